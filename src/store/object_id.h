@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The name of a file's content, with the algorithm that made it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/digest.h"
+
+namespace vrun::store {
+
+inline constexpr uint64_t kUnitBytes = 64 * 1024;          // verification unit
+inline constexpr uint64_t kLargeUnitBytes = 128 * 1024;    // of files above 1 GiB
+inline constexpr uint64_t kWholeFileLimit = 1024 * 1024;   // files up to here are one SHA-256
+
+inline uint64_t UnitBytes(uint64_t file_size) { return file_size > (1ull << 30) ? kLargeUnitBytes : kUnitBytes; }
+inline uint64_t UnitCount(uint64_t file_size) { return (file_size + UnitBytes(file_size) - 1) / UnitBytes(file_size); }
+
+enum class IdAlgorithm : uint8_t {
+  kProvisional = 0,   // SHA-256 over (home id, dev, ino, ctime_ns, size): one version at one home, content unknown yet
+  kSha256 = 1,        // of the whole content; files up to kWholeFileLimit
+  kSha256Units = 2,   // SHA-256 over the concatenated unit digests; larger files
+};
+
+struct ObjectId {
+  IdAlgorithm algorithm = IdAlgorithm::kProvisional;
+  Digest digest;
+
+  bool operator==(const ObjectId&) const = default;
+  std::string Encode() const { return std::string(1, static_cast<char>(algorithm)) + std::string(digest.view()); }
+  static std::optional<ObjectId> Decode(std::string_view raw) {
+    if (raw.size() != 33 || static_cast<uint8_t>(raw[0]) > 2) return std::nullopt;
+    return ObjectId{static_cast<IdAlgorithm>(raw[0]), *Digest::FromBytes(raw.substr(1))};
+  }
+};
+
+struct ObjectIdHash {
+  size_t operator()(const ObjectId& id) const { return DigestHash()(id.digest) + static_cast<size_t>(id.algorithm); }
+};
+
+ObjectId ProvisionalId(std::string_view home_id, uint64_t dev, uint64_t ino, int64_t ctime_ns, uint64_t size);
+
+}  // namespace vrun::store

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a lazy root gets what it does not have: home's content stream in production, a map in tests.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "store/object_id.h"
+#include "tree/tree.h"
+
+namespace vrun::vfs {
+
+struct FetchedUnit {
+  Digest digest;       // already verified against `data` by the source
+  std::string data;    // uncompressed
+};
+
+struct FetchedRange {
+  uint64_t offset = 0;                       // of the first unit
+  std::vector<FetchedUnit> units;            // consecutive
+  std::optional<store::ObjectId> object_id;  // once home knows the content's name
+};
+
+struct FetchedDirectory {
+  tree::DirectoryPtr directory;              // its digest is the one asked for
+  // Object ids of its files that home knows already, by entry index.
+  std::vector<std::pair<uint32_t, store::ObjectId>> known_ids;
+};
+
+// Callbacks run once each, on any thread, possibly before the call returns. Errors: kAborted when the file is not that
+// version any more, kDenied when home may not read it, kUnavailable when home is away for longer than the deadline.
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual void FetchRoot(const Digest& tree, std::function<void(Result<tree::Entry>)> done) = 0;
+  virtual void FetchDirectory(const Digest& tree, const std::string& path, const Digest& digest,
+                              std::function<void(Result<FetchedDirectory>)> done) = 0;
+  // The range is cut at the end of the file by the caller; offset is a multiple of the unit. `done` gets the whole range.
+  virtual void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+                          uint64_t offset, uint64_t length, std::function<void(Result<FetchedRange>)> done) = 0;
+};
+
+}  // namespace vrun::vfs
