@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "base/digest.h"
+#include "base/escape.h"
+#include "base/event_loop.h"
+#include "base/files.h"
+#include "base/frame_socket.h"
+
+namespace vrun {
+namespace {
+
+std::string TempDir() {
+  std::string t = "/var/tmp/vrun-base-XXXXXX";
+  VRUN_CHECK(mkdtemp(t.data()) != nullptr);
+  return t;
+}
+
+struct Pair {
+  UniqueFd a, b;
+  Pair() {
+    int s[2];
+    VRUN_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, s) == 0);
+    a.Reset(s[0]);
+    b.Reset(s[1]);
+  }
+};
+
+TEST(Digest, KnownAnswerAndHexRoundTrip) {
+  EXPECT_EQ(Sha256("abc").Hex(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(Digest::FromHex(Sha256("x").Hex()), Sha256("x"));
+  EXPECT_FALSE(Digest::FromHex("zz"));
+  Sha256Stream s;
+  s.Update("a");
+  s.Update("bc");
+  EXPECT_EQ(s.Finish(), Sha256("abc"));
+}
+
+TEST(Escape, ANameCanNeitherMoveTheCursorNorForgeALine) {
+  EXPECT_EQ(Escape("plain é ✓"), "plain é ✓");
+  EXPECT_EQ(Escape("a\nb\x1b[2J\\"), "a\\nb\\x1b[2J\\\\");
+  EXPECT_EQ(Escape("\xff\xc0\x80"), "\\xff\\xc0\\x80");
+  EXPECT_EQ(Escape("\xe2\x80\xae"), "\\xe2\\x80\\xae");  // right-to-left override
+  EXPECT_EQ(ShellQuote("a b"), "'a b'");
+  EXPECT_EQ(ShellQuote("it's"), "'it'\\''s'");
+  EXPECT_EQ(ShellQuote(""), "''");
+}
+
+TEST(Files, AtomicWriteReplacesAndKeepsModes) {
+  std::string dir = TempDir();
+  ASSERT_TRUE(WriteFileAtomic(dir + "/f", "one", 0600));
+  ASSERT_TRUE(WriteFileAtomic(dir + "/f", "two", 0600));
+  EXPECT_EQ(*ReadFile(dir + "/f"), "two");
+  struct stat st;
+  ASSERT_EQ(stat((dir + "/f").c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0600u);
+  EXPECT_FALSE(WriteFileAtomic(dir + "/absent/f", "x", 0600));
+  ASSERT_TRUE(MakeDirs(dir + "/a/b/c", 0755));
+  ASSERT_EQ(symlink("/etc", (dir + "/a/link").c_str()), 0);
+  ASSERT_TRUE(RemoveTree(dir));
+  EXPECT_FALSE(PathExists(dir));
+  EXPECT_TRUE(PathExists("/etc/passwd"));
+  EXPECT_TRUE(RemoveTree(dir));
+}
+
+TEST(FrameSocket, DescriptorsArriveWithTheirFrame) {
+  Pair p;
+  int pipe_fds[2];
+  ASSERT_EQ(pipe2(pipe_fds, O_CLOEXEC), 0);
+  UniqueFd r(pipe_fds[0]), w(pipe_fds[1]);
+  FrameWriter writer;
+  writer.Queue("first");
+  std::vector<UniqueFd> fds;
+  fds.emplace_back(dup(w.get()));
+  writer.Queue("second", std::move(fds));
+  writer.Queue("third");
+  ASSERT_TRUE(*writer.Flush(p.a.get()));
+  FrameReader reader;
+  std::vector<Frame> got;
+  while (got.size() < 3) ASSERT_TRUE(*reader.ReadAvailable(p.b.get(), [&](Frame f) { got.push_back(std::move(f)); }));
+  EXPECT_EQ(got[0].bytes, "first");
+  EXPECT_TRUE(got[0].fds.empty());
+  EXPECT_EQ(got[1].bytes, "second");
+  ASSERT_EQ(got[1].fds.size(), 1u);
+  ASSERT_TRUE(WriteAll(got[1].fds[0].get(), "!"));
+  char c;
+  ASSERT_EQ(read(r.get(), &c, 1), 1);
+  EXPECT_EQ(c, '!');
+  EXPECT_EQ(got[2].bytes, "third");
+}
+
+TEST(FrameSocket, LargeFramesCrossANonBlockingSocketWhole) {
+  Pair p;
+  std::string big(5u << 20, 'x');
+  big[1234567] = 'y';
+  std::thread sender([&] { ASSERT_TRUE(SendFrame(p.a.get(), big)); });
+  Result<Frame> f = ReceiveFrame(p.b.get());
+  sender.join();
+  ASSERT_TRUE(f);
+  EXPECT_EQ(f->bytes, big);
+  p.a.Reset();
+  Result<Frame> end = ReceiveFrame(p.b.get());
+  ASSERT_FALSE(end);
+  EXPECT_EQ(end.error().code(), Code::kUnavailable);
+}
+
+TEST(FrameSocket, AnOversizedFrameIsRefused) {
+  Pair p;
+  ASSERT_TRUE(WriteAll(p.a.get(), std::string("\xff\xff\xff\x7f", 4)));
+  FrameReader reader;
+  Result<bool> r = reader.ReadAvailable(p.b.get(), [](Frame) {});
+  ASSERT_FALSE(r);
+  EXPECT_EQ(r.error().code(), Code::kCorrupt);
+}
+
+TEST(FrameSocket, AStaleSocketIsReplacedALiveOneIsNot) {
+  std::string dir = TempDir(), path = dir + "/s";
+  {
+    Result<UniqueFd> first = ListenUnix(path);
+    ASSERT_TRUE(first);
+    Result<UniqueFd> second = ListenUnix(path);
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().code(), Code::kExists);
+  }
+  EXPECT_TRUE(PathExists(path));
+  EXPECT_TRUE(ListenUnix(path));
+  EXPECT_FALSE(ListenUnix(dir + "/" + std::string(120, 'x')));
+  ASSERT_TRUE(RemoveTree(dir));
+}
+
+TEST(EventLoop, PostsTimersAndRemovalFromACallback) {
+  EventLoop loop;
+  std::string order;
+  loop.After(2000, [&] { order += "t"; });
+  EventLoop::TimerId cancelled = loop.After(1000, [&] { order += "X"; });
+  loop.Cancel(cancelled);
+  int p[2];
+  ASSERT_EQ(pipe2(p, O_CLOEXEC), 0);
+  UniqueFd r(p[0]), w(p[1]);
+  ASSERT_TRUE(loop.Add(r.get(), EPOLLIN, [&](uint32_t) {
+    order += "r";
+    loop.Remove(r.get());
+  }));
+  std::thread other([&] { loop.Post([&] { ASSERT_TRUE(WriteAll(w.get(), "x")); }); });
+  loop.After(5000, [&] { loop.Stop(); });
+  loop.Run();
+  other.join();
+  EXPECT_EQ(order, "rt");
+}
+
+}  // namespace
+}  // namespace vrun
