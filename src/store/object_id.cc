@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/object_id.h"
+
+namespace vrun::store {
+namespace {
+
+void AppendU64(uint64_t v, std::string* out) {
+  for (int i = 0; i < 8; ++i) out->push_back(static_cast<char>(v >> (8 * i)));
+}
+
+}  // namespace
+
+ObjectId ProvisionalId(std::string_view home_id, uint64_t dev, uint64_t ino, int64_t ctime_ns, uint64_t size) {
+  // The length in front keeps a home id from running into the numbers.
+  std::string text = "vrun-provisional-1";
+  AppendU64(home_id.size(), &text);
+  text.append(home_id);
+  AppendU64(dev, &text);
+  AppendU64(ino, &text);
+  AppendU64(static_cast<uint64_t>(ctime_ns), &text);
+  AppendU64(size, &text);
+  return {IdAlgorithm::kProvisional, Sha256(text)};
+}
+
+}  // namespace vrun::store
