@@ -3,10 +3,14 @@
 //
 // What is part of a root: everything below `root` on local file systems, except /proc, /sys, /dev, /run, /tmp (they are
 // empty directories in the tree: the job has its own), file systems of the network or of the kernel (their mount points
-// are empty directories), our own state, and the deny-list.
+// are empty directories; mounts.h says which), our own state, and the deny-list. An empty stand-in has mtime 0: what
+// happens inside it is not part of the tree.
+//
+// Scanning opens directories only, by their names, never through a symlink, and does not change their atime where the
+// kernel allows that (owner or root). It holds one descriptor a thread, whatever the shape of the tree.
 #pragma once
 
-#include <atomic>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,7 +24,7 @@ struct ScanOptions {
   std::string root = "/";                  // directory of this machine that becomes "/"
   std::vector<std::string> hollow = {"/proc", "/sys", "/dev", "/run", "/tmp"};  // shown, but empty; paths in the root
   std::vector<std::string> hidden;         // not in the tree at all: our own state, the deny-list; paths in the root
-  unsigned threads = 0;                    // 0: one per core, at least 2
+  unsigned threads = 0;                    // 0: one per core, at least 2; started only when there is work for them
 };
 
 struct ScanStats {
@@ -29,22 +33,29 @@ struct ScanStats {
   double seconds = 0;
 };
 
+// The file system where `root` itself lies always belongs to the tree.
 // A full parallel scan (statx, getdents64, O_NOFOLLOW all the way). Names that vanish meanwhile are left out.
 Result<SnapshotPtr> Scan(const ScanOptions& options, ScanStats* stats = nullptr);
 
-// Directories whose own listing or whose children's attributes may have changed since `base`. Absolute paths in the
-// root. A directory in `recursive` is scanned again with everything below it.
+// What may have changed since `base`. Absolute paths in the root.
 struct DirtySet {
-  std::set<std::string> directories;
-  std::set<std::string> recursive;
-  bool empty() const { return directories.empty() && recursive.empty(); }
+  std::set<std::string> directories;  // their own listing or any of their children's attributes
+  std::set<std::string> recursive;    // scanned again with everything below; "/": everything
+  // Directory -> the names in it that were made, removed or changed; none: only the attributes of the directory itself.
+  // Much cheaper than `directories` when the directory is large.
+  std::map<std::string, std::set<std::string>> names;
+  bool empty() const { return directories.empty() && recursive.empty() && names.empty(); }
+  bool everything() const { return recursive.contains("/"); }
 };
 
 // `base` with the dirty directories read again; everything else is shared with it. New sub-directories are scanned whole.
-// Cost: the entries of the dirty directories and of their ancestors' objects, not the size of the tree.
+// When a file with several names changed, its other names are found and read again too. Paths that are gone, hidden or
+// below a hollow directory are fine. Cost: the entries of the dirty directories and of their ancestors' objects, not the
+// size of the tree.
 Result<SnapshotPtr> Rescan(const SnapshotPtr& base, const DirtySet& dirty, const ScanOptions& options);
 
-// One name as the tree would hold it, xattrs and symlink target included (no child digest). `dir_fd` as in fstatat.
+// One name as the tree would hold it, xattrs and symlink target included (no child digest). `dir_fd` as in fstatat; with
+// an empty name dir_fd itself. kNotFound when it is not there.
 Result<Entry> ReadEntry(int dir_fd, const std::string& name);
 
 }  // namespace vrun::tree

@@ -64,8 +64,9 @@ using DirectoryPtr = std::shared_ptr<const Directory>;
 
 class Directory {
  public:
-  // `entries` in any order; names must be unique. `children` gives the Directory of each sub-directory by name; null for
-  // one whose object is elsewhere (a node that has not fetched it).
+  // `entries` in any order; names must be unique. `children` gives the Directory of each sub-directory by name, whose
+  // digest then becomes the entry's; null for one whose object is elsewhere (a node that has not fetched it): the entry's
+  // `child` stays as it is.
   static DirectoryPtr Make(std::vector<Entry> entries, const std::function<DirectoryPtr(std::string_view)>& children);
   // Parses bytes from the network; every field is checked. kCorrupt. Children are null.
   static Result<DirectoryPtr> Parse(std::string encoded);
@@ -81,13 +82,31 @@ class Directory {
   size_t Find(std::string_view name) const;
   // Child directory of the i-th entry; null when it is no directory or not loaded. (Home's trees are always complete.)
   DirectoryPtr Child(size_t i) const;
+  // The bytes of the i-th entry in encoded(): equal bytes are equal entries, digests of sub-directories included.
+  std::string_view EncodedAt(size_t i) const;
+
+  // Sums over this directory and everything below that is loaded; not part of the encoding.
+  struct Totals {
+    uint64_t entries = 0;      // names
+    uint64_t bytes = 0;        // sizes of regular files, hard links counted once per name
+    uint64_t linked = 0;       // names of files that have more than one
+    uint64_t min_ino = ~0ull;  // inode numbers of what is no directory: prunes the search for the other names of a file
+    uint64_t max_ino = 0;
+  };
+  const Totals& totals() const { return totals_; }
+
+  ~Directory();
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
 
  private:
+  friend class DirectoryBuilder;
   Directory() = default;
   std::string encoded_;
   std::vector<uint32_t> offsets_;
   std::vector<std::pair<uint32_t, DirectoryPtr>> children_;  // by entry index, ascending
   Digest digest_;
+  Totals totals_;
 };
 
 // A whole root. The tree's id is the SHA-256 of the encoding of its root entry (name "").
@@ -102,7 +121,8 @@ using SnapshotPtr = std::shared_ptr<const Snapshot>;
 
 SnapshotPtr MakeSnapshot(Entry root, DirectoryPtr directory);
 
-// Entry of an absolute path (symlinks are not followed); kNotFound. Home only: needs complete trees.
+// Entry of an absolute path (symlinks are not followed); kNotFound, kInvalid for ".." and relative paths. Home only: needs
+// complete trees.
 Result<Entry> Lookup(const Snapshot& snapshot, std::string_view path);
 // The Directory object of an absolute path; kNotFound when it is no directory.
 Result<DirectoryPtr> LookupDirectory(const Snapshot& snapshot, std::string_view path);
