@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// A view: one tree, mounted read-only, its content fetched as it is touched. Tasks get clones of the mount.
+//
+//   auto backend = Backend::Create({.home_id = id}, &source, &store);
+//   auto view = View::Mount(backend, tree_digest, {.directory = "/var/lib/vrun/node/views/1", .uid_base = 100000});
+//   UniqueFd mount = *(*view)->CloneMount();        // move_mount() it, or use it as an overlay's lower layer
+//
+// Everything is cached in the kernel for ever (names, absent names, attributes, listings, symlinks, pages); what changes
+// between two trees is invalidated by Advance.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "vfs/backend.h"
+
+namespace vrun::vfs {
+
+struct ViewOptions {
+  // An existing directory of this process's (private) mount namespace, on which the view is mounted.
+  std::string directory;
+  std::string fuse_device = "/dev/fuse";
+  // uids and gids 0..65535 of home are shown as uid_base + n, all others as uid_base + 65534.
+  uint32_t uid_base = 0;
+  // Complete files from 128 KiB are read by the kernel straight from the store's file, where the kernel can
+  // (Linux 6.9, the store not on a stacked file system). Costs a request for every open(); without it there is none.
+  bool passthrough = true;
+  // Extended attributes are served. Costs a request for each attribute asked for: the kernel does not cache them, and an
+  // overlay asks for one for each file that it looks up. false: there are none.
+  bool xattrs = true;
+  // The kernel enforces POSIX ACLs (one more request for each inode that is checked). Needs xattrs.
+  bool posix_acls = false;
+  unsigned threads = 2;             // readers of the device
+  uint32_t read_ahead_kb = 1024;    // of the mount; 0 leaves the kernel's 128
+  // A file (or directory) of the tree changed at home before it was fetched, so that it cannot be read any more. Once a
+  // file; on any thread, no lock held; must not destroy the view.
+  std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
+};
+
+struct ViewStats {
+  std::array<uint64_t, 64> requests{};   // by FUSE opcode
+  uint64_t malformed = 0;                // packets refused
+  uint64_t passthrough_opens = 0;
+  uint64_t inodes = 0;                   // known to the kernel now
+  bool passthrough_offered = false;      // by the kernel
+};
+
+// Thread safety: any thread, but Advance, Mount and destruction one at a time.
+class View {
+ public:
+  // Fetches the root entry and mounts. Blocks: call on a thread that the source's callbacks do not need. kUnsupported
+  // where there is no /dev/fuse, kDenied without CAP_SYS_ADMIN, kUnavailable when home stays away.
+  static Result<std::unique_ptr<View>> Mount(std::shared_ptr<Backend> backend, const Digest& tree, ViewOptions options);
+
+  // Unmounts, aborts the connection (users of clones get ENOTCONN), joins the threads. Pending fetches of others go on.
+  virtual ~View() = default;
+
+  // A detached mount of the view for a task: open_tree(OPEN_TREE_CLONE).
+  virtual Result<UniqueFd> CloneMount() const = 0;
+
+  // Serves `tree` from now on. REQUIRES: no task uses the view, no clone is attached. Everything that differs is
+  // invalidated in the kernel, everything else stays cached there. Blocks for the changed directories (not on a thread
+  // that the source's callbacks need). After an error the view serves the old tree as before.
+  virtual Status Advance(const Digest& tree) = 0;
+
+  virtual Digest tree() const = 0;
+  virtual const std::string& directory() const = 0;
+  virtual ViewStats stats() const = 0;
+};
+
+}  // namespace vrun::vfs
