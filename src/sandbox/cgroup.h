@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Control groups of one sandbox: limits on memory, cpu and processes, killing, usage.
+//
+// Hosts differ: version 1 hierarchies (limits) with a version 2 one beside them (kill, usage), or version 2 alone. Groups
+// are MOUNT/vrun/NAME in every hierarchy that is needed. A host that offers none still runs jobs, without limits.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "sandbox/spec.h"
+
+namespace vrun::sandbox {
+
+// Where this host has which controller. "" where it does not.
+struct CgroupHost {
+  struct Place {
+    std::string mount;
+    bool v2 = false;
+    explicit operator bool() const { return !mount.empty(); }
+  };
+  Place memory, cpu, pids;
+  std::string unified;  // the version 2 mount, with or without controllers
+};
+// From the text of /proc/self/mountinfo and, for version 2, cgroup.controllers.
+CgroupHost DetectCgroups();
+CgroupHost ParseCgroupMounts(const std::string& mountinfo, const std::string& v2_controllers);
+
+// Removes the groups that a killed supervisor left behind. Fails where processes are still inside.
+Status RemoveCgroups(const CgroupHost& host, const std::string& name);
+
+// One thread. Not removed by the destructor: Remove says whether it worked.
+class Cgroup {
+ public:
+  Cgroup() = default;
+
+  // Step 1, before the clone: the version 2 group, whose descriptor clone3 takes (-1: there is none).
+  void CreateUnified(const CgroupHost& host, const std::string& name, const GroupLimits& limits);
+  int unified_fd() const { return unified_.get(); }
+  // Step 2, may run while the sandbox builds its mounts: version 1 groups, and `pid` (one thread) into them.
+  // What cannot be enforced becomes a line in `notices`.
+  void CreateAndAttach(const CgroupHost& host, const std::string& name, const GroupLimits& limits, pid_t pid,
+                       std::vector<std::string>* notices);
+
+  void Kill();  // version 2 only; otherwise the death of pid 1 does it
+  uint64_t oom_kills() const;
+  uint64_t peak_memory_bytes() const;  // 0: unknown
+  uint64_t cpu_us() const;             // 0: unknown
+  Status Remove();
+
+ private:
+  std::string AddGroup(const std::string& mount, const std::string& name, Status* status);
+  void Limit(const std::string& file, uint64_t value, const char* what);
+
+  UniqueFd unified_;
+  std::string unified_path_;
+  std::string memory_path_;  // where memory is accounted; version 1 or 2
+  bool memory_v2_ = false;
+  std::vector<std::string> paths_;  // all that were made
+  std::vector<std::string> unenforced_;
+};
+
+}  // namespace vrun::sandbox

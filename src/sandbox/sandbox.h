@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// One command in a root of its own: user, mount, pid, uts, ipc and cgroup namespaces, limits, identity, streams.
+//
+// The order of isolation is the list of steps in sandbox.cc (outside, as the node's root) and the one in inside.cc
+// (inside, before the command). An init of ours is pid 1 inside: it reaps, forwards signals and ends with the command,
+// and the kernel then kills whatever is left, so an ended sandbox has no process. The sandbox dies with its owner.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "sandbox/cgroup.h"
+#include "sandbox/spec.h"
+
+namespace vrun::sandbox {
+
+// Makes the calling process fit to own sandboxes: a private mount namespace, so that nothing mounted here is seen on the
+// host and everything is gone when the process is. Needs host root. Once, before threads start.
+Status EnterSupervisorNamespace();
+// Lets go of FUSE mounts that came along from the host and lie outside `directory`: a copy here would keep other tasks'
+// file systems alive. Slow (reads mountinfo): call it off the path to the first instruction of the command.
+void ForgetForeignMounts(const std::string& directory);
+
+struct StartFailure {
+  enum class Kind { kNotFound, kNotExecutable, kFailed };  // 127, 126, 125
+  Kind kind = Kind::kFailed;
+  std::string reason;  // one line, escaped
+};
+
+struct Ending {
+  bool command_ended = false;  // false: all of the sandbox was killed, the command with it
+  int wait_status = 0;         // of the command, as waitpid gives it
+  uint64_t cpu_us = 0;
+  uint64_t peak_memory_bytes = 0;
+  uint64_t oom_kills = 0;
+};
+
+// One thread. Life: Start, (start_fd readable) FinishStart, (pidfd readable) Reap.
+class Sandbox {
+ public:
+  // Builds everything and lets the command go; returns before it runs. `view` is a detached mount of the read-only root.
+  // Changes the working directory of the calling process to spec.directory.
+  static Result<std::unique_ptr<Sandbox>> Start(const Spec& spec, UniqueFd view, const CgroupHost& cgroups);
+  // Kills and reaps what still runs (waits for it), removes the control groups.
+  ~Sandbox();
+  Sandbox(const Sandbox&) = delete;
+  Sandbox& operator=(const Sandbox&) = delete;
+
+  // Readable (EPOLLIN or EPOLLHUP) when the command was started or could not be.
+  int start_fd() const { return start_.get(); }
+  // After start_fd became readable; closes it. nullopt: the command runs.
+  std::optional<StartFailure> FinishStart();
+
+  // Our ends of the command's streams; take them after FinishStart. With a terminal, input and output are two descriptors
+  // of the pty's master and error is empty.
+  UniqueFd TakeInput() { return std::move(input_); }
+  UniqueFd TakeOutput() { return std::move(output_); }
+  UniqueFd TakeError() { return std::move(error_); }
+
+  // To the command's process group. Only after FinishStart.
+  void Signal(int signal);
+  // SIGKILL to everything inside.
+  void Kill();
+
+  // Readable when no process is left inside.
+  int pidfd() const { return pidfd_.get(); }
+  pid_t pid() const { return pid_; }
+  // After pidfd became readable (it waits otherwise). Removes the control groups. Once.
+  Ending Reap();
+
+  // Lines for the user: limits that this host cannot enforce.
+  const std::vector<std::string>& notices() const { return notices_; }
+
+ private:
+  friend struct Builder;
+  Sandbox() = default;
+  void ReceivePty();
+
+  Spec spec_;
+  UniqueFd start_, control_, pidfd_;
+  UniqueFd input_, output_, error_;
+  pid_t pid_ = -1;
+  bool reaped_ = false;
+  Cgroup cgroup_;
+  std::vector<std::string> notices_;
+};
+
+}  // namespace vrun::sandbox

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a sandbox is asked to be: plain values, no wire format. Built by the task supervisor from its TaskSpec.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace vrun::sandbox {
+
+struct Identity {
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  std::vector<uint32_t> groups;
+};
+
+struct ResourceLimit {
+  int resource = 0;   // RLIMIT_*
+  uint64_t soft = 0;  // clipped to the hard limit that the node gives; UINT64_MAX: infinity
+};
+
+struct WindowSize {
+  uint16_t rows = 0, columns = 0, x_pixels = 0, y_pixels = 0;
+};
+
+// What the control groups enforce. 0: no limit.
+struct GroupLimits {
+  uint64_t memory_bytes = 0;
+  uint32_t milli_cpus = 0;
+  uint64_t pids = 0;
+};
+
+struct Spec {
+  std::string name;       // of the control groups: "JOB.ATTEMPT", no slash
+  std::string directory;  // the task directory, absolute, on the node's disk; upper, work, tmp, lower are made inside
+  uint32_t uid_base = 0;  // host uid of the sandbox's uid 0
+  GroupLimits limits;
+  std::string hostname;   // "": the node's
+
+  std::vector<std::string> argv;         // argv[0] is resolved inside, with PATH of `environment`
+  std::vector<std::string> environment;  // exactly what the command gets
+  std::string working_directory;         // absolute
+  Identity identity;
+  uint32_t umask = 022;
+  int nice = 0;
+  std::vector<ResourceLimit> resource_limits;
+  bool terminal = false;  // a pty instead of three pipes
+  WindowSize window;
+};
+
+}  // namespace vrun::sandbox
