@@ -112,7 +112,7 @@ TEST(FrameSocket, LargeFramesCrossANonBlockingSocketWhole) {
 
 TEST(FrameSocket, AnOversizedFrameIsRefused) {
   Pair p;
-  ASSERT_TRUE(WriteAll(p.a.get(), std::string("\xff\xff\xff\x7f", 4)));
+  ASSERT_TRUE(WriteAll(p.a.get(), std::string("\xff\xff\xff\x7f\0\0\0\0", 8)));
   FrameReader reader;
   Result<bool> r = reader.ReadAvailable(p.b.get(), [](Frame) {});
   ASSERT_FALSE(r);

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/agent.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <map>
+#include <set>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/event_loop.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "node/attempt.h"
+#include "node/controller_link.h"
+#include "node/uid_ranges.h"
+#include "rpc/rpc.h"
+
+namespace vrun::node {
+namespace {
+
+using AttemptKey = std::pair<uint64_t, uint32_t>;
+
+std::vector<std::string> ListDirectory(const std::string& path) {
+  std::vector<std::string> names;
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), ::closedir);
+  if (dir == nullptr) return names;
+  while (dirent* e = ::readdir(dir.get())) {
+    if (e->d_name[0] != '.') names.push_back(e->d_name);
+  }
+  return names;
+}
+
+int CountGpus() {
+  int n = 0;
+  for (const std::string& name : ListDirectory("/dev")) {
+    if (name.size() > 6 && name.compare(0, 6, "nvidia") == 0 && isdigit(static_cast<unsigned char>(name[6]))) ++n;
+  }
+  return n;
+}
+
+v1::Resources MachineResources(const AgentOptions& o) {
+  v1::Resources r;
+  cpu_set_t cpus;
+  uint32_t count = ::sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? static_cast<uint32_t>(CPU_COUNT(&cpus)) : 1;
+  r.set_milli_cpus(o.milli_cpus > 0 ? o.milli_cpus : count * 1000);
+  struct sysinfo info {};
+  ::sysinfo(&info);
+  r.set_memory_bytes(o.memory_bytes > 0 ? o.memory_bytes : static_cast<uint64_t>(info.totalram) * info.mem_unit);
+  r.set_gpus(static_cast<uint32_t>(o.gpus >= 0 ? o.gpus : CountGpus()));
+  r.set_gpu_type(o.gpu_type);
+  return r;
+}
+
+// Differs after every boot of the host: attempts that a record of another boot names are certainly over.
+uint64_t BootId() {
+  Result<std::string> text = ReadFile("/proc/sys/kernel/random/boot_id");
+  uint64_t id = 0;
+  for (char c : text.value_or("")) id = id * 1099511628211u ^ static_cast<uint8_t>(c);
+  return id;
+}
+
+class Agent : public AttemptHost {
+ public:
+  explicit Agent(const AgentOptions& options)
+      : options_(options), tasks_directory_(options.state_directory + "/tasks"),
+        reports_directory_(options.state_directory + "/reports") {}
+
+  Status Start();
+  void Run() { loop_.Run(); }
+
+  EventLoop* loop() override { return &loop_; }
+  FsClient* FsServer(const std::string& home_id, Error* error) override;
+  Result<uint32_t> UidBase(const std::string& home_id) override { return uid_ranges_.BaseFor(home_id); }
+  Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() override;
+  uint64_t NextLease() override { return next_lease_++; }
+  void Report(const v1::AttemptReport& report) override;
+  void Over(uint64_t job, uint32_t attempt) override;
+  const std::string& node_name() const override { return options_.name; }
+  const std::string& tasks_directory() const override { return tasks_directory_; }
+
+ private:
+  v1::Register Describe();
+  void OnController(const v1::ControllerMessage& message);
+  void OnStart(const v1::StartAttempt& order);
+  void OnHomeStream(std::shared_ptr<HomeStream> stream);
+  void OnAttach(const std::shared_ptr<HomeStream>& stream, const std::string& frame);
+  void Recover();
+  void RecoverTask(const std::string& name);
+  void Stop(bool kill_tasks);
+  std::string ReportPath(const AttemptKey& key) const {
+    return reports_directory_ + "/" + std::to_string(key.first) + "." + std::to_string(key.second);
+  }
+
+  const AgentOptions options_;
+  const std::string tasks_directory_;
+  const std::string reports_directory_;
+  EventLoop loop_;
+  UniqueFd lock_;
+  UidRanges uid_ranges_;
+  std::vector<std::string> addresses_;
+  uint64_t next_lease_ = 1;
+
+  std::map<std::string, std::unique_ptr<FsClient>> fs_servers_;   // by home
+  std::unique_ptr<SupervisorLink> spare_;
+  std::map<AttemptKey, std::unique_ptr<Attempt>> attempts_;
+  std::map<AttemptKey, v1::AttemptReport> ended_;                 // not acknowledged by the controller yet
+  std::set<std::shared_ptr<HomeStream>> streams_;
+  // Homes that attached before the controller's order arrived: the two race.
+  std::map<AttemptKey, std::pair<std::shared_ptr<HomeStream>, v1::Attach>> early_;
+  std::unique_ptr<ControllerLink> controller_;
+  std::unique_ptr<rpc::Server> server_;   // destroyed first: its streams post to what is above
+};
+
+Status Agent::Start() {
+  for (const char* sub : {"/tasks", "/reports", "/store", "/views"}) {
+    VRUN_TRY(MakeDirs(options_.state_directory + sub, 0700));
+  }
+  VRUN_ASSIGN(lock_, OpenFile(options_.state_directory + "/lock", O_RDWR | O_CREAT, 0600));
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Error(Code::kExists, Escape(options_.state_directory) + ": another node agent uses it");
+  }
+  VRUN_ASSIGN(uid_ranges_, UidRanges::Load(options_.state_directory + "/uid_ranges"));
+  VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.name));
+
+  for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop_.OnSignal(s, [this](int) { Stop(true); }));
+  VRUN_TRY(loop_.OnSignal(SIGHUP, [this](int) { Stop(false); }));
+
+  server_ = rpc::Server::Create(credentials);
+  server_->Streaming("/vrun.v1.Node/Task",
+                     [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+                       if (peer.role != "home") return Error(Code::kDenied, "only a home may attach to a task");
+                       auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
+                       loop_.Post([this, home] { OnHomeStream(home); });
+                       return home.get();
+                     });
+  VRUN_ASSIGN(int port, server_->Start(options_.listen_host + ":" + std::to_string(options_.listen_port)));
+  addresses_ = {options_.listen_host + ":" + std::to_string(port)};
+
+  Recover();
+  VRUN_ASSIGN(controller_, ControllerLink::Start(&loop_, options_.controller, credentials,
+                                                 {.describe = [this] { return Describe(); },
+                                                  .on_message = [this](const v1::ControllerMessage& m) { OnController(m); },
+                                                  .on_registered = [fd = options_.ready_fd, told = false]() mutable {
+                                                    if (fd < 0 || std::exchange(told, true)) return;
+                                                    [[maybe_unused]] ssize_t n = ::write(fd, "ok\n", 3);
+                                                    ::close(fd);
+                                                  }}));
+  if (Result<std::unique_ptr<SupervisorLink>> spare = SupervisorLink::Start(&loop_)) spare_ = std::move(*spare);
+  LogInfo("node {} listens on {}", options_.name, addresses_[0]);
+  return {};
+}
+
+FsClient* Agent::FsServer(const std::string& home_id, Error* error) {
+  auto it = fs_servers_.find(home_id);
+  if (it != fs_servers_.end() && it->second->alive()) return it->second.get();
+  Result<uint32_t> base = uid_ranges_.BaseFor(home_id);
+  if (!base) {
+    *error = base.error();
+    return nullptr;
+  }
+  FsServerSettings settings{home_id, *base, options_.state_directory + "/store", options_.state_directory + "/views",
+                            options_.listen_host, options_.pki_directory, options_.name, options_.cache_bytes};
+  FsClient::Events events;
+  events.on_content_lost = [this](const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases) {
+    for (auto& [key, attempt] : attempts_) {
+      for (uint64_t lease : leases) {
+        if (attempt->HoldsLease(lease)) attempt->Notice(Escape(path) + ": " + reason);
+      }
+    }
+  };
+  events.on_closed = [this, home_id] {
+    LogError("the file system server of home {} ended", home_id);
+    for (auto& [key, attempt] : attempts_) {
+      if (attempt->home_id() == home_id) attempt->FsServerDied();
+    }
+    loop_.Post([this, home_id] {
+      auto it = fs_servers_.find(home_id);
+      if (it != fs_servers_.end() && !it->second->alive()) fs_servers_.erase(it);
+    });
+  };
+  Result<std::unique_ptr<FsClient>> client = FsClient::Start(&loop_, settings, std::move(events));
+  if (!client) {
+    *error = client.error();
+    return nullptr;
+  }
+  return (fs_servers_[home_id] = std::move(*client)).get();
+}
+
+Result<std::unique_ptr<SupervisorLink>> Agent::TakeSupervisor() {
+  std::unique_ptr<SupervisorLink> taken = std::move(spare_);
+  // The next one is started when this turn of the loop is over: it must not delay the task that waits for this one.
+  loop_.After(20'000, [this] {
+    if (spare_) return;
+    if (Result<std::unique_ptr<SupervisorLink>> next = SupervisorLink::Start(&loop_)) spare_ = std::move(*next);
+  });
+  if (taken) return taken;
+  return SupervisorLink::Start(&loop_);
+}
+
+void Agent::Report(const v1::AttemptReport& report) {
+  AttemptKey key{report.job(), report.attempt()};
+  if (report.state() > v1::COMPLETING) {
+    ended_[key] = report;
+    // On disk before the task's own record goes away with its directory.
+    Status written = WriteFileAtomic(ReportPath(key), report.SerializeAsString(), 0600);
+    if (!written) LogError("job {}: its end is only in memory: {}", key.first, written.error().message());
+  }
+  v1::AgentMessage message;
+  *message.mutable_report() = report;
+  if (controller_) controller_->Send(std::move(message));
+}
+
+void Agent::Over(uint64_t job, uint32_t attempt) {
+  loop_.Post([this, key = AttemptKey{job, attempt}] {
+    auto it = attempts_.find(key);
+    if (it != attempts_.end() && it->second->state() == Attempt::State::kOver) attempts_.erase(it);
+  });
+}
+
+v1::Register Agent::Describe() {
+  v1::Register r;
+  r.set_node(options_.name);
+  r.set_pool(options_.pool);
+  *r.mutable_total() = MachineResources(options_);
+  for (const std::string& a : addresses_) r.add_addresses(a);
+  r.set_version(VRUN_VERSION);
+  r.set_boot_id(BootId());
+  for (auto& [key, attempt] : attempts_) {
+    if (!ended_.contains(key)) *r.add_attempts() = attempt->report();
+  }
+  for (auto& [key, report] : ended_) *r.add_attempts() = report;
+  return r;
+}
+
+void Agent::OnController(const v1::ControllerMessage& message) {
+  switch (message.body_case()) {
+    case v1::ControllerMessage::kStart: return OnStart(message.start());
+    case v1::ControllerMessage::kStop: {
+      AttemptKey key{message.stop().job(), message.stop().attempt()};
+      if (auto it = attempts_.find(key); it != attempts_.end()) it->second->Stop(message.stop());
+      return;
+    }
+    case v1::ControllerMessage::kReportAck: {
+      AttemptKey key{message.report_ack().job(), message.report_ack().attempt()};
+      auto it = ended_.find(key);
+      if (it == ended_.end() || it->second.state() != message.report_ack().state()) return;
+      ended_.erase(it);
+      ::unlink(ReportPath(key).c_str());
+      return;
+    }
+    default: return;
+  }
+}
+
+void Agent::OnStart(const v1::StartAttempt& order) {
+  AttemptKey key{order.placement().job(), order.placement().attempt()};
+  // Repeated after a reconnection: what is known already is told again, never done again.
+  if (auto it = ended_.find(key); it != ended_.end()) return Report(it->second);
+  if (auto it = attempts_.find(key); it != attempts_.end()) return Report(it->second->report());
+  Attempt* attempt = (attempts_[key] = std::make_unique<Attempt>(this, order)).get();
+  if (auto early = early_.extract(key)) attempt->Attach(early.mapped().first, early.mapped().second);
+}
+
+void Agent::OnHomeStream(std::shared_ptr<HomeStream> stream) {
+  streams_.insert(stream);
+  std::weak_ptr<HomeStream> weak = stream;
+  stream->SetEvents({.on_frame = [this, weak](std::string frame) {
+                       if (auto s = weak.lock()) OnAttach(s, frame);
+                     },
+                     .on_closed = {}});
+  // Streams that were closed since: the table holds the only reference to an unattached one.
+  std::erase_if(streams_, [](const auto& s) { return !s->open(); });
+}
+
+void Agent::OnAttach(const std::shared_ptr<HomeStream>& stream, const std::string& frame) {
+  v1::TaskUp up;
+  if (!up.ParseFromString(frame) || !up.has_attach()) {
+    return stream->Fail(Error(Code::kInvalid, "the first message of a task stream is not Attach"));
+  }
+  AttemptKey key{up.attach().job(), up.attach().attempt()};
+  if (auto it = attempts_.find(key); it != attempts_.end()) return it->second->Attach(stream, up.attach());
+  if (ended_.contains(key)) return stream->Fail(Error(Code::kNotFound, "the job is over on this node"));
+  early_[key] = {stream, up.attach()};
+  loop_.After(10'000'000, [this, key, stream] {
+    auto it = early_.find(key);
+    if (it == early_.end() || it->second.first != stream) return;
+    early_.erase(it);
+    stream->Fail(Error(Code::kNotFound, "job " + std::to_string(key.first) + " is not on node " + options_.name));
+  });
+}
+
+// After a restart: tasks whose supervisors live are taken up, ends that were not acknowledged are told again, and what
+// died with the host is reported as lost to it.
+void Agent::Recover() {
+  for (const std::string& name : ListDirectory(reports_directory_)) {
+    v1::AttemptReport report;
+    Result<std::string> bytes = ReadFile(reports_directory_ + "/" + name);
+    if (bytes && report.ParseFromString(*bytes)) ended_[{report.job(), report.attempt()}] = report;
+  }
+  for (const std::string& name : ListDirectory(tasks_directory_)) RecoverTask(name);
+}
+
+void Agent::RecoverTask(const std::string& name) {
+  std::string directory = tasks_directory_ + "/" + name;
+  v1::StartAttempt order;
+  Result<std::string> bytes = ReadFile(directory + "/order");
+  if (!bytes || !order.ParseFromString(*bytes)) {
+    // It never got as far as a supervisor with a spec; nothing of a user is in it.
+    LogWarning("task {}: no order: removed", Escape(name));
+    if (Status removed = RemoveTree(directory); !removed) LogError("{}", removed.error().message());
+    return;
+  }
+  AttemptKey key{order.placement().job(), order.placement().attempt()};
+  Result<std::unique_ptr<SupervisorLink>> link = SupervisorLink::Adopt(&loop_, directory + "/sock");
+  if (link) {
+    std::vector<std::string> addresses;
+    std::string text = ReadFile(directory + "/content").value_or("");
+    for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+      addresses.push_back(text.substr(at, end - at));
+    }
+    LogInfo("job {} attempt {}: taken up again", key.first, key.second);
+    attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses));
+    return;
+  }
+  if (ended_.contains(key)) return;   // its writes never got home; the directory keeps them
+  v1::AttemptReport report;
+  report.set_job(key.first);
+  report.set_attempt(key.second);
+  report.set_epoch(order.placement().epoch());
+  report.set_state(v1::FAILED);
+  v1::ExitRecord* record = report.mutable_exit();
+  Result<std::string> journal = ReadFile(directory + "/journal");
+  if (!journal || !record->ParseFromString(*journal) || record->kind() == v1::ExitRecord::KIND_UNSPECIFIED) {
+    record->Clear();
+    record->set_job(key.first);
+    record->set_attempt(key.second);
+    record->set_kind(v1::ExitRecord::START_FAILED);
+    record->set_reason("the node's agent and the task's supervisor were both killed");
+    record->set_node(options_.name);
+    record->set_ended_us(WallMicros());
+  }
+  Report(report);
+}
+
+void Agent::Stop(bool kill_tasks) {
+  LogInfo("stopping");
+  server_.reset();
+  if (kill_tasks) {
+    // A supervisor that gets SIGTERM kills its cgroup, writes its record and ends: the sandbox dies with it in any case.
+    for (auto& [key, attempt] : attempts_) attempt->Abandon();
+    for (auto& [home, fs] : fs_servers_) fs->Stop();
+  }
+  loop_.Stop();
+}
+
+}  // namespace
+
+int AgentMain(const AgentOptions& options) {
+  InitLog("node");
+  ::signal(SIGPIPE, SIG_IGN);
+  auto agent = std::make_unique<Agent>(options);
+  if (Status started = agent->Start(); !started) {
+    LogError("{}", started.error().message());
+    if (options.ready_fd >= 0) {
+      Status told = WriteAll(options.ready_fd, "error: " + started.error().message() + "\n");
+      ::close(options.ready_fd);
+    }
+    return 1;
+  }
+  agent->Run();
+  return 0;
+}
+
+}  // namespace vrun::node

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// One attempt of one job on this node, from the controller's order to the final report.
+//
+//            order                 attach              view open             exit record          release
+//   (none) ────────▶ kWaiting ───────────▶ kOpening ────────────▶ kRunning ────────────▶ kExited ────────▶ kOver
+//                        └── cancelled, no attach, no view, no supervisor: a START_FAILED or CANCELLED record ──┘
+//
+// The supervisor keeps the command, its streams and its writes; the attempt relays between it and whichever home stream
+// attached last, and looks into the few messages that change the state. Home may come and go at any time.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/result.h"
+#include "control.pb.h"
+#include "node/fs_client.h"
+#include "node/home_stream.h"
+#include "node/supervisor_link.h"
+
+namespace vrun::node {
+
+// What an attempt needs of its agent. All on the loop.
+class AttemptHost {
+ public:
+  virtual ~AttemptHost() = default;
+  virtual EventLoop* loop() = 0;
+  // The file system server of a home, started when there is none. Null with *error set when it cannot be.
+  virtual FsClient* FsServer(const std::string& home_id, Error* error) = 0;
+  virtual Result<uint32_t> UidBase(const std::string& home_id) = 0;
+  virtual Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() = 0;
+  virtual uint64_t NextLease() = 0;
+  // The state changed: tell the controller, again and again until it acknowledges.
+  virtual void Report(const v1::AttemptReport& report) = 0;
+  // The attempt is over: home has everything or never will. The attempt may be destroyed after the call returns.
+  virtual void Over(uint64_t job, uint32_t attempt) = 0;
+  virtual const std::string& node_name() const = 0;
+  virtual const std::string& tasks_directory() const = 0;
+};
+
+class Attempt {
+ public:
+  enum class State { kWaiting, kOpening, kRunning, kExited, kOver };
+
+  Attempt(AttemptHost* host, v1::StartAttempt order);
+  // Takes up a supervisor of an earlier agent; `spec` is what that agent gave it.
+  Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<SupervisorLink> supervisor,
+          std::vector<std::string> content_addresses);
+  ~Attempt();
+
+  uint64_t job() const { return order_.placement().job(); }
+  uint32_t attempt() const { return order_.placement().attempt(); }
+  uint64_t epoch() const { return order_.placement().epoch(); }
+  State state() const { return state_; }
+  const std::string& home_id() const { return order_.home_id(); }
+  const v1::AttemptReport& report() const { return report_; }
+  std::string directory() const;
+  bool HoldsLease(uint64_t lease) const { return lease_ == lease; }
+
+  // The first message of `stream` was this Attach. Refuses a wrong token.
+  void Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach);
+  void Stop(const v1::StopAttempt& stop);
+  // The agent stops for good: the task is killed, its record and its writes stay in its directory.
+  void Abandon();
+  // A line for the user.
+  void Notice(const std::string& text);
+  // The file system server of its home died: what runs on it cannot go on.
+  void FsServerDied();
+
+ private:
+  void FirstAttach(const v1::Attach& attach);
+  void ViewOpened(Result<UniqueFd> mount, uint32_t uid_base);
+  Status StartSupervisor(UniqueFd mount, uint32_t uid_base);
+  void BindSupervisor();
+  void OnHomeFrame(std::string frame);
+  void OnSupervisorFrame(std::string frame);
+  void OnSupervisorClosed();
+  // Ends without a supervisor's record.
+  void Fail(v1::ExitRecord::Kind kind, const std::string& reason, int signal = 0);
+  void SendRecordHome();
+  void SetState(v1::JobState state);
+  void Finish();
+  v1::JobState EndState() const;
+
+  AttemptHost* host_;
+  v1::StartAttempt order_;
+  State state_ = State::kWaiting;
+  v1::AttemptReport report_;
+  std::shared_ptr<HomeStream> home_;
+  std::unique_ptr<SupervisorLink> supervisor_;
+  std::vector<std::string> content_addresses_;
+  std::string attach_frame_;               // the latest Attach, as it came
+  std::deque<std::string> before_start_;   // TaskUp frames that came before the supervisor had its spec
+  uint64_t lease_ = 0;
+  bool released_ = false;
+  EventLoop::TimerId attach_timer_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);   // for callbacks that may outlive the attempt
+};
+
+}  // namespace vrun::node

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/fs_client.h"
+
+#include <signal.h>
+#include <sys/socket.h>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "fsctl.pb.h"
+
+namespace vrun::node {
+
+Result<std::unique_ptr<FsClient>> FsClient::Start(EventLoop* loop, const FsServerSettings& s, Events events) {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return ErrnoError("socketpair");
+  UniqueFd ours(pair[0]), theirs(pair[1]);
+  std::vector<std::string> argv = {BinaryDirectory() + "/vrund", "fs", "--fd", "3", "--home-id", s.home_id,
+                                   "--uid-base", std::to_string(s.uid_base), "--store-dir", s.store_directory,
+                                   "--views-dir", s.views_directory, "--listen", s.listen_host, "--pki",
+                                   s.pki_directory, "--name", s.node_name};
+  if (s.cache_bytes > 0) argv.insert(argv.end(), {"--cache-bytes", std::to_string(s.cache_bytes)});
+  VRUN_ASSIGN(auto child, ChildProcess::Spawn(loop, argv, theirs.get()));
+  std::unique_ptr<FsClient> client(new FsClient(loop, std::move(ours), std::move(events)));
+  client->child_ = std::move(child);
+  VRUN_TRY(SetNonBlocking(client->socket_.get(), true));
+  FsClient* raw = client.get();
+  VRUN_TRY(loop->Add(raw->socket_.get(), EPOLLIN, [raw](uint32_t e) { raw->OnReady(e); }));
+  return client;
+}
+
+FsClient::~FsClient() { Close(); }
+
+void FsClient::WhenListening(std::function<void(const std::vector<std::string>&)> callback) {
+  if (!addresses_.empty()) return callback(addresses_);
+  when_listening_.push_back(std::move(callback));
+}
+
+void FsClient::AllowToken(const std::string& home_id, const std::string& token, uint64_t job, uint32_t attempt) {
+  v1::FsRequest request;
+  v1::AllowToken* allow = request.mutable_allow_token();
+  allow->set_home_id(home_id);
+  allow->set_token(token);
+  allow->set_job(job);
+  allow->set_attempt(attempt);
+  Send(std::move(request), [](Result<v1::FsReply>, std::vector<UniqueFd>) {});
+}
+
+void FsClient::OpenView(const std::string& tree, uint64_t lease, std::function<void(Result<UniqueFd>)> done) {
+  v1::FsRequest request;
+  request.mutable_open_view()->set_tree(tree);
+  request.mutable_open_view()->set_lease(lease);
+  Send(std::move(request), [done](Result<v1::FsReply> reply, std::vector<UniqueFd> fds) {
+    if (!reply) return done(std::move(reply).error());
+    if (!reply->has_view_opened() || fds.size() != 1) {
+      return done(Error(Code::kInternal, "file system server: an answer without a mount"));
+    }
+    done(std::move(fds[0]));
+  });
+}
+
+void FsClient::CloseView(uint64_t lease) {
+  v1::FsRequest request;
+  request.mutable_close_view()->set_lease(lease);
+  Send(std::move(request), [](Result<v1::FsReply>, std::vector<UniqueFd>) {});
+}
+
+void FsClient::Stop() { child_->Kill(SIGTERM); }
+
+void FsClient::Send(v1::FsRequest request, Callback done) {
+  if (!socket_) return done(Error(Code::kUnavailable, "the file system server of this home is gone"), {});
+  request.set_id(next_id_++);
+  waiting_[request.id()] = std::move(done);
+  writer_.Queue(request.SerializeAsString());
+  OnReady(EPOLLOUT);
+}
+
+void FsClient::OnReady(uint32_t events) {
+  if (events & EPOLLOUT) {
+    Result<bool> done = writer_.Flush(socket_.get());
+    bool more = done.has_value() && !*done;
+    if (more != writing_) loop_->Modify(socket_.get(), more ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    writing_ = more;
+  }
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
+  Result<bool> open = reader_.ReadAvailable(socket_.get(), [this](Frame frame) { OnFrame(std::move(frame)); });
+  if (open && *open) return;
+  Close();
+  auto waiting = std::move(waiting_);
+  waiting_.clear();
+  for (auto& [id, done] : waiting) done(Error(Code::kUnavailable, "the file system server of this home died"), {});
+  if (auto closed = std::move(events_.on_closed)) closed();  // may destroy *this
+}
+
+void FsClient::OnFrame(Frame frame) {
+  v1::FsReply reply;
+  if (!reply.ParseFromString(frame.bytes)) {
+    LogError("file system server: a frame that does not parse");
+    return;
+  }
+  if (reply.has_listening()) {
+    addresses_.assign(reply.listening().addresses().begin(), reply.listening().addresses().end());
+    for (auto& callback : std::exchange(when_listening_, {})) callback(addresses_);
+    return;
+  }
+  if (reply.has_content_lost()) {
+    const v1::ContentLost& lost = reply.content_lost();
+    if (events_.on_content_lost) {
+      events_.on_content_lost(lost.path(), lost.reason(), {lost.leases().begin(), lost.leases().end()});
+    }
+    return;
+  }
+  auto node = waiting_.extract(reply.id());
+  if (node.empty()) return;
+  if (reply.has_error()) {
+    node.mapped()(Error(static_cast<Code>(reply.error().code()), reply.error().message()), {});
+  } else {
+    node.mapped()(std::move(reply), std::move(frame.fds));
+  }
+}
+
+void FsClient::Close() {
+  if (!socket_) return;
+  loop_->Remove(socket_.get());
+  socket_.Reset();
+}
+
+}  // namespace vrun::node

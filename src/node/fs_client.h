@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent's end of one file system server (`vrund fs`, one per home): its process and its requests (proto/fsctl.proto).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/event_loop.h"
+#include "base/frame_socket.h"
+#include "base/result.h"
+#include "node/child_process.h"
+#include "task.pb.h"
+
+namespace vrun::v1 {
+class FsReply;
+class FsRequest;
+}  // namespace vrun::v1
+
+namespace vrun::node {
+
+struct FsServerSettings {
+  std::string home_id;
+  uint32_t uid_base = 0;
+  std::string store_directory;
+  std::string views_directory;
+  std::string listen_host;
+  std::string pki_directory;
+  std::string node_name;
+  uint64_t cache_bytes = 0;   // 0: the server's default
+};
+
+// Loop thread only. Callbacks of requests that were sent to a server that dies get kUnavailable.
+class FsClient {
+ public:
+  struct Events {
+    // A file of these views changed at home before it was fetched.
+    std::function<void(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases)> on_content_lost;
+    std::function<void()> on_closed;   // the server is gone; last
+  };
+
+  static Result<std::unique_ptr<FsClient>> Start(EventLoop* loop, const FsServerSettings& settings, Events events);
+  ~FsClient();
+
+  // host:port where home dials the content stream; runs at once when they are known.
+  void WhenListening(std::function<void(const std::vector<std::string>& addresses)> callback);
+  void AllowToken(const std::string& home_id, const std::string& token, uint64_t job, uint32_t attempt);
+  // A mount of the tree (detached, read-only); `lease` names this use until CloseView.
+  void OpenView(const std::string& tree, uint64_t lease, std::function<void(Result<UniqueFd>)> done);
+  void CloseView(uint64_t lease);
+  void Stop();   // SIGTERM
+  pid_t pid() const { return child_->pid(); }
+  bool alive() const { return static_cast<bool>(socket_); }
+
+ private:
+  using Callback = std::function<void(Result<v1::FsReply>, std::vector<UniqueFd>)>;
+  FsClient(EventLoop* loop, UniqueFd socket, Events events)
+      : loop_(loop), socket_(std::move(socket)), events_(std::move(events)) {}
+  void Send(v1::FsRequest request, Callback done);
+  void OnReady(uint32_t events);
+  void OnFrame(Frame frame);
+  void Close();
+
+  EventLoop* loop_;
+  UniqueFd socket_;
+  Events events_;
+  std::unique_ptr<ChildProcess> child_;
+  FrameReader reader_;
+  FrameWriter writer_;
+  bool writing_ = false;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, Callback> waiting_;
+  std::vector<std::string> addresses_;
+  std::vector<std::function<void(const std::vector<std::string>&)>> when_listening_;
+};
+
+}  // namespace vrun::node
