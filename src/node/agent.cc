@@ -85,6 +85,7 @@ class Agent : public AttemptHost {
   void Report(const v1::AttemptReport& report) override;
   void Over(uint64_t job, uint32_t attempt) override;
   const std::string& node_name() const override { return options_.name; }
+  const std::string& pool() const override { return options_.pool; }
   const std::string& tasks_directory() const override { return tasks_directory_; }
 
  private:

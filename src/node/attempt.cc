@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/attempt.h"
 
+#include <fcntl.h>
 #include <signal.h>
 
 #include "base/clock.h"
@@ -141,7 +142,7 @@ Status Attempt::StartSupervisor(UniqueFd mount, uint32_t uid_base) {
   spec.set_uid_base(uid_base);
   spec.set_node(host_->node_name());
   spec.set_discard_writes(order_.discard_writes());
-  spec.set_pool(order_.pool());
+  spec.set_pool(host_->pool());
   spec.set_user(order_.user());
   spec.set_token(order_.placement().token());
   spec.set_home_id(home_id());

@@ -39,6 +39,7 @@ class AttemptHost {
   // The attempt is over: home has everything or never will. The attempt may be destroyed after the call returns.
   virtual void Over(uint64_t job, uint32_t attempt) = 0;
   virtual const std::string& node_name() const = 0;
+  virtual const std::string& pool() const = 0;
   virtual const std::string& tasks_directory() const = 0;
 };
 
