@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// zstd at the level of the wire, where it pays.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+struct ZSTD_CCtx_s;
+
+namespace vrun::home {
+
+// Any thread. Keeps a working context for each thread that compresses at the same time: making one costs more than
+// compressing a unit.
+class Compressor {
+ public:
+  Compressor();
+  ~Compressor();
+
+  // True and *out is the zstd frame when that saves at least a tenth; false: send `data` as it is.
+  bool Compress(std::string_view data, std::string* out);
+
+ private:
+  struct Free {
+    void operator()(ZSTD_CCtx_s* context) const;
+  };
+  using Context = std::unique_ptr<ZSTD_CCtx_s, Free>;
+  std::mutex mutex_;
+  std::vector<Context> idle_;  // guarded by mutex_
+};
+
+}  // namespace vrun::home

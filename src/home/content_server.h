@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers the nodes' questions for content: directory objects of the trees in the table and ranges of their files.
+//
+// What may be asked for: what a tree of the table names, and nothing else. A range is answered only when the tree has that
+// path as a regular file of that version, the deny-list (looked at again here) allows it, and the file still is that
+// version before and after it is read. Directory objects overtake ranges, ranges overtake whole trees.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "home/background_hasher.h"
+#include "home/compressor.h"
+#include "home/digest_cache.h"
+#include "home/root_files.h"
+#include "home/snapshot_table.h"
+#include "home/unit_digests.h"
+#include "home/work_queue.h"
+#include "rpc/rpc.h"
+
+namespace vrun::home {
+
+class ContentSession;
+
+// Shared by all nodes. Any thread. All sessions must be gone before it is destroyed.
+class ContentServer {
+ public:
+  // None is owned; all must outlive the server. `threads` read, hash and compress.
+  ContentServer(const SnapshotTable* trees, const RootFiles* files, DigestCache* digests, unsigned threads = 3);
+  ~ContentServer();
+
+  // One node's stream. Requests go to OnMessage of the session (it is the stream's handler, or is called by it).
+  std::shared_ptr<ContentSession> NewSession();
+
+  uint64_t served_bytes() const { return served_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class ContentSession;
+  const SnapshotTable* const trees_;
+  const RootFiles* const files_;
+  DigestCache* const digests_;
+  UnitDigests units_;
+  Compressor compressor_;
+  std::atomic<uint64_t> served_bytes_{0};
+  BackgroundHasher hasher_;
+  WorkQueue workers_;
+};
+
+}  // namespace vrun::home

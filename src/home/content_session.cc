@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/content_session.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "home/content_server.h"
+#include "tree/codec.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr uint64_t kPartBytes = 1u << 20;       // of one reply
+constexpr uint64_t kTreeStepBytes = 256 * 1024;  // of directory objects between two looks at more urgent work
+
+tree::FileVersion Version(const v1::FileVersion& v) { return {v.dev(), v.ino(), v.ctime_ns(), v.size()}; }
+
+Error UnknownTree() { return Error(Code::kAborted, "home does not have this tree any more"); }
+
+// preadv until everything is there; false at the end of the file.
+Result<bool> ReadFully(int fd, std::vector<iovec> parts, uint64_t offset) {
+  size_t first = 0;
+  while (first < parts.size()) {
+    ssize_t n = ::preadv(fd, parts.data() + first, static_cast<int>(parts.size() - first), static_cast<off_t>(offset));
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoError("read");
+    }
+    if (n == 0) return false;
+    offset += static_cast<uint64_t>(n);
+    size_t left = static_cast<size_t>(n);
+    while (first < parts.size() && left >= parts[first].iov_len) left -= parts[first++].iov_len;
+    if (left > 0) {
+      parts[first].iov_base = static_cast<char*>(parts[first].iov_base) + left;
+      parts[first].iov_len -= left;
+    }
+  }
+  return true;
+}
+
+std::string KnownIds(const tree::Directory& directory, const DigestCache& digests) {
+  std::vector<tree::KnownId> known;
+  if (digests.size() == 0) return {};
+  for (size_t i = 0; i < directory.size(); ++i) {
+    tree::Entry entry = directory.At(i);
+    if (!entry.is_regular() || entry.size == 0) continue;
+    if (auto id = digests.Find(entry.version())) known.push_back({static_cast<uint32_t>(i), id->Encode()});
+  }
+  return tree::EncodeKnownIds(known);
+}
+
+}  // namespace
+
+void ContentSession::Start(rpc::Stream* stream) {
+  std::lock_guard lock(mutex_);
+  stream_ = stream;
+}
+
+void ContentSession::Close() {
+  std::deque<WorkPtr> dropped[kUrgencies];
+  std::lock_guard lock(mutex_);
+  stream_ = nullptr;
+  for (int u = 0; u < kUrgencies; ++u) dropped[u].swap(waiting_[u]);
+}
+
+ContentSession::Urgency ContentSession::UrgencyOf(const Work& work) {
+  if (work.request.has_get_range()) return kRanges;
+  if (work.request.has_get_tree()) return kTrees;
+  return kDirectories;
+}
+
+void ContentSession::OnMessage(const std::string& message) {
+  server_->hasher_.Busy();
+  auto work = std::make_unique<Work>();
+  std::unique_lock lock(mutex_);
+  if (stream_ == nullptr) return;
+  if (!work->request.ParseFromString(message)) {
+    stream_->Cancel(Error(Code::kCorrupt, "content request does not parse"));
+    return;
+  }
+  const v1::ContentRequest& request = work->request;
+  if (request.has_cancel()) {
+    uint64_t id = request.cancel().id();
+    if (running_.contains(id)) cancelled_.insert(id);
+    for (auto& queue : waiting_) std::erase_if(queue, [id](const WorkPtr& w) { return w->request.id() == id; });
+    return;
+  }
+  Urgency urgency = UrgencyOf(*work);
+  if (waiting_[urgency].size() >= kMaxWaiting) {
+    stream_->Cancel(Error(Code::kExhausted, "too many content requests at a time"));
+    return;
+  }
+  waiting_[urgency].push_back(std::move(work));
+  Schedule();
+}
+
+void ContentSession::OnWritable() {
+  std::lock_guard lock(mutex_);
+  parked_ = false;
+  Schedule();
+}
+
+// One posted step for each request that could be worked on now, and no more than the workers can use.
+void ContentSession::Schedule() {
+  constexpr size_t kEnough = 8;
+  size_t wanted = waiting_[kDirectories].size();
+  if (!parked_) wanted += waiting_[kRanges].size() + waiting_[kTrees].size();
+  while (scheduled_ < std::min(wanted, kEnough)) {
+    ++scheduled_;
+    server_->workers_.Post([self = shared_from_this()] { self->Step(); });
+  }
+}
+
+void ContentSession::Step() {
+  WorkPtr work;
+  {
+    std::lock_guard lock(mutex_);
+    --scheduled_;
+    if (stream_ == nullptr) return;
+    for (int u = 0; u < kUrgencies && !work; ++u) {
+      if (waiting_[u].empty()) continue;
+      if (u != kDirectories && stream_->queued_bytes() > rpc::Stream::kHighWater) {
+        parked_ = true;
+        // It may have become writable in between, and then nobody would tell us.
+        if (stream_->queued_bytes() > rpc::Stream::kLowWater) return;
+        parked_ = false;
+      }
+      work = std::move(waiting_[u].front());
+      waiting_[u].pop_front();
+    }
+    if (!work) return;
+    running_.insert(work->request.id());
+  }
+  bool answered = Do(work.get());
+  std::lock_guard lock(mutex_);
+  uint64_t id = work->request.id();
+  running_.erase(id);
+  bool cancelled = cancelled_.erase(id) > 0;
+  if (!answered && !cancelled && stream_ != nullptr) {
+    auto& queue = waiting_[UrgencyOf(*work)];
+    queue.push_front(std::move(work));
+  }
+  Schedule();
+}
+
+bool ContentSession::Do(Work* work) {
+  switch (work->request.what_case()) {
+    case v1::ContentRequest::kGetDirectory:
+      return Directory(work);
+    case v1::ContentRequest::kGetRange:
+      return Range(work);
+    case v1::ContentRequest::kGetTree:
+      return Tree(work);
+    case v1::ContentRequest::kGetRoot:
+      return Root(work);
+    default:
+      return Fail(work->request.id(), Error(Code::kUnsupported, "this home does not know that content request: update vrun"));
+  }
+}
+
+bool ContentSession::Fail(uint64_t id, const Error& error) {
+  v1::ContentReply reply;
+  reply.set_id(id);
+  reply.set_last(true);
+  reply.mutable_error()->set_code(static_cast<int>(error.code()));
+  reply.mutable_error()->set_message(error.message());
+  reply.mutable_error()->set_errno_value(error.error_number());
+  Send(reply);
+  return true;
+}
+
+void ContentSession::Send(const v1::ContentReply& reply) {
+  std::string bytes;
+  reply.SerializeToString(&bytes);
+  std::lock_guard lock(mutex_);
+  if (stream_ == nullptr || cancelled_.contains(reply.id())) return;
+  server_->served_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  stream_->Send(std::move(bytes));
+}
+
+bool ContentSession::Root(Work* work) {
+  uint64_t id = work->request.id();
+  auto digest = Digest::FromBytes(work->request.get_root().tree());
+  auto held = digest ? server_->trees_->Find(*digest) : std::nullopt;
+  if (!held) return Fail(id, UnknownTree());
+  v1::ContentReply reply;
+  reply.set_id(id);
+  reply.set_last(true);
+  reply.mutable_root()->set_entry(tree::EncodeRoot(held->snapshot->root));
+  Send(reply);
+  return true;
+}
+
+bool ContentSession::SendDirectory(Work* work, const tree::Directory& directory, bool last_of_answer) {
+  std::string_view encoded = directory.encoded();
+  std::string_view part = encoded.substr(work->done, kPartBytes);
+  v1::ContentReply reply;
+  reply.set_id(work->request.id());
+  v1::DirectoryObject* object = reply.mutable_directory();
+  object->set_digest(directory.digest().bytes.data(), directory.digest().bytes.size());
+  object->set_raw_bytes(part.size());
+  object->set_total_bytes(encoded.size());
+  if (server_->compressor_.Compress(part, object->mutable_encoded())) {
+    object->set_zstd(true);
+  } else {
+    object->set_encoded(part.data(), part.size());
+  }
+  if (work->done == 0) object->set_known_ids(KnownIds(directory, *server_->digests_));
+  work->done += part.size();
+  bool whole = work->done == encoded.size();
+  reply.set_last(whole && last_of_answer);
+  Send(reply);
+  return whole;
+}
+
+bool ContentSession::Directory(Work* work) {
+  const auto& get = work->request.get_directory();
+  auto tree_id = Digest::FromBytes(get.tree());
+  auto wanted = Digest::FromBytes(get.digest());
+  if (!tree_id || !wanted || get.path().empty() || get.path()[0] != '/') {
+    return Fail(work->request.id(), Error(Code::kInvalid, "malformed request for a directory"));
+  }
+  auto held = server_->trees_->Find(*tree_id);
+  // After a restart of home the tree of a running job is not known; what did not change is still where it was.
+  tree::SnapshotPtr snapshot = held ? held->snapshot : server_->trees_->current();
+  if (!snapshot) return Fail(work->request.id(), UnknownTree());
+  auto directory = tree::LookupDirectory(*snapshot, get.path());
+  if (!directory || (*directory)->digest() != *wanted) {
+    return Fail(work->request.id(),
+                Error(Code::kAborted, Escape(get.path()) + ": changed at home after the job's tree was taken"));
+  }
+  return SendDirectory(work, **directory, true);
+}
+
+bool ContentSession::Tree(Work* work) {
+  uint64_t id = work->request.id();
+  if (!work->listed) {
+    auto wanted = Digest::FromBytes(work->request.get_tree().tree());
+    auto have = Digest::FromBytes(work->request.get_tree().have());
+    auto held = wanted ? server_->trees_->Find(*wanted) : std::nullopt;
+    if (!held) return Fail(id, UnknownTree());
+    auto base = have ? server_->trees_->Find(*have) : std::nullopt;
+    work->tree = tree::NewDirectories(base ? base->snapshot->directory : nullptr, held->snapshot->directory);
+    work->listed = true;
+    if (work->tree.empty()) {
+      // The node has it all: an answer of no object.
+      v1::ContentReply reply;
+      reply.set_id(id);
+      reply.set_last(true);
+      Send(reply);
+      return true;
+    }
+  }
+  uint64_t sent = 0;
+  while (work->next < work->tree.size() && sent < kTreeStepBytes) {
+    tree::NewDirectory& item = work->tree[work->next];
+    uint64_t before = work->done;
+    bool whole = SendDirectory(work, *item.directory, work->next + 1 == work->tree.size());
+    sent += work->done - before;
+    if (!whole) continue;
+    work->done = 0;
+    item.directory.reset();
+    ++work->next;
+  }
+  return work->next == work->tree.size();
+}
+
+bool ContentSession::Range(Work* work) {
+  const auto& get = work->request.get_range();
+  uint64_t id = work->request.id();
+  tree::FileVersion version = Version(get.version());
+  uint64_t unit = store::UnitBytes(version.size);
+  uint64_t end = get.length() > version.size - std::min(version.size, get.offset()) ? version.size
+                                                                                   : get.offset() + get.length();
+  bool empty_file = version.size == 0 && get.offset() == 0;
+  if (get.offset() % unit != 0 || (get.offset() >= end && !empty_file) || end - get.offset() > kMaxRange ||
+      (end % unit != 0 && end != version.size)) {
+    return Fail(id, Error(Code::kInvalid, "malformed range of " + Escape(get.path())));
+  }
+  if (work->done == 0) {
+    auto tree_id = Digest::FromBytes(get.tree());
+    auto held = tree_id ? server_->trees_->Find(*tree_id) : std::nullopt;
+    tree::SnapshotPtr snapshot = held ? held->snapshot : server_->trees_->current();
+    auto rules = server_->trees_->rules();
+    if (!snapshot || !rules) return Fail(id, UnknownTree());
+    if (rules->Denies(get.path(), held ? held->exposed : std::vector<std::string>())) {
+      return Fail(id, Error(Code::kDenied, Escape(get.path()) + ": a private key or credential: not served (see --expose)"));
+    }
+    auto entry = tree::Lookup(*snapshot, get.path());
+    if (!entry || !entry->is_regular() || entry->version() != version) {
+      return Fail(id, Error(Code::kAborted, Escape(get.path()) + ": changed at home after the job's tree was taken"));
+    }
+  }
+  uint64_t length = 0;
+  auto reply = ReadPart(work, end, &length);
+  if (!reply) return Fail(id, reply.error());
+  work->done += length;
+  bool last = get.offset() + work->done >= end;
+  reply->set_id(id);
+  reply->set_last(last);
+  Send(*reply);
+  return last;
+}
+
+Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint64_t* length) {
+  const auto& get = work->request.get_range();
+  tree::FileVersion version = Version(get.version());
+  uint64_t unit = store::UnitBytes(version.size);
+  uint64_t offset = get.offset() + work->done;
+  *length = std::min(end - offset, kPartBytes);
+  VRUN_ASSIGN(UniqueFd fd, server_->files_->OpenVersion(get.path(), version));
+
+  v1::ContentReply reply;
+  v1::Units* units = reply.mutable_units();
+  units->set_offset(offset);
+  std::vector<iovec> parts;
+  for (uint64_t at = 0; at < *length; at += unit) {
+    std::string* data = units->add_unit()->mutable_data();
+    data->resize(std::min(unit, *length - at));
+    parts.push_back({data->data(), data->size()});
+  }
+  VRUN_ASSIGN(bool whole, ReadFully(fd.get(), std::move(parts), offset));
+  VRUN_TRY(RootFiles::Check(fd.get(), get.path(), version));
+  // Shorter than its size although the version is the same: a file system that lies (some FUSE ones do).
+  if (!whole) return Error(Code::kAborted, Escape(get.path()) + ": shorter than its size says");
+
+  std::vector<Digest> digests;
+  Sha256Stream file_hash;
+  bool whole_file = version.size <= store::kWholeFileLimit && *length == version.size;
+  for (v1::Unit& u : *units->mutable_unit()) {
+    digests.push_back(Sha256(u.data()));
+    if (whole_file && version.size > unit) file_hash.Update(u.data());
+    u.set_digest(digests.back().bytes.data(), digests.back().bytes.size());
+    u.set_raw_bytes(static_cast<uint32_t>(u.data().size()));
+    if (work->compress == 0) continue;
+    std::string packed;
+    bool smaller = server_->compressor_.Compress(u.data(), &packed);
+    // The first unit speaks for the range: content that is compressed already is not tried again and again.
+    if (work->compress < 0) work->compress = smaller ? 1 : 0;
+    if (!smaller) continue;
+    u.set_data(std::move(packed));
+    u.set_zstd(true);
+  }
+
+  auto known = server_->digests_->Find(version);
+  if (!known) {
+    if (whole_file) {
+      Digest digest = version.size == 0 ? Sha256("") : version.size <= unit ? digests[0] : file_hash.Finish();
+      known = store::ObjectId{store::IdAlgorithm::kSha256, digest};
+    } else if (version.size > store::kWholeFileLimit) {
+      known = server_->units_.Add(version, offset / unit, digests);
+      if (!known) server_->hasher_.Add(get.path(), version);
+    }
+    if (known) server_->digests_->Remember(version, *known, WallMicros() * 1000);
+  }
+  if (known) units->set_object_id(known->Encode());
+  return reply;
+}
+
+}  // namespace vrun::home

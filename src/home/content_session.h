@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The requests of one node's content stream, in the order in which they deserve an answer.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "proto/content.pb.h"
+#include "rpc/rpc.h"
+#include "tree/diff.h"
+#include "tree/tree.h"
+
+namespace vrun::home {
+
+class ContentServer;
+
+// Any thread. Work is done on the server's threads in pieces of at most 1 MiB, so that a later, more urgent request waits
+// for no more than that; nothing but directory objects is read while the stream has more than rpc::Stream::kHighWater queued.
+class ContentSession : public std::enable_shared_from_this<ContentSession> {
+ public:
+  static constexpr size_t kMaxWaiting = 65536;         // requests; more ends the stream
+  static constexpr uint64_t kMaxRange = 64u << 20;     // of one request
+
+  explicit ContentSession(ContentServer* server) : server_(server) {}
+
+  // Before the first request. The stream must live until Close.
+  void Start(rpc::Stream* stream);
+  // A serialized ContentRequest.
+  void OnMessage(const std::string& message);
+  void OnWritable();
+  // Drops what waits; when it returns the stream is not touched any more.
+  void Close();
+
+ private:
+  // Of a request that takes more than one piece.
+  struct Work {
+    v1::ContentRequest request;
+    uint64_t done = 0;                      // bytes of the range, or of the current directory
+    int compress = -1;                      // not known yet, no, yes
+    std::vector<tree::NewDirectory> tree;   // of GetTree
+    size_t next = 0;
+    bool listed = false;
+  };
+  using WorkPtr = std::unique_ptr<Work>;
+  enum Urgency { kDirectories, kRanges, kTrees, kUrgencies };
+
+  static Urgency UrgencyOf(const Work& work);
+  void Schedule();
+  void Step();
+  bool Do(Work* work);  // true: answered in full
+  bool Range(Work* work);
+  bool Directory(Work* work);
+  bool Tree(Work* work);
+  bool Root(Work* work);
+  Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
+  // One part of a directory object from work->done on; true when it was the last one.
+  bool SendDirectory(Work* work, const tree::Directory& directory, bool last_of_answer);
+  bool Fail(uint64_t id, const Error& error);
+  void Send(const v1::ContentReply& reply);
+
+  ContentServer* const server_;
+  std::mutex mutex_;
+  rpc::Stream* stream_ = nullptr;         // guarded by mutex_, as all below
+  std::deque<WorkPtr> waiting_[kUrgencies];
+  std::unordered_set<uint64_t> running_;
+  std::unordered_set<uint64_t> cancelled_;  // of running_
+  size_t scheduled_ = 0;                  // pieces posted to the workers
+  bool parked_ = false;                   // waits for OnWritable
+};
+
+}  // namespace vrun::home

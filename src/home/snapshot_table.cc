@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/snapshot_table.h"
+
+namespace vrun::home {
+
+void SnapshotTable::Pin::Reset() {
+  if (table_ != nullptr) std::exchange(table_, nullptr)->Unpin(id_);
+}
+
+void SnapshotTable::SetCurrent(tree::SnapshotPtr snapshot, std::shared_ptr<const DenyRules> rules) {
+  std::lock_guard lock(mutex_);
+  if (current_ && current_->id != snapshot->id) {
+    recent_.push_back({std::move(current_), {}});
+    if (recent_.size() > kRecent) recent_.pop_front();
+  }
+  current_ = std::move(snapshot);
+  rules_ = std::move(rules);
+}
+
+tree::SnapshotPtr SnapshotTable::current() const {
+  std::lock_guard lock(mutex_);
+  return current_;
+}
+
+std::shared_ptr<const DenyRules> SnapshotTable::rules() const {
+  std::lock_guard lock(mutex_);
+  return rules_;
+}
+
+SnapshotTable::Pin SnapshotTable::Add(tree::SnapshotPtr snapshot, std::vector<std::string> exposed) {
+  std::lock_guard lock(mutex_);
+  Digest id = snapshot->id;
+  Pinned& entry = pinned_[id];
+  ++entry.pins;
+  entry.held.snapshot = std::move(snapshot);
+  // Two runs with the same tree and different permissions: the tree holds the names that both may see.
+  for (std::string& e : exposed) entry.held.exposed.push_back(std::move(e));
+  return Pin(this, id);
+}
+
+void SnapshotTable::Unpin(const Digest& id) {
+  std::lock_guard lock(mutex_);
+  auto it = pinned_.find(id);
+  if (it == pinned_.end() || --it->second.pins > 0) return;
+  // The node may ask a little longer: its view outlives the job.
+  recent_.push_back(std::move(it->second.held));
+  if (recent_.size() > kRecent) recent_.pop_front();
+  pinned_.erase(it);
+}
+
+std::optional<SnapshotTable::Held> SnapshotTable::Find(const Digest& id) const {
+  std::lock_guard lock(mutex_);
+  if (auto it = pinned_.find(id); it != pinned_.end()) return it->second.held;
+  for (auto it = recent_.rbegin(); it != recent_.rend(); ++it) {
+    if (it->snapshot->id == id) return *it;
+  }
+  if (current_ && current_->id == id) return Held{current_, {}};
+  return std::nullopt;
+}
+
+}  // namespace vrun::home

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The states of the root that somebody may still ask for: the current one, those pinned by running jobs, a few recent ones.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "home/deny_list.h"
+#include "tree/tree.h"
+
+namespace vrun::home {
+
+// Any thread. Snapshots share what they have in common, so holding some costs little.
+class SnapshotTable {
+ public:
+  struct Held {
+    tree::SnapshotPtr snapshot;
+    std::vector<std::string> exposed;  // what this tree may show of the deny-list
+  };
+
+  // Keeps a snapshot findable for as long as it lives. Must not outlive the table.
+  class Pin {
+   public:
+    Pin() = default;
+    Pin(Pin&& other) noexcept : table_(std::exchange(other.table_, nullptr)), id_(other.id_) {}
+    Pin& operator=(Pin&& other) noexcept {
+      Reset();
+      table_ = std::exchange(other.table_, nullptr);
+      id_ = other.id_;
+      return *this;
+    }
+    ~Pin() { Reset(); }
+    void Reset();
+
+   private:
+    friend class SnapshotTable;
+    Pin(SnapshotTable* table, const Digest& id) : table_(table), id_(id) {}
+    SnapshotTable* table_ = nullptr;
+    Digest id_;
+  };
+
+  void SetCurrent(tree::SnapshotPtr snapshot, std::shared_ptr<const DenyRules> rules);
+  tree::SnapshotPtr current() const;                 // null before the first scan
+  std::shared_ptr<const DenyRules> rules() const;    // null before the first scan
+
+  Pin Add(tree::SnapshotPtr snapshot, std::vector<std::string> exposed);
+  std::optional<Held> Find(const Digest& id) const;
+
+ private:
+  static constexpr size_t kRecent = 16;
+  struct Pinned {
+    Held held;
+    size_t pins = 0;
+  };
+  void Unpin(const Digest& id);
+
+  mutable std::mutex mutex_;
+  tree::SnapshotPtr current_;  // guarded by mutex_, as all below
+  std::shared_ptr<const DenyRules> rules_;
+  std::map<Digest, Pinned> pinned_;
+  std::deque<Held> recent_;
+};
+
+}  // namespace vrun::home
