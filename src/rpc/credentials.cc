@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/credentials.h"
+
+#include <fcntl.h>
+#include <openssl/bio.h>
+#include <openssl/ec.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <ctime>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "rpc/internal.h"
+
+namespace vrun::rpc {
+namespace {
+
+template <auto Free>
+struct Freer {
+  template <typename T>
+  void operator()(T* p) const {
+    Free(p);
+  }
+};
+using KeyPtr = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
+using CertPtr = std::unique_ptr<X509, Freer<X509_free>>;
+using BioPtr = std::unique_ptr<BIO, Freer<BIO_free_all>>;
+using ExtensionPtr = std::unique_ptr<X509_EXTENSION, Freer<X509_EXTENSION_free>>;
+using StorePtr = std::unique_ptr<X509_STORE, Freer<X509_STORE_free>>;
+using StoreContextPtr = std::unique_ptr<X509_STORE_CTX, Freer<X509_STORE_CTX_free>>;
+
+constexpr int kAuthorityDays = 3650;
+// A certificate is valid on machines whose clock is this much behind.
+constexpr int64_t kClockSkewSeconds = 3600;
+
+Error SslError(std::string_view what) {
+  char text[256] = "unknown error of OpenSSL";
+  if (unsigned long e = ERR_get_error(); e != 0) ERR_error_string_n(e, text, sizeof text);
+  ERR_clear_error();
+  return Error(Code::kInternal, std::string(what) + ": " + text);
+}
+
+Result<std::string> BioText(BIO* bio) {
+  char* data = nullptr;
+  long n = BIO_get_mem_data(bio, &data);
+  if (n <= 0) return SslError("encode PEM");
+  return std::string(data, static_cast<size_t>(n));
+}
+
+Result<std::string> CertToPem(X509* cert) {
+  BioPtr bio(BIO_new(BIO_s_mem()));
+  if (!bio || PEM_write_bio_X509(bio.get(), cert) != 1) return SslError("encode certificate");
+  return BioText(bio.get());
+}
+
+Result<std::string> KeyToPem(EVP_PKEY* key) {
+  BioPtr bio(BIO_new(BIO_s_mem()));
+  if (!bio || PEM_write_bio_PKCS8PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) != 1) {
+    return SslError("encode key");
+  }
+  return BioText(bio.get());
+}
+
+CertPtr CertFromPem(std::string_view pem) {
+  BioPtr bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  CertPtr cert(bio ? PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr) : nullptr);
+  ERR_clear_error();
+  return cert;
+}
+
+KeyPtr KeyFromPem(std::string_view pem) {
+  BioPtr bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  // The empty pass phrase keeps OpenSSL from asking on the terminal for one.
+  KeyPtr key(bio ? PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, const_cast<char*>("")) : nullptr);
+  ERR_clear_error();
+  return key;
+}
+
+// Seconds from now to the end of the certificate's time; negative when it is over.
+int64_t SecondsLeft(const X509* cert) {
+  int days = 0;
+  int seconds = 0;
+  if (ASN1_TIME_diff(&days, &seconds, nullptr, X509_get0_notAfter(cert)) != 1) return -1;
+  return int64_t{days} * 86400 + seconds;
+}
+
+int64_t LifeSeconds(const X509* cert) {
+  int days = 0;
+  int seconds = 0;
+  if (ASN1_TIME_diff(&days, &seconds, X509_get0_notBefore(cert), X509_get0_notAfter(cert)) != 1) return 0;
+  return int64_t{days} * 86400 + seconds;
+}
+
+bool StartsInFuture(const X509* cert) { return X509_cmp_current_time(X509_get0_notBefore(cert)) > 0; }
+
+std::string EndText(const X509* cert) {
+  return FormatRfc3339(WallMicros() + SecondsLeft(cert) * 1'000'000);
+}
+
+bool IsSignedBy(X509* cert, X509* ca) {
+  EVP_PKEY* key = X509_get0_pubkey(ca);
+  bool fine = key != nullptr && X509_verify(cert, key) == 1;
+  ERR_clear_error();
+  return fine;
+}
+
+bool HasIdentity(X509* cert, const std::string& uri) {
+  auto* names = static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(cert, NID_subject_alt_name, nullptr, nullptr));
+  bool found = false;
+  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names); ++i) {
+    const GENERAL_NAME* n = sk_GENERAL_NAME_value(names, i);
+    if (n->type != GEN_URI) continue;
+    const ASN1_IA5STRING* text = n->d.uniformResourceIdentifier;
+    found |= std::string_view(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+                              static_cast<size_t>(ASN1_STRING_length(text))) == uri;
+  }
+  GENERAL_NAMES_free(names);
+  return found;
+}
+
+Status AddExtension(X509* cert, X509* issuer, int nid, const std::string& value) {
+  X509V3_CTX context;
+  X509V3_set_ctx_nodb(&context);
+  X509V3_set_ctx(&context, issuer, cert, nullptr, nullptr, 0);
+  ExtensionPtr extension(X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str()));
+  if (!extension || X509_add_ext(cert, extension.get(), -1) != 1) return SslError("add extension " + value);
+  return {};
+}
+
+Result<CertPtr> NewCertificate(EVP_PKEY* key, const std::string& common_name, int days, X509* issuer) {
+  CertPtr cert(X509_new());
+  if (!cert) return SslError("make certificate");
+  unsigned char serial[16];
+  if (RAND_bytes(serial, sizeof serial) != 1) return SslError("random serial");
+  serial[0] &= 0x7f;  // positive
+  serial[0] |= 0x40;  // of full length
+  BIGNUM* number = BN_bin2bn(serial, sizeof serial, nullptr);
+  bool fine = number != nullptr && BN_to_ASN1_INTEGER(number, X509_get_serialNumber(cert.get())) != nullptr;
+  BN_free(number);
+  // 64 bytes is the limit of the standard for a common name; the identity that counts is the URI.
+  std::string cn = common_name.substr(0, 64);
+  X509_NAME* subject = X509_get_subject_name(cert.get());
+  fine = fine && X509_set_version(cert.get(), 2) == 1 &&
+         X509_gmtime_adj(X509_getm_notBefore(cert.get()), -kClockSkewSeconds) != nullptr &&
+         X509_time_adj_ex(X509_getm_notAfter(cert.get()), days, 0, nullptr) != nullptr &&
+         X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(cn.data()),
+                                    static_cast<int>(cn.size()), -1, 0) == 1 &&
+         X509_set_issuer_name(cert.get(), issuer ? X509_get_subject_name(issuer) : subject) == 1 &&
+         X509_set_pubkey(cert.get(), key) == 1;
+  if (!fine) return SslError("make certificate");
+  return cert;
+}
+
+Status RequirePrivate(const std::string& path) {
+  struct stat st;
+  if (stat(path.c_str(), &st) != 0) return ErrnoError("key " + Escape(path));
+  if ((st.st_mode & 077) != 0) {
+    return Error(Code::kDenied, "key " + Escape(path) + ": others may read or write it: chmod 600 it, or make a new one if "
+                                                        "somebody may have read it");
+  }
+  return {};
+}
+
+// Makes the directory, private when it is new, and holds it against other processes that want the same.
+Result<UniqueFd> LockDirectory(const std::string& directory) {
+  VRUN_TRY(MakeDirs(directory, 0700));
+  VRUN_ASSIGN(UniqueFd fd, OpenFile(directory + "/.lock", O_RDWR | O_CREAT, 0600));
+  while (flock(fd.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return ErrnoError("lock " + Escape(directory));
+  }
+  return fd;
+}
+
+struct Authority {
+  CertPtr cert;
+  KeyPtr key;
+};
+
+Result<Authority> LoadAuthority(const std::string& directory) {
+  std::string key_path = directory + "/ca.key";
+  VRUN_TRY(RequirePrivate(key_path));
+  VRUN_ASSIGN(std::string cert_pem, ReadFile(directory + "/ca.pem"));
+  VRUN_ASSIGN(std::string key_pem, ReadFile(key_path));
+  Authority authority{CertFromPem(cert_pem), KeyFromPem(key_pem)};
+  if (!authority.cert || !authority.key || X509_check_private_key(authority.cert.get(), authority.key.get()) != 1) {
+    ERR_clear_error();
+    return Error(Code::kCorrupt, "certificate authority " + Escape(directory) +
+                                     ": ca.pem and ca.key do not parse or do not match: restore them, or remove both to "
+                                     "make a new authority (every certificate is made anew then)");
+  }
+  return authority;
+}
+
+bool IsIdentity(const std::string& role, const std::string& name) {
+  Peer ignored;
+  return ParseIdentity("vrun://" + role + "/" + name, &ignored);
+}
+
+// Whether the pair on disk can stay.
+bool IsGoodFor(const std::string& base, X509* ca, const std::string& uri) {
+  auto cert_pem = ReadFile(base + ".pem");
+  auto key_pem = ReadFile(base + ".key");
+  if (!cert_pem || !key_pem) return false;
+  CertPtr cert = CertFromPem(*cert_pem);
+  KeyPtr key = KeyFromPem(*key_pem);
+  bool fine = cert && key && X509_check_private_key(cert.get(), key.get()) == 1;
+  ERR_clear_error();
+  return fine && IsSignedBy(cert.get(), ca) && HasIdentity(cert.get(), uri) && !StartsInFuture(cert.get()) &&
+         SecondsLeft(cert.get()) * 3 > LifeSeconds(cert.get());
+}
+
+}  // namespace
+
+Status EnsureAuthority(const std::string& directory) {
+  VRUN_ASSIGN(UniqueFd lock, LockDirectory(directory));
+  bool have_key = PathExists(directory + "/ca.key");
+  bool have_cert = PathExists(directory + "/ca.pem");
+  if (have_cert) {
+    if (!have_key) {
+      return Error(Code::kNotFound, "certificate authority " + Escape(directory) +
+                                        ": ca.key is missing: restore it, or remove ca.pem to make a new authority");
+    }
+    VRUN_ASSIGN(Authority authority, LoadAuthority(directory));
+    if (SecondsLeft(authority.cert.get()) <= 0) {
+      return Error(Code::kDenied, "certificate authority " + Escape(directory) + ": it ended at " +
+                                      EndText(authority.cert.get()) + ": remove ca.pem and ca.key to make a new one");
+    }
+    return {};
+  }
+  KeyPtr key(EVP_EC_gen("P-256"));
+  if (!key) return SslError("make key");
+  unsigned char id[8];
+  if (RAND_bytes(id, sizeof id) != 1) return SslError("random name");
+  std::string name = "vrun CA ";
+  for (unsigned char c : id) {
+    name += "0123456789abcdef"[c >> 4];
+    name += "0123456789abcdef"[c & 15];
+  }
+  VRUN_ASSIGN(CertPtr cert, NewCertificate(key.get(), name, kAuthorityDays, nullptr));
+  VRUN_TRY(AddExtension(cert.get(), cert.get(), NID_basic_constraints, "critical,CA:TRUE,pathlen:0"));
+  VRUN_TRY(AddExtension(cert.get(), cert.get(), NID_key_usage, "critical,keyCertSign,cRLSign"));
+  VRUN_TRY(AddExtension(cert.get(), cert.get(), NID_subject_key_identifier, "hash"));
+  if (X509_sign(cert.get(), key.get(), EVP_sha256()) == 0) return SslError("sign certificate");
+  VRUN_ASSIGN(std::string key_pem, KeyToPem(key.get()));
+  VRUN_ASSIGN(std::string cert_pem, CertToPem(cert.get()));
+  // The key first: an authority exists when its certificate does.
+  VRUN_TRY(WriteFileAtomic(directory + "/ca.key", key_pem, 0600));
+  return WriteFileAtomic(directory + "/ca.pem", cert_pem, 0644);
+}
+
+Status EnsureCertificate(const std::string& authority_directory, const std::string& directory, const std::string& role,
+                         const std::string& name, int days) {
+  if (!IsIdentity(role, name) || name == "ca" || name == "." || name == "..") {
+    return Error(Code::kInvalid, "certificate for " + Escape(role) + " " + Escape(name) +
+                                     ": not a name: use letters, digits and ._-+@");
+  }
+  VRUN_ASSIGN(UniqueFd lock, LockDirectory(directory));
+  VRUN_ASSIGN(Authority authority, LoadAuthority(authority_directory));
+  VRUN_ASSIGN(std::string ca_pem, CertToPem(authority.cert.get()));
+  if (auto there = ReadFile(directory + "/ca.pem"); !there || *there != ca_pem) {
+    VRUN_TRY(WriteFileAtomic(directory + "/ca.pem", ca_pem, 0644));
+  }
+  const std::string base = directory + "/" + name;
+  const std::string uri = "vrun://" + role + "/" + name;
+  if (PathExists(base + ".key")) {
+    VRUN_TRY(RequirePrivate(base + ".key"));
+    if (IsGoodFor(base, authority.cert.get(), uri)) return {};
+  }
+
+  KeyPtr key(EVP_EC_gen("P-256"));
+  if (!key) return SslError("make key");
+  VRUN_ASSIGN(CertPtr cert, NewCertificate(key.get(), uri, days, authority.cert.get()));
+  VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_basic_constraints, "critical,CA:FALSE"));
+  VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_key_usage, "critical,digitalSignature"));
+  VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_ext_key_usage, "serverAuth,clientAuth"));
+  VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_subject_alt_name, "URI:" + uri + ",DNS:" + role + ".vrun"));
+  VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_authority_key_identifier, "keyid"));
+  if (X509_sign(cert.get(), authority.key.get(), EVP_sha256()) == 0) return SslError("sign certificate");
+  VRUN_ASSIGN(std::string key_pem, KeyToPem(key.get()));
+  VRUN_ASSIGN(std::string cert_pem, CertToPem(cert.get()));
+  VRUN_TRY(WriteFileAtomic(base + ".key", key_pem, 0600));
+  return WriteFileAtomic(base + ".pem", cert_pem, 0644);
+}
+
+Result<Credentials> LoadCredentials(const std::string& directory, const std::string& name) {
+  const std::string base = directory + "/" + name;
+  VRUN_TRY(RequirePrivate(base + ".key"));
+  Credentials credentials;
+  VRUN_ASSIGN(credentials.ca, ReadFile(directory + "/ca.pem"));
+  VRUN_ASSIGN(credentials.certificate, ReadFile(base + ".pem"));
+  VRUN_ASSIGN(credentials.key, ReadFile(base + ".key"));
+  if (auto fine = CheckCredentials(credentials); !fine) return fine.error().With("credentials " + Escape(base));
+  return credentials;
+}
+
+Status CheckCredentials(const Credentials& credentials) {
+  CertPtr ca = CertFromPem(credentials.ca);
+  CertPtr cert = CertFromPem(credentials.certificate);
+  KeyPtr key = KeyFromPem(credentials.key);
+  if (!ca || !cert || !key) return Error(Code::kDenied, "the certificate, its key or the CA does not parse: make them anew");
+  bool match = X509_check_private_key(cert.get(), key.get()) == 1;
+  ERR_clear_error();
+  if (!match) return Error(Code::kDenied, "the key is not the certificate's: make them anew");
+  if (!IsSignedBy(cert.get(), ca.get())) {
+    return Error(Code::kDenied, "the certificate is not signed by this CA: it belongs to another cluster: make it anew");
+  }
+  for (X509* c : {ca.get(), cert.get()}) {
+    const char* what = c == ca.get() ? "the CA" : "the certificate";
+    if (StartsInFuture(c)) {
+      return Error(Code::kDenied, std::string(what) + " is not valid yet: check this host's clock");
+    }
+    if (SecondsLeft(c) <= 0) {
+      return Error(Code::kDenied, std::string(what) + " ended at " + EndText(c) + ": make it anew, or check this host's clock");
+    }
+  }
+  return {};
+}
+
+}  // namespace vrun::rpc

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What channel.cc and server.cc share: conversions between gRPC's types and ours. Not for other modules.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "rpc/credentials.h"
+#include "rpc/rpc.h"
+
+namespace grpc {
+class ByteBuffer;
+class ChannelArguments;
+class Status;
+}  // namespace grpc
+
+namespace vrun::rpc {
+
+inline constexpr int kMaxMessageBytes = 64 << 20;
+inline constexpr int kKeepaliveMillis = 5000;
+// Room for what is under way on a fast or a long link; gRPC's own estimate starts at 64 KiB and costs pings.
+inline constexpr int kStreamWindowBytes = 8 << 20;
+// Trailing metadata that marks an error as an answer of the application and carries its Code.
+inline constexpr char kCodeKey[] = "vrun-code";
+
+// The buffer takes the string over; nothing is copied.
+grpc::ByteBuffer ToBuffer(std::string message);
+std::string FromBuffer(const grpc::ByteBuffer& buffer);
+
+grpc::Status ToGrpcStatus(const Error& error);
+// `code_text` is the value of kCodeKey or empty; `where` names the other side in errors of the connection.
+Error FromGrpcStatus(const grpc::Status& status, std::string_view code_text, const std::string& where);
+
+// Points gRPC's own log at ours (warnings and errors). gRPC has one log a process; the first call does it.
+void UseOurLog();
+
+// "vrun://ROLE/NAME". False when it is none.
+bool ParseIdentity(std::string_view uri, Peer* peer);
+
+}  // namespace vrun::rpc
