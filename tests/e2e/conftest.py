@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures: one small root and one cluster for most tests; tests that break things get their own."""
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testlib"))
+import miniroot  # noqa: E402
+from cluster import Cluster  # noqa: E402
+
+TEST_SECONDS = 120
+
+
+def pytest_collection_modifyitems(items):
+    missing = None
+    if os.geteuid() != 0:
+        missing = "needs root: namespaces, mounts and cgroups of an emulated host"
+    elif not os.path.exists("/dev/fuse"):
+        missing = "needs /dev/fuse"
+    if missing:
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """A hung test ends with a traceback, and the fixtures still clean up."""
+    def expired(*_):
+        raise TimeoutError(f"{item.name}: not over after {TEST_SECONDS} s")
+    old = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(TEST_SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, old)
+
+
+@pytest.fixture(scope="session")
+def template_root():
+    directory = tempfile.mkdtemp(prefix="vrun-root-", dir="/var/tmp")
+    yield miniroot.make(os.path.join(directory, "root"))
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def shared(template_root):
+    """The cluster of the tests that leave it as it was."""
+    c = Cluster(template_root)
+    yield c
+    c.close()
+
+
+@pytest.fixture
+def cluster(shared):
+    return shared
+
+
+@pytest.fixture
+def own(template_root, tmp_path_factory):
+    """A cluster of the test's own, on a root of its own, for tests that break something."""
+    directory = tempfile.mkdtemp(prefix="vrun-own-", dir="/var/tmp")
+    root = os.path.join(directory, "root")
+    shutil.copytree(template_root, root, symlinks=True, copy_function=os.link)
+    made = []
+
+    def make(**options):
+        made.append(Cluster(root, **options))
+        return made[-1]
+
+    yield make
+    for c in made:
+        c.close()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failed test shows what the daemons said."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.when == "call" and report.failed:
+        c = item.funcargs.get("shared")
+        if c is not None:
+            report.sections.append(("daemons", c.logs()))

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole cluster for a test: controller and home on this machine, nodes that are other hosts (tools/emulate-host)."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("VRUN_BIN", TOP / "build/bin"))
+
+
+def wait_until(what, condition, seconds=30):
+    """Waits for an external state that has no event to wait for; fails loudly."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not so after {seconds} s")
+        time.sleep(0.02)
+    return value
+
+
+def free_port(host="127.0.0.1"):
+    with socket.socket() as s:
+        s.bind((host, 0))
+        return s.getsockname()[1]
+
+
+class Cluster:
+    """Everything lies below one directory; close() stops all of it, whatever state it is in."""
+    next_index = 20 + os.getpid() % 200
+
+    def __init__(self, root, nodes=1, node_options=(), link=(), directory=None):
+        self.root = pathlib.Path(root)
+        self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix="vrun-e2e-", dir="/var/tmp"))
+        self.environment = dict(os.environ, VRUN_DIR=str(self.directory / "home"), VRUN_LOG=os.environ.get("VRUN_LOG", "info"))
+        for name in list(self.environment):
+            if name.startswith(("SLURM_", "VRUN_JOB")):
+                del self.environment[name]
+        self.link = list(link)
+        self.node_options = list(node_options)
+        self.nodes = {}
+        self.index = Cluster.next_index
+        Cluster.next_index += 8
+        try:
+            # The controller listens where every node can reach it: all links end on this machine.
+            self.port = free_port()
+            self.vctl("up", "--no-node", "--listen", f"0.0.0.0:{self.port}", "--root", str(self.root))
+            for i in range(nodes):
+                self.start_node(f"n{i + 1}")
+        except BaseException:
+            self.close()
+            raise
+
+    # --- the commands
+
+    def command(self, *args):
+        return [str(BIN / args[0]), *map(str, args[1:])]
+
+    def popen(self, *args, **kw):
+        kw.setdefault("env", self.environment)
+        kw.setdefault("cwd", "/")
+        return subprocess.Popen(self.command(*args), **kw)
+
+    def run(self, *args, input=None, timeout=60, check=False, cwd="/", env=None, text=True, **kw):
+        if input is None and "stdin" not in kw:
+            kw["stdin"] = subprocess.DEVNULL
+        result = subprocess.run(self.command(*args), input=input, capture_output=True, text=text, timeout=timeout, cwd=cwd,
+                                env=env or self.environment, **kw)
+        if check and result.returncode != 0:
+            raise AssertionError(f"{args} exited {result.returncode}\n{result.stdout}\n{result.stderr}\n{self.logs()}")
+        return result
+
+    def vrun(self, *args, **kw):
+        return self.run("vrun", "-D", "/root", *args, **kw)
+
+    def vctl(self, *args, **kw):
+        return self.run("vctl", *args, **{"check": True, **kw})
+
+    def json(self, *args):
+        return json.loads(self.vctl(*args, "-o", "json").stdout)
+
+    def sh(self, script, **kw):
+        return self.vrun("--", "sh", "-c", script, **kw)
+
+    # --- the nodes
+
+    def pki(self):
+        return next(p.parent for p in (self.directory / "home").rglob("ca.key"))
+
+    def start_node(self, name):
+        index = self.index + len(self.nodes) if name not in self.nodes else self.nodes[name]["index"]
+        host = self.directory / name
+        if name not in self.nodes:
+            subprocess.run([TOP / "tools/emulate-host", "up", f"{name}-{index}", "--dir", host, "--index", str(index),
+                            *self.link, "--copy", BIN / "vrund", BIN / "vrund-task"], check=True)
+            pki = host / "state/pki"
+            self.run("vrund", "pki", "issue", "--ca", str(self.pki()), "--dir", str(pki), "--role", "node", "--name", name,
+                     check=True)
+        ready, told = os.pipe()
+        log = open(host / "node.log", "ab")
+        process = subprocess.Popen(
+            [TOP / "tools/emulate-host", "exec", f"{name}-{index}", "--dir", host, "--", "/opt/vrun/vrund", "node",
+             "--controller", f"10.213.{index}.1:{self.port}", "--name", name, "--pool", "local", "--state-dir",
+             "/var/lib/vrun/node", "--pki", "/var/lib/vrun/pki", "--listen", f"10.213.{index}.2", *self.node_options],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True)
+        os.close(told)
+        os.close(ready)
+        self.nodes[name] = {"index": index, "process": process, "directory": host}
+        wait_until(f"node {name} is ready", lambda: self.node_state(name) == "ready" or process.poll() is not None)
+        if process.poll() is not None:
+            raise AssertionError(f"node {name} ended: {(host / 'node.log').read_text()}")
+
+    def node_state(self, name):
+        for node in self.json("nodes")["nodes"]:
+            if node["name"] == name:
+                return node["state"]
+        return None
+
+    def node_pids(self, name, program):
+        """Pids on this machine of a program that runs on an emulated host."""
+        marker = f"vrun-{name}-{self.nodes[name]['index']}"
+        wanted = os.stat(f"/run/netns/{marker}").st_ino
+        found = []
+        for p in pathlib.Path("/proc").iterdir():
+            if not p.name.isdigit():
+                continue
+            try:
+                if os.stat(p / "ns/net").st_ino == wanted and program in (p / "cmdline").read_bytes().split(b"\0")[0].decode():
+                    found.append(int(p.name))
+            except OSError:
+                continue
+        return found
+
+    def stop_node(self, name, how=signal.SIGTERM):
+        process = self.nodes[name]["process"]
+        if process.poll() is None:
+            process.send_signal(how)
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def pid_of(self, daemon):
+        """Pid of "home" or "controller"."""
+        for p in pathlib.Path("/proc").iterdir():
+            if not p.name.isdigit():
+                continue
+            try:
+                argv = (p / "cmdline").read_bytes().split(b"\0")
+                environment = (p / "environ").read_bytes()
+            except OSError:
+                continue
+            if len(argv) > 1 and argv[0].endswith(b"vrund") and argv[1] == daemon.encode() and \
+                    f"VRUN_DIR={self.directory}/home\0".encode() in environment + b"\0":
+                return int(p.name)
+        return None
+
+    # --- the end
+
+    def logs(self):
+        text = []
+        for log in sorted(self.directory.rglob("*.log")):
+            text.append(f"--- {log}\n" + "".join(log.read_text(errors="replace").splitlines(True)[-40:]))
+        return "\n".join(text)
+
+    def close(self):
+        for name, node in self.nodes.items():
+            self.stop_node(name)
+            subprocess.run([TOP / "tools/emulate-host", "down", f"{name}-{node['index']}", "--dir", node["directory"]])
+        try:
+            self.run("vctl", "down", "--all", timeout=30)
+        except (subprocess.TimeoutExpired, OSError):
+            pass
+        for daemon in ("home", "controller"):
+            pid = self.pid_of(daemon)
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+        if os.environ.get("VRUN_KEEP"):
+            print(f"kept {self.directory}")
+        else:
+            shutil.rmtree(self.directory, ignore_errors=True)
