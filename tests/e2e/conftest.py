@@ -64,7 +64,7 @@ def own(template_root, tmp_path_factory):
     """A cluster of the test's own, on a root of its own, for tests that break something."""
     directory = tempfile.mkdtemp(prefix="vrun-own-", dir="/var/tmp")
     root = os.path.join(directory, "root")
-    shutil.copytree(template_root, root, symlinks=True, copy_function=os.link)
+    shutil.copytree(template_root, root, symlinks=True)
     made = []
 
     def make(**options):

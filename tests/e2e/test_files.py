@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The developer's root, elsewhere: what the job sees is what is here, and what it writes comes home."""
+import hashlib
+import os
+import pathlib
+import socket
+import stat
+import subprocess
+import time
+
+import pytest
+
+from cluster import wait_until
+
+
+@pytest.fixture
+def here(cluster):
+    """A directory of the root for one test; `name` is its path inside."""
+    path = cluster.root / "root" / f"t{time.monotonic_ns()}"
+    path.mkdir()
+    return path
+
+
+def inside(cluster, path):
+    return "/" + str(path.relative_to(cluster.root))
+
+
+def test_what_was_written_before_vrun_is_visible(cluster, here):
+    for i in range(20):
+        (here / "f").write_text(f"version {i}\n")
+        (here / f"new{i}").touch()
+        r = cluster.sh(f"cat {inside(cluster, here)}/f; ls {inside(cluster, here)}/new* | wc -l")
+        assert r.stdout == f"version {i}\n{i + 1}\n"
+
+
+def test_deletions_renames_and_modes_are_visible_at_once(cluster, here):
+    (here / "a").mkdir()
+    (here / "a/x").write_text("x")
+    assert cluster.sh(f"cat {inside(cluster, here)}/a/x").stdout == "x"
+    os.rename(here / "a", here / "b")
+    os.chmod(here / "b/x", 0o640)
+    r = cluster.sh(f"ls {inside(cluster, here)}; stat -c %a {inside(cluster, here)}/b/x; cat {inside(cluster, here)}/a/x")
+    assert r.stdout == "b\n640\n" and r.returncode == 1
+    (here / "b/x").unlink()
+    assert cluster.sh(f"ls -A {inside(cluster, here)}/b").stdout == ""
+
+
+def test_the_whole_tree_is_the_same(cluster, here):
+    """Types, modes, owners, nanosecond times, links, link targets, xattrs, sparse files, contents."""
+    odd = os.fsencode(str(here))
+    (here / "file").write_bytes(os.urandom(3_000_000))
+    os.link(here / "file", here / "hard")
+    os.symlink("file", here / "soft")
+    os.symlink("loop", here / "loop")
+    os.mkfifo(here / "fifo")
+    s = socket.socket(socket.AF_UNIX)
+    cwd = os.getcwd()
+    os.chdir(here)
+    s.bind("sock")
+    os.chdir(cwd)
+    with open(here / "sparse", "wb") as f:
+        f.seek(50_000_000)
+        f.write(b"end")
+    for name in [b"new\nline", b"\xff\xfe invalid utf-8", b"x" * 255, "é✓".encode(), b" -rf *", b"'\""]:
+        with open(odd + b"/" + name, "wb") as f:
+            f.write(name)
+    os.chmod(here / "file", 0o4751)
+    os.chown(here / "file", 1000, 4242)
+    os.utime(here / "file", ns=(1_600_000_000_123_456_789, 1_500_000_000_987_654_321))
+    os.setxattr(here / "file", "user.note", b"a\0b")
+    script = r"""
+import hashlib, os, stat, sys
+top = os.fsencode(sys.argv[1])
+for d, dirs, files in os.walk(top):
+    dirs.sort()
+    for n in sorted(dirs + files):
+        p = os.path.join(d, n); s = os.lstat(p)
+        content = b""
+        if stat.S_ISREG(s.st_mode): content = hashlib.sha256(open(p, "rb").read()).hexdigest().encode()
+        if stat.S_ISLNK(s.st_mode): content = os.readlink(p)
+        x = [(a, os.getxattr(p, a, follow_symlinks=False)) for a in sorted(os.listxattr(p, follow_symlinks=False))]
+        print(repr((p[len(top):], oct(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns, s.st_nlink if not stat.S_ISDIR(s.st_mode) else 0, s.st_size if not stat.S_ISDIR(s.st_mode) else 0, s.st_ino, content, x)))
+"""
+    (cluster.root / "root/walk.py").write_text(script)
+    local = subprocess.run(["/usr/bin/python3", cluster.root / "root/walk.py", here], capture_output=True, text=True, check=True).stdout
+    remote = cluster.vrun("--", "python3", "/root/walk.py", inside(cluster, here))
+    assert remote.returncode == 0, remote.stderr
+    assert remote.stdout == local
+    s.close()
+
+
+def test_a_symlink_loop_is_eloop_and_a_fifo_works(cluster, here):
+    os.symlink("b", here / "a")
+    os.symlink("a", here / "b")
+    r = cluster.sh(f"cd {inside(cluster, here)}; cat a; mkfifo p; (echo through > p) & cat p")
+    assert "levels of symbolic links" in r.stderr and r.stdout == "through\n"
+
+
+def test_only_what_is_touched_moves(cluster, here):
+    (here / "big").write_bytes(os.urandom(64 << 20))
+    (here / "small").write_text("small")
+    before = int(cluster.json("status")["served_bytes"])
+    assert cluster.sh(f"cat {inside(cluster, here)}/small").stdout == "small"
+    assert int(cluster.json("status")["served_bytes"]) - before < 2 << 20
+    r = cluster.sh(f"dd if={inside(cluster, here)}/big bs=4k skip=5000 count=1 2>/dev/null | sha256sum")
+    assert r.stdout.split()[0] == hashlib.sha256((here / "big").read_bytes()[5000 * 4096:5001 * 4096]).hexdigest()
+    assert int(cluster.json("status")["served_bytes"]) - before < 8 << 20
+
+
+def test_a_second_run_moves_nothing(cluster, here):
+    (here / "data").write_bytes(os.urandom(8 << 20))
+    cluster.sh(f"cat {inside(cluster, here)}/data > /dev/null", check=True)
+    before = int(cluster.json("status")["served_bytes"])
+    cluster.sh(f"cat {inside(cluster, here)}/data > /dev/null", check=True)
+    assert int(cluster.json("status")["served_bytes"]) - before < 100_000
+
+
+def test_private_keys_are_not_served(cluster):
+    home = cluster.root / "root"
+    for name, text in {".ssh/id_ed25519": "SECRET", ".ssh/config": "fine", ".aws/credentials": "SECRET", ".kube/config": "SECRET",
+                       ".docker/config.json": "SECRET", ".config/gcloud/x": "SECRET"}.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    r = cluster.sh("cat /root/.ssh/id_ed25519 /root/.aws/credentials /root/.kube/config /root/.docker/config.json "
+                   "/root/.config/gcloud/x /root/.ssh/config 2>/dev/null")
+    assert r.stdout == "fine"
+    r = cluster.vrun("--expose", "/root/.aws", "--", "cat", "/root/.aws/credentials")
+    assert r.stdout == "SECRET"
+
+
+# --- what the job writes
+
+def test_results_are_at_home_when_vrun_returns(cluster, here):
+    p = inside(cluster, here)
+    (here / "old").write_text("old")
+    (here / "gone").write_text("gone")
+    (here / "dir/sub").mkdir(parents=True)
+    (here / "dir/sub/f").write_text("deep")
+    r = cluster.sh(f"""set -e; cd {p}
+      echo result > new; printf more >> old; rm gone; mkdir -p made/inner; echo x > made/inner/x; ln -s new link; ln new hard
+      mv dir moved; chmod 600 new; touch -d 2001-02-03T04:05:06Z made; mkfifo pipe; truncate -s 1M sparse""")
+    assert r.returncode == 0, r.stderr
+    assert (here / "new").read_text() == "result\n" and stat.S_IMODE((here / "new").stat().st_mode) == 0o600
+    assert (here / "old").read_text() == "oldmore"
+    assert not (here / "gone").exists()
+    assert (here / "made/inner/x").read_text() == "x\n" and int((here / "made").stat().st_mtime) == 981173106
+    assert os.readlink(here / "link") == "new"
+    assert (here / "hard").stat().st_ino == (here / "new").stat().st_ino
+    assert not (here / "dir").exists() and (here / "moved/sub/f").read_text() == "deep"
+    assert stat.S_ISFIFO((here / "pipe").stat().st_mode)
+    assert (here / "sparse").stat().st_size == 1 << 20 and (here / "sparse").stat().st_blocks == 0
+
+
+def test_a_directory_of_the_root_can_be_renamed(cluster, here):
+    (here / "a").mkdir()
+    for i in range(30):
+        (here / f"a/{i}").write_text(str(i))
+    r = cluster.vrun("--", "python3", "-c", f"import os; os.rename('{inside(cluster, here)}/a', '{inside(cluster, here)}/b')")
+    assert r.returncode == 0, r.stderr
+    assert sorted(os.listdir(here / "b"), key=int) == [str(i) for i in range(30)] and not (here / "a").exists()
+
+
+def test_writes_of_a_failed_command_come_home_too(cluster, here):
+    assert cluster.sh(f"echo partial > {inside(cluster, here)}/log; exit 9").returncode == 9
+    assert (here / "log").read_text() == "partial\n"
+
+
+def test_the_next_run_sees_what_the_last_one_wrote(cluster, here):
+    for i in range(5):
+        assert cluster.sh(f"echo {i} >> {inside(cluster, here)}/n; cat {inside(cluster, here)}/n").returncode == 0
+    assert (here / "n").read_text() == "0\n1\n2\n3\n4\n"
+
+
+def test_a_file_that_changed_at_home_meanwhile_is_not_overwritten(cluster, here):
+    (here / "f").write_text("before")
+    p = cluster.popen("vrun", "-D", "/root", "--", "sh", "-c", f"cat {inside(cluster, here)}/f; echo; echo job > {inside(cluster, here)}/f; read go",
+                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "before\n"
+    (here / "f").write_text("edited at home")
+    out, err = p.communicate("go\n", timeout=30)
+    assert p.returncode == 0
+    assert (here / "f").read_text() == "edited at home"
+    beside = [x for x in os.listdir(here) if x.startswith("f.vrun-")]
+    assert len(beside) == 1 and (here / beside[0]).read_text() == "job\n"
+    assert beside[0] in err
+
+
+def test_many_small_files_come_home(cluster, here):
+    r = cluster.sh(f"cd {inside(cluster, here)}; for d in 1 2 3 4 5; do mkdir $d; for f in $(seq 200); do echo $f > $d/$f; done; done")
+    assert r.returncode == 0, r.stderr
+    assert all((here / f"{d}/{f}").read_text() == f"{f}\n" for d in range(1, 6) for f in range(1, 201))
+
+
+def test_discarded_writes_stay_away(cluster, here):
+    assert cluster.vrun("--discard-writes", "--", "sh", "-c", f"echo x > {inside(cluster, here)}/f").returncode == 0
+    assert not (here / "f").exists()
+
+
+def test_a_read_only_home_is_told_and_nothing_is_lost(cluster, here):
+    sub = here / "ro"
+    sub.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", sub], check=True)
+    try:
+        (sub / "f").write_text("as it was")
+        subprocess.run(["mount", "-o", "remount,ro", sub], check=True)
+        r = cluster.sh(f"echo changed > {inside(cluster, sub)}/f; cat {inside(cluster, sub)}/f")
+        assert r.stdout == "changed\n"
+        assert r.returncode == 125 and "ro/f" in r.stderr
+        assert (sub / "f").read_text() == "as it was"
+    finally:
+        subprocess.run(["umount", "-l", sub], check=True)
+
+
+# --- hostile and huge
+
+def test_a_file_that_changes_while_it_is_read_is_never_a_mixture(cluster, here):
+    f = here / "f"
+    size = 24 << 20
+    f.write_bytes(b"A" * size)
+    p = cluster.popen("vrun", "-D", "/root", "--", "python3", "-c", f"""
+import sys
+f = open({inside(cluster, here)!r} + "/f", "rb", buffering=0)
+first = f.read(65536)
+print("read", flush=True)
+sys.stdin.readline()
+rest = b""
+try:
+    while c := f.read(1 << 20): rest += c
+    print("whole", set(first + rest) == {{65}})
+except OSError as e:
+    print("error", e.errno)
+""", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "read\n"
+    f.write_bytes(b"B" * size)
+    out, err = p.communicate("\n", timeout=60)
+    if out.startswith("whole"):
+        assert out == "whole True\n"
+    else:
+        assert out.startswith("error") and "f" in err and "changed" in err
+
+
+def test_a_directory_with_very_many_names(cluster, here):
+    n = int(os.environ.get("VRUN_E2E_NAMES", "100000"))
+    d = here / "many"
+    d.mkdir()
+    fd = os.open(d, os.O_DIRECTORY)
+    for i in range(n):
+        os.close(os.open(f"name-{i:07}", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=fd))
+    os.close(fd)
+    r = cluster.sh(f"ls -f {inside(cluster, d)} | wc -l; cat {inside(cluster, d)}/name-0000042 && ls {inside(cluster, d)}/no-such")
+    assert int(r.stdout) == n + 2 and r.returncode == 2
+
+
+def test_a_file_that_the_user_may_not_read_is_eacces(cluster, here):
+    (here / "secret").write_text("secret")
+    os.chmod(here / "secret", 0o600)
+    r = cluster.vrun("--", "python3", "-c", f"""
+import os
+os.setgid(1000); os.setuid(1000)
+try: open({inside(cluster, here)!r} + "/secret")
+except PermissionError: print("denied")
+""")
+    assert "denied" in r.stdout or "Permission" in r.stderr
