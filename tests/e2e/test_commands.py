@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vbatch and vctl."""
+import json
+import re
+
+import pytest
+
+from cluster import wait_until
+
+
+def test_vbatch_prints_the_id_and_the_job_runs_alone(cluster):
+    r = cluster.run("vbatch", "-D", "/root", "--", "sh", "-c", "echo out; echo err >&2; echo done > /root/batch", check=True)
+    job = int(re.search(r"\d+", r.stdout)[0])
+    cluster.vctl("wait", job)
+    info = cluster.json("job", job)
+    assert info["state"] == "COMPLETED" and info["exit"] == 0 and info["argv"][0] == "sh"
+    assert (cluster.root / "root/batch").read_text() == "done\n"
+    assert (cluster.root / f"root/vrun-{job}.out").read_text() == "out\nerr\n"
+
+
+def test_a_batch_script_may_carry_its_options(cluster):
+    script = cluster.root / "root/job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -J named\n#VRUN -c 1\n#SBATCH -o /root/named-%j.txt\n\necho from a script $1\n")
+    script.chmod(0o755)
+    r = cluster.run("vbatch", "-D", "/root", str(script), "argument", check=True)
+    job = int(re.search(r"\d+", r.stdout)[0])
+    cluster.vctl("wait", job)
+    assert cluster.json("job", job)["name"] == "named"
+    assert (cluster.root / f"root/named-{job}.txt").read_text() == "from a script argument\n"
+
+
+def test_logs_show_the_output_again(cluster):
+    cluster.sh("echo first; echo second >&2", check=True)
+    job = max(j["job"] for j in cluster.json("jobs", "--all")["jobs"])
+    r = cluster.vctl("logs", job)
+    assert "first" in r.stdout and "second" in r.stdout + r.stderr
+
+
+def test_jobs_nodes_and_status_are_json_with_plain_types(cluster):
+    cluster.sh("true", check=True)
+    jobs = cluster.json("jobs", "--all")["jobs"]
+    job = jobs[0]
+    assert isinstance(job["job"], int) and re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", job["submitted"])
+    node = cluster.json("nodes")["nodes"][0]
+    assert node["name"] == "n1" and node["state"] == "ready" and node["total"]["memory_bytes"] > 1 << 20
+    assert cluster.json("status")["controller_connected"] is True
+
+
+def test_tables_are_for_people(cluster):
+    assert re.search(r"n1 +local +ready", cluster.vctl("nodes").stdout)
+    assert "n1" not in cluster.vctl("nodes", "--no-headers").stdout.splitlines()[0].split()[1:2]
+
+
+def test_a_job_that_is_not_there(cluster):
+    r = cluster.vctl("job", "99999999", check=False)
+    assert r.returncode != 0 and "99999999" in r.stderr and r.stderr.count("\n") == 1
+    r = cluster.vctl("job", "abc", check=False)
+    assert r.returncode == 2
+
+
+def test_control_characters_of_a_job_are_escaped(cluster):
+    cluster.vrun("-J", "bad\x1b[2Jname", "--", "true", check=True)
+    out = cluster.vctl("jobs", "--all").stdout
+    assert "\x1b" not in out
+
+
+def test_doctor_finds_this_machine_fit(cluster):
+    r = cluster.vctl("doctor", "-o", "json", check=False)
+    checks = json.loads(r.stdout)["checks"]
+    assert {c["name"] for c in checks} >= {"fuse", "user-namespaces", "root", "kernel"}
+    assert r.returncode == 0, r.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_there(cluster, shell):
+    assert "vrun" in cluster.vctl("completion", shell).stdout
