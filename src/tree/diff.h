@@ -38,6 +38,8 @@ struct DiffOptions {
   // Whether an added or removed directory is followed by the names below it.
   bool descend_added = false;
   bool descend_removed = false;
+  // True: nothing is said about what differs between these two (either may be null), nor below.
+  std::function<bool(const Directory* old_directory, const Directory* new_directory)> skip;
 };
 
 // Calls `visit` for each difference, a directory before what is below it. Either side may be null: an empty directory.

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collects the entries of one directory as encoded bytes and makes the Directory of them. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tree/tree.h"
+
+namespace vrun::tree {
+
+class DirectoryBuilder {
+ public:
+  using NamedDirectory = std::pair<std::string, DirectoryPtr>;
+
+  // In any order. Of two entries with one name the first stays. False: the object would pass its bound (codec.h).
+  [[nodiscard]] bool Add(const Entry& entry);
+  // One entry of another Directory, as EncodedAt gives it.
+  [[nodiscard]] bool AddEncoded(std::string_view encoded);
+  [[nodiscard]] bool Append(DirectoryBuilder other);
+  // Drops the entries of these names, in any order.
+  void Remove(std::vector<std::string> names);
+  size_t size() const { return items_.size(); }
+
+  // `children`: sub-directories by name, in any order; their digests become those of their entries. A child without an
+  // entry is dropped. Entries of directories without a child here keep the digest that they were added with.
+  DirectoryPtr Finish(std::vector<NamedDirectory> children) &&;
+
+ private:
+  friend class Directory;
+  // The first eight bytes of the name as a number: most comparisons end there and touch no other memory.
+  struct Item {
+    uint64_t prefix;
+    uint32_t offset;
+    uint32_t length;
+  };
+  bool Push(size_t offset);
+  bool Less(const Item& a, const Item& b) const;
+  static void AddTotals(std::string_view entry, Directory* directory);
+
+  std::string bytes_;
+  std::vector<Item> items_;
+};
+
+}  // namespace vrun::tree
