@@ -1,2 +1,516 @@
 // SPDX-License-Identifier: Apache-2.0
+// Both ends over real mTLS on loopback.
+#include "rpc/rpc.h"
+
 #include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "base/clock.h"
+#include "rpc/testing.h"
+
+namespace vrun::rpc {
+namespace {
+
+using std::chrono::seconds;
+
+// A handler that remembers, and a way to wait for what it has seen.
+class Recorder : public Stream::Handler {
+ public:
+  void OnMessage(std::string message) override {
+    std::function<void(const std::string&)> also;
+    {
+      std::lock_guard lock(mu_);
+      bytes_ += message.size();
+      also = on_message_;
+      messages_.push_back(message);
+      changed_.notify_all();
+    }
+    if (also) also(message);
+  }
+  void OnWritable() override {
+    std::lock_guard lock(mu_);
+    ++writable_;
+    changed_.notify_all();
+  }
+  void OnClosed(Error reason) override {
+    std::function<void()> also;
+    {
+      std::lock_guard lock(mu_);
+      closed_ = std::move(reason);
+      also = on_closed_;
+    }
+    if (also) also();
+    std::lock_guard lock(mu_);
+    announced_ = true;
+    changed_.notify_all();
+  }
+
+  template <typename Predicate>
+  bool Wait(Predicate predicate) {
+    std::unique_lock lock(mu_);
+    return changed_.wait_for(lock, seconds(20), predicate);
+  }
+  bool WaitMessages(size_t n) {
+    return Wait([&] { return messages_.size() >= n; });
+  }
+  bool WaitWritable() {
+    return Wait([&] { return writable_ > 0; });
+  }
+  // The reason of the end.
+  Error WaitClosed() {
+    if (!Wait([&] { return announced_; })) return Error(Code::kInternal, "never closed");
+    return *closed_;
+  }
+  std::vector<std::string> messages() {
+    std::lock_guard lock(mu_);
+    return messages_;
+  }
+  int writable() {
+    std::lock_guard lock(mu_);
+    return writable_;
+  }
+  void SetOnMessage(std::function<void(const std::string&)> f) {
+    std::lock_guard lock(mu_);
+    on_message_ = std::move(f);
+  }
+  void SetOnClosed(std::function<void()> f) {
+    std::lock_guard lock(mu_);
+    on_closed_ = std::move(f);
+  }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::vector<std::string> messages_;
+  size_t bytes_ = 0;
+  int writable_ = 0;
+  std::optional<Error> closed_;
+  bool announced_ = false;
+  std::function<void(const std::string&)> on_message_;
+  std::function<void()> on_closed_;
+};
+
+// Sends everything back; goes when its stream has ended.
+class EchoSession : public Stream::Handler {
+ public:
+  explicit EchoSession(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
+  void OnMessage(std::string message) override { stream_->Send(std::move(message)); }
+  void OnClosed(Error) override { delete this; }
+
+ private:
+  std::unique_ptr<Stream> stream_;
+};
+
+constexpr char kEcho[] = "/vrun.v1.Test/Echo";
+constexpr char kStream[] = "/vrun.v1.Test/Stream";
+constexpr char kEchoStream[] = "/vrun.v1.Test/EchoStream";
+
+class RpcTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Serve("127.0.0.1:0"); }
+
+  void Serve(const std::string& address) {
+    server_ = Server::Create(authority_.Make("controller", "controller"));
+    server_->Unary(kEcho, [this](const Peer& peer, std::string request, auto reply) {
+      {
+        std::lock_guard lock(mu_);
+        last_peer_ = peer;
+      }
+      if (request == "fail") return reply(Error(Code::kExhausted, "disk: full: make room"));
+      if (request == "drop") return;
+      if (request == "keep") {
+        std::lock_guard lock(mu_);
+        kept_.push_back(std::move(reply));
+        changed_.notify_all();
+        return;
+      }
+      reply(std::move(request));
+    });
+    server_->Streaming(kStream, [this](const Peer& peer, std::unique_ptr<Stream> stream) -> Result<Stream::Handler*> {
+      if (peer.name == "stranger@h") return Error(Code::kDenied, "stranger: not yours: ask");
+      std::lock_guard lock(mu_);
+      served_ = std::move(stream);
+      changed_.notify_all();
+      return &at_server_;
+    });
+    server_->Streaming(kEchoStream, [](const Peer&, std::unique_ptr<Stream> stream) -> Result<Stream::Handler*> {
+      return new EchoSession(std::move(stream));
+    });
+    auto port = server_->Start(address);
+    ASSERT_TRUE(port) << port.error().message();
+    address_ = "127.0.0.1:" + std::to_string(*port);
+  }
+
+  std::unique_ptr<Channel> Dial(const std::string& name = "anna@host", const std::string& role = "home") {
+    auto channel = Channel::Dial(address_, authority_.Make(role, name), "controller");
+    VRUN_CHECK(channel.has_value());
+    return *std::move(channel);
+  }
+
+  static Result<std::string> Call(Channel& channel, const std::string& method, std::string request,
+                                  int64_t timeout = 20'000'000) {
+    std::mutex mu;
+    std::condition_variable changed;
+    std::optional<Result<std::string>> answer;
+    channel.Call(method, std::move(request), timeout, [&](Result<std::string> r) {
+      std::lock_guard lock(mu);
+      answer = std::move(r);
+      changed.notify_all();
+    });
+    std::unique_lock lock(mu);
+    changed.wait(lock, [&] { return answer.has_value(); });
+    return *std::move(answer);
+  }
+
+  Stream* WaitServed() {
+    std::unique_lock lock(mu_);
+    changed_.wait_for(lock, seconds(20), [&] { return served_ != nullptr; });
+    return served_.get();
+  }
+
+  TestAuthority authority_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::vector<std::function<void(Result<std::string>)>> kept_;
+  Peer last_peer_;
+  Recorder at_server_;
+  std::unique_ptr<Stream> served_;
+  std::unique_ptr<Server> server_;
+  std::string address_;
+};
+
+TEST_F(RpcTest, AnAnswerComesBackAndTheServerKnowsWhoAsked) {
+  auto channel = Dial("anna@host", "home");
+  EXPECT_EQ(*Call(*channel, kEcho, "hello"), "hello");
+  EXPECT_EQ(*Call(*channel, kEcho, ""), "");
+  std::string binary(3'000'000, '\0');
+  for (size_t i = 0; i < binary.size(); ++i) binary[i] = static_cast<char>(i * 7);
+  EXPECT_EQ(*Call(*channel, kEcho, binary), binary);
+  std::lock_guard lock(mu_);
+  EXPECT_EQ(last_peer_.role, "home");
+  EXPECT_EQ(last_peer_.name, "anna@host");
+}
+
+TEST_F(RpcTest, ErrorsKeepTheirCodeAndText) {
+  auto channel = Dial();
+  auto answer = Call(*channel, kEcho, "fail");
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code(), Code::kExhausted);
+  EXPECT_EQ(answer.error().message(), "disk: full: make room");
+  EXPECT_EQ(Call(*channel, kEcho, "drop").error().code(), Code::kAborted);
+  EXPECT_EQ(Call(*channel, "/vrun.v1.Test/Nothing", "").error().code(), Code::kUnsupported);
+  EXPECT_EQ(Call(*channel, kEcho, "keep", 50'000).error().code(), Code::kTimeout);
+}
+
+TEST_F(RpcTest, NobodyThereIsSaidAndTheChannelComesBackByItself) {
+  auto channel = Dial();
+  EXPECT_TRUE(Call(*channel, kEcho, "x"));
+  std::string address = address_;
+  server_.reset();
+  auto answer = Call(*channel, kEcho, "x");
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code(), Code::kUnavailable);
+  EXPECT_NE(answer.error().message().find(address), std::string::npos) << answer.error().message();
+  Serve(address);
+  int64_t deadline = MonotonicMicros() + 20'000'000;
+  Result<std::string> again = Error(Code::kUnavailable, "");
+  while (!(again = Call(*channel, kEcho, "x")) && MonotonicMicros() < deadline) {
+  }
+  EXPECT_TRUE(again);
+}
+
+TEST_F(RpcTest, StrangersAreRefused) {
+  TestAuthority other;
+  auto channel = Channel::Dial(address_, other.Make("home", "eve@h"), "controller");
+  ASSERT_TRUE(channel);
+  auto answer = Call(**channel, kEcho, "x");
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code(), Code::kUnavailable) << answer.error().message();
+
+  // A certificate of another cluster under our CA's name never gets as far as dialing.
+  Credentials mixed = other.Make("home", "eve@h");
+  mixed.ca = authority_.Make("home", "anna@h").ca;
+  EXPECT_EQ(Channel::Dial(address_, mixed, "controller").error().code(), Code::kDenied);
+}
+
+TEST_F(RpcTest, TheServerMustHaveTheRoleThatTheClientExpects) {
+  auto channel = Channel::Dial(address_, authority_.Make("home", "anna@h"), "node");
+  ASSERT_TRUE(channel);
+  auto answer = Call(**channel, kEcho, "x");
+  ASSERT_FALSE(answer) << "a controller must not pass for a node";
+  EXPECT_EQ(answer.error().code(), Code::kUnavailable);
+}
+
+TEST_F(RpcTest, AStreamKeepsOrderBothWaysAndEndsAfterEverythingWasSent) {
+  auto channel = Dial();
+  Recorder at_client;
+  at_server_.SetOnMessage([this](const std::string& m) { WaitServed()->Send("re:" + m); });
+  auto stream = channel->OpenStream(kStream, &at_client);
+  std::vector<std::string> sent, expected;
+  for (int i = 0; i < 2000; ++i) {
+    sent.push_back(std::to_string(i) + std::string(i % 97, 'x'));
+    expected.push_back("re:" + sent.back());
+    stream->Send(sent.back());
+  }
+  ASSERT_TRUE(at_client.WaitMessages(2000));
+  stream->Finish();
+  EXPECT_EQ(at_client.WaitClosed().code(), Code::kOk);
+  EXPECT_EQ(at_server_.WaitClosed().code(), Code::kOk);
+  EXPECT_EQ(at_server_.messages(), sent);
+  EXPECT_EQ(at_client.messages(), expected);
+  stream->Send("too late");
+  EXPECT_EQ(stream->queued_bytes(), 0u);
+}
+
+TEST_F(RpcTest, WhatWasSentBeforeFinishArrivesEvenWhenTheStreamObjectIsGone) {
+  auto channel = Dial();
+  Recorder at_client;
+  {
+    auto stream = channel->OpenStream(kStream, &at_client);
+    for (int i = 0; i < 100; ++i) stream->Send(std::string(100'000, 'a'));
+    stream->Finish();
+  }
+  EXPECT_EQ(at_server_.WaitClosed().code(), Code::kOk);
+  EXPECT_EQ(at_server_.messages().size(), 100u);
+  EXPECT_TRUE(at_client.messages().empty());
+}
+
+TEST_F(RpcTest, AServerThatFinishesEndsTheStreamAfterItsLastMessage) {
+  auto channel = Dial();
+  Recorder at_client;
+  auto stream = channel->OpenStream(kStream, &at_client);
+  Stream* served = WaitServed();
+  ASSERT_NE(served, nullptr);
+  for (int i = 0; i < 50; ++i) {
+    served->Send(std::string(100'000, 'b'));
+    stream->Send("noise");
+  }
+  served->Finish();
+  EXPECT_EQ(at_client.WaitClosed().code(), Code::kOk);
+  EXPECT_EQ(at_client.messages().size(), 50u);
+  EXPECT_EQ(at_server_.WaitClosed().code(), Code::kOk);
+}
+
+TEST_F(RpcTest, ARefusedStreamIsClosedWithTheReason) {
+  auto channel = Dial("stranger@h");
+  Recorder at_client;
+  auto stream = channel->OpenStream(kStream, &at_client);
+  stream->Send("hello");
+  Error reason = at_client.WaitClosed();
+  EXPECT_EQ(reason.code(), Code::kDenied);
+  EXPECT_EQ(reason.message(), "stranger: not yours: ask");
+}
+
+TEST_F(RpcTest, CancelAtTheServerTellsTheClientWhy) {
+  auto channel = Dial();
+  Recorder at_client;
+  auto stream = channel->OpenStream(kStream, &at_client);
+  WaitServed()->Cancel(Error(Code::kAborted, "node n1: another connection took over"));
+  Error reason = at_client.WaitClosed();
+  EXPECT_EQ(reason.code(), Code::kAborted);
+  EXPECT_EQ(reason.message(), "node n1: another connection took over");
+  EXPECT_EQ(at_server_.WaitClosed().code(), Code::kAborted);
+}
+
+TEST_F(RpcTest, CancelAtTheClientIsNotAnOrderlyEndForTheServer) {
+  auto channel = Dial();
+  Recorder at_client;
+  auto stream = channel->OpenStream(kStream, &at_client);
+  stream->Send("x");
+  ASSERT_TRUE(at_server_.WaitMessages(1));
+  stream->Cancel(Error(Code::kTimeout, "own reason"));
+  EXPECT_EQ(at_client.WaitClosed().message(), "own reason");
+  EXPECT_EQ(at_server_.WaitClosed().code(), Code::kUnavailable);
+}
+
+TEST_F(RpcTest, ASlowReaderShowsAsQueuedBytesAndCanStillBeCancelled) {
+  auto channel = Dial();
+  Recorder at_client;
+  std::mutex gate;
+  std::condition_variable opened;
+  bool open = false;
+  at_server_.SetOnMessage([&](const std::string&) {  // blocks one thread of gRPC: only a test may do this
+    std::unique_lock lock(gate);
+    opened.wait(lock, [&] { return open; });
+  });
+  auto stream = channel->OpenStream(kStream, &at_client);
+  for (int i = 0; i < 64; ++i) stream->Send(std::string(1 << 20, 'c'));
+  ASSERT_TRUE(at_server_.WaitMessages(1));
+  EXPECT_GT(stream->queued_bytes(), Stream::kHighWater);
+  {
+    std::lock_guard lock(gate);
+    open = true;
+    opened.notify_all();
+  }
+  ASSERT_TRUE(at_server_.WaitMessages(64));
+  ASSERT_TRUE(at_client.WaitWritable());
+  EXPECT_EQ(at_client.writable(), 1);
+  EXPECT_LE(stream->queued_bytes(), Stream::kLowWater);
+}
+
+TEST_F(RpcTest, AWriteThatIsStuckInAFullWindowDoesNotHoldUpCancelOrDestruction) {
+  auto channel = Dial();
+  Recorder at_client;
+  std::mutex gate;
+  std::condition_variable opened;
+  bool open = false;
+  at_client.SetOnMessage([&](const std::string&) {
+    std::unique_lock lock(gate);
+    opened.wait(lock, [&] { return open; });
+  });
+  auto stream = channel->OpenStream(kStream, &at_client);
+  Stream* served = WaitServed();
+  for (int i = 0; i < 64; ++i) served->Send(std::string(1 << 20, 'd'));
+  ASSERT_TRUE(at_client.WaitMessages(1));
+  served->Cancel(Error(Code::kAborted, "enough"));
+  EXPECT_EQ(at_server_.WaitClosed().message(), "enough");
+  {
+    std::lock_guard lock(mu_);
+    served_.reset();
+  }
+  std::lock_guard lock(gate);
+  open = true;
+  opened.notify_all();
+}
+
+TEST_F(RpcTest, AStreamMayBeDestroyedInItsOwnCallbacks) {
+  auto channel = Dial();
+  for (int round = 0; round < 20; ++round) {
+    Recorder at_client;
+    std::unique_ptr<Stream> stream;
+    std::mutex mu;
+    std::condition_variable changed;
+    bool gone = false;
+    auto destroy = [&] {
+      std::lock_guard lock(mu);
+      stream.reset();
+      gone = true;
+      changed.notify_all();
+    };
+    if (round % 2 == 0) {
+      at_client.SetOnMessage([&](const std::string&) { destroy(); });
+    } else {
+      at_client.SetOnClosed(destroy);
+    }
+    {
+      std::lock_guard lock(mu);
+      stream = channel->OpenStream(kStream, &at_client);
+    }
+    Stream* served = WaitServed();
+    served->Send("x");
+    served->Finish();
+    std::unique_lock lock(mu);
+    ASSERT_TRUE(changed.wait_for(lock, seconds(20), [&] { return gone; }));
+    lock.unlock();
+    std::lock_guard server_lock(mu_);
+    served_.reset();
+  }
+}
+
+TEST_F(RpcTest, NoCallbackAfterTheDestructor) {
+  auto channel = Dial();
+  for (int round = 0; round < 50; ++round) {
+    auto at_client = std::make_unique<Recorder>();
+    auto stream = channel->OpenStream(kEchoStream, at_client.get());
+    for (int i = 0; i < 20; ++i) stream->Send("ping");
+    if (round % 3 == 0) at_client->WaitMessages(1);
+    stream.reset();
+    at_client.reset();  // a late callback would be caught by the sanitizers
+  }
+}
+
+TEST_F(RpcTest, AServerStopsWithOpenStreamsAndUnansweredCalls) {
+  auto channel = Dial();
+  Recorder at_client;
+  auto stream = channel->OpenStream(kStream, &at_client);
+  stream->Send("x");
+  ASSERT_TRUE(at_server_.WaitMessages(1));
+  std::mutex mu;
+  std::condition_variable changed;
+  std::optional<Result<std::string>> answer;
+  channel->Call(kEcho, "keep", 0, [&](Result<std::string> r) {
+    std::lock_guard lock(mu);
+    answer = std::move(r);
+    changed.notify_all();
+  });
+  {
+    std::unique_lock lock(mu_);
+    ASSERT_TRUE(changed_.wait_for(lock, seconds(20), [&] { return kept_.size() == 1; }));
+  }
+  server_.reset();
+  EXPECT_NE(at_server_.WaitClosed().code(), Code::kOk);
+  EXPECT_NE(at_client.WaitClosed().code(), Code::kOk);
+  {
+    std::unique_lock lock(mu);
+    ASSERT_TRUE(changed.wait_for(lock, seconds(20), [&] { return answer.has_value(); }));
+    EXPECT_FALSE(*answer);
+  }
+  kept_[0]("too late");
+  served_->Send("too late");
+  served_.reset();
+}
+
+TEST_F(RpcTest, AChannelAnswersItsOpenCallsBeforeItGoes) {
+  auto channel = Dial();
+  std::atomic<int> answered = 0;
+  for (int i = 0; i < 20; ++i) {
+    channel->Call(kEcho, "keep", 0, [&](Result<std::string> r) {
+      EXPECT_EQ(r.error().code(), Code::kAborted);
+      ++answered;
+    });
+  }
+  channel.reset();
+  EXPECT_EQ(answered, 20);
+}
+
+TEST_F(RpcTest, AChannelMayBeDestroyedInACallback) {
+  auto channel = Dial();
+  std::mutex mu;
+  std::condition_variable changed;
+  bool gone = false;
+  Channel* raw = channel.get();
+  raw->Call(kEcho, "x", 0, [&](Result<std::string>) {
+    channel.reset();
+    std::lock_guard lock(mu);
+    gone = true;
+    changed.notify_all();
+  });
+  std::unique_lock lock(mu);
+  EXPECT_TRUE(changed.wait_for(lock, seconds(20), [&] { return gone; }));
+}
+
+TEST_F(RpcTest, APortInUseIsAClearError) {
+  auto second = Server::Create(authority_.Make("controller", "controller"));
+  auto port = second->Start(address_);
+  ASSERT_FALSE(port);
+  EXPECT_NE(port.error().message().find(address_), std::string::npos);
+}
+
+TEST_F(RpcTest, ProxiesOfTheEnvironmentAreIgnored) {
+  setenv("http_proxy", "http://127.0.0.1:1", 1);
+  setenv("https_proxy", "http://127.0.0.1:1", 1);
+  auto channel = Dial();
+  EXPECT_TRUE(Call(*channel, kEcho, "x"));
+  unsetenv("http_proxy");
+  unsetenv("https_proxy");
+}
+
+TEST_F(RpcTest, ManyThreadsMaySendOnOneStream) {
+  auto channel = Dial();
+  Recorder at_client;
+  auto stream = channel->OpenStream(kEchoStream, &at_client);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) stream->Send(std::string(100, 'x'));
+    });
+  }
+  for (auto& t : threads) t.join();
+  EXPECT_TRUE(at_client.WaitMessages(2000));
+}
+
+}  // namespace
+}  // namespace vrun::rpc
