@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks share: timing whole commands, lines of results, a shaped link."""
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+TOP = pathlib.Path(__file__).resolve().parent.parent
+NULL = os.open("/dev/null", os.O_RDWR)
+
+
+class Report:
+    """Collects and prints lines; exit_code() is 0 when every goal is met."""
+
+    def __init__(self):
+        self.all_met = True
+
+    def line(self, name, value, unit, baseline=None, baseline_value=None, goal=None, met=None, **more):
+        ratio = round(value / baseline_value, 4) if baseline_value else None
+        if met is False:
+            self.all_met = False
+        print(json.dumps({"name": name, "value": round(value, 4), "unit": unit, "baseline": baseline,
+                          "baseline_value": None if baseline_value is None else round(baseline_value, 4), "ratio": ratio,
+                          "goal": goal, "met": met, **more}), flush=True)
+
+    def exit_code(self):
+        return 0 if self.all_met else 1
+
+
+def note(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def timed(argv, env=None, expect=0):
+    """Seconds from posix_spawn to the end of the command; streams to /dev/null."""
+    actions = [(os.POSIX_SPAWN_DUP2, NULL, fd) for fd in (0, 1, 2)]
+    began = time.perf_counter()
+    pid = os.posix_spawn(argv[0], argv, env or os.environ, file_actions=actions)
+    _, status = os.waitpid(pid, 0)
+    elapsed = time.perf_counter() - began
+    code = os.waitstatus_to_exitcode(status)
+    if code != expect:
+        raise RuntimeError(f"{argv} exited {code}")
+    return elapsed
+
+
+def interleaved(commands, runs, warmup=3):
+    """{name: [seconds]} of {name: callable}, one of each in turn."""
+    for _ in range(warmup):
+        for run in commands.values():
+            run()
+    times = {name: [] for name in commands}
+    for _ in range(runs):
+        for name, run in commands.items():
+            times[name].append(run())
+    return times
+
+
+def percentile(values, p):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * p))]
+
+
+median = statistics.median
+
+
+def build_tunlink():
+    binary = TOP / "build/bench/tunlink"
+    source = TOP / "bench/tunlink.cc"
+    if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
+        binary.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["g++", "-O2", "-std=c++20", "-D_GNU_SOURCE", "-o", binary, source, "-lpthread"], check=True)
+    return binary
