@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`import torch` on a node that has never seen the environment, 500 Mbit/s and 1 ms, against native and sshfs.
+
+The root is a debootstrap with python3-torch (numpy with --package numpy where disk is short), made once and kept in
+--root. Cold: a fresh emulated host each time, the developer's page cache warm. Warm: the same command at once again.
+sshfs mounts the same root over the same link, as Debian ships it; cold is a fresh mount.
+"""
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import lib
+from cluster import Cluster, free_port, wait_until
+from launch import daemons
+
+PACKAGES = {"torch": ["python3", "python3-numpy", "python3-torch"], "numpy": ["python3", "python3-numpy"]}
+ENV = {"PATH": "/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def make_root(root, package):
+    done = root / ".complete"
+    if done.exists() and done.read_text() == package:
+        return
+    if shutil.disk_usage(root.parent).free < 8 << 30 and package == "torch":
+        raise SystemExit("cold-import: less than 8 GB free: use --package numpy")
+    mirror = next(re.findall(r"(https?://\S+)", line)[0]
+                  for f in [*pathlib.Path("/etc/apt").glob("sources.list"), *pathlib.Path("/etc/apt/sources.list.d").glob("*")]
+                  for line in f.read_text().splitlines()
+                  if not line.startswith("#") and "http" in line and "security" not in line)
+    lib.note(f"making {root} (a few minutes, once)")
+    shutil.rmtree(root, ignore_errors=True)
+    subprocess.run(["debootstrap", "--variant=minbase", "bookworm", root, mirror], check=True, stdout=subprocess.DEVNULL)
+    for f in pathlib.Path("/etc/apt/apt.conf.d").glob("*"):
+        if "roxy" in f.read_text():
+            shutil.copy(f, root / "etc/apt/apt.conf.d")
+    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+    chroot = ["chroot", root, "env", "DEBIAN_FRONTEND=noninteractive"]
+    subprocess.run([*chroot, "apt-get", "update", "-qq"], check=True)
+    subprocess.run([*chroot, "apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES[package]], check=True,
+                   stdout=subprocess.DEVNULL)
+    subprocess.run([*chroot, "apt-get", "clean"], check=True)
+    done.write_text(package)
+
+
+def chrooted(root, statement, netns=None):
+    """argv of the statement in a root with its own /proc, /dev and /tmp, in a mount namespace that ends with it."""
+    script = (f"mount -t proc proc {root}/proc && mount --bind /dev {root}/dev && mount -t tmpfs tmpfs {root}/tmp && "
+              f"exec chroot {root} /usr/bin/env -i {' '.join(f'{k}={v}' for k, v in ENV.items())} /usr/bin/python3 -c '{statement}'")
+    return [*(["/usr/sbin/ip", "netns", "exec", netns] if netns else []), "/usr/bin/unshare", "-m", "/bin/sh", "-c", script]
+
+
+class Sshfs:
+    """An sshd on this side of the link and the mount on the other."""
+
+    def __init__(self, start, directory, root, address, netns):
+        self.directory, self.root, self.netns, self.address = directory, root, netns, address
+        for key in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / key], check=True)
+        shutil.copy(directory / "user.pub", directory / "authorized")
+        os.makedirs("/run/sshd", exist_ok=True)
+        self.port = free_port(address)
+        (directory / "config").write_text(f"Port {self.port}\nListenAddress {address}\nHostKey {directory}/host\n"
+                                          f"AuthorizedKeysFile {directory}/authorized\nStrictModes no\nUsePAM no\nPidFile none\n"
+                                          f"PermitRootLogin yes\nSubsystem sftp internal-sftp\n")
+        start(["/usr/sbin/sshd", "-D", "-e", "-f", directory / "config"], directory / "sshd.log")
+        self.point = directory / "mount"
+        self.point.mkdir()
+
+    def mount(self):
+        command = ["ip", "netns", "exec", self.netns, "sshfs", f"root@{self.address}:{self.root}", str(self.point), "-p", str(self.port),
+                   "-o", f"IdentityFile={self.directory}/user,StrictHostKeyChecking=no,UserKnownHostsFile={self.directory}/known,"
+                         "ro,allow_other,no_contain_symlinks"]
+        # ip netns exec makes a mount namespace of its own: the mount must be made where the chroot will look for it.
+        return command
+
+    def run(self, statement, times):
+        """Seconds of `times` runs one after the other on one fresh mount."""
+        inner = chrooted(str(self.point), statement)
+        script = f"""set -e
+{' '.join(f"'{a}'" for a in self.mount()[4:])}
+trap 'fusermount3 -u {self.point} || umount -l {self.point}' EXIT
+for i in $(seq {times}); do date +%s.%N; {' '.join(lib_quote(a) for a in inner)}; date +%s.%N; done"""
+        out = subprocess.run(["ip", "netns", "exec", self.netns, "sh", "-c", script], check=True, capture_output=True, text=True).stdout
+        stamps = list(map(float, out.split()))
+        return [b - a for a, b in zip(stamps[::2], stamps[1::2])]
+
+
+def lib_quote(word):
+    return "'" + str(word).replace("'", "'\\''") + "'"
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(prog="bench/run cold-import", description=__doc__)
+    parser.add_argument("--package", choices=PACKAGES, default="torch")
+    parser.add_argument("--root", default="/var/tmp/vrun-bench-root")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate-mbit", type=float, default=500)
+    parser.add_argument("--rtt-ms", type=float, default=1)
+    parser.add_argument("--no-sshfs", action="store_true")
+    o = parser.parse_args(arguments)
+    root = pathlib.Path(f"{o.root}-{o.package}")
+    make_root(root, o.package)
+    statement = f"import {o.package}"
+    report = lib.Report()
+    times = {k: [] for k in ("native", "cold", "warm", "sshfs_cold", "sshfs_warm")}
+    fetched = []
+    link = ["--rate-mbit", str(o.rate_mbit), "--rtt-ms", str(o.rtt_ms), "--tunlink", str(lib.build_tunlink())]
+    with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name, daemons() as start:
+        cluster = Cluster(root, nodes=0, link=link)
+        try:
+            wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 120)
+            vrun = cluster.command("vrun", "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
+            env = dict(cluster.environment, **ENV)
+            lib.timed(chrooted(root, statement))   # the developer has just run it here
+            for k in range(o.rounds):
+                node = f"n{k + 1}"
+                cluster.start_node(node)
+                before = int(cluster.json("status")["served_bytes"])
+                times["cold"].append(lib.timed(vrun, env))
+                fetched.append(int(cluster.json("status")["served_bytes"]) - before)
+                times["warm"] += [lib.timed(vrun, env) for _ in range(2)]
+                times["native"] += [lib.timed(chrooted(root, statement)) for _ in range(2)]
+                if not o.no_sshfs:
+                    index = cluster.nodes[node]["index"]
+                    d = pathlib.Path(name) / f"sshfs{k}"
+                    d.mkdir()
+                    s = Sshfs(start, d, root, f"10.213.{index}.1", f"vrun-{node}-{index}").run(statement, 2)
+                    times["sshfs_cold"].append(s[0])
+                    times["sshfs_warm"].append(s[1])
+                cluster.stop_node(node)
+                lib.note(f"round {k + 1}: " + ", ".join(f"{n} {v[-1]:.2f}" for n, v in times.items() if v))
+        finally:
+            cluster.close()
+    m = {n: lib.median(v) for n, v in times.items() if v}
+    more = {"package": o.package, "rate_mbit": o.rate_mbit, "rtt_ms": o.rtt_ms, "rounds": o.rounds}
+    if "sshfs_cold" in m:
+        report.line("cold-import.cold", m["cold"], "s", "sshfs cold", m["sshfs_cold"], "ratio <= 0.5", m["cold"] <= 0.5 * m["sshfs_cold"], **more)
+        report.line("cold-import.warm_vs_sshfs", m["warm"], "s", "sshfs warm", m["sshfs_warm"], **more)
+    report.line("cold-import.warm", m["warm"], "s", "native", m["native"], "ratio <= 1.3", m["warm"] <= 1.3 * m["native"], **more)
+    report.line("cold-import.cold_vs_native", m["cold"], "s", "native", m["native"], **more)
+    report.line("cold-import.fetched", lib.median(fetched) / 1e6, "MB", **more)
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
