@@ -8,7 +8,6 @@ sshfs mounts the same root over the same link, as Debian ships it; cold is a fre
 import argparse
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -29,10 +28,9 @@ def make_root(root, package):
         return
     if shutil.disk_usage(root.parent).free < 8 << 30 and package == "torch":
         raise SystemExit("cold-import: less than 8 GB free: use --package numpy")
-    mirror = next(re.findall(r"(https?://\S+)", line)[0]
-                  for f in [*pathlib.Path("/etc/apt").glob("sources.list"), *pathlib.Path("/etc/apt/sources.list.d").glob("*")]
-                  for line in f.read_text().splitlines()
-                  if not line.startswith("#") and "http" in line and "security" not in line)
+    targets = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"],
+                             capture_output=True, text=True, check=True).stdout.split("\n")
+    mirror = next(t.split()[0] for t in targets if t.endswith(" bookworm"))
     lib.note(f"making {root} (a few minutes, once)")
     shutil.rmtree(root, ignore_errors=True)
     subprocess.run(["debootstrap", "--variant=minbase", "bookworm", root, mirror], check=True, stdout=subprocess.DEVNULL)
