@@ -17,7 +17,7 @@
 
 #include "base/event_loop.h"
 #include "base/result.h"
-#include "control.pb.h"
+#include "proto/control.pb.h"
 #include "node/fs_client.h"
 #include "node/home_stream.h"
 #include "node/supervisor_link.h"

@@ -8,7 +8,7 @@
 
 #include "base/event_loop.h"
 #include "base/result.h"
-#include "control.pb.h"
+#include "proto/control.pb.h"
 #include "rpc/rpc.h"
 
 namespace vrun::node {

@@ -6,7 +6,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "fsctl.pb.h"
+#include "proto/fsctl.pb.h"
 
 namespace vrun::node {
 

@@ -13,7 +13,7 @@
 #include "base/frame_socket.h"
 #include "base/result.h"
 #include "node/child_process.h"
-#include "task.pb.h"
+#include "proto/task.pb.h"
 
 namespace vrun::v1 {
 class FsReply;

@@ -9,7 +9,7 @@
 #include "base/event_loop.h"
 #include "base/result.h"
 #include "rpc/rpc.h"
-#include "task.pb.h"
+#include "proto/task.pb.h"
 
 namespace vrun::node {
 
