@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/config.h"
+
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/escape.h"
+#include "base/files.h"
+
+// Values or parse errors, no exceptions; nothing that prints.
+#define TOML_HEADER_ONLY 1
+#define TOML_EXCEPTIONS 0
+#define TOML_ENABLE_FORMATTERS 0
+#define TOML_ENABLE_UNRELEASED_FEATURES 0
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#include <toml++/toml.h>
+#pragma GCC diagnostic pop
+
+namespace vrun {
+namespace {
+
+constexpr size_t kMaxSocketPath = sizeof(sockaddr_un{}.sun_path) - 1;
+constexpr size_t kMaxConfigBytes = 1u << 20;
+
+std::string Variable(const GetEnv& env, const char* name) {
+  const char* value = env(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string WithoutFinalSlashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// An XDG variable counts only when it is absolute (the specification says to ignore others).
+std::string XdgDirectory(const GetEnv& env, const char* name, const std::string& otherwise) {
+  std::string value = Variable(env, name);
+  return !value.empty() && value[0] == '/' ? WithoutFinalSlashes(value) : otherwise;
+}
+
+// Names a directory in a short path: two VRUN_DIRs must not meet in one socket.
+std::string ShortName(std::string_view text) {
+  uint64_t h = 14695981039346656037u;  // FNV-1a
+  for (char c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  char buffer[17];
+  std::snprintf(buffer, sizeof buffer, "%016llx", static_cast<unsigned long long>(h));
+  return buffer;
+}
+
+bool IsOwnDirectory(const std::string& path, uid_t uid) {
+  struct stat st;
+  return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid && (st.st_mode & 077) == 0;
+}
+
+// The same answer for every process of the user, whatever its environment: /run is root's to write, so only root and
+// those for whom the directory was made get it.
+std::string ShortDirectory(uid_t uid) {
+  std::string name = "vrun-" + std::to_string(uid);
+  std::string in_run = "/run/" + name;
+  if (uid == 0 || IsOwnDirectory(in_run, uid)) return in_run;
+  return "/tmp/" + name;
+}
+
+void ChooseSocket(std::string wanted_dir, std::string_view distinct, uid_t uid, Places* p) {
+  if (wanted_dir.empty() || (wanted_dir + "/home.sock").size() > kMaxSocketPath) {
+    wanted_dir = ShortDirectory(uid);
+    if (!distinct.empty()) wanted_dir += "/" + ShortName(distinct);
+  }
+  p->socket_dir = std::move(wanted_dir);
+  p->socket = p->socket_dir + "/home.sock";
+}
+
+Status CheckPrivateDirectory(const std::string& path, uid_t uid) {
+  struct stat st;
+  if (::lstat(path.c_str(), &st) != 0) return ErrnoError("socket directory " + Escape(path));
+  std::string what = "socket directory " + Escape(path) + ": ";
+  if (!S_ISDIR(st.st_mode)) return Error(Code::kDenied, what + "not a directory: remove it");
+  if (st.st_uid != uid) {
+    return Error(Code::kDenied, what + "belongs to user " + std::to_string(st.st_uid) +
+                                    ": remove it, or set VRUN_DIR to a directory of your own");
+  }
+  if ((st.st_mode & 022) != 0) {
+    return Error(Code::kDenied, what + "others may write there: chmod 700 it");
+  }
+  return {};
+}
+
+Error At(const std::string& file, const toml::source_position& where, const std::string& text) {
+  return Error(Code::kInvalid, Escape(file) + ":" + std::to_string(where.line) + ": " + text);
+}
+
+}  // namespace
+
+Result<Places> FindPlaces() {
+  return FindPlaces([](const char* name) -> const char* { return std::getenv(name); }, ::geteuid());
+}
+
+Result<Places> FindPlaces(const GetEnv& env, uid_t uid) {
+  Places p;
+  std::string own = WithoutFinalSlashes(Variable(env, "VRUN_DIR"));
+  if (!own.empty()) {
+    if (own[0] != '/') {
+      return Error(Code::kInvalid, "VRUN_DIR=" + Escape(own) + ": not an absolute path: start it with /");
+    }
+    p.config_dir = own;
+    p.state_dir = own + "/state";
+    ChooseSocket(own, own, uid, &p);
+  } else {
+    std::string home = WithoutFinalSlashes(Variable(env, "HOME"));
+    if (home.empty() || home[0] != '/') {
+      return Error(Code::kInvalid, "configuration: HOME is not set to an absolute path: set HOME or VRUN_DIR");
+    }
+    p.config_dir = XdgDirectory(env, "XDG_CONFIG_HOME", home + "/.config") + "/vrun";
+    p.state_dir = XdgDirectory(env, "XDG_STATE_HOME", home + "/.local/state") + "/vrun";
+    // A shell without a session (cron, su) must find the home daemon of one with: systemd's directory is tried by name.
+    std::string runtime = XdgDirectory(env, "XDG_RUNTIME_DIR", "/run/user/" + std::to_string(uid));
+    ChooseSocket(IsOwnDirectory(runtime, uid) ? runtime + "/vrun" : "", "", uid, &p);
+  }
+  p.config_file = p.config_dir + "/config.toml";
+  p.log_dir = p.state_dir + "/log";
+  p.pki_dir = p.config_dir + "/pki";
+  return p;
+}
+
+Status MakePlaces(const Places& p, uid_t uid) {
+  for (const std::string* dir : {&p.config_dir, &p.state_dir, &p.log_dir, &p.socket_dir}) {
+    VRUN_TRY(MakeDirs(*dir, 0700));
+  }
+  return CheckSocketDirectory(p, uid);
+}
+
+Status CheckSocketDirectory(const Places& p, uid_t uid) {
+  VRUN_TRY(CheckPrivateDirectory(p.socket_dir, uid));
+  // Below /tmp the parent must be ours as well: its owner could swap the directory.
+  size_t slash = p.socket_dir.rfind('/');
+  if (p.socket_dir.starts_with("/tmp/vrun-") && slash > 4) {
+    return CheckPrivateDirectory(p.socket_dir.substr(0, slash), uid);
+  }
+  return {};
+}
+
+Result<Config> ReadConfig(const std::string& file) {
+  auto text = ReadFile(file, kMaxConfigBytes);
+  if (!text) return std::move(text).error().With("configuration");
+  return ParseConfig(*text, file);
+}
+
+Result<Config> ParseConfig(std::string_view text, const std::string& file) {
+  toml::parse_result parsed = toml::parse(text);
+  if (!parsed) {
+    const toml::parse_error& e = parsed.error();
+    return At(file, e.source().begin, Escape(e.description()));
+  }
+  Config config;
+  struct Field {
+    std::string_view name;
+    std::string* value;
+  };
+  const Field fields[] = {{"controller", &config.controller},
+                          {"credentials", &config.credentials},
+                          {"credentials_name", &config.credentials_name},
+                          {"pool", &config.pool},
+                          {"root", &config.root}};
+  const toml::table& table = parsed.table();
+  for (auto&& [key, node] : table) {
+    const Field* known = nullptr;
+    for (const Field& f : fields) {
+      if (f.name == key.str()) known = &f;
+    }
+    if (known == nullptr) {
+      std::string names;
+      for (const Field& f : fields) names += (names.empty() ? "" : ", ") + std::string(f.name);
+      return At(file, key.source().begin, "unknown setting " + Escape(key.str()) + ": known are " + names);
+    }
+    auto value = node.value_exact<std::string>();
+    if (!value) return At(file, node.source().begin, std::string(known->name) + ": must be a string in quotes");
+    if (value->find('\0') != std::string::npos) {
+      return At(file, node.source().begin, std::string(known->name) + ": must not hold a zero byte");
+    }
+    *known->value = *std::move(value);
+  }
+  auto where = [&](std::string_view name) {
+    const toml::node* node = table.get(name);
+    return node == nullptr ? toml::source_position{1, 1} : node->source().begin;
+  };
+  if (!config.controller.empty()) {
+    auto address = ParseHostPort(config.controller);
+    if (!address) return At(file, where("controller"), "controller: " + address.error().message());
+  }
+  for (std::string* path : {&config.root, &config.credentials}) {
+    std::string_view name = path == &config.root ? "root" : "credentials";
+    if (path == &config.credentials && path->empty()) continue;
+    if (path->empty() || path->front() != '/') {
+      return At(file, where(name), std::string(name) + ": not an absolute path: start it with /");
+    }
+    *path = WithoutFinalSlashes(std::move(*path));
+  }
+  if (config.pool.empty()) return At(file, where("pool"), "pool: must not be empty");
+  return config;
+}
+
+std::string FormatConfig(const Config& config) {
+  // A basic string of TOML: what is no plain text is escaped. Bytes that are no UTF-8 cannot be written in TOML at all,
+  // which WriteConfig finds by reading back.
+  auto quoted = [](std::string_view s) {
+    std::string out = "\"";
+    for (char c : s) {
+      auto byte = static_cast<unsigned char>(c);
+      if (c == '"' || c == '\\') out.push_back('\\');
+      if (byte < 0x20 || byte == 0x7f) {
+        char buffer[8];
+        std::snprintf(buffer, sizeof buffer, "\\u%04x", byte);
+        out += buffer;
+      } else {
+        out.push_back(c);
+      }
+    }
+    return out + "\"";
+  };
+  std::string out = "# Written by `vctl up`; edit as you like, it keeps what it does not need to change.\n";
+  auto line = [&](std::string_view name, std::string_view value, std::string_view comment) {
+    out += std::string(name) + " = " + quoted(value) + "  # " + std::string(comment) + "\n";
+  };
+  line("controller", config.controller, "HOST:PORT of the cluster's controller");
+  line("credentials", config.credentials, "directory of ca.pem, NAME.pem and NAME.key");
+  line("credentials_name", config.credentials_name, "NAME of the certificate in it");
+  line("pool", config.pool, "where a run goes that names no pool");
+  line("root", config.root, "the directory of this machine that the jobs see as /");
+  return out;
+}
+
+Status WriteConfig(const std::string& file, const Config& config) {
+  std::string text = FormatConfig(config);
+  auto back = ParseConfig(text, file);
+  if (!back) return std::move(back).error().With("write the configuration");
+  return WriteFileAtomic(file, text, 0600);
+}
+
+Result<HostPort> ParseHostPort(std::string_view text, bool allow_port_zero) {
+  auto bad = [&](std::string_view why) {
+    return Error(Code::kInvalid, "address " + Escape(text) + ": " + std::string(why) + ": write HOST:PORT");
+  };
+  size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return bad("no port");
+  std::string_view host = text.substr(0, colon), port = text.substr(colon + 1);
+  if (host.starts_with('[') && host.ends_with(']')) {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string_view::npos) {
+    return bad("an IPv6 address needs brackets");
+  }
+  if (host.empty()) return bad("no host");
+  for (char c : host) {
+    auto byte = static_cast<unsigned char>(c);
+    if (byte <= 0x20 || byte >= 0x7f || c == '/' || c == '[' || c == ']') return bad("not a host name");
+  }
+  int number = 0;
+  if (port.empty() || port.size() > 5) return bad("not a port");
+  for (char c : port) {
+    if (c < '0' || c > '9') return bad("not a port");
+    number = number * 10 + (c - '0');
+  }
+  if (number > 65535 || (number == 0 && !allow_port_zero)) return bad("a port is 1 to 65535");
+  return HostPort{std::string(host), number};
+}
+
+}  // namespace vrun

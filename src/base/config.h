@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where things lie on this machine, and the user's configuration file. Used by the command line and by the daemons.
+//
+//   $VRUN_DIR set:  configuration $VRUN_DIR/config.toml, state $VRUN_DIR/state, socket $VRUN_DIR/home.sock
+//   else XDG:       ~/.config/vrun/config.toml, ~/.local/state/vrun, $XDG_RUNTIME_DIR/vrun/home.sock
+//
+// The socket must fit in 107 bytes. Where it does not, or there is no runtime directory of the user's own, it lies in
+// /run/vrun-UID, or else in /tmp/vrun-UID.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+
+namespace vrun {
+
+struct Places {
+  std::string config_dir;   // config.toml, pki/
+  std::string config_file;
+  std::string state_dir;    // logs, caches and journals of the user's daemons
+  std::string log_dir;
+  std::string pki_dir;      // the authority that `vctl up` made, and its certificates
+  std::string socket_dir;
+  std::string socket;       // of the home daemon
+};
+
+// Reads a variable of the environment; nullptr when it is not set.
+using GetEnv = std::function<const char*(const char*)>;
+
+// The places of this process's user. Creates nothing. kInvalid: neither VRUN_DIR nor HOME is a usable absolute path.
+Result<Places> FindPlaces();
+Result<Places> FindPlaces(const GetEnv& env, uid_t uid);
+
+// Makes config_dir, state_dir, log_dir and socket_dir (0700). kDenied when the socket's directory is a symlink, belongs
+// to somebody else or is open to others: whoever owns it could answer in home's place.
+Status MakePlaces(const Places& places, uid_t uid);
+// Only the check of the socket's directory; what a client does before it trusts a socket there. kNotFound: not there.
+Status CheckSocketDirectory(const Places& places, uid_t uid);
+
+struct Config {
+  std::string controller;        // HOST:PORT to dial; "": there is no cluster yet
+  std::string credentials;       // directory of ca.pem, NAME.pem and NAME.key
+  std::string credentials_name;  // NAME
+  std::string pool = "local";    // where a run goes that names none
+  std::string root = "/";        // directory of this machine that the jobs see as "/"
+};
+
+// kNotFound when there is no file: the caller says what to do (`vctl up`). kInvalid with "FILE:LINE: " in front for what
+// does not parse, has the wrong type, or is not known.
+Result<Config> ReadConfig(const std::string& file);
+Result<Config> ParseConfig(std::string_view text, const std::string& file);
+// The text of a file that ParseConfig reads back as `config`.
+std::string FormatConfig(const Config& config);
+// Replaces the file as a whole; mode 0600.
+Status WriteConfig(const std::string& file, const Config& config);
+
+// HOST:PORT or [V6]:PORT; kInvalid otherwise. Port 0 is refused unless allowed (a listener's "any").
+struct HostPort {
+  std::string host;
+  int port = 0;
+};
+Result<HostPort> ParseHostPort(std::string_view text, bool allow_port_zero = false);
+
+}  // namespace vrun

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/config.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <map>
+
+#include "base/files.h"
+#include "base/frame_socket.h"
+#include "base/stream_progress.h"
+
+namespace vrun {
+namespace {
+
+class ConfigTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* base = std::getenv("TMPDIR");
+    std::string pattern = std::string(base == nullptr ? "/var/tmp" : base) + "/vrun-config-XXXXXX";
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    dir_ = pattern;
+  }
+  void TearDown() override {
+    EXPECT_TRUE(RemoveTree(dir_));
+    for (const std::string& extra : remove_) EXPECT_TRUE(RemoveTree(extra));
+  }
+
+  Result<Places> Find(std::map<std::string, std::string> env) {
+    return FindPlaces(
+        [&](const char* name) -> const char* {
+          auto it = env.find(name);
+          return it == env.end() ? nullptr : it->second.c_str();
+        },
+        ::geteuid());
+  }
+
+  std::string dir_;
+  std::vector<std::string> remove_;
+};
+
+TEST_F(ConfigTest, OneDirectoryHoldsEverythingWhenVrunDirIsSet) {
+  auto p = Find({{"VRUN_DIR", dir_ + "/"}, {"HOME", "/nowhere"}});
+  ASSERT_TRUE(p);
+  EXPECT_EQ(p->config_file, dir_ + "/config.toml");
+  EXPECT_EQ(p->state_dir, dir_ + "/state");
+  EXPECT_EQ(p->socket, dir_ + "/home.sock");
+}
+
+TEST_F(ConfigTest, XdgDirectoriesAreUsedAndRelativeOnesIgnored) {
+  ASSERT_TRUE(MakeDirs(dir_ + "/run", 0700));
+  auto p = Find({{"HOME", dir_}, {"XDG_RUNTIME_DIR", dir_ + "/run"}, {"XDG_STATE_HOME", "relative"}});
+  ASSERT_TRUE(p);
+  EXPECT_EQ(p->config_file, dir_ + "/.config/vrun/config.toml");
+  EXPECT_EQ(p->state_dir, dir_ + "/.local/state/vrun");
+  EXPECT_EQ(p->socket, dir_ + "/run/vrun/home.sock");
+}
+
+TEST_F(ConfigTest, ARuntimeDirectoryThatOthersMayUseIsNotUsed) {
+  ASSERT_TRUE(MakeDirs(dir_ + "/run", 0700));
+  ASSERT_EQ(::chmod((dir_ + "/run").c_str(), 0755), 0);
+  auto p = Find({{"HOME", dir_}, {"XDG_RUNTIME_DIR", dir_ + "/run"}});
+  ASSERT_TRUE(p);
+  EXPECT_TRUE(p->socket.starts_with("/run/vrun-") || p->socket.starts_with("/tmp/vrun-")) << p->socket;
+}
+
+TEST_F(ConfigTest, NoPlaceAtAllIsAnErrorThatSaysWhatToDo) {
+  auto none = Find({});
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message().find("set HOME or VRUN_DIR"), std::string::npos);
+  EXPECT_FALSE(Find({{"VRUN_DIR", "relative"}}));
+  EXPECT_FALSE(Find({{"HOME", "relative"}}));
+}
+
+TEST_F(ConfigTest, ASocketPathThatIsTooLongMovesToAShortDirectoryAndWorks) {
+  std::string deep = dir_ + "/" + std::string(120, 'd');
+  auto one = Find({{"VRUN_DIR", deep + "1"}});
+  auto two = Find({{"VRUN_DIR", deep + "2"}});
+  ASSERT_TRUE(one && two);
+  EXPECT_LT(one->socket.size(), 108u);
+  EXPECT_NE(one->socket, two->socket);
+  remove_ = {one->socket_dir, two->socket_dir};
+  ASSERT_TRUE(MakePlaces(*one, ::geteuid()));
+  auto listener = ListenUnix(one->socket);
+  ASSERT_TRUE(listener) << listener.error().message();
+  EXPECT_TRUE(ConnectUnix(one->socket));
+}
+
+TEST_F(ConfigTest, ASocketDirectoryOfSomebodyElseIsRefused) {
+  auto p = Find({{"VRUN_DIR", dir_ + "/v"}});
+  ASSERT_TRUE(p);
+  EXPECT_FALSE(CheckSocketDirectory(*p, ::geteuid()));  // not there
+  ASSERT_TRUE(MakePlaces(*p, ::geteuid()));
+  EXPECT_TRUE(CheckSocketDirectory(*p, ::geteuid()));
+  auto other = CheckSocketDirectory(*p, ::geteuid() + 1);
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code(), Code::kDenied);
+  ASSERT_EQ(::chmod(p->socket_dir.c_str(), 0777), 0);
+  EXPECT_FALSE(CheckSocketDirectory(*p, ::geteuid()));
+  ASSERT_EQ(::rename(p->socket_dir.c_str(), (dir_ + "/real").c_str()), 0);
+  ASSERT_EQ(::symlink((dir_ + "/real").c_str(), p->socket_dir.c_str()), 0);
+  EXPECT_FALSE(CheckSocketDirectory(*p, ::geteuid()));
+}
+
+TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
+  Config c;
+  c.controller = "127.0.0.1:7000";
+  c.credentials = dir_ + "/a \"b\"\\\n\tc";
+  c.credentials_name = "anna@host";
+  c.pool = "größer";
+  c.root = "/srv/root";
+  std::string file = dir_ + "/config.toml";
+  ASSERT_TRUE(WriteConfig(file, c));
+  auto back = ReadConfig(file);
+  ASSERT_TRUE(back) << back.error().message();
+  EXPECT_EQ(back->controller, c.controller);
+  EXPECT_EQ(back->credentials, c.credentials);
+  EXPECT_EQ(back->credentials_name, c.credentials_name);
+  EXPECT_EQ(back->pool, c.pool);
+  EXPECT_EQ(back->root, c.root);
+  struct stat st;
+  ASSERT_EQ(::stat(file.c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 0777, 0600u);
+}
+
+TEST_F(ConfigTest, APathThatTomlCannotHoldIsRefusedAndNothingIsWritten) {
+  Config c;
+  c.root = "/srv/\xff";
+  EXPECT_FALSE(WriteConfig(dir_ + "/config.toml", c));
+  EXPECT_FALSE(PathExists(dir_ + "/config.toml"));
+}
+
+TEST_F(ConfigTest, DefaultsStandWhereNothingIsSaid) {
+  auto c = ParseConfig("", "f");
+  ASSERT_TRUE(c);
+  EXPECT_EQ(c->pool, "local");
+  EXPECT_EQ(c->root, "/");
+  EXPECT_EQ(ReadConfig(dir_ + "/none").error().code(), Code::kNotFound);
+}
+
+TEST_F(ConfigTest, MistakesAreNamedWithTheirLine) {
+  struct Case {
+    const char *text, *expected;
+  };
+  for (const Case& c : {Case{"\ncontroller = ", "f:2: "}, Case{"pool = \"a\"\n\npool = \"b\"\n", "f:3: "},
+                        Case{"\n\npol = \"a\"\n", "f:3: unknown setting pol"}, Case{"pool = 3\n", "f:1: pool: must be"},
+                        Case{"\nroot = \"relative\"\n", "f:2: root: not an absolute"},
+                        Case{"controller = \"nowhere\"\n", "f:1: controller: address nowhere: no port"},
+                        Case{"pool = \"\"\n", "f:1: pool: must not be empty"},
+                        Case{"root = \"/a\\u0000b\"\n", "f:1: root: must not hold"},
+                        Case{"[section]\nx = 1\n", "unknown setting section"}, Case{"\xff\xfe", "f:1: "}}) {
+    auto parsed = ParseConfig(c.text, "f");
+    ASSERT_FALSE(parsed) << c.text;
+    EXPECT_EQ(parsed.error().code(), Code::kInvalid);
+    EXPECT_NE(parsed.error().message().find(c.expected), std::string::npos) << parsed.error().message();
+    EXPECT_EQ(parsed.error().message().find('\n'), std::string::npos) << parsed.error().message();
+  }
+}
+
+TEST(HostPortTest, AcceptsNamesAndAddresses) {
+  EXPECT_EQ(ParseHostPort("localhost:1")->port, 1);
+  EXPECT_EQ(ParseHostPort("[::1]:65535")->host, "::1");
+  EXPECT_EQ(ParseHostPort("0.0.0.0:0", true)->port, 0);
+  for (const char* bad : {"", ":", "a", "a:", ":1", "a:0", "a:65536", "a:-1", "a:1x", "::1:5", "a b:1", "a/b:1", "[a:1",
+                          "a:999999999999"}) {
+    EXPECT_FALSE(ParseHostPort(bad)) << bad;
+  }
+}
+
+TEST(StreamProgressTest, BothSidesSeeTheSameAndItCannotShrink) {
+  auto fd = CreateStreamProgress();
+  ASSERT_TRUE(fd);
+  auto one = StreamProgressMap::Map(fd->get());
+  auto two = StreamProgressMap::Map(fd->get());
+  ASSERT_TRUE(one && two);
+  (*one)->stdout_written = 7;
+  EXPECT_EQ((*two)->stdout_written, 7u);
+  EXPECT_NE(::ftruncate(fd->get(), 0), 0);
+  EXPECT_EQ((*two)->line.exchange(ProgressLine::kOutput), ProgressLine::kNone);
+
+  UniqueFd plain(::memfd_create("x", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(plain.get(), sizeof(StreamProgress)), 0);
+  EXPECT_FALSE(StreamProgressMap::Map(plain.get()));
+  EXPECT_FALSE(StreamProgressMap::Map(::open("/dev/null", O_RDWR | O_CLOEXEC)));
+}
+
+}  // namespace
+}  // namespace vrun

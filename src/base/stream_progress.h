@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an attached run's client and its home daemon share: a memfd that the client makes and passes with `Run` and with
+// every `Resume`, so that a new home daemon goes on exactly where a dead one stopped.
+//
+// The client creates it (CreateStreamProgress), sealed against shrinking: whoever maps it cannot be killed by SIGBUS.
+// Home writes the offsets, in this order: bytes first, offset afterwards. A home that dies between the two repeats the
+// bytes of one write at most. All fields are plain zero in a new run.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <new>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace vrun {
+
+// What is on the terminal's last line (StreamProgress::line).
+enum class ProgressLine : uint32_t {
+  kNone = 0,
+  kDrawn = 1,   // the client has drawn its progress line and left the cursor behind it
+  kOutput = 2,  // output of the command has begun: nobody draws any more
+};
+
+struct StreamProgress {
+  static constexpr uint64_t kMagic = 0x7672756e70726731;  // "vrunprg1"
+  static constexpr uint32_t kVersion = 1;
+  // Bytes of stdin that home has taken from the client's descriptor and the task's supervisor has not acknowledged: byte
+  // number n of the stream lies at stdin_window[n % kStdinWindow]. A pipe cannot be read twice.
+  static constexpr uint64_t kStdinWindow = 1u << 20;
+
+  uint64_t magic = kMagic;
+  uint32_t version = kVersion;
+  // Before its first byte to stdout or stderr home does line.exchange(kOutput); when that returns kDrawn it first writes
+  // "\r\x1b[K" to stderr.
+  std::atomic<ProgressLine> line{ProgressLine::kNone};
+  std::atomic<uint64_t> stdin_read{0};       // taken from the descriptor
+  std::atomic<uint64_t> stdin_acked{0};      // acknowledged by the supervisor
+  std::atomic<uint64_t> stdout_written{0};   // written to the descriptor
+  std::atomic<uint64_t> stderr_written{0};
+  std::atomic<uint32_t> stdin_eof{0};        // 1: the end of stdin was read
+  uint32_t reserved = 0;
+  alignas(4096) unsigned char stdin_window[kStdinWindow];  // memory only once it is touched
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
+
+// A mapping of the memfd; unmapped when destroyed.
+class StreamProgressMap {
+ public:
+  // kCorrupt: not such a memfd, or of another version. The descriptor may be closed afterwards.
+  static Result<StreamProgressMap> Map(int fd);
+
+  StreamProgressMap(StreamProgressMap&& other) noexcept : at_(std::exchange(other.at_, nullptr)) {}
+  StreamProgressMap& operator=(StreamProgressMap&& other) noexcept {
+    std::swap(at_, other.at_);
+    return *this;
+  }
+  ~StreamProgressMap();
+
+  StreamProgress* operator->() const { return at_; }
+  StreamProgress& operator*() const { return *at_; }
+
+ private:
+  explicit StreamProgressMap(StreamProgress* at) : at_(at) {}
+  StreamProgress* at_;
+};
+
+// A new one, all zero.
+Result<UniqueFd> CreateStreamProgress();
+
+}  // namespace vrun
