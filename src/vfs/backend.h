@@ -82,9 +82,9 @@ class Backend {
   Source* const source_;
   store::Store* const store_;
   BackendCounters counters_;
-  std::shared_ptr<TimerThread> timers_;
-  std::shared_ptr<DirectoryCache> directories_;
-  std::shared_ptr<FileCache> files_;
+  const std::unique_ptr<TimerThread> timers_;
+  const std::unique_ptr<DirectoryCache> directories_;
+  const std::unique_ptr<FileCache> files_;
 };
 
 }  // namespace vrun::vfs

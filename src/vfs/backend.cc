@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vfs/backend.h"
+
+#include "store/store.h"
+#include "vfs/directory_cache.h"
+#include "vfs/file_cache.h"
+#include "vfs/timer_thread.h"
+
+namespace vrun::vfs {
+
+std::shared_ptr<Backend> Backend::Create(BackendOptions options, Source* source, store::Store* store) {
+  return std::shared_ptr<Backend>(new Backend(std::move(options), source, store));
+}
+
+Backend::Backend(BackendOptions options, Source* source, store::Store* store)
+    : options_(std::move(options)),
+      source_(source),
+      store_(store),
+      timers_(std::make_unique<TimerThread>()),
+      directories_(std::make_unique<DirectoryCache>(*this)),
+      files_(std::make_unique<FileCache>(*this)) {}
+
+Backend::~Backend() {
+  timers_->Stop();
+  directories_->Close();
+  files_->Close();
+}
+
+void Backend::Preload(std::vector<FetchedDirectory> directories) {
+  auto kept = std::make_shared<std::vector<tree::DirectoryPtr>>();
+  kept->reserve(directories.size());
+  for (FetchedDirectory& directory : directories) {
+    if (!directory.directory) continue;
+    kept->push_back(directory.directory);
+    directories_->Insert(std::move(directory));
+  }
+  counters_.directories_fetched += kept->size();
+  timers_->After(0, [this, kept] {
+    for (const tree::DirectoryPtr& directory : *kept) {
+      if (!store_->PutBlob(directory->digest(), directory->encoded())) ++counters_.store_write_failures;
+    }
+  });
+}
+
+bool Backend::HasDirectory(const Digest& digest) { return directories_->Has(digest); }
+
+void Backend::HomeIsBack() { timers_->Expedite(); }
+
+}  // namespace vrun::vfs

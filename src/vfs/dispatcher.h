@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// What FUSE packets mean: decodes and bounds-checks each request, calls a typed operation, encodes the answer.
+//
+// A request is answered exactly once, at any time, from any thread, through its Reply. An operation that cannot answer
+// at once calls Reply::Suspend, so that a signal to the caller (FUSE_INTERRUPT) finds it, keeps the Reply and returns.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "vfs/fuse_abi.h"
+#include "vfs/timer_thread.h"
+#include "vfs/transport.h"
+
+namespace vrun::vfs {
+
+struct Request {
+  uint64_t unique = 0;
+  uint64_t nodeid = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  uint32_t pid = 0;  // thread id of the caller in our pid namespace; 0: not visible from here
+};
+
+class ReplyChannel;  // dispatcher.cc
+
+// Movable. Destroyed without an answer: EIO. Every answer returns whether somebody took it: false when the caller was
+// interrupted or is gone; what the answer would have handed over (a lookup count, an open file) is then still ours.
+class Reply {
+ public:
+  Reply() = default;
+  Reply(std::shared_ptr<ReplyChannel> channel, const Request& request);
+  Reply(Reply&& other) noexcept = default;
+  Reply& operator=(Reply&& other) noexcept;
+  ~Reply();
+
+  bool Error(int error_number);
+  bool Empty() { return Data({}); }
+  bool Data(std::string_view bytes);
+  template <typename T>
+  bool Struct(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return Data({reinterpret_cast<const char*>(&value), sizeof value});
+  }
+
+  // From now on an interrupt answers EINTR in our place. Policy: at once when the caller is dying; else, because programs
+  // do not expect EINTR from files, only after a second of waiting.
+  void Suspend();
+
+ private:
+  bool Finish(int error_number, std::string_view bytes);
+
+  std::shared_ptr<ReplyChannel> channel_;  // null: answered, or moved from
+  uint64_t unique_ = 0;
+  uint32_t pid_ = 0;
+  bool suspended_ = false;
+};
+
+struct KernelOffer {
+  uint32_t minor = 0;
+  uint64_t flags = 0;
+  uint32_t max_readahead = 0;
+};
+
+struct InitChoice {
+  uint64_t flags = 0;            // anded with the offer
+  uint16_t max_background = 64;  // read-ahead requests under way
+  uint16_t max_pages = 256;      // of one READ
+};
+
+// A file system, as requests see it. Called on the worker threads, several at once. What is not here is answered ENOSYS
+// (the kernel then stops asking where it can) or EROFS.
+class Operations {
+ public:
+  virtual ~Operations() = default;
+  virtual InitChoice Init(const KernelOffer& offer) = 0;
+  virtual void Lookup(const Request& request, std::string_view name, Reply reply) = 0;  // fuse_entry_out
+  virtual void Forget(uint64_t nodeid, uint64_t count) = 0;
+  virtual void GetAttr(const Request& request, Reply reply) = 0;                         // fuse_attr_out
+  virtual void ReadLink(const Request& request, Reply reply) = 0;
+  virtual void Open(const Request& request, uint32_t flags, Reply reply) = 0;            // OpenOut
+  virtual void Read(const Request& request, uint64_t offset, uint32_t size, Reply reply) = 0;
+  virtual void Release(const Request& request, uint64_t handle, Reply reply) = 0;
+  virtual void OpenDir(const Request& request, Reply reply) = 0;
+  virtual void ReadDir(const Request& request, uint64_t offset, uint32_t size, bool plus, Reply reply) = 0;
+  virtual void StatFs(const Request& request, Reply reply) = 0;
+  // size 0 asks for the length (fuse_getxattr_out).
+  virtual void GetXattr(const Request& request, std::string_view name, uint32_t size, Reply reply) = 0;
+  virtual void ListXattr(const Request& request, uint32_t size, Reply reply) = 0;
+};
+
+struct DispatcherCounters {
+  std::array<std::atomic<uint64_t>, kOpcodeCount> requests{};
+  std::atomic<uint64_t> malformed{0};
+  std::atomic<uint64_t> interrupted{0};
+};
+
+class Dispatcher {
+ public:
+  // `operations` must outlive the Dispatcher. `timers` serves the interrupt policy.
+  Dispatcher(std::shared_ptr<Transport> transport, Operations* operations, TimerThread* timers);
+  ~Dispatcher();
+  Dispatcher(const Dispatcher&) = delete;
+  Dispatcher& operator=(const Dispatcher&) = delete;
+
+  void Start(unsigned threads);
+  // Aborts the transport and joins. Replies still out may be completed later; nobody gets them.
+  void Stop();
+  // One packet, as Receive gave it (tests, fuzzing).
+  void Handle(std::string_view packet);
+
+  // Notifications. 0 or an errno; ENOENT: the kernel does not know it, which is fine. Never from an operation, and never
+  // while holding what an operation waits for: the kernel takes locks under which it may be waiting for an answer.
+  int InvalidateEntry(uint64_t parent, std::string_view name);
+  int InvalidateAttributes(uint64_t nodeid);
+  int InvalidateInode(uint64_t nodeid);  // attributes and all cached pages or listings
+
+  const DispatcherCounters& counters() const { return counters_; }
+  bool initialized() const { return initialized_.load(); }
+
+ private:
+  struct Decoder;
+  void Work();
+  void Init(std::string_view body, Reply reply);
+  int Notify(int code, std::string_view head, std::string_view tail);
+
+  const std::shared_ptr<Transport> transport_;
+  const std::shared_ptr<ReplyChannel> channel_;
+  Operations* const operations_;
+  DispatcherCounters counters_;
+  std::atomic<bool> initialized_{false};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace vrun::vfs

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vfs/file_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "store/store.h"
+#include "vfs/backend.h"
+
+namespace vrun::vfs {
+namespace {
+
+constexpr size_t kContentsKept = 256;             // each pins its object in the store
+constexpr uint64_t kWindowBytes = 1 << 20;        // largest fetch of a file that is read here and there
+constexpr uint64_t kLongRunBytes = 16 << 20;      // from here on a reader is taken to want it all
+constexpr uint64_t kLongWindowBytes = 4 << 20;
+constexpr uint64_t kReadAheadRunBytes = 2 << 20;  // sequential reading for this long is fetched ahead of
+
+}  // namespace
+
+FileContent::FileContent(FileCache& cache, const tree::FileVersion& version, std::optional<store::ObjectId> known_id)
+    : cache_(cache),
+      version_(version),
+      unit_bytes_(store::UnitBytes(version.size)),
+      unit_count_(store::UnitCount(version.size)),
+      known_id_(std::move(known_id)) {}
+
+std::shared_ptr<store::Object> FileContent::ObjectLocked() {
+  if (acquired_) return object_;
+  acquired_ = true;
+  Backend& backend = cache_.backend_;
+  if (known_id_) {
+    if (auto object = backend.store()->Acquire(*known_id_, version_.size)) return object_ = *std::move(object);
+  }
+  const store::ObjectId id = store::ProvisionalId(backend.options().home_id, version_.dev, version_.ino,
+                                                  version_.ctime_ns, version_.size);
+  auto object = backend.store()->Acquire(id, version_.size);
+  if (object) return object_ = *std::move(object);
+  LogWarning("the store refuses an object: {}", object.error().message());
+  return nullptr;
+}
+
+std::optional<size_t> FileContent::TryRead(uint64_t offset, char* buffer, size_t n) {
+  if (offset >= version_.size) return 0;
+  n = std::min<uint64_t>(n, version_.size - offset);
+  if (n == 0) return 0;
+  const uint64_t first = offset / unit_bytes_;
+  const uint64_t last = (offset + n - 1) / unit_bytes_;
+  std::shared_ptr<store::Object> object;
+  std::vector<std::pair<uint64_t, UnitData>> in_memory;
+  uint64_t ahead = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (mixed_) return std::nullopt;
+    object = ObjectLocked();
+    if (!memory_.empty()) {
+      for (uint64_t unit = first; unit <= last; ++unit) {
+        if (const auto it = memory_.find(unit); it != memory_.end()) in_memory.emplace_back(unit, it->second);
+      }
+    }
+    if (offset + n > ahead_mark_) ahead = ReadAheadLocked();
+  }
+  if (ahead != 0) Start(ahead);
+
+  BackendCounters& counters = cache_.backend_.mutable_counters();
+  // What lies between units in memory is read from the store in one go.
+  uint64_t at = offset;
+  const uint64_t end = offset + n;
+  size_t next = 0;
+  while (at < end) {
+    if (next < in_memory.size() && at / unit_bytes_ == in_memory[next].first) {
+      const std::string& data = *in_memory[next].second;
+      const uint64_t within = at - in_memory[next].first * unit_bytes_;
+      const uint64_t take = std::min<uint64_t>(data.size() - within, end - at);
+      std::memcpy(buffer + (at - offset), data.data() + within, take);
+      at += take;
+      ++next;
+      continue;
+    }
+    if (!object) return std::nullopt;
+    const uint64_t stop = next < in_memory.size() ? std::min(in_memory[next].first * unit_bytes_, end) : end;
+    const auto read = object->Read(at, buffer + (at - offset), stop - at);
+    if (!read || *read != stop - at) return std::nullopt;
+    counters.units_from_store += (stop - 1) / unit_bytes_ - at / unit_bytes_ + 1;
+    at = stop;
+  }
+  counters.bytes_served += n;
+  return n;
+}
+
+void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done done) {
+  std::vector<uint64_t> start;
+  std::optional<Error> error;
+  {
+    std::lock_guard lock(mutex_);
+    if (offset < version_.size && n > 0) {
+      n = std::min<uint64_t>(n, version_.size - offset);
+      const uint64_t first = offset / unit_bytes_;
+      const uint64_t end = (offset + n - 1) / unit_bytes_ + 1;
+      std::unordered_set<uint64_t> fetches;
+      const std::vector<uint64_t> missing = MissingLocked(first, end - first);
+      if (lost_ && (mixed_ || !missing.empty())) {
+        error = *lost_;
+      } else {
+        if (!missing.empty()) place_ = place;
+        for (const uint64_t unit : missing) {
+          uint64_t id = FetchOfLocked(unit);
+          if (id == 0) {
+            id = PlanFetchLocked(unit, end);
+            start.push_back(id);
+          }
+          fetches.insert(id);
+        }
+        if (!start.empty() && run_ * unit_bytes_ >= kReadAheadRunBytes) {
+          if (const uint64_t ahead = ReadAheadLocked()) start.push_back(ahead);
+        }
+        if (!fetches.empty()) waiters_.push_back({std::move(fetches), std::exchange(done, nullptr)});
+      }
+    }
+  }
+  for (const uint64_t id : start) Start(id);
+  if (error) {
+    done(*std::move(error));
+  } else if (done) {
+    done({});
+  }
+}
+
+std::vector<uint64_t> FileContent::MissingLocked(uint64_t first, uint64_t count) {
+  std::vector<uint64_t> missing;
+  const auto add = [&](uint64_t unit) {
+    if (memory_.count(unit) == 0) missing.push_back(unit);
+  };
+  if (const auto object = ObjectLocked()) {
+    const uint64_t offset = first * unit_bytes_;
+    const uint64_t length = std::min(count * unit_bytes_, version_.size - offset);
+    for (const store::UnitRange& range : object->MissingUnits(offset, length)) {
+      for (uint64_t unit = range.first; unit < range.first + range.count; ++unit) add(unit);
+    }
+  } else {
+    for (uint64_t unit = first; unit < first + count; ++unit) add(unit);
+  }
+  return missing;
+}
+
+uint64_t FileContent::FetchOfLocked(uint64_t unit) const {
+  for (const auto& [id, fetch] : fetches_) {
+    if (unit >= fetch.first && unit < fetch.first + fetch.count) return id;
+  }
+  return 0;
+}
+
+uint64_t FileContent::PlanFetchLocked(uint64_t first, uint64_t needed_end) {
+  if (version_.size <= store::kWholeFileLimit) return AddFetchLocked(0, unit_count_);
+  const uint64_t asked = needed_end - first;
+  if (first == next_unit_) {
+    const uint64_t most = run_ * unit_bytes_ >= kLongRunBytes ? kLongWindowBytes : kWindowBytes;
+    window_ = std::max(asked, std::min(std::max(window_, asked) * 2, most / unit_bytes_));
+  } else {
+    window_ = asked;
+    run_ = 0;
+    ahead_mark_ = UINT64_MAX;
+  }
+  // As far as it is one hole: what is here, or on its way, is not asked for again.
+  const uint64_t limit = std::min(first + window_, unit_count_);
+  uint64_t end = first + 1;
+  const std::vector<uint64_t> missing = MissingLocked(first, limit - first);
+  for (size_t i = 1; i < missing.size() && missing[i] == end && FetchOfLocked(end) == 0; ++i) ++end;
+  next_unit_ = end;
+  run_ += end - first;
+  return AddFetchLocked(first, end);
+}
+
+uint64_t FileContent::ReadAheadLocked() {
+  ahead_mark_ = UINT64_MAX;
+  if (lost_ || next_unit_ >= unit_count_ || version_.size <= store::kWholeFileLimit) return 0;
+  const uint64_t first = next_unit_;
+  if (FetchOfLocked(first) != 0 || MissingLocked(first, 1).empty()) return 0;
+  const uint64_t id = PlanFetchLocked(first, first + 1);
+  ahead_mark_ = first * unit_bytes_;
+  return id;
+}
+
+uint64_t FileContent::AddFetchLocked(uint64_t first, uint64_t end) {
+  const uint64_t id = next_fetch_++;
+  Fetch& fetch = fetches_[id];
+  fetch.first = first;
+  fetch.count = end - first;
+  const int64_t patience = cache_.backend_.options().home_deadline_micros;
+  fetch.retry.deadline = MonotonicMicros() + patience;
+  fetch.deadline_timer = cache_.backend_.timers().After(patience, [self = shared_from_this(), id] {
+    self->Finish(id, Error(Code::kTimeout, "fetch content: home did not answer in time"));
+  });
+  return id;
+}
+
+void FileContent::Start(uint64_t id) {
+  Place place;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  uint64_t attempt = 0;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = fetches_.find(id);
+    if (it == fetches_.end()) return;
+    place = place_;
+    offset = it->second.first * unit_bytes_;
+    length = std::min(it->second.count * unit_bytes_, version_.size - offset);
+    attempt = ++it->second.attempt;
+  }
+  cache_.backend_.source()->FetchRange(
+      place.tree, place.path, version_, offset, length,
+      [self = shared_from_this(), gate = cache_.gate_, id, attempt](Result<FetchedRange> answer) {
+        const Gate::Pass pass(gate.get());
+        if (pass) self->Answered(id, attempt, std::move(answer));
+      });
+}
+
+void FileContent::Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer) {
+  Fetch fetch;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = fetches_.find(id);
+    if (it == fetches_.end() || it->second.attempt != attempt) return;
+    fetch = it->second;
+  }
+  Status status;
+  if (answer) {
+    status = Keep(fetch, &*answer);
+  } else {
+    status = std::move(answer).error();
+  }
+  if (status) {
+    Finish(id, status);
+    return;
+  }
+  int64_t delay = -1;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = fetches_.find(id);
+    if (it == fetches_.end()) return;
+    if (!mixed_) delay = it->second.retry.Next(status.error(), MonotonicMicros());
+  }
+  if (delay < 0) {
+    Finish(id, status);
+    return;
+  }
+  ++cache_.backend_.mutable_counters().fetch_retries;
+  // Through the timer even without delay: a source that fails at once must not recurse.
+  cache_.backend_.timers().After(delay, [self = shared_from_this(), id] { self->Start(id); }, true);
+}
+
+Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
+  bool fits = range->offset == fetch.first * unit_bytes_ && range->units.size() == fetch.count;
+  uint64_t bytes = 0;
+  for (uint64_t i = 0; fits && i < fetch.count; ++i) {
+    const uint64_t offset = (fetch.first + i) * unit_bytes_;
+    fits = range->units[i].data.size() == std::min(unit_bytes_, version_.size - offset);
+    bytes += range->units[i].data.size();
+  }
+  if (!fits) return Error(Code::kCorrupt, "fetch content: the answer is not the range that was asked for");
+  std::shared_ptr<store::Object> object;
+  {
+    std::lock_guard lock(mutex_);
+    object = ObjectLocked();
+  }
+  BackendCounters& counters = cache_.backend_.mutable_counters();
+  Status put = Error(Code::kExhausted, "");
+  if (object) {
+    std::vector<store::PutUnit> units;
+    units.reserve(range->units.size());
+    for (const FetchedUnit& unit : range->units) units.push_back({unit.digest, unit.data});
+    put = object->Put(fetch.first, units, /*verified=*/true);
+    if (put && range->object_id && object->id().algorithm == store::IdAlgorithm::kProvisional) {
+      const Status resolved = object->Resolve(*range->object_id);
+      if (!resolved && resolved.error().code() == Code::kCorrupt) return resolved;
+    }
+  }
+  if (!put) {
+    if (put.error().code() == Code::kCorrupt) return put;
+    if (put.error().code() == Code::kAborted) {
+      std::lock_guard lock(mutex_);
+      mixed_ = true;
+      return put;
+    }
+    ++counters.store_write_failures;
+    {
+      std::lock_guard lock(mutex_);
+      for (uint64_t i = 0; i < fetch.count; ++i) {
+        memory_[fetch.first + i] = std::make_shared<const std::string>(std::move(range->units[i].data));
+      }
+    }
+    for (uint64_t i = 0; i < fetch.count; ++i) cache_.AddUnstored(shared_from_this(), fetch.first + i, unit_bytes_);
+  }
+  ++counters.ranges_fetched;
+  counters.units_fetched += fetch.count;
+  counters.bytes_fetched += bytes;
+  return {};
+}
+
+void FileContent::Finish(uint64_t id, const Status& status) {
+  std::vector<Done> ready;
+  TimerThread::Id timer = 0;
+  {
+    std::lock_guard lock(mutex_);
+    const auto fetch = fetches_.find(id);
+    if (fetch == fetches_.end()) return;
+    timer = fetch->second.deadline_timer;
+    fetches_.erase(fetch);
+    if (!status) {
+      ++cache_.backend_.mutable_counters().fetch_errors;
+      LogWarning("{}: {}", Escape(place_.path), Escape(status.error().message()));
+      if (IsLost(status.error())) lost_ = status.error();
+    }
+    for (auto it = waiters_.begin(); it != waiters_.end();) {
+      if (it->fetches.erase(id) == 1 && (!status || it->fetches.empty())) {
+        ready.push_back(std::move(it->done));
+        it = waiters_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
+  cache_.backend_.timers().Cancel(timer);
+  for (Done& done : ready) done(status);
+}
+
+bool FileContent::IsComplete() {
+  std::shared_ptr<store::Object> object;
+  {
+    std::lock_guard lock(mutex_);
+    if (mixed_) return false;
+    object = ObjectLocked();
+  }
+  return object && object->complete();
+}
+
+Result<UniqueFd> FileContent::OpenForPassthrough() {
+  std::shared_ptr<store::Object> object;
+  {
+    std::lock_guard lock(mutex_);
+    object = ObjectLocked();
+  }
+  if (!object) return Error(Code::kNotFound, "open for passthrough: not in the store");
+  auto fd = object->OpenForPassthrough();
+  if (fd) passthrough_verified_ = true;
+  return fd;
+}
+
+void FileContent::DropUnstored(uint64_t unit) {
+  UnitData dropped;
+  std::lock_guard lock(mutex_);
+  if (const auto it = memory_.find(unit); it != memory_.end()) {
+    dropped = std::move(it->second);
+    memory_.erase(it);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<FileContent> FileCache::Get(const tree::FileVersion& version,
+                                            const std::optional<store::ObjectId>& known_id) {
+  std::vector<std::shared_ptr<FileContent>> dropped;  // freed without the lock
+  std::lock_guard lock(mutex_);
+  if (const auto it = cached_.find(version); it != cached_.end()) {
+    recent_.splice(recent_.begin(), recent_, it->second.position);
+    return it->second.content;
+  }
+  std::weak_ptr<FileContent>& known = known_[version];
+  std::shared_ptr<FileContent> content = known.lock();
+  if (!content) {
+    content = std::make_shared<FileContent>(*this, version, known_id);
+    known = content;
+  }
+  recent_.push_front(version);
+  cached_[version] = {content, recent_.begin()};
+  if (recent_.size() > kContentsKept) {
+    const auto last = cached_.find(recent_.back());
+    dropped.push_back(std::move(last->second.content));
+    cached_.erase(last);
+    recent_.pop_back();
+  }
+  if (known_.size() >= sweep_at_) {
+    std::erase_if(known_, [](const auto& item) { return item.second.expired(); });
+    sweep_at_ = std::max<size_t>(4096, known_.size() * 2);
+  }
+  return content;
+}
+
+void FileCache::AddUnstored(const std::shared_ptr<FileContent>& content, uint64_t unit, uint64_t bytes) {
+  std::vector<Unstored> dropped;
+  {
+    std::lock_guard lock(mutex_);
+    unstored_.push_back({content, unit, bytes});
+    unstored_bytes_ += bytes;
+    while (unstored_bytes_ > backend_.options().unstored_memory_bytes && unstored_.size() > 1) {
+      unstored_bytes_ -= unstored_.front().bytes;
+      dropped.push_back(std::move(unstored_.front()));
+      unstored_.pop_front();
+    }
+  }
+  for (const Unstored& old : dropped) {
+    if (const auto owner = old.content.lock()) owner->DropUnstored(old.unit);
+  }
+}
+
+}  // namespace vrun::vfs

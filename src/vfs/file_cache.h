@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The content of files, by version: from the store, from memory while the store's disk is full, else from home. Shared by
+// the views of one home.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "store/object_id.h"
+#include "tree/tree.h"
+#include "vfs/gate.h"
+#include "vfs/retry.h"
+#include "vfs/source.h"
+#include "vfs/timer_thread.h"
+
+namespace vrun::store {
+class Object;
+}
+
+namespace vrun::vfs {
+
+class Backend;
+class FileCache;
+
+// One version of one file. Thread safety: any thread.
+class FileContent : public std::enable_shared_from_this<FileContent> {
+ public:
+  using Done = std::function<void(Status)>;
+
+  FileContent(FileCache& cache, const tree::FileVersion& version, std::optional<store::ObjectId> known_id);
+
+  // Where home finds the file.
+  struct Place {
+    Digest tree;
+    std::string path;
+  };
+
+  // Copies what is here already; nullopt when something is missing. Short only at the end of the file.
+  std::optional<size_t> TryRead(uint64_t offset, char* buffer, size_t n);
+  // Fetches what a read of [offset, offset+n) lacks: whole small files, adaptive ranges of large ones. `done` runs once,
+  // on any thread, perhaps at once; after success TryRead finds it (barring eviction by another process: try again).
+  void Ensure(const Place& place, uint64_t offset, uint64_t n, Done done);
+  bool IsComplete();
+  // kNotFound while incomplete. May read the whole file once (store.h).
+  Result<UniqueFd> OpenForPassthrough();
+  bool passthrough_verified() const { return passthrough_verified_.load(); }
+  uint64_t size() const { return version_.size; }
+
+ private:
+  friend class FileCache;
+  struct Fetch {
+    uint64_t first = 0;   // unit
+    uint64_t count = 0;
+    Retry retry;
+    uint64_t attempt = 0;
+    TimerThread::Id deadline_timer = 0;
+  };
+  struct Waiter {
+    std::unordered_set<uint64_t> fetches;
+    Done done;
+  };
+  using UnitData = std::shared_ptr<const std::string>;
+
+  // Null when the store refuses the object: then only memory serves.
+  std::shared_ptr<store::Object> ObjectLocked();
+  // Units of [first, first+count) that are nowhere yet, fetches under way left out of account.
+  std::vector<uint64_t> MissingLocked(uint64_t first, uint64_t count);
+  uint64_t FetchOfLocked(uint64_t unit) const;  // 0: none
+  // Starts at `first`, which is missing; at least to `needed_end`, at most a window.
+  uint64_t PlanFetchLocked(uint64_t first, uint64_t needed_end);
+  uint64_t AddFetchLocked(uint64_t first, uint64_t end);
+  uint64_t ReadAheadLocked();
+  void Start(uint64_t id);
+  void Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer);
+  Status Keep(const Fetch& fetch, FetchedRange* range);
+  void Finish(uint64_t id, const Status& status);
+  void DropUnstored(uint64_t unit);
+
+  FileCache& cache_;
+  const tree::FileVersion version_;
+  const uint64_t unit_bytes_;
+  const uint64_t unit_count_;
+  std::atomic<bool> passthrough_verified_{false};
+
+  std::mutex mutex_;
+  std::optional<store::ObjectId> known_id_;
+  std::shared_ptr<store::Object> object_;
+  bool acquired_ = false;
+  Place place_;
+  std::optional<Error> lost_;                       // final for this version: nothing more can be fetched
+  bool mixed_ = false;                              // what is here is of two states: not to be read either
+  std::unordered_map<uint64_t, UnitData> memory_;   // units just fetched, or that the store could not take
+  std::unordered_map<uint64_t, Fetch> fetches_;
+  std::list<Waiter> waiters_;
+  uint64_t next_fetch_ = 1;
+  // Sequential reading: where the last fetch ended, the units fetched in one go, the units of this run.
+  uint64_t next_unit_ = UINT64_MAX;
+  uint64_t window_ = 0;
+  uint64_t run_ = 0;
+  uint64_t ahead_mark_ = UINT64_MAX;  // a read that passes this byte asks for the next window
+};
+
+// Thread safety: any thread. Owned by the Backend.
+class FileCache {
+ public:
+  explicit FileCache(Backend& backend) : backend_(backend) {}
+
+  std::shared_ptr<FileContent> Get(const tree::FileVersion& version, const std::optional<store::ObjectId>& known_id);
+  void Close() { gate_->Close(); }
+
+ private:
+  friend class FileContent;
+  struct Cached {
+    std::shared_ptr<FileContent> content;
+    std::list<tree::FileVersion>::iterator position;
+  };
+  // Accounts for a unit that only memory holds; the oldest beyond the limit are dropped.
+  void AddUnstored(const std::shared_ptr<FileContent>& content, uint64_t unit, uint64_t bytes);
+
+  Backend& backend_;
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  std::mutex mutex_;
+  std::unordered_map<tree::FileVersion, Cached, tree::FileVersionHash> cached_;
+  std::unordered_map<tree::FileVersion, std::weak_ptr<FileContent>, tree::FileVersionHash> known_;
+  size_t sweep_at_ = 4096;
+  std::list<tree::FileVersion> recent_;
+  struct Unstored {
+    std::weak_ptr<FileContent> content;
+    uint64_t unit;
+    uint64_t bytes;
+  };
+  std::deque<Unstored> unstored_;
+  uint64_t unstored_bytes_ = 0;
+};
+
+}  // namespace vrun::vfs

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file system of a view: answers FUSE requests from a tree whose directories and content arrive when they are touched.
+//
+// Locks: `mutex_` guards the inode table and is held for memory work only, never over disk, network or a notification.
+// What must wait keeps its Reply in a callback, guarded by a Gate, so that a view can go while home still owes answers.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "vfs/backend.h"
+#include "vfs/dispatcher.h"
+#include "vfs/file_cache.h"
+#include "vfs/inode_table.h"
+
+namespace vrun::vfs {
+
+struct LazyRootOptions {
+  uint32_t uid_base = 0;
+  bool passthrough = true;
+  bool xattrs = true;
+  bool posix_acls = false;
+  std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
+};
+
+// The root entry of a tree: from the store, else from home, checked against `tree`. Blocks.
+Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree);
+
+class LazyRoot final : public Operations {
+ public:
+  // `backend` and `transport` must outlive it.
+  LazyRoot(Backend& backend, Transport& transport, const Digest& tree, tree::Entry root, LazyRootOptions options);
+  // Callbacks that home still owes find nothing. After the Dispatcher has stopped.
+  ~LazyRoot() override;
+
+  // See View::Advance. Notifies through `dispatcher`.
+  Status Advance(Dispatcher& dispatcher, const Digest& tree);
+
+  Digest tree() const;
+  size_t inodes() const;
+  uint64_t passthrough_opens() const { return passthrough_opens_.load(); }
+  bool passthrough_offered() const { return passthrough_offered_.load(); }
+
+  InitChoice Init(const KernelOffer& offer) override;
+  void Lookup(const Request& request, std::string_view name, Reply reply) override;
+  void Forget(uint64_t nodeid, uint64_t count) override;
+  void GetAttr(const Request& request, Reply reply) override;
+  void ReadLink(const Request& request, Reply reply) override;
+  void Open(const Request& request, uint32_t flags, Reply reply) override;
+  void Read(const Request& request, uint64_t offset, uint32_t size, Reply reply) override;
+  void Release(const Request& request, uint64_t handle, Reply reply) override;
+  void OpenDir(const Request& request, Reply reply) override;
+  void ReadDir(const Request& request, uint64_t offset, uint32_t size, bool plus, Reply reply) override;
+  void StatFs(const Request& request, Reply reply) override;
+  void GetXattr(const Request& request, std::string_view name, uint32_t size, Reply reply) override;
+  void ListXattr(const Request& request, uint32_t size, Reply reply) override;
+
+ private:
+  using SharedReply = std::shared_ptr<Reply>;
+  struct OpenFiles {
+    uint32_t cached = 0;
+    uint32_t passthrough = 0;
+    int backing = 0;
+  };
+  struct Changes;  // advance.cc
+
+  // Runs `then` with the directory loaded, now or once it has come; answers the error itself.
+  void WithDirectory(uint64_t nodeid, Reply reply, std::function<void(Reply)> then);
+  void LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply);
+  void ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply);
+  void ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content, uint64_t offset, uint32_t size, int tries,
+                   Reply reply);
+  void OpenCached(uint64_t nodeid, Reply reply);
+  // False: not this time, open it cached.
+  bool OpenThrough(uint64_t nodeid, FileContent& content, Reply* reply);
+  bool AnswerThrough(uint64_t nodeid, Reply* reply);
+  void CloseHandle(uint64_t nodeid, uint64_t handle);
+
+  // With mutex_ held.
+  std::shared_ptr<FileContent> ContentLocked(const Inode& inode);
+  std::optional<tree::Entry> EntryLocked(const Inode& inode) const;
+  fuse_entry_out EntryOutLocked(const Inode& inode, const tree::Entry& entry) const;
+  fuse_attr AttrLocked(const Inode& inode, const tree::Entry& entry) const;
+
+  void ReportLost(uint64_t nodeid, const std::string& path, const Error& error);
+
+  // advance.cc
+  bool FindMissing(const Inode& directory, const std::string& path, const LoadedDirectoryPtr& next,
+                   const std::unordered_map<Digest, LoadedDirectoryPtr, DigestHash>& have,
+                   std::vector<std::pair<Digest, std::string>>* missing) const;
+  void Apply(Inode* directory, const Digest& digest, const LoadedDirectoryPtr& next,
+             const std::unordered_map<Digest, LoadedDirectoryPtr, DigestHash>& have, Changes* changes);
+
+  Backend& backend_;
+  Transport& transport_;
+  const LazyRootOptions options_;
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  std::atomic<bool> passthrough_offered_{false};
+  std::atomic<bool> passthrough_works_{false};   // until the kernel refuses a backing file for good
+  std::atomic<uint64_t> passthrough_opens_{0};
+
+  mutable std::mutex mutex_;
+  Digest tree_;
+  tree::Entry root_;
+  InodeTable inodes_;
+
+  std::mutex open_mutex_;  // never together with mutex_
+  std::unordered_map<uint64_t, OpenFiles> open_files_;
+};
+
+}  // namespace vrun::vfs

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread that runs work later: retries, deadlines, and what a reader of /dev/fuse should not wait for.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace vrun::vfs {
+
+// Thread safety: any thread, but destruction and Stop not from a task.
+class TimerThread {
+ public:
+  using Id = uint64_t;
+  TimerThread();
+  ~TimerThread();
+  TimerThread(const TimerThread&) = delete;
+  TimerThread& operator=(const TimerThread&) = delete;
+
+  // Runs `task` on the thread, `delay_micros` from now (monotonic). An expeditable task is run early by Expedite.
+  Id After(int64_t delay_micros, std::function<void()> task, bool expeditable = false);
+  // Forgets a task that has not started. Does not wait for one that runs.
+  void Cancel(Id id);
+  void Expedite();
+  // Drops what has not started and joins.
+  void Stop();
+
+ private:
+  struct Task {
+    Id id;
+    bool expeditable;
+    std::function<void()> run;
+  };
+  void Run();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::multimap<int64_t, Task> tasks_;           // by due time
+  std::map<Id, std::multimap<int64_t, Task>::iterator> by_id_;
+  Id next_id_ = 1;
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace vrun::vfs

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vfs/view.h"
+
+#include <optional>
+#include <utility>
+
+#include "base/escape.h"
+#include "base/log.h"
+#include "vfs/dispatcher.h"
+#include "vfs/lazy_root.h"
+#include "vfs/mount.h"
+#include "vfs/transport.h"
+
+namespace vrun::vfs {
+namespace {
+
+class MountedView final : public View {
+ public:
+  MountedView(std::shared_ptr<Backend> backend, const Digest& tree, tree::Entry root, ViewOptions options, UniqueFd device)
+      : backend_(std::move(backend)),
+        directory_(options.directory),
+        transport_(std::make_shared<DevFuse>(std::move(device))),
+        root_(*backend_, *transport_, tree, std::move(root),
+              LazyRootOptions{options.uid_base, options.passthrough, options.xattrs, options.posix_acls,
+                              std::move(options.on_content_lost)}),
+        dispatcher_(transport_, &root_, &backend_->timers()) {}
+
+  ~MountedView() override {
+    // The connection first: it wakes the threads that read it, and everybody who waits for an answer.
+    if (mount_) mount_->Abort();
+    dispatcher_.Stop();
+    if (mount_) mount_->Unmount();
+  }
+
+  Status Start(const ViewOptions& options) {
+    auto mount = FuseMount::Create(transport_->fd(), options.directory);
+    if (!mount) return std::move(mount).error();
+    mount_.emplace(*std::move(mount));
+    transport_->SetAbort([this] { mount_->Abort(); });
+    dispatcher_.Start(options.threads);
+    if (options.read_ahead_kb != 0) {
+      if (const Status raised = mount_->SetReadAhead(options.read_ahead_kb); !raised) {
+        LogWarning("read-ahead of {} stays at 128 KiB: {}", Escape(options.directory), raised.error().message());
+      }
+    }
+    return {};
+  }
+
+  Result<UniqueFd> CloneMount() const override { return mount_->Clone(); }
+  Status Advance(const Digest& tree) override { return root_.Advance(dispatcher_, tree); }
+  Digest tree() const override { return root_.tree(); }
+  const std::string& directory() const override { return directory_; }
+
+  ViewStats stats() const override {
+    ViewStats stats;
+    const DispatcherCounters& counters = dispatcher_.counters();
+    for (size_t i = 0; i < stats.requests.size(); ++i) stats.requests[i] = counters.requests[i].load();
+    stats.malformed = counters.malformed.load();
+    stats.passthrough_opens = root_.passthrough_opens();
+    stats.passthrough_offered = root_.passthrough_offered();
+    stats.inodes = root_.inodes();
+    return stats;
+  }
+
+ private:
+  const std::shared_ptr<Backend> backend_;
+  const std::string directory_;
+  const std::shared_ptr<DevFuse> transport_;
+  LazyRoot root_;
+  Dispatcher dispatcher_;
+  std::optional<FuseMount> mount_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<View>> View::Mount(std::shared_ptr<Backend> backend, const Digest& tree, ViewOptions options) {
+  VRUN_ASSIGN(UniqueFd device, OpenFuseDevice(options.fuse_device));
+  VRUN_ASSIGN(tree::Entry root, FetchRootEntry(*backend, tree));
+  auto view = std::make_unique<MountedView>(std::move(backend), tree, std::move(root), options, std::move(device));
+  VRUN_TRY(view->Start(options));
+  return std::unique_ptr<View>(std::move(view));
+}
+
+}  // namespace vrun::vfs
