@@ -8,11 +8,9 @@
 #include <grpcpp/support/channel_arguments.h>
 
 #include <climits>
-#include <condition_variable>
-#include <mutex>
-#include <unordered_set>
 
 #include "rpc/internal.h"
+#include "rpc/poller.h"
 #include "rpc/stream_core.h"
 
 namespace vrun::rpc {
@@ -24,148 +22,219 @@ std::string TrailingCode(const grpc::ClientContext& context) {
   return it == metadata.end() ? "" : std::string(it->second.data(), it->second.size());
 }
 
-// One stream; deletes itself when gRPC is done with it.
-class ClientReactor final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                            public StreamCore::Transport {
+// One stream; deletes itself when its last operation has completed.
+class ClientStream final : public CountedCall, public StreamCore::Transport {
  public:
-  explicit ClientReactor(std::string where)
-      : core_(std::make_shared<StreamCore>(StreamCore::Side::kClient, this)), where_(std::move(where)) {}
+  ClientStream(std::string where, CallSet* calls)
+      : core_(std::make_shared<StreamCore>(StreamCore::Side::kClient, this)), where_(std::move(where)), calls_(calls) {
+    calls_->Add(this);
+  }
 
   std::shared_ptr<StreamCore> core() const { return core_; }
 
-  void Open(grpc::GenericStub* stub, const std::string& method, Stream::Handler* handler) {
-    // The call may end, and this object with it, before Start returns.
-    std::shared_ptr<StreamCore> core = core_;
-    stub->PrepareBidiStreamingCall(&context_, method, {}, this);
-    AddHold();  // released by CloseOut: writes are started from outside of reactions
-    StartCall();
-    core->Start(handler);
+  void Open(grpc::GenericStub* stub, grpc::CompletionQueue* queue, const std::string& method, Stream::Handler* handler) {
+    Begin();  // the call may be over before Start returns
+    call_ = stub->PrepareCall(&context_, method, queue);
+    Begin();
+    call_->StartCall(&started_);
+    core_->Start(handler);
+    End();
   }
 
-  void OnReadDone(bool ok) override {
-    if (!ok) return core_->ReadDone(std::nullopt);
-    std::string message = FromBuffer(read_);
-    read_.Clear();
-    core_->ReadDone(std::move(message));
-  }
-  void OnWriteDone(bool ok) override {
-    write_.Clear();
-    core_->WriteDone(ok);
-  }
-  void OnWritesDoneDone(bool ok) override { core_->WriteDone(ok); }
-  void OnDone(const grpc::Status& status) override {
-    core_->Done(FromGrpcStatus(status, TrailingCode(context_), where_));
-    delete this;
-  }
+  void Abort() override { core_->Cancel(Error(Code::kAborted, where_ + ": the connection was closed")); }
 
-  void StartRead() override { ClientBidiReactor::StartRead(&read_); }
+  void StartRead() override {
+    Begin();
+    call_->Read(&read_, &read_done_);
+  }
   void StartWrite(std::string message) override {
+    Begin();
     write_ = ToBuffer(std::move(message));
-    ClientBidiReactor::StartWrite(&write_);
+    call_->Write(write_, &write_done_);
   }
-  void StartWritesDone() override { ClientBidiReactor::StartWritesDone(); }
-  void CloseOut(const Error&) override { RemoveHold(); }
+  void StartWritesDone() override {
+    Begin();
+    call_->WritesDone(&write_done_);
+  }
+  void CloseOut(const Error&) override {
+    Begin();
+    call_->Finish(&status_, &finished_);
+  }
   void TryCancel() override { context_.TryCancel(); }
 
  private:
+  void OnStarted(bool ok) {
+    core_->WriteDone(ok);
+    End();
+  }
+  void OnRead(bool ok) {
+    if (ok) {
+      std::string message = FromBuffer(read_);
+      read_.Clear();
+      core_->ReadDone(std::move(message));
+    } else {
+      core_->ReadDone(std::nullopt);
+    }
+    End();
+  }
+  void OnWritten(bool ok) {
+    write_.Clear();
+    core_->WriteDone(ok);
+    End();
+  }
+  void OnFinished(bool) { End(); }
+  void Over() override {
+    core_->Done(FromGrpcStatus(status_, TrailingCode(context_), where_));
+    CallSet* calls = calls_;
+    calls->Remove(this);
+    delete this;
+  }
+
   const std::shared_ptr<StreamCore> core_;
   const std::string where_;
+  CallSet* const calls_;
   grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer read_;
   grpc::ByteBuffer write_;
+  grpc::Status status_;
+  MemberTag<ClientStream, &ClientStream::OnStarted> started_{this};
+  MemberTag<ClientStream, &ClientStream::OnRead> read_done_{this};
+  MemberTag<ClientStream, &ClientStream::OnWritten> write_done_{this};
+  MemberTag<ClientStream, &ClientStream::OnFinished> finished_{this};
 };
 
-struct UnaryCall {
-  grpc::ClientContext context;
-  grpc::ByteBuffer request;
-  grpc::ByteBuffer response;
-  std::function<void(Result<std::string>)> done;
+class ClientUnary final : public CountedCall {
+ public:
+  ClientUnary(std::string where, CallSet* calls, std::function<void(Result<std::string>)> done)
+      : where_(std::move(where)), calls_(calls), done_(std::move(done)) {
+    calls_->Add(this);
+  }
+
+  void Open(grpc::GenericStub* stub, grpc::CompletionQueue* queue, const std::string& method, std::string request,
+            int64_t timeout_micros) {
+    if (timeout_micros > 0) {
+      // The monotonic clock: a step of the wall clock ends no call.
+      context_.set_deadline(
+          gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(timeout_micros, GPR_TIMESPAN)));
+    }
+    Begin();
+    call_ = stub->PrepareUnaryCall(&context_, method, ToBuffer(std::move(request)), queue);
+    call_->StartCall();
+    call_->Finish(&response_, &status_, &finished_);
+  }
+
+  void Abort() override {
+    aborted_ = true;
+    context_.TryCancel();
+  }
+
+ private:
+  void OnFinished(bool) { End(); }
+  void Over() override {
+    if (status_.ok()) {
+      done_(FromBuffer(response_));
+    } else if (aborted_ && status_.error_code() == grpc::StatusCode::CANCELLED) {
+      done_(Error(Code::kAborted, where_ + ": the connection was closed"));
+    } else {
+      done_(FromGrpcStatus(status_, TrailingCode(context_), where_));
+    }
+    done_ = nullptr;  // what it holds goes before the channel's destructor goes on
+    CallSet* calls = calls_;
+    calls->Remove(this);
+    delete this;
+  }
+
+  const std::string where_;
+  CallSet* const calls_;
+  std::function<void(Result<std::string>)> done_;
+  std::atomic<bool> aborted_ = false;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncResponseReader> call_;
+  grpc::ByteBuffer response_;
+  grpc::Status status_;
+  MemberTag<ClientUnary, &ClientUnary::OnFinished> finished_{this};
 };
 
-// The calls that are under way, so that the channel's destructor can end them.
-struct CallRegistry {
-  std::mutex mu;
-  std::condition_variable changed;
-  std::unordered_set<UnaryCall*> open;
-  int elsewhere = 0;  // callbacks that run now
-  bool closing = false;
-};
+// Keeps the connection polled and up while nobody calls: without a watch gRPC looks at an idle connection every 5 s
+// only (too late for the other side's keepalive) and does not reconnect before the next call.
+class ConnectionWatch {
+ public:
+  ConnectionWatch(grpc::Channel* channel, grpc::CompletionQueue* queue) : channel_(channel), queue_(queue) { Arm(); }
 
-// Which channel's callback this thread is in, if any: its destructor must not wait for itself.
-thread_local CallRegistry* running_callback_of = nullptr;
+  // The channel is about to be destroyed, which ends the watch.
+  void Stop() {
+    std::lock_guard lock(mu_);
+    channel_ = nullptr;
+  }
+  void WaitEnd() {
+    std::unique_lock lock(mu_);
+    ended_changed_.wait(lock, [this] { return ended_; });
+  }
+
+ private:
+  void Arm() {
+    channel_->NotifyOnStateChange(channel_->GetState(/*try_to_connect=*/true), gpr_inf_future(GPR_CLOCK_MONOTONIC), queue_,
+                                  &changed_);
+  }
+  void OnChange(bool) {
+    std::lock_guard lock(mu_);
+    if (channel_ != nullptr) return Arm();
+    ended_ = true;
+    ended_changed_.notify_all();
+  }
+
+  std::mutex mu_;
+  std::condition_variable ended_changed_;
+  bool ended_ = false;
+  grpc::Channel* channel_;
+  grpc::CompletionQueue* const queue_;
+  MemberTag<ConnectionWatch, &ConnectionWatch::OnChange> changed_{this};
+};
 
 class GrpcChannel final : public Channel {
  public:
-  GrpcChannel(std::string address, std::string peer, std::shared_ptr<grpc::Channel> channel)
+  GrpcChannel(std::string address, const std::string& peer, std::shared_ptr<grpc::Channel> channel)
       : address_(std::move(address)),
         where_(peer + " at " + address_),
-        stub_(channel),
-        calls_(std::make_shared<CallRegistry>()) {
-    channel->GetState(/*try_to_connect=*/true);
-  }
+        poller_(std::make_unique<grpc::CompletionQueue>(), 1),
+        channel_(std::move(channel)),
+        stub_(std::make_unique<grpc::GenericStub>(channel_)),
+        watch_(channel_.get(), poller_.queue()) {}
 
   ~GrpcChannel() override {
-    std::unique_lock lock(calls_->mu);
-    calls_->closing = true;
-    for (UnaryCall* call : calls_->open) call->context.TryCancel();
-    int own = running_callback_of == calls_.get() ? 1 : 0;
-    calls_->changed.wait(lock, [&] { return calls_->open.empty() && calls_->elsewhere == own; });
+    VRUN_CHECK(!poller_.OnThisThread());
+    calls_.AbortAll();
+    calls_.WaitEmpty();
+    watch_.Stop();
+    stub_.reset();
+    channel_.reset();
+    watch_.WaitEnd();
   }
 
   void Call(const std::string& method, std::string request, int64_t timeout_micros,
             std::function<void(Result<std::string>)> done) override {
-    auto* call = new UnaryCall;
-    call->request = ToBuffer(std::move(request));
-    call->done = std::move(done);
-    if (timeout_micros > 0) {
-      call->context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(timeout_micros, GPR_TIMESPAN)));
-    }
-    {
-      std::lock_guard lock(calls_->mu);
-      calls_->open.insert(call);
-    }
-    stub_.UnaryCall(&call->context, method, {}, &call->request, &call->response,
-                    [call, calls = calls_, where = where_](grpc::Status status) { Answer(call, *calls, where, status); });
+    auto* call = new ClientUnary(where_, &calls_, std::move(done));
+    call->Open(stub_.get(), poller_.queue(), method, std::move(request), timeout_micros);
   }
 
   std::unique_ptr<Stream> OpenStream(const std::string& method, Stream::Handler* handler) override {
-    auto* reactor = new ClientReactor(where_);
-    std::shared_ptr<StreamCore> core = reactor->core();
-    reactor->Open(&stub_, method, handler);
+    auto* stream = new ClientStream(where_, &calls_);
+    std::shared_ptr<StreamCore> core = stream->core();
+    stream->Open(stub_.get(), poller_.queue(), method, handler);
     return MakeStream(std::move(core));
   }
 
   const std::string& address() const override { return address_; }
 
  private:
-  static void Answer(UnaryCall* raw, CallRegistry& calls, const std::string& where, const grpc::Status& status) {
-    std::unique_ptr<UnaryCall> call(raw);
-    bool closing = false;
-    {
-      std::lock_guard lock(calls.mu);
-      calls.open.erase(raw);
-      ++calls.elsewhere;
-      closing = calls.closing;
-    }
-    CallRegistry* before = std::exchange(running_callback_of, &calls);
-    if (status.ok()) {
-      call->done(FromBuffer(call->response));
-    } else if (closing && status.error_code() == grpc::StatusCode::CANCELLED) {
-      call->done(Error(Code::kAborted, where + ": the connection was closed"));
-    } else {
-      call->done(FromGrpcStatus(status, TrailingCode(call->context), where));
-    }
-    call.reset();  // also what the callback holds, before the destructor of the channel goes on
-    running_callback_of = before;
-    std::lock_guard lock(calls.mu);
-    --calls.elsewhere;
-    calls.changed.notify_all();
-  }
-
   const std::string address_;
   const std::string where_;
-  grpc::GenericStub stub_;
-  const std::shared_ptr<CallRegistry> calls_;
+  CallSet calls_;
+  Poller poller_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<grpc::GenericStub> stub_;
+  ConnectionWatch watch_;
 };
 
 }  // namespace
@@ -198,6 +267,7 @@ Result<std::unique_ptr<Channel>> Channel::Dial(const std::string& address, const
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
 
   auto channel = grpc::CreateCustomChannel(address, grpc::SslCredentials(tls), args);
   return std::unique_ptr<Channel>(std::make_unique<GrpcChannel>(address, peer, std::move(channel)));

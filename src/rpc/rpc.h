@@ -3,7 +3,7 @@
 //
 // Any gRPC implementation can talk to it: the schemas are in proto/, the transport is plain gRPC over mTLS. Callbacks run
 // on gRPC's threads, one at a time per stream; they must not block. Post to an EventLoop to get home. A callback may
-// destroy the stream or the channel that it belongs to.
+// destroy the stream that it belongs to, but neither the channel nor the server.
 //
 // An Error given to a reply or to Cancel arrives at the other side with its code and text (not its errno). Failures of
 // the connection itself are kUnavailable and name the address.
@@ -56,7 +56,8 @@ class Channel {
   // `peer` is the role that the other side's certificate must have ("controller", "node"). Connects in the background;
   // an error means that the certificate cannot be used (expired, not of this CA, key does not match).
   static Result<std::unique_ptr<Channel>> Dial(const std::string& address, const Credentials& mine, const std::string& peer);
-  // Unfinished calls are answered with kAborted before the destructor returns. Streams live on.
+  // Unfinished calls are answered and open streams closed with kAborted before the destructor returns; Stream objects
+  // stay valid.
   virtual ~Channel() = default;
   // `timeout_micros` 0: no limit but the connection's. `done` is called exactly once.
   virtual void Call(const std::string& method, std::string request, int64_t timeout_micros,

@@ -5,142 +5,35 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <netdb.h>
+#include <sys/socket.h>
+
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "base/escape.h"
-#include "base/log.h"
+#include "base/unique_fd.h"
 #include "rpc/internal.h"
+#include "rpc/poller.h"
 #include "rpc/stream_core.h"
 
 namespace vrun::rpc {
 namespace {
 
-void MarkAsAnswer(grpc::CallbackServerContext* context, const Error& error) {
+// One thread reads and decrypts while the other runs a handler.
+constexpr int kServerThreads = 2;
+// Calls that may arrive at once without waiting for a thread; more only wait.
+constexpr int kWaitingCalls = 8;
+
+void MarkAsAnswer(grpc::GenericServerContext* context, const Error& error) {
   if (error.code() != Code::kOk) {
     context->AddTrailingMetadata(kCodeKey, std::to_string(static_cast<int>(error.code())));
   }
 }
 
-class ServerStreamReactor final : public grpc::ServerGenericBidiReactor, public StreamCore::Transport {
- public:
-  explicit ServerStreamReactor(grpc::CallbackServerContext* context)
-      : core_(std::make_shared<StreamCore>(StreamCore::Side::kServer, this)), context_(context) {}
-
-  void Open(const Server::StreamHandler& accept, const Peer& peer) {
-    Result<Stream::Handler*> handler = accept(peer, MakeStream(core_));
-    if (handler) {
-      core_->Start(*handler);
-    } else {
-      core_->Refuse(std::move(handler).error());
-    }
-  }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) return core_->ReadDone(std::nullopt);
-    std::string message = FromBuffer(read_);
-    read_.Clear();
-    core_->ReadDone(std::move(message));
-  }
-  void OnWriteDone(bool ok) override {
-    write_.Clear();
-    core_->WriteDone(ok);
-  }
-  void OnCancel() override { core_->Cancelled(); }
-  void OnDone() override {
-    core_->Done(Error(Code::kOk, ""));
-    delete this;
-  }
-
-  void StartRead() override { ServerBidiReactor::StartRead(&read_); }
-  void StartWrite(std::string message) override {
-    write_ = ToBuffer(std::move(message));
-    ServerBidiReactor::StartWrite(&write_);
-  }
-  void StartWritesDone() override {}
-  void CloseOut(const Error& reason) override {
-    MarkAsAnswer(context_, reason);
-    ServerBidiReactor::Finish(ToGrpcStatus(reason));
-  }
-  void TryCancel() override { context_->TryCancel(); }
-
- private:
-  const std::shared_ptr<StreamCore> core_;
-  grpc::CallbackServerContext* const context_;
-  grpc::ByteBuffer read_;
-  grpc::ByteBuffer write_;
-};
-
-// A unary call, read and answered through the same generic reactor.
-class ServerUnaryReactor final : public grpc::ServerGenericBidiReactor {
- public:
-  ServerUnaryReactor(grpc::CallbackServerContext* context, const Server::UnaryHandler* handler, Peer peer)
-      : link_(std::make_shared<Link>()), context_(context), handler_(handler), peer_(std::move(peer)) {
-    link_->reactor = this;
-  }
-
-  void Open() { StartRead(&read_); }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) {
-      Link::Answer(link_, Error(Code::kInvalid, "the call has no request"));
-      return;
-    }
-    // The last copy of the reply function that goes without having been called answers the call.
-    std::shared_ptr<void> dropped(nullptr, [link = link_](void*) {
-      Link::Answer(link, Error(Code::kAborted, "the request was dropped: the server is stopping"));
-    });
-    std::string request = FromBuffer(read_);
-    read_.Clear();
-    (*handler_)(peer_, std::move(request), [link = link_, dropped](Result<std::string> answer) {
-      Link::Answer(link, std::move(answer));
-    });
-  }
-  void OnCancel() override { Link::Answer(link_, Error(Code::kAborted, "the call was cancelled")); }
-  void OnDone() override { delete this; }
-
- private:
-  // What outlives the reactor when a reply comes after the call is over.
-  struct Link {
-    std::mutex mu;
-    ServerUnaryReactor* reactor = nullptr;  // until answered: a reactor stays until its Finish
-
-    static void Answer(const std::shared_ptr<Link>& link, Result<std::string> answer) {
-      ServerUnaryReactor* reactor = nullptr;
-      {
-        std::lock_guard lock(link->mu);
-        reactor = std::exchange(link->reactor, nullptr);
-      }
-      if (reactor == nullptr) return;
-      if (answer) {
-        reactor->write_ = ToBuffer(*std::move(answer));
-        reactor->StartWriteAndFinish(&reactor->write_, {}, grpc::Status::OK);
-      } else {
-        MarkAsAnswer(reactor->context_, answer.error());
-        reactor->Finish(ToGrpcStatus(answer.error()));
-      }
-    }
-  };
-
-  const std::shared_ptr<Link> link_;
-  grpc::CallbackServerContext* const context_;
-  const Server::UnaryHandler* const handler_;
-  const Peer peer_;
-  grpc::ByteBuffer read_;
-  grpc::ByteBuffer write_;
-};
-
-class RefusingReactor final : public grpc::ServerGenericBidiReactor {
- public:
-  RefusingReactor(grpc::CallbackServerContext* context, const Error& error) {
-    MarkAsAnswer(context, error);
-    Finish(ToGrpcStatus(error));
-  }
-  void OnDone() override { delete this; }
-};
-
 // Exactly one identity, from the certificate that TLS has verified.
-Result<Peer> PeerOf(const grpc::CallbackServerContext& context) {
+Result<Peer> PeerOf(const grpc::GenericServerContext& context) {
   Peer peer;
   int found = 0;
   auto auth = context.auth_context();
@@ -156,16 +49,146 @@ Result<Peer> PeerOf(const grpc::CallbackServerContext& context) {
   return peer;
 }
 
-class GrpcServer final : public Server, private grpc::CallbackGenericService {
+// gRPC says only in its log why it cannot listen; the kernel is asked first.
+Status ProbeAddress(const std::string& address) {
+  const std::string what = "listen on " + Escape(address);
+  size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return Error(Code::kInvalid, what + ": not an address: write HOST:PORT");
+  std::string host = address.substr(0, colon);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (int e = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found); e != 0) {
+    return Error(Code::kInvalid, what + ": " + gai_strerror(e) + ": write HOST:PORT");
+  }
+  std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+  UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  int on = 1;
+  if (!fd) return ErrnoError(what);
+  (void)setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || listen(fd.get(), 1) != 0) {
+    int e = errno;
+    Error error = ErrnoError(e, what);
+    return Error(e == EADDRINUSE ? Code::kExists : error.code(),
+                 error.message() + ": stop what uses it or choose another address");
+  }
+  return {};
+}
+
+class GrpcServer;
+
+// One call, waited for, served and ended; deletes itself when its last operation has completed. A unary call is one
+// message up and one down, so both kinds are served through the same generic stream.
+class ServerCall final : public CountedCall, public StreamCore::Transport {
+ public:
+  ServerCall(GrpcServer* server, grpc::AsyncGenericService* service, grpc::ServerCompletionQueue* queue);
+  void Abort() override { context_.TryCancel(); }
+
+  void StartRead() override {
+    Begin();
+    call_.Read(&read_, &read_done_);
+  }
+  void StartWrite(std::string message) override {
+    Begin();
+    write_ = ToBuffer(std::move(message));
+    call_.Write(write_, &write_done_);
+  }
+  void StartWritesDone() override {}
+  void CloseOut(const Error& reason) override {
+    Begin();
+    MarkAsAnswer(&context_, reason);
+    call_.Finish(ToGrpcStatus(reason), &finished_);
+  }
+  void TryCancel() override { context_.TryCancel(); }
+
+ private:
+  // What outlives the call when a reply comes after its end.
+  struct ReplyLink {
+    std::mutex mu;
+    ServerCall* call = nullptr;  // until answered: a call stays until it was finished
+
+    static void Answer(const std::shared_ptr<ReplyLink>& link, Result<std::string> answer) {
+      ServerCall* call = nullptr;
+      {
+        std::lock_guard lock(link->mu);
+        call = std::exchange(link->call, nullptr);
+      }
+      if (call != nullptr) call->FinishUnary(std::move(answer));
+    }
+  };
+
+  void OnAccepted(bool ok);
+  void Dispatch();
+  void ServeUnary(bool ok);
+  void FinishUnary(Result<std::string> answer) {
+    if (!answer) return CloseOut(answer.error());
+    Begin();
+    write_ = ToBuffer(*std::move(answer));
+    call_.WriteAndFinish(write_, {}, grpc::Status::OK, &finished_);
+  }
+  void OnRead(bool ok) {
+    if (unary_ != nullptr) {
+      ServeUnary(ok);
+    } else if (ok) {
+      std::string message = FromBuffer(read_);
+      read_.Clear();
+      core_->ReadDone(std::move(message));
+    } else {
+      core_->ReadDone(std::nullopt);
+    }
+    End();
+  }
+  void OnWritten(bool ok) {
+    write_.Clear();
+    core_->WriteDone(ok);
+    End();
+  }
+  void OnFinished(bool) { End(); }
+  // The call is over in gRPC's eyes, in order or not. May run beside OnAccepted: whichever of the two is not set up yet
+  // (the core not started, the link not set) ignores this and meets the end in its first read.
+  void OnCallOver(bool) {
+    if (context_.IsCancelled()) {
+      core_->Cancelled();
+      ReplyLink::Answer(link_, Error(Code::kAborted, "the call was cancelled"));
+    }
+    End();
+  }
+  void Over() override;
+
+  GrpcServer* const server_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter call_{&context_};
+  const std::shared_ptr<ReplyLink> link_ = std::make_shared<ReplyLink>();
+  const std::shared_ptr<StreamCore> core_ = std::make_shared<StreamCore>(StreamCore::Side::kServer, this);
+  const Server::UnaryHandler* unary_ = nullptr;  // of a unary call
+  Peer peer_;
+  grpc::ByteBuffer read_;
+  grpc::ByteBuffer write_;
+  MemberTag<ServerCall, &ServerCall::OnAccepted> accepted_tag_{this};
+  MemberTag<ServerCall, &ServerCall::OnRead> read_done_{this};
+  MemberTag<ServerCall, &ServerCall::OnWritten> write_done_{this};
+  MemberTag<ServerCall, &ServerCall::OnFinished> finished_{this};
+  MemberTag<ServerCall, &ServerCall::OnCallOver> over_tag_{this};
+};
+
+class GrpcServer final : public Server {
  public:
   explicit GrpcServer(Credentials mine) : mine_(std::move(mine)) { UseOurLog(); }
 
   ~GrpcServer() override {
     if (!server_) return;
-    // A deadline that has passed cancels every call at once; Wait returns after the last reaction.
+    VRUN_CHECK(!poller_->OnThisThread());
+    {
+      std::lock_guard lock(mu_);
+      stopping_ = true;
+    }
+    // A deadline that has passed cancels every call at once.
     server_->Shutdown(gpr_time_0(GPR_CLOCK_MONOTONIC));
-    server_->Wait();
+    calls_.WaitEmpty();
     server_.reset();
+    poller_.reset();
   }
 
   void Unary(const std::string& method, UnaryHandler handler) override { unary_[method] = std::move(handler); }
@@ -173,6 +196,7 @@ class GrpcServer final : public Server, private grpc::CallbackGenericService {
 
   Result<int> Start(const std::string& address) override {
     VRUN_TRY(CheckCredentials(mine_));
+    VRUN_TRY(ProbeAddress(address));
     grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
     tls.pem_root_certs = mine_.ca;
     tls.pem_key_cert_pairs.push_back({mine_.key, mine_.certificate});
@@ -190,43 +214,106 @@ class GrpcServer final : public Server, private grpc::CallbackGenericService {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
     int port = 0;
     builder.AddListeningPort(address, grpc::SslServerCredentials(tls), &port);
-    builder.RegisterCallbackGenericService(this);
+    builder.RegisterAsyncGenericService(&service_);
+    auto queue = builder.AddCompletionQueue();
+    queue_ = queue.get();
     server_ = builder.BuildAndStart();
-    if (!server_ || port == 0) {
-      server_.reset();
-      return Error(Code::kUnavailable, "listen on " + Escape(address) +
-                                           ": the port is in use or the address is not one of this host: "
-                                           "stop what uses it or choose another");
+    if (!server_) {
+      Poller drain(std::move(queue), 1);
+      return Error(Code::kUnavailable, "listen on " + Escape(address) + ": the address cannot be bound: choose another");
     }
+    poller_.emplace(std::move(queue), kServerThreads);
+    for (int i = 0; i < kWaitingCalls; ++i) WaitForCall();
     return port;
   }
 
- private:
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
-    Result<Peer> peer = PeerOf(*context);
-    if (!peer) return new RefusingReactor(context, peer.error());
-    if (auto it = unary_.find(context->method()); it != unary_.end()) {
-      auto* reactor = new ServerUnaryReactor(context, &it->second, *peer);
-      reactor->Open();
-      return reactor;
-    }
-    if (auto it = streaming_.find(context->method()); it != streaming_.end()) {
-      auto* reactor = new ServerStreamReactor(context);
-      reactor->Open(it->second, *peer);
-      return reactor;
-    }
-    return new RefusingReactor(context,
-                               Error(Code::kUnsupported, "method " + Escape(context->method()) +
-                                                             ": not served here: the other side may be a newer version"));
+  // --- for ServerCall ---
+  void WaitForCall() {
+    std::lock_guard lock(mu_);
+    if (!stopping_) new ServerCall(this, &service_, queue_);
+  }
+  CallSet* calls() { return &calls_; }
+  const UnaryHandler* FindUnary(const std::string& method) const {
+    auto it = unary_.find(method);
+    return it == unary_.end() ? nullptr : &it->second;
+  }
+  const StreamHandler* FindStreaming(const std::string& method) const {
+    auto it = streaming_.find(method);
+    return it == streaming_.end() ? nullptr : &it->second;
   }
 
+ private:
   const Credentials mine_;
   std::map<std::string, UnaryHandler> unary_;
   std::map<std::string, StreamHandler> streaming_;
+  std::mutex mu_;
+  bool stopping_ = false;
+  CallSet calls_;
+  grpc::AsyncGenericService service_;
+  grpc::ServerCompletionQueue* queue_ = nullptr;
+  std::optional<Poller> poller_;
   std::unique_ptr<grpc::Server> server_;
 };
+
+ServerCall::ServerCall(GrpcServer* server, grpc::AsyncGenericService* service, grpc::ServerCompletionQueue* queue)
+    : server_(server) {
+  server_->calls()->Add(this);
+  Begin();  // accepted_tag_
+  Begin();  // over_tag_
+  context_.AsyncNotifyWhenDone(&over_tag_);
+  service->RequestCall(&context_, &call_, queue, queue, &accepted_tag_);
+}
+
+void ServerCall::OnAccepted(bool ok) {
+  if (!ok) {  // the server stops; a call that never began has no end either
+    End();
+    return End();
+  }
+  server_->WaitForCall();
+  Dispatch();
+  End();
+}
+
+void ServerCall::Dispatch() {
+  Result<Peer> peer = PeerOf(context_);
+  if (!peer) return core_->Refuse(std::move(peer).error());
+  if (const Server::UnaryHandler* handler = server_->FindUnary(context_.method())) {
+    unary_ = handler;
+    peer_ = *std::move(peer);
+    {
+      std::lock_guard lock(link_->mu);
+      link_->call = this;
+    }
+    return StartRead();
+  }
+  if (const Server::StreamHandler* accept = server_->FindStreaming(context_.method())) {
+    Result<Stream::Handler*> handler = (*accept)(*peer, MakeStream(core_));
+    return handler ? core_->Start(*handler) : core_->Refuse(std::move(handler).error());
+  }
+  core_->Refuse(Error(Code::kUnsupported, "method " + Escape(context_.method()) +
+                                              ": not served here: the other side may be a newer version"));
+}
+
+void ServerCall::ServeUnary(bool ok) {
+  if (!ok) return ReplyLink::Answer(link_, Error(Code::kInvalid, "the call has no request"));
+  // The last copy of the reply function that goes without having been called answers the call.
+  std::shared_ptr<void> dropped(nullptr, [link = link_](void*) {
+    ReplyLink::Answer(link, Error(Code::kAborted, "the request was dropped: the server is stopping"));
+  });
+  std::string request = FromBuffer(read_);
+  read_.Clear();
+  (*unary_)(peer_, std::move(request),
+            [link = link_, dropped](Result<std::string> answer) { ReplyLink::Answer(link, std::move(answer)); });
+}
+
+void ServerCall::Over() {
+  core_->Done(Error(Code::kOk, ""));
+  server_->calls()->Remove(this);
+  delete this;
+}
 
 }  // namespace
 

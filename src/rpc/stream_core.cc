@@ -178,7 +178,7 @@ void StreamCore::Deliver(std::unique_lock<std::mutex>& lock) {
       Stream::Handler* handler = handler_;
       lock.unlock();
       if (handler != nullptr) handler->OnMessage(std::move(message));
-      // We are inside a reaction of gRPC, so the call cannot be over before this returns.
+      // We are inside a completed operation, so the call cannot be over before this returns.
       transport_->StartRead();
       lock.lock();
     } else if (due_writable_) {

@@ -2,12 +2,12 @@
 // The life of one stream, the same for both ends: the queue of writes, the order of callbacks, the end. Not for other
 // modules.
 //
-// Three parties with different lifetimes meet here: the user's Stream object (may be destroyed at any moment), the gRPC
-// reactor (lives until gRPC says done) and the handler (outlives the Stream object). The core is shared by the first
-// two. All its state is behind one mutex; neither gRPC nor the handler is called with it held, except TryCancel.
+// Three parties with different lifetimes meet here: the user's Stream object (may be destroyed at any moment), gRPC's
+// call (lives until its last operation has completed) and the handler (outlives the Stream object). The core is shared by
+// the first two. All its state is behind one mutex; neither gRPC nor the handler is called with it held, except TryCancel.
 //
-// Rules of gRPC that it keeps: one write at a time; one read at a time; nothing is started on a reactor after CloseOut,
-// and CloseOut only when no write is under way.
+// Rules of gRPC that it keeps: one write at a time; one read at a time; CloseOut only when no write is under way, and
+// no write after it.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +24,7 @@ namespace vrun::rpc {
 
 class StreamCore {
  public:
-  // A reactor. Valid until Done.
+  // A call of gRPC. Valid until Done.
   class Transport {
    public:
     virtual void StartRead() = 0;                     // answered by ReadDone
@@ -39,9 +39,10 @@ class StreamCore {
   };
   enum class Side { kClient, kServer };
 
-  StreamCore(Side side, Transport* transport) : side_(side), transport_(transport) {}
+  // A client's stream starts as if a write were under way, which is the opening of the call: WriteDone ends it.
+  StreamCore(Side side, Transport* transport) : side_(side), transport_(transport), writing_(side == Side::kClient) {}
 
-  // --- the reactor's calls ---
+  // --- the calls of the transport ---
   void Start(Stream::Handler* handler);  // what was queued before goes out; the first read starts
   void Refuse(Error reason);             // instead of Start
   void ReadDone(std::optional<std::string> message);  // nullopt: no more
@@ -73,7 +74,7 @@ class StreamCore {
   size_t queued_bytes_ = 0;  // with the message under way
   size_t writing_bytes_ = 0;
   bool above_high_water_ = false;
-  bool writing_ = false;
+  bool writing_;
   bool finish_ = false;       // asked for by the user
   bool writes_done_ = false;  // client: half-closed
   bool read_ended_ = false;

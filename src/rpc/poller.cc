@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rpc/poller.h"
+
+#include <grpcpp/completion_queue.h>
+#include <pthread.h>
+
+#include "base/result.h"
+
+namespace vrun::rpc {
+
+Poller::Poller(std::unique_ptr<grpc::CompletionQueue> queue, int threads) : queue_(std::move(queue)) {
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([queue = queue_.get()] {
+      pthread_setname_np(pthread_self(), "rpc");
+      void* tag = nullptr;
+      bool ok = false;
+      while (queue->Next(&tag, &ok)) static_cast<Tag*>(tag)->Complete(ok);
+    });
+  }
+}
+
+Poller::~Poller() {
+  VRUN_CHECK(!OnThisThread());
+  queue_->Shutdown();
+  for (std::thread& t : threads_) t.join();
+}
+
+bool Poller::OnThisThread() const {
+  for (const std::thread& t : threads_) {
+    if (t.get_id() == std::this_thread::get_id()) return true;
+  }
+  return false;
+}
+
+void CallSet::Add(CountedCall* call) {
+  std::lock_guard lock(mu_);
+  calls_.insert(call);
+}
+
+void CallSet::Remove(CountedCall* call) {
+  std::lock_guard lock(mu_);
+  calls_.erase(call);
+  if (calls_.empty()) empty_.notify_all();
+}
+
+void CallSet::AbortAll() {
+  std::lock_guard lock(mu_);
+  for (CountedCall* call : calls_) call->Abort();
+}
+
+void CallSet::WaitEmpty() {
+  std::unique_lock lock(mu_);
+  empty_.wait(lock, [this] { return calls_.empty(); });
+}
+
+}  // namespace vrun::rpc

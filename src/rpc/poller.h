@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A completion queue of gRPC and the threads that wait on it. Not for other modules.
+//
+// Why not gRPC's callback API: in 1.51 its threads sleep for 100 ms after a second without events, which a call after a
+// pause would pay for, and its queue is taken down by whoever lets go last, which may be one of its own threads.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+namespace grpc {
+class CompletionQueue;
+}
+
+namespace vrun::rpc {
+
+// What an operation is started with; Complete runs on a poller's thread when it is over.
+class Tag {
+ public:
+  virtual void Complete(bool ok) = 0;
+
+ protected:
+  ~Tag() = default;
+};
+
+template <typename T, void (T::*Method)(bool)>
+class MemberTag final : public Tag {
+ public:
+  explicit MemberTag(T* self) : self_(self) {}
+  void Complete(bool ok) override { (self_->*Method)(ok); }
+
+ private:
+  T* const self_;
+};
+
+class Poller {
+ public:
+  Poller(std::unique_ptr<grpc::CompletionQueue> queue, int threads);
+  // Every operation must have been started before; waits for all of them. Not on one of its threads.
+  ~Poller();
+  grpc::CompletionQueue* queue() const { return queue_.get(); }
+  bool OnThisThread() const;
+
+ private:
+  std::unique_ptr<grpc::CompletionQueue> queue_;
+  std::vector<std::thread> threads_;
+};
+
+// A call whose operations are counted: it is over, and deleted, when the last has completed.
+class CountedCall {
+ public:
+  virtual ~CountedCall() = default;
+  // Makes it end soon; called while it is registered.
+  virtual void Abort() = 0;
+
+ protected:
+  void Begin() { pending_.fetch_add(1, std::memory_order_relaxed); }
+  void End() {
+    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) Over();
+  }
+  virtual void Over() = 0;
+
+ private:
+  std::atomic<int> pending_{0};
+};
+
+// The calls that are open, so that their owner can end them and wait for that.
+class CallSet {
+ public:
+  void Add(CountedCall* call);
+  void Remove(CountedCall* call);  // after its last callback
+  void AbortAll();
+  void WaitEmpty();
+
+ private:
+  std::mutex mu_;
+  std::condition_variable empty_;
+  std::unordered_set<CountedCall*> calls_;
+};
+
+}  // namespace vrun::rpc
