@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the benchmarks share: timing whole commands, lines of results, a shaped link."""
+import ctypes
 import json
 import os
 import pathlib
@@ -28,6 +29,12 @@ class Report:
 
     def exit_code(self):
         return 0 if self.all_met else 1
+
+
+def libc_call(name, *args):
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*args) != 0:
+        e = ctypes.get_errno()
+        raise OSError(e, f"{name}: {os.strerror(e)}")
 
 
 def note(text):
