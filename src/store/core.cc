@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/core.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/files.h"
+#include "store/large_object.h"
+#include "store/small_object.h"
+
+namespace vrun::store {
+namespace {
+
+constexpr size_t kMaxResident = 20000;            // objects in memory, about 0.5 KB each
+constexpr uint64_t kFreeSpaceEvery = 16u << 20;   // bytes written between two looks at the free space
+
+bool FitsSize(const ObjectId& id, uint64_t size) {
+  if (size > uint64_t{1} << 46) return false;  // 64 TiB: unit numbers stay far below 2^32
+  switch (id.algorithm) {
+    case IdAlgorithm::kProvisional: return true;
+    case IdAlgorithm::kSha256: return size <= kWholeFileLimit;
+    case IdAlgorithm::kSha256Units: return size > kWholeFileLimit;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool IsDiskFull(const Error& error) {
+  return error.error_number() == ENOSPC || error.error_number() == EDQUOT;
+}
+
+Core::Core(const Options& o)
+    : options(o), files(o.max_open_files / 2), index_(o.max_bytes / 5 * 4), unchecked_bytes_(kFreeSpaceEvery) {}
+
+Status Core::Prepare() {
+  for (const char* name : {"/objects", "/blobs"}) VRUN_TRY(MakeDirs(options.directory + name, 0700));
+  static constexpr char kHex[] = "0123456789abcdef";
+  for (int i = 0; i < 256; ++i) {
+    const std::string shard = options.directory + "/objects/" + kHex[i >> 4] + kHex[i & 15];
+    if (::mkdir(shard.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoError("make " + shard);
+  }
+  return aliases_.Load(options.directory + "/aliases");
+}
+
+std::string Core::ShardPath(const ObjectId& id) const {
+  return options.directory + "/objects/" + id.digest.Hex().substr(0, 2);
+}
+
+std::string Core::ContentPath(const ObjectId& id) const {
+  return ShardPath(id) + "/" + id.digest.Hex() + "." + static_cast<char>('0' + static_cast<int>(id.algorithm));
+}
+
+Result<UniqueFd> Core::LockShard(const ObjectId& id, int operation) const {
+  VRUN_ASSIGN(UniqueFd fd, OpenFile(ShardPath(id), O_RDONLY | O_DIRECTORY));
+  while (::flock(fd.get(), operation) != 0) {
+    if (errno != EINTR) return ErrnoError("lock " + ShardPath(id));
+  }
+  return fd;
+}
+
+Result<std::shared_ptr<ObjectBase>> Core::Acquire(const ObjectId& asked, uint64_t size) {
+  if (!FitsSize(asked, size)) return Error(Code::kInvalid, "store: an object id of a kind that its size cannot have");
+  std::vector<std::shared_ptr<ObjectBase>> trimmed;  // destroyed after the lock
+  std::lock_guard lock(mu_);
+  // Under the lock: SetAlias first makes the alias and then takes the provisional object out of the table, so one of
+  // the two is always seen here.
+  ObjectId id = asked;
+  if (asked.algorithm == IdAlgorithm::kProvisional) {
+    if (auto final_id = aliases_.Find(asked.digest); final_id && FitsSize(*final_id, size)) id = *final_id;
+  }
+  if (index_.resident() >= kMaxResident) trimmed = index_.TrimResident(kMaxResident / 2);
+  auto* known = index_.Find(id);
+  if (known && known->resident && known->resident->size() != size) {
+    if (known->resident.use_count() > 1) return Error(Code::kInvalid, "store: one object id with two sizes");
+    trimmed.push_back(index_.Remove(id));
+  }
+  auto& entry = index_.Use(id);
+  if (!entry.resident) {
+    if (UnitCount(size) > 1) entry.resident = std::make_shared<LargeObject>(shared_from_this(), id, size);
+    else entry.resident = std::make_shared<SmallObject>(shared_from_this(), id, size);
+    index_.NoteResident();
+  }
+  return entry.resident;
+}
+
+void Core::SetAlias(const ObjectId& provisional, const ObjectId& final_id) {
+  aliases_.Add(provisional.digest, final_id);
+  std::shared_ptr<ObjectBase> gone;
+  std::lock_guard lock(mu_);
+  gone = index_.Remove(provisional);
+}
+
+void Core::SetBytes(const ObjectId& id, uint64_t bytes) {
+  std::lock_guard lock(mu_);
+  if (auto* entry = index_.Find(id)) index_.SetBytes(*entry, bytes);
+}
+
+void Core::Forget(const ObjectId& id) { SetBytes(id, 0); }
+
+void Core::AddScanned(const ObjectId& id, uint64_t bytes) {
+  std::lock_guard lock(mu_);
+  index_.AddOldest(id, bytes);
+}
+
+uint64_t Core::bytes() const {
+  std::lock_guard lock(mu_);
+  return index_.bytes() + other_bytes_;
+}
+
+size_t Core::objects() const {
+  std::lock_guard lock(mu_);
+  return index_.size();
+}
+
+bool Core::EvictOne(uint64_t* freed) {
+  EvictionIndex::Entry victim;
+  {
+    std::lock_guard lock(mu_);
+    if (!index_.TakeVictim(&victim)) return false;
+  }
+  victim.resident.reset();
+  // The map goes first: content without a map is garbage to everybody, a map without content would be a lie.
+  if (auto shard = LockShard(victim.id, LOCK_EX)) {
+    ::unlink(MapPath(victim.id).c_str());
+    ::unlink(ContentPath(victim.id).c_str());
+  }
+  ++evictions;
+  *freed += victim.bytes;
+  return true;
+}
+
+uint64_t Core::FreeSpaceShortage(uint64_t bytes) const {
+  struct statvfs fs;
+  if (::statvfs(options.directory.c_str(), &fs) != 0) return 0;
+  const uint64_t block = fs.f_frsize;
+  // On a small file system the watermark is a tenth of it, or nothing would fit at all.
+  const uint64_t keep = std::min(options.min_free_bytes, fs.f_blocks * block / 10);
+  const uint64_t available = fs.f_bavail * block;
+  return available >= keep + bytes ? 0 : keep + bytes - available;
+}
+
+bool Core::MakeRoom(uint64_t bytes) {
+  uint64_t freed = 0;
+  while (this->bytes() + bytes > options.max_bytes) {
+    if (!EvictOne(&freed)) return false;
+  }
+  if (unchecked_bytes_.fetch_add(bytes) + bytes < kFreeSpaceEvery) return true;
+  const uint64_t shortage = FreeSpaceShortage(bytes);
+  // Below the watermark every write looks again, until there is room.
+  unchecked_bytes_ = shortage == 0 ? 0 : kFreeSpaceEvery;
+  for (freed = 0; freed < shortage;) {
+    if (!EvictOne(&freed)) return false;
+  }
+  return true;
+}
+
+bool Core::EvictAtLeast(uint64_t bytes) {
+  for (uint64_t freed = 0; freed < bytes;) {
+    if (!EvictOne(&freed)) return false;
+  }
+  return true;
+}
+
+void Core::EvictDownTo(uint64_t bytes) {
+  for (uint64_t freed = 0; this->bytes() > bytes;) {
+    if (!EvictOne(&freed)) return;
+  }
+}
+
+}  // namespace vrun::store

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the objects of one store share: places, limits, counters, the table of objects. Lives as long as the Store or any
+// Object. Any thread.
+//
+// Lock order: an object's own locks, then Core's. Disk I/O of eviction happens outside Core's lock.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "store/aliases.h"
+#include "store/eviction.h"
+#include "store/open_files.h"
+#include "store/store.h"
+
+namespace vrun::store {
+
+class ObjectBase;
+
+class Core : public std::enable_shared_from_this<Core> {
+ public:
+  explicit Core(const Options& options);
+
+  // Makes the directories, loads the aliases.
+  Status Prepare();
+
+  Result<std::shared_ptr<ObjectBase>> Acquire(const ObjectId& id, uint64_t size);
+  void SetAlias(const ObjectId& provisional, const ObjectId& final_id);
+
+  // "objects/ab/HEX.A" and, with `map`, ".map".
+  std::string ContentPath(const ObjectId& id) const;
+  std::string MapPath(const ObjectId& id) const { return ContentPath(id) + ".map"; }
+  std::string ShardPath(const ObjectId& id) const;
+  // flock(LOCK_SH or LOCK_EX) on the directory that holds the object's files: while shared, the two files of an object
+  // belong together; exclusive to make or remove them. Also between processes. Released with the descriptor.
+  Result<UniqueFd> LockShard(const ObjectId& id, int operation) const;
+
+  // Evicts so that `bytes` more fit below the limit and the watermark. False when that cannot be had.
+  bool MakeRoom(uint64_t bytes);
+  // After a write failed for want of space: evicts at least `bytes`, whatever the limits say.
+  bool EvictAtLeast(uint64_t bytes);
+  // Evicts until at most `bytes` are there or nothing more can go.
+  void EvictDownTo(uint64_t bytes);
+
+  // The object's size on disk is now this.
+  void SetBytes(const ObjectId& id, uint64_t bytes);
+  // The object's content is gone from disk: damaged, or moved to another name.
+  void Forget(const ObjectId& id);
+  void AddScanned(const ObjectId& id, uint64_t bytes);
+  // Bytes that are not an object's (directory objects).
+  void SetOtherBytes(uint64_t bytes) { other_bytes_ = bytes; }
+  uint64_t bytes() const;
+  size_t objects() const;
+  size_t alias_count() const { return aliases_.size(); }
+
+  const Options options;
+  OpenFiles files;
+  std::atomic<uint64_t> hits{0}, misses{0}, corrupt{0}, evictions{0}, failed_writes{0};
+  std::atomic<uint64_t> temporary_serial{0};
+
+ private:
+  bool EvictOne(uint64_t* freed);
+  uint64_t FreeSpaceShortage(uint64_t bytes) const;
+
+  mutable std::mutex mu_;
+  EvictionIndex index_;
+  Aliases aliases_;  // has its own lock
+  std::atomic<uint64_t> other_bytes_{0};
+  std::atomic<uint64_t> unchecked_bytes_;  // given out since the last look at the free space
+};
+
+// The errnos that say "no room" rather than "broken".
+bool IsDiskFull(const Error& error);
+
+}  // namespace vrun::store

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of a large object on disk, and reading it. Writing is in large_object_write.cc.
+#include "store/large_object.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/files.h"
+
+namespace vrun::store {
+namespace {
+
+// Out of descriptors or memory: no news about the object.
+bool SaysNothing(const Error& error) {
+  const int e = error.error_number();
+  return e == EMFILE || e == ENFILE || e == ENOMEM;
+}
+
+Error NotHere() { return Error(Code::kNotFound, "store: content is not in the cache"); }
+
+}  // namespace
+
+LargeObject::LargeObject(std::shared_ptr<Core> core, const ObjectId& id, uint64_t size)
+    : ObjectBase(std::move(core), id, size), files_key_(core_->files.NewKey()) {}
+
+LargeObject::~LargeObject() { core_->files.Erase(files_key_); }
+
+void LargeObject::ForgetLocked() {
+  life_.reset();
+  map_end_ = 0;
+  present_ = 0;
+  units_.clear();
+  core_->files.Erase(files_key_);
+  core_->Forget(id_);
+}
+
+void LargeObject::AccountLocked() {
+  core_->SetBytes(id_, std::min(present_ * unit_bytes(), size_) + 4096 + map_end_);
+}
+
+void LargeObject::ApplyLocked(const MapRecord& record) {
+  if (record.unit >= units_.size()) return;
+  Unit& unit = units_[record.unit];
+  if (unit.present) --present_;
+  unit = {record.digest, record.present, false};
+  if (unit.present) ++present_;
+}
+
+void LargeObject::ReadMapLocked(int map_fd) {
+  char buffer[kMapRecordBytes * 1024];
+  for (;;) {
+    auto n = PreadUpTo(map_fd, buffer, sizeof buffer, map_end_);
+    const size_t whole = n ? *n / kMapRecordBytes : 0;
+    for (size_t i = 0; i < whole; ++i) {
+      auto record = DecodeMapRecord(*life_, {buffer + i * kMapRecordBytes, kMapRecordBytes});
+      if (!record) return;
+      ApplyLocked(*record);
+      map_end_ += kMapRecordBytes;
+    }
+    if (whole * kMapRecordBytes < sizeof buffer) return;
+  }
+}
+
+bool LargeObject::DigestsMatchIdLocked() const {
+  if (id_.algorithm != IdAlgorithm::kSha256Units) return true;
+  Sha256Stream all;
+  for (const Unit& unit : units_) all.Update(unit.digest.view());
+  return all.Finish() == id_.digest;
+}
+
+ObjectFilesPtr LargeObject::FilesLocked() {
+  if (loaded_ && !life_) return nullptr;
+  if (auto open = core_->files.Get(files_key_)) return open;
+  return OpenLocked();
+}
+
+ObjectFilesPtr LargeObject::OpenLocked() {
+  // First as one reader of many. What turns out to be unusable is looked at again, and removed, by one process only.
+  for (int operation : {LOCK_SH, LOCK_EX}) {
+    auto shard = core_->LockShard(id_, operation);
+    if (!shard) break;
+    auto map = OpenFile(core_->MapPath(id_), O_RDWR | O_NOFOLLOW);
+    if (!map && map.error().error_number() == ENOENT) break;
+    auto content = OpenFile(core_->ContentPath(id_), O_RDWR | O_NOFOLLOW);
+    if ((!map && SaysNothing(map.error())) || (!content && SaysNothing(content.error()))) return nullptr;
+
+    char bytes[kMapHeaderBytes];
+    auto n = map ? PreadUpTo(map->get(), bytes, sizeof bytes, 0) : Result<size_t>(size_t{0});
+    auto header = DecodeMapHeader({bytes, n ? *n : 0});
+    struct stat st{};
+    bool usable = header && content && header->id == id_ && header->size == size_ &&
+                  ::fstat(content->get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == header->content_inode;
+    if (usable) {
+      if (life_ != header->nonce) {
+        ForgetLocked();
+        life_ = header->nonce;
+        map_end_ = kMapHeaderBytes;
+        units_.resize(unit_count());
+      }
+      ReadMapLocked(map->get());
+      usable = present_ < unit_count() || DigestsMatchIdLocked();
+    }
+    if (usable) {
+      loaded_ = true;
+      AccountLocked();
+      auto files = std::make_shared<ObjectFiles>();
+      files->content = std::move(*content);
+      files->map = std::move(*map);
+      files->life = *life_;
+      core_->files.Insert(files_key_, files);
+      return files;
+    }
+    if (operation == LOCK_EX) {
+      ::unlink(core_->MapPath(id_).c_str());
+      ::unlink(core_->ContentPath(id_).c_str());
+      ++core_->corrupt;
+    }
+  }
+  ForgetLocked();
+  loaded_ = true;
+  return nullptr;
+}
+
+std::vector<UnitRange> LargeObject::DoMissing(UnitRange range) {
+  std::lock_guard lock(mu_);
+  if (!loaded_) OpenLocked();
+  auto missing = MissingLocked(range);
+  if (missing.empty()) return missing;
+  RefreshLocked();
+  return MissingLocked(range);
+}
+
+void LargeObject::RefreshLocked() {
+  if (auto open = life_ ? core_->files.Get(files_key_) : nullptr) ReadMapLocked(open->map.get());
+  else OpenLocked();
+}
+
+std::vector<UnitRange> LargeObject::MissingLocked(UnitRange range) const {
+  if (units_.empty()) return {range};
+  std::vector<UnitRange> missing;
+  for (uint64_t u = range.first; u < range.first + range.count; ++u) {
+    if (units_[u].present) continue;
+    if (!missing.empty() && missing.back().first + missing.back().count == u) ++missing.back().count;
+    else missing.push_back({u, 1});
+  }
+  return missing;
+}
+
+bool LargeObject::UnitMatches(const ObjectFiles& files, uint64_t unit, const Digest& digest,
+                              std::string* scratch) const {
+  scratch->resize(LengthOf(unit));
+  auto n = PreadUpTo(files.content.get(), scratch->data(), scratch->size(), unit * unit_bytes());
+  return n && *n == scratch->size() && Sha256(*scratch) == digest;
+}
+
+void LargeObject::MarkVerified(const ObjectFiles& files, uint64_t unit, const Digest& digest) {
+  std::lock_guard lock(mu_);
+  if (life_ != files.life || !units_[unit].present || units_[unit].digest != digest) return;
+  units_[unit].verified = true;
+}
+
+bool LargeObject::VerifyUnit(const ObjectFilesPtr& files, uint64_t unit, std::string* scratch) {
+  Digest digest;
+  {
+    std::lock_guard lock(mu_);
+    if (life_ != files->life || !units_[unit].present) return false;
+    digest = units_[unit].digest;
+  }
+  if (!UnitMatches(*files, unit, digest, scratch)) {
+    DropUnit(files, unit, digest);
+    return false;
+  }
+  MarkVerified(*files, unit, digest);
+  return true;
+}
+
+Result<size_t> LargeObject::DoRead(uint64_t offset, char* buffer, size_t n) {
+  const UnitRange range = Touched(offset, n);
+  ObjectFilesPtr files;
+  std::vector<std::pair<uint64_t, Digest>> unverified;
+  {
+    std::lock_guard lock(mu_);
+    if (!MissingLocked(range).empty()) RefreshLocked();
+    files = FilesLocked();  // may find that the object has another life now, so before looking at the units
+    uint64_t absent = files ? 0 : range.count;
+    for (uint64_t u = range.first; files && u < range.first + range.count; ++u) {
+      if (!units_[u].present) ++absent;
+      else if (!units_[u].verified) unverified.emplace_back(u, units_[u].digest);
+    }
+    if (absent > 0) {
+      core_->misses += absent;
+      return NotHere();
+    }
+  }
+  std::string scratch;
+  auto got = PreadUpTo(files->content.get(), buffer, n, offset);
+  if (!got || *got < n) {
+    // Cut short behind our back, or the disk is failing: find out which units, and be rid of them.
+    for (uint64_t u = range.first; u < range.first + range.count; ++u) VerifyUnit(files, u, &scratch);
+    return NotHere();
+  }
+  bool good = true;
+  for (const auto& [unit, digest] : unverified) {
+    const uint64_t begin = unit * unit_bytes(), length = LengthOf(unit);
+    if (begin >= offset && begin + length <= offset + n) {
+      if (Sha256({buffer + (begin - offset), length}) == digest) {
+        MarkVerified(*files, unit, digest);
+        continue;
+      }
+      DropUnit(files, unit, digest);
+      good = false;
+      continue;
+    }
+    // Only part of the unit was asked for. What is handed out is what was hashed, not a second reading of it.
+    if (!VerifyUnit(files, unit, &scratch)) {
+      good = false;
+      continue;
+    }
+    const uint64_t from = std::max(begin, offset), to = std::min(begin + length, offset + n);
+    std::memcpy(buffer + (from - offset), scratch.data() + (from - begin), to - from);
+  }
+  if (!good) return NotHere();
+  return n;
+}
+
+Result<UniqueFd> LargeObject::DoOpenForPassthrough() {
+  ObjectFilesPtr files;
+  std::vector<uint64_t> unverified;
+  {
+    std::lock_guard lock(mu_);
+    files = FilesLocked();
+    if (!files || present_ < unit_count()) return NotHere();
+    for (uint64_t u = 0; u < unit_count(); ++u) {
+      if (!units_[u].verified) unverified.push_back(u);
+    }
+  }
+  std::string scratch;
+  bool good = true;
+  for (uint64_t u : unverified) good = VerifyUnit(files, u, &scratch) && good;
+  if (!good) return NotHere();
+  // The name may belong to another life by now; the descriptor that was verified is what counts.
+  struct stat ours, named;
+  VRUN_ASSIGN(UniqueFd fd, OpenFile(core_->ContentPath(id_), O_RDONLY | O_NOFOLLOW));
+  if (::fstat(files->content.get(), &ours) != 0 || ::fstat(fd.get(), &named) != 0) return ErrnoError("store: stat");
+  if (ours.st_ino != named.st_ino || ours.st_dev != named.st_dev) return NotHere();
+  if (static_cast<uint64_t>(ours.st_size) > size_) {
+    if (::ftruncate(files->content.get(), static_cast<off_t>(size_)) != 0) return ErrnoError("store: truncate");
+  } else if (static_cast<uint64_t>(ours.st_size) < size_) {
+    DropUnit(files, unit_count() - 1, {});
+    return NotHere();
+  }
+  return fd;
+}
+
+void LargeObject::VerifyAll(Store::VerifyReport* report) {
+  ObjectFilesPtr files;
+  std::vector<uint64_t> present;
+  {
+    std::lock_guard lock(mu_);
+    files = FilesLocked();
+    for (uint64_t u = 0; files && u < unit_count(); ++u) {
+      if (units_[u].present) present.push_back(u);
+    }
+  }
+  std::string scratch;
+  for (uint64_t u : present) {
+    ++report->units;
+    if (!VerifyUnit(files, u, &scratch)) ++report->corrupt_units;
+  }
+}
+
+}  // namespace vrun::store

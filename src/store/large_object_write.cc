@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writing a large object. The order everywhere: content, then the record that says it is there.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/files.h"
+#include "store/large_object.h"
+
+namespace vrun::store {
+namespace {
+
+// flock on the map, between processes (threads of this one are kept apart by write_mu_).
+class MapLock {
+ public:
+  explicit MapLock(ObjectFilesPtr files) : files_(std::move(files)) {
+    while (::flock(files_->map.get(), LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  ~MapLock() { ::flock(files_->map.get(), LOCK_UN); }
+  MapLock(const MapLock&) = delete;
+
+ private:
+  ObjectFilesPtr files_;
+};
+
+bool StillLinked(const ObjectFiles& files) {
+  struct stat st;
+  return ::fstat(files.map.get(), &st) == 0 && st.st_nlink > 0;
+}
+
+Error Exhausted(const Error& error) { return Error(Code::kExhausted, error.message()); }
+
+}  // namespace
+
+Status LargeObject::CreateFiles() {
+  UniqueFd content, map;
+  MapHeader header{.id = id_, .size = size_, .nonce = NewMapNonce()};
+  const std::string content_path = core_->ContentPath(id_), map_path = core_->MapPath(id_);
+  std::lock_guard lock(mu_);  // before the shard's lock, as in OpenLocked
+  auto shard = core_->LockShard(id_, LOCK_EX);
+  if (!shard) return Exhausted(shard.error());
+  if (PathExists(map_path)) return {};  // another process was first
+  ::unlink(content_path.c_str());       // left by a crash between the two files
+  auto make = [&]() -> Status {
+    VRUN_ASSIGN(content, OpenFile(content_path, O_RDWR | O_CREAT | O_EXCL, 0600));
+    if (::ftruncate(content.get(), static_cast<off_t>(size_)) != 0) return ErrnoError("store: make a file");
+    struct stat st;
+    if (::fstat(content.get(), &st) != 0) return ErrnoError("store: stat");
+    header.content_inode = st.st_ino;
+    VRUN_ASSIGN(map, OpenFile(map_path, O_RDWR | O_CREAT | O_EXCL, 0600));
+    return PwriteAll(map.get(), EncodeMapHeader(header), 0);
+  };
+  Status made = make();
+  if (!made) {
+    ::unlink(map_path.c_str());
+    ::unlink(content_path.c_str());
+    return Exhausted(made.error());
+  }
+  ForgetLocked();
+  loaded_ = true;
+  life_ = header.nonce;
+  map_end_ = kMapHeaderBytes;
+  units_.resize(unit_count());
+  auto files = std::make_shared<ObjectFiles>();
+  files->content = std::move(content);
+  files->map = std::move(map);
+  files->life = header.nonce;
+  core_->files.Insert(files_key_, std::move(files));
+  return {};
+}
+
+Result<ObjectFilesPtr> LargeObject::FilesForWriting() {
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    {
+      std::lock_guard lock(mu_);
+      if (auto files = FilesLocked()) return files;
+      loaded_ = false;  // so that files made by another process are seen
+    }
+    VRUN_TRY(CreateFiles());
+  }
+  return Error(Code::kExhausted, "store: cannot open " + core_->ContentPath(id_));
+}
+
+Status LargeObject::SyncMap(const ObjectFiles& files) {
+  std::lock_guard lock(mu_);
+  if (life_ != files.life) return Error(Code::kAborted, "store: the object was made anew");
+  ReadMapLocked(files.map.get());
+  struct stat st;
+  if (::fstat(files.map.get(), &st) != 0) return ErrnoError("store: stat");
+  if (static_cast<uint64_t>(st.st_size) != map_end_ && ::ftruncate(files.map.get(), static_cast<off_t>(map_end_)) != 0) {
+    return ErrnoError("store: truncate a map");
+  }
+  return {};
+}
+
+Status LargeObject::Append(const ObjectFiles& files, const std::vector<MapRecord>& records) {
+  std::string bytes;
+  for (const MapRecord& record : records) EncodeMapRecord(files.life, record, &bytes);
+  uint64_t end;
+  {
+    std::lock_guard lock(mu_);
+    end = map_end_;
+  }
+  if (Status written = PwriteAll(files.map.get(), bytes, end); !written) {
+    [[maybe_unused]] int ignored = ::ftruncate(files.map.get(), static_cast<off_t>(end));
+    return written;
+  }
+  std::lock_guard lock(mu_);
+  if (life_ != files.life) return Error(Code::kAborted, "store: the object was made anew");
+  for (const MapRecord& record : records) ApplyLocked(record);
+  map_end_ = end + bytes.size();
+  AccountLocked();
+  return {};
+}
+
+Status LargeObject::WriteUnits(const ObjectFiles& files, std::span<const uint64_t> at, uint64_t first_unit,
+                               std::span<const PutUnit> units) {
+  for (uint64_t u : at) VRUN_TRY(PwriteAll(files.content.get(), units[u - first_unit].data, u * unit_bytes()));
+  return {};
+}
+
+Status LargeObject::DoPut(uint64_t first_unit, std::span<const PutUnit> units) {
+  uint64_t bytes = 4096;
+  for (const PutUnit& unit : units) bytes += unit.data.size();
+  if (!core_->MakeRoom(bytes)) {
+    // Units that are here already need no room.
+    if (DoMissing({first_unit, units.size()}).empty()) return {};
+    ++core_->failed_writes;
+    return Error(Code::kExhausted, "store: the cache is full of files in use");
+  }
+  std::lock_guard writer(write_mu_);
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    if (moved_) return Error(Code::kAborted, "store: the object has another name now");
+    auto files = FilesForWriting();
+    if (!files) {
+      ++core_->failed_writes;
+      return std::move(files).error();
+    }
+    VRUN_ASSIGN(Outcome outcome, PutInto(*files, first_unit, units));
+    if (outcome == Outcome::kDone) return {};
+  }
+  return Error(Code::kExhausted, "store: the object is evicted as fast as it is written");
+}
+
+Result<LargeObject::Outcome> LargeObject::PutInto(const ObjectFilesPtr& files, uint64_t first_unit,
+                                                  std::span<const PutUnit> units) {
+  MapLock map_lock(files);
+  if (!StillLinked(*files)) {
+    std::lock_guard lock(mu_);
+    if (life_ == files->life) ForgetLocked();
+    loaded_ = false;
+    return Outcome::kAgain;
+  }
+  if (Status synced = SyncMap(*files); !synced) {
+    if (synced.error().code() == Code::kAborted) return Outcome::kAgain;
+    return Exhausted(synced.error());
+  }
+  std::vector<uint64_t> absent, rewrite;
+  std::vector<MapRecord> records;
+  std::string scratch;
+  for (size_t i = 0; i < units.size(); ++i) {
+    const uint64_t u = first_unit + i;
+    Unit there;
+    uint64_t present;
+    {
+      std::lock_guard lock(mu_);
+      there = units_[u];
+      present = present_;
+    }
+    const bool same = there.digest == units[i].digest;
+    if (there.present && same && there.verified) continue;
+    if (there.present && same) {
+      rewrite.push_back(u);  // maybe damaged since the restart, and here is a good copy
+      continue;
+    }
+    if (there.present && (there.verified || UnitMatches(*files, u, there.digest, &scratch))) {
+      if (id_.algorithm == IdAlgorithm::kProvisional) {
+        return Error(Code::kAborted, "store: the file's content changed while it was fetched");
+      }
+      if (present == unit_count()) return Error(Code::kCorrupt, "store: content is not what its id says");
+      // Under a final id one of the two is a lie, and only the whole can tell which: begin again.
+      RemoveFromDisk(*files);
+      return Outcome::kAgain;
+    }
+    absent.push_back(u);
+    records.push_back({true, static_cast<uint32_t>(u), units[i].digest});
+  }
+  if (absent.empty() && rewrite.empty()) return Outcome::kDone;
+  auto write = [&]() -> Status {
+    VRUN_TRY(WriteUnits(*files, rewrite, first_unit, units));
+    VRUN_TRY(WriteUnits(*files, absent, first_unit, units));
+    if (!records.empty()) VRUN_TRY(Append(*files, records));
+    return {};
+  };
+  Status written = write();
+  if (!written && IsDiskFull(written.error()) && core_->EvictAtLeast((absent.size() + 1) * unit_bytes())) {
+    written = write();
+  }
+  if (!written) {
+    if (written.error().code() == Code::kAborted) return Outcome::kAgain;
+    for (uint64_t u : absent) {
+      ::fallocate(files->content.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<off_t>(u * unit_bytes()), static_cast<off_t>(LengthOf(u)));
+    }
+    ++core_->failed_writes;
+    return Exhausted(written.error());
+  }
+  for (size_t i = 0; i < units.size(); ++i) MarkVerified(*files, first_unit + i, units[i].digest);
+  VRUN_TRY(CheckComplete(files));
+  return Outcome::kDone;
+}
+
+Status LargeObject::CheckComplete(const ObjectFilesPtr& files) {
+  std::vector<Digest> digests;
+  {
+    std::lock_guard lock(mu_);
+    if (present_ < unit_count() || life_ != files->life) return {};
+    if (DigestsMatchIdLocked() && id_.algorithm != IdAlgorithm::kSha256) return {};
+    for (const Unit& unit : units_) digests.push_back(unit.digest);
+  }
+  if (id_.algorithm == IdAlgorithm::kSha256) {
+    Sha256Stream whole;
+    std::string scratch;
+    for (uint64_t u = 0; u < digests.size(); ++u) {
+      if (!UnitMatches(*files, u, digests[u], &scratch)) {
+        // Damaged on disk, not a lie: only this unit goes, and the object is incomplete again.
+        ++core_->corrupt;
+        Status dropped = Append(*files, {{false, static_cast<uint32_t>(u), digests[u]}});
+        return dropped ? Status() : Status(Exhausted(dropped.error()));
+      }
+      whole.Update(scratch);
+    }
+    if (whole.Finish() == id_.digest) return {};
+  }
+  core_->corrupt += digests.size();
+  RemoveFromDisk(*files);
+  return Error(Code::kCorrupt, "store: content is not what its id says");
+}
+
+void LargeObject::RemoveFromDisk(const ObjectFiles& files) {
+  if (auto shard = core_->LockShard(id_, LOCK_EX); shard && StillLinked(files)) {
+    ::unlink(core_->MapPath(id_).c_str());
+    ::unlink(core_->ContentPath(id_).c_str());
+  }
+  std::lock_guard lock(mu_);
+  if (life_ == files.life) ForgetLocked();
+  loaded_ = false;
+}
+
+void LargeObject::DropUnit(const ObjectFilesPtr& files, uint64_t unit, const Digest& expected) {
+  std::lock_guard writer(write_mu_);
+  MapLock map_lock(files);
+  if (!SyncMap(*files)) return;
+  {
+    std::lock_guard lock(mu_);
+    if (!units_[unit].present || (!expected.is_zero() && units_[unit].digest != expected)) return;
+  }
+  ++core_->corrupt;
+  const MapRecord record{false, static_cast<uint32_t>(unit), expected};
+  if (Append(*files, {record})) return;
+  // The disk does not take the record: at least this process never looks at the unit again.
+  std::lock_guard lock(mu_);
+  if (life_ == files->life) ApplyLocked(record);
+}
+
+Status LargeObject::MoveInto(const std::shared_ptr<ObjectBase>& target) {
+  auto* to = static_cast<LargeObject*>(target.get());  // same size, hence the same kind
+  std::lock_guard writer(write_mu_);
+  if (moved_) return {};
+  ObjectFilesPtr files;
+  {
+    std::lock_guard lock(mu_);
+    files = FilesLocked();
+  }
+  Status result;
+  if (files) {
+    MapLock map_lock(files);
+    if (StillLinked(*files) && SyncMap(*files)) {
+      auto adopted = to->Adopt(this, files);
+      if (!adopted) result = std::move(adopted).error();
+      std::string scratch;
+      for (uint64_t u = 0; adopted && !*adopted && result && u < unit_count(); ++u) {
+        Unit unit;
+        {
+          std::lock_guard lock(mu_);
+          unit = units_[u];
+        }
+        if (!unit.present || to->DoMissing({u, 1}).empty() || !UnitMatches(*files, u, unit.digest, &scratch)) continue;
+        const PutUnit put{unit.digest, scratch};
+        result = to->DoPut(u, {&put, 1});
+      }
+    }
+    if (result || result.error().code() == Code::kExhausted) RemoveFromDisk(*files);
+  }
+  if (!result && result.error().code() != Code::kExhausted) return result;
+  moved_ = true;
+  StandFor(target);
+  return result;
+}
+
+Result<bool> LargeObject::Adopt(LargeObject* from, const ObjectFilesPtr& from_files) {
+  std::lock_guard writer(write_mu_);
+  {
+    std::lock_guard lock(mu_);
+    if (FilesLocked()) return false;
+  }
+  std::vector<Unit> units;
+  {
+    std::lock_guard lock(from->mu_);
+    units = from->units_;
+  }
+  // No mu_ under a shard's lock. Both directories, in one order everywhere.
+  const bool ours_first = core_->ShardPath(id_) < core_->ShardPath(from->id_);
+  auto first = core_->LockShard(ours_first ? id_ : from->id_, LOCK_EX);
+  Result<UniqueFd> second = UniqueFd();
+  if (core_->ShardPath(id_) != core_->ShardPath(from->id_)) {
+    second = core_->LockShard(ours_first ? from->id_ : id_, LOCK_EX);
+  }
+  struct stat st;
+  if (!first || !second || ::fstat(from_files->content.get(), &st) != 0) return false;
+  if (PathExists(core_->MapPath(id_)) || !StillLinked(*from_files)) return false;
+
+  const MapHeader header{.id = id_, .size = size_, .nonce = NewMapNonce(), .content_inode = st.st_ino};
+  std::string bytes = EncodeMapHeader(header);
+  for (size_t u = 0; u < units.size(); ++u) {
+    if (units[u].present) EncodeMapRecord(header.nonce, {true, static_cast<uint32_t>(u), units[u].digest}, &bytes);
+  }
+  // Whatever this is interrupted by, a map without its content file is refused by the next reader, and content without
+  // a map is removed by the next writer.
+  ::unlink(core_->ContentPath(id_).c_str());
+  auto map = OpenFile(core_->MapPath(id_), O_RDWR | O_CREAT | O_EXCL, 0600);
+  if (!map) return false;
+  if (!PwriteAll(map->get(), bytes, 0) ||
+      ::rename(core_->ContentPath(from->id_).c_str(), core_->ContentPath(id_).c_str()) != 0) {
+    ::unlink(core_->MapPath(id_).c_str());
+    return false;
+  }
+  ::unlink(core_->MapPath(from->id_).c_str());
+  first->Reset();
+  second->Reset();
+
+  auto files = std::make_shared<ObjectFiles>();
+  files->content.Reset(::fcntl(from_files->content.get(), F_DUPFD_CLOEXEC, 0));
+  files->map = std::move(*map);
+  files->life = header.nonce;
+  {
+    std::lock_guard lock(mu_);
+    ForgetLocked();
+    loaded_ = true;
+    life_ = header.nonce;
+    map_end_ = bytes.size();
+    units_ = std::move(units);
+    present_ = static_cast<uint64_t>(std::count_if(units_.begin(), units_.end(), [](const Unit& u) { return u.present; }));
+    AccountLocked();
+    if (files->content) core_->files.Insert(files_key_, files);
+  }
+  if (!files->content) return true;  // out of descriptors: the next use opens it by name, and checks it then
+  MapLock map_lock(files);
+  VRUN_TRY(CheckComplete(files));
+  return true;
+}
+
+}  // namespace vrun::store

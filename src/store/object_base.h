@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two kinds of objects share: the id, and standing for another object once a provisional name is resolved.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "store/core.h"
+#include "store/store.h"
+
+namespace vrun::store {
+
+class ObjectBase : public Object {
+ public:
+  ObjectBase(std::shared_ptr<Core> core, const ObjectId& id, uint64_t size)
+      : core_(std::move(core)), id_(id), size_(size) {}
+
+  ObjectId id() const final;
+  uint64_t size() const final { return size_; }
+  bool Has(uint64_t offset, uint64_t length) final;
+  std::vector<UnitRange> MissingUnits(uint64_t offset, uint64_t length) final;
+  Result<size_t> Read(uint64_t offset, void* buffer, size_t n) final;
+  Status Put(uint64_t first_unit, std::span<const PutUnit> units, bool verified) final;
+  bool complete() final;
+  Result<UniqueFd> OpenForPassthrough() final;
+  Status Resolve(const ObjectId& final_id) final;
+
+  // Reads everything on disk again, whether verified before or not; drops what is corrupt.
+  virtual void VerifyAll(Store::VerifyReport* report) = 0;
+  // Whether the object's name on disk is `id`. Not so once it stands for another one.
+  bool Owns(const ObjectId& id) const { return id_ == id; }
+
+ protected:
+  uint64_t unit_bytes() const { return UnitBytes(size_); }
+  uint64_t unit_count() const { return UnitCount(size_); }
+  uint64_t LengthOf(uint64_t unit) const { return std::min(unit_bytes(), size_ - unit * unit_bytes()); }
+  // Units that [offset, offset+length) touches, cut at the end of the file.
+  UnitRange Touched(uint64_t offset, uint64_t length) const;
+
+  // The work, on arguments that were checked already: ranges lie inside the file, every unit has its length and, unless
+  // the caller vouched for it, matches its digest.
+  virtual std::vector<UnitRange> DoMissing(UnitRange units) = 0;
+  virtual Result<size_t> DoRead(uint64_t offset, char* buffer, size_t n) = 0;
+  virtual Status DoPut(uint64_t first_unit, std::span<const PutUnit> units) = 0;
+  virtual Result<UniqueFd> DoOpenForPassthrough() = 0;
+  // Moves what is here under `target`, which has the same size and a final id.
+  virtual Status MoveInto(const std::shared_ptr<ObjectBase>& target) = 0;
+
+  // From now on every call goes to `target`.
+  void StandFor(std::shared_ptr<ObjectBase> target);
+
+  const std::shared_ptr<Core> core_;
+  const ObjectId id_;
+  const uint64_t size_;
+
+ private:
+  std::shared_ptr<ObjectBase> target() const;
+
+  mutable std::mutex target_mu_;
+  std::shared_ptr<ObjectBase> target_;
+};
+
+}  // namespace vrun::store

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file of at most one unit: one file on disk, whose name is the digest of its content. It appears by rename, so it is
+// whole or absent, and it is verified on every read (the kernel reads it once). Before its digest is known it has
+// nothing on disk: the first Put gives the final name.
+#pragma once
+
+#include "store/object_base.h"
+
+namespace vrun::store {
+
+class SmallObject final : public ObjectBase {
+ public:
+  using ObjectBase::ObjectBase;
+
+  void VerifyAll(Store::VerifyReport* report) override;
+
+ private:
+  std::vector<UnitRange> DoMissing(UnitRange units) override;
+  Result<size_t> DoRead(uint64_t offset, char* buffer, size_t n) override;
+  Status DoPut(uint64_t first_unit, std::span<const PutUnit> units) override;
+  Result<UniqueFd> DoOpenForPassthrough() override;
+  Status MoveInto(const std::shared_ptr<ObjectBase>& target) override;
+
+  Status WriteFile(std::string_view data);
+  // Opens the file and reads all of it into `buffer` (size() bytes). kNotFound when absent or corrupt (dropped then).
+  Result<UniqueFd> ReadVerified(char* buffer);
+  void Drop();
+
+  std::mutex mu_;
+  bool present_ = false;  // seen on disk; another process may have evicted it since
+};
+
+}  // namespace vrun::store

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/store.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <thread>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "store/blob_packs.h"
+#include "store/core.h"
+#include "store/object_base.h"
+#include "store/unit_map.h"
+
+namespace vrun::store {
+namespace {
+
+constexpr time_t kTemporaryAge = 3600;  // an abandoned temporary file is removed after this
+
+uint64_t BlobLimit(uint64_t max_bytes) { return std::clamp<uint64_t>(max_bytes / 8, 4u << 20, 1u << 30); }
+
+// The id in a name "HEX.A"; nullopt for anything else.
+std::optional<ObjectId> IdOfName(std::string_view name) {
+  if (name.size() != 66 || name[64] != '.' || name[65] < '0' || name[65] > '2') return std::nullopt;
+  const auto digest = Digest::FromHex(name.substr(0, 64));
+  if (!digest) return std::nullopt;
+  return ObjectId{static_cast<IdAlgorithm>(name[65] - '0'), *digest};
+}
+
+struct Found {
+  ObjectId id;
+  uint64_t size = 0;
+  uint64_t disk_bytes = 0;
+  bool has_map = false;
+  int64_t used = 0;
+};
+
+class StoreImpl final : public Store {
+ public:
+  explicit StoreImpl(const Options& options)
+      : core_(std::make_shared<Core>(options)), blobs_(options.directory + "/blobs", BlobLimit(options.max_bytes)) {}
+
+  ~StoreImpl() override {
+    stop_ = true;
+    if (scan_.joinable()) scan_.join();
+  }
+
+  Status Start() {
+    VRUN_TRY(core_->Prepare());
+    scan_ = std::thread([this] { Scan(); });
+    return {};
+  }
+
+  Result<std::shared_ptr<Object>> Acquire(const ObjectId& id, uint64_t size) override {
+    VRUN_ASSIGN(std::shared_ptr<Object> object, core_->Acquire(id, size));
+    return object;
+  }
+
+  Result<std::string> GetBlob(const Digest& digest) override {
+    bool corrupt = false;
+    auto blob = blobs_.Get(digest, &corrupt);
+    if (corrupt) ++core_->corrupt;
+    return blob;
+  }
+
+  Status PutBlob(const Digest& digest, std::string_view bytes) override {
+    if (!core_->MakeRoom(bytes.size())) {
+      ++core_->failed_writes;
+      return Error(Code::kExhausted, "store: the cache is full of files in use");
+    }
+    Status put = blobs_.Put(digest, bytes);
+    if (!put && IsDiskFull(put.error()) && core_->EvictAtLeast(bytes.size() + 4096)) put = blobs_.Put(digest, bytes);
+    core_->SetOtherBytes(blobs_.bytes());
+    if (put || put.error().code() == Code::kInvalid) return put;
+    ++core_->failed_writes;
+    return Error(Code::kExhausted, put.error().message());
+  }
+
+  Stats stats() const override {
+    Stats s;
+    s.bytes = core_->bytes();
+    s.limit_bytes = core_->options.max_bytes;
+    s.objects = core_->objects();
+    s.hits = core_->hits;
+    s.misses = core_->misses;
+    s.corrupt_units = core_->corrupt;
+    s.evictions = core_->evictions;
+    s.failed_writes = core_->failed_writes;
+    return s;
+  }
+
+  Result<uint64_t> Prune(uint64_t bytes) override {
+    WaitForScan();
+    core_->EvictDownTo(bytes);
+    return core_->bytes();
+  }
+
+  Result<VerifyReport> Verify() override {
+    VerifyReport report;
+    for (const Found& found : List()) {
+      ++report.objects;
+      if (!found.has_map) {
+        VerifySmall(found.id, &report);
+        continue;
+      }
+      auto object = core_->Acquire(found.id, SizeInMap(found.id, found.size));
+      if (!object) continue;
+      const uint64_t before = core_->corrupt;
+      (*object)->VerifyAll(&report);
+      if (report.corrupt_units == 0 && core_->corrupt != before) ++report.corrupt_units;  // a map that was refused
+    }
+    for (const Digest& digest : blobs_.List()) {
+      ++report.objects;
+      ++report.units;
+      if (!GetBlob(digest)) ++report.corrupt_units;
+    }
+    return report;
+  }
+
+  void WaitForScan() override {
+    std::unique_lock lock(mu_);
+    scanned_cv_.wait(lock, [&] { return scanned_; });
+  }
+
+ private:
+  void Scan() {
+    blobs_.Load();
+    core_->SetOtherBytes(blobs_.bytes());
+    std::vector<Found> found = List();
+    std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.used > b.used; });
+    for (const Found& f : found) {
+      if (stop_) break;
+      core_->AddScanned(f.id, f.disk_bytes);
+    }
+    core_->MakeRoom(0);
+    std::lock_guard lock(mu_);
+    scanned_ = true;
+    scanned_cv_.notify_all();
+  }
+
+  // What is on disk. Removes remains of crashes on the way.
+  std::vector<Found> List() {
+    std::vector<Found> all;
+    const std::string objects = core_->options.directory + "/objects/";
+    static constexpr char kHex[] = "0123456789abcdef";
+    for (int i = 0; i < 256 && !stop_; ++i) ListShard(objects + kHex[i >> 4] + kHex[i & 15], &all);
+    return all;
+  }
+
+  void ListShard(const std::string& shard, std::vector<Found>* all) {
+    DIR* dir = ::opendir(shard.c_str());
+    if (!dir) return;
+    struct Files {
+      std::optional<struct stat> content, map;
+    };
+    std::map<std::string, Files> by_name;
+    while (const dirent* entry = ::readdir(dir)) {
+      std::string name = entry->d_name;
+      struct stat st;
+      if (name == "." || name == ".." || ::fstatat(::dirfd(dir), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) continue;
+      if (name.starts_with(".tmp-")) {
+        if (st.st_mtime + kTemporaryAge < ::time(nullptr)) ::unlinkat(::dirfd(dir), name.c_str(), 0);
+      } else if (name.ends_with(".map")) {
+        by_name[name.substr(0, name.size() - 4)].map = st;
+      } else {
+        by_name[name].content = st;
+      }
+    }
+    ::closedir(dir);
+    for (const auto& [name, files] : by_name) {
+      const auto id = IdOfName(name);
+      if (!id) continue;
+      const uint64_t size = files.content ? static_cast<uint64_t>(files.content->st_size) : 0;
+      const bool small = files.content && !files.map && id->algorithm == IdAlgorithm::kSha256 && UnitCount(size) <= 1;
+      if (!small && (!files.content || !files.map)) {
+        RemoveHalf(shard + "/" + name, *id);
+        continue;
+      }
+      Found found{.id = *id, .size = size};
+      found.disk_bytes = static_cast<uint64_t>(files.content->st_blocks) * 512;
+      found.used = std::max<int64_t>(files.content->st_atime, files.content->st_mtime);
+      if (files.map) {
+        found.disk_bytes += static_cast<uint64_t>(files.map->st_blocks) * 512;
+        found.has_map = true;
+      }
+      all->push_back(found);
+    }
+  }
+
+  // A content file that was cut short has its true size in the map only.
+  uint64_t SizeInMap(const ObjectId& id, uint64_t otherwise) const {
+    auto fd = OpenFile(core_->MapPath(id), O_RDONLY | O_NOFOLLOW);
+    char bytes[kMapHeaderBytes];
+    auto n = fd ? PreadUpTo(fd->get(), bytes, sizeof bytes, 0) : Result<size_t>(size_t{0});
+    auto header = DecodeMapHeader({bytes, n ? *n : 0});
+    return header ? header->size : otherwise;
+  }
+
+  // By name alone: a file that was cut short would have the wrong size for an Object.
+  void VerifySmall(const ObjectId& id, VerifyReport* report) {
+    ++report->units;
+    auto content = ReadFile(core_->ContentPath(id), kUnitBytes);
+    if (!content && content.error().code() == Code::kNotFound) return;  // evicted meanwhile
+    if (content && Sha256(*content) == id.digest) return;
+    ++report->corrupt_units;
+    ++core_->corrupt;
+    ::unlink(core_->ContentPath(id).c_str());
+    core_->Forget(id);
+  }
+
+  void RemoveHalf(const std::string& content, const ObjectId& id) {
+    auto lock = core_->LockShard(id, LOCK_EX);
+    if (!lock) return;
+    // Under the lock both are there or one is garbage.
+    if (PathExists(content) && PathExists(content + ".map")) return;
+    ::unlink((content + ".map").c_str());
+    ::unlink(content.c_str());
+  }
+
+  std::shared_ptr<Core> core_;
+  BlobPacks blobs_;
+  std::atomic<bool> stop_{false};
+  std::mutex mu_;
+  std::condition_variable scanned_cv_;
+  bool scanned_ = false;
+  std::thread scan_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> Store::Open(const Options& options) {
+  auto store = std::make_unique<StoreImpl>(options);
+  if (Status started = store->Start(); !started) {
+    return std::move(started).error().With("open the content cache " + options.directory);
+  }
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+}  // namespace vrun::store
