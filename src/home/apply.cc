@@ -1,0 +1,820 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/apply.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/escape.h"
+#include "base/files.h"
+#include "home/apply_files.h"
+#include "home/apply_journal.h"
+#include "home/file_meta.h"
+#include "home/safe_root.h"
+
+namespace vrun::home {
+namespace {
+
+using vrun::v1::BaseVersion;
+using vrun::v1::Meta;
+using vrun::v1::WriteBack;
+
+// Up to so many operations between two calls of Sync are flushed one by one; more cost less as a flush of the file system.
+constexpr size_t kFewOperations = 16;
+constexpr int kMaxBeside = 1000;
+constexpr int kMaxDetours = 256;
+
+int64_t Ns(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
+
+// A name of this message that could be resolved: an open parent and the name in it.
+struct Place {
+  std::string asked;  // as the job has it
+  std::string path;   // at home
+  std::string name;
+  UniqueFd parent;
+};
+
+class ApplierImpl final : public Applier {
+ public:
+  ApplierImpl(ApplyOptions options, SafeRoot root, ApplyJournal journal)
+      : options_(std::move(options)),
+        root_(std::move(root)),
+        journal_(std::move(journal)),
+        prefix_(".vrun-" + std::to_string(options_.job) + "-") {}
+  ~ApplierImpl() override { DropFile(); }
+
+  Status Apply(const WriteBack& message) override;
+  uint64_t sequence() const override { return sequence_; }
+  Result<uint64_t> Sync() override;
+  Status Finish() override;
+  uint64_t files() const override { return files_; }
+  uint64_t bytes() const override { return bytes_; }
+
+ private:
+  struct OpenFileState {
+    Place place;
+    std::string temporary;
+    UniqueFd fd;
+    uint64_t sequence = 0;
+    uint64_t written_end = 0;
+    vrun::v1::PutFile put;
+    std::optional<BaseVersion> base;
+  };
+
+  Status Dispatch(const WriteBack& message);
+  Status BeginFile(const WriteBack& message);
+  Status TakeData(const WriteBack& message);
+  Status EndFile();
+  void DropFile();
+  Status MakeDirectory(const WriteBack& message);
+  Status MakeSymlink(const WriteBack& message);
+  Status MakeSpecial(const WriteBack& message);
+  Status MakeHardLink(const WriteBack& message);
+  Status Remove(const WriteBack& message);
+  Status Rename(const WriteBack& message);
+  Status SetMeta(const WriteBack& message);
+
+  std::string Actual(const std::string& asked) const;
+  Status RefuseHidden(const std::string& path) const;
+  bool HasHiddenBelow(const std::string& path) const;
+  Result<std::optional<Place>> Find(const std::string& asked) const;
+  Result<Place> FindOrMakeParents(const std::string& asked);
+  Status MakeParents(const std::string& asked, const std::string& actual);
+
+  bool Matches(const struct stat& st, const BaseVersion& base, bool own_rename = false) const;
+  // To be asked before and told after an operation that changes the ctime of an inode that keeps other names.
+  UniqueFd Watch(const Place& place, const struct stat& st) const;
+  void Remember(const UniqueFd& inode);
+
+  std::string TemporaryName(uint64_t sequence) const { return prefix_ + "s-" + std::to_string(sequence); }
+  template <typename Make>
+  Status MakeTemporary(const Place& place, const std::string& name, Make make);
+  Status Install(Place& place, const std::string& temporary, const Meta* meta, const std::optional<BaseVersion>& base);
+  Result<bool> Replace(Place& place, const std::string& from, const struct stat& from_st, const struct stat& current);
+  Status InstallBeside(Place& place, const std::string& temporary, const Meta* meta);
+  std::string BesideName(const std::string& name, int attempt) const;
+  Status FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use);
+  Status MoveAcross(const Place& from, const Place& to, uint64_t sequence);
+
+  void Touched(const Place& place, UniqueFd file = UniqueFd());
+  void Notice(const std::string& text) const {
+    if (options_.notice) options_.notice(text);
+  }
+  void NoticeChanged(const std::string& path, const std::string& what) const {
+    Notice(Escape(path) + " changed at home while job " + std::to_string(options_.job) + " ran: " + what);
+  }
+  // The operation may have been applied by a process that died before it could say so.
+  bool MayBeRepeated(const WriteBack& message) const { return message.sequence() <= journal_.applied_before(); }
+
+  ApplyOptions options_;
+  SafeRoot root_;
+  ApplyJournal journal_;
+  std::string prefix_;
+  uint64_t sequence_ = 0;
+  bool ignore_data_ = false;
+  std::optional<OpenFileState> file_;
+  std::map<std::pair<dev_t, ino_t>, int64_t> own_ctime_;  // inodes with several names, as we left them
+  std::set<std::string> kept_;                            // what was not removed
+  std::set<std::string> attributes_left_out_;
+  uint64_t files_ = 0;
+  uint64_t bytes_ = 0;
+  size_t unsynced_ = 0;
+  std::vector<UniqueFd> unsynced_files_;       // and directories
+  std::map<dev_t, UniqueFd> unsynced_devices_;
+  bool unsynced_everywhere_ = false;
+};
+
+// --- messages ---
+
+Status ApplierImpl::Apply(const WriteBack& message) {
+  if (message.sequence() == 0) return Error(Code::kInvalid, "a write of the job without a number");
+  if (message.sequence() <= sequence_) return {};
+  if (message.has_file_data()) {
+    if (!file_ && ignore_data_) return {};
+    Status status = TakeData(message);
+    if (!status) {
+      DropFile();
+      ignore_data_ = true;
+    }
+    return status;
+  }
+  DropFile();  // begun and not ended: it comes again
+  ignore_data_ = false;
+  VRUN_TRY(CheckRootPath(message.path()));
+  Status status = Dispatch(message);
+  if (!status) {
+    ignore_data_ = true;
+    return status;
+  }
+  if (!file_) {
+    sequence_ = message.sequence();
+    journal_.SetApplied(sequence_);
+  }
+  return {};
+}
+
+Status ApplierImpl::Dispatch(const WriteBack& message) {
+  if (message.path() == "/" && !message.has_set_meta()) return Error(Code::kInvalid, "/: it can only get metadata");
+  switch (message.op_case()) {
+    case WriteBack::kPutFile: return BeginFile(message);
+    case WriteBack::kMakeDirectory: return MakeDirectory(message);
+    case WriteBack::kMakeSymlink: return MakeSymlink(message);
+    case WriteBack::kMakeSpecial: return MakeSpecial(message);
+    case WriteBack::kMakeHardLink: return MakeHardLink(message);
+    case WriteBack::kRemove: return Remove(message);
+    case WriteBack::kRename: return Rename(message);
+    case WriteBack::kSetMeta: return SetMeta(message);
+    case WriteBack::kFileData:
+    case WriteBack::OP_NOT_SET: break;
+  }
+  return Error(Code::kUnsupported, Escape(message.path()) + ": the node wrote something that this version does not know");
+}
+
+// --- paths ---
+
+std::string ApplierImpl::Actual(const std::string& asked) const {
+  const auto& diversions = journal_.diversions();
+  if (diversions.empty()) return asked;
+  for (std::string_view prefix = asked; prefix.size() > 1; prefix = ParentOf(prefix)) {
+    auto it = diversions.find(std::string(prefix));
+    if (it != diversions.end()) return it->second + asked.substr(prefix.size());
+  }
+  return asked;
+}
+
+Status ApplierImpl::RefuseHidden(const std::string& path) const {
+  for (const std::string& hidden : options_.hidden) {
+    if (AtOrBelow(path, hidden)) {
+      return Error(Code::kDenied, Escape(path) + ": jobs may not write here: it is kept from them by this machine");
+    }
+  }
+  return {};
+}
+
+bool ApplierImpl::HasHiddenBelow(const std::string& path) const {
+  return std::any_of(options_.hidden.begin(), options_.hidden.end(),
+                     [&](const std::string& hidden) { return AtOrBelow(hidden, path); });
+}
+
+Result<std::optional<Place>> ApplierImpl::Find(const std::string& asked) const {
+  Place place;
+  place.asked = asked;
+  place.path = Actual(asked);
+  VRUN_TRY(RefuseHidden(place.path));
+  auto parent = root_.OpenDirectory(ParentOf(place.path));
+  if (!parent) {
+    int error = parent.error().error_number();
+    if (error == ENOENT || error == ENOTDIR) return std::nullopt;
+    return std::move(parent).error();
+  }
+  place.parent = *std::move(parent);
+  place.name = NameOf(place.path);
+  return place;
+}
+
+Result<Place> ApplierImpl::FindOrMakeParents(const std::string& asked) {
+  // Each detour puts one more directory beside one that is in the way.
+  for (int detour = 0; detour < kMaxDetours; ++detour) {
+    VRUN_ASSIGN(auto place, Find(asked));
+    if (place) return *std::move(place);
+    VRUN_TRY(MakeParents(asked, Actual(asked)));
+  }
+  return Error(Code::kAborted, Escape(asked) + ": its directories change too fast at home");
+}
+
+// A directory of the path is gone at home, or something else has its name now. A diversion keeps the parent and changes
+// only the name, so the components of `asked` and `actual` correspond.
+Status ApplierImpl::MakeParents(const std::string& asked, const std::string& actual) {
+  VRUN_ASSIGN(UniqueFd at, root_.OpenDirectory("/"));
+  bool told = false;
+  size_t asked_end = asked.find('/', 1);
+  for (size_t begin = 1;;) {
+    size_t end = actual.find('/', begin);
+    if (end == std::string::npos) return {};
+    std::string name = actual.substr(begin, end - begin);
+    std::string path = actual.substr(0, end);
+    UniqueFd next(::openat(at.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!next && errno == ENOENT) {
+      int error = WithWritable(at.get(), [&] { return ::mkdirat(at.get(), name.c_str(), 0777); });
+      if (error != 0 && error != EEXIST) return ErrnoError(error, "make " + Escape(path));
+      if (error == 0 && !told) {
+        Notice(Escape(path) + " was removed at home while job " + std::to_string(options_.job) +
+               " ran: it was made again for what the job wrote there");
+        told = true;
+      }
+      continue;
+    }
+    if (!next && errno == ENOTDIR) {
+      for (int i = 0; i < kMaxBeside; ++i) {
+        std::string beside = BesideName(name, i);
+        int error = WithWritable(at.get(), [&] { return ::mkdirat(at.get(), beside.c_str(), 0777); });
+        if (error == EEXIST) continue;
+        if (error != 0) return ErrnoError(error, "make " + Escape(path));
+        std::string put = ChildOf(ParentOf(path), beside);
+        VRUN_TRY(journal_.Add(asked.substr(0, asked_end), put));
+        NoticeChanged(path, "what the job wrote below is in " + Escape(put));
+        return {};
+      }
+      return Error(Code::kExists, Escape(path) + ": too many versions lie beside it: remove some");
+    }
+    if (!next) return ErrnoError("open " + Escape(path));
+    at = std::move(next);
+    begin = end + 1;
+    asked_end = asked.find('/', asked_end + 1);
+  }
+}
+
+std::string ApplierImpl::BesideName(const std::string& name, int attempt) const {
+  std::string tail = ".vrun-" + std::to_string(options_.job);
+  if (attempt > 0) tail += "." + std::to_string(attempt);
+  return name.substr(0, NAME_MAX - tail.size()) + tail;
+}
+
+// --- versions ---
+
+bool ApplierImpl::Matches(const struct stat& st, const BaseVersion& base, bool own_rename) const {
+  if ((st.st_mode & S_IFMT) != base.type() || st.st_ino != base.ino()) return false;
+  if (S_ISDIR(st.st_mode)) return true;
+  if (static_cast<uint64_t>(st.st_size) != base.size()) return false;
+  if (Ns(st.st_ctim) == base.ctime_ns()) return true;
+  auto own = own_ctime_.find({st.st_dev, st.st_ino});
+  if (own != own_ctime_.end() && own->second == Ns(st.st_ctim)) return true;
+  return (base.nlink() > 1 || own_rename) && Ns(st.st_mtim) == base.mtime_ns();
+}
+
+UniqueFd ApplierImpl::Watch(const Place& place, const struct stat& st) const {
+  if (S_ISDIR(st.st_mode) || st.st_nlink < 2) return UniqueFd();
+  auto fd = OpenName(place.parent.get(), place.name);
+  return fd ? *std::move(fd) : UniqueFd();
+}
+
+void ApplierImpl::Remember(const UniqueFd& inode) {
+  struct stat st;
+  if (inode && ::fstat(inode.get(), &st) == 0) own_ctime_[{st.st_dev, st.st_ino}] = Ns(st.st_ctim);
+}
+
+// --- putting something in its place ---
+
+// `make` gets the name and returns 0 or -1 with errno.
+template <typename Make>
+Status ApplierImpl::MakeTemporary(const Place& place, const std::string& name, Make make) {
+  int error = WithWritable(place.parent.get(), [&] { return make(name.c_str()); });
+  if (error == EEXIST) {
+    // Left by a process of ours that died in this very operation.
+    int gone = WithWritable(place.parent.get(), [&] { return ::unlinkat(place.parent.get(), name.c_str(), 0); });
+    error = gone != 0 ? gone : WithWritable(place.parent.get(), [&] { return make(name.c_str()); });
+  }
+  if (error != 0) return ErrnoError(error, "write " + Escape(place.path));
+  return {};
+}
+
+Status ApplierImpl::FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use) {
+  VRUN_ASSIGN(UniqueFd fd, OpenName(place.parent.get(), name));
+  std::string left_out;
+  Status status = SetFileMeta(fd.get(), meta, use, &left_out);
+  if (!status) return std::move(status).error().With(Escape(place.path));
+  if (!left_out.empty() && attributes_left_out_.insert(left_out).second) {
+    Notice(Escape(place.path) + " was written without the attribute " + left_out);
+  }
+  return {};
+}
+
+// Puts `from` (a name in the same directory) in place of `current`. False: `current` is a directory with something in it
+// that the job did not see.
+Result<bool> ApplierImpl::Replace(Place& place, const std::string& from, const struct stat& from_st,
+                                  const struct stat& current) {
+  int parent = place.parent.get();
+  bool both = S_ISDIR(from_st.st_mode) && S_ISDIR(current.st_mode);
+  UniqueFd old = Watch(place, current);
+  int error = WithWritable(parent, [&] {
+    // rename replaces like by like only.
+    if (S_ISDIR(current.st_mode) && !both && ::unlinkat(parent, place.name.c_str(), AT_REMOVEDIR) != 0) return -1;
+    if (S_ISDIR(from_st.st_mode) && !both && ::unlinkat(parent, place.name.c_str(), 0) != 0) return -1;
+    return ::renameat(parent, from.c_str(), parent, place.name.c_str());
+  });
+  if (error == ENOTEMPTY || error == EEXIST) return false;
+  if (error != 0) return ErrnoError(error, "replace " + Escape(place.path));
+  Remember(old);
+  return true;
+}
+
+// Gives the finished `temporary` its name, unless home has something there that the job did not know.
+Status ApplierImpl::Install(Place& place, const std::string& temporary, const Meta* meta,
+                            const std::optional<BaseVersion>& base) {
+  int parent = place.parent.get();
+  for (;;) {
+    VRUN_ASSIGN(auto current, LstatAt(parent, place.name));
+    if (!current) {
+      int error = WithWritable(parent, [&] { return RenameToFreeName(parent, temporary, parent, place.name); });
+      if (error == EEXIST) continue;
+      if (error != 0) return ErrnoError(error, "write " + Escape(place.path));
+      return {};
+    }
+    if (base && place.asked == place.path && Matches(*current, *base)) {
+      VRUN_ASSIGN(auto made, LstatAt(parent, temporary));
+      if (!made) return Error(Code::kAborted, Escape(place.path) + ": somebody removed the file while it was written");
+      VRUN_ASSIGN(bool replaced, Replace(place, temporary, *made, *current));
+      if (replaced) return {};
+    }
+    if (SameContent(parent, place.name, parent, temporary)) {
+      int error = WithWritable(parent, [&] { return ::unlinkat(parent, temporary.c_str(), 0); });
+      if (error != 0) return ErrnoError(error, "remove " + Escape(temporary));
+      return meta != nullptr ? FinishMeta(place, place.name, *meta, MetaFor::kFinal) : Status();
+    }
+    return InstallBeside(place, temporary, meta);
+  }
+}
+
+Status ApplierImpl::InstallBeside(Place& place, const std::string& temporary, const Meta* meta) {
+  int parent = place.parent.get();
+  std::string original(NameOf(place.asked));
+  for (int i = 0; i < kMaxBeside; ++i) {
+    std::string beside = BesideName(original, i);
+    VRUN_ASSIGN(auto taken, LstatAt(parent, beside));
+    bool same = taken && SameContent(parent, beside, parent, temporary);
+    if (taken && !same) continue;
+    std::string put = ChildOf(ParentOf(place.path), beside);
+    VRUN_TRY(journal_.Add(place.asked, put));
+    int error = WithWritable(parent, [&] {
+      return same ? ::unlinkat(parent, temporary.c_str(), 0) : RenameToFreeName(parent, temporary, parent, beside);
+    });
+    if (error == EEXIST) continue;
+    if (error != 0) return ErrnoError(error, "write " + Escape(put));
+    NoticeChanged(place.asked, "its version is in " + Escape(put));
+    place.path = put;
+    place.name = beside;
+    return meta != nullptr ? FinishMeta(place, beside, *meta, MetaFor::kFinal) : Status();
+  }
+  return Error(Code::kExists, Escape(place.path) + ": too many versions lie beside it: remove some");
+}
+
+// --- files ---
+
+std::optional<BaseVersion> BaseOf(const WriteBack& message) {
+  if (!message.has_base()) return std::nullopt;
+  return message.base();
+}
+
+Status ApplierImpl::BeginFile(const WriteBack& message) {
+  if (message.put_file().size() > static_cast<uint64_t>(INT64_MAX)) {
+    return Error(Code::kInvalid, Escape(message.path()) + ": a file of an impossible size");
+  }
+  OpenFileState file;
+  VRUN_ASSIGN(file.place, FindOrMakeParents(message.path()));
+  file.temporary = TemporaryName(message.sequence());
+  file.sequence = message.sequence();
+  file.put = message.put_file();
+  file.base = BaseOf(message);
+  VRUN_TRY(MakeTemporary(file.place, file.temporary, [&](const char* name) {
+    int fd = ::openat(file.place.parent.get(), name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    file.fd.Reset(fd);
+    return fd < 0 ? -1 : 0;
+  }));
+  file_ = std::move(file);
+  return {};
+}
+
+Status ApplierImpl::TakeData(const WriteBack& message) {
+  if (!file_ || message.path() != file_->place.asked || message.sequence() <= file_->sequence) {
+    return Error(Code::kInvalid, Escape(message.path()) + ": data of a file that was not begun");
+  }
+  const vrun::v1::FileData& data = message.file_data();
+  uint64_t size = file_->put.size();
+  if (data.offset() > size || data.data().size() > size - data.offset()) {
+    return Error(Code::kInvalid, Escape(message.path()) + ": data beyond the end of the file");
+  }
+  Status status = WriteRange(file_->fd.get(), data.data(), data.offset(), file_->put.sparse());
+  if (!status) return std::move(status).error().With("write " + Escape(file_->place.path));
+  if (!data.data().empty()) file_->written_end = std::max(file_->written_end, data.offset() + data.data().size());
+  bytes_ += data.data().size();
+  if (!data.last()) return {};
+  VRUN_TRY(EndFile());
+  sequence_ = message.sequence();
+  journal_.SetApplied(sequence_);
+  return {};
+}
+
+Status ApplierImpl::EndFile() {
+  OpenFileState& file = *file_;
+  // Also when nothing is missing: leading or trailing blocks of zeros may have been left out.
+  if ((file.put.sparse() || file.written_end < file.put.size()) &&
+      ::ftruncate(file.fd.get(), static_cast<off_t>(file.put.size())) != 0) {
+    return ErrnoError("write " + Escape(file.place.path));
+  }
+  VRUN_TRY(FinishMeta(file.place, file.temporary, file.put.meta(), MetaFor::kFinal));
+  VRUN_TRY(Install(file.place, file.temporary, &file.put.meta(), file.base));
+  ++files_;
+  Touched(file.place, std::move(file.fd));
+  file_.reset();
+  return {};
+}
+
+void ApplierImpl::DropFile() {
+  if (!file_) return;
+  (void)WithWritable(file_->place.parent.get(),
+                     [&] { return ::unlinkat(file_->place.parent.get(), file_->temporary.c_str(), 0); });
+  file_.reset();
+}
+
+// --- other kinds ---
+
+Status ApplierImpl::MakeSymlink(const WriteBack& message) {
+  const auto& link = message.make_symlink();
+  if (link.target().empty() || link.target().size() >= PATH_MAX || link.target().find('\0') != std::string::npos) {
+    return Error(Code::kInvalid, Escape(message.path()) + ": a symbolic link with an impossible target");
+  }
+  VRUN_ASSIGN(Place place, FindOrMakeParents(message.path()));
+  std::string temporary = TemporaryName(message.sequence());
+  VRUN_TRY(MakeTemporary(place, temporary, [&](const char* name) {
+    return ::symlinkat(link.target().c_str(), place.parent.get(), name);
+  }));
+  Status status = FinishMeta(place, temporary, link.meta(), MetaFor::kFinal);
+  if (status) status = Install(place, temporary, &link.meta(), BaseOf(message));
+  if (!status) {
+    ::unlinkat(place.parent.get(), temporary.c_str(), 0);
+    return status;
+  }
+  Touched(place);
+  return {};
+}
+
+Status ApplierImpl::MakeSpecial(const WriteBack& message) {
+  const auto& special = message.make_special();
+  mode_t type = special.meta().mode() & S_IFMT;
+  if (type != S_IFIFO && type != S_IFSOCK) {
+    return Error(Code::kInvalid, Escape(message.path()) + ": a job may make FIFOs and sockets, not this");
+  }
+  VRUN_ASSIGN(Place place, FindOrMakeParents(message.path()));
+  std::string temporary = TemporaryName(message.sequence());
+  VRUN_TRY(MakeTemporary(place, temporary, [&](const char* name) {
+    return ::mknodat(place.parent.get(), name, type | 0600, 0);
+  }));
+  Status status = FinishMeta(place, temporary, special.meta(), MetaFor::kFinal);
+  if (status) status = Install(place, temporary, &special.meta(), BaseOf(message));
+  if (!status) {
+    ::unlinkat(place.parent.get(), temporary.c_str(), 0);
+    return status;
+  }
+  Touched(place);
+  return {};
+}
+
+Status ApplierImpl::MakeHardLink(const WriteBack& message) {
+  const std::string& existing = message.make_hard_link().existing();
+  VRUN_TRY(CheckRootPath(existing));
+  VRUN_ASSIGN(auto source, Find(existing));
+  std::optional<struct stat> source_st;
+  if (source) {
+    VRUN_ASSIGN(source_st, LstatAt(source->parent.get(), source->name));
+  }
+  if (!source_st || S_ISDIR(source_st->st_mode)) {
+    Notice(Escape(existing) + " was removed at home while job " + std::to_string(options_.job) + " ran: " +
+           Escape(message.path()) + ", a hard link to it, was not made");
+    return {};
+  }
+  VRUN_ASSIGN(Place place, FindOrMakeParents(message.path()));
+  VRUN_ASSIGN(auto current, LstatAt(place.parent.get(), place.name));
+  if (current && current->st_ino == source_st->st_ino && current->st_dev == source_st->st_dev) return {};
+  std::string temporary = TemporaryName(message.sequence());
+  UniqueFd inode;
+  if (auto fd = OpenName(source->parent.get(), source->name)) inode = *std::move(fd);
+  Status made = MakeTemporary(place, temporary, [&](const char* name) {
+    return ::linkat(source->parent.get(), source->name.c_str(), place.parent.get(), name, 0);
+  });
+  if (!made) {
+    int error = made.error().error_number();
+    if (error != EXDEV && error != EMLINK && error != EPERM) return made;
+    // Another file system, or somebody else's file: a copy is the best there is.
+    VRUN_TRY(CopyTree(source->parent.get(), source->name, place.parent.get(), temporary));
+  }
+  Status status = Install(place, temporary, nullptr, BaseOf(message));
+  if (!status) {
+    ::unlinkat(place.parent.get(), temporary.c_str(), 0);
+    return status;
+  }
+  Remember(inode);
+  Touched(place);
+  return {};
+}
+
+Status ApplierImpl::MakeDirectory(const WriteBack& message) {
+  const Meta& meta = message.make_directory().meta();
+  VRUN_ASSIGN(Place place, FindOrMakeParents(message.path()));
+  int parent = place.parent.get();
+  for (int i = -1; i < kMaxBeside;) {
+    VRUN_ASSIGN(auto current, LstatAt(parent, place.name));
+    if (current && S_ISDIR(current->st_mode)) return i < 0 ? Status() : journal_.Add(place.asked, place.path);
+    if (current && i < 0 && message.has_base() && Matches(*current, message.base())) {
+      UniqueFd old = Watch(place, *current);
+      int error = WithWritable(parent, [&] { return ::unlinkat(parent, place.name.c_str(), 0); });
+      if (error != 0 && error != ENOENT) return ErrnoError(error, "replace " + Escape(place.path));
+      Remember(old);
+    } else if (current) {
+      place.name = BesideName(std::string(NameOf(place.asked)), ++i);
+      place.path = ChildOf(ParentOf(place.path), place.name);
+      continue;
+    }
+    if (i >= 0) {
+      VRUN_TRY(journal_.Add(place.asked, place.path));
+    }
+    int error = WithWritable(parent, [&] { return ::mkdirat(parent, place.name.c_str(), 0700); });
+    if (error == EEXIST) continue;
+    if (error != 0) return ErrnoError(error, "make " + Escape(place.path));
+    if (i >= 0) NoticeChanged(place.asked, "its version is in " + Escape(place.path));
+    Touched(place);
+    return FinishMeta(place, place.name, meta, MetaFor::kOpenDirectory);
+  }
+  return Error(Code::kExists, Escape(place.path) + ": too many versions lie beside it: remove some");
+}
+
+Status ApplierImpl::Remove(const WriteBack& message) {
+  VRUN_ASSIGN(auto place, Find(message.path()));
+  if (!place) return {};
+  int parent = place->parent.get();
+  VRUN_ASSIGN(auto current, LstatAt(parent, place->name));
+  if (!current) return {};
+  std::string job = std::to_string(options_.job);
+  if (!message.has_base() || !Matches(*current, message.base())) {
+    kept_.insert(place->path);
+    if (!MayBeRepeated(message)) NoticeChanged(place->path, "the job removed it, but it stays");
+    return {};
+  }
+  bool directory = S_ISDIR(current->st_mode);
+  UniqueFd old = Watch(*place, *current);
+  int error = WithWritable(
+      parent, [&] { return ::unlinkat(parent, place->name.c_str(), directory ? AT_REMOVEDIR : 0); });
+  if (error == ENOTEMPTY || error == EEXIST || (directory && error == EBUSY)) {
+    auto below = kept_.lower_bound(place->path + "/");
+    bool told = below != kept_.end() && AtOrBelow(*below, place->path);
+    kept_.insert(place->path);
+    if (!told) {
+      Notice(Escape(place->path) + " was removed by job " + job + ", but it stays: it has what the job did not see");
+    }
+    return {};
+  }
+  if (error != 0 && error != ENOENT) return ErrnoError(error, "remove " + Escape(place->path));
+  Remember(old);
+  Touched(*place);
+  return {};
+}
+
+// --- renames ---
+
+// Between file systems of home, which the job saw as one: a copy, then the original goes.
+Status ApplierImpl::MoveAcross(const Place& from, const Place& to, uint64_t sequence) {
+  std::string temporary = TemporaryName(sequence);
+  int parent = to.parent.get();
+  VRUN_TRY(RemoveTree("/proc/self/fd/" + std::to_string(parent) + "/" + temporary));
+  VRUN_TRY(CopyTree(from.parent.get(), from.name, parent, temporary));
+  int error = WithWritable(parent, [&] { return RenameToFreeName(parent, temporary, parent, to.name); });
+  if (error != 0) {
+    (void)RemoveTree("/proc/self/fd/" + std::to_string(parent) + "/" + temporary);
+    return ErrnoError(error, "write " + Escape(to.path));
+  }
+  return RemoveTree("/proc/self/fd/" + std::to_string(from.parent.get()) + "/" + from.name);
+}
+
+Status ApplierImpl::Rename(const WriteBack& message) {
+  const auto& rename = message.rename();
+  VRUN_TRY(CheckRootPath(rename.from()));
+  if (rename.from() == "/" || AtOrBelow(message.path(), rename.from()) || !rename.has_source()) {
+    return Error(Code::kInvalid, Escape(message.path()) + ": an impossible rename from " + Escape(rename.from()));
+  }
+  VRUN_ASSIGN(Place to, FindOrMakeParents(message.path()));
+  VRUN_ASSIGN(auto from, Find(rename.from()));
+  if (HasHiddenBelow(to.path) || (from && HasHiddenBelow(from->path))) {
+    return Error(Code::kDenied, Escape(rename.from()) + ": jobs may not rename it: something below is kept from them");
+  }
+  std::optional<struct stat> from_st;
+  if (from) {
+    VRUN_ASSIGN(from_st, LstatAt(from->parent.get(), from->name));
+  }
+  VRUN_ASSIGN(auto current, LstatAt(to.parent.get(), to.name));
+  auto finish = [&]() -> Status {
+    Touched(to);
+    return rename.has_meta() ? FinishMeta(to, to.name, rename.meta(), MetaFor::kFinal) : Status();
+  };
+  const BaseVersion& source = rename.source();
+  bool is_source = from_st && from_st->st_ino == source.ino() && (from_st->st_mode & S_IFMT) == source.type();
+  if (current && current->st_ino == source.ino() && (current->st_mode & S_IFMT) == source.type()) {
+    // Done before; or, where both were names of one file, rename(2) itself would do nothing.
+    if (is_source && !S_ISDIR(from_st->st_mode) && from_st->st_dev == current->st_dev) {
+      int error = WithWritable(from->parent.get(),
+                               [&] { return ::unlinkat(from->parent.get(), from->name.c_str(), 0); });
+      if (error != 0 && error != ENOENT) return ErrnoError(error, "remove " + Escape(from->path));
+    }
+    return finish();
+  }
+  bool own_name = NameOf(rename.from()).starts_with(prefix_);
+  if (!is_source || !Matches(*from_st, source, own_name)) {
+    // A copy to another file system has another inode: absent here and present there is all that can be seen.
+    bool repeated = MayBeRepeated(message) || (!from_st && current && (current->st_mode & S_IFMT) == source.type() &&
+                                               !message.has_base());
+    if (!repeated) {
+      NoticeChanged(rename.from(), "it was not renamed to " + Escape(message.path()));
+    }
+    return {};
+  }
+  UniqueFd inode;
+  if (!S_ISDIR(from_st->st_mode) && from_st->st_nlink > 1) inode = Watch(*from, *from_st);
+
+  bool replace = false;
+  auto move = [&]() -> int {
+    auto call = [&] {
+      return replace ? ::renameat(from->parent.get(), from->name.c_str(), to.parent.get(), to.name.c_str())
+                     : RenameToFreeName(from->parent.get(), from->name, to.parent.get(), to.name);
+    };
+    auto with_target = [&] {
+      int error = WithWritable(to.parent.get(), call);
+      errno = error;
+      return error == 0 ? 0 : -1;
+    };
+    return WithWritable(from->parent.get(), with_target);
+  };
+  UniqueFd old;
+  if (current && message.has_base() && to.asked == to.path && Matches(*current, message.base())) {
+    old = Watch(to, *current);
+    if (S_ISDIR(current->st_mode) == S_ISDIR(from_st->st_mode) && current->st_dev == from_st->st_dev) {
+      replace = true;
+      current.reset();
+    } else {
+      // rename does not replace unlike things.
+      int error = WithWritable(to.parent.get(), [&] {
+        return ::unlinkat(to.parent.get(), to.name.c_str(), S_ISDIR(current->st_mode) ? AT_REMOVEDIR : 0);
+      });
+      if (error == 0) {
+        current.reset();
+      } else if (error != ENOTEMPTY && error != EEXIST) {
+        return ErrnoError(error, "replace " + Escape(to.path));
+      }
+    }
+  }
+  for (int i = -1; i < kMaxBeside;) {
+    if (current) {
+      to.name = BesideName(std::string(NameOf(to.asked)), ++i);
+      to.path = ChildOf(ParentOf(to.path), to.name);
+      VRUN_ASSIGN(current, LstatAt(to.parent.get(), to.name));
+      continue;
+    }
+    if (i >= 0) {
+      VRUN_TRY(journal_.Add(to.asked, to.path));
+    }
+    int error = move();
+    if (error == EEXIST || error == ENOTEMPTY) {
+      replace = false;
+      VRUN_ASSIGN(current, LstatAt(to.parent.get(), to.name));
+      continue;
+    }
+    if (error == EXDEV) {
+      VRUN_TRY(MoveAcross(*from, to, message.sequence()));
+    } else if (error != 0) {
+      return ErrnoError(error, "rename " + Escape(from->path) + " to " + Escape(to.path));
+    }
+    Remember(inode);
+    Remember(old);
+    Touched(*from);
+    if (i >= 0) NoticeChanged(to.asked, "its version is in " + Escape(to.path));
+    return finish();
+  }
+  return Error(Code::kExists, Escape(to.path) + ": too many versions lie beside it: remove some");
+}
+
+// --- metadata ---
+
+Status ApplierImpl::SetMeta(const WriteBack& message) {
+  const Meta& meta = message.set_meta().meta();
+  Place place;
+  if (message.path() == "/") {
+    place.asked = place.path = "/";
+    place.name = ".";
+    VRUN_ASSIGN(place.parent, root_.OpenDirectory("/"));
+    VRUN_TRY(RefuseHidden("/"));
+  } else {
+    VRUN_ASSIGN(auto found, Find(message.path()));
+    if (!found) return {};
+    place = *std::move(found);
+  }
+  VRUN_ASSIGN(auto current, LstatAt(place.parent.get(), place.name));
+  if (!current) return {};
+  bool same = (current->st_mode & S_IFMT) == (meta.mode() & S_IFMT);
+  if (same && !S_ISDIR(current->st_mode)) {
+    // Only another content counts: its metadata are what the job changed, and may have been set by a process that died.
+    const BaseVersion& base = message.base();
+    int64_t mtime = Ns(current->st_mtim);
+    same = message.has_base() &&
+           (Matches(*current, base) ||
+            (current->st_ino == base.ino() && static_cast<uint64_t>(current->st_size) == base.size() &&
+             (mtime == base.mtime_ns() || mtime == meta.mtime_ns())));
+  }
+  if (!same) {
+    if (!MayBeRepeated(message)) NoticeChanged(place.path, "the job's mode, owner and times were not set");
+    return {};
+  }
+  UniqueFd inode = Watch(place, *current);
+  VRUN_TRY(FinishMeta(place, place.name, meta, MetaFor::kFinal));
+  Remember(inode);
+  Touched(place);
+  return {};
+}
+
+// --- durability ---
+
+void ApplierImpl::Touched(const Place& place, UniqueFd file) {
+  bool few = ++unsynced_ <= kFewOperations;
+  struct stat st;
+  bool known = ::fstat(place.parent.get(), &st) == 0 && unsynced_devices_.contains(st.st_dev);
+  if (known && !few) return;
+  UniqueFd directory(::openat(place.parent.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) {
+    unsynced_everywhere_ = true;  // a directory that may be written but not read
+    return;
+  }
+  if (!known) unsynced_devices_[st.st_dev] = UniqueFd(::fcntl(directory.get(), F_DUPFD_CLOEXEC, 0));
+  if (!few) return;
+  if (file) unsynced_files_.push_back(std::move(file));
+  unsynced_files_.push_back(std::move(directory));
+}
+
+Result<uint64_t> ApplierImpl::Sync() {
+  if (unsynced_everywhere_) ::sync();
+  if (unsynced_ <= kFewOperations) {
+    for (const UniqueFd& fd : unsynced_files_) {
+      if (::fsync(fd.get()) != 0 && errno != EINVAL) return ErrnoError("flush what the job wrote");
+    }
+  } else {
+    for (const auto& [device, fd] : unsynced_devices_) {
+      if (::syncfs(fd.get()) != 0) return ErrnoError("flush what the job wrote");
+    }
+  }
+  unsynced_ = 0;
+  unsynced_files_.clear();
+  unsynced_devices_.clear();
+  unsynced_everywhere_ = false;
+  return sequence_;
+}
+
+Status ApplierImpl::Finish() {
+  DropFile();
+  VRUN_ASSIGN(uint64_t done, Sync());
+  (void)done;
+  journal_.Remove();
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Applier>> Applier::Open(ApplyOptions options) {
+  VRUN_ASSIGN(SafeRoot root, SafeRoot::Open(options.root));
+  VRUN_ASSIGN(ApplyJournal journal, ApplyJournal::Open(options.journal));
+  return std::unique_ptr<Applier>(
+      std::make_unique<ApplierImpl>(std::move(options), std::move(root), std::move(journal)));
+}
+
+}  // namespace vrun::home

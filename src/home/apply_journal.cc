@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/apply_journal.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstring>
+
+#include "base/escape.h"
+#include "base/files.h"
+
+namespace vrun::home {
+namespace {
+// Header: magic, last operation. Records: two times (length, bytes). Written and read by the same machine: native order.
+constexpr char kMagic[8] = {'v', 'r', 'u', 'n', 'a', 'p', 'l', '1'};
+constexpr size_t kHeader = 16;
+constexpr uint32_t kMaxLength = 1u << 17;
+
+bool TakeString(std::string_view* data, std::string* out) {
+  uint32_t length;
+  if (data->size() < sizeof length) return false;
+  std::memcpy(&length, data->data(), sizeof length);
+  if (length > kMaxLength || data->size() - sizeof length < length) return false;
+  out->assign(data->substr(sizeof length, length));
+  data->remove_prefix(sizeof length + length);
+  return true;
+}
+
+void PutString(std::string* out, const std::string& s) {
+  uint32_t length = static_cast<uint32_t>(s.size());
+  out->append(reinterpret_cast<const char*>(&length), sizeof length);
+  out->append(s);
+}
+}  // namespace
+
+Result<ApplyJournal> ApplyJournal::Open(const std::string& path) {
+  ApplyJournal journal;
+  if (path.empty()) return journal;
+  journal.path_ = path;
+  VRUN_ASSIGN(journal.fd_, OpenFile(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
+  struct stat st;
+  if (::fstat(journal.fd_.get(), &st) != 0) return ErrnoError("open " + Escape(path));
+  std::string data(static_cast<size_t>(st.st_size), '\0');
+  VRUN_ASSIGN(size_t n, PreadUpTo(journal.fd_.get(), data.data(), data.size(), 0));
+  data.resize(n);
+  if (data.size() < kHeader || std::memcmp(data.data(), kMagic, sizeof kMagic) != 0) {
+    if (::ftruncate(journal.fd_.get(), 0) != 0) return ErrnoError("clear " + Escape(path));
+    std::string header(kHeader, '\0');
+    std::memcpy(header.data(), kMagic, sizeof kMagic);
+    VRUN_TRY(PwriteAll(journal.fd_.get(), header, 0));
+    journal.end_ = kHeader;
+    return journal;
+  }
+  std::memcpy(&journal.applied_before_, data.data() + sizeof kMagic, sizeof journal.applied_before_);
+  std::string_view rest = std::string_view(data).substr(kHeader);
+  journal.end_ = kHeader;
+  std::string from;
+  std::string to;
+  while (TakeString(&rest, &from) && TakeString(&rest, &to)) {
+    journal.diversions_[from] = to;
+    journal.end_ = data.size() - rest.size();
+  }
+  if (::ftruncate(journal.fd_.get(), static_cast<off_t>(journal.end_)) != 0) return ErrnoError("repair " + Escape(path));
+  return journal;
+}
+
+Status ApplyJournal::Add(const std::string& path, const std::string& actual) {
+  if (fd_) {
+    std::string record;
+    PutString(&record, path);
+    PutString(&record, actual);
+    VRUN_TRY(PwriteAll(fd_.get(), record, end_));
+    if (::fdatasync(fd_.get()) != 0) return ErrnoError("write " + Escape(path_));
+    end_ += record.size();
+  }
+  diversions_[path] = actual;
+  return {};
+}
+
+void ApplyJournal::SetApplied(uint64_t sequence) {
+  if (!fd_) return;
+  // A hint: without it a repetition after a crash may at worst report a conflict that is none.
+  (void)PwriteAll(fd_.get(), {reinterpret_cast<const char*>(&sequence), sizeof sequence}, sizeof kMagic);
+}
+
+void ApplyJournal::Remove() {
+  fd_.Reset();
+  if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+}  // namespace vrun::home

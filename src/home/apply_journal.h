@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an Applier has to know after a restart of home: where it put what could not go to its own place, and how far it
+// came. A diversion is durable when Add returns. The number of the last operation is only as good as the page cache: it
+// survives the death of the process, which is when it is needed to tell a repetition from a conflict.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace vrun::home {
+
+class ApplyJournal {
+ public:
+  // "": in memory only. A torn or foreign tail is cut off.
+  static Result<ApplyJournal> Open(const std::string& path);
+
+  // Path as the job has it -> path at home.
+  const std::map<std::string, std::string>& diversions() const { return diversions_; }
+  Status Add(const std::string& path, const std::string& actual);
+
+  // 0 when new.
+  uint64_t applied_before() const { return applied_before_; }
+  void SetApplied(uint64_t sequence);
+
+  void Remove();
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+  uint64_t end_ = 0;
+  uint64_t applied_before_ = 0;
+  std::map<std::string, std::string> diversions_;
+};
+
+}  // namespace vrun::home
