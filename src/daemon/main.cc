@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// vrund: the daemons. People meet them through vctl and service managers; --help tells the rest.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "control/controller.h"
+#include "daemon/pki.h"
+#include "home/home.h"
+#include "node/agent.h"
+#include "node/fs_server.h"
+
+namespace {
+
+void AddReadyFd(CLI::App* app, int* fd) {
+  app->add_option("--ready-fd", *fd, "descriptor on which one line is written: \"ok\", or \"error: ...\"");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"The daemons of vrun. `vctl up` starts them; this is what service managers call.", "vrund"};
+  app.set_version_flag("--version", std::string("vrund ") + VRUN_VERSION);
+  app.require_subcommand(1);
+  int status = 0;
+
+  vrun::home::HomeOptions home;
+  CLI::App* home_app = app.add_subcommand("home", "the developer's side: serves the root, applies what jobs write");
+  home_app->add_option("--root", home.root, "directory that jobs see as /")->capture_default_str();
+  AddReadyFd(home_app, &home.ready_fd);
+  home_app->callback([&] { status = vrun::home::HomeMain(home); });
+
+  vrun::control::ControllerOptions controller;
+  CLI::App* controller_app = app.add_subcommand("controller", "durable jobs, nodes, and who runs where");
+  controller_app->add_option("--listen", controller.listen_address, "HOST:PORT")->required();
+  controller_app->add_option("--state-dir", controller.state_directory, "directory of the database")->required();
+  controller_app->add_option("--pki", controller.pki_directory, "directory of ca.pem, controller.pem, controller.key")->required();
+  AddReadyFd(controller_app, &controller.ready_fd);
+  controller_app->callback([&] { status = vrun::control::ControllerMain(controller); });
+
+  vrun::node::AgentOptions node;
+  CLI::App* node_app = app.add_subcommand("node", "runs tasks; dials the controller");
+  node_app->add_option("--controller", node.controller, "HOST:PORT to dial")->required();
+  node_app->add_option("--name", node.name, "as in the certificate")->required();
+  node_app->add_option("--pool", node.pool, "pool that it joins")->capture_default_str();
+  node_app->add_option("--state-dir", node.state_directory, "cache, tasks, journals")->required();
+  node_app->add_option("--pki", node.pki_directory, "directory of ca.pem, NAME.pem, NAME.key")->required();
+  node_app->add_option("--listen", node.listen_host, "address where homes reach this node")->capture_default_str();
+  node_app->add_option("--port", node.listen_port, "port there; 0: any")->capture_default_str();
+  node_app->add_option("--milli-cpus", node.milli_cpus, "offered, in thousandths of a core; 0: what the machine has");
+  node_app->add_option("--memory-bytes", node.memory_bytes, "offered; 0: what the machine has");
+  node_app->add_option("--gpus", node.gpus, "offered; -1: what the machine has");
+  node_app->add_option("--gpu-type", node.gpu_type, "e.g. h100");
+  node_app->add_option("--cache-bytes", node.cache_bytes, "bound of the content cache; 0: the default");
+  AddReadyFd(node_app, &node.ready_fd);
+  node_app->callback([&] { status = vrun::node::AgentMain(node); });
+
+  vrun::node::FsServerOptions fs;
+  CLI::App* fs_app = app.add_subcommand("fs", "file system server of one home on one node (started by the agent)");
+  fs_app->add_option("--fd", fs.agent_fd, "socket of the agent")->required();
+  fs_app->add_option("--home-id", fs.home_id, "whose root")->required();
+  fs_app->add_option("--uid-base", fs.uid_base, "host uid of the root's uid 0")->required();
+  fs_app->add_option("--store-dir", fs.store_directory, "content cache")->required();
+  fs_app->add_option("--views-dir", fs.views_directory, "mount points")->required();
+  fs_app->add_option("--listen", fs.listen_host, "address where home reaches it")->required();
+  fs_app->add_option("--pki", fs.pki_directory, "directory of the node's certificate")->required();
+  fs_app->add_option("--name", fs.node_name, "the node's name")->required();
+  fs_app->add_option("--cache-bytes", fs.cache_bytes, "bound of the content cache; 0: the default");
+  fs_app->callback([&] { status = vrun::node::FsServerMain(fs); });
+
+  vrun::daemon::PkiOptions pki;
+  CLI::App* pki_app = app.add_subcommand("pki", "certificates of a cluster");
+  pki_app->require_subcommand(1);
+  CLI::App* ca = pki_app->add_subcommand("ca", "a new authority, or the one that is there");
+  ca->add_option("--dir", pki.directory)->required();
+  ca->callback([&] {
+    pki.make_authority = true;
+    status = vrun::daemon::PkiMain(pki);
+  });
+  CLI::App* issue = pki_app->add_subcommand("issue", "a certificate for a role and a name");
+  issue->add_option("--ca", pki.authority, "directory of ca.pem and ca.key")->required();
+  issue->add_option("--dir", pki.directory, "where NAME.pem and NAME.key go")->required();
+  issue->add_option("--role", pki.role)->required()->check(CLI::IsMember({"home", "node", "controller"}));
+  issue->add_option("--name", pki.name)->required();
+  issue->add_option("--days", pki.days)->capture_default_str();
+  issue->callback([&] { status = vrun::daemon::PkiMain(pki); });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    int code = app.exit(e);
+    return code == 0 ? 0 : 2;
+  }
+  return status;
+}
