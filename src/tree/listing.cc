@@ -18,6 +18,7 @@ namespace vrun::tree {
 namespace {
 
 constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+constexpr int kPathFlags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;  // openat2 refuses others beside O_PATH
 
 // One component after the other: for kernels and filters without openat2.
 int OpenStepwise(int dir_fd, std::string_view path, int flags) {
@@ -26,7 +27,7 @@ int OpenStepwise(int dir_fd, std::string_view path, int flags) {
     const size_t end = std::min(path.find('/'), path.size());
     const std::string component(path.substr(0, end));
     path.remove_prefix(std::min(end + 1, path.size()));
-    const int next = ::openat(at ? at.get() : dir_fd, component.c_str(), path.empty() ? flags : O_PATH | kFlags);
+    const int next = ::openat(at ? at.get() : dir_fd, component.c_str(), path.empty() ? flags : kPathFlags);
     if (next < 0) return -errno;
     at.Reset(next);
   }
@@ -51,7 +52,7 @@ int OpenPath(int root_fd, std::string_view path, int flags) {
   while (path.size() >= PATH_MAX - 1) {
     const size_t cut = path.rfind('/', PATH_MAX - 2);
     if (cut == std::string_view::npos) return -ENAMETOOLONG;
-    const int next = OpenShort(at ? at.get() : root_fd, path.substr(0, cut), O_PATH | kFlags);
+    const int next = OpenShort(at ? at.get() : root_fd, path.substr(0, cut), kPathFlags);
     if (next < 0) return next;
     at.Reset(next);
     path.remove_prefix(cut + 1);
@@ -88,7 +89,7 @@ int Names::Read(int fd) {
       const char* name = record + 19;
       at += length;
       if (!ValidName(name)) continue;
-      items_.push_back({ino, static_cast<uint32_t>(text_.size())});
+      items_.push_back({ino, static_cast<uint32_t>(text_.size()), static_cast<uint8_t>(record[18])});
       text_.insert(text_.end(), name, name + std::strlen(name) + 1);
     }
   }

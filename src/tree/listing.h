@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens directories below a root and reads their names. Internal to tree.
+// Opens directories below a root and reads their names: for scan and for the watcher that walks the same tree.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,14 @@ class Names {
   struct Item {
     uint64_t ino;
     uint32_t offset;
+    uint8_t type;
   };
   // 0 or errno. Sorted by inode number afterwards: on disk that is the order in which their inodes lie.
   int Read(int fd);
 
   size_t size() const { return items_.size(); }
   const char* at(size_t i) const { return text_.data() + items_[i].offset; }
+  uint8_t type(size_t i) const { return items_[i].type; }  // DT_*, may be DT_UNKNOWN
   uint64_t ino(size_t i) const { return items_[i].ino; }
 
  private:
