@@ -411,7 +411,8 @@ void Dispatcher::Init(std::string_view body, Reply reply) {
   out.time_gran = 1;
   out.max_pages = choice.max_pages;
   out.max_stack_depth = (chosen & kFusePassthrough) != 0 ? 1 : 0;
-  initialized_ = reply.Struct(out);
+  initialized_ = true;
+  reply.Struct(out);
 }
 
 int Dispatcher::Notify(int code, std::string_view head, std::string_view tail) {

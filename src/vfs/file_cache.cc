@@ -313,8 +313,11 @@ void FileContent::Finish(uint64_t id, const Status& status) {
     fetches_.erase(fetch);
     if (!status) {
       ++cache_.backend_.mutable_counters().fetch_errors;
-      LogWarning("{}: {}", Escape(place_.path), Escape(status.error().message()));
-      if (IsLost(status.error())) lost_ = status.error();
+      if (IsLost(status.error())) {
+        lost_ = status.error();  // the views report it to their users
+      } else {
+        LogWarning("{}: {}", Escape(place_.path), Escape(status.error().message()));
+      }
     }
     for (auto it = waiters_.begin(); it != waiters_.end();) {
       if (it->fetches.erase(id) == 1 && (!status || it->fetches.empty())) {

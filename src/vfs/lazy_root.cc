@@ -172,8 +172,8 @@ void LazyRoot::WithDirectory(uint64_t nodeid, Reply reply, std::function<void(Re
                                const Gate::Pass pass(gate.get());
                                if (!pass) return;
                                if (!loaded) {
-                                 shared->Error(ErrnoOf(loaded.error()));
                                  if (IsLost(loaded.error())) ReportLost(nodeid, path, loaded.error());
+                                 shared->Error(ErrnoOf(loaded.error()));
                                } else if (!install(*loaded)) {
                                  shared->Error(ESTALE);
                                } else {
@@ -436,8 +436,9 @@ void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content
                       ReadOrFetch(nodeid, content, offset, size, tries - 1, std::move(*shared));
                       return;
                     }
-                    shared->Error(ErrnoOf(done.error()));
+                    // First the report: whoever sees the reader fail may look for the reason.
                     if (IsLost(done.error())) ReportLost(nodeid, path, done.error());
+                    shared->Error(ErrnoOf(done.error()));
                   });
 }
 
