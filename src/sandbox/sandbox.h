@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,9 +25,9 @@ namespace vrun::sandbox {
 // Makes the calling process fit to own sandboxes: a private mount namespace, so that nothing mounted here is seen on the
 // host and everything is gone when the process is. Needs host root. Once, before threads start.
 Status EnterSupervisorNamespace();
-// Lets go of FUSE mounts that came along from the host and lie outside `directory`: a copy here would keep other tasks'
-// file systems alive. Slow (reads mountinfo): call it off the path to the first instruction of the command.
-void ForgetForeignMounts(const std::string& directory);
+// Lets go of FUSE mounts that came along from the host: a copy here would keep other tasks' file systems alive. Keeps what
+// the working directory (the task's) lies on, and "lower" in it. Reads mountinfo: call it off the path to the command.
+void ForgetForeignMounts();
 
 struct StartFailure {
   enum class Kind { kNotFound, kNotExecutable, kFailed };  // 127, 126, 125
@@ -42,12 +43,15 @@ struct Ending {
   uint64_t oom_kills = 0;
 };
 
-// One thread. Life: Start, (start_fd readable) FinishStart, (pidfd readable) Reap.
+// One thread. Life: Start, (start_fd readable) FinishStart, (control_fd readable) ReadControl, (pidfd readable) Reap.
 class Sandbox {
  public:
   // Builds everything and lets the command go; returns before it runs. `view` is a detached mount of the read-only root.
   // Changes the working directory of the calling process to spec.directory.
-  static Result<std::unique_ptr<Sandbox>> Start(const Spec& spec, UniqueFd view, const CgroupHost& cgroups);
+  // `prepare_upper`: called with the paths of the empty upper directory and of the view before they are mounted as one.
+  using PrepareUpper = std::function<Status(const std::string& upper, const std::string& lower)>;
+  static Result<std::unique_ptr<Sandbox>> Start(const Spec& spec, UniqueFd view, const CgroupHost& cgroups,
+                                                PrepareUpper prepare_upper = nullptr);
   // Kills and reaps what still runs (waits for it), removes the control groups.
   ~Sandbox();
   Sandbox(const Sandbox&) = delete;
@@ -69,10 +73,17 @@ class Sandbox {
   // SIGKILL to everything inside.
   void Kill();
 
-  // Readable when no process is left inside.
+  // Readable when init has something to say or is gone. ReadControl gives the ending once the command is over and no other
+  // process is left inside but init, which needs a little longer to go; nullopt before. Do not watch it any more when
+  // control_closed().
+  int control_fd() const { return control_.get(); }
+  std::optional<Ending> ReadControl();
+  bool control_closed() const { return control_closed_; }
+
+  // Readable when no process is left inside, init included. The only sign when all was killed.
   int pidfd() const { return pidfd_.get(); }
   pid_t pid() const { return pid_; }
-  // After pidfd became readable (it waits otherwise). Removes the control groups. Once.
+  // After pidfd became readable (it waits otherwise): removes the control groups. The ending once more. Once.
   Ending Reap();
 
   // Lines for the user: limits that this host cannot enforce.
@@ -81,13 +92,16 @@ class Sandbox {
  private:
   friend struct Builder;
   Sandbox() = default;
-  void ReceivePty();
+  ssize_t ReceiveControl(void* packet, size_t size);
+  void ReadUsage();
 
   Spec spec_;
   UniqueFd start_, control_, pidfd_;
   UniqueFd input_, output_, error_;
   pid_t pid_ = -1;
   bool reaped_ = false;
+  bool control_closed_ = false;
+  std::optional<Ending> ending_;
   Cgroup cgroup_;
   std::vector<std::string> notices_;
 };

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the wire's TaskSpec to what the sandbox is asked to be.
+#pragma once
+
+#include "base/result.h"
+#include "proto/task.pb.h"
+#include "sandbox/spec.h"
+
+namespace vrun::node {
+
+// Processes and threads of a task whose spec names no number.
+inline constexpr uint64_t kDefaultPids = 32768;
+
+// Checks what came over the wire (kInvalid) and adds the VRUN_ variables to the environment.
+Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& spec, int64_t grace_micros);
+
+}  // namespace vrun::node

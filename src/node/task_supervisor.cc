@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/task_supervisor.h"
+
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "node/task_spec.h"
+
+namespace vrun::node {
+
+TaskSupervisor::TaskSupervisor(EventLoop* loop, TaskOptions options, sandbox::CgroupHost cgroups)
+    : loop_(loop),
+      options_(options),
+      cgroups_(std::move(cgroups)),
+      stdout_(loop, [this] { Pump(); }),
+      stderr_(loop, [this] { Pump(); }),
+      stdin_(loop, [this] { AcknowledgeInput(); }) {}
+
+TaskSupervisor::~TaskSupervisor() {
+  if (listener_) loop_->Remove(listener_.get());
+}
+
+// --- the agent's connection ------------------------------------------------------------------------------------------
+
+void TaskSupervisor::Serve(UniqueFd connection) { Use(std::move(connection)); }
+
+void TaskSupervisor::Use(UniqueFd socket) {
+  loop_->Cancel(orphan_timer_);
+  attached_ = told_started_ = told_exited_ = false;
+  connection_ = std::make_unique<TaskConnection>(
+      loop_, std::move(socket),
+      TaskConnection::Events{.on_frame = [this](Frame frame) { OnFrame(std::move(frame)); },
+                             .on_writable = [this] { Pump(); },
+                             .on_closed = [this] { OnClosed(); }});
+  Tell();
+}
+
+void TaskSupervisor::OnClosed() {
+  connection_.reset();
+  attached_ = false;
+  if (leaving_) return;
+  if (!spec_) return loop_->Stop();  // a supervisor that was kept ready and is not needed any more
+  ArmOrphanTimer();
+}
+
+void TaskSupervisor::ArmOrphanTimer() {
+  loop_->Cancel(orphan_timer_);
+  orphan_timer_ = loop_->After(options_.orphan_micros, [this] {
+    LogWarning("no agent came back within {} s", options_.orphan_micros / 1000000);
+    if (record_) return Leave(false);
+    Stop(Stopped::kOrphaned, SIGKILL);
+  });
+}
+
+void TaskSupervisor::Listen() {
+  // By our working directory, which is the task directory: a socket's whole path may not be longer than 107 bytes.
+  Result<UniqueFd> listener = ListenUnix("sock");
+  if (listener) {
+    static_cast<void>(SetNonBlocking(listener->get(), true));
+    Status added = loop_->Add(listener->get(), EPOLLIN, [this](uint32_t) {
+      UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (socket) Use(std::move(socket));
+    });
+    if (added) listener_ = *std::move(listener);
+  }
+  if (!listener_) LogError("no socket for a later agent: {}", listener ? "" : listener.error().message());
+}
+
+void TaskSupervisor::OnFrame(Frame frame) {
+  if (!spec_) return Begin(std::move(frame));
+  if (leaving_) return;
+  v1::TaskUp up;
+  if (!up.ParseFromString(frame.bytes)) return Fail(Error(Code::kCorrupt, "a message from home does not parse"));
+  OnUp(std::move(up));
+}
+
+void TaskSupervisor::OnUp(v1::TaskUp up) {
+  switch (up.body_case()) {
+    case v1::TaskUp::kAttach: return Attach(up.attach());
+    case v1::TaskUp::kInput: {
+      v1::Input* input = up.mutable_input();
+      Status status = stdin_.Receive(input->offset(), std::move(*input->mutable_data()), input->eof());
+      if (!status) return Fail(status.error());
+      return;
+    }
+    case v1::TaskUp::kAck: {
+      OutputPump* output = Output(up.ack().stream());
+      if (output == nullptr) return Fail(Error(Code::kInvalid, "acknowledgement of no output"));
+      Status status = output->window()->Acknowledge(up.ack().offset());
+      if (!status) return Fail(status.error());
+      output->Resume();
+      return;
+    }
+    case v1::TaskUp::kSignal: return Signal(up.signal());
+    case v1::TaskUp::kResize: {
+      if (terminal_ < 0) {
+        early_size_ = up.resize();
+        return;
+      }
+      winsize size{static_cast<uint16_t>(up.resize().rows()), static_cast<uint16_t>(up.resize().columns()),
+                   static_cast<uint16_t>(up.resize().x_pixels()), static_cast<uint16_t>(up.resize().y_pixels())};
+      ::ioctl(terminal_, TIOCSWINSZ, &size);
+      return;
+    }
+    case v1::TaskUp::kCloseOutput: {
+      OutputPump* output = Output(up.close_output().stream());
+      // A terminal is one thing for input and output: it is not closed by halves.
+      if (output == nullptr || spec_->command().terminal()) return;
+      output->Close();
+      return Pump();
+    }
+    case v1::TaskUp::kWriteBackAck:
+      writes_.Acknowledge(up.write_back_ack().sequence());
+      return Pump();
+    case v1::TaskUp::kRelease:
+      if (!record_) return Fail(Error(Code::kInvalid, "release of a task that has not ended"));
+      return Leave(true);
+    case v1::TaskUp::BODY_NOT_SET:
+      return Fail(Error(Code::kUnsupported, "a message of a kind that this node does not know: update the node"));
+  }
+}
+
+void TaskSupervisor::Attach(const v1::Attach& attach) {
+  Status status = stdout_.window()->SendFrom(attach.stdout_offset());
+  if (status) status = stderr_.window()->SendFrom(attach.stderr_offset());
+  if (status) status = writes_.Resume(attach.write_back_sequence());
+  if (!status) return Fail(std::move(status).error().With("attach"));
+  stdout_.Resume();
+  stderr_.Resume();
+  attached_ = true;
+  told_started_ = told_exited_ = false;
+  if (record_ && !writes_.begun()) BeginWrites();  // it failed before; perhaps not now
+  if (attach.detached()) static_cast<void>(stdin_.Receive(stdin_.window()->received(), "", true));
+  v1::TaskDown down;
+  down.mutable_attached()->set_input_offset(stdin_.window()->received());
+  down.mutable_attached()->set_started(started_);
+  Send(down);
+  if (stdin_.closed() || stdin_.window()->passed() > 0) AcknowledgeInput();
+  Pump();
+}
+
+void TaskSupervisor::Fail(const Error& error) {
+  LogWarning("{}", error.message());
+  v1::TaskDown down;
+  down.mutable_error()->set_code(static_cast<int32_t>(error.code()));
+  down.mutable_error()->set_message(error.message());
+  down.mutable_error()->set_errno_value(error.error_number());
+  Send(down);
+}
+
+void TaskSupervisor::Send(const v1::TaskDown& down) {
+  if (connection_) connection_->Send(down.SerializeAsString());
+}
+
+// --- the command -----------------------------------------------------------------------------------------------------
+
+void TaskSupervisor::Begin(Frame frame) {
+  spec_.emplace();
+  if (!spec_->ParseFromString(frame.bytes) || frame.fds.size() != 1) {
+    LogError("the first frame is no task");
+    return loop_->Stop();
+  }
+  Status started = StartCommand(*spec_, std::move(frame.fds[0]));
+  loop_->Post([this] { Settle(); });
+  if (started) return;
+  sandbox_.reset();
+  Record(JudgeStartFailure({sandbox::StartFailure::Kind::kFailed, started.error().message()}));
+}
+
+Status TaskSupervisor::StartCommand(const v1::TaskSpec& in, UniqueFd view) {
+  VRUN_ASSIGN(sandbox::Spec spec, SandboxSpec(in, options_.grace_micros));
+  VRUN_TRY(MakeDirs(spec.directory, 0700));
+  VRUN_ASSIGN(sandbox_, sandbox::Sandbox::Start(spec, std::move(view), cgroups_,
+                                                [](const std::string& upper, const std::string& lower) {
+                                                  return PrepareUpper(upper, lower);
+                                                }));
+  notices_ = sandbox_->notices();
+  VRUN_TRY(loop_->Add(sandbox_->start_fd(), EPOLLIN, [this](uint32_t) { OnStart(); }));
+  VRUN_TRY(loop_->Add(sandbox_->control_fd(), EPOLLIN, [this](uint32_t) { OnControl(); }));
+  return loop_->Add(sandbox_->pidfd(), EPOLLIN, [this](uint32_t) { OnGone(); });
+}
+
+void TaskSupervisor::OnStart() {
+  loop_->Remove(sandbox_->start_fd());
+  if (std::optional<sandbox::StartFailure> failure = sandbox_->FinishStart()) {
+    loop_->Remove(sandbox_->control_fd());
+    loop_->Remove(sandbox_->pidfd());
+    sandbox_.reset();
+    if (stopped_ == Stopped::kNot) return Record(JudgeStartFailure(*failure));
+    return Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, {.wait_status = SIGKILL}}));
+  }
+  started_ = true;
+  started_us_ = WallMicros();
+  bool terminal = spec_->command().terminal();
+  UniqueFd output = sandbox_->TakeOutput();
+  if (terminal) terminal_ = output.get();
+  stdout_.Start(std::move(output));
+  stderr_.Start(sandbox_->TakeError());
+  stdin_.Start(sandbox_->TakeInput(), terminal);
+  Tell();
+  for (const v1::SendSignal& s : early_signals_) sandbox_->Signal(s.signal());
+  early_signals_.clear();
+  if (early_size_) {
+    v1::TaskUp up;
+    *up.mutable_resize() = *early_size_;
+    OnUp(std::move(up));
+  }
+  if (spec_->time_limit_s() != 0) {
+    // Saturates: a limit of more than 100 years is none.
+    int64_t limit = static_cast<int64_t>(std::min<uint64_t>(spec_->time_limit_s(), 3'000'000'000)) * 1'000'000;
+    limit_timer_ = loop_->After(limit, [this] { Stop(Stopped::kTimeLimit, SIGTERM); });
+  }
+}
+
+// Not needed to start, and each costs a fraction of a millisecond.
+void TaskSupervisor::Settle() {
+  if (leaving_ || ::chdir(spec_->task_directory().c_str()) != 0) return;
+  Listen();
+  sandbox::ForgetForeignMounts();
+  // A node short of memory shall kill jobs, not those who watch them. Needs a privilege: without it, so be it.
+  static_cast<void>(WriteKernelFile("/proc/self/oom_score_adj", "-500"));
+}
+
+void TaskSupervisor::Signal(const v1::SendSignal& request) {
+  if (record_ || request.signal() <= 0 || request.signal() >= NSIG) return;
+  if (request.by_user_cancel()) return Stop(Stopped::kCancelled, request.signal());
+  if (!started_) return early_signals_.push_back(request);
+  sandbox_->Signal(request.signal());
+}
+
+void TaskSupervisor::Stop(Stopped why, int signal) {
+  if (record_ || !sandbox_) return;
+  if (stopped_ == Stopped::kNot) {
+    stopped_ = why;
+    cancel_signal_ = signal;
+  }
+  if (signal == SIGKILL || !started_) return sandbox_->Kill();
+  sandbox_->Signal(signal);
+  // A stopped process group would not hear of it.
+  if (signal != SIGSTOP && signal != SIGTSTP) sandbox_->Signal(SIGCONT);
+  if (kill_timer_ == 0) {
+    kill_timer_ = loop_->After(options_.grace_micros, [this] {
+      if (sandbox_ && !record_) sandbox_->Kill();
+    });
+  }
+}
+
+void TaskSupervisor::Terminate() {
+  if (!spec_ || record_) return Leave(false);
+  remove_ = false;
+  leaving_ = true;
+  if (sandbox_) return Stop(Stopped::kNodeStops, SIGKILL);
+  Leave(false);
+}
+
+void TaskSupervisor::OnControl() {
+  bool ended = sandbox_->ReadControl().has_value();
+  if (sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
+  if (ended) Ended();
+}
+
+void TaskSupervisor::OnGone() {
+  loop_->Remove(sandbox_->pidfd());
+  if (!sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
+  sandbox::Ending ending = sandbox_->Reap();
+  if (!record_) {
+    if (!started_ && sandbox_->start_fd() >= 0) loop_->Remove(sandbox_->start_fd());
+    Drain();
+    Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, ending}));
+  }
+  sandbox_.reset();
+}
+
+void TaskSupervisor::Ended() {
+  if (record_) return;
+  Drain();
+  Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, *sandbox_->ReadControl()}));
+}
+
+// What is left of the output travels while the record is written.
+void TaskSupervisor::Drain() {
+  stdout_.Drain();
+  stderr_.Drain();
+  terminal_ = -1;
+  Pump();
+}
+
+void TaskSupervisor::Record(v1::ExitRecord record) {
+  loop_->Cancel(limit_timer_);
+  loop_->Cancel(kill_timer_);
+  record.set_job(spec_->job());
+  record.set_attempt(spec_->attempt());
+  record.set_started_us(started_us_);
+  record.set_ended_us(WallMicros());
+  record.set_node(spec_->node());
+  Status written = WriteJournal(spec_->task_directory(), record);
+  // Nobody is told less because the disk is full; only a restart of the node would then not know.
+  if (!written) LogError("{}", written.error().message());
+  record_ = std::move(record);
+  stdin_.Close();
+  stdout_.Close();
+  stderr_.Close();
+  if (stopped_ == Stopped::kOrphaned || leaving_) return Leave(false);
+  AcknowledgeInput();
+  Tell();
+  BeginWrites();
+  Pump();
+}
+
+void TaskSupervisor::BeginWrites() {
+  std::optional<CarryOptions> options;
+  if (started_ && !spec_->discard_writes()) {
+    options.emplace();
+    options->upper = spec_->task_directory() + "/upper";
+    options->lower = spec_->task_directory() + "/lower";
+    options->job = spec_->job();
+    options->uid_base = spec_->uid_base();
+  }
+  Status begun = writes_.Begin(std::move(options));
+  if (!begun) Fail(std::move(begun).error().With("read what the command wrote (it is kept on the node)"));
+}
+
+void TaskSupervisor::Leave(bool remove) {
+  leaving_ = true;
+  if (connection_) connection_->SendRest();
+  if (sandbox_) {
+    if (!sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
+    loop_->Remove(sandbox_->pidfd());
+    sandbox_.reset();  // waits for init's end, removes the control groups
+  }
+  if (spec_) {
+    std::string directory = spec_->task_directory();
+    ::umount2((directory + "/lower").c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    ::unlink((directory + "/sock").c_str());
+    if (remove) {
+      if (::chdir("/") != 0) LogWarning("leave the task directory: {}", errno);
+      Status removed = RemoveTree(directory);
+      if (!removed) LogError("{}", removed.error().message());
+    }
+  }
+  loop_->Stop();
+}
+
+// --- streams ---------------------------------------------------------------------------------------------------------
+
+OutputPump* TaskSupervisor::Output(v1::StreamId id) {
+  if (id == v1::STDOUT) return &stdout_;
+  return id == v1::STDERR ? &stderr_ : nullptr;
+}
+
+void TaskSupervisor::AcknowledgeInput() {
+  if (!attached_ || !connection_) return;
+  v1::TaskDown down;
+  down.mutable_input_ack()->set_offset(stdin_.window()->passed());
+  down.mutable_input_ack()->set_closed(stdin_.closed());
+  Send(down);
+}
+
+void TaskSupervisor::Tell() {
+  if (!connection_) return;
+  v1::TaskDown down;
+  if (attached_ && !told_notices_) {
+    told_notices_ = true;
+    for (const std::string& notice : notices_) {
+      down.mutable_notice()->set_text(notice);
+      Send(down);
+    }
+  }
+  if (started_ && !told_started_) {
+    told_started_ = true;
+    down.mutable_started()->set_started_us(started_us_);
+    Send(down);
+  }
+  bool output_told = !attached_ || (stdout_.window()->end_sent() && stderr_.window()->end_sent());
+  if (record_ && !told_exited_ && output_told) {
+    told_exited_ = true;
+    *down.mutable_exited()->mutable_record() = *record_;
+    Send(down);
+  }
+}
+
+bool TaskSupervisor::PumpOutput(OutputPump* pump, v1::StreamId id) {
+  std::optional<OutputWindow::Piece> piece = pump->window()->Next();
+  if (!piece) return false;
+  v1::TaskDown down;
+  v1::Output* output = down.mutable_output();
+  output->set_stream(id);
+  output->set_offset(piece->offset);
+  output->set_data(piece->data.data(), piece->data.size());
+  output->set_eof(piece->end);
+  Send(down);
+  return true;
+}
+
+bool TaskSupervisor::PumpWrites() {
+  if (!told_exited_) return false;
+  Result<std::optional<v1::TaskDown>> next = writes_.Next();
+  if (next && *next) {
+    Send(**next);
+    return true;
+  }
+  if (next) return false;
+  if (next.error().code() == Code::kUnavailable) {
+    // The root below is served by another process, which may come back.
+    loop_->Cancel(retry_timer_);
+    retry_timer_ = loop_->After(1'000'000, [this] {
+      Status again = writes_.Retry();
+      if (!again) Fail(again.error());
+      Pump();
+    });
+    return false;
+  }
+  Fail(next.error().With("read what the command wrote (it is kept on the node)"));
+  attached_ = false;  // until home attaches again
+  return false;
+}
+
+void TaskSupervisor::Pump() {
+  if (!connection_) return;
+  Tell();
+  if (!attached_) return;
+  // A piece of each in turn, so that neither output waits for the other.
+  for (bool any = true; any && connection_->room();) {
+    any = PumpOutput(&stdout_, v1::STDOUT);
+    any |= PumpOutput(&stderr_, v1::STDERR);
+    Tell();
+  }
+  while (attached_ && connection_->room() && PumpWrites()) {
+  }
+}
+
+}  // namespace vrun::node

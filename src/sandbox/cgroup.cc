@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sandbox/cgroup.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <sstream>
+
+#include "base/escape.h"
+#include "base/files.h"
+
+namespace vrun::sandbox {
+namespace {
+
+constexpr const char* kParent = "/vrun";
+
+// mountinfo writes blanks and backslashes as \ooo.
+std::string Unquote(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      out.push_back(static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0')));
+      i += 3;
+    } else {
+      out.push_back(text[i]);
+    }
+  }
+  return out;
+}
+
+bool HasWord(const std::string& list, const std::string& word, char separator) {
+  std::istringstream in(list);
+  for (std::string item; std::getline(in, item, separator);) {
+    if (item == word) return true;
+  }
+  return false;
+}
+
+// The value behind `key` in a file of "key value" lines; 0 when there is none.
+uint64_t KeyedValue(const std::string& path, const std::string& key) {
+  Result<std::string> text = ReadFile(path, 1 << 20);
+  if (!text) return 0;
+  std::istringstream in(*text);
+  std::string k;
+  for (uint64_t v; in >> k >> v;) {
+    if (k == key) return v;
+  }
+  return 0;
+}
+
+uint64_t Number(const std::string& path) {
+  Result<std::string> text = ReadFile(path, 4096);
+  return text ? std::strtoull(text->c_str(), nullptr, 10) : 0;
+}
+
+Status MakeDir(const std::string& path) {
+  if (::mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) return ErrnoError("mkdir " + Escape(path));
+  return {};
+}
+
+// An empty group of that name; one that a killed supervisor left is replaced, for its counters are not ours.
+Status MakeGroup(const std::string& mount, const std::string& path) {
+  if (::mkdir(path.c_str(), 0755) == 0) return {};
+  if (errno == ENOENT) VRUN_TRY(MakeDir(mount + kParent));
+  if (errno == EEXIST) ::rmdir(path.c_str());
+  return MakeDir(path);
+}
+
+Status RemoveGroup(const std::string& path) {
+  // A dead process stays in its group until its parent in there has been reaped as well: a few milliseconds at most.
+  for (int i = 0; i < 50; ++i) {
+    if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return {};
+    if (errno != EBUSY) break;
+    ::usleep(1000);
+  }
+  return ErrnoError("rmdir " + Escape(path));
+}
+
+}  // namespace
+
+CgroupHost ParseCgroupMounts(const std::string& mountinfo, const std::string& v2_controllers) {
+  CgroupHost host;
+  std::istringstream lines(mountinfo);
+  for (std::string line; std::getline(lines, line);) {
+    size_t dash = line.find(" - ");
+    if (dash == std::string::npos) continue;
+    std::istringstream left(line), right(line.substr(dash + 3));
+    std::string id, parent, device, root, mount, type, source, options;
+    left >> id >> parent >> device >> root >> mount;
+    right >> type >> source >> options;
+    mount = Unquote(mount);
+    if (type == "cgroup2" && host.unified.empty()) host.unified = mount;
+    if (type != "cgroup") continue;
+    auto take = [&](CgroupHost::Place* place, const char* controller) {
+      if (!*place && HasWord(options, controller, ',')) *place = {mount, false};
+    };
+    take(&host.memory, "memory");
+    take(&host.cpu, "cpu");
+    take(&host.pids, "pids");
+  }
+  if (host.unified.empty()) return host;
+  std::string controllers = v2_controllers;
+  while (!controllers.empty() && controllers.back() == '\n') controllers.pop_back();
+  auto take = [&](CgroupHost::Place* place, const char* controller) {
+    if (!*place && HasWord(controllers, controller, ' ')) *place = {host.unified, true};
+  };
+  take(&host.memory, "memory");
+  take(&host.cpu, "cpu");
+  take(&host.pids, "pids");
+  return host;
+}
+
+CgroupHost DetectCgroups() {
+  Result<std::string> mounts = ReadFile("/proc/self/mountinfo");
+  if (!mounts) return {};
+  CgroupHost host = ParseCgroupMounts(*mounts, "");
+  if (host.unified.empty()) return host;
+  Result<std::string> controllers = ReadFile(host.unified + "/cgroup.controllers");
+  return controllers ? ParseCgroupMounts(*mounts, *controllers) : host;
+}
+
+Status RemoveCgroups(const CgroupHost& host, const std::string& name) {
+  Status status;
+  for (const std::string& mount : {host.memory.mount, host.cpu.mount, host.pids.mount, host.unified}) {
+    if (mount.empty()) continue;
+    Status removed = RemoveGroup(mount + kParent + "/" + name);
+    if (!removed) status = std::move(removed);
+  }
+  return status;
+}
+
+std::string Cgroup::AddGroup(const std::string& mount, const std::string& name, Status* status) {
+  std::string path = mount + kParent + "/" + name;
+  for (const std::string& p : paths_) {
+    if (p == path) return path;  // several controllers on one hierarchy
+  }
+  *status = MakeGroup(mount, path);
+  if (*status) paths_.push_back(path);
+  return path;
+}
+
+void Cgroup::Limit(const std::string& file, uint64_t value, const char* what) {
+  if (!WriteKernelFile(file, std::to_string(value))) unenforced_.push_back(what);
+}
+
+void Cgroup::CreateUnified(const CgroupHost& host, const std::string& name, const GroupLimits& limits) {
+  if (host.unified.empty()) return;
+  bool first = !PathExists(host.unified + kParent);
+  if (first) static_cast<void>(MakeDir(host.unified + kParent));
+  // A controller serves a group only when every group above hands it down.
+  for (auto [place, word] : {std::pair(&host.memory, "+memory"), {&host.cpu, "+cpu"}, {&host.pids, "+pids"}}) {
+    if (!first || !place->v2) continue;
+    static_cast<void>(WriteKernelFile(host.unified + "/cgroup.subtree_control", word));
+    static_cast<void>(WriteKernelFile(host.unified + kParent + "/cgroup.subtree_control", word));
+  }
+  Status status;
+  std::string path = AddGroup(host.unified, name, &status);
+  if (!status) return;
+  unified_path_ = path;
+  unified_.Reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (host.memory.v2) {
+    memory_path_ = path;
+    memory_v2_ = true;
+    if (limits.memory_bytes != 0) {
+      Limit(path + "/memory.max", limits.memory_bytes, "memory");
+      static_cast<void>(WriteKernelFile(path + "/memory.swap.max", "0"));
+    }
+  }
+  if (host.cpu.v2 && limits.milli_cpus != 0) {
+    std::string quota = std::to_string(uint64_t{limits.milli_cpus} * 100) + " 100000";
+    if (!WriteKernelFile(path + "/cpu.max", quota)) unenforced_.push_back("cpu");
+  }
+  if (host.pids.v2 && limits.pids != 0) Limit(path + "/pids.max", limits.pids, "processes");
+}
+
+void Cgroup::CreateAndAttach(const CgroupHost& host, const std::string& name, const GroupLimits& limits, pid_t pid,
+                             std::vector<std::string>* notices) {
+  auto enter = [&](const CgroupHost::Place& place, bool wanted, const char* what) -> std::string {
+    if (!wanted || place.v2) {
+      if (wanted && place.v2 && unified_path_.empty()) unenforced_.push_back(what);
+      return "";
+    }
+    if (!place) {
+      unenforced_.push_back(what);
+      return "";
+    }
+    Status status;
+    std::string path = AddGroup(place.mount, name, &status);
+    // `tasks`, not cgroup.procs: moving one thread takes no machine-wide lock, which costs milliseconds.
+    if (status) status = WriteKernelFile(path + "/tasks", std::to_string(pid));
+    if (status) return path;
+    unenforced_.push_back(what);
+    return "";
+  };
+  // Memory is accounted without a limit too, for the peak and the reason of a kill.
+  if (std::string path = enter(host.memory, limits.memory_bytes != 0 || host.memory, "memory"); !path.empty()) {
+    memory_path_ = path;
+    if (limits.memory_bytes != 0) {
+      Limit(path + "/memory.limit_in_bytes", limits.memory_bytes, "memory");
+      // Exists only where swap is accounted.
+      static_cast<void>(WriteKernelFile(path + "/memory.memsw.limit_in_bytes", std::to_string(limits.memory_bytes)));
+    }
+  }
+  if (std::string path = enter(host.cpu, limits.milli_cpus != 0, "cpu"); !path.empty()) {
+    Limit(path + "/cpu.cfs_quota_us", uint64_t{limits.milli_cpus} * 100, "cpu");
+  }
+  if (std::string path = enter(host.pids, limits.pids != 0, "processes"); !path.empty()) {
+    Limit(path + "/pids.max", limits.pids, "processes");
+  }
+  for (const std::string& what : unenforced_) {
+    if (what == "memory" && limits.memory_bytes == 0) continue;
+    notices->push_back("the limit on " + what + " is not enforced: the node has no usable control group for it");
+  }
+  unenforced_.clear();
+}
+
+void Cgroup::Kill() {
+  if (!unified_path_.empty()) static_cast<void>(WriteKernelFile(unified_path_ + "/cgroup.kill", "1"));
+}
+
+uint64_t Cgroup::oom_kills() const {
+  if (memory_path_.empty()) return 0;
+  return KeyedValue(memory_path_ + (memory_v2_ ? "/memory.events" : "/memory.oom_control"), "oom_kill");
+}
+
+uint64_t Cgroup::peak_memory_bytes() const {
+  if (memory_path_.empty()) return 0;
+  return Number(memory_path_ + (memory_v2_ ? "/memory.peak" : "/memory.max_usage_in_bytes"));
+}
+
+uint64_t Cgroup::cpu_us() const {
+  return unified_path_.empty() ? 0 : KeyedValue(unified_path_ + "/cpu.stat", "usage_usec");
+}
+
+Status Cgroup::Remove() {
+  Status status;
+  unified_.Reset();
+  for (const std::string& path : paths_) {
+    Status removed = RemoveGroup(path);
+    if (!removed) status = std::move(removed);
+  }
+  paths_.clear();
+  unified_path_.clear();
+  memory_path_.clear();
+  return status;
+}
+
+}  // namespace vrun::sandbox

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sandbox/command_plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/escape.h"
+
+namespace vrun::sandbox {
+namespace {
+
+constexpr const char* kDefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+std::string PathOf(const std::vector<std::string>& environment) {
+  for (const std::string& e : environment) {
+    if (e.rfind("PATH=", 0) == 0) return e.substr(5);
+  }
+  return kDefaultPath;
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> out;
+  for (const std::string& s : strings) out.push_back(const_cast<char*>(s.c_str()));
+  out.push_back(nullptr);
+  return out;
+}
+
+bool KnownLimit(int resource) { return resource >= 0 && resource < static_cast<int>(RLIM_NLIMITS); }
+
+const char* StageName(Stage stage) {
+  switch (stage) {
+    case Stage::kIdentity: return "become root of the user namespace";
+    case Stage::kEnterRoot: return "enter the root";
+    case Stage::kAttachMounts: return "mount /dev, /sys, /tmp and /run";
+    case Stage::kMountProc: return "mount /proc";
+    case Stage::kMaskProc: return "mask files of /proc";
+    case Stage::kMountPts: return "mount /dev/pts";
+    case Stage::kMountMqueue: return "mount /dev/mqueue";
+    case Stage::kPivotRoot: return "pivot_root";
+    case Stage::kHostname: return "set the host name";
+    case Stage::kCgroupNamespace: return "enter the cgroup namespace";
+    case Stage::kSupervise: return "start init";
+    case Stage::kTerminal: return "open a terminal";
+    case Stage::kFork: return "fork";
+    case Stage::kStreams: return "set up the streams";
+    case Stage::kSession: return "make a session";
+    case Stage::kLimits: return "set resource limits";
+    case Stage::kGroups: return "set the groups";
+    case Stage::kGid: return "set the gid";
+    case Stage::kUid: return "set the uid";
+    default: return "start";
+  }
+}
+
+// Directories that every job has of its own: what home has there is not mirrored.
+bool IsOwnPlace(const std::string& path) {
+  for (const char* place : {"/tmp", "/dev", "/proc", "/sys", "/run"}) {
+    size_t n = std::strlen(place);
+    if (path.compare(0, n, place) == 0 && (path.size() == n || path[n] == '/')) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<std::string> CommandCandidates(const std::string& name, const std::vector<std::string>& environment) {
+  if (name.empty()) return {};
+  if (name.find('/') != std::string::npos) return {name};
+  std::vector<std::string> out;
+  std::string path = PathOf(environment);
+  for (size_t at = 0; at <= path.size();) {
+    size_t colon = std::min(path.find(':', at), path.size());
+    std::string directory = path.substr(at, colon - at);
+    // An empty element is the working directory, as it always was.
+    out.push_back(directory.empty() ? "./" + name : directory + "/" + name);
+    at = colon + 1;
+  }
+  return out;
+}
+
+CommandPlan::CommandPlan(const Spec& spec)
+    : spec_(spec),
+      candidates_(CommandCandidates(spec.argv.empty() ? "" : spec.argv[0], spec.environment)),
+      argv_(Pointers(spec_.argv)),
+      environment_(Pointers(spec_.environment)),
+      groups_(spec.identity.groups.begin(), spec.identity.groups.end()) {
+  static char shell[] = "/bin/sh";
+  shell_argv_ = {shell, nullptr};
+  for (size_t i = 1; i < argv_.size(); ++i) shell_argv_.push_back(argv_[i]);
+  if (argv_.size() == 1) shell_argv_.push_back(nullptr);
+  for (const std::string& c : candidates_) candidate_pointers_.push_back(c.c_str());
+  candidate_pointers_.push_back(nullptr);
+  for (const ResourceLimit& l : spec.resource_limits) {
+    rlimit current;
+    if (!KnownLimit(l.resource) || ::getrlimit(static_cast<__rlimit_resource_t>(l.resource), &current) != 0) continue;
+    current.rlim_cur = std::min<rlim_t>(l.soft, current.rlim_max);
+    limits_.push_back({l.resource, current});
+  }
+}
+
+void CommandPlan::Fill(InsidePlan* plan) const {
+  plan->hostname = spec_.hostname.empty() ? nullptr : spec_.hostname.c_str();
+  plan->terminal = spec_.terminal;
+  plan->window = {spec_.window.rows, spec_.window.columns, spec_.window.x_pixels, spec_.window.y_pixels};
+  plan->directory = spec_.working_directory.c_str();
+  plan->uid = spec_.identity.uid;
+  plan->gid = spec_.identity.gid;
+  plan->groups = groups_.data();
+  plan->group_count = groups_.size();
+  plan->umask = spec_.umask & 0777;
+  plan->nice = spec_.nice;
+  plan->limits = limits_.data();
+  plan->limit_count = limits_.size();
+  plan->candidates = candidate_pointers_.data();
+  plan->argv = argv_.data();
+  plan->shell_argv = shell_argv_.data();
+  plan->environment = environment_.data();
+}
+
+StartFailure ExplainStart(const StartMessage& message, const Spec& spec) {
+  using Kind = StartFailure::Kind;
+  std::string why = std::strerror(message.error);
+  std::string name = Escape(spec.argv.empty() ? "" : spec.argv[0]);
+  std::string detail = Escape(std::string(message.detail, ::strnlen(message.detail, sizeof message.detail)));
+  switch (message.stage) {
+    case Stage::kDirectory: {
+      std::string text = "working directory " + Escape(spec.working_directory) + " is not in the mirrored root: " + why;
+      if (message.error == EACCES) text = "working directory " + Escape(spec.working_directory) + ": " + why;
+      if (IsOwnPlace(spec.working_directory)) text += ": /tmp, /dev, /run, /proc and /sys are the job's own";
+      return {Kind::kFailed, text + ": run from another directory"};
+    }
+    case Stage::kNotFound:
+      if (spec.argv.empty() || spec.argv[0].empty()) return {Kind::kNotFound, "no command given: name one"};
+      if (spec.argv[0].find('/') != std::string::npos) {
+        return {Kind::kNotFound, name + ": not in the mirrored root: check the path"};
+      }
+      return {Kind::kNotFound, name + ": command not found in PATH (" + Escape(PathOf(spec.environment)) +
+                                   "): install it or give its path"};
+    case Stage::kNoInterpreter:
+      return {Kind::kNotFound, name + ": its interpreter " + (detail.empty() ? "(the loader of the program)" : detail) +
+                                   " is not in the mirrored root: install it"};
+    case Stage::kNotExecutable:
+      if (message.error == EACCES) return {Kind::kNotExecutable, name + ": " + why + ": chmod +x or name another file"};
+      return {Kind::kNotExecutable, name + ": cannot be executed: " + why};
+    case Stage::kExec:
+      return {Kind::kFailed, name + ": cannot be started: " + detail + ": " + why};
+    default:
+      return {Kind::kFailed, std::string("sandbox: ") + StageName(message.stage) + ": " + why};
+  }
+}
+
+}  // namespace vrun::sandbox

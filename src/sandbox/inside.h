@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything that runs between the clone and the exec of the command, and the init that stays behind as pid 1.
+//
+// inside.cc is the only place where code of ours runs in a copy of another process's memory: it makes system calls and
+// touches what the plan points to, allocates nothing and takes no lock. Whatever can be prepared is prepared outside.
+#pragma once
+
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace vrun::sandbox {
+
+// How far it came; the first part builds the sandbox (init), the second becomes the user (command).
+enum class Stage : uint32_t {
+  kNone = 0,
+  kIdentity,       // root of the user namespace
+  kEnterRoot,      // the overlay over /
+  kAttachMounts,
+  kMountProc,
+  kMaskProc,
+  kMountPts,
+  kMountMqueue,
+  kPivotRoot,
+  kHostname,
+  kCgroupNamespace,
+  kSupervise,      // signalfd, death with the supervisor
+  kTerminal,
+  kFork,
+  kStreams,
+  kSession,
+  kLimits,
+  kGroups,
+  kGid,
+  kUid,
+  kDirectory,
+  kNotFound,         // no candidate exists
+  kNoInterpreter,    // `detail` names the interpreter of a script, "" for a program's loader
+  kNotExecutable,
+  kExec,             // any other reason
+};
+
+// Written to the start pipe by whoever failed. Nothing written and end of file: the command was executed.
+struct StartMessage {
+  Stage stage;
+  int32_t error;
+  char detail[248];
+};
+
+// Packets of the control socket.
+enum class ControlType : uint32_t {
+  kMapped = 1,  // to init: the user maps are written
+  kGo = 2,      // to init: the control groups hold you, fork
+  kSignal = 3,  // to init: value is the signal for the command's process group
+  kPty = 4,     // from init, with the master as descriptor
+  kEnded = 5,   // from init, last: value is the command's wait status; nobody else is left inside
+};
+struct ControlMessage {
+  ControlType type;
+  int32_t value;
+};
+
+struct InsidePlan {
+  struct Attachment {
+    int mount, target;
+  };
+  struct Limit {
+    int resource;
+    rlimit value;
+  };
+
+  int control;         // SOCK_SEQPACKET
+  int supervisor_end;  // its other end, closed at once
+  int start;    // O_CLOEXEC pipe
+  int root;     // the overlay
+  const Attachment* attachments;
+  size_t attachment_count;
+  int dev, proc_target, pts_target, mqueue_target;
+  const char* hostname;  // null: keep
+
+  int streams[3];  // ignored with a terminal
+  bool terminal;
+  winsize window;
+
+  const char* directory;
+  uid_t uid;
+  gid_t gid;
+  const gid_t* groups;
+  size_t group_count;
+  mode_t umask;
+  int nice;
+  const Limit* limits;
+  size_t limit_count;
+  const char* const* candidates;  // paths to try, null at the end
+  char* const* argv;
+  char** shell_argv;              // {"/bin/sh", (candidate), argv[1], ...}: for a script without #!
+  char* const* environment;
+};
+
+[[noreturn]] void RunInside(const InsidePlan& plan);
+
+}  // namespace vrun::sandbox

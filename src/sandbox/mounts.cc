@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sandbox/mounts.h"
+
+#include <sys/stat.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/files.h"
+#include "sandbox/devices.h"
+#include "sandbox/mount_api.h"
+#include "sandbox/rootfs.h"
+
+namespace vrun::sandbox {
+namespace {
+
+Result<UniqueFd> MakeTmpfs(const char* mode, uint32_t owner, uint64_t size, unsigned attributes) {
+  std::string id = std::to_string(owner);
+  return NewMount("tmpfs", {{"mode", mode}, {"uid", id}, {"gid", id}, {"size", std::to_string(size)}}, attributes);
+}
+
+uint64_t HalfOfRam() {
+  struct sysinfo info;
+  if (::sysinfo(&info) != 0) return uint64_t{1} << 30;
+  return uint64_t{info.totalram} * info.mem_unit / 2;
+}
+
+// As big as the job may be: PyTorch's data loaders share their batches there, and 64 MB are not enough.
+uint64_t SharedMemorySize(const Spec& spec) {
+  return spec.limits.memory_bytes != 0 ? spec.limits.memory_bytes : HalfOfRam();
+}
+
+Result<UniqueFd> MakeRun(const Spec& spec) {
+  VRUN_ASSIGN(UniqueFd run, MakeTmpfs("0755", spec.uid_base, HalfOfRam() / 4, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+  if (spec.identity.uid == 0) return run;
+  uint32_t uid = spec.uid_base + spec.identity.uid, gid = spec.uid_base + spec.identity.gid;
+  std::string own = "user/" + std::to_string(spec.identity.uid);
+  if (::mkdirat(run.get(), "user", 0755) != 0 || ::fchownat(run.get(), "user", spec.uid_base, spec.uid_base, 0) != 0 ||
+      ::mkdirat(run.get(), own.c_str(), 0700) != 0 || ::fchownat(run.get(), own.c_str(), uid, gid, 0) != 0) {
+    return ErrnoError("mkdir /run/" + own);
+  }
+  return run;
+}
+
+// Where /etc/resolv.conf of the root leads, when it leads into /run: "" when it does not. systemd-resolved's file is a
+// link to ../run/systemd/resolve/stub-resolv.conf, which no tree has.
+std::string ResolvConfBelowRun(int root) {
+  char target[256];
+  ssize_t n = ::readlinkat(root, "etc/resolv.conf", target, sizeof target);
+  if (n <= 0 || static_cast<size_t>(n) == sizeof target) return "";
+  std::string path(target, static_cast<size_t>(n));
+  for (const char* prefix : {"../run/", "/run/", "../var/run/", "/var/run/"}) {
+    if (path.rfind(prefix, 0) == 0) path = path.substr(std::string(prefix).size());
+  }
+  if (path.size() == static_cast<size_t>(n) || ("/" + path + "/").find("/../") != std::string::npos) return "";
+  return path;
+}
+
+Status WriteBelow(int directory, const std::string& path, const std::string& content, uint32_t owner) {
+  for (size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    std::string parent = path.substr(0, slash);
+    if (::mkdirat(directory, parent.c_str(), 0755) != 0) {
+      if (errno == EEXIST) continue;
+      return ErrnoError("mkdir for resolv.conf");
+    }
+    if (::fchownat(directory, parent.c_str(), owner, owner, 0) != 0) return ErrnoError("chown for resolv.conf");
+  }
+  UniqueFd file(::openat(directory, path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
+  if (!file) return ErrnoError("create resolv.conf");
+  if (::fchown(file.get(), owner, owner) != 0) return ErrnoError("chown resolv.conf");
+  return WriteAll(file.get(), content);
+}
+
+// The node's name servers, not home's: the network is the node's. Best effort: a root without the file is left alone.
+void AddResolvConf(int root, int run, const Spec& spec, PreparedMounts* mounts) {
+  constexpr const char* kPath = "/etc/resolv.conf";
+  if (Result<UniqueFd> target = OpenInRoot(root, "etc/resolv.conf", 0)) {
+    struct stat st;
+    if (::fstat(target->get(), &st) != 0 || !S_ISREG(st.st_mode)) return;
+    Result<UniqueFd> mount = CloneMount(AT_FDCWD, kPath, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    if (mount) mounts->list.push_back({*std::move(mount), *std::move(target)});
+    return;
+  }
+  std::string path = ResolvConfBelowRun(root);
+  if (path.empty()) return;
+  Result<std::string> content = ReadFile(kPath, 1 << 20);
+  if (content) static_cast<void>(WriteBelow(run, path, *content, spec.uid_base));
+}
+
+}  // namespace
+
+Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
+  PreparedMounts mounts;
+  auto add = [&](Result<UniqueFd> mount, Result<UniqueFd> target) -> Status {
+    if (!mount) return std::move(mount).error();
+    if (!target) return std::move(target).error();
+    mounts.list.push_back({*std::move(mount), *std::move(target)});
+    return {};
+  };
+  auto point = [&](const char* name) { return MountPoint(root, name, spec.uid_base); };
+
+  VRUN_TRY(add(MakeDevices(spec.uid_base), point("dev")));
+  mounts.dev.Reset(::fcntl(mounts.list.back().mount.get(), F_DUPFD_CLOEXEC, 3));
+  int dev = mounts.dev.get();
+  VRUN_TRY(add(MakeTmpfs("1777", spec.uid_base, SharedMemorySize(spec), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV),
+               OpenInRoot(dev, "shm", O_DIRECTORY)));
+  // One mount, not what is mounted below it: no control groups, no debugfs.
+  VRUN_TRY(add(CloneMount(AT_FDCWD, "/sys", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC),
+               point("sys")));
+  VRUN_TRY(add(CloneMount(AT_FDCWD, "tmp", MOUNT_ATTR_NODEV), point("tmp")));
+  VRUN_TRY(add(MakeRun(spec), point("run")));
+  AddResolvConf(root, mounts.list.back().mount.get(), spec, &mounts);
+
+  VRUN_ASSIGN(mounts.proc_target, point("proc"));
+  VRUN_ASSIGN(mounts.pts_target, OpenInRoot(dev, "pts", O_DIRECTORY));
+  VRUN_ASSIGN(mounts.mqueue_target, OpenInRoot(dev, "mqueue", O_DIRECTORY));
+  return mounts;
+}
+
+}  // namespace vrun::sandbox

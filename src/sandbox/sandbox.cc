@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sandbox/sandbox.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstring>
+#include <sstream>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "sandbox/command_plan.h"
+#include "sandbox/inside.h"
+#include "sandbox/mounts.h"
+#include "sandbox/namespaces.h"
+#include "sandbox/rootfs.h"
+#include "sandbox/streams.h"
+#include "sandbox/user_map.h"
+
+namespace vrun::sandbox {
+
+// What the steps hand to each other while a sandbox is made.
+struct Builder {
+  const Spec& spec;
+  const CgroupHost& host;
+  UniqueFd view;
+  Sandbox::PrepareUpper prepare_upper;
+  Sandbox* sandbox;
+
+  UniqueFd root;
+  PreparedMounts mounts;
+  Pipes pipes;
+  UniqueFd control_inside, start_inside;
+  ClonedChild child;
+
+  Status MakeDirectories();
+  Status MountTheRoot();
+  Status PrepareTheMounts();
+  Status MakeStreams();
+  Status MakeUnifiedGroup();
+  Status CloneInit();
+  Status MapUsers();
+  Status EnterGroups();
+  Status LetGo();
+
+  Status Tell(ControlType type);
+};
+
+namespace {
+
+struct Step {
+  const char* name;
+  Status (Builder::*run)();
+};
+// The whole of isolation, outside; the inside's list is in inside.cc and runs from "map users" on.
+constexpr Step kSteps[] = {
+    {"make directories", &Builder::MakeDirectories},
+    {"mount the root", &Builder::MountTheRoot},
+    {"prepare mounts", &Builder::PrepareTheMounts},
+    {"make streams", &Builder::MakeStreams},
+    {"make the control group", &Builder::MakeUnifiedGroup},
+    {"clone init", &Builder::CloneInit},
+    {"map users", &Builder::MapUsers},
+    {"enter control groups", &Builder::EnterGroups},
+    {"let go", &Builder::LetGo},
+};
+
+}  // namespace
+
+Status Builder::MakeDirectories() {
+  if (::chdir(spec.directory.c_str()) != 0) return ErrnoError("enter " + Escape(spec.directory));
+  for (const char* name : {"upper", "work", "lower", "tmp"}) {
+    if (::mkdir(name, 0700) != 0 && errno != EEXIST) return ErrnoError(std::string("mkdir ") + name);
+  }
+  if (::lchown("tmp", spec.uid_base, spec.uid_base) != 0) return ErrnoError("chown tmp");
+  if (::chmod("tmp", 01777) != 0) return ErrnoError("chmod tmp");
+  return {};
+}
+
+Status Builder::MountTheRoot() {
+  VRUN_ASSIGN(root, MountRoot(std::move(view), prepare_upper));
+  return {};
+}
+
+Status Builder::PrepareTheMounts() {
+  VRUN_ASSIGN(mounts, PrepareMounts(root.get(), spec));
+  return {};
+}
+
+Status Builder::MakeStreams() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return ErrnoError("socketpair");
+  sandbox->control_.Reset(ends[0]);
+  control_inside.Reset(ends[1]);
+  if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoError("pipe");
+  sandbox->start_.Reset(ends[0]);
+  start_inside.Reset(ends[1]);
+  if (spec.terminal) return {};
+  VRUN_ASSIGN(pipes, MakePipes(spec.uid_base + spec.identity.uid, spec.uid_base + spec.identity.gid));
+  sandbox->input_ = std::move(pipes.ours[0]);
+  sandbox->output_ = std::move(pipes.ours[1]);
+  sandbox->error_ = std::move(pipes.ours[2]);
+  return {};
+}
+
+Status Builder::MakeUnifiedGroup() {
+  sandbox->cgroup_.CreateUnified(host, spec.name, spec.limits);
+  return {};
+}
+
+Status Builder::CloneInit() {
+  CommandPlan command(spec);
+  std::vector<InsidePlan::Attachment> attachments;
+  for (const PreparedMount& m : mounts.list) attachments.push_back({m.mount.get(), m.target.get()});
+  InsidePlan plan{};
+  plan.control = control_inside.get();
+  plan.supervisor_end = sandbox->control_.get();
+  plan.start = start_inside.get();
+  plan.root = root.get();
+  plan.attachments = attachments.data();
+  plan.attachment_count = attachments.size();
+  plan.dev = mounts.dev.get();
+  plan.proc_target = mounts.proc_target.get();
+  plan.pts_target = mounts.pts_target.get();
+  plan.mqueue_target = mounts.mqueue_target.get();
+  for (int i = 0; i < 3; ++i) plan.streams[i] = pipes.theirs[i].get();
+  command.Fill(&plan);
+
+  auto inside = [&plan] { RunInside(plan); };
+  Result<ClonedChild> cloned = CloneIntoNamespaces(sandbox->cgroup_.unified_fd(), inside);
+  // A version 2 group may refuse to be born into (threaded, frozen, not ours); the job then runs beside it.
+  if (!cloned && sandbox->cgroup_.unified_fd() >= 0) cloned = CloneIntoNamespaces(-1, inside);
+  if (!cloned) return std::move(cloned).error();
+  child = *std::move(cloned);
+  sandbox->pid_ = child.pid;
+  sandbox->pidfd_ = std::move(child.pidfd);
+  start_inside.Reset();
+  control_inside.Reset();
+  pipes = {};
+  return {};
+}
+
+Status Builder::Tell(ControlType type) {
+  ControlMessage message{type, 0};
+  if (::send(sandbox->control_.get(), &message, sizeof message, MSG_NOSIGNAL) != sizeof message) {
+    return ErrnoError("talk to init");
+  }
+  return {};
+}
+
+Status Builder::MapUsers() {
+  VRUN_TRY(WriteUserMaps(child.pid, spec.uid_base, spec.identity));
+  return Tell(ControlType::kMapped);
+}
+
+// While init mounts, on another CPU.
+Status Builder::EnterGroups() {
+  sandbox->cgroup_.CreateAndAttach(host, spec.name, spec.limits, child.pid, &sandbox->notices_);
+  return {};
+}
+
+Status Builder::LetGo() { return Tell(ControlType::kGo); }
+
+Result<std::unique_ptr<Sandbox>> Sandbox::Start(const Spec& spec, UniqueFd view, const CgroupHost& cgroups,
+                                                PrepareUpper prepare_upper) {
+  std::unique_ptr<Sandbox> sandbox(new Sandbox);
+  sandbox->spec_ = spec;
+  Builder builder{spec, cgroups, std::move(view), std::move(prepare_upper), sandbox.get(), {}, {}, {}, {}, {}, {}};
+  int64_t began = MonotonicMicros();
+  for (const Step& step : kSteps) {
+    Status status = (builder.*step.run)();
+    if (!status) return std::move(status).error().With(step.name);
+    if (LogEnabled(LogLevel::kDebug)) LogDebug("{}: {} us", step.name, MonotonicMicros() - began);
+  }
+  return sandbox;
+}
+
+Sandbox::~Sandbox() {
+  if (pid_ > 0 && !reaped_) {
+    Kill();
+    static_cast<void>(Reap());
+  } else if (!reaped_) {
+    static_cast<void>(cgroup_.Remove());
+  }
+}
+
+std::optional<StartFailure> Sandbox::FinishStart() {
+  StartMessage message{};
+  ssize_t n;
+  do {
+    n = ::read(start_.get(), &message, sizeof message);
+  } while (n < 0 && errno == EINTR);
+  start_.Reset();
+  if (n == sizeof message) return ExplainStart(message, spec_);
+  static_cast<void>(ReadControl());  // the terminal was sent before
+  return std::nullopt;
+}
+
+void Sandbox::Signal(int signal) {
+  ControlMessage message{ControlType::kSignal, signal};
+  static_cast<void>(::send(control_.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
+void Sandbox::Kill() {
+  if (pid_ <= 0 || reaped_) return;
+  ::kill(pid_, SIGKILL);  // not reaped yet, so the number is still its own
+  cgroup_.Kill();
+}
+
+void Sandbox::ReadUsage() {
+  ending_->oom_kills = cgroup_.oom_kills();
+  ending_->peak_memory_bytes = cgroup_.peak_memory_bytes();
+  ending_->cpu_us = cgroup_.cpu_us();
+}
+
+// One packet without waiting; what recvmsg returns. A descriptor that came along is the terminal's master.
+ssize_t Sandbox::ReceiveControl(void* packet, size_t size) {
+  iovec io{packet, size};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr m{};
+  m.msg_iov = &io;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof control;
+  ssize_t n;
+  do {
+    n = ::recvmsg(control_.get(), &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) return n;
+  cmsghdr* c = CMSG_FIRSTHDR(&m);
+  if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+    int master;
+    std::memcpy(&master, CMSG_DATA(c), sizeof master);
+    output_.Reset(master);
+    input_.Reset(::fcntl(master, F_DUPFD_CLOEXEC, 3));  // an event loop wants a descriptor for each direction
+  }
+  return n;
+}
+
+std::optional<Ending> Sandbox::ReadControl() {
+  ControlMessage message;
+  while (!control_closed_) {
+    ssize_t n = ReceiveControl(&message, sizeof message);
+    if (n < 0 && errno == EAGAIN) break;
+    if (n != sizeof message) {
+      control_closed_ = true;
+    } else if (message.type == ControlType::kEnded) {
+      ending_ = Ending{};
+      ending_->command_ended = true;
+      ending_->wait_status = message.value;
+      ReadUsage();
+    }
+  }
+  return ending_;
+}
+
+Ending Sandbox::Reap() {
+  rusage usage{};
+  while (::wait4(pid_, nullptr, 0, &usage) < 0 && errno == EINTR) {
+  }
+  reaped_ = true;
+  if (!ReadControl()) {
+    ending_ = Ending{};
+    ending_->wait_status = SIGKILL;
+    ReadUsage();
+  }
+  // Without control groups: what init has waited for, and the largest single process.
+  auto micros = [](const timeval& t) { return static_cast<uint64_t>(t.tv_sec) * 1000000 + static_cast<uint64_t>(t.tv_usec); };
+  if (ending_->cpu_us == 0) ending_->cpu_us = micros(usage.ru_utime) + micros(usage.ru_stime);
+  if (ending_->peak_memory_bytes == 0) ending_->peak_memory_bytes = static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+  Status removed = cgroup_.Remove();
+  if (!removed) LogWarning("{}", removed.error().message());
+  return *ending_;
+}
+
+Status EnterSupervisorNamespace() {
+  if (::unshare(CLONE_NEWNS) != 0) {
+    Error error = ErrnoError("make a mount namespace");
+    return Error(error.code(), error.message() + ": run the node as root");
+  }
+  // Slave, not private: what the host unmounts goes here too.
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) return ErrnoError("make mounts private");
+  return {};
+}
+
+void ForgetForeignMounts() {
+  Result<std::string> mounts = ReadFile("/proc/self/mountinfo");
+  struct statx lower{};
+  char cwd[PATH_MAX];
+  if (!mounts || ::getcwd(cwd, sizeof cwd) == nullptr) return;
+  if (::statx(AT_FDCWD, "lower", AT_NO_AUTOMOUNT, STATX_MNT_ID, &lower) != 0) return;
+  std::string directory = std::string(cwd) + "/";
+  std::istringstream lines(*mounts);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(" - fuse") == std::string::npos) continue;
+    std::istringstream fields(line);
+    std::string parent, device, root, path;
+    uint64_t id = 0;
+    fields >> id >> parent >> device >> root >> path;
+    if (id == lower.stx_mnt_id || path == "/" || directory.rfind(path + "/", 0) == 0) continue;
+    // A name with quoted characters is not found, and stays: the node's own views have none.
+    ::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+  }
+}
+
+}  // namespace vrun::sandbox

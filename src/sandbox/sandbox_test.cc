@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the supervisor's own tests (src/node) do not reach: failures in the midst of building, and taking things down.
+#include "sandbox/sandbox.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include "base/files.h"
+
+namespace vrun::sandbox {
+namespace {
+
+constexpr uint32_t kUidBase = 0x40000000;
+
+// Runs in a child of its own: a supervisor changes its namespace and working directory. 0: all well.
+int InSupervisor(const std::function<int(const std::string& base)>& body) {
+  std::string base = "/var/tmp/vrun-sandbox-XXXXXX";
+  if (::mkdtemp(base.data()) == nullptr) return 99;
+  ::chmod(base.c_str(), 0755);
+  pid_t pid = ::fork();
+  if (pid == 0) {
+    ::alarm(30);
+    ::_exit(EnterSupervisorNamespace() ? body(base) : 98);
+  }
+  int status = -1;
+  ::waitpid(pid, &status, 0);
+  EXPECT_TRUE(RemoveTree(base)) << "something is still mounted";
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 97;
+}
+
+Spec TrueIn(const std::string& base) {
+  static_cast<void>(MakeDirs(base + "/root/bin", 0755));
+  static_cast<void>(MakeDirs(base + "/task", 0755));
+  Result<std::string> busybox = ReadFile("/bin/busybox");
+  UniqueFd fd(::open((base + "/root/bin/true").c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0755));
+  static_cast<void>(WriteAll(fd.get(), *busybox));
+  Spec spec;
+  spec.name = "test." + std::to_string(::getpid());
+  spec.directory = base + "/task";
+  spec.uid_base = kUidBase;
+  spec.limits = {64 << 20, 500, 100};
+  spec.argv = {"true"};
+  spec.environment = {"PATH=/bin"};
+  spec.working_directory = "/";
+  return spec;
+}
+
+UniqueFd View(const std::string& base) {
+  static_cast<void>(MakeDirs(base + "/root/bin", 0755));  // arguments are evaluated in any order
+  return UniqueFd(::open_tree(AT_FDCWD, (base + "/root").c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+}
+
+void WaitFor(int fd) {
+  pollfd p{fd, POLLIN, 0};
+  ::poll(&p, 1, 10000);
+}
+
+class SandboxTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root: mounts and namespaces";
+    if (!PathExists("/bin/busybox")) GTEST_SKIP() << "needs /bin/busybox (package busybox-static)";
+  }
+};
+
+TEST_F(SandboxTest, RunsAndEndsWithoutControlGroups) {
+  EXPECT_EQ(0, InSupervisor([](const std::string& base) {
+    auto sandbox = Sandbox::Start(TrueIn(base), View(base), CgroupHost{});
+    if (!sandbox) return 1;
+    if ((*sandbox)->notices().size() != 3) return 2;
+    WaitFor((*sandbox)->start_fd());
+    if ((*sandbox)->FinishStart()) return 3;
+    WaitFor((*sandbox)->pidfd());
+    Ending ending = (*sandbox)->Reap();
+    if (!ending.command_ended || ending.wait_status != 0) return 4;
+    return ending.peak_memory_bytes > 0 ? 0 : 5;
+  }));
+}
+
+TEST_F(SandboxTest, DestructionKillsAndRemoves) {
+  EXPECT_EQ(0, InSupervisor([](const std::string& base) {
+    CgroupHost host = DetectCgroups();
+    Spec spec = TrueIn(base);
+    auto sandbox = Sandbox::Start(spec, View(base), host);
+    if (!sandbox) return 1;
+    pid_t pid = (*sandbox)->pid();
+    sandbox->reset();
+    if (::kill(pid, 0) == 0 || errno != ESRCH) return 2;
+    for (const std::string& mount : {host.memory.mount, host.cpu.mount, host.pids.mount, host.unified}) {
+      if (!mount.empty() && PathExists(mount + "/vrun/" + spec.name)) return 3;
+    }
+    return 0;
+  }));
+}
+
+TEST_F(SandboxTest, KillBeforeTheStartIsAnEnding) {
+  EXPECT_EQ(0, InSupervisor([](const std::string& base) {
+    auto sandbox = Sandbox::Start(TrueIn(base), View(base), DetectCgroups());
+    if (!sandbox) return 1;
+    (*sandbox)->Kill();
+    WaitFor((*sandbox)->pidfd());
+    Ending ending = (*sandbox)->Reap();
+    return WIFSIGNALED(ending.wait_status) || ending.command_ended ? 0 : 2;
+  }));
+}
+
+TEST_F(SandboxTest, ABrokenViewIsAnErrorThatSaysSo) {
+  EXPECT_EQ(0, InSupervisor([](const std::string& base) {
+    Spec spec = TrueIn(base);
+    UniqueFd file(::open((base + "/root/bin/true").c_str(), O_RDONLY | O_CLOEXEC));
+    auto sandbox = Sandbox::Start(spec, std::move(file), DetectCgroups());
+    if (sandbox) return 1;
+    return sandbox.error().message().rfind("mount the root", 0) == 0 ? 0 : 2;
+  }));
+}
+
+TEST_F(SandboxTest, AStaleGroupOfTheSameNameIsReplaced) {
+  EXPECT_EQ(0, InSupervisor([](const std::string& base) {
+    CgroupHost host = DetectCgroups();
+    Spec spec = TrueIn(base);
+    for (const std::string& mount : {host.memory.mount, host.pids.mount, host.unified}) {
+      if (!mount.empty()) static_cast<void>(MakeDirs(mount + "/vrun/" + spec.name, 0755));
+    }
+    auto sandbox = Sandbox::Start(spec, View(base), host);
+    if (!sandbox || !(*sandbox)->notices().empty()) return 1;
+    WaitFor((*sandbox)->pidfd());
+    static_cast<void>((*sandbox)->Reap());
+    return RemoveCgroups(host, spec.name) ? 0 : 2;
+  }));
+}
+
+}  // namespace
+}  // namespace vrun::sandbox

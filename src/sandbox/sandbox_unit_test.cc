@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts that need no root.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "sandbox/cgroup.h"
+#include "sandbox/command_plan.h"
+#include "sandbox/user_map.h"
+
+namespace vrun::sandbox {
+namespace {
+
+TEST(IdMap, RangeAndOwnIds) {
+  EXPECT_EQ("0 1000000 65536\n", *IdMap(1000000, {0, 1000, 65535}));
+  EXPECT_EQ("0 1000000 65536\n65536 1065536 1\n70000 1070000 1\n", *IdMap(1000000, {70000, 65536, 70000, 5}));
+  EXPECT_EQ("0 0 65536\n", *IdMap(0, {}));
+}
+
+TEST(IdMap, RefusesWhatIsNoId) {
+  EXPECT_FALSE(IdMap(UINT32_MAX - 100, {}));
+  EXPECT_FALSE(IdMap(UINT32_MAX - 65535, {}));
+  EXPECT_FALSE(IdMap(0x40000000, {UINT32_MAX - 5}));
+  std::vector<uint32_t> many;
+  for (uint32_t i = 0; i < 340; ++i) many.push_back(100000 + i);
+  EXPECT_FALSE(IdMap(0, many));
+  many.pop_back();
+  EXPECT_TRUE(IdMap(0, many));
+}
+
+TEST(CommandCandidates, AsExecvpLooks) {
+  using V = std::vector<std::string>;
+  EXPECT_EQ((V{"/a/x", "/b/x"}), CommandCandidates("x", {"PATH=/a:/b"}));
+  EXPECT_EQ((V{"./x", "/a/x", "./x"}), CommandCandidates("x", {"PATH=:/a:"}));
+  EXPECT_EQ((V{"./x"}), CommandCandidates("x", {"PATH="}));
+  EXPECT_EQ((V{"d/x"}), CommandCandidates("d/x", {"PATH=/a"}));
+  EXPECT_EQ((V{}), CommandCandidates("", {"PATH=/a"}));
+  EXPECT_EQ("/usr/local/sbin/x", CommandCandidates("x", {"XPATH=/a"})[0]);
+}
+
+TEST(ExplainStart, EscapesAndNames) {
+  Spec spec;
+  spec.argv = {"a\nb"};
+  spec.working_directory = "/x\033y";
+  StartMessage m{Stage::kNotFound, ENOENT, {}};
+  StartFailure f = ExplainStart(m, spec);
+  EXPECT_EQ(StartFailure::Kind::kNotFound, f.kind);
+  EXPECT_EQ(std::string::npos, f.reason.find('\n'));
+  m = {Stage::kDirectory, ENOENT, {}};
+  f = ExplainStart(m, spec);
+  EXPECT_EQ(StartFailure::Kind::kFailed, f.kind);
+  EXPECT_EQ(std::string::npos, f.reason.find('\033'));
+  m = {static_cast<Stage>(12345), EIO, {}};
+  std::memset(m.detail, 'x', sizeof m.detail);  // no end
+  EXPECT_EQ(StartFailure::Kind::kFailed, ExplainStart(m, spec).kind);
+}
+
+constexpr const char* kHybrid =
+    "24 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
+    "30 24 0:26 / /sys/fs/cgroup/cpu\\040set rw,relatime - cgroup cgroup rw,cpuset\n"
+    "31 24 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:3 - cgroup cgroup rw,cpu,cpuacct\n"
+    "32 24 0:28 / /sys/fs/cgroup/mem\\040ory rw - cgroup cgroup rw,memory\n"
+    "33 24 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate\n";
+
+TEST(ParseCgroupMounts, Hybrid) {
+  CgroupHost host = ParseCgroupMounts(kHybrid, "pids hugetlb\n");
+  EXPECT_EQ("/sys/fs/cgroup/mem ory", host.memory.mount);
+  EXPECT_FALSE(host.memory.v2);
+  EXPECT_EQ("/sys/fs/cgroup/cpu,cpuacct", host.cpu.mount);
+  EXPECT_EQ("/sys/fs/cgroup/unified", host.pids.mount);
+  EXPECT_TRUE(host.pids.v2);
+  EXPECT_EQ("/sys/fs/cgroup/unified", host.unified);
+}
+
+TEST(ParseCgroupMounts, PureAndNoneAndRubbish) {
+  CgroupHost pure = ParseCgroupMounts("30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "cpuset cpu io memory pids\n");
+  EXPECT_TRUE(pure.memory.v2 && pure.cpu.v2 && pure.pids.v2);
+  CgroupHost none = ParseCgroupMounts("24 1 0:22 / / rw - ext4 /dev/vda rw\n", "memory");
+  EXPECT_FALSE(none.memory || none.cpu || none.pids);
+  EXPECT_EQ("", none.unified);
+  ParseCgroupMounts("\n - \n - cgroup2\nx - cgroup\\\n1 2 3 4 \\04 5 - cgroup2 a b\n", "");
+}
+
+TEST(Cgroup, NoticesWhatIsNotEnforced) {
+  Cgroup group;
+  std::vector<std::string> notices;
+  group.CreateUnified({}, "x", {1 << 20, 500, 10});
+  group.CreateAndAttach({}, "x", {1 << 20, 500, 10}, 1, &notices);
+  EXPECT_EQ(3u, notices.size());
+  EXPECT_EQ(-1, group.unified_fd());
+  EXPECT_EQ(0u, group.oom_kills());
+  EXPECT_TRUE(group.Remove());
+  notices.clear();
+  group.CreateAndAttach({}, "x", {}, 1, &notices);
+  EXPECT_TRUE(notices.empty());
+}
+
+}  // namespace
+}  // namespace vrun::sandbox
