@@ -47,7 +47,9 @@ class ApplierImpl final : public Applier {
       : options_(std::move(options)),
         root_(std::move(root)),
         journal_(std::move(journal)),
-        prefix_(".vrun-" + std::to_string(options_.job) + "-") {}
+        prefix_(".vrun-" + std::to_string(options_.job) + "-") {
+    for (const auto& own : journal_.own_changes()) own_ctime_[{own.device, own.inode}] = own.ctime_ns;
+  }
   ~ApplierImpl() override { DropFile(); }
 
   Status Apply(const WriteBack& message) override;
@@ -91,7 +93,7 @@ class ApplierImpl final : public Applier {
   bool Matches(const struct stat& st, const BaseVersion& base, bool own_rename = false) const;
   // To be asked before and told after an operation that changes the ctime of an inode that keeps other names.
   UniqueFd Watch(const Place& place, const struct stat& st) const;
-  void Remember(const UniqueFd& inode);
+  void Remember(const UniqueFd& inode, bool new_times = false);
 
   std::string TemporaryName(uint64_t sequence) const { return prefix_ + "s-" + std::to_string(sequence); }
   template <typename Make>
@@ -295,9 +297,13 @@ UniqueFd ApplierImpl::Watch(const Place& place, const struct stat& st) const {
   return fd ? *std::move(fd) : UniqueFd();
 }
 
-void ApplierImpl::Remember(const UniqueFd& inode) {
+// Where mtime moved, too, it cannot vouch for the other names after a restart.
+void ApplierImpl::Remember(const UniqueFd& inode, bool new_times) {
   struct stat st;
-  if (inode && ::fstat(inode.get(), &st) == 0) own_ctime_[{st.st_dev, st.st_ino}] = Ns(st.st_ctim);
+  if (!inode || ::fstat(inode.get(), &st) != 0) return;
+  auto [it, added] = own_ctime_.try_emplace({st.st_dev, st.st_ino});
+  it->second = Ns(st.st_ctim);
+  if (new_times || !added) journal_.AddOwnChange({st.st_dev, st.st_ino, it->second});
 }
 
 // --- putting something in its place ---
@@ -637,9 +643,12 @@ Status ApplierImpl::Rename(const WriteBack& message) {
     VRUN_ASSIGN(from_st, LstatAt(from->parent.get(), from->name));
   }
   VRUN_ASSIGN(auto current, LstatAt(to.parent.get(), to.name));
+  UniqueFd inode;
   auto finish = [&]() -> Status {
     Touched(to);
-    return rename.has_meta() ? FinishMeta(to, to.name, rename.meta(), MetaFor::kFinal) : Status();
+    if (rename.has_meta()) VRUN_TRY(FinishMeta(to, to.name, rename.meta(), MetaFor::kFinal));
+    Remember(inode, rename.has_meta());
+    return {};
   };
   const BaseVersion& source = rename.source();
   bool is_source = from_st && from_st->st_ino == source.ino() && (from_st->st_mode & S_IFMT) == source.type();
@@ -662,8 +671,7 @@ Status ApplierImpl::Rename(const WriteBack& message) {
     }
     return {};
   }
-  UniqueFd inode;
-  if (!S_ISDIR(from_st->st_mode) && from_st->st_nlink > 1) inode = Watch(*from, *from_st);
+  inode = Watch(*from, *from_st);
 
   bool replace = false;
   auto move = [&]() -> int {
@@ -717,7 +725,6 @@ Status ApplierImpl::Rename(const WriteBack& message) {
     } else if (error != 0) {
       return ErrnoError(error, "rename " + Escape(from->path) + " to " + Escape(to.path));
     }
-    Remember(inode);
     Remember(old);
     Touched(*from);
     if (i >= 0) NoticeChanged(to.asked, "its version is in " + Escape(to.path));
@@ -759,7 +766,7 @@ Status ApplierImpl::SetMeta(const WriteBack& message) {
   }
   UniqueFd inode = Watch(place, *current);
   VRUN_TRY(FinishMeta(place, place.name, meta, MetaFor::kFinal));
-  Remember(inode);
+  Remember(inode, true);
   Touched(place);
   return {};
 }

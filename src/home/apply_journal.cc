@@ -11,7 +11,8 @@
 
 namespace vrun::home {
 namespace {
-// Header: magic, last operation. Records: two times (length, bytes). Written and read by the same machine: native order.
+// Header: magic, last operation. Records: two times (length, bytes): a diversion, or "" and an OwnChange. Written and read
+// by the same machine: native order.
 constexpr char kMagic[8] = {'v', 'r', 'u', 'n', 'a', 'p', 'l', '1'};
 constexpr size_t kHeader = 16;
 constexpr uint32_t kMaxLength = 1u << 17;
@@ -57,7 +58,12 @@ Result<ApplyJournal> ApplyJournal::Open(const std::string& path) {
   std::string from;
   std::string to;
   while (TakeString(&rest, &from) && TakeString(&rest, &to)) {
-    journal.diversions_[from] = to;
+    if (!from.empty()) {
+      journal.diversions_[from] = to;
+    } else if (OwnChange change; to.size() == sizeof change) {
+      std::memcpy(&change, to.data(), sizeof change);
+      journal.own_changes_.push_back(change);
+    }
     journal.end_ = data.size() - rest.size();
   }
   if (::ftruncate(journal.fd_.get(), static_cast<off_t>(journal.end_)) != 0) return ErrnoError("repair " + Escape(path));
@@ -75,6 +81,15 @@ Status ApplyJournal::Add(const std::string& path, const std::string& actual) {
   }
   diversions_[path] = actual;
   return {};
+}
+
+void ApplyJournal::AddOwnChange(const OwnChange& change) {
+  if (!fd_) return;
+  std::string record;
+  PutString(&record, "");
+  PutString(&record, std::string(reinterpret_cast<const char*>(&change), sizeof change));
+  // A hint, as below.
+  if (PwriteAll(fd_.get(), record, end_)) end_ += record.size();
 }
 
 void ApplyJournal::SetApplied(uint64_t sequence) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -22,6 +23,15 @@ class ApplyJournal {
   const std::map<std::string, std::string>& diversions() const { return diversions_; }
   Status Add(const std::string& path, const std::string& actual);
 
+  // Inodes with several names whose times the job changed, with the ctime that they got by that: their other names must not
+  // look changed. As good as the page cache.
+  struct OwnChange {
+    uint64_t device, inode;
+    int64_t ctime_ns;
+  };
+  const std::vector<OwnChange>& own_changes() const { return own_changes_; }
+  void AddOwnChange(const OwnChange& change);
+
   // 0 when new.
   uint64_t applied_before() const { return applied_before_; }
   void SetApplied(uint64_t sequence);
@@ -34,6 +44,7 @@ class ApplyJournal {
   uint64_t end_ = 0;
   uint64_t applied_before_ = 0;
   std::map<std::string, std::string> diversions_;
+  std::vector<OwnChange> own_changes_;
 };
 
 }  // namespace vrun::home

@@ -43,14 +43,14 @@ std::string HomeAcl(std::string acl, uint32_t uid_base) {
 
 // A capability set inside a user namespace is of revision 3 and names the host uid of that namespace's root; at home it is
 // of revision 2. That of another namespace means nothing at home.
-std::optional<std::string> HomeCapability(std::string value, uint32_t uid_base) {
+std::optional<std::string> HomeCapability(const std::string& value, uint32_t uid_base) {
   if (value.size() < 4) return std::nullopt;
   uint32_t magic = LoadLe32(value.data());
   if ((magic & 0xff000000u) != 0x03000000u) return value;
   if (value.size() != 24 || LoadLe32(&value[20]) != uid_base) return std::nullopt;
-  StoreLe32(value.data(), (magic & 0x00ffffffu) | 0x02000000u);
-  value.resize(20);
-  return value;
+  std::string out = value.substr(0, 20);
+  StoreLe32(out.data(), (magic & 0x00ffffffu) | 0x02000000u);
+  return out;
 }
 
 std::string RelativeTo(std::string_view path) { return path.size() <= 1 ? "." : std::string(path.substr(1)); }
@@ -123,7 +123,8 @@ Result<OverlayLayer> OverlayLayer::Open(const std::string& directory, bool user_
 }
 
 Result<UniqueFd> OverlayLayer::OpenDirectory(std::string_view path) const {
-  return OpenAtAnyLength(top_fd_.get(), path, O_RDONLY | O_DIRECTORY);
+  // O_NOATIME: to look at what a command left must not change it.
+  return OpenAtAnyLength(top_fd_.get(), path, O_RDONLY | O_DIRECTORY | O_NOATIME);
 }
 
 Result<UniqueFd> OverlayLayer::OpenRegular(std::string_view path) const {
@@ -270,7 +271,7 @@ Result<vrun::v1::Meta> OverlayLayer::ReadMeta(std::string_view path, const struc
   for (std::string& name : wanted) {
     VRUN_ASSIGN(auto value, Xattr(path, name));
     if (value && name.starts_with("system.posix_acl")) value = HomeAcl(*std::move(value), uid_base);
-    if (value && name == "security.capability") value = HomeCapability(*std::move(value), uid_base);
+    if (value && name == "security.capability") value = HomeCapability(*value, uid_base);
     if (!value) continue;
     vrun::v1::Xattr* xattr = meta.add_xattrs();
     xattr->set_name(std::move(name));

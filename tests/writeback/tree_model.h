@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// For the tests of writing back: random trees, random work on them, and a complete description of a tree to compare.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace vrun::test {
+
+struct Described {
+  mode_t mode = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  int64_t mtime_ns = 0;
+  ino_t ino = 0;
+  nlink_t nlink = 0;
+  std::string content;  // of a file, or the target of a link
+  std::map<std::string, std::string> xattrs;
+};
+using Description = std::map<std::string, Described>;  // by path relative to the top; "" is the top
+
+Description Describe(const std::string& top);
+// Empty when both are the same but for inode numbers; else the differences. Of files whose inode in `got` is one of
+// `shared` (they have several names below, which the overlay does not keep together) only type and content count.
+std::string Differences(const Description& want, const Description& got, const std::set<ino_t>& shared);
+
+class RandomWork {
+ public:
+  RandomWork(std::string top, uint64_t seed) : top_(std::move(top)), random_(seed) {}
+  void BuildTree(int entries, bool hard_links = true);
+  // One operation; most succeed, all leave a tree.
+  void Step();
+  const std::vector<std::string>& log() const { return log_; }
+
+ private:
+  uint64_t Pick(uint64_t n) { return random_() % n; }
+  std::string AnyDirectory();
+  std::string AnyPath();
+  std::string NewPath();
+  std::string Bytes(size_t n);
+  void Refresh();
+
+  std::string top_;
+  std::mt19937_64 random_;
+  std::vector<std::string> directories_;
+  std::vector<std::string> paths_;
+  std::vector<std::string> log_;
+};
+
+}  // namespace vrun::test
