@@ -10,7 +10,7 @@
 namespace vrun::home {
 
 struct HomeOptions {
-  std::string root = "/";  // directory of this machine that the jobs see as "/"
+  std::string root;  // directory of this machine that the jobs see as "/"; "": what the configuration says
   // When >= 0: one line is written there and the descriptor closed as soon as the socket listens, which is before the
   // first scan has ended: "ok\n", or "error: TEXT\n" when the daemon cannot start.
   int ready_fd = -1;

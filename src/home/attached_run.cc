@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/attached_run.h"
+
+#include <fcntl.h>
+
+#include <csignal>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "home/exit_status.h"
+#include "home/log_spool.h"
+#include "home/run_files.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr int64_t kInterruptSequenceMicros = 2'000'000;
+
+bool EndsAWaitingRun(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
+
+}  // namespace
+
+AttachedRun::AttachedRun(const Services* services, Owner* owner, std::shared_ptr<ClientConnection> client, Options options)
+    : services_(services), owner_(owner), client_(std::move(client)), options_(options), begun_us_(MonotonicMicros()) {
+  if (!client_) return;
+  client_->SetEvents({.on_message = [this](v1::ClientMessage message, std::vector<UniqueFd>) { OnClientMessage(std::move(message)); },
+                      .on_closed = [this] { OnClientGone(); }});
+}
+
+AttachedRun::~AttachedRun() {
+  *alive_ = false;
+  services_->loop->Cancel(hangup_);
+  if (launch_) launch_->Forget();
+  if (client_) client_->SetEvents({});
+}
+
+void AttachedRun::TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress) {
+  for (const UniqueFd* fd : {&in, &out, &err}) {
+    if (saved_) break;
+    auto saved = std::make_unique<SavedTerminal>(fd->get());
+    if (!saved->saved()) continue;
+    saved_ = std::move(saved);
+    terminal_.Reset(::fcntl(fd->get(), F_DUPFD_CLOEXEC, 3));
+  }
+  pump_ = std::make_unique<StdioPump>(services_->loop, this, std::move(in), std::move(out), std::move(err), std::move(progress));
+  if (client_ && saved_) {
+    pump_->SetTerminalGate([this] { return client_ && !stopped_ && MayReadTerminal(client_->peer().pid); });
+  }
+}
+
+void AttachedRun::StartRun(const v1::Run& run) {
+  launch_ = std::make_shared<Launch>(
+      services_, run,
+      Launch::Events{.on_accepted = [this, run](uint64_t job) { Accepted(run, job); },
+                     .on_progress = [this](std::string text) { OnProgress(v1::PENDING, text, ""); },
+                     .on_ready =
+                         [this, run](std::optional<v1::Placement> placement, tree::SnapshotPtr tree) {
+                           auto launch = std::move(launch_);
+                           root_bytes_ = tree->bytes;
+                           root_entries_ = tree->entries;
+                           JobRun::Plan plan;
+                           plan.job = job_;
+                           plan.placement = std::move(placement);
+                           plan.tree = std::move(tree);
+                           plan.exposed.assign(run.expose().begin(), run.expose().end());
+                           plan.detached = options_.detached;
+                           run_ = owner_->MakeRun(this, std::move(plan));
+                           run_->Start();
+                         },
+                     .on_failed =
+                         [this](Error error) {
+                           auto launch = std::move(launch_);
+                           ended_ = true;
+                           if (client_) client_->SendError(error);
+                           client_.reset();
+                           End();
+                         }});
+  launch_->Start();
+}
+
+void AttachedRun::Accepted(const v1::Run& run, uint64_t job) {
+  job_ = job;
+  accepted_us_ = MonotonicMicros();
+  owner_->OnAccepted(this, job);
+  if (options_.detached) {
+    Status opened = OpenOutputFiles(run);
+    if (!opened) {
+      launch_->Abandon(SIGTERM);
+      ended_ = true;
+      if (client_) client_->SendError(opened.error());
+      client_.reset();
+      return End();
+    }
+  }
+  if (!client_) return;
+  v1::HomeMessage message;
+  message.mutable_accepted()->set_job(job);
+  client_->Send(message);
+  if (!options_.detached) return;
+  client_->Close();
+  client_.reset();
+}
+
+Status AttachedRun::OpenOutputFiles(const v1::Run& run) {
+  DetachedFiles files;
+  files.stdout_path = run.stdout_path();
+  files.stderr_path = run.stderr_path();
+  files.directory = run.command().directory();
+  // Remembered before the client is told: a home that comes after this one goes on with these files.
+  files.exposed.assign(run.expose().begin(), run.expose().end());
+  Status remembered = RememberDetached(*services_, job_, files);
+  if (!remembered) LogWarning("job {}: not remembered over a restart: {}", job_, remembered.error().message());
+  VRUN_ASSIGN(DetachedStreams streams, OpenDetached(*services_, job_, files));
+  TakeDescriptors(std::move(streams.in), std::move(streams.out), std::move(streams.err), std::move(streams.progress));
+  return {};
+}
+
+void AttachedRun::Resume(uint64_t job, JobRun* run) {
+  job_ = job;
+  run_ = run;
+  accepted_us_ = begun_us_;
+  if (run == nullptr || !run->started()) return;
+  // The command runs already: the terminal has to be as if it had just been started.
+  OnStarted();
+}
+
+void AttachedRun::HomeEnds() {
+  if (launch_) launch_->Forget();
+  launch_.reset();
+  if (pump_) pump_->Close();
+  // The client sees the connection end, starts a new home and resumes.
+  if (client_) client_->Close();
+}
+
+// --- the client's words ---
+
+void AttachedRun::OnClientMessage(v1::ClientMessage message) {
+  if (ended_) return;
+  switch (message.body_case()) {
+    case v1::ClientMessage::kSignal:
+      return OnSignal(message.signal().signal(), message.signal().interrupt_key(), message.signal().background());
+    case v1::ClientMessage::kResize:
+      if (run_ != nullptr) run_->Resize(message.resize());
+      return;
+    case v1::ClientMessage::kDetach:
+      if (run_ == nullptr) return OnSignal(SIGHUP, false, false);
+      return Leave(0, "");
+    default:
+      return client_->SendError(Error(Code::kUnsupported, "home does not know that message: client and home are of different versions"));
+  }
+}
+
+void AttachedRun::OnSignal(int signal, bool key, bool background) {
+  if (signal <= 0 || signal >= NSIG) return;
+  if (signal == SIGTSTP) stopped_ = true;
+  if (signal == SIGCONT) stopped_ = background;
+  if (signal == SIGCONT && pump_) pump_->Foreground();
+  bool started = run_ != nullptr && run_->started();
+  if (started) return key ? OnInterruptKey() : run_->SendSignal(signal, false);
+  if (EndsAWaitingRun(signal)) return CancelWaiting(signal);
+  // What is stopped here has not begun there; the rest waits for the command.
+  if (run_ != nullptr && signal != SIGTSTP && signal != SIGCONT && signal != SIGTTIN && signal != SIGTTOU) run_->SendSignal(signal, false);
+}
+
+void AttachedRun::OnInterruptKey() {
+  int64_t now = MonotonicMicros();
+  if (now - last_interrupt_us_ > kInterruptSequenceMicros) interrupts_ = 0;
+  last_interrupt_us_ = now;
+  switch (++interrupts_) {
+    case 1:
+      return run_->SendSignal(SIGINT, false);
+    case 2:
+      return run_->SendSignal(SIGTERM, false);
+    default:
+      return Leave(128 + SIGINT, "not waiting any more: job " + std::to_string(job_) + " may still run: `vctl cancel " +
+                                     std::to_string(job_) + "` ends it");
+  }
+}
+
+void AttachedRun::CancelWaiting(int signal) {
+  if (job_ == 0) {
+    // Not submitted, or not answered: if there is a job by now it is cancelled when its number comes.
+    if (launch_) launch_->Abandon(signal);
+    launch_.reset();
+    Outcome outcome;
+    outcome.exit_status = 128 + signal;
+    outcome.state = v1::CANCELLED;
+    outcome.reason = "cancelled before it was submitted";
+    ended_ = true;
+    return TellFinished(std::move(outcome));
+  }
+  if (cancel_signal_ != 0) {
+    return Leave(128 + signal, "not waiting any more: job " + std::to_string(job_) + " is being cancelled");
+  }
+  CancelNow(signal);
+}
+
+void AttachedRun::CancelNow(int signal) {
+  cancel_signal_ = signal;
+  services_->controller->Cancel(job_, signal, [this, alive = alive_, signal](Result<v1::CancelReply> reply) {
+    if (!*alive || ended_) return;
+    if (reply && reply->state() == v1::CANCELLED) {
+      Outcome outcome;
+      outcome.exit_status = 128 + signal;
+      outcome.state = v1::CANCELLED;
+      outcome.reason = "cancelled";
+      outcome.node = run_ != nullptr ? run_->node() : "";
+      ended_ = true;
+      return TellFinished(std::move(outcome));
+    }
+    if (reply) return;  // it runs: the signal is on its way, and so is the record
+    // Without the controller the node can still be told.
+    if (run_ != nullptr) run_->SendSignal(signal, true);
+    OnNotice("cannot cancel job " + std::to_string(job_) + " at the controller: " + reply.error().message());
+  });
+}
+
+void AttachedRun::OnClientGone() {
+  client_.reset();
+  if (ended_) return;
+  if (saved_ && raw_ && terminal_) saved_->Restore(terminal_.get());
+  if (run_ == nullptr && !launch_) {
+    // It came back for a job and left again: nothing has changed for the job.
+    ended_ = true;
+    return End();
+  }
+  if (run_ == nullptr || !run_->started()) {
+    LogInfo("job {}: the client has gone before it started: cancelled", job_);
+    ended_ = true;
+    if (launch_) launch_->Abandon(SIGHUP);
+    else services_->controller->Cancel(job_, SIGHUP, [](Result<v1::CancelReply>) {});
+    launch_.reset();
+    return End();
+  }
+  if (!options_.terminal) {
+    LogInfo("job {}: the client has gone: its pipes are served to the end", job_);
+    // Its terminal is the shell's again.
+    if (saved_) pump_->PauseInput();
+    return;
+  }
+  LogInfo("job {}: the client of a terminal has gone: hang-up in 60 s", job_);
+  owner_->Orphan(this);
+}
+
+// The client goes, the job does not.
+void AttachedRun::Leave(int exit_status, const std::string& reason) {
+  Outcome outcome;
+  outcome.exit_status = exit_status;
+  outcome.state = run_ != nullptr && run_->started() ? v1::RUNNING : v1::PENDING;
+  outcome.reason = reason;
+  outcome.node = run_ != nullptr ? run_->node() : "";
+  if (client_) client_->SetEvents({});
+  auto client = client_;
+  if (run_ != nullptr) owner_->Orphan(this);
+  ended_ = true;
+  client_ = client;
+  TellFinished(std::move(outcome));
+}
+
+// --- JobRun::Sink ---
+
+void AttachedRun::OnProgress(v1::JobState state, const std::string& text, const std::string& node) {
+  if (!client_) return;
+  // RUNNING and COMPLETING are always told: what a Ctrl-C means depends on them.
+  bool wanted = options_.progress && !options_.quiet;
+  if (!wanted && state != v1::RUNNING && state != v1::COMPLETING) return;
+  v1::HomeMessage message;
+  message.mutable_progress()->set_state(state);
+  message.mutable_progress()->set_text(text);
+  message.mutable_progress()->set_node(node);
+  client_->Send(message);
+}
+
+void AttachedRun::OnNotice(const std::string& text) {
+  LogInfo("job {}: {}", job_, text);
+  if (!client_) return;
+  v1::HomeMessage message;
+  message.mutable_notice()->set_text(text);
+  client_->Send(message);
+}
+
+void AttachedRun::OnStarted() {
+  if (started_us_ == 0) started_us_ = MonotonicMicros();
+  if (!client_ || !options_.terminal || std::exchange(raw_, true)) return;
+  v1::HomeMessage message;
+  message.mutable_terminal_mode()->set_raw(true);
+  client_->Send(message);
+}
+
+void AttachedRun::OnInputWanted(uint64_t offset) {
+  if (!pump_) return;
+  if (!client_ && saved_) return;
+  Status started = pump_->StartInput(offset);
+  if (started) return;
+  OnNotice(started.error().message());
+  run_->SendInput(offset, {}, true);
+}
+
+void AttachedRun::OnInputAcked(uint64_t offset, bool closed) {
+  if (!pump_) return;
+  pump_->InputAcked(offset);
+  if (closed) pump_->EndInput();
+}
+
+void AttachedRun::OnDisconnected() {
+  if (pump_) pump_->PauseInput();
+}
+
+void AttachedRun::OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) {
+  if (!pump_) return;
+  if (first_output_us_ == 0 && !data.empty()) first_output_us_ = MonotonicMicros();
+  if (!spool_full_ && !data.empty()) {
+    services_->spool->Append(job_, stream, offset, data, LogSpool::kJobBytes, [this, alive = alive_](LogSpool::Appended appended) {
+      if (*alive && !appended.kept) spool_full_ = true;
+    });
+  }
+  uint64_t have = pump_->received(stream);
+  if (offset > have) {
+    OnNotice(std::to_string(offset - have) + " bytes of output were lost");
+    if (output_lost_.empty()) output_lost_ = "some of its output was lost";
+    pump_->SkipTo(stream, offset);
+  }
+  (void)pump_->Write(stream, offset, std::move(data), eof);
+}
+
+uint64_t AttachedRun::OutputWanted(v1::StreamId stream) { return pump_ ? pump_->received(stream) : 0; }
+
+bool AttachedRun::OutputEnded(v1::StreamId stream) { return pump_ && pump_->ended(stream); }
+
+void AttachedRun::OnEnded(const Outcome& outcome) {
+  if (std::exchange(ended_, true)) return;
+  if (pump_) pump_->EndInput();
+  // Without a proper end there may be output that a slow reader has not taken yet.
+  if (pump_ && !pump_->drained()) {
+    waiting_outcome_ = outcome;
+    return;
+  }
+  TellFinished(outcome);
+}
+
+void AttachedRun::TellFinished(Outcome outcome) {
+  if (cancel_signal_ != 0 && !outcome.record && outcome.state == v1::CANCELLED) outcome.exit_status = 128 + cancel_signal_;
+  if (!output_lost_.empty() && outcome.exit_status == 0 && outcome.record) {
+    outcome.exit_status = kExitNotStarted;
+    outcome.reason = output_lost_;
+  }
+  // Never 0 without a record, whatever went wrong above; leaving a job that goes on (RUNNING) is no end of it.
+  if (outcome.exit_status == 0 && !outcome.record && outcome.state != v1::RUNNING && outcome.state != v1::PENDING) {
+    outcome.exit_status = kExitUnknown;
+  }
+  // Before the client hears of the end: whoever reads its pipes must not wait for us to let go of them.
+  if (pump_) pump_->Close();
+  if (client_) {
+    v1::HomeMessage message;
+    v1::Finished* finished = message.mutable_finished();
+    if (outcome.record) {
+      *finished->mutable_record() = *outcome.record;
+      if (outcome.record->started_us() > 0) finished->set_ran_us(outcome.record->ended_us() - outcome.record->started_us());
+    }
+    finished->set_exit_status(outcome.exit_status);
+    finished->set_state(outcome.state);
+    finished->set_reason(outcome.reason);
+    finished->set_attempt(outcome.attempt);
+    finished->set_job(job_);
+    finished->set_node(outcome.node);
+    finished->set_fetched_bytes(outcome.fetched_bytes);
+    finished->set_root_bytes(root_bytes_);
+    finished->set_root_entries(root_entries_);
+    if (accepted_us_ > 0 && started_us_ > accepted_us_) finished->set_queued_us(started_us_ - accepted_us_);
+    if (first_output_us_ > 0) finished->set_first_output_us(first_output_us_ - begun_us_);
+    client_->Send(message);
+    client_->Close();
+    client_.reset();
+  } else if (options_.detached) {
+    LogInfo("job {} ended with status {}{}{}", job_, outcome.exit_status, outcome.reason.empty() ? "" : ": ", outcome.reason);
+  }
+  End();
+}
+
+void AttachedRun::End() { owner_->Done(this); }
+
+// --- StdioPump::Handler ---
+
+void AttachedRun::OnInput(uint64_t offset, std::string_view data, bool eof) {
+  if (run_ != nullptr) run_->SendInput(offset, data, eof);
+}
+
+void AttachedRun::OnOutputWritten(v1::StreamId stream, uint64_t offset) {
+  if (options_.detached) RememberOffsets(*services_, job_, pump_->written(v1::STDOUT), pump_->written(v1::STDERR));
+  if (run_ != nullptr && !run_->ended()) run_->Acknowledge(stream, offset);
+  if (!waiting_outcome_ || !pump_->drained()) return;
+  // The pump is on the stack: it is closed when it is not.
+  services_->loop->Post([this, alive = alive_, outcome = *std::exchange(waiting_outcome_, std::nullopt)] {
+    if (*alive) TellFinished(outcome);
+  });
+}
+
+void AttachedRun::OnOutputEnded(v1::StreamId) {
+  if (run_ != nullptr) run_->OutputProgressed();
+}
+
+void AttachedRun::OnOutputBroken(v1::StreamId stream, const Error& reason) {
+  if (run_ != nullptr) run_->CloseOutput(stream);
+  if (reason.error_number() == EPIPE || reason.error_number() == EIO || reason.error_number() == ECONNRESET) return;
+  output_lost_ = std::string(stream == v1::STDERR ? "stderr" : "stdout") + ": " + reason.message() + ": the rest of the output is lost";
+  OnNotice(output_lost_);
+}
+
+}  // namespace vrun::home

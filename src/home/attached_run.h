@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run whose streams go to descriptors: those of a client that waits (vrun), or files (vbatch).
+//
+// When the client goes before the run ends
+//   Detach, or the third Ctrl-C:     the job goes on; its output goes to the log.
+//   killed, the job not started:     the job is cancelled.
+//   killed, a terminal:              the terminal is set back and left alone at once; the job goes on for 60 s, in which
+//                                    somebody may resume it, then it gets SIGHUP as if its terminal had gone.
+//   killed, only pipes and files:    home holds them open and goes on: the reader gets all of the output.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "home/client_connection.h"
+#include "home/foreground.h"
+#include "home/job_run.h"
+#include "home/launch.h"
+#include "home/services.h"
+#include "home/stdio_pump.h"
+#include "proto/local.pb.h"
+
+namespace vrun::home {
+
+// Loop thread only.
+class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // The job has a number now.
+    virtual void OnAccepted(AttachedRun* attached, uint64_t job) = 0;
+    // It can begin: makes the JobRun with `attached` as its sink.
+    virtual JobRun* MakeRun(AttachedRun* attached, JobRun::Plan plan) = 0;
+    // The client has left, the job goes on: its sink becomes something else. `attached` is destroyed later.
+    virtual void Orphan(AttachedRun* attached) = 0;
+    // Over. Destroyed later.
+    virtual void Done(AttachedRun* attached) = 0;
+  };
+  struct Options {
+    bool quiet = false;
+    bool progress = false;
+    bool terminal = false;  // the command has a pty
+    bool detached = false;
+  };
+
+  AttachedRun(const Services* services, Owner* owner, std::shared_ptr<ClientConnection> client, Options options);
+  ~AttachedRun() override;
+
+  // stdin, stdout, stderr and the memory of their offsets.
+  void TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress);
+  // A new run.
+  void StartRun(const v1::Run& run);
+  // A run that exists: `job` is bound, `run` may be null when it has ended already.
+  void Resume(uint64_t job, JobRun* run);
+  // Home ends; the job does not.
+  void HomeEnds();
+
+  uint64_t job() const { return job_; }
+  bool has_client() const { return client_ != nullptr; }
+  StdioPump* pump() { return pump_.get(); }
+
+  // --- JobRun::Sink ---
+  void OnProgress(v1::JobState state, const std::string& text, const std::string& node) override;
+  void OnNotice(const std::string& text) override;
+  void OnStarted() override;
+  void OnInputWanted(uint64_t offset) override;
+  void OnInputAcked(uint64_t offset, bool closed) override;
+  void OnDisconnected() override;
+  void OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) override;
+  uint64_t OutputWanted(v1::StreamId stream) override;
+  bool OutputEnded(v1::StreamId stream) override;
+  void OnEnded(const Outcome& outcome) override;
+
+  // --- StdioPump::Handler ---
+  void OnInput(uint64_t offset, std::string_view data, bool eof) override;
+  void OnOutputWritten(v1::StreamId stream, uint64_t offset) override;
+  void OnOutputEnded(v1::StreamId stream) override;
+  void OnOutputBroken(v1::StreamId stream, const Error& reason) override;
+
+ private:
+  void OnClientMessage(v1::ClientMessage message);
+  void OnClientGone();
+  void OnSignal(int signal, bool key, bool background);
+  void OnInterruptKey();
+  void CancelWaiting(int signal);
+  void CancelNow(int signal);
+  void Accepted(const v1::Run& run, uint64_t job);
+  Status OpenOutputFiles(const v1::Run& run);
+  void Leave(int exit_status, const std::string& reason);
+  void TellFinished(Outcome outcome);
+  void End();
+
+  const Services* const services_;
+  Owner* const owner_;
+  std::shared_ptr<ClientConnection> client_;
+  const Options options_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+
+  std::unique_ptr<StdioPump> pump_;
+  UniqueFd terminal_;  // of our own, to set it back
+  std::unique_ptr<SavedTerminal> saved_;
+  bool raw_ = false;
+  bool stopped_ = false;  // the client is, or goes on in the background: its terminal is not ours to read
+
+  std::shared_ptr<Launch> launch_;
+  uint64_t job_ = 0;
+  JobRun* run_ = nullptr;
+  bool ended_ = false;
+  std::optional<Outcome> waiting_outcome_;  // for the output to be written
+
+  int cancel_signal_ = 0;
+  int interrupts_ = 0;
+  int64_t last_interrupt_us_ = 0;
+  EventLoop::TimerId hangup_ = 0;
+  bool spool_full_ = false;
+  std::string output_lost_;  // why some of the output could not be written
+
+  int64_t begun_us_ = 0;     // monotonic
+  int64_t accepted_us_ = 0;
+  int64_t started_us_ = 0;
+  int64_t first_output_us_ = 0;
+  uint64_t root_bytes_ = 0;
+  uint64_t root_entries_ = 0;
+};
+
+}  // namespace vrun::home

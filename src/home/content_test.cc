@@ -1,0 +1,568 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <zstd.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <random>
+
+#include "base/clock.h"
+#include "home/content_server.h"
+#include "home/content_session.h"
+#include "home/test_directory.h"
+#include "tree/codec.h"
+#include "tree/scan.h"
+
+namespace vrun::home {
+namespace {
+
+std::string RandomBytes(size_t n, uint32_t seed) {
+  std::mt19937 r(seed);
+  std::string s(n, '\0');
+  for (char& c : s) c = static_cast<char>(r());
+  return s;
+}
+
+class FakeStream : public rpc::Stream {
+ public:
+  void Send(std::string message) override {
+    std::lock_guard lock(mutex_);
+    v1::ContentReply reply;
+    EXPECT_TRUE(reply.ParseFromString(message));
+    queued_ += hold_ ? message.size() : 0;
+    replies_.push_back(std::move(reply));
+    wake_.notify_all();
+  }
+  size_t queued_bytes() const override {
+    std::lock_guard lock(mutex_);
+    return queued_;
+  }
+  void Finish() override {}
+  void Cancel(Error) override {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    wake_.notify_all();
+  }
+
+  // All parts of the answer to `id`, when its last one is there.
+  std::vector<v1::ContentReply> Answer(uint64_t id) {
+    std::unique_lock lock(mutex_);
+    std::vector<v1::ContentReply> parts;
+    bool whole = wake_.wait_for(lock, std::chrono::seconds(30), [&] {
+      parts.clear();
+      for (const auto& r : replies_) {
+        if (r.id() == id) parts.push_back(r);
+      }
+      return !parts.empty() && parts.back().last();
+    });
+    EXPECT_TRUE(whole);
+    return parts;
+  }
+  void Hold() {
+    std::lock_guard lock(mutex_);
+    hold_ = true;
+  }
+  void LetGo() {
+    std::lock_guard lock(mutex_);
+    hold_ = false;
+    queued_ = 0;
+  }
+  // The count once it has not grown for a while is what back-pressure allows; waits until it is at least `n`.
+  bool WaitForReplies(size_t n) {
+    std::unique_lock lock(mutex_);
+    return wake_.wait_for(lock, std::chrono::seconds(30), [&] { return replies_.size() >= n; });
+  }
+  size_t replies() const {
+    std::lock_guard lock(mutex_);
+    return replies_.size();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<v1::ContentReply> replies_;
+  size_t queued_ = 0;
+  bool hold_ = false;
+  bool cancelled_ = false;
+};
+
+std::string Unpack(const std::string& data, bool zstd, size_t raw) {
+  if (!zstd) return data;
+  std::string out(raw, '\0');
+  size_t n = ::ZSTD_decompress(out.data(), out.size(), data.data(), data.size());
+  EXPECT_EQ(n, raw);
+  return out;
+}
+
+class ContentTest : public testing::Test {
+ protected:
+  void Serve() {
+    DenyList::Options deny;
+    deny.root = root_.path();
+    deny.homes = {"/root"};
+    deny.home_parents = {"/home"};
+    deny_ = std::make_unique<DenyList>(deny);
+    Rescan();
+    auto files = RootFiles::Open(root_.path());
+    ASSERT_TRUE(files);
+    files_ = std::make_unique<RootFiles>(std::move(*files));
+    server_ = std::make_unique<ContentServer>(&trees_, files_.get(), &digests_);
+    session_ = server_->NewSession();
+    session_->Start(&stream_);
+  }
+  void Rescan() {
+    tree::ScanOptions scan;
+    scan.root = root_.path();
+    auto rules = deny_->Current();
+    scan.hidden = rules->Hidden();
+    auto snapshot = tree::Scan(scan);
+    ASSERT_TRUE(snapshot);
+    snapshot_ = *snapshot;
+    trees_.SetCurrent(snapshot_, rules);
+  }
+  void TearDown() override {
+    if (session_) session_->Close();
+    session_.reset();
+    server_.reset();
+  }
+
+  tree::FileVersion VersionOf(const std::string& path) {
+    struct stat st;
+    EXPECT_EQ(::lstat((root_.path() + path).c_str(), &st), 0);
+    return {st.st_dev, st.st_ino, st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec, static_cast<uint64_t>(st.st_size)};
+  }
+  v1::ContentRequest RangeRequest(const std::string& path, const tree::FileVersion& v, uint64_t offset, uint64_t length) {
+    v1::ContentRequest request;
+    request.set_id(++next_id_);
+    auto* get = request.mutable_get_range();
+    get->set_path(path);
+    get->mutable_version()->set_dev(v.dev);
+    get->mutable_version()->set_ino(v.ino);
+    get->mutable_version()->set_ctime_ns(v.ctime_ns);
+    get->mutable_version()->set_size(v.size);
+    get->set_offset(offset);
+    get->set_length(length);
+    get->set_tree(std::string(snapshot_->id.view()));
+    return request;
+  }
+  std::vector<v1::ContentReply> Ask(const v1::ContentRequest& request) {
+    session_->OnMessage(request.SerializeAsString());
+    return stream_.Answer(request.id());
+  }
+  std::string Content(const std::vector<v1::ContentReply>& parts, std::string* object_id = nullptr) {
+    std::string all;
+    for (const auto& part : parts) {
+      EXPECT_TRUE(part.has_units()) << part.error().message();
+      EXPECT_EQ(part.units().offset(), all.size());
+      for (const auto& unit : part.units().unit()) {
+        std::string data = Unpack(unit.data(), unit.zstd(), unit.raw_bytes());
+        EXPECT_EQ(Sha256(data).view(), unit.digest());
+        all += data;
+      }
+      if (object_id != nullptr) *object_id = part.units().object_id();
+    }
+    return all;
+  }
+  Code ErrorOf(const std::vector<v1::ContentReply>& parts) {
+    return parts.empty() ? Code::kOk : static_cast<Code>(parts.back().error().code());
+  }
+
+  TestDirectory root_;
+  SnapshotTable trees_;
+  DigestCache digests_{""};
+  std::unique_ptr<DenyList> deny_;
+  std::unique_ptr<RootFiles> files_;
+  tree::SnapshotPtr snapshot_;
+  FakeStream stream_;
+  std::unique_ptr<ContentServer> server_;
+  std::shared_ptr<ContentSession> session_;
+  uint64_t next_id_ = 0;
+};
+
+TEST_F(ContentTest, SmallFilesCarryTheirObjectId) {
+  std::string text = "hello\n";
+  std::string big = RandomBytes(300'000, 1);
+  root_.Put("a", text);
+  root_.Put("b", big);
+  root_.Put("empty", "");
+  Serve();
+  std::string id;
+  EXPECT_EQ(Content(Ask(RangeRequest("/a", VersionOf("/a"), 0, text.size())), &id), text);
+  EXPECT_EQ(id, (store::ObjectId{store::IdAlgorithm::kSha256, Sha256(text)}.Encode()));
+  EXPECT_EQ(Content(Ask(RangeRequest("/b", VersionOf("/b"), 0, big.size())), &id), big);
+  EXPECT_EQ(id, (store::ObjectId{store::IdAlgorithm::kSha256, Sha256(big)}.Encode()));
+  EXPECT_EQ(Content(Ask(RangeRequest("/empty", VersionOf("/empty"), 0, 0)), &id), "");
+  EXPECT_EQ(id, (store::ObjectId{store::IdAlgorithm::kSha256, Sha256("")}.Encode()));
+}
+
+TEST_F(ContentTest, LargeFilesComeInPartsAndAreNamedWhenAllUnitsAreKnown) {
+  std::string big = RandomBytes(5'000'000, 2);
+  root_.Put("big", big);
+  Serve();
+  std::string id;
+  auto parts = Ask(RangeRequest("/big", VersionOf("/big"), 0, 2 << 20));
+  EXPECT_EQ(parts.size(), 2u);
+  EXPECT_EQ(Content(parts, &id), big.substr(0, 2 << 20));
+  EXPECT_EQ(id, "");
+  v1::ContentRequest rest = RangeRequest("/big", VersionOf("/big"), 2 << 20, big.size() - (2 << 20));
+  parts = Ask(rest);
+  std::string content;
+  for (auto& part : parts) {
+    for (auto& unit : part.units().unit()) content += Unpack(unit.data(), unit.zstd(), unit.raw_bytes());
+  }
+  EXPECT_EQ(content, big.substr(2 << 20));
+  Sha256Stream ids;
+  for (size_t at = 0; at < big.size(); at += store::kUnitBytes) ids.Update(Sha256(big.substr(at, store::kUnitBytes)).view());
+  EXPECT_EQ(parts.back().units().object_id(), (store::ObjectId{store::IdAlgorithm::kSha256Units, ids.Finish()}.Encode()));
+}
+
+TEST_F(ContentTest, TextIsCompressedRandomBytesAreNot) {
+  std::string text;
+  while (text.size() < 200'000) text += "the same line again and again\n";
+  root_.Put("text", text);
+  root_.Put("noise", RandomBytes(200'000, 3));
+  Serve();
+  auto parts = Ask(RangeRequest("/text", VersionOf("/text"), 0, text.size()));
+  EXPECT_TRUE(parts[0].units().unit(0).zstd());
+  EXPECT_LT(parts[0].ByteSizeLong(), text.size() / 4);
+  EXPECT_EQ(Content(parts), text);
+  EXPECT_FALSE(Ask(RangeRequest("/noise", VersionOf("/noise"), 0, 200'000))[0].units().unit(0).zstd());
+}
+
+TEST_F(ContentTest, AChangedFileIsAnErrorThatNamesIt) {
+  root_.Put("f", "before");
+  Serve();
+  auto version = VersionOf("/f");
+  root_.Put("f", "after!");
+  auto parts = Ask(RangeRequest("/f", version, 0, 6));
+  EXPECT_EQ(ErrorOf(parts), Code::kAborted);
+  EXPECT_THAT(parts.back().error().message(), testing::HasSubstr("/f"));
+  // Nor is the new version served to somebody whose tree does not have it.
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/f", VersionOf("/f"), 0, 6))), Code::kAborted);
+}
+
+TEST_F(ContentTest, AFileThatChangesWhileItIsReadIsNeverAMixture) {
+  constexpr size_t kSize = 24 << 20;
+  root_.Put("f", std::string(kSize, 'a'));
+  Serve();
+  auto version = VersionOf("/f");
+  v1::ContentRequest request = RangeRequest("/f", version, 0, kSize);
+  session_->OnMessage(request.SerializeAsString());
+  ASSERT_TRUE(stream_.WaitForReplies(2));
+  auto fd = OpenFile(root_ / "f", O_WRONLY);
+  ASSERT_TRUE(fd);
+  ASSERT_TRUE(PwriteAll(fd->get(), std::string(kSize, 'b'), 0));
+  auto parts = stream_.Answer(request.id());
+  bool failed = parts.back().has_error();
+  for (auto& part : parts) {
+    for (auto& unit : part.units().unit()) {
+      EXPECT_EQ(Unpack(unit.data(), unit.zstd(), unit.raw_bytes()), std::string(unit.raw_bytes(), 'a'));
+    }
+  }
+  EXPECT_TRUE(failed || parts.size() == kSize / (1 << 20));
+}
+
+TEST_F(ContentTest, OnlyRegularFilesOfTheTreeAreServed) {
+  root_.Put("dir/real", "x");
+  ASSERT_EQ(::mkfifo((root_ / "fifo").c_str(), 0600), 0);
+  ASSERT_EQ(::symlink("real", (root_ / "dir/link").c_str()), 0);
+  ASSERT_EQ(::symlink("dir", (root_ / "alias").c_str()), 0);
+  Serve();
+  // Would block for ever if it were opened.
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/fifo", VersionOf("/fifo"), 0, 1))), Code::kInvalid);
+  tree::FileVersion fifo = VersionOf("/fifo");
+  fifo.size = 1;
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/fifo", fifo, 0, 1))), Code::kAborted);
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/dir/link", VersionOf("/dir/real"), 0, 1))), Code::kAborted);
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/alias/real", VersionOf("/dir/real"), 0, 1))), Code::kAborted);
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/../etc/passwd", {1, 2, 3, 4}, 0, 4))), Code::kAborted);
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("", {1, 2, 3, 4}, 0, 4))), Code::kAborted);
+  EXPECT_EQ(Content(Ask(RangeRequest("/dir/real", VersionOf("/dir/real"), 0, 1))), "x");
+}
+
+TEST_F(ContentTest, SecretsAreNeitherInTheTreeNorServed) {
+  root_.Put("root/.ssh/id_rsa", "secret");
+  root_.Put("root/.ssh/id_rsa.pub", "public");
+  root_.Put("home/ann/.aws/credentials", "secret");
+  Serve();
+  EXPECT_FALSE(tree::Lookup(*snapshot_, "/root/.ssh/id_rsa"));
+  EXPECT_TRUE(tree::Lookup(*snapshot_, "/root/.ssh/id_rsa.pub"));
+  EXPECT_FALSE(tree::Lookup(*snapshot_, "/home/ann/.aws"));
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/root/.ssh/id_rsa", VersionOf("/root/.ssh/id_rsa"), 0, 6))), Code::kDenied);
+  // A key that came after the rules were made, even when a tree names it.
+  root_.Put("root/.ssh/id_new", "secret");
+  tree::ScanOptions everything;
+  everything.root = root_.path();
+  snapshot_ = *tree::Scan(everything);
+  auto pin = trees_.Add(snapshot_, {});
+  EXPECT_TRUE(tree::Lookup(*snapshot_, "/root/.ssh/id_new"));
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/root/.ssh/id_new", VersionOf("/root/.ssh/id_new"), 0, 6))), Code::kDenied);
+  // --expose, for the tree of that run only.
+  auto exposed = trees_.Add(snapshot_, {"/root/.ssh"});
+  EXPECT_EQ(Content(Ask(RangeRequest("/root/.ssh/id_new", VersionOf("/root/.ssh/id_new"), 0, 6))), "secret");
+}
+
+TEST_F(ContentTest, MalformedRequestsAreRefused) {
+  root_.Put("f", RandomBytes(200'000, 4));
+  Serve();
+  auto version = VersionOf("/f");
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/f", version, 1, 65536))), Code::kInvalid);
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/f", version, 0, 1000))), Code::kInvalid);
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/f", version, 1 << 20, 65536))), Code::kInvalid);
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/f", version, 0, 0))), Code::kInvalid);
+  EXPECT_EQ(Content(Ask(RangeRequest("/f", version, 0, ~0ull))).size(), 200'000u);
+  v1::ContentRequest unknown;
+  unknown.set_id(++next_id_);
+  EXPECT_EQ(ErrorOf(Ask(unknown)), Code::kUnsupported);
+}
+
+TEST_F(ContentTest, DirectoriesAndWholeTrees) {
+  for (int i = 0; i < 50; ++i) root_.Put("d" + std::to_string(i) + "/sub/file", "x" + std::to_string(i));
+  Serve();
+  v1::ContentRequest root;
+  root.set_id(++next_id_);
+  root.mutable_get_root()->set_tree(std::string(snapshot_->id.view()));
+  auto parts = Ask(root);
+  ASSERT_TRUE(parts[0].has_root());
+  EXPECT_TRUE(tree::DecodeRoot(parts[0].root().entry(), snapshot_->id));
+
+  auto sub = tree::LookupDirectory(*snapshot_, "/d7/sub");
+  ASSERT_TRUE(sub);
+  v1::ContentRequest directory;
+  directory.set_id(++next_id_);
+  directory.mutable_get_directory()->set_tree(std::string(snapshot_->id.view()));
+  directory.mutable_get_directory()->set_path("/d7/sub");
+  directory.mutable_get_directory()->set_digest(std::string((*sub)->digest().view()));
+  parts = Ask(directory);
+  ASSERT_TRUE(parts[0].has_directory());
+  EXPECT_EQ(Unpack(parts[0].directory().encoded(), parts[0].directory().zstd(), parts[0].directory().raw_bytes()), (*sub)->encoded());
+
+  // An unknown tree (home was restarted): what is the same at that path now will do, what is not will not.
+  directory.set_id(++next_id_);
+  directory.mutable_get_directory()->set_tree(std::string(32, 'x'));
+  EXPECT_TRUE(Ask(directory)[0].has_directory());
+  directory.set_id(++next_id_);
+  directory.mutable_get_directory()->set_path("/d8/sub");
+  EXPECT_EQ(ErrorOf(Ask(directory)), Code::kAborted);
+
+  v1::ContentRequest tree;
+  tree.set_id(++next_id_);
+  tree.mutable_get_tree()->set_tree(std::string(snapshot_->id.view()));
+  EXPECT_EQ(Ask(tree).size(), 101u);
+
+  // Of a second tree only what changed travels.
+  auto pin = trees_.Add(snapshot_, {});
+  tree::SnapshotPtr before = snapshot_;
+  root_.Put("d7/sub/new", "y");
+  Rescan();
+  tree.set_id(++next_id_);
+  tree.mutable_get_tree()->set_tree(std::string(snapshot_->id.view()));
+  tree.mutable_get_tree()->set_have(std::string(before->id.view()));
+  EXPECT_EQ(Ask(tree).size(), 3u);
+  tree.set_id(++next_id_);
+  tree.mutable_get_tree()->set_have(std::string(snapshot_->id.view()));
+  parts = Ask(tree);
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_TRUE(parts[0].last());
+}
+
+TEST_F(ContentTest, AFullStreamStopsReadingButDirectoriesOvertake) {
+  root_.Put("noise", RandomBytes(32 << 20, 5));
+  Serve();
+  stream_.Hold();
+  std::vector<v1::ContentRequest> ranges;
+  for (int i = 0; i < 32; ++i) ranges.push_back(RangeRequest("/noise", VersionOf("/noise"), static_cast<uint64_t>(i) << 20, 1 << 20));
+  for (auto& r : ranges) session_->OnMessage(r.SerializeAsString());
+  ASSERT_TRUE(stream_.WaitForReplies(5));
+  v1::ContentRequest directory;
+  directory.set_id(++next_id_);
+  directory.mutable_get_directory()->set_tree(std::string(snapshot_->id.view()));
+  directory.mutable_get_directory()->set_path("/");
+  directory.mutable_get_directory()->set_digest(std::string(snapshot_->directory->digest().view()));
+  EXPECT_TRUE(Ask(directory)[0].has_directory());
+  // 4 MiB queued, and what the workers had in hand.
+  EXPECT_LE(stream_.replies(), 12u);
+  v1::ContentRequest cancel;
+  cancel.mutable_cancel()->set_id(ranges[31].id());
+  session_->OnMessage(cancel.SerializeAsString());
+  stream_.LetGo();
+  session_->OnWritable();
+  for (int i = 0; i < 31; ++i) EXPECT_EQ(stream_.Answer(ranges[static_cast<size_t>(i)].id()).size(), 1u);
+  EXPECT_LE(stream_.replies(), 32u);
+}
+
+TEST(DenyList, PatternsHomesAndExpose) {
+  TestDirectory root;
+  root.Put("root/.ssh/id_ed25519", "k");
+  root.Put("root/.ssh/deploy.pem", "k");
+  root.Put("root/.ssh/known_hosts", "k");
+  root.Put("home/ann/.mozilla/x", "k");
+  root.Put("home/ann/.config/gcloud/a/b", "k");
+  root.Put("home/ann/.config/gcloud/a/c", "k");
+  root.Put("elsewhere/kube", "k");
+  root.Put("own/key", "k");
+  ASSERT_EQ(::symlink((root / "elsewhere").c_str(), (root / "home/ann/.kube").c_str()), 0);
+  DenyList list({root.path(), {"/root"}, {"/home"}, {root / "own"}});
+  auto rules = list.Current();
+  EXPECT_TRUE(rules->Denies("/root/.ssh/id_ed25519"));
+  EXPECT_TRUE(rules->Denies("/root/.ssh/id_of_tomorrow"));
+  EXPECT_FALSE(rules->Denies("/root/.ssh/id_ed25519.pub"));
+  EXPECT_TRUE(rules->Denies("/root/.ssh/deploy.pem"));
+  EXPECT_FALSE(rules->Denies("/root/.ssh/known_hosts"));
+  EXPECT_FALSE(rules->Denies("/root/.ssh"));
+  EXPECT_TRUE(rules->Denies("/home/ann/.aws"));
+  EXPECT_TRUE(rules->Denies("/home/bob/.aws/credentials"));
+  EXPECT_FALSE(rules->Denies("/home/ann/.awsome"));
+  EXPECT_FALSE(rules->Denies("/srv/.aws/x"));
+  EXPECT_TRUE(rules->Denies("/home/ann/.config/gcloud/a/b"));
+  EXPECT_FALSE(rules->Denies("/home/ann/.config"));
+  EXPECT_TRUE(rules->Denies("/elsewhere/kube")) << "what a denied link points at";
+  EXPECT_TRUE(rules->Denies("/own/key"));
+  EXPECT_TRUE(rules->Denies("/own/key", {"/own"})) << "our own state cannot be exposed";
+
+  EXPECT_FALSE(rules->Denies("/home/ann/.config/gcloud/a/b", {"/home/ann/.config/gcloud/a"}));
+  EXPECT_TRUE(rules->Denies("/home/ann/.aws/x", {"/home/ann/.config"}));
+
+  auto hidden = rules->Hidden();
+  EXPECT_THAT(hidden, testing::IsSupersetOf({"/root/.ssh/id_ed25519", "/root/.ssh/deploy.pem", "/home/ann/.config/gcloud", "/own", "/elsewhere"}));
+  hidden = rules->Hidden({"/home/ann/.config/gcloud/a/b"});
+  EXPECT_THAT(hidden, testing::Not(testing::Contains("/home/ann/.config/gcloud")));
+  EXPECT_THAT(hidden, testing::Contains("/home/ann/.config/gcloud/a/c"));
+  EXPECT_THAT(hidden, testing::Not(testing::Contains("/home/ann/.config/gcloud/a/b")));
+
+  tree::DirtySet dirty;
+  dirty.names["/var/log"] = {"x"};
+  EXPECT_FALSE(list.Concerns(dirty));
+  dirty.names["/root/.ssh"] = {"id_new"};
+  EXPECT_TRUE(list.Concerns(dirty));
+}
+
+store::ObjectId IdOf(int n) { return {store::IdAlgorithm::kSha256, Sha256(std::to_string(n))}; }
+tree::FileVersion VersionNumber(int n) { return {1, static_cast<uint64_t>(n), 1'000'000, 7}; }
+constexpr int64_t kLater = 10'000'000'000;
+
+TEST(DigestCache, RemembersOverARestart) {
+  TestDirectory dir;
+  {
+    DigestCache cache(dir / "digests");
+    for (int i = 0; i < 100; ++i) cache.Remember(VersionNumber(i), IdOf(i), kLater);
+  }
+  DigestCache cache(dir / "digests");
+  EXPECT_EQ(cache.size(), 100u);
+  EXPECT_EQ(cache.Find(VersionNumber(42)), IdOf(42));
+  EXPECT_FALSE(cache.Find(VersionNumber(100)));
+}
+
+TEST(DigestCache, AFreshlyChangedFileIsNotRemembered) {
+  DigestCache cache("");
+  cache.Remember(VersionNumber(1), IdOf(1), 1'000'000 + 1'000'000);
+  EXPECT_FALSE(cache.Find(VersionNumber(1)));
+}
+
+TEST(DigestCache, ATornOrRottenRecordEndsWhatIsBelieved) {
+  TestDirectory dir;
+  std::string file = dir / "digests";
+  {
+    DigestCache cache(file);
+    for (int i = 0; i < 10; ++i) cache.Remember(VersionNumber(i), IdOf(i), kLater);
+  }
+  std::string content = *ReadFile(file);
+  // Torn anywhere: the whole records before are there, and new ones can be added.
+  for (size_t cut = 0; cut <= content.size(); cut += 13) {
+    ASSERT_TRUE(WriteFileAtomic(file, content.substr(0, cut), 0600));
+    size_t whole = cut < 8 ? 0 : (cut - 8) / 72;
+    {
+      DigestCache cache(file);
+      EXPECT_EQ(cache.size(), whole) << cut;
+      cache.Remember(VersionNumber(99), IdOf(99), kLater);
+    }
+    DigestCache again(file);
+    EXPECT_EQ(again.size(), whole + 1) << cut;
+    EXPECT_EQ(again.Find(VersionNumber(99)), IdOf(99));
+  }
+  // A flipped bit.
+  content[8 + 72 * 4 + 20] = static_cast<char>(content[8 + 72 * 4 + 20] ^ 1);
+  ASSERT_TRUE(WriteFileAtomic(file, content, 0600));
+  DigestCache cache(file);
+  EXPECT_EQ(cache.size(), 4u);
+}
+
+TEST(DigestCache, IsBounded) {
+  TestDirectory dir;
+  {
+    DigestCache cache(dir / "digests", 100);
+    for (int i = 0; i < 1000; ++i) cache.Remember(VersionNumber(i), IdOf(i), kLater);
+    EXPECT_LE(cache.size(), 100u);
+    EXPECT_TRUE(cache.Find(VersionNumber(999)));
+    EXPECT_FALSE(cache.Find(VersionNumber(0)));
+  }
+  EXPECT_LT(ReadFile(dir / "digests")->size(), 202u * 72);
+  DigestCache cache(dir / "digests", 100);
+  EXPECT_TRUE(cache.Find(VersionNumber(999)));
+}
+
+TEST(DigestCache, WorksWithoutADisk) {
+  DigestCache cache("/proc/nowhere/digests");
+  cache.Remember(VersionNumber(1), IdOf(1), kLater);
+  EXPECT_TRUE(cache.Find(VersionNumber(1)));
+}
+
+TEST(BackgroundHasher, NamesALargeFile) {
+  TestDirectory root;
+  std::string big = RandomBytes(3'000'000, 6);
+  root.Put("big", big);
+  auto files = RootFiles::Open(root.path());
+  ASSERT_TRUE(files);
+  struct stat st;
+  ASSERT_EQ(::stat((root / "big").c_str(), &st), 0);
+  tree::FileVersion version{st.st_dev, st.st_ino, st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec, big.size()};
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::optional<store::ObjectId> known;
+  BackgroundHasher hasher(
+      &*files,
+      [&](const tree::FileVersion& v, const store::ObjectId& id) {
+        std::lock_guard lock(mutex);
+        EXPECT_EQ(v, version);
+        known = id;
+        wake.notify_all();
+      },
+      std::chrono::milliseconds(0));
+  hasher.Add("/big", version);
+  std::unique_lock lock(mutex);
+  ASSERT_TRUE(wake.wait_for(lock, std::chrono::seconds(30), [&] { return known.has_value(); }));
+  UnitDigests units;
+  std::vector<Digest> digests;
+  for (size_t at = 0; at < big.size(); at += store::kUnitBytes) digests.push_back(Sha256(big.substr(at, store::kUnitBytes)));
+  EXPECT_EQ(units.Add(version, 0, digests), *known);
+}
+
+// Not a check but a number: what one stream gets of a file in the page cache. VRUN_BENCH=1 to run it.
+TEST_F(ContentTest, BenchServing) {
+  if (::getenv("VRUN_BENCH") == nullptr) GTEST_SKIP() << "set VRUN_BENCH=1";
+  constexpr uint64_t kSize = 1ull << 30;
+  std::string block = RandomBytes(1 << 20, 7);
+  {
+    auto fd = OpenFile(root_ / "big", O_WRONLY | O_CREAT, 0644);
+    for (uint64_t i = 0; i < kSize / block.size(); ++i) ASSERT_TRUE(WriteAll(fd->get(), block));
+  }
+  Serve();
+  auto version = VersionOf("/big");
+  int64_t begin = MonotonicMicros();
+  std::vector<uint64_t> ids;
+  for (uint64_t at = 0; at < kSize; at += 1 << 20) {
+    auto request = RangeRequest("/big", version, at, 1 << 20);
+    ids.push_back(request.id());
+    session_->OnMessage(request.SerializeAsString());
+  }
+  ASSERT_TRUE(stream_.WaitForReplies(ids.size()));
+  double seconds = static_cast<double>(MonotonicMicros() - begin) / 1e6;
+  printf("served 1 GiB in %.2f s: %.0f MB/s\n", seconds, static_cast<double>(kSize) / 1e6 / seconds);
+}
+
+}  // namespace
+}  // namespace vrun::home

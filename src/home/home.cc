@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/home.h"
+
+#include <fcntl.h>
+#include <pwd.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+
+#include "base/config.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "home/client_server.h"
+#include "home/content_server.h"
+#include "home/controller_client.h"
+#include "home/digest_cache.h"
+#include "home/home_id.h"
+#include "home/log_spool.h"
+#include "home/node_links.h"
+#include "home/queries.h"
+#include "home/root_files.h"
+#include "home/root_tree.h"
+#include "home/runs.h"
+#include "home/services.h"
+#include "home/snapshot_table.h"
+#include "rpc/credentials.h"
+
+namespace vrun::home {
+namespace {
+
+// Where a node of this machine keeps its cache and its tasks: not part of anybody's root.
+constexpr const char* kNodeState = "/var/lib/vrun";
+
+void TellReady(int fd, const std::string& line) {
+  if (fd < 0) return;
+  (void)WriteAll(fd, line + "\n");
+  ::close(fd);
+}
+
+// A state directory that cannot be written (a read-only or full home directory) is replaced by one beside the socket:
+// runs work, only what is remembered over a reboot is lost.
+Status PreparePlaces(Places* places) {
+  Status made = MakePlaces(*places, ::geteuid());
+  if (made && ::access(places->state_dir.c_str(), W_OK) == 0) return {};
+  VRUN_TRY(MakeDirs(places->socket_dir, 0700));
+  VRUN_TRY(CheckSocketDirectory(*places, ::geteuid()));
+  std::string other = places->socket_dir + "/state";
+  VRUN_TRY(MakeDirs(other, 0700));
+  LogWarning("{}: cannot be written{}{}: state is kept in {} instead", Escape(places->state_dir), made ? "" : ": ",
+             made ? "" : made.error().message(), Escape(other));
+  places->state_dir = other;
+  return {};
+}
+
+// One home a user: the lock is on the socket's directory, which all that could reach the same socket share.
+Result<UniqueFd> Lock(const Places& places) {
+  VRUN_ASSIGN(UniqueFd lock, OpenFile(places.socket_dir + "/home.lock", O_RDWR | O_CREAT, 0600));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno == EWOULDBLOCK) return Error(Code::kExists, "another home daemon runs already: " + Escape(places.socket));
+  return ErrnoError("lock " + Escape(places.socket_dir) + "/home.lock");
+}
+
+DenyList::Options DenyOptions(const std::string& root, const Places& places, const Config& config) {
+  DenyList::Options deny;
+  deny.root = root;
+  if (const char* home = ::getenv("HOME"); home != nullptr && home[0] == '/') deny.homes.push_back(home);
+  if (const passwd* me = ::getpwuid(::geteuid()); me != nullptr && me->pw_dir != nullptr && me->pw_dir[0] == '/') {
+    deny.homes.push_back(me->pw_dir);
+  }
+  if (::geteuid() == 0) {
+    deny.homes.push_back("/root");
+    deny.home_parents.push_back("/home");
+  }
+  deny.own = {places.config_dir, places.state_dir, places.socket_dir, places.pki_dir, kNodeState};
+  if (!config.credentials.empty()) deny.own.push_back(config.credentials);
+  if (const char* own = ::getenv("VRUN_DIR"); own != nullptr && own[0] == '/') deny.own.push_back(own);
+  return deny;
+}
+
+// The configuration is looked at again when its file or the certificate has changed: `vctl up` may come after home.
+class ClusterConfig {
+ public:
+  ClusterConfig(const Places& places, Services* services, ControllerClient* controller, NodeLinks* nodes)
+      : places_(places), services_(services), controller_(controller), nodes_(nodes) {}
+
+  void Refresh() {
+    std::string now = Stamp(places_.config_file) + Stamp(certificate_);
+    if (now == stamp_) return;
+    auto config = ReadConfig(places_.config_file);
+    if (!config) {
+      stamp_ = now;
+      bool none = config.error().code() == Code::kNotFound;
+      return controller_->UseNone(none ? Error(Code::kNotFound, "no cluster is configured: `vctl up` makes one on this machine")
+                                       : config.error());
+    }
+    services_->default_pool = config->pool;
+    certificate_ = config->credentials + "/" + config->credentials_name + ".pem";
+    stamp_ = Stamp(places_.config_file) + Stamp(certificate_);
+    if (config->controller.empty()) {
+      return controller_->UseNone(Error(Code::kNotFound, "no cluster is configured: `vctl up` makes one on this machine"));
+    }
+    auto credentials = rpc::LoadCredentials(config->credentials, config->credentials_name);
+    if (!credentials) return controller_->UseNone(credentials.error().With("credentials"));
+    nodes_->UseCredentials(*credentials);
+    controller_->Use(config->controller, *credentials);
+    LogInfo("controller {}", Escape(config->controller));
+  }
+
+ private:
+  static std::string Stamp(const std::string& path) {
+    struct stat st;
+    if (path.empty() || ::stat(path.c_str(), &st) != 0) return "-;";
+    return std::to_string(st.st_ino) + "." + std::to_string(st.st_mtim.tv_sec) + "." + std::to_string(st.st_mtim.tv_nsec) + "." +
+           std::to_string(st.st_size) + ";";
+  }
+
+  const Places places_;
+  Services* const services_;
+  ControllerClient* const controller_;
+  NodeLinks* const nodes_;
+  std::string certificate_;
+  std::string stamp_ = "never";
+};
+
+Result<std::string> RealRoot(const std::string& path) {
+  char resolved[PATH_MAX];
+  if (path.empty() || path[0] != '/') return Error(Code::kInvalid, "root " + Escape(path) + ": not an absolute path");
+  if (::realpath(path.c_str(), resolved) == nullptr) return ErrnoError("root " + Escape(path));
+  return std::string(resolved);
+}
+
+// Everything that a home consists of, in the order in which it depends on each other.
+class Home {
+ public:
+  Home(EventLoop* loop, const Places& places, const Config& config, const std::string& root, RootFiles files)
+      : loop_(loop),
+        files_(std::move(files)),
+        digests_(places.state_dir + "/digests"),
+        content_(&trees_, &files_, &digests_),
+        tree_(loop, {root, DenyOptions(root, places, config), places.state_dir + "/watch"}, &trees_),
+        controller_(loop),
+        spool_(loop, places.state_dir + "/spool") {
+    services_.home_id = LoadHomeId(places.state_dir);
+    nodes_.emplace(loop, &content_, services_.home_id);
+    services_.loop = loop;
+    services_.controller = &controller_;
+    services_.nodes = &*nodes_;
+    services_.spool = &spool_;
+    services_.tree = &tree_;
+    services_.trees = &trees_;
+    services_.root = root;
+    services_.state_directory = places.state_dir;
+    services_.default_pool = config.pool;
+    cluster_.emplace(places, &services_, &controller_, &*nodes_);
+    runs_.emplace(&services_);
+    queries_.emplace(&services_, &*runs_, &content_, [this] { End(); });
+    clients_.emplace(loop, &*runs_, &*queries_, [this] { cluster_->Refresh(); });
+  }
+
+  Status Start(const std::string& socket) {
+    cluster_->Refresh();
+    VRUN_TRY(clients_->Listen(socket));
+    tree_.Start();
+    runs_->Recover();
+    return {};
+  }
+
+  void End() {
+    clients_->Stop();
+    runs_->HomeEnds();
+    // One more turn: what was said last is on its way to the clients.
+    loop_->Post([loop = loop_] { loop->Stop(); });
+  }
+
+ private:
+  EventLoop* const loop_;
+  SnapshotTable trees_;
+  RootFiles files_;
+  DigestCache digests_;
+  ContentServer content_;
+  RootTree tree_;
+  ControllerClient controller_;
+  LogSpool spool_;
+  Services services_;
+  std::optional<NodeLinks> nodes_;
+  std::optional<ClusterConfig> cluster_;
+  std::optional<Runs> runs_;
+  std::optional<Queries> queries_;
+  std::optional<ClientServer> clients_;
+};
+
+Status Run(const HomeOptions& options) {
+  VRUN_ASSIGN(Places places, FindPlaces());
+  VRUN_TRY(PreparePlaces(&places));
+  VRUN_ASSIGN(UniqueFd lock, Lock(places));
+  Config config;
+  auto read = ReadConfig(places.config_file);
+  if (read) config = *read;
+  else if (read.error().code() != Code::kNotFound) return read.error();
+  VRUN_ASSIGN(std::string root, RealRoot(options.root.empty() ? config.root : options.root));
+  VRUN_ASSIGN(RootFiles files, RootFiles::Open(root));
+
+  // Every run holds a few descriptors, every pinned connection some more.
+  rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+  EventLoop loop;
+  std::optional<Home> home;
+  // Before any thread starts: they inherit the mask.
+  for (int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    VRUN_TRY(loop.OnSignal(signal, [&home](int s) {
+      LogInfo("signal {}: home ends, jobs go on", s);
+      home->End();
+    }));
+  }
+  home.emplace(&loop, places, config, root, std::move(files));
+  VRUN_TRY(home->Start(places.socket));
+  LogInfo("home of {} at {}, root {}", ::geteuid(), Escape(places.socket), Escape(root));
+  TellReady(options.ready_fd, "ok");
+  loop.Run();
+  home.reset();
+  LogInfo("home has ended");
+  return {};
+}
+
+}  // namespace
+
+int HomeMain(const HomeOptions& options) {
+  InitLog("home");
+  if (options.ready_fd >= 0) ::fcntl(options.ready_fd, F_SETFD, FD_CLOEXEC);
+  Status ran = Run(options);
+  if (ran) return 0;
+  LogError("{}", ran.error().message());
+  // After "ok" the descriptor is closed already; errors come before it.
+  TellReady(options.ready_fd, "error: " + ran.error().message());
+  return 1;
+}
+
+}  // namespace vrun::home

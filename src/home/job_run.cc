@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/job_run.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "home/exit_status.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr int64_t kFirstRetryMicros = 50'000;
+constexpr int64_t kLastRetryMicros = 5'000'000;
+constexpr int64_t kWatchRetryMicros = 1'000'000;
+constexpr int64_t kTellLostMicros = 2'000'000;
+// A node that has said no may be right or behind; the controller decides within this time.
+constexpr int64_t kSettleMicros = 3'000'000;
+constexpr int kMaxBlocked = 60;  // times 5 s
+constexpr int64_t kBlockedRetryMicros = 5'000'000;
+
+std::string Ordinal(uint32_t n) {
+  const char* suffix = "th";
+  if (n % 100 < 11 || n % 100 > 13) suffix = n % 10 == 1 ? "st" : n % 10 == 2 ? "nd" : n % 10 == 3 ? "rd" : "th";
+  return std::to_string(n) + suffix;
+}
+
+}  // namespace
+
+std::string JobRun::WithheldPath(const Services& services, uint64_t job) {
+  return services.state_directory + "/runs/" + std::to_string(job) + ".withheld";
+}
+
+JobRun::JobRun(const Services* services, Plan plan, Sink* sink) : services_(services), plan_(std::move(plan)), sink_(sink) {
+  if (plan_.tree) pin_ = services_->trees->Add(plan_.tree, plan_.exposed);
+}
+
+JobRun::~JobRun() {
+  *alive_ = false;
+  for (EventLoop::TimerId timer : {watch_timer_, settle_timer_, retry_timer_}) services_->loop->Cancel(timer);
+}
+
+void JobRun::Start() {
+  if (plan_.placement) {
+    Place(*std::exchange(plan_.placement, std::nullopt));
+  } else {
+    OpenWatch();
+  }
+}
+
+// --- the controller's word ---
+
+void JobRun::OpenWatch() {
+  if (watch_ || ended_) return;
+  watch_ = services_->controller->Watch(
+      plan_.job, {.on_message = [this](v1::JobEvent event) { OnWatchEvent(event); }, .on_closed = [this](Error) { OnWatchClosed(); }});
+  if (!watch_) OnWatchClosed();
+}
+
+void JobRun::OnWatchClosed() {
+  watch_.reset();
+  // A controller that is away stops nothing; it is asked again for as long as we depend on its word.
+  if (ended_ || attached_ || watch_timer_ != 0 || (last_event_ && IsEnd(last_event_->state()))) return;
+  watch_timer_ = services_->loop->After(kWatchRetryMicros, [this] {
+    watch_timer_ = 0;
+    if (!attached_) OpenWatch();
+  });
+}
+
+void JobRun::OnWatchEvent(const v1::JobEvent& event) {
+  last_event_ = event;
+  if (event.has_placement()) {
+    bool newer = !plan_.placement || event.placement().epoch() > plan_.placement->epoch();
+    if (newer && !IsEnd(event.state())) Place(event.placement());
+  }
+  if (event.state() == v1::PENDING) {
+    std::string text = "queued";
+    if (event.queue_position() > 0) text += ", " + Ordinal(event.queue_position());
+    if (!event.reason().empty()) text += ": " + Escape(event.reason());
+    sink_->OnProgress(v1::PENDING, text, "");
+    return;
+  }
+  if (event.state() != v1::LOST && !IsEnd(event.state())) return;
+  // While the node answers, its own word comes with the output; the controller's is for when it does not.
+  if (!attached_) return SettleFromWatch();
+  if (settle_timer_ != 0) return;
+  settle_timer_ = services_->loop->After(kSettleMicros, [this] {
+    settle_timer_ = 0;
+    // Attached and exited: output and writes still flow, however long that takes.
+    if (!ended_ && !record_) SettleFromWatch();
+  });
+}
+
+void JobRun::SettleFromWatch() {
+  const v1::JobEvent& event = *last_event_;
+  if (event.state() == v1::LOST) {
+    return FinishWithout("node " + Escape(node()) + " is lost: the outcome is unknown");
+  }
+  if (!event.has_exit() && !record_) {
+    // Cancelled while it waited, or refused: it never ran.
+    Outcome outcome;
+    outcome.state = event.state();
+    outcome.exit_status = kExitNotStarted;
+    outcome.reason = event.reason().empty() ? "the job was cancelled before it started" : Escape(event.reason());
+    return Finish(std::move(outcome));
+  }
+  if (!record_) record_ = event.exit();
+  bool complete = record_->started_us() == 0 || Complete();
+  if (!complete) {
+    sink_->OnNotice("job " + std::to_string(plan_.job) + " ended on " + Escape(record_->node()) +
+                    ", which cannot be reached: the end of its output and of its writes may be missing");
+  }
+  Outcome outcome;
+  outcome.record = record_;
+  outcome.exit_status = ExitStatus(*record_);
+  outcome.reason = ExitReason(*record_);
+  outcome.state = event.state();
+  if (!complete && outcome.exit_status == 0) {
+    outcome.exit_status = kExitNotStarted;
+    outcome.reason = "the command ended with 0, but its output and writes are not all home";
+  }
+  Finish(std::move(outcome));
+}
+
+// --- the node ---
+
+void JobRun::Place(const v1::Placement& placement) {
+  plan_.placement = placement;
+  Disconnect();
+  services_->loop->Cancel(retry_timer_);
+  retry_timer_ = 0;
+  next_address_ = 0;
+  delay_ = kFirstRetryMicros;
+  lost_since_ = 0;
+  fatal_.reset();
+  sink_->OnProgress(v1::STARTING, "starting on " + Escape(placement.node()), placement.node());
+  Connect();
+}
+
+void JobRun::Disconnect() {
+  if (!task_) return;
+  task_.reset();
+  attached_ = false;
+  sink_->OnDisconnected();
+}
+
+void JobRun::Connect() {
+  if (ended_ || suspended_ || task_ || !plan_.placement) return;
+  const v1::Placement& placement = *plan_.placement;
+  if (placement.addresses_size() == 0) {
+    return FinishWithout("node " + Escape(placement.node()) + " has told no address");
+  }
+  const std::string& address = placement.addresses(static_cast<int>(next_address_++ % static_cast<size_t>(placement.addresses_size())));
+  auto task = services_->nodes->OpenTask(
+      address, {.on_message = [this](v1::TaskDown message) { OnTaskMessage(std::move(message)); },
+                .on_closed = [this](Error reason) { OnTaskClosed(reason); }});
+  if (!task) {
+    last_error_ = task.error().message();
+    return Retry(delay_);
+  }
+  task_ = std::move(*task);
+  v1::TaskUp up;
+  v1::Attach* attach = up.mutable_attach();
+  attach->set_job(plan_.job);
+  attach->set_attempt(placement.attempt());
+  attach->set_token(placement.token());
+  attach->set_home_id(services_->home_id);
+  if (plan_.tree) attach->set_tree(std::string(plan_.tree->id.view()));
+  attach->set_stdout_offset(sink_->OutputWanted(v1::STDOUT));
+  attach->set_stderr_offset(sink_->OutputWanted(v1::STDERR));
+  attach->set_detached(plan_.detached);
+  // Only a job that was attached before can have applied anything, perhaps by an earlier home.
+  if (write_back_ || PathExists(services_->state_directory + "/apply/" + std::to_string(plan_.job))) {
+    MakeWriteBack();
+    attach->set_write_back_sequence(write_back_->sequence());
+  }
+  task_->Send(up);
+}
+
+void JobRun::Retry(int64_t delay_micros) {
+  if (ended_ || suspended_ || retry_timer_ != 0) return;
+  int64_t now = MonotonicMicros();
+  if (lost_since_ == 0) lost_since_ = now;
+  if (now - lost_since_ > kReconnectMicros) {
+    return FinishWithout("node " + Escape(node()) + " could not be reached for 10 minutes: " + last_error_);
+  }
+  if (now - lost_since_ > kTellLostMicros && !std::exchange(told_lost_, true)) {
+    sink_->OnNotice("no connection to node " + Escape(node()) + ": " + last_error_ +
+                    ": the job goes on, trying again for 10 minutes");
+  }
+  OpenWatch();
+  // All addresses in turn before there is a pause.
+  bool round_over = next_address_ % static_cast<size_t>(std::max(1, plan_.placement->addresses_size())) == 0;
+  retry_timer_ = services_->loop->After(round_over ? delay_micros : 0, [this] {
+    retry_timer_ = 0;
+    Connect();
+  });
+  if (round_over) delay_ = std::min(delay_ * 2, kLastRetryMicros);
+}
+
+void JobRun::OnTaskClosed(const Error& reason) {
+  bool was_attached = attached_;
+  Disconnect();
+  if (ended_) return;
+  last_error_ = reason.code() == Code::kOk ? "the node ended the connection" : reason.message();
+  if (was_attached) LogInfo("job {}: connection to the node lost: {}", plan_.job, last_error_);
+  if (fatal_) return;  // the controller is being asked
+  Retry(delay_);
+}
+
+void JobRun::OnTaskError(const v1::Error& error) {
+  last_error_ = Escape(error.message());
+  Code code = static_cast<Code>(error.code());
+  LogInfo("job {}: node {}: {}", plan_.job, Escape(node()), last_error_);
+  Disconnect();
+  if (code == Code::kUnavailable || code == Code::kTimeout) return Retry(delay_);
+  // The node will not say more. The controller may know how it ended.
+  fatal_ = Error(code, last_error_);
+  OpenWatch();
+  if (settle_timer_ != 0) services_->loop->Cancel(settle_timer_);
+  settle_timer_ = services_->loop->After(kSettleMicros, [this] {
+    settle_timer_ = 0;
+    if (ended_) return;
+    if (last_event_ && (IsEnd(last_event_->state()) || last_event_->state() == v1::LOST)) return SettleFromWatch();
+    FinishWithout(fatal_ ? fatal_->message() : last_error_);
+  });
+  if (last_event_ && IsEnd(last_event_->state())) SettleFromWatch();
+}
+
+void JobRun::OnTaskMessage(v1::TaskDown message) {
+  switch (message.body_case()) {
+    case v1::TaskDown::kAttached:
+      return OnAttached(message.attached());
+    case v1::TaskDown::kStarted:
+      if (message.started().fetched_bytes() > 0) fetched_bytes_ = message.started().fetched_bytes();
+      if (std::exchange(started_, true)) return;
+      sink_->OnProgress(v1::RUNNING, "running on " + Escape(node()), node());
+      sink_->OnStarted();
+      sink_->OnInputWanted(0);
+      return;
+    case v1::TaskDown::kOutput: {
+      v1::Output* output = message.mutable_output();
+      if (output->stream() != v1::STDOUT && output->stream() != v1::STDERR) return;
+      sink_->OnOutput(output->stream(), output->offset(), std::move(*output->mutable_data()), output->eof());
+      return MaybeFinish();
+    }
+    case v1::TaskDown::kInputAck:
+      return sink_->OnInputAcked(message.input_ack().offset(), message.input_ack().closed());
+    case v1::TaskDown::kExited:
+      record_ = message.exited().record();
+      if (message.exited().fetched_bytes() > 0) fetched_bytes_ = message.exited().fetched_bytes();
+      sink_->OnInputAcked(0, true);
+      return MaybeFinish();
+    case v1::TaskDown::kWriteBack:
+      return OnWrite(std::move(*message.mutable_write_back()));
+    case v1::TaskDown::kWriteBackEnd:
+      if (write_back_done_) return MaybeFinish();
+      MakeWriteBack();
+      return write_back_->End();
+    case v1::TaskDown::kError:
+      return OnTaskError(message.error());
+    case v1::TaskDown::kNotice:
+      return sink_->OnNotice(Escape(message.notice().text()));
+    default: {
+      LogWarning("job {}: the node sent a message that this version does not know", plan_.job);
+      return;
+    }
+  }
+}
+
+void JobRun::OnAttached(const v1::Attached& attached) {
+  bool first = !std::exchange(attached_, true);
+  ever_attached_ = true;
+  lost_since_ = 0;
+  delay_ = kFirstRetryMicros;
+  if (std::exchange(told_lost_, false)) sink_->OnNotice("connected to node " + Escape(node()) + " again");
+  std::vector<std::string> addresses(attached.content_addresses().begin(), attached.content_addresses().end());
+  if (!addresses.empty() && addresses != content_addresses_) {
+    content_addresses_ = std::move(addresses);
+    content_ = services_->nodes->UseContent(content_addresses_, *plan_.placement);
+  }
+  if (first) {
+    // What could not be said meanwhile.
+    v1::TaskUp up;
+    if (size_) {
+      *up.mutable_resize() = *size_;
+      task_->Send(up);
+    }
+    for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
+      if (!closed_[stream == v1::STDERR]) continue;
+      up.mutable_close_output()->set_stream(stream);
+      task_->Send(up);
+    }
+    for (v1::SendSignal& signal : signals_) {
+      *up.mutable_signal() = std::move(signal);
+      task_->Send(up);
+    }
+    signals_.clear();
+  }
+  if (!attached.started()) return;
+  if (!std::exchange(started_, true)) {
+    sink_->OnProgress(v1::RUNNING, "running on " + Escape(node()), node());
+    sink_->OnStarted();
+  }
+  sink_->OnInputWanted(attached.input_offset());
+}
+
+// --- writes ---
+
+void JobRun::MakeWriteBack() {
+  if (write_back_) return;
+  ApplyOptions options;
+  options.root = services_->root;
+  options.job = plan_.job;
+  if (plan_.placement) options.attempt = plan_.placement->attempt();
+  if (auto rules = services_->trees->rules()) options.hidden = rules->Hidden(plan_.exposed);
+  std::string directory = services_->state_directory + "/apply";
+  // Without a journal (a read-only or full state directory) it works in memory.
+  if (MakeDirs(directory, 0700)) options.journal = directory + "/" + std::to_string(plan_.job);
+  write_back_ = std::make_unique<WriteBack>(
+      services_->loop, std::move(options),
+      WriteBack::Events{
+          .on_acknowledge =
+              [this](uint64_t sequence) {
+                v1::TaskUp up;
+                up.mutable_write_back_ack()->set_sequence(sequence);
+                Send(up);
+              },
+          .on_notice = [this](std::string text) { sink_->OnNotice(text); },
+          .on_blocked =
+              [this](Error error) {
+                sink_->OnNotice(error.message() + ": the command's writes wait on the node: make room at home");
+                Disconnect();
+                bool patient = ++blocked_times_ < kMaxBlocked;
+                write_back_->Restart(patient);
+                if (retry_timer_ != 0) return;
+                retry_timer_ = services_->loop->After(kBlockedRetryMicros, [this] {
+                  retry_timer_ = 0;
+                  Connect();
+                });
+              },
+          .on_finished =
+              [this](uint64_t failed) {
+                write_back_done_ = true;
+                write_back_failed_ = failed;
+                MaybeFinish();
+              }});
+}
+
+void JobRun::OnWrite(v1::WriteBack message) {
+  if (!std::exchange(writing_, true)) sink_->OnProgress(v1::COMPLETING, "writing home", node());
+  MakeWriteBack();
+  write_back_->Apply(std::move(message));
+}
+
+// --- the end ---
+
+// The record is here, and all that the command has said and written is home.
+bool JobRun::Complete() const {
+  if (!record_ || !write_back_done_) return false;
+  if (sink_->OutputEnded(v1::STDOUT) && sink_->OutputEnded(v1::STDERR)) return true;
+  return record_->started_us() == 0 && sink_->OutputWanted(v1::STDOUT) == 0 && sink_->OutputWanted(v1::STDERR) == 0;
+}
+
+void JobRun::MaybeFinish() {
+  if (ended_ || !Complete()) return;
+  Outcome outcome;
+  outcome.record = record_;
+  outcome.exit_status = ExitStatus(*record_);
+  outcome.reason = ExitReason(*record_);
+  outcome.state = EndState(*record_);
+  if (write_back_failed_ > 0) {
+    // Nothing is lost: without Release the node keeps all that the command wrote.
+    if (MakeDirs(services_->state_directory + "/runs", 0700)) {
+      (void)WriteFileAtomic(WithheldPath(*services_, plan_.job), std::to_string(write_back_failed_) + "\n", 0600);
+    }
+    std::string text = std::to_string(write_back_failed_) + " of the command's writes could not be applied at home: they are kept on node " +
+                       Escape(node()) + " until `vctl cancel " + std::to_string(plan_.job) + "`";
+    if (outcome.exit_status == 0) {
+      outcome.exit_status = kExitNotStarted;
+      outcome.state = v1::FAILED;
+      outcome.reason = text;
+    } else {
+      sink_->OnNotice(text);
+    }
+    return Finish(std::move(outcome));
+  }
+  if (!task_) return Retry(delay_);  // the end is told to the node before anybody else hears of it
+  v1::TaskUp up;
+  up.mutable_release();
+  task_->Send(up);
+  task_->Finish();
+  Finish(std::move(outcome));
+}
+
+void JobRun::FinishWithout(const std::string& reason) {
+  Outcome outcome;
+  outcome.reason = reason;
+  if (record_) {
+    // It ended, and we know how; what is missing is output or writes.
+    outcome.record = record_;
+    outcome.exit_status = ExitStatus(*record_);
+    outcome.state = EndState(*record_);
+    if (Complete() && write_back_failed_ == 0) {
+      outcome.reason = ExitReason(*record_);
+    } else if (outcome.exit_status == 0) {
+      outcome.exit_status = kExitNotStarted;
+      outcome.state = v1::FAILED;
+    }
+  } else if (!ever_attached_ && fatal_) {
+    outcome.exit_status = kExitNotStarted;
+    outcome.state = v1::FAILED;
+  } else {
+    outcome.exit_status = kExitUnknown;
+    outcome.state = v1::LOST;
+    outcome.reason += " (job " + std::to_string(plan_.job) + ")";
+  }
+  Finish(std::move(outcome));
+}
+
+void JobRun::Finish(Outcome outcome) {
+  if (std::exchange(ended_, true)) return;
+  outcome.node = record_ && !record_->node().empty() ? record_->node() : node();
+  outcome.attempt = plan_.placement ? plan_.placement->attempt() : 0;
+  outcome.fetched_bytes = fetched_bytes_;
+  for (EventLoop::TimerId* timer : {&watch_timer_, &settle_timer_, &retry_timer_}) {
+    services_->loop->Cancel(std::exchange(*timer, 0));
+  }
+  watch_.reset();
+  task_.reset();
+  content_.reset();
+  // Later: whoever is on the stack above us may not expect to lose the run.
+  services_->loop->Post([this, alive = alive_, outcome = std::move(outcome)] {
+    if (*alive) sink_->OnEnded(outcome);
+  });
+}
+
+// --- the sink's words ---
+
+void JobRun::Suspend(Sink* sink) {
+  sink_ = sink;
+  if (ended_) return;
+  suspended_ = true;
+  services_->loop->Cancel(std::exchange(retry_timer_, 0));
+  Disconnect();
+}
+
+void JobRun::SetSink(Sink* sink) {
+  sink_ = sink;
+  suspended_ = false;
+  if (ended_) return;
+  services_->loop->Cancel(std::exchange(retry_timer_, 0));
+  if (task_) {
+    task_.reset();
+    attached_ = false;
+  }
+  Connect();
+}
+
+void JobRun::Send(const v1::TaskUp& message) {
+  if (task_ && attached_) task_->Send(message);
+}
+
+void JobRun::SendInput(uint64_t offset, std::string_view data, bool eof) {
+  if (!task_ || !attached_) return;
+  v1::TaskUp up;
+  up.mutable_input()->set_offset(offset);
+  up.mutable_input()->set_data(data.data(), data.size());
+  up.mutable_input()->set_eof(eof);
+  task_->Send(up);
+}
+
+void JobRun::Acknowledge(v1::StreamId stream, uint64_t offset) {
+  v1::TaskUp up;
+  up.mutable_ack()->set_stream(stream);
+  up.mutable_ack()->set_offset(offset);
+  Send(up);
+}
+
+void JobRun::SendSignal(int signal, bool by_user_cancel) {
+  v1::TaskUp up;
+  up.mutable_signal()->set_signal(signal);
+  up.mutable_signal()->set_by_user_cancel(by_user_cancel);
+  if (task_ && attached_) return task_->Send(up);
+  if (signals_.size() < 64) signals_.push_back(up.signal());
+}
+
+void JobRun::Resize(const v1::TerminalSize& size) {
+  size_ = size;
+  v1::TaskUp up;
+  *up.mutable_resize() = size;
+  Send(up);
+}
+
+void JobRun::CloseOutput(v1::StreamId stream) {
+  closed_[stream == v1::STDERR] = true;
+  v1::TaskUp up;
+  up.mutable_close_output()->set_stream(stream);
+  Send(up);
+}
+
+}  // namespace vrun::home

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// One job from its submission to its release: finds the node, attaches, applies the writes, survives lost connections.
+//
+//   Start ─▶ waiting ──placement──▶ attaching ──Attached──▶ running ──Exited──▶ ending ──all home──▶ Release, OnEnded
+//              ▲ Watch                  ▲                      │
+//              └── PENDING, LOST, end   └──── backoff ◀────────┘ connection lost
+//
+// The streams belong to the Sink, which may be exchanged while the job runs (a client that comes back). Nothing is
+// acknowledged to the node here but writes; output is acknowledged by the sink when it has it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "home/controller_client.h"
+#include "home/node_links.h"
+#include "home/services.h"
+#include "home/snapshot_table.h"
+#include "home/write_back.h"
+#include "proto/control.pb.h"
+#include "proto/task.pb.h"
+
+namespace vrun::home {
+
+// How a run ended, for the client.
+struct Outcome {
+  std::optional<v1::ExitRecord> record;  // none: unknown; exit_status is not 0 then
+  int exit_status = 255;
+  v1::JobState state = v1::LOST;
+  std::string reason;
+  std::string node;
+  uint32_t attempt = 0;
+  uint64_t fetched_bytes = 0;
+};
+
+// Loop thread only.
+class JobRun {
+ public:
+  class Sink {
+   public:
+    virtual ~Sink() = default;
+    virtual void OnProgress(v1::JobState state, const std::string& text, const std::string& node) = 0;
+    virtual void OnNotice(const std::string& text) = 0;
+    // The command runs, or will at once. Also after each reconnection.
+    virtual void OnStarted() = 0;
+    // The node wants stdin from here on.
+    virtual void OnInputWanted(uint64_t offset) = 0;
+    virtual void OnInputAcked(uint64_t offset, bool closed) = 0;
+    virtual void OnDisconnected() = 0;
+    virtual void OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) = 0;
+    // From where output is wanted at the next Attach.
+    virtual uint64_t OutputWanted(v1::StreamId stream) = 0;
+    // All of the stream and its end were passed on.
+    virtual bool OutputEnded(v1::StreamId stream) = 0;
+    // Last call.
+    virtual void OnEnded(const Outcome& outcome) = 0;
+  };
+
+  struct Plan {
+    uint64_t job = 0;
+    std::optional<v1::Placement> placement;
+    tree::SnapshotPtr tree;
+    std::vector<std::string> exposed;
+    bool detached = false;    // no stdin
+  };
+  static constexpr int64_t kReconnectMicros = 10 * 60 * 1'000'000LL;
+
+  // `sink` must live until OnEnded, SetSink or the destruction of the run.
+  JobRun(const Services* services, Plan plan, Sink* sink);
+  ~JobRun();
+  void Start();
+
+  uint64_t job() const { return plan_.job; }
+  bool started() const { return started_; }
+  bool exited() const { return record_.has_value(); }
+  bool ended() const { return ended_; }
+  const std::string& node() const { return plan_.placement ? plan_.placement->node() : no_node_; }
+
+  // The streams go to somebody else, from where it says. Attaches again.
+  void SetSink(Sink* sink);
+  // The streams will go to `sink`, but there is no connection before SetSink: what the old sink has is all that it gets.
+  void Suspend(Sink* sink);
+  Sink* sink() const { return sink_; }
+
+  // Ignored while there is no connection, but for signals, sizes and closed outputs, which are sent when there is one.
+  void SendInput(uint64_t offset, std::string_view data, bool eof);
+  void Acknowledge(v1::StreamId stream, uint64_t offset);
+  void SendSignal(int signal, bool by_user_cancel);
+  void Resize(const v1::TerminalSize& size);
+  void CloseOutput(v1::StreamId stream);
+  // The sink has passed on an end: perhaps that was all.
+  void OutputProgressed() { MaybeFinish(); }
+
+  // A file that is there while a job's writes are kept on its node because they could not be applied.
+  static std::string WithheldPath(const Services& services, uint64_t job);
+
+ private:
+  void OpenWatch();
+  void OnWatchEvent(const v1::JobEvent& event);
+  void OnWatchClosed();
+  void SettleFromWatch();
+  void Place(const v1::Placement& placement);
+  void Connect();
+  void Disconnect();
+  void Retry(int64_t delay_micros);
+  void OnTaskMessage(v1::TaskDown message);
+  void OnTaskClosed(const Error& reason);
+  void OnTaskError(const v1::Error& error);
+  void OnAttached(const v1::Attached& attached);
+  void OnWrite(v1::WriteBack message);
+  void MakeWriteBack();
+  bool Complete() const;
+  void MaybeFinish();
+  void FinishWithout(const std::string& reason);
+  void Finish(Outcome outcome);
+  void Send(const v1::TaskUp& message);
+
+  const Services* const services_;
+  Plan plan_;
+  Sink* sink_;
+  SnapshotTable::Pin pin_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  const std::string no_node_;
+
+  std::unique_ptr<WatchStream> watch_;
+  EventLoop::TimerId watch_timer_ = 0;
+  std::optional<v1::JobEvent> last_event_;
+  EventLoop::TimerId settle_timer_ = 0;
+
+  std::unique_ptr<TaskStream> task_;
+  std::unique_ptr<NodeLinks::ContentUse> content_;
+  std::vector<std::string> content_addresses_;
+  size_t next_address_ = 0;
+  EventLoop::TimerId retry_timer_ = 0;
+  int64_t lost_since_ = 0;
+  int64_t delay_ = 0;
+  bool attached_ = false;
+  bool ever_attached_ = false;
+  bool told_lost_ = false;
+  std::string last_error_;
+  std::optional<Error> fatal_;
+
+  bool started_ = false;
+  uint64_t fetched_bytes_ = 0;
+  std::optional<v1::ExitRecord> record_;
+  std::unique_ptr<WriteBack> write_back_;
+  bool writing_ = false;
+  bool write_back_done_ = false;
+  uint64_t write_back_failed_ = 0;
+  int blocked_times_ = 0;
+  bool ended_ = false;
+  bool suspended_ = false;
+
+  std::vector<v1::SendSignal> signals_;  // not sent yet
+  std::optional<v1::TerminalSize> size_;
+  bool closed_[2] = {false, false};
+};
+
+}  // namespace vrun::home

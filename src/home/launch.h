@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a Run to a job: the tree is made current while the controller is asked, and both are waited for.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "home/services.h"
+#include "proto/control.pb.h"
+#include "proto/local.pb.h"
+#include "tree/tree.h"
+
+namespace vrun::home {
+
+// Loop thread only. Lives in a shared_ptr; after Abandon no callback runs any more, and a job that was made is cancelled.
+class Launch : public std::enable_shared_from_this<Launch> {
+ public:
+  struct Events {
+    std::function<void(uint64_t job)> on_accepted;  // the job exists, durably
+    std::function<void(std::string text)> on_progress;
+    std::function<void(std::optional<v1::Placement>, tree::SnapshotPtr)> on_ready;
+    std::function<void(Error)> on_failed;           // there is no job, or it was cancelled
+  };
+
+  Launch(const Services* services, const v1::Run& run, Events events);
+  ~Launch();
+  // The barrier is asked for in here: everything that was written before is in the tree.
+  void Start();
+  void Abandon(int signal);
+  // No callback runs any more; the job, if there is or will be one, stays.
+  void Forget();
+
+ private:
+  void Submit();
+  void OnSubmitted(Result<v1::SubmitReply> reply);
+  void OnTree(Result<tree::SnapshotPtr> tree);
+  void MaybeReady();
+  void Fail(Error error);
+
+  const Services* const services_;
+  Events events_;
+  v1::SubmitRequest request_;
+  std::vector<std::string> exposed_;
+  bool submitting_ = false;
+  bool abandoned_ = false;
+  bool forgotten_ = false;
+  int signal_ = 0;
+  int64_t first_try_us_ = 0;
+  EventLoop::TimerId retry_ = 0;
+  EventLoop::TimerId scan_note_ = 0;
+  std::optional<v1::SubmitReply> reply_;
+  tree::SnapshotPtr tree_;
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/node_links.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "home/content_server.h"
+#include "home/content_session.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr size_t kMaxIdleChannels = 32;
+constexpr int64_t kIdleMicros = 15 * 60 * 1'000'000LL;
+constexpr int64_t kFirstRetryMicros = 50'000;
+constexpr int64_t kLastRetryMicros = 2'000'000;
+
+}  // namespace
+
+// The content stream to one file system server, and who needs it.
+class NodeLinks::ContentLink {
+ public:
+  ContentLink(NodeLinks* links, std::vector<std::string> addresses) : links_(links), addresses_(std::move(addresses)) {}
+  ~ContentLink() {
+    links_->loop_->Cancel(retry_);
+    Drop();
+  }
+
+  void Add(const Use* use, const v1::Placement& placement) {
+    uses_[use] = placement;
+    if (!core_ && retry_ == 0) Open();
+  }
+  void Remove(const Use* use) { uses_.erase(use); }
+  bool idle() const { return uses_.empty() && !core_ && retry_ == 0; }
+  bool connected() const { return core_ != nullptr; }
+  const std::vector<std::string>& addresses() const { return addresses_; }
+
+ private:
+  // What gRPC's threads call. Requests go straight to the session, the end to the loop.
+  struct Core : rpc::Stream::Handler {
+    void OnMessage(std::string message) override { session->OnMessage(message); }
+    void OnWritable() override { session->OnWritable(); }
+    void OnClosed(Error reason) override {
+      loop->Post([alive = alive, link = link, reason = std::move(reason)] {
+        if (*alive) link->Closed(reason);
+      });
+    }
+    EventLoop* loop = nullptr;
+    ContentLink* link = nullptr;
+    std::shared_ptr<bool> alive = std::make_shared<bool>(true);
+    std::shared_ptr<ContentSession> session;
+    std::unique_ptr<rpc::Stream> stream;
+  };
+
+  void Open() {
+    const std::string& address = addresses_[next_++ % addresses_.size()];
+    auto channel = links_->ChannelTo(address);
+    if (!channel) return Later(channel.error());
+    core_ = std::make_unique<Core>();
+    core_->loop = links_->loop_;
+    core_->link = this;
+    core_->session = links_->content_->NewSession();
+    core_->stream = (*channel)->OpenStream("/vrun.v1.Content/Serve", core_.get());
+    // The node asks nothing before it has seen Hello.
+    core_->session->Start(core_->stream.get());
+    v1::ContentReply hello;
+    hello.set_last(true);
+    const v1::Placement& placement = uses_.begin()->second;
+    hello.mutable_hello()->set_home_id(links_->home_id_);
+    hello.mutable_hello()->set_token(placement.token());
+    hello.mutable_hello()->set_job(placement.job());
+    hello.mutable_hello()->set_attempt(placement.attempt());
+    hello.mutable_hello()->set_version(VRUN_VERSION);
+    opened_us_ = MonotonicMicros();
+    core_->stream->Send(hello.SerializeAsString());
+  }
+
+  void Drop() {
+    if (!core_) return;
+    *core_->alive = false;
+    core_->session->Close();
+    core_->stream.reset();
+    core_.reset();
+  }
+
+  void Closed(const Error& reason) {
+    Drop();
+    if (MonotonicMicros() - opened_us_ > kLastRetryMicros) delay_ = kFirstRetryMicros;
+    Later(reason);
+  }
+
+  void Later(const Error& reason) {
+    if (uses_.empty()) return;
+    LogInfo("content stream to {}: {}: opened again in {} ms", Escape(addresses_[0]), reason.message(), delay_ / 1000);
+    retry_ = links_->loop_->After(delay_, [this] {
+      retry_ = 0;
+      if (!uses_.empty()) Open();
+    });
+    delay_ = std::min(delay_ * 2, kLastRetryMicros);
+  }
+
+  NodeLinks* const links_;
+  const std::vector<std::string> addresses_;
+  size_t next_ = 0;
+  std::map<const Use*, v1::Placement> uses_;
+  std::unique_ptr<Core> core_;
+  EventLoop::TimerId retry_ = 0;
+  int64_t delay_ = kFirstRetryMicros;
+  int64_t opened_us_ = 0;
+};
+
+class NodeLinks::Use : public NodeLinks::ContentUse {
+ public:
+  Use(NodeLinks* links, std::string key) : links_(links), key_(std::move(key)) {}
+  ~Use() override {
+    auto it = links_->content_links_.find(key_);
+    if (it == links_->content_links_.end()) return;
+    it->second->Remove(this);
+    if (it->second->idle()) links_->content_links_.erase(it);
+  }
+
+ private:
+  NodeLinks* const links_;
+  const std::string key_;
+};
+
+NodeLinks::NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id)
+    : loop_(loop), content_(content), home_id_(std::move(home_id)) {}
+
+NodeLinks::~NodeLinks() { content_links_.clear(); }
+
+void NodeLinks::UseCredentials(const rpc::Credentials& credentials) {
+  bool same = credentials.certificate == credentials_.certificate && credentials.key == credentials_.key &&
+              credentials.ca == credentials_.ca;
+  credentials_ = credentials;
+  if (same) return;
+  // Streams live on without their channel; new ones come with the new certificate.
+  channels_.clear();
+}
+
+Result<rpc::Channel*> NodeLinks::ChannelTo(const std::string& address) {
+  auto it = channels_.find(address);
+  if (it == channels_.end()) {
+    DropIdleChannels();
+    auto channel = rpc::Channel::Dial(address, credentials_, "node");
+    if (!channel) return channel.error().With("node at " + Escape(address));
+    it = channels_.emplace(address, Connection{std::move(*channel), 0}).first;
+  }
+  it->second.used_us = MonotonicMicros();
+  return it->second.channel.get();
+}
+
+// Addresses of file system servers change with each of them; connections to dead ones would try for ever.
+void NodeLinks::DropIdleChannels() {
+  std::set<std::string> needed;
+  for (auto it = content_links_.begin(); it != content_links_.end();) {
+    if (it->second->idle()) {
+      it = content_links_.erase(it);
+      continue;
+    }
+    needed.insert(it->second->addresses().begin(), it->second->addresses().end());
+    ++it;
+  }
+  int64_t now = MonotonicMicros();
+  std::erase_if(channels_, [&](const auto& c) {
+    bool old = now - c.second.used_us > kIdleMicros || channels_.size() > kMaxIdleChannels;
+    return old && !needed.contains(c.first);
+  });
+}
+
+Result<std::unique_ptr<TaskStream>> NodeLinks::OpenTask(const std::string& address, TaskStream::Events events) {
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+  return TaskStream::Open(loop_, channel, "/vrun.v1.Node/Task", std::move(events));
+}
+
+std::unique_ptr<NodeLinks::ContentUse> NodeLinks::UseContent(const std::vector<std::string>& addresses,
+                                                             const v1::Placement& placement) {
+  if (addresses.empty()) return nullptr;
+  std::string key;
+  for (const std::string& address : addresses) key += address + "\n";
+  auto& link = content_links_[key];
+  if (!link) link = std::make_unique<ContentLink>(this, addresses);
+  auto use = std::make_unique<Use>(this, key);
+  link->Add(use.get(), placement);
+  return use;
+}
+
+}  // namespace vrun::home

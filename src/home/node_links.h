@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections to the nodes: kept warm, one for each address, and on them the content streams that home answers.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/result.h"
+#include "home/message_stream.h"
+#include "proto/content.pb.h"
+#include "proto/control.pb.h"
+#include "proto/task.pb.h"
+#include "rpc/rpc.h"
+
+namespace vrun::home {
+
+class ContentServer;
+using TaskStream = MessageStream<v1::TaskUp, v1::TaskDown>;
+
+// Loop thread only. Must not outlive the content server.
+class NodeLinks {
+ public:
+  NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id);
+  ~NodeLinks();
+
+  void UseCredentials(const rpc::Credentials& credentials);
+
+  // Opens /vrun.v1.Node/Task to one address of a node.
+  Result<std::unique_ptr<TaskStream>> OpenTask(const std::string& address, TaskStream::Events events);
+
+  // A job's need of content at the file system server that listens at `addresses`: while it is held, a content stream that
+  // breaks is opened again. A stream that works stays open without any job: the node's caches are worth it.
+  class ContentUse {
+   public:
+    virtual ~ContentUse() = default;
+  };
+  std::unique_ptr<ContentUse> UseContent(const std::vector<std::string>& addresses, const v1::Placement& placement);
+
+ private:
+  class ContentLink;
+  class Use;
+  Result<rpc::Channel*> ChannelTo(const std::string& address);
+  void DropIdleChannels();
+
+  EventLoop* const loop_;
+  ContentServer* const content_;
+  const std::string home_id_;
+  rpc::Credentials credentials_;
+  struct Connection {
+    std::unique_ptr<rpc::Channel> channel;
+    int64_t used_us = 0;
+  };
+  std::map<std::string, Connection> channels_;
+  std::map<std::string, std::unique_ptr<ContentLink>> content_links_;  // by the joined addresses
+};
+
+}  // namespace vrun::home

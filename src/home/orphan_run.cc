@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/orphan_run.h"
+
+#include <csignal>
+
+#include "base/log.h"
+#include "home/controller_client.h"
+#include "home/log_spool.h"
+
+namespace vrun::home {
+
+OrphanRun::OrphanRun(const Services* services, uint64_t job, Options options, std::function<void(const Outcome&)> on_ended)
+    : services_(services), job_(job), options_(options), on_ended_(std::move(on_ended)) {
+  streams_[0].received = options_.stdout_offset;
+  streams_[1].received = options_.stderr_offset;
+  if (options_.hold) {
+    let_go_ = services_->loop->After(JobRun::kReconnectMicros, [this] {
+      let_go_ = 0;
+      LetGo();
+    });
+  }
+  if (options_.hangup_micros == 0) return;
+  hangup_ = services_->loop->After(options_.hangup_micros, [this] {
+    hangup_ = 0;
+    LogInfo("job {}: nobody came back for it: SIGHUP", job_);
+    services_->controller->Cancel(job_, SIGHUP, [this, alive = alive_](Result<v1::CancelReply> reply) {
+      if (!reply && *alive && run_ != nullptr) run_->SendSignal(SIGHUP, true);
+    });
+  });
+}
+
+OrphanRun::~OrphanRun() {
+  *alive_ = false;
+  services_->loop->Cancel(hangup_);
+  services_->loop->Cancel(let_go_);
+}
+
+void OrphanRun::OnNotice(const std::string& text) { LogInfo("job {}: {}", job_, text); }
+
+void OrphanRun::OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) {
+  Stream& s = streams_[stream == v1::STDERR];
+  uint64_t end = offset + data.size();
+  // What was acknowledged by an earlier home is not sent again, so the first bytes may begin anywhere.
+  if (end > s.received) s.received = end;
+  if (data.empty() && !eof) return;
+  uint64_t limit = options_.hold ? LogSpool::kOrphanBytes : LogSpool::kJobBytes;
+  services_->spool->Append(job_, stream, offset, std::move(data), limit,
+                           [this, alive = alive_, stream, end, eof](LogSpool::Appended appended) {
+                             if (*alive) Kept(stream, end, eof, appended.kept);
+                           });
+}
+
+void OrphanRun::Kept(v1::StreamId stream, uint64_t end, bool eof, bool kept) {
+  Stream& s = streams_[stream == v1::STDERR];
+  if (!kept && options_.hold) {
+    s.held = std::max(s.held, end);
+    if (eof) s.ended = true;
+    return;
+  }
+  if (run_ == nullptr || run_->ended()) return;
+  if (s.held == 0 && end > 0) run_->Acknowledge(stream, end);
+  if (!eof) return;
+  s.ended = true;
+  // The end with bytes before it that are held is no end yet.
+  if (s.held == 0) run_->OutputProgressed();
+}
+
+void OrphanRun::LetGo() {
+  options_.hold = false;
+  for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
+    Stream& s = streams_[stream == v1::STDERR];
+    if (std::exchange(s.held, 0) > 0 && run_ != nullptr) run_->Acknowledge(stream, s.received);
+  }
+  if (run_ != nullptr) run_->OutputProgressed();
+}
+
+}  // namespace vrun::home

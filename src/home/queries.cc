@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/queries.h"
+
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "home/content_server.h"
+#include "home/controller_client.h"
+#include "home/log_spool.h"
+#include "home/root_tree.h"
+#include "home/runs.h"
+#include "home/snapshot_table.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr int64_t kTimeout = 10'000'000;
+constexpr uint64_t kLogBytes = 256 * 1024;
+constexpr int64_t kEndCheckMicros = 1'000'000;
+
+void Finish(const std::shared_ptr<ClientConnection>& client, const v1::HomeMessage& message) {
+  client->Send(message);
+  client->Close();
+}
+
+void Done(const std::shared_ptr<ClientConnection>& client) {
+  v1::HomeMessage message;
+  message.mutable_done();
+  Finish(client, message);
+}
+
+// One reader of a log. Goes on when the client has taken what it was sent, and at the end when there is more. Owned by the
+// callbacks of its connection.
+class LogReader : public std::enable_shared_from_this<LogReader> {
+ public:
+  LogReader(const Services* services, const Runs* runs, uint64_t job, bool follow)
+      : services_(services), runs_(runs), job_(job), follow_(follow) {}
+  ~LogReader() { services_->loop->Cancel(check_); }
+
+  void Start(const std::shared_ptr<ClientConnection>& client) {
+    client_ = client;
+    // The connection holds us, we hold the connection weakly.
+    client->SetEvents({.on_message = [self = shared_from_this()](v1::ClientMessage, std::vector<UniqueFd>) {},
+                       .on_closed = [] {},
+                       .on_drained = [self = shared_from_this()] { self->Next(); }});
+    if (follow_) {
+      changed_ = services_->spool->Subscribe(job_, [weak = weak_from_this()] {
+        if (auto self = weak.lock()) self->Next();
+      });
+    }
+    Next();
+  }
+
+ private:
+  void Next() {
+    auto client = client_.lock();
+    if (reading_ || !client || !client->open() || client->queued_bytes() > 0) return;
+    reading_ = true;
+    // Looked at before the read: what a run has said before it ended is in the log by then.
+    bool over = !follow_ || !runs_->Has(job_);
+    services_->spool->ReadFrom(job_, position_, kLogBytes, [self = shared_from_this(), over](Result<LogSpool::Read> read) {
+      self->reading_ = false;
+      self->Got(std::move(read), over);
+    });
+  }
+
+  void Got(Result<LogSpool::Read> read, bool over) {
+    auto client = client_.lock();
+    if (!client || !client->open()) return;
+    if (!read) {
+      // A job of this home without a file has said nothing yet, or nothing at all.
+      if (read.error().code() != Code::kNotFound) return client->SendError(read.error());
+      if (over) return NothingKept(client);
+      return CheckLater();
+    }
+    position_ = read->next;
+    v1::HomeMessage message;
+    for (LogSpool::Record& record : read->records) {
+      message.mutable_log()->set_data(std::move(record.data));
+      message.mutable_log()->set_is_stderr(record.stream == v1::STDERR);
+      client->Send(message);
+    }
+    if (!read->at_end) {
+      if (client->queued_bytes() == 0) Next();
+      return;
+    }
+    if (over) return Done(client);
+    CheckLater();
+  }
+
+  void NothingKept(const std::shared_ptr<ClientConnection>& client) {
+    services_->controller->Get(job_, [weak = std::weak_ptr(client), job = job_](Result<v1::GetReply> reply) {
+      auto to = weak.lock();
+      if (!to) return;
+      if (reply) return Done(to);  // it has said nothing, or not here
+      to->SendError(reply.error().code() == Code::kNotFound
+                        ? Error(Code::kNotFound, "job " + std::to_string(job) + ": there is no such job")
+                        : reply.error());
+    });
+  }
+
+  // The end of a run is not announced here; a second is soon enough for somebody who follows a log.
+  void CheckLater() {
+    if (check_ != 0) return;
+    check_ = services_->loop->After(kEndCheckMicros, [weak = weak_from_this()] {
+      auto self = weak.lock();
+      if (!self) return;
+      self->check_ = 0;
+      self->Next();
+    });
+  }
+
+  const Services* const services_;
+  const Runs* const runs_;
+  const uint64_t job_;
+  const bool follow_;
+  std::weak_ptr<ClientConnection> client_;
+  std::unique_ptr<LogSpool::Subscription> changed_;
+  EventLoop::TimerId check_ = 0;
+  uint64_t position_ = 0;
+  bool reading_ = false;
+};
+
+}  // namespace
+
+Queries::Queries(const Services* services, Runs* runs, const ContentServer* content, std::function<void()> shut_down)
+    : services_(services), runs_(runs), content_(content), shut_down_(std::move(shut_down)) {}
+
+void Queries::Answer(std::shared_ptr<ClientConnection> client, const v1::Query& query) {
+  switch (query.what_case()) {
+    case v1::Query::kStatus:
+      return Status(client);
+    case v1::Query::kShutdown:
+      Done(client);
+      return shut_down_();
+    case v1::Query::kListJobs:
+      return ListJobs(client, query.list_jobs().all());
+    case v1::Query::kGetJob:
+      return GetJob(client, query.get_job().job());
+    case v1::Query::kListNodes:
+      return ListNodes(client);
+    case v1::Query::kCancelJobs:
+      return CancelJobs(client, query.cancel_jobs());
+    case v1::Query::kReadLog:
+      return ReadLog(client, query.read_log().job(), query.read_log().follow());
+    default:
+      return client->SendError(Error(Code::kUnsupported, "home does not know that question: client and home are of different versions"));
+  }
+}
+
+void Queries::Status(const Client& client) {
+  // The controller is asked, so that the answer is of now.
+  v1::NodesRequest request;
+  services_->controller->Call<v1::NodesRequest, v1::NodesReply>(
+      "Nodes", request, 2'000'000, [this, alive = alive_, client](Result<v1::NodesReply>) {
+        if (!*alive) return;
+        v1::HomeMessage message;
+        v1::StatusAnswer* status = message.mutable_status();
+        status->set_version(VRUN_VERSION);
+        status->set_pid(::getpid());
+        status->set_root(services_->root);
+        if (auto snapshot = services_->trees->current()) {
+          status->set_entries(snapshot->entries);
+          status->set_bytes(snapshot->bytes);
+        }
+        RootTree::Facts facts = services_->tree->facts();
+        status->set_scanned(facts.scanned);
+        status->set_watch(facts.watch);
+        status->set_last_scan_s(facts.scan_seconds);
+        status->set_controller(services_->controller->address());
+        status->set_controller_connected(services_->controller->connected());
+        status->set_controller_error(services_->controller->error());
+        status->set_running_jobs(static_cast<uint32_t>(runs_->running()));
+        status->set_served_bytes(content_->served_bytes());
+        Finish(client, message);
+      });
+}
+
+void Queries::ListJobs(const Client& client, bool all) {
+  v1::ListRequest request;
+  request.set_all(all);
+  services_->controller->Call<v1::ListRequest, v1::ListReply>("List", request, kTimeout, [client](Result<v1::ListReply> reply) {
+    if (!reply) return client->SendError(reply.error());
+    v1::HomeMessage message;
+    message.mutable_jobs()->mutable_jobs()->Swap(reply->mutable_jobs());
+    Finish(client, message);
+  });
+}
+
+void Queries::GetJob(const Client& client, uint64_t job) {
+  services_->controller->Get(job, [client](Result<v1::GetReply> reply) {
+    if (!reply) return client->SendError(reply.error());
+    v1::HomeMessage message;
+    *message.mutable_jobs()->add_jobs() = reply->info();
+    Finish(client, message);
+  });
+}
+
+void Queries::ListNodes(const Client& client) {
+  services_->controller->Call<v1::NodesRequest, v1::NodesReply>("Nodes", {}, kTimeout, [client](Result<v1::NodesReply> reply) {
+    if (!reply) return client->SendError(reply.error());
+    v1::HomeMessage message;
+    message.mutable_nodes()->mutable_nodes()->Swap(reply->mutable_nodes());
+    Finish(client, message);
+  });
+}
+
+void Queries::CancelJobs(const Client& client, const v1::Query::CancelJobs& cancel) {
+  if (cancel.jobs_size() == 0) return Done(client);
+  // All are tried; the first failure is what is told.
+  struct Pending {
+    int left;
+    std::optional<Error> failure;
+  };
+  auto pending = std::make_shared<Pending>(Pending{cancel.jobs_size(), std::nullopt});
+  for (uint64_t job : cancel.jobs()) {
+    bool withheld = runs_->ReleaseWithheld(job);
+    services_->controller->Cancel(job, cancel.signal(), [client, pending, job, withheld](Result<v1::CancelReply> reply) {
+      if (!reply && !withheld && !pending->failure) pending->failure = reply.error().With("job " + std::to_string(job));
+      if (--pending->left > 0) return;
+      if (pending->failure) return client->SendError(*pending->failure);
+      Done(client);
+    });
+  }
+}
+
+void Queries::ReadLog(const Client& client, uint64_t job, bool follow) {
+  std::make_shared<LogReader>(services_, runs_, job, follow)->Start(client);
+}
+
+}  // namespace vrun::home

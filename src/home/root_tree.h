@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tree of the root, current whenever a command starts.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "home/deny_list.h"
+#include "home/snapshot_table.h"
+#include "home/watch.h"
+#include "home/work_queue.h"
+#include "tree/scan.h"
+
+namespace vrun::home {
+
+// Loop thread, callbacks too, unless said otherwise. Scanning happens on a thread of its own.
+class RootTree {
+ public:
+  struct Options {
+    std::string root = "/";
+    DenyList::Options deny;
+    std::string cookie_directory;
+    WatchOptions::Backend backend = WatchOptions::Backend::kBest;
+  };
+  struct Facts {
+    bool scanned = false;
+    double scan_seconds = 0;
+    std::string watch;         // "" until it has started
+    std::string watch_reason;
+    std::string error;         // of the last attempt to scan; "": none
+  };
+
+  // `table` must outlive it; the current snapshot is always in there.
+  RootTree(EventLoop* loop, Options options, SnapshotTable* table);
+  ~RootTree();
+
+  // Starts the watcher and the first scan, in the background.
+  void Start();
+
+  // The tree with everything that was written before this call, and with the names of the deny-list that `exposed` opens
+  // (absolute paths in the root). Waits for the first scan. Several callers share one barrier.
+  void Current(std::vector<std::string> exposed, std::function<void(Result<tree::SnapshotPtr>)> done);
+
+  Facts facts() const;  // any thread
+
+ private:
+  struct Waiter {
+    std::vector<std::string> exposed;
+    std::function<void(Result<tree::SnapshotPtr>)> done;
+  };
+  // On the worker.
+  void Refresh();
+  Status MakeCurrent();
+  Status FirstScan();
+  Result<tree::SnapshotPtr> Expose(const std::vector<std::string>& exposed);
+  tree::ScanOptions ScanFor(const std::vector<std::string>& exposed) const;
+  void Answer(Waiter waiter, Result<tree::SnapshotPtr> result);
+
+  EventLoop* const loop_;
+  const Options options_;
+  SnapshotTable* const table_;
+  const DenyList deny_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+
+  mutable std::mutex mutex_;
+  Facts facts_;                   // guarded by mutex_
+  std::vector<Waiter> waiters_;   // guarded by mutex_; their barrier has not begun
+
+  // The worker's own.
+  std::unique_ptr<Watcher> watcher_;
+  tree::SnapshotPtr snapshot_;
+  std::shared_ptr<const DenyRules> rules_;
+
+  WorkQueue worker_{"tree"};
+};
+
+}  // namespace vrun::home

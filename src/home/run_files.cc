@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/run_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/escape.h"
+#include "base/files.h"
+#include "proto/local.pb.h"
+#include "tree/rules.h"
+
+namespace vrun::home {
+namespace {
+
+std::string Directory(const Services& services) { return services.state_directory + "/runs"; }
+std::string Path(const Services& services, uint64_t job) { return Directory(services) + "/" + std::to_string(job); }
+
+struct Offsets {
+  uint64_t out = 0;
+  uint64_t err = 0;
+};
+
+std::string ForJob(std::string path, uint64_t job) {
+  for (size_t at = 0; (at = path.find('%', at)) != std::string::npos;) {
+    char what = at + 1 < path.size() ? path[at + 1] : '\0';
+    std::string with = what == 'j' ? std::to_string(job) : what == '%' ? "%" : "";
+    if (with.empty()) {
+      ++at;
+      continue;
+    }
+    path.replace(at, 2, with);
+    at += with.size();
+  }
+  return path;
+}
+
+std::string OnHost(const Services& services, const std::string& path) {
+  return services.root == "/" ? path : services.root + path;
+}
+
+Result<UniqueFd> OpenOutput(const Services& services, const std::string& path, bool fresh) {
+  if (path.empty() || path[0] != '/') return Error(Code::kInvalid, Escape(path) + ": the path of an output file is not absolute");
+  return OpenFile(OnHost(services, path), O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | (fresh ? O_TRUNC : 0), 0666);
+}
+
+}  // namespace
+
+Status RememberDetached(const Services& services, uint64_t job, const DetachedFiles& files) {
+  VRUN_TRY(MakeDirs(Directory(services), 0700));
+  v1::Run run;
+  run.set_detached(true);
+  run.set_stdout_path(files.stdout_path);
+  run.set_stderr_path(files.stderr_path);
+  run.mutable_command()->set_directory(files.directory);
+  for (const std::string& e : files.exposed) run.add_expose(e);
+  return WriteFileAtomic(Path(services, job), run.SerializeAsString(), 0600);
+}
+
+Result<DetachedFiles> RecallDetached(const Services& services, uint64_t job) {
+  VRUN_ASSIGN(std::string bytes, ReadFile(Path(services, job)));
+  v1::Run run;
+  if (!run.ParseFromString(bytes) || !run.detached()) return Error(Code::kCorrupt, Path(services, job) + ": does not parse");
+  return DetachedFiles{run.stdout_path(), run.stderr_path(), run.command().directory(), {run.expose().begin(), run.expose().end()}};
+}
+
+void RememberOffsets(const Services& services, uint64_t job, uint64_t stdout_offset, uint64_t stderr_offset) {
+  auto fd = OpenFile(Path(services, job) + ".offsets", O_WRONLY | O_CREAT, 0600);
+  if (!fd) return;
+  Offsets offsets{stdout_offset, stderr_offset};
+  (void)PwriteAll(fd->get(), {reinterpret_cast<const char*>(&offsets), sizeof offsets}, 0);
+}
+
+void ForgetDetached(const Services& services, uint64_t job) {
+  ::unlink(Path(services, job).c_str());
+  ::unlink((Path(services, job) + ".offsets").c_str());
+}
+
+Result<DetachedStreams> OpenDetached(const Services& services, uint64_t job, const DetachedFiles& files) {
+  Offsets offsets;
+  if (auto bytes = ReadFile(Path(services, job) + ".offsets", sizeof offsets); bytes && bytes->size() == sizeof offsets) {
+    bytes->copy(reinterpret_cast<char*>(&offsets), sizeof offsets);
+  }
+  VRUN_ASSIGN(UniqueFd memory, CreateStreamProgress());
+  VRUN_ASSIGN(StreamProgressMap progress, StreamProgressMap::Map(memory.get()));
+  progress->stdout_written.store(offsets.out);
+  progress->stderr_written.store(offsets.err);
+  bool fresh = offsets.out == 0 && offsets.err == 0;
+  std::string out_path = ForJob(files.stdout_path.empty() ? tree::JoinPath(files.directory, "vrun-%j.out") : files.stdout_path, job);
+  std::string err_path = files.stderr_path.empty() ? out_path : ForJob(files.stderr_path, job);
+  VRUN_ASSIGN(UniqueFd in, OpenFile("/dev/null", O_RDONLY));
+  VRUN_ASSIGN(UniqueFd out, OpenOutput(services, out_path, fresh));
+  UniqueFd err;
+  if (err_path == out_path) {
+    // The same description: the pump keeps the order of the two streams then.
+    err.Reset(::fcntl(out.get(), F_DUPFD_CLOEXEC, 3));
+    if (!err) return ErrnoError("dup");
+  } else {
+    VRUN_ASSIGN(err, OpenOutput(services, err_path, fresh));
+  }
+  return DetachedStreams{std::move(in), std::move(out), std::move(err), std::move(progress)};
+}
+
+}  // namespace vrun::home

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs whose output goes to files (vbatch): the files, and what a later home has to know to go on with them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/stream_progress.h"
+#include "base/unique_fd.h"
+#include "home/services.h"
+
+namespace vrun::home {
+
+struct DetachedFiles {
+  std::string stdout_path;  // as in Run: absolute in the root, %j is the job; "": vrun-%j.out in `directory`
+  std::string stderr_path;  // "": where stdout goes
+  std::string directory;
+  std::vector<std::string> exposed;
+};
+
+// STATE/runs/JOB, durable.
+Status RememberDetached(const Services& services, uint64_t job, const DetachedFiles& files);
+// kNotFound: that job is no detached run of this home.
+Result<DetachedFiles> RecallDetached(const Services& services, uint64_t job);
+// How far the files are written: STATE/runs/JOB.offsets. Best effort: too small an offset repeats bytes.
+void RememberOffsets(const Services& services, uint64_t job, uint64_t stdout_offset, uint64_t stderr_offset);
+void ForgetDetached(const Services& services, uint64_t job);
+
+struct DetachedStreams {
+  UniqueFd in;  // /dev/null
+  UniqueFd out;
+  UniqueFd err;
+  StreamProgressMap progress;
+};
+// New files replace what is there; files of a run that has written already are gone on with.
+Result<DetachedStreams> OpenDetached(const Services& services, uint64_t job, const DetachedFiles& files);
+
+}  // namespace vrun::home

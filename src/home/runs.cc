@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/runs.h"
+
+#include <algorithm>
+
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "home/controller_client.h"
+#include "home/exit_status.h"
+#include "home/log_spool.h"
+#include "home/root_tree.h"
+#include "home/run_files.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr int64_t kRecoverRetryMicros = 2'000'000;
+constexpr int64_t kHangupMicros = 60'000'000;
+constexpr int64_t kResumeRetryMicros = 500'000;
+constexpr int kResumeTries = 60;
+constexpr size_t kMaxOutcomes = 256;
+constexpr uint64_t kReplayBytes = 1u << 20;
+
+}  // namespace
+
+// Attaches once more to a task whose writes are given up, and lets it go.
+class Runs::Release {
+ public:
+  Release(const Services* services, uint64_t job, std::function<void()> over) : services_(services), over_(std::move(over)) {
+    services_->controller->Get(job, [this, alive = alive_, job](Result<v1::GetReply> reply) {
+      if (!*alive) return;
+      if (!reply || !reply->has_placement() || reply->placement().addresses_size() == 0) {
+        LogWarning("job {}: cannot give up its writes: {}", job, reply ? "it has no node" : reply.error().message());
+        return over_();
+      }
+      Open(job, reply->placement());
+    });
+  }
+  ~Release() { *alive_ = false; }
+
+ private:
+  void Open(uint64_t job, const v1::Placement& placement) {
+    auto task = services_->nodes->OpenTask(
+        placement.addresses(0),
+        {.on_message =
+             [this, job](v1::TaskDown message) {
+               if (!message.has_exited()) return;
+               v1::TaskUp up;
+               up.mutable_release();
+               task_->Send(up);
+               task_->Finish();
+               std::string marker = JobRun::WithheldPath(*services_, job);
+               (void)RemoveTree(marker);
+               LogInfo("job {}: its writes are given up", job);
+             },
+         .on_closed = [this](Error) { over_(); }});
+    if (!task) return over_();
+    task_ = std::move(*task);
+    v1::TaskUp up;
+    up.mutable_attach()->set_job(job);
+    up.mutable_attach()->set_attempt(placement.attempt());
+    up.mutable_attach()->set_token(placement.token());
+    up.mutable_attach()->set_home_id(services_->home_id);
+    up.mutable_attach()->set_detached(true);
+    task_->Send(up);
+  }
+
+  const Services* const services_;
+  const std::function<void()> over_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::unique_ptr<TaskStream> task_;
+};
+
+Runs::Runs(const Services* services) : services_(services) {}
+
+Runs::~Runs() {
+  *alive_ = false;
+  services_->loop->Cancel(recover_timer_);
+  for (auto& [job, entry] : runs_) entry.run.reset();
+}
+
+// Whoever is on the stack may be a member of what dies.
+void Runs::Later(std::shared_ptr<void> dead) {
+  services_->loop->Post([dead = std::move(dead)]() mutable { dead.reset(); });
+}
+
+Result<std::unique_ptr<AttachedRun>> Runs::MakeAttached(std::shared_ptr<ClientConnection> client, AttachedRun::Options options,
+                                                        std::vector<UniqueFd> fds) {
+  if (fds.size() != 4) return Error(Code::kInvalid, "an attached run needs 4 descriptors, not " + std::to_string(fds.size()));
+  VRUN_ASSIGN(StreamProgressMap progress, StreamProgressMap::Map(fds[3].get()));
+  auto attached = std::make_unique<AttachedRun>(services_, this, std::move(client), options);
+  attached->TakeDescriptors(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]), std::move(progress));
+  return attached;
+}
+
+void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run, std::vector<UniqueFd> fds) {
+  if (run.command().argv_size() == 0) return client->SendError(Error(Code::kInvalid, "no command"));
+  if (run.command().directory().empty() || run.command().directory()[0] != '/') {
+    return client->SendError(Error(Code::kInvalid, "the directory of the command is not absolute"));
+  }
+  AttachedRun::Options options;
+  options.quiet = run.quiet();
+  options.progress = run.progress();
+  options.terminal = run.command().terminal() && !run.detached();
+  options.detached = run.detached();
+  std::unique_ptr<AttachedRun> attached;
+  if (run.detached()) {
+    attached = std::make_unique<AttachedRun>(services_, this, client, options);
+  } else {
+    auto made = MakeAttached(client, options, std::move(fds));
+    if (!made) return client->SendError(made.error());
+    attached = std::move(*made);
+  }
+  AttachedRun* raw = attached.get();
+  launching_.push_back(std::move(attached));
+  raw->StartRun(run);
+}
+
+void Runs::OnAccepted(AttachedRun* attached, uint64_t job) {
+  auto it = std::find_if(launching_.begin(), launching_.end(), [&](const auto& a) { return a.get() == attached; });
+  if (it == launching_.end()) return;
+  Entry& entry = runs_[job];
+  // The same request id twice (a client that lost its connection): the later client has it.
+  if (entry.attached) Later(std::move(entry.attached));
+  if (entry.orphan) Later(std::move(entry.orphan));
+  if (entry.run) Later(std::move(entry.run));
+  entry.attached = std::move(*it);
+  launching_.erase(it);
+}
+
+JobRun* Runs::MakeRun(AttachedRun* attached, JobRun::Plan plan) {
+  Entry& entry = runs_[plan.job];
+  entry.run = std::make_unique<JobRun>(services_, std::move(plan), attached);
+  return entry.run.get();
+}
+
+std::unique_ptr<AttachedRun> Runs::Take(AttachedRun* attached) {
+  auto launching = std::find_if(launching_.begin(), launching_.end(), [&](const auto& a) { return a.get() == attached; });
+  if (launching != launching_.end()) {
+    auto taken = std::move(*launching);
+    launching_.erase(launching);
+    return taken;
+  }
+  if (auto node = replaying_.extract(attached)) return std::move(node.mapped());
+  auto it = runs_.find(attached->job());
+  if (it == runs_.end() || it->second.attached.get() != attached) return nullptr;
+  return std::move(it->second.attached);
+}
+
+void Runs::Done(AttachedRun* attached) {
+  uint64_t job = attached->job();
+  auto it = runs_.find(job);
+  bool current = it != runs_.end() && it->second.attached.get() == attached;
+  auto taken = Take(attached);
+  if (!taken) return;
+  if (current) {
+    if (it->second.run) Later(std::move(it->second.run));
+    runs_.erase(it);
+    ForgetDetached(*services_, job);
+  }
+  Later(std::move(taken));
+}
+
+void Runs::Orphan(AttachedRun* attached) {
+  uint64_t job = attached->job();
+  auto it = runs_.find(job);
+  if (it == runs_.end() || it->second.attached.get() != attached || !it->second.run) return;
+  OrphanRun::Options options;
+  options.hold = true;
+  if (StdioPump* pump = attached->pump()) {
+    options.stdout_offset = pump->written(v1::STDOUT);
+    options.stderr_offset = pump->written(v1::STDERR);
+  }
+  if (attached->has_client()) options.hold = false;  // it left of its own will
+  else options.hangup_micros = kHangupMicros;
+  Entry& entry = it->second;
+  entry.orphan = std::make_unique<OrphanRun>(services_, job, options, [this, job](const Outcome& o) { OrphanEnded(job, o); });
+  entry.orphan->Bind(entry.run.get());
+  entry.run->SetSink(entry.orphan.get());
+  Later(std::move(entry.attached));
+}
+
+void Runs::OrphanEnded(uint64_t job, const Outcome& outcome) {
+  LogInfo("job {} ended without a client: status {}{}{}", job, outcome.exit_status, outcome.reason.empty() ? "" : ": ", outcome.reason);
+  outcomes_[job] = outcome;
+  if (outcomes_.size() > kMaxOutcomes) outcomes_.erase(outcomes_.begin());
+  auto it = runs_.find(job);
+  if (it == runs_.end()) return;
+  if (it->second.run) Later(std::move(it->second.run));
+  if (it->second.orphan) Later(std::move(it->second.orphan));
+  runs_.erase(it);
+}
+
+// --- a client comes back ---
+
+void Runs::Resume(std::shared_ptr<ClientConnection> client, const v1::Resume& resume, std::vector<UniqueFd> fds) {
+  uint64_t job = resume.job();
+  auto it = runs_.find(job);
+  if (it != runs_.end() && ((it->second.attached && it->second.attached->has_client()) || it->second.resuming)) {
+    return client->SendError(Error(Code::kExists, "job " + std::to_string(job) + ": another client is attached to it"));
+  }
+  AttachedRun::Options options;
+  options.quiet = resume.quiet();
+  options.progress = resume.progress();
+  // Whether the command has a terminal is not known here; setting ours raw is right exactly when both ends are terminals.
+  options.terminal = fds.size() == 4 && ::isatty(fds[0].get()) == 1 && ::isatty(fds[1].get()) == 1;
+  auto attached = MakeAttached(client, options, std::move(fds));
+  if (!attached) return client->SendError(attached.error());
+  if (it != runs_.end() && it->second.run) return ResumeRunning(job, std::move(*attached));
+  ResumeFromController(job, std::move(*attached), 0);
+}
+
+void Runs::ResumeRunning(uint64_t job, std::unique_ptr<AttachedRun> attached) {
+  Entry& entry = runs_[job];
+  entry.resuming = true;
+  AttachedRun* raw = attached.get();
+  entry.run->Suspend(raw);
+  if (entry.attached) Later(std::move(entry.attached));
+  entry.attached = std::move(attached);
+  raw->Resume(job, entry.run.get());
+  // The reads come after all appends of the old sink, so the log is complete for what it acknowledged.
+  Replay(job, raw, 0, [this, job, raw] {
+    auto it = runs_.find(job);
+    if (it == runs_.end() || it->second.attached.get() != raw) return;
+    it->second.resuming = false;
+    it->second.run->SetSink(raw);  // does nothing when it has ended: the client is told already
+    if (it->second.orphan) Later(std::move(it->second.orphan));
+  });
+}
+
+void Runs::Replay(uint64_t job, AttachedRun* attached, uint64_t position, std::function<void()> done) {
+  services_->spool->ReadFrom(job, position, kReplayBytes, [this, job, attached, done = std::move(done)](Result<LogSpool::Read> read) mutable {
+    bool here = replaying_.contains(attached) || (runs_.contains(job) && runs_[job].attached.get() == attached);
+    if (!here) return;
+    StdioPump* pump = attached->pump();
+    if (!read || pump == nullptr) return done();
+    for (LogSpool::Record& record : read->records) {
+      // Only what follows on what the client has: a log that lacks something in between is told at the next output.
+      if (record.offset > pump->received(record.stream)) {
+        attached->OnOutput(record.stream, record.offset, std::move(record.data), false);
+      } else {
+        (void)pump->Write(record.stream, record.offset, std::move(record.data), false);
+      }
+    }
+    if (read->at_end) return done();
+    Replay(job, attached, read->next, std::move(done));
+  });
+}
+
+void Runs::ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attached, int tries) {
+  AttachedRun* raw = attached.get();
+  raw->Resume(job, nullptr);
+  replaying_[raw] = std::move(attached);
+  auto fail = [this, raw](Outcome outcome) {
+    if (replaying_.contains(raw)) raw->OnEnded(outcome);
+  };
+  services_->controller->Get(job, [this, alive = alive_, raw, job, tries, fail](Result<v1::GetReply> reply) {
+    if (!*alive || !replaying_.contains(raw)) return;
+    auto again = [this, raw, job, tries] {
+      services_->loop->After(kResumeRetryMicros, [this, alive = alive_, raw, job, tries] {
+        if (!*alive) return;
+        auto node = replaying_.extract(raw);
+        if (!node) return;
+        // Recovery may have found it meanwhile.
+        auto it = runs_.find(job);
+        if (it != runs_.end() && it->second.run) return ResumeRunning(job, std::move(node.mapped()));
+        ResumeFromController(job, std::move(node.mapped()), tries + 1);
+      });
+    };
+    Outcome outcome;
+    outcome.reason = "job " + std::to_string(job) + ": the outcome is unknown";
+    if (!reply) {
+      if ((reply.error().code() == Code::kUnavailable || reply.error().code() == Code::kTimeout) && tries < kResumeTries) return again();
+      outcome.reason += ": " + reply.error().message();
+      return fail(outcome);
+    }
+    if (auto known = outcomes_.find(job); known != outcomes_.end()) {
+      outcome = known->second;
+    } else if (IsEnd(reply->info().state()) || reply->info().has_exit()) {
+      outcome.state = reply->info().state();
+      outcome.node = reply->info().node();
+      outcome.attempt = reply->info().attempt();
+      outcome.reason = Escape(reply->info().reason());
+      if (reply->info().has_exit()) {
+        outcome.record = reply->info().exit();
+        outcome.exit_status = ExitStatus(*outcome.record);
+        outcome.reason = ExitReason(*outcome.record);
+      } else {
+        outcome.exit_status = kExitNotStarted;
+      }
+    }
+    if (outcomes_.contains(job) || IsEnd(reply->info().state())) {
+      return Replay(job, raw, 0, [fail, outcome] { fail(outcome); });
+    }
+    if (reply->info().state() == v1::LOST && tries >= 4) return fail(outcome);
+    if (tries >= kResumeTries) return fail(outcome);
+    // It goes on: taken up as an orphan first, then by this client.
+    services_->tree->Current({}, [this, alive = alive_, job, reply = *reply, again](Result<tree::SnapshotPtr> tree) {
+      if (!*alive) return;
+      if (tree && !runs_.contains(job)) TakeUp(job, reply, *tree);
+      again();
+    });
+  });
+}
+
+// --- after a restart ---
+
+void Runs::Recover() {
+  recover_timer_ = 0;
+  auto later = [this] {
+    if (recover_timer_ == 0) recover_timer_ = services_->loop->After(kRecoverRetryMicros, [this] { Recover(); });
+  };
+  v1::ListRequest request;
+  request.set_home_id(services_->home_id);
+  services_->controller->Call<v1::ListRequest, v1::ListReply>(
+      "List", request, 5'000'000, [this, alive = alive_, later](Result<v1::ListReply> reply) {
+        if (!*alive) return;
+        if (!reply) {
+          bool wait = reply.error().code() == Code::kUnavailable || reply.error().code() == Code::kTimeout || reply.error().code() == Code::kAborted;
+          if (!wait) LogWarning("jobs of an earlier home: {}", reply.error().message());
+          return later();
+        }
+        for (const v1::JobInfo& info : reply->jobs()) {
+          uint64_t job = info.job();
+          if (runs_.contains(job) || IsEnd(info.state()) || PathExists(JobRun::WithheldPath(*services_, job))) continue;
+          bool launching = !launching_.empty();  // its answer may be on its way: it is not ours to take up
+          if (launching) {
+            later();
+            continue;
+          }
+          services_->controller->Get(job, [this, alive, job](Result<v1::GetReply> got) {
+            if (!*alive || !got || IsEnd(got->info().state())) return;
+            services_->tree->Current({}, [this, alive, job, got = *got](Result<tree::SnapshotPtr> tree) {
+              if (*alive && tree && !runs_.contains(job)) TakeUp(job, got, *tree);
+            });
+          });
+        }
+      });
+}
+
+void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tree) {
+  LogInfo("job {}: taken up again", job);
+  Entry& entry = runs_[job];
+  JobRun::Plan plan;
+  plan.job = job;
+  plan.tree = std::move(tree);
+  if (reply.has_placement()) plan.placement = reply.placement();
+  if (auto files = RecallDetached(*services_, job)) {
+    auto streams = OpenDetached(*services_, job, *files);
+    if (streams) {
+      AttachedRun::Options options;
+      options.detached = true;
+      entry.attached = std::make_unique<AttachedRun>(services_, this, nullptr, options);
+      entry.attached->TakeDescriptors(std::move(streams->in), std::move(streams->out), std::move(streams->err), std::move(streams->progress));
+      plan.detached = true;
+      plan.exposed = files->exposed;
+      entry.run = std::make_unique<JobRun>(services_, std::move(plan), entry.attached.get());
+      entry.attached->Resume(job, entry.run.get());
+      entry.run->Start();
+      return;
+    }
+    LogWarning("job {}: {}: its output goes to the log only", job, streams.error().message());
+  }
+  OrphanRun::Options options;
+  options.hold = true;
+  entry.orphan = std::make_unique<OrphanRun>(services_, job, options, [this, job](const Outcome& o) { OrphanEnded(job, o); });
+  entry.run = std::make_unique<JobRun>(services_, std::move(plan), entry.orphan.get());
+  entry.orphan->Bind(entry.run.get());
+  entry.run->Start();
+}
+
+bool Runs::ReleaseWithheld(uint64_t job) {
+  if (!PathExists(JobRun::WithheldPath(*services_, job))) return false;
+  if (!releases_.contains(job)) {
+    releases_[job] = std::make_unique<Release>(services_, job, [this, job] {
+      services_->loop->Post([this, alive = alive_, job] {
+        if (*alive) releases_.erase(job);
+      });
+    });
+  }
+  return true;
+}
+
+void Runs::HomeEnds() {
+  for (auto& attached : launching_) attached->HomeEnds();
+  for (auto& [job, entry] : runs_) {
+    if (entry.attached) entry.attached->HomeEnds();
+  }
+}
+
+}  // namespace vrun::home

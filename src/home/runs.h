@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// All runs of this home: those with a client, those that write files, those whose client is away.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "home/attached_run.h"
+#include "home/job_run.h"
+#include "home/orphan_run.h"
+#include "home/services.h"
+#include "proto/local.pb.h"
+
+namespace vrun::home {
+
+// Loop thread only.
+class Runs : public AttachedRun::Owner {
+ public:
+  explicit Runs(const Services* services);
+  ~Runs() override;
+
+  // First messages of a conversation; descriptors as in proto/local.proto. Answers errors itself.
+  void StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run, std::vector<UniqueFd> fds);
+  void Resume(std::shared_ptr<ClientConnection> client, const v1::Resume& resume, std::vector<UniqueFd> fds);
+
+  // After a start: takes up the jobs that an earlier home left behind, as soon as there is a tree and a controller.
+  void Recover();
+
+  // Writes that are kept on a node because they could not be applied: gives them up. False: there are none of that job.
+  bool ReleaseWithheld(uint64_t job);
+
+  // Tells all clients that home ends; jobs go on.
+  void HomeEnds();
+  size_t running() const { return runs_.size(); }
+  bool Has(uint64_t job) const { return runs_.contains(job); }
+
+  // --- AttachedRun::Owner ---
+  void OnAccepted(AttachedRun* attached, uint64_t job) override;
+  JobRun* MakeRun(AttachedRun* attached, JobRun::Plan plan) override;
+  void Orphan(AttachedRun* attached) override;
+  void Done(AttachedRun* attached) override;
+
+ private:
+  struct Entry {
+    std::unique_ptr<JobRun> run;           // its sink is one of the others
+    std::unique_ptr<AttachedRun> attached;
+    std::unique_ptr<OrphanRun> orphan;
+    bool resuming = false;
+  };
+  class Release;
+
+  std::unique_ptr<AttachedRun> Take(AttachedRun* attached);
+  void Later(std::shared_ptr<void> dead);
+  void TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tree);
+  void OrphanEnded(uint64_t job, const Outcome& outcome);
+  void Replay(uint64_t job, AttachedRun* attached, uint64_t position, std::function<void()> done);
+  void ResumeRunning(uint64_t job, std::unique_ptr<AttachedRun> attached);
+  void ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attached, int tries);
+  Result<std::unique_ptr<AttachedRun>> MakeAttached(std::shared_ptr<ClientConnection> client, AttachedRun::Options options,
+                                                    std::vector<UniqueFd> fds);
+
+  const Services* const services_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::map<uint64_t, Entry> runs_;
+  std::vector<std::unique_ptr<AttachedRun>> launching_;   // no job yet
+  std::map<AttachedRun*, std::unique_ptr<AttachedRun>> replaying_;  // a run that ended meanwhile
+  std::map<uint64_t, Outcome> outcomes_;                  // of orphans, the latest few
+  std::map<uint64_t, std::unique_ptr<Release>> releases_;
+  EventLoop::TimerId recover_timer_ = 0;
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run needs of the daemon around it. Owned by home.cc, which outlives all runs.
+#pragma once
+
+#include <string>
+
+#include "base/event_loop.h"
+
+namespace vrun::home {
+
+class ControllerClient;
+class LogSpool;
+class NodeLinks;
+class RootTree;
+class SnapshotTable;
+
+struct Services {
+  EventLoop* loop = nullptr;
+  ControllerClient* controller = nullptr;
+  NodeLinks* nodes = nullptr;
+  LogSpool* spool = nullptr;
+  RootTree* tree = nullptr;
+  SnapshotTable* trees = nullptr;
+  std::string home_id;
+  std::string root;              // directory of this machine that is "/" of the jobs
+  std::string state_directory;   // runs/JOB: what has to be known of a run after a restart
+  std::string default_pool;
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves the three streams of an attached run between the client's descriptors and numbered bytes.
+//
+// The client's terminal, pipes and files behave as if the command had them itself: no flag of theirs changes, regular files
+// keep their shared offset and O_APPEND, output to a slow reader stops the command instead of filling memory, and no more
+// of stdin is read than the window allows.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/event_loop.h"
+#include "base/result.h"
+#include "base/stream_progress.h"
+#include "home/blocking_io.h"
+#include "home/client_fd.h"
+#include "proto/task.pb.h"
+
+namespace vrun::home {
+
+// Loop thread only. Callbacks run on the loop, never inside of a call to the pump except Write's.
+class StdioPump {
+ public:
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    // Bytes of stdin from `offset` on; with eof none follow.
+    virtual void OnInput(uint64_t offset, std::string_view data, bool eof) = 0;
+    // Everything below `offset` has been passed on. Not for each write: when there is a pause or enough has gathered.
+    virtual void OnOutputWritten(v1::StreamId stream, uint64_t offset) = 0;
+    // The stream's end was passed on, after all its bytes.
+    virtual void OnOutputEnded(v1::StreamId stream) = 0;
+    // Nobody reads it any more (EPIPE), or it cannot be written (a full disk): the rest is dropped and counts as written.
+    virtual void OnOutputBroken(v1::StreamId stream, const Error& reason) = 0;
+  };
+
+  // Takes the descriptors. `progress` says where the streams begin (not at 0 when a run is resumed) and is kept current.
+  StdioPump(EventLoop* loop, Handler* handler, UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress);
+  ~StdioPump();
+  StdioPump(const StdioPump&) = delete;
+  StdioPump& operator=(const StdioPump&) = delete;
+
+  // --- input ---
+  // The job wants stdin from `offset` on: what was read and is not acknowledged is passed (again) from there, then
+  // reading goes on. kCorrupt when those bytes are gone.
+  Status StartInput(uint64_t offset);
+  // The connection is gone: nothing is read until StartInput.
+  void PauseInput();
+  void InputAcked(uint64_t offset);
+  // The command reads no more. A regular file's shared offset is set back to what was taken.
+  void EndInput();
+  // For a terminal: asked before each read whether the client is in the foreground and not stopped. When not, reading
+  // waits, and is tried again every 200 ms or at Foreground().
+  void SetTerminalGate(std::function<bool()> may_read) { may_read_ = std::move(may_read); }
+  void Foreground();
+
+  // --- output (STDOUT or STDERR) ---
+  // Bytes that were written before are dropped by their offset. kCorrupt: there is a gap.
+  Status Write(v1::StreamId stream, uint64_t offset, std::string data, bool eof);
+  // Goes on at a higher offset: the bytes between are lost. Nothing may be queued.
+  void SkipTo(v1::StreamId stream, uint64_t offset);
+  uint64_t written(v1::StreamId stream) const { return outputs_[Index(stream)].written; }
+  bool ended(v1::StreamId stream) const { return outputs_[Index(stream)].ended; }
+  uint64_t received(v1::StreamId stream) const { return outputs_[Index(stream)].received; }
+  // Nothing is on its way to the descriptors.
+  bool drained() const;
+
+  // Gives all descriptors back; nothing happens afterwards.
+  void Close();
+
+ private:
+  struct Chunk {
+    v1::StreamId stream;
+    std::string data;
+    size_t done = 0;
+    bool eof = false;
+    bool ours = false;  // no byte of the stream: the erasure of the client's progress line
+  };
+  // One file: stdout and stderr share a channel when they are the same, so that their bytes keep their order.
+  struct Channel {
+    ClientFd fd;
+    std::deque<Chunk> queue;
+    std::unique_ptr<BlockingIo> io;  // kThread
+    bool busy = false;               // waits for EPOLLOUT or for the thread
+    bool registered = false;
+  };
+  struct Output {
+    Channel* channel = nullptr;
+    uint64_t received = 0;
+    uint64_t written = 0;
+    uint64_t reported = 0;
+    bool eof_received = false;
+    bool broken = false;
+    bool ended = false;
+  };
+  struct Input {
+    ClientFd fd;
+    std::unique_ptr<BlockingIo> io;
+    uint64_t read = 0;
+    uint64_t acked = 0;
+    bool enabled = false;
+    bool eof = false;        // nothing more to be read
+    bool over = false;       // nobody wants more
+    bool registered = false;
+    bool reading = false;    // the thread does
+    EventLoop::TimerId parked = 0;
+  };
+
+  static size_t Index(v1::StreamId stream) { return stream == v1::STDERR ? 1 : 0; }
+  void AddChannel(UniqueFd fd, size_t index);
+  void Work(Channel* channel);
+  void Wrote(Channel* channel, size_t n);
+  void SetWritten(v1::StreamId stream, uint64_t offset);
+  void EraseProgressLine();
+  void FinishChunk(Channel* channel);
+  void Break(Channel* channel, const Error& reason);
+  void Report(v1::StreamId stream, bool now);
+  void Watch(Channel* channel, uint32_t events);
+  void Unwatch(Channel* channel);
+
+  void ReadMore();
+  void ReadPolled();
+  void TookInput(size_t n);
+  void InputEnded();
+  void GiveBackInput(size_t just_read);
+  void UnwatchInput();
+  size_t Window() const;
+
+  EventLoop* const loop_;
+  Handler* const handler_;
+  StreamProgressMap progress_;
+  std::function<bool()> may_read_;
+  Input input_;
+  std::array<std::unique_ptr<Channel>, 2> channels_;
+  std::array<Output, 2> outputs_;
+  bool line_taken_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace vrun::home
