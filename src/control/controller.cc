@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/controller.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/escape.h"
+#include "base/event_loop.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "control/service.h"
+#include "control/store/sqlite.h"
+#include "rpc/credentials.h"
+
+namespace vrun::control {
+namespace {
+
+Result<UniqueFd> LockState(const std::string& directory) {
+  VRUN_TRY(MakeDirs(directory, 0700));
+  VRUN_ASSIGN(UniqueFd lock, OpenFile(directory + "/lock", O_RDWR | O_CREAT, 0600));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Error(Code::kExists, "controller: another one uses " + Escape(directory) + ": stop it or choose another directory");
+  }
+  return lock;
+}
+
+// HOST:0 means the port of the last time, if it is free: nodes and homes remember the address.
+std::string AddressToTry(const ControllerOptions& options, const std::string& remembered) {
+  size_t colon = options.listen.rfind(':');
+  if (colon == std::string::npos || options.listen.substr(colon) != ":0") return options.listen;
+  return remembered.substr(0, colon + 1) == options.listen.substr(0, colon + 1) ? remembered : options.listen;
+}
+
+Result<int> Serve(Service& service, const ControllerOptions& options, const rpc::Credentials& credentials) {
+  const std::string address_file = options.state_directory + "/address";
+  std::string remembered = ReadFile(address_file).value_or("");
+  while (!remembered.empty() && remembered.back() == '\n') remembered.pop_back();
+  std::string address = AddressToTry(options, remembered);
+  Result<int> port = service.Start(address, credentials);
+  if (!port && address != options.listen) {
+    LogWarning("{}: another port is taken", port.error().message());
+    port = service.Start(options.listen, credentials);
+  }
+  if (!port) return port;
+  std::string in_use = options.listen.substr(0, options.listen.rfind(':') + 1) + std::to_string(*port);
+  VRUN_TRY(WriteFileAtomic(address_file, in_use + "\n", 0644));
+  LogInfo("listens on {}", in_use);
+  return port;
+}
+
+Status Run(const ControllerOptions& options, EventLoop& loop) {
+  VRUN_ASSIGN(UniqueFd lock, LockState(options.state_directory));
+  VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options.pki_directory, options.name));
+  VRUN_ASSIGN(std::unique_ptr<SqliteStore> store, SqliteStore::Open(options.state_directory + "/vrun.db"));
+  for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop.OnSignal(s, [&loop](int) { loop.Stop(); }));
+
+  Clock clock;
+  Service service(&loop, store.get(), &clock, {options.heartbeat_micros, options.lease_micros, options.pools});
+  VRUN_TRY(Serve(service, options, credentials));
+  if (options.ready_fd >= 0) {
+    (void)WriteAll(options.ready_fd, "ok\n");
+    ::close(options.ready_fd);
+  }
+  loop.Run();
+  LogInfo("stopping");
+  return {};
+}
+
+}  // namespace
+
+int ControllerMain(const ControllerOptions& options) {
+  InitLog("controller");
+  ::signal(SIGPIPE, SIG_IGN);
+  EventLoop loop;
+  Status status = Run(options, loop);
+  if (status) return 0;
+  LogError("{}", status.error().message());
+  if (options.ready_fd >= 0) {
+    (void)WriteAll(options.ready_fd, "error: " + status.error().message() + "\n");
+    ::close(options.ready_fd);
+  }
+  return 1;
+}
+
+}  // namespace vrun::control

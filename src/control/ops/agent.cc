@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Agent: a node registers and tells what it knows; the two books are reconciled.
+//
+// What the controller believes to be on the node and the node does not know
+//   - was never started (STARTING, same boot): it is ordered again, under the same epoch: the node had not got the order
+//   - otherwise it is over: the host was restarted, or the node has lost its journal; there will be no exit record
+// What the node has and the controller does not want is stopped (State::Apply).
+#include <algorithm>
+#include <set>
+
+#include "base/escape.h"
+#include "base/log.h"
+#include "control/ops/ops.h"
+
+namespace vrun::control {
+namespace {
+
+constexpr size_t kMaxTextBytes = 256;
+constexpr int kMaxAddresses = 16;
+
+Status Validate(const std::string& name, const v1::Register& request) {
+  if (request.node() != name) {
+    return Error(Code::kDenied, "register: the node calls itself " + Escape(request.node()) + " but its certificate is for " +
+                                    Escape(name) + ": use one name");
+  }
+  bool fine = !request.pool().empty() && request.pool().size() <= kMaxTextBytes &&
+              request.version().size() <= kMaxTextBytes && request.addresses_size() <= kMaxAddresses &&
+              request.total().gpu_type().size() <= kMaxTextBytes;
+  for (const std::string& a : request.addresses()) {
+    fine = fine && !a.empty() && a.size() <= kMaxTextBytes && a.find('\n') == std::string::npos;
+  }
+  if (!fine) return Error(Code::kInvalid, "register: the node's pool, version or addresses are missing or too long");
+  return {};
+}
+
+Status ReconcileUnlisted(State& state, const JobRow& job, bool rebooted) {
+  const std::string node = Escape(job.node);
+  if (rebooted) return state.End(job.id, v1::FAILED, "", "node " + node + " was restarted while the job was on it");
+  if (job.state != v1::STARTING) {
+    return state.End(job.id, v1::FAILED, "", "node " + node + " has no record of the job any more");
+  }
+  if (job.cancelled) return state.End(job.id, v1::CANCELLED, "", "cancelled before it started");
+  return state.SendStart(job);
+}
+
+}  // namespace
+
+Status RegisterNode(State& state, const std::string& name, const v1::Register& request) {
+  VRUN_TRY(Validate(name, request));
+  // Nothing is placed on it before the books agree, also when this connection replaces one that was still open.
+  state.Disconnected(name);
+  NodeRow row;
+  bool rebooted = false;
+  if (auto it = state.nodes().find(name); it != state.nodes().end()) {
+    row.draining = it->second.row.draining;
+    rebooted = it->second.row.boot_id != request.boot_id();
+  }
+  row.name = name;
+  row.pool = request.pool();
+  row.total = request.total().SerializeAsString();
+  row.addresses.assign(request.addresses().begin(), request.addresses().end());
+  row.version = request.version();
+  row.boot_id = request.boot_id();
+  row.last_seen_us = state.clock().Wall();
+
+  v1::ControllerMessage registered;
+  registered.mutable_registered()->set_heartbeat_ms(static_cast<uint32_t>(state.settings().heartbeat_micros / 1000));
+  registered.mutable_registered()->set_lease_ms(static_cast<uint32_t>(state.settings().lease_micros / 1000));
+  state.outbox().to_nodes.emplace_back(name, std::move(registered));
+
+  std::set<std::pair<uint64_t, uint32_t>> listed;
+  for (const v1::AttemptReport& report : request.attempts()) {
+    listed.emplace(report.job(), report.attempt());
+    VRUN_TRY(state.Apply(name, report));
+  }
+  for (uint64_t id : state.JobsOn(name)) {
+    const JobRow job = state.jobs().at(id);
+    if (!listed.contains({job.id, job.attempt})) {
+      VRUN_TRY(ReconcileUnlisted(state, job, rebooted));
+    } else if (job.cancelled) {
+      state.SendStop(name, job.id, job.attempt, job.cancel_signal, true);
+    }
+  }
+  // Last, so that new work is placed on what the reports have left free.
+  VRUN_TRY(state.PutNode(row));
+  Node& node = state.nodes().at(name);
+  node.connected = true;
+  node.last_heard = state.clock().Monotonic();
+  LogInfo("node {} of pool {} has registered with {} attempts", Escape(name), Escape(row.pool), request.attempts_size());
+  return {};
+}
+
+Status Heard(State& state, const std::string& name) {
+  if (auto it = state.nodes().find(name); it != state.nodes().end()) it->second.last_heard = state.clock().Monotonic();
+  return {};
+}
+
+}  // namespace vrun::control

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Get: one job. The token, the command and its directory are for its own user only.
+#include "control/ops/ops.h"
+
+namespace vrun::control {
+
+Result<v1::GetReply> Get(State& state, const rpc::Peer& peer, const v1::GetRequest& request) {
+  VRUN_ASSIGN(std::optional<JobRow> job, state.store().GetJob(request.job()));
+  if (!job) return Error(Code::kNotFound, "job " + std::to_string(request.job()) + ": no such job");
+  v1::GetReply reply;
+  *reply.mutable_info() = state.InfoOf(*job, peer.name, SIZE_MAX);
+  if (job->user == peer.name && job->state >= v1::STARTING && job->state <= v1::COMPLETING) {
+    *reply.mutable_placement() = state.PlacementOf(*job);
+  }
+  return reply;
+}
+
+}  // namespace vrun::control

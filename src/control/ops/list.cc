@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// List: unfinished jobs, or also ended ones, newest first.
+#include "control/ops/ops.h"
+
+namespace vrun::control {
+namespace {
+
+constexpr int kMaxJobs = 1000;
+// Of a command line in a list; Get has all of it.
+constexpr size_t kMaxArgvBytes = 4096;
+
+}  // namespace
+
+Result<v1::ListReply> List(State& state, const rpc::Peer& peer, const v1::ListRequest& request) {
+  bool ended_too = request.all() && request.home_id().empty();
+  VRUN_ASSIGN(std::vector<JobRow> jobs, state.store().ListJobs(ended_too, request.home_id(), kMaxJobs));
+  v1::ListReply reply;
+  for (const JobRow& job : jobs) *reply.add_jobs() = state.InfoOf(job, peer.name, kMaxArgvBytes);
+  return reply;
+}
+
+}  // namespace vrun::control

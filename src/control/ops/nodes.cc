@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes: what has joined, and how full it is.
+#include "control/ops/ops.h"
+
+namespace vrun::control {
+namespace {
+
+// "away": its stream is gone, its lease not yet over.
+const char* StateName(const Node& node) {
+  if (node.row.lost) return "lost";
+  if (!node.connected) return "away";
+  return node.row.draining ? "draining" : "ready";
+}
+
+}  // namespace
+
+Result<v1::NodesReply> Nodes(State& state, const rpc::Peer&, const v1::NodesRequest&) {
+  v1::NodesReply reply;
+  const int64_t now = state.clock().Monotonic();
+  const int64_t wall = state.clock().Wall();
+  for (const auto& [name, node] : state.nodes()) {
+    v1::NodeInfo* info = reply.add_nodes();
+    info->set_name(name);
+    info->set_pool(node.row.pool);
+    info->set_state(StateName(node));
+    (void)info->mutable_total()->ParseFromString(node.row.total);
+    if (auto use = state.scheduler().Node(name)) {
+      *info->mutable_used() = ToProto(use->used);
+      info->set_jobs(use->jobs);
+    }
+    for (const std::string& a : node.row.addresses) info->add_addresses(a);
+    info->set_last_seen_us(node.connected ? wall - (now - node.last_heard) : node.row.last_seen_us);
+    info->set_version(node.row.version);
+  }
+  for (const std::string& pool : state.Pools()) reply.add_pools(pool);
+  return reply;
+}
+
+}  // namespace vrun::control

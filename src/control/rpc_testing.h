@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Homes and nodes that a test plays itself, over real gRPC.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "proto/control.pb.h"
+#include "rpc/rpc.h"
+
+namespace vrun::control {
+
+// Collects the messages of a stream.
+template <typename Message>
+class Collector : public rpc::Stream::Handler {
+ public:
+  using Reaction = std::function<void(const Message&)>;
+  explicit Collector(Reaction reaction = nullptr) : reaction_(std::move(reaction)) {}
+
+  void OnMessage(std::string bytes) override {
+    Message message;
+    VRUN_CHECK(message.ParseFromString(bytes));
+    if (reaction_) reaction_(message);
+    std::lock_guard lock(mu_);
+    messages_.push_back(std::move(message));
+    changed_.notify_all();
+  }
+  void OnClosed(Error reason) override {
+    std::lock_guard lock(mu_);
+    closed_ = std::move(reason);
+    changed_.notify_all();
+  }
+  // The first message that fits, within 20 s.
+  std::optional<Message> WaitFor(const std::function<bool(const Message&)>& fits) {
+    std::unique_lock lock(mu_);
+    std::optional<Message> found;
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] {
+      for (const Message& m : messages_) {
+        if (fits(m)) found = m;
+        if (found) return true;
+      }
+      return false;
+    });
+    return found;
+  }
+  std::optional<Error> WaitClosed() {
+    std::unique_lock lock(mu_);
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] { return closed_.has_value(); });
+    return closed_;
+  }
+  std::vector<Message> messages() {
+    std::lock_guard lock(mu_);
+    return messages_;
+  }
+
+ private:
+  const Reaction reaction_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::vector<Message> messages_;
+  std::optional<Error> closed_;
+};
+
+using WatchCollector = Collector<v1::JobEvent>;
+using AgentCollector = Collector<v1::ControllerMessage>;
+
+template <typename Reply, typename Request>
+Result<Reply> CallAndWait(rpc::Channel& channel, const std::string& method, const Request& request,
+                          int64_t timeout_micros = 20'000'000) {
+  std::mutex mu;
+  std::condition_variable changed;
+  std::optional<Result<std::string>> answer;
+  channel.Call("/vrun.v1.Control/" + method, request.SerializeAsString(), timeout_micros, [&](Result<std::string> r) {
+    std::lock_guard lock(mu);
+    answer = std::move(r);
+    changed.notify_all();
+  });
+  std::unique_lock lock(mu);
+  changed.wait(lock, [&] { return answer.has_value(); });
+  if (!*answer) return answer->error();
+  Reply reply;
+  if (!reply.ParseFromString(**answer)) return Error(Code::kCorrupt, "the answer does not parse");
+  return reply;
+}
+
+}  // namespace vrun::control

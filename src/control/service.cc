@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/service.h"
+
+#include "base/escape.h"
+#include "base/log.h"
+#include "control/ops/ops.h"
+
+namespace vrun::control {
+
+// A node's stream. Created on a thread of gRPC, owned by the state thread from then on.
+class Service::AgentSession : public rpc::Stream::Handler, public std::enable_shared_from_this<AgentSession> {
+ public:
+  AgentSession(Service* service, std::string node, std::unique_ptr<rpc::Stream> stream)
+      : service_(service), node_(std::move(node)), stream_(std::move(stream)) {}
+
+  void OnMessage(std::string message) override {
+    if (auto self = weak_from_this().lock()) service_->OnAgentMessage(self, std::move(message));
+  }
+  void OnClosed(Error) override {
+    if (auto self = weak_from_this().lock()) service_->OnAgentClosed(self);
+  }
+  const std::string& node() const { return node_; }
+  rpc::Stream& stream() { return *stream_; }
+
+ private:
+  Service* const service_;
+  const std::string node_;
+  std::unique_ptr<rpc::Stream> stream_;
+};
+
+// A home's look at one job.
+class Service::WatchSession : public rpc::Stream::Handler, public std::enable_shared_from_this<WatchSession> {
+ public:
+  WatchSession(Service* service, std::string viewer, std::unique_ptr<rpc::Stream> stream)
+      : service_(service), viewer_(std::move(viewer)), stream_(std::move(stream)) {}
+
+  void OnMessage(std::string message) override {
+    if (auto self = weak_from_this().lock()) service_->OnWatchMessage(self, std::move(message));
+  }
+  void OnClosed(Error) override {
+    auto self = weak_from_this().lock();
+    if (!self) return;
+    service_->loop_->Post([self] {
+      Service* service = self->service_;
+      if (auto it = service->watchers_.find(self->job_); it != service->watchers_.end()) {
+        it->second.erase(self.get());
+        if (it->second.empty()) service->watchers_.erase(it);
+      }
+      service->watch_sessions_.erase(self);
+    });
+  }
+
+  // State thread. Sends the present state of the job unless it was the last that was sent; the end ends the stream.
+  void Tell() {
+    if (over_) return;
+    Result<v1::JobEvent> event = service_->state_.EventOf(job_, viewer_);
+    if (!event) return Refuse(event.error());
+    std::string bytes = event->SerializeAsString();
+    if (bytes == last_) return;
+    stream_->Send(bytes);
+    last_ = std::move(bytes);
+    if (IsEnd(event->state())) {
+      over_ = true;
+      stream_->Finish();
+    }
+  }
+  void Refuse(const Error& error) {
+    over_ = true;
+    stream_->Cancel(error);
+  }
+
+  uint64_t job_ = 0;  // 0: not asked yet
+
+ private:
+  Service* const service_;
+  const std::string viewer_;
+  std::unique_ptr<rpc::Stream> stream_;
+  std::string last_;
+  bool over_ = false;
+};
+
+Service::Service(EventLoop* loop, Store* store, const Clock* clock, Settings settings)
+    : loop_(loop), store_(store), state_(store, clock, settings), leases_(settings) {}
+
+Service::~Service() {
+  server_.reset();  // no callback runs after this
+  inbox_.clear();
+}
+
+Result<int> Service::Start(const std::string& listen, const rpc::Credentials& credentials) {
+  Recover();
+  if (broken_) return Error(Code::kUnavailable, "the state cannot be read from the database: see the log");
+  server_ = rpc::Server::Create(credentials);
+  ServeUnary("/vrun.v1.Control/Submit", &Submit);
+  ServeUnary("/vrun.v1.Control/Cancel", &Cancel);
+  ServeUnary("/vrun.v1.Control/Get", &Get);
+  ServeUnary("/vrun.v1.Control/List", &List);
+  ServeUnary("/vrun.v1.Control/Nodes", &Nodes);
+  server_->Streaming("/vrun.v1.Control/Agent",
+                     [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+                       if (peer.role != "node") return Error(Code::kDenied, "agent: only nodes may register");
+                       auto session = std::make_shared<AgentSession>(this, peer.name, std::move(stream));
+                       loop_->Post([this, session] { agent_sessions_.insert(session); });
+                       return session.get();
+                     });
+  server_->Streaming("/vrun.v1.Control/Watch",
+                     [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+                       if (peer.role != "home") return Error(Code::kDenied, "watch: only homes may watch jobs");
+                       auto session = std::make_shared<WatchSession>(this, peer.name, std::move(stream));
+                       loop_->Post([this, session] { watch_sessions_.insert(session); });
+                       return session.get();
+                     });
+  Result<int> port = server_->Start(listen);
+  if (port) SweepLeases();
+  return port;
+}
+
+template <typename Request, typename Reply>
+void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&)) {
+  server_->Unary(method, [this, op, method](const rpc::Peer& peer, std::string bytes, auto reply) {
+    if (peer.role != "home") return reply(Error(Code::kDenied, method + ": only homes may ask this"));
+    auto request = std::make_shared<Request>();
+    if (!request->ParseFromString(bytes)) return reply(Error(Code::kCorrupt, method + ": the request does not parse"));
+    auto answer = std::make_shared<Result<std::string>>(std::string());
+    Enqueue({.apply =
+                 [this, op, peer, request, answer] {
+                   Result<Reply> result = op(state_, peer, *request);
+                   if (result) {
+                     *answer = result->SerializeAsString();
+                   } else {
+                     *answer = std::move(result).error();
+                   }
+                 },
+             .done =
+                 [reply, answer](const Status& committed) {
+                   if (!committed) return reply(committed.error());
+                   reply(std::move(*answer));
+                 }});
+  });
+}
+
+void Service::Enqueue(Work work) {
+  bool first = false;
+  {
+    std::lock_guard lock(mu_);
+    first = inbox_.empty();
+    inbox_.push_back(std::move(work));
+  }
+  if (first) loop_->Post([this] { RunBatch(); });
+}
+
+void Service::RunBatch() {
+  std::vector<Work> batch;
+  {
+    std::lock_guard lock(mu_);
+    batch.swap(inbox_);
+  }
+  if (broken_) Recover();
+  Status committed = ApplyBatch(batch);
+  if (!committed) {
+    LogError("{}", committed.error().message());
+    store_->Rollback();
+    broken_ = true;
+    Recover();
+  }
+  // Orders to nodes first: they are what a person waits for.
+  if (committed) Flush();
+  for (Work& work : batch) {
+    if (work.done) work.done(committed);
+  }
+}
+
+Status Service::ApplyBatch(std::vector<Work>& batch) {
+  if (broken_) return Error(Code::kUnavailable, "the controller cannot read its database: see its log");
+  VRUN_TRY(store_->Begin());
+  for (Work& work : batch) work.apply();
+  if (store_->failure()) return *store_->failure();
+  return store_->Commit();
+}
+
+void Service::Recover() {
+  Status loaded = [this]() -> Status {
+    VRUN_TRY(store_->Begin());
+    VRUN_TRY(state_.Load());
+    return store_->Commit();
+  }();
+  broken_ = !loaded;
+  if (!loaded) {
+    LogError("read the state: {}", loaded.error().message());
+    store_->Rollback();
+    return;
+  }
+  Flush();
+}
+
+void Service::Flush() {
+  Outbox outbox = std::exchange(state_.outbox(), {});
+  for (auto& [node, message] : outbox.to_nodes) {
+    auto it = agents_.find(node);
+    if (it != agents_.end()) it->second->stream().Send(message.SerializeAsString());
+  }
+  TellWatchers(outbox);
+}
+
+void Service::TellWatchers(const Outbox& outbox) {
+  if (watchers_.empty()) return;
+  auto tell = [this](uint64_t job) {
+    auto it = watchers_.find(job);
+    if (it == watchers_.end()) return;
+    for (WatchSession* session : it->second) session->Tell();
+  };
+  for (uint64_t job : outbox.jobs) tell(job);
+  // Whoever still waits in a queue that has moved has a new position or another reason.
+  for (const std::string& pool : outbox.pools) {
+    for (uint64_t job : sched::Queue(state_.scheduler(), pool)) tell(job);
+  }
+}
+
+void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::string bytes) {
+  auto message = std::make_shared<v1::AgentMessage>();
+  if (!message->ParseFromString(bytes) || message->body_case() == v1::AgentMessage::BODY_NOT_SET) {
+    session->stream().Cancel(Error(Code::kUnsupported, "agent: a message that this controller does not know"));
+    return;
+  }
+  auto refused = std::make_shared<Status>();
+  Enqueue({.apply =
+               [this, session, message, refused] {
+                 if (!agent_sessions_.contains(session)) return;  // closed or replaced
+                 const std::string& node = session->node();
+                 if (message->has_register_()) {
+                   *refused = RegisterNode(state_, node, message->register_());
+                   if (!*refused) return;
+                   std::shared_ptr<AgentSession> before = std::exchange(agents_[node], session);
+                   if (before && before != session) {
+                     before->stream().Cancel(Error(Code::kAborted, "node " + node + " has connected again"));
+                     agent_sessions_.erase(before);
+                   }
+                   return;
+                 }
+                 auto it = agents_.find(node);
+                 if (it == agents_.end() || it->second != session) {
+                   *refused = Error(Code::kInvalid, "agent: the first message must be Register");
+                   return;
+                 }
+                 *refused = Heard(state_, node);
+                 if (*refused && message->has_report()) *refused = state_.Apply(node, message->report());
+               },
+           .done =
+               [session, refused](const Status& committed) {
+                 // Whatever was in it is told again after the next registration.
+                 if (!committed) session->stream().Cancel(committed.error());
+                 if (committed && !*refused) session->stream().Cancel(refused->error());
+               }});
+}
+
+void Service::OnAgentClosed(const std::shared_ptr<AgentSession>& session) {
+  Enqueue({.apply =
+               [this, session] {
+                 agent_sessions_.erase(session);
+                 auto it = agents_.find(session->node());
+                 if (it == agents_.end() || it->second != session) return;
+                 agents_.erase(it);
+                 state_.Disconnected(session->node());
+               },
+           .done = nullptr});
+}
+
+void Service::OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::string bytes) {
+  auto request = std::make_shared<v1::WatchRequest>();
+  bool parses = request->ParseFromString(bytes);
+  // Through the queue: a watch that follows a submit on the same connection sees it.
+  Enqueue({.apply = [] {},
+           .done =
+               [this, session, request, parses](const Status& committed) {
+                 if (!watch_sessions_.contains(session)) return;
+                 if (!parses || session->job_ != 0) {
+                   return session->Refuse(Error(Code::kInvalid, "watch: one request, which names a job"));
+                 }
+                 if (!committed) return session->Refuse(committed.error());
+                 session->job_ = request->job();
+                 watchers_[session->job_].insert(session.get());
+                 session->Tell();
+               }});
+}
+
+void Service::SweepLeases() {
+  loop_->After(leases_.interval_micros(), [this] {
+    Enqueue({.apply = [this] { (void)leases_.Run(state_); }, .done = nullptr});
+    SweepLeases();
+  });
+}
+
+}  // namespace vrun::control

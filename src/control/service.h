@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The controller on the wire: gRPC in, the state thread, gRPC out.
+//
+// gRPC's threads only parse and queue. The loop takes everything that has queued up, applies it in one transaction, and
+// after the COMMIT answers, tells the nodes and tells those who watch. When the transaction fails all of its requests are
+// answered with the store's error, the state is read again from the store, and nodes whose reports were in it are
+// disconnected: they come back and tell everything again.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/event_loop.h"
+#include "control/duties/leases.h"
+#include "control/state.h"
+#include "control/store/store.h"
+#include "rpc/rpc.h"
+
+namespace vrun::control {
+
+class Service {
+ public:
+  // `loop` is the state thread; all three outlive the service.
+  Service(EventLoop* loop, Store* store, const Clock* clock, Settings settings);
+  // State thread, after its loop has stopped.
+  ~Service();
+
+  // State thread. Reads the store and starts to serve; the port.
+  Result<int> Start(const std::string& listen, const rpc::Credentials& credentials);
+
+ private:
+  class AgentSession;
+  class WatchSession;
+
+  // One request in a batch. `apply` runs in the transaction, `done` after it: with the store's error if it failed.
+  struct Work {
+    std::function<void()> apply;
+    std::function<void(const Status&)> done;
+  };
+
+  void Enqueue(Work work);  // any thread
+  void RunBatch();
+  Status ApplyBatch(std::vector<Work>& batch);
+  void Recover();
+  void Flush();
+  void TellWatchers(const Outbox& outbox);
+
+  template <typename Request, typename Reply>
+  void ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&));
+  void OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::string bytes);
+  void OnAgentClosed(const std::shared_ptr<AgentSession>& session);
+  void OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::string bytes);
+  void SweepLeases();
+
+  EventLoop* const loop_;
+  Store* const store_;
+  State state_;
+  LeaseDuty leases_;
+  bool broken_ = true;  // the state does not mirror the store
+
+  std::mutex mu_;
+  std::vector<Work> inbox_;  // guarded by mu_
+
+  std::map<std::string, std::shared_ptr<AgentSession>> agents_;  // by node; registered ones
+  std::set<std::shared_ptr<AgentSession>> agent_sessions_;
+  std::set<std::shared_ptr<WatchSession>> watch_sessions_;
+  std::map<uint64_t, std::set<WatchSession*>> watchers_;         // by job
+  std::unique_ptr<rpc::Server> server_;
+};
+
+}  // namespace vrun::control

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// The controller over real mTLS, with homes and nodes played by the test; in this process, or as one that is killed.
+#include "control/service.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <random>
+#include <thread>
+
+#include "control/rpc_testing.h"
+#include "control/store/sqlite.h"
+#include "control/testing.h"
+#include "rpc/testing.h"
+
+extern char** environ;
+
+namespace vrun::control {
+namespace {
+
+class ServiceTest : public ::testing::Test {
+ protected:
+  ~ServiceTest() override { Stop(); }
+
+  void Start(Settings settings = {}) {
+    auto opened = SqliteStore::Open(directory_.path() + "/vrun.db");
+    ASSERT_TRUE(opened) << opened.error().message();
+    store_ = std::move(*opened);
+    loop_ = std::make_unique<EventLoop>();
+    service_ = std::make_unique<Service>(loop_.get(), store_.get(), &clock_, settings);
+    auto port = service_->Start("127.0.0.1:" + std::to_string(port_), authority_.Make("controller", "controller"));
+    ASSERT_TRUE(port) << port.error().message();
+    port_ = *port;
+    thread_ = std::thread([this] { loop_->Run(); });
+  }
+  void Stop() {
+    if (!loop_) return;
+    loop_->Stop();
+    thread_.join();
+    service_.reset();
+    loop_.reset();
+    store_.reset();
+  }
+  std::unique_ptr<rpc::Channel> Dial(const std::string& role, const std::string& name) {
+    auto channel = rpc::Channel::Dial("127.0.0.1:" + std::to_string(port_), authority_.Make(role, name), "controller");
+    VRUN_CHECK(channel.has_value());
+    return std::move(*channel);
+  }
+  static std::unique_ptr<rpc::Stream> OpenAgent(rpc::Channel& channel, AgentCollector* messages, const v1::Register& hello) {
+    auto stream = channel.OpenStream("/vrun.v1.Control/Agent", messages);
+    v1::AgentMessage first;
+    *first.mutable_register_() = hello;
+    stream->Send(first.SerializeAsString());
+    return stream;
+  }
+  static void Report(rpc::Stream& stream, const v1::AttemptReport& report) {
+    v1::AgentMessage message;
+    *message.mutable_report() = report;
+    stream.Send(message.SerializeAsString());
+  }
+  static std::unique_ptr<rpc::Stream> OpenWatch(rpc::Channel& channel, WatchCollector* events, uint64_t job) {
+    auto stream = channel.OpenStream("/vrun.v1.Control/Watch", events);
+    v1::WatchRequest request;
+    request.set_job(job);
+    stream->Send(request.SerializeAsString());
+    return stream;
+  }
+  static auto IsState(v1::JobState state) {
+    return [state](const v1::JobEvent& e) { return e.state() == state; };
+  }
+  static bool IsRegistered(const v1::ControllerMessage& m) { return m.has_registered(); }
+
+  rpc::TestAuthority authority_;
+  TestDirectory directory_;
+  Clock clock_;
+  int port_ = 0;
+  std::unique_ptr<SqliteStore> store_;
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<Service> service_;
+  std::thread thread_;
+};
+
+TEST_F(ServiceTest, AJobFromHomeToNodeAndBack) {
+  Start();
+  auto home = Dial("home", "anna@h");
+  auto submitted = CallAndWait<v1::SubmitReply>(*home, "Submit", SimpleJob("r1"));
+  ASSERT_TRUE(submitted) << submitted.error().message();
+  EXPECT_FALSE(submitted->has_placement());
+  WatchCollector events;
+  auto watch = OpenWatch(*home, &events, submitted->job());
+  auto waiting = events.WaitFor(IsState(v1::PENDING));
+  ASSERT_TRUE(waiting);
+  EXPECT_EQ(waiting->queue_position(), 1u);
+  EXPECT_EQ(waiting->reason(), "no node has joined pool local yet");
+
+  auto node = Dial("node", "n1");
+  AgentCollector orders;
+  auto agent = OpenAgent(*node, &orders, SimpleNode("n1"));
+  auto registered = orders.WaitFor(IsRegistered);
+  ASSERT_TRUE(registered);
+  EXPECT_EQ(registered->registered().lease_ms(), 15000u);
+  auto start = orders.WaitFor([](const auto& m) { return m.has_start(); });
+  ASSERT_TRUE(start);
+  auto starting = events.WaitFor(IsState(v1::STARTING));
+  ASSERT_TRUE(starting);
+  EXPECT_EQ(starting->placement().token(), start->start().placement().token());
+
+  const v1::Placement p = start->start().placement();
+  Report(*agent, ReportOf(p, v1::RUNNING));
+  ASSERT_TRUE(events.WaitFor(IsState(v1::RUNNING)));
+  Report(*agent, ExitOf(p, v1::COMPLETING, v1::ExitRecord::EXITED, 0));
+  ASSERT_TRUE(events.WaitFor(IsState(v1::COMPLETING)));
+  Report(*agent, ExitOf(p, v1::COMPLETED, v1::ExitRecord::EXITED, 0));
+  auto end = events.WaitFor(IsState(v1::COMPLETED));
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit().kind(), v1::ExitRecord::EXITED);
+  EXPECT_EQ(events.WaitClosed()->code(), Code::kOk) << "the end of the job ends the watch";
+  EXPECT_TRUE(orders.WaitFor([](const auto& m) { return m.report_ack().state() == v1::COMPLETED; }));
+
+  WatchCollector late;
+  auto late_watch = OpenWatch(*home, &late, submitted->job());
+  EXPECT_TRUE(late.WaitFor(IsState(v1::COMPLETED)));
+  EXPECT_EQ(late.WaitClosed()->code(), Code::kOk);
+}
+
+TEST_F(ServiceTest, RolesAreKeptApart) {
+  Start();
+  auto home = Dial("home", "anna@h");
+  auto node = Dial("node", "n1");
+  EXPECT_EQ(CallAndWait<v1::SubmitReply>(*node, "Submit", SimpleJob("r1")).error().code(), Code::kDenied);
+  EXPECT_EQ(CallAndWait<v1::ListReply>(*node, "List", v1::ListRequest()).error().code(), Code::kDenied);
+  AgentCollector orders;
+  auto agent = OpenAgent(*home, &orders, SimpleNode("n1"));
+  EXPECT_EQ(orders.WaitClosed()->code(), Code::kDenied);
+  AgentCollector other;
+  auto wrong_name = OpenAgent(*node, &other, SimpleNode("n2"));
+  EXPECT_EQ(other.WaitClosed()->code(), Code::kDenied);
+  WatchCollector events;
+  auto watch = OpenWatch(*node, &events, 1);
+  EXPECT_EQ(events.WaitClosed()->code(), Code::kDenied);
+  WatchCollector nothing;
+  auto unknown = OpenWatch(*home, &nothing, 12345);
+  EXPECT_EQ(nothing.WaitClosed()->code(), Code::kNotFound);
+  v1::AgentMessage beat;
+  beat.mutable_heartbeat();
+  AgentCollector silent;
+  auto unregistered = node->OpenStream("/vrun.v1.Control/Agent", &silent);
+  unregistered->Send(beat.SerializeAsString());
+  EXPECT_EQ(silent.WaitClosed()->code(), Code::kInvalid);
+  AgentCollector garbage;
+  auto rubbish = node->OpenStream("/vrun.v1.Control/Agent", &garbage);
+  rubbish->Send("\xff\xff\xff");
+  EXPECT_EQ(garbage.WaitClosed()->code(), Code::kUnsupported);
+}
+
+TEST_F(ServiceTest, ASecondConnectionOfANodeReplacesTheFirst) {
+  Start();
+  auto one = Dial("node", "n1");
+  auto two = Dial("node", "n1");
+  AgentCollector first, second;
+  auto a = OpenAgent(*one, &first, SimpleNode("n1"));
+  ASSERT_TRUE(first.WaitFor(IsRegistered));
+  auto b = OpenAgent(*two, &second, SimpleNode("n1"));
+  ASSERT_TRUE(second.WaitFor(IsRegistered));
+  EXPECT_EQ(first.WaitClosed()->code(), Code::kAborted);
+  auto home = Dial("home", "anna@h");
+  auto reply = CallAndWait<v1::SubmitReply>(*home, "Submit", SimpleJob("r1"));
+  ASSERT_TRUE(reply);
+  EXPECT_TRUE(reply->has_placement());
+  EXPECT_TRUE(second.WaitFor([](const auto& m) { return m.has_start(); }));
+}
+
+TEST_F(ServiceTest, AnOrderlyRestartKeepsEverything) {
+  Start();
+  auto home = Dial("home", "anna@h");
+  auto node = Dial("node", "n1");
+  AgentCollector before;
+  auto agent = OpenAgent(*node, &before, SimpleNode("n1", 1));
+  ASSERT_TRUE(before.WaitFor(IsRegistered));
+  auto running = CallAndWait<v1::SubmitReply>(*home, "Submit", SimpleJob("r1"));
+  auto waiting = CallAndWait<v1::SubmitReply>(*home, "Submit", SimpleJob("r2"));
+  ASSERT_TRUE(running && waiting);
+  ASSERT_TRUE(running->has_placement());
+  ASSERT_FALSE(waiting->has_placement());
+  Stop();
+  EXPECT_TRUE(before.WaitClosed());
+  Start();
+  AgentCollector after;
+  v1::Register hello = SimpleNode("n1", 1);
+  *hello.add_attempts() = ExitOf(running->placement(), v1::COMPLETED, v1::ExitRecord::EXITED, 0);
+  auto reconnected = Dial("node", "n1");
+  auto again = OpenAgent(*reconnected, &after, hello);
+  auto start = after.WaitFor([](const auto& m) { return m.has_start(); });
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->start().placement().job(), waiting->job());
+}
+
+TEST_F(ServiceTest, ASilentNodeIsLostAndWatchersAreTold) {
+  Start({100'000, 500'000, {}});
+  auto home = Dial("home", "anna@h");
+  auto node = Dial("node", "n1");
+  AgentCollector orders;
+  auto agent = OpenAgent(*node, &orders, SimpleNode("n1"));
+  ASSERT_TRUE(orders.WaitFor(IsRegistered));
+  auto reply = CallAndWait<v1::SubmitReply>(*home, "Submit", SimpleJob("r1"));
+  ASSERT_TRUE(reply);
+  WatchCollector events;
+  auto watch = OpenWatch(*home, &events, reply->job());
+  auto lost = events.WaitFor(IsState(v1::LOST));
+  ASSERT_TRUE(lost);
+  EXPECT_NE(lost->reason().find("node n1 is lost"), std::string::npos);
+  AgentCollector again;
+  v1::Register hello = SimpleNode("n1");
+  *hello.add_attempts() = ReportOf(reply->placement(), v1::RUNNING);
+  auto back = OpenAgent(*node, &again, hello);
+  EXPECT_TRUE(events.WaitFor(IsState(v1::RUNNING))) << "the watch went on";
+}
+
+TEST_F(ServiceTest, AFullDiskIsAnAnswerAndNothingIsAcknowledged) {
+  Start();
+  auto home = Dial("home", "anna@h");
+  auto node = Dial("node", "n1");
+  AgentCollector orders;
+  auto agent = OpenAgent(*node, &orders, SimpleNode("n1"));
+  ASSERT_TRUE(orders.WaitFor(IsRegistered));
+  auto before = CallAndWait<v1::SubmitReply>(*home, "Submit", SimpleJob("r1"));
+  ASSERT_TRUE(before);
+  loop_->Post([this] { store_->LimitPages(1); });
+  auto big = SimpleJob("r2");
+  big.mutable_command()->add_environment(std::string(300'000, 'e'));
+  auto refused = CallAndWait<v1::SubmitReply>(*home, "Submit", big);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kExhausted);
+  EXPECT_NE(refused.error().message().find("make room"), std::string::npos) << refused.error().message();
+  EXPECT_TRUE(CallAndWait<v1::ListReply>(*home, "List", v1::ListRequest())) << "reading goes on";
+  loop_->Post([this] { store_->LimitPages(0); });
+  auto after = CallAndWait<v1::SubmitReply>(*home, "Submit", big);
+  ASSERT_TRUE(after) << after.error().message();
+  EXPECT_TRUE(after->has_placement());
+}
+
+TEST_F(ServiceTest, ManyAtOnceShareTheirCommits) {
+  Start();
+  auto home = Dial("home", "anna@h");
+  std::mutex mu;
+  std::condition_variable changed;
+  std::set<uint64_t> ids;
+  int failures = 0;
+  const int n = 500;
+  for (int i = 0; i < n; ++i) {
+    home->Call("/vrun.v1.Control/Submit", SimpleJob("r" + std::to_string(i)).SerializeAsString(), 60'000'000,
+               [&](Result<std::string> r) {
+                 v1::SubmitReply reply;
+                 std::lock_guard lock(mu);
+                 if (!r || !reply.ParseFromString(*r)) ++failures;
+                 ids.insert(reply.job());
+                 changed.notify_all();
+               });
+  }
+  std::unique_lock lock(mu);
+  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return ids.size() + failures >= n; }));
+  EXPECT_EQ(failures, 0);
+  EXPECT_EQ(ids.size(), static_cast<size_t>(n));
+}
+
+// --- a controller that is killed ---
+
+class Killed {
+ public:
+  Killed(const std::string& state, const std::string& pki) : state_(state), pki_(pki) {}
+  ~Killed() { Kill(); }
+
+  bool Start() {
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    VRUN_CHECK(n > 0);
+    std::string program(self, static_cast<size_t>(n));
+    program = program.substr(0, program.rfind('/')) + "/control_fixture";
+    int ready[2];
+    VRUN_CHECK(pipe2(ready, 0) == 0);
+    std::string fd = std::to_string(ready[1]);
+    const char* argv[] = {program.c_str(), state_.c_str(), pki_.c_str(), fd.c_str(), nullptr};
+    VRUN_CHECK(posix_spawn(&pid_, program.c_str(), nullptr, nullptr, const_cast<char**>(argv), environ) == 0);
+    close(ready[1]);
+    std::string line(64, '\0');
+    auto got = ReadUpTo(ready[0], line.data(), line.size());
+    close(ready[0]);
+    return got && line.starts_with("ok");
+  }
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  std::string Address() const {
+    std::string text = ReadFile(state_ + "/address").value_or("");
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    return text;
+  }
+
+ private:
+  const std::string state_;
+  const std::string pki_;
+  pid_t pid_ = -1;
+};
+
+TEST(KilledController, AcknowledgedSubmitsSurviveAtAnyMoment) {
+  rpc::TestAuthority authority;
+  TestDirectory directory;
+  auto credentials = authority.Make("home", "anna@h");
+  authority.Make("controller", "controller");
+  Killed controller(directory.path() + "/state", authority.directory());
+  const uint32_t seed = std::random_device()();
+  std::mt19937 random(seed);
+  SCOPED_TRACE("seed " + std::to_string(seed));
+
+  std::mutex mu;
+  std::condition_variable changed;
+  std::map<std::string, uint64_t> acknowledged;  // request id -> job
+  std::string address;
+  for (int round = 0; round < 12; ++round) {
+    ASSERT_TRUE(controller.Start());
+    if (round == 0) {
+      address = controller.Address();
+    } else {
+      EXPECT_EQ(controller.Address(), address) << "the port is kept over restarts";
+    }
+    auto channel = rpc::Channel::Dial(controller.Address(), credentials, "controller");
+    ASSERT_TRUE(channel);
+    int open = 0;
+    const size_t until = acknowledged.size() + 1 + random() % 60;
+    for (int i = 0; i < 200; ++i) {
+      std::string id = "r" + std::to_string(round) + "." + std::to_string(i);
+      {
+        std::lock_guard lock(mu);
+        ++open;
+      }
+      (*channel)->Call("/vrun.v1.Control/Submit", SimpleJob(id).SerializeAsString(), 20'000'000,
+                       [&, id](Result<std::string> r) {
+                         v1::SubmitReply reply;
+                         std::lock_guard lock(mu);
+                         if (r && reply.ParseFromString(*r)) acknowledged[id] = reply.job();
+                         --open;
+                         changed.notify_all();
+                       });
+    }
+    std::unique_lock lock(mu);
+    changed.wait_for(lock, std::chrono::seconds(20), [&] { return acknowledged.size() >= until; });
+    lock.unlock();
+    controller.Kill();
+    channel->reset();
+  }
+  ASSERT_TRUE(controller.Start());
+  auto channel = rpc::Channel::Dial(controller.Address(), credentials, "controller");
+  ASSERT_TRUE(channel);
+  EXPECT_GT(acknowledged.size(), 12u);
+  for (const auto& [request_id, job] : acknowledged) {
+    auto again = CallAndWait<v1::SubmitReply>(**channel, "Submit", SimpleJob(request_id));
+    ASSERT_TRUE(again) << again.error().message();
+    EXPECT_EQ(again->job(), job) << request_id;
+  }
+}
+
+}  // namespace
+}  // namespace vrun::control

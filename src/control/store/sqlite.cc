@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/store/sqlite.h"
+
+#include <sqlite3.h>
+
+#include <map>
+#include <string_view>
+
+#include "base/escape.h"
+
+namespace vrun::control {
+namespace {
+
+// Each brings the schema one version further; never changed once released, only added to.
+constexpr const char* kMigrations[] = {
+    R"(
+CREATE TABLE jobs (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  user TEXT NOT NULL, request_id TEXT NOT NULL, home_id BLOB NOT NULL, pool TEXT NOT NULL, name TEXT NOT NULL,
+  spec BLOB NOT NULL,
+  milli_cpus INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, gpus INTEGER NOT NULL, gpu_type TEXT NOT NULL,
+  state INTEGER NOT NULL, reason TEXT NOT NULL,
+  submitted_us INTEGER NOT NULL, started_us INTEGER NOT NULL, ended_us INTEGER NOT NULL,
+  attempt INTEGER NOT NULL, epoch INTEGER NOT NULL, node TEXT NOT NULL, token BLOB NOT NULL, exit BLOB NOT NULL,
+  cancelled INTEGER NOT NULL, cancel_signal INTEGER NOT NULL,
+  UNIQUE (user, request_id));
+CREATE INDEX jobs_unfinished ON jobs (id) WHERE ended_us = 0;
+CREATE TABLE attempts (
+  job INTEGER NOT NULL, attempt INTEGER NOT NULL, epoch INTEGER NOT NULL, node TEXT NOT NULL, state INTEGER NOT NULL,
+  placed_us INTEGER NOT NULL, ended_us INTEGER NOT NULL, exit BLOB NOT NULL,
+  PRIMARY KEY (job, attempt)) WITHOUT ROWID;
+CREATE INDEX attempts_epoch ON attempts (epoch);
+CREATE TABLE nodes (
+  name TEXT PRIMARY KEY, pool TEXT NOT NULL, total BLOB NOT NULL, addresses TEXT NOT NULL, version TEXT NOT NULL,
+  boot_id INTEGER NOT NULL, last_seen_us INTEGER NOT NULL, lost INTEGER NOT NULL, draining INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+)"};
+constexpr int kSchemaVersion = static_cast<int>(std::size(kMigrations));
+
+constexpr char kJobColumns[] =
+    "id, user, request_id, home_id, pool, name, milli_cpus, memory_bytes, gpus, gpu_type, state, reason, submitted_us, "
+    "started_us, ended_us, attempt, epoch, node, token, exit, cancelled, cancel_signal";
+
+Code CodeOf(int sqlite_code) {
+  switch (sqlite_code & 0xff) {
+    case SQLITE_FULL:
+    case SQLITE_NOMEM: return Code::kExhausted;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED: return Code::kExists;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB: return Code::kCorrupt;
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_AUTH: return Code::kDenied;
+    case SQLITE_IOERR:
+    case SQLITE_CANTOPEN: return Code::kUnavailable;
+    default: return Code::kInternal;
+  }
+}
+
+const char* Advice(int sqlite_code) {
+  switch (sqlite_code & 0xff) {
+    case SQLITE_FULL: return ": make room on the controller's disk and try again";
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN: return ": make the controller's state directory writable";
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB: return ": restore the controller's database from a backup";
+    case SQLITE_BUSY: return ": another process uses it";
+    default: return ": see the controller's log";
+  }
+}
+
+Error SqliteError(sqlite3* db, int code, std::string_view what) {
+  std::string text = std::string(what) + ": " + (db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code)) + Advice(code);
+  return Error(CodeOf(code), std::move(text));
+}
+
+std::string Join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& p : parts) text += p + "\n";
+  return text;
+}
+
+std::vector<std::string> Split(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    parts.push_back(text.substr(at, end - at));
+  }
+  return parts;
+}
+
+}  // namespace
+
+struct SqliteStore::Database {
+  ~Database() {
+    for (auto& [sql, statement] : statements) sqlite3_finalize(statement);
+    sqlite3_close(handle);
+  }
+  sqlite3* handle = nullptr;
+  std::map<std::string, sqlite3_stmt*, std::less<>> statements;  // prepared once
+};
+
+// One use of a prepared statement: binds in order, reads columns in order. Resets it when it goes.
+class SqliteStore::Statement {
+ public:
+  Statement(SqliteStore* store, std::string_view sql) : store_(store) {
+    Database& db = *store->database_;
+    auto it = db.statements.find(sql);
+    if (it == db.statements.end()) {
+      sqlite3_stmt* made = nullptr;
+      code_ = sqlite3_prepare_v3(db.handle, sql.data(), static_cast<int>(sql.size()), SQLITE_PREPARE_PERSISTENT, &made,
+                                 nullptr);
+      if (code_ != SQLITE_OK) return;
+      it = db.statements.emplace(std::string(sql), made).first;
+    }
+    statement_ = it->second;
+  }
+  ~Statement() {
+    if (statement_ == nullptr) return;
+    sqlite3_reset(statement_);
+    sqlite3_clear_bindings(statement_);
+  }
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+
+  Statement& Int(int64_t value) {
+    if (Bindable()) code_ = sqlite3_bind_int64(statement_, next_bind_, value);
+    return *this;
+  }
+  // The text must live as long as the statement is used.
+  Statement& Text(std::string_view value) {
+    if (Bindable()) code_ = sqlite3_bind_text64(statement_, next_bind_, value.data(), value.size(), SQLITE_STATIC, SQLITE_UTF8);
+    return *this;
+  }
+  Statement& Blob(std::string_view value) {
+    if (Bindable()) {
+      // A null pointer would bind NULL.
+      code_ = sqlite3_bind_blob64(statement_, next_bind_, value.data() != nullptr ? value.data() : "", value.size(),
+                                  SQLITE_STATIC);
+    }
+    return *this;
+  }
+
+  // True: a row is there. False: no more.
+  Result<bool> Step() {
+    if (store_->failure_) return *store_->failure_;
+    if (code_ == SQLITE_OK) code_ = sqlite3_step(statement_);
+    column_ = 0;
+    if (code_ == SQLITE_ROW) {
+      code_ = SQLITE_OK;
+      return true;
+    }
+    if (code_ == SQLITE_DONE) return false;
+    return store_->Fail(SqliteError(store_->database_->handle, code_, "state database"));
+  }
+  Status Run() {
+    VRUN_ASSIGN([[maybe_unused]] bool row, Step());
+    return {};
+  }
+
+  int64_t Int() { return sqlite3_column_int64(statement_, column_++); }
+  std::string Bytes() {
+    int c = column_++;
+    const void* data = sqlite3_column_blob(statement_, c);
+    return data == nullptr ? "" : std::string(static_cast<const char*>(data), static_cast<size_t>(sqlite3_column_bytes(statement_, c)));
+  }
+
+ private:
+  bool Bindable() {
+    ++next_bind_;
+    return code_ == SQLITE_OK;
+  }
+
+  SqliteStore* const store_;
+  sqlite3_stmt* statement_ = nullptr;
+  int code_ = SQLITE_OK;
+  int next_bind_ = 0;
+  int column_ = 0;
+};
+
+namespace {
+
+template <typename S>
+JobRow ReadJob(S& s) {
+  JobRow job;
+  job.id = static_cast<uint64_t>(s.Int());
+  job.user = s.Bytes();
+  job.request_id = s.Bytes();
+  job.home_id = s.Bytes();
+  job.pool = s.Bytes();
+  job.name = s.Bytes();
+  job.needs.milli_cpus = s.Int();
+  job.needs.memory_bytes = s.Int();
+  job.needs.gpus = s.Int();
+  job.needs.gpu_type = s.Bytes();
+  job.state = static_cast<v1::JobState>(s.Int());
+  job.reason = s.Bytes();
+  job.submitted_us = s.Int();
+  job.started_us = s.Int();
+  job.ended_us = s.Int();
+  job.attempt = static_cast<uint32_t>(s.Int());
+  job.epoch = static_cast<uint64_t>(s.Int());
+  job.node = s.Bytes();
+  job.token = s.Bytes();
+  job.exit = s.Bytes();
+  job.cancelled = s.Int() != 0;
+  job.cancel_signal = static_cast<int32_t>(s.Int());
+  return job;
+}
+
+}  // namespace
+
+SqliteStore::SqliteStore(std::unique_ptr<Database> database) : database_(std::move(database)) {}
+SqliteStore::~SqliteStore() = default;
+
+Result<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path) {
+  auto database = std::make_unique<Database>();
+  const std::string what = "state database " + Escape(path);
+  int code = sqlite3_open_v2(path.c_str(), &database->handle,
+                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
+  if (code != SQLITE_OK) return SqliteError(database->handle, code, what);
+  sqlite3_busy_timeout(database->handle, 2000);
+  // Exclusive: one owner, and the index of the log lives in memory instead of a mapped file. FULL: a commit is an fsync.
+  for (const char* pragma : {"PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",
+                             "PRAGMA wal_autocheckpoint=2000", "PRAGMA foreign_keys=ON"}) {
+    code = sqlite3_exec(database->handle, pragma, nullptr, nullptr, nullptr);
+    if (code != SQLITE_OK) return SqliteError(database->handle, code, what);
+  }
+  std::unique_ptr<SqliteStore> store(new SqliteStore(std::move(database)));
+  if (auto migrated = store->Migrate(); !migrated) return migrated.error().With(what);
+  return store;
+}
+
+Status SqliteStore::Migrate() {
+  int64_t version = 0;
+  {
+    Statement read(this, "PRAGMA user_version");
+    VRUN_ASSIGN([[maybe_unused]] bool row, read.Step());
+    version = read.Int();
+  }
+  if (version > kSchemaVersion) {
+    return Error(Code::kUnsupported, "its schema is version " + std::to_string(version) + ", this program knows " +
+                                         std::to_string(kSchemaVersion) + ": use the newer vrund");
+  }
+  for (int64_t v = version; v < kSchemaVersion; ++v) {
+    std::string sql = std::string("BEGIN IMMEDIATE;") + kMigrations[v] + "PRAGMA user_version=" + std::to_string(v + 1) +
+                      ";COMMIT;";
+    int code = sqlite3_exec(database_->handle, sql.c_str(), nullptr, nullptr, nullptr);
+    if (code != SQLITE_OK) {
+      Error error = SqliteError(database_->handle, code, "bring the schema up to date");
+      Rollback();
+      return error;
+    }
+  }
+  return {};
+}
+
+void SqliteStore::LimitPages(int pages) {
+  std::string sql = "PRAGMA max_page_count=" + std::to_string(pages > 0 ? pages : 1'000'000'000);
+  (void)sqlite3_exec(database_->handle, sql.c_str(), nullptr, nullptr, nullptr);
+}
+
+Error SqliteStore::Fail(Error error) {
+  if (!failure_) failure_ = error;
+  return error;
+}
+
+Status SqliteStore::Begin() { return Statement(this, "BEGIN").Run(); }
+
+Status SqliteStore::Commit() { return Statement(this, "COMMIT").Run(); }
+
+void SqliteStore::Rollback() {
+  failure_.reset();
+  // Some errors have ended the transaction already.
+  if (sqlite3_get_autocommit(database_->handle) == 0) {
+    (void)sqlite3_exec(database_->handle, "ROLLBACK", nullptr, nullptr, nullptr);
+  }
+}
+
+Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
+  Statement s(this,
+              "INSERT INTO jobs (user, request_id, home_id, pool, name, spec, milli_cpus, memory_bytes, gpus, gpu_type, "
+              "state, reason, submitted_us, started_us, ended_us, attempt, epoch, node, token, exit, cancelled, "
+              "cancel_signal) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+  s.Text(job.user).Text(job.request_id).Blob(job.home_id).Text(job.pool).Text(job.name).Blob(job.spec);
+  s.Int(job.needs.milli_cpus).Int(job.needs.memory_bytes).Int(job.needs.gpus).Text(job.needs.gpu_type);
+  s.Int(job.state).Text(job.reason).Int(job.submitted_us).Int(job.started_us).Int(job.ended_us);
+  s.Int(job.attempt).Int(static_cast<int64_t>(job.epoch)).Text(job.node).Blob(job.token).Blob(job.exit);
+  s.Int(job.cancelled).Int(job.cancel_signal);
+  VRUN_TRY(s.Run());
+  return static_cast<uint64_t>(sqlite3_last_insert_rowid(database_->handle));
+}
+
+Status SqliteStore::UpdateJob(const JobRow& job) {
+  Statement s(this,
+              "UPDATE jobs SET state=?, reason=?, started_us=?, ended_us=?, attempt=?, epoch=?, node=?, token=?, exit=?, "
+              "cancelled=?, cancel_signal=? WHERE id=?");
+  s.Int(job.state).Text(job.reason).Int(job.started_us).Int(job.ended_us).Int(job.attempt);
+  s.Int(static_cast<int64_t>(job.epoch)).Text(job.node).Blob(job.token).Blob(job.exit);
+  s.Int(job.cancelled).Int(job.cancel_signal).Int(static_cast<int64_t>(job.id));
+  return s.Run();
+}
+
+Status SqliteStore::PutAttempt(const AttemptRow& a) {
+  Statement s(this,
+              "INSERT INTO attempts (job, attempt, epoch, node, state, placed_us, ended_us, exit) VALUES (?,?,?,?,?,?,?,?) "
+              "ON CONFLICT (job, attempt) DO UPDATE SET state=excluded.state, ended_us=excluded.ended_us, "
+              "exit=excluded.exit");
+  s.Int(static_cast<int64_t>(a.job)).Int(a.attempt).Int(static_cast<int64_t>(a.epoch)).Text(a.node).Int(a.state);
+  s.Int(a.placed_us).Int(a.ended_us).Blob(a.exit);
+  return s.Run();
+}
+
+Status SqliteStore::PutNode(const NodeRow& node) {
+  const std::string addresses = Join(node.addresses);
+  Statement s(this, "INSERT OR REPLACE INTO nodes (name, pool, total, addresses, version, boot_id, last_seen_us, lost, "
+                    "draining) VALUES (?,?,?,?,?,?,?,?,?)");
+  s.Text(node.name).Text(node.pool).Blob(node.total).Text(addresses).Text(node.version);
+  s.Int(static_cast<int64_t>(node.boot_id)).Int(node.last_seen_us).Int(node.lost).Int(node.draining);
+  return s.Run();
+}
+
+Result<std::optional<uint64_t>> SqliteStore::FindRequest(const std::string& user, const std::string& request_id) {
+  Statement s(this, "SELECT id FROM jobs WHERE user=? AND request_id=?");
+  s.Text(user).Text(request_id);
+  VRUN_ASSIGN(bool row, s.Step());
+  if (!row) return std::optional<uint64_t>();
+  return std::optional<uint64_t>(static_cast<uint64_t>(s.Int()));
+}
+
+Result<std::optional<JobRow>> SqliteStore::GetJob(uint64_t id) {
+  static const std::string sql = std::string("SELECT ") + kJobColumns + ", spec FROM jobs WHERE id=?";
+  Statement s(this, sql);
+  s.Int(static_cast<int64_t>(id));
+  VRUN_ASSIGN(bool row, s.Step());
+  if (!row) return std::optional<JobRow>();
+  JobRow job = ReadJob(s);
+  job.spec = s.Bytes();
+  return std::optional<JobRow>(std::move(job));
+}
+
+Result<std::vector<JobRow>> SqliteStore::UnfinishedJobs() {
+  static const std::string sql = std::string("SELECT ") + kJobColumns + " FROM jobs WHERE ended_us=0 ORDER BY id";
+  Statement s(this, sql);
+  std::vector<JobRow> jobs;
+  for (;;) {
+    VRUN_ASSIGN(bool row, s.Step());
+    if (!row) return jobs;
+    jobs.push_back(ReadJob(s));
+  }
+}
+
+Result<std::vector<JobRow>> SqliteStore::ListJobs(bool ended_too, const std::string& home_id, int limit) {
+  static const std::string any = std::string("SELECT ") + kJobColumns +
+                                 ", spec FROM jobs WHERE (?1='' OR home_id=?1) ORDER BY id DESC LIMIT ?2";
+  static const std::string unfinished = std::string("SELECT ") + kJobColumns +
+                                        ", spec FROM jobs WHERE ended_us=0 AND (?1='' OR home_id=?1) ORDER BY id DESC LIMIT ?2";
+  Statement s(this, ended_too ? any : unfinished);
+  // An empty blob and an empty text are not equal in SQL.
+  if (home_id.empty()) {
+    s.Text("");
+  } else {
+    s.Blob(home_id);
+  }
+  s.Int(limit);
+  std::vector<JobRow> jobs;
+  for (;;) {
+    VRUN_ASSIGN(bool row, s.Step());
+    if (!row) return jobs;
+    jobs.push_back(ReadJob(s));
+    jobs.back().spec = s.Bytes();
+  }
+}
+
+Result<std::vector<NodeRow>> SqliteStore::Nodes() {
+  Statement s(this, "SELECT name, pool, total, addresses, version, boot_id, last_seen_us, lost, draining FROM nodes "
+                    "ORDER BY name");
+  std::vector<NodeRow> nodes;
+  for (;;) {
+    VRUN_ASSIGN(bool row, s.Step());
+    if (!row) return nodes;
+    NodeRow& n = nodes.emplace_back();
+    n.name = s.Bytes();
+    n.pool = s.Bytes();
+    n.total = s.Bytes();
+    n.addresses = Split(s.Bytes());
+    n.version = s.Bytes();
+    n.boot_id = static_cast<uint64_t>(s.Int());
+    n.last_seen_us = s.Int();
+    n.lost = s.Int() != 0;
+    n.draining = s.Int() != 0;
+  }
+}
+
+Result<uint64_t> SqliteStore::LastEpoch() {
+  Statement s(this, "SELECT coalesce(max(epoch), 0) FROM attempts");
+  VRUN_ASSIGN([[maybe_unused]] bool row, s.Step());
+  return static_cast<uint64_t>(s.Int());
+}
+
+}  // namespace vrun::control

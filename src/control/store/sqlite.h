@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store in one SQLite file: WAL, synchronous=FULL, so one fsync a transaction.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "control/store/store.h"
+
+namespace vrun::control {
+
+class SqliteStore : public Store {
+ public:
+  // Opens or makes the file and brings its schema up to date. kExists when another process has it, kUnsupported when a
+  // newer version has written it.
+  static Result<std::unique_ptr<SqliteStore>> Open(const std::string& path);
+  ~SqliteStore() override;
+
+  // For tests: as if the disk were full once the file has this many pages. 0: no limit.
+  void LimitPages(int pages);
+
+  Status Begin() override;
+  Status Commit() override;
+  void Rollback() override;
+  const std::optional<Error>& failure() const override { return failure_; }
+  Result<uint64_t> InsertJob(const JobRow& job) override;
+  Status UpdateJob(const JobRow& job) override;
+  Status PutAttempt(const AttemptRow& attempt) override;
+  Status PutNode(const NodeRow& node) override;
+  Result<std::optional<uint64_t>> FindRequest(const std::string& user, const std::string& request_id) override;
+  Result<std::optional<JobRow>> GetJob(uint64_t id) override;
+  Result<std::vector<JobRow>> UnfinishedJobs() override;
+  Result<std::vector<JobRow>> ListJobs(bool ended_too, const std::string& home_id, int limit) override;
+  Result<std::vector<NodeRow>> Nodes() override;
+  Result<uint64_t> LastEpoch() override;
+
+ private:
+  struct Database;
+  class Statement;
+  explicit SqliteStore(std::unique_ptr<Database> database);
+  Status Migrate();
+  Error Fail(Error error);  // remembers the first of a transaction
+
+  std::unique_ptr<Database> database_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace vrun::control
