@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/content_decode.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+
+#include "proto/content.pb.h"
+#include "tree/codec.h"
+
+namespace vrun::node {
+namespace {
+
+Error Corrupt(const char* what) { return Error(Code::kCorrupt, std::string("home sent ") + what); }
+
+}  // namespace
+
+Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes) {
+  if (!zstd) {
+    if (data.size() != raw_bytes) return Corrupt("content of another length than it says");
+    return std::string(data);
+  }
+  // The output buffer is the bound: what a frame header claims does not matter.
+  std::string out(raw_bytes, '\0');
+  const size_t n = ZSTD_decompress(out.data(), out.size(), data.data(), data.size());
+  if (ZSTD_isError(n) || n != raw_bytes) return Corrupt("content that does not decompress to its length");
+  return out;
+}
+
+RangeAssembler::RangeAssembler(uint64_t file_size, uint64_t offset, uint64_t length)
+    : file_size_(file_size), unit_bytes_(store::UnitBytes(file_size)), next_(offset), end_(offset + length) {
+  range_.offset = offset;
+}
+
+Status RangeAssembler::Add(const v1::Units& units) {
+  if (units.unit_size() > 0 && units.offset() != next_) return Corrupt("a part of a file at an offset that was not its turn");
+  for (const v1::Unit& unit : units.unit()) {
+    if (next_ >= end_) return Corrupt("more of a file than was asked for");
+    const uint64_t length = std::min(unit_bytes_, file_size_ - next_);
+    if (unit.raw_bytes() != length) return Corrupt("a unit of the wrong length");
+    const auto digest = Digest::FromBytes(unit.digest());
+    if (!digest) return Corrupt("a unit without a digest");
+    VRUN_ASSIGN(std::string data, Unpack(unit.data(), unit.zstd(), length));
+    if (Sha256(data) != *digest) return Corrupt("a unit that does not match its digest");
+    range_.units.push_back({*digest, std::move(data)});
+    next_ += length;
+  }
+  if (!units.object_id().empty()) {
+    const auto id = store::ObjectId::Decode(units.object_id());
+    if (!id || id->algorithm == store::IdAlgorithm::kProvisional) return Corrupt("a malformed object id");
+    range_.object_id = *id;
+  }
+  return {};
+}
+
+Result<std::optional<vfs::FetchedDirectory>> DirectoryAssembler::Add(const v1::DirectoryObject& part,
+                                                                     const Digest* wanted) {
+  const auto digest = Digest::FromBytes(part.digest());
+  if (!digest || (wanted && *digest != *wanted)) return Corrupt("a directory that was not asked for");
+  if (part.raw_bytes() > kMaxPartBytes || part.total_bytes() > kMaxDirectoryBytes) return Corrupt("too large a directory");
+  if (!started_) {
+    started_ = true;
+    digest_ = *digest;
+    total_ = part.total_bytes();
+    encoded_.clear();
+    known_ids_.clear();
+  } else if (*digest != digest_ || part.total_bytes() != total_) {
+    return Corrupt("parts of two directories as one");
+  }
+  if (part.raw_bytes() > total_ - encoded_.size() || (part.raw_bytes() == 0 && total_ > 0)) {
+    return Corrupt("a directory of another length than it says");
+  }
+  VRUN_ASSIGN(std::string raw, Unpack(part.encoded(), part.zstd(), part.raw_bytes()));
+  encoded_ += raw;
+  // 33 bytes and an index for each entry, of which none is shorter than that: never more than the object itself.
+  if (known_ids_.size() + part.known_ids().size() > kMaxDirectoryBytes) return Corrupt("too many object ids");
+  known_ids_ += part.known_ids();
+  if (encoded_.size() < total_) return std::optional<vfs::FetchedDirectory>();
+
+  started_ = false;
+  vfs::FetchedDirectory fetched;
+  VRUN_ASSIGN(fetched.directory, tree::Directory::Parse(std::move(encoded_)));
+  if (fetched.directory->digest() != digest_) return Corrupt("a directory that does not match its digest");
+  VRUN_ASSIGN(auto known, tree::DecodeKnownIds(known_ids_, fetched.directory->size()));
+  for (const tree::KnownId& k : known) {
+    const auto id = store::ObjectId::Decode(k.id);
+    if (!id || id->algorithm == store::IdAlgorithm::kProvisional) return Corrupt("a malformed object id");
+    fetched.known_ids.emplace_back(k.index, *id);
+  }
+  return std::optional(std::move(fetched));
+}
+
+}  // namespace vrun::node

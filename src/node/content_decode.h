@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pure checks of what home sends: a reply becomes verified units or directory objects, or an Error. Nothing here trusts a
+// length, an offset or a digest.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "vfs/source.h"
+
+namespace vrun::v1 {
+class DirectoryObject;
+class Units;
+}  // namespace vrun::v1
+
+namespace vrun::node {
+
+inline constexpr uint64_t kMaxDirectoryBytes = 512u << 20;  // about five million names
+inline constexpr uint64_t kMaxPartBytes = 4u << 20;         // of one part of a directory object
+
+// `data`, decompressed if `zstd`, has exactly `raw_bytes` bytes; else kCorrupt. Never allocates more than that.
+Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes);
+
+// Collects one range of one file. The parts must come in order.
+class RangeAssembler {
+ public:
+  RangeAssembler(uint64_t file_size, uint64_t offset, uint64_t length);
+  Status Add(const v1::Units& units);
+  bool complete() const { return next_ == end_; }
+  vfs::FetchedRange Take() { return std::move(range_); }
+
+ private:
+  uint64_t file_size_;
+  uint64_t unit_bytes_;
+  uint64_t next_;
+  uint64_t end_;
+  vfs::FetchedRange range_;
+};
+
+// Collects one directory object at a time from its parts.
+class DirectoryAssembler {
+ public:
+  // An object when this part was its last one. `wanted`: the only digest that is acceptable, if any.
+  Result<std::optional<vfs::FetchedDirectory>> Add(const v1::DirectoryObject& part, const Digest* wanted);
+  bool between_objects() const { return !started_; }
+
+ private:
+  bool started_ = false;
+  Digest digest_;
+  uint64_t total_ = 0;
+  std::string encoded_;
+  std::string known_ids_;
+};
+
+}  // namespace vrun::node

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// vfs::Source over home's content stream (proto/content.proto): the node asks, home answers, many requests at a time.
+//
+// Streams come and go, requests stay: what was under way when a stream broke is asked again on the next one, for as long as
+// the deadline allows. Nothing that arrives is believed: sizes, order and digests are checked before anything is handed
+// on. A home that breaks the rules loses its stream, and the request that it broke them with fails at the third time.
+//
+// Memory: at most Options::window_bytes of ranges are asked for at a time (one larger range goes alone); further ones wait
+// here.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "rpc/rpc.h"
+#include "vfs/source.h"
+
+namespace vrun::v1 {
+class ContentReply;
+class ContentRequest;
+class Hello;
+}  // namespace vrun::v1
+
+namespace vrun::node {
+
+struct ContentSourceOptions {
+  std::string home_id;
+  int64_t home_deadline_micros = 60'000'000;  // how long a request waits for a home that is away
+  uint64_t window_bytes = 64u << 20;
+};
+
+struct ContentSourceStats {
+  uint64_t wire_bytes = 0;       // of replies
+  uint64_t units = 0;
+  uint64_t directories = 0;
+  uint64_t corrupt_replies = 0;  // streams that were cancelled for one
+};
+
+// Any thread. Callbacks run on the stream's thread, no lock held; those of requests that are still there at destruction
+// get kUnavailable.
+class ContentSource final : public vfs::Source {
+ public:
+  // `on_connected`: home proved itself on a new stream. Any thread, no lock held.
+  explicit ContentSource(ContentSourceOptions options, std::function<void()> on_connected = {});
+  ~ContentSource() override;
+
+  // A new stream; the certificate has been looked at. It becomes the one in use once its Hello names a token that is
+  // allowed, and replaces the one before.
+  Result<rpc::Stream::Handler*> Accept(std::unique_ptr<rpc::Stream> stream);
+  // Hello may come before the agent's word; it waits for it a few seconds.
+  void AllowToken(const std::string& home_id, const std::string& token, uint64_t job, uint32_t attempt);
+  // To be called about once a second: ends what is past its deadline, destroys streams that have ended.
+  void Tick(int64_t now_micros);
+  bool connected() const;
+
+  void FetchRoot(const Digest& tree, std::function<void(Result<tree::Entry>)> done) override;
+  void FetchDirectory(const Digest& tree, const std::string& path, const Digest& digest,
+                      std::function<void(Result<vfs::FetchedDirectory>)> done) override;
+  void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version, uint64_t offset,
+                  uint64_t length, std::function<void(Result<vfs::FetchedRange>)> done) override;
+  // The directory objects of `tree` that are not below `have` (zero: all), as they come, then `done`.
+  void FetchTree(const Digest& tree, const Digest& have, std::function<void(std::vector<vfs::FetchedDirectory>)> arrived,
+                 std::function<void(Status)> done);
+
+  ContentSourceStats stats() const;
+
+ private:
+  class Session;
+  class Answer;
+  struct Request;
+  using RequestPtr = std::shared_ptr<Request>;
+  using SessionPtr = std::shared_ptr<Session>;
+  // What is left to do once the lock is released: callbacks of the requests' owners.
+  using Calls = std::vector<std::function<void()>>;
+
+  void Add(RequestPtr request);
+  void SendLocked(const RequestPtr& request);
+  void SendWaitingLocked();
+  // Out of the table; null when it is over already. Then the window may have room.
+  RequestPtr RemoveLocked(uint64_t id);
+  void FailLocked(uint64_t id, Error error, Calls* calls);
+  void OnMessage(Session* session, const std::string& bytes);
+  void OnClosed(Session* session, const Error& reason);
+  void HelloLocked(Session* session, const v1::Hello& hello, Calls* calls);
+  bool AllowedLocked(const v1::Hello& hello) const;
+  void ActivateLocked(Session* session, Calls* calls);
+  void DropActiveLocked(int64_t now);
+  void OnAnswer(Session* session, const RequestPtr& request, const v1::ContentReply& reply);
+  void Broken(Session* session, const RequestPtr& request, const Error& error);
+  void BrokenLocked(Session* session, const RequestPtr& request, const Error& error, Calls* calls);
+
+  const ContentSourceOptions options_;
+  const std::function<void()> on_connected_;
+
+  mutable std::mutex mu_;
+  std::vector<SessionPtr> sessions_;   // all that live, dead ones until Tick
+  Session* active_ = nullptr;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, RequestPtr> requests_;   // by id, in order of asking
+  std::deque<RequestPtr> waiting_;            // for room in the window
+  uint64_t window_used_ = 0;
+  struct Token;
+  std::deque<Token> tokens_;
+  ContentSourceStats stats_;
+  bool closing_ = false;
+};
+
+}  // namespace vrun::node

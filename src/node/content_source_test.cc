@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+// The content stream seen from the node, against a home in memory that is honest, slow, away, or lies.
+#include "node/content_source.h"
+
+#include <gtest/gtest.h>
+#include <zstd.h>
+
+#include <condition_variable>
+#include <random>
+
+#include "base/clock.h"
+#include "node/content_decode.h"
+#include "proto/content.pb.h"
+#include "tree/codec.h"
+
+namespace vrun::node {
+namespace {
+
+constexpr char kHome[] = "u@h";
+
+std::string Bytes(size_t n, int seed) {
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::string out(n, '\0');
+  for (char& c : out) c = static_cast<char>(random() % 7);  // compressible
+  return out;
+}
+
+std::string Zstd(std::string_view data) {
+  std::string out(ZSTD_compressBound(data.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), data.data(), data.size(), 1));
+  return out;
+}
+
+// The end that home holds: what the node asked, in order.
+class Wire {
+ public:
+  class NodeEnd final : public rpc::Stream {
+   public:
+    explicit NodeEnd(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
+    void Send(std::string message) override {
+      v1::ContentRequest request;
+      VRUN_CHECK(request.ParseFromString(message));
+      wire_->asked.push_back(std::move(request));
+    }
+    size_t queued_bytes() const override { return 0; }
+    void Finish() override {}
+    void Cancel(Error reason) override { wire_->cancelled = reason.message(); }
+
+   private:
+    std::shared_ptr<Wire> wire_;
+  };
+
+  void Say(const v1::ContentReply& reply) { handler->OnMessage(reply.SerializeAsString()); }
+  void SayHello(const std::string& token = "secret", const std::string& home = kHome) {
+    v1::ContentReply reply;
+    reply.mutable_hello()->set_home_id(home);
+    reply.mutable_hello()->set_token(token);
+    reply.mutable_hello()->set_job(7);
+    reply.mutable_hello()->set_attempt(1);
+    Say(reply);
+  }
+  v1::ContentRequest Next() {
+    if (asked.empty()) return {};
+    v1::ContentRequest r = asked.front();
+    asked.erase(asked.begin());
+    return r;
+  }
+
+  std::vector<v1::ContentRequest> asked;
+  std::string cancelled;
+  rpc::Stream::Handler* handler = nullptr;
+};
+
+class ContentSourceTest : public testing::Test {
+ protected:
+  std::shared_ptr<Wire> Connect(bool hello = true) {
+    auto wire = std::make_shared<Wire>();
+    auto handler = source_.Accept(std::make_unique<Wire::NodeEnd>(wire));
+    VRUN_CHECK(handler);
+    wire->handler = *handler;
+    if (hello) {
+      source_.AllowToken(kHome, "secret", 7, 1);
+      wire->SayHello();
+    }
+    return wire;
+  }
+  void Fetch(uint64_t offset, uint64_t length, Result<vfs::FetchedRange>* result) {
+    source_.FetchRange(tree_, "/f", version(), offset, length, [this, result](Result<vfs::FetchedRange> r) {
+      *result = std::move(r);
+      ++answers_;
+    });
+  }
+  tree::FileVersion version() const { return {1, 2, 3, content_.size()}; }
+  v1::Unit UnitAt(uint64_t offset, bool zstd) const {
+    const std::string data = content_.substr(offset, store::kUnitBytes);
+    v1::Unit unit;
+    unit.set_digest(std::string(Sha256(data).view()));
+    unit.set_raw_bytes(static_cast<uint32_t>(data.size()));
+    unit.set_zstd(zstd);
+    unit.set_data(zstd ? Zstd(data) : data);
+    return unit;
+  }
+  v1::ContentReply Part(uint64_t id, uint64_t offset, int units, bool last) const {
+    v1::ContentReply reply;
+    reply.set_id(id);
+    reply.set_last(last);
+    reply.mutable_units()->set_offset(offset);
+    for (int i = 0; i < units; ++i) *reply.mutable_units()->add_unit() = UnitAt(offset + i * store::kUnitBytes, i % 2);
+    return reply;
+  }
+  static Result<vfs::FetchedRange> None() { return Error(Code::kInternal, "not called"); }
+
+  const std::string content_ = Bytes(5 * store::kUnitBytes + 100, 1);
+  const Digest tree_ = Sha256("tree");
+  int answers_ = 0;
+  int connected_ = 0;
+  ContentSource source_{{.home_id = kHome, .home_deadline_micros = 60'000'000, .window_bytes = 4 * store::kUnitBytes},
+                        [this] { ++connected_; }};
+};
+
+TEST_F(ContentSourceTest, ARangeInSeveralParts) {
+  auto wire = Connect();
+  Result<vfs::FetchedRange> result = None();
+  Fetch(store::kUnitBytes, content_.size() - store::kUnitBytes, &result);
+  const auto request = wire->Next();
+  ASSERT_TRUE(request.has_get_range());
+  EXPECT_EQ(request.get_range().path(), "/f");
+  EXPECT_EQ(request.get_range().version().size(), content_.size());
+  wire->Say(Part(request.id(), store::kUnitBytes, 2, false));
+  EXPECT_EQ(answers_, 0);
+  auto last = Part(request.id(), 3 * store::kUnitBytes, 3, true);
+  const store::ObjectId id{store::IdAlgorithm::kSha256, Sha256(content_)};
+  last.mutable_units()->set_object_id(id.Encode());
+  wire->Say(last);
+  ASSERT_TRUE(result) << result.error().message();
+  EXPECT_EQ(result->offset, store::kUnitBytes);
+  std::string all;
+  for (const auto& unit : result->units) all += unit.data;
+  EXPECT_TRUE(all == content_.substr(store::kUnitBytes));
+  EXPECT_EQ(result->object_id, id);
+  EXPECT_EQ(answers_, 1);
+  EXPECT_EQ(source_.stats().units, 5u);
+}
+
+TEST_F(ContentSourceTest, NothingIsAskedBeforeTheToken) {
+  auto wire = Connect(false);
+  Result<vfs::FetchedRange> result = None();
+  Fetch(0, store::kUnitBytes, &result);
+  wire->SayHello();
+  EXPECT_TRUE(wire->asked.empty());
+  EXPECT_FALSE(source_.connected());
+  source_.AllowToken(kHome, "other", 7, 1);
+  source_.AllowToken("x@y", "secret", 7, 1);
+  source_.AllowToken(kHome, "secret", 8, 1);
+  EXPECT_TRUE(wire->asked.empty());
+  source_.AllowToken(kHome, "secret", 7, 1);  // the agent's word came after home
+  EXPECT_EQ(wire->asked.size(), 1u);
+  EXPECT_EQ(connected_, 1);
+}
+
+TEST_F(ContentSourceTest, AWrongTokenIsSentAwayAndServesNothing) {
+  source_.AllowToken(kHome, "secret", 7, 1);
+  auto wire = Connect(false);
+  wire->SayHello("guess");
+  Result<vfs::FetchedRange> result = None();
+  Fetch(0, store::kUnitBytes, &result);
+  EXPECT_TRUE(wire->asked.empty());
+  source_.Tick(MonotonicMicros() + 60'000'000 - 1'000'000);
+  EXPECT_FALSE(wire->cancelled.empty());
+  auto pushy = Connect(false);
+  pushy->Say(Part(1, 0, 1, true));
+  EXPECT_FALSE(pushy->cancelled.empty());
+  EXPECT_EQ(answers_, 0);
+}
+
+TEST_F(ContentSourceTest, ABrokenStreamIsAskedAgainOnTheNext) {
+  auto wire = Connect();
+  Result<vfs::FetchedRange> result = None();
+  Fetch(0, 3 * store::kUnitBytes, &result);
+  const auto first = wire->Next();
+  wire->Say(Part(first.id(), 0, 2, false));
+  wire->handler->OnClosed(Error(Code::kUnavailable, "gone"));
+  source_.Tick(MonotonicMicros() + 50'000'000);
+  EXPECT_EQ(answers_, 0);
+  auto again = Connect();
+  const auto second = again->Next();
+  ASSERT_TRUE(second.has_get_range());
+  again->Say(Part(second.id(), 0, 3, true));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->units.size(), 3u);
+}
+
+TEST_F(ContentSourceTest, ANewStreamTakesOver) {
+  auto wire = Connect();
+  Result<vfs::FetchedRange> result = None();
+  Fetch(0, store::kUnitBytes, &result);
+  auto next = Connect();
+  EXPECT_FALSE(wire->cancelled.empty());
+  ASSERT_EQ(next->asked.size(), 1u);
+  next->Say(Part(next->asked[0].id(), 0, 1, true));
+  EXPECT_TRUE(result);
+}
+
+TEST_F(ContentSourceTest, AHomeThatStaysAwayIsAnErrorInTheEnd) {
+  auto wire = Connect();
+  Result<vfs::FetchedRange> a = None(), b = None();
+  Fetch(0, store::kUnitBytes, &a);
+  wire->handler->OnClosed(Error(Code::kUnavailable, "gone"));
+  Fetch(0, store::kUnitBytes, &b);
+  source_.Tick(MonotonicMicros() + 59'000'000);
+  EXPECT_EQ(answers_, 0);
+  source_.Tick(MonotonicMicros() + 61'000'000);
+  EXPECT_EQ(answers_, 2);
+  EXPECT_EQ(a.error().code(), Code::kUnavailable);
+  EXPECT_EQ(b.error().code(), Code::kUnavailable);
+}
+
+TEST_F(ContentSourceTest, WhatHomeRefusesIsSaid) {
+  auto wire = Connect();
+  Result<vfs::FetchedRange> result = None();
+  Fetch(0, store::kUnitBytes, &result);
+  v1::ContentReply reply;
+  reply.set_id(wire->Next().id());
+  reply.set_last(true);
+  reply.mutable_error()->set_code(static_cast<int>(Code::kAborted));
+  reply.mutable_error()->set_message("/f: changed\nat home");
+  wire->Say(reply);
+  EXPECT_EQ(result.error().code(), Code::kAborted);
+  EXPECT_EQ(result.error().message().find('\n'), std::string::npos);
+}
+
+TEST_F(ContentSourceTest, TheWindowBoundsWhatIsUnderWayButNotDirectories) {
+  auto wire = Connect();
+  Result<vfs::FetchedRange> results[4] = {None(), None(), None(), None()};
+  Fetch(0, 3 * store::kUnitBytes, &results[0]);
+  Fetch(0, 2 * store::kUnitBytes, &results[1]);
+  Fetch(0, 5 * store::kUnitBytes, &results[2]);
+  bool root_done = false;
+  source_.FetchRoot(tree_, [&](Result<tree::Entry>) { root_done = true; });
+  ASSERT_EQ(wire->asked.size(), 2u);
+  EXPECT_TRUE(wire->asked[1].has_get_root());
+  wire->Say(Part(wire->asked[0].id(), 0, 3, true));
+  ASSERT_EQ(wire->asked.size(), 3u);
+  wire->Say(Part(wire->asked[2].id(), 0, 2, true));
+  ASSERT_EQ(wire->asked.size(), 4u) << "one that is larger than the window goes alone";
+  wire->Say(Part(wire->asked[3].id(), 0, 5, true));
+  EXPECT_TRUE(results[0] && results[1] && results[2]);
+  EXPECT_FALSE(root_done);
+}
+
+// Each lie costs the stream, and nothing of it is handed on. The third one ends the request.
+TEST_F(ContentSourceTest, Lies) {
+  using Lie = std::function<void(v1::ContentReply*)>;
+  const std::vector<std::pair<const char*, Lie>> lies = {
+      {"wrong digest", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_digest(std::string(32, 'x')); }},
+      {"short digest", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_digest("x"); }},
+      {"wrong offset", [](v1::ContentReply* r) { r->mutable_units()->set_offset(store::kUnitBytes); }},
+      {"huge offset", [](v1::ContentReply* r) { r->mutable_units()->set_offset(UINT64_MAX - 5); }},
+      {"too many", [this](v1::ContentReply* r) { *r->mutable_units()->add_unit() = UnitAt(2 * store::kUnitBytes, false); }},
+      {"too few", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit()->RemoveLast(); }},
+      {"raw size", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_raw_bytes(1u << 30); }},
+      {"zip bomb",
+       [](v1::ContentReply* r) {
+         auto* u = r->mutable_units()->mutable_unit(0);
+         u->set_zstd(true);
+         u->set_data(Zstd(std::string(100u << 20, '\0')));
+       }},
+      {"not zstd", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_zstd(true); }},
+      {"oversized", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->mutable_data()->append("x"); }},
+      {"unknown id", [](v1::ContentReply* r) { r->set_id(1000); }},
+      {"id 0", [](v1::ContentReply* r) { r->set_id(0); }},
+      {"another kind", [](v1::ContentReply* r) { r->mutable_root()->set_entry("x"); }},
+      {"nothing", [](v1::ContentReply* r) { r->clear_units(); }},
+      {"object id", [](v1::ContentReply* r) { r->mutable_units()->set_object_id("x"); }},
+      {"second hello", [](v1::ContentReply* r) { r->mutable_hello(); }},
+  };
+  for (const auto& [name, lie] : lies) {
+    SCOPED_TRACE(name);
+    auto wire = Connect();
+    Result<vfs::FetchedRange> result = None();
+    const int before = answers_;
+    Fetch(0, 2 * store::kUnitBytes, &result);
+    auto reply = Part(wire->Next().id(), 0, 2, true);
+    lie(&reply);
+    wire->Say(reply);
+    EXPECT_FALSE(wire->cancelled.empty());
+    EXPECT_FALSE(source_.connected());
+    EXPECT_EQ(answers_, before);
+    // What a cancelled stream still says is not listened to.
+    wire->Say(Part(1, 0, 2, true));
+    wire->handler->OnClosed(Error(Code::kAborted, "cancelled"));
+    auto honest = Connect();
+    ASSERT_EQ(honest->asked.size(), 1u);
+    honest->Say(Part(honest->asked[0].id(), 0, 2, true));
+    EXPECT_TRUE(result);
+    source_.Tick(MonotonicMicros());
+  }
+  Result<vfs::FetchedRange> result = None();
+  auto wire = Connect();
+  Fetch(0, store::kUnitBytes, &result);
+  for (int i = 0; i < 3; ++i) {
+    auto reply = Part(wire->Next().id(), 0, 1, true);
+    reply.mutable_units()->mutable_unit(0)->set_digest(std::string(32, 'x'));
+    wire->Say(reply);
+    wire = Connect();
+  }
+  EXPECT_EQ(result.error().code(), Code::kCorrupt);
+  EXPECT_TRUE(wire->asked.empty());
+}
+
+TEST_F(ContentSourceTest, GarbageNeverCrashes) {
+  std::mt19937 random(std::random_device{}());
+  for (int round = 0; round < 300; ++round) {
+    auto wire = Connect();
+    Result<vfs::FetchedRange> result = None();
+    Fetch(0, 2 * store::kUnitBytes, &result);
+    const auto request = wire->Next();
+    std::string bytes = Part(request.id(), 0, 2, true).SerializeAsString();
+    for (unsigned i = 0, n = static_cast<unsigned>(1 + random() % 5); i < n; ++i) bytes[random() % std::min<size_t>(bytes.size(), 200)] = static_cast<char>(random());
+    wire->handler->OnMessage(bytes);
+    if (result) {
+      std::string all;
+      for (const auto& unit : result->units) all += unit.data;
+      EXPECT_TRUE(all == content_.substr(0, 2 * store::kUnitBytes));
+    } else if (answers_ == 0) {
+      wire = Connect();
+      wire->Say(Part(wire->Next().id(), 0, 2, true));
+      EXPECT_TRUE(result);
+    }
+    answers_ = 0;
+    wire->handler->OnClosed(Error(Code::kOk, ""));
+    source_.Tick(MonotonicMicros());
+  }
+}
+
+tree::Entry File(const std::string& name) {
+  tree::Entry e;
+  e.name = name;
+  e.mode = 0100644;
+  e.size = 10;
+  e.dev = 1;
+  e.ino = 5;
+  return e;
+}
+
+v1::ContentReply DirectoryReply(uint64_t id, const tree::Directory& directory, size_t from, size_t n, bool last) {
+  v1::ContentReply reply;
+  reply.set_id(id);
+  reply.set_last(last);
+  auto* object = reply.mutable_directory();
+  object->set_digest(std::string(directory.digest().view()));
+  const auto part = directory.encoded().substr(from, n);
+  object->set_raw_bytes(part.size());
+  object->set_total_bytes(directory.encoded().size());
+  object->set_zstd(true);
+  object->set_encoded(Zstd(part));
+  return reply;
+}
+
+TEST_F(ContentSourceTest, DirectoriesInPartsWithKnownIds) {
+  auto wire = Connect();
+  const auto directory = tree::Directory::Make({File("a"), File("b")}, [](std::string_view) { return nullptr; });
+  Result<vfs::FetchedDirectory> result = Error(Code::kInternal, "not called");
+  source_.FetchDirectory(tree_, "/d", directory->digest(), [&](Result<vfs::FetchedDirectory> r) { result = std::move(r); });
+  const auto request = wire->Next();
+  ASSERT_TRUE(request.has_get_directory());
+  const store::ObjectId id{store::IdAlgorithm::kSha256, Sha256("content")};
+  auto first = DirectoryReply(request.id(), *directory, 0, 10, false);
+  first.mutable_directory()->set_known_ids(tree::EncodeKnownIds({{1, id.Encode()}}));
+  wire->Say(first);
+  wire->Say(DirectoryReply(request.id(), *directory, 10, 100000, true));
+  ASSERT_TRUE(result) << result.error().message();
+  EXPECT_EQ(result->directory->digest(), directory->digest());
+  ASSERT_EQ(result->known_ids.size(), 1u);
+  EXPECT_EQ(result->known_ids[0].first, 1u);
+  EXPECT_EQ(result->known_ids[0].second, id);
+
+  // Another directory than the one that was asked for.
+  source_.FetchDirectory(tree_, "/d", Sha256("other"), [&](Result<vfs::FetchedDirectory> r) { result = std::move(r); });
+  wire->Say(DirectoryReply(wire->Next().id(), *directory, 0, 100000, true));
+  EXPECT_FALSE(wire->cancelled.empty());
+}
+
+TEST_F(ContentSourceTest, ATreeComesInOneBurst) {
+  auto wire = Connect();
+  std::vector<vfs::FetchedDirectory> arrived;
+  int done = 0;
+  const auto fetch = [&](const Digest& have) {
+    source_.FetchTree(
+        tree_, have,
+        [&](std::vector<vfs::FetchedDirectory> d) {
+          for (auto& x : d) arrived.push_back(std::move(x));
+        },
+        [&](Status s) { done += s.has_value(); });
+    return wire->Next();
+  };
+  const auto a = tree::Directory::Make({File("a")}, [](std::string_view) { return nullptr; });
+  const auto b = tree::Directory::Make({File("b")}, [](std::string_view) { return nullptr; });
+  auto request = fetch(Sha256("have"));
+  EXPECT_EQ(request.get_tree().have(), Sha256("have").view());
+  wire->Say(DirectoryReply(request.id(), *a, 0, 100000, false));
+  wire->Say(DirectoryReply(request.id(), *b, 0, 7, false));
+  wire->Say(DirectoryReply(request.id(), *b, 7, 100000, true));
+  EXPECT_EQ(done, 1);
+  ASSERT_EQ(arrived.size(), 2u);
+  EXPECT_EQ(arrived[1].directory->digest(), b->digest());
+  request = fetch({});
+  EXPECT_TRUE(request.get_tree().have().empty());
+  v1::ContentReply nothing;
+  nothing.set_id(request.id());
+  nothing.set_last(true);
+  wire->Say(nothing);
+  EXPECT_EQ(done, 2);
+}
+
+TEST_F(ContentSourceTest, RootsAreChecked) {
+  auto wire = Connect();
+  tree::Entry root;
+  root.mode = 040755;
+  root.child = Sha256("d");
+  const std::string encoded = tree::EncodeRoot(root);
+  Result<tree::Entry> result = Error(Code::kInternal, "not called");
+  source_.FetchRoot(Sha256(encoded), [&](Result<tree::Entry> r) { result = std::move(r); });
+  v1::ContentReply reply;
+  reply.set_id(wire->Next().id());
+  reply.set_last(true);
+  reply.mutable_root()->set_entry(encoded);
+  wire->Say(reply);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->child, root.child);
+  source_.FetchRoot(Sha256("another"), [&](Result<tree::Entry> r) { result = std::move(r); });
+  reply.set_id(wire->Next().id());
+  wire->Say(reply);
+  EXPECT_FALSE(wire->cancelled.empty());
+}
+
+}  // namespace
+}  // namespace vrun::node

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/fs_server.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/event_loop.h"
+#include "base/files.h"
+#include "base/frame_socket.h"
+#include "base/log.h"
+#include "node/content_source.h"
+#include "node/view_pool.h"
+#include "proto/fsctl.pb.h"
+#include "rpc/credentials.h"
+#include "rpc/rpc.h"
+#include "store/store.h"
+#include "vfs/backend.h"
+#include "vfs/view.h"
+
+namespace vrun::node {
+namespace {
+
+constexpr auto kAdvanceWaitsForBurst = std::chrono::milliseconds(200);
+
+// One GetTree that is under way; the thread that wants to advance a view may wait for it a little.
+class Burst {
+ public:
+  void Done() {
+    std::lock_guard lock(mu_);
+    done_ = true;
+    cv_.notify_all();
+  }
+  void Wait() {
+    std::unique_lock lock(mu_);
+    cv_.wait_for(lock, kAdvanceWaitsForBurst, [&] { return done_; });
+  }
+
+ private:
+  std::mutex mu_;
+  std::condition_variable cv_;
+  bool done_ = false;
+};
+
+std::string DirectoryOf(const std::string& base, const std::string& home_id) {
+  return base + "/" + Sha256(home_id).Hex().substr(0, 16);
+}
+
+uint64_t DefaultCacheBytes(const std::string& directory) {
+  struct statvfs fs;
+  if (::statvfs(directory.c_str(), &fs) != 0) return 1ull << 30;
+  return std::max<uint64_t>(fs.f_blocks * fs.f_frsize / 4, 64u << 20);
+}
+
+class FsServer {
+ public:
+  explicit FsServer(const FsServerOptions& options) : options_(options), control_(options.agent_fd) {}
+
+  Status Start();
+  int Run();
+  void TellError(const Error& error);
+
+ private:
+  Status OpenStore();
+  Status Listen();
+  void OnControl(uint32_t events);
+  void OnRequest(const std::string& bytes);
+  void OpenView(uint64_t id, const std::string& tree_bytes, uint64_t lease);
+  void Reply(const v1::FsReply& reply, UniqueFd fd = {});
+  void ReplyError(uint64_t id, const Error& error);
+  void Stats(uint64_t id);
+  void Tick();
+  void AgentIsGone();
+  // Asks for the directory objects of a tree that is not known yet, all in one.
+  void StartBurst(const Digest& tree);
+  void BurstDone(const Digest& tree, const Status& status);
+
+  const FsServerOptions options_;
+  UniqueFd control_;
+  EventLoop loop_;
+  FrameReader reader_;
+  FrameWriter writer_;
+  bool writing_ = false;
+  int exit_code_ = 0;
+  std::string store_directory_, views_directory_;
+
+  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<ContentSource> source_;
+  std::shared_ptr<vfs::Backend> backend_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<ViewPool> views_;
+
+  Digest known_tree_;   // all of its directory objects were here once; zero: none
+  std::mutex bursts_mu_;
+  std::map<Digest, std::shared_ptr<Burst>> bursts_;
+};
+
+Status FsServer::OpenStore() {
+  store_directory_ = DirectoryOf(options_.store_directory, options_.home_id);
+  VRUN_TRY(MakeDirs(store_directory_, 0700));
+  store::Options options{.directory = store_directory_};
+  options.max_bytes = options_.cache_bytes > 0 ? options_.cache_bytes : DefaultCacheBytes(store_directory_);
+  VRUN_ASSIGN(store_, store::Store::Open(options));
+  if (auto tree = ReadFile(store_directory_ + "/last-tree", 32)) {
+    if (auto digest = Digest::FromBytes(*tree)) known_tree_ = *digest;
+  }
+  return {};
+}
+
+Status FsServer::Listen() {
+  VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.node_name));
+  server_ = rpc::Server::Create(credentials);
+  server_->Streaming("/vrun.v1.Content/Serve",
+                     [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+                       if (peer.role != "home") return Error(Code::kDenied, "content comes from a home only");
+                       return source_->Accept(std::move(stream));
+                     });
+  VRUN_ASSIGN(int port, server_->Start(options_.listen_host + ":0"));
+  v1::FsReply reply;
+  reply.mutable_listening()->add_addresses(options_.listen_host + ":" + std::to_string(port));
+  Reply(reply);
+  return {};
+}
+
+Status FsServer::Start() {
+  if (!control_) return Error(Code::kInvalid, "file system server: no socket to the agent");
+  if (::unshare(CLONE_NEWNS) != 0) return ErrnoError("file system server: a mount namespace of its own");
+  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return ErrnoError("make all mounts private");
+  VRUN_TRY(loop_.OnSignal(SIGTERM, [this](int) { loop_.Stop(); }));
+  VRUN_TRY(loop_.OnSignal(SIGINT, [this](int) { loop_.Stop(); }));
+  ::signal(SIGPIPE, SIG_IGN);
+  VRUN_TRY(SetNonBlocking(control_.get(), true));
+  VRUN_TRY(loop_.Add(control_.get(), EPOLLIN, [this](uint32_t events) { OnControl(events); }));
+  VRUN_TRY(OpenStore());
+  views_directory_ = DirectoryOf(options_.views_directory, options_.home_id);
+  VRUN_TRY(MakeDirs(views_directory_, 0700));
+
+  source_ = std::make_unique<ContentSource>(ContentSourceOptions{.home_id = options_.home_id}, [this] {
+    loop_.Post([this] { backend_->HomeIsBack(); });
+  });
+  backend_ = vfs::Backend::Create({.home_id = options_.home_id}, source_.get(), store_.get());
+  ViewPool::Hooks hooks;
+  hooks.mount = [this](const Digest& tree, const std::string& directory, ViewPool::LostCallback lost) {
+    vfs::ViewOptions view{.directory = directory, .uid_base = options_.uid_base};
+    view.on_content_lost = std::move(lost);
+    return vfs::View::Mount(backend_, tree, std::move(view));
+  };
+  hooks.before_advance = [this](const Digest& tree) {
+    // A few directories changed: with all of them here advancing costs one round trip, not one for each level.
+    std::shared_ptr<Burst> burst;
+    {
+      std::lock_guard lock(bursts_mu_);
+      if (auto it = bursts_.find(tree); it != bursts_.end()) burst = it->second;
+    }
+    if (burst) burst->Wait();
+  };
+  hooks.lost = [this](const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases) {
+    v1::FsReply reply;
+    reply.mutable_content_lost()->set_path(path);
+    reply.mutable_content_lost()->set_reason(reason);
+    reply.mutable_content_lost()->mutable_leases()->Add(leases.begin(), leases.end());
+    Reply(reply);
+  };
+  views_ = std::make_unique<ViewPool>(&loop_, views_directory_, std::move(hooks));
+  VRUN_TRY(Listen());
+  Tick();
+  return {};
+}
+
+void FsServer::Tick() {
+  source_->Tick(MonotonicMicros());
+  loop_.After(1'000'000, [this] { Tick(); });
+}
+
+int FsServer::Run() {
+  loop_.Run();
+  return exit_code_;
+}
+
+void FsServer::AgentIsGone() {
+  if (!control_) return;
+  loop_.Remove(control_.get());
+  control_.Reset();
+  if (views_->leases() == 0) return loop_.Stop();
+  LogInfo("the agent is gone; its tasks go on, so this goes on serving {} of their views", views_->leases());
+}
+
+void FsServer::OnControl(uint32_t events) {
+  if (events & EPOLLOUT) {
+    auto done = writer_.Flush(control_.get());
+    if (!done) return AgentIsGone();
+    writing_ = !*done;
+    loop_.Modify(control_.get(), writing_ ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  }
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
+  auto open = reader_.ReadAvailable(control_.get(), [this](Frame frame) {
+    if (control_) OnRequest(frame.bytes);
+  });
+  if (!open) {
+    LogError("the agent sent a broken frame: {}", Escape(open.error().message()));
+    exit_code_ = 2;
+  }
+  if (!open || !*open) AgentIsGone();
+}
+
+void FsServer::Reply(const v1::FsReply& reply, UniqueFd fd) {
+  if (!control_) return;
+  std::vector<UniqueFd> fds;
+  if (fd) fds.push_back(std::move(fd));
+  writer_.Queue(reply.SerializeAsString(), std::move(fds));
+  if (writing_) return;
+  auto done = writer_.Flush(control_.get());
+  if (done && *done) return;
+  // Also after an error: the loop then finds out in its own time that the agent is gone.
+  writing_ = true;
+  loop_.Modify(control_.get(), EPOLLIN | EPOLLOUT);
+}
+
+void FsServer::ReplyError(uint64_t id, const Error& error) {
+  v1::FsReply reply;
+  reply.set_id(id);
+  reply.mutable_error()->set_code(static_cast<int>(error.code()));
+  reply.mutable_error()->set_message(Escape(error.message()));
+  reply.mutable_error()->set_errno_value(error.error_number());
+  Reply(reply);
+}
+
+void FsServer::TellError(const Error& error) {
+  if (control_ && SetNonBlocking(control_.get(), false)) {
+    v1::FsReply reply;
+    reply.mutable_error()->set_code(static_cast<int>(error.code()));
+    reply.mutable_error()->set_message(Escape(error.message()));
+    (void)SendFrame(control_.get(), reply.SerializeAsString());
+  }
+}
+
+void FsServer::OnRequest(const std::string& bytes) {
+  v1::FsRequest request;
+  if (!request.ParseFromString(bytes)) {
+    LogError("the agent sent a request that does not parse");
+    return;
+  }
+  const uint64_t id = request.id();
+  v1::FsReply reply;
+  reply.set_id(id);
+  switch (request.what_case()) {
+    case v1::FsRequest::kOpenView:
+      return OpenView(id, request.open_view().tree(), request.open_view().lease());
+    case v1::FsRequest::kCloseView:
+      views_->Close(request.close_view().lease());
+      reply.mutable_view_closed();
+      return Reply(reply);
+    case v1::FsRequest::kAllowToken: {
+      const v1::AllowToken& allow = request.allow_token();
+      source_->AllowToken(allow.home_id(), allow.token(), allow.job(), allow.attempt());
+      reply.mutable_allowed();
+      return Reply(reply);
+    }
+    case v1::FsRequest::kStats:
+      return Stats(id);
+    case v1::FsRequest::kEvents:
+    case v1::FsRequest::WHAT_NOT_SET:
+      break;
+  }
+  ReplyError(id, Error(Code::kUnsupported, "file system server: a request that it does not know: restart the node"));
+}
+
+void FsServer::OpenView(uint64_t id, const std::string& tree_bytes, uint64_t lease) {
+  const auto tree = Digest::FromBytes(tree_bytes);
+  if (!tree) return ReplyError(id, Error(Code::kInvalid, "open a view: not a tree"));
+  StartBurst(*tree);
+  views_->Open(*tree, lease, [this, id, lease](Result<UniqueFd> mount) {
+    if (!mount) return ReplyError(id, mount.error());
+    v1::FsReply reply;
+    reply.set_id(id);
+    reply.mutable_view_opened()->set_lease(lease);
+    Reply(reply, std::move(*mount));
+  });
+}
+
+void FsServer::StartBurst(const Digest& tree) {
+  if (tree == known_tree_) return;
+  {
+    std::lock_guard lock(bursts_mu_);
+    if (!bursts_.emplace(tree, std::make_shared<Burst>()).second) return;
+  }
+  source_->FetchTree(
+      tree, known_tree_, [this](std::vector<vfs::FetchedDirectory> directories) { backend_->Preload(std::move(directories)); },
+      [this, tree](Status status) {
+        {
+          std::lock_guard lock(bursts_mu_);
+          if (auto it = bursts_.find(tree); it != bursts_.end()) it->second->Done();
+        }
+        loop_.Post([this, tree, status] { BurstDone(tree, status); });
+      });
+}
+
+void FsServer::BurstDone(const Digest& tree, const Status& status) {
+  {
+    std::lock_guard lock(bursts_mu_);
+    bursts_.erase(tree);
+  }
+  if (!status) {
+    LogInfo("the directories of a tree did not come in advance: {}", Escape(status.error().message()));
+    return;
+  }
+  known_tree_ = tree;
+  // Only a hint for the next start (what turns out to be missing is asked for when it is looked up), so without fsync.
+  const std::string path = store_directory_ + "/last-tree";
+  auto fd = OpenFile(path + ".new", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  if (fd && WriteAll(fd->get(), tree.view())) (void)::rename((path + ".new").c_str(), path.c_str());
+}
+
+void FsServer::Stats(uint64_t id) {
+  const store::Stats store = store_->stats();
+  const ContentSourceStats source = source_->stats();
+  const vfs::BackendCounters& counters = backend_->counters();
+  v1::FsReply reply;
+  reply.set_id(id);
+  v1::FsStats* stats = reply.mutable_stats();
+  stats->set_fetched_bytes(source.wire_bytes);
+  stats->set_fetched_units(source.units);
+  stats->set_directories_fetched(source.directories);
+  stats->set_cache_hits(counters.units_from_store);
+  stats->set_corrupt_units(store.corrupt_units);
+  stats->set_cache_bytes(store.bytes);
+  stats->set_cache_limit_bytes(store.limit_bytes);
+  Reply(reply);
+}
+
+}  // namespace
+
+int FsServerMain(const FsServerOptions& options) {
+  InitLog("fs");
+  auto* server = new FsServer(options);
+  if (Status started = server->Start(); !started) {
+    LogError("file system server: {}", Escape(started.error().message()));
+    server->TellError(started.error());
+    ::_exit(1);
+  }
+  // No destructors: a thread may be waiting for a home that is away, for up to a minute, and all that is to be let go of
+  // (mounts, sockets, locks) goes with the process. What is on disk is consistent at every moment.
+  ::_exit(server->Run());
+}
+
+}  // namespace vrun::node

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/view_pool.h"
+
+#include <algorithm>
+
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+
+namespace vrun::node {
+
+ViewPool::ViewPool(EventLoop* loop, std::string directory, Hooks hooks, unsigned threads)
+    : loop_(loop), directory_(std::move(directory)), hooks_(std::move(hooks)) {
+  for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+ViewPool::~ViewPool() {
+  alive_.reset();
+  {
+    std::lock_guard lock(mu_);
+    stop_ = true;
+    cv_.notify_all();
+  }
+  for (auto& thread : threads_) thread.join();
+}
+
+void ViewPool::Post(std::function<void()> job) {
+  std::lock_guard lock(mu_);
+  jobs_.push_back(std::move(job));
+  cv_.notify_one();
+}
+
+void ViewPool::Run() {
+  std::unique_lock lock(mu_);
+  for (;;) {
+    cv_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
+    if (stop_) return;
+    auto job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    job();
+    job = nullptr;
+    lock.lock();
+  }
+}
+
+size_t ViewPool::leases() const {
+  size_t n = 0;
+  for (const auto& [id, slot] : slots_) n += slot.leases.size() + slot.waiting.size();
+  return n;
+}
+
+void ViewPool::Open(const Digest& tree, uint64_t lease, std::function<void(Result<UniqueFd>)> done) {
+  for (auto& [id, slot] : slots_) {
+    const bool waits = std::any_of(slot.waiting.begin(), slot.waiting.end(), [&](const Waiting& w) { return w.lease == lease; });
+    if (waits || slot.leases.contains(lease)) return done(Error(Code::kExists, "open a view: the lease is in use"));
+  }
+  for (auto& [id, slot] : slots_) {
+    if (slot.tree != tree) continue;
+    if (!slot.busy) return Grant(&slot, lease, done);
+    slot.waiting.push_back({lease, std::move(done)});
+    return;
+  }
+  Slot* slot = IdleSlot();
+  if (!slot) {
+    const uint64_t id = next_slot_++;
+    slot = &slots_[id];
+    slot->id = id;
+  }
+  slot->waiting.push_back({lease, std::move(done)});
+  Work(slot, tree);
+}
+
+void ViewPool::Grant(Slot* slot, uint64_t lease, const std::function<void(Result<UniqueFd>)>& done) {
+  auto mount = slot->view->CloneMount();
+  if (mount) slot->leases.insert(lease);
+  done(std::move(mount));
+}
+
+ViewPool::Slot* ViewPool::IdleSlot() {
+  Slot* best = nullptr;
+  for (auto& [id, slot] : slots_) {
+    if (slot.busy || !slot.leases.empty() || !slot.waiting.empty()) continue;
+    if (!best || slot.idle_since > best->idle_since) best = &slot;
+  }
+  return best;
+}
+
+void ViewPool::Work(Slot* slot, const Digest& tree) {
+  slot->busy = true;
+  slot->tree = tree;
+  std::weak_ptr<bool> alive = alive_;
+  const auto worked = [this, alive, id = slot->id](Result<std::shared_ptr<vfs::View>> result, const Digest& now) {
+    loop_->Post([this, alive, id, result = std::move(result), now] {
+      if (!alive.expired()) Worked(id, result, now);
+    });
+  };
+  if (slot->view) {
+    Post([this, view = slot->view, tree, worked] {
+      if (hooks_.before_advance) hooks_.before_advance(tree);
+      Status advanced = view->Advance(tree);
+      if (advanced) return worked(view, tree);
+      worked(std::move(advanced).error(), view->tree());
+    });
+    return;
+  }
+  // Whoever loses a file tells the loop; the leases are those that the view has then.
+  const auto lost = [this, alive, id = slot->id](const std::string& path, const std::string& reason) {
+    loop_->Post([this, alive, id, path, reason] {
+      if (alive.expired() || !hooks_.lost) return;
+      auto it = slots_.find(id);
+      if (it != slots_.end()) hooks_.lost(path, reason, {it->second.leases.begin(), it->second.leases.end()});
+    });
+  };
+  Post([this, tree, worked, lost, directory = directory_ + "/" + std::to_string(slot->id)] {
+    if (Status made = MakeDirs(directory, 0700); !made) return worked(std::move(made).error(), tree);
+    auto view = hooks_.mount(tree, directory, lost);
+    if (view) return worked(std::shared_ptr<vfs::View>(std::move(*view)), tree);
+    worked(std::move(view).error(), tree);
+  });
+}
+
+void ViewPool::Worked(uint64_t id, Result<std::shared_ptr<vfs::View>> result, const Digest& tree_now) {
+  auto it = slots_.find(id);
+  if (it == slots_.end()) return;
+  Slot& slot = it->second;
+  slot.busy = false;
+  slot.tree = tree_now;
+  auto waiting = std::exchange(slot.waiting, {});
+  if (result) {
+    slot.view = *result;
+    for (auto& w : waiting) Grant(&slot, w.lease, w.done);
+  } else {
+    LogWarning("view {}: {}", id, Escape(result.error().message()));
+    if (!slot.view) slots_.erase(it);
+    for (auto& w : waiting) w.done(result.error());
+  }
+  TrimIdle();
+}
+
+void ViewPool::Close(uint64_t lease) {
+  for (auto& [id, slot] : slots_) {
+    std::erase_if(slot.waiting, [&](const Waiting& w) { return w.lease == lease; });
+    if (slot.leases.erase(lease) > 0 && slot.leases.empty()) slot.idle_since = ++idle_serial_;
+  }
+  TrimIdle();
+}
+
+void ViewPool::TrimIdle() {
+  Slot* keep = IdleSlot();
+  for (auto it = slots_.begin(); it != slots_.end();) {
+    Slot& slot = it->second;
+    if (slot.busy || !slot.leases.empty() || !slot.waiting.empty() || &slot == keep) {
+      ++it;
+      continue;
+    }
+    // Unmounting waits for the view's threads, so it happens on one of ours.
+    Post([view = std::move(slot.view)]() mutable { view.reset(); });
+    it = slots_.erase(it);
+  }
+}
+
+}  // namespace vrun::node
