@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// vctl cancel
+#include <strings.h>
+
+#include <csignal>
+
+#include "base/escape.h"
+#include "cli/ctl.h"
+#include "cli/home_connection.h"
+#include "cli/values.h"
+
+namespace vrun::cli {
+namespace {
+
+enum Id { kSignal };
+constexpr OptionSpec kOptions[] = {
+    {kSignal, 's', "signal", Argument::kRequired, "SIGNAL", "send only this signal, by name or number"}};
+
+struct SignalName {
+  std::string_view name;
+  int number;
+};
+constexpr SignalName kSignals[] = {{"HUP", SIGHUP},   {"INT", SIGINT},   {"QUIT", SIGQUIT}, {"KILL", SIGKILL},
+                                   {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"TERM", SIGTERM}, {"CONT", SIGCONT},
+                                   {"STOP", SIGSTOP}, {"TSTP", SIGTSTP}, {"ALRM", SIGALRM}, {"ABRT", SIGABRT}};
+
+// 0: not one.
+int ParseSignal(std::string_view text) {
+  if (auto n = ParseNumber(text, 64)) return static_cast<int>(*n);
+  if (text.size() > 3 && ::strncasecmp(text.data(), "SIG", 3) == 0) text.remove_prefix(3);
+  for (const SignalName& s : kSignals) {
+    if (text.size() == s.name.size() && ::strncasecmp(text.data(), s.name.data(), text.size()) == 0) return s.number;
+  }
+  return 0;
+}
+
+Status Validate(const CtlInvocation& invocation) {
+  auto signal = invocation.Value(kSignal);
+  if (signal && ParseSignal(*signal) == 0) {
+    return Error(Code::kInvalid, Escape(*signal) + ": not a signal: write a name as in USR1, or a number");
+  }
+  return SomeJobs(invocation);
+}
+
+Result<int> Run(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  v1::Query query;
+  for (const std::string& word : invocation.words.operands) {
+    VRUN_ASSIGN(uint64_t id, ParseJobId(word));
+    query.mutable_cancel_jobs()->add_jobs(id);
+  }
+  if (auto signal = invocation.Value(kSignal)) query.mutable_cancel_jobs()->set_signal(ParseSignal(*signal));
+  VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
+  if (invocation.json()) Print("{\n  \"schema\": 1,\n  \"ok\": true\n}\n");
+  return 0;
+}
+
+}  // namespace
+
+const CtlCommand kCtlCancel{"cancel", "ID...", "end jobs, or send them a signal", kOptions, Completes::kJobs, Validate, Run};
+
+}  // namespace vrun::cli

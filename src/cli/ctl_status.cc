@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// vctl status
+#include "base/escape.h"
+#include "cli/cluster.h"
+#include "cli/ctl.h"
+#include "cli/home_connection.h"
+#include "cli/json.h"
+#include "cli/table.h"
+
+namespace vrun::cli {
+namespace {
+
+struct Daemons {
+  std::optional<ProcessId> controller, node;
+};
+
+std::string AsJson(const Places& places, const Daemons& daemons, const v1::StatusAnswer* home) {
+  JsonWriter json;
+  json.BeginObject().Key("schema").Int(kJsonSchema).Key("home_running").Bool(home != nullptr);
+  v1::StatusAnswer none;
+  const v1::StatusAnswer& s = home == nullptr ? none : *home;
+  json.Key("version").String(s.version()).Key("pid").Int(s.pid()).Key("root").String(s.root());
+  json.Key("entries").Uint(s.entries()).Key("bytes").Uint(s.bytes()).Key("scanned").Bool(s.scanned());
+  json.Key("watch").String(s.watch()).Key("controller").String(s.controller());
+  json.Key("controller_connected").Bool(s.controller_connected());
+  json.Key("controller_error").String(s.controller_error()).Key("running_jobs").Uint(s.running_jobs());
+  json.Key("served_bytes").Uint(s.served_bytes());
+  json.Key("last_scan_s").Seconds(static_cast<int64_t>(s.last_scan_s() * 1e6));
+  auto pid = [&](const char* name, const std::optional<ProcessId>& process) {
+    json.Key(name);
+    process ? json.Int(process->pid) : json.Null();
+  };
+  pid("local_controller_pid", daemons.controller);
+  pid("local_node_pid", daemons.node);
+  json.Key("config").String(places.config_file).Key("logs").String(places.log_dir).EndObject();
+  return json.Take();
+}
+
+std::string AsText(const Places& places, const Daemons& daemons, const v1::StatusAnswer* home) {
+  std::string out;
+  auto line = [&](std::string_view name, const std::string& value) {
+    std::string left = std::string(name) + ":";
+    left.resize(13, ' ');
+    out += left + value + "\n";
+  };
+  if (home == nullptr) {
+    line("home", "not running (any vrun starts it)");
+  } else {
+    line("home", "running, pid " + std::to_string(home->pid()) + ", " + std::to_string(home->running_jobs()) +
+                     " attached jobs, " + FormatBytes(home->served_bytes()) + " served");
+    line("root", Escape(home->root()) + ", " +
+                     (home->scanned() ? std::to_string(home->entries()) + " entries, " + FormatBytes(home->bytes())
+                                      : std::string("being scanned")) +
+                     ", watched by " + Escape(home->watch()));
+    line("controller", Escape(home->controller()) + ", " +
+                           (home->controller_connected()
+                                ? std::string("connected")
+                                : "not connected" + (home->controller_error().empty()
+                                                         ? std::string()
+                                                         : " (" + Escape(home->controller_error()) + ")")));
+  }
+  auto daemon = [](const std::optional<ProcessId>& p) {
+    return p ? "running, pid " + std::to_string(p->pid) : std::string("not started by `vctl up`");
+  };
+  line("here", "controller " + daemon(daemons.controller) + "; node " + daemon(daemons.node));
+  line("config", Escape(places.config_file));
+  line("logs", Escape(places.log_dir));
+  return out;
+}
+
+Result<int> Run(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  ClusterFiles files(home.places());
+  Daemons daemons{files.Running("controller"), files.Running("node")};
+  v1::Query query;
+  query.mutable_status();
+  auto answer = Ask(home, query, false);  // asking must not start anything
+  const v1::StatusAnswer* status = answer && answer->has_status() ? &answer->status() : nullptr;
+  Print(invocation.json() ? AsJson(home.places(), daemons, status) : AsText(home.places(), daemons, status));
+  return status != nullptr && status->controller_connected() ? 0 : 1;
+}
+
+}  // namespace
+
+const CtlCommand kCtlStatus{"status", "", "what runs here and how it is connected", {}, Completes::kNothing, NoOperands, Run};
+
+}  // namespace vrun::cli

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// vctl wait
+#include <poll.h>
+
+#include <algorithm>
+
+#include "cli/ctl.h"
+#include "cli/exit_status.h"
+#include "cli/home_connection.h"
+#include "cli/job_view.h"
+#include "cli/values.h"
+
+namespace vrun::cli {
+namespace {
+
+// Home is asked again and again: a question and its answer take a fraction of a millisecond, and a home that was
+// restarted in between does not matter.
+constexpr int kFirstPauseMs = 50;
+constexpr int kLongestPauseMs = 1000;
+
+Result<v1::JobInfo> WaitForJob(const HomeConnection& home, uint64_t id) {
+  v1::Query query;
+  query.mutable_get_job()->set_job(id);
+  for (int pause = kFirstPauseMs;; pause = std::min(pause * 2, kLongestPauseMs)) {
+    VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
+    if (!answer.has_jobs() || answer.jobs().jobs_size() != 1) {
+      return Error(Code::kNotFound, "job " + std::to_string(id) + ": there is none: `vctl jobs --all` lists yours");
+    }
+    if (IsOver(answer.jobs().jobs(0).state())) return answer.jobs().jobs(0);
+    ::poll(nullptr, 0, pause);
+  }
+}
+
+Result<int> Run(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  v1::JobList ended;
+  int highest = 0;
+  for (const std::string& word : invocation.words.operands) {
+    VRUN_ASSIGN(uint64_t id, ParseJobId(word));
+    VRUN_ASSIGN(v1::JobInfo job, WaitForJob(home, id));
+    int status = job.has_exit() ? StatusOf(job.exit()) : job.state() == v1::CANCELLED ? kExitNotStarted : kExitUnknown;
+    highest = std::max(highest, status);
+    *ended.add_jobs() = std::move(job);
+  }
+  if (invocation.format != OutputFormat::kTable) {
+    Print(FormatJobs(ended, invocation.format, invocation.headers));
+  }
+  return highest;
+}
+
+}  // namespace
+
+const CtlCommand kCtlWait{"wait", "ID...", "wait for the end of jobs; exits as they did, with the highest status",
+                          {}, Completes::kJobs, SomeJobs, Run};
+
+}  // namespace vrun::cli

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/job_view.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "cli/exit_status.h"
+#include "cli/table.h"
+
+namespace vrun::cli {
+namespace {
+
+std::string TimeCell(int64_t micros) { return micros == 0 ? "" : FormatRfc3339(micros); }
+
+std::string CommandCell(const v1::JobInfo& job) {
+  std::string out;
+  for (const std::string& word : job.argv()) out += (out.empty() ? "" : " ") + ShellQuote(word);
+  return out;
+}
+
+std::string CpusCell(uint32_t milli) {
+  if (milli % 1000 == 0) return std::to_string(milli / 1000);
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%u.%03u", milli / 1000, milli % 1000);
+  std::string text = buffer;
+  while (text.back() == '0') text.pop_back();
+  return text;
+}
+
+std::string GpusCell(const v1::Resources& r) {
+  return (r.gpu_type().empty() ? "" : r.gpu_type() + ":") + std::to_string(r.gpus());
+}
+
+std::string ExitCell(const v1::JobInfo& job) {
+  return job.has_exit() ? std::to_string(StatusOf(job.exit())) : "";
+}
+
+std::string ReasonOf(const v1::JobInfo& job) {
+  return !job.reason().empty() || !job.has_exit() ? job.reason() : job.exit().reason();
+}
+
+}  // namespace
+
+int64_t RanMicros(const v1::JobInfo& job) {
+  if (job.started_us() == 0) return 0;
+  int64_t end = job.ended_us() != 0 ? job.ended_us() : IsOver(job.state()) ? job.started_us() : WallMicros();
+  return std::max<int64_t>(0, end - job.started_us());
+}
+
+void WriteResources(const v1::Resources& r, JsonWriter* json) {
+  json->BeginObject().Key("milli_cpus").Uint(r.milli_cpus()).Key("memory_bytes").Uint(r.memory_bytes());
+  json->Key("gpus").Uint(r.gpus()).Key("gpu_type").String(r.gpu_type()).EndObject();
+}
+
+void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
+  json->BeginObject().Key("job").Uint(job.job()).Key("name").String(job.name());
+  json->Key("state").String(StateName(job.state())).Key("reason").String(ReasonOf(job));
+  json->Key("pool").String(job.pool()).Key("user").String(job.user()).Key("node").String(job.node());
+  json->Key("attempt").Uint(job.attempt());
+  json->Key("submitted").Time(job.submitted_us()).Key("started").Time(job.started_us());
+  json->Key("ended").Time(job.ended_us()).Key("ran_s").Seconds(RanMicros(job));
+  json->Key("argv").BeginArray();
+  for (const std::string& word : job.argv()) json->String(word);
+  json->EndArray().Key("directory").String(job.directory()).Key("resources");
+  WriteResources(job.resources(), json);
+  json->Key("exit");
+  job.has_exit() ? json->Int(StatusOf(job.exit())) : json->Null();
+  json->Key("signal");
+  job.has_exit() && job.exit().signal() != 0 ? json->Int(job.exit().signal()) : json->Null();
+  json->Key("cpu_s").Seconds(static_cast<int64_t>(job.exit().cpu_us()));
+  json->Key("peak_memory_bytes").Uint(job.exit().peak_memory_bytes()).EndObject();
+}
+
+void WriteNode(const v1::NodeInfo& node, JsonWriter* json) {
+  json->BeginObject().Key("name").String(node.name()).Key("pool").String(node.pool());
+  json->Key("state").String(node.state()).Key("jobs").Uint(node.jobs()).Key("total");
+  WriteResources(node.total(), json);
+  json->Key("used");
+  WriteResources(node.used(), json);
+  json->Key("addresses").BeginArray();
+  for (const std::string& a : node.addresses()) json->String(a);
+  json->EndArray().Key("last_seen").Time(node.last_seen_us()).Key("version").String(node.version()).EndObject();
+}
+
+std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool headers) {
+  if (format == OutputFormat::kJson) {
+    JsonWriter json;
+    json.BeginObject().Key("schema").Int(kJsonSchema).Key("jobs").BeginArray();
+    for (const v1::JobInfo& job : jobs.jobs()) WriteJob(job, &json);
+    json.EndArray().EndObject();
+    return json.Take();
+  }
+  std::string out;
+  if (format == OutputFormat::kName) {
+    for (const v1::JobInfo& job : jobs.jobs()) out += std::to_string(job.job()) + "\n";
+    return out;
+  }
+  bool wide = format == OutputFormat::kWide;
+  std::vector<std::string> columns{"JOB", "NAME", "POOL", "STATE", "NODE", "SUBMITTED", "RAN", "EXIT", "REASON"};
+  if (wide) columns.insert(columns.end(), {"USER", "CPUS", "MEMORY", "GPUS", "DIRECTORY", "COMMAND"});
+  Table table(std::move(columns));
+  for (const v1::JobInfo& job : jobs.jobs()) {
+    std::vector<std::string> cells{std::to_string(job.job()), job.name(), job.pool(), std::string(StateName(job.state())),
+                                   job.node(), TimeCell(job.submitted_us()), FormatDuration(RanMicros(job)),
+                                   ExitCell(job), ReasonOf(job)};
+    if (wide) {
+      const v1::Resources& r = job.resources();
+      cells.insert(cells.end(), {job.user(), CpusCell(r.milli_cpus()), FormatBytes(r.memory_bytes()), GpusCell(r),
+                                 job.directory(), CommandCell(job)});
+    }
+    table.Add(std::move(cells));
+  }
+  return table.Format(headers);
+}
+
+std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
+  if (format == OutputFormat::kName) return std::to_string(job.job()) + "\n";
+  if (format == OutputFormat::kJson) {
+    // The job's own object with the version beside its fields.
+    JsonWriter body;
+    WriteJob(job, &body);
+    std::string text = body.Take();
+    return "{\n  \"schema\": " + std::to_string(kJsonSchema) + "," + text.substr(1);
+  }
+  const v1::Resources& r = job.resources();
+  std::string out;
+  auto line = [&](std::string_view name, const std::string& value) {
+    if (value.empty()) return;
+    std::string left = std::string(name) + ":";
+    left.resize(12, ' ');
+    out += left + value + "\n";
+  };
+  line("job", std::to_string(job.job()));
+  line("name", Escape(job.name()));
+  line("state", std::string(StateName(job.state())));
+  line("reason", Escape(ReasonOf(job)));
+  line("pool", Escape(job.pool()));
+  line("user", Escape(job.user()));
+  line("node", Escape(job.node()));
+  line("submitted", TimeCell(job.submitted_us()));
+  line("started", TimeCell(job.started_us()));
+  line("ended", TimeCell(job.ended_us()));
+  line("ran", FormatDuration(RanMicros(job)));
+  line("exit", ExitCell(job));
+  line("command", CommandCell(job));
+  line("directory", Escape(job.directory()));
+  line("cpus", CpusCell(r.milli_cpus()));
+  line("memory", r.memory_bytes() == 0 ? "no limit" : FormatBytes(r.memory_bytes()));
+  line("gpus", GpusCell(r));
+  return out;
+}
+
+std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool headers) {
+  if (format == OutputFormat::kJson) {
+    JsonWriter json;
+    json.BeginObject().Key("schema").Int(kJsonSchema).Key("nodes").BeginArray();
+    for (const v1::NodeInfo& node : nodes.nodes()) WriteNode(node, &json);
+    json.EndArray().EndObject();
+    return json.Take();
+  }
+  std::string out;
+  if (format == OutputFormat::kName) {
+    for (const v1::NodeInfo& node : nodes.nodes()) out += Escape(node.name()) + "\n";
+    return out;
+  }
+  bool wide = format == OutputFormat::kWide;
+  std::vector<std::string> columns{"NODE", "POOL", "STATE", "JOBS", "CPUS", "MEMORY", "GPUS"};
+  if (wide) columns.insert(columns.end(), {"LAST SEEN", "ADDRESSES", "VERSION"});
+  Table table(std::move(columns));
+  for (const v1::NodeInfo& node : nodes.nodes()) {
+    const v1::Resources &used = node.used(), &total = node.total();
+    std::vector<std::string> cells{node.name(), node.pool(), node.state(), std::to_string(node.jobs()),
+                                   CpusCell(used.milli_cpus()) + "/" + CpusCell(total.milli_cpus()),
+                                   FormatBytes(used.memory_bytes()) + "/" + FormatBytes(total.memory_bytes()),
+                                   std::to_string(used.gpus()) + "/" + GpusCell(total)};
+    if (wide) {
+      std::string addresses;
+      for (const std::string& a : node.addresses()) addresses += (addresses.empty() ? "" : ",") + a;
+      cells.insert(cells.end(), {TimeCell(node.last_seen_us()), addresses, node.version()});
+    }
+    table.Add(std::move(cells));
+  }
+  return table.Format(headers);
+}
+
+}  // namespace vrun::cli

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/options.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/escape.h"
+
+namespace vrun::cli {
+namespace {
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+class Parser {
+ public:
+  Parser(const OptionTable& table, std::span<const std::string> words) : table_(table), words_(words) {}
+
+  Result<ParsedWords> Parse() {
+    while (at_ < words_.size()) {
+      const std::string& word = words_[at_++];
+      if (word == "--") {
+        out_.after_dashes = out_.operands.empty();
+        break;
+      }
+      if (word.size() > 2 && word.starts_with("--")) {
+        VRUN_TRY(Long(word));
+      } else if (word.size() > 1 && word[0] == '-') {
+        VRUN_TRY(Shorts(word));
+      } else {
+        out_.operands.push_back(word);
+        if (table_.stop_at_operand) break;
+      }
+    }
+    out_.operands.insert(out_.operands.end(), words_.begin() + static_cast<ptrdiff_t>(at_), words_.end());
+    return std::move(out_);
+  }
+
+ private:
+  Status Long(const std::string& word) {
+    size_t equals = word.find('=');
+    std::string_view name = std::string_view(word).substr(2, equals == std::string::npos ? equals : equals - 2);
+    const OptionSpec* found =
+        name.empty() ? nullptr : Find([&](const OptionSpec& o) { return o.long_name == name; });
+    if (found != nullptr) {
+      if (found->argument == Argument::kNone) {
+        if (equals != std::string::npos) return Bad("--" + std::string(name), "takes no value", "leave =... away");
+        return Take(*found, "");
+      }
+      if (equals != std::string::npos) return Take(*found, word.substr(equals + 1));
+      return TakeNext(*found, "--" + std::string(name));
+    }
+    for (const UnsupportedOption& u : table_.unsupported) {
+      if (u.long_name == name && !name.empty()) return Bad("--" + std::string(name), "not supported yet", u.instead);
+    }
+    return Unknown("--" + std::string(name));
+  }
+
+  // "-qc4": flags may be joined, and the value may follow at once.
+  Status Shorts(const std::string& word) {
+    for (size_t i = 1; i < word.size(); ++i) {
+      std::string shown = std::string("-") + word[i];
+      const OptionSpec* found = Find([&](const OptionSpec& o) { return o.short_name != 0 && o.short_name == word[i]; });
+      if (found == nullptr) {
+        for (const UnsupportedOption& u : table_.unsupported) {
+          if (u.short_name != 0 && u.short_name == word[i]) return Bad(shown, "not supported yet", u.instead);
+        }
+        return Unknown(i == 1 ? word : shown);
+      }
+      if (found->argument == Argument::kNone) {
+        VRUN_TRY(Take(*found, ""));
+      } else if (i + 1 < word.size()) {
+        return Take(*found, word.substr(word[i + 1] == '=' ? i + 2 : i + 1));
+      } else {
+        return TakeNext(*found, shown);
+      }
+    }
+    return {};
+  }
+
+  template <typename Predicate>
+  const OptionSpec* Find(Predicate wanted) const {
+    for (std::span<const OptionSpec> specs : {table_.options, table_.common}) {
+      for (const OptionSpec& o : specs) {
+        if (wanted(o)) return &o;
+      }
+    }
+    return nullptr;
+  }
+
+  Status TakeNext(const OptionSpec& o, const std::string& shown) {
+    if (at_ >= words_.size()) {
+      return Bad(shown, "needs a value", "write " + shown + " " + std::string(o.value_name));
+    }
+    return Take(o, words_[at_++]);
+  }
+
+  Status Take(const OptionSpec& o, std::string value) {
+    out_.options.push_back({&o, std::move(value)});
+    return {};
+  }
+
+  static Error Bad(const std::string& word, std::string_view why, std::string_view what_to_do) {
+    return Error(Code::kInvalid, Escape(word) + ": " + std::string(why) + ": " + std::string(what_to_do));
+  }
+
+  Error Unknown(const std::string& word) {
+    std::vector<std::string_view> names;
+    for (std::span<const OptionSpec> specs : {table_.options, table_.common}) {
+      for (const OptionSpec& o : specs) names.push_back(o.long_name);
+    }
+    std::string_view bare = word;
+    while (bare.starts_with('-')) bare.remove_prefix(1);
+    std::string_view nearest = Nearest(bare, names);
+    return Bad(word, "unknown option",
+               nearest.empty() ? "--help lists all" : "did you mean --" + std::string(nearest) + "? (--help lists all)");
+  }
+
+  const OptionTable& table_;
+  std::span<const std::string> words_;
+  size_t at_ = 0;
+  ParsedWords out_;
+};
+
+}  // namespace
+
+Result<ParsedWords> ParseWords(const OptionTable& table, std::span<const std::string> words) {
+  return Parser(table, words).Parse();
+}
+
+std::string FormatOptions(std::span<const OptionSpec> options) {
+  std::string out;
+  for (const OptionSpec& o : options) {
+    if (o.help.empty()) continue;
+    std::string left = "  ";
+    left += o.short_name != 0 ? std::string("-") + o.short_name : "  ";
+    left += o.short_name != 0 && !o.long_name.empty() ? ", " : "  ";
+    if (!o.long_name.empty()) left += "--" + std::string(o.long_name);
+    if (o.argument == Argument::kRequired) left += (o.long_name.empty() ? "" : " ") + std::string(o.value_name);
+    left.resize(std::max<size_t>(left.size() + 2, 30), ' ');
+    out += left + std::string(o.help) + "\n";
+  }
+  return out;
+}
+
+std::string_view Nearest(std::string_view word, std::span<const std::string_view> candidates) {
+  if (word.empty() || word.size() > 64) return {};
+  std::string_view best;
+  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
+  for (std::string_view c : candidates) {
+    size_t distance = c.starts_with(word) && word.size() >= 3 ? 1 : EditDistance(word, c);
+    if (distance < best_distance) {
+      best = c;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+}  // namespace vrun::cli

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options as data: a command lists its options once; parsing, help, hints and shell completions derive from the list.
+//
+// An own table of 200 lines instead of CLI11: `vrun` starts for every command that a person types, a CLI11 application
+// alone costs three times that in start-up, and the rules here (stop at the first word that is no option, the same table
+// for `#SBATCH` lines, refusing the options of Slurm that are not there yet by name) are not its own.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace vrun::cli {
+
+enum class Argument { kNone, kRequired };
+
+// What a shell may offer for an argument or an operand.
+enum class Completes { kNothing, kFiles, kDirectories, kPools, kJobs, kFormats, kCommands, kShells, kMemory };
+
+struct OptionSpec {
+  int id;                       // of the command's own enum; several specs may share one (aliases)
+  char short_name = 0;
+  std::string_view long_name;   // without "--"
+  Argument argument = Argument::kNone;
+  std::string_view value_name = {};
+  std::string_view help = {};   // "": an alias, not shown
+  Completes completes = Completes::kNothing;
+};
+
+// An option that people have in their fingers and that is not there yet: refused by name instead of ignored.
+struct UnsupportedOption {
+  char short_name;
+  std::string_view long_name;
+  std::string_view instead;  // what to do, a clause
+};
+
+struct OptionTable {
+  std::span<const OptionSpec> options;
+  std::span<const UnsupportedOption> unsupported = {};
+  std::span<const OptionSpec> common = {};  // of all commands of a family
+  bool stop_at_operand = true;  // false: options may follow operands
+};
+
+struct ParsedOption {
+  const OptionSpec* spec;
+  std::string value;
+};
+
+struct ParsedWords {
+  std::vector<ParsedOption> options;
+  std::vector<std::string> operands;
+  bool after_dashes = false;  // the operands began with "--"
+};
+
+// Words as a shell handed them over, the program's name not among them. kInvalid: one line that names the word and the
+// nearest known option.
+Result<ParsedWords> ParseWords(const OptionTable& table, std::span<const std::string> words);
+
+// "  -P, --pool POOL      text" lines of all options that have a help text.
+std::string FormatOptions(std::span<const OptionSpec> options);
+
+// The candidate with the smallest edit distance, when it is near enough to be what was meant; "" otherwise.
+std::string_view Nearest(std::string_view word, std::span<const std::string_view> candidates);
+
+}  // namespace vrun::cli

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// What people type, and what a script's lines say.
+#include <gtest/gtest.h>
+
+#include "cli/job_command.h"
+#include "cli/run_options.h"
+#include "cli/script_options.h"
+#include "cli/values.h"
+
+namespace vrun::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string ErrorOf(const Words& words) {
+  auto parsed = ParseRun(words);
+  return parsed ? "" : parsed.error().message();
+}
+
+TEST(RunOptionsTest, OptionsStopAtTheFirstWordThatIsNone) {
+  auto o = ParseRun(Words{"-P", "gpu", "printf", "-P", "x", "--", "--help"});
+  ASSERT_TRUE(o);
+  EXPECT_EQ(o->pool, "gpu");
+  EXPECT_EQ(o->command, (Words{"printf", "-P", "x", "--", "--help"}));
+  EXPECT_FALSE(o->help);
+}
+
+TEST(RunOptionsTest, DashesEndTheOptionsAndAreNoPartOfTheCommand) {
+  auto o = ParseRun(Words{"-q", "--", "-weird", "--", "a"});
+  ASSERT_TRUE(o);
+  EXPECT_EQ(o->command, (Words{"-weird", "--", "a"}));
+  EXPECT_TRUE(o->after_dashes);
+  EXPECT_TRUE(ParseRun(Words{"--"})->command.empty());
+}
+
+TEST(RunOptionsTest, ArgumentsStayBytesForByte) {
+  Words odd{"", " ", "a b", "'", "$HOME", "*", "\n", "\\", "\xff\xfe", "-", "--x=y"};
+  Words words{"--", "cmd"};
+  words.insert(words.end(), odd.begin(), odd.end());
+  auto o = ParseRun(words);
+  ASSERT_TRUE(o);
+  EXPECT_EQ(Words(o->command.begin() + 1, o->command.end()), odd);
+}
+
+TEST(RunOptionsTest, AllFormsOfAValueAreTheSame) {
+  for (const Words& w : {Words{"-c", "4", "x"}, Words{"-c4", "x"}, Words{"--cpus-per-task", "4", "x"},
+                         Words{"--cpus-per-task=4", "x"}, Words{"-qc4", "x"}, Words{"-c=4", "x"}}) {
+    auto o = ParseRun(w);
+    ASSERT_TRUE(o) << o.error().message();
+    EXPECT_EQ(o->milli_cpus, 4000u);
+    EXPECT_EQ(o->command, Words{"x"});
+  }
+}
+
+TEST(RunOptionsTest, ADashAloneIsAWord) { EXPECT_EQ(ParseRun(Words{"-", "x"})->command, (Words{"-", "x"})); }
+
+TEST(RunOptionsTest, UnknownOptionsAreNamedWithTheNearestOne) {
+  EXPECT_EQ(ErrorOf({"--poll", "x"}), "--poll: unknown option: did you mean --pool? (--help lists all)");
+  EXPECT_EQ(ErrorOf({"--no-such-option", "x"}), "--no-such-option: unknown option: --help lists all");
+  EXPECT_NE(ErrorOf({"--quite"}).find("did you mean --quiet"), std::string::npos);
+  EXPECT_NE(ErrorOf({"-Z"}).find("-Z: unknown option"), std::string::npos);
+  EXPECT_EQ(ErrorOf({"--bad\n\x1b[2J"}).find('\n'), std::string::npos);
+  EXPECT_EQ(ErrorOf({"--bad\x1b[2J"}).find('\x1b'), std::string::npos);
+}
+
+TEST(RunOptionsTest, OptionsOfSlurmThatAreNotThereAreRefusedByName) {
+  for (const Words& w : {Words{"-A", "acct", "x"}, Words{"--gres=gpu:2", "x"}, Words{"-a", "0-3", "x"}, Words{"-N", "2", "x"},
+                         Words{"-d", "afterok:1", "x"}, Words{"--exclusive", "x"}, Words{"-w", "n1", "x"}, Words{"-n4", "x"},
+                         Words{"--signal=USR1@60", "x"}, Words{"--requeue", "x"}, Words{"-o", "file", "x"}}) {
+    EXPECT_NE(ErrorOf(w).find("not supported yet"), std::string::npos) << w[0] << ": " << ErrorOf(w);
+  }
+  EXPECT_TRUE(ParseRun(Words{"-N1", "-n", "1", "x"}));
+}
+
+TEST(RunOptionsTest, BadValuesNameTheOption) {
+  EXPECT_NE(ErrorOf({"--mem", "lots", "x"}).find("--mem: lots: not a size"), std::string::npos);
+  EXPECT_NE(ErrorOf({"-t", "1:2:3:4", "x"}).find("--time: 1:2:3:4: not a time limit"), std::string::npos);
+  EXPECT_NE(ErrorOf({"-P", "", "x"}).find("--pool: an empty value"), std::string::npos);
+  EXPECT_NE(ErrorOf({"-P"}).find("-P: needs a value"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--quiet=yes", "x"}).find("takes no value"), std::string::npos);
+  EXPECT_NE(ErrorOf({"--export=ALL,", "x"}).find("--export"), std::string::npos);
+}
+
+TEST(ValuesTest, MemoryAsSlurmCountsIt) {
+  struct Case {
+    const char* text;
+    uint64_t bytes;
+  };
+  for (const Case& c : {Case{"16G", 16ull << 30}, Case{"512m", 512ull << 20}, Case{"4000", 4000ull << 20}, Case{"1.5T", 3ull << 39},
+                        Case{"64K", 64ull << 10}, Case{"2GB", 2ull << 30}, Case{"2GiB", 2ull << 30}, Case{"0", 0}}) {
+    ASSERT_TRUE(ParseMemory(c.text)) << c.text;
+    EXPECT_EQ(*ParseMemory(c.text), c.bytes) << c.text;
+  }
+  for (const char* bad : {"", "G", "-1", "1X", "1GG", "1.G", "1e3", "99999999999999999999", "99999999T", "1 G", "0x10", "1.2345G"}) {
+    EXPECT_FALSE(ParseMemory(bad)) << bad;
+  }
+}
+
+TEST(ValuesTest, TimeLimitsInAllOfSlurmsForms) {
+  struct Case {
+    const char* text;
+    uint64_t seconds;
+  };
+  for (const Case& c : {Case{"30", 1800}, Case{"0:01", 1}, Case{"1:30", 90}, Case{"2:00:00", 7200}, Case{"1-12", 129600},
+                        Case{"1-0:30", 88200}, Case{"1-02:03:04", 93784}, Case{"0", 0}, Case{"UNLIMITED", 0}, Case{"infinite", 0}}) {
+    ASSERT_TRUE(ParseTimeLimit(c.text)) << c.text;
+    EXPECT_EQ(*ParseTimeLimit(c.text), c.seconds) << c.text;
+  }
+  for (const char* bad : {"", ":", "1:", "a", "1-", "-1", "1:2:3:4", "1.5", "99999999999999", "1 0"}) {
+    EXPECT_FALSE(ParseTimeLimit(bad)) << bad;
+  }
+}
+
+TEST(ValuesTest, CpusGpusAndIds) {
+  EXPECT_EQ(*ParseCpus("0.5"), 500u);
+  for (const char* bad : {"0", "", "-1", "x", "1000000", "0.0001"}) EXPECT_FALSE(ParseCpus(bad)) << bad;
+  EXPECT_EQ(ParseGpus("2")->count, 2u);
+  EXPECT_EQ(ParseGpus("h100:8")->type, "h100");
+  for (const char* bad : {"", ":", ":2", "h100:", "h100", "a b:1", "1:2:3", "-1"}) EXPECT_FALSE(ParseGpus(bad)) << bad;
+  EXPECT_EQ(*ParseJobId("12"), 12u);
+  for (const char* bad : {"", "0", "-1", "1x", "18446744073709551616", "9223372036854775808"}) EXPECT_FALSE(ParseJobId(bad)) << bad;
+}
+
+TEST(ScriptTest, OptionLinesCountUntilTheFirstCommand) {
+  auto s = ParseScript(
+      "#!/bin/sh -e\n\n# a comment\n#SBATCH -J first --time=2:00  # an hour\n#VRUN -c 2 -J 'second name'\r\n"
+      "#SBATCHING is no option line\n#SBATCH --output=\"a b-%j.txt\"\necho\n#SBATCH -c 99\n",
+      "job.sh");
+  ASSERT_TRUE(s) << s.error().message();
+  EXPECT_EQ(s->interpreter, (Words{"/bin/sh", "-e"}));
+  RunOptions o;
+  ASSERT_TRUE(ApplyOptions(s->options, &o));
+  EXPECT_EQ(o.name, "second name");
+  EXPECT_EQ(o.time_limit_s, 120u);
+  EXPECT_EQ(o.milli_cpus, 2000u);
+  EXPECT_EQ(o.output, "a b-%j.txt");
+}
+
+TEST(ScriptTest, MistakesAreNamedWithFileAndLine) {
+  struct Case {
+    const char *text, *expected;
+  };
+  for (const Case& c : {Case{"#!/bin/sh\n#SBATCH --nope\n", "job.sh:2: --nope: unknown option"},
+                        Case{"#!/bin/sh\n\n#SBATCH -q normal\n", "job.sh:3: -q: not supported yet"},
+                        Case{"#!/bin/sh\n#VRUN -J 'open\n", "job.sh:2: a quote"},
+                        Case{"#!/bin/sh\n#VRUN word\n", "job.sh:2: word: not an option"},
+                        Case{"#!/bin/sh\n#SBATCH --array=1-3\n", "job.sh:2: --array: not supported yet"}}) {
+    auto s = ParseScript(c.text, "job.sh");
+    ASSERT_FALSE(s) << c.text;
+    EXPECT_TRUE(s.error().message().starts_with(c.expected)) << s.error().message();
+  }
+}
+
+TEST(ScriptTest, AnythingIsParsedOrRefusedButNeverCrashes) {
+  for (std::string_view text : {std::string_view("#SBATCH"), std::string_view("#!"), std::string_view("#VRUN \\"),
+                                std::string_view("#VRUN \"\\"), std::string_view("#VRUN a\0b", 9), std::string_view("")}) {
+    (void)ParseScript(text, "x");
+  }
+}
+
+TEST(EnvironmentTest, WhatBelongsToThisMachineStaysHere) {
+  std::vector<std::string> from{"A=1", "SSH_AUTH_SOCK=x", "DISPLAY=:0", "DBUS_SESSION_BUS_ADDRESS=x", "SLURM_JOB_ID=7",
+                                "CUDA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=0", "XDG_RUNTIME_DIR=/r", "WAYLAND_DISPLAY=w",
+                                "VRUN_DIR=/v", "B=a\nb=c", "PWD=/old", "XDG_DATA_HOME=/d", "ODD"};
+  RunOptions o;
+  EXPECT_EQ(FilterEnvironment(from, o, "/new"), (std::vector<std::string>{"A=1", "B=a\nb=c", "PWD=/new", "XDG_DATA_HOME=/d", "ODD"}));
+}
+
+TEST(EnvironmentTest, ExportChoosesAddsAndReplaces) {
+  std::vector<std::string> from{"A=1", "B=2", "HOME=/h", "PATH=/bin", "DISPLAY=:0"};
+  auto with = [&](const char* value) { return FilterEnvironment(from, *ParseRun(Words{"--export", value, "x"}), "/"); };
+  EXPECT_EQ(with("NONE"), (std::vector<std::string>{"HOME=/h", "PATH=/bin"}));
+  EXPECT_EQ(with("A,C=3,MISSING"), (std::vector<std::string>{"HOME=/h", "PATH=/bin", "A=1", "C=3"}));
+  EXPECT_EQ(with("ALL,A=9,DISPLAY"), (std::vector<std::string>{"A=9", "B=2", "HOME=/h", "PATH=/bin", "DISPLAY=:0"}));
+}
+
+TEST(IdentityTest, UsersComeFromPasswdOrTheEnvironment) {
+  std::string_view passwd = "root:x:0:0:root:/root:/bin/sh\nbroken\nanna:x:1000:1000:Anna,,,:/home/anna:/bin/zsh\n";
+  auto env = [](const char* name) -> const char* { return std::string_view(name) == "LOGNAME" ? "otto" : nullptr; };
+  EXPECT_EQ(FindUser(1000, passwd, env).name, "anna");
+  EXPECT_EQ(FindUser(1000, passwd, env).home, "/home/anna");
+  EXPECT_EQ(FindUser(5, passwd, env).name, "otto");
+  EXPECT_EQ(FindUser(5, passwd, env).home, "/");
+  EXPECT_EQ(FindUser(5, "", [](const char*) -> const char* { return nullptr; }).name, "uid5");
+}
+
+TEST(PathsTest, AreAbsoluteAndSeenFromTheRoot) {
+  EXPECT_EQ(InRoot("/srv/root/a", "/srv/root"), "/a");
+  EXPECT_EQ(InRoot("/srv/root", "/srv/root"), "/");
+  EXPECT_EQ(InRoot("/srv/rootless", "/srv/root"), "/srv/rootless");
+  EXPECT_EQ(InRoot("/a", "/"), "/a");
+  EXPECT_EQ(Absolute("b/./c//", "/a"), "/a/b/c");
+  EXPECT_EQ(Absolute("../b", "/a"), "/a/../b");
+  EXPECT_EQ(Absolute("/", "/a"), "/");
+}
+
+}  // namespace
+}  // namespace vrun::cli

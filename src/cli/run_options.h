@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `vrun` and `vbatch` can be told, on the command line and in the `#VRUN` and `#SBATCH` lines of a script.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/options.h"
+#include "cli/values.h"
+
+namespace vrun::cli {
+
+enum class ExportMode { kAll, kNone, kListed };
+enum class TerminalWish { kAuto, kForce, kNever };
+
+struct RunOptions {
+  std::string pool;
+  std::string name;
+  uint32_t milli_cpus = 0;
+  uint64_t memory_bytes = 0;
+  Gpus gpus;
+  uint64_t time_limit_s = 0;
+  std::string directory;  // "": the current one
+  ExportMode export_mode = ExportMode::kAll;
+  std::vector<std::string> exported;  // NAME (its value is taken from ours) or NAME=value
+  std::vector<std::string> expose;
+  TerminalWish terminal = TerminalWish::kAuto;
+  bool quiet = false;
+  std::string status_json;  // FILE or fd:N
+  bool discard_writes = false;
+  // vbatch
+  std::string output, error;
+  bool follow = false;
+  bool parsable = false;
+  // both
+  bool help = false;
+  bool version = false;
+  std::vector<std::string> command;
+  bool after_dashes = false;  // the command was set off with "--": never a script
+};
+
+const OptionTable& RunTable();
+const OptionTable& BatchTable();
+
+// Applies parsed options in order: a later one wins. kInvalid names the option.
+Status ApplyOptions(std::span<const ParsedOption> options, RunOptions* out);
+
+// Words of the command line. kInvalid: unknown option, bad value.
+Result<RunOptions> ParseRun(std::span<const std::string> words);
+Result<RunOptions> ParseBatch(std::span<const std::string> words);
+
+}  // namespace vrun::cli
