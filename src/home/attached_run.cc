@@ -50,10 +50,11 @@ void AttachedRun::TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, Strea
   }
 }
 
-void AttachedRun::StartRun(const v1::Run& run) {
+void AttachedRun::StartRun(const v1::Run& request) {
+  auto run = std::make_shared<const v1::Run>(request);
   launch_ = std::make_shared<Launch>(
-      services_, run,
-      Launch::Events{.on_accepted = [this, run](uint64_t job) { Accepted(run, job); },
+      services_, *run,
+      Launch::Events{.on_accepted = [this, run](uint64_t job) { Accepted(*run, job); },
                      .on_progress = [this](std::string text) { OnProgress(v1::PENDING, text, ""); },
                      .on_ready =
                          [this, run](std::optional<v1::Placement> placement, tree::SnapshotPtr tree) {
@@ -64,7 +65,7 @@ void AttachedRun::StartRun(const v1::Run& run) {
                            plan.job = job_;
                            plan.placement = std::move(placement);
                            plan.tree = std::move(tree);
-                           plan.exposed.assign(run.expose().begin(), run.expose().end());
+                           plan.exposed.assign(run->expose().begin(), run->expose().end());
                            plan.detached = options_.detached;
                            run_ = owner_->MakeRun(this, std::move(plan));
                            run_->Start();
@@ -83,8 +84,12 @@ void AttachedRun::StartRun(const v1::Run& run) {
 void AttachedRun::Accepted(const v1::Run& run, uint64_t job) {
   job_ = job;
   accepted_us_ = MonotonicMicros();
-  owner_->OnAccepted(this, job);
-  if (options_.detached) {
+  bool taken_up = owner_->OnAccepted(this, job);
+  if (taken_up) {
+    launch_->Forget();
+    // Later: the launch is on the stack.
+    services_->loop->Post([launch = std::move(launch_)] {});
+  } else if (options_.detached) {
     Status opened = OpenOutputFiles(run);
     if (!opened) {
       launch_->Abandon(SIGTERM);

@@ -31,8 +31,9 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   class Owner {
    public:
     virtual ~Owner() = default;
-    // The job has a number now.
-    virtual void OnAccepted(AttachedRun* attached, uint64_t job) = 0;
+    // The job has a number now. True: it has a run already (the client's request came twice, to a home that died and to
+    // this one), which `attached` will take over by Resume.
+    virtual bool OnAccepted(AttachedRun* attached, uint64_t job) = 0;
     // It can begin: makes the JobRun with `attached` as its sink.
     virtual JobRun* MakeRun(AttachedRun* attached, JobRun::Plan plan) = 0;
     // The client has left, the job goes on: its sink becomes something else. `attached` is destroyed later.

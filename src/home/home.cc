@@ -228,6 +228,8 @@ Status Run(const HomeOptions& options) {
   LogInfo("home of {} at {}, root {}", ::geteuid(), Escape(places.socket), Escape(root));
   TellReady(options.ready_fd, "ok");
   loop.Run();
+  // What was put off until nobody is on the stack, and needs what home consists of.
+  for (int i = 0; i < 4; ++i) loop.RunOnce(0);
   home.reset();
   LogInfo("home has ended");
   return {};

@@ -80,7 +80,9 @@ void Launch::OnSubmitted(Result<v1::SubmitReply> reply) {
       return;
     }
     reply_ = std::move(*reply);
-    events_.on_accepted(reply_->job());
+    // Taken out first: they may end in Abandon, which clears the events.
+    auto accepted = std::exchange(events_.on_accepted, nullptr);
+    accepted(reply_->job());
     return MaybeReady();
   }
   Code code = reply.error().code();
@@ -111,7 +113,8 @@ void Launch::MaybeReady() {
   if (abandoned_ || !reply_ || !tree_) return;
   std::optional<v1::Placement> placement;
   if (reply_->has_placement()) placement = reply_->placement();
-  events_.on_ready(std::move(placement), tree_);
+  auto ready = std::exchange(events_.on_ready, nullptr);
+  if (ready) ready(std::move(placement), tree_);
 }
 
 void Launch::Fail(Error error) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "home/runs.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/escape.h"
@@ -117,16 +119,27 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   raw->StartRun(run);
 }
 
-void Runs::OnAccepted(AttachedRun* attached, uint64_t job) {
+bool Runs::OnAccepted(AttachedRun* attached, uint64_t job) {
   auto it = std::find_if(launching_.begin(), launching_.end(), [&](const auto& a) { return a.get() == attached; });
-  if (it == launching_.end()) return;
+  if (it == launching_.end()) return false;
   Entry& entry = runs_[job];
-  // The same request id twice (a client that lost its connection): the later client has it.
-  if (entry.attached) Later(std::move(entry.attached));
-  if (entry.orphan) Later(std::move(entry.orphan));
-  if (entry.run) Later(std::move(entry.run));
-  entry.attached = std::move(*it);
-  launching_.erase(it);
+  if (!entry.run) {
+    if (entry.attached) Later(std::move(entry.attached));
+    entry.attached = std::move(*it);
+    launching_.erase(it);
+    return false;
+  }
+  services_->loop->Post([this, alive = alive_, attached, job] {
+    if (!*alive) return;
+    auto taken = Take(attached);
+    if (!taken) return;
+    // Of a run that writes files there is nothing to take over.
+    if (!taken->pump()) return;
+    auto run = runs_.find(job);
+    if (run != runs_.end() && run->second.run) return ResumeRunning(job, std::move(taken));
+    ResumeFromController(job, std::move(taken), 0);
+  });
+  return true;
 }
 
 JobRun* Runs::MakeRun(AttachedRun* attached, JobRun::Plan plan) {

@@ -38,7 +38,7 @@ class Runs : public AttachedRun::Owner {
   bool Has(uint64_t job) const { return runs_.contains(job); }
 
   // --- AttachedRun::Owner ---
-  void OnAccepted(AttachedRun* attached, uint64_t job) override;
+  bool OnAccepted(AttachedRun* attached, uint64_t job) override;
   JobRun* MakeRun(AttachedRun* attached, JobRun::Plan plan) override;
   void Orphan(AttachedRun* attached) override;
   void Done(AttachedRun* attached) override;
