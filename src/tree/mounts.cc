@@ -119,13 +119,15 @@ bool LocalFileSystem(std::string_view type, std::string_view source) {
 
 Result<MountTable> MountTable::Parse(std::string_view mountinfo, const std::string& root_path) {
   std::vector<Line> lines;
+  std::unordered_set<uint32_t> ids;
   while (!mountinfo.empty()) {
     const size_t end = std::min(mountinfo.find('\n'), mountinfo.size());
     std::string_view text = mountinfo.substr(0, end);
     mountinfo.remove_prefix(std::min(end + 1, mountinfo.size()));
     if (text.empty()) continue;
     Line line;
-    if (!ParseLine(text, &line)) return Error(Code::kCorrupt, "/proc/self/mountinfo: a line does not parse");
+    // A number that comes twice would make the tree of mounts a graph.
+    if (!ParseLine(text, &line) || !ids.insert(line.id).second) return Error(Code::kCorrupt, "/proc/self/mountinfo: a line does not parse");
     lines.push_back(std::move(line));
   }
   const std::string root = CleanPath(root_path);

@@ -72,6 +72,7 @@ TEST(MountTable, RefusesWhatDoesNotParse) {
   EXPECT_FALSE(MountTable::Parse("nonsense\n", "/"));
   EXPECT_FALSE(MountTable::Parse("1 1 0:x / / rw - ext4 /dev/vda rw\n", "/"));
   EXPECT_FALSE(MountTable::Parse("1 1 0:2 / / rw -\n", "/"));
+  EXPECT_FALSE(MountTable::Parse("1 1 0:2 / / rw - ext4 /dev/vda rw\n1 1 0:2 / / rw - ext4 /dev/vda rw\n", "/"));
   EXPECT_TRUE(MountTable::Read("/"));
 }
 
