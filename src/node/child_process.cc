@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,7 +45,8 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Spawn(EventLoop* loop, const
   posix_spawnattr_destroy(&attributes);
   if (rc != 0) return ErrnoError(rc, "start " + Escape(argv[0]));
 
-  UniqueFd pidfd(::pidfd_open(pid, 0));
+  // glibc 2.36 declares pidfd_open without extern "C".
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd) {
     Error e = ErrnoError("pidfd_open");
     ::kill(pid, SIGKILL);
