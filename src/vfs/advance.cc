@@ -107,7 +107,7 @@ void LazyRoot::Apply(Inode* directory, const Digest& digest, const LoadedDirecto
   const tree::Directory& before = *held->directory;
   const tree::Directory& after = *next->directory;
   std::vector<uint32_t> moved(before.size(), InodeTable::kGone);
-  std::vector<Inode*> orphans;
+  std::vector<uint64_t> orphans;
   struct Below {
     Inode* child;
     Digest digest;
@@ -137,7 +137,7 @@ void LazyRoot::Apply(Inode* directory, const Digest& digest, const LoadedDirecto
       }
     }
     changes->entries.emplace_back(directory->nodeid, before.NameAt(i));
-    orphans.push_back(child);
+    orphans.push_back(child->nodeid);
   });
   changes->listings.push_back(directory->nodeid);
   inodes_.Replace(directory, digest, next, moved);
@@ -149,7 +149,7 @@ void LazyRoot::Apply(Inode* directory, const Digest& digest, const LoadedDirecto
     }
   }
   // Those that the kernel had forgotten already and only stood in for their place.
-  for (Inode* orphan : orphans) inodes_.Drop(orphan);
+  for (const uint64_t orphan : orphans) inodes_.Forget(orphan, 0);
 }
 
 Status LazyRoot::Advance(Dispatcher& dispatcher, const Digest& tree) {

@@ -214,6 +214,7 @@ void Dispatcher::Start(unsigned threads) {
 }
 
 void Dispatcher::Stop() {
+  if (threads_.empty()) return;
   transport_->Abort();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();

@@ -64,7 +64,7 @@ class InodeTable {
   void SetLoaded(Inode* directory, LoadedDirectoryPtr loaded);
   // Takes back lookups; unknown ids and too large counts are the peer's mistake and do no harm.
   void Forget(uint64_t nodeid, uint64_t count);
-  void Drop(Inode* inode);   // Forget's second half: removes it when nothing holds it
+  void Drop(Inode* inode);   // Forget's second half: removes it when nothing holds it, then parents that only it held
 
   // The entry as its parent's Directory has it; nullopt for the root and for names that are gone.
   std::optional<tree::Entry> EntryOf(const Inode& inode) const;

@@ -29,6 +29,7 @@ class MountedView final : public View {
     // The connection first: it wakes the threads that read it, and everybody who waits for an answer.
     if (mount_) mount_->Abort();
     dispatcher_.Stop();
+    transport_->SetAbort(nullptr);  // the mount goes before what might still call it
     if (mount_) mount_->Unmount();
   }
 
