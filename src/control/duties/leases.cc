@@ -28,12 +28,12 @@ Status LeaseDuty::Run(State& state) {
     if (now - node.last_heard > lease_) silent.push_back(name);
     if (now - node.last_heard > 2 * lease_) silent_for_long.push_back(name);
   }
-  if (believed >= 4 && silent.size() * 2 > believed && silent_for_long.size() < silent.size()) {
-    if (!silent.empty()) {
-      LogWarning("{} of {} nodes are silent: they get another lease before they are called lost", silent.size(), believed);
-    }
-    silent = silent_for_long;
+  const bool too_many = believed >= 4 && silent.size() * 2 > believed && silent_for_long.size() < silent.size();
+  if (too_many && !holding_) {
+    LogWarning("{} of {} nodes are silent: they get another lease before they are called lost", silent.size(), believed);
   }
+  holding_ = too_many;
+  if (too_many) silent = silent_for_long;
   for (const std::string& name : silent) {
     const std::string reason = "node " + Escape(name) + " is lost: no word from it for " +
                                std::to_string((now - state.nodes().at(name).last_heard) / 1'000'000) + " s";

@@ -25,6 +25,7 @@ class LeaseDuty {
   const int64_t lease_;
   const int64_t interval_;
   int64_t last_run_ = 0;
+  bool holding_ = false;  // more are silent than is believed
 };
 
 }  // namespace vrun::control
