@@ -79,7 +79,7 @@ for d, dirs, files in os.walk(top):
         if stat.S_ISREG(s.st_mode): content = hashlib.sha256(open(p, "rb").read()).hexdigest().encode()
         if stat.S_ISLNK(s.st_mode): content = os.readlink(p)
         x = [(a, os.getxattr(p, a, follow_symlinks=False)) for a in sorted(os.listxattr(p, follow_symlinks=False))]
-        print(repr((p[len(top):], oct(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns, s.st_nlink if not stat.S_ISDIR(s.st_mode) else 0, s.st_size if not stat.S_ISDIR(s.st_mode) else 0, s.st_ino, content, x)))
+        print(repr((p[len(top):], oct(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns, s.st_nlink if not stat.S_ISDIR(s.st_mode) else 0, s.st_size if not stat.S_ISDIR(s.st_mode) else 0, content, x)))
 """
     (cluster.root / "root/walk.py").write_text(script)
     local = subprocess.run(["/usr/bin/python3", cluster.root / "root/walk.py", here], capture_output=True, text=True, check=True).stdout

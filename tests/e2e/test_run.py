@@ -283,7 +283,7 @@ def test_resizing_arrives(terminal):
 
 
 def test_ctrl_c_and_ctrl_d_are_keys_for_the_remote_terminal(terminal):
-    t = terminal("--", "bash", "-c", "trap 'echo interrupted' INT; echo ready; sleep 60; cat; echo end")
+    t = terminal("--", "bash", "-c", "trap 'echo interrupted; hit=1' INT; echo ready; while [ -z \"$hit\" ]; do sleep 0.1; done; cat; echo end")
     t.expect(rb"ready")
     t.type(b"\x03")
     t.expect(rb"interrupted")

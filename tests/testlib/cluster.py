@@ -43,7 +43,7 @@ class Cluster:
             if name.startswith(("SLURM_", "VRUN_JOB")):
                 del self.environment[name]
         self.link = list(link)
-        self.node_options = list(node_options)
+        self.node_options = ["--milli-cpus", "64000", *node_options]
         self.nodes = {}
         self.index = Cluster.next_index
         Cluster.next_index += 8

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 
-PROGRAMS = """bash sh cat ls true false sleep env id stat dd head tail wc sha256sum mkdir rm mv cp ln chmod chown touch find
+PROGRAMS = """bash sh echo cat ls true false sleep env id stat dd head tail wc sha256sum mkdir rm mv cp ln chmod chown touch find
 tee tty stty seq printf readlink sort cmp mkfifo mktemp uname hostname kill nice ps grep sed test [ pwd dirname basename
 date cut tr xargs setsid mount timeout yes truncate du df expr umask nproc getent python3.11""".split()
 

@@ -85,7 +85,8 @@ std::string Differences(const Description& want, const Description& got, const s
       say(path, "another content (" + std::to_string(w.content.size()) + ", " + std::to_string(g.content.size()) + ")");
     }
     if (shared.contains(g.ino)) continue;
-    if (w.mode != g.mode) say(path, "mode " + std::to_string(w.mode & 07777) + ", got " + std::to_string(g.mode & 07777));
+    if (w.mode != g.mode)
+      say(path, "mode " + std::to_string(w.mode & 07777) + ", got " + std::to_string(g.mode & 07777));
     if (w.uid != g.uid || w.gid != g.gid) say(path, "another owner");
     if (w.mtime_ns != g.mtime_ns) {
       say(path, "mtime " + std::to_string(w.mtime_ns) + ", got " + std::to_string(g.mtime_ns));
@@ -166,9 +167,7 @@ void RandomWork::Step() {
     case 0:
     case 1: what = "create", b = NewPath(), result = write(b, O_WRONLY | O_CREAT | O_TRUNC, -1, Pick(5000)); break;
     case 2: what = "append", result = write(a, O_WRONLY | O_APPEND, -1, 1 + Pick(3000)); break;
-    case 3:
-      what = "sparse", result = write(a, O_WRONLY, static_cast<off_t>(Pick(3'500'000)), 1 + Pick(100'000));
-      break;
+    case 3: what = "sparse", result = write(a, O_WRONLY, static_cast<off_t>(Pick(3'500'000)), 1 + Pick(100'000)); break;
     case 4: what = "truncate", result = ::truncate(a.c_str(), static_cast<off_t>(Pick(6000))); break;
     case 5:
     case 6:
@@ -187,11 +186,14 @@ void RandomWork::Step() {
     case 19: {
       struct stat st;
       what = "chmod";
-      result = ::lstat(a.c_str(), &st) == 0 && !S_ISLNK(st.st_mode) ? ::chmod(a.c_str(), static_cast<mode_t>(Pick(010000))) : -1;
+      result = ::lstat(a.c_str(), &st) == 0 && !S_ISLNK(st.st_mode)
+                   ? ::chmod(a.c_str(), static_cast<mode_t>(Pick(010000)))
+                   : -1;
       break;
     }
     case 20:
-      what = "chown", result = ::lchown(a.c_str(), static_cast<uid_t>(Pick(3) * 1000), static_cast<gid_t>(Pick(2) * 77));
+      what = "chown",
+      result = ::lchown(a.c_str(), static_cast<uid_t>(Pick(3) * 1000), static_cast<gid_t>(Pick(2) * 77));
       break;
     case 21: {
       struct timespec times[2] = {{static_cast<time_t>(Pick(2'000'000'000)), 5},
@@ -200,9 +202,7 @@ void RandomWork::Step() {
       break;
     }
     case 22: what = "xattr", result = ::lsetxattr(a.c_str(), "user.test", "value", 1 + Pick(5), 0); break;
-    case 23:
-      what = "no xattr", result = ::lremovexattr(a.c_str(), Pick(2) == 0 ? "user.lower" : "user.test");
-      break;
+    case 23: what = "no xattr", result = ::lremovexattr(a.c_str(), Pick(2) == 0 ? "user.lower" : "user.test"); break;
     case 24: {
       what = "special", b = NewPath();
       result = ::mknod(b.c_str(), (Pick(2) == 0 ? S_IFIFO : S_IFSOCK) | 0600, 0);
@@ -216,9 +216,9 @@ void RandomWork::Step() {
     }
     case 26: {
       // user::rw-, user:1000:r--, group::r--, mask::r--, other::---
-      static const unsigned char kAcl[] = {2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 4, 0, 232, 3, 0, 0, 4, 0,
-                                           4, 0, 255, 255, 255, 255, 16, 0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0,
-                                           255, 255, 255, 255};
+      static const unsigned char kAcl[] = {2, 0,   0,   0,   1,   0,   6,  0, 255, 255, 255, 255, 2,   0,  4,
+                                           0, 232, 3,   0,   0,   4,   0,  4, 0,   255, 255, 255, 255, 16, 0,
+                                           4, 0,   255, 255, 255, 255, 32, 0, 0,   0,   255, 255, 255, 255};
       struct stat st;
       what = "acl";
       result = ::lstat(a.c_str(), &st) == 0 && !S_ISLNK(st.st_mode)

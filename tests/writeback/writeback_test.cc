@@ -34,8 +34,8 @@ uint64_t EnvironmentNumber(const char* name, uint64_t otherwise) {
 
 // A private mount namespace: whatever way the test ends, its mounts end with it.
 bool HaveMounts() {
-  static const bool have =
-      ::geteuid() == 0 && ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+  static const bool have = ::geteuid() == 0 && ::unshare(CLONE_NEWNS) == 0 &&
+                           ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
   return have;
 }
 
@@ -119,6 +119,7 @@ class WriteBackTest : public testing::Test {
     ApplyOptions options;
     options.root = lower();
     options.job = 7;
+    options.attempt = 1;
     if (journal) options.journal = base_ + "/journal";
     options.notice = [this](const std::string& text) { notices_.push_back(text); };
     auto applier = Applier::Open(std::move(options));
@@ -156,9 +157,7 @@ class WriteBackTest : public testing::Test {
 };
 
 // Last messages of operations: what home may have acknowledged.
-bool EndsOperation(const WriteBack& m) {
-  return !m.has_put_file() && (!m.has_file_data() || m.file_data().last());
-}
+bool EndsOperation(const WriteBack& m) { return !m.has_put_file() && (!m.has_file_data() || m.file_data().last()); }
 
 class Random : public WriteBackTest {
  protected:
@@ -225,31 +224,37 @@ TEST_F(Random, ARestartedCarryTellsTheSame) {
   }
 }
 
-// Home stops anywhere and goes on from any operation that it may have acknowledged. Without a journal a file with several
-// names may then look changed, so those runs have none.
+// Home stops anywhere and goes on from any operation that it may have acknowledged. Without a journal a file with
+// several names may then look changed, so those runs have none.
 TEST_F(Random, AHomeThatIsRestartedEverywhereEndsTheSame) {
   uint64_t count = EnvironmentNumber("VRUN_SEEDS", 60);
   uint64_t first = EnvironmentNumber("VRUN_SEED", 5000);
   for (uint64_t seed = first; seed < first + count && !HasFailure() && !IsSkipped(); ++seed) {
     bool journal = seed % 3 != 0;
-    Check(seed, 20 + static_cast<int>(seed % 100), [&](const auto& series, const auto&, const auto&, auto& random) {
-      size_t next = 0;
-      size_t farthest = 0;
-      while (next < series.size()) {
-        auto applier = NewApplier(journal);
-        size_t stop = std::min(series.size(), farthest + 1 + random() % 5);
-        for (; next < stop; ++next) {
-          auto status = applier->Apply(series[next]);
-          ASSERT_TRUE(status.has_value()) << status.error().message();
-        }
-        farthest = next;
-        if (next == series.size()) break;
-        // Back to the start of some operation.
-        next = random() % 3 == 0 ? random() % (next + 1) : next - std::min<size_t>(next, random() % 6);
-        while (next > 0 && !EndsOperation(series[next - 1])) --next;
-      }
-      EXPECT_TRUE(!journal || notices_.empty()) << notices_.front();
-    }, journal);
+    Check(
+        seed, 20 + static_cast<int>(seed % 100),
+        [&](const auto& series, const auto&, const auto&, auto& random) {
+          size_t next = 0;
+          size_t farthest = 0;
+          while (next < series.size()) {
+            auto applier = NewApplier(journal);
+            size_t stop = std::min(series.size(), farthest + 1 + random() % 5);
+            for (; next < stop; ++next) {
+              auto status = applier->Apply(series[next]);
+              ASSERT_TRUE(status.has_value()) << status.error().message();
+              if (random() % 50 == 0) {
+                ASSERT_TRUE(applier->Sync().has_value());
+              }
+            }
+            farthest = next;
+            if (next == series.size()) break;
+            // Back to the start of some operation.
+            next = random() % 3 == 0 ? random() % (next + 1) : next - std::min<size_t>(next, random() % 6);
+            while (next > 0 && !EndsOperation(series[next - 1])) --next;
+          }
+          EXPECT_TRUE(!journal || notices_.empty()) << notices_.front();
+        },
+        journal);
   }
 }
 
