@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "base/escape.h"
 #include "cli/exit_status.h"
+#include "cli/table.h"
 
 namespace vrun::cli {
 namespace {
@@ -216,7 +216,7 @@ void AttachedRun::OnMessage(const v1::HomeMessage& message) {
       OnProgress(message.progress());
       break;
     case v1::HomeMessage::kNotice:
-      line_->Print("vrun: " + Escape(message.notice().text()), terminal_.raw());
+      line_->Print("vrun: " + SafeLine(message.notice().text()), terminal_.raw());
       break;
     case v1::HomeMessage::kTerminalMode:
       remote_raw_ = message.terminal_mode().raw();
@@ -272,7 +272,7 @@ void AttachedRun::OnFinished(const v1::Finished& finished) {
   v1::JobState state = finished.state();
   if (state == v1::CANCELLED && cancel_signal_ != 0 && !started_) status = kExitSignal + cancel_signal_;
   std::string reason = finished.reason().empty() && has_record ? finished.record().reason() : finished.reason();
-  if (status == 0) reason.clear();
+  reason = status == 0 ? "" : SafeLine(reason);
   if (reason.empty() && state == v1::CANCELLED && !started_) reason = JobText() + ": cancelled before it started";
   if (!has_record && status == kExitUnknown) {
     reason = JobText() + ": " + (reason.empty() ? "its end is not known" : reason) + ": ask later with `vctl job " +

@@ -17,6 +17,7 @@
 #include "cli/job_command.h"
 #include "cli/job_log.h"
 #include "cli/script_options.h"
+#include "cli/table.h"
 
 namespace vrun::cli {
 namespace {
@@ -124,7 +125,7 @@ Result<int> Submit(const RunOptions& options, const std::string& root) {
   for (;;) {
     VRUN_ASSIGN(v1::HomeMessage answer, ReceiveMessage(socket.get(), options.quiet));
     if (answer.has_error()) return FromWire(answer.error());
-    if (answer.has_notice() && !options.quiet) std::fprintf(stderr, "vbatch: %s\n", Escape(answer.notice().text()).c_str());
+    if (answer.has_notice() && !options.quiet) std::fprintf(stderr, "vbatch: %s\n", SafeLine(answer.notice().text()).c_str());
     if (!answer.has_accepted()) continue;
     std::string id = std::to_string(answer.accepted().job());
     Print(options.parsable ? id + "\n" : "Submitted batch job " + id + "\n");

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
+#include "cli/table.h"
 #include "cli/values.h"
 
 namespace vrun::cli {
@@ -177,7 +178,7 @@ Result<ProcessId> StartDaemon(const DaemonSpec& spec) {
   if (!line) return std::move(line).error();
   std::string why = line->starts_with("error: ") ? line->substr(7) : LastLine(spec.log_file, log_start);
   if (why.empty()) why = "it ended without a word";
-  return Error(Code::kUnavailable, "start " + spec.name + ": " + Escape(why) + ": the log is " + Escape(spec.log_file));
+  return Error(Code::kUnavailable, "start " + spec.name + ": " + SafeLine(why) + ": the log is " + Escape(spec.log_file));
 }
 
 Status RunHelper(const std::vector<std::string>& words) {
@@ -208,7 +209,7 @@ Status RunHelper(const std::vector<std::string>& words) {
   size_t newline = text.rfind('\n');
   std::string last = newline == std::string::npos ? text : text.substr(newline + 1);
   if (last.empty()) last = Escape(words[0]) + " failed";
-  return Error(Code::kInternal, Escape(last));
+  return Error(Code::kInternal, SafeLine(last));
 }
 
 Result<std::string> FindProgram(std::string_view name) {

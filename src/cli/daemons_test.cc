@@ -27,7 +27,7 @@ if role == "pki":
     sys.exit(0)
 ready = int(args[args.index("--ready-fd") + 1])
 if os.path.exists(here + "/" + role + "-fails"):
-    os.write(ready, b"error: " + role + " is unwell: let it rest\n")
+    os.write(ready, ("error: " + role + " is unwell: let it rest\n").encode())
     sys.exit(1)
 if os.path.exists(here + "/" + role + "-dies"):
     print("last words of " + role, file=sys.stderr)
@@ -285,11 +285,11 @@ TEST_F(DaemonsTest, QueriesPrintAnswersAndErrors) {
   EXPECT_EQ(Vctl({"wait", "12"}).status, 3);
   EXPECT_EQ(Vctl({"job", "abc"}).status, 2);
   EXPECT_EQ(Vctl({"jbos"}).status, 2);
-  EXPECT_THAT(Vctl({"jbos"}).err, HasSubstr("did you mean job"));
+  EXPECT_THAT(Vctl({"jbos"}).err, HasSubstr("did you mean jobs?"));
 
   for (pid_t pid : Pids("home")) {
     auto process = IdentifyProcess(pid);
-    if (process) EXPECT_TRUE(StopProcess(*process, 5000));
+    EXPECT_TRUE(!process || StopProcess(*process, 5000));
   }
   v1::HomeMessage error;
   error.mutable_error()->set_code(static_cast<int>(Code::kNotFound));

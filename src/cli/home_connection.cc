@@ -8,6 +8,7 @@
 
 #include "base/escape.h"
 #include "cli/daemon_process.h"
+#include "cli/table.h"
 
 namespace vrun::cli {
 namespace {
@@ -111,7 +112,7 @@ Error FromWire(const v1::Error& error) {
   Code code = error.code() >= static_cast<int>(Code::kInvalid) && error.code() <= static_cast<int>(Code::kInternal)
                   ? static_cast<Code>(error.code())
                   : Code::kInternal;
-  return Error(code, error.message().empty() ? "home: failed without a reason" : error.message());
+  return Error(code, error.message().empty() ? "home: failed without a reason" : SafeLine(error.message()));
 }
 
 }  // namespace vrun::cli

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options as data: a command lists its options once; parsing, help, hints and shell completions derive from the list.
 //
-// An own table of 200 lines instead of CLI11: `vrun` starts for every command that a person types, a CLI11 application
-// alone costs three times that in start-up, and the rules here (stop at the first word that is no option, the same table
-// for `#SBATCH` lines, refusing the options of Slurm that are not there yet by name) are not its own.
+// An own table of 200 lines: one list has to serve the command line, `#SBATCH` lines and three shells' completion, stop at
+// the first word that is no option, and refuse Slurm's options that are not there yet by name. CLI11, tried for the same
+// options, starts as fast but takes over most of that only to hand it back.
 #pragma once
 
 #include <span>

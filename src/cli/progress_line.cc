@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/progress_line.h"
 
-#include "base/escape.h"
 #include "base/files.h"
+#include "cli/table.h"
 
 namespace vrun::cli {
 namespace {
@@ -27,7 +27,7 @@ ProgressLineWriter::ProgressLineWriter(const Options& options, StreamProgress* s
     : options_(options), shared_(shared), started_(now_micros) {}
 
 void ProgressLineWriter::Update(const v1::Progress& progress) {
-  std::string text = Escape(progress.text());
+  std::string text = SafeLine(progress.text());
   if (text.empty()) return;
   if (text.find("›") != std::string::npos) {
     steps_.clear();  // home tells the whole way itself

@@ -37,6 +37,17 @@ std::string Table::Format(bool headers) const {
   return out;
 }
 
+std::string SafeLine(std::string_view text) {
+  std::string out;
+  for (;;) {
+    size_t slash = text.find('\\');
+    out += Escape(text.substr(0, slash));
+    if (slash == std::string_view::npos) return out;
+    out += '\\';
+    text.remove_prefix(slash + 1);
+  }
+}
+
 std::string FormatBytes(uint64_t bytes) {
   static constexpr char kUnits[] = "KMGTPE";
   if (bytes < 1024) return std::to_string(bytes);

@@ -2,7 +2,9 @@
 // Text tables for people: aligned columns, every cell escaped so that a job's name cannot move the cursor.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace vrun::cli {
@@ -20,6 +22,9 @@ class Table {
 
 // Columns that the text takes on a terminal, counted in code points.
 size_t DisplayWidth(std::string_view text);
+// A line that another daemon wrote: control characters escaped, backslashes left as they are, since it has escaped the
+// names in it already.
+std::string SafeLine(std::string_view text);
 // "1.5G", "512M", "17" for bytes.
 std::string FormatBytes(uint64_t bytes);
 // "0:07", "1:02:03", "3-04:05:06".

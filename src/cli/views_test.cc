@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What people and programs read: tables, JSON, findings of the doctor, completions, statuses.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "cli/cluster.h"
 #include "cli/daemon_process.h"
@@ -301,7 +303,7 @@ TEST_F(ProgressTest, ATerminalGetsOneUpdatingLineThatIsErased) {
   line.Update(At(v1::PENDING, "queued, 2nd"));
   line.Update(At(v1::STARTING, "starting node\x1b[2J"));
   line.Tick(400000);
-  EXPECT_EQ(Written(), "\rvrun: queued, 2nd › starting node\\x1b[\x1b[K");
+  EXPECT_EQ(Written(), "\rvrun: queued, 2nd › starting node\\x1b[2\x1b[K");
   line.Stop();
   EXPECT_EQ(Written(), "\r\x1b[K");
   line.Update(At(v1::RUNNING, "running"));
