@@ -73,6 +73,7 @@ class Wire {
 
 class ContentSourceTest : public testing::Test {
  protected:
+  ~ContentSourceTest() override { over_ = true; }
   std::shared_ptr<Wire> Connect(bool hello = true) {
     auto wire = std::make_shared<Wire>();
     auto handler = source_.Accept(std::make_unique<Wire::NodeEnd>(wire));
@@ -86,6 +87,7 @@ class ContentSourceTest : public testing::Test {
   }
   void Fetch(uint64_t offset, uint64_t length, Result<vfs::FetchedRange>* result) {
     source_.FetchRange(tree_, "/f", version(), offset, length, [this, result](Result<vfs::FetchedRange> r) {
+      if (over_) return;  // the test is, and its result is gone
       *result = std::move(r);
       ++answers_;
     });
@@ -112,6 +114,7 @@ class ContentSourceTest : public testing::Test {
 
   const std::string content_ = Bytes(5 * store::kUnitBytes + 100, 1);
   const Digest tree_ = Sha256("tree");
+  bool over_ = false;
   int answers_ = 0;
   int connected_ = 0;
   ContentSource source_{{.home_id = kHome, .home_deadline_micros = 60'000'000, .window_bytes = 4 * store::kUnitBytes},
@@ -235,8 +238,8 @@ TEST_F(ContentSourceTest, TheWindowBoundsWhatIsUnderWayButNotDirectories) {
   Fetch(0, 3 * store::kUnitBytes, &results[0]);
   Fetch(0, 2 * store::kUnitBytes, &results[1]);
   Fetch(0, 5 * store::kUnitBytes, &results[2]);
-  bool root_done = false;
-  source_.FetchRoot(tree_, [&](Result<tree::Entry>) { root_done = true; });
+  auto root_done = std::make_shared<bool>(false);
+  source_.FetchRoot(tree_, [root_done](Result<tree::Entry>) { *root_done = true; });
   ASSERT_EQ(wire->asked.size(), 2u);
   EXPECT_TRUE(wire->asked[1].has_get_root());
   wire->Say(Part(wire->asked[0].id(), 0, 3, true));
@@ -245,7 +248,7 @@ TEST_F(ContentSourceTest, TheWindowBoundsWhatIsUnderWayButNotDirectories) {
   ASSERT_EQ(wire->asked.size(), 4u) << "one that is larger than the window goes alone";
   wire->Say(Part(wire->asked[3].id(), 0, 5, true));
   EXPECT_TRUE(results[0] && results[1] && results[2]);
-  EXPECT_FALSE(root_done);
+  EXPECT_FALSE(*root_done);
 }
 
 // Each lie costs the stream, and nothing of it is handed on. The third one ends the request.
@@ -376,7 +379,7 @@ TEST_F(ContentSourceTest, DirectoriesInPartsWithKnownIds) {
   EXPECT_EQ(result->known_ids[0].second, id);
 
   // Another directory than the one that was asked for.
-  source_.FetchDirectory(tree_, "/d", Sha256("other"), [&](Result<vfs::FetchedDirectory> r) { result = std::move(r); });
+  source_.FetchDirectory(tree_, "/d", Sha256("other"), [](Result<vfs::FetchedDirectory> r) { EXPECT_FALSE(r); });
   wire->Say(DirectoryReply(wire->Next().id(), *directory, 0, 100000, true));
   EXPECT_FALSE(wire->cancelled.empty());
 }
@@ -428,7 +431,7 @@ TEST_F(ContentSourceTest, RootsAreChecked) {
   wire->Say(reply);
   ASSERT_TRUE(result);
   EXPECT_EQ(result->child, root.child);
-  source_.FetchRoot(Sha256("another"), [&](Result<tree::Entry> r) { result = std::move(r); });
+  source_.FetchRoot(Sha256("another"), [](Result<tree::Entry> r) { EXPECT_FALSE(r); });
   reply.set_id(wire->Next().id());
   wire->Say(reply);
   EXPECT_FALSE(wire->cancelled.empty());
