@@ -16,6 +16,7 @@
 #include "base/files.h"
 #include "home/apply_files.h"
 #include "home/apply_journal.h"
+#include "home/apply_paths.h"
 #include "home/file_meta.h"
 #include "home/safe_root.h"
 
@@ -26,28 +27,21 @@ using vrun::v1::BaseVersion;
 using vrun::v1::Meta;
 using vrun::v1::WriteBack;
 
-// Up to so many operations between two calls of Sync are flushed one by one; more cost less as a flush of the file system.
+// Up to so many operations between two calls of Sync are flushed one by one; more cost less as a flush of the file
+// system.
 constexpr size_t kFewOperations = 16;
-constexpr int kMaxBeside = 1000;
-constexpr int kMaxDetours = 256;
 
 int64_t Ns(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
-
-// A name of this message that could be resolved: an open parent and the name in it.
-struct Place {
-  std::string asked;  // as the job has it
-  std::string path;   // at home
-  std::string name;
-  UniqueFd parent;
-};
 
 class ApplierImpl final : public Applier {
  public:
   ApplierImpl(ApplyOptions options, SafeRoot root, ApplyJournal journal)
       : options_(std::move(options)),
-        root_(std::move(root)),
         journal_(std::move(journal)),
+        paths_(&options_, &journal_, std::move(root)),
         prefix_(".vrun-" + std::to_string(options_.job) + "-") {
+    // The numbers of an unnamed attempt may be those of another series.
+    if (options_.attempt != 0) sequence_ = journal_.durable_before();
     for (const auto& own : journal_.own_changes()) own_ctime_[{own.device, own.inode}] = own.ctime_ns;
   }
   ~ApplierImpl() override { DropFile(); }
@@ -83,13 +77,6 @@ class ApplierImpl final : public Applier {
   Status Rename(const WriteBack& message);
   Status SetMeta(const WriteBack& message);
 
-  std::string Actual(const std::string& asked) const;
-  Status RefuseHidden(const std::string& path) const;
-  bool HasHiddenBelow(const std::string& path) const;
-  Result<std::optional<Place>> Find(const std::string& asked) const;
-  Result<Place> FindOrMakeParents(const std::string& asked);
-  Status MakeParents(const std::string& asked, const std::string& actual);
-
   bool Matches(const struct stat& st, const BaseVersion& base, bool own_rename = false) const;
   // To be asked before and told after an operation that changes the ctime of an inode that keeps other names.
   UniqueFd Watch(const Place& place, const struct stat& st) const;
@@ -101,23 +88,16 @@ class ApplierImpl final : public Applier {
   Status Install(Place& place, const std::string& temporary, const Meta* meta, const std::optional<BaseVersion>& base);
   Result<bool> Replace(Place& place, const std::string& from, const struct stat& from_st, const struct stat& current);
   Status InstallBeside(Place& place, const std::string& temporary, const Meta* meta);
-  std::string BesideName(const std::string& name, int attempt) const;
   Status FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use);
   Status MoveAcross(const Place& from, const Place& to, uint64_t sequence);
 
   void Touched(const Place& place, UniqueFd file = UniqueFd());
-  void Notice(const std::string& text) const {
-    if (options_.notice) options_.notice(text);
-  }
-  void NoticeChanged(const std::string& path, const std::string& what) const {
-    Notice(Escape(path) + " changed at home while job " + std::to_string(options_.job) + " ran: " + what);
-  }
   // The operation may have been applied by a process that died before it could say so.
   bool MayBeRepeated(const WriteBack& message) const { return message.sequence() <= journal_.applied_before(); }
 
   ApplyOptions options_;
-  SafeRoot root_;
   ApplyJournal journal_;
+  ApplyPaths paths_;
   std::string prefix_;
   uint64_t sequence_ = 0;
   bool ignore_data_ = false;
@@ -128,7 +108,7 @@ class ApplierImpl final : public Applier {
   uint64_t files_ = 0;
   uint64_t bytes_ = 0;
   size_t unsynced_ = 0;
-  std::vector<UniqueFd> unsynced_files_;       // and directories
+  std::vector<UniqueFd> unsynced_files_;  // and directories
   std::map<dev_t, UniqueFd> unsynced_devices_;
   bool unsynced_everywhere_ = false;
 };
@@ -176,107 +156,8 @@ Status ApplierImpl::Dispatch(const WriteBack& message) {
     case WriteBack::kFileData:
     case WriteBack::OP_NOT_SET: break;
   }
-  return Error(Code::kUnsupported, Escape(message.path()) + ": the node wrote something that this version does not know");
-}
-
-// --- paths ---
-
-std::string ApplierImpl::Actual(const std::string& asked) const {
-  const auto& diversions = journal_.diversions();
-  if (diversions.empty()) return asked;
-  for (std::string_view prefix = asked; prefix.size() > 1; prefix = ParentOf(prefix)) {
-    auto it = diversions.find(std::string(prefix));
-    if (it != diversions.end()) return it->second + asked.substr(prefix.size());
-  }
-  return asked;
-}
-
-Status ApplierImpl::RefuseHidden(const std::string& path) const {
-  for (const std::string& hidden : options_.hidden) {
-    if (AtOrBelow(path, hidden)) {
-      return Error(Code::kDenied, Escape(path) + ": jobs may not write here: it is kept from them by this machine");
-    }
-  }
-  return {};
-}
-
-bool ApplierImpl::HasHiddenBelow(const std::string& path) const {
-  return std::any_of(options_.hidden.begin(), options_.hidden.end(),
-                     [&](const std::string& hidden) { return AtOrBelow(hidden, path); });
-}
-
-Result<std::optional<Place>> ApplierImpl::Find(const std::string& asked) const {
-  Place place;
-  place.asked = asked;
-  place.path = Actual(asked);
-  VRUN_TRY(RefuseHidden(place.path));
-  auto parent = root_.OpenDirectory(ParentOf(place.path));
-  if (!parent) {
-    int error = parent.error().error_number();
-    if (error == ENOENT || error == ENOTDIR) return std::nullopt;
-    return std::move(parent).error();
-  }
-  place.parent = *std::move(parent);
-  place.name = NameOf(place.path);
-  return place;
-}
-
-Result<Place> ApplierImpl::FindOrMakeParents(const std::string& asked) {
-  // Each detour puts one more directory beside one that is in the way.
-  for (int detour = 0; detour < kMaxDetours; ++detour) {
-    VRUN_ASSIGN(auto place, Find(asked));
-    if (place) return *std::move(place);
-    VRUN_TRY(MakeParents(asked, Actual(asked)));
-  }
-  return Error(Code::kAborted, Escape(asked) + ": its directories change too fast at home");
-}
-
-// A directory of the path is gone at home, or something else has its name now. A diversion keeps the parent and changes
-// only the name, so the components of `asked` and `actual` correspond.
-Status ApplierImpl::MakeParents(const std::string& asked, const std::string& actual) {
-  VRUN_ASSIGN(UniqueFd at, root_.OpenDirectory("/"));
-  bool told = false;
-  size_t asked_end = asked.find('/', 1);
-  for (size_t begin = 1;;) {
-    size_t end = actual.find('/', begin);
-    if (end == std::string::npos) return {};
-    std::string name = actual.substr(begin, end - begin);
-    std::string path = actual.substr(0, end);
-    UniqueFd next(::openat(at.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!next && errno == ENOENT) {
-      int error = WithWritable(at.get(), [&] { return ::mkdirat(at.get(), name.c_str(), 0777); });
-      if (error != 0 && error != EEXIST) return ErrnoError(error, "make " + Escape(path));
-      if (error == 0 && !told) {
-        Notice(Escape(path) + " was removed at home while job " + std::to_string(options_.job) +
-               " ran: it was made again for what the job wrote there");
-        told = true;
-      }
-      continue;
-    }
-    if (!next && errno == ENOTDIR) {
-      for (int i = 0; i < kMaxBeside; ++i) {
-        std::string beside = BesideName(name, i);
-        int error = WithWritable(at.get(), [&] { return ::mkdirat(at.get(), beside.c_str(), 0777); });
-        if (error == EEXIST) continue;
-        if (error != 0) return ErrnoError(error, "make " + Escape(path));
-        std::string put = ChildOf(ParentOf(path), beside);
-        VRUN_TRY(journal_.Add(asked.substr(0, asked_end), put));
-        NoticeChanged(path, "what the job wrote below is in " + Escape(put));
-        return {};
-      }
-      return Error(Code::kExists, Escape(path) + ": too many versions lie beside it: remove some");
-    }
-    if (!next) return ErrnoError("open " + Escape(path));
-    at = std::move(next);
-    begin = end + 1;
-    asked_end = asked.find('/', asked_end + 1);
-  }
-}
-
-std::string ApplierImpl::BesideName(const std::string& name, int attempt) const {
-  std::string tail = ".vrun-" + std::to_string(options_.job);
-  if (attempt > 0) tail += "." + std::to_string(attempt);
-  return name.substr(0, NAME_MAX - tail.size()) + tail;
+  return Error(Code::kUnsupported,
+               Escape(message.path()) + ": the node wrote something that this version does not know");
 }
 
 // --- versions ---
@@ -327,13 +208,13 @@ Status ApplierImpl::FinishMeta(const Place& place, const std::string& name, cons
   Status status = SetFileMeta(fd.get(), meta, use, &left_out);
   if (!status) return std::move(status).error().With(Escape(place.path));
   if (!left_out.empty() && attributes_left_out_.insert(left_out).second) {
-    Notice(Escape(place.path) + " was written without the attribute " + left_out);
+    paths_.Notice(Escape(place.path) + " was written without the attribute " + left_out);
   }
   return {};
 }
 
-// Puts `from` (a name in the same directory) in place of `current`. False: `current` is a directory with something in it
-// that the job did not see.
+// Puts `from` (a name in the same directory) in place of `current`. False: `current` is a directory with something in
+// it that the job did not see.
 Result<bool> ApplierImpl::Replace(Place& place, const std::string& from, const struct stat& from_st,
                                   const struct stat& current) {
   int parent = place.parent.get();
@@ -363,7 +244,7 @@ Status ApplierImpl::Install(Place& place, const std::string& temporary, const Me
       if (error != 0) return ErrnoError(error, "write " + Escape(place.path));
       return {};
     }
-    if (base && place.asked == place.path && Matches(*current, *base)) {
+    if (base && Matches(*current, *base)) {
       VRUN_ASSIGN(auto made, LstatAt(parent, temporary));
       if (!made) return Error(Code::kAborted, Escape(place.path) + ": somebody removed the file while it was written");
       VRUN_ASSIGN(bool replaced, Replace(place, temporary, *made, *current));
@@ -382,7 +263,7 @@ Status ApplierImpl::InstallBeside(Place& place, const std::string& temporary, co
   int parent = place.parent.get();
   std::string original(NameOf(place.asked));
   for (int i = 0; i < kMaxBeside; ++i) {
-    std::string beside = BesideName(original, i);
+    std::string beside = paths_.BesideName(original, i);
     VRUN_ASSIGN(auto taken, LstatAt(parent, beside));
     bool same = taken && SameContent(parent, beside, parent, temporary);
     if (taken && !same) continue;
@@ -393,7 +274,7 @@ Status ApplierImpl::InstallBeside(Place& place, const std::string& temporary, co
     });
     if (error == EEXIST) continue;
     if (error != 0) return ErrnoError(error, "write " + Escape(put));
-    NoticeChanged(place.asked, "its version is in " + Escape(put));
+    paths_.NoticeChanged(place.asked, "its version is in " + Escape(put));
     place.path = put;
     place.name = beside;
     return meta != nullptr ? FinishMeta(place, beside, *meta, MetaFor::kFinal) : Status();
@@ -413,7 +294,7 @@ Status ApplierImpl::BeginFile(const WriteBack& message) {
     return Error(Code::kInvalid, Escape(message.path()) + ": a file of an impossible size");
   }
   OpenFileState file;
-  VRUN_ASSIGN(file.place, FindOrMakeParents(message.path()));
+  VRUN_ASSIGN(file.place, paths_.FindOrMakeParents(message.path()));
   file.temporary = TemporaryName(message.sequence());
   file.sequence = message.sequence();
   file.put = message.put_file();
@@ -476,7 +357,7 @@ Status ApplierImpl::MakeSymlink(const WriteBack& message) {
   if (link.target().empty() || link.target().size() >= PATH_MAX || link.target().find('\0') != std::string::npos) {
     return Error(Code::kInvalid, Escape(message.path()) + ": a symbolic link with an impossible target");
   }
-  VRUN_ASSIGN(Place place, FindOrMakeParents(message.path()));
+  VRUN_ASSIGN(Place place, paths_.FindOrMakeParents(message.path()));
   std::string temporary = TemporaryName(message.sequence());
   VRUN_TRY(MakeTemporary(place, temporary, [&](const char* name) {
     return ::symlinkat(link.target().c_str(), place.parent.get(), name);
@@ -497,11 +378,10 @@ Status ApplierImpl::MakeSpecial(const WriteBack& message) {
   if (type != S_IFIFO && type != S_IFSOCK) {
     return Error(Code::kInvalid, Escape(message.path()) + ": a job may make FIFOs and sockets, not this");
   }
-  VRUN_ASSIGN(Place place, FindOrMakeParents(message.path()));
+  VRUN_ASSIGN(Place place, paths_.FindOrMakeParents(message.path()));
   std::string temporary = TemporaryName(message.sequence());
-  VRUN_TRY(MakeTemporary(place, temporary, [&](const char* name) {
-    return ::mknodat(place.parent.get(), name, type | 0600, 0);
-  }));
+  VRUN_TRY(MakeTemporary(place, temporary,
+                         [&](const char* name) { return ::mknodat(place.parent.get(), name, type | 0600, 0); }));
   Status status = FinishMeta(place, temporary, special.meta(), MetaFor::kFinal);
   if (status) status = Install(place, temporary, &special.meta(), BaseOf(message));
   if (!status) {
@@ -515,17 +395,17 @@ Status ApplierImpl::MakeSpecial(const WriteBack& message) {
 Status ApplierImpl::MakeHardLink(const WriteBack& message) {
   const std::string& existing = message.make_hard_link().existing();
   VRUN_TRY(CheckRootPath(existing));
-  VRUN_ASSIGN(auto source, Find(existing));
+  VRUN_ASSIGN(auto source, paths_.Find(existing));
   std::optional<struct stat> source_st;
   if (source) {
     VRUN_ASSIGN(source_st, LstatAt(source->parent.get(), source->name));
   }
   if (!source_st || S_ISDIR(source_st->st_mode)) {
-    Notice(Escape(existing) + " was removed at home while job " + std::to_string(options_.job) + " ran: " +
-           Escape(message.path()) + ", a hard link to it, was not made");
+    paths_.Notice(Escape(existing) + " was removed at home while job " + std::to_string(options_.job) +
+                  " ran: " + Escape(message.path()) + ", a hard link to it, was not made");
     return {};
   }
-  VRUN_ASSIGN(Place place, FindOrMakeParents(message.path()));
+  VRUN_ASSIGN(Place place, paths_.FindOrMakeParents(message.path()));
   VRUN_ASSIGN(auto current, LstatAt(place.parent.get(), place.name));
   if (current && current->st_ino == source_st->st_ino && current->st_dev == source_st->st_dev) return {};
   std::string temporary = TemporaryName(message.sequence());
@@ -552,7 +432,7 @@ Status ApplierImpl::MakeHardLink(const WriteBack& message) {
 
 Status ApplierImpl::MakeDirectory(const WriteBack& message) {
   const Meta& meta = message.make_directory().meta();
-  VRUN_ASSIGN(Place place, FindOrMakeParents(message.path()));
+  VRUN_ASSIGN(Place place, paths_.FindOrMakeParents(message.path()));
   int parent = place.parent.get();
   for (int i = -1; i < kMaxBeside;) {
     VRUN_ASSIGN(auto current, LstatAt(parent, place.name));
@@ -563,7 +443,7 @@ Status ApplierImpl::MakeDirectory(const WriteBack& message) {
       if (error != 0 && error != ENOENT) return ErrnoError(error, "replace " + Escape(place.path));
       Remember(old);
     } else if (current) {
-      place.name = BesideName(std::string(NameOf(place.asked)), ++i);
+      place.name = paths_.BesideName(std::string(NameOf(place.asked)), ++i);
       place.path = ChildOf(ParentOf(place.path), place.name);
       continue;
     }
@@ -573,7 +453,7 @@ Status ApplierImpl::MakeDirectory(const WriteBack& message) {
     int error = WithWritable(parent, [&] { return ::mkdirat(parent, place.name.c_str(), 0700); });
     if (error == EEXIST) continue;
     if (error != 0) return ErrnoError(error, "make " + Escape(place.path));
-    if (i >= 0) NoticeChanged(place.asked, "its version is in " + Escape(place.path));
+    if (i >= 0) paths_.NoticeChanged(place.asked, "its version is in " + Escape(place.path));
     Touched(place);
     return FinishMeta(place, place.name, meta, MetaFor::kOpenDirectory);
   }
@@ -581,7 +461,7 @@ Status ApplierImpl::MakeDirectory(const WriteBack& message) {
 }
 
 Status ApplierImpl::Remove(const WriteBack& message) {
-  VRUN_ASSIGN(auto place, Find(message.path()));
+  VRUN_ASSIGN(auto place, paths_.Find(message.path()));
   if (!place) return {};
   int parent = place->parent.get();
   VRUN_ASSIGN(auto current, LstatAt(parent, place->name));
@@ -589,19 +469,20 @@ Status ApplierImpl::Remove(const WriteBack& message) {
   std::string job = std::to_string(options_.job);
   if (!message.has_base() || !Matches(*current, message.base())) {
     kept_.insert(place->path);
-    if (!MayBeRepeated(message)) NoticeChanged(place->path, "the job removed it, but it stays");
+    if (!MayBeRepeated(message)) paths_.NoticeChanged(place->path, "the job removed it, but it stays");
     return {};
   }
   bool directory = S_ISDIR(current->st_mode);
   UniqueFd old = Watch(*place, *current);
-  int error = WithWritable(
-      parent, [&] { return ::unlinkat(parent, place->name.c_str(), directory ? AT_REMOVEDIR : 0); });
+  int error =
+      WithWritable(parent, [&] { return ::unlinkat(parent, place->name.c_str(), directory ? AT_REMOVEDIR : 0); });
   if (error == ENOTEMPTY || error == EEXIST || (directory && error == EBUSY)) {
     auto below = kept_.lower_bound(place->path + "/");
     bool told = below != kept_.end() && AtOrBelow(*below, place->path);
     kept_.insert(place->path);
     if (!told) {
-      Notice(Escape(place->path) + " was removed by job " + job + ", but it stays: it has what the job did not see");
+      paths_.Notice(Escape(place->path) + " was removed by job " + job +
+                    ", but it stays: it has what the job did not see");
     }
     return {};
   }
@@ -633,9 +514,9 @@ Status ApplierImpl::Rename(const WriteBack& message) {
   if (rename.from() == "/" || AtOrBelow(message.path(), rename.from()) || !rename.has_source()) {
     return Error(Code::kInvalid, Escape(message.path()) + ": an impossible rename from " + Escape(rename.from()));
   }
-  VRUN_ASSIGN(Place to, FindOrMakeParents(message.path()));
-  VRUN_ASSIGN(auto from, Find(rename.from()));
-  if (HasHiddenBelow(to.path) || (from && HasHiddenBelow(from->path))) {
+  VRUN_ASSIGN(Place to, paths_.FindOrMakeParents(message.path()));
+  VRUN_ASSIGN(auto from, paths_.Find(rename.from()));
+  if (paths_.HasHiddenBelow(to.path) || (from && paths_.HasHiddenBelow(from->path))) {
     return Error(Code::kDenied, Escape(rename.from()) + ": jobs may not rename it: something below is kept from them");
   }
   std::optional<struct stat> from_st;
@@ -655,8 +536,8 @@ Status ApplierImpl::Rename(const WriteBack& message) {
   if (current && current->st_ino == source.ino() && (current->st_mode & S_IFMT) == source.type()) {
     // Done before; or, where both were names of one file, rename(2) itself would do nothing.
     if (is_source && !S_ISDIR(from_st->st_mode) && from_st->st_dev == current->st_dev) {
-      int error = WithWritable(from->parent.get(),
-                               [&] { return ::unlinkat(from->parent.get(), from->name.c_str(), 0); });
+      int error =
+          WithWritable(from->parent.get(), [&] { return ::unlinkat(from->parent.get(), from->name.c_str(), 0); });
       if (error != 0 && error != ENOENT) return ErrnoError(error, "remove " + Escape(from->path));
     }
     return finish();
@@ -664,10 +545,13 @@ Status ApplierImpl::Rename(const WriteBack& message) {
   bool own_name = NameOf(rename.from()).starts_with(prefix_);
   if (!is_source || !Matches(*from_st, source, own_name)) {
     // A copy to another file system has another inode: absent here and present there is all that can be seen.
-    bool repeated = MayBeRepeated(message) || (!from_st && current && (current->st_mode & S_IFMT) == source.type() &&
-                                               !message.has_base());
-    if (!repeated) {
-      NoticeChanged(rename.from(), "it was not renamed to " + Escape(message.path()));
+    bool repeated = MayBeRepeated(message) ||
+                    (!from_st && current && (current->st_mode & S_IFMT) == source.type() && !message.has_base());
+    // What could not be put aside under a name of ours was told then.
+    if (!repeated && !own_name) {
+      bool aside = NameOf(message.path()).starts_with(prefix_);
+      paths_.NoticeChanged(rename.from(), aside ? "it was not renamed as the job did"
+                                                : "it was not renamed to " + Escape(message.path()));
     }
     return {};
   }
@@ -687,7 +571,7 @@ Status ApplierImpl::Rename(const WriteBack& message) {
     return WithWritable(from->parent.get(), with_target);
   };
   UniqueFd old;
-  if (current && message.has_base() && to.asked == to.path && Matches(*current, message.base())) {
+  if (current && message.has_base() && Matches(*current, message.base())) {
     old = Watch(to, *current);
     if (S_ISDIR(current->st_mode) == S_ISDIR(from_st->st_mode) && current->st_dev == from_st->st_dev) {
       replace = true;
@@ -706,7 +590,7 @@ Status ApplierImpl::Rename(const WriteBack& message) {
   }
   for (int i = -1; i < kMaxBeside;) {
     if (current) {
-      to.name = BesideName(std::string(NameOf(to.asked)), ++i);
+      to.name = paths_.BesideName(std::string(NameOf(to.asked)), ++i);
       to.path = ChildOf(ParentOf(to.path), to.name);
       VRUN_ASSIGN(current, LstatAt(to.parent.get(), to.name));
       continue;
@@ -727,7 +611,7 @@ Status ApplierImpl::Rename(const WriteBack& message) {
     }
     Remember(old);
     Touched(*from);
-    if (i >= 0) NoticeChanged(to.asked, "its version is in " + Escape(to.path));
+    if (i >= 0) paths_.NoticeChanged(to.asked, "its version is in " + Escape(to.path));
     return finish();
   }
   return Error(Code::kExists, Escape(to.path) + ": too many versions lie beside it: remove some");
@@ -741,10 +625,10 @@ Status ApplierImpl::SetMeta(const WriteBack& message) {
   if (message.path() == "/") {
     place.asked = place.path = "/";
     place.name = ".";
-    VRUN_ASSIGN(place.parent, root_.OpenDirectory("/"));
-    VRUN_TRY(RefuseHidden("/"));
+    VRUN_ASSIGN(place.parent, paths_.OpenRoot());
+    VRUN_TRY(paths_.RefuseHidden("/"));
   } else {
-    VRUN_ASSIGN(auto found, Find(message.path()));
+    VRUN_ASSIGN(auto found, paths_.Find(message.path()));
     if (!found) return {};
     place = *std::move(found);
   }
@@ -755,13 +639,12 @@ Status ApplierImpl::SetMeta(const WriteBack& message) {
     // Only another content counts: its metadata are what the job changed, and may have been set by a process that died.
     const BaseVersion& base = message.base();
     int64_t mtime = Ns(current->st_mtim);
-    same = message.has_base() &&
-           (Matches(*current, base) ||
-            (current->st_ino == base.ino() && static_cast<uint64_t>(current->st_size) == base.size() &&
-             (mtime == base.mtime_ns() || mtime == meta.mtime_ns())));
+    same = message.has_base() && (Matches(*current, base) || (current->st_ino == base.ino() &&
+                                                              static_cast<uint64_t>(current->st_size) == base.size() &&
+                                                              (mtime == base.mtime_ns() || mtime == meta.mtime_ns())));
   }
   if (!same) {
-    if (!MayBeRepeated(message)) NoticeChanged(place.path, "the job's mode, owner and times were not set");
+    if (!MayBeRepeated(message)) paths_.NoticeChanged(place.path, "the job's mode, owner and times were not set");
     return {};
   }
   UniqueFd inode = Watch(place, *current);
@@ -804,6 +687,7 @@ Result<uint64_t> ApplierImpl::Sync() {
   unsynced_files_.clear();
   unsynced_devices_.clear();
   unsynced_everywhere_ = false;
+  journal_.SetDurable(sequence_);
   return sequence_;
 }
 
@@ -819,7 +703,7 @@ Status ApplierImpl::Finish() {
 
 Result<std::unique_ptr<Applier>> Applier::Open(ApplyOptions options) {
   VRUN_ASSIGN(SafeRoot root, SafeRoot::Open(options.root));
-  VRUN_ASSIGN(ApplyJournal journal, ApplyJournal::Open(options.journal));
+  VRUN_ASSIGN(ApplyJournal journal, ApplyJournal::Open(options.journal, options.attempt));
   return std::unique_ptr<Applier>(
       std::make_unique<ApplierImpl>(std::move(options), std::move(root), std::move(journal)));
 }

@@ -2,10 +2,12 @@
 // Applies what one job wrote to home's root, one operation at a time, with no more rights than this process has.
 //
 // Guarantees
-//   * Each operation is applied whole or not at all; a file is written under a temporary name (.vrun-JOB-s-SEQUENCE) and
-//     renamed, so that a reader sees the old or the new file. A temporary that a crash leaves goes when the operation is
-//     sent again, which it is, because it was never acknowledged.
-//   * What changed at home since the command saw it stays: the job's version lands beside it as NAME.vrun-JOB (.1, .2, ...
+//   * Each operation is applied whole or not at all; a file is written under a temporary name (.vrun-JOB-s-SEQUENCE)
+//   and
+//     renamed, so that a reader sees the old or the new file. A temporary that a crash leaves goes when the operation
+//     is sent again, which it is, because it was never acknowledged.
+//   * What changed at home since the command saw it stays: the job's version lands beside it as NAME.vrun-JOB (.1, .2,
+//   ...
 //     when taken) and `notice` says so; a changed file is not removed or renamed, which is said too.
 //   * No operation leaves the root, follows a symbolic link, or touches a hidden path.
 //   * The series may be sent again from any operation on, also to a new Applier after a crash: what is there already is
@@ -13,9 +15,9 @@
 //   * Nothing is durable before Sync(): 20,000 small files cost one flush, not 20,000.
 //
 // Hard links: a file that is replaced gets a new inode, so its other names keep the old content, even where the command
-// wrote in place. That is what the command itself saw (the overlay breaks such links, too), it is never half a file, and it
-// keeps the stores of pnpm, ccache and git, whose files are linked into trees, from being changed by a job. A change of
-// metadata alone is made in place and shows under all names, and links that the job made are links at home.
+// wrote in place. That is what the command itself saw (the overlay breaks such links, too), it is never half a file,
+// and it keeps the stores of pnpm, ccache and git, whose files are linked into trees, from being changed by a job. A
+// change of metadata alone is made in place and shows under all names, and links that the job made are links at home.
 //
 // One thread; may block on the disk (give it a worker thread's queue).
 #pragma once
@@ -36,11 +38,13 @@ namespace vrun::home {
 struct ApplyOptions {
   std::string root = "/";
   uint64_t job = 0;
+  // From 1; 0: unknown. The writes of another attempt are another series: a journal of one is dropped.
+  uint32_t attempt = 0;
   std::vector<std::string> hidden;  // absolute in the root: never written, removed, or moved along with a parent
   // One line of text for the user, without "vrun: " in front.
   std::function<void(const std::string&)> notice;
-  // A small file that remembers across restarts of home what was put beside and how far the series was applied. "": only
-  // in memory. Removed by Finish().
+  // A small file that remembers across restarts of home what was put beside and how far the series was applied. "":
+  // only in memory. Removed by Finish().
   std::string journal;
 };
 
@@ -50,16 +54,17 @@ class Applier {
   static Result<std::unique_ptr<Applier>> Open(ApplyOptions options);
   virtual ~Applier() = default;
 
-  // Applies one message of the series. An error names the path and leaves it as it was; the caller decides whether to go on
-  // with the next message (data that belongs to a failed PutFile is then ignored) or to stop and keep the job's writes
-  // where they are. kInvalid: the message itself is wrong. Messages at or below sequence() are ignored.
+  // Applies one message of the series. An error names the path and leaves it as it was; the caller decides whether to
+  // go on with the next message (data that belongs to a failed PutFile is then ignored) or to stop and keep the job's
+  // writes where they are. kInvalid: the message itself is wrong. Messages at or below sequence() are ignored.
   virtual Status Apply(const vrun::v1::WriteBack& message) = 0;
 
-  // The last sequence that is complete, including all before it: never in the midst of a file.
+  // The last sequence that is complete, including all before it: never in the midst of a file. Right after Open: what
+  // the journal knows to be durable (0 without an attempt), so that the node may go on there.
   virtual uint64_t sequence() const = 0;
 
-  // Makes everything up to sequence() durable and returns it: what may be acknowledged now. Call at intervals and before
-  // WriteBackEnd is acknowledged.
+  // Makes everything up to sequence() durable and returns it: what may be acknowledged now. Call at intervals and
+  // before WriteBackEnd is acknowledged.
   virtual Result<uint64_t> Sync() = 0;
 
   // Ends the series: Sync, then the journal goes.

@@ -16,12 +16,13 @@ namespace vrun::home {
 // O_PATH descriptor of the name itself.
 Result<UniqueFd> OpenName(int directory, const std::string& name);
 
-// Whether both names (same or different directories) are of one type with the same content: bytes of a file, target of a
-// link. False when one cannot be read; never true for directories.
+// Whether both names (same or different directories) are of one type with the same content: bytes of a file, target of
+// a link. False when one cannot be read; never true for directories.
 bool SameContent(int directory_a, const std::string& a, int directory_b, const std::string& b);
 
-// Runs `call` (0 or -1 with errno, as system calls do) and, where the user took the right to write in the directory away
-// from himself, gives it back for the moment: a job may have done the same. The errno of the last try, 0 when it succeeded.
+// Runs `call` (0 or -1 with errno, as system calls do) and, where the user took the right to write in the directory
+// away from himself, gives it back for the moment: a job may have done the same. The errno of the last try, 0 when it
+// succeeded.
 int WithWritable(int directory, const std::function<int()>& call);
 
 // As rename, but fails with EEXIST when the new name is taken, on file systems that can tell.

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <cstddef>
 #include <cstring>
 
 #include "base/escape.h"
@@ -11,10 +12,16 @@
 
 namespace vrun::home {
 namespace {
-// Header: magic, last operation. Records: two times (length, bytes): a diversion, or "" and an OwnChange. Written and read
-// by the same machine: native order.
+// Header: magic, attempt, last operation, last durable operation. Records: two times (length, bytes): a diversion, or
+// "" and an OwnChange. Written and read by the same machine: native order.
 constexpr char kMagic[8] = {'v', 'r', 'u', 'n', 'a', 'p', 'l', '1'};
-constexpr size_t kHeader = 16;
+struct Header {
+  char magic[8];
+  uint64_t attempt;
+  uint64_t applied;
+  uint64_t durable;
+};
+constexpr size_t kHeader = sizeof(Header);
 constexpr uint32_t kMaxLength = 1u << 17;
 
 bool TakeString(std::string_view* data, std::string* out) {
@@ -34,7 +41,7 @@ void PutString(std::string* out, const std::string& s) {
 }
 }  // namespace
 
-Result<ApplyJournal> ApplyJournal::Open(const std::string& path) {
+Result<ApplyJournal> ApplyJournal::Open(const std::string& path, uint32_t attempt) {
   ApplyJournal journal;
   if (path.empty()) return journal;
   journal.path_ = path;
@@ -44,15 +51,19 @@ Result<ApplyJournal> ApplyJournal::Open(const std::string& path) {
   std::string data(static_cast<size_t>(st.st_size), '\0');
   VRUN_ASSIGN(size_t n, PreadUpTo(journal.fd_.get(), data.data(), data.size(), 0));
   data.resize(n);
-  if (data.size() < kHeader || std::memcmp(data.data(), kMagic, sizeof kMagic) != 0) {
+  Header header = {};
+  if (data.size() >= kHeader) std::memcpy(&header, data.data(), kHeader);
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0 || header.attempt != attempt) {
     if (::ftruncate(journal.fd_.get(), 0) != 0) return ErrnoError("clear " + Escape(path));
-    std::string header(kHeader, '\0');
-    std::memcpy(header.data(), kMagic, sizeof kMagic);
-    VRUN_TRY(PwriteAll(journal.fd_.get(), header, 0));
+    header = {};
+    std::memcpy(header.magic, kMagic, sizeof kMagic);
+    header.attempt = attempt;
+    VRUN_TRY(PwriteAll(journal.fd_.get(), {reinterpret_cast<const char*>(&header), kHeader}, 0));
     journal.end_ = kHeader;
     return journal;
   }
-  std::memcpy(&journal.applied_before_, data.data() + sizeof kMagic, sizeof journal.applied_before_);
+  journal.applied_before_ = header.applied;
+  journal.durable_before_ = header.durable;
   std::string_view rest = std::string_view(data).substr(kHeader);
   journal.end_ = kHeader;
   std::string from;
@@ -66,7 +77,8 @@ Result<ApplyJournal> ApplyJournal::Open(const std::string& path) {
     }
     journal.end_ = data.size() - rest.size();
   }
-  if (::ftruncate(journal.fd_.get(), static_cast<off_t>(journal.end_)) != 0) return ErrnoError("repair " + Escape(path));
+  if (::ftruncate(journal.fd_.get(), static_cast<off_t>(journal.end_)) != 0)
+    return ErrnoError("repair " + Escape(path));
   return journal;
 }
 
@@ -95,7 +107,13 @@ void ApplyJournal::AddOwnChange(const OwnChange& change) {
 void ApplyJournal::SetApplied(uint64_t sequence) {
   if (!fd_) return;
   // A hint: without it a repetition after a crash may at worst report a conflict that is none.
-  (void)PwriteAll(fd_.get(), {reinterpret_cast<const char*>(&sequence), sizeof sequence}, sizeof kMagic);
+  (void)PwriteAll(fd_.get(), {reinterpret_cast<const char*>(&sequence), sizeof sequence}, offsetof(Header, applied));
+}
+
+void ApplyJournal::SetDurable(uint64_t sequence) {
+  if (!fd_) return;
+  // Lost, it only makes the node send again what home has.
+  (void)PwriteAll(fd_.get(), {reinterpret_cast<const char*>(&sequence), sizeof sequence}, offsetof(Header, durable));
 }
 
 void ApplyJournal::Remove() {

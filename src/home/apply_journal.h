@@ -16,15 +16,16 @@ namespace vrun::home {
 
 class ApplyJournal {
  public:
-  // "": in memory only. A torn or foreign tail is cut off.
-  static Result<ApplyJournal> Open(const std::string& path);
+  // "": in memory only. A torn tail is cut off; what is of another attempt, whose numbers mean something else, is
+  // dropped.
+  static Result<ApplyJournal> Open(const std::string& path, uint32_t attempt);
 
   // Path as the job has it -> path at home.
   const std::map<std::string, std::string>& diversions() const { return diversions_; }
   Status Add(const std::string& path, const std::string& actual);
 
-  // Inodes with several names whose times the job changed, with the ctime that they got by that: their other names must not
-  // look changed. As good as the page cache.
+  // Inodes with several names whose times the job changed, with the ctime that they got by that: their other names must
+  // not look changed. As good as the page cache.
   struct OwnChange {
     uint64_t device, inode;
     int64_t ctime_ns;
@@ -35,6 +36,9 @@ class ApplyJournal {
   // 0 when new.
   uint64_t applied_before() const { return applied_before_; }
   void SetApplied(uint64_t sequence);
+  // To be set after a flush only.
+  uint64_t durable_before() const { return durable_before_; }
+  void SetDurable(uint64_t sequence);
 
   void Remove();
 
@@ -43,6 +47,7 @@ class ApplyJournal {
   UniqueFd fd_;
   uint64_t end_ = 0;
   uint64_t applied_before_ = 0;
+  uint64_t durable_before_ = 0;
   std::map<std::string, std::string> diversions_;
   std::vector<OwnChange> own_changes_;
 };

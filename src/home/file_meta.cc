@@ -78,8 +78,8 @@ Status SetFileMeta(int fd, const vrun::v1::Meta& meta, MetaFor use, std::string*
   if (::fstat(fd, &st) != 0) return ErrnoError("read its attributes");
   std::string path = ByDescriptor(fd);
 
-  // Order matters: a change of owner drops capabilities and setuid; user.* attributes need the right to write, which the
-  // final mode may not give.
+  // Order matters: a change of owner drops capabilities and setuid; user.* attributes need the right to write, which
+  // the final mode may not give.
   uid_t uid = ::geteuid() == 0 ? meta.uid() : st.st_uid;
   gid_t gid = meta.gid();
   bool owned = st.st_uid == meta.uid();

@@ -16,9 +16,9 @@ enum class MetaFor {
   kOpenDirectory,  // a directory that is still being filled: its owner may write and search it
 };
 
-// `fd` may be an O_PATH descriptor of any kind of file, a symbolic link included. What the rights of this process do not
-// allow is left out: the owner stays the user's own (and setuid/setgid go then), an attribute that cannot be set is added
-// to `left_out` by name. An error: mode or times could not be set.
+// `fd` may be an O_PATH descriptor of any kind of file, a symbolic link included. What the rights of this process do
+// not allow is left out: the owner stays the user's own (and setuid/setgid go then), an attribute that cannot be set is
+// added to `left_out` by name. An error: mode or times could not be set.
 Status SetFileMeta(int fd, const vrun::v1::Meta& meta, MetaFor use, std::string* left_out);
 
 // The metadata of an open file (O_PATH allowed), as SetFileMeta takes it.

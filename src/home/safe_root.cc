@@ -25,7 +25,8 @@ int OpenBeneath(int directory, const char* relative) {
 
 Status CheckRootPath(std::string_view path) {
   auto bad = [&] { return Error(Code::kInvalid, "a path that cannot be in a root: " + Escape(path.substr(0, 200))); };
-  if (path.empty() || path[0] != '/' || path.size() > kMaxPath || path.find('\0') != std::string_view::npos) return bad();
+  if (path.empty() || path[0] != '/' || path.size() > kMaxPath || path.find('\0') != std::string_view::npos)
+    return bad();
   if (path == "/") return {};
   for (size_t at = 1; at <= path.size();) {
     size_t end = path.find('/', at);

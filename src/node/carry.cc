@@ -14,6 +14,7 @@
 
 #include "base/escape.h"
 #include "base/files.h"
+#include "node/carry_parts.h"
 #include "node/overlay_layer.h"
 #include "node/rename_plan.h"
 
@@ -24,16 +25,11 @@ using vrun::v1::BaseVersion;
 using vrun::v1::Meta;
 using vrun::v1::WriteBack;
 
-// Data travels in cells of this size at fixed places. A cell without data uses its sequence number but is not sent, so that
-// numbers do not depend on where the file system keeps holes at the moment.
-constexpr uint64_t kCell = 1u << 20;
 // Deeper paths exist only by way of chdir; they would make a series quadratic in their depth.
 constexpr size_t kMaxPath = 32768;
 
 constexpr char kMark[] = "trusted.vrun.root";
 constexpr char kUserMark[] = "user.vrun.root";
-
-uint64_t Cells(uint64_t size) { return std::max<uint64_t>(1, (size + kCell - 1) / kCell); }
 
 bool SameMeta(Meta a, Meta b) {
   a.clear_atime_ns();
@@ -71,10 +67,10 @@ class CarryImpl final : public Carry {
   struct Work {
     enum class Kind { kMessage, kFile, kRemoveBelow, kRemoveWhole };
     Kind kind = Kind::kMessage;
-    WriteBack message;        // kMessage, kFile
+    WriteBack message;                    // kMessage, kFile
     const OverlayLayer* layer = nullptr;  // kFile: whose data
-    std::string from;         // kFile: path of the data in `layer`; removals: path in the lower
-    std::string path;         // removals: where that is at home now
+    std::string from;                     // kFile: path of the data in `layer`; removals: path in the lower
+    std::string path;                     // removals: where that is at home now
   };
 
   // A directory that is being walked.
@@ -86,21 +82,6 @@ class CarryImpl final : public Carry {
     bool changed = false;      // kClosing: an operation touched an entry of it
     bool closed = false;       // kClosing: removals and metadata are due
   };
-  struct RemovalFrame {
-    std::string from;
-    std::string path;
-    std::vector<LayerEntry> entries;
-    size_t next = 0;
-    bool keep_top = false;
-  };
-  struct OpenData {
-    UniqueFd fd;
-    std::string path;
-    uint64_t size = 0;
-    uint64_t cell = 0;
-    uint64_t first_sequence = 0;  // of cell 0
-  };
-
   Status Advance();
   Status AdvanceRenames();
   Status AdvanceContent();
@@ -108,9 +89,8 @@ class CarryImpl final : public Carry {
   Result<Frame> OpenFrame(UpperDirectory directory);
 
   Result<std::optional<WriteBack>> RunFront();
-  Result<std::optional<WriteBack>> StepRemoval(bool keep_top);
+  Result<std::optional<WriteBack>> StepRemoval();
   Result<std::optional<WriteBack>> BeginFile();
-  Result<std::optional<WriteBack>> NextCell();
   std::optional<WriteBack> Number(WriteBack message);
 
   Status PlanMove(const Move& move);
@@ -144,15 +124,15 @@ class CarryImpl final : public Carry {
   uint64_t bytes_ = 0;
   std::deque<Work> work_;
   std::vector<Frame> frames_;
-  std::vector<RemovalFrame> removal_;
-  std::optional<OpenData> data_;
+  std::optional<RemovalWalk> removal_;
+  std::optional<FileCells> data_;
   size_t next_move_ = 0;
   std::map<std::string, std::string> located_;  // lower path of what was renamed so far -> where it is
-  std::set<std::string> pending_;               // sources that still are where the lower has them, relative to their parents
-  std::unordered_set<std::string> made_;        // directories that the first phase had to make
+  std::set<std::string> pending_;         // sources that still are where the lower has them, relative to their parents
+  std::unordered_set<std::string> made_;  // directories that the first phase had to make
   std::unordered_set<std::string> held_temporary_;  // directories in which something was put aside
   uint64_t temporaries_ = 0;
-  std::vector<UpperDirectory> chain_;           // the parents that EnsureParents found last
+  std::vector<UpperDirectory> chain_;             // the parents that EnsureParents found last
   std::unordered_map<ino_t, std::string> links_;  // upper inode with several names -> the name that home has
 };
 
@@ -162,7 +142,7 @@ Status CarryImpl::Restart(uint64_t after_sequence) {
   skip_until_ = after_sequence;
   work_.clear();
   frames_.clear();
-  removal_.clear();
+  removal_.reset();
   data_.reset();
   next_move_ = 0;
   located_.clear();
@@ -179,8 +159,10 @@ Status CarryImpl::Restart(uint64_t after_sequence) {
 Result<std::optional<WriteBack>> CarryImpl::Next() {
   for (;;) {
     if (data_) {
-      VRUN_ASSIGN(auto message, NextCell());
-      if (message) return message;
+      VRUN_ASSIGN(WriteBack message, data_->Next());
+      sequence_ = message.sequence();
+      if (message.file_data().last()) data_.reset();
+      return message;
     } else if (!work_.empty()) {
       VRUN_ASSIGN(auto message, RunFront());
       if (message) return message;
@@ -206,23 +188,18 @@ Result<std::optional<WriteBack>> CarryImpl::RunFront() {
       work_.pop_front();
       return Number(std::move(message));
     }
-    case Work::Kind::kFile:
-      return BeginFile();
-    case Work::Kind::kRemoveBelow:
-      return StepRemoval(true);
-    case Work::Kind::kRemoveWhole:
-      return StepRemoval(false);
+    case Work::Kind::kFile: return BeginFile();
+    case Work::Kind::kRemoveBelow: return StepRemoval();
+    case Work::Kind::kRemoveWhole: return StepRemoval();
   }
   return std::nullopt;
 }
-
-// --- data of files ---
 
 Result<std::optional<WriteBack>> CarryImpl::BeginFile() {
   Work work = std::move(work_.front());
   work_.pop_front();
   uint64_t size = work.message.put_file().size();
-  uint64_t cells = Cells(size);
+  uint64_t cells = FileCells::Count(size);
   ++entries_;
   bytes_ += size;
   work.message.set_sequence(++sequence_);
@@ -230,112 +207,29 @@ Result<std::optional<WriteBack>> CarryImpl::BeginFile() {
     sequence_ += cells;
     return std::nullopt;
   }
-  OpenData data;
-  data.path = work.message.path();
-  data.size = size;
-  data.first_sequence = sequence_ + 1;
+  UniqueFd fd;
   if (size > 0) {
-    VRUN_ASSIGN(data.fd, work.layer->OpenRegular(work.from));
+    VRUN_ASSIGN(fd, work.layer->OpenRegular(work.from));
   }
-  data_ = std::move(data);
+  data_.emplace(std::move(fd), work.message.path(), size, sequence_ + 1);
   return std::move(work.message);
 }
 
-Result<std::optional<WriteBack>> CarryImpl::NextCell() {
-  OpenData& data = *data_;
-  uint64_t cells = Cells(data.size);
-  uint64_t begin = data.cell * kCell;
-  uint64_t end = std::min(data.size, begin + kCell);
-  if (data.size > 0) {
-    // The rest of a file system without SEEK_DATA counts as data.
-    off_t at = ::lseek(data.fd.get(), static_cast<off_t>(begin), SEEK_DATA);
-    if (at < 0 && errno == ENXIO) at = static_cast<off_t>(data.size);
-    if (at < 0 && errno != EINVAL) return ErrnoError("read " + Escape(data.path));
-    if (at >= 0 && static_cast<uint64_t>(at) >= end) {
-      uint64_t cell = std::min(static_cast<uint64_t>(at) / kCell, cells - 1);
-      if (cell > data.cell) {
-        data.cell = cell;
-        return std::nullopt;
-      }
-      begin = end;  // the last cell, and nothing in it
-    } else if (at >= 0) {
-      begin = std::max(begin, static_cast<uint64_t>(at));
-      off_t hole = ::lseek(data.fd.get(), static_cast<off_t>(begin), SEEK_HOLE);
-      if (hole >= 0 && static_cast<uint64_t>(hole) < end) {
-        off_t more = ::lseek(data.fd.get(), hole, SEEK_DATA);
-        if (more < 0 || static_cast<uint64_t>(more) >= end) end = static_cast<uint64_t>(hole);
-      }
-    }
-  }
-  WriteBack message;
-  message.set_path(data.path);
-  message.set_sequence(data.first_sequence + data.cell);
-  vrun::v1::FileData* out = message.mutable_file_data();
-  out->set_offset(begin);
-  if (begin < end) {
-    std::string* bytes = out->mutable_data();
-    bytes->resize(end - begin);
-    VRUN_ASSIGN(size_t n, PreadUpTo(data.fd.get(), bytes->data(), bytes->size(), begin));
-    if (n != bytes->size()) return Error(Code::kCorrupt, Escape(data.path) + ": it is shorter than its size says");
-  }
-  bool last = data.cell + 1 == cells;
-  out->set_last(last);
-  sequence_ = message.sequence();
-  if (last) {
-    data_.reset();
-  } else {
-    ++data.cell;
-  }
-  return message;
-}
-
-// --- removals, children first ---
-
-Result<std::optional<WriteBack>> CarryImpl::StepRemoval(bool keep_top) {
+Result<std::optional<WriteBack>> CarryImpl::StepRemoval() {
   Work& work = work_.front();
-  if (removal_.empty()) {
-    VRUN_ASSIGN(auto st, lower_.Lstat(work.from));
-    if (st && S_ISDIR(st->st_mode)) {
-      VRUN_ASSIGN(auto entries, lower_.List(work.from));
-      removal_.push_back({work.from, work.path, std::move(entries), 0, keep_top});
-      return std::nullopt;
-    }
-    WriteBack message;
-    message.set_path(work.path);
-    if (st) *message.mutable_base() = VersionOf(*st);
-    message.mutable_remove();
-    bool due = st && !keep_top;
-    work_.pop_front();
-    if (!due) return std::nullopt;
-    return Number(std::move(message));
+  if (!removal_) {
+    removal_.emplace(
+        &lower_,
+        [this](const std::string& from, const std::string& path) {
+          return plan_->MovedAway(from) || plan_->Skipped(path);
+        },
+        work.from, work.path, work.kind == Work::Kind::kRemoveBelow);
   }
-  RemovalFrame& frame = removal_.back();
-  WriteBack message;
-  message.mutable_remove();
-  if (frame.next == frame.entries.size()) {
-    bool keep = frame.keep_top;
-    message.set_path(frame.path);
-    VRUN_ASSIGN(auto st, lower_.Lstat(frame.from));
-    removal_.pop_back();
-    if (removal_.empty()) work_.pop_front();
-    if (keep || !st) return std::nullopt;
-    *message.mutable_base() = VersionOf(*st);
-    return Number(std::move(message));
-  }
-  const LayerEntry& entry = frame.entries[frame.next++];
-  std::string from = JoinPath(frame.from, entry.name);
-  std::string path = JoinPath(frame.path, entry.name);
-  if (plan_->MovedAway(from) || plan_->Skipped(path)) return std::nullopt;
-  VRUN_ASSIGN(auto st, lower_.Lstat(from));
-  if (!st) return std::nullopt;
-  if (S_ISDIR(st->st_mode)) {
-    VRUN_ASSIGN(auto entries, lower_.List(from));
-    removal_.push_back({std::move(from), std::move(path), std::move(entries), 0, false});
-    return std::nullopt;
-  }
-  message.set_path(std::move(path));
-  *message.mutable_base() = VersionOf(*st);
-  return Number(std::move(message));
+  VRUN_ASSIGN(auto message, removal_->Next());
+  if (message) return Number(*std::move(message));
+  removal_.reset();
+  work_.pop_front();
+  return std::nullopt;
 }
 
 // --- the walks ---

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command wrote, read from the upper directory of its overlay and told as operations that home applies one by one.
+// What a command wrote, read from the upper directory of its overlay and told as operations that home applies one by
+// one.
 //
 // Used when every process of the task is dead and the overlay is unmounted: the upper is frozen, so the same operations
 // with the same sequence numbers come out however often it is asked. Links only base and proto-lite (vrund-task).
 //
 // The overlay is mounted by the host's root with redirect_dir=on,metacopy=on,index=off. Order of the operations:
-//   1. Renames of directories and of files whose data is still the lower's, with the directories that they need. What is in
+//   1. Renames of directories and of files whose data is still the lower's, with the directories that they need. What
+//   is in
 //      the way and goes elsewhere is put aside under the name .vrun-JOB-N in a directory that stays where it is.
-//   2. Parents before children: new directories, files, links, metadata of files that kept their data. A directory whose
+//   2. Parents before children: new directories, files, links, metadata of files that kept their data. A directory
+//   whose
 //      name becomes something else is emptied just before.
 //   3. Children before parents: removals one by one (what the command did not see is not removed), then the metadata of
 //      every directory that changed.
@@ -44,11 +47,12 @@ class Carry {
   static Result<std::unique_ptr<Carry>> Open(CarryOptions options);
   virtual ~Carry() = default;
 
-  // The next message, at most about 1 MiB; nullopt after the last one. kUnavailable: the lower is gone for now; Restart,
-  // then Next, may succeed.
+  // The next message, at most about 1 MiB; nullopt after the last one. kUnavailable: the lower is gone for now;
+  // Restart, then Next, may succeed.
   virtual Result<std::optional<vrun::v1::WriteBack>> Next() = 0;
 
-  // The next message will be the one after `after_sequence`, or, when that lies within a file's data, the file's PutFile.
+  // The next message will be the one after `after_sequence`, or, when that lies within a file's data, the file's
+  // PutFile.
   virtual Status Restart(uint64_t after_sequence) = 0;
 
   // To be sent after the last message: the totals of the whole series.
@@ -56,8 +60,8 @@ class Carry {
 };
 
 // To be called on a new, empty upper directory before it is mounted: gives it owner, mode, times and ACL of the lower's
-// root (it is the root directory that the command sees) and marks it, so that Carry may tell a change of "/" itself from
-// a directory that was made by the node. Without the mark nothing about "/" itself is carried.
+// root (it is the root directory that the command sees) and marks it, so that Carry may tell a change of "/" itself
+// from a directory that was made by the node. Without the mark nothing about "/" itself is carried.
 Status PrepareUpper(const std::string& upper, const std::string& lower, bool user_xattrs = false);
 
 }  // namespace vrun::node

@@ -30,8 +30,8 @@ void StoreLe32(char* p, uint32_t v) {
   for (int i = 0; i < 4; ++i) p[i] = static_cast<char>(v >> (8 * i));
 }
 
-// struct posix_acl_xattr_header { le32 version } then { le16 tag, le16 permissions, le32 id } each. The kernel shows the
-// ids as the reader's namespace numbers them, which is the host's here.
+// struct posix_acl_xattr_header { le32 version } then { le16 tag, le16 permissions, le32 id } each. The kernel shows
+// the ids as the reader's namespace numbers them, which is the host's here.
 std::string HomeAcl(std::string acl, uint32_t uid_base) {
   for (size_t at = 4; at + 8 <= acl.size(); at += 8) {
     int tag = static_cast<unsigned char>(acl[at]) | static_cast<unsigned char>(acl[at + 1]) << 8;
@@ -41,8 +41,8 @@ std::string HomeAcl(std::string acl, uint32_t uid_base) {
   return acl;
 }
 
-// A capability set inside a user namespace is of revision 3 and names the host uid of that namespace's root; at home it is
-// of revision 2. That of another namespace means nothing at home.
+// A capability set inside a user namespace is of revision 3 and names the host uid of that namespace's root; at home it
+// is of revision 2. That of another namespace means nothing at home.
 std::optional<std::string> HomeCapability(const std::string& value, uint32_t uid_base) {
   if (value.size() < 4) return std::nullopt;
   uint32_t magic = LoadLe32(value.data());
@@ -234,7 +234,8 @@ Result<std::optional<std::string>> OverlayLayer::Redirect(std::string_view path)
   VRUN_ASSIGN(auto value, OverlayXattr(path, "redirect"));
   if (!value) return std::nullopt;
   bool absolute = value->starts_with('/');
-  if (value->empty() || value->find('\0') != std::string::npos || (!absolute && value->find('/') != std::string::npos)) {
+  if (value->empty() || value->find('\0') != std::string::npos ||
+      (!absolute && value->find('/') != std::string::npos)) {
     return Error(Code::kCorrupt, Escape(path) + ": the overlay says that it was renamed from " + Escape(*value));
   }
   return value;

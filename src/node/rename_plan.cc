@@ -148,7 +148,8 @@ Status RenamePlan::AddFile(const UpperDirectory& directory, const std::string& n
 }
 
 void RenamePlan::Settle() {
-  // Two inodes of the upper with the same lower file would be a defect of the overlay; the second is carried with its data.
+  // Two inodes of the upper with the same lower file would be a defect of the overlay; the second is carried with its
+  // data.
   std::erase_if(moves_, [this](const Move& move) {
     if (move.from.empty()) return true;
     return !move.directory && !sources_.insert(move.from).second;

@@ -42,8 +42,8 @@ class RenamePlan {
   // The lower's object at this path is the `from` of a move.
   bool MovedAway(const std::string& lower_path) const { return sources_.contains(lower_path); }
   bool IsDestination(const std::string& path) const { return destinations_.contains(path); }
-  // Among the names of a file whose data is the lower's: the one that home's file has after the renames; "" when the file
-  // has only one name.
+  // Among the names of a file whose data is the lower's: the one that home's file has after the renames; "" when the
+  // file has only one name.
   const std::string& PrimaryName(ino_t upper_inode) const;
 
   UpperDirectory Root() const { return {"/", "/", "/", false}; }

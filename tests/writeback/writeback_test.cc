@@ -187,7 +187,7 @@ class Random : public WriteBackTest {
 };
 
 TEST_F(Random, EverythingArrivesAsTheCommandLeftIt) {
-  uint64_t count = EnvironmentNumber("VRUN_SEEDS", 150);
+  uint64_t count = EnvironmentNumber("VRUN_SEEDS", 80);
   uint64_t first = EnvironmentNumber("VRUN_SEED", 1);
   std::random_device device;
   for (uint64_t i = 0; i < count && !HasFailure() && !IsSkipped(); ++i) {
@@ -205,7 +205,7 @@ TEST_F(Random, EverythingArrivesAsTheCommandLeftIt) {
 }
 
 TEST_F(Random, ARestartedCarryTellsTheSame) {
-  for (uint64_t seed = 1000; seed < 1010 && !HasFailure() && !IsSkipped(); ++seed) {
+  for (uint64_t seed = 1000; seed < 1005 && !HasFailure() && !IsSkipped(); ++seed) {
     Check(seed, 100, [&](const auto& series, const auto&, const auto&, auto&) {
       for (size_t i = 0; i < series.size(); ++i) {
         if (!EndsOperation(series[i])) continue;
@@ -227,7 +227,7 @@ TEST_F(Random, ARestartedCarryTellsTheSame) {
 // Home stops anywhere and goes on from any operation that it may have acknowledged. Without a journal a file with
 // several names may then look changed, so those runs have none.
 TEST_F(Random, AHomeThatIsRestartedEverywhereEndsTheSame) {
-  uint64_t count = EnvironmentNumber("VRUN_SEEDS", 60);
+  uint64_t count = EnvironmentNumber("VRUN_SEEDS", 25);
   uint64_t first = EnvironmentNumber("VRUN_SEED", 5000);
   for (uint64_t seed = first; seed < first + count && !HasFailure() && !IsSkipped(); ++seed) {
     bool journal = seed % 3 != 0;
@@ -262,7 +262,7 @@ TEST_F(Random, AHomeThatIsRestartedEverywhereEndsTheSame) {
 TEST_F(Random, AKilledHomeLeavesOldOrNewFiles) {
   auto* progress = static_cast<std::atomic<uint64_t>*>(
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  for (uint64_t seed = 9000; seed < 9025 && !HasFailure() && !IsSkipped(); ++seed) {
+  for (uint64_t seed = 9000; seed < 9010 && !HasFailure() && !IsSkipped(); ++seed) {
     Check(seed, 100, [&](const auto& series, const auto& before, const auto& want, auto& random) {
       std::set<std::string> known;
       for (const auto* d : {&before, &want}) {

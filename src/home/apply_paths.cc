@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/apply_paths.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "base/escape.h"
+#include "home/apply_files.h"
+
+namespace vrun::home {
+namespace {
+constexpr int kMaxDetours = 256;
+}  // namespace
+
+std::string ApplyPaths::Actual(const std::string& asked) const {
+  const auto& diversions = journal_->diversions();
+  if (diversions.empty()) return asked;
+  for (std::string_view prefix = asked; prefix.size() > 1; prefix = ParentOf(prefix)) {
+    auto it = diversions.find(std::string(prefix));
+    if (it != diversions.end()) return it->second + asked.substr(prefix.size());
+  }
+  return asked;
+}
+
+Status ApplyPaths::RefuseHidden(const std::string& path) const {
+  for (const std::string& hidden : options_->hidden) {
+    if (AtOrBelow(path, hidden)) {
+      return Error(Code::kDenied, Escape(path) + ": jobs may not write here: it is kept from them by this machine");
+    }
+  }
+  return {};
+}
+
+bool ApplyPaths::HasHiddenBelow(const std::string& path) const {
+  return std::any_of(options_->hidden.begin(), options_->hidden.end(),
+                     [&](const std::string& hidden) { return AtOrBelow(hidden, path); });
+}
+
+Result<std::optional<Place>> ApplyPaths::Find(const std::string& asked) const {
+  Place place;
+  place.asked = asked;
+  place.path = Actual(asked);
+  VRUN_TRY(RefuseHidden(place.path));
+  auto parent = root_.OpenDirectory(ParentOf(place.path));
+  if (!parent) {
+    int error = parent.error().error_number();
+    if (error == ENOENT || error == ENOTDIR) return std::nullopt;
+    return std::move(parent).error();
+  }
+  place.parent = *std::move(parent);
+  place.name = NameOf(place.path);
+  return place;
+}
+
+Result<Place> ApplyPaths::FindOrMakeParents(const std::string& asked) {
+  // Each detour puts one more directory beside one that is in the way.
+  for (int detour = 0; detour < kMaxDetours; ++detour) {
+    VRUN_ASSIGN(auto place, Find(asked));
+    if (place) return *std::move(place);
+    VRUN_TRY(MakeParents(asked, Actual(asked)));
+  }
+  return Error(Code::kAborted, Escape(asked) + ": its directories change too fast at home");
+}
+
+// A directory of the path is gone at home, or something else has its name now. A diversion keeps the parent and changes
+// only the name, so the components of `asked` and `actual` correspond.
+Status ApplyPaths::MakeParents(const std::string& asked, const std::string& actual) {
+  VRUN_ASSIGN(UniqueFd at, root_.OpenDirectory("/"));
+  bool told = false;
+  size_t asked_end = asked.find('/', 1);
+  for (size_t begin = 1;;) {
+    size_t end = actual.find('/', begin);
+    if (end == std::string::npos) return {};
+    std::string name = actual.substr(begin, end - begin);
+    std::string path = actual.substr(0, end);
+    UniqueFd next(::openat(at.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!next && errno == ENOENT) {
+      int error = WithWritable(at.get(), [&] { return ::mkdirat(at.get(), name.c_str(), 0777); });
+      if (error != 0 && error != EEXIST) return ErrnoError(error, "make " + Escape(path));
+      if (error == 0 && !told) {
+        Notice(Escape(path) + " was removed at home while job " + std::to_string(options_->job) +
+               " ran: it was made again for what the job wrote there");
+        told = true;
+      }
+      continue;
+    }
+    if (!next && errno == ENOTDIR) {
+      for (int i = 0; i < kMaxBeside; ++i) {
+        std::string beside = BesideName(name, i);
+        int error = WithWritable(at.get(), [&] { return ::mkdirat(at.get(), beside.c_str(), 0777); });
+        if (error == EEXIST) continue;
+        if (error != 0) return ErrnoError(error, "make " + Escape(path));
+        std::string put = ChildOf(ParentOf(path), beside);
+        VRUN_TRY(journal_->Add(asked.substr(0, asked_end), put));
+        NoticeChanged(path, "what the job wrote below is in " + Escape(put));
+        return {};
+      }
+      return Error(Code::kExists, Escape(path) + ": too many versions lie beside it: remove some");
+    }
+    if (!next) return ErrnoError("open " + Escape(path));
+    at = std::move(next);
+    begin = end + 1;
+    asked_end = asked.find('/', asked_end + 1);
+  }
+}
+
+std::string ApplyPaths::BesideName(const std::string& name, int attempt) const {
+  std::string tail = ".vrun-" + std::to_string(options_->job);
+  if (attempt > 0) tail += "." + std::to_string(attempt);
+  return name.substr(0, NAME_MAX - tail.size()) + tail;
+}
+
+void ApplyPaths::Notice(const std::string& text) const {
+  if (options_->notice) options_->notice(text);
+}
+
+void ApplyPaths::NoticeChanged(const std::string& path, const std::string& what) const {
+  Notice(Escape(path) + " changed at home while job " + std::to_string(options_->job) + " ran: " + what);
+}
+
+}  // namespace vrun::home
