@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <system_error>
 
 #include "base/clock.h"
 #include "base/escape.h"
@@ -135,6 +136,15 @@ Status EventWatcher::Prepare() {
     }
   }
   return {};
+}
+
+void EventWatcher::StartThread() {
+  try {
+    thread_ = std::thread([this] { Loop(); });
+  } catch (const std::system_error& error) {
+    // The barriers alone read the queue then: correct, only with more to read at once.
+    LogWarning("watch: no thread of its own: {}", error.what());
+  }
 }
 
 void EventWatcher::StopThread() {

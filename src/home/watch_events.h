@@ -76,7 +76,7 @@ class EventWatcher : public Watcher {
   // Opens the cookie and the mount table. Before the back end's own start.
   Status Prepare();
   // Starts the thread. After it.
-  void StartThread() { thread_ = std::thread([this] { Loop(); }); }
+  void StartThread();
   // The destructor of each back end calls it first.
   void StopThread();
 

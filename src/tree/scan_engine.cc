@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 
 #include "base/escape.h"
 #include "base/files.h"
@@ -118,9 +119,17 @@ void ScanEngine::Push(std::vector<Task> tasks) {
   std::lock_guard lock(mutex_);
   stack_.insert(stack_.end(), tasks.begin(), tasks.end());
   if (stack_.size() >= kHelpAtTasks) {
-    while (helpers_.size() + 1 < context_.threads) helpers_.emplace_back([this] { Work(); });
+    StartHelpers();
   }
   if (!helpers_.empty()) wake_.notify_all();
+}
+
+// A limit of threads is no reason to fail: one thread does it all, later.
+void ScanEngine::StartHelpers() {
+  try {
+    while (helpers_.size() + 1 < context_.threads) helpers_.emplace_back([this] { Work(); });
+  } catch (const std::system_error&) {
+  }
 }
 
 void ScanEngine::List(Node* node, AttributeReader& reader) {

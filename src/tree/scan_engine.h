@@ -58,6 +58,7 @@ class ScanEngine {
   void List(Node* node, AttributeReader& reader);
   void StatSlice(Node* node, size_t begin, size_t end, AttributeReader& reader);
   void Push(std::vector<Task> tasks);
+  void StartHelpers();
   void Release(Node* node);
   void Fail(Error error);
 
