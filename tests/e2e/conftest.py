@@ -60,12 +60,12 @@ def cluster(shared):
 
 
 @pytest.fixture
-def own(template_root, tmp_path_factory):
+def own(template_root, request):
     """A cluster of the test's own, on a root of its own, for tests that break something."""
     directory = tempfile.mkdtemp(prefix="vrun-own-", dir="/var/tmp")
     root = os.path.join(directory, "root")
     shutil.copytree(template_root, root, symlinks=True)
-    made = []
+    made = request.node.own_clusters = []
 
     def make(**options):
         made.append(Cluster(root, **options))
@@ -83,6 +83,5 @@ def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
     if report.when == "call" and report.failed:
-        c = item.funcargs.get("shared")
-        if c is not None:
+        for c in [*getattr(item, "own_clusters", []), *filter(None, [item.funcargs.get("shared")])]:
             report.sections.append(("daemons", c.logs()))

@@ -31,10 +31,14 @@ def free_port(host="127.0.0.1"):
         return s.getsockname()[1]
 
 
+def free_link():
+    """A number for a link (10.213.N.0/30) that no other cluster on this machine uses."""
+    start = 20 + os.getpid() % 100
+    return next(i for i in [*range(start, 250), *range(20, start)] if not os.path.exists(f"/sys/class/net/vh{i}"))
+
+
 class Cluster:
     """Everything lies below one directory; close() stops all of it, whatever state it is in."""
-    next_index = 20 + os.getpid() % 200
-
     def __init__(self, root, nodes=1, node_options=(), link=(), directory=None):
         self.root = pathlib.Path(root)
         self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix="vrun-e2e-", dir="/var/tmp"))
@@ -45,8 +49,6 @@ class Cluster:
         self.link = list(link)
         self.node_options = ["--milli-cpus", "64000", *node_options]
         self.nodes = {}
-        self.index = Cluster.next_index
-        Cluster.next_index += 8
         try:
             # The controller listens where every node can reach it: all links end on this machine.
             self.port = free_port()
@@ -94,7 +96,7 @@ class Cluster:
         return next(p.parent for p in (self.directory / "home").rglob("ca.key"))
 
     def start_node(self, name):
-        index = self.index + len(self.nodes) if name not in self.nodes else self.nodes[name]["index"]
+        index = self.nodes[name]["index"] if name in self.nodes else free_link()
         host = self.directory / name
         if name not in self.nodes:
             subprocess.run([TOP / "tools/emulate-host", "up", f"{name}-{index}", "--dir", host, "--index", str(index),
