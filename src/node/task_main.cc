@@ -75,14 +75,12 @@ void LeaveTheAgent(int connection) {
   }
 }
 
-int Run(const Arguments& arguments) {
+int Run(Arguments arguments) {
   vrun::InitLog("task");
   LeaveTheAgent(arguments.fd);
   vrun::UniqueFd connection(arguments.fd);
   if (vrun::Status entered = vrun::sandbox::EnterSupervisorNamespace(); !entered) {
-    // Told when a task comes, by its own failure; nothing can be said before.
-    vrun::LogError("{}", entered.error().message());
-    return 1;
+    arguments.options.unusable = std::move(entered).error();  // said when a task comes
   }
   vrun::EventLoop loop;
   vrun::node::TaskSupervisor supervisor(&loop, arguments.options, vrun::sandbox::DetectCgroups());

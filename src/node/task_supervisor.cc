@@ -177,6 +177,7 @@ void TaskSupervisor::Begin(Frame frame) {
 }
 
 Status TaskSupervisor::StartCommand(const v1::TaskSpec& in, UniqueFd view) {
+  if (options_.unusable) return *options_.unusable;
   VRUN_ASSIGN(sandbox::Spec spec, SandboxSpec(in, options_.grace_micros));
   VRUN_TRY(MakeDirs(spec.directory, 0700));
   VRUN_ASSIGN(sandbox_, sandbox::Sandbox::Start(spec, std::move(view), cgroups_,
@@ -226,6 +227,7 @@ void TaskSupervisor::Settle() {
   if (leaving_ || ::chdir(spec_->task_directory().c_str()) != 0) return;
   Listen();
   sandbox::ForgetForeignMounts();
+  sandbox::SweepCgroups(cgroups_);
   // A node short of memory shall kill jobs, not those who watch them. Needs a privilege: without it, so be it.
   static_cast<void>(WriteKernelFile("/proc/self/oom_score_adj", "-500"));
 }

@@ -37,6 +37,7 @@ namespace vrun::node {
 struct TaskOptions {
   int64_t orphan_micros = 600 * int64_t{1000000};
   int64_t grace_micros = 30 * int64_t{1000000};  // between the signal of a time limit or cancellation and SIGKILL
+  std::optional<Error> unusable;  // this host cannot run tasks: why every one fails
 };
 
 class TaskSupervisor {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sandbox/cgroup.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <memory>
 #include <sstream>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
 
@@ -130,6 +133,21 @@ Status RemoveCgroups(const CgroupHost& host, const std::string& name) {
   return status;
 }
 
+void SweepCgroups(const CgroupHost& host, int64_t min_age_s) {
+  for (const std::string& mount : {host.memory.mount, host.cpu.mount, host.pids.mount, host.unified}) {
+    if (mount.empty()) continue;
+    std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir((mount + kParent).c_str()), ::closedir);
+    if (!directory) continue;
+    while (const dirent* entry = ::readdir(directory.get())) {
+      struct stat st;
+      if (entry->d_name[0] == '.' || entry->d_type != DT_DIR) continue;
+      if (::fstatat(::dirfd(directory.get()), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) continue;
+      if (st.st_ctim.tv_sec > WallMicros() / 1000000 - min_age_s) continue;
+      ::unlinkat(::dirfd(directory.get()), entry->d_name, AT_REMOVEDIR);  // EBUSY where somebody lives
+    }
+  }
+}
+
 std::string Cgroup::AddGroup(const std::string& mount, const std::string& name, Status* status) {
   std::string path = mount + kParent + "/" + name;
   for (const std::string& p : paths_) {
@@ -174,27 +192,27 @@ void Cgroup::CreateUnified(const CgroupHost& host, const std::string& name, cons
   if (host.pids.v2 && limits.pids != 0) Limit(path + "/pids.max", limits.pids, "processes");
 }
 
-void Cgroup::CreateAndAttach(const CgroupHost& host, const std::string& name, const GroupLimits& limits, pid_t pid,
-                             std::vector<std::string>* notices) {
-  auto enter = [&](const CgroupHost::Place& place, bool wanted, const char* what) -> std::string {
-    if (!wanted || place.v2) {
-      if (wanted && place.v2 && unified_path_.empty()) unenforced_.push_back(what);
-      return "";
+// A version 1 group and its entrance. "" where there is none to be had: then `what` is noted.
+std::string Cgroup::CreateFor(const CgroupHost::Place& place, const std::string& name, const char* what) {
+  if (place.v2 && !unified_path_.empty()) return "";  // done by CreateUnified
+  Status status;
+  std::string path = place && !place.v2 ? AddGroup(place.mount, name, &status) : "";
+  if (status && !path.empty()) {
+    UniqueFd entrance(::open((path + "/tasks").c_str(), O_WRONLY | O_CLOEXEC));
+    if (entrance) {
+      entrances_.push_back(std::move(entrance));
+      return path;
     }
-    if (!place) {
-      unenforced_.push_back(what);
-      return "";
-    }
-    Status status;
-    std::string path = AddGroup(place.mount, name, &status);
-    // `tasks`, not cgroup.procs: moving one thread takes no machine-wide lock, which costs milliseconds.
-    if (status) status = WriteKernelFile(path + "/tasks", std::to_string(pid));
-    if (status) return path;
-    unenforced_.push_back(what);
-    return "";
-  };
+  }
+  unenforced_.push_back(what);
+  return "";
+}
+
+void Cgroup::Create(const CgroupHost& host, const std::string& name, const GroupLimits& limits,
+                    std::vector<std::string>* notices) {
+  CreateUnified(host, name, limits);
   // Memory is accounted without a limit too, for the peak and the reason of a kill.
-  if (std::string path = enter(host.memory, limits.memory_bytes != 0 || host.memory, "memory"); !path.empty()) {
+  if (std::string path = CreateFor(host.memory, name, "memory"); !path.empty()) {
     memory_path_ = path;
     if (limits.memory_bytes != 0) {
       Limit(path + "/memory.limit_in_bytes", limits.memory_bytes, "memory");
@@ -202,17 +220,25 @@ void Cgroup::CreateAndAttach(const CgroupHost& host, const std::string& name, co
       static_cast<void>(WriteKernelFile(path + "/memory.memsw.limit_in_bytes", std::to_string(limits.memory_bytes)));
     }
   }
-  if (std::string path = enter(host.cpu, limits.milli_cpus != 0, "cpu"); !path.empty()) {
-    Limit(path + "/cpu.cfs_quota_us", uint64_t{limits.milli_cpus} * 100, "cpu");
+  if (limits.milli_cpus != 0) {
+    std::string path = CreateFor(host.cpu, name, "cpu");
+    if (!path.empty()) Limit(path + "/cpu.cfs_quota_us", uint64_t{limits.milli_cpus} * 100, "cpu");
   }
-  if (std::string path = enter(host.pids, limits.pids != 0, "processes"); !path.empty()) {
-    Limit(path + "/pids.max", limits.pids, "processes");
+  if (limits.pids != 0) {
+    std::string path = CreateFor(host.pids, name, "processes");
+    if (!path.empty()) Limit(path + "/pids.max", limits.pids, "processes");
   }
   for (const std::string& what : unenforced_) {
     if (what == "memory" && limits.memory_bytes == 0) continue;
     notices->push_back("the limit on " + what + " is not enforced: the node has no usable control group for it");
   }
   unenforced_.clear();
+}
+
+std::vector<int> Cgroup::entrances() const {
+  std::vector<int> out;
+  for (const UniqueFd& fd : entrances_) out.push_back(fd.get());
+  return out;
 }
 
 void Cgroup::Kill() {

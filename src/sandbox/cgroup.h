@@ -34,18 +34,25 @@ CgroupHost ParseCgroupMounts(const std::string& mountinfo, const std::string& v2
 // Removes the groups that a killed supervisor left behind. Fails where processes are still inside.
 Status RemoveCgroups(const CgroupHost& host, const std::string& name);
 
+// Removes what killed supervisors left behind: groups without processes that are older than `min_age_s`. A group that is
+// in use has init inside from its first milliseconds to the end.
+void SweepCgroups(const CgroupHost& host, int64_t min_age_s = 60);
+
 // One thread. Not removed by the destructor: Remove says whether it worked.
 class Cgroup {
  public:
   Cgroup() = default;
 
-  // Step 1, before the clone: the version 2 group, whose descriptor clone3 takes (-1: there is none).
-  void CreateUnified(const CgroupHost& host, const std::string& name, const GroupLimits& limits);
+  // Makes the groups and sets the limits. What cannot be enforced becomes a line in `notices`.
+  void Create(const CgroupHost& host, const std::string& name, const GroupLimits& limits, std::vector<std::string>* notices);
+  // The version 2 group, for clone3; -1: there is none.
   int unified_fd() const { return unified_.get(); }
-  // Step 2, may run while the sandbox builds its mounts: version 1 groups, and `pid` (one thread) into them.
-  // What cannot be enforced becomes a line in `notices`.
-  void CreateAndAttach(const CgroupHost& host, const std::string& name, const GroupLimits& limits, pid_t pid,
-                       std::vector<std::string>* notices);
+  // Of version 1: whoever writes "0" here has entered. The child does it itself, because a thread that moves itself takes
+  // no machine-wide lock; moving another one waits for an RCU grace period, about 10 ms. Checked against our rights, not
+  // the child's.
+  std::vector<int> entrances() const;
+  // The child is inside.
+  void CloseEntrances() { entrances_.clear(); }
 
   void Kill();  // version 2 only; otherwise the death of pid 1 does it
   uint64_t oom_kills() const;
@@ -54,10 +61,13 @@ class Cgroup {
   Status Remove();
 
  private:
+  void CreateUnified(const CgroupHost& host, const std::string& name, const GroupLimits& limits);
+  std::string CreateFor(const CgroupHost::Place& place, const std::string& name, const char* what);
   std::string AddGroup(const std::string& mount, const std::string& name, Status* status);
   void Limit(const std::string& file, uint64_t value, const char* what);
 
   UniqueFd unified_;
+  std::vector<UniqueFd> entrances_;
   std::string unified_path_;
   std::string memory_path_;  // where memory is accounted; version 1 or 2
   bool memory_v2_ = false;

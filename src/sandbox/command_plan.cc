@@ -29,6 +29,7 @@ bool KnownLimit(int resource) { return resource >= 0 && resource < static_cast<i
 
 const char* StageName(Stage stage) {
   switch (stage) {
+    case Stage::kEnterGroups: return "enter the control groups";
     case Stage::kIdentity: return "become root of the user namespace";
     case Stage::kEnterRoot: return "enter the root";
     case Stage::kAttachMounts: return "mount /dev, /sys, /tmp and /run";

@@ -47,6 +47,13 @@ void Await(const InsidePlan& plan, ControlType type) {
 
 // --- building the sandbox: each step returns 0 or an errno -----------------------------------------------------------
 
+int EnterGroups(const InsidePlan& plan) {
+  for (size_t i = 0; i < plan.entrance_count; ++i) {
+    if (::write(plan.entrances[i], "0", 1) != 1) return errno;
+  }
+  return 0;
+}
+
 int BecomeRoot(const InsidePlan& plan) {
   Await(plan, ControlType::kMapped);
   // Raw calls: glibc's want to tell other threads, of which the copied memory may speak but which do not exist here.
@@ -149,8 +156,7 @@ int SetHostname(const InsidePlan& plan) {
 }
 
 // After the control groups hold us: the namespace's root is the group at the moment of its creation.
-int EnterCgroupNamespace(const InsidePlan& plan) {
-  Await(plan, ControlType::kGo);
+int EnterCgroupNamespace(const InsidePlan&) {
   return ::unshare(CLONE_NEWCGROUP) != 0 && errno != EINVAL ? errno : 0;
 }
 
@@ -159,9 +165,16 @@ struct Step {
   int (*run)(const InsidePlan&);
 };
 constexpr Step kSteps[] = {
-    {Stage::kIdentity, BecomeRoot},      {Stage::kEnterRoot, EnterRoot},     {Stage::kAttachMounts, AttachMounts},
-    {Stage::kMountProc, MountProc},      {Stage::kMountPts, MountPts},       {Stage::kMountMqueue, MountMqueue},
-    {Stage::kPivotRoot, PivotRoot},      {Stage::kHostname, SetHostname},    {Stage::kCgroupNamespace, EnterCgroupNamespace},
+    {Stage::kEnterGroups, EnterGroups},
+    {Stage::kCgroupNamespace, EnterCgroupNamespace},
+    {Stage::kIdentity, BecomeRoot},
+    {Stage::kEnterRoot, EnterRoot},
+    {Stage::kAttachMounts, AttachMounts},
+    {Stage::kMountProc, MountProc},
+    {Stage::kMountPts, MountPts},
+    {Stage::kMountMqueue, MountMqueue},
+    {Stage::kPivotRoot, PivotRoot},
+    {Stage::kHostname, SetHostname},
 };
 
 // --- the terminal ----------------------------------------------------------------------------------------------------

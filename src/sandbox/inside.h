@@ -17,6 +17,7 @@ namespace vrun::sandbox {
 // How far it came; the first part builds the sandbox (init), the second becomes the user (command).
 enum class Stage : uint32_t {
   kNone = 0,
+  kEnterGroups,    // control groups of version 1
   kIdentity,       // root of the user namespace
   kEnterRoot,      // the overlay over /
   kAttachMounts,
@@ -53,10 +54,9 @@ struct StartMessage {
 // Packets of the control socket.
 enum class ControlType : uint32_t {
   kMapped = 1,  // to init: the user maps are written
-  kGo = 2,      // to init: the control groups hold you, fork
-  kSignal = 3,  // to init: value is the signal for the command's process group
-  kPty = 4,     // from init, with the master as descriptor
-  kEnded = 5,   // from init, last: value is the command's wait status; nobody else is left inside
+  kSignal = 2,  // to init: value is the signal for the command's process group
+  kPty = 3,     // from init, with the master as descriptor
+  kEnded = 4,   // from init, last: value is the command's wait status; nobody else is left inside
 };
 struct ControlMessage {
   ControlType type;
@@ -76,6 +76,8 @@ struct InsidePlan {
   int supervisor_end;  // its other end, closed at once
   int start;    // O_CLOEXEC pipe
   int root;     // the overlay
+  const int* entrances;  // of control groups
+  size_t entrance_count;
   const Attachment* attachments;
   size_t attachment_count;
   int dev, proc_target, pts_target, mqueue_target;

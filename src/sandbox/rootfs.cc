@@ -36,8 +36,10 @@ Result<UniqueFd> MountRoot(UniqueFd view,
   VRUN_TRY(prepare_upper ? prepare_upper("upper", "lower") : CopyRootAttributes(view.get()));
 
   // Relative paths, so that no character of the task directory's name needs quoting. The least missed option is last.
-  MountOptions options = {{"lowerdir", "lower"},  {"upperdir", "upper"}, {"workdir", "work"}, {"redirect_dir", "on"},
-                          {"metacopy", "on"}, {"index", "off"},      {"xino", "auto"}};
+  // volatile: without it the end of every job would sync the node's whole disk, and each fsync inside would wait for it;
+  // an attempt does not survive a crash of its node anyway.
+  MountOptions options = {{"lowerdir", "lower"}, {"upperdir", "upper"}, {"workdir", "work"}, {"redirect_dir", "on"},
+                          {"metacopy", "on"},    {"index", "off"},      {"xino", "auto"},    {"volatile", ""}};
   constexpr size_t kLayers = 3;
   for (;;) {
     Result<UniqueFd> mount = NewMount("overlay", options, MOUNT_ATTR_NODEV);

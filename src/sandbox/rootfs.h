@@ -15,7 +15,7 @@ namespace vrun::sandbox {
 // Returns the overlay as a detached mount.
 //
 // Options: redirect_dir and metacopy make renames of directories and changes of attributes cheap, xino keeps inode
-// numbers. A kernel that refuses one of them gets the mount without it.
+// numbers, volatile leaves syncing out. A kernel that refuses one of them gets the mount without it.
 //
 // `prepare_upper` is called with the relative paths of both; without it the upper gets the view's owner, mode and times,
 // for the attributes of the merged / are the upper's.

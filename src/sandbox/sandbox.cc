@@ -48,13 +48,9 @@ struct Builder {
   Status MountTheRoot();
   Status PrepareTheMounts();
   Status MakeStreams();
-  Status MakeUnifiedGroup();
+  Status MakeControlGroups();
   Status CloneInit();
   Status MapUsers();
-  Status EnterGroups();
-  Status LetGo();
-
-  Status Tell(ControlType type);
 };
 
 namespace {
@@ -63,17 +59,15 @@ struct Step {
   const char* name;
   Status (Builder::*run)();
 };
-// The whole of isolation, outside; the inside's list is in inside.cc and runs from "map users" on.
+// The whole of isolation, outside; the inside's list is in inside.cc and begins with the clone.
 constexpr Step kSteps[] = {
     {"make directories", &Builder::MakeDirectories},
     {"mount the root", &Builder::MountTheRoot},
     {"prepare mounts", &Builder::PrepareTheMounts},
     {"make streams", &Builder::MakeStreams},
-    {"make the control group", &Builder::MakeUnifiedGroup},
+    {"make control groups", &Builder::MakeControlGroups},
     {"clone init", &Builder::CloneInit},
     {"map users", &Builder::MapUsers},
-    {"enter control groups", &Builder::EnterGroups},
-    {"let go", &Builder::LetGo},
 };
 
 }  // namespace
@@ -114,8 +108,8 @@ Status Builder::MakeStreams() {
   return {};
 }
 
-Status Builder::MakeUnifiedGroup() {
-  sandbox->cgroup_.CreateUnified(host, spec.name, spec.limits);
+Status Builder::MakeControlGroups() {
+  sandbox->cgroup_.Create(host, spec.name, spec.limits, &sandbox->notices_);
   return {};
 }
 
@@ -128,6 +122,9 @@ Status Builder::CloneInit() {
   plan.supervisor_end = sandbox->control_.get();
   plan.start = start_inside.get();
   plan.root = root.get();
+  std::vector<int> entrances = sandbox->cgroup_.entrances();
+  plan.entrances = entrances.data();
+  plan.entrance_count = entrances.size();
   plan.attachments = attachments.data();
   plan.attachment_count = attachments.size();
   plan.dev = mounts.dev.get();
@@ -145,32 +142,21 @@ Status Builder::CloneInit() {
   child = *std::move(cloned);
   sandbox->pid_ = child.pid;
   sandbox->pidfd_ = std::move(child.pidfd);
+  sandbox->cgroup_.CloseEntrances();
   start_inside.Reset();
   control_inside.Reset();
   pipes = {};
   return {};
 }
 
-Status Builder::Tell(ControlType type) {
-  ControlMessage message{type, 0};
+Status Builder::MapUsers() {
+  VRUN_TRY(WriteUserMaps(child.pid, spec.uid_base, spec.identity));
+  ControlMessage message{ControlType::kMapped, 0};
   if (::send(sandbox->control_.get(), &message, sizeof message, MSG_NOSIGNAL) != sizeof message) {
     return ErrnoError("talk to init");
   }
   return {};
 }
-
-Status Builder::MapUsers() {
-  VRUN_TRY(WriteUserMaps(child.pid, spec.uid_base, spec.identity));
-  return Tell(ControlType::kMapped);
-}
-
-// While init mounts, on another CPU.
-Status Builder::EnterGroups() {
-  sandbox->cgroup_.CreateAndAttach(host, spec.name, spec.limits, child.pid, &sandbox->notices_);
-  return {};
-}
-
-Status Builder::LetGo() { return Tell(ControlType::kGo); }
 
 Result<std::unique_ptr<Sandbox>> Sandbox::Start(const Spec& spec, UniqueFd view, const CgroupHost& cgroups,
                                                 PrepareUpper prepare_upper) {

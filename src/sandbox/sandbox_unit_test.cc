@@ -2,8 +2,10 @@
 // The parts that need no root.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 
+#include "base/files.h"
 #include "sandbox/cgroup.h"
 #include "sandbox/command_plan.h"
 #include "sandbox/user_map.h"
@@ -81,17 +83,31 @@ TEST(ParseCgroupMounts, PureAndNoneAndRubbish) {
   ParseCgroupMounts("\n - \n - cgroup2\nx - cgroup\\\n1 2 3 4 \\04 5 - cgroup2 a b\n", "");
 }
 
+TEST(SweepCgroups, TakesOldEmptyGroupsOnly) {
+  char directory[] = "/var/tmp/vrun-sweep-XXXXXX";  // in place of a cgroup mount, whose groups others use meanwhile
+  ASSERT_NE(nullptr, ::mkdtemp(directory));
+  CgroupHost host;
+  host.unified = directory;
+  ASSERT_TRUE(MakeDirs(host.unified + "/vrun/stale", 0755));
+  ASSERT_TRUE(MakeDirs(host.unified + "/vrun/busy/x", 0755));
+  SweepCgroups(host);
+  EXPECT_TRUE(PathExists(host.unified + "/vrun/stale"));  // young
+  SweepCgroups(host, -5);
+  EXPECT_FALSE(PathExists(host.unified + "/vrun/stale"));
+  EXPECT_TRUE(PathExists(host.unified + "/vrun/busy"));
+  ASSERT_TRUE(RemoveTree(directory));
+}
+
 TEST(Cgroup, NoticesWhatIsNotEnforced) {
   Cgroup group;
   std::vector<std::string> notices;
-  group.CreateUnified({}, "x", {1 << 20, 500, 10});
-  group.CreateAndAttach({}, "x", {1 << 20, 500, 10}, 1, &notices);
+  group.Create({}, "x", {1 << 20, 500, 10}, &notices);
   EXPECT_EQ(3u, notices.size());
   EXPECT_EQ(-1, group.unified_fd());
   EXPECT_EQ(0u, group.oom_kills());
   EXPECT_TRUE(group.Remove());
   notices.clear();
-  group.CreateAndAttach({}, "x", {}, 1, &notices);
+  group.Create({}, "x", {}, &notices);
   EXPECT_TRUE(notices.empty());
 }
 
