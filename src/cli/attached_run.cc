@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/attached_run.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -24,6 +25,13 @@ constexpr int kMaxLossesWithoutJob = 4;
 constexpr size_t kMaxUnsent = 64;
 
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH};
+
+// What our starter ignores stays ignored: nohup, and what a script puts into the background, mean the keys and the
+// hang-up of the terminal. Without a terminal these three cannot come from one: somebody sends them on purpose.
+bool StaysIgnored(int number) {
+  if (number != SIGINT && number != SIGQUIT && number != SIGHUP) return true;
+  return static_cast<bool>(UniqueFd(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC)));
+}
 
 }  // namespace
 
@@ -80,8 +88,7 @@ Status AttachedRun::Prepare() {
 void AttachedRun::BlockSignals() {
   for (int s : kForwarded) {
     struct sigaction now;
-    // What our starter ignores stays ignored: nohup, and jobs that a script puts into the background.
-    if (::sigaction(s, nullptr, &now) == 0 && now.sa_handler == SIG_IGN) continue;
+    if (::sigaction(s, nullptr, &now) == 0 && now.sa_handler == SIG_IGN && StaysIgnored(s)) continue;
     ::sigaddset(&handled_, s);
   }
   ::sigprocmask(SIG_BLOCK, &handled_, &old_mask_);
@@ -139,8 +146,9 @@ void AttachedRun::Loop() {
     int n = ::poll(p, 2, timeout);
     if (n < 0 && errno != EINTR) return End(kExitUnknown, v1::LOST, ErrnoError("poll").message());
     if (n <= 0) continue;
-    if (p[0].revents != 0) ReadSignals();
-    if (!outcome_ && p[1].revents != 0 && socket_) ReadSocket();
+    // In this order: what a signal means depends on whether the command runs by now.
+    if (p[1].revents != 0) ReadSocket();
+    if (!outcome_ && p[0].revents != 0) ReadSignals();
   }
 }
 

@@ -151,13 +151,14 @@ TEST_F(AttachedRunTest, SignalsAreForwardedAsTheyAre) {
   EXPECT_EQ(vrun->Wait(), 9);
 }
 
-TEST_F(AttachedRunTest, WhatOurStarterIgnoresStaysIgnored) {
-  auto vrun = Start({"x"}, {}, {SIGHUP, SIGINT});
+TEST_F(AttachedRunTest, WithoutATerminalAlsoSignalsThatOurStarterIgnoresAreMeantForUs) {
+  // As below a daemon that starts its children with `nohup ... &`.
+  auto vrun = Start({"x"}, {}, {SIGHUP, SIGINT, SIGQUIT});
   Conversation home = Started();
-  vrun->Signal(SIGHUP);
-  vrun->Signal(SIGINT);
-  vrun->Signal(SIGUSR1);
-  EXPECT_EQ(ReceiveSignal(home), SIGUSR1);
+  for (int s : {SIGHUP, SIGQUIT, SIGINT}) {
+    vrun->Signal(s);
+    EXPECT_EQ(ReceiveSignal(home), s);
+  }
   home.FinishExited(0);
   EXPECT_EQ(vrun->Wait(), 0);
 }
@@ -421,6 +422,17 @@ TEST_F(TerminalTest, KeysReachTheDescriptorThatHomeReads) {
   char c = 0;
   EXPECT_EQ(::read(keyboard.get(), &c, 1), 1);
   EXPECT_EQ(c, 3);
+  home.FinishExited(0);
+  EXPECT_EQ(vrun->Wait(), 0);
+}
+
+TEST_F(TerminalTest, WhatOurStarterIgnoresStaysIgnored) {
+  auto vrun = Start({"--no-tty", "x"}, {.in = slave_.get(), .controlling_terminal = true}, {SIGHUP, SIGINT});
+  Conversation home = Started();
+  vrun->Signal(SIGHUP);
+  vrun->Signal(SIGINT);
+  vrun->Signal(SIGUSR1);
+  EXPECT_EQ(ReceiveSignal(home), SIGUSR1);
   home.FinishExited(0);
   EXPECT_EQ(vrun->Wait(), 0);
 }

@@ -114,6 +114,12 @@ class Up {
     } else if (config.error().code() != Code::kNotFound) {
       return std::move(config).error();
     }
+    // Who submits to a cluster elsewhere must not lose its address.
+    if (!config_.controller.empty() && !PathExists(files_.listen_file())) {
+      return Error(Code::kExists, "vctl up: " + Escape(places_.config_file) + " names the controller " +
+                                      Escape(config_.controller) + ", which was not started here: remove the file, or set "
+                                      "VRUN_DIR to another directory");
+    }
     if (!options_.root.empty()) config_.root = options_.root;
     VRUN_TRY(MakeCertificates());
     VRUN_TRY(StartController());

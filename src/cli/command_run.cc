@@ -118,8 +118,9 @@ Result<std::string> NewRequestId() {
 Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) {
   v1::Run run;
   VRUN_ASSIGN(*run.mutable_command(), CollectCommand(options, root));
-  run.set_pool(options.pool);
-  run.set_name(Escape(options.name));  // a string of the schema is UTF-8
+  // A string of the schema is UTF-8.
+  run.set_pool(Escape(options.pool));
+  run.set_name(Escape(options.name));
   v1::Resources* resources = run.mutable_resources();
   resources->set_milli_cpus(options.milli_cpus);
   resources->set_memory_bytes(options.memory_bytes);

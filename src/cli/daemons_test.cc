@@ -255,6 +255,17 @@ TEST_F(DaemonsTest, UpTellsWhoseFaultItIs) {
   EXPECT_EQ(Vctl({"up", "--listen", "nowhere"}).status, 2);
 }
 
+TEST_F(DaemonsTest, UpDoesNotTakeOverTheConfigurationOfAnotherCluster) {
+  AnswerStatus();
+  std::string config = "controller = \"far.example:7420\"\n";
+  ASSERT_TRUE(WriteFileAtomic(dir_ + "/v/config.toml", config, 0600));
+  Ended up = Vctl({"up", "--no-node"});
+  EXPECT_EQ(up.status, 1);
+  EXPECT_THAT(up.err, HasSubstr("far.example:7420"));
+  EXPECT_EQ(*ReadFile(dir_ + "/v/config.toml"), config);
+  EXPECT_EQ(Started("controller"), 0);
+}
+
 TEST_F(DaemonsTest, AnOccupiedPortIsSaidAndADefaultOneIsAvoided) {
   UniqueFd busy(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in a{};

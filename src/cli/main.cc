@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One program, three names: vrun, vbatch, vctl.
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <string>
@@ -24,6 +25,8 @@ bool OpenStandardDescriptors() {
 
 int main(int argc, char** argv) {
   if (!OpenStandardDescriptors()) return 125;
+  // A starter that ignores it would make every wait for a child of ours fail.
+  ::signal(SIGCHLD, SIG_DFL);
   std::string_view name = argc > 0 ? argv[0] : "vrun";
   name = name.substr(name.rfind('/') + 1);
   std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);

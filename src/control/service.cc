@@ -246,10 +246,15 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                  if (*refused && message->has_report()) *refused = state_.Apply(node, message->report());
                },
            .done =
-               [session, refused](const Status& committed) {
-                 // Whatever was in it is told again after the next registration.
-                 if (!committed) session->stream().Cancel(committed.error());
-                 if (committed && !*refused) session->stream().Cancel(refused->error());
+               [this, session, refused](const Status& committed) {
+                 if (committed) {
+                   if (!*refused) session->stream().Cancel(refused->error());
+                   return;
+                 }
+                 // Whatever was in it is told again after the next registration. That it cannot be written down is no
+                 // reason to call the node silent.
+                 (void)Heard(state_, session->node());
+                 session->stream().Cancel(committed.error());
                }});
 }
 

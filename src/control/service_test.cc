@@ -289,6 +289,7 @@ class Killed {
     close(ready[0]);
     return got && line.starts_with("ok");
   }
+  void Stop() { kill(pid_, SIGSTOP); }
   void Kill() {
     if (pid_ <= 0) return;
     kill(pid_, SIGKILL);
@@ -307,6 +308,38 @@ class Killed {
   pid_t pid_ = -1;
 };
 
+TEST(KilledController, OneThatHangsIsNoticedByItsPeers) {
+  rpc::TestAuthority authority;
+  TestDirectory directory;
+  authority.Make("controller", "controller");
+  Killed controller(directory.path() + "/state", authority.directory());
+  ASSERT_TRUE(controller.Start());
+  auto channel = rpc::Channel::Dial(controller.Address(), authority.Make("node", "n1"), "controller");
+  ASSERT_TRUE(channel);
+  AgentCollector orders;
+  auto agent = (*channel)->OpenStream("/vrun.v1.Control/Agent", &orders);
+  v1::AgentMessage hello;
+  *hello.mutable_register_() = SimpleNode("n1");
+  agent->Send(hello.SerializeAsString());
+  ASSERT_TRUE(orders.WaitFor([](const auto& m) { return m.has_registered(); }));
+  int64_t begin = MonotonicMicros();
+  controller.Stop();
+  auto reason = orders.WaitClosed();
+  ASSERT_TRUE(reason);
+  EXPECT_EQ(reason->code(), Code::kUnavailable) << reason->message();
+  EXPECT_LT(MonotonicMicros() - begin, 18'000'000);
+}
+
+TEST(KilledController, ASecondOneOnTheSameStateIsRefused) {
+  rpc::TestAuthority authority;
+  TestDirectory directory;
+  authority.Make("controller", "controller");
+  Killed one(directory.path() + "/state", authority.directory());
+  ASSERT_TRUE(one.Start());
+  Killed two(directory.path() + "/state", authority.directory());
+  EXPECT_FALSE(two.Start());
+}
+
 TEST(KilledController, AcknowledgedSubmitsSurviveAtAnyMoment) {
   rpc::TestAuthority authority;
   TestDirectory directory;
@@ -321,7 +354,7 @@ TEST(KilledController, AcknowledgedSubmitsSurviveAtAnyMoment) {
   std::condition_variable changed;
   std::map<std::string, uint64_t> acknowledged;  // request id -> job
   std::string address;
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < 8; ++round) {
     ASSERT_TRUE(controller.Start());
     if (round == 0) {
       address = controller.Address();
@@ -356,7 +389,7 @@ TEST(KilledController, AcknowledgedSubmitsSurviveAtAnyMoment) {
   ASSERT_TRUE(controller.Start());
   auto channel = rpc::Channel::Dial(controller.Address(), credentials, "controller");
   ASSERT_TRUE(channel);
-  EXPECT_GT(acknowledged.size(), 12u);
+  EXPECT_GT(acknowledged.size(), 8u);
   for (const auto& [request_id, job] : acknowledged) {
     auto again = CallAndWait<v1::SubmitReply>(**channel, "Submit", SimpleJob(request_id));
     ASSERT_TRUE(again) << again.error().message();

@@ -2,7 +2,6 @@
 // The watcher of root: file system marks. Events name the directory by its file handle, which is turned into a path here.
 #include <fcntl.h>
 #include <sys/fanotify.h>
-#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -154,11 +153,11 @@ class FanotifyWatcher final : public EventWatcher {
     if (handle_bytes > MAX_HANDLE_SZ || name_at > info.size()) return log_.Everything();
     std::string_view name = info.substr(name_at);
     name = name.substr(0, name.find('\0'));
-    if (name == cookie_.name()) return SawCookie();
+    if (cookie_ && name == cookie_.name()) return SawCookie();
 
     const bool directory = mask & FAN_ONDIR;
-    // A directory that moved takes the paths of all below it along.
-    if (directory && (mask & (FAN_MOVED_FROM | FAN_MOVED_TO | FAN_DELETE))) cache_.clear();
+    // A directory that moved takes the paths of all below it along. (The handle of a removed one does not come back.)
+    if (directory && (mask & (FAN_MOVED_FROM | FAN_MOVED_TO))) cache_.clear();
     const bool fresh = directory && (mask & (FAN_CREATE | FAN_MOVED_TO));
     constexpr size_t kKeyAt = sizeof(struct fanotify_event_info_header);
     for (const std::string& path : Resolve(info.substr(kKeyAt, name_at - kKeyAt))) {
@@ -171,7 +170,9 @@ class FanotifyWatcher final : public EventWatcher {
     }
   }
 
-  // The paths in the root of a directory, by fsid and handle; none when it is outside, excluded or gone.
+  // The paths in the root of a directory, by fsid and handle; none when it is outside, excluded or gone. A path that leads
+  // elsewhere (the directory is covered by a mount, or outside of what a bind mount shows) is as good as the right one:
+  // the rescan believes what it reads, and looking once in vain is cheaper than asking each time.
   const std::vector<std::string>& Resolve(std::string_view key) {
     std::string text(key);
     if (auto cached = cache_.find(text); cached != cache_.end()) return cached->second;
@@ -201,10 +202,6 @@ class FanotifyWatcher final : public EventWatcher {
     if (n < 0 || static_cast<size_t>(n) == sizeof target) return log_.Everything();
     const std::string path(target, static_cast<size_t>(n));
     if (!tree::IsBelow(path, view.host_point)) return;
-    // A directory outside of what is mounted at this view, or removed but still in use, has a path that leads elsewhere.
-    struct stat by_handle, by_path;
-    if (::fstat(fd.get(), &by_handle) != 0 || ::lstat(path.c_str(), &by_path) != 0) return;
-    if (by_handle.st_dev != by_path.st_dev || by_handle.st_ino != by_path.st_ino) return;
     const std::string below = path.substr(view.host_point == "/" ? 0 : view.host_point.size());
     std::string in_root = tree::CleanPath(view.point + "/" + below);
     if (!rules_.Excludes(in_root)) paths->push_back(std::move(in_root));

@@ -20,7 +20,7 @@
 
 namespace vrun::node::testing {
 namespace {
-constexpr int kPatienceMs = 20000;
+constexpr int kPatienceMs = 60000;
 constexpr const char* kApplets[] = {"sh", "cat",  "true", "false", "id",   "ls",    "mount", "ps",    "sleep", "stty", "head", "tail", "env", "pwd", "echo", "umask", "nice", "kill", "mkdir",
                                     "rm", "mv",   "ln",   "stat",  "dd",   "wc",    "test",  "touch", "chmod", "readlink", "hostname", "yes", "seq", "tty", "grep", "usleep", "setsid", "printf", "timeout", "tee"};
 }  // namespace
@@ -173,7 +173,7 @@ void TaskProcess::Reconnect() {
 std::optional<v1::TaskDown> TaskProcess::Receive() {
   pollfd p{socket_.get(), POLLIN, 0};
   if (::poll(&p, 1, kPatienceMs) != 1) {
-    ADD_FAILURE() << "nothing from the supervisor for 20 s; out so far: " << outcome.out.substr(0, 500);
+    ADD_FAILURE() << "nothing from the supervisor for a minute; out so far: " << outcome.out.substr(0, 500);
     ::kill(pid_, SIGKILL);
   }
   Result<Frame> frame = ReceiveFrame(socket_.get());
@@ -282,7 +282,7 @@ bool GroupsLeft(const std::string& name) {
 }
 
 bool Eventually(const std::function<bool()>& condition) {
-  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     ::usleep(2000);  // what is waited for is another process's end or file: no event to be had in general

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <functional>
 #include <map>
@@ -17,7 +18,8 @@
 
 namespace vrun::node::testing {
 
-inline constexpr uint32_t kUidBase = 0x40000000;
+// A range of this test process's own: clusters may be running beside it.
+inline const uint32_t kUidBase = 0x50000000 + static_cast<uint32_t>(::getpid() % 4096) * 65536;
 
 // Why this host cannot run these tests; "" when it can.
 std::string WhyNot();
@@ -69,7 +71,7 @@ class TaskProcess {
   void Reconnect();
 
   // The next message, acknowledged as home would if `acknowledge`; nullopt at the end of the connection. Fails the test
-  // after 20 s.
+  // after a minute.
   std::optional<v1::TaskDown> Receive();
   bool acknowledge = true;
   // Reads until `done`.
@@ -96,7 +98,7 @@ class TaskProcess {
 // Processes of the sandbox's uid range that are alive on the host.
 std::vector<pid_t> ProcessesOfRange(uint32_t uid_base);
 bool GroupsLeft(const std::string& name);
-// Calls until true or 10 s have passed.
+// Calls until true or a minute has passed.
 bool Eventually(const std::function<bool()>& condition);
 
 }  // namespace vrun::node::testing

@@ -271,7 +271,7 @@ TEST_F(TaskTest, PlacesThatAreLinksStayInTheRoot) {
 // --- pid 1 ---
 
 TEST_F(TaskTest, InitReapsOrphans) {
-  Outcome& o = Shell("(sleep 0 & ) ; (sh -c 'sleep 0 & exit 0'); i=0; while [ $i -lt 200 ]; do (true &); i=$((i+1)); done; sleep 1;"
+  Outcome& o = Shell("(sleep 0 & ) ; (sh -c 'sleep 0 & exit 0'); i=0; while [ $i -lt 40 ]; do (true &); i=$((i+1)); done; sleep 1;"
                      "echo $$; ls /proc | grep '^[0-9]' | wc -l");
   // init, the shell, ls, grep, wc at most.
   int processes = std::atoi(o.out.substr(o.out.find('\n') + 1).c_str());

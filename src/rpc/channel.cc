@@ -36,7 +36,7 @@ class ClientStream final : public CountedCall, public StreamCore::Transport {
     Begin();  // the call may be over before Start returns
     call_ = stub->PrepareCall(&context_, method, queue);
     Begin();
-    call_->StartCall(&started_);
+    call_->StartCall(started_.Arm());
     core_->Start(handler);
     End();
   }
@@ -45,20 +45,20 @@ class ClientStream final : public CountedCall, public StreamCore::Transport {
 
   void StartRead() override {
     Begin();
-    call_->Read(&read_, &read_done_);
+    call_->Read(&read_, read_done_.Arm());
   }
   void StartWrite(std::string message) override {
     Begin();
     write_ = ToBuffer(std::move(message));
-    call_->Write(write_, &write_done_);
+    call_->Write(write_, write_done_.Arm());
   }
   void StartWritesDone() override {
     Begin();
-    call_->WritesDone(&write_done_);
+    call_->WritesDone(write_done_.Arm());
   }
   void CloseOut(const Error&) override {
     Begin();
-    call_->Finish(&status_, &finished_);
+    call_->Finish(&status_, finished_.Arm());
   }
   void TryCancel() override { context_.TryCancel(); }
 
@@ -121,7 +121,7 @@ class ClientUnary final : public CountedCall {
     Begin();
     call_ = stub->PrepareUnaryCall(&context_, method, ToBuffer(std::move(request)), queue);
     call_->StartCall();
-    call_->Finish(&response_, &status_, &finished_);
+    call_->Finish(&response_, &status_, finished_.Arm());
   }
 
   void Abort() override {
@@ -175,7 +175,7 @@ class ConnectionWatch {
  private:
   void Arm() {
     channel_->NotifyOnStateChange(channel_->GetState(/*try_to_connect=*/true), gpr_inf_future(GPR_CLOCK_MONOTONIC), queue_,
-                                  &changed_);
+                                  changed_.Arm());
   }
   void OnChange(bool) {
     std::lock_guard lock(mu_);

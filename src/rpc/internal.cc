@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
 
@@ -57,6 +58,15 @@ Code FromGrpcCode(grpc::StatusCode code) {
 
 void LogFromGrpc(gpr_log_func_args* args) {
   if (args->severity == GPR_LOG_SEVERITY_ERROR) {
+    // A connection that cannot be made is tried again every two seconds: once a minute is enough to read of it.
+    static std::mutex mu;
+    static std::string last;
+    static int64_t last_time = 0;
+    std::lock_guard lock(mu);
+    int64_t now = MonotonicMicros();
+    if (last == args->message && now - last_time < 60'000'000) return;
+    last = args->message;
+    last_time = now;
     LogWarning("grpc: {}", Escape(args->message));
   } else {
     LogDebug("grpc: {}", Escape(args->message));
@@ -77,8 +87,14 @@ bool IsNameText(std::string_view text) {
 
 grpc::ByteBuffer ToBuffer(std::string message) {
   auto* owned = new std::string(std::move(message));
+  TellSanitizerBefore(owned);
   grpc::Slice slice(
-      owned->data(), owned->size(), [](void* s) { delete static_cast<std::string*>(s); }, owned);
+      owned->data(), owned->size(),
+      [](void* s) {
+        TellSanitizerAfter(s);
+        delete static_cast<std::string*>(s);
+      },
+      owned);
   return grpc::ByteBuffer(&slice, 1);
 }
 

@@ -14,7 +14,7 @@ Poller::Poller(std::unique_ptr<grpc::CompletionQueue> queue, int threads) : queu
       pthread_setname_np(pthread_self(), "rpc");
       void* tag = nullptr;
       bool ok = false;
-      while (queue->Next(&tag, &ok)) static_cast<Tag*>(tag)->Complete(ok);
+      while (queue->Next(&tag, &ok)) static_cast<Tag*>(tag)->Run(ok);
     });
   }
 }

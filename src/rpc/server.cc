@@ -88,18 +88,18 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
 
   void StartRead() override {
     Begin();
-    call_.Read(&read_, &read_done_);
+    call_.Read(&read_, read_done_.Arm());
   }
   void StartWrite(std::string message) override {
     Begin();
     write_ = ToBuffer(std::move(message));
-    call_.Write(write_, &write_done_);
+    call_.Write(write_, write_done_.Arm());
   }
   void StartWritesDone() override {}
   void CloseOut(const Error& reason) override {
     Begin();
     MarkAsAnswer(&context_, reason);
-    call_.Finish(ToGrpcStatus(reason), &finished_);
+    call_.Finish(ToGrpcStatus(reason), finished_.Arm());
   }
   void TryCancel() override { context_.TryCancel(); }
 
@@ -126,7 +126,7 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
     if (!answer) return CloseOut(answer.error());
     Begin();
     write_ = ToBuffer(*std::move(answer));
-    call_.WriteAndFinish(write_, {}, grpc::Status::OK, &finished_);
+    call_.WriteAndFinish(write_, {}, grpc::Status::OK, finished_.Arm());
   }
   void OnRead(bool ok) {
     if (unary_ != nullptr) {
@@ -263,8 +263,8 @@ ServerCall::ServerCall(GrpcServer* server, grpc::AsyncGenericService* service, g
   server_->calls()->Add(this);
   Begin();  // accepted_tag_
   Begin();  // over_tag_
-  context_.AsyncNotifyWhenDone(&over_tag_);
-  service->RequestCall(&context_, &call_, queue, queue, &accepted_tag_);
+  context_.AsyncNotifyWhenDone(over_tag_.Arm());
+  service->RequestCall(&context_, &call_, queue, queue, accepted_tag_.Arm());
 }
 
 void ServerCall::OnAccepted(bool ok) {

@@ -63,6 +63,11 @@ struct ScanEngine::Node {
   Names names;
   std::atomic<size_t> slices = 0;
 
+  void Close() {
+    fd.Reset();
+    names = Names();
+  }
+
   std::mutex mutex;  // guards what follows
   DirectoryBuilder builder;
   std::vector<DirectoryBuilder::NamedDirectory> children;
@@ -103,7 +108,7 @@ void ScanEngine::Do(const Task& task, AttributeReader& reader) {
     List(task.node, reader);
   } else {
     if (!failed_) StatSlice(task.node, task.begin, task.end, reader);
-    if (--task.node->slices == 0) task.node->fd.Reset();
+    if (--task.node->slices == 0) task.node->Close();
   }
   Release(task.node);
 }
@@ -147,11 +152,11 @@ void ScanEngine::List(Node* node, AttributeReader& reader) {
   } else if (error != 0) {
     ++unreadable_;
   }
-  if (error != 0) return node->fd.Reset();
+  if (error != 0) return node->Close();
   const size_t count = node->names.size();
   if (count <= 2 * kSliceNames) {
     StatSlice(node, 0, count, reader);
-    return node->fd.Reset();
+    return node->Close();
   }
   std::vector<Task> slices;
   for (size_t at = 0; at < count; at += kSliceNames) slices.push_back({node, at, std::min(at + kSliceNames, count)});

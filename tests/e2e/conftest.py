@@ -15,8 +15,9 @@ from cluster import Cluster  # noqa: E402
 
 TEST_SECONDS = 60
 
-# Whoever runs the tests in the background or under nohup has some signals ignored, and commands inherit that.
-for _signal in (signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM):
+# Whoever runs the tests in the background or under nohup has some signals ignored, and commands inherit that. (Not SIGPIPE:
+# Python itself ignores it, and a pipe to a command that has ended must not end us.)
+for _signal in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(_signal) == signal.SIG_IGN:
         signal.signal(_signal, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
