@@ -95,6 +95,9 @@ ObjectFilesPtr LargeObject::OpenLocked() {
     struct stat st{};
     bool usable = header && content && header->id == id_ && header->size == size_ &&
                   ::fstat(content->get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == header->content_inode;
+    // A kill between the steps of CreateFiles or Adopt leaves an empty map, or one whose content is not here yet: that
+    // is no damage.
+    const bool damaged = usable || (n && *n > 0 && !header) || (header && (header->id != id_ || header->size != size_));
     if (usable) {
       if (life_ != header->nonce) {
         ForgetLocked();
@@ -118,7 +121,7 @@ ObjectFilesPtr LargeObject::OpenLocked() {
     if (operation == LOCK_EX) {
       ::unlink(core_->MapPath(id_).c_str());
       ::unlink(core_->ContentPath(id_).c_str());
-      ++core_->corrupt;
+      if (damaged) ++core_->corrupt;
     }
   }
   ForgetLocked();
