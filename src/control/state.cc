@@ -36,6 +36,11 @@ v1::JobState EndOf(const v1::AttemptReport& report, std::string* reason) {
   return report.state() == v1::CANCELLED ? v1::CANCELLED : v1::FAILED;
 }
 
+// From its placement until its command is over: its writes may go home long after that.
+bool HoldsResources(const JobRow& job) {
+  return job.state != v1::PENDING && job.state != v1::COMPLETING && job.exit.empty() && !IsEnd(job.state);
+}
+
 bool HasRecord(const v1::AttemptReport& report) {
   return report.has_exit() && report.exit().kind() != v1::ExitRecord::KIND_UNSPECIFIED;
 }
@@ -84,7 +89,7 @@ Status State::Load() {
   for (JobRow& job : jobs) {
     if (job.state == v1::PENDING) {
       events.push_back(sched::JobSubmitted{job.id, job.pool, job.needs});
-    } else {
+    } else if (HoldsResources(job)) {
       events.push_back(sched::JobStarted{job.id, job.node, job.needs});
     }
     jobs_[job.id] = std::move(job);
@@ -214,7 +219,9 @@ Status State::Apply(const std::string& node, const v1::AttemptReport& report) {
   job.state = report.state();
   job.reason.clear();
   VRUN_TRY(Save(job));
-  return store_->PutAttempt({job.id, job.attempt, job.epoch, job.node, job.state, 0, 0, job.exit});
+  VRUN_TRY(store_->PutAttempt({job.id, job.attempt, job.epoch, job.node, job.state, 0, 0, job.exit}));
+  if (HoldsResources(job)) return {};
+  return Schedule({sched::JobEnded{job.id}});
 }
 
 Status State::PutNode(const NodeRow& row) {

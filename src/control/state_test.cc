@@ -123,6 +123,26 @@ TEST_F(StateTest, AJobRunsFromSubmitToItsExitRecord) {
   EXPECT_EQ(state_->scheduler().Node("n1")->used.milli_cpus, 0);
 }
 
+TEST_F(StateTest, WhatAJobHeldIsFreeOnceItsCommandIsOver) {
+  // Writing home may take long, or wait for somebody to make room there.
+  Register(SimpleNode("n1"));
+  v1::SubmitRequest all = SimpleJob("r1");
+  all.mutable_resources()->set_milli_cpus(SimpleNode("n1").total().milli_cpus());
+  const v1::Placement first = Submit(all).placement();
+  all.set_request_id("r2");
+  EXPECT_FALSE(Submit(all).has_placement());
+  (void)Starts();
+  Report("n1", ReportOf(first, v1::RUNNING));
+  EXPECT_TRUE(Starts().empty());
+  Report("n1", ExitOf(first, v1::COMPLETING, v1::ExitRecord::EXITED, 0));
+  auto starts = Starts();
+  ASSERT_EQ(starts.size(), 1u);
+  EXPECT_NE(starts[0].start().placement().job(), first.job());
+  EXPECT_EQ(StateOf(first.job()), v1::COMPLETING);
+  Report("n1", ExitOf(first, v1::COMPLETED, v1::ExitRecord::EXITED, 0));
+  EXPECT_EQ(state_->scheduler().Node("n1")->jobs, 1);
+}
+
 TEST_F(StateTest, TheExitRecordDecidesNotTheNodesWord) {
   Register(SimpleNode("n1", 100));
   struct Case {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 
 #include "base/escape.h"
 
@@ -66,7 +67,14 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Spawn(EventLoop* loop, const
 }
 
 ChildProcess::~ChildProcess() {
-  if (!ended_) loop_->Remove(pidfd_.get());
+  if (ended_) return;
+  loop_->Remove(pidfd_.get());
+  // Nobody asks for it any more, but somebody must reap it.
+  auto pidfd = std::make_shared<UniqueFd>(std::move(pidfd_));
+  (void)loop_->Add(pidfd->get(), EPOLLIN, [loop = loop_, pid = pid_, pidfd](uint32_t) {
+    ::waitpid(pid, nullptr, WNOHANG);
+    loop->Remove(pidfd->get());
+  });
 }
 
 void ChildProcess::Kill(int signal) {

@@ -14,7 +14,8 @@
 
 namespace vrun::node {
 
-// One child. Loop thread only. Destroying it neither kills nor waits: the child goes on and is reaped by init later.
+// One child. Loop thread only. Destroying it neither kills nor waits: the child goes on, and
+// the loop reaps it (init, when we are gone).
 class ChildProcess {
  public:
   // Runs argv[0] (a path) with an empty-ish environment (PATH, VRUN_LOG), stdin from /dev/null, our stderr for logs, and

@@ -63,7 +63,8 @@ def shared(template_root):
 
 @pytest.fixture
 def cluster(shared):
-    return shared
+    yield shared
+    shared.settle()
 
 
 @pytest.fixture

@@ -358,6 +358,23 @@ def test_nothing_is_left_running(cluster):
                    if p.isdigit() and os.path.exists(f"/proc/{p}/cmdline"))
 
 
+def test_the_node_reaps_its_supervisors(cluster):
+    cluster.sh("true")
+    agent = next(p for p in cluster.node_pids("n1", "vrund") if b"\0node\0" in open(f"/proc/{p}/cmdline", "rb").read())
+
+    def zombies():
+        found = []
+        for p in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                state, parent = open(f"/proc/{p}/stat").read().rpartition(") ")[2].split()[:2]
+            except OSError:
+                continue
+            if state == "Z" and int(parent) == agent:
+                found.append(p)
+        return found
+    wait_until("every supervisor is reaped", lambda: not zombies())
+
+
 # --- saying what happened
 
 def test_status_json_tells_all(cluster, tmp_path):

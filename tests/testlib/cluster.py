@@ -49,6 +49,7 @@ class Cluster:
         self.link = list(link)
         self.node_options = ["--milli-cpus", "64000", *node_options]
         self.nodes = {}
+        self.started = []
         try:
             # The controller listens where every node can reach it: all links end on this machine.
             self.port = free_port()
@@ -67,7 +68,20 @@ class Cluster:
     def popen(self, *args, **kw):
         kw.setdefault("env", self.environment)
         kw.setdefault("cwd", "/")
-        return subprocess.Popen(self.command(*args), **kw)
+        self.started.append(subprocess.Popen(self.command(*args), **kw))
+        return self.started[-1]
+
+    def settle(self):
+        """Ends what a test left behind, so that a failed test is one failed test."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self.started.clear()
+        left = [str(j["job"]) for j in self.json("jobs")["jobs"]]
+        if left:
+            self.run("vctl", "cancel", *left)
+            wait_until("jobs left by the test are over", lambda: not self.json("jobs")["jobs"])
 
     def run(self, *args, input=None, timeout=60, check=False, cwd="/", env=None, text=True, **kw):
         if input is None and "stdin" not in kw:
