@@ -178,6 +178,7 @@ void ContentSession::Send(const v1::ContentReply& reply) {
   std::lock_guard lock(mutex_);
   if (stream_ == nullptr || cancelled_.contains(reply.id())) return;
   server_->served_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  sent_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   stream_->Send(std::move(bytes));
 }
 

@@ -2,6 +2,7 @@
 // The requests of one node's content stream, in the order in which they deserve an answer.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   void OnWritable();
   // Drops what waits; when it returns the stream is not touched any more.
   void Close();
+  // Bytes of all answers so far.
+  uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
 
  private:
   // Of a request that takes more than one piece.
@@ -63,6 +66,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   void Send(const v1::ContentReply& reply);
 
   ContentServer* const server_;
+  std::atomic<uint64_t> sent_bytes_{0};
   std::mutex mutex_;
   rpc::Stream* stream_ = nullptr;         // guarded by mutex_, as all below
   std::deque<WorkPtr> waiting_[kUrgencies];

@@ -234,7 +234,6 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
     case v1::TaskDown::kAttached:
       return OnAttached(message.attached());
     case v1::TaskDown::kStarted:
-      if (message.started().fetched_bytes() > 0) fetched_bytes_ = message.started().fetched_bytes();
       if (std::exchange(started_, true)) return;
       sink_->OnProgress(v1::RUNNING, "running on " + Escape(node()), node());
       sink_->OnStarted();
@@ -250,7 +249,6 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
       return sink_->OnInputAcked(message.input_ack().offset(), message.input_ack().closed());
     case v1::TaskDown::kExited:
       record_ = message.exited().record();
-      if (message.exited().fetched_bytes() > 0) fetched_bytes_ = message.exited().fetched_bytes();
       sink_->OnInputAcked(0, true);
       return MaybeFinish();
     case v1::TaskDown::kWriteBack:
@@ -424,7 +422,7 @@ void JobRun::Finish(Outcome outcome) {
   if (std::exchange(ended_, true)) return;
   outcome.node = record_ && !record_->node().empty() ? record_->node() : node();
   outcome.attempt = plan_.placement ? plan_.placement->attempt() : 0;
-  outcome.fetched_bytes = fetched_bytes_;
+  if (content_) outcome.fetched_bytes = content_->sent_bytes();
   for (EventLoop::TimerId* timer : {&watch_timer_, &settle_timer_, &retry_timer_}) {
     services_->loop->Cancel(std::exchange(*timer, 0));
   }

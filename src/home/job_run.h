@@ -145,7 +145,6 @@ class JobRun {
   std::optional<Error> fatal_;
 
   bool started_ = false;
-  uint64_t fetched_bytes_ = 0;
   std::optional<v1::ExitRecord> record_;
   std::unique_ptr<WriteBack> write_back_;
   bool writing_ = false;

@@ -34,6 +34,7 @@ class NodeLinks::ContentLink {
     if (!core_ && retry_ == 0) Open();
   }
   void Remove(const Use* use) { uses_.erase(use); }
+  uint64_t sent_bytes() const { return sent_before_ + (core_ ? core_->session->sent_bytes() : 0); }
   bool idle() const { return uses_.empty() && !core_ && retry_ == 0; }
   bool connected() const { return core_ != nullptr; }
   const std::vector<std::string>& addresses() const { return addresses_; }
@@ -82,6 +83,7 @@ class NodeLinks::ContentLink {
     if (!core_) return;
     *core_->alive = false;
     core_->session->Close();
+    sent_before_ += core_->session->sent_bytes();
     core_->stream.reset();
     core_.reset();
   }
@@ -110,21 +112,28 @@ class NodeLinks::ContentLink {
   EventLoop::TimerId retry_ = 0;
   int64_t delay_ = kFirstRetryMicros;
   int64_t opened_us_ = 0;
+  uint64_t sent_before_ = 0;  // by the streams before this one
 };
 
 class NodeLinks::Use : public NodeLinks::ContentUse {
  public:
-  Use(NodeLinks* links, std::string key) : links_(links), key_(std::move(key)) {}
+  Use(NodeLinks* links, std::string key) : links_(links), key_(std::move(key)), sent_at_start_(Sent()) {}
   ~Use() override {
     auto it = links_->content_links_.find(key_);
     if (it == links_->content_links_.end()) return;
     it->second->Remove(this);
     if (it->second->idle()) links_->content_links_.erase(it);
   }
+  uint64_t sent_bytes() const override { return Sent() - sent_at_start_; }
 
  private:
+  uint64_t Sent() const {
+    auto it = links_->content_links_.find(key_);
+    return it == links_->content_links_.end() ? 0 : it->second->sent_bytes();
+  }
   NodeLinks* const links_;
   const std::string key_;
+  const uint64_t sent_at_start_;
 };
 
 NodeLinks::NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id)

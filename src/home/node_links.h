@@ -37,6 +37,8 @@ class NodeLinks {
   class ContentUse {
    public:
     virtual ~ContentUse() = default;
+    // Sent to that file system server since this use began, for whichever job.
+    virtual uint64_t sent_bytes() const = 0;
   };
   std::unique_ptr<ContentUse> UseContent(const std::vector<std::string>& addresses, const v1::Placement& placement);
 

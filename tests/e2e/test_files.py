@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The developer's root, elsewhere: what the job sees is what is here, and what it writes comes home."""
 import hashlib
+import json
 import os
 import pathlib
 import socket
@@ -105,6 +106,14 @@ def test_only_what_is_touched_moves(cluster, here):
     r = cluster.sh(f"dd if={inside(cluster, here)}/big bs=4k skip=5000 count=1 2>/dev/null | sha256sum")
     assert r.stdout.split()[0] == hashlib.sha256((here / "big").read_bytes()[5000 * 4096:5001 * 4096]).hexdigest()
     assert int(cluster.json("status")["served_bytes"]) - before < 8 << 20
+
+
+def test_status_json_says_how_much_moved(cluster, here, tmp_path):
+    size = 3 << 20
+    (here / "f").write_bytes(os.urandom(size))
+    for least, most in ((size, size + (1 << 20)), (0, 1 << 16)):
+        cluster.vrun("--status-json", str(tmp_path / "s"), "--", "cat", inside(cluster, here) + "/f", text=False, check=True)
+        assert least <= json.loads((tmp_path / "s").read_text())["fetched_bytes"] <= most
 
 
 def test_a_second_run_moves_nothing(cluster, here):
