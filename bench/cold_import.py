@@ -2,13 +2,14 @@
 """`import torch` on a node that has never seen the environment, 500 Mbit/s and 1 ms, against native and sshfs.
 
 The root is a debootstrap with python3-torch (numpy with --package numpy where disk is short), made once and kept in
---root. Cold: a fresh emulated host each time, the developer's page cache warm. Warm: the same command at once again.
+--root. Cold: a fresh emulated host each time; the developer's page cache holds what one native run leaves there. Warm: the same command at once again.
 sshfs mounts the same root over the same link, as Debian ships it; cold is a fresh mount.
 """
 import argparse
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,11 @@ class Sshfs:
                                           f"AuthorizedKeysFile {directory}/authorized\nStrictModes no\nUsePAM no\nPidFile none\n"
                                           f"PermitRootLogin yes\nSubsystem sftp internal-sftp\n")
         start(["/usr/sbin/sshd", "-D", "-e", "-f", directory / "config"], directory / "sshd.log")
+
+        def listens():
+            with socket.socket() as s:
+                return s.connect_ex((address, self.port)) == 0
+        wait_until("sshd listens", listens)
         self.point = directory / "mount"
         self.point.mkdir()
 
@@ -115,7 +121,10 @@ def main(arguments):
             wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 120)
             vrun = cluster.command("vrun", "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
             env = dict(cluster.environment, **ENV)
-            lib.timed(chrooted(root, statement))   # the developer has just run it here
+            # The developer has just run it here, and the machine has not just copied all of the root.
+            subprocess.run(["sync"])
+            pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
+            lib.timed(chrooted(root, statement))
             for k in range(o.rounds):
                 node = f"n{k + 1}"
                 cluster.start_node(node)

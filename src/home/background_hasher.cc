@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "home/residency.h"
 #include "home/root_files.h"
 
 namespace vrun::home {
@@ -79,6 +80,7 @@ void BackgroundHasher::Hash(const File& file) {
       std::unique_lock lock(mutex_);
       if (!WaitForQuiet(&lock)) return;
     }
+    const ResidencyKept kept(fd->get(), offset, std::min<uint64_t>(buffer.size(), file.version.size - offset));
     auto n = PreadUpTo(fd->get(), buffer.data(), buffer.size(), offset);
     if (!n || *n != std::min<uint64_t>(buffer.size(), file.version.size - offset)) return;
     for (size_t at = 0; at < *n; at += unit) {

@@ -8,12 +8,20 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "home/content_server.h"
+#include "home/elf_file.h"
+#include "home/residency.h"
 #include "tree/codec.h"
 
 namespace vrun::home {
 namespace {
 
 constexpr uint64_t kPartBytes = 1u << 20;       // of one reply
+// Files beside one that is touched that are offered with it.
+constexpr size_t kMaxOffered = 65536;
+constexpr size_t kMaxLibraries = 512;
+constexpr size_t kMaxSiblingsSeen = 2048;
+constexpr uint64_t kSmallSibling = 128 * 1024;
+constexpr uint64_t kSiblingsBytes = 8u << 20;
 constexpr uint64_t kTreeStepBytes = 256 * 1024;  // of directory objects between two looks at more urgent work
 
 tree::FileVersion Version(const v1::FileVersion& v) { return {v.dev(), v.ino(), v.ctime_ns(), v.size()}; }
@@ -67,7 +75,8 @@ void ContentSession::Close() {
 }
 
 ContentSession::Urgency ContentSession::UrgencyOf(const Work& work) {
-  if (work.request.has_get_range()) return kRanges;
+  if (work.request.has_get_range()) return work.request.get_range().ahead() ? kAhead : kRanges;
+  if (work.request.has_get_resident()) return kRanges;
   if (work.request.has_get_tree()) return kTrees;
   return kDirectories;
 }
@@ -107,7 +116,7 @@ void ContentSession::OnWritable() {
 void ContentSession::Schedule() {
   constexpr size_t kEnough = 8;
   size_t wanted = waiting_[kDirectories].size();
-  if (!parked_) wanted += waiting_[kRanges].size() + waiting_[kTrees].size();
+  if (!parked_) wanted += waiting_[kRanges].size() + waiting_[kTrees].size() + waiting_[kAhead].size();
   while (scheduled_ < std::min(wanted, kEnough)) {
     ++scheduled_;
     server_->workers_.Post([self = shared_from_this()] { self->Step(); });
@@ -156,6 +165,8 @@ bool ContentSession::Do(Work* work) {
       return Tree(work);
     case v1::ContentRequest::kGetRoot:
       return Root(work);
+    case v1::ContentRequest::kGetResident:
+      return Resident(work);
     default:
       return Fail(work->request.id(), Error(Code::kUnsupported, "this home does not know that content request: update vrun"));
   }
@@ -269,6 +280,89 @@ bool ContentSession::Tree(Work* work) {
   return work->next == work->tree.size();
 }
 
+Result<ContentSession::Served> ContentSession::CheckServed(const std::string& tree, const std::string& path,
+                                                           const tree::FileVersion& version) const {
+  auto tree_id = Digest::FromBytes(tree);
+  auto held = tree_id ? server_->trees_->Find(*tree_id) : std::nullopt;
+  Served served{held ? held->snapshot : server_->trees_->current(), held ? held->exposed : std::vector<std::string>()};
+  auto rules = server_->trees_->rules();
+  if (!served.snapshot || !rules) return UnknownTree();
+  if (rules->Denies(path, served.exposed)) {
+    return Error(Code::kDenied, Escape(path) + ": a private key or credential: not served (see --expose)");
+  }
+  auto entry = tree::Lookup(*served.snapshot, path);
+  if (!entry || !entry->is_regular() || entry->version() != version) {
+    return Error(Code::kAborted, Escape(path) + ": changed at home after the job's tree was taken");
+  }
+  return served;
+}
+
+void ContentSession::AddResident(const std::string& path, const tree::FileVersion& version, bool certain,
+                                 v1::Resident* resident) {
+  {
+    std::lock_guard lock(mutex_);
+    if (offered_.size() >= kMaxOffered) offered_.clear();
+    if (!offered_.insert(version).second) return;
+  }
+  auto fd = server_->files_->OpenVersion(path, version);
+  if (!fd) return;
+  // A small file is one piece: any page of it stands for all.
+  const uint64_t unit = version.size <= store::kWholeFileLimit ? version.size : store::UnitBytes(version.size);
+  auto ranges = ResidentRanges(fd->get(), version.size, unit);
+  if (certain && version.size > 0 && version.size <= store::kWholeFileLimit) ranges = {{0, version.size}};
+  if (ranges && version.size > store::kWholeFileLimit) LeaveOutCode(fd->get(), unit, &*ranges);
+  if (!ranges || ranges->empty()) return;
+  v1::ResidentFile* file = resident->add_file();
+  file->set_path(path);
+  file->mutable_version()->set_dev(version.dev);
+  file->mutable_version()->set_ino(version.ino);
+  file->mutable_version()->set_ctime_ns(version.ctime_ns);
+  file->mutable_version()->set_size(version.size);
+  if (auto known = server_->digests_->Find(version)) file->set_object_id(known->Encode());
+  for (const auto& [first, end] : *ranges) {
+    file->add_range(first);
+    file->add_range(end);
+  }
+}
+
+bool ContentSession::Resident(Work* work) {
+  const auto& get = work->request.get_resident();
+  const uint64_t id = work->request.id();
+  const tree::FileVersion version = Version(get.version());
+  auto served = CheckServed(get.tree(), get.path(), version);
+  if (!served) return Fail(id, served.error());
+  v1::ContentReply reply;
+  reply.set_id(id);
+  reply.set_last(true);
+  v1::Resident* resident = reply.mutable_resident();
+  auto rules = server_->trees_->rules();
+  bool known;  // then so are the libraries that it loads
+  {
+    std::lock_guard lock(mutex_);
+    known = offered_.contains(version);
+  }
+  if (version.size > store::kWholeFileLimit) AddResident(get.path(), version, true, resident);
+  for (const std::string& path : known ? std::vector<std::string>() : ElfClosure(*served->snapshot, *server_->files_, get.path(), kMaxLibraries)) {
+    auto entry = tree::Lookup(*served->snapshot, path);
+    if (entry && !rules->Denies(path, served->exposed)) AddResident(path, entry->version(), true, resident);
+  }
+  const std::string parent = get.path().substr(0, std::max<size_t>(get.path().rfind('/'), 1));
+  auto directory = tree::LookupDirectory(*served->snapshot, parent);
+  uint64_t bytes = 0;
+  for (size_t i = 0; get.siblings() && directory && i < std::min((*directory)->size(), kMaxSiblingsSeen); ++i) {
+    const tree::Entry entry = (*directory)->At(i);
+    if (!entry.is_regular() || entry.size == 0 || entry.size > kSmallSibling || entry.version() == version) continue;
+    const std::string path = (parent == "/" ? "" : parent) + "/" + std::string(entry.name);
+    if (rules->Denies(path, served->exposed)) continue;
+    const int before = resident->file_size();
+    AddResident(path, entry.version(), false, resident);
+    if (resident->file_size() > before) bytes += entry.size;
+    if (bytes > kSiblingsBytes) break;
+  }
+  Send(reply);
+  return true;
+}
+
 bool ContentSession::Range(Work* work) {
   const auto& get = work->request.get_range();
   uint64_t id = work->request.id();
@@ -282,18 +376,7 @@ bool ContentSession::Range(Work* work) {
     return Fail(id, Error(Code::kInvalid, "malformed range of " + Escape(get.path())));
   }
   if (work->done == 0) {
-    auto tree_id = Digest::FromBytes(get.tree());
-    auto held = tree_id ? server_->trees_->Find(*tree_id) : std::nullopt;
-    tree::SnapshotPtr snapshot = held ? held->snapshot : server_->trees_->current();
-    auto rules = server_->trees_->rules();
-    if (!snapshot || !rules) return Fail(id, UnknownTree());
-    if (rules->Denies(get.path(), held ? held->exposed : std::vector<std::string>())) {
-      return Fail(id, Error(Code::kDenied, Escape(get.path()) + ": a private key or credential: not served (see --expose)"));
-    }
-    auto entry = tree::Lookup(*snapshot, get.path());
-    if (!entry || !entry->is_regular() || entry->version() != version) {
-      return Fail(id, Error(Code::kAborted, Escape(get.path()) + ": changed at home after the job's tree was taken"));
-    }
+    if (auto served = CheckServed(get.tree(), get.path(), version); !served) return Fail(id, served.error());
   }
   uint64_t length = 0;
   auto reply = ReadPart(work, end, &length);

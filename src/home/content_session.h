@@ -49,7 +49,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
     bool listed = false;
   };
   using WorkPtr = std::unique_ptr<Work>;
-  enum Urgency { kDirectories, kRanges, kTrees, kUrgencies };
+  enum Urgency { kDirectories, kRanges, kTrees, kAhead, kUrgencies };
 
   static Urgency UrgencyOf(const Work& work);
   void Schedule();
@@ -59,6 +59,15 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   bool Directory(Work* work);
   bool Tree(Work* work);
   bool Root(Work* work);
+  bool Resident(Work* work);
+  // The file's entry in the tree, if that names this version of it and it may be served; else why not.
+  struct Served {
+    tree::SnapshotPtr snapshot;
+    std::vector<std::string> exposed;
+  };
+  Result<Served> CheckServed(const std::string& tree, const std::string& path, const tree::FileVersion& version) const;
+  // `certain`: it will be read, whether or not it was lately.
+  void AddResident(const std::string& path, const tree::FileVersion& version, bool certain, v1::Resident* resident);
   Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
   // One part of a directory object from work->done on; true when it was the last one.
   bool SendDirectory(Work* work, const tree::Directory& directory, bool last_of_answer);
@@ -72,6 +81,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   std::deque<WorkPtr> waiting_[kUrgencies];
   std::unordered_set<uint64_t> running_;
   std::unordered_set<uint64_t> cancelled_;  // of running_
+  // What this node was told to fetch ahead, so that it is not looked at again for each that loads it.
+  std::unordered_set<tree::FileVersion, tree::FileVersionHash> offered_;
   size_t scheduled_ = 0;                  // pieces posted to the workers
   bool parked_ = false;                   // waits for OnWritable
 };

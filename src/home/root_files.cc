@@ -65,6 +65,8 @@ Result<UniqueFd> RootFiles::OpenVersion(std::string_view path, const tree::FileV
     return ErrnoError(e, "open " + Escape(path));
   }
   UniqueFd file(fd);
+  // What is asked for is read, and no more: the page cache tells what is wanted of a file (residency.h).
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
   VRUN_TRY(Check(file.get(), path, version));
   return file;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/content_decode.h"
 
+#include <climits>
+
 #include <zstd.h>
 
 #include <algorithm>
@@ -25,6 +27,34 @@ Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes)
   const size_t n = ZSTD_decompress(out.data(), out.size(), data.data(), data.size());
   if (ZSTD_isError(n) || n != raw_bytes) return Corrupt("content that does not decompress to its length");
   return out;
+}
+
+Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& resident) {
+  const Error corrupt(Code::kCorrupt, "home sent hints that do not hold together");
+  std::vector<vfs::ResidentFile> files;
+  for (const v1::ResidentFile& told : resident.file()) {
+    vfs::ResidentFile file;
+    file.path = told.path();
+    if (!file.path.starts_with('/') || file.path.size() >= PATH_MAX || file.path.find('\0') != std::string::npos) return corrupt;
+    file.version = {told.version().dev(), told.version().ino(), told.version().ctime_ns(), told.version().size()};
+    if (!told.object_id().empty()) {
+      file.object_id = store::ObjectId::Decode(told.object_id());
+      if (!file.object_id) return corrupt;
+    }
+    const uint64_t unit = store::UnitBytes(file.version.size);
+    uint64_t at = 0;
+    for (int i = 0; i + 1 < told.range_size(); i += 2) {
+      const uint64_t first = told.range(i), end = told.range(i + 1);
+      if (first < at || first >= end || end > file.version.size || first % unit != 0 ||
+          (end % unit != 0 && end != file.version.size)) {
+        return corrupt;
+      }
+      file.ranges.emplace_back(first, end);
+      at = end;
+    }
+    files.push_back(std::move(file));
+  }
+  return files;
 }
 
 RangeAssembler::RangeAssembler(uint64_t file_size, uint64_t offset, uint64_t length)

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/digest.h"
 #include "base/result.h"
@@ -13,6 +14,7 @@
 
 namespace vrun::v1 {
 class DirectoryObject;
+class Resident;
 class Units;
 }  // namespace vrun::v1
 
@@ -23,6 +25,9 @@ inline constexpr uint64_t kMaxPartBytes = 4u << 20;         // of one part of a 
 
 // `data`, decompressed if `zstd`, has exactly `raw_bytes` bytes; else kCorrupt. Never allocates more than that.
 Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes);
+
+// Hints: absolute paths, ranges of whole units in order; else kCorrupt.
+Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& resident);
 
 // Collects one range of one file. The parts must come in order.
 class RangeAssembler {

@@ -30,6 +30,13 @@ bool SameBytes(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
+void SetVersion(const tree::FileVersion& version, v1::FileVersion* message) {
+  message->set_dev(version.dev);
+  message->set_ino(version.ino);
+  message->set_ctime_ns(version.ctime_ns);
+  message->set_size(version.size);
+}
+
 }  // namespace
 
 struct ContentSource::Token {
@@ -356,7 +363,7 @@ void ContentSource::OnAnswer(Session* session, const RequestPtr& request, const 
   if (ours) done->Deliver();
 }
 
-// --- the four questions ---
+// --- the questions ---
 
 void ContentSource::FetchRoot(const Digest& tree, std::function<void(Result<tree::Entry>)> done) {
   class RootAnswer final : public Answer {
@@ -413,7 +420,8 @@ void ContentSource::FetchDirectory(const Digest& tree, const std::string& path, 
 }
 
 void ContentSource::FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version,
-                               uint64_t offset, uint64_t length, std::function<void(Result<vfs::FetchedRange>)> done) {
+                               uint64_t offset, uint64_t length, vfs::Urgency urgency,
+                               std::function<void(Result<vfs::FetchedRange>)> done) {
   class RangeAnswer final : public Answer {
    public:
     RangeAnswer(uint64_t size, uint64_t offset, uint64_t length, std::function<void(Result<vfs::FetchedRange>)> done)
@@ -441,13 +449,39 @@ void ContentSource::FetchRange(const Digest& tree, const std::string& path, cons
   get->set_path(path);
   get->set_offset(offset);
   get->set_length(length);
-  get->mutable_version()->set_dev(version.dev);
-  get->mutable_version()->set_ino(version.ino);
-  get->mutable_version()->set_ctime_ns(version.ctime_ns);
-  get->mutable_version()->set_size(version.size);
+  get->set_ahead(urgency == vfs::Urgency::kAhead);
+  SetVersion(version, get->mutable_version());
   request->begin = [size = version.size, offset, length, done] {
     return std::make_unique<RangeAnswer>(size, offset, length, done);
   };
+  request->fail = [done](Error error) { done(std::move(error)); };
+  Add(std::move(request));
+}
+
+void ContentSource::FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+                                  bool siblings, std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) {
+  class ResidentAnswer final : public Answer {
+   public:
+    explicit ResidentAnswer(std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) : done_(std::move(done)) {}
+    Status Take(const v1::ContentReply& reply) override {
+      if (!reply.has_resident() || files_) return Error(Code::kCorrupt, "home sent something else than hints");
+      VRUN_ASSIGN(files_, DecodeResident(reply.resident()));
+      return {};
+    }
+    bool whole() const override { return files_.has_value(); }
+    void Deliver() override { done_(std::move(*files_)); }
+
+   private:
+    std::function<void(Result<std::vector<vfs::ResidentFile>>)> done_;
+    std::optional<std::vector<vfs::ResidentFile>> files_;
+  };
+  auto request = std::make_shared<Request>();
+  auto* get = request->message.mutable_get_resident();
+  get->set_tree(std::string(tree.view()));
+  get->set_path(path);
+  get->set_siblings(siblings);
+  SetVersion(version, get->mutable_version());
+  request->begin = [done] { return std::make_unique<ResidentAnswer>(done); };
   request->fail = [done](Error error) { done(std::move(error)); };
   Add(std::move(request));
 }

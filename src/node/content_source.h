@@ -64,7 +64,9 @@ class ContentSource final : public vfs::Source {
   void FetchDirectory(const Digest& tree, const std::string& path, const Digest& digest,
                       std::function<void(Result<vfs::FetchedDirectory>)> done) override;
   void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version, uint64_t offset,
-                  uint64_t length, std::function<void(Result<vfs::FetchedRange>)> done) override;
+                  uint64_t length, vfs::Urgency urgency, std::function<void(Result<vfs::FetchedRange>)> done) override;
+  void FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version, bool siblings,
+                     std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) override;
   // The directory objects of `tree` that are not below `have` (zero: all), as they come, then `done`.
   void FetchTree(const Digest& tree, const Digest& have, std::function<void(std::vector<vfs::FetchedDirectory>)> arrived,
                  std::function<void(Status)> done);

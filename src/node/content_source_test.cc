@@ -86,7 +86,7 @@ class ContentSourceTest : public testing::Test {
     return wire;
   }
   void Fetch(uint64_t offset, uint64_t length, Result<vfs::FetchedRange>* result) {
-    source_.FetchRange(tree_, "/f", version(), offset, length, [this, result](Result<vfs::FetchedRange> r) {
+    source_.FetchRange(tree_, "/f", version(), offset, length, vfs::Urgency::kDemand, [this, result](Result<vfs::FetchedRange> r) {
       if (over_) return;  // the test is, and its result is gone
       *result = std::move(r);
       ++answers_;

@@ -4,6 +4,7 @@
 #include "store/store.h"
 #include "vfs/directory_cache.h"
 #include "vfs/file_cache.h"
+#include "vfs/prefetch.h"
 #include "vfs/timer_thread.h"
 
 namespace vrun::vfs {
@@ -18,12 +19,14 @@ Backend::Backend(BackendOptions options, Source* source, store::Store* store)
       store_(store),
       timers_(std::make_unique<TimerThread>()),
       directories_(std::make_unique<DirectoryCache>(*this)),
-      files_(std::make_unique<FileCache>(*this)) {}
+      files_(std::make_unique<FileCache>(*this)),
+      prefetcher_(std::make_unique<Prefetcher>(*this)) {}
 
 Backend::~Backend() {
   timers_->Stop();
   directories_->Close();
   files_->Close();
+  prefetcher_->Close();
 }
 
 void Backend::Preload(std::vector<FetchedDirectory> directories) {

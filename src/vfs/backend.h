@@ -25,6 +25,7 @@ namespace vrun::vfs {
 
 class DirectoryCache;
 class FileCache;
+class Prefetcher;
 class TimerThread;
 
 struct BackendOptions {
@@ -73,6 +74,7 @@ class Backend {
   store::Store* store() const { return store_; }
   DirectoryCache& directories() { return *directories_; }
   FileCache& files() { return *files_; }
+  Prefetcher& prefetcher() { return *prefetcher_; }
   TimerThread& timers() { return *timers_; }
 
  private:
@@ -85,6 +87,7 @@ class Backend {
   const std::unique_ptr<TimerThread> timers_;
   const std::unique_ptr<DirectoryCache> directories_;
   const std::unique_ptr<FileCache> files_;
+  const std::unique_ptr<Prefetcher> prefetcher_;
 };
 
 }  // namespace vrun::vfs

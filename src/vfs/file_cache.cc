@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "store/store.h"
 #include "vfs/backend.h"
+#include "vfs/prefetch.h"
 
 namespace vrun::vfs {
 namespace {
@@ -95,6 +96,7 @@ std::optional<size_t> FileContent::TryRead(uint64_t offset, char* buffer, size_t
 void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done done) {
   std::vector<uint64_t> start;
   std::optional<Error> error;
+  bool touched = false;
   {
     std::lock_guard lock(mutex_);
     if (offset < version_.size && n > 0) {
@@ -106,7 +108,10 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
       if (lost_ && (mixed_ || !missing.empty())) {
         error = *lost_;
       } else {
-        if (!missing.empty()) place_ = place;
+        if (!missing.empty()) {
+          place_ = place;
+          touched = !std::exchange(touched_, true);
+        }
         for (const uint64_t unit : missing) {
           uint64_t id = FetchOfLocked(unit);
           if (id == 0) {
@@ -123,11 +128,43 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
     }
   }
   for (const uint64_t id : start) Start(id);
+  if (touched) cache_.backend_.prefetcher().Touched(place, version_);
   if (error) {
     done(*std::move(error));
   } else if (done) {
     done({});
   }
+}
+
+void FileContent::Prefetch(const Place& place, uint64_t offset, uint64_t n, std::function<void(bool fetched)> done) {
+  std::vector<uint64_t> start;
+  {
+    std::lock_guard lock(mutex_);
+    touched_ = true;  // nothing more to ask home about it
+    if (!lost_ && offset < version_.size && n > 0) {
+      place_ = place;
+      const uint64_t first = offset / unit_bytes_;
+      const uint64_t end = (std::min(offset + n, version_.size) - 1) / unit_bytes_ + 1;
+      std::unordered_set<uint64_t> fetches;
+      const std::vector<uint64_t> missing = MissingLocked(first, end - first);
+      for (size_t i = 0; i < missing.size();) {
+        if (FetchOfLocked(missing[i]) != 0) {
+          ++i;
+          continue;
+        }
+        const uint64_t begin = missing[i];
+        uint64_t stop = begin;
+        while (i < missing.size() && missing[i] == stop && FetchOfLocked(stop) == 0) ++i, ++stop;
+        start.push_back(AddFetchLocked(begin, stop, Urgency::kAhead));
+        fetches.insert(start.back());
+      }
+      if (!fetches.empty()) {
+        waiters_.push_back({std::move(fetches), [done = std::exchange(done, nullptr)](const Status& s) { done(s.has_value()); }});
+      }
+    }
+  }
+  for (const uint64_t id : start) Start(id);
+  if (done) done(false);
 }
 
 std::vector<uint64_t> FileContent::MissingLocked(uint64_t first, uint64_t count) {
@@ -185,11 +222,12 @@ uint64_t FileContent::ReadAheadLocked() {
   return id;
 }
 
-uint64_t FileContent::AddFetchLocked(uint64_t first, uint64_t end) {
+uint64_t FileContent::AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency) {
   const uint64_t id = next_fetch_++;
   Fetch& fetch = fetches_[id];
   fetch.first = first;
   fetch.count = end - first;
+  fetch.urgency = urgency;
   const int64_t patience = cache_.backend_.options().home_deadline_micros;
   fetch.retry.deadline = MonotonicMicros() + patience;
   fetch.deadline_timer = cache_.backend_.timers().After(patience, [self = shared_from_this(), id] {
@@ -203,17 +241,19 @@ void FileContent::Start(uint64_t id) {
   uint64_t offset = 0;
   uint64_t length = 0;
   uint64_t attempt = 0;
+  Urgency urgency;
   {
     std::lock_guard lock(mutex_);
     const auto it = fetches_.find(id);
     if (it == fetches_.end()) return;
     place = place_;
+    urgency = it->second.urgency;
     offset = it->second.first * unit_bytes_;
     length = std::min(it->second.count * unit_bytes_, version_.size - offset);
     attempt = ++it->second.attempt;
   }
   cache_.backend_.source()->FetchRange(
-      place.tree, place.path, version_, offset, length,
+      place.tree, place.path, version_, offset, length, urgency,
       [self = shared_from_this(), gate = cache_.gate_, id, attempt](Result<FetchedRange> answer) {
         const Gate::Pass pass(gate.get());
         if (pass) self->Answered(id, attempt, std::move(answer));
@@ -310,8 +350,9 @@ void FileContent::Finish(uint64_t id, const Status& status) {
     const auto fetch = fetches_.find(id);
     if (fetch == fetches_.end()) return;
     timer = fetch->second.deadline_timer;
+    const bool ahead = fetch->second.urgency == Urgency::kAhead;
     fetches_.erase(fetch);
-    if (!status) {
+    if (!status && !ahead) {
       ++cache_.backend_.mutable_counters().fetch_errors;
       if (IsLost(status.error())) {
         lost_ = status.error();  // the views report it to their users

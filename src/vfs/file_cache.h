@@ -53,6 +53,9 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // Fetches what a read of [offset, offset+n) lacks: whole small files, adaptive ranges of large ones. `done` runs once,
   // on any thread, perhaps at once; after success TryRead finds it (barring eviction by another process: try again).
   void Ensure(const Place& place, uint64_t offset, uint64_t n, Done done);
+  // Fetches what [offset, offset + n) lacks and is not on its way, for nobody in particular: what fails is given up. `done`
+  // runs once, as above: whether there was anything to fetch, and it came.
+  void Prefetch(const Place& place, uint64_t offset, uint64_t n, std::function<void(bool fetched)> done);
   bool IsComplete();
   // kNotFound while incomplete. May read the whole file once (store.h).
   Result<UniqueFd> OpenForPassthrough();
@@ -64,6 +67,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   struct Fetch {
     uint64_t first = 0;   // unit
     uint64_t count = 0;
+    Urgency urgency = Urgency::kDemand;
     Retry retry;
     uint64_t attempt = 0;
     TimerThread::Id deadline_timer = 0;
@@ -81,7 +85,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   uint64_t FetchOfLocked(uint64_t unit) const;  // 0: none
   // Starts at `first`, which is missing; at least to `needed_end`, at most a window.
   uint64_t PlanFetchLocked(uint64_t first, uint64_t needed_end);
-  uint64_t AddFetchLocked(uint64_t first, uint64_t end);
+  uint64_t AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency = Urgency::kDemand);
   uint64_t ReadAheadLocked();
   void Start(uint64_t id);
   void Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer);
@@ -99,6 +103,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   std::optional<store::ObjectId> known_id_;
   std::shared_ptr<store::Object> object_;
   bool acquired_ = false;
+  bool touched_ = false;                            // the prefetcher knows
   Place place_;
   std::optional<Error> lost_;                       // final for this version: nothing more can be fetched
   bool mixed_ = false;                              // what is here is of two states: not to be read either

@@ -33,6 +33,17 @@ struct FetchedDirectory {
   std::vector<std::pair<uint32_t, store::ObjectId>> known_ids;
 };
 
+// What home's own programs have touched of a file lately: whole units, in bytes, in order.
+struct ResidentFile {
+  std::string path;                          // absolute
+  tree::FileVersion version;
+  std::optional<store::ObjectId> object_id;
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;  // [first, end)
+};
+
+// kDemand: somebody waits for it. kAhead: nobody does yet; it comes after all that somebody waits for.
+enum class Urgency { kDemand, kAhead };
+
 // Callbacks run once each, on any thread, possibly before the call returns. Errors: kAborted when the file is not that
 // version any more, kDenied when home may not read it, kUnavailable when home is away for longer than the deadline.
 class Source {
@@ -43,7 +54,14 @@ class Source {
                               std::function<void(Result<FetchedDirectory>)> done) = 0;
   // The range is cut at the end of the file by the caller; offset is a multiple of the unit. `done` gets the whole range.
   virtual void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version,
-                          uint64_t offset, uint64_t length, std::function<void(Result<FetchedRange>)> done) = 0;
+                          uint64_t offset, uint64_t length, Urgency urgency,
+                          std::function<void(Result<FetchedRange>)> done) = 0;
+  // What is worth fetching of this file and what it loads, and with `siblings` of the small files beside it, before it is asked for. A hint:
+  // a source that cannot tell says kUnsupported.
+  virtual void FetchResident(const Digest&, const std::string&, const tree::FileVersion&, bool /*siblings*/,
+                             std::function<void(Result<std::vector<ResidentFile>>)> done) {
+    done(Error(Code::kUnsupported, "no hints"));
+  }
 };
 
 }  // namespace vrun::vfs

@@ -306,9 +306,25 @@ void FakeSource::FetchDirectory(const Digest&, const std::string& path, const Di
   });
 }
 
+void FakeSource::SetResident(const std::string& path, std::vector<ResidentFile> files) {
+  std::lock_guard lock(mutex_);
+  resident_[path] = std::move(files);
+}
+
+void FakeSource::FetchResident(const Digest&, const std::string& path, const tree::FileVersion&, bool siblings,
+                               std::function<void(Result<std::vector<ResidentFile>>)> done) {
+  std::optional<std::vector<ResidentFile>> files;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto it = resident_.find(path); it != resident_.end()) files = it->second;
+  }
+  if (!files) return done(Error(Code::kUnsupported, "no hints"));
+  Queue({'e', path, siblings ? uint64_t{1} : 0, 0}, [files = *std::move(files), done = std::move(done)] { done(files); });
+}
+
 void FakeSource::FetchRange(const Digest&, const std::string& path, const tree::FileVersion& version, uint64_t offset,
-                            uint64_t length, std::function<void(Result<FetchedRange>)> done) {
-  const Asked asked{'f', path, offset, length};
+                            uint64_t length, Urgency urgency, std::function<void(Result<FetchedRange>)> done) {
+  const Asked asked{urgency == Urgency::kAhead ? 'a' : 'f', path, offset, length};
   Queue(asked, [this, asked, version, done = std::move(done)] {
     if (auto error = Failure(asked)) return done(*std::move(error));
     std::function<Result<std::string>(const std::string&, uint64_t, uint64_t)> reader;

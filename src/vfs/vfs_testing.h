@@ -49,7 +49,7 @@ class TreeMaker {
 class FakeSource final : public Source {
  public:
   struct Asked {
-    char what;  // 'r'oot, 'd'irectory, 'f'ile
+    char what;  // 'r'oot, 'd'irectory, 'f'ile, file 'a'head, r'e'sident
     std::string path;
     uint64_t offset = 0;
     uint64_t length = 0;
@@ -76,6 +76,8 @@ class FakeSource final : public Source {
   // Object ids of files (and of no others) are told with content and directories.
   void TellIds(bool on);
   void DelayMicros(int64_t micros);
+  // The answer to FetchResident, by the path that was touched; without one it is kUnsupported.
+  void SetResident(const std::string& path, std::vector<ResidentFile> files);
   // In the caller's own thread, before the call returns.
   void AnswerInline(bool on);
 
@@ -87,7 +89,9 @@ class FakeSource final : public Source {
   void FetchDirectory(const Digest& tree, const std::string& path, const Digest& digest,
                       std::function<void(Result<FetchedDirectory>)> done) override;
   void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version, uint64_t offset,
-                  uint64_t length, std::function<void(Result<FetchedRange>)> done) override;
+                  uint64_t length, Urgency urgency, std::function<void(Result<FetchedRange>)> done) override;
+  void FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version, bool siblings,
+                     std::function<void(Result<std::vector<ResidentFile>>)> done) override;
 
  private:
   void Index(const tree::DirectoryPtr& directory);
@@ -103,6 +107,7 @@ class FakeSource final : public Source {
   std::function<Result<std::string>(const std::string&, uint64_t, uint64_t)> reader_;
   std::function<std::optional<Error>(const Asked&)> fail_;
   std::function<void(FetchedRange*)> tamper_;
+  std::map<std::string, std::vector<ResidentFile>> resident_;
   std::deque<std::function<void()>> queue_;
   std::vector<Asked> asked_;
   bool hold_ = false;

@@ -37,7 +37,7 @@ struct ViewOptions {
   // The kernel enforces POSIX ACLs (one more request for each inode that is checked). Needs xattrs.
   bool posix_acls = false;
   unsigned threads = 2;             // readers of the device
-  uint32_t read_ahead_kb = 1024;    // of the mount; 0 leaves the kernel's 128
+  uint32_t read_ahead_kb = 128;    // of the mount; 0 leaves the kernel's 128
   // A file (or directory) of the tree changed at home before it was fetched, so that it cannot be read any more. Once a
   // file; on any thread, no lock held; must not destroy the view.
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of programs and shared libraries will be wanted: their tables and data rather than all of their code, and the
+// libraries that they load: their DT_NEEDED entries, and those of these (ELF gABI, "Dynamic Section"; searched as ld.so(8)
+// does, without its cache and LD_LIBRARY_PATH).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "home/root_files.h"
+#include "tree/tree.h"
+
+namespace vrun::home {
+
+struct ElfNeeds {
+  std::vector<std::string> libraries;    // DT_NEEDED
+  std::vector<std::string> search_path;  // DT_RUNPATH or DT_RPATH, not yet split from $ORIGIN
+};
+
+// Of an open file; empty when it is no 64-bit dynamic ELF file of this byte order, or damaged. Reads a few pages.
+ElfNeeds ReadElfNeeds(int fd);
+
+// Takes the code of an ELF file out of `ranges` (cut at units): of a library's code a process runs little, here and there,
+// while the loader goes through its tables and data from end to end, and read-ahead makes all of it resident alike. Any
+// other file is left as it is.
+void LeaveOutCode(int fd, uint64_t unit_bytes, std::vector<std::pair<uint64_t, uint64_t>>* ranges);
+
+// Absolute paths, without symbolic links, of what the file at `path` loads, nearest first, itself not included; at most
+// `most`. Files that are not to be had are left out.
+std::vector<std::string> ElfClosure(const tree::Snapshot& snapshot, const RootFiles& files, const std::string& path, size_t most);
+
+// The entry at `path` after all symbolic links, and its path then.
+Result<std::pair<std::string, tree::Entry>> ResolvePath(const tree::Snapshot& snapshot, std::string_view path);
+
+}  // namespace vrun::home

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vfs/prefetch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "vfs/backend.h"
+
+namespace vrun::vfs {
+namespace {
+
+constexpr uint64_t kPieceBytes = 128 << 10;
+// Bytes under way: so many that the link does not idle, and so few that a reader's own request does not queue behind them.
+// Pieces that take longer than they have to say that they queue (as in TCP Vegas, Brakmo and Peterson 1995).
+constexpr uint64_t kLeastWindow = 8 * kPieceBytes;
+constexpr uint64_t kMostWindow = 8 << 20;
+constexpr int64_t kQueueMicros = 2'000;
+constexpr int64_t kForgetMicros = 10'000'000;  // the best time of before says nothing about the link of now
+constexpr uint64_t kQueuedBytes = 256 << 20;
+constexpr size_t kDirectories = 65536;
+
+std::string_view DirectoryOf(std::string_view path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
+
+}  // namespace
+
+void Prefetcher::Touched(const FileContent::Place& place, const tree::FileVersion& version) {
+  bool siblings;
+  {
+    std::lock_guard lock(mutex_);
+    if (directories_.size() >= kDirectories) directories_.clear();
+    siblings = directories_.insert(std::string(place.tree.view()) + std::string(DirectoryOf(place.path))).second;
+  }
+  // Any other small file is fetched whole as it is. (Libraries load libraries.)
+  if (!siblings && version.size <= store::kWholeFileLimit && place.path.find(".so") == std::string::npos) return;
+  backend_.source()->FetchResident(place.tree, place.path, version, siblings,
+                                   [this, gate = gate_, tree = place.tree](Result<std::vector<ResidentFile>> files) {
+                                     const Gate::Pass pass(gate.get());
+                                     if (pass && files) Take(tree, *files);
+                                   });
+}
+
+void Prefetcher::Take(const Digest& tree, const std::vector<ResidentFile>& files) {
+  std::vector<Item> items;
+  uint64_t bytes = 0;
+  for (const ResidentFile& file : files) {
+    auto content = backend_.files().Get(file.version, file.object_id);
+    for (const auto& [first, end] : file.ranges) {
+      for (uint64_t at = first; at < end && bytes < kQueuedBytes; at += kPieceBytes) {
+        items.push_back({content, {tree, file.path}, at, std::min(at + kPieceBytes, end)});
+        bytes += items.back().end - at;
+      }
+    }
+  }
+  std::vector<Item> dropped;  // freed without the lock
+  {
+    std::lock_guard lock(mutex_);
+    queued_bytes_ += bytes;
+    queue_.insert(queue_.begin(), std::make_move_iterator(items.begin()), std::make_move_iterator(items.end()));
+    while (queued_bytes_ > kQueuedBytes) {
+      queued_bytes_ -= queue_.back().end - queue_.back().first;
+      dropped.push_back(std::move(queue_.back()));
+      queue_.pop_back();
+    }
+  }
+  Pump();
+}
+
+void Prefetcher::Pump() {
+  std::unique_lock lock(mutex_);
+  if (pumping_) return;  // whoever pumps sees the room that we made
+  pumping_ = true;
+  while (!queue_.empty() && under_way_bytes_ < window_bytes_) {
+    Item item = std::move(queue_.front());
+    queue_.pop_front();
+    const uint64_t bytes = item.end - item.first;
+    queued_bytes_ -= bytes;
+    under_way_bytes_ += bytes;
+    lock.unlock();
+    item.content->Prefetch(item.place, item.first, bytes, [this, gate = gate_, bytes, began = MonotonicMicros()](bool fetched) {
+      const Gate::Pass pass(gate.get());
+      if (pass) Over(bytes, fetched, began);
+    });
+    lock.lock();
+  }
+  pumping_ = false;
+}
+
+void Prefetcher::Over(uint64_t bytes, bool fetched, int64_t began) {
+  {
+    std::lock_guard lock(mutex_);
+    under_way_bytes_ -= bytes;
+    const int64_t now = MonotonicMicros(), took = now - began;
+    if (fetched && bytes == kPieceBytes) {
+      if (took <= best_micros_ || now - best_time_ > kForgetMicros) {
+        best_micros_ = took;
+        best_time_ = now;
+      }
+      if (took <= best_micros_ + best_micros_ / 2 + kQueueMicros) window_bytes_ += kPieceBytes * kPieceBytes / window_bytes_;
+      else window_bytes_ -= kPieceBytes * kPieceBytes / window_bytes_;
+      window_bytes_ = std::clamp(window_bytes_, kLeastWindow, kMostWindow);
+    }
+  }
+  Pump();
+}
+
+}  // namespace vrun::vfs

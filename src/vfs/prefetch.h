@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fetches what will be wanted next. When a job touches a file that is not here, home is asked, once a file and once a
+// directory, what its own programs have touched of it lately (its page cache tells), and that comes in one burst behind
+// what readers wait for.
+//
+// Demand is never behind: a bounded number of bytes is under way, and home answers them last. What does not come is no
+// error: a reader asks for it itself. Bounded memory; nothing is kept for files that are gone.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "base/digest.h"
+#include "tree/tree.h"
+#include "vfs/file_cache.h"
+#include "vfs/source.h"
+
+namespace vrun::vfs {
+
+class Backend;
+
+// Thread safety: any thread. Owned by the Backend.
+class Prefetcher {
+ public:
+  explicit Prefetcher(Backend& backend) : backend_(backend) {}
+
+  // A reader needs something of this file that has to be fetched. Cheap; call without locks, at most once a FileContent.
+  void Touched(const FileContent::Place& place, const tree::FileVersion& version);
+  void Close() { gate_->Close(); }
+
+ private:
+  struct Item {
+    std::shared_ptr<FileContent> content;
+    FileContent::Place place;
+    uint64_t first = 0;  // bytes, at a unit
+    uint64_t end = 0;
+  };
+
+  void Take(const Digest& tree, const std::vector<ResidentFile>& files);
+  void Pump();
+  void Over(uint64_t bytes, bool fetched, int64_t began);
+
+  Backend& backend_;
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  std::mutex mutex_;
+  std::deque<Item> queue_;          // what was asked for last comes first: that is what is being read now
+  uint64_t queued_bytes_ = 0;
+  uint64_t under_way_bytes_ = 0;
+  uint64_t window_bytes_ = 256 << 10;
+  int64_t best_micros_ = 0, best_time_ = 0;  // of a piece
+  bool pumping_ = false;
+  std::unordered_set<std::string> directories_;  // whose small files were asked for, by tree and path
+};
+
+}  // namespace vrun::vfs
