@@ -41,16 +41,24 @@ void Prefetcher::Touched(const FileContent::Place& place, const tree::FileVersio
 }
 
 void Prefetcher::Take(const Digest& tree, const std::vector<ResidentFile>& files) {
+  // A loader looks at the beginning of each library, in order, and then goes through them from the last to the first.
   std::vector<Item> items;
+  std::vector<std::vector<Item>> rests;
   uint64_t bytes = 0;
   for (const ResidentFile& file : files) {
     auto content = backend_.files().Get(file.version, file.object_id);
+    std::vector<Item>& rest = rests.emplace_back();
     for (const auto& [first, end] : file.ranges) {
       for (uint64_t at = first; at < end && bytes < kQueuedBytes; at += kPieceBytes) {
-        items.push_back({content, {tree, file.path}, at, std::min(at + kPieceBytes, end)});
-        bytes += items.back().end - at;
+        const uint64_t piece_end = std::min(at + kPieceBytes, end);
+        std::vector<Item>& into = at == 0 ? items : rest;
+        into.push_back({content, {tree, file.path}, at, piece_end});
+        bytes += piece_end - at;
       }
     }
+  }
+  for (auto rest = rests.rbegin(); rest != rests.rend(); ++rest) {
+    items.insert(items.end(), std::make_move_iterator(rest->begin()), std::make_move_iterator(rest->end()));
   }
   std::vector<Item> dropped;  // freed without the lock
   {
