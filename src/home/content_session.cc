@@ -310,7 +310,7 @@ void ContentSession::AddResident(const std::string& path, const tree::FileVersio
   const uint64_t unit = version.size <= store::kWholeFileLimit ? version.size : store::UnitBytes(version.size);
   auto ranges = ResidentRanges(fd->get(), version.size, unit);
   if (certain && version.size > 0 && version.size <= store::kWholeFileLimit) ranges = {{0, version.size}};
-  if (ranges && version.size > store::kWholeFileLimit) LeaveOutCode(fd->get(), unit, &*ranges);
+  if (ranges && version.size > store::kWholeFileLimit) KeepTablesAndData(fd->get(), unit, &*ranges);
   if (!ranges || ranges->empty()) return;
   v1::ResidentFile* file = resident->add_file();
   file->set_path(path);

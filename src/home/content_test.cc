@@ -8,12 +8,15 @@
 #include <zstd.h>
 
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <random>
 
 #include "base/clock.h"
 #include "home/content_server.h"
 #include "home/content_session.h"
+#include "home/elf_file.h"
+#include "home/residency.h"
 #include "home/test_directory.h"
 #include "tree/codec.h"
 #include "tree/scan.h"
@@ -164,6 +167,20 @@ class ContentTest : public testing::Test {
     get->set_tree(std::string(snapshot_->id.view()));
     return request;
   }
+  v1::ContentRequest ResidentRequest(const std::string& path, bool siblings) {
+    v1::ContentRequest request;
+    request.set_id(++next_id_);
+    auto* get = request.mutable_get_resident();
+    get->set_path(path);
+    get->set_siblings(siblings);
+    const tree::FileVersion v = VersionOf(path);
+    get->mutable_version()->set_dev(v.dev);
+    get->mutable_version()->set_ino(v.ino);
+    get->mutable_version()->set_ctime_ns(v.ctime_ns);
+    get->mutable_version()->set_size(v.size);
+    get->set_tree(std::string(snapshot_->id.view()));
+    return request;
+  }
   std::vector<v1::ContentReply> Ask(const v1::ContentRequest& request) {
     session_->OnMessage(request.SerializeAsString());
     return stream_.Answer(request.id());
@@ -197,6 +214,90 @@ class ContentTest : public testing::Test {
   std::shared_ptr<ContentSession> session_;
   uint64_t next_id_ = 0;
 };
+
+// Paths and ranges of the answer.
+using Hints = std::map<std::string, std::vector<std::pair<uint64_t, uint64_t>>>;
+Hints HintsOf(const std::vector<v1::ContentReply>& parts) {
+  Hints hints;
+  EXPECT_TRUE(parts.size() == 1 && parts[0].has_resident()) << parts[0].error().message();
+  for (const auto& file : parts[0].resident().file()) {
+    auto& ranges = hints[file.path()];
+    for (int i = 0; i + 1 < file.range_size(); i += 2) ranges.emplace_back(file.range(i), file.range(i + 1));
+  }
+  return hints;
+}
+
+TEST_F(ContentTest, WhatIsInThePageCacheIsOffered) {
+  const uint64_t unit = store::kUnitBytes;
+  root_.Put("root/.ssh/large", RandomBytes(3 << 20, 1));
+  root_.Put("root/.ssh/small", "small");
+  root_.Put("root/.ssh/cold", "cold");
+  root_.Put("root/.ssh/id_rsa", "-----BEGIN OPENSSH PRIVATE KEY-----\n");
+  Serve();
+  if (!ResidentRanges(OpenFile(root_ / "root/.ssh/small", O_RDONLY)->get(), 5, unit)) GTEST_SKIP() << "the kernel does not tell";
+  for (const char* name : {"root/.ssh/large", "root/.ssh/cold"}) {
+    auto fd = OpenFile(root_ / name, O_RDONLY);
+    ASSERT_EQ(::fsync(fd->get()), 0);
+    ASSERT_EQ(::posix_fadvise(fd->get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+    ASSERT_EQ(::posix_fadvise(fd->get(), 0, 0, POSIX_FADV_RANDOM), 0);
+    if (!ResidentRanges(fd->get(), 3 << 20, unit)->empty()) GTEST_SKIP() << "this file system keeps its pages";
+    char c;
+    if (std::string_view(name) == "root/.ssh/large") ASSERT_EQ(::pread(fd->get(), &c, 1, 5 * unit + 7), 1);
+  }
+  Hints hints = HintsOf(Ask(ResidentRequest("/root/.ssh/large", true)));
+  EXPECT_THAT(hints["/root/.ssh/large"], testing::ElementsAre(std::pair(5 * unit, 6 * unit)));
+  EXPECT_TRUE(hints.contains("/root/.ssh/small"));
+  EXPECT_FALSE(hints.contains("/root/.ssh/cold"));
+  EXPECT_FALSE(hints.contains("/root/.ssh/id_rsa")) << "the deny list holds for hints, too";
+  EXPECT_TRUE(HintsOf(Ask(ResidentRequest("/root/.ssh/large", true))).empty()) << "one offer is enough";
+  EXPECT_EQ(ErrorOf(Ask(ResidentRequest("/root/.ssh/id_rsa", false))), Code::kDenied);
+}
+
+TEST_F(ContentTest, OurOwnReadingIsNotTakenForSomebodys) {
+  root_.Put("f", RandomBytes(1 << 20, 2));
+  auto fd = OpenFile(root_ / "f", O_RDONLY);
+  ASSERT_EQ(::fsync(fd->get()), 0);
+  ASSERT_EQ(::posix_fadvise(fd->get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  auto before = ResidentRanges(fd->get(), 1 << 20, store::kUnitBytes);
+  if (!before || !before->empty()) GTEST_SKIP() << "this file system keeps its pages, or the kernel does not tell";
+  {
+    ResidencyKept kept(fd->get(), 0, 1 << 20);
+    std::string all(1 << 20, '\0');
+    ASSERT_TRUE(PreadUpTo(fd->get(), all.data(), all.size(), 0));
+  }
+  EXPECT_TRUE(ResidentRanges(fd->get(), 1 << 20, store::kUnitBytes)->empty());
+}
+
+TEST_F(ContentTest, TheLibrariesThatAProgramLoadsAreOffered) {
+  auto program = ReadFile("/bin/true", 64 << 20);
+  ASSERT_TRUE(program);
+  const ElfNeeds needs = ReadElfNeeds(OpenFile("/bin/true", O_RDONLY)->get());
+  ASSERT_THAT(needs.libraries, testing::Contains("libc.so.6"));
+  root_.Put("usr/bin/true", *program);
+  root_.Put("usr/lib/real-libc", *program);  // needs itself: a circle
+  ASSERT_EQ(::symlink("usr/lib", (root_ / "lib").c_str()), 0);
+  ASSERT_EQ(::symlink("real-libc", (root_ / "usr/lib/libc.so.6").c_str()), 0);
+  Serve();
+  Hints hints = HintsOf(Ask(ResidentRequest("/usr/bin/true", false)));
+  EXPECT_EQ(hints.size(), 1u);
+  EXPECT_TRUE(hints.contains("/usr/lib/real-libc"));
+}
+
+TEST_F(ContentTest, DamagedElfFilesNeedNothing) {
+  auto program = ReadFile("/bin/true", 64 << 20);
+  std::mt19937 random(7);
+  for (int i = 0; i < 300; ++i) {
+    std::string damaged = *program;
+    for (int k = 0; k < 20; ++k) damaged[random() % (i % 2 ? 1024 : damaged.size())] = static_cast<char>(random());
+    if (i % 5 == 0) damaged.resize(random() % damaged.size());
+    root_.Put("f", damaged);
+    auto fd = OpenFile(root_ / "f", O_RDONLY);
+    (void)ReadElfNeeds(fd->get());
+    std::vector<std::pair<uint64_t, uint64_t>> ranges{{0, damaged.size()}};
+    KeepTablesAndData(fd->get(), store::kUnitBytes, &ranges);
+    for (const auto& [first, end] : ranges) EXPECT_TRUE(first < end && end <= damaged.size());
+  }
+}
 
 TEST_F(ContentTest, SmallFilesCarryTheirObjectId) {
   std::string text = "hello\n";
@@ -557,8 +658,8 @@ TEST(BackgroundHasher, NamesALargeFile) {
 }
 
 // Not a check but a number: what one stream gets of a file in the page cache. VRUN_BENCH=1 to run it.
-TEST_F(ContentTest, BenchServing) {
-  if (::getenv("VRUN_BENCH") == nullptr) GTEST_SKIP() << "set VRUN_BENCH=1";
+// By hand: --gtest_also_run_disabled_tests.
+TEST_F(ContentTest, DISABLED_BenchServing) {
   constexpr uint64_t kSize = 1ull << 30;
   std::string block = RandomBytes(1 << 20, 7);
   {

@@ -56,18 +56,20 @@ std::vector<Elf64_Phdr> Segments(int fd) {
 
 }  // namespace
 
-void LeaveOutCode(int fd, uint64_t unit_bytes, std::vector<std::pair<uint64_t, uint64_t>>* ranges) {
+void KeepTablesAndData(int fd, uint64_t unit_bytes, std::vector<std::pair<uint64_t, uint64_t>>* ranges) {
   for (const Elf64_Phdr& s : Segments(fd)) {
     constexpr uint64_t kMost = uint64_t{1} << 60;
-    if (s.p_type != PT_LOAD || !(s.p_flags & PF_X) || s.p_filesz > kMost || s.p_offset > kMost) continue;
-    // Units that are code from end to end.
-    const uint64_t code_first = (s.p_offset + unit_bytes - 1) / unit_bytes * unit_bytes;
-    const uint64_t code_end = (s.p_offset + s.p_filesz) / unit_bytes * unit_bytes;
-    if (code_first >= code_end) continue;
+    if (s.p_type != PT_LOAD || s.p_filesz > kMost || s.p_offset > kMost) continue;
+    // The first segment holds the tables of symbols and relocations, the writable one what is relocated.
+    if (s.p_offset == 0 || (s.p_flags & PF_W)) continue;
+    // Units that are of this segment from end to end.
+    const uint64_t segment_first = (s.p_offset + unit_bytes - 1) / unit_bytes * unit_bytes;
+    const uint64_t segment_end = (s.p_offset + s.p_filesz) / unit_bytes * unit_bytes;
+    if (segment_first >= segment_end) continue;
     std::vector<std::pair<uint64_t, uint64_t>> left;
     for (const auto& [first, end] : *ranges) {
-      if (first < code_first) left.emplace_back(first, std::min(end, code_first));
-      if (end > code_end) left.emplace_back(std::max(first, code_end), end);
+      if (first < segment_first) left.emplace_back(first, std::min(end, segment_first));
+      if (end > segment_end) left.emplace_back(std::max(first, segment_end), end);
     }
     *ranges = std::move(left);
   }

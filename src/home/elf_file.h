@@ -22,10 +22,10 @@ struct ElfNeeds {
 // Of an open file; empty when it is no 64-bit dynamic ELF file of this byte order, or damaged. Reads a few pages.
 ElfNeeds ReadElfNeeds(int fd);
 
-// Takes the code of an ELF file out of `ranges` (cut at units): of a library's code a process runs little, here and there,
-// while the loader goes through its tables and data from end to end, and read-ahead makes all of it resident alike. Any
-// other file is left as it is.
-void LeaveOutCode(int fd, uint64_t unit_bytes, std::vector<std::pair<uint64_t, uint64_t>>* ranges);
+// Leaves of an ELF file's `ranges` its tables and its writable data (cut at units). The loader goes through these from end
+// to end; of code and constants a process uses little, here and there, though read-ahead makes all of it resident alike.
+// The ranges of any other file are left as they are.
+void KeepTablesAndData(int fd, uint64_t unit_bytes, std::vector<std::pair<uint64_t, uint64_t>>* ranges);
 
 // Absolute paths, without symbolic links, of what the file at `path` loads, nearest first, itself not included; at most
 // `most`. Files that are not to be had are left out.

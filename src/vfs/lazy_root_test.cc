@@ -121,6 +121,11 @@ class LazyRootTest : public testing::Test {
       all += answer.body;
     }
   }
+  // What happens without a request of the kernel's has no event to wait for.
+  static bool Eventually(const std::function<bool()>& condition) {
+    for (int i = 0; i < 10'000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return condition();
+  }
   std::vector<std::string> lost() {
     std::lock_guard lock(lost_mutex_);
     return lost_;
@@ -376,6 +381,53 @@ TEST_F(LazyRootTest, SequentialReadersGetLargerPieces) {
   EXPECT_EQ(largest, 4 * kMiB);
   EXPECT_EQ(total, content.size());            // nothing twice
   EXPECT_LT(source_.CountAsked('f'), 30u);     // of 640 units
+}
+
+TEST_F(LazyRootTest, WhatHomeTouchedComesBeforeItIsAskedFor) {
+  const std::string large = Noise(3 * kMiB, 30), small = Noise(10 * kKiB, 31);
+  TreeMaker maker;
+  maker.File("/d/large", large).File("/d/small", small).File("/lib/needed", small + "x");
+  source_.SetResident("/d/large", {{"/d/large", maker.At("/d/large").version(), {}, {{0, 256 * kKiB}, {2 * kMiB, 3 * kMiB}}},
+                                   {"/d/small", maker.At("/d/small").version(), {}, {{0, small.size()}}},
+                                   {"/lib/needed", maker.At("/lib/needed").version(), {}, {{0, small.size() + 1}}}});
+  Mount(maker);
+  const auto f = Find("/d/large");
+  EXPECT_EQ(kernel_->Read(f.nodeid, 0, 4096).body, large.substr(0, 4096));
+  EXPECT_TRUE(Eventually([&] { return backend_->counters().bytes_fetched == 256 * kKiB + kMiB + 2 * small.size() + 1; }));
+  source_.ClearAsked();
+  EXPECT_EQ(kernel_->Read(f.nodeid, 2 * kMiB, 4096).body, large.substr(2 * kMiB, 4096));
+  EXPECT_EQ(ReadAll("/d/small"), small);
+  EXPECT_EQ(ReadAll("/lib/needed"), small + "x");
+  EXPECT_EQ(source_.CountAsked('f') + source_.CountAsked('a'), 0u);
+  EXPECT_EQ(ReadAll("/d/large"), large);
+  EXPECT_EQ(source_.CountAsked('e'), 0u);  // once a file is enough
+}
+
+TEST_F(LazyRootTest, WhatDoesNotComeAheadIsNoErrorAndComesOnDemand) {
+  const std::string content = Noise(3 * kMiB, 32);
+  TreeMaker maker;
+  maker.File("/f", content).File("/gone", "x");
+  tree::FileVersion gone = maker.At("/gone").version();
+  ++gone.ctime_ns;
+  source_.SetResident("/f", {{"/f", maker.At("/f").version(), {}, {{kMiB, 2 * kMiB}}}, {"/gone", gone, {}, {{0, gone.size}}}});
+  source_.FailWith([](const FakeSource::Asked& asked) -> std::optional<Error> {
+    if (asked.what == 'a') return Error(Code::kAborted, "no");
+    return std::nullopt;
+  });
+  Mount(maker);
+  EXPECT_EQ(ReadAll("/f"), content);
+  EXPECT_EQ(ReadAll("/gone"), "x");
+  EXPECT_TRUE(lost().empty());
+}
+
+TEST_F(LazyRootTest, AViewGoesWhileMuchIsStillToComeAhead) {
+  const std::string content = Noise(20 * kMiB, 33);
+  TreeMaker maker;
+  maker.File("/f", content);
+  source_.SetResident("/f", {{"/f", maker.At("/f").version(), {}, {{0, content.size()}}}});
+  Mount(maker);
+  EXPECT_EQ(kernel_->Read(Find("/f").nodeid, 0, 10).body, content.substr(0, 10));
+  Restart();
 }
 
 TEST_F(LazyRootTest, KnownContentIsNotFetchedAgainUnderAnotherName) {

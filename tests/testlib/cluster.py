@@ -128,7 +128,10 @@ class Cluster:
         os.close(told)
         os.close(ready)
         self.nodes[name] = {"index": index, "process": process, "directory": host}
-        wait_until(f"node {name} is ready", lambda: self.node_state(name) == "ready" or process.poll() is not None)
+        try:
+            wait_until(f"node {name} is ready", lambda: self.node_state(name) == "ready" or process.poll() is not None)
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{self.logs()}") from None
         if process.poll() is not None:
             raise AssertionError(f"node {name} ended: {(host / 'node.log').read_text()}")
 
