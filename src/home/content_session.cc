@@ -21,7 +21,7 @@ constexpr size_t kMaxOffered = 65536;
 constexpr size_t kMaxLibraries = 512;
 constexpr size_t kMaxSiblingsSeen = 2048;
 constexpr uint64_t kSmallSibling = 128 * 1024;
-constexpr uint64_t kSiblingsBytes = 8u << 20;
+constexpr uint64_t kSiblingsBytes = 4u << 20;
 constexpr uint64_t kTreeStepBytes = 256 * 1024;  // of directory objects between two looks at more urgent work
 
 tree::FileVersion Version(const v1::FileVersion& v) { return {v.dev(), v.ino(), v.ctime_ns(), v.size()}; }
@@ -58,6 +58,13 @@ std::string KnownIds(const tree::Directory& directory, const DigestCache& digest
     if (auto id = digests.Find(entry.version())) known.push_back({static_cast<uint32_t>(i), id->Encode()});
   }
   return tree::EncodeKnownIds(known);
+}
+
+// ".pyc" of "x.cpython-311.pyc"; "" of a name without a dot, or that begins with its only one.
+std::string KindOf(std::string_view path) {
+  std::string_view name = path.substr(path.rfind('/') + 1);
+  const size_t dot = name.rfind('.');
+  return dot == std::string_view::npos || dot == 0 ? std::string() : std::string(name.substr(dot));
 }
 
 }  // namespace
@@ -310,6 +317,7 @@ void ContentSession::AddResident(const std::string& path, const tree::FileVersio
   const uint64_t unit = version.size <= store::kWholeFileLimit ? version.size : store::UnitBytes(version.size);
   auto ranges = ResidentRanges(fd->get(), version.size, unit);
   if (certain && version.size > 0 && version.size <= store::kWholeFileLimit) ranges = {{0, version.size}};
+  // Of a large file of data nobody knows which part a job wants; reading in order is noticed soon enough.
   if (ranges && version.size > store::kWholeFileLimit) KeepTablesAndData(fd->get(), unit, &*ranges);
   if (!ranges || ranges->empty()) return;
   v1::ResidentFile* file = resident->add_file();
@@ -349,9 +357,13 @@ bool ContentSession::Resident(Work* work) {
   const std::string parent = get.path().substr(0, std::max<size_t>(get.path().rfind('/'), 1));
   auto directory = tree::LookupDirectory(*served->snapshot, parent);
   uint64_t bytes = 0;
-  for (size_t i = 0; get.siblings() && directory && i < std::min((*directory)->size(), kMaxSiblingsSeen); ++i) {
+  // The modules of a package are read together; the programs of /usr/bin are not, and libraries say what they need.
+  const std::string kind = KindOf(get.path());
+  const bool siblings = get.siblings() && !kind.empty() && get.path().find(".so") == std::string::npos;
+  for (size_t i = 0; siblings && directory && i < std::min((*directory)->size(), kMaxSiblingsSeen); ++i) {
     const tree::Entry entry = (*directory)->At(i);
     if (!entry.is_regular() || entry.size == 0 || entry.size > kSmallSibling || entry.version() == version) continue;
+    if (KindOf(entry.name) != kind) continue;
     const std::string path = (parent == "/" ? "" : parent) + "/" + std::string(entry.name);
     if (rules->Denies(path, served->exposed)) continue;
     const int before = resident->file_size();

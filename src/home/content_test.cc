@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <elf.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <zstd.h>
 
 #include <condition_variable>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <random>
@@ -229,28 +231,46 @@ Hints HintsOf(const std::vector<v1::ContentReply>& parts) {
 
 TEST_F(ContentTest, WhatIsInThePageCacheIsOffered) {
   const uint64_t unit = store::kUnitBytes;
-  root_.Put("root/.ssh/large", RandomBytes(3 << 20, 1));
-  root_.Put("root/.ssh/small", "small");
-  root_.Put("root/.ssh/cold", "cold");
-  root_.Put("root/.ssh/id_rsa", "-----BEGIN OPENSSH PRIVATE KEY-----\n");
+  // A library: its tables, then its code, then its data.
+  std::string library = RandomBytes(3 << 20, 1);
+  Elf64_Ehdr header{};
+  std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+  header.e_ident[EI_CLASS] = ELFCLASS64;
+  header.e_ident[EI_DATA] = ELFDATA2LSB;
+  header.e_phoff = sizeof header;
+  header.e_phentsize = sizeof(Elf64_Phdr);
+  header.e_phnum = 3;
+  const Elf64_Phdr segments[] = {{.p_type = PT_LOAD, .p_flags = PF_R, .p_offset = 0, .p_filesz = 8 * unit},
+                                 {.p_type = PT_LOAD, .p_flags = PF_R | PF_X, .p_offset = 8 * unit, .p_filesz = 20 * unit},
+                                 {.p_type = PT_LOAD, .p_flags = PF_R | PF_W, .p_offset = 28 * unit, .p_filesz = 20 * unit}};
+  std::memcpy(library.data(), &header, sizeof header);
+  std::memcpy(library.data() + sizeof header, segments, sizeof segments);
+  root_.Put("root/.ssh/large.py", library);
+  root_.Put("root/.ssh/small.py", "small");
+  root_.Put("root/.ssh/other.c", "another kind");
+  root_.Put("root/.ssh/cold.py", "cold");
+  root_.Put("root/.ssh/id_key.py", "-----BEGIN OPENSSH PRIVATE KEY-----\n");
   Serve();
-  if (!ResidentRanges(OpenFile(root_ / "root/.ssh/small", O_RDONLY)->get(), 5, unit)) GTEST_SKIP() << "the kernel does not tell";
-  for (const char* name : {"root/.ssh/large", "root/.ssh/cold"}) {
+  if (!ResidentRanges(OpenFile(root_ / "root/.ssh/small.py", O_RDONLY)->get(), 5, unit)) GTEST_SKIP() << "the kernel does not tell";
+  for (const char* name : {"root/.ssh/large.py", "root/.ssh/cold.py"}) {
     auto fd = OpenFile(root_ / name, O_RDONLY);
     ASSERT_EQ(::fsync(fd->get()), 0);
     ASSERT_EQ(::posix_fadvise(fd->get(), 0, 0, POSIX_FADV_DONTNEED), 0);
     ASSERT_EQ(::posix_fadvise(fd->get(), 0, 0, POSIX_FADV_RANDOM), 0);
     if (!ResidentRanges(fd->get(), 3 << 20, unit)->empty()) GTEST_SKIP() << "this file system keeps its pages";
     char c;
-    if (std::string_view(name) == "root/.ssh/large") ASSERT_EQ(::pread(fd->get(), &c, 1, 5 * unit + 7), 1);
+    for (uint64_t u : {5, 12, 30}) {
+      ASSERT_GE(::pread(fd->get(), &c, 1, static_cast<off_t>(u * unit + 7)), 0);
+    }
   }
-  Hints hints = HintsOf(Ask(ResidentRequest("/root/.ssh/large", true)));
-  EXPECT_THAT(hints["/root/.ssh/large"], testing::ElementsAre(std::pair(5 * unit, 6 * unit)));
-  EXPECT_TRUE(hints.contains("/root/.ssh/small"));
-  EXPECT_FALSE(hints.contains("/root/.ssh/cold"));
-  EXPECT_FALSE(hints.contains("/root/.ssh/id_rsa")) << "the deny list holds for hints, too";
-  EXPECT_TRUE(HintsOf(Ask(ResidentRequest("/root/.ssh/large", true))).empty()) << "one offer is enough";
-  EXPECT_EQ(ErrorOf(Ask(ResidentRequest("/root/.ssh/id_rsa", false))), Code::kDenied);
+  Hints hints = HintsOf(Ask(ResidentRequest("/root/.ssh/large.py", true)));
+  EXPECT_THAT(hints["/root/.ssh/large.py"], testing::ElementsAre(std::pair(5 * unit, 6 * unit), std::pair(30 * unit, 31 * unit)));
+  EXPECT_TRUE(hints.contains("/root/.ssh/small.py"));
+  EXPECT_FALSE(hints.contains("/root/.ssh/cold.py"));
+  EXPECT_FALSE(hints.contains("/root/.ssh/other.c"));
+  EXPECT_FALSE(hints.contains("/root/.ssh/id_key.py")) << "the deny list holds for hints, too";
+  EXPECT_TRUE(HintsOf(Ask(ResidentRequest("/root/.ssh/large.py", true))).empty()) << "one offer is enough";
+  EXPECT_EQ(ErrorOf(Ask(ResidentRequest("/root/.ssh/id_key.py", false))), Code::kDenied);
 }
 
 TEST_F(ContentTest, OurOwnReadingIsNotTakenForSomebodys) {
@@ -493,7 +513,7 @@ TEST_F(ContentTest, AFullStreamStopsReadingButDirectoriesOvertake) {
   std::vector<v1::ContentRequest> ranges;
   for (int i = 0; i < 32; ++i) ranges.push_back(RangeRequest("/noise", VersionOf("/noise"), static_cast<uint64_t>(i) << 20, 1 << 20));
   for (auto& r : ranges) session_->OnMessage(r.SerializeAsString());
-  ASSERT_TRUE(stream_.WaitForReplies(5));
+  ASSERT_TRUE(stream_.WaitForReplies(4));
   v1::ContentRequest directory;
   directory.set_id(++next_id_);
   directory.mutable_get_directory()->set_tree(std::string(snapshot_->id.view()));

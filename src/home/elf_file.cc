@@ -57,7 +57,9 @@ std::vector<Elf64_Phdr> Segments(int fd) {
 }  // namespace
 
 void KeepTablesAndData(int fd, uint64_t unit_bytes, std::vector<std::pair<uint64_t, uint64_t>>* ranges) {
-  for (const Elf64_Phdr& s : Segments(fd)) {
+  const std::vector<Elf64_Phdr> segments = Segments(fd);
+  if (segments.empty()) ranges->clear();
+  for (const Elf64_Phdr& s : segments) {
     constexpr uint64_t kMost = uint64_t{1} << 60;
     if (s.p_type != PT_LOAD || s.p_filesz > kMost || s.p_offset > kMost) continue;
     // The first segment holds the tables of symbols and relocations, the writable one what is relocated.

@@ -24,7 +24,7 @@ ElfNeeds ReadElfNeeds(int fd);
 
 // Leaves of an ELF file's `ranges` its tables and its writable data (cut at units). The loader goes through these from end
 // to end; of code and constants a process uses little, here and there, though read-ahead makes all of it resident alike.
-// The ranges of any other file are left as they are.
+// Of any other file nothing is left.
 void KeepTablesAndData(int fd, uint64_t unit_bytes, std::vector<std::pair<uint64_t, uint64_t>>* ranges);
 
 // Absolute paths, without symbolic links, of what the file at `path` loads, nearest first, itself not included; at most

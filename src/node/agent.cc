@@ -27,6 +27,15 @@
 namespace vrun::node {
 namespace {
 
+// What no task can be started without; `vctl doctor` says more.
+Status CheckHost() {
+  if (::geteuid() != 0) return Error(Code::kDenied, "a node needs root, to make namespaces, mounts and cgroups: start it as root");
+  if (!OpenFile("/dev/fuse", O_RDWR)) {
+    return ErrnoError("/dev/fuse").With("a node needs FUSE: run `modprobe fuse`; in a container add `--device /dev/fuse`");
+  }
+  return {};
+}
+
 using AttemptKey = std::pair<uint64_t, uint32_t>;
 
 std::vector<std::string> ListDirectory(const std::string& path) {
@@ -122,6 +131,7 @@ class Agent : public AttemptHost {
 };
 
 Status Agent::Start() {
+  VRUN_TRY(CheckHost());
   for (const char* sub : {"/tasks", "/reports", "/store", "/views"}) {
     VRUN_TRY(MakeDirs(options_.state_directory + sub, 0700));
   }

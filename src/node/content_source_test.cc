@@ -445,7 +445,8 @@ TEST_F(ContentSourceTest, HintsAreChecked) {
     wire->Say(reply);
     EXPECT_EQ(wire->cancelled.empty(), c.good) << c.path;
     EXPECT_EQ(result.has_value(), c.good) << c.path;
-    if (c.good && result) EXPECT_EQ(result->front().ranges.size(), c.range.size() / 2);
+    if (!c.good || !result) continue;
+    EXPECT_EQ(result->front().ranges.size(), c.range.size() / 2);
   }
 }
 

@@ -135,8 +135,7 @@ StartFailure ExplainStart(const StartMessage& message, const Spec& spec) {
       if (spec.argv[0].find('/') != std::string::npos) {
         return {Kind::kNotFound, name + ": not in the mirrored root: check the path"};
       }
-      return {Kind::kNotFound, name + ": command not found in PATH (" + Escape(PathOf(spec.environment)) +
-                                   "): install it or give its path"};
+      return {Kind::kNotFound, name + ": command not found in PATH: install it or give its path"};
     case Stage::kNoInterpreter:
       return {Kind::kNotFound, name + ": its interpreter " + (detail.empty() ? "(the loader of the program)" : detail) +
                                    " is not in the mirrored root: install it"};

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """vbatch and vctl."""
 import json
+import os
 import re
+import shutil
+import subprocess
+import tempfile
 
 import pytest
 
-from cluster import wait_until
+from cluster import BIN, wait_until
 
 
 def test_vbatch_prints_the_id_and_the_job_runs_alone(cluster):
@@ -74,3 +78,33 @@ def test_doctor_finds_this_machine_fit(cluster):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_there(cluster, shell):
     assert "vrun" in cluster.vctl("completion", shell).stdout
+
+
+# What is missing on a host, how it is taken away from vctl, and what its advice must name.
+HOSTS = {
+    "fuse": (["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev && exec "$0" "$@"'], "modprobe fuse"),
+    "kernel": (["setarch", "--uname-2.6"], "5.11"),
+    "root": (["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"], "sudo"),
+    "user-namespaces": (["unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" "$@"'], "sysctl"),
+}
+
+
+@pytest.mark.parametrize("missing", HOSTS)
+def test_doctor_says_what_a_host_lacks_and_what_to_do(missing):
+    prefix, advice = HOSTS[missing]
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        os.chmod(place, 0o755)
+        vctl = os.path.join(place, "vctl")
+        shutil.copy(BIN / "vrun", vctl)
+        r = subprocess.run([*prefix, vctl, "doctor", "-o", "json"], capture_output=True, text=True, timeout=30, cwd="/",
+                           env=dict(os.environ, VRUN_DIR=os.path.join(place, "v")))
+    assert r.returncode == 1, r.stderr
+    check = next(c for c in json.loads(r.stdout)["checks"] if c["name"] == missing)
+    assert check["level"] == "fail" and advice in check["what_to_do"], check
+
+
+def test_a_node_on_a_host_without_fuse_says_so_in_one_line(tmp_path):
+    r = subprocess.run(["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev && exec "$0" "$@"', str(BIN / "vrund"), "node",
+                        "--controller", "127.0.0.1:9", "--name", "n", "--pool", "p", "--state-dir", str(tmp_path / "s"), "--pki",
+                        str(tmp_path)], capture_output=True, text=True, timeout=30)
+    assert r.returncode != 0 and "/dev/fuse" in r.stderr, r.stderr
