@@ -96,7 +96,7 @@ std::optional<size_t> FileContent::TryRead(uint64_t offset, char* buffer, size_t
 void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done done) {
   std::vector<uint64_t> start;
   std::optional<Error> error;
-  bool touched = false;
+  bool touched = false, jumped = false;
   {
     std::lock_guard lock(mutex_);
     if (offset < version_.size && n > 0) {
@@ -120,6 +120,10 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
           }
           fetches.insert(id);
         }
+        // The first fetch of a run; one that goes on has a window of its own.
+        jumped = !start.empty() && first > 0 && run_ <= end - first && version_.size > store::kWholeFileLimit;
+        // What comes around it counts as read when the reader goes on from there.
+        if (jumped) next_unit_ = std::max(next_unit_, Prefetcher::Around(offset, n, version_.size).second / unit_bytes_);
         if (!start.empty() && run_ * unit_bytes_ >= kReadAheadRunBytes) {
           if (const uint64_t ahead = ReadAheadLocked()) start.push_back(ahead);
         }
@@ -128,6 +132,10 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
     }
   }
   for (const uint64_t id : start) Start(id);
+  if (jumped) {
+    const auto [from, to] = Prefetcher::Around(offset, n, version_.size);
+    cache_.backend_.prefetcher().Add(shared_from_this(), place, from, to);
+  }
   if (touched) cache_.backend_.prefetcher().Touched(place, version_);
   if (error) {
     done(*std::move(error));
@@ -159,7 +167,8 @@ void FileContent::Prefetch(const Place& place, uint64_t offset, uint64_t n, std:
         fetches.insert(start.back());
       }
       if (!fetches.empty()) {
-        waiters_.push_back({std::move(fetches), [done = std::exchange(done, nullptr)](const Status& s) { done(s.has_value()); }});
+        waiters_.push_back({std::move(fetches), [done = std::exchange(done, nullptr)](const Status& s) { done(s.has_value()); },
+                            Urgency::kAhead});
       }
     }
   }
@@ -342,7 +351,23 @@ Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
   return {};
 }
 
+bool FileContent::Promote(uint64_t id) {
+  std::lock_guard lock(mutex_);
+  const auto fetch = fetches_.find(id);
+  if (fetch == fetches_.end() || fetch->second.urgency == Urgency::kDemand) return false;
+  const bool wanted = std::any_of(waiters_.begin(), waiters_.end(), [id](const Waiter& waiter) {
+    return waiter.urgency == Urgency::kDemand && waiter.fetches.contains(id);
+  });
+  if (wanted) fetch->second.urgency = Urgency::kDemand;
+  return wanted;
+}
+
 void FileContent::Finish(uint64_t id, const Status& status) {
+  if (!status && Promote(id)) {
+    // Through the timer: a source that fails at once must not recurse.
+    cache_.backend_.timers().After(0, [self = shared_from_this(), id] { self->Start(id); }, true);
+    return;
+  }
   std::vector<Done> ready;
   TimerThread::Id timer = 0;
   {

@@ -75,6 +75,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   struct Waiter {
     std::unordered_set<uint64_t> fetches;
     Done done;
+    Urgency urgency = Urgency::kDemand;
   };
   using UnitData = std::shared_ptr<const std::string>;
 
@@ -91,6 +92,8 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   void Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer);
   Status Keep(const Fetch& fetch, FetchedRange* range);
   void Finish(uint64_t id, const Status& status);
+  // A fetch for nobody that failed is made one for whoever waits for it by now. False when nobody does.
+  bool Promote(uint64_t id);
   void DropUnstored(uint64_t unit);
 
   FileCache& cache_;

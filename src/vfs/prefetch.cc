@@ -18,6 +18,7 @@ constexpr uint64_t kMostWindow = 8 << 20;
 constexpr int64_t kQueueMicros = 2'000;
 constexpr int64_t kForgetMicros = 10'000'000;  // the best time of before says nothing about the link of now
 constexpr uint64_t kQueuedBytes = 256 << 20;
+constexpr uint64_t kAroundBytes = 256 << 10;
 constexpr size_t kDirectories = 65536;
 
 std::string_view DirectoryOf(std::string_view path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
@@ -70,6 +71,21 @@ void Prefetcher::Take(const Digest& tree, const std::vector<ResidentFile>& files
       dropped.push_back(std::move(queue_.back()));
       queue_.pop_back();
     }
+  }
+  Pump();
+}
+
+std::pair<uint64_t, uint64_t> Prefetcher::Around(uint64_t offset, uint64_t n, uint64_t size) {
+  const uint64_t step = std::max(kAroundBytes, store::UnitBytes(size));
+  return {offset / step * step, std::min((offset + n + step - 1) / step * step, size)};
+}
+
+void Prefetcher::Add(const std::shared_ptr<FileContent>& content, const FileContent::Place& place, uint64_t first,
+                     uint64_t end) {
+  {
+    std::lock_guard lock(mutex_);
+    queue_.push_front({content, place, first, end});
+    queued_bytes_ += end - first;
   }
   Pump();
 }

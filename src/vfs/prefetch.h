@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/digest.h"
@@ -31,6 +32,10 @@ class Prefetcher {
 
   // A reader needs something of this file that has to be fetched. Cheap; call without locks, at most once a FileContent.
   void Touched(const FileContent::Place& place, const tree::FileVersion& version);
+  // What lies close around [offset, offset + n), where the reader of a large file has jumped to: bytes, from and to.
+  static std::pair<uint64_t, uint64_t> Around(uint64_t offset, uint64_t n, uint64_t size);
+  // Fetches [first, end) of it next.
+  void Add(const std::shared_ptr<FileContent>& content, const FileContent::Place& place, uint64_t first, uint64_t end);
   void Close() { gate_->Close(); }
 
  private:
