@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "proto/fsctl.pb.h"
@@ -87,7 +88,8 @@ void FsClient::OnReady(uint32_t events) {
   Close();
   auto waiting = std::move(waiting_);
   waiting_.clear();
-  for (auto& [id, done] : waiting) done(Error(Code::kUnavailable, "the file system server of this home died"), {});
+  const Error reason = failure_.value_or(Error(Code::kUnavailable, "the file system server of this home died"));
+  for (auto& [id, done] : waiting) done(reason, {});
   if (auto closed = std::move(events_.on_closed)) closed();  // may destroy *this
 }
 
@@ -107,6 +109,12 @@ void FsClient::OnFrame(Frame frame) {
     if (events_.on_content_lost) {
       events_.on_content_lost(lost.path(), lost.reason(), {lost.leases().begin(), lost.leases().end()});
     }
+    return;
+  }
+  if (reply.id() == 0 && reply.has_error()) {
+    // Why it cannot serve; it ends now.
+    failure_ = Error(static_cast<Code>(reply.error().code()), "file system server: " + reply.error().message());
+    LogError("{}", Escape(failure_->message()));
     return;
   }
   auto node = waiting_.extract(reply.id());

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,7 @@ class FsClient {
   bool writing_ = false;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Callback> waiting_;
+  std::optional<Error> failure_;   // why it could not start
   std::vector<std::string> addresses_;
   std::vector<std::function<void(const std::vector<std::string>&)>> when_listening_;
 };

@@ -139,11 +139,15 @@ void ViewPool::Worked(uint64_t id, Result<std::shared_ptr<vfs::View>> result, co
 }
 
 void ViewPool::Close(uint64_t lease) {
+  std::vector<Waiting> closed;
   for (auto& [id, slot] : slots_) {
-    std::erase_if(slot.waiting, [&](const Waiting& w) { return w.lease == lease; });
+    const auto last = std::stable_partition(slot.waiting.begin(), slot.waiting.end(), [&](const Waiting& w) { return w.lease != lease; });
+    closed.insert(closed.end(), std::make_move_iterator(last), std::make_move_iterator(slot.waiting.end()));
+    slot.waiting.erase(last, slot.waiting.end());
     if (slot.leases.erase(lease) > 0 && slot.leases.empty()) slot.idle_since = ++idle_serial_;
   }
   TrimIdle();
+  for (const Waiting& w : closed) w.done(Error(Code::kAborted, "the view was closed before it was open"));
 }
 
 void ViewPool::TrimIdle() {

@@ -43,7 +43,7 @@ class ViewPool {
   // Waits for what is being mounted, unmounts everything.
   ~ViewPool();
 
-  // `done` gets a detached mount of the tree, once; not when Close came first. kExists: the lease is in use.
+  // `done` gets a detached mount of the tree, once; kAborted when Close came first. kExists: the lease is in use.
   void Open(const Digest& tree, uint64_t lease, std::function<void(Result<UniqueFd>)> done);
   // An unknown lease is fine.
   void Close(uint64_t lease);
