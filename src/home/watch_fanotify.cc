@@ -118,27 +118,33 @@ class FanotifyWatcher final : public EventWatcher {
       if (errno != EAGAIN && errno != EINTR) log_.Everything();
       return errno == EINTR;
     }
-    const auto* event = reinterpret_cast<const struct fanotify_event_metadata*>(buffer_);
-    for (ssize_t left = n; FAN_EVENT_OK(event, left); event = FAN_EVENT_NEXT(event, left)) {
-      if (event->vers != FANOTIFY_METADATA_VERSION || (event->mask & FAN_Q_OVERFLOW) || OverflowIsDue()) {
+    // Events are not aligned.
+    std::string_view all(buffer_, static_cast<size_t>(n));
+    struct fanotify_event_metadata event;
+    while (all.size() >= sizeof event) {
+      std::memcpy(&event, all.data(), sizeof event);
+      if (event.event_len < sizeof event || event.metadata_len < sizeof event ||
+          event.metadata_len > event.event_len || event.event_len > all.size()) {
+        break;
+      }
+      if (event.vers != FANOTIFY_METADATA_VERSION || (event.mask & FAN_Q_OVERFLOW) || OverflowIsDue()) {
         cache_.clear();
         log_.Everything();
-        continue;
+      } else {
+        OnEvent(event.mask, all.substr(0, event.event_len).substr(event.metadata_len));
       }
-      OnEvent(*event);
+      all.remove_prefix(event.event_len);
     }
     return n > 0;
   }
 
-  void OnEvent(const struct fanotify_event_metadata& event) {
-    const char* at = reinterpret_cast<const char*>(&event) + event.metadata_len;
-    const char* end = reinterpret_cast<const char*>(&event) + event.event_len;
-    while (at + sizeof(struct fanotify_event_info_header) <= end) {
-      struct fanotify_event_info_header header;
-      std::memcpy(&header, at, sizeof header);
-      if (header.len < sizeof header || at + header.len > end) break;
-      if (header.info_type == FAN_EVENT_INFO_TYPE_DFID_NAME) return OnName(event.mask, std::string_view(at, header.len));
-      at += header.len;
+  void OnEvent(uint64_t mask, std::string_view records) {
+    struct fanotify_event_info_header header;
+    while (records.size() >= sizeof header) {
+      std::memcpy(&header, records.data(), sizeof header);
+      if (header.len < sizeof header || header.len > records.size()) break;
+      if (header.info_type == FAN_EVENT_INFO_TYPE_DFID_NAME) return OnName(mask, records.substr(0, header.len));
+      records.remove_prefix(header.len);
     }
     // No directory and name: an event on something that has none any more.
   }

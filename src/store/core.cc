@@ -65,6 +65,12 @@ Result<UniqueFd> Core::LockShard(const ObjectId& id, int operation) const {
   return fd;
 }
 
+void Core::Close() {
+  std::vector<std::shared_ptr<ObjectBase>> kept;  // destroyed after the lock
+  std::lock_guard lock(mu_);
+  kept = index_.TakeResident();
+}
+
 Result<std::shared_ptr<ObjectBase>> Core::Acquire(const ObjectId& asked, uint64_t size) {
   if (!FitsSize(asked, size)) return Error(Code::kInvalid, "store: an object id of a kind that its size cannot have");
   std::vector<std::shared_ptr<ObjectBase>> trimmed;  // destroyed after the lock

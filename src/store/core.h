@@ -47,6 +47,9 @@ class Core : public std::enable_shared_from_this<Core> {
   // Evicts until at most `bytes` are there or nothing more can go.
   void EvictDownTo(uint64_t bytes);
 
+  // Lets go of the objects that are kept in memory, which hold this. Those in use live on.
+  void Close();
+
   // The object's size on disk is now this.
   void SetBytes(const ObjectId& id, uint64_t bytes);
   // The object's content is gone from disk: damaged, or moved to another name.

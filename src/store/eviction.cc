@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/eviction.h"
 
+#include <utility>
+
 #include "store/object_base.h"
 
 namespace vrun::store {
@@ -101,6 +103,17 @@ std::vector<std::shared_ptr<ObjectBase>> EvictionIndex::TrimResident(size_t keep
     }
   }
   return gone;
+}
+
+std::vector<std::shared_ptr<ObjectBase>> EvictionIndex::TakeResident() {
+  std::vector<std::shared_ptr<ObjectBase>> all;
+  for (List* list : {&probation_, &protected_}) {
+    for (auto& entry : *list) {
+      if (entry.resident) all.push_back(std::exchange(entry.resident, nullptr));
+    }
+  }
+  resident_ = 0;
+  return all;
 }
 
 }  // namespace vrun::store

@@ -44,6 +44,8 @@ class EvictionIndex {
   bool TakeVictim(Entry* victim);
   // Lets go of in-memory objects that nobody uses, at most all but `keep` of them, oldest first. They are handed back.
   std::vector<std::shared_ptr<ObjectBase>> TrimResident(size_t keep);
+  // All of them, in use or not: the end.
+  std::vector<std::shared_ptr<ObjectBase>> TakeResident();
 
   uint64_t bytes() const { return bytes_; }
   size_t size() const { return index_.size(); }

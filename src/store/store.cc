@@ -50,6 +50,7 @@ class StoreImpl final : public Store {
   ~StoreImpl() override {
     stop_ = true;
     if (scan_.joinable()) scan_.join();
+    core_->Close();
   }
 
   Status Start() {
