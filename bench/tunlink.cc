@@ -4,8 +4,8 @@
 //
 //   tunlink HERE THERE NETNS_FILE RATE_MBIT ONE_WAY_MS     prints "ready", runs until it is killed
 //
-// Packets leave at the rate and arrive ONE_WAY_MS later; more than 50 ms of queue is dropped, as a router would. The MTU
-// is 16,000 so that the relay's own cost stays at a few percent of a core at 500 Mbit/s.
+// Packets leave at the rate and arrive ONE_WAY_MS later; more than 50 ms of queue is dropped, as a router would. The
+// MTU is 16,000 so that the relay's own cost stays at a few percent of a core at 500 Mbit/s.
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
@@ -15,10 +15,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <condition_variable>
 #include <ctime>
 #include <deque>
 #include <mutex>
@@ -63,8 +63,12 @@ int OpenTun(const char* name) {
 class Pipe {
  public:
   Pipe(int from, int to, double rate_mbit, double delay_ms)
-      : from_(from), to_(to), nanos_per_byte_(8000.0 / rate_mbit), delay_(static_cast<int64_t>(delay_ms * 1e6)),
-        reader_([this] { Read(); }), writer_([this] { Write(); }) {}
+      : from_(from),
+        to_(to),
+        nanos_per_byte_(8000.0 / rate_mbit),
+        delay_(static_cast<int64_t>(delay_ms * 1e6)),
+        reader_([this] { Read(); }),
+        writer_([this] { Write(); }) {}
   void Join() {
     reader_.join();
     writer_.join();
@@ -116,7 +120,7 @@ class Pipe {
   int64_t delay_;
   std::mutex mutex_;
   std::condition_variable ready_;
-  std::deque<Packet> queue_;   // guarded by mutex_
+  std::deque<Packet> queue_;  // guarded by mutex_
   std::thread reader_, writer_;
 };
 

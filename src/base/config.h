@@ -18,13 +18,13 @@
 namespace vrun {
 
 struct Places {
-  std::string config_dir;   // config.toml, pki/
+  std::string config_dir;  // config.toml, pki/
   std::string config_file;
-  std::string state_dir;    // logs, caches and journals of the user's daemons
+  std::string state_dir;  // logs, caches and journals of the user's daemons
   std::string log_dir;
-  std::string pki_dir;      // the authority that `vctl up` made, and its certificates
+  std::string pki_dir;  // the authority that `vctl up` made, and its certificates
   std::string socket_dir;
-  std::string socket;       // of the home daemon
+  std::string socket;  // of the home daemon
 };
 
 // Reads a variable of the environment; nullptr when it is not set.
@@ -48,8 +48,8 @@ struct Config {
   std::string root = "/";        // directory of this machine that the jobs see as "/"
 };
 
-// kNotFound when there is no file: the caller says what to do (`vctl up`). kInvalid with "FILE:LINE: " in front for what
-// does not parse, has the wrong type, or is not known.
+// kNotFound when there is no file: the caller says what to do (`vctl up`). kInvalid with "FILE:LINE: " in front for
+// what does not parse, has the wrong type, or is not known.
 Result<Config> ReadConfig(const std::string& file);
 Result<Config> ParseConfig(std::string_view text, const std::string& file);
 // The text of a file that ParseConfig reads back as `config`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes bytes from outside safe to show: control characters and invalid UTF-8 become \xNN, so that a file name or a job's
-// output can neither move the cursor nor forge a second line.
+// Makes bytes from outside safe to show: control characters and invalid UTF-8 become \xNN, so that a file name or a
+// job's output can neither move the cursor nor forge a second line.
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One epoll loop on one thread: descriptors, timers, signals, and work posted from other threads.
 //
-// Everything that a daemon owns lives on its loop's thread; other threads reach it by Post. Callbacks may add and remove
-// anything, themselves included.
+// Everything that a daemon owns lives on its loop's thread; other threads reach it by Post. Callbacks may add and
+// remove anything, themselves included.
 #pragma once
 
 #include <sys/epoll.h>

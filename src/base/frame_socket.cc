@@ -41,8 +41,8 @@ struct FrameSizes {
 Result<FrameSizes> ParseHeader(std::string_view header) {
   FrameSizes sizes{U32(header), U32(header.substr(4))};
   if (sizes.body > kMaxFrameBytes || sizes.fds > kMaxFrameFds) {
-    return Error(Code::kCorrupt, "frame of " + std::to_string(sizes.body) + " bytes and " + std::to_string(sizes.fds) +
-                                     " descriptors");
+    return Error(Code::kCorrupt,
+                 "frame of " + std::to_string(sizes.body) + " bytes and " + std::to_string(sizes.fds) + " descriptors");
   }
   return sizes;
 }

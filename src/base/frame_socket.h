@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages with descriptors over a Unix stream socket: u32 length and u32 descriptor count (little endian),
-// then the bytes; SCM_RIGHTS rides on the first byte of its frame. Between CLI and home, agent and task supervisor, agent and file system server.
+// then the bytes; SCM_RIGHTS rides on the first byte of its frame. Between CLI and home, agent and task supervisor,
+// agent and file system server.
 //
 // Not thread safe, except that one thread may send while another receives. At most 16 descriptors a frame and 64 MiB.
 #pragma once

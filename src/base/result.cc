@@ -28,16 +28,36 @@ std::string_view CodeName(Code code) {
 Code CodeFromErrno(int e) {
   switch (e) {
     case 0: return Code::kOk;
-    case ENOENT: case ENOTDIR: case ESRCH: case ENXIO: return Code::kNotFound;
-    case EEXIST: case ENOTEMPTY: return Code::kExists;
-    case EACCES: case EPERM: case EROFS: return Code::kDenied;
-    case ENOSPC: case EDQUOT: case ENOMEM: case EMFILE: case ENFILE: return Code::kExhausted;
-    case ECONNREFUSED: case ECONNRESET: case EPIPE: case ENOTCONN: case EAGAIN: case EHOSTUNREACH:
+    case ENOENT:
+    case ENOTDIR:
+    case ESRCH:
+    case ENXIO: return Code::kNotFound;
+    case EEXIST:
+    case ENOTEMPTY: return Code::kExists;
+    case EACCES:
+    case EPERM:
+    case EROFS: return Code::kDenied;
+    case ENOSPC:
+    case EDQUOT:
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE: return Code::kExhausted;
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EPIPE:
+    case ENOTCONN:
+    case EAGAIN:
+    case EHOSTUNREACH:
     case ENETUNREACH: return Code::kUnavailable;
     case ETIMEDOUT: return Code::kTimeout;
-    case ESTALE: case ECANCELED: return Code::kAborted;
-    case ENOSYS: case EOPNOTSUPP: case ENODEV: return Code::kUnsupported;
-    case EINVAL: case ENAMETOOLONG: case ELOOP: return Code::kInvalid;
+    case ESTALE:
+    case ECANCELED: return Code::kAborted;
+    case ENOSYS:
+    case EOPNOTSUPP:
+    case ENODEV: return Code::kUnsupported;
+    case EINVAL:
+    case ENAMETOOLONG:
+    case ELOOP: return Code::kInvalid;
     default: return Code::kInternal;
   }
 }

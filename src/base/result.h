@@ -15,17 +15,17 @@ namespace vrun {
 // Fixed numbers: they travel on the wire. Append only.
 enum class Code : int {
   kOk = 0,
-  kInvalid = 1,        // the request is malformed or impossible
+  kInvalid = 1,  // the request is malformed or impossible
   kNotFound = 2,
   kExists = 3,
-  kDenied = 4,         // permission or policy
-  kUnavailable = 5,    // the other side is away; trying again may help
-  kExhausted = 6,      // disk, memory, descriptors, quota
-  kAborted = 7,        // superseded: stale version, lost epoch, cancelled
+  kDenied = 4,       // permission or policy
+  kUnavailable = 5,  // the other side is away; trying again may help
+  kExhausted = 6,    // disk, memory, descriptors, quota
+  kAborted = 7,      // superseded: stale version, lost epoch, cancelled
   kTimeout = 8,
-  kCorrupt = 9,        // content does not match its digest, or bytes do not parse
-  kUnsupported = 10,   // this host or kernel cannot do it
-  kInternal = 11,      // a defect of ours
+  kCorrupt = 9,       // content does not match its digest, or bytes do not parse
+  kUnsupported = 10,  // this host or kernel cannot do it
+  kInternal = 11,     // a defect of ours
 };
 
 std::string_view CodeName(Code code);
@@ -73,22 +73,22 @@ using Status = Result<void>;
 #define VRUN_CONCAT(a, b) VRUN_CONCAT_(a, b)
 
 // VRUN_TRY(expr): returns the error of a Result<void>.
-#define VRUN_TRY(expr)                                     \
-  do {                                                     \
-    auto vrun_try_result_ = (expr);                        \
+#define VRUN_TRY(expr)                                                 \
+  do {                                                                 \
+    auto vrun_try_result_ = (expr);                                    \
     if (!vrun_try_result_) return std::move(vrun_try_result_).error(); \
   } while (0)
 
 // VRUN_ASSIGN(auto x, expr): x = *expr, or returns its error.
 #define VRUN_ASSIGN(lhs, expr) VRUN_ASSIGN_(VRUN_CONCAT(vrun_assign_, __LINE__), lhs, expr)
-#define VRUN_ASSIGN_(tmp, lhs, expr)             \
-  auto tmp = (expr);                             \
-  if (!tmp) return std::move(tmp).error();       \
+#define VRUN_ASSIGN_(tmp, lhs, expr)       \
+  auto tmp = (expr);                       \
+  if (!tmp) return std::move(tmp).error(); \
   lhs = *std::move(tmp)
 
 // VRUN_CHECK(cond): a programming error when false; logs and aborts.
-#define VRUN_CHECK(cond) \
-  do {                   \
+#define VRUN_CHECK(cond)                                         \
+  do {                                                           \
     if (!(cond)) ::vrun::CheckFailed(__FILE__, __LINE__, #cond); \
   } while (0)
 

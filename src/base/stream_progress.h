@@ -29,20 +29,21 @@ enum class ProgressLine : uint32_t {
 struct StreamProgress {
   static constexpr uint64_t kMagic = 0x7672756e70726731;  // "vrunprg1"
   static constexpr uint32_t kVersion = 1;
-  // Bytes of stdin that home has taken from the client's descriptor and the task's supervisor has not acknowledged: byte
-  // number n of the stream lies at stdin_window[n % kStdinWindow]. A pipe cannot be read twice.
+  // Bytes of stdin that home has taken from the client's descriptor and the task's supervisor has not acknowledged:
+  // byte number n of the stream lies at stdin_window[n % kStdinWindow]. A pipe cannot be read twice.
   static constexpr uint64_t kStdinWindow = 1u << 20;
 
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
-  // Before its first byte to stdout or stderr home does line.exchange(kOutput); when that returns kDrawn it first writes
+  // Before its first byte to stdout or stderr home does line.exchange(kOutput); when that returns kDrawn it first
+  // writes
   // "\r\x1b[K" to stderr.
   std::atomic<ProgressLine> line{ProgressLine::kNone};
-  std::atomic<uint64_t> stdin_read{0};       // taken from the descriptor
-  std::atomic<uint64_t> stdin_acked{0};      // acknowledged by the supervisor
-  std::atomic<uint64_t> stdout_written{0};   // written to the descriptor
+  std::atomic<uint64_t> stdin_read{0};      // taken from the descriptor
+  std::atomic<uint64_t> stdin_acked{0};     // acknowledged by the supervisor
+  std::atomic<uint64_t> stdout_written{0};  // written to the descriptor
   std::atomic<uint64_t> stderr_written{0};
-  std::atomic<uint32_t> stdin_eof{0};        // 1: the end of stdin was read
+  std::atomic<uint32_t> stdin_eof{0};  // 1: the end of stdin was read
   uint32_t reserved = 0;
   alignas(4096) unsigned char stdin_window[kStdinWindow];  // memory only once it is touched
 };

@@ -115,8 +115,7 @@ Status AttachedRun::SendRequest() {
     resume->set_quiet(options_.quiet);
     resume->set_progress(!options_.quiet);
   }
-  return SendMessage(socket_.get(), message,
-                     {options_.stdio[0], options_.stdio[1], options_.stdio[2], memory_.get()});
+  return SendMessage(socket_.get(), message, {options_.stdio[0], options_.stdio[1], options_.stdio[2], memory_.get()});
 }
 
 void AttachedRun::SendSignal(int number, bool background) {
@@ -217,15 +216,9 @@ void AttachedRun::OnMessage(const v1::HomeMessage& message) {
     backoff_ = 0;
   }
   switch (message.body_case()) {
-    case v1::HomeMessage::kAccepted:
-      job_ = message.accepted().job();
-      break;
-    case v1::HomeMessage::kProgress:
-      OnProgress(message.progress());
-      break;
-    case v1::HomeMessage::kNotice:
-      line_->Print("vrun: " + SafeLine(message.notice().text()), terminal_.raw());
-      break;
+    case v1::HomeMessage::kAccepted: job_ = message.accepted().job(); break;
+    case v1::HomeMessage::kProgress: OnProgress(message.progress()); break;
+    case v1::HomeMessage::kNotice: line_->Print("vrun: " + SafeLine(message.notice().text()), terminal_.raw()); break;
     case v1::HomeMessage::kTerminalMode:
       remote_raw_ = message.terminal_mode().raw();
       if (remote_raw_) OnStarted();
@@ -235,12 +228,8 @@ void AttachedRun::OnMessage(const v1::HomeMessage& message) {
         terminal_.Leave();
       }
       break;
-    case v1::HomeMessage::kFinished:
-      OnFinished(message.finished());
-      break;
-    case v1::HomeMessage::kError:
-      OnError(message.error());
-      break;
+    case v1::HomeMessage::kFinished: OnFinished(message.finished()); break;
+    case v1::HomeMessage::kError: OnError(message.error()); break;
     default:
       End(started_ ? kExitUnknown : kExitNotStarted, v1::LOST,
           "home: sent what this client does not understand: stop it with `vctl down`");
@@ -318,7 +307,8 @@ void AttachedRun::OnLost(const std::string& why) {
   if (job_ == 0 && ++losses_without_job_ >= kMaxLossesWithoutJob) {
     return End(kExitUnknown, v1::LOST,
                "home ended again and again while it took the run: whether it was submitted is not known: look with "
-               "`vctl jobs` and into " + home_.places().log_dir + "/home.log");
+               "`vctl jobs` and into " +
+                   home_.places().log_dir + "/home.log");
   }
   if (cancel_signal_ != 0 && !started_ && job_ == 0) {
     return End(kExitSignal + cancel_signal_, v1::CANCELLED, "");
@@ -353,7 +343,8 @@ void AttachedRun::Reconnect() {
   }
   if (!sent) return OnLost(sent.error().message());
   SendSize();
-  // Connected, but lost_at_ stays until home says something: a home that dies of our request must not be tried for ever.
+  // Connected, but lost_at_ stays until home says something: a home that dies of our request must not be tried for
+  // ever.
   next_try_ = lost_at_ + options_.resume_limit_us + 1;
 }
 

@@ -22,21 +22,21 @@ namespace vrun::cli {
 
 struct RunOutcome {
   int exit_status = 0;
-  uint64_t job = 0;                       // 0: there never was one
-  std::optional<v1::Finished> finished;   // home's word on the end
+  uint64_t job = 0;                      // 0: there never was one
+  std::optional<v1::Finished> finished;  // home's word on the end
   v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
-  std::string reason;                     // one line without "vrun: "; "" when the status says it all
-  int64_t sent_after_us = 0;              // from the start of Go to the sending of the request
+  std::string reason;         // one line without "vrun: "; "" when the status says it all
+  int64_t sent_after_us = 0;  // from the start of Go to the sending of the request
 };
 
 class AttachedRun {
  public:
   struct Options {
     v1::Run request;
-    int stdio[3] = {0, 1, 2};             // open descriptors, not owned
+    int stdio[3] = {0, 1, 2};  // open descriptors, not owned
     bool quiet = false;
-    bool local_terminal = false;          // stdin is a terminal that becomes raw when home says so
-    bool updating_line = false;           // stderr is a terminal that can show one
+    bool local_terminal = false;  // stdin is a terminal that becomes raw when home says so
+    bool updating_line = false;   // stderr is a terminal that can show one
     int64_t resume_limit_us = 600ll * 1000 * 1000;
   };
 
@@ -56,7 +56,7 @@ class AttachedRun {
   void SendSize();
 
   void Loop();
-  int64_t Tick();                         // microseconds until it wants to be called again, -1: no need
+  int64_t Tick();  // microseconds until it wants to be called again, -1: no need
   void ReadSocket();
   void ReadSignals();
   void OnMessage(const v1::HomeMessage& message);
@@ -88,19 +88,19 @@ class AttachedRun {
   UniqueFd socket_;
   FrameReader reader_;
   uint64_t job_ = 0;
-  bool started_ = false;                  // the command runs, or ran
+  bool started_ = false;  // the command runs, or ran
   bool remote_raw_ = false;
   std::optional<RunOutcome> outcome_;
   int64_t began_ = 0;
   int64_t sent_after_ = 0;
 
-  int cancel_signal_ = 0;                 // sent while the job waited
+  int cancel_signal_ = 0;  // sent while the job waited
   int64_t cancel_until_ = 0;
-  int interrupts_ = 0;                    // of the sequence 1-2-3
+  int interrupts_ = 0;  // of the sequence 1-2-3
   int64_t last_interrupt_ = 0;
   int64_t completing_since_ = 0;
 
-  int64_t lost_at_ = 0;                   // 0: connected
+  int64_t lost_at_ = 0;  // 0: connected
   int64_t next_try_ = 0;
   int64_t backoff_ = 0;
   int losses_without_job_ = 0;

@@ -32,8 +32,8 @@ class AttachedRunTest : public FakeHomeTest {
 TEST_F(AttachedRunTest, TheRequestIsWhatWasTypedAndTheDescriptorsAreOurs) {
   int in[2];
   ASSERT_EQ(::pipe2(in, O_CLOEXEC), 0);
-  auto vrun = Start({"-P", "gpu", "-c", "2", "--mem", "1G", "-t", "1:00", "-D", "/tmp", "--", "cmd", "a b", ""},
-                    {.in = in[0]});
+  auto vrun =
+      Start({"-P", "gpu", "-c", "2", "--mem", "1G", "-t", "1:00", "-D", "/tmp", "--", "cmd", "a b", ""}, {.in = in[0]});
   Conversation home = AcceptOne();
   v1::ClientMessage message = home.Receive();
   ASSERT_TRUE(message.has_run());
@@ -82,9 +82,10 @@ TEST_F(AttachedRunTest, ItIsNeverZeroWithoutAnExitRecord) {
     v1::ExitRecord::Kind kind;
     int code, expected;
   };
-  for (const Case& c : {Case{false, v1::ExitRecord::EXITED, 0, 255}, Case{true, v1::ExitRecord::KIND_UNSPECIFIED, 0, 255},
-                        Case{true, v1::ExitRecord::SIGNALED, 0, 255}, Case{true, v1::ExitRecord::NOT_FOUND, 0, 127},
-                        Case{true, v1::ExitRecord::EXITED, 3, 3}}) {
+  for (const Case& c :
+       {Case{false, v1::ExitRecord::EXITED, 0, 255}, Case{true, v1::ExitRecord::KIND_UNSPECIFIED, 0, 255},
+        Case{true, v1::ExitRecord::SIGNALED, 0, 255}, Case{true, v1::ExitRecord::NOT_FOUND, 0, 127},
+        Case{true, v1::ExitRecord::EXITED, 3, 3}}) {
     auto vrun = Start({"x"});
     Conversation home = Started();
     v1::HomeMessage m;
@@ -308,7 +309,8 @@ class TerminalTest : public AttachedRunTest {
     before_ = Modes();
   }
   std::unique_ptr<Child> StartOnTerminal(Words args = {"x"}) {
-    return Start(std::move(args), {.in = slave_.get(), .out = slave_.get(), .err = slave_.get(), .controlling_terminal = true});
+    return Start(std::move(args),
+                 {.in = slave_.get(), .out = slave_.get(), .err = slave_.get(), .controlling_terminal = true});
   }
   termios Modes() {
     termios t{};
@@ -477,7 +479,8 @@ TEST_F(AttachedRunTest, StatusJsonGoesToAFileOrADescriptor) {
 }
 
 TEST_F(AttachedRunTest, UsageErrorsAre2AndNeedNobody) {
-  for (const Words& w : {Words{"--no-such-option", "x"}, Words{}, Words{"-c", "none", "x"}, Words{"--status-json", "fd:77", "x"}}) {
+  for (const Words& w :
+       {Words{"--no-such-option", "x"}, Words{}, Words{"-c", "none", "x"}, Words{"--status-json", "fd:77", "x"}}) {
     auto vrun = Start(w);
     EXPECT_EQ(vrun->Wait(), 2);
     std::string err = vrun->Err();

@@ -80,8 +80,9 @@ Result<int> BindOnce(const HostPort& address) {
     v6->sin6_port = htons(static_cast<uint16_t>(address.port));
     length = sizeof *v6;
   } else {
-    return Error(Code::kInvalid, "listen on " + Escape(Text(address)) + ": a listener needs an address in numbers: "
-                                 "write 127.0.0.1:PORT or 0.0.0.0:PORT");
+    return Error(Code::kInvalid, "listen on " + Escape(Text(address)) +
+                                     ": a listener needs an address in numbers: "
+                                     "write 127.0.0.1:PORT or 0.0.0.0:PORT");
   }
   UniqueFd fd(::socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) return ErrnoError("socket");
@@ -89,7 +90,8 @@ Result<int> BindOnce(const HostPort& address) {
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&storage), length) != 0) {
     int e = errno;
-    std::string what_to_do = e == EADDRINUSE ? ": choose another port with --listen HOST:PORT" : ": choose another address";
+    std::string what_to_do =
+        e == EADDRINUSE ? ": choose another port with --listen HOST:PORT" : ": choose another address";
     return Error(e == EADDRINUSE ? Code::kExists : CodeFromErrno(e),
                  "listen on " + Escape(Text(address)) + ": " + std::strerror(e) + what_to_do);
   }
@@ -117,7 +119,8 @@ class Up {
     // Who submits to a cluster elsewhere must not lose its address.
     if (!config_.controller.empty() && !PathExists(files_.listen_file())) {
       return Error(Code::kExists, "vctl up: " + Escape(places_.config_file) + " names the controller " +
-                                      Escape(config_.controller) + ", which was not started here: remove the file, or set "
+                                      Escape(config_.controller) +
+                                      ", which was not started here: remove the file, or set "
                                       "VRUN_DIR to another directory");
     }
     if (!options_.root.empty()) config_.root = options_.root;
@@ -137,8 +140,9 @@ class Up {
   Status CheckPrivileges() {
     if (!options_.node) return {};
     if (::geteuid() != 0) {
-      return Error(Code::kDenied, "vctl up: a node needs root (namespaces, mounts, cgroups): run it as root, or "
-                                  "`vctl up --no-node` and add a node on another host");
+      return Error(Code::kDenied,
+                   "vctl up: a node needs root (namespaces, mounts, cgroups): run it as root, or "
+                   "`vctl up --no-node` and add a node on another host");
     }
     for (const Finding& f : CheckNodeEssentials(GatherEssentials())) {
       if (f.level == Level::kFail) {
@@ -156,7 +160,8 @@ class Up {
   }
 
   Status Issue(const std::string& role, const std::string& name) {
-    return Pki({"issue", "--ca", places_.pki_dir, "--dir", places_.pki_dir + "/" + role, "--role", role, "--name", name});
+    return Pki(
+        {"issue", "--ca", places_.pki_dir, "--dir", places_.pki_dir + "/" + role, "--role", role, "--name", name});
   }
 
   Status MakeCertificates() {
@@ -187,8 +192,9 @@ class Up {
     if (auto running = files_.Running("controller")) {
       std::string listens = FirstLine(files_.listen_file());
       if (!options_.listen.empty() && options_.listen != listens) {
-        return Error(Code::kExists, "controller: it listens on " + Escape(listens) + " already: `vctl down` first to "
-                                    "change that");
+        return Error(Code::kExists, "controller: it listens on " + Escape(listens) +
+                                        " already: `vctl down` first to "
+                                        "change that");
       }
       VRUN_ASSIGN(HostPort address, ParseHostPort(listens));
       config_.controller = DialAddress(address);
@@ -199,7 +205,12 @@ class Up {
     std::string listen = Text(address);
     DaemonSpec spec;
     spec.name = "controller";
-    spec.arguments = {"controller", "--listen", listen, "--state-dir", places_.state_dir + "/controller", "--pki",
+    spec.arguments = {"controller",
+                      "--listen",
+                      listen,
+                      "--state-dir",
+                      places_.state_dir + "/controller",
+                      "--pki",
                       places_.pki_dir + "/controller"};
     VRUN_TRY(Start(std::move(spec), listen));
     VRUN_TRY(WriteFileAtomic(files_.listen_file(), listen + "\n", 0600));
@@ -236,8 +247,8 @@ class Up {
     query.mutable_status();
     VRUN_ASSIGN(v1::HomeMessage answer, Ask(home_, query, false));
     if (answer.has_status() && answer.status().root() != config_.root) {
-      return Error(Code::kExists, "home: it serves " + Escape(answer.status().root()) + ", not " + Escape(config_.root) +
-                                      ": `vctl down` first to change that");
+      return Error(Code::kExists, "home: it serves " + Escape(answer.status().root()) + ", not " +
+                                      Escape(config_.root) + ": `vctl down` first to change that");
     }
     if (!there) tell_("home: started, " + Escape(config_.root) + ", pid " + std::to_string(peer.pid));
     report_.daemons.push_back({"home", config_.root, peer.pid, !there});
@@ -253,7 +264,8 @@ class Up {
     }
     if (auto running = files_.Running("node")) {
       if (dir != before) {
-        return Error(Code::kExists, "node: it keeps its state in " + Escape(before) + ": `vctl down` first to change that");
+        return Error(Code::kExists,
+                     "node: it keeps its state in " + Escape(before) + ": `vctl down` first to change that");
       }
       report_.daemons.push_back({"node", before, running->pid, false});
       return {};
@@ -262,8 +274,19 @@ class Up {
     VRUN_TRY(WriteFileAtomic(files_.node_dir_file(), dir + "\n", 0600));
     DaemonSpec spec;
     spec.name = "node";
-    spec.arguments = {"node", "--controller", config_.controller, "--name", HostName(), "--pool", config_.pool,
-                      "--state-dir", dir, "--pki", places_.pki_dir + "/node", "--listen", "127.0.0.1"};
+    spec.arguments = {"node",
+                      "--controller",
+                      config_.controller,
+                      "--name",
+                      HostName(),
+                      "--pool",
+                      config_.pool,
+                      "--state-dir",
+                      dir,
+                      "--pki",
+                      places_.pki_dir + "/node",
+                      "--listen",
+                      "127.0.0.1"};
     return Start(std::move(spec), dir);
   }
 

@@ -33,22 +33,22 @@ class ClusterFiles {
 };
 
 struct UpOptions {
-  std::string listen;            // HOST:PORT; "": what it was, else 127.0.0.1 and a free port
-  std::string root;              // "": the configuration's
-  std::string node_directory;    // "": what it was, else the default
+  std::string listen;          // HOST:PORT; "": what it was, else 127.0.0.1 and a free port
+  std::string root;            // "": the configuration's
+  std::string node_directory;  // "": what it was, else the default
   bool node = true;
 };
 
 struct UpDaemon {
   std::string name;
-  std::string where;             // address or directory
+  std::string where;  // address or directory
   pid_t pid = 0;
-  bool started = false;          // by this call
+  bool started = false;  // by this call
 };
 
 struct UpReport {
   std::vector<UpDaemon> daemons;
-  std::string controller;        // HOST:PORT to dial
+  std::string controller;  // HOST:PORT to dial
   std::string root;
   bool anything_started() const;
 };

@@ -27,7 +27,8 @@ constexpr size_t kMaxScriptHead = 1u << 20;
 constexpr std::string_view kHelp =
     "usage: vbatch [options] [--] COMMAND [ARG...]\n"
     "       vbatch [options] SCRIPT [ARG...]\n"
-    "Submits COMMAND, prints the job's id and returns. A SCRIPT is a file that begins with #!; its lines #VRUN and #SBATCH\n"
+    "Submits COMMAND, prints the job's id and returns. A SCRIPT is a file that begins with #!; its lines #VRUN and "
+    "#SBATCH\n"
     "before the first command hold options, which those of the command line override.\n\n";
 
 int Usage(const std::string& text) {
@@ -125,7 +126,8 @@ Result<int> Submit(const RunOptions& options, const std::string& root) {
   for (;;) {
     VRUN_ASSIGN(v1::HomeMessage answer, ReceiveMessage(socket.get(), options.quiet));
     if (answer.has_error()) return FromWire(answer.error());
-    if (answer.has_notice() && !options.quiet) std::fprintf(stderr, "vbatch: %s\n", SafeLine(answer.notice().text()).c_str());
+    if (answer.has_notice() && !options.quiet)
+      std::fprintf(stderr, "vbatch: %s\n", SafeLine(answer.notice().text()).c_str());
     if (!answer.has_accepted()) continue;
     std::string id = std::to_string(answer.accepted().job());
     Print(options.parsable ? id + "\n" : "Submitted batch job " + id + "\n");

@@ -32,7 +32,8 @@ constexpr std::string_view kHelp =
 constexpr std::string_view kHelpEnd =
     "\nexit status: the command's own; 128+n when signal n ended it; 2 wrong usage; 124 time limit; 125 could not be\n"
     "started; 126 not executable; 127 not found; 137 out of memory; 255 its end is not known (the job id is printed)\n"
-    "\nenvironment: VRUN_DIR one directory for configuration, state and socket; VRUN_RESUME_SECONDS how long a lost home\n"
+    "\nenvironment: VRUN_DIR one directory for configuration, state and socket; VRUN_RESUME_SECONDS how long a lost "
+    "home\n"
     "daemon is tried again (600)\n"
     "\nsee also: vbatch, vctl\n";
 

@@ -57,6 +57,7 @@ Result<int> Run(const CtlInvocation& invocation) {
 
 }  // namespace
 
-const CtlCommand kCtlCancel{"cancel", "ID...", "end jobs, or send them a signal", kOptions, Completes::kJobs, Validate, Run};
+const CtlCommand kCtlCancel{"cancel", "ID...", "end jobs, or send them a signal", kOptions, Completes::kJobs,
+                            Validate, Run};
 
 }  // namespace vrun::cli

@@ -10,7 +10,8 @@ namespace vrun::cli {
 namespace {
 
 // Pools and jobs are asked of the running cluster; quickly, and without a word when there is none.
-constexpr std::string_view kPools = "vctl nodes -o json 2>/dev/null | sed -n 's/^ *\"pool\": \"\\(.*\\)\",$/\\1/p' | sort -u";
+constexpr std::string_view kPools =
+    "vctl nodes -o json 2>/dev/null | sed -n 's/^ *\"pool\": \"\\(.*\\)\",$/\\1/p' | sort -u";
 constexpr std::string_view kJobs = "vctl jobs -o name 2>/dev/null";
 
 struct Program {
@@ -75,17 +76,26 @@ std::string BashRun(const Program& p) {
                   std::string(o.long_name);
   }
   std::string name(p.name);
-  return "_" + name + "() {\n  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} i=1\n"
+  return "_" + name +
+         "() {\n  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} i=1\n"
          "  while ((i < COMP_CWORD)); do\n    case ${COMP_WORDS[i]} in\n"
-         "      --) ((i++)); break;;\n      " + with_value + ") ((i+=2));;\n      -*) ((i++));;\n      *) break;;\n"
+         "      --) ((i++)); break;;\n      " +
+         with_value +
+         ") ((i+=2));;\n      -*) ((i++));;\n      *) break;;\n"
          "    esac\n  done\n"
          "  if ((i < COMP_CWORD)) || [[ $i == \"$COMP_CWORD\" && ${COMP_WORDS[i-1]} == -- ]]; then\n"
-         "    if declare -F _command_offset >/dev/null; then _command_offset $i; else COMPREPLY=($(compgen -f -- \"$cur\")); fi\n"
+         "    if declare -F _command_offset >/dev/null; then _command_offset $i; else COMPREPLY=($(compgen -f -- "
+         "\"$cur\")); fi\n"
          "    return\n  fi\n"
-         "  case $prev in\n" + BashValues(p.options, "    ") + "  esac\n"
-         "  if [[ $cur == -* ]]; then COMPREPLY=($(compgen -W '" + BashWords(p.options) + "' -- \"$cur\"))\n"
+         "  case $prev in\n" +
+         BashValues(p.options, "    ") +
+         "  esac\n"
+         "  if [[ $cur == -* ]]; then COMPREPLY=($(compgen -W '" +
+         BashWords(p.options) +
+         "' -- \"$cur\"))\n"
          "  elif ((i <= COMP_CWORD)); then COMPREPLY=($(compgen -c -f -- \"$cur\")); fi\n}\n"
-         "complete -o filenames -F _" + name + " " + name + "\n";
+         "complete -o filenames -F _" +
+         name + " " + name + "\n";
 }
 
 std::string BashCtl() {
@@ -93,13 +103,16 @@ std::string BashCtl() {
   for (const CtlCommand* c : CtlCommands()) {
     names += std::string(c->name) + " ";
     cases += "    " + std::string(c->name) + ")\n      case $prev in\n" + BashValues(c->options, "        ") +
-             BashValues(CtlCommonOptions(), "        ") + "      esac\n      if [[ $cur == -* ]]; then COMPREPLY=($(compgen -W '" +
-             BashWords(c->options) + BashWords(CtlCommonOptions()) + "' -- \"$cur\"))\n      else " +
-             BashOffer(c->operands) + "; fi;;\n";
+             BashValues(CtlCommonOptions(), "        ") +
+             "      esac\n      if [[ $cur == -* ]]; then COMPREPLY=($(compgen -W '" + BashWords(c->options) +
+             BashWords(CtlCommonOptions()) + "' -- \"$cur\"))\n      else " + BashOffer(c->operands) + "; fi;;\n";
   }
   return "_vctl() {\n  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
-         "  if ((COMP_CWORD == 1)); then COMPREPLY=($(compgen -W '" + names + "' -- \"$cur\")); return; fi\n"
-         "  case ${COMP_WORDS[1]} in\n" + cases + "  esac\n}\ncomplete -F _vctl vctl\n";
+         "  if ((COMP_CWORD == 1)); then COMPREPLY=($(compgen -W '" +
+         names +
+         "' -- \"$cur\")); return; fi\n"
+         "  case ${COMP_WORDS[1]} in\n" +
+         cases + "  esac\n}\ncomplete -F _vctl vctl\n";
 }
 
 // --- zsh
@@ -129,14 +142,15 @@ std::string ZshText(std::string_view text) {
 std::string ZshOptions(std::span<const OptionSpec> options) {
   std::string out;
   ForEachShown(options, [&](const OptionSpec& o) {
-    std::string value = o.argument == Argument::kRequired
-                            ? ":" + ZshText(o.value_name) + ":" + ZshAction(o.completes) : "";
+    std::string value =
+        o.argument == Argument::kRequired ? ":" + ZshText(o.value_name) + ":" + ZshAction(o.completes) : "";
     if (o.short_name != 0) {
       out += " \\\n    " + SingleQuoted("*" + ShortOption(o) + "[" + ZshText(o.help) + "]" + value);
     }
     if (!o.long_name.empty()) {
       std::string equals = o.argument == Argument::kRequired ? "=" : "";
-      out += " \\\n    " + SingleQuoted("*--" + std::string(o.long_name) + equals + "[" + ZshText(o.help) + "]" + value);
+      out +=
+          " \\\n    " + SingleQuoted("*--" + std::string(o.long_name) + equals + "[" + ZshText(o.help) + "]" + value);
     }
   });
   return out;
@@ -156,10 +170,13 @@ std::string Zsh(std::span<const Program> programs) {
   for (const CtlCommand* c : CtlCommands()) {
     out += "    " + SingleQuoted(std::string(c->name) + ":" + std::string(c->summary)) + "\n";
     cases += "    " + std::string(c->name) + ") _arguments" + ZshOptions(c->options) + ZshOptions(CtlCommonOptions()) +
-             (c->operands == Completes::kNothing ? "" : " \\\n    '*:argument:" + ZshAction(c->operands) + "'") + ";;\n";
+             (c->operands == Completes::kNothing ? "" : " \\\n    '*:argument:" + ZshAction(c->operands) + "'") +
+             ";;\n";
   }
-  return out + "  )\n  if ((CURRENT == 2)); then _describe command commands; return; fi\n  local command=$words[2]\n"
-               "  shift words; ((CURRENT--))\n  case $command in\n" + cases +
+  return out +
+         "  )\n  if ((CURRENT == 2)); then _describe command commands; return; fi\n  local command=$words[2]\n"
+         "  shift words; ((CURRENT--))\n  case $command in\n" +
+         cases +
          "  esac\n}\n_vrun_complete() {\n  case $service in\n    vrun) _vrun_vrun;;\n    vbatch) _vrun_vbatch;;\n"
          "    vctl) _vrun_vctl;;\n  esac\n}\ncompdef _vrun_complete vrun vbatch vctl\n";
 }
@@ -214,7 +231,8 @@ std::string Fish(std::span<const Program> programs) {
 Status Validate(const CtlInvocation& invocation) {
   const auto& words = invocation.words.operands;
   if (words.size() == 1 && (words[0] == "bash" || words[0] == "zsh" || words[0] == "fish")) return {};
-  return Error(Code::kInvalid, (words.empty() ? "no shell" : Escape(words.back())) + ": name one shell: bash, zsh or fish");
+  return Error(Code::kInvalid,
+               (words.empty() ? "no shell" : Escape(words.back())) + ": name one shell: bash, zsh or fish");
 }
 
 Result<int> Run(const CtlInvocation& invocation) {
@@ -230,7 +248,8 @@ Result<int> Run(const CtlInvocation& invocation) {
 
 }  // namespace
 
-const CtlCommand kCtlCompletion{"completion", "bash|zsh|fish", "a script that completes words in this shell", {},
-                                Completes::kShells, Validate, Run};
+const CtlCommand kCtlCompletion{"completion", "bash|zsh|fish",    "a script that completes words in this shell",
+                                {},           Completes::kShells, Validate,
+                                Run};
 
 }  // namespace vrun::cli

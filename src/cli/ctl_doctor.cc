@@ -35,7 +35,8 @@ std::string AsJson(const std::vector<Finding>& findings, bool fit) {
   JsonWriter json;
   json.BeginObject().Key("schema").Int(kJsonSchema).Key("fit").Bool(fit).Key("checks").BeginArray();
   for (const Finding& f : findings) {
-    json.BeginObject().Key("name").String(f.name).Key("level").String(f.level == Level::kFail ? "fail" : LevelName(f.level));
+    json.BeginObject().Key("name").String(f.name).Key("level").String(f.level == Level::kFail ? "fail"
+                                                                                              : LevelName(f.level));
     json.Key("text").String(f.text).Key("what_to_do").String(f.what_to_do).EndObject();
   }
   json.EndArray().EndObject();
@@ -56,7 +57,7 @@ Result<int> Run(const CtlInvocation& invocation) {
 
 }  // namespace
 
-const CtlCommand kCtlDoctor{"doctor", "", "what is missing on this machine, and what to do", {}, Completes::kNothing,
+const CtlCommand kCtlDoctor{"doctor",   "", "what is missing on this machine, and what to do", {}, Completes::kNothing,
                             NoOperands, Run};
 
 }  // namespace vrun::cli

@@ -36,7 +36,8 @@ Result<int> RunJob(const CtlInvocation& invocation) {
 
 }  // namespace
 
-const CtlCommand kCtlJobs{"jobs", "", "the jobs that wait or run", kJobsOptions, Completes::kNothing, NoOperands, RunJobs};
+const CtlCommand kCtlJobs{"jobs",     "",     "the jobs that wait or run", kJobsOptions, Completes::kNothing,
+                          NoOperands, RunJobs};
 const CtlCommand kCtlJob{"job", "ID", "everything about one job", {}, Completes::kJobs, OneJob, RunJob};
 
 }  // namespace vrun::cli

@@ -52,12 +52,12 @@ std::string AsText(const Places& places, const Daemons& daemons, const v1::Statu
                      (home->scanned() ? std::to_string(home->entries()) + " entries, " + FormatBytes(home->bytes())
                                       : std::string("being scanned")) +
                      ", watched by " + Escape(home->watch()));
-    line("controller", Escape(home->controller()) + ", " +
-                           (home->controller_connected()
-                                ? std::string("connected")
-                                : "not connected" + (home->controller_error().empty()
-                                                         ? std::string()
-                                                         : " (" + Escape(home->controller_error()) + ")")));
+    line("controller",
+         Escape(home->controller()) + ", " +
+             (home->controller_connected() ? std::string("connected")
+                                           : "not connected" + (home->controller_error().empty()
+                                                                    ? std::string()
+                                                                    : " (" + Escape(home->controller_error()) + ")")));
   }
   auto daemon = [](const std::optional<ProcessId>& p) {
     return p ? "running, pid " + std::to_string(p->pid) : std::string("not started by `vctl up`");
@@ -82,6 +82,7 @@ Result<int> Run(const CtlInvocation& invocation) {
 
 }  // namespace
 
-const CtlCommand kCtlStatus{"status", "", "what runs here and how it is connected", {}, Completes::kNothing, NoOperands, Run};
+const CtlCommand kCtlStatus{"status",   "", "what runs here and how it is connected", {}, Completes::kNothing,
+                            NoOperands, Run};
 
 }  // namespace vrun::cli

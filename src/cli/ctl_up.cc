@@ -14,10 +14,11 @@ namespace {
 enum Id { kListen, kNoNode, kNodeDirectory, kRoot, kAll };
 
 constexpr OptionSpec kUpOptions[] = {
-    {kListen, 'l', "listen", Argument::kRequired, "HOST:PORT", "where the controller listens (default: 127.0.0.1:7420)"},
+    {kListen, 'l', "listen", Argument::kRequired, "HOST:PORT",
+     "where the controller listens (default: 127.0.0.1:7420)"},
     {kNoNode, 0, "no-node", Argument::kNone, "", "this machine runs no jobs; nodes are other hosts"},
-    {kNodeDirectory, 0, "node-state-dir", Argument::kRequired, "DIR", "the node's cache and tasks (default: /var/lib/vrun/node)",
-     Completes::kDirectories},
+    {kNodeDirectory, 0, "node-state-dir", Argument::kRequired, "DIR",
+     "the node's cache and tasks (default: /var/lib/vrun/node)", Completes::kDirectories},
     {kRoot, 0, "root", Argument::kRequired, "DIR", "the directory that the jobs see as / (default: /)",
      Completes::kDirectories},
 };
@@ -88,7 +89,9 @@ Result<int> RunDown(const CtlInvocation& invocation) {
 
 }  // namespace
 
-const CtlCommand kCtlUp{"up", "", "a whole cluster on this machine", kUpOptions, Completes::kNothing, ValidateUp, RunUp};
-const CtlCommand kCtlDown{"down", "", "stop what `vctl up` started", kDownOptions, Completes::kNothing, NoOperands, RunDown};
+const CtlCommand kCtlUp{"up",       "",   "a whole cluster on this machine", kUpOptions, Completes::kNothing,
+                        ValidateUp, RunUp};
+const CtlCommand kCtlDown{"down",     "",     "stop what `vctl up` started", kDownOptions, Completes::kNothing,
+                          NoOperands, RunDown};
 
 }  // namespace vrun::cli

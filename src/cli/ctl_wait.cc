@@ -50,7 +50,8 @@ Result<int> Run(const CtlInvocation& invocation) {
 
 }  // namespace
 
-const CtlCommand kCtlWait{"wait", "ID...", "wait for the end of jobs; exits as they did, with the highest status",
-                          {}, Completes::kJobs, SomeJobs, Run};
+const CtlCommand kCtlWait{
+    "wait",   "ID...", "wait for the end of jobs; exits as they did, with the highest status", {}, Completes::kJobs,
+    SomeJobs, Run};
 
 }  // namespace vrun::cli

@@ -49,7 +49,8 @@ Result<Pipe> MakePipe() {
   int high_ready = ::fcntl(ready, F_DUPFD_CLOEXEC, 10), high_failure = ::fcntl(failure, F_DUPFD_CLOEXEC, 10);
   if (null < 0 || high_null < 0 || high_log < 0 || high_ready < 0 || high_failure < 0) fail();
   failure = high_failure;
-  if (::dup2(high_null, 0) < 0 || ::dup2(high_log, 1) < 0 || ::dup2(high_log, 2) < 0 || ::dup2(high_ready, kReadyFd) < 0) {
+  if (::dup2(high_null, 0) < 0 || ::dup2(high_log, 1) < 0 || ::dup2(high_log, 2) < 0 ||
+      ::dup2(high_ready, kReadyFd) < 0) {
     fail();
   }
   // What our own starter let us inherit (a job server's pipes, fd:N of --status-json) is not the daemon's: a reader of
@@ -88,8 +89,9 @@ Result<std::string> ReadReadyLine(int fd, const DaemonSpec& spec) {
   while (line.find('\n') == std::string::npos && line.size() < kMaxReadyLine) {
     int64_t left = deadline - MonotonicMicros();
     if (left <= 0) {
-      return Error(Code::kTimeout, "start " + spec.name + ": not ready after " + std::to_string(spec.timeout_ms / 1000) +
-                                       " s: look into " + Escape(spec.log_file));
+      return Error(Code::kTimeout, "start " + spec.name + ": not ready after " +
+                                       std::to_string(spec.timeout_ms / 1000) + " s: look into " +
+                                       Escape(spec.log_file));
     }
     pollfd p[2] = {{fd, POLLIN, 0}, {spec.interrupt_fd, POLLIN, 0}};
     int n = ::poll(p, spec.interrupt_fd >= 0 ? 2 : 1, static_cast<int>(left / 1000 + 1));
@@ -178,7 +180,8 @@ Result<ProcessId> StartDaemon(const DaemonSpec& spec) {
   if (!line) return std::move(line).error();
   std::string why = line->starts_with("error: ") ? line->substr(7) : LastLine(spec.log_file, log_start);
   if (why.empty()) why = "it ended without a word";
-  return Error(Code::kUnavailable, "start " + spec.name + ": " + SafeLine(why) + ": the log is " + Escape(spec.log_file));
+  return Error(Code::kUnavailable,
+               "start " + spec.name + ": " + SafeLine(why) + ": the log is " + Escape(spec.log_file));
 }
 
 Status RunHelper(const std::vector<std::string>& words) {

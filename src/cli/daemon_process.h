@@ -14,7 +14,7 @@
 namespace vrun::cli {
 
 struct DaemonSpec {
-  std::string name;                    // for messages: "home"
+  std::string name;  // for messages: "home"
   std::string program;
   std::vector<std::string> arguments;  // "--ready-fd N" is added
   std::string log_file;                // its stdout and stderr, appended; made with mode 0600
@@ -28,13 +28,13 @@ struct ProcessId {
   uint64_t start_time = 0;  // clock ticks since boot, field 22 of /proc/PID/stat
 };
 
-// The daemon is a grandchild in its own session, with "/" as its directory, no descriptors of ours, an empty signal mask.
-// It says "ok\n" or "error: TEXT\n" on --ready-fd. Returns once it is ready. An error holds the daemon's own words, or
-// the last line of its log, and where the log is; such a daemon is not left running.
+// The daemon is a grandchild in its own session, with "/" as its directory, no descriptors of ours, an empty signal
+// mask. It says "ok\n" or "error: TEXT\n" on --ready-fd. Returns once it is ready. An error holds the daemon's own
+// words, or the last line of its log, and where the log is; such a daemon is not left running.
 Result<ProcessId> StartDaemon(const DaemonSpec& spec);
 
-// Runs a helper to its end, with /dev/null as its stdin and stdout. An exit status other than 0 is an error with the last
-// line of its stderr.
+// Runs a helper to its end, with /dev/null as its stdin and stdout. An exit status other than 0 is an error with the
+// last line of its stderr.
 Status RunHelper(const std::vector<std::string>& words);
 
 // PATH of the daemon's program: beside our own executable, else in $PATH. kNotFound says what to do.

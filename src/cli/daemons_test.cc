@@ -334,9 +334,12 @@ TEST_F(DaemonsTest, CompletionsKnowEveryOptionAndAreValid) {
     }
     if (std::string(shell) != "bash") continue;
     ASSERT_TRUE(WriteFileAtomic(dir_ + "/completion.bash", e.out, 0600));
-    Child check("/bin/bash", {"-c", "source " + dir_ + "/completion.bash && COMP_WORDS=(vctl jo) COMP_CWORD=1 && _vctl && "
-                              "echo ${COMPREPLY[@]} && COMP_WORDS=(vrun --quie) COMP_CWORD=1 && _vrun && echo ${COMPREPLY[@]}"},
-                {"PATH=/usr/bin:/bin"}, {});
+    Child check(
+        "/bin/bash",
+        {"-c", "source " + dir_ +
+                   "/completion.bash && COMP_WORDS=(vctl jo) COMP_CWORD=1 && _vctl && "
+                   "echo ${COMPREPLY[@]} && COMP_WORDS=(vrun --quie) COMP_CWORD=1 && _vrun && echo ${COMPREPLY[@]}"},
+        {"PATH=/usr/bin:/bin"}, {});
     EXPECT_EQ(check.Wait(), 0) << check.Err();
     EXPECT_EQ(check.Out(), "jobs job\n--quiet\n");
   }

@@ -88,11 +88,11 @@ class Conversation {
 class Child {
  public:
   struct Streams {
-    int in = -1, out = -1, err = -1;  // -1: /dev/null for in, our own pipes for the others; -2: closed
+    int in = -1, out = -1, err = -1;    // -1: /dev/null for in, our own pipes for the others; -2: closed
     bool controlling_terminal = false;  // of `in`
   };
-  Child(const std::string& program, std::vector<std::string> args, std::vector<std::string> environment, Streams streams,
-        std::vector<int> ignored_signals = {}) {
+  Child(const std::string& program, std::vector<std::string> args, std::vector<std::string> environment,
+        Streams streams, std::vector<int> ignored_signals = {}) {
     int out[2], err[2];
     EXPECT_EQ(::pipe2(out, O_CLOEXEC), 0);
     EXPECT_EQ(::pipe2(err, O_CLOEXEC), 0);
@@ -208,8 +208,8 @@ class FakeHomeTest : public testing::Test {
   }
   std::unique_ptr<Child> Start(std::vector<std::string> args, Child::Streams streams, std::vector<int> ignored = {},
                                const char* program = "vrun") {
-    return std::make_unique<Child>(dir_ + "/bin/" + program, std::move(args), environment_.empty() ? Environment() : environment_,
-                                   streams, std::move(ignored));
+    return std::make_unique<Child>(dir_ + "/bin/" + program, std::move(args),
+                                   environment_.empty() ? Environment() : environment_, streams, std::move(ignored));
   }
   std::unique_ptr<Child> Start(std::vector<std::string> args) { return Start(std::move(args), Child::Streams{}); }
 

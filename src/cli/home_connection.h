@@ -24,8 +24,8 @@ class HomeConnection {
   Result<UniqueFd> Connect() const;
 
   // Connects; starts home first when there is none. Clients that start at once agree by a lock, so that one home comes
-  // up. `interrupt_fd` (-1: none) becoming readable ends the wait with kAborted, and an occupied lock is then not waited
-  // for either: kUnavailable, try again.
+  // up. `interrupt_fd` (-1: none) becoming readable ends the wait with kAborted, and an occupied lock is then not
+  // waited for either: kUnavailable, try again.
   Result<UniqueFd> ConnectOrStart(int interrupt_fd = -1) const;
 
  private:
@@ -36,7 +36,8 @@ Status SendMessage(int socket, const v1::ClientMessage& message, const std::vect
 Result<v1::HomeMessage> ParseHomeMessage(const std::string& bytes);
 // Blocking. After two seconds of silence one line on stderr says what is waited for, unless `quiet`.
 Result<v1::HomeMessage> ReceiveMessage(int socket, bool quiet);
-// One question, one answer, on a connection of its own. `start`: start home when there is none. An Error answer is an error.
+// One question, one answer, on a connection of its own. `start`: start home when there is none. An Error answer is an
+// error.
 Result<v1::HomeMessage> Ask(const HomeConnection& home, const v1::Query& query, bool start, bool quiet = false);
 // v1::Error as ours.
 Error FromWire(const v1::Error& error);

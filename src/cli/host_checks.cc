@@ -56,15 +56,19 @@ bool HasWord(std::string_view text, std::string_view word) {
 
 Finding CheckRoot(const HostFacts& f) {
   if (f.uid == 0) return Fine("root", "running as root");
-  return Fails("root", "running as user " + std::to_string(f.uid) + ", but a node needs root to make namespaces, mounts "
-                       "and cgroups", "run `vctl up` as root or with sudo; to only submit jobs no root is needed");
+  return Fails("root",
+               "running as user " + std::to_string(f.uid) +
+                   ", but a node needs root to make namespaces, mounts "
+                   "and cgroups",
+               "run `vctl up` as root or with sudo; to only submit jobs no root is needed");
 }
 
 Finding CheckKernel(const HostFacts& f) {
   KernelVersion v = ParseKernel(f.kernel);
   std::string text = "Linux " + Escape(f.kernel);
   if (!v.AtLeast(5, 11)) {
-    return Fails("kernel", text + " is too old: overlayfs in user namespaces needs 5.11", "boot a kernel of 5.11 or newer");
+    return Fails("kernel", text + " is too old: overlayfs in user namespaces needs 5.11",
+                 "boot a kernel of 5.11 or newer");
   }
   if (!v.AtLeast(6, 9)) {
     return Warns("kernel", text + " has no FUSE passthrough (6.9): large files are read through the file system server",
@@ -97,7 +101,8 @@ Finding CheckUserNamespaces(const HostFacts& f) {
   if (f.user_namespace.ok) return Fine("user-namespaces", "they can be made");
   std::string why = "user namespaces cannot be made: " + std::string(std::strerror(f.user_namespace.error_number));
   if (f.max_user_namespaces == 0) {
-    return Fails("user-namespaces", why + " (user.max_user_namespaces is 0)", "run `sysctl -w user.max_user_namespaces=15000`");
+    return Fails("user-namespaces", why + " (user.max_user_namespaces is 0)",
+                 "run `sysctl -w user.max_user_namespaces=15000`");
   }
   if (f.unprivileged_userns_clone == 0 && f.uid != 0) {
     return Fails("user-namespaces", why + " (kernel.unprivileged_userns_clone is 0)",
@@ -134,7 +139,9 @@ Finding CheckCgroups(const HostFacts& f) {
     return Warns("cgroups", "no controller for " + missing + ": those limits are not enforced",
                  "boot with `cgroup_no_v1=all`, or with cgroup_enable=memory where that is missing");
   }
-  std::string kind = f.cgroup_v1_controllers.empty() ? "version 2" : f.cgroup_v2_mount.empty() ? "version 1" : "versions 1 and 2";
+  std::string kind = f.cgroup_v1_controllers.empty() ? "version 2"
+                     : f.cgroup_v2_mount.empty()     ? "version 1"
+                                                     : "versions 1 and 2";
   return Fine("cgroups", kind + " with cpu, memory and pids");
 }
 
@@ -158,7 +165,8 @@ Finding CheckInotify(const HostFacts& f) {
 Finding CheckDescriptors(const HostFacts& f) {
   std::string text = "up to " + std::to_string(f.max_open_files) + " open files";
   if (f.max_open_files >= 4096) return Fine("descriptors", text);
-  return Warns("descriptors", text + ": few for a daemon that serves many jobs", "raise the hard limit, `ulimit -Hn 65536`");
+  return Warns("descriptors", text + ": few for a daemon that serves many jobs",
+               "raise the hard limit, `ulimit -Hn 65536`");
 }
 
 Finding CheckDisk(const HostFacts& f) {
@@ -178,7 +186,8 @@ Finding CheckPrograms(const HostFacts& f) {
 }
 
 Finding CheckConfig(const HostFacts& f) {
-  if (!f.config_error.empty()) return Fails("configuration", f.config_error, "correct the file, or remove it and run `vctl up`");
+  if (!f.config_error.empty())
+    return Fails("configuration", f.config_error, "correct the file, or remove it and run `vctl up`");
   if (!f.configured) return Warns("configuration", "there is no cluster yet", "run `vctl up`");
   return Fine("configuration", Escape(f.config_file));
 }
@@ -199,16 +208,19 @@ Finding CheckController(const HostFacts& f) {
   if (!f.configured) return Fine("controller", "none is configured");
   if (!f.home_running) return Fine("controller", Escape(f.controller) + "; home would know whether it answers");
   if (f.controller_connected) return Fine("controller", Escape(f.controller) + " answers");
-  return Fails("controller", Escape(f.controller) + " is not reached" +
-                                 (f.controller_error.empty() ? "" : ": " + Escape(f.controller_error)),
-               f.local_controller ? "look into its log" : "start it with `vctl up`, or check the network and the address "
-                                                          "in the configuration");
+  return Fails(
+      "controller",
+      Escape(f.controller) + " is not reached" + (f.controller_error.empty() ? "" : ": " + Escape(f.controller_error)),
+      f.local_controller ? "look into its log"
+                         : "start it with `vctl up`, or check the network and the address "
+                           "in the configuration");
 }
 
 Finding CheckClock(const HostFacts& f) {
   constexpr int64_t kMuch = 30ll * 1000 * 1000;
   if (f.clock_skew_us && *f.clock_skew_us > kMuch) {
-    return Warns("clock", "the controller's clock is " + std::to_string(*f.clock_skew_us / 1000000) + " s ahead of ours",
+    return Warns("clock",
+                 "the controller's clock is " + std::to_string(*f.clock_skew_us / 1000000) + " s ahead of ours",
                  "synchronise the clocks: certificates and times depend on them");
   }
   if (!f.clock_synchronised) {

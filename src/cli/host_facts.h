@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a host offers, and what follows from it. The facts are gathered in one place and are plain data; every check is a
-// pure function of them, so that a host without /dev/fuse is a unit test.
+// What a host offers, and what follows from it. The facts are gathered in one place and are plain data; every check is
+// a pure function of them, so that a host without /dev/fuse is a unit test.
 #pragma once
 
 #include <cstdint>
@@ -20,36 +20,36 @@ struct Attempt {
 
 struct HostFacts {
   uint32_t uid = 0;
-  std::string kernel;                       // "6.18.44"
-  bool fuse_exists = false;                 // /dev/fuse
+  std::string kernel;        // "6.18.44"
+  bool fuse_exists = false;  // /dev/fuse
   Attempt fuse_open;
-  Attempt user_namespace;                   // unshare in a child
+  Attempt user_namespace;                            // unshare in a child
   std::optional<int64_t> unprivileged_userns_clone;  // the sysctl of Debian's kernels
   std::optional<int64_t> max_user_namespaces;
-  std::string filesystems;                  // text of /proc/filesystems
-  std::string cgroup_v2_mount;              // "": none
+  std::string filesystems;      // text of /proc/filesystems
+  std::string cgroup_v2_mount;  // "": none
   std::string cgroup_v2_controllers;
-  std::string cgroup_v1_controllers;        // mounted ones, blank separated
-  Attempt fanotify;                         // a mark of names on a file system
+  std::string cgroup_v1_controllers;  // mounted ones, blank separated
+  Attempt fanotify;                   // a mark of names on a file system
   std::optional<int64_t> inotify_watches;
-  uint64_t max_open_files = 0;              // hard limit
+  uint64_t max_open_files = 0;  // hard limit
   std::string state_directory;
-  uint64_t free_bytes = 0;                  // there
-  std::string vrund;                        // "": not found
-  bool vrund_task = false;                  // beside it
+  uint64_t free_bytes = 0;  // there
+  std::string vrund;        // "": not found
+  bool vrund_task = false;  // beside it
 
-  bool configured = false;                  // there is a configuration with a controller
+  bool configured = false;  // there is a configuration with a controller
   std::string config_error;
   std::string config_file;
-  std::string controller;                   // HOST:PORT
-  bool local_controller = false;            // `vctl up` runs it here
+  std::string controller;         // HOST:PORT
+  bool local_controller = false;  // `vctl up` runs it here
   bool local_node = false;
-  std::string port_error;                   // "": the default port is free, or our own controller has it
+  std::string port_error;  // "": the default port is free, or our own controller has it
   bool home_running = false;
-  std::string home_error;                   // socket there, nobody answers, ...
-  bool controller_connected = false;        // says home
+  std::string home_error;             // socket there, nobody answers, ...
+  bool controller_connected = false;  // says home
   std::string controller_error;
-  std::optional<int64_t> clock_skew_us;     // of the controller against us
+  std::optional<int64_t> clock_skew_us;  // of the controller against us
   bool clock_synchronised = false;
 };
 
@@ -58,8 +58,8 @@ enum class Level { kOk, kWarn, kFail };
 struct Finding {
   std::string name;
   Level level = Level::kOk;
-  std::string text;         // what is so
-  std::string what_to_do;   // "" when it is fine
+  std::string text;        // what is so
+  std::string what_to_do;  // "" when it is fine
 };
 
 // Can a node run here at all: root, /dev/fuse, user namespaces, kernel, overlayfs.

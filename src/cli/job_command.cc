@@ -19,8 +19,8 @@ namespace {
 
 // Sockets and sessions of this machine, an outer job's variables, and what the node sets itself.
 constexpr std::string_view kNeverExported[] = {
-    "SSH_AUTH_SOCK",     "DISPLAY",                "XDG_RUNTIME_DIR", "WAYLAND_DISPLAY", "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES", "HOSTNAME", "_"};
+    "SSH_AUTH_SOCK", "DISPLAY", "XDG_RUNTIME_DIR", "WAYLAND_DISPLAY", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+    "HOSTNAME",      "_"};
 constexpr std::string_view kNeverExportedPrefixes[] = {"DBUS_", "SLURM_", "VRUN_"};
 // What a program cannot do without, when --export=NONE or a list was asked for.
 constexpr std::string_view kAlwaysExported[] = {"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER"};
@@ -70,7 +70,8 @@ Status AddIdentity(v1::Command* command) {
   if (n < 0) return ErrnoError("getgroups");
   for (int i = 0; i < n; ++i) identity->add_groups(groups[static_cast<size_t>(i)]);
   auto passwd = ReadFile("/etc/passwd", 16u << 20);
-  User user = FindUser(::geteuid(), passwd ? *passwd : "", [](const char* name) -> const char* { return std::getenv(name); });
+  User user =
+      FindUser(::geteuid(), passwd ? *passwd : "", [](const char* name) -> const char* { return std::getenv(name); });
   identity->set_user_name(user.name);
   identity->set_home_directory(user.home);
   return {};
@@ -98,7 +99,8 @@ User FindUser(uid_t uid, std::string_view passwd, const std::function<const char
       line.remove_prefix(colon + 1);
     }
     auto number = ParseNumber(fields[2], std::numeric_limits<uid_t>::max());
-    if (n >= 5 && number && *number == uid && !fields[0].empty()) return {std::string(fields[0]), std::string(fields[5])};
+    if (n >= 5 && number && *number == uid && !fields[0].empty())
+      return {std::string(fields[0]), std::string(fields[5])};
   }
   auto first_of = [&](std::initializer_list<const char*> names) -> std::string {
     for (const char* name : names) {

@@ -36,7 +36,8 @@ std::string InRoot(std::string_view path, std::string_view root);
 // `path` made absolute against `directory`, with "." and empty parts removed; ".." is kept (symlinks).
 std::string Absolute(std::string_view path, std::string_view directory);
 
-// The command of `options`, argv as given; not its terminal. `root`: the directory of this machine that is the jobs' "/".
+// The command of `options`, argv as given; not its terminal. `root`: the directory of this machine that is the jobs'
+// "/".
 Result<v1::Command> CollectCommand(const RunOptions& options, const std::string& root);
 
 }  // namespace vrun::cli

@@ -33,9 +33,7 @@ std::string GpusCell(const v1::Resources& r) {
   return (r.gpu_type().empty() ? "" : r.gpu_type() + ":") + std::to_string(r.gpus());
 }
 
-std::string ExitCell(const v1::JobInfo& job) {
-  return job.has_exit() ? std::to_string(StatusOf(job.exit())) : "";
-}
+std::string ExitCell(const v1::JobInfo& job) { return job.has_exit() ? std::to_string(StatusOf(job.exit())) : ""; }
 
 std::string ReasonOf(const v1::JobInfo& job) {
   return !job.reason().empty() || !job.has_exit() ? job.reason() : job.exit().reason();
@@ -102,9 +100,9 @@ std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool header
   if (wide) columns.insert(columns.end(), {"USER", "CPUS", "MEMORY", "GPUS", "DIRECTORY", "COMMAND"});
   Table table(std::move(columns));
   for (const v1::JobInfo& job : jobs.jobs()) {
-    std::vector<std::string> cells{std::to_string(job.job()), job.name(), job.pool(), std::string(StateName(job.state())),
-                                   job.node(), TimeCell(job.submitted_us()), FormatDuration(RanMicros(job)),
-                                   ExitCell(job), ReasonOf(job)};
+    std::vector<std::string> cells{std::to_string(job.job()),           job.name(),    job.pool(),
+                                   std::string(StateName(job.state())), job.node(),    TimeCell(job.submitted_us()),
+                                   FormatDuration(RanMicros(job)),      ExitCell(job), ReasonOf(job)};
     if (wide) {
       const v1::Resources& r = job.resources();
       cells.insert(cells.end(), {job.user(), CpusCell(r.milli_cpus()), FormatBytes(r.memory_bytes()), GpusCell(r),
@@ -171,7 +169,10 @@ std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool hea
   Table table(std::move(columns));
   for (const v1::NodeInfo& node : nodes.nodes()) {
     const v1::Resources &used = node.used(), &total = node.total();
-    std::vector<std::string> cells{node.name(), node.pool(), node.state(), std::to_string(node.jobs()),
+    std::vector<std::string> cells{node.name(),
+                                   node.pool(),
+                                   node.state(),
+                                   std::to_string(node.jobs()),
                                    CpusCell(used.milli_cpus()) + "/" + CpusCell(total.milli_cpus()),
                                    FormatBytes(used.memory_bytes()) + "/" + FormatBytes(total.memory_bytes()),
                                    std::to_string(used.gpus()) + "/" + GpusCell(total)};

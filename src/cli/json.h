@@ -24,8 +24,8 @@ class JsonWriter {
   JsonWriter& Uint(uint64_t n) { return Raw(std::to_string(n)); }
   JsonWriter& Bool(bool b) { return Raw(b ? "true" : "false"); }
   JsonWriter& Null() { return Raw("null"); }
-  JsonWriter& Seconds(int64_t micros);         // 1.25
-  JsonWriter& Time(int64_t wall_micros);       // RFC 3339; 0: null
+  JsonWriter& Seconds(int64_t micros);    // 1.25
+  JsonWriter& Time(int64_t wall_micros);  // RFC 3339; 0: null
 
   // The text, with a newline.
   std::string Take();
@@ -37,7 +37,7 @@ class JsonWriter {
   void Separate();
 
   std::string out_;
-  bool first_ = true;       // nothing in the current object or array yet
+  bool first_ = true;  // nothing in the current object or array yet
   bool after_key_ = false;
   int depth_ = 0;
 };

@@ -16,7 +16,8 @@ namespace {
 // A closed 0, 1 or 2 would become the number of the first file that we open, and get our messages or its bytes.
 bool OpenStandardDescriptors() {
   for (int fd = 0; fd <= 2; ++fd) {
-    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd) return false;  // NOLINT: inherited on purpose
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd)
+      return false;  // NOLINT: inherited on purpose
   }
   return true;
 }

@@ -51,8 +51,7 @@ class Parser {
   Status Long(const std::string& word) {
     size_t equals = word.find('=');
     std::string_view name = std::string_view(word).substr(2, equals == std::string::npos ? equals : equals - 2);
-    const OptionSpec* found =
-        name.empty() ? nullptr : Find([&](const OptionSpec& o) { return o.long_name == name; });
+    const OptionSpec* found = name.empty() ? nullptr : Find([&](const OptionSpec& o) { return o.long_name == name; });
     if (found != nullptr) {
       if (found->argument == Argument::kNone) {
         if (equals != std::string::npos) return Bad("--" + std::string(name), "takes no value", "leave =... away");
@@ -123,8 +122,9 @@ class Parser {
     std::string_view bare = word;
     while (bare.starts_with('-')) bare.remove_prefix(1);
     std::string_view nearest = Nearest(bare, names);
-    return Bad(word, "unknown option",
-               nearest.empty() ? "--help lists all" : "did you mean --" + std::string(nearest) + "? (--help lists all)");
+    return Bad(
+        word, "unknown option",
+        nearest.empty() ? "--help lists all" : "did you mean --" + std::string(nearest) + "? (--help lists all)");
   }
 
   const OptionTable& table_;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options as data: a command lists its options once; parsing, help, hints and shell completions derive from the list.
 //
-// An own table of 200 lines: one list has to serve the command line, `#SBATCH` lines and three shells' completion, stop at
-// the first word that is no option, and refuse Slurm's options that are not there yet by name. CLI11, tried for the same
-// options, starts as fast but takes over most of that only to hand it back.
+// An own table of 200 lines: one list has to serve the command line, `#SBATCH` lines and three shells' completion, stop
+// at the first word that is no option, and refuse Slurm's options that are not there yet by name. CLI11, tried for the
+// same options, starts as fast but takes over most of that only to hand it back.
 #pragma once
 
 #include <span>
@@ -21,12 +21,12 @@ enum class Argument { kNone, kRequired };
 enum class Completes { kNothing, kFiles, kDirectories, kPools, kJobs, kFormats, kShells, kMemory };
 
 struct OptionSpec {
-  int id;                       // of the command's own enum; several specs may share one (aliases)
+  int id;  // of the command's own enum; several specs may share one (aliases)
   char short_name = 0;
-  std::string_view long_name;   // without "--"
+  std::string_view long_name;  // without "--"
   Argument argument = Argument::kNone;
   std::string_view value_name = {};
-  std::string_view help = {};   // "": an alias, not shown
+  std::string_view help = {};  // "": an alias, not shown
   Completes completes = Completes::kNothing;
 };
 
@@ -41,7 +41,7 @@ struct OptionTable {
   std::span<const OptionSpec> options;
   std::span<const UnsupportedOption> unsupported = {};
   std::span<const OptionSpec> common = {};  // of all commands of a family
-  bool stop_at_operand = true;  // false: options may follow operands
+  bool stop_at_operand = true;              // false: options may follow operands
 };
 
 struct ParsedOption {

@@ -64,9 +64,10 @@ TEST(RunOptionsTest, UnknownOptionsAreNamedWithTheNearestOne) {
 }
 
 TEST(RunOptionsTest, OptionsOfSlurmThatAreNotThereAreRefusedByName) {
-  for (const Words& w : {Words{"-A", "acct", "x"}, Words{"--gres=gpu:2", "x"}, Words{"-a", "0-3", "x"}, Words{"-N", "2", "x"},
-                         Words{"-d", "afterok:1", "x"}, Words{"--exclusive", "x"}, Words{"-w", "n1", "x"}, Words{"-n4", "x"},
-                         Words{"--signal=USR1@60", "x"}, Words{"--requeue", "x"}, Words{"-o", "file", "x"}}) {
+  for (const Words& w :
+       {Words{"-A", "acct", "x"}, Words{"--gres=gpu:2", "x"}, Words{"-a", "0-3", "x"}, Words{"-N", "2", "x"},
+        Words{"-d", "afterok:1", "x"}, Words{"--exclusive", "x"}, Words{"-w", "n1", "x"}, Words{"-n4", "x"},
+        Words{"--signal=USR1@60", "x"}, Words{"--requeue", "x"}, Words{"-o", "file", "x"}}) {
     EXPECT_NE(ErrorOf(w).find("not supported yet"), std::string::npos) << w[0] << ": " << ErrorOf(w);
   }
   EXPECT_TRUE(ParseRun(Words{"-N1", "-n", "1", "x"}));
@@ -86,12 +87,14 @@ TEST(ValuesTest, MemoryAsSlurmCountsIt) {
     const char* text;
     uint64_t bytes;
   };
-  for (const Case& c : {Case{"16G", 16ull << 30}, Case{"512m", 512ull << 20}, Case{"4000", 4000ull << 20}, Case{"1.5T", 3ull << 39},
-                        Case{"64K", 64ull << 10}, Case{"2GB", 2ull << 30}, Case{"2GiB", 2ull << 30}, Case{"0", 0}}) {
+  for (const Case& c :
+       {Case{"16G", 16ull << 30}, Case{"512m", 512ull << 20}, Case{"4000", 4000ull << 20}, Case{"1.5T", 3ull << 39},
+        Case{"64K", 64ull << 10}, Case{"2GB", 2ull << 30}, Case{"2GiB", 2ull << 30}, Case{"0", 0}}) {
     ASSERT_TRUE(ParseMemory(c.text)) << c.text;
     EXPECT_EQ(*ParseMemory(c.text), c.bytes) << c.text;
   }
-  for (const char* bad : {"", "G", "-1", "1X", "1GG", "1.G", "1e3", "99999999999999999999", "99999999T", "1 G", "0x10", "1.2345G"}) {
+  for (const char* bad :
+       {"", "G", "-1", "1X", "1GG", "1.G", "1e3", "99999999999999999999", "99999999T", "1 G", "0x10", "1.2345G"}) {
     EXPECT_FALSE(ParseMemory(bad)) << bad;
   }
 }
@@ -101,8 +104,9 @@ TEST(ValuesTest, TimeLimitsInAllOfSlurmsForms) {
     const char* text;
     uint64_t seconds;
   };
-  for (const Case& c : {Case{"30", 1800}, Case{"0:01", 1}, Case{"1:30", 90}, Case{"2:00:00", 7200}, Case{"1-12", 129600},
-                        Case{"1-0:30", 88200}, Case{"1-02:03:04", 93784}, Case{"0", 0}, Case{"UNLIMITED", 0}, Case{"infinite", 0}}) {
+  for (const Case& c :
+       {Case{"30", 1800}, Case{"0:01", 1}, Case{"1:30", 90}, Case{"2:00:00", 7200}, Case{"1-12", 129600},
+        Case{"1-0:30", 88200}, Case{"1-02:03:04", 93784}, Case{"0", 0}, Case{"UNLIMITED", 0}, Case{"infinite", 0}}) {
     ASSERT_TRUE(ParseTimeLimit(c.text)) << c.text;
     EXPECT_EQ(*ParseTimeLimit(c.text), c.seconds) << c.text;
   }
@@ -118,7 +122,8 @@ TEST(ValuesTest, CpusGpusAndIds) {
   EXPECT_EQ(ParseGpus("h100:8")->type, "h100");
   for (const char* bad : {"", ":", ":2", "h100:", "h100", "a b:1", "1:2:3", "-1"}) EXPECT_FALSE(ParseGpus(bad)) << bad;
   EXPECT_EQ(*ParseJobId("12"), 12u);
-  for (const char* bad : {"", "0", "-1", "1x", "18446744073709551616", "9223372036854775808"}) EXPECT_FALSE(ParseJobId(bad)) << bad;
+  for (const char* bad : {"", "0", "-1", "1x", "18446744073709551616", "9223372036854775808"})
+    EXPECT_FALSE(ParseJobId(bad)) << bad;
 }
 
 TEST(ScriptTest, OptionLinesCountUntilTheFirstCommand) {
@@ -152,18 +157,31 @@ TEST(ScriptTest, MistakesAreNamedWithFileAndLine) {
 }
 
 TEST(ScriptTest, AnythingIsParsedOrRefusedButNeverCrashes) {
-  for (std::string_view text : {std::string_view("#SBATCH"), std::string_view("#!"), std::string_view("#VRUN \\"),
-                                std::string_view("#VRUN \"\\"), std::string_view("#VRUN a\0b", 9), std::string_view("")}) {
+  for (std::string_view text :
+       {std::string_view("#SBATCH"), std::string_view("#!"), std::string_view("#VRUN \\"),
+        std::string_view("#VRUN \"\\"), std::string_view("#VRUN a\0b", 9), std::string_view("")}) {
     (void)ParseScript(text, "x");
   }
 }
 
 TEST(EnvironmentTest, WhatBelongsToThisMachineStaysHere) {
-  std::vector<std::string> from{"A=1", "SSH_AUTH_SOCK=x", "DISPLAY=:0", "DBUS_SESSION_BUS_ADDRESS=x", "SLURM_JOB_ID=7",
-                                "CUDA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=0", "XDG_RUNTIME_DIR=/r", "WAYLAND_DISPLAY=w",
-                                "VRUN_DIR=/v", "B=a\nb=c", "PWD=/old", "XDG_DATA_HOME=/d", "ODD"};
+  std::vector<std::string> from{"A=1",
+                                "SSH_AUTH_SOCK=x",
+                                "DISPLAY=:0",
+                                "DBUS_SESSION_BUS_ADDRESS=x",
+                                "SLURM_JOB_ID=7",
+                                "CUDA_VISIBLE_DEVICES=0",
+                                "NVIDIA_VISIBLE_DEVICES=0",
+                                "XDG_RUNTIME_DIR=/r",
+                                "WAYLAND_DISPLAY=w",
+                                "VRUN_DIR=/v",
+                                "B=a\nb=c",
+                                "PWD=/old",
+                                "XDG_DATA_HOME=/d",
+                                "ODD"};
   RunOptions o;
-  EXPECT_EQ(FilterEnvironment(from, o, "/new"), (std::vector<std::string>{"A=1", "B=a\nb=c", "PWD=/new", "XDG_DATA_HOME=/d", "ODD"}));
+  EXPECT_EQ(FilterEnvironment(from, o, "/new"),
+            (std::vector<std::string>{"A=1", "B=a\nb=c", "PWD=/new", "XDG_DATA_HOME=/d", "ODD"}));
 }
 
 TEST(EnvironmentTest, ExportChoosesAddsAndReplaces) {

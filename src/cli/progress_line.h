@@ -40,7 +40,7 @@ class ProgressLineWriter {
   Options options_;
   StreamProgress* shared_;
   int64_t started_;
-  std::string text_;               // what is to be shown
+  std::string text_;  // what is to be shown
   std::vector<std::string> steps_;
   v1::JobState last_state_ = v1::JOB_STATE_UNSPECIFIED;
   std::string drawn_;

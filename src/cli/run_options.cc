@@ -34,24 +34,24 @@ enum Id {
 constexpr auto kValue = Argument::kRequired;
 constexpr auto kFlag = Argument::kNone;
 
-constexpr OptionSpec kPoolSpec{kPool, 'P', "pool", kValue, "POOL", "where to run (default: the configuration's)",
-                               Completes::kPools};
+constexpr OptionSpec kPoolSpec{
+    kPool, 'P', "pool", kValue, "POOL", "where to run (default: the configuration's)", Completes::kPools};
 constexpr OptionSpec kPartition{kPool, 'p', "partition", kValue, "POOL"};
 constexpr OptionSpec kNameSpec{kName, 'J', "job-name", kValue, "NAME", "name of the job (default: the command's)"};
 constexpr OptionSpec kCpusSpec{kCpus, 'c', "cpus-per-task", kValue, "N", "cores, as in 4 or 0.5"};
-constexpr OptionSpec kMemorySpec{kMemory, 0, "mem", kValue, "SIZE", "memory, as in 16G; a bare number is in MiB",
-                                 Completes::kMemory};
+constexpr OptionSpec kMemorySpec{
+    kMemory, 0, "mem", kValue, "SIZE", "memory, as in 16G; a bare number is in MiB", Completes::kMemory};
 constexpr OptionSpec kGpusSpec{kGpus, 'G', "gpus", kValue, "[TYPE:]N", "GPUs"};
-constexpr OptionSpec kTimeSpec{kTime, 't', "time", kValue, "LIMIT",
-                               "time limit: minutes, MM:SS, HH:MM:SS, D-HH[:MM[:SS]]"};
-constexpr OptionSpec kDirectorySpec{kDirectory, 'D', "chdir", kValue, "DIR", "working directory (default: this one)",
-                                    Completes::kDirectories};
-constexpr OptionSpec kExportSpec{kExport, 0, "export", kValue, "WHAT",
-                                 "environment: ALL, NONE, or NAME[=VALUE],...; ALL,NAME=VALUE adds"};
-constexpr OptionSpec kExposeSpec{kExpose, 0, "expose", kValue, "PATH",
-                                 "serve this private file or directory to the job as well", Completes::kFiles};
-constexpr OptionSpec kDiscardSpec{kDiscard, 0, "discard-writes", kFlag, "",
-                                  "forget what the command writes instead of carrying it home"};
+constexpr OptionSpec kTimeSpec{kTime,  't',     "time",
+                               kValue, "LIMIT", "time limit: minutes, MM:SS, HH:MM:SS, D-HH[:MM[:SS]]"};
+constexpr OptionSpec kDirectorySpec{
+    kDirectory, 'D', "chdir", kValue, "DIR", "working directory (default: this one)", Completes::kDirectories};
+constexpr OptionSpec kExportSpec{kExport, 0,      "export",
+                                 kValue,  "WHAT", "environment: ALL, NONE, or NAME[=VALUE],...; ALL,NAME=VALUE adds"};
+constexpr OptionSpec kExposeSpec{
+    kExpose, 0, "expose", kValue, "PATH", "serve this private file or directory to the job as well", Completes::kFiles};
+constexpr OptionSpec kDiscardSpec{kDiscard, 0,  "discard-writes",
+                                  kFlag,    "", "forget what the command writes instead of carrying it home"};
 constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing about waiting"};
 constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};
 constexpr OptionSpec kTasksSpec{kTasks, 'n', "ntasks", kValue, "1"};
@@ -59,47 +59,74 @@ constexpr OptionSpec kHelpSpec{kHelp, 'h', "help", kFlag, "", "this text"};
 constexpr OptionSpec kVersionSpec{kVersion, 0, "version", kFlag, "", "the version"};
 
 constexpr OptionSpec kRunOptions[] = {
-    kPoolSpec, kPartition, kNameSpec, kCpusSpec, kMemorySpec, kGpusSpec, kTimeSpec, kDirectorySpec, kExportSpec,
-    kExposeSpec, kDiscardSpec,
+    kPoolSpec,
+    kPartition,
+    kNameSpec,
+    kCpusSpec,
+    kMemorySpec,
+    kGpusSpec,
+    kTimeSpec,
+    kDirectorySpec,
+    kExportSpec,
+    kExposeSpec,
+    kDiscardSpec,
     {kTty, 'T', "tty", kFlag, "", "give the command a terminal in any case"},
     {kNoTty, 0, "no-tty", kFlag, "", "give the command pipes in any case"},
     kQuietSpec,
     {kStatusJson, 0, "status-json", kValue, "FILE|fd:N", "write how it ended as JSON", Completes::kFiles},
-    kNodesSpec, kTasksSpec, kVersionSpec, kHelpSpec};
+    kNodesSpec,
+    kTasksSpec,
+    kVersionSpec,
+    kHelpSpec};
 
 constexpr OptionSpec kBatchOptions[] = {
-    kPoolSpec, kPartition, kNameSpec, kCpusSpec, kMemorySpec, kGpusSpec, kTimeSpec, kDirectorySpec,
+    kPoolSpec,
+    kPartition,
+    kNameSpec,
+    kCpusSpec,
+    kMemorySpec,
+    kGpusSpec,
+    kTimeSpec,
+    kDirectorySpec,
     {kOutput, 'o', "output", kValue, "FILE", "stdout; %j is the job id, %x its name (default: vrun-%j.out)",
      Completes::kFiles},
     {kError, 'e', "error", kValue, "FILE", "stderr (default: where stdout goes)", Completes::kFiles},
-    kExportSpec, kExposeSpec, kDiscardSpec,
+    kExportSpec,
+    kExposeSpec,
+    kDiscardSpec,
     {kFollow, 'f', "follow", kFlag, "", "show the output; Ctrl-C leaves the job running"},
     {kParsable, 0, "parsable", kFlag, "", "print nothing but the id"},
-    kQuietSpec, kNodesSpec, kTasksSpec, kVersionSpec, kHelpSpec};
+    kQuietSpec,
+    kNodesSpec,
+    kTasksSpec,
+    kVersionSpec,
+    kHelpSpec};
 
 constexpr std::string_view kOneTask = "jobs of several tasks are not there yet, start one job for each";
 constexpr std::string_view kLeaveOut = "leave it out";
-#define VRUN_COMMON_UNSUPPORTED                                                                                       \
+#define VRUN_COMMON_UNSUPPORTED                                                                                        \
   {'A', "account", "there is one account, leave it out"}, {0, "qos", "there is one quality of service, leave it out"}, \
       {0, "ntasks-per-node", kOneTask}, {0, "gres", "write -G [TYPE:]N for GPUs"},                                     \
       {0, "gpus-per-node", "write -G [TYPE:]N"}, {0, "gpus-per-task", "write -G [TYPE:]N"},                            \
-      {0, "mem-per-cpu", "write --mem SIZE for the whole job"}, {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, \
-      {'a', "array", "submit one job for each index"}, {'d', "dependency", "wait with `vctl wait ID` first"},          \
-      {0, "signal", kLeaveOut}, {0, "requeue", kLeaveOut}, {0, "no-requeue", kLeaveOut},                               \
-      {'w', "nodelist", "choose a pool with -P"}, {'x', "exclude", "choose a pool with -P"},                           \
+      {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                                                        \
+      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {'a', "array", "submit one job for each index"},       \
+      {'d', "dependency", "wait with `vctl wait ID` first"}, {0, "signal", kLeaveOut}, {0, "requeue", kLeaveOut},      \
+      {0, "no-requeue", kLeaveOut}, {'w', "nodelist", "choose a pool with -P"},                                        \
+      {'x', "exclude", "choose a pool with -P"},                                                                       \
       {'C', "constraint", "choose a pool with -P or a GPU type with -G TYPE:N"},                                       \
       {0, "exclusive", "ask for all cores with -c"}, {0, "deadline", kLeaveOut}, {0, "test-only", kLeaveOut},          \
       {'H', "hold", kLeaveOut}, {'b', "begin", kLeaveOut}, {0, "mail-type", "no mail is sent, leave it out"},          \
       {0, "mail-user", "no mail is sent, leave it out"}, {'l', "label", kOneTask},                                     \
       {'W', "wait", "use vrun, or `vctl wait ID`"}, {0, "propagate", "soft limits always come along, leave it out"},   \
-      {0, "wrap", "write the command itself"}, {'I', "immediate", kLeaveOut}, {0, "switches", kLeaveOut}
+      {0, "wrap", "write the command itself"}, {'I', "immediate", kLeaveOut}, {                                        \
+    0, "switches", kLeaveOut                                                                                           \
+  }
 
-constexpr UnsupportedOption kRunUnsupported[] = {
-    VRUN_COMMON_UNSUPPORTED,
-    {'o', "output", "redirect with the shell, > FILE"},
-    {'e', "error", "redirect with the shell, 2> FILE"},
-    {0, "pty", "a terminal is given by itself, or with -T"},
-    {'u', "unbuffered", "output is never held back, leave it out"}};
+constexpr UnsupportedOption kRunUnsupported[] = {VRUN_COMMON_UNSUPPORTED,
+                                                 {'o', "output", "redirect with the shell, > FILE"},
+                                                 {'e', "error", "redirect with the shell, 2> FILE"},
+                                                 {0, "pty", "a terminal is given by itself, or with -T"},
+                                                 {'u', "unbuffered", "output is never held back, leave it out"}};
 constexpr UnsupportedOption kBatchUnsupported[] = {VRUN_COMMON_UNSUPPORTED,
                                                    {'T', "tty", "a batch job has no terminal, use vrun"},
                                                    {0, "status-json", "use `vctl job ID -o json`"}};
@@ -161,9 +188,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kTime: return Store(ParseTimeLimit(value), &out->time_limit_s);
     case kDirectory: return StoreText(value, &out->directory);
     case kExport: return ApplyExport(value, out);
-    case kExpose:
-      out->expose.emplace_back();
-      return StoreText(value, &out->expose.back());
+    case kExpose: out->expose.emplace_back(); return StoreText(value, &out->expose.back());
     case kTty: out->terminal = TerminalWish::kForce; return {};
     case kNoTty: out->terminal = TerminalWish::kNever; return {};
     case kQuiet: out->quiet = true; return {};

@@ -2,9 +2,9 @@
 // The option lines of a batch script: `#VRUN -c 4` and `#SBATCH --time=2:00:00`.
 //
 // They count from the first line up to the first one that is neither empty nor a comment. Words are split at blanks;
-// '…' and "…" keep blanks, a backslash outside of '…' keeps the next character, # begins a comment. `#SBATCH` lines mean
-// what they mean to Slurm, `#VRUN` lines what they mean to vbatch; where both say something, the later line wins, and the
-// command line wins over both.
+// '…' and "…" keep blanks, a backslash outside of '…' keeps the next character, # begins a comment. `#SBATCH` lines
+// mean what they mean to Slurm, `#VRUN` lines what they mean to vbatch; where both say something, the later line wins,
+// and the command line wins over both.
 #pragma once
 
 #include <string_view>

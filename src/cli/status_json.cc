@@ -25,8 +25,9 @@ Result<std::optional<int>> Descriptor(const std::string& where) {
 
 int SignalOf(const RunOutcome& outcome) {
   if (outcome.finished && outcome.finished->has_record()) return outcome.finished->record().signal();
-  return outcome.exit_status > kExitSignal && outcome.exit_status <= kExitSignal + 64 ? outcome.exit_status - kExitSignal
-                                                                                     : 0;
+  return outcome.exit_status > kExitSignal && outcome.exit_status <= kExitSignal + 64
+             ? outcome.exit_status - kExitSignal
+             : 0;
 }
 
 }  // namespace
@@ -42,7 +43,8 @@ std::string FormatStatus(const RunOutcome& outcome) {
   SignalOf(outcome) != 0 ? json.Int(SignalOf(outcome)) : json.Null();
   json.Key("node").String(f.node().empty() && f.has_record() ? f.record().node() : f.node());
   json.Key("queued_s").Seconds(f.queued_us()).Key("ran_s").Seconds(f.ran_us()).Key("first_output_s");
-  f.first_output_us() != 0 ? json.Seconds(static_cast<int64_t>(f.first_output_us()) + outcome.sent_after_us) : json.Null();
+  f.first_output_us() != 0 ? json.Seconds(static_cast<int64_t>(f.first_output_us()) + outcome.sent_after_us)
+                           : json.Null();
   json.Key("fetched_bytes").Uint(f.fetched_bytes()).Key("root_bytes").Uint(f.root_bytes());
   json.Key("root_entries").Uint(f.root_entries()).EndObject();
   return json.Take();

@@ -95,7 +95,8 @@ void RawTerminal::Resume() {
   if (!raw_) return;
   termios now;
   termios ours = Raw(before_);
-  // Still as we left it: a SIGCONT without a stop. Taking these modes for those to come back to would lose the real ones.
+  // Still as we left it: a SIGCONT without a stop. Taking these modes for those to come back to would lose the real
+  // ones.
   bool same = ::tcgetattr(fd_, &now) == 0 && now.c_iflag == ours.c_iflag && now.c_oflag == ours.c_oflag &&
               now.c_lflag == ours.c_lflag;
   if (same) return;
@@ -107,12 +108,20 @@ void RawTerminal::Resume() {
 void RestoreTerminalOnFatalSignals(const sigset_t& handled) {
   for (int s = 1; s < SIGRTMAX; ++s) {
     switch (s) {
-      case SIGKILL: case SIGSTOP: case SIGPIPE: case SIGCHLD: case SIGURG: case SIGWINCH: case SIGCONT: case SIGTSTP:
-      case SIGTTIN: case SIGTTOU: continue;
+      case SIGKILL:
+      case SIGSTOP:
+      case SIGPIPE:
+      case SIGCHLD:
+      case SIGURG:
+      case SIGWINCH:
+      case SIGCONT:
+      case SIGTSTP:
+      case SIGTTIN:
+      case SIGTTOU: continue;
       default: break;
     }
     if (::sigismember(&handled, s) == 1) continue;
-    struct sigaction old, action {};
+    struct sigaction old, action{};
     if (::sigaction(s, nullptr, &old) != 0 || old.sa_handler == SIG_IGN) continue;
     // A sanitizer's own handler stays.
     if (old.sa_handler != SIG_DFL) continue;

@@ -11,7 +11,8 @@
 
 namespace vrun::cli {
 
-// True when we are a background job of the shell on this terminal: reading from it or changing its modes is not ours now.
+// True when we are a background job of the shell on this terminal: reading from it or changing its modes is not ours
+// now.
 bool InBackground(int fd);
 
 // Of the first of the descriptors 0, 1, 2 that is a terminal; 24 x 80 when none is.

@@ -71,7 +71,8 @@ Result<uint64_t> ParseMemory(std::string_view text) {
     scale = uint64_t{1} << (10 * (power + 1));
   }
   uint64_t thousandths;
-  if (!Thousandths(number, std::numeric_limits<uint64_t>::max() / 2, &thousandths)) return Bad(text, "not a size", kForm);
+  if (!Thousandths(number, std::numeric_limits<uint64_t>::max() / 2, &thousandths))
+    return Bad(text, "not a size", kForm);
   if (thousandths / 1000 >= kMaxLimit / scale) return Bad(text, "too large", "no machine has that much");
   return thousandths / 1000 * scale + thousandths % 1000 * scale / 1000;
 }

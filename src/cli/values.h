@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of options, in the forms that Slurm's users know. Each is kInvalid with "why: what to write" when it is not one.
+// Values of options, in the forms that Slurm's users know. Each is kInvalid with "why: what to write" when it is not
+// one.
 #pragma once
 
 #include <cstdint>

@@ -147,22 +147,62 @@ TEST(DoctorTest, WhatIsMissingIsNamedWithWhatToDo) {
     const char *text, *what_to_do;
   };
   for (const Case& c : {
-           Case{"fuse", [](HostFacts* f) { f->fuse_exists = false; f->fuse_open = {false, ENOENT}; }, "/dev/fuse does not exist", "modprobe fuse"},
-           Case{"fuse", [](HostFacts* f) { f->fuse_exists = false; f->filesystems = "\text4\n"; }, "kernel has no FUSE", "CONFIG_FUSE_FS"},
-           Case{"fuse", [](HostFacts* f) { f->fuse_open = {false, EACCES}; }, "Permission denied", "--device /dev/fuse"},
-           Case{"user-namespaces", [](HostFacts* f) { f->user_namespace = {false, ENOSPC}; f->max_user_namespaces = 0; }, "max_user_namespaces is 0", "sysctl -w user.max"},
-           Case{"user-namespaces", [](HostFacts* f) { f->user_namespace = {false, EPERM}; f->uid = 7; f->unprivileged_userns_clone = 0; }, "userns_clone is 0", "sysctl -w kernel.unpriv"},
-           Case{"user-namespaces", [](HostFacts* f) { f->user_namespace = {false, EINVAL}; }, "cannot be made", "CONFIG_USER_NS"},
-           Case{"user-namespaces", [](HostFacts* f) { f->user_namespace = {false, EPERM}; }, "not permitted", "SYS_ADMIN"},
+           Case{"fuse",
+                [](HostFacts* f) {
+                  f->fuse_exists = false;
+                  f->fuse_open = {false, ENOENT};
+                },
+                "/dev/fuse does not exist", "modprobe fuse"},
+           Case{"fuse",
+                [](HostFacts* f) {
+                  f->fuse_exists = false;
+                  f->filesystems = "\text4\n";
+                },
+                "kernel has no FUSE", "CONFIG_FUSE_FS"},
+           Case{"fuse",
+                [](HostFacts* f) {
+                  f->fuse_open = {false, EACCES};
+                },
+                "Permission denied", "--device /dev/fuse"},
+           Case{"user-namespaces",
+                [](HostFacts* f) {
+                  f->user_namespace = {false, ENOSPC};
+                  f->max_user_namespaces = 0;
+                },
+                "max_user_namespaces is 0", "sysctl -w user.max"},
+           Case{"user-namespaces",
+                [](HostFacts* f) {
+                  f->user_namespace = {false, EPERM};
+                  f->uid = 7;
+                  f->unprivileged_userns_clone = 0;
+                },
+                "userns_clone is 0", "sysctl -w kernel.unpriv"},
+           Case{"user-namespaces",
+                [](HostFacts* f) {
+                  f->user_namespace = {false, EINVAL};
+                },
+                "cannot be made", "CONFIG_USER_NS"},
+           Case{"user-namespaces",
+                [](HostFacts* f) {
+                  f->user_namespace = {false, EPERM};
+                },
+                "not permitted", "SYS_ADMIN"},
            Case{"root", [](HostFacts* f) { f->uid = 1000; }, "user 1000", "sudo"},
            Case{"kernel", [](HostFacts* f) { f->kernel = "5.10.0-30-amd64"; }, "too old", "5.11 or newer"},
            Case{"kernel", [](HostFacts* f) { f->kernel = "strange"; }, "too old", "5.11"},
-           Case{"overlayfs", [](HostFacts* f) { f->filesystems = "nodev\tfuse\n"; }, "no overlayfs", "modprobe overlay"},
+           Case{"overlayfs", [](HostFacts* f) { f->filesystems = "nodev\tfuse\n"; }, "no overlayfs",
+                "modprobe overlay"},
            Case{"disk", [](HostFacts* f) { f->free_bytes = 1000; }, "1000 free", "make room"},
            Case{"programs", [](HostFacts* f) { f->vrund.clear(); }, "vrund is neither", "install"},
            Case{"programs", [](HostFacts* f) { f->vrund_task = false; }, "vrund-task is not beside", "install"},
-           Case{"configuration", [](HostFacts* f) { f->config_error = "config.toml:3: bad"; }, "config.toml:3", "correct"},
-           Case{"controller", [](HostFacts* f) { f->configured = f->local_controller = f->home_running = true; f->controller = "h:1"; }, "h:1 is not reached", "log"},
+           Case{"configuration", [](HostFacts* f) { f->config_error = "config.toml:3: bad"; }, "config.toml:3",
+                "correct"},
+           Case{"controller",
+                [](HostFacts* f) {
+                  f->configured = f->local_controller = f->home_running = true;
+                  f->controller = "h:1";
+                },
+                "h:1 is not reached", "log"},
        }) {
     HostFacts facts = GoodHost();
     c.harm(&facts);
@@ -180,10 +220,21 @@ TEST(DoctorTest, WhatOnlyMakesItSlowerOrLessIsAWarning) {
     void (*harm)(HostFacts*);
   };
   for (const Case& c : {Case{"kernel", [](HostFacts* f) { f->kernel = "6.1.0-13-amd64"; }},
-                        Case{"cgroups", [](HostFacts* f) { f->cgroup_v2_mount.clear(); f->cgroup_v2_controllers.clear(); }},
+                        Case{"cgroups",
+                             [](HostFacts* f) {
+                               f->cgroup_v2_mount.clear();
+                               f->cgroup_v2_controllers.clear();
+                             }},
                         Case{"cgroups", [](HostFacts* f) { f->cgroup_v2_controllers = "hugetlb\n"; }},
-                        Case{"fanotify", [](HostFacts* f) { f->fanotify = {false, EPERM}; }},
-                        Case{"inotify", [](HostFacts* f) { f->fanotify = {false, EPERM}; f->inotify_watches = 8192; }},
+                        Case{"fanotify",
+                             [](HostFacts* f) {
+                               f->fanotify = {false, EPERM};
+                             }},
+                        Case{"inotify",
+                             [](HostFacts* f) {
+                               f->fanotify = {false, EPERM};
+                               f->inotify_watches = 8192;
+                             }},
                         Case{"descriptors", [](HostFacts* f) { f->max_open_files = 1024; }},
                         Case{"port", [](HostFacts* f) { f->port_error = "in use"; }},
                         Case{"clock", [](HostFacts* f) { f->clock_skew_us = 3600ll * 1000000; }}}) {
@@ -231,7 +282,8 @@ TEST(ProcessTest, StartTimesComeFromBehindTheName) {
 TEST(ClusterTest, MountsBelowADirectoryDeepestFirst) {
   const char* text =
       "22 1 8:1 / / rw - ext4 /dev/a rw\n30 22 0:40 / /var/lib/vrun/node/views/1 ro - fuse vrun ro\n"
-      "31 30 0:41 / /var/lib/vrun/node/tasks/a\\040b rw - overlay o rw\n32 22 0:42 / /var/lib/vrun/nodes rw - tmpfs t rw\n";
+      "31 30 0:41 / /var/lib/vrun/node/tasks/a\\040b rw - overlay o rw\n32 22 0:42 / /var/lib/vrun/nodes rw - tmpfs t "
+      "rw\n";
   EXPECT_EQ(MountsBelow(text, "/var/lib/vrun/node"),
             (std::vector<std::string>{"/var/lib/vrun/node/tasks/a b", "/var/lib/vrun/node/views/1"}));
   EXPECT_TRUE(MountsBelow("\n\ngarbage", "/x").empty());

@@ -63,7 +63,8 @@ int Main() {
   Samples to_start, to_reply;
   for (int i = 0; i < 600; ++i) {
     auto request = SimpleJob("r" + std::to_string(i));
-    for (int e = 0; e < 40; ++e) request.mutable_command()->add_environment("SOME_VARIABLE_" + std::to_string(e) + "=some value");
+    for (int e = 0; e < 40; ++e)
+      request.mutable_command()->add_environment("SOME_VARIABLE_" + std::to_string(e) + "=some value");
     int64_t begin = MonotonicMicros();
     lock.lock();
     started_at = 0;
@@ -86,8 +87,9 @@ int Main() {
     changed.wait(lock, [&] { return acks == want; });
     lock.unlock();
   }
-  std::printf("{\"submit_to_start_ms\":{\"p50\":%.3f,\"p99\":%.3f},\"submit_to_reply_ms\":{\"p50\":%.3f,\"p99\":%.3f}}\n",
-              to_start.At(0.5), to_start.At(0.99), to_reply.At(0.5), to_reply.At(0.99));
+  std::printf(
+      "{\"submit_to_start_ms\":{\"p50\":%.3f,\"p99\":%.3f},\"submit_to_reply_ms\":{\"p50\":%.3f,\"p99\":%.3f}}\n",
+      to_start.At(0.5), to_start.At(0.99), to_reply.At(0.5), to_reply.At(0.99));
   agent.reset();
   loop.Stop();
   thread.join();

@@ -21,7 +21,8 @@ Result<UniqueFd> LockState(const std::string& directory) {
   VRUN_TRY(MakeDirs(directory, 0700));
   VRUN_ASSIGN(UniqueFd lock, OpenFile(directory + "/lock", O_RDWR | O_CREAT, 0600));
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return Error(Code::kExists, "controller: another one uses " + Escape(directory) + ": stop it or choose another directory");
+    return Error(Code::kExists,
+                 "controller: another one uses " + Escape(directory) + ": stop it or choose another directory");
   }
   return lock;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The controller: `vrund controller`. Durable jobs, the queue, the nodes' leases.
 //
-// One thread owns all state. Requests of all connections are queued; those that have queued up are handled in one SQLite
-// transaction, and only after its COMMIT do replies, events and orders to nodes go out: an answer means that it is on disk.
+// One thread owns all state. Requests of all connections are queued; those that have queued up are handled in one
+// SQLite transaction, and only after its COMMIT do replies, events and orders to nodes go out: an answer means that it
+// is on disk.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct ControllerOptions {
   std::vector<std::string> pools;      // known before a node of theirs has ever joined
   int ready_fd = -1;                   // one line "ok" or "error: text" once it is known
   int64_t heartbeat_micros = 2'000'000;
-  int64_t lease_micros = 15'000'000;   // silence after which a node is called lost
+  int64_t lease_micros = 15'000'000;  // silence after which a node is called lost
 };
 
 // Runs until SIGTERM or SIGINT. Returns the process's exit status.

@@ -96,20 +96,22 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   ServeUnary("/vrun.v1.Control/Get", &Get);
   ServeUnary("/vrun.v1.Control/List", &List);
   ServeUnary("/vrun.v1.Control/Nodes", &Nodes);
-  server_->Streaming("/vrun.v1.Control/Agent",
-                     [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-                       if (peer.role != "node") return Error(Code::kDenied, "agent: only nodes may register");
-                       auto session = std::make_shared<AgentSession>(this, peer.name, std::move(stream));
-                       loop_->Post([this, session] { agent_sessions_.insert(session); });
-                       return session.get();
-                     });
-  server_->Streaming("/vrun.v1.Control/Watch",
-                     [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-                       if (peer.role != "home") return Error(Code::kDenied, "watch: only homes may watch jobs");
-                       auto session = std::make_shared<WatchSession>(this, peer.name, std::move(stream));
-                       loop_->Post([this, session] { watch_sessions_.insert(session); });
-                       return session.get();
-                     });
+  server_->Streaming(
+      "/vrun.v1.Control/Agent",
+      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+        if (peer.role != "node") return Error(Code::kDenied, "agent: only nodes may register");
+        auto session = std::make_shared<AgentSession>(this, peer.name, std::move(stream));
+        loop_->Post([this, session] { agent_sessions_.insert(session); });
+        return session.get();
+      });
+  server_->Streaming(
+      "/vrun.v1.Control/Watch",
+      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+        if (peer.role != "home") return Error(Code::kDenied, "watch: only homes may watch jobs");
+        auto session = std::make_shared<WatchSession>(this, peer.name, std::move(stream));
+        loop_->Post([this, session] { watch_sessions_.insert(session); });
+        return session.get();
+      });
   Result<int> port = server_->Start(listen);
   if (port) SweepLeases();
   return port;

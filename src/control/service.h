@@ -2,8 +2,8 @@
 // The controller on the wire: gRPC in, the state thread, gRPC out.
 //
 // gRPC's threads only parse and queue. The loop takes everything that has queued up, applies it in one transaction, and
-// after the COMMIT answers, tells the nodes and tells those who watch. When the transaction fails all of its requests are
-// answered with the store's error, the state is read again from the store, and nodes whose reports were in it are
+// after the COMMIT answers, tells the nodes and tells those who watch. When the transaction fails all of its requests
+// are answered with the store's error, the state is read again from the store, and nodes whose reports were in it are
 // disconnected: they come back and tell everything again.
 #pragma once
 
@@ -70,7 +70,7 @@ class Service {
   std::map<std::string, std::shared_ptr<AgentSession>> agents_;  // by node; registered ones
   std::set<std::shared_ptr<AgentSession>> agent_sessions_;
   std::set<std::shared_ptr<WatchSession>> watch_sessions_;
-  std::map<uint64_t, std::set<WatchSession*>> watchers_;         // by job
+  std::map<uint64_t, std::set<WatchSession*>> watchers_;  // by job
   std::unique_ptr<rpc::Server> server_;
 };
 

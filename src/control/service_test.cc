@@ -48,7 +48,8 @@ class ServiceTest : public ::testing::Test {
     VRUN_CHECK(channel.has_value());
     return std::move(*channel);
   }
-  static std::unique_ptr<rpc::Stream> OpenAgent(rpc::Channel& channel, AgentCollector* messages, const v1::Register& hello) {
+  static std::unique_ptr<rpc::Stream> OpenAgent(rpc::Channel& channel, AgentCollector* messages,
+                                                const v1::Register& hello) {
     auto stream = channel.OpenStream("/vrun.v1.Control/Agent", messages);
     v1::AgentMessage first;
     *first.mutable_register_() = hello;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the controller believes: unfinished jobs, nodes, the scheduler's state. Rebuilt from the store at every start and
-// after every failed transaction. The transitions that several operations share are here; ops/ and duties/ decide when.
+// What the controller believes: unfinished jobs, nodes, the scheduler's state. Rebuilt from the store at every start
+// and after every failed transaction. The transitions that several operations share are here; ops/ and duties/ decide
+// when.
 //
 // State thread only. Every change goes to the store in the same call; nothing leaves the process before the store has
 // committed: messages and news collect in the outbox meanwhile.
@@ -25,8 +26,8 @@ inline bool IsEnd(v1::JobState state) { return state >= v1::COMPLETED && state <
 
 struct Node {
   NodeRow row;
-  bool connected = false;    // its stream is open and registered
-  int64_t last_heard = 0;    // monotonic
+  bool connected = false;  // its stream is open and registered
+  int64_t last_heard = 0;  // monotonic
 };
 
 // What is to be told once the store has committed.
@@ -72,11 +73,11 @@ class State {
   Status Apply(const std::string& node, const v1::AttemptReport& report);
 
   // --- nodes ---
-  Status PutNode(const NodeRow& row);   // and the scheduler may use it
+  Status PutNode(const NodeRow& row);  // and the scheduler may use it
   Status LoseNode(const std::string& name, const std::string& reason);
   void Disconnected(const std::string& name);  // not lost yet, but nothing is placed on it
   std::vector<uint64_t> JobsOn(const std::string& node) const;
-  Status SendStart(const JobRow& job);         // (again)
+  Status SendStart(const JobRow& job);  // (again)
   void SendStop(const std::string& node, uint64_t job, uint32_t attempt, int32_t signal, bool by_user);
 
   // --- what others may see ---

@@ -33,8 +33,10 @@ int main(int argc, char** argv) {
   CLI::App* controller_app = app.add_subcommand("controller", "durable jobs, nodes, and who runs where");
   controller_app->add_option("--listen", controller.listen, "HOST:PORT")->required();
   controller_app->add_option("--state-dir", controller.state_directory, "directory of the database")->required();
-  controller_app->add_option("--pki", controller.pki_directory, "directory of ca.pem, controller.pem, controller.key")->required();
-  controller_app->add_option("--pool", controller.pools, "a pool that exists before a node of it has joined; may be repeated");
+  controller_app->add_option("--pki", controller.pki_directory, "directory of ca.pem, controller.pem, controller.key")
+      ->required();
+  controller_app->add_option("--pool", controller.pools,
+                             "a pool that exists before a node of it has joined; may be repeated");
   AddReadyFd(controller_app, &controller.ready_fd);
   controller_app->callback([&] { status = vrun::control::ControllerMain(controller); });
 

@@ -7,8 +7,8 @@
 namespace vrun::daemon {
 
 struct PkiOptions {
-  bool make_authority = false;   // pki ca --dir DIR
-  std::string authority;         // pki issue --ca DIR --dir OUT --role ROLE --name NAME [--days N]
+  bool make_authority = false;  // pki ca --dir DIR
+  std::string authority;        // pki issue --ca DIR --dir OUT --role ROLE --name NAME [--days N]
   std::string directory;
   std::string role;
   std::string name;

@@ -18,15 +18,19 @@ namespace {
 
 constexpr int64_t kInterruptSequenceMicros = 2'000'000;
 
-bool EndsAWaitingRun(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
+bool EndsAWaitingRun(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
 
 }  // namespace
 
-AttachedRun::AttachedRun(const Services* services, Owner* owner, std::shared_ptr<ClientConnection> client, Options options)
+AttachedRun::AttachedRun(const Services* services, Owner* owner, std::shared_ptr<ClientConnection> client,
+                         Options options)
     : services_(services), owner_(owner), client_(std::move(client)), options_(options), begun_us_(MonotonicMicros()) {
   if (!client_) return;
-  client_->SetEvents({.on_message = [this](v1::ClientMessage message, std::vector<UniqueFd>) { OnClientMessage(std::move(message)); },
-                      .on_closed = [this] { OnClientGone(); }});
+  client_->SetEvents(
+      {.on_message = [this](v1::ClientMessage message, std::vector<UniqueFd>) { OnClientMessage(std::move(message)); },
+       .on_closed = [this] { OnClientGone(); }});
 }
 
 AttachedRun::~AttachedRun() {
@@ -44,7 +48,8 @@ void AttachedRun::TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, Strea
     saved_ = std::move(saved);
     terminal_.Reset(::fcntl(fd->get(), F_DUPFD_CLOEXEC, 3));
   }
-  pump_ = std::make_unique<StdioPump>(services_->loop, this, std::move(in), std::move(out), std::move(err), std::move(progress));
+  pump_ = std::make_unique<StdioPump>(services_->loop, this, std::move(in), std::move(out), std::move(err),
+                                      std::move(progress));
   if (client_ && saved_) {
     pump_->SetTerminalGate([this] { return client_ && !stopped_ && MayReadTerminal(client_->peer().pid); });
   }
@@ -153,7 +158,8 @@ void AttachedRun::OnClientMessage(v1::ClientMessage message) {
       if (run_ == nullptr) return OnSignal(SIGHUP, false, false);
       return Leave(0, "");
     default:
-      return client_->SendError(Error(Code::kUnsupported, "home does not know that message: client and home are of different versions"));
+      return client_->SendError(
+          Error(Code::kUnsupported, "home does not know that message: client and home are of different versions"));
   }
 }
 
@@ -166,7 +172,8 @@ void AttachedRun::OnSignal(int signal, bool key, bool background) {
   if (started) return key ? OnInterruptKey() : run_->SendSignal(signal, false);
   if (EndsAWaitingRun(signal)) return CancelWaiting(signal);
   // What is stopped here has not begun there; the rest waits for the command.
-  if (run_ != nullptr && signal != SIGTSTP && signal != SIGCONT && signal != SIGTTIN && signal != SIGTTOU) run_->SendSignal(signal, false);
+  if (run_ != nullptr && signal != SIGTSTP && signal != SIGCONT && signal != SIGTTIN && signal != SIGTTOU)
+    run_->SendSignal(signal, false);
 }
 
 void AttachedRun::OnInterruptKey() {
@@ -174,10 +181,8 @@ void AttachedRun::OnInterruptKey() {
   if (now - last_interrupt_us_ > kInterruptSequenceMicros) interrupts_ = 0;
   last_interrupt_us_ = now;
   switch (++interrupts_) {
-    case 1:
-      return run_->SendSignal(SIGINT, false);
-    case 2:
-      return run_->SendSignal(SIGTERM, false);
+    case 1: return run_->SendSignal(SIGINT, false);
+    case 2: return run_->SendSignal(SIGTERM, false);
     default:
       return Leave(128 + SIGINT, "not waiting any more: job " + std::to_string(job_) + " may still run: `vctl cancel " +
                                      std::to_string(job_) + "` ends it");
@@ -234,8 +239,10 @@ void AttachedRun::OnClientGone() {
   if (run_ == nullptr || !run_->started()) {
     LogInfo("job {}: the client has gone before it started: cancelled", job_);
     ended_ = true;
-    if (launch_) launch_->Abandon(SIGHUP);
-    else services_->controller->Cancel(job_, SIGHUP, [](Result<v1::CancelReply>) {});
+    if (launch_)
+      launch_->Abandon(SIGHUP);
+    else
+      services_->controller->Cancel(job_, SIGHUP, [](Result<v1::CancelReply>) {});
     launch_.reset();
     return End();
   }
@@ -317,9 +324,10 @@ void AttachedRun::OnOutput(v1::StreamId stream, uint64_t offset, std::string dat
   if (!pump_) return;
   if (first_output_us_ == 0 && !data.empty()) first_output_us_ = MonotonicMicros();
   if (!spool_full_ && !data.empty()) {
-    services_->spool->Append(job_, stream, offset, data, LogSpool::kJobBytes, [this, alive = alive_](LogSpool::Appended appended) {
-      if (*alive && !appended.kept) spool_full_ = true;
-    });
+    services_->spool->Append(job_, stream, offset, data, LogSpool::kJobBytes,
+                             [this, alive = alive_](LogSpool::Appended appended) {
+                               if (*alive && !appended.kept) spool_full_ = true;
+                             });
   }
   uint64_t have = pump_->received(stream);
   if (offset > have) {
@@ -346,7 +354,8 @@ void AttachedRun::OnEnded(const Outcome& outcome) {
 }
 
 void AttachedRun::TellFinished(Outcome outcome) {
-  if (cancel_signal_ != 0 && !outcome.record && outcome.state == v1::CANCELLED) outcome.exit_status = 128 + cancel_signal_;
+  if (cancel_signal_ != 0 && !outcome.record && outcome.state == v1::CANCELLED)
+    outcome.exit_status = 128 + cancel_signal_;
   if (!output_lost_.empty() && outcome.exit_status == 0 && outcome.record) {
     outcome.exit_status = kExitNotStarted;
     outcome.reason = output_lost_;
@@ -362,7 +371,8 @@ void AttachedRun::TellFinished(Outcome outcome) {
     v1::Finished* finished = message.mutable_finished();
     if (outcome.record) {
       *finished->mutable_record() = *outcome.record;
-      if (outcome.record->started_us() > 0) finished->set_ran_us(outcome.record->ended_us() - outcome.record->started_us());
+      if (outcome.record->started_us() > 0)
+        finished->set_ran_us(outcome.record->ended_us() - outcome.record->started_us());
     }
     finished->set_exit_status(outcome.exit_status);
     finished->set_state(outcome.state);
@@ -379,7 +389,8 @@ void AttachedRun::TellFinished(Outcome outcome) {
     client_->Close();
     client_.reset();
   } else if (options_.detached) {
-    LogInfo("job {} ended with status {}{}{}", job_, outcome.exit_status, outcome.reason.empty() ? "" : ": ", outcome.reason);
+    LogInfo("job {} ended with status {}{}{}", job_, outcome.exit_status, outcome.reason.empty() ? "" : ": ",
+            outcome.reason);
   }
   End();
 }
@@ -409,7 +420,8 @@ void AttachedRun::OnOutputEnded(v1::StreamId) {
 void AttachedRun::OnOutputBroken(v1::StreamId stream, const Error& reason) {
   if (run_ != nullptr) run_->CloseOutput(stream);
   if (reason.error_number() == EPIPE || reason.error_number() == EIO || reason.error_number() == ECONNRESET) return;
-  output_lost_ = std::string(stream == v1::STDERR ? "stderr" : "stdout") + ": " + reason.message() + ": the rest of the output is lost";
+  output_lost_ = std::string(stream == v1::STDERR ? "stderr" : "stdout") + ": " + reason.message() +
+                 ": the rest of the output is lost";
   OnNotice(output_lost_);
 }
 

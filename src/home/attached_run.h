@@ -4,7 +4,8 @@
 // When the client goes before the run ends
 //   Detach, or the third Ctrl-C:     the job goes on; its output goes to the log.
 //   killed, the job not started:     the job is cancelled.
-//   killed, a terminal:              the terminal is set back and left alone at once; the job goes on for 60 s, in which
+//   killed, a terminal:              the terminal is set back and left alone at once; the job goes on for 60 s, in
+//   which
 //                                    somebody may resume it, then it gets SIGHUP as if its terminal had gone.
 //   killed, only pipes and files:    home holds them open and goes on: the reader gets all of the output.
 #pragma once
@@ -120,7 +121,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   bool spool_full_ = false;
   std::string output_lost_;  // why some of the output could not be written
 
-  int64_t begun_us_ = 0;     // monotonic
+  int64_t begun_us_ = 0;  // monotonic
   int64_t accepted_us_ = 0;
   int64_t started_us_ = 0;
   int64_t first_output_us_ = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names the large files that were served in part: reads and hashes the whole of them when the machine has nothing better
-// to do, so that their object ids are known for the next job.
+// Names the large files that were served in part: reads and hashes the whole of them when the machine has nothing
+// better to do, so that their object ids are known for the next job.
 #pragma once
 
 #include <atomic>
@@ -25,9 +25,10 @@ class BackgroundHasher {
  public:
   using Known = std::function<void(const tree::FileVersion&, const store::ObjectId&)>;
 
-  // `known` is called on the hasher's thread. It starts a file after `quiet` without a Busy call, and pauses between two
-  // megabytes while there are some.
-  BackgroundHasher(const RootFiles* files, Known known, std::chrono::milliseconds quiet = std::chrono::milliseconds(1500));
+  // `known` is called on the hasher's thread. It starts a file after `quiet` without a Busy call, and pauses between
+  // two megabytes while there are some.
+  BackgroundHasher(const RootFiles* files, Known known,
+                   std::chrono::milliseconds quiet = std::chrono::milliseconds(1500));
   ~BackgroundHasher();
 
   // At most 4096 files wait; further ones are not remembered.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing on a thread, for descriptors that cannot be non-blocking: regular files, and what cannot be opened
-// again. Destruction does not wait for a reader or writer at the other end.
+// Reading and writing on a thread, for descriptors that cannot be non-blocking: regular files, and what cannot be
+// opened again. Destruction does not wait for a reader or writer at the other end.
 #pragma once
 
 #include <condition_variable>
@@ -47,7 +47,7 @@ class BlockingIo {
   EventLoop* const loop_;
   const int fd_;
   const bool regular_;
-  UniqueFd cancel_;  // eventfd: readable when it is time to go
+  UniqueFd cancel_;                                             // eventfd: readable when it is time to go
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // loop thread
   std::mutex mutex_;
   std::condition_variable wake_;

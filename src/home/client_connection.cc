@@ -26,7 +26,8 @@ void ClientConnection::OnReady(uint32_t happened) {
     if (closing_ || !socket_) return;
     v1::ClientMessage message;
     if (!message.ParseFromString(frame.bytes)) {
-      SendError(Error(Code::kCorrupt, "a message does not parse: client and home are of different versions: `vctl down` stops home"));
+      SendError(Error(Code::kCorrupt,
+                      "a message does not parse: client and home are of different versions: `vctl down` stops home"));
       return;
     }
     auto on_message = events_.on_message;  // the callback may put another one in its place

@@ -20,8 +20,8 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
  public:
   struct Events {
     std::function<void(v1::ClientMessage, std::vector<UniqueFd>)> on_message;
-    std::function<void()> on_closed;                 // the client has gone; never after Close
-    std::function<void()> on_drained = {};           // everything queued is sent
+    std::function<void()> on_closed;        // the client has gone; never after Close
+    std::function<void()> on_drained = {};  // everything queued is sent
   };
 
   ClientConnection(EventLoop* loop, UniqueFd socket, PeerCredentials peer);

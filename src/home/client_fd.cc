@@ -56,7 +56,8 @@ Result<size_t> ClientFd::Read(char* buffer, size_t n) const {
 
 Result<size_t> ClientFd::Write(const char* data, size_t n) const {
   for (;;) {
-    ssize_t r = access == Access::kSocket ? ::send(fd.get(), data, n, MSG_DONTWAIT | MSG_NOSIGNAL) : ::write(fd.get(), data, n);
+    ssize_t r =
+        access == Access::kSocket ? ::send(fd.get(), data, n, MSG_DONTWAIT | MSG_NOSIGNAL) : ::write(fd.get(), data, n);
     if (r >= 0) return static_cast<size_t>(r);
     if (errno == EINTR) continue;
     return ErrnoError("write");

@@ -68,17 +68,14 @@ void ClientServer::Accept() {
   }
 }
 
-void ClientServer::First(const std::shared_ptr<ClientConnection>& client, v1::ClientMessage message, std::vector<UniqueFd> fds) {
+void ClientServer::First(const std::shared_ptr<ClientConnection>& client, v1::ClientMessage message,
+                         std::vector<UniqueFd> fds) {
   before_();
   switch (message.body_case()) {
-    case v1::ClientMessage::kRun:
-      return runs_->StartRun(client, message.run(), std::move(fds));
-    case v1::ClientMessage::kResume:
-      return runs_->Resume(client, message.resume(), std::move(fds));
-    case v1::ClientMessage::kQuery:
-      return queries_->Answer(client, message.query());
-    default:
-      return client->SendError(Error(Code::kInvalid, "a conversation does not begin with that message"));
+    case v1::ClientMessage::kRun: return runs_->StartRun(client, message.run(), std::move(fds));
+    case v1::ClientMessage::kResume: return runs_->Resume(client, message.resume(), std::move(fds));
+    case v1::ClientMessage::kQuery: return queries_->Answer(client, message.query());
+    default: return client->SendError(Error(Code::kInvalid, "a conversation does not begin with that message"));
   }
 }
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <functional>
-#include <set>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "base/event_loop.h"

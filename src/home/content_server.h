@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers the nodes' questions for content: directory objects of the trees in the table and ranges of their files.
 //
-// What may be asked for: what a tree of the table names, and nothing else. A range is answered only when the tree has that
-// path as a regular file of that version, the deny-list (looked at again here) allows it, and the file still is that
-// version before and after it is read. Directory objects overtake ranges, ranges overtake whole trees.
+// What may be asked for: what a tree of the table names, and nothing else. A range is answered only when the tree has
+// that path as a regular file of that version, the deny-list (looked at again here) allows it, and the file still is
+// that version before and after it is read. Directory objects overtake ranges, ranges overtake whole trees.
 #pragma once
 
 #include <atomic>

@@ -15,7 +15,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr uint64_t kPartBytes = 1u << 20;       // of one reply
+constexpr uint64_t kPartBytes = 1u << 20;  // of one reply
 // Files beside one that is touched that are offered with it.
 constexpr size_t kMaxOffered = 65536;
 constexpr size_t kMaxLibraries = 512;
@@ -164,18 +164,14 @@ void ContentSession::Step() {
 
 bool ContentSession::Do(Work* work) {
   switch (work->request.what_case()) {
-    case v1::ContentRequest::kGetDirectory:
-      return Directory(work);
-    case v1::ContentRequest::kGetRange:
-      return Range(work);
-    case v1::ContentRequest::kGetTree:
-      return Tree(work);
-    case v1::ContentRequest::kGetRoot:
-      return Root(work);
-    case v1::ContentRequest::kGetResident:
-      return Resident(work);
+    case v1::ContentRequest::kGetDirectory: return Directory(work);
+    case v1::ContentRequest::kGetRange: return Range(work);
+    case v1::ContentRequest::kGetTree: return Tree(work);
+    case v1::ContentRequest::kGetRoot: return Root(work);
+    case v1::ContentRequest::kGetResident: return Resident(work);
     default:
-      return Fail(work->request.id(), Error(Code::kUnsupported, "this home does not know that content request: update vrun"));
+      return Fail(work->request.id(),
+                  Error(Code::kUnsupported, "this home does not know that content request: update vrun"));
   }
 }
 
@@ -350,7 +346,8 @@ bool ContentSession::Resident(Work* work) {
     known = offered_.contains(version);
   }
   if (version.size > store::kWholeFileLimit) AddResident(get.path(), version, true, resident);
-  for (const std::string& path : known ? std::vector<std::string>() : ElfClosure(*served->snapshot, *server_->files_, get.path(), kMaxLibraries)) {
+  for (const std::string& path : known ? std::vector<std::string>()
+                                       : ElfClosure(*served->snapshot, *server_->files_, get.path(), kMaxLibraries)) {
     auto entry = tree::Lookup(*served->snapshot, path);
     if (entry && !rules->Denies(path, served->exposed)) AddResident(path, entry->version(), true, resident);
   }
@@ -380,8 +377,8 @@ bool ContentSession::Range(Work* work) {
   uint64_t id = work->request.id();
   tree::FileVersion version = Version(get.version());
   uint64_t unit = store::UnitBytes(version.size);
-  uint64_t end = get.length() > version.size - std::min(version.size, get.offset()) ? version.size
-                                                                                   : get.offset() + get.length();
+  uint64_t end =
+      get.length() > version.size - std::min(version.size, get.offset()) ? version.size : get.offset() + get.length();
   bool empty_file = version.size == 0 && get.offset() == 0;
   if (get.offset() % unit != 0 || (get.offset() >= end && !empty_file) || end - get.offset() > kMaxRange ||
       (end % unit != 0 && end != version.size)) {

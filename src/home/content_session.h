@@ -19,12 +19,13 @@ namespace vrun::home {
 
 class ContentServer;
 
-// Any thread. Work is done on the server's threads in pieces of at most 1 MiB, so that a later, more urgent request waits
-// for no more than that; nothing but directory objects is read while the stream has more than rpc::Stream::kHighWater queued.
+// Any thread. Work is done on the server's threads in pieces of at most 1 MiB, so that a later, more urgent request
+// waits for no more than that; nothing but directory objects is read while the stream has more than
+// rpc::Stream::kHighWater queued.
 class ContentSession : public std::enable_shared_from_this<ContentSession> {
  public:
-  static constexpr size_t kMaxWaiting = 65536;         // requests; more ends the stream
-  static constexpr uint64_t kMaxRange = 64u << 20;     // of one request
+  static constexpr size_t kMaxWaiting = 65536;      // requests; more ends the stream
+  static constexpr uint64_t kMaxRange = 64u << 20;  // of one request
 
   explicit ContentSession(ContentServer* server) : server_(server) {}
 
@@ -42,9 +43,9 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   // Of a request that takes more than one piece.
   struct Work {
     v1::ContentRequest request;
-    uint64_t done = 0;                      // bytes of the range, or of the current directory
-    int compress = -1;                      // not known yet, no, yes
-    std::vector<tree::NewDirectory> tree;   // of GetTree
+    uint64_t done = 0;                     // bytes of the range, or of the current directory
+    int compress = -1;                     // not known yet, no, yes
+    std::vector<tree::NewDirectory> tree;  // of GetTree
     size_t next = 0;
     bool listed = false;
   };
@@ -77,14 +78,14 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   ContentServer* const server_;
   std::atomic<uint64_t> sent_bytes_{0};
   std::mutex mutex_;
-  rpc::Stream* stream_ = nullptr;         // guarded by mutex_, as all below
+  rpc::Stream* stream_ = nullptr;  // guarded by mutex_, as all below
   std::deque<WorkPtr> waiting_[kUrgencies];
   std::unordered_set<uint64_t> running_;
   std::unordered_set<uint64_t> cancelled_;  // of running_
   // What this node was told to fetch ahead, so that it is not looked at again for each that loads it.
   std::unordered_set<tree::FileVersion, tree::FileVersionHash> offered_;
-  size_t scheduled_ = 0;                  // pieces posted to the workers
-  bool parked_ = false;                   // waits for OnWritable
+  size_t scheduled_ = 0;  // pieces posted to the workers
+  bool parked_ = false;   // waits for OnWritable
 };
 
 }  // namespace vrun::home

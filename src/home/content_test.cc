@@ -153,9 +153,11 @@ class ContentTest : public testing::Test {
   tree::FileVersion VersionOf(const std::string& path) {
     struct stat st;
     EXPECT_EQ(::lstat((root_.path() + path).c_str(), &st), 0);
-    return {st.st_dev, st.st_ino, st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec, static_cast<uint64_t>(st.st_size)};
+    return {st.st_dev, st.st_ino, st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec,
+            static_cast<uint64_t>(st.st_size)};
   }
-  v1::ContentRequest RangeRequest(const std::string& path, const tree::FileVersion& v, uint64_t offset, uint64_t length) {
+  v1::ContentRequest RangeRequest(const std::string& path, const tree::FileVersion& v, uint64_t offset,
+                                  uint64_t length) {
     v1::ContentRequest request;
     request.set_id(++next_id_);
     auto* get = request.mutable_get_range();
@@ -240,9 +242,10 @@ TEST_F(ContentTest, WhatIsInThePageCacheIsOffered) {
   header.e_phoff = sizeof header;
   header.e_phentsize = sizeof(Elf64_Phdr);
   header.e_phnum = 3;
-  const Elf64_Phdr segments[] = {{.p_type = PT_LOAD, .p_flags = PF_R, .p_offset = 0, .p_filesz = 8 * unit},
-                                 {.p_type = PT_LOAD, .p_flags = PF_R | PF_X, .p_offset = 8 * unit, .p_filesz = 20 * unit},
-                                 {.p_type = PT_LOAD, .p_flags = PF_R | PF_W, .p_offset = 28 * unit, .p_filesz = 20 * unit}};
+  const Elf64_Phdr segments[] = {
+      {.p_type = PT_LOAD, .p_flags = PF_R, .p_offset = 0, .p_filesz = 8 * unit},
+      {.p_type = PT_LOAD, .p_flags = PF_R | PF_X, .p_offset = 8 * unit, .p_filesz = 20 * unit},
+      {.p_type = PT_LOAD, .p_flags = PF_R | PF_W, .p_offset = 28 * unit, .p_filesz = 20 * unit}};
   std::memcpy(library.data(), &header, sizeof header);
   std::memcpy(library.data() + sizeof header, segments, sizeof segments);
   root_.Put("root/.ssh/large.py", library);
@@ -251,7 +254,8 @@ TEST_F(ContentTest, WhatIsInThePageCacheIsOffered) {
   root_.Put("root/.ssh/cold.py", "cold");
   root_.Put("root/.ssh/id_key.py", "-----BEGIN OPENSSH PRIVATE KEY-----\n");
   Serve();
-  if (!ResidentRanges(OpenFile(root_ / "root/.ssh/small.py", O_RDONLY)->get(), 5, unit)) GTEST_SKIP() << "the kernel does not tell";
+  if (!ResidentRanges(OpenFile(root_ / "root/.ssh/small.py", O_RDONLY)->get(), 5, unit))
+    GTEST_SKIP() << "the kernel does not tell";
   for (const char* name : {"root/.ssh/large.py", "root/.ssh/cold.py"}) {
     auto fd = OpenFile(root_ / name, O_RDONLY);
     ASSERT_EQ(::fsync(fd->get()), 0);
@@ -264,7 +268,8 @@ TEST_F(ContentTest, WhatIsInThePageCacheIsOffered) {
     }
   }
   Hints hints = HintsOf(Ask(ResidentRequest("/root/.ssh/large.py", true)));
-  EXPECT_THAT(hints["/root/.ssh/large.py"], testing::ElementsAre(std::pair(5 * unit, 6 * unit), std::pair(30 * unit, 31 * unit)));
+  EXPECT_THAT(hints["/root/.ssh/large.py"],
+              testing::ElementsAre(std::pair(5 * unit, 6 * unit), std::pair(30 * unit, 31 * unit)));
   EXPECT_TRUE(hints.contains("/root/.ssh/small.py"));
   EXPECT_FALSE(hints.contains("/root/.ssh/cold.py"));
   EXPECT_FALSE(hints.contains("/root/.ssh/other.c"));
@@ -352,8 +357,10 @@ TEST_F(ContentTest, LargeFilesComeInPartsAndAreNamedWhenAllUnitsAreKnown) {
   }
   EXPECT_EQ(content, big.substr(2 << 20));
   Sha256Stream ids;
-  for (size_t at = 0; at < big.size(); at += store::kUnitBytes) ids.Update(Sha256(big.substr(at, store::kUnitBytes)).view());
-  EXPECT_EQ(parts.back().units().object_id(), (store::ObjectId{store::IdAlgorithm::kSha256Units, ids.Finish()}.Encode()));
+  for (size_t at = 0; at < big.size(); at += store::kUnitBytes)
+    ids.Update(Sha256(big.substr(at, store::kUnitBytes)).view());
+  EXPECT_EQ(parts.back().units().object_id(),
+            (store::ObjectId{store::IdAlgorithm::kSha256Units, ids.Finish()}.Encode()));
 }
 
 TEST_F(ContentTest, TextIsCompressedRandomBytesAreNot) {
@@ -475,7 +482,8 @@ TEST_F(ContentTest, DirectoriesAndWholeTrees) {
   directory.mutable_get_directory()->set_digest(std::string((*sub)->digest().view()));
   parts = Ask(directory);
   ASSERT_TRUE(parts[0].has_directory());
-  EXPECT_EQ(Unpack(parts[0].directory().encoded(), parts[0].directory().zstd(), parts[0].directory().raw_bytes()), (*sub)->encoded());
+  EXPECT_EQ(Unpack(parts[0].directory().encoded(), parts[0].directory().zstd(), parts[0].directory().raw_bytes()),
+            (*sub)->encoded());
 
   // An unknown tree (home was restarted): what is the same at that path now will do, what is not will not.
   directory.set_id(++next_id_);
@@ -511,7 +519,8 @@ TEST_F(ContentTest, AFullStreamStopsReadingButDirectoriesOvertake) {
   Serve();
   stream_.Hold();
   std::vector<v1::ContentRequest> ranges;
-  for (int i = 0; i < 32; ++i) ranges.push_back(RangeRequest("/noise", VersionOf("/noise"), static_cast<uint64_t>(i) << 20, 1 << 20));
+  for (int i = 0; i < 32; ++i)
+    ranges.push_back(RangeRequest("/noise", VersionOf("/noise"), static_cast<uint64_t>(i) << 20, 1 << 20));
   for (auto& r : ranges) session_->OnMessage(r.SerializeAsString());
   ASSERT_TRUE(stream_.WaitForReplies(4));
   v1::ContentRequest directory;
@@ -564,7 +573,8 @@ TEST(DenyList, PatternsHomesAndExpose) {
   EXPECT_TRUE(rules->Denies("/home/ann/.aws/x", {"/home/ann/.config"}));
 
   auto hidden = rules->Hidden();
-  EXPECT_THAT(hidden, testing::IsSupersetOf({"/root/.ssh/id_ed25519", "/root/.ssh/deploy.pem", "/home/ann/.config/gcloud", "/own", "/elsewhere"}));
+  EXPECT_THAT(hidden, testing::IsSupersetOf({"/root/.ssh/id_ed25519", "/root/.ssh/deploy.pem",
+                                             "/home/ann/.config/gcloud", "/own", "/elsewhere"}));
   hidden = rules->Hidden({"/home/ann/.config/gcloud/a/b"});
   EXPECT_THAT(hidden, testing::Not(testing::Contains("/home/ann/.config/gcloud")));
   EXPECT_THAT(hidden, testing::Contains("/home/ann/.config/gcloud/a/c"));
@@ -673,7 +683,8 @@ TEST(BackgroundHasher, NamesALargeFile) {
   ASSERT_TRUE(wake.wait_for(lock, std::chrono::seconds(30), [&] { return known.has_value(); }));
   UnitDigests units;
   std::vector<Digest> digests;
-  for (size_t at = 0; at < big.size(); at += store::kUnitBytes) digests.push_back(Sha256(big.substr(at, store::kUnitBytes)));
+  for (size_t at = 0; at < big.size(); at += store::kUnitBytes)
+    digests.push_back(Sha256(big.substr(at, store::kUnitBytes)));
   EXPECT_EQ(units.Add(version, 0, digests), *known);
 }
 
@@ -700,8 +711,8 @@ TEST_F(ContentTest, DISABLED_BenchServing) {
   ASSERT_TRUE(stream_.WaitForReplies(ids.size()));
   double seconds = static_cast<double>(MonotonicMicros() - begin) / 1e6;
   cpu = CpuSeconds() - cpu;
-  printf("served 1 GiB in %.2f s: %.0f MB/s; %.2f s of CPU: %.0f MB/s a core\n", seconds, static_cast<double>(kSize) / 1e6 / seconds,
-         cpu, static_cast<double>(kSize) / 1e6 / cpu);
+  printf("served 1 GiB in %.2f s: %.0f MB/s; %.2f s of CPU: %.0f MB/s a core\n", seconds,
+         static_cast<double>(kSize) / 1e6 / seconds, cpu, static_cast<double>(kSize) / 1e6 / cpu);
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ class ControllerClient {
   explicit ControllerClient(EventLoop* loop) : loop_(loop) {}
   ~ControllerClient() { *alive_ = false; }
 
-  // Where it is, from now on; unfinished calls to an earlier one fail with kAborted. `why_not`: what to answer while there
-  // is no cluster.
+  // Where it is, from now on; unfinished calls to an earlier one fail with kAborted. `why_not`: what to answer while
+  // there is no cluster.
   void Use(const std::string& address, const rpc::Credentials& credentials);
   void UseNone(Error why_not);
 
@@ -31,14 +31,15 @@ class ControllerClient {
   template <typename Request, typename Reply>
   void Call(const std::string& method, const Request& request, int64_t timeout_micros,
             std::function<void(Result<Reply>)> done) {
-    Send(method, request.SerializeAsString(), timeout_micros, [method, done = std::move(done)](Result<std::string> bytes) {
-      if (!bytes) return done(std::move(bytes).error());
-      Reply reply;
-      if (!reply.ParseFromString(*bytes)) {
-        return done(Error(Code::kCorrupt, method + ": the controller's answer does not parse: versions differ?"));
-      }
-      done(std::move(reply));
-    });
+    Send(method, request.SerializeAsString(), timeout_micros,
+         [method, done = std::move(done)](Result<std::string> bytes) {
+           if (!bytes) return done(std::move(bytes).error());
+           Reply reply;
+           if (!reply.ParseFromString(*bytes)) {
+             return done(Error(Code::kCorrupt, method + ": the controller's answer does not parse: versions differ?"));
+           }
+           done(std::move(reply));
+         });
   }
   void Submit(const v1::SubmitRequest& request, std::function<void(Result<v1::SubmitReply>)> done);
   void Cancel(uint64_t job, int signal, std::function<void(Result<v1::CancelReply>)> done);
@@ -48,7 +49,7 @@ class ControllerClient {
   std::unique_ptr<WatchStream> Watch(uint64_t job, WatchStream::Events events);
 
   const std::string& address() const { return address_; }
-  bool connected() const { return connected_; }      // as the last call told
+  bool connected() const { return connected_; }  // as the last call told
   const std::string& error() const { return error_; }
 
  private:

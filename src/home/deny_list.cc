@@ -71,8 +71,9 @@ std::string OnHost(const std::string& root, std::string_view path) {
   return root + std::string(path);
 }
 
-// The path in the root of what a name of this machine resolves to; "" when that is elsewhere or nowhere. A chroot-like root
-// that has absolute symlinks is resolved on the machine's terms, which is what serving by openat2 does as well: not at all.
+// The path in the root of what a name of this machine resolves to; "" when that is elsewhere or nowhere. A chroot-like
+// root that has absolute symlinks is resolved on the machine's terms, which is what serving by openat2 does as well:
+// not at all.
 std::string Resolve(const std::string& root, const std::string& path) {
   char resolved[PATH_MAX];
   if (::realpath(OnHost(root, path).c_str(), resolved) == nullptr) return {};
@@ -133,8 +134,10 @@ std::vector<std::string> DenyRules::Hidden(const std::vector<std::string>& expos
     std::vector<std::string> inside;
     bool open = false;
     for (const std::string& e : exposed) {
-      if (IsBelow(path, e)) open = true;
-      else if (IsBelow(e, path)) inside.push_back(e);
+      if (IsBelow(path, e))
+        open = true;
+      else if (IsBelow(e, path))
+        inside.push_back(e);
     }
     if (open) continue;
     if (inside.empty()) {
@@ -155,21 +158,24 @@ std::vector<std::string> DenyRules::Hidden(const std::vector<std::string>& expos
           leads |= IsBelow(e, child);
         }
         if (is_it) continue;
-        if (leads) level.push_back(std::move(child));
-        else hidden.push_back(std::move(child));
+        if (leads)
+          level.push_back(std::move(child));
+        else
+          hidden.push_back(std::move(child));
       }
     }
   }
   return hidden;
 }
 
-DenyList::DenyList(Options options) : options_([&] {
-      Options o = std::move(options);
-      o.root = tree::CleanPath(o.root);
-      for (std::string& p : o.homes) p = tree::CleanPath(p);
-      for (std::string& p : o.home_parents) p = tree::CleanPath(p);
-      return o;
-    }()) {}
+DenyList::DenyList(Options options)
+    : options_([&] {
+        Options o = std::move(options);
+        o.root = tree::CleanPath(o.root);
+        for (std::string& p : o.homes) p = tree::CleanPath(p);
+        for (std::string& p : o.home_parents) p = tree::CleanPath(p);
+        return o;
+      }()) {}
 
 std::shared_ptr<const DenyRules> DenyList::Current() const {
   auto rules = std::make_shared<DenyRules>();
@@ -208,7 +214,8 @@ std::shared_ptr<const DenyRules> DenyList::Current() const {
       if (::lstat(OnHost(root, path).c_str(), &st) == 0) {
         std::string real = Resolve(root, path);
         // A directory above it may be a link as well, so not only when this name is one. Never hide a whole home.
-        bool whole_home = std::any_of(homes.begin(), homes.end(), [&](const std::string& h) { return IsBelow(h, real); });
+        bool whole_home =
+            std::any_of(homes.begin(), homes.end(), [&](const std::string& h) { return IsBelow(h, real); });
         if (!real.empty() && real != path && !whole_home) {
           AddUnique(&rules->targets_, real);
           AddUnique(&rules->hidden_, real);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paths that home does not serve: private keys, cloud credentials, keyrings, browser profiles, and vrun's own state.
+// The paths that home does not serve: private keys, cloud credentials, keyrings, browser profiles, and vrun's own
+// state.
 //
 // Below each known home directory (the user's own; /root and all of /home when the daemon is root's): .ssh/id_* but
 // *.pub, .ssh/*.pem, .aws, .kube, .config/gcloud, .docker/config.json, keyrings, browser profiles. They are left out of
@@ -30,11 +31,11 @@ class DenyRules {
   bool DeniedByPattern(std::string_view path, std::string_view* denied) const;
 
   std::string root_;
-  std::vector<std::string> own_;         // vrun's own directories: no --expose opens them
-  std::vector<std::string> homes_;       // home directories
+  std::vector<std::string> own_;           // vrun's own directories: no --expose opens them
+  std::vector<std::string> homes_;         // home directories
   std::vector<std::string> home_parents_;  // every directory in these is one ("/home")
-  std::vector<std::string> targets_;     // what denied symlinks point at
-  std::vector<std::string> hidden_;      // existing or possible names, own_ not among them
+  std::vector<std::string> targets_;       // what denied symlinks point at
+  std::vector<std::string> hidden_;        // existing or possible names, own_ not among them
 };
 
 class DenyList {

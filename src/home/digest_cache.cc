@@ -56,7 +56,8 @@ std::optional<Record> ParseRecord(std::string_view raw) {
   if (Sha256(body).view().substr(0, kCheck) != raw.substr(kBody)) return std::nullopt;
   auto id = store::ObjectId::Decode(body.substr(32));
   if (!id || id->algorithm == store::IdAlgorithm::kProvisional) return std::nullopt;
-  return Record{{U64(body), U64(body.substr(8)), static_cast<int64_t>(U64(body.substr(16))), U64(body.substr(24))}, *id};
+  return Record{{U64(body), U64(body.substr(8)), static_cast<int64_t>(U64(body.substr(16))), U64(body.substr(24))},
+                *id};
 }
 
 }  // namespace
@@ -93,7 +94,8 @@ void DigestCache::Load() {
       LogWarning("{}: cut after {} good bytes of {}", Escape(path_), good, content->size());
     }
     if (::ftruncate(file->get(), static_cast<off_t>(good)) != 0) {
-      LogWarning("digests of files are not remembered over a restart: truncate {}: {}", Escape(path_), std::strerror(errno));
+      LogWarning("digests of files are not remembered over a restart: truncate {}: {}", Escape(path_),
+                 std::strerror(errno));
       failed_ = true;
       return;
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What home knows of the contents of its files: the object id of a file's version, remembered over restarts.
 //
-// On disk: an append-only file of fixed records, each with a checksum. A crash or a full disk loses records, never makes a
-// wrong one: reading stops at the first record that does not check and the file is cut there. Bounded: when the limit is
-// passed the older half is forgotten. A cache that cannot be written works on in memory.
+// On disk: an append-only file of fixed records, each with a checksum. A crash or a full disk loses records, never
+// makes a wrong one: reading stops at the first record that does not check and the file is cut there. Bounded: when the
+// limit is passed the older half is forgotten. A cache that cannot be written works on in memory.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,9 @@ class DigestCache {
   const std::string path_;
   const size_t limit_;
   mutable std::mutex mutex_;
-  std::unordered_map<tree::FileVersion, store::ObjectId, tree::FileVersionHash> ids_;  // guarded by mutex_, as all below
-  std::deque<tree::FileVersion> order_;                                                // oldest first
+  std::unordered_map<tree::FileVersion, store::ObjectId, tree::FileVersionHash>
+      ids_;                              // guarded by mutex_, as all below
+  std::deque<tree::FileVersion> order_;  // oldest first
   std::string buffer_;
   UniqueFd file_;
   bool failed_ = false;  // said so already

@@ -19,8 +19,14 @@ constexpr unsigned kMostSegments = 256;
 constexpr uint64_t kMostDynamic = 64 * 1024;
 constexpr size_t kMostNeeded = 1024;
 constexpr int kMostLinks = 40;  // as Linux
-constexpr const char* kDefaultPath[] = {"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu",
-                                        "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/usr/local/lib", "/lib",
+constexpr const char* kDefaultPath[] = {"/lib/x86_64-linux-gnu",
+                                        "/usr/lib/x86_64-linux-gnu",
+                                        "/lib/aarch64-linux-gnu",
+                                        "/usr/lib/aarch64-linux-gnu",
+                                        "/lib64",
+                                        "/usr/lib64",
+                                        "/usr/local/lib",
+                                        "/lib",
                                         "/usr/lib"};
 
 template <typename T>
@@ -145,9 +151,10 @@ Result<std::pair<std::string, tree::Entry>> ResolvePath(const tree::Snapshot& sn
   return std::pair(done, std::move(entry));
 }
 
-std::vector<std::string> ElfClosure(const tree::Snapshot& snapshot, const RootFiles& files, const std::string& path, size_t most) {
+std::vector<std::string> ElfClosure(const tree::Snapshot& snapshot, const RootFiles& files, const std::string& path,
+                                    size_t most) {
   std::vector<std::string> found;
-  std::unordered_set<std::string> names;   // looked for
+  std::unordered_set<std::string> names;  // looked for
   std::unordered_set<std::string> seen{path};
   std::deque<std::string> todo{path};
   while (!todo.empty()) {

@@ -16,8 +16,8 @@ bool MayReadTerminal(int32_t pid) {
   size_t name_end = stat->rfind(')');
   char state = 0;
   int parent, group, session, terminal, foreground;
-  if (name_end == std::string::npos ||
-      std::sscanf(stat->c_str() + name_end + 1, " %c %d %d %d %d %d", &state, &parent, &group, &session, &terminal, &foreground) != 6) {
+  if (name_end == std::string::npos || std::sscanf(stat->c_str() + name_end + 1, " %c %d %d %d %d %d", &state, &parent,
+                                                   &group, &session, &terminal, &foreground) != 6) {
     return true;
   }
   if (state == 'T' || state == 't') return false;

@@ -97,14 +97,16 @@ class ClusterConfig {
     if (!config) {
       stamp_ = now;
       bool none = config.error().code() == Code::kNotFound;
-      return controller_->UseNone(none ? Error(Code::kNotFound, "no cluster is configured: `vctl up` makes one on this machine")
-                                       : config.error());
+      return controller_->UseNone(
+          none ? Error(Code::kNotFound, "no cluster is configured: `vctl up` makes one on this machine")
+               : config.error());
     }
     services_->default_pool = config->pool;
     certificate_ = config->credentials + "/" + config->credentials_name + ".pem";
     stamp_ = Stamp(places_.config_file) + Stamp(certificate_);
     if (config->controller.empty()) {
-      return controller_->UseNone(Error(Code::kNotFound, "no cluster is configured: `vctl up` makes one on this machine"));
+      return controller_->UseNone(
+          Error(Code::kNotFound, "no cluster is configured: `vctl up` makes one on this machine"));
     }
     auto credentials = rpc::LoadCredentials(config->credentials, config->credentials_name);
     if (!credentials) return controller_->UseNone(credentials.error().With("credentials"));
@@ -117,8 +119,8 @@ class ClusterConfig {
   static std::string Stamp(const std::string& path) {
     struct stat st;
     if (path.empty() || ::stat(path.c_str(), &st) != 0) return "-;";
-    return std::to_string(st.st_ino) + "." + std::to_string(st.st_mtim.tv_sec) + "." + std::to_string(st.st_mtim.tv_nsec) + "." +
-           std::to_string(st.st_size) + ";";
+    return std::to_string(st.st_ino) + "." + std::to_string(st.st_mtim.tv_sec) + "." +
+           std::to_string(st.st_mtim.tv_nsec) + "." + std::to_string(st.st_size) + ";";
   }
 
   const Places places_;
@@ -202,8 +204,10 @@ Status Run(const HomeOptions& options) {
   VRUN_ASSIGN(UniqueFd lock, Lock(places));
   Config config;
   auto read = ReadConfig(places.config_file);
-  if (read) config = *read;
-  else if (read.error().code() != Code::kNotFound) return read.error();
+  if (read)
+    config = *read;
+  else if (read.error().code() != Code::kNotFound)
+    return read.error();
   VRUN_ASSIGN(std::string root, RealRoot(options.root.empty() ? config.root : options.root));
   VRUN_ASSIGN(RootFiles files, RootFiles::Open(root));
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `vrund home`: the developer's side, one process per user. It keeps the tree of the root current, serves it to the nodes,
-// applies what the jobs wrote, and pumps the streams of the attached runs.
+// `vrund home`: the developer's side, one process per user. It keeps the tree of the root current, serves it to the
+// nodes, applies what the jobs wrote, and pumps the streams of the attached runs.
 //
 // It is started by the command line when there is none, and needs no privilege: it serves what its user can read.
 #pragma once

@@ -6,8 +6,9 @@
 
 namespace vrun::home {
 
-// 16 bytes as 32 hex digits, from random bytes in STATE/home_id (made at the first start) and the machine's id, so that a
-// copied home directory is another home. Where the file cannot be written they are derived from machine, user and path.
+// 16 bytes as 32 hex digits, from random bytes in STATE/home_id (made at the first start) and the machine's id, so that
+// a copied home directory is another home. Where the file cannot be written they are derived from machine, user and
+// path.
 std::string LoadHomeId(const std::string& state_directory);
 
 }  // namespace vrun::home

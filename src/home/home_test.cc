@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole daemon as its neighbours see it: a client on the socket, a controller and a node over real mTLS. The daemon is a
-// process of its own, so that it can be killed.
+// The whole daemon as its neighbours see it: a client on the socket, a controller and a node over real mTLS. The daemon
+// is a process of its own, so that it can be killed.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -128,13 +128,15 @@ class HomeTest : public testing::Test {
     root_.Put("etc/hosts", "127.0.0.1 localhost\n");
     root_.Put("work/data", "some data\n");
     node_ = rpc::Server::Create(authority_.Make("node", "n1"));
-    node_->Streaming("/vrun.v1.Node/Task", [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> s) -> Result<rpc::Stream::Handler*> {
-      EXPECT_EQ(peer.role, "home");
-      return tasks_.Add(std::make_shared<TaskInbox>(std::move(s)));
-    });
-    node_->Streaming("/vrun.v1.Content/Serve", [this](const rpc::Peer&, std::unique_ptr<rpc::Stream> s) -> Result<rpc::Stream::Handler*> {
-      return contents_.Add(std::make_shared<ContentInbox>(std::move(s)));
-    });
+    node_->Streaming("/vrun.v1.Node/Task",
+                     [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> s) -> Result<rpc::Stream::Handler*> {
+                       EXPECT_EQ(peer.role, "home");
+                       return tasks_.Add(std::make_shared<TaskInbox>(std::move(s)));
+                     });
+    node_->Streaming("/vrun.v1.Content/Serve",
+                     [this](const rpc::Peer&, std::unique_ptr<rpc::Stream> s) -> Result<rpc::Stream::Handler*> {
+                       return contents_.Add(std::make_shared<ContentInbox>(std::move(s)));
+                     });
     auto port = node_->Start("127.0.0.1:0");
     ASSERT_TRUE(port);
     node_address_ = "127.0.0.1:" + std::to_string(*port);
@@ -159,9 +161,10 @@ class HomeTest : public testing::Test {
   void StartController() {
     controller_ = rpc::Server::Create(authority_.Make("controller", "controller"));
     auto unary = [this](const std::string& name, auto answer) {
-      controller_->Unary("/vrun.v1.Control/" + name, [answer](const rpc::Peer&, std::string bytes, std::function<void(Result<std::string>)> reply) {
-        reply(answer(bytes));
-      });
+      controller_->Unary("/vrun.v1.Control/" + name,
+                         [answer](const rpc::Peer&, std::string bytes, std::function<void(Result<std::string>)> reply) {
+                           reply(answer(bytes));
+                         });
     };
     unary("Submit", [this](const std::string& bytes) -> Result<std::string> {
       v1::SubmitRequest request;
@@ -197,8 +200,10 @@ class HomeTest : public testing::Test {
       v1::GetReply reply;
       reply.mutable_info()->set_job(request.job());
       reply.mutable_info()->set_state(it->second);
-      if (auto r = records_.find(request.job()); r != records_.end()) *reply.mutable_info()->mutable_exit() = r->second;
-      else *reply.mutable_placement() = PlacementOf(request.job());
+      if (auto r = records_.find(request.job()); r != records_.end())
+        *reply.mutable_info()->mutable_exit() = r->second;
+      else
+        *reply.mutable_placement() = PlacementOf(request.job());
       return reply.SerializeAsString();
     });
     unary("List", [this](const std::string& bytes) -> Result<std::string> {
@@ -215,9 +220,10 @@ class HomeTest : public testing::Test {
       return reply.SerializeAsString();
     });
     unary("Nodes", [](const std::string&) -> Result<std::string> { return v1::NodesReply().SerializeAsString(); });
-    controller_->Streaming("/vrun.v1.Control/Watch", [this](const rpc::Peer&, std::unique_ptr<rpc::Stream> s) -> Result<rpc::Stream::Handler*> {
-      return watches_.Add(std::make_shared<WatchInbox>(std::move(s)));
-    });
+    controller_->Streaming("/vrun.v1.Control/Watch",
+                           [this](const rpc::Peer&, std::unique_ptr<rpc::Stream> s) -> Result<rpc::Stream::Handler*> {
+                             return watches_.Add(std::make_shared<WatchInbox>(std::move(s)));
+                           });
     auto port = controller_->Start(controller_address_.empty() ? "127.0.0.1:0" : controller_address_);
     ASSERT_TRUE(port) << port.error().message();
     controller_address_ = "127.0.0.1:" + std::to_string(*port);
@@ -315,7 +321,9 @@ class HomeTest : public testing::Test {
           .finished();
     }
     uint64_t Accepted() {
-      return Next([](const v1::HomeMessage& m) { return m.has_accepted() || m.has_error() || m.has_finished(); }).accepted().job();
+      return Next([](const v1::HomeMessage& m) { return m.has_accepted() || m.has_error() || m.has_finished(); })
+          .accepted()
+          .job();
     }
     std::string ReadOut(size_t n) {
       std::string s(n, '\0');
@@ -700,7 +708,9 @@ TEST_F(HomeTest, CtrlCWhileWaitingCancels) {
   event.set_state(v1::PENDING);
   event.set_queue_position(3);
   watch->Send(event);
-  auto progress = client.Next([](const v1::HomeMessage& m) { return m.has_progress() && m.progress().text().find("3rd") != std::string::npos; });
+  auto progress = client.Next([](const v1::HomeMessage& m) {
+    return m.has_progress() && m.progress().text().find("3rd") != std::string::npos;
+  });
   EXPECT_EQ(progress.progress().state(), v1::PENDING);
   v1::ClientMessage message;
   message.mutable_signal()->set_signal(SIGINT);
@@ -879,7 +889,8 @@ TEST_F(HomeTest, AControllerThatIsAwayIsSaidWithinSeconds) {
   int64_t begin = MonotonicMicros();
   Client client = StartRun();
   auto progress = client.Next([](const v1::HomeMessage& m) {
-    return m.has_error() || (m.has_progress() && m.progress().text().find("waiting for the controller") != std::string::npos);
+    return m.has_error() ||
+           (m.has_progress() && m.progress().text().find("waiting for the controller") != std::string::npos);
   });
   EXPECT_TRUE(progress.has_progress());
   auto error = client.Next([](const v1::HomeMessage& m) { return m.has_error(); });
@@ -890,7 +901,9 @@ TEST_F(HomeTest, AControllerThatIsAwayIsSaidWithinSeconds) {
 TEST_F(HomeTest, AControllerThatComesBackInTimeIsEnough) {
   controller_.reset();
   Client client = StartRun();
-  client.Next([](const v1::HomeMessage& m) { return m.has_progress() && m.progress().text().find("waiting for the controller") != std::string::npos; });
+  client.Next([](const v1::HomeMessage& m) {
+    return m.has_progress() && m.progress().text().find("waiting for the controller") != std::string::npos;
+  });
   StartController();
   RunSilently(101, 0);
   EXPECT_EQ(client.Finished().exit_status(), 0);

@@ -33,7 +33,8 @@ std::string JobRun::WithheldPath(const Services& services, uint64_t job) {
   return services.state_directory + "/runs/" + std::to_string(job) + ".withheld";
 }
 
-JobRun::JobRun(const Services* services, Plan plan, Sink* sink) : services_(services), plan_(std::move(plan)), sink_(sink) {
+JobRun::JobRun(const Services* services, Plan plan, Sink* sink)
+    : services_(services), plan_(std::move(plan)), sink_(sink) {
   if (plan_.tree) pin_ = services_->trees->Add(plan_.tree, plan_.exposed);
 }
 
@@ -54,8 +55,8 @@ void JobRun::Start() {
 
 void JobRun::OpenWatch() {
   if (watch_ || ended_) return;
-  watch_ = services_->controller->Watch(
-      plan_.job, {.on_message = [this](v1::JobEvent event) { OnWatchEvent(event); }, .on_closed = [this](Error) { OnWatchClosed(); }});
+  watch_ = services_->controller->Watch(plan_.job, {.on_message = [this](v1::JobEvent event) { OnWatchEvent(event); },
+                                                    .on_closed = [this](Error) { OnWatchClosed(); }});
   if (!watch_) OnWatchClosed();
 }
 
@@ -152,7 +153,8 @@ void JobRun::Connect() {
   if (placement.addresses_size() == 0) {
     return FinishWithout("node " + Escape(placement.node()) + " has told no address");
   }
-  const std::string& address = placement.addresses(static_cast<int>(next_address_++ % static_cast<size_t>(placement.addresses_size())));
+  const std::string& address =
+      placement.addresses(static_cast<int>(next_address_++ % static_cast<size_t>(placement.addresses_size())));
   auto task = services_->nodes->OpenTask(
       address, {.on_message = [this](v1::TaskDown message) { OnTaskMessage(std::move(message)); },
                 .on_closed = [this](Error reason) { OnTaskClosed(reason); }});
@@ -231,8 +233,7 @@ void JobRun::OnTaskError(const v1::Error& error) {
 
 void JobRun::OnTaskMessage(v1::TaskDown message) {
   switch (message.body_case()) {
-    case v1::TaskDown::kAttached:
-      return OnAttached(message.attached());
+    case v1::TaskDown::kAttached: return OnAttached(message.attached());
     case v1::TaskDown::kStarted:
       if (std::exchange(started_, true)) return;
       sink_->OnProgress(v1::RUNNING, "running on " + Escape(node()), node());
@@ -251,16 +252,13 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
       record_ = message.exited().record();
       sink_->OnInputAcked(0, true);
       return MaybeFinish();
-    case v1::TaskDown::kWriteBack:
-      return OnWrite(std::move(*message.mutable_write_back()));
+    case v1::TaskDown::kWriteBack: return OnWrite(std::move(*message.mutable_write_back()));
     case v1::TaskDown::kWriteBackEnd:
       if (write_back_done_) return MaybeFinish();
       MakeWriteBack();
       return write_back_->End();
-    case v1::TaskDown::kError:
-      return OnTaskError(message.error());
-    case v1::TaskDown::kNotice:
-      return sink_->OnNotice(Escape(message.notice().text()));
+    case v1::TaskDown::kError: return OnTaskError(message.error());
+    case v1::TaskDown::kNotice: return sink_->OnNotice(Escape(message.notice().text()));
     default: {
       LogWarning("job {}: the node sent a message that this version does not know", plan_.job);
       return;
@@ -319,32 +317,32 @@ void JobRun::MakeWriteBack() {
   if (MakeDirs(directory, 0700)) options.journal = directory + "/" + std::to_string(plan_.job);
   write_back_ = std::make_unique<WriteBack>(
       services_->loop, std::move(options),
-      WriteBack::Events{
-          .on_acknowledge =
-              [this](uint64_t sequence) {
-                v1::TaskUp up;
-                up.mutable_write_back_ack()->set_sequence(sequence);
-                Send(up);
-              },
-          .on_notice = [this](std::string text) { sink_->OnNotice(text); },
-          .on_blocked =
-              [this](Error error) {
-                sink_->OnNotice(error.message() + ": the command's writes wait on the node: make room at home");
-                Disconnect();
-                bool patient = ++blocked_times_ < kMaxBlocked;
-                write_back_->Restart(patient);
-                if (retry_timer_ != 0) return;
-                retry_timer_ = services_->loop->After(kBlockedRetryMicros, [this] {
-                  retry_timer_ = 0;
-                  Connect();
-                });
-              },
-          .on_finished =
-              [this](uint64_t failed) {
-                write_back_done_ = true;
-                write_back_failed_ = failed;
-                MaybeFinish();
-              }});
+      WriteBack::Events{.on_acknowledge =
+                            [this](uint64_t sequence) {
+                              v1::TaskUp up;
+                              up.mutable_write_back_ack()->set_sequence(sequence);
+                              Send(up);
+                            },
+                        .on_notice = [this](std::string text) { sink_->OnNotice(text); },
+                        .on_blocked =
+                            [this](Error error) {
+                              sink_->OnNotice(error.message() +
+                                              ": the command's writes wait on the node: make room at home");
+                              Disconnect();
+                              bool patient = ++blocked_times_ < kMaxBlocked;
+                              write_back_->Restart(patient);
+                              if (retry_timer_ != 0) return;
+                              retry_timer_ = services_->loop->After(kBlockedRetryMicros, [this] {
+                                retry_timer_ = 0;
+                                Connect();
+                              });
+                            },
+                        .on_finished =
+                            [this](uint64_t failed) {
+                              write_back_done_ = true;
+                              write_back_failed_ = failed;
+                              MaybeFinish();
+                            }});
 }
 
 void JobRun::OnWrite(v1::WriteBack message) {
@@ -374,7 +372,8 @@ void JobRun::MaybeFinish() {
     if (MakeDirs(services_->state_directory + "/runs", 0700)) {
       (void)WriteFileAtomic(WithheldPath(*services_, plan_.job), std::to_string(write_back_failed_) + "\n", 0600);
     }
-    std::string text = std::to_string(write_back_failed_) + " of the command's writes could not be applied at home: they are kept on node " +
+    std::string text = std::to_string(write_back_failed_) +
+                       " of the command's writes could not be applied at home: they are kept on node " +
                        Escape(node()) + " until `vctl cancel " + std::to_string(plan_.job) + "`";
     if (outcome.exit_status == 0) {
       outcome.exit_status = kExitNotStarted;

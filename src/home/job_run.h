@@ -65,7 +65,7 @@ class JobRun {
     std::optional<v1::Placement> placement;
     tree::SnapshotPtr tree;
     std::vector<std::string> exposed;
-    bool detached = false;    // no stdin
+    bool detached = false;  // no stdin
   };
   static constexpr int64_t kReconnectMicros = 10 * 60 * 1'000'000LL;
 
@@ -82,7 +82,8 @@ class JobRun {
 
   // The streams go to somebody else, from where it says. Attaches again.
   void SetSink(Sink* sink);
-  // The streams will go to `sink`, but there is no connection before SetSink: what the old sink has is all that it gets.
+  // The streams will go to `sink`, but there is no connection before SetSink: what the old sink has is all that it
+  // gets.
   void Suspend(Sink* sink);
   Sink* sink() const { return sink_; }
 

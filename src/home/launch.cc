@@ -47,7 +47,8 @@ Launch::~Launch() {
 }
 
 void Launch::Start() {
-  services_->tree->Current(exposed_, [self = shared_from_this()](Result<tree::SnapshotPtr> tree) { self->OnTree(std::move(tree)); });
+  services_->tree->Current(
+      exposed_, [self = shared_from_this()](Result<tree::SnapshotPtr> tree) { self->OnTree(std::move(tree)); });
   if (services_->tree->facts().scanned) return Submit();
   // A slot on a node that waits for a scan helps nobody: the job is made when there is a tree.
   events_.on_progress("scanning the root");
@@ -56,7 +57,8 @@ void Launch::Start() {
     scan_note_ = services_->loop->After(kScanNoteMicros, [this, begun, again] {
       scan_note_ = 0;
       if (abandoned_ || tree_) return;
-      events_.on_progress("scanning the root for " + std::to_string((MonotonicMicros() - begun) / 1'000'000) + " s (only the first time)");
+      events_.on_progress("scanning the root for " + std::to_string((MonotonicMicros() - begun) / 1'000'000) +
+                          " s (only the first time)");
       again(again);
     });
   };
@@ -66,7 +68,8 @@ void Launch::Start() {
 void Launch::Submit() {
   submitting_ = true;
   if (first_try_us_ == 0) first_try_us_ = MonotonicMicros();
-  services_->controller->Submit(request_, [self = shared_from_this()](Result<v1::SubmitReply> reply) { self->OnSubmitted(std::move(reply)); });
+  services_->controller->Submit(
+      request_, [self = shared_from_this()](Result<v1::SubmitReply> reply) { self->OnSubmitted(std::move(reply)); });
 }
 
 void Launch::OnSubmitted(Result<v1::SubmitReply> reply) {

@@ -15,14 +15,15 @@
 
 namespace vrun::home {
 
-// Loop thread only. Lives in a shared_ptr; after Abandon no callback runs any more, and a job that was made is cancelled.
+// Loop thread only. Lives in a shared_ptr; after Abandon no callback runs any more, and a job that was made is
+// cancelled.
 class Launch : public std::enable_shared_from_this<Launch> {
  public:
   struct Events {
     std::function<void(uint64_t job)> on_accepted;  // the job exists, durably
     std::function<void(std::string text)> on_progress;
     std::function<void(std::optional<v1::Placement>, tree::SnapshotPtr)> on_ready;
-    std::function<void(Error)> on_failed;           // there is no job, or it was cancelled
+    std::function<void(Error)> on_failed;  // there is no job, or it was cancelled
   };
 
   Launch(const Services* services, const v1::Run& run, Events events);

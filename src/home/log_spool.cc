@@ -54,7 +54,8 @@ bool Parse(const char* h, Parsed* out) {
 
 class LogSpool::Handle : public LogSpool::Subscription {
  public:
-  Handle(LogSpool* spool, uint64_t job, std::function<void()> changed) : spool_(spool), job_(job), changed_(std::move(changed)) {
+  Handle(LogSpool* spool, uint64_t job, std::function<void()> changed)
+      : spool_(spool), job_(job), changed_(std::move(changed)) {
     spool_->subscribers_.emplace(job_, this);
   }
   ~Handle() override {
@@ -142,7 +143,8 @@ LogSpool::File* LogSpool::Open(uint64_t job) {
   return &file;
 }
 
-LogSpool::Appended LogSpool::Write(uint64_t job, v1::StreamId stream, uint64_t offset, std::string data, uint64_t limit) {
+LogSpool::Appended LogSpool::Write(uint64_t job, v1::StreamId stream, uint64_t offset, std::string data,
+                                   uint64_t limit) {
   File* file = Open(job);
   if (file->failed) return {false, "output of jobs cannot be kept"};
   uint64_t& next = file->next[stream == v1::STDERR];
@@ -184,8 +186,10 @@ void LogSpool::MakeRoom(uint64_t bytes) {
   if (d == nullptr) return;
   while (const dirent* e = ::readdir(d)) {
     struct stat st;
-    if (e->d_name[0] == '.' || ::fstatat(::dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode)) continue;
-    all.push_back({st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec, static_cast<uint64_t>(st.st_size), e->d_name});
+    if (e->d_name[0] == '.' || ::fstatat(::dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+      continue;
+    all.push_back(
+        {st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec, static_cast<uint64_t>(st.st_size), e->d_name});
     total_ += static_cast<uint64_t>(st.st_size);
   }
   if (total_ + bytes > total_limit_) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The output of home's jobs, kept on disk: for `vctl logs`, and for clients that come back after home died.
 //
-// One file a job: records of (stream, offset, bytes), so that the two streams keep their order and a reader can go on at an
-// offset. Bounded in all (the oldest jobs go first) and for each job. A disk that is full or read-only costs the log, never
-// the run: append says so and the caller goes on.
+// One file a job: records of (stream, offset, bytes), so that the two streams keep their order and a reader can go on
+// at an offset. Bounded in all (the oldest jobs go first) and for each job. A disk that is full or read-only costs the
+// log, never the run: append says so and the caller goes on.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ namespace vrun::home {
 
 class LogSpool {
  public:
-  static constexpr uint64_t kJobBytes = 16u << 20;          // of an attached or detached run
-  static constexpr uint64_t kOrphanBytes = 64u << 20;       // while nobody else has the output
+  static constexpr uint64_t kJobBytes = 16u << 20;     // of an attached or detached run
+  static constexpr uint64_t kOrphanBytes = 64u << 20;  // while nobody else has the output
   static constexpr uint64_t kTotalBytes = 512u << 20;
 
   struct Record {
@@ -35,7 +35,7 @@ class LogSpool {
     std::string data;
   };
   struct Appended {
-    bool kept = false;       // is in the file; false: over the job's limit, or the disk does not take it
+    bool kept = false;  // is in the file; false: over the job's limit, or the disk does not take it
     std::string error;
   };
 
@@ -66,7 +66,7 @@ class LogSpool {
   class Handle;
   struct File {
     UniqueFd fd;
-    uint64_t size = 0;       // of data
+    uint64_t size = 0;          // of data
     uint64_t next[2] = {0, 0};  // first byte that is not kept, for each stream
     bool failed = false;
     uint64_t used = 0;

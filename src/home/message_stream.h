@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A gRPC stream of one kind of message, brought onto the event loop. Messages are parsed on gRPC's thread, so that the loop
-// only moves them.
+// A gRPC stream of one kind of message, brought onto the event loop. Messages are parsed on gRPC's thread, so that the
+// loop only moves them.
 #pragma once
 
 #include <functional>
@@ -55,8 +55,10 @@ class MessageStream {
       std::lock_guard lock(mutex);
       // What follows something that does not parse cannot be trusted either.
       if (closed) return;
-      if (parsed) messages.push_back(std::move(message));
-      else closed = Error(Code::kCorrupt, "the other side sent a message that does not parse");
+      if (parsed)
+        messages.push_back(std::move(message));
+      else
+        closed = Error(Code::kCorrupt, "the other side sent a message that does not parse");
       Post();
     }
     void OnWritable() override {
@@ -95,7 +97,7 @@ class MessageStream {
     bool dead = false;  // loop thread
     bool told = false;
     std::mutex mutex;
-    std::vector<Down> messages;   // guarded by mutex, as all below
+    std::vector<Down> messages;  // guarded by mutex, as all below
     std::optional<Error> closed;
     bool posted = false;
   };

@@ -32,8 +32,8 @@ class NodeLinks {
   // Opens /vrun.v1.Node/Task to one address of a node.
   Result<std::unique_ptr<TaskStream>> OpenTask(const std::string& address, TaskStream::Events events);
 
-  // A job's need of content at the file system server that listens at `addresses`: while it is held, a content stream that
-  // breaks is opened again. A stream that works stays open without any job: the node's caches are worth it.
+  // A job's need of content at the file system server that listens at `addresses`: while it is held, a content stream
+  // that breaks is opened again. A stream that works stays open without any job: the node's caches are worth it.
   class ContentUse {
    public:
     virtual ~ContentUse() = default;

@@ -9,7 +9,8 @@
 
 namespace vrun::home {
 
-OrphanRun::OrphanRun(const Services* services, uint64_t job, Options options, std::function<void(const Outcome&)> on_ended)
+OrphanRun::OrphanRun(const Services* services, uint64_t job, Options options,
+                     std::function<void(const Outcome&)> on_ended)
     : services_(services), job_(job), options_(options), on_ended_(std::move(on_ended)) {
   streams_[0].received = options_.stdout_offset;
   streams_[1].received = options_.stderr_offset;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run without descriptors: its client has left, or died with an earlier home. Its output goes to the log, from where a
-// client that comes back gets what it lacks.
+// A run without descriptors: its client has left, or died with an earlier home. Its output goes to the log, from where
+// a client that comes back gets what it lacks.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ namespace vrun::home {
 class OrphanRun : public JobRun::Sink {
  public:
   struct Options {
-    // A client may come back for the output: what the log does not take is left on the node for 10 minutes. Otherwise it
-    // is dropped.
+    // A client may come back for the output: what the log does not take is left on the node for 10 minutes. Otherwise
+    // it is dropped.
     bool hold = false;
     // The terminal is gone: SIGHUP after this time; 0: never.
     int64_t hangup_micros = 0;
@@ -46,7 +46,7 @@ class OrphanRun : public JobRun::Sink {
  private:
   struct Stream {
     uint64_t received = 0;
-    uint64_t held = 0;     // the log has not taken what is below; 0: nothing held
+    uint64_t held = 0;  // the log has not taken what is below; 0: nothing held
     bool ended = false;
   };
   void Kept(v1::StreamId stream, uint64_t end, bool eof, bool kept);

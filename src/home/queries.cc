@@ -29,8 +29,8 @@ void Done(const std::shared_ptr<ClientConnection>& client) {
   Finish(client, message);
 }
 
-// One reader of a log. Goes on when the client has taken what it was sent, and at the end when there is more. Owned by the
-// callbacks of its connection.
+// One reader of a log. Goes on when the client has taken what it was sent, and at the end when there is more. Owned by
+// the callbacks of its connection.
 class LogReader : public std::enable_shared_from_this<LogReader> {
  public:
   LogReader(const Services* services, const Runs* runs, uint64_t job, bool follow)
@@ -58,10 +58,11 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
     reading_ = true;
     // Looked at before the read: what a run has said before it ended is in the log by then.
     bool over = !follow_ || !runs_->Has(job_);
-    services_->spool->ReadFrom(job_, position_, kLogBytes, [self = shared_from_this(), over](Result<LogSpool::Read> read) {
-      self->reading_ = false;
-      self->Got(std::move(read), over);
-    });
+    services_->spool->ReadFrom(job_, position_, kLogBytes,
+                               [self = shared_from_this(), over](Result<LogSpool::Read> read) {
+                                 self->reading_ = false;
+                                 self->Got(std::move(read), over);
+                               });
   }
 
   void Got(Result<LogSpool::Read> read, bool over) {
@@ -128,23 +129,16 @@ Queries::Queries(const Services* services, Runs* runs, const ContentServer* cont
 
 void Queries::Answer(std::shared_ptr<ClientConnection> client, const v1::Query& query) {
   switch (query.what_case()) {
-    case v1::Query::kStatus:
-      return Status(client);
-    case v1::Query::kShutdown:
-      Done(client);
-      return shut_down_();
-    case v1::Query::kListJobs:
-      return ListJobs(client, query.list_jobs().all());
-    case v1::Query::kGetJob:
-      return GetJob(client, query.get_job().job());
-    case v1::Query::kListNodes:
-      return ListNodes(client);
-    case v1::Query::kCancelJobs:
-      return CancelJobs(client, query.cancel_jobs());
-    case v1::Query::kReadLog:
-      return ReadLog(client, query.read_log().job(), query.read_log().follow());
+    case v1::Query::kStatus: return Status(client);
+    case v1::Query::kShutdown: Done(client); return shut_down_();
+    case v1::Query::kListJobs: return ListJobs(client, query.list_jobs().all());
+    case v1::Query::kGetJob: return GetJob(client, query.get_job().job());
+    case v1::Query::kListNodes: return ListNodes(client);
+    case v1::Query::kCancelJobs: return CancelJobs(client, query.cancel_jobs());
+    case v1::Query::kReadLog: return ReadLog(client, query.read_log().job(), query.read_log().follow());
     default:
-      return client->SendError(Error(Code::kUnsupported, "home does not know that question: client and home are of different versions"));
+      return client->SendError(
+          Error(Code::kUnsupported, "home does not know that question: client and home are of different versions"));
   }
 }
 
@@ -179,12 +173,13 @@ void Queries::Status(const Client& client) {
 void Queries::ListJobs(const Client& client, bool all) {
   v1::ListRequest request;
   request.set_all(all);
-  services_->controller->Call<v1::ListRequest, v1::ListReply>("List", request, kTimeout, [client](Result<v1::ListReply> reply) {
-    if (!reply) return client->SendError(reply.error());
-    v1::HomeMessage message;
-    message.mutable_jobs()->mutable_jobs()->Swap(reply->mutable_jobs());
-    Finish(client, message);
-  });
+  services_->controller->Call<v1::ListRequest, v1::ListReply>(
+      "List", request, kTimeout, [client](Result<v1::ListReply> reply) {
+        if (!reply) return client->SendError(reply.error());
+        v1::HomeMessage message;
+        message.mutable_jobs()->mutable_jobs()->Swap(reply->mutable_jobs());
+        Finish(client, message);
+      });
 }
 
 void Queries::GetJob(const Client& client, uint64_t job) {
@@ -197,12 +192,13 @@ void Queries::GetJob(const Client& client, uint64_t job) {
 }
 
 void Queries::ListNodes(const Client& client) {
-  services_->controller->Call<v1::NodesRequest, v1::NodesReply>("Nodes", {}, kTimeout, [client](Result<v1::NodesReply> reply) {
-    if (!reply) return client->SendError(reply.error());
-    v1::HomeMessage message;
-    message.mutable_nodes()->mutable_nodes()->Swap(reply->mutable_nodes());
-    Finish(client, message);
-  });
+  services_->controller->Call<v1::NodesRequest, v1::NodesReply>(
+      "Nodes", {}, kTimeout, [client](Result<v1::NodesReply> reply) {
+        if (!reply) return client->SendError(reply.error());
+        v1::HomeMessage message;
+        message.mutable_nodes()->mutable_nodes()->Swap(reply->mutable_nodes());
+        Finish(client, message);
+      });
 }
 
 void Queries::CancelJobs(const Client& client, const v1::Query::CancelJobs& cancel) {
@@ -215,12 +211,14 @@ void Queries::CancelJobs(const Client& client, const v1::Query::CancelJobs& canc
   auto pending = std::make_shared<Pending>(Pending{cancel.jobs_size(), std::nullopt});
   for (uint64_t job : cancel.jobs()) {
     bool withheld = runs_->ReleaseWithheld(job);
-    services_->controller->Cancel(job, cancel.signal(), [client, pending, job, withheld](Result<v1::CancelReply> reply) {
-      if (!reply && !withheld && !pending->failure) pending->failure = reply.error().With("job " + std::to_string(job));
-      if (--pending->left > 0) return;
-      if (pending->failure) return client->SendError(*pending->failure);
-      Done(client);
-    });
+    services_->controller->Cancel(job, cancel.signal(),
+                                  [client, pending, job, withheld](Result<v1::CancelReply> reply) {
+                                    if (!reply && !withheld && !pending->failure)
+                                      pending->failure = reply.error().With("job " + std::to_string(job));
+                                    if (--pending->left > 0) return;
+                                    if (pending->failure) return client->SendError(*pending->failure);
+                                    Done(client);
+                                  });
   }
 }
 

@@ -46,8 +46,10 @@ std::optional<std::vector<std::pair<uint64_t, uint64_t>>> ResidentRanges(int fd,
       const auto end = pages->begin() + static_cast<int64_t>((std::min(unit + unit_bytes, length) + kPage - 1) / kPage);
       if (std::none_of(begin, end, [](unsigned char page) { return page & 1; })) continue;
       const uint64_t first = at + unit, last = std::min(at + unit + unit_bytes, size);
-      if (!ranges.empty() && ranges.back().second == first) ranges.back().second = last;
-      else ranges.emplace_back(first, last);
+      if (!ranges.empty() && ranges.back().second == first)
+        ranges.back().second = last;
+      else
+        ranges.emplace_back(first, last);
     }
   }
   return ranges;
@@ -64,7 +66,8 @@ ResidencyKept::~ResidencyKept() {
     size_t end = i + 1;
     while (end < pages_.size() && (pages_[end] & 1) == (pages_[i] & 1)) ++end;
     if (!(pages_[i] & 1)) {
-      ::posix_fadvise(fd_, static_cast<off_t>(offset_ + i * kPage), static_cast<off_t>((end - i) * kPage), POSIX_FADV_DONTNEED);
+      ::posix_fadvise(fd_, static_cast<off_t>(offset_ + i * kPage), static_cast<off_t>((end - i) * kPage),
+                      POSIX_FADV_DONTNEED);
     }
     i = end;
   }

@@ -9,13 +9,13 @@
 
 namespace vrun::home {
 
-// The units of the open regular file of which at least a page is in the page cache, merged: [first, end) in bytes, cut at
-// the size. nullopt when the kernel does not tell: it answers only owners, those who may write, and root (mincore(2)).
-// Never reads from the disk.
+// The units of the open regular file of which at least a page is in the page cache, merged: [first, end) in bytes, cut
+// at the size. nullopt when the kernel does not tell: it answers only owners, those who may write, and root
+// (mincore(2)). Never reads from the disk.
 std::optional<std::vector<std::pair<uint64_t, uint64_t>>> ResidentRanges(int fd, uint64_t size, uint64_t unit_bytes);
 
-// While it lives, [offset, offset + length) may be read; what was not in the page cache before is not afterwards, so that
-// our own reading is not taken for somebody's. Offset and length at a page; the descriptor must outlive it.
+// While it lives, [offset, offset + length) may be read; what was not in the page cache before is not afterwards, so
+// that our own reading is not taken for somebody's. Offset and length at a page; the descriptor must outlive it.
 class ResidencyKept {
  public:
   ResidencyKept(int fd, uint64_t offset, uint64_t length);

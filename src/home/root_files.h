@@ -18,9 +18,9 @@ class RootFiles {
   // `root`: directory of this machine that is "/" of the tree.
   static Result<RootFiles> Open(const std::string& root);
 
-  // A descriptor of the regular file at `path` (absolute, in the root), which has this version now. No symlink is followed
-  // in any component, nothing but a regular file is ever opened, the atime is left alone where the kernel allows it.
-  // kAborted: it is another version, or no such file any more; kDenied: this user may not read it.
+  // A descriptor of the regular file at `path` (absolute, in the root), which has this version now. No symlink is
+  // followed in any component, nothing but a regular file is ever opened, the atime is left alone where the kernel
+  // allows it. kAborted: it is another version, or no such file any more; kDenied: this user may not read it.
   Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const;
 
   // kAborted unless the open file is (still) that version. What was read between two such checks is of that version.

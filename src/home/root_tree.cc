@@ -122,8 +122,8 @@ Status RootTree::FirstScan() {
   facts_.scanned = true;
   facts_.error.clear();
   facts_.scan_seconds = stats.seconds;
-  LogInfo("root scanned: {} entries, {} bytes, {:.2f} s, {} unreadable directories, watched by {}{}{}", snapshot_->entries,
-          snapshot_->bytes, stats.seconds, stats.unreadable_directories, facts_.watch,
+  LogInfo("root scanned: {} entries, {} bytes, {:.2f} s, {} unreadable directories, watched by {}{}{}",
+          snapshot_->entries, snapshot_->bytes, stats.seconds, stats.unreadable_directories, facts_.watch,
           facts_.watch_reason.empty() ? "" : ": ", facts_.watch_reason);
   return {};
 }

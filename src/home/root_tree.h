@@ -30,9 +30,9 @@ class RootTree {
   struct Facts {
     bool scanned = false;
     double scan_seconds = 0;
-    std::string watch;         // "" until it has started
+    std::string watch;  // "" until it has started
     std::string watch_reason;
-    std::string error;         // of the last attempt to scan; "": none
+    std::string error;  // of the last attempt to scan; "": none
   };
 
   // `table` must outlive it; the current snapshot is always in there.
@@ -42,8 +42,8 @@ class RootTree {
   // Starts the watcher and the first scan, in the background.
   void Start();
 
-  // The tree with everything that was written before this call, and with the names of the deny-list that `exposed` opens
-  // (absolute paths in the root). Waits for the first scan. Several callers share one barrier.
+  // The tree with everything that was written before this call, and with the names of the deny-list that `exposed`
+  // opens (absolute paths in the root). Waits for the first scan. Several callers share one barrier.
   void Current(std::vector<std::string> exposed, std::function<void(Result<tree::SnapshotPtr>)> done);
 
   Facts facts() const;  // any thread
@@ -68,8 +68,8 @@ class RootTree {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
   mutable std::mutex mutex_;
-  Facts facts_;                   // guarded by mutex_
-  std::vector<Waiter> waiters_;   // guarded by mutex_; their barrier has not begun
+  Facts facts_;                  // guarded by mutex_
+  std::vector<Waiter> waiters_;  // guarded by mutex_; their barrier has not begun
 
   // The worker's own.
   std::unique_ptr<Watcher> watcher_;

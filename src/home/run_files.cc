@@ -39,7 +39,8 @@ std::string OnHost(const Services& services, const std::string& path) {
 }
 
 Result<UniqueFd> OpenOutput(const Services& services, const std::string& path, bool fresh) {
-  if (path.empty() || path[0] != '/') return Error(Code::kInvalid, Escape(path) + ": the path of an output file is not absolute");
+  if (path.empty() || path[0] != '/')
+    return Error(Code::kInvalid, Escape(path) + ": the path of an output file is not absolute");
   return OpenFile(OnHost(services, path), O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | (fresh ? O_TRUNC : 0), 0666);
 }
 
@@ -59,8 +60,10 @@ Status RememberDetached(const Services& services, uint64_t job, const DetachedFi
 Result<DetachedFiles> RecallDetached(const Services& services, uint64_t job) {
   VRUN_ASSIGN(std::string bytes, ReadFile(Path(services, job)));
   v1::Run run;
-  if (!run.ParseFromString(bytes) || !run.detached()) return Error(Code::kCorrupt, Path(services, job) + ": does not parse");
-  return DetachedFiles{run.stdout_path(), run.stderr_path(), run.command().directory(), {run.expose().begin(), run.expose().end()}};
+  if (!run.ParseFromString(bytes) || !run.detached())
+    return Error(Code::kCorrupt, Path(services, job) + ": does not parse");
+  return DetachedFiles{
+      run.stdout_path(), run.stderr_path(), run.command().directory(), {run.expose().begin(), run.expose().end()}};
 }
 
 void RememberOffsets(const Services& services, uint64_t job, uint64_t stdout_offset, uint64_t stderr_offset) {
@@ -77,7 +80,8 @@ void ForgetDetached(const Services& services, uint64_t job) {
 
 Result<DetachedStreams> OpenDetached(const Services& services, uint64_t job, const DetachedFiles& files) {
   Offsets offsets;
-  if (auto bytes = ReadFile(Path(services, job) + ".offsets", sizeof offsets); bytes && bytes->size() == sizeof offsets) {
+  if (auto bytes = ReadFile(Path(services, job) + ".offsets", sizeof offsets);
+      bytes && bytes->size() == sizeof offsets) {
     bytes->copy(reinterpret_cast<char*>(&offsets), sizeof offsets);
   }
   VRUN_ASSIGN(UniqueFd memory, CreateStreamProgress());
@@ -85,7 +89,8 @@ Result<DetachedStreams> OpenDetached(const Services& services, uint64_t job, con
   progress->stdout_written.store(offsets.out);
   progress->stderr_written.store(offsets.err);
   bool fresh = offsets.out == 0 && offsets.err == 0;
-  std::string out_path = ForJob(files.stdout_path.empty() ? tree::JoinPath(files.directory, "vrun-%j.out") : files.stdout_path, job);
+  std::string out_path =
+      ForJob(files.stdout_path.empty() ? tree::JoinPath(files.directory, "vrun-%j.out") : files.stdout_path, job);
   std::string err_path = files.stderr_path.empty() ? out_path : ForJob(files.stderr_path, job);
   VRUN_ASSIGN(UniqueFd in, OpenFile("/dev/null", O_RDONLY));
   VRUN_ASSIGN(UniqueFd out, OpenOutput(services, out_path, fresh));

@@ -29,7 +29,8 @@ constexpr uint64_t kReplayBytes = 1u << 20;
 // Attaches once more to a task whose writes are given up, and lets it go.
 class Runs::Release {
  public:
-  Release(const Services* services, uint64_t job, std::function<void()> over) : services_(services), over_(std::move(over)) {
+  Release(const Services* services, uint64_t job, std::function<void()> over)
+      : services_(services), over_(std::move(over)) {
     services_->controller->Get(job, [this, alive = alive_, job](Result<v1::GetReply> reply) {
       if (!*alive) return;
       if (!reply || !reply->has_placement() || reply->placement().addresses_size() == 0) {
@@ -43,20 +44,19 @@ class Runs::Release {
 
  private:
   void Open(uint64_t job, const v1::Placement& placement) {
-    auto task = services_->nodes->OpenTask(
-        placement.addresses(0),
-        {.on_message =
-             [this, job](v1::TaskDown message) {
-               if (!message.has_exited()) return;
-               v1::TaskUp up;
-               up.mutable_release();
-               task_->Send(up);
-               task_->Finish();
-               std::string marker = JobRun::WithheldPath(*services_, job);
-               (void)RemoveTree(marker);
-               LogInfo("job {}: its writes are given up", job);
-             },
-         .on_closed = [this](Error) { over_(); }});
+    auto task = services_->nodes->OpenTask(placement.addresses(0),
+                                           {.on_message =
+                                                [this, job](v1::TaskDown message) {
+                                                  if (!message.has_exited()) return;
+                                                  v1::TaskUp up;
+                                                  up.mutable_release();
+                                                  task_->Send(up);
+                                                  task_->Finish();
+                                                  std::string marker = JobRun::WithheldPath(*services_, job);
+                                                  (void)RemoveTree(marker);
+                                                  LogInfo("job {}: its writes are given up", job);
+                                                },
+                                            .on_closed = [this](Error) { over_(); }});
     if (!task) return over_();
     task_ = std::move(*task);
     v1::TaskUp up;
@@ -87,9 +87,10 @@ void Runs::Later(std::shared_ptr<void> dead) {
   services_->loop->Post([dead = std::move(dead)]() mutable { dead.reset(); });
 }
 
-Result<std::unique_ptr<AttachedRun>> Runs::MakeAttached(std::shared_ptr<ClientConnection> client, AttachedRun::Options options,
-                                                        std::vector<UniqueFd> fds) {
-  if (fds.size() != 4) return Error(Code::kInvalid, "an attached run needs 4 descriptors, not " + std::to_string(fds.size()));
+Result<std::unique_ptr<AttachedRun>> Runs::MakeAttached(std::shared_ptr<ClientConnection> client,
+                                                        AttachedRun::Options options, std::vector<UniqueFd> fds) {
+  if (fds.size() != 4)
+    return Error(Code::kInvalid, "an attached run needs 4 descriptors, not " + std::to_string(fds.size()));
   VRUN_ASSIGN(StreamProgressMap progress, StreamProgressMap::Map(fds[3].get()));
   auto attached = std::make_unique<AttachedRun>(services_, this, std::move(client), options);
   attached->TakeDescriptors(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]), std::move(progress));
@@ -149,7 +150,8 @@ JobRun* Runs::MakeRun(AttachedRun* attached, JobRun::Plan plan) {
 }
 
 std::unique_ptr<AttachedRun> Runs::Take(AttachedRun* attached) {
-  auto launching = std::find_if(launching_.begin(), launching_.end(), [&](const auto& a) { return a.get() == attached; });
+  auto launching =
+      std::find_if(launching_.begin(), launching_.end(), [&](const auto& a) { return a.get() == attached; });
   if (launching != launching_.end()) {
     auto taken = std::move(*launching);
     launching_.erase(launching);
@@ -185,17 +187,21 @@ void Runs::Orphan(AttachedRun* attached) {
     options.stdout_offset = pump->written(v1::STDOUT);
     options.stderr_offset = pump->written(v1::STDERR);
   }
-  if (attached->has_client()) options.hold = false;  // it left of its own will
-  else options.hangup_micros = kHangupMicros;
+  if (attached->has_client())
+    options.hold = false;  // it left of its own will
+  else
+    options.hangup_micros = kHangupMicros;
   Entry& entry = it->second;
-  entry.orphan = std::make_unique<OrphanRun>(services_, job, options, [this, job](const Outcome& o) { OrphanEnded(job, o); });
+  entry.orphan =
+      std::make_unique<OrphanRun>(services_, job, options, [this, job](const Outcome& o) { OrphanEnded(job, o); });
   entry.orphan->Bind(entry.run.get());
   entry.run->SetSink(entry.orphan.get());
   Later(std::move(entry.attached));
 }
 
 void Runs::OrphanEnded(uint64_t job, const Outcome& outcome) {
-  LogInfo("job {} ended without a client: status {}{}{}", job, outcome.exit_status, outcome.reason.empty() ? "" : ": ", outcome.reason);
+  LogInfo("job {} ended without a client: status {}{}{}", job, outcome.exit_status, outcome.reason.empty() ? "" : ": ",
+          outcome.reason);
   outcomes_[job] = outcome;
   if (outcomes_.size() > kMaxOutcomes) outcomes_.erase(outcomes_.begin());
   auto it = runs_.find(job);
@@ -216,7 +222,8 @@ void Runs::Resume(std::shared_ptr<ClientConnection> client, const v1::Resume& re
   AttachedRun::Options options;
   options.quiet = resume.quiet();
   options.progress = resume.progress();
-  // Whether the command has a terminal is not known here; setting ours raw is right exactly when both ends are terminals.
+  // Whether the command has a terminal is not known here; setting ours raw is right exactly when both ends are
+  // terminals.
   options.terminal = fds.size() == 4 && ::isatty(fds[0].get()) == 1 && ::isatty(fds[1].get()) == 1;
   auto attached = MakeAttached(client, options, std::move(fds));
   if (!attached) return client->SendError(attached.error());
@@ -243,22 +250,23 @@ void Runs::ResumeRunning(uint64_t job, std::unique_ptr<AttachedRun> attached) {
 }
 
 void Runs::Replay(uint64_t job, AttachedRun* attached, uint64_t position, std::function<void()> done) {
-  services_->spool->ReadFrom(job, position, kReplayBytes, [this, job, attached, done = std::move(done)](Result<LogSpool::Read> read) mutable {
-    bool here = replaying_.contains(attached) || (runs_.contains(job) && runs_[job].attached.get() == attached);
-    if (!here) return;
-    StdioPump* pump = attached->pump();
-    if (!read || pump == nullptr) return done();
-    for (LogSpool::Record& record : read->records) {
-      // Only what follows on what the client has: a log that lacks something in between is told at the next output.
-      if (record.offset > pump->received(record.stream)) {
-        attached->OnOutput(record.stream, record.offset, std::move(record.data), false);
-      } else {
-        (void)pump->Write(record.stream, record.offset, std::move(record.data), false);
-      }
-    }
-    if (read->at_end) return done();
-    Replay(job, attached, read->next, std::move(done));
-  });
+  services_->spool->ReadFrom(
+      job, position, kReplayBytes, [this, job, attached, done = std::move(done)](Result<LogSpool::Read> read) mutable {
+        bool here = replaying_.contains(attached) || (runs_.contains(job) && runs_[job].attached.get() == attached);
+        if (!here) return;
+        StdioPump* pump = attached->pump();
+        if (!read || pump == nullptr) return done();
+        for (LogSpool::Record& record : read->records) {
+          // Only what follows on what the client has: a log that lacks something in between is told at the next output.
+          if (record.offset > pump->received(record.stream)) {
+            attached->OnOutput(record.stream, record.offset, std::move(record.data), false);
+          } else {
+            (void)pump->Write(record.stream, record.offset, std::move(record.data), false);
+          }
+        }
+        if (read->at_end) return done();
+        Replay(job, attached, read->next, std::move(done));
+      });
 }
 
 void Runs::ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attached, int tries) {
@@ -284,7 +292,9 @@ void Runs::ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attac
     Outcome outcome;
     outcome.reason = "job " + std::to_string(job) + ": the outcome is unknown";
     if (!reply) {
-      if ((reply.error().code() == Code::kUnavailable || reply.error().code() == Code::kTimeout) && tries < kResumeTries) return again();
+      if ((reply.error().code() == Code::kUnavailable || reply.error().code() == Code::kTimeout) &&
+          tries < kResumeTries)
+        return again();
       outcome.reason += ": " + reply.error().message();
       return fail(outcome);
     }
@@ -330,7 +340,8 @@ void Runs::Recover() {
       "List", request, 5'000'000, [this, alive = alive_, later](Result<v1::ListReply> reply) {
         if (!*alive) return;
         if (!reply) {
-          bool wait = reply.error().code() == Code::kUnavailable || reply.error().code() == Code::kTimeout || reply.error().code() == Code::kAborted;
+          bool wait = reply.error().code() == Code::kUnavailable || reply.error().code() == Code::kTimeout ||
+                      reply.error().code() == Code::kAborted;
           if (!wait) LogWarning("jobs of an earlier home: {}", reply.error().message());
           return later();
         }
@@ -365,7 +376,8 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
       AttachedRun::Options options;
       options.detached = true;
       entry.attached = std::make_unique<AttachedRun>(services_, this, nullptr, options);
-      entry.attached->TakeDescriptors(std::move(streams->in), std::move(streams->out), std::move(streams->err), std::move(streams->progress));
+      entry.attached->TakeDescriptors(std::move(streams->in), std::move(streams->out), std::move(streams->err),
+                                      std::move(streams->progress));
       plan.detached = true;
       plan.exposed = files->exposed;
       entry.run = std::make_unique<JobRun>(services_, std::move(plan), entry.attached.get());
@@ -377,7 +389,8 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
   }
   OrphanRun::Options options;
   options.hold = true;
-  entry.orphan = std::make_unique<OrphanRun>(services_, job, options, [this, job](const Outcome& o) { OrphanEnded(job, o); });
+  entry.orphan =
+      std::make_unique<OrphanRun>(services_, job, options, [this, job](const Outcome& o) { OrphanEnded(job, o); });
   entry.run = std::make_unique<JobRun>(services_, std::move(plan), entry.orphan.get());
   entry.orphan->Bind(entry.run.get());
   entry.run->Start();

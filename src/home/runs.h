@@ -45,7 +45,7 @@ class Runs : public AttachedRun::Owner {
 
  private:
   struct Entry {
-    std::unique_ptr<JobRun> run;           // its sink is one of the others
+    std::unique_ptr<JobRun> run;  // its sink is one of the others
     std::unique_ptr<AttachedRun> attached;
     std::unique_ptr<OrphanRun> orphan;
     bool resuming = false;
@@ -59,15 +59,15 @@ class Runs : public AttachedRun::Owner {
   void Replay(uint64_t job, AttachedRun* attached, uint64_t position, std::function<void()> done);
   void ResumeRunning(uint64_t job, std::unique_ptr<AttachedRun> attached);
   void ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attached, int tries);
-  Result<std::unique_ptr<AttachedRun>> MakeAttached(std::shared_ptr<ClientConnection> client, AttachedRun::Options options,
-                                                    std::vector<UniqueFd> fds);
+  Result<std::unique_ptr<AttachedRun>> MakeAttached(std::shared_ptr<ClientConnection> client,
+                                                    AttachedRun::Options options, std::vector<UniqueFd> fds);
 
   const Services* const services_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<uint64_t, Entry> runs_;
-  std::vector<std::unique_ptr<AttachedRun>> launching_;   // no job yet
+  std::vector<std::unique_ptr<AttachedRun>> launching_;             // no job yet
   std::map<AttachedRun*, std::unique_ptr<AttachedRun>> replaying_;  // a run that ended meanwhile
-  std::map<uint64_t, Outcome> outcomes_;                  // of orphans, the latest few
+  std::map<uint64_t, Outcome> outcomes_;                            // of orphans, the latest few
   std::map<uint64_t, std::unique_ptr<Release>> releases_;
   EventLoop::TimerId recover_timer_ = 0;
 };

@@ -22,8 +22,8 @@ struct Services {
   RootTree* tree = nullptr;
   SnapshotTable* trees = nullptr;
   std::string home_id;
-  std::string root;              // directory of this machine that is "/" of the jobs
-  std::string state_directory;   // runs/JOB: what has to be known of a run after a restart
+  std::string root;             // directory of this machine that is "/" of the jobs
+  std::string state_directory;  // runs/JOB: what has to be known of a run after a restart
   std::string default_pool;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The states of the root that somebody may still ask for: the current one, those pinned by running jobs, a few recent ones.
+// The states of the root that somebody may still ask for: the current one, those pinned by running jobs, a few recent
+// ones.
 #pragma once
 
 #include <deque>
@@ -45,8 +46,8 @@ class SnapshotTable {
   };
 
   void SetCurrent(tree::SnapshotPtr snapshot, std::shared_ptr<const DenyRules> rules);
-  tree::SnapshotPtr current() const;                 // null before the first scan
-  std::shared_ptr<const DenyRules> rules() const;    // null before the first scan
+  tree::SnapshotPtr current() const;               // null before the first scan
+  std::shared_ptr<const DenyRules> rules() const;  // null before the first scan
 
   Pin Add(tree::SnapshotPtr snapshot, std::vector<std::string> exposed);
   std::optional<Held> Find(const Digest& id) const;

@@ -18,9 +18,7 @@ constexpr size_t kWriteBytes = 1u << 20;
 constexpr uint64_t kReportBytes = 256 * 1024;
 constexpr int64_t kForegroundRetryMicros = 200'000;
 
-bool SameDescription(int a, int b) {
-  return ::syscall(SYS_kcmp, ::getpid(), ::getpid(), KCMP_FILE, a, b) == 0;
-}
+bool SameDescription(int a, int b) { return ::syscall(SYS_kcmp, ::getpid(), ::getpid(), KCMP_FILE, a, b) == 0; }
 
 v1::StreamId StreamOf(size_t index) { return index == 1 ? v1::STDERR : v1::STDOUT; }
 
@@ -100,7 +98,8 @@ Status StdioPump::Write(v1::StreamId stream, uint64_t offset, std::string data, 
 }
 
 bool StdioPump::drained() const {
-  return closed_ || std::all_of(channels_.begin(), channels_.end(), [](const auto& c) { return !c || c->queue.empty(); });
+  return closed_ ||
+         std::all_of(channels_.begin(), channels_.end(), [](const auto& c) { return !c || c->queue.empty(); });
 }
 
 void StdioPump::SkipTo(v1::StreamId stream, uint64_t offset) {
@@ -322,8 +321,7 @@ void StdioPump::ReadMore() {
   if (closed_ || !input_.enabled || input_.eof || input_.reading || input_.parked != 0) return;
   if (Window() == 0) return UnwatchInput();
   switch (input_.fd.access) {
-    case ClientFd::Access::kNull:
-      return InputEnded();
+    case ClientFd::Access::kNull: return InputEnded();
     case ClientFd::Access::kThread: {
       if (!input_.io) input_.io = std::make_unique<BlockingIo>(loop_, input_.fd.fd.get(), input_.fd.regular);
       input_.reading = true;
@@ -341,8 +339,7 @@ void StdioPump::ReadMore() {
       });
       return;
     }
-    default:
-      break;
+    default: break;
   }
   if (input_.registered) return;
   Status added = loop_->Add(input_.fd.fd.get(), EPOLLIN, [this](uint32_t) { ReadPolled(); });

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves the three streams of an attached run between the client's descriptors and numbered bytes.
 //
-// The client's terminal, pipes and files behave as if the command had them itself: no flag of theirs changes, regular files
-// keep their shared offset and O_APPEND, output to a slow reader stops the command instead of filling memory, and no more
-// of stdin is read than the window allows.
+// The client's terminal, pipes and files behave as if the command had them itself: no flag of theirs changes, regular
+// files keep their shared offset and O_APPEND, output to a slow reader stops the command instead of filling memory, and
+// no more of stdin is read than the window allows.
 #pragma once
 
 #include <array>
@@ -33,11 +33,13 @@ class StdioPump {
     virtual void OnOutputWritten(v1::StreamId stream, uint64_t offset) = 0;
     // The stream's end was passed on, after all its bytes.
     virtual void OnOutputEnded(v1::StreamId stream) = 0;
-    // Nobody reads it any more (EPIPE), or it cannot be written (a full disk): the rest is dropped and counts as written.
+    // Nobody reads it any more (EPIPE), or it cannot be written (a full disk): the rest is dropped and counts as
+    // written.
     virtual void OnOutputBroken(v1::StreamId stream, const Error& reason) = 0;
   };
 
-  // Takes the descriptors. `progress` says where the streams begin (not at 0 when a run is resumed) and is kept current.
+  // Takes the descriptors. `progress` says where the streams begin (not at 0 when a run is resumed) and is kept
+  // current.
   StdioPump(EventLoop* loop, Handler* handler, UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress);
   ~StdioPump();
   StdioPump(const StdioPump&) = delete;
@@ -102,10 +104,10 @@ class StdioPump {
     uint64_t read = 0;
     uint64_t acked = 0;
     bool enabled = false;
-    bool eof = false;        // nothing more to be read
-    bool over = false;       // nobody wants more
+    bool eof = false;   // nothing more to be read
+    bool over = false;  // nobody wants more
     bool registered = false;
-    bool reading = false;    // the thread does
+    bool reading = false;  // the thread does
     EventLoop::TimerId parked = 0;
   };
 

@@ -148,8 +148,10 @@ TEST_F(PumpTest, NoMoreOfStdinIsReadThanTheWindow) {
   size_t sent = 0;
   for (int idle = 0; idle < 20;) {
     ssize_t n = ::write(in.write.get(), block.data(), block.size());
-    if (n > 0) sent += static_cast<size_t>(n);
-    else ++idle;
+    if (n > 0)
+      sent += static_cast<size_t>(n);
+    else
+      ++idle;
     loop_.RunOnce(1);
   }
   EXPECT_EQ(input_.size(), StreamProgress::kStdinWindow);
@@ -367,14 +369,14 @@ TEST(ExitStatus, TheTable) {
     int signal, status;
     v1::JobState state;
   };
-  for (const Case& c : {Case{v1::ExitRecord::SIGNALED, 9, 137, v1::FAILED}, Case{v1::ExitRecord::SIGNALED, 15, 143, v1::FAILED},
-                        Case{v1::ExitRecord::SIGNALED, 0, 255, v1::FAILED}, Case{v1::ExitRecord::NOT_FOUND, 0, 127, v1::FAILED},
-                        Case{v1::ExitRecord::NOT_EXECUTABLE, 0, 126, v1::FAILED},
-                        Case{v1::ExitRecord::START_FAILED, 0, 125, v1::FAILED},
-                        Case{v1::ExitRecord::TIME_LIMIT, 15, 124, v1::TIMEOUT},
-                        Case{v1::ExitRecord::OUT_OF_MEMORY_KILL, 9, 137, v1::OUT_OF_MEMORY},
-                        Case{v1::ExitRecord::CANCELLED_BY_USER, 2, 130, v1::CANCELLED},
-                        Case{v1::ExitRecord::CANCELLED_BY_USER, 0, 125, v1::CANCELLED}}) {
+  for (const Case& c :
+       {Case{v1::ExitRecord::SIGNALED, 9, 137, v1::FAILED}, Case{v1::ExitRecord::SIGNALED, 15, 143, v1::FAILED},
+        Case{v1::ExitRecord::SIGNALED, 0, 255, v1::FAILED}, Case{v1::ExitRecord::NOT_FOUND, 0, 127, v1::FAILED},
+        Case{v1::ExitRecord::NOT_EXECUTABLE, 0, 126, v1::FAILED},
+        Case{v1::ExitRecord::START_FAILED, 0, 125, v1::FAILED}, Case{v1::ExitRecord::TIME_LIMIT, 15, 124, v1::TIMEOUT},
+        Case{v1::ExitRecord::OUT_OF_MEMORY_KILL, 9, 137, v1::OUT_OF_MEMORY},
+        Case{v1::ExitRecord::CANCELLED_BY_USER, 2, 130, v1::CANCELLED},
+        Case{v1::ExitRecord::CANCELLED_BY_USER, 0, 125, v1::CANCELLED}}) {
     r.set_kind(c.kind);
     r.set_signal(c.signal);
     EXPECT_EQ(ExitStatus(r), c.status) << c.kind;
@@ -399,7 +401,8 @@ class SpoolTest : public testing::Test {
     while (!result) loop_.RunOnce(100);
     if (!*result) return "error";
     std::string all;
-    for (auto& record : (*result)->records) all += (record.stream == v1::STDERR ? "E" : "O") + std::to_string(record.offset) + record.data;
+    for (auto& record : (*result)->records)
+      all += (record.stream == v1::STDERR ? "E" : "O") + std::to_string(record.offset) + record.data;
     return all;
   }
   EventLoop loop_;

@@ -6,7 +6,8 @@ namespace vrun::home {
 std::optional<store::ObjectId> UnitDigests::Add(const tree::FileVersion& version, uint64_t first,
                                                 const std::vector<Digest>& digests) {
   uint64_t count = store::UnitCount(version.size);
-  if (version.size <= store::kWholeFileLimit || count > max_units_ || first + digests.size() > count) return std::nullopt;
+  if (version.size <= store::kWholeFileLimit || count > max_units_ || first + digests.size() > count)
+    return std::nullopt;
   std::lock_guard lock(mutex_);
   auto it = files_.find(version);
   if (it == files_.end()) {

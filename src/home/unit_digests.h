@@ -19,9 +19,10 @@ class UnitDigests {
  public:
   explicit UnitDigests(size_t max_units = 1u << 20) : max_units_(max_units) {}
 
-  // Digests of consecutive units from unit `first` on. The file's id once this made its last unit known; the digests are
-  // forgotten then. Only for files above store::kWholeFileLimit.
-  std::optional<store::ObjectId> Add(const tree::FileVersion& version, uint64_t first, const std::vector<Digest>& digests);
+  // Digests of consecutive units from unit `first` on. The file's id once this made its last unit known; the digests
+  // are forgotten then. Only for files above store::kWholeFileLimit.
+  std::optional<store::ObjectId> Add(const tree::FileVersion& version, uint64_t first,
+                                     const std::vector<Digest>& digests);
 
  private:
   struct File {

@@ -161,10 +161,12 @@ void EventWatcher::Wake() {
 
 bool EventWatcher::OverflowIsDue() { return ++events_ == options_.simulate_overflow_after; }
 
-// Only by a barrier: a poll takes the announcement away, so two threads would take it from each other. A mount that nobody
-// has looked at yet is not watched, and does not need to be: the barrier that finds it says to read all of it.
+// Only by a barrier: a poll takes the announcement away, so two threads would take it from each other. A mount that
+// nobody has looked at yet is not watched, and does not need to be: the barrier that finds it says to read all of it.
 void EventWatcher::CheckMounts() {
-  struct pollfd changed {mountinfo_.get(), POLLPRI, 0};
+  struct pollfd changed {
+    mountinfo_.get(), POLLPRI, 0
+  };
   if (::poll(&changed, 1, 0) <= 0 || !(changed.revents & (POLLPRI | POLLERR))) return;
   auto table = tree::MountTable::Read(root_);
   if (!table) {
@@ -192,12 +194,15 @@ Result<tree::DirtySet> EventWatcher::Barrier(std::chrono::milliseconds timeout) 
   cookie_seen_ = false;
   const bool expected = !blind_ && cookie_.Change();
   while (!blind_) {
-    // The kernel queues an event before the call that causes it returns, so all that precedes the cookie is here already.
+    // The kernel queues an event before the call that causes it returns, so all that precedes the cookie is here
+    // already.
     while (ReadBatch() && !cookie_seen_) {
     }
     if (!expected || cookie_seen_) break;
     const int64_t left = deadline - MonotonicMicros();
-    struct pollfd more {queue(), POLLIN, 0};
+    struct pollfd more {
+      queue(), POLLIN, 0
+    };
     if (left <= 0 || ::poll(&more, 1, static_cast<int>((left + 999) / 1000)) == 0) {
       LogWarning("watch: our own change was not announced within {} ms; reading everything again", timeout.count());
       log_.Everything();
@@ -227,7 +232,8 @@ void EventWatcher::Loop() {
       for (int i = 0; i < kBatchesPerRound && !blind_ && ReadBatch(); ++i) {
       }
     }
-    // Not back at once: meanwhile the kernel merges the events of a busy writer into one, and we are not woken for each.
+    // Not back at once: meanwhile the kernel merges the events of a busy writer into one, and we are not woken for
+    // each.
     ::poll(polled, 1, kBatchMillis);
   }
 }

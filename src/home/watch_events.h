@@ -47,7 +47,8 @@ class Cookie {
   Cookie(const Cookie&) = delete;
   Cookie& operator=(const Cookie&) = delete;
 
-  // Removes what watchers that are gone left behind. On failure there is no cookie (Change says false), with the reason.
+  // Removes what watchers that are gone left behind. On failure there is no cookie (Change says false), with the
+  // reason.
   Status Open(const std::string& directory);
   void Disable() { file_.Reset(); }
   // Causes an event for name() in directory(). False: there is none, or it cannot be written.

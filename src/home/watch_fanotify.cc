@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The watcher of root: file system marks. Events name the directory by its file handle, which is turned into a path here.
+// The watcher of root: file system marks. Events name the directory by its file handle, which is turned into a path
+// here.
 #include <fcntl.h>
 #include <sys/fanotify.h>
 #include <sys/vfs.h>
@@ -20,8 +21,8 @@
 namespace vrun::home {
 namespace {
 
-constexpr uint64_t kEvents = FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO | FAN_MODIFY | FAN_CLOSE_WRITE |
-                             FAN_ATTRIB | FAN_ONDIR;
+constexpr uint64_t kEvents =
+    FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO | FAN_MODIFY | FAN_CLOSE_WRITE | FAN_ATTRIB | FAN_ONDIR;
 constexpr size_t kMaxCached = 65536;
 
 std::string FsidOf(const struct statfs& st) {
@@ -36,8 +37,9 @@ class FanotifyWatcher final : public EventWatcher {
 
   Status Open() {
     VRUN_TRY(Prepare());
-    group_.Reset(::fanotify_init(FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK | FAN_REPORT_DFID_NAME | FAN_UNLIMITED_QUEUE |
-                                     FAN_UNLIMITED_MARKS, O_RDONLY | O_CLOEXEC | O_LARGEFILE));
+    group_.Reset(::fanotify_init(
+        FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK | FAN_REPORT_DFID_NAME | FAN_UNLIMITED_QUEUE | FAN_UNLIMITED_MARKS,
+        O_RDONLY | O_CLOEXEC | O_LARGEFILE));
     if (!group_) return ErrnoError("fanotify_init");
     VRUN_TRY(CanOpenHandles());
     for (const tree::Mount& mount : mounts_.mounts()) {
@@ -54,7 +56,7 @@ class FanotifyWatcher final : public EventWatcher {
  private:
   // One place where a file system is mounted.
   struct View {
-    std::string point;       // in the root
+    std::string point;  // in the root
     std::string host_point;
   };
 
@@ -66,7 +68,8 @@ class FanotifyWatcher final : public EventWatcher {
     auto* handle = reinterpret_cast<struct file_handle*>(buffer);
     handle->handle_bytes = MAX_HANDLE_SZ;
     int mount_id;
-    if (::name_to_handle_at(root_fd_.get(), "", handle, &mount_id, AT_EMPTY_PATH) != 0) return ErrnoError("name_to_handle_at");
+    if (::name_to_handle_at(root_fd_.get(), "", handle, &mount_id, AT_EMPTY_PATH) != 0)
+      return ErrnoError("name_to_handle_at");
     const UniqueFd fd(::open_by_handle_at(root_fd_.get(), handle, O_PATH | O_CLOEXEC));
     if (!fd) return ErrnoError("open_by_handle_at");
     return {};
@@ -77,7 +80,8 @@ class FanotifyWatcher final : public EventWatcher {
     if (::statfs(mount.host_point.c_str(), &st) != 0) return ErrnoError("statfs " + Escape(mount.host_point));
     const std::string fsid = FsidOf(st);
     if (!mount.read_only) {
-      if (::fanotify_mark(group_.get(), FAN_MARK_ADD | FAN_MARK_FILESYSTEM, kEvents, AT_FDCWD, mount.host_point.c_str()) != 0) {
+      if (::fanotify_mark(group_.get(), FAN_MARK_ADD | FAN_MARK_FILESYSTEM, kEvents, AT_FDCWD,
+                          mount.host_point.c_str()) != 0) {
         return ErrnoError("watch the " + Escape(mount.type) + " file system at " + Escape(mount.host_point));
       }
     }
@@ -90,8 +94,8 @@ class FanotifyWatcher final : public EventWatcher {
     if (!cookie_) return;
     struct statfs st;
     if (::statfs(cookie_.directory().c_str(), &st) == 0 && views_.contains(FsidOf(st))) return;
-    if (::fanotify_mark(group_.get(), FAN_MARK_ADD | FAN_MARK_ONLYDIR, FAN_MODIFY | FAN_ATTRIB | FAN_EVENT_ON_CHILD, AT_FDCWD,
-                        cookie_.directory().c_str()) != 0) {
+    if (::fanotify_mark(group_.get(), FAN_MARK_ADD | FAN_MARK_ONLYDIR, FAN_MODIFY | FAN_ATTRIB | FAN_EVENT_ON_CHILD,
+                        AT_FDCWD, cookie_.directory().c_str()) != 0) {
       LogWarning("watch: no cookie in {}: {}", Escape(cookie_.directory()), std::strerror(errno));
       cookie_.Disable();
     }
@@ -123,8 +127,8 @@ class FanotifyWatcher final : public EventWatcher {
     struct fanotify_event_metadata event;
     while (all.size() >= sizeof event) {
       std::memcpy(&event, all.data(), sizeof event);
-      if (event.event_len < sizeof event || event.metadata_len < sizeof event ||
-          event.metadata_len > event.event_len || event.event_len > all.size()) {
+      if (event.event_len < sizeof event || event.metadata_len < sizeof event || event.metadata_len > event.event_len ||
+          event.event_len > all.size()) {
         break;
       }
       if (event.vers != FANOTIFY_METADATA_VERSION || (event.mask & FAN_Q_OVERFLOW) || OverflowIsDue()) {
@@ -176,9 +180,9 @@ class FanotifyWatcher final : public EventWatcher {
     }
   }
 
-  // The paths in the root of a directory, by fsid and handle; none when it is outside, excluded or gone. A path that leads
-  // elsewhere (the directory is covered by a mount, or outside of what a bind mount shows) is as good as the right one:
-  // the rescan believes what it reads, and looking once in vain is cheaper than asking each time.
+  // The paths in the root of a directory, by fsid and handle; none when it is outside, excluded or gone. A path that
+  // leads elsewhere (the directory is covered by a mount, or outside of what a bind mount shows) is as good as the
+  // right one: the rescan believes what it reads, and looking once in vain is cheaper than asking each time.
   const std::vector<std::string>& Resolve(std::string_view key) {
     std::string text(key);
     if (auto cached = cache_.find(text); cached != cache_.end()) return cached->second;
@@ -196,7 +200,8 @@ class FanotifyWatcher final : public EventWatcher {
     // Opened each time: a descriptor that stays open would keep the user from unmounting.
     const UniqueFd mount(::open(view.host_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!mount) return;
-    const UniqueFd fd(::open_by_handle_at(mount.get(), reinterpret_cast<struct file_handle*>(buffer), O_PATH | O_CLOEXEC));
+    const UniqueFd fd(
+        ::open_by_handle_at(mount.get(), reinterpret_cast<struct file_handle*>(buffer), O_PATH | O_CLOEXEC));
     if (!fd) {
       // ESTALE: removed; its parent told of that. Else we cannot say what changed.
       if (errno != ESTALE && errno != ENOENT) log_.Everything();
@@ -214,8 +219,8 @@ class FanotifyWatcher final : public EventWatcher {
   }
 
   UniqueFd group_;
-  std::unordered_map<std::string, std::vector<View>> views_;               // by fsid
-  std::unordered_map<std::string, std::vector<std::string>> cache_;        // fsid and handle -> paths in the root
+  std::unordered_map<std::string, std::vector<View>> views_;         // by fsid
+  std::unordered_map<std::string, std::vector<std::string>> cache_;  // fsid and handle -> paths in the root
   std::vector<std::string> unwatched_;
   alignas(struct fanotify_event_metadata) char buffer_[65536];
 };

@@ -20,8 +20,8 @@
 namespace vrun::home {
 namespace {
 
-constexpr uint32_t kEvents = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_MODIFY | IN_CLOSE_WRITE | IN_ATTRIB |
-                             IN_ONLYDIR;
+constexpr uint32_t kEvents =
+    IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_MODIFY | IN_CLOSE_WRITE | IN_ATTRIB | IN_ONLYDIR;
 
 class InotifyWatcher final : public EventWatcher {
  public:
@@ -44,7 +44,7 @@ class InotifyWatcher final : public EventWatcher {
  private:
   // A watched directory. Kept flat, by watch: a tree may be deeper than the stack.
   struct Dir {
-    int parent = -1;                      // watch of the parent, -1 for the root
+    int parent = -1;  // watch of the parent, -1 for the root
     std::string name;
     std::map<std::string, int> children;  // watched sub-directories
     std::vector<std::string> aliases;     // where else the same directory is mounted
@@ -66,7 +66,8 @@ class InotifyWatcher final : public EventWatcher {
 
   Error LimitError(const std::string& what) {
     if (errno != ENOSPC) return ErrnoError(what);
-    return Error(Code::kExhausted, what + ": the user's limit of inotify watches is reached: raise fs.inotify.max_user_watches");
+    return Error(Code::kExhausted,
+                 what + ": the user's limit of inotify watches is reached: raise fs.inotify.max_user_watches");
   }
 
   std::string PathOf(int wd) const {
@@ -83,8 +84,8 @@ class InotifyWatcher final : public EventWatcher {
     return path;
   }
 
-  // Watches a directory and all below it. The watch comes before the listing, so a sub-directory made meanwhile is either
-  // listed or announced. What is gone, or may not be read, is left out: its parent tells when that changes.
+  // Watches a directory and all below it. The watch comes before the listing, so a sub-directory made meanwhile is
+  // either listed or announced. What is gone, or may not be read, is left out: its parent tells when that changes.
   Status AddTree(int parent, const std::string& name) {
     std::vector<std::pair<int, std::string>> todo{{parent, name}};
     while (!todo.empty()) {
@@ -127,7 +128,8 @@ class InotifyWatcher final : public EventWatcher {
   // Ties the watch to its place. False: it is watched there already, with all below it, or is a second name for it.
   bool Register(int wd, int parent, const std::string& name, const std::string& path, int fd) {
     if (auto known = dirs_.find(wd); known != dirs_.end()) {
-      if (known->second.parent == parent && known->second.name == name) return true;  // list it again: it may have come back
+      if (known->second.parent == parent && known->second.name == name)
+        return true;  // list it again: it may have come back
       struct stat here, there;
       const int other = tree::OpenDirectory(root_fd_.get(), PathOf(wd));
       const UniqueFd other_fd(std::max(-1, other));
@@ -178,7 +180,8 @@ class InotifyWatcher final : public EventWatcher {
   void Forget(int wd, int keep_watch) {
     auto top = dirs_.find(wd);
     if (top == dirs_.end()) return;
-    if (auto above = dirs_.find(top->second.parent); above != dirs_.end()) above->second.children.erase(top->second.name);
+    if (auto above = dirs_.find(top->second.parent); above != dirs_.end())
+      above->second.children.erase(top->second.name);
     std::vector<int> todo{wd};
     while (!todo.empty()) {
       const int at = todo.back();

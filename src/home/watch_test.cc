@@ -81,8 +81,8 @@ class WatchTest : public testing::TestWithParam<Backend> {
   tree::SnapshotPtr tree_;
 };
 
-#define START()                 \
-  Start();                      \
+#define START() \
+  Start();      \
   if (watcher_ == nullptr) return
 
 TEST_P(WatchTest, NothingHappened) {
@@ -284,7 +284,8 @@ TEST_P(WatchTest, RandomOperations) {
         case 7: (void)!::symlink("t", a.c_str()); break;
         case 8: {
           struct stat st;
-          if (::lstat(a.c_str(), &st) == 0 && !S_ISLNK(st.st_mode)) (void)::chmod(a.c_str(), random() % 2 ? 0711 : 0755);
+          if (::lstat(a.c_str(), &st) == 0 && !S_ISLNK(st.st_mode))
+            (void)::chmod(a.c_str(), random() % 2 ? 0711 : 0755);
           break;
         }
       }

@@ -7,7 +7,8 @@
 namespace vrun::home {
 namespace {
 
-// The node keeps 256 operations or 8 MiB unacknowledged: at half of that it should hear from us, so that it never waits.
+// The node keeps 256 operations or 8 MiB unacknowledged: at half of that it should hear from us, so that it never
+// waits.
 constexpr size_t kSyncOperations = 128;
 constexpr uint64_t kSyncBytes = 4u << 20;
 constexpr int64_t kIdleSyncMicros = 20'000;
@@ -20,10 +21,8 @@ bool MayPass(const Error& error) {
     case EDQUOT:
     case ENFILE:
     case EMFILE:
-    case ENOMEM:
-      return true;
-    default:
-      return error.error_number() == 0 && error.code() == Code::kExhausted;
+    case ENOMEM: return true;
+    default: return error.error_number() == 0 && error.code() == Code::kExhausted;
   }
 }
 
@@ -31,9 +30,7 @@ bool MayPass(const Error& error) {
 
 WriteBack::WriteBack(EventLoop* loop, ApplyOptions options, Events events)
     : loop_(loop), options_(std::move(options)), events_(std::move(events)) {
-  options_.notice = [this](const std::string& text) {
-    OnLoop([this, text] { events_.on_notice(text); });
-  };
+  options_.notice = [this](const std::string& text) { OnLoop([this, text] { events_.on_notice(text); }); };
 }
 
 WriteBack::~WriteBack() {
@@ -131,7 +128,8 @@ void WriteBack::ApplyOne(const v1::WriteBack& message) {
       OnLoop([this, error = applied.error()] { events_.on_blocked(error); });
       return;
     }
-    if (message.has_put_file() || (message.has_file_data() && !message.file_data().last())) failed_file_ = message.sequence();
+    if (message.has_put_file() || (message.has_file_data() && !message.file_data().last()))
+      failed_file_ = message.sequence();
     Failed(message.sequence(), applied.error());
   }
   ++unsynced_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One job's writes on their way into the root: a queue in front of the Applier, on a thread that exists only when there is
-// something to apply.
+// One job's writes on their way into the root: a queue in front of the Applier, on a thread that exists only when there
+// is something to apply.
 #pragma once
 
 #include <atomic>
@@ -40,11 +40,12 @@ class WriteBack {
 
   void Apply(v1::WriteBack message);
   void End();
-  // After on_blocked: forgets what is queued and is ready for the series again. `patient` false: failures are final now.
+  // After on_blocked: forgets what is queued and is ready for the series again. `patient` false: failures are final
+  // now.
   void Restart(bool patient);
 
  private:
-  Status OpenApplier();        // on the worker, or before it has work
+  Status OpenApplier();                         // on the worker, or before it has work
   void ApplyOne(const v1::WriteBack& message);  // on the worker, as all below
   void Failed(uint64_t sequence, const Error& error);
   void SyncAndAcknowledge();
@@ -60,9 +61,9 @@ class WriteBack {
 
   // The worker's own.
   std::unique_ptr<Applier> applier_;
-  uint64_t last_ = 0;            // sequence of the last operation seen
+  uint64_t last_ = 0;  // sequence of the last operation seen
   uint64_t failed_ = 0;
-  uint64_t failed_file_ = 0;     // the PutFile whose data is to be ignored
+  uint64_t failed_file_ = 0;  // the PutFile whose data is to be ignored
   size_t unsynced_ = 0;
   uint64_t unsynced_bytes_ = 0;
   bool patient_ = true;

@@ -29,9 +29,11 @@ namespace {
 
 // What no task can be started without; `vctl doctor` says more.
 Status CheckHost() {
-  if (::geteuid() != 0) return Error(Code::kDenied, "a node needs root, to make namespaces, mounts and cgroups: start it as root");
+  if (::geteuid() != 0)
+    return Error(Code::kDenied, "a node needs root, to make namespaces, mounts and cgroups: start it as root");
   if (!OpenFile("/dev/fuse", O_RDWR)) {
-    return ErrnoError("/dev/fuse").With("a node needs FUSE: run `modprobe fuse`; in a container add `--device /dev/fuse`");
+    return ErrnoError("/dev/fuse")
+        .With("a node needs FUSE: run `modprobe fuse`; in a container add `--device /dev/fuse`");
   }
   return {};
 }
@@ -80,7 +82,8 @@ uint64_t BootId() {
 class Agent : public AttemptHost {
  public:
   explicit Agent(const AgentOptions& options)
-      : options_(options), tasks_directory_(options.state_directory + "/tasks"),
+      : options_(options),
+        tasks_directory_(options.state_directory + "/tasks"),
         reports_directory_(options.state_directory + "/reports") {}
 
   Status Start();
@@ -119,15 +122,15 @@ class Agent : public AttemptHost {
   std::vector<std::string> addresses_;
   uint64_t next_lease_ = 1;
 
-  std::map<std::string, std::unique_ptr<FsClient>> fs_servers_;   // by home
+  std::map<std::string, std::unique_ptr<FsClient>> fs_servers_;  // by home
   std::unique_ptr<SupervisorLink> spare_;
   std::map<AttemptKey, std::unique_ptr<Attempt>> attempts_;
-  std::map<AttemptKey, v1::AttemptReport> ended_;                 // not acknowledged by the controller yet
+  std::map<AttemptKey, v1::AttemptReport> ended_;  // not acknowledged by the controller yet
   std::set<std::shared_ptr<HomeStream>> streams_;
   // Homes that attached before the controller's order arrived: the two race.
   std::map<AttemptKey, std::pair<std::shared_ptr<HomeStream>, v1::Attach>> early_;
   std::unique_ptr<ControllerLink> controller_;
-  std::unique_ptr<rpc::Server> server_;   // destroyed first: its streams post to what is above
+  std::unique_ptr<rpc::Server> server_;  // destroyed first: its streams post to what is above
 };
 
 Status Agent::Start() {
@@ -146,25 +149,28 @@ Status Agent::Start() {
   VRUN_TRY(loop_.OnSignal(SIGHUP, [this](int) { Stop(false); }));
 
   server_ = rpc::Server::Create(credentials);
-  server_->Streaming("/vrun.v1.Node/Task",
-                     [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-                       if (peer.role != "home") return Error(Code::kDenied, "only a home may attach to a task");
-                       auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
-                       loop_.Post([this, home] { OnHomeStream(home); });
-                       return home.get();
-                     });
+  server_->Streaming(
+      "/vrun.v1.Node/Task",
+      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+        if (peer.role != "home") return Error(Code::kDenied, "only a home may attach to a task");
+        auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
+        loop_.Post([this, home] { OnHomeStream(home); });
+        return home.get();
+      });
   VRUN_ASSIGN(int port, server_->Start(options_.listen_host + ":" + std::to_string(options_.listen_port)));
   addresses_ = {options_.listen_host + ":" + std::to_string(port)};
 
   Recover();
-  VRUN_ASSIGN(controller_, ControllerLink::Start(&loop_, options_.controller, credentials,
-                                                 {.describe = [this] { return Describe(); },
-                                                  .on_message = [this](const v1::ControllerMessage& m) { OnController(m); },
-                                                  .on_registered = [fd = options_.ready_fd, told = false]() mutable {
-                                                    if (fd < 0 || std::exchange(told, true)) return;
-                                                    [[maybe_unused]] ssize_t n = ::write(fd, "ok\n", 3);
-                                                    ::close(fd);
-                                                  }}));
+  VRUN_ASSIGN(controller_,
+              ControllerLink::Start(&loop_, options_.controller, credentials,
+                                    {.describe = [this] { return Describe(); },
+                                     .on_message = [this](const v1::ControllerMessage& m) { OnController(m); },
+                                     .on_registered =
+                                         [fd = options_.ready_fd, told = false]() mutable {
+                                           if (fd < 0 || std::exchange(told, true)) return;
+                                           [[maybe_unused]] ssize_t n = ::write(fd, "ok\n", 3);
+                                           ::close(fd);
+                                         }}));
   if (Result<std::unique_ptr<SupervisorLink>> spare = SupervisorLink::Start(&loop_)) spare_ = std::move(*spare);
   LogInfo("node {} listens on {}", options_.name, addresses_[0]);
   return {};
@@ -178,10 +184,17 @@ FsClient* Agent::FsServer(const std::string& home_id, Error* error) {
     *error = base.error();
     return nullptr;
   }
-  FsServerSettings settings{home_id, *base, options_.state_directory + "/store", options_.state_directory + "/views",
-                            options_.listen_host, options_.pki_directory, options_.name, options_.cache_bytes};
+  FsServerSettings settings{home_id,
+                            *base,
+                            options_.state_directory + "/store",
+                            options_.state_directory + "/views",
+                            options_.listen_host,
+                            options_.pki_directory,
+                            options_.name,
+                            options_.cache_bytes};
   FsClient::Events events;
-  events.on_content_lost = [this](const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases) {
+  events.on_content_lost = [this](const std::string& path, const std::string& reason,
+                                  const std::vector<uint64_t>& leases) {
     for (auto& [key, attempt] : attempts_) {
       for (uint64_t lease : leases) {
         if (attempt->HoldsLease(lease)) attempt->Notice(Escape(path) + ": " + reason);
@@ -284,9 +297,10 @@ void Agent::OnStart(const v1::StartAttempt& order) {
 void Agent::OnHomeStream(std::shared_ptr<HomeStream> stream) {
   streams_.insert(stream);
   std::weak_ptr<HomeStream> weak = stream;
-  stream->SetEvents({.on_frame = [this, weak](std::string frame) {
-                       if (auto s = weak.lock()) OnAttach(s, frame);
-                     },
+  stream->SetEvents({.on_frame =
+                         [this, weak](std::string frame) {
+                           if (auto s = weak.lock()) OnAttach(s, frame);
+                         },
                      .on_closed = {}});
   // Streams that were closed since: the table holds the only reference to an unattached one.
   std::erase_if(streams_, [](const auto& s) { return !s->open(); });
@@ -342,7 +356,7 @@ void Agent::RecoverTask(const std::string& name) {
     attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses));
     return;
   }
-  if (ended_.contains(key)) return;   // its writes never got home; the directory keeps them
+  if (ended_.contains(key)) return;  // its writes never got home; the directory keeps them
   v1::AttemptReport report;
   report.set_job(key.first);
   report.set_attempt(key.second);
@@ -366,7 +380,8 @@ void Agent::Stop(bool kill_tasks) {
   LogInfo("stopping");
   server_.reset();
   if (kill_tasks) {
-    // A supervisor that gets SIGTERM kills its cgroup, writes its record and ends: the sandbox dies with it in any case.
+    // A supervisor that gets SIGTERM kills its cgroup, writes its record and ends: the sandbox dies with it in any
+    // case.
     for (auto& [key, attempt] : attempts_) attempt->Abandon();
     for (auto& [home, fs] : fs_servers_) fs->Stop();
   }

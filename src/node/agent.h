@@ -8,24 +8,24 @@
 namespace vrun::node {
 
 struct AgentOptions {
-  std::string controller;              // host:port
-  std::string name;                    // also the name in the certificate
+  std::string controller;  // host:port
+  std::string name;        // also the name in the certificate
   std::string pool = "local";
-  std::string state_directory;         // store/, tasks/, views/, reports/, uid_ranges
-  std::string pki_directory;           // ca.pem, NAME.pem, NAME.key
+  std::string state_directory;            // store/, tasks/, views/, reports/, uid_ranges
+  std::string pki_directory;              // ca.pem, NAME.pem, NAME.key
   std::string listen_host = "127.0.0.1";  // where homes reach this node
-  int listen_port = 0;                 // 0: any
-  int ready_fd = -1;                   // one line "ok" or "error: text" once it is known
+  int listen_port = 0;                    // 0: any
+  int ready_fd = -1;                      // one line "ok" or "error: text" once it is known
   // What the node offers; 0 / -1: what the machine has.
   uint32_t milli_cpus = 0;
   uint64_t memory_bytes = 0;
   int gpus = -1;
   std::string gpu_type;
-  uint64_t cache_bytes = 0;            // 0: the default of the store
+  uint64_t cache_bytes = 0;  // 0: the default of the store
 };
 
-// Runs until SIGTERM or SIGINT (tasks are killed) or SIGHUP (tasks go on and are taken up by the next agent). Returns the
-// process's exit status.
+// Runs until SIGTERM or SIGINT (tasks are killed) or SIGHUP (tasks go on and are taken up by the next agent). Returns
+// the process's exit status.
 int AgentMain(const AgentOptions& options);
 
 }  // namespace vrun::node

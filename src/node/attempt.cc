@@ -59,7 +59,8 @@ std::string Attempt::directory() const {
 }
 
 void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach) {
-  // The token is the right to this attempt; it is compared in constant time because anyone who reaches the port may try.
+  // The token is the right to this attempt; it is compared in constant time because anyone who reaches the port may
+  // try.
   const std::string& token = order_.placement().token();
   unsigned difference = token.size() != attach.token().size() || token.empty();
   for (size_t i = 0; i < token.size() && i < attach.token().size(); ++i) {
@@ -76,16 +77,20 @@ void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach
   }
   home_ = stream;
   std::weak_ptr<bool> alive = alive_;
-  stream->SetEvents({.on_frame = [this, alive](std::string frame) { if (!alive.expired()) OnHomeFrame(std::move(frame)); },
-                     .on_closed = [this, alive, raw = stream.get()] {
-                       if (!alive.expired() && home_.get() == raw) home_.reset();
-                     }});
+  stream->SetEvents({.on_frame =
+                         [this, alive](std::string frame) {
+                           if (!alive.expired()) OnHomeFrame(std::move(frame));
+                         },
+                     .on_closed =
+                         [this, alive, raw = stream.get()] {
+                           if (!alive.expired() && home_.get() == raw) home_.reset();
+                         }});
   v1::TaskUp up;
   *up.mutable_attach() = attach;
   attach_frame_ = up.SerializeAsString();
   switch (state_) {
     case State::kWaiting: return FirstAttach(attach);
-    case State::kOpening: {   // home came back before the command began
+    case State::kOpening: {  // home came back before the command began
       before_start_.clear();
       v1::TaskDown down;
       down.mutable_attached()->mutable_content_addresses()->Add(content_addresses_.begin(), content_addresses_.end());
@@ -123,7 +128,7 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
 }
 
 void Attempt::ViewOpened(Result<UniqueFd> mount, uint32_t uid_base) {
-  if (state_ != State::kOpening) return;   // cancelled meanwhile
+  if (state_ != State::kOpening) return;  // cancelled meanwhile
   if (!mount) return Fail(v1::ExitRecord::START_FAILED, Text("cannot mount the root", mount.error()));
   Status started = StartSupervisor(std::move(*mount), uid_base);
   if (!started) Fail(v1::ExitRecord::START_FAILED, started.error().message());
@@ -167,11 +172,17 @@ Status Attempt::StartSupervisor(UniqueFd mount, uint32_t uid_base) {
 
 void Attempt::BindSupervisor() {
   std::weak_ptr<bool> alive = alive_;
-  supervisor_->SetEvents({.on_frame = [this, alive](std::string f) { if (!alive.expired()) OnSupervisorFrame(std::move(f)); },
-                          .on_closed = [this, alive] {
-                            // Later: the link is still on the stack.
-                            host_->loop()->Post([this, alive] { if (!alive.expired()) OnSupervisorClosed(); });
-                          }});
+  supervisor_->SetEvents({.on_frame =
+                              [this, alive](std::string f) {
+                                if (!alive.expired()) OnSupervisorFrame(std::move(f));
+                              },
+                          .on_closed =
+                              [this, alive] {
+                                // Later: the link is still on the stack.
+                                host_->loop()->Post([this, alive] {
+                                  if (!alive.expired()) OnSupervisorClosed();
+                                });
+                              }});
 }
 
 void Attempt::OnHomeFrame(std::string frame) {
@@ -183,7 +194,7 @@ void Attempt::OnHomeFrame(std::string frame) {
     if (supervisor_) return supervisor_->Send(frame);
     return Finish();
   }
-  if (OneofField(frame) == v1::TaskUp::kAttach) return;   // only the first message of a stream attaches
+  if (OneofField(frame) == v1::TaskUp::kAttach) return;  // only the first message of a stream attaches
   if (state_ == State::kOpening) {
     before_start_.push_back(std::move(frame));
   } else if (supervisor_) {
@@ -239,7 +250,8 @@ void Attempt::OnSupervisorClosed() {
 
 void Attempt::Stop(const v1::StopAttempt& stop) {
   if (state_ == State::kWaiting || state_ == State::kOpening) {
-    return Fail(v1::ExitRecord::CANCELLED_BY_USER, "cancelled before it started", stop.signal() ? stop.signal() : SIGTERM);
+    return Fail(v1::ExitRecord::CANCELLED_BY_USER, "cancelled before it started",
+                stop.signal() ? stop.signal() : SIGTERM);
   }
   if (!supervisor_ || state_ != State::kRunning) return;
   v1::TaskUp up;

@@ -17,10 +17,10 @@
 
 #include "base/event_loop.h"
 #include "base/result.h"
-#include "proto/control.pb.h"
 #include "node/fs_client.h"
 #include "node/home_stream.h"
 #include "node/supervisor_link.h"
+#include "proto/control.pb.h"
 
 namespace vrun::node {
 
@@ -94,12 +94,12 @@ class Attempt {
   std::shared_ptr<HomeStream> home_;
   std::unique_ptr<SupervisorLink> supervisor_;
   std::vector<std::string> content_addresses_;
-  std::string attach_frame_;               // the latest Attach, as it came
-  std::deque<std::string> before_start_;   // TaskUp frames that came before the supervisor had its spec
+  std::string attach_frame_;              // the latest Attach, as it came
+  std::deque<std::string> before_start_;  // TaskUp frames that came before the supervisor had its spec
   uint64_t lease_ = 0;
   bool released_ = false;
   EventLoop::TimerId attach_timer_ = 0;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);   // for callbacks that may outlive the attempt
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for callbacks that may outlive the attempt
 };
 
 }  // namespace vrun::node

@@ -35,7 +35,8 @@ Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& reside
   for (const v1::ResidentFile& told : resident.file()) {
     vfs::ResidentFile file;
     file.path = told.path();
-    if (!file.path.starts_with('/') || file.path.size() >= PATH_MAX || file.path.find('\0') != std::string::npos) return corrupt;
+    if (!file.path.starts_with('/') || file.path.size() >= PATH_MAX || file.path.find('\0') != std::string::npos)
+      return corrupt;
     file.version = {told.version().dev(), told.version().ino(), told.version().ctime_ns(), told.version().size()};
     if (!told.object_id().empty()) {
       file.object_id = store::ObjectId::Decode(told.object_id());
@@ -63,7 +64,8 @@ RangeAssembler::RangeAssembler(uint64_t file_size, uint64_t offset, uint64_t len
 }
 
 Status RangeAssembler::Add(const v1::Units& units) {
-  if (units.unit_size() > 0 && units.offset() != next_) return Corrupt("a part of a file at an offset that was not its turn");
+  if (units.unit_size() > 0 && units.offset() != next_)
+    return Corrupt("a part of a file at an offset that was not its turn");
   for (const v1::Unit& unit : units.unit()) {
     if (next_ >= end_) return Corrupt("more of a file than was asked for");
     const uint64_t length = std::min(unit_bytes_, file_size_ - next_);
@@ -87,7 +89,8 @@ Result<std::optional<vfs::FetchedDirectory>> DirectoryAssembler::Add(const v1::D
                                                                      const Digest* wanted) {
   const auto digest = Digest::FromBytes(part.digest());
   if (!digest || (wanted && *digest != *wanted)) return Corrupt("a directory that was not asked for");
-  if (part.raw_bytes() > kMaxPartBytes || part.total_bytes() > kMaxDirectoryBytes) return Corrupt("too large a directory");
+  if (part.raw_bytes() > kMaxPartBytes || part.total_bytes() > kMaxDirectoryBytes)
+    return Corrupt("too large a directory");
   if (!started_) {
     started_ = true;
     digest_ = *digest;

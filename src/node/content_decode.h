@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pure checks of what home sends: a reply becomes verified units or directory objects, or an Error. Nothing here trusts a
-// length, an offset or a digest.
+// Pure checks of what home sends: a reply becomes verified units or directory objects, or an Error. Nothing here trusts
+// a length, an offset or a digest.
 #pragma once
 
 #include <cstdint>

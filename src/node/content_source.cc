@@ -15,10 +15,10 @@
 namespace vrun::node {
 namespace {
 
-constexpr int64_t kHelloMicros = 10'000'000;   // to say Hello with a token that is allowed
+constexpr int64_t kHelloMicros = 10'000'000;  // to say Hello with a token that is allowed
 constexpr size_t kMaxTokens = 4096;
-constexpr int kMaxCorrupt = 3;                 // of one request
-constexpr size_t kMaxSessions = 16;            // a home has one; more are half-open leftovers
+constexpr int kMaxCorrupt = 3;       // of one request
+constexpr size_t kMaxSessions = 16;  // a home has one; more are half-open leftovers
 
 Error Away() { return Error(Code::kUnavailable, "home is away: its content stream is not connected"); }
 
@@ -58,10 +58,10 @@ class ContentSource::Answer {
 // One question. Under the source's lock, but `begin` and `fail`.
 struct ContentSource::Request {
   v1::ContentRequest message;
-  uint64_t bytes = 0;       // that it takes of the window
-  bool sent = false;        // on the active stream
+  uint64_t bytes = 0;  // that it takes of the window
+  bool sent = false;   // on the active stream
   int corrupt = 0;
-  int64_t deadline = 0;     // while home is away
+  int64_t deadline = 0;  // while home is away
   std::function<std::unique_ptr<Answer>()> begin;
   std::function<void(Error)> fail;
 };
@@ -87,9 +87,9 @@ class ContentSource::Session final : public rpc::Stream::Handler {
  public:
   // Under the source's lock.
   const int64_t hello_deadline;
-  std::unique_ptr<v1::Hello> hello;   // said, but not allowed yet
+  std::unique_ptr<v1::Hello> hello;  // said, but not allowed yet
   bool said_hello = false;
-  bool dead = false;                  // cancelled or closed
+  bool dead = false;  // cancelled or closed
 };
 
 ContentSource::ContentSource(ContentSourceOptions options, std::function<void()> on_connected)
@@ -262,8 +262,10 @@ ContentSource::RequestPtr ContentSource::RemoveLocked(uint64_t id) {
   if (it == requests_.end()) return nullptr;
   RequestPtr request = std::move(it->second);
   requests_.erase(it);
-  if (request->sent) window_used_ -= request->bytes;
-  else std::erase(waiting_, request);
+  if (request->sent)
+    window_used_ -= request->bytes;
+  else
+    std::erase(waiting_, request);
   SendWaitingLocked();
   return request;
 }
@@ -307,8 +309,10 @@ void ContentSource::OnMessage(Session* session, const std::string& bytes) {
     if (session->dead || closing_) return;
     stats_.wire_bytes += bytes.size();
     if (reply.has_hello()) {
-      if (session->said_hello) lie = "home said hello twice";
-      else HelloLocked(session, reply.hello(), &calls);
+      if (session->said_hello)
+        lie = "home said hello twice";
+      else
+        HelloLocked(session, reply.hello(), &calls);
     } else if (active_ != session) {
       lie = "home sent content before a token that is allowed";
     } else if (auto it = requests_.find(reply.id()); it != requests_.end()) {
@@ -322,8 +326,10 @@ void ContentSource::OnMessage(Session* session, const std::string& bytes) {
   }
   for (auto& call : calls) call();
   if (lie) return Broken(session, request, Error(Code::kCorrupt, lie));
-  if (request) OnAnswer(session, request, reply);
-  else session->answers.erase(reply.id());
+  if (request)
+    OnAnswer(session, request, reply);
+  else
+    session->answers.erase(reply.id());
 }
 
 void ContentSource::OnAnswer(Session* session, const RequestPtr& request, const v1::ContentReply& reply) {
@@ -346,7 +352,8 @@ void ContentSource::OnAnswer(Session* session, const RequestPtr& request, const 
   auto& answer = session->answers[id];
   if (!answer) answer = request->begin();
   Status taken = answer->Take(reply);
-  if (taken && reply.last() && !answer->whole()) taken = Error(Code::kCorrupt, "home ended an answer before it was whole");
+  if (taken && reply.last() && !answer->whole())
+    taken = Error(Code::kCorrupt, "home ended an answer before it was whole");
   if (!taken) {
     session->answers.erase(id);
     return Broken(session, request, taken.error());
@@ -368,7 +375,8 @@ void ContentSource::OnAnswer(Session* session, const RequestPtr& request, const 
 void ContentSource::FetchRoot(const Digest& tree, std::function<void(Result<tree::Entry>)> done) {
   class RootAnswer final : public Answer {
    public:
-    RootAnswer(const Digest& tree, std::function<void(Result<tree::Entry>)> done) : tree_(tree), done_(std::move(done)) {}
+    RootAnswer(const Digest& tree, std::function<void(Result<tree::Entry>)> done)
+        : tree_(tree), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
       if (!reply.has_root() || entry_) return Error(Code::kCorrupt, "home sent something else than a root");
       VRUN_ASSIGN(entry_, tree::DecodeRoot(reply.root().entry(), tree_));
@@ -462,7 +470,8 @@ void ContentSource::FetchResident(const Digest& tree, const std::string& path, c
                                   bool siblings, std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) {
   class ResidentAnswer final : public Answer {
    public:
-    explicit ResidentAnswer(std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) : done_(std::move(done)) {}
+    explicit ResidentAnswer(std::function<void(Result<std::vector<vfs::ResidentFile>>)> done)
+        : done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
       if (!reply.has_resident() || files_) return Error(Code::kCorrupt, "home sent something else than hints");
       VRUN_ASSIGN(files_, DecodeResident(reply.resident()));

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // vfs::Source over home's content stream (proto/content.proto): the node asks, home answers, many requests at a time.
 //
-// Streams come and go, requests stay: what was under way when a stream broke is asked again on the next one, for as long as
-// the deadline allows. Nothing that arrives is believed: sizes, order and digests are checked before anything is handed
-// on. A home that breaks the rules loses its stream, and the request that it broke them with fails at the third time.
+// Streams come and go, requests stay: what was under way when a stream broke is asked again on the next one, for as
+// long as the deadline allows. Nothing that arrives is believed: sizes, order and digests are checked before anything
+// is handed on. A home that breaks the rules loses its stream, and the request that it broke them with fails at the
+// third time.
 //
-// Memory: at most Options::window_bytes of ranges are asked for at a time (one larger range goes alone); further ones wait
-// here.
+// Memory: at most Options::window_bytes of ranges are asked for at a time (one larger range goes alone); further ones
+// wait here.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,7 @@ struct ContentSourceOptions {
 };
 
 struct ContentSourceStats {
-  uint64_t wire_bytes = 0;       // of replies
+  uint64_t wire_bytes = 0;  // of replies
   uint64_t units = 0;
   uint64_t directories = 0;
   uint64_t corrupt_replies = 0;  // streams that were cancelled for one
@@ -68,8 +69,8 @@ class ContentSource final : public vfs::Source {
   void FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version, bool siblings,
                      std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) override;
   // The directory objects of `tree` that are not below `have` (zero: all), as they come, then `done`.
-  void FetchTree(const Digest& tree, const Digest& have, std::function<void(std::vector<vfs::FetchedDirectory>)> arrived,
-                 std::function<void(Status)> done);
+  void FetchTree(const Digest& tree, const Digest& have,
+                 std::function<void(std::vector<vfs::FetchedDirectory>)> arrived, std::function<void(Status)> done);
 
   ContentSourceStats stats() const;
 
@@ -102,11 +103,11 @@ class ContentSource final : public vfs::Source {
   const std::function<void()> on_connected_;
 
   mutable std::mutex mu_;
-  std::vector<SessionPtr> sessions_;   // all that live, dead ones until Tick
+  std::vector<SessionPtr> sessions_;  // all that live, dead ones until Tick
   Session* active_ = nullptr;
   uint64_t next_id_ = 1;
-  std::map<uint64_t, RequestPtr> requests_;   // by id, in order of asking
-  std::deque<RequestPtr> waiting_;            // for room in the window
+  std::map<uint64_t, RequestPtr> requests_;  // by id, in order of asking
+  std::deque<RequestPtr> waiting_;           // for room in the window
   uint64_t window_used_ = 0;
   struct Token;
   std::deque<Token> tokens_;

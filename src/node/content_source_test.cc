@@ -86,11 +86,12 @@ class ContentSourceTest : public testing::Test {
     return wire;
   }
   void Fetch(uint64_t offset, uint64_t length, Result<vfs::FetchedRange>* result) {
-    source_.FetchRange(tree_, "/f", version(), offset, length, vfs::Urgency::kDemand, [this, result](Result<vfs::FetchedRange> r) {
-      if (over_) return;  // the test is, and its result is gone
-      *result = std::move(r);
-      ++answers_;
-    });
+    source_.FetchRange(tree_, "/f", version(), offset, length, vfs::Urgency::kDemand,
+                       [this, result](Result<vfs::FetchedRange> r) {
+                         if (over_) return;  // the test is, and its result is gone
+                         *result = std::move(r);
+                         ++answers_;
+                       });
   }
   tree::FileVersion version() const { return {1, 2, 3, content_.size()}; }
   v1::Unit UnitAt(uint64_t offset, bool zstd) const {
@@ -255,11 +256,13 @@ TEST_F(ContentSourceTest, TheWindowBoundsWhatIsUnderWayButNotDirectories) {
 TEST_F(ContentSourceTest, Lies) {
   using Lie = std::function<void(v1::ContentReply*)>;
   const std::vector<std::pair<const char*, Lie>> lies = {
-      {"wrong digest", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_digest(std::string(32, 'x')); }},
+      {"wrong digest",
+       [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_digest(std::string(32, 'x')); }},
       {"short digest", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_digest("x"); }},
       {"wrong offset", [](v1::ContentReply* r) { r->mutable_units()->set_offset(store::kUnitBytes); }},
       {"huge offset", [](v1::ContentReply* r) { r->mutable_units()->set_offset(UINT64_MAX - 5); }},
-      {"too many", [this](v1::ContentReply* r) { *r->mutable_units()->add_unit() = UnitAt(2 * store::kUnitBytes, false); }},
+      {"too many",
+       [this](v1::ContentReply* r) { *r->mutable_units()->add_unit() = UnitAt(2 * store::kUnitBytes, false); }},
       {"too few", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit()->RemoveLast(); }},
       {"raw size", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_raw_bytes(1u << 30); }},
       {"zip bomb",
@@ -319,7 +322,8 @@ TEST_F(ContentSourceTest, GarbageNeverCrashes) {
     Fetch(0, 2 * store::kUnitBytes, &result);
     const auto request = wire->Next();
     std::string bytes = Part(request.id(), 0, 2, true).SerializeAsString();
-    for (unsigned i = 0, n = static_cast<unsigned>(1 + random() % 5); i < n; ++i) bytes[random() % std::min<size_t>(bytes.size(), 200)] = static_cast<char>(random());
+    for (unsigned i = 0, n = static_cast<unsigned>(1 + random() % 5); i < n; ++i)
+      bytes[random() % std::min<size_t>(bytes.size(), 200)] = static_cast<char>(random());
     wire->handler->OnMessage(bytes);
     if (result) {
       std::string all;
@@ -364,7 +368,8 @@ TEST_F(ContentSourceTest, DirectoriesInPartsWithKnownIds) {
   auto wire = Connect();
   const auto directory = tree::Directory::Make({File("a"), File("b")}, [](std::string_view) { return nullptr; });
   Result<vfs::FetchedDirectory> result = Error(Code::kInternal, "not called");
-  source_.FetchDirectory(tree_, "/d", directory->digest(), [&](Result<vfs::FetchedDirectory> r) { result = std::move(r); });
+  source_.FetchDirectory(tree_, "/d", directory->digest(),
+                         [&](Result<vfs::FetchedDirectory> r) { result = std::move(r); });
   const auto request = wire->Next();
   ASSERT_TRUE(request.has_get_directory());
   const store::ObjectId id{store::IdAlgorithm::kSha256, Sha256("content")};
@@ -423,10 +428,11 @@ TEST_F(ContentSourceTest, HintsAreChecked) {
     std::vector<uint64_t> range;
     bool good;
   };
-  for (const Case& c : {Case{"/lib/x", {0, unit, 2 * unit, content_.size()}, true}, Case{"/x", {}, true},
-                        Case{"x", {0, unit}, false}, Case{"", {0, unit}, false}, Case{std::string("/a\0b", 4), {}, false},
-                        Case{"/x", {1, unit}, false}, Case{"/x", {0, unit + 1}, false}, Case{"/x", {unit, unit}, false},
-                        Case{"/x", {2 * unit, 3 * unit, 0, unit}, false}, Case{"/x", {0, content_.size() + 1}, false}}) {
+  for (const Case& c :
+       {Case{"/lib/x", {0, unit, 2 * unit, content_.size()}, true}, Case{"/x", {}, true}, Case{"x", {0, unit}, false},
+        Case{"", {0, unit}, false}, Case{std::string("/a\0b", 4), {}, false}, Case{"/x", {1, unit}, false},
+        Case{"/x", {0, unit + 1}, false}, Case{"/x", {unit, unit}, false},
+        Case{"/x", {2 * unit, 3 * unit, 0, unit}, false}, Case{"/x", {0, content_.size() + 1}, false}}) {
     auto wire = Connect();
     Result<std::vector<vfs::ResidentFile>> result = Error(Code::kInternal, "not called");
     source_.FetchResident(tree_, "/f", version(), true, [&](Result<std::vector<vfs::ResidentFile>> r) {

@@ -8,7 +8,8 @@
 namespace vrun::node {
 
 struct ControllerLink::Impl : std::enable_shared_from_this<ControllerLink::Impl> {
-  // One connection. gRPC calls it on its threads; everything goes to the loop, where a link that has moved on ignores it.
+  // One connection. gRPC calls it on its threads; everything goes to the loop, where a link that has moved on ignores
+  // it.
   struct Connection : rpc::Stream::Handler {
     std::weak_ptr<Impl> owner;
     EventLoop* loop = nullptr;

@@ -15,10 +15,24 @@ Result<std::unique_ptr<FsClient>> FsClient::Start(EventLoop* loop, const FsServe
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return ErrnoError("socketpair");
   UniqueFd ours(pair[0]), theirs(pair[1]);
-  std::vector<std::string> argv = {BinaryDirectory() + "/vrund", "fs", "--fd", "3", "--home-id", s.home_id,
-                                   "--uid-base", std::to_string(s.uid_base), "--store-dir", s.store_directory,
-                                   "--views-dir", s.views_directory, "--listen", s.listen_host, "--pki",
-                                   s.pki_directory, "--name", s.node_name};
+  std::vector<std::string> argv = {BinaryDirectory() + "/vrund",
+                                   "fs",
+                                   "--fd",
+                                   "3",
+                                   "--home-id",
+                                   s.home_id,
+                                   "--uid-base",
+                                   std::to_string(s.uid_base),
+                                   "--store-dir",
+                                   s.store_directory,
+                                   "--views-dir",
+                                   s.views_directory,
+                                   "--listen",
+                                   s.listen_host,
+                                   "--pki",
+                                   s.pki_directory,
+                                   "--name",
+                                   s.node_name};
   if (s.cache_bytes > 0) argv.insert(argv.end(), {"--cache-bytes", std::to_string(s.cache_bytes)});
   VRUN_ASSIGN(auto child, ChildProcess::Spawn(loop, argv, theirs.get()));
   std::unique_ptr<FsClient> client(new FsClient(loop, std::move(ours), std::move(events)));

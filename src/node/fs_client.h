@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's end of one file system server (`vrund fs`, one per home): its process and its requests (proto/fsctl.proto).
+// The agent's end of one file system server (`vrund fs`, one per home): its process and its requests
+// (proto/fsctl.proto).
 #pragma once
 
 #include <functional>
@@ -31,7 +32,7 @@ struct FsServerSettings {
   std::string listen_host;
   std::string pki_directory;
   std::string node_name;
-  uint64_t cache_bytes = 0;   // 0: the server's default
+  uint64_t cache_bytes = 0;  // 0: the server's default
 };
 
 // Loop thread only. Callbacks of requests that were sent to a server that dies get kUnavailable.
@@ -39,8 +40,9 @@ class FsClient {
  public:
   struct Events {
     // A file of these views changed at home before it was fetched.
-    std::function<void(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases)> on_content_lost;
-    std::function<void()> on_closed;   // the server is gone; last
+    std::function<void(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases)>
+        on_content_lost;
+    std::function<void()> on_closed;  // the server is gone; last
   };
 
   static Result<std::unique_ptr<FsClient>> Start(EventLoop* loop, const FsServerSettings& settings, Events events);
@@ -52,7 +54,7 @@ class FsClient {
   // A mount of the tree (detached, read-only); `lease` names this use until CloseView.
   void OpenView(const std::string& tree, uint64_t lease, std::function<void(Result<UniqueFd>)> done);
   void CloseView(uint64_t lease);
-  void Stop();   // SIGTERM
+  void Stop();  // SIGTERM
   pid_t pid() const { return child_->pid(); }
   bool alive() const { return static_cast<bool>(socket_); }
 
@@ -74,7 +76,7 @@ class FsClient {
   bool writing_ = false;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Callback> waiting_;
-  std::optional<Error> failure_;   // why it could not start
+  std::optional<Error> failure_;  // why it could not start
   std::vector<std::string> addresses_;
   std::vector<std::function<void(const std::vector<std::string>&)>> when_listening_;
 };

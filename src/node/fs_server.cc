@@ -103,7 +103,7 @@ class FsServer {
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<ViewPool> views_;
 
-  Digest known_tree_;   // all of its directory objects were here once; zero: none
+  Digest known_tree_;  // all of its directory objects were here once; zero: none
   std::mutex bursts_mu_;
   std::map<Digest, std::shared_ptr<Burst>> bursts_;
 };
@@ -123,11 +123,12 @@ Status FsServer::OpenStore() {
 Status FsServer::Listen() {
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.node_name));
   server_ = rpc::Server::Create(credentials);
-  server_->Streaming("/vrun.v1.Content/Serve",
-                     [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-                       if (peer.role != "home") return Error(Code::kDenied, "content comes from a home only");
-                       return source_->Accept(std::move(stream));
-                     });
+  server_->Streaming(
+      "/vrun.v1.Content/Serve",
+      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+        if (peer.role != "home") return Error(Code::kDenied, "content comes from a home only");
+        return source_->Accept(std::move(stream));
+      });
   VRUN_ASSIGN(int port, server_->Start(options_.listen_host + ":0"));
   v1::FsReply reply;
   reply.mutable_listening()->add_addresses(options_.listen_host + ":" + std::to_string(port));
@@ -148,9 +149,8 @@ Status FsServer::Start() {
   views_directory_ = DirectoryOf(options_.views_directory, options_.home_id);
   VRUN_TRY(MakeDirs(views_directory_, 0700));
 
-  source_ = std::make_unique<ContentSource>(ContentSourceOptions{.home_id = options_.home_id}, [this] {
-    loop_.Post([this] { backend_->HomeIsBack(); });
-  });
+  source_ = std::make_unique<ContentSource>(ContentSourceOptions{.home_id = options_.home_id},
+                                            [this] { loop_.Post([this] { backend_->HomeIsBack(); }); });
   backend_ = vfs::Backend::Create({.home_id = options_.home_id}, source_.get(), store_.get());
   ViewPool::Hooks hooks;
   hooks.mount = [this](const Digest& tree, const std::string& directory, ViewPool::LostCallback lost) {
@@ -257,8 +257,7 @@ void FsServer::OnRequest(const std::string& bytes) {
   v1::FsReply reply;
   reply.set_id(id);
   switch (request.what_case()) {
-    case v1::FsRequest::kOpenView:
-      return OpenView(id, request.open_view().tree(), request.open_view().lease());
+    case v1::FsRequest::kOpenView: return OpenView(id, request.open_view().tree(), request.open_view().lease());
     case v1::FsRequest::kCloseView:
       views_->Close(request.close_view().lease());
       reply.mutable_view_closed();
@@ -269,11 +268,9 @@ void FsServer::OnRequest(const std::string& bytes) {
       reply.mutable_allowed();
       return Reply(reply);
     }
-    case v1::FsRequest::kStats:
-      return Stats(id);
+    case v1::FsRequest::kStats: return Stats(id);
     case v1::FsRequest::kEvents:
-    case v1::FsRequest::WHAT_NOT_SET:
-      break;
+    case v1::FsRequest::WHAT_NOT_SET: break;
   }
   ReplyError(id, Error(Code::kUnsupported, "file system server: a request that it does not know: restart the node"));
 }
@@ -298,7 +295,8 @@ void FsServer::StartBurst(const Digest& tree) {
     if (!bursts_.emplace(tree, std::make_shared<Burst>()).second) return;
   }
   source_->FetchTree(
-      tree, known_tree_, [this](std::vector<vfs::FetchedDirectory> directories) { backend_->Preload(std::move(directories)); },
+      tree, known_tree_,
+      [this](std::vector<vfs::FetchedDirectory> directories) { backend_->Preload(std::move(directories)); },
       [this, tree](Status status) {
         {
           std::lock_guard lock(bursts_mu_);
@@ -351,8 +349,8 @@ int FsServerMain(const FsServerOptions& options) {
     server->TellError(started.error());
     ::_exit(1);
   }
-  // No destructors: a thread may be waiting for a home that is away, for up to a minute, and all that is to be let go of
-  // (mounts, sockets, locks) goes with the process. What is on disk is consistent at every moment.
+  // No destructors: a thread may be waiting for a home that is away, for up to a minute, and all that is to be let go
+  // of (mounts, sockets, locks) goes with the process. What is on disk is consistent at every moment.
   ::_exit(server->Run());
 }
 

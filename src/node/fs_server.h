@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `vrund fs`: the file system server of one home on one node. A child of the agent, which speaks proto/fsctl.proto with it
-// over a socket pair; home dials in and answers /vrun.v1.Content/Serve.
+// `vrund fs`: the file system server of one home on one node. A child of the agent, which speaks proto/fsctl.proto with
+// it over a socket pair; home dials in and answers /vrun.v1.Content/Serve.
 //
 // It mounts in a mount namespace of its own and hands out detached clones of its mounts. When the agent goes away while
 // views are leased, it stays and goes on serving them, because tasks outlive the agent; it then ends by SIGTERM or
@@ -14,15 +14,15 @@
 namespace vrun::node {
 
 struct FsServerOptions {
-  int agent_fd = -1;               // connected stream socket to the agent; owned from now on
+  int agent_fd = -1;  // connected stream socket to the agent; owned from now on
   std::string home_id;
-  uint32_t uid_base = 0;           // added to every uid and gid of the tree
-  std::string store_directory;     // the node's; each home has its own directory below it
-  std::string views_directory;     // likewise
-  std::string listen_host;         // where home can reach this node; the port is chosen
-  std::string pki_directory;       // ca.pem, NAME.pem, NAME.key
+  uint32_t uid_base = 0;        // added to every uid and gid of the tree
+  std::string store_directory;  // the node's; each home has its own directory below it
+  std::string views_directory;  // likewise
+  std::string listen_host;      // where home can reach this node; the port is chosen
+  std::string pki_directory;    // ca.pem, NAME.pem, NAME.key
   std::string node_name;
-  uint64_t cache_bytes = 0;        // 0: a quarter of the file system
+  uint64_t cache_bytes = 0;  // 0: a quarter of the file system
 };
 
 // Runs until it is told to end. Exit code: 0 orderly, 1 it could not start (the agent is told why), 2 a broken agent.

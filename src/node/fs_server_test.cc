@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file system server as the agent and a home see it: a real process, real mounts, real mTLS; the home is a small one.
+// The file system server as the agent and a home see it: a real process, real mounts, real mTLS; the home is a small
+// one.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -90,8 +91,10 @@ class SmallHome final : public rpc::Stream::Handler {
  private:
   void OnMessage(std::string message) override {
     std::lock_guard lock(mu_);
-    if (stream_) Answer(message);
-    else early_.push_back(message);
+    if (stream_)
+      Answer(message);
+    else
+      early_.push_back(message);
   }
   void OnClosed(Error) override {}
 
@@ -176,8 +179,10 @@ class FsServerTest : public testing::Test {
     char* const argv[] = {const_cast<char*>(NODE_FS_FIXTURE), directory_.data(), const_cast<char*>(kHome), nullptr};
     pid_ = ::vfork();
     if (pid_ == 0) {
-      if (theirs.get() == 3) ::fcntl(3, F_SETFD, 0);
-      else ::dup2(theirs.get(), 3);
+      if (theirs.get() == 3)
+        ::fcntl(3, F_SETFD, 0);
+      else
+        ::dup2(theirs.get(), 3);
       ::execv(argv[0], argv);
       ::_exit(127);
     }
@@ -295,7 +300,8 @@ TEST_F(FsServerTest, AViewShowsTheTreeAndTheSecondTimeFromTheCache) {
 }
 
 TEST_F(FsServerTest, AnIdleViewAdvancesToTheNextTree) {
-  auto one = home_.MakeTree({{"hello", "one"}, {"same", "same"}}), two = home_.MakeTree({{"hello", "two"}, {"same", "same"}});
+  auto one = home_.MakeTree({{"hello", "one"}, {"same", "same"}}),
+       two = home_.MakeTree({{"hello", "two"}, {"same", "same"}});
   Allow();
   home_.Dial(address_, credentials_, "secret");
   {

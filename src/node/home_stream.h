@@ -8,8 +8,8 @@
 
 #include "base/event_loop.h"
 #include "base/result.h"
-#include "rpc/rpc.h"
 #include "proto/task.pb.h"
+#include "rpc/rpc.h"
 
 namespace vrun::node {
 
@@ -18,7 +18,7 @@ namespace vrun::node {
 class HomeStream : public rpc::Stream::Handler, public std::enable_shared_from_this<HomeStream> {
  public:
   struct Events {
-    std::function<void(std::string frame)> on_frame;   // a TaskUp
+    std::function<void(std::string frame)> on_frame;  // a TaskUp
     std::function<void()> on_closed;
   };
 

@@ -49,8 +49,8 @@ Status OutputWindow::Acknowledge(uint64_t offset) {
 
 Status OutputWindow::SendFrom(uint64_t offset) {
   if (offset > end_) {
-    return Error(Code::kInvalid, "a stream is wanted from byte " + std::to_string(offset) + ": it has only " +
-                                     std::to_string(end_));
+    return Error(Code::kInvalid,
+                 "a stream is wanted from byte " + std::to_string(offset) + ": it has only " + std::to_string(end_));
   }
   sent_ = std::max(offset, acknowledged_);
   end_sent_ = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbered bytes of a stream (proto/task.proto): what the sender keeps until it is acknowledged, what the receiver keeps
-// until it is passed on. No descriptors, no clock: the pumps around them do the I/O. One thread at a time.
+// The numbered bytes of a stream (proto/task.proto): what the sender keeps until it is acknowledged, what the receiver
+// keeps until it is passed on. No descriptors, no clock: the pumps around them do the I/O. One thread at a time.
 #pragma once
 
 #include <sys/uio.h>
@@ -21,7 +21,8 @@ inline constexpr uint64_t kStreamWindow = 4u << 20;
 // A message carries at most this much: large enough that its framing costs nothing, small enough to interleave.
 inline constexpr size_t kStreamMessage = 256u << 10;
 
-// Sender's side: appended at the end, sent from a position that a reconnection may set back, forgotten when acknowledged.
+// Sender's side: appended at the end, sent from a position that a reconnection may set back, forgotten when
+// acknowledged.
 //
 //   acknowledged() ≤ sent() ≤ end();  end() − acknowledged() ≤ kStreamWindow unless unbounded
 class OutputWindow {

@@ -59,12 +59,8 @@ v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
       if (record.signal() == 0) record.set_signal(facts.cancel_signal);
       record.set_exit_code(128 + record.signal());
       break;
-    case Stopped::kOrphaned:
-      record.set_reason("killed: no node agent came back to it");
-      break;
-    case Stopped::kNodeStops:
-      record.set_reason("killed: the node stopped");
-      break;
+    case Stopped::kOrphaned: record.set_reason("killed: no node agent came back to it"); break;
+    case Stopped::kNodeStops: record.set_reason("killed: the node stopped"); break;
   }
   return record;
 }

@@ -19,12 +19,13 @@ struct EndingFacts {
   sandbox::Ending ending;
 };
 
-// kind, exit_code (what vrun exits with: 128+n, 124, 137, ...), signal and reason; usage. Times and names are the caller's.
+// kind, exit_code (what vrun exits with: 128+n, 124, 137, ...), signal and reason; usage. Times and names are the
+// caller's.
 v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts);
 v1::ExitRecord JudgeStartFailure(const sandbox::StartFailure& failure);
 
-// The file `journal` in the task directory: a serialized ExitRecord, replaced atomically and synced. No file: the command
-// has not ended, or nobody knows how.
+// The file `journal` in the task directory: a serialized ExitRecord, replaced atomically and synced. No file: the
+// command has not ended, or nobody knows how.
 Status WriteJournal(const std::string& task_directory, const v1::ExitRecord& record);
 // kNotFound without a file, kCorrupt when it does not parse.
 Result<v1::ExitRecord> ReadJournal(const std::string& task_directory);

@@ -21,8 +21,11 @@
 namespace vrun::node::testing {
 namespace {
 constexpr int kPatienceMs = 60000;
-constexpr const char* kApplets[] = {"sh", "cat",  "true", "false", "id",   "ls",    "mount", "ps",    "sleep", "stty", "head", "tail", "env", "pwd", "echo", "umask", "nice", "kill", "mkdir",
-                                    "rm", "mv",   "ln",   "stat",  "dd",   "wc",    "test",  "touch", "chmod", "readlink", "hostname", "yes", "seq", "tty", "grep", "usleep", "setsid", "printf", "timeout", "tee"};
+constexpr const char* kApplets[] = {"sh",    "cat",  "true",   "false",  "id",       "ls",       "mount", "ps",
+                                    "sleep", "stty", "head",   "tail",   "env",      "pwd",      "echo",  "umask",
+                                    "nice",  "kill", "mkdir",  "rm",     "mv",       "ln",       "stat",  "dd",
+                                    "wc",    "test", "touch",  "chmod",  "readlink", "hostname", "yes",   "seq",
+                                    "tty",   "grep", "usleep", "setsid", "printf",   "timeout",  "tee"};
 }  // namespace
 
 std::string WhyNot() {

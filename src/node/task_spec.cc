@@ -45,7 +45,8 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   out.window = {Clip(size.rows()), Clip(size.columns()), Clip(size.x_pixels()), Clip(size.y_pixels())};
 
   auto absolute = [](const std::string& path) { return !path.empty() && path[0] == '/' && IsCString(path); };
-  if (!absolute(out.directory)) return Error(Code::kInvalid, "task directory " + Escape(out.directory) + ": not absolute");
+  if (!absolute(out.directory))
+    return Error(Code::kInvalid, "task directory " + Escape(out.directory) + ": not absolute");
   if (!absolute(out.working_directory)) {
     return Error(Code::kInvalid, "working directory " + Escape(out.working_directory) + ": not absolute");
   }

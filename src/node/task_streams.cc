@@ -84,18 +84,22 @@ void InputPump::Watch(uint32_t events) {
   if (watched_) {
     if (events != events_) loop_->Modify(fd_.get(), events);
   } else {
-    watched_ = loop_->Add(fd_.get(), events, [this](uint32_t ready) {
-      // A terminal hangs up when its last process closes it, and may be opened again: only a write tells.
-      if (!terminal_ && (ready & EPOLLERR)) {
-        Close();
-        return on_passed_();
-      }
-      if (terminal_ && (ready & EPOLLHUP)) {
-        loop_->Remove(fd_.get());
-        watched_ = false;
-      }
-      Write();
-    }).has_value();
+    watched_ = loop_
+                   ->Add(fd_.get(), events,
+                         [this](uint32_t ready) {
+                           // A terminal hangs up when its last process closes it, and may be opened again: only a write
+                           // tells.
+                           if (!terminal_ && (ready & EPOLLERR)) {
+                             Close();
+                             return on_passed_();
+                           }
+                           if (terminal_ && (ready & EPOLLHUP)) {
+                             loop_->Remove(fd_.get());
+                             watched_ = false;
+                           }
+                           Write();
+                         })
+                   .has_value();
   }
   events_ = events;
 }

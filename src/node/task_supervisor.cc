@@ -118,9 +118,7 @@ void TaskSupervisor::OnUp(v1::TaskUp up) {
       output->Close();
       return Pump();
     }
-    case v1::TaskUp::kWriteBackAck:
-      writes_.Acknowledge(up.write_back_ack().sequence());
-      return Pump();
+    case v1::TaskUp::kWriteBackAck: writes_.Acknowledge(up.write_back_ack().sequence()); return Pump();
     case v1::TaskUp::kRelease:
       if (!record_) return Fail(Error(Code::kInvalid, "release of a task that has not ended"));
       return Leave(true);

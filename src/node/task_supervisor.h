@@ -3,13 +3,16 @@
 //
 // It keeps everything that must survive an agent or a home that goes and comes back:
 //
-//   connection        the agent's, by the socket pair it was started with, later by TASK_DIRECTORY/sock. The newest wins.
-//                     On each one Started and Exited are told at once, so that the agent knows; Output and WriteBack flow
-//                     after an Attach, which is answered by Attached and, once more, Started, what is missing of the
-//                     outputs, Exited, the writes. Exited never overtakes output.
-//   no connection     the command goes on; its output stops when the windows are full. After `orphan_micros` it is killed,
+//   connection        the agent's, by the socket pair it was started with, later by TASK_DIRECTORY/sock. The newest
+//   wins.
+//                     On each one Started and Exited are told at once, so that the agent knows; Output and WriteBack
+//                     flow after an Attach, which is answered by Attached and, once more, Started, what is missing of
+//                     the outputs, Exited, the writes. Exited never overtakes output.
+//   no connection     the command goes on; its output stops when the windows are full. After `orphan_micros` it is
+//   killed,
 //                     and the supervisor goes. The exit record and the upper directory stay on disk for the agent.
-//   the end           the command ends → everything else inside is killed → the record is on disk → it is told → the writes
+//   the end           the command ends → everything else inside is killed → the record is on disk → it is told → the
+//   writes
 //                     go home → Release → the task directory is removed.
 //   SIGTERM           (the node stops) kills the task and leaves record and upper on disk, as above.
 //
@@ -37,7 +40,7 @@ namespace vrun::node {
 struct TaskOptions {
   int64_t orphan_micros = 600 * int64_t{1000000};
   int64_t grace_micros = 30 * int64_t{1000000};  // between the signal of a time limit or cancellation and SIGKILL
-  std::optional<Error> unusable;  // this host cannot run tasks: why every one fails
+  std::optional<Error> unusable;                 // this host cannot run tasks: why every one fails
 };
 
 class TaskSupervisor {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real vrund-task in real namespaces, on a plain directory instead of a view. Each sentence of the contract of a task.
+// A real vrund-task in real namespaces, on a plain directory instead of a view. Each sentence of the contract of a
+// task.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -154,7 +155,8 @@ TEST_F(TaskTest, WorkingDirectory) {
   Outcome& o = missing->Run();
   EXPECT_EQ(v1::ExitRecord::START_FAILED, o.record.kind());
   EXPECT_EQ(125, o.record.exit_code());
-  EXPECT_NE(std::string::npos, o.record.reason().find("working directory /home/bob is not in the mirrored root")) << o.record.reason();
+  EXPECT_NE(std::string::npos, o.record.reason().find("working directory /home/bob is not in the mirrored root"))
+      << o.record.reason();
 
   auto own = Another();
   own->command().set_directory("/tmp/x");
@@ -169,8 +171,10 @@ TEST_F(TaskTest, IdentityOfAnOrdinaryUser) {
   task_->command().mutable_identity()->set_gid(1000);
   for (uint32_t g : {1000u, 27u, 70000u}) task_->command().mutable_identity()->add_groups(g);
   Outcome& o = Shell(
-      "id; cat /proc/self/uid_map | wc -l; cat /proc/self/gid_map | wc -l; touch /home/ann/f && stat -c '%u %g' /home/ann/f;"
-      "touch /etc/f 2>/dev/null || echo no; stat -c '%u %a' /run/user/1000; echo hello > /dev/stderr; echo there > /dev/stdout;"
+      "id; cat /proc/self/uid_map | wc -l; cat /proc/self/gid_map | wc -l; touch /home/ann/f && stat -c '%u %g' "
+      "/home/ann/f;"
+      "touch /etc/f 2>/dev/null || echo no; stat -c '%u %a' /run/user/1000; echo hello > /dev/stderr; echo there > "
+      "/dev/stdout;"
       "grep Cap.ff /proc/self/status; cat /proc/1/environ 2>/dev/null || echo hidden");
   EXPECT_NE(std::string::npos, o.out.find("uid=1000(ann) gid=1000 groups=27,1000,70000")) << o.out;
   EXPECT_NE(std::string::npos, o.out.find("\n1\n2\n1000 1000\nno\n1000 700\nthere\n")) << o.out;
@@ -226,19 +230,24 @@ TEST_F(TaskTest, UmaskNiceAndLimits) {
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_STACK, UINT64_MAX);
   limit(999, 1);
-  Outcome& o = Shell("umask; read a < /proc/self/stat; set -- $a; echo ${19}; ulimit -n; ulimit -c; grep -E 'Sig(Ign|Blk|Cgt)' /proc/self/status; ls /proc/self/fd | wc -l");
+  Outcome& o = Shell(
+      "umask; read a < /proc/self/stat; set -- $a; echo ${19}; ulimit -n; ulimit -c; grep -E 'Sig(Ign|Blk|Cgt)' "
+      "/proc/self/status; ls /proc/self/fd | wc -l");
   // A test that was made nice itself cannot take that back.
   std::string nice = std::to_string(std::max(5, ::getpriority(PRIO_PROCESS, 0)));
   EXPECT_EQ("0027\n" + nice +
-      "\n123\n0\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000000000\n4\n", o.out);
+                "\n123\n0\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000000000\n4\n",
+            o.out);
 }
 
 TEST_F(TaskTest, HostnameAndPlaces) {
   task_->command().set_hostname("box");
   Outcome& o = Shell(
       "hostname; echo x > /tmp/x && echo y > /dev/shm/y && echo z > /run/z && stat -c %a /tmp /dev/shm /run /dev;"
-      "for d in null zero full random urandom tty; do test -c /dev/$d || echo $d; done; readlink /dev/fd; readlink /dev/ptmx;"
-      "head -c 3 /dev/zero | wc -c; echo > /dev/null; cat /etc/resolv.conf; echo 1 > /proc/sys/kernel/sysrq 2>/dev/null || echo ro;"
+      "for d in null zero full random urandom tty; do test -c /dev/$d || echo $d; done; readlink /dev/fd; readlink "
+      "/dev/ptmx;"
+      "head -c 3 /dev/zero | wc -c; echo > /dev/null; cat /etc/resolv.conf; echo 1 > /proc/sys/kernel/sysrq "
+      "2>/dev/null || echo ro;"
       "touch /sys/x 2>/dev/null || echo ro; test -e /proc/1 && ls /proc | grep -c '^[0-9]*$'; ls /");
   Result<std::string> resolv = ReadFile("/etc/resolv.conf");
   EXPECT_EQ("box\n1777\n1777\n755\n755\n/proc/self/fd\npts/ptmx\n3\n" + (resolv ? *resolv : "nameserver 192.0.2.1\n") +
@@ -271,8 +280,9 @@ TEST_F(TaskTest, PlacesThatAreLinksStayInTheRoot) {
 // --- pid 1 ---
 
 TEST_F(TaskTest, InitReapsOrphans) {
-  Outcome& o = Shell("(sleep 0 & ) ; (sh -c 'sleep 0 & exit 0'); i=0; while [ $i -lt 40 ]; do (true &); i=$((i+1)); done; sleep 1;"
-                     "echo $$; ls /proc | grep '^[0-9]' | wc -l");
+  Outcome& o = Shell(
+      "(sleep 0 & ) ; (sh -c 'sleep 0 & exit 0'); i=0; while [ $i -lt 40 ]; do (true &); i=$((i+1)); done; sleep 1;"
+      "echo $$; ls /proc | grep '^[0-9]' | wc -l");
   // init, the shell, ls, grep, wc at most.
   int processes = std::atoi(o.out.substr(o.out.find('\n') + 1).c_str());
   EXPECT_EQ("2", o.out.substr(0, o.out.find('\n')));
@@ -280,7 +290,8 @@ TEST_F(TaskTest, InitReapsOrphans) {
 }
 
 TEST_F(TaskTest, SignalsReachTheProcessGroup) {
-  task_->Shell("trap 'echo got usr1' USR1; trap 'echo got term; exit 9' TERM; echo ready; while true; do sleep 0.05; done");
+  task_->Shell(
+      "trap 'echo got usr1' USR1; trap 'echo got term; exit 9' TERM; echo ready; while true; do sleep 0.05; done");
   task_->Start();
   task_->Until([&] { return task_->outcome.out == "ready\n"; });
   task_->Signal(SIGUSR1);
@@ -465,8 +476,10 @@ TEST_F(TaskTest, Terminal) {
   task_->command().mutable_terminal_size()->set_columns(80);
   task_->command().mutable_identity()->set_uid(1000);
   task_->command().mutable_identity()->set_gid(1000);
-  task_->Shell("trap 'echo winch' WINCH; tty; stty size; test -t 0 && test -t 1 && test -t 2 && echo tty; stat -c '%u %g %a' /dev/pts/0;"
-               "echo hello > /dev/tty; read x; stty size; echo got $x; kill -TERM $$");
+  task_->Shell(
+      "trap 'echo winch' WINCH; tty; stty size; test -t 0 && test -t 1 && test -t 2 && echo tty; stat -c '%u %g %a' "
+      "/dev/pts/0;"
+      "echo hello > /dev/tty; read x; stty size; echo got $x; kill -TERM $$");
   task_->Start();
   task_->Until([&] { return task_->outcome.out.find("hello") != std::string::npos; });
   EXPECT_EQ("/dev/pts/0\r\n24 80\r\ntty\r\n1000 5 620\r\nhello\r\n", task_->outcome.out);
@@ -623,8 +636,9 @@ TEST_F(TaskTest, WritesGoHomeAndMayBeAskedForAgain) {
 }
 
 TEST_F(TaskTest, LargeFilesAndManyFilesAreNotHeldUp) {
-  Outcome& o = Shell("dd if=/dev/urandom of=/root/big bs=1M count=80 2>/dev/null; cd /sub; i=0;"
-                     "while [ $i -lt 2500 ]; do echo $i > f$i; i=$((i+1)); done");
+  Outcome& o = Shell(
+      "dd if=/dev/urandom of=/root/big bs=1M count=80 2>/dev/null; cd /sub; i=0;"
+      "while [ $i -lt 2500 ]; do echo $i > f$i; i=$((i+1)); done");
   uint64_t bytes = 0, files = 0;
   for (const v1::WriteBack& w : o.writes) {
     files += w.has_put_file();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends home what the command wrote, with at most so much on its way. Loop thread only.
 //
-// Home acknowledges what is durable there, never the half of a file. So the window is looked at between operations only,
-// the connection's own back-pressure bounds a large file, and the window is wide enough that home may sync seldom.
+// Home acknowledges what is durable there, never the half of a file. So the window is looked at between operations
+// only, the connection's own back-pressure bounds a large file, and the window is wide enough that home may sync
+// seldom.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +23,16 @@ class TaskWrites {
   static constexpr size_t kOperations = 4096;  // unacknowledged at most
   static constexpr uint64_t kBytes = 64u << 20;
 
-  // Nothing is sent before; may be tried again after a failure. No options: the writes are discarded (or there are none), and only the end is sent.
+  // Nothing is sent before; may be tried again after a failure. No options: the writes are discarded (or there are
+  // none), and only the end is sent.
   Status Begin(std::optional<CarryOptions> options);
   bool begun() const { return begun_; }
   // A new receiver has applied everything up to `sequence`; the rest is sent again.
   Status Resume(uint64_t sequence);
   void Acknowledge(uint64_t sequence);
 
-  // The next message, when there is one and the window is open. kUnavailable: the root cannot be read for now; Retry later.
+  // The next message, when there is one and the window is open. kUnavailable: the root cannot be read for now; Retry
+  // later.
   Result<std::optional<v1::TaskDown>> Next();
   // After kUnavailable.
   Status Retry();

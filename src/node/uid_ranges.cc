@@ -44,7 +44,8 @@ Result<uint32_t> UidRanges::BaseFor(const std::string& home_id) {
   uint32_t next = kUidRangeStart;
   for (const auto& [id, base] : bases_) next = std::max(next, base + kUidRangeSize);
   if (next < kUidRangeStart || next >= 0x80000000u) {
-    return Error(Code::kExhausted, "no uid range is left on this node: remove homes that are gone from " + Escape(path_));
+    return Error(Code::kExhausted,
+                 "no uid range is left on this node: remove homes that are gone from " + Escape(path_));
   }
   std::map<std::string, uint32_t> bases = bases_;
   bases[home_id] = next;

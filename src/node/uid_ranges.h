@@ -10,7 +10,8 @@
 
 namespace vrun::node {
 
-inline constexpr uint32_t kUidRangeStart = 0x40000000;  // far above what distributions hand out (subuid ends at 600100000)
+inline constexpr uint32_t kUidRangeStart =
+    0x40000000;  // far above what distributions hand out (subuid ends at 600100000)
 inline constexpr uint32_t kUidRangeSize = 65536;
 
 // Not thread safe. The file is "HOME_ID BASE" lines; it is written before a new range is used.

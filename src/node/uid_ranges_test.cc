@@ -32,7 +32,8 @@ TEST_F(UidRangesTest, AHomeKeepsItsRangeAndSharesItWithNobody) {
 }
 
 TEST_F(UidRangesTest, ADamagedFileIsAnErrorNotAGuess) {
-  for (const char* text : {"home-a\n", "home-a 17\n", "home-a 1073741824\nhome-b 1073741824\n", " 1073741824\n", "h 1073741824x\n"}) {
+  for (const char* text :
+       {"home-a\n", "home-a 17\n", "home-a 1073741824\nhome-b 1073741824\n", " 1073741824\n", "h 1073741824x\n"}) {
     ASSERT_TRUE(WriteFileAtomic(path(), text, 0600));
     EXPECT_FALSE(UidRanges::Load(path())) << text;
   }

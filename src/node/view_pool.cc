@@ -52,7 +52,8 @@ size_t ViewPool::leases() const {
 
 void ViewPool::Open(const Digest& tree, uint64_t lease, std::function<void(Result<UniqueFd>)> done) {
   for (auto& [id, slot] : slots_) {
-    const bool waits = std::any_of(slot.waiting.begin(), slot.waiting.end(), [&](const Waiting& w) { return w.lease == lease; });
+    const bool waits =
+        std::any_of(slot.waiting.begin(), slot.waiting.end(), [&](const Waiting& w) { return w.lease == lease; });
     if (waits || slot.leases.contains(lease)) return done(Error(Code::kExists, "open a view: the lease is in use"));
   }
   for (auto& [id, slot] : slots_) {
@@ -141,7 +142,8 @@ void ViewPool::Worked(uint64_t id, Result<std::shared_ptr<vfs::View>> result, co
 void ViewPool::Close(uint64_t lease) {
   std::vector<Waiting> closed;
   for (auto& [id, slot] : slots_) {
-    const auto last = std::stable_partition(slot.waiting.begin(), slot.waiting.end(), [&](const Waiting& w) { return w.lease != lease; });
+    const auto last = std::stable_partition(slot.waiting.begin(), slot.waiting.end(),
+                                            [&](const Waiting& w) { return w.lease != lease; });
     closed.insert(closed.end(), std::make_move_iterator(last), std::make_move_iterator(slot.waiting.end()));
     slot.waiting.erase(last, slot.waiting.end());
     if (slot.leases.erase(lease) > 0 && slot.leases.empty()) slot.idle_since = ++idle_serial_;

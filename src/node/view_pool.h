@@ -31,7 +31,8 @@ class ViewPool {
   using LostCallback = std::function<void(const std::string& path, const std::string& reason)>;
   struct Hooks {
     // Mounts `tree` on `directory` (made by then). Any thread; may block. `lost` may be called from any thread.
-    std::function<Result<std::unique_ptr<vfs::View>>(const Digest& tree, const std::string& directory, LostCallback lost)>
+    std::function<Result<std::unique_ptr<vfs::View>>(const Digest& tree, const std::string& directory,
+                                                     LostCallback lost)>
         mount;
     // Runs before a view is advanced to `tree`, on the same thread.
     std::function<void(const Digest& tree)> before_advance;
@@ -63,7 +64,7 @@ class ViewPool {
     bool busy = false;                // a thread works on it
     std::set<uint64_t> leases;
     std::vector<Waiting> waiting;
-    uint64_t idle_since = 0;          // serial
+    uint64_t idle_since = 0;  // serial
   };
 
   void Grant(Slot* slot, uint64_t lease, const std::function<void(Result<UniqueFd>)>& done);

@@ -77,8 +77,10 @@ class ViewPoolTest : public testing::Test {
   void Open(const std::string& tree, uint64_t lease) {
     pool_->Open(Sha256(tree), lease, [this](Result<UniqueFd> mount) {
       ++answers_;
-      if (mount) ++opened_;
-      else error_ = mount.error().code();
+      if (mount)
+        ++opened_;
+      else
+        error_ = mount.error().code();
     });
   }
   void RunUntil(const std::function<bool()>& condition) {
@@ -86,7 +88,9 @@ class ViewPoolTest : public testing::Test {
     while (!condition() && MonotonicMicros() < deadline) loop_.RunOnce(20);
     EXPECT_TRUE(condition());
   }
-  void WaitFor(int answers) { RunUntil([&] { return answers_ >= answers; }); }
+  void WaitFor(int answers) {
+    RunUntil([&] { return answers_ >= answers; });
+  }
 
   std::string directory_;
   EventLoop loop_;

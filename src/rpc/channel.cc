@@ -32,7 +32,8 @@ class ClientStream final : public CountedCall, public StreamCore::Transport {
 
   std::shared_ptr<StreamCore> core() const { return core_; }
 
-  void Open(grpc::GenericStub* stub, grpc::CompletionQueue* queue, const std::string& method, Stream::Handler* handler) {
+  void Open(grpc::GenericStub* stub, grpc::CompletionQueue* queue, const std::string& method,
+            Stream::Handler* handler) {
     Begin();  // the call may be over before Start returns
     call_ = stub->PrepareCall(&context_, method, queue);
     Begin();
@@ -174,8 +175,8 @@ class ConnectionWatch {
 
  private:
   void Arm() {
-    channel_->NotifyOnStateChange(channel_->GetState(/*try_to_connect=*/true), gpr_inf_future(GPR_CLOCK_MONOTONIC), queue_,
-                                  changed_.Arm());
+    channel_->NotifyOnStateChange(channel_->GetState(/*try_to_connect=*/true), gpr_inf_future(GPR_CLOCK_MONOTONIC),
+                                  queue_, changed_.Arm());
   }
   void OnChange(bool) {
     std::lock_guard lock(mu_);

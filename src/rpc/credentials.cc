@@ -102,9 +102,7 @@ int64_t LifeSeconds(const X509* cert) {
 
 bool StartsInFuture(const X509* cert) { return X509_cmp_current_time(X509_get0_notBefore(cert)) > 0; }
 
-std::string EndText(const X509* cert) {
-  return FormatRfc3339(WallMicros() + SecondsLeft(cert) * 1'000'000);
-}
+std::string EndText(const X509* cert) { return FormatRfc3339(WallMicros() + SecondsLeft(cert) * 1'000'000); }
 
 bool IsSignedBy(X509* cert, X509* ca) {
   EVP_PKEY* key = X509_get0_pubkey(ca);
@@ -164,8 +162,9 @@ Status RequirePrivate(const std::string& path) {
   struct stat st;
   if (stat(path.c_str(), &st) != 0) return ErrnoError("key " + Escape(path));
   if ((st.st_mode & 077) != 0) {
-    return Error(Code::kDenied, "key " + Escape(path) + ": others may read or write it: chmod 600 it, or make a new one if "
-                                                        "somebody may have read it");
+    return Error(Code::kDenied, "key " + Escape(path) +
+                                    ": others may read or write it: chmod 600 it, or make a new one if "
+                                    "somebody may have read it");
   }
   return {};
 }
@@ -193,9 +192,10 @@ Result<Authority> LoadAuthority(const std::string& directory) {
   Authority authority{CertFromPem(cert_pem), KeyFromPem(key_pem)};
   if (!authority.cert || !authority.key || X509_check_private_key(authority.cert.get(), authority.key.get()) != 1) {
     ERR_clear_error();
-    return Error(Code::kCorrupt, "certificate authority " + Escape(directory) +
-                                     ": ca.pem and ca.key do not parse or do not match: restore them, or remove both to "
-                                     "make a new authority (every certificate is made anew then)");
+    return Error(Code::kCorrupt,
+                 "certificate authority " + Escape(directory) +
+                     ": ca.pem and ca.key do not parse or do not match: restore them, or remove both to "
+                     "make a new authority (every certificate is made anew then)");
   }
   return authority;
 }
@@ -282,7 +282,8 @@ Status EnsureCertificate(const std::string& authority_directory, const std::stri
   VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_basic_constraints, "critical,CA:FALSE"));
   VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_key_usage, "critical,digitalSignature"));
   VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_ext_key_usage, "serverAuth,clientAuth"));
-  VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_subject_alt_name, "URI:" + uri + ",DNS:" + role + ".vrun"));
+  VRUN_TRY(
+      AddExtension(cert.get(), authority.cert.get(), NID_subject_alt_name, "URI:" + uri + ",DNS:" + role + ".vrun"));
   VRUN_TRY(AddExtension(cert.get(), authority.cert.get(), NID_authority_key_identifier, "keyid"));
   if (X509_sign(cert.get(), authority.key.get(), EVP_sha256()) == 0) return SslError("sign certificate");
   VRUN_ASSIGN(std::string key_pem, KeyToPem(key.get()));
@@ -306,12 +307,14 @@ Status CheckCredentials(const Credentials& credentials) {
   CertPtr ca = CertFromPem(credentials.ca);
   CertPtr cert = CertFromPem(credentials.certificate);
   KeyPtr key = KeyFromPem(credentials.key);
-  if (!ca || !cert || !key) return Error(Code::kDenied, "the certificate, its key or the CA does not parse: make them anew");
+  if (!ca || !cert || !key)
+    return Error(Code::kDenied, "the certificate, its key or the CA does not parse: make them anew");
   bool match = X509_check_private_key(cert.get(), key.get()) == 1;
   ERR_clear_error();
   if (!match) return Error(Code::kDenied, "the key is not the certificate's: make them anew");
   if (!IsSignedBy(cert.get(), ca.get())) {
-    return Error(Code::kDenied, "the certificate is not signed by this CA: it belongs to another cluster: make it anew");
+    return Error(Code::kDenied,
+                 "the certificate is not signed by this CA: it belongs to another cluster: make it anew");
   }
   for (X509* c : {ca.get(), cert.get()}) {
     const char* what = c == ca.get() ? "the CA" : "the certificate";
@@ -319,7 +322,8 @@ Status CheckCredentials(const Credentials& credentials) {
       return Error(Code::kDenied, std::string(what) + " is not valid yet: check this host's clock");
     }
     if (SecondsLeft(c) <= 0) {
-      return Error(Code::kDenied, std::string(what) + " ended at " + EndText(c) + ": make it anew, or check this host's clock");
+      return Error(Code::kDenied,
+                   std::string(what) + " ended at " + EndText(c) + ": make it anew, or check this host's clock");
     }
   }
   return {};

@@ -20,9 +20,9 @@ struct Credentials {
 
 // A new CA in `directory` (ca.pem, ca.key), or the one that is there. kDenied when a key's mode is too open.
 Status EnsureAuthority(const std::string& directory);
-// Makes directory/NAME.pem and NAME.key signed by the CA of `authority`, valid for `days`; replaces those that have less
-// than a third of their time left or were made for another CA or role, keeps others. Copies the CA's certificate beside
-// it. Roles and names are words of letters, digits and "._-+@".
+// Makes directory/NAME.pem and NAME.key signed by the CA of `authority`, valid for `days`; replaces those that have
+// less than a third of their time left or were made for another CA or role, keeps others. Copies the CA's certificate
+// beside it. Roles and names are words of letters, digits and "._-+@".
 Status EnsureCertificate(const std::string& authority, const std::string& directory, const std::string& role,
                          const std::string& name, int days);
 // Reads ca.pem, NAME.pem and NAME.key. Refuses a key that others may read.

@@ -84,7 +84,8 @@ TEST(Credentials, OddNamesAreRefused) {
               Code::kInvalid)
         << name;
   }
-  EXPECT_TRUE(EnsureCertificate(authority.directory(), authority.directory(), "home", std::string(150, 'u') + "@h", 30));
+  EXPECT_TRUE(
+      EnsureCertificate(authority.directory(), authority.directory(), "home", std::string(150, 'u') + "@h", 30));
 }
 
 TEST(Credentials, ManyAtOnceMakeOneAuthority) {

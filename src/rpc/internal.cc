@@ -124,8 +124,9 @@ Error FromGrpcStatus(const grpc::Status& status, std::string_view code_text, con
     return Error(Code::kTimeout, where + ": no answer in time");
   }
   if (text.find("andshake") != std::string::npos || text.find("CERTIFICATE") != std::string::npos) {
-    return Error(Code::kUnavailable, where + ": TLS handshake failed: the certificates may belong to another cluster or be " +
-                                         "out of date: " + Escape(text));
+    return Error(Code::kUnavailable,
+                 where + ": TLS handshake failed: the certificates may belong to another cluster or be " +
+                     "out of date: " + Escape(text));
   }
   return Error(FromGrpcCode(status.error_code()), where + ": " + Escape(text));
 }

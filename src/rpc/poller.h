@@ -25,8 +25,8 @@ namespace vrun::rpc {
 class Tag {
  public:
   virtual void Complete(bool ok) = 0;
-  // This, to be given to gRPC. What was written before is seen by Complete: gRPC promises it, and ThreadSanitizer, which
-  // cannot look into gRPC, is told.
+  // This, to be given to gRPC. What was written before is seen by Complete: gRPC promises it, and ThreadSanitizer,
+  // which cannot look into gRPC, is told.
   Tag* Arm() {
     TellSanitizerBefore(this);
     return this;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// gRPC between the daemons, without its headers: messages are serialized protobufs, methods are "/vrun.v1.Service/Name".
+// gRPC between the daemons, without its headers: messages are serialized protobufs, methods are
+// "/vrun.v1.Service/Name".
 //
-// Any gRPC implementation can talk to it: the schemas are in proto/, the transport is plain gRPC over mTLS. Callbacks run
-// on gRPC's threads, one at a time per stream; they must not block. Post to an EventLoop to get home. A callback may
-// destroy the stream that it belongs to, but neither the channel nor the server.
+// Any gRPC implementation can talk to it: the schemas are in proto/, the transport is plain gRPC over mTLS. Callbacks
+// run on gRPC's threads, one at a time per stream; they must not block. Post to an EventLoop to get home. A callback
+// may destroy the stream that it belongs to, but neither the channel nor the server.
 //
 // An Error given to a reply or to Cancel arrives at the other side with its code and text (not its errno). Failures of
 // the connection itself are kUnavailable and name the address.
@@ -48,14 +49,15 @@ class Stream {
   virtual void Cancel(Error reason) = 0;
 };
 
-// A client's connection, its own (nothing is shared between two Dials). Reconnects by itself with a back-off of 50 ms to
-// 2 s; keepalive notices a silent peer within about 10 s. While there is no connection calls and streams fail with
+// A client's connection, its own (nothing is shared between two Dials). Reconnects by itself with a back-off of 50 ms
+// to 2 s; keepalive notices a silent peer within about 10 s. While there is no connection calls and streams fail with
 // kUnavailable, after the attempt that is under way.
 class Channel {
  public:
   // `peer` is the role that the other side's certificate must have ("controller", "node"). Connects in the background;
   // an error means that the certificate cannot be used (expired, not of this CA, key does not match).
-  static Result<std::unique_ptr<Channel>> Dial(const std::string& address, const Credentials& mine, const std::string& peer);
+  static Result<std::unique_ptr<Channel>> Dial(const std::string& address, const Credentials& mine,
+                                               const std::string& peer);
   // Unfinished calls are answered and open streams closed with kAborted before the destructor returns; Stream objects
   // stay valid.
   virtual ~Channel() = default;
@@ -70,22 +72,23 @@ class Channel {
 
 // Who called: from the verified client certificate.
 struct Peer {
-  std::string role;     // "home", "node", "controller"
-  std::string name;     // user@host for a home, the node's name for a node
+  std::string role;  // "home", "node", "controller"
+  std::string name;  // user@host for a home, the node's name for a node
   std::string address;
 };
 
 class Server {
  public:
-  using UnaryHandler = std::function<void(const Peer&, std::string request, std::function<void(Result<std::string>)> reply)>;
+  using UnaryHandler =
+      std::function<void(const Peer&, std::string request, std::function<void(Result<std::string>)> reply)>;
   // `reply` is called at most once, by any thread, now or later; dropping it without a call answers kAborted.
   // Takes the stream; the returned handler gets its callbacks, starting after this returns. It must outlive the stream.
   // An error refuses the stream.
   using StreamHandler = std::function<Result<Stream::Handler*>(const Peer&, std::unique_ptr<Stream>)>;
 
   static std::unique_ptr<Server> Create(const Credentials& mine);
-  // Stops: open streams are cancelled and closed (their Stream objects stay valid), waits for running callbacks. Not from
-  // within a callback.
+  // Stops: open streams are cancelled and closed (their Stream objects stay valid), waits for running callbacks. Not
+  // from within a callback.
   virtual ~Server() = default;
   // Before Start. Handlers run on gRPC's threads, several at a time.
   virtual void Unary(const std::string& method, UnaryHandler handler) = 0;

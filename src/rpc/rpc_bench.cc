@@ -98,9 +98,10 @@ int Main() {
     waiter.Wait(writable + 1);
     bulk = double{total} * (1 << 20) / static_cast<double>(MonotonicMicros() - begin);
   }
-  std::printf("{\"unary_ms\":{\"p50\":%.3f,\"p99\":%.3f},\"stream_ping_pong_ms\":{\"p50\":%.3f,\"p99\":%.3f},"
-              "\"bulk_mb_per_s\":%.0f}\n",
-              Percentile(unary, 0.5), Percentile(unary, 0.99), Percentile(pingpong, 0.5), Percentile(pingpong, 0.99), bulk);
+  std::printf(
+      "{\"unary_ms\":{\"p50\":%.3f,\"p99\":%.3f},\"stream_ping_pong_ms\":{\"p50\":%.3f,\"p99\":%.3f},"
+      "\"bulk_mb_per_s\":%.0f}\n",
+      Percentile(unary, 0.5), Percentile(unary, 0.99), Percentile(pingpong, 0.5), Percentile(pingpong, 0.99), bulk);
   return 0;
 }
 

@@ -165,7 +165,9 @@ class RpcTest : public ::testing::Test {
     return *std::move(answer);
   }
 
-  static std::string Text(Result<std::string> answer) { return answer ? *answer : "error: " + answer.error().message(); }
+  static std::string Text(Result<std::string> answer) {
+    return answer ? *answer : "error: " + answer.error().message();
+  }
 
   Stream* WaitServed() {
     std::unique_lock lock(mu_);

@@ -223,7 +223,8 @@ class GrpcServer final : public Server {
     server_ = builder.BuildAndStart();
     if (!server_) {
       Poller drain(std::move(queue), 1);
-      return Error(Code::kUnavailable, "listen on " + Escape(address) + ": the address cannot be bound: choose another");
+      return Error(Code::kUnavailable,
+                   "listen on " + Escape(address) + ": the address cannot be bound: choose another");
     }
     poller_.emplace(std::move(queue), kServerThreads);
     for (int i = 0; i < kWaitingCalls; ++i) WaitForCall();

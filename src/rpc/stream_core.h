@@ -3,8 +3,9 @@
 // modules.
 //
 // Three parties with different lifetimes meet here: the user's Stream object (may be destroyed at any moment), gRPC's
-// call (lives until its last operation has completed) and the handler (outlives the Stream object). The core is shared by
-// the first two. All its state is behind one mutex; neither gRPC nor the handler is called with it held, except TryCancel.
+// call (lives until its last operation has completed) and the handler (outlives the Stream object). The core is shared
+// by the first two. All its state is behind one mutex; neither gRPC nor the handler is called with it held, except
+// TryCancel.
 //
 // Rules of gRPC that it keeps: one write at a time; one read at a time; CloseOut only when no write is under way, and
 // no write after it.
@@ -27,9 +28,9 @@ class StreamCore {
   // A call of gRPC. Valid until Done.
   class Transport {
    public:
-    virtual void StartRead() = 0;                     // answered by ReadDone
+    virtual void StartRead() = 0;                      // answered by ReadDone
     virtual void StartWrite(std::string message) = 0;  // answered by WriteDone
-    virtual void StartWritesDone() = 0;               // client only; answered by WriteDone
+    virtual void StartWritesDone() = 0;                // client only; answered by WriteDone
     // The last thing that is asked: a server finishes the call, a client lets go of it.
     virtual void CloseOut(const Error& reason) = 0;
     virtual void TryCancel() = 0;
@@ -43,12 +44,12 @@ class StreamCore {
   StreamCore(Side side, Transport* transport) : side_(side), transport_(transport), writing_(side == Side::kClient) {}
 
   // --- the calls of the transport ---
-  void Start(Stream::Handler* handler);  // what was queued before goes out; the first read starts
-  void Refuse(Error reason);             // instead of Start
+  void Start(Stream::Handler* handler);               // what was queued before goes out; the first read starts
+  void Refuse(Error reason);                          // instead of Start
   void ReadDone(std::optional<std::string> message);  // nullopt: no more
   void WriteDone(bool ok);
-  void Cancelled();                      // server: the call was cancelled or its connection broke
-  void Done(Error status);               // nothing follows; the transport is gone after this. kOk: orderly
+  void Cancelled();         // server: the call was cancelled or its connection broke
+  void Done(Error status);  // nothing follows; the transport is gone after this. kOk: orderly
 
   // --- the Stream object's calls ---
   void Send(std::string message);
@@ -78,7 +79,7 @@ class StreamCore {
   bool finish_ = false;       // asked for by the user
   bool writes_done_ = false;  // client: half-closed
   bool read_ended_ = false;
-  bool cancelled_ = false;    // no more writes
+  bool cancelled_ = false;  // no more writes
   bool closed_out_ = false;
   bool done_ = false;
   std::optional<Error> reason_;  // of a local Cancel

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Control groups of one sandbox: limits on memory, cpu and processes, killing, usage.
 //
-// Hosts differ: version 1 hierarchies (limits) with a version 2 one beside them (kill, usage), or version 2 alone. Groups
-// are MOUNT/vrun/NAME in every hierarchy that is needed. A host that offers none still runs jobs, without limits.
+// Hosts differ: version 1 hierarchies (limits) with a version 2 one beside them (kill, usage), or version 2 alone.
+// Groups are MOUNT/vrun/NAME in every hierarchy that is needed. A host that offers none still runs jobs, without
+// limits.
 #pragma once
 
 #include <sys/types.h>
@@ -34,8 +35,8 @@ CgroupHost ParseCgroupMounts(const std::string& mountinfo, const std::string& v2
 // Removes the groups that a killed supervisor left behind. Fails where processes are still inside.
 Status RemoveCgroups(const CgroupHost& host, const std::string& name);
 
-// Removes what killed supervisors left behind: groups without processes that are older than `min_age_s`. A group that is
-// in use has init inside from its first milliseconds to the end.
+// Removes what killed supervisors left behind: groups without processes that are older than `min_age_s`. A group that
+// is in use has init inside from its first milliseconds to the end.
 void SweepCgroups(const CgroupHost& host, int64_t min_age_s = 60);
 
 // One thread. Not removed by the destructor: Remove says whether it worked.
@@ -44,12 +45,13 @@ class Cgroup {
   Cgroup() = default;
 
   // Makes the groups and sets the limits. What cannot be enforced becomes a line in `notices`.
-  void Create(const CgroupHost& host, const std::string& name, const GroupLimits& limits, std::vector<std::string>* notices);
+  void Create(const CgroupHost& host, const std::string& name, const GroupLimits& limits,
+              std::vector<std::string>* notices);
   // The version 2 group, for clone3; -1: there is none.
   int unified_fd() const { return unified_.get(); }
-  // Of version 1: whoever writes "0" here has entered. The child does it itself, because a thread that moves itself takes
-  // no machine-wide lock; moving another one waits for an RCU grace period, about 10 ms. Checked against our rights, not
-  // the child's.
+  // Of version 1: whoever writes "0" here has entered. The child does it itself, because a thread that moves itself
+  // takes no machine-wide lock; moving another one waits for an RCU grace period, about 10 ms. Checked against our
+  // rights, not the child's.
   std::vector<int> entrances() const;
   // The child is inside.
   void CloseEntrances() { entrances_.clear(); }

@@ -142,10 +142,8 @@ StartFailure ExplainStart(const StartMessage& message, const Spec& spec) {
     case Stage::kNotExecutable:
       if (message.error == EACCES) return {Kind::kNotExecutable, name + ": " + why + ": chmod +x or name another file"};
       return {Kind::kNotExecutable, name + ": cannot be executed: " + why};
-    case Stage::kExec:
-      return {Kind::kFailed, name + ": cannot be started: " + detail + ": " + why};
-    default:
-      return {Kind::kFailed, std::string("sandbox: ") + StageName(message.stage) + ": " + why};
+    case Stage::kExec: return {Kind::kFailed, name + ": cannot be started: " + detail + ": " + why};
+    default: return {Kind::kFailed, std::string("sandbox: ") + StageName(message.stage) + ": " + why};
   }
 }
 

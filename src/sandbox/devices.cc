@@ -16,15 +16,18 @@ struct Node {
   const char* name;
   unsigned major, minor;
 };
-constexpr Node kNodes[] = {{"null", 1, 3}, {"zero", 1, 5},    {"full", 1, 7},
+constexpr Node kNodes[] = {{"null", 1, 3},   {"zero", 1, 5},    {"full", 1, 7},
                            {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}};
 
 struct Link {
   const char* name;
   const char* target;
 };
-constexpr Link kLinks[] = {{"fd", "/proc/self/fd"},         {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"},
-                           {"stderr", "/proc/self/fd/2"}, {"ptmx", "pts/ptmx"}};
+constexpr Link kLinks[] = {{"fd", "/proc/self/fd"},
+                           {"stdin", "/proc/self/fd/0"},
+                           {"stdout", "/proc/self/fd/1"},
+                           {"stderr", "/proc/self/fd/2"},
+                           {"ptmx", "pts/ptmx"}};
 constexpr const char* kDirectories[] = {"pts", "shm", "mqueue"};
 
 Status BindNode(int dev, const char* name) {
@@ -57,7 +60,8 @@ Result<UniqueFd> MakeDevices(uint32_t uid_base) {
   for (const Node& node : kNodes) VRUN_TRY(MakeNode(dev.get(), node, uid_base));
   for (const Link& link : kLinks) {
     if (::symlinkat(link.target, dev.get(), link.name) != 0) return ErrnoError("symlink in /dev");
-    if (::fchownat(dev.get(), link.name, uid_base, uid_base, AT_SYMLINK_NOFOLLOW) != 0) return ErrnoError("chown in /dev");
+    if (::fchownat(dev.get(), link.name, uid_base, uid_base, AT_SYMLINK_NOFOLLOW) != 0)
+      return ErrnoError("chown in /dev");
   }
   for (const char* directory : kDirectories) {
     if (::mkdirat(dev.get(), directory, 0755) != 0) return ErrnoError("mkdir in /dev");

@@ -133,13 +133,15 @@ int MountProc(const InsidePlan& plan) {
 }
 
 int MountPts(const InsidePlan& plan) {
-  static constexpr const char* kOptions[][2] = {{"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", "5"}, {nullptr, nullptr}};
+  static constexpr const char* kOptions[][2] = {
+      {"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", "5"}, {nullptr, nullptr}};
   int mount = MountFresh("devpts", plan.pts_target, kOptions, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
   return mount < 0 ? -mount : 0;
 }
 
 int MountMqueue(const InsidePlan& plan) {
-  int mount = MountFresh("mqueue", plan.mqueue_target, nullptr, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+  int mount =
+      MountFresh("mqueue", plan.mqueue_target, nullptr, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
   return mount < 0 && mount != -ENODEV ? -mount : 0;  // a kernel without POSIX queues
 }
 
@@ -156,25 +158,18 @@ int SetHostname(const InsidePlan& plan) {
 }
 
 // After the control groups hold us: the namespace's root is the group at the moment of its creation.
-int EnterCgroupNamespace(const InsidePlan&) {
-  return ::unshare(CLONE_NEWCGROUP) != 0 && errno != EINVAL ? errno : 0;
-}
+int EnterCgroupNamespace(const InsidePlan&) { return ::unshare(CLONE_NEWCGROUP) != 0 && errno != EINVAL ? errno : 0; }
 
 struct Step {
   Stage stage;
   int (*run)(const InsidePlan&);
 };
 constexpr Step kSteps[] = {
-    {Stage::kEnterGroups, EnterGroups},
-    {Stage::kCgroupNamespace, EnterCgroupNamespace},
-    {Stage::kIdentity, BecomeRoot},
-    {Stage::kEnterRoot, EnterRoot},
-    {Stage::kAttachMounts, AttachMounts},
-    {Stage::kMountProc, MountProc},
-    {Stage::kMountPts, MountPts},
-    {Stage::kMountMqueue, MountMqueue},
-    {Stage::kPivotRoot, PivotRoot},
-    {Stage::kHostname, SetHostname},
+    {Stage::kEnterGroups, EnterGroups},   {Stage::kCgroupNamespace, EnterCgroupNamespace},
+    {Stage::kIdentity, BecomeRoot},       {Stage::kEnterRoot, EnterRoot},
+    {Stage::kAttachMounts, AttachMounts}, {Stage::kMountProc, MountProc},
+    {Stage::kMountPts, MountPts},         {Stage::kMountMqueue, MountMqueue},
+    {Stage::kPivotRoot, PivotRoot},       {Stage::kHostname, SetHostname},
 };
 
 // --- the terminal ----------------------------------------------------------------------------------------------------
@@ -248,7 +243,8 @@ int OpenTerminal(const InsidePlan& plan) {
         char head[128];
         int fd = ::open(*p, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         ssize_t n = fd >= 0 ? ::read(fd, head, sizeof head) : 0;
-        if (n < 0 || std::memchr(head, '\0', static_cast<size_t>(n)) != nullptr) Fail(plan, Stage::kNotExecutable, e, *p);
+        if (n < 0 || std::memchr(head, '\0', static_cast<size_t>(n)) != nullptr)
+          Fail(plan, Stage::kNotExecutable, e, *p);
         plan.shell_argv[1] = const_cast<char*>(*p);
         ::execve(plan.shell_argv[0], plan.shell_argv, plan.environment);
         Fail(plan, Stage::kNotExecutable, e, *p);
@@ -261,13 +257,10 @@ int OpenTerminal(const InsidePlan& plan) {
       case ETXTBSY:
       case E2BIG:
       case EPERM:
-      case ELIBBAD:
-        Fail(plan, Stage::kNotExecutable, e, *p);
+      case ELIBBAD: Fail(plan, Stage::kNotExecutable, e, *p);
       case ELOOP:
-      case ENAMETOOLONG:
-        continue;
-      default:
-        Fail(plan, Stage::kExec, e, *p);
+      case ENAMETOOLONG: continue;
+      default: Fail(plan, Stage::kExec, e, *p);
     }
   }
   if (denied != 0) Fail(plan, Stage::kNotExecutable, denied);
@@ -275,7 +268,7 @@ int OpenTerminal(const InsidePlan& plan) {
 }
 
 void ResetSignals() {
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = SIG_DFL;
   for (int s = 1; s < NSIG; ++s) ::sigaction(s, &action, nullptr);
   sigset_t none;
@@ -315,8 +308,8 @@ void ForwardSignal(pid_t command, int signal) {
   if (::kill(-command, signal) != 0) ::kill(command, signal);  // it has left the group that it was given
 }
 
-// The command is over: so is everything that it left behind. All of it is dead before the end is reported, so that nobody
-// has to wait for the namespaces to be taken down (a millisecond or two) before the files may be looked at.
+// The command is over: so is everything that it left behind. All of it is dead before the end is reported, so that
+// nobody has to wait for the namespaces to be taken down (a millisecond or two) before the files may be looked at.
 [[noreturn]] void End(int control, int status) {
   ::kill(-1, SIGKILL);
   while (::waitpid(-1, nullptr, __WALL) > 0 || errno == EINTR) {
@@ -363,7 +356,7 @@ int PrepareInit(const InsidePlan& plan) {
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = SIG_DFL;
   ::sigaction(SIGCHLD, &action, nullptr);
   int children = ::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);

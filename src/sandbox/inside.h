@@ -17,9 +17,9 @@ namespace vrun::sandbox {
 // How far it came; the first part builds the sandbox (init), the second becomes the user (command).
 enum class Stage : uint32_t {
   kNone = 0,
-  kEnterGroups,    // control groups of version 1
-  kIdentity,       // root of the user namespace
-  kEnterRoot,      // the overlay over /
+  kEnterGroups,  // control groups of version 1
+  kIdentity,     // root of the user namespace
+  kEnterRoot,    // the overlay over /
   kAttachMounts,
   kMountProc,
   kMaskProc,
@@ -28,7 +28,7 @@ enum class Stage : uint32_t {
   kPivotRoot,
   kHostname,
   kCgroupNamespace,
-  kSupervise,      // signalfd, death with the supervisor
+  kSupervise,  // signalfd, death with the supervisor
   kTerminal,
   kFork,
   kStreams,
@@ -38,10 +38,10 @@ enum class Stage : uint32_t {
   kGid,
   kUid,
   kDirectory,
-  kNotFound,         // no candidate exists
-  kNoInterpreter,    // `detail` names the interpreter of a script, "" for a program's loader
+  kNotFound,       // no candidate exists
+  kNoInterpreter,  // `detail` names the interpreter of a script, "" for a program's loader
   kNotExecutable,
-  kExec,             // any other reason
+  kExec,  // any other reason
 };
 
 // Written to the start pipe by whoever failed. Nothing written and end of file: the command was executed.
@@ -72,10 +72,10 @@ struct InsidePlan {
     rlimit value;
   };
 
-  int control;         // SOCK_SEQPACKET
-  int supervisor_end;  // its other end, closed at once
-  int start;    // O_CLOEXEC pipe
-  int root;     // the overlay
+  int control;           // SOCK_SEQPACKET
+  int supervisor_end;    // its other end, closed at once
+  int start;             // O_CLOEXEC pipe
+  int root;              // the overlay
   const int* entrances;  // of control groups
   size_t entrance_count;
   const Attachment* attachments;
@@ -98,7 +98,7 @@ struct InsidePlan {
   size_t limit_count;
   const char* const* candidates;  // paths to try, null at the end
   char* const* argv;
-  char** shell_argv;              // {"/bin/sh", (candidate), argv[1], ...}: for a script without #!
+  char** shell_argv;  // {"/bin/sh", (candidate), argv[1], ...}: for a script without #!
   char* const* environment;
 };
 

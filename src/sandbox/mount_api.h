@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel's descriptor based mount calls, as Results: a mount is made detached, configured, and attached by descriptor,
-// so that no path of a job's root is ever walked as a path of the host.
+// The kernel's descriptor based mount calls, as Results: a mount is made detached, configured, and attached by
+// descriptor, so that no path of a job's root is ever walked as a path of the host.
 #pragma once
 
 #include <fcntl.h>

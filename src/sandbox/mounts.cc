@@ -107,8 +107,9 @@ Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
   VRUN_TRY(add(MakeTmpfs("1777", spec.uid_base, SharedMemorySize(spec), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV),
                OpenInRoot(dev, "shm", O_DIRECTORY)));
   // One mount, not what is mounted below it: no control groups, no debugfs.
-  VRUN_TRY(add(CloneMount(AT_FDCWD, "/sys", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC),
-               point("sys")));
+  VRUN_TRY(
+      add(CloneMount(AT_FDCWD, "/sys", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC),
+          point("sys")));
   VRUN_TRY(add(CloneMount(AT_FDCWD, "tmp", MOUNT_ATTR_NODEV), point("tmp")));
   VRUN_TRY(add(MakeRun(spec), point("run")));
   AddResolvConf(root, mounts.list.back().mount.get(), spec, &mounts);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies over the root: /dev, /dev/shm, /sys, /tmp, /run, /etc/resolv.conf, made detached by host root in front of the
-// clone; and the places for what only the inside can mount (/proc, /dev/pts, /dev/mqueue).
+// What lies over the root: /dev, /dev/shm, /sys, /tmp, /run, /etc/resolv.conf, made detached by host root in front of
+// the clone; and the places for what only the inside can mount (/proc, /dev/pts, /dev/mqueue).
 #pragma once
 
 #include <vector>

@@ -29,7 +29,8 @@ Result<ClonedChild> CloneIntoNamespaces(int cgroup, const std::function<void()>&
     int e = errno;
     Error error = ErrnoError(e, "clone into new namespaces");
     if (e == ENOSPC || e == EPERM) {
-      return Error(error.code(), error.message() + ": user namespaces are off on this node: raise user.max_user_namespaces");
+      return Error(error.code(),
+                   error.message() + ": user namespaces are off on this node: raise user.max_user_namespaces");
     }
     return error;
   }

@@ -30,14 +30,14 @@ bool MayBeRefusedOption(const Error& error) {
 
 }  // namespace
 
-Result<UniqueFd> MountRoot(UniqueFd view,
-                           const std::function<Status(const std::string& upper, const std::string& lower)>& prepare_upper) {
+Result<UniqueFd> MountRoot(
+    UniqueFd view, const std::function<Status(const std::string& upper, const std::string& lower)>& prepare_upper) {
   VRUN_TRY(AttachMount(view.get(), AT_FDCWD, "lower"));
   VRUN_TRY(prepare_upper ? prepare_upper("upper", "lower") : CopyRootAttributes(view.get()));
 
   // Relative paths, so that no character of the task directory's name needs quoting. The least missed option is last.
-  // volatile: without it the end of every job would sync the node's whole disk, and each fsync inside would wait for it;
-  // an attempt does not survive a crash of its node anyway.
+  // volatile: without it the end of every job would sync the node's whole disk, and each fsync inside would wait for
+  // it; an attempt does not survive a crash of its node anyway.
   MountOptions options = {{"lowerdir", "lower"}, {"upperdir", "upper"}, {"workdir", "work"}, {"redirect_dir", "on"},
                           {"metacopy", "on"},    {"index", "off"},      {"xino", "auto"},    {"volatile", ""}};
   constexpr size_t kLayers = 3;
@@ -60,7 +60,8 @@ Result<UniqueFd> MountPoint(int root, const char* name, uint32_t uid_base) {
   if (::mkdirat(root, name, 0755) != 0) {
     return Error(Code::kInvalid, std::string("/") + name + " in the root: a link to nowhere: make it a directory");
   }
-  if (::fchownat(root, name, uid_base, uid_base, AT_SYMLINK_NOFOLLOW) != 0) return ErrnoError(std::string("chown /") + name);
+  if (::fchownat(root, name, uid_base, uid_base, AT_SYMLINK_NOFOLLOW) != 0)
+    return ErrnoError(std::string("chown /") + name);
   // The command did not do this: the root's times stay what they were, or they would be carried home as a change of /.
   timespec times[2] = {before.st_atim, before.st_mtim};
   if (::utimensat(root, "", times, AT_EMPTY_PATH) != 0) return ErrnoError("set the times of the root");

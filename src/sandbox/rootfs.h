@@ -17,13 +17,13 @@ namespace vrun::sandbox {
 // Options: redirect_dir and metacopy make renames of directories and changes of attributes cheap, xino keeps inode
 // numbers, volatile leaves syncing out. A kernel that refuses one of them gets the mount without it.
 //
-// `prepare_upper` is called with the relative paths of both; without it the upper gets the view's owner, mode and times,
-// for the attributes of the merged / are the upper's.
-Result<UniqueFd> MountRoot(UniqueFd view,
-                           const std::function<Status(const std::string& upper, const std::string& lower)>& prepare_upper);
+// `prepare_upper` is called with the relative paths of both; without it the upper gets the view's owner, mode and
+// times, for the attributes of the merged / are the upper's.
+Result<UniqueFd> MountRoot(
+    UniqueFd view, const std::function<Status(const std::string& upper, const std::string& lower)>& prepare_upper);
 
-// The directory inside the root that a mount will cover, made in the upper if the tree has none. Owner: the sandbox's root.
-// Only hollow places (/proc /sys /dev /run /tmp) are made; they are never carried home.
+// The directory inside the root that a mount will cover, made in the upper if the tree has none. Owner: the sandbox's
+// root. Only hollow places (/proc /sys /dev /run /tmp) are made; they are never carried home.
 Result<UniqueFd> MountPoint(int root, const char* name, uint32_t uid_base);
 
 }  // namespace vrun::sandbox

@@ -262,7 +262,9 @@ Ending Sandbox::Reap() {
     ReadUsage();
   }
   // Without control groups: what init has waited for, and the largest single process.
-  auto micros = [](const timeval& t) { return static_cast<uint64_t>(t.tv_sec) * 1000000 + static_cast<uint64_t>(t.tv_usec); };
+  auto micros = [](const timeval& t) {
+    return static_cast<uint64_t>(t.tv_sec) * 1000000 + static_cast<uint64_t>(t.tv_usec);
+  };
   if (ending_->cpu_us == 0) ending_->cpu_us = micros(usage.ru_utime) + micros(usage.ru_stime);
   if (ending_->peak_memory_bytes == 0) ending_->peak_memory_bytes = static_cast<uint64_t>(usage.ru_maxrss) * 1024;
   Status removed = cgroup_.Remove();
@@ -282,7 +284,7 @@ Status EnterSupervisorNamespace() {
 
 void ForgetForeignMounts() {
   Result<std::string> mounts = ReadFile("/proc/self/mountinfo");
-  struct statx lower{};
+  struct statx lower {};
   char cwd[PATH_MAX];
   if (!mounts || ::getcwd(cwd, sizeof cwd) == nullptr) return;
   if (::statx(AT_FDCWD, "lower", AT_NO_AUTOMOUNT, STATX_MNT_ID, &lower) != 0) return;

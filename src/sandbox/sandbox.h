@@ -22,11 +22,12 @@
 
 namespace vrun::sandbox {
 
-// Makes the calling process fit to own sandboxes: a private mount namespace, so that nothing mounted here is seen on the
-// host and everything is gone when the process is. Needs host root. Once, before threads start.
+// Makes the calling process fit to own sandboxes: a private mount namespace, so that nothing mounted here is seen on
+// the host and everything is gone when the process is. Needs host root. Once, before threads start.
 Status EnterSupervisorNamespace();
-// Lets go of FUSE mounts that came along from the host: a copy here would keep other tasks' file systems alive. Keeps what
-// the working directory (the task's) lies on, and "lower" in it. Reads mountinfo: call it off the path to the command.
+// Lets go of FUSE mounts that came along from the host: a copy here would keep other tasks' file systems alive. Keeps
+// what the working directory (the task's) lies on, and "lower" in it. Reads mountinfo: call it off the path to the
+// command.
 void ForgetForeignMounts();
 
 struct StartFailure {
@@ -46,9 +47,9 @@ struct Ending {
 // One thread. Life: Start, (start_fd readable) FinishStart, (control_fd readable) ReadControl, (pidfd readable) Reap.
 class Sandbox {
  public:
-  // Builds everything and lets the command go; returns before it runs. `view` is a detached mount of the read-only root.
-  // Changes the working directory of the calling process to spec.directory.
-  // `prepare_upper`: called with the paths of the empty upper directory and of the view before they are mounted as one.
+  // Builds everything and lets the command go; returns before it runs. `view` is a detached mount of the read-only
+  // root. Changes the working directory of the calling process to spec.directory. `prepare_upper`: called with the
+  // paths of the empty upper directory and of the view before they are mounted as one.
   using PrepareUpper = std::function<Status(const std::string& upper, const std::string& lower)>;
   static Result<std::unique_ptr<Sandbox>> Start(const Spec& spec, UniqueFd view, const CgroupHost& cgroups,
                                                 PrepareUpper prepare_upper = nullptr);
@@ -62,8 +63,8 @@ class Sandbox {
   // After start_fd became readable; closes it. nullopt: the command runs.
   std::optional<StartFailure> FinishStart();
 
-  // Our ends of the command's streams; take them after FinishStart. With a terminal, input and output are two descriptors
-  // of the pty's master and error is empty.
+  // Our ends of the command's streams; take them after FinishStart. With a terminal, input and output are two
+  // descriptors of the pty's master and error is empty.
   UniqueFd TakeInput() { return std::move(input_); }
   UniqueFd TakeOutput() { return std::move(output_); }
   UniqueFd TakeError() { return std::move(error_); }
@@ -73,9 +74,9 @@ class Sandbox {
   // SIGKILL to everything inside.
   void Kill();
 
-  // Readable when init has something to say or is gone. ReadControl gives the ending once the command is over and no other
-  // process is left inside but init, which needs a little longer to go; nullopt before. Do not watch it any more when
-  // control_closed().
+  // Readable when init has something to say or is gone. ReadControl gives the ending once the command is over and no
+  // other process is left inside but init, which needs a little longer to go; nullopt before. Do not watch it any more
+  // when control_closed().
   int control_fd() const { return control_.get(); }
   std::optional<Ending> ReadControl();
   bool control_closed() const { return control_closed_; }

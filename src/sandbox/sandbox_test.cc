@@ -73,68 +73,68 @@ class SandboxTest : public ::testing::Test {
 
 TEST_F(SandboxTest, RunsAndEndsWithoutControlGroups) {
   EXPECT_EQ(0, InSupervisor([](const std::string& base) {
-    auto sandbox = Sandbox::Start(TrueIn(base), View(base), CgroupHost{});
-    if (!sandbox) return 1;
-    if ((*sandbox)->notices().size() != 3) return 2;
-    WaitFor((*sandbox)->start_fd());
-    if ((*sandbox)->FinishStart()) return 3;
-    WaitFor((*sandbox)->pidfd());
-    Ending ending = (*sandbox)->Reap();
-    if (!ending.command_ended || ending.wait_status != 0) return 4;
-    return ending.peak_memory_bytes > 0 ? 0 : 5;
-  }));
+              auto sandbox = Sandbox::Start(TrueIn(base), View(base), CgroupHost{});
+              if (!sandbox) return 1;
+              if ((*sandbox)->notices().size() != 3) return 2;
+              WaitFor((*sandbox)->start_fd());
+              if ((*sandbox)->FinishStart()) return 3;
+              WaitFor((*sandbox)->pidfd());
+              Ending ending = (*sandbox)->Reap();
+              if (!ending.command_ended || ending.wait_status != 0) return 4;
+              return ending.peak_memory_bytes > 0 ? 0 : 5;
+            }));
 }
 
 TEST_F(SandboxTest, DestructionKillsAndRemoves) {
   EXPECT_EQ(0, InSupervisor([](const std::string& base) {
-    CgroupHost host = DetectCgroups();
-    Spec spec = TrueIn(base);
-    auto sandbox = Sandbox::Start(spec, View(base), host);
-    if (!sandbox) return 1;
-    pid_t pid = (*sandbox)->pid();
-    sandbox->reset();
-    if (::kill(pid, 0) == 0 || errno != ESRCH) return 2;
-    for (const std::string& mount : {host.memory.mount, host.cpu.mount, host.pids.mount, host.unified}) {
-      if (!mount.empty() && PathExists(mount + "/vrun/" + spec.name)) return 3;
-    }
-    return 0;
-  }));
+              CgroupHost host = DetectCgroups();
+              Spec spec = TrueIn(base);
+              auto sandbox = Sandbox::Start(spec, View(base), host);
+              if (!sandbox) return 1;
+              pid_t pid = (*sandbox)->pid();
+              sandbox->reset();
+              if (::kill(pid, 0) == 0 || errno != ESRCH) return 2;
+              for (const std::string& mount : {host.memory.mount, host.cpu.mount, host.pids.mount, host.unified}) {
+                if (!mount.empty() && PathExists(mount + "/vrun/" + spec.name)) return 3;
+              }
+              return 0;
+            }));
 }
 
 TEST_F(SandboxTest, KillBeforeTheStartIsAnEnding) {
   EXPECT_EQ(0, InSupervisor([](const std::string& base) {
-    auto sandbox = Sandbox::Start(TrueIn(base), View(base), DetectCgroups());
-    if (!sandbox) return 1;
-    (*sandbox)->Kill();
-    WaitFor((*sandbox)->pidfd());
-    Ending ending = (*sandbox)->Reap();
-    return WIFSIGNALED(ending.wait_status) || ending.command_ended ? 0 : 2;
-  }));
+              auto sandbox = Sandbox::Start(TrueIn(base), View(base), DetectCgroups());
+              if (!sandbox) return 1;
+              (*sandbox)->Kill();
+              WaitFor((*sandbox)->pidfd());
+              Ending ending = (*sandbox)->Reap();
+              return WIFSIGNALED(ending.wait_status) || ending.command_ended ? 0 : 2;
+            }));
 }
 
 TEST_F(SandboxTest, ABrokenViewIsAnErrorThatSaysSo) {
   EXPECT_EQ(0, InSupervisor([](const std::string& base) {
-    Spec spec = TrueIn(base);
-    UniqueFd file(::open((base + "/root/bin/true").c_str(), O_RDONLY | O_CLOEXEC));
-    auto sandbox = Sandbox::Start(spec, std::move(file), DetectCgroups());
-    if (sandbox) return 1;
-    return sandbox.error().message().rfind("mount the root", 0) == 0 ? 0 : 2;
-  }));
+              Spec spec = TrueIn(base);
+              UniqueFd file(::open((base + "/root/bin/true").c_str(), O_RDONLY | O_CLOEXEC));
+              auto sandbox = Sandbox::Start(spec, std::move(file), DetectCgroups());
+              if (sandbox) return 1;
+              return sandbox.error().message().rfind("mount the root", 0) == 0 ? 0 : 2;
+            }));
 }
 
 TEST_F(SandboxTest, AStaleGroupOfTheSameNameIsReplaced) {
   EXPECT_EQ(0, InSupervisor([](const std::string& base) {
-    CgroupHost host = DetectCgroups();
-    Spec spec = TrueIn(base);
-    for (const std::string& mount : {host.memory.mount, host.pids.mount, host.unified}) {
-      if (!mount.empty()) static_cast<void>(MakeDirs(mount + "/vrun/" + spec.name, 0755));
-    }
-    auto sandbox = Sandbox::Start(spec, View(base), host);
-    if (!sandbox || !(*sandbox)->notices().empty()) return 1;
-    WaitFor((*sandbox)->pidfd());
-    static_cast<void>((*sandbox)->Reap());
-    return RemoveCgroups(host, spec.name) ? 0 : 2;
-  }));
+              CgroupHost host = DetectCgroups();
+              Spec spec = TrueIn(base);
+              for (const std::string& mount : {host.memory.mount, host.pids.mount, host.unified}) {
+                if (!mount.empty()) static_cast<void>(MakeDirs(mount + "/vrun/" + spec.name, 0755));
+              }
+              auto sandbox = Sandbox::Start(spec, View(base), host);
+              if (!sandbox || !(*sandbox)->notices().empty()) return 1;
+              WaitFor((*sandbox)->pidfd());
+              static_cast<void>((*sandbox)->Reap());
+              return RemoveCgroups(host, spec.name) ? 0 : 2;
+            }));
 }
 
 }  // namespace

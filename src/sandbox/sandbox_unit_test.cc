@@ -75,7 +75,8 @@ TEST(ParseCgroupMounts, Hybrid) {
 }
 
 TEST(ParseCgroupMounts, PureAndNoneAndRubbish) {
-  CgroupHost pure = ParseCgroupMounts("30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "cpuset cpu io memory pids\n");
+  CgroupHost pure =
+      ParseCgroupMounts("30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "cpuset cpu io memory pids\n");
   EXPECT_TRUE(pure.memory.v2 && pure.cpu.v2 && pure.pids.v2);
   CgroupHost none = ParseCgroupMounts("24 1 0:22 / / rw - ext4 /dev/vda rw\n", "memory");
   EXPECT_FALSE(none.memory || none.cpu || none.pids);

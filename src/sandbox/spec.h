@@ -35,7 +35,7 @@ struct Spec {
   std::string directory;  // the task directory, absolute, on the node's disk; upper, work, tmp, lower are made inside
   uint32_t uid_base = 0;  // host uid of the sandbox's uid 0
   GroupLimits limits;
-  std::string hostname;   // "": the node's
+  std::string hostname;  // "": the node's
 
   std::vector<std::string> argv;         // argv[0] is resolved inside, with PATH of `environment`
   std::vector<std::string> environment;  // exactly what the command gets

@@ -24,7 +24,8 @@ Result<std::string> IdMap(uint32_t uid_base, const std::vector<uint32_t>& ids) {
   std::sort(high.begin(), high.end());
   high.erase(std::unique(high.begin(), high.end()), high.end());
   if (high.size() + 1 > kMaxLines) {
-    return Error(Code::kInvalid, "the user is in " + std::to_string(high.size()) + " groups above 65535: Linux maps 339");
+    return Error(Code::kInvalid,
+                 "the user is in " + std::to_string(high.size()) + " groups above 65535: Linux maps 339");
   }
   for (uint32_t id : high) {
     if (uint64_t{uid_base} + id >= kEnd) {

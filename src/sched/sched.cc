@@ -31,8 +31,8 @@ struct NodeState {
     return needs.gpus == 0 || needs.gpu_type.empty() || needs.gpu_type == total.gpu_type;
   }
   bool FitsNow(const Resources& needs) const {
-    return up && has_type(needs) && needs.milli_cpus <= free_milli_cpus() && needs.memory_bytes <= free_memory_bytes() &&
-           needs.gpus <= free_gpus();
+    return up && has_type(needs) && needs.milli_cpus <= free_milli_cpus() &&
+           needs.memory_bytes <= free_memory_bytes() && needs.gpus <= free_gpus();
   }
   bool FitsEmpty(const Resources& needs) const {
     return has_type(needs) && needs.milli_cpus <= total.milli_cpus && needs.memory_bytes <= total.memory_bytes &&
@@ -176,13 +176,15 @@ struct State::Impl {
     }
     if (up.empty()) return "no node of " + where + " is up";
     if (needs.gpus > 0) {
-      std::string what = CountOf(needs.gpus, needs.gpu_type.empty() ? "gpu" : (Escape(needs.gpu_type) + " gpu").c_str());
+      std::string what =
+          CountOf(needs.gpus, needs.gpu_type.empty() ? "gpu" : (Escape(needs.gpu_type) + " gpu").c_str());
       int64_t best = -1;
       for (const NodeState* n : up) {
         if (n->has_type(needs)) best = std::max(best, n->free_gpus());
       }
       if (best < 0) return "needs " + what + "; no node of " + where + " that is up has that type";
-      if (best < needs.gpus) return "needs " + what + "; the best node of " + where + " has " + std::to_string(best) + " free";
+      if (best < needs.gpus)
+        return "needs " + what + "; the best node of " + where + " has " + std::to_string(best) + " free";
     }
     int64_t best_cpus = 0;
     int64_t best_memory = 0;
@@ -194,8 +196,8 @@ struct State::Impl {
       return "needs " + Cores(needs.milli_cpus) + "; the best node of " + where + " has " + Cores(best_cpus) + " free";
     }
     if (best_memory < needs.memory_bytes) {
-      return "needs " + Bytes(needs.memory_bytes) + " of memory; the best node of " + where + " has " + Bytes(best_memory) +
-             " free";
+      return "needs " + Bytes(needs.memory_bytes) + " of memory; the best node of " + where + " has " +
+             Bytes(best_memory) + " free";
     }
     return "no single node of " + where + " has all that it needs free";
   }
@@ -241,11 +243,13 @@ Status Feasible(const State& state, const std::string& pool, const Resources& ne
   const std::string gpu = needs.gpu_type.empty() ? "gpu" : Escape(needs.gpu_type) + " gpu";
   std::string why;
   if (needs.gpus > most.gpus) {
-    why = "needs " + CountOf(needs.gpus, gpu.c_str()) + "; the largest node of " + where + " has " + std::to_string(most.gpus);
+    why = "needs " + CountOf(needs.gpus, gpu.c_str()) + "; the largest node of " + where + " has " +
+          std::to_string(most.gpus);
   } else if (needs.milli_cpus > most.milli_cpus) {
     why = "needs " + Cores(needs.milli_cpus) + "; the largest node of " + where + " has " + Cores(most.milli_cpus);
   } else if (needs.memory_bytes > most.memory_bytes) {
-    why = "needs " + Bytes(needs.memory_bytes) + " of memory; the largest node of " + where + " has " + Bytes(most.memory_bytes);
+    why = "needs " + Bytes(needs.memory_bytes) + " of memory; the largest node of " + where + " has " +
+          Bytes(most.memory_bytes);
   } else {
     why = "no single node of " + where + " has all of it";
   }

@@ -4,8 +4,8 @@
 //
 // Policy of this version: per pool strictly first in, first out, on milli-cpus, memory and whole GPUs of one type. The
 // head of a queue that does not fit holds up what is behind it. Among the nodes that fit, the one with the fewest GPUs
-// left over wins (so that work without GPUs stays off GPU nodes), then the fewest milli-cpus, then the least memory, then
-// the lowest name.
+// left over wins (so that work without GPUs stays off GPU nodes), then the fewest milli-cpus, then the least memory,
+// then the lowest name.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,8 @@ struct JobSubmitted {
 struct JobCancelled {
   JobId job;
 };
-// The job holds resources there by an earlier decision (the owner was restarted). Believed even if they exceed the node.
+// The job holds resources there by an earlier decision (the owner was restarted). Believed even if they exceed the
+// node.
 struct JobStarted {
   JobId job;
   std::string node;

@@ -18,7 +18,9 @@ std::vector<Place> Feed(State& state, std::vector<Event> events) {
 }
 
 NodeUp SmallNode(const std::string& name, int64_t gpus = 0) { return {name, "local", {4000, 8 * kGiB, gpus, "h100"}}; }
-JobSubmitted Job(JobId id, int64_t cores = 1, int64_t gpus = 0) { return {id, "local", {cores * 1000, kGiB, gpus, ""}}; }
+JobSubmitted Job(JobId id, int64_t cores = 1, int64_t gpus = 0) {
+  return {id, "local", {cores * 1000, kGiB, gpus, ""}};
+}
 
 TEST(Sched, AJobIsPlacedAtOnceWhereThereIsRoom) {
   State state;
@@ -137,8 +139,8 @@ TEST(SchedProperties, NeverOverAllocatesKeepsOrderAndIsDeterministic) {
   bool fine = rc::check([](const std::vector<Step1>& steps) {
     State one, two;
     JobId next = 1;
-    std::map<std::string, NodeUp> up;             // as last told
-    std::map<JobId, JobSubmitted> pending;        // by id = by time of submission
+    std::map<std::string, NodeUp> up;       // as last told
+    std::map<JobId, JobSubmitted> pending;  // by id = by time of submission
     std::map<std::string, std::map<JobId, Resources>> running;
     for (const Step1& s : steps) {
       Event event = MakeEvent(s, &next);
@@ -172,7 +174,8 @@ TEST(SchedProperties, NeverOverAllocatesKeepsOrderAndIsDeterministic) {
           sum.gpus += r.gpus;
         }
         const Resources& total = up.at(p.node).total;
-        RC_ASSERT(sum.milli_cpus <= total.milli_cpus && sum.memory_bytes <= total.memory_bytes && sum.gpus <= total.gpus);
+        RC_ASSERT(sum.milli_cpus <= total.milli_cpus && sum.memory_bytes <= total.memory_bytes &&
+                  sum.gpus <= total.gpus);
         RC_ASSERT(p.needs.gpus == 0 || p.needs.gpu_type.empty() || p.needs.gpu_type == total.gpu_type);
       }
       // Nothing waits that could start: the head of each queue fits nowhere.

@@ -17,8 +17,8 @@ namespace vrun::store {
 
 class Aliases {
  public:
-  // Reads the file at `path`, made if absent. Damaged records are skipped. A file that has grown beyond what is useful is
-  // begun anew.
+  // Reads the file at `path`, made if absent. Damaged records are skipped. A file that has grown beyond what is useful
+  // is begun anew.
   Status Load(const std::string& path);
   std::optional<ObjectId> Find(const Digest& provisional) const;
   // A failure to write is ignored: the alias is lost at the next restart, nothing else.

@@ -8,8 +8,8 @@
 // together are beyond the limit the oldest goes. Any thread.
 #pragma once
 
-#include <cstdint>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>

@@ -17,8 +17,8 @@
 namespace vrun::store {
 namespace {
 
-constexpr size_t kMaxResident = 20000;            // objects in memory, about 0.5 KB each
-constexpr uint64_t kFreeSpaceEvery = 16u << 20;   // bytes written between two looks at the free space
+constexpr size_t kMaxResident = 20000;           // objects in memory, about 0.5 KB each
+constexpr uint64_t kFreeSpaceEvery = 16u << 20;  // bytes written between two looks at the free space
 
 bool FitsSize(const ObjectId& id, uint64_t size) {
   if (size > uint64_t{1} << 46) return false;  // 64 TiB: unit numbers stay far below 2^32
@@ -32,9 +32,7 @@ bool FitsSize(const ObjectId& id, uint64_t size) {
 
 }  // namespace
 
-bool IsDiskFull(const Error& error) {
-  return error.error_number() == ENOSPC || error.error_number() == EDQUOT;
-}
+bool IsDiskFull(const Error& error) { return error.error_number() == ENOSPC || error.error_number() == EDQUOT; }
 
 Core::Core(const Options& o)
     : options(o), files(o.max_open_files / 2), index_(o.max_bytes / 5 * 4), unchecked_bytes_(kFreeSpaceEvery) {}
@@ -89,8 +87,10 @@ Result<std::shared_ptr<ObjectBase>> Core::Acquire(const ObjectId& asked, uint64_
   }
   auto& entry = index_.Use(id);
   if (!entry.resident) {
-    if (UnitCount(size) > 1) entry.resident = std::make_shared<LargeObject>(shared_from_this(), id, size);
-    else entry.resident = std::make_shared<SmallObject>(shared_from_this(), id, size);
+    if (UnitCount(size) > 1)
+      entry.resident = std::make_shared<LargeObject>(shared_from_this(), id, size);
+    else
+      entry.resident = std::make_shared<SmallObject>(shared_from_this(), id, size);
     index_.NoteResident();
   }
   return entry.resident;

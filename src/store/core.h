@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the objects of one store share: places, limits, counters, the table of objects. Lives as long as the Store or any
-// Object. Any thread.
+// What the objects of one store share: places, limits, counters, the table of objects. Lives as long as the Store or
+// any Object. Any thread.
 //
 // Lock order: an object's own locks, then Core's. Disk I/O of eviction happens outside Core's lock.
 #pragma once

@@ -83,9 +83,7 @@ bool EvictionIndex::TakeFrom(List* list, Entry* victim) {
   return false;
 }
 
-bool EvictionIndex::TakeVictim(Entry* victim) {
-  return TakeFrom(&probation_, victim) || TakeFrom(&protected_, victim);
-}
+bool EvictionIndex::TakeVictim(Entry* victim) { return TakeFrom(&probation_, victim) || TakeFrom(&protected_, victim); }
 
 std::vector<std::shared_ptr<ObjectBase>> EvictionIndex::TrimResident(size_t keep) {
   std::vector<std::shared_ptr<ObjectBase>> gone;

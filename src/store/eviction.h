@@ -62,7 +62,7 @@ class EvictionIndex {
   uint64_t bytes_ = 0;
   uint64_t protected_bytes_ = 0;
   size_t resident_ = 0;
-  List probation_;   // front: most recently used
+  List probation_;  // front: most recently used
   List protected_;
   std::unordered_map<ObjectId, List::iterator, ObjectIdHash> index_;
 };

@@ -39,9 +39,7 @@ void LargeObject::ForgetLocked() {
   core_->Forget(id_);
 }
 
-void LargeObject::AccountLocked() {
-  core_->SetBytes(id_, std::min(present_ * unit_bytes(), size_) + 4096 + map_end_);
-}
+void LargeObject::AccountLocked() { core_->SetBytes(id_, std::min(present_ * unit_bytes(), size_) + 4096 + map_end_); }
 
 void LargeObject::ApplyLocked(const MapRecord& record) {
   if (record.unit >= units_.size()) return;
@@ -92,7 +90,7 @@ ObjectFilesPtr LargeObject::OpenLocked() {
     char bytes[kMapHeaderBytes];
     auto n = map ? PreadUpTo(map->get(), bytes, sizeof bytes, 0) : Result<size_t>(size_t{0});
     auto header = DecodeMapHeader({bytes, n ? *n : 0});
-    struct stat st{};
+    struct stat st {};
     bool usable = header && content && header->id == id_ && header->size == size_ &&
                   ::fstat(content->get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == header->content_inode;
     // A kill between the steps of CreateFiles or Adopt leaves an empty map, or one whose content is not here yet: that
@@ -139,8 +137,10 @@ std::vector<UnitRange> LargeObject::DoMissing(UnitRange range) {
 }
 
 void LargeObject::RefreshLocked() {
-  if (auto open = life_ ? core_->files.Get(files_key_) : nullptr) ReadMapLocked(open->map.get());
-  else OpenLocked();
+  if (auto open = life_ ? core_->files.Get(files_key_) : nullptr)
+    ReadMapLocked(open->map.get());
+  else
+    OpenLocked();
 }
 
 std::vector<UnitRange> LargeObject::MissingLocked(UnitRange range) const {
@@ -148,8 +148,10 @@ std::vector<UnitRange> LargeObject::MissingLocked(UnitRange range) const {
   std::vector<UnitRange> missing;
   for (uint64_t u = range.first; u < range.first + range.count; ++u) {
     if (units_[u].present) continue;
-    if (!missing.empty() && missing.back().first + missing.back().count == u) ++missing.back().count;
-    else missing.push_back({u, 1});
+    if (!missing.empty() && missing.back().first + missing.back().count == u)
+      ++missing.back().count;
+    else
+      missing.push_back({u, 1});
   }
   return missing;
 }
@@ -192,8 +194,10 @@ Result<size_t> LargeObject::DoRead(uint64_t offset, char* buffer, size_t n) {
     files = FilesLocked();  // may find that the object has another life now, so before looking at the units
     uint64_t absent = files ? 0 : range.count;
     for (uint64_t u = range.first; files && u < range.first + range.count; ++u) {
-      if (!units_[u].present) ++absent;
-      else if (!units_[u].verified) unverified.emplace_back(u, units_[u].digest);
+      if (!units_[u].present)
+        ++absent;
+      else if (!units_[u].verified)
+        unverified.emplace_back(u, units_[u].digest);
     }
     if (absent > 0) {
       core_->misses += absent;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file of several units: a sparse content file and its unit map.
 //
-// A *life* of an object on disk begins when the two files are made and ends when they are removed; the map's nonce names
-// it. What is remembered in memory belongs to one life: if the files turn out to be of another one (another process
-// evicted the object and somebody made it anew), everything remembered is forgotten. Descriptors that are open keep the
-// old life readable, and right.
+// A *life* of an object on disk begins when the two files are made and ends when they are removed; the map's nonce
+// names it. What is remembered in memory belongs to one life: if the files turn out to be of another one (another
+// process evicted the object and somebody made it anew), everything remembered is forgotten. Descriptors that are open
+// keep the old life readable, and right.
 //
 // Locks, in this order: write_mu_ (one writer of this process), flock of the map (keeps other processes' writers out),
 // mu_ (the state), flock of the directory, Core's.
@@ -80,8 +80,8 @@ class LargeObject final : public ObjectBase {
   std::optional<MapNonce> life_;  // nullopt: nothing on disk
   uint64_t map_end_ = 0;          // bytes of the map that are in the state
   uint64_t present_ = 0;
-  std::vector<Unit> units_;       // empty or unit_count()
-  bool moved_ = false;            // write_mu_: stands for another object
+  std::vector<Unit> units_;  // empty or unit_count()
+  bool moved_ = false;       // write_mu_: stands for another object
 };
 
 }  // namespace vrun::store

@@ -91,7 +91,8 @@ Status LargeObject::SyncMap(const ObjectFiles& files) {
   ReadMapLocked(files.map.get());
   struct stat st;
   if (::fstat(files.map.get(), &st) != 0) return ErrnoError("store: stat");
-  if (static_cast<uint64_t>(st.st_size) != map_end_ && ::ftruncate(files.map.get(), static_cast<off_t>(map_end_)) != 0) {
+  if (static_cast<uint64_t>(st.st_size) != map_end_ &&
+      ::ftruncate(files.map.get(), static_cast<off_t>(map_end_)) != 0) {
     return ErrnoError("store: truncate a map");
   }
   return {};
@@ -354,7 +355,8 @@ Result<bool> LargeObject::Adopt(LargeObject* from, const ObjectFilesPtr& from_fi
     life_ = header.nonce;
     map_end_ = bytes.size();
     units_ = std::move(units);
-    present_ = static_cast<uint64_t>(std::count_if(units_.begin(), units_.end(), [](const Unit& u) { return u.present; }));
+    present_ =
+        static_cast<uint64_t>(std::count_if(units_.begin(), units_.end(), [](const Unit& u) { return u.present; }));
     AccountLocked();
     if (files->content) core_->files.Insert(files_key_, files);
   }

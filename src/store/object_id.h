@@ -10,17 +10,17 @@
 
 namespace vrun::store {
 
-inline constexpr uint64_t kUnitBytes = 64 * 1024;          // verification unit
-inline constexpr uint64_t kLargeUnitBytes = 128 * 1024;    // of files above 1 GiB
-inline constexpr uint64_t kWholeFileLimit = 1024 * 1024;   // files up to here are one SHA-256
+inline constexpr uint64_t kUnitBytes = 64 * 1024;         // verification unit
+inline constexpr uint64_t kLargeUnitBytes = 128 * 1024;   // of files above 1 GiB
+inline constexpr uint64_t kWholeFileLimit = 1024 * 1024;  // files up to here are one SHA-256
 
 inline uint64_t UnitBytes(uint64_t file_size) { return file_size > (1ull << 30) ? kLargeUnitBytes : kUnitBytes; }
 inline uint64_t UnitCount(uint64_t file_size) { return (file_size + UnitBytes(file_size) - 1) / UnitBytes(file_size); }
 
 enum class IdAlgorithm : uint8_t {
-  kProvisional = 0,   // SHA-256 over (home id, dev, ino, ctime_ns, size): one version at one home, content unknown yet
-  kSha256 = 1,        // of the whole content; files up to kWholeFileLimit
-  kSha256Units = 2,   // SHA-256 over the concatenated unit digests; larger files
+  kProvisional = 0,  // SHA-256 over (home id, dev, ino, ctime_ns, size): one version at one home, content unknown yet
+  kSha256 = 1,       // of the whole content; files up to kWholeFileLimit
+  kSha256Units = 2,  // SHA-256 over the concatenated unit digests; larger files
 };
 
 struct ObjectId {

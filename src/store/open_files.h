@@ -16,8 +16,8 @@ namespace vrun::store {
 
 // Of one object. Whoever holds the pointer may go on using the descriptors after the LRU has let go of them.
 struct ObjectFiles {
-  UniqueFd content;  // read and write
-  UniqueFd map;      // read and write
+  UniqueFd content;                // read and write
+  UniqueFd map;                    // read and write
   std::array<uint8_t, 16> life{};  // nonce of the map
 };
 using ObjectFilesPtr = std::shared_ptr<const ObjectFiles>;

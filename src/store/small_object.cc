@@ -51,7 +51,8 @@ Result<UniqueFd> SmallObject::ReadVerified(char* buffer) {
     return NotHere();
   }
   struct stat st;
-  const bool right_size = ::fstat(fd->get(), &st) == 0 && S_ISREG(st.st_mode) && static_cast<uint64_t>(st.st_size) == size_;
+  const bool right_size =
+      ::fstat(fd->get(), &st) == 0 && S_ISREG(st.st_mode) && static_cast<uint64_t>(st.st_size) == size_;
   auto n = right_size ? PreadUpTo(fd->get(), buffer, size_, 0) : Result<size_t>(size_t{0});
   if (!n || *n != size_ || Sha256({buffer, size_}) != id_.digest) {
     Drop();
@@ -78,8 +79,8 @@ Result<UniqueFd> SmallObject::DoOpenForPassthrough() {
 }
 
 Status SmallObject::WriteFile(std::string_view data) {
-  const std::string temporary = core_->ShardPath(id_) + "/.tmp-" + std::to_string(::getpid()) + "-" +
-                                std::to_string(++core_->temporary_serial);
+  const std::string temporary =
+      core_->ShardPath(id_) + "/.tmp-" + std::to_string(::getpid()) + "-" + std::to_string(++core_->temporary_serial);
   auto write = [&]() -> Status {
     VRUN_ASSIGN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_EXCL, 0600));
     VRUN_TRY(PwriteAll(fd.get(), data, 0));

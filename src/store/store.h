@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node's disk cache of file content and directory objects. Everything in it can be fetched again, so losing an entry
-// is never an error; serving a wrong byte always is. What is read was verified on arrival by this process, or against
-// its digest on the first use since this process started.
+// The node's disk cache of file content and directory objects. Everything in it can be fetched again, so losing an
+// entry is never an error; serving a wrong byte always is. What is read was verified on arrival by this process, or
+// against its digest on the first use since this process started.
 //
 // On disk, below Options::directory (one directory per home: content of one user is never reachable by another's name):
 //   objects/ab/HEX.A      content at its true offsets, sparse while incomplete; A is the IdAlgorithm
@@ -9,8 +9,8 @@
 //                         unit with its final id has none: its name is the digest
 //   blobs/*.pack          directory objects, appended (src/store/blob_packs.h)
 //   aliases               provisional id -> final id, appended
-// The directory must be on a file system on which files can back FUSE passthrough (not overlayfs). Several processes may
-// use one directory at the same time; what one of them evicts, another finds missing.
+// The directory must be on a file system on which files can back FUSE passthrough (not overlayfs). Several processes
+// may use one directory at the same time; what one of them evicts, another finds missing.
 //
 // Thread safety: all of Store and Object, any thread. Calls do disk I/O and may block for it. No fd is held per object:
 // an LRU keeps at most Options::max_open_files open.
@@ -32,13 +32,13 @@ namespace vrun::store {
 
 struct Options {
   std::string directory;
-  uint64_t max_bytes = 20ull << 30;     // the store evicts down to this
-  uint64_t min_free_bytes = 1ull << 30; // and until the file system has this much left
+  uint64_t max_bytes = 20ull << 30;      // the store evicts down to this
+  uint64_t min_free_bytes = 1ull << 30;  // and until the file system has this much left
   size_t max_open_files = 256;
 };
 
 struct Stats {
-  uint64_t bytes = 0;          // on disk, as far as the background count has come
+  uint64_t bytes = 0;  // on disk, as far as the background count has come
   uint64_t limit_bytes = 0;
   uint64_t objects = 0;
   uint64_t hits = 0;           // units served by Read
@@ -69,13 +69,13 @@ class Object {
   virtual ObjectId id() const = 0;
   virtual uint64_t size() const = 0;
 
-  // All units that [offset, offset+length) touches, cut at the end of the file, are present. Unverified ones count: Read
-  // may still find one of them corrupt.
+  // All units that [offset, offset+length) touches, cut at the end of the file, are present. Unverified ones count:
+  // Read may still find one of them corrupt.
   virtual bool Has(uint64_t offset, uint64_t length) = 0;
   // Those that are not, ascending, neighbours merged.
   virtual std::vector<UnitRange> MissingUnits(uint64_t offset, uint64_t length) = 0;
-  // Bytes read: n, less at the end of the file. kNotFound when a unit is not there, or was corrupt and has been dropped:
-  // fetch what MissingUnits says and try again. `buffer` is undefined after an error.
+  // Bytes read: n, less at the end of the file. kNotFound when a unit is not there, or was corrupt and has been
+  // dropped: fetch what MissingUnits says and try again. `buffer` is undefined after an error.
   virtual Result<size_t> Read(uint64_t offset, void* buffer, size_t n) = 0;
 
   // Adds consecutive units. Data is on disk before the map says that it is present: a crash leaves a unit either there
@@ -90,7 +90,8 @@ class Object {
 
   virtual bool complete() = 0;
   // A read-only descriptor whose content is the whole file, for FUSE passthrough. Verifies units that this process has
-  // not verified yet (about 1 s per GB on the first call after a restart: not on a hot thread). kNotFound when incomplete.
+  // not verified yet (about 1 s per GB on the first call after a restart: not on a hot thread). kNotFound when
+  // incomplete.
   virtual Result<UniqueFd> OpenForPassthrough() = 0;
 
   // Gives a provisional object its final name; the provisional one is gone then and this Object stands for the final
@@ -108,8 +109,8 @@ class Store {
   // No I/O; nothing is created on disk before the first Put. kInvalid when the object is known with another size.
   virtual Result<std::shared_ptr<Object>> Acquire(const ObjectId& id, uint64_t size) = 0;
 
-  // Directory objects. GetBlob verifies: kNotFound when absent or corrupt. PutBlob does not check the digest (the caller
-  // has); kExhausted as for Put.
+  // Directory objects. GetBlob verifies: kNotFound when absent or corrupt. PutBlob does not check the digest (the
+  // caller has); kExhausted as for Put.
   virtual Result<std::string> GetBlob(const Digest& digest) = 0;
   virtual Status PutBlob(const Digest& digest, std::string_view bytes) = 0;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user of the store relies on: what was put is read back, across restarts; what is damaged on disk is never served.
+// What a user of the store relies on: what was put is read back, across restarts; what is damaged on disk is never
+// served.
 #include "store/store.h"
 
 #include <dirent.h>
@@ -230,11 +231,28 @@ TEST_F(StoreTest, DamageOnDiskIsNeverServed) {
       {"truncated", [](const std::string& p) { fs::resize_file(p, fs::file_size(p) / 2); }},
       {"emptied", [](const std::string& p) { fs::resize_file(p, 0); }},
       {"grown", [](const std::string& p) { fs::resize_file(p, fs::file_size(p) + 4096); }},
-      {"zeroed", [](const std::string& p) { auto n = fs::file_size(p); fs::resize_file(p, 0); fs::resize_file(p, n); }},
+      {"zeroed",
+       [](const std::string& p) {
+         auto n = fs::file_size(p);
+         fs::resize_file(p, 0);
+         fs::resize_file(p, n);
+       }},
       {"removed", [](const std::string& p) { fs::remove(p); }},
-      {"replaced by a directory", [](const std::string& p) { fs::remove(p); fs::create_directory(p); }},
-      {"replaced by a link", [](const std::string& p) { fs::remove(p); fs::create_symlink("/etc/passwd", p); }},
-      {"foreign", [](const std::string& p) { fs::remove(p); std::ofstream(p) << "not ours at all"; }},
+      {"replaced by a directory",
+       [](const std::string& p) {
+         fs::remove(p);
+         fs::create_directory(p);
+       }},
+      {"replaced by a link",
+       [](const std::string& p) {
+         fs::remove(p);
+         fs::create_symlink("/etc/passwd", p);
+       }},
+      {"foreign",
+       [](const std::string& p) {
+         fs::remove(p);
+         std::ofstream(p) << "not ours at all";
+       }},
   };
   for (size_t size : {size_t{20000}, size_t{9 * kUnitBytes + 7}, size_t{30 * kUnitBytes}}) {
     const std::string content = Bytes(size, 13);
@@ -348,14 +366,17 @@ TEST_F(StoreTest, BlobsSurviveARestartAndDamageIsNotServed) {
   store.reset();
   for (const auto& entry : fs::directory_iterator(directory_ + "/store/blobs")) {
     auto fd = OpenFile(entry.path(), O_RDWR);
-    for (uint64_t at = 5000; at < fs::file_size(entry.path()); at += 50000) ASSERT_TRUE(PwriteAll(fd->get(), "XXXX", at));
+    for (uint64_t at = 5000; at < fs::file_size(entry.path()); at += 50000)
+      ASSERT_TRUE(PwriteAll(fd->get(), "XXXX", at));
     fs::resize_file(entry.path(), fs::file_size(entry.path()) - 3);
   }
   store = Open();
   for (const auto& b : blobs) {
     auto got = store->GetBlob(Sha256(b));
-    if (got) EXPECT_TRUE(*got == b);
-    else EXPECT_EQ(got.error().code(), Code::kNotFound);
+    if (got)
+      EXPECT_TRUE(*got == b);
+    else
+      EXPECT_EQ(got.error().code(), Code::kNotFound);
     ASSERT_TRUE(store->PutBlob(Sha256(b), b));
     EXPECT_TRUE(*store->GetBlob(Sha256(b)) == b);
   }
@@ -466,9 +487,7 @@ TEST_F(StoreTest, AgreesWithAMapOverRandomOperations) {
           ASSERT_TRUE(PutUnits(*object, content, first, count));
         }
         break;
-      case 3:
-        ASSERT_TRUE(object->Resolve(FinalId(content)));
-        break;
+      case 3: ASSERT_TRUE(object->Resolve(FinalId(content))); break;
       case 4:
         if (random() % 20 == 0) {
           object.reset();

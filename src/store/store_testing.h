@@ -103,7 +103,8 @@ class StoreTestBase : public testing::Test {
     uint64_t sum = 0;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_ + "/store")) {
       struct stat st;
-      if (entry.is_regular_file() && ::stat(entry.path().c_str(), &st) == 0) sum += static_cast<uint64_t>(st.st_blocks) * 512;
+      if (entry.is_regular_file() && ::stat(entry.path().c_str(), &st) == 0)
+        sum += static_cast<uint64_t>(st.st_blocks) * 512;
     }
     return sum;
   }

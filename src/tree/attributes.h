@@ -23,8 +23,8 @@ class AttributeReader {
   ssize_t List(int dir_fd, const char* name);
   ssize_t Get(int dir_fd, const char* name, const char* attribute);
 
-  bool at_calls_ = true;            // the kernel has listxattrat (6.13)
-  std::vector<uint64_t> no_xattrs_; // file systems that have none at all
+  bool at_calls_ = true;             // the kernel has listxattrat (6.13)
+  std::vector<uint64_t> no_xattrs_;  // file systems that have none at all
   std::vector<char> list_;
   std::vector<char> value_;
   std::string path_;

@@ -114,8 +114,7 @@ void ReadTail(Reader& r, Entry& e) {
       e.rdev = r.Varint(0);
       ReadIdentity(r, e);
       break;
-    default:
-      r.Fail("it is of no known type");
+    default: r.Fail("it is of no known type");
   }
 }
 
@@ -210,9 +209,7 @@ void EncodeEntry(const Entry& e, std::string* out) {
       PutSized(e.target, out);
       PutIdentity(e, out);
       break;
-    default:
-      PutVarint(e.rdev, out);
-      PutIdentity(e, out);
+    default: PutVarint(e.rdev, out); PutIdentity(e, out);
   }
   PutVarint(e.xattrs.size(), out);
   for (const auto& [name, value] : e.xattrs) {
@@ -246,7 +243,8 @@ Result<Entry> DecodeRoot(std::string_view bytes, const Digest& id) {
 }
 
 Result<uint64_t> DecodeCount(std::string_view* bytes) {
-  if (!bytes->starts_with(kDirectoryMagic)) return Error(Code::kCorrupt, "directory object: it does not start with VRD1");
+  if (!bytes->starts_with(kDirectoryMagic))
+    return Error(Code::kCorrupt, "directory object: it does not start with VRD1");
   Reader reader(bytes->substr(kDirectoryMagic.size()));
   const uint64_t count = reader.Varint(kU32);
   // The shortest entry has 10 bytes: what claims more of them than fit must not make us reserve memory.
@@ -280,18 +278,13 @@ Peek PeekEntry(std::string_view entry) {
   varint();
   varint();
   switch (peek.mode & S_IFMT) {
-    case S_IFDIR:
-      peek.digest_at = static_cast<size_t>(p - entry.data());
-      return peek;
+    case S_IFDIR: peek.digest_at = static_cast<size_t>(p - entry.data()); return peek;
     case S_IFREG:
       peek.size = varint();
       varint();
       break;
-    case S_IFLNK:
-      p += varint();
-      break;
-    default:
-      varint();
+    case S_IFLNK: p += varint(); break;
+    default: varint();
   }
   varint();
   peek.dev = varint();

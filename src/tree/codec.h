@@ -9,8 +9,9 @@
 //             device:    varint(rdev) zigzag(ctime_ns) varint(dev) varint(ino) varint(nlink); FIFO, socket: the same
 //             then, all: varint(xattr count) (varint(len) name varint(len) value)*    names ascending
 //   Directories carry their ino after the digest: varint(dev) varint(ino).
-// Varints are LEB128, shortest form; anything longer is refused. What the tail of a type does not carry is zero (or for a
-// symlink the size: the length of the target), so Entry -> bytes -> Entry is the identity for entries of that form only.
+// Varints are LEB128, shortest form; anything longer is refused. What the tail of a type does not carry is zero (or for
+// a symlink the size: the length of the target), so Entry -> bytes -> Entry is the identity for entries of that form
+// only.
 #pragma once
 
 #include <string>
@@ -25,8 +26,8 @@ namespace vrun::tree {
 inline constexpr std::string_view kDirectoryMagic = "VRD1";
 inline constexpr size_t kMaxNameBytes = 255;
 inline constexpr size_t kMaxTargetBytes = 4095;
-inline constexpr size_t kMaxXattrs = 4096;             // of one file
-inline constexpr size_t kMaxXattrValueBytes = 65536;   // the kernel's own bound
+inline constexpr size_t kMaxXattrs = 4096;                // of one file
+inline constexpr size_t kMaxXattrValueBytes = 65536;      // the kernel's own bound
 inline constexpr uint64_t kMaxEncodedBytes = 0xffff0000;  // of one directory object: offsets are 32 bits
 
 // A name that a directory of Linux can hold: 1..255 bytes, no '/', no NUL, not "." or "..".

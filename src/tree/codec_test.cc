@@ -65,8 +65,8 @@ TEST(Codec, EveryKindOfFileSurvives) {
 }
 
 TEST(Codec, RefusesNamesThatNoDirectoryCanHold) {
-  for (std::string name : {std::string(), std::string("."), std::string(".."), std::string("a/b"), std::string("a\0b", 3),
-                           std::string(256, 'x')}) {
+  for (std::string name : {std::string(), std::string("."), std::string(".."), std::string("a/b"),
+                           std::string("a\0b", 3), std::string(256, 'x')}) {
     std::string bytes;
     EncodeEntry(File(name), &bytes);
     auto entry = Decode(bytes);

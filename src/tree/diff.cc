@@ -19,7 +19,8 @@ struct Pair {
 
 class Walker {
  public:
-  Walker(const std::function<void(const Difference&)>& visit, const DiffOptions& options) : visit_(visit), options_(options) {}
+  Walker(const std::function<void(const Difference&)>& visit, const DiffOptions& options)
+      : visit_(visit), options_(options) {}
 
   // An own stack: trees may be deeper than the thread's.
   void Run(DirectoryPtr old_directory, DirectoryPtr new_directory) {
@@ -83,8 +84,12 @@ class Walker {
     if (old_child || new_child) stack_.push_back({JoinPath(path, name), std::move(old_child), std::move(new_child)});
   }
 
-  DirectoryPtr OldChild(const Directory& d, size_t i) const { return options_.old_child ? options_.old_child(d, i) : d.Child(i); }
-  DirectoryPtr NewChild(const Directory& d, size_t i) const { return options_.new_child ? options_.new_child(d, i) : d.Child(i); }
+  DirectoryPtr OldChild(const Directory& d, size_t i) const {
+    return options_.old_child ? options_.old_child(d, i) : d.Child(i);
+  }
+  DirectoryPtr NewChild(const Directory& d, size_t i) const {
+    return options_.new_child ? options_.new_child(d, i) : d.Child(i);
+  }
 
   const std::function<void(const Difference&)>& visit_;
   const DiffOptions& options_;
@@ -105,14 +110,17 @@ std::vector<NewDirectory> NewDirectories(const DirectoryPtr& old_directory, cons
   out.push_back({"/", new_directory});
   DiffOptions options;
   options.descend_added = true;
-  Diff(old_directory, new_directory, [&](const Difference& d) {
-    if (d.change == Change::kRemoved) return;
-    DirectoryPtr child = d.new_directory->Child(d.new_index);
-    if (!child) return;
-    DirectoryPtr was = d.old_directory ? d.old_directory->Child(d.old_index) : nullptr;
-    if (was && was->digest() == child->digest()) return;
-    if (seen.insert(child->digest()).second) out.push_back({JoinPath(d.directory, d.name), std::move(child)});
-  }, options);
+  Diff(
+      old_directory, new_directory,
+      [&](const Difference& d) {
+        if (d.change == Change::kRemoved) return;
+        DirectoryPtr child = d.new_directory->Child(d.new_index);
+        if (!child) return;
+        DirectoryPtr was = d.old_directory ? d.old_directory->Child(d.old_index) : nullptr;
+        if (was && was->digest() == child->digest()) return;
+        if (seen.insert(child->digest()).second) out.push_back({JoinPath(d.directory, d.name), std::move(child)});
+      },
+      options);
   return out;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between two trees. Visits only directories whose digests differ, so it costs what changed (and the objects of
-// the ancestors), not what is there.
+// What differs between two trees. Visits only directories whose digests differ, so it costs what changed (and the
+// objects of the ancestors), not what is there.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class Change : uint8_t { kAdded, kRemoved, kChanged };
 // One name whose bytes in its directory object differ. The pointers live during the call only.
 struct Difference {
   Change change;
-  std::string_view directory;                // absolute path of the directory, "/" for the root
+  std::string_view directory;  // absolute path of the directory, "/" for the root
   std::string_view name;
   const Directory* old_directory = nullptr;  // null when added
   size_t old_index = 0;
@@ -28,7 +28,8 @@ struct Difference {
   bool only_below = false;
 };
 
-// Gives the Directory of the i-th entry of `parent`, null when it is not at hand (then nothing is said about what is below).
+// Gives the Directory of the i-th entry of `parent`, null when it is not at hand (then nothing is said about what is
+// below).
 using ChildLoader = std::function<DirectoryPtr(const Directory& parent, size_t i)>;
 
 struct DiffOptions {

@@ -36,10 +36,16 @@ DirectoryPtr MakeWith(std::vector<Entry> entries, std::vector<std::pair<std::str
 
 std::set<std::string> Differences(const DirectoryPtr& a, const DirectoryPtr& b, const DiffOptions& options = {}) {
   std::set<std::string> out;
-  Diff(a, b, [&](const Difference& d) {
-    const char* sign = d.change == Change::kAdded ? "+" : d.change == Change::kRemoved ? "-" : d.only_below ? "." : "*";
-    out.insert(sign + std::string(d.directory == "/" ? "" : d.directory) + "/" + std::string(d.name));
-  }, options);
+  Diff(
+      a, b,
+      [&](const Difference& d) {
+        const char* sign = d.change == Change::kAdded     ? "+"
+                           : d.change == Change::kRemoved ? "-"
+                           : d.only_below                 ? "."
+                                                          : "*";
+        out.insert(sign + std::string(d.directory == "/" ? "" : d.directory) + "/" + std::string(d.name));
+      },
+      options);
   return out;
 }
 
@@ -49,14 +55,15 @@ class DiffTest : public testing::Test {
   DirectoryPtr x1_ = Directory::Make({File("a"), File("b"), File("gone")}, nullptr);
   DirectoryPtr x2_ = Directory::Make({File("a"), File("b", 2), File("new")}, nullptr);
   DirectoryPtr deep_ = MakeWith({Dir("in")}, {{"in", same_}});
-  DirectoryPtr old_ = MakeWith({Dir("same"), Dir("x"), Dir("left"), File("was-file")},
-                               {{"same", same_}, {"x", x1_}, {"left", deep_}});
+  DirectoryPtr old_ =
+      MakeWith({Dir("same"), Dir("x"), Dir("left"), File("was-file")}, {{"same", same_}, {"x", x1_}, {"left", deep_}});
   DirectoryPtr new_ = MakeWith({Dir("same"), Dir("x"), Dir("right", 0700), Dir("was-file")},
                                {{"same", same_}, {"x", x2_}, {"right", deep_}, {"was-file", x1_}});
 };
 
 TEST_F(DiffTest, NamesWhatWasAddedRemovedAndChanged) {
-  EXPECT_EQ(Differences(old_, new_), (std::set<std::string>{"./x", "*/x/b", "-/x/gone", "+/x/new", "-/left", "+/right", "*/was-file"}));
+  EXPECT_EQ(Differences(old_, new_),
+            (std::set<std::string>{"./x", "*/x/b", "-/x/gone", "+/x/new", "-/left", "+/right", "*/was-file"}));
   EXPECT_TRUE(Differences(old_, old_).empty());
   EXPECT_TRUE(Differences(nullptr, nullptr).empty());
 }
@@ -65,7 +72,8 @@ TEST_F(DiffTest, DescendsWhereAsked) {
   DiffOptions options;
   options.descend_added = options.descend_removed = true;
   auto found = Differences(old_, new_, options);
-  for (const char* path : {"-/left/in", "-/left/in/s1", "+/right/in/s2", "+/was-file/gone"}) EXPECT_TRUE(found.contains(path)) << path;
+  for (const char* path : {"-/left/in", "-/left/in/s1", "+/right/in/s2", "+/was-file/gone"})
+    EXPECT_TRUE(found.contains(path)) << path;
   EXPECT_EQ(Differences(nullptr, deep_, options), (std::set<std::string>{"+/in", "+/in/s1", "+/in/s2"}));
 }
 

@@ -12,8 +12,8 @@
 
 namespace vrun::tree {
 
-// Opens the directory `path` ("/a/b", in the root) for reading without following any symlink below root_fd, whatever the
-// length of the path. atime stays as it is where the kernel lets us. -errno on failure.
+// Opens the directory `path` ("/a/b", in the root) for reading without following any symlink below root_fd, whatever
+// the length of the path. atime stays as it is where the kernel lets us. -errno on failure.
 int OpenDirectory(int root_fd, std::string_view path);
 
 // Whether this errno says that we, not the file system, are out of something: then a directory must not pass as empty.

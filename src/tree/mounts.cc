@@ -72,8 +72,8 @@ bool ParseLine(std::string_view line, Line* out) {
   return true;
 }
 
-// What a path walk from the top can reach. A mount is covered by one on its own root, and with it all others on it; or by
-// one on the same parent, higher up.
+// What a path walk from the top can reach. A mount is covered by one on its own root, and with it all others on it; or
+// by one on the same parent, higher up.
 std::vector<Mount> VisibleMounts(const std::vector<Line>& lines) {
   std::unordered_map<uint32_t, std::vector<const Line*>> children;
   std::unordered_set<uint32_t> ids;
@@ -81,15 +81,18 @@ std::vector<Mount> VisibleMounts(const std::vector<Line>& lines) {
   std::vector<const Line*> open;
   for (const Line& line : lines) {
     // The top's parent is itself or unknown to this namespace.
-    if (line.parent == line.id || !ids.contains(line.parent)) open.push_back(&line);
-    else children[line.parent].push_back(&line);
+    if (line.parent == line.id || !ids.contains(line.parent))
+      open.push_back(&line);
+    else
+      children[line.parent].push_back(&line);
   }
   std::vector<Mount> visible;
   while (!open.empty()) {
     const Line* line = open.back();
     open.pop_back();
     const std::vector<const Line*>& on = children[line->id];
-    auto cover = std::find_if(on.begin(), on.end(), [&](const Line* c) { return c->mount.host_point == line->mount.host_point; });
+    auto cover = std::find_if(on.begin(), on.end(),
+                              [&](const Line* c) { return c->mount.host_point == line->mount.host_point; });
     if (cover != on.end()) {
       open.push_back(*cover);
       continue;
@@ -110,9 +113,9 @@ std::vector<Mount> VisibleMounts(const std::vector<Line>& lines) {
 
 bool LocalFileSystem(std::string_view type, std::string_view source) {
   static constexpr std::string_view kLocal[] = {
-      "ext4", "ext3", "ext2", "xfs", "btrfs", "zfs", "bcachefs", "overlay", "aufs", "f2fs", "jfs", "reiserfs", "nilfs2",
-      "vfat", "msdos", "exfat", "ntfs", "ntfs3", "fuseblk", "hfsplus", "udf", "iso9660", "erofs", "squashfs", "ecryptfs",
-      "tmpfs", "ramfs", "rootfs", "minix"};
+      "ext4", "ext3",     "ext2",   "xfs",      "btrfs",    "zfs",   "bcachefs", "overlay", "aufs",    "f2fs",
+      "jfs",  "reiserfs", "nilfs2", "vfat",     "msdos",    "exfat", "ntfs",     "ntfs3",   "fuseblk", "hfsplus",
+      "udf",  "iso9660",  "erofs",  "squashfs", "ecryptfs", "tmpfs", "ramfs",    "rootfs",  "minix"};
   if (std::find(std::begin(kLocal), std::end(kLocal), type) != std::end(kLocal)) return true;
   return source.starts_with("/dev/") && !type.starts_with("fuse.") && type != "devtmpfs";
 }
@@ -127,7 +130,8 @@ Result<MountTable> MountTable::Parse(std::string_view mountinfo, const std::stri
     if (text.empty()) continue;
     Line line;
     // A number that comes twice would make the tree of mounts a graph.
-    if (!ParseLine(text, &line) || !ids.insert(line.id).second) return Error(Code::kCorrupt, "/proc/self/mountinfo: a line does not parse");
+    if (!ParseLine(text, &line) || !ids.insert(line.id).second)
+      return Error(Code::kCorrupt, "/proc/self/mountinfo: a line does not parse");
     lines.push_back(std::move(line));
   }
   const std::string root = CleanPath(root_path);
@@ -148,7 +152,8 @@ Result<MountTable> MountTable::Parse(std::string_view mountinfo, const std::stri
   MountTable table;
   holder.point = "/";
   holder.included = true;
-  holder.fs_root = CleanPath(holder.fs_root + "/" + root.substr(holder.host_point == "/" ? 0 : holder.host_point.size()));
+  holder.fs_root =
+      CleanPath(holder.fs_root + "/" + root.substr(holder.host_point == "/" ? 0 : holder.host_point.size()));
   holder.host_point = root;
   table.mounts_.push_back(std::move(holder));
   for (Mount& mount : below) {

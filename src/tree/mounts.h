@@ -14,19 +14,19 @@
 namespace vrun::tree {
 
 struct Mount {
-  std::string point;      // in the root: "/" for the one that holds the root itself
-  std::string host_point; // as this process sees it
-  std::string fs_root;    // directory of the file system that is mounted there
-  std::string type;       // "ext4", "fuse.sshfs"
+  std::string point;       // in the root: "/" for the one that holds the root itself
+  std::string host_point;  // as this process sees it
+  std::string fs_root;     // directory of the file system that is mounted there
+  std::string type;        // "ext4", "fuse.sshfs"
   std::string source;
-  uint64_t dev = 0;       // st_dev of the file system (btrfs subvolumes have others of their own)
-  bool read_only = false; // the whole file system, not only this mount of it
+  uint64_t dev = 0;        // st_dev of the file system (btrfs subvolumes have others of their own)
+  bool read_only = false;  // the whole file system, not only this mount of it
   bool included = false;
   bool operator==(const Mount&) const = default;
 };
 
-// Local file systems are part of the tree: a list of types, and whatever lies on a block device. Others (network, kernel,
-// fuse.*) are not: a scan must not wait for a server, and their changes are not announced.
+// Local file systems are part of the tree: a list of types, and whatever lies on a block device. Others (network,
+// kernel, fuse.*) are not: a scan must not wait for a server, and their changes are not announced.
 bool LocalFileSystem(std::string_view type, std::string_view source);
 
 class MountTable {

@@ -67,7 +67,8 @@ class Rescanner {
   explicit Rescanner(const ScanContext& context) : context_(context), engine_(context) {}
 
   // `base` may be null: nothing known. Null result: the directory is gone.
-  Result<DirectoryPtr> Walk(const Dirty& dirty, const Directory* base, const std::string& path, bool list, size_t depth) {
+  Result<DirectoryPtr> Walk(const Dirty& dirty, const Directory* base, const std::string& path, bool list,
+                            size_t depth) {
     if (dirty.recursive || base == nullptr || depth > kMaxDepth) return ScanBelow(path);
     const int opened = OpenDirectory(context_.root.get(), path);
     if (opened < 0) return Unreadable(-opened, path);
@@ -78,12 +79,14 @@ class Rescanner {
       if (const int error = names.Read(fd.get()); error != 0) return Unreadable(error, path);
       for (size_t i = 0; i < names.size(); ++i) {
         auto child = dirty.children.find(std::string_view(names.at(i)));
-        VRUN_TRY(Take(level, fd.get(), names.at(i), names.ino(i), child == dirty.children.end() ? nullptr : &child->second));
+        VRUN_TRY(
+            Take(level, fd.get(), names.at(i), names.ino(i), child == dirty.children.end() ? nullptr : &child->second));
       }
     } else {
       VRUN_TRY(Patch(level, fd.get(), dirty));
     }
-    if (!level.fits) return Error(Code::kExhausted, "scan " + Escape(path) + ": the directory has more than 4 GiB of attributes");
+    if (!level.fits)
+      return Error(Code::kExhausted, "scan " + Escape(path) + ": the directory has more than 4 GiB of attributes");
     return std::move(level.builder).Finish(std::move(level.children));
   }
 
@@ -185,10 +188,13 @@ std::vector<uint64_t> ChangedLinks(const DirectoryPtr& old_directory, const Dire
     const Peek peek = PeekEntry(directory->EncodedAt(i));
     if (peek.nlink > 1) inodes.push_back(peek.ino);
   };
-  Diff(old_directory, new_directory, [&](const Difference& d) {
-    note(d.old_directory, d.old_index);
-    note(d.new_directory, d.new_index);
-  }, options);
+  Diff(
+      old_directory, new_directory,
+      [&](const Difference& d) {
+        note(d.old_directory, d.old_index);
+        note(d.new_directory, d.new_index);
+      },
+      options);
   std::sort(inodes.begin(), inodes.end());
   inodes.erase(std::unique(inodes.begin(), inodes.end()), inodes.end());
   return inodes;
@@ -205,7 +211,8 @@ DirtySet FindInodes(const DirectoryPtr& root, const std::vector<uint64_t>& inode
       if (DirectoryPtr child = directory->Child(i)) {
         const Directory::Totals& below = child->totals();
         auto at = std::lower_bound(inodes.begin(), inodes.end(), below.min_ino);
-        if (at != inodes.end() && *at <= below.max_ino) stack.emplace_back(JoinPath(path, directory->NameAt(i)), std::move(child));
+        if (at != inodes.end() && *at <= below.max_ino)
+          stack.emplace_back(JoinPath(path, directory->NameAt(i)), std::move(child));
       } else if (const Peek peek = PeekEntry(directory->EncodedAt(i));
                  !S_ISDIR(peek.mode) && std::binary_search(inodes.begin(), inodes.end(), peek.ino)) {
         found.names[path].emplace(directory->NameAt(i));

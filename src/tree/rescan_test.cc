@@ -105,7 +105,8 @@ TEST_F(RescanTest, PathsThatAreGoneHollowOrHidden) {
   dir_.Write("a/hidden/x/y", "");
   dir_.Write("a/secret-file", "");
   dir_.Write("tmp/x", "");
-  DirtySet dirty = Directories({"/a", "/a/hidden/x", "/a/hidden", "/tmp", "/tmp/q", "/gone/for/ever", "/a/f/not/a/directory"});
+  DirtySet dirty =
+      Directories({"/a", "/a/hidden/x", "/a/hidden", "/tmp", "/tmp/q", "/gone/for/ever", "/a/f/not/a/directory"});
   dirty.names = {{"/tmp", {"x"}}, {"/a", {"secret-file", "hidden"}}, {"/a/hidden/x", {"y"}}};
   dirty.recursive = {"/a/hidden/x", "/tmp", "/nope"};
   auto now = Check(dirty);
@@ -180,8 +181,10 @@ TEST_F(RescanTest, RandomChanges) {
   for (int step = 0; step < 400; ++step) {
     DirtySet dirty;
     auto touch = [&](const std::string& d, const std::string& n) {
-      if (random() % 2) dirty.directories.insert("/" + d);
-      else dirty.names["/" + d].insert(n);
+      if (random() % 2)
+        dirty.directories.insert("/" + d);
+      else
+        dirty.names["/" + d].insert(n);
     };
     for (unsigned n = 1 + random() % 4; n > 0; --n) {
       const std::string d = dirs[random() % dirs.size()], e = dirs[random() % dirs.size()];

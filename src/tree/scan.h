@@ -21,15 +21,15 @@
 namespace vrun::tree {
 
 struct ScanOptions {
-  std::string root = "/";                  // directory of this machine that becomes "/"
+  std::string root = "/";  // directory of this machine that becomes "/"
   std::vector<std::string> hollow = {"/proc", "/sys", "/dev", "/run", "/tmp"};  // shown, but empty; paths in the root
-  std::vector<std::string> hidden;         // not in the tree at all: our own state, the deny-list; paths in the root
-  unsigned threads = 0;                    // 0: one per core, at least 2; started only when there is work for them
+  std::vector<std::string> hidden;  // not in the tree at all: our own state, the deny-list; paths in the root
+  unsigned threads = 0;             // 0: one per core, at least 2; started only when there is work for them
 };
 
 struct ScanStats {
   uint64_t entries = 0;
-  uint64_t unreadable_directories = 0;     // shown as empty: the user may not list them
+  uint64_t unreadable_directories = 0;  // shown as empty: the user may not list them
   double seconds = 0;
 };
 
@@ -48,14 +48,14 @@ struct DirtySet {
   bool everything() const { return recursive.contains("/"); }
 };
 
-// `base` with the dirty directories read again; everything else is shared with it. New sub-directories are scanned whole.
-// When a file with several names changed, its other names are found and read again too. Paths that are gone, hidden or
-// below a hollow directory are fine. Cost: the entries of the dirty directories and of their ancestors' objects, not the
-// size of the tree.
+// `base` with the dirty directories read again; everything else is shared with it. New sub-directories are scanned
+// whole. When a file with several names changed, its other names are found and read again too. Paths that are gone,
+// hidden or below a hollow directory are fine. Cost: the entries of the dirty directories and of their ancestors'
+// objects, not the size of the tree.
 Result<SnapshotPtr> Rescan(const SnapshotPtr& base, const DirtySet& dirty, const ScanOptions& options);
 
-// One name as the tree would hold it, xattrs and symlink target included (no child digest). `dir_fd` as in fstatat; with
-// an empty name dir_fd itself. kNotFound when it is not there.
+// One name as the tree would hold it, xattrs and symlink target included (no child digest). `dir_fd` as in fstatat;
+// with an empty name dir_fd itself. kNotFound when it is not there.
 Result<Entry> ReadEntry(int dir_fd, const std::string& name);
 
 }  // namespace vrun::tree

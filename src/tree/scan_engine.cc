@@ -15,8 +15,8 @@
 namespace vrun::tree {
 namespace {
 
-constexpr size_t kSliceNames = 4096;      // larger directories are shared between the threads
-constexpr size_t kHelpAtTasks = 24;       // less work than that is done before a thread has started
+constexpr size_t kSliceNames = 4096;  // larger directories are shared between the threads
+constexpr size_t kHelpAtTasks = 24;   // less work than that is done before a thread has started
 
 }  // namespace
 
@@ -52,8 +52,8 @@ ScanContext::Kind ScanContext::ReadName(int dir_fd, const std::string& directory
   return Kind::kHollow;
 }
 
-// Lives until its listing, its slices and its sub-directories are done (pending); then its Directory is made and goes to
-// its parent, which lives at least as long.
+// Lives until its listing, its slices and its sub-directories are done (pending); then its Directory is made and goes
+// to its parent, which lives at least as long.
 struct ScanEngine::Node {
   Node* parent;
   std::string path;
@@ -188,7 +188,8 @@ void ScanEngine::StatSlice(Node* node, size_t begin, size_t end, AttributeReader
     fits = node->builder.Append(std::move(builder)) && fits;
     std::move(hollow.begin(), hollow.end(), std::back_inserter(node->children));
   }
-  if (!fits) Fail(Error(Code::kExhausted, "scan " + Escape(node->path) + ": the directory has more than 4 GiB of attributes"));
+  if (!fits)
+    Fail(Error(Code::kExhausted, "scan " + Escape(node->path) + ": the directory has more than 4 GiB of attributes"));
   Push(std::move(below));
 }
 
@@ -204,8 +205,10 @@ void ScanEngine::Release(Node* node) {
     }
     if (parent != nullptr) {
       std::lock_guard lock(parent->mutex);
-      if (vanished) parent->gone.push_back(std::move(node->name));
-      else parent->children.emplace_back(std::move(node->name), std::move(directory));
+      if (vanished)
+        parent->gone.push_back(std::move(node->name));
+      else
+        parent->children.emplace_back(std::move(node->name), std::move(directory));
     }
     delete node;
     if (parent == nullptr) {

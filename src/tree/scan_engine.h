@@ -30,8 +30,9 @@ struct ScanContext {
   unsigned threads = 2;
 
   enum class Kind { kAbsent, kLeaf, kDirectory, kHollow };
-  // Reads `name` of `directory` as the tree shows it. kHollow: a directory that stays empty. kAbsent: hidden, gone, or we
-  // may not look at it. Does not stat what is mounted from elsewhere: that could wait for a server. `ino`: as listed.
+  // Reads `name` of `directory` as the tree shows it. kHollow: a directory that stays empty. kAbsent: hidden, gone, or
+  // we may not look at it. Does not stat what is mounted from elsewhere: that could wait for a server. `ino`: as
+  // listed.
   Kind ReadName(int dir_fd, const std::string& directory, const char* name, uint64_t ino, AttributeReader& reader,
                 Entry* entry) const;
 };

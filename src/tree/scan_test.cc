@@ -147,7 +147,7 @@ TEST(Scan, ALargeDirectoryWithFewDescriptors) {
   ::close(fd);
   struct rlimit limit;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  const struct rlimit low{64, limit.rlim_max};
+  const struct rlimit low { 64, limit.rlim_max };
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
   ScanOptions options = Options(dir);
   options.threads = 8;
@@ -209,7 +209,8 @@ TEST(Scan, WhatAUserMayNotReadIsEmpty) {
   ::chmod((dir / "searchable").c_str(), 0711);
   ::chmod((dir / "listable").c_str(), 0744);
   const int failures = InChild([&] {
-    if (::setgroups(0, nullptr) != 0 || ::setresgid(1234, 1234, 1234) != 0 || ::setresuid(1234, 1234, 1234) != 0) return 100;
+    if (::setgroups(0, nullptr) != 0 || ::setresgid(1234, 1234, 1234) != 0 || ::setresuid(1234, 1234, 1234) != 0)
+      return 100;
     ScanStats stats;
     auto tree = Scan(Options(dir), &stats);
     if (!tree) return 101;

@@ -20,7 +20,8 @@ class TestDirectory {
  public:
   TestDirectory() {
     const char* base = ::getenv("TMPDIR");
-    std::string pattern = std::string(base != nullptr && std::string_view(base) != "/tmp" ? base : "/var/tmp") + "/vrun-tree-XXXXXX";
+    std::string pattern =
+        std::string(base != nullptr && std::string_view(base) != "/tmp" ? base : "/var/tmp") + "/vrun-tree-XXXXXX";
     EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
     path_ = pattern;
   }
@@ -68,8 +69,9 @@ inline std::string Describe(const Snapshot& snapshot) {
     for (size_t i = 0; i < directory->size(); ++i) {
       const Entry e = directory->At(i);
       out += path + "/" + e.name + " mode=" + std::to_string(e.mode) + " size=" + std::to_string(e.size) +
-             " ino=" + std::to_string(e.ino) + " nlink=" + std::to_string(e.nlink) + " mtime=" + std::to_string(e.mtime_ns) +
-             " ctime=" + std::to_string(e.ctime_ns) + " xattrs=" + std::to_string(e.xattrs.size()) + "\n";
+             " ino=" + std::to_string(e.ino) + " nlink=" + std::to_string(e.nlink) +
+             " mtime=" + std::to_string(e.mtime_ns) + " ctime=" + std::to_string(e.ctime_ns) +
+             " xattrs=" + std::to_string(e.xattrs.size()) + "\n";
       if (auto child = directory->Child(i)) stack.emplace_back(path + "/" + e.name, child);
     }
   }

@@ -34,7 +34,8 @@ Directory::~Directory() {
   doomed = nullptr;
 }
 
-DirectoryPtr Directory::Make(std::vector<Entry> entries, const std::function<DirectoryPtr(std::string_view)>& children) {
+DirectoryPtr Directory::Make(std::vector<Entry> entries,
+                             const std::function<DirectoryPtr(std::string_view)>& children) {
   DirectoryBuilder builder;
   std::vector<DirectoryBuilder::NamedDirectory> loaded;
   for (const Entry& entry : entries) {
@@ -61,7 +62,8 @@ Result<DirectoryPtr> Directory::Parse(std::string encoded) {
     const size_t offset = all.size() - rest.size();
     VRUN_ASSIGN(const Entry entry, DecodeEntry(&rest));
     std::string_view name = PeekName(all.data() + offset);
-    if (i > 0 && name <= previous) return Error(Code::kCorrupt, "directory object: \"" + Escape(name) + "\" is out of order");
+    if (i > 0 && name <= previous)
+      return Error(Code::kCorrupt, "directory object: \"" + Escape(name) + "\" is out of order");
     previous = name;
     directory->offsets_.push_back(static_cast<uint32_t>(offset));
     DirectoryBuilder::AddTotals(std::string_view(all).substr(offset), directory.get());
@@ -107,7 +109,8 @@ bool DirectoryBuilder::Push(size_t offset) {
   std::string_view name = PeekName(bytes_.data() + offset);
   uint64_t prefix = 0;
   std::memcpy(&prefix, name.data(), std::min<size_t>(name.size(), sizeof prefix));
-  items_.push_back({__builtin_bswap64(prefix), static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes_.size() - offset)});
+  items_.push_back(
+      {__builtin_bswap64(prefix), static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes_.size() - offset)});
   return true;
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Merkle tree of a root filesystem: one immutable snapshot of all names and attributes, content not included.
 //
-// A Directory is its canonical encoding (codec.h) plus an index into it; its digest is the SHA-256 of that encoding, which
-// holds the digests of its sub-directories. So equal digests mean equal trees, and two snapshots share every directory
-// that did not change. All of it is immutable once made and may be read by any thread; lifetime is by shared_ptr.
+// A Directory is its canonical encoding (codec.h) plus an index into it; its digest is the SHA-256 of that encoding,
+// which holds the digests of its sub-directories. So equal digests mean equal trees, and two snapshots share every
+// directory that did not change. All of it is immutable once made and may be read by any thread; lifetime is by
+// shared_ptr.
 #pragma once
 
 #include <cstdint>
@@ -29,28 +30,29 @@ struct FileVersion {
 
 struct FileVersionHash {
   size_t operator()(const FileVersion& v) const {
-    uint64_t h = v.ino * 0x9e3779b97f4a7c15u ^ static_cast<uint64_t>(v.ctime_ns) * 0xc2b2ae3d27d4eb4fu ^ v.size ^ v.dev << 48;
+    uint64_t h =
+        v.ino * 0x9e3779b97f4a7c15u ^ static_cast<uint64_t>(v.ctime_ns) * 0xc2b2ae3d27d4eb4fu ^ v.size ^ v.dev << 48;
     return static_cast<size_t>(h ^ h >> 29);
   }
 };
 
 // What lstat tells of a name, and the two things it does not: the target of a symlink and the xattrs.
 struct Entry {
-  std::string name;       // any bytes but '/' and NUL, 1..255; "" only for the root's own entry
-  uint32_t mode = 0;      // S_IFMT and permission bits
+  std::string name;   // any bytes but '/' and NUL, 1..255; "" only for the root's own entry
+  uint32_t mode = 0;  // S_IFMT and permission bits
   uint32_t uid = 0;
   uint32_t gid = 0;
-  uint64_t size = 0;      // of a directory: 0 (what stat says is no property of the tree)
-  uint64_t blocks = 0;    // 512-byte blocks: shows sparse files; 0 for directories
+  uint64_t size = 0;    // of a directory: 0 (what stat says is no property of the tree)
+  uint64_t blocks = 0;  // 512-byte blocks: shows sparse files; 0 for directories
   int64_t mtime_ns = 0;
-  int64_t ctime_ns = 0;   // of a directory: 0, so that an unrelated change of a child's name alone moves only mtime
+  int64_t ctime_ns = 0;  // of a directory: 0, so that an unrelated change of a child's name alone moves only mtime
   uint64_t dev = 0;
   uint64_t ino = 0;
-  uint32_t nlink = 1;     // of a directory: 0
-  uint64_t rdev = 0;      // devices
-  std::string target;     // symlinks
+  uint32_t nlink = 1;                                       // of a directory: 0
+  uint64_t rdev = 0;                                        // devices
+  std::string target;                                       // symlinks
   std::vector<std::pair<std::string, std::string>> xattrs;  // sorted by name; user.*, security.capability, POSIX ACLs
-  Digest child;           // directories: digest of the Directory
+  Digest child;                                             // directories: digest of the Directory
 
   bool is_directory() const;
   bool is_regular() const;
@@ -65,8 +67,8 @@ using DirectoryPtr = std::shared_ptr<const Directory>;
 class Directory {
  public:
   // `entries` in any order; names must be unique. `children` gives the Directory of each sub-directory by name, whose
-  // digest then becomes the entry's; null for one whose object is elsewhere (a node that has not fetched it): the entry's
-  // `child` stays as it is.
+  // digest then becomes the entry's; null for one whose object is elsewhere (a node that has not fetched it): the
+  // entry's `child` stays as it is.
   static DirectoryPtr Make(std::vector<Entry> entries, const std::function<DirectoryPtr(std::string_view)>& children);
   // Parses bytes from the network; every field is checked. kCorrupt. Children are null.
   static Result<DirectoryPtr> Parse(std::string encoded);
@@ -114,15 +116,15 @@ struct Snapshot {
   Entry root;
   DirectoryPtr directory;
   Digest id;
-  uint64_t entries = 0;   // all names below the root
-  uint64_t bytes = 0;     // sum of sizes of regular files, hard links counted once per name
+  uint64_t entries = 0;  // all names below the root
+  uint64_t bytes = 0;    // sum of sizes of regular files, hard links counted once per name
 };
 using SnapshotPtr = std::shared_ptr<const Snapshot>;
 
 SnapshotPtr MakeSnapshot(Entry root, DirectoryPtr directory);
 
-// Entry of an absolute path (symlinks are not followed); kNotFound, kInvalid for ".." and relative paths. Home only: needs
-// complete trees.
+// Entry of an absolute path (symlinks are not followed); kNotFound, kInvalid for ".." and relative paths. Home only:
+// needs complete trees.
 Result<Entry> Lookup(const Snapshot& snapshot, std::string_view path);
 // The Directory object of an absolute path; kNotFound when it is no directory.
 Result<DirectoryPtr> LookupDirectory(const Snapshot& snapshot, std::string_view path);

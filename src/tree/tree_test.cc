@@ -39,7 +39,8 @@ DirectoryPtr MakeWith(std::vector<Entry> entries, std::vector<std::pair<std::str
 }
 
 TEST(Directory, IsInByteOrderWhateverTheOrderOfMaking) {
-  std::vector<Entry> entries{File("b"), File("\xff"), File("a"), File("B"), File("ab"), File("aaaaaaaaab"), File("aaaaaaaaaa")};
+  std::vector<Entry> entries{File("b"),  File("\xff"),       File("a"),         File("B"),
+                             File("ab"), File("aaaaaaaaab"), File("aaaaaaaaaa")};
   auto first = Directory::Make(entries, nullptr);
   std::reverse(entries.begin(), entries.end());
   auto second = Directory::Make(entries, nullptr);

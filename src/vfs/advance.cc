@@ -31,7 +31,8 @@ void Merge(const tree::Directory& before, const tree::Directory& after, Fn fn) {
     } else {
       order = before.NameAt(i).compare(after.NameAt(j));
     }
-    fn(order <= 0 ? static_cast<uint32_t>(i) : InodeTable::kGone, order >= 0 ? static_cast<uint32_t>(j) : InodeTable::kGone);
+    fn(order <= 0 ? static_cast<uint32_t>(i) : InodeTable::kGone,
+       order >= 0 ? static_cast<uint32_t>(j) : InodeTable::kGone);
     if (order <= 0) ++i;
     if (order >= 0) ++j;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all views of one home share: where content comes from, the disk store, the directory objects and the fetches that
-// are under way, so that two views (or two readers) never fetch the same thing twice.
+// What all views of one home share: where content comes from, the disk store, the directory objects and the fetches
+// that are under way, so that two views (or two readers) never fetch the same thing twice.
 #pragma once
 
 #include <atomic>
@@ -29,27 +29,27 @@ class Prefetcher;
 class TimerThread;
 
 struct BackendOptions {
-  std::string home_id;                             // goes into provisional object ids
-  int64_t home_deadline_micros = 60'000'000;       // how long a reader waits for a home that is away, then EIO
-  uint64_t directory_memory_bytes = 256u << 20;    // encoded directory objects kept in memory beyond those in use
-  uint64_t unstored_memory_bytes = 64u << 20;      // content kept in memory because the store's disk is full
+  std::string home_id;                           // goes into provisional object ids
+  int64_t home_deadline_micros = 60'000'000;     // how long a reader waits for a home that is away, then EIO
+  uint64_t directory_memory_bytes = 256u << 20;  // encoded directory objects kept in memory beyond those in use
+  uint64_t unstored_memory_bytes = 64u << 20;    // content kept in memory because the store's disk is full
 };
 
 struct BackendCounters {
-  std::atomic<uint64_t> units_from_store{0};       // served from disk
+  std::atomic<uint64_t> units_from_store{0};  // served from disk
   std::atomic<uint64_t> units_fetched{0};
-  std::atomic<uint64_t> bytes_fetched{0};          // content, uncompressed
-  std::atomic<uint64_t> ranges_fetched{0};         // requests to the source that succeeded
+  std::atomic<uint64_t> bytes_fetched{0};   // content, uncompressed
+  std::atomic<uint64_t> ranges_fetched{0};  // requests to the source that succeeded
   std::atomic<uint64_t> directories_fetched{0};
   std::atomic<uint64_t> directories_from_store{0};
-  std::atomic<uint64_t> fetch_errors{0};           // final ones
-  std::atomic<uint64_t> fetch_retries{0};          // home was away
-  std::atomic<uint64_t> bytes_served{0};           // answers to READ (not: page cache, passthrough)
-  std::atomic<uint64_t> store_write_failures{0};   // served through memory instead
+  std::atomic<uint64_t> fetch_errors{0};          // final ones
+  std::atomic<uint64_t> fetch_retries{0};         // home was away
+  std::atomic<uint64_t> bytes_served{0};          // answers to READ (not: page cache, passthrough)
+  std::atomic<uint64_t> store_write_failures{0};  // served through memory instead
 };
 
-// Thread safety: any thread. `source` and `store` must outlive the Backend and every callback that the source still owes;
-// the Backend must outlive its views (they hold it).
+// Thread safety: any thread. `source` and `store` must outlive the Backend and every callback that the source still
+// owes; the Backend must outlive its views (they hold it).
 class Backend {
  public:
   static std::shared_ptr<Backend> Create(BackendOptions options, Source* source, store::Store* store);

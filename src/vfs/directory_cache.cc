@@ -26,7 +26,8 @@ void DirectoryCache::Remember(LoadedDirectoryPtr directory) {
   const auto [it, is_new] = cached_.try_emplace(digest);
   if (!is_new) {
     // The newer answer may know ids that the older did not.
-    if (directory->known_ids.size() > it->second.directory->known_ids.size()) it->second.directory = std::move(directory);
+    if (directory->known_ids.size() > it->second.directory->known_ids.size())
+      it->second.directory = std::move(directory);
     return;
   }
   bytes_ += directory->directory->encoded().size();
@@ -118,7 +119,8 @@ void DirectoryCache::Answered(const Digest& digest, uint64_t attempt, Result<Fet
       return;
     }
     ++backend_.mutable_counters().fetch_retries;
-    backend_.timers().After(delay, [this, digest] { Start(digest); }, true);
+    backend_.timers().After(
+        delay, [this, digest] { Start(digest); }, true);
     return;
   }
   ++backend_.mutable_counters().directories_fetched;

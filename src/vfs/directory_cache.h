@@ -40,8 +40,8 @@ class DirectoryCache {
 
   // From memory or the store (disk I/O); null when it must be fetched.
   LoadedDirectoryPtr Find(const Digest& digest);
-  // As Find, then from home: `tree` and `path` say where it is. `done` runs once, on any thread, perhaps at once. Fetches
-  // of one digest are one. Waits for a home that is away until the deadline.
+  // As Find, then from home: `tree` and `path` say where it is. `done` runs once, on any thread, perhaps at once.
+  // Fetches of one digest are one. Waits for a home that is away until the deadline.
   void Get(const Digest& tree, const std::string& path, const Digest& digest, Done done);
   void Insert(FetchedDirectory directory);
   bool Has(const Digest& digest) { return Find(digest) != nullptr; }

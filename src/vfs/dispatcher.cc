@@ -278,8 +278,7 @@ void Dispatcher::Handle(std::string_view packet) {
         ++counters_.malformed;
       }
       return;
-    default:
-      break;
+    default: break;
   }
 
   Reply reply(channel_, request);
@@ -301,8 +300,7 @@ void Dispatcher::Handle(std::string_view packet) {
     case FUSE_GETATTR:
       if (!in.Take<fuse_getattr_in>()) return malformed(std::move(reply));
       return operations_->GetAttr(request, std::move(reply));
-    case FUSE_READLINK:
-      return operations_->ReadLink(request, std::move(reply));
+    case FUSE_READLINK: return operations_->ReadLink(request, std::move(reply));
     case FUSE_OPEN: {
       const auto open = in.Take<fuse_open_in>();
       if (!open) return malformed(std::move(reply));
@@ -328,11 +326,8 @@ void Dispatcher::Handle(std::string_view packet) {
       return operations_->ReadDir(request, read->offset, read->size, header->opcode == FUSE_READDIRPLUS,
                                   std::move(reply));
     }
-    case FUSE_RELEASEDIR:
-      reply.Empty();
-      return;
-    case FUSE_STATFS:
-      return operations_->StatFs(request, std::move(reply));
+    case FUSE_RELEASEDIR: reply.Empty(); return;
+    case FUSE_STATFS: return operations_->StatFs(request, std::move(reply));
     case FUSE_GETXATTR: {
       const auto get = in.Take<fuse_getxattr_in>();
       const auto name = get ? in.TakeName() : std::nullopt;
@@ -344,9 +339,7 @@ void Dispatcher::Handle(std::string_view packet) {
       if (!list) return malformed(std::move(reply));
       return operations_->ListXattr(request, list->size, std::move(reply));
     }
-    case FUSE_IOCTL:
-      reply.Error(ENOTTY);
-      return;
+    case FUSE_IOCTL: reply.Error(ENOTTY); return;
     case FUSE_SETATTR:
     case FUSE_SYMLINK:
     case FUSE_MKNOD:
@@ -362,12 +355,10 @@ void Dispatcher::Handle(std::string_view packet) {
     case FUSE_CREATE:
     case FUSE_TMPFILE:
     case FUSE_FALLOCATE:
-    case FUSE_COPY_FILE_RANGE:
-      reply.Error(EROFS);
-      return;
+    case FUSE_COPY_FILE_RANGE: reply.Error(EROFS); return;
     default:
-      // FLUSH, LSEEK, ACCESS, POLL, STATX, FSYNC, SYNCFS, BMAP...: the kernel remembers ENOSYS and does what is right for
-      // a file of plain data without asking again.
+      // FLUSH, LSEEK, ACCESS, POLL, STATX, FSYNC, SYNCFS, BMAP...: the kernel remembers ENOSYS and does what is right
+      // for a file of plain data without asking again.
       reply.Error(ENOSYS);
       return;
   }

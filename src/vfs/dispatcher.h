@@ -48,8 +48,8 @@ class Reply {
     return Data({reinterpret_cast<const char*>(&value), sizeof value});
   }
 
-  // From now on an interrupt answers EINTR in our place. Policy: at once when the caller is dying; else, because programs
-  // do not expect EINTR from files, only after a second of waiting.
+  // From now on an interrupt answers EINTR in our place. Policy: at once when the caller is dying; else, because
+  // programs do not expect EINTR from files, only after a second of waiting.
   void Suspend();
 
  private:
@@ -81,9 +81,9 @@ class Operations {
   virtual InitChoice Init(const KernelOffer& offer) = 0;
   virtual void Lookup(const Request& request, std::string_view name, Reply reply) = 0;  // fuse_entry_out
   virtual void Forget(uint64_t nodeid, uint64_t count) = 0;
-  virtual void GetAttr(const Request& request, Reply reply) = 0;                         // fuse_attr_out
+  virtual void GetAttr(const Request& request, Reply reply) = 0;  // fuse_attr_out
   virtual void ReadLink(const Request& request, Reply reply) = 0;
-  virtual void Open(const Request& request, uint32_t flags, Reply reply) = 0;            // OpenOut
+  virtual void Open(const Request& request, uint32_t flags, Reply reply) = 0;  // OpenOut
   virtual void Read(const Request& request, uint64_t offset, uint32_t size, Reply reply) = 0;
   virtual void Release(const Request& request, uint64_t handle, Reply reply) = 0;
   virtual void OpenDir(const Request& request, Reply reply) = 0;
@@ -114,8 +114,9 @@ class Dispatcher {
   // One packet, as Receive gave it (tests, fuzzing).
   void Handle(std::string_view packet);
 
-  // Notifications. 0 or an errno; ENOENT: the kernel does not know it, which is fine. Never from an operation, and never
-  // while holding what an operation waits for: the kernel takes locks under which it may be waiting for an answer.
+  // Notifications. 0 or an errno; ENOENT: the kernel does not know it, which is fine. Never from an operation, and
+  // never while holding what an operation waits for: the kernel takes locks under which it may be waiting for an
+  // answer.
   int InvalidateEntry(uint64_t parent, std::string_view name);
   int InvalidateAttributes(uint64_t nodeid);
   int InvalidateInode(uint64_t nodeid);  // attributes and all cached pages or listings

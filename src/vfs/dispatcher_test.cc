@@ -127,9 +127,7 @@ TEST_F(DispatcherTest, OnlyTheFirstAnswerCounts) {
   EXPECT_EQ(kernel_->Wait(id)->error, ENOENT);
 }
 
-TEST_F(DispatcherTest, ADroppedReplyIsEio) {
-  EXPECT_EQ(kernel_->Call(FUSE_READLINK, 1, "").error, EIO);
-}
+TEST_F(DispatcherTest, ADroppedReplyIsEio) { EXPECT_EQ(kernel_->Call(FUSE_READLINK, 1, "").error, EIO); }
 
 TEST_F(DispatcherTest, InterruptedWaitEndsWithEintrAndTheLateAnswerIsNotDelivered) {
   const uint64_t id = kernel_->SendRead(5, 0, 4096);
@@ -141,7 +139,7 @@ TEST_F(DispatcherTest, InterruptedWaitEndsWithEintrAndTheLateAnswerIsNotDelivere
 }
 
 TEST_F(DispatcherTest, AnInterruptThatOvertakesItsRequestIsNotLost) {
-  kernel_->Interrupt(2);                              // the id that the next request will have
+  kernel_->Interrupt(2);  // the id that the next request will have
   const uint64_t id = kernel_->SendRead(5, 0, 4096);
   ASSERT_EQ(id, 2u);
   EXPECT_EQ(kernel_->Wait(id)->error, EINTR);
@@ -149,8 +147,8 @@ TEST_F(DispatcherTest, AnInterruptThatOvertakesItsRequestIsNotLost) {
 
 TEST_F(DispatcherTest, ASignalToALivingProcessWaitsForItsAnswer) {
   fuse_read_in in{};
-  const uint64_t id = kernel_->Send(FUSE_READ, 5, {reinterpret_cast<char*>(&in), sizeof in},
-                                    static_cast<uint32_t>(getpid()));
+  const uint64_t id =
+      kernel_->Send(FUSE_READ, 5, {reinterpret_cast<char*>(&in), sizeof in}, static_cast<uint32_t>(getpid()));
   WaitKept(1);
   kernel_->Interrupt(id);
   kernel_->Call(FUSE_STATFS, 1, "");  // the interrupt, sent before, has been handled or is being handled
@@ -161,8 +159,8 @@ TEST_F(DispatcherTest, ASignalToALivingProcessWaitsForItsAnswer) {
 
 TEST_F(DispatcherTest, ASignalToALivingProcessEndsALongWait) {
   fuse_read_in in{};
-  const uint64_t id = kernel_->Send(FUSE_READ, 5, {reinterpret_cast<char*>(&in), sizeof in},
-                                    static_cast<uint32_t>(getpid()));
+  const uint64_t id =
+      kernel_->Send(FUSE_READ, 5, {reinterpret_cast<char*>(&in), sizeof in}, static_cast<uint32_t>(getpid()));
   WaitKept(1);
   kernel_->Interrupt(id);
   EXPECT_EQ(kernel_->Wait(id)->error, EINTR);  // after the second of grace
@@ -196,11 +194,17 @@ TEST_F(DispatcherTest, WritesAreRefusedAndUnknownOperationsAreEnosys) {
 }
 
 TEST_F(DispatcherTest, EveryOperationRefusesEveryShortBody) {
-  const std::vector<std::pair<uint32_t, size_t>> operations = {
-      {FUSE_GETATTR, sizeof(fuse_getattr_in)}, {FUSE_OPEN, sizeof(fuse_open_in)},   {FUSE_READ, sizeof(fuse_read_in)},
-      {FUSE_RELEASE, sizeof(fuse_release_in)}, {FUSE_OPENDIR, sizeof(fuse_open_in)}, {FUSE_READDIR, sizeof(fuse_read_in)},
-      {FUSE_READDIRPLUS, sizeof(fuse_read_in)}, {FUSE_GETXATTR, sizeof(fuse_getxattr_in) + 2},
-      {FUSE_LISTXATTR, sizeof(fuse_getxattr_in)}, {FUSE_LOOKUP, 2}, {FUSE_INIT, 8}};
+  const std::vector<std::pair<uint32_t, size_t>> operations = {{FUSE_GETATTR, sizeof(fuse_getattr_in)},
+                                                               {FUSE_OPEN, sizeof(fuse_open_in)},
+                                                               {FUSE_READ, sizeof(fuse_read_in)},
+                                                               {FUSE_RELEASE, sizeof(fuse_release_in)},
+                                                               {FUSE_OPENDIR, sizeof(fuse_open_in)},
+                                                               {FUSE_READDIR, sizeof(fuse_read_in)},
+                                                               {FUSE_READDIRPLUS, sizeof(fuse_read_in)},
+                                                               {FUSE_GETXATTR, sizeof(fuse_getxattr_in) + 2},
+                                                               {FUSE_LISTXATTR, sizeof(fuse_getxattr_in)},
+                                                               {FUSE_LOOKUP, 2},
+                                                               {FUSE_INIT, 8}};
   for (const auto& [opcode, size] : operations) {
     for (size_t n = 0; n < size; ++n) {
       EXPECT_NE(kernel_->Call(opcode, 1, std::string(n, '\x07')).error, 0) << opcode << " with " << n;

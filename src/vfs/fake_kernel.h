@@ -37,13 +37,13 @@ class FakeKernel final : public Transport {
   struct Notification {
     int code = 0;
     std::string body;
-    uint64_t node() const;      // inode, or parent of an entry
-    std::string name() const;   // of an entry
+    uint64_t node() const;     // inode, or parent of an entry
+    std::string name() const;  // of an entry
     bool operator==(const Notification&) const = default;
   };
   struct DirectoryEntry {
     std::string name;
-    fuse_entry_out entry{};     // READDIRPLUS
+    fuse_entry_out entry{};  // READDIRPLUS
     uint64_t ino = 0;
     uint32_t type = 0;
   };

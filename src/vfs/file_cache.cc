@@ -15,9 +15,9 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr size_t kContentsKept = 256;             // each pins its object in the store
-constexpr uint64_t kWindowBytes = 1 << 20;        // largest fetch of a file that is read here and there
-constexpr uint64_t kLongRunBytes = 16 << 20;      // from here on a reader is taken to want it all
+constexpr size_t kContentsKept = 256;         // each pins its object in the store
+constexpr uint64_t kWindowBytes = 1 << 20;    // largest fetch of a file that is read here and there
+constexpr uint64_t kLongRunBytes = 16 << 20;  // from here on a reader is taken to want it all
 constexpr uint64_t kLongWindowBytes = 4 << 20;
 constexpr uint64_t kReadAheadRunBytes = 2 << 20;  // sequential reading for this long is fetched ahead of
 
@@ -37,8 +37,8 @@ std::shared_ptr<store::Object> FileContent::ObjectLocked() {
   if (known_id_) {
     if (auto object = backend.store()->Acquire(*known_id_, version_.size)) return object_ = *std::move(object);
   }
-  const store::ObjectId id = store::ProvisionalId(backend.options().home_id, version_.dev, version_.ino,
-                                                  version_.ctime_ns, version_.size);
+  const store::ObjectId id =
+      store::ProvisionalId(backend.options().home_id, version_.dev, version_.ino, version_.ctime_ns, version_.size);
   auto object = backend.store()->Acquire(id, version_.size);
   if (object) return object_ = *std::move(object);
   LogWarning("the store refuses an object: {}", object.error().message());
@@ -123,7 +123,8 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
         // The first fetch of a run; one that goes on has a window of its own.
         jumped = !start.empty() && first > 0 && run_ <= end - first && version_.size > store::kWholeFileLimit;
         // What comes around it counts as read when the reader goes on from there.
-        if (jumped) next_unit_ = std::max(next_unit_, Prefetcher::Around(offset, n, version_.size).second / unit_bytes_);
+        if (jumped)
+          next_unit_ = std::max(next_unit_, Prefetcher::Around(offset, n, version_.size).second / unit_bytes_);
         if (!start.empty() && run_ * unit_bytes_ >= kReadAheadRunBytes) {
           if (const uint64_t ahead = ReadAheadLocked()) start.push_back(ahead);
         }
@@ -167,7 +168,8 @@ void FileContent::Prefetch(const Place& place, uint64_t offset, uint64_t n, std:
         fetches.insert(start.back());
       }
       if (!fetches.empty()) {
-        waiters_.push_back({std::move(fetches), [done = std::exchange(done, nullptr)](const Status& s) { done(s.has_value()); },
+        waiters_.push_back({std::move(fetches),
+                            [done = std::exchange(done, nullptr)](const Status& s) { done(s.has_value()); },
                             Urgency::kAhead});
       }
     }
@@ -300,7 +302,8 @@ void FileContent::Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> a
   }
   ++cache_.backend_.mutable_counters().fetch_retries;
   // Through the timer even without delay: a source that fails at once must not recurse.
-  cache_.backend_.timers().After(delay, [self = shared_from_this(), id] { self->Start(id); }, true);
+  cache_.backend_.timers().After(
+      delay, [self = shared_from_this(), id] { self->Start(id); }, true);
 }
 
 Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
@@ -365,7 +368,8 @@ bool FileContent::Promote(uint64_t id) {
 void FileContent::Finish(uint64_t id, const Status& status) {
   if (!status && Promote(id)) {
     // Through the timer: a source that fails at once must not recurse.
-    cache_.backend_.timers().After(0, [self = shared_from_this(), id] { self->Start(id); }, true);
+    cache_.backend_.timers().After(
+        0, [self = shared_from_this(), id] { self->Start(id); }, true);
     return;
   }
   std::vector<Done> ready;

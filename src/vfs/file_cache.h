@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The content of files, by version: from the store, from memory while the store's disk is full, else from home. Shared by
-// the views of one home.
+// The content of files, by version: from the store, from memory while the store's disk is full, else from home. Shared
+// by the views of one home.
 #pragma once
 
 #include <atomic>
@@ -50,11 +50,12 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
 
   // Copies what is here already; nullopt when something is missing. Short only at the end of the file.
   std::optional<size_t> TryRead(uint64_t offset, char* buffer, size_t n);
-  // Fetches what a read of [offset, offset+n) lacks: whole small files, adaptive ranges of large ones. `done` runs once,
-  // on any thread, perhaps at once; after success TryRead finds it (barring eviction by another process: try again).
+  // Fetches what a read of [offset, offset+n) lacks: whole small files, adaptive ranges of large ones. `done` runs
+  // once, on any thread, perhaps at once; after success TryRead finds it (barring eviction by another process: try
+  // again).
   void Ensure(const Place& place, uint64_t offset, uint64_t n, Done done);
-  // Fetches what [offset, offset + n) lacks and is not on its way, for nobody in particular: what fails is given up. `done`
-  // runs once, as above: whether there was anything to fetch, and it came.
+  // Fetches what [offset, offset + n) lacks and is not on its way, for nobody in particular: what fails is given up.
+  // `done` runs once, as above: whether there was anything to fetch, and it came.
   void Prefetch(const Place& place, uint64_t offset, uint64_t n, std::function<void(bool fetched)> done);
   bool IsComplete();
   // kNotFound while incomplete. May read the whole file once (store.h).
@@ -65,7 +66,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
  private:
   friend class FileCache;
   struct Fetch {
-    uint64_t first = 0;   // unit
+    uint64_t first = 0;  // unit
     uint64_t count = 0;
     Urgency urgency = Urgency::kDemand;
     Retry retry;
@@ -106,11 +107,11 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   std::optional<store::ObjectId> known_id_;
   std::shared_ptr<store::Object> object_;
   bool acquired_ = false;
-  bool touched_ = false;                            // the prefetcher knows
+  bool touched_ = false;  // the prefetcher knows
   Place place_;
-  std::optional<Error> lost_;                       // final for this version: nothing more can be fetched
-  bool mixed_ = false;                              // what is here is of two states: not to be read either
-  std::unordered_map<uint64_t, UnitData> memory_;   // units just fetched, or that the store could not take
+  std::optional<Error> lost_;                      // final for this version: nothing more can be fetched
+  bool mixed_ = false;                             // what is here is of two states: not to be read either
+  std::unordered_map<uint64_t, UnitData> memory_;  // units just fetched, or that the store could not take
   std::unordered_map<uint64_t, Fetch> fetches_;
   std::list<Waiter> waiters_;
   uint64_t next_fetch_ = 1;

@@ -23,7 +23,7 @@ inline constexpr uint64_t kFuseAllowIdmap = 1ull << 40;   // 7.41, Linux 6.12
 inline constexpr uint32_t kOpenKeepCache = 1u << 1;
 inline constexpr uint32_t kOpenCacheDir = 1u << 3;
 inline constexpr uint32_t kOpenNoFlush = 1u << 5;
-inline constexpr uint32_t kOpenPassthrough = 1u << 7;     // with a backing id; nothing but kOpenNoFlush beside it
+inline constexpr uint32_t kOpenPassthrough = 1u << 7;  // with a backing id; nothing but kOpenNoFlush beside it
 
 // fuse_init_out with the fields after flags2 that 7.38 calls unused.
 struct InitOut {

@@ -24,25 +24,25 @@ struct Inode;
 
 struct Link {
   Inode* parent = nullptr;
-  uint32_t index = 0;     // of the entry in the parent's Directory
+  uint32_t index = 0;  // of the entry in the parent's Directory
   bool operator==(const Link&) const = default;
 };
 
 struct DirectoryState {
   Digest digest;
-  LoadedDirectoryPtr loaded;         // null until a lookup needed it
-  std::vector<Inode*> children;      // by entry index, null where the kernel knows none; empty until loaded
+  LoadedDirectoryPtr loaded;     // null until a lookup needed it
+  std::vector<Inode*> children;  // by entry index, null where the kernel knows none; empty until loaded
 };
 
 struct Inode {
   uint64_t nodeid = 0;
   uint64_t lookups = 0;
   uint32_t mode = 0;
-  uint32_t children = 0;             // links whose parent this is
+  uint32_t children = 0;  // links whose parent this is
   bool lost_reported = false;
-  Link link;                         // parent null: the root, or a name that is gone from the tree
-  std::unique_ptr<std::vector<Link>> more_links;    // further names of a hard link
-  std::unique_ptr<DirectoryState> directory;        // directories
+  Link link;                                      // parent null: the root, or a name that is gone from the tree
+  std::unique_ptr<std::vector<Link>> more_links;  // further names of a hard link
+  std::unique_ptr<DirectoryState> directory;      // directories
   tree::FileVersion version;
 
   bool is_directory() const { return directory != nullptr; }
@@ -64,7 +64,7 @@ class InodeTable {
   void SetLoaded(Inode* directory, LoadedDirectoryPtr loaded);
   // Takes back lookups; unknown ids and too large counts are the peer's mistake and do no harm.
   void Forget(uint64_t nodeid, uint64_t count);
-  void Drop(Inode* inode);   // Forget's second half: removes it when nothing holds it, then parents that only it held
+  void Drop(Inode* inode);  // Forget's second half: removes it when nothing holds it, then parents that only it held
 
   // The entry as its parent's Directory has it; nullopt for the root and for names that are gone.
   std::optional<tree::Entry> EntryOf(const Inode& inode) const;
@@ -86,7 +86,7 @@ class InodeTable {
   std::unordered_map<uint64_t, std::unique_ptr<Inode>> inodes_;
   std::unordered_map<tree::FileVersion, Inode*, tree::FileVersionHash> hard_links_;
   Inode* root_ = nullptr;
-  uint64_t next_id_ = kRootId;   // never used twice
+  uint64_t next_id_ = kRootId;  // never used twice
 };
 
 }  // namespace vrun::vfs

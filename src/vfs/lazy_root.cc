@@ -22,9 +22,9 @@ namespace {
 
 constexpr uint64_t kCachedHandle = 1;
 constexpr uint64_t kThroughHandle = 2;
-constexpr uint64_t kPassthroughLeast = 128 * 1024;       // below, the extra ioctl costs more than it saves
-constexpr uint64_t kVerifyInline = 4 << 20;              // larger files are verified off the request threads
-constexpr uint32_t kMostBytes = 1 << 20;                 // of one answer
+constexpr uint64_t kPassthroughLeast = 128 * 1024;  // below, the extra ioctl costs more than it saves
+constexpr uint64_t kVerifyInline = 4 << 20;         // larger files are verified off the request threads
+constexpr uint32_t kMostBytes = 1 << 20;            // of one answer
 constexpr int kReadTries = 8;
 
 }  // namespace
@@ -66,7 +66,8 @@ Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree) {
   }
 }
 
-LazyRoot::LazyRoot(Backend& backend, Transport& transport, const Digest& tree, tree::Entry root, LazyRootOptions options)
+LazyRoot::LazyRoot(Backend& backend, Transport& transport, const Digest& tree, tree::Entry root,
+                   LazyRootOptions options)
     : backend_(backend),
       transport_(transport),
       options_(std::move(options)),
@@ -428,18 +429,19 @@ void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content
   }
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
-  content->Ensure(place, offset, size,
-                  [this, gate = gate_, shared, content, nodeid, offset, size, tries, path = place.path](const Status& done) {
-                    const Gate::Pass pass(gate.get());
-                    if (!pass) return;
-                    if (done) {
-                      ReadOrFetch(nodeid, content, offset, size, tries - 1, std::move(*shared));
-                      return;
-                    }
-                    // First the report: whoever sees the reader fail may look for the reason.
-                    if (IsLost(done.error())) ReportLost(nodeid, path, done.error());
-                    shared->Error(ErrnoOf(done.error()));
-                  });
+  content->Ensure(
+      place, offset, size,
+      [this, gate = gate_, shared, content, nodeid, offset, size, tries, path = place.path](const Status& done) {
+        const Gate::Pass pass(gate.get());
+        if (!pass) return;
+        if (done) {
+          ReadOrFetch(nodeid, content, offset, size, tries - 1, std::move(*shared));
+          return;
+        }
+        // First the report: whoever sees the reader fail may look for the reason.
+        if (IsLost(done.error())) ReportLost(nodeid, path, done.error());
+        shared->Error(ErrnoOf(done.error()));
+      });
 }
 
 void LazyRoot::ReportLost(uint64_t nodeid, const std::string& path, const Error& error) {

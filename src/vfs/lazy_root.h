@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file system of a view: answers FUSE requests from a tree whose directories and content arrive when they are touched.
+// The file system of a view: answers FUSE requests from a tree whose directories and content arrive when they are
+// touched.
 //
 // Locks: `mutex_` guards the inode table and is held for memory work only, never over disk, network or a notification.
 // What must wait keeps its Reply in a callback, guarded by a Gate, so that a view can go while home still owes answers.
@@ -102,7 +103,7 @@ class LazyRoot final : public Operations {
   const LazyRootOptions options_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::atomic<bool> passthrough_offered_{false};
-  std::atomic<bool> passthrough_works_{false};   // until the kernel refuses a backing file for good
+  std::atomic<bool> passthrough_works_{false};  // until the kernel refuses a backing file for good
   std::atomic<uint64_t> passthrough_opens_{0};
 
   mutable std::mutex mutex_;

@@ -183,7 +183,7 @@ TEST_F(LazyRootTest, NamesAndAttributesAreHomes) {
 
   const auto null = Find("/null");
   EXPECT_EQ(null.attr.rdev, (300000u & 0xff) | 259u << 8 | (300000u & ~0xffu) << 12);
-  EXPECT_NE(null.attr.ino, 9u);               // another file system of home: its numbers must not meet ours
+  EXPECT_NE(null.attr.ino, 9u);  // another file system of home: its numbers must not meet ours
   EXPECT_EQ(null.attr.ino & 0xffffffff, 9u);
   EXPECT_EQ(kernel_->GetAttr(1).As<fuse_attr_out>().attr.ino, 2u);
 }
@@ -387,21 +387,23 @@ TEST_F(LazyRootTest, SequentialReadersGetLargerPieces) {
     total += asked.length;
   }
   EXPECT_EQ(largest, 4 * kMiB);
-  EXPECT_EQ(total, content.size());            // nothing twice
-  EXPECT_LT(source_.CountAsked('f'), 30u);     // of 640 units
+  EXPECT_EQ(total, content.size());         // nothing twice
+  EXPECT_LT(source_.CountAsked('f'), 30u);  // of 640 units
 }
 
 TEST_F(LazyRootTest, WhatHomeTouchedComesBeforeItIsAskedFor) {
   const std::string large = Noise(3 * kMiB, 30), small = Noise(10 * kKiB, 31);
   TreeMaker maker;
   maker.File("/d/large", large).File("/d/small", small).File("/lib/needed", small + "x");
-  source_.SetResident("/d/large", {{"/d/large", maker.At("/d/large").version(), {}, {{0, 256 * kKiB}, {2 * kMiB, 3 * kMiB}}},
-                                   {"/d/small", maker.At("/d/small").version(), {}, {{0, small.size()}}},
-                                   {"/lib/needed", maker.At("/lib/needed").version(), {}, {{0, small.size() + 1}}}});
+  source_.SetResident("/d/large",
+                      {{"/d/large", maker.At("/d/large").version(), {}, {{0, 256 * kKiB}, {2 * kMiB, 3 * kMiB}}},
+                       {"/d/small", maker.At("/d/small").version(), {}, {{0, small.size()}}},
+                       {"/lib/needed", maker.At("/lib/needed").version(), {}, {{0, small.size() + 1}}}});
   Mount(maker);
   const auto f = Find("/d/large");
   EXPECT_EQ(kernel_->Read(f.nodeid, 0, 4096).body, large.substr(0, 4096));
-  EXPECT_TRUE(Eventually([&] { return backend_->counters().bytes_fetched == 256 * kKiB + kMiB + 2 * small.size() + 1; }));
+  EXPECT_TRUE(
+      Eventually([&] { return backend_->counters().bytes_fetched == 256 * kKiB + kMiB + 2 * small.size() + 1; }));
   source_.ClearAsked();
   EXPECT_EQ(kernel_->Read(f.nodeid, 2 * kMiB, 4096).body, large.substr(2 * kMiB, 4096));
   EXPECT_EQ(ReadAll("/d/small"), small);
@@ -417,7 +419,8 @@ TEST_F(LazyRootTest, WhatDoesNotComeAheadIsNoErrorAndComesOnDemand) {
   maker.File("/f", content).File("/gone", "x");
   tree::FileVersion gone = maker.At("/gone").version();
   ++gone.ctime_ns;
-  source_.SetResident("/f", {{"/f", maker.At("/f").version(), {}, {{kMiB, 2 * kMiB}}}, {"/gone", gone, {}, {{0, gone.size}}}});
+  source_.SetResident(
+      "/f", {{"/f", maker.At("/f").version(), {}, {{kMiB, 2 * kMiB}}}, {"/gone", gone, {}, {{0, gone.size}}}});
   source_.FailWith([](const FakeSource::Asked& asked) -> std::optional<Error> {
     if (asked.what == 'a') return Error(Code::kAborted, "no");
     return std::nullopt;
@@ -565,7 +568,9 @@ TEST_F(LazyRootTest, AHostileHomeIsNeverBelieved) {
       [](FetchedRange* r) { r->units.push_back(r->units[0]); },
       [](FetchedRange* r) { r->units[0].data.pop_back(); },
       [](FetchedRange* r) { r->units[3].data += "more"; },
-      [](FetchedRange* r) { r->object_id = store::ObjectId{store::IdAlgorithm::kSha256, Sha256("other")}; },
+      [](FetchedRange* r) {
+        r->object_id = store::ObjectId{store::IdAlgorithm::kSha256, Sha256("other")};
+      },
   };
   TreeMaker maker;
   for (size_t i = 0; i < lies.size(); ++i) maker.File("/f" + std::to_string(i), content);
@@ -619,7 +624,7 @@ TEST_F(LazyRootTest, AViewGoesWhileHomeStillOwesAnswers) {
   const auto g = Find("/f");
   kernel_->SendRead(g.nodeid, 0, 100);
   Unmount();
-  backend_.reset();      // and so may the backend
+  backend_.reset();  // and so may the backend
   source_.Hold(false);
 }
 

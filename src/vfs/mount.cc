@@ -49,8 +49,8 @@ Result<UniqueFd> NewMount(int device) {
 }
 
 Result<UniqueFd> OldMount(int device, const std::string& directory) {
-  const std::string options = "fd=" + std::to_string(device) +
-                              ",rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions";
+  const std::string options =
+      "fd=" + std::to_string(device) + ",rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions";
   if (::mount("vrun", directory.c_str(), "fuse.vrun", MS_RDONLY | MS_NODEV, options.c_str()) != 0) {
     return MountError(errno, directory);
   }
@@ -114,8 +114,8 @@ Result<UniqueFd> FuseMount::Clone() const {
 void FuseMount::Abort() {
   const std::string control = "/sys/fs/fuse/connections/" + std::to_string(connection_) + "/abort";
   if (WriteKernelFile(control, "1")) return;
-  // No fusectl here: a forced unmount aborts the connection as well, whoever else uses it. Through the descriptor, since
-  // the mount may have been moved.
+  // No fusectl here: a forced unmount aborts the connection as well, whoever else uses it. Through the descriptor,
+  // since the mount may have been moved.
   const std::string path = "/proc/self/fd/" + std::to_string(mount_.get());
   if (::umount2(path.c_str(), MNT_FORCE | MNT_DETACH) != 0 && !directory_.empty()) {
     ::umount2(directory_.c_str(), MNT_FORCE | MNT_DETACH);

@@ -14,8 +14,9 @@ namespace vrun::vfs {
 class FuseMount {
  public:
   // A read-only, nodev mount of `device` (an open /dev/fuse) on `directory`, for all users, permissions checked by the
-  // kernel. kUnsupported: no FUSE here; kDenied: no CAP_SYS_ADMIN. The superblock is read-only as well: on a writable one
-  // every read would mark atime stale and with it all attributes (measured: 1,142 GETATTRs in a warm run instead of 0).
+  // kernel. kUnsupported: no FUSE here; kDenied: no CAP_SYS_ADMIN. The superblock is read-only as well: on a writable
+  // one every read would mark atime stale and with it all attributes (measured: 1,142 GETATTRs in a warm run instead of
+  // 0).
   static Result<FuseMount> Create(int device, const std::string& directory);
   FuseMount(FuseMount&& other) noexcept;
   FuseMount& operator=(FuseMount&&) = delete;
@@ -32,9 +33,9 @@ class FuseMount {
   FuseMount(UniqueFd mount, std::string directory, unsigned connection)
       : mount_(std::move(mount)), directory_(std::move(directory)), connection_(connection) {}
 
-  UniqueFd mount_;          // keeps the mount alive, wherever it is attached
-  std::string directory_;   // empty: unmounted
-  unsigned connection_;     // minor number of its device: its name below /sys/fs/fuse/connections and /sys/class/bdi
+  UniqueFd mount_;         // keeps the mount alive, wherever it is attached
+  std::string directory_;  // empty: unmounted
+  unsigned connection_;    // minor number of its device: its name below /sys/fs/fuse/connections and /sys/class/bdi
 };
 
 // Opens the FUSE device. kUnsupported with what to do when it is not there.

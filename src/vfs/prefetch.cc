@@ -11,8 +11,8 @@ namespace vrun::vfs {
 namespace {
 
 constexpr uint64_t kPieceBytes = 128 << 10;
-// Bytes under way: so many that the link does not idle, and so few that a reader's own request does not queue behind them.
-// Pieces that take longer than they have to say that they queue (as in TCP Vegas, Brakmo and Peterson 1995).
+// Bytes under way: so many that the link does not idle, and so few that a reader's own request does not queue behind
+// them. Pieces that take longer than they have to say that they queue (as in TCP Vegas, Brakmo and Peterson 1995).
 constexpr uint64_t kLeastWindow = 8 * kPieceBytes;
 constexpr uint64_t kMostWindow = 8 << 20;
 constexpr int64_t kQueueMicros = 2'000;
@@ -101,10 +101,11 @@ void Prefetcher::Pump() {
     queued_bytes_ -= bytes;
     under_way_bytes_ += bytes;
     lock.unlock();
-    item.content->Prefetch(item.place, item.first, bytes, [this, gate = gate_, bytes, began = MonotonicMicros()](bool fetched) {
-      const Gate::Pass pass(gate.get());
-      if (pass) Over(bytes, fetched, began);
-    });
+    item.content->Prefetch(item.place, item.first, bytes,
+                           [this, gate = gate_, bytes, began = MonotonicMicros()](bool fetched) {
+                             const Gate::Pass pass(gate.get());
+                             if (pass) Over(bytes, fetched, began);
+                           });
     lock.lock();
   }
   pumping_ = false;
@@ -120,8 +121,10 @@ void Prefetcher::Over(uint64_t bytes, bool fetched, int64_t began) {
         best_micros_ = took;
         best_time_ = now;
       }
-      if (took <= best_micros_ + best_micros_ / 2 + kQueueMicros) window_bytes_ += kPieceBytes * kPieceBytes / window_bytes_;
-      else window_bytes_ -= kPieceBytes * kPieceBytes / window_bytes_;
+      if (took <= best_micros_ + best_micros_ / 2 + kQueueMicros)
+        window_bytes_ += kPieceBytes * kPieceBytes / window_bytes_;
+      else
+        window_bytes_ -= kPieceBytes * kPieceBytes / window_bytes_;
       window_bytes_ = std::clamp(window_bytes_, kLeastWindow, kMostWindow);
     }
   }

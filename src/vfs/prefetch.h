@@ -30,7 +30,8 @@ class Prefetcher {
  public:
   explicit Prefetcher(Backend& backend) : backend_(backend) {}
 
-  // A reader needs something of this file that has to be fetched. Cheap; call without locks, at most once a FileContent.
+  // A reader needs something of this file that has to be fetched. Cheap; call without locks, at most once a
+  // FileContent.
   void Touched(const FileContent::Place& place, const tree::FileVersion& version);
   // What lies close around [offset, offset + n), where the reader of a large file has jumped to: bytes, from and to.
   static std::pair<uint64_t, uint64_t> Around(uint64_t offset, uint64_t n, uint64_t size);
@@ -53,7 +54,7 @@ class Prefetcher {
   Backend& backend_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::mutex mutex_;
-  std::deque<Item> queue_;          // what was asked for last comes first: that is what is being read now
+  std::deque<Item> queue_;  // what was asked for last comes first: that is what is being read now
   uint64_t queued_bytes_ = 0;
   uint64_t under_way_bytes_ = 0;
   uint64_t window_bytes_ = 256 << 10;

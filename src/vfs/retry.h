@@ -11,9 +11,9 @@
 namespace vrun::vfs {
 
 struct Retry {
-  int64_t deadline = 0;    // monotonic; nothing is tried after it
-  int away = 0;            // answers that said "home is away"
-  int corrupt = 0;         // answers that did not hold together
+  int64_t deadline = 0;  // monotonic; nothing is tried after it
+  int away = 0;          // answers that said "home is away"
+  int corrupt = 0;       // answers that did not hold together
 
   // Microseconds until the next try; negative: this error is final.
   int64_t Next(const Error& error, int64_t now) {
@@ -23,10 +23,8 @@ struct Retry {
         const int64_t delay = std::min<int64_t>(50'000ll << std::min(away++, 5), 1'000'000);
         return now + delay < deadline ? delay : -1;
       }
-      case Code::kCorrupt:
-        return ++corrupt < 3 && now < deadline ? 0 : -1;
-      default:
-        return -1;
+      case Code::kCorrupt: return ++corrupt < 3 && now < deadline ? 0 : -1;
+      default: return -1;
     }
   }
 };

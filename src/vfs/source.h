@@ -17,8 +17,8 @@
 namespace vrun::vfs {
 
 struct FetchedUnit {
-  Digest digest;       // already verified against `data` by the source
-  std::string data;    // uncompressed
+  Digest digest;     // already verified against `data` by the source
+  std::string data;  // uncompressed
 };
 
 struct FetchedRange {
@@ -28,14 +28,14 @@ struct FetchedRange {
 };
 
 struct FetchedDirectory {
-  tree::DirectoryPtr directory;              // its digest is the one asked for
+  tree::DirectoryPtr directory;  // its digest is the one asked for
   // Object ids of its files that home knows already, by entry index.
   std::vector<std::pair<uint32_t, store::ObjectId>> known_ids;
 };
 
 // What home's own programs have touched of a file lately: whole units, in bytes, in order.
 struct ResidentFile {
-  std::string path;                          // absolute
+  std::string path;  // absolute
   tree::FileVersion version;
   std::optional<store::ObjectId> object_id;
   std::vector<std::pair<uint64_t, uint64_t>> ranges;  // [first, end)
@@ -52,12 +52,13 @@ class Source {
   virtual void FetchRoot(const Digest& tree, std::function<void(Result<tree::Entry>)> done) = 0;
   virtual void FetchDirectory(const Digest& tree, const std::string& path, const Digest& digest,
                               std::function<void(Result<FetchedDirectory>)> done) = 0;
-  // The range is cut at the end of the file by the caller; offset is a multiple of the unit. `done` gets the whole range.
+  // The range is cut at the end of the file by the caller; offset is a multiple of the unit. `done` gets the whole
+  // range.
   virtual void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version,
                           uint64_t offset, uint64_t length, Urgency urgency,
                           std::function<void(Result<FetchedRange>)> done) = 0;
-  // What is worth fetching of this file and what it loads, and with `siblings` of the small files beside it, before it is asked for. A hint:
-  // a source that cannot tell says kUnsupported.
+  // What is worth fetching of this file and what it loads, and with `siblings` of the small files beside it, before it
+  // is asked for. A hint: a source that cannot tell says kUnsupported.
   virtual void FetchResident(const Digest&, const std::string&, const tree::FileVersion&, bool /*siblings*/,
                              std::function<void(Result<std::vector<ResidentFile>>)> done) {
     done(Error(Code::kUnsupported, "no hints"));

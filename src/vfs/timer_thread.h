@@ -38,7 +38,7 @@ class TimerThread {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::multimap<int64_t, Task> tasks_;           // by due time
+  std::multimap<int64_t, Task> tasks_;  // by due time
   std::map<Id, std::multimap<int64_t, Task>::iterator> by_id_;
   Id next_id_ = 1;
   bool stopped_ = false;

@@ -19,8 +19,8 @@ class Transport {
   virtual ~Transport() = default;
   // Blocks for the next request and returns its length. 0: the connection is over, for every thread.
   virtual size_t Receive(void* buffer, size_t size) = 0;
-  // One whole packet (reply or notification). Returns 0 or the errno; ENOENT: nobody waits for this reply, or the kernel
-  // does not know what the notification names.
+  // One whole packet (reply or notification). Returns 0 or the errno; ENOENT: nobody waits for this reply, or the
+  // kernel does not know what the notification names.
   virtual int Send(const iovec* parts, int count) = 0;
   // Registers a file for passthrough; the kernel keeps its own reference. Returns the id (> 0) or -errno.
   virtual int OpenBacking(int fd) = 0;

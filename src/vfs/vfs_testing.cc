@@ -215,7 +215,8 @@ std::vector<FakeSource::Asked> FakeSource::asked() {
 
 size_t FakeSource::CountAsked(char what) {
   std::lock_guard lock(mutex_);
-  return static_cast<size_t>(std::count_if(asked_.begin(), asked_.end(), [&](const Asked& a) { return a.what == what; }));
+  return static_cast<size_t>(
+      std::count_if(asked_.begin(), asked_.end(), [&](const Asked& a) { return a.what == what; }));
 }
 
 void FakeSource::ClearAsked() {
@@ -319,7 +320,8 @@ void FakeSource::FetchResident(const Digest&, const std::string& path, const tre
     if (const auto it = resident_.find(path); it != resident_.end()) files = it->second;
   }
   if (!files) return done(Error(Code::kUnsupported, "no hints"));
-  Queue({'e', path, siblings ? uint64_t{1} : 0, 0}, [files = *std::move(files), done = std::move(done)] { done(files); });
+  Queue({'e', path, siblings ? uint64_t{1} : 0, 0},
+        [files = *std::move(files), done = std::move(done)] { done(files); });
 }
 
 void FakeSource::FetchRange(const Digest&, const std::string& path, const tree::FileVersion& version, uint64_t offset,

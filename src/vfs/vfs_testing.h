@@ -35,7 +35,9 @@ class TreeMaker {
 
   tree::SnapshotPtr Make() const;
   const std::string& content(const tree::FileVersion& version) const { return contents_.at(version); }
-  const std::unordered_map<tree::FileVersion, std::string, tree::FileVersionHash>& contents() const { return contents_; }
+  const std::unordered_map<tree::FileVersion, std::string, tree::FileVersionHash>& contents() const {
+    return contents_;
+  }
 
  private:
   tree::DirectoryPtr MakeDirectory(const std::string& path) const;

@@ -16,7 +16,8 @@ namespace {
 
 class MountedView final : public View {
  public:
-  MountedView(std::shared_ptr<Backend> backend, const Digest& tree, tree::Entry root, ViewOptions options, UniqueFd device)
+  MountedView(std::shared_ptr<Backend> backend, const Digest& tree, tree::Entry root, ViewOptions options,
+              UniqueFd device)
       : backend_(std::move(backend)),
         directory_(options.directory),
         transport_(std::make_shared<DevFuse>(std::move(device))),

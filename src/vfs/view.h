@@ -5,8 +5,8 @@
 //   auto view = View::Mount(backend, tree_digest, {.directory = "/var/lib/vrun/node/views/1", .uid_base = 100000});
 //   UniqueFd mount = *(*view)->CloneMount();        // move_mount() it, or use it as an overlay's lower layer
 //
-// Everything is cached in the kernel for ever (names, absent names, attributes, listings, symlinks, pages); what changes
-// between two trees is invalidated by Advance.
+// Everything is cached in the kernel for ever (names, absent names, attributes, listings, symlinks, pages); what
+// changes between two trees is invalidated by Advance.
 #pragma once
 
 #include <array>
@@ -31,24 +31,24 @@ struct ViewOptions {
   // Complete files from 128 KiB are read by the kernel straight from the store's file, where the kernel can
   // (Linux 6.9, the store not on a stacked file system). Costs a request for every open(); without it there is none.
   bool passthrough = true;
-  // Extended attributes are served. Costs a request for each attribute asked for: the kernel does not cache them, and an
-  // overlay asks for one for each file that it looks up. false: there are none.
+  // Extended attributes are served. Costs a request for each attribute asked for: the kernel does not cache them, and
+  // an overlay asks for one for each file that it looks up. false: there are none.
   bool xattrs = true;
   // The kernel enforces POSIX ACLs (one more request for each inode that is checked). Needs xattrs.
   bool posix_acls = false;
-  unsigned threads = 2;             // readers of the device
-  uint32_t read_ahead_kb = 128;    // of the mount; 0 leaves the kernel's 128
+  unsigned threads = 2;          // readers of the device
+  uint32_t read_ahead_kb = 128;  // of the mount; 0 leaves the kernel's 128
   // A file (or directory) of the tree changed at home before it was fetched, so that it cannot be read any more. Once a
   // file; on any thread, no lock held; must not destroy the view.
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
 };
 
 struct ViewStats {
-  std::array<uint64_t, 64> requests{};   // by FUSE opcode
-  uint64_t malformed = 0;                // packets refused
+  std::array<uint64_t, 64> requests{};  // by FUSE opcode
+  uint64_t malformed = 0;               // packets refused
   uint64_t passthrough_opens = 0;
-  uint64_t inodes = 0;                   // known to the kernel now
-  bool passthrough_offered = false;      // by the kernel
+  uint64_t inodes = 0;               // known to the kernel now
+  bool passthrough_offered = false;  // by the kernel
 };
 
 // Thread safety: any thread, but Advance, Mount and destruction one at a time.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Real mounts, in a mount namespace of their own. A test that hangs ends itself: a watchdog aborts the FUSE connections
-// that this process made (and no others), then the process. (Not under valgrind: its one thread at a time would wait for
-// itself inside the kernel.)
+// that this process made (and no others), then the process. (Not under valgrind: its one thread at a time would wait
+// for itself inside the kernel.)
 #include "vfs/view.h"
 
 #include <dirent.h>
@@ -52,15 +52,16 @@ std::string WhyNot() {
 
 class Watchdog {
  public:
-  explicit Watchdog(int seconds) : thread_([this, seconds] {
-    std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, std::chrono::seconds(seconds), [this] { return done_; })) return;
-    std::fprintf(stderr, "watchdog: the test hangs\n");
-    for (const unsigned id : connections_) {
-      (void)WriteKernelFile("/sys/fs/fuse/connections/" + std::to_string(id) + "/abort", "1");
-    }
-    ::_exit(99);
-  }) {}
+  explicit Watchdog(int seconds)
+      : thread_([this, seconds] {
+          std::unique_lock lock(mutex_);
+          if (changed_.wait_for(lock, std::chrono::seconds(seconds), [this] { return done_; })) return;
+          std::fprintf(stderr, "watchdog: the test hangs\n");
+          for (const unsigned id : connections_) {
+            (void)WriteKernelFile("/sys/fs/fuse/connections/" + std::to_string(id) + "/abort", "1");
+          }
+          ::_exit(99);
+        }) {}
   ~Watchdog() {
     {
       std::lock_guard lock(mutex_);
@@ -139,7 +140,8 @@ class ViewTest : public testing::Test {
   uint64_t Asked(const std::array<uint64_t, 64>& before) {
     const auto now = Requests();
     uint64_t sum = 0;
-    for (const int op : {FUSE_LOOKUP, FUSE_GETATTR, FUSE_READ, FUSE_READLINK, FUSE_READDIR, FUSE_READDIRPLUS, FUSE_OPENDIR}) {
+    for (const int op :
+         {FUSE_LOOKUP, FUSE_GETATTR, FUSE_READ, FUSE_READLINK, FUSE_READDIR, FUSE_READDIRPLUS, FUSE_OPENDIR}) {
       sum += now[op] - before[op];
     }
     return sum;
@@ -269,7 +271,8 @@ class RichTree : public ViewTest, public testing::WithParamInterface<bool> {
     ASSERT_EQ(::chmod((origin_ + "/bin/tool").c_str(), 06755), 0);
     ASSERT_EQ(::mkdir((origin_ + "/sticky").c_str(), 0755), 0);
     ASSERT_EQ(::chmod((origin_ + "/sticky").c_str(), 01777), 0);
-    ASSERT_EQ(::setxattr((origin_ + "/etc/hosts").c_str(), "user.note", "some\0value", 10, 0), 0) << std::strerror(errno);
+    ASSERT_EQ(::setxattr((origin_ + "/etc/hosts").c_str(), "user.note", "some\0value", 10, 0), 0)
+        << std::strerror(errno);
     const timespec times[2] = {{-5, 0}, {-100, 123456789}};
     ASSERT_EQ(::utimensat(AT_FDCWD, (origin_ + "/etc/shadow").c_str(), times, 0), 0);
     Mount(Scan());
@@ -348,8 +351,8 @@ TEST_P(RichTree, AnOverlayOnTopTakesChanges) {
   for (const char* name : {"/upper", "/work", "/merged"}) ASSERT_TRUE(MakeDirs(directory_.path() + name, 0755));
   const std::string merged = directory_.path() + "/merged";
   const auto overlay = [&] {
-    const std::string options = "lowerdir=" + mount_ + ",upperdir=" + directory_.path() + "/upper,workdir=" +
-                                directory_.path() + "/work,redirect_dir=on,metacopy=on";
+    const std::string options = "lowerdir=" + mount_ + ",upperdir=" + directory_.path() +
+                                "/upper,workdir=" + directory_.path() + "/work,redirect_dir=on,metacopy=on";
     return ::mount("overlay", merged.c_str(), "overlay", 0, options.c_str());
   };
   ASSERT_EQ(overlay(), 0) << std::strerror(errno);
@@ -389,7 +392,8 @@ TEST_P(RichTree, ClonesLiveBesideTheMount) {
   ASSERT_TRUE(clone) << clone.error().message();
   const std::string other = directory_.path() + "/other";
   ASSERT_TRUE(MakeDirs(other, 0755));
-  ASSERT_EQ(::move_mount(clone->get(), "", AT_FDCWD, other.c_str(), MOVE_MOUNT_F_EMPTY_PATH), 0) << std::strerror(errno);
+  ASSERT_EQ(::move_mount(clone->get(), "", AT_FDCWD, other.c_str(), MOVE_MOUNT_F_EMPTY_PATH), 0)
+      << std::strerror(errno);
   Compare(origin_, other, kBase);
   // The server goes first: users of the clone get an error, not a hang.
   view_.reset();
@@ -405,7 +409,7 @@ TEST_P(RichTree, AdvanceShowsEditsAndKeepsTheRest) {
   const UniqueFd old(::open((mount_ + "/lib/medium").c_str(), O_RDONLY | O_CLOEXEC));
 
   Write("/etc/new", "appeared");
-  Write("/lib/big", Noise(2 << 20, 9));              // rewritten in place
+  Write("/lib/big", Noise(2 << 20, 9));  // rewritten in place
   ASSERT_EQ(::unlink((origin_ + "/etc/shadow").c_str()), 0);
   ASSERT_EQ(::chmod((origin_ + "/deep").c_str(), 0700), 0);
   ASSERT_EQ(::rename((origin_ + "/bin/tool").c_str(), (origin_ + "/bin/renamed").c_str()), 0);

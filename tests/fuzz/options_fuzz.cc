@@ -17,7 +17,8 @@
 namespace {
 
 void OneLine(const std::string& message) {
-  if (message.empty() || message.find('\n') != std::string::npos || message.find('\x1b') != std::string::npos) std::abort();
+  if (message.empty() || message.find('\n') != std::string::npos || message.find('\x1b') != std::string::npos)
+    std::abort();
 }
 
 template <typename T>

@@ -30,7 +30,8 @@ Status LeaseDuty::Run(State& state) {
   }
   const bool too_many = believed >= 4 && silent.size() * 2 > believed && silent_for_long.size() < silent.size();
   if (too_many && !holding_) {
-    LogWarning("{} of {} nodes are silent: they get another lease before they are called lost", silent.size(), believed);
+    LogWarning("{} of {} nodes are silent: they get another lease before they are called lost", silent.size(),
+               believed);
   }
   holding_ = too_many;
   if (too_many) silent = silent_for_long;

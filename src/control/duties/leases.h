@@ -2,8 +2,8 @@
 // The duty of calling silent nodes lost.
 //
 // A node that has said nothing for a lease is lost: its jobs become LOST, their resources stay accounted until it comes
-// back or is known to have been restarted. Two things that look like lost nodes are not believed at once: a pause of this
-// process itself (then every silence is shortened by it), and more than half of at least four nodes falling silent
+// back or is known to have been restarted. Two things that look like lost nodes are not believed at once: a pause of
+// this process itself (then every silence is shortened by it), and more than half of at least four nodes falling silent
 // together (then they are given another lease: it is more likely the network, or us).
 #pragma once
 

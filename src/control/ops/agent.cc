@@ -2,7 +2,8 @@
 // Agent: a node registers and tells what it knows; the two books are reconciled.
 //
 // What the controller believes to be on the node and the node does not know
-//   - was never started (STARTING, same boot): it is ordered again, under the same epoch: the node had not got the order
+//   - was never started (STARTING, same boot): it is ordered again, under the same epoch: the node had not got the
+//   order
 //   - otherwise it is over: the host was restarted, or the node has lost its journal; there will be no exit record
 // What the node has and the controller does not want is stopped (State::Apply).
 #include <algorithm>
@@ -20,8 +21,8 @@ constexpr int kMaxAddresses = 16;
 
 Status Validate(const std::string& name, const v1::Register& request) {
   if (request.node() != name) {
-    return Error(Code::kDenied, "register: the node calls itself " + Escape(request.node()) + " but its certificate is for " +
-                                    Escape(name) + ": use one name");
+    return Error(Code::kDenied, "register: the node calls itself " + Escape(request.node()) +
+                                    " but its certificate is for " + Escape(name) + ": use one name");
   }
   bool fine = !request.pool().empty() && request.pool().size() <= kMaxTextBytes &&
               request.version().size() <= kMaxTextBytes && request.addresses_size() <= kMaxAddresses &&
@@ -86,7 +87,8 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
   Node& node = state.nodes().at(name);
   node.connected = true;
   node.last_heard = state.clock().Monotonic();
-  LogInfo("node {} of pool {} has registered with {} attempts", Escape(name), Escape(row.pool), request.attempts_size());
+  LogInfo("node {} of pool {} has registered with {} attempts", Escape(name), Escape(row.pool),
+          request.attempts_size());
   return {};
 }
 

@@ -71,7 +71,8 @@ const char* Advice(int sqlite_code) {
 }
 
 Error SqliteError(sqlite3* db, int code, std::string_view what) {
-  std::string text = std::string(what) + ": " + (db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code)) + Advice(code);
+  std::string text =
+      std::string(what) + ": " + (db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code)) + Advice(code);
   return Error(CodeOf(code), std::move(text));
 }
 
@@ -129,7 +130,8 @@ class SqliteStore::Statement {
   }
   // The text must live as long as the statement is used.
   Statement& Text(std::string_view value) {
-    if (Bindable()) code_ = sqlite3_bind_text64(statement_, next_bind_, value.data(), value.size(), SQLITE_STATIC, SQLITE_UTF8);
+    if (Bindable())
+      code_ = sqlite3_bind_text64(statement_, next_bind_, value.data(), value.size(), SQLITE_STATIC, SQLITE_UTF8);
     return *this;
   }
   Statement& Blob(std::string_view value) {
@@ -162,7 +164,9 @@ class SqliteStore::Statement {
   std::string Bytes() {
     int c = column_++;
     const void* data = sqlite3_column_blob(statement_, c);
-    return data == nullptr ? "" : std::string(static_cast<const char*>(data), static_cast<size_t>(sqlite3_column_bytes(statement_, c)));
+    return data == nullptr
+               ? ""
+               : std::string(static_cast<const char*>(data), static_cast<size_t>(sqlite3_column_bytes(statement_, c)));
   }
 
  private:
@@ -217,10 +221,12 @@ Result<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path) 
   auto database = std::make_unique<Database>();
   const std::string what = "state database " + Escape(path);
   int code = sqlite3_open_v2(path.c_str(), &database->handle,
-                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
+                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
+                             nullptr);
   if (code != SQLITE_OK) return SqliteError(database->handle, code, what);
   sqlite3_busy_timeout(database->handle, 2000);
-  // Exclusive: one owner, and the index of the log lives in memory instead of a mapped file. FULL: a commit is an fsync.
+  // Exclusive: one owner, and the index of the log lives in memory instead of a mapped file. FULL: a commit is an
+  // fsync.
   for (const char* pragma : {"PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",
                              "PRAGMA wal_autocheckpoint=2000", "PRAGMA foreign_keys=ON"}) {
     code = sqlite3_exec(database->handle, pragma, nullptr, nullptr, nullptr);
@@ -243,8 +249,8 @@ Status SqliteStore::Migrate() {
                                          std::to_string(kSchemaVersion) + ": use the newer vrund");
   }
   for (int64_t v = version; v < kSchemaVersion; ++v) {
-    std::string sql = std::string("BEGIN IMMEDIATE;") + kMigrations[v] + "PRAGMA user_version=" + std::to_string(v + 1) +
-                      ";COMMIT;";
+    std::string sql =
+        std::string("BEGIN IMMEDIATE;") + kMigrations[v] + "PRAGMA user_version=" + std::to_string(v + 1) + ";COMMIT;";
     int code = sqlite3_exec(database_->handle, sql.c_str(), nullptr, nullptr, nullptr);
     if (code != SQLITE_OK) {
       Error error = SqliteError(database_->handle, code, "bring the schema up to date");
@@ -278,10 +284,11 @@ void SqliteStore::Rollback() {
 }
 
 Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
-  Statement s(this,
-              "INSERT INTO jobs (user, request_id, home_id, pool, name, spec, milli_cpus, memory_bytes, gpus, gpu_type, "
-              "state, reason, submitted_us, started_us, ended_us, attempt, epoch, node, token, exit, cancelled, "
-              "cancel_signal) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+  Statement s(
+      this,
+      "INSERT INTO jobs (user, request_id, home_id, pool, name, spec, milli_cpus, memory_bytes, gpus, gpu_type, "
+      "state, reason, submitted_us, started_us, ended_us, attempt, epoch, node, token, exit, cancelled, "
+      "cancel_signal) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
   s.Text(job.user).Text(job.request_id).Blob(job.home_id).Text(job.pool).Text(job.name).Blob(job.spec);
   s.Int(job.needs.milli_cpus).Int(job.needs.memory_bytes).Int(job.needs.gpus).Text(job.needs.gpu_type);
   s.Int(job.state).Text(job.reason).Int(job.submitted_us).Int(job.started_us).Int(job.ended_us);
@@ -292,9 +299,10 @@ Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
 }
 
 Status SqliteStore::UpdateJob(const JobRow& job) {
-  Statement s(this,
-              "UPDATE jobs SET state=?, reason=?, started_us=?, ended_us=?, attempt=?, epoch=?, node=?, token=?, exit=?, "
-              "cancelled=?, cancel_signal=? WHERE id=?");
+  Statement s(
+      this,
+      "UPDATE jobs SET state=?, reason=?, started_us=?, ended_us=?, attempt=?, epoch=?, node=?, token=?, exit=?, "
+      "cancelled=?, cancel_signal=? WHERE id=?");
   s.Int(job.state).Text(job.reason).Int(job.started_us).Int(job.ended_us).Int(job.attempt);
   s.Int(static_cast<int64_t>(job.epoch)).Text(job.node).Blob(job.token).Blob(job.exit);
   s.Int(job.cancelled).Int(job.cancel_signal).Int(static_cast<int64_t>(job.id));
@@ -302,10 +310,11 @@ Status SqliteStore::UpdateJob(const JobRow& job) {
 }
 
 Status SqliteStore::PutAttempt(const AttemptRow& a) {
-  Statement s(this,
-              "INSERT INTO attempts (job, attempt, epoch, node, state, placed_us, ended_us, exit) VALUES (?,?,?,?,?,?,?,?) "
-              "ON CONFLICT (job, attempt) DO UPDATE SET state=excluded.state, ended_us=excluded.ended_us, "
-              "exit=excluded.exit");
+  Statement s(
+      this,
+      "INSERT INTO attempts (job, attempt, epoch, node, state, placed_us, ended_us, exit) VALUES (?,?,?,?,?,?,?,?) "
+      "ON CONFLICT (job, attempt) DO UPDATE SET state=excluded.state, ended_us=excluded.ended_us, "
+      "exit=excluded.exit");
   s.Int(static_cast<int64_t>(a.job)).Int(a.attempt).Int(static_cast<int64_t>(a.epoch)).Text(a.node).Int(a.state);
   s.Int(a.placed_us).Int(a.ended_us).Blob(a.exit);
   return s.Run();
@@ -313,8 +322,9 @@ Status SqliteStore::PutAttempt(const AttemptRow& a) {
 
 Status SqliteStore::PutNode(const NodeRow& node) {
   const std::string addresses = Join(node.addresses);
-  Statement s(this, "INSERT OR REPLACE INTO nodes (name, pool, total, addresses, version, boot_id, last_seen_us, lost, "
-                    "draining) VALUES (?,?,?,?,?,?,?,?,?)");
+  Statement s(this,
+              "INSERT OR REPLACE INTO nodes (name, pool, total, addresses, version, boot_id, last_seen_us, lost, "
+              "draining) VALUES (?,?,?,?,?,?,?,?,?)");
   s.Text(node.name).Text(node.pool).Blob(node.total).Text(addresses).Text(node.version);
   s.Int(static_cast<int64_t>(node.boot_id)).Int(node.last_seen_us).Int(node.lost).Int(node.draining);
   return s.Run();
@@ -351,10 +361,11 @@ Result<std::vector<JobRow>> SqliteStore::UnfinishedJobs() {
 }
 
 Result<std::vector<JobRow>> SqliteStore::ListJobs(bool ended_too, const std::string& home_id, int limit) {
-  static const std::string any = std::string("SELECT ") + kJobColumns +
-                                 ", spec FROM jobs WHERE (?1='' OR home_id=?1) ORDER BY id DESC LIMIT ?2";
-  static const std::string unfinished = std::string("SELECT ") + kJobColumns +
-                                        ", spec FROM jobs WHERE ended_us=0 AND (?1='' OR home_id=?1) ORDER BY id DESC LIMIT ?2";
+  static const std::string any =
+      std::string("SELECT ") + kJobColumns + ", spec FROM jobs WHERE (?1='' OR home_id=?1) ORDER BY id DESC LIMIT ?2";
+  static const std::string unfinished =
+      std::string("SELECT ") + kJobColumns +
+      ", spec FROM jobs WHERE ended_us=0 AND (?1='' OR home_id=?1) ORDER BY id DESC LIMIT ?2";
   Statement s(this, ended_too ? any : unfinished);
   // An empty blob and an empty text are not equal in SQL.
   if (home_id.empty()) {
@@ -373,8 +384,9 @@ Result<std::vector<JobRow>> SqliteStore::ListJobs(bool ended_too, const std::str
 }
 
 Result<std::vector<NodeRow>> SqliteStore::Nodes() {
-  Statement s(this, "SELECT name, pool, total, addresses, version, boot_id, last_seen_us, lost, draining FROM nodes "
-                    "ORDER BY name");
+  Statement s(this,
+              "SELECT name, pool, total, addresses, version, boot_id, last_seen_us, lost, draining FROM nodes "
+              "ORDER BY name");
   std::vector<NodeRow> nodes;
   for (;;) {
     VRUN_ASSIGN(bool row, s.Step());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The durable state of the controller, whatever keeps it. One contract test suite runs on every implementation.
 //
-// One thread. Changes are made between Begin and Commit; after Commit they survive any crash. Once a statement has failed
-// the transaction cannot be committed any more: failure() says why, and everything else fails until Rollback.
+// One thread. Changes are made between Begin and Commit; after Commit they survive any crash. Once a statement has
+// failed the transaction cannot be committed any more: failure() says why, and everything else fails until Rollback.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +25,18 @@ struct JobRow {
   std::string name;
   sched::Resources needs;  // as accounted
   v1::JobState state = v1::PENDING;
-  std::string reason;      // why it ended so; "" when the exit record says it all
+  std::string reason;  // why it ended so; "" when the exit record says it all
   int64_t submitted_us = 0;
   int64_t started_us = 0;  // 0: not yet
   int64_t ended_us = 0;
-  uint32_t attempt = 0;    // 0: never placed
+  uint32_t attempt = 0;  // 0: never placed
   uint64_t epoch = 0;
   std::string node;
   std::string token;
   std::string exit;        // serialized ExitRecord; "": none
   bool cancelled = false;  // somebody has asked for its end
   int32_t cancel_signal = 0;
-  std::string spec;        // serialized SubmitRequest; filled by reads only where it says so
+  std::string spec;  // serialized SubmitRequest; filled by reads only where it says so
 };
 
 struct AttemptRow {
