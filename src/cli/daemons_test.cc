@@ -378,11 +378,11 @@ TEST_F(BatchTest, AScriptBringsItsOptionsAndTheCommandLineWins) {
   Listen();
   std::string path = dir_ + "/job.sh";
   ASSERT_TRUE(WriteFileAtomic(path, "#!/bin/sh -e\n#SBATCH -J named -c 3\n#VRUN -o out-%x-%j.txt\necho\n", 0755));
-  v1::Run run = Submit({"-c", "1", "-D", "/work/dir", path, "argument"});
+  v1::Run run = Submit({"-c", "1", "-D", "/project/dir", path, "argument"});
   EXPECT_EQ(Words(run.command().argv().begin(), run.command().argv().end()), (Words{path, "argument"}));
   EXPECT_EQ(run.name(), "named");
   EXPECT_EQ(run.resources().milli_cpus(), 1000u);
-  EXPECT_EQ(run.stdout_path(), "/work/dir/out-named-%j.txt");
+  EXPECT_EQ(run.stdout_path(), "/project/dir/out-named-%j.txt");
   EXPECT_TRUE(run.detached());
 
   ASSERT_EQ(::chmod(path.c_str(), 0644), 0);

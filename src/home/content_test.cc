@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <zstd.h>
@@ -33,23 +32,11 @@ std::string RandomBytes(size_t n, uint32_t seed) {
   return s;
 }
 
-double CpuSeconds() {
-  rusage used;
-  ::getrusage(RUSAGE_SELF, &used);
-  auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6; };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
-
 class FakeStream : public rpc::Stream {
  public:
   void Send(std::string message) override {
     std::lock_guard lock(mutex_);
     v1::ContentReply reply;
-    if (count_only_) {
-      replies_.emplace_back();
-      wake_.notify_all();
-      return;
-    }
     EXPECT_TRUE(reply.ParseFromString(message));
     queued_ += hold_ ? message.size() : 0;
     replies_.push_back(std::move(reply));
@@ -80,7 +67,6 @@ class FakeStream : public rpc::Stream {
     EXPECT_TRUE(whole);
     return parts;
   }
-  void CountOnly() { count_only_ = true; }
   void Hold() {
     std::lock_guard lock(mutex_);
     hold_ = true;
@@ -105,7 +91,6 @@ class FakeStream : public rpc::Stream {
   std::condition_variable wake_;
   std::vector<v1::ContentReply> replies_;
   size_t queued_ = 0;
-  bool count_only_ = false;
   bool hold_ = false;
   bool cancelled_ = false;
 };
@@ -686,33 +671,6 @@ TEST(BackgroundHasher, NamesALargeFile) {
   for (size_t at = 0; at < big.size(); at += store::kUnitBytes)
     digests.push_back(Sha256(big.substr(at, store::kUnitBytes)));
   EXPECT_EQ(units.Add(version, 0, digests), *known);
-}
-
-// Not a check but a number: what one stream gets of a file in the page cache. VRUN_BENCH=1 to run it.
-// By hand: --gtest_also_run_disabled_tests.
-TEST_F(ContentTest, DISABLED_BenchServing) {
-  constexpr uint64_t kSize = 1ull << 30;
-  std::string block = RandomBytes(1 << 20, 7);
-  {
-    auto fd = OpenFile(root_ / "big", O_WRONLY | O_CREAT, 0644);
-    for (uint64_t i = 0; i < kSize / block.size(); ++i) ASSERT_TRUE(WriteAll(fd->get(), block));
-  }
-  Serve();
-  auto version = VersionOf("/big");
-  stream_.CountOnly();
-  int64_t begin = MonotonicMicros();
-  double cpu = CpuSeconds();
-  std::vector<uint64_t> ids;
-  for (uint64_t at = 0; at < kSize; at += 1 << 20) {
-    auto request = RangeRequest("/big", version, at, 1 << 20);
-    ids.push_back(request.id());
-    session_->OnMessage(request.SerializeAsString());
-  }
-  ASSERT_TRUE(stream_.WaitForReplies(ids.size()));
-  double seconds = static_cast<double>(MonotonicMicros() - begin) / 1e6;
-  cpu = CpuSeconds() - cpu;
-  printf("served 1 GiB in %.2f s: %.0f MB/s; %.2f s of CPU: %.0f MB/s a core\n", seconds,
-         static_cast<double>(kSize) / 1e6 / seconds, cpu, static_cast<double>(kSize) / 1e6 / cpu);
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ class HomeTest : public testing::Test {
   void SetUp() override {
     ::signal(SIGPIPE, SIG_IGN);
     root_.Put("etc/hosts", "127.0.0.1 localhost\n");
-    root_.Put("work/data", "some data\n");
+    root_.Put("project/data", "some data\n");
     node_ = rpc::Server::Create(authority_.Make("node", "n1"));
     node_->Streaming("/vrun.v1.Node/Task",
                      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> s) -> Result<rpc::Stream::Handler*> {
@@ -369,7 +369,7 @@ class HomeTest : public testing::Test {
     v1::ClientMessage message;
     v1::Run* run = message.mutable_run();
     run->mutable_command()->add_argv("./train");
-    run->mutable_command()->set_directory("/work");
+    run->mutable_command()->set_directory("/project");
     run->set_progress(true);
     change(run);
     c.Send(message, {c.in_home.get(), c.out_home.get(), c.err_home.get(), c.memory.get()});
@@ -520,7 +520,7 @@ TEST_F(HomeTest, ARunFromSubmissionToRelease) {
   EXPECT_EQ(hello.hello().home_id(), attach.home_id());
   EXPECT_EQ(hello.hello().token(), "token");
   auto directory = RootDirectory(content.get(), attach.tree(), 1);
-  EXPECT_LT(directory->Find("work"), directory->size());
+  EXPECT_LT(directory->Find("project"), directory->size());
 
   Started(task.get());
   ASSERT_TRUE(WriteAll(client.in.get(), "input"));
@@ -540,7 +540,7 @@ TEST_F(HomeTest, ARunFromSubmissionToRelease) {
   task->Send(OutputOf(v1::STDOUT, 6, "", true));
   task->Send(OutputOf(v1::STDERR, 0, "", true));
   Exited(task.get(), job, 3);
-  Put(task.get(), 1, "/work/model", "weights");
+  Put(task.get(), 1, "/project/model", "weights");
   WritesEnd(task.get(), 2);
   Released(task.get());
   LetGo(&client);
@@ -551,7 +551,7 @@ TEST_F(HomeTest, ARunFromSubmissionToRelease) {
   EXPECT_EQ(finished.node(), "n1");
   EXPECT_GT(finished.first_output_us(), 0);
   EXPECT_GT(finished.root_entries(), 3u);
-  EXPECT_EQ(*ReadFile(root_ / "work/model"), "weights");
+  EXPECT_EQ(*ReadFile(root_ / "project/model"), "weights");
   EXPECT_TRUE(task->WaitClosed());
 
   // What was written just now is in the next tree, over the same content stream.
@@ -676,7 +676,7 @@ TEST_F(HomeTest, KilledAndTheJobEndsBeforeTheClientIsBack) {
   orphan->Send(OutputOf(v1::STDOUT, 0, "result", true));
   orphan->Send(OutputOf(v1::STDERR, 0, "", true));
   v1::ExitRecord record = Exited(orphan.get(), job, 7);
-  Put(orphan.get(), 1, "/work/model", "weights");
+  Put(orphan.get(), 1, "/project/model", "weights");
   WritesEnd(orphan.get(), 2);
   Released(orphan.get());
   Ended(job, record);
@@ -687,7 +687,7 @@ TEST_F(HomeTest, KilledAndTheJobEndsBeforeTheClientIsBack) {
   back.Send(message, {client.in_home.get(), client.out_home.get(), client.err_home.get(), client.memory.get()});
   EXPECT_EQ(client.ReadOut(6), "result");
   EXPECT_EQ(back.Finished().exit_status(), 7);
-  EXPECT_EQ(*ReadFile(root_ / "work/model"), "weights");
+  EXPECT_EQ(*ReadFile(root_ / "project/model"), "weights");
 
   Client log = Connect();
   message.mutable_query()->mutable_read_log()->set_job(job);
@@ -801,12 +801,12 @@ TEST_F(HomeTest, WritesThatCannotBeAppliedAreNeverSilent) {
   task->Send(OutputOf(v1::STDERR, 0, "", true));
   Exited(task.get(), job, 0);
   Put(task.get(), 1, "/root/.aws/credentials", "x");  // never written by a job
-  Put(task.get(), 3, "/work/fine", "y");
+  Put(task.get(), 3, "/project/fine", "y");
   WritesEnd(task.get(), 4);
   v1::Finished finished = client.Finished();
   EXPECT_EQ(finished.exit_status(), 125);
   EXPECT_THAT(finished.reason(), testing::HasSubstr("vctl cancel"));
-  EXPECT_EQ(*ReadFile(root_ / "work/fine"), "y");
+  EXPECT_EQ(*ReadFile(root_ / "project/fine"), "y");
   EXPECT_TRUE(task->WaitClosed());
 
   // Until somebody gives them up the node keeps them.
@@ -873,7 +873,7 @@ TEST_F(HomeTest, DetachedRunsWriteFiles) {
   Exited(again.get(), job, 0);
   WritesEnd(again.get(), 0);
   Released(again.get());
-  EXPECT_EQ(*ReadFile(root_ / ("work/vrun-" + std::to_string(job) + ".out")), "one two three");
+  EXPECT_EQ(*ReadFile(root_ / ("project/vrun-" + std::to_string(job) + ".out")), "one two three");
 }
 
 TEST_F(HomeTest, ErrorsOfTheSubmissionEndTheConversation) {
