@@ -61,10 +61,14 @@ void Prefetcher::Take(const Digest& tree, const std::vector<ResidentFile>& files
   for (auto rest = rests.rbegin(); rest != rests.rend(); ++rest) {
     items.insert(items.end(), std::make_move_iterator(rest->begin()), std::make_move_iterator(rest->end()));
   }
+  Push(std::move(items));
+}
+
+void Prefetcher::Push(std::vector<Item> items) {
   std::vector<Item> dropped;  // freed without the lock
   {
     std::lock_guard lock(mutex_);
-    queued_bytes_ += bytes;
+    for (const Item& item : items) queued_bytes_ += item.end - item.first;
     queue_.insert(queue_.begin(), std::make_move_iterator(items.begin()), std::make_move_iterator(items.end()));
     while (queued_bytes_ > kQueuedBytes) {
       queued_bytes_ -= queue_.back().end - queue_.back().first;
@@ -82,12 +86,7 @@ std::pair<uint64_t, uint64_t> Prefetcher::Around(uint64_t offset, uint64_t n, ui
 
 void Prefetcher::Add(const std::shared_ptr<FileContent>& content, const FileContent::Place& place, uint64_t first,
                      uint64_t end) {
-  {
-    std::lock_guard lock(mutex_);
-    queue_.push_front({content, place, first, end});
-    queued_bytes_ += end - first;
-  }
-  Pump();
+  Push({{content, place, first, end}});
 }
 
 void Prefetcher::Pump() {

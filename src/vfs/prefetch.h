@@ -48,6 +48,8 @@ class Prefetcher {
   };
 
   void Take(const Digest& tree, const std::vector<ResidentFile>& files);
+  // To the front of the queue; what is last there is dropped when it is too much.
+  void Push(std::vector<Item> items);
   void Pump();
   void Over(uint64_t bytes, bool fetched, int64_t began);
 
