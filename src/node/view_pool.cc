@@ -63,16 +63,13 @@ void ViewPool::Open(const Digest& tree, uint64_t lease, std::function<void(Resul
     return;
   }
   Slot* slot = IdleSlot();
-  if (!slot) slot = NewSlot();
+  if (!slot) {
+    const uint64_t id = next_slot_++;
+    slot = &slots_[id];
+    slot->id = id;
+  }
   slot->waiting.push_back({lease, std::move(done)});
   Work(slot, tree);
-}
-
-ViewPool::Slot* ViewPool::NewSlot() {
-  const uint64_t id = next_slot_++;
-  Slot* slot = &slots_[id];
-  slot->id = id;
-  return slot;
 }
 
 void ViewPool::Grant(Slot* slot, uint64_t lease, const std::function<void(Result<UniqueFd>)>& done) {
@@ -129,15 +126,8 @@ void ViewPool::Worked(uint64_t id, Result<std::shared_ptr<vfs::View>> result, co
   if (it == slots_.end()) return;
   Slot& slot = it->second;
   slot.busy = false;
-  const Digest wanted = std::exchange(slot.tree, tree_now);
+  slot.tree = tree_now;
   auto waiting = std::exchange(slot.waiting, {});
-  if (!result && result.error().code() == Code::kUnsupported && slot.view) {
-    // It cannot become that tree: those who wait get a view of their own.
-    Slot* fresh = NewSlot();
-    fresh->waiting = std::move(waiting);
-    Work(fresh, wanted);
-    return TrimIdle();
-  }
   if (result) {
     slot.view = *result;
     for (auto& w : waiting) Grant(&slot, w.lease, w.done);

@@ -72,7 +72,6 @@ class ViewPool {
   void Worked(uint64_t slot_id, Result<std::shared_ptr<vfs::View>> result, const Digest& tree_now);
   void TrimIdle();
   Slot* IdleSlot();
-  Slot* NewSlot();
   void Post(std::function<void()> job);
   void Run();
 

@@ -17,7 +17,6 @@ namespace {
 struct Counts {
   std::atomic<int> mounts{0}, advances{0}, alive{0};
   std::atomic<bool> fail{false};
-  std::atomic<bool> cannot_advance{false};
 };
 
 class FakeView final : public vfs::View {
@@ -32,7 +31,6 @@ class FakeView final : public vfs::View {
   Status Advance(const Digest& tree) override {
     ++counts_->advances;
     if (counts_->fail) return Error(Code::kUnavailable, "home is away");
-    if (counts_->cannot_advance) return Error(Code::kUnsupported, "the new tree has what the old one had not");
     std::lock_guard lock(mu_);
     tree_ = tree;
     return {};
@@ -154,23 +152,6 @@ TEST_F(ViewPoolTest, FailuresAreToldAndLeaveTheWarmViewUsable) {
   EXPECT_EQ(opened_, 1);
   Open("a", 3);
   EXPECT_EQ(opened_, 2) << "the view serves its old tree still";
-}
-
-TEST_F(ViewPoolTest, AViewThatCannotBecomeTheTreeIsReplaced) {
-  Open("a", 1);
-  WaitFor(1);
-  pool_->Close(1);
-  counts_.cannot_advance = true;
-  Open("b", 2);
-  Open("b", 3);
-  WaitFor(3);
-  EXPECT_EQ(opened_, 3);
-  EXPECT_EQ(counts_.mounts, 2) << "one for both";
-  EXPECT_EQ(counts_.advances, 1);
-  pool_->Close(2);
-  pool_->Close(3);
-  EXPECT_EQ(pool_->views(), 1u);
-  RunUntil([&] { return counts_.alive == 1; });
 }
 
 TEST_F(ViewPoolTest, CloseBeforeItIsOpenIsNoLeak) {

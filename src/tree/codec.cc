@@ -229,7 +229,6 @@ Result<Entry> DecodeEntry(std::string_view* bytes) {
 std::string EncodeRoot(const Entry& root) {
   std::string out;
   EncodeEntry(root, &out);
-  out.push_back(root.xattrs_below ? 1 : 0);
   return out;
 }
 
@@ -237,8 +236,6 @@ Result<Entry> DecodeRoot(std::string_view bytes, const Digest& id) {
   if (Sha256(bytes) != id) return Error(Code::kCorrupt, "root entry: its digest is not the tree's id");
   Reader reader(bytes);
   Entry root = ReadEntryBytes(reader, /*root=*/true);
-  if (!reader.ok()) return Error(Code::kCorrupt, std::string("root entry: ") + reader.failure());
-  root.xattrs_below = reader.Varint(1) != 0;
   if (!reader.ok()) return Error(Code::kCorrupt, std::string("root entry: ") + reader.failure());
   if (!root.is_directory()) return Error(Code::kCorrupt, "root entry: it is no directory");
   if (!reader.rest().empty()) return Error(Code::kCorrupt, "root entry: bytes follow it");
@@ -281,13 +278,7 @@ Peek PeekEntry(std::string_view entry) {
   varint();
   varint();
   switch (peek.mode & S_IFMT) {
-    case S_IFDIR:
-      peek.digest_at = static_cast<size_t>(p - entry.data());
-      p += sizeof Digest::bytes;
-      varint();
-      varint();
-      peek.xattrs = varint() != 0;
-      return peek;
+    case S_IFDIR: peek.digest_at = static_cast<size_t>(p - entry.data()); return peek;
     case S_IFREG:
       peek.size = varint();
       varint();
@@ -299,7 +290,6 @@ Peek PeekEntry(std::string_view entry) {
   peek.dev = varint();
   peek.ino = varint();
   peek.nlink = static_cast<uint32_t>(varint());
-  peek.xattrs = varint() != 0;
   return peek;
 }
 

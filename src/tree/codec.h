@@ -40,8 +40,7 @@ void EncodeEntry(const Entry& entry, std::string* out);
 // Parses one entry at the front of *bytes and advances it. kCorrupt. Refuses an empty name: see DecodeRoot.
 Result<Entry> DecodeEntry(std::string_view* bytes);
 
-// The root entry as it travels beside the tree id (MakeSnapshot), then one byte: 1 if names below it have xattrs.
-// kCorrupt unless the SHA-256 of it all is `id`.
+// The root entry as it travels beside the tree id (MakeSnapshot): kCorrupt unless its SHA-256 is `id`.
 std::string EncodeRoot(const Entry& root);
 Result<Entry> DecodeRoot(std::string_view bytes, const Digest& id);
 

@@ -158,7 +158,6 @@ void DirectoryBuilder::AddTotals(std::string_view entry, Directory* directory) {
   const Peek peek = PeekEntry(entry);
   Directory::Totals& totals = directory->totals_;
   ++totals.entries;
-  if (peek.xattrs) ++totals.xattrs;
   if (S_ISDIR(peek.mode)) return;
   if (S_ISREG(peek.mode)) totals.bytes += peek.size;
   if (peek.nlink > 1) ++totals.linked;
@@ -200,7 +199,6 @@ DirectoryPtr DirectoryBuilder::Finish(std::vector<NamedDirectory> children) && {
     Directory::Totals& totals = directory->totals_;
     const Directory::Totals& below = child->second->totals();
     totals.entries += below.entries;
-    totals.xattrs += below.xattrs;
     totals.bytes += below.bytes;
     totals.linked += below.linked;
     totals.min_ino = std::min(totals.min_ino, below.min_ino);
@@ -215,7 +213,6 @@ SnapshotPtr MakeSnapshot(Entry root, DirectoryPtr directory) {
   auto snapshot = std::make_shared<Snapshot>();
   root.name.clear();
   root.child = directory->digest();
-  root.xattrs_below = directory->totals().xattrs > 0;
   snapshot->id = Sha256(EncodeRoot(root));
   snapshot->root = std::move(root);
   snapshot->entries = directory->totals().entries;

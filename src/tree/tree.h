@@ -53,7 +53,6 @@ struct Entry {
   std::string target;                                       // symlinks
   std::vector<std::pair<std::string, std::string>> xattrs;  // sorted by name; user.*, security.capability, POSIX ACLs
   Digest child;                                             // directories: digest of the Directory
-  bool xattrs_below = false;                                // the root's own entry: some name below has xattrs
 
   bool is_directory() const;
   bool is_regular() const;
@@ -92,7 +91,6 @@ class Directory {
   struct Totals {
     uint64_t entries = 0;      // names
     uint64_t bytes = 0;        // sizes of regular files, hard links counted once per name
-    uint64_t xattrs = 0;       // names that have extended attributes
     uint64_t linked = 0;       // names of files that have more than one
     uint64_t min_ino = ~0ull;  // inode numbers of what is no directory: prunes the search for the other names of a file
     uint64_t max_ino = 0;

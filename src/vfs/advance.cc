@@ -156,9 +156,6 @@ void LazyRoot::Apply(Inode* directory, const Digest& digest, const LoadedDirecto
 Status LazyRoot::Advance(Dispatcher& dispatcher, const Digest& tree) {
   if (tree == this->tree()) return {};
   VRUN_ASSIGN(tree::Entry root, FetchRootEntry(backend_, tree));
-  if (options_.xattrs && !xattrs_ && (root.xattrs_below || !root.xattrs.empty())) {
-    return Error(Code::kUnsupported, "advance a view: the kernel was told that there are no extended attributes");
-  }
   Loaded have;
   Changes changes;
   for (;;) {

@@ -71,7 +71,6 @@ LazyRoot::LazyRoot(Backend& backend, Transport& transport, const Digest& tree, t
     : backend_(backend),
       transport_(transport),
       options_(std::move(options)),
-      xattrs_(options_.xattrs && (root.xattrs_below || !root.xattrs.empty())),
       tree_(tree),
       root_(std::move(root)),
       inodes_(root_.child) {
@@ -94,7 +93,7 @@ InitChoice LazyRoot::Init(const KernelOffer& offer) {
   InitChoice choice;
   choice.flags = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO |
                  FUSE_CACHE_SYMLINKS | FUSE_NO_OPEN_SUPPORT | FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA;
-  if (xattrs_ && options_.posix_acls) choice.flags |= FUSE_POSIX_ACL;
+  if (options_.xattrs && options_.posix_acls) choice.flags |= FUSE_POSIX_ACL;
   passthrough_offered_ = (offer.flags & kFusePassthrough) != 0;
   if (options_.passthrough && passthrough_offered_) {
     choice.flags |= kFusePassthrough;
@@ -337,7 +336,7 @@ void LazyRoot::StatFs(const Request&, Reply reply) {
 }
 
 void LazyRoot::GetXattr(const Request& request, std::string_view name, uint32_t size, Reply reply) {
-  if (!xattrs_) {
+  if (!options_.xattrs) {
     reply.Error(ENOSYS);  // the kernel does not ask again
     return;
   }
@@ -364,7 +363,7 @@ void LazyRoot::GetXattr(const Request& request, std::string_view name, uint32_t 
 }
 
 void LazyRoot::ListXattr(const Request& request, uint32_t size, Reply reply) {
-  if (!xattrs_) {
+  if (!options_.xattrs) {
     reply.Error(ENOSYS);
     return;
   }

@@ -101,8 +101,6 @@ class LazyRoot final : public Operations {
   Backend& backend_;
   Transport& transport_;
   const LazyRootOptions options_;
-  const bool
-      xattrs_;  // asked for, and the tree has some: for ever, because the kernel asks only once whether there are
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::atomic<bool> passthrough_offered_{false};
   std::atomic<bool> passthrough_works_{false};  // until the kernel refuses a backing file for good

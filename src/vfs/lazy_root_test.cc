@@ -671,21 +671,6 @@ TEST_F(LazyRootTest, XattrsAreServedWithIdsMoved) {
   EXPECT_EQ(kernel_->Xattr(Find("/plain").nodeid, "security.capability", 24).error, ENODATA);
 }
 
-TEST_F(LazyRootTest, ATreeWithoutXattrsIsAskedOnce) {
-  TreeMaker maker;
-  maker.File("/d/f", "x");
-  Mount(maker);
-  EXPECT_EQ(kernel_->Xattr(Find("/d/f").nodeid, "user.note", 100).error, ENOSYS) << "the kernel stops asking";
-  EXPECT_EQ(kernel_->ListXattr(Find("/d/f").nodeid, 100).error, ENOSYS);
-  maker.At("/d/f").xattrs = {{"user.note", "hello"}};
-  const Digest before = root_->tree();
-  const Status advanced = root_->Advance(*dispatcher_, source_.Add(maker));
-  ASSERT_FALSE(advanced) << "the kernel would never see it";
-  EXPECT_EQ(advanced.error().code(), Code::kUnsupported);
-  EXPECT_EQ(root_->tree(), before);
-  EXPECT_EQ(ReadAll("/d/f"), "x");
-}
-
 // --- passthrough -----------------------------------------------------------------------------------------------------
 
 TEST_F(LazyRootTest, CompleteLargeFilesArePassedThroughWithOneBackingId) {

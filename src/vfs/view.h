@@ -31,8 +31,8 @@ struct ViewOptions {
   // Complete files from 128 KiB are read by the kernel straight from the store's file, where the kernel can
   // (Linux 6.9, the store not on a stacked file system). Costs a request for every open(); without it there is none.
   bool passthrough = true;
-  // Extended attributes are served, if the tree has any. Costs a request for each attribute asked for: the kernel does
-  // not cache them, and an overlay asks for one for each file that it looks up. false: there are none.
+  // Extended attributes are served. Costs a request for each attribute asked for: the kernel does not cache them, and
+  // an overlay asks for one for each file that it looks up. false: there are none.
   bool xattrs = true;
   // The kernel enforces POSIX ACLs (one more request for each inode that is checked). Needs xattrs.
   bool posix_acls = false;
@@ -66,8 +66,7 @@ class View {
 
   // Serves `tree` from now on. REQUIRES: no task uses the view, no clone is attached. Everything that differs is
   // invalidated in the kernel, everything else stays cached there. Blocks for the changed directories (not on a thread
-  // that the source's callbacks need). After an error the view serves the old tree as before. kUnsupported: the new
-  // tree has extended attributes and the one that was mounted had none, which cannot be taken back; mount another view.
+  // that the source's callbacks need). After an error the view serves the old tree as before.
   virtual Status Advance(const Digest& tree) = 0;
 
   virtual Digest tree() const = 0;
