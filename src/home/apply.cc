@@ -540,6 +540,7 @@ Status ApplierImpl::Rename(const WriteBack& message) {
           WithWritable(from->parent.get(), [&] { return ::unlinkat(from->parent.get(), from->name.c_str(), 0); });
       if (error != 0 && error != ENOENT) return ErrnoError(error, "remove " + Escape(from->path));
     }
+    inode = Watch(to, *current);  // by its other names it is still to be known as ours
     return finish();
   }
   bool own_name = NameOf(rename.from()).starts_with(prefix_);

@@ -472,6 +472,24 @@ TEST_F(Apply, HolesStayHoles) {
   EXPECT_LT(st.st_blocks * 512, 100'000);
 }
 
+TEST_F(Apply, TwoNamesOfOneFileThatTheJobMovedTogetherAreStillItsOwn) {
+  Write("/a", "text");
+  for (const char* name : {"/b", "/c"}) ASSERT_EQ(::link(Path("/a").c_str(), Path(name).c_str()), 0);
+  const BaseVersion base = Base("/a");
+  // The overlay sees three files: /a was given other times and replaced /b, /c got another mode.
+  WriteBack moved = Rename("/a", "/b", base);
+  *moved.mutable_base() = base;
+  *moved.mutable_rename()->mutable_meta() = Meta(S_IFREG | 0644);
+  ASSERT_TRUE(Do(moved));
+  WriteBack changed = Message("/c", base);
+  *changed.mutable_set_meta()->mutable_meta() = Meta(S_IFREG | 0600);
+  changed.mutable_set_meta()->mutable_meta()->set_mtime_ns(base.mtime_ns());
+  ASSERT_TRUE(Do(changed));
+  EXPECT_TRUE(notices_.empty()) << notices_.front();
+  EXPECT_EQ(Stat("/c").st_mode & 07777, 0600u);
+  EXPECT_EQ(Stat("/a").st_ino, 0u) << "gone";
+}
+
 TEST_F(Apply, OtherNamesOfAReplacedFileKeepTheirContent) {
   Write("/a", "old");
   ASSERT_EQ(::link(Path("/a").c_str(), Path("/b").c_str()), 0);
