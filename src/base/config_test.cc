@@ -159,6 +159,15 @@ TEST_F(ConfigTest, MistakesAreNamedWithTheirLine) {
   }
 }
 
+TEST_F(ConfigTest, LettersOutsideAsciiBelongInQuotes) {
+  auto bare = ParseConfig("# \xc3\xa9\ncoc\xc7\x94oo = \"x\"\n", "config.toml");
+  ASSERT_FALSE(bare);
+  EXPECT_EQ(bare.error().message(), "config.toml:2: a letter outside of ASCII: put the text in quotes");
+  auto quoted = ParseConfig("root = \"/caf\xc3\xa9 \\\" x\"  # \xc3\xa9\npool = '\xc3\xa9'\n", "config.toml");
+  ASSERT_TRUE(quoted) << quoted.error().message();
+  EXPECT_EQ(quoted->root, "/caf\xc3\xa9 \" x");
+}
+
 TEST(HostPortTest, AcceptsNamesAndAddresses) {
   EXPECT_EQ(ParseHostPort("localhost:1")->port, 1);
   EXPECT_EQ(ParseHostPort("[::1]:65535")->host, "::1");

@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testlib"))
 import miniroot  # noqa: E402
 from cluster import Cluster  # noqa: E402
 
-TEST_SECONDS = 60
+TEST_SECONDS = int(os.environ.get("VRUN_E2E_SECONDS", "60"))
 
 # Whoever runs the tests in the background or under nohup has some signals ignored, and commands inherit that. (Not SIGPIPE:
 # Python itself ignores it, and a pipe to a command that has ended must not end us.)
