@@ -56,7 +56,11 @@ class FullStore final : public store::Store {
   Status PutBlob(const Digest&, std::string_view) override { return Error(Code::kExhausted, "full"); }
   store::Stats stats() const override { return store_.stats(); }
   Result<uint64_t> Prune(uint64_t bytes) override { return store_.Prune(bytes); }
-  Result<VerifyReport> Verify() override { return store_.Verify(); }
+  void SetLimit(uint64_t) override {}
+  void OnPressure(std::function<void()>) override {}
+  Result<VerifyReport> Verify(const std::function<bool(const VerifyReport&)>& progress) override {
+    return store_.Verify(progress);
+  }
   void WaitForScan() override {}
 
  private:
@@ -697,6 +701,25 @@ TEST_F(LazyRootTest, CompleteLargeFilesArePassedThroughWithOneBackingId) {
   ReadAll("/small");
   EXPECT_EQ(kernel_->Open(Find("/small").nodeid).As<OpenOut>().open_flags & kOpenPassthrough, 0u);
   EXPECT_EQ(root_->passthrough_opens(), 2u);
+}
+
+TEST_F(LazyRootTest, WhatIsOpenIsNotEvictedAndWhatIsOnlyRememberedIs) {
+  Mount(TreeMaker().File("/cached", Noise(kMiB, 1)).File("/through", Noise(kMiB, 2)).File("/read", Noise(kMiB, 3)));
+  const auto cached = kernel_->Open(Find("/cached").nodeid).As<OpenOut>();
+  for (const char* name : {"/cached", "/through", "/read"}) ReadAll(name);
+  const auto through = kernel_->Open(Find("/through").nodeid).As<OpenOut>();
+  ASSERT_NE(through.open_flags & kOpenPassthrough, 0u);
+  const uint64_t left = *store_->Prune(0);
+  EXPECT_GE(left, 2 * kMiB);
+  EXPECT_LT(left, 3 * kMiB);
+  const size_t asked = source_.CountAsked('f');
+  ReadAll("/cached");
+  ReadAll("/through");
+  EXPECT_EQ(source_.CountAsked('f'), asked);
+  kernel_->Release(Find("/cached").nodeid, cached.fh);
+  kernel_->Release(Find("/through").nodeid, through.fh);
+  EXPECT_LT(*store_->Prune(0), kMiB) << "closed again: nothing keeps them";
+  EXPECT_EQ(ReadAll("/cached"), Noise(kMiB, 1)) << "and comes again when it is read";
 }
 
 TEST_F(LazyRootTest, LargeUnverifiedFilesAreVerifiedOffTheRequestThreads) {
