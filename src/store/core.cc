@@ -222,11 +222,8 @@ void Core::KeepFreeSpace() {
 
 void Core::SetLimit(uint64_t max_bytes) {
   max_bytes_ = max_bytes;
-  {
-    std::lock_guard lock(mu_);
-    index_.SetProtectedLimit(max_bytes / 5 * 4);
-  }
-  EvictDownTo(max_bytes);
+  std::lock_guard lock(mu_);
+  index_.SetProtectedLimit(max_bytes / 5 * 4);
 }
 
 void Core::OnPressure(std::function<void()> release) {

@@ -62,7 +62,7 @@ class StoreImpl final : public Store {
     VRUN_TRY(core_->Prepare());
     keeper_ = std::thread([this] {
       Scan();
-      KeepFreeSpace();
+      Keep();
     });
     return {};
   }
@@ -112,7 +112,12 @@ class StoreImpl final : public Store {
     return core_->bytes();
   }
 
-  void SetLimit(uint64_t max_bytes) override { core_->SetLimit(max_bytes); }
+  void SetLimit(uint64_t max_bytes) override {
+    core_->SetLimit(max_bytes);
+    std::lock_guard lock(mu_);
+    limit_changed_ = true;
+    changed_cv_.notify_all();
+  }
   void OnPressure(std::function<void()> release) override { core_->OnPressure(std::move(release)); }
 
   Result<VerifyReport> Verify(const std::function<bool(const VerifyReport&)>& progress) override {
@@ -162,12 +167,16 @@ class StoreImpl final : public Store {
     changed_cv_.notify_all();
   }
 
-  // The disk may be filled by anybody, also while nothing is written here.
-  void KeepFreeSpace() {
+  // The disk may be filled by anybody, and the limit lowered, also while nothing is written here.
+  void Keep() {
     std::unique_lock lock(mu_);
     const auto every = std::chrono::microseconds(core_->options.free_space_check_micros);
-    while (!changed_cv_.wait_for(lock, every, [&] { return stop_.load(); })) {
+    for (;;) {
+      changed_cv_.wait_for(lock, every, [&] { return stop_ || limit_changed_; });
+      if (stop_) return;
+      limit_changed_ = false;
       lock.unlock();
+      core_->EvictDownTo(core_->limit());
       core_->KeepFreeSpace();
       lock.lock();
     }
@@ -269,7 +278,8 @@ class StoreImpl final : public Store {
   BlobPacks blobs_;
   std::atomic<bool> stop_{false};
   std::mutex mu_;
-  std::condition_variable changed_cv_;  // scanned_, stop_
+  std::condition_variable changed_cv_;  // scanned_, stop_, limit_changed_
+  bool limit_changed_ = false;
   bool scanned_ = false;
   std::thread keeper_;  // counts what is there, then watches the free space
 };

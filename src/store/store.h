@@ -125,7 +125,7 @@ class Store {
   // Evicts objects in no use until the store holds at most `bytes`. Returns what it holds then: more than that when the
   // rest is in use. Directory objects stay; they have a bound of their own.
   virtual Result<uint64_t> Prune(uint64_t bytes) = 0;
-  // The bound from now on, instead of Options::max_bytes; evicts what is beyond it.
+  // The bound from now on, instead of Options::max_bytes. No I/O; what is beyond it goes soon after, in the background.
   virtual void SetLimit(uint64_t max_bytes) = 0;
   // Called when nothing can be evicted because all of it is in use, before that becomes an error: for whoever keeps
   // Objects that nobody reads at the moment. On the thread that needs the room, which holds locks of the store: it may
