@@ -433,9 +433,14 @@ void FileContent::DropUnstored(uint64_t unit) {
   }
 }
 
-bool FileContent::HoldsUnstored() {
+bool FileContent::ReleaseObject() {
+  std::shared_ptr<store::Object> released;  // after the lock
   std::lock_guard lock(mutex_);
-  return !memory_.empty();
+  if (fetches_.empty()) {
+    released = std::move(object_);
+    acquired_ = false;
+  }
+  return !memory_.empty() || !fetches_.empty();
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -473,10 +478,12 @@ void FileCache::ReleaseIdle() {
   std::vector<std::shared_ptr<FileContent>> idle;  // freed without the lock
   {
     std::lock_guard lock(mutex_);
-    for (const auto& [version, cached] : cached_) idle.push_back(cached.content);
+    for (const auto& [version, cached] : cached_) {
+      if (cached.content.use_count() == 1) idle.push_back(cached.content);
+    }
   }
-  // What only memory holds would have to be fetched again.
-  std::erase_if(idle, [](const auto& content) { return content->HoldsUnstored(); });
+  // What only memory holds would have to be fetched again: that stays.
+  std::erase_if(idle, [](const auto& content) { return content->ReleaseObject(); });
   std::lock_guard lock(mutex_);
   for (const auto& content : idle) {
     const auto it = cached_.find(content->version_);

@@ -382,7 +382,7 @@ def test_a_node_that_is_not_there_or_away_is_one_clear_line(own):
         assert r.returncode == 1 and "vctl: node n1: it is " in r.stderr and len(r.stderr.splitlines()) == 1
     assert time.monotonic() - began < 20
     r = cluster.run("vctl", "cache", "stat", "-o", "json")
-    assert r.returncode == 1 and json.loads(r.stdout)["nodes"][0]["error"]["code"] == "UNAVAILABLE"
+    assert r.returncode == 1 and json.loads(r.stdout)["nodes"][0]["error"]["code"] == "unavailable"
 
 
 def test_help_and_completion_know_it(cluster):
