@@ -3,7 +3,7 @@
 // entry is never an error; serving a wrong byte always is. What is read was verified on arrival by this process, or
 // against its digest on the first use since this process started.
 //
-// On disk, below Options::directory (one directory per home: content of one user is never reachable by another's name):
+// On disk, below Options::directory (one for each user and home: content of one is never reachable by another's name):
 //   objects/ab/HEX.A      content at its true offsets, sparse while incomplete; A is the IdAlgorithm
 //   objects/ab/HEX.A.map  log of the units that are present, with their digests (src/store/unit_map.h); a file of one
 //                         unit with its final id has none: its name is the digest

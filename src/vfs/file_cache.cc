@@ -433,14 +433,17 @@ void FileContent::DropUnstored(uint64_t unit) {
   }
 }
 
-bool FileContent::ReleaseObject() {
+bool FileContent::HoldsUnstored() {
+  std::lock_guard lock(mutex_);
+  return !memory_.empty();
+}
+
+void FileContent::ReleaseObject() {
   std::shared_ptr<store::Object> released;  // after the lock
   std::lock_guard lock(mutex_);
-  if (fetches_.empty()) {
-    released = std::move(object_);
-    acquired_ = false;
-  }
-  return !memory_.empty() || !fetches_.empty();
+  if (!fetches_.empty()) return;
+  released = std::move(object_);
+  acquired_ = false;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -478,12 +481,15 @@ void FileCache::ReleaseIdle() {
   std::vector<std::shared_ptr<FileContent>> idle;  // freed without the lock
   {
     std::lock_guard lock(mutex_);
-    for (const auto& [version, cached] : cached_) {
-      if (cached.content.use_count() == 1) idle.push_back(cached.content);
-    }
+    for (const auto& [version, cached] : cached_) idle.push_back(cached.content);
   }
-  // What only memory holds would have to be fetched again: that stays.
-  std::erase_if(idle, [](const auto& content) { return content->ReleaseObject(); });
+  // What only memory holds would have to be fetched again: that stays, without its object when nobody else is there
+  // (the table and this list are two).
+  std::erase_if(idle, [](const auto& content) {
+    if (!content->HoldsUnstored()) return false;
+    if (content.use_count() <= 2) content->ReleaseObject();
+    return true;
+  });
   std::lock_guard lock(mutex_);
   for (const auto& content : idle) {
     const auto it = cached_.find(content->version_);

@@ -96,9 +96,10 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // A fetch for nobody that failed is made one for whoever waits for it by now. False when nobody does.
   bool Promote(uint64_t id);
   void DropUnstored(uint64_t unit);
-  // Lets go of the object in the store; the next use finds it again. True when this then holds units that are only in
-  // memory.
-  bool ReleaseObject();
+  // Holds units that are only in memory.
+  bool HoldsUnstored();
+  // Lets go of the object in the store; the next use finds it again.
+  void ReleaseObject();
 
   FileCache& cache_;
   const tree::FileVersion version_;

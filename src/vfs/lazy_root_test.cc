@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 
+#include "base/clock.h"
 #include "store/store.h"
 #include "tree/codec.h"
 #include "vfs/fake_kernel.h"
@@ -709,7 +710,11 @@ TEST_F(LazyRootTest, WhatIsOpenIsNotEvictedAndWhatIsOnlyRememberedIs) {
   for (const char* name : {"/cached", "/through", "/read"}) ReadAll(name);
   const auto through = kernel_->Open(Find("/through").nodeid).As<OpenOut>();
   ASSERT_NE(through.open_flags & kOpenPassthrough, 0u);
-  const uint64_t left = *store_->Prune(0);
+  uint64_t left = *store_->Prune(0);
+  // The source's thread may still hold what it has delivered.
+  for (const int64_t end = MonotonicMicros() + 20'000'000; left >= 3 * kMiB && MonotonicMicros() < end;) {
+    left = *store_->Prune(0);
+  }
   EXPECT_GE(left, 2 * kMiB);
   EXPECT_LT(left, 3 * kMiB);
   const size_t asked = source_.CountAsked('f');
@@ -718,7 +723,11 @@ TEST_F(LazyRootTest, WhatIsOpenIsNotEvictedAndWhatIsOnlyRememberedIs) {
   EXPECT_EQ(source_.CountAsked('f'), asked);
   kernel_->Release(Find("/cached").nodeid, cached.fh);
   kernel_->Release(Find("/through").nodeid, through.fh);
-  EXPECT_LT(*store_->Prune(0), kMiB) << "closed again: nothing keeps them";
+  uint64_t rest = *store_->Prune(0);
+  for (const int64_t end = MonotonicMicros() + 20'000'000; rest >= kMiB && MonotonicMicros() < end;) {
+    rest = *store_->Prune(0);
+  }
+  EXPECT_LT(rest, kMiB) << "closed again: nothing keeps them";
   EXPECT_EQ(ReadAll("/cached"), Noise(kMiB, 1)) << "and comes again when it is read";
 }
 
