@@ -205,7 +205,9 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"credentials", &config.credentials},
                           {"credentials_name", &config.credentials_name},
                           {"pool", &config.pool},
-                          {"root", &config.root}};
+                          {"root", &config.root},
+                          {"cache_size", &config.cache_size},
+                          {"cache_min_free", &config.cache_min_free}};
   const toml::table& table = parsed.table();
   for (auto&& [key, node] : table) {
     const Field* known = nullptr;
@@ -271,6 +273,10 @@ std::string FormatConfig(const Config& config) {
   line("credentials_name", config.credentials_name, "NAME of the certificate in it");
   line("pool", config.pool, "where a run goes that names no pool");
   line("root", config.root, "the directory of this machine that the jobs see as /");
+  if (!config.cache_size.empty()) line("cache_size", config.cache_size, "bound of the node's content caches");
+  if (!config.cache_min_free.empty()) {
+    line("cache_min_free", config.cache_min_free, "free space that the caches leave to others, as 5G or 10%");
+  }
   return out;
 }
 

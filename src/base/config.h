@@ -46,6 +46,9 @@ struct Config {
   std::string credentials_name;  // NAME
   std::string pool = "local";    // where a run goes that names none
   std::string root = "/";        // directory of this machine that the jobs see as "/"
+  // Of the node that `vctl up` starts on this machine:
+  std::string cache_size;      // bound of its content caches, as "20G"; "": a quarter of their file system
+  std::string cache_min_free;  // they shrink while that has less free, as "5G" or "10%"; "": 1 GiB, at most a tenth
 };
 
 // kNotFound when there is no file: the caller says what to do (`vctl up`). kInvalid with "FILE:LINE: " in front for

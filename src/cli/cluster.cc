@@ -287,7 +287,30 @@ class Up {
                       places_.pki_dir + "/node",
                       "--listen",
                       "127.0.0.1"};
+    VRUN_TRY(AddCacheBounds(&spec.arguments));
     return Start(std::move(spec), dir);
+  }
+
+  Status AddCacheBounds(std::vector<std::string>* arguments) const {
+    auto bytes = [&](const char* name, const std::string& value) -> Result<std::string> {
+      auto parsed = ParseMemory(value);
+      if (!parsed) return std::move(parsed).error().With(Escape(places_.config_file) + ": " + name);
+      return std::to_string(*parsed);
+    };
+    if (!config_.cache_size.empty()) {
+      VRUN_ASSIGN(std::string size, bytes("cache_size", config_.cache_size));
+      arguments->insert(arguments->end(), {"--cache-bytes", size});
+    }
+    const std::string& free = config_.cache_min_free;
+    if (free.ends_with('%')) {
+      auto percent = ParseNumber(std::string_view(free).substr(0, free.size() - 1), 90);
+      if (!percent) return std::move(percent).error().With(Escape(places_.config_file) + ": cache_min_free");
+      arguments->insert(arguments->end(), {"--cache-min-free-percent", std::to_string(*percent)});
+    } else if (!free.empty()) {
+      VRUN_ASSIGN(std::string amount, bytes("cache_min_free", free));
+      arguments->insert(arguments->end(), {"--cache-min-free-bytes", amount});
+    }
+    return {};
   }
 
   // Home dials the controller in the background; a run that comes before that would fail.

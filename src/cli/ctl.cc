@@ -21,8 +21,8 @@ constexpr OptionSpec kCommon[] = {
     {kHelp, 'h', "help", Argument::kNone, "", "this text"},
 };
 
-constexpr const CtlCommand* kCommands[] = {&kCtlUp,  &kCtlDown, &kCtlStatus, &kCtlDoctor, &kCtlNodes,     &kCtlJobs,
-                                           &kCtlJob, &kCtlLogs, &kCtlCancel, &kCtlWait,   &kCtlCompletion};
+constexpr const CtlCommand* kCommands[] = {&kCtlUp,   &kCtlDown, &kCtlStatus, &kCtlDoctor, &kCtlNodes, &kCtlCache,
+                                           &kCtlJobs, &kCtlJob,  &kCtlLogs,   &kCtlCancel, &kCtlWait,  &kCtlCompletion};
 
 std::string GeneralHelp() {
   std::string out = "usage: vctl COMMAND [options] [arguments]\n\n";

@@ -55,7 +55,7 @@ Status OneJob(const CtlInvocation& invocation);
 Status SomeJobs(const CtlInvocation& invocation);
 
 // The records, each in a file of its own.
-extern const CtlCommand kCtlUp, kCtlDown, kCtlStatus, kCtlDoctor, kCtlNodes, kCtlJobs, kCtlJob, kCtlLogs, kCtlCancel,
-    kCtlWait, kCtlCompletion;
+extern const CtlCommand kCtlUp, kCtlDown, kCtlStatus, kCtlDoctor, kCtlNodes, kCtlCache, kCtlJobs, kCtlJob, kCtlLogs,
+    kCtlCancel, kCtlWait, kCtlCompletion;
 
 }  // namespace vrun::cli

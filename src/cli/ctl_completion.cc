@@ -13,6 +13,7 @@ namespace {
 constexpr std::string_view kPools =
     "vctl nodes -o json 2>/dev/null | sed -n 's/^ *\"pool\": \"\\(.*\\)\",$/\\1/p' | sort -u";
 constexpr std::string_view kJobs = "vctl jobs -o name 2>/dev/null";
+constexpr std::string_view kNodes = "vctl nodes -o name 2>/dev/null";
 
 struct Program {
   std::string_view name;
@@ -52,6 +53,8 @@ std::string BashOffer(Completes what) {
     case Completes::kJobs: return "COMPREPLY=($(compgen -W \"$(" + std::string(kJobs) + ")\" -- \"$cur\"))";
     case Completes::kFormats: return "COMPREPLY=($(compgen -W 'json wide name' -- \"$cur\"))";
     case Completes::kShells: return "COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$cur\"))";
+    case Completes::kNodes: return "COMPREPLY=($(compgen -W \"$(" + std::string(kNodes) + ")\" -- \"$cur\"))";
+    case Completes::kCacheActions: return "COMPREPLY=($(compgen -W 'stat verify prune' -- \"$cur\"))";
     case Completes::kMemory: return "COMPREPLY=($(compgen -W '1G 4G 16G 64G' -- \"$cur\"))";
     default: return "COMPREPLY=()";
   }
@@ -125,6 +128,8 @@ std::string ZshAction(Completes what) {
     case Completes::kJobs: return "_vrun_jobs";
     case Completes::kFormats: return "(json wide name)";
     case Completes::kShells: return "(bash zsh fish)";
+    case Completes::kNodes: return "_vrun_nodes";
+    case Completes::kCacheActions: return "(stat verify prune)";
     case Completes::kMemory: return "(1G 4G 16G 64G)";
     default: return " ";
   }
@@ -159,7 +164,8 @@ std::string ZshOptions(std::span<const OptionSpec> options) {
 std::string Zsh(std::span<const Program> programs) {
   std::string out = "#compdef vrun vbatch vctl\n_vrun_pools() { local -a p; p=(${(f)\"$(" + std::string(kPools) +
                     ")\"}); compadd -a p }\n_vrun_jobs() { local -a j; j=(${(f)\"$(" + std::string(kJobs) +
-                    ")\"}); compadd -a j }\n";
+                    ")\"}); compadd -a j }\n_vrun_nodes() { local -a n; n=(${(f)\"$(" + std::string(kNodes) +
+                    ")\"}); compadd -a n }\n";
   for (const Program& p : programs) {
     std::string name(p.name);
     out += "_vrun_" + name + "() {\n  _arguments -S -A '-*'" + ZshOptions(p.options) +
@@ -190,6 +196,7 @@ std::string FishOffer(const OptionSpec& o) {
     case Completes::kPools: return " -x -a '(__vrun_pools)'";
     case Completes::kJobs: return " -x -a '(__vrun_jobs)'";
     case Completes::kFormats: return " -x -a 'json wide name'";
+    case Completes::kNodes: return " -x -a '(__vrun_nodes)'";
     case Completes::kMemory: return " -x -a '1G 4G 16G 64G'";
     default: return " -x";
   }
@@ -212,7 +219,7 @@ std::string FishOptions(std::string_view program, std::string_view condition, st
 
 std::string Fish(std::span<const Program> programs) {
   std::string out = "function __vrun_pools; " + std::string(kPools) + "; end\nfunction __vrun_jobs; " +
-                    std::string(kJobs) + "; end\n";
+                    std::string(kJobs) + "; end\nfunction __vrun_nodes; " + std::string(kNodes) + "; end\n";
   for (const Program& p : programs) {
     out += FishOptions(p.name, "", p.options) + "complete -c " + std::string(p.name) +
            " -x -a '(__fish_complete_subcommand)'\n";
@@ -223,6 +230,7 @@ std::string Fish(std::span<const Program> programs) {
     out += "complete -c vctl -n __fish_use_subcommand -a " + name + " -d " + SingleQuoted(c->summary) + "\n";
     out += FishOptions("vctl", seen, c->options);
     if (c->operands == Completes::kJobs) out += "complete -c vctl -n '" + seen + "' -a '(__vrun_jobs)'\n";
+    if (c->operands == Completes::kCacheActions) out += "complete -c vctl -n '" + seen + "' -a 'stat verify prune'\n";
     if (c->operands == Completes::kShells) out += "complete -c vctl -n '" + seen + "' -a 'bash zsh fish'\n";
   }
   return out + FishOptions("vctl", "", CtlCommonOptions());

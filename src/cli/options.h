@@ -18,7 +18,18 @@ namespace vrun::cli {
 enum class Argument { kNone, kRequired };
 
 // What a shell may offer for an argument or an operand.
-enum class Completes { kNothing, kFiles, kDirectories, kPools, kJobs, kFormats, kShells, kMemory };
+enum class Completes {
+  kNothing,
+  kFiles,
+  kDirectories,
+  kPools,
+  kJobs,
+  kFormats,
+  kShells,
+  kMemory,
+  kNodes,
+  kCacheActions
+};
 
 struct OptionSpec {
   int id;  // of the command's own enum; several specs may share one (aliases)

@@ -53,7 +53,15 @@ int main(int argc, char** argv) {
   node_app->add_option("--memory-bytes", node.memory_bytes, "offered; 0: what the machine has");
   node_app->add_option("--gpus", node.gpus, "offered; -1: what the machine has");
   node_app->add_option("--gpu-type", node.gpu_type, "e.g. h100");
-  node_app->add_option("--cache-bytes", node.cache_bytes, "bound of the content cache; 0: the default");
+  node_app->add_option("--cache-bytes", node.cache_bytes,
+                       "bound of all content caches together; 0: a quarter of the file system");
+  node_app->add_option(
+      "--cache-min-free-bytes", node.cache_min_free_bytes,
+      "the caches shrink while the file system has less free, whoever fills it; counts up to a tenth of "
+      "it; 0: 1 GiB");
+  node_app
+      ->add_option("--cache-min-free-percent", node.cache_min_free_percent, "the same in percent of the file system")
+      ->check(CLI::Range(0, 90));
   AddReadyFd(node_app, &node.ready_fd);
   node_app->callback([&] { status = vrun::node::AgentMain(node); });
 
@@ -61,6 +69,7 @@ int main(int argc, char** argv) {
   CLI::App* fs_app = app.add_subcommand("fs", "file system server of one home on one node (started by the agent)");
   fs_app->add_option("--fd", fs.agent_fd, "socket of the agent")->required();
   fs_app->add_option("--home-id", fs.home_id, "whose root")->required();
+  fs_app->add_option("--tenant", fs.tenant, "name of its directories")->required();
   fs_app->add_option("--uid-base", fs.uid_base, "host uid of the root's uid 0")->required();
   fs_app->add_option("--store-dir", fs.store_directory, "content cache")->required();
   fs_app->add_option("--views-dir", fs.views_directory, "mount points")->required();
@@ -68,6 +77,8 @@ int main(int argc, char** argv) {
   fs_app->add_option("--pki", fs.pki_directory, "directory of the node's certificate")->required();
   fs_app->add_option("--name", fs.node_name, "the node's name")->required();
   fs_app->add_option("--cache-bytes", fs.cache_bytes, "bound of the content cache; 0: the default");
+  fs_app->add_option("--cache-min-free-bytes", fs.cache_min_free_bytes, "free space that is left to others");
+  fs_app->add_option("--cache-min-free-percent", fs.cache_min_free_percent, "the same in percent");
   fs_app->callback([&] { status = vrun::node::FsServerMain(fs); });
 
   vrun::daemon::PkiOptions pki;

@@ -185,6 +185,11 @@ Result<std::unique_ptr<TaskStream>> NodeLinks::OpenTask(const std::string& addre
   return TaskStream::Open(loop_, channel, "/vrun.v1.Node/Task", std::move(events));
 }
 
+Result<std::unique_ptr<CacheStream>> NodeLinks::OpenCache(const std::string& address, CacheStream::Events events) {
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+  return CacheStream::Open(loop_, channel, "/vrun.v1.Node/Cache", std::move(events));
+}
+
 std::unique_ptr<NodeLinks::ContentUse> NodeLinks::UseContent(const std::vector<std::string>& addresses,
                                                              const v1::Placement& placement) {
   if (addresses.empty()) return nullptr;

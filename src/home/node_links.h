@@ -11,6 +11,7 @@
 #include "base/event_loop.h"
 #include "base/result.h"
 #include "home/message_stream.h"
+#include "proto/cache.pb.h"
 #include "proto/content.pb.h"
 #include "proto/control.pb.h"
 #include "proto/task.pb.h"
@@ -20,6 +21,7 @@ namespace vrun::home {
 
 class ContentServer;
 using TaskStream = MessageStream<v1::TaskUp, v1::TaskDown>;
+using CacheStream = MessageStream<v1::CacheRequest, v1::CacheEvent>;
 
 // Loop thread only. Must not outlive the content server.
 class NodeLinks {
@@ -31,6 +33,9 @@ class NodeLinks {
 
   // Opens /vrun.v1.Node/Task to one address of a node.
   Result<std::unique_ptr<TaskStream>> OpenTask(const std::string& address, TaskStream::Events events);
+
+  // The same for /vrun.v1.Node/Cache.
+  Result<std::unique_ptr<CacheStream>> OpenCache(const std::string& address, CacheStream::Events events);
 
   // A job's need of content at the file system server that listens at `addresses`: while it is held, a content stream
   // that breaks is opened again. A stream that works stays open without any job: the node's caches are worth it.

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "home/cache_queries.h"
 #include "home/content_server.h"
 #include "home/controller_client.h"
 #include "home/log_spool.h"
@@ -135,6 +136,7 @@ void Queries::Answer(std::shared_ptr<ClientConnection> client, const v1::Query& 
     case v1::Query::kGetJob: return GetJob(client, query.get_job().job());
     case v1::Query::kListNodes: return ListNodes(client);
     case v1::Query::kCancelJobs: return CancelJobs(client, query.cancel_jobs());
+    case v1::Query::kCache: return AnswerCacheQuery(services_, client, query.cache());
     case v1::Query::kReadLog: return ReadLog(client, query.read_log().job(), query.read_log().follow());
     default:
       return client->SendError(

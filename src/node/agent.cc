@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "node/attempt.h"
 #include "node/controller_link.h"
+#include "node/node_caches.h"
 #include "node/uid_ranges.h"
 #include "rpc/rpc.h"
 
@@ -90,8 +91,8 @@ class Agent : public AttemptHost {
   void Run() { loop_.Run(); }
 
   EventLoop* loop() override { return &loop_; }
-  FsClient* FsServer(const std::string& home_id, Error* error) override;
-  Result<uint32_t> UidBase(const std::string& home_id) override { return uid_ranges_.BaseFor(home_id); }
+  FsClient* FsServer(const Tenant& tenant, Error* error) override;
+  Result<uint32_t> UidBase(const Tenant& tenant) override { return uid_ranges_.BaseFor(tenant.Key()); }
   Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() override;
   uint64_t NextLease() override { return next_lease_++; }
   void Report(const v1::AttemptReport& report) override;
@@ -105,6 +106,7 @@ class Agent : public AttemptHost {
   void OnController(const v1::ControllerMessage& message);
   void OnStart(const v1::StartAttempt& order);
   void OnHomeStream(std::shared_ptr<HomeStream> stream);
+  void Keep(const std::shared_ptr<HomeStream>& stream);
   void OnAttach(const std::shared_ptr<HomeStream>& stream, const std::string& frame);
   void Recover();
   void RecoverTask(const std::string& name);
@@ -122,7 +124,8 @@ class Agent : public AttemptHost {
   std::vector<std::string> addresses_;
   uint64_t next_lease_ = 1;
 
-  std::map<std::string, std::unique_ptr<FsClient>> fs_servers_;  // by home
+  std::map<std::string, std::unique_ptr<FsClient>> fs_servers_;  // by tenant's key
+  std::unique_ptr<NodeCaches> caches_;
   std::unique_ptr<SupervisorLink> spare_;
   std::map<AttemptKey, std::unique_ptr<Attempt>> attempts_;
   std::map<AttemptKey, v1::AttemptReport> ended_;  // not acknowledged by the controller yet
@@ -148,6 +151,21 @@ Status Agent::Start() {
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop_.OnSignal(s, [this](int) { Stop(true); }));
   VRUN_TRY(loop_.OnSignal(SIGHUP, [this](int) { Stop(false); }));
 
+  NodeCaches::Hooks hooks;
+  hooks.servers = [this] {
+    std::map<std::string, FsClient*> servers;
+    for (auto& [key, server] : fs_servers_) {
+      if (server->alive()) servers[key] = server.get();
+    }
+    return servers;
+  };
+  hooks.server_of = [this](const Tenant& tenant, Error* error) { return FsServer(tenant, error); };
+  caches_ =
+      std::make_unique<NodeCaches>(&loop_,
+                                   NodeCachesOptions{options_.state_directory + "/store", options_.cache_bytes,
+                                                     options_.cache_min_free_bytes, options_.cache_min_free_percent},
+                                   std::move(hooks));
+
   server_ = rpc::Server::Create(credentials);
   server_->Streaming(
       "/vrun.v1.Node/Task",
@@ -155,6 +173,17 @@ Status Agent::Start() {
         if (peer.role != "home") return Error(Code::kDenied, "only a home may attach to a task");
         auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
         loop_.Post([this, home] { OnHomeStream(home); });
+        return home.get();
+      });
+  server_->Streaming(
+      "/vrun.v1.Node/Cache",
+      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+        if (peer.role != "home") return Error(Code::kDenied, "only a home has a cache here");
+        auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
+        loop_.Post([this, home] {
+          Keep(home);
+          caches_->Serve(home);
+        });
         return home.get();
       });
   VRUN_ASSIGN(int port, server_->Start(options_.listen_host + ":" + std::to_string(options_.listen_port)));
@@ -176,22 +205,26 @@ Status Agent::Start() {
   return {};
 }
 
-FsClient* Agent::FsServer(const std::string& home_id, Error* error) {
-  auto it = fs_servers_.find(home_id);
+FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
+  const std::string key = tenant.Key();
+  auto it = fs_servers_.find(key);
   if (it != fs_servers_.end() && it->second->alive()) return it->second.get();
-  Result<uint32_t> base = uid_ranges_.BaseFor(home_id);
+  Result<uint32_t> base = UidBase(tenant);
   if (!base) {
     *error = base.error();
     return nullptr;
   }
-  FsServerSettings settings{home_id,
+  FsServerSettings settings{tenant.home_id,
+                            key,
                             *base,
                             options_.state_directory + "/store",
                             options_.state_directory + "/views",
                             options_.listen_host,
                             options_.pki_directory,
                             options_.name,
-                            options_.cache_bytes};
+                            caches_->LimitForNew(),
+                            options_.cache_min_free_bytes,
+                            options_.cache_min_free_percent};
   FsClient::Events events;
   events.on_content_lost = [this](const std::string& path, const std::string& reason,
                                   const std::vector<uint64_t>& leases) {
@@ -201,13 +234,13 @@ FsClient* Agent::FsServer(const std::string& home_id, Error* error) {
       }
     }
   };
-  events.on_closed = [this, home_id] {
-    LogError("the file system server of home {} ended", home_id);
+  events.on_closed = [this, tenant] {
+    LogError("the file system server of {}'s home {} ended", Escape(tenant.user), Escape(tenant.home_id));
     for (auto& [key, attempt] : attempts_) {
-      if (attempt->home_id() == home_id) attempt->FsServerDied();
+      if (attempt->tenant() == tenant) attempt->FsServerDied();
     }
-    loop_.Post([this, home_id] {
-      auto it = fs_servers_.find(home_id);
+    loop_.Post([this, key = tenant.Key()] {
+      auto it = fs_servers_.find(key);
       if (it != fs_servers_.end() && !it->second->alive()) fs_servers_.erase(it);
     });
   };
@@ -216,7 +249,7 @@ FsClient* Agent::FsServer(const std::string& home_id, Error* error) {
     *error = client.error();
     return nullptr;
   }
-  return (fs_servers_[home_id] = std::move(*client)).get();
+  return (fs_servers_[key] = std::move(*client)).get();
 }
 
 Result<std::unique_ptr<SupervisorLink>> Agent::TakeSupervisor() {
@@ -295,15 +328,19 @@ void Agent::OnStart(const v1::StartAttempt& order) {
 }
 
 void Agent::OnHomeStream(std::shared_ptr<HomeStream> stream) {
-  streams_.insert(stream);
+  Keep(stream);
   std::weak_ptr<HomeStream> weak = stream;
   stream->SetEvents({.on_frame =
                          [this, weak](std::string frame) {
                            if (auto s = weak.lock()) OnAttach(s, frame);
                          },
                      .on_closed = {}});
+}
+
+void Agent::Keep(const std::shared_ptr<HomeStream>& stream) {
   // Streams that were closed since: the table holds the only reference to an unattached one.
   std::erase_if(streams_, [](const auto& s) { return !s->open(); });
+  streams_.insert(stream);
 }
 
 void Agent::OnAttach(const std::shared_ptr<HomeStream>& stream, const std::string& frame) {

@@ -21,7 +21,9 @@ struct AgentOptions {
   uint64_t memory_bytes = 0;
   int gpus = -1;
   std::string gpu_type;
-  uint64_t cache_bytes = 0;  // 0: the default of the store
+  uint64_t cache_bytes = 0;             // of all homes together; 0: a quarter of the file system
+  uint64_t cache_min_free_bytes = 0;    // 0: the store's default
+  uint32_t cache_min_free_percent = 0;  // instead of an amount, when not 0
 };
 
 // Runs until SIGTERM or SIGINT (tasks are killed) or SIGHUP (tasks go on and are taken up by the next agent). Returns

@@ -27,7 +27,7 @@ Attempt::Attempt(AttemptHost* host, v1::StartAttempt order) : host_(host), order
   report_.set_epoch(epoch());
   report_.set_state(v1::STARTING);
   Error unused(Code::kOk, "");
-  host_->FsServer(home_id(), &unused);  // ahead of need: an error shows again when the view is opened
+  host_->FsServer(tenant(), &unused);  // ahead of need: an error shows again when the view is opened
   attach_timer_ = host_->loop()->After(kAttachTimeoutMicros, [this] {
     attach_timer_ = 0;
     Fail(v1::ExitRecord::START_FAILED, "home did not attach within 60 s: is the home daemon still running?");
@@ -106,9 +106,9 @@ void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach
 
 void Attempt::FirstAttach(const v1::Attach& attach) {
   Error error(Code::kOk, "");
-  FsClient* fs = host_->FsServer(home_id(), &error);
+  FsClient* fs = host_->FsServer(tenant(), &error);
   if (fs == nullptr) return Fail(v1::ExitRecord::START_FAILED, Text("cannot start the file system server", error));
-  Result<uint32_t> uid_base = host_->UidBase(home_id());
+  Result<uint32_t> uid_base = host_->UidBase(tenant());
   if (!uid_base) return Fail(v1::ExitRecord::START_FAILED, uid_base.error().message());
   state_ = State::kOpening;
   std::weak_ptr<bool> alive = alive_;
@@ -327,7 +327,7 @@ void Attempt::Finish() {
   state_ = State::kOver;
   if (lease_ != 0) {
     Error unused(Code::kOk, "");
-    if (FsClient* fs = host_->FsServer(home_id(), &unused)) fs->CloseView(lease_);
+    if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->CloseView(lease_);
     lease_ = 0;
   }
   host_->Over(job(), attempt());

@@ -20,6 +20,7 @@
 #include "node/fs_client.h"
 #include "node/home_stream.h"
 #include "node/supervisor_link.h"
+#include "node/tenant.h"
 #include "proto/control.pb.h"
 
 namespace vrun::node {
@@ -29,9 +30,9 @@ class AttemptHost {
  public:
   virtual ~AttemptHost() = default;
   virtual EventLoop* loop() = 0;
-  // The file system server of a home, started when there is none. Null with *error set when it cannot be.
-  virtual FsClient* FsServer(const std::string& home_id, Error* error) = 0;
-  virtual Result<uint32_t> UidBase(const std::string& home_id) = 0;
+  // The file system server of a tenant, started when there is none. Null with *error set when it cannot be.
+  virtual FsClient* FsServer(const Tenant& tenant, Error* error) = 0;
+  virtual Result<uint32_t> UidBase(const Tenant& tenant) = 0;
   virtual Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() = 0;
   virtual uint64_t NextLease() = 0;
   // The state changed: tell the controller, again and again until it acknowledges.
@@ -58,6 +59,7 @@ class Attempt {
   uint64_t epoch() const { return order_.placement().epoch(); }
   State state() const { return state_; }
   const std::string& home_id() const { return order_.home_id(); }
+  Tenant tenant() const { return {order_.user(), order_.home_id()}; }
   const v1::AttemptReport& report() const { return report_; }
   std::string directory() const;
   bool HoldsLease(uint64_t lease) const { return lease_ == lease; }

@@ -21,6 +21,8 @@ Result<std::unique_ptr<FsClient>> FsClient::Start(EventLoop* loop, const FsServe
                                    "3",
                                    "--home-id",
                                    s.home_id,
+                                   "--tenant",
+                                   s.tenant,
                                    "--uid-base",
                                    std::to_string(s.uid_base),
                                    "--store-dir",
@@ -34,6 +36,12 @@ Result<std::unique_ptr<FsClient>> FsClient::Start(EventLoop* loop, const FsServe
                                    "--name",
                                    s.node_name};
   if (s.cache_bytes > 0) argv.insert(argv.end(), {"--cache-bytes", std::to_string(s.cache_bytes)});
+  if (s.cache_min_free_bytes > 0) {
+    argv.insert(argv.end(), {"--cache-min-free-bytes", std::to_string(s.cache_min_free_bytes)});
+  }
+  if (s.cache_min_free_percent > 0) {
+    argv.insert(argv.end(), {"--cache-min-free-percent", std::to_string(s.cache_min_free_percent)});
+  }
   VRUN_ASSIGN(auto child, ChildProcess::Spawn(loop, argv, theirs.get()));
   std::unique_ptr<FsClient> client(new FsClient(loop, std::move(ours), std::move(events)));
   client->child_ = std::move(child);
@@ -80,6 +88,42 @@ void FsClient::CloseView(uint64_t lease) {
   v1::FsRequest request;
   request.mutable_close_view()->set_lease(lease);
   Send(std::move(request), [](Result<v1::FsReply>, std::vector<UniqueFd>) {});
+}
+
+uint64_t FsClient::Cache(const v1::CacheRequest& request, std::function<void(const v1::CacheEvent&)> done) {
+  v1::FsRequest message;
+  *message.mutable_cache() = request;
+  const uint64_t id = next_id_;
+  Send(std::move(message), [done = std::move(done)](Result<v1::FsReply> reply, std::vector<UniqueFd>) {
+    if (reply && reply->has_cache()) return done(reply->cache());
+    v1::CacheEvent event;
+    const Error error =
+        reply ? Error(Code::kInternal, "file system server: an answer to another question") : std::move(reply).error();
+    event.mutable_error()->set_code(static_cast<int>(error.code()));
+    event.mutable_error()->set_message(error.message());
+    done(event);
+  });
+  return id;
+}
+
+void FsClient::CancelCache(uint64_t id) {
+  if (waiting_.erase(id) == 0) return;
+  v1::FsRequest request;
+  request.set_cancel_cache(id);
+  SendOneWay(std::move(request));
+}
+
+void FsClient::SetCacheLimit(uint64_t bytes) {
+  v1::FsRequest request;
+  request.mutable_set_cache_limit()->set_bytes(bytes);
+  SendOneWay(std::move(request));
+}
+
+void FsClient::SendOneWay(v1::FsRequest request) {
+  if (!socket_) return;
+  request.set_id(next_id_++);
+  writer_.Queue(request.SerializeAsString());
+  OnReady(EPOLLOUT);
 }
 
 void FsClient::Stop() { child_->Kill(SIGTERM); }
@@ -133,6 +177,12 @@ void FsClient::OnFrame(Frame frame) {
     failure_ = Error(static_cast<Code>(reply.error().code()), "file system server: " + reply.error().message());
     LogError("{}", Escape(failure_->message()));
     return;
+  }
+  if (reply.has_cache() && reply.cache().has_progress()) {
+    auto it = waiting_.find(reply.id());
+    if (it == waiting_.end()) return;
+    const Callback tell = it->second;  // a copy: it may cancel itself
+    return tell(std::move(reply), {});
   }
   auto node = waiting_.extract(reply.id());
   if (node.empty()) return;

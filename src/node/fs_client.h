@@ -18,6 +18,8 @@
 #include "proto/task.pb.h"
 
 namespace vrun::v1 {
+class CacheEvent;
+class CacheRequest;
 class FsReply;
 class FsRequest;
 }  // namespace vrun::v1
@@ -26,13 +28,16 @@ namespace vrun::node {
 
 struct FsServerSettings {
   std::string home_id;
+  std::string tenant;  // FsServerOptions::tenant
   uint32_t uid_base = 0;
   std::string store_directory;
   std::string views_directory;
   std::string listen_host;
   std::string pki_directory;
   std::string node_name;
-  uint64_t cache_bytes = 0;  // 0: the server's default
+  uint64_t cache_bytes = 0;  // 0: the server's default; so below
+  uint64_t cache_min_free_bytes = 0;
+  uint32_t cache_min_free_percent = 0;
 };
 
 // Loop thread only. Callbacks of requests that were sent to a server that dies get kUnavailable.
@@ -56,6 +61,11 @@ class FsClient {
   void OpenView(const std::string& tree, const std::string& apart, uint64_t lease,
                 std::function<void(Result<std::vector<UniqueFd>>)> done);
   void CloseView(uint64_t lease);
+  // `done` runs with progress, perhaps, then once with a report or an error. The id is for CancelCache, after which it
+  // does not run any more.
+  uint64_t Cache(const v1::CacheRequest& request, std::function<void(const v1::CacheEvent&)> done);
+  void CancelCache(uint64_t id);
+  void SetCacheLimit(uint64_t bytes);
   void Stop();  // SIGTERM
   pid_t pid() const { return child_->pid(); }
   bool alive() const { return static_cast<bool>(socket_); }
@@ -65,6 +75,7 @@ class FsClient {
   FsClient(EventLoop* loop, UniqueFd socket, Events events)
       : loop_(loop), socket_(std::move(socket)), events_(std::move(events)) {}
   void Send(v1::FsRequest request, Callback done);
+  void SendOneWay(v1::FsRequest request);
   void OnReady(uint32_t events);
   void OnFrame(Frame frame);
   void Close();

@@ -10,6 +10,7 @@ int main(int argc, char** argv) {
   const std::string directory = argv[1];
   return vrun::node::FsServerMain({.agent_fd = 3,
                                    .home_id = argv[2],
+                                   .tenant = "tenant",
                                    .uid_base = 0,
                                    .store_directory = directory + "/store",
                                    .views_directory = directory + "/views",

@@ -4,7 +4,10 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -25,6 +28,7 @@
 #include "base/files.h"
 #include "base/frame_socket.h"
 #include "base/log.h"
+#include "node/cache_work.h"
 #include "node/content_source.h"
 #include "node/view_pool.h"
 #include "proto/fsctl.pb.h"
@@ -58,8 +62,17 @@ class Burst {
   bool done_ = false;
 };
 
-std::string DirectoryOf(const std::string& base, const std::string& home_id) {
-  return base + "/" + Sha256(home_id).Hex().substr(0, 16);
+// As many descriptors as the host lets us have; the store keeps a part of them open, and a few must be left for streams
+// and mounts.
+size_t DescriptorsForStore() {
+  rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return store::Options().max_open_files;
+  if (limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 65536);
+    (void)::setrlimit(RLIMIT_NOFILE, &limit);
+    (void)::getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return std::min<size_t>(store::Options().max_open_files, static_cast<size_t>(limit.rlim_cur) / 4);
 }
 
 uint64_t DefaultCacheBytes(const std::string& directory) {
@@ -102,6 +115,8 @@ class FsServer {
   std::string store_directory_, views_directory_;
 
   std::unique_ptr<store::Store> store_;
+  UniqueFd store_lock_;
+  std::unique_ptr<CacheWork> cache_;
   std::unique_ptr<ContentSource> source_;
   std::shared_ptr<vfs::Backend> backend_;
   std::unique_ptr<rpc::Server> server_;
@@ -115,11 +130,24 @@ class FsServer {
 };
 
 Status FsServer::OpenStore() {
-  store_directory_ = DirectoryOf(options_.store_directory, options_.home_id);
+  if (options_.tenant.empty() || options_.tenant.find('/') != std::string::npos) {
+    return Error(Code::kInvalid, "file system server: no tenant");
+  }
+  store_directory_ = options_.store_directory + "/" + options_.tenant;
   VRUN_TRY(MakeDirs(store_directory_, 0700));
   store::Options options{.directory = store_directory_};
   options.max_bytes = options_.cache_bytes > 0 ? options_.cache_bytes : DefaultCacheBytes(store_directory_);
+  if (options_.cache_min_free_bytes > 0) options.min_free_bytes = options_.cache_min_free_bytes;
+  options.min_free_percent = options_.cache_min_free_percent;
+  options.max_open_files = DescriptorsForStore();
   VRUN_ASSIGN(store_, store::Store::Open(options));
+  // Held for as long as this lives: whoever tidies up caches that nobody serves sees that this one is served.
+  VRUN_ASSIGN(store_lock_, OpenFile(store_directory_ + "/lock", O_RDWR | O_CREAT, 0600));
+  while (::flock(store_lock_.get(), LOCK_SH) != 0 && errno == EINTR) {
+  }
+  ::futimens(store_lock_.get(), nullptr);
+  cache_ = std::make_unique<CacheWork>(
+      &loop_, store_.get(), [this](v1::CacheStat* stat) { stat->set_fetched_bytes(source_->stats().wire_bytes); });
   for (auto [name, known] : {std::pair("/last-tree", &known_tree_), std::pair("/last-apart", &known_apart_)}) {
     if (auto tree = ReadFile(store_directory_ + name, 32)) {
       if (auto digest = Digest::FromBytes(*tree)) *known = *digest;
@@ -154,7 +182,7 @@ Status FsServer::Start() {
   VRUN_TRY(SetNonBlocking(control_.get(), true));
   VRUN_TRY(loop_.Add(control_.get(), EPOLLIN, [this](uint32_t events) { OnControl(events); }));
   VRUN_TRY(OpenStore());
-  views_directory_ = DirectoryOf(options_.views_directory, options_.home_id);
+  views_directory_ = options_.views_directory + "/" + options_.tenant;
   VRUN_TRY(MakeDirs(views_directory_, 0700));
 
   source_ = std::make_unique<ContentSource>(ContentSourceOptions{.home_id = options_.home_id},
@@ -282,6 +310,15 @@ void FsServer::OnRequest(const std::string& bytes) {
       return Reply(reply);
     }
     case v1::FsRequest::kStats: return Stats(id);
+    case v1::FsRequest::kCache:
+      return cache_->Start(id, request.cache(), [this, id](const v1::CacheEvent& event) {
+        v1::FsReply answer;
+        answer.set_id(id);
+        *answer.mutable_cache() = event;
+        Reply(answer);
+      });
+    case v1::FsRequest::kCancelCache: return cache_->Cancel(request.cancel_cache());
+    case v1::FsRequest::kSetCacheLimit: return store_->SetLimit(request.set_cache_limit().bytes());
     case v1::FsRequest::kEvents:
     case v1::FsRequest::WHAT_NOT_SET: break;
   }

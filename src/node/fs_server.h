@@ -16,13 +16,16 @@ namespace vrun::node {
 struct FsServerOptions {
   int agent_fd = -1;  // connected stream socket to the agent; owned from now on
   std::string home_id;
+  std::string tenant;           // name of its directories; two tenants never share one (src/node/tenant.h)
   uint32_t uid_base = 0;        // added to every uid and gid of the tree
-  std::string store_directory;  // the node's; each home has its own directory below it
+  std::string store_directory;  // the node's; each tenant has its own directory below it
   std::string views_directory;  // likewise
   std::string listen_host;      // where home can reach this node; the port is chosen
   std::string pki_directory;    // ca.pem, NAME.pem, NAME.key
   std::string node_name;
-  uint64_t cache_bytes = 0;  // 0: a quarter of the file system
+  uint64_t cache_bytes = 0;             // until the agent says otherwise; 0: a quarter of the file system
+  uint64_t cache_min_free_bytes = 0;    // of the file system, whoever fills it; 0: the store's default
+  uint32_t cache_min_free_percent = 0;  // instead of an amount, when not 0
 };
 
 // Runs until it is told to end. Exit code: 0 orderly, 1 it could not start (the agent is told why), 2 a broken agent.

@@ -386,6 +386,46 @@ TEST_F(FsServerTest, WithoutTheAgentItStaysForItsTasksOnly) {
   EXPECT_TRUE(WIFEXITED(idle) && WEXITSTATUS(idle) == 0);
 }
 
+TEST_F(FsServerTest, TheCacheIsAskedVerifiedAndPruned) {
+  auto tree = home_.MakeTree({{"big", big_}, {"hello", "hello"}});
+  Allow();
+  home_.Dial(address_, credentials_, "secret");
+  UniqueFd mount = Open(tree, 1);
+  EXPECT_EQ(Read(mount, "big"), big_);
+  EXPECT_EQ(Read(mount, "hello"), "hello");
+  v1::FsRequest request;
+  request.mutable_cache()->mutable_stat();
+  v1::CacheStat stat = Call(request).cache().report().stat();
+  EXPECT_GT(stat.bytes(), big_.size());
+  EXPECT_GE(stat.objects(), 2u);
+  EXPECT_GT(stat.misses(), 0u);
+  EXPECT_GT(stat.fetched_bytes(), big_.size());
+  EXPECT_EQ(stat.limit_bytes(), 64u << 20);
+  EXPECT_GT(stat.disk_free_bytes(), stat.min_free_bytes());
+
+  request.mutable_cache()->mutable_verify();
+  auto reply = Call(request);
+  while (reply.cache().has_progress()) reply = Receive().first;
+  EXPECT_GE(reply.cache().report().verified().bytes(), big_.size());
+  EXPECT_EQ(reply.cache().report().verified().corrupt_units(), 0u);
+
+  mount.Reset();
+  Close(1);
+  request.mutable_cache()->mutable_prune()->set_to_bytes(0);
+  reply = Call(request);
+  EXPECT_GE(reply.cache().report().freed_bytes(), big_.size());
+  EXPECT_LT(reply.cache().report().stat().bytes(), big_.size());
+
+  request.mutable_cache()->clear_what();
+  EXPECT_EQ(Call(request).cache().error().code(), static_cast<int>(Code::kUnsupported));
+
+  v1::FsRequest limit;
+  limit.mutable_set_cache_limit()->set_bytes(5u << 20);
+  Send(limit);  // not answered
+  request.mutable_cache()->mutable_stat();
+  EXPECT_EQ(Call(request).cache().report().stat().limit_bytes(), 5u << 20);
+}
+
 TEST_F(FsServerTest, BadRequestsAreAnswered) {
   v1::FsRequest request;
   EXPECT_EQ(Call(request).error().code(), static_cast<int>(Code::kUnsupported));

@@ -14,12 +14,12 @@ inline constexpr uint32_t kUidRangeStart =
     0x40000000;  // far above what distributions hand out (subuid ends at 600100000)
 inline constexpr uint32_t kUidRangeSize = 65536;
 
-// Not thread safe. The file is "HOME_ID BASE" lines; it is written before a new range is used.
+// Not thread safe. The file is "TENANT BASE" lines; it is written before a new range is used.
 class UidRanges {
  public:
   static Result<UidRanges> Load(const std::string& path);
-  // The first uid of the home's range. kExhausted after 16,384 homes.
-  Result<uint32_t> BaseFor(const std::string& home_id);
+  // The first uid of the range of a tenant (Tenant::Key). kExhausted after 16,384 of them.
+  Result<uint32_t> BaseFor(const std::string& tenant);
 
  private:
   std::string path_;

@@ -34,8 +34,17 @@ bool FitsSize(const ObjectId& id, uint64_t size) {
 
 bool IsDiskFull(const Error& error) { return error.error_number() == ENOSPC || error.error_number() == EDQUOT; }
 
+bool SaysNothing(const Error& error) {
+  const int e = error.error_number();
+  return e == EMFILE || e == ENFILE || e == ENOMEM;
+}
+
 Core::Core(const Options& o)
-    : options(o), files(o.max_open_files / 2), index_(o.max_bytes / 5 * 4), unchecked_bytes_(kFreeSpaceEvery) {}
+    : options(o),
+      files(o.max_open_files / 2),
+      index_(o.max_bytes / 5 * 4),
+      max_bytes_(o.max_bytes),
+      unchecked_bytes_(kFreeSpaceEvery) {}
 
 Status Core::Prepare() {
   for (const char* name : {"/objects", "/blobs"}) VRUN_TRY(MakeDirs(options.directory + name, 0700));
@@ -55,8 +64,15 @@ std::string Core::ContentPath(const ObjectId& id) const {
   return ShardPath(id) + "/" + id.digest.Hex() + "." + static_cast<char>('0' + static_cast<int>(id.algorithm));
 }
 
-Result<UniqueFd> Core::LockShard(const ObjectId& id, int operation) const {
-  VRUN_ASSIGN(UniqueFd fd, OpenFile(ShardPath(id), O_RDONLY | O_DIRECTORY));
+Result<UniqueFd> Core::Open(const std::string& path, int flags, mode_t mode) {
+  auto fd = OpenFile(path, flags, mode);
+  if (fd || (fd.error().error_number() != EMFILE && fd.error().error_number() != ENFILE)) return fd;
+  files.CloseAll();
+  return OpenFile(path, flags, mode);
+}
+
+Result<UniqueFd> Core::LockShard(const ObjectId& id, int operation) {
+  VRUN_ASSIGN(UniqueFd fd, Open(ShardPath(id), O_RDONLY | O_DIRECTORY));
   while (::flock(fd.get(), operation) != 0) {
     if (errno != EINTR) return ErrnoError("lock " + ShardPath(id));
   }
@@ -69,7 +85,7 @@ void Core::Close() {
   kept = index_.TakeResident();
 }
 
-Result<std::shared_ptr<ObjectBase>> Core::Acquire(const ObjectId& asked, uint64_t size) {
+Result<std::shared_ptr<ObjectBase>> Core::Acquire(const ObjectId& asked, uint64_t size, bool used) {
   if (!FitsSize(asked, size)) return Error(Code::kInvalid, "store: an object id of a kind that its size cannot have");
   std::vector<std::shared_ptr<ObjectBase>> trimmed;  // destroyed after the lock
   std::lock_guard lock(mu_);
@@ -84,8 +100,10 @@ Result<std::shared_ptr<ObjectBase>> Core::Acquire(const ObjectId& asked, uint64_
   if (known && known->resident && known->resident->size() != size) {
     if (known->resident.use_count() > 1) return Error(Code::kInvalid, "store: one object id with two sizes");
     trimmed.push_back(index_.Remove(id));
+    known = nullptr;
   }
-  auto& entry = index_.Use(id);
+  if (used) known = nullptr;
+  auto& entry = known ? *known : index_.Use(id);
   if (!entry.resident) {
     if (UnitCount(size) > 1)
       entry.resident = std::make_shared<LargeObject>(shared_from_this(), id, size);
@@ -125,36 +143,56 @@ size_t Core::objects() const {
   return index_.size();
 }
 
+bool Core::TakeVictim(EvictionIndex::Entry* victim) {
+  std::lock_guard lock(mu_);
+  return index_.TakeVictim(victim);
+}
+
 bool Core::EvictOne(uint64_t* freed) {
   EvictionIndex::Entry victim;
-  {
-    std::lock_guard lock(mu_);
-    if (!index_.TakeVictim(&victim)) return false;
+  if (!TakeVictim(&victim)) {
+    {
+      std::lock_guard lock(pressure_mu_);
+      if (!release_) return false;
+      release_();
+    }
+    if (!TakeVictim(&victim)) return false;
   }
   victim.resident.reset();
   // The map goes first: content without a map is garbage to everybody, a map without content would be a lie.
-  if (auto shard = LockShard(victim.id, LOCK_EX)) {
-    ::unlink(MapPath(victim.id).c_str());
-    ::unlink(ContentPath(victim.id).c_str());
+  auto shard = LockShard(victim.id, LOCK_EX);
+  if (!shard) {
+    AddScanned(victim.id, victim.bytes);
+    return false;
   }
+  ::unlink(MapPath(victim.id).c_str());
+  ::unlink(ContentPath(victim.id).c_str());
   ++evictions;
   *freed += victim.bytes;
   return true;
 }
 
-uint64_t Core::FreeSpaceShortage(uint64_t bytes) const {
+void Core::FreeSpace(uint64_t* available, uint64_t* keep) const {
+  *available = *keep = 0;
   struct statvfs fs;
-  if (::statvfs(options.directory.c_str(), &fs) != 0) return 0;
-  const uint64_t block = fs.f_frsize;
+  if (::statvfs(options.directory.c_str(), &fs) != 0) return;
+  const uint64_t total = fs.f_blocks * fs.f_frsize;
+  *available = fs.f_bavail * fs.f_frsize;
   // On a small file system the watermark is a tenth of it, or nothing would fit at all.
-  const uint64_t keep = std::min(options.min_free_bytes, fs.f_blocks * block / 10);
-  const uint64_t available = fs.f_bavail * block;
+  *keep = options.min_free_percent > 0 ? total / 100 * options.min_free_percent
+                                       : std::min(options.min_free_bytes, total / 10);
+}
+
+uint64_t Core::FreeSpaceShortage(uint64_t bytes) const {
+  uint64_t available, keep;
+  FreeSpace(&available, &keep);
+  if (keep == 0) return 0;
   return available >= keep + bytes ? 0 : keep + bytes - available;
 }
 
 bool Core::MakeRoom(uint64_t bytes) {
   uint64_t freed = 0;
-  while (this->bytes() + bytes > options.max_bytes) {
+  while (this->bytes() + bytes > max_bytes_) {
     if (!EvictOne(&freed)) return false;
   }
   if (unchecked_bytes_.fetch_add(bytes) + bytes < kFreeSpaceEvery) return true;
@@ -172,6 +210,25 @@ bool Core::EvictAtLeast(uint64_t bytes) {
     if (!EvictOne(&freed)) return false;
   }
   return true;
+}
+
+void Core::KeepFreeSpace() {
+  // No more than is lacking now: space that others hold open comes back later than it is counted here.
+  const uint64_t shortage = FreeSpaceShortage(0);
+  for (uint64_t freed = 0; freed < shortage;) {
+    if (!EvictOne(&freed)) return;
+  }
+}
+
+void Core::SetLimit(uint64_t max_bytes) {
+  max_bytes_ = max_bytes;
+  std::lock_guard lock(mu_);
+  index_.SetProtectedLimit(max_bytes / 5 * 4);
+}
+
+void Core::OnPressure(std::function<void()> release) {
+  std::lock_guard lock(pressure_mu_);
+  release_ = std::move(release);
 }
 
 void Core::EvictDownTo(uint64_t bytes) {

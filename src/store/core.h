@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,7 +30,8 @@ class Core : public std::enable_shared_from_this<Core> {
   // Makes the directories, loads the aliases.
   Status Prepare();
 
-  Result<std::shared_ptr<ObjectBase>> Acquire(const ObjectId& id, uint64_t size);
+  // `used`: for the order of eviction.
+  Result<std::shared_ptr<ObjectBase>> Acquire(const ObjectId& id, uint64_t size, bool used = true);
   void SetAlias(const ObjectId& provisional, const ObjectId& final_id);
 
   // "objects/ab/HEX.A" and, with `map`, ".map".
@@ -38,7 +40,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::string ShardPath(const ObjectId& id) const;
   // flock(LOCK_SH or LOCK_EX) on the directory that holds the object's files: while shared, the two files of an object
   // belong together; exclusive to make or remove them. Also between processes. Released with the descriptor.
-  Result<UniqueFd> LockShard(const ObjectId& id, int operation) const;
+  Result<UniqueFd> LockShard(const ObjectId& id, int operation);
 
   // Evicts so that `bytes` more fit below the limit and the watermark. False when that cannot be had.
   bool MakeRoom(uint64_t bytes);
@@ -46,6 +48,15 @@ class Core : public std::enable_shared_from_this<Core> {
   bool EvictAtLeast(uint64_t bytes);
   // Evicts until at most `bytes` are there or nothing more can go.
   void EvictDownTo(uint64_t bytes);
+  // Evicts what the file system lacks for the watermark. Others may be filling it: called again and again.
+  void KeepFreeSpace();
+  void SetLimit(uint64_t max_bytes);
+  void OnPressure(std::function<void()> release);
+  uint64_t limit() const { return max_bytes_; }
+  // Free bytes of the file system, and how many of them are to stay free; 0 and 0 when it cannot be told.
+  void FreeSpace(uint64_t* available, uint64_t* keep) const;
+  // OpenFile; descriptors that are kept open are given up for it when there are no more.
+  Result<UniqueFd> Open(const std::string& path, int flags, mode_t mode = 0);
 
   // Lets go of the objects that are kept in memory, which hold this. Those in use live on.
   void Close();
@@ -67,17 +78,24 @@ class Core : public std::enable_shared_from_this<Core> {
   std::atomic<uint64_t> temporary_serial{0};
 
  private:
+  // False when all is in use, also after release_.
   bool EvictOne(uint64_t* freed);
+  bool TakeVictim(EvictionIndex::Entry* victim);
   uint64_t FreeSpaceShortage(uint64_t bytes) const;
 
   mutable std::mutex mu_;
   EvictionIndex index_;
+  std::mutex pressure_mu_;  // held while release_ runs
+  std::function<void()> release_;
   Aliases aliases_;  // has its own lock
   std::atomic<uint64_t> other_bytes_{0};
+  std::atomic<uint64_t> max_bytes_;
   std::atomic<uint64_t> unchecked_bytes_;  // given out since the last look at the free space
 };
 
 // The errnos that say "no room" rather than "broken".
 bool IsDiskFull(const Error& error);
+// Out of descriptors or memory: no news about what is on disk.
+bool SaysNothing(const Error& error);
 
 }  // namespace vrun::store

@@ -42,6 +42,11 @@ void EvictionIndex::Demote() {
   }
 }
 
+void EvictionIndex::SetProtectedLimit(uint64_t bytes) {
+  protected_limit_ = bytes;
+  Demote();
+}
+
 void EvictionIndex::AddOldest(const ObjectId& id, uint64_t bytes) {
   if (index_.contains(id)) return;
   probation_.push_back(Entry{.id = id, .bytes = bytes});

@@ -37,6 +37,7 @@ class EvictionIndex {
   // An object found on disk by the scan, older than everything known. No-op when known.
   void AddOldest(const ObjectId& id, uint64_t bytes);
   void SetBytes(Entry& entry, uint64_t bytes);
+  void SetProtectedLimit(uint64_t bytes);
   // Takes the entry out. Its object is handed back so that it can be destroyed outside the lock.
   std::shared_ptr<ObjectBase> Remove(const ObjectId& id);
 
@@ -58,7 +59,7 @@ class EvictionIndex {
   bool TakeFrom(List* list, Entry* victim);
   void Demote();
 
-  const uint64_t protected_limit_;
+  uint64_t protected_limit_;
   uint64_t bytes_ = 0;
   uint64_t protected_bytes_ = 0;
   size_t resident_ = 0;

@@ -15,12 +15,6 @@
 namespace vrun::store {
 namespace {
 
-// Out of descriptors or memory: no news about the object.
-bool SaysNothing(const Error& error) {
-  const int e = error.error_number();
-  return e == EMFILE || e == ENFILE || e == ENOMEM;
-}
-
 Error NotHere() { return Error(Code::kNotFound, "store: content is not in the cache"); }
 
 }  // namespace
@@ -81,10 +75,11 @@ ObjectFilesPtr LargeObject::OpenLocked() {
   // First as one reader of many. What turns out to be unusable is looked at again, and removed, by one process only.
   for (int operation : {LOCK_SH, LOCK_EX}) {
     auto shard = core_->LockShard(id_, operation);
+    if (!shard && SaysNothing(shard.error())) return nullptr;
     if (!shard) break;
-    auto map = OpenFile(core_->MapPath(id_), O_RDWR | O_NOFOLLOW);
+    auto map = core_->Open(core_->MapPath(id_), O_RDWR | O_NOFOLLOW);
     if (!map && map.error().error_number() == ENOENT) break;
-    auto content = OpenFile(core_->ContentPath(id_), O_RDWR | O_NOFOLLOW);
+    auto content = core_->Open(core_->ContentPath(id_), O_RDWR | O_NOFOLLOW);
     if ((!map && SaysNothing(map.error())) || (!content && SaysNothing(content.error()))) return nullptr;
 
     char bytes[kMapHeaderBytes];
@@ -252,7 +247,7 @@ Result<UniqueFd> LargeObject::DoOpenForPassthrough() {
   if (!good) return NotHere();
   // The name may belong to another life by now; the descriptor that was verified is what counts.
   struct stat ours, named;
-  VRUN_ASSIGN(UniqueFd fd, OpenFile(core_->ContentPath(id_), O_RDONLY | O_NOFOLLOW));
+  VRUN_ASSIGN(UniqueFd fd, core_->Open(core_->ContentPath(id_), O_RDONLY | O_NOFOLLOW));
   if (::fstat(files->content.get(), &ours) != 0 || ::fstat(fd.get(), &named) != 0) return ErrnoError("store: stat");
   if (ours.st_ino != named.st_ino || ours.st_dev != named.st_dev) return NotHere();
   if (static_cast<uint64_t>(ours.st_size) > size_) {
@@ -277,6 +272,7 @@ void LargeObject::VerifyAll(Store::VerifyReport* report) {
   std::string scratch;
   for (uint64_t u : present) {
     ++report->units;
+    report->bytes += LengthOf(u);
     if (!VerifyUnit(files, u, &scratch)) ++report->corrupt_units;
   }
 }

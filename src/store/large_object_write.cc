@@ -46,12 +46,12 @@ Status LargeObject::CreateFiles() {
   if (PathExists(map_path)) return {};  // another process was first
   ::unlink(content_path.c_str());       // left by a crash between the two files
   auto make = [&]() -> Status {
-    VRUN_ASSIGN(content, OpenFile(content_path, O_RDWR | O_CREAT | O_EXCL, 0600));
+    VRUN_ASSIGN(content, core_->Open(content_path, O_RDWR | O_CREAT | O_EXCL, 0600));
     if (::ftruncate(content.get(), static_cast<off_t>(size_)) != 0) return ErrnoError("store: make a file");
     struct stat st;
     if (::fstat(content.get(), &st) != 0) return ErrnoError("store: stat");
     header.content_inode = st.st_ino;
-    VRUN_ASSIGN(map, OpenFile(map_path, O_RDWR | O_CREAT | O_EXCL, 0600));
+    VRUN_ASSIGN(map, core_->Open(map_path, O_RDWR | O_CREAT | O_EXCL, 0600));
     return PwriteAll(map.get(), EncodeMapHeader(header), 0);
   };
   Status made = make();
@@ -333,7 +333,7 @@ Result<bool> LargeObject::Adopt(LargeObject* from, const ObjectFilesPtr& from_fi
   // Whatever this is interrupted by, a map without its content file is refused by the next reader, and content without
   // a map is removed by the next writer.
   ::unlink(core_->ContentPath(id_).c_str());
-  auto map = OpenFile(core_->MapPath(id_), O_RDWR | O_CREAT | O_EXCL, 0600);
+  auto map = core_->Open(core_->MapPath(id_), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (!map) return false;
   if (!PwriteAll(map->get(), bytes, 0) ||
       ::rename(core_->ContentPath(from->id_).c_str(), core_->ContentPath(id_).c_str()) != 0) {

@@ -43,6 +43,13 @@ void OpenFiles::Erase(uint64_t key) {
   index_.erase(it);
 }
 
+void OpenFiles::CloseAll() {
+  std::list<Item> closed;  // after the lock
+  std::lock_guard lock(mu_);
+  closed.swap(lru_);
+  index_.clear();
+}
+
 size_t OpenFiles::size() const {
   std::lock_guard lock(mu_);
   return lru_.size();

@@ -32,6 +32,8 @@ class OpenFiles {
   ObjectFilesPtr Get(uint64_t key);
   void Insert(uint64_t key, ObjectFilesPtr files);
   void Erase(uint64_t key);
+  // For whoever needs descriptors more.
+  void CloseAll();
   size_t size() const;
 
  private:

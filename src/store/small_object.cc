@@ -42,7 +42,7 @@ Result<UniqueFd> SmallObject::ReadVerified(char* buffer) {
     ++core_->misses;
     return NotHere();
   }
-  auto fd = OpenFile(core_->ContentPath(id_), O_RDONLY | O_NOFOLLOW);
+  auto fd = core_->Open(core_->ContentPath(id_), O_RDONLY | O_NOFOLLOW);
   if (!fd) {
     // Another process evicted it.
     std::lock_guard lock(mu_);
@@ -82,7 +82,7 @@ Status SmallObject::WriteFile(std::string_view data) {
   const std::string temporary =
       core_->ShardPath(id_) + "/.tmp-" + std::to_string(::getpid()) + "-" + std::to_string(++core_->temporary_serial);
   auto write = [&]() -> Status {
-    VRUN_ASSIGN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_EXCL, 0600));
+    VRUN_ASSIGN(UniqueFd fd, core_->Open(temporary, O_WRONLY | O_CREAT | O_EXCL, 0600));
     VRUN_TRY(PwriteAll(fd.get(), data, 0));
     if (::rename(temporary.c_str(), core_->ContentPath(id_).c_str()) != 0) return ErrnoError("store: rename");
     return {};

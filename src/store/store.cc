@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <thread>
@@ -48,14 +49,21 @@ class StoreImpl final : public Store {
       : core_(std::make_shared<Core>(options)), blobs_(options.directory + "/blobs", BlobLimit(options.max_bytes)) {}
 
   ~StoreImpl() override {
-    stop_ = true;
-    if (scan_.joinable()) scan_.join();
+    {
+      std::lock_guard lock(mu_);
+      stop_ = true;
+      changed_cv_.notify_all();
+    }
+    if (keeper_.joinable()) keeper_.join();
     core_->Close();
   }
 
   Status Start() {
     VRUN_TRY(core_->Prepare());
-    scan_ = std::thread([this] { Scan(); });
+    keeper_ = std::thread([this] {
+      Scan();
+      Keep();
+    });
     return {};
   }
 
@@ -87,13 +95,14 @@ class StoreImpl final : public Store {
   Stats stats() const override {
     Stats s;
     s.bytes = core_->bytes();
-    s.limit_bytes = core_->options.max_bytes;
+    s.limit_bytes = core_->limit();
     s.objects = core_->objects();
     s.hits = core_->hits;
     s.misses = core_->misses;
     s.corrupt_units = core_->corrupt;
     s.evictions = core_->evictions;
     s.failed_writes = core_->failed_writes;
+    core_->FreeSpace(&s.disk_free_bytes, &s.min_free_bytes);
     return s;
   }
 
@@ -103,31 +112,43 @@ class StoreImpl final : public Store {
     return core_->bytes();
   }
 
-  Result<VerifyReport> Verify() override {
+  void SetLimit(uint64_t max_bytes) override {
+    core_->SetLimit(max_bytes);
+    std::lock_guard lock(mu_);
+    limit_changed_ = true;
+    changed_cv_.notify_all();
+  }
+  void OnPressure(std::function<void()> release) override { core_->OnPressure(std::move(release)); }
+
+  Result<VerifyReport> Verify(const std::function<bool(const VerifyReport&)>& progress) override {
+    WaitForScan();
+    const std::vector<Found> objects = List();
+    const std::vector<Digest> blobs = blobs_.List();
     VerifyReport report;
-    for (const Found& found : List()) {
+    report.total_objects = objects.size() + blobs.size();
+    const auto go_on = [&] { return !stop_ && (!progress || progress(report)); };
+    const Error stopped(Code::kAborted, "verify: stopped before the end");
+    for (const Found& found : objects) {
       ++report.objects;
-      if (!found.has_map) {
-        VerifySmall(found.id, &report);
-        continue;
-      }
-      auto object = core_->Acquire(found.id, SizeInMap(found.id, found.size));
-      if (!object) continue;
-      const uint64_t before = core_->corrupt;
-      (*object)->VerifyAll(&report);
-      if (report.corrupt_units == 0 && core_->corrupt != before) ++report.corrupt_units;  // a map that was refused
+      VerifyObject(found, &report);
+      if (!go_on()) return stopped;
     }
-    for (const Digest& digest : blobs_.List()) {
+    for (const Digest& digest : blobs) {
       ++report.objects;
       ++report.units;
-      if (!GetBlob(digest)) ++report.corrupt_units;
+      bool corrupt = false;
+      auto blob = blobs_.Get(digest, &corrupt);
+      if (blob) report.bytes += blob->size();
+      if (corrupt) ++report.corrupt_units;
+      if (corrupt) ++core_->corrupt;
+      if (!go_on()) return stopped;
     }
     return report;
   }
 
   void WaitForScan() override {
     std::unique_lock lock(mu_);
-    scanned_cv_.wait(lock, [&] { return scanned_; });
+    changed_cv_.wait(lock, [&] { return scanned_; });
   }
 
  private:
@@ -143,7 +164,22 @@ class StoreImpl final : public Store {
     core_->MakeRoom(0);
     std::lock_guard lock(mu_);
     scanned_ = true;
-    scanned_cv_.notify_all();
+    changed_cv_.notify_all();
+  }
+
+  // The disk may be filled by anybody, and the limit lowered, also while nothing is written here.
+  void Keep() {
+    std::unique_lock lock(mu_);
+    const auto every = std::chrono::microseconds(core_->options.free_space_check_micros);
+    for (;;) {
+      changed_cv_.wait_for(lock, every, [&] { return stop_ || limit_changed_; });
+      if (stop_) return;
+      limit_changed_ = false;
+      lock.unlock();
+      core_->EvictDownTo(core_->limit());
+      core_->KeepFreeSpace();
+      lock.lock();
+    }
   }
 
   // What is on disk. Removes remains of crashes on the way.
@@ -204,12 +240,25 @@ class StoreImpl final : public Store {
     return header ? header->size : otherwise;
   }
 
+  void VerifyObject(const Found& found, VerifyReport* report) {
+    if (!found.has_map) return VerifySmall(found.id, report);
+    auto object = core_->Acquire(found.id, SizeInMap(found.id, found.size), /*used=*/false);
+    if (!object) return;
+    const uint64_t found_before = report->corrupt_units;
+    const uint64_t before = core_->corrupt;
+    (*object)->VerifyAll(report);
+    // A map that was refused. (What somebody else finds meanwhile is counted with it, if he is unlucky.)
+    if (report->corrupt_units == found_before && core_->corrupt != before) ++report->corrupt_units;
+  }
+
   // By name alone: a file that was cut short would have the wrong size for an Object.
   void VerifySmall(const ObjectId& id, VerifyReport* report) {
     ++report->units;
     auto content = ReadFile(core_->ContentPath(id), kUnitBytes);
     if (!content && content.error().code() == Code::kNotFound) return;  // evicted meanwhile
+    if (content) report->bytes += content->size();
     if (content && Sha256(*content) == id.digest) return;
+    if (!content && SaysNothing(content.error())) return;
     ++report->corrupt_units;
     ++core_->corrupt;
     ::unlink(core_->ContentPath(id).c_str());
@@ -229,9 +278,10 @@ class StoreImpl final : public Store {
   BlobPacks blobs_;
   std::atomic<bool> stop_{false};
   std::mutex mu_;
-  std::condition_variable scanned_cv_;
+  std::condition_variable changed_cv_;  // scanned_, stop_, limit_changed_
+  bool limit_changed_ = false;
   bool scanned_ = false;
-  std::thread scan_;
+  std::thread keeper_;  // counts what is there, then watches the free space
 };
 
 }  // namespace

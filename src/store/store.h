@@ -3,7 +3,7 @@
 // entry is never an error; serving a wrong byte always is. What is read was verified on arrival by this process, or
 // against its digest on the first use since this process started.
 //
-// On disk, below Options::directory (one directory per home: content of one user is never reachable by another's name):
+// On disk, below Options::directory (one for each user and home: content of one is never reachable by another's name):
 //   objects/ab/HEX.A      content at its true offsets, sparse while incomplete; A is the IdAlgorithm
 //   objects/ab/HEX.A.map  log of the units that are present, with their digests (src/store/unit_map.h); a file of one
 //                         unit with its final id has none: its name is the digest
@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,8 +33,12 @@ namespace vrun::store {
 
 struct Options {
   std::string directory;
-  uint64_t max_bytes = 20ull << 30;      // the store evicts down to this
-  uint64_t min_free_bytes = 1ull << 30;  // and until the file system has this much left
+  uint64_t max_bytes = 20ull << 30;  // the store evicts down to this
+  // ... and until the file system has this much left, whoever fills it: looked at while writing, and every so often.
+  // The amount counts up to a tenth of the file system; a percentage, when given, replaces it.
+  uint64_t min_free_bytes = 1ull << 30;
+  uint32_t min_free_percent = 0;
+  int64_t free_space_check_micros = 1'000'000;
   size_t max_open_files = 256;
 };
 
@@ -46,6 +51,8 @@ struct Stats {
   uint64_t corrupt_units = 0;  // dropped because they did not match their digest (directory objects too)
   uint64_t evictions = 0;      // objects
   uint64_t failed_writes = 0;  // Puts that the disk refused
+  uint64_t disk_free_bytes = 0;
+  uint64_t min_free_bytes = 0;  // the watermark, as it counts here
 };
 
 struct UnitRange {
@@ -115,16 +122,27 @@ class Store {
   virtual Status PutBlob(const Digest& digest, std::string_view bytes) = 0;
 
   virtual Stats stats() const = 0;
-  // Evicts objects in no use until the store holds at most `bytes`. Returns what it holds then.
+  // Evicts objects in no use until the store holds at most `bytes`. Returns what it holds then: more than that when the
+  // rest is in use. Directory objects stay; they have a bound of their own.
   virtual Result<uint64_t> Prune(uint64_t bytes) = 0;
+  // The bound from now on, instead of Options::max_bytes. No I/O; what is beyond it goes soon after, in the background.
+  virtual void SetLimit(uint64_t max_bytes) = 0;
+  // Called when nothing can be evicted because all of it is in use, before that becomes an error: for whoever keeps
+  // Objects that nobody reads at the moment. On the thread that needs the room, which holds locks of the store: it may
+  // release Objects and do nothing else with the store. Null: nobody. Returns when the one before runs no more.
+  virtual void OnPressure(std::function<void()> release) = 0;
 
   struct VerifyReport {
     uint64_t objects = 0;
     uint64_t units = 0;
+    uint64_t bytes = 0;
     uint64_t corrupt_units = 0;  // dropped by this call
+    uint64_t total_objects = 0;  // that there were at the beginning
   };
-  // Reads everything, verified before or not. Takes as long as the disk needs.
-  virtual Result<VerifyReport> Verify() = 0;
+  // Reads everything, verified before or not. Takes as long as the disk needs. `progress` (may be null) is called after
+  // every object; kAborted once it returns false.
+  virtual Result<VerifyReport> Verify(const std::function<bool(const VerifyReport&)>& progress) = 0;
+  Result<VerifyReport> Verify() { return Verify(nullptr); }
   // Waits for the background count (tests, stats for people).
   virtual void WaitForScan() = 0;
 };

@@ -20,9 +20,12 @@ Backend::Backend(BackendOptions options, Source* source, store::Store* store)
       timers_(std::make_unique<TimerThread>()),
       directories_(std::make_unique<DirectoryCache>(*this)),
       files_(std::make_unique<FileCache>(*this)),
-      prefetcher_(std::make_unique<Prefetcher>(*this)) {}
+      prefetcher_(std::make_unique<Prefetcher>(*this)) {
+  store_->OnPressure([this] { files_->ReleaseIdle(); });
+}
 
 Backend::~Backend() {
+  store_->OnPressure(nullptr);
   timers_->Stop();
   directories_->Close();
   files_->Close();

@@ -433,6 +433,19 @@ void FileContent::DropUnstored(uint64_t unit) {
   }
 }
 
+bool FileContent::HoldsUnstored() {
+  std::lock_guard lock(mutex_);
+  return !memory_.empty();
+}
+
+void FileContent::ReleaseObject() {
+  std::shared_ptr<store::Object> released;  // after the lock
+  std::lock_guard lock(mutex_);
+  if (!fetches_.empty()) return;
+  released = std::move(object_);
+  acquired_ = false;
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<FileContent> FileCache::Get(const tree::FileVersion& version,
@@ -462,6 +475,28 @@ std::shared_ptr<FileContent> FileCache::Get(const tree::FileVersion& version,
     sweep_at_ = std::max<size_t>(4096, known_.size() * 2);
   }
   return content;
+}
+
+void FileCache::ReleaseIdle() {
+  std::vector<std::shared_ptr<FileContent>> idle;  // freed without the lock
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [version, cached] : cached_) idle.push_back(cached.content);
+  }
+  // What only memory holds would have to be fetched again: that stays, without its object when nobody else is there
+  // (the table and this list are two).
+  std::erase_if(idle, [](const auto& content) {
+    if (!content->HoldsUnstored()) return false;
+    if (content.use_count() <= 2) content->ReleaseObject();
+    return true;
+  });
+  std::lock_guard lock(mutex_);
+  for (const auto& content : idle) {
+    const auto it = cached_.find(content->version_);
+    if (it == cached_.end() || it->second.content != content) continue;
+    recent_.erase(it->second.position);
+    cached_.erase(it);
+  }
 }
 
 void FileCache::AddUnstored(const std::shared_ptr<FileContent>& content, uint64_t unit, uint64_t bytes) {

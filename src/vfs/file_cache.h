@@ -96,6 +96,10 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // A fetch for nobody that failed is made one for whoever waits for it by now. False when nobody does.
   bool Promote(uint64_t id);
   void DropUnstored(uint64_t unit);
+  // Holds units that are only in memory.
+  bool HoldsUnstored();
+  // Lets go of the object in the store; the next use finds it again.
+  void ReleaseObject();
 
   FileCache& cache_;
   const tree::FileVersion version_;
@@ -128,6 +132,9 @@ class FileCache {
   explicit FileCache(Backend& backend) : backend_(backend) {}
 
   std::shared_ptr<FileContent> Get(const tree::FileVersion& version, const std::optional<store::ObjectId>& known_id);
+  // Lets go of what nobody uses at the moment, so that the store may evict it. Any thread; the store's locks may be
+  // held.
+  void ReleaseIdle();
   void Close() { gate_->Close(); }
 
  private:

@@ -477,13 +477,13 @@ void LazyRoot::Open(const Request& request, uint32_t flags, Reply reply) {
   const bool complete = content->size() > 0 && content->IsComplete();
   if (complete && content->size() >= kPassthroughLeast) {
     if (content->size() <= kVerifyInline || content->passthrough_verified()) {
-      if (OpenThrough(nodeid, *content, &reply)) return;
+      if (OpenThrough(nodeid, content, &reply)) return;
     } else {
       reply.Suspend();
       const auto shared = std::make_shared<Reply>(std::move(reply));
       backend_.timers().After(0, [this, gate = gate_, shared, content, nodeid] {
         const Gate::Pass pass(gate.get());
-        if (pass && !OpenThrough(nodeid, *content, shared.get())) OpenCached(nodeid, std::move(*shared));
+        if (pass && !OpenThrough(nodeid, content, shared.get())) OpenCached(nodeid, content, std::move(*shared));
       });
       return;
     }
@@ -491,16 +491,17 @@ void LazyRoot::Open(const Request& request, uint32_t flags, Reply reply) {
     // Whoever opens it reads it, almost always: on its way before the first READ comes.
     content->Ensure(place, 0, content->size(), [](const Status&) {});
   }
-  OpenCached(nodeid, std::move(reply));
+  OpenCached(nodeid, content, std::move(reply));
 }
 
-void LazyRoot::OpenCached(uint64_t nodeid, Reply reply) {
+void LazyRoot::OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply reply) {
   bool through = false;
   {
     std::lock_guard lock(open_mutex_);
     OpenFiles& files = open_files_[nodeid];
     through = files.backing != 0;  // opened meanwhile: an inode cannot be open both ways
     if (!through) ++files.cached;
+    files.content = content;
   }
   if (through && AnswerThrough(nodeid, &reply)) return;
   if (through) {
@@ -526,14 +527,14 @@ bool LazyRoot::AnswerThrough(uint64_t nodeid, Reply* reply) {
   return true;
 }
 
-bool LazyRoot::OpenThrough(uint64_t nodeid, FileContent& content, Reply* reply) {
+bool LazyRoot::OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply* reply) {
   {
     std::lock_guard lock(open_mutex_);
     const auto it = open_files_.find(nodeid);
     if (it != open_files_.end() && it->second.cached > 0) return false;
   }
   // Ours only until the kernel has its own reference: no descriptor is kept for any file.
-  const auto fd = content.OpenForPassthrough();
+  const auto fd = content->OpenForPassthrough();
   if (!fd) return false;
   {
     std::lock_guard lock(open_mutex_);
@@ -551,6 +552,7 @@ bool LazyRoot::OpenThrough(uint64_t nodeid, FileContent& content, Reply* reply) 
         return false;
       }
       files.backing = id;
+      files.content = content;
     }
   }
   return AnswerThrough(nodeid, reply);
@@ -562,6 +564,7 @@ void LazyRoot::Release(const Request& request, uint64_t handle, Reply reply) {
 }
 
 void LazyRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
+  std::shared_ptr<FileContent> released;  // after the lock
   std::lock_guard lock(open_mutex_);
   const auto it = open_files_.find(nodeid);
   if (it == open_files_.end()) return;
@@ -572,7 +575,10 @@ void LazyRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
     transport_.CloseBacking(files.backing);
     files.backing = 0;
   }
-  if (files.cached == 0 && files.passthrough == 0) open_files_.erase(it);
+  if (files.cached == 0 && files.passthrough == 0) {
+    released = std::move(files.content);
+    open_files_.erase(it);
+  }
 }
 
 }  // namespace vrun::vfs

@@ -68,6 +68,7 @@ class LazyRoot final : public Operations {
     uint32_t cached = 0;
     uint32_t passthrough = 0;
     int backing = 0;
+    std::shared_ptr<FileContent> content;  // not evicted while the file is open
   };
   struct Changes;  // advance.cc
 
@@ -77,9 +78,9 @@ class LazyRoot final : public Operations {
   void ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply);
   void ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content, uint64_t offset, uint32_t size, int tries,
                    Reply reply);
-  void OpenCached(uint64_t nodeid, Reply reply);
+  void OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply reply);
   // False: not this time, open it cached.
-  bool OpenThrough(uint64_t nodeid, FileContent& content, Reply* reply);
+  bool OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply* reply);
   bool AnswerThrough(uint64_t nodeid, Reply* reply);
   void CloseHandle(uint64_t nodeid, uint64_t handle);
 

@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 
+#include "base/clock.h"
 #include "store/store.h"
 #include "tree/codec.h"
 #include "vfs/fake_kernel.h"
@@ -56,7 +57,11 @@ class FullStore final : public store::Store {
   Status PutBlob(const Digest&, std::string_view) override { return Error(Code::kExhausted, "full"); }
   store::Stats stats() const override { return store_.stats(); }
   Result<uint64_t> Prune(uint64_t bytes) override { return store_.Prune(bytes); }
-  Result<VerifyReport> Verify() override { return store_.Verify(); }
+  void SetLimit(uint64_t) override {}
+  void OnPressure(std::function<void()>) override {}
+  Result<VerifyReport> Verify(const std::function<bool(const VerifyReport&)>& progress) override {
+    return store_.Verify(progress);
+  }
   void WaitForScan() override {}
 
  private:
@@ -709,6 +714,33 @@ TEST_F(LazyRootTest, CompleteLargeFilesArePassedThroughWithOneBackingId) {
   ReadAll("/small");
   EXPECT_EQ(kernel_->Open(Find("/small").nodeid).As<OpenOut>().open_flags & kOpenPassthrough, 0u);
   EXPECT_EQ(root_->passthrough_opens(), 2u);
+}
+
+TEST_F(LazyRootTest, WhatIsOpenIsNotEvictedAndWhatIsOnlyRememberedIs) {
+  Mount(TreeMaker().File("/cached", Noise(kMiB, 1)).File("/through", Noise(kMiB, 2)).File("/read", Noise(kMiB, 3)));
+  const auto cached = kernel_->Open(Find("/cached").nodeid).As<OpenOut>();
+  for (const char* name : {"/cached", "/through", "/read"}) ReadAll(name);
+  const auto through = kernel_->Open(Find("/through").nodeid).As<OpenOut>();
+  ASSERT_NE(through.open_flags & kOpenPassthrough, 0u);
+  uint64_t left = *store_->Prune(0);
+  // The source's thread may still hold what it has delivered.
+  for (const int64_t end = MonotonicMicros() + 20'000'000; left >= 3 * kMiB && MonotonicMicros() < end;) {
+    left = *store_->Prune(0);
+  }
+  EXPECT_GE(left, 2 * kMiB);
+  EXPECT_LT(left, 3 * kMiB);
+  const size_t asked = source_.CountAsked('f');
+  ReadAll("/cached");
+  ReadAll("/through");
+  EXPECT_EQ(source_.CountAsked('f'), asked);
+  kernel_->Release(Find("/cached").nodeid, cached.fh);
+  kernel_->Release(Find("/through").nodeid, through.fh);
+  uint64_t rest = *store_->Prune(0);
+  for (const int64_t end = MonotonicMicros() + 20'000'000; rest >= kMiB && MonotonicMicros() < end;) {
+    rest = *store_->Prune(0);
+  }
+  EXPECT_LT(rest, kMiB) << "closed again: nothing keeps them";
+  EXPECT_EQ(ReadAll("/cached"), Noise(kMiB, 1)) << "and comes again when it is read";
 }
 
 TEST_F(LazyRootTest, LargeUnverifiedFilesAreVerifiedOffTheRequestThreads) {
