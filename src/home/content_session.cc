@@ -204,7 +204,7 @@ bool ContentSession::Root(Work* work) {
   v1::ContentReply reply;
   reply.set_id(id);
   reply.set_last(true);
-  reply.mutable_root()->set_entry(tree::EncodeRoot(held->snapshot->root));
+  reply.mutable_root()->set_entry(tree::EncodeRoot(held->asked->root));
   Send(reply);
   return true;
 }
@@ -240,9 +240,12 @@ bool ContentSession::Directory(Work* work) {
   }
   auto held = server_->trees_->Find(*tree_id);
   // After a restart of home the tree of a running job is not known; what did not change is still where it was.
-  tree::SnapshotPtr snapshot = held ? held->snapshot : server_->trees_->current();
+  tree::SnapshotPtr snapshot = held ? held->asked : server_->trees_->current();
   if (!snapshot) return Fail(work->request.id(), UnknownTree());
   auto directory = tree::LookupDirectory(*snapshot, get.path());
+  if (!held && snapshot->apart && (!directory || (*directory)->digest() != *wanted)) {
+    directory = tree::LookupDirectory(*snapshot->apart, get.path());
+  }
   if (!directory || (*directory)->digest() != *wanted) {
     return Fail(work->request.id(),
                 Error(Code::kAborted, Escape(get.path()) + ": changed at home after the job's tree was taken"));
@@ -258,7 +261,7 @@ bool ContentSession::Tree(Work* work) {
     auto held = wanted ? server_->trees_->Find(*wanted) : std::nullopt;
     if (!held) return Fail(id, UnknownTree());
     auto base = have ? server_->trees_->Find(*have) : std::nullopt;
-    work->tree = tree::NewDirectories(base ? base->snapshot->directory : nullptr, held->snapshot->directory);
+    work->tree = tree::NewDirectories(base ? base->asked->directory : nullptr, held->asked->directory);
     work->listed = true;
     if (work->tree.empty()) {
       // The node has it all: an answer of no object.

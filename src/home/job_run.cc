@@ -170,6 +170,7 @@ void JobRun::Connect() {
   attach->set_token(placement.token());
   attach->set_home_id(services_->home_id);
   if (plan_.tree) attach->set_tree(std::string(plan_.tree->id.view()));
+  if (plan_.tree && plan_.tree->apart) attach->set_apart(std::string(plan_.tree->apart->id.view()));
   attach->set_stdout_offset(sink_->OutputWanted(v1::STDOUT));
   attach->set_stderr_offset(sink_->OutputWanted(v1::STDERR));
   attach->set_detached(plan_.detached);

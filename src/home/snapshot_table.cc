@@ -10,7 +10,7 @@ void SnapshotTable::Pin::Reset() {
 void SnapshotTable::SetCurrent(tree::SnapshotPtr snapshot, std::shared_ptr<const DenyRules> rules) {
   std::lock_guard lock(mutex_);
   if (current_ && current_->id != snapshot->id) {
-    recent_.push_back({std::move(current_), {}});
+    recent_.push_back({std::move(current_), nullptr, {}});
     if (recent_.size() > kRecent) recent_.pop_front();
   }
   current_ = std::move(snapshot);
@@ -49,12 +49,20 @@ void SnapshotTable::Unpin(const Digest& id) {
 }
 
 std::optional<SnapshotTable::Held> SnapshotTable::Find(const Digest& id) const {
+  const auto asked = [&](const tree::SnapshotPtr& snapshot) -> tree::SnapshotPtr {
+    if (snapshot->id == id) return snapshot;
+    return snapshot->apart && snapshot->apart->id == id ? snapshot->apart : nullptr;
+  };
   std::lock_guard lock(mutex_);
-  if (auto it = pinned_.find(id); it != pinned_.end()) return it->second.held;
-  for (auto it = recent_.rbegin(); it != recent_.rend(); ++it) {
-    if (it->snapshot->id == id) return *it;
+  for (const auto& [tree, pinned] : pinned_) {
+    if (auto found = asked(pinned.held.snapshot)) return Held{pinned.held.snapshot, found, pinned.held.exposed};
   }
-  if (current_ && current_->id == id) return Held{current_, {}};
+  for (auto it = recent_.rbegin(); it != recent_.rend(); ++it) {
+    if (auto found = asked(it->snapshot)) return Held{it->snapshot, found, it->exposed};
+  }
+  if (current_) {
+    if (auto found = asked(current_)) return Held{current_, found, {}};
+  }
   return std::nullopt;
 }
 

@@ -21,6 +21,7 @@ class SnapshotTable {
  public:
   struct Held {
     tree::SnapshotPtr snapshot;
+    tree::SnapshotPtr asked;  // of Find: the one with that id, `snapshot` itself or what of it is mounted apart
     std::vector<std::string> exposed;  // what this tree may show of the deny-list
   };
 

@@ -122,19 +122,20 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
   });
   fs->AllowToken(home_id(), attach.token(), job(), attempt());
   lease_ = host_->NextLease();
-  fs->OpenView(attach.tree(), lease_, [this, alive, base = *uid_base](Result<UniqueFd> mount) {
-    if (!alive.expired()) ViewOpened(std::move(mount), base);
-  });
+  fs->OpenView(attach.tree(), attach.apart(), lease_,
+               [this, alive, base = *uid_base](Result<std::vector<UniqueFd>> mounts) {
+                 if (!alive.expired()) ViewOpened(std::move(mounts), base);
+               });
 }
 
-void Attempt::ViewOpened(Result<UniqueFd> mount, uint32_t uid_base) {
+void Attempt::ViewOpened(Result<std::vector<UniqueFd>> mounts, uint32_t uid_base) {
   if (state_ != State::kOpening) return;  // cancelled meanwhile
-  if (!mount) return Fail(v1::ExitRecord::START_FAILED, Text("cannot mount the root", mount.error()));
-  Status started = StartSupervisor(std::move(*mount), uid_base);
+  if (!mounts) return Fail(v1::ExitRecord::START_FAILED, Text("cannot mount the root", mounts.error()));
+  Status started = StartSupervisor(std::move(*mounts), uid_base);
   if (!started) Fail(v1::ExitRecord::START_FAILED, started.error().message());
 }
 
-Status Attempt::StartSupervisor(UniqueFd mount, uint32_t uid_base) {
+Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base) {
   VRUN_TRY(MakeDirs(directory(), 0700));
   v1::TaskSpec spec;
   spec.set_job(job());
@@ -154,9 +155,7 @@ Status Attempt::StartSupervisor(UniqueFd mount, uint32_t uid_base) {
   VRUN_ASSIGN(supervisor_, host_->TakeSupervisor());
   BindSupervisor();
   state_ = State::kRunning;
-  std::vector<UniqueFd> fds;
-  fds.push_back(std::move(mount));
-  supervisor_->Send(spec.SerializeAsString(), std::move(fds));
+  supervisor_->Send(spec.SerializeAsString(), std::move(mounts));
   supervisor_->Send(attach_frame_);
   for (const std::string& frame : before_start_) supervisor_->Send(frame);
   before_start_.clear();

@@ -76,8 +76,8 @@ class Attempt {
 
  private:
   void FirstAttach(const v1::Attach& attach);
-  void ViewOpened(Result<UniqueFd> mount, uint32_t uid_base);
-  Status StartSupervisor(UniqueFd mount, uint32_t uid_base);
+  void ViewOpened(Result<std::vector<UniqueFd>> mounts, uint32_t uid_base);
+  Status StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base);
   void BindSupervisor();
   void OnHomeFrame(std::string frame);
   void OnSupervisorFrame(std::string frame);

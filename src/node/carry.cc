@@ -579,14 +579,14 @@ Result<std::string> CarryImpl::TemporaryFor(const std::string& current) {
 
 Result<std::unique_ptr<Carry>> Carry::Open(CarryOptions options) {
   VRUN_ASSIGN(OverlayLayer upper, OverlayLayer::Open(options.upper, options.user_xattrs));
-  VRUN_ASSIGN(OverlayLayer lower, OverlayLayer::Open(options.lower, options.user_xattrs));
+  VRUN_ASSIGN(OverlayLayer lower, OverlayLayer::Open(options.lower, options.user_xattrs, options.apart));
   auto carry = std::make_unique<CarryImpl>(std::move(options), std::move(upper), std::move(lower));
   VRUN_TRY(carry->Start());
   return std::unique_ptr<Carry>(std::move(carry));
 }
 
-Status PrepareUpper(const std::string& upper, const std::string& lower, bool user_xattrs) {
-  VRUN_ASSIGN(OverlayLayer from, OverlayLayer::Open(lower, user_xattrs));
+Status PrepareUpper(const std::string& upper, const std::string& lower, const std::string& apart, bool user_xattrs) {
+  VRUN_ASSIGN(OverlayLayer from, OverlayLayer::Open(lower, user_xattrs, apart));
   VRUN_ASSIGN(auto st, from.Lstat("/"));
   if (!st) return Error(Code::kUnavailable, Escape(lower) + ": the root is not there");
   auto fail = [&] { return ErrnoError("prepare " + Escape(upper)); };

@@ -34,6 +34,7 @@ namespace vrun::node {
 struct CarryOptions {
   std::string upper;  // the overlay's upper directory
   std::string lower;  // the root as the command saw it before it wrote, read-only: versions come from here
+  std::string apart;  // what of it was mounted above, or "": the extended attributes of `lower` are there
   uint64_t job = 0;   // for temporary names
   // Owners in `upper` and `lower` are uid_base + home's number, below uid_base + 65536. Others become 65534.
   uint32_t uid_base = 0;
@@ -61,7 +62,9 @@ class Carry {
 
 // To be called on a new, empty upper directory before it is mounted: gives it owner, mode, times and ACL of the lower's
 // root (it is the root directory that the command sees) and marks it, so that Carry may tell a change of "/" itself
-// from a directory that was made by the node. Without the mark nothing about "/" itself is carried.
-Status PrepareUpper(const std::string& upper, const std::string& lower, bool user_xattrs = false);
+// from a directory that was made by the node. Without the mark nothing about "/" itself is carried. `apart`: as in
+// CarryOptions.
+Status PrepareUpper(const std::string& upper, const std::string& lower, const std::string& apart,
+                    bool user_xattrs = false);
 
 }  // namespace vrun::node

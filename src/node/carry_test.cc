@@ -52,8 +52,9 @@ class CarryTest : public testing::Test {
     ::alarm(0);
   }
   void Mount() {
-    ASSERT_TRUE(PrepareUpper(options_.upper, options_.lower).has_value());
-    std::string options = "lowerdir=" + options_.lower + ",upperdir=" + options_.upper + ",workdir=" + base_ +
+    ASSERT_TRUE(PrepareUpper(options_.upper, options_.lower, options_.apart).has_value());
+    const std::string above = options_.apart.empty() ? "" : options_.apart + ":";
+    std::string options = "lowerdir=" + above + options_.lower + ",upperdir=" + options_.upper + ",workdir=" + base_ +
                           "/work,redirect_dir=on,metacopy=on,index=off,volatile";
     if (::mount("overlay", (base_ + "/merged").c_str(), "overlay", 0, options.c_str()) != 0) {
       GTEST_SKIP() << "no overlay with redirect_dir and metacopy here: " << std::strerror(errno);
@@ -228,6 +229,30 @@ TEST_F(CarryTest, LargeFilesComeInPiecesAndHolesDoNotCome) {
   rest = Series(series[3].sequence());
   ASSERT_FALSE(rest.empty());
   EXPECT_EQ(rest[0].SerializeAsString(), series[4].SerializeAsString());
+}
+
+TEST_F(CarryTest, AttributesOfTheLowerAreThoseOfWhatLiesApart) {
+  options_.apart = base_ + "/apart";
+  for (const std::string& top : {options_.lower, options_.apart}) {
+    ASSERT_TRUE(MakeDirs(top + "/d", 0755));
+    Write(top + "/d/marked", "text");
+    const timespec times[2] = {{1'600'000'000, 1}, {1'600'000'000, 2}};
+    for (const char* name : {"/d/marked", "/d"}) {
+      ASSERT_EQ(::utimensat(AT_FDCWD, (top + name).c_str(), times, 0), 0);
+      if (top == options_.apart) ASSERT_EQ(::setxattr((top + name).c_str(), "user.note", "1", 1, 0), 0);
+    }
+  }
+  Mount();
+  ASSERT_EQ(::chmod(Merged("/d/marked").c_str(), 0600), 0);
+  ASSERT_EQ(::chmod(Merged("/d").c_str(), 0700), 0);  // copied up, and as it was again
+  ASSERT_EQ(::chmod(Merged("/d").c_str(), 0755), 0);
+  Unmount();
+  auto series = Series();
+  ASSERT_EQ(series.size(), 1u) << "nothing about the directory: its attributes are what they were";
+  EXPECT_EQ(series[0].path(), "/d/marked");
+  ASSERT_TRUE(series[0].has_set_meta());
+  EXPECT_EQ(series[0].set_meta().meta().mode() & 07777, 0600u);
+  ASSERT_EQ(series[0].set_meta().meta().xattrs_size(), 1);
 }
 
 TEST_F(CarryTest, OwnersAreHomesAndForeignOnesNobodys) {

@@ -68,16 +68,19 @@ void FsClient::AllowToken(const std::string& home_id, const std::string& token, 
   Send(std::move(request), [](Result<v1::FsReply>, std::vector<UniqueFd>) {});
 }
 
-void FsClient::OpenView(const std::string& tree, uint64_t lease, std::function<void(Result<UniqueFd>)> done) {
+void FsClient::OpenView(const std::string& tree, const std::string& apart, uint64_t lease,
+                        std::function<void(Result<std::vector<UniqueFd>>)> done) {
   v1::FsRequest request;
   request.mutable_open_view()->set_tree(tree);
+  request.mutable_open_view()->set_apart(apart);
   request.mutable_open_view()->set_lease(lease);
-  Send(std::move(request), [done](Result<v1::FsReply> reply, std::vector<UniqueFd> fds) {
+  const size_t mounts = apart.empty() ? 1 : 2;
+  Send(std::move(request), [done, mounts](Result<v1::FsReply> reply, std::vector<UniqueFd> fds) {
     if (!reply) return done(std::move(reply).error());
-    if (!reply->has_view_opened() || fds.size() != 1) {
+    if (!reply->has_view_opened() || fds.size() != mounts) {
       return done(Error(Code::kInternal, "file system server: an answer without a mount"));
     }
-    done(std::move(fds[0]));
+    done(std::move(fds));
   });
 }
 

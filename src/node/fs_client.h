@@ -56,8 +56,10 @@ class FsClient {
   // host:port where home dials the content stream; runs at once when they are known.
   void WhenListening(std::function<void(const std::vector<std::string>& addresses)> callback);
   void AllowToken(const std::string& home_id, const std::string& token, uint64_t job, uint32_t attempt);
-  // A mount of the tree (detached, read-only); `lease` names this use until CloseView.
-  void OpenView(const std::string& tree, uint64_t lease, std::function<void(Result<UniqueFd>)> done);
+  // Mounts (detached, read-only) of the tree and, if `apart` is not empty, of that part of it; `lease` names this use
+  // until CloseView.
+  void OpenView(const std::string& tree, const std::string& apart, uint64_t lease,
+                std::function<void(Result<std::vector<UniqueFd>>)> done);
   void CloseView(uint64_t lease);
   // `done` runs with progress, perhaps, then once with a report or an error. The id is for CancelCache, after which it
   // does not run any more.

@@ -18,6 +18,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/escape.h"
@@ -91,15 +94,16 @@ class FsServer {
   Status Listen();
   void OnControl(uint32_t events);
   void OnRequest(const std::string& bytes);
-  void OpenView(uint64_t id, const std::string& tree_bytes, uint64_t lease);
-  void Reply(const v1::FsReply& reply, UniqueFd fd = {});
+  void OpenView(uint64_t id, const v1::OpenView& open);
+  ViewPool::Hooks HooksOf(bool apart);
+  void Reply(const v1::FsReply& reply, std::vector<UniqueFd> fds = {});
   void ReplyError(uint64_t id, const Error& error);
   void Stats(uint64_t id);
   void Tick();
   void AgentIsGone();
   // Asks for the directory objects of a tree that is not known yet, all in one.
-  void StartBurst(const Digest& tree);
-  void BurstDone(const Digest& tree, const Status& status);
+  void StartBurst(const Digest& tree, bool apart);
+  void BurstDone(const Digest& tree, bool apart, const Status& status);
 
   const FsServerOptions options_;
   UniqueFd control_;
@@ -116,9 +120,11 @@ class FsServer {
   std::unique_ptr<ContentSource> source_;
   std::shared_ptr<vfs::Backend> backend_;
   std::unique_ptr<rpc::Server> server_;
-  std::unique_ptr<ViewPool> views_;
+  // Of whole trees, where no name costs a request to look up or to open; and of what lies apart, where large files are
+  // passed through and extended attributes are served. An overlay puts the second above the first.
+  std::unique_ptr<ViewPool> views_, apart_views_;
 
-  Digest known_tree_;  // all of its directory objects were here once; zero: none
+  Digest known_tree_, known_apart_;  // all of its directory objects were here once; zero: none
   std::mutex bursts_mu_;
   std::map<Digest, std::shared_ptr<Burst>> bursts_;
 };
@@ -142,8 +148,10 @@ Status FsServer::OpenStore() {
   ::futimens(store_lock_.get(), nullptr);
   cache_ = std::make_unique<CacheWork>(
       &loop_, store_.get(), [this](v1::CacheStat* stat) { stat->set_fetched_bytes(source_->stats().wire_bytes); });
-  if (auto tree = ReadFile(store_directory_ + "/last-tree", 32)) {
-    if (auto digest = Digest::FromBytes(*tree)) known_tree_ = *digest;
+  for (auto [name, known] : {std::pair("/last-tree", &known_tree_), std::pair("/last-apart", &known_apart_)}) {
+    if (auto tree = ReadFile(store_directory_ + name, 32)) {
+      if (auto digest = Digest::FromBytes(*tree)) *known = *digest;
+    }
   }
   return {};
 }
@@ -180,9 +188,18 @@ Status FsServer::Start() {
   source_ = std::make_unique<ContentSource>(ContentSourceOptions{.home_id = options_.home_id},
                                             [this] { loop_.Post([this] { backend_->HomeIsBack(); }); });
   backend_ = vfs::Backend::Create({.home_id = options_.home_id}, source_.get(), store_.get());
+  views_ = std::make_unique<ViewPool>(&loop_, views_directory_, HooksOf(false));
+  apart_views_ = std::make_unique<ViewPool>(&loop_, views_directory_ + "/apart", HooksOf(true));
+  VRUN_TRY(Listen());
+  Tick();
+  return {};
+}
+
+ViewPool::Hooks FsServer::HooksOf(bool apart) {
   ViewPool::Hooks hooks;
-  hooks.mount = [this](const Digest& tree, const std::string& directory, ViewPool::LostCallback lost) {
+  hooks.mount = [this, apart](const Digest& tree, const std::string& directory, ViewPool::LostCallback lost) {
     vfs::ViewOptions view{.directory = directory, .uid_base = options_.uid_base};
+    view.passthrough = view.xattrs = apart;
     view.on_content_lost = std::move(lost);
     return vfs::View::Mount(backend_, tree, std::move(view));
   };
@@ -202,10 +219,7 @@ Status FsServer::Start() {
     reply.mutable_content_lost()->mutable_leases()->Add(leases.begin(), leases.end());
     Reply(reply);
   };
-  views_ = std::make_unique<ViewPool>(&loop_, views_directory_, std::move(hooks));
-  VRUN_TRY(Listen());
-  Tick();
-  return {};
+  return hooks;
 }
 
 void FsServer::Tick() {
@@ -244,10 +258,8 @@ void FsServer::OnControl(uint32_t events) {
   if (!open || !*open) AgentIsGone();
 }
 
-void FsServer::Reply(const v1::FsReply& reply, UniqueFd fd) {
+void FsServer::Reply(const v1::FsReply& reply, std::vector<UniqueFd> fds) {
   if (!control_) return;
-  std::vector<UniqueFd> fds;
-  if (fd) fds.push_back(std::move(fd));
   writer_.Queue(reply.SerializeAsString(), std::move(fds));
   if (writing_) return;
   auto done = writer_.Flush(control_.get());
@@ -285,9 +297,10 @@ void FsServer::OnRequest(const std::string& bytes) {
   v1::FsReply reply;
   reply.set_id(id);
   switch (request.what_case()) {
-    case v1::FsRequest::kOpenView: return OpenView(id, request.open_view().tree(), request.open_view().lease());
+    case v1::FsRequest::kOpenView: return OpenView(id, request.open_view());
     case v1::FsRequest::kCloseView:
       views_->Close(request.close_view().lease());
+      apart_views_->Close(request.close_view().lease());
       reply.mutable_view_closed();
       return Reply(reply);
     case v1::FsRequest::kAllowToken: {
@@ -312,38 +325,64 @@ void FsServer::OnRequest(const std::string& bytes) {
   ReplyError(id, Error(Code::kUnsupported, "file system server: a request that it does not know: restart the node"));
 }
 
-void FsServer::OpenView(uint64_t id, const std::string& tree_bytes, uint64_t lease) {
-  const auto tree = Digest::FromBytes(tree_bytes);
-  if (!tree) return ReplyError(id, Error(Code::kInvalid, "open a view: not a tree"));
-  StartBurst(*tree);
-  views_->Open(*tree, lease, [this, id, lease](Result<UniqueFd> mount) {
-    if (!mount) return ReplyError(id, mount.error());
+void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
+  const auto tree = Digest::FromBytes(open.tree());
+  const auto apart = Digest::FromBytes(open.apart());
+  if (!tree || (!apart && !open.apart().empty())) {
+    return ReplyError(id, Error(Code::kInvalid, "open a view: not a tree"));
+  }
+  struct Mounts {
+    std::vector<UniqueFd> fds;
+    std::optional<Error> error;
+    size_t left = 0;
+  };
+  auto mounts = std::make_shared<Mounts>();
+  mounts->left = apart ? 2 : 1;
+  mounts->fds.resize(mounts->left);
+  const auto opened = [this, id, lease = open.lease(), mounts](size_t which, Result<UniqueFd> mount) {
+    if (mount) {
+      mounts->fds[which] = std::move(*mount);
+    } else if (!mounts->error) {
+      mounts->error = std::move(mount).error();
+    }
+    if (--mounts->left > 0) return;
+    if (mounts->error) {
+      views_->Close(lease);
+      apart_views_->Close(lease);
+      return ReplyError(id, *mounts->error);
+    }
     v1::FsReply reply;
     reply.set_id(id);
     reply.mutable_view_opened()->set_lease(lease);
-    Reply(reply, std::move(*mount));
-  });
+    Reply(reply, std::move(mounts->fds));
+  };
+  StartBurst(*tree, false);
+  if (apart) StartBurst(*apart, true);
+  views_->Open(*tree, open.lease(), [opened](Result<UniqueFd> mount) { opened(0, std::move(mount)); });
+  if (!apart) return;
+  apart_views_->Open(*apart, open.lease(), [opened](Result<UniqueFd> mount) { opened(1, std::move(mount)); });
 }
 
-void FsServer::StartBurst(const Digest& tree) {
-  if (tree == known_tree_) return;
+void FsServer::StartBurst(const Digest& tree, bool apart) {
+  const Digest& known = apart ? known_apart_ : known_tree_;
+  if (tree == known) return;
   {
     std::lock_guard lock(bursts_mu_);
     if (!bursts_.emplace(tree, std::make_shared<Burst>()).second) return;
   }
   source_->FetchTree(
-      tree, known_tree_,
+      tree, known,
       [this](std::vector<vfs::FetchedDirectory> directories) { backend_->Preload(std::move(directories)); },
-      [this, tree](Status status) {
+      [this, tree, apart](Status status) {
         {
           std::lock_guard lock(bursts_mu_);
           if (auto it = bursts_.find(tree); it != bursts_.end()) it->second->Done();
         }
-        loop_.Post([this, tree, status] { BurstDone(tree, status); });
+        loop_.Post([this, tree, apart, status] { BurstDone(tree, apart, status); });
       });
 }
 
-void FsServer::BurstDone(const Digest& tree, const Status& status) {
+void FsServer::BurstDone(const Digest& tree, bool apart, const Status& status) {
   {
     std::lock_guard lock(bursts_mu_);
     bursts_.erase(tree);
@@ -352,9 +391,9 @@ void FsServer::BurstDone(const Digest& tree, const Status& status) {
     LogInfo("the directories of a tree did not come in advance: {}", Escape(status.error().message()));
     return;
   }
-  known_tree_ = tree;
+  (apart ? known_apart_ : known_tree_) = tree;
   // Only a hint for the next start (what turns out to be missing is asked for when it is looked up), so without fsync.
-  const std::string path = store_directory_ + "/last-tree";
+  const std::string path = store_directory_ + (apart ? "/last-apart" : "/last-tree");
   auto fd = OpenFile(path + ".new", O_WRONLY | O_CREAT | O_TRUNC, 0600);
   if (fd && WriteAll(fd->get(), tree.view())) (void)::rename((path + ".new").c_str(), path.c_str());
 }

@@ -114,11 +114,15 @@ vrun::v1::BaseVersion VersionOf(const struct stat& st) {
   return version;
 }
 
-Result<OverlayLayer> OverlayLayer::Open(const std::string& directory, bool user_xattrs) {
+Result<OverlayLayer> OverlayLayer::Open(const std::string& directory, bool user_xattrs, const std::string& apart) {
   OverlayLayer layer;
   layer.top_ = directory;
   layer.prefix_ = user_xattrs ? "user.overlay." : "trusted.overlay.";
   VRUN_ASSIGN(layer.top_fd_, OpenFile(directory, O_PATH | O_DIRECTORY));
+  if (!apart.empty()) {
+    VRUN_ASSIGN(OverlayLayer other, Open(apart, user_xattrs));
+    layer.apart_ = std::make_unique<OverlayLayer>(std::move(other));
+  }
   return layer;
 }
 
@@ -195,6 +199,11 @@ Result<std::string> OverlayLayer::ReadLink(std::string_view path) const {
 }
 
 Result<std::optional<std::string>> OverlayLayer::Xattr(std::string_view path, const std::string& name) const {
+  if (apart_) {
+    VRUN_ASSIGN(const auto there, apart_->Lstat(path));
+    if (!there) return std::nullopt;
+    return apart_->Xattr(path, name);
+  }
   VRUN_ASSIGN(Reachable at, Reach(path));
   std::string value(256, '\0');
   for (;;) {
@@ -248,6 +257,11 @@ Result<vrun::v1::Meta> OverlayLayer::ReadMeta(std::string_view path, const struc
   meta.set_gid(HomeId(st.st_gid, uid_base));
   meta.set_mtime_ns(Nanoseconds(st.st_mtim));
   meta.set_atime_ns(Nanoseconds(st.st_atim));
+  if (apart_) {
+    VRUN_ASSIGN(const auto there, apart_->Lstat(path));
+    if (there) return apart_->ReadMeta(path, st, uid_base);
+    return meta;
+  }
   VRUN_ASSIGN(Reachable at, Reach(path));
   std::string names(1024, '\0');
   ssize_t n;

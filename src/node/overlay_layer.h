@@ -6,6 +6,7 @@
 
 #include <sys/stat.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,7 +32,8 @@ int64_t Nanoseconds(const struct timespec& t);
 
 class OverlayLayer {
  public:
-  static Result<OverlayLayer> Open(const std::string& directory, bool user_xattrs);
+  // `apart`: "" or another directory, where the same names have the extended attributes that are missing here.
+  static Result<OverlayLayer> Open(const std::string& directory, bool user_xattrs, const std::string& apart = {});
 
   Result<UniqueFd> OpenDirectory(std::string_view path) const;
   Result<UniqueFd> OpenRegular(std::string_view path) const;
@@ -62,6 +64,7 @@ class OverlayLayer {
 
   std::string top_;
   UniqueFd top_fd_;
+  std::unique_ptr<OverlayLayer> apart_;
   std::string prefix_;  // "trusted.overlay." or "user.overlay."
 };
 

@@ -163,24 +163,27 @@ void TaskSupervisor::Send(const v1::TaskDown& down) {
 
 void TaskSupervisor::Begin(Frame frame) {
   spec_.emplace();
-  if (!spec_->ParseFromString(frame.bytes) || frame.fds.size() != 1) {
+  if (!spec_->ParseFromString(frame.bytes) || frame.fds.empty() || frame.fds.size() > 2) {
     LogError("the first frame is no task");
     return loop_->Stop();
   }
-  Status started = StartCommand(*spec_, std::move(frame.fds[0]));
+  sandbox::RootViews views{std::move(frame.fds[0]), {}};
+  if (frame.fds.size() > 1) views.apart = std::move(frame.fds[1]);
+  has_apart_ = static_cast<bool>(views.apart);
+  Status started = StartCommand(*spec_, std::move(views));
   loop_->Post([this] { Settle(); });
   if (started) return;
   sandbox_.reset();
   Record(JudgeStartFailure({sandbox::StartFailure::Kind::kFailed, started.error().message()}));
 }
 
-Status TaskSupervisor::StartCommand(const v1::TaskSpec& in, UniqueFd view) {
+Status TaskSupervisor::StartCommand(const v1::TaskSpec& in, sandbox::RootViews views) {
   if (options_.unusable) return *options_.unusable;
   VRUN_ASSIGN(sandbox::Spec spec, SandboxSpec(in, options_.grace_micros));
   VRUN_TRY(MakeDirs(spec.directory, 0700));
-  VRUN_ASSIGN(sandbox_, sandbox::Sandbox::Start(spec, std::move(view), cgroups_,
-                                                [](const std::string& upper, const std::string& lower) {
-                                                  return PrepareUpper(upper, lower);
+  VRUN_ASSIGN(sandbox_, sandbox::Sandbox::Start(spec, std::move(views), cgroups_,
+                                                [](const auto& upper, const auto& lower, const auto& apart) {
+                                                  return PrepareUpper(upper, lower, apart);
                                                 }));
   notices_ = sandbox_->notices();
   VRUN_TRY(loop_->Add(sandbox_->start_fd(), EPOLLIN, [this](uint32_t) { OnStart(); }));
@@ -322,6 +325,7 @@ void TaskSupervisor::BeginWrites() {
     options.emplace();
     options->upper = spec_->task_directory() + "/upper";
     options->lower = spec_->task_directory() + "/lower";
+    if (has_apart_) options->apart = spec_->task_directory() + "/apart";
     options->job = spec_->job();
     options->uid_base = spec_->uid_base();
   }
@@ -340,6 +344,7 @@ void TaskSupervisor::Leave(bool remove) {
   if (spec_) {
     std::string directory = spec_->task_directory();
     ::umount2((directory + "/lower").c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    if (has_apart_) ::umount2((directory + "/apart").c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
     ::unlink((directory + "/sock").c_str());
     if (remove) {
       if (::chdir("/") != 0) LogWarning("leave the task directory: {}", errno);

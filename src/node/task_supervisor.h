@@ -67,7 +67,7 @@ class TaskSupervisor {
 
   // task
   void Begin(Frame frame);
-  Status StartCommand(const v1::TaskSpec& spec, UniqueFd view);
+  Status StartCommand(const v1::TaskSpec& spec, sandbox::RootViews views);
   void OnStart();
   void OnControl();
   void OnGone();
@@ -101,6 +101,7 @@ class TaskSupervisor {
 
   std::optional<v1::TaskSpec> spec_;
   std::unique_ptr<sandbox::Sandbox> sandbox_;
+  bool has_apart_ = false;  // something is mounted at "apart" in the task directory
   std::vector<std::string> notices_;
   bool started_ = false;
   int64_t started_us_ = 0;

@@ -30,16 +30,23 @@ bool MayBeRefusedOption(const Error& error) {
 
 }  // namespace
 
-Result<UniqueFd> MountRoot(
-    UniqueFd view, const std::function<Status(const std::string& upper, const std::string& lower)>& prepare_upper) {
-  VRUN_TRY(AttachMount(view.get(), AT_FDCWD, "lower"));
-  VRUN_TRY(prepare_upper ? prepare_upper("upper", "lower") : CopyRootAttributes(view.get()));
+Result<UniqueFd> MountRoot(RootViews views, const PrepareUpper& prepare_upper) {
+  VRUN_TRY(AttachMount(views.whole.get(), AT_FDCWD, "lower"));
+  if (views.apart) VRUN_TRY(AttachMount(views.apart.get(), AT_FDCWD, "apart"));
+  VRUN_TRY(prepare_upper ? prepare_upper("upper", "lower", views.apart ? "apart" : "")
+                         : CopyRootAttributes(views.whole.get()));
 
   // Relative paths, so that no character of the task directory's name needs quoting. The least missed option is last.
   // volatile: without it the end of every job would sync the node's whole disk, and each fsync inside would wait for
   // it; an attempt does not survive a crash of its node anyway.
-  MountOptions options = {{"lowerdir", "lower"}, {"upperdir", "upper"}, {"workdir", "work"}, {"redirect_dir", "on"},
-                          {"metacopy", "on"},    {"index", "off"},      {"xino", "auto"},    {"volatile", ""}};
+  MountOptions options = {{"lowerdir", views.apart ? "apart:lower" : "lower"},
+                          {"upperdir", "upper"},
+                          {"workdir", "work"},
+                          {"redirect_dir", "on"},
+                          {"metacopy", "on"},
+                          {"index", "off"},
+                          {"xino", "on"},
+                          {"volatile", ""}};
   constexpr size_t kLayers = 3;
   for (;;) {
     Result<UniqueFd> mount = NewMount("overlay", options, MOUNT_ATTR_NODEV);

@@ -34,8 +34,8 @@ namespace vrun::sandbox {
 struct Builder {
   const Spec& spec;
   const CgroupHost& host;
-  UniqueFd view;
-  Sandbox::PrepareUpper prepare_upper;
+  RootViews views;
+  PrepareUpper prepare_upper;
   Sandbox* sandbox;
 
   UniqueFd root;
@@ -74,7 +74,7 @@ constexpr Step kSteps[] = {
 
 Status Builder::MakeDirectories() {
   if (::chdir(spec.directory.c_str()) != 0) return ErrnoError("enter " + Escape(spec.directory));
-  for (const char* name : {"upper", "work", "lower", "tmp"}) {
+  for (const char* name : {"upper", "work", "lower", "apart", "tmp"}) {
     if (::mkdir(name, 0700) != 0 && errno != EEXIST) return ErrnoError(std::string("mkdir ") + name);
   }
   if (::lchown("tmp", spec.uid_base, spec.uid_base) != 0) return ErrnoError("chown tmp");
@@ -83,7 +83,7 @@ Status Builder::MakeDirectories() {
 }
 
 Status Builder::MountTheRoot() {
-  VRUN_ASSIGN(root, MountRoot(std::move(view), prepare_upper));
+  VRUN_ASSIGN(root, MountRoot(std::move(views), prepare_upper));
   return {};
 }
 
@@ -158,11 +158,11 @@ Status Builder::MapUsers() {
   return {};
 }
 
-Result<std::unique_ptr<Sandbox>> Sandbox::Start(const Spec& spec, UniqueFd view, const CgroupHost& cgroups,
+Result<std::unique_ptr<Sandbox>> Sandbox::Start(const Spec& spec, RootViews views, const CgroupHost& cgroups,
                                                 PrepareUpper prepare_upper) {
   std::unique_ptr<Sandbox> sandbox(new Sandbox);
   sandbox->spec_ = spec;
-  Builder builder{spec, cgroups, std::move(view), std::move(prepare_upper), sandbox.get(), {}, {}, {}, {}, {}, {}};
+  Builder builder{spec, cgroups, std::move(views), std::move(prepare_upper), sandbox.get(), {}, {}, {}, {}, {}, {}};
   int64_t began = MonotonicMicros();
   for (const Step& step : kSteps) {
     Status status = (builder.*step.run)();
@@ -285,9 +285,11 @@ Status EnterSupervisorNamespace() {
 void ForgetForeignMounts() {
   Result<std::string> mounts = ReadFile("/proc/self/mountinfo");
   struct statx lower {};
+  struct statx apart {};
   char cwd[PATH_MAX];
   if (!mounts || ::getcwd(cwd, sizeof cwd) == nullptr) return;
   if (::statx(AT_FDCWD, "lower", AT_NO_AUTOMOUNT, STATX_MNT_ID, &lower) != 0) return;
+  if (::statx(AT_FDCWD, "apart", AT_NO_AUTOMOUNT, STATX_MNT_ID, &apart) != 0) return;
   std::string directory = std::string(cwd) + "/";
   std::istringstream lines(*mounts);
   for (std::string line; std::getline(lines, line);) {
@@ -296,7 +298,8 @@ void ForgetForeignMounts() {
     std::string parent, device, root, path;
     uint64_t id = 0;
     fields >> id >> parent >> device >> root >> path;
-    if (id == lower.stx_mnt_id || path == "/" || directory.rfind(path + "/", 0) == 0) continue;
+    if (id == lower.stx_mnt_id || id == apart.stx_mnt_id || path == "/" || directory.rfind(path + "/", 0) == 0)
+      continue;
     // A name with quoted characters is not found, and stays: the node's own views have none.
     ::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
   }

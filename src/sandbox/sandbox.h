@@ -26,8 +26,8 @@ namespace vrun::sandbox {
 // the host and everything is gone when the process is. Needs host root. Once, before threads start.
 Status EnterSupervisorNamespace();
 // Lets go of FUSE mounts that came along from the host: a copy here would keep other tasks' file systems alive. Keeps
-// what the working directory (the task's) lies on, and "lower" in it. Reads mountinfo: call it off the path to the
-// command.
+// what the working directory (the task's) lies on, and "lower" and "apart" in it. Reads mountinfo: call it off the path
+// to the command.
 void ForgetForeignMounts();
 
 struct StartFailure {
@@ -47,11 +47,9 @@ struct Ending {
 // One thread. Life: Start, (start_fd readable) FinishStart, (control_fd readable) ReadControl, (pidfd readable) Reap.
 class Sandbox {
  public:
-  // Builds everything and lets the command go; returns before it runs. `view` is a detached mount of the read-only
-  // root. Changes the working directory of the calling process to spec.directory. `prepare_upper`: called with the
-  // paths of the empty upper directory and of the view before they are mounted as one.
-  using PrepareUpper = std::function<Status(const std::string& upper, const std::string& lower)>;
-  static Result<std::unique_ptr<Sandbox>> Start(const Spec& spec, UniqueFd view, const CgroupHost& cgroups,
+  // Builds everything and lets the command go; returns before it runs. Changes the working directory of
+  // the calling process to spec.directory.
+  static Result<std::unique_ptr<Sandbox>> Start(const Spec& spec, RootViews views, const CgroupHost& cgroups,
                                                 PrepareUpper prepare_upper = nullptr);
   // Kills and reaps what still runs (waits for it), removes the control groups.
   ~Sandbox();

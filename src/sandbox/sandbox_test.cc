@@ -73,7 +73,7 @@ class SandboxTest : public ::testing::Test {
 
 TEST_F(SandboxTest, RunsAndEndsWithoutControlGroups) {
   EXPECT_EQ(0, InSupervisor([](const std::string& base) {
-              auto sandbox = Sandbox::Start(TrueIn(base), View(base), CgroupHost{});
+              auto sandbox = Sandbox::Start(TrueIn(base), {View(base), {}}, CgroupHost{});
               if (!sandbox) return 1;
               if ((*sandbox)->notices().size() != 3) return 2;
               WaitFor((*sandbox)->start_fd());
@@ -89,7 +89,7 @@ TEST_F(SandboxTest, DestructionKillsAndRemoves) {
   EXPECT_EQ(0, InSupervisor([](const std::string& base) {
               CgroupHost host = DetectCgroups();
               Spec spec = TrueIn(base);
-              auto sandbox = Sandbox::Start(spec, View(base), host);
+              auto sandbox = Sandbox::Start(spec, {View(base), {}}, host);
               if (!sandbox) return 1;
               pid_t pid = (*sandbox)->pid();
               sandbox->reset();
@@ -103,7 +103,7 @@ TEST_F(SandboxTest, DestructionKillsAndRemoves) {
 
 TEST_F(SandboxTest, KillBeforeTheStartIsAnEnding) {
   EXPECT_EQ(0, InSupervisor([](const std::string& base) {
-              auto sandbox = Sandbox::Start(TrueIn(base), View(base), DetectCgroups());
+              auto sandbox = Sandbox::Start(TrueIn(base), {View(base), {}}, DetectCgroups());
               if (!sandbox) return 1;
               (*sandbox)->Kill();
               WaitFor((*sandbox)->pidfd());
@@ -116,7 +116,7 @@ TEST_F(SandboxTest, ABrokenViewIsAnErrorThatSaysSo) {
   EXPECT_EQ(0, InSupervisor([](const std::string& base) {
               Spec spec = TrueIn(base);
               UniqueFd file(::open((base + "/root/bin/true").c_str(), O_RDONLY | O_CLOEXEC));
-              auto sandbox = Sandbox::Start(spec, std::move(file), DetectCgroups());
+              auto sandbox = Sandbox::Start(spec, {std::move(file), {}}, DetectCgroups());
               if (sandbox) return 1;
               return sandbox.error().message().rfind("mount the root", 0) == 0 ? 0 : 2;
             }));
@@ -129,7 +129,7 @@ TEST_F(SandboxTest, AStaleGroupOfTheSameNameIsReplaced) {
               for (const std::string& mount : {host.memory.mount, host.pids.mount, host.unified}) {
                 if (!mount.empty()) static_cast<void>(MakeDirs(mount + "/vrun/" + spec.name, 0755));
               }
-              auto sandbox = Sandbox::Start(spec, View(base), host);
+              auto sandbox = Sandbox::Start(spec, {View(base), {}}, host);
               if (!sandbox || !(*sandbox)->notices().empty()) return 1;
               WaitFor((*sandbox)->pidfd());
               static_cast<void>((*sandbox)->Reap());

@@ -3,8 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace vrun::sandbox {
 
@@ -31,8 +35,9 @@ struct GroupLimits {
 };
 
 struct Spec {
-  std::string name;       // of the control groups: "JOB.ATTEMPT", no slash
-  std::string directory;  // the task directory, absolute, on the node's disk; upper, work, tmp, lower are made inside
+  std::string name;  // of the control groups: "JOB.ATTEMPT", no slash
+  std::string
+      directory;  // the task directory, absolute, on the node's disk; upper, work, tmp, lower, apart are made inside
   uint32_t uid_base = 0;  // host uid of the sandbox's uid 0
   GroupLimits limits;
   std::string hostname;  // "": the node's
@@ -47,5 +52,17 @@ struct Spec {
   bool terminal = false;  // a pty instead of three pipes
   WindowSize window;
 };
+
+// What the writable root is made of: detached mounts of the whole tree and, or empty, of what of it lies apart, which
+// goes above (src/tree/tree.h, Directory::apart).
+struct RootViews {
+  UniqueFd whole;
+  UniqueFd apart;
+};
+
+// Called with the paths of the empty upper directory and of both views ("" without the second one) before they are
+// mounted as one.
+using PrepareUpper =
+    std::function<Status(const std::string& upper, const std::string& lower, const std::string& apart)>;
 
 }  // namespace vrun::sandbox

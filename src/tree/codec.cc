@@ -278,7 +278,13 @@ Peek PeekEntry(std::string_view entry) {
   varint();
   varint();
   switch (peek.mode & S_IFMT) {
-    case S_IFDIR: peek.digest_at = static_cast<size_t>(p - entry.data()); return peek;
+    case S_IFDIR:
+      peek.digest_at = static_cast<size_t>(p - entry.data());
+      p += sizeof Digest::bytes;
+      varint();
+      varint();
+      peek.xattrs = varint() != 0;
+      return peek;
     case S_IFREG:
       peek.size = varint();
       varint();
@@ -290,6 +296,7 @@ Peek PeekEntry(std::string_view entry) {
   peek.dev = varint();
   peek.ino = varint();
   peek.nlink = static_cast<uint32_t>(varint());
+  peek.xattrs = varint() != 0;
   return peek;
 }
 

@@ -22,6 +22,7 @@ struct Peek {
   uint64_t dev = 0;      // not of directories
   uint64_t ino = 0;      // not of directories
   size_t digest_at = 0;  // of directories: where the 32 bytes are
+  bool xattrs = false;   // it has some
 };
 Peek PeekEntry(std::string_view entry);
 std::string_view PeekName(const char* entry);

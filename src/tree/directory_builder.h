@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tree/codec_internal.h"
 #include "tree/tree.h"
 
 namespace vrun::tree {
@@ -39,7 +40,8 @@ class DirectoryBuilder {
   };
   bool Push(size_t offset);
   bool Less(const Item& a, const Item& b) const;
-  static void AddTotals(std::string_view entry, Directory* directory);
+  static void AddTotals(const Peek& entry, Directory* directory);
+  std::shared_ptr<Directory> Assemble(std::vector<NamedDirectory> children) &&;
 
   std::string bytes_;
   std::vector<Item> items_;

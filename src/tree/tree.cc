@@ -66,7 +66,7 @@ Result<DirectoryPtr> Directory::Parse(std::string encoded) {
       return Error(Code::kCorrupt, "directory object: \"" + Escape(name) + "\" is out of order");
     previous = name;
     directory->offsets_.push_back(static_cast<uint32_t>(offset));
-    DirectoryBuilder::AddTotals(std::string_view(all).substr(offset), directory.get());
+    DirectoryBuilder::AddTotals(PeekEntry(std::string_view(all).substr(offset)), directory.get());
   }
   if (!rest.empty()) return Error(Code::kCorrupt, "directory object: bytes follow the last entry");
   directory->digest_ = Sha256(all);
@@ -154,8 +154,7 @@ bool DirectoryBuilder::Less(const Item& a, const Item& b) const {
 }
 
 // Of one entry at the front of `entry`; what is below a child is added when the child is.
-void DirectoryBuilder::AddTotals(std::string_view entry, Directory* directory) {
-  const Peek peek = PeekEntry(entry);
+void DirectoryBuilder::AddTotals(const Peek& peek, Directory* directory) {
   Directory::Totals& totals = directory->totals_;
   ++totals.entries;
   if (S_ISDIR(peek.mode)) return;
@@ -165,7 +164,7 @@ void DirectoryBuilder::AddTotals(std::string_view entry, Directory* directory) {
   totals.max_ino = std::max(totals.max_ino, peek.ino);
 }
 
-DirectoryPtr DirectoryBuilder::Finish(std::vector<NamedDirectory> children) && {
+std::shared_ptr<Directory> DirectoryBuilder::Assemble(std::vector<NamedDirectory> children) && {
   auto less = [this](const Item& a, const Item& b) { return Less(a, b); };
   if (!std::is_sorted(items_.begin(), items_.end(), less)) std::sort(items_.begin(), items_.end(), less);
   auto same_name = [this](const Item& a, const Item& b) {
@@ -188,11 +187,11 @@ DirectoryPtr DirectoryBuilder::Finish(std::vector<NamedDirectory> children) && {
     directory->offsets_.push_back(static_cast<uint32_t>(offset));
     out.append(bytes_, item.offset, item.length);
     std::string_view entry = std::string_view(out).substr(offset);
-    AddTotals(entry, directory.get());
+    const Peek peek = PeekEntry(entry);
+    AddTotals(peek, directory.get());
     const std::string_view name = PeekName(entry.data());
     while (child != children.end() && child->first < name) ++child;
     if (child == children.end() || child->first != name || !child->second) continue;
-    const Peek peek = PeekEntry(entry);
     if (!S_ISDIR(peek.mode)) continue;
     const std::string_view digest = child->second->digest().view();
     out.replace(offset + peek.digest_at, digest.size(), digest);
@@ -209,7 +208,30 @@ DirectoryPtr DirectoryBuilder::Finish(std::vector<NamedDirectory> children) && {
   return directory;
 }
 
-SnapshotPtr MakeSnapshot(Entry root, DirectoryPtr directory) {
+DirectoryPtr DirectoryBuilder::Finish(std::vector<NamedDirectory> children) && {
+  std::shared_ptr<Directory> directory = std::move(*this).Assemble(std::move(children));
+  DirectoryBuilder apart;
+  std::vector<NamedDirectory> below;
+  for (size_t i = 0; i < directory->size(); ++i) {
+    const Peek peek = PeekEntry(directory->EncodedAt(i));
+    if (S_ISDIR(peek.mode)) {
+      const DirectoryPtr child = directory->Child(i);
+      DirectoryPtr of_child = child ? child->apart() : nullptr;
+      if (!of_child && !peek.xattrs) continue;
+      if (!of_child) of_child = DirectoryBuilder().Assemble({});
+      below.emplace_back(directory->NameAt(i), std::move(of_child));
+    } else if (!peek.xattrs && !(S_ISREG(peek.mode) && peek.size >= kApartBytes)) {
+      continue;
+    }
+    VRUN_CHECK(apart.AddEncoded(directory->EncodedAt(i)));
+  }
+  if (apart.size() > 0) directory->apart_ = std::move(apart).Assemble(std::move(below));
+  return directory;
+}
+
+namespace {
+
+std::shared_ptr<Snapshot> SnapshotOf(Entry root, DirectoryPtr directory) {
   auto snapshot = std::make_shared<Snapshot>();
   root.name.clear();
   root.child = directory->digest();
@@ -218,6 +240,16 @@ SnapshotPtr MakeSnapshot(Entry root, DirectoryPtr directory) {
   snapshot->entries = directory->totals().entries;
   snapshot->bytes = directory->totals().bytes;
   snapshot->directory = std::move(directory);
+  return snapshot;
+}
+
+}  // namespace
+
+SnapshotPtr MakeSnapshot(Entry root, DirectoryPtr directory) {
+  std::shared_ptr<Snapshot> snapshot = SnapshotOf(std::move(root), std::move(directory));
+  DirectoryPtr apart = snapshot->directory->apart();
+  if (!apart && !snapshot->root.xattrs.empty()) apart = Directory::Make({}, nullptr);
+  if (apart) snapshot->apart = SnapshotOf(snapshot->root, std::move(apart));
   return snapshot;
 }
 

@@ -61,6 +61,9 @@ struct Entry {
   bool operator==(const Entry&) const = default;
 };
 
+// From this size files are worth a request for each open(), because then the kernel reads them from the store itself.
+inline constexpr uint64_t kApartBytes = 1 << 20;
+
 class Directory;
 using DirectoryPtr = std::shared_ptr<const Directory>;
 
@@ -97,6 +100,10 @@ class Directory {
   };
   const Totals& totals() const { return totals_; }
 
+  // The part of it that a node mounts apart, above the whole (vfs/view.h): regular files from kApartBytes, whatever has
+  // extended attributes, and the directories on the way. Null when there is none; of what Parse gave it is not known.
+  const DirectoryPtr& apart() const { return apart_; }
+
   ~Directory();
   Directory(const Directory&) = delete;
   Directory& operator=(const Directory&) = delete;
@@ -109,6 +116,7 @@ class Directory {
   std::vector<std::pair<uint32_t, DirectoryPtr>> children_;  // by entry index, ascending
   Digest digest_;
   Totals totals_;
+  DirectoryPtr apart_;
 };
 
 // A whole root. The tree's id is the SHA-256 of the encoding of its root entry (name "").
@@ -118,6 +126,8 @@ struct Snapshot {
   Digest id;
   uint64_t entries = 0;  // all names below the root
   uint64_t bytes = 0;    // sum of sizes of regular files, hard links counted once per name
+  // A tree of its own: the same root entry over directory->apart(). Null: nothing is apart (home only, as that is).
+  std::shared_ptr<const Snapshot> apart;
 };
 using SnapshotPtr = std::shared_ptr<const Snapshot>;
 

@@ -114,8 +114,37 @@ TEST(Snapshot, LooksUpPaths) {
   EXPECT_EQ(root->child, top->digest());
 }
 
+TEST(Snapshot, WhatLiesApartIsATreeOfItsOwn) {
+  Entry marked = File("marked", 3);
+  marked.xattrs = {{"user.a", "1"}};
+  Entry acl = Dir("acl");
+  acl.xattrs = {{"system.posix_acl_default", "x"}};
+  auto deep = MakeWith({File("large", kApartBytes), File("small", kApartBytes - 1), marked}, {});
+  auto plain = Directory::Make({File("x", 10)}, nullptr);
+  auto top =
+      MakeWith({Dir("deep"), Dir("plain"), acl, File("f", 1)}, {{"deep", deep}, {"plain", plain}, {"acl", plain}});
+  auto snapshot = MakeSnapshot(Dir(""), top);
+  ASSERT_TRUE(snapshot->apart);
+  const Snapshot& apart = *snapshot->apart;
+  EXPECT_NE(apart.id, snapshot->id);
+  EXPECT_EQ(apart.entries, 4u) << "deep, deep/large, deep/marked, acl";
+  EXPECT_EQ(*Lookup(apart, "/deep/large"), *Lookup(*snapshot, "/deep/large"));
+  EXPECT_EQ(*Lookup(apart, "/deep/marked"), marked);
+  EXPECT_FALSE(Lookup(apart, "/deep/small"));
+  EXPECT_FALSE(Lookup(apart, "/plain"));
+  EXPECT_EQ(Lookup(apart, "/acl")->xattrs, acl.xattrs);
+  EXPECT_EQ((*LookupDirectory(apart, "/acl"))->size(), 0u);
+  // What is not apart changes: the part stays the same object.
+  auto other = MakeWith({Dir("deep"), acl, File("f", 2)}, {{"deep", deep}, {"acl", plain}});
+  EXPECT_EQ(MakeSnapshot(Dir(""), other)->apart->id, apart.id);
+  EXPECT_FALSE(MakeSnapshot(Dir(""), plain)->apart);
+  Entry root = Dir("");
+  root.xattrs = acl.xattrs;
+  EXPECT_EQ(MakeSnapshot(root, plain)->apart->root.xattrs, acl.xattrs);
+}
+
 TEST(Directory, AChainDeeperThanTheStackIsMadeAndReleased) {
-  DirectoryPtr at = Directory::Make({File("bottom")}, nullptr);
+  DirectoryPtr at = Directory::Make({File("bottom", kApartBytes)}, nullptr);  // apart all the way
   for (int i = 0; i < 300000; ++i) at = MakeWith({Dir("d")}, {{"d", at}});
   EXPECT_EQ(at->totals().entries, 300001u);
   at.reset();

@@ -676,6 +676,18 @@ TEST_F(LazyRootTest, XattrsAreServedWithIdsMoved) {
   EXPECT_EQ(kernel_->Xattr(Find("/plain").nodeid, "security.capability", 24).error, ENODATA);
 }
 
+TEST_F(LazyRootTest, WithoutXattrsTheKernelStopsAsking) {
+  options_.xattrs = false;
+  TreeMaker maker;
+  maker.File("/f", "x");
+  maker.At("/f").xattrs = {{"user.note", "hello"}};
+  Mount(maker);
+  EXPECT_EQ(kernel_->Xattr(Find("/f").nodeid, "user.note", 100).error, ENOSYS);
+  const auto listed = kernel_->ListXattr(Find("/f").nodeid, 100);
+  EXPECT_EQ(listed.error, 0) << "an empty list is no error";
+  EXPECT_EQ(listed.body, "");
+}
+
 // --- passthrough -----------------------------------------------------------------------------------------------------
 
 TEST_F(LazyRootTest, CompleteLargeFilesArePassedThroughWithOneBackingId) {

@@ -32,7 +32,7 @@ struct ViewOptions {
   // (Linux 6.9, the store not on a stacked file system). Costs a request for every open(); without it there is none.
   bool passthrough = true;
   // Extended attributes are served. Costs a request for each attribute asked for: the kernel does not cache them, and
-  // an overlay asks for one for each file that it looks up. false: there are none.
+  // an overlay asks for one for each file that it looks up. false: there are none, and the kernel asks for values once.
   bool xattrs = true;
   // The kernel enforces POSIX ACLs (one more request for each inode that is checked). Needs xattrs.
   bool posix_acls = false;

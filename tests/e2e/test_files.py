@@ -69,6 +69,10 @@ def test_the_whole_tree_is_the_same(cluster, here):
     os.chown(here / "file", 1000, 4242)
     os.utime(here / "file", ns=(1_600_000_000_123_456_789, 1_500_000_000_987_654_321))
     os.setxattr(here / "file", "user.note", b"a\0b")
+    (here / "marked/below").mkdir(parents=True)
+    (here / "marked/small").write_text("small, with an attribute")
+    os.setxattr(here / "marked/small", "user.note", b"small")
+    os.setxattr(here / "marked", "user.note", b"a directory")
     script = r"""
 import hashlib, os, stat, sys
 top = os.fsencode(sys.argv[1])
@@ -88,6 +92,28 @@ for d, dirs, files in os.walk(top):
     assert remote.returncode == 0, remote.stderr
     assert remote.stdout == local
     s.close()
+
+
+def test_large_files_and_files_with_attributes_are_changed_like_any_other(cluster, here):
+    """On the node they lie in a mount of their own, above that of the rest."""
+    for name in ("chmod", "append", "moved", "removed", "dir/inside", "marked"):
+        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).write_bytes(b"0123456789abcdef" * 100_000 if name != "marked" else b"small")
+    for name in ("marked", "dir"):
+        os.setxattr(here / name, "user.note", b"kept")
+    r = cluster.sh(f"""set -e; cd {inside(cluster, here)}
+        chmod 600 chmod; echo end >> append; mv moved there; rm removed; mv dir other; echo new > other/beside; chmod 600 marked
+        stat -c '%a %s %n' *; sha256sum < chmod""")
+    assert r.returncode == 0, r.stderr
+    wanted = {"append": 1_600_004, "chmod": 1_600_000, "marked": 5, "there": 1_600_000}
+    assert {p.name: p.stat().st_size for p in here.iterdir() if p.is_file()} == wanted
+    assert sorted(p.name for p in (here / "other").iterdir()) == ["beside", "inside"] and not (here / "dir").exists()
+    assert (here / "append").read_bytes() == b"0123456789abcdef" * 100_000 + b"end\n"
+    assert (here / "chmod").stat().st_mode & 0o777 == 0o600 and (here / "marked").stat().st_mode & 0o777 == 0o600
+    assert os.getxattr(here / "marked", "user.note") == b"kept" and os.getxattr(here / "other", "user.note") == b"kept"
+    # And what a first job made of them is what the next one sees.
+    again = cluster.sh(f"cd {inside(cluster, here)} && stat -c '%a %s %n' *; sha256sum < chmod")
+    assert again.stdout == r.stdout
 
 
 def test_a_symlink_loop_is_eloop_and_a_fifo_works(cluster, here):

@@ -72,7 +72,7 @@ class WriteBackTest : public testing::Test {
   }
 
   void Mount() {
-    ASSERT_TRUE(node::PrepareUpper(upper(), lower()).has_value());
+    ASSERT_TRUE(node::PrepareUpper(upper(), lower(), "").has_value());
     std::string options = "lowerdir=" + lower() + ",upperdir=" + upper() + ",workdir=" + base_ +
                           "/work,redirect_dir=on,metacopy=on,index=off,volatile";
     if (::mount("overlay", merged().c_str(), "overlay", 0, options.c_str()) != 0) {
