@@ -111,6 +111,8 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
   c.credentials_name = "anna@host";
   c.pool = "größer";
   c.root = "/srv/root";
+  c.cache_size = "20G";
+  c.cache_min_free = "10%";
   std::string file = dir_ + "/config.toml";
   ASSERT_TRUE(WriteConfig(file, c));
   auto back = ReadConfig(file);
@@ -120,6 +122,8 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(back->credentials_name, c.credentials_name);
   EXPECT_EQ(back->pool, c.pool);
   EXPECT_EQ(back->root, c.root);
+  EXPECT_EQ(back->cache_size, c.cache_size);
+  EXPECT_EQ(back->cache_min_free, c.cache_min_free);
   struct stat st;
   ASSERT_EQ(::stat(file.c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 0777, 0600u);
