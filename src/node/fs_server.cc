@@ -29,6 +29,7 @@
 #include "rpc/rpc.h"
 #include "store/store.h"
 #include "vfs/backend.h"
+#include "vfs/recorder.h"
 #include "vfs/view.h"
 
 namespace vrun::node {
@@ -79,6 +80,8 @@ class FsServer {
   void OnControl(uint32_t events);
   void OnRequest(const std::string& bytes);
   void OpenView(uint64_t id, const std::string& tree_bytes, uint64_t lease);
+  void BeginRun(const v1::AllowToken& run);
+  void EndRun(uint64_t job, uint32_t attempt);
   void Reply(const v1::FsReply& reply, UniqueFd fd = {});
   void ReplyError(uint64_t id, const Error& error);
   void Stats(uint64_t id);
@@ -103,7 +106,12 @@ class FsServer {
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<ViewPool> views_;
 
-  Digest known_tree_;  // all of its directory objects were here once; zero: none
+  struct OpenRun {
+    vfs::RunId id;
+    ContentSourceStats before;
+  };
+  std::map<std::pair<uint64_t, uint32_t>, OpenRun> runs_;  // whose commands run
+  Digest known_tree_;                                      // all of its directory objects were here once; zero: none
   std::mutex bursts_mu_;
   std::map<Digest, std::shared_ptr<Burst>> bursts_;
 };
@@ -265,14 +273,38 @@ void FsServer::OnRequest(const std::string& bytes) {
     case v1::FsRequest::kAllowToken: {
       const v1::AllowToken& allow = request.allow_token();
       source_->AllowToken(allow.home_id(), allow.token(), allow.job(), allow.attempt());
+      BeginRun(allow);
       reply.mutable_allowed();
       return Reply(reply);
     }
+    case v1::FsRequest::kEndRun:
+      EndRun(request.end_run().job(), request.end_run().attempt());
+      reply.mutable_allowed();
+      return Reply(reply);
     case v1::FsRequest::kStats: return Stats(id);
     case v1::FsRequest::kEvents:
     case v1::FsRequest::WHAT_NOT_SET: break;
   }
   ReplyError(id, Error(Code::kUnsupported, "file system server: a request that it does not know: restart the node"));
+}
+
+void FsServer::BeginRun(const v1::AllowToken& run) {
+  if (runs_.size() >= vfs::Recorder::kMaxRuns) runs_.erase(runs_.begin());
+  const vfs::RunId id{run.job(), run.attempt(), run.token()};
+  if (!runs_.emplace(std::pair(run.job(), run.attempt()), OpenRun{id, source_->stats()}).second) return;
+  backend_->BeginRun(id);
+}
+
+void FsServer::EndRun(uint64_t job, uint32_t attempt) {
+  const auto it = runs_.find({job, attempt});
+  if (it == runs_.end()) return;
+  const OpenRun run = std::move(it->second);
+  runs_.erase(it);
+  const auto recording = backend_->EndRun(job, attempt);
+  if (!recording) return;
+  const ContentSourceStats now = source_->stats();
+  source_->PutTrace(run.id, *recording, now.wire_bytes - run.before.wire_bytes,
+                    now.busy_micros - run.before.busy_micros);
 }
 
 void FsServer::OpenView(uint64_t id, const std::string& tree_bytes, uint64_t lease) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,9 +24,11 @@ class Store;
 
 namespace vrun::vfs {
 
+class Bursts;
 class DirectoryCache;
 class FileCache;
 class Prefetcher;
+class Recorder;
 class TimerThread;
 
 struct BackendOptions {
@@ -65,6 +68,11 @@ class Backend {
   // Home is reachable again: what waits for a retry is asked for now.
   void HomeIsBack();
 
+  // A run begins: what it touches is recorded, and what its trace says is fetched. Once a run.
+  void BeginRun(const RunId& run);
+  // It is over. nullopt: it never began.
+  std::optional<Recording> EndRun(uint64_t job, uint32_t attempt);
+
   const BackendCounters& counters() const { return counters_; }
 
   // For the parts of this module.
@@ -75,6 +83,7 @@ class Backend {
   DirectoryCache& directories() { return *directories_; }
   FileCache& files() { return *files_; }
   Prefetcher& prefetcher() { return *prefetcher_; }
+  Recorder& recorder() { return *recorder_; }
   TimerThread& timers() { return *timers_; }
 
  private:
@@ -88,6 +97,8 @@ class Backend {
   const std::unique_ptr<DirectoryCache> directories_;
   const std::unique_ptr<FileCache> files_;
   const std::unique_ptr<Prefetcher> prefetcher_;
+  const std::unique_ptr<Recorder> recorder_;
+  const std::unique_ptr<Bursts> bursts_;
 };
 
 }  // namespace vrun::vfs
