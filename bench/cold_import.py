@@ -102,13 +102,13 @@ def forget_traces(cluster):
 
 
 def wait_for_frames(cluster):
-    """Home compresses what a trace names when it has nothing better to do: until nothing has come for two seconds."""
-    seen, since = -1, time.monotonic()
-    while time.monotonic() - since < 3:
-        now = sum(1 for d in (cluster.directory / "home").rglob("traces/frames") for _ in d.iterdir())
+    """Home compresses what a trace names when it has nothing better to do: until nothing has come for four seconds."""
+    seen, since, began = -1, time.monotonic(), time.monotonic()
+    while time.monotonic() - since < 4 and time.monotonic() - began < 180:
+        now = [(f.name, f.stat().st_size) for d in (cluster.directory / "home").rglob("traces/frames") for f in d.glob("[0-9a-f]*")]
         if now != seen:
             seen, since = now, time.monotonic()
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 def lib_quote(word):

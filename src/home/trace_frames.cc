@@ -28,7 +28,8 @@ constexpr std::string_view kMagic = "vrframe1";
 constexpr size_t kHeader = kMagic.size() + sizeof(Digest::bytes);
 constexpr size_t kMaxBytes = 8u << 20;
 constexpr int kLevelNow = 1;
-constexpr int kLevelAhead = 9;  // nobody waits for it, and the wire is slower than any of them decompresses
+constexpr int kLevelAhead = 9;  // nobody waits for it
+constexpr int kLevelIdle = 19;  // a tenth less, for ten times the work: decompressing takes as long as ever
 constexpr int64_t kQuietMicros = 1'000'000;
 constexpr size_t kMaxWaiting = 16;  // tables
 
@@ -153,16 +154,20 @@ void FrameCache::Keep(const Digest& id, const v1::TraceFrame& frame) {
   const std::string bytes = Encode(frame);
   const std::string path = PathOf(id);
   // Without fsync: what a crash leaves does not check, and is made again.
-  const auto fd = OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  if (!fd || !WriteAll(fd->get(), bytes)) {
-    ::unlink(path.c_str());
+  const std::string fresh = directory_ + "/.new";
+  const auto fd = OpenFile(fresh, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  if (!fd || !WriteAll(fd->get(), bytes) || ::rename(fresh.c_str(), path.c_str()) != 0) {
+    ::unlink(fresh.c_str());
     return;
   }
   std::vector<Digest> dropped;
   {
     std::lock_guard lock(mutex_);
     ListLocked();
-    if (!kept_.contains(id)) {
+    if (const auto it = kept_.find(id); it != kept_.end()) {
+      bytes_ = bytes_ - it->second.bytes + bytes.size();
+      it->second.bytes = bytes.size();
+    } else {
       kept_[id] = {bytes.size(), ages_.insert(ages_.end(), id)};
       bytes_ += bytes.size();
     }
@@ -202,20 +207,37 @@ void FrameCache::Run() {
   ::pthread_setname_np(::pthread_self(), "frames");
   sched_param none{};
   ::pthread_setschedparam(::pthread_self(), SCHED_IDLE, &none);
-  std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
-    if (stopping_) return;
-    const std::vector<FramePlan> plans = std::move(waiting_.front());
-    waiting_.pop_front();
-    for (const FramePlan& plan : plans) {
-      if (!WaitForQuiet(&lock)) return;
-      if (kept_.contains(plan.id)) continue;
-      lock.unlock();
-      if (const auto frame = Make(*files_, plan, kLevelAhead)) Keep(plan.id, *frame);
-      lock.lock();
+    std::vector<FramePlan> plans;
+    bool again = false;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return stopping_ || !waiting_.empty() || !better_.empty(); });
+      if (stopping_) return;
+      again = waiting_.empty();
+      auto& queue = again ? better_ : waiting_;
+      plans = std::move(queue.front());
+      queue.pop_front();
+      if (!again && better_.size() < kMaxWaiting) better_.push_back(plans);
     }
+    if (!MakeAll(plans, again ? kLevelIdle : kLevelAhead, again)) return;
   }
+}
+
+bool FrameCache::MakeAll(const std::vector<FramePlan>& plans, int level, bool again) {
+  for (const FramePlan& plan : plans) {
+    {
+      std::unique_lock lock(mutex_);
+      if (!WaitForQuiet(&lock)) return false;
+      if (kept_.contains(plan.id) != again) continue;
+      if (again && !waiting_.empty()) {  // those first
+        better_.push_back(plans);
+        return true;
+      }
+    }
+    if (const auto frame = Make(*files_, plan, level)) Keep(plan.id, *frame);
+  }
+  return true;
 }
 
 }  // namespace vrun::home

@@ -65,6 +65,8 @@ class FrameCache {
   std::string PathOf(const Digest& id) const { return directory_ + "/" + id.Hex(); }
   bool Kept(const Digest& id);
   void Keep(const Digest& id, const v1::TraceFrame& frame);
+  // One pass over the plans. False: it ends.
+  bool MakeAll(const std::vector<FramePlan>& plans, int level, bool again);
   void ListLocked();
   void Run();
   bool WaitForQuiet(std::unique_lock<std::mutex>* lock);
@@ -77,13 +79,14 @@ class FrameCache {
   std::mutex mutex_;
   bool listed_ = false;  // guarded by mutex_, as all below
   struct Entry {
-    uint64_t bytes;
+    uint64_t bytes = 0;
     std::list<Digest>::iterator age;
   };
   std::unordered_map<Digest, Entry, DigestHash> kept_;
   std::list<Digest> ages_;  // oldest first
   uint64_t bytes_ = 0;
   std::deque<std::vector<FramePlan>> waiting_;
+  std::deque<std::vector<FramePlan>> better_;  // made once, to be made smaller
   std::condition_variable wake_;
   std::thread thread_;
   bool stopping_ = false;

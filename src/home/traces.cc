@@ -10,7 +10,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr uint64_t kFrameUnits = 8;
+constexpr uint64_t kFrameUnits = 16;
 
 Error NotYours() { return Error(Code::kDenied, "traces: no run of this node"); }
 

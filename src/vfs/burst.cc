@@ -12,9 +12,9 @@
 namespace vrun::vfs {
 namespace {
 
-// Requests are small beside the wire's delay and rate; together they keep a link of 500 Mbit/s and 20 ms full.
-constexpr size_t kBatchFrames = 2;
-constexpr size_t kBatchesUnderWay = 5;
+// What is under way keeps a link of 500 Mbit/s and 20 ms full; each request is small beside that.
+constexpr size_t kBatchFrames = 1;
+constexpr size_t kBatchesUnderWay = 6;
 
 }  // namespace
 
@@ -124,20 +124,31 @@ void Bursts::BatchOver(const BurstPtr& burst, uint32_t last_frame, const Status&
 
 void Bursts::Over(const BurstPtr& burst) {
   burst->progress->over = true;
-  std::vector<std::shared_ptr<FileContent>> contents;  // freed without the lock
+  BurstPtr dropped;  // freed without the lock
   std::lock_guard lock(mutex_);
-  contents.swap(burst->contents);
-  bursts_.erase({burst->run.job, burst->run.attempt});
-  if (!burst->table || burst->stopped || burst->incomplete) return;
+  burst->over = true;
+  if (burst->stopped) dropped = TakeLocked(burst->run.job, burst->run.attempt);
+  if (!burst->table || burst->table->frames.empty() || burst->stopped || burst->incomplete) return;
   std::erase(have_, burst->table->id);
   have_.push_front(burst->table->id);
   if (have_.size() > kHaveKept) have_.pop_back();
 }
 
 void Bursts::Stop(uint64_t job, uint32_t attempt) {
+  BurstPtr dropped;
   std::lock_guard lock(mutex_);
   const auto it = bursts_.find({job, attempt});
-  if (it != bursts_.end()) it->second->stopped = true;
+  if (it == bursts_.end()) return;
+  it->second->stopped = true;
+  if (it->second->over) dropped = TakeLocked(job, attempt);
+}
+
+Bursts::BurstPtr Bursts::TakeLocked(uint64_t job, uint32_t attempt) {
+  const auto it = bursts_.find({job, attempt});
+  if (it == bursts_.end()) return nullptr;
+  BurstPtr burst = std::move(it->second);
+  bursts_.erase(it);
+  return burst;
 }
 
 }  // namespace vrun::vfs

@@ -31,7 +31,7 @@ class FileContent;
 // How far one burst has come; FileContent looks at it to see whether waiting is better than asking.
 struct BurstProgress {
   // Frames so close behind what has come already are on the wire, or will be in some ten milliseconds.
-  static constexpr uint32_t kSoonFrames = 16;
+  static constexpr uint32_t kSoonFrames = 8;
   std::atomic<uint32_t> front{0};  // frames before this one have come, or never will
   std::atomic<bool> over{false};
   bool Soon(uint32_t frame) const { return !over && frame >= front && frame < front + kSoonFrames; }
@@ -52,10 +52,11 @@ class Bursts {
   struct Burst {
     RunId run;
     std::shared_ptr<const TraceTable> table;
-    std::vector<std::shared_ptr<FileContent>> contents;  // by file of the table
+    std::vector<std::shared_ptr<FileContent>> contents;  // by file of the table; held while the run is
     std::deque<uint32_t> wanted;                         // frames not asked for yet
     size_t under_way = 0;                                // requests
     std::shared_ptr<BurstProgress> progress = std::make_shared<BurstProgress>();
+    bool over = false;
     bool stopped = false;
     bool incomplete = false;
   };
@@ -66,8 +67,9 @@ class Bursts {
   void Arrived(const BurstPtr& burst, TraceFrame frame);
   void BatchOver(const BurstPtr& burst, uint32_t last_frame, const Status& status);
   void Over(const BurstPtr& burst);
+  BurstPtr TakeLocked(uint64_t job, uint32_t attempt);
 
-  static constexpr size_t kMaxBursts = 64;
+  static constexpr size_t kMaxBursts = 256;
   static constexpr size_t kHaveKept = 16;
 
   Backend& backend_;

@@ -108,7 +108,9 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
       const uint64_t first = offset / unit_bytes_;
       const uint64_t end = (offset + n - 1) / unit_bytes_ + 1;
       std::unordered_set<uint64_t> fetches;
-      const std::vector<uint64_t> missing = MissingLocked(first, end - first);
+      std::vector<uint64_t> missing = MissingLocked(first, end - first);
+      // Nobody reads it yet, and what will be read of it the trace says.
+      if (!done && traced_) missing.clear();
       if (lost_ && (mixed_ || !missing.empty())) {
         error = *lost_;
       } else {
@@ -129,7 +131,7 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
           fetches.insert(id);
         }
         // The first fetch of a run; one that goes on has a window of its own.
-        jumped = !start.empty() && expected_.empty() && first > 0 && run_ <= end - first &&
+        jumped = !start.empty() && !traced_ && first > 0 && run_ <= end - first &&
                  version_.size > store::kWholeFileLimit;
         // What comes around it counts as read when the reader goes on from there.
         if (jumped)
@@ -215,7 +217,7 @@ uint64_t FileContent::FetchOfLocked(uint64_t unit) const {
 }
 
 uint64_t FileContent::PlanFetchLocked(uint64_t first, uint64_t needed_end) {
-  if (version_.size <= store::kWholeFileLimit) return AddFetchLocked(0, unit_count_);
+  if (version_.size <= store::kWholeFileLimit && !traced_) return AddFetchLocked(0, unit_count_);
   const uint64_t asked = needed_end - first;
   if (first == next_unit_) {
     const uint64_t most = run_ * unit_bytes_ >= kLongRunBytes ? kLongWindowBytes : kWindowBytes;
@@ -263,7 +265,7 @@ uint64_t FileContent::AwaitBurstLocked(uint64_t unit) {
 bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
                          const std::shared_ptr<BurstProgress>& burst, uint32_t frame) {
   std::lock_guard lock(mutex_);
-  touched_ = true;  // what else is worth having of it the trace says too
+  touched_ = traced_ = true;  // what else is worth having of it the trace says too
   if (lost_) return false;
   place_ = place;
   const std::vector<uint64_t> missing = MissingLocked(first, count);

@@ -129,6 +129,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   std::shared_ptr<store::Object> object_;
   bool acquired_ = false;
   bool touched_ = false;  // the prefetcher knows
+  bool traced_ = false;   // a trace said what of it will be read
   Place place_;
   std::optional<Error> lost_;                      // final for this version: nothing more can be fetched
   bool mixed_ = false;                             // what is here is of two states: not to be read either
