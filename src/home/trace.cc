@@ -117,6 +117,7 @@ std::optional<Trace> ReadTrace(const v1::TraceRecord& record) {
   for (int i = 0; i < record.path_size(); ++i) {
     const std::string& path = record.path(i);
     if (!path.starts_with('/') || path.size() >= PATH_MAX || path.find('\0') != std::string::npos) return std::nullopt;
+    if (record.size(i) > Trace::kMaxFileBytes) return std::nullopt;
     trace.files.push_back({path, record.size(i)});
   }
   uint64_t units = 0;

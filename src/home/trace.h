@@ -30,6 +30,7 @@ struct Trace {
     bool operator==(const Range&) const = default;
   };
   static constexpr size_t kMaxFiles = 65536;
+  static constexpr uint64_t kMaxFileBytes = 1ull << 56;
   static constexpr uint64_t kMaxUnits = 32768;  // 2 GiB of content
 
   std::vector<File> files;

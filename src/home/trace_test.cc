@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "home/trace.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <zstd.h>
@@ -86,7 +87,8 @@ TEST(ReadTraceTest, OnlyWhatHoldsTogether) {
                                   Make({{"/a", 10}}, {{0, 0, 2}}),
                                   Make({{"/a", 10}}, {{0, 0, 0}}),
                                   Make({{"/a", 0}}, {{0, 0, 1}}),
-                                  Make({{"/a", 10}}, {{0, 1, UINT64_MAX}})};
+                                  Make({{"/a", 10}}, {{0, 1, UINT64_MAX}}),
+                                  Make({{"/a", UINT64_MAX}}, {})};
   for (const Trace& trace : bad) EXPECT_FALSE(ReadTrace(WriteTrace(trace)));
   auto torn = WriteTrace(good);
   torn.add_range(1);
@@ -97,7 +99,7 @@ TEST(ReadTraceTest, OnlyWhatHoldsTogether) {
 }
 
 TEST(ReadTraceTest, IsBounded) {
-  const auto read = ReadTrace(WriteTrace(Make({{"/a", UINT64_MAX}}, {{0, 0, 1u << 20}, {0, 1u << 20, 5}})));
+  const auto read = ReadTrace(WriteTrace(Make({{"/a", Trace::kMaxFileBytes}}, {{0, 0, 1u << 20}, {0, 1u << 20, 5}})));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->units(), Trace::kMaxUnits);
   EXPECT_EQ(MergeTraces(*read, Make({{"/b", kUnit}}, {{0, 0, 1}})).units(), Trace::kMaxUnits);

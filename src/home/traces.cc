@@ -173,9 +173,11 @@ Status Traces::Put(const v1::ContentRequest::PutTrace& put) {
     known->report = put.report();
     told = std::exchange(known->told, nullptr);
   }
-  if (told) told(put.report());
   auto trace = ReadTrace(put.record());
-  if (!trace) return Error(Code::kInvalid, "traces: a record that does not hold together");
+  if (!trace) {
+    if (told) told(put.report());
+    return Error(Code::kInvalid, "traces: a record that does not hold together");
+  }
   std::erase_if(trace->ranges,
                 [&](const Trace::Range& range) { return run.subject.Names(trace->files[range.file].path); });
   if (!trace->ranges.empty()) {
@@ -189,6 +191,7 @@ Status Traces::Put(const v1::ContentRequest::PutTrace& put) {
         store_.Save(run.subject.key, merged);
     }
   }
+  if (told) told(put.report());
   if (const PlannedPtr planned = Plan(run)) frames_.Prepare(planned->frames);
   return {};
 }
