@@ -8,6 +8,7 @@
 #include "vfs/prefetch.h"
 #include "vfs/recorder.h"
 #include "vfs/timer_thread.h"
+#include "vfs/write_behind.h"
 
 namespace vrun::vfs {
 
@@ -24,11 +25,13 @@ Backend::Backend(BackendOptions options, Source* source, store::Store* store)
       files_(std::make_unique<FileCache>(*this)),
       prefetcher_(std::make_unique<Prefetcher>(*this)),
       recorder_(std::make_unique<Recorder>()),
-      bursts_(std::make_unique<Bursts>(*this)) {}
+      bursts_(std::make_unique<Bursts>(*this)),
+      write_behind_(std::make_unique<WriteBehind>(options_.write_behind_bytes)) {}
 
 Backend::~Backend() {
   timers_->Stop();
   bursts_->Close();
+  write_behind_.reset();
   directories_->Close();
   files_->Close();
   prefetcher_->Close();

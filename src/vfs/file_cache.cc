@@ -13,6 +13,7 @@
 #include "vfs/burst.h"
 #include "vfs/prefetch.h"
 #include "vfs/recorder.h"
+#include "vfs/write_behind.h"
 
 namespace vrun::vfs {
 namespace {
@@ -131,8 +132,8 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
           fetches.insert(id);
         }
         // The first fetch of a run; one that goes on has a window of its own.
-        jumped = !start.empty() && !traced_ && first > 0 && run_ <= end - first &&
-                 version_.size > store::kWholeFileLimit;
+        jumped =
+            !start.empty() && !traced_ && first > 0 && run_ <= end - first && version_.size > store::kWholeFileLimit;
         // What comes around it counts as read when the reader goes on from there.
         if (jumped)
           next_unit_ = std::max(next_unit_, Prefetcher::Around(offset, n, version_.size).second / unit_bytes_);
@@ -277,16 +278,18 @@ bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
 }
 
 void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data) {
-  std::vector<store::PutUnit> units;
+  std::vector<UnitData> units;
   for (size_t i = 0; i < digests.size(); ++i) {
-    units.push_back({digests[i], data.substr(i * unit_bytes_, unit_bytes_)});
+    units.push_back(std::make_shared<const std::string>(data.substr(i * unit_bytes_, unit_bytes_)));
   }
-  // What the store does not want for what it has, readers will find out for themselves.
-  if (!Put(first, units, std::nullopt, Origin::kTrace)) return;
+  Count(first, digests.size(), data.size(), Origin::kTrace);
   std::vector<uint64_t> over;
   {
     std::lock_guard lock(mutex_);
-    for (uint64_t unit = first; unit < first + digests.size(); ++unit) expected_.erase(unit);
+    for (uint64_t i = 0; i < digests.size(); ++i) {
+      expected_.erase(first + i);
+      memory_[first + i] = units[i];
+    }
     for (const auto& [id, fetch] : fetches_) {
       if (fetch.first + fetch.count > first && fetch.first < first + digests.size() &&
           MissingLocked(fetch.first, fetch.count).empty()) {
@@ -295,6 +298,21 @@ void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::
     }
   }
   for (const uint64_t id : over) Finish(id, {});
+  auto write = [self = shared_from_this(), first, names = std::vector<Digest>(digests.begin(), digests.end()), units] {
+    self->WriteArrived(first, names, units);
+  };
+  if (!cache_.backend_.write_behind().Post(data.size(), write)) write();
+}
+
+void FileContent::WriteArrived(uint64_t first, const std::vector<Digest>& digests, const std::vector<UnitData>& units) {
+  std::vector<store::PutUnit> put;
+  for (size_t i = 0; i < units.size(); ++i) put.push_back({digests[i], *units[i]});
+  // What the disk does not take stays in memory, by Put; what the store does not want, readers find out about.
+  (void)Put(first, put, std::nullopt);
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (const auto it = memory_.find(first + i); it != memory_.end() && it->second == units[i]) memory_.erase(it);
+  }
 }
 
 uint64_t FileContent::AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency) {
@@ -380,14 +398,16 @@ Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
   std::vector<store::PutUnit> units;
   units.reserve(range->units.size());
   for (const FetchedUnit& unit : range->units) units.push_back({unit.digest, unit.data});
-  VRUN_TRY(
-      Put(fetch.first, units, range->object_id, fetch.urgency == Urgency::kAhead ? Origin::kAhead : Origin::kDemand));
+  VRUN_TRY(Put(fetch.first, units, range->object_id));
+  uint64_t bytes = 0;
+  for (const store::PutUnit& unit : units) bytes += unit.data.size();
+  Count(fetch.first, units.size(), bytes, fetch.urgency == Urgency::kAhead ? Origin::kAhead : Origin::kDemand);
   ++cache_.backend_.mutable_counters().ranges_fetched;
   return {};
 }
 
 Status FileContent::Put(uint64_t first, const std::vector<store::PutUnit>& units,
-                        const std::optional<store::ObjectId>& name, Origin origin) {
+                        const std::optional<store::ObjectId>& name) {
   std::shared_ptr<store::Object> object;
   {
     std::lock_guard lock(mutex_);
@@ -416,12 +436,14 @@ Status FileContent::Put(uint64_t first, const std::vector<store::PutUnit>& units
     }
     for (size_t i = 0; i < units.size(); ++i) cache_.AddUnstored(shared_from_this(), first + i, unit_bytes_);
   }
-  uint64_t bytes = 0;
-  for (const store::PutUnit& unit : units) bytes += unit.data.size();
-  counters.units_fetched += units.size();
-  counters.bytes_fetched += bytes;
-  cache_.backend_.recorder().Fetched(version_, first, units.size(), bytes, origin);
   return {};
+}
+
+void FileContent::Count(uint64_t first, uint64_t count, uint64_t bytes, Origin origin) {
+  BackendCounters& counters = cache_.backend_.mutable_counters();
+  counters.units_fetched += count;
+  counters.bytes_fetched += bytes;
+  cache_.backend_.recorder().Fetched(version_, first, count, bytes, origin);
 }
 
 bool FileContent::Promote(uint64_t id) {

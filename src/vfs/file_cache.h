@@ -111,8 +111,10 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   void Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer);
   Status Keep(const Fetch& fetch, FetchedRange* range);
   // Into the store, else into memory.
-  Status Put(uint64_t first, const std::vector<store::PutUnit>& units, const std::optional<store::ObjectId>& name,
-             Origin origin);
+  Status Put(uint64_t first, const std::vector<store::PutUnit>& units, const std::optional<store::ObjectId>& name);
+  void Count(uint64_t first, uint64_t count, uint64_t bytes, Origin origin);
+  // What is in memory goes into the store.
+  void WriteArrived(uint64_t first, const std::vector<Digest>& digests, const std::vector<UnitData>& units);
   void Finish(uint64_t id, const Status& status);
   // A fetch for nobody that failed is made one for whoever waits for it by now. False when nobody does.
   bool Promote(uint64_t id);
