@@ -51,7 +51,8 @@ class TreeMaker {
 class FakeSource final : public Source {
  public:
   struct Asked {
-    char what;  // 'r'oot, 'd'irectory, 'f'ile, file 'a'head, r'e'sident, 't'race, a frame of it ('p'iece, offset: index)
+    char
+        what;  // 'r'oot, 'd'irectory, 'f'ile, file 'a'head, r'e'sident, 't'race, a frame of it ('p'iece, offset: index)
     std::string path;
     uint64_t offset = 0;
     uint64_t length = 0;
