@@ -17,6 +17,7 @@
 #include "cli/attached_run.h"
 #include "cli/ctl.h"
 #include "cli/exit_status.h"
+#include "cli/explain_io.h"
 #include "cli/job_command.h"
 #include "cli/status_json.h"
 #include "cli/terminal.h"
@@ -54,6 +55,7 @@ Result<AttachedRun::Options> MakeRun(const RunOptions& options, UniqueFd* null) 
   VRUN_ASSIGN(run.request, MakeRequest(options, root));
   run.request.set_quiet(options.quiet);
   run.request.set_progress(!options.quiet);
+  run.request.set_explain_io(options.explain_io);
   run.quiet = options.quiet;
   run.updating_line = CanUpdateLines();
   bool stdin_terminal = ::isatty(0) == 1;
@@ -79,6 +81,7 @@ Result<AttachedRun::Options> MakeRun(const RunOptions& options, UniqueFd* null) 
 
 int Report(const RunOptions& options, const RunOutcome& outcome) {
   if (!outcome.reason.empty()) std::fprintf(stderr, "vrun: %s\n", outcome.reason.c_str());
+  if (options.explain_io && outcome.finished) std::fputs(FormatIo(*outcome.finished).c_str(), stderr);
   if (!options.status_json.empty()) {
     Status written = WriteStatus(options.status_json, FormatStatus(outcome));
     if (!written) std::fprintf(stderr, "vrun: --status-json: %s\n", written.error().message().c_str());

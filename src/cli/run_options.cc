@@ -20,6 +20,7 @@ enum Id {
   kNoTty,
   kQuiet,
   kStatusJson,
+  kExplainIo,
   kDiscard,
   kOutput,
   kError,
@@ -73,6 +74,7 @@ constexpr OptionSpec kRunOptions[] = {
     {kTty, 'T', "tty", kFlag, "", "give the command a terminal in any case"},
     {kNoTty, 0, "no-tty", kFlag, "", "give the command pipes in any case"},
     kQuietSpec,
+    {kExplainIo, 0, "explain-io", kFlag, "", "say afterwards what was fetched, why, and what was waited for"},
     {kStatusJson, 0, "status-json", kValue, "FILE|fd:N", "write how it ended as JSON", Completes::kFiles},
     kNodesSpec,
     kTasksSpec,
@@ -192,6 +194,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kTty: out->terminal = TerminalWish::kForce; return {};
     case kNoTty: out->terminal = TerminalWish::kNever; return {};
     case kQuiet: out->quiet = true; return {};
+    case kExplainIo: out->explain_io = true; return {};
     case kStatusJson: return StoreText(value, &out->status_json);
     case kDiscard: out->discard_writes = true; return {};
     case kOutput: return StoreText(value, &out->output);

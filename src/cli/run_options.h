@@ -30,6 +30,7 @@ struct RunOptions {
   std::vector<std::string> expose;
   TerminalWish terminal = TerminalWish::kAuto;
   bool quiet = false;
+  bool explain_io = false;
   std::string status_json;  // FILE or fd:N
   bool discard_writes = false;
   // vbatch

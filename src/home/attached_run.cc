@@ -12,6 +12,7 @@
 #include "home/exit_status.h"
 #include "home/log_spool.h"
 #include "home/run_files.h"
+#include "home/trace.h"
 
 namespace vrun::home {
 namespace {
@@ -72,6 +73,8 @@ void AttachedRun::StartRun(const v1::Run& request) {
                            plan.tree = std::move(tree);
                            plan.exposed.assign(run->expose().begin(), run->expose().end());
                            plan.detached = options_.detached;
+                           plan.trace = TraceOf(run->command(), services_->root);
+                           plan.explain_io = run->explain_io();
                            run_ = owner_->MakeRun(this, std::move(plan));
                            run_->Start();
                          },
@@ -381,6 +384,7 @@ void AttachedRun::TellFinished(Outcome outcome) {
     finished->set_job(job_);
     finished->set_node(outcome.node);
     finished->set_fetched_bytes(outcome.fetched_bytes);
+    if (outcome.io) *finished->mutable_io() = *outcome.io;
     finished->set_root_bytes(root_bytes_);
     finished->set_root_entries(root_entries_);
     if (accepted_us_ > 0 && started_us_ > accepted_us_) finished->set_queued_us(started_us_ - accepted_us_);

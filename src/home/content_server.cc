@@ -6,7 +6,8 @@
 
 namespace vrun::home {
 
-ContentServer::ContentServer(const SnapshotTable* trees, const RootFiles* files, DigestCache* digests, unsigned threads)
+ContentServer::ContentServer(const SnapshotTable* trees, const RootFiles* files, DigestCache* digests, unsigned threads,
+                             const std::string& trace_directory)
     : trees_(trees),
       files_(files),
       digests_(digests),
@@ -15,6 +16,7 @@ ContentServer::ContentServer(const SnapshotTable* trees, const RootFiles* files,
                 digests->Remember(version, id, WallMicros() * 1000);
                 digests->Flush();  // the hasher runs when nothing else does
               }),
+      traces_(trees, files, digests, trace_directory),
       workers_("content", threads) {}
 
 ContentServer::~ContentServer() { workers_.Stop(); }

@@ -16,6 +16,7 @@
 #include "home/digest_cache.h"
 #include "home/root_files.h"
 #include "home/snapshot_table.h"
+#include "home/traces.h"
 #include "home/unit_digests.h"
 #include "home/work_queue.h"
 #include "rpc/rpc.h"
@@ -27,13 +28,15 @@ class ContentSession;
 // Shared by all nodes. Any thread. All sessions must be gone before it is destroyed.
 class ContentServer {
  public:
-  // None is owned; all must outlive the server. `threads` read, hash and compress.
-  ContentServer(const SnapshotTable* trees, const RootFiles* files, DigestCache* digests, unsigned threads = 3);
+  // None is owned; all must outlive the server. `threads` read, hash and compress. `trace_directory`: as for Traces.
+  ContentServer(const SnapshotTable* trees, const RootFiles* files, DigestCache* digests, unsigned threads = 3,
+                const std::string& trace_directory = "");
   ~ContentServer();
 
   // One node's stream. Requests go to OnMessage of the session (it is the stream's handler, or is called by it).
   std::shared_ptr<ContentSession> NewSession();
 
+  Traces& traces() { return traces_; }
   uint64_t served_bytes() const { return served_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -45,6 +48,7 @@ class ContentServer {
   Compressor compressor_;
   std::atomic<uint64_t> served_bytes_{0};
   BackgroundHasher hasher_;
+  Traces traces_;
   WorkQueue workers_;
 };
 

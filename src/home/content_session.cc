@@ -83,13 +83,15 @@ void ContentSession::Close() {
 
 ContentSession::Urgency ContentSession::UrgencyOf(const Work& work) {
   if (work.request.has_get_range()) return work.request.get_range().ahead() ? kAhead : kRanges;
-  if (work.request.has_get_resident()) return kRanges;
+  if (work.request.has_get_resident() || work.request.has_get_trace() || work.request.has_put_trace()) return kRanges;
+  if (work.request.has_get_frames()) return kAhead;
   if (work.request.has_get_tree()) return kTrees;
   return kDirectories;
 }
 
 void ContentSession::OnMessage(const std::string& message) {
   server_->hasher_.Busy();
+  server_->traces_.frames().Busy();
   auto work = std::make_unique<Work>();
   std::unique_lock lock(mutex_);
   if (stream_ == nullptr) return;
@@ -169,6 +171,9 @@ bool ContentSession::Do(Work* work) {
     case v1::ContentRequest::kGetTree: return Tree(work);
     case v1::ContentRequest::kGetRoot: return Root(work);
     case v1::ContentRequest::kGetResident: return Resident(work);
+    case v1::ContentRequest::kGetTrace: return TraceTable(work);
+    case v1::ContentRequest::kGetFrames: return TraceFrames(work);
+    case v1::ContentRequest::kPutTrace: return PutTrace(work);
     default:
       return Fail(work->request.id(),
                   Error(Code::kUnsupported, "this home does not know that content request: update vrun"));
@@ -371,6 +376,40 @@ bool ContentSession::Resident(Work* work) {
     if (resident->file_size() > before) bytes += entry.size;
     if (bytes > kSiblingsBytes) break;
   }
+  Send(reply);
+  return true;
+}
+
+bool ContentSession::TraceTable(Work* work) {
+  auto table = server_->traces_.Table(work->request.get_trace());
+  if (!table) return Fail(work->request.id(), table.error());
+  v1::ContentReply reply;
+  reply.set_id(work->request.id());
+  reply.set_last(true);
+  *reply.mutable_trace() = std::move(*table);
+  Send(reply);
+  return true;
+}
+
+bool ContentSession::TraceFrames(Work* work) {
+  const auto& get = work->request.get_frames();
+  auto frame = server_->traces_.Frame(get, static_cast<int>(work->done));
+  if (!frame) return Fail(work->request.id(), frame.error());
+  ++work->done;
+  v1::ContentReply reply;
+  reply.set_id(work->request.id());
+  reply.set_last(work->done == static_cast<uint64_t>(get.frame_size()));
+  *reply.mutable_frame() = std::move(*frame);
+  Send(reply);
+  return reply.last();
+}
+
+bool ContentSession::PutTrace(Work* work) {
+  const Status put = server_->traces_.Put(work->request.put_trace());
+  if (!put) return Fail(work->request.id(), put.error());
+  v1::ContentReply reply;
+  reply.set_id(work->request.id());
+  reply.set_last(true);
   Send(reply);
   return true;
 }

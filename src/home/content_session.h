@@ -43,7 +43,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   // Of a request that takes more than one piece.
   struct Work {
     v1::ContentRequest request;
-    uint64_t done = 0;                     // bytes of the range, or of the current directory
+    uint64_t done = 0;                     // bytes of the range, or of the current directory; frames
     int compress = -1;                     // not known yet, no, yes
     std::vector<tree::NewDirectory> tree;  // of GetTree
     size_t next = 0;
@@ -61,6 +61,9 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   bool Tree(Work* work);
   bool Root(Work* work);
   bool Resident(Work* work);
+  bool TraceTable(Work* work);
+  bool TraceFrames(Work* work);
+  bool PutTrace(Work* work);
   // The file's entry in the tree, if that names this version of it and it may be served; else why not.
   struct Served {
     tree::SnapshotPtr snapshot;

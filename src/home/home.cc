@@ -145,7 +145,7 @@ class Home {
       : loop_(loop),
         files_(std::move(files)),
         digests_(places.state_dir + "/digests"),
-        content_(&trees_, &files_, &digests_),
+        content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces"),
         tree_(loop, {root, DenyOptions(root, places, config), places.state_dir + "/watch"}, &trees_),
         controller_(loop),
         spool_(loop, places.state_dir + "/spool") {
@@ -157,6 +157,7 @@ class Home {
     services_.spool = &spool_;
     services_.tree = &tree_;
     services_.trees = &trees_;
+    services_.traces = &content_.traces();
     services_.root = root;
     services_.state_directory = places.state_dir;
     services_.default_pool = config.pool;

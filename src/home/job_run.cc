@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "home/exit_status.h"
+#include "home/traces.h"
 
 namespace vrun::home {
 namespace {
@@ -18,6 +19,7 @@ constexpr int64_t kWatchRetryMicros = 1'000'000;
 constexpr int64_t kTellLostMicros = 2'000'000;
 // A node that has said no may be right or behind; the controller decides within this time.
 constexpr int64_t kSettleMicros = 3'000'000;
+constexpr int64_t kReportMicros = 1'000'000;
 constexpr int kMaxBlocked = 60;  // times 5 s
 constexpr int64_t kBlockedRetryMicros = 5'000'000;
 
@@ -40,7 +42,8 @@ JobRun::JobRun(const Services* services, Plan plan, Sink* sink)
 
 JobRun::~JobRun() {
   *alive_ = false;
-  for (EventLoop::TimerId timer : {watch_timer_, settle_timer_, retry_timer_}) services_->loop->Cancel(timer);
+  for (EventLoop::TimerId timer : {watch_timer_, settle_timer_, retry_timer_, report_timer_})
+    services_->loop->Cancel(timer);
 }
 
 void JobRun::Start() {
@@ -171,6 +174,9 @@ void JobRun::Connect() {
   attach->set_home_id(services_->home_id);
   if (plan_.tree) attach->set_tree(std::string(plan_.tree->id.view()));
   if (plan_.tree && plan_.tree->apart) attach->set_apart(std::string(plan_.tree->apart->id.view()));
+  if (plan_.tree && plan_.trace && services_->traces != nullptr) {
+    services_->traces->Expect({plan_.job, placement.attempt(), placement.token(), plan_.tree->id, *plan_.trace});
+  }
   attach->set_stdout_offset(sink_->OutputWanted(v1::STDOUT));
   attach->set_stderr_offset(sink_->OutputWanted(v1::STDERR));
   attach->set_detached(plan_.detached);
@@ -362,7 +368,7 @@ bool JobRun::Complete() const {
 }
 
 void JobRun::MaybeFinish() {
-  if (ended_ || !Complete()) return;
+  if (ended_ || unreported_ || !Complete()) return;
   Outcome outcome;
   outcome.record = record_;
   outcome.exit_status = ExitStatus(*record_);
@@ -390,6 +396,28 @@ void JobRun::MaybeFinish() {
   up.mutable_release();
   task_->Send(up);
   task_->Finish();
+  if (plan_.explain_io && plan_.trace && services_->traces != nullptr) return AwaitReport(std::move(outcome));
+  Finish(std::move(outcome));
+}
+
+void JobRun::AwaitReport(Outcome outcome) {
+  // Nothing but the report or the time brings us on from here.
+  task_.reset();
+  unreported_ = std::move(outcome);
+  report_timer_ = services_->loop->After(kReportMicros, [this] { Reported(std::nullopt); });
+  services_->traces->WhenReported(plan_.job,
+                                  [loop = services_->loop, alive = alive_, this](const v1::IoReport& report) {
+                                    loop->Post([alive, this, report] {
+                                      if (*alive) Reported(report);
+                                    });
+                                  });
+}
+
+void JobRun::Reported(std::optional<v1::IoReport> report) {
+  services_->loop->Cancel(std::exchange(report_timer_, 0));
+  if (!unreported_) return;
+  Outcome outcome = *std::exchange(unreported_, std::nullopt);
+  outcome.io = std::move(report);
   Finish(std::move(outcome));
 }
 

@@ -20,6 +20,7 @@
 #include "home/node_links.h"
 #include "home/services.h"
 #include "home/snapshot_table.h"
+#include "home/trace.h"
 #include "home/write_back.h"
 #include "proto/control.pb.h"
 #include "proto/task.pb.h"
@@ -35,6 +36,7 @@ struct Outcome {
   std::string node;
   uint32_t attempt = 0;
   uint64_t fetched_bytes = 0;
+  std::optional<v1::IoReport> io;
 };
 
 // Loop thread only.
@@ -65,7 +67,9 @@ class JobRun {
     std::optional<v1::Placement> placement;
     tree::SnapshotPtr tree;
     std::vector<std::string> exposed;
-    bool detached = false;  // no stdin
+    bool detached = false;              // no stdin
+    std::optional<TraceSubject> trace;  // none: it is not traced
+    bool explain_io = false;            // the outcome is to have the node's report
   };
   static constexpr int64_t kReconnectMicros = 10 * 60 * 1'000'000LL;
 
@@ -118,6 +122,9 @@ class JobRun {
   void MaybeFinish();
   void FinishWithout(const std::string& reason);
   void Finish(Outcome outcome);
+  // Waits a moment for the node's report of its reads.
+  void AwaitReport(Outcome outcome);
+  void Reported(std::optional<v1::IoReport> report);
   void Send(const v1::TaskUp& message);
 
   const Services* const services_;
@@ -131,6 +138,8 @@ class JobRun {
   EventLoop::TimerId watch_timer_ = 0;
   std::optional<v1::JobEvent> last_event_;
   EventLoop::TimerId settle_timer_ = 0;
+  EventLoop::TimerId report_timer_ = 0;
+  std::optional<Outcome> unreported_;  // complete, but for the report
 
   std::unique_ptr<TaskStream> task_;
   std::unique_ptr<NodeLinks::ContentUse> content_;

@@ -13,6 +13,7 @@ class LogSpool;
 class NodeLinks;
 class RootTree;
 class SnapshotTable;
+class Traces;
 
 struct Services {
   EventLoop* loop = nullptr;
@@ -21,6 +22,7 @@ struct Services {
   LogSpool* spool = nullptr;
   RootTree* tree = nullptr;
   SnapshotTable* trees = nullptr;
+  Traces* traces = nullptr;
   std::string home_id;
   std::string root;             // directory of this machine that is "/" of the jobs
   std::string state_directory;  // runs/JOB: what has to be known of a run after a restart

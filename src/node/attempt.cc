@@ -121,6 +121,7 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
     home_->Send(down);
   });
   fs->AllowToken(home_id(), attach.token(), job(), attempt());
+  run_began_ = true;
   lease_ = host_->NextLease();
   fs->OpenView(attach.tree(), attach.apart(), lease_,
                [this, alive, base = *uid_base](Result<std::vector<UniqueFd>> mounts) {
@@ -222,6 +223,7 @@ void Attempt::OnSupervisorFrame(std::string frame) {
       if (state_ != State::kExited) {
         state_ = State::kExited;
         *report_.mutable_exit() = down.exited().record();
+        EndRun();
         SetState(v1::COMPLETING);
       }
       break;
@@ -322,9 +324,16 @@ v1::JobState Attempt::EndState() const {
   }
 }
 
+void Attempt::EndRun() {
+  if (!std::exchange(run_began_, false)) return;
+  Error unused(Code::kOk, "");
+  if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->EndRun(job(), attempt());
+}
+
 void Attempt::Finish() {
   if (state_ == State::kOver) return;
   state_ = State::kOver;
+  EndRun();
   if (lease_ != 0) {
     Error unused(Code::kOk, "");
     if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->CloseView(lease_);

@@ -86,6 +86,8 @@ class Attempt {
   void Fail(v1::ExitRecord::Kind kind, const std::string& reason, int signal = 0);
   void SendRecordHome();
   void SetState(v1::JobState state);
+  // The file system server may sum up what the command did.
+  void EndRun();
   void Finish();
   v1::JobState EndState() const;
 
@@ -99,6 +101,7 @@ class Attempt {
   std::string attach_frame_;              // the latest Attach, as it came
   std::deque<std::string> before_start_;  // TaskUp frames that came before the supervisor had its spec
   uint64_t lease_ = 0;
+  bool run_began_ = false;
   bool released_ = false;
   EventLoop::TimerId attach_timer_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for callbacks that may outlive the attempt

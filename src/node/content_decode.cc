@@ -58,6 +58,73 @@ Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& reside
   return files;
 }
 
+Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told) {
+  const Error corrupt(Code::kCorrupt, "home sent a trace that does not hold together");
+  vfs::TraceTable table;
+  const auto id = Digest::FromBytes(told.id());
+  if (!id) return corrupt;
+  table.id = *id;
+  if (told.frame_size() == 0) return table;
+  const auto tree = Digest::FromBytes(told.tree());
+  if (!tree) return corrupt;
+  table.tree = *tree;
+  for (const v1::ResidentFile& entry : told.file()) {
+    const std::string& path = entry.path();
+    if (!path.starts_with('/') || path.size() >= PATH_MAX || path.find('\0') != std::string::npos) return corrupt;
+    vfs::TraceTable::File file{.path = path, .version = {}, .object_id = std::nullopt};
+    file.version = {entry.version().dev(), entry.version().ino(), entry.version().ctime_ns(), entry.version().size()};
+    if (!entry.object_id().empty()) {
+      file.object_id = store::ObjectId::Decode(entry.object_id());
+      if (!file.object_id) return corrupt;
+    }
+    table.files.push_back(std::move(file));
+  }
+  int at = 0;
+  for (const uint32_t ranges : told.frame()) {
+    if (ranges == 0 || ranges > static_cast<uint32_t>(told.range_size() - at) / 3) return corrupt;
+    auto& frame = table.frames.emplace_back();
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < ranges; ++i, at += 3) {
+      const uint64_t file = told.range(at), first = told.range(at + 1), count = told.range(at + 2);
+      if (file >= table.files.size()) return corrupt;
+      const uint64_t size = table.files[file].version.size;
+      const uint64_t units = store::UnitCount(size);
+      if (count == 0 || first >= units || count > units - first) return corrupt;
+      bytes += count * store::UnitBytes(size);
+      if (bytes > kMaxFrameBytes) return corrupt;
+      frame.push_back({static_cast<uint32_t>(file), first, count});
+    }
+  }
+  if (at != told.range_size()) return corrupt;
+  return table;
+}
+
+Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table) {
+  if (told.index() >= table.frames.size()) return Corrupt("a frame that is not in its table");
+  std::vector<uint64_t> lengths;  // of the units
+  uint64_t bytes = 0;
+  for (const vfs::TraceRange& range : table.frames[told.index()]) {
+    const uint64_t size = table.files[range.file].version.size, unit_bytes = store::UnitBytes(size);
+    for (uint64_t unit = range.first; unit < range.first + range.count; ++unit) {
+      lengths.push_back(std::min(unit_bytes, size - unit * unit_bytes));
+      bytes += lengths.back();
+    }
+  }
+  if (told.raw_bytes() != bytes || told.digests().size() != lengths.size() * sizeof(Digest::bytes)) {
+    return Corrupt("a frame of another size than its table says");
+  }
+  vfs::TraceFrame frame{.index = told.index(), .digests = {}, .data = {}};
+  VRUN_ASSIGN(frame.data, Unpack(told.data(), told.zstd(), bytes));
+  const std::string_view digests = told.digests(), data = frame.data;
+  uint64_t at = 0;
+  for (size_t i = 0; i < lengths.size(); at += lengths[i++]) {
+    frame.digests.push_back(*Digest::FromBytes(digests.substr(i * sizeof(Digest::bytes), sizeof(Digest::bytes))));
+    if (Sha256(data.substr(at, lengths[i])) != frame.digests.back())
+      return Corrupt("a unit that does not match its digest");
+  }
+  return frame;
+}
+
 RangeAssembler::RangeAssembler(uint64_t file_size, uint64_t offset, uint64_t length)
     : file_size_(file_size), unit_bytes_(store::UnitBytes(file_size)), next_(offset), end_(offset + length) {
   range_.offset = offset;

@@ -15,6 +15,8 @@
 namespace vrun::v1 {
 class DirectoryObject;
 class Resident;
+class TraceFrame;
+class TraceTable;
 class Units;
 }  // namespace vrun::v1
 
@@ -28,6 +30,13 @@ Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes)
 
 // Hints: absolute paths, ranges of whole units in order; else kCorrupt.
 Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& resident);
+
+// A table of frames: absolute paths; ranges within their files; every frame of at least a unit and at most
+// kMaxFrameBytes; else kCorrupt.
+Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told);
+// A frame of that table, decompressed and checked unit by unit.
+Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table);
+inline constexpr uint64_t kMaxFrameBytes = 4u << 20;
 
 // Collects one range of one file. The parts must come in order.
 class RangeAssembler {

@@ -9,6 +9,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "node/content_decode.h"
+#include "node/content_request.h"
 #include "proto/content.pb.h"
 #include "tree/codec.h"
 
@@ -43,27 +44,6 @@ struct ContentSource::Token {
   std::string home_id, token;
   uint64_t job;
   uint32_t attempt;
-};
-
-// What has come of the answer to one question, on one stream. Only its stream's thread touches it, no lock held:
-// decompressing and hashing is most of the work here, and nobody who asks shall wait for it.
-class ContentSource::Answer {
- public:
-  virtual ~Answer() = default;
-  virtual Status Take(const v1::ContentReply& reply) = 0;  // one part
-  virtual bool whole() const = 0;                          // after the last part
-  virtual void Deliver() = 0;                              // calls the owner back; once
-};
-
-// One question. Under the source's lock, but `begin` and `fail`.
-struct ContentSource::Request {
-  v1::ContentRequest message;
-  uint64_t bytes = 0;  // that it takes of the window
-  bool sent = false;   // on the active stream
-  int corrupt = 0;
-  int64_t deadline = 0;  // while home is away
-  std::function<std::unique_ptr<Answer>()> begin;
-  std::function<void(Error)> fail;
 };
 
 class ContentSource::Session final : public rpc::Stream::Handler {
@@ -308,6 +288,10 @@ void ContentSource::OnMessage(Session* session, const std::string& bytes) {
     std::lock_guard lock(mu_);
     if (session->dead || closing_) return;
     stats_.wire_bytes += bytes.size();
+    if (const int64_t slot = MonotonicMicros() / kBusySlotMicros; slot != busy_slot_) {
+      busy_slot_ = slot;
+      stats_.busy_micros += kBusySlotMicros;
+    }
     if (reply.has_hello()) {
       if (session->said_hello)
         lie = "home said hello twice";

@@ -37,11 +37,14 @@ struct ContentSourceOptions {
   uint64_t window_bytes = 64u << 20;
 };
 
+inline constexpr int64_t kBusySlotMicros = 2'000;
+
 struct ContentSourceStats {
   uint64_t wire_bytes = 0;  // of replies
   uint64_t units = 0;
   uint64_t directories = 0;
   uint64_t corrupt_replies = 0;  // streams that were cancelled for one
+  int64_t busy_micros = 0;       // in which replies arrived, counted in slots of kBusySlotMicros
 };
 
 // Any thread. Callbacks run on the stream's thread, no lock held; those of requests that are still there at destruction
@@ -71,6 +74,13 @@ class ContentSource final : public vfs::Source {
   // The directory objects of `tree` that are not below `have` (zero: all), as they come, then `done`.
   void FetchTree(const Digest& tree, const Digest& have,
                  std::function<void(std::vector<vfs::FetchedDirectory>)> arrived, std::function<void(Status)> done);
+
+  void FetchTrace(const vfs::RunId& run, const std::vector<Digest>& have,
+                  std::function<void(Result<vfs::TraceTable>)> done) override;
+  void FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table, std::vector<uint32_t> frames,
+                   std::function<void(vfs::TraceFrame)> arrived, std::function<void(Status)> done) override;
+  // Tells home what a run did. What home makes of it is not waited for.
+  void PutTrace(const vfs::RunId& run, const vfs::Recording& recording, uint64_t wire_bytes, int64_t link_busy_micros);
 
   ContentSourceStats stats() const;
 
@@ -112,6 +122,7 @@ class ContentSource final : public vfs::Source {
   struct Token;
   std::deque<Token> tokens_;
   ContentSourceStats stats_;
+  int64_t busy_slot_ = 0;
   bool closing_ = false;
 };
 

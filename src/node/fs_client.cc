@@ -68,6 +68,13 @@ void FsClient::AllowToken(const std::string& home_id, const std::string& token, 
   Send(std::move(request), [](Result<v1::FsReply>, std::vector<UniqueFd>) {});
 }
 
+void FsClient::EndRun(uint64_t job, uint32_t attempt) {
+  v1::FsRequest request;
+  request.mutable_end_run()->set_job(job);
+  request.mutable_end_run()->set_attempt(attempt);
+  Send(std::move(request), [](Result<v1::FsReply>, std::vector<UniqueFd>) {});
+}
+
 void FsClient::OpenView(const std::string& tree, const std::string& apart, uint64_t lease,
                         std::function<void(Result<std::vector<UniqueFd>>)> done) {
   v1::FsRequest request;

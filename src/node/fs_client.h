@@ -56,6 +56,8 @@ class FsClient {
   // host:port where home dials the content stream; runs at once when they are known.
   void WhenListening(std::function<void(const std::vector<std::string>& addresses)> callback);
   void AllowToken(const std::string& home_id, const std::string& token, uint64_t job, uint32_t attempt);
+  // The command of a run that AllowToken told of is over.
+  void EndRun(uint64_t job, uint32_t attempt);
   // Mounts (detached, read-only) of the tree and, if `apart` is not empty, of that part of it; `lease` names this use
   // until CloseView.
   void OpenView(const std::string& tree, const std::string& apart, uint64_t lease,

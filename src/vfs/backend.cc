@@ -2,10 +2,13 @@
 #include "vfs/backend.h"
 
 #include "store/store.h"
+#include "vfs/burst.h"
 #include "vfs/directory_cache.h"
 #include "vfs/file_cache.h"
 #include "vfs/prefetch.h"
+#include "vfs/recorder.h"
 #include "vfs/timer_thread.h"
+#include "vfs/write_behind.h"
 
 namespace vrun::vfs {
 
@@ -20,13 +23,18 @@ Backend::Backend(BackendOptions options, Source* source, store::Store* store)
       timers_(std::make_unique<TimerThread>()),
       directories_(std::make_unique<DirectoryCache>(*this)),
       files_(std::make_unique<FileCache>(*this)),
-      prefetcher_(std::make_unique<Prefetcher>(*this)) {
+      prefetcher_(std::make_unique<Prefetcher>(*this)),
+      recorder_(std::make_unique<Recorder>()),
+      bursts_(std::make_unique<Bursts>(*this)),
+      write_behind_(std::make_unique<WriteBehind>(options_.write_behind_bytes)) {
   store_->OnPressure([this] { files_->ReleaseIdle(); });
 }
 
 Backend::~Backend() {
   store_->OnPressure(nullptr);
   timers_->Stop();
+  bursts_->Close();
+  write_behind_.reset();
   directories_->Close();
   files_->Close();
   prefetcher_->Close();
@@ -46,6 +54,16 @@ void Backend::Preload(std::vector<FetchedDirectory> directories) {
       if (!store_->PutBlob(directory->digest(), directory->encoded())) ++counters_.store_write_failures;
     }
   });
+}
+
+void Backend::BeginRun(const RunId& run) {
+  recorder_->Begin(run.job, run.attempt);
+  bursts_->Start(run);
+}
+
+std::optional<Recording> Backend::EndRun(uint64_t job, uint32_t attempt) {
+  bursts_->Stop(job, attempt);
+  return recorder_->End(job, attempt);
 }
 
 bool Backend::HasDirectory(const Digest& digest) { return directories_->Has(digest); }

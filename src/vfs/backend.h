@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,15 +24,19 @@ class Store;
 
 namespace vrun::vfs {
 
+class Bursts;
 class DirectoryCache;
 class FileCache;
 class Prefetcher;
+class Recorder;
 class TimerThread;
+class WriteBehind;
 
 struct BackendOptions {
   std::string home_id;                           // goes into provisional object ids
   int64_t home_deadline_micros = 60'000'000;     // how long a reader waits for a home that is away, then EIO
   uint64_t directory_memory_bytes = 256u << 20;  // encoded directory objects kept in memory beyond those in use
+  uint64_t write_behind_bytes = 128u << 20;      // content of bursts on its way from memory to the store
   uint64_t unstored_memory_bytes = 64u << 20;    // content kept in memory because the store's disk is full
 };
 
@@ -65,6 +70,11 @@ class Backend {
   // Home is reachable again: what waits for a retry is asked for now.
   void HomeIsBack();
 
+  // A run begins: what it touches is recorded, and what its trace says is fetched. Once a run.
+  void BeginRun(const RunId& run);
+  // It is over. nullopt: it never began.
+  std::optional<Recording> EndRun(uint64_t job, uint32_t attempt);
+
   const BackendCounters& counters() const { return counters_; }
 
   // For the parts of this module.
@@ -75,6 +85,8 @@ class Backend {
   DirectoryCache& directories() { return *directories_; }
   FileCache& files() { return *files_; }
   Prefetcher& prefetcher() { return *prefetcher_; }
+  Recorder& recorder() { return *recorder_; }
+  WriteBehind& write_behind() { return *write_behind_; }
   TimerThread& timers() { return *timers_; }
 
  private:
@@ -88,6 +100,9 @@ class Backend {
   const std::unique_ptr<DirectoryCache> directories_;
   const std::unique_ptr<FileCache> files_;
   const std::unique_ptr<Prefetcher> prefetcher_;
+  const std::unique_ptr<Recorder> recorder_;
+  const std::unique_ptr<Bursts> bursts_;
+  std::unique_ptr<WriteBehind> write_behind_;
 };
 
 }  // namespace vrun::vfs

@@ -10,7 +10,10 @@
 #include "base/log.h"
 #include "store/store.h"
 #include "vfs/backend.h"
+#include "vfs/burst.h"
 #include "vfs/prefetch.h"
+#include "vfs/recorder.h"
+#include "vfs/write_behind.h"
 
 namespace vrun::vfs {
 namespace {
@@ -19,7 +22,8 @@ constexpr size_t kContentsKept = 256;         // each pins its object in the sto
 constexpr uint64_t kWindowBytes = 1 << 20;    // largest fetch of a file that is read here and there
 constexpr uint64_t kLongRunBytes = 16 << 20;  // from here on a reader is taken to want it all
 constexpr uint64_t kLongWindowBytes = 4 << 20;
-constexpr uint64_t kReadAheadRunBytes = 2 << 20;  // sequential reading for this long is fetched ahead of
+constexpr int64_t kBurstPatienceMicros = 200'000;  // for what a burst should have brought by now
+constexpr uint64_t kReadAheadRunBytes = 2 << 20;   // sequential reading for this long is fetched ahead of
 
 }  // namespace
 
@@ -97,6 +101,7 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
   std::vector<uint64_t> start;
   std::optional<Error> error;
   bool touched = false, jumped = false;
+  Origin origin = Origin::kAhead;
   {
     std::lock_guard lock(mutex_);
     if (offset < version_.size && n > 0) {
@@ -104,7 +109,9 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
       const uint64_t first = offset / unit_bytes_;
       const uint64_t end = (offset + n - 1) / unit_bytes_ + 1;
       std::unordered_set<uint64_t> fetches;
-      const std::vector<uint64_t> missing = MissingLocked(first, end - first);
+      std::vector<uint64_t> missing = MissingLocked(first, end - first);
+      // Nobody reads it yet, and what will be read of it the trace says.
+      if (!done && traced_) missing.clear();
       if (lost_ && (mixed_ || !missing.empty())) {
         error = *lost_;
       } else {
@@ -114,21 +121,29 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
         }
         for (const uint64_t unit : missing) {
           uint64_t id = FetchOfLocked(unit);
-          if (id == 0) {
+          if (id == 0 && ExpectedLocked(unit, true)) {
+            id = AwaitBurstLocked(unit);
+            if (origin != Origin::kDemand) origin = Origin::kTrace;
+          } else if (id == 0) {
             id = PlanFetchLocked(unit, end);
             start.push_back(id);
+            origin = Origin::kDemand;
           }
           fetches.insert(id);
         }
         // The first fetch of a run; one that goes on has a window of its own.
-        jumped = !start.empty() && first > 0 && run_ <= end - first && version_.size > store::kWholeFileLimit;
+        jumped =
+            !start.empty() && !traced_ && first > 0 && run_ <= end - first && version_.size > store::kWholeFileLimit;
         // What comes around it counts as read when the reader goes on from there.
         if (jumped)
           next_unit_ = std::max(next_unit_, Prefetcher::Around(offset, n, version_.size).second / unit_bytes_);
         if (!start.empty() && run_ * unit_bytes_ >= kReadAheadRunBytes) {
           if (const uint64_t ahead = ReadAheadLocked()) start.push_back(ahead);
         }
-        if (!fetches.empty()) waiters_.push_back({std::move(fetches), std::exchange(done, nullptr)});
+        if (!fetches.empty() && done) {
+          waiters_.push_back(
+              {std::move(fetches), std::exchange(done, nullptr), Urgency::kDemand, offset, MonotonicMicros(), origin});
+        }
       }
     }
   }
@@ -139,7 +154,7 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
   }
   if (touched) cache_.backend_.prefetcher().Touched(place, version_);
   if (error) {
-    done(*std::move(error));
+    if (done) done(*std::move(error));
   } else if (done) {
     done({});
   }
@@ -203,7 +218,7 @@ uint64_t FileContent::FetchOfLocked(uint64_t unit) const {
 }
 
 uint64_t FileContent::PlanFetchLocked(uint64_t first, uint64_t needed_end) {
-  if (version_.size <= store::kWholeFileLimit) return AddFetchLocked(0, unit_count_);
+  if (version_.size <= store::kWholeFileLimit && !traced_) return AddFetchLocked(0, unit_count_);
   const uint64_t asked = needed_end - first;
   if (first == next_unit_) {
     const uint64_t most = run_ * unit_bytes_ >= kLongRunBytes ? kLongWindowBytes : kWindowBytes;
@@ -217,7 +232,10 @@ uint64_t FileContent::PlanFetchLocked(uint64_t first, uint64_t needed_end) {
   const uint64_t limit = std::min(first + window_, unit_count_);
   uint64_t end = first + 1;
   const std::vector<uint64_t> missing = MissingLocked(first, limit - first);
-  for (size_t i = 1; i < missing.size() && missing[i] == end && FetchOfLocked(end) == 0; ++i) ++end;
+  for (size_t i = 1; i < missing.size() && missing[i] == end; ++i) {
+    if (FetchOfLocked(end) != 0 || ExpectedLocked(end, end < needed_end)) break;
+    ++end;
+  }
   next_unit_ = end;
   run_ += end - first;
   return AddFetchLocked(first, end);
@@ -227,10 +245,74 @@ uint64_t FileContent::ReadAheadLocked() {
   ahead_mark_ = UINT64_MAX;
   if (lost_ || next_unit_ >= unit_count_ || version_.size <= store::kWholeFileLimit) return 0;
   const uint64_t first = next_unit_;
-  if (FetchOfLocked(first) != 0 || MissingLocked(first, 1).empty()) return 0;
+  if (FetchOfLocked(first) != 0 || ExpectedLocked(first, false) || MissingLocked(first, 1).empty()) return 0;
   const uint64_t id = PlanFetchLocked(first, first + 1);
   ahead_mark_ = first * unit_bytes_;
   return id;
+}
+
+bool FileContent::ExpectedLocked(uint64_t unit, bool soon) const {
+  if (!burst_ || burst_->over) return false;
+  const auto it = expected_.find(unit);
+  return it != expected_.end() && (soon ? burst_->Soon(it->second) : it->second >= burst_->front);
+}
+
+uint64_t FileContent::AwaitBurstLocked(uint64_t unit) {
+  const uint64_t id = AddFetchLocked(unit, unit + 1);
+  cache_.backend_.timers().After(kBurstPatienceMicros, [self = shared_from_this(), id] { self->Start(id); });
+  return id;
+}
+
+bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
+                         const std::shared_ptr<BurstProgress>& burst, uint32_t frame) {
+  std::lock_guard lock(mutex_);
+  touched_ = traced_ = true;  // what else is worth having of it the trace says too
+  if (lost_) return false;
+  place_ = place;
+  const std::vector<uint64_t> missing = MissingLocked(first, count);
+  if (missing.empty()) return false;
+  if (burst_ != burst) expected_.clear();
+  burst_ = burst;
+  for (const uint64_t unit : missing) expected_[unit] = frame;
+  return true;
+}
+
+void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data) {
+  std::vector<UnitData> units;
+  for (size_t i = 0; i < digests.size(); ++i) {
+    units.push_back(std::make_shared<const std::string>(data.substr(i * unit_bytes_, unit_bytes_)));
+  }
+  Count(first, digests.size(), data.size(), Origin::kTrace);
+  std::vector<uint64_t> over;
+  {
+    std::lock_guard lock(mutex_);
+    for (uint64_t i = 0; i < digests.size(); ++i) {
+      expected_.erase(first + i);
+      memory_[first + i] = units[i];
+    }
+    for (const auto& [id, fetch] : fetches_) {
+      if (fetch.first + fetch.count > first && fetch.first < first + digests.size() &&
+          MissingLocked(fetch.first, fetch.count).empty()) {
+        over.push_back(id);
+      }
+    }
+  }
+  for (const uint64_t id : over) Finish(id, {});
+  auto write = [self = shared_from_this(), first, names = std::vector<Digest>(digests.begin(), digests.end()), units] {
+    self->WriteArrived(first, names, units);
+  };
+  if (!cache_.backend_.write_behind().Post(data.size(), write)) write();
+}
+
+void FileContent::WriteArrived(uint64_t first, const std::vector<Digest>& digests, const std::vector<UnitData>& units) {
+  std::vector<store::PutUnit> put;
+  for (size_t i = 0; i < units.size(); ++i) put.push_back({digests[i], *units[i]});
+  // What the disk does not take stays in memory, by Put; what the store does not want, readers find out about.
+  (void)Put(first, put, std::nullopt);
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (const auto it = memory_.find(first + i); it != memory_.end() && it->second == units[i]) memory_.erase(it);
+  }
 }
 
 uint64_t FileContent::AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency) {
@@ -308,13 +390,24 @@ void FileContent::Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> a
 
 Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
   bool fits = range->offset == fetch.first * unit_bytes_ && range->units.size() == fetch.count;
-  uint64_t bytes = 0;
   for (uint64_t i = 0; fits && i < fetch.count; ++i) {
     const uint64_t offset = (fetch.first + i) * unit_bytes_;
     fits = range->units[i].data.size() == std::min(unit_bytes_, version_.size - offset);
-    bytes += range->units[i].data.size();
   }
   if (!fits) return Error(Code::kCorrupt, "fetch content: the answer is not the range that was asked for");
+  std::vector<store::PutUnit> units;
+  units.reserve(range->units.size());
+  for (const FetchedUnit& unit : range->units) units.push_back({unit.digest, unit.data});
+  VRUN_TRY(Put(fetch.first, units, range->object_id));
+  uint64_t bytes = 0;
+  for (const store::PutUnit& unit : units) bytes += unit.data.size();
+  Count(fetch.first, units.size(), bytes, fetch.urgency == Urgency::kAhead ? Origin::kAhead : Origin::kDemand);
+  ++cache_.backend_.mutable_counters().ranges_fetched;
+  return {};
+}
+
+Status FileContent::Put(uint64_t first, const std::vector<store::PutUnit>& units,
+                        const std::optional<store::ObjectId>& name) {
   std::shared_ptr<store::Object> object;
   {
     std::lock_guard lock(mutex_);
@@ -323,12 +416,9 @@ Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
   BackendCounters& counters = cache_.backend_.mutable_counters();
   Status put = Error(Code::kExhausted, "");
   if (object) {
-    std::vector<store::PutUnit> units;
-    units.reserve(range->units.size());
-    for (const FetchedUnit& unit : range->units) units.push_back({unit.digest, unit.data});
-    put = object->Put(fetch.first, units, /*verified=*/true);
-    if (put && range->object_id && object->id().algorithm == store::IdAlgorithm::kProvisional) {
-      const Status resolved = object->Resolve(*range->object_id);
+    put = object->Put(first, units, /*verified=*/true);
+    if (put && name && object->id().algorithm == store::IdAlgorithm::kProvisional) {
+      const Status resolved = object->Resolve(*name);
       if (!resolved && resolved.error().code() == Code::kCorrupt) return resolved;
     }
   }
@@ -342,16 +432,18 @@ Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
     ++counters.store_write_failures;
     {
       std::lock_guard lock(mutex_);
-      for (uint64_t i = 0; i < fetch.count; ++i) {
-        memory_[fetch.first + i] = std::make_shared<const std::string>(std::move(range->units[i].data));
-      }
+      for (size_t i = 0; i < units.size(); ++i) memory_[first + i] = std::make_shared<const std::string>(units[i].data);
     }
-    for (uint64_t i = 0; i < fetch.count; ++i) cache_.AddUnstored(shared_from_this(), fetch.first + i, unit_bytes_);
+    for (size_t i = 0; i < units.size(); ++i) cache_.AddUnstored(shared_from_this(), first + i, unit_bytes_);
   }
-  ++counters.ranges_fetched;
-  counters.units_fetched += fetch.count;
-  counters.bytes_fetched += bytes;
   return {};
+}
+
+void FileContent::Count(uint64_t first, uint64_t count, uint64_t bytes, Origin origin) {
+  BackendCounters& counters = cache_.backend_.mutable_counters();
+  counters.units_fetched += count;
+  counters.bytes_fetched += bytes;
+  cache_.backend_.recorder().Fetched(version_, first, count, bytes, origin);
 }
 
 bool FileContent::Promote(uint64_t id) {
@@ -372,7 +464,8 @@ void FileContent::Finish(uint64_t id, const Status& status) {
         0, [self = shared_from_this(), id] { self->Start(id); }, true);
     return;
   }
-  std::vector<Done> ready;
+  std::vector<Waiter> ready;
+  std::string path;
   TimerThread::Id timer = 0;
   {
     std::lock_guard lock(mutex_);
@@ -381,6 +474,7 @@ void FileContent::Finish(uint64_t id, const Status& status) {
     timer = fetch->second.deadline_timer;
     const bool ahead = fetch->second.urgency == Urgency::kAhead;
     fetches_.erase(fetch);
+    path = place_.path;
     if (!status && !ahead) {
       ++cache_.backend_.mutable_counters().fetch_errors;
       if (IsLost(status.error())) {
@@ -391,7 +485,7 @@ void FileContent::Finish(uint64_t id, const Status& status) {
     }
     for (auto it = waiters_.begin(); it != waiters_.end();) {
       if (it->fetches.erase(id) == 1 && (!status || it->fetches.empty())) {
-        ready.push_back(std::move(it->done));
+        ready.push_back(std::move(*it));
         it = waiters_.erase(it);
       } else {
         ++it;
@@ -399,7 +493,12 @@ void FileContent::Finish(uint64_t id, const Status& status) {
     }
   }
   cache_.backend_.timers().Cancel(timer);
-  for (Done& done : ready) done(status);
+  for (Waiter& waiter : ready) {
+    if (waiter.since > 0) {
+      cache_.backend_.recorder().Waited(path, waiter.offset, MonotonicMicros() - waiter.since, waiter.origin);
+    }
+    waiter.done(status);
+  }
 }
 
 bool FileContent::IsComplete() {

@@ -11,7 +11,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -28,12 +30,14 @@
 
 namespace vrun::store {
 class Object;
-}
+struct PutUnit;
+}  // namespace vrun::store
 
 namespace vrun::vfs {
 
 class Backend;
 class FileCache;
+struct BurstProgress;
 
 // One version of one file. Thread safety: any thread.
 class FileContent : public std::enable_shared_from_this<FileContent> {
@@ -52,16 +56,22 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   std::optional<size_t> TryRead(uint64_t offset, char* buffer, size_t n);
   // Fetches what a read of [offset, offset+n) lacks: whole small files, adaptive ranges of large ones. `done` runs
   // once, on any thread, perhaps at once; after success TryRead finds it (barring eviction by another process: try
-  // again).
+  // again). Null: nobody waits for it yet.
   void Ensure(const Place& place, uint64_t offset, uint64_t n, Done done);
   // Fetches what [offset, offset + n) lacks and is not on its way, for nobody in particular: what fails is given up.
   // `done` runs once, as above: whether there was anything to fetch, and it came.
   void Prefetch(const Place& place, uint64_t offset, uint64_t n, std::function<void(bool fetched)> done);
+  // Units [first, first + count) come with `frame` of a burst. Whether any of them is missing.
+  bool Expect(const Place& place, uint64_t first, uint64_t count, const std::shared_ptr<BurstProgress>& burst,
+              uint32_t frame);
+  // Units that came unasked, verified; `data` has them all.
+  void Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data);
   bool IsComplete();
   // kNotFound while incomplete. May read the whole file once (store.h).
   Result<UniqueFd> OpenForPassthrough();
   bool passthrough_verified() const { return passthrough_verified_.load(); }
   uint64_t size() const { return version_.size; }
+  const tree::FileVersion& version() const { return version_; }
 
  private:
   friend class FileCache;
@@ -77,6 +87,10 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
     std::unordered_set<uint64_t> fetches;
     Done done;
     Urgency urgency = Urgency::kDemand;
+    // For the record, of somebody who waits.
+    uint64_t offset = 0;
+    int64_t since = 0;
+    Origin origin = Origin::kDemand;
   };
   using UnitData = std::shared_ptr<const std::string>;
 
@@ -89,9 +103,18 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   uint64_t PlanFetchLocked(uint64_t first, uint64_t needed_end);
   uint64_t AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency = Urgency::kDemand);
   uint64_t ReadAheadLocked();
+  // The unit will come with a burst: soon, or at all.
+  bool ExpectedLocked(uint64_t unit, bool soon) const;
+  // A fetch that starts only if the burst does not bring the unit in time.
+  uint64_t AwaitBurstLocked(uint64_t unit);
   void Start(uint64_t id);
   void Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer);
   Status Keep(const Fetch& fetch, FetchedRange* range);
+  // Into the store, else into memory.
+  Status Put(uint64_t first, const std::vector<store::PutUnit>& units, const std::optional<store::ObjectId>& name);
+  void Count(uint64_t first, uint64_t count, uint64_t bytes, Origin origin);
+  // What is in memory goes into the store.
+  void WriteArrived(uint64_t first, const std::vector<Digest>& digests, const std::vector<UnitData>& units);
   void Finish(uint64_t id, const Status& status);
   // A fetch for nobody that failed is made one for whoever waits for it by now. False when nobody does.
   bool Promote(uint64_t id);
@@ -112,12 +135,15 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   std::shared_ptr<store::Object> object_;
   bool acquired_ = false;
   bool touched_ = false;  // the prefetcher knows
+  bool traced_ = false;   // a trace said what of it will be read
   Place place_;
   std::optional<Error> lost_;                      // final for this version: nothing more can be fetched
   bool mixed_ = false;                             // what is here is of two states: not to be read either
   std::unordered_map<uint64_t, UnitData> memory_;  // units just fetched, or that the store could not take
   std::unordered_map<uint64_t, Fetch> fetches_;
   std::list<Waiter> waiters_;
+  std::shared_ptr<BurstProgress> burst_;
+  std::unordered_map<uint64_t, uint32_t> expected_;  // by unit: the frame that brings it
   uint64_t next_fetch_ = 1;
   // Sequential reading: where the last fetch ended, the units fetched in one go, the units of this run.
   uint64_t next_unit_ = UINT64_MAX;

@@ -16,6 +16,7 @@
 #include "store/store.h"
 #include "tree/codec.h"
 #include "vfs/attributes.h"
+#include "vfs/recorder.h"
 
 namespace vrun::vfs {
 namespace {
@@ -405,6 +406,7 @@ void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content
   // One buffer a thread, never cleared: a fresh megabyte for each read would cost more than the read.
   thread_local const std::unique_ptr<char[]> buffer(new char[kMostBytes]);
   if (const auto n = content->TryRead(offset, buffer.get(), size)) {
+    if (*n > 0) Record(nodeid, *content, offset, *n);
     reply.Data({buffer.get(), *n});
     return;
   }
@@ -438,6 +440,17 @@ void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content
         if (IsLost(done.error())) ReportLost(nodeid, path, done.error());
         shared->Error(ErrnoOf(done.error()));
       });
+}
+
+void LazyRoot::Record(uint64_t nodeid, const FileContent& content, uint64_t offset, uint64_t n) {
+  if (!backend_.recorder().active()) return;
+  const uint64_t unit = store::UnitBytes(content.size());
+  const uint64_t first = offset / unit, end = (offset + n - 1) / unit + 1;
+  backend_.recorder().Used(content.version(), first, end - first, [this, nodeid] {
+    std::lock_guard lock(mutex_);
+    const Inode* inode = inodes_.Find(nodeid);
+    return inode != nullptr ? inodes_.PathOf(*inode).value_or("") : "";
+  });
 }
 
 void LazyRoot::ReportLost(uint64_t nodeid, const std::string& path, const Error& error) {
@@ -475,7 +488,8 @@ void LazyRoot::Open(const Request& request, uint32_t flags, Reply reply) {
   }
   if (AnswerThrough(nodeid, &reply)) return;
   const bool complete = content->size() > 0 && content->IsComplete();
-  if (complete && content->size() >= kPassthroughLeast) {
+  // What has just come is read through us once more: the trace would lack what the kernel reads by itself.
+  if (complete && content->size() >= kPassthroughLeast && !backend_.recorder().Fresh(content->version())) {
     if (content->size() <= kVerifyInline || content->passthrough_verified()) {
       if (OpenThrough(nodeid, content, &reply)) return;
     } else {
@@ -489,7 +503,7 @@ void LazyRoot::Open(const Request& request, uint32_t flags, Reply reply) {
     }
   } else if (!complete && content->size() <= store::kWholeFileLimit && !place.path.empty()) {
     // Whoever opens it reads it, almost always: on its way before the first READ comes.
-    content->Ensure(place, 0, content->size(), [](const Status&) {});
+    content->Ensure(place, 0, content->size(), nullptr);
   }
   OpenCached(nodeid, content, std::move(reply));
 }

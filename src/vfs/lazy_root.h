@@ -78,6 +78,8 @@ class LazyRoot final : public Operations {
   void ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply);
   void ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content, uint64_t offset, uint32_t size, int tries,
                    Reply reply);
+  // What a reader got, for the trace of the next run.
+  void Record(uint64_t nodeid, const FileContent& content, uint64_t offset, uint64_t n);
   void OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply reply);
   // False: not this time, open it cached.
   bool OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply* reply);

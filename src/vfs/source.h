@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "store/object_id.h"
 #include "tree/tree.h"
+#include "vfs/trace.h"
 
 namespace vrun::vfs {
 
@@ -62,6 +63,18 @@ class Source {
   virtual void FetchResident(const Digest&, const std::string&, const tree::FileVersion&, bool /*siblings*/,
                              std::function<void(Result<std::vector<ResidentFile>>)> done) {
     done(Error(Code::kUnsupported, "no hints"));
+  }
+  // What this run will touch, as far as earlier ones tell; no frames where there is no trace, or the table is one that
+  // is in `have`.
+  virtual void FetchTrace(const RunId&, const std::vector<Digest>& /*have*/,
+                          std::function<void(Result<TraceTable>)> done) {
+    done(Error(Code::kUnsupported, "no traces"));
+  }
+  // Frames of a table that FetchTrace gave for this run, each as it comes, then `done`. kAborted: some of it is not to
+  // be had any more.
+  virtual void FetchFrames(const RunId&, std::shared_ptr<const TraceTable>, std::vector<uint32_t> /*frames*/,
+                           std::function<void(TraceFrame)> /*arrived*/, std::function<void(Status)> done) {
+    done(Error(Code::kUnsupported, "no traces"));
   }
 };
 

@@ -324,6 +324,52 @@ void FakeSource::FetchResident(const Digest&, const std::string& path, const tre
         [files = *std::move(files), done = std::move(done)] { done(files); });
 }
 
+void FakeSource::SetTrace(TraceTable table) {
+  std::lock_guard lock(mutex_);
+  trace_ = std::move(table);
+}
+
+void FakeSource::FetchTrace(const RunId&, const std::vector<Digest>& have,
+                            std::function<void(Result<TraceTable>)> done) {
+  std::optional<TraceTable> table;
+  {
+    std::lock_guard lock(mutex_);
+    table = trace_;
+  }
+  if (!table) return done(Error(Code::kUnsupported, "no traces"));
+  if (std::find(have.begin(), have.end(), table->id) != have.end()) table->frames.clear();
+  Queue({'t', "", have.size(), 0}, [table = *std::move(table), done = std::move(done)] { done(table); });
+}
+
+void FakeSource::FetchFrames(const RunId&, std::shared_ptr<const TraceTable> table, std::vector<uint32_t> frames,
+                             std::function<void(TraceFrame)> arrived, std::function<void(Status)> done) {
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const Asked asked{'p', "", frames[i], 0};
+    Queue(asked, [this, asked, table, arrived, done, last = i + 1 == frames.size()] {
+      if (auto error = Failure(asked)) {
+        if (last) done(*std::move(error));
+        return;
+      }
+      TraceFrame frame;
+      frame.index = static_cast<uint32_t>(asked.offset);
+      {
+        std::lock_guard lock(mutex_);
+        for (const TraceRange& range : table->frames[frame.index]) {
+          const std::string& content = contents_.at(table->files[range.file].version);
+          for (uint64_t unit = range.first; unit < range.first + range.count; ++unit) {
+            const std::string data =
+                content.substr(unit * store::UnitBytes(content.size()), store::UnitBytes(content.size()));
+            frame.digests.push_back(Sha256(data));
+            frame.data += data;
+          }
+        }
+      }
+      arrived(std::move(frame));
+      if (last) done({});
+    });
+  }
+}
+
 void FakeSource::FetchRange(const Digest&, const std::string& path, const tree::FileVersion& version, uint64_t offset,
                             uint64_t length, Urgency urgency, std::function<void(Result<FetchedRange>)> done) {
   const Asked asked{urgency == Urgency::kAhead ? 'a' : 'f', path, offset, length};

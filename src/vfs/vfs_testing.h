@@ -51,7 +51,8 @@ class TreeMaker {
 class FakeSource final : public Source {
  public:
   struct Asked {
-    char what;  // 'r'oot, 'd'irectory, 'f'ile, file 'a'head, r'e'sident
+    char
+        what;  // 'r'oot, 'd'irectory, 'f'ile, file 'a'head, r'e'sident, 't'race, a frame of it ('p'iece, offset: index)
     std::string path;
     uint64_t offset = 0;
     uint64_t length = 0;
@@ -80,6 +81,8 @@ class FakeSource final : public Source {
   void DelayMicros(int64_t micros);
   // The answer to FetchResident, by the path that was touched; without one it is kUnsupported.
   void SetResident(const std::string& path, std::vector<ResidentFile> files);
+  // The answer to FetchTrace; without one it is kUnsupported. Frames have the content that this source has.
+  void SetTrace(TraceTable table);
   // In the caller's own thread, before the call returns.
   void AnswerInline(bool on);
 
@@ -94,6 +97,10 @@ class FakeSource final : public Source {
                   uint64_t length, Urgency urgency, std::function<void(Result<FetchedRange>)> done) override;
   void FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version, bool siblings,
                      std::function<void(Result<std::vector<ResidentFile>>)> done) override;
+  void FetchTrace(const RunId& run, const std::vector<Digest>& have,
+                  std::function<void(Result<TraceTable>)> done) override;
+  void FetchFrames(const RunId& run, std::shared_ptr<const TraceTable> table, std::vector<uint32_t> frames,
+                   std::function<void(TraceFrame)> arrived, std::function<void(Status)> done) override;
 
  private:
   void Index(const tree::DirectoryPtr& directory);
@@ -110,6 +117,7 @@ class FakeSource final : public Source {
   std::function<std::optional<Error>(const Asked&)> fail_;
   std::function<void(FetchedRange*)> tamper_;
   std::map<std::string, std::vector<ResidentFile>> resident_;
+  std::optional<TraceTable> trace_;
   std::deque<std::function<void()>> queue_;
   std::vector<Asked> asked_;
   bool hold_ = false;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A home that sends anything as content, and a root with any ELF files.
 //
-// Input: a byte that chooses, then Units, DirectoryObject or Resident as they come from the wire, or a file.
+// Input: a byte that chooses, then Units, DirectoryObject, Resident or one of the trace's messages as they come from
+// the wire, or a file.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@
 
 #include "base/files.h"
 #include "home/elf_file.h"
+#include "home/trace.h"
+#include "home/trace_store.h"
 #include "node/content_decode.h"
 #include "proto/content.pb.h"
 
@@ -68,16 +71,62 @@ void Elf(const std::string& bytes) {
   for (const auto& [first, end] : ranges) Check(first < end && end <= bytes.size());
 }
 
+void Traces(const std::string& bytes) {
+  // As a node reads a table and a frame, and home a record from a node or its own disk.
+  vrun::v1::TraceTable told;
+  if (told.ParseFromString(bytes)) {
+    if (auto table = vrun::node::DecodeTraceTable(told)) {
+      for (const auto& frame : table->frames) {
+        Check(!frame.empty());
+        uint64_t units = 0;
+        for (const auto& range : frame) {
+          Check(range.file < table->files.size() && range.count > 0);
+          Check(range.first + range.count <= vrun::store::UnitCount(table->files[range.file].version.size));
+          units += range.count;
+        }
+        Check(units * vrun::store::kUnitBytes <= vrun::node::kMaxFrameBytes);
+      }
+    }
+  }
+  vrun::v1::TraceFrame frame;
+  if (frame.ParseFromString(bytes)) {
+    vrun::vfs::TraceTable table;
+    table.files.push_back({"/a", {1, 2, 3, 2 * vrun::store::kUnitBytes + 100}, {}});
+    table.frames = {{{0, 2, 1}}, {{0, 0, 3}}};
+    if (auto taken = vrun::node::DecodeTraceFrame(frame, table)) {
+      uint64_t at = 0;
+      for (const auto& digest : taken->digests) {
+        const std::string unit = taken->data.substr(at, taken->index == 0 ? 100 : vrun::store::kUnitBytes);
+        Check(vrun::Sha256(unit) == digest);
+        at += unit.size();
+      }
+      Check(at == taken->data.size());
+    }
+  }
+  vrun::v1::TraceRecord record;
+  if (record.ParseFromString(bytes)) {
+    if (auto trace = vrun::home::ReadTrace(record)) {
+      Check(trace->units() <= vrun::home::Trace::kMaxUnits);
+      const auto merged = vrun::home::MergeTraces(*trace, *trace);
+      Check(merged.units() <= trace->units());
+      auto again = vrun::home::ReadTrace(vrun::home::WriteTrace(merged));
+      Check(again && again->ranges == merged.ranges);
+    }
+  }
+  (void)vrun::home::TraceStore::Decode(bytes);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 4) {
+  switch (data[0] % 5) {
     case 0: Units(bytes); break;
     case 1: Directory(bytes); break;
     case 2: Hints(bytes); break;
-    default: Elf(bytes);
+    case 3: Elf(bytes); break;
+    default: Traces(bytes);
   }
   return 0;
 }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What runs touch of their root: paths and units in the order of first touch, whatever the versions of the files.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/digest.h"
+
+namespace vrun::v1 {
+class Command;
+class TraceRecord;
+}  // namespace vrun::v1
+
+namespace vrun::home {
+
+struct Trace {
+  struct File {
+    std::string path;   // absolute
+    uint64_t size = 0;  // when it was recorded
+  };
+  // Units [first, first + count) of files[file], as the store has them (store/object_id.h).
+  struct Range {
+    uint32_t file = 0;
+    uint64_t first = 0;
+    uint64_t count = 0;
+    bool operator==(const Range&) const = default;
+  };
+  static constexpr size_t kMaxFiles = 65536;
+  static constexpr uint64_t kMaxFileBytes = 1ull << 56;
+  static constexpr uint64_t kMaxUnits = 32768;  // 2 GiB of content
+
+  std::vector<File> files;
+  std::vector<Range> ranges;
+
+  uint64_t units() const;
+};
+
+// Which runs share a trace: the same program, the same script where the program is an interpreter, and the same of what
+// decides in the environment where libraries and modules come from.
+struct TraceSubject {
+  Digest key;
+  // What this very command line names: the next one names something else (`cat a`, `cat b`), so it is not traced.
+  // Absolute paths; of directories below the working directory all that they have.
+  std::vector<std::string> named;
+  std::string directory;
+
+  bool Names(const std::string& path) const;
+};
+// `root` is the directory that is "/" of the run.
+TraceSubject TraceOf(const v1::Command& command, std::string_view root);
+
+// From a node or from the disk: absolute paths, ranges within the files; what is over the limits is left out. nullopt:
+// it does not hold together.
+std::optional<Trace> ReadTrace(const v1::TraceRecord& record);
+v1::TraceRecord WriteTrace(const Trace& trace);
+
+// The union, each unit once, in the order of the longer one; what only the other has comes where it came there. Sizes
+// are those of `later`. Bounded by kMaxUnits: the end is dropped.
+Trace MergeTraces(const Trace& earlier, const Trace& later);
+
+// Cuts the ranges into frames of at most `frame_units` units each, in order.
+std::vector<std::vector<Trace::Range>> PlanFrames(const std::vector<Trace::Range>& ranges, uint64_t frame_units);
+
+}  // namespace vrun::home

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/trace.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <random>
+#include <set>
+
+#include "home/digest_cache.h"
+#include "home/root_files.h"
+#include "home/snapshot_table.h"
+#include "home/test_directory.h"
+#include "home/trace_frames.h"
+#include "home/trace_store.h"
+#include "home/traces.h"
+#include "proto/common.pb.h"
+#include "proto/content.pb.h"
+#include "store/object_id.h"
+#include "tree/scan.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr uint64_t kUnit = store::kUnitBytes;
+
+v1::Command Command(const std::vector<std::string>& argv, const std::vector<std::string>& environment = {}) {
+  v1::Command command;
+  for (const auto& word : argv) command.add_argv(word);
+  for (const auto& variable : environment) command.add_environment(variable);
+  command.set_directory("/work");
+  return command;
+}
+
+Digest KeyOf(const std::vector<std::string>& argv, const std::vector<std::string>& environment = {}) {
+  return TraceOf(Command(argv, environment), "/").key;
+}
+
+TEST(TraceOfTest, ProgramScriptAndSearchPathsAreTheKey) {
+  const Digest train = KeyOf({"python3", "train.py", "--lr", "0.1"});
+  EXPECT_EQ(train, KeyOf({"python3", "-u", "/work/train.py", "--lr", "0.2"}));
+  EXPECT_NE(train, KeyOf({"python3", "test.py"}));
+  EXPECT_NE(train, KeyOf({"python3.11", "train.py"}));
+  EXPECT_NE(train, KeyOf({"python3", "-m", "train.py"}));
+  EXPECT_NE(KeyOf({"python3", "-c", "import a"}), KeyOf({"python3", "-c", "import b"}));
+  EXPECT_NE(KeyOf({"bash", "-c", "a"}), KeyOf({"python3", "-c", "a"}));
+  EXPECT_EQ(KeyOf({"cat", "a"}), KeyOf({"cat", "b"}));
+  EXPECT_NE(KeyOf({"./cat"}), KeyOf({"cat"}));
+  EXPECT_EQ(KeyOf({"./cat"}), KeyOf({"/work/./cat"}));
+  EXPECT_NE(train, KeyOf({"python3", "train.py"}, {"PYTHONPATH=/x"}));
+  EXPECT_EQ(train, KeyOf({"python3", "train.py"}, {"COLUMNS=80"}));
+  EXPECT_EQ(KeyOf({"x"}, {"PATH=/a", "PYTHONPATH=/b"}), KeyOf({"x"}, {"PYTHONPATH=/b", "PATH=/a"}));
+  EXPECT_NE(TraceOf(Command({"x"}), "/").key, TraceOf(Command({"x"}), "/other").key);
+  EXPECT_NE(KeyOf({}), KeyOf({"x"}));
+}
+
+TEST(TraceOfTest, WhatThisCommandLineNamesIsItsOwn) {
+  const auto cat = TraceOf(Command({"cat", "a", "/data/b", "--from=c", "-v"}), "/");
+  for (const char* path : {"/work/a", "/data/b", "/work/c", "/work/a/below"}) EXPECT_TRUE(cat.Names(path)) << path;
+  for (const char* path : {"/work/ab", "/data/b/below", "/usr/lib/libc.so.6", "/work"})
+    EXPECT_FALSE(cat.Names(path)) << path;
+  const auto python = TraceOf(Command({"python3", "train.py", "data"}), "/");
+  EXPECT_FALSE(python.Names("/work/train.py"));
+  EXPECT_TRUE(python.Names("/work/data/1"));
+  // A directory of the system is no data of this run.
+  EXPECT_FALSE(TraceOf(Command({"ls", "/usr"}), "/").Names("/usr/lib/libc.so.6"));
+}
+
+Trace Make(std::vector<Trace::File> files, std::vector<Trace::Range> ranges) {
+  return {std::move(files), std::move(ranges)};
+}
+
+TEST(ReadTraceTest, OnlyWhatHoldsTogether) {
+  const Trace good = Make({{"/a", 10 * kUnit}, {"/b", 1}}, {{0, 3, 2}, {1, 0, 1}, {0, 0, 1}});
+  const auto read = ReadTrace(WriteTrace(good));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->ranges, good.ranges);
+  EXPECT_EQ(read->files[1].path, "/b");
+  const std::vector<Trace> bad = {Make({{"a", 10}}, {}),
+                                  Make({{std::string("/a\0", 3), 10}}, {}),
+                                  Make({{"/" + std::string(5000, 'x'), 10}}, {}),
+                                  Make({{"/a", 10}}, {{1, 0, 1}}),
+                                  Make({{"/a", 10}}, {{0, 0, 2}}),
+                                  Make({{"/a", 10}}, {{0, 0, 0}}),
+                                  Make({{"/a", 0}}, {{0, 0, 1}}),
+                                  Make({{"/a", 10}}, {{0, 1, UINT64_MAX}}),
+                                  Make({{"/a", UINT64_MAX}}, {})};
+  for (const Trace& trace : bad) EXPECT_FALSE(ReadTrace(WriteTrace(trace)));
+  auto torn = WriteTrace(good);
+  torn.add_range(1);
+  EXPECT_FALSE(ReadTrace(torn));
+  auto unnamed = WriteTrace(good);
+  unnamed.add_size(1);
+  EXPECT_FALSE(ReadTrace(unnamed));
+}
+
+TEST(ReadTraceTest, IsBounded) {
+  const auto read = ReadTrace(WriteTrace(Make({{"/a", Trace::kMaxFileBytes}}, {{0, 0, 1u << 20}, {0, 1u << 20, 5}})));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->units(), Trace::kMaxUnits);
+  EXPECT_EQ(MergeTraces(*read, Make({{"/b", kUnit}}, {{0, 0, 1}})).units(), Trace::kMaxUnits);
+}
+
+// Path and unit of each, in order.
+std::vector<std::pair<std::string, uint64_t>> Units(const Trace& trace) {
+  std::vector<std::pair<std::string, uint64_t>> units;
+  for (const auto& range : trace.ranges) {
+    for (uint64_t i = 0; i < range.count; ++i) units.emplace_back(trace.files[range.file].path, range.first + i);
+  }
+  return units;
+}
+
+TEST(MergeTracesTest, WhatIsNewComesWhereItCame) {
+  const Trace long_one = Make({{"/a", 10 * kUnit}, {"/b", 10 * kUnit}}, {{0, 0, 3}, {1, 5, 1}, {0, 7, 1}});
+  const Trace short_one =
+      Make({{"/c", kUnit}, {"/b", 10 * kUnit}, {"/a", 10 * kUnit}}, {{0, 0, 1}, {1, 5, 2}, {2, 1, 1}});
+  const std::vector<std::pair<std::string, uint64_t>> wanted = {{"/c", 0}, {"/a", 0}, {"/a", 1}, {"/a", 2},
+                                                                {"/b", 5}, {"/b", 6}, {"/a", 7}};
+  EXPECT_EQ(Units(MergeTraces(long_one, short_one)), wanted);
+  EXPECT_EQ(Units(MergeTraces(short_one, long_one)), wanted);
+  // The same again, or nothing (a run on a node that has all in its page cache), changes nothing.
+  EXPECT_EQ(MergeTraces(long_one, long_one).ranges, long_one.ranges);
+  EXPECT_EQ(MergeTraces(long_one, Trace()).ranges, long_one.ranges);
+  EXPECT_EQ(MergeTraces(Trace(), long_one).ranges, long_one.ranges);
+}
+
+TEST(MergeTracesTest, AFileThatBecameShorterIsCut) {
+  const Trace merged = MergeTraces(Make({{"/a", 10 * kUnit}}, {{0, 0, 10}}), Make({{"/a", 2 * kUnit}}, {{0, 1, 1}}));
+  EXPECT_EQ(merged.ranges, (std::vector<Trace::Range>{{0, 0, 2}}));
+  EXPECT_EQ(merged.files[0].size, 2 * kUnit);
+}
+
+TEST(MergeTracesTest, AtRandomItIsTheUnion) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    const auto some = [&] {
+      Trace trace = Make({{"/a", 50 * kUnit}, {"/b", 50 * kUnit}}, {});
+      std::set<std::pair<uint32_t, uint64_t>> seen;
+      for (uint32_t i = random() % 40; i > 0; --i) {
+        const uint32_t file = random() % 2;
+        const uint64_t unit = random() % 50;
+        if (seen.emplace(file, unit).second) trace.ranges.push_back({file, unit, 1});
+      }
+      return trace;
+    };
+    const Trace first = some(), second = some();
+    auto merged = Units(MergeTraces(first, second));
+    std::set<std::pair<std::string, uint64_t>> all;
+    for (const auto& unit : Units(first)) all.insert(unit);
+    for (const auto& unit : Units(second)) all.insert(unit);
+    std::sort(merged.begin(), merged.end());
+    EXPECT_EQ(merged, (std::vector<std::pair<std::string, uint64_t>>(all.begin(), all.end())));
+  }
+}
+
+TEST(PlanFramesTest, CutsInOrder) {
+  const auto frames = PlanFrames({{0, 0, 3}, {1, 4, 2}, {0, 9, 5}}, 4);
+  ASSERT_EQ(frames.size(), 3u);
+  EXPECT_EQ(frames[0], (std::vector<Trace::Range>{{0, 0, 3}, {1, 4, 1}}));
+  EXPECT_EQ(frames[1], (std::vector<Trace::Range>{{1, 5, 1}, {0, 9, 3}}));
+  EXPECT_EQ(frames[2], (std::vector<Trace::Range>{{0, 12, 2}}));
+  EXPECT_TRUE(PlanFrames({}, 4).empty());
+}
+
+TEST(TraceStoreTest, KeepsTracesAndForgetsWhatDoesNotCheck) {
+  TestDirectory directory;
+  TraceStore store(directory / "traces");
+  const Digest key = Sha256("key");
+  EXPECT_FALSE(store.Load(key));
+  const Trace trace = Make({{"/a", 10 * kUnit}}, {{0, 2, 3}});
+  store.Save(key, trace);
+  ASSERT_TRUE(store.Load(key));
+  EXPECT_EQ(store.Load(key)->ranges, trace.ranges);
+  const std::string path = directory / ("traces/" + key.Hex() + ".trace");
+  const std::string bytes = *ReadFile(path);
+  std::mt19937 random(2);
+  for (int i = 0; i < 100; ++i) {
+    std::string broken = bytes;
+    if (i % 2 == 0)
+      broken[random() % broken.size()] ^= static_cast<char>(1 << random() % 8);
+    else
+      broken.resize(random() % broken.size());
+    EXPECT_FALSE(TraceStore::Decode(broken));
+    if (i >= 4) continue;
+    directory.Put("traces/" + key.Hex() + ".trace", broken);
+    EXPECT_FALSE(store.Load(key));
+    EXPECT_FALSE(PathExists(path));
+  }
+  TraceStore nowhere("");
+  nowhere.Save(key, trace);
+  EXPECT_FALSE(nowhere.Load(key));
+}
+
+TEST(TraceStoreTest, IsBoundedAndKeepsWhatIsUsed) {
+  TestDirectory directory;
+  TraceStore store(directory / "traces", 4);
+  const Trace trace = Make({{"/a", kUnit}}, {{0, 0, 1}});
+  const auto key = [](int i) { return Sha256(std::to_string(i)); };
+  for (int i = 0; i < 8; ++i) {
+    store.Save(key(i), trace);
+    // Times of files are as coarse as the kernel's tick.
+    const timespec times[2] = {{1000 + i, 0}, {1000 + i, 0}};
+    ::utimensat(AT_FDCWD, (directory / ("traces/" + key(i).Hex() + ".trace")).c_str(), times, 0);
+    if (i > 0) EXPECT_TRUE(store.Load(key(0))) << i;  // used now
+  }
+  int kept = 0;
+  for (int i = 0; i < 8; ++i) kept += store.Load(key(i)).has_value();
+  EXPECT_LE(kept, 5);
+  EXPECT_TRUE(store.Load(key(7)));
+}
+
+class TracesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string content;
+    for (int i = 0; content.size() < 40 * kUnit; ++i) content += "line " + std::to_string(i * 31) + "\n";
+    content.resize(40 * kUnit);
+    content_ = content;
+    root_.Put("lib/big.so", content);
+    root_.Put("small.py", "print(1)");
+    root_.Put("root/.ssh/id_rsa", "-----BEGIN OPENSSH PRIVATE KEY-----");
+    auto files = RootFiles::Open(root_.path());
+    ASSERT_TRUE(files);
+    files_ = std::make_unique<RootFiles>(std::move(*files));
+    DenyList::Options deny;
+    deny.root = root_.path();
+    deny.homes = {"/root"};
+    deny_ = std::make_unique<DenyList>(deny);
+    Rescan();
+    traces_ = std::make_unique<Traces>(&trees_, files_.get(), &digests_, state_ / "traces");
+  }
+  void Rescan() {
+    tree::ScanOptions scan;
+    scan.root = root_.path();
+    auto snapshot = tree::Scan(scan);
+    ASSERT_TRUE(snapshot);
+    pin_ = trees_.Add(*snapshot, {});
+    trees_.SetCurrent(*snapshot, deny_->Current());
+    tree_ = (*snapshot)->id;
+  }
+  void Expect(uint64_t job) { traces_->Expect({job, 1, "secret", tree_, TraceOf(Command({"prog"}), "/")}); }
+  static v1::ContentRequest::PutTrace PutOf(uint64_t job, const Trace& trace) {
+    v1::ContentRequest::PutTrace put;
+    put.set_job(job);
+    put.set_attempt(1);
+    put.set_token("secret");
+    *put.mutable_record() = WriteTrace(trace);
+    put.mutable_report()->set_waits(42);
+    return put;
+  }
+  Result<v1::TraceTable> Table(uint64_t job, const std::string& token = "secret", const std::string& have = "") {
+    v1::ContentRequest::GetTrace get;
+    get.set_job(job);
+    get.set_attempt(1);
+    get.set_token(token);
+    if (!have.empty()) get.add_have(have);
+    return traces_->Table(get);
+  }
+  Result<v1::TraceFrame> Frame(uint64_t job, const std::string& table, uint32_t frame) {
+    v1::ContentRequest::GetFrames get;
+    get.set_job(job);
+    get.set_attempt(1);
+    get.set_token("secret");
+    get.set_table(table);
+    get.add_frame(frame);
+    return traces_->Frame(get, 0);
+  }
+  static std::string Unpacked(const v1::TraceFrame& frame) {
+    if (!frame.zstd()) return frame.data();
+    std::string out(frame.raw_bytes(), 0);
+    EXPECT_EQ(::ZSTD_decompress(out.data(), out.size(), frame.data().data(), frame.data().size()), out.size());
+    return out;
+  }
+
+  TestDirectory root_, state_;
+  std::string content_;
+  SnapshotTable trees_;
+  DigestCache digests_{""};
+  std::unique_ptr<DenyList> deny_;
+  std::unique_ptr<RootFiles> files_;
+  SnapshotTable::Pin pin_;
+  Digest tree_;
+  std::unique_ptr<Traces> traces_;
+};
+
+const Trace& Touched() {
+  static const Trace trace =
+      Make({{"/lib/big.so", 40 * kUnit}, {"/small.py", 8}, {"/root/.ssh/id_rsa", 35}, {"/gone", 10}},
+           {{1, 0, 1}, {0, 20, 18}, {2, 0, 1}, {3, 0, 1}, {0, 0, 1}});
+  return trace;
+}
+
+TEST_F(TracesTest, WhatOneRunTouchedTheNextOneGets) {
+  Expect(1);
+  const auto none = Table(1);
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->frame_size(), 0);
+  ASSERT_TRUE(traces_->Put(PutOf(1, Touched())));
+  Expect(2);
+  const auto table = Table(2);
+  ASSERT_TRUE(table);
+  EXPECT_EQ(table->tree(), tree_.view());
+  // Neither what may not be shown nor what is not there.
+  ASSERT_EQ(table->file_size(), 2);
+  EXPECT_EQ(table->file(0).path(), "/lib/big.so");
+  EXPECT_EQ(table->file(1).path(), "/small.py");
+  std::string all;
+  for (int i = 0; i < table->frame_size(); ++i) {
+    const auto frame = Frame(2, table->id(), static_cast<uint32_t>(i));
+    ASSERT_TRUE(frame) << frame.error().message();
+    EXPECT_EQ(frame->index(), static_cast<uint32_t>(i));
+    const std::string data = Unpacked(*frame);
+    for (size_t at = 0, unit = 0; i > 0 && at < data.size(); at += kUnit, ++unit) {
+      EXPECT_EQ(Sha256(std::string_view(data).substr(at, kUnit)).view(), frame->digests().substr(unit * 32, 32));
+    }
+    all += data;
+  }
+  EXPECT_EQ(all, "print(1)" + content_.substr(20 * kUnit, 18 * kUnit) + content_.substr(0, kUnit));
+  // A node that has it all is told so in few bytes.
+  const auto again = Table(2, "secret", table->id());
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->frame_size() + again->file_size(), 0);
+  EXPECT_EQ(again->id(), table->id());
+}
+
+TEST_F(TracesTest, OnlyTheRunsOwnNodeGetsIt) {
+  Expect(1);
+  ASSERT_TRUE(traces_->Put(PutOf(1, Touched())));
+  EXPECT_EQ(Table(1, "guess!").error().code(), Code::kDenied);
+  EXPECT_EQ(Table(1, "").error().code(), Code::kDenied);
+  EXPECT_EQ(Table(9).error().code(), Code::kDenied);
+  const auto table = Table(1);
+  ASSERT_TRUE(table);
+  EXPECT_EQ(Frame(1, table->id(), 99).error().code(), Code::kInvalid);
+  EXPECT_EQ(Frame(1, std::string(32, 'x'), 0).error().code(), Code::kAborted);
+  EXPECT_EQ(Frame(7, table->id(), 0).error().code(), Code::kDenied);
+  auto put = PutOf(1, Touched());
+  put.set_token("guess!");
+  EXPECT_EQ(traces_->Put(put).error().code(), Code::kDenied);
+}
+
+TEST_F(TracesTest, AnEditedFileCostsNothingElse) {
+  Expect(1);
+  ASSERT_TRUE(traces_->Put(PutOf(1, Touched())));
+  const auto before = Table(1);
+  ASSERT_TRUE(before);
+  root_.Put("small.py", "print(2) # longer than it was");
+  EXPECT_EQ(Frame(1, before->id(), 0).error().code(), Code::kAborted);  // the job's tree has the old one
+  Rescan();
+  Expect(2);
+  const auto table = Table(2);
+  ASSERT_TRUE(table);
+  EXPECT_NE(table->id(), before->id());
+  const auto frame = Frame(2, table->id(), 0);
+  ASSERT_TRUE(frame);
+  EXPECT_TRUE(Unpacked(*frame).starts_with("print(2) # longer than it was"));
+  // Shorter than what was touched of it: cut.
+  root_.Put("lib/big.so", content_.substr(0, 21 * kUnit));
+  Rescan();
+  Expect(3);
+  const auto cut = Table(3);
+  ASSERT_TRUE(cut);
+  uint64_t units = 0;
+  for (int i = 2; i < cut->range_size(); i += 3) units += cut->range(i);
+  EXPECT_EQ(units, 3u);
+}
+
+TEST_F(TracesTest, ReportsComeOnceNowOrLater) {
+  Expect(1);
+  int told = 0;
+  traces_->WhenReported(1, [&](const v1::IoReport& report) { told += static_cast<int>(report.waits()); });
+  EXPECT_EQ(told, 0);
+  ASSERT_TRUE(traces_->Put(PutOf(1, Touched())));
+  EXPECT_EQ(told, 42);
+  ASSERT_TRUE(traces_->Put(PutOf(1, Touched())));
+  EXPECT_EQ(told, 42);
+  traces_->WhenReported(1, [&](const v1::IoReport&) { told = 1; });
+  EXPECT_EQ(told, 1);
+  traces_->WhenReported(9, [&](const v1::IoReport&) { told = 2; });
+  EXPECT_EQ(told, 1);
+}
+
+TEST_F(TracesTest, ARecordThatDoesNotHoldTogetherIsRefused) {
+  Expect(1);
+  EXPECT_EQ(traces_->Put(PutOf(1, Make({{"relative", 1}}, {{0, 0, 1}}))).error().code(), Code::kInvalid);
+  Expect(2);
+  EXPECT_EQ(Table(2)->frame_size(), 0);
+}
+
+TEST_F(TracesTest, RecordsOfSeveralRunsAtOnceOnlyFillAGap) {
+  Expect(1);
+  ASSERT_TRUE(traces_->Put(PutOf(1, Make({{"/small.py", 8}}, {{0, 0, 1}}))));
+  Expect(2);
+  auto put = PutOf(2, Touched());
+  put.mutable_record()->set_shared(true);
+  ASSERT_TRUE(traces_->Put(put));
+  EXPECT_EQ(Table(2)->file_size(), 1);
+}
+
+TEST_F(TracesTest, FramesAreMadeInAdvanceKeptAndBounded) {
+  FramePlan plan;
+  struct stat st;
+  ASSERT_EQ(::stat((root_ / "lib/big.so").c_str(), &st), 0);
+  const tree::FileVersion version{st.st_dev, st.st_ino, st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec,
+                                  static_cast<uint64_t>(st.st_size)};
+  std::vector<FramePlan> plans;
+  for (uint64_t i = 0; i < 8; ++i) {
+    plans.push_back({.id = {}, .parts = {{"/lib/big.so", version, i, 2}}});
+    plans.back().Name();
+  }
+  const std::string directory = state_ / "frames";
+  const auto kept = [&] {
+    size_t n = 0;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(directory, error))
+      n += entry.path().filename() != ".new";
+    return n;
+  };
+  {
+    FrameCache cache(files_.get(), directory);
+    cache.Prepare(plans);
+    for (int i = 0; i < 2000 && kept() < plans.size(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(kept(), plans.size());
+  }
+  const std::string path = directory + "/" + plans[3].id.Hex();
+  const std::string wanted = content_.substr(3 * kUnit, 2 * kUnit);
+  {
+    // Kept ones are served although the file is gone: they are what that version was.
+    FrameCache cache(files_.get(), directory);
+    std::filesystem::rename(root_ / "lib/big.so", root_ / "lib/away");
+    EXPECT_EQ(Unpacked(*cache.Get(plans[3])), wanted);
+    std::filesystem::rename(root_ / "lib/away", root_ / "lib/big.so");
+  }
+  // (The renames gave the file another ctime.)
+  {
+    std::string bytes = *ReadFile(path);
+    bytes[bytes.size() / 2] ^= 1;
+    state_.Put("frames/" + plans[3].id.Hex(), bytes);
+    FrameCache cache(files_.get(), directory);
+    EXPECT_EQ(cache.Get(plans[3]).error().code(), Code::kAborted);
+    EXPECT_FALSE(PathExists(path));
+  }
+  FrameCache small(files_.get(), directory, 1);
+  small.Prepare({plans[3], plans[4]});
+  EXPECT_TRUE(small.Get(plans[4]));
+}
+
+}  // namespace
+}  // namespace vrun::home

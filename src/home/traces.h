@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Traces of runs: which run may ask for which, the tables and frames that nodes get, and what nodes report in the end.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "home/trace_frames.h"
+#include "home/trace_store.h"
+#include "proto/common.pb.h"
+#include "proto/content.pb.h"
+
+namespace vrun::home {
+
+class DigestCache;
+class RootFiles;
+class SnapshotTable;
+
+// Any thread. A node gets only what the tree of its own run has and may show, as with ranges; and only for a run whose
+// token it has.
+class Traces {
+ public:
+  // `directory`: where they are kept; "" keeps nothing. The others must outlive it.
+  Traces(const SnapshotTable* trees, const RootFiles* files, const DigestCache* digests, const std::string& directory);
+
+  struct Run {
+    uint64_t job = 0;
+    uint32_t attempt = 0;
+    std::string token;
+    Digest tree;  // of the snapshot table
+    TraceSubject subject;
+  };
+  // A run is about to begin on a node. The latest kMaxRuns are known.
+  void Expect(const Run& run);
+  // `told` gets the report of the run's node, now or when it comes, on any thread. Null forgets an earlier one; after
+  // that it does not run any more.
+  void WhenReported(uint64_t job, std::function<void(const v1::IoReport&)> told);
+
+  // --- what a node asks ---
+  Result<v1::TraceTable> Table(const v1::ContentRequest::GetTrace& get);
+  // The n-th frame that is asked for.
+  Result<v1::TraceFrame> Frame(const v1::ContentRequest::GetFrames& get, int n);
+  Status Put(const v1::ContentRequest::PutTrace& put);
+
+  FrameCache& frames() { return frames_; }
+
+ private:
+  struct Planned {
+    Digest id;
+    v1::TraceTable table;
+    std::vector<FramePlan> frames;
+  };
+  using PlannedPtr = std::shared_ptr<const Planned>;
+  struct Known {
+    Run run;
+    PlannedPtr planned;
+    std::optional<v1::IoReport> report;
+    std::function<void(const v1::IoReport&)> told;
+  };
+  Known* FindLocked(uint64_t job, uint32_t attempt, const std::string& token);
+  // Null: there is no trace.
+  PlannedPtr Plan(const Run& run);
+
+  static constexpr size_t kMaxRuns = 1024;
+  static constexpr size_t kMaxPlanned = 16;
+
+  const SnapshotTable* const trees_;
+  const DigestCache* const digests_;
+  std::mutex store_mutex_;
+  TraceStore store_;  // guarded by store_mutex_
+  FrameCache frames_;
+
+  std::mutex mutex_;  // never together with store_mutex_
+  std::map<uint64_t, Known> runs_;
+  std::deque<uint64_t> order_;  // of runs_, oldest first
+};
+
+}  // namespace vrun::home

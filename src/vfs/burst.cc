@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vfs/burst.h"
+
+#include <algorithm>
+
+#include "base/escape.h"
+#include "base/log.h"
+#include "vfs/backend.h"
+#include "vfs/file_cache.h"
+#include "vfs/source.h"
+
+namespace vrun::vfs {
+namespace {
+
+// What is under way keeps a link of 500 Mbit/s and 20 ms full; each request is small beside that.
+constexpr size_t kBatchFrames = 1;
+constexpr size_t kBatchesUnderWay = 6;
+
+}  // namespace
+
+void Bursts::Start(const RunId& run) {
+  auto burst = std::make_shared<Burst>();
+  burst->run = run;
+  std::vector<Digest> have;
+  {
+    std::lock_guard lock(mutex_);
+    if (bursts_.size() >= kMaxBursts || !bursts_.emplace(std::pair(run.job, run.attempt), burst).second) return;
+    have.assign(have_.begin(), have_.end());
+  }
+  backend_.source()->FetchTrace(run, have, [this, gate = gate_, burst](Result<TraceTable> table) {
+    const Gate::Pass pass(gate.get());
+    if (!pass) return;
+    if (table && !table->frames.empty()) return Begin(burst, *std::move(table));
+    if (!table) LogInfo("no trace: {}", Escape(table.error().message()));
+    Over(burst);
+  });
+}
+
+void Bursts::Begin(const BurstPtr& burst, TraceTable table) {
+  burst->table = std::make_shared<const TraceTable>(std::move(table));
+  const TraceTable& trace = *burst->table;
+  burst->contents.reserve(trace.files.size());
+  for (const TraceTable::File& file : trace.files) {
+    burst->contents.push_back(backend_.files().Get(file.version, file.object_id));
+  }
+  std::deque<uint32_t> wanted;
+  for (uint32_t frame = 0; frame < trace.frames.size(); ++frame) {
+    bool missing = false;
+    for (const TraceRange& range : trace.frames[frame]) {
+      const FileContent::Place place{trace.tree, trace.files[range.file].path};
+      missing |= burst->contents[range.file]->Expect(place, range.first, range.count, burst->progress, frame);
+    }
+    if (missing) wanted.push_back(frame);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    burst->wanted = std::move(wanted);
+    if (!burst->wanted.empty()) burst->progress->front = burst->wanted.front();
+  }
+  Pump(burst);
+}
+
+void Bursts::Pump(const BurstPtr& burst) {
+  for (;;) {
+    std::vector<uint32_t> frames;
+    {
+      std::lock_guard lock(mutex_);
+      if (burst->under_way >= kBatchesUnderWay) return;
+      if (burst->stopped) burst->wanted.clear();
+      while (!burst->wanted.empty() && frames.size() < kBatchFrames) {
+        frames.push_back(burst->wanted.front());
+        burst->wanted.pop_front();
+      }
+      if (frames.empty() && burst->under_way > 0) return;
+      if (!frames.empty()) ++burst->under_way;
+    }
+    if (frames.empty()) return Over(burst);
+    const uint32_t last = frames.back();
+    backend_.source()->FetchFrames(
+        burst->run, burst->table, std::move(frames),
+        [this, gate = gate_, burst](TraceFrame frame) {
+          const Gate::Pass pass(gate.get());
+          if (pass) Arrived(burst, std::move(frame));
+        },
+        [this, gate = gate_, burst, last](const Status& status) {
+          const Gate::Pass pass(gate.get());
+          if (pass) BatchOver(burst, last, status);
+        });
+  }
+}
+
+void Bursts::Arrived(const BurstPtr& burst, TraceFrame frame) {
+  const TraceTable& trace = *burst->table;
+  size_t unit = 0;
+  uint64_t at = 0;
+  for (const TraceRange& range : trace.frames[frame.index]) {
+    const uint64_t size = trace.files[range.file].version.size;
+    const uint64_t unit_bytes = store::UnitBytes(size);
+    const uint64_t bytes = std::min(range.count * unit_bytes, size - range.first * unit_bytes);
+    burst->contents[range.file]->Arrived(range.first, std::span(frame.digests).subspan(unit, range.count),
+                                         std::string_view(frame.data).substr(at, bytes));
+    unit += range.count;
+    at += bytes;
+  }
+  uint32_t front = burst->progress->front;
+  while (front <= frame.index && !burst->progress->front.compare_exchange_weak(front, frame.index + 1)) {
+  }
+}
+
+void Bursts::BatchOver(const BurstPtr& burst, uint32_t last_frame, const Status& status) {
+  uint32_t front = burst->progress->front;
+  while (front <= last_frame && !burst->progress->front.compare_exchange_weak(front, last_frame + 1)) {
+  }
+  if (!status) LogInfo("a part of a trace does not come: {}", Escape(status.error().message()));
+  {
+    std::lock_guard lock(mutex_);
+    --burst->under_way;
+    // A file that has changed costs its frames; readers ask for what they miss. A home that is away costs the rest.
+    if (!status && status.error().code() != Code::kAborted) burst->stopped = true;
+    if (!status) burst->incomplete = true;
+  }
+  Pump(burst);
+}
+
+void Bursts::Over(const BurstPtr& burst) {
+  burst->progress->over = true;
+  BurstPtr dropped;  // freed without the lock
+  std::lock_guard lock(mutex_);
+  burst->over = true;
+  if (burst->stopped) dropped = TakeLocked(burst->run.job, burst->run.attempt);
+  if (!burst->table || burst->table->frames.empty() || burst->stopped || burst->incomplete) return;
+  std::erase(have_, burst->table->id);
+  have_.push_front(burst->table->id);
+  if (have_.size() > kHaveKept) have_.pop_back();
+}
+
+void Bursts::Stop(uint64_t job, uint32_t attempt) {
+  BurstPtr dropped;
+  std::lock_guard lock(mutex_);
+  const auto it = bursts_.find({job, attempt});
+  if (it == bursts_.end()) return;
+  it->second->stopped = true;
+  if (it->second->over) dropped = TakeLocked(job, attempt);
+}
+
+Bursts::BurstPtr Bursts::TakeLocked(uint64_t job, uint32_t attempt) {
+  const auto it = bursts_.find({job, attempt});
+  if (it == bursts_.end()) return nullptr;
+  BurstPtr burst = std::move(it->second);
+  bursts_.erase(it);
+  return burst;
+}
+
+}  // namespace vrun::vfs

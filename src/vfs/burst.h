@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fetches what home's trace says that a run will touch, while the run starts: the frames of the trace that this node
+// does not have, in order, as fast as they come. A reader who wants what will come in a moment waits for it; who wants
+// what comes later asks home, and is answered first.
+//
+//   Start ─▶ table asked for ─▶ frames under way, at most a window of them ─▶ over
+//
+// A frame that does not come is no error: readers ask for what they miss. It stops when its run ends. Bounded: what is
+// under way, and the runs that fetch at the same time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "vfs/gate.h"
+#include "vfs/trace.h"
+
+namespace vrun::vfs {
+
+class Backend;
+class FileContent;
+
+// How far one burst has come; FileContent looks at it to see whether waiting is better than asking.
+struct BurstProgress {
+  // Frames so close behind what has come already are on the wire, or will be in some ten milliseconds.
+  static constexpr uint32_t kSoonFrames = 8;
+  std::atomic<uint32_t> front{0};  // frames before this one have come, or never will
+  std::atomic<bool> over{false};
+  bool Soon(uint32_t frame) const { return !over && frame >= front && frame < front + kSoonFrames; }
+};
+
+// Thread safety: any thread. Owned by the Backend.
+class Bursts {
+ public:
+  explicit Bursts(Backend& backend) : backend_(backend) {}
+
+  // Asks home for the trace of this run and fetches what is not here.
+  void Start(const RunId& run);
+  // The run is over: no more is asked for.
+  void Stop(uint64_t job, uint32_t attempt);
+  void Close() { gate_->Close(); }
+
+ private:
+  struct Burst {
+    RunId run;
+    std::shared_ptr<const TraceTable> table;
+    std::vector<std::shared_ptr<FileContent>> contents;  // by file of the table; held while the run is
+    std::deque<uint32_t> wanted;                         // frames not asked for yet
+    size_t under_way = 0;                                // requests
+    std::shared_ptr<BurstProgress> progress = std::make_shared<BurstProgress>();
+    bool over = false;
+    bool stopped = false;
+    bool incomplete = false;
+  };
+  using BurstPtr = std::shared_ptr<Burst>;
+
+  void Begin(const BurstPtr& burst, TraceTable table);
+  void Pump(const BurstPtr& burst);
+  void Arrived(const BurstPtr& burst, TraceFrame frame);
+  void BatchOver(const BurstPtr& burst, uint32_t last_frame, const Status& status);
+  void Over(const BurstPtr& burst);
+  BurstPtr TakeLocked(uint64_t job, uint32_t attempt);
+
+  static constexpr size_t kMaxBursts = 256;
+  static constexpr size_t kHaveKept = 16;
+
+  Backend& backend_;
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  std::mutex mutex_;
+  std::map<std::pair<uint64_t, uint32_t>, BurstPtr> bursts_;
+  std::deque<Digest> have_;  // tables of which everything is here, latest first
+};
+
+}  // namespace vrun::vfs

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vfs/recorder.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/clock.h"
+#include "store/object_id.h"
+
+namespace vrun::vfs {
+
+void Recorder::Begin(uint64_t job, uint32_t attempt) {
+  std::lock_guard lock(mutex_);
+  if (runs_.contains({job, attempt})) return;
+  if (runs_.size() >= kMaxRuns) {
+    runs_.erase(std::min_element(runs_.begin(), runs_.end(),
+                                 [](const auto& a, const auto& b) { return a.second.serial < b.second.serial; }));
+  }
+  Run& run = runs_[{job, attempt}];
+  run.began_micros = MonotonicMicros();
+  run.serial = next_serial_++;
+  if (runs_.size() > 1) {
+    for (auto& [id, other] : runs_) other.recording.shared = true;
+  }
+  active_ = true;
+}
+
+std::optional<Recording> Recorder::End(uint64_t job, uint32_t attempt) {
+  std::lock_guard lock(mutex_);
+  const auto it = runs_.find({job, attempt});
+  if (it == runs_.end()) return std::nullopt;
+  Recording recording = std::move(it->second.recording);
+  recording.wall_micros = MonotonicMicros() - it->second.began_micros;
+  runs_.erase(it);
+  active_ = !runs_.empty();
+  return recording;
+}
+
+Recorder::File* Recorder::FileOf(Run* run, const tree::FileVersion& version) {
+  if (const auto it = run->files.find(version); it != run->files.end()) return &it->second;
+  const uint64_t units = store::UnitCount(version.size);
+  if (run->units + units > kMaxUnits) return nullptr;
+  run->units += units;
+  File& file = run->files[version];
+  file.units.resize(units);
+  return &file;
+}
+
+bool Recorder::Fresh(const tree::FileVersion& version) {
+  if (!active()) return false;
+  std::lock_guard lock(mutex_);
+  return std::any_of(runs_.begin(), runs_.end(), [&version](const auto& run) {
+    const auto file = run.second.files.find(version);
+    return file != run.second.files.end() && file->second.fetched;
+  });
+}
+
+void Recorder::Used(const tree::FileVersion& version, uint64_t first, uint64_t count,
+                    const std::function<std::string()>& path) {
+  if (!active()) return;
+  std::lock_guard lock(mutex_);
+  for (auto& [id, run] : runs_) {
+    File* file = FileOf(&run, version);
+    if (file == nullptr) continue;
+    Recording& recording = run.recording;
+    const uint64_t end = std::min<uint64_t>(first + count, file->units.size());
+    for (uint64_t unit = first; unit < end; ++unit) {
+      if (file->units[unit] & 1) continue;
+      file->units[unit] |= 1;
+      ++recording.counts[file->units[unit] >> 1].used_units;
+      if (file->index < 0) {
+        std::string name = path();
+        if (name.empty()) break;
+        file->index = static_cast<int64_t>(recording.files.size());
+        recording.files.push_back({std::move(name), version});
+      }
+      const auto index = static_cast<uint32_t>(file->index);
+      if (!recording.ranges.empty()) {
+        TraceRange& last = recording.ranges.back();
+        if (last.file == index && last.first + last.count == unit) {
+          ++last.count;
+          continue;
+        }
+      }
+      if (recording.ranges.size() < kMaxRanges) recording.ranges.push_back({index, unit, 1});
+    }
+  }
+}
+
+void Recorder::Fetched(const tree::FileVersion& version, uint64_t first, uint64_t count, uint64_t bytes,
+                       Origin origin) {
+  if (!active()) return;
+  std::lock_guard lock(mutex_);
+  for (auto& [id, run] : runs_) {
+    Recording::Count& counts = run.recording.counts[static_cast<size_t>(origin)];
+    counts.fetched_units += count;
+    counts.fetched_bytes += bytes;
+    File* file = FileOf(&run, version);
+    if (file == nullptr) continue;
+    file->fetched = true;
+    for (uint64_t unit = first; unit < std::min<uint64_t>(first + count, file->units.size()); ++unit) {
+      file->units[unit] = static_cast<uint8_t>((file->units[unit] & 1) | static_cast<uint8_t>(origin) << 1);
+    }
+  }
+}
+
+void Recorder::Waited(const std::string& path, uint64_t offset, int64_t micros, Origin origin) {
+  if (!active()) return;
+  std::lock_guard lock(mutex_);
+  for (auto& [id, run] : runs_) {
+    Recording& recording = run.recording;
+    ++recording.waits;
+    recording.waited_micros += micros;
+    auto& slowest = recording.slowest;
+    if (slowest.size() >= kSlowest && slowest.back().micros >= micros) continue;
+    const auto at = std::find_if(slowest.begin(), slowest.end(),
+                                 [micros](const Recording::Wait& wait) { return wait.micros < micros; });
+    slowest.insert(at, {path, offset, micros, origin});
+    if (slowest.size() > kSlowest) slowest.pop_back();
+  }
+}
+
+}  // namespace vrun::vfs
