@@ -18,11 +18,11 @@ constexpr BaselineInfo kBaselines[] = {
     {"greedy", "in order of arrival, whatever fits"},
     {"easy", "EASY backfill with exact durations"},
     {"easy-padded", "EASY backfill with estimates 1 to 10 times too long"},
-    {"sjf", "oracle: shortest duration first, no preemption"},
-    {"ssf", "oracle: least GPU time first, no preemption"},
+    {"sjf", "oracle: shortest duration first, the first that does not fit holds up the rest"},
+    {"ssf", "oracle: least GPU time first, the first that does not fit holds up the rest"},
     {"srtf", "oracle: shortest remaining time first, preemptive"},
     {"srsf", "oracle: least remaining GPU time first, preemptive"},
-    {"las", "Tiresias: two queues by attained GPU time, preemptive"},
+    {"las", "Tiresias: two queues by attained GPU time (3.25 GPU-hours), preemptive"},
     {"mlfq", "levels of attained GPU time, 900 GPU-seconds x 4^k, preemptive"},
     {"timeslice", "Gandiva-like round robin in slices of an hour, preemptive"},
     {"edf", "earliest deadline first, no preemption"},
@@ -37,13 +37,13 @@ Result<std::unique_ptr<Policy>> MakeBaseline(std::string_view name) {
   if (name == "greedy") return MakeQueuePolicy(Order::kArrival, false);
   if (name == "easy") return MakeEasyPolicy(1);
   if (name == "easy-padded") return MakeEasyPolicy(10);
-  if (name == "sjf") return MakeQueuePolicy(Order::kDuration, false);
-  if (name == "ssf") return MakeQueuePolicy(Order::kGpuTime, false);
+  if (name == "sjf") return MakeQueuePolicy(Order::kDuration, true);
+  if (name == "ssf") return MakeQueuePolicy(Order::kGpuTime, true);
   if (name == "edf") return MakeQueuePolicy(Order::kDeadline, false);
   if (name == "srtf") return MakePreemptivePolicy({.by = By::kRemaining});
   if (name == "srsf") return MakePreemptivePolicy({.by = By::kRemainingGpuTime});
   if (name == "las")
-    return MakePreemptivePolicy({.by = By::kAttainedGpuTime, .quantum = 3600 * kGpuSecond, .levels = 2});
+    return MakePreemptivePolicy({.by = By::kAttainedGpuTime, .quantum = 11700 * kGpuSecond, .levels = 2});
   if (name == "mlfq") return MakePreemptivePolicy({.by = By::kAttainedGpuTime, .quantum = 900 * kGpuSecond});
   if (name == "timeslice") return MakePreemptivePolicy({.by = By::kSlices, .quantum = 3600 * kMicrosPerSecond});
   std::string known;

@@ -23,12 +23,12 @@ struct BaselineInfo {
 // greedy        in order of arrival, whatever fits
 // easy          fifo; jobs behind a blocked head start if they do not delay it (Lifka's EASY), exact durations
 // easy-padded   the same with estimates 1 to 10 times too long (uniform, by a hash of the job)
-// sjf, ssf      oracle: shortest duration (GPUs x duration) first, whatever fits, no preemption
+// sjf, ssf      oracle: shortest duration (GPUs x duration) first, the first that does not fit holds up the rest
 // srtf, srsf    oracle: shortest remaining time (GPUs x time) first, preemptive
-// las           Tiresias: two queues by attained GPU time, in each by arrival, preemptive
-// mlfq          levels of attained GPU time, 900 GPU-seconds x 4^k, in each by arrival, preemptive
-// timeslice     Gandiva-like: round robin in slices of an hour among all jobs, preemptive
-// edf           earliest deadline first, jobs without deadline last, whatever fits, no preemption
+// las           Tiresias: two queues by attained GPU time, below and above 3.25 GPU-hours, in each by arrival,
+// preemptive mlfq          levels of attained GPU time, 900 GPU-seconds x 4^k, in each by arrival, preemptive timeslice
+// Gandiva-like: round robin in slices of an hour among all jobs, preemptive edf           earliest deadline first, jobs
+// without deadline last, whatever fits, no preemption
 std::span<const BaselineInfo> Baselines();
 
 // kInvalid with the known names when there is none such.

@@ -98,8 +98,8 @@ int64_t Engine::Held(JobIndex i) const {
 
 int64_t Engine::Remaining(JobIndex i) const {
   const JobRecord& record = records_[i];
-  const int64_t current = record.state == JobState::kRunning ? std::max<int64_t>(0, now_ - record.productive_us) : 0;
-  return trace_.jobs[i].duration_us - record.worked_us - current;
+  const int64_t left = trace_.jobs[i].duration_us - record.worked_us;
+  return record.state == JobState::kRunning ? left + record.productive_us - now_ : left + record.owed_us;
 }
 
 int64_t Engine::EndOf(JobIndex i) const {
@@ -129,11 +129,11 @@ void Engine::StartAt(JobIndex i, Placement placement) {
 void Engine::Begin(JobIndex i) {
   JobRecord& record = records_[i];
   VRUN_CHECK(record.state == JobState::kWaiting);
-  const bool again = record.first_start_us >= 0;
-  if (!again) record.first_start_us = now_;
+  if (record.first_start_us < 0) record.first_start_us = now_;
   record.state = JobState::kRunning;
   record.started_us = now_;
-  record.productive_us = now_ + config_.start_latency_us + (again ? config_.restore_us : 0);
+  record.productive_us = now_ + config_.start_latency_us + record.owed_us;
+  record.owed_us = 0;
   free_gpus_ -= job(i).gpus;
   running_at_[i] = static_cast<uint32_t>(running_.size());
   running_.push_back(i);
@@ -146,6 +146,10 @@ void Engine::Preempt(JobIndex i, Stop how) {
   ++record.preemptions;
   const int64_t worked = std::max<int64_t>(0, now_ - record.productive_us);
   record.lost_us += std::min(now_, record.productive_us) - record.started_us;
+  // The latency of a start is paid in full each time; a restore goes on where it was cut off.
+  const int64_t unpaid =
+      std::max<int64_t>(0, record.productive_us - std::max(now_, record.started_us + config_.start_latency_us));
+  record.owed_us = config_.restore_us + unpaid;
   LeaveRunning(i);
   if (how == Stop::kSave && config_.save_us > 0) {
     record.worked_us += worked;

@@ -2,10 +2,11 @@
 // Replays a trace of gang jobs against a policy on n equal nodes: discrete events, integer microseconds, no randomness,
 // the same input gives the same result bit for bit.
 //
-// The executor. A job that starts holds its GPUs at once, becomes productive after `start_latency` (and `restore`, when
-// it had run before) and ends when its duration has been worked off. One that is preempted either saves (holds its GPUs
-// for `save` longer and loses nothing) or is killed (GPUs free at once, back to its last checkpoint of `checkpoint`
-// seconds of work; 0: checkpoints cost nothing and are always fresh).
+// The executor. A job that starts holds its GPUs at once, becomes productive after `start_latency` and ends when its
+// duration has been worked off. One that is preempted either saves (holds its GPUs for `save` longer and loses nothing)
+// or is killed (GPUs free at once, back to its last multiple of `checkpoint` of work; 0: checkpoints cost nothing and
+// are always fresh). Each preemption owes a `restore`, done with the GPUs held before the job works again; one that is
+// cut off by the next preemption goes on later, beside the new one.
 #pragma once
 
 #include <algorithm>
@@ -44,6 +45,7 @@ struct JobRecord {
   int64_t worked_us = 0;  // of its duration, done and safe; of the current attempt only after it ended
   int64_t held_us = 0;    // time with GPUs, attempts that have ended
   int64_t lost_us = 0;    // of held_us: starting, saving, restoring, and work thrown away
+  int64_t owed_us = 0;    // of restoring, before it works again
   int32_t preemptions = 0;
   // The current attempt:
   int64_t started_us = 0;
@@ -91,7 +93,7 @@ class Engine {
   std::span<const JobIndex> running() const { return running_; }
   // Time that it has held its GPUs so far: what a scheduler can see.
   int64_t Held(JobIndex i) const;
-  // Work still to do: only oracles may ask. Without what a restart would cost.
+  // Work still to do, and restoring: only oracles may ask.
   int64_t Remaining(JobIndex i) const;
   // When it will end if left alone: only oracles may ask. REQUIRES running.
   int64_t EndOf(JobIndex i) const;
