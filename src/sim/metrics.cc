@@ -110,18 +110,24 @@ Metrics Measure(const JobTrace& trace, const RunResult& result) {
   return metrics;
 }
 
+Estimate EstimateOf(const std::vector<double>& values) {
+  Estimate out{Mean(values), 0};
+  if (values.size() < 2) return out;
+  double squares = 0;
+  for (double v : values) squares += (v - out.mean) * (v - out.mean);
+  const double n = static_cast<double>(values.size());
+  out.half_width = StudentT(values.size() - 1) * std::sqrt(squares / (n - 1) / n);
+  return out;
+}
+
 Summary Summarize(const std::vector<Metrics>& runs) {
   Summary out;
   for (const NamedMetric& metric : AllMetrics()) {
     std::vector<double> values;
     for (const Metrics& run : runs) values.push_back(run.*metric.value);
-    const double mean = Mean(values);
-    out.mean.*metric.value = mean;
-    if (values.size() < 2) continue;
-    double squares = 0;
-    for (double v : values) squares += (v - mean) * (v - mean);
-    const double n = static_cast<double>(values.size());
-    out.half_width.*metric.value = StudentT(values.size() - 1) * std::sqrt(squares / (n - 1) / n);
+    const Estimate estimate = EstimateOf(values);
+    out.mean.*metric.value = estimate.mean;
+    out.half_width.*metric.value = estimate.half_width;
   }
   return out;
 }

@@ -47,7 +47,14 @@ const std::vector<NamedMetric>& AllMetrics();
 
 Metrics Measure(const JobTrace& trace, const RunResult& result);
 
-// Average, per metric, and the half width of its 95 % confidence interval (Student's t; 0 for one run).
+// The average of runs and the half width of its 95 % confidence interval (Student's t; 0 for one run).
+struct Estimate {
+  double mean = 0;
+  double half_width = 0;
+};
+Estimate EstimateOf(const std::vector<double>& values);
+
+// The same for every metric.
 struct Summary {
   Metrics mean;
   Metrics half_width;
