@@ -20,17 +20,24 @@ constexpr BaselineInfo kBaselines[] = {
     {"easy-padded", "EASY backfill with estimates 1 to 10 times too long"},
     {"sjf", "oracle: shortest duration first, the first that does not fit holds up the rest"},
     {"ssf", "oracle: least GPU time first, the first that does not fit holds up the rest"},
-    {"srtf", "oracle: shortest remaining time first, preemptive"},
-    {"srsf", "oracle: least remaining GPU time first, preemptive"},
-    {"las", "Tiresias: two queues by attained GPU time (3.25 GPU-hours), preemptive"},
-    {"mlfq", "levels of attained GPU time, 900 GPU-seconds x 4^k, preemptive"},
-    {"timeslice", "Gandiva-like round robin in slices of an hour, preemptive"},
+    {"srtf", "oracle: shortest remaining time first, preemptive", true},
+    {"srsf", "oracle: least remaining GPU time first, preemptive", true},
+    {"las", "Tiresias: two queues by attained GPU time (3.25 GPU-hours), preemptive", true},
+    {"mlfq", "levels of attained GPU time, 900 GPU-seconds x 4^k, preemptive", true},
+    {"timeslice", "Gandiva-like round robin in slices of an hour, preemptive", true},
     {"edf", "earliest deadline first, no preemption"},
 };
 
 }  // namespace
 
 std::span<const BaselineInfo> Baselines() { return kBaselines; }
+
+const BaselineInfo* FindBaseline(std::string_view name) {
+  for (const BaselineInfo& baseline : kBaselines) {
+    if (baseline.name == name) return &baseline;
+  }
+  return nullptr;
+}
 
 Result<std::unique_ptr<Policy>> MakeBaseline(std::string_view name) {
   if (name == "fifo") return MakeQueuePolicy(Order::kArrival, true);

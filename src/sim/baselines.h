@@ -17,6 +17,9 @@ namespace vrun::sim {
 struct BaselineInfo {
   std::string_view name;
   std::string_view summary;
+  // It preempts, and the tables that it is compared with let its running jobs move for nothing
+  // (EngineConfig::free_moves).
+  bool moves_freely = false;
 };
 
 // fifo          in order of arrival; the first that does not fit holds up the rest
@@ -30,6 +33,8 @@ struct BaselineInfo {
 // Gandiva-like: round robin in slices of an hour among all jobs, preemptive edf           earliest deadline first, jobs
 // without deadline last, whatever fits, no preemption
 std::span<const BaselineInfo> Baselines();
+// nullptr when there is none such.
+const BaselineInfo* FindBaseline(std::string_view name);
 
 // kInvalid with the known names when there is none such.
 Result<std::unique_ptr<Policy>> MakeBaseline(std::string_view name);

@@ -21,10 +21,6 @@ constexpr std::string_view kDefaultPodPolicy = "fgd";
 
 double Seconds(int64_t us) { return static_cast<double>(us) / kMicrosPerSecond; }
 
-bool MayMoveFreely(std::string_view policy) {
-  return policy == "srtf" || policy == "srsf" || policy == "las" || policy == "mlfq" || policy == "timeslice";
-}
-
 // Microseconds on the trace's clock.
 Result<int64_t> ParseMoment(const std::string& text, const JobTrace& trace) {
   if (text.find('-') != text.npos) {
@@ -108,7 +104,8 @@ void Describe(const JobTrace& trace, const RunResult& result, JobOutcome* outcom
 Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, const std::string& policy) {
   JobOutcome outcome;
   outcome.policy = policy;
-  outcome.free_moves = !options.exact && MayMoveFreely(policy);
+  const BaselineInfo* baseline = FindBaseline(policy);
+  outcome.free_moves = !options.exact && baseline != nullptr && baseline->moves_freely;
   EngineConfig config = options.cluster;
   config.free_moves = outcome.free_moves;
   const int64_t span = trace.jobs.back().submit_us;
