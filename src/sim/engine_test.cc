@@ -221,6 +221,17 @@ TEST(Engine, NothingWaitsOnAClusterThatIsLargeEnough) {
   }
 }
 
+// A gang that needs whole nodes while small jobs lie scattered over them: without free moves they are preempted, start
+// again on the other node, and nobody starves.
+TEST(Engine, ScatteredJobsMakeRoomInPlace) {
+  const EngineConfig config{.nodes = 2, .gpus_per_node = 4, .restore_us = 5 * kMicrosPerSecond};
+  // 3 and 3 GPUs go to different nodes, 1 ends at once; the short gang of 4 then needs one of the nodes for itself.
+  const RunResult result = RunPolicy(MakeTrace({{0, 100, 3}, {0, 90, 3}, {10, 20, 4}}), config, "srtf");
+  EXPECT_EQ(result.jobs[2].end_us, 30 * kMicrosPerSecond);
+  EXPECT_EQ(result.jobs[0].preemptions + result.jobs[1].preemptions, 1);
+  EXPECT_EQ(Ends(result), (Times{125, 90, 30}));
+}
+
 // Dearer preemption never makes the oracle's average better than free preemption did.
 TEST(Engine, PreemptionCostsShow) {
   const JobTrace trace = RandomTrace(11, 400);

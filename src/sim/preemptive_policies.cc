@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "sim/ranked_queue.h"
 
@@ -60,10 +62,11 @@ class PreemptivePolicy : public Policy {
     running_.clear();
     for (JobIndex i : engine.running()) running_.push_back({Rank(engine, i), i});
     std::sort(running_.begin(), running_.end());
+    Choose(engine);
     if (engine.config().free_moves) {
-      ChooseCounts(engine);
+      StartAnywhere(engine);
     } else {
-      ChoosePlaces(engine);
+      StartInPlace(engine);
     }
     if (waiting_.empty()) return;
     for (JobIndex i : engine.running()) {
@@ -119,105 +122,170 @@ class PreemptivePolicy : public Policy {
     }
   }
 
-  void ChooseCounts(Engine& engine) {
+  // Who runs if only counts matter: to_start_ in order of rank, kept_ for running_.
+  void Choose(Engine& engine) {
     NodeCounts room(engine.config().nodes, engine.config().gpus_per_node);
-    int64_t still = 0;  // running jobs that go on
+    for (JobIndex i : saving_) room.Take(engine.job(i).gpus);
     to_start_.clear();
-    kept_.assign(kept_.size(), false);
-    kept_.resize(running_.size(), false);
+    kept_.assign(running_.size(), false);
     size_t r = 0;
     Merge([&](JobIndex i, bool is_running) {
       const bool chosen = room.Take(engine.job(i).gpus);
       if (is_running) {
         kept_[r++] = chosen;
-        still += chosen;
       } else if (chosen) {
-        to_start_.push_back({i, {}});
+        to_start_.push_back(i);
       }
       return room.free() > 0;
     });
-    if (still < static_cast<int64_t>(running_.size())) Evict(engine);
-    StartChosen(engine);
   }
 
-  void ChoosePlaces(Engine& engine) {
-    // Free of those visited so far; and of those that are really idle.
-    GangNodes room(engine.config().nodes, engine.config().gpus_per_node);
-    GangNodes idle = engine.nodes();
-    for (JobIndex i : saving_) room.Take(engine.record(i).placement);
-    to_start_.clear();
-    kept_.assign(kept_.size(), false);
-    kept_.resize(running_.size(), false);
-    size_t r = 0;
-    Merge([&](JobIndex i, bool is_running) {
-      if (is_running) {
-        const Placement& here = engine.record(i).placement;
-        kept_[r] = room.AllFree(here);
-        if (kept_[r]) room.Take(here);
-        ++r;
-      } else if (room.Fits(engine.job(i).gpus)) {
-        Placement there = (idle.Fits(engine.job(i).gpus) ? idle : room).Find(engine.job(i).gpus);
-        room.Take(there);
-        for (const NodeShare& s : there) idle.SetFree(s.node, std::max(0, idle.FreeOn(s.node) - s.gpus));
-        to_start_.push_back({i, std::move(there)});
-      }
-      return room.free_gpus() > 0;
+  void StartAnywhere(Engine& engine) {
+    for (size_t r = 0; r < running_.size(); ++r) {
+      if (!kept_[r]) Evict(engine, running_[r].job);
+    }
+    for (JobIndex i : to_start_) {
+      if (engine.Fits(i)) engine.Start(i);  // saving jobs may still hold what it needs
+    }
+    DropStarted(engine);
+  }
+
+  // The same choice where running jobs stay where they are: the chosen ones take idle GPUs, then those of jobs that
+  // were not chosen; when what is left lies scattered, also those of chosen jobs of worse rank, which start again
+  // elsewhere.
+  void StartInPlace(Engine& engine) {
+    IndexRunning(engine);
+    std::erase_if(claims_, [&](const Claim& claim) {
+      return std::find(to_start_.begin(), to_start_.end(), claim.job) == to_start_.end();
     });
-    Evict(engine);
-    StartChosen(engine);
+    for (JobIndex i : to_start_) {
+      auto claim = std::find_if(claims_.begin(), claims_.end(), [&](const Claim& c) { return c.job == i; });
+      if (claim == claims_.end() && !Unclaimed(engine, i).Fits(engine.job(i).gpus)) {
+        if (!MakeRoom(engine, i)) continue;
+        claim = claims_.end() - 1;
+      }
+      GangNodes room = Unclaimed(engine, i);
+      if (!room.Fits(engine.job(i).gpus)) continue;
+      engine.StartAt(i, room.Find(engine.job(i).gpus));
+      if (claim != claims_.end()) claims_.erase(claim);
+    }
+    DropStarted(engine);
     // Whoever lost its place may find another, and so may those behind it.
+    GangNodes room = Unclaimed(engine, kNobody);
     waiting_.Sweep([&](const Ranked& entry) {
       if (room.free_gpus() == 0) return RankedQueue::Next::kStop;
       if (!room.Fits(engine.job(entry.job).gpus)) return RankedQueue::Next::kKeep;
       Placement there = room.Find(engine.job(entry.job).gpus);
-      if (!engine.nodes().AllFree(there)) return RankedQueue::Next::kKeep;
       room.Take(there);
       engine.StartAt(entry.job, std::move(there));
       return RankedQueue::Next::kTake;
     });
   }
 
-  void Evict(Engine& engine) {
+  // What is idle and not kept for others, whose victims are still saving.
+  GangNodes Unclaimed(const Engine& engine, JobIndex i) const {
+    GangNodes out = engine.nodes();
+    for (const Claim& claim : claims_) {
+      if (claim.job == i) continue;
+      for (int32_t node : claim.nodes) out.SetFree(node, 0);
+    }
+    return out;
+  }
+
+  void IndexRunning(const Engine& engine) {
+    on_node_.assign(static_cast<size_t>(engine.config().nodes), {});
     for (size_t r = 0; r < running_.size(); ++r) {
-      if (kept_[r]) continue;
-      const JobIndex i = running_[r].job;
-      engine.Preempt(i, Stop::kSave);
-      if (engine.record(i).state == JobState::kSaving) {
-        saving_.push_back(i);
-      } else {
-        waiting_.Add({Rank(engine, i), i});
-      }
+      for (const NodeShare& s : engine.record(running_[r].job).placement) on_node_[s.node].push_back({r, s.gpus});
     }
   }
 
-  void StartChosen(Engine& engine) {
-    if (to_start_.empty()) return;
-    for (Start& start : to_start_) {
-      if (engine.config().free_moves) {
-        // Saving jobs may still hold what it needs.
-        if (!engine.Fits(start.job)) continue;
-        engine.Start(start.job);
-      } else {
-        if (!engine.nodes().AllFree(start.placement)) continue;
-        engine.StartAt(start.job, std::move(start.placement));
+  // Preempts jobs of worse rank on the nodes where that disturbs least. False, and nothing done, when it cannot help.
+  bool MakeRoom(Engine& engine, JobIndex i) {
+    const Ranked me{Rank(engine, i), i};
+    const int32_t per_node = engine.config().gpus_per_node;
+    const int64_t gpus = engine.job(i).gpus;
+    // Nodes by what has to be taken from chosen jobs, then from others.
+    struct Price {
+      int64_t chosen = 0, others = 0;
+      int32_t node = 0;
+      bool operator<(const Price& o) const {
+        return std::tie(chosen, others, node) < std::tie(o.chosen, o.others, o.node);
+      }
+    };
+    std::vector<Price> prices;
+    const int64_t want = std::min<int64_t>(gpus, per_node);
+    for (int32_t node = 0; node < engine.config().nodes; ++node) {
+      const auto holds = [&](const Claim& c) {
+        return std::find(c.nodes.begin(), c.nodes.end(), node) != c.nodes.end();
+      };
+      if (std::any_of(claims_.begin(), claims_.end(), holds)) continue;
+      Price price{.node = node};
+      int64_t free = engine.nodes().FreeOn(node);
+      for (const auto& [r, share] : Victims(engine, node, me)) {
+        if (free >= want) break;
+        free += share;
+        (kept_[r] ? price.chosen : price.others) += engine.job(running_[r].job).gpus;
+      }
+      if (free >= want) prices.push_back(price);
+    }
+    const size_t nodes = static_cast<size_t>((gpus + per_node - 1) / per_node);
+    if (prices.size() < nodes) return false;
+    std::partial_sort(prices.begin(), prices.begin() + static_cast<ptrdiff_t>(nodes), prices.end());
+    Claim claim{i, {}};
+    for (size_t n = 0; n < nodes; ++n) {
+      claim.nodes.push_back(prices[n].node);
+      for (const auto& [r, share] : Victims(engine, prices[n].node, me)) {
+        if (engine.nodes().FreeOn(prices[n].node) >= want) break;
+        Evict(engine, running_[r].job);
       }
     }
+    claims_.push_back(std::move(claim));
+    return true;
+  }
+
+  // Those on a node that still run and rank behind `me`: the ones not chosen first, the worst rank first.
+  std::vector<std::pair<size_t, int32_t>> Victims(const Engine& engine, int32_t node, const Ranked& me) const {
+    std::vector<std::pair<size_t, int32_t>> out;
+    for (const auto& [r, share] : on_node_[static_cast<size_t>(node)]) {
+      if (me < running_[r] && engine.record(running_[r].job).state == JobState::kRunning) out.push_back({r, share});
+    }
+    std::sort(out.begin(), out.end(), [&](const auto& a, const auto& b) {
+      return kept_[a.first] != kept_[b.first] ? !kept_[a.first] : running_[b.first] < running_[a.first];
+    });
+    return out;
+  }
+
+  void Evict(Engine& engine, JobIndex i) {
+    engine.Preempt(i, Stop::kSave);
+    if (engine.record(i).state == JobState::kSaving) {
+      saving_.push_back(i);
+    } else {
+      waiting_.Add({Rank(engine, i), i});
+    }
+  }
+
+  void DropStarted(Engine& engine) {
     waiting_.Sweep([&](const Ranked& entry) {
       return engine.record(entry.job).state == JobState::kRunning ? RankedQueue::Next::kTake : RankedQueue::Next::kKeep;
     });
   }
 
-  struct Start {
+  // Nodes that jobs were preempted on for this one.
+  struct Claim {
     JobIndex job;
-    Placement placement;
+    std::vector<int32_t> nodes;
   };
+  static constexpr JobIndex kNobody = std::numeric_limits<JobIndex>::max();
+
   const RankRule rule_;
+  std::vector<Claim> claims_;
   RankedQueue waiting_;
   std::vector<JobIndex> saving_;
   // Of one pass, kept for their memory:
   std::vector<Ranked> running_;
   std::vector<bool> kept_;
-  std::vector<Start> to_start_;
+  std::vector<JobIndex> to_start_;
+  std::vector<std::vector<std::pair<size_t, int32_t>>> on_node_;  // (index into running_, GPUs there)
 };
 
 }  // namespace

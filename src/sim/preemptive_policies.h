@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preemptive policies: at every instant the jobs of the best ranks run, as many as fit, and no preemption is too dear.
 //
-// With EngineConfig::free_moves only counts matter. Without, a running job stays where it is while nobody ahead of it
-// needs the place; who goes ahead takes idle GPUs first and others' only when there are not enough.
+// With EngineConfig::free_moves only counts matter. Without, running jobs stay where they are: who is to run takes idle
+// GPUs first, then those of jobs that are not to run, then, when what is left lies scattered, those of jobs of worse rank
+// that are; these start again elsewhere. Nodes whose victims still save their state are kept for whom they were taken.
 #pragma once
 
 #include <cstdint>
