@@ -41,25 +41,25 @@ struct JobSubmitted {
 };
 // Recovery: the job (submitted before) holds this by an earlier decision. Believed even where it exceeds the node.
 struct JobStarted {
-  JobId job;
+  JobId job = 0;
   std::vector<PodPlace> pods;
   Micros since = 0;
 };
 // The state of the running job as of `at` is safe. `took` > 0 is learned as the time of a save.
 struct JobSaved {
-  JobId job;
+  JobId job = 0;
   Micros at = 0;
   Micros took = 0;
 };
 // It left its room without having ended (a Preempt obeyed, its node died): pending again. `lost` is the run time that
 // has to be repeated.
 struct JobStopped {
-  JobId job;
+  JobId job = 0;
   Micros lost = 0;
 };
 // Gone for good: ended, failed for ever, or cancelled. `completed` says that its run time teaches something.
 struct JobEnded {
-  JobId job;
+  JobId job = 0;
   bool completed = true;
 };
 // Nothing happened but time.
@@ -81,7 +81,7 @@ struct Terms {
 
 // The whole gang starts there.
 struct Place {
-  JobId job;
+  JobId job = 0;
   std::vector<PodPlace> pods;
   std::string gpu_type;  // chosen of the alternatives; "" when there are none
 };
@@ -98,16 +98,16 @@ enum class StopReason : uint8_t {
 };
 // The running job is to leave. Answered by JobStopped or JobEnded; its room goes to `beneficiary`.
 struct Preempt {
-  JobId job;
-  JobId beneficiary;
-  StopMode mode;
-  StopReason reason;
+  JobId job = 0;
+  JobId beneficiary = 0;
+  StopMode mode = StopMode::kKill;
+  StopReason reason = StopReason::kWorth;
   Terms terms;
 };
 
 // The job gets these nodes as they become free, expected by `start`. Information: nothing needs to be done.
 struct Hold {
-  JobId job;
+  JobId job = 0;
   std::vector<std::string> nodes;
   Micros start = 0;
 };

@@ -66,7 +66,8 @@ struct JobSpec {
   bool preemptible = true;
   std::vector<Role> roles;
 
-  // Acceptable GPU types, best first; the gang gets one of them. Empty: any, and then a gang may mix them.
+  // Acceptable GPU types, best first; the gang gets one of them. Empty: any, then a gang may mix
+  // them, and a quota of the type where its pods would fit best may keep it waiting though another type is free.
   std::vector<std::string> gpu_types;
   std::vector<std::string> labels;       // a node must have all of these
   std::vector<std::string> tolerations;  // taints that it does not mind
@@ -95,6 +96,7 @@ struct NodeSpec {
   std::vector<std::string> labels;
   std::vector<std::string> taints;  // only jobs that tolerate all of them
   int64_t price_milli = 1000;       // of a GPU, relative: what usage is charged with
+  bool operator==(const NodeSpec&) const = default;
 };
 
 // What a team may have of one GPU type. Thousandths of GPUs.

@@ -26,6 +26,8 @@ struct Policy {
   Micros growth_floor = 1800 * kSecond;
   // With no history T is the level of the service attained: level_base * 4^k, the first above it.
   Micros level_base = 900 * kSecond;
+  // A deadline multiplies a job's worth by 1 + weight * T / (slack + T/4) while it can be met.
+  int64_t deadline_weight = 1000;
   // A job that waited this long is served before others by age, and gets a hold, whatever its size.
   Micros starvation_bound = 8 * kHour;
 
