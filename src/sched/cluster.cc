@@ -33,10 +33,6 @@ uint32_t Room::mask() const {
 
 int64_t Room::total_milli() const { return std::accumulate(milli.begin(), milli.end(), int64_t{0}); }
 
-int64_t Cluster::Node::free_milli_total() const {
-  return std::accumulate(free_milli.begin(), free_milli.begin() + spec.gpus, int64_t{0});
-}
-
 // --- nodes ---
 
 NodeId Cluster::Name(const std::string& name) {
@@ -63,6 +59,7 @@ NodeId Cluster::Up(const NodeSpec& spec) {
     auto had = static_cast<int16_t>(i < old.gpus ? kMilli : 0);
     auto has = static_cast<int16_t>(i < spec.gpus ? kMilli : 0);
     n.free_milli[i] = static_cast<int16_t>(n.free_milli[i] + has - had);
+    n.free_total += has - had;
   }
   n.free_cpus += spec.milli_cpus - old.milli_cpus;
   n.free_memory += spec.memory_bytes - old.memory_bytes;
@@ -277,6 +274,7 @@ void Cluster::Apply(const Room& room, int sign) {
   for (int i = 0; i < kMaxGpus; ++i) {
     if (room.milli[i] == 0) continue;
     n.free_milli[i] = static_cast<int16_t>(n.free_milli[i] + sign * room.milli[i]);
+    n.free_total += sign * room.milli[i];
     uint32_t bit = 1u << i;
     n.whole = i < n.spec.gpus && n.free_milli[i] == kMilli ? n.whole | bit : n.whole & ~bit;
   }

@@ -53,13 +53,14 @@ class Cluster {
     std::array<int16_t, kMaxGpus> free_milli{};  // negative: overcommitted by its owner's word
     int64_t free_cpus = 0;
     int64_t free_memory = 0;
-    uint32_t whole = 0;     // mask of GPUs that are entirely free
-    uint16_t held = 0;      // holds on it: hidden from fit, not from FitOn
-    bool up = false;        // known, joined, neither lost nor drained
-    uint32_t position = 0;  // in order of topology
-    uint64_t changes = 0;   // grows with each change of its room or spec
+    int64_t free_total = 0;  // of free_milli
+    uint32_t whole = 0;      // mask of GPUs that are entirely free
+    uint16_t held = 0;       // holds on it: hidden from fit, not from FitOn
+    bool up = false;         // known, joined, neither lost nor drained
+    uint32_t position = 0;   // in order of topology
+    uint64_t changes = 0;    // grows with each change of its room or spec
 
-    int64_t free_milli_total() const;
+    int64_t free_milli_total() const { return free_total; }
   };
 
   // New, back or changed; what is taken stays taken.

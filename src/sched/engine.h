@@ -8,6 +8,7 @@
 // until the last of them is gone.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <unordered_map>
 #include <vector>
@@ -155,6 +156,7 @@ class Core {
   // --- preempt.cc ---
   struct Victim {
     JobIndex job = kNoJob;
+    JobId id = 0;  // indexes are reused
     Log density = 0;
     int64_t omega = 0;  // cost of its waiting, thousandths per second
     StopMode mode = StopMode::kKill;
@@ -202,7 +204,7 @@ class Core {
   Teams teams_{policy_};
 
   Micros now_ = 0;
-  std::vector<Job> jobs_;
+  std::deque<Job> jobs_;  // stays in place while it grows
   std::vector<JobIndex> free_jobs_;
   std::unordered_map<JobId, JobIndex> by_id_;
   std::vector<DemandState> demands_;
@@ -224,9 +226,10 @@ class Core {
   bool dirty_ = false;
   Micros last_pass_ = -kHour;
   Micros last_estimates_ = -kHour;
+  size_t next_estimate_ = 0;  // index in pending_
 
-  // Prepared at most once a pass, when somebody wants to preempt.
-  uint64_t victims_pass_ = 0;
+  // Prepared when somebody wants to preempt and it is older than Policy::price_interval.
+  Micros victims_at_ = -kHour;
   std::vector<Victim> victims_;                       // by job index
   std::vector<Log> node_floor_;                       // by node: least density of what could be evicted
   std::array<int64_t, kMaxGpus + 1> release_rate_{};  // slots of so many GPUs per 10^9 seconds

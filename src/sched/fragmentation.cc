@@ -105,6 +105,7 @@ Fragmentation::Known Fragmentation::Compute(const Request& r, const Cluster::Nod
     for (int k = 0; k < r.gpus; ++k, free &= free - 1) {
       int i = std::countr_zero(free);
       after.free_milli[i] = 0;
+      after.free_total -= kMilli;
       after.whole &= ~(1u << i);
     }
     best.rise = Waste(after) - before;
@@ -115,6 +116,7 @@ Fragmentation::Known Fragmentation::Compute(const Request& r, const Cluster::Nod
     if (residual < r.gpu_milli) continue;
     uint32_t whole = after.whole;
     after.free_milli[i] = static_cast<int16_t>(residual - r.gpu_milli);
+    after.free_total = n.free_total - r.gpu_milli;
     after.whole &= ~(1u << i);
     int64_t rise = Waste(after) - before;
     // Of equals the fullest GPU.

@@ -16,8 +16,8 @@ int64_t Histogram::LowerSeconds(int bin) { return bin == 0 ? 0 : Exp2Milli(bin *
 void Histogram::Add(Micros run, int64_t kept) {
   if (total_ >= kept * kOne) {
     total_ = 0;
-    for (int64_t& w : weight_) {
-      w -= w / kept;
+    for (int32_t& w : weight_) {
+      w -= static_cast<int32_t>(w / kept);
       total_ += w;
     }
   }
@@ -28,18 +28,19 @@ void Histogram::Add(Micros run, int64_t kept) {
 
 const Histogram::Remaining& Histogram::At(Micros served) const {
   if (!fresh_) Refresh();
-  return table_[BinOf(served)];
+  return (*table_)[BinOf(served)];
 }
 
 // For an age a at the beginning of each bin. Runs of a bin are taken to end at its middle; those of the bin that the
 // age is in, half a bin from now.
 void Histogram::Refresh() const {
   fresh_ = true;
+  if (table_ == nullptr) table_ = std::make_unique<std::array<Remaining, kBins>>();
   for (int b = 0; b < kBins; ++b) {
     const int64_t age = LowerSeconds(b);
     int64_t alive = 0;
     for (int i = b; i < kBins; ++i) alive += weight_[i];
-    Remaining& r = table_[b];
+    Remaining& r = (*table_)[b];
     if (alive == 0) {
       // Older than all that is known: as long again as it ran already.
       r = {std::max<int64_t>(age, 1), std::max<int64_t>(age, 1), std::max<int64_t>(4 * age, 1)};

@@ -14,6 +14,8 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -45,9 +47,10 @@ class Histogram {
   static constexpr int64_t kOne = 1 << 16;
   void Refresh() const;
 
-  std::array<int64_t, kBins> weight_{};
+  std::array<int32_t, kBins> weight_{};
   int64_t total_ = 0;
-  mutable std::array<Remaining, kBins> table_{};
+  // Only for groups that are asked: most have too few runs.
+  mutable std::unique_ptr<std::array<Remaining, kBins>> table_;
   mutable bool fresh_ = false;
 };
 
@@ -70,7 +73,7 @@ class History {
  private:
   const Policy& policy_;
   std::unordered_map<std::string, uint32_t> index_;
-  std::vector<Histogram> histograms_;
+  std::deque<Histogram> histograms_;
 };
 
 }  // namespace vrun::sched::core

@@ -11,6 +11,7 @@ namespace vrun::sched::core {
 namespace {
 // Above every density: those that starve, oldest first.
 constexpr Log kStarving = 1 << 29;
+constexpr size_t kEstimatesPerPass = 4000;
 }  // namespace
 
 // --- worth ---
@@ -67,9 +68,15 @@ void Core::Order() {
               [](const Pending& a, const Pending& b) { return a.id != b.id ? a.id < b.id : a.stamp < b.stamp; });
     pending_sorted_ = true;
   }
-  // Run times learned since, and deadlines, change what a job is worth; seldom enough to be looked at every minute.
-  const bool refresh = now_ - last_estimates_ >= policy_.urge_interval;
-  if (refresh) last_estimates_ = now_;
+  // Run times learned since, and deadlines, change what a job is worth: all are looked at again every minute, of a long
+  // queue some in each pass.
+  size_t budget = 0;
+  if (next_estimate_ > 0 || now_ - last_estimates_ >= policy_.urge_interval) {
+    if (next_estimate_ == 0) last_estimates_ = now_;
+    budget = kEstimatesPerPass;
+  }
+  const size_t from = next_estimate_;
+  next_estimate_ = from + budget < pending_.size() ? from + budget : 0;
   const int64_t now_ms = now_ / 1000;
   const int64_t starved_ms = policy_.starvation_bound / 1000;
   order_.clear();
@@ -78,7 +85,7 @@ void Core::Order() {
     if (stamps_[pending_[i].job] != pending_[i].stamp) continue;
     Pending& p = pending_[kept] = pending_[i];
     ++kept;
-    if (refresh) {
+    if (i >= from && i < from + budget) {
       Job& job = jobs_[p.job];
       Estimate(p.job);
       p.base = Base(job);

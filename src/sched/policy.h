@@ -45,9 +45,10 @@ struct Policy {
   int64_t quantum_factor = 3000;  // after a start: this many times save + restore undisturbed
   int64_t lost_budget = 15;       // GPU time lost to preemption at most, of capacity; class and guarantee may overdraw
   Micros lost_burst = 2 * kHour;  // of that capacity share, what may be spent at once
-  int32_t preempt_attempts = 8;   // a pass
-  int32_t preempt_domains = 8;    // compared for one gang
-  int64_t repeat_victim = 100;    // a victim's price grows by this with each preemption suffered
+  Micros price_interval = 5 * kSecond;  // densities and prices of running jobs are at most this old
+  int32_t preempt_attempts = 8;         // a pass
+  int32_t preempt_domains = 8;          // compared for one gang
+  int64_t repeat_victim = 100;          // a victim's price grows by this with each preemption suffered
 
   // --- holds and backfill ---
   int32_t holds = 16;  // gangs at most

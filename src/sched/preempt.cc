@@ -44,6 +44,7 @@ Core::Victim Core::PriceOf(JobIndex v) const {
   const Checkpoint& c = job.spec.checkpoint;
   Victim victim;
   victim.job = v;
+  victim.id = job.spec.id;
   victim.density = Density(job);
   victim.omega = Exp2Milli(WaitCost(job));
   Micros restore = c.restore >= 0 ? c.restore : policy_.default_restore;
@@ -74,8 +75,8 @@ Core::Victim Core::PriceOf(JobIndex v) const {
 }
 
 void Core::PrepareVictims() {
-  if (victims_pass_ == pass_) return;
-  victims_pass_ = pass_;
+  if (now_ - victims_at_ < policy_.price_interval) return;
+  victims_at_ = now_;
   victims_.assign(jobs_.size(), {});
   node_floor_.assign(cluster_.size(), INT32_MAX);
   release_rate_.fill(0);
@@ -111,7 +112,7 @@ Micros Core::WaitWithout(const Demand& demand) const {
 bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Victim& v) const {
   if (v.job == kNoJob) return false;
   const Job& job = jobs_[v.job];
-  if (job.phase != Phase::kRunning) return false;
+  if (job.phase != Phase::kRunning || job.spec.id != v.id) return false;
   if (job.spec.klass > beneficiary.spec.klass) return false;
   if (teams_.Protected(job.team, job.charges, beneficiary.team)) return false;
   if (reclaim) return job.team != beneficiary.team;
@@ -139,7 +140,8 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
     NodeId n = cluster_.At(p);
     if (cluster_.Fit(shape)[p] > 0) {
       nodes.push_back({INT32_MIN, n});
-    } else if (node_floor_[n] != INT32_MAX && (reclaim || node_floor_[n] < density) && cluster_.node(n).held == 0) {
+    } else if (n < node_floor_.size() && node_floor_[n] != INT32_MAX && (reclaim || node_floor_[n] < density) &&
+               cluster_.node(n).held == 0) {
       nodes.push_back({node_floor_[n], n});
     }
   }
@@ -326,9 +328,8 @@ bool Core::TryPreemptBackfill(JobIndex j) {
   plan.nodes = jobs_[j].hold;
   for (NodeId n : plan.nodes) {
     for (JobIndex v : on_node_[n]) {
-      if (jobs_[v].backfill_of != j || jobs_[v].spec.klass > jobs_[j].spec.klass || v >= victims_.size() ||
-          victims_[v].job == kNoJob)
-        continue;
+      if (jobs_[v].backfill_of != j || jobs_[v].spec.klass > jobs_[j].spec.klass) continue;
+      if (v >= victims_.size() || victims_[v].job == kNoJob || victims_[v].id != jobs_[v].spec.id) continue;
       if (std::find(plan.victims.begin(), plan.victims.end(), v) == plan.victims.end()) plan.victims.push_back(v);
     }
   }
