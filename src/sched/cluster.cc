@@ -63,6 +63,7 @@ NodeId Cluster::Up(const NodeSpec& spec) {
   }
   n.free_cpus += spec.milli_cpus - old.milli_cpus;
   n.free_memory += spec.memory_bytes - old.memory_bytes;
+  total_milli_ += kMilli * (spec.gpus - (n.up ? old.gpus : 0));
   n.spec = spec;
   n.up = true;
   n.whole = 0;
@@ -79,6 +80,7 @@ NodeId Cluster::Up(const NodeSpec& spec) {
 }
 
 void Cluster::Down(NodeId id) {
+  if (nodes_[id].up) total_milli_ -= kMilli * nodes_[id].spec.gpus;
   nodes_[id].up = false;
   ++nodes_[id].changes;
   Refresh(id);
@@ -90,12 +92,6 @@ void Cluster::Hold(NodeId id) {
 
 void Cluster::Unhold(NodeId id) {
   if (--nodes_[id].held == 0) Refresh(id);
-}
-
-int64_t Cluster::total_milli() const {
-  int64_t sum = 0;
-  for (const Node& n : nodes_) sum += n.up ? int64_t{n.spec.gpus} * kMilli : 0;
-  return sum;
 }
 
 // --- shapes ---

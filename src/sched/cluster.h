@@ -125,7 +125,7 @@ class Cluster {
   // Whether all counters equal what counting afresh gives; for tests.
   bool Recount() const;
   // The room of GPUs in nodes that are up.
-  int64_t total_milli() const;
+  int64_t total_milli() const { return total_milli_; }
 
  private:
   struct ShapeState {
@@ -165,6 +165,7 @@ class Cluster {
   std::array<std::vector<Domain>, kLevels> domain_;
   std::array<std::vector<uint32_t>, kLevels> first_ = {std::vector<uint32_t>{0}, {0}, {0}, {0}, {0}, {0}};
   std::vector<Entry> journal_;
+  int64_t total_milli_ = 0;
 };
 
 }  // namespace vrun::sched::core

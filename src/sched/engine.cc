@@ -272,9 +272,6 @@ void Core::On(const JobEnded& e) {
 void Core::Forget(JobIndex j) {
   Job& job = jobs_[j];
   DropHold(j);
-  for (JobIndex v : running_) {
-    if (jobs_[v].backfill_of == j) jobs_[v].backfill_of = kNoJob;
-  }
   DropDemand(job.demand);
   by_id_.erase(job.spec.id);
   job = {};

@@ -43,7 +43,12 @@ void Core::ServeHolds() {
 void Core::DropHold(JobIndex j) {
   Job& job = jobs_[j];
   if (job.hold.empty()) return;
-  for (NodeId n : job.hold) cluster_.Unhold(n);
+  for (NodeId n : job.hold) {
+    cluster_.Unhold(n);
+    for (JobIndex v : on_node_[n]) {
+      if (jobs_[v].backfill_of == j) jobs_[v].backfill_of = kNoJob;
+    }
+  }
   job.hold.clear();
   std::erase(holders_, j);
 }
