@@ -12,6 +12,7 @@
 #include "cli/table.h"
 #include "cli/values.h"
 #include "sim/baselines.h"
+#include "sim/core_policy.h"
 #include "sim/study.h"
 
 namespace vrun::cli {
@@ -205,6 +206,7 @@ std::string AsJson(const sim::Study& study) {
 
 std::string KnownPolicies(bool headers) {
   Table table({"POLICY", "FOR", "WHAT"});
+  table.Add({std::string(sim::kCorePolicy.name), "jobs", std::string(sim::kCorePolicy.summary)});
   for (const sim::BaselineInfo& p : sim::Baselines()) {
     table.Add({std::string(p.name), "jobs", std::string(p.summary)});
   }

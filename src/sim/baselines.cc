@@ -53,9 +53,7 @@ Result<std::unique_ptr<Policy>> MakeBaseline(std::string_view name) {
     return MakePreemptivePolicy({.by = By::kAttainedGpuTime, .quantum = 11700 * kGpuSecond, .levels = 2});
   if (name == "mlfq") return MakePreemptivePolicy({.by = By::kAttainedGpuTime, .quantum = 900 * kGpuSecond});
   if (name == "timeslice") return MakePreemptivePolicy({.by = By::kSlices, .quantum = 3600 * kMicrosPerSecond});
-  std::string known;
-  for (const BaselineInfo& b : kBaselines) known += (known.empty() ? "" : ", ") + std::string(b.name);
-  return Error(Code::kInvalid, "policy '" + Escape(name) + "': unknown: write one of " + known);
+  return Error(Code::kInvalid, "policy '" + Escape(name) + "': unknown: `vctl sim --policy list` names them");
 }
 
 }  // namespace vrun::sim

@@ -36,7 +36,7 @@ std::span<const BaselineInfo> Baselines();
 // nullptr when there is none such.
 const BaselineInfo* FindBaseline(std::string_view name);
 
-// kInvalid with the known names when there is none such.
+// kInvalid when there is none such.
 Result<std::unique_ptr<Policy>> MakeBaseline(std::string_view name);
 
 }  // namespace vrun::sim

@@ -2,8 +2,9 @@
 // Preemptive policies: at every instant the jobs of the best ranks run, as many as fit, and no preemption is too dear.
 //
 // With EngineConfig::free_moves only counts matter. Without, running jobs stay where they are: who is to run takes idle
-// GPUs first, then those of jobs that are not to run, then, when what is left lies scattered, those of jobs of worse rank
-// that are; these start again elsewhere. Nodes whose victims still save their state are kept for whom they were taken.
+// GPUs first, then those of jobs that are not to run, then, when what is left lies scattered, those of jobs of worse
+// rank that are; these start again elsewhere. Nodes whose victims still save their state are kept for whom they were
+// taken.
 #pragma once
 
 #include <cstdint>

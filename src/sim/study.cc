@@ -8,6 +8,7 @@
 
 #include "base/escape.h"
 #include "sim/baselines.h"
+#include "sim/core_policy.h"
 
 namespace vrun::sim {
 namespace {
@@ -16,7 +17,6 @@ constexpr size_t kPlotPoints = 400;
 constexpr double kSecondsPerDay = 86400;
 constexpr int32_t kMostNodes = 1'000'000;
 constexpr int32_t kMostPerNode = 1024;
-constexpr std::string_view kDefaultJobPolicy = "mlfq";
 constexpr std::string_view kDefaultPodPolicy = "fgd";
 
 double Seconds(int64_t us) { return static_cast<double>(us) / kMicrosPerSecond; }
@@ -101,6 +101,11 @@ void Describe(const JobTrace& trace, const RunResult& result, JobOutcome* outcom
   outcome->utilization = UtilizationOf(trace, result);
 }
 
+Result<std::unique_ptr<Policy>> MakePolicy(const std::string& name, const JobTrace& trace) {
+  if (name == kCorePolicy.name) return MakeCorePolicy(trace, {});
+  return MakeBaseline(name);
+}
+
 Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, const std::string& policy) {
   JobOutcome outcome;
   outcome.policy = policy;
@@ -111,7 +116,7 @@ Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, c
   const int64_t span = trace.jobs.back().submit_us;
   for (int32_t i = 0; i < options.shifts; ++i) {
     const JobTrace shifted = ShiftArrivals(trace, span / options.shifts * i);
-    VRUN_ASSIGN(std::unique_ptr<Policy> object, MakeBaseline(policy));
+    VRUN_ASSIGN(std::unique_ptr<Policy> object, MakePolicy(policy, shifted));
     VRUN_ASSIGN(RunResult result, Engine::Run(shifted, config, *object));
     outcome.runs.push_back(Measure(shifted, result));
     if (i == 0) Describe(shifted, result, &outcome);
@@ -143,7 +148,7 @@ Result<Study> StudyJobs(const StudyOptions& options, const Csv& csv) {
   for (const TraceJob& job : trace.jobs) asked += Seconds(job.duration_us) * job.gpus;
   if (span > 0) study.offered_load = asked / (span * static_cast<double>(study.gpus));
   std::vector<std::string> policies = options.policies;
-  if (policies.empty()) policies.emplace_back(kDefaultJobPolicy);
+  if (policies.empty()) policies.emplace_back(kCorePolicy.name);
   for (const std::string& policy : policies) {
     VRUN_ASSIGN(JobOutcome outcome, RunJobs(options, trace, policy));
     study.jobs.push_back(std::move(outcome));

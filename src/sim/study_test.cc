@@ -43,7 +43,7 @@ TEST(Study, ShiftsGiveAnInterval) {
   options.shifts = 4;
   auto study = RunStudy(options);
   ASSERT_TRUE(study) << study.error().message();
-  EXPECT_EQ(study->jobs[0].policy, "mlfq");
+  EXPECT_EQ(study->jobs[0].policy, "vrun");
   EXPECT_EQ(study->jobs[0].runs.size(), 4u);
 }
 
