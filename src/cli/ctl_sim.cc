@@ -13,6 +13,7 @@
 #include "cli/values.h"
 #include "sim/baselines.h"
 #include "sim/core_policy.h"
+#include "sim/html_report.h"
 #include "sim/study.h"
 
 namespace vrun::cli {
@@ -229,6 +230,8 @@ Result<int> Run(const CtlInvocation& invocation) {
   VRUN_ASSIGN(sim::Study study, sim::RunStudy(options));
   if (invocation.json()) {
     Print(AsJson(study));
+  } else if (invocation.format == OutputFormat::kHtml) {
+    Print(sim::HtmlReport(study));
   } else if (!study.jobs.empty()) {
     Print(JobsAsTable(study, invocation.format == OutputFormat::kWide, invocation.headers));
   } else {
@@ -240,6 +243,7 @@ Result<int> Run(const CtlInvocation& invocation) {
 }  // namespace
 
 const CtlCommand kCtlSim{
-    "sim", "TRACE", "a trace of jobs or pods against scheduling policies", kOptions, Completes::kFiles, OneTrace, Run};
+    "sim", "TRACE", "a trace of jobs or pods against scheduling policies", kOptions, Completes::kFiles, OneTrace,
+    Run,   true};
 
 }  // namespace vrun::cli

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "sim/html_report.h"
+
 namespace vrun::sim {
 namespace {
 
@@ -75,6 +77,20 @@ TEST(Study, Pods) {
     EXPECT_GT(outcome.allocation_percent, 90) << outcome.policy;
     EXPECT_FALSE(outcome.allocation.x.empty());
   }
+}
+
+TEST(HtmlReport, IsOnePageWithoutForeignBytes) {
+  StudyOptions options = Jobs();
+  options.trace_name = "<script>\x1b.csv";
+  options.policies = {"fifo", "srtf"};
+  const std::string page = HtmlReport(*RunStudy(options));
+  EXPECT_THAT(page, HasSubstr("&lt;script&gt;?.csv"));
+  EXPECT_THAT(page, HasSubstr("3 jobs"));
+  EXPECT_THAT(page, HasSubstr("<polyline"));
+  EXPECT_THAT(page, HasSubstr("srtf*"));
+  EXPECT_EQ(page.find("nan"), std::string::npos);
+  EXPECT_EQ(page.find("<script"), std::string::npos);
+  EXPECT_EQ(page.find("http"), std::string::npos);
 }
 
 TEST(Study, NodesAreNxG) {
