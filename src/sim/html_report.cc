@@ -98,7 +98,7 @@ std::string JobPlots(const Study& study) {
          LinePlot({.title = "Wait", .x_label = "seconds", .y_label = "part of jobs", .log_x = true}, waits) +
          LinePlot({.title = "Completion", .x_label = "seconds", .y_label = "part of jobs", .log_x = true},
                   completions) +
-         BarPlot({.title = "Average wait by size", .x_label = "GPUs", .y_label = "1 + hours", .log_y = true}, groups,
+         BarPlot({.title = "Average wait by size", .x_label = "GPUs", .y_label = "hours", .log_y = true}, groups,
                  sizes) +
          LinePlot({.title = "GPUs in use", .x_label = "days", .y_label = "part of capacity"}, use) + "</div>\n";
 }

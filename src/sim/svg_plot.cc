@@ -12,7 +12,7 @@ constexpr double kWidth = 640, kHeight = 300, kLeft = 70, kRight = 16, kTop = 34
 
 std::string Num(double value) {
   char buffer[48];
-  std::snprintf(buffer, sizeof buffer, "%.4g", value);
+  std::snprintf(buffer, sizeof buffer, "%.6g", value);
   return buffer;
 }
 
