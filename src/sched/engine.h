@@ -234,7 +234,6 @@ class Core {
   std::vector<Log> node_floor_;                       // by node: least density of what could be evicted
   std::array<int64_t, kMaxGpus + 1> release_rate_{};  // slots of so many GPUs per 10^9 seconds
   int backfill_tries_ = 0;
-  int64_t ahead_milli_ = 0;  // of jobs that are denser and wait too
   int64_t lost_tokens_ = 0;  // thousandths of GPU-seconds
   Micros refilled_ = 0;
 

@@ -90,19 +90,19 @@ History::Estimate History::Remaining(const JobSpec& job, const Groups& groups, i
     const Histogram& h = histograms_[groups[i]];
     if (h.samples() < policy_.history_min_samples) continue;
     const Histogram::Remaining& r = h.At(served);
-    return {Log2(static_cast<uint64_t>(r.rank)) + size, r.expected * kSecond, r.late * kSecond, i};
+    return {Log2(static_cast<uint64_t>(r.rank)) + size, r.rank * kSecond, r.expected * kSecond, r.late * kSecond, i};
   }
   if (job.estimate > 0) {
     // One that outlives its estimate is taken to need as much again as it is late, not nothing.
     Micros left = std::max({job.estimate - served, served - job.estimate, job.estimate / 16});
-    return {Log2(seconds(left)) + size, left, left * 2, 3};
+    return {Log2(seconds(left)) + size, left, left, left * 2, 3};
   }
   // The service attained, in the unit of rank, up to the end of its level.
   Log attained = Log2(seconds(served)) + size;
   Log level = Log2(seconds(policy_.level_base));
   while (level < attained) level += 2 * kLogOne;
   Micros expected = std::max(served, policy_.level_base);
-  return {level, expected, expected * 4, 4};
+  return {level, Exp2Milli(level - size) * (kSecond / 1000), expected, expected * 4, 4};
 }
 
 }  // namespace vrun::sched::core

@@ -64,6 +64,7 @@ class History {
 
   struct Estimate {
     Log rank = 0;         // log2 of T * G^beta, seconds
+    Micros service = 0;   // T: rank without the size
     Micros expected = 0;  // of the remaining run time
     Micros late = 0;      // 90 of 100 end before
     uint8_t source = 0;   // 0..2: index into Groups; 3: its owner's estimate; 4: the service attained

@@ -118,7 +118,6 @@ void Core::Pass() {
   ++pass_;
   last_pass_ = now_;
   dirty_ = false;
-  ahead_milli_ = 0;
   teams_.Share(cluster_.total_milli(), now_);
   Refill();
   ServeHolds();
@@ -148,7 +147,6 @@ void Core::Pass() {
       demand.no_preemption = true;
     }
     if (starves && jobs_[j].hold.empty() && holders_.size() < static_cast<size_t>(policy_.holds)) MakeHold(j);
-    ahead_milli_ += jobs_[j].milli;
   }
 }
 

@@ -4,10 +4,11 @@
 //
 //   gain  = omega_j * (wait without it - time until the room is free)
 //   price = sum over victims of omega_v * (T_j + repeated + restore) * (1 + repeat * preemptions so far)
-//   do it iff gain > (1 + theta) * price, and every victim's density is below (1 + theta) times the beneficiary's
+//   do it iff gain > (1 + theta) * price, and (1 + theta) times every victim's density is below the beneficiary's
 //
-// "It ends soon" needs no rule: then the wait without it is short. Room below a team's guarantee is taken back whatever
-// the gain, from the cheapest of those who borrowed.
+// With a queue that never drains the wait without it is T of the victims; gain > price is then rho_j > rho_v with the
+// overhead counted in. "It ends soon" needs no rule: then T of the victim is short. Room below a team's guarantee is
+// taken back whatever the gain, from the cheapest of those who borrowed.
 #include <algorithm>
 #include <bit>
 
@@ -27,6 +28,7 @@ constexpr size_t kNodesPerPod = 4;
 constexpr size_t kNodesMore = 64;
 // Victims that are tried to be spared.
 constexpr size_t kSpared = 16;
+constexpr Micros kForever = 30 * 24 * kHour;
 
 }  // namespace
 
@@ -97,16 +99,17 @@ void Core::PrepareVictims() {
   }
 }
 
-// How long it would wait for what ends by itself, those before it served first.
+// How long it would take until all that waits has been served by what ends by itself: with a short queue room comes by
+// itself; with a long one what is not taken from the victims is taken from somebody else who waits.
 Micros Core::WaitWithout(const Demand& demand) const {
   const Request& r = demand.parts[0].request;
   int gpus = r.gpus > 0 ? r.gpus : r.gpu_milli > 0 ? 1 : 0;
   int64_t rate = release_rate_[gpus];
-  if (rate <= 0) return 30 * 24 * kHour;
+  if (rate <= 0) return kForever;
   int64_t slots = demand.parts[0].pods;
-  if (gpus > 0) slots += ahead_milli_ / (int64_t{gpus} * kMilli);
-  auto seconds = static_cast<int64_t>(static_cast<__int128>(slots) * 1'000'000'000 / rate);
-  return std::min(seconds, int64_t{30} * 24 * 3600) * kSecond;
+  if (gpus > 0) slots = std::max(slots, teams_.pending(kRoot) / (int64_t{gpus} * kMilli));
+  auto seconds = static_cast<__int128>(slots) * 1'000'000'000 / rate;
+  return seconds > kForever / kSecond ? kForever : static_cast<Micros>(seconds) * kSecond;
 }
 
 bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Victim& v) const {
@@ -122,7 +125,7 @@ bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Vic
 }
 
 int64_t Core::PriceFor(const Job& beneficiary, const Victim& v) const {
-  int64_t price = Scaled(v.omega, std::min(beneficiary.estimate.expected, 30 * 24 * kHour) + v.lost);
+  int64_t price = Scaled(v.omega, beneficiary.estimate.service + v.lost);
   return price + price / 1000 * policy_.repeat_victim * jobs_[v.job].preemptions;
 }
 
@@ -271,7 +274,7 @@ bool Core::TryPreempt(JobIndex j, DemandState& state) {
   uint64_t allowed = AlternativesAllowed(job, demand);
   if (allowed == 0) return false;
   PrepareVictims();
-  const Micros without = WaitWithout(demand);
+  const Micros drained = WaitWithout(demand);
   const int64_t omega = Exp2Milli(WaitCost(job));
   for (bool reclaim : {false, true}) {
     std::vector<Plan> plans;
@@ -298,6 +301,14 @@ bool Core::TryPreempt(JobIndex j, DemandState& state) {
       auto placement = Prune(j, &plan);
       if (!placement) continue;
       Terms terms;
+      // The victims' own ends bound it: weighted by the room of each.
+      __int128 weighted = 0;
+      int64_t room = 0;
+      for (JobIndex v : plan.victims) {
+        weighted += static_cast<__int128>(jobs_[v].milli + 1) * jobs_[v].estimate.service;
+        room += jobs_[v].milli + 1;
+      }
+      const Micros without = std::min(drained, static_cast<Micros>(weighted / room));
       terms.wait_without = without;
       terms.gain = Scaled(omega, std::max<Micros>(without - plan.latency, 0));
       terms.price = plan.price;

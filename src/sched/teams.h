@@ -71,6 +71,7 @@ class Teams {
   // Recomputes fair shares for a cluster of this many GPUs.
   void Share(int64_t capacity_milli, Micros now);
   int64_t used(TeamId team, TypeId type = 0) const;
+  int64_t pending(TeamId team) const { return teams_[team].pending; }
   int64_t fair(TeamId team) const { return teams_[team].fair; }
   // log2 of (fair share / allocation)^fairness, as of the last Share.
   Log Fairness(TeamId team) const { return teams_[team].fairness; }
