@@ -24,7 +24,8 @@ constexpr OptionSpec kOptions[] = {
     {kNodes, 0, "nodes", Argument::kRequired, "NxG", "the cluster: nodes x GPUs of each (64x8)"},
     {kNodesFile, 0, "nodes-file", Argument::kRequired, "FILE", "the nodes for a table of pods", Completes::kFiles},
     {kFill, 0, "fill", Argument::kRequired, "RATIO", "GPUs that pods ask for, of those there are (1.3)"},
-    {kPolicy, 0, "policy", Argument::kRequired, "NAME,...", "policies to compare; `list` names them"},
+    {kPolicy, 0, "policy", Argument::kRequired, "NAME|FILE,...",
+     "policies to compare, or weights of ours; `list` names them"},
     {kPreemptCost, 0, "preempt-cost", Argument::kRequired, "SECONDS", "what a preempted job loses (0)"},
     {kSaveCost, 0, "save-cost", Argument::kRequired, "SECONDS", "how long it holds its GPUs to save (0)"},
     {kStartLatency, 0, "start-latency", Argument::kRequired, "SECONDS", "from having GPUs to working (0)"},
@@ -226,6 +227,10 @@ Result<int> Run(const CtlInvocation& invocation) {
   VRUN_ASSIGN(options.trace_text, ReadFile(options.trace_name, kMostBytes));
   if (!options.nodes_name.empty()) {
     VRUN_ASSIGN(options.nodes_text, ReadFile(options.nodes_name, kMostBytes));
+  }
+  for (const std::string& policy : options.policies) {
+    if (!sim::IsWeightFile(policy)) continue;
+    VRUN_ASSIGN(options.weight_files[policy], ReadFile(policy));
   }
   VRUN_ASSIGN(sim::Study study, sim::RunStudy(options));
   if (invocation.json()) {

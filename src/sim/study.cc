@@ -9,6 +9,7 @@
 #include "base/escape.h"
 #include "sim/baselines.h"
 #include "sim/core_policy.h"
+#include "sim/weights.h"
 
 namespace vrun::sim {
 namespace {
@@ -101,7 +102,12 @@ void Describe(const JobTrace& trace, const RunResult& result, JobOutcome* outcom
   outcome->utilization = UtilizationOf(trace, result);
 }
 
-Result<std::unique_ptr<Policy>> MakePolicy(const std::string& name, const JobTrace& trace) {
+Result<std::unique_ptr<Policy>> MakePolicy(const StudyOptions& options, const std::string& name,
+                                           const JobTrace& trace) {
+  if (auto file = options.weight_files.find(name); file != options.weight_files.end()) {
+    VRUN_ASSIGN(sched::core::Policy weights, ParseWeights(file->second, name));
+    return MakeCorePolicy(trace, weights);
+  }
   if (name == kCorePolicy.name) return MakeCorePolicy(trace, {});
   return MakeBaseline(name);
 }
@@ -116,7 +122,7 @@ Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, c
   const int64_t span = trace.jobs.back().submit_us;
   for (int32_t i = 0; i < options.shifts; ++i) {
     const JobTrace shifted = ShiftArrivals(trace, span / options.shifts * i);
-    VRUN_ASSIGN(std::unique_ptr<Policy> object, MakePolicy(policy, shifted));
+    VRUN_ASSIGN(std::unique_ptr<Policy> object, MakePolicy(options, policy, shifted));
     VRUN_ASSIGN(RunResult result, Engine::Run(shifted, config, *object));
     outcome.runs.push_back(Measure(shifted, result));
     if (i == 0) Describe(shifted, result, &outcome);
@@ -218,6 +224,8 @@ Result<Study> RunStudy(const StudyOptions& options) {
   study->shifts = options.shifts;
   return study;
 }
+
+bool IsWeightFile(std::string_view policy) { return policy.find_first_of("/.") != policy.npos; }
 
 Status ParseNodes(std::string_view text, EngineConfig* cluster) {
   const size_t x = std::min(text.find('x'), text.size());

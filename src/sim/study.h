@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ struct StudyOptions {
   std::optional<std::string> until;  // the same
   // Names; empty: the default one.
   std::vector<std::string> policies;
+  // What a name that looks like a file (it has a '/' or a '.') holds: weights of the core, by that name.
+  std::map<std::string, std::string> weight_files;
   // Replays per policy: of jobs with arrivals shifted by i/n of the span, of pods with other random orders.
   int32_t shifts = 1;
 };
@@ -78,6 +81,9 @@ struct Study {
 
 // kInvalid for what the caller can mend, one line.
 Result<Study> RunStudy(const StudyOptions& options);
+
+// The name stands for a file of weights.
+bool IsWeightFile(std::string_view policy);
 
 // "64x8": nodes x GPUs of each.
 Status ParseNodes(std::string_view text, EngineConfig* cluster);

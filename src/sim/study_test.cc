@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/html_report.h"
+#include "sim/weights.h"
 
 namespace vrun::sim {
 namespace {
@@ -91,6 +92,38 @@ TEST(HtmlReport, IsOnePageWithoutForeignBytes) {
   EXPECT_EQ(page.find("nan"), std::string::npos);
   EXPECT_EQ(page.find("<script"), std::string::npos);
   EXPECT_EQ(page.find("http"), std::string::npos);
+}
+
+TEST(Weights, FromAFile) {
+  auto weights = ParseWeights(
+      "# tried on Monday\nbeta = 700\n\nlevel_base=450.5  # s\npreemption = false\n"
+      "class_weight = [1, 2,3, 4 ,5]\n",
+      "w");
+  ASSERT_TRUE(weights) << weights.error().message();
+  EXPECT_EQ(weights->beta, 700);
+  EXPECT_EQ(weights->level_base, 450'500'000);
+  EXPECT_FALSE(weights->preemption);
+  EXPECT_EQ(weights->class_weight[4], 5);
+  EXPECT_EQ(weights->theta, sched::core::Policy{}.theta);
+  for (const char* bad :
+       {"beta", "beta = x", "beta = -1", "beta = 1.5", "level_base = nan", "level_base = 1e99", "preemption = 1",
+        "class_weight = [1,2,3,4]", "class_weight = [1,2,3,4,5,6]", "class_weight = [", "throughput = ]", "gamma = 1",
+        "beta = 1\nbeta = 2", "= 1", "holds = 99999999999"}) {
+    auto refused = ParseWeights(bad, "w");
+    ASSERT_FALSE(refused) << bad;
+    EXPECT_TRUE(refused.error().message().starts_with("w:")) << refused.error().message();
+  }
+}
+
+TEST(Study, WeightsAreAPolicy) {
+  StudyOptions options = Jobs();
+  options.policies = {"mine.conf", "vrun"};
+  options.weight_files["mine.conf"] = "beta = 1000\n";
+  auto study = RunStudy(options);
+  ASSERT_TRUE(study) << study.error().message();
+  EXPECT_EQ(study->jobs[0].policy, "mine.conf");
+  options.weight_files["mine.conf"] = "beta = much\n";
+  EXPECT_EQ(RunStudy(options).error().message(), "mine.conf:1: beta: expected a whole number");
 }
 
 TEST(Study, NodesAreNxG) {
