@@ -186,7 +186,14 @@ void PodFields(const sim::PodOutcome& outcome, bool several, JsonWriter* json) {
 std::string AsJson(const sim::Study& study) {
   JsonWriter json;
   json.BeginObject().Key("schema").Int(kJsonSchema).Key("trace").String(study.trace_name);
-  json.Key("arrivals").Int(study.arrivals).Key("nodes").Int(study.nodes).Key("gpus").Int(study.gpus);
+  json.Key("arrivals")
+      .Int(study.arrivals)
+      .Key("without_gpus")
+      .Int(study.without_gpus)
+      .Key("nodes")
+      .Int(study.nodes)
+      .Key("gpus")
+      .Int(study.gpus);
   json.Key("offered_load").Number(study.offered_load, 4).Key("shifts").Int(study.shifts);
   const bool several = study.shifts > 1;
   if (!study.jobs.empty()) JobFields(study.jobs.front(), &json);

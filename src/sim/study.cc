@@ -146,6 +146,7 @@ Result<Study> StudyJobs(const StudyOptions& options, const Csv& csv) {
   }
   Study study;
   study.arrivals = static_cast<int64_t>(trace.jobs.size());
+  study.without_gpus = trace.without_gpus;
   study.nodes = options.cluster.nodes;
   study.gpus = study.nodes * options.cluster.gpus_per_node;
   const double span = Seconds(trace.jobs.back().submit_us);

@@ -68,8 +68,9 @@ struct PodOutcome {
 
 struct Study {
   std::string trace_name;
-  int64_t arrivals = 0;  // jobs, or pods of the table
-  int64_t gpus = 0;      // of the cluster
+  int64_t arrivals = 0;      // jobs, or pods of the table
+  int64_t without_gpus = 0;  // jobs that ask for none and were left out
+  int64_t gpus = 0;          // of the cluster
   int64_t nodes = 0;
   int32_t shifts = 1;
   double span_days = 0;     // of the submissions

@@ -130,8 +130,12 @@ Result<JobTrace> ReadChronus(const Csv& csv) {
     TraceJob job;
     VRUN_ASSIGN(int64_t submit, csv.Integer(row, column.submit, 0, kMostMinutes));
     VRUN_ASSIGN(int64_t duration, csv.Integer(row, column.duration, 0, kMostMinutes));
-    VRUN_ASSIGN(int64_t gpus, csv.Integer(row, column.gpus, 1, kMostGpus));
+    VRUN_ASSIGN(int64_t gpus, csv.Integer(row, column.gpus, 0, kMostGpus));
     VRUN_ASSIGN(int64_t no_deadline, csv.Integer(row, best_effort, 0, 1));
+    if (gpus == 0) {
+      ++trace.without_gpus;
+      continue;
+    }
     job.submit_us = submit * kMinute;
     job.duration_us = duration * kMinute;
     job.gpus = static_cast<int32_t>(gpus);
@@ -198,6 +202,7 @@ Result<JobTrace> ReadJobTrace(const Csv& csv) {
 JobTrace Window(const JobTrace& trace, int64_t from_us, int64_t until_us) {
   JobTrace out;
   out.teams = trace.teams;
+  out.without_gpus = trace.without_gpus;
   out.origin_us = trace.origin_us == 0 ? 0 : trace.origin_us + from_us;
   for (const TraceJob& job : trace.jobs) {
     if (job.submit_us < from_us || job.submit_us >= until_us) continue;

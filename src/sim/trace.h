@@ -36,7 +36,8 @@ struct TraceJob {
 struct JobTrace {
   std::vector<TraceJob> jobs;  // by submit_us, equal ones as in the text
   std::vector<std::string> teams;
-  int64_t origin_us = 0;  // wall time (UTC, since 1970) of the first submission; 0: the format has no dates
+  int64_t without_gpus = 0;  // jobs of the text that ask for none: left out
+  int64_t origin_us = 0;     // wall time (UTC, since 1970) of the first submission; 0: the format has no dates
 };
 
 // kInvalid with file and line. A trace without jobs is an error.

@@ -68,8 +68,10 @@ TEST(JobTraceReader, Chronus) {
   auto trace = Read(
       "job_id,user,num_gpu,submit_time,iterations,model_name,duration,interval,expect_time_list,expect_value_list,"
       "best_effort,job_type\n"
-      "0,vc,4,100,1,m,211,8,282-400,10-8,0,soft\n1,vc,1,101,1,m,31,6,88,10,1,best\n");
+      "0,vc,4,100,1,m,211,8,282-400,10-8,0,soft\n2,vc,0,100,1,m,1,8,2,10,0,strict\n1,vc,1,101,1,m,31,6,88,10,1,best\n");
   ASSERT_TRUE(trace) << trace.error().message();
+  ASSERT_EQ(trace->jobs.size(), 2u);
+  EXPECT_EQ(trace->without_gpus, 1);
   EXPECT_EQ(trace->jobs[0].duration_us, int64_t{211} * 60 * 1'000'000);
   ASSERT_EQ(trace->jobs[0].deadlines.size(), 2u);
   EXPECT_EQ(trace->jobs[0].deadlines[1].after_us, int64_t{400} * 60 * 1'000'000);
