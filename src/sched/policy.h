@@ -32,7 +32,7 @@ struct Policy {
   // age, and gets a hold, whatever its size. Started so, it runs undisturbed for starvation_turn, and then its wait
   // counts anew.
   Micros starvation_bound = 8 * kHour;
-  int64_t starvation_stretch = 2000;
+  int64_t starvation_stretch = 4000;
   Micros starvation_turn = 4 * kHour;
 
   // --- run times learned ---
