@@ -303,8 +303,8 @@ void Core::MakePending(JobIndex j) {
   if (++next_stamp_ == 0) ++next_stamp_;
   stamps_[j] = next_stamp_;
   pending_sorted_ = pending_sorted_ && (pending_.empty() || pending_.back().id < job.spec.id);
-  pending_.push_back(
-      {job.spec.id, j, job.demand, job.team, next_stamp_, Base(job), InverseOf(job), job.waiting_since / 1000});
+  pending_.push_back({job.spec.id, j, job.demand, job.team, next_stamp_, Base(job), InverseOf(job),
+                      job.waiting_since / 1000, StarvationWait(job) / 1000});
   ++waiting_;
   teams_.Demand(job.team, job.milli);
 }
@@ -351,10 +351,7 @@ void Core::Leave(JobIndex j) {
   for (const Room& r : claimer.leftovers) cluster_.Release(r);
   claimer.leftovers.clear();
   claimer.waited = now_ - claimer.waiting_since;
-  claimer.phase = Phase::kRunning;
-  claimer.started = claimer.saved = now_;
-  Occupy(to);
-  EmitPlace(to);
+  Begin(to);
 }
 
 // Its victims leave all the same; what they hold is theirs again until then.

@@ -38,6 +38,7 @@ struct Job {
 
   Micros waiting_since = 0;  // moved back by earlier waits: now - this is all its waiting
   Micros waited = 0;         // until the present run
+  Micros turn_ends = 0;      // started because it starved: not disturbed before
   Micros served = 0;         // run time that counts, without the present run
   Micros started = 0;        // the present run
   Micros saved = 0;          // its state as of then is safe; never before `started`
@@ -94,10 +95,11 @@ class Core {
     JobIndex job;
     uint32_t demand;
     TeamId team;
-    uint32_t stamp;    // valid while stamps_[job] is the same
-    Log base;          // of the density: class / (T * G^beta)
-    int64_t inverse;   // growth per waiting millisecond, 1/2^32
-    int64_t since_ms;  // waiting since
+    uint32_t stamp;      // valid while stamps_[job] is the same
+    Log base;            // of the density: class / (T * G^beta)
+    int64_t inverse;     // growth per waiting millisecond, 1/2^32
+    int64_t since_ms;    // waiting since
+    int64_t starves_ms;  // after waiting so long
   };
   struct Ordered {
     uint32_t key;  // ascending: densest first
@@ -144,6 +146,7 @@ class Core {
   Micros PatienceOf(const Job& job, const Demand& demand) const;
   Level WishOf(const Job& job, const Demand& demand) const;
   void Start(JobIndex j, Placement placement);
+  void Begin(JobIndex j);
   void EmitPlace(JobIndex j);
   Log Growth(const Job& job) const;
   static Log GrowthOf(int64_t wait_ms, int64_t inverse);
@@ -151,7 +154,7 @@ class Core {
   Log Density(const Job& job) const;
   Log Base(const Job& job) const;
   Log WaitCost(const Job& job) const;
-  bool Starves(const Job& job) const;
+  Micros StarvationWait(const Job& job) const;
 
   // --- preempt.cc ---
   struct Victim {
@@ -175,7 +178,7 @@ class Core {
   void PrepareVictims();
   Victim PriceOf(JobIndex v) const;
   bool Eligible(const Job& beneficiary, Log density, bool reclaim, const Victim& v) const;
-  int64_t PriceFor(const Job& beneficiary, const Victim& v) const;
+  int64_t PriceFor(Micros service, const Victim& v) const;
   std::optional<Plan> PlanIn(JobIndex j, uint32_t alternative, Level level, Domain domain, bool reclaim);
   std::optional<Placement> Prune(JobIndex j, Plan* plan);
   bool TryPreempt(JobIndex j, DemandState& demand);

@@ -56,8 +56,11 @@ Log Core::Base(const Job& job) const {
 // log2 of rho, up to a constant.
 Log Core::Density(const Job& job) const { return Base(job) + teams_.Fairness(job.team) + Growth(job); }
 
-bool Core::Starves(const Job& job) const {
-  return job.spec.klass != Class::kScavenger && now_ - job.waiting_since >= policy_.starvation_bound;
+// The wait after which it starves; scavengers never do.
+Micros Core::StarvationWait(const Job& job) const {
+  if (job.spec.klass == Class::kScavenger) return kNever;
+  auto run = static_cast<__int128>(job.served + job.estimate.expected) * policy_.starvation_stretch / 1000;
+  return policy_.starvation_bound + static_cast<Micros>(std::min<__int128>(run, kHour * 24 * 365));
 }
 
 // --- order ---
@@ -78,7 +81,6 @@ void Core::Order() {
   const size_t from = next_estimate_;
   next_estimate_ = from + budget < pending_.size() ? from + budget : 0;
   const int64_t now_ms = now_ / 1000;
-  const int64_t starved_ms = policy_.starvation_bound / 1000;
   order_.clear();
   size_t kept = 0;
   for (size_t i = 0; i < pending_.size(); ++i) {
@@ -90,10 +92,11 @@ void Core::Order() {
       Estimate(p.job);
       p.base = Base(job);
       p.inverse = InverseOf(job);
+      p.starves_ms = StarvationWait(job) / 1000;
     }
     int64_t wait_ms = now_ms - p.since_ms;
     Log key = p.base + teams_.Fairness(p.team) + GrowthOf(wait_ms, p.inverse);
-    if (wait_ms >= starved_ms && jobs_[p.job].spec.klass != Class::kScavenger) {
+    if (wait_ms >= p.starves_ms) {
       key = kStarving + static_cast<Log>(std::min<int64_t>(wait_ms / 1000, kStarving));
     }
     order_.push_back({static_cast<uint32_t>(INT32_MAX - key), static_cast<uint32_t>(kept - 1), p.demand});
@@ -217,8 +220,17 @@ void Core::Start(JobIndex j, Placement placement) {
   job.placement = std::move(placement);
   job.charges = ChargesOf(job.placement);
   teams_.Take(job.team, job.charges, job.spec.preemptible, now_);
+  Begin(j);
+}
+
+void Core::Begin(JobIndex j) {
+  Job& job = jobs_[j];
   job.phase = Phase::kRunning;
   job.started = job.saved = now_;
+  if (job.waited >= StarvationWait(job)) {
+    job.turn_ends = now_ + policy_.starvation_turn;
+    job.waited = 0;
+  }
   Occupy(j);
   EmitPlace(j);
 }

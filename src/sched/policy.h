@@ -22,14 +22,18 @@ struct Policy {
   // 0: shortest remaining time first, whatever the size; 1000: least remaining GPU time first, large gangs wait.
   int64_t beta = 500;
   // Growth of a job's worth: 1 + growth * wait / max(T, growth_floor).
-  int64_t growth = 1000;
+  int64_t growth = 100;
   Micros growth_floor = 1800 * kSecond;
   // With no history T is the level of the service attained: level_base * 4^k, the first above it.
   Micros level_base = 900 * kSecond;
   // A deadline multiplies a job's worth by 1 + weight * T / (slack + T/4) while it can be met.
   int64_t deadline_weight = 1000;
-  // A job that waited this long is served before others by age, and gets a hold, whatever its size.
+  // A job that waited starvation_bound and starvation_stretch times its expected run time is served before others by
+  // age, and gets a hold, whatever its size. Started so, it runs undisturbed for starvation_turn, and then its wait
+  // counts anew.
   Micros starvation_bound = 8 * kHour;
+  int64_t starvation_stretch = 4000;
+  Micros starvation_turn = 4 * kHour;
 
   // --- run times learned ---
   int64_t history_min_samples = 8;     // a group with fewer (decayed) is not asked; the next larger is

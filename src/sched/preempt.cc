@@ -3,7 +3,8 @@
 // restores; the beneficiary waits less. With omega the cost of a second of waiting (policy.h):
 //
 //   gain  = omega_j * (wait without it - time until the room is free)
-//   price = sum over victims of omega_v * (T_j + repeated + restore) * (1 + repeat * preemptions so far)
+//   price = sum over victims of omega_v * (share * T_j + repeated + restore) * (1 + repeat * preemptions so far)
+//   share = the part of the freed room that it uses, if others wait for the rest
 //   do it iff gain > (1 + theta) * price, and (1 + theta) times every victim's density is below the beneficiary's
 //
 // With a queue that never drains the wait without it is T of the victims; gain > price is then rho_j > rho_v with the
@@ -116,6 +117,7 @@ bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Vic
   if (v.job == kNoJob) return false;
   const Job& job = jobs_[v.job];
   if (job.phase != Phase::kRunning || job.spec.id != v.id) return false;
+  if (now_ < job.turn_ends && job.spec.klass == beneficiary.spec.klass && !reclaim) return false;
   if (job.spec.klass > beneficiary.spec.klass) return false;
   if (teams_.Protected(job.team, job.charges, beneficiary.team)) return false;
   if (reclaim) return job.team != beneficiary.team;
@@ -124,8 +126,8 @@ bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Vic
   return v.density + margin < density;
 }
 
-int64_t Core::PriceFor(const Job& beneficiary, const Victim& v) const {
-  int64_t price = Scaled(v.omega, beneficiary.estimate.service + v.lost);
+int64_t Core::PriceFor(Micros service, const Victim& v) const {
+  int64_t price = Scaled(v.omega, service + v.lost);
   return price + price / 1000 * policy_.repeat_victim * jobs_[v.job].preemptions;
 }
 
@@ -169,7 +171,7 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
       if (v >= victims_.size() || !Eligible(job, density, reclaim, victims_[v])) continue;
       int64_t here = 0;
       for (const Room& r : jobs_[v].placement.rooms) here += r.node == n ? r.total_milli() + 1 : 0;
-      by_price.push_back({PriceFor(job, victims_[v]) / here, v});
+      by_price.push_back({PriceFor(job.estimate.service, victims_[v]) / here, v});
     }
     std::sort(by_price.begin(), by_price.end());
     Option option{0, n, 0, {}};
@@ -178,7 +180,7 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
     std::vector<const Room*> freed;
     std::vector<JobIndex> so_far;
     for (const auto& [unit, v] : by_price) {
-      price += PriceFor(job, victims_[v]);
+      price += PriceFor(job.estimate.service, victims_[v]);
       so_far.push_back(v);
       for (const Room& r : jobs_[v].placement.rooms) {
         if (r.node == n) freed.push_back(&r);
@@ -215,7 +217,7 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
     }
   }
   plan.price = 0;
-  for (JobIndex v : plan.victims) plan.price += PriceFor(job, victims_[v]);
+  for (JobIndex v : plan.victims) plan.price += PriceFor(job.estimate.service, victims_[v]);
   if (reclaim) plan.reason = StopReason::kGuarantee;
   return plan;
 }
@@ -228,8 +230,9 @@ std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
   const uint64_t allowed = AlternativesAllowed(job, demand);
   const size_t begin = cluster_.Mark();
   std::vector<JobIndex> leave = plan->victims;
-  std::stable_sort(leave.begin(), leave.end(),
-                   [&](JobIndex a, JobIndex b) { return PriceFor(job, victims_[a]) > PriceFor(job, victims_[b]); });
+  std::stable_sort(leave.begin(), leave.end(), [&](JobIndex a, JobIndex b) {
+    return PriceFor(job.estimate.service, victims_[a]) > PriceFor(job.estimate.service, victims_[b]);
+  });
   auto release = [&](JobIndex v) {
     for (const Room& r : jobs_[v].placement.rooms) cluster_.Release(r);
   };
@@ -260,8 +263,13 @@ std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
   plan->victims = std::move(leave);
   plan->price = plan->lost = 0;
   plan->latency = 0;
+  // Room that they leave and it does not need serves others who wait, so it is charged with its share of their delay.
+  int64_t freed = 0;
+  for (JobIndex v : plan->victims) freed += jobs_[v].milli;
+  const int64_t used = std::clamp(freed, job.milli, std::max(job.milli, teams_.pending(kRoot)));
+  const auto own = static_cast<Micros>(static_cast<__int128>(job.estimate.service) * (job.milli + 1) / (used + 1));
   for (JobIndex v : plan->victims) {
-    plan->price += PriceFor(job, victims_[v]);
+    plan->price += PriceFor(own, victims_[v]);
     plan->latency = std::max(plan->latency, victims_[v].latency);
     plan->lost += static_cast<int64_t>(static_cast<__int128>(jobs_[v].milli) * victims_[v].lost / kSecond);
   }
