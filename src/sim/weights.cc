@@ -91,6 +91,8 @@ constexpr Field kFields[] = {
     VRUN_SECONDS(level_base),
     VRUN_NUMBER(deadline_weight),
     VRUN_SECONDS(starvation_bound),
+    VRUN_NUMBER(starvation_stretch),
+    VRUN_SECONDS(starvation_turn),
     VRUN_NUMBER(history_min_samples),
     VRUN_NUMBER(history_samples_kept),
     VRUN_SECONDS(default_save),
