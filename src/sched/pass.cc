@@ -99,7 +99,7 @@ void Core::Order() {
     if (wait_ms >= p.starves_ms) {
       key = kStarving + static_cast<Log>(std::min<int64_t>(wait_ms / 1000, kStarving));
     }
-    order_.push_back({static_cast<uint32_t>(int64_t{INT32_MAX} - key), static_cast<uint32_t>(kept - 1), p.demand});
+    order_.push_back({uint32_t{INT32_MAX} - static_cast<uint32_t>(key), static_cast<uint32_t>(kept - 1), p.demand});
   }
   pending_.resize(kept);
   // Radix sort, stable: of equals the lower id first.
