@@ -20,7 +20,7 @@ ALLOWED = {
     "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc"},
     "control": {"base", "sched", "rpc"},
     "pools": {"base", "rpc"},
-    "cli": {"base"},
+    "cli": {"base", "sim"},
     "daemon": {"base", "rpc", "home", "node", "control"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z_]+)/')

@@ -15,14 +15,15 @@ namespace {
 enum CommonId { kFormat = 1000, kNoHeaders, kHelp, kVersion };
 
 constexpr OptionSpec kCommon[] = {
-    {kFormat, 'o', "output", Argument::kRequired, "json|wide|name", "form of the output", Completes::kFormats},
+    {kFormat, 'o', "output", Argument::kRequired, "json|wide|name|table", "form of the output", Completes::kFormats},
     {kNoHeaders, 0, "no-headers", Argument::kNone, "", "tables without their first line"},
     {kVersion, 0, "version", Argument::kNone, "", "the version"},
     {kHelp, 'h', "help", Argument::kNone, "", "this text"},
 };
 
-constexpr const CtlCommand* kCommands[] = {&kCtlUp,   &kCtlDown, &kCtlStatus, &kCtlDoctor, &kCtlNodes, &kCtlCache,
-                                           &kCtlJobs, &kCtlJob,  &kCtlLogs,   &kCtlCancel, &kCtlWait,  &kCtlCompletion};
+constexpr const CtlCommand* kCommands[] = {&kCtlUp,    &kCtlDown, &kCtlStatus,    &kCtlDoctor, &kCtlNodes,
+                                           &kCtlCache, &kCtlJobs, &kCtlJob,       &kCtlLogs,   &kCtlCancel,
+                                           &kCtlWait,  &kCtlSim,  &kCtlCompletion};
 
 std::string GeneralHelp() {
   std::string out = "usage: vctl COMMAND [options] [arguments]\n\n";
@@ -52,7 +53,7 @@ const CtlCommand* FindCommand(std::string_view name) {
   return nullptr;
 }
 
-Status ApplyFormat(CtlInvocation* invocation) {
+Status ApplyFormat(const CtlCommand& command, CtlInvocation* invocation) {
   if (auto format = invocation->Value(kFormat)) {
     if (*format == "json") {
       invocation->format = OutputFormat::kJson;
@@ -60,8 +61,12 @@ Status ApplyFormat(CtlInvocation* invocation) {
       invocation->format = OutputFormat::kWide;
     } else if (*format == "name") {
       invocation->format = OutputFormat::kName;
+    } else if (*format == "table") {
+      invocation->format = OutputFormat::kTable;
+    } else if (*format == "html" && command.has_html) {
+      invocation->format = OutputFormat::kHtml;
     } else {
-      return Error(Code::kInvalid, "--output " + Escape(*format) + ": unknown form: write json, wide or name");
+      return Error(Code::kInvalid, "--output " + Escape(*format) + ": unknown form: write json, wide, name or table");
     }
   }
   invocation->headers = !invocation->Has(kNoHeaders);
@@ -94,7 +99,7 @@ int RunCommand(const CtlCommand& command, std::span<const std::string> words) {
     Print("vctl " VRUN_VERSION "\n");
     return 0;
   }
-  Status fine = ApplyFormat(&invocation);
+  Status fine = ApplyFormat(command, &invocation);
   if (fine) fine = command.validate(invocation);
   if (!fine) return UsageError(std::string(command.name) + ": " + fine.error().message());
   auto result = command.run(invocation);

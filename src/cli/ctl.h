@@ -12,7 +12,7 @@
 
 namespace vrun::cli {
 
-enum class OutputFormat { kTable, kWide, kName, kJson };
+enum class OutputFormat { kTable, kWide, kName, kJson, kHtml };
 
 struct CtlInvocation {
   ParsedWords words;
@@ -35,6 +35,7 @@ struct CtlCommand {
   Status (*validate)(const CtlInvocation&);
   // The process's exit status, everything printed; an error is printed by the caller and exits 1.
   Result<int> (*run)(const CtlInvocation&);
+  bool has_html = false;  // understands -o html
 };
 
 // All of them, in the order of the help text.
@@ -56,6 +57,6 @@ Status SomeJobs(const CtlInvocation& invocation);
 
 // The records, each in a file of its own.
 extern const CtlCommand kCtlUp, kCtlDown, kCtlStatus, kCtlDoctor, kCtlNodes, kCtlCache, kCtlJobs, kCtlJob, kCtlLogs,
-    kCtlCancel, kCtlWait, kCtlCompletion;
+    kCtlCancel, kCtlWait, kCtlSim, kCtlCompletion;
 
 }  // namespace vrun::cli

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/json.h"
 
+#include <cmath>
 #include <cstdio>
 
 #include "base/clock.h"
@@ -102,6 +103,13 @@ JsonWriter& JsonWriter::Raw(std::string_view text) {
   Separate();
   out_ += text;
   return *this;
+}
+
+JsonWriter& JsonWriter::Number(double value, int decimals) {
+  if (!std::isfinite(value)) return Null();
+  char buffer[400];  // the largest double has 309 digits before the point
+  std::snprintf(buffer, sizeof buffer, "%.*f", decimals, value);
+  return Raw(buffer);
 }
 
 JsonWriter& JsonWriter::Seconds(int64_t micros) {

@@ -22,6 +22,7 @@ class JsonWriter {
   JsonWriter& String(std::string_view bytes);  // bytes that are no UTF-8 become U+FFFD
   JsonWriter& Int(int64_t n) { return Raw(std::to_string(n)); }
   JsonWriter& Uint(uint64_t n) { return Raw(std::to_string(n)); }
+  JsonWriter& Number(double value, int decimals);  // finite; null when it is not
   JsonWriter& Bool(bool b) { return Raw(b ? "true" : "false"); }
   JsonWriter& Null() { return Raw("null"); }
   JsonWriter& Seconds(int64_t micros);    // 1.25

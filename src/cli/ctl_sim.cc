@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// vctl sim: a trace against scheduling policies, on this machine alone; no cluster is asked.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/escape.h"
+#include "base/files.h"
+#include "cli/ctl.h"
+#include "cli/json.h"
+#include "cli/table.h"
+#include "cli/values.h"
+#include "sim/baselines.h"
+#include "sim/core_policy.h"
+#include "sim/html_report.h"
+#include "sim/study.h"
+
+namespace vrun::cli {
+namespace {
+
+enum Id { kNodes, kNodesFile, kFill, kPolicy, kPreemptCost, kSaveCost, kStartLatency, kShift, kFrom, kUntil, kExact };
+constexpr OptionSpec kOptions[] = {
+    {kNodes, 0, "nodes", Argument::kRequired, "NxG", "the cluster: nodes x GPUs of each (64x8)"},
+    {kNodesFile, 0, "nodes-file", Argument::kRequired, "FILE", "the nodes for a table of pods", Completes::kFiles},
+    {kFill, 0, "fill", Argument::kRequired, "RATIO", "GPUs that pods ask for, of those there are (1.3)"},
+    {kPolicy, 0, "policy", Argument::kRequired, "NAME|FILE,...",
+     "policies to compare, or weights of ours; `list` names them"},
+    {kPreemptCost, 0, "preempt-cost", Argument::kRequired, "SECONDS", "what a preempted job loses (0)"},
+    {kSaveCost, 0, "save-cost", Argument::kRequired, "SECONDS", "how long it holds its GPUs to save (0)"},
+    {kStartLatency, 0, "start-latency", Argument::kRequired, "SECONDS", "from having GPUs to working (0)"},
+    {kShift, 0, "shift", Argument::kRequired, "N", "N replays with shifted arrivals, averaged (1)"},
+    {kFrom, 0, "from", Argument::kRequired, "TIME", "only jobs submitted since: seconds, or a date"},
+    {kUntil, 0, "until", Argument::kRequired, "TIME", "only jobs submitted before"},
+    {kExact, 0, "exact", Argument::kNone, "", "preemptive baselines cannot move jobs for nothing"},
+};
+
+constexpr uint64_t kMostSeconds = 365 * 86400;
+constexpr uint64_t kMostShifts = 1000;
+constexpr size_t kMostBytes = size_t{1} << 30;
+
+Result<double> ParseRatio(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != 0 || !std::isfinite(value) || value <= 0 || value > 100) {
+    return Error(Code::kInvalid, Escape(text) + ": not a ratio: write a number above 0, as in 1.3");
+  }
+  return value;
+}
+
+Status ReadSeconds(const CtlInvocation& invocation, Id option, int64_t* micros) {
+  if (auto text = invocation.Value(option)) {
+    VRUN_ASSIGN(uint64_t seconds, ParseNumber(*text, kMostSeconds));
+    *micros = static_cast<int64_t>(seconds) * 1'000'000;
+  }
+  return {};
+}
+
+// All but the files' contents.
+Result<sim::StudyOptions> OptionsOf(const CtlInvocation& invocation) {
+  sim::StudyOptions options;
+  if (auto text = invocation.Value(kNodes)) VRUN_TRY(sim::ParseNodes(*text, &options.cluster));
+  if (auto text = invocation.Value(kFill)) {
+    VRUN_ASSIGN(options.fill, ParseRatio(*text));
+  }
+  VRUN_TRY(ReadSeconds(invocation, kPreemptCost, &options.cluster.restore_us));
+  VRUN_TRY(ReadSeconds(invocation, kSaveCost, &options.cluster.save_us));
+  VRUN_TRY(ReadSeconds(invocation, kStartLatency, &options.cluster.start_latency_us));
+  if (auto text = invocation.Value(kShift)) {
+    VRUN_ASSIGN(uint64_t shifts, ParseNumber(*text, kMostShifts));
+    options.shifts = static_cast<int32_t>(shifts);
+  }
+  options.from = invocation.Value(kFrom);
+  options.until = invocation.Value(kUntil);
+  options.exact = invocation.Has(kExact);
+  for (const ParsedOption& option : invocation.words.options) {
+    if (option.spec->id != kPolicy) continue;
+    for (size_t at = 0; at <= option.value.size();) {
+      const size_t comma = std::min(option.value.find(',', at), option.value.size());
+      options.policies.push_back(option.value.substr(at, comma - at));
+      at = comma + 1;
+    }
+  }
+  options.nodes_name = invocation.Value(kNodesFile).value_or("");
+  if (!invocation.words.operands.empty()) options.trace_name = invocation.words.operands[0];
+  return options;
+}
+
+Status OneTrace(const CtlInvocation& invocation) {
+  auto options = OptionsOf(invocation);
+  if (!options) return std::move(options).error();
+  const bool lists = options->policies == std::vector<std::string>{"list"};
+  if (invocation.words.operands.size() == (lists ? 0 : 1)) return {};
+  return Error(Code::kInvalid, "name one trace: a CSV file of jobs or pods");
+}
+
+std::string Fixed(double value, int decimals) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, "%.*f", decimals, value);
+  return buffer;
+}
+
+// "27157" or, of several replays, "27157±310".
+std::string WithError(double mean, double half_width, int decimals) {
+  return Fixed(mean, decimals) + (half_width > 0 ? "±" + Fixed(half_width, decimals) : "");
+}
+
+std::string JobsAsTable(const sim::Study& study, bool wide, bool headers) {
+  struct Column {
+    const char* header;
+    double sim::Metrics::*value;
+    int decimals;
+    bool always;
+  };
+  static constexpr Column kColumns[] = {
+      {"COMPLETION", &sim::Metrics::avg_completion_s, 0, true},
+      {"P99-COMPLETION", &sim::Metrics::p99_completion_s, 0, false},
+      {"WAIT", &sim::Metrics::avg_wait_s, 0, true},
+      {"P95-WAIT", &sim::Metrics::p95_wait_s, 0, false},
+      {"P99-WAIT", &sim::Metrics::p99_wait_s, 0, true},
+      {"WAIT>8", &sim::Metrics::wait_large_gangs_s, 0, true},
+      {"UTILIZATION", &sim::Metrics::utilization, 4, true},
+      {"PREEMPTIONS", &sim::Metrics::preemptions, 0, true},
+      {"LOST%", &sim::Metrics::lost_work_percent, 2, true},
+      {"DEADLINES%", &sim::Metrics::deadlines_met_percent, 2, false},
+  };
+  std::vector<std::string> titles{"POLICY"};
+  for (const Column& column : kColumns) {
+    if (wide || column.always) titles.emplace_back(column.header);
+  }
+  Table table(std::move(titles));
+  for (const sim::JobOutcome& outcome : study.jobs) {
+    std::vector<std::string> cells{outcome.policy + (outcome.free_moves ? "*" : "")};
+    for (const Column& column : kColumns) {
+      if (!wide && !column.always) continue;
+      cells.push_back(
+          WithError(outcome.summary.mean.*column.value, outcome.summary.half_width.*column.value, column.decimals));
+    }
+    table.Add(std::move(cells));
+  }
+  const bool any_free =
+      std::any_of(study.jobs.begin(), study.jobs.end(), [](const sim::JobOutcome& o) { return o.free_moves; });
+  return table.Format(headers) +
+         (any_free && headers ? "\n* moves running jobs for nothing; --exact forbids it\n" : "");
+}
+
+std::string PodsAsTable(const sim::Study& study, bool headers) {
+  Table table({"POLICY", "ALLOCATION%", "FRAGMENTATION%", "OF-IDLE%"});
+  for (const sim::PodOutcome& outcome : study.pods) {
+    table.Add({outcome.policy, WithError(outcome.allocation_percent, outcome.allocation_half_width, 2),
+               WithError(outcome.fragmentation_percent, outcome.fragmentation_half_width, 2),
+               Fixed(outcome.fragmentation_idle_percent, 2)});
+  }
+  return table.Format(headers);
+}
+
+void JobFields(const sim::JobOutcome& outcome, JsonWriter* json) {
+  json->Key("policy").String(outcome.policy).Key("free_moves").Bool(outcome.free_moves);
+  for (const sim::NamedMetric& metric : sim::AllMetrics()) {
+    json->Key(metric.name).Number(outcome.summary.mean.*metric.value, metric.decimals);
+  }
+  if (outcome.runs.size() > 1) {
+    json->Key("half_width_95").BeginObject();
+    for (const sim::NamedMetric& metric : sim::AllMetrics()) {
+      json->Key(metric.name).Number(outcome.summary.half_width.*metric.value, metric.decimals);
+    }
+    json->EndObject();
+  }
+  json->Key("wait_by_gpus_s").BeginObject();
+  for (const auto& [size, wait] : outcome.wait_by_size) json->Key(size).Number(wait, 1);
+  json->EndObject();
+}
+
+void PodFields(const sim::PodOutcome& outcome, bool several, JsonWriter* json) {
+  json->Key("policy").String(outcome.policy);
+  json->Key("allocation_percent").Number(outcome.allocation_percent, 3);
+  json->Key("fragmentation_percent").Number(outcome.fragmentation_percent, 3);
+  json->Key("fragmentation_idle_percent").Number(outcome.fragmentation_idle_percent, 3);
+  if (!several) return;
+  json->Key("half_width_95").BeginObject();
+  json->Key("allocation_percent").Number(outcome.allocation_half_width, 3);
+  json->Key("fragmentation_percent").Number(outcome.fragmentation_half_width, 3).EndObject();
+}
+
+// The figures of the first policy stand at the top, those of all under "policies".
+std::string AsJson(const sim::Study& study) {
+  JsonWriter json;
+  json.BeginObject().Key("schema").Int(kJsonSchema).Key("trace").String(study.trace_name);
+  json.Key("arrivals")
+      .Int(study.arrivals)
+      .Key("without_gpus")
+      .Int(study.without_gpus)
+      .Key("nodes")
+      .Int(study.nodes)
+      .Key("gpus")
+      .Int(study.gpus);
+  json.Key("offered_load").Number(study.offered_load, 4).Key("shifts").Int(study.shifts);
+  const bool several = study.shifts > 1;
+  if (!study.jobs.empty()) JobFields(study.jobs.front(), &json);
+  if (!study.pods.empty()) PodFields(study.pods.front(), several, &json);
+  json.Key("policies").BeginArray();
+  for (const sim::JobOutcome& outcome : study.jobs) {
+    json.BeginObject();
+    JobFields(outcome, &json);
+    json.EndObject();
+  }
+  for (const sim::PodOutcome& outcome : study.pods) {
+    json.BeginObject();
+    PodFields(outcome, several, &json);
+    json.EndObject();
+  }
+  json.EndArray().EndObject();
+  return json.Take();
+}
+
+std::string KnownPolicies(bool headers) {
+  Table table({"POLICY", "FOR", "WHAT"});
+  table.Add({std::string(sim::kCorePolicy.name), "jobs", std::string(sim::kCorePolicy.summary)});
+  for (const sim::BaselineInfo& p : sim::Baselines()) {
+    table.Add({std::string(p.name), "jobs", std::string(p.summary)});
+  }
+  for (const sim::BaselineInfo& p : sim::PodPolicies()) {
+    table.Add({std::string(p.name), "pods", std::string(p.summary)});
+  }
+  return table.Format(headers);
+}
+
+Result<int> Run(const CtlInvocation& invocation) {
+  if (invocation.words.operands.empty()) {
+    Print(KnownPolicies(invocation.headers));
+    return 0;
+  }
+  VRUN_ASSIGN(sim::StudyOptions options, OptionsOf(invocation));
+  VRUN_ASSIGN(options.trace_text, ReadFile(options.trace_name, kMostBytes));
+  if (!options.nodes_name.empty()) {
+    VRUN_ASSIGN(options.nodes_text, ReadFile(options.nodes_name, kMostBytes));
+  }
+  for (const std::string& policy : options.policies) {
+    if (!sim::IsWeightFile(policy)) continue;
+    VRUN_ASSIGN(options.weight_files[policy], ReadFile(policy));
+  }
+  VRUN_ASSIGN(sim::Study study, sim::RunStudy(options));
+  if (invocation.json()) {
+    Print(AsJson(study));
+  } else if (invocation.format == OutputFormat::kHtml) {
+    Print(sim::HtmlReport(study));
+  } else if (!study.jobs.empty()) {
+    Print(JobsAsTable(study, invocation.format == OutputFormat::kWide, invocation.headers));
+  } else {
+    Print(PodsAsTable(study, invocation.headers));
+  }
+  return 0;
+}
+
+}  // namespace
+
+const CtlCommand kCtlSim{
+    "sim", "TRACE", "a trace of jobs or pods against scheduling policies", kOptions, Completes::kFiles, OneTrace,
+    Run,   true};
+
+}  // namespace vrun::cli

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sched/cluster.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <tuple>
+
+namespace vrun::sched::core {
+
+namespace {
+
+// Shapes that nobody asks for any more are kept this many: the next job is often like the last.
+constexpr size_t kUnusedShapes = 64;
+
+bool HasAll(const std::vector<std::string>& have, const std::vector<std::string>& want) {
+  return std::all_of(want.begin(), want.end(),
+                     [&](const std::string& w) { return std::find(have.begin(), have.end(), w) != have.end(); });
+}
+
+}  // namespace
+
+bool Admits(const Constraint& c, const NodeSpec& node) {
+  return c.pool == node.pool && (c.gpu_type.empty() || c.gpu_type == node.gpu_type) && HasAll(node.labels, c.labels) &&
+         HasAll(c.tolerations, node.taints);
+}
+
+uint32_t Room::mask() const {
+  uint32_t mask = 0;
+  for (int i = 0; i < kMaxGpus; ++i) mask |= static_cast<uint32_t>(milli[i] > 0) << i;
+  return mask;
+}
+
+int64_t Room::total_milli() const { return std::accumulate(milli.begin(), milli.end(), int64_t{0}); }
+
+// --- nodes ---
+
+NodeId Cluster::Name(const std::string& name) {
+  auto [it, fresh] = by_name_.try_emplace(name, static_cast<NodeId>(nodes_.size()));
+  if (fresh) {
+    nodes_.emplace_back().spec.name = name;
+    settled_ = false;
+  }
+  return it->second;
+}
+
+NodeId Cluster::Find(const std::string& name) const {
+  auto it = by_name_.find(name);
+  return it == by_name_.end() ? kNoNode : it->second;
+}
+
+NodeId Cluster::Up(const NodeSpec& spec) {
+  NodeId id = Name(spec.name);
+  Node& n = nodes_[id];
+  const NodeSpec& old = n.spec;
+  bool same_place =
+      std::tie(old.zone, old.block, old.rack, old.island) == std::tie(spec.zone, spec.block, spec.rack, spec.island);
+  for (int i = 0; i < kMaxGpus; ++i) {
+    auto had = static_cast<int16_t>(i < old.gpus ? kMilli : 0);
+    auto has = static_cast<int16_t>(i < spec.gpus ? kMilli : 0);
+    n.free_milli[i] = static_cast<int16_t>(n.free_milli[i] + has - had);
+    n.free_total += has - had;
+  }
+  n.free_cpus += spec.milli_cpus - old.milli_cpus;
+  n.free_memory += spec.memory_bytes - old.memory_bytes;
+  total_milli_ += kMilli * (spec.gpus - (n.up ? old.gpus : 0));
+  n.spec = spec;
+  n.up = true;
+  n.whole = 0;
+  for (int i = 0; i < spec.gpus; ++i) n.whole |= static_cast<uint32_t>(n.free_milli[i] == kMilli) << i;
+  ++n.changes;
+  settled_ = settled_ && same_place;
+  for (ShapeId s : active_) {
+    ShapeState& shape = shapes_[s];
+    if (shape.admits.size() < nodes_.size()) shape.admits.resize(nodes_.size(), 0);
+    shape.admits[id] = Admits(shape.constraint, spec);
+  }
+  Refresh(id);
+  return id;
+}
+
+void Cluster::Down(NodeId id) {
+  if (nodes_[id].up) total_milli_ -= kMilli * nodes_[id].spec.gpus;
+  nodes_[id].up = false;
+  ++nodes_[id].changes;
+  Refresh(id);
+}
+
+void Cluster::Hold(NodeId id) {
+  if (nodes_[id].held++ == 0) Refresh(id);
+}
+
+void Cluster::Unhold(NodeId id) {
+  if (--nodes_[id].held == 0) Refresh(id);
+}
+
+// --- shapes ---
+
+ShapeId Cluster::Shape(const Request& request, const Constraint& constraint) {
+  Key key{{request.gpus, request.gpu_milli, request.milli_cpus, request.memory_bytes}, constraint};
+  if (auto it = by_key_.find(key); it != by_key_.end()) {
+    ShapeState& s = shapes_[it->second];
+    if (s.references++ == 0) --unused_;
+    return it->second;
+  }
+  ShapeId id = 0;
+  while (id < shapes_.size() && shapes_[id].exists) ++id;
+  if (id == shapes_.size()) shapes_.emplace_back();
+  ShapeState& s = shapes_[id];
+  s = {};
+  s.request = request;
+  s.constraint = constraint;
+  s.references = 1;
+  s.exists = true;
+  by_key_[key] = id;
+  active_.insert(std::lower_bound(active_.begin(), active_.end(), id), id);
+  s.admits.resize(nodes_.size());
+  for (NodeId n = 0; n < nodes_.size(); ++n) s.admits[n] = Admits(constraint, nodes_[n].spec);
+  if (settled_) Fill(s);
+  return id;
+}
+
+void Cluster::Drop(ShapeId id) {
+  ShapeState& s = shapes_[id];
+  if (--s.references > 0) return;
+  s.dropped = ++drops_;
+  if (++unused_ > kUnusedShapes) Retire();
+}
+
+void Cluster::Retire() {
+  ShapeId oldest = UINT32_MAX;
+  for (ShapeId s : active_) {
+    if (shapes_[s].references > 0) continue;
+    if (oldest == UINT32_MAX || shapes_[s].dropped < shapes_[oldest].dropped) oldest = s;
+  }
+  ShapeState& s = shapes_[oldest];
+  const Request& r = s.request;
+  by_key_.erase({{r.gpus, r.gpu_milli, r.milli_cpus, r.memory_bytes}, s.constraint});
+  std::erase(active_, oldest);
+  s = {};
+  --unused_;
+}
+
+namespace {
+int32_t CountPods(const Request& r, const int16_t* milli, int gpus, uint32_t whole, int64_t cpus, int64_t memory) {
+  int64_t count = UINT16_MAX;
+  if (r.gpus > 0) {
+    count = std::popcount(whole) / r.gpus;
+  } else if (r.gpu_milli > 0) {
+    count = 0;
+    for (int i = 0; i < gpus; ++i) count += std::max<int>(milli[i], 0) / r.gpu_milli;
+  }
+  if (count > 0 && r.milli_cpus > 0) count = std::min(count, std::max<int64_t>(cpus, 0) / r.milli_cpus);
+  if (count > 0 && r.memory_bytes > 0) count = std::min(count, std::max<int64_t>(memory, 0) / r.memory_bytes);
+  return static_cast<int32_t>(count);
+}
+}  // namespace
+
+int32_t Cluster::Count(const Node& n, const Request& r) {
+  return CountPods(r, n.free_milli.data(), n.spec.gpus, n.whole, n.free_cpus, n.free_memory);
+}
+
+int32_t Cluster::FitNow(const ShapeState& s, const Node& n, NodeId id) const {
+  return n.up && n.held == 0 && s.admits[id] ? Count(n, s.request) : 0;
+}
+
+int32_t Cluster::FitOn(ShapeId shape, NodeId id) const {
+  const Node& n = nodes_[id];
+  return n.up && shapes_[shape].admits[id] ? Count(n, shapes_[shape].request) : 0;
+}
+
+int32_t Cluster::FitWith(ShapeId shape, NodeId id, std::span<const Room* const> freed) const {
+  const Node& n = nodes_[id];
+  if (!n.up || !shapes_[shape].admits[id]) return 0;
+  std::array<int16_t, kMaxGpus> milli = n.free_milli;
+  uint32_t whole = n.whole;
+  int64_t cpus = n.free_cpus, memory = n.free_memory;
+  for (const Room* r : freed) {
+    for (int i = 0; i < n.spec.gpus; ++i) {
+      milli[i] = static_cast<int16_t>(milli[i] + r->milli[i]);
+      whole |= static_cast<uint32_t>(milli[i] == kMilli) << i;
+    }
+    cpus += r->milli_cpus;
+    memory += r->memory_bytes;
+  }
+  return CountPods(shapes_[shape].request, milli.data(), n.spec.gpus, whole, cpus, memory);
+}
+
+int32_t Cluster::FitEmpty(ShapeId shape, NodeId id) const {
+  return shapes_[shape].admits[id] ? PodsWhenEmpty(shapes_[shape].request, nodes_[id].spec) : 0;
+}
+
+int32_t Cluster::PodsWhenEmpty(const Request& request, const NodeSpec& n) {
+  std::array<int16_t, kMaxGpus> milli;
+  milli.fill(kMilli);
+  return CountPods(request, milli.data(), n.gpus, (1u << n.gpus) - 1, n.milli_cpus, n.memory_bytes);
+}
+
+void Cluster::Fill(ShapeState& s) {
+  s.fit.assign(order_.size(), 0);
+  for (int l = 0; l < kLevels; ++l) s.slots[l].assign(first_[l].size() - 1, 0);
+  for (uint32_t p = 0; p < order_.size(); ++p) {
+    NodeId id = order_[p];
+    int32_t fit = FitNow(s, nodes_[id], id);
+    if (fit == 0) continue;
+    s.fit[p] = static_cast<uint16_t>(fit);
+    for (int l = 0; l < kLevels; ++l) s.slots[l][domain_[l][p]] += fit;
+  }
+}
+
+// --- order of topology ---
+
+void Cluster::Settle() {
+  if (settled_) return;
+  settled_ = true;
+  order_.resize(nodes_.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  auto place = [this](NodeId id) {
+    const NodeSpec& s = nodes_[id].spec;
+    return std::tie(s.zone, s.block, s.rack, s.island, s.name);
+  };
+  std::sort(order_.begin(), order_.end(), [&](NodeId a, NodeId b) { return place(a) < place(b); });
+  for (int l = 0; l < kLevels; ++l) {
+    domain_[l].assign(order_.size(), 0);
+    first_[l].clear();
+  }
+  for (uint32_t p = 0; p < order_.size(); ++p) {
+    nodes_[order_[p]].position = p;
+    const NodeSpec& s = nodes_[order_[p]].spec;
+    // The loosest level at which it differs from its neighbour begins new domains of all tighter levels.
+    int differs = static_cast<int>(Level::kCluster) + 1;
+    if (p > 0) {
+      const NodeSpec& t = nodes_[order_[p - 1]].spec;
+      differs = s.zone != t.zone                           ? static_cast<int>(Level::kZone) + 1
+                : s.block != t.block                       ? static_cast<int>(Level::kBlock) + 1
+                : s.rack != t.rack                         ? static_cast<int>(Level::kRack) + 1
+                : s.island != t.island || s.island.empty() ? static_cast<int>(Level::kIsland) + 1
+                                                           : 1;
+    }
+    for (int l = 0; l < kLevels; ++l) {
+      if (l < differs) first_[l].push_back(p);
+      domain_[l][p] = static_cast<Domain>(first_[l].size() - 1);
+    }
+  }
+  for (int l = 0; l < kLevels; ++l) first_[l].push_back(static_cast<uint32_t>(order_.size()));
+  for (ShapeId s : active_) {
+    shapes_[s].admits.resize(nodes_.size(), 0);
+    Fill(shapes_[s]);
+  }
+}
+
+// --- changes ---
+
+void Cluster::Refresh(NodeId id) {
+  if (!settled_) return;
+  const Node& n = nodes_[id];
+  for (ShapeId sid : active_) {
+    ShapeState& s = shapes_[sid];
+    if (!s.admits[id] && s.fit[n.position] == 0) continue;
+    int32_t fit = FitNow(s, n, id);
+    int32_t delta = fit - s.fit[n.position];
+    if (delta == 0) continue;
+    s.fit[n.position] = static_cast<uint16_t>(fit);
+    for (int l = 0; l < kLevels; ++l) s.slots[l][domain_[l][n.position]] += delta;
+  }
+}
+
+void Cluster::Apply(const Room& room, int sign) {
+  Node& n = nodes_[room.node];
+  for (int i = 0; i < kMaxGpus; ++i) {
+    if (room.milli[i] == 0) continue;
+    n.free_milli[i] = static_cast<int16_t>(n.free_milli[i] + sign * room.milli[i]);
+    n.free_total += sign * room.milli[i];
+    uint32_t bit = 1u << i;
+    n.whole = i < n.spec.gpus && n.free_milli[i] == kMilli ? n.whole | bit : n.whole & ~bit;
+  }
+  n.free_cpus += sign * room.milli_cpus;
+  n.free_memory += sign * room.memory_bytes;
+  ++n.changes;
+  Refresh(room.node);
+}
+
+void Cluster::Change(const Room& room, int sign) {
+  Apply(room, sign);
+  journal_.push_back({room, sign});
+}
+
+void Cluster::Undo(size_t mark) {
+  while (journal_.size() > mark) {
+    Apply(journal_.back().room, -journal_.back().sign);
+    journal_.pop_back();
+  }
+}
+
+Room Cluster::Choose(const Request& r, NodeId id, int slice_gpu) const {
+  const Node& n = nodes_[id];
+  Room room{id, {}, r.milli_cpus, r.memory_bytes};
+  if (r.gpu_milli > 0) {
+    int best = slice_gpu;
+    for (int i = 0; i < n.spec.gpus && slice_gpu < 0; ++i) {
+      if (n.free_milli[i] >= r.gpu_milli && (best < 0 || n.free_milli[i] < n.free_milli[best])) best = i;
+    }
+    room.milli[best] = static_cast<uint16_t>(r.gpu_milli);
+    return room;
+  }
+  int left = r.gpus;
+  uint32_t free = n.whole;
+  auto take = [&](uint32_t from) {
+    for (; left > 0 && from != 0; from &= from - 1, --left) {
+      int i = std::countr_zero(from);
+      room.milli[i] = kMilli;
+      free &= ~(1u << i);
+    }
+  };
+  // The smallest group that has enough, else the largest and so on: few groups crossed, large ones kept whole.
+  while (left > 0 && !n.spec.gpu_groups.empty()) {
+    uint32_t best = 0;
+    int best_count = 0;
+    for (uint32_t group : n.spec.gpu_groups) {
+      int count = std::popcount(group & free);
+      bool better = best_count >= left ? count >= left && count < best_count : count > best_count;
+      if (better) best = group & free, best_count = count;
+    }
+    if (best == 0) break;
+    take(best);
+  }
+  take(free);
+  return room;
+}
+
+bool Cluster::Recount() const {
+  if (!settled_) return false;
+  for (ShapeId sid : active_) {
+    const ShapeState& s = shapes_[sid];
+    std::array<std::vector<int32_t>, kLevels> slots;
+    for (int l = 0; l < kLevels; ++l) slots[l].assign(first_[l].size() - 1, 0);
+    for (uint32_t p = 0; p < order_.size(); ++p) {
+      int32_t fit = FitNow(s, nodes_[order_[p]], order_[p]);
+      if (fit != s.fit[p]) return false;
+      for (int l = 0; l < kLevels; ++l) slots[l][domain_[l][p]] += fit;
+    }
+    if (slots != s.slots) return false;
+  }
+  return true;
+}
+
+}  // namespace vrun::sched::core

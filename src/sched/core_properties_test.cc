@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever happens, in whatever order: nothing is given twice, gangs are whole, quotas hold at every instant, counters
+// equal a recount (World checks all of that after every step), the same events give the same actions, and what could
+// run runs in the end.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include "sched/explain.h"
+#include "sched/test_world.h"
+
+namespace vrun::sched::core {
+namespace {
+
+struct Move {
+  int kind, a, b, c;
+};
+
+}  // namespace
+}  // namespace vrun::sched::core
+
+namespace rc {
+template <>
+struct Arbitrary<vrun::sched::core::Move> {
+  static Gen<vrun::sched::core::Move> arbitrary() {
+    using M = vrun::sched::core::Move;
+    auto n = gen::inRange(0, 10'000);
+    return gen::build<M>(gen::set(&M::kind, n), gen::set(&M::a, n), gen::set(&M::b, n), gen::set(&M::c, n));
+  }
+};
+}  // namespace rc
+
+namespace vrun::sched::core {
+namespace {
+
+NodeSpec AnyNode(int a, int b) {
+  NodeSpec n = GpuNode("n" + std::to_string(a % 8), 1 << (a % 3 + 1), "r" + std::to_string(a % 8 / 3));
+  n.block = a % 8 < 6 ? "b1" : "b2";
+  n.gpu_type = a % 8 < 5 ? "h100" : "a100";
+  n.milli_cpus = 4000 + 4000 * (a % 3);
+  n.memory_bytes = 16;
+  if (n.gpus == 8) n.gpu_groups = {15, 240};
+  if (a % 8 == 7) n.taints = {"debug"};
+  n.price_milli = b % 2 ? 1000 : 2000;
+  return n;
+}
+
+JobSpec AnyJob(JobId id, const Move& m) {
+  JobSpec j = Gang(id, m.a % 4 + 1, m.b % 5);
+  Request& r = j.roles[0].request;
+  if (m.b % 7 == 0) r.gpus = 0, r.gpu_milli = 200 + 100 * (m.c % 6);
+  if (m.c % 5 == 0) j.roles.push_back({"driver", m.a % 2 + 1, {0, 0, 2000, 2}});
+  j.team = "t" + std::to_string(m.c % 3);
+  j.user = "u" + std::to_string(m.a % 2);
+  j.klass = static_cast<Class>(m.b % kClasses);
+  j.preemptible = m.b % kClasses < 3 && m.c % 4 != 0;
+  if (m.c % 6 == 0) j.gpu_types = {"a100", "h100"};
+  if (m.c % 6 == 1) j.gpu_types = {"h100"};
+  if (m.a % 5 == 0) j.required = Level::kRack;
+  if (m.a % 5 == 1) j.preferred = Level::kNode;
+  if (m.a % 9 == 0 && id > 1) j.after = {id - 1};
+  if (m.c % 3 == 0) j.tolerations = {"debug"};
+  j.checkpoint.on_demand = m.c % 2;
+  j.checkpoint.restore = 30 * kSecond;
+  return j;
+}
+
+// What the move means for this world, if anything.
+std::vector<Event> EventsOf(const Move& m, const World& w, JobId* next) {
+  auto pick = [&](const auto& set, int n) {
+    auto it = set.begin();
+    std::advance(it, n % static_cast<int>(set.size()));
+    return it;
+  };
+  switch (m.kind % 16) {
+    case 0: return {NodeUp{AnyNode(m.a, m.b)}};
+    case 1:
+      return {m.b % 2 ? Event(NodeLost{"n" + std::to_string(m.a % 8)}) : NodeDrained{"n" + std::to_string(m.a % 8)}};
+    case 2:
+    case 3:
+      if (!w.running.empty()) return {JobEnded{pick(w.running, m.a)->first, m.b % 2 == 0}};
+      return {Tick{}};
+    case 4:
+    case 5:
+    case 6:
+      if (!w.stopping.empty()) return {JobStopped{*pick(w.stopping, m.a), m.b % 100 * kSecond}};
+      return {Tick{}};
+    case 7:
+      if (!w.jobs.empty() && m.b % 4 == 0) return {JobEnded{pick(w.jobs, m.a)->first, false}};  // cancelled
+      return {Tick{}};
+    case 8:
+      if (!w.running.empty()) return {JobSaved{pick(w.running, m.a)->first, w.now, m.b % 50 * kSecond}};
+      return {Tick{}};
+    case 9:
+      if (!w.running.empty() && m.b % 4 == 0) return {JobStopped{pick(w.running, m.a)->first, 0}};  // a fault
+      return {Tick{}};
+    default: {
+      JobId id = (*next)++;
+      return {JobSubmitted{AnyJob(id, m)}};
+    }
+  }
+}
+
+std::vector<Event> Beginning() {
+  std::vector<Event> events;
+  for (int i = 0; i < 6; ++i) events.push_back(NodeUp{AnyNode(i, i)});
+  TeamSpec t0{"t0", "", 2000, {{"", 4000, 12'000}}};
+  TeamSpec t1{"t1", "", 1000, {{"", 8000, INT64_MAX}, {"h100", 0, 6000}}};
+  TeamSpec t2{"t2", "t0", 1000, {{"", 0, 6000}}};
+  for (const TeamSpec& t : {t0, t1, t2}) events.push_back(TeamSet{t});
+  return events;
+}
+
+void CheckWorld(const std::vector<Move>& moves, Policy policy) {
+  World one(policy), two(policy);
+  one.Feed(Beginning());
+  two.Feed(Beginning());
+  JobId next = 1;
+  for (const Move& m : moves) {
+    std::vector<Event> events = EventsOf(m, one, &next);
+    Micros by = m.c % 4 == 0 ? 0 : m.c % 4 == 1 ? kSecond : m.c % 4 == 2 ? 600 * kSecond : 4 * kHour;
+    auto actions = one.Feed(events, by);
+    auto again = two.Feed(events, by);
+    RC_ASSERT(actions.size() == again.size());
+    for (size_t i = 0; i < actions.size(); ++i) RC_ASSERT(Text(actions[i]) == Text(again[i]));
+    if (::testing::Test::HasFailure()) RC_FAIL("see above");
+  }
+  // Everything that runs ends, victims obey, all nodes are there: then nobody who can run is left.
+  std::vector<Event> nodes;
+  for (int i = 0; i < 8; ++i) nodes.push_back(NodeUp{AnyNode(i, i)});
+  one.Feed(nodes, kSecond);
+  for (int round = 0; round < 400 && !one.jobs.empty(); ++round) {
+    std::vector<Event> events;
+    for (JobId id : one.stopping) events.push_back(JobStopped{id, 0});
+    if (events.empty() && !one.running.empty()) events.push_back(JobEnded{one.running.begin()->first});
+    events.push_back(Tick{});
+    one.Feed(events, 10 * 60 * kSecond);
+    one.Run(kSecond);
+    if (::testing::Test::HasFailure()) RC_FAIL("see above");
+    if (one.running.empty()) break;
+  }
+  one.Run(kHour);
+  for (const auto& [id, job] : one.jobs) {
+    if (one.running.contains(id)) continue;
+    auto why = Explain(one.state, id);
+    RC_ASSERT(why.has_value());
+    bool excused = false;
+    for (const Blocker& b : *why) {
+      excused = excused || b.kind == Blocker::Kind::kNeverFits || b.kind == Blocker::Kind::kTopology ||
+                b.kind == Blocker::Kind::kLimit || b.kind == Blocker::Kind::kGuarantee ||
+                b.kind == Blocker::Kind::kDependency;
+    }
+    // Several roles may each fit alone and not together.
+    RC_ASSERT(excused || job.roles.size() > 1);
+  }
+}
+
+TEST(CoreProperties, WhateverHappens) {
+  EXPECT_TRUE(rc::check([](const std::vector<Move>& moves) { CheckWorld(moves, {}); }));
+}
+
+TEST(CoreProperties, WithPreemptionStorms) {
+  Policy policy;
+  policy.quantum_factor = 0;
+  policy.theta = 0;
+  policy.lost_budget = 1000;
+  policy.starvation_bound = kHour;
+  policy.default_save = policy.default_restore = 0;
+  EXPECT_TRUE(rc::check([&](const std::vector<Move>& moves) { CheckWorld(moves, policy); }));
+}
+
+TEST(CoreProperties, AllJobsRunWithinTheBoundWhateverTheirSize) {
+  // A stream of small jobs would keep a large gang out for ever.
+  World w;
+  std::vector<Event> nodes;
+  for (int i = 0; i < 4; ++i) nodes.push_back(NodeUp{GpuNode("n" + std::to_string(i))});
+  w.Feed(nodes);
+  JobId next = 2;
+  JobSpec large = Gang(1, 4, 8);
+  std::map<JobId, Micros> ends;
+  Micros started = 0;
+  for (int minute = 0; minute < 24 * 60 && started == 0; ++minute) {
+    std::vector<Event> events;
+    if (minute == 10) events.push_back(JobSubmitted{large});
+    for (int k = 0; k < 2; ++k) {
+      JobSpec small = Gang(next++, 1, 2);
+      small.preemptible = false;
+      events.push_back(JobSubmitted{small});
+    }
+    for (const auto& [id, pods] : w.running) {
+      if (!ends.contains(id)) ends[id] = w.now + static_cast<Micros>(id % 20 + 1) * 60 * kSecond;
+      if (ends[id] <= w.now && id != 1) events.push_back(JobEnded{id});
+    }
+    w.Feed(events, 60 * kSecond);
+    if (w.Runs(1)) started = w.now;
+  }
+  EXPECT_GT(w.holds, 0);
+  ASSERT_GT(started, 0);
+  EXPECT_LT(started, Policy{}.starvation_bound + 2 * kHour);
+}
+
+}  // namespace
+}  // namespace vrun::sched::core

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sched/engine.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace vrun::sched::core {
+
+// --- the surface ---
+
+State::State(Policy policy) : core_(std::make_unique<Core>(policy)) {}
+State::~State() = default;
+State::State(State&&) noexcept = default;
+State& State::operator=(State&&) noexcept = default;
+
+std::vector<Action> Step(State& state, std::span<const Event> events, Micros now) {
+  return state.core().Step(events, now);
+}
+Micros NextWake(const State& state) { return state.core().NextWake(); }
+
+Core::Core(Policy policy) : policy_(policy) {}
+
+std::vector<Action> Core::Step(std::span<const Event> events, Micros now) {
+  now_ = std::max(now_, now);
+  actions_.clear();
+  fresh_.clear();
+  for (const Event& event : events) {
+    dirty_ = dirty_ || !std::holds_alternative<Tick>(event);
+    std::visit([this](const auto& e) { On(e); }, event);
+  }
+  cluster_.Settle();
+  on_node_.resize(cluster_.size());
+  Wake();
+  bool due = now_ - last_pass_ >= policy_.pass_interval;
+  bool urged = waiting_ > 0 && now_ - last_pass_ >= policy_.urge_interval;
+  if (urged || (due && dirty_)) {
+    Pass();
+  } else {
+    Fast();
+  }
+  cluster_.Commit();
+  return std::move(actions_);
+}
+
+Micros Core::NextWake() const {
+  Micros next = kNever;
+  if (dirty_) next = last_pass_ + policy_.pass_interval;
+  if (waiting_ > 0) next = std::min(next, last_pass_ + policy_.urge_interval);
+  for (JobIndex j : not_yet_) {
+    // One whose time has come waits for others, whose end is an event.
+    if (jobs_[j].spec.begin_after > now_) next = std::min(next, jobs_[j].spec.begin_after);
+  }
+  return next;
+}
+
+const Job* Core::Find(JobId id) const {
+  JobIndex j = IndexOf(id);
+  return j == kNoJob ? nullptr : &jobs_[j];
+}
+
+JobIndex Core::IndexOf(JobId id) const {
+  auto it = by_id_.find(id);
+  return it == by_id_.end() ? kNoJob : it->second;
+}
+
+// --- needs, interned: jobs that need the same share one record and what was found out about it ---
+
+uint32_t Core::Intern(const JobSpec& spec) {
+  std::string key;
+  auto add = [&key](const std::string& s) { key.append(std::to_string(s.size())).append(1, ':').append(s); };
+  auto number = [&key](int64_t n) { key.append(std::to_string(n)).append(1, ';'); };
+  add(spec.pool);
+  for (const auto* list : {&spec.gpu_types, &spec.labels, &spec.tolerations}) {
+    for (const std::string& s : *list) add(s);
+    key += '|';
+  }
+  number(static_cast<int64_t>(spec.required));
+  number(static_cast<int64_t>(spec.preferred));
+  for (const Role& r : spec.roles) {
+    for (int64_t n : {int64_t{r.pods}, int64_t{r.request.gpus}, int64_t{r.request.gpu_milli}, r.request.milli_cpus,
+                      r.request.memory_bytes}) {
+      number(n);
+    }
+  }
+  auto [it, fresh] = demand_by_key_.try_emplace(std::move(key), 0);
+  if (!fresh) {
+    ++demands_[it->second].references;
+    return it->second;
+  }
+  uint32_t id = static_cast<uint32_t>(demands_.size());
+  if (free_demands_.empty()) {
+    demands_.emplace_back();
+  } else {
+    id = free_demands_.back();
+    free_demands_.pop_back();
+  }
+  it->second = id;
+  DemandState& state = demands_[id];
+  state = {};
+  state.references = 1;
+  state.key = it->first;
+  Demand& d = state.demand;
+  d.required = spec.required;
+  d.preferred = std::min(spec.preferred, spec.required);
+  for (size_t i = 0; i < spec.roles.size(); ++i) {
+    d.parts.push_back({spec.roles[i].request, spec.roles[i].pods, static_cast<int32_t>(i)});
+  }
+  std::stable_sort(d.parts.begin(), d.parts.end(), [](const Demand::Part& a, const Demand::Part& b) {
+    return std::pair(a.request.total_milli(), a.pods) > std::pair(b.request.total_milli(), b.pods);
+  });
+  std::vector<std::string> types = spec.gpu_types;
+  if (types.empty()) types.push_back("");
+  for (const std::string& type : types) {
+    Demand::Alternative alternative{type, {}};
+    for (const Demand::Part& p : d.parts) {
+      // Pods without GPUs go anywhere in the pool.
+      Constraint constraint{spec.pool, p.request.total_milli() > 0 ? type : "", spec.labels, spec.tolerations};
+      alternative.shapes.push_back(cluster_.Shape(p.request, constraint));
+    }
+    d.alternatives.push_back(std::move(alternative));
+  }
+  return id;
+}
+
+void Core::DropDemand(uint32_t id) {
+  DemandState& state = demands_[id];
+  if (--state.references > 0) return;
+  for (const Demand::Alternative& a : state.demand.alternatives) {
+    for (ShapeId s : a.shapes) cluster_.Drop(s);
+  }
+  demand_by_key_.erase(state.key);
+  state = {};
+  free_demands_.push_back(id);
+}
+
+// --- events ---
+
+void Core::On(const NodeUp& e) {
+  if (!Validate(e.node)) return;
+  // A node that changed is not what claims and holds were made for.
+  NodeId known = cluster_.Find(e.node.name);
+  if (known != kNoNode && cluster_.node(known).spec != e.node) NobodyStartsOn(known);
+  cluster_.Up(e.node);
+}
+
+void Core::On(const NodeLost& e) {
+  if (NodeId n = cluster_.Find(e.name); n != kNoNode) NodeGone(n);
+}
+
+void Core::On(const NodeDrained& e) {
+  if (NodeId n = cluster_.Find(e.name); n != kNoNode) NodeGone(n);
+}
+
+void Core::NodeGone(NodeId node) {
+  cluster_.Down(node);
+  NobodyStartsOn(node);
+}
+
+// Not those whose victims are still leaving, nor those it is held for.
+void Core::NobodyStartsOn(NodeId node) {
+  for (JobIndex j : std::vector<JobIndex>(holders_)) {
+    if (std::find(jobs_[j].hold.begin(), jobs_[j].hold.end(), node) != jobs_[j].hold.end()) DropHold(j);
+  }
+  for (JobIndex j = 0; j < jobs_.size(); ++j) {
+    Job& job = jobs_[j];
+    if (job.phase != Phase::kClaiming) continue;
+    if (std::any_of(job.placement.rooms.begin(), job.placement.rooms.end(),
+                    [&](const Room& r) { return r.node == node; })) {
+      Unclaim(j);
+      MakePending(j);
+    }
+  }
+}
+
+void Core::On(const TeamSet& e) { teams_.Set(e.team); }
+
+void Core::On(const JobSubmitted& e) {
+  if (by_id_.contains(e.job.id) || !Validate(e.job)) return;
+  JobIndex j = static_cast<JobIndex>(jobs_.size());
+  if (free_jobs_.empty()) {
+    jobs_.emplace_back();
+    stamps_.push_back(0);
+  } else {
+    j = free_jobs_.back();
+    free_jobs_.pop_back();
+  }
+  by_id_[e.job.id] = j;
+  Job& job = jobs_[j];
+  job = {};
+  job.spec = e.job;
+  job.demand = Intern(e.job);
+  job.team = teams_.Find(e.job.team);
+  job.groups = history_.GroupsOf(e.job);
+  job.milli = demands_[job.demand].demand.total_milli();
+  const Demand& demand = demands_[job.demand].demand;
+  for (const Demand::Part& p : demand.parts) {
+    fragmentation_.Arrived(p.request, demand.alternatives.size() == 1 ? demand.alternatives[0].gpu_type : "", p.pods);
+  }
+  if (MayBegin(job)) {
+    Micros submitted = std::max(e.job.submitted, e.job.begin_after);
+    job.waited = submitted > 0 ? std::max<Micros>(now_ - submitted, 0) : 0;
+    MakePending(j);
+    fresh_.push_back(j);
+  } else {
+    job.phase = Phase::kNotYet;
+    not_yet_.push_back(j);
+  }
+}
+
+void Core::On(const JobStarted& e) {
+  JobIndex j = IndexOf(e.job);
+  if (j == kNoJob || (jobs_[j].phase != Phase::kPending && jobs_[j].phase != Phase::kNotYet)) return;
+  Job& job = jobs_[j];
+  if (job.phase == Phase::kPending) RemovePending(j);
+  std::erase(not_yet_, j);
+  Placement placement;
+  for (const PodPlace& pod : e.pods) {
+    if (pod.role < 0 || static_cast<size_t>(pod.role) >= job.spec.roles.size()) continue;
+    const Request& r = job.spec.roles[pod.role].request;
+    Room room{cluster_.Name(pod.node), {}, r.milli_cpus, r.memory_bytes};
+    for (int i = 0; i < kMaxGpus; ++i) {
+      if (pod.gpus >> i & 1) room.milli[i] = static_cast<uint16_t>(r.gpus > 0 ? kMilli : r.gpu_milli);
+    }
+    cluster_.Take(room);
+    placement.rooms.push_back(room);
+    placement.roles.push_back(pod.role);
+  }
+  on_node_.resize(cluster_.size());
+  job.placement = std::move(placement);
+  job.charges = ChargesOf(job.placement);
+  teams_.Take(job.team, job.charges, job.spec.preemptible, now_);
+  job.phase = Phase::kRunning;
+  job.started = job.saved = std::min(e.since, now_);
+  Estimate(j);
+  Occupy(j);
+}
+
+void Core::On(const JobSaved& e) {
+  JobIndex j = IndexOf(e.job);
+  if (j == kNoJob || (jobs_[j].phase != Phase::kRunning && jobs_[j].phase != Phase::kStopping)) return;
+  Job& job = jobs_[j];
+  job.saved = std::clamp(e.at, job.saved, now_);
+  if (e.took > 0) job.save_time = job.save_time < 0 ? e.took : (3 * job.save_time + e.took) / 4;
+}
+
+void Core::On(const JobStopped& e) {
+  JobIndex j = IndexOf(e.job);
+  if (j == kNoJob || (jobs_[j].phase != Phase::kRunning && jobs_[j].phase != Phase::kStopping)) return;
+  Job& job = jobs_[j];
+  job.served = std::max<Micros>(job.served + now_ - job.started - e.lost, 0);
+  Leave(j);
+  MakePending(j);
+}
+
+void Core::On(const JobEnded& e) {
+  JobIndex j = IndexOf(e.job);
+  if (j == kNoJob) return;
+  Job& job = jobs_[j];
+  switch (job.phase) {
+    case Phase::kNone: return;
+    case Phase::kNotYet: std::erase(not_yet_, j); break;
+    case Phase::kPending: RemovePending(j); break;
+    case Phase::kClaiming: Unclaim(j); break;
+    case Phase::kRunning:
+    case Phase::kStopping:
+      if (e.completed) history_.Completed(job.groups, ServedNow(job));
+      Leave(j);
+  }
+  Forget(j);
+}
+
+void Core::Forget(JobIndex j) {
+  Job& job = jobs_[j];
+  DropHold(j);
+  DropDemand(job.demand);
+  by_id_.erase(job.spec.id);
+  job = {};
+  free_jobs_.push_back(j);
+}
+
+// --- pending ---
+
+bool Core::MayBegin(const Job& job) const {
+  return job.spec.begin_after <= now_ &&
+         std::none_of(job.spec.after.begin(), job.spec.after.end(), [this](JobId id) { return by_id_.contains(id); });
+}
+
+void Core::Wake() {
+  std::erase_if(not_yet_, [this](JobIndex j) {
+    if (!MayBegin(jobs_[j])) return false;
+    MakePending(j);
+    fresh_.push_back(j);
+    dirty_ = true;
+    return true;
+  });
+}
+
+void Core::MakePending(JobIndex j) {
+  Job& job = jobs_[j];
+  job.phase = Phase::kPending;
+  job.waiting_since = now_ - job.waited;
+  Estimate(j);
+  if (++next_stamp_ == 0) ++next_stamp_;
+  stamps_[j] = next_stamp_;
+  pending_sorted_ = pending_sorted_ && (pending_.empty() || pending_.back().id < job.spec.id);
+  pending_.push_back({job.spec.id, j, job.demand, job.team, next_stamp_, Base(job), InverseOf(job),
+                      job.waiting_since / 1000, StarvationWait(job) / 1000});
+  ++waiting_;
+  teams_.Demand(job.team, job.milli);
+}
+
+void Core::RemovePending(JobIndex j) {
+  stamps_[j] = 0;
+  --waiting_;
+  jobs_[j].waited = now_ - jobs_[j].waiting_since;
+  teams_.Demand(jobs_[j].team, -jobs_[j].milli);
+}
+
+// --- room ---
+
+void Core::Occupy(JobIndex j) {
+  running_.push_back(j);
+  for (const Room& r : jobs_[j].placement.rooms) {
+    std::vector<JobIndex>& there = on_node_[r.node];
+    if (std::find(there.begin(), there.end(), j) == there.end()) there.push_back(j);
+  }
+}
+
+void Core::Vacate(JobIndex j) {
+  // Order matters to nobody but must not depend on chance: the last takes the place.
+  auto it = std::find(running_.begin(), running_.end(), j);
+  *it = running_.back();
+  running_.pop_back();
+  for (const Room& r : jobs_[j].placement.rooms) std::erase(on_node_[r.node], j);
+}
+
+// A running or stopping job is gone from its room.
+void Core::Leave(JobIndex j) {
+  Job& job = jobs_[j];
+  if (job.phase == Phase::kRunning) Vacate(j);
+  teams_.Release(job.team, job.charges, job.spec.preemptible, now_);
+  if (job.beneficiary == kNoJob) {
+    for (const Room& r : job.placement.rooms) cluster_.Release(r);
+  }
+  job.placement = {};
+  job.charges.clear();
+  job.backfill_of = kNoJob;
+  JobIndex to = std::exchange(job.beneficiary, kNoJob);
+  if (to == kNoJob || --jobs_[to].victims_left > 0) return;
+  Job& claimer = jobs_[to];
+  for (const Room& r : claimer.leftovers) cluster_.Release(r);
+  claimer.leftovers.clear();
+  claimer.waited = now_ - claimer.waiting_since;
+  Begin(to);
+}
+
+// Its victims leave all the same; what they hold is theirs again until then.
+void Core::Unclaim(JobIndex j) {
+  Job& job = jobs_[j];
+  for (const Room& r : job.placement.rooms) cluster_.Release(r);
+  for (const Room& r : job.leftovers) cluster_.Release(r);
+  for (Job& v : jobs_) {
+    if (v.phase != Phase::kStopping || v.beneficiary != j) continue;
+    for (const Room& r : v.placement.rooms) cluster_.Take(r);
+    v.beneficiary = kNoJob;
+  }
+  teams_.Release(job.team, job.charges, job.spec.preemptible, now_);
+  job.leftovers.clear();
+  job.victims_left = 0;
+  job.placement = {};
+  job.charges.clear();
+  job.waited = now_ - job.waiting_since;
+}
+
+std::vector<Teams::Charge> Core::ChargesOf(const Placement& placement) {
+  std::vector<Teams::Charge> charges;
+  for (const Room& r : placement.rooms) {
+    int64_t milli = r.total_milli();
+    if (milli == 0) continue;
+    const NodeSpec& node = cluster_.node(r.node).spec;
+    TypeId type = teams_.Type(node.gpu_type);
+    auto same = std::find_if(charges.begin(), charges.end(), [&](const Teams::Charge& c) {
+      return c.type == type && c.price_milli == node.price_milli;
+    });
+    if (same == charges.end()) {
+      charges.push_back({type, milli, node.price_milli});
+    } else {
+      same->milli += milli;
+    }
+  }
+  return charges;
+}
+
+// --- time ---
+
+Micros Core::ServedNow(const Job& job) const {
+  bool runs = job.phase == Phase::kRunning || job.phase == Phase::kStopping;
+  return job.served + (runs ? now_ - job.started : 0);
+}
+
+void Core::Estimate(JobIndex j) {
+  Job& job = jobs_[j];
+  job.estimate = history_.Remaining(job.spec, job.groups, job.milli, ServedNow(job));
+}
+
+bool Core::Consistent() const {
+  if (!cluster_.Recount() || !teams_.Consistent()) return false;
+  // What is free and what is taken makes up the nodes.
+  std::vector<int64_t> taken(cluster_.size());
+  auto add = [&](const std::vector<Room>& rooms) {
+    for (const Room& r : rooms) taken[r.node] += r.total_milli();
+  };
+  for (const Job& job : jobs_) {
+    bool pods = job.phase == Phase::kRunning || job.phase == Phase::kClaiming ||
+                (job.phase == Phase::kStopping && job.beneficiary == kNoJob);
+    if (pods) add(job.placement.rooms);
+    add(job.leftovers);
+  }
+  for (NodeId n = 0; n < cluster_.size(); ++n) {
+    const Cluster::Node& node = cluster_.node(n);
+    int64_t free = std::accumulate(node.free_milli.begin(), node.free_milli.end(), int64_t{0});
+    if (free + taken[n] != int64_t{node.spec.gpus} * kMilli) return false;
+  }
+  return true;
+}
+
+}  // namespace vrun::sched::core

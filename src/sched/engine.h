@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inside of the core: the jobs and the passes over them. engine.cc applies events, pass.cc orders and places,
+// preempt.cc prices and plans evictions, holds.cc keeps room for gangs that waited too long, explain.cc answers why.
+//
+// Lifetimes: a job has one index from submission to its end; indexes are reused, ids never. Room of a job is taken in
+// the cluster when it is placed (running), or when its victims are told to leave (claiming): from then on the cluster
+// shows the world after they left. What they still use of it and the claim does not is kept from others as `leftovers`
+// until the last of them is gone.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "sched/cluster.h"
+#include "sched/core.h"
+#include "sched/explain.h"
+#include "sched/fragmentation.h"
+#include "sched/history.h"
+#include "sched/placement.h"
+#include "sched/teams.h"
+
+namespace vrun::sched::core {
+
+using JobIndex = uint32_t;
+constexpr JobIndex kNoJob = UINT32_MAX;
+
+enum class Phase : uint8_t { kNone, kNotYet, kPending, kClaiming, kRunning, kStopping };
+
+struct Job {
+  JobSpec spec;
+  Phase phase = Phase::kNone;
+  uint32_t demand = 0;
+  TeamId team = 0;
+  History::Groups groups{};
+  int64_t milli = 0;  // of all pods
+
+  Micros waiting_since = 0;  // moved back by earlier waits: now - this is all its waiting
+  Micros waited = 0;         // until the present run
+  Micros turn_ends = 0;      // started because it starved: not disturbed before
+  Micros served = 0;         // run time that counts, without the present run
+  Micros started = 0;        // the present run
+  Micros saved = 0;          // its state as of then is safe; never before `started`
+  Micros save_time = -1;     // learned
+  int32_t preemptions = 0;
+  History::Estimate estimate;
+
+  Placement placement;  // claiming, running, stopping
+  std::vector<Teams::Charge> charges;
+  std::vector<Room> leftovers;    // claiming
+  int32_t victims_left = 0;       // claiming
+  JobIndex beneficiary = kNoJob;  // stopping: whose claim its room is part of
+  JobIndex backfill_of = kNoJob;  // running in room held for that job
+  std::vector<NodeId> hold;       // held for it
+  Micros hold_start = 0;          // expected
+  Level wish = Level::kCluster;   // loosest level that it accepts now
+
+  Teams::Verdict refused;    // by a quota of the type that its place would have had
+  std::vector<Terms> terms;  // of the decisions that placed or stopped it last
+};
+
+class Core {
+ public:
+  explicit Core(Policy policy);
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  std::vector<Action> Step(std::span<const Event> events, Micros now);
+  Micros NextWake() const;
+
+  const Policy& policy() const { return policy_; }
+  const Cluster& cluster() const { return cluster_; }
+  const Teams& teams() const { return teams_; }
+  const Job* Find(JobId id) const;
+  std::optional<std::vector<Blocker>> Blockers(JobId id) const;
+  Status Feasible(const JobSpec& spec) const;
+  // Whether room, usage and phases agree with each other; for tests.
+  bool Consistent() const;
+
+ private:
+  struct DemandState {
+    Demand demand;
+    std::string key;
+    uint32_t references = 0;
+    // What failed in this pass, so that the next job with the same needs is not tried again.
+    uint64_t pass = 0;
+    int failed_level = -1;
+    bool no_preemption = false;
+    bool no_backfill = false;
+  };
+  // A pending job as ordering sees it: dense, in order of ids.
+  struct Pending {
+    JobId id;
+    JobIndex job;
+    uint32_t demand;
+    TeamId team;
+    uint32_t stamp;      // valid while stamps_[job] is the same
+    Log base;            // of the density: class / (T * G^beta)
+    int64_t inverse;     // growth per waiting millisecond, 1/2^32
+    int64_t since_ms;    // waiting since
+    int64_t starves_ms;  // after waiting so long
+  };
+  struct Ordered {
+    uint32_t key;  // ascending: densest first
+    uint32_t index;
+    uint32_t demand;
+  };
+
+  // --- engine.cc ---
+  void On(const NodeUp& e);
+  void On(const NodeLost& e);
+  void On(const NodeDrained& e);
+  void On(const TeamSet& e);
+  void On(const JobSubmitted& e);
+  void On(const JobStarted& e);
+  void On(const JobSaved& e);
+  void On(const JobStopped& e);
+  void On(const JobEnded& e);
+  void On(const Tick&) {}
+
+  JobIndex IndexOf(JobId id) const;
+  uint32_t Intern(const JobSpec& spec);
+  void DropDemand(uint32_t demand);
+  void MakePending(JobIndex j);
+  void RemovePending(JobIndex j);
+  void Wake();
+  bool MayBegin(const Job& job) const;
+  void Occupy(JobIndex j);
+  void Vacate(JobIndex j);
+  void Forget(JobIndex j);
+  void Leave(JobIndex j);
+  void Unclaim(JobIndex j);
+  void NodeGone(NodeId node);
+  void NobodyStartsOn(NodeId node);
+  std::vector<Teams::Charge> ChargesOf(const Placement& placement);
+  void Estimate(JobIndex j);
+  Micros ServedNow(const Job& job) const;
+
+  // --- pass.cc ---
+  void Pass();
+  void Fast();
+  void Order();
+  bool TryPlace(JobIndex j, DemandState& demand);
+  uint64_t AlternativesAllowed(const Job& job, const Demand& demand);
+  Micros PatienceOf(const Job& job, const Demand& demand) const;
+  Level WishOf(const Job& job, const Demand& demand) const;
+  void Start(JobIndex j, Placement placement);
+  void Begin(JobIndex j);
+  void EmitPlace(JobIndex j);
+  Log Growth(const Job& job) const;
+  static Log GrowthOf(int64_t wait_ms, int64_t inverse);
+  int64_t InverseOf(const Job& job) const;
+  Log Density(const Job& job) const;
+  Log Base(const Job& job) const;
+  Log WaitCost(const Job& job) const;
+  Micros StarvationWait(const Job& job) const;
+
+  // --- preempt.cc ---
+  struct Victim {
+    JobIndex job = kNoJob;
+    JobId id = 0;  // indexes are reused
+    Log density = 0;
+    int64_t omega = 0;  // cost of its waiting, thousandths per second
+    StopMode mode = StopMode::kKill;
+    Micros lost = 0;       // run time that it has to repeat, and its restore
+    Micros latency = 0;    // until it is gone
+    bool settled = false;  // past its quantum
+  };
+  struct Plan {
+    std::vector<JobIndex> victims;
+    std::vector<NodeId> nodes;
+    int64_t price = INT64_MAX;
+    Micros latency = 0;
+    int64_t lost = 0;  // GPU-seconds
+    StopReason reason = StopReason::kWorth;
+  };
+  void PrepareVictims();
+  Victim PriceOf(JobIndex v) const;
+  bool Eligible(const Job& beneficiary, Log density, bool reclaim, const Victim& v) const;
+  int64_t PriceFor(Micros service, const Victim& v) const;
+  std::optional<Plan> PlanIn(JobIndex j, uint32_t alternative, Level level, Domain domain, bool reclaim);
+  std::optional<Placement> Prune(JobIndex j, Plan* plan);
+  bool TryPreempt(JobIndex j, DemandState& demand);
+  bool TryPreemptBackfill(JobIndex j);
+  void Claim(JobIndex j, const Plan& plan, Placement placement, const Terms& terms);
+  Micros WaitWithout(const Demand& demand) const;
+  void Refill();
+
+  // --- holds.cc ---
+  void ServeHolds();
+  struct Opening {
+    Micros in = 0;  // from now
+    std::vector<NodeId> nodes;
+  };
+  std::optional<Opening> SoonestIn(ShapeId shape, int32_t pods, Level level, Domain domain);
+  bool MakeHold(JobIndex j);
+  bool MayUseHold(const Job& job, const Job& holder) const;
+  void DropHold(JobIndex j);
+  bool TryBackfill(JobIndex j, DemandState& demand);
+
+  Policy policy_;
+  Cluster cluster_;
+  Fragmentation fragmentation_{cluster_};
+  Placer placer_{cluster_, fragmentation_};
+  History history_{policy_};
+  Teams teams_{policy_};
+
+  Micros now_ = 0;
+  std::deque<Job> jobs_;  // stays in place while it grows
+  std::vector<JobIndex> free_jobs_;
+  std::unordered_map<JobId, JobIndex> by_id_;
+  std::vector<DemandState> demands_;
+  std::vector<uint32_t> free_demands_;
+  std::map<std::string, uint32_t> demand_by_key_;
+  std::vector<JobIndex> not_yet_;
+  std::vector<Pending> pending_;  // with entries of jobs that wait no more, dropped by Order
+  std::vector<uint32_t> stamps_;  // by job; 0: not pending
+  uint32_t next_stamp_ = 0;
+  bool pending_sorted_ = true;
+  size_t waiting_ = 0;             // valid entries of pending_
+  std::vector<JobIndex> fresh_;    // pending since the last step
+  std::vector<JobIndex> running_;  // running, not stopping
+  std::vector<JobIndex> holders_;
+  std::vector<std::vector<JobIndex>> on_node_;  // running jobs by node, each once
+
+  std::vector<Ordered> order_, scratch_;
+  uint64_t pass_ = 0;
+  bool dirty_ = false;
+  Micros last_pass_ = -kHour;
+  Micros last_estimates_ = -kHour;
+  size_t next_estimate_ = 0;  // index in pending_
+
+  // Prepared when somebody wants to preempt and it is older than Policy::price_interval.
+  Micros victims_at_ = -kHour;
+  std::vector<Victim> victims_;                       // by job index
+  std::vector<Log> node_floor_;                       // by node: least density of what could be evicted
+  std::array<int64_t, kMaxGpus + 1> release_rate_{};  // slots of so many GPUs per 10^9 seconds
+  int backfill_tries_ = 0;
+  int64_t lost_tokens_ = 0;  // thousandths of GPU-seconds
+  Micros refilled_ = 0;
+
+  std::vector<Action> actions_;
+};
+
+}  // namespace vrun::sched::core

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sched/explain.h"
+
+#include <algorithm>
+
+#include "sched/engine.h"
+
+namespace vrun::sched::core {
+
+std::optional<std::vector<Blocker>> Explain(const State& state, JobId job) { return state.core().Blockers(job); }
+Status Feasible(const State& state, const JobSpec& job) { return state.core().Feasible(job); }
+std::vector<Terms> TermsOf(const State& state, JobId job) {
+  const Job* j = state.core().Find(job);
+  return j == nullptr ? std::vector<Terms>{} : j->terms;
+}
+
+std::optional<std::vector<Blocker>> Core::Blockers(JobId id) const {
+  using Kind = Blocker::Kind;
+  const JobIndex index = IndexOf(id);
+  if (index == kNoJob) return std::nullopt;
+  const Job& job = jobs_[index];
+  std::vector<Blocker> out;
+  if (job.phase == Phase::kNotYet) {
+    for (JobId other : job.spec.after) {
+      if (by_id_.contains(other)) out.push_back({.kind = Kind::kDependency, .other = other});
+    }
+    if (job.spec.begin_after > now_) out.push_back({.kind = Kind::kBeginTime, .time = job.spec.begin_after});
+    return out;
+  }
+  if (job.phase == Phase::kClaiming) {
+    out.push_back({.kind = Kind::kClaiming, .have = job.victims_left});
+    return out;
+  }
+  if (job.phase != Phase::kPending) return std::nullopt;
+  const Demand& demand = demands_[job.demand].demand;
+  for (const Demand::Alternative& a : demand.alternatives) {
+    // Quotas, then room.
+    std::vector<Teams::Charge> charges;
+    if (job.milli > 0) charges.push_back({teams_.KnownType(a.gpu_type), job.milli, 0});
+    if (auto verdict = teams_.Admits(job.team, charges, job.spec.preemptible); !verdict.ok) {
+      out.push_back({.kind = verdict.guarantee ? Kind::kGuarantee : Kind::kLimit,
+                     .have = verdict.used,
+                     .need = verdict.bound,
+                     .team = teams_.name(verdict.team),
+                     .gpu_type = a.gpu_type});
+    }
+    for (size_t i = 0; i < demand.parts.size(); ++i) {
+      const Demand::Part& part = demand.parts[i];
+      int64_t now = 0, hidden = 0, empty = 0, best_domain = 0, domain = 0;
+      for (uint32_t p = 0; p < cluster_.size(); ++p) {
+        const NodeId n = cluster_.At(p);
+        const int32_t fit = cluster_.FitOn(a.shapes[i], n);
+        const bool own = std::find(job.hold.begin(), job.hold.end(), n) != job.hold.end();
+        const bool visible = own || cluster_.node(n).held == 0;
+        (visible ? now : hidden) += fit;
+        if (cluster_.node(n).up) empty += cluster_.FitEmpty(a.shapes[i], n);
+        if (p == cluster_.First(demand.required, cluster_.DomainOf(demand.required, p))) domain = 0;
+        if (visible) best_domain = std::max(best_domain, domain += fit);
+      }
+      Blocker b{.kind = Kind::kNoRoom, .role = part.role, .have = now, .need = part.pods, .gpu_type = a.gpu_type};
+      if (empty < part.pods) {
+        b.kind = Kind::kNeverFits;
+        b.have = empty;
+        out.push_back(b);
+      } else if (now < part.pods && now + hidden >= part.pods) {
+        b.kind = Kind::kHolds;
+        for (JobIndex h : holders_) {
+          if (b.other == 0) b.other = jobs_[h].spec.id;
+        }
+        out.push_back(b);
+      } else if (now < part.pods) {
+        out.push_back(b);
+      } else if (best_domain < part.pods) {
+        b.kind = Kind::kTopology;
+        b.have = best_domain;
+        b.level = demand.required;
+        out.push_back(b);
+      } else if (job.wish < demand.required) {
+        b.kind = Kind::kPatience;
+        b.level = job.wish;
+        b.time = job.waiting_since + PatienceOf(job, demand);
+        out.push_back(b);
+      }
+    }
+  }
+  // As of the last pass.
+  if (auto verdict = job.refused; !verdict.ok) {
+    out.push_back({.kind = verdict.guarantee ? Kind::kGuarantee : Kind::kLimit,
+                   .have = verdict.used,
+                   .need = verdict.bound,
+                   .team = teams_.name(verdict.team),
+                   .gpu_type = teams_.TypeName(verdict.type)});
+  }
+  for (size_t i = 0; i < order_.size(); ++i) {
+    if (pending_[order_[i].index].job != index) continue;
+    int64_t before = 0;
+    for (size_t k = 0; k < i; ++k) before += stamps_[pending_[order_[k].index].job] != 0;
+    if (before > 0) out.push_back({.kind = Kind::kOrder, .have = before});
+  }
+  return out;
+}
+
+Status Core::Feasible(const JobSpec& spec) const {
+  VRUN_TRY(Validate(spec));
+  std::vector<std::string> types = spec.gpu_types;
+  if (types.empty()) types.push_back("");
+  bool any_node = false;
+  std::string why;
+  for (const std::string& type : types) {
+    bool possible = true;
+    for (const Role& role : spec.roles) {
+      const Constraint constraint{spec.pool, role.request.total_milli() > 0 ? type : "", spec.labels, spec.tolerations};
+      std::map<Domain, int64_t> pods;
+      int64_t best = 0;
+      for (NodeId n = 0; n < cluster_.size(); ++n) {
+        const Cluster::Node& node = cluster_.node(n);
+        any_node = any_node || (node.spec.pool == spec.pool && node.spec.milli_cpus + node.spec.gpus > 0);
+        if (!Admits(constraint, node.spec)) continue;
+        int64_t& here = pods[cluster_.DomainOf(spec.required, node.position)];
+        here += Cluster::PodsWhenEmpty(role.request, node.spec);
+        best = std::max(best, here);
+      }
+      if (best < role.pods) {
+        why = "of " + std::to_string(role.pods) + " pods " + std::to_string(best) + " fit at most";
+        possible = false;
+      }
+    }
+    if (possible) return {};
+  }
+  if (!any_node) return {};
+  return Error(Code::kInvalid, "the request can never be met: " + why + ": ask for less or choose another pool");
+}
+
+}  // namespace vrun::sched::core

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Holds: a gang that waited past its bound gets the nodes that become free first, and nobody else starts there except
+//  - who is expected (nine times of ten) to be gone before the gang can start,
+//  - who is cheap to evict when it can (preemptive backfill),
+//  - who is of a higher class.
+// So long waits end whatever the size, and held room does not stand idle.
+#include <algorithm>
+
+#include "sched/engine.h"
+
+namespace vrun::sched::core {
+
+namespace {
+// Jobs looked at for held room in one pass, of those that room exists for.
+constexpr int kBackfillTries = 64;
+}  // namespace
+
+void Core::ServeHolds() {
+  backfill_tries_ = kBackfillTries;
+  for (JobIndex j : std::vector<JobIndex>(holders_)) {
+    Job& job = jobs_[j];
+    const Demand& demand = demands_[job.demand].demand;
+    size_t mark = cluster_.Mark();
+    if (uint64_t allowed = AlternativesAllowed(job, demand); allowed != 0) {
+      if (auto placed = placer_.PlaceOn(demand, job.hold, allowed)) {
+        if (teams_.Admits(job.team, ChargesOf(*placed), job.spec.preemptible).ok) {
+          Start(j, std::move(*placed));
+          continue;
+        }
+        cluster_.Undo(mark);
+      } else if (TryPreemptBackfill(j)) {
+        continue;
+      }
+    }
+    // What was expected did not happen: look where it is soonest now.
+    if (now_ > job.hold_start) {
+      DropHold(j);
+      MakeHold(j);
+    }
+  }
+}
+
+void Core::DropHold(JobIndex j) {
+  Job& job = jobs_[j];
+  if (job.hold.empty()) return;
+  for (NodeId n : job.hold) {
+    cluster_.Unhold(n);
+    for (JobIndex v : on_node_[n]) {
+      if (jobs_[v].backfill_of == j) jobs_[v].backfill_of = kNoJob;
+    }
+  }
+  job.hold.clear();
+  std::erase(holders_, j);
+}
+
+// The nodes where pods of one shape fit first, in one domain: when, and which.
+std::optional<Core::Opening> Core::SoonestIn(ShapeId shape, int32_t pods, Level level, Domain domain) {
+  struct Slot {
+    Micros in;
+    NodeId node;
+    int32_t count;
+  };
+  std::vector<Slot> slots;
+  int64_t sum = 0;
+  for (uint32_t p = cluster_.First(level, domain); p < cluster_.First(level, domain + 1); ++p) {
+    NodeId n = cluster_.At(p);
+    if (cluster_.node(n).held > 0) continue;
+    int32_t fit = cluster_.FitOn(shape, n);
+    if (fit > 0) slots.push_back({0, n, fit});
+    sum += fit;
+    std::vector<std::pair<Micros, JobIndex>> ends;
+    for (JobIndex v : on_node_[n]) ends.push_back({jobs_[v].estimate.late, v});
+    std::sort(ends.begin(), ends.end());
+    std::vector<const Room*> freed;
+    for (const auto& [late, v] : ends) {
+      for (const Room& r : jobs_[v].placement.rooms) {
+        if (r.node == n) freed.push_back(&r);
+      }
+      int32_t then = cluster_.FitWith(shape, n, freed);
+      if (then > fit) slots.push_back({late, n, then - fit});
+      sum += std::max(then - fit, 0);
+      fit = std::max(fit, then);
+    }
+  }
+  if (sum < pods) return std::nullopt;
+  std::stable_sort(slots.begin(), slots.end(), [](const Slot& a, const Slot& b) { return a.in < b.in; });
+  Opening opening;
+  for (const Slot& s : slots) {
+    opening.in = s.in;
+    if (std::find(opening.nodes.begin(), opening.nodes.end(), s.node) == opening.nodes.end()) {
+      opening.nodes.push_back(s.node);
+    }
+    if ((pods -= s.count) <= 0) break;
+  }
+  return opening;
+}
+
+bool Core::MakeHold(JobIndex j) {
+  Job& job = jobs_[j];
+  const Demand& demand = demands_[job.demand].demand;
+  const uint64_t allowed = AlternativesAllowed(job, demand);
+  PrepareVictims();
+  std::optional<Opening> best;
+  for (size_t a = 0; a < demand.alternatives.size(); ++a) {
+    if ((allowed >> a & 1) == 0) continue;
+    for (Domain d = 0; d < cluster_.domains(demand.required); ++d) {
+      Opening all;
+      bool possible = true;
+      for (size_t i = 0; i < demand.parts.size() && possible; ++i) {
+        auto part = SoonestIn(demand.alternatives[a].shapes[i], demand.parts[i].pods, demand.required, d);
+        possible = part.has_value();
+        if (!possible) break;
+        all.in = std::max(all.in, part->in);
+        for (NodeId n : part->nodes) {
+          if (std::find(all.nodes.begin(), all.nodes.end(), n) == all.nodes.end()) all.nodes.push_back(n);
+        }
+      }
+      if (possible && (!best || all.in < best->in)) best = std::move(all);
+    }
+  }
+  if (!best) return false;
+  job.hold = std::move(best->nodes);
+  job.hold_start = now_ + best->in;
+  holders_.push_back(j);
+  Hold hold{job.spec.id, {}, job.hold_start};
+  for (NodeId n : job.hold) {
+    cluster_.Hold(n);
+    hold.nodes.push_back(cluster_.node(n).spec.name);
+  }
+  actions_.push_back(std::move(hold));
+  return true;
+}
+
+bool Core::MayUseHold(const Job& job, const Job& holder) const {
+  if (job.spec.klass > holder.spec.klass) return true;
+  if (now_ + job.estimate.late <= holder.hold_start) return true;
+  const Checkpoint& c = job.spec.checkpoint;
+  if (!job.spec.preemptible || (!c.on_demand && c.period == 0)) return false;
+  Micros restore = c.restore >= 0 ? c.restore : policy_.default_restore;
+  Micros repeat = c.on_demand ? (c.save >= 0 ? c.save : policy_.default_save) : c.period;
+  auto cost = static_cast<__int128>(Exp2Milli(WaitCost(job))) * (restore + repeat);
+  auto worth = static_cast<__int128>(Exp2Milli(WaitCost(holder))) * (now_ - holder.waiting_since);
+  return cost * 1000 <= worth * policy_.backfill_price;
+}
+
+bool Core::TryBackfill(JobIndex j, DemandState& state) {
+  Job& job = jobs_[j];
+  uint64_t allowed = AlternativesAllowed(job, state.demand);
+  if (allowed == 0 || backfill_tries_ <= 0) return false;
+  bool room = false;
+  for (JobIndex h : holders_) {
+    if (h == j) continue;
+    size_t mark = cluster_.Mark();
+    auto placed = placer_.PlaceOn(state.demand, jobs_[h].hold, allowed);
+    if (!placed) continue;
+    room = true;
+    if (MayUseHold(job, jobs_[h]) && teams_.Admits(job.team, ChargesOf(*placed), job.spec.preemptible).ok) {
+      Start(j, std::move(*placed));
+      job.backfill_of = h;
+      return true;
+    }
+    cluster_.Undo(mark);
+  }
+  if (room) --backfill_tries_;
+  state.no_backfill = !room;
+  return false;
+}
+
+}  // namespace vrun::sched::core

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sched/model.h"
+
+#include <algorithm>
+
+#include "base/escape.h"
+
+namespace vrun::sched::core {
+
+namespace {
+Status Invalid(const std::string& what, const std::string& why) {
+  return Error(Code::kInvalid, what + ": " + why + ": correct the request");
+}
+constexpr int64_t kMost = int64_t{1} << 50;  // of cpus and bytes: sums of them stay far from overflow
+}  // namespace
+
+Status Validate(const JobSpec& job) {
+  const std::string what = "job " + std::to_string(job.id);
+  if (job.roles.empty()) return Invalid(what, "it has no role");
+  int64_t pods = 0;
+  for (const Role& r : job.roles) {
+    const std::string role = what + ", role " + Escape(r.name);
+    if (r.pods < 1) return Invalid(role, "it needs at least one pod");
+    pods += r.pods;
+    if (r.request.gpus < 0 || r.request.gpus > kMaxGpus) {
+      return Invalid(role, "a pod takes 0 to " + std::to_string(kMaxGpus) + " GPUs");
+    }
+    if (r.request.gpu_milli < 0 || r.request.gpu_milli >= kMilli) {
+      return Invalid(role, "a slice is 1 to 999 thousandths of a GPU");
+    }
+    if (r.request.gpus > 0 && r.request.gpu_milli > 0)
+      return Invalid(role, "whole GPUs and a slice exclude each other");
+    if (std::min(r.request.milli_cpus, r.request.memory_bytes) < 0 ||
+        std::max(r.request.milli_cpus, r.request.memory_bytes) > kMost) {
+      return Invalid(role, "cpus and memory are out of range");
+    }
+  }
+  if (pods > 1'000'000) return Invalid(what, "a gang has at most a million pods");
+  if (job.gpu_types.size() > 64) return Invalid(what, "it names more than 64 GPU types");
+  if (std::find(job.after.begin(), job.after.end(), job.id) != job.after.end()) {
+    return Invalid(what, "it depends on itself");
+  }
+  return {};
+}
+
+Status Validate(const NodeSpec& node) {
+  const std::string what = "node " + Escape(node.name);
+  if (node.name.empty()) return Invalid(what, "it has no name");
+  if (node.gpus < 0 || node.gpus > kMaxGpus) return Invalid(what, "it has 0 to " + std::to_string(kMaxGpus) + " GPUs");
+  if (std::min(node.milli_cpus, node.memory_bytes) < 0 || std::max(node.milli_cpus, node.memory_bytes) > kMost) {
+    return Invalid(what, "cpus and memory are out of range");
+  }
+  return {};
+}
+
+}  // namespace vrun::sched::core

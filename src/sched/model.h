@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the scheduler core knows of the world: jobs, nodes, teams. Plain data, given by the owner, never invented here.
+//
+// Units: time is integer microseconds of one clock of any origin that never runs backwards; GPUs are counted whole or
+// in thousandths (milli); money is a relative price per GPU. No field is read from anywhere else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace vrun::sched::core {
+
+using JobId = uint64_t;
+using Micros = int64_t;
+constexpr Micros kSecond = 1'000'000;
+constexpr Micros kHour = 3600 * kSecond;
+constexpr Micros kNever = INT64_MAX;
+
+constexpr int kMaxGpus = 16;      // of one node
+constexpr int32_t kMilli = 1000;  // a whole GPU
+
+// What a job is for. The order is the order of importance; its worth is Policy::class_weight.
+enum class Class : uint8_t { kScavenger, kExperiment, kTraining, kProduction, kInference };
+constexpr int kClasses = 5;
+
+// Where pods lie together, tightest first. An island is a set of nodes that share one NVLink fabric (NVL72); a node
+// that names none is an island by itself. Nodes that name no rack (block, zone) share one inside the next level.
+enum class Level : uint8_t { kNode, kIsland, kRack, kBlock, kZone, kCluster };
+constexpr int kLevels = 6;
+
+// What one pod takes. Whole GPUs and a slice exclude each other; a slice is of one GPU.
+struct Request {
+  int32_t gpus = 0;
+  int32_t gpu_milli = 0;  // 1..999: a slice
+  int64_t milli_cpus = 0;
+  int64_t memory_bytes = 0;
+  bool operator==(const Request&) const = default;
+  int32_t total_milli() const { return gpus * kMilli + gpu_milli; }
+};
+
+// A gang is one or more roles; all pods of all roles start together or none does.
+struct Role {
+  std::string name;
+  int32_t pods = 1;
+  Request request;
+};
+
+// What is known of saving and restoring a job's state; negative: unknown, Policy's default or what was learned.
+struct Checkpoint {
+  bool on_demand = false;  // it saves when told to stop; otherwise stopping it loses all since its last save
+  Micros save = -1;        // seconds of all its GPUs that one save takes
+  Micros restore = -1;     // from being placed again to making progress, work since the save not counted
+  Micros period = 0;       // it saves by itself this often; 0: never
+};
+
+struct JobSpec {
+  JobId id = 0;
+  std::string pool;
+  std::string team;  // one never heard of is a team of its own with weight 1 and no quota
+  std::string user;
+  std::string name;  // recurring work keeps its name: run times are learned per (team, user, name, size)
+  Class klass = Class::kTraining;
+  bool preemptible = true;
+  std::vector<Role> roles;
+
+  // Acceptable GPU types, best first; the gang gets one of them. Empty: any, then a gang may mix
+  // them, and a quota of the type where its pods would fit best may keep it waiting though another type is free.
+  std::vector<std::string> gpu_types;
+  std::vector<std::string> labels;       // a node must have all of these
+  std::vector<std::string> tolerations;  // taints that it does not mind
+  Level required = Level::kCluster;      // all pods within one domain of this level
+  Level preferred = Level::kCluster;     // worth waiting for as long as the slowdown without it would cost
+
+  Micros submitted = 0;
+  Micros begin_after = 0;
+  Micros deadline = 0;       // absolute; 0: none
+  Micros estimate = 0;       // its owner's guess of the run time; 0: none
+  std::vector<JobId> after;  // starts when none of these is known any more (ended or cancelled)
+  Checkpoint checkpoint;
+};
+
+struct NodeSpec {
+  std::string name;
+  std::string pool;
+  std::string gpu_type;
+  int32_t gpus = 0;
+  int64_t milli_cpus = 0;
+  int64_t memory_bytes = 0;
+  std::string island, rack, block, zone;  // unique within the next larger one
+  // GPUs that are close to each other (one PCIe switch, one NUMA node), as bit masks; a pod gets GPUs of as few groups
+  // as possible. Empty: all are equal.
+  std::vector<uint32_t> gpu_groups;
+  std::vector<std::string> labels;
+  std::vector<std::string> taints;  // only jobs that tolerate all of them
+  int64_t price_milli = 1000;       // of a GPU, relative: what usage is charged with
+  bool operator==(const NodeSpec&) const = default;
+};
+
+// What a team may have of one GPU type. Thousandths of GPUs.
+struct Quota {
+  std::string gpu_type;       // "": of all types together
+  int64_t guarantee = 0;      // it gets this back from borrowers; work that cannot be preempted stays within it
+  int64_t limit = INT64_MAX;  // never more
+};
+
+// Teams form a tree: what a team uses counts for all above it.
+struct TeamSpec {
+  std::string name;
+  std::string parent;  // "": top level; must be known before its children
+  int64_t weight = 1000;
+  std::vector<Quota> quotas;
+};
+
+// Where one pod of a gang runs.
+struct PodPlace {
+  int32_t role = 0;  // index into JobSpec::roles
+  std::string node;
+  uint32_t gpus = 0;  // bit mask; of a slice: the one GPU
+  bool operator==(const PodPlace&) const = default;
+};
+
+// kInvalid says which field is wrong and why.
+Status Validate(const JobSpec& job);
+Status Validate(const NodeSpec& node);
+
+}  // namespace vrun::sched::core

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// Order, prices and quotas: what the policy decides, one rule a test.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "sched/explain.h"
+#include "sched/fixed.h"
+#include "sched/history.h"
+#include "sched/teams.h"
+#include "sched/test_world.h"
+
+namespace vrun::sched::core {
+namespace {
+
+TEST(Fixed, LogarithmsAndPowers) {
+  for (uint64_t x : {1ull, 2ull, 3ull, 10ull, 1000ull, 123456789ull, 1ull << 50}) {
+    EXPECT_NEAR(Log2(x) / 65536.0, std::log2(static_cast<double>(x)), 1e-4) << x;
+  }
+  for (int q : {0, 1 << 16, 3 << 15, 20 << 16}) {
+    EXPECT_NEAR(static_cast<double>(Exp2Milli(q)) / (1000 * std::exp2(q / 65536.0)), 1, 2e-3) << q;
+  }
+}
+
+// --- run times ---
+
+TEST(History, RemainingTimeIsLearnedPerGroup) {
+  Policy policy;
+  History h(policy);
+  JobSpec job = Gang(1, 1, 8);
+  job.name = "train";
+  auto groups = h.GroupsOf(job);
+  EXPECT_EQ(h.Remaining(job, groups, 8000, 0).source, 4) << "nothing known";
+  for (int i = 0; i < 20; ++i) h.Completed(groups, i % 2 ? 600 * kSecond : 10 * kHour);
+  auto fresh = h.Remaining(job, groups, 8000, 0);
+  EXPECT_EQ(fresh.source, 0);
+  EXPECT_GT(fresh.expected, 4 * kHour);
+  EXPECT_LT(fresh.service, kHour) << "half of them end soon";
+  auto old = h.Remaining(job, groups, 8000, kHour);
+  EXPECT_GT(old.expected, 8 * kHour) << "it is one of the long ones";
+  EXPECT_GT(old.rank, fresh.rank);
+  job.name = "new";
+  EXPECT_EQ(h.Remaining(job, h.GroupsOf(job), 8000, 0).source, 1) << "the user's other jobs";
+}
+
+TEST(History, WithoutAnyLevelsOfAttainedService) {
+  Policy policy;
+  History h(policy);
+  JobSpec job = Gang(1, 1, 1);
+  auto groups = h.GroupsOf(job);
+  Log first = h.Remaining(job, groups, 1000, 0).rank;
+  EXPECT_EQ(h.Remaining(job, groups, 1000, 800 * kSecond).rank, first);
+  EXPECT_EQ(h.Remaining(job, groups, 1000, 1000 * kSecond).rank, first + 2 * kLogOne);
+}
+
+// --- teams ---
+
+TEST(Teams, LimitsGuaranteesAndFairShares) {
+  Policy policy;
+  Teams t(policy);
+  t.Set({"lab", "", 1000, {{"", 0, 16'000}}});
+  t.Set({"a", "lab", 1000, {{"", 8000, INT64_MAX}}});
+  t.Set({"b", "lab", 3000, {}});
+  TeamId a = t.Find("a"), b = t.Find("b");
+  EXPECT_TRUE(t.Admits(a, {{0, 16'000, 0}}, true).ok);
+  EXPECT_FALSE(t.Admits(a, {{0, 17'000, 0}}, true).ok) << "the limit above it";
+  EXPECT_FALSE(t.Admits(a, {{0, 9000, 0}}, false).ok) << "not preemptible beyond its guarantee";
+  t.Take(b, {{0, 12'000, 1000}}, true, 0);
+  EXPECT_FALSE(t.Admits(a, {{0, 8000, 0}}, true).ok) << "together too much";
+  EXPECT_TRUE(t.WithinGuarantee(a, {{0, 4000, 0}}));
+  EXPECT_FALSE(t.Protected(b, {{0, 12'000, 0}}, a));
+  t.Demand(a, 20'000);
+  t.Share(16'000, 0);
+  EXPECT_GE(t.fair(a), 8000) << "the guarantee first";
+  EXPECT_EQ(t.fair(a) + t.fair(b), 16'000);
+  EXPECT_GT(t.Fairness(a), t.Fairness(b));
+}
+
+TEST(Teams, PastUsageCountsAndFades) {
+  Policy policy;
+  Teams t(policy);
+  TeamId a = t.Find("a"), b = t.Find("b");
+  t.Take(a, {{0, 8000, 1000}}, true, 0);
+  t.Release(a, {{0, 8000, 1000}}, true, 24 * kHour);
+  t.Demand(a, 8000);
+  t.Demand(b, 8000);
+  t.Share(8000, 24 * kHour);
+  EXPECT_GT(t.fair(b), 3 * t.fair(a)) << "b's turn";
+}
+
+// --- preemption ---
+
+JobSpec Long(JobId id, int pods, int gpus) {
+  JobSpec j = Gang(id, pods, gpus);
+  j.estimate = 24 * kHour;
+  j.checkpoint = {true, 10 * kSecond, 60 * kSecond, 0};
+  return j;
+}
+
+TEST(Preemption, WhatIsShortGoesBeforeWhatIsLong) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{Long(1, 1, 8)}});
+  w.Run(3 * kHour);
+  JobSpec brief = Gang(2, 1, 8);
+  brief.estimate = 600 * kSecond;
+  auto actions = w.Feed({JobSubmitted{brief}}, kSecond);
+  ASSERT_EQ(actions.size(), 1u);
+  const auto& p = std::get<Preempt>(actions[0]);
+  EXPECT_EQ(p.job, 1u);
+  EXPECT_EQ(p.beneficiary, 2u);
+  EXPECT_EQ(p.mode, StopMode::kSave);
+  EXPECT_GT(p.terms.gain, p.terms.price);
+  EXPECT_EQ(Explain(w.state, 2)->at(0).kind, Blocker::Kind::kClaiming);
+  // The freed room is the beneficiary's, whoever else comes.
+  w.Feed({JobSubmitted{Gang(3, 1, 1)}}, kSecond);
+  w.Feed({JobStopped{1, 0}}, 10 * kSecond);
+  EXPECT_TRUE(w.Runs(2));
+  EXPECT_FALSE(w.Runs(3));
+}
+
+TEST(Preemption, NotWhenItEndsSoonAndNotAtAnyPrice) {
+  for (bool soon : {false, true}) {
+    World w;
+    JobSpec v = Long(1, 1, 8);
+    v.estimate = soon ? 3700 * kSecond : 24 * kHour;
+    if (!soon) v.checkpoint = {false, -1, 24 * kHour, 0};  // it would lose all, and the restore is long
+    w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{v}});
+    w.Run(kHour);
+    JobSpec other = Gang(2, 1, 8);
+    other.estimate = soon ? 600 * kSecond : 6 * kHour;
+    w.Feed({JobSubmitted{other}}, kSecond);
+    EXPECT_EQ(w.preemptions, 0) << soon;
+  }
+}
+
+TEST(Preemption, WholeGangsAndNoMoreOfThemThanNeeded) {
+  World w;
+  std::vector<Event> events;
+  for (int i = 0; i < 4; ++i) events.push_back(NodeUp{GpuNode("n" + std::to_string(i))});
+  events.push_back(JobSubmitted{Long(1, 2, 8)});
+  w.Feed(events);
+  w.Feed({JobSubmitted{Long(2, 1, 8)}}, kSecond);
+  w.Feed({JobSubmitted{Long(3, 1, 8)}}, kSecond);
+  w.Run(kHour);
+  JobSpec brief = Gang(4, 1, 8);
+  brief.estimate = 600 * kSecond;
+  auto actions = w.Feed({JobSubmitted{brief}}, kSecond);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_NE(std::get<Preempt>(actions[0]).job, 1u) << "half of a gang of two would be idle";
+}
+
+TEST(Preemption, WhatMayNotBePreemptedIsNot) {
+  World w;
+  JobSpec firm = Long(1, 1, 8);
+  firm.preemptible = false;
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{firm}});
+  w.Run(kHour);
+  JobSpec urgent = Gang(2, 1, 8);
+  urgent.klass = Class::kInference;
+  w.Feed({JobSubmitted{urgent}}, kSecond);
+  w.Run(kHour);
+  EXPECT_EQ(w.preemptions, 0);
+}
+
+TEST(Preemption, AGuaranteeIsTakenBackFromBorrowers) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}, NodeUp{GpuNode("b")}, TeamSet{{"owner", "", 1000, {{"", 8000, INT64_MAX}}}}});
+  JobSpec borrower = Long(1, 1, 8), second = Long(2, 1, 8);
+  borrower.team = second.team = "borrower";
+  w.Feed({JobSubmitted{borrower}, JobSubmitted{second}}, kSecond);
+  w.Run(60 * kSecond);
+  JobSpec owner = Long(3, 1, 8);
+  owner.team = "owner";
+  owner.estimate = 240 * kHour;  // by density it would wait
+  auto actions = w.Feed({JobSubmitted{owner}}, kSecond);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<Preempt>(actions[0]).reason, StopReason::kGuarantee);
+  w.Feed({JobStopped{std::get<Preempt>(actions[0]).job, 0}}, kSecond);
+  EXPECT_TRUE(w.Runs(3));
+  // And not more than that.
+  owner.id = 4;
+  w.Feed({JobSubmitted{owner}}, kSecond);
+  w.Run(600 * kSecond);
+  EXPECT_EQ(w.preemptions, 1);
+}
+
+TEST(Preemption, ACancelledBeneficiaryGivesTheRoomBack) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{Long(1, 1, 8)}});
+  w.Run(3 * kHour);
+  JobSpec brief = Gang(2, 1, 4);
+  brief.estimate = 600 * kSecond;
+  w.Feed({JobSubmitted{brief}}, kSecond);
+  ASSERT_EQ(w.preemptions, 1);
+  w.Feed({JobEnded{2, false}}, kSecond);
+  w.Feed({JobSubmitted{Gang(3, 1, 8)}}, kSecond);
+  EXPECT_FALSE(w.Runs(3)) << "the victim is still there";
+  w.Feed({JobStopped{1, 0}}, kSecond);
+  EXPECT_TRUE(w.Runs(3));
+}
+
+// --- holds ---
+
+TEST(Holds, OnlyWhoIsGoneInTimeOrCheapMayUseHeldRoom) {
+  Policy policy;
+  policy.preemption = false;
+  World w(policy);
+  w.Feed({NodeUp{GpuNode("a")}, NodeUp{GpuNode("b")}});
+  JobSpec firm = Gang(1, 1, 8);
+  firm.preemptible = false;
+  firm.estimate = 48 * kHour;
+  w.Feed({JobSubmitted{firm}}, kSecond);
+  w.Feed({JobSubmitted{Gang(2, 2, 8)}}, kSecond);
+  w.Run(policy.starvation_bound + kHour);
+  ASSERT_EQ(w.holds, 1);
+  JobSpec brief = Gang(3, 1, 4), endless = Gang(4, 1, 4), cheap = Gang(5, 1, 4);
+  brief.estimate = 600 * kSecond;
+  endless.estimate = 1000 * kHour;
+  endless.preemptible = false;
+  cheap.estimate = 1000 * kHour;
+  cheap.checkpoint = {true, kSecond, kSecond, 0};
+  w.Feed({JobSubmitted{endless}}, kSecond);
+  EXPECT_FALSE(w.Runs(4));
+  EXPECT_EQ(Explain(w.state, 4)->at(0).kind, Blocker::Kind::kHolds);
+  EXPECT_EQ(Explain(w.state, 4)->at(0).other, 2u);
+  w.Feed({JobSubmitted{brief}, JobSubmitted{cheap}}, kSecond);
+  EXPECT_TRUE(w.Runs(3));
+  EXPECT_TRUE(w.Runs(5));
+  // The gang's time has come: the cheap one leaves.
+  w.Feed({JobEnded{3}, JobEnded{1}}, kSecond);
+  w.Run(60 * kSecond);
+  ASSERT_TRUE(w.stopping.contains(5));
+  w.Feed({JobStopped{5, 0}}, kSecond);
+  EXPECT_TRUE(w.Runs(2));
+}
+
+}  // namespace
+}  // namespace vrun::sched::core

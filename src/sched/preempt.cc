@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+// Preemption has a price. A victim is delayed until the beneficiary is through, repeats what was not saved and
+// restores; the beneficiary waits less. With omega the cost of a second of waiting (policy.h):
+//
+//   gain  = omega_j * (wait without it - time until the room is free)
+//   price = sum over victims of omega_v * (share * T_j + repeated + restore) * (1 + repeat * preemptions so far)
+//   share = the part of the freed room that it uses, if others wait for the rest
+//   do it iff gain > (1 + theta) * price, and (1 + theta) times every victim's density is below the beneficiary's
+//
+// With a queue that never drains the wait without it is T of the victims; gain > price is then rho_j > rho_v with the
+// overhead counted in. "It ends soon" needs no rule: then T of the victim is short. Room below a team's guarantee is
+// taken back whatever the gain, from the cheapest of those who borrowed.
+#include <algorithm>
+#include <bit>
+
+#include "sched/engine.h"
+
+namespace vrun::sched::core {
+
+namespace {
+
+int64_t Scaled(int64_t omega_milli, Micros time) {
+  auto v = static_cast<__int128>(omega_milli) * time / kSecond;
+  return v > INT64_MAX / 4 ? INT64_MAX / 4 : static_cast<int64_t>(v);
+}
+
+// Nodes looked at for one gang: this many times its pods, and a few.
+constexpr size_t kNodesPerPod = 4;
+constexpr size_t kNodesMore = 64;
+// Victims that are tried to be spared.
+constexpr size_t kSpared = 16;
+constexpr Micros kForever = 30 * 24 * kHour;
+
+}  // namespace
+
+// Tokens bound the work that preemption may waste, as a share of all GPU time.
+void Core::Refill() {
+  int64_t per_second = cluster_.total_milli() * policy_.lost_budget / 1000;
+  auto more = static_cast<int64_t>(static_cast<__int128>(per_second) * (now_ - refilled_) / kSecond);
+  auto most = static_cast<int64_t>(static_cast<__int128>(per_second) * policy_.lost_burst / kSecond);
+  lost_tokens_ = std::min(lost_tokens_ + more, most);
+  refilled_ = now_;
+}
+
+Core::Victim Core::PriceOf(JobIndex v) const {
+  const Job& job = jobs_[v];
+  const Checkpoint& c = job.spec.checkpoint;
+  Victim victim;
+  victim.job = v;
+  victim.id = job.spec.id;
+  victim.density = Density(job);
+  victim.omega = Exp2Milli(WaitCost(job));
+  Micros restore = c.restore >= 0 ? c.restore : policy_.default_restore;
+  Micros save = job.save_time >= 0 ? job.save_time : c.save >= 0 ? c.save : policy_.default_save;
+  Micros unsaved = now_ - job.saved;
+  // What was never saved by anything is lost altogether, earlier runs included.
+  if (!c.on_demand && c.period == 0 && job.saved == job.started) unsaved += job.served;
+  victim.mode = StopMode::kKill;
+  victim.lost = unsaved + restore;
+  if (c.on_demand && save + restore < victim.lost) {
+    victim.mode = StopMode::kSave;
+    victim.lost = save + restore;
+    victim.latency = save;
+  }
+  if (c.period > 0) {
+    Micros next = c.period - std::min(unsaved, c.period);
+    // Waiting for its own save costs it nothing but the restore, and the beneficiary that much time; on the same scale
+    // only when the beneficiary is known, so: when it is nearer than a save would take.
+    if (next <= (c.on_demand ? save : kSecond * 60) && restore < victim.lost) {
+      victim.mode = StopMode::kAfterItsSave;
+      victim.lost = restore;
+      victim.latency = next;
+    }
+  }
+  Micros quantum = static_cast<Micros>(static_cast<__int128>(save + restore) * policy_.quantum_factor / 1000);
+  victim.settled = now_ - job.started >= quantum;
+  return victim;
+}
+
+void Core::PrepareVictims() {
+  if (now_ - victims_at_ < policy_.price_interval) return;
+  victims_at_ = now_;
+  victims_.assign(jobs_.size(), {});
+  node_floor_.assign(cluster_.size(), INT32_MAX);
+  release_rate_.fill(0);
+  for (JobIndex v : running_) {
+    Estimate(v);
+    const Job& job = jobs_[v];
+    int64_t rate = 1'000'000'000 / std::max<int64_t>(job.estimate.expected / kSecond, 1);
+    for (const Room& r : job.placement.rooms) {
+      int gpus = std::popcount(r.mask());
+      for (int k = 1; k <= gpus; ++k) release_rate_[k] += gpus / k * rate;
+      if (gpus == 0) release_rate_[0] += rate;
+    }
+    if (!job.spec.preemptible) continue;
+    victims_[v] = PriceOf(v);
+    for (const Room& r : job.placement.rooms) {
+      node_floor_[r.node] = std::min(node_floor_[r.node], victims_[v].density);
+    }
+  }
+}
+
+// How long it would take until all that waits has been served by what ends by itself: with a short queue room comes by
+// itself; with a long one what is not taken from the victims is taken from somebody else who waits.
+Micros Core::WaitWithout(const Demand& demand) const {
+  const Request& r = demand.parts[0].request;
+  int gpus = r.gpus > 0 ? r.gpus : r.gpu_milli > 0 ? 1 : 0;
+  int64_t rate = release_rate_[gpus];
+  if (rate <= 0) return kForever;
+  int64_t slots = demand.parts[0].pods;
+  if (gpus > 0) slots = std::max(slots, teams_.pending(kRoot) / (int64_t{gpus} * kMilli));
+  auto seconds = static_cast<__int128>(slots) * 1'000'000'000 / rate;
+  return seconds > kForever / kSecond ? kForever : static_cast<Micros>(seconds) * kSecond;
+}
+
+bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Victim& v) const {
+  if (v.job == kNoJob) return false;
+  const Job& job = jobs_[v.job];
+  if (job.phase != Phase::kRunning || job.spec.id != v.id) return false;
+  if (now_ < job.turn_ends && job.spec.klass == beneficiary.spec.klass && !reclaim) return false;
+  if (job.spec.klass > beneficiary.spec.klass) return false;
+  if (teams_.Protected(job.team, job.charges, beneficiary.team)) return false;
+  if (reclaim) return job.team != beneficiary.team;
+  if (!v.settled && job.spec.klass == beneficiary.spec.klass) return false;
+  Log margin = Log2(static_cast<uint64_t>(1000 + policy_.theta)) - Log2(1000);
+  return v.density + margin < density;
+}
+
+int64_t Core::PriceFor(Micros service, const Victim& v) const {
+  int64_t price = Scaled(v.omega, service + v.lost);
+  return price + price / 1000 * policy_.repeat_victim * jobs_[v.job].preemptions;
+}
+
+// The cheapest nodes of the domain to make room on, and who has to leave.
+std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level level, Domain domain, bool reclaim) {
+  const Job& job = jobs_[j];
+  const Demand& demand = demands_[job.demand].demand;
+  const ShapeId shape = demand.alternatives[alternative].shapes[0];
+  const Log density = Density(job);
+  const int32_t need = demand.parts[0].pods;
+
+  // Nodes by the least density on them; those with free room are always looked at.
+  std::vector<std::pair<Log, NodeId>> nodes;
+  for (uint32_t p = cluster_.First(level, domain); p < cluster_.First(level, domain + 1); ++p) {
+    NodeId n = cluster_.At(p);
+    if (cluster_.Fit(shape)[p] > 0) {
+      nodes.push_back({INT32_MIN, n});
+    } else if (n < node_floor_.size() && node_floor_[n] != INT32_MAX && (reclaim || node_floor_[n] < density) &&
+               cluster_.node(n).held == 0) {
+      nodes.push_back({node_floor_[n], n});
+    }
+  }
+  const size_t most = kNodesPerPod * static_cast<size_t>(need) + kNodesMore;
+  if (nodes.size() > most) {
+    std::nth_element(nodes.begin(), nodes.begin() + static_cast<int64_t>(most), nodes.end());
+    nodes.resize(most);
+  }
+  // What a slot costs there: victims by price per room, until one more pod fits.
+  struct Option {
+    int64_t price_per_slot;
+    NodeId node;
+    int32_t slots;
+    std::vector<JobIndex> victims;
+  };
+  std::vector<Option> options;
+  for (const auto& [floor, n] : nodes) {
+    int32_t base = cluster_.FitOn(shape, n);
+    if (base > 0) options.push_back({0, n, base, {}});
+    std::vector<std::pair<int64_t, JobIndex>> by_price;
+    for (JobIndex v : on_node_[n]) {
+      if (v >= victims_.size() || !Eligible(job, density, reclaim, victims_[v])) continue;
+      int64_t here = 0;
+      for (const Room& r : jobs_[v].placement.rooms) here += r.node == n ? r.total_milli() + 1 : 0;
+      by_price.push_back({PriceFor(job.estimate.service, victims_[v]) / here, v});
+    }
+    std::sort(by_price.begin(), by_price.end());
+    Option option{0, n, 0, {}};
+    int64_t price = 0;
+    int64_t best = INT64_MAX;
+    std::vector<const Room*> freed;
+    std::vector<JobIndex> so_far;
+    for (const auto& [unit, v] : by_price) {
+      price += PriceFor(job.estimate.service, victims_[v]);
+      so_far.push_back(v);
+      for (const Room& r : jobs_[v].placement.rooms) {
+        if (r.node == n) freed.push_back(&r);
+      }
+      int32_t gained = cluster_.FitWith(shape, n, freed) - base;
+      if (gained > 0 && price / gained < best) {
+        best = price / gained;
+        option = {best, n, gained, so_far};
+      }
+    }
+    if (option.slots > 0) options.push_back(std::move(option));
+  }
+  std::stable_sort(options.begin(), options.end(),
+                   [](const Option& a, const Option& b) { return a.price_per_slot < b.price_per_slot; });
+  Plan plan;
+  int32_t slots = 0;
+  for (const Option& o : options) {
+    if (slots >= need) break;
+    slots += o.slots;
+    if (std::find(plan.nodes.begin(), plan.nodes.end(), o.node) == plan.nodes.end()) plan.nodes.push_back(o.node);
+    for (JobIndex v : o.victims) {
+      if (std::find(plan.victims.begin(), plan.victims.end(), v) == plan.victims.end()) plan.victims.push_back(v);
+    }
+  }
+  if (slots < need || plan.victims.empty()) return std::nullopt;
+  // A gang that has to leave for one node frees its others too.
+  for (JobIndex v : plan.victims) {
+    for (const Room& r : jobs_[v].placement.rooms) {
+      uint32_t p = cluster_.node(r.node).position;
+      if (cluster_.DomainOf(level, p) == domain && cluster_.node(r.node).held == 0 &&
+          std::find(plan.nodes.begin(), plan.nodes.end(), r.node) == plan.nodes.end()) {
+        plan.nodes.push_back(r.node);
+      }
+    }
+  }
+  plan.price = 0;
+  for (JobIndex v : plan.victims) plan.price += PriceFor(job.estimate.service, victims_[v]);
+  if (reclaim) plan.reason = StopReason::kGuarantee;
+  return plan;
+}
+
+// Takes the victims away and the gang in, on the journal, and spares those who need not leave, the dearest first.
+// nullopt, and nothing changed, when it does not work out.
+std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
+  Job& job = jobs_[j];
+  const Demand& demand = demands_[job.demand].demand;
+  const uint64_t allowed = AlternativesAllowed(job, demand);
+  const size_t begin = cluster_.Mark();
+  std::vector<JobIndex> leave = plan->victims;
+  std::stable_sort(leave.begin(), leave.end(), [&](JobIndex a, JobIndex b) {
+    return PriceFor(job.estimate.service, victims_[a]) > PriceFor(job.estimate.service, victims_[b]);
+  });
+  auto release = [&](JobIndex v) {
+    for (const Room& r : jobs_[v].placement.rooms) cluster_.Release(r);
+  };
+  for (JobIndex v : leave) release(v);
+  size_t mark = cluster_.Mark();
+  if (!placer_.PlaceOn(demand, plan->nodes, allowed)) {
+    cluster_.Undo(begin);
+    return std::nullopt;
+  }
+  cluster_.Undo(mark);
+  for (size_t i = 0; i < leave.size() && i < kSpared && leave.size() > 1;) {
+    for (const Room& r : jobs_[leave[i]].placement.rooms) cluster_.Take(r);
+    mark = cluster_.Mark();
+    bool spared = placer_.PlaceOn(demand, plan->nodes, allowed).has_value();
+    cluster_.Undo(mark);
+    if (spared) {
+      leave.erase(leave.begin() + static_cast<int64_t>(i));
+    } else {
+      release(leave[i]);
+      ++i;
+    }
+  }
+  auto placement = placer_.PlaceOn(demand, plan->nodes, allowed);
+  if (!placement || !teams_.Admits(job.team, ChargesOf(*placement), job.spec.preemptible).ok) {
+    cluster_.Undo(begin);
+    return std::nullopt;
+  }
+  plan->victims = std::move(leave);
+  plan->price = plan->lost = 0;
+  plan->latency = 0;
+  // Room that they leave and it does not need serves others who wait, so it is charged with its share of their delay.
+  int64_t freed = 0;
+  for (JobIndex v : plan->victims) freed += jobs_[v].milli;
+  const int64_t used = std::clamp(freed, job.milli, std::max(job.milli, teams_.pending(kRoot)));
+  const auto own = static_cast<Micros>(static_cast<__int128>(job.estimate.service) * (job.milli + 1) / (used + 1));
+  for (JobIndex v : plan->victims) {
+    plan->price += PriceFor(own, victims_[v]);
+    plan->latency = std::max(plan->latency, victims_[v].latency);
+    plan->lost += static_cast<int64_t>(static_cast<__int128>(jobs_[v].milli) * victims_[v].lost / kSecond);
+  }
+  return placement;
+}
+
+bool Core::TryPreempt(JobIndex j, DemandState& state) {
+  Job& job = jobs_[j];
+  const Demand& demand = state.demand;
+  uint64_t allowed = AlternativesAllowed(job, demand);
+  if (allowed == 0) return false;
+  PrepareVictims();
+  const Micros drained = WaitWithout(demand);
+  const int64_t omega = Exp2Milli(WaitCost(job));
+  for (bool reclaim : {false, true}) {
+    std::vector<Plan> plans;
+    for (uint32_t a = 0; a < demand.alternatives.size(); ++a) {
+      if ((allowed >> a & 1) == 0) continue;
+      if (reclaim &&
+          !teams_.WithinGuarantee(job.team, {{teams_.Type(demand.alternatives[a].gpu_type), job.milli, 0}})) {
+        continue;
+      }
+      // The domains that lack least.
+      std::vector<std::pair<int32_t, Domain>> domains;
+      for (Domain d = 0; d < cluster_.domains(demand.required); ++d) {
+        domains.push_back({-cluster_.Slots(demand.alternatives[a].shapes[0], demand.required, d), d});
+      }
+      size_t few = std::min(domains.size(), static_cast<size_t>(policy_.preempt_domains));
+      std::partial_sort(domains.begin(), domains.begin() + static_cast<int64_t>(few), domains.end());
+      for (size_t i = 0; i < few; ++i) {
+        if (auto plan = PlanIn(j, a, demand.required, domains[i].second, reclaim)) plans.push_back(std::move(*plan));
+      }
+    }
+    std::stable_sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) { return a.price < b.price; });
+    for (Plan& plan : plans) {
+      size_t mark = cluster_.Mark();
+      auto placement = Prune(j, &plan);
+      if (!placement) continue;
+      Terms terms;
+      // The victims' own ends bound it: weighted by the room of each.
+      __int128 weighted = 0;
+      int64_t room = 0;
+      for (JobIndex v : plan.victims) {
+        weighted += static_cast<__int128>(jobs_[v].milli + 1) * jobs_[v].estimate.service;
+        room += jobs_[v].milli + 1;
+      }
+      const Micros without = std::min(drained, static_cast<Micros>(weighted / room));
+      terms.wait_without = without;
+      terms.gain = Scaled(omega, std::max<Micros>(without - plan.latency, 0));
+      terms.price = plan.price;
+      terms.lost = plan.lost / 1000;
+      bool urgent = std::all_of(plan.victims.begin(), plan.victims.end(),
+                                [&](JobIndex v) { return jobs_[v].spec.klass < job.spec.klass; });
+      bool worth =
+          static_cast<__int128>(terms.gain) * 1000 > static_cast<__int128>(plan.price) * (1000 + policy_.theta);
+      bool affordable = urgent || lost_tokens_ >= plan.lost;
+      if (reclaim || (worth && affordable)) {
+        lost_tokens_ -= plan.lost;
+        Claim(j, plan, std::move(*placement), terms);
+        return true;
+      }
+      cluster_.Undo(mark);
+      break;  // the others cost more
+    }
+  }
+  state.no_preemption = true;
+  return false;
+}
+
+// A hold whose nodes are full only of those who were let in because they are cheap to evict.
+bool Core::TryPreemptBackfill(JobIndex j) {
+  PrepareVictims();
+  Plan plan;
+  plan.reason = StopReason::kBackfill;
+  plan.nodes = jobs_[j].hold;
+  for (NodeId n : plan.nodes) {
+    for (JobIndex v : on_node_[n]) {
+      if (jobs_[v].backfill_of != j || jobs_[v].spec.klass > jobs_[j].spec.klass) continue;
+      if (v >= victims_.size() || victims_[v].job == kNoJob || victims_[v].id != jobs_[v].spec.id) continue;
+      if (std::find(plan.victims.begin(), plan.victims.end(), v) == plan.victims.end()) plan.victims.push_back(v);
+    }
+  }
+  if (plan.victims.empty()) return false;
+  auto placement = Prune(j, &plan);
+  if (!placement) return false;
+  Terms terms;
+  terms.price = plan.price;
+  terms.lost = plan.lost / 1000;
+  lost_tokens_ -= plan.lost;
+  Claim(j, plan, std::move(*placement), terms);
+  return true;
+}
+
+// The cluster shows the world after the victims left and with the gang in; what differs for others until then becomes
+// leftovers.
+void Core::Claim(JobIndex j, const Plan& plan, Placement placement, const Terms& terms) {
+  DropHold(j);
+  RemovePending(j);
+  Job& job = jobs_[j];
+  job.waiting_since = now_ - job.waited;  // it waits on, though not in the queue
+  job.placement = std::move(placement);
+  job.charges = ChargesOf(job.placement);
+  teams_.Take(job.team, job.charges, job.spec.preemptible, now_);
+  job.phase = Phase::kClaiming;
+  job.terms = {terms};
+  job.victims_left = static_cast<int32_t>(plan.victims.size());
+
+  // Per node: what is free afterwards but was not before = max(0, freed by victims - taken by the gang).
+  std::map<NodeId, std::array<int64_t, kMaxGpus + 2>> change;
+  auto add = [&](const Room& r, int sign) {
+    auto& c = change[r.node];
+    for (int i = 0; i < kMaxGpus; ++i) c[i] += sign * r.milli[i];
+    c[kMaxGpus] += sign * r.milli_cpus;
+    c[kMaxGpus + 1] += sign * r.memory_bytes;
+  };
+  for (JobIndex v : plan.victims) {
+    for (const Room& r : jobs_[v].placement.rooms) add(r, 1);
+  }
+  for (const Room& r : job.placement.rooms) add(r, -1);
+  for (const auto& [node, c] : change) {
+    Room left{node, {}, std::max<int64_t>(c[kMaxGpus], 0), std::max<int64_t>(c[kMaxGpus + 1], 0)};
+    for (int i = 0; i < kMaxGpus; ++i) left.milli[i] = static_cast<uint16_t>(std::max<int64_t>(c[i], 0));
+    if (left == Room{node}) continue;
+    cluster_.Take(left);
+    job.leftovers.push_back(left);
+  }
+  for (JobIndex v : plan.victims) {
+    Job& victim = jobs_[v];
+    Vacate(v);
+    victim.phase = Phase::kStopping;
+    victim.beneficiary = j;
+    ++victim.preemptions;
+    Terms own = terms;
+    own.remaining = victim.estimate.expected;
+    victim.terms = {own};
+    actions_.push_back(Preempt{victim.spec.id, job.spec.id, victims_[v].mode, plan.reason, own});
+    victims_[v].job = kNoJob;
+  }
+}
+
+}  // namespace vrun::sched::core

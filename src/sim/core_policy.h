@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scheduler core of src/sched as a policy of the simulator: the library that production runs, fed with the same
+// events. It sees no durations. Nodes are exact: what it places stays there until it preempts it.
+#pragma once
+
+#include <memory>
+
+#include "sched/policy.h"
+#include "sim/baselines.h"
+#include "sim/engine.h"
+
+namespace vrun::sim {
+
+inline constexpr BaselineInfo kCorePolicy{"vrun", "the scheduler of vrun, without knowing durations"};
+
+// The trace must outlive it. Not for EngineConfig::free_moves.
+std::unique_ptr<Policy> MakeCorePolicy(const JobTrace& trace, const sched::core::Policy& weights);
+
+}  // namespace vrun::sim

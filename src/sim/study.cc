@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/study.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "base/escape.h"
+#include "sim/baselines.h"
+#include "sim/core_policy.h"
+#include "sim/weights.h"
+
+namespace vrun::sim {
+namespace {
+
+constexpr size_t kPlotPoints = 400;
+constexpr double kSecondsPerDay = 86400;
+constexpr int32_t kMostNodes = 1'000'000;
+constexpr int32_t kMostPerNode = 1024;
+constexpr std::string_view kDefaultPodPolicy = "fgd";
+
+double Seconds(int64_t us) { return static_cast<double>(us) / kMicrosPerSecond; }
+
+// Microseconds on the trace's clock.
+Result<int64_t> ParseMoment(const std::string& text, const JobTrace& trace) {
+  if (text.find('-') != text.npos) {
+    VRUN_ASSIGN(int64_t date, ParseDate(text));
+    if (trace.origin_us == 0) return Error(Code::kInvalid, Escape(text) + ": the trace has no dates: write seconds");
+    return date - trace.origin_us;
+  }
+  int64_t seconds = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error != std::errc{} || end != text.data() + text.size() || seconds < 0 || seconds > 4'000'000'000) {
+    return Error(Code::kInvalid, Escape(text) + ": not a time: write seconds or YYYY-MM-DD");
+  }
+  return seconds * kMicrosPerSecond;
+}
+
+// Part of the capacity that is held, averaged over equal intervals. From the final records: exact for jobs that ran
+// without interruption, and spreads what others held evenly between their first start and their end.
+Series UtilizationOf(const JobTrace& trace, const RunResult& result) {
+  Series out;
+  if (result.end_us <= 0) return out;
+  const double width = Seconds(result.end_us) / kPlotPoints;
+  std::vector<double> change(kPlotPoints + 2, 0), edge(kPlotPoints + 1, 0);
+  for (size_t i = 0; i < trace.jobs.size(); ++i) {
+    const JobRecord& job = result.jobs[i];
+    const double from = Seconds(job.first_start_us), to = Seconds(job.end_us);
+    if (to <= from) continue;
+    const double rate = Seconds(job.held_us) / (to - from) * trace.jobs[i].gpus;
+    const size_t first = std::min(kPlotPoints - 1, static_cast<size_t>(from / width));
+    const size_t last = std::min(kPlotPoints - 1, static_cast<size_t>(to / width));
+    if (first == last) {
+      edge[first] += rate * (to - from);
+      continue;
+    }
+    edge[first] += rate * (static_cast<double>(first + 1) * width - from);
+    edge[last] += rate * (to - static_cast<double>(last) * width);
+    change[first + 1] += rate;
+    change[last] -= rate;
+  }
+  double held = 0;
+  for (size_t i = 0; i < kPlotPoints; ++i) {
+    held += change[i];
+    out.x.push_back(static_cast<double>(i) * width / kSecondsPerDay);
+    out.y.push_back((held + edge[i] / width) / static_cast<double>(result.capacity));
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, double>> WaitBySize(const JobTrace& trace, const RunResult& result) {
+  struct Bin {
+    const char* name;
+    int32_t most;
+    double sum = 0;
+    int64_t count = 0;
+  };
+  Bin bins[] = {{"1", 1}, {"2-4", 4}, {"5-8", 8}, {"9-16", 16}, {"17-32", 32}, {"33-64", 64}, {"65+", 1 << 30}};
+  for (size_t i = 0; i < trace.jobs.size(); ++i) {
+    const TraceJob& job = trace.jobs[i];
+    Bin& bin = *std::find_if(std::begin(bins), std::end(bins), [&](const Bin& b) { return job.gpus <= b.most; });
+    bin.sum += Seconds(result.jobs[i].end_us - job.submit_us - job.duration_us);
+    ++bin.count;
+  }
+  std::vector<std::pair<std::string, double>> out;
+  for (const Bin& bin : bins) {
+    if (bin.count > 0) out.emplace_back(bin.name, bin.sum / static_cast<double>(bin.count));
+  }
+  return out;
+}
+
+void Describe(const JobTrace& trace, const RunResult& result, JobOutcome* outcome) {
+  for (size_t i = 0; i < trace.jobs.size(); ++i) {
+    const TraceJob& job = trace.jobs[i];
+    outcome->completions.push_back(Seconds(result.jobs[i].end_us - job.submit_us));
+    outcome->waits.push_back(Seconds(result.jobs[i].end_us - job.submit_us - job.duration_us));
+  }
+  std::sort(outcome->completions.begin(), outcome->completions.end());
+  std::sort(outcome->waits.begin(), outcome->waits.end());
+  outcome->wait_by_size = WaitBySize(trace, result);
+  outcome->utilization = UtilizationOf(trace, result);
+}
+
+Result<std::unique_ptr<Policy>> MakePolicy(const StudyOptions& options, const std::string& name,
+                                           const JobTrace& trace) {
+  if (auto file = options.weight_files.find(name); file != options.weight_files.end()) {
+    VRUN_ASSIGN(sched::core::Policy weights, ParseWeights(file->second, name));
+    return MakeCorePolicy(trace, weights);
+  }
+  if (name == kCorePolicy.name) return MakeCorePolicy(trace, {});
+  return MakeBaseline(name);
+}
+
+Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, const std::string& policy) {
+  JobOutcome outcome;
+  outcome.policy = policy;
+  const BaselineInfo* baseline = FindBaseline(policy);
+  outcome.free_moves = !options.exact && baseline != nullptr && baseline->moves_freely;
+  EngineConfig config = options.cluster;
+  config.free_moves = outcome.free_moves;
+  const int64_t span = trace.jobs.back().submit_us;
+  for (int32_t i = 0; i < options.shifts; ++i) {
+    const JobTrace shifted = ShiftArrivals(trace, span / options.shifts * i);
+    VRUN_ASSIGN(std::unique_ptr<Policy> object, MakePolicy(options, policy, shifted));
+    VRUN_ASSIGN(RunResult result, Engine::Run(shifted, config, *object));
+    outcome.runs.push_back(Measure(shifted, result));
+    if (i == 0) Describe(shifted, result, &outcome);
+  }
+  outcome.summary = Summarize(outcome.runs);
+  return outcome;
+}
+
+Result<Study> StudyJobs(const StudyOptions& options, const Csv& csv) {
+  VRUN_ASSIGN(JobTrace trace, ReadJobTrace(csv));
+  if (options.from || options.until) {
+    int64_t from = 0, until = std::numeric_limits<int64_t>::max();
+    if (options.from) {
+      VRUN_ASSIGN(from, ParseMoment(*options.from, trace));
+    }
+    if (options.until) {
+      VRUN_ASSIGN(until, ParseMoment(*options.until, trace));
+    }
+    trace = Window(trace, from, until);
+    if (trace.jobs.empty()) return Error(Code::kInvalid, "no job was submitted in that window: widen it");
+  }
+  Study study;
+  study.arrivals = static_cast<int64_t>(trace.jobs.size());
+  study.without_gpus = trace.without_gpus;
+  study.nodes = options.cluster.nodes;
+  study.gpus = study.nodes * options.cluster.gpus_per_node;
+  const double span = Seconds(trace.jobs.back().submit_us);
+  study.span_days = span / kSecondsPerDay;
+  double asked = 0;
+  for (const TraceJob& job : trace.jobs) asked += Seconds(job.duration_us) * job.gpus;
+  if (span > 0) study.offered_load = asked / (span * static_cast<double>(study.gpus));
+  std::vector<std::string> policies = options.policies;
+  if (policies.empty()) policies.emplace_back(kCorePolicy.name);
+  for (const std::string& policy : policies) {
+    VRUN_ASSIGN(JobOutcome outcome, RunJobs(options, trace, policy));
+    study.jobs.push_back(std::move(outcome));
+  }
+  return study;
+}
+
+PodOutcome SummarizeFills(const std::string& policy, const std::vector<FillResult>& runs) {
+  PodOutcome out;
+  out.policy = policy;
+  std::vector<double> allocation, fragmentation, idle;
+  for (const FillResult& run : runs) {
+    allocation.push_back(run.allocation_percent);
+    fragmentation.push_back(run.fragmentation_percent);
+    idle.push_back(run.fragmentation_idle_percent);
+  }
+  const Estimate allocated = EstimateOf(allocation), fragmented = EstimateOf(fragmentation);
+  out.allocation_percent = allocated.mean;
+  out.allocation_half_width = allocated.half_width;
+  out.fragmentation_percent = fragmented.mean;
+  out.fragmentation_half_width = fragmented.half_width;
+  out.fragmentation_idle_percent = EstimateOf(idle).mean;
+  for (const FillPoint& point : runs.front().curve) {
+    out.allocation.x.push_back(point.arrived_percent);
+    out.allocation.y.push_back(point.allocation_percent);
+    out.fragmentation.x.push_back(point.arrived_percent);
+    out.fragmentation.y.push_back(point.fragmentation_percent);
+  }
+  return out;
+}
+
+Result<Study> StudyPods(const StudyOptions& options, const Csv& csv) {
+  if (options.nodes_text.empty()) return Error(Code::kInvalid, "a table of pods needs its nodes: give --nodes-file");
+  VRUN_ASSIGN(Csv nodes_csv, Csv::Parse(options.nodes_text, options.nodes_name));
+  ModelNames models;
+  VRUN_ASSIGN(std::vector<PodNode> nodes, ReadPodNodes(nodes_csv, &models));
+  VRUN_ASSIGN(std::vector<Pod> pods, ReadPods(csv, &models));
+  const FragmentationModel model(pods);
+  Study study;
+  study.arrivals = static_cast<int64_t>(pods.size());
+  study.nodes = static_cast<int64_t>(nodes.size());
+  for (const PodNode& node : nodes) study.gpus += node.gpus;
+  study.offered_load = options.fill;
+  std::vector<std::string> policies = options.policies;
+  if (policies.empty()) policies.emplace_back(kDefaultPodPolicy);
+  for (const std::string& name : policies) {
+    VRUN_ASSIGN(std::unique_ptr<PodPolicy> policy, MakePodPolicy(name, model));
+    std::vector<FillResult> runs;
+    for (int32_t i = 0; i < options.shifts; ++i) {
+      const FillConfig config{.fill = options.fill, .seed = 42 + static_cast<uint64_t>(i)};
+      VRUN_ASSIGN(FillResult result, FillCluster(nodes, pods, *policy, model, config));
+      runs.push_back(std::move(result));
+    }
+    study.pods.push_back(SummarizeFills(name, runs));
+  }
+  return study;
+}
+
+}  // namespace
+
+Result<Study> RunStudy(const StudyOptions& options) {
+  if (options.shifts < 1) return Error(Code::kInvalid, "at least one shift is needed");
+  VRUN_ASSIGN(Csv csv, Csv::Parse(options.trace_text, options.trace_name));
+  auto study = IsPodTable(csv) ? StudyPods(options, csv) : StudyJobs(options, csv);
+  if (!study) return study;
+  study->trace_name = options.trace_name;
+  study->shifts = options.shifts;
+  return study;
+}
+
+bool IsWeightFile(std::string_view policy) { return policy.find_first_of("/.") != policy.npos; }
+
+Status ParseNodes(std::string_view text, EngineConfig* cluster) {
+  const size_t x = std::min(text.find('x'), text.size());
+  int32_t nodes = 0, gpus = 0;
+  auto a = std::from_chars(text.data(), text.data() + x, nodes);
+  const char* rest = text.data() + std::min(x + 1, text.size());
+  auto b = std::from_chars(rest, text.data() + text.size(), gpus);
+  const bool fine = a.ec == std::errc{} && a.ptr == text.data() + x && b.ec == std::errc{} &&
+                    b.ptr == text.data() + text.size() && nodes >= 1 && nodes <= kMostNodes && gpus >= 1 &&
+                    gpus <= kMostPerNode;
+  if (!fine) return Error(Code::kInvalid, Escape(text) + ": not a cluster: write nodes x GPUs of each, as in 64x8");
+  cluster->nodes = nodes;
+  cluster->gpus_per_node = gpus;
+  return {};
+}
+
+}  // namespace vrun::sim

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables of jobs, pods and nodes, from any bytes. The first byte chooses the reader. What is refused is refused with
+// one line that names the place; what is accepted keeps the promises of the readers.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "sim/pods.h"
+#include "sim/trace.h"
+
+namespace vrun::sim {
+namespace {
+
+void Require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void RequireOneLine(const Error& error) {
+  Require(error.code() == Code::kInvalid && error.message().starts_with("t:"));
+  for (char c : error.message()) Require(static_cast<unsigned char>(c) >= 0x20);
+}
+
+void FuzzJobs(const Csv& csv) {
+  auto trace = ReadJobTrace(csv);
+  if (!trace) return RequireOneLine(trace.error());
+  Require(!trace->jobs.empty() && trace->jobs.front().submit_us == 0);
+  int64_t before = 0;
+  for (const TraceJob& job : trace->jobs) {
+    Require(job.submit_us >= before && job.duration_us >= 1 && job.gpus >= 1);
+    Require(job.team < static_cast<int32_t>(trace->teams.size()));
+    before = job.submit_us;
+  }
+  Require(ShiftArrivals(*trace, before / 2).jobs.size() == trace->jobs.size());
+}
+
+void FuzzPods(const Csv& csv) {
+  ModelNames models;
+  auto pods = ReadPods(csv, &models);
+  if (!pods) return RequireOneLine(pods.error());
+  for (const Pod& pod : *pods) {
+    Require(pod.gpus >= 0 && pod.gpus <= kMostGpusPerNode && pod.total_milli() <= kMostGpusPerNode * kMilliPerGpu);
+    Require((pod.gpus == 0) == (pod.gpu_milli == 0));
+  }
+}
+
+void FuzzNodes(const Csv& csv) {
+  ModelNames models;
+  auto nodes = ReadPodNodes(csv, &models);
+  if (!nodes) return RequireOneLine(nodes.error());
+  for (const PodNode& node : *nodes) Require((node.gpus == 0) == (node.model < 0));
+}
+
+}  // namespace
+}  // namespace vrun::sim
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace vrun::sim;
+  if (size == 0) return 0;
+  auto csv = Csv::Parse(std::string(reinterpret_cast<const char*>(data) + 1, size - 1), "t");
+  if (!csv) {
+    RequireOneLine(csv.error());
+    return 0;
+  }
+  switch (data[0] % 3) {
+    case 0: FuzzJobs(*csv); break;
+    case 1: FuzzPods(*csv); break;
+    default: FuzzNodes(*csv);
+  }
+  return 0;
+}
