@@ -54,7 +54,8 @@ struct Job {
   JobIndex backfill_of = kNoJob;  // running in room held for that job
   std::vector<NodeId> hold;       // held for it
   Micros hold_start = 0;          // expected
-  Level wish = Level::kCluster;   // loosest level that it accepts now
+  Micros no_hold_before = 0;
+  Level wish = Level::kCluster;  // loosest level that it accepts now
 
   Teams::Verdict refused;    // by a quota of the type that its place would have had
   std::vector<Terms> terms;  // of the decisions that placed or stopped it last
@@ -237,6 +238,7 @@ class Core {
   std::vector<Log> node_floor_;                       // by node: least density of what could be evicted
   std::array<int64_t, kMaxGpus + 1> release_rate_{};  // slots of so many GPUs per 10^9 seconds
   int backfill_tries_ = 0;
+  int hold_tries_ = 0;
   int64_t lost_tokens_ = 0;  // thousandths of GPU-seconds
   Micros refilled_ = 0;
 

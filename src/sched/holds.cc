@@ -13,10 +13,13 @@ namespace vrun::sched::core {
 namespace {
 // Jobs looked at for held room in one pass, of those that room exists for.
 constexpr int kBackfillTries = 64;
+// Searches for nodes to hold in one pass: each looks at the whole cluster.
+constexpr int kHoldTries = 1;
 }  // namespace
 
 void Core::ServeHolds() {
   backfill_tries_ = kBackfillTries;
+  hold_tries_ = kHoldTries;
   for (JobIndex j : std::vector<JobIndex>(holders_)) {
     Job& job = jobs_[j];
     const Demand& demand = demands_[job.demand].demand;
@@ -33,7 +36,8 @@ void Core::ServeHolds() {
       }
     }
     // What was expected did not happen: look where it is soonest now.
-    if (now_ > job.hold_start) {
+    if (now_ > job.hold_start && hold_tries_ > 0) {
+      --hold_tries_;
       DropHold(j);
       MakeHold(j);
     }
@@ -99,6 +103,7 @@ bool Core::MakeHold(JobIndex j) {
   Job& job = jobs_[j];
   const Demand& demand = demands_[job.demand].demand;
   const uint64_t allowed = AlternativesAllowed(job, demand);
+  if (allowed == 0) return false;
   PrepareVictims();
   std::optional<Opening> best;
   for (size_t a = 0; a < demand.alternatives.size(); ++a) {

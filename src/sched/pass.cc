@@ -138,7 +138,9 @@ void Core::Pass() {
                     (demand.no_backfill || holders_.empty());
     const Pending& p = pending_[o.index];
     bool starves = o.key <= static_cast<uint32_t>(INT32_MAX - kStarving);
-    if (hopeless && !starves) continue;
+    // Who starves may still get a hold.
+    bool may_hold = starves && hold_tries_ > 0 && holders_.size() < static_cast<size_t>(policy_.holds);
+    if (hopeless && !may_hold) continue;
     JobIndex j = p.job;
     if (stamps_[j] != p.stamp) continue;  // served by its hold
     if (TryPlace(j, demand)) continue;
@@ -149,7 +151,11 @@ void Core::Pass() {
     } else if (attempts >= policy_.preempt_attempts) {
       demand.no_preemption = true;
     }
-    if (starves && jobs_[j].hold.empty() && holders_.size() < static_cast<size_t>(policy_.holds)) MakeHold(j);
+    if (may_hold && jobs_[j].hold.empty() && now_ >= jobs_[j].no_hold_before) {
+      --hold_tries_;
+      // In vain: others get their turn first.
+      if (!MakeHold(j)) jobs_[j].no_hold_before = now_ + policy_.urge_interval;
+    }
   }
 }
 
