@@ -2,7 +2,7 @@
 // Every weight of the scheduler and its default, in one place; a configuration file maps to this structure. One set of
 // defaults is meant to be right from a laboratory of 8 GPUs to 80,000.
 //
-// Formulas (their sources: docs/decisions/0003-scheduler-core.md): with T the expected seconds to completion of a job
+// Formulas (their sources: docs/decisions/0004-scheduler-core.md): with T the expected seconds to completion of a job
 // of G GPUs, its cost of waiting per second is
 //   omega = class_weight * fairness * growth * G^(1-beta)
 // and its value density, by which it is ordered, rho = omega / (T * G) = class * fairness * growth / (T * G^beta).
