@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 
@@ -72,7 +73,7 @@ def own(template_root, request):
     """A cluster of the test's own, on a root of its own, for tests that break something."""
     directory = tempfile.mkdtemp(prefix="vrun-own-", dir="/var/tmp")
     root = os.path.join(directory, "root")
-    shutil.copytree(template_root, root, symlinks=True)
+    subprocess.run(["cp", "-a", template_root, root], check=True)  # also the FIFOs that other tests left there
     made = request.node.own_clusters = []
 
     def make(**options):
