@@ -219,6 +219,27 @@ TEST_F(ServiceTest, ASilentNodeIsLostAndWatchersAreTold) {
   EXPECT_TRUE(events.WaitFor(IsState(v1::RUNNING))) << "the watch went on";
 }
 
+TEST_F(ServiceTest, WatchersLearnWhereANodeIsThatWasStartedAgain) {
+  Start();
+  auto home = Dial("home", "anna@h");
+  auto node = Dial("node", "n1");
+  AgentCollector orders;
+  auto agent = OpenAgent(*node, &orders, SimpleNode("n1"));
+  ASSERT_TRUE(orders.WaitFor(IsRegistered));
+  auto reply = CallAndWait<v1::SubmitReply>(*home, "Submit", SimpleJob("r1"));
+  ASSERT_TRUE(reply);
+  WatchCollector events;
+  auto watch = OpenWatch(*home, &events, reply->job());
+  ASSERT_TRUE(events.WaitFor(IsState(v1::STARTING)));
+  AgentCollector again;
+  v1::Register hello = SimpleNode("n1");
+  hello.set_addresses(0, "10.0.0.1:7001");
+  auto back = OpenAgent(*node, &again, hello);
+  auto moved = events.WaitFor([](const v1::JobEvent& e) { return e.placement().addresses(0) == "10.0.0.1:7001"; });
+  ASSERT_TRUE(moved);
+  EXPECT_EQ(moved->placement().epoch(), reply->placement().epoch());
+}
+
 TEST_F(ServiceTest, AFullDiskIsAnAnswerAndNothingIsAcknowledged) {
   Start();
   auto home = Dial("home", "anna@h");

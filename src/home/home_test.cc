@@ -737,6 +737,26 @@ TEST_F(HomeTest, APlacementThatComesLater) {
   EXPECT_EQ(client.Finished().exit_status(), 0);
 }
 
+TEST_F(HomeTest, ANodeThatWasStartedAgainIsFoundElsewhere) {
+  {
+    std::lock_guard lock(mutex_);
+    place_ = false;
+  }
+  Client client = StartRun();
+  uint64_t job = client.Accepted();
+  auto watch = watches_.Next();
+  v1::JobEvent event;
+  event.set_state(v1::STARTING);
+  *event.mutable_placement() = PlacementOf(job);
+  event.mutable_placement()->set_addresses(0, "127.0.0.1:1");
+  watch->Send(event);
+  // The same attempt: the controller tells only where the node is now.
+  event.mutable_placement()->set_addresses(0, node_address_);
+  watch->Send(event);
+  RunSilently(job, 0);
+  EXPECT_EQ(client.Finished().exit_status(), 0);
+}
+
 TEST_F(HomeTest, CancelledWhileWaitingIsNoSuccess) {
   {
     std::lock_guard lock(mutex_);

@@ -77,7 +77,11 @@ void JobRun::OnWatchEvent(const v1::JobEvent& event) {
   last_event_ = event;
   if (event.has_placement()) {
     bool newer = !plan_.placement || event.placement().epoch() > plan_.placement->epoch();
-    if (newer && !IsEnd(event.state())) Place(event.placement());
+    if (newer && !IsEnd(event.state())) {
+      Place(event.placement());
+    } else if (!newer && event.placement().epoch() == plan_.placement->epoch()) {
+      Readdress(event.placement());
+    }
   }
   if (event.state() == v1::PENDING) {
     std::string text = "queued";
@@ -140,6 +144,20 @@ void JobRun::Place(const v1::Placement& placement) {
   lost_since_ = 0;
   fatal_.reset();
   sink_->OnProgress(v1::STARTING, "starting on " + Escape(placement.node()), placement.node());
+  Connect();
+}
+
+void JobRun::Readdress(const v1::Placement& placement) {
+  const auto& addresses = placement.addresses();
+  auto& known = *plan_.placement->mutable_addresses();
+  if (std::equal(addresses.begin(), addresses.end(), known.begin(), known.end())) return;
+  known = addresses;
+  next_address_ = 0;
+  delay_ = kFirstRetryMicros;
+  if (attached_ || ended_) return;
+  // Whoever answers at the old address is not, or no more, the node.
+  Disconnect();
+  services_->loop->Cancel(std::exchange(retry_timer_, 0));
   Connect();
 }
 

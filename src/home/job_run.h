@@ -109,6 +109,8 @@ class JobRun {
   void OnWatchClosed();
   void SettleFromWatch();
   void Place(const v1::Placement& placement);
+  // The node of the same attempt may be reached elsewhere: it was started again.
+  void Readdress(const v1::Placement& placement);
   void Connect();
   void Disconnect();
   void Retry(int64_t delay_micros);

@@ -50,7 +50,7 @@ def test_a_second_node_fetches_by_trace_and_the_account_is_true(own):
     assert rows["trace"] == (0, 0), text
     assert rows["demand"][0] > 0 and waits > 0, text
     assert "/root/traced/" in text.split("FILE")[1], text   # the slowest waits have names
-    assert traces(cluster)
+    wait_until("the trace is home", lambda: traces(cluster))
 
     # The same again there: nothing is fetched, nothing is waited for.
     rows, waits, text = run(cluster)

@@ -51,15 +51,16 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
   // Nothing is placed on it before the books agree, also when this connection replaces one that was still open.
   state.Disconnected(name);
   NodeRow row;
-  bool rebooted = false;
+  row.addresses.assign(request.addresses().begin(), request.addresses().end());
+  bool rebooted = false, moved = false;
   if (auto it = state.nodes().find(name); it != state.nodes().end()) {
     row.draining = it->second.row.draining;
     rebooted = it->second.row.boot_id != request.boot_id();
+    moved = it->second.row.addresses != row.addresses;
   }
   row.name = name;
   row.pool = request.pool();
   row.total = request.total().SerializeAsString();
-  row.addresses.assign(request.addresses().begin(), request.addresses().end());
   row.version = request.version();
   row.boot_id = request.boot_id();
   row.last_seen_us = state.clock().Wall();
@@ -84,6 +85,10 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
   }
   // Last, so that new work is placed on what the reports have left free.
   VRUN_TRY(state.PutNode(row));
+  // Homes look for their jobs where the node was.
+  if (moved) {
+    for (uint64_t id : state.JobsOn(name)) state.outbox().jobs.insert(id);
+  }
   Node& node = state.nodes().at(name);
   node.connected = true;
   node.last_heard = state.clock().Monotonic();
