@@ -66,7 +66,12 @@ void JobRun::OpenWatch() {
 void JobRun::OnWatchClosed() {
   watch_.reset();
   // A controller that is away stops nothing; it is asked again for as long as we depend on its word.
-  if (ended_ || attached_ || watch_timer_ != 0 || (last_event_ && IsEnd(last_event_->state()))) return;
+  if (last_event_ && IsEnd(last_event_->state())) return;
+  WatchSoon();
+}
+
+void JobRun::WatchSoon() {
+  if (ended_ || attached_ || watch_ || watch_timer_ != 0) return;
   watch_timer_ = services_->loop->After(kWatchRetryMicros, [this] {
     watch_timer_ = 0;
     if (!attached_) OpenWatch();
@@ -145,6 +150,8 @@ void JobRun::Place(const v1::Placement& placement) {
   fatal_.reset();
   sink_->OnProgress(v1::STARTING, "starting on " + Escape(placement.node()), placement.node());
   Connect();
+  // A node that does not answer may be elsewhere, or lost.
+  WatchSoon();
 }
 
 void JobRun::Readdress(const v1::Placement& placement) {

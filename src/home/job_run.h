@@ -107,6 +107,7 @@ class JobRun {
   void OpenWatch();
   void OnWatchEvent(const v1::JobEvent& event);
   void OnWatchClosed();
+  void WatchSoon();  // unless we are attached by then
   void SettleFromWatch();
   void Place(const v1::Placement& placement);
   // The node of the same attempt may be reached elsewhere: it was started again.

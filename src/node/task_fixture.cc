@@ -14,8 +14,10 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/files.h"
+#include "node/task_spec.h"
 #include "sandbox/cgroup.h"
 
 namespace vrun::node::testing {
@@ -88,9 +90,10 @@ TaskProcess::~TaskProcess() {
   if (pid_ > 0) {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
-    std::string name = std::to_string(spec_.job()) + ".1";
     // The sandbox dies with its supervisor, a moment later.
-    Eventually([&] { return static_cast<bool>(sandbox::RemoveCgroups(sandbox::DetectCgroups(), name)); });
+    const std::string name = PathExists(directory()) ? GroupName(spec_) : "";
+    Eventually(
+        [&] { return name.empty() || static_cast<bool>(sandbox::RemoveCgroups(sandbox::DetectCgroups(), name)); });
   }
 }
 
@@ -276,10 +279,13 @@ std::vector<pid_t> ProcessesOfRange(uint32_t uid_base) {
   return out;
 }
 
-bool GroupsLeft(const std::string& name) {
-  sandbox::CgroupHost host = sandbox::DetectCgroups();
+bool GroupsLeft(uint64_t job) {
+  const sandbox::CgroupHost host = sandbox::DetectCgroups();
   for (const std::string& mount : {host.memory.mount, host.cpu.mount, host.pids.mount, host.unified}) {
-    if (!mount.empty() && PathExists(mount + "/vrun/" + name)) return true;
+    if (mount.empty() || !PathExists(mount + "/vrun")) continue;
+    for (const auto& entry : std::filesystem::directory_iterator(mount + "/vrun")) {
+      if (entry.path().filename().string().starts_with(std::to_string(job) + ".")) return true;
+    }
   }
   return false;
 }

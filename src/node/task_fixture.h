@@ -97,7 +97,7 @@ class TaskProcess {
 
 // Processes of the sandbox's uid range that are alive on the host.
 std::vector<pid_t> ProcessesOfRange(uint32_t uid_base);
-bool GroupsLeft(const std::string& name);
+bool GroupsLeft(uint64_t job);
 // Calls until true or a minute has passed.
 bool Eventually(const std::function<bool()>& condition);
 

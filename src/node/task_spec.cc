@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/task_spec.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/escape.h"
 
 namespace vrun::node {
@@ -21,10 +24,16 @@ uint16_t Clip(uint32_t n) { return static_cast<uint16_t>(std::min<uint32_t>(n, U
 
 }  // namespace
 
+std::string GroupName(const v1::TaskSpec& in) {
+  struct stat st {};
+  ::stat(in.task_directory().c_str(), &st);
+  const std::string place = in.task_directory() + " " + std::to_string(st.st_dev) + " " + std::to_string(st.st_ino);
+  return std::to_string(in.job()) + "." + std::to_string(in.attempt()) + "-" + Sha256(place).Hex().substr(0, 8);
+}
+
 Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) {
   const v1::Command& command = in.command();
   sandbox::Spec out;
-  out.name = std::to_string(in.job()) + "." + std::to_string(in.attempt());
   out.directory = in.task_directory();
   out.uid_base = in.uid_base();
   out.limits.memory_bytes = in.resources().memory_bytes();

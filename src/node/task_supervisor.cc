@@ -181,6 +181,7 @@ Status TaskSupervisor::StartCommand(const v1::TaskSpec& in, sandbox::RootViews v
   if (options_.unusable) return *options_.unusable;
   VRUN_ASSIGN(sandbox::Spec spec, SandboxSpec(in, options_.grace_micros));
   VRUN_TRY(MakeDirs(spec.directory, 0700));
+  spec.name = GroupName(in);
   VRUN_ASSIGN(sandbox_, sandbox::Sandbox::Start(spec, std::move(views), cgroups_,
                                                 [](const auto& upper, const auto& lower, const auto& apart) {
                                                   return PrepareUpper(upper, lower, apart);

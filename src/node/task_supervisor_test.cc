@@ -76,7 +76,7 @@ TEST_F(TaskTest, LeavesNothingBehind) {
   Outcome& o = Shell("echo x > /root/new; sleep 1000 & sleep 1000 & setsid sleep 1000 & exit 3");
   EXPECT_EQ(3, o.record.exit_code());
   EXPECT_FALSE(PathExists(task_->directory()));
-  EXPECT_FALSE(GroupsLeft(std::to_string(task_->spec().job()) + ".1"));
+  EXPECT_FALSE(GroupsLeft(task_->spec().job()));
   Result<std::string> mounts = ReadFile("/proc/self/mountinfo");
   EXPECT_EQ(std::string::npos, mounts->find(base_.path()));
   EXPECT_TRUE(ProcessesOfRange(kUidBase).empty());
@@ -479,7 +479,8 @@ TEST_F(TaskTest, Terminal) {
   task_->Shell(
       "trap 'echo winch' WINCH; tty; stty size; test -t 0 && test -t 1 && test -t 2 && echo tty; stat -c '%u %g %a' "
       "/dev/pts/0;"
-      "echo hello > /dev/tty; until read x; do :; done; stty size; echo got $x; kill -TERM $$");  // WINCH may end a read
+      "echo hello > /dev/tty; until read x; do :; done; stty size; echo got $x; kill -TERM $$");  // WINCH may end a
+                                                                                                  // read
   task_->Start();
   task_->Until([&] { return task_->outcome.out.find("hello") != std::string::npos; });
   EXPECT_EQ("/dev/pts/0\r\n24 80\r\ntty\r\n1000 5 620\r\nhello\r\n", task_->outcome.out);
@@ -574,7 +575,7 @@ TEST_F(TaskTest, OrphansAreKilledAndKeepTheirRecord) {
   EXPECT_EQ(v1::ExitRecord::SIGNALED, record->kind());
   EXPECT_NE("", record->reason());
   EXPECT_TRUE(PathExists(task_->directory() + "/upper/root/kept"));
-  EXPECT_FALSE(GroupsLeft(std::to_string(task_->spec().job()) + ".1"));
+  EXPECT_FALSE(GroupsLeft(task_->spec().job()));
 }
 
 TEST_F(TaskTest, TheNodeStops) {

@@ -35,7 +35,7 @@ struct GroupLimits {
 };
 
 struct Spec {
-  std::string name;  // of the control groups: "JOB.ATTEMPT", no slash
+  std::string name;  // of the control groups: no slash; of this task alone on the whole host
   std::string
       directory;  // the task directory, absolute, on the node's disk; upper, work, tmp, lower, apart are made inside
   uint32_t uid_base = 0;  // host uid of the sandbox's uid 0
