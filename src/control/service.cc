@@ -46,7 +46,7 @@ class Service::WatchSession : public rpc::Stream::Handler, public std::enable_sh
         it->second.erase(self.get());
         if (it->second.empty()) service->watchers_.erase(it);
       }
-      service->watch_sessions_.erase(self);
+      service->watch_sessions_.Erase(self);
     });
   }
 
@@ -101,7 +101,7 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
         if (peer.role != "node") return Error(Code::kDenied, "agent: only nodes may register");
         auto session = std::make_shared<AgentSession>(this, peer.name, std::move(stream));
-        loop_->Post([this, session] { agent_sessions_.insert(session); });
+        agent_sessions_.Insert(session);
         return session.get();
       });
   server_->Streaming(
@@ -109,7 +109,7 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
         if (peer.role != "home") return Error(Code::kDenied, "watch: only homes may watch jobs");
         auto session = std::make_shared<WatchSession>(this, peer.name, std::move(stream));
-        loop_->Post([this, session] { watch_sessions_.insert(session); });
+        watch_sessions_.Insert(session);
         return session.get();
       });
   Result<int> port = server_->Start(listen);
@@ -227,7 +227,7 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
   auto refused = std::make_shared<Status>();
   Enqueue({.apply =
                [this, session, message, refused] {
-                 if (!agent_sessions_.contains(session)) return;  // closed or replaced
+                 if (!agent_sessions_.Contains(session)) return;  // closed or replaced
                  const std::string& node = session->node();
                  if (message->has_register_()) {
                    *refused = RegisterNode(state_, node, message->register_());
@@ -235,7 +235,7 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                    std::shared_ptr<AgentSession> before = std::exchange(agents_[node], session);
                    if (before && before != session) {
                      before->stream().Cancel(Error(Code::kAborted, "node " + node + " has connected again"));
-                     agent_sessions_.erase(before);
+                     agent_sessions_.Erase(before);
                    }
                    return;
                  }
@@ -263,7 +263,7 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
 void Service::OnAgentClosed(const std::shared_ptr<AgentSession>& session) {
   Enqueue({.apply =
                [this, session] {
-                 agent_sessions_.erase(session);
+                 agent_sessions_.Erase(session);
                  auto it = agents_.find(session->node());
                  if (it == agents_.end() || it->second != session) return;
                  agents_.erase(it);
@@ -279,7 +279,7 @@ void Service::OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::
   Enqueue({.apply = [] {},
            .done =
                [this, session, request, parses](const Status& committed) {
-                 if (!watch_sessions_.contains(session)) return;
+                 if (!watch_sessions_.Contains(session)) return;
                  if (!parses || session->job_ != 0) {
                    return session->Refuse(Error(Code::kInvalid, "watch: one request, which names a job"));
                  }

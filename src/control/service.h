@@ -44,6 +44,29 @@ class Service {
     std::function<void(const Status&)> done;
   };
 
+  // The open streams. They are here before their first message is queued, which the state thread may take at once.
+  // Any thread.
+  template <typename Session>
+  class Sessions {
+   public:
+    void Insert(std::shared_ptr<Session> session) {
+      std::lock_guard lock(mutex_);
+      open_.insert(std::move(session));
+    }
+    void Erase(const std::shared_ptr<Session>& session) {
+      std::lock_guard lock(mutex_);
+      open_.erase(session);
+    }
+    bool Contains(const std::shared_ptr<Session>& session) const {
+      std::lock_guard lock(mutex_);
+      return open_.contains(session);
+    }
+
+   private:
+    mutable std::mutex mutex_;
+    std::set<std::shared_ptr<Session>> open_;  // guarded by mutex_
+  };
+
   void Enqueue(Work work);  // any thread
   void RunBatch();
   Status ApplyBatch(std::vector<Work>& batch);
@@ -68,8 +91,8 @@ class Service {
   std::vector<Work> inbox_;  // guarded by mu_
 
   std::map<std::string, std::shared_ptr<AgentSession>> agents_;  // by node; registered ones
-  std::set<std::shared_ptr<AgentSession>> agent_sessions_;
-  std::set<std::shared_ptr<WatchSession>> watch_sessions_;
+  Sessions<AgentSession> agent_sessions_;
+  Sessions<WatchSession> watch_sessions_;
   std::map<uint64_t, std::set<WatchSession*>> watchers_;  // by job
   std::unique_ptr<rpc::Server> server_;
 };

@@ -126,6 +126,28 @@ TEST_F(ServiceTest, AJobFromHomeToNodeAndBack) {
   EXPECT_EQ(late.WaitClosed()->code(), Code::kOk);
 }
 
+TEST_F(ServiceTest, NoWatchIsForgottenWhenManyComeAtOnce) {
+  Start();
+  auto home = Dial("home", "anna@h");
+  auto busy = Dial("home", "ben@h");
+  auto submitted = CallAndWait<v1::SubmitReply>(*home, "Submit", SimpleJob("r1"));
+  ASSERT_TRUE(submitted);
+  // Batches are taken all the time, so that a watch meets one at each point of its opening.
+  std::atomic<bool> stop = false;
+  std::thread others([&] {
+    while (!stop) (void)CallAndWait<v1::ListReply>(*busy, "List", v1::ListRequest());
+  });
+  constexpr int kWatches = 500;
+  std::vector<WatchCollector> events(kWatches);
+  std::vector<std::unique_ptr<rpc::Stream>> watches;
+  for (WatchCollector& e : events) watches.push_back(OpenWatch(*home, &e, submitted->job()));
+  int told = 0;
+  for (WatchCollector& e : events) told += e.WaitFor(IsState(v1::PENDING)).has_value();
+  EXPECT_EQ(told, kWatches);
+  stop = true;
+  others.join();
+}
+
 TEST_F(ServiceTest, RolesAreKeptApart) {
   Start();
   auto home = Dial("home", "anna@h");

@@ -80,6 +80,7 @@ void JobRun::WatchSoon() {
 
 void JobRun::OnWatchEvent(const v1::JobEvent& event) {
   last_event_ = event;
+  LogDebug("job {}: the controller says {}", plan_.job, v1::JobState_Name(event.state()));
   if (event.has_placement()) {
     bool newer = !plan_.placement || event.placement().epoch() > plan_.placement->epoch();
     if (newer && !IsEnd(event.state())) {
@@ -183,6 +184,7 @@ void JobRun::Connect() {
   }
   const std::string& address =
       placement.addresses(static_cast<int>(next_address_++ % static_cast<size_t>(placement.addresses_size())));
+  LogDebug("job {}: to node {} at {}", plan_.job, Escape(node()), Escape(address));
   auto task = services_->nodes->OpenTask(
       address, {.on_message = [this](v1::TaskDown message) { OnTaskMessage(std::move(message)); },
                 .on_closed = [this](Error reason) { OnTaskClosed(reason); }});
@@ -239,7 +241,11 @@ void JobRun::OnTaskClosed(const Error& reason) {
   Disconnect();
   if (ended_) return;
   last_error_ = reason.code() == Code::kOk ? "the node ended the connection" : reason.message();
-  if (was_attached) LogInfo("job {}: connection to the node lost: {}", plan_.job, last_error_);
+  if (was_attached) {
+    LogInfo("job {}: connection to the node lost: {}", plan_.job, last_error_);
+  } else {
+    LogDebug("job {}: no connection to the node: {}", plan_.job, last_error_);
+  }
   if (fatal_) return;  // the controller is being asked
   Retry(delay_);
 }
