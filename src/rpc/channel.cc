@@ -267,7 +267,7 @@ Result<std::unique_ptr<Channel>> Channel::Dial(const std::string& address, const
   // Despite its name this is the time that one attempt to connect is given.
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
-  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, kEstimateWindow);
   args.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
 
   auto channel = grpc::CreateCustomChannel(address, grpc::SslCredentials(tls), args);

@@ -24,6 +24,9 @@ inline constexpr int kMaxMessageBytes = 64 << 20;
 inline constexpr int kKeepaliveMillis = 5000;
 // Room for what is under way on a fast or a long link; gRPC's own estimate starts at 64 KiB and costs pings.
 inline constexpr int kStreamWindowBytes = 8 << 20;
+// The connection's window is the estimator's alone: without it (gRPC 1.51) it stays at 64 KiB and what one message
+// needs, which is one message for each round trip, however large the streams' windows are.
+inline constexpr int kEstimateWindow = 1;
 inline constexpr int kFrameBytes = 1 << 20;
 // Trailing metadata that marks an error as an answer of the application and carries its Code.
 inline constexpr char kCodeKey[] = "vrun-code";

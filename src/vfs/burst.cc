@@ -57,6 +57,7 @@ void Bursts::Begin(const BurstPtr& burst, TraceTable table) {
     burst->wanted = std::move(wanted);
     if (!burst->wanted.empty()) burst->progress->front = burst->wanted.front();
   }
+  LogDebug("job {}: a trace of {} frames, {} wanted", burst->run.job, trace.frames.size(), burst->wanted.size());
   Pump(burst);
 }
 
@@ -123,6 +124,7 @@ void Bursts::BatchOver(const BurstPtr& burst, uint32_t last_frame, const Status&
 }
 
 void Bursts::Over(const BurstPtr& burst) {
+  LogDebug("job {}: the burst is over", burst->run.job);
   burst->progress->over = true;
   BurstPtr dropped;  // freed without the lock
   std::lock_guard lock(mutex_);
