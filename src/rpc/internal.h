@@ -22,7 +22,7 @@ namespace vrun::rpc {
 
 inline constexpr int kMaxMessageBytes = 64 << 20;
 inline constexpr int kKeepaliveMillis = 5000;
-// Room for what is under way on a fast or a long link; gRPC's own estimate starts at 64 KiB and costs pings.
+// Room for what is under way on a fast or a long link.
 inline constexpr int kStreamWindowBytes = 8 << 20;
 // The connection's window is the estimator's alone: without it (gRPC 1.51) it stays at 64 KiB and what one message
 // needs, which is one message for each round trip, however large the streams' windows are.
