@@ -27,6 +27,9 @@ constexpr uint64_t kPassthroughLeast = 128 * 1024;  // below, the extra ioctl co
 constexpr uint64_t kVerifyInline = 4 << 20;         // larger files are verified off the request threads
 constexpr uint32_t kMostBytes = 1 << 20;            // of one answer
 constexpr int kReadTries = 8;
+// Entries of a listing that come with attributes. Each is an inode here and in the kernel, so that nothing is looked up
+// later; of a huge directory a program rarely wants all.
+constexpr uint64_t kListedWithAttributes = 2048;
 
 }  // namespace
 
@@ -76,9 +79,19 @@ LazyRoot::LazyRoot(Backend& backend, Transport& transport, const Digest& tree, t
       root_(std::move(root)),
       inodes_(root_.child) {
   inodes_.root()->mode = root_.mode;
+  if (options_.push) {
+    pusher_ = std::make_unique<Pusher>(backend_, transport_, [this](uint64_t nodeid) { return ClaimPush(nodeid); });
+  }
 }
 
-LazyRoot::~LazyRoot() { gate_->Close(); }
+LazyRoot::~LazyRoot() {
+  StopPushing();
+  gate_->Close();
+}
+
+void LazyRoot::StopPushing() {
+  if (pusher_) pusher_->Stop();
+}
 
 Digest LazyRoot::tree() const {
   std::lock_guard lock(mutex_);
@@ -92,8 +105,9 @@ size_t LazyRoot::inodes() const {
 
 InitChoice LazyRoot::Init(const KernelOffer& offer) {
   InitChoice choice;
-  choice.flags = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO |
-                 FUSE_CACHE_SYMLINKS | FUSE_NO_OPEN_SUPPORT | FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA;
+  // Not READDIRPLUS_AUTO, which gives attributes with the first page of a listing only: how far they go we say.
+  choice.flags = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_DO_READDIRPLUS | FUSE_CACHE_SYMLINKS |
+                 FUSE_NO_OPEN_SUPPORT | FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA;
   if (options_.xattrs && options_.posix_acls) choice.flags |= FUSE_POSIX_ACL;
   passthrough_offered_ = (offer.flags & kFusePassthrough) != 0;
   if (options_.passthrough && passthrough_offered_) {
@@ -305,7 +319,8 @@ void LazyRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
       const tree::Entry entry = directory.At(i);
       fuse_entry_out entry_out{};
       uint64_t ino = 0;
-      if (plus) {
+      // Without attributes a node id of 0 says just that.
+      if (plus && i < kListedWithAttributes) {
         if (out.size() + prefix + FUSE_NAME_OFFSET + entry.name.size() > size) break;  // no inode for nothing
         Inode* child = inodes_.Child(inode, static_cast<uint32_t>(i), entry);
         entry_out = EntryOutLocked(*child, entry);
@@ -408,6 +423,7 @@ void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content
   if (const auto n = content->TryRead(offset, buffer.get(), size)) {
     if (*n > 0) Record(nodeid, *content, offset, *n);
     reply.Data({buffer.get(), *n});
+    if (offset == 0 && *n == content->size() && *n <= Pusher::kMostBytes) PushAfterRead(nodeid);
     return;
   }
   if (tries == 0) {
