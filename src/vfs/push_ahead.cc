@@ -43,6 +43,11 @@ void LazyRoot::PushAfterRead(uint64_t nodeid) {
     directory.push_window = std::clamp(directory.push_window * 2, kFirstWindow, kMostWindow);
     uint32_t left = directory.push_window;
     const size_t count = directory.children.size();
+    // He has caught up with the pusher, which else would meet him at each file from now on.
+    for (size_t step = 1; step < std::min(count, kLead); ++step) {
+      Inode* next = directory.children[(inode->link.index + step) % count];
+      if (next != nullptr && next->pages == Inode::Pages::kQueued) next->pages = Inode::Pages::kUnknown;
+    }
     for (size_t step = kLead; step < std::min(count, kScan) && left > 0; ++step) {
       Inode* next = directory.children[(inode->link.index + step) % count];
       if (next == nullptr || !MayPushLocked(*next)) continue;

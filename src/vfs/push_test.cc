@@ -103,9 +103,12 @@ class PushTest : public testing::Test {
 
 TEST_F(PushTest, TheFilesBehindOneThatIsReadComeByThemselves) {
   MountWarm();
-  for (int i = 0; i < 4; ++i) Read(i);
   // Windows of 4, 8, 16 and 32, four files ahead of the reader.
-  const auto pushed = Pushed(4 + 8 + 16 + 32);
+  std::map<uint64_t, FakeKernel::Notification> pushed;
+  for (int i = 0; i < 4; ++i) {
+    Read(i);
+    pushed.merge(Pushed(4u << i));
+  }
   for (int i = 4; i < 64; ++i) {
     ASSERT_EQ(pushed.count(Node(i)), 1u) << i;
     const auto& note = pushed.at(Node(i));
@@ -151,6 +154,18 @@ TEST_F(PushTest, ReadersAreAnsweredWhileAPushWaits) {
   Pushed(1);
   Unmount();
   EXPECT_TRUE(kernel_->TakeNotifications().empty());
+}
+
+TEST_F(PushTest, AReaderWhoCatchesUpIsLeftAlone) {
+  MountWarm();
+  kernel_->HoldStores(true);
+  Read(0);
+  ASSERT_TRUE(kernel_->WaitHeldStores(1));
+  // 4 is being pushed; 5, 6 and 7 wait and are what he reads next.
+  Read(4);
+  kernel_->HoldStores(false);
+  const auto pushed = Pushed(1 + 8);
+  for (int i = 5; i < 8; ++i) EXPECT_EQ(pushed.count(Node(i)), 0u) << i;
 }
 
 TEST_F(PushTest, WhatTheKernelForgetsIsNotPushed) {
@@ -207,8 +222,10 @@ TEST_F(PushTest, WhatCameDuringARunIsLeftToItsTrace) {
 
 TEST_F(PushTest, AnEditedFileIsPushedAsItIsNow) {
   MountWarm();
-  for (int i = 0; i < 4; ++i) Read(i);
-  Pushed(60);
+  for (int i = 0; i < 4; ++i) {
+    Read(i);
+    Pushed(4u << i);
+  }
   maker_.Edit("/d/" + NameOf(70), "new");
   ASSERT_TRUE(root_->Advance(*dispatcher_, source_.Add(maker_)));
   kernel_->TakeNotifications();
