@@ -25,6 +25,7 @@ std::string AsJson(const Places& places, const Daemons& daemons, const v1::Statu
   json.Key("controller_connected").Bool(s.controller_connected());
   json.Key("controller_error").String(s.controller_error()).Key("running_jobs").Uint(s.running_jobs());
   json.Key("served_bytes").Uint(s.served_bytes());
+  json.Key("metadata_requests").Uint(s.metadata_requests());
   json.Key("last_scan_s").Seconds(static_cast<int64_t>(s.last_scan_s() * 1e6));
   auto pid = [&](const char* name, const std::optional<ProcessId>& process) {
     json.Key(name);

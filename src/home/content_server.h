@@ -38,6 +38,8 @@ class ContentServer {
 
   Traces& traces() { return traces_; }
   uint64_t served_bytes() const { return served_bytes_.load(std::memory_order_relaxed); }
+  // Requests for roots, directories and whole trees: round trips that a warm node does not make.
+  uint64_t metadata_requests() const { return metadata_requests_.load(std::memory_order_relaxed); }
 
  private:
   friend class ContentSession;
@@ -47,6 +49,7 @@ class ContentServer {
   UnitDigests units_;
   Compressor compressor_;
   std::atomic<uint64_t> served_bytes_{0};
+  std::atomic<uint64_t> metadata_requests_{0};
   BackgroundHasher hasher_;
   Traces traces_;
   WorkQueue workers_;

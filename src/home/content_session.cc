@@ -106,6 +106,7 @@ void ContentSession::OnMessage(const std::string& message) {
     for (auto& queue : waiting_) std::erase_if(queue, [id](const WorkPtr& w) { return w->request.id() == id; });
     return;
   }
+  if (request.has_get_root() || request.has_get_directory() || request.has_get_tree()) ++server_->metadata_requests_;
   Urgency urgency = UrgencyOf(*work);
   if (waiting_[urgency].size() >= kMaxWaiting) {
     stream_->Cancel(Error(Code::kExhausted, "too many content requests at a time"));

@@ -168,6 +168,7 @@ void Queries::Status(const Client& client) {
         status->set_controller_error(services_->controller->error());
         status->set_running_jobs(static_cast<uint32_t>(runs_->running()));
         status->set_served_bytes(content_->served_bytes());
+        status->set_metadata_requests(content_->metadata_requests());
         Finish(client, message);
       });
 }

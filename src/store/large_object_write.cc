@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 
 #include "base/files.h"
 #include "store/large_object.h"
@@ -31,6 +34,8 @@ bool StillLinked(const ObjectFiles& files) {
   struct stat st;
   return ::fstat(files.map.get(), &st) == 0 && st.st_nlink > 0;
 }
+
+constexpr size_t kUnitsAWrite = 64;  // 4 MiB and more; the window of a fetch
 
 Error Exhausted(const Error& error) { return Error(Code::kExhausted, error.message()); }
 
@@ -120,7 +125,29 @@ Status LargeObject::Append(const ObjectFiles& files, const std::vector<MapRecord
 
 Status LargeObject::WriteUnits(const ObjectFiles& files, std::span<const uint64_t> at, uint64_t first_unit,
                                std::span<const PutUnit> units) {
-  for (uint64_t u : at) VRUN_TRY(PwriteAll(files.content.get(), units[u - first_unit].data, u * unit_bytes()));
+  // Neighbours in one call: the kernel then caches them in large folios, which makes 4 KiB reads here and there a fifth
+  // faster (measured with 1 MiB against 64 KiB), also for those that come by way of passthrough.
+  std::array<iovec, kUnitsAWrite> parts;
+  for (size_t i = 0; i < at.size();) {
+    const uint64_t first = at[i];
+    size_t count = 0;
+    size_t bytes = 0;
+    while (count < parts.size() && i < at.size() && at[i] == first + count) {
+      const std::string_view data = units[at[i++] - first_unit].data;
+      parts[count++] = {const_cast<char*>(data.data()), data.size()};
+      bytes += data.size();
+    }
+    ssize_t n;
+    do {
+      n = ::pwritev(files.content.get(), parts.data(), static_cast<int>(count),
+                    static_cast<off_t>(first * unit_bytes()));
+    } while (n < 0 && errno == EINTR);
+    if (n < 0) return ErrnoError("pwritev");
+    // What a short write left out, which a full disk may have made of it: one by one, to its error.
+    for (size_t k = 0; static_cast<size_t>(n) < bytes && k < count; ++k) {
+      VRUN_TRY(PwriteAll(files.content.get(), units[first + k - first_unit].data, (first + k) * unit_bytes()));
+    }
+  }
   return {};
 }
 

@@ -407,34 +407,23 @@ void Dispatcher::Init(std::string_view body, Reply reply) {
   reply.Struct(out);
 }
 
-int Dispatcher::Notify(int code, std::string_view head, std::string_view tail) {
-  fuse_out_header header{};
-  header.len = static_cast<uint32_t>(sizeof header + head.size() + tail.size());
-  header.error = code;
-  header.unique = 0;
-  const iovec parts[3] = {{&header, sizeof header},
-                          {const_cast<char*>(head.data()), head.size()},
-                          {const_cast<char*>(tail.data()), tail.size()}};
-  return transport_->Send(parts, tail.empty() ? 2 : 3);
-}
-
 int Dispatcher::InvalidateEntry(uint64_t parent, std::string_view name) {
   fuse_notify_inval_entry_out out{};
   out.parent = parent;
   out.namelen = static_cast<uint32_t>(name.size());
   const std::string with_nul(name);
-  return Notify(FUSE_NOTIFY_INVAL_ENTRY, {reinterpret_cast<const char*>(&out), sizeof out},
+  return Notify(*transport_, FUSE_NOTIFY_INVAL_ENTRY, {reinterpret_cast<const char*>(&out), sizeof out},
                 {with_nul.c_str(), with_nul.size() + 1});
 }
 
 int Dispatcher::InvalidateAttributes(uint64_t nodeid) {
   const fuse_notify_inval_inode_out out{nodeid, -1, 0};
-  return Notify(FUSE_NOTIFY_INVAL_INODE, {reinterpret_cast<const char*>(&out), sizeof out}, {});
+  return Notify(*transport_, FUSE_NOTIFY_INVAL_INODE, {reinterpret_cast<const char*>(&out), sizeof out}, {});
 }
 
 int Dispatcher::InvalidateInode(uint64_t nodeid) {
   const fuse_notify_inval_inode_out out{nodeid, 0, 0};
-  return Notify(FUSE_NOTIFY_INVAL_INODE, {reinterpret_cast<const char*>(&out), sizeof out}, {});
+  return Notify(*transport_, FUSE_NOTIFY_INVAL_INODE, {reinterpret_cast<const char*>(&out), sizeof out}, {});
 }
 
 }  // namespace vrun::vfs

@@ -114,9 +114,7 @@ class Dispatcher {
   // One packet, as Receive gave it (tests, fuzzing).
   void Handle(std::string_view packet);
 
-  // Notifications. 0 or an errno; ENOENT: the kernel does not know it, which is fine. Never from an operation, and
-  // never while holding what an operation waits for: the kernel takes locks under which it may be waiting for an
-  // answer.
+  // Notifications, as Notify says (transport.h).
   int InvalidateEntry(uint64_t parent, std::string_view name);
   int InvalidateAttributes(uint64_t nodeid);
   int InvalidateInode(uint64_t nodeid);  // attributes and all cached pages or listings
@@ -128,7 +126,6 @@ class Dispatcher {
   struct Decoder;
   void Work();
   void Init(std::string_view body, Reply reply);
-  int Notify(int code, std::string_view head, std::string_view tail);
 
   const std::shared_ptr<Transport> transport_;
   const std::shared_ptr<ReplyChannel> channel_;

@@ -24,6 +24,12 @@ uint64_t FakeKernel::Notification::node() const {
   return value;
 }
 
+std::string FakeKernel::Notification::stored() const {
+  return code == FUSE_NOTIFY_STORE && body.size() >= sizeof(fuse_notify_store_out)
+             ? body.substr(sizeof(fuse_notify_store_out))
+             : std::string();
+}
+
 std::string FakeKernel::Notification::name() const {
   fuse_notify_inval_entry_out out{};
   if (code != FUSE_NOTIFY_INVAL_ENTRY || body.size() < sizeof out) return {};
@@ -201,6 +207,22 @@ uint64_t FakeKernel::lookups(uint64_t node) {
   return it == lookups_.end() ? 0 : it->second;
 }
 
+void FakeKernel::HoldStores(bool on) {
+  std::lock_guard lock(mutex_);
+  hold_stores_ = on;
+  changed_.notify_all();
+}
+
+bool FakeKernel::WaitHeldStores(int n, int timeout_ms) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return held_stores_ >= n; });
+}
+
+void FakeKernel::RefuseStores(int error) {
+  std::lock_guard lock(mutex_);
+  refuse_stores_ = error;
+}
+
 std::vector<FakeKernel::Notification> FakeKernel::TakeNotifications() {
   std::lock_guard lock(mutex_);
   return std::exchange(notifications_, {});
@@ -229,9 +251,16 @@ int FakeKernel::Send(const iovec* parts, int count) {
   if (packet.size() < sizeof header) return EINVAL;
   std::memcpy(&header, packet.data(), sizeof header);
   if (header.len != packet.size()) return EINVAL;
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (header.unique == 0 && header.error == FUSE_NOTIFY_STORE) {
+    ++held_stores_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return aborted_ || !hold_stores_; });
+    --held_stores_;
+  }
   if (aborted_) return ENODEV;
   if (header.unique == 0) {
+    if (header.error == FUSE_NOTIFY_STORE && refuse_stores_ != 0) return refuse_stores_;
     notifications_.push_back({header.error, packet.substr(sizeof header)});
     return 0;
   }

@@ -37,8 +37,9 @@ class FakeKernel final : public Transport {
   struct Notification {
     int code = 0;
     std::string body;
-    uint64_t node() const;     // inode, or parent of an entry
-    std::string name() const;  // of an entry
+    uint64_t node() const;       // inode, or parent of an entry
+    std::string name() const;    // of an entry
+    std::string stored() const;  // the bytes of pushed pages
     bool operator==(const Notification&) const = default;
   };
   struct DirectoryEntry {
@@ -77,6 +78,12 @@ class FakeKernel final : public Transport {
   uint64_t lookups(uint64_t node);
   std::vector<Notification> TakeNotifications();
   int open_backings();
+  // Pushed pages (FUSE_NOTIFY_STORE) wait, as for a page that somebody reads at the moment; until off, or Abort.
+  void HoldStores(bool on);
+  // Waits until this many are held.
+  bool WaitHeldStores(int n, int timeout_ms = 10'000);
+  // The answer to pushed pages from now on; 0: they are taken.
+  void RefuseStores(int error);
 
   // --- Transport -------------------------------------------------------------------------------------------------
   size_t Receive(void* buffer, size_t size) override;
@@ -103,6 +110,9 @@ class FakeKernel final : public Transport {
   int next_backing_ = 1;
   uint64_t next_unique_ = 2;
   bool aborted_ = false;
+  bool hold_stores_ = false;
+  int held_stores_ = 0;
+  int refuse_stores_ = 0;
 };
 
 }  // namespace vrun::vfs

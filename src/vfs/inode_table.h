@@ -32,14 +32,19 @@ struct DirectoryState {
   Digest digest;
   LoadedDirectoryPtr loaded;     // null until a lookup needed it
   std::vector<Inode*> children;  // by entry index, null where the kernel knows none; empty until loaded
+  uint32_t push_window = 0;      // push_ahead.cc: files
 };
 
 struct Inode {
+  // What we know of its pages in the kernel: nothing; they wait to be pushed; it has had them.
+  enum class Pages : uint8_t { kUnknown, kQueued, kSent };
+
   uint64_t nodeid = 0;
   uint64_t lookups = 0;
   uint32_t mode = 0;
   uint32_t children = 0;  // links whose parent this is
   bool lost_reported = false;
+  Pages pages = Pages::kUnknown;
   Link link;                                      // parent null: the root, or a name that is gone from the tree
   std::unique_ptr<std::vector<Link>> more_links;  // further names of a hard link
   std::unique_ptr<DirectoryState> directory;      // directories

@@ -21,12 +21,11 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint64_t kCachedHandle = 1;
-constexpr uint64_t kThroughHandle = 2;
-constexpr uint64_t kPassthroughLeast = 128 * 1024;  // below, the extra ioctl costs more than it saves
-constexpr uint64_t kVerifyInline = 4 << 20;         // larger files are verified off the request threads
-constexpr uint32_t kMostBytes = 1 << 20;            // of one answer
+constexpr uint32_t kMostBytes = 1 << 20;  // of one answer
 constexpr int kReadTries = 8;
+// Entries of a listing that come with attributes. Each is an inode here and in the kernel, so that nothing is looked up
+// later; of a huge directory a program rarely wants all.
+constexpr uint64_t kListedWithAttributes = 2048;
 
 }  // namespace
 
@@ -76,9 +75,19 @@ LazyRoot::LazyRoot(Backend& backend, Transport& transport, const Digest& tree, t
       root_(std::move(root)),
       inodes_(root_.child) {
   inodes_.root()->mode = root_.mode;
+  if (options_.push) {
+    pusher_ = std::make_unique<Pusher>(backend_, transport_, [this](uint64_t nodeid) { return ClaimPush(nodeid); });
+  }
 }
 
-LazyRoot::~LazyRoot() { gate_->Close(); }
+LazyRoot::~LazyRoot() {
+  StopPushing();
+  gate_->Close();
+}
+
+void LazyRoot::StopPushing() {
+  if (pusher_) pusher_->Stop();
+}
 
 Digest LazyRoot::tree() const {
   std::lock_guard lock(mutex_);
@@ -92,9 +101,12 @@ size_t LazyRoot::inodes() const {
 
 InitChoice LazyRoot::Init(const KernelOffer& offer) {
   InitChoice choice;
-  choice.flags = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO |
-                 FUSE_CACHE_SYMLINKS | FUSE_NO_OPEN_SUPPORT | FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA;
-  if (options_.xattrs && options_.posix_acls) choice.flags |= FUSE_POSIX_ACL;
+  // Not READDIRPLUS_AUTO, which gives attributes with the first page of a listing only: how far they go we say.
+  choice.flags = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_DO_READDIRPLUS | FUSE_CACHE_SYMLINKS |
+                 FUSE_NO_OPEN_SUPPORT | FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA;
+  // Without extended attributes there are no ACLs, and with this flag the kernel remembers that of each inode. Else it
+  // asks itself anew for each component of each path (a tenth of the time of opening a cached file).
+  if (!options_.xattrs || options_.posix_acls) choice.flags |= FUSE_POSIX_ACL;
   passthrough_offered_ = (offer.flags & kFusePassthrough) != 0;
   if (options_.passthrough && passthrough_offered_) {
     choice.flags |= kFusePassthrough;
@@ -305,7 +317,8 @@ void LazyRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
       const tree::Entry entry = directory.At(i);
       fuse_entry_out entry_out{};
       uint64_t ino = 0;
-      if (plus) {
+      // Without attributes a node id of 0 says just that.
+      if (plus && i < kListedWithAttributes) {
         if (out.size() + prefix + FUSE_NAME_OFFSET + entry.name.size() > size) break;  // no inode for nothing
         Inode* child = inodes_.Child(inode, static_cast<uint32_t>(i), entry);
         entry_out = EntryOutLocked(*child, entry);
@@ -408,6 +421,7 @@ void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content
   if (const auto n = content->TryRead(offset, buffer.get(), size)) {
     if (*n > 0) Record(nodeid, *content, offset, *n);
     reply.Data({buffer.get(), *n});
+    if (offset == 0 && *n == content->size() && *n <= Pusher::kMostBytes) PushAfterRead(nodeid);
     return;
   }
   if (tries == 0) {
@@ -462,137 +476,6 @@ void LazyRoot::ReportLost(uint64_t nodeid, const std::string& path, const Error&
   }
   LogWarning("content of {} is lost: {}", Escape(path), Escape(error.message()));
   if (options_.on_content_lost) options_.on_content_lost(path, error.message());
-}
-
-void LazyRoot::Open(const Request& request, uint32_t flags, Reply reply) {
-  if ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0) {
-    reply.Error(EROFS);
-    return;
-  }
-  const uint64_t nodeid = request.nodeid;
-  if (!passthrough_works_) {
-    reply.Error(ENOSYS);  // no open is ever asked for again, and all are cached
-    return;
-  }
-  std::shared_ptr<FileContent> content;
-  FileContent::Place place;
-  {
-    std::lock_guard lock(mutex_);
-    const Inode* inode = inodes_.Find(nodeid);
-    if (inode != nullptr) content = ContentLocked(*inode);
-    if (content) place = {tree_, inodes_.PathOf(*inode).value_or("")};
-  }
-  if (!content) {
-    reply.Error(EIO);
-    return;
-  }
-  if (AnswerThrough(nodeid, &reply)) return;
-  const bool complete = content->size() > 0 && content->IsComplete();
-  // What has just come is read through us once more: the trace would lack what the kernel reads by itself.
-  if (complete && content->size() >= kPassthroughLeast && !backend_.recorder().Fresh(content->version())) {
-    if (content->size() <= kVerifyInline || content->passthrough_verified()) {
-      if (OpenThrough(nodeid, content, &reply)) return;
-    } else {
-      reply.Suspend();
-      const auto shared = std::make_shared<Reply>(std::move(reply));
-      backend_.timers().After(0, [this, gate = gate_, shared, content, nodeid] {
-        const Gate::Pass pass(gate.get());
-        if (pass && !OpenThrough(nodeid, content, shared.get())) OpenCached(nodeid, content, std::move(*shared));
-      });
-      return;
-    }
-  } else if (!complete && content->size() <= store::kWholeFileLimit && !place.path.empty()) {
-    // Whoever opens it reads it, almost always: on its way before the first READ comes.
-    content->Ensure(place, 0, content->size(), nullptr);
-  }
-  OpenCached(nodeid, content, std::move(reply));
-}
-
-void LazyRoot::OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply reply) {
-  bool through = false;
-  {
-    std::lock_guard lock(open_mutex_);
-    OpenFiles& files = open_files_[nodeid];
-    through = files.backing != 0;  // opened meanwhile: an inode cannot be open both ways
-    if (!through) ++files.cached;
-    files.content = content;
-  }
-  if (through && AnswerThrough(nodeid, &reply)) return;
-  if (through) {
-    std::lock_guard lock(open_mutex_);
-    ++open_files_[nodeid].cached;
-  }
-  const OpenOut out{kCachedHandle, kOpenKeepCache | kOpenNoFlush, 0};
-  if (!reply.Struct(out)) CloseHandle(nodeid, kCachedHandle);
-}
-
-// Joins the opens of an inode that is being passed through already.
-bool LazyRoot::AnswerThrough(uint64_t nodeid, Reply* reply) {
-  OpenOut out{kThroughHandle, kOpenPassthrough | kOpenNoFlush, 0};
-  {
-    std::lock_guard lock(open_mutex_);
-    const auto it = open_files_.find(nodeid);
-    if (it == open_files_.end() || it->second.backing == 0) return false;
-    ++it->second.passthrough;
-    out.backing_id = it->second.backing;
-  }
-  ++passthrough_opens_;
-  if (!reply->Struct(out)) CloseHandle(nodeid, kThroughHandle);
-  return true;
-}
-
-bool LazyRoot::OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply* reply) {
-  {
-    std::lock_guard lock(open_mutex_);
-    const auto it = open_files_.find(nodeid);
-    if (it != open_files_.end() && it->second.cached > 0) return false;
-  }
-  // Ours only until the kernel has its own reference: no descriptor is kept for any file.
-  const auto fd = content->OpenForPassthrough();
-  if (!fd) return false;
-  {
-    std::lock_guard lock(open_mutex_);
-    OpenFiles& files = open_files_[nodeid];
-    if (files.cached > 0) return false;
-    if (files.backing == 0) {
-      const int id = transport_.OpenBacking(fd->get());
-      if (id < 0) {
-        open_files_.erase(nodeid);
-        // ELOOP: the store lies on a stacked file system; EPERM: not ours to use. Neither gets better.
-        if (id == -ELOOP || id == -EPERM || id == -EOPNOTSUPP || id == -ENOTTY || id == -EINVAL) {
-          passthrough_works_ = false;
-          LogWarning("no passthrough: {}: reads go through the page cache of the view", std::strerror(-id));
-        }
-        return false;
-      }
-      files.backing = id;
-      files.content = content;
-    }
-  }
-  return AnswerThrough(nodeid, reply);
-}
-
-void LazyRoot::Release(const Request& request, uint64_t handle, Reply reply) {
-  CloseHandle(request.nodeid, handle);
-  reply.Empty();
-}
-
-void LazyRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
-  std::shared_ptr<FileContent> released;  // after the lock
-  std::lock_guard lock(open_mutex_);
-  const auto it = open_files_.find(nodeid);
-  if (it == open_files_.end()) return;
-  OpenFiles& files = it->second;
-  if (handle == kCachedHandle && files.cached > 0) --files.cached;
-  if (handle == kThroughHandle && files.passthrough > 0) --files.passthrough;
-  if (files.passthrough == 0 && files.backing != 0) {
-    transport_.CloseBacking(files.backing);
-    files.backing = 0;
-  }
-  if (files.cached == 0 && files.passthrough == 0) {
-    released = std::move(files.content);
-    open_files_.erase(it);
-  }
 }
 
 }  // namespace vrun::vfs

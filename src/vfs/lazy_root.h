@@ -19,6 +19,7 @@
 #include "vfs/dispatcher.h"
 #include "vfs/file_cache.h"
 #include "vfs/inode_table.h"
+#include "vfs/pusher.h"
 
 namespace vrun::vfs {
 
@@ -27,6 +28,7 @@ struct LazyRootOptions {
   bool passthrough = true;
   bool xattrs = true;
   bool posix_acls = false;
+  bool push = true;
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
 };
 
@@ -45,6 +47,9 @@ class LazyRoot final : public Operations {
 
   Digest tree() const;
   size_t inodes() const;
+  // No more is pushed. After the connection has ended.
+  void StopPushing();
+  uint64_t pushed() const { return pusher_ ? pusher_->pushed() : 0; }
   uint64_t passthrough_opens() const { return passthrough_opens_.load(); }
   bool passthrough_offered() const { return passthrough_offered_.load(); }
 
@@ -86,6 +91,11 @@ class LazyRoot final : public Operations {
   bool AnswerThrough(uint64_t nodeid, Reply* reply);
   void CloseHandle(uint64_t nodeid, uint64_t handle);
 
+  // push_ahead.cc. After a read of a whole small file that had to ask us.
+  void PushAfterRead(uint64_t nodeid);
+  bool MayPushLocked(const Inode& inode) const;
+  bool ClaimPush(uint64_t nodeid);
+
   // With mutex_ held.
   std::shared_ptr<FileContent> ContentLocked(const Inode& inode);
   std::optional<tree::Entry> EntryLocked(const Inode& inode) const;
@@ -113,6 +123,8 @@ class LazyRoot final : public Operations {
   Digest tree_;
   tree::Entry root_;
   InodeTable inodes_;
+
+  std::unique_ptr<Pusher> pusher_;  // null: nothing is pushed
 
   std::mutex open_mutex_;  // never together with mutex_
   std::unordered_map<uint64_t, OpenFiles> open_files_;

@@ -51,7 +51,7 @@ bool Recorder::Fresh(const tree::FileVersion& version) {
   std::lock_guard lock(mutex_);
   return std::any_of(runs_.begin(), runs_.end(), [&version](const auto& run) {
     const auto file = run.second.files.find(version);
-    return file != run.second.files.end() && file->second.fetched;
+    return file != run.second.files.end() && file->second.fetched && file->second.used < file->second.units.size();
   });
 }
 
@@ -67,6 +67,7 @@ void Recorder::Used(const tree::FileVersion& version, uint64_t first, uint64_t c
     for (uint64_t unit = first; unit < end; ++unit) {
       if (file->units[unit] & 1) continue;
       file->units[unit] |= 1;
+      ++file->used;
       ++recording.counts[file->units[unit] >> 1].used_units;
       if (file->index < 0) {
         std::string name = path();

@@ -36,7 +36,8 @@ class Recorder {
   // False: nothing is recorded, and the other calls do nothing.
   bool active() const { return active_.load(std::memory_order_relaxed); }
 
-  // Some of it came during a run that is recorded.
+  // Some of it came during a run that is recorded, and not all of it was used yet: what readers will want of it is not
+  // known, and would not be if they got it without asking us.
   bool Fresh(const tree::FileVersion& version);
   // A reader got these units. `path` is asked for at most once a file and run.
   void Used(const tree::FileVersion& version, uint64_t first, uint64_t count, const std::function<std::string()>& path);
@@ -47,6 +48,7 @@ class Recorder {
   struct File {
     int64_t index = -1;          // in the recording
     bool fetched = false;        // some of it
+    uint64_t used = 0;           // units
     std::vector<uint8_t> units;  // bit 0: used; above: Origin
   };
   struct Run {

@@ -72,6 +72,18 @@ TEST(RecorderTest, SaysWhereWhatWasReadHadComeFrom) {
   EXPECT_EQ(recording->slowest.back().micros, 110);
 }
 
+TEST(RecorderTest, WhatWasReadToItsEndIsNotFreshAnyMore) {
+  Recorder recorder;
+  recorder.Begin(7, 1);
+  const auto version = Version(1, 10 * kUnit);
+  recorder.Fetched(version, 0, 10, 10 * kUnit, Origin::kAhead);
+  recorder.Used(version, 0, 9, Named("/a"));
+  recorder.Used(version, 0, 9, Named("/a"));
+  EXPECT_TRUE(recorder.Fresh(version));
+  recorder.Used(version, 9, 1, Named("/a"));
+  EXPECT_FALSE(recorder.Fresh(version));
+}
+
 TEST(RecorderTest, RunsAtTheSameTimeSayThatTheyWere) {
   Recorder recorder;
   recorder.Begin(7, 1);

@@ -8,6 +8,17 @@
 
 namespace vrun::vfs {
 
+int Notify(Transport& transport, int code, std::string_view head, std::string_view tail) {
+  fuse_out_header header{};
+  header.len = static_cast<uint32_t>(sizeof header + head.size() + tail.size());
+  header.error = code;
+  header.unique = 0;
+  const iovec parts[3] = {{&header, sizeof header},
+                          {const_cast<char*>(head.data()), head.size()},
+                          {const_cast<char*>(tail.data()), tail.size()}};
+  return transport.Send(parts, tail.empty() ? 2 : 3);
+}
+
 void DevFuse::SetAbort(std::function<void()> abort) {
   std::lock_guard lock(mutex_);
   abort_ = std::move(abort);

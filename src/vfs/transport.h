@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <mutex>
+#include <string_view>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -28,6 +29,11 @@ class Transport {
   // Makes Receive return 0, now and later. Idempotent.
   virtual void Abort() = 0;
 };
+
+// Tells the kernel something unasked: `code` is a fuse_notify_code, `head` and `tail` follow each other. 0 or an errno;
+// ENOENT: the kernel does not know what it names, which is fine. Never from an operation, and never while holding what
+// an operation waits for: the kernel takes locks under which it may be waiting for an answer.
+int Notify(Transport& transport, int code, std::string_view head, std::string_view tail);
 
 class DevFuse final : public Transport {
  public:

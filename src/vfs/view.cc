@@ -22,7 +22,7 @@ class MountedView final : public View {
         directory_(options.directory),
         transport_(std::make_shared<DevFuse>(std::move(device))),
         root_(*backend_, *transport_, tree, std::move(root),
-              LazyRootOptions{options.uid_base, options.passthrough, options.xattrs, options.posix_acls,
+              LazyRootOptions{options.uid_base, options.passthrough, options.xattrs, options.posix_acls, options.push,
                               std::move(options.on_content_lost)}),
         dispatcher_(transport_, &root_, &backend_->timers()) {}
 
@@ -30,6 +30,7 @@ class MountedView final : public View {
     // The connection first: it wakes the threads that read it, and everybody who waits for an answer.
     if (mount_) mount_->Abort();
     dispatcher_.Stop();
+    root_.StopPushing();
     transport_->SetAbort(nullptr);  // the mount goes before what might still call it
     if (mount_) mount_->Unmount();
   }
@@ -59,6 +60,7 @@ class MountedView final : public View {
     for (size_t i = 0; i < stats.requests.size(); ++i) stats.requests[i] = counters.requests[i].load();
     stats.malformed = counters.malformed.load();
     stats.passthrough_opens = root_.passthrough_opens();
+    stats.pushed_files = root_.pushed();
     stats.passthrough_offered = root_.passthrough_offered();
     stats.inodes = root_.inodes();
     return stats;

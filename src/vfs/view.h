@@ -36,6 +36,8 @@ struct ViewOptions {
   bool xattrs = true;
   // The kernel enforces POSIX ACLs (one more request for each inode that is checked). Needs xattrs.
   bool posix_acls = false;
+  // Small files that the store has are pushed into the kernel when files beside them are read.
+  bool push = true;
   unsigned threads = 2;          // readers of the device
   uint32_t read_ahead_kb = 128;  // of the mount; 0 leaves the kernel's 128
   // A file (or directory) of the tree changed at home before it was fetched, so that it cannot be read any more. Once a
@@ -47,6 +49,7 @@ struct ViewStats {
   std::array<uint64_t, 64> requests{};  // by FUSE opcode
   uint64_t malformed = 0;               // packets refused
   uint64_t passthrough_opens = 0;
+  uint64_t pushed_files = 0;
   uint64_t inodes = 0;               // known to the kernel now
   bool passthrough_offered = false;  // by the kernel
 };
