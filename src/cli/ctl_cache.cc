@@ -100,6 +100,7 @@ void WriteStat(const v1::CacheStat& s, JsonWriter* json) {
   json->Key("read_bytes").Uint(s3.read_bytes()).Key("written_bytes").Uint(s3.written_bytes());
   json->Key("written_objects").Uint(s3.written_objects()).Key("corrupt_objects").Uint(s3.corrupt_objects());
   json->Key("dropped_objects").Uint(s3.dropped_objects()).Key("errors").Uint(s3.errors());
+  json->Key("waiting_objects").Uint(s3.waiting_objects());
   json->Key("problem").String(s3.problem()).EndObject();
 }
 

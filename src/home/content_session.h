@@ -10,6 +10,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "home/compression_policy.h"
 #include "proto/content.pb.h"
 #include "rpc/rpc.h"
 #include "tree/diff.h"
@@ -43,8 +44,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   // Of a request that takes more than one piece.
   struct Work {
     v1::ContentRequest request;
-    uint64_t done = 0;                     // bytes of the range, or of the current directory; frames
-    int compress = -1;                     // not known yet, no, yes
+    uint64_t done = 0;  // bytes of the range, or of the current directory; frames
+    Shrinks shrinks;
     std::vector<tree::NewDirectory> tree;  // of GetTree
     size_t next = 0;
     bool listed = false;
@@ -73,6 +74,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   // `certain`: it will be read, whether or not it was lately.
   void AddResident(const std::string& path, const tree::FileVersion& version, bool certain, v1::Resident* resident);
   Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
+  // Hashes the units and compresses those for which it pays. Their digests.
+  std::vector<Digest> Pack(Work* work, v1::Units* units);
   // One part of a directory object from work->done on; true when it was the last one.
   bool SendDirectory(Work* work, const tree::Directory& directory, bool last_of_answer);
   bool Fail(uint64_t id, const Error& error);
@@ -80,6 +83,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
 
   ContentServer* const server_;
   std::atomic<uint64_t> sent_bytes_{0};
+  CompressionPolicy policy_;
   std::mutex mutex_;
   rpc::Stream* stream_ = nullptr;  // guarded by mutex_, as all below
   std::deque<WorkPtr> waiting_[kUrgencies];

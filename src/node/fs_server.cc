@@ -170,7 +170,9 @@ Status FsServer::OpenStore() {
   ::futimens(store_lock_.get(), nullptr);
   cache_ = std::make_unique<CacheWork>(&loop_, store_.get(), [this](v1::CacheStat* stat) {
     stat->set_fetched_bytes(source_->stats().wire_bytes);
-    if (s3_tier_) s3_tier_->Describe(stat->mutable_s3());
+    if (!s3_tier_) return;
+    s3_tier_->Describe(stat->mutable_s3());
+    stat->mutable_s3()->set_waiting_objects(s3_writer_->waiting());
   });
   for (auto [name, known] : {std::pair("/last-tree", &known_tree_), std::pair("/last-apart", &known_apart_)}) {
     if (auto tree = ReadFile(store_directory_ + name, 32)) {

@@ -109,25 +109,37 @@ void S3Tier::Begin(const PartPtr& part) {
   const auto known = Recall(part->name);
   if (known && !*known) return Over(part, Error(Code::kNotFound, "S3: not there"));
   if (known) return GetUnits(part, *known);
+  GetTable(part);
+}
+
+void S3Tier::GetTable(const PartPtr& part) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto [it, first] = asked_.try_emplace(part->name);
+    if (!first) return it->second.push_back(part);
+  }
   const uint64_t units = part->content.UnitsOf(part->extent);
-  if (units <= kWholeUnits || part->count * 4 >= units) return GetObject(part);
-  s3::Request request{.bytes = s3::ExtentHeaderBytes(units), .max_bytes = 65536, .what = "get"};
-  Request(std::move(request), part->name, false, [this, part](Result<std::string> bytes) {
-    if (!bytes) return Over(part, bytes.error());
-    auto table = OpenTable(part->content, part->extent, *bytes);
+  // Most of it, or little at all, is read in one go; else the table tells where the wanted part lies.
+  const bool whole = units <= kWholeUnits || part->count * 4 >= units * 3;
+  s3::Request request{.max_bytes = s3::kMaxExtentObject, .what = "get"};
+  if (!whole) request.bytes = s3::ExtentHeaderBytes(units);
+  Request(std::move(request), part->name, false, [this, part, whole](Result<std::string> bytes) {
+    Result<TablePtr> table = bytes ? OpenTable(part->content, part->extent, *bytes) : Result<TablePtr>(bytes.error());
+    TableIsOver(part->name);
     if (!table) return Over(part, table.error());
+    if (whole) return OpenUnits(part, *table, *bytes, 0);
     GetUnits(part, *table);
   });
 }
 
-void S3Tier::GetObject(const PartPtr& part) {
-  s3::Request request{.max_bytes = s3::kMaxExtentObject, .what = "get"};
-  Request(std::move(request), part->name, false, [this, part](Result<std::string> bytes) {
-    if (!bytes) return Over(part, bytes.error());
-    auto table = OpenTable(part->content, part->extent, *bytes);
-    if (!table) return Over(part, table.error());
-    OpenUnits(part, *table, *bytes, 0);
-  });
+void S3Tier::TableIsOver(const std::string& name) {
+  std::vector<PartPtr> waiting;
+  {
+    std::lock_guard lock(mutex_);
+    waiting = std::move(asked_.extract(name).mapped());
+  }
+  // Known by now, or known not to be there; after another error the next one asks.
+  for (const PartPtr& part : waiting) Begin(part);
 }
 
 void S3Tier::GetUnits(const PartPtr& part, const TablePtr& table) {
@@ -315,8 +327,9 @@ std::shared_ptr<s3::Client> S3Tier::ClientFor(const S3Urls::Terms& terms) {
 }
 
 void S3Tier::Corrupt(const std::string& name, const Error& error) {
-  ++corrupt_;
-  LogWarning("{}: home is asked instead", Escape(error.message()));
+  // Whoever damages one object may have damaged thousands: the log gets the first, the second, the fourth...
+  const uint64_t count = ++corrupt_;
+  if ((count & (count - 1)) == 0) LogWarning("{} ({} so far): home is asked instead", Escape(error.message()), count);
   Remember(name, nullptr);
 }
 

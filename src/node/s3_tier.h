@@ -83,7 +83,9 @@ class S3Tier {
   using PartPtr = std::shared_ptr<Part>;
 
   void Begin(const PartPtr& part);
-  void GetObject(const PartPtr& part);
+  // Its table is not known. Of those who want the same one at a time the first asks, the others wait for that.
+  void GetTable(const PartPtr& part);
+  void TableIsOver(const std::string& name);
   void GetUnits(const PartPtr& part, const TablePtr& table);
   // On a worker. What was read starts at `at` of the object.
   void OpenUnits(const PartPtr& part, const TablePtr& table, const std::string& bytes, uint64_t at);
@@ -111,7 +113,8 @@ class S3Tier {
   std::shared_ptr<s3::Client> client_;  // guarded by mutex_, as all below
   std::string client_ca_;
   std::unordered_map<std::string, Known> known_;
-  std::list<std::string> ages_;  // of known_, oldest first
+  std::list<std::string> ages_;                                  // of known_, oldest first
+  std::unordered_map<std::string, std::vector<PartPtr>> asked_;  // by name: who waits for a table that is on its way
   MissGate gate_;
   std::string problem_;
   std::deque<std::function<void()>> work_;

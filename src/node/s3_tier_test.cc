@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <future>
 #include <random>
+#include <thread>
 
 #include "base/clock.h"
 #include "node/s3_urls.h"
@@ -149,8 +150,9 @@ struct Node {
     tier->Describe(&s);
     return s;
   }
-  void WaitWritten() {
-    while (!writer->idle()) ::usleep(1000);
+  // So many objects, and none is left to write.
+  void WaitWritten(uint64_t objects) {
+    while (stat().written_objects() < objects || writer->waiting() > 0) std::this_thread::yield();
   }
 
   S3Urls urls;
@@ -190,7 +192,7 @@ TEST_F(S3TierTest, TheSecondNodeAsksHomeForNothing) {
   }
   const uint64_t all = File("/small").size() + File("/text").size() + File("/large").size();
   EXPECT_EQ(home_.bytes, all);
-  first.WaitWritten();
+  first.WaitWritten(1 + 1 + 3);
   EXPECT_EQ(first.stat().written_objects(), 1u + 1u + 3u);
 
   home_.bytes = 0;
@@ -204,7 +206,7 @@ TEST_F(S3TierTest, TheSecondNodeAsksHomeForNothing) {
   EXPECT_LT(second.stat().read_bytes() - before, 2 * 65536u) << "one unit, not an extent";
   EXPECT_EQ(home_.bytes, 0u);
   EXPECT_EQ(second.stat().hit_units(), 1u + 4u + 20u + 1u);
-  second.WaitWritten();
+  second.WaitWritten(0);
   EXPECT_EQ(second.stat().written_objects(), 0u) << "nothing is written again";
 }
 
@@ -212,10 +214,10 @@ TEST_F(S3TierTest, PartsOfAFileFromTwoNodesAddUp) {
   const std::string& large = File("/large");
   Node a(&home_, server_->bucket());
   a.Read("/large", large, 0, 4);
-  a.WaitWritten();
+  a.WaitWritten(1);
   Node b(&home_, server_->bucket());
   EXPECT_EQ(b.Read("/large", large, 10, 2), large.substr(10 * 65536, 2 * 65536));
-  b.WaitWritten();
+  b.WaitWritten(1);
   EXPECT_EQ(b.stat().written_objects(), 1u);
   home_.bytes = 0;
   Node c(&home_, server_->bucket());
@@ -229,9 +231,9 @@ TEST_F(S3TierTest, WhatIsNamedLaterIsWrittenLater) {
   Node node(&home_, server_->bucket());
   home_.names = false;
   node.Read("/large", large, 64, 2, false);
-  EXPECT_TRUE(node.writer->idle()) << "nobody could find it";
+  EXPECT_EQ(node.writer->waiting(), 0u) << "nobody could find it";
   node.writer->Named(Node::Version(large), IdOf(large));
-  node.WaitWritten();
+  node.WaitWritten(1);
   EXPECT_EQ(node.stat().written_objects(), 1u);
 }
 
@@ -239,7 +241,7 @@ TEST_F(S3TierTest, DamageIsNeverServedIsCountedAndRepaired) {
   {
     Node first(&home_, server_->bucket());
     for (const auto& [path, content] : home_.files) first.Read(path, content, 0, store::UnitCount(content.size()));
-    first.WaitWritten();
+    first.WaitWritten(5);
   }
   const auto objects = Objects();
   ASSERT_EQ(objects.size(), 5u);
@@ -257,7 +259,7 @@ TEST_F(S3TierTest, DamageIsNeverServedIsCountedAndRepaired) {
     EXPECT_EQ(second.Read(path, content, 0, store::UnitCount(content.size())), content) << path;
   }
   EXPECT_GE(second.stat().corrupt_objects(), 3u);
-  second.WaitWritten();
+  second.WaitWritten(3);
   home_.bytes = 0;
   Node third(&home_, server_->bucket());
   for (const auto& [path, content] : home_.files) {
@@ -270,7 +272,7 @@ TEST_F(S3TierTest, AnotherTenantCannotReadIt) {
   {
     Node first(&home_, server_->bucket(), "tenant");
     first.Read("/small", File("/small"), 0, 1);
-    first.WaitWritten();
+    first.WaitWritten(1);
   }
   home_.bytes = 0;
   Node other(&home_, server_->bucket(), "another tenant, which even knows where it lies");
@@ -286,7 +288,7 @@ TEST_F(S3TierTest, ADeadStoreAndWrongKeysCostNothingButHome) {
   EXPECT_THAT(wrong.stat().problem(), testing::HasSubstr("s3_credentials"));
   Node node(&home_, server_->bucket());
   node.Read("/small", File("/small"), 0, 1);
-  node.WaitWritten();
+  node.WaitWritten(1);
   server_->Stop();
   Node dead(&home_, server_->bucket());
   const int64_t began = MonotonicMicros();
@@ -311,7 +313,7 @@ TEST_F(S3TierTest, FramesOfATraceComeInOrderFromBoth) {
   {
     Node first(&home_, server_->bucket());
     first.Read("/large", File("/large"), 0, 40);
-    first.WaitWritten();
+    first.WaitWritten(1);
   }
   home_.asked = 0;
   Node node(&home_, server_->bucket());

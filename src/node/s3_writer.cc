@@ -105,9 +105,9 @@ void S3Writer::Hurry() {
   wake_.notify_all();
 }
 
-bool S3Writer::idle() {
+size_t S3Writer::waiting() {
   std::lock_guard lock(mutex_);
-  return waiting_.empty();
+  return waiting_.size();
 }
 
 void S3Writer::Run() {

@@ -44,7 +44,7 @@ class S3Writer {
   void Named(const tree::FileVersion& version, const store::ObjectId& id);
   // A run is over: what waits is written now.
   void Hurry();
-  bool idle();
+  size_t waiting();  // or being written
 
  private:
   struct Waiting {

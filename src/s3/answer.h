@@ -10,6 +10,7 @@
 namespace vrun::s3 {
 
 // Of an HTTP status of 300 and above, with the XML that came with it: one line, with what to do.
+//   kCorrupt      a range behind its end (416)
 //   kNotFound     the object is not there (404 without NoSuchBucket)
 //   kDenied       wrong credentials, no permission, a clock that is off, an expired URL
 //   kInvalid      there is no such bucket, or it is elsewhere

@@ -112,7 +112,8 @@ TEST(Answer, OneLineWithWhatToDo) {
     const char* says;
   };
   for (const Case& c :
-       {Case{404, "NoSuchKey", Code::kNotFound, "not there"}, Case{404, "NoSuchBucket", Code::kInvalid, "s3_bucket"},
+       {Case{404, "NoSuchKey", Code::kNotFound, "not there"}, Case{416, "InvalidRange", Code::kCorrupt, "too short"},
+        Case{404, "NoSuchBucket", Code::kInvalid, "s3_bucket"},
         Case{403, "RequestTimeTooSkewed", Code::kDenied, "clock"},
         Case{403, "SignatureDoesNotMatch", Code::kDenied, "s3_credentials"},
         Case{403, "InvalidAccessKeyId", Code::kDenied, "s3_credentials"},

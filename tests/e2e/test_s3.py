@@ -63,7 +63,11 @@ def s3_stat(cluster, node):
 def fill(cluster, node="n1"):
     """A first run, and until what it fetched is in the store: 30 small ones, the text, two extents, and the root's own."""
     assert cluster.sh(READ, check=True).stdout == want(cluster)
-    wait_until("the store has what the run fetched", lambda: s3_stat(cluster, node)["written_objects"] >= 33)
+
+    def written():
+        now = s3_stat(cluster, node)
+        return now["written_objects"] >= 33 and now["waiting_objects"] == 0
+    wait_until("the store has what the run fetched", written)
 
 
 def test_the_second_node_takes_it_from_the_store(tiered, server):
@@ -76,11 +80,11 @@ def test_the_second_node_takes_it_from_the_store(tiered, server):
     assert cluster.sh(READ, check=True).stdout == want(cluster)
     second = stat(cluster, "n2")
     print(f"from home {first['fetched_bytes']} then {second['fetched_bytes']}; from S3 {second['s3']}")
-    assert second["fetched_bytes"] < first["fetched_bytes"] / 5, "the tree and the trace come from home, content does not"
+    assert second["fetched_bytes"] < first["fetched_bytes"] / 10, "the tree and the trace come from home, content does not"
     assert second["s3"]["hit_units"] >= 96 + 7 + 30
     assert second["s3"]["corrupt_objects"] == second["s3"]["errors"] == 0 and second["s3"]["problem"] == ""
     assert server.counts().get("refused", 0) == 0
-    table = cluster.vctl("cache", "stat", "-o", "wide").stdout.splitlines()
+    table = cluster.vctl("cache", "stat", "--node", "n2", "-o", "wide").stdout.splitlines()
     assert table[0].split()[-8:] == ["S3", "HITS", "S3", "MISSES", "S3", "READ", "S3", "WRITTEN"]
     assert "works" in next(c["text"] for c in cluster.json_any("doctor")["checks"] if c["name"] == "s3")
 
@@ -141,7 +145,8 @@ def test_damage_in_the_store_is_never_served(tiered, server):
     start(cluster, server, "n2")
     assert cluster.sh(READ, check=True).stdout == want(cluster)
     damaged = s3_stat(cluster, "n2")
-    assert damaged["corrupt_objects"] >= 20 and damaged["hit_units"] == 0, damaged
+    assert damaged["corrupt_objects"] >= 20, damaged
+    assert damaged["hit_units"] < 80, "only what was not damaged of the large ones"
     # And it is put right by who noticed.
     wait_until("written again", lambda: s3_stat(cluster, "n2")["written_objects"] >= 30)
     cluster.stop_node("n2")
