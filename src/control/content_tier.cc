@@ -88,8 +88,8 @@ void ContentTier::Check() {
 }
 
 void ContentTier::CheckStep(int step, const std::string& url, const std::string& text) {
-  static constexpr s3::Method kSteps[] = {s3::Method::kPut, s3::Method::kGet, s3::Method::kDelete};
-  if (step == 3) return Checked({});
+  static constexpr s3::Method kSteps[] = {s3::Method::kPut, s3::Method::kGet, s3::Method::kDelete, s3::Method::kGet};
+  static constexpr int kGone = 3;
   s3::Request request{.method = kSteps[step],
                       .url = url,
                       .max_bytes = 65536,
@@ -99,6 +99,16 @@ void ContentTier::CheckStep(int step, const std::string& url, const std::string&
                                       text](Result<std::string> answer) {
     loop->Post([this, alive, step, url, text, answer = std::move(answer)] {
       if (alive.expired()) return;
+      // Without the right to list, Amazon's answer for what is not there is that it is forbidden.
+      if (step == kGone && answer) {
+        return Checked(
+            Error(Code::kCorrupt, "S3: bucket " + options_.bucket.name + ": what was deleted is still there"));
+      }
+      if (step == kGone && answer.error().code() == Code::kNotFound) return Checked({});
+      if (step == kGone && answer.error().code() == Code::kDenied) {
+        return Checked(Error(Code::kDenied, "S3: bucket " + options_.bucket.name +
+                                                ": what is missing looks forbidden: give the keys s3:ListBucket too"));
+      }
       if (!answer) return Checked(answer.error());
       if (step == 1 && *answer != text) {
         return Checked(Error(Code::kCorrupt,

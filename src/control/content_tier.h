@@ -51,7 +51,7 @@ class ContentTier {
  private:
   Status Configure(const std::string& state_directory);
   Status ReadKeys();
-  void Check();  // writes, reads and removes a small object; then again, every kCheckMicros
+  void Check();  // writes, reads and removes a small object, and looks for it in vain; then again, every kCheckMicros
   void CheckStep(int step, const std::string& url, const std::string& text);
   void Checked(const Status& status);
 

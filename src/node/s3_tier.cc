@@ -125,21 +125,23 @@ void S3Tier::GetTable(const PartPtr& part) {
   if (!whole) request.bytes = s3::ExtentHeaderBytes(units);
   Request(std::move(request), part->name, false, [this, part, whole](Result<std::string> bytes) {
     Result<TablePtr> table = bytes ? OpenTable(part->content, part->extent, *bytes) : Result<TablePtr>(bytes.error());
-    TableIsOver(part->name);
+    const Code code = bytes ? Code::kOk : bytes.error().code();
+    const bool asked = code == Code::kOk || code == Code::kNotFound || code == Code::kCorrupt;
+    TableIsOver(part->name, asked ? std::nullopt : std::optional(bytes.error()));
     if (!table) return Over(part, table.error());
     if (whole) return OpenUnits(part, *table, *bytes, 0);
     GetUnits(part, *table);
   });
 }
 
-void S3Tier::TableIsOver(const std::string& name) {
+void S3Tier::TableIsOver(const std::string& name, const std::optional<Error>& failure) {
   std::vector<PartPtr> waiting;
   {
     std::lock_guard lock(mutex_);
     waiting = std::move(asked_.extract(name).mapped());
   }
-  // Known by now, or known not to be there; after another error the next one asks.
-  for (const PartPtr& part : waiting) Begin(part);
+  // Known by now, or known not to be there.
+  for (const PartPtr& part : waiting) failure ? Over(part, *failure) : Begin(part);
 }
 
 void S3Tier::GetUnits(const PartPtr& part, const TablePtr& table) {

@@ -85,7 +85,8 @@ class S3Tier {
   void Begin(const PartPtr& part);
   // Its table is not known. Of those who want the same one at a time the first asks, the others wait for that.
   void GetTable(const PartPtr& part);
-  void TableIsOver(const std::string& name);
+  // `failure`: the store could not be asked; whoever waits need not try the same.
+  void TableIsOver(const std::string& name, const std::optional<Error>& failure);
   void GetUnits(const PartPtr& part, const TablePtr& table);
   // On a worker. What was read starts at `at` of the object.
   void OpenUnits(const PartPtr& part, const TablePtr& table, const std::string& bytes, uint64_t at);

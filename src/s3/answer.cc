@@ -38,7 +38,9 @@ Error FromAnswer(long status, std::string_view body, std::string_view what) {
   if (status == 401 || status == 403) {
     return Error(
         Code::kDenied,
-        head + "not allowed: give the keys s3:GetObject, s3:PutObject and s3:DeleteObject on the bucket" + tail);
+        head +
+            "not allowed: give the keys s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket on the bucket" +
+            tail);
   }
   if (status == 416) return Error(Code::kCorrupt, head + "an object that is too short" + tail);
   if (status == 404) return Error(Code::kNotFound, head + "not there" + tail);

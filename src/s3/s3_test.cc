@@ -317,6 +317,30 @@ TEST_F(WithServer, HostStyle) {
   EXPECT_EQ(*got, "v");
 }
 
+TEST_F(WithServer, OverTlsWithItsOwnAuthority) {
+  const std::string directory = server_->directory();
+  const std::string make =
+      "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=s3 "
+      "-addext subjectAltName=IP:127.0.0.1 -keyout " +
+      directory + "/key -out " + directory + "/cert 2>/dev/null";
+  if (::system(make.c_str()) != 0) GTEST_SKIP() << "no openssl command";
+  auto server = TestServer::Start({"--tls-key", directory + "/key", "--tls-cert", directory + "/cert"});
+  ASSERT_TRUE(server);
+  Bucket b = server->bucket();
+  b.endpoint.replace(0, 4, "https");
+  Client unknown({.tries = 1});
+  auto refused = Do(unknown, {.url = Presigned(b, "GET", "k")});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kDenied);
+  EXPECT_THAT(refused.error().message(), HasSubstr("s3_ca"));
+  Client client({.ca_pem = ReadFile(directory + "/cert").value_or("")});
+  auto put = Do(client, {.method = Method::kPut, .url = Presigned(b, "PUT", "k"), .body = Body("v")});
+  ASSERT_TRUE(put) << put.error().message();
+  auto got = Do(client, {.url = Presigned(b, "GET", "k")});
+  ASSERT_TRUE(got) << got.error().message();
+  EXPECT_EQ(*got, "v");
+}
+
 TEST_F(WithServer, ManyAtATimeAndBounded) {
   Client client({.concurrency = 6});
   const Bucket b = server_->bucket();
