@@ -209,7 +209,8 @@ void S3Tier::Over(const PartPtr& part, Status status) {
   whole.done(std::move(whole.units));
 }
 
-Result<S3Tier::TablePtr> S3Tier::OpenTable(const NamedContent& content, uint64_t extent, const std::string& bytes) {
+Result<S3Tier::TablePtr> S3Tier::OpenTable(const NamedContent& content, uint64_t extent, const std::string& bytes,
+                                           bool written) {
   const std::string name = content.NameOf(extent);
   const auto terms = urls_->terms();
   auto table = s3::ExtentTable::Open(terms ? terms->seal : "", name, content.UnitsOf(extent), bytes);
@@ -218,7 +219,7 @@ Result<S3Tier::TablePtr> S3Tier::OpenTable(const NamedContent& content, uint64_t
     return std::move(table).error();
   }
   auto shared = std::make_shared<const s3::ExtentTable>(*std::move(table));
-  Remember(name, shared);
+  Remember(name, shared, written);
   return shared;
 }
 
@@ -268,7 +269,7 @@ Status S3Tier::Write(const NamedContent& content, uint64_t extent,
   });
   if (!put) return std::move(put).error();
   ++written_;
-  (void)OpenTable(content, extent, *body);
+  (void)OpenTable(content, extent, *body, true);
   return {};
 }
 
@@ -332,18 +333,25 @@ void S3Tier::Corrupt(const std::string& name, const Error& error) {
   // Whoever damages one object may have damaged thousands: the log gets the first, the second, the fourth...
   const uint64_t count = ++corrupt_;
   if ((count & (count - 1)) == 0) LogWarning("{} ({} so far): home is asked instead", Escape(error.message()), count);
+  {
+    std::lock_guard lock(mutex_);
+    if (damaged_.size() >= kMaxKnown) damaged_.clear();
+    damaged_.insert(name);
+  }
   Remember(name, nullptr);
 }
 
 std::optional<S3Tier::TablePtr> S3Tier::Recall(const std::string& name) {
   std::lock_guard lock(mutex_);
+  if (damaged_.contains(name)) return TablePtr();
   const auto it = known_.find(name);
   if (it == known_.end() || (!it->second.table && MonotonicMicros() > it->second.until)) return std::nullopt;
   return it->second.table;
 }
 
-void S3Tier::Remember(const std::string& name, TablePtr table) {
+void S3Tier::Remember(const std::string& name, TablePtr table, bool written) {
   std::lock_guard lock(mutex_);
+  if (written) damaged_.erase(name);
   if (const auto it = known_.find(name); it != known_.end()) {
     ages_.erase(it->second.age);
     known_.erase(it);

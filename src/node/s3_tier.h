@@ -22,6 +22,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/result.h"
@@ -90,7 +91,8 @@ class S3Tier {
   void GetUnits(const PartPtr& part, const TablePtr& table);
   // On a worker. What was read starts at `at` of the object.
   void OpenUnits(const PartPtr& part, const TablePtr& table, const std::string& bytes, uint64_t at);
-  Result<TablePtr> OpenTable(const NamedContent& content, uint64_t extent, const std::string& bytes);
+  Result<TablePtr> OpenTable(const NamedContent& content, uint64_t extent, const std::string& bytes,
+                             bool written = false);
   // One request to the store with all that the breaker wants to know; `done` runs on a worker.
   void Request(s3::Request request, std::string name, bool put, std::function<void(Result<std::string>)> done);
   std::shared_ptr<s3::Client> ClientFor(const S3Urls::Terms& terms);
@@ -102,7 +104,8 @@ class S3Tier {
     std::list<std::string>::iterator age;
   };
   std::optional<TablePtr> Recall(const std::string& name);
-  void Remember(const std::string& name, TablePtr table);
+  // `written`: just now, by us.
+  void Remember(const std::string& name, TablePtr table, bool written = false);
   void Corrupt(const std::string& name, const Error& error);
 
   void Post(std::function<void()> work);
@@ -116,6 +119,7 @@ class S3Tier {
   std::unordered_map<std::string, Known> known_;
   std::list<std::string> ages_;                                  // of known_, oldest first
   std::unordered_map<std::string, std::vector<PartPtr>> asked_;  // by name: who waits for a table that is on its way
+  std::unordered_set<std::string> damaged_;  // names of objects that do not check: as if absent until written again
   MissGate gate_;
   std::string problem_;
   std::deque<std::function<void()>> work_;

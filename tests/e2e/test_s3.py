@@ -148,11 +148,13 @@ def test_damage_in_the_store_is_never_served(tiered, server):
     assert damaged["corrupt_objects"] >= 20, damaged
     assert damaged["hit_units"] < 80, "only what was not damaged of the large ones"
     # And it is put right by who noticed.
-    wait_until("written again", lambda: s3_stat(cluster, "n2")["written_objects"] >= 30)
+    wait_until("written again", lambda: s3_stat(cluster, "n2")["written_objects"] >= 30
+               and s3_stat(cluster, "n2")["waiting_objects"] == 0)
     cluster.stop_node("n2")
     start(cluster, server, "n3")
     assert cluster.sh(READ, check=True).stdout == want(cluster)
-    assert s3_stat(cluster, "n3")["hit_units"] > 90
+    repaired = s3_stat(cluster, "n3")
+    assert repaired["hit_units"] > 96 + 30 and repaired["corrupt_objects"] == 0, repaired
 
 
 def test_wrong_keys_are_one_line_and_runs_work(tiered, server):
