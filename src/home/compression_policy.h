@@ -21,7 +21,8 @@ class CompressionPolicy {
   // Of zstd; 0: as it is.
   int level() const;
 
-  // After each message that was queued: the time, what is queued of all that was sent, and whether more requests wait.
+  // Before each message that is queued: the time, what is queued still of all that was sent before, and whether more is
+  // being worked on.
   void Sent(int64_t now_micros, uint64_t sent_bytes, uint64_t queued_bytes, bool more_waits);
   // What compressing `raw` bytes at `level` made of them, and took.
   void Compressed(int level, uint64_t raw, uint64_t packed, int64_t micros);
@@ -42,6 +43,7 @@ class CompressionPolicy {
 
   mutable std::mutex mutex_;
   double link_ = 0;
+  bool guessed_ = false;  // from how much it takes, not from a backlog
   // What is typical until it has been measured.
   Cost one_{400e6, 0.5}, three_{150e6, 0.45};
   int level_ = 1;
@@ -52,7 +54,7 @@ class CompressionPolicy {
   uint64_t busy_bytes_ = 0, starved_bytes_ = 0;
 };
 
-// Which units of one answer are tried at all: after one that did not shrink, a growing number is sent as it is, then
+// Which units of one file are tried at all: after one that did not shrink, a growing number is sent as it is, then
 // one is tried again. So a file that is compressed already costs a try in sixty-four units, and one with a header that
 // is not is not taken for text.
 class Shrinks {

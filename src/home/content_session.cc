@@ -19,6 +19,7 @@ constexpr uint64_t kPartBytes = 1u << 20;  // of one reply
 // Files beside one that is touched that are offered with it.
 constexpr size_t kMaxOffered = 65536;
 constexpr size_t kMaxLibraries = 512;
+constexpr size_t kMaxShrinks = 8192;
 constexpr size_t kMaxSiblingsSeen = 2048;
 constexpr uint64_t kSmallSibling = 128 * 1024;
 constexpr uint64_t kSiblingsBytes = 4u << 20;
@@ -198,10 +199,12 @@ void ContentSession::Send(const v1::ContentReply& reply) {
   if (stream_ == nullptr || cancelled_.contains(reply.id())) return;
   server_->served_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   sent_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
-  stream_->Send(std::move(bytes));
-  bool more = false;
+  // Before it is queued: what is queued now is what the link has not taken since the last one.
+  bool more = running_.size() > 1 || !reply.last();
   for (const auto& queue : waiting_) more |= !queue.empty();
-  policy_.Sent(MonotonicMicros(), sent_bytes_.load(std::memory_order_relaxed), stream_->queued_bytes(), more);
+  policy_.Sent(MonotonicMicros(), sent_bytes_.load(std::memory_order_relaxed) - bytes.size(), stream_->queued_bytes(),
+               more);
+  stream_->Send(std::move(bytes));
 }
 
 bool ContentSession::Root(Work* work) {
@@ -443,7 +446,12 @@ bool ContentSession::Range(Work* work) {
   return last;
 }
 
-std::vector<Digest> ContentSession::Pack(Work* work, v1::Units* units) {
+std::vector<Digest> ContentSession::Pack(const tree::FileVersion& version, v1::Units* units) {
+  Shrinks shrinks;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto it = shrinks_.find(version); it != shrinks_.end()) shrinks = it->second;
+  }
   std::vector<Digest> digests;
   const int level = policy_.level();
   uint64_t raw = 0, small = 0;
@@ -455,10 +463,10 @@ std::vector<Digest> ContentSession::Pack(Work* work, v1::Units* units) {
     hashing += MonotonicMicros() - start;
     u.set_digest(digests.back().bytes.data(), digests.back().bytes.size());
     u.set_raw_bytes(static_cast<uint32_t>(u.data().size()));
-    if (level == 0 || !work->shrinks.Try()) continue;
+    if (level == 0 || !shrinks.Try()) continue;
     std::string packed;
     const bool smaller = server_->compressor_.Compress(u.data(), &packed, level);
-    work->shrinks.Tried(smaller);
+    shrinks.Tried(smaller);
     raw += u.data().size();
     small += smaller ? packed.size() : u.data().size();
     if (!smaller) continue;
@@ -466,6 +474,11 @@ std::vector<Digest> ContentSession::Pack(Work* work, v1::Units* units) {
     u.set_zstd(true);
   }
   policy_.Compressed(level, raw, small, MonotonicMicros() - began - hashing);
+  if (level > 0) {
+    std::lock_guard lock(mutex_);
+    if (shrinks_.size() >= kMaxShrinks) shrinks_.clear();
+    shrinks_[version] = shrinks;
+  }
   return digests;
 }
 
@@ -503,7 +516,7 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   if (whole_file && version.size > unit) {
     for (const v1::Unit& u : units->unit()) file_hash.Update(u.data());
   }
-  const std::vector<Digest> digests = Pack(work, units);
+  const std::vector<Digest> digests = Pack(version, units);
   server_->hot_units_.Keep(version, first, *units, WallMicros() * 1000);
 
   auto known = server_->digests_->Find(version);

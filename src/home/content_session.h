@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -44,8 +45,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   // Of a request that takes more than one piece.
   struct Work {
     v1::ContentRequest request;
-    uint64_t done = 0;  // bytes of the range, or of the current directory; frames
-    Shrinks shrinks;
+    uint64_t done = 0;                     // bytes of the range, or of the current directory; frames
     std::vector<tree::NewDirectory> tree;  // of GetTree
     size_t next = 0;
     bool listed = false;
@@ -75,7 +75,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   void AddResident(const std::string& path, const tree::FileVersion& version, bool certain, v1::Resident* resident);
   Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
   // Hashes the units and compresses those for which it pays. Their digests.
-  std::vector<Digest> Pack(Work* work, v1::Units* units);
+  std::vector<Digest> Pack(const tree::FileVersion& version, v1::Units* units);
   // One part of a directory object from work->done on; true when it was the last one.
   bool SendDirectory(Work* work, const tree::Directory& directory, bool last_of_answer);
   bool Fail(uint64_t id, const Error& error);
@@ -91,8 +91,9 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   std::unordered_set<uint64_t> cancelled_;  // of running_
   // What this node was told to fetch ahead, so that it is not looked at again for each that loads it.
   std::unordered_set<tree::FileVersion, tree::FileVersionHash> offered_;
-  size_t scheduled_ = 0;  // pieces posted to the workers
-  bool parked_ = false;   // waits for OnWritable
+  std::unordered_map<tree::FileVersion, Shrinks, tree::FileVersionHash> shrinks_;  // of files served lately
+  size_t scheduled_ = 0;                                                           // pieces posted to the workers
+  bool parked_ = false;                                                            // waits for OnWritable
 };
 
 }  // namespace vrun::home

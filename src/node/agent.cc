@@ -310,7 +310,16 @@ v1::Register Agent::Describe() {
 // For a file system server, about the content of its own tenant and no other: the job is ours to say.
 void Agent::Presign(const std::string& tenant, v1::PresignRequest request) {
   const auto job = last_job_.find(tenant);
-  if (job == last_job_.end() || !controller_ || !controller_->registered()) return;  // it asks again, or gives up
+  if (job == last_job_.end() || !controller_ || !controller_->registered()) {
+    // At once: readers wait for it, and would rather ask home.
+    v1::PresignReply refusal;
+    refusal.set_id(request.id());
+    refusal.mutable_error()->set_code(static_cast<int>(Code::kUnavailable));
+    refusal.mutable_error()->set_message("S3: the controller is away");
+    const auto server = fs_servers_.find(tenant);
+    if (server != fs_servers_.end()) server->second->Presigned(refusal);
+    return;
+  }
   constexpr size_t kMaxPresigns = 1024;
   if (presigns_.size() >= kMaxPresigns) presigns_.erase(presigns_.begin());
   presigns_[next_presign_] = {tenant, request.id()};

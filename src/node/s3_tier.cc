@@ -102,7 +102,7 @@ void S3Tier::Fetch(const NamedContent& content, uint64_t first, uint64_t count,
 bool S3Tier::resting() {
   if (breaker_.open(MonotonicMicros())) return true;
   std::lock_guard lock(mutex_);
-  return gate_.cold();
+  return !gate_.Ask();
 }
 
 void S3Tier::Begin(const PartPtr& part) {

@@ -43,7 +43,6 @@ namespace vrun::node {
 class MissGate {
  public:
   static constexpr uint32_t kColdMisses = 64, kColdEvery = 8;
-  bool cold() const { return misses_ >= kColdMisses; }
   bool Ask() { return misses_ < kColdMisses || ++skipped_ % kColdEvery == 0; }
   void Hit() { misses_ = 0; }
   void Miss() { misses_ = std::min(misses_ + 1, kColdMisses); }
