@@ -7,7 +7,7 @@ namespace vrun::home {
 namespace {
 
 constexpr double kNew = 0.3;  // weight of a new measurement
-constexpr double kFastest = 20e9;
+constexpr double kFastest = 5e9;
 constexpr double kBetter = 0.85;  // of the cost before: less gain than this changes nothing
 
 double Mix(double before, double now) { return before == 0 ? now : before + kNew * (now - before); }
@@ -56,15 +56,12 @@ void CompressionPolicy::Sent(int64_t now, uint64_t sent, uint64_t queued, bool m
     }
     if (busy_micros_ + starved_micros_ >= kWindowMicros) {
       if (busy_micros_ >= starved_micros_) {
-        const double measured = static_cast<double>(busy_bytes_) * 1e6 / static_cast<double>(busy_micros_);
-        link_ = guessed_ ? measured : Mix(link_, measured);
-        guessed_ = false;
+        link_ = Mix(link_, static_cast<double>(busy_bytes_) * 1e6 / static_cast<double>(busy_micros_));
       } else {
         // It takes all that we make: faster than that, nobody knows by how much. Each window believes in more, until
         // sending as it is has been tried; a backlog then tells the truth.
         const double made = static_cast<double>(starved_bytes_) * 1e6 / static_cast<double>(starved_micros_);
         link_ = std::min(std::max(1.5 * link_, 2 * made), kFastest);
-        guessed_ = true;
       }
       level_ = Choose(link_, one_, three_, level_);
       busy_micros_ = starved_micros_ = 0;

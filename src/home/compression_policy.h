@@ -43,7 +43,6 @@ class CompressionPolicy {
 
   mutable std::mutex mutex_;
   double link_ = 0;
-  bool guessed_ = false;  // from how much it takes, not from a backlog
   // What is typical until it has been measured.
   Cost one_{400e6, 0.5}, three_{150e6, 0.45};
   int level_ = 1;
