@@ -11,19 +11,20 @@ ALLOWED = {
     "tree": {"base"},
     "store": {"base", "tree"},
     "rpc": {"base"},
+    "s3": {"base"},
     "vfs": {"base", "tree", "store"},
     "sandbox": {"base"},
     "gpu": {"base"},
     "sched": {"base"},
     "sim": {"base", "sched"},
     "home": {"base", "tree", "store", "rpc"},
-    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc"},
-    "control": {"base", "sched", "rpc"},
+    "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc", "s3"},
+    "control": {"base", "sched", "rpc", "s3"},
     "pools": {"base", "rpc"},
     "cli": {"base", "sim"},
     "daemon": {"base", "rpc", "home", "node", "control"},
 }
-INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z_]+)/')
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/')
 GRPC = re.compile(r'^\s*#\s*include\s+<grpc')
 
 

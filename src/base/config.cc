@@ -207,7 +207,13 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"pool", &config.pool},
                           {"root", &config.root},
                           {"cache_size", &config.cache_size},
-                          {"cache_min_free", &config.cache_min_free}};
+                          {"cache_min_free", &config.cache_min_free},
+                          {"s3_bucket", &config.s3_bucket},
+                          {"s3_endpoint", &config.s3_endpoint},
+                          {"s3_region", &config.s3_region},
+                          {"s3_credentials", &config.s3_credentials},
+                          {"s3_ca", &config.s3_ca},
+                          {"s3_style", &config.s3_style}};
   const toml::table& table = parsed.table();
   for (auto&& [key, node] : table) {
     const Field* known = nullptr;
@@ -241,6 +247,17 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
       return At(file, where(name), std::string(name) + ": not an absolute path: start it with /");
     }
     *path = WithoutFinalSlashes(std::move(*path));
+  }
+  for (const auto& [name, path] : {std::pair("s3_credentials", &config.s3_credentials), {"s3_ca", &config.s3_ca}}) {
+    if (!path->empty() && path->front() != '/') {
+      return At(file, where(name), std::string(name) + ": not an absolute path: start it with /");
+    }
+  }
+  if (!config.s3_bucket.empty() && config.s3_credentials.empty()) {
+    return At(file, where("s3_bucket"), "s3_bucket: without s3_credentials: name the file with its keys");
+  }
+  if (!config.s3_style.empty() && config.s3_style != "path" && config.s3_style != "host") {
+    return At(file, where("s3_style"), "s3_style: must be \"path\" or \"host\"");
   }
   if (config.pool.empty()) return At(file, where("pool"), "pool: must not be empty");
   return config;
@@ -277,6 +294,15 @@ std::string FormatConfig(const Config& config) {
   if (!config.cache_min_free.empty()) {
     line("cache_min_free", config.cache_min_free, "free space that the caches leave to others, as 5G or 10%");
   }
+  const auto given = [&](std::string_view name, const std::string& value, std::string_view comment) {
+    if (!value.empty()) line(name, value, comment);
+  };
+  given("s3_bucket", config.s3_bucket, "S3 bucket that the nodes' caches share");
+  given("s3_endpoint", config.s3_endpoint, "http[s]://HOST[:PORT] of the store");
+  given("s3_region", config.s3_region, "of the bucket");
+  given("s3_credentials", config.s3_credentials, "file with the keys, mode 0600; only the controller reads it");
+  given("s3_ca", config.s3_ca, "authority of the store's certificate");
+  given("s3_style", config.s3_style, "path: ENDPOINT/BUCKET; host: BUCKET.ENDPOINT");
   return out;
 }
 

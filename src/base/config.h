@@ -49,6 +49,13 @@ struct Config {
   // Of the node that `vctl up` starts on this machine:
   std::string cache_size;      // bound of its content caches, as "20G"; "": a quarter of their file system
   std::string cache_min_free;  // they shrink while that has less free, as "5G" or "10%"; "": 1 GiB, at most a tenth
+  // Of the controller that `vctl up` starts on this machine: an S3 store that the nodes' caches share.
+  std::string s3_bucket;       // "": none
+  std::string s3_endpoint;     // http[s]://HOST[:PORT]; "": Amazon's
+  std::string s3_region;       // "": us-east-1
+  std::string s3_credentials;  // file with the keys, as ~/.aws/credentials, mode 0600; absolute
+  std::string s3_ca;           // PEM file of the endpoint's authority; absolute; "": the system's
+  std::string s3_style;        // "path" or "host"; "": path, but for Amazon
 };
 
 // kNotFound when there is no file: the caller says what to do (`vctl up`). kInvalid with "FILE:LINE: " in front for

@@ -212,6 +212,17 @@ class Up {
                       places_.state_dir + "/controller",
                       "--pki",
                       places_.pki_dir + "/controller"};
+    if (!config_.s3_bucket.empty()) {
+      spec.arguments.insert(spec.arguments.end(),
+                            {"--s3-bucket", config_.s3_bucket, "--s3-credentials", config_.s3_credentials});
+      const auto given = [&](const char* option, const std::string& value) {
+        if (!value.empty()) spec.arguments.insert(spec.arguments.end(), {option, value});
+      };
+      given("--s3-endpoint", config_.s3_endpoint);
+      given("--s3-region", config_.s3_region);
+      given("--s3-ca", config_.s3_ca);
+      if (config_.s3_style == "host") spec.arguments.push_back("--s3-host-style");
+    }
     VRUN_TRY(Start(std::move(spec), listen));
     VRUN_TRY(WriteFileAtomic(files_.listen_file(), listen + "\n", 0600));
     config_.controller = DialAddress(address);

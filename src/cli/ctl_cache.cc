@@ -94,6 +94,14 @@ void WriteStat(const v1::CacheStat& s, JsonWriter* json) {
   json->Key("fetched_bytes").Uint(s.fetched_bytes()).Key("disk_free_bytes").Uint(s.disk_free_bytes());
   json->Key("min_free_bytes").Uint(s.min_free_bytes()).Key("node_bytes").Uint(s.node_bytes());
   json->Key("node_limit_bytes").Uint(s.node_limit_bytes());
+  if (!s.has_s3()) return;
+  const v1::S3Stat& s3 = s.s3();
+  json->Key("s3").BeginObject().Key("hit_units").Uint(s3.hit_units()).Key("miss_units").Uint(s3.miss_units());
+  json->Key("read_bytes").Uint(s3.read_bytes()).Key("written_bytes").Uint(s3.written_bytes());
+  json->Key("written_objects").Uint(s3.written_objects()).Key("corrupt_objects").Uint(s3.corrupt_objects());
+  json->Key("dropped_objects").Uint(s3.dropped_objects()).Key("errors").Uint(s3.errors());
+  json->Key("waiting_objects").Uint(s3.waiting_objects());
+  json->Key("problem").String(s3.problem()).EndObject();
 }
 
 std::string AsJson(const std::vector<v1::CacheAnswer>& answers, const std::string& action) {
@@ -126,7 +134,9 @@ std::vector<std::string> Columns(const std::string& action, bool wide) {
   if (action == "prune") return {"NODE", "FREED", "SIZE", "OBJECTS"};
   std::vector<std::string> columns{"NODE",   "SIZE",    "LIMIT",   "OBJECTS",  "HITS",
                                    "MISSES", "DAMAGED", "EVICTED", "DISK FREE"};
-  if (wide) columns.insert(columns.end(), {"KEEPS FREE", "UNWRITTEN", "FETCHED", "ALL HOMES", "OF"});
+  if (wide)
+    columns.insert(columns.end(), {"KEEPS FREE", "UNWRITTEN", "FETCHED", "ALL HOMES", "OF", "S3 HITS", "S3 MISSES",
+                                   "S3 READ", "S3 WRITTEN"});
   return columns;
 }
 
@@ -154,6 +164,12 @@ std::vector<std::string> Cells(const v1::CacheAnswer& answer, const std::string&
     cells.insert(cells.end(),
                  {FormatBytes(s.min_free_bytes()), count(s.failed_writes()), FormatBytes(s.fetched_bytes()),
                   FormatBytes(s.node_bytes()), FormatBytes(s.node_limit_bytes())});
+    if (s.has_s3()) {
+      cells.insert(cells.end(), {count(s.s3().hit_units()), count(s.s3().miss_units()),
+                                 FormatBytes(s.s3().read_bytes()), FormatBytes(s.s3().written_bytes())});
+    } else {
+      cells.insert(cells.end(), {"-", "-", "-", "-"});
+    }
   }
   return cells;
 }
@@ -210,6 +226,9 @@ Result<int> Run(const CtlInvocation& invocation) {
   Print(invocation.format == OutputFormat::kName ? names : table.Format(invocation.headers));
   for (const v1::CacheAnswer& a : last) {
     if (a.event().has_error()) std::fprintf(stderr, "vctl: %s\n", FromWire(a.event().error()).message().c_str());
+    const std::string& problem = a.event().report().stat().s3().problem();
+    if (!problem.empty())
+      std::fprintf(stderr, "vctl: node %s: %s\n", Escape(a.node()).c_str(), Escape(problem).c_str());
   }
   return failed ? 1 : 0;
 }

@@ -229,6 +229,14 @@ Finding CheckClock(const HostFacts& f) {
   return Fine("clock", "synchronised");
 }
 
+// The message says what to do: it is the controller's.
+Finding CheckS3(const HostFacts& f) {
+  const std::string where = "bucket " + Escape(f.s3_bucket) + " at " + Escape(f.s3_endpoint);
+  if (!f.s3_problem.empty()) return Warns("s3", Escape(f.s3_problem), "runs go on without it; nodes fetch from home");
+  if (!f.s3_checked) return Fine("s3", where + "; the controller is about to try it");
+  return Fine("s3", where + " works");
+}
+
 }  // namespace
 
 std::vector<Finding> CheckNodeEssentials(const HostFacts& f) {
@@ -250,6 +258,7 @@ std::vector<Finding> CheckAll(const HostFacts& f) {
                       CheckDaemons, CheckController, CheckClock}) {
     out.push_back(check(f));
   }
+  if (!f.s3_bucket.empty()) out.push_back(CheckS3(f));
   return out;
 }
 

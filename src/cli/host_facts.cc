@@ -110,6 +110,11 @@ void GatherHome(const Places& places, HostFacts* f) {
   f->home_running = true;
   f->controller_connected = answer->status().controller_connected();
   f->controller_error = answer->status().controller_error();
+  const v1::S3State& s3 = answer->status().s3();
+  f->s3_bucket = s3.bucket();
+  f->s3_endpoint = s3.endpoint();
+  f->s3_problem = s3.problem();
+  f->s3_checked = s3.checked_us() != 0;
   if (!f->controller_connected) return;
   query.mutable_list_nodes();
   auto nodes = Ask(home, query, false);

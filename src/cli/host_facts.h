@@ -51,6 +51,11 @@ struct HostFacts {
   std::string controller_error;
   std::optional<int64_t> clock_skew_us;  // of the controller against us
   bool clock_synchronised = false;
+  // The pool's S3 store, says the controller.
+  std::string s3_bucket;  // "": none
+  std::string s3_endpoint;
+  std::string s3_problem;   // "": it works
+  bool s3_checked = false;  // the controller has tried
 };
 
 enum class Level { kOk, kWarn, kFail };

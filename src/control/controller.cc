@@ -58,7 +58,8 @@ Status Run(const ControllerOptions& options, EventLoop& loop) {
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop.OnSignal(s, [&loop](int) { loop.Stop(); }));
 
   Clock clock;
-  Service service(&loop, store.get(), &clock, {options.heartbeat_micros, options.lease_micros, options.pools});
+  ContentTier tier(options.tier, options.state_directory, &loop, &clock);
+  Service service(&loop, store.get(), &clock, {options.heartbeat_micros, options.lease_micros, options.pools, &tier});
   VRUN_TRY(Serve(service, options, credentials));
   if (options.ready_fd >= 0) {
     (void)WriteAll(options.ready_fd, "ok\n");

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "control/content_tier.h"
+
 namespace vrun::control {
 
 struct ControllerOptions {
@@ -18,6 +20,7 @@ struct ControllerOptions {
   std::string pki_directory;           // ca.pem, NAME.pem, NAME.key
   std::string name = "controller";     // of the certificate
   std::vector<std::string> pools;      // known before a node of theirs has ever joined
+  ContentTierOptions tier;             // the pool's S3 store
   int ready_fd = -1;                   // one line "ok" or "error: text" once it is known
   int64_t heartbeat_micros = 2'000'000;
   int64_t lease_micros = 15'000'000;  // silence after which a node is called lost

@@ -246,6 +246,11 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                  }
                  *refused = Heard(state_, node);
                  if (*refused && message->has_report()) *refused = state_.Apply(node, message->report());
+                 if (*refused && message->has_presign()) {
+                   v1::ControllerMessage answer;
+                   *answer.mutable_presigned() = Presign(state_, node, message->presign());
+                   session->stream().Send(answer.SerializeAsString());
+                 }
                },
            .done =
                [this, session, refused](const Status& committed) {

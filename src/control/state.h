@@ -37,10 +37,13 @@ struct Outbox {
   std::set<std::string> pools;                                          // whose queue has moved
 };
 
+class ContentTier;
+
 struct Settings {
   int64_t heartbeat_micros = 2'000'000;
   int64_t lease_micros = 15'000'000;
   std::vector<std::string> pools;
+  ContentTier* tier = nullptr;  // the pool's S3 store; not owned; null: none
 };
 
 class State {

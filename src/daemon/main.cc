@@ -37,6 +37,17 @@ int main(int argc, char** argv) {
       ->required();
   controller_app->add_option("--pool", controller.pools,
                              "a pool that exists before a node of it has joined; may be repeated");
+  controller_app->add_option("--s3-bucket", controller.tier.bucket.name, "S3 bucket that the nodes' caches share");
+  controller_app->add_option("--s3-endpoint", controller.tier.bucket.endpoint,
+                             "http[s]://HOST[:PORT]; default: Amazon's, in the region");
+  controller_app->add_option("--s3-region", controller.tier.bucket.region, "of the bucket")->capture_default_str();
+  controller_app->add_option(
+      "--s3-credentials", controller.tier.credentials_file,
+      "file of aws_access_key_id and aws_secret_access_key, mode 0600; stays with the controller");
+  controller_app->add_option("--s3-ca", controller.tier.ca_file, "PEM of the authority of the endpoint's certificate");
+  controller_app->add_option("--s3-prefix", controller.tier.bucket.prefix, "of all keys")->capture_default_str();
+  controller_app->add_flag("!--s3-host-style", controller.tier.bucket.path_style,
+                           "the bucket is part of the host's name, not of the path");
   AddReadyFd(controller_app, &controller.ready_fd);
   controller_app->callback([&] { status = vrun::control::ControllerMain(controller); });
 
@@ -79,6 +90,7 @@ int main(int argc, char** argv) {
   fs_app->add_option("--cache-bytes", fs.cache_bytes, "bound of the content cache; 0: the default");
   fs_app->add_option("--cache-min-free-bytes", fs.cache_min_free_bytes, "free space that is left to others");
   fs_app->add_option("--cache-min-free-percent", fs.cache_min_free_percent, "the same in percent");
+  fs_app->add_flag("--s3", fs.s3, "the pool has an S3 store");
   fs_app->callback([&] { status = vrun::node::FsServerMain(fs); });
 
   vrun::daemon::PkiOptions pki;

@@ -4,16 +4,13 @@
 #include <zstd.h>
 
 namespace vrun::home {
-namespace {
-constexpr int kLevel = 1;
-}
 
 Compressor::Compressor() = default;
 Compressor::~Compressor() = default;
 
 void Compressor::Free::operator()(ZSTD_CCtx_s* context) const { ::ZSTD_freeCCtx(context); }
 
-bool Compressor::Compress(std::string_view data, std::string* out) {
+bool Compressor::Compress(std::string_view data, std::string* out, int level) {
   if (data.size() < 64) return false;
   Context context;
   {
@@ -28,7 +25,7 @@ bool Compressor::Compress(std::string_view data, std::string* out) {
   // Room for nine tenths only: zstd gives up by itself when the saving is not worth it.
   size_t room = data.size() - data.size() / 10;
   out->resize(room);
-  size_t n = ::ZSTD_compressCCtx(context.get(), out->data(), room, data.data(), data.size(), kLevel);
+  size_t n = ::ZSTD_compressCCtx(context.get(), out->data(), room, data.data(), data.size(), level);
   {
     std::lock_guard lock(mutex_);
     idle_.push_back(std::move(context));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// zstd at the level of the wire, where it pays.
+// zstd, where it pays.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ class Compressor {
   ~Compressor();
 
   // True and *out is the zstd frame when that saves at least a tenth; false: send `data` as it is.
-  bool Compress(std::string_view data, std::string* out);
+  bool Compress(std::string_view data, std::string* out, int level = 1);
 
  private:
   struct Free {

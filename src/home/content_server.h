@@ -14,6 +14,7 @@
 #include "home/background_hasher.h"
 #include "home/compressor.h"
 #include "home/digest_cache.h"
+#include "home/hot_units.h"
 #include "home/root_files.h"
 #include "home/snapshot_table.h"
 #include "home/traces.h"
@@ -48,6 +49,7 @@ class ContentServer {
   DigestCache* const digests_;
   UnitDigests units_;
   Compressor compressor_;
+  HotUnits hot_units_;
   std::atomic<uint64_t> served_bytes_{0};
   std::atomic<uint64_t> metadata_requests_{0};
   BackgroundHasher hasher_;

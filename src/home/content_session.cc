@@ -19,6 +19,7 @@ constexpr uint64_t kPartBytes = 1u << 20;  // of one reply
 // Files beside one that is touched that are offered with it.
 constexpr size_t kMaxOffered = 65536;
 constexpr size_t kMaxLibraries = 512;
+constexpr size_t kMaxShrinks = 8192;
 constexpr size_t kMaxSiblingsSeen = 2048;
 constexpr uint64_t kSmallSibling = 128 * 1024;
 constexpr uint64_t kSiblingsBytes = 4u << 20;
@@ -199,6 +200,11 @@ void ContentSession::Send(const v1::ContentReply& reply) {
   if (stream_ == nullptr || cancelled_.contains(reply.id())) return;
   server_->served_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   sent_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  // Before it is queued: what is queued now is what the link has not taken since the last one.
+  bool more = running_.size() > 1 || !reply.last();
+  for (const auto& queue : waiting_) more |= !queue.empty();
+  policy_.Sent(MonotonicMicros(), sent_bytes_.load(std::memory_order_relaxed) - bytes.size(), stream_->queued_bytes(),
+               more);
   stream_->Send(std::move(bytes));
 }
 
@@ -441,6 +447,42 @@ bool ContentSession::Range(Work* work) {
   return last;
 }
 
+std::vector<Digest> ContentSession::Pack(const tree::FileVersion& version, v1::Units* units) {
+  Shrinks shrinks;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto it = shrinks_.find(version); it != shrinks_.end()) shrinks = it->second;
+  }
+  std::vector<Digest> digests;
+  const int level = policy_.level();
+  uint64_t raw = 0, small = 0;
+  const int64_t began = MonotonicMicros();
+  int64_t hashing = 0;
+  for (v1::Unit& u : *units->mutable_unit()) {
+    const int64_t start = MonotonicMicros();
+    digests.push_back(Sha256(u.data()));
+    hashing += MonotonicMicros() - start;
+    u.set_digest(digests.back().bytes.data(), digests.back().bytes.size());
+    u.set_raw_bytes(static_cast<uint32_t>(u.data().size()));
+    if (level == 0 || !shrinks.Try()) continue;
+    std::string packed;
+    const bool smaller = server_->compressor_.Compress(u.data(), &packed, level);
+    shrinks.Tried(smaller);
+    raw += u.data().size();
+    small += smaller ? packed.size() : u.data().size();
+    if (!smaller) continue;
+    u.set_data(std::move(packed));
+    u.set_zstd(true);
+  }
+  policy_.Compressed(level, raw, small, MonotonicMicros() - began - hashing);
+  if (level > 0) {
+    std::lock_guard lock(mutex_);
+    if (shrinks_.size() >= kMaxShrinks) shrinks_.clear();
+    shrinks_[version] = shrinks;
+  }
+  return digests;
+}
+
 Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint64_t* length) {
   const auto& get = work->request.get_range();
   tree::FileVersion version = Version(get.version());
@@ -452,6 +494,13 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   v1::ContentReply reply;
   v1::Units* units = reply.mutable_units();
   units->set_offset(offset);
+  const uint64_t first = offset / unit, count = (*length + unit - 1) / unit;
+  if (const auto known = server_->digests_->Find(version);
+      known && server_->hot_units_.Find(version, first, count, units)) {
+    // OpenVersion has just seen that the file is still that version.
+    units->set_object_id(known->Encode());
+    return reply;
+  }
   std::vector<iovec> parts;
   for (uint64_t at = 0; at < *length; at += unit) {
     std::string* data = units->add_unit()->mutable_data();
@@ -463,23 +512,13 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   // Shorter than its size although the version is the same: a file system that lies (some FUSE ones do).
   if (!whole) return Error(Code::kAborted, Escape(get.path()) + ": shorter than its size says");
 
-  std::vector<Digest> digests;
   Sha256Stream file_hash;
-  bool whole_file = version.size <= store::kWholeFileLimit && *length == version.size;
-  for (v1::Unit& u : *units->mutable_unit()) {
-    digests.push_back(Sha256(u.data()));
-    if (whole_file && version.size > unit) file_hash.Update(u.data());
-    u.set_digest(digests.back().bytes.data(), digests.back().bytes.size());
-    u.set_raw_bytes(static_cast<uint32_t>(u.data().size()));
-    if (work->compress == 0) continue;
-    std::string packed;
-    bool smaller = server_->compressor_.Compress(u.data(), &packed);
-    // The first unit speaks for the range: content that is compressed already is not tried again and again.
-    if (work->compress < 0) work->compress = smaller ? 1 : 0;
-    if (!smaller) continue;
-    u.set_data(std::move(packed));
-    u.set_zstd(true);
+  const bool whole_file = version.size <= store::kWholeFileLimit && *length == version.size;
+  if (whole_file && version.size > unit) {
+    for (const v1::Unit& u : units->unit()) file_hash.Update(u.data());
   }
+  const std::vector<Digest> digests = Pack(version, units);
+  server_->hot_units_.Keep(version, first, *units, WallMicros() * 1000);
 
   auto known = server_->digests_->Find(version);
   if (!known) {

@@ -7,9 +7,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "home/compression_policy.h"
 #include "proto/content.pb.h"
 #include "rpc/rpc.h"
 #include "tree/diff.h"
@@ -44,7 +46,6 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   struct Work {
     v1::ContentRequest request;
     uint64_t done = 0;                     // bytes of the range, or of the current directory; frames
-    int compress = -1;                     // not known yet, no, yes
     std::vector<tree::NewDirectory> tree;  // of GetTree
     size_t next = 0;
     bool listed = false;
@@ -73,6 +74,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   // `certain`: it will be read, whether or not it was lately.
   void AddResident(const std::string& path, const tree::FileVersion& version, bool certain, v1::Resident* resident);
   Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
+  // Hashes the units and compresses those for which it pays. Their digests.
+  std::vector<Digest> Pack(const tree::FileVersion& version, v1::Units* units);
   // One part of a directory object from work->done on; true when it was the last one.
   bool SendDirectory(Work* work, const tree::Directory& directory, bool last_of_answer);
   bool Fail(uint64_t id, const Error& error);
@@ -80,6 +83,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
 
   ContentServer* const server_;
   std::atomic<uint64_t> sent_bytes_{0};
+  CompressionPolicy policy_;
   std::mutex mutex_;
   rpc::Stream* stream_ = nullptr;  // guarded by mutex_, as all below
   std::deque<WorkPtr> waiting_[kUrgencies];
@@ -87,8 +91,9 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   std::unordered_set<uint64_t> cancelled_;  // of running_
   // What this node was told to fetch ahead, so that it is not looked at again for each that loads it.
   std::unordered_set<tree::FileVersion, tree::FileVersionHash> offered_;
-  size_t scheduled_ = 0;  // pieces posted to the workers
-  bool parked_ = false;   // waits for OnWritable
+  std::unordered_map<tree::FileVersion, Shrinks, tree::FileVersionHash> shrinks_;  // of files served lately
+  size_t scheduled_ = 0;                                                           // pieces posted to the workers
+  bool parked_ = false;                                                            // waits for OnWritable
 };
 
 }  // namespace vrun::home

@@ -148,7 +148,7 @@ void Queries::Status(const Client& client) {
   // The controller is asked, so that the answer is of now.
   v1::NodesRequest request;
   services_->controller->Call<v1::NodesRequest, v1::NodesReply>(
-      "Nodes", request, 2'000'000, [this, alive = alive_, client](Result<v1::NodesReply>) {
+      "Nodes", request, 2'000'000, [this, alive = alive_, client](Result<v1::NodesReply> reply) {
         if (!*alive) return;
         v1::HomeMessage message;
         v1::StatusAnswer* status = message.mutable_status();
@@ -169,6 +169,7 @@ void Queries::Status(const Client& client) {
         status->set_running_jobs(static_cast<uint32_t>(runs_->running()));
         status->set_served_bytes(content_->served_bytes());
         status->set_metadata_requests(content_->metadata_requests());
+        if (reply && reply->has_s3()) *status->mutable_s3() = reply->s3();
         Finish(client, message);
       });
 }

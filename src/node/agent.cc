@@ -103,6 +103,8 @@ class Agent : public AttemptHost {
 
  private:
   v1::Register Describe();
+  void Presign(const std::string& tenant, v1::PresignRequest request);
+  void OnPresigned(v1::PresignReply reply);
   void OnController(const v1::ControllerMessage& message);
   void OnStart(const v1::StartAttempt& order);
   void OnHomeStream(std::shared_ptr<HomeStream> stream);
@@ -125,6 +127,11 @@ class Agent : public AttemptHost {
   uint64_t next_lease_ = 1;
 
   std::map<std::string, std::unique_ptr<FsClient>> fs_servers_;  // by tenant's key
+  bool has_s3_ = false;                                          // the pool has an S3 store
+  std::map<std::string, uint64_t> last_job_;                     // by tenant's key
+  // What file system servers asked the controller: by our id, whose it is and what it calls it.
+  std::map<uint64_t, std::pair<std::string, uint64_t>> presigns_;
+  uint64_t next_presign_ = 1;
   std::unique_ptr<NodeCaches> caches_;
   std::unique_ptr<SupervisorLink> spare_;
   std::map<AttemptKey, std::unique_ptr<Attempt>> attempts_;
@@ -224,8 +231,10 @@ FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
                             options_.name,
                             caches_->LimitForNew(),
                             options_.cache_min_free_bytes,
-                            options_.cache_min_free_percent};
+                            options_.cache_min_free_percent,
+                            has_s3_};
   FsClient::Events events;
+  events.on_presign = [this, key](const v1::PresignRequest& request) { Presign(key, request); };
   events.on_content_lost = [this](const std::string& path, const std::string& reason,
                                   const std::vector<uint64_t>& leases) {
     for (auto& [key, attempt] : attempts_) {
@@ -298,8 +307,41 @@ v1::Register Agent::Describe() {
   return r;
 }
 
+// For a file system server, about the content of its own tenant and no other: the job is ours to say.
+void Agent::Presign(const std::string& tenant, v1::PresignRequest request) {
+  const auto job = last_job_.find(tenant);
+  if (job == last_job_.end() || !controller_ || !controller_->registered()) {
+    // At once: readers wait for it, and would rather ask home.
+    v1::PresignReply refusal;
+    refusal.set_id(request.id());
+    refusal.mutable_error()->set_code(static_cast<int>(Code::kUnavailable));
+    refusal.mutable_error()->set_message("S3: the controller is away");
+    const auto server = fs_servers_.find(tenant);
+    if (server != fs_servers_.end()) server->second->Presigned(refusal);
+    return;
+  }
+  constexpr size_t kMaxPresigns = 1024;
+  if (presigns_.size() >= kMaxPresigns) presigns_.erase(presigns_.begin());
+  presigns_[next_presign_] = {tenant, request.id()};
+  request.set_id(next_presign_++);
+  request.set_job(job->second);
+  v1::AgentMessage message;
+  *message.mutable_presign() = std::move(request);
+  controller_->Send(std::move(message));
+}
+
+void Agent::OnPresigned(v1::PresignReply reply) {
+  const auto asked = presigns_.extract(reply.id());
+  if (asked.empty()) return;
+  reply.set_id(asked.mapped().second);
+  const auto server = fs_servers_.find(asked.mapped().first);
+  if (server != fs_servers_.end() && server->second->alive()) server->second->Presigned(reply);
+}
+
 void Agent::OnController(const v1::ControllerMessage& message) {
   switch (message.body_case()) {
+    case v1::ControllerMessage::kRegistered: has_s3_ = message.registered().s3(); return;
+    case v1::ControllerMessage::kPresigned: return OnPresigned(message.presigned());
     case v1::ControllerMessage::kStart: return OnStart(message.start());
     case v1::ControllerMessage::kStop: {
       AttemptKey key{message.stop().job(), message.stop().attempt()};
@@ -323,6 +365,7 @@ void Agent::OnStart(const v1::StartAttempt& order) {
   // Repeated after a reconnection: what is known already is told again, never done again.
   if (auto it = ended_.find(key); it != ended_.end()) return Report(it->second);
   if (auto it = attempts_.find(key); it != attempts_.end()) return Report(it->second->report());
+  last_job_[Tenant{order.user(), order.home_id()}.Key()] = key.first;
   Attempt* attempt = (attempts_[key] = std::make_unique<Attempt>(this, order)).get();
   if (auto early = early_.extract(key)) attempt->Attach(early.mapped().first, early.mapped().second);
 }
@@ -390,6 +433,7 @@ void Agent::RecoverTask(const std::string& name) {
       addresses.push_back(text.substr(at, end - at));
     }
     LogInfo("job {} attempt {}: taken up again", key.first, key.second);
+    last_job_[Tenant{order.user(), order.home_id()}.Key()] = key.first;
     attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses));
     return;
   }

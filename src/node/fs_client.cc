@@ -42,6 +42,7 @@ Result<std::unique_ptr<FsClient>> FsClient::Start(EventLoop* loop, const FsServe
   if (s.cache_min_free_percent > 0) {
     argv.insert(argv.end(), {"--cache-min-free-percent", std::to_string(s.cache_min_free_percent)});
   }
+  if (s.s3) argv.push_back("--s3");
   VRUN_ASSIGN(auto child, ChildProcess::Spawn(loop, argv, theirs.get()));
   std::unique_ptr<FsClient> client(new FsClient(loop, std::move(ours), std::move(events)));
   client->child_ = std::move(child);
@@ -126,6 +127,12 @@ void FsClient::SetCacheLimit(uint64_t bytes) {
   SendOneWay(std::move(request));
 }
 
+void FsClient::Presigned(const v1::PresignReply& reply) {
+  v1::FsRequest request;
+  *request.mutable_presigned() = reply;
+  SendOneWay(std::move(request));
+}
+
 void FsClient::SendOneWay(v1::FsRequest request) {
   if (!socket_) return;
   request.set_id(next_id_++);
@@ -170,6 +177,10 @@ void FsClient::OnFrame(Frame frame) {
   if (reply.has_listening()) {
     addresses_.assign(reply.listening().addresses().begin(), reply.listening().addresses().end());
     for (auto& callback : std::exchange(when_listening_, {})) callback(addresses_);
+    return;
+  }
+  if (reply.has_presign()) {
+    if (events_.on_presign) events_.on_presign(reply.presign());
     return;
   }
   if (reply.has_content_lost()) {

@@ -22,6 +22,8 @@ class CacheEvent;
 class CacheRequest;
 class FsReply;
 class FsRequest;
+class PresignReply;
+class PresignRequest;
 }  // namespace vrun::v1
 
 namespace vrun::node {
@@ -38,6 +40,7 @@ struct FsServerSettings {
   uint64_t cache_bytes = 0;  // 0: the server's default; so below
   uint64_t cache_min_free_bytes = 0;
   uint32_t cache_min_free_percent = 0;
+  bool s3 = false;
 };
 
 // Loop thread only. Callbacks of requests that were sent to a server that dies get kUnavailable.
@@ -47,6 +50,8 @@ class FsClient {
     // A file of these views changed at home before it was fetched.
     std::function<void(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases)>
         on_content_lost;
+    // It wants URLs of the pool's S3 store; the answer goes to Presigned.
+    std::function<void(const v1::PresignRequest&)> on_presign;
     std::function<void()> on_closed;  // the server is gone; last
   };
 
@@ -68,6 +73,7 @@ class FsClient {
   uint64_t Cache(const v1::CacheRequest& request, std::function<void(const v1::CacheEvent&)> done);
   void CancelCache(uint64_t id);
   void SetCacheLimit(uint64_t bytes);
+  void Presigned(const v1::PresignReply& reply);
   void Stop();  // SIGTERM
   pid_t pid() const { return child_->pid(); }
   bool alive() const { return static_cast<bool>(socket_); }

@@ -30,6 +30,10 @@
 #include "base/log.h"
 #include "node/cache_work.h"
 #include "node/content_source.h"
+#include "node/s3_tier.h"
+#include "node/s3_urls.h"
+#include "node/s3_writer.h"
+#include "node/tiered_source.h"
 #include "node/view_pool.h"
 #include "proto/fsctl.pb.h"
 #include "rpc/credentials.h"
@@ -106,6 +110,7 @@ class FsServer {
   void Reply(const v1::FsReply& reply, std::vector<UniqueFd> fds = {});
   void ReplyError(uint64_t id, const Error& error);
   void Stats(uint64_t id);
+  void StartS3();
   void Tick();
   void AgentIsGone();
   // Asks for the directory objects of a tree that is not known yet, all in one.
@@ -125,6 +130,11 @@ class FsServer {
   UniqueFd store_lock_;
   std::unique_ptr<CacheWork> cache_;
   std::unique_ptr<ContentSource> source_;
+  // Of the pool's S3 store; null where it has none.
+  std::unique_ptr<S3Urls> s3_urls_;
+  std::unique_ptr<S3Tier> s3_tier_;
+  std::unique_ptr<S3Writer> s3_writer_;
+  std::unique_ptr<TieredSource> tiered_;
   std::shared_ptr<vfs::Backend> backend_;
   std::unique_ptr<rpc::Server> server_;
   // Of whole trees, where no name costs a request to look up or to open; and of what lies apart, where large files are
@@ -158,8 +168,12 @@ Status FsServer::OpenStore() {
   while (::flock(store_lock_.get(), LOCK_SH) != 0 && errno == EINTR) {
   }
   ::futimens(store_lock_.get(), nullptr);
-  cache_ = std::make_unique<CacheWork>(
-      &loop_, store_.get(), [this](v1::CacheStat* stat) { stat->set_fetched_bytes(source_->stats().wire_bytes); });
+  cache_ = std::make_unique<CacheWork>(&loop_, store_.get(), [this](v1::CacheStat* stat) {
+    stat->set_fetched_bytes(source_->stats().wire_bytes);
+    if (!s3_tier_) return;
+    s3_tier_->Describe(stat->mutable_s3());
+    stat->mutable_s3()->set_waiting_objects(s3_writer_->waiting());
+  });
   for (auto [name, known] : {std::pair("/last-tree", &known_tree_), std::pair("/last-apart", &known_apart_)}) {
     if (auto tree = ReadFile(store_directory_ + name, 32)) {
       if (auto digest = Digest::FromBytes(*tree)) *known = *digest;
@@ -199,12 +213,29 @@ Status FsServer::Start() {
 
   source_ = std::make_unique<ContentSource>(ContentSourceOptions{.home_id = options_.home_id},
                                             [this] { loop_.Post([this] { backend_->HomeIsBack(); }); });
-  backend_ = vfs::Backend::Create({.home_id = options_.home_id}, source_.get(), store_.get());
+  StartS3();
+  vfs::Source* const source = tiered_ ? static_cast<vfs::Source*>(tiered_.get()) : source_.get();
+  backend_ = vfs::Backend::Create({.home_id = options_.home_id}, source, store_.get());
   views_ = std::make_unique<ViewPool>(&loop_, views_directory_, HooksOf(false));
   apart_views_ = std::make_unique<ViewPool>(&loop_, views_directory_ + "/apart", HooksOf(true));
   VRUN_TRY(Listen());
   Tick();
   return {};
+}
+
+void FsServer::StartS3() {
+  if (!options_.s3) return;
+  // Asked on any thread; what goes to the agent goes on the loop's.
+  s3_urls_ = std::make_unique<S3Urls>([this](const v1::PresignRequest& request) {
+    loop_.Post([this, request] {
+      v1::FsReply reply;
+      *reply.mutable_presign() = request;
+      Reply(reply);
+    });
+  });
+  s3_tier_ = std::make_unique<S3Tier>(s3_urls_.get());
+  s3_writer_ = std::make_unique<S3Writer>(store_.get(), s3_tier_.get());
+  tiered_ = std::make_unique<TieredSource>(source_.get(), s3_tier_.get(), s3_writer_.get());
 }
 
 ViewPool::Hooks FsServer::HooksOf(bool apart) {
@@ -237,6 +268,7 @@ ViewPool::Hooks FsServer::HooksOf(bool apart) {
 
 void FsServer::Tick() {
   source_->Tick(MonotonicMicros());
+  if (s3_urls_) s3_urls_->Tick(MonotonicMicros());
   loop_.After(1'000'000, [this] { Tick(); });
 }
 
@@ -336,6 +368,9 @@ void FsServer::OnRequest(const std::string& bytes) {
         Reply(answer);
       });
     case v1::FsRequest::kCancelCache: return cache_->Cancel(request.cancel_cache());
+    case v1::FsRequest::kPresigned:
+      if (s3_urls_) s3_urls_->Answered(request.presigned(), MonotonicMicros());
+      return;
     case v1::FsRequest::kSetCacheLimit: return store_->SetLimit(request.set_cache_limit().bytes());
     case v1::FsRequest::kEvents:
     case v1::FsRequest::WHAT_NOT_SET: break;
@@ -357,6 +392,7 @@ void FsServer::EndRun(uint64_t job, uint32_t attempt) {
   runs_.erase(it);
   const auto recording = backend_->EndRun(job, attempt);
   if (!recording) return;
+  if (s3_writer_) s3_writer_->Hurry();
   const ContentSourceStats now = source_->stats();
   source_->PutTrace(run.id, *recording, now.wire_bytes - run.before.wire_bytes,
                     now.busy_micros - run.before.busy_micros);

@@ -335,6 +335,7 @@ void FileContent::Start(uint64_t id) {
   uint64_t length = 0;
   uint64_t attempt = 0;
   Urgency urgency;
+  std::optional<store::ObjectId> name;
   {
     std::lock_guard lock(mutex_);
     const auto it = fetches_.find(id);
@@ -344,13 +345,23 @@ void FileContent::Start(uint64_t id) {
     offset = it->second.first * unit_bytes_;
     length = std::min(it->second.count * unit_bytes_, version_.size - offset);
     attempt = ++it->second.attempt;
+    if (known_id_) {
+      name = known_id_;
+    } else if (object_) {
+      name = object_->id();
+    }
+    if (name && name->algorithm == store::IdAlgorithm::kProvisional) name.reset();
   }
-  cache_.backend_.source()->FetchRange(
-      place.tree, place.path, version_, offset, length, urgency,
-      [self = shared_from_this(), gate = cache_.gate_, id, attempt](Result<FetchedRange> answer) {
-        const Gate::Pass pass(gate.get());
-        if (pass) self->Answered(id, attempt, std::move(answer));
-      });
+  auto answered = [self = shared_from_this(), gate = cache_.gate_, id, attempt](Result<FetchedRange> answer) {
+    const Gate::Pass pass(gate.get());
+    if (pass) self->Answered(id, attempt, std::move(answer));
+  };
+  Source* const source = cache_.backend_.source();
+  if (name) {
+    source->FetchNamed(*name, place.tree, place.path, version_, offset, length, urgency, std::move(answered));
+  } else {
+    source->FetchRange(place.tree, place.path, version_, offset, length, urgency, std::move(answered));
+  }
 }
 
 void FileContent::Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/digest.h"
@@ -58,6 +59,12 @@ class Source {
   virtual void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version,
                           uint64_t offset, uint64_t length, Urgency urgency,
                           std::function<void(Result<FetchedRange>)> done) = 0;
+  // The same of content whose name is known: a source that has it by name may take it from elsewhere than home.
+  virtual void FetchNamed(const store::ObjectId&, const Digest& tree, const std::string& path,
+                          const tree::FileVersion& version, uint64_t offset, uint64_t length, Urgency urgency,
+                          std::function<void(Result<FetchedRange>)> done) {
+    FetchRange(tree, path, version, offset, length, urgency, std::move(done));
+  }
   // What is worth fetching of this file and what it loads, and with `siblings` of the small files beside it, before it
   // is asked for. A hint: a source that cannot tell says kUnsupported.
   virtual void FetchResident(const Digest&, const std::string&, const tree::FileVersion&, bool /*siblings*/,

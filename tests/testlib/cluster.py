@@ -101,6 +101,10 @@ class Cluster:
     def json(self, *args):
         return json.loads(self.vctl(*args, "-o", "json").stdout)
 
+    def json_any(self, *args):
+        """Of a command whose exit status is an answer too."""
+        return json.loads(self.run("vctl", *args, "-o", "json").stdout)
+
     def sh(self, script, **kw):
         return self.vrun("--", "sh", "-c", script, **kw)
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes: what has joined, and how full it is.
+#include "control/content_tier.h"
 #include "control/ops/ops.h"
 
 namespace vrun::control {
@@ -33,6 +34,7 @@ Result<v1::NodesReply> Nodes(State& state, const rpc::Peer&, const v1::NodesRequ
     info->set_version(node.row.version);
   }
   for (const std::string& pool : state.Pools()) reply.add_pools(pool);
+  if (const ContentTier* tier = state.settings().tier) *reply.mutable_s3() = tier->state();
   return reply;
 }
 

@@ -22,5 +22,6 @@ Result<v1::NodesReply> Nodes(State& state, const rpc::Peer& peer, const v1::Node
 // A node's messages. The node is the certificate's name.
 Status RegisterNode(State& state, const std::string& name, const v1::Register& request);
 Status Heard(State& state, const std::string& name);
+v1::PresignReply Presign(State& state, const std::string& node, const v1::PresignRequest& request);
 
 }  // namespace vrun::control
