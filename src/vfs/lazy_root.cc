@@ -68,14 +68,16 @@ Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree) {
 }
 
 LazyRoot::LazyRoot(Backend& backend, Transport& transport, const Digest& tree, tree::Entry root,
-                   LazyRootOptions options)
+                   LazyRootOptions options, SavedView* saved)
     : backend_(backend),
       transport_(transport),
       options_(std::move(options)),
+      saved_(saved),
       tree_(tree),
       root_(std::move(root)),
-      inodes_(root_.child) {
+      inodes_(root_.child, saved) {
   inodes_.root()->mode = root_.mode;
+  if (saved_ != nullptr) saved_->SetTree(tree_);
 }
 
 LazyRoot::~LazyRoot() { gate_->Close(); }
@@ -99,6 +101,12 @@ InitChoice LazyRoot::Init(const KernelOffer& offer) {
   if (options_.passthrough && passthrough_offered_) {
     choice.flags |= kFusePassthrough;
     passthrough_works_ = true;
+  }
+  const bool resend = options_.resend && (offer.flags & kFuseHasResend) != 0;
+  if (resend) choice.flags |= kFuseHasResend;
+  if (saved_ != nullptr) {
+    saved_->header().passthrough = passthrough_works_ ? 1 : 0;
+    saved_->header().resend = resend ? 1 : 0;
   }
   return choice;
 }
@@ -205,7 +213,7 @@ void LazyRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
     if (index < directory.size()) {
       const tree::Entry entry = directory.At(index);
       Inode* child = inodes_.Child(parent, static_cast<uint32_t>(index), entry);
-      ++child->lookups;
+      inodes_.CountLookup(child);
       out = EntryOutLocked(*child, entry);
     } else {
       out.entry_valid = kForeverSeconds;  // nodeid 0: the name is known not to be there
@@ -311,7 +319,7 @@ void LazyRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
         entry_out = EntryOutLocked(*child, entry);
         ino = entry_out.attr.ino;
         if (add(&entry_out, ino, i + 3, entry.mode >> 12, entry.name)) {
-          ++child->lookups;
+          inodes_.CountLookup(child);
           counted.push_back(child->nodeid);
         } else {
           inodes_.Drop(child);
@@ -516,11 +524,14 @@ void LazyRoot::OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& c
     through = files.backing != 0;  // opened meanwhile: an inode cannot be open both ways
     if (!through) ++files.cached;
     files.content = content;
+    SaveOpenLocked(nodeid, &files);
   }
   if (through && AnswerThrough(nodeid, &reply)) return;
   if (through) {
     std::lock_guard lock(open_mutex_);
-    ++open_files_[nodeid].cached;
+    OpenFiles& files = open_files_[nodeid];
+    ++files.cached;
+    SaveOpenLocked(nodeid, &files);
   }
   const OpenOut out{kCachedHandle, kOpenKeepCache | kOpenNoFlush, 0};
   if (!reply.Struct(out)) CloseHandle(nodeid, kCachedHandle);
@@ -534,6 +545,7 @@ bool LazyRoot::AnswerThrough(uint64_t nodeid, Reply* reply) {
     const auto it = open_files_.find(nodeid);
     if (it == open_files_.end() || it->second.backing == 0) return false;
     ++it->second.passthrough;
+    SaveOpenLocked(nodeid, &it->second);
     out.backing_id = it->second.backing;
   }
   ++passthrough_opens_;
@@ -557,6 +569,7 @@ bool LazyRoot::OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& 
     if (files.backing == 0) {
       const int id = transport_.OpenBacking(fd->get());
       if (id < 0) {
+        if (files.saved != SavedTable<SavedOpen>::kNone) saved_->opens().Remove(files.saved);
         open_files_.erase(nodeid);
         // ELOOP: the store lies on a stacked file system; EPERM: not ours to use. Neither gets better.
         if (id == -ELOOP || id == -EPERM || id == -EOPNOTSUPP || id == -ENOTTY || id == -EINVAL) {
@@ -567,14 +580,18 @@ bool LazyRoot::OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& 
       }
       files.backing = id;
       files.content = content;
+      SaveOpenLocked(nodeid, &files);
     }
   }
   return AnswerThrough(nodeid, reply);
 }
 
 void LazyRoot::Release(const Request& request, uint64_t handle, Reply reply) {
-  CloseHandle(request.nodeid, handle);
+  // The answer first: if we are killed in between it is counted as open for ever, which costs little. The other way
+  // round it would be sent again, and taken off twice.
+  const uint64_t nodeid = request.nodeid;
   reply.Empty();
+  CloseHandle(nodeid, handle);
 }
 
 void LazyRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
@@ -585,13 +602,29 @@ void LazyRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
   OpenFiles& files = it->second;
   if (handle == kCachedHandle && files.cached > 0) --files.cached;
   if (handle == kThroughHandle && files.passthrough > 0) --files.passthrough;
-  if (files.passthrough == 0 && files.backing != 0) {
-    transport_.CloseBacking(files.backing);
-    files.backing = 0;
-  }
+  const int unused = files.passthrough == 0 ? std::exchange(files.backing, 0) : 0;
+  SaveOpenLocked(nodeid, &files);
+  if (unused != 0) transport_.CloseBacking(unused);
   if (files.cached == 0 && files.passthrough == 0) {
     released = std::move(files.content);
     open_files_.erase(it);
+  }
+}
+
+void LazyRoot::SaveOpenLocked(uint64_t nodeid, OpenFiles* files) {
+  constexpr uint32_t kNone = SavedTable<SavedOpen>::kNone;
+  if (saved_ == nullptr) return;
+  SavedTable<SavedOpen>& table = saved_->opens();
+  if (files->cached == 0 && files->passthrough == 0 && files->backing == 0) {
+    table.Remove(std::exchange(files->saved, kNone));
+  } else if (files->saved == kNone) {
+    files->saved = table.Add({nodeid, files->cached, files->passthrough, files->backing, 0});
+    if (files->saved == kNone) saved_->header().incomplete = 1;
+  } else {
+    SavedOpen& record = table.At(files->saved);
+    record.cached = files->cached;
+    record.passthrough = files->passthrough;
+    record.backing = files->backing;
   }
 }
 
