@@ -10,7 +10,9 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -110,6 +112,8 @@ class Agent : public AttemptHost {
   void OnAttach(const std::shared_ptr<HomeStream>& stream, const std::string& frame);
   void Recover();
   void RecoverTask(const std::string& name);
+  void RecoverFsServer(const std::string& socket_name);
+  FsClient::Events FsEvents(const std::string& tenant_key);
   void Stop(bool kill_tasks);
   std::string ReportPath(const AttemptKey& key) const {
     return reports_directory_ + "/" + std::to_string(key.first) + "." + std::to_string(key.second);
@@ -138,7 +142,7 @@ class Agent : public AttemptHost {
 
 Status Agent::Start() {
   VRUN_TRY(CheckHost());
-  for (const char* sub : {"/tasks", "/reports", "/store", "/views"}) {
+  for (const char* sub : {"/tasks", "/reports", "/store", "/views", "/fs"}) {
     VRUN_TRY(MakeDirs(options_.state_directory + sub, 0700));
   }
   VRUN_ASSIGN(lock_, OpenFile(options_.state_directory + "/lock", O_RDWR | O_CREAT, 0600));
@@ -216,6 +220,7 @@ FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
   }
   FsServerSettings settings{tenant.home_id,
                             key,
+                            options_.state_directory + "/fs",
                             *base,
                             options_.state_directory + "/store",
                             options_.state_directory + "/views",
@@ -225,6 +230,15 @@ FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
                             caches_->LimitForNew(),
                             options_.cache_min_free_bytes,
                             options_.cache_min_free_percent};
+  Result<std::unique_ptr<FsClient>> client = FsClient::Start(&loop_, settings, FsEvents(key));
+  if (!client) {
+    *error = client.error();
+    return nullptr;
+  }
+  return (fs_servers_[key] = std::move(*client)).get();
+}
+
+FsClient::Events Agent::FsEvents(const std::string& tenant_key) {
   FsClient::Events events;
   events.on_content_lost = [this](const std::string& path, const std::string& reason,
                                   const std::vector<uint64_t>& leases) {
@@ -234,22 +248,17 @@ FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
       }
     }
   };
-  events.on_closed = [this, tenant] {
-    LogError("the file system server of {}'s home {} ended", Escape(tenant.user), Escape(tenant.home_id));
+  events.on_closed = [this, tenant_key] {
+    LogError("the file system server of tenant {} ended, and its keeper", tenant_key);
     for (auto& [key, attempt] : attempts_) {
-      if (attempt->tenant() == tenant) attempt->FsServerDied();
+      if (attempt->tenant().Key() == tenant_key) attempt->FsServerDied();
     }
-    loop_.Post([this, key = tenant.Key()] {
-      auto it = fs_servers_.find(key);
+    loop_.Post([this, tenant_key] {
+      auto it = fs_servers_.find(tenant_key);
       if (it != fs_servers_.end() && !it->second->alive()) fs_servers_.erase(it);
     });
   };
-  Result<std::unique_ptr<FsClient>> client = FsClient::Start(&loop_, settings, std::move(events));
-  if (!client) {
-    *error = client.error();
-    return nullptr;
-  }
-  return (fs_servers_[key] = std::move(*client)).get();
+  return events;
 }
 
 Result<std::unique_ptr<SupervisorLink>> Agent::TakeSupervisor() {
@@ -369,6 +378,32 @@ void Agent::Recover() {
     if (bytes && report.ParseFromString(*bytes)) ended_[{report.job(), report.attempt()}] = report;
   }
   for (const std::string& name : ListDirectory(tasks_directory_)) RecoverTask(name);
+  for (const std::string& name : ListDirectory(options_.state_directory + "/fs")) RecoverFsServer(name);
+}
+
+// The file system server of an earlier agent, whose tasks were taken up: it is told which of them go on.
+void Agent::RecoverFsServer(const std::string& socket_name) {
+  const std::string path = options_.state_directory + "/fs/" + socket_name;
+  const std::string key = socket_name.substr(0, socket_name.find('.'));
+  std::set<uint64_t> leases;
+  std::vector<FsRun> runs;
+  for (const auto& [id, attempt] : attempts_) {
+    if (attempt->tenant().Key() != key) continue;
+    if (attempt->lease() != 0) leases.insert(attempt->lease());
+    runs.push_back(attempt->fs_run());
+  }
+  auto client = FsClient::Adopt(&loop_, path, leases, runs, FsEvents(key));
+  if (client) {
+    LogInfo("the file system server of tenant {}: taken up again, {} leases", key, leases.size());
+    fs_servers_[key] = std::move(*client);
+    return;
+  }
+  ::unlink(path.c_str());
+  if (leases.empty()) return;
+  LogError("the file system server of tenant {} is gone: {}", key, client.error().message());
+  for (const auto& [id, attempt] : attempts_) {
+    if (attempt->tenant().Key() == key) attempt->FsServerDied();
+  }
 }
 
 void Agent::RecoverTask(const std::string& name) {
@@ -390,7 +425,9 @@ void Agent::RecoverTask(const std::string& name) {
       addresses.push_back(text.substr(at, end - at));
     }
     LogInfo("job {} attempt {}: taken up again", key.first, key.second);
-    attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses));
+    const uint64_t lease = std::strtoull(ReadFile(directory + "/lease").value_or("0").c_str(), nullptr, 10);
+    next_lease_ = std::max(next_lease_, lease + 1);
+    attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses), lease);
     return;
   }
   if (ended_.contains(key)) return;  // its writes never got home; the directory keeps them
