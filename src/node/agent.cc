@@ -104,6 +104,7 @@ class Agent : public AttemptHost {
   const std::string& tasks_directory() const override { return tasks_directory_; }
 
  private:
+  Result<int> Listen();
   v1::Register Describe();
   void OnController(const v1::ControllerMessage& message);
   void OnStart(const v1::StartAttempt& order);
@@ -190,7 +191,7 @@ Status Agent::Start() {
         });
         return home.get();
       });
-  VRUN_ASSIGN(int port, server_->Start(options_.listen_host + ":" + std::to_string(options_.listen_port)));
+  VRUN_ASSIGN(const int port, Listen());
   addresses_ = {options_.listen_host + ":" + std::to_string(port)};
 
   Recover();
@@ -207,6 +208,21 @@ Status Agent::Start() {
   if (Result<std::unique_ptr<SupervisorLink>> spare = SupervisorLink::Start(&loop_)) spare_ = std::move(*spare);
   LogInfo("node {} listens on {}", options_.name, addresses_[0]);
   return {};
+}
+
+// On the port of the agent before, unless one is asked for: homes whose jobs go on know it.
+Result<int> Agent::Listen() {
+  const std::string path = options_.state_directory + "/port", host = options_.listen_host + ":";
+  if (options_.listen_port != 0) return server_->Start(host + std::to_string(options_.listen_port));
+  const long before = std::strtol(ReadFile(path).value_or("").c_str(), nullptr, 10);
+  if (before > 0 && before < 65536) {
+    if (auto same = server_->Start(host + std::to_string(before))) return same;
+  }
+  VRUN_ASSIGN(const int port, server_->Start(host + "0"));
+  if (const Status written = WriteFileAtomic(path, std::to_string(port), 0600); !written) {
+    LogWarning("the next agent will listen elsewhere: {}", written.error().message());
+  }
+  return port;
 }
 
 FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {

@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -24,7 +25,7 @@ def program_pids(cluster, verb, node="n1"):
             state = re.search(r"^State:\s+(\S)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M)[1]
         except OSError:
             continue
-        if argv[1] == verb.encode() and state not in "ZX":
+        if len(argv) > 1 and argv[1] == verb.encode() and state not in "ZX":
             found.append(pid)
     return found
 
@@ -181,3 +182,53 @@ def test_the_server_killed_in_a_burst(own):
     os.kill(pid, signal.SIGKILL)
     out, err = p.communicate(timeout=50)
     assert (p.returncode, out, err) == (6, f"{digest}\n", ""), (p.returncode, node_log(cluster, "n2")[-3000:])
+
+
+def parent_of(pid):
+    return int(re.search(r"^PPid:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M)[1])
+
+
+def test_the_agent_and_its_programs_are_upgraded_under_a_job(own):
+    """A new program lies where the old one was, the agent ends by SIGHUP (as a service manager's reload does) and starts again:
+    the job, its view and its cache go on, and the file system server is the new program."""
+    cluster = own()
+    fill(cluster.root / "root/data", 1)
+    p = cluster.popen("vrun", "-D", "/root/data", "--", "bash", "-c",
+                      "echo ready; read line; sha256sum --quiet -c SUMS; echo $line > /root/result; cat; exit 6",
+                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "ready\n"
+    agent, = program_pids(cluster, "node")
+    server, = program_pids(cluster, "fs")
+    keeper, = program_pids(cluster, "fs-keeper")
+    init = parent_of(agent)
+    command = pathlib.Path(f"/proc/{agent}/cmdline").read_text().split("\0")[:-1]
+    program = cluster.directory / "n1/root/opt/vrun/vrund"
+    subprocess.run(["cp", program, f"{program}.new"], check=True)
+    os.rename(f"{program}.new", program)
+
+    os.kill(init, signal.SIGSTOP)   # the emulated host would end with its agent
+    try:
+        os.kill(agent, signal.SIGHUP)
+        wait_until("the agent has ended", lambda: not program_pids(cluster, "node"))
+        with open(cluster.directory / "n1/node.log", "ab") as log:
+            second = subprocess.Popen([shutil.which("nsenter"), "-t", str(init), "-m", "-u", "-i", "-n", "-p", *command], stdin=subprocess.DEVNULL,
+                                      stdout=log, stderr=log, env={"PATH": "/opt/vrun", "VRUN_LOG": "info"})
+        try:
+            wait_until("the server is the new program", lambda: (pids := program_pids(cluster, "fs")) and pids != [server])
+            assert program_pids(cluster, "fs-keeper") == [keeper]
+            new, = program_pids(cluster, "fs")
+            assert os.stat(f"/proc/{new}/exe").st_ino == os.stat(program).st_ino
+            p.stdin.write("written\n")
+            p.stdin.flush()
+            os.kill(new, signal.SIGKILL)
+            out, err = p.communicate("to the end\n", timeout=40)
+            assert (p.returncode, out) == (6, "to the end\n"), (p.returncode, out, err, node_log(cluster)[-4000:])
+            assert (cluster.root / "root/result").read_text() == "written\n"
+            assert cluster.sh("cat /root/result").stdout == "written\n"
+            assert program_pids(cluster, "fs-keeper") == [keeper]
+            assert "1 leases" in node_log(cluster)
+        finally:
+            second.terminate()
+            second.wait(20)
+    finally:
+        os.kill(init, signal.SIGCONT)
