@@ -186,9 +186,10 @@ void FsClient::SendOneWay(v1::FsRequest request) {
 }
 
 void FsClient::Stop() {
-  if (child_) return child_->Kill(SIGTERM);
-  const auto keeper = socket_ ? UnixPeer(socket_.get()) : Error(Code::kUnavailable, "");
-  if (keeper && keeper->pid > 0) ::kill(keeper->pid, SIGTERM);
+  v1::FsRequest request;
+  request.mutable_stop();
+  SendOneWay(std::move(request));
+  if (child_) child_->Kill(SIGTERM);  // also while it has no server that could read
 }
 
 void FsClient::Send(v1::FsRequest request, Callback done) {

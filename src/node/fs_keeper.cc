@@ -67,8 +67,6 @@ class FsKeeper {
 
 Status FsKeeper::Start() {
   if (!listener_ || command_.empty()) return Error(Code::kInvalid, "file system keeper: no socket or no command");
-  // Agents that take us for the file system server's process (SupervisorLink does the same) find our pid.
-  if (::listen(listener_.get(), 128) != 0) return ErrnoError("listen");
   if (::unshare(CLONE_NEWNS) != 0) return ErrnoError("file system keeper: a mount namespace of its own");
   if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return ErrnoError("make all mounts private");
   ::signal(SIGPIPE, SIG_IGN);
@@ -160,7 +158,7 @@ void FsKeeper::OnExit(int status) {
   const std::string how = WIFSIGNALED(status) ? "was killed by signal " + std::to_string(WTERMSIG(status))
                                               : "ended with status " + std::to_string(WEXITSTATUS(status));
   if (items_.empty()) {
-    LogError("the file system server {}: nothing is mounted yet, so it is not started again", how);
+    LogError("the file system server {}: it has served nothing yet, so it is not started again", how);
     return End(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
   }
   if (MonotonicMicros() - started_at_ >= kSoundMicros) crashes_ = 0;

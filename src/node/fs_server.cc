@@ -359,7 +359,7 @@ void FsServer::UnmountStrays(const std::string& directory, bool apart) {
 void FsServer::HandOver(const std::string& why) {
   if (!keeper_->present() || !kept_all_) {
     LogWarning("does not hand over, though {}: {}", why,
-               keeper_->present() ? "this kernel cannot send requests again (Linux 6.9 can)" : "it has no keeper");
+               keeper_->present() ? "its views would end with it" : "it has no keeper");
     return;
   }
   LogInfo("hands over: {}", why);
