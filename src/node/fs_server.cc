@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/fs_server.h"
 
-#include <dirent.h>
 #include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -36,7 +33,7 @@
 #include "node/cache_work.h"
 #include "node/content_source.h"
 #include "node/fs_keeper.h"
-#include "node/keeper_link.h"
+#include "node/kept_state.h"
 #include "node/view_pool.h"
 #include "proto/fsctl.pb.h"
 #include "rpc/credentials.h"
@@ -93,33 +90,6 @@ uint64_t DefaultCacheBytes(const std::string& directory) {
   return std::max<uint64_t>(fs.f_blocks * fs.f_frsize / 4, 64u << 20);
 }
 
-// Bound, never listening: while it is open nobody is given this port by chance, and a server can listen on it.
-Result<UniqueFd> ReservePort(const std::string& host, int* port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  if (const int rc = ::getaddrinfo(host.c_str(), "0", &hints, &found); rc != 0) {
-    return Error(Code::kInvalid, Escape(host) + ": " + ::gai_strerror(rc));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(found, ::freeaddrinfo);
-  UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd) return ErrnoError("socket");
-  const int on = 1;
-  (void)::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0) return ErrnoError("bind " + Escape(host));
-  sockaddr_storage bound{};
-  socklen_t size = sizeof bound;
-  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) return ErrnoError("getsockname");
-  *port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
-                                            : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
-  return fd;
-}
-
-std::string KeptName(bool apart, uint64_t slot) {
-  return std::string("view/") + (apart ? "apart/" : "whole/") + std::to_string(slot);
-}
-
 class FsServer {
  public:
   explicit FsServer(const FsServerOptions& options) : options_(options), listener_(options.listener) {}
@@ -132,13 +102,9 @@ class FsServer {
   Status OpenStore();
   Status Listen();
   // What the server before left with the keeper.
-  Status TakeOver(KeeperLink::Items left);
+  void TakeOver(KeptState::Left left);
   void TakeOverView(const v1::KeptView& kept, vfs::ViewHandle handle);
-  // Mounts that nobody told the keeper of: their server died on the way.
-  void UnmountStrays(const std::string& directory, bool apart);
   void HandOver(const std::string& why);
-  void KeepView(bool apart, uint64_t slot, const vfs::View* view, const std::set<uint64_t>& leases);
-  void DropView(bool apart, uint64_t slot);
   void KeepRuns();
   vfs::ViewOptions OptionsOf(bool apart, const std::string& directory, ViewPool::LostCallback lost) const;
   ViewPool* PoolOf(bool apart) { return apart ? apart_views_.get() : views_.get(); }
@@ -163,10 +129,8 @@ class FsServer {
   UniqueFd listener_;
   UniqueFd control_;         // to the agent, when there is one
   uint64_t connection_ = 0;  // serial of the agent's connections: an answer is for the one that asked
-  std::unique_ptr<KeeperLink> keeper_;
-  std::set<std::pair<bool, uint64_t>> kept_views_;  // apart, slot
-  bool kept_all_ = true;                            // every view that was ever used is
-  int port_ = 0;                                    // that home knows; 0: none yet
+  std::unique_ptr<KeptState> kept_;
+  int port_ = 0;  // that home knows; 0: none yet
   EventLoop loop_;
   FrameReader reader_;
   FrameWriter writer_;
@@ -231,13 +195,12 @@ Status FsServer::Listen() {
         if (peer.role != "home") return Error(Code::kDenied, "content comes from a home only");
         return source_->Accept(std::move(stream));
       });
-  UniqueFd reserved;
-  if (port_ == 0 && keeper_->present()) {
-    auto fd = ReservePort(options_.listen_host, &port_);
-    if (fd) {
-      reserved = *std::move(fd);
-    } else {
-      LogWarning("no port of its own: {}: after a crash home may not find the way back", Escape(fd.error().message()));
+  if (port_ == 0 && kept_->has_keeper()) {
+    const auto reserved = kept_->ReservePort(options_.listen_host);
+    port_ = reserved.value_or(0);
+    if (!reserved) {
+      LogWarning("no port of its own: {}: after a crash home may not find the way back",
+                 Escape(reserved.error().message()));
     }
   }
   auto port = server_->Start(options_.listen_host + ":" + std::to_string(port_));
@@ -247,11 +210,7 @@ Status FsServer::Listen() {
   }
   if (!port) return std::move(port).error();
   port_ = *port;
-  if (reserved) {
-    v1::KeptPort kept;
-    kept.set_port(static_cast<uint32_t>(port_));
-    keeper_->Keep("port", kept.SerializeAsString(), {reserved.get()});
-  }
+  kept_->KeepPort(port_);
   return {};
 }
 
@@ -259,9 +218,9 @@ Status FsServer::Start() {
   if (!listener_) return Error(Code::kInvalid, "file system server: no socket for the agent");
   ::fcntl(listener_.get(), F_SETFD, FD_CLOEXEC);
   if (options_.keeper >= 0) ::fcntl(options_.keeper, F_SETFD, FD_CLOEXEC);
-  KeeperLink::Items left;
-  VRUN_ASSIGN(keeper_, KeeperLink::Start(UniqueFd(options_.keeper), &left));
-  if (!keeper_->present()) {
+  KeptState::Left left;
+  VRUN_ASSIGN(kept_, KeptState::Start(UniqueFd(options_.keeper), &left));
+  if (!kept_->has_keeper()) {
     if (::unshare(CLONE_NEWNS) != 0) return ErrnoError("file system server: a mount namespace of its own");
     if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return ErrnoError("make all mounts private");
   }
@@ -278,7 +237,7 @@ Status FsServer::Start() {
   backend_ = vfs::Backend::Create({.home_id = options_.home_id}, source_.get(), store_.get());
   views_ = std::make_unique<ViewPool>(&loop_, views_directory_, HooksOf(false));
   apart_views_ = std::make_unique<ViewPool>(&loop_, views_directory_ + "/apart", HooksOf(true));
-  VRUN_TRY(TakeOver(std::move(left)));
+  TakeOver(std::move(left));
   VRUN_TRY(Listen());
   VRUN_TRY(SetNonBlocking(listener_.get(), true));
   VRUN_TRY(loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnConnect(); }));
@@ -286,42 +245,22 @@ Status FsServer::Start() {
   return {};
 }
 
-Status FsServer::TakeOver(KeeperLink::Items left) {
-  std::vector<std::pair<v1::KeptView, vfs::ViewHandle>> views;
-  for (auto& [name, item] : left) {
-    if (name == "port") {
-      v1::KeptPort kept;
-      if (kept.ParseFromString(item.value)) port_ = static_cast<int>(kept.port());
-    } else if (name == "runs") {
-      v1::KeptRuns kept;
-      if (!kept.ParseFromString(item.value)) continue;
-      for (const v1::AllowToken& run : kept.runs()) {
-        source_->AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
-        BeginRun(run);
-      }
-    } else {
-      v1::KeptView kept;
-      if (!kept.ParseFromString(item.value) || item.fds.size() != 3) {
-        LogError("the keeper has something that nobody knows: {}", Escape(name));
-        keeper_->Drop(name);
-        continue;
-      }
-      kept_views_.emplace(kept.apart(), kept.slot());
-      views.emplace_back(std::move(kept),
-                         vfs::ViewHandle{std::move(item.fds[0]), std::move(item.fds[1]), std::move(item.fds[2])});
-    }
+void FsServer::TakeOver(KeptState::Left left) {
+  port_ = left.port;
+  for (const v1::AllowToken& run : left.runs) {
+    source_->AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
+    BeginRun(run);
   }
-  if (keeper_->present()) {
-    UnmountStrays(views_directory_, false);
-    UnmountStrays(views_directory_ + "/apart", true);
+  if (kept_->has_keeper()) {
+    kept_->UnmountStrays(views_directory_, false);
+    kept_->UnmountStrays(views_directory_ + "/apart", true);
   }
-  size_t leases = 0;
-  for (auto& [kept, handle] : views) {
-    leases += static_cast<size_t>(kept.leases_size());
-    TakeOverView(kept, std::move(handle));
+  int leases = 0;
+  for (KeptState::View& view : left.views) {
+    leases += view.what.leases_size();
+    TakeOverView(view.what, std::move(view.handle));
   }
-  if (!views.empty()) LogInfo("takes over {} views, with {} leases", views.size(), leases);
-  return {};
+  if (!left.views.empty()) LogInfo("takes over {} views, with {} leases", left.views.size(), leases);
 }
 
 void FsServer::TakeOverView(const v1::KeptView& kept, vfs::ViewHandle handle) {
@@ -330,7 +269,7 @@ void FsServer::TakeOverView(const v1::KeptView& kept, vfs::ViewHandle handle) {
   if (!tree) {
     const std::string reason = tree.error().message();
     if (kept.leases_size() > 0) LogError("view {}: {}", kept.slot(), Escape(reason));
-    DropView(kept.apart(), kept.slot());
+    kept_->DropView(kept.apart(), kept.slot());
     ::umount2(pool->DirectoryOf(kept.slot()).c_str(), MNT_DETACH);
     return;
   }
@@ -345,21 +284,10 @@ void FsServer::TakeOverView(const v1::KeptView& kept, vfs::ViewHandle handle) {
               });
 }
 
-void FsServer::UnmountStrays(const std::string& directory, bool apart) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(directory.c_str()), ::closedir);
-  while (const dirent* entry = dir ? ::readdir(dir.get()) : nullptr) {
-    const std::string name = entry->d_name;
-    if (name.empty() || name.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (kept_views_.contains({apart, std::strtoull(name.c_str(), nullptr, 10)})) continue;
-    while (::umount2((directory + "/" + name).c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) {
-    }
-  }
-}
-
 void FsServer::HandOver(const std::string& why) {
-  if (!keeper_->present() || !kept_all_) {
+  if (!kept_->complete()) {
     LogWarning("does not hand over, though {}: {}", why,
-               keeper_->present() ? "its views would end with it" : "it has no keeper");
+               kept_->has_keeper() ? "its views would end with it" : "it has no keeper");
     return;
   }
   LogInfo("hands over: {}", why);
@@ -367,37 +295,10 @@ void FsServer::HandOver(const std::string& why) {
   loop_.Stop();
 }
 
-void FsServer::KeepView(bool apart, uint64_t slot, const vfs::View* view, const std::set<uint64_t>& leases) {
-  if (!keeper_->present()) return;
-  vfs::ViewHandle handle;
-  std::vector<int> fds;
-  if (!kept_views_.contains({apart, slot})) {
-    auto duplicates = view != nullptr ? view->Handle() : Error(Code::kInternal, "a view that is not there");
-    if (!duplicates) {
-      if (std::exchange(kept_all_, false)) {
-        LogWarning("views end with this server: {}", Escape(duplicates.error().message()));
-      }
-      return;
-    }
-    handle = std::move(*duplicates);
-    fds = {handle.device.get(), handle.mount.get(), handle.state.get()};
-    kept_views_.emplace(apart, slot);
-  }
-  v1::KeptView kept;
-  kept.set_apart(apart);
-  kept.set_slot(slot);
-  kept.mutable_leases()->Add(leases.begin(), leases.end());
-  keeper_->Keep(KeptName(apart, slot), kept.SerializeAsString(), fds);
-}
-
-void FsServer::DropView(bool apart, uint64_t slot) {
-  if (kept_views_.erase({apart, slot}) > 0) keeper_->Drop(KeptName(apart, slot));
-}
-
 void FsServer::KeepRuns() {
-  v1::KeptRuns kept;
-  for (const auto& [key, run] : runs_) *kept.add_runs() = run.allowed;
-  keeper_->Keep("runs", kept.SerializeAsString());
+  std::vector<v1::AllowToken> runs;
+  for (const auto& [key, run] : runs_) runs.push_back(run.allowed);
+  kept_->KeepRuns(runs);
 }
 
 vfs::ViewOptions FsServer::OptionsOf(bool apart, const std::string& directory, ViewPool::LostCallback lost) const {
@@ -414,9 +315,9 @@ ViewPool::Hooks FsServer::HooksOf(bool apart) {
     return vfs::View::Mount(backend_, tree, OptionsOf(apart, directory, std::move(lost)));
   };
   hooks.keep = [this, apart](uint64_t slot, const vfs::View* view, const std::set<uint64_t>& leases) {
-    KeepView(apart, slot, view, leases);
+    kept_->KeepView(apart, slot, view, leases);
   };
-  hooks.drop = [this, apart](uint64_t slot) { DropView(apart, slot); };
+  hooks.drop = [this, apart](uint64_t slot) { kept_->DropView(apart, slot); };
   hooks.before_advance = [this](const Digest& tree) {
     // A few directories changed: with all of them here advancing costs one round trip, not one for each level.
     std::shared_ptr<Burst> burst;
@@ -498,7 +399,7 @@ void FsServer::OnAttach(uint64_t id, const v1::AgentAttach& attach) {
   }
   const auto written = [](const struct stat& st) { return std::pair(st.st_mtim.tv_sec, st.st_mtim.tv_nsec); };
   if (mine.st_dev == theirs.st_dev && mine.st_ino == theirs.st_ino && written(mine) == written(theirs)) return;
-  keeper_->SetProgram(attach.program());
+  kept_->SetProgram(attach.program());
   HandOver("the agent is another version");
 }
 
