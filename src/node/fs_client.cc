@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -215,11 +217,12 @@ void FsClient::OnReady(uint32_t events) {
   // Its keeper starts the next one, or is about to end as well: then there is soon nobody to connect to.
   if (Connect()) return;
   Close();
-  auto waiting = std::move(waiting_);
-  waiting_.clear();
+  // Whoever hears of it may start another one and destroy *this.
+  const auto waiting = std::exchange(waiting_, {});
+  const auto closed = std::exchange(events_.on_closed, nullptr);
   const Error reason = failure_.value_or(Error(Code::kUnavailable, "the file system server of this home died"));
   for (auto& [id, asked] : waiting) asked.done(reason, {});
-  if (auto closed = std::move(events_.on_closed)) closed();  // may destroy *this
+  if (closed) closed();
 }
 
 void FsClient::OnFrame(Frame frame) {

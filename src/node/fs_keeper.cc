@@ -27,6 +27,7 @@ namespace {
 constexpr int64_t kFirstDelayMicros = 50'000;
 constexpr int64_t kLastDelayMicros = 2'000'000;
 constexpr int64_t kSoundMicros = 10'000'000;  // who lived for this long did not die of what it took over
+constexpr int kMostCrashesAtFirst = 3;             // of one that has served nothing yet
 constexpr size_t kMostItems = 4096;
 
 class FsKeeper {
@@ -157,12 +158,12 @@ void FsKeeper::OnExit(int status) {
   }
   const std::string how = WIFSIGNALED(status) ? "was killed by signal " + std::to_string(WTERMSIG(status))
                                               : "ended with status " + std::to_string(WEXITSTATUS(status));
-  if (items_.empty()) {
+  if (items_.empty() && WIFEXITED(status)) {
     LogError("the file system server {}: it has served nothing yet, so it is not started again", how);
-    return End(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+    return End(WEXITSTATUS(status));
   }
   if (MonotonicMicros() - started_at_ >= kSoundMicros) crashes_ = 0;
-  if (++crashes_ > kMostCrashes) {
+  if (++crashes_ > (items_.empty() ? kMostCrashesAtFirst : kMostCrashes)) {
     LogError("the file system server {}, {} times in a row: it is not started again; what uses its views fails", how,
              crashes_);
     return End(1);

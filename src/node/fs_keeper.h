@@ -9,8 +9,8 @@
 //   exit 0                it was to end: the keeper ends too
 //   kHandOver             the next one starts at once: an upgrade
 //   anything else         a crash: the next one starts at once the first time, then later and later, up to 2 s; after
-//                         kMostCrashes in a row, or the first time when nothing is kept yet, the keeper gives up and
-//                         ends. Users of the views then get ENOTCONN.
+//                         kMostCrashes in a row the keeper gives up and ends. Users of the views then get ENOTCONN.
+//                         One that has served nothing yet gets less patience, and none if it says that it cannot start.
 //
 // SIGTERM and SIGHUP are passed on. When the keeper is killed the server goes on without it. Why it is a process of its
 // own: docs/decisions/0007.
