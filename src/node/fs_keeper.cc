@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kFirstDelayMicros = 50'000;
 constexpr int64_t kLastDelayMicros = 2'000'000;
 constexpr int64_t kSoundMicros = 10'000'000;  // who lived for this long did not die of what it took over
-constexpr int kMostCrashesAtFirst = 3;             // of one that has served nothing yet
+constexpr int kMostCrashesAtFirst = 3;        // of one that has served nothing yet
 constexpr size_t kMostItems = 4096;
 
 class FsKeeper {
