@@ -7,6 +7,7 @@
 #include "daemon/pki.h"
 #include "home/home.h"
 #include "node/agent.h"
+#include "node/fs_keeper.h"
 #include "node/fs_server.h"
 
 namespace {
@@ -77,8 +78,9 @@ int main(int argc, char** argv) {
   node_app->callback([&] { status = vrun::node::AgentMain(node); });
 
   vrun::node::FsServerOptions fs;
-  CLI::App* fs_app = app.add_subcommand("fs", "file system server of one home on one node (started by the agent)");
-  fs_app->add_option("--fd", fs.agent_fd, "socket of the agent")->required();
+  CLI::App* fs_app = app.add_subcommand("fs", "file system server of one home on one node (started by its keeper)");
+  fs_app->add_option("--fd", fs.listener, "listening socket for the agent")->required();
+  fs_app->add_option("--keeper-fd", fs.keeper, "socket of the keeper")->required();
   fs_app->add_option("--home-id", fs.home_id, "whose root")->required();
   fs_app->add_option("--tenant", fs.tenant, "name of its directories")->required();
   fs_app->add_option("--uid-base", fs.uid_base, "host uid of the root's uid 0")->required();
@@ -92,6 +94,13 @@ int main(int argc, char** argv) {
   fs_app->add_option("--cache-min-free-percent", fs.cache_min_free_percent, "the same in percent");
   fs_app->add_flag("--s3", fs.s3, "the pool has an S3 store");
   fs_app->callback([&] { status = vrun::node::FsServerMain(fs); });
+
+  vrun::node::FsKeeperOptions keeper;
+  CLI::App* keeper_app =
+      app.add_subcommand("fs-keeper", "keeps mounts while their server is replaced (started by the agent)");
+  keeper_app->add_option("--fd", keeper.listener, "listening socket for agents")->required();
+  keeper_app->add_option("command", keeper.command, "of the file system server, after --")->required();
+  keeper_app->callback([&] { status = vrun::node::FsKeeperMain(keeper); });
 
   vrun::daemon::PkiOptions pki;
   CLI::App* pki_app = app.add_subcommand("pki", "certificates of a cluster");

@@ -152,6 +152,12 @@ void NodeLinks::UseCredentials(const rpc::Credentials& credentials) {
 
 Result<rpc::Channel*> NodeLinks::ChannelTo(const std::string& address) {
   auto it = channels_.find(address);
+  // A node or a file system server that was started again listens where it did: who asks now is not to hear of the
+  // attempt before.
+  if (it != channels_.end() && it->second.channel->failing()) {
+    channels_.erase(it);
+    it = channels_.end();
+  }
   if (it == channels_.end()) {
     DropIdleChannels();
     auto channel = rpc::Channel::Dial(address, credentials_, "node");

@@ -10,7 +10,9 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -102,6 +104,7 @@ class Agent : public AttemptHost {
   const std::string& tasks_directory() const override { return tasks_directory_; }
 
  private:
+  Result<int> Listen();
   v1::Register Describe();
   void Presign(const std::string& tenant, v1::PresignRequest request);
   void OnPresigned(v1::PresignReply reply);
@@ -112,6 +115,8 @@ class Agent : public AttemptHost {
   void OnAttach(const std::shared_ptr<HomeStream>& stream, const std::string& frame);
   void Recover();
   void RecoverTask(const std::string& name);
+  void RecoverFsServer(const std::string& socket_name);
+  FsClient::Events FsEvents(const std::string& tenant_key);
   void Stop(bool kill_tasks);
   std::string ReportPath(const AttemptKey& key) const {
     return reports_directory_ + "/" + std::to_string(key.first) + "." + std::to_string(key.second);
@@ -145,7 +150,7 @@ class Agent : public AttemptHost {
 
 Status Agent::Start() {
   VRUN_TRY(CheckHost());
-  for (const char* sub : {"/tasks", "/reports", "/store", "/views"}) {
+  for (const char* sub : {"/tasks", "/reports", "/store", "/views", "/fs"}) {
     VRUN_TRY(MakeDirs(options_.state_directory + sub, 0700));
   }
   VRUN_ASSIGN(lock_, OpenFile(options_.state_directory + "/lock", O_RDWR | O_CREAT, 0600));
@@ -193,7 +198,7 @@ Status Agent::Start() {
         });
         return home.get();
       });
-  VRUN_ASSIGN(int port, server_->Start(options_.listen_host + ":" + std::to_string(options_.listen_port)));
+  VRUN_ASSIGN(const int port, Listen());
   addresses_ = {options_.listen_host + ":" + std::to_string(port)};
 
   Recover();
@@ -212,6 +217,21 @@ Status Agent::Start() {
   return {};
 }
 
+// On the port of the agent before, unless one is asked for: homes whose jobs go on know it.
+Result<int> Agent::Listen() {
+  const std::string path = options_.state_directory + "/port", host = options_.listen_host + ":";
+  if (options_.listen_port != 0) return server_->Start(host + std::to_string(options_.listen_port));
+  const long before = std::strtol(ReadFile(path).value_or("").c_str(), nullptr, 10);
+  if (before > 0 && before < 65536) {
+    if (auto same = server_->Start(host + std::to_string(before))) return same;
+  }
+  VRUN_ASSIGN(const int port, server_->Start(host + "0"));
+  if (const Status written = WriteFileAtomic(path, std::to_string(port), 0600); !written) {
+    LogWarning("the next agent will listen elsewhere: {}", written.error().message());
+  }
+  return port;
+}
+
 FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
   const std::string key = tenant.Key();
   auto it = fs_servers_.find(key);
@@ -223,6 +243,7 @@ FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
   }
   FsServerSettings settings{tenant.home_id,
                             key,
+                            options_.state_directory + "/fs",
                             *base,
                             options_.state_directory + "/store",
                             options_.state_directory + "/views",
@@ -233,8 +254,17 @@ FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
                             options_.cache_min_free_bytes,
                             options_.cache_min_free_percent,
                             has_s3_};
+  Result<std::unique_ptr<FsClient>> client = FsClient::Start(&loop_, settings, FsEvents(key));
+  if (!client) {
+    *error = client.error();
+    return nullptr;
+  }
+  return (fs_servers_[key] = std::move(*client)).get();
+}
+
+FsClient::Events Agent::FsEvents(const std::string& tenant_key) {
   FsClient::Events events;
-  events.on_presign = [this, key](const v1::PresignRequest& request) { Presign(key, request); };
+  events.on_presign = [this, tenant_key](const v1::PresignRequest& request) { Presign(tenant_key, request); };
   events.on_content_lost = [this](const std::string& path, const std::string& reason,
                                   const std::vector<uint64_t>& leases) {
     for (auto& [key, attempt] : attempts_) {
@@ -243,22 +273,17 @@ FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
       }
     }
   };
-  events.on_closed = [this, tenant] {
-    LogError("the file system server of {}'s home {} ended", Escape(tenant.user), Escape(tenant.home_id));
+  events.on_closed = [this, tenant_key] {
+    LogError("the file system server of tenant {} ended, and its keeper", tenant_key);
     for (auto& [key, attempt] : attempts_) {
-      if (attempt->tenant() == tenant) attempt->FsServerDied();
+      if (attempt->tenant().Key() == tenant_key) attempt->FsServerDied();
     }
-    loop_.Post([this, key = tenant.Key()] {
-      auto it = fs_servers_.find(key);
+    loop_.Post([this, tenant_key] {
+      auto it = fs_servers_.find(tenant_key);
       if (it != fs_servers_.end() && !it->second->alive()) fs_servers_.erase(it);
     });
   };
-  Result<std::unique_ptr<FsClient>> client = FsClient::Start(&loop_, settings, std::move(events));
-  if (!client) {
-    *error = client.error();
-    return nullptr;
-  }
-  return (fs_servers_[key] = std::move(*client)).get();
+  return events;
 }
 
 Result<std::unique_ptr<SupervisorLink>> Agent::TakeSupervisor() {
@@ -412,6 +437,32 @@ void Agent::Recover() {
     if (bytes && report.ParseFromString(*bytes)) ended_[{report.job(), report.attempt()}] = report;
   }
   for (const std::string& name : ListDirectory(tasks_directory_)) RecoverTask(name);
+  for (const std::string& name : ListDirectory(options_.state_directory + "/fs")) RecoverFsServer(name);
+}
+
+// The file system server of an earlier agent, whose tasks were taken up: it is told which of them go on.
+void Agent::RecoverFsServer(const std::string& socket_name) {
+  const std::string path = options_.state_directory + "/fs/" + socket_name;
+  const std::string key = socket_name.substr(0, socket_name.find('.'));
+  std::set<uint64_t> leases;
+  std::vector<FsRun> runs;
+  for (const auto& [id, attempt] : attempts_) {
+    if (attempt->tenant().Key() != key) continue;
+    if (attempt->lease() != 0) leases.insert(attempt->lease());
+    runs.push_back(attempt->fs_run());
+  }
+  auto client = FsClient::Adopt(&loop_, path, leases, runs, FsEvents(key));
+  if (client) {
+    LogInfo("the file system server of tenant {}: taken up again, {} leases", key, leases.size());
+    fs_servers_[key] = std::move(*client);
+    return;
+  }
+  ::unlink(path.c_str());
+  if (leases.empty()) return;
+  LogError("the file system server of tenant {} is gone: {}", key, client.error().message());
+  for (const auto& [id, attempt] : attempts_) {
+    if (attempt->tenant().Key() == key) attempt->FsServerDied();
+  }
 }
 
 void Agent::RecoverTask(const std::string& name) {
@@ -434,7 +485,9 @@ void Agent::RecoverTask(const std::string& name) {
     }
     LogInfo("job {} attempt {}: taken up again", key.first, key.second);
     last_job_[Tenant{order.user(), order.home_id()}.Key()] = key.first;
-    attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses));
+    const uint64_t lease = std::strtoull(ReadFile(directory + "/lease").value_or("0").c_str(), nullptr, 10);
+    next_lease_ = std::max(next_lease_, lease + 1);
+    attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses), lease);
     return;
   }
   if (ended_.contains(key)) return;  // its writes never got home; the directory keeps them

@@ -35,12 +35,14 @@ Attempt::Attempt(AttemptHost* host, v1::StartAttempt order) : host_(host), order
 }
 
 Attempt::Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<SupervisorLink> supervisor,
-                 std::vector<std::string> content_addresses)
+                 std::vector<std::string> content_addresses, uint64_t lease)
     : host_(host),
       order_(std::move(order)),
       state_(State::kRunning),
       supervisor_(std::move(supervisor)),
-      content_addresses_(std::move(content_addresses)) {
+      content_addresses_(std::move(content_addresses)),
+      lease_(lease),
+      run_began_(true) {
   report_.set_job(job());
   report_.set_attempt(attempt());
   report_.set_epoch(epoch());
@@ -167,7 +169,9 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base)
   VRUN_ASSIGN(UniqueFd order, OpenFile(directory() + "/order", O_WRONLY | O_CREAT | O_TRUNC, 0600));
   VRUN_TRY(WriteAll(order.get(), order_.SerializeAsString()));
   VRUN_ASSIGN(UniqueFd addresses, OpenFile(directory() + "/content", O_WRONLY | O_CREAT | O_TRUNC, 0600));
-  return WriteAll(addresses.get(), content);
+  VRUN_TRY(WriteAll(addresses.get(), content));
+  VRUN_ASSIGN(UniqueFd lease, OpenFile(directory() + "/lease", O_WRONLY | O_CREAT | O_TRUNC, 0600));
+  return WriteAll(lease.get(), std::to_string(lease_));
 }
 
 void Attempt::BindSupervisor() {

@@ -49,9 +49,9 @@ class Attempt {
   enum class State { kWaiting, kOpening, kRunning, kExited, kOver };
 
   Attempt(AttemptHost* host, v1::StartAttempt order);
-  // Takes up a supervisor of an earlier agent; `spec` is what that agent gave it.
+  // Takes up a supervisor of an earlier agent; `lease` is of the view that this agent opened for it, 0: unknown.
   Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<SupervisorLink> supervisor,
-          std::vector<std::string> content_addresses);
+          std::vector<std::string> content_addresses, uint64_t lease);
   ~Attempt();
 
   uint64_t job() const { return order_.placement().job(); }
@@ -62,6 +62,8 @@ class Attempt {
   Tenant tenant() const { return {order_.user(), order_.home_id()}; }
   const v1::AttemptReport& report() const { return report_; }
   std::string directory() const;
+  uint64_t lease() const { return lease_; }
+  FsRun fs_run() const { return {home_id(), order_.placement().token(), job(), attempt()}; }
   bool HoldsLease(uint64_t lease) const { return lease_ == lease; }
 
   // The first message of `stream` was this Attach. Refuses a wrong token.
@@ -71,7 +73,7 @@ class Attempt {
   void Abandon();
   // A line for the user.
   void Notice(const std::string& text);
-  // The file system server of its home died: what runs on it cannot go on.
+  // The file system server of its home is gone for good: what runs on it cannot go on.
   void FsServerDied();
 
  private:

@@ -16,7 +16,13 @@
 namespace vrun::node {
 
 Result<std::unique_ptr<ChildProcess>> ChildProcess::Spawn(EventLoop* loop, const std::vector<std::string>& argv,
-                                                          int inherited) {
+                                                          const std::vector<int>& inherited) {
+  // Out of the way of the numbers that they are to get.
+  std::vector<UniqueFd> high;
+  for (const int fd : inherited) {
+    high.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3 + static_cast<int>(inherited.size())));
+    if (!high.back()) return ErrnoError("start " + Escape(argv[0]));
+  }
   std::vector<char*> args;
   for (const std::string& a : argv) args.push_back(const_cast<char*>(a.c_str()));
   args.push_back(nullptr);
@@ -30,7 +36,9 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Spawn(EventLoop* loop, const
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, 2, 1);
-  posix_spawn_file_actions_adddup2(&actions, inherited, 3);  // equal numbers: glibc clears close-on-exec
+  for (size_t i = 0; i < high.size(); ++i) {
+    posix_spawn_file_actions_adddup2(&actions, high[i].get(), 3 + static_cast<int>(i));
+  }
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   // The loop blocks the signals that it reads by signalfd; a child must not start deaf to them.

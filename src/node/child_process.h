@@ -19,9 +19,10 @@ namespace vrun::node {
 class ChildProcess {
  public:
   // Runs argv[0] (a path) with an empty-ish environment (PATH, VRUN_LOG), stdin from /dev/null, our stderr for logs,
-  // and `inherited` (ours) as descriptor 3. posix_spawn: no copy of our memory, nothing runs between fork and exec.
+  // and `inherited` (ours) as descriptors 3, 4, ... posix_spawn: no copy of our memory, nothing runs between fork and
+  // exec.
   static Result<std::unique_ptr<ChildProcess>> Spawn(EventLoop* loop, const std::vector<std::string>& argv,
-                                                     int inherited);
+                                                     const std::vector<int>& inherited);
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }

@@ -3,22 +3,33 @@
 
 #include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
+
+#include <utility>
 
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "node/fs_keeper.h"
 #include "proto/fsctl.pb.h"
 
 namespace vrun::node {
 
 Result<std::unique_ptr<FsClient>> FsClient::Start(EventLoop* loop, const FsServerSettings& s, Events events) {
-  int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return ErrnoError("socketpair");
-  UniqueFd ours(pair[0]), theirs(pair[1]);
-  std::vector<std::string> argv = {BinaryDirectory() + "/vrund",
-                                   "fs",
+  const std::string path = SocketPath(s.socket_directory, s.tenant);
+  VRUN_ASSIGN(const UniqueFd listener, ListenUnix(path, 0600));
+  const std::string program = BinaryDirectory() + "/vrund";
+  std::vector<std::string> argv = {program,
+                                   "fs-keeper",
                                    "--fd",
                                    "3",
+                                   "--",
+                                   program,
+                                   "fs",
+                                   "--fd",
+                                   std::to_string(kServerListenerFd),
+                                   "--keeper-fd",
+                                   std::to_string(kServerKeeperFd),
                                    "--home-id",
                                    s.home_id,
                                    "--tenant",
@@ -43,13 +54,51 @@ Result<std::unique_ptr<FsClient>> FsClient::Start(EventLoop* loop, const FsServe
     argv.insert(argv.end(), {"--cache-min-free-percent", std::to_string(s.cache_min_free_percent)});
   }
   if (s.s3) argv.push_back("--s3");
-  VRUN_ASSIGN(auto child, ChildProcess::Spawn(loop, argv, theirs.get()));
-  std::unique_ptr<FsClient> client(new FsClient(loop, std::move(ours), std::move(events)));
-  client->child_ = std::move(child);
-  VRUN_TRY(SetNonBlocking(client->socket_.get(), true));
-  FsClient* raw = client.get();
-  VRUN_TRY(loop->Add(raw->socket_.get(), EPOLLIN, [raw](uint32_t e) { raw->OnReady(e); }));
+  std::unique_ptr<FsClient> client(new FsClient(loop, path, std::move(events)));
+  VRUN_ASSIGN(client->child_, ChildProcess::Spawn(loop, argv, {listener.get()}));
+  VRUN_TRY(client->Connect());
   return client;
+}
+
+Result<std::unique_ptr<FsClient>> FsClient::Adopt(EventLoop* loop, const std::string& socket_path,
+                                                  const std::set<uint64_t>& leases, const std::vector<FsRun>& runs,
+                                                  Events events) {
+  std::unique_ptr<FsClient> client(new FsClient(loop, socket_path, std::move(events)));
+  client->leases_ = leases;
+  for (const FsRun& run : runs) client->runs_[{run.job, run.attempt}] = run;
+  VRUN_TRY(client->Connect());
+  return client;
+}
+
+// The keeper holds the listening socket, so this succeeds also while no server runs.
+Status FsClient::Connect() {
+  VRUN_ASSIGN(socket_, ConnectUnix(path_));
+  reader_ = FrameReader();
+  writer_ = FrameWriter();
+  writing_ = false;
+  VRUN_TRY(SetNonBlocking(socket_.get(), true));
+  VRUN_TRY(loop_->Add(socket_.get(), EPOLLIN, [this](uint32_t e) { OnReady(e); }));
+  v1::FsRequest attach;
+  attach.set_id(next_id_++);
+  attach.mutable_attach()->mutable_leases()->Add(leases_.begin(), leases_.end());
+  attach.mutable_attach()->set_program(BinaryDirectory() + "/vrund");
+  for (const auto& [key, run] : runs_) {
+    v1::AllowToken* allow = attach.mutable_attach()->add_runs();
+    allow->set_home_id(run.home_id);
+    allow->set_token(run.token);
+    allow->set_job(run.job);
+    allow->set_attempt(run.attempt);
+  }
+  writer_.Queue(attach.SerializeAsString());
+  for (const auto& [id, waiting] : waiting_) writer_.Queue(waiting.request);
+  if (cache_limit_) {
+    v1::FsRequest limit;
+    limit.set_id(next_id_++);
+    limit.mutable_set_cache_limit()->set_bytes(*cache_limit_);
+    writer_.Queue(limit.SerializeAsString());
+  }
+  OnReady(EPOLLOUT);
+  return {};
 }
 
 FsClient::~FsClient() { Close(); }
@@ -60,6 +109,7 @@ void FsClient::WhenListening(std::function<void(const std::vector<std::string>&)
 }
 
 void FsClient::AllowToken(const std::string& home_id, const std::string& token, uint64_t job, uint32_t attempt) {
+  runs_[{job, attempt}] = {home_id, token, job, attempt};
   v1::FsRequest request;
   v1::AllowToken* allow = request.mutable_allow_token();
   allow->set_home_id(home_id);
@@ -70,6 +120,7 @@ void FsClient::AllowToken(const std::string& home_id, const std::string& token, 
 }
 
 void FsClient::EndRun(uint64_t job, uint32_t attempt) {
+  runs_.erase({job, attempt});
   v1::FsRequest request;
   request.mutable_end_run()->set_job(job);
   request.mutable_end_run()->set_attempt(attempt);
@@ -83,16 +134,18 @@ void FsClient::OpenView(const std::string& tree, const std::string& apart, uint6
   request.mutable_open_view()->set_apart(apart);
   request.mutable_open_view()->set_lease(lease);
   const size_t mounts = apart.empty() ? 1 : 2;
-  Send(std::move(request), [done, mounts](Result<v1::FsReply> reply, std::vector<UniqueFd> fds) {
+  Send(std::move(request), [this, lease, done, mounts](Result<v1::FsReply> reply, std::vector<UniqueFd> fds) {
     if (!reply) return done(std::move(reply).error());
     if (!reply->has_view_opened() || fds.size() != mounts) {
       return done(Error(Code::kInternal, "file system server: an answer without a mount"));
     }
+    leases_.insert(lease);
     done(std::move(fds));
   });
 }
 
 void FsClient::CloseView(uint64_t lease) {
+  leases_.erase(lease);
   v1::FsRequest request;
   request.mutable_close_view()->set_lease(lease);
   Send(std::move(request), [](Result<v1::FsReply>, std::vector<UniqueFd>) {});
@@ -122,6 +175,7 @@ void FsClient::CancelCache(uint64_t id) {
 }
 
 void FsClient::SetCacheLimit(uint64_t bytes) {
+  cache_limit_ = bytes;
   v1::FsRequest request;
   request.mutable_set_cache_limit()->set_bytes(bytes);
   SendOneWay(std::move(request));
@@ -140,13 +194,19 @@ void FsClient::SendOneWay(v1::FsRequest request) {
   OnReady(EPOLLOUT);
 }
 
-void FsClient::Stop() { child_->Kill(SIGTERM); }
+void FsClient::Stop() {
+  v1::FsRequest request;
+  request.mutable_stop();
+  SendOneWay(std::move(request));
+  if (child_) child_->Kill(SIGTERM);  // also while it has no server that could read
+}
 
 void FsClient::Send(v1::FsRequest request, Callback done) {
   if (!socket_) return done(Error(Code::kUnavailable, "the file system server of this home is gone"), {});
   request.set_id(next_id_++);
-  waiting_[request.id()] = std::move(done);
-  writer_.Queue(request.SerializeAsString());
+  Waiting& waiting = waiting_[request.id()];
+  waiting = {request.SerializeAsString(), std::move(done)};
+  writer_.Queue(waiting.request);
   OnReady(EPOLLOUT);
 }
 
@@ -161,11 +221,15 @@ void FsClient::OnReady(uint32_t events) {
   Result<bool> open = reader_.ReadAvailable(socket_.get(), [this](Frame frame) { OnFrame(std::move(frame)); });
   if (open && *open) return;
   Close();
-  auto waiting = std::move(waiting_);
-  waiting_.clear();
+  // Its keeper starts the next one, or is about to end as well: then there is soon nobody to connect to.
+  if (Connect()) return;
+  Close();
+  // Whoever hears of it may start another one and destroy *this.
+  const auto waiting = std::exchange(waiting_, {});
+  const auto closed = std::exchange(events_.on_closed, nullptr);
   const Error reason = failure_.value_or(Error(Code::kUnavailable, "the file system server of this home died"));
-  for (auto& [id, done] : waiting) done(reason, {});
-  if (auto closed = std::move(events_.on_closed)) closed();  // may destroy *this
+  for (auto& [id, asked] : waiting) asked.done(reason, {});
+  if (closed) closed();
 }
 
 void FsClient::OnFrame(Frame frame) {
@@ -175,6 +239,10 @@ void FsClient::OnFrame(Frame frame) {
     return;
   }
   if (reply.has_listening()) {
+    const bool moved = !addresses_.empty() &&
+                       (reply.listening().addresses_size() == 0 || addresses_[0] != reply.listening().addresses(0));
+    if (moved) LogError("the file system server listens elsewhere than before: homes that use it will not find it");
+    failure_.reset();
     addresses_.assign(reply.listening().addresses().begin(), reply.listening().addresses().end());
     for (auto& callback : std::exchange(when_listening_, {})) callback(addresses_);
     return;
@@ -199,15 +267,15 @@ void FsClient::OnFrame(Frame frame) {
   if (reply.has_cache() && reply.cache().has_progress()) {
     auto it = waiting_.find(reply.id());
     if (it == waiting_.end()) return;
-    const Callback tell = it->second;  // a copy: it may cancel itself
+    const Callback tell = it->second.done;  // a copy: it may cancel itself
     return tell(std::move(reply), {});
   }
   auto node = waiting_.extract(reply.id());
   if (node.empty()) return;
   if (reply.has_error()) {
-    node.mapped()(Error(static_cast<Code>(reply.error().code()), reply.error().message()), {});
+    node.mapped().done(Error(static_cast<Code>(reply.error().code()), reply.error().message()), {});
   } else {
-    node.mapped()(std::move(reply), std::move(frame.fds));
+    node.mapped().done(std::move(reply), std::move(frame.fds));
   }
 }
 

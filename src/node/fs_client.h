@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's end of one file system server (`vrund fs`, one per home): its process and its requests
-// (proto/fsctl.proto).
+// The agent's end of one file system server (`vrund fs`, one per home): its keeper's process and its requests
+// (proto/fsctl.proto). A server that dies is replaced by its keeper (node/fs_keeper.h); the requests that it did not
+// answer are asked again, so that nobody here sees more of it than a delay.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,7 +32,8 @@ namespace vrun::node {
 
 struct FsServerSettings {
   std::string home_id;
-  std::string tenant;  // FsServerOptions::tenant
+  std::string tenant;            // FsServerOptions::tenant
+  std::string socket_directory;  // its socket is TENANT.sock there
   uint32_t uid_base = 0;
   std::string store_directory;
   std::string views_directory;
@@ -43,7 +46,14 @@ struct FsServerSettings {
   bool s3 = false;
 };
 
-// Loop thread only. Callbacks of requests that were sent to a server that dies get kUnavailable.
+// A command that runs, as AllowToken tells of it.
+struct FsRun {
+  std::string home_id, token;
+  uint64_t job = 0;
+  uint32_t attempt = 0;
+};
+
+// Loop thread only. Callbacks of requests get kUnavailable when the server is gone and its keeper too, or gave up.
 class FsClient {
  public:
   struct Events {
@@ -52,10 +62,18 @@ class FsClient {
         on_content_lost;
     // It wants URLs of the pool's S3 store; the answer goes to Presigned.
     std::function<void(const v1::PresignRequest&)> on_presign;
-    std::function<void()> on_closed;  // the server is gone; last
+    std::function<void()> on_closed;  // the server is gone, for good; last
   };
 
   static Result<std::unique_ptr<FsClient>> Start(EventLoop* loop, const FsServerSettings& settings, Events events);
+  // One that an earlier agent started, by its socket. `leases` and `runs` are those that go on; all others are over.
+  // kUnavailable when nobody is there.
+  static Result<std::unique_ptr<FsClient>> Adopt(EventLoop* loop, const std::string& socket_path,
+                                                 const std::set<uint64_t>& leases, const std::vector<FsRun>& runs,
+                                                 Events events);
+  static std::string SocketPath(const std::string& socket_directory, const std::string& tenant) {
+    return socket_directory + "/" + tenant + ".sock";
+  }
   ~FsClient();
 
   // host:port where home dials the content stream; runs at once when they are known.
@@ -74,14 +92,18 @@ class FsClient {
   void CancelCache(uint64_t id);
   void SetCacheLimit(uint64_t bytes);
   void Presigned(const v1::PresignReply& reply);
-  void Stop();  // SIGTERM
-  pid_t pid() const { return child_->pid(); }
+  void Stop();  // for good: users of its views get ENOTCONN
   bool alive() const { return static_cast<bool>(socket_); }
 
  private:
   using Callback = std::function<void(Result<v1::FsReply>, std::vector<UniqueFd>)>;
-  FsClient(EventLoop* loop, UniqueFd socket, Events events)
-      : loop_(loop), socket_(std::move(socket)), events_(std::move(events)) {}
+  struct Waiting {
+    std::string request;
+    Callback done;
+  };
+  FsClient(EventLoop* loop, std::string path, Events events)
+      : loop_(loop), path_(std::move(path)), events_(std::move(events)) {}
+  Status Connect();  // and tells what is known, and asks again what was not answered
   void Send(v1::FsRequest request, Callback done);
   void SendOneWay(v1::FsRequest request);
   void OnReady(uint32_t events);
@@ -89,15 +111,19 @@ class FsClient {
   void Close();
 
   EventLoop* loop_;
+  const std::string path_;
   UniqueFd socket_;
   Events events_;
+  std::set<uint64_t> leases_;  // granted
+  std::map<std::pair<uint64_t, uint32_t>, FsRun> runs_;
+  std::optional<uint64_t> cache_limit_;
   std::unique_ptr<ChildProcess> child_;
   FrameReader reader_;
   FrameWriter writer_;
   bool writing_ = false;
   uint64_t next_id_ = 1;
-  std::map<uint64_t, Callback> waiting_;
-  std::optional<Error> failure_;  // why it could not start
+  std::map<uint64_t, Waiting> waiting_;  // in order of asking
+  std::optional<Error> failure_;         // why it could not start
   std::vector<std::string> addresses_;
   std::vector<std::function<void(const std::vector<std::string>&)>> when_listening_;
 };

@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file system server as a process of its own, for fs_server_test: DIRECTORY HOME_ID; the agent's socket is fd 3.
+// The file system server as a process of its own, for fs_server_test; the socket for the agent is descriptor 3.
+//   DIRECTORY HOME_ID          alone
+//   DIRECTORY HOME_ID keeper   by a keeper, which starts DIRECTORY HOME_ID kept
 #include <unistd.h>
 
-#include "base/files.h"
+#include <string>
+
+#include "node/fs_keeper.h"
 #include "node/fs_server.h"
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 64;
-  const std::string directory = argv[1];
-  return vrun::node::FsServerMain({.agent_fd = 3,
+  if (argc < 3) return 64;
+  const std::string directory = argv[1], how = argc > 3 ? argv[3] : "";
+  if (how == "keeper") {
+    return vrun::node::FsKeeperMain({.listener = 3, .command = {argv[0], directory, argv[2], "kept"}});
+  }
+  return vrun::node::FsServerMain({.listener = vrun::node::kServerListenerFd,
+                                   .keeper = how == "kept" ? vrun::node::kServerKeeperFd : -1,
                                    .home_id = argv[2],
                                    .tenant = "tenant",
                                    .uid_base = 0,

@@ -2,11 +2,13 @@
 #include "node/fs_server.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -30,6 +32,8 @@
 #include "base/log.h"
 #include "node/cache_work.h"
 #include "node/content_source.h"
+#include "node/fs_keeper.h"
+#include "node/kept_state.h"
 #include "node/s3_tier.h"
 #include "node/s3_urls.h"
 #include "node/s3_writer.h"
@@ -92,7 +96,7 @@ uint64_t DefaultCacheBytes(const std::string& directory) {
 
 class FsServer {
  public:
-  explicit FsServer(const FsServerOptions& options) : options_(options), control_(options.agent_fd) {}
+  explicit FsServer(const FsServerOptions& options) : options_(options), listener_(options.listener) {}
 
   Status Start();
   int Run();
@@ -101,6 +105,15 @@ class FsServer {
  private:
   Status OpenStore();
   Status Listen();
+  // What the server before left with the keeper.
+  void TakeOver(KeptState::Left left);
+  void TakeOverView(const v1::KeptView& kept, vfs::ViewHandle handle);
+  void HandOver(const std::string& why);
+  void KeepRuns();
+  vfs::ViewOptions OptionsOf(bool apart, const std::string& directory, ViewPool::LostCallback lost) const;
+  ViewPool* PoolOf(bool apart) { return apart ? apart_views_.get() : views_.get(); }
+  void OnConnect();
+  void OnAttach(uint64_t id, const v1::AgentAttach& attach);
   void OnControl(uint32_t events);
   void OnRequest(const std::string& bytes);
   void OpenView(uint64_t id, const v1::OpenView& open);
@@ -118,7 +131,11 @@ class FsServer {
   void BurstDone(const Digest& tree, bool apart, const Status& status);
 
   const FsServerOptions options_;
-  UniqueFd control_;
+  UniqueFd listener_;
+  UniqueFd control_;         // to the agent, when there is one
+  uint64_t connection_ = 0;  // serial of the agent's connections: an answer is for the one that asked
+  std::unique_ptr<KeptState> kept_;
+  int port_ = 0;  // that home knows; 0: none yet
   EventLoop loop_;
   FrameReader reader_;
   FrameWriter writer_;
@@ -142,6 +159,7 @@ class FsServer {
   std::unique_ptr<ViewPool> views_, apart_views_;
 
   struct OpenRun {
+    v1::AllowToken allowed;
     vfs::RunId id;
     ContentSourceStats before;
   };
@@ -191,22 +209,39 @@ Status FsServer::Listen() {
         if (peer.role != "home") return Error(Code::kDenied, "content comes from a home only");
         return source_->Accept(std::move(stream));
       });
-  VRUN_ASSIGN(int port, server_->Start(options_.listen_host + ":0"));
-  v1::FsReply reply;
-  reply.mutable_listening()->add_addresses(options_.listen_host + ":" + std::to_string(port));
-  Reply(reply);
+  if (port_ == 0 && kept_->has_keeper()) {
+    const auto reserved = kept_->ReservePort(options_.listen_host);
+    port_ = reserved.value_or(0);
+    if (!reserved) {
+      LogWarning("no port of its own: {}: after a crash home may not find the way back",
+                 Escape(reserved.error().message()));
+    }
+  }
+  auto port = server_->Start(options_.listen_host + ":" + std::to_string(port_));
+  if (!port && port_ != 0) {
+    LogError("home was told of port {}, which somebody else has now: {}", port_, port.error().message());
+    port = server_->Start(options_.listen_host + ":0");
+  }
+  if (!port) return std::move(port).error();
+  port_ = *port;
+  kept_->KeepPort(port_);
   return {};
 }
 
 Status FsServer::Start() {
-  if (!control_) return Error(Code::kInvalid, "file system server: no socket to the agent");
-  if (::unshare(CLONE_NEWNS) != 0) return ErrnoError("file system server: a mount namespace of its own");
-  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return ErrnoError("make all mounts private");
+  if (!listener_) return Error(Code::kInvalid, "file system server: no socket for the agent");
+  ::fcntl(listener_.get(), F_SETFD, FD_CLOEXEC);
+  if (options_.keeper >= 0) ::fcntl(options_.keeper, F_SETFD, FD_CLOEXEC);
+  KeptState::Left left;
+  VRUN_ASSIGN(kept_, KeptState::Start(UniqueFd(options_.keeper), &left));
+  if (!kept_->has_keeper()) {
+    if (::unshare(CLONE_NEWNS) != 0) return ErrnoError("file system server: a mount namespace of its own");
+    if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return ErrnoError("make all mounts private");
+  }
   VRUN_TRY(loop_.OnSignal(SIGTERM, [this](int) { loop_.Stop(); }));
   VRUN_TRY(loop_.OnSignal(SIGINT, [this](int) { loop_.Stop(); }));
+  VRUN_TRY(loop_.OnSignal(SIGHUP, [this](int) { HandOver("it was asked to"); }));
   ::signal(SIGPIPE, SIG_IGN);
-  VRUN_TRY(SetNonBlocking(control_.get(), true));
-  VRUN_TRY(loop_.Add(control_.get(), EPOLLIN, [this](uint32_t events) { OnControl(events); }));
   VRUN_TRY(OpenStore());
   views_directory_ = options_.views_directory + "/" + options_.tenant;
   VRUN_TRY(MakeDirs(views_directory_, 0700));
@@ -218,7 +253,10 @@ Status FsServer::Start() {
   backend_ = vfs::Backend::Create({.home_id = options_.home_id}, source, store_.get());
   views_ = std::make_unique<ViewPool>(&loop_, views_directory_, HooksOf(false));
   apart_views_ = std::make_unique<ViewPool>(&loop_, views_directory_ + "/apart", HooksOf(true));
+  TakeOver(std::move(left));
   VRUN_TRY(Listen());
+  VRUN_TRY(SetNonBlocking(listener_.get(), true));
+  VRUN_TRY(loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnConnect(); }));
   Tick();
   return {};
 }
@@ -238,15 +276,79 @@ void FsServer::StartS3() {
   tiered_ = std::make_unique<TieredSource>(source_.get(), s3_tier_.get(), s3_writer_.get());
 }
 
+void FsServer::TakeOver(KeptState::Left left) {
+  port_ = left.port;
+  for (const v1::AllowToken& run : left.runs) {
+    source_->AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
+    BeginRun(run);
+  }
+  if (kept_->has_keeper()) {
+    kept_->UnmountStrays(views_directory_, false);
+    kept_->UnmountStrays(views_directory_ + "/apart", true);
+  }
+  int leases = 0;
+  for (KeptState::View& view : left.views) {
+    leases += view.what.leases_size();
+    TakeOverView(view.what, std::move(view.handle));
+  }
+  if (!left.views.empty()) LogInfo("takes over {} views, with {} leases", left.views.size(), leases);
+}
+
+void FsServer::TakeOverView(const v1::KeptView& kept, vfs::ViewHandle handle) {
+  ViewPool* pool = PoolOf(kept.apart());
+  const auto tree = handle.Tree();
+  if (!tree) {
+    const std::string reason = tree.error().message();
+    if (kept.leases_size() > 0) LogError("view {}: {}", kept.slot(), Escape(reason));
+    kept_->DropView(kept.apart(), kept.slot());
+    ::umount2(pool->DirectoryOf(kept.slot()).c_str(), MNT_DETACH);
+    return;
+  }
+  // Shared, since a std::function is copied.
+  const auto shared = std::make_shared<vfs::ViewHandle>(std::move(handle));
+  pool->Adopt(kept.slot(), *tree, {kept.leases().begin(), kept.leases().end()},
+              [this, shared, apart = kept.apart()](const std::string& directory, ViewPool::LostCallback lost) {
+                auto view =
+                    vfs::View::TakeOver(backend_, std::move(*shared), OptionsOf(apart, directory, std::move(lost)));
+                if (!view) ::umount2(directory.c_str(), MNT_DETACH);
+                return view;
+              });
+}
+
+void FsServer::HandOver(const std::string& why) {
+  if (!kept_->complete()) {
+    LogWarning("does not hand over, though {}: {}", why,
+               kept_->has_keeper() ? "its views would end with it" : "it has no keeper");
+    return;
+  }
+  LogInfo("hands over: {}", why);
+  exit_code_ = kHandOver;
+  loop_.Stop();
+}
+
+void FsServer::KeepRuns() {
+  std::vector<v1::AllowToken> runs;
+  for (const auto& [key, run] : runs_) runs.push_back(run.allowed);
+  kept_->KeepRuns(runs);
+}
+
+vfs::ViewOptions FsServer::OptionsOf(bool apart, const std::string& directory, ViewPool::LostCallback lost) const {
+  vfs::ViewOptions view{.directory = directory, .uid_base = options_.uid_base};
+  if (apart) view.read_ahead_kb = kReadAheadKb;  // the others are fetched whole anyway
+  view.passthrough = view.xattrs = apart;
+  view.on_content_lost = std::move(lost);
+  return view;
+}
+
 ViewPool::Hooks FsServer::HooksOf(bool apart) {
   ViewPool::Hooks hooks;
   hooks.mount = [this, apart](const Digest& tree, const std::string& directory, ViewPool::LostCallback lost) {
-    vfs::ViewOptions view{.directory = directory, .uid_base = options_.uid_base};
-    if (apart) view.read_ahead_kb = kReadAheadKb;  // the others are fetched whole anyway
-    view.passthrough = view.xattrs = apart;
-    view.on_content_lost = std::move(lost);
-    return vfs::View::Mount(backend_, tree, std::move(view));
+    return vfs::View::Mount(backend_, tree, OptionsOf(apart, directory, std::move(lost)));
   };
+  hooks.keep = [this, apart](uint64_t slot, const vfs::View* view, const std::set<uint64_t>& leases) {
+    kept_->KeepView(apart, slot, view, leases);
+  };
+  hooks.drop = [this, apart](uint64_t slot) { kept_->DropView(apart, slot); };
   hooks.before_advance = [this](const Digest& tree) {
     // A few directories changed: with all of them here advancing costs one round trip, not one for each level.
     std::shared_ptr<Burst> burst;
@@ -281,8 +383,56 @@ void FsServer::AgentIsGone() {
   if (!control_) return;
   loop_.Remove(control_.get());
   control_.Reset();
+  ++connection_;
   if (views_->leases() == 0) return loop_.Stop();
   LogInfo("the agent is gone; its tasks go on, so this goes on serving {} of their views", views_->leases());
+}
+
+// The newest connection counts: an agent that starts again has no other way to say that the old one is gone.
+void FsServer::OnConnect() {
+  UniqueFd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!connection) return;
+  if (control_) loop_.Remove(control_.get());
+  control_ = std::move(connection);
+  ++connection_;
+  reader_ = FrameReader();
+  writer_ = FrameWriter();
+  writing_ = false;
+  const Status added = loop_.Add(control_.get(), EPOLLIN, [this](uint32_t events) { OnControl(events); });
+  if (!added) control_.Reset();
+}
+
+void FsServer::OnAttach(uint64_t id, const v1::AgentAttach& attach) {
+  const std::set<uint64_t> leases(attach.leases().begin(), attach.leases().end());
+  views_->CloseAllBut(leases);
+  apart_views_->CloseAllBut(leases);
+  std::set<std::pair<uint64_t, uint32_t>> listed;
+  for (const v1::AllowToken& run : attach.runs()) listed.emplace(run.job(), run.attempt());
+  std::vector<std::pair<uint64_t, uint32_t>> over;
+  for (const auto& [key, run] : runs_) {
+    if (!listed.contains(key)) over.push_back(key);
+  }
+  for (const auto& [job, attempt] : over) EndRun(job, attempt);
+  for (const v1::AllowToken& run : attach.runs()) {
+    if (runs_.contains({run.job(), run.attempt()})) continue;
+    source_->AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
+    BeginRun(run);
+  }
+  KeepRuns();
+  v1::FsReply reply;
+  reply.set_id(id);
+  reply.mutable_listening()->add_addresses(options_.listen_host + ":" + std::to_string(port_));
+  Reply(reply);
+  struct stat mine {
+  }, theirs{};
+  if (attach.program().empty() || ::stat("/proc/self/exe", &mine) != 0 ||
+      ::stat(attach.program().c_str(), &theirs) != 0) {
+    return;
+  }
+  const auto written = [](const struct stat& st) { return std::pair(st.st_mtim.tv_sec, st.st_mtim.tv_nsec); };
+  if (mine.st_dev == theirs.st_dev && mine.st_ino == theirs.st_ino && written(mine) == written(theirs)) return;
+  kept_->SetProgram(attach.program());
+  HandOver("the agent is another version");
 }
 
 void FsServer::OnControl(uint32_t events) {
@@ -298,7 +448,6 @@ void FsServer::OnControl(uint32_t events) {
   });
   if (!open) {
     LogError("the agent sent a broken frame: {}", Escape(open.error().message()));
-    exit_code_ = 2;
   }
   if (!open || !*open) AgentIsGone();
 }
@@ -324,7 +473,11 @@ void FsServer::ReplyError(uint64_t id, const Error& error) {
 }
 
 void FsServer::TellError(const Error& error) {
-  if (control_ && SetNonBlocking(control_.get(), false)) {
+  // The agent has connected by now, or does so at once.
+  pollfd waiting{listener_.get(), POLLIN, 0};
+  if (!listener_ || ::poll(&waiting, 1, 1000) != 1) return;
+  control_.Reset(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (control_) {
     v1::FsReply reply;
     reply.mutable_error()->set_code(static_cast<int>(error.code()));
     reply.mutable_error()->set_message(Escape(error.message()));
@@ -342,6 +495,8 @@ void FsServer::OnRequest(const std::string& bytes) {
   v1::FsReply reply;
   reply.set_id(id);
   switch (request.what_case()) {
+    case v1::FsRequest::kAttach: return OnAttach(id, request.attach());
+    case v1::FsRequest::kStop: return loop_.Stop();
     case v1::FsRequest::kOpenView: return OpenView(id, request.open_view());
     case v1::FsRequest::kCloseView:
       views_->Close(request.close_view().lease());
@@ -352,16 +507,19 @@ void FsServer::OnRequest(const std::string& bytes) {
       const v1::AllowToken& allow = request.allow_token();
       source_->AllowToken(allow.home_id(), allow.token(), allow.job(), allow.attempt());
       BeginRun(allow);
+      KeepRuns();
       reply.mutable_allowed();
       return Reply(reply);
     }
     case v1::FsRequest::kEndRun:
       EndRun(request.end_run().job(), request.end_run().attempt());
+      KeepRuns();
       reply.mutable_allowed();
       return Reply(reply);
     case v1::FsRequest::kStats: return Stats(id);
     case v1::FsRequest::kCache:
-      return cache_->Start(id, request.cache(), [this, id](const v1::CacheEvent& event) {
+      return cache_->Start(id, request.cache(), [this, id, asker = connection_](const v1::CacheEvent& event) {
+        if (asker != connection_) return;
         v1::FsReply answer;
         answer.set_id(id);
         *answer.mutable_cache() = event;
@@ -381,7 +539,7 @@ void FsServer::OnRequest(const std::string& bytes) {
 void FsServer::BeginRun(const v1::AllowToken& run) {
   if (runs_.size() >= vfs::Recorder::kMaxRuns) runs_.erase(runs_.begin());
   const vfs::RunId id{run.job(), run.attempt(), run.token()};
-  if (!runs_.emplace(std::pair(run.job(), run.attempt()), OpenRun{id, source_->stats()}).second) return;
+  if (!runs_.emplace(std::pair(run.job(), run.attempt()), OpenRun{run, id, source_->stats()}).second) return;
   backend_->BeginRun(id);
 }
 
@@ -412,13 +570,15 @@ void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
   auto mounts = std::make_shared<Mounts>();
   mounts->left = apart ? 2 : 1;
   mounts->fds.resize(mounts->left);
-  const auto opened = [this, id, lease = open.lease(), mounts](size_t which, Result<UniqueFd> mount) {
+  const auto opened = [this, id, lease = open.lease(), mounts, asker = connection_](size_t which,
+                                                                                    Result<UniqueFd> mount) {
     if (mount) {
       mounts->fds[which] = std::move(*mount);
     } else if (!mounts->error) {
       mounts->error = std::move(mount).error();
     }
     if (--mounts->left > 0) return;
+    if (asker != connection_) return;  // nobody waits for it; the next agent says which leases there are
     if (mounts->error) {
       views_->Close(lease);
       apart_views_->Close(lease);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// `vrund fs`: the file system server of one home on one node. A child of the agent, which speaks proto/fsctl.proto with
-// it over a socket pair; home dials in and answers /vrun.v1.Content/Serve.
+// `vrund fs`: the file system server of one home on one node. The agent connects to it and speaks proto/fsctl.proto;
+// home dials in and answers /vrun.v1.Content/Serve.
 //
-// It mounts in a mount namespace of its own and hands out detached clones of its mounts. When the agent goes away while
-// views are leased, it stays and goes on serving them, because tasks outlive the agent; it then ends by SIGTERM or
-// with its cgroup. Without leases it ends with the agent. It also ends on SIGTERM at once: users of its views then get
-// ENOTCONN.
+// It is the child of a keeper (node/fs_keeper.h), works in its mount namespace and hands out detached clones of its
+// mounts. All that the next server needs is with the keeper before anybody relies on it: when this one is killed, or
+// hands over (SIGHUP, an agent of another version), users of the views wait for the next and notice nothing.
+//
+// When the agent goes away while views are leased, it stays and goes on serving them, because tasks outlive the agent,
+// and the next agent connects to it. Without leases it ends with the agent. It also ends on SIGTERM at once: users of
+// its views then get ENOTCONN.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +17,8 @@
 namespace vrun::node {
 
 struct FsServerOptions {
-  int agent_fd = -1;  // connected stream socket to the agent; owned from now on
+  int listener = -1;  // Unix socket to which the agent connects; owned from now on
+  int keeper = -1;    // connected stream socket; owned from now on; -1: nothing is kept
   std::string home_id;
   std::string tenant;           // name of its directories; two tenants never share one (src/node/tenant.h)
   uint32_t uid_base = 0;        // added to every uid and gid of the tree
@@ -29,7 +33,7 @@ struct FsServerOptions {
   bool s3 = false;                      // the pool has an S3 store; the agent forwards what is asked of it
 };
 
-// Runs until it is told to end. Exit code: 0 orderly, 1 it could not start (the agent is told why), 2 a broken agent.
+// Runs until it is told to end. Exit code: 0 orderly, 1 it could not start (the agent is told why), kHandOver.
 int FsServerMain(const FsServerOptions& options);
 
 }  // namespace vrun::node

@@ -171,24 +171,37 @@ class FsServerTest : public testing::Test {
     if (!directory_.empty()) (void)RemoveTree(directory_);
   }
 
-  void Start() {
-    int pair[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    agent_.Reset(pair[0]);
-    UniqueFd theirs(pair[1]);
-    char* const argv[] = {const_cast<char*>(NODE_FS_FIXTURE), directory_.data(), const_cast<char*>(kHome), nullptr};
+  // "keeper": by a keeper.
+  void Spawn(const char* how = nullptr) {
+    auto listener = ListenUnix(directory_ + "/sock");
+    ASSERT_TRUE(listener) << listener.error().message();
+    char* const argv[] = {const_cast<char*>(NODE_FS_FIXTURE), directory_.data(), const_cast<char*>(kHome),
+                          const_cast<char*>(how), nullptr};
     pid_ = ::vfork();
     if (pid_ == 0) {
-      if (theirs.get() == 3)
+      if (listener->get() == 3)
         ::fcntl(3, F_SETFD, 0);
       else
-        ::dup2(theirs.get(), 3);
+        ::dup2(listener->get(), 3);
       ::execv(argv[0], argv);
       ::_exit(127);
     }
+  }
+  void Attach(const std::vector<uint64_t>& leases = {}, bool with_run = false) {
+    auto socket = ConnectUnix(directory_ + "/sock");
+    ASSERT_TRUE(socket) << socket.error().message();
+    agent_ = *std::move(socket);
+    v1::FsRequest request;
+    request.mutable_attach()->mutable_leases()->Add(leases.begin(), leases.end());
+    if (with_run) *request.mutable_attach()->add_runs() = Run();
+    Send(request);
     auto listening = Receive();
     ASSERT_TRUE(listening.first.has_listening()) << listening.first.error().message();
     address_ = listening.first.listening().addresses(0);
+  }
+  void Start(const char* how = nullptr) {
+    Spawn(how);
+    Attach();
   }
   int Stop(int signal) {
     if (pid_ <= 0) return -1;
@@ -222,12 +235,17 @@ class FsServerTest : public testing::Test {
     EXPECT_EQ(reply.id(), id_);
     return reply;
   }
+  static v1::AllowToken Run() {
+    v1::AllowToken run;
+    run.set_home_id(kHome);
+    run.set_token("secret");
+    run.set_job(1);
+    run.set_attempt(1);
+    return run;
+  }
   void Allow() {
     v1::FsRequest request;
-    request.mutable_allow_token()->set_home_id(kHome);
-    request.mutable_allow_token()->set_token("secret");
-    request.mutable_allow_token()->set_job(1);
-    request.mutable_allow_token()->set_attempt(1);
+    *request.mutable_allow_token() = Run();
     EXPECT_TRUE(Call(request).has_allowed());
   }
   static v1::FsRequest OpenRequest(const tree::SnapshotPtr& tree, uint64_t lease) {
@@ -440,20 +458,102 @@ TEST_F(FsServerTest, BadRequestsAreAnswered) {
 TEST_F(FsServerTest, WhatKeepsItFromStartingIsSaid) {
   Stop(SIGKILL);
   ASSERT_EQ(::unlink((directory_ + "/pki").c_str()), 0);
-  int pair[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-  agent_.Reset(pair[0]);
-  UniqueFd theirs(pair[1]);
-  char* const argv[] = {const_cast<char*>(NODE_FS_FIXTURE), directory_.data(), const_cast<char*>(kHome), nullptr};
-  pid_ = ::vfork();
-  if (pid_ == 0) {
-    ::dup2(theirs.get(), 3);
-    ::execv(argv[0], argv);
-    ::_exit(127);
+  for (const char* how : {"alone", "keeper"}) {
+    Spawn(how);
+    auto socket = ConnectUnix(directory_ + "/sock");
+    ASSERT_TRUE(socket);
+    agent_ = *std::move(socket);
+    EXPECT_TRUE(Receive().first.has_error());
+    const int status = Stop(0);
+    EXPECT_EQ(WEXITSTATUS(status), 1) << how;
   }
-  EXPECT_TRUE(Receive().first.has_error());
-  const int status = Stop(0);
-  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+// With a keeper: the server is a child of pid_.
+class KeptFsServerTest : public FsServerTest {
+ protected:
+  void SetUp() override {
+    FsServerTest::SetUp();
+    if (IsSkipped()) return;
+    Stop(SIGKILL);
+    Start("keeper");
+  }
+  void TearDown() override {
+    home_.HangUp();
+    agent_.Reset();
+    if (pid_ > 0) {
+      Stop(SIGTERM);
+    }
+    FsServerTest::TearDown();
+  }
+  pid_t Server() {
+    const std::string children = "/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children";
+    return static_cast<pid_t>(std::strtol(ReadFile(children).value_or("0").c_str(), nullptr, 10));
+  }
+  // As an agent and a home see it: connections end, and are made again.
+  void ServerEnds(int signal, const std::vector<uint64_t>& leases) {
+    const pid_t before = Server();
+    ASSERT_GT(before, 0);
+    ::kill(before, signal);
+    pollfd gone{agent_.get(), POLLIN, 0};
+    ASSERT_EQ(::poll(&gone, 1, 20000), 1);
+    EXPECT_FALSE(ReceiveFrame(agent_.get()));
+    home_.HangUp();
+    const std::string address = address_;
+    Attach(leases, true);
+    EXPECT_EQ(address_, address) << "home would not find it";
+    EXPECT_NE(Server(), before);
+    home_.Dial(address_, credentials_, "secret");
+  }
+};
+
+TEST_F(KeptFsServerTest, ACrashAndAnUpgradeAreADelay) {
+  auto tree = home_.MakeTree({{"hello", "hello world"}, {"big", big_}, {"later", "asked for later"}});
+  Allow();
+  home_.Dial(address_, credentials_, "secret");
+  UniqueFd mount = Open(tree, 1), other = Open(tree, 2);
+  EXPECT_EQ(Read(mount, "hello"), "hello world");
+  home_.HangUp();
+  // Asked while home is away, so not answered when the server ends.
+  std::string later;
+  std::thread reader([&] { later = Read(mount, "later"); });
+  for (const int signal : {SIGKILL, SIGHUP, SIGKILL}) ServerEnds(signal, {1, 2});
+  reader.join();
+  EXPECT_EQ(later, "asked for later");
+  EXPECT_TRUE(Read(mount, "big") == big_);
+  EXPECT_EQ(Read(other, "hello"), "hello world");
+  // A lease that the agent does not name is over, one that it does is in use.
+  ServerEnds(SIGKILL, {1});
+  EXPECT_EQ(Call(OpenRequest(tree, 1)).error().code(), static_cast<int>(Code::kExists));
+  UniqueFd again = Open(tree, 2);
+  EXPECT_EQ(Read(again, "big"), big_);
+  other.Reset();
+}
+
+TEST_F(KeptFsServerTest, ItEndsWithItsViewsWhenItIsToldTo) {
+  auto tree = home_.MakeTree({{"hello", "hello"}});
+  Allow();
+  home_.Dial(address_, credentials_, "secret");
+  UniqueFd mount = Open(tree, 1);
+  const int status = Stop(SIGTERM);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(Read(mount, "hello"), "open: " + std::to_string(ENOTCONN));
+}
+
+TEST_F(KeptFsServerTest, ItGoesOnWithoutItsKeeper) {
+  auto tree = home_.MakeTree({{"hello", "hello"}});
+  Allow();
+  home_.Dial(address_, credentials_, "secret");
+  UniqueFd mount = Open(tree, 1);
+  Stop(SIGKILL);
+  EXPECT_EQ(Read(mount, "hello"), "hello");
+  Close(1);
+  mount.Reset();
+  v1::FsRequest stop;
+  stop.mutable_stop();
+  Send(stop);
+  pollfd gone{agent_.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&gone, 1, 20000), 1);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ Result<std::unique_ptr<SupervisorLink>> SupervisorLink::Start(EventLoop* loop) {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return ErrnoError("socketpair");
   UniqueFd ours(pair[0]), theirs(pair[1]);
-  VRUN_ASSIGN(auto child, ChildProcess::Spawn(loop, {BinaryDirectory() + "/vrund-task", "--fd", "3"}, theirs.get()));
+  VRUN_ASSIGN(auto child, ChildProcess::Spawn(loop, {BinaryDirectory() + "/vrund-task", "--fd", "3"}, {theirs.get()}));
   std::unique_ptr<SupervisorLink> link(new SupervisorLink(loop, std::move(ours)));
   link->child_ = std::move(child);
   VRUN_TRY(link->Watch());

@@ -38,16 +38,29 @@ class ViewPool {
     std::function<void(const Digest& tree)> before_advance;
     // A file of a view in use cannot be had any more. Loop thread.
     std::function<void(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases)> lost;
+    // A view was mounted or its leases changed, before anybody is told; null while it is being taken over. Loop thread.
+    std::function<void(uint64_t slot, const vfs::View* view, const std::set<uint64_t>& leases)> keep;
+    // It is going to be unmounted. Loop thread.
+    std::function<void(uint64_t slot)> drop;
   };
 
   ViewPool(EventLoop* loop, std::string directory, Hooks hooks, unsigned threads = 3);
   // Waits for what is being mounted, unmounts everything.
   ~ViewPool();
 
+  // A view that another process mounted, in that slot: `take_over` runs on a thread of the pool. If it fails, `lost`
+  // names "/".
+  void Adopt(
+      uint64_t slot, const Digest& tree, std::set<uint64_t> leases,
+      std::function<Result<std::unique_ptr<vfs::View>>(const std::string& directory, LostCallback lost)> take_over);
+  std::string DirectoryOf(uint64_t slot) const { return directory_ + "/" + std::to_string(slot); }
+
   // `done` gets a detached mount of the tree, once; kAborted when Close came first. kExists: the lease is in use.
   void Open(const Digest& tree, uint64_t lease, std::function<void(Result<UniqueFd>)> done);
   // An unknown lease is fine.
   void Close(uint64_t lease);
+  // Closes all others.
+  void CloseAllBut(const std::set<uint64_t>& leases);
 
   size_t leases() const;
   size_t views() const { return slots_.size(); }
@@ -69,6 +82,10 @@ class ViewPool {
 
   void Grant(Slot* slot, uint64_t lease, const std::function<void(Result<UniqueFd>)>& done);
   void Work(Slot* slot, const Digest& tree);
+  LostCallback LostOf(uint64_t slot_id);
+  using WorkedCallback = std::function<void(Result<std::shared_ptr<vfs::View>> result, const Digest& tree_now)>;
+  WorkedCallback WorkedOf(uint64_t slot_id);
+  void Kept(const Slot& slot) const;
   void Worked(uint64_t slot_id, Result<std::shared_ptr<vfs::View>> result, const Digest& tree_now);
   void TrimIdle();
   Slot* IdleSlot();

@@ -28,6 +28,7 @@ class FakeView final : public vfs::View {
   }
   ~FakeView() override { --counts_->alive; }
   Result<UniqueFd> CloneMount() const override { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+  Result<vfs::ViewHandle> Handle() const override { return Error(Code::kUnsupported, "a view that is only counted"); }
   Status Advance(const Digest& tree) override {
     ++counts_->advances;
     if (counts_->fail) return Error(Code::kUnavailable, "home is away");
@@ -68,6 +69,8 @@ class ViewPoolTest : public testing::Test {
       lost_path_ = path;
       lost_leases_ = leases;
     };
+    hooks.keep = [this](uint64_t slot, const vfs::View*, const std::set<uint64_t>& leases) { kept_[slot] = leases; };
+    hooks.drop = [this](uint64_t slot) { kept_.erase(slot); };
     pool_ = std::make_unique<ViewPool>(&loop_, directory_, std::move(hooks));
   }
   ~ViewPoolTest() override {
@@ -99,10 +102,49 @@ class ViewPoolTest : public testing::Test {
   ViewPool::LostCallback lost_;
   std::string lost_path_;
   std::vector<uint64_t> lost_leases_;
+  std::map<uint64_t, std::set<uint64_t>> kept_;
   int answers_ = 0, opened_ = 0;
   Code error_ = Code::kOk;
   std::unique_ptr<ViewPool> pool_;
 };
+
+TEST_F(ViewPoolTest, WhatIsKeptIsKnownBeforeAnybodyIsTold) {
+  std::set<uint64_t> kept_at_answer;
+  pool_->Open(Sha256("a"), 1, [&](const Result<UniqueFd>&) { ++answers_, kept_at_answer = kept_.begin()->second; });
+  WaitFor(1);
+  EXPECT_EQ(kept_at_answer, std::set<uint64_t>{1});
+  Open("a", 2);
+  Open("b", 3);
+  WaitFor(3);
+  EXPECT_EQ(kept_.size(), 2u);
+  pool_->CloseAllBut({2});
+  EXPECT_EQ(pool_->leases(), 1u);
+  EXPECT_EQ(kept_.begin()->second, std::set<uint64_t>{2});
+  pool_->Close(2);
+  EXPECT_EQ(kept_.size(), 1u) << "one idle view stays";
+}
+
+TEST_F(ViewPoolTest, AnAdoptedViewIsOneLikeAnyOther) {
+  const auto take_over = [this](const std::string& directory,
+                                ViewPool::LostCallback) -> Result<std::unique_ptr<vfs::View>> {
+    if (counts_.fail) return Error(Code::kCorrupt, "not to be had");
+    return std::unique_ptr<vfs::View>(std::make_unique<FakeView>(&counts_, Sha256("a"), directory));
+  };
+  pool_->Adopt(7, Sha256("a"), {1, 2}, take_over);
+  Open("a", 3);  // waits for it
+  WaitFor(1);
+  EXPECT_EQ(counts_.mounts, 1);
+  EXPECT_EQ(kept_.at(7), (std::set<uint64_t>{1, 2, 3}));
+  Open("b", 4);
+  WaitFor(2);
+  EXPECT_TRUE(kept_.contains(8)) << "slots do not collide";
+  counts_.fail = true;
+  pool_->Adopt(9, Sha256("c"), {5}, take_over);
+  RunUntil([&] { return lost_path_ == "/"; });
+  EXPECT_EQ(lost_leases_, std::vector<uint64_t>{5});
+  EXPECT_FALSE(kept_.contains(9));
+  EXPECT_EQ(pool_->leases(), 4u);
+}
 
 TEST_F(ViewPoolTest, TheSameTreeIsOneView) {
   for (uint64_t lease = 1; lease <= 5; ++lease) Open("a", lease);

@@ -227,6 +227,7 @@ class GrpcChannel final : public Channel {
   }
 
   const std::string& address() const override { return address_; }
+  bool failing() const override { return channel_->GetState(false) == GRPC_CHANNEL_TRANSIENT_FAILURE; }
 
  private:
   const std::string address_;

@@ -68,6 +68,9 @@ class Channel {
   // its callbacks may run before this returns.
   virtual std::unique_ptr<Stream> OpenStream(const std::string& method, Stream::Handler* handler) = 0;
   virtual const std::string& address() const = 0;
+  // The last attempt to connect failed. A call made now fails with that at once, until the next attempt, up to 2 s
+  // later; whoever knows that the other side may be back dials anew.
+  virtual bool failing() const = 0;
 };
 
 // Who called: from the verified client certificate.

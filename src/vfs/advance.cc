@@ -6,7 +6,6 @@
 // shown under the new one. Directories that are still directories keep their node id; their cached attributes and
 // listings go. Everything below an equal digest is left alone, in the kernel and here.
 #include <algorithm>
-#include <condition_variable>
 #include <utility>
 
 #include "base/log.h"
@@ -15,7 +14,7 @@
 namespace vrun::vfs {
 namespace {
 
-using Loaded = std::unordered_map<Digest, LoadedDirectoryPtr, DigestHash>;
+using Loaded = DirectoryCache::Loaded;
 
 // Walks two directories side by side: fn(old index or kGone, new index or kGone), in order of names.
 template <typename Fn>
@@ -41,36 +40,6 @@ void Merge(const tree::Directory& before, const tree::Directory& after, Fn fn) {
 bool SameAttributes(tree::Entry a, tree::Entry b) {
   a.child = b.child = Digest{};
   return a == b;
-}
-
-// Blocks until all have come.
-Status FetchAll(Backend& backend, const Digest& tree, const std::vector<std::pair<Digest, std::string>>& wanted,
-                Loaded* have) {
-  struct Wait {
-    std::mutex mutex;
-    std::condition_variable changed;
-    size_t left = 0;
-    std::optional<Error> error;
-    std::vector<std::pair<Digest, LoadedDirectoryPtr>> loaded;
-  };
-  const auto wait = std::make_shared<Wait>();
-  wait->left = wanted.size();
-  for (const auto& [digest, path] : wanted) {
-    backend.directories().Get(tree, path, digest, [wait, digest = digest](Result<LoadedDirectoryPtr> loaded) {
-      std::lock_guard lock(wait->mutex);
-      if (loaded) {
-        wait->loaded.emplace_back(digest, *std::move(loaded));
-      } else {
-        wait->error = std::move(loaded).error();
-      }
-      if (--wait->left == 0) wait->changed.notify_all();
-    });
-  }
-  std::unique_lock lock(wait->mutex);
-  wait->changed.wait(lock, [&] { return wait->left == 0; });  // each ends at its deadline
-  if (wait->error) return *wait->error;
-  for (auto& [digest, loaded] : wait->loaded) (*have)[digest] = std::move(loaded);
-  return {};
 }
 
 }  // namespace
@@ -172,6 +141,8 @@ Status LazyRoot::Advance(Dispatcher& dispatcher, const Digest& tree) {
         }
       }
       if (missing.empty()) {
+        // From here until the kernel knows, nobody else could make sense of what is written down.
+        if (saved_ != nullptr) saved_->header().advancing = 1;
         if (!SameAttributes(root, root_)) changes.attributes.push_back(InodeTable::kRootId);
         if (differs && top->directory->loaded) {
           Apply(top, root.child, have.at(root.child), have, &changes);
@@ -179,12 +150,13 @@ Status LazyRoot::Advance(Dispatcher& dispatcher, const Digest& tree) {
           inodes_.Replace(top, root.child, nullptr, {});
         }
         tree_ = tree;
+        if (saved_ != nullptr) saved_->SetTree(tree);
         top->mode = root.mode;
         root_ = std::move(root);
         break;
       }
     }
-    VRUN_TRY(FetchAll(backend_, tree, missing, &have));
+    VRUN_TRY(backend_.directories().GetAll(tree, missing, &have));
   }
   // Outside of every lock: the kernel takes a directory's own lock for these, under which it may wait for our answers.
   int failure = 0;
@@ -195,6 +167,7 @@ Status LazyRoot::Advance(Dispatcher& dispatcher, const Digest& tree) {
   for (const uint64_t node : changes.listings) note(dispatcher.InvalidateInode(node));
   for (const uint64_t node : changes.attributes) note(dispatcher.InvalidateAttributes(node));
   if (failure != 0) return ErrnoError(failure, "invalidate names of a view");
+  if (saved_ != nullptr) saved_->header().advancing = 0;
   return {};
 }
 

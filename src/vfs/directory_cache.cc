@@ -152,4 +152,33 @@ void DirectoryCache::Finish(const Digest& digest, Result<LoadedDirectoryPtr> res
   for (Done& done : fetch.waiters) done(result);
 }
 
+Status DirectoryCache::GetAll(const Digest& tree, const std::vector<std::pair<Digest, std::string>>& wanted,
+                              Loaded* have) {
+  struct Wait {
+    std::mutex mutex;
+    std::condition_variable changed;
+    size_t left = 0;
+    std::optional<Error> error;
+    std::vector<std::pair<Digest, LoadedDirectoryPtr>> loaded;
+  };
+  const auto wait = std::make_shared<Wait>();
+  wait->left = wanted.size();
+  for (const auto& [digest, path] : wanted) {
+    Get(tree, path, digest, [wait, digest = digest](Result<LoadedDirectoryPtr> loaded) {
+      std::lock_guard lock(wait->mutex);
+      if (loaded) {
+        wait->loaded.emplace_back(digest, *std::move(loaded));
+      } else {
+        wait->error = std::move(loaded).error();
+      }
+      if (--wait->left == 0) wait->changed.notify_all();
+    });
+  }
+  std::unique_lock lock(wait->mutex);
+  wait->changed.wait(lock, [&] { return wait->left == 0; });  // each ends at its deadline
+  for (auto& [digest, loaded] : wait->loaded) (*have)[digest] = std::move(loaded);
+  if (wait->error) return *wait->error;
+  return {};
+}
+
 }  // namespace vrun::vfs

@@ -43,6 +43,10 @@ class DirectoryCache {
   // As Find, then from home: `tree` and `path` say where it is. `done` runs once, on any thread, perhaps at once.
   // Fetches of one digest are one. Waits for a home that is away until the deadline.
   void Get(const Digest& tree, const std::string& path, const Digest& digest, Done done);
+  // Blocks until each has come or failed; what came is in `have`, also after an error. Not on a thread that the
+  // source's callbacks need.
+  using Loaded = std::unordered_map<Digest, LoadedDirectoryPtr, DigestHash>;
+  Status GetAll(const Digest& tree, const std::vector<std::pair<Digest, std::string>>& wanted, Loaded* have);
   void Insert(FetchedDirectory directory);
   bool Has(const Digest& digest) { return Find(digest) != nullptr; }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -213,6 +214,11 @@ void Dispatcher::Start(unsigned threads) {
   for (unsigned i = 0; i < std::max(1u, threads); ++i) threads_.emplace_back([this] { Work(); });
 }
 
+bool Dispatcher::WaitInitialized(int timeout_ms) {
+  std::unique_lock lock(init_mutex_);
+  return init_done_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return initialized_.load(); });
+}
+
 void Dispatcher::Stop() {
   if (threads_.empty()) return;
   transport_->Abort();
@@ -403,9 +409,13 @@ void Dispatcher::Init(std::string_view body, Reply reply) {
   out.time_gran = 1;
   out.max_pages = choice.max_pages;
   out.max_stack_depth = (chosen & kFusePassthrough) != 0 ? 1 : 0;
-  initialized_ = true;
   reply.Struct(out);
+  const std::lock_guard lock(init_mutex_);
+  initialized_ = true;
+  init_done_.notify_all();
 }
+
+int Dispatcher::Resend() { return Notify(*transport_, kNotifyResend, {}, {}); }
 
 int Dispatcher::InvalidateEntry(uint64_t parent, std::string_view name) {
   fuse_notify_inval_entry_out out{};

@@ -7,8 +7,10 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -109,6 +111,8 @@ class Dispatcher {
   Dispatcher& operator=(const Dispatcher&) = delete;
 
   void Start(unsigned threads);
+  // False: the kernel has not said INIT by then.
+  bool WaitInitialized(int timeout_ms);
   // Aborts the transport and joins. Replies still out may be completed later; nobody gets them.
   void Stop();
   // One packet, as Receive gave it (tests, fuzzing).
@@ -118,6 +122,10 @@ class Dispatcher {
   int InvalidateEntry(uint64_t parent, std::string_view name);
   int InvalidateAttributes(uint64_t nodeid);
   int InvalidateInode(uint64_t nodeid);  // attributes and all cached pages or listings
+
+  // The kernel sends again what was read from the device and never answered: by a process that is dead. Only where INIT
+  // offered kFuseHasResend.
+  int Resend();
 
   const DispatcherCounters& counters() const { return counters_; }
   bool initialized() const { return initialized_.load(); }
@@ -132,6 +140,8 @@ class Dispatcher {
   Operations* const operations_;
   DispatcherCounters counters_;
   std::atomic<bool> initialized_{false};
+  std::mutex init_mutex_;
+  std::condition_variable init_done_;
   std::vector<std::thread> threads_;
 };
 

@@ -61,6 +61,8 @@ struct BackingMap {
 inline constexpr unsigned long kIoctlBackingOpen = _IOW(FUSE_DEV_IOC_MAGIC, 1, BackingMap);
 inline constexpr unsigned long kIoctlBackingClose = _IOW(FUSE_DEV_IOC_MAGIC, 2, uint32_t);
 
+inline constexpr int kNotifyResend = 7;  // 7.40: no body
+
 inline constexpr uint32_t kOpcodeStatx = 52;  // 7.39
 inline constexpr size_t kOpcodeCount = 64;    // counters are kept for 0..63
 

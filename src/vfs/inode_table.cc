@@ -8,8 +8,8 @@
 
 namespace vrun::vfs {
 
-InodeTable::InodeTable(const Digest& root_digest) {
-  root_ = New(S_IFDIR);
+InodeTable::InodeTable(const Digest& root_digest, SavedView* saved) : saved_(saved) {
+  root_ = NewNode(next_id_++, S_IFDIR);
   root_->lookups = 1;
   root_->directory = std::make_unique<DirectoryState>();
   root_->directory->digest = root_digest;
@@ -17,13 +17,82 @@ InodeTable::InodeTable(const Digest& root_digest) {
 
 InodeTable::~InodeTable() = default;
 
-Inode* InodeTable::New(uint32_t mode) {
+Inode* InodeTable::NewNode(uint64_t nodeid, uint32_t mode) {
   auto inode = std::make_unique<Inode>();
-  inode->nodeid = next_id_++;
+  inode->nodeid = nodeid;
   inode->mode = mode;
   Inode* raw = inode.get();
   inodes_.emplace(raw->nodeid, std::move(inode));
   return raw;
+}
+
+Inode* InodeTable::New(uint64_t nodeid, const tree::Entry& entry) {
+  Inode* inode = NewNode(nodeid, entry.mode);
+  inode->version = entry.version();
+  if (entry.is_directory()) {
+    inode->directory = std::make_unique<DirectoryState>();
+    inode->directory->digest = entry.child;
+  } else if (entry.nlink > 1) {
+    hard_links_.try_emplace(inode->version, inode);
+  }
+  return inode;
+}
+
+void InodeTable::AddLink(Inode* inode, Inode* parent, uint32_t index) {
+  Link link{parent, index};
+  const bool first = inode->link.parent == nullptr;
+  if (saved_ != nullptr) {
+    link.saved = saved_->inodes().Add({inode->nodeid, parent->nodeid, first ? inode->lookups : 0, index, 0});
+    if (link.saved == SavedTable<SavedInode>::kNone) saved_->header().incomplete = 1;
+  }
+  if (first) {
+    inode->link = link;
+  } else {
+    if (!inode->more_links) inode->more_links = std::make_unique<std::vector<Link>>();
+    inode->more_links->push_back(link);
+  }
+  ++parent->children;
+}
+
+void InodeTable::Unsave(const Link& link) {
+  if (saved_ != nullptr) saved_->inodes().Remove(link.saved);
+}
+
+void InodeTable::SaveLookups(const Inode& inode) {
+  if (saved_ == nullptr || inode.link.saved == SavedTable<SavedInode>::kNone) return;
+  saved_->inodes().At(inode.link.saved).lookups = inode.lookups;
+}
+
+void InodeTable::CountLookup(Inode* inode) {
+  ++inode->lookups;
+  SaveLookups(*inode);
+}
+
+bool InodeTable::Restore(Inode* parent, const SavedInode& record, uint32_t saved, const tree::Entry& entry) {
+  Inode*& slot = parent->directory->children.at(record.index);
+  if (slot != nullptr || record.nodeid == kRootId) return false;
+  Inode* inode = Find(record.nodeid);
+  if (inode == nullptr) {
+    inode = New(record.nodeid, entry);
+  } else if (inode->is_directory() || inode->version != entry.version()) {
+    return false;
+  }
+  const Link link{parent, record.index, saved};
+  if (inode->link.parent == nullptr) {
+    inode->link = link;
+  } else {
+    if (!inode->more_links) inode->more_links = std::make_unique<std::vector<Link>>();
+    inode->more_links->push_back(link);
+  }
+  ++parent->children;
+  slot = inode;
+  // Whichever link had it when it was written down, the first one has it now.
+  inode->lookups += record.lookups;
+  if (inode->link.saved != saved && record.lookups > 0) {
+    SaveLookups(*inode);
+    saved_->inodes().At(saved).lookups = 0;
+  }
+  return true;
 }
 
 Inode* InodeTable::Find(uint64_t nodeid) {
@@ -42,21 +111,10 @@ Inode* InodeTable::Child(Inode* parent, uint32_t index, const tree::Entry& entry
     if (it != hard_links_.end() && it->second->mode == entry.mode) child = it->second;
   }
   if (child == nullptr) {
-    child = New(entry.mode);
-    child->version = entry.version();
-    if (entry.is_directory()) {
-      child->directory = std::make_unique<DirectoryState>();
-      child->directory->digest = entry.child;
-    }
-    if (hard_link) hard_links_.try_emplace(child->version, child);
+    if (saved_ != nullptr) saved_->header().next_nodeid = next_id_ + 1;  // never used twice, by whichever process
+    child = New(next_id_++, entry);
   }
-  if (child->link.parent == nullptr) {
-    child->link = {parent, index};
-  } else {
-    if (!child->more_links) child->more_links = std::make_unique<std::vector<Link>>();
-    child->more_links->push_back({parent, index});
-  }
-  ++parent->children;
+  AddLink(child, parent, index);
   slot = child;
   return child;
 }
@@ -70,6 +128,7 @@ void InodeTable::Forget(uint64_t nodeid, uint64_t count) {
   Inode* inode = Find(nodeid);
   if (inode == nullptr || inode == root_) return;
   inode->lookups -= std::min(inode->lookups, count);
+  SaveLookups(*inode);
   Drop(inode);
 }
 
@@ -82,6 +141,7 @@ void InodeTable::Drop(Inode* inode) {
     if (gone == root_ || gone->lookups > 0 || gone->children > 0) continue;
     const auto detach = [&](const Link& link) {
       if (link.parent == nullptr) return;
+      Unsave(link);
       link.parent->directory->children[link.index] = nullptr;
       --link.parent->children;
       check.push_back(link.parent);
@@ -131,13 +191,19 @@ std::optional<std::string> InodeTable::PathOf(const Inode& inode) const {
 
 void InodeTable::RemoveLink(Inode* inode, const Link& link) {
   if (inode->link == link) {
+    Unsave(inode->link);
     inode->link = {};
     if (inode->more_links && !inode->more_links->empty()) {
       inode->link = inode->more_links->back();
       inode->more_links->pop_back();
+      SaveLookups(*inode);
     }
   } else if (inode->more_links) {
-    std::erase(*inode->more_links, link);
+    std::erase_if(*inode->more_links, [&](const Link& other) {
+      if (other != link) return false;
+      Unsave(other);
+      return true;
+    });
   }
   --link.parent->children;
 }
@@ -158,13 +224,7 @@ void InodeTable::Replace(Inode* directory, const Digest& digest, LoadedDirectory
   }
   for (const auto& [child, index] : kept) {
     children[index] = child;
-    ++directory->children;
-    if (child->link.parent == nullptr) {
-      child->link = {directory, index};
-    } else {
-      if (!child->more_links) child->more_links = std::make_unique<std::vector<Link>>();
-      child->more_links->push_back({directory, index});
-    }
+    AddLink(child, directory, index);
   }
   state.children = std::move(children);
   state.loaded = std::move(loaded);

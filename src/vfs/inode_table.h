@@ -17,6 +17,7 @@
 
 #include "tree/tree.h"
 #include "vfs/directory_cache.h"
+#include "vfs/saved_view.h"
 
 namespace vrun::vfs {
 
@@ -24,8 +25,9 @@ struct Inode;
 
 struct Link {
   Inode* parent = nullptr;
-  uint32_t index = 0;  // of the entry in the parent's Directory
-  bool operator==(const Link&) const = default;
+  uint32_t index = 0;                              // of the entry in the parent's Directory
+  uint32_t saved = SavedTable<SavedInode>::kNone;  // its record
+  bool operator==(const Link& other) const { return parent == other.parent && index == other.index; }
 };
 
 struct DirectoryState {
@@ -57,7 +59,8 @@ class InodeTable {
  public:
   static constexpr uint64_t kRootId = 1;
 
-  explicit InodeTable(const Digest& root_digest);
+  // With `saved` (may be null), which must outlive it, everything is written down there as it happens.
+  explicit InodeTable(const Digest& root_digest, SavedView* saved = nullptr);
   ~InodeTable();
   InodeTable(const InodeTable&) = delete;
   InodeTable& operator=(const InodeTable&) = delete;
@@ -67,6 +70,11 @@ class InodeTable {
   // The inode of an entry of a loaded directory, made when there is none. Its lookup count is the caller's to raise.
   Inode* Child(Inode* parent, uint32_t index, const tree::Entry& entry);
   void SetLoaded(Inode* directory, LoadedDirectoryPtr loaded);
+  // The kernel is about to be told of it.
+  void CountLookup(Inode* inode);
+  // One link of an inode that another process gave the kernel, by the record in slot `saved`. False: that cannot be.
+  bool Restore(Inode* parent, const SavedInode& record, uint32_t saved, const tree::Entry& entry);
+  void RestoreNextId(uint64_t next) { next_id_ = next; }
   // Takes back lookups; unknown ids and too large counts are the peer's mistake and do no harm.
   void Forget(uint64_t nodeid, uint64_t count);
   void Drop(Inode* inode);  // Forget's second half: removes it when nothing holds it, then parents that only it held
@@ -85,9 +93,14 @@ class InodeTable {
   size_t size() const { return inodes_.size(); }
 
  private:
-  Inode* New(uint32_t mode);
+  Inode* New(uint64_t nodeid, const tree::Entry& entry);
+  Inode* NewNode(uint64_t nodeid, uint32_t mode);
+  void AddLink(Inode* inode, Inode* parent, uint32_t index);
   void RemoveLink(Inode* inode, const Link& link);
+  void Unsave(const Link& link);
+  void SaveLookups(const Inode& inode);
 
+  SavedView* const saved_;
   std::unordered_map<uint64_t, std::unique_ptr<Inode>> inodes_;
   std::unordered_map<tree::FileVersion, Inode*, tree::FileVersionHash> hard_links_;
   Inode* root_ = nullptr;

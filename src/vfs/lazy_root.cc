@@ -67,14 +67,16 @@ Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree) {
 }
 
 LazyRoot::LazyRoot(Backend& backend, Transport& transport, const Digest& tree, tree::Entry root,
-                   LazyRootOptions options)
+                   LazyRootOptions options, SavedView* saved)
     : backend_(backend),
       transport_(transport),
       options_(std::move(options)),
+      saved_(saved),
       tree_(tree),
       root_(std::move(root)),
-      inodes_(root_.child) {
+      inodes_(root_.child, saved) {
   inodes_.root()->mode = root_.mode;
+  if (saved_ != nullptr) saved_->SetTree(tree_);
   if (options_.push) {
     pusher_ = std::make_unique<Pusher>(backend_, transport_, [this](uint64_t nodeid) { return ClaimPush(nodeid); });
   }
@@ -111,6 +113,12 @@ InitChoice LazyRoot::Init(const KernelOffer& offer) {
   if (options_.passthrough && passthrough_offered_) {
     choice.flags |= kFusePassthrough;
     passthrough_works_ = true;
+  }
+  const bool resend = options_.resend && (offer.flags & kFuseHasResend) != 0;
+  if (resend) choice.flags |= kFuseHasResend;
+  if (saved_ != nullptr) {
+    saved_->header().passthrough = passthrough_works_ ? 1 : 0;
+    saved_->header().resend = resend ? 1 : 0;
   }
   return choice;
 }
@@ -217,7 +225,7 @@ void LazyRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
     if (index < directory.size()) {
       const tree::Entry entry = directory.At(index);
       Inode* child = inodes_.Child(parent, static_cast<uint32_t>(index), entry);
-      ++child->lookups;
+      inodes_.CountLookup(child);
       out = EntryOutLocked(*child, entry);
     } else {
       out.entry_valid = kForeverSeconds;  // nodeid 0: the name is known not to be there
@@ -324,7 +332,7 @@ void LazyRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
         entry_out = EntryOutLocked(*child, entry);
         ino = entry_out.attr.ino;
         if (add(&entry_out, ino, i + 3, entry.mode >> 12, entry.name)) {
-          ++child->lookups;
+          inodes_.CountLookup(child);
           counted.push_back(child->nodeid);
         } else {
           inodes_.Drop(child);

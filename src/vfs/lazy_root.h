@@ -20,6 +20,7 @@
 #include "vfs/file_cache.h"
 #include "vfs/inode_table.h"
 #include "vfs/pusher.h"
+#include "vfs/saved_view.h"
 
 namespace vrun::vfs {
 
@@ -29,6 +30,7 @@ struct LazyRootOptions {
   bool xattrs = true;
   bool posix_acls = false;
   bool push = true;
+  bool resend = true;  // false: as if the kernel could not send requests again
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
 };
 
@@ -37,10 +39,15 @@ Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree);
 
 class LazyRoot final : public Operations {
  public:
-  // `backend` and `transport` must outlive it.
-  LazyRoot(Backend& backend, Transport& transport, const Digest& tree, tree::Entry root, LazyRootOptions options);
+  // `backend`, `transport` and `saved` must outlive it. With `saved`, another process can serve the mount on (Restore).
+  LazyRoot(Backend& backend, Transport& transport, const Digest& tree, tree::Entry root, LazyRootOptions options,
+           SavedView* saved = nullptr);
   // Callbacks that home still owes find nothing. After the Dispatcher has stopped.
   ~LazyRoot() override;
+
+  // Before any request: takes over what `saved` says of a process that is dead. Directories that are not in the store
+  // come from home; blocks. What of the tree cannot be had by the deadline is lost to whoever uses it (ESTALE).
+  void Restore();
 
   // See View::Advance. Notifies through `dispatcher`.
   Status Advance(Dispatcher& dispatcher, const Digest& tree);
@@ -73,7 +80,8 @@ class LazyRoot final : public Operations {
     uint32_t cached = 0;
     uint32_t passthrough = 0;
     int backing = 0;
-    std::shared_ptr<FileContent> content;  // not evicted while the file is open
+    uint32_t saved = SavedTable<SavedOpen>::kNone;  // its record
+    std::shared_ptr<FileContent> content;           // not evicted while the file is open
   };
   struct Changes;  // advance.cc
 
@@ -90,6 +98,11 @@ class LazyRoot final : public Operations {
   bool OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply* reply);
   bool AnswerThrough(uint64_t nodeid, Reply* reply);
   void CloseHandle(uint64_t nodeid, uint64_t handle);
+  // With open_mutex_ held. Before the kernel hears of an open, after it has told of a close.
+  void SaveOpenLocked(uint64_t nodeid, OpenFiles* files);
+  // restore.cc
+  size_t RestoreInodes();
+  void RestoreOpens();
 
   // push_ahead.cc. After a read of a whole small file that had to ask us.
   void PushAfterRead(uint64_t nodeid);
@@ -114,6 +127,7 @@ class LazyRoot final : public Operations {
   Backend& backend_;
   Transport& transport_;
   const LazyRootOptions options_;
+  SavedView* const saved_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::atomic<bool> passthrough_offered_{false};
   std::atomic<bool> passthrough_works_{false};  // until the kernel refuses a backing file for good

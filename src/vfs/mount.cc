@@ -84,14 +84,18 @@ Result<FuseMount> FuseMount::Create(int device, const std::string& directory) {
     if (mount.error().error_number() != ENOSYS) return MountError(mount.error().error_number(), directory);
     VRUN_ASSIGN(mount, OldMount(device, directory));
   }
+  auto adopted = Adopt(*std::move(mount), directory);
+  if (!adopted) ::umount2(directory.c_str(), MNT_DETACH | MNT_FORCE);
+  return adopted;
+}
+
+Result<FuseMount> FuseMount::Adopt(UniqueFd mount, const std::string& directory) {
   // No request for this: the server may not be running yet.
   struct statx st {};
-  if (::statx(mount->get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &st) != 0) {
-    const int error = errno;
-    ::umount2(directory.c_str(), MNT_DETACH | MNT_FORCE);
-    return ErrnoError(error, "statx of the mounted view");
+  if (::statx(mount.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &st) != 0) {
+    return ErrnoError("statx of the mounted view");
   }
-  return FuseMount(*std::move(mount), directory, st.stx_dev_minor);
+  return FuseMount(std::move(mount), directory, st.stx_dev_minor);
 }
 
 FuseMount::FuseMount(FuseMount&& other) noexcept

@@ -18,11 +18,14 @@ class FuseMount {
   // one every read would mark atime stale and with it all attributes (measured: 1,142 GETATTRs in a warm run instead of
   // 0).
   static Result<FuseMount> Create(int device, const std::string& directory);
+  // One that another process made on `directory` of this mount namespace.
+  static Result<FuseMount> Adopt(UniqueFd mount, const std::string& directory);
   FuseMount(FuseMount&& other) noexcept;
   FuseMount& operator=(FuseMount&&) = delete;
   ~FuseMount();  // Abort and Unmount
 
   Result<UniqueFd> Clone() const;
+  int fd() const { return mount_.get(); }  // the mount itself, O_PATH
   // Ends the connection: readers of the device get ENODEV, users of the mount and its clones ENOTCONN. Idempotent.
   void Abort();
   void Unmount();

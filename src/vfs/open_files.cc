@@ -73,11 +73,14 @@ void LazyRoot::OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& c
     through = files.backing != 0;  // opened meanwhile: an inode cannot be open both ways
     if (!through) ++files.cached;
     files.content = content;
+    SaveOpenLocked(nodeid, &files);
   }
   if (through && AnswerThrough(nodeid, &reply)) return;
   if (through) {
     std::lock_guard lock(open_mutex_);
-    ++open_files_[nodeid].cached;
+    OpenFiles& files = open_files_[nodeid];
+    ++files.cached;
+    SaveOpenLocked(nodeid, &files);
   }
   const OpenOut out{kCachedHandle, kOpenKeepCache | kOpenNoFlush, 0};
   if (!reply.Struct(out)) CloseHandle(nodeid, kCachedHandle);
@@ -91,6 +94,7 @@ bool LazyRoot::AnswerThrough(uint64_t nodeid, Reply* reply) {
     const auto it = open_files_.find(nodeid);
     if (it == open_files_.end() || it->second.backing == 0) return false;
     ++it->second.passthrough;
+    SaveOpenLocked(nodeid, &it->second);
     out.backing_id = it->second.backing;
   }
   ++passthrough_opens_;
@@ -114,6 +118,7 @@ bool LazyRoot::OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& 
     if (files.backing == 0) {
       const int id = transport_.OpenBacking(fd->get());
       if (id < 0) {
+        if (files.saved != SavedTable<SavedOpen>::kNone) saved_->opens().Remove(files.saved);
         open_files_.erase(nodeid);
         // ELOOP: the store lies on a stacked file system; EPERM: not ours to use. Neither gets better.
         if (id == -ELOOP || id == -EPERM || id == -EOPNOTSUPP || id == -ENOTTY || id == -EINVAL) {
@@ -124,14 +129,18 @@ bool LazyRoot::OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& 
       }
       files.backing = id;
       files.content = content;
+      SaveOpenLocked(nodeid, &files);
     }
   }
   return AnswerThrough(nodeid, reply);
 }
 
 void LazyRoot::Release(const Request& request, uint64_t handle, Reply reply) {
-  CloseHandle(request.nodeid, handle);
+  // The answer first: if we are killed in between it is counted as open for ever, which costs little. The other way
+  // round it would be sent again, and taken off twice.
+  const uint64_t nodeid = request.nodeid;
   reply.Empty();
+  CloseHandle(nodeid, handle);
 }
 
 void LazyRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
@@ -142,13 +151,29 @@ void LazyRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
   OpenFiles& files = it->second;
   if (handle == kCachedHandle && files.cached > 0) --files.cached;
   if (handle == kThroughHandle && files.passthrough > 0) --files.passthrough;
-  if (files.passthrough == 0 && files.backing != 0) {
-    transport_.CloseBacking(files.backing);
-    files.backing = 0;
-  }
+  const int unused = files.passthrough == 0 ? std::exchange(files.backing, 0) : 0;
+  SaveOpenLocked(nodeid, &files);
+  if (unused != 0) transport_.CloseBacking(unused);
   if (files.cached == 0 && files.passthrough == 0) {
     released = std::move(files.content);
     open_files_.erase(it);
+  }
+}
+
+void LazyRoot::SaveOpenLocked(uint64_t nodeid, OpenFiles* files) {
+  constexpr uint32_t kNone = SavedTable<SavedOpen>::kNone;
+  if (saved_ == nullptr) return;
+  SavedTable<SavedOpen>& table = saved_->opens();
+  if (files->cached == 0 && files->passthrough == 0 && files->backing == 0) {
+    table.Remove(std::exchange(files->saved, kNone));
+  } else if (files->saved == kNone) {
+    files->saved = table.Add({nodeid, files->cached, files->passthrough, files->backing, 0});
+    if (files->saved == kNone) saved_->header().incomplete = 1;
+  } else {
+    SavedOpen& record = table.At(files->saved);
+    record.cached = files->cached;
+    record.passthrough = files->passthrough;
+    record.backing = files->backing;
   }
 }
 

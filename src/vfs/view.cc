@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vfs/view.h"
 
+#include <fcntl.h>
+
 #include <optional>
 #include <utility>
 
@@ -14,16 +16,26 @@
 namespace vrun::vfs {
 namespace {
 
+Result<UniqueFd> Duplicate(int fd) {
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) return ErrnoError("duplicate a descriptor of a view");
+  return copy;
+}
+
+constexpr int kInitMillis = 30'000;  // INIT comes with the mount; this is for a machine that hardly runs
+
 class MountedView final : public View {
  public:
   MountedView(std::shared_ptr<Backend> backend, const Digest& tree, tree::Entry root, ViewOptions options,
-              UniqueFd device)
+              UniqueFd device, std::unique_ptr<SavedView> saved)
       : backend_(std::move(backend)),
         directory_(options.directory),
+        saved_(std::move(saved)),
         transport_(std::make_shared<DevFuse>(std::move(device))),
         root_(*backend_, *transport_, tree, std::move(root),
               LazyRootOptions{options.uid_base, options.passthrough, options.xattrs, options.posix_acls, options.push,
-                              std::move(options.on_content_lost)}),
+                              options.resend, std::move(options.on_content_lost)},
+              saved_.get()),
         dispatcher_(transport_, &root_, &backend_->timers()) {}
 
   ~MountedView() override {
@@ -41,12 +53,35 @@ class MountedView final : public View {
     mount_.emplace(*std::move(mount));
     transport_->SetAbort([this] { mount_->Abort(); });
     dispatcher_.Start(options.threads);
+    // Only then is it known what the kernel can do, and whether the mount can be given to another process.
+    if (!dispatcher_.WaitInitialized(kInitMillis))
+      return Error(Code::kTimeout, "mount a view: the kernel says nothing");
     if (options.read_ahead_kb != 0) {
       if (const Status raised = mount_->SetReadAhead(options.read_ahead_kb); !raised) {
         LogWarning("read-ahead of {} stays at 128 KiB: {}", Escape(options.directory), raised.error().message());
       }
     }
     return {};
+  }
+
+  Status TakeOver(const ViewOptions& options, UniqueFd mount) {
+    auto adopted = FuseMount::Adopt(std::move(mount), options.directory);
+    if (!adopted) return std::move(adopted).error();
+    mount_.emplace(*std::move(adopted));
+    transport_->SetAbort([this] { mount_->Abort(); });
+    root_.Restore();
+    dispatcher_.Start(options.threads);
+    if (const int error = dispatcher_.Resend(); error != 0) return ErrnoError(error, "have requests sent again");
+    return {};
+  }
+
+  Result<ViewHandle> Handle() const override {
+    VRUN_TRY(saved_->Usable());
+    ViewHandle handle;
+    VRUN_ASSIGN(handle.device, Duplicate(transport_->fd()));
+    VRUN_ASSIGN(handle.mount, Duplicate(mount_->fd()));
+    VRUN_ASSIGN(handle.state, Duplicate(saved_->fd()));
+    return handle;
   }
 
   Result<UniqueFd> CloneMount() const override { return mount_->Clone(); }
@@ -69,6 +104,7 @@ class MountedView final : public View {
  private:
   const std::shared_ptr<Backend> backend_;
   const std::string directory_;
+  const std::unique_ptr<SavedView> saved_;
   const std::shared_ptr<DevFuse> transport_;
   LazyRoot root_;
   Dispatcher dispatcher_;
@@ -80,8 +116,28 @@ class MountedView final : public View {
 Result<std::unique_ptr<View>> View::Mount(std::shared_ptr<Backend> backend, const Digest& tree, ViewOptions options) {
   VRUN_ASSIGN(UniqueFd device, OpenFuseDevice(options.fuse_device));
   VRUN_ASSIGN(tree::Entry root, FetchRootEntry(*backend, tree));
-  auto view = std::make_unique<MountedView>(std::move(backend), tree, std::move(root), options, std::move(device));
+  VRUN_ASSIGN(auto saved, SavedView::Create());
+  auto view = std::make_unique<MountedView>(std::move(backend), tree, std::move(root), options, std::move(device),
+                                            std::move(saved));
   VRUN_TRY(view->Start(options));
+  return std::unique_ptr<View>(std::move(view));
+}
+
+Result<Digest> ViewHandle::Tree() const {
+  VRUN_ASSIGN(UniqueFd copy, Duplicate(state.get()));
+  VRUN_ASSIGN(const auto saved, SavedView::Open(std::move(copy)));
+  VRUN_TRY(saved->Usable());
+  return saved->tree();
+}
+
+Result<std::unique_ptr<View>> View::TakeOver(std::shared_ptr<Backend> backend, ViewHandle handle, ViewOptions options) {
+  VRUN_ASSIGN(auto saved, SavedView::Open(std::move(handle.state)));
+  VRUN_TRY(saved->Usable());
+  const Digest tree = saved->tree();
+  VRUN_ASSIGN(tree::Entry root, FetchRootEntry(*backend, tree));
+  auto view = std::make_unique<MountedView>(std::move(backend), tree, std::move(root), options,
+                                            std::move(handle.device), std::move(saved));
+  VRUN_TRY(view->TakeOver(options, std::move(handle.mount)));
   return std::unique_ptr<View>(std::move(view));
 }
 

@@ -7,6 +7,9 @@
 //
 // Everything is cached in the kernel for ever (names, absent names, attributes, listings, symlinks, pages); what
 // changes between two trees is invalidated by Advance.
+//
+// A mount outlives the process that serves it: whoever keeps the descriptors of Handle() can have another process take
+// it over, at any moment and without warning. Its users wait meanwhile and notice nothing. decisions/0007.
 #pragma once
 
 #include <array>
@@ -38,6 +41,7 @@ struct ViewOptions {
   bool posix_acls = false;
   // Small files that the store has are pushed into the kernel when files beside them are read.
   bool push = true;
+  bool resend = true;            // false: as if the kernel could not send requests again (before Linux 6.9)
   unsigned threads = 2;          // readers of the device
   uint32_t read_ahead_kb = 128;  // of the mount; 0 leaves the kernel's 128
   // A file (or directory) of the tree changed at home before it was fetched, so that it cannot be read any more. Once a
@@ -54,6 +58,16 @@ struct ViewStats {
   bool passthrough_offered = false;  // by the kernel
 };
 
+// All that it takes to serve a mount on.
+struct ViewHandle {
+  UniqueFd device;  // /dev/fuse; while one of its duplicates is open, users wait instead of getting ENOTCONN
+  UniqueFd mount;
+  UniqueFd state;  // saved_view.h
+
+  // The tree that it shows; an error, if it cannot be taken over.
+  Result<Digest> Tree() const;
+};
+
 // Thread safety: any thread, but Advance, Mount and destruction one at a time.
 class View {
  public:
@@ -61,11 +75,21 @@ class View {
   // where there is no /dev/fuse, kDenied without CAP_SYS_ADMIN, kUnavailable when home stays away.
   static Result<std::unique_ptr<View>> Mount(std::shared_ptr<Backend> backend, const Digest& tree, ViewOptions options);
 
+  // Serves a mount that another process served, which is dead by now: all of it, every thread. In the mount namespace
+  // in which the mount was made, with the same options. Blocks for directories that only home has. After an error the
+  // mount's users get ENOTCONN once the handle's last duplicate is closed.
+  static Result<std::unique_ptr<View>> TakeOver(std::shared_ptr<Backend> backend, ViewHandle handle,
+                                                ViewOptions options);
+
   // Unmounts, aborts the connection (users of clones get ENOTCONN), joins the threads. Pending fetches of others go on.
   virtual ~View() = default;
 
   // A detached mount of the view for a task: open_tree(OPEN_TREE_CLONE).
   virtual Result<UniqueFd> CloneMount() const = 0;
+
+  // Duplicates, for whoever is to keep them. kUnsupported where the kernel cannot send requests again: what was being
+  // answered when a server dies would wait for ever.
+  virtual Result<ViewHandle> Handle() const = 0;
 
   // Serves `tree` from now on. REQUIRES: no task uses the view, no clone is attached. Everything that differs is
   // invalidated in the kernel, everything else stays cached there. Blocks for the changed directories (not on a thread
