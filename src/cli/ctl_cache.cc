@@ -93,7 +93,9 @@ void WriteStat(const v1::CacheStat& s, JsonWriter* json) {
   json->Key("evictions").Uint(s.evictions()).Key("failed_writes").Uint(s.failed_writes());
   json->Key("fetched_bytes").Uint(s.fetched_bytes()).Key("disk_free_bytes").Uint(s.disk_free_bytes());
   json->Key("min_free_bytes").Uint(s.min_free_bytes()).Key("node_bytes").Uint(s.node_bytes());
-  json->Key("node_limit_bytes").Uint(s.node_limit_bytes());
+  json->Key("node_limit_bytes").Uint(s.node_limit_bytes()).Key("peers").Uint(s.peers());
+  json->Key("peer_fetched_bytes").Uint(s.peer_fetched_bytes()).Key("peer_served_bytes").Uint(s.peer_served_bytes());
+  json->Key("peer_lies").Uint(s.peer_lies()).Key("peer_fallbacks").Uint(s.peer_fallbacks());
 }
 
 std::string AsJson(const std::vector<v1::CacheAnswer>& answers, const std::string& action) {
@@ -126,7 +128,9 @@ std::vector<std::string> Columns(const std::string& action, bool wide) {
   if (action == "prune") return {"NODE", "FREED", "SIZE", "OBJECTS"};
   std::vector<std::string> columns{"NODE",   "SIZE",    "LIMIT",   "OBJECTS",  "HITS",
                                    "MISSES", "DAMAGED", "EVICTED", "DISK FREE"};
-  if (wide) columns.insert(columns.end(), {"KEEPS FREE", "UNWRITTEN", "FETCHED", "ALL HOMES", "OF"});
+  if (wide)
+    columns.insert(columns.end(), {"KEEPS FREE", "UNWRITTEN", "FETCHED", "ALL HOMES", "OF", "PEERS", "FROM PEERS",
+                                   "TO PEERS", "PEER LIES"});
   return columns;
 }
 
@@ -153,7 +157,8 @@ std::vector<std::string> Cells(const v1::CacheAnswer& answer, const std::string&
   if (wide) {
     cells.insert(cells.end(),
                  {FormatBytes(s.min_free_bytes()), count(s.failed_writes()), FormatBytes(s.fetched_bytes()),
-                  FormatBytes(s.node_bytes()), FormatBytes(s.node_limit_bytes())});
+                  FormatBytes(s.node_bytes()), FormatBytes(s.node_limit_bytes()), count(s.peers()),
+                  FormatBytes(s.peer_fetched_bytes()), FormatBytes(s.peer_served_bytes()), count(s.peer_lies())});
   }
   return cells;
 }

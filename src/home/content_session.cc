@@ -4,12 +4,14 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/escape.h"
 #include "home/content_server.h"
 #include "home/elf_file.h"
 #include "home/residency.h"
+#include "store/statement.h"
 #include "tree/codec.h"
 
 namespace vrun::home {
@@ -76,9 +78,12 @@ void ContentSession::Start(rpc::Stream* stream) {
 
 void ContentSession::Close() {
   std::deque<WorkPtr> dropped[kUrgencies];
-  std::lock_guard lock(mutex_);
-  stream_ = nullptr;
-  for (int u = 0; u < kUrgencies; ++u) dropped[u].swap(waiting_[u]);
+  {
+    std::lock_guard lock(mutex_);
+    stream_ = nullptr;
+    for (int u = 0; u < kUrgencies; ++u) dropped[u].swap(waiting_[u]);
+  }
+  LeavePeers();
 }
 
 ContentSession::Urgency ContentSession::UrgencyOf(const Work& work) {
@@ -174,6 +179,7 @@ bool ContentSession::Do(Work* work) {
     case v1::ContentRequest::kGetTrace: return TraceTable(work);
     case v1::ContentRequest::kGetFrames: return TraceFrames(work);
     case v1::ContentRequest::kPutTrace: return PutTrace(work);
+    case v1::ContentRequest::kWatchPeers: return WatchPeers(work);
     default:
       return Fail(work->request.id(),
                   Error(Code::kUnsupported, "this home does not know that content request: update vrun"));
@@ -393,8 +399,12 @@ bool ContentSession::TraceTable(Work* work) {
 
 bool ContentSession::TraceFrames(Work* work) {
   const auto& get = work->request.get_frames();
-  auto frame = server_->traces_.Frame(get, static_cast<int>(work->done));
+  Digest name;
+  auto frame = server_->traces_.Frame(get, static_cast<int>(work->done), &name);
   if (!frame) return Fail(work->request.id(), frame.error());
+  if (get.sign()) {
+    frame->set_signature(server_->peers_.Sign(store::FrameStatement(server_->home_id_, name, frame->digests())));
+  }
   ++work->done;
   v1::ContentReply reply;
   reply.set_id(work->request.id());
@@ -412,6 +422,42 @@ bool ContentSession::PutTrace(Work* work) {
   reply.set_last(true);
   Send(reply);
   return true;
+}
+
+bool ContentSession::WatchPeers(Work* work) {
+  const uint64_t id = work->request.id();
+  const auto& watch = work->request.watch_peers();
+  if (watch.name().empty() || watch.addresses_size() == 0) {
+    return Fail(id, Error(Code::kInvalid, "malformed request for peers"));
+  }
+  LeavePeers();
+  auto joined = server_->peers_.Join({watch.name(), watch.addresses(0), watch.pool()},
+                                     [weak = weak_from_this(), id](const v1::Peers& peers) {
+                                       const auto self = weak.lock();
+                                       if (!self) return;
+                                       v1::ContentReply reply;
+                                       reply.set_id(id);
+                                       *reply.mutable_peers() = peers;
+                                       self->Send(reply);
+                                     });
+  if (!joined) return Fail(id, joined.error());
+  {
+    std::lock_guard lock(mutex_);
+    peer_id_ = *joined;
+    if (stream_ != nullptr) return true;
+  }
+  LeavePeers();  // it was closed meanwhile
+  return true;
+}
+
+void ContentSession::LeavePeers() {
+  uint64_t id;
+  {
+    std::lock_guard lock(mutex_);
+    id = std::exchange(peer_id_, 0);
+  }
+  // Without our lock: the board tells the others, and us while we are on it.
+  if (id != 0) server_->peers_.Leave(id);
 }
 
 bool ContentSession::Range(Work* work) {
@@ -470,7 +516,8 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
     if (whole_file && version.size > unit) file_hash.Update(u.data());
     u.set_digest(digests.back().bytes.data(), digests.back().bytes.size());
     u.set_raw_bytes(static_cast<uint32_t>(u.data().size()));
-    if (work->compress == 0) continue;
+    if (get.digests_only()) u.clear_data();
+    if (work->compress == 0 || get.digests_only()) continue;
     std::string packed;
     bool smaller = server_->compressor_.Compress(u.data(), &packed);
     // The first unit speaks for the range: content that is compressed already is not tried again and again.
@@ -492,6 +539,12 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
     if (known) server_->digests_->Remember(version, *known, WallMicros() * 1000);
   }
   if (known) units->set_object_id(known->Encode());
+  if (get.sign()) {
+    std::string all;
+    for (const Digest& digest : digests) all += digest.view();
+    units->set_signature(
+        server_->peers_.Sign(store::UnitsStatement(server_->home_id_, version, offset, all, units->object_id())));
+  }
   return reply;
 }
 

@@ -64,6 +64,9 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   bool TraceTable(Work* work);
   bool TraceFrames(Work* work);
   bool PutTrace(Work* work);
+  bool WatchPeers(Work* work);
+  // Takes the session off the list of those that pass content on.
+  void LeavePeers();
   // The file's entry in the tree, if that names this version of it and it may be served; else why not.
   struct Served {
     tree::SnapshotPtr snapshot;
@@ -89,6 +92,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   std::unordered_set<tree::FileVersion, tree::FileVersionHash> offered_;
   size_t scheduled_ = 0;  // pieces posted to the workers
   bool parked_ = false;   // waits for OnWritable
+  uint64_t peer_id_ = 0;  // on the PeerBoard; 0: not on it
 };
 
 }  // namespace vrun::home

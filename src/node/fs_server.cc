@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -30,6 +31,8 @@
 #include "base/log.h"
 #include "node/cache_work.h"
 #include "node/content_source.h"
+#include "node/peer_server.h"
+#include "node/peer_source.h"
 #include "node/view_pool.h"
 #include "proto/fsctl.pb.h"
 #include "rpc/credentials.h"
@@ -97,6 +100,8 @@ class FsServer {
  private:
   Status OpenStore();
   Status Listen();
+  Status StartPeers();
+  void HomeIsBack();
   void OnControl(uint32_t events);
   void OnRequest(const std::string& bytes);
   void OpenView(uint64_t id, const v1::OpenView& open);
@@ -120,12 +125,16 @@ class FsServer {
   bool writing_ = false;
   int exit_code_ = 0;
   std::string store_directory_, views_directory_;
+  std::string address_;  // where home and other nodes reach this
+  std::atomic<bool> peers_ready_{false};
 
   std::unique_ptr<store::Store> store_;
   UniqueFd store_lock_;
   std::unique_ptr<CacheWork> cache_;
-  std::unique_ptr<ContentSource> source_;
+  std::unique_ptr<ContentSource> source_;    // home
+  std::unique_ptr<PeerSource> peer_source_;  // home and other nodes
   std::shared_ptr<vfs::Backend> backend_;
+  std::unique_ptr<PeerServer> peers_;
   std::unique_ptr<rpc::Server> server_;
   // Of whole trees, where no name costs a request to look up or to open; and of what lies apart, where large files are
   // passed through and extended attributes are served. An overlay puts the second above the first.
@@ -158,8 +167,15 @@ Status FsServer::OpenStore() {
   while (::flock(store_lock_.get(), LOCK_SH) != 0 && errno == EINTR) {
   }
   ::futimens(store_lock_.get(), nullptr);
-  cache_ = std::make_unique<CacheWork>(
-      &loop_, store_.get(), [this](v1::CacheStat* stat) { stat->set_fetched_bytes(source_->stats().wire_bytes); });
+  cache_ = std::make_unique<CacheWork>(&loop_, store_.get(), [this](v1::CacheStat* stat) {
+    stat->set_fetched_bytes(source_->stats().wire_bytes);
+    const PeerStats peers = peer_source_->stats();
+    stat->set_peers(peers.mates);
+    stat->set_peer_fetched_bytes(peers.fetched_bytes);
+    stat->set_peer_served_bytes(peers.served_bytes);
+    stat->set_peer_lies(peers.lies);
+    stat->set_peer_fallbacks(peers.fallbacks);
+  });
   for (auto [name, known] : {std::pair("/last-tree", &known_tree_), std::pair("/last-apart", &known_apart_)}) {
     if (auto tree = ReadFile(store_directory_ + name, 32)) {
       if (auto digest = Digest::FromBytes(*tree)) *known = *digest;
@@ -177,10 +193,15 @@ Status FsServer::Listen() {
         if (peer.role != "home") return Error(Code::kDenied, "content comes from a home only");
         return source_->Accept(std::move(stream));
       });
+  server_->Streaming(
+      "/vrun.v1.Peer/Exchange",
+      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+        // Nobody knows of this address before home does.
+        if (!peers_ready_) return Error(Code::kUnavailable, "the file system server starts");
+        return peers_->Accept(peer, std::move(stream));
+      });
   VRUN_ASSIGN(int port, server_->Start(options_.listen_host + ":0"));
-  v1::FsReply reply;
-  reply.mutable_listening()->add_addresses(options_.listen_host + ":" + std::to_string(port));
-  Reply(reply);
+  address_ = options_.listen_host + ":" + std::to_string(port);
   return {};
 }
 
@@ -198,13 +219,36 @@ Status FsServer::Start() {
   VRUN_TRY(MakeDirs(views_directory_, 0700));
 
   source_ = std::make_unique<ContentSource>(ContentSourceOptions{.home_id = options_.home_id},
-                                            [this] { loop_.Post([this] { backend_->HomeIsBack(); }); });
-  backend_ = vfs::Backend::Create({.home_id = options_.home_id}, source_.get(), store_.get());
+                                            [this] { loop_.Post([this] { HomeIsBack(); }); });
+  VRUN_TRY(Listen());
+  VRUN_TRY(StartPeers());
   views_ = std::make_unique<ViewPool>(&loop_, views_directory_, HooksOf(false));
   apart_views_ = std::make_unique<ViewPool>(&loop_, views_directory_ + "/apart", HooksOf(true));
-  VRUN_TRY(Listen());
+  v1::FsReply reply;
+  reply.mutable_listening()->add_addresses(address_);
+  Reply(reply);
   Tick();
   return {};
+}
+
+Status FsServer::StartPeers() {
+  VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.node_name));
+  peer_source_ = std::make_unique<PeerSource>(PeerSourceOptions{.home_id = options_.home_id,
+                                                                .name = options_.node_name,
+                                                                .address = address_,
+                                                                .pool = options_.pool,
+                                                                .credentials = std::move(credentials)},
+                                              source_.get());
+  backend_ = vfs::Backend::Create({.home_id = options_.home_id}, peer_source_.get(), store_.get());
+  peers_ = std::make_unique<PeerServer>(peer_source_.get(), backend_.get());
+  peer_source_->OnUpdate([this] { peers_->Updated(); });
+  peers_ready_ = true;
+  return {};
+}
+
+void FsServer::HomeIsBack() {
+  backend_->HomeIsBack();
+  peer_source_->HomeIsBack();
 }
 
 ViewPool::Hooks FsServer::HooksOf(bool apart) {
@@ -237,6 +281,7 @@ ViewPool::Hooks FsServer::HooksOf(bool apart) {
 
 void FsServer::Tick() {
   source_->Tick(MonotonicMicros());
+  peers_->Tick(MonotonicMicros());
   loop_.After(1'000'000, [this] { Tick(); });
 }
 

@@ -479,7 +479,8 @@ TEST_F(TaskTest, Terminal) {
   task_->Shell(
       "trap 'echo winch' WINCH; tty; stty size; test -t 0 && test -t 1 && test -t 2 && echo tty; stat -c '%u %g %a' "
       "/dev/pts/0;"
-      "echo hello > /dev/tty; until read x; do :; done; stty size; echo got $x; kill -TERM $$");  // WINCH may end a read
+      "echo hello > /dev/tty; until read x; do :; done; stty size; echo got $x; kill -TERM $$");  // WINCH may end a
+                                                                                                  // read
   task_->Start();
   task_->Until([&] { return task_->outcome.out.find("hello") != std::string::npos; });
   EXPECT_EQ("/dev/pts/0\r\n24 80\r\ntty\r\n1000 5 620\r\nhello\r\n", task_->outcome.out);

@@ -277,12 +277,12 @@ bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
   return true;
 }
 
-void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data) {
+void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data, Origin origin) {
   std::vector<UnitData> units;
   for (size_t i = 0; i < digests.size(); ++i) {
     units.push_back(std::make_shared<const std::string>(data.substr(i * unit_bytes_, unit_bytes_)));
   }
-  Count(first, digests.size(), data.size(), Origin::kTrace);
+  Count(first, digests.size(), data.size(), origin);
   std::vector<uint64_t> over;
   {
     std::lock_guard lock(mutex_);
@@ -499,6 +499,33 @@ void FileContent::Finish(uint64_t id, const Status& status) {
     }
     waiter.done(status);
   }
+}
+
+std::optional<std::string> FileContent::Held(uint64_t first, uint64_t count) {
+  std::shared_ptr<store::Object> object;
+  std::vector<UnitData> in_memory(count);
+  {
+    std::lock_guard lock(mutex_);
+    if (mixed_ || first >= unit_count_ || count > unit_count_ - first) return std::nullopt;
+    object = ObjectLocked();
+    for (uint64_t i = 0; i < count && !memory_.empty(); ++i) {
+      if (const auto it = memory_.find(first + i); it != memory_.end()) in_memory[i] = it->second;
+    }
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    if (!in_memory[i] && (!object || !object->Has((first + i) * unit_bytes_, 1))) return std::nullopt;
+  }
+  std::string data(std::min(count * unit_bytes_, version_.size - first * unit_bytes_), '\0');
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t at = i * unit_bytes_, length = std::min<uint64_t>(unit_bytes_, data.size() - at);
+    if (in_memory[i]) {
+      data.replace(at, length, *in_memory[i]);
+      continue;
+    }
+    const auto read = object->Read(first * unit_bytes_ + at, data.data() + at, length);
+    if (!read || *read != length) return std::nullopt;
+  }
+  return data;
 }
 
 bool FileContent::IsComplete() {

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many nodes read the same tree at once, home's uplink shaped: what home sends, and the slowest node, against one alone.
+
+Nodes are emulated hosts on a bridge; what this machine sends into the bridge (home's uplink, headers and all) is shaped by
+tc tbf and counted. The files do not compress. "cold" is the first run ever (no trace); "traced" has the trace of an earlier run.
+Every node is new to the tree each time, and has a content stream when the clock starts, as in a pool that is in use.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+
+import lib
+import miniroot
+from cluster import Bridge, Cluster, wait_until
+from cold_import import forget_traces
+
+READ = ["sh", "-c", "find /root/data -type f -exec cat {} + > /dev/null"]
+
+
+def fill(root, megabytes):
+    """Half of the bytes in files of 4 MB, the rest in files of 20 to 800 kB."""
+    size, left = 0, megabytes * 1_000_000
+    for i in range(10 ** 6):
+        if left <= 0:
+            break
+        n = min(left, 4_000_000 if size < megabytes * 500_000 else 20_000 + i * 7919 % 780_000)
+        d = root / f"root/data/d{i % 20}"
+        d.mkdir(parents=True, exist_ok=True)
+        (d / f"f{i}").write_bytes(os.urandom(n))
+        size, left = size + n, left - n
+    return size
+
+
+def fresh(cluster, names):
+    """These nodes, and no others, with empty caches."""
+    for name in cluster.nodes:
+        cluster.stop_node(name)
+    for name in names:
+        if name in cluster.nodes:
+            shutil.rmtree(cluster.nodes[name]["directory"] / "state/node", ignore_errors=True)
+        cluster.start_node(name)
+
+
+def run(cluster, n, argv, patience):
+    """Seconds from the common start to the end of each of n jobs, one a node."""
+    command = cluster.command("vrun", "-q", "-c", "1", "-D", "/", "--", *argv)
+    took = [None] * n
+
+    def one(i):
+        process = subprocess.run(command, env=cluster.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, timeout=patience)
+        took[i] = time.perf_counter() - began
+        if process.returncode != 0:
+            raise RuntimeError(process.stderr.decode(errors="replace"))
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(n)]
+    began = time.perf_counter()
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if None in took:
+        raise RuntimeError("fanout: a job failed")
+    return took
+
+
+def measure(cluster, names, traced, patience):
+    if not traced:
+        forget_traces(cluster)
+    fresh(cluster, names)
+    # Every file system server runs and knows of the others.
+    opener = threading.Thread(target=run, args=(cluster, len(names), ["sleep", "3"], patience))
+    opener.start()
+
+    def ready():
+        told = {s["node"]: s.get("peers") for s in cluster.json("cache", "stat")["nodes"]}
+        return all(told.get(name) == len(names) - 1 for name in names)
+    try:
+        wait_until("all nodes know of each other", ready, 120)
+    finally:
+        opener.join()
+    before = cluster.bridge.sent_bytes()
+    took = run(cluster, len(names), READ, patience)
+    sent = cluster.bridge.sent_bytes() - before
+    told = [s for s in cluster.json("cache", "stat")["nodes"] if s["node"] in names]
+    lib.note(f"{len(names)} nodes{' traced' if traced else ''}: {min(took):.2f} to {max(took):.2f} s, home sent {sent / 1e6:.1f} MB, "
+             f"peers {sum(s['peer_fetched_bytes'] for s in told) / 1e6:.0f} MB, fallbacks {sum(s['peer_fallbacks'] for s in told)}, "
+             f"lies {sum(s['peer_lies'] for s in told)}")
+    return max(took), sent
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(prog="bench/run fanout", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=16)
+    parser.add_argument("--mb", type=int, default=200)
+    parser.add_argument("--uplink-mbit", type=float, default=200)
+    parser.add_argument("--rounds", type=int, default=1)
+    o = parser.parse_args(arguments)
+    report = lib.Report()
+    results = {(k, t): [] for k in ("one", "all") for t in (False, True)}
+    with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name:
+        root = pathlib.Path(miniroot.make(pathlib.Path(name) / "root", with_python=False))
+        size = fill(root, o.mb)
+        cluster = Cluster(root, nodes=0, node_options=["--milli-cpus", "1000"], bridge=Bridge(o.uplink_mbit))
+        patience = 120 + 8 * size * o.nodes / 1e6 / o.uplink_mbit
+        try:
+            wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 120)
+            names = [f"n{i + 1}" for i in range(o.nodes)]
+            for _ in range(o.rounds):
+                for traced in (False, True):
+                    results["one", traced].append(measure(cluster, names[:1], traced, patience))
+                    results["all", traced].append(measure(cluster, names, traced, patience))
+        finally:
+            cluster.close()
+    more = {"nodes": o.nodes, "tree_mb": round(size / 1e6, 1), "uplink_mbit": o.uplink_mbit, "rounds": o.rounds}
+    for traced, kind in ((False, "cold"), (True, "traced")):
+        one, many = ([lib.median(column) for column in zip(*results[k, traced])] for k in ("one", "all"))
+        report.line(f"fanout.{kind}_sent", many[1] / 1e6, "MB", "one node", one[1] / 1e6, "ratio <= 1.1", many[1] <= 1.1 * one[1], **more)
+        report.line(f"fanout.{kind}_slowest", many[0], "s", "one node", one[0], "ratio <= 1.5", many[0] <= 1.5 * one[0], **more)
+    return report.exit_code()
