@@ -6,6 +6,7 @@ tc tbf and counted. The files do not compress. "cold" is the first run ever (no 
 Every node is new to the tree each time, and has a content stream when the clock starts, as in a pool that is in use.
 """
 import argparse
+import json
 import os
 import pathlib
 import shutil
@@ -68,6 +69,12 @@ def run(cluster, n, argv, patience):
     return took
 
 
+def cache_stats(cluster, names):
+    """Of nodes that are up; the command fails because others are not."""
+    out = cluster.run("vctl", "cache", "stat", "-o", "json").stdout
+    return [s for s in json.loads(out)["nodes"] if s["node"] in names and "error" not in s]
+
+
 def measure(cluster, names, traced, patience):
     if not traced:
         forget_traces(cluster)
@@ -77,8 +84,7 @@ def measure(cluster, names, traced, patience):
     opener.start()
 
     def ready():
-        told = {s["node"]: s.get("peers") for s in cluster.json("cache", "stat")["nodes"]}
-        return all(told.get(name) == len(names) - 1 for name in names)
+        return [s["peers"] for s in cache_stats(cluster, names)] == [len(names) - 1] * len(names)
     try:
         wait_until("all nodes know of each other", ready, 120)
     finally:
@@ -86,7 +92,7 @@ def measure(cluster, names, traced, patience):
     before = cluster.bridge.sent_bytes()
     took = run(cluster, len(names), READ, patience)
     sent = cluster.bridge.sent_bytes() - before
-    told = [s for s in cluster.json("cache", "stat")["nodes"] if s["node"] in names]
+    told = cache_stats(cluster, names)
     lib.note(f"{len(names)} nodes{' traced' if traced else ''}: {min(took):.2f} to {max(took):.2f} s, home sent {sent / 1e6:.1f} MB, "
              f"peers {sum(s['peer_fetched_bytes'] for s in told) / 1e6:.0f} MB, fallbacks {sum(s['peer_fallbacks'] for s in told)}, "
              f"lies {sum(s['peer_lies'] for s in told)}")

@@ -113,7 +113,7 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
     LogWarning("peer {}: {}", Escape(member.name), Escape(deliver.error().message()));
     roads_.links->Lied(member);
   }
-  ++roads_.pace->fallbacks;
+  if (!reply->has_absent() || !work_.only_if_held) ++roads_.pace->fallbacks;
   AskHome();
 }
 

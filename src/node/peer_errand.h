@@ -61,6 +61,7 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
     std::function<Result<Deliver>(const v1::PeerReply&)> check;
     // Asks home. `came` takes what is to be done with what home says.
     std::function<void(std::function<void(Deliver)> came)> home;
+    bool only_if_held = false;  // that the owner does not have it is no surprise
   };
 
   PeerErrand(PeerRoads roads, std::vector<PeerLinks::MemberPtr> owners, Work work)

@@ -199,6 +199,7 @@ void PeerSource::Elsewhere(const UnitPlace& place, uint64_t first, uint64_t coun
   PeerErrand::Work work;
   work.question = Question(place, first, count, urgency);
   work.question.mutable_get_units()->set_held_only(true);
+  work.only_if_held = true;
   work.check = [this, place, first, count, got](const v1::PeerReply& reply) -> Result<PeerErrand::Deliver> {
     VRUN_ASSIGN(SignedRange range, CheckUnits(reply, place, first, count));
     return PeerErrand::Deliver([this, got, range = std::move(range), bytes = reply.units().data().size()] {
