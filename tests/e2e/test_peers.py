@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that start together fetch from each other: home sends everything once, whoever dies in between."""
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -27,17 +28,19 @@ def fill(root, large, small):
 def start(own, uplink_mbit):
     # One job fills a node, so that three jobs are on three nodes.
     cluster = own(nodes=NODES, node_options=["--milli-cpus", "1000"], bridge=Bridge(uplink_mbit))
-    on_all(cluster, "sleep 1; true")
-    wait_until("each knows of the others", lambda: [n["peers"] for n in stats(cluster)] == [NODES - 1] * NODES)
+    jobs = begin(cluster, "read line", stdin=subprocess.PIPE)
+    wait_until("each knows of the others", lambda: [n.get("peers") for n in stats(cluster)] == [NODES - 1] * NODES)
+    for job in jobs:
+        job.communicate(timeout=50)
     return cluster
 
 
 def stats(cluster):
-    return cluster.json("cache", "stat")["nodes"]
+    return json.loads(cluster.run("vctl", "cache", "stat", "-o", "json").stdout)["nodes"]
 
 
-def begin(cluster, script):
-    return [cluster.popen("vrun", "-q", "-c", "1", "-D", "/", "--", "sh", "-c", script, stdin=subprocess.DEVNULL,
+def begin(cluster, script, stdin=subprocess.DEVNULL):
+    return [cluster.popen("vrun", "-q", "-c", "1", "-D", "/", "--", "sh", "-c", script, stdin=stdin,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(NODES)]
 
 
