@@ -297,12 +297,21 @@ void PeerSource::FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::T
         deliver(frame);
       });
     };
-    work.home = [this, gate = gate_, table, index, name, deliver](std::function<void(PeerErrand::Deliver)> came) {
-      frames_.Get(name, [this, gate, table, index, deliver, came](const Result<FrameExchange::Frame>& told) {
+    work.home = [this, gate = gate_, run, table, index, name, deliver](std::function<void(PeerErrand::Deliver)> came) {
+      const auto take = [gate, table, index, deliver, came](const Result<FrameExchange::Frame>& told) {
         const vfs::Gate::Pass pass(gate.get());
         if (!pass) return;
         auto frame = told ? DecodeTraceFrame(**told, *table, index) : Result<vfs::TraceFrame>(told.error());
         came([deliver, frame = std::move(frame)] { deliver(frame); });
+      };
+      frames_.Get(name, [this, gate, run, table, index, take](const Result<FrameExchange::Frame>& told) {
+        const vfs::Gate::Pass pass(gate.get());
+        if (!pass) return;
+        // The run that it was asked for may be one that home has forgotten.
+        if (told)
+          take(told);
+        else
+          home_->FetchSignedFrame(run, table->id, index, take);
       });
     };
     uint64_t key;

@@ -131,6 +131,23 @@ TEST_F(PeerTest, WhatANodeReadAloneItPassesOnOnceHomeHasSignedIt) {
   EXPECT_LE(home_.statements_sent(), Units(files));
 }
 
+TEST_F(PeerTest, ABurstByTraceLeavesHomeOnceForAllNodes) {
+  const auto files = Tree(5'000'000, 20);
+  Start(3);
+  std::vector<std::thread> runs;
+  for (auto& node : nodes_) {
+    runs.emplace_back([&] { EXPECT_TRUE(node->RunWithTrace(Units(files))) << node->name(); });
+  }
+  for (auto& run : runs) run.join();
+  EXPECT_EQ(home_.units_sent(), Units(files));
+  for (auto& node : nodes_) {
+    EXPECT_GT(node->stats().fetched_bytes, 0u);
+    EXPECT_EQ(node->stats().lies, 0u);
+  }
+  ReadAllTogether(files);
+  EXPECT_EQ(home_.units_sent(), Units(files)) << "it is all there";
+}
+
 TEST_F(PeerTest, WhatAPeerMakesUpIsNeverBelieved) {
   const auto files = Tree(4'000'000, 0);
   Start(1);
@@ -208,6 +225,27 @@ TEST_F(PeerTest, APeerThatDiesInTheMiddleCostsNothingButItsShare) {
   ReadAll(nodes_[1].get(), files);
   // What the dead one had fetched is fetched again, and no more than that.
   EXPECT_LE(home_.units_sent(), Units(files) * 3 / 2);
+}
+
+TEST(UnitExchange, AWrongQuestionOfOneFailsForThatOneOnly) {
+  const UnitPlace right{Sha256("tree"), "/right", {1, 2, 3, 100}}, wrong{Sha256("tree"), "/wrong", {1, 2, 3, 100}};
+  std::vector<std::pair<UnitPlace, UnitExchange::Got>> asked;
+  UnitExchange exchange([&](const UnitPlace& place, uint64_t, uint64_t, vfs::Urgency,
+                            UnitExchange::Got got) { asked.emplace_back(place, std::move(got)); },
+                        {});
+  std::optional<Result<std::vector<HeldUnit>>> first, second;
+  EXPECT_TRUE(exchange.Get(wrong, 0, 1, vfs::Urgency::kDemand, [&](auto units) { first = std::move(units); }));
+  EXPECT_FALSE(exchange.Get(right, 0, 1, vfs::Urgency::kDemand, [&](auto units) { second = std::move(units); }));
+  ASSERT_EQ(asked.size(), 1u);
+  auto got = asked[0].second;  // a copy: more is asked while it runs
+  got(Error(Code::kAborted, "changed at home"));
+  ASSERT_TRUE(first && !*first);
+  EXPECT_FALSE(second);
+  ASSERT_EQ(asked.size(), 2u);
+  EXPECT_EQ(asked[1].first.path, "/right");
+  asked[1].second(SignedRange{0, {{Sha256("x"), std::make_shared<const std::string>("x"), nullptr}}});
+  ASSERT_TRUE(second && *second);
+  EXPECT_EQ(*(**second)[0].data, "x");
 }
 
 // Opens a stream to a node as somebody else and asks for what the node has.

@@ -209,6 +209,10 @@ class PeerHome {
       return Join(line, request.id(), request.watch_peers().name(), request.watch_peers().addresses(0));
     }
     reply.set_last(true);
+    if (request.has_get_trace() || request.has_get_frames()) {
+      Trace(request, &reply);
+      return Say(line, reply);
+    }
     if (!request.has_get_range()) {
       reply.mutable_error()->set_code(static_cast<int>(Code::kUnsupported));
       return Say(line, reply);
@@ -232,6 +236,57 @@ class PeerHome {
       if (get.digests_only()) unit.clear_data();
     }
     Say(line, reply);
+  }
+
+  // One trace: every file, in frames of four units.
+  void Trace(const v1::ContentRequest& request, v1::ContentReply* reply) {
+    std::lock_guard lock(mu_);
+    struct Part {
+      const File* file;
+      uint64_t first, count;
+    };
+    std::vector<Part> frames;
+    v1::TraceTable* table = request.has_get_trace() ? reply->mutable_trace() : nullptr;
+    if (table) {
+      table->set_id(std::string(Sha256("table").view()));
+      table->set_tree(std::string(Sha256("tree").view()));
+    }
+    uint64_t index = 0;
+    for (const auto& [ino, file] : files_) {
+      if (table) {
+        v1::ResidentFile* told = table->add_file();
+        told->set_path(file.path);
+        told->mutable_version()->set_dev(file.version.dev);
+        told->mutable_version()->set_ino(file.version.ino);
+        told->mutable_version()->set_ctime_ns(file.version.ctime_ns);
+        told->mutable_version()->set_size(file.version.size);
+      }
+      const uint64_t units = store::UnitCount(file.version.size);
+      for (uint64_t first = 0; first < units; first += 4) {
+        frames.push_back({&file, first, std::min<uint64_t>(4, units - first)});
+        if (!table) continue;
+        for (const uint64_t n : {index, first, frames.back().count}) table->add_range(n);
+        table->add_frame(1);
+      }
+      ++index;
+    }
+    if (table) return;
+    const Part& part = frames.at(request.get_frames().frame(0));
+    v1::TraceFrame* frame = reply->mutable_frame();
+    frame->set_index(request.get_frames().frame(0));
+    frame->set_data(part.file->content.substr(part.first * store::kUnitBytes, part.count * store::kUnitBytes));
+    frame->set_raw_bytes(frame->data().size());
+    std::string digests;
+    for (uint64_t i = 0; i < part.count; ++i) {
+      digests += Sha256(part.file->content.substr((part.first + i) * store::kUnitBytes, store::kUnitBytes)).view();
+      ++sent_[{part.file->version.ino, part.first + i}];
+    }
+    frame->set_digests(digests);
+    store::FrameNamer namer;
+    namer.Add(part.file->version, part.first, part.count);
+    if (request.get_frames().sign()) {
+      frame->set_signature(key_.Sign(store::FrameStatement(kTestHome, namer.Name(), digests)));
+    }
   }
 
   const SigningKey key_;
@@ -307,6 +362,12 @@ class PeerNode {
     return data;
   }
   void Tick(int64_t now_micros) { peers_->Tick(now_micros); }
+  // Begins a run that has a trace, and waits until so many units have come.
+  bool RunWithTrace(uint64_t units) {
+    backend_->BeginRun({7, 1, "secret"});
+    for (int i = 0; i < 2000 && backend_->counters().units_fetched < units; ++i) ::usleep(10'000);
+    return backend_->counters().units_fetched == units;
+  }
   PeerStats stats() const { return peer_source_->stats(); }
   PeerSource* source() { return peer_source_.get(); }
   const std::string& name() const { return name_; }

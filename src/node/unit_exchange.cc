@@ -8,6 +8,8 @@ namespace vrun::node {
 
 bool UnitExchange::Get(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency, Done done) {
   auto waiter = std::make_shared<Waiter>();
+  waiter->place = place;
+  waiter->urgency = urgency;
   waiter->first = first;
   waiter->units.resize(count);
   std::vector<std::pair<uint64_t, uint64_t>> start;  // first, count
@@ -34,21 +36,21 @@ bool UnitExchange::Get(const UnitPlace& place, uint64_t first, uint64_t count, v
   }
   if (all_here) waiter->done(std::move(waiter->units));
   for (const auto& [begin, n] : start) {
-    fetch_(place, begin, n, urgency, [this, place, begin = begin, n = n](Result<SignedRange> range) {
-      Arrived(place, begin, n, std::move(range));
+    fetch_(place, begin, n, urgency, [this, waiter, begin = begin, n = n](Result<SignedRange> range) {
+      Arrived(waiter, begin, n, std::move(range));
     });
   }
   return !start.empty();
 }
 
-void UnitExchange::Arrived(const UnitPlace& place, uint64_t first, uint64_t count, Result<SignedRange> range) {
+void UnitExchange::Arrived(const WaiterPtr& asker, uint64_t first, uint64_t count, Result<SignedRange> range) {
   const bool whole = range && range->units.size() == count;
   const Error error = range ? Error(Code::kInternal, "an answer of another length") : range.error();
   std::vector<std::pair<WaiterPtr, Done>> ready;
   {
     std::lock_guard lock(mutex_);
     for (uint64_t i = 0; i < count; ++i) {
-      const Key key{place.version, first + i};
+      const Key key{asker->place.version, first + i};
       std::vector<WaiterPtr> waiters;
       if (const auto flight = under_way_.find(key); flight != under_way_.end()) {
         waiters = std::move(flight->second);
@@ -66,10 +68,19 @@ void UnitExchange::Arrived(const UnitPlace& place, uint64_t first, uint64_t coun
     }
   }
   for (auto& [waiter, done] : ready) {
-    if (whole)
+    if (whole) {
       done(std::move(waiter->units));
-    else
+    } else if (waiter == asker) {
       done(error);
+    } else {
+      // By itself: whoever asked wrongly may do so again.
+      fetch_(waiter->place, waiter->first, waiter->units.size(), waiter->urgency,
+             [count = waiter->units.size(), done](Result<SignedRange> again) {
+               if (!again) return done(again.error());
+               if (again->units.size() != count) return done(Error(Code::kInternal, "an answer of another length"));
+               done(std::move(again->units));
+             });
+    }
   }
 }
 

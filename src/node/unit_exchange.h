@@ -43,7 +43,8 @@ class UnitExchange {
 
   UnitExchange(Fetch fetch, Limits limits) : fetch_(std::move(fetch)), limits_(limits) {}
 
-  // Fetches what is not under way already. True: it had to begin fetching something. Fails as a whole.
+  // Fetches what is not under way already. True: it had to begin fetching something. Fails as a whole, and only by a
+  // question of its own: what somebody else has asked wrongly (another path, say) is asked again rightly.
   bool Get(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency, Done done);
   // What came lately; nullopt unless all of it is there.
   std::optional<std::vector<HeldUnit>> Recent(const tree::FileVersion& version, uint64_t first, uint64_t count);
@@ -68,6 +69,8 @@ class UnitExchange {
   };
   // Somebody who waits for units that come with one or more fetches.
   struct Waiter {
+    UnitPlace place;
+    vfs::Urgency urgency = vfs::Urgency::kDemand;
     uint64_t first = 0;
     std::vector<HeldUnit> units;
     size_t missing = 0;
@@ -83,7 +86,8 @@ class UnitExchange {
     std::list<Key>::iterator age;
   };
 
-  void Arrived(const UnitPlace& place, uint64_t first, uint64_t count, Result<SignedRange> range);
+  // `asker` began this fetch.
+  void Arrived(const WaiterPtr& asker, uint64_t first, uint64_t count, Result<SignedRange> range);
   void KeepLocked(const Key& key, const HeldUnit& unit);
   void RememberLocked(const Key& key, const SignedUnitsPtr& statement);
 
