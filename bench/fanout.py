@@ -39,14 +39,15 @@ def fill(root, megabytes):
     return size
 
 
-def fresh(cluster, names):
-    """These nodes, and no others, with empty caches."""
-    for name in cluster.nodes:
+def fresh(cluster, count):
+    """So many new nodes, and no others; their names."""
+    for name, node in cluster.nodes.items():
         cluster.stop_node(name)
+        shutil.rmtree(node["directory"] / "state/node", ignore_errors=True)
+    names = [f"n{len(cluster.nodes) + i + 1}" for i in range(count)]
     for name in names:
-        if name in cluster.nodes:
-            shutil.rmtree(cluster.nodes[name]["directory"] / "state/node", ignore_errors=True)
         cluster.start_node(name)
+    return names
 
 
 def run(cluster, n, argv, patience):
@@ -77,10 +78,10 @@ def cache_stats(cluster, names):
     return [s for s in json.loads(out)["nodes"] if s["node"] in names and "error" not in s]
 
 
-def measure(cluster, names, traced, patience):
+def measure(cluster, count, traced, patience):
     if not traced:
         forget_traces(cluster)
-    fresh(cluster, names)
+    names = fresh(cluster, count)
     # Every file system server runs and knows of the others.
     jobs = [cluster.popen("vrun", "-q", "-c", "1", "-D", "/", "--", "cat", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) for _ in names]
     wait_until("all nodes know of each other",
@@ -114,14 +115,13 @@ def main(arguments):
         patience = 120 + 8 * size * o.nodes / 1e6 / o.uplink_mbit
         try:
             wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 120)
-            names = [f"n{i + 1}" for i in range(o.nodes)]
             for _ in range(o.rounds):
                 for traced in (False, True):
                     if traced and o.only == "cold":
                         continue
-                    results["one", traced].append(measure(cluster, names[:1], traced, patience))
+                    results["one", traced].append(measure(cluster, 1, traced, patience))
                     if traced or o.only != "traced":
-                        results["all", traced].append(measure(cluster, names, traced, patience))
+                        results["all", traced].append(measure(cluster, o.nodes, traced, patience))
         finally:
             cluster.close()
     more = {"nodes": o.nodes, "tree_mb": round(size / 1e6, 1), "uplink_mbit": o.uplink_mbit, "rounds": o.rounds}
