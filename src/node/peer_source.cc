@@ -83,10 +83,14 @@ PeerSource::PeerSource(PeerSourceOptions options, ContentSource* home)
       frames_(
           [this](const vfs::RunId& run, const FrameExchange::TablePtr& table, uint32_t index,
                  FrameExchange::Done done) {
-            home_->FetchSignedFrame(run, table->id, index, [gate = gate_, done](Result<FrameExchange::Frame> frame) {
-              const vfs::Gate::Pass pass(gate.get());
-              if (pass) done(std::move(frame));
-            });
+            home_->FetchSignedFrame(
+                run, table->id, index,
+                [this, gate = gate_, done, asked = MonotonicMicros()](Result<FrameExchange::Frame> frame) {
+                  const vfs::Gate::Pass pass(gate.get());
+                  if (!pass) return;
+                  if (frame) pace_.HomeAnswered(MonotonicMicros() - asked);
+                  done(std::move(frame));
+                });
           },
           &timers_) {}
 

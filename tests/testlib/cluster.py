@@ -228,6 +228,10 @@ class Cluster:
         return "\n".join(text)
 
     def close(self):
+        for process in self.started:   # a client that still waits would start home again
+            if process.poll() is None:
+                process.kill()
+                process.wait()
         for name, node in self.nodes.items():
             self.stop_node(name)
             subprocess.run([TOP / "tools/emulate-host", "down", f"{name}-{node['index']}", "--dir", node["directory"]])
