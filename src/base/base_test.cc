@@ -12,6 +12,7 @@
 #include "base/event_loop.h"
 #include "base/files.h"
 #include "base/frame_socket.h"
+#include "base/secret.h"
 
 namespace vrun {
 namespace {
@@ -152,6 +153,26 @@ TEST(EventLoop, PostsTimersAndRemovalFromACallback) {
   loop.Run();
   other.join();
   EXPECT_EQ(order, "rt");
+}
+
+TEST(Secret, ASignatureHoldsForItsTextAndKeyOnly) {
+  const SigningKey key = *SigningKey::Generate(), other = *SigningKey::Generate();
+  const std::string signature = key.Sign("text");
+  EXPECT_TRUE(VerifySignature(key.public_key(), "text", signature));
+  EXPECT_FALSE(VerifySignature(key.public_key(), "texT", signature));
+  EXPECT_FALSE(VerifySignature(other.public_key(), "text", signature));
+  EXPECT_FALSE(VerifySignature(key.public_key(), "text", signature.substr(1)));
+  EXPECT_FALSE(VerifySignature("", "text", signature));
+  EXPECT_FALSE(VerifySignature(key.public_key(), "text", ""));
+}
+
+TEST(Secret, HmacIsThatOfRfc4231) {
+  EXPECT_EQ(HmacSha256("Jefe", "what do ya want for nothing?").Hex(),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_TRUE(SameSecret("abc", "abc"));
+  EXPECT_FALSE(SameSecret("abc", "abd"));
+  EXPECT_FALSE(SameSecret("abc", "ab"));
+  EXPECT_NE(*RandomSecret(32), *RandomSecret(32));
 }
 
 }  // namespace

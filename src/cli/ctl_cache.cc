@@ -93,7 +93,9 @@ void WriteStat(const v1::CacheStat& s, JsonWriter* json) {
   json->Key("evictions").Uint(s.evictions()).Key("failed_writes").Uint(s.failed_writes());
   json->Key("fetched_bytes").Uint(s.fetched_bytes()).Key("disk_free_bytes").Uint(s.disk_free_bytes());
   json->Key("min_free_bytes").Uint(s.min_free_bytes()).Key("node_bytes").Uint(s.node_bytes());
-  json->Key("node_limit_bytes").Uint(s.node_limit_bytes());
+  json->Key("node_limit_bytes").Uint(s.node_limit_bytes()).Key("peers").Uint(s.peers());
+  json->Key("peer_fetched_bytes").Uint(s.peer_fetched_bytes()).Key("peer_served_bytes").Uint(s.peer_served_bytes());
+  json->Key("peer_lies").Uint(s.peer_lies()).Key("peer_fallbacks").Uint(s.peer_fallbacks());
   if (!s.has_s3()) return;
   const v1::S3Stat& s3 = s.s3();
   json->Key("s3").BeginObject().Key("hit_units").Uint(s3.hit_units()).Key("miss_units").Uint(s3.miss_units());
@@ -135,8 +137,8 @@ std::vector<std::string> Columns(const std::string& action, bool wide) {
   std::vector<std::string> columns{"NODE",   "SIZE",    "LIMIT",   "OBJECTS",  "HITS",
                                    "MISSES", "DAMAGED", "EVICTED", "DISK FREE"};
   if (wide)
-    columns.insert(columns.end(), {"KEEPS FREE", "UNWRITTEN", "FETCHED", "ALL HOMES", "OF", "S3 HITS", "S3 MISSES",
-                                   "S3 READ", "S3 WRITTEN"});
+    columns.insert(columns.end(), {"KEEPS FREE", "UNWRITTEN", "FETCHED", "ALL HOMES", "OF", "PEERS", "FROM PEERS",
+                                   "TO PEERS", "PEER LIES", "S3 HITS", "S3 MISSES", "S3 READ", "S3 WRITTEN"});
   return columns;
 }
 
@@ -163,7 +165,8 @@ std::vector<std::string> Cells(const v1::CacheAnswer& answer, const std::string&
   if (wide) {
     cells.insert(cells.end(),
                  {FormatBytes(s.min_free_bytes()), count(s.failed_writes()), FormatBytes(s.fetched_bytes()),
-                  FormatBytes(s.node_bytes()), FormatBytes(s.node_limit_bytes())});
+                  FormatBytes(s.node_bytes()), FormatBytes(s.node_limit_bytes()), count(s.peers()),
+                  FormatBytes(s.peer_fetched_bytes()), FormatBytes(s.peer_served_bytes()), count(s.peer_lies())});
     if (s.has_s3()) {
       cells.insert(cells.end(), {count(s.s3().hit_units()), count(s.s3().miss_units()),
                                  FormatBytes(s.s3().read_bytes()), FormatBytes(s.s3().written_bytes())});

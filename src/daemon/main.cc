@@ -89,6 +89,7 @@ int main(int argc, char** argv) {
   fs_app->add_option("--listen", fs.listen_host, "address where home reaches it")->required();
   fs_app->add_option("--pki", fs.pki_directory, "directory of the node's certificate")->required();
   fs_app->add_option("--name", fs.node_name, "the node's name")->required();
+  fs_app->add_option("--pool", fs.pool, "whose nodes pass content on to each other");
   fs_app->add_option("--cache-bytes", fs.cache_bytes, "bound of the content cache; 0: the default");
   fs_app->add_option("--cache-min-free-bytes", fs.cache_min_free_bytes, "free space that is left to others");
   fs_app->add_option("--cache-min-free-percent", fs.cache_min_free_percent, "the same in percent");

@@ -7,10 +7,11 @@
 namespace vrun::home {
 
 ContentServer::ContentServer(const SnapshotTable* trees, const RootFiles* files, DigestCache* digests, unsigned threads,
-                             const std::string& trace_directory)
+                             const std::string& trace_directory, const std::string& home_id)
     : trees_(trees),
       files_(files),
       digests_(digests),
+      home_id_(home_id),
       hasher_(files,
               [digests](const tree::FileVersion& version, const store::ObjectId& id) {
                 digests->Remember(version, id, WallMicros() * 1000);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers the nodes' questions for content: directory objects of the trees in the table and ranges of their files.
+// Signs what one node is to pass on to others, and tells each who the others are.
 //
 // What may be asked for: what a tree of the table names, and nothing else. A range is answered only when the tree has
 // that path as a regular file of that version, the deny-list (looked at again here) allows it, and the file still is
@@ -11,15 +12,16 @@
 #include <memory>
 #include <string>
 
+#include "base/work_queue.h"
 #include "home/background_hasher.h"
 #include "home/compressor.h"
 #include "home/digest_cache.h"
 #include "home/hot_units.h"
+#include "home/peer_board.h"
 #include "home/root_files.h"
 #include "home/snapshot_table.h"
 #include "home/traces.h"
 #include "home/unit_digests.h"
-#include "home/work_queue.h"
 #include "rpc/rpc.h"
 
 namespace vrun::home {
@@ -30,14 +32,16 @@ class ContentSession;
 class ContentServer {
  public:
   // None is owned; all must outlive the server. `threads` read, hash and compress. `trace_directory`: as for Traces.
+  // `home_id` goes into what is signed.
   ContentServer(const SnapshotTable* trees, const RootFiles* files, DigestCache* digests, unsigned threads = 3,
-                const std::string& trace_directory = "");
+                const std::string& trace_directory = "", const std::string& home_id = "");
   ~ContentServer();
 
   // One node's stream. Requests go to OnMessage of the session (it is the stream's handler, or is called by it).
   std::shared_ptr<ContentSession> NewSession();
 
   Traces& traces() { return traces_; }
+  PeerBoard& peers() { return peers_; }
   uint64_t served_bytes() const { return served_bytes_.load(std::memory_order_relaxed); }
   // Requests for roots, directories and whole trees: round trips that a warm node does not make.
   uint64_t metadata_requests() const { return metadata_requests_.load(std::memory_order_relaxed); }
@@ -47,6 +51,7 @@ class ContentServer {
   const SnapshotTable* const trees_;
   const RootFiles* const files_;
   DigestCache* const digests_;
+  const std::string home_id_;
   UnitDigests units_;
   Compressor compressor_;
   HotUnits hot_units_;
@@ -54,6 +59,7 @@ class ContentServer {
   std::atomic<uint64_t> metadata_requests_{0};
   BackgroundHasher hasher_;
   Traces traces_;
+  PeerBoard peers_;
   WorkQueue workers_;
 };
 

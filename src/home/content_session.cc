@@ -4,12 +4,14 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/escape.h"
 #include "home/content_server.h"
 #include "home/elf_file.h"
 #include "home/residency.h"
+#include "store/statement.h"
 #include "tree/codec.h"
 
 namespace vrun::home {
@@ -77,9 +79,12 @@ void ContentSession::Start(rpc::Stream* stream) {
 
 void ContentSession::Close() {
   std::deque<WorkPtr> dropped[kUrgencies];
-  std::lock_guard lock(mutex_);
-  stream_ = nullptr;
-  for (int u = 0; u < kUrgencies; ++u) dropped[u].swap(waiting_[u]);
+  {
+    std::lock_guard lock(mutex_);
+    stream_ = nullptr;
+    for (int u = 0; u < kUrgencies; ++u) dropped[u].swap(waiting_[u]);
+  }
+  LeavePeers();
 }
 
 ContentSession::Urgency ContentSession::UrgencyOf(const Work& work) {
@@ -176,6 +181,7 @@ bool ContentSession::Do(Work* work) {
     case v1::ContentRequest::kGetTrace: return TraceTable(work);
     case v1::ContentRequest::kGetFrames: return TraceFrames(work);
     case v1::ContentRequest::kPutTrace: return PutTrace(work);
+    case v1::ContentRequest::kWatchPeers: return WatchPeers(work);
     default:
       return Fail(work->request.id(),
                   Error(Code::kUnsupported, "this home does not know that content request: update vrun"));
@@ -400,8 +406,12 @@ bool ContentSession::TraceTable(Work* work) {
 
 bool ContentSession::TraceFrames(Work* work) {
   const auto& get = work->request.get_frames();
-  auto frame = server_->traces_.Frame(get, static_cast<int>(work->done));
+  Digest name;
+  auto frame = server_->traces_.Frame(get, static_cast<int>(work->done), &name);
   if (!frame) return Fail(work->request.id(), frame.error());
+  if (get.sign()) {
+    frame->set_signature(server_->peers_.Sign(store::FrameStatement(server_->home_id_, name, frame->digests())));
+  }
   ++work->done;
   v1::ContentReply reply;
   reply.set_id(work->request.id());
@@ -419,6 +429,42 @@ bool ContentSession::PutTrace(Work* work) {
   reply.set_last(true);
   Send(reply);
   return true;
+}
+
+bool ContentSession::WatchPeers(Work* work) {
+  const uint64_t id = work->request.id();
+  const auto& watch = work->request.watch_peers();
+  if (watch.name().empty() || watch.addresses_size() == 0) {
+    return Fail(id, Error(Code::kInvalid, "malformed request for peers"));
+  }
+  LeavePeers();
+  auto joined = server_->peers_.Join({watch.name(), watch.addresses(0), watch.pool()},
+                                     [weak = weak_from_this(), id](const v1::Peers& peers) {
+                                       const auto self = weak.lock();
+                                       if (!self) return;
+                                       v1::ContentReply reply;
+                                       reply.set_id(id);
+                                       *reply.mutable_peers() = peers;
+                                       self->Send(reply);
+                                     });
+  if (!joined) return Fail(id, joined.error());
+  {
+    std::lock_guard lock(mutex_);
+    peer_id_ = *joined;
+    if (stream_ != nullptr) return true;
+  }
+  LeavePeers();  // it was closed meanwhile
+  return true;
+}
+
+void ContentSession::LeavePeers() {
+  uint64_t id;
+  {
+    std::lock_guard lock(mutex_);
+    id = std::exchange(peer_id_, 0);
+  }
+  // Without our lock: the board tells the others, and us while we are on it.
+  if (id != 0) server_->peers_.Leave(id);
 }
 
 bool ContentSession::Range(Work* work) {
@@ -447,14 +493,14 @@ bool ContentSession::Range(Work* work) {
   return last;
 }
 
-std::vector<Digest> ContentSession::Pack(const tree::FileVersion& version, v1::Units* units) {
+std::vector<Digest> ContentSession::Pack(const tree::FileVersion& version, v1::Units* units, bool digests_only) {
   Shrinks shrinks;
   {
     std::lock_guard lock(mutex_);
     if (const auto it = shrinks_.find(version); it != shrinks_.end()) shrinks = it->second;
   }
   std::vector<Digest> digests;
-  const int level = policy_.level();
+  const int level = digests_only ? 0 : policy_.level();
   uint64_t raw = 0, small = 0;
   const int64_t began = MonotonicMicros();
   int64_t hashing = 0;
@@ -483,6 +529,20 @@ std::vector<Digest> ContentSession::Pack(const tree::FileVersion& version, v1::U
   return digests;
 }
 
+void ContentSession::Attest(const v1::ContentRequest::GetRange& get, const tree::FileVersion& version,
+                            v1::Units* units) const {
+  std::string all;
+  for (v1::Unit& u : *units->mutable_unit()) {
+    all += u.digest();
+    if (!get.digests_only()) continue;
+    u.clear_data();
+    u.clear_zstd();
+  }
+  if (!get.sign()) return;
+  units->set_signature(server_->peers_.Sign(
+      store::UnitsStatement(server_->home_id_, version, units->offset(), all, units->object_id())));
+}
+
 Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint64_t* length) {
   const auto& get = work->request.get_range();
   tree::FileVersion version = Version(get.version());
@@ -499,6 +559,7 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
       known && server_->hot_units_.Find(version, first, count, units)) {
     // OpenVersion has just seen that the file is still that version.
     units->set_object_id(known->Encode());
+    Attest(get, version, units);
     return reply;
   }
   std::vector<iovec> parts;
@@ -517,8 +578,8 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   if (whole_file && version.size > unit) {
     for (const v1::Unit& u : units->unit()) file_hash.Update(u.data());
   }
-  const std::vector<Digest> digests = Pack(version, units);
-  server_->hot_units_.Keep(version, first, *units, WallMicros() * 1000);
+  const std::vector<Digest> digests = Pack(version, units, get.digests_only());
+  if (!get.digests_only()) server_->hot_units_.Keep(version, first, *units, WallMicros() * 1000);
 
   auto known = server_->digests_->Find(version);
   if (!known) {
@@ -532,6 +593,7 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
     if (known) server_->digests_->Remember(version, *known, WallMicros() * 1000);
   }
   if (known) units->set_object_id(known->Encode());
+  Attest(get, version, units);
   return reply;
 }
 

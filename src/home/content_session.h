@@ -65,6 +65,9 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   bool TraceTable(Work* work);
   bool TraceFrames(Work* work);
   bool PutTrace(Work* work);
+  bool WatchPeers(Work* work);
+  // Takes the session off the list of those that pass content on.
+  void LeavePeers();
   // The file's entry in the tree, if that names this version of it and it may be served; else why not.
   struct Served {
     tree::SnapshotPtr snapshot;
@@ -74,8 +77,10 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   // `certain`: it will be read, whether or not it was lately.
   void AddResident(const std::string& path, const tree::FileVersion& version, bool certain, v1::Resident* resident);
   Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
-  // Hashes the units and compresses those for which it pays. Their digests.
-  std::vector<Digest> Pack(const tree::FileVersion& version, v1::Units* units);
+  // Hashes the units and compresses those for which it pays, but none of which only the digests are sent. Their digests.
+  std::vector<Digest> Pack(const tree::FileVersion& version, v1::Units* units, bool digests_only);
+  // What is asked of an answer beside the content, or instead of it.
+  void Attest(const v1::ContentRequest::GetRange& get, const tree::FileVersion& version, v1::Units* units) const;
   // One part of a directory object from work->done on; true when it was the last one.
   bool SendDirectory(Work* work, const tree::Directory& directory, bool last_of_answer);
   bool Fail(uint64_t id, const Error& error);
@@ -94,6 +99,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   std::unordered_map<tree::FileVersion, Shrinks, tree::FileVersionHash> shrinks_;  // of files served lately
   size_t scheduled_ = 0;                                                           // pieces posted to the workers
   bool parked_ = false;                                                            // waits for OnWritable
+  uint64_t peer_id_ = 0;                                                           // on the PeerBoard; 0: not on it
 };
 
 }  // namespace vrun::home

@@ -19,6 +19,7 @@
 #include "home/elf_file.h"
 #include "home/residency.h"
 #include "home/test_directory.h"
+#include "store/statement.h"
 #include "tree/codec.h"
 #include "tree/scan.h"
 
@@ -307,6 +308,32 @@ TEST_F(ContentTest, DamagedElfFilesNeedNothing) {
     KeepTablesAndData(fd->get(), store::kUnitBytes, &ranges);
     for (const auto& [first, end] : ranges) EXPECT_TRUE(first < end && end <= damaged.size());
   }
+}
+
+TEST_F(ContentTest, WhatIsPassedOnIsSignedAndDigestsComeWithoutData) {
+  const std::string content = RandomBytes(200'000, 7);
+  root_.Put("f", content);
+  Serve();
+  v1::Peers peers;
+  (void)*server_->peers().Join({"n1", "1:1", "p"}, [&](const v1::Peers& told) { peers = told; });
+  const tree::FileVersion version = VersionOf("/f");
+  auto request = RangeRequest("/f", version, 0, content.size());
+  EXPECT_TRUE(Ask(request)[0].units().signature().empty());
+  std::string digests[2];
+  for (const bool only : {false, true}) {
+    request = RangeRequest("/f", version, 0, content.size());
+    request.mutable_get_range()->set_sign(true);
+    request.mutable_get_range()->set_digests_only(only);
+    const auto parts = Ask(request);
+    ASSERT_EQ(parts.size(), 1u);
+    const v1::Units& units = parts[0].units();
+    for (const auto& unit : units.unit()) digests[only] += unit.digest();
+    EXPECT_EQ(units.unit(0).data().empty(), only);
+    EXPECT_TRUE(VerifySignature(peers.public_key(),
+                                store::UnitsStatement("", version, 0, digests[only], units.object_id()),
+                                units.signature()));
+  }
+  EXPECT_EQ(digests[0], digests[1]);
 }
 
 TEST_F(ContentTest, SmallFilesCarryTheirObjectId) {

@@ -145,7 +145,7 @@ class Home {
       : loop_(loop),
         files_(std::move(files)),
         digests_(places.state_dir + "/digests"),
-        content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces"),
+        content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces", LoadHomeId(places.state_dir)),
         tree_(loop, {root, DenyOptions(root, places, config), places.state_dir + "/watch"}, &trees_),
         controller_(loop),
         spool_(loop, places.state_dir + "/spool") {

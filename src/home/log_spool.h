@@ -18,7 +18,7 @@
 #include "base/event_loop.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "home/work_queue.h"
+#include "base/work_queue.h"
 #include "proto/task.pb.h"
 
 namespace vrun::home {

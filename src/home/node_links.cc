@@ -13,7 +13,8 @@
 namespace vrun::home {
 namespace {
 
-constexpr size_t kMaxIdleChannels = 32;
+// Two for each node that runs a job, and one that is dropped takes its streams with it: more than a pool has.
+constexpr size_t kMaxIdleChannels = 4096;
 constexpr int64_t kIdleMicros = 15 * 60 * 1'000'000LL;
 constexpr int64_t kFirstRetryMicros = 50'000;
 constexpr int64_t kLastRetryMicros = 2'000'000;

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/event_loop.h"
+#include "base/work_queue.h"
 #include "home/deny_list.h"
 #include "home/snapshot_table.h"
 #include "home/watch.h"
-#include "home/work_queue.h"
 #include "tree/scan.h"
 
 namespace vrun::home {

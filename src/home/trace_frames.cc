@@ -20,6 +20,7 @@
 #include "home/residency.h"
 #include "home/root_files.h"
 #include "store/object_id.h"
+#include "store/statement.h"
 
 namespace vrun::home {
 namespace {
@@ -36,17 +37,9 @@ constexpr size_t kMaxWaiting = 16;  // tables
 }  // namespace
 
 void FramePlan::Name() {
-  std::string text = "vrun frame 1";
-  const auto add = [&text](uint64_t n) { text.append(reinterpret_cast<const char*>(&n), sizeof n); };
-  for (const Part& part : parts) {
-    add(part.version.dev);
-    add(part.version.ino);
-    add(static_cast<uint64_t>(part.version.ctime_ns));
-    add(part.version.size);
-    add(part.first);
-    add(part.count);
-  }
-  id = Sha256(text);
+  store::FrameNamer namer;
+  for (const Part& part : parts) namer.Add(part.version, part.first, part.count);
+  id = namer.Name();
 }
 
 FrameCache::FrameCache(const RootFiles* files, std::string directory, uint64_t limit_bytes)

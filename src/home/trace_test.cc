@@ -267,7 +267,8 @@ class TracesTest : public testing::Test {
     get.set_token("secret");
     get.set_table(table);
     get.add_frame(frame);
-    return traces_->Frame(get, 0);
+    Digest name;
+    return traces_->Frame(get, 0, &name);
   }
   static std::string Unpacked(const v1::TraceFrame& frame) {
     if (!frame.zstd()) return frame.data();

@@ -144,7 +144,7 @@ Result<v1::TraceTable> Traces::Table(const v1::ContentRequest::GetTrace& get) {
   return none;
 }
 
-Result<v1::TraceFrame> Traces::Frame(const v1::ContentRequest::GetFrames& get, int n) {
+Result<v1::TraceFrame> Traces::Frame(const v1::ContentRequest::GetFrames& get, int n, Digest* name) {
   PlannedPtr planned;
   {
     std::lock_guard lock(mutex_);
@@ -156,6 +156,7 @@ Result<v1::TraceFrame> Traces::Frame(const v1::ContentRequest::GetFrames& get, i
   if (n >= get.frame_size() || get.frame(n) >= planned->frames.size()) {
     return Error(Code::kInvalid, "traces: no such frame");
   }
+  *name = planned->frames[get.frame(n)].id;
   VRUN_ASSIGN(v1::TraceFrame frame, frames_.Get(planned->frames[get.frame(n)]));
   frame.set_index(get.frame(n));
   return frame;

@@ -49,8 +49,8 @@ class Traces {
 
   // --- what a node asks ---
   Result<v1::TraceTable> Table(const v1::ContentRequest::GetTrace& get);
-  // The n-th frame that is asked for.
-  Result<v1::TraceFrame> Frame(const v1::ContentRequest::GetFrames& get, int n);
+  // The n-th frame that is asked for, and its name.
+  Result<v1::TraceFrame> Frame(const v1::ContentRequest::GetFrames& get, int n, Digest* name);
   Status Put(const v1::ContentRequest::PutTrace& put);
 
   FrameCache& frames() { return frames_; }

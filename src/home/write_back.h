@@ -11,8 +11,8 @@
 
 #include "base/event_loop.h"
 #include "base/result.h"
+#include "base/work_queue.h"
 #include "home/apply.h"
-#include "home/work_queue.h"
 
 namespace vrun::home {
 

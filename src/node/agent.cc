@@ -250,6 +250,7 @@ FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
                             options_.listen_host,
                             options_.pki_directory,
                             options_.name,
+                            options_.pool,
                             caches_->LimitForNew(),
                             options_.cache_min_free_bytes,
                             options_.cache_min_free_percent,

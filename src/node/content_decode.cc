@@ -99,11 +99,11 @@ Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told) {
   return table;
 }
 
-Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table) {
-  if (told.index() >= table.frames.size()) return Corrupt("a frame that is not in its table");
+Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table, uint64_t index) {
+  if (index >= table.frames.size()) return Corrupt("a frame that is not in its table");
   std::vector<uint64_t> lengths;  // of the units
   uint64_t bytes = 0;
-  for (const vfs::TraceRange& range : table.frames[told.index()]) {
+  for (const vfs::TraceRange& range : table.frames[index]) {
     const uint64_t size = table.files[range.file].version.size, unit_bytes = store::UnitBytes(size);
     for (uint64_t unit = range.first; unit < range.first + range.count; ++unit) {
       lengths.push_back(std::min(unit_bytes, size - unit * unit_bytes));
@@ -113,7 +113,7 @@ Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::
   if (told.raw_bytes() != bytes || told.digests().size() != lengths.size() * sizeof(Digest::bytes)) {
     return Corrupt("a frame of another size than its table says");
   }
-  vfs::TraceFrame frame{.index = told.index(), .digests = {}, .data = {}};
+  vfs::TraceFrame frame{.index = static_cast<uint32_t>(index), .digests = {}, .data = {}};
   VRUN_ASSIGN(frame.data, Unpack(told.data(), told.zstd(), bytes));
   const std::string_view digests = told.digests(), data = frame.data;
   uint64_t at = 0;

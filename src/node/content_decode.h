@@ -34,8 +34,8 @@ Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& reside
 // A table of frames: absolute paths; ranges within their files; every frame of at least a unit and at most
 // kMaxFrameBytes; else kCorrupt.
 Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told);
-// A frame of that table, decompressed and checked unit by unit.
-Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table);
+// The frame of that table with this index, decompressed and checked unit by unit.
+Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table, uint64_t index);
 inline constexpr uint64_t kMaxFrameBytes = 4u << 20;
 
 // Collects one range of one file. The parts must come in order.

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "base/secret.h"
 #include "node/content_decode.h"
 #include "node/content_request.h"
 #include "proto/content.pb.h"
@@ -22,14 +23,6 @@ constexpr int kMaxCorrupt = 3;       // of one request
 constexpr size_t kMaxSessions = 16;  // a home has one; more are half-open leftovers
 
 Error Away() { return Error(Code::kUnavailable, "home is away: its content stream is not connected"); }
-
-bool SameBytes(std::string_view a, std::string_view b) {
-  // Of one duration whatever the content: it compares secrets.
-  if (a.size() != b.size()) return false;
-  unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference = static_cast<unsigned char>(difference | (a[i] ^ b[i]));
-  return difference == 0;
-}
 
 void SetVersion(const tree::FileVersion& version, v1::FileVersion* message) {
   message->set_dev(version.dev);
@@ -115,7 +108,7 @@ bool ContentSource::AllowedLocked(const v1::Hello& hello) const {
   bool allowed = false;
   for (const Token& t : tokens_) {
     allowed |= t.job == hello.job() && t.attempt == hello.attempt() && t.home_id == hello.home_id() &&
-               !t.token.empty() && SameBytes(t.token, hello.token());
+               !t.token.empty() && SameSecret(t.token, hello.token());
   }
   return allowed && hello.home_id() == options_.home_id;
 }

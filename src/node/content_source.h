@@ -20,6 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "node/unit_exchange.h"
 #include "rpc/rpc.h"
 #include "vfs/source.h"
 
@@ -27,6 +28,8 @@ namespace vrun::v1 {
 class ContentReply;
 class ContentRequest;
 class Hello;
+class Peers;
+class TraceFrame;
 }  // namespace vrun::v1
 
 namespace vrun::node {
@@ -81,6 +84,20 @@ class ContentSource final : public vfs::Source {
                    std::function<void(vfs::TraceFrame)> arrived, std::function<void(Status)> done) override;
   // Tells home what a run did. What home makes of it is not waited for.
   void PutTrace(const vfs::RunId& run, const vfs::Recording& recording, uint64_t wire_bytes, int64_t link_busy_micros);
+
+  // As FetchRange, with home's signatures.
+  void FetchSigned(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency,
+                   std::function<void(Result<SignedRange>)> done);
+  // Only what home signs of units whose data is here.
+  void FetchStatements(const UnitPlace& place, uint64_t first, uint64_t count,
+                       std::function<void(Result<std::vector<SignedUnitsPtr>>)> done);
+  // One frame as home sent it, of a table that this run has; its content is not looked at yet.
+  void FetchSignedFrame(const vfs::RunId& run, const Digest& table, uint32_t frame,
+                        std::function<void(Result<std::shared_ptr<const v1::TraceFrame>>)> done);
+  // Takes part in passing content on: `changed` gets the list of those who do, one call at a time, now and whenever it
+  // changes, until `over`: home cannot tell, or is away for too long.
+  void WatchPeers(const std::string& name, const std::string& address, const std::string& pool,
+                  std::function<void(const v1::Peers&)> changed, std::function<void()> over);
 
   ContentSourceStats stats() const;
 

@@ -81,7 +81,7 @@ void ContentSource::FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs
         : table_(std::move(table)), left_(count), arrived_(std::move(arrived)), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
       if (!reply.has_frame() || left_ == 0) return Error(Code::kCorrupt, "home sent something else than a frame");
-      VRUN_ASSIGN(vfs::TraceFrame frame, DecodeTraceFrame(reply.frame(), *table_));
+      VRUN_ASSIGN(vfs::TraceFrame frame, DecodeTraceFrame(reply.frame(), *table_, reply.frame().index()));
       --left_;
       arrived_(std::move(frame));
       return {};

@@ -45,7 +45,9 @@ Result<std::unique_ptr<FsClient>> FsClient::Start(EventLoop* loop, const FsServe
                                    "--pki",
                                    s.pki_directory,
                                    "--name",
-                                   s.node_name};
+                                   s.node_name,
+                                   "--pool",
+                                   s.pool};
   if (s.cache_bytes > 0) argv.insert(argv.end(), {"--cache-bytes", std::to_string(s.cache_bytes)});
   if (s.cache_min_free_bytes > 0) {
     argv.insert(argv.end(), {"--cache-min-free-bytes", std::to_string(s.cache_min_free_bytes)});

@@ -40,6 +40,7 @@ struct FsServerSettings {
   std::string listen_host;
   std::string pki_directory;
   std::string node_name;
+  std::string pool;
   uint64_t cache_bytes = 0;  // 0: the server's default; so below
   uint64_t cache_min_free_bytes = 0;
   uint32_t cache_min_free_percent = 0;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -34,6 +35,8 @@
 #include "node/content_source.h"
 #include "node/fs_keeper.h"
 #include "node/kept_state.h"
+#include "node/peer_server.h"
+#include "node/peer_source.h"
 #include "node/s3_tier.h"
 #include "node/s3_urls.h"
 #include "node/s3_writer.h"
@@ -114,6 +117,8 @@ class FsServer {
   ViewPool* PoolOf(bool apart) { return apart ? apart_views_.get() : views_.get(); }
   void OnConnect();
   void OnAttach(uint64_t id, const v1::AgentAttach& attach);
+  Status StartSources();
+  void HomeIsBack();
   void OnControl(uint32_t events);
   void OnRequest(const std::string& bytes);
   void OpenView(uint64_t id, const v1::OpenView& open);
@@ -142,17 +147,21 @@ class FsServer {
   bool writing_ = false;
   int exit_code_ = 0;
   std::string store_directory_, views_directory_;
+  std::string address_;  // where home and other nodes reach this
+  std::atomic<bool> peers_ready_{false};
 
   std::unique_ptr<store::Store> store_;
   UniqueFd store_lock_;
   std::unique_ptr<CacheWork> cache_;
-  std::unique_ptr<ContentSource> source_;
+  std::unique_ptr<ContentSource> source_;    // home
+  std::unique_ptr<PeerSource> peer_source_;  // home and other nodes
   // Of the pool's S3 store; null where it has none.
   std::unique_ptr<S3Urls> s3_urls_;
   std::unique_ptr<S3Tier> s3_tier_;
   std::unique_ptr<S3Writer> s3_writer_;
   std::unique_ptr<TieredSource> tiered_;
   std::shared_ptr<vfs::Backend> backend_;
+  std::unique_ptr<PeerServer> peers_;
   std::unique_ptr<rpc::Server> server_;
   // Of whole trees, where no name costs a request to look up or to open; and of what lies apart, where large files are
   // passed through and extended attributes are served. An overlay puts the second above the first.
@@ -188,6 +197,12 @@ Status FsServer::OpenStore() {
   ::futimens(store_lock_.get(), nullptr);
   cache_ = std::make_unique<CacheWork>(&loop_, store_.get(), [this](v1::CacheStat* stat) {
     stat->set_fetched_bytes(source_->stats().wire_bytes);
+    const PeerStats peers = peer_source_->stats();
+    stat->set_peers(peers.mates);
+    stat->set_peer_fetched_bytes(peers.fetched_bytes);
+    stat->set_peer_served_bytes(peers.served_bytes);
+    stat->set_peer_lies(peers.lies);
+    stat->set_peer_fallbacks(peers.fallbacks);
     if (!s3_tier_) return;
     s3_tier_->Describe(stat->mutable_s3());
     stat->mutable_s3()->set_waiting_objects(s3_writer_->waiting());
@@ -209,6 +224,13 @@ Status FsServer::Listen() {
         if (peer.role != "home") return Error(Code::kDenied, "content comes from a home only");
         return source_->Accept(std::move(stream));
       });
+  server_->Streaming(
+      "/vrun.v1.Peer/Exchange",
+      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+        // Nobody knows of this address before home does.
+        if (!peers_ready_) return Error(Code::kUnavailable, "the file system server starts");
+        return peers_->Accept(peer, std::move(stream));
+      });
   if (port_ == 0 && kept_->has_keeper()) {
     const auto reserved = kept_->ReservePort(options_.listen_host);
     port_ = reserved.value_or(0);
@@ -225,6 +247,7 @@ Status FsServer::Listen() {
   if (!port) return std::move(port).error();
   port_ = *port;
   kept_->KeepPort(port_);
+  address_ = options_.listen_host + ":" + std::to_string(port_);
   return {};
 }
 
@@ -247,14 +270,17 @@ Status FsServer::Start() {
   VRUN_TRY(MakeDirs(views_directory_, 0700));
 
   source_ = std::make_unique<ContentSource>(ContentSourceOptions{.home_id = options_.home_id},
-                                            [this] { loop_.Post([this] { backend_->HomeIsBack(); }); });
-  StartS3();
-  vfs::Source* const source = tiered_ ? static_cast<vfs::Source*>(tiered_.get()) : source_.get();
-  backend_ = vfs::Backend::Create({.home_id = options_.home_id}, source, store_.get());
+                                            [this] { loop_.Post([this] { HomeIsBack(); }); });
+  // Whom home talks to is known before it can; it comes back to the port that it knows.
+  port_ = left.port;
+  for (const v1::AllowToken& run : left.runs) {
+    source_->AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
+  }
+  VRUN_TRY(Listen());
+  VRUN_TRY(StartSources());
   views_ = std::make_unique<ViewPool>(&loop_, views_directory_, HooksOf(false));
   apart_views_ = std::make_unique<ViewPool>(&loop_, views_directory_ + "/apart", HooksOf(true));
   TakeOver(std::move(left));
-  VRUN_TRY(Listen());
   VRUN_TRY(SetNonBlocking(listener_.get(), true));
   VRUN_TRY(loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnConnect(); }));
   Tick();
@@ -273,15 +299,11 @@ void FsServer::StartS3() {
   });
   s3_tier_ = std::make_unique<S3Tier>(s3_urls_.get());
   s3_writer_ = std::make_unique<S3Writer>(store_.get(), s3_tier_.get());
-  tiered_ = std::make_unique<TieredSource>(source_.get(), s3_tier_.get(), s3_writer_.get());
+  tiered_ = std::make_unique<TieredSource>(peer_source_.get(), s3_tier_.get(), s3_writer_.get());
 }
 
 void FsServer::TakeOver(KeptState::Left left) {
-  port_ = left.port;
-  for (const v1::AllowToken& run : left.runs) {
-    source_->AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
-    BeginRun(run);
-  }
+  for (const v1::AllowToken& run : left.runs) BeginRun(run);
   if (kept_->has_keeper()) {
     kept_->UnmountStrays(views_directory_, false);
     kept_->UnmountStrays(views_directory_ + "/apart", true);
@@ -340,6 +362,29 @@ vfs::ViewOptions FsServer::OptionsOf(bool apart, const std::string& directory, V
   return view;
 }
 
+// Asked in turn: the S3 store, other nodes, home.
+Status FsServer::StartSources() {
+  VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.node_name));
+  peer_source_ = std::make_unique<PeerSource>(PeerSourceOptions{.home_id = options_.home_id,
+                                                                .name = options_.node_name,
+                                                                .address = address_,
+                                                                .pool = options_.pool,
+                                                                .credentials = std::move(credentials)},
+                                              source_.get());
+  StartS3();
+  vfs::Source* const source = tiered_ ? static_cast<vfs::Source*>(tiered_.get()) : peer_source_.get();
+  backend_ = vfs::Backend::Create({.home_id = options_.home_id}, source, store_.get());
+  peers_ = std::make_unique<PeerServer>(peer_source_.get(), backend_.get());
+  peer_source_->OnUpdate([this] { peers_->Updated(); });
+  peers_ready_ = true;
+  return {};
+}
+
+void FsServer::HomeIsBack() {
+  backend_->HomeIsBack();
+  peer_source_->HomeIsBack();
+}
+
 ViewPool::Hooks FsServer::HooksOf(bool apart) {
   ViewPool::Hooks hooks;
   hooks.mount = [this, apart](const Digest& tree, const std::string& directory, ViewPool::LostCallback lost) {
@@ -371,6 +416,7 @@ ViewPool::Hooks FsServer::HooksOf(bool apart) {
 void FsServer::Tick() {
   source_->Tick(MonotonicMicros());
   if (s3_urls_) s3_urls_->Tick(MonotonicMicros());
+  peers_->Tick(MonotonicMicros());
   loop_.After(1'000'000, [this] { Tick(); });
 }
 

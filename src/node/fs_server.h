@@ -27,6 +27,7 @@ struct FsServerOptions {
   std::string listen_host;      // where home can reach this node; the port is chosen
   std::string pki_directory;    // ca.pem, NAME.pem, NAME.key
   std::string node_name;
+  std::string pool;                     // nodes of one pool pass content on to each other
   uint64_t cache_bytes = 0;             // until the agent says otherwise; 0: a quarter of the file system
   uint64_t cache_min_free_bytes = 0;    // of the file system, whoever fills it; 0: the store's default
   uint32_t cache_min_free_percent = 0;  // instead of an amount, when not 0

@@ -70,22 +70,22 @@ void Bursts::Pump(const BurstPtr& burst) {
       if (burst->stopped) burst->wanted.clear();
       while (!burst->wanted.empty() && frames.size() < kBatchFrames) {
         frames.push_back(burst->wanted.front());
+        burst->on_the_way.insert(burst->wanted.front());
         burst->wanted.pop_front();
       }
       if (frames.empty() && burst->under_way > 0) return;
       if (!frames.empty()) ++burst->under_way;
     }
     if (frames.empty()) return Over(burst);
-    const uint32_t last = frames.back();
     backend_.source()->FetchFrames(
-        burst->run, burst->table, std::move(frames),
+        burst->run, burst->table, frames,
         [this, gate = gate_, burst](TraceFrame frame) {
           const Gate::Pass pass(gate.get());
           if (pass) Arrived(burst, std::move(frame));
         },
-        [this, gate = gate_, burst, last](const Status& status) {
+        [this, gate = gate_, burst, frames](const Status& status) {
           const Gate::Pass pass(gate.get());
-          if (pass) BatchOver(burst, last, status);
+          if (pass) BatchOver(burst, frames, status);
         });
   }
 }
@@ -99,19 +99,23 @@ void Bursts::Arrived(const BurstPtr& burst, TraceFrame frame) {
     const uint64_t unit_bytes = store::UnitBytes(size);
     const uint64_t bytes = std::min(range.count * unit_bytes, size - range.first * unit_bytes);
     burst->contents[range.file]->Arrived(range.first, std::span(frame.digests).subspan(unit, range.count),
-                                         std::string_view(frame.data).substr(at, bytes));
+                                         std::string_view(frame.data).substr(at, bytes), Origin::kTrace);
     unit += range.count;
     at += bytes;
   }
-  uint32_t front = burst->progress->front;
-  while (front <= frame.index && !burst->progress->front.compare_exchange_weak(front, frame.index + 1)) {
-  }
+  Settle(burst, {frame.index});
 }
 
-void Bursts::BatchOver(const BurstPtr& burst, uint32_t last_frame, const Status& status) {
-  uint32_t front = burst->progress->front;
-  while (front <= last_frame && !burst->progress->front.compare_exchange_weak(front, last_frame + 1)) {
-  }
+void Bursts::Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames) {
+  std::lock_guard lock(mutex_);
+  for (const uint32_t frame : frames) burst->on_the_way.erase(frame);
+  const uint32_t last = static_cast<uint32_t>(burst->table->frames.size());
+  const uint32_t next = burst->wanted.empty() ? last : burst->wanted.front();
+  burst->progress->front = burst->on_the_way.empty() ? next : std::min(next, *burst->on_the_way.begin());
+}
+
+void Bursts::BatchOver(const BurstPtr& burst, const std::vector<uint32_t>& frames, const Status& status) {
+  Settle(burst, frames);
   if (!status) LogInfo("a part of a trace does not come: {}", Escape(status.error().message()));
   {
     std::lock_guard lock(mutex_);

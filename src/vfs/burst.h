@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -54,6 +55,7 @@ class Bursts {
     std::shared_ptr<const TraceTable> table;
     std::vector<std::shared_ptr<FileContent>> contents;  // by file of the table; held while the run is
     std::deque<uint32_t> wanted;                         // frames not asked for yet
+    std::set<uint32_t> on_the_way;                       // asked for, and not here yet
     size_t under_way = 0;                                // requests
     std::shared_ptr<BurstProgress> progress = std::make_shared<BurstProgress>();
     bool over = false;
@@ -65,7 +67,9 @@ class Bursts {
   void Begin(const BurstPtr& burst, TraceTable table);
   void Pump(const BurstPtr& burst);
   void Arrived(const BurstPtr& burst, TraceFrame frame);
-  void BatchOver(const BurstPtr& burst, uint32_t last_frame, const Status& status);
+  void BatchOver(const BurstPtr& burst, const std::vector<uint32_t>& frames, const Status& status);
+  // These have come, or never will. Several nodes give them, so the later one may be first.
+  void Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames);
   void Over(const BurstPtr& burst);
   BurstPtr TakeLocked(uint64_t job, uint32_t attempt);
 

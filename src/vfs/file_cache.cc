@@ -263,58 +263,6 @@ uint64_t FileContent::AwaitBurstLocked(uint64_t unit) {
   return id;
 }
 
-bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
-                         const std::shared_ptr<BurstProgress>& burst, uint32_t frame) {
-  std::lock_guard lock(mutex_);
-  touched_ = traced_ = true;  // what else is worth having of it the trace says too
-  if (lost_) return false;
-  place_ = place;
-  const std::vector<uint64_t> missing = MissingLocked(first, count);
-  if (missing.empty()) return false;
-  if (burst_ != burst) expected_.clear();
-  burst_ = burst;
-  for (const uint64_t unit : missing) expected_[unit] = frame;
-  return true;
-}
-
-void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data) {
-  std::vector<UnitData> units;
-  for (size_t i = 0; i < digests.size(); ++i) {
-    units.push_back(std::make_shared<const std::string>(data.substr(i * unit_bytes_, unit_bytes_)));
-  }
-  Count(first, digests.size(), data.size(), Origin::kTrace);
-  std::vector<uint64_t> over;
-  {
-    std::lock_guard lock(mutex_);
-    for (uint64_t i = 0; i < digests.size(); ++i) {
-      expected_.erase(first + i);
-      memory_[first + i] = units[i];
-    }
-    for (const auto& [id, fetch] : fetches_) {
-      if (fetch.first + fetch.count > first && fetch.first < first + digests.size() &&
-          MissingLocked(fetch.first, fetch.count).empty()) {
-        over.push_back(id);
-      }
-    }
-  }
-  for (const uint64_t id : over) Finish(id, {});
-  auto write = [self = shared_from_this(), first, names = std::vector<Digest>(digests.begin(), digests.end()), units] {
-    self->WriteArrived(first, names, units);
-  };
-  if (!cache_.backend_.write_behind().Post(data.size(), write)) write();
-}
-
-void FileContent::WriteArrived(uint64_t first, const std::vector<Digest>& digests, const std::vector<UnitData>& units) {
-  std::vector<store::PutUnit> put;
-  for (size_t i = 0; i < units.size(); ++i) put.push_back({digests[i], *units[i]});
-  // What the disk does not take stays in memory, by Put; what the store does not want, readers find out about.
-  (void)Put(first, put, std::nullopt);
-  std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < units.size(); ++i) {
-    if (const auto it = memory_.find(first + i); it != memory_.end() && it->second == units[i]) memory_.erase(it);
-  }
-}
-
 uint64_t FileContent::AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency) {
   const uint64_t id = next_fetch_++;
   Fetch& fetch = fetches_[id];

@@ -65,7 +65,10 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   bool Expect(const Place& place, uint64_t first, uint64_t count, const std::shared_ptr<BurstProgress>& burst,
               uint32_t frame);
   // Units that came unasked, verified; `data` has them all.
-  void Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data);
+  void Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data, Origin origin);
+  // Units [first, first + count), which others ask for: as if nobody had read them. nullopt when one is not here. Reads
+  // the disk.
+  std::optional<std::string> Held(uint64_t first, uint64_t count);
   bool IsComplete();
   // kNotFound while incomplete. May read the whole file once (store.h).
   Result<UniqueFd> OpenForPassthrough();

@@ -37,9 +37,38 @@ def free_link():
     return next(i for i in [*range(start, 250), *range(20, start)] if not os.path.exists(f"/sys/class/net/vh{i}"))
 
 
+class Bridge:
+    """A network on which nodes reach each other; what this machine sends into it (home's uplink) may be shaped."""
+    def __init__(self, uplink_mbit=0):
+        start = os.getpid() % 100
+        self.index = next(i for i in [*range(start, 250), *range(start)] if not os.path.exists(f"/sys/class/net/vb{i}"))
+        self.name = f"vb{self.index}"
+        self.ip("link", "add", self.name, "type", "bridge")
+        self.ip("addr", "add", f"{self.address(1)}/24", "dev", self.name)
+        self.ip("link", "set", self.name, "up")
+        if uplink_mbit:
+            subprocess.run(["tc", "qdisc", "add", "dev", self.name, "root", "tbf", "rate", f"{uplink_mbit}mbit", "burst", "256kb",
+                            "latency", "50ms"], check=True)
+
+    def ip(self, *args, check=True):
+        subprocess.run(["ip", *args], check=check)
+
+    def address(self, host):
+        return f"10.214.{self.index}.{host}"
+
+    def sent_bytes(self):
+        """What this machine has sent into it, headers and all."""
+        return int(pathlib.Path(f"/sys/class/net/{self.name}/statistics/tx_bytes").read_text())
+
+    def close(self):
+        self.ip("link", "delete", self.name, check=False)
+
+
 class Cluster:
-    """Everything lies below one directory; close() stops all of it, whatever state it is in."""
-    def __init__(self, root, nodes=1, node_options=(), link=(), directory=None):
+    """Everything lies below one directory; close() stops all of it, whatever state it is in. With `bridge` (a Bridge, closed
+    with the cluster) nodes reach each other."""
+    def __init__(self, root, nodes=1, node_options=(), link=(), directory=None, bridge=None):
+        self.bridge = bridge
         self.root = pathlib.Path(root)
         self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix="vrun-e2e-", dir="/var/tmp"))
         self.environment = dict(os.environ, VRUN_DIR=str(self.directory / "home"), VRUN_LOG=os.environ.get("VRUN_LOG", "info"))
@@ -47,7 +76,7 @@ class Cluster:
             if name.startswith(("SLURM_", "VRUN_JOB")):
                 del self.environment[name]
         self.link = list(link)
-        self.node_options = ["--milli-cpus", "64000", *node_options]
+        self.node_options = [*([] if "--milli-cpus" in node_options else ["--milli-cpus", "64000"]), *node_options]
         self.nodes = {}
         self.started = []
         try:
@@ -117,21 +146,30 @@ class Cluster:
         index = self.nodes[name]["index"] if name in self.nodes else free_link()
         host = self.directory / name
         if name not in self.nodes:
+            link = self.link
+            if self.bridge:
+                link = ["--bridge", self.bridge.name, "--address", f"{self.bridge.address(len(self.nodes) + 2)}/24"]
             subprocess.run([TOP / "tools/emulate-host", "up", f"{name}-{index}", "--dir", host, "--index", str(index),
-                            *self.link, "--copy", BIN / "vrund", BIN / "vrund-task"], check=True)
+                            *link, "--copy", BIN / "vrund", BIN / "vrund-task"], check=True)
             pki = host / "state/pki"
             self.run("vrund", "pki", "issue", "--ca", str(self.pki()), "--dir", str(pki), "--role", "node", "--name", name,
                      check=True)
+        if name in self.nodes:
+            ours, theirs = self.nodes[name]["ours"], self.nodes[name]["theirs"]
+        elif self.bridge:
+            ours, theirs = self.bridge.address(1), self.bridge.address(len(self.nodes) + 2)
+        else:
+            ours, theirs = f"10.213.{index}.1", f"10.213.{index}.2"
         ready, told = os.pipe()
         log = open(host / "node.log", "ab")
         process = subprocess.Popen(
             [TOP / "tools/emulate-host", "exec", f"{name}-{index}", "--dir", host, "--", "/opt/vrun/vrund", "node",
-             "--controller", f"10.213.{index}.1:{self.port}", "--name", name, "--pool", "local", "--state-dir",
-             "/var/lib/vrun/node", "--pki", "/var/lib/vrun/pki", "--listen", f"10.213.{index}.2", *self.node_options],
+             "--controller", f"{ours}:{self.port}", "--name", name, "--pool", "local", "--state-dir",
+             "/var/lib/vrun/node", "--pki", "/var/lib/vrun/pki", "--listen", theirs, *self.node_options],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True)
         os.close(told)
         os.close(ready)
-        self.nodes[name] = {"index": index, "process": process, "directory": host}
+        self.nodes[name] = {"index": index, "process": process, "directory": host, "ours": ours, "theirs": theirs}
         try:
             wait_until(f"node {name} is ready", lambda: self.node_state(name) == "ready" or process.poll() is not None)
         except AssertionError as e:
@@ -194,9 +232,15 @@ class Cluster:
         return "\n".join(text)
 
     def close(self):
+        for process in self.started:   # a client that still waits would start home again
+            if process.poll() is None:
+                process.kill()
+                process.wait()
         for name, node in self.nodes.items():
             self.stop_node(name)
             subprocess.run([TOP / "tools/emulate-host", "down", f"{name}-{node['index']}", "--dir", node["directory"]])
+        if self.bridge:
+            self.bridge.close()
         try:
             self.run("vctl", "down", "--all", timeout=30)
         except (subprocess.TimeoutExpired, OSError):

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "home/work_queue.h"
+#include "base/work_queue.h"
 
 #include <pthread.h>
 
-namespace vrun::home {
+namespace vrun {
 
 WorkQueue::WorkQueue(std::string name, unsigned threads) : name_(name.substr(0, 15)), limit_(threads) {}
 
@@ -56,4 +56,4 @@ void WorkQueue::Run() {
   }
 }
 
-}  // namespace vrun::home
+}  // namespace vrun

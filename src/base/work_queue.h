@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace vrun::home {
+namespace vrun {
 
 // A first-in first-out queue worked off by `threads` threads, which start with the first piece of work (most runs never
 // need them). With one thread the pieces run one after the other in the order in which they were posted.
@@ -41,4 +41,4 @@ class WorkQueue {
   bool stopping_ = false;
 };
 
-}  // namespace vrun::home
+}  // namespace vrun

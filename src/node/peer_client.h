@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The asking end of one stream to another node's file system server (proto/peer.proto): opened when it is first needed,
+// proved on both sides, closed for a while when it does not work.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/result.h"
+#include "proto/peer.pb.h"
+#include "rpc/rpc.h"
+#include "vfs/gate.h"
+#include "vfs/timer_thread.h"
+
+namespace vrun::node {
+
+// How a member did: who fails is left alone for a while, longer each time, until it answers well again.
+class PeerHealth {
+ public:
+  bool Down(int64_t now) const { return now < down_until_; }
+  void Answered() { strikes_ = failures_ = 0; }
+  // It did not answer in time; more than one request may say so at the same time.
+  void Late(int64_t now);
+  // Its stream broke or could not be opened.
+  void Broke(int64_t now);
+  // It sent what is not so.
+  void Lied(int64_t now);
+
+ private:
+  void Rest(int64_t now, int64_t first, int64_t last);
+
+  int strikes_ = 0;
+  int failures_ = 0;
+  int64_t struck_ = 0;
+  int64_t down_until_ = 0;
+};
+
+// Any thread. Answers come on the stream's thread, no lock held.
+class PeerClient final : public std::enable_shared_from_this<PeerClient> {
+ public:
+  struct Options {
+    std::string home_id;
+    std::string secret;  // home's, for all who take part
+    std::string asker;   // our name
+    std::string owner;   // theirs
+    std::string address;
+    rpc::Credentials credentials;
+  };
+  // Waiting may come first; then one answer, or the error of a stream that is not there (any more).
+  using Answered = std::function<void(Result<v1::PeerReply>)>;
+
+  // `timers` outlives it.
+  PeerClient(Options options, vfs::TimerThread* timers) : options_(std::move(options)), timers_(timers) {}
+  ~PeerClient();
+
+  // The id of `question` is set here.
+  uint64_t Ask(const v1::PeerRequest& question, Answered answered);
+  // Nobody waits for it any more: it is not answered.
+  void Cancel(uint64_t id);
+  // Whoever still waits gets kAborted. Not from within a callback of a stream.
+  void Close();
+
+ private:
+  // One attempt. It outlives its stream.
+  struct Link final : rpc::Stream::Handler {
+    void OnMessage(std::string message) override { client->OnMessage(this, message); }
+    void OnClosed(Error reason) override { client->OnClosed(this, reason); }
+    ~Link() override {
+      stream.reset();  // no callback after this
+      channel.reset();
+    }
+    std::shared_ptr<PeerClient> client;
+    std::string nonce;
+    bool proved = false;
+    std::unique_ptr<rpc::Channel> channel;
+    std::unique_ptr<rpc::Stream> stream;
+  };
+
+  Result<std::shared_ptr<Link>> PrepareLocked();
+  void Open(const std::shared_ptr<Link>& link);
+  void OnMessage(Link* link, const std::string& message);
+  void OnClosed(Link* link, const Error& reason);
+  // Fails what was asked. The link goes on the timers' thread: a channel cannot end on a thread of its own.
+  void DropLocked(const Error& reason, std::vector<Answered>* failed);
+
+  const Options options_;
+  vfs::TimerThread* const timers_;
+  std::mutex mutex_;
+  std::shared_ptr<Link> link_;
+  bool closed_ = false;
+  uint64_t next_id_ = 1;
+  struct Asked {
+    v1::PeerRequest request;
+    Answered answered;
+    bool sent = false;
+  };
+  std::map<uint64_t, Asked> asked_;
+};
+
+}  // namespace vrun::node

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of FileContent for content that comes unasked (bursts, what other nodes wanted), and for others who ask.
+#include <algorithm>
+#include <utility>
+
+#include "store/store.h"
+#include "vfs/backend.h"
+#include "vfs/burst.h"
+#include "vfs/file_cache.h"
+#include "vfs/recorder.h"
+#include "vfs/write_behind.h"
+
+namespace vrun::vfs {
+
+bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
+                         const std::shared_ptr<BurstProgress>& burst, uint32_t frame) {
+  std::lock_guard lock(mutex_);
+  touched_ = traced_ = true;  // what else is worth having of it the trace says too
+  if (lost_) return false;
+  place_ = place;
+  const std::vector<uint64_t> missing = MissingLocked(first, count);
+  if (missing.empty()) return false;
+  if (burst_ != burst) expected_.clear();
+  burst_ = burst;
+  for (const uint64_t unit : missing) expected_[unit] = frame;
+  return true;
+}
+
+void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data, Origin origin) {
+  std::vector<UnitData> units;
+  for (size_t i = 0; i < digests.size(); ++i) {
+    units.push_back(std::make_shared<const std::string>(data.substr(i * unit_bytes_, unit_bytes_)));
+  }
+  Count(first, digests.size(), data.size(), origin);
+  std::vector<uint64_t> over;
+  {
+    std::lock_guard lock(mutex_);
+    for (uint64_t i = 0; i < digests.size(); ++i) {
+      expected_.erase(first + i);
+      memory_[first + i] = units[i];
+    }
+    for (const auto& [id, fetch] : fetches_) {
+      if (fetch.first + fetch.count > first && fetch.first < first + digests.size() &&
+          MissingLocked(fetch.first, fetch.count).empty()) {
+        over.push_back(id);
+      }
+    }
+  }
+  for (const uint64_t id : over) Finish(id, {});
+  auto write = [self = shared_from_this(), first, names = std::vector<Digest>(digests.begin(), digests.end()), units] {
+    self->WriteArrived(first, names, units);
+  };
+  if (!cache_.backend_.write_behind().Post(data.size(), write)) write();
+}
+
+void FileContent::WriteArrived(uint64_t first, const std::vector<Digest>& digests, const std::vector<UnitData>& units) {
+  std::vector<store::PutUnit> put;
+  for (size_t i = 0; i < units.size(); ++i) put.push_back({digests[i], *units[i]});
+  // What the disk does not take stays in memory, by Put; what the store does not want, readers find out about.
+  (void)Put(first, put, std::nullopt);
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (const auto it = memory_.find(first + i); it != memory_.end() && it->second == units[i]) memory_.erase(it);
+  }
+}
+
+std::optional<std::string> FileContent::Held(uint64_t first, uint64_t count) {
+  std::shared_ptr<store::Object> object;
+  std::vector<UnitData> in_memory(count);
+  {
+    std::lock_guard lock(mutex_);
+    if (mixed_ || first >= unit_count_ || count > unit_count_ - first) return std::nullopt;
+    object = ObjectLocked();
+    for (uint64_t i = 0; i < count && !memory_.empty(); ++i) {
+      if (const auto it = memory_.find(first + i); it != memory_.end()) in_memory[i] = it->second;
+    }
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    if (!in_memory[i] && (!object || !object->Has((first + i) * unit_bytes_, 1))) return std::nullopt;
+  }
+  std::string data(std::min(count * unit_bytes_, version_.size - first * unit_bytes_), '\0');
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t at = i * unit_bytes_, length = std::min<uint64_t>(unit_bytes_, data.size() - at);
+    if (in_memory[i]) {
+      data.replace(at, length, *in_memory[i]);
+      continue;
+    }
+    const auto read = object->Read(first * unit_bytes_ + at, data.data() + at, length);
+    if (!read || *read != length) return std::nullopt;
+  }
+  return data;
+}
+
+}  // namespace vrun::vfs

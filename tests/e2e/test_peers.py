@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that start together fetch from each other: home sends everything once, whoever dies in between."""
+import hashlib
+import json
+import os
+import signal
+import subprocess
+
+from cluster import Bridge, wait_until
+from test_cache import fs_pid
+
+NODES = 3
+READ = "cd /root/data && cat $(find . -type f | LC_ALL=C sort) | sha256sum"
+
+
+def fill(root, large, small):
+    """Files that do not compress; what `READ` prints of them, and their bytes."""
+    here = root / "root/data"
+    (here / "many").mkdir(parents=True)
+    (here / "large").write_bytes(os.urandom(large))
+    for i in range(small):
+        (here / f"many/f{i}").write_bytes(os.urandom(2000 + 700 * i))
+    files = sorted((f for f in here.rglob("*") if f.is_file()), key=lambda f: f"./{f.relative_to(here)}".encode())
+    content = b"".join(f.read_bytes() for f in files)
+    return hashlib.sha256(content).hexdigest() + "  -\n", len(content)
+
+
+def start(own, uplink_mbit):
+    # One job fills a node, so that three jobs are on three nodes.
+    cluster = own(nodes=NODES, node_options=["--milli-cpus", "1000"], bridge=Bridge(uplink_mbit))
+    jobs = begin(cluster, "read line", stdin=subprocess.PIPE)
+    wait_until("each knows of the others", lambda: [n.get("peers") for n in stats(cluster)] == [NODES - 1] * NODES)
+    for job in jobs:
+        job.communicate(timeout=50)
+    return cluster
+
+
+def stats(cluster):
+    return json.loads(cluster.run("vctl", "cache", "stat", "-o", "json").stdout)["nodes"]
+
+
+def begin(cluster, script, stdin=subprocess.DEVNULL):
+    return [cluster.popen("vrun", "-q", "-c", "1", "-D", "/", "--", "sh", "-c", script, stdin=stdin,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(NODES)]
+
+
+def on_all(cluster, script):
+    jobs = begin(cluster, script)
+    return [(*job.communicate(timeout=50), job.returncode) for job in jobs]
+
+
+def test_three_nodes_read_the_same_and_home_sends_it_about_once(own):
+    cluster = start(own, 0)
+    expected, size = fill(cluster.root, 12 << 20, 100)
+    before = cluster.bridge.sent_bytes()
+    assert on_all(cluster, READ) == [(expected, "", 0)] * NODES
+    sent = cluster.bridge.sent_bytes() - before
+    assert sent < 1.15 * size, f"{sent / size:.2f} times its size"
+    told = stats(cluster)
+    assert all(n["peer_fetched_bytes"] > size / 2 and n["peer_served_bytes"] > size / 3 for n in told), told
+    assert all(n["peer_lies"] == 0 for n in told), told
+
+
+def test_a_node_killed_in_the_middle_costs_its_share_and_no_byte_is_wrong(own):
+    cluster = start(own, 80)
+    expected, size = fill(cluster.root, 16 << 20, 60)
+    before = cluster.bridge.sent_bytes()
+    jobs = begin(cluster, READ)
+    wait_until("some of it has come", lambda: cluster.bridge.sent_bytes() - before > size / 3)
+    os.kill(fs_pid(cluster, "n3"), signal.SIGKILL)
+    # The job of that node has lost its root; the others do not notice.
+    wait_until("the others are done", lambda: sum(job.poll() == 0 for job in jobs) >= NODES - 1, 50)
+    assert [job.stdout.read() for job in jobs if job.poll() == 0] == [expected] * (NODES - 1)
+    sent = cluster.bridge.sent_bytes() - before
+    assert sent < 2 * size, f"{sent / size:.2f} times its size"
