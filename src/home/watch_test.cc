@@ -251,7 +251,8 @@ TEST_P(WatchTest, ManyNamesBecomeTheirDirectory) {
   START();
   for (int i = 0; i < 1000; ++i) dir_.Write("a/b/n" + std::to_string(i), "");
   auto dirty = Check();
-  EXPECT_TRUE(dirty.directories.contains("/a/b"));
+  // Or all of it, where others have filled the queue that the whole file system shares.
+  EXPECT_TRUE(dirty.everything() || dirty.directories.contains("/a/b"));
 }
 
 TEST_P(WatchTest, RandomOperations) {
