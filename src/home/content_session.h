@@ -77,7 +77,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   // `certain`: it will be read, whether or not it was lately.
   void AddResident(const std::string& path, const tree::FileVersion& version, bool certain, v1::Resident* resident);
   Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
-  // Hashes the units and compresses those for which it pays, but none of which only the digests are sent. Their digests.
+  // Hashes the units and compresses those for which it pays, but none of which only the digests are sent. Their
+  // digests.
   std::vector<Digest> Pack(const tree::FileVersion& version, v1::Units* units, bool digests_only);
   // What is asked of an answer beside the content, or instead of it.
   void Attest(const v1::ContentRequest::GetRange& get, const tree::FileVersion& version, v1::Units* units) const;
