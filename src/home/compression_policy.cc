@@ -54,8 +54,9 @@ void CompressionPolicy::Sent(int64_t now, uint64_t sent, uint64_t queued, bool m
       busy_micros_ = starved_micros_ = 0;
       busy_bytes_ = starved_bytes_ = 0;
     }
-    if (busy_micros_ + starved_micros_ >= kWindowMicros) {
-      if (busy_micros_ >= starved_micros_) {
+    const bool starved = starved_micros_ > busy_micros_;
+    if (busy_micros_ + starved_micros_ >= kWindowMicros && (!starved || starved_bytes_ >= kTellingBytes)) {
+      if (!starved) {
         link_ = Mix(link_, static_cast<double>(busy_bytes_) * 1e6 / static_cast<double>(busy_micros_));
       } else {
         // It takes all that we make: faster than that, nobody knows by how much. Each window believes in more, until

@@ -14,8 +14,8 @@ namespace vrun::home {
 // Sending one byte of content costs 1/link uncompressed and, as compressing and sending overlap, the larger of
 // 1/speed and ratio/link compressed; the level with the smallest cost is taken. So compression ends where the link
 // takes more than a core compresses (about 3 Gbit/s at level 1), and a level above 1 is for links that are slower than
-// it by far. The link's speed is known only while something is queued for it; while nothing is, although requests wait,
-// it is faster than what we make.
+// it by far. The link's speed is known only while something is queued for it; while nothing is, although requests wait
+// and more has gone than a socket holds, it is faster than what we make.
 class CompressionPolicy {
  public:
   // Of zstd; 0: as it is.
@@ -40,6 +40,8 @@ class CompressionPolicy {
  private:
   static constexpr int64_t kWindowMicros = 20'000;
   static constexpr uint64_t kBacklogBytes = 256 * 1024;  // less than this may be in one write to the socket
+  // What a socket takes without the link (Linux: 4 MiB), some times over: less says nothing of the link's speed.
+  static constexpr uint64_t kTellingBytes = 16 << 20;
 
   mutable std::mutex mutex_;
   double link_ = 0;

@@ -67,6 +67,16 @@ TEST(CompressionPolicy, APauseSaysNothing) {
   EXPECT_EQ(policy.level(), 1);
 }
 
+TEST(CompressionPolicy, WhatTheSocketSwallowsSaysNothing) {
+  CompressionPolicy policy;
+  // Readers far away: a burst that fits into the socket's buffer, then nothing until they have it.
+  for (int64_t burst = 0, now = 1'000'000'000, sent = 0; burst < 100; ++burst, now += 60'000) {
+    for (int i = 0; i < 12; ++i) policy.Sent(now += 2'000, static_cast<uint64_t>(sent += 262144), 0, i < 11);
+  }
+  EXPECT_EQ(policy.link(), 0);
+  EXPECT_EQ(policy.level(), 1);
+}
+
 TEST(Shrinks, TriesNowAndThen) {
   Shrinks shrinks;
   int tried = 0;
