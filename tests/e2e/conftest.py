@@ -24,6 +24,10 @@ for _signal in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "seconds(n): the test may take that long")
+
+
 def pytest_collection_modifyitems(items):
     missing = None
     if os.geteuid() != 0:
@@ -38,10 +42,13 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item, nextitem):
     """A hung test ends with a traceback, and the fixtures still clean up."""
+    marker = item.get_closest_marker("seconds")
+    limit = max(TEST_SECONDS, marker.args[0]) if marker else TEST_SECONDS
+
     def expired(*_):
-        raise TimeoutError(f"{item.name}: not over after {TEST_SECONDS} s")
+        raise TimeoutError(f"{item.name}: not over after {limit} s")
     old = signal.signal(signal.SIGALRM, expired)
-    signal.alarm(TEST_SECONDS)
+    signal.alarm(limit)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, old)
