@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -752,6 +753,29 @@ TEST_F(HomeTest, ANodeThatWasStartedAgainIsFoundElsewhere) {
   watch->Send(event);
   // The same attempt: the controller tells only where the node is now.
   event.mutable_placement()->set_addresses(0, node_address_);
+  watch->Send(event);
+  RunSilently(job, 0);
+  EXPECT_EQ(client.Finished().exit_status(), 0);
+}
+
+TEST_F(HomeTest, ANodeThatDoesNotAnswerIsAskedForAtTheController) {
+  // Takes connections and says nothing, as a host does that has gone away.
+  const UniqueFd silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(silent.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(silent.get(), 16), 0);
+  ASSERT_EQ(::getsockname(silent.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string node = std::exchange(node_address_, "127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
+  Client client = StartRun();
+  const uint64_t job = client.Accepted();
+  auto watch = watches_.Next();
+  node_address_ = node;
+  v1::JobEvent event;
+  event.set_state(v1::STARTING);
+  *event.mutable_placement() = PlacementOf(job);
   watch->Send(event);
   RunSilently(job, 0);
   EXPECT_EQ(client.Finished().exit_status(), 0);

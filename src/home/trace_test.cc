@@ -32,7 +32,7 @@ v1::Command Command(const std::vector<std::string>& argv, const std::vector<std:
   v1::Command command;
   for (const auto& word : argv) command.add_argv(word);
   for (const auto& variable : environment) command.add_environment(variable);
-  command.set_directory("/work");
+  command.set_directory("/project");
   return command;
 }
 
@@ -42,7 +42,7 @@ Digest KeyOf(const std::vector<std::string>& argv, const std::vector<std::string
 
 TEST(TraceOfTest, ProgramScriptAndSearchPathsAreTheKey) {
   const Digest train = KeyOf({"python3", "train.py", "--lr", "0.1"});
-  EXPECT_EQ(train, KeyOf({"python3", "-u", "/work/train.py", "--lr", "0.2"}));
+  EXPECT_EQ(train, KeyOf({"python3", "-u", "/project/train.py", "--lr", "0.2"}));
   EXPECT_NE(train, KeyOf({"python3", "test.py"}));
   EXPECT_NE(train, KeyOf({"python3.11", "train.py"}));
   EXPECT_NE(train, KeyOf({"python3", "-m", "train.py"}));
@@ -50,7 +50,7 @@ TEST(TraceOfTest, ProgramScriptAndSearchPathsAreTheKey) {
   EXPECT_NE(KeyOf({"bash", "-c", "a"}), KeyOf({"python3", "-c", "a"}));
   EXPECT_EQ(KeyOf({"cat", "a"}), KeyOf({"cat", "b"}));
   EXPECT_NE(KeyOf({"./cat"}), KeyOf({"cat"}));
-  EXPECT_EQ(KeyOf({"./cat"}), KeyOf({"/work/./cat"}));
+  EXPECT_EQ(KeyOf({"./cat"}), KeyOf({"/project/./cat"}));
   EXPECT_NE(train, KeyOf({"python3", "train.py"}, {"PYTHONPATH=/x"}));
   EXPECT_EQ(train, KeyOf({"python3", "train.py"}, {"COLUMNS=80"}));
   EXPECT_EQ(KeyOf({"x"}, {"PATH=/a", "PYTHONPATH=/b"}), KeyOf({"x"}, {"PYTHONPATH=/b", "PATH=/a"}));
@@ -60,12 +60,13 @@ TEST(TraceOfTest, ProgramScriptAndSearchPathsAreTheKey) {
 
 TEST(TraceOfTest, WhatThisCommandLineNamesIsItsOwn) {
   const auto cat = TraceOf(Command({"cat", "a", "/data/b", "--from=c", "-v"}), "/");
-  for (const char* path : {"/work/a", "/data/b", "/work/c", "/work/a/below"}) EXPECT_TRUE(cat.Names(path)) << path;
-  for (const char* path : {"/work/ab", "/data/b/below", "/usr/lib/libc.so.6", "/work"})
+  for (const char* path : {"/project/a", "/data/b", "/project/c", "/project/a/below"})
+    EXPECT_TRUE(cat.Names(path)) << path;
+  for (const char* path : {"/project/ab", "/data/b/below", "/usr/lib/libc.so.6", "/project"})
     EXPECT_FALSE(cat.Names(path)) << path;
   const auto python = TraceOf(Command({"python3", "train.py", "data"}), "/");
-  EXPECT_FALSE(python.Names("/work/train.py"));
-  EXPECT_TRUE(python.Names("/work/data/1"));
+  EXPECT_FALSE(python.Names("/project/train.py"));
+  EXPECT_TRUE(python.Names("/project/data/1"));
   // A directory of the system is no data of this run.
   EXPECT_FALSE(TraceOf(Command({"ls", "/usr"}), "/").Names("/usr/lib/libc.so.6"));
 }

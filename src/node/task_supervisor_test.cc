@@ -82,6 +82,20 @@ TEST_F(TaskTest, LeavesNothingBehind) {
   EXPECT_TRUE(ProcessesOfRange(kUidBase).empty());
 }
 
+TEST_F(TaskTest, AnotherNodesJobOfTheSameNumberIsLeftAlone) {
+  // Two nodes on one host, of two clusters: their jobs have the same numbers, and their control groups one parent.
+  auto other = Another();
+  other->spec().set_job(task_->spec().job());
+  other->Shell("echo ready; read line; exit 4");
+  other->Start();
+  other->Until([&] { return other->outcome.out == "ready\n"; });
+  EXPECT_EQ(3, Shell("sleep 1000 & exit 3").record.exit_code());
+  other->Input("go\n", true);
+  const Outcome& o = other->Finish();
+  EXPECT_EQ(v1::ExitRecord::EXITED, o.record.kind()) << "it was killed with the other one";
+  EXPECT_EQ(4, o.record.exit_code());
+}
+
 TEST_F(TaskTest, RecordIsOnDiskBeforeItIsTold) {
   task_->Shell("exit 7");
   task_->Start();
