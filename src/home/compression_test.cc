@@ -96,11 +96,11 @@ TEST(Shrinks, TriesNowAndThen) {
 v1::Units SomeUnits(int n, bool zstd = true) {
   v1::Units units;
   for (int i = 0; i < n; ++i) {
-    v1::Unit* unit = units.add_unit();
-    unit->set_data(std::string(10'000, static_cast<char>('a' + i)));
-    unit->set_zstd(zstd);
-    unit->set_raw_bytes(65536);
-    unit->set_digest("d" + std::to_string(i));
+    v1::Piece* piece = units.add_piece();
+    piece->set_data(std::string(10'000, static_cast<char>('a' + i)));
+    piece->set_zstd(zstd);
+    piece->set_raw_bytes(static_cast<uint32_t>(store::kUnitBytes));
+    piece->set_digests(std::string(sizeof(Digest::bytes), static_cast<char>(i)));
   }
   return units;
 }
@@ -112,11 +112,11 @@ TEST(HotUnits, GivesAllOrNothingAndKeepsItsBound) {
   hot.Keep(version, 4, SomeUnits(5), later);
   v1::Units out;
   EXPECT_FALSE(hot.Find(version, 4, 6, &out));
-  EXPECT_EQ(out.unit_size(), 0);
+  EXPECT_EQ(out.piece_size(), 0);
   ASSERT_TRUE(hot.Find(version, 5, 3, &out));
-  ASSERT_EQ(out.unit_size(), 3);
-  EXPECT_EQ(out.unit(0).digest(), "d1");
-  EXPECT_EQ(out.unit(2).data()[0], 'd');
+  ASSERT_EQ(out.piece_size(), 3);
+  EXPECT_EQ(out.piece(0).digests()[0], 1);
+  EXPECT_EQ(out.piece(2).data()[0], 'd');
   EXPECT_FALSE(hot.Find({1, 2, 4, 1'000'000}, 5, 1, &out)) << "another version";
   hot.Keep(version, 100, SomeUnits(16), later);
   EXPECT_LE(hot.bytes(), 200'000u);

@@ -16,6 +16,7 @@
 #include "home/background_hasher.h"
 #include "home/compressor.h"
 #include "home/digest_cache.h"
+#include "home/guess.h"
 #include "home/hot_units.h"
 #include "home/peer_board.h"
 #include "home/root_files.h"
@@ -55,6 +56,7 @@ class ContentServer {
   UnitDigests units_;
   Compressor compressor_;
   HotUnits hot_units_;
+  FirstLooks first_looks_;
   std::atomic<uint64_t> served_bytes_{0};
   std::atomic<uint64_t> metadata_requests_{0};
   BackgroundHasher hasher_;

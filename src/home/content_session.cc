@@ -9,22 +9,17 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "home/content_server.h"
-#include "home/elf_file.h"
-#include "home/residency.h"
+#include "home/guess.h"
 #include "store/statement.h"
 #include "tree/codec.h"
 
 namespace vrun::home {
 namespace {
 
-constexpr uint64_t kPartBytes = 1u << 20;  // of one reply
-// Files beside one that is touched that are offered with it.
-constexpr size_t kMaxOffered = 65536;
-constexpr size_t kMaxLibraries = 512;
+constexpr uint64_t kPartBytes = 1u << 20;    // of one reply
+constexpr uint64_t kPieceBytes = 64u << 10;  // compressed as one; whole units
+constexpr size_t kMaxOffered = 65536;        // files
 constexpr size_t kMaxShrinks = 8192;
-constexpr size_t kMaxSiblingsSeen = 2048;
-constexpr uint64_t kSmallSibling = 128 * 1024;
-constexpr uint64_t kSiblingsBytes = 4u << 20;
 constexpr uint64_t kTreeStepBytes = 256 * 1024;  // of directory objects between two looks at more urgent work
 
 tree::FileVersion Version(const v1::FileVersion& v) { return {v.dev(), v.ino(), v.ctime_ns(), v.size()}; }
@@ -61,13 +56,6 @@ std::string KnownIds(const tree::Directory& directory, const DigestCache& digest
     if (auto id = digests.Find(entry.version())) known.push_back({static_cast<uint32_t>(i), id->Encode()});
   }
   return tree::EncodeKnownIds(known);
-}
-
-// ".pyc" of "x.cpython-311.pyc"; "" of a name without a dot, or that begins with its only one.
-std::string KindOf(std::string_view path) {
-  std::string_view name = path.substr(path.rfind('/') + 1);
-  const size_t dot = name.rfind('.');
-  return dot == std::string_view::npos || dot == 0 ? std::string() : std::string(name.substr(dot));
 }
 
 }  // namespace
@@ -321,73 +309,43 @@ Result<ContentSession::Served> ContentSession::CheckServed(const std::string& tr
   return served;
 }
 
-void ContentSession::AddResident(const std::string& path, const tree::FileVersion& version, bool certain,
-                                 v1::Resident* resident) {
-  {
-    std::lock_guard lock(mutex_);
-    if (offered_.size() >= kMaxOffered) offered_.clear();
-    if (!offered_.insert(version).second) return;
-  }
-  auto fd = server_->files_->OpenVersion(path, version);
-  if (!fd) return;
-  // A small file is one piece: any page of it stands for all.
-  const uint64_t unit = version.size <= store::kWholeFileLimit ? version.size : store::UnitBytes(version.size);
-  auto ranges = ResidentRanges(fd->get(), version.size, unit);
-  if (certain && version.size > 0 && version.size <= store::kWholeFileLimit) ranges = {{0, version.size}};
-  // Of a large file of data nobody knows which part a job wants; reading in order is noticed soon enough.
-  if (ranges && version.size > store::kWholeFileLimit) KeepTablesAndData(fd->get(), unit, &*ranges);
-  if (!ranges || ranges->empty()) return;
-  v1::ResidentFile* file = resident->add_file();
-  file->set_path(path);
-  file->mutable_version()->set_dev(version.dev);
-  file->mutable_version()->set_ino(version.ino);
-  file->mutable_version()->set_ctime_ns(version.ctime_ns);
-  file->mutable_version()->set_size(version.size);
-  if (auto known = server_->digests_->Find(version)) file->set_object_id(known->Encode());
-  for (const auto& [first, end] : *ranges) {
-    file->add_range(first);
-    file->add_range(end);
-  }
-}
-
 bool ContentSession::Resident(Work* work) {
   const auto& get = work->request.get_resident();
-  const uint64_t id = work->request.id();
   const tree::FileVersion version = Version(get.version());
   auto served = CheckServed(get.tree(), get.path(), version);
-  if (!served) return Fail(id, served.error());
-  v1::ContentReply reply;
-  reply.set_id(id);
-  reply.set_last(true);
-  v1::Resident* resident = reply.mutable_resident();
-  auto rules = server_->trees_->rules();
+  if (!served) return Fail(work->request.id(), served.error());
+  const auto rules = server_->trees_->rules();
+  const auto offer = [this](const tree::FileVersion& file) {
+    std::lock_guard lock(mutex_);
+    if (offered_.size() >= kMaxOffered) offered_.clear();
+    return offered_.insert(file).second;
+  };
+  Guess guess(*served->snapshot, *server_->files_, server_->first_looks_, offer,
+              [&](const std::string& path) { return rules->Denies(path, served->exposed); });
   bool known;  // then so are the libraries that it loads
   {
     std::lock_guard lock(mutex_);
     known = offered_.contains(version);
   }
-  if (version.size > store::kWholeFileLimit) AddResident(get.path(), version, true, resident);
-  for (const std::string& path : known ? std::vector<std::string>()
-                                       : ElfClosure(*served->snapshot, *server_->files_, get.path(), kMaxLibraries)) {
-    auto entry = tree::Lookup(*served->snapshot, path);
-    if (entry && !rules->Denies(path, served->exposed)) AddResident(path, entry->version(), true, resident);
-  }
-  const std::string parent = get.path().substr(0, std::max<size_t>(get.path().rfind('/'), 1));
-  auto directory = tree::LookupDirectory(*served->snapshot, parent);
-  uint64_t bytes = 0;
-  // The modules of a package are read together; the programs of /usr/bin are not, and libraries say what they need.
-  const std::string kind = KindOf(get.path());
-  const bool siblings = get.siblings() && !kind.empty() && get.path().find(".so") == std::string::npos;
-  for (size_t i = 0; siblings && directory && i < std::min((*directory)->size(), kMaxSiblingsSeen); ++i) {
-    const tree::Entry entry = (*directory)->At(i);
-    if (!entry.is_regular() || entry.size == 0 || entry.size > kSmallSibling || entry.version() == version) continue;
-    if (KindOf(entry.name) != kind) continue;
-    const std::string path = (parent == "/" ? "" : parent) + "/" + std::string(entry.name);
-    if (rules->Denies(path, served->exposed)) continue;
-    const int before = resident->file_size();
-    AddResident(path, entry.version(), false, resident);
-    if (resident->file_size() > before) bytes += entry.size;
-    if (bytes > kSiblingsBytes) break;
+  if (!known) guess.AddFile(get.path(), version);
+  (void)offer(version);
+  if (get.siblings()) guess.AddSiblings(get.path());
+  v1::ContentReply reply;
+  reply.set_id(work->request.id());
+  reply.set_last(true);
+  reply.mutable_resident();
+  for (const GuessedFile& guessed : guess.Take()) {
+    v1::ResidentFile* file = reply.mutable_resident()->add_file();
+    file->set_path(guessed.path);
+    file->mutable_version()->set_dev(guessed.version.dev);
+    file->mutable_version()->set_ino(guessed.version.ino);
+    file->mutable_version()->set_ctime_ns(guessed.version.ctime_ns);
+    file->mutable_version()->set_size(guessed.version.size);
+    if (auto id = server_->digests_->Find(guessed.version)) file->set_object_id(id->Encode());
+    for (const auto& [first, end] : guessed.ranges) {
+      file->add_range(first);
+      file->add_range(end);
+    }
   }
   Send(reply);
   return true;
@@ -499,26 +457,30 @@ std::vector<Digest> ContentSession::Pack(const tree::FileVersion& version, v1::U
     std::lock_guard lock(mutex_);
     if (const auto it = shrinks_.find(version); it != shrinks_.end()) shrinks = it->second;
   }
+  const uint64_t unit = store::UnitBytes(version.size);
   std::vector<Digest> digests;
   const int level = digests_only ? 0 : policy_.level();
   uint64_t raw = 0, small = 0;
   const int64_t began = MonotonicMicros();
   int64_t hashing = 0;
-  for (v1::Unit& u : *units->mutable_unit()) {
+  for (v1::Piece& piece : *units->mutable_piece()) {
+    const std::string_view data = piece.data();
     const int64_t start = MonotonicMicros();
-    digests.push_back(Sha256(u.data()));
+    for (size_t at = 0; at < data.size(); at += unit) {
+      digests.push_back(Sha256(data.substr(at, unit)));
+      piece.mutable_digests()->append(digests.back().view());
+    }
     hashing += MonotonicMicros() - start;
-    u.set_digest(digests.back().bytes.data(), digests.back().bytes.size());
-    u.set_raw_bytes(static_cast<uint32_t>(u.data().size()));
+    piece.set_raw_bytes(static_cast<uint32_t>(data.size()));
     if (level == 0 || !shrinks.Try()) continue;
     std::string packed;
-    const bool smaller = server_->compressor_.Compress(u.data(), &packed, level);
+    const bool smaller = server_->compressor_.Compress(data, &packed, level);
     shrinks.Tried(smaller);
-    raw += u.data().size();
-    small += smaller ? packed.size() : u.data().size();
+    raw += data.size();
+    small += smaller ? packed.size() : data.size();
     if (!smaller) continue;
-    u.set_data(std::move(packed));
-    u.set_zstd(true);
+    piece.set_data(std::move(packed));
+    piece.set_zstd(true);
   }
   policy_.Compressed(level, raw, small, MonotonicMicros() - began - hashing);
   if (level > 0) {
@@ -532,11 +494,11 @@ std::vector<Digest> ContentSession::Pack(const tree::FileVersion& version, v1::U
 void ContentSession::Attest(const v1::ContentRequest::GetRange& get, const tree::FileVersion& version,
                             v1::Units* units) const {
   std::string all;
-  for (v1::Unit& u : *units->mutable_unit()) {
-    all += u.digest();
+  for (v1::Piece& piece : *units->mutable_piece()) {
+    all += piece.digests();
     if (!get.digests_only()) continue;
-    u.clear_data();
-    u.clear_zstd();
+    piece.clear_data();
+    piece.clear_zstd();
   }
   if (!get.sign()) return;
   units->set_signature(server_->peers_.Sign(
@@ -563,9 +525,9 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
     return reply;
   }
   std::vector<iovec> parts;
-  for (uint64_t at = 0; at < *length; at += unit) {
-    std::string* data = units->add_unit()->mutable_data();
-    data->resize(std::min(unit, *length - at));
+  for (uint64_t at = 0; at < *length; at += kPieceBytes) {
+    std::string* data = units->add_piece()->mutable_data();
+    data->resize(std::min(kPieceBytes, *length - at));
     parts.push_back({data->data(), data->size()});
   }
   VRUN_ASSIGN(bool whole, ReadFully(fd.get(), std::move(parts), offset));
@@ -576,7 +538,7 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   Sha256Stream file_hash;
   const bool whole_file = version.size <= store::kWholeFileLimit && *length == version.size;
   if (whole_file && version.size > unit) {
-    for (const v1::Unit& u : units->unit()) file_hash.Update(u.data());
+    for (const v1::Piece& piece : units->piece()) file_hash.Update(piece.data());
   }
   const std::vector<Digest> digests = Pack(version, units, get.digests_only());
   if (!get.digests_only()) server_->hot_units_.Keep(version, first, *units, WallMicros() * 1000);

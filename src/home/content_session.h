@@ -74,8 +74,6 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
     std::vector<std::string> exposed;
   };
   Result<Served> CheckServed(const std::string& tree, const std::string& path, const tree::FileVersion& version) const;
-  // `certain`: it will be read, whether or not it was lately.
-  void AddResident(const std::string& path, const tree::FileVersion& version, bool certain, v1::Resident* resident);
   Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
   // Hashes the units and compresses those for which it pays, but none of which only the digests are sent. Their
   // digests.

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <zstd.h>
 
 #include <condition_variable>
@@ -12,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 
 #include "base/clock.h"
 #include "home/content_server.h"
@@ -180,9 +183,12 @@ class ContentTest : public testing::Test {
     for (const auto& part : parts) {
       EXPECT_TRUE(part.has_units()) << part.error().message();
       EXPECT_EQ(part.units().offset(), all.size());
-      for (const auto& unit : part.units().unit()) {
-        std::string data = Unpack(unit.data(), unit.zstd(), unit.raw_bytes());
-        EXPECT_EQ(Sha256(data).view(), unit.digest());
+      for (const auto& piece : part.units().piece()) {
+        const std::string data = Unpack(piece.data(), piece.zstd(), piece.raw_bytes());
+        std::string digests;
+        for (size_t at = 0; at < data.size(); at += store::kUnitBytes)
+          digests += Sha256(data.substr(at, store::kUnitBytes)).view();
+        EXPECT_EQ(digests, data.empty() ? "" : piece.digests());
         all += data;
       }
       if (object_id != nullptr) *object_id = part.units().object_id();
@@ -258,10 +264,61 @@ TEST_F(ContentTest, WhatIsInThePageCacheIsOffered) {
               testing::ElementsAre(std::pair(5 * unit, 6 * unit), std::pair(30 * unit, 31 * unit)));
   EXPECT_TRUE(hints.contains("/root/.ssh/small.py"));
   EXPECT_FALSE(hints.contains("/root/.ssh/cold.py"));
-  EXPECT_FALSE(hints.contains("/root/.ssh/other.c"));
+  EXPECT_TRUE(hints.contains("/root/.ssh/other.c")) << "a package reads its data, too";
   EXPECT_FALSE(hints.contains("/root/.ssh/id_key.py")) << "the deny list holds for hints, too";
   EXPECT_TRUE(HintsOf(Ask(ResidentRequest("/root/.ssh/large.py", true))).empty()) << "one offer is enough";
   EXPECT_EQ(ErrorOf(Ask(ResidentRequest("/root/.ssh/id_key.py", false))), Code::kDenied);
+}
+
+TEST_F(ContentTest, WhatWasUsedOfAPackageIsOfferedWithItsFirstModule) {
+  const std::vector<std::string> used = {"lib/pkg/__init__.py", "lib/pkg/__pycache__/__init__.cpython-311.pyc",
+                                         "lib/pkg/deep/er/__pycache__/m.cpython-311.pyc", "lib/pkg/deep/table.json"};
+  for (const std::string& path : used) root_.Put(path, path);
+  root_.Put("lib/pkg/deep/cold.py", "nobody read this");
+  root_.Put("lib/pkg/site-packages/other/__init__.py", "another package");
+  root_.Put("lib/beside.py", "another module");
+  Serve();
+  auto cold = OpenFile(root_ / "lib/pkg/deep/cold.py", O_RDONLY);
+  ASSERT_EQ(::fsync(cold->get()), 0);
+  ASSERT_EQ(::posix_fadvise(cold->get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  const auto resident = ResidentRanges(cold->get(), 16, 16);
+  if (!resident || !resident->empty()) GTEST_SKIP() << "this file system keeps its pages, or the kernel does not tell";
+  std::set<std::string> offered;
+  for (const auto& [path, ranges] :
+       HintsOf(Ask(ResidentRequest("/lib/pkg/__pycache__/__init__.cpython-311.pyc", true)))) {
+    offered.insert(path);
+  }
+  EXPECT_EQ(offered, (std::set<std::string>{"/lib/pkg/__init__.py", "/lib/pkg/deep/er/__pycache__/m.cpython-311.pyc",
+                                            "/lib/pkg/deep/table.json"}));
+}
+
+// Read-ahead makes pages resident that nobody uses.
+TEST_F(ContentTest, OnlyPagesThatWereUsedCountAsUsed) {
+  constexpr uint64_t kSize = 4u << 20, kUnit = 64u << 10;
+  root_.Put("lib", RandomBytes(kSize, 1));
+  auto fd = OpenFile(root_ / "lib", O_RDONLY);
+  ASSERT_EQ(::fsync(fd->get()), 0);
+  ASSERT_EQ(::posix_fadvise(fd->get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  ASSERT_EQ(::readahead(fd->get(), 0, kSize), 0);
+  const auto none = UsedRanges(fd->get(), kSize, kUnit);
+  if (!none) GTEST_SKIP() << "needs root and Linux 6.3";
+  if (!none->empty()) GTEST_SKIP() << "this file system keeps its pages";
+  // A process that has it mapped, and ends.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto* map = static_cast<volatile char*>(::mmap(nullptr, kSize, PROT_READ, MAP_PRIVATE, fd->get(), 0));
+    for (const uint64_t unit : {3, 40}) (void)map[unit * kUnit + 5000];
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  const std::pair<uint64_t, uint64_t> first{3 * kUnit, 4 * kUnit}, second{40 * kUnit, 41 * kUnit};
+  for (int look = 0; look < 3; ++look) {
+    EXPECT_THAT(*UsedRanges(fd->get(), kSize, kUnit), testing::ElementsAre(first, second)) << "look " << look;
+  }
+  // Cut off under our eyes: no signal.
+  ASSERT_EQ(::truncate((root_ / "lib").c_str(), 4096), 0);
+  (void)UsedRanges(fd->get(), kSize, kUnit);
 }
 
 TEST_F(ContentTest, OurOwnReadingIsNotTakenForSomebodys) {
@@ -327,8 +384,8 @@ TEST_F(ContentTest, WhatIsPassedOnIsSignedAndDigestsComeWithoutData) {
     const auto parts = Ask(request);
     ASSERT_EQ(parts.size(), 1u);
     const v1::Units& units = parts[0].units();
-    for (const auto& unit : units.unit()) digests[only] += unit.digest();
-    EXPECT_EQ(units.unit(0).data().empty(), only);
+    for (const auto& piece : units.piece()) digests[only] += piece.digests();
+    EXPECT_EQ(units.piece(0).data().empty(), only);
     EXPECT_TRUE(VerifySignature(peers.public_key(),
                                 store::UnitsStatement("", version, 0, digests[only], units.object_id()),
                                 units.signature()));
@@ -365,7 +422,7 @@ TEST_F(ContentTest, LargeFilesComeInPartsAndAreNamedWhenAllUnitsAreKnown) {
   parts = Ask(rest);
   std::string content;
   for (auto& part : parts) {
-    for (auto& unit : part.units().unit()) content += Unpack(unit.data(), unit.zstd(), unit.raw_bytes());
+    for (auto& piece : part.units().piece()) content += Unpack(piece.data(), piece.zstd(), piece.raw_bytes());
   }
   EXPECT_EQ(content, big.substr(2 << 20));
   Sha256Stream ids;
@@ -382,10 +439,10 @@ TEST_F(ContentTest, TextIsCompressedRandomBytesAreNot) {
   root_.Put("noise", RandomBytes(200'000, 3));
   Serve();
   auto parts = Ask(RangeRequest("/text", VersionOf("/text"), 0, text.size()));
-  EXPECT_TRUE(parts[0].units().unit(0).zstd());
+  EXPECT_TRUE(parts[0].units().piece(0).zstd());
   EXPECT_LT(parts[0].ByteSizeLong(), text.size() / 4);
   EXPECT_EQ(Content(parts), text);
-  EXPECT_FALSE(Ask(RangeRequest("/noise", VersionOf("/noise"), 0, 200'000))[0].units().unit(0).zstd());
+  EXPECT_FALSE(Ask(RangeRequest("/noise", VersionOf("/noise"), 0, 200'000))[0].units().piece(0).zstd());
 }
 
 TEST_F(ContentTest, AChangedFileIsAnErrorThatNamesIt) {
@@ -414,8 +471,8 @@ TEST_F(ContentTest, AFileThatChangesWhileItIsReadIsNeverAMixture) {
   auto parts = stream_.Answer(request.id());
   bool failed = parts.back().has_error();
   for (auto& part : parts) {
-    for (auto& unit : part.units().unit()) {
-      EXPECT_EQ(Unpack(unit.data(), unit.zstd(), unit.raw_bytes()), std::string(unit.raw_bytes(), 'a'));
+    for (auto& piece : part.units().piece()) {
+      EXPECT_EQ(Unpack(piece.data(), piece.zstd(), piece.raw_bytes()), std::string(piece.raw_bytes(), 'a'));
     }
   }
   EXPECT_TRUE(failed || parts.size() == kSize / (1 << 20));

@@ -62,6 +62,8 @@ std::vector<Elf64_Phdr> Segments(int fd) {
 
 }  // namespace
 
+bool IsElf(int fd) { return !Segments(fd).empty(); }
+
 void KeepTablesAndData(int fd, uint64_t unit_bytes, std::vector<std::pair<uint64_t, uint64_t>>* ranges) {
   const std::vector<Elf64_Phdr> segments = Segments(fd);
   if (segments.empty()) ranges->clear();

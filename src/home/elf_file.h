@@ -22,6 +22,8 @@ struct ElfNeeds {
 // Of an open file; empty when it is no 64-bit dynamic ELF file of this byte order, or damaged. Reads a few pages.
 ElfNeeds ReadElfNeeds(int fd);
 
+bool IsElf(int fd);
+
 // Leaves of an ELF file's `ranges` its tables and its writable data (cut at units). The loader goes through these from
 // end to end; of code and constants a process uses little, here and there, though read-ahead makes all of it resident
 // alike. Of any other file nothing is left.

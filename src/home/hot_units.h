@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Units as they went over the wire, digest and all, for the next node that asks: sending one again costs neither
-// reading, hashing nor compressing it.
+// Pieces of files as they went over the wire, digest and all, for the next node that asks: sending one again costs
+// neither reading, hashing nor compressing it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ class HotUnits {
  public:
   explicit HotUnits(uint64_t max_bytes = 64u << 20) : max_bytes_(max_bytes) {}
 
-  // Consecutive units from `first` on, all of them, into *units; false and nothing added when one is not here.
+  // The pieces that are `count` units from `first` on, into *units; false and nothing added when they are not all here,
+  // or cut otherwise.
   bool Find(const tree::FileVersion& version, uint64_t first, uint64_t count, v1::Units* units);
   // Those that were compressed: an uncompressed one is the page cache's to keep. Not of a file that was changed so
   // recently (`now_ns`, wall clock) that another change could still get the same ctime.
@@ -31,7 +32,7 @@ class HotUnits {
  private:
   struct Key {
     tree::FileVersion version;
-    uint64_t unit;
+    uint64_t unit;  // the first of the piece
     bool operator==(const Key&) const = default;
   };
   struct KeyHash {
@@ -40,7 +41,7 @@ class HotUnits {
     }
   };
   struct Kept {
-    std::shared_ptr<const v1::Unit> unit;
+    std::shared_ptr<const v1::Piece> piece;
     std::list<Key>::iterator used;
   };
   const uint64_t max_bytes_;

@@ -14,6 +14,13 @@ namespace vrun::home {
 // (mincore(2)). Never reads from the disk.
 std::optional<std::vector<std::pair<uint64_t, uint64_t>>> ResidentRanges(int fd, uint64_t size, uint64_t unit_bytes);
 
+// The units of which at least a page was used, not just read ahead; else as above. Only for root, on Linux >= 6.3: the
+// kernel marks a page as used when a process that has it mapped ends or reads it, and tells root (proc_kpageflags(5):
+// REFERENCED and ACTIVE); a page that others have mapped now counts as used. Of `import torch` it finds 121 MB where
+// 101 MB were touched and read-ahead left 468 MB in the page cache. Looking does not count as use, and is safe while
+// the file is truncated.
+std::optional<std::vector<std::pair<uint64_t, uint64_t>>> UsedRanges(int fd, uint64_t size, uint64_t unit_bytes);
+
 // While it lives, [offset, offset + length) may be read; what was not in the page cache before is not afterwards, so
 // that our own reading is not taken for somebody's. Offset and length at a page; the descriptor must outlive it.
 class ResidencyKept {

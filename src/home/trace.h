@@ -31,7 +31,7 @@ struct Trace {
   };
   static constexpr size_t kMaxFiles = 65536;
   static constexpr uint64_t kMaxFileBytes = 1ull << 56;
-  static constexpr uint64_t kMaxUnits = 32768;  // 2 GiB of content
+  static constexpr uint64_t kMaxUnits = 131072;  // 2 GiB of content
 
   std::vector<File> files;
   std::vector<Range> ranges;

@@ -25,7 +25,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr std::string_view kMagic = "vrframe1";
+constexpr std::string_view kMagic = "vrframe2";
 constexpr size_t kHeader = kMagic.size() + sizeof(Digest::bytes);
 constexpr size_t kMaxBytes = 8u << 20;
 constexpr int kLevelNow = 1;

@@ -19,7 +19,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr std::string_view kMagic = "vrtrace1";
+constexpr std::string_view kMagic = "vrtrace2";
 constexpr size_t kMaxBytes = 32u << 20;
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr uint64_t kFrameUnits = 16;
+constexpr uint64_t kFrameUnits = (1u << 20) / store::kUnitBytes;
 
 Error NotYours() { return Error(Code::kDenied, "traces: no run of this node"); }
 

@@ -6,6 +6,7 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "proto/content.pb.h"
 #include "tree/codec.h"
@@ -24,7 +25,9 @@ Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes)
   }
   // The output buffer is the bound: what a frame header claims does not matter.
   std::string out(raw_bytes, '\0');
-  const size_t n = ZSTD_decompress(out.data(), out.size(), data.data(), data.size());
+  // A context a thread: making one costs more than decompressing a small piece.
+  thread_local const std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context(::ZSTD_createDCtx(), ::ZSTD_freeDCtx);
+  const size_t n = ::ZSTD_decompressDCtx(context.get(), out.data(), out.size(), data.data(), data.size());
   if (ZSTD_isError(n) || n != raw_bytes) return Corrupt("content that does not decompress to its length");
   return out;
 }
@@ -131,17 +134,23 @@ RangeAssembler::RangeAssembler(uint64_t file_size, uint64_t offset, uint64_t len
 }
 
 Status RangeAssembler::Add(const v1::Units& units) {
-  if (units.unit_size() > 0 && units.offset() != next_)
+  if (units.piece_size() > 0 && units.offset() != next_)
     return Corrupt("a part of a file at an offset that was not its turn");
-  for (const v1::Unit& unit : units.unit()) {
-    if (next_ >= end_) return Corrupt("more of a file than was asked for");
-    const uint64_t length = std::min(unit_bytes_, file_size_ - next_);
-    if (unit.raw_bytes() != length) return Corrupt("a unit of the wrong length");
-    const auto digest = Digest::FromBytes(unit.digest());
-    if (!digest) return Corrupt("a unit without a digest");
-    VRUN_ASSIGN(std::string data, Unpack(unit.data(), unit.zstd(), length));
-    if (Sha256(data) != *digest) return Corrupt("a unit that does not match its digest");
-    range_.units.push_back({*digest, std::move(data)});
+  for (const v1::Piece& piece : units.piece()) {
+    const uint64_t count = piece.digests().size() / sizeof(Digest::bytes);
+    if (count == 0 || piece.digests().size() % sizeof(Digest::bytes) != 0) return Corrupt("units without digests");
+    if (next_ >= end_ || count > (end_ - next_ + unit_bytes_ - 1) / unit_bytes_)
+      return Corrupt("more of a file than was asked for");
+    const uint64_t length = std::min(count * unit_bytes_, file_size_ - next_);
+    if (piece.raw_bytes() != length) return Corrupt("a piece of the wrong length");
+    VRUN_ASSIGN(const std::string data, Unpack(piece.data(), piece.zstd(), length));
+    for (uint64_t i = 0; i < count; ++i) {
+      std::string unit = data.substr(i * unit_bytes_, unit_bytes_);
+      const auto digest = *Digest::FromBytes(
+          std::string_view(piece.digests()).substr(i * sizeof(Digest::bytes), sizeof(Digest::bytes)));
+      if (Sha256(unit) != digest) return Corrupt("a unit that does not match its digest");
+      range_.units.push_back({digest, std::move(unit)});
+    }
     next_ += length;
   }
   if (!units.object_id().empty()) {

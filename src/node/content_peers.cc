@@ -15,10 +15,16 @@ namespace {
 
 Error Corrupt(const char* what) { return Error(Code::kCorrupt, std::string("home sent ") + what); }
 
+uint64_t UnitsIn(const v1::Units& units) {
+  uint64_t count = 0;
+  for (const v1::Piece& piece : units.piece()) count += piece.digests().size() / sizeof(Digest::bytes);
+  return count;
+}
+
 std::shared_ptr<SignedUnits> StatementIn(const v1::Units& units) {
   auto statement = std::make_shared<SignedUnits>();
   statement->offset = units.offset();
-  for (const v1::Unit& unit : units.unit()) statement->digests += unit.digest();
+  for (const v1::Piece& piece : units.piece()) statement->digests += piece.digests();
   statement->object_id = units.object_id();
   statement->signature = units.signature();
   return statement;
@@ -51,7 +57,7 @@ void ContentSource::FetchSigned(const UnitPlace& place, uint64_t first, uint64_t
       if (!reply.has_units()) return Corrupt("something else than content");
       VRUN_TRY(parts_.Add(reply.units()));
       const SignedUnitsPtr statement = reply.units().signature().empty() ? nullptr : StatementIn(reply.units());
-      statements_.insert(statements_.end(), static_cast<size_t>(reply.units().unit_size()), statement);
+      statements_.insert(statements_.end(), UnitsIn(reply.units()), statement);
       return {};
     }
     bool whole() const override { return parts_.complete(); }
@@ -91,13 +97,13 @@ void ContentSource::FetchStatements(const UnitPlace& place, uint64_t first, uint
         : next_(next), end_(next + count), unit_bytes_(unit_bytes), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
       const v1::Units& units = reply.units();
-      const auto count = static_cast<uint64_t>(units.unit_size());
+      const uint64_t count = UnitsIn(units);
       if (!reply.has_units() || units.signature().empty() || units.offset() != next_ * unit_bytes_ ||
           count > end_ - next_) {
         return Corrupt("something else than statements");
       }
-      for (const v1::Unit& unit : units.unit()) {
-        if (unit.digest().size() != sizeof(Digest::bytes)) return Corrupt("a unit without a digest");
+      for (const v1::Piece& piece : units.piece()) {
+        if (piece.digests().size() % sizeof(Digest::bytes) != 0) return Corrupt("units without digests");
       }
       next_ += count;
       statements_.push_back(StatementIn(units));

@@ -298,7 +298,7 @@ void ContentSource::OnMessage(Session* session, const std::string& bytes) {
     } else if (reply.id() == 0 || reply.id() >= next_id_) {
       lie = "home answered what nobody asked";  // else: it was asked, and is over already
     }
-    if (reply.has_units()) stats_.units += static_cast<uint64_t>(reply.units().unit_size());
+    for (const v1::Piece& piece : reply.units().piece()) stats_.units += piece.digests().size() / sizeof(Digest::bytes);
     if (reply.has_directory()) ++stats_.directories;
   }
   for (auto& call : calls) call();

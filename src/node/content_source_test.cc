@@ -94,10 +94,10 @@ class ContentSourceTest : public testing::Test {
                        });
   }
   tree::FileVersion version() const { return {1, 2, 3, content_.size()}; }
-  v1::Unit UnitAt(uint64_t offset, bool zstd) const {
+  v1::Piece UnitAt(uint64_t offset, bool zstd) const {
     const std::string data = content_.substr(offset, store::kUnitBytes);
-    v1::Unit unit;
-    unit.set_digest(std::string(Sha256(data).view()));
+    v1::Piece unit;
+    unit.set_digests(std::string(Sha256(data).view()));
     unit.set_raw_bytes(static_cast<uint32_t>(data.size()));
     unit.set_zstd(zstd);
     unit.set_data(zstd ? Zstd(data) : data);
@@ -108,7 +108,7 @@ class ContentSourceTest : public testing::Test {
     reply.set_id(id);
     reply.set_last(last);
     reply.mutable_units()->set_offset(offset);
-    for (int i = 0; i < units; ++i) *reply.mutable_units()->add_unit() = UnitAt(offset + i * store::kUnitBytes, i % 2);
+    for (int i = 0; i < units; ++i) *reply.mutable_units()->add_piece() = UnitAt(offset + i * store::kUnitBytes, i % 2);
     return reply;
   }
   static Result<vfs::FetchedRange> None() { return Error(Code::kInternal, "not called"); }
@@ -257,22 +257,22 @@ TEST_F(ContentSourceTest, Lies) {
   using Lie = std::function<void(v1::ContentReply*)>;
   const std::vector<std::pair<const char*, Lie>> lies = {
       {"wrong digest",
-       [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_digest(std::string(32, 'x')); }},
-      {"short digest", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_digest("x"); }},
+       [](v1::ContentReply* r) { r->mutable_units()->mutable_piece(0)->set_digests(std::string(32, 'x')); }},
+      {"short digest", [](v1::ContentReply* r) { r->mutable_units()->mutable_piece(0)->set_digests("x"); }},
       {"wrong offset", [](v1::ContentReply* r) { r->mutable_units()->set_offset(store::kUnitBytes); }},
       {"huge offset", [](v1::ContentReply* r) { r->mutable_units()->set_offset(UINT64_MAX - 5); }},
       {"too many",
-       [this](v1::ContentReply* r) { *r->mutable_units()->add_unit() = UnitAt(2 * store::kUnitBytes, false); }},
-      {"too few", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit()->RemoveLast(); }},
-      {"raw size", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_raw_bytes(1u << 30); }},
+       [this](v1::ContentReply* r) { *r->mutable_units()->add_piece() = UnitAt(2 * store::kUnitBytes, false); }},
+      {"too few", [](v1::ContentReply* r) { r->mutable_units()->mutable_piece()->RemoveLast(); }},
+      {"raw size", [](v1::ContentReply* r) { r->mutable_units()->mutable_piece(0)->set_raw_bytes(1u << 30); }},
       {"zip bomb",
        [](v1::ContentReply* r) {
-         auto* u = r->mutable_units()->mutable_unit(0);
+         auto* u = r->mutable_units()->mutable_piece(0);
          u->set_zstd(true);
          u->set_data(Zstd(std::string(100u << 20, '\0')));
        }},
-      {"not zstd", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->set_zstd(true); }},
-      {"oversized", [](v1::ContentReply* r) { r->mutable_units()->mutable_unit(0)->mutable_data()->append("x"); }},
+      {"not zstd", [](v1::ContentReply* r) { r->mutable_units()->mutable_piece(0)->set_zstd(true); }},
+      {"oversized", [](v1::ContentReply* r) { r->mutable_units()->mutable_piece(0)->mutable_data()->append("x"); }},
       {"unknown id", [](v1::ContentReply* r) { r->set_id(1000); }},
       {"id 0", [](v1::ContentReply* r) { r->set_id(0); }},
       {"another kind", [](v1::ContentReply* r) { r->mutable_root()->set_entry("x"); }},
@@ -306,7 +306,7 @@ TEST_F(ContentSourceTest, Lies) {
   Fetch(0, store::kUnitBytes, &result);
   for (int i = 0; i < 3; ++i) {
     auto reply = Part(wire->Next().id(), 0, 1, true);
-    reply.mutable_units()->mutable_unit(0)->set_digest(std::string(32, 'x'));
+    reply.mutable_units()->mutable_piece(0)->set_digests(std::string(32, 'x'));
     wire->Say(reply);
     wire = Connect();
   }

@@ -57,7 +57,7 @@ constexpr auto kAdvanceWaitsForBurst = std::chrono::milliseconds(200);
 
 // What the kernel reads around a page that is touched is fetched, recorded, and fetched again by the next node: with
 // 128 KiB a tenth more crosses the wire of a cold import, and a fifth more is read.
-constexpr uint32_t kReadAheadKb = 32;
+constexpr uint32_t kReadAheadKb = 16;
 
 // One GetTree that is under way; the thread that wants to advance a view may wait for it a little.
 class Burst {
@@ -356,7 +356,7 @@ void FsServer::KeepRuns() {
 
 vfs::ViewOptions FsServer::OptionsOf(bool apart, const std::string& directory, ViewPool::LostCallback lost) const {
   vfs::ViewOptions view{.directory = directory, .uid_base = options_.uid_base};
-  if (apart) view.read_ahead_kb = kReadAheadKb;  // the others are fetched whole anyway
+  view.read_ahead_kb = kReadAheadKb;
   view.passthrough = view.xattrs = apart;
   view.on_content_lost = std::move(lost);
   return view;

@@ -132,10 +132,10 @@ class SmallHome final : public rpc::Stream::Handler {
         units->set_offset(get.offset());
         for (uint64_t at = get.offset(); at < get.offset() + get.length(); at += store::kUnitBytes) {
           const std::string data = it->second.substr(at, store::kUnitBytes);
-          auto* unit = units->add_unit();
-          unit->set_digest(std::string(Sha256(data).view()));
-          unit->set_data(data);
-          unit->set_raw_bytes(static_cast<uint32_t>(data.size()));
+          auto* piece = units->add_piece();
+          piece->set_digests(std::string(Sha256(data).view()));
+          piece->set_data(data);
+          piece->set_raw_bytes(static_cast<uint32_t>(data.size()));
         }
       }
     }

@@ -21,7 +21,7 @@ namespace {
 constexpr unsigned kThreads = 2;
 constexpr size_t kMaxSessions = 4096;
 constexpr size_t kMaxQuestions = 4096;  // of one stream, unanswered
-constexpr uint32_t kMaxUnits = 16;
+constexpr uint32_t kMaxUnits = store::kWholeFileLimit / store::kUnitBytes;
 constexpr int64_t kProofMicros = 5'000'000;  // home may tell the other one first
 
 }  // namespace
@@ -296,7 +296,8 @@ void PeerServer::FromHome(const SessionPtr& session, uint64_t id, const UnitPlac
             digests.push_back(unit.digest);
             data += *unit.data;
           }
-          backend_->files().Get(version, std::nullopt)->Arrived(first, digests, data, vfs::Origin::kAhead);
+          const auto all = std::make_shared<const std::string>(std::move(data));
+          backend_->files().Get(version, std::nullopt)->Arrived(first, digests, all, *all, vfs::Origin::kAhead);
         });
       });
 }

@@ -166,7 +166,7 @@ TEST_F(PeerTest, WhatAPeerMakesUpIsNeverBelieved) {
                    const v1::Units units = home_.Units(told, at, length, kind == kOtherKey ? other : home_.key());
                    v1::PeerReply reply;
                    std::string digests;
-                   for (const auto& unit : units.unit()) digests += unit.digest();
+                   for (const auto& piece : units.piece()) digests += piece.digests();
                    auto* statement = reply.mutable_units()->add_statement();
                    statement->set_offset(at);
                    statement->set_digests(digests);

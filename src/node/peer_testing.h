@@ -104,11 +104,11 @@ class PeerHome {
     const uint64_t unit = store::UnitBytes(file.version.size);
     for (uint64_t at = offset; at < offset + length; at += unit) {
       const std::string data = file.content.substr(at, unit);
-      v1::Unit* told = units.add_unit();
-      told->set_digest(std::string(Sha256(data).view()));
+      v1::Piece* told = units.add_piece();
+      told->set_digests(std::string(Sha256(data).view()));
       told->set_data(data);
       told->set_raw_bytes(static_cast<uint32_t>(data.size()));
-      digests += told->digest();
+      digests += told->digests();
     }
     if (offset == 0 && length == file.version.size && length <= store::kWholeFileLimit) {
       units.set_object_id(store::ObjectId{store::IdAlgorithm::kSha256, Sha256(file.content)}.Encode());
@@ -232,8 +232,8 @@ class PeerHome {
     }
     *reply.mutable_units() = Units(file, get.offset(), get.length(), key_);
     if (!get.sign()) reply.mutable_units()->clear_signature();
-    for (v1::Unit& unit : *reply.mutable_units()->mutable_unit()) {
-      if (get.digests_only()) unit.clear_data();
+    for (v1::Piece& piece : *reply.mutable_units()->mutable_piece()) {
+      if (get.digests_only()) piece.clear_data();
     }
     Say(line, reply);
   }

@@ -28,7 +28,7 @@
 
 namespace vrun::s3 {
 
-inline constexpr uint64_t kMaxExtentUnits = 64;
+inline constexpr uint64_t kMaxExtentUnits = 256;
 inline constexpr uint64_t kMaxExtentObject = 5u << 20;  // more than any object of ours has
 
 constexpr uint64_t ExtentHeaderBytes(uint64_t units) { return 32 + 37 * units + 16; }

@@ -35,7 +35,7 @@ bool StillLinked(const ObjectFiles& files) {
   return ::fstat(files.map.get(), &st) == 0 && st.st_nlink > 0;
 }
 
-constexpr size_t kUnitsAWrite = 64;  // 4 MiB and more; the window of a fetch
+constexpr size_t kUnitsAWrite = 256;  // 4 MiB and more; the window of a fetch
 
 Error Exhausted(const Error& error) { return Error(Code::kExhausted, error.message()); }
 

@@ -92,14 +92,15 @@ void Bursts::Pump(const BurstPtr& burst) {
 
 void Bursts::Arrived(const BurstPtr& burst, TraceFrame frame) {
   const TraceTable& trace = *burst->table;
+  const auto data = std::make_shared<const std::string>(std::move(frame.data));
   size_t unit = 0;
   uint64_t at = 0;
   for (const TraceRange& range : trace.frames[frame.index]) {
     const uint64_t size = trace.files[range.file].version.size;
     const uint64_t unit_bytes = store::UnitBytes(size);
     const uint64_t bytes = std::min(range.count * unit_bytes, size - range.first * unit_bytes);
-    burst->contents[range.file]->Arrived(range.first, std::span(frame.digests).subspan(unit, range.count),
-                                         std::string_view(frame.data).substr(at, bytes), Origin::kTrace);
+    burst->contents[range.file]->Arrived(range.first, std::span(frame.digests).subspan(unit, range.count), data,
+                                         std::string_view(*data).substr(at, bytes), Origin::kTrace);
     unit += range.count;
     at += bytes;
   }

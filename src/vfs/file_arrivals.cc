@@ -26,11 +26,10 @@ bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
   return true;
 }
 
-void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data, Origin origin) {
+void FileContent::Arrived(uint64_t first, std::span<const Digest> digests,
+                          const std::shared_ptr<const std::string>& buffer, std::string_view data, Origin origin) {
   std::vector<UnitData> units;
-  for (size_t i = 0; i < digests.size(); ++i) {
-    units.push_back(std::make_shared<const std::string>(data.substr(i * unit_bytes_, unit_bytes_)));
-  }
+  for (size_t i = 0; i < digests.size(); ++i) units.push_back({buffer, data.substr(i * unit_bytes_, unit_bytes_)});
   Count(first, digests.size(), data.size(), origin);
   std::vector<uint64_t> over;
   {
@@ -55,12 +54,13 @@ void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::
 
 void FileContent::WriteArrived(uint64_t first, const std::vector<Digest>& digests, const std::vector<UnitData>& units) {
   std::vector<store::PutUnit> put;
-  for (size_t i = 0; i < units.size(); ++i) put.push_back({digests[i], *units[i]});
+  for (size_t i = 0; i < units.size(); ++i) put.push_back({digests[i], units[i].data});
   // What the disk does not take stays in memory, by Put; what the store does not want, readers find out about.
   (void)Put(first, put, std::nullopt);
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < units.size(); ++i) {
-    if (const auto it = memory_.find(first + i); it != memory_.end() && it->second == units[i]) memory_.erase(it);
+    if (const auto it = memory_.find(first + i); it != memory_.end() && it->second.data.data() == units[i].data.data())
+      memory_.erase(it);
   }
 }
 
@@ -76,13 +76,13 @@ std::optional<std::string> FileContent::Held(uint64_t first, uint64_t count) {
     }
   }
   for (uint64_t i = 0; i < count; ++i) {
-    if (!in_memory[i] && (!object || !object->Has((first + i) * unit_bytes_, 1))) return std::nullopt;
+    if (!in_memory[i].buffer && (!object || !object->Has((first + i) * unit_bytes_, 1))) return std::nullopt;
   }
   std::string data(std::min(count * unit_bytes_, version_.size - first * unit_bytes_), '\0');
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t at = i * unit_bytes_, length = std::min<uint64_t>(unit_bytes_, data.size() - at);
-    if (in_memory[i]) {
-      data.replace(at, length, *in_memory[i]);
+    if (in_memory[i].buffer) {
+      data.replace(at, length, in_memory[i].data);
       continue;
     }
     const auto read = object->Read(first * unit_bytes_ + at, data.data() + at, length);

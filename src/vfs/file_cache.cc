@@ -78,7 +78,7 @@ std::optional<size_t> FileContent::TryRead(uint64_t offset, char* buffer, size_t
   size_t next = 0;
   while (at < end) {
     if (next < in_memory.size() && at / unit_bytes_ == in_memory[next].first) {
-      const std::string& data = *in_memory[next].second;
+      const std::string_view data = in_memory[next].second.data;
       const uint64_t within = at - in_memory[next].first * unit_bytes_;
       const uint64_t take = std::min<uint64_t>(data.size() - within, end - at);
       std::memcpy(buffer + (at - offset), data.data() + within, take);
@@ -218,7 +218,8 @@ uint64_t FileContent::FetchOfLocked(uint64_t unit) const {
 }
 
 uint64_t FileContent::PlanFetchLocked(uint64_t first, uint64_t needed_end) {
-  if (version_.size <= store::kWholeFileLimit && !traced_) return AddFetchLocked(0, unit_count_);
+  if (version_.size <= store::kWholeFileLimit && !traced_)
+    return AddFetchLocked(first, HoleEndLocked(first, unit_count_));
   const uint64_t asked = needed_end - first;
   if (first == next_unit_) {
     const uint64_t most = run_ * unit_bytes_ >= kLongRunBytes ? kLongWindowBytes : kWindowBytes;
@@ -228,17 +229,20 @@ uint64_t FileContent::PlanFetchLocked(uint64_t first, uint64_t needed_end) {
     run_ = 0;
     ahead_mark_ = UINT64_MAX;
   }
-  // As far as it is one hole: what is here, or on its way, is not asked for again.
-  const uint64_t limit = std::min(first + window_, unit_count_);
+  const uint64_t end = HoleEndLocked(first, std::min(first + window_, unit_count_), needed_end);
+  next_unit_ = end;
+  run_ += end - first;
+  return AddFetchLocked(first, end);
+}
+
+uint64_t FileContent::HoleEndLocked(uint64_t first, uint64_t limit, uint64_t needed_end) {
   uint64_t end = first + 1;
   const std::vector<uint64_t> missing = MissingLocked(first, limit - first);
   for (size_t i = 1; i < missing.size() && missing[i] == end; ++i) {
     if (FetchOfLocked(end) != 0 || ExpectedLocked(end, end < needed_end)) break;
     ++end;
   }
-  next_unit_ = end;
-  run_ += end - first;
-  return AddFetchLocked(first, end);
+  return end;
 }
 
 uint64_t FileContent::ReadAheadLocked() {
@@ -391,7 +395,11 @@ Status FileContent::Put(uint64_t first, const std::vector<store::PutUnit>& units
     ++counters.store_write_failures;
     {
       std::lock_guard lock(mutex_);
-      for (size_t i = 0; i < units.size(); ++i) memory_[first + i] = std::make_shared<const std::string>(units[i].data);
+      for (size_t i = 0; i < units.size(); ++i) {
+        auto own = std::make_shared<const std::string>(units[i].data);
+        const std::string_view data = *own;
+        memory_[first + i] = {std::move(own), data};
+      }
     }
     for (size_t i = 0; i < units.size(); ++i) cache_.AddUnstored(shared_from_this(), first + i, unit_bytes_);
   }

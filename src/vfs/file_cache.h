@@ -64,8 +64,10 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // Units [first, first + count) come with `frame` of a burst. Whether any of them is missing.
   bool Expect(const Place& place, uint64_t first, uint64_t count, const std::shared_ptr<BurstProgress>& burst,
               uint32_t frame);
-  // Units that came unasked, verified; `data` has them all.
-  void Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data, Origin origin);
+  // Units that came unasked, verified; `data` has them all and is a part of `buffer`, which lives on until the store
+  // has them.
+  void Arrived(uint64_t first, std::span<const Digest> digests, const std::shared_ptr<const std::string>& buffer,
+               std::string_view data, Origin origin);
   // Units [first, first + count), which others ask for: as if nobody had read them. nullopt when one is not here. Reads
   // the disk.
   std::optional<std::string> Held(uint64_t first, uint64_t count);
@@ -95,7 +97,10 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
     int64_t since = 0;
     Origin origin = Origin::kDemand;
   };
-  using UnitData = std::shared_ptr<const std::string>;
+  struct UnitData {
+    std::shared_ptr<const std::string> buffer;  // of many, perhaps
+    std::string_view data;                      // in it
+  };
 
   // Null when the store refuses the object: then only memory serves.
   std::shared_ptr<store::Object> ObjectLocked();
@@ -104,6 +109,9 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   uint64_t FetchOfLocked(uint64_t unit) const;  // 0: none
   // Starts at `first`, which is missing; at least to `needed_end`, at most a window.
   uint64_t PlanFetchLocked(uint64_t first, uint64_t needed_end);
+  // Up to where, at most `limit`, all from `first` on is one hole: neither here nor on its way; what a burst brings in a
+  // moment is on its way, below `needed_end`, and what it ever brings above.
+  uint64_t HoleEndLocked(uint64_t first, uint64_t limit, uint64_t needed_end = 0);
   uint64_t AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency = Urgency::kDemand);
   uint64_t ReadAheadLocked();
   // The unit will come with a burst: soon, or at all.

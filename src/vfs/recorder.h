@@ -25,9 +25,9 @@ namespace vrun::vfs {
 // Thread safety: any thread.
 class Recorder {
  public:
-  static constexpr size_t kMaxRuns = 256;        // the one that began first is forgotten
-  static constexpr size_t kMaxRanges = 65536;    // of a run
-  static constexpr uint64_t kMaxUnits = 262144;  // of all files of a run: 16 GiB of content
+  static constexpr size_t kMaxRuns = 256;         // the one that began first is forgotten
+  static constexpr size_t kMaxRanges = 131072;    // of a run
+  static constexpr uint64_t kMaxUnits = 1048576;  // of all files of a run: 16 GiB of content
   static constexpr size_t kSlowest = 10;
 
   void Begin(uint64_t job, uint32_t attempt);

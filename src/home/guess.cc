@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/guess.h"
+
+#include <algorithm>
+#include <deque>
+#include <string_view>
+
+#include "home/elf_file.h"
+#include "home/residency.h"
+#include "store/object_id.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr size_t kMaxLibraries = 512;
+constexpr size_t kMaxSeen = 32768;
+constexpr uint64_t kSmallFile = 128 * 1024;
+constexpr uint64_t kMaxSmallBytes = 32u << 20;
+
+// ".pyc" of "x.cpython-311.pyc"; "" of a name without a dot, or that begins with its only one.
+std::string_view KindOf(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  const size_t dot = name.rfind('.');
+  return dot == std::string_view::npos || dot == 0 ? std::string_view() : name.substr(dot);
+}
+
+bool IsLibrary(std::string_view path) { return path.find(".so", path.rfind('/') + 1) != std::string_view::npos; }
+
+std::string ParentOf(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
+
+uint64_t BytesOf(const ByteRanges& ranges) {
+  uint64_t bytes = 0;
+  for (const auto& [first, end] : ranges) bytes += end - first;
+  return bytes;
+}
+
+std::string Join(const std::string& directory, std::string_view name) {
+  return (directory == "/" ? "" : directory) + "/" + std::string(name);
+}
+
+}  // namespace
+
+ByteRanges FirstLooks::Of(int fd, const tree::FileVersion& version) {
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto it = looks_.find(version); it != looks_.end()) return it->second;
+  }
+  const uint64_t unit = store::UnitBytes(version.size);
+  ByteRanges ranges = ResidentRanges(fd, version.size, unit).value_or(ByteRanges());
+  const auto used = UsedRanges(fd, version.size, unit);
+  if (!IsElf(fd)) {  // last: it reads
+    ranges.clear();
+  } else {
+    // Where all that is there looks used, something went through it from end to end (a copy, a backup, a checksum):
+    // that says nothing of what a program uses.
+    if (used && BytesOf(*used) < BytesOf(ranges) / 16 * 15)
+      ranges = *used;
+    else
+      KeepTablesAndData(fd, unit, &ranges);
+  }
+  std::lock_guard lock(mutex_);
+  if (looks_.size() >= kMost) looks_.clear();
+  return looks_[version] = std::move(ranges);
+}
+
+void Guess::Add(const std::string& path, const tree::FileVersion& version, bool certain) {
+  if (version.size == 0 || denied_(path) || !offer_(version)) return;
+  ByteRanges ranges;
+  const bool small = version.size <= store::kWholeFileLimit,
+             in_parts = !small || (certain && version.size > kSmallFile);
+  if (in_parts || !certain) {
+    auto fd = files_.OpenVersion(path, version);
+    if (!fd) return;
+    // A small file is one piece: any page of it stands for all.
+    ranges = in_parts ? looks_.Of(fd->get(), version)
+                      : ResidentRanges(fd->get(), version.size, version.size).value_or(ByteRanges());
+  }
+  if (ranges.empty() && small && certain) ranges = {{0, version.size}};
+  if (ranges.empty()) return;
+  if (version.size <= kSmallFile) small_bytes_ += version.size;
+  files_found_.push_back({path, version, std::move(ranges)});
+}
+
+void Guess::AddLibraries(const std::string& path) {
+  for (const std::string& library : ElfClosure(tree_, files_, path, kMaxLibraries)) {
+    const auto entry = tree::Lookup(tree_, library);
+    if (entry) Add(library, entry->version(), true);
+  }
+}
+
+void Guess::AddFile(const std::string& path, const tree::FileVersion& version) {
+  if (version.size > store::kWholeFileLimit) Add(path, version, true);
+  AddLibraries(path);
+}
+
+void Guess::AddSiblings(const std::string& path) {
+  const std::string_view kind = KindOf(path);
+  if (kind.empty() || IsLibrary(path)) return;
+  const std::string parent = ParentOf(path);
+  if (kind != ".py" && kind != ".pyc") return AddSmall(parent, std::string(kind));
+  AddPackage(std::string_view(parent).substr(parent.rfind('/') + 1) == "__pycache__" ? ParentOf(parent) : parent);
+}
+
+// The modules of a package are read together; the programs of /usr/bin are not.
+void Guess::AddSmall(const std::string& directory, const std::string& kind) {
+  const auto listed = tree::LookupDirectory(tree_, directory);
+  for (size_t i = 0; listed && i < (*listed)->size() && ++seen_ < kMaxSeen && small_bytes_ < kMaxSmallBytes; ++i) {
+    const tree::Entry entry = (*listed)->At(i);
+    if (!entry.is_regular() || entry.size > kSmallFile || KindOf(entry.name) != kind) continue;
+    Add(Join(directory, entry.name), entry.version(), false);
+  }
+}
+
+void Guess::AddPackage(const std::string& directory) {
+  std::deque<std::string> directories{directory};
+  std::vector<std::string> extensions;
+  while (!directories.empty()) {
+    const std::string at = std::move(directories.front());
+    directories.pop_front();
+    const auto listed = tree::LookupDirectory(tree_, at);
+    for (size_t i = 0; listed && i < (*listed)->size(); ++i) {
+      if (++seen_ >= kMaxSeen || small_bytes_ >= kMaxSmallBytes) return;
+      const tree::Entry entry = (*listed)->At(i);
+      if (entry.is_directory()) {
+        // Packages of their own; whoever imports one of them touches it.
+        if (entry.name != "site-packages" && entry.name != "dist-packages") directories.push_back(Join(at, entry.name));
+        continue;
+      }
+      if (!entry.is_regular()) continue;
+      const std::string path = Join(at, entry.name);
+      const size_t before = files_found_.size();
+      const bool library = IsLibrary(entry.name);
+      if (library || entry.size <= kSmallFile) Add(path, entry.version(), false);
+      if (library && files_found_.size() > before) extensions.push_back(path);
+    }
+  }
+  for (const std::string& path : extensions) AddLibraries(path);
+}
+
+}  // namespace vrun::home

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run that has touched a file will want next, where no trace tells: what this machine's own programs used of the
+// file lately, the libraries that it loads, and of the package that it belongs to. The developer has just tried here
+// what now runs there.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "home/root_files.h"
+#include "tree/tree.h"
+
+namespace vrun::home {
+
+using ByteRanges = std::vector<std::pair<uint64_t, uint64_t>>;
+
+struct GuessedFile {
+  std::string path;
+  tree::FileVersion version;
+  ByteRanges ranges;  // bytes [first, end), whole units, ascending
+};
+
+// What this machine's programs used of large files when we first looked: serving a file and hashing it counts as use
+// afterwards. Any thread. Bounded.
+class FirstLooks {
+ public:
+  // Of a program or a library, whole units; of data nothing, as nobody knows which part of it a job wants, and reading
+  // in order is noticed soon enough.
+  ByteRanges Of(int fd, const tree::FileVersion& version);
+
+ private:
+  static constexpr size_t kMost = 8192;
+  std::mutex mutex_;
+  std::unordered_map<tree::FileVersion, ByteRanges, tree::FileVersionHash> looks_;
+};
+
+// For one question of one node. Not thread-safe; what it refers to must outlive it.
+class Guess {
+ public:
+  // `offer(version)`: whether the file is to be looked at; false when this node was told of it already. `denied(path)`:
+  // the file is not served.
+  Guess(const tree::Snapshot& tree, const RootFiles& files, FirstLooks& looks,
+        std::function<bool(const tree::FileVersion&)> offer, std::function<bool(const std::string&)> denied)
+      : tree_(tree), files_(files), looks_(looks), offer_(std::move(offer)), denied_(std::move(denied)) {}
+
+  // The touched file itself, where it is large, and the libraries that it loads, nearest first.
+  void AddFile(const std::string& path, const tree::FileVersion& version);
+  // What was used lately of the small files beside it of the same kind; of a Python module, of its whole package, and
+  // the libraries of its extension modules after them.
+  void AddSiblings(const std::string& path);
+
+  std::vector<GuessedFile> Take() { return std::move(files_found_); }
+
+ private:
+  // `certain`: a small file will be read, whether or not it was lately.
+  void Add(const std::string& path, const tree::FileVersion& version, bool certain);
+  void AddLibraries(const std::string& path);
+  void AddSmall(const std::string& directory, const std::string& kind);
+  void AddPackage(const std::string& directory);
+
+  const tree::Snapshot& tree_;
+  const RootFiles& files_;
+  FirstLooks& looks_;
+  const std::function<bool(const tree::FileVersion&)> offer_;
+  const std::function<bool(const std::string&)> denied_;
+  std::vector<GuessedFile> files_found_;
+  size_t seen_ = 0;           // directory entries
+  uint64_t small_bytes_ = 0;  // of small files found
+};
+
+}  // namespace vrun::home
