@@ -355,7 +355,7 @@ void PeerServer::Give(const SessionPtr& session, uint64_t id, const tree::FileVe
                       const std::vector<HeldUnit>& units) {
   std::string data;
   std::vector<SignedUnitsPtr> statements;
-  for (const HeldUnit& unit : units) data.reserve(data.capacity() + unit.data->size());
+  data.reserve(units.size() * store::UnitBytes(version.size));
   for (const HeldUnit& unit : units) {
     data += *unit.data;
     statements.push_back(unit.statement);

@@ -51,10 +51,10 @@ TEST(Rendezvous, SharesAreEvenAndOnlyTheShareOfAMemberMoves) {
 }
 
 TEST(Rendezvous, ASmallFileIsOneGroupAndALargeOneIsMany) {
-  EXPECT_EQ(GroupUnits(100), 16u);
-  EXPECT_EQ(GroupUnits(1 << 20), 16u);
-  EXPECT_EQ(GroupUnits((1 << 20) + 1), 4u);
-  EXPECT_EQ(GroupUnits(2ull << 30), 2u);
+  EXPECT_EQ(GroupUnits(100) * store::kUnitBytes, 1u << 20);
+  EXPECT_EQ(GroupUnits(1 << 20) * store::kUnitBytes, 1u << 20);
+  EXPECT_EQ(GroupUnits((1 << 20) + 1) * store::kUnitBytes, 256u << 10);
+  EXPECT_EQ(GroupUnits(2ull << 30) * store::kLargeUnitBytes, 256u << 10);
 }
 
 class PeerTest : public testing::Test {

@@ -198,14 +198,15 @@ TEST_F(S3TierTest, TheSecondNodeAsksHomeForNothing) {
   home_.bytes = 0;
   Node second(&home_, server_->bucket());
   EXPECT_EQ(second.Read("/small", File("/small"), 0, 1), File("/small"));
-  EXPECT_EQ(second.Read("/text", File("/text"), 0, 4), File("/text"));
-  EXPECT_EQ(second.Read("/large", File("/large"), 60, 20), File("/large").substr(60 * 65536, 20 * 65536))
+  EXPECT_EQ(second.Read("/text", File("/text"), 0, store::UnitCount(File("/text").size())), File("/text"));
+  EXPECT_EQ(second.Read("/large", File("/large"), 250, 20),
+            File("/large").substr(250 * store::kUnitBytes, 20 * store::kUnitBytes))
       << "across two extents";
   const uint64_t before = second.stat().read_bytes();
   EXPECT_EQ(second.Read("/large", File("/large"), 3, 1), UnitOf(File("/large"), 3));
-  EXPECT_LT(second.stat().read_bytes() - before, 2 * 65536u) << "one unit, not an extent";
+  EXPECT_LT(second.stat().read_bytes() - before, 2 * store::kUnitBytes) << "one unit, not an extent";
   EXPECT_EQ(home_.bytes, 0u);
-  EXPECT_EQ(second.stat().hit_units(), 1u + 4u + 20u + 1u);
+  EXPECT_EQ(second.stat().hit_units(), 1u + store::UnitCount(File("/text").size()) + 20u + 1u);
   second.WaitWritten(0);
   EXPECT_EQ(second.stat().written_objects(), 0u) << "nothing is written again";
 }
@@ -216,7 +217,7 @@ TEST_F(S3TierTest, PartsOfAFileFromTwoNodesAddUp) {
   a.Read("/large", large, 0, 4);
   a.WaitWritten(1);
   Node b(&home_, server_->bucket());
-  EXPECT_EQ(b.Read("/large", large, 10, 2), large.substr(10 * 65536, 2 * 65536));
+  EXPECT_EQ(b.Read("/large", large, 10, 2), large.substr(10 * store::kUnitBytes, 2 * store::kUnitBytes));
   b.WaitWritten(1);
   EXPECT_EQ(b.stat().written_objects(), 1u);
   home_.bytes = 0;

@@ -169,7 +169,7 @@ class FullDiskTest : public StoreChaosTest {
 TEST_F(FullDiskTest, EvictsWhenTheDiskIsFullerThanTheLimitSays) {
   auto store = Open({.max_bytes = 1u << 30, .min_free_bytes = 0});
   for (int i = 0; i < 60; ++i) {
-    const std::string content = Bytes(3 * kUnitBytes, i);
+    const std::string content = Bytes(12 * kUnitBytes, i);
     auto object = *store->Acquire(FinalId(content), content.size());
     ASSERT_TRUE(PutAll(*object, content)) << i;
     ASSERT_TRUE(ReadAll(*object) == content);
@@ -211,13 +211,13 @@ TEST_F(FullDiskTest, TheWatermarkKeepsFreeSpace) {
   std::vector<std::shared_ptr<Object>> in_use;
   Status put;
   for (int i = 0; i < 60 && put; ++i) {
-    const std::string content = Bytes(kUnitBytes, i);
+    const std::string content = Bytes(4 * kUnitBytes, i);
     in_use.push_back(*store->Acquire(FinalId(content), content.size()));
     put = PutAll(*in_use.back(), content);
   }
   EXPECT_EQ(put.error().code(), Code::kExhausted);
   in_use.clear();
-  const std::string content = Bytes(kUnitBytes, 1000);
+  const std::string content = Bytes(4 * kUnitBytes, 1000);
   EXPECT_TRUE(PutAll(**store->Acquire(FinalId(content), content.size()), content)) << "what is not in use makes room";
 }
 

@@ -15,13 +15,13 @@ namespace {
 
 class StoreKeepingTest : public StoreTestBase {
  protected:
-  ObjectId Put(Store& store, int seed, size_t bytes = 2 * kUnitBytes) {
+  ObjectId Put(Store& store, int seed, size_t bytes = 8 * kUnitBytes) {
     const std::string content = Bytes(bytes, seed);
     const ObjectId id = FinalId(content);
     EXPECT_TRUE(PutAll(**store.Acquire(id, content.size()), content));
     return id;
   }
-  static bool Holds(Store& store, const ObjectId& id, size_t bytes = 2 * kUnitBytes) {
+  static bool Holds(Store& store, const ObjectId& id, size_t bytes = 8 * kUnitBytes) {
     return (*store.Acquire(id, bytes))->Has(0, bytes);
   }
 };
@@ -48,7 +48,7 @@ TEST_F(StoreKeepingTest, WhatIsKeptWithoutNeedGivesWayUnderPressure) {
     kept.clear();
   });
   for (int i = 0; i < 30; ++i) {
-    const std::string content = Bytes(2 * kUnitBytes, i);
+    const std::string content = Bytes(8 * kUnitBytes, i);
     kept.push_back(*store->Acquire(FinalId(content), content.size()));
     std::shared_ptr<Object> object = kept.back();
     ASSERT_TRUE(PutAll(*object, content)) << i;
@@ -72,8 +72,8 @@ TEST_F(StoreKeepingTest, VerifyTellsHowFarItIsAndCanBeStopped) {
   ASSERT_EQ(seen.size(), 6u);
   EXPECT_EQ(seen[2].objects, 3u);
   EXPECT_EQ(seen[2].total_objects, 6u);
-  EXPECT_EQ(report->units, 11u);
-  EXPECT_EQ(report->bytes, 10 * kUnitBytes + 1000);
+  EXPECT_EQ(report->units, 41u);
+  EXPECT_EQ(report->bytes, 40 * kUnitBytes + 1000);
   EXPECT_EQ(report->corrupt_units, 0u);
   int calls = 0;
   auto stopped = store->Verify([&](const Store::VerifyReport&) { return ++calls < 2; });
@@ -95,7 +95,7 @@ TEST_F(StoreKeepingTest, WithoutDescriptorsTheOpenOnesAreGivenUp) {
   auto store = Open();
   std::vector<std::shared_ptr<Object>> objects;
   for (int i = 0; i < 60; ++i) {
-    const std::string content = Bytes(2 * kUnitBytes, i);
+    const std::string content = Bytes(8 * kUnitBytes, i);
     objects.push_back(*store->Acquire(FinalId(content), content.size()));
     ASSERT_TRUE(PutAll(*objects.back(), content));
   }
@@ -105,11 +105,11 @@ TEST_F(StoreKeepingTest, WithoutDescriptorsTheOpenOnesAreGivenUp) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &now), 0);
   bool all = true;
   for (int i = 60; i < 120; ++i) {
-    const std::string content = Bytes(i % 2 ? 1000 : 2 * kUnitBytes, i);
+    const std::string content = Bytes(i % 2 ? 1000 : 8 * kUnitBytes, i);
     auto object = *store->Acquire(FinalId(content), content.size());
     all = all && PutAll(*object, content) && ReadAll(*object) == content;
   }
-  for (int i = 0; i < 60; ++i) all = all && ReadAll(*objects[static_cast<size_t>(i)]) == Bytes(2 * kUnitBytes, i);
+  for (int i = 0; i < 60; ++i) all = all && ReadAll(*objects[static_cast<size_t>(i)]) == Bytes(8 * kUnitBytes, i);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_TRUE(all);
   EXPECT_EQ(store->stats().failed_writes, 0u);
@@ -117,7 +117,7 @@ TEST_F(StoreKeepingTest, WithoutDescriptorsTheOpenOnesAreGivenUp) {
 
 TEST_F(StoreKeepingTest, WithNoDescriptorAtAllNothingIsTakenForLost) {
   auto store = Open();
-  const std::string content = Bytes(2 * kUnitBytes, 1);
+  const std::string content = Bytes(8 * kUnitBytes, 1);
   ASSERT_TRUE(PutAll(**store->Acquire(FinalId(content), content.size()), content));
   store = Open();
   store->WaitForScan();

@@ -132,7 +132,7 @@ TEST_F(StoreTest, AFileThatChangedUnderOneVersionIsNoMixture) {
 }
 
 TEST_F(StoreTest, ContentThatIsNotWhatItsIdSaysIsThrownAway) {
-  for (size_t size : {size_t{5000}, size_t{5 * kUnitBytes}, size_t{20 * kUnitBytes}}) {
+  for (size_t size : {size_t{5000}, size_t{5 * kUnitBytes}, size_t{80 * kUnitBytes}}) {
     const std::string content = Bytes(size, 8), lie = Bytes(size, 9);
     auto store = Open();
     auto object = *store->Acquire(FinalId(content), size);
@@ -145,7 +145,7 @@ TEST_F(StoreTest, ContentThatIsNotWhatItsIdSaysIsThrownAway) {
 }
 
 TEST_F(StoreTest, ALieUnderAFinalIdGivesWayToTheTruth) {
-  const std::string content = Bytes(20 * kUnitBytes, 8), lie = Bytes(20 * kUnitBytes, 9);
+  const std::string content = Bytes(80 * kUnitBytes, 8), lie = Bytes(80 * kUnitBytes, 9);
   auto store = Open();
   auto object = *store->Acquire(FinalId(content), content.size());
   ASSERT_TRUE(PutUnits(*object, lie, 3, 2));
@@ -154,7 +154,7 @@ TEST_F(StoreTest, ALieUnderAFinalIdGivesWayToTheTruth) {
 }
 
 TEST_F(StoreTest, ResolveGivesTheFinalNameForEver) {
-  for (size_t size : {size_t{900}, size_t{4 * kUnitBytes + 1}, size_t{30 * kUnitBytes}}) {
+  for (size_t size : {size_t{900}, size_t{4 * kUnitBytes + 1}, size_t{120 * kUnitBytes}}) {
     const std::string content = Bytes(size, 10);
     const ObjectId provisional = ProvisionalId("h", 1, 2, 3, size), final_id = FinalId(content);
     {
@@ -180,12 +180,12 @@ TEST_F(StoreTest, ResolveGivesTheFinalNameForEver) {
 }
 
 TEST_F(StoreTest, ResolveMergesUnits) {
-  const std::string content = Bytes(30 * kUnitBytes, 11);
+  const std::string content = Bytes(120 * kUnitBytes, 11);
   auto store = Open();
   auto known = *store->Acquire(FinalId(content), content.size());
-  ASSERT_TRUE(PutUnits(*known, content, 0, 15));
+  ASSERT_TRUE(PutUnits(*known, content, 0, 60));
   auto object = *store->Acquire(ProvisionalId("h", 1, 2, 3, content.size()), content.size());
-  ASSERT_TRUE(PutUnits(*object, content, 10, 20));
+  ASSERT_TRUE(PutUnits(*object, content, 40, 80));
   ASSERT_TRUE(object->Resolve(FinalId(content)));
   EXPECT_TRUE(known->complete());
   EXPECT_TRUE(ReadAll(*object) == content);
@@ -193,7 +193,7 @@ TEST_F(StoreTest, ResolveMergesUnits) {
 }
 
 TEST_F(StoreTest, ResolveToAFalseNameKeepsNothing) {
-  const std::string content = Bytes(30 * kUnitBytes, 11);
+  const std::string content = Bytes(120 * kUnitBytes, 11);
   auto store = Open();
   auto object = *store->Acquire(ProvisionalId("h", 1, 2, 3, content.size()), content.size());
   ASSERT_TRUE(PutAll(*object, content));
@@ -254,7 +254,7 @@ TEST_F(StoreTest, DamageOnDiskIsNeverServed) {
          std::ofstream(p) << "not ours at all";
        }},
   };
-  for (size_t size : {size_t{20000}, size_t{9 * kUnitBytes + 7}, size_t{30 * kUnitBytes}}) {
+  for (size_t size : {size_t{20000}, size_t{9 * kUnitBytes + 7}, size_t{120 * kUnitBytes}}) {
     const std::string content = Bytes(size, 13);
     for (const auto& damage : damages) {
       for (const char* suffix : {"", ".map"}) {
