@@ -187,6 +187,25 @@ TEST(Preemption, NotWhenItEndsSoonAndNotAtAnyPrice) {
   }
 }
 
+TEST(Preemption, NobodyIsDelayedLongerThanTheQueueTakesToDrain) {
+  World w;
+  JobSpec firm = Gang(1, 1, 8);
+  firm.preemptible = false;
+  firm.estimate = 3 * kHour;
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{firm}});
+  JobSpec small = Long(2, 1, 1);
+  small.estimate = 48 * kHour;
+  w.Feed({NodeUp{GpuNode("b")}, JobSubmitted{small}}, kSecond);
+  w.Run(kHour);
+  // Two hours from now there is room for all: that is what either of them has to wait, not the six hours of the large.
+  JobSpec large = Long(3, 1, 8);
+  large.estimate = 6 * kHour;
+  auto actions = w.Feed({JobSubmitted{large}}, kSecond);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<Preempt>(actions[0]).job, 2u);
+  EXPECT_EQ(std::get<Preempt>(actions[0]).reason, StopReason::kWorth);
+}
+
 TEST(Preemption, WholeGangsAndNoMoreOfThemThanNeeded) {
   World w;
   std::vector<Event> events;
