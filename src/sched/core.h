@@ -95,6 +95,7 @@ enum class StopReason : uint8_t {
   kWorth,      // the beneficiary's wait is worth more than this costs
   kGuarantee,  // the room belongs to the beneficiary's team, this one borrowed it
   kBackfill,   // it used room held for the beneficiary
+  kMove,       // it makes room by going elsewhere: a Place follows when it has stopped
 };
 // The running job is to leave. Answered by JobStopped or JobEnded; its room goes to `beneficiary`.
 struct Preempt {

@@ -195,7 +195,9 @@ TEST(CoreProperties, AllJobsRunWithinTheBoundWhateverTheirSize) {
   }
   EXPECT_GT(w.holds, 0);
   ASSERT_GT(started, 0);
-  EXPECT_LT(started, Policy{}.starvation_bound + 2 * kHour);
+  // Its run time is unknown: taken for the lowest level. Then it gets a hold, and that is served within the hour.
+  const Policy p;
+  EXPECT_LT(started, p.starvation_bound + p.level_base * p.starvation_stretch / 1000 + kHour);
 }
 
 }  // namespace

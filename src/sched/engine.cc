@@ -156,19 +156,20 @@ void Core::NodeGone(NodeId node) {
   NobodyStartsOn(node);
 }
 
-// Not those whose victims are still leaving, nor those it is held for.
+// Not those whose victims are still leaving, nor those who move there, nor those it is held for.
 void Core::NobodyStartsOn(NodeId node) {
   for (JobIndex j : std::vector<JobIndex>(holders_)) {
     if (std::find(jobs_[j].hold.begin(), jobs_[j].hold.end(), node) != jobs_[j].hold.end()) DropHold(j);
   }
   for (JobIndex j = 0; j < jobs_.size(); ++j) {
     Job& job = jobs_[j];
-    if (job.phase != Phase::kClaiming) continue;
-    if (std::any_of(job.placement.rooms.begin(), job.placement.rooms.end(),
-                    [&](const Room& r) { return r.node == node; })) {
-      Unclaim(j);
-      MakePending(j);
-    }
+    auto there = [&](const Placement& p) {
+      return std::any_of(p.rooms.begin(), p.rooms.end(), [&](const Room& r) { return r.node == node; });
+    };
+    if (there(job.move_to)) StayAway(j);
+    if (job.phase != Phase::kClaiming || !there(job.placement)) continue;
+    Unclaim(j);
+    MakePending(j);
   }
 }
 
@@ -190,7 +191,7 @@ void Core::On(const JobSubmitted& e) {
   job.spec = e.job;
   job.demand = Intern(e.job);
   job.team = teams_.Find(e.job.team);
-  job.groups = history_.GroupsOf(e.job);
+  job.groups = history_.Join(e.job, e.job.submitted > 0 ? e.job.submitted : now_);
   job.milli = demands_[job.demand].demand.total_milli();
   const Demand& demand = demands_[job.demand].demand;
   for (const Demand::Part& p : demand.parts) {
@@ -249,7 +250,19 @@ void Core::On(const JobStopped& e) {
   Job& job = jobs_[j];
   job.served = std::max<Micros>(job.served + now_ - job.started - e.lost, 0);
   Leave(j);
-  MakePending(j);
+  if (job.move_to.rooms.empty()) {
+    MakePending(j);
+  } else {
+    job.placement = std::exchange(job.move_to, {});
+    job.charges = ChargesOf(job.placement);
+    teams_.Take(job.team, job.charges, job.spec.preemptible, now_);
+    Begin(j);
+  }
+}
+
+void Core::StayAway(JobIndex j) {
+  for (const Room& r : jobs_[j].move_to.rooms) cluster_.Release(r);
+  jobs_[j].move_to = {};
 }
 
 void Core::On(const JobEnded& e) {
@@ -264,6 +277,7 @@ void Core::On(const JobEnded& e) {
     case Phase::kRunning:
     case Phase::kStopping:
       if (e.completed) history_.Completed(job.groups, ServedNow(job));
+      StayAway(j);
       Leave(j);
   }
   Forget(j);
@@ -273,6 +287,7 @@ void Core::Forget(JobIndex j) {
   Job& job = jobs_[j];
   DropHold(j);
   DropDemand(job.demand);
+  history_.Leave(job.groups);
   by_id_.erase(job.spec.id);
   job = {};
   free_jobs_.push_back(j);
@@ -415,6 +430,7 @@ bool Core::Consistent() const {
                 (job.phase == Phase::kStopping && job.beneficiary == kNoJob);
     if (pods) add(job.placement.rooms);
     add(job.leftovers);
+    add(job.move_to.rooms);
   }
   for (NodeId n = 0; n < cluster_.size(); ++n) {
     const Cluster::Node& node = cluster_.node(n);

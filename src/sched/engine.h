@@ -51,6 +51,7 @@ struct Job {
   std::vector<Room> leftovers;    // claiming
   int32_t victims_left = 0;       // claiming
   JobIndex beneficiary = kNoJob;  // stopping: whose claim its room is part of
+  Placement move_to;              // stopping: taken for it, it goes on there as soon as it has stopped
   JobIndex backfill_of = kNoJob;  // running in room held for that job
   std::vector<NodeId> hold;       // held for it
   Micros hold_start = 0;          // expected
@@ -132,6 +133,7 @@ class Core {
   void Forget(JobIndex j);
   void Leave(JobIndex j);
   void Unclaim(JobIndex j);
+  void StayAway(JobIndex j);
   void NodeGone(NodeId node);
   void NobodyStartsOn(NodeId node);
   std::vector<Teams::Charge> ChargesOf(const Placement& placement);
@@ -168,9 +170,17 @@ class Core {
     Micros latency = 0;    // until it is gone
     bool settled = false;  // past its quantum
   };
+  enum class Means : uint8_t {
+    kMove,     // whoever there is other room for
+    kEvict,    // the less dense
+    kReclaim,  // who borrowed
+  };
   struct Plan {
     std::vector<JobIndex> victims;
+    std::map<JobIndex, Placement> moves;  // of the victims that move: where to, taken
+    std::vector<Room> leftovers;          // taken
     std::vector<NodeId> nodes;
+    Micros delay = 0;  // of victims that do not move, if all they leave is used
     int64_t price = INT64_MAX;
     Micros latency = 0;
     int64_t lost = 0;  // GPU-seconds
@@ -179,12 +189,15 @@ class Core {
   void PrepareVictims();
   Victim PriceOf(JobIndex v) const;
   bool Eligible(const Job& beneficiary, Log density, bool reclaim, const Victim& v) const;
-  int64_t PriceFor(Micros service, const Victim& v) const;
-  std::optional<Plan> PlanIn(JobIndex j, uint32_t alternative, Level level, Domain domain, bool reclaim);
+  bool Movable(const Job& beneficiary, const Victim& v) const;
+  int64_t PriceFor(Micros delay, const Victim& v) const;
+  std::optional<Plan> PlanIn(JobIndex j, uint32_t alternative, Level level, Domain domain, Means means, Micros delay);
   std::optional<Placement> Prune(JobIndex j, Plan* plan);
+  void KeepLeftovers(const Placement& placement, Plan* plan);
+  void Resettle(Plan* plan);
   bool TryPreempt(JobIndex j, DemandState& demand);
   bool TryPreemptBackfill(JobIndex j);
-  void Claim(JobIndex j, const Plan& plan, Placement placement, const Terms& terms);
+  void Claim(JobIndex j, Plan& plan, Placement placement, const Terms& terms);
   Micros WaitWithout(const Demand& demand) const;
   void Refill();
 
@@ -237,6 +250,7 @@ class Core {
   std::vector<Victim> victims_;                       // by job index
   std::vector<Log> node_floor_;                       // by node: least density of what could be evicted
   std::array<int64_t, kMaxGpus + 1> release_rate_{};  // slots of so many GPUs per 10^9 seconds
+  int64_t free_milli_ = 0;                            // at the beginning of the pass
   int backfill_tries_ = 0;
   int hold_tries_ = 0;
   int64_t lost_tokens_ = 0;  // thousandths of GPU-seconds

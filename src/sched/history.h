@@ -10,6 +10,11 @@
 // A group with few runs is not asked, the next larger is: (team, user, name, size), (team, user, size), (size).
 // With none of them the job is ranked by what it was served so far, in levels that grow fourfold (multi-level
 // feedback).
+//
+// Jobs of the narrowest group that were submitted together (a sweep, an array, a script's loop) are siblings: they run
+// about equally long, far more so than others of the group. What ended tells of those that still wait; so does what has
+// not ended yet: siblings of a job that has run for ten hours are not short. Bayes' rule, with the group as the prior:
+// each sibling tells the truth with probability Policy::sibling_trust, else it is like any other of the group.
 #pragma once
 
 #include <array>
@@ -28,53 +33,104 @@ namespace vrun::sched::core {
 class Histogram {
  public:
   static constexpr int kBins = 48;  // half octaves of seconds: up to half a year
+  static constexpr int64_t kOne = 1 << 16;
+  using Weights = std::array<int64_t, kBins>;
   struct Remaining {
     int64_t rank = 0;      // seconds, at least 1
     int64_t expected = 0;  // seconds, at least 1
     int64_t late = 0;      // seconds: 90 of 100 such jobs end before
   };
+  // What weights mean for one that has been served for a bin's time, found out when asked for.
+  class Forecast {
+   public:
+    void Forget() { known_ = 0; }
+    // REQUIRES weights that sum up to less than 2^32, the same ones since Forget.
+    const Remaining& At(const Weights& weights, Micros served);
+
+   private:
+    std::array<Remaining, kBins> rows_;
+    uint64_t known_ = 0;  // bit mask of rows_
+  };
 
   // Earlier runs fade so that all of them together weigh `kept` at most.
   void Add(Micros run, int64_t kept);
   int64_t samples() const { return total_ / kOne; }
-  // Constant between the limits of a bin, so ranks do not flicker.
-  const Remaining& At(Micros served) const;
+  const Weights& weights() const { return weight_; }
+  // Constant between the limits of a bin, so ranks do not flicker. REQUIRES samples.
+  const Remaining& At(Micros served);
 
   static int BinOf(Micros t);
   static int64_t LowerSeconds(int bin);
 
  private:
-  static constexpr int64_t kOne = 1 << 16;
-  void Refresh() const;
-
-  std::array<int32_t, kBins> weight_{};
+  Weights weight_{};
   int64_t total_ = 0;
-  // Only for groups that are asked: most have too few runs.
-  mutable std::unique_ptr<std::array<Remaining, kBins>> table_;
-  mutable bool fresh_ = false;
+  std::unique_ptr<Forecast> forecast_;  // only for groups that are asked: most have too few runs
+};
+
+// Jobs submitted together, and what they tell of each other.
+class Siblings {
+ public:
+  int members() const { return members_; }
+  void Join(Micros submitted) { ++members_, last_submission_ = submitted; }
+  // Returns whether nobody is left.
+  bool Leave() { return --members_ == 0; }
+  Micros last_submission() const { return last_submission_; }
+
+  void Ended(Micros run);
+  // One of them has been served so long and has not ended.
+  void Alive(Micros served);
+  // Whether there is anything to tell to one that has been served so long.
+  bool Known(Micros served) const { return ended_count_ > 0 || oldest_ > Histogram::BinOf(served); }
+  // `group` is what was known of such jobs before, `trust` is Policy::sibling_trust.
+  const Histogram::Remaining& At(Micros served, const Histogram& group, int64_t trust);
+
+ private:
+  static constexpr int kRemembered = 4;  // the last that ended
+  void Weigh(const Histogram& group, int64_t trust);
+
+  int members_ = 0;  // that have not left
+  Micros last_submission_ = 0;
+  std::array<int8_t, kRemembered> ended_{};  // bins, the latest overwrites the oldest
+  int ended_count_ = 0;
+  int oldest_ = 0;  // bin of the longest service that did not end
+  // As of the last change here: what the group has learned since comes in with the next.
+  Histogram::Weights weights_{};
+  Histogram::Forecast forecast_;
+  bool fresh_ = false;
 };
 
 class History {
  public:
   explicit History(const Policy& policy) : policy_(policy) {}
 
-  using Groups = std::array<uint32_t, 3>;  // from the narrowest to the widest
-  Groups GroupsOf(const JobSpec& job);
+  struct Groups {
+    std::array<uint32_t, 3> histograms{};  // from the narrowest to the widest
+    uint32_t siblings = 0;
+  };
+  // The job counts as a sibling of those submitted around it, until it leaves.
+  Groups Join(const JobSpec& job, Micros submitted);
   void Completed(const Groups& groups, Micros run);
+  void Leave(const Groups& groups);
 
   struct Estimate {
     Log rank = 0;         // log2 of T * G^beta, seconds
     Micros service = 0;   // T: rank without the size
     Micros expected = 0;  // of the remaining run time
     Micros late = 0;      // 90 of 100 end before
-    uint8_t source = 0;   // 0..2: index into Groups; 3: its owner's estimate; 4: the service attained
+    // 0..2: index into Groups::histograms; 3: its owner's estimate; 4: the service attained; 5: its siblings
+    uint8_t source = 0;
   };
-  Estimate Remaining(const JobSpec& job, const Groups& groups, int64_t gpu_milli, Micros served) const;
+  // Also notes the time served, for the job's siblings.
+  Estimate Remaining(const JobSpec& job, const Groups& groups, int64_t gpu_milli, Micros served);
 
  private:
   const Policy& policy_;
   std::unordered_map<std::string, uint32_t> index_;
   std::deque<Histogram> histograms_;
+  std::unordered_map<uint32_t, uint32_t> youngest_;  // narrowest group -> its latest siblings
+  std::deque<Siblings> siblings_;
+  std::vector<uint32_t> free_siblings_;
 };
 
 }  // namespace vrun::sched::core

@@ -123,6 +123,8 @@ void Core::Pass() {
   dirty_ = false;
   teams_.Share(cluster_.total_milli(), now_);
   Refill();
+  free_milli_ = 0;
+  for (NodeId n = 0; n < cluster_.size(); ++n) free_milli_ += cluster_.node(n).free_milli_total();
   ServeHolds();
   Order();
   int32_t attempts = 0;

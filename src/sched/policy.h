@@ -22,7 +22,7 @@ struct Policy {
   // 0: shortest remaining time first, whatever the size; 1000: least remaining GPU time first, large gangs wait.
   int64_t beta = 500;
   // Growth of a job's worth: 1 + growth * wait / max(T, growth_floor).
-  int64_t growth = 100;
+  int64_t growth = 30;
   Micros growth_floor = 1800 * kSecond;
   // With no history T is the level of the service attained: level_base * 4^k, the first above it.
   Micros level_base = 900 * kSecond;
@@ -32,12 +32,16 @@ struct Policy {
   // age, and gets a hold, whatever its size. Started so, it runs undisturbed for starvation_turn, and then its wait
   // counts anew.
   Micros starvation_bound = 8 * kHour;
-  int64_t starvation_stretch = 4000;
+  int64_t starvation_stretch = 8000;
   Micros starvation_turn = 4 * kHour;
 
   // --- run times learned ---
   int64_t history_min_samples = 8;     // a group with fewer (decayed) is not asked; the next larger is
   int64_t history_samples_kept = 500;  // older runs fade: the weight of all before is this many at most
+  // Jobs of one group are siblings when each was submitted so soon after another; the probability that two siblings run
+  // about equally long.
+  Micros sibling_gap = 600 * kSecond;
+  int64_t sibling_trust = 900;
 
   // --- checkpoints ---
   Micros default_save = 60 * kSecond;
@@ -45,10 +49,10 @@ struct Policy {
 
   // --- preemption ---
   bool preemption = true;
-  int64_t theta = 300;            // gain must exceed (1 + theta) * price
-  int64_t quantum_factor = 3000;  // after a start: this many times save + restore undisturbed
-  int64_t lost_budget = 15;       // GPU time lost to preemption at most, of capacity; class and guarantee may overdraw
-  Micros lost_burst = 2 * kHour;  // of that capacity share, what may be spent at once
+  int64_t theta = 300;             // gain must exceed (1 + theta) * price
+  int64_t quantum_factor = 3000;   // after a start: this many times save + restore undisturbed
+  int64_t lost_budget = 15;        // GPU time lost to preemption at most, of capacity; class and guarantee may overdraw
+  Micros lost_burst = 24 * kHour;  // of that capacity share, what may be spent at once
   Micros price_interval = 5 * kSecond;  // densities and prices of running jobs are at most this old
   int32_t preempt_attempts = 8;         // a pass
   int32_t preempt_domains = 8;          // compared for one gang

@@ -30,9 +30,14 @@ TEST(History, RemainingTimeIsLearnedPerGroup) {
   History h(policy);
   JobSpec job = Gang(1, 1, 8);
   job.name = "train";
-  auto groups = h.GroupsOf(job);
+  auto groups = h.Join(job, job.submitted);
   EXPECT_EQ(h.Remaining(job, groups, 8000, 0).source, 4) << "nothing known";
-  for (int i = 0; i < 20; ++i) h.Completed(groups, i % 2 ? 600 * kSecond : 10 * kHour);
+  for (int i = 0; i < 20; ++i) {
+    job.submitted += kHour;
+    auto earlier = h.Join(job, job.submitted);
+    h.Completed(earlier, i % 2 ? 600 * kSecond : 10 * kHour);
+    h.Leave(earlier);
+  }
   auto fresh = h.Remaining(job, groups, 8000, 0);
   EXPECT_EQ(fresh.source, 0);
   EXPECT_GT(fresh.expected, 4 * kHour);
@@ -41,14 +46,62 @@ TEST(History, RemainingTimeIsLearnedPerGroup) {
   EXPECT_GT(old.expected, 8 * kHour) << "it is one of the long ones";
   EXPECT_GT(old.rank, fresh.rank);
   job.name = "new";
-  EXPECT_EQ(h.Remaining(job, h.GroupsOf(job), 8000, 0).source, 1) << "the user's other jobs";
+  EXPECT_EQ(h.Remaining(job, h.Join(job, job.submitted), 8000, 0).source, 1) << "the user's other jobs";
+}
+
+TEST(History, SiblingsRunAboutEquallyLong) {
+  Policy policy;
+  History h(policy);
+  JobSpec job = Gang(1, 1, 8);
+  for (int i = 0; i < 40; ++i) {  // each for itself
+    job.submitted += kHour;
+    auto alone = h.Join(job, job.submitted);
+    h.Completed(alone, i % 2 ? 600 * kSecond : 20 * kHour);
+    h.Leave(alone);
+  }
+  auto ask = [&](const History::Groups& g) { return h.Remaining(job, g, 8000, 0); };
+  job.submitted += kHour;
+  auto first = h.Join(job, job.submitted);
+  const auto before = ask(first);
+  EXPECT_NE(before.source, 5) << "nothing to tell yet";
+  job.submitted += 60 * kSecond;
+  auto second = h.Join(job, job.submitted);
+  EXPECT_EQ(second.siblings, first.siblings);
+  // What has not ended tells, too.
+  h.Remaining(job, first, 8000, 5 * kHour);
+  EXPECT_EQ(ask(second).source, 5);
+  EXPECT_GT(ask(second).service, 2 * before.service);
+  EXPECT_GT(ask(second).expected, 15 * kHour);
+  // And what has: the opposite here, so that nothing else can explain it.
+  job.submitted += 2 * policy.sibling_gap;
+  auto other = h.Join(job, job.submitted);
+  EXPECT_NE(other.siblings, first.siblings) << "submitted later";
+  for (int i = 0; i < 2; ++i) {
+    auto brief = h.Join(job, job.submitted);
+    h.Completed(brief, 600 * kSecond);
+    h.Leave(brief);
+  }
+  EXPECT_LT(ask(other).expected, before.expected / 2);
+  EXPECT_LT(ask(other).late, 2 * kHour);
+}
+
+TEST(History, SiblingsThatAreGoneAreForgotten) {
+  Policy policy;
+  History h(policy);
+  JobSpec job = Gang(1, 1, 8);
+  auto first = h.Join(job, job.submitted);
+  h.Leave(first);
+  auto second = h.Join(job, job.submitted);
+  h.Completed(second, kHour);
+  h.Leave(second);
+  EXPECT_EQ(h.Join(job, job.submitted).siblings, first.siblings) << "places are used again";
 }
 
 TEST(History, WithoutAnyLevelsOfAttainedService) {
   Policy policy;
   History h(policy);
   JobSpec job = Gang(1, 1, 1);
-  auto groups = h.GroupsOf(job);
+  auto groups = h.Join(job, job.submitted);
   Log first = h.Remaining(job, groups, 1000, 0).rank;
   EXPECT_EQ(h.Remaining(job, groups, 1000, 800 * kSecond).rank, first);
   EXPECT_EQ(h.Remaining(job, groups, 1000, 1000 * kSecond).rank, first + 2 * kLogOne);
@@ -134,6 +187,25 @@ TEST(Preemption, NotWhenItEndsSoonAndNotAtAnyPrice) {
   }
 }
 
+TEST(Preemption, NobodyIsDelayedLongerThanTheQueueTakesToDrain) {
+  World w;
+  JobSpec firm = Gang(1, 1, 8);
+  firm.preemptible = false;
+  firm.estimate = 3 * kHour;
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{firm}});
+  JobSpec small = Long(2, 1, 1);
+  small.estimate = 48 * kHour;
+  w.Feed({NodeUp{GpuNode("b")}, JobSubmitted{small}}, kSecond);
+  w.Run(kHour);
+  // Two hours from now there is room for all: that is what either of them has to wait, not the six hours of the large.
+  JobSpec large = Long(3, 1, 8);
+  large.estimate = 6 * kHour;
+  auto actions = w.Feed({JobSubmitted{large}}, kSecond);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<Preempt>(actions[0]).job, 2u);
+  EXPECT_EQ(std::get<Preempt>(actions[0]).reason, StopReason::kWorth);
+}
+
 TEST(Preemption, WholeGangsAndNoMoreOfThemThanNeeded) {
   World w;
   std::vector<Event> events;
@@ -148,6 +220,72 @@ TEST(Preemption, WholeGangsAndNoMoreOfThemThanNeeded) {
   auto actions = w.Feed({JobSubmitted{brief}}, kSecond);
   ASSERT_EQ(actions.size(), 1u);
   EXPECT_NE(std::get<Preempt>(actions[0]).job, 1u) << "half of a gang of two would be idle";
+}
+
+// Half a node is free on each of two: the small ones are worth more per GPU than the large one, so nobody is evicted.
+struct Scattered {
+  World w;
+  explicit Scattered(Micros restore = 10 * kSecond) {
+    w.Feed({NodeUp{GpuNode("a")}});
+    for (JobId id : {1, 2}) {
+      JobSpec small = Long(id, 1, 3);
+      small.estimate = 2 * kHour;
+      small.checkpoint = {true, kSecond, restore, 0};
+      if (id == 1) {
+        w.Feed({JobSubmitted{small}}, kSecond);
+        // A full node keeps the second from joining the first.
+        JobSpec rest = Gang(9, 1, 5);
+        w.Feed({JobSubmitted{rest}, NodeUp{GpuNode("b")}}, kSecond);
+      } else {
+        w.Feed({JobSubmitted{small}}, kSecond);
+        w.Feed({JobEnded{9}}, kSecond);
+      }
+    }
+    w.Run(kHour);
+  }
+};
+
+TEST(Moves, ScatteredRoomIsPutTogetherWhenThatIsWorthIt) {
+  Scattered s;
+  JobSpec large = Long(3, 1, 8);
+  auto actions = s.w.Feed({JobSubmitted{large}}, kSecond);
+  ASSERT_EQ(actions.size(), 1u) << "one of the small ones is enough";
+  const auto moved = std::get<Preempt>(actions[0]);
+  EXPECT_EQ(moved.reason, StopReason::kMove);
+  EXPECT_EQ(moved.beneficiary, 3u);
+  // Its new room is kept for it while it leaves.
+  JobSpec thief = Gang(4, 1, 5);
+  thief.estimate = 60 * kSecond;
+  s.w.Feed({JobSubmitted{thief}}, kSecond);
+  EXPECT_FALSE(s.w.Runs(4));
+  actions = s.w.Feed({JobStopped{moved.job, 0}}, kSecond);
+  EXPECT_TRUE(s.w.Runs(moved.job)) << "it goes on at once";
+  EXPECT_TRUE(s.w.Runs(3));
+}
+
+TEST(Moves, NotWhenItCostsMoreThanTheWait) {
+  Scattered s(100 * kHour);
+  s.w.Feed({JobSubmitted{Long(3, 1, 8)}}, kSecond);
+  EXPECT_EQ(s.w.preemptions, 0);
+}
+
+TEST(Moves, ToANodeThatIsLostGoesNobody) {
+  Scattered s;
+  const auto moved = std::get<Preempt>(s.w.Feed({JobSubmitted{Long(3, 1, 8)}}, kSecond).at(0));
+  const std::string from = s.w.running.at(moved.job).at(0).node;
+  s.w.Feed({NodeLost{from == "a" ? "b" : "a"}}, kSecond);
+  s.w.Feed({JobStopped{moved.job, 0}}, kSecond);
+  EXPECT_FALSE(s.w.Runs(moved.job)) << "it waits";
+  EXPECT_TRUE(s.w.Runs(3));
+}
+
+TEST(Moves, OneThatEndsInsteadGivesItsNewRoomBack) {
+  Scattered s;
+  const auto moved = std::get<Preempt>(s.w.Feed({JobSubmitted{Long(3, 1, 8)}}, kSecond).at(0));
+  s.w.Feed({JobEnded{moved.job}}, kSecond);
+  EXPECT_TRUE(s.w.Runs(3));
+  s.w.Feed({JobSubmitted{Gang(4, 1, 5)}}, kSecond);
+  EXPECT_TRUE(s.w.Runs(4));
 }
 
 TEST(Preemption, WhatMayNotBePreemptedIsNot) {
@@ -212,7 +350,7 @@ TEST(Holds, OnlyWhoIsGoneInTimeOrCheapMayUseHeldRoom) {
   firm.estimate = 48 * kHour;
   w.Feed({JobSubmitted{firm}}, kSecond);
   w.Feed({JobSubmitted{Gang(2, 2, 8)}}, kSecond);
-  w.Run(policy.starvation_bound + kHour);
+  w.Run(policy.starvation_bound + policy.level_base * policy.starvation_stretch / 1000 + kHour);
   ASSERT_EQ(w.holds, 1);
   JobSpec brief = Gang(3, 1, 4), endless = Gang(4, 1, 4), cheap = Gang(5, 1, 4);
   brief.estimate = 600 * kSecond;

@@ -3,13 +3,18 @@
 // restores; the beneficiary waits less. With omega the cost of a second of waiting (policy.h):
 //
 //   gain  = omega_j * (wait without it - time until the room is free)
-//   price = sum over victims of omega_v * (share * T_j + repeated + restore) * (1 + repeat * preemptions so far)
+//   price = sum over victims of omega_v * (share * delay + repeated + restore) * (1 + repeat * preemptions so far)
+//   delay = T_j, or until room comes by itself if that is sooner
 //   share = the part of the freed room that it uses, if others wait for the rest
 //   do it iff gain > (1 + theta) * price, and (1 + theta) times every victim's density is below the beneficiary's
 //
 // With a queue that never drains the wait without it is T of the victims; gain > price is then rho_j > rho_v with the
 // overhead counted in. "It ends soon" needs no rule: then T of the victim is short. Room below a team's guarantee is
 // taken back whatever the gain, from the cheapest of those who borrowed.
+//
+// A victim for which there is other free room is moved: the room is taken for it, it starts there as soon as it has
+// stopped, and is charged with what it repeats and restores only. So its density does not matter, and free room that
+// lies scattered is put together when that is worth it (defragmentation). A plan may move some and evict others.
 #include <algorithm>
 #include <bit>
 
@@ -126,28 +131,40 @@ bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Vic
   return v.density + margin < density;
 }
 
-int64_t Core::PriceFor(Micros service, const Victim& v) const {
-  int64_t price = Scaled(v.omega, service + v.lost);
+// Smaller than the beneficiary: what is not, would leave as large a hole elsewhere as it needs itself.
+bool Core::Movable(const Job& beneficiary, const Victim& v) const {
+  if (v.job == kNoJob) return false;
+  const Job& job = jobs_[v.job];
+  return job.phase == Phase::kRunning && job.spec.id == v.id && v.settled && job.milli < beneficiary.milli &&
+         job.spec.klass <= beneficiary.spec.klass;
+}
+
+// `delay`: of the victim, beside what it repeats and restores.
+int64_t Core::PriceFor(Micros delay, const Victim& v) const {
+  int64_t price = Scaled(v.omega, delay + v.lost);
   return price + price / 1000 * policy_.repeat_victim * jobs_[v.job].preemptions;
 }
 
 // The cheapest nodes of the domain to make room on, and who has to leave.
-std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level level, Domain domain, bool reclaim) {
+std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level level, Domain domain, Means means,
+                                       Micros delay) {
+  const bool reclaim = means == Means::kReclaim, move = means == Means::kMove;
   const Job& job = jobs_[j];
   const Demand& demand = demands_[job.demand].demand;
   const ShapeId shape = demand.alternatives[alternative].shapes[0];
   const Log density = Density(job);
   const int32_t need = demand.parts[0].pods;
 
-  // Nodes by the least density on them; those with free room are always looked at.
+  // Nodes by the least density on them; those with free room are always looked at. For moves by the room to clear.
   std::vector<std::pair<Log, NodeId>> nodes;
   for (uint32_t p = cluster_.First(level, domain); p < cluster_.First(level, domain + 1); ++p) {
     NodeId n = cluster_.At(p);
     if (cluster_.Fit(shape)[p] > 0) {
       nodes.push_back({INT32_MIN, n});
-    } else if (n < node_floor_.size() && node_floor_[n] != INT32_MAX && (reclaim || node_floor_[n] < density) &&
-               cluster_.node(n).held == 0) {
-      nodes.push_back({node_floor_[n], n});
+    } else if (n < node_floor_.size() && node_floor_[n] != INT32_MAX && cluster_.node(n).held == 0 &&
+               (move || reclaim || node_floor_[n] < density)) {
+      const Cluster::Node& node = cluster_.node(n);
+      nodes.push_back({move ? node.spec.gpus * kMilli - static_cast<Log>(node.free_milli_total()) : node_floor_[n], n});
     }
   }
   const size_t most = kNodesPerPod * static_cast<size_t>(need) + kNodesMore;
@@ -168,10 +185,12 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
     if (base > 0) options.push_back({0, n, base, {}});
     std::vector<std::pair<int64_t, JobIndex>> by_price;
     for (JobIndex v : on_node_[n]) {
-      if (v >= victims_.size() || !Eligible(job, density, reclaim, victims_[v])) continue;
+      if (v >= victims_.size()) continue;
+      const bool moves = move && Movable(job, victims_[v]);
+      if (!moves && !Eligible(job, density, reclaim, victims_[v])) continue;
       int64_t here = 0;
       for (const Room& r : jobs_[v].placement.rooms) here += r.node == n ? r.total_milli() + 1 : 0;
-      by_price.push_back({PriceFor(job.estimate.service, victims_[v]) / here, v});
+      by_price.push_back({PriceFor(moves ? 0 : delay, victims_[v]) / here, v});
     }
     std::sort(by_price.begin(), by_price.end());
     Option option{0, n, 0, {}};
@@ -180,7 +199,7 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
     std::vector<const Room*> freed;
     std::vector<JobIndex> so_far;
     for (const auto& [unit, v] : by_price) {
-      price += PriceFor(job.estimate.service, victims_[v]);
+      price += PriceFor(move && Movable(job, victims_[v]) ? 0 : delay, victims_[v]);
       so_far.push_back(v);
       for (const Room& r : jobs_[v].placement.rooms) {
         if (r.node == n) freed.push_back(&r);
@@ -217,7 +236,10 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
     }
   }
   plan.price = 0;
-  for (JobIndex v : plan.victims) plan.price += PriceFor(job.estimate.service, victims_[v]);
+  plan.delay = delay;
+  for (JobIndex v : plan.victims) {
+    plan.price += PriceFor(move && Movable(job, victims_[v]) ? 0 : delay, victims_[v]);
+  }
   if (reclaim) plan.reason = StopReason::kGuarantee;
   return plan;
 }
@@ -231,7 +253,7 @@ std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
   const size_t begin = cluster_.Mark();
   std::vector<JobIndex> leave = plan->victims;
   std::stable_sort(leave.begin(), leave.end(), [&](JobIndex a, JobIndex b) {
-    return PriceFor(job.estimate.service, victims_[a]) > PriceFor(job.estimate.service, victims_[b]);
+    return PriceFor(plan->delay, victims_[a]) > PriceFor(plan->delay, victims_[b]);
   });
   auto release = [&](JobIndex v) {
     for (const Room& r : jobs_[v].placement.rooms) cluster_.Release(r);
@@ -261,19 +283,64 @@ std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
     return std::nullopt;
   }
   plan->victims = std::move(leave);
+  KeepLeftovers(*placement, plan);
+  Resettle(plan);
   plan->price = plan->lost = 0;
   plan->latency = 0;
   // Room that they leave and it does not need serves others who wait, so it is charged with its share of their delay.
   int64_t freed = 0;
   for (JobIndex v : plan->victims) freed += jobs_[v].milli;
   const int64_t used = std::clamp(freed, job.milli, std::max(job.milli, teams_.pending(kRoot)));
-  const auto own = static_cast<Micros>(static_cast<__int128>(job.estimate.service) * (job.milli + 1) / (used + 1));
+  const auto own = static_cast<Micros>(static_cast<__int128>(plan->delay) * (job.milli + 1) / (used + 1));
   for (JobIndex v : plan->victims) {
-    plan->price += PriceFor(own, victims_[v]);
+    plan->price += PriceFor(plan->moves.contains(v) ? 0 : own, victims_[v]);
     plan->latency = std::max(plan->latency, victims_[v].latency);
     plan->lost += static_cast<int64_t>(static_cast<__int128>(jobs_[v].milli) * victims_[v].lost / kSecond);
   }
   return placement;
+}
+
+// What the victims free and the gang does not take is nobody's until they are gone. Per node: max(0, freed by victims -
+// taken by the gang).
+void Core::KeepLeftovers(const Placement& placement, Plan* plan) {
+  std::map<NodeId, std::array<int64_t, kMaxGpus + 2>> change;
+  auto add = [&](const Room& r, int sign) {
+    auto& c = change[r.node];
+    for (int i = 0; i < kMaxGpus; ++i) c[i] += sign * r.milli[i];
+    c[kMaxGpus] += sign * r.milli_cpus;
+    c[kMaxGpus + 1] += sign * r.memory_bytes;
+  };
+  for (JobIndex v : plan->victims) {
+    for (const Room& r : jobs_[v].placement.rooms) add(r, 1);
+  }
+  for (const Room& r : placement.rooms) add(r, -1);
+  for (const auto& [node, c] : change) {
+    Room left{node, {}, std::max<int64_t>(c[kMaxGpus], 0), std::max<int64_t>(c[kMaxGpus + 1], 0)};
+    for (int i = 0; i < kMaxGpus; ++i) left.milli[i] = static_cast<uint16_t>(std::max<int64_t>(c[i], 0));
+    if (left == Room{node}) continue;
+    cluster_.Take(left);
+    plan->leftovers.push_back(left);
+  }
+}
+
+// Takes other room for the victims that some is free for, the densest first: as close together as they prefer, of GPUs
+// that count the same for their teams' quotas. Free means free now: not what another victim leaves later.
+void Core::Resettle(Plan* plan) {
+  if (plan->reason == StopReason::kGuarantee) return;  // what it borrows elsewhere is not its team's either
+  std::vector<JobIndex> movers = plan->victims;
+  std::stable_sort(movers.begin(), movers.end(),
+                   [&](JobIndex a, JobIndex b) { return victims_[a].density > victims_[b].density; });
+  for (JobIndex v : movers) {
+    const Demand& demand = demands_[jobs_[v].demand].demand;
+    const size_t mark = cluster_.Mark();
+    auto elsewhere = placer_.Place(demand, demand.preferred, uint64_t{1} << jobs_[v].placement.alternative);
+    if (!elsewhere) continue;
+    if (ChargesOf(*elsewhere) == jobs_[v].charges) {
+      plan->moves[v] = std::move(*elsewhere);
+    } else {
+      cluster_.Undo(mark);
+    }
+  }
 }
 
 bool Core::TryPreempt(JobIndex j, DemandState& state) {
@@ -283,8 +350,12 @@ bool Core::TryPreempt(JobIndex j, DemandState& state) {
   if (allowed == 0) return false;
   PrepareVictims();
   const Micros drained = WaitWithout(demand);
+  const Micros delay = std::min(job.estimate.service, drained);
   const int64_t omega = Exp2Milli(WaitCost(job));
-  for (bool reclaim : {false, true}) {
+  const Log density = Density(job);
+  for (Means means : {Means::kMove, Means::kEvict, Means::kReclaim}) {
+    const bool reclaim = means == Means::kReclaim;
+    if (means == Means::kMove && free_milli_ < job.milli) continue;
     std::vector<Plan> plans;
     for (uint32_t a = 0; a < demand.alternatives.size(); ++a) {
       if ((allowed >> a & 1) == 0) continue;
@@ -300,7 +371,9 @@ bool Core::TryPreempt(JobIndex j, DemandState& state) {
       size_t few = std::min(domains.size(), static_cast<size_t>(policy_.preempt_domains));
       std::partial_sort(domains.begin(), domains.begin() + static_cast<int64_t>(few), domains.end());
       for (size_t i = 0; i < few; ++i) {
-        if (auto plan = PlanIn(j, a, demand.required, domains[i].second, reclaim)) plans.push_back(std::move(*plan));
+        if (auto plan = PlanIn(j, a, demand.required, domains[i].second, means, delay)) {
+          plans.push_back(std::move(*plan));
+        }
       }
     }
     std::stable_sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) { return a.price < b.price; });
@@ -309,22 +382,26 @@ bool Core::TryPreempt(JobIndex j, DemandState& state) {
       auto placement = Prune(j, &plan);
       if (!placement) continue;
       Terms terms;
-      // The victims' own ends bound it: weighted by the room of each.
+      // The victims' own ends bound it: weighted by the room of each. Ends of those who move tell nothing: they are
+      // few.
       __int128 weighted = 0;
       int64_t room = 0;
+      bool rightful = true;
       for (JobIndex v : plan.victims) {
+        if (plan.moves.contains(v)) continue;
+        rightful = rightful && Eligible(job, density, reclaim, victims_[v]);
         weighted += static_cast<__int128>(jobs_[v].milli + 1) * jobs_[v].estimate.service;
         room += jobs_[v].milli + 1;
       }
-      const Micros without = std::min(drained, static_cast<Micros>(weighted / room));
+      const Micros without = room == 0 ? drained : std::min(drained, static_cast<Micros>(weighted / room));
       terms.wait_without = without;
       terms.gain = Scaled(omega, std::max<Micros>(without - plan.latency, 0));
       terms.price = plan.price;
       terms.lost = plan.lost / 1000;
       bool urgent = std::all_of(plan.victims.begin(), plan.victims.end(),
                                 [&](JobIndex v) { return jobs_[v].spec.klass < job.spec.klass; });
-      bool worth =
-          static_cast<__int128>(terms.gain) * 1000 > static_cast<__int128>(plan.price) * (1000 + policy_.theta);
+      bool worth = rightful && static_cast<__int128>(terms.gain) * 1000 >
+                                   static_cast<__int128>(plan.price) * (1000 + policy_.theta);
       bool affordable = urgent || lost_tokens_ >= plan.lost;
       if (reclaim || (worth && affordable)) {
         lost_tokens_ -= plan.lost;
@@ -345,6 +422,7 @@ bool Core::TryPreemptBackfill(JobIndex j) {
   Plan plan;
   plan.reason = StopReason::kBackfill;
   plan.nodes = jobs_[j].hold;
+  plan.delay = jobs_[j].estimate.service;
   for (NodeId n : plan.nodes) {
     for (JobIndex v : on_node_[n]) {
       if (jobs_[v].backfill_of != j || jobs_[v].spec.klass > jobs_[j].spec.klass) continue;
@@ -363,9 +441,9 @@ bool Core::TryPreemptBackfill(JobIndex j) {
   return true;
 }
 
-// The cluster shows the world after the victims left and with the gang in; what differs for others until then becomes
-// leftovers.
-void Core::Claim(JobIndex j, const Plan& plan, Placement placement, const Terms& terms) {
+// The cluster shows the world after the victims left, with the gang in and those who move in their new room; what
+// differs for others until then is in the leftovers.
+void Core::Claim(JobIndex j, Plan& plan, Placement placement, const Terms& terms) {
   DropHold(j);
   RemovePending(j);
   Job& job = jobs_[j];
@@ -376,26 +454,7 @@ void Core::Claim(JobIndex j, const Plan& plan, Placement placement, const Terms&
   job.phase = Phase::kClaiming;
   job.terms = {terms};
   job.victims_left = static_cast<int32_t>(plan.victims.size());
-
-  // Per node: what is free afterwards but was not before = max(0, freed by victims - taken by the gang).
-  std::map<NodeId, std::array<int64_t, kMaxGpus + 2>> change;
-  auto add = [&](const Room& r, int sign) {
-    auto& c = change[r.node];
-    for (int i = 0; i < kMaxGpus; ++i) c[i] += sign * r.milli[i];
-    c[kMaxGpus] += sign * r.milli_cpus;
-    c[kMaxGpus + 1] += sign * r.memory_bytes;
-  };
-  for (JobIndex v : plan.victims) {
-    for (const Room& r : jobs_[v].placement.rooms) add(r, 1);
-  }
-  for (const Room& r : job.placement.rooms) add(r, -1);
-  for (const auto& [node, c] : change) {
-    Room left{node, {}, std::max<int64_t>(c[kMaxGpus], 0), std::max<int64_t>(c[kMaxGpus + 1], 0)};
-    for (int i = 0; i < kMaxGpus; ++i) left.milli[i] = static_cast<uint16_t>(std::max<int64_t>(c[i], 0));
-    if (left == Room{node}) continue;
-    cluster_.Take(left);
-    job.leftovers.push_back(left);
-  }
+  job.leftovers = plan.leftovers;
   for (JobIndex v : plan.victims) {
     Job& victim = jobs_[v];
     Vacate(v);
@@ -405,7 +464,12 @@ void Core::Claim(JobIndex j, const Plan& plan, Placement placement, const Terms&
     Terms own = terms;
     own.remaining = victim.estimate.expected;
     victim.terms = {own};
-    actions_.push_back(Preempt{victim.spec.id, job.spec.id, victims_[v].mode, plan.reason, own});
+    StopReason reason = plan.reason;
+    if (auto move = plan.moves.find(v); move != plan.moves.end()) {
+      reason = StopReason::kMove;
+      victim.move_to = std::move(move->second);
+    }
+    actions_.push_back(Preempt{victim.spec.id, job.spec.id, victims_[v].mode, reason, own});
     victims_[v].job = kNoJob;
   }
 }

@@ -42,6 +42,7 @@ class Teams {
     TypeId type = 0;
     int64_t milli = 0;
     int64_t price_milli = 1000;
+    bool operator==(const Charge&) const = default;
   };
   void Take(TeamId team, const std::vector<Charge>& charges, bool preemptible, Micros now) {
     Change(team, charges, preemptible, now, 1);

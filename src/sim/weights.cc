@@ -95,6 +95,8 @@ constexpr Field kFields[] = {
     VRUN_SECONDS(starvation_turn),
     VRUN_NUMBER(history_min_samples),
     VRUN_NUMBER(history_samples_kept),
+    VRUN_SECONDS(sibling_gap),
+    VRUN_NUMBER(sibling_trust),
     VRUN_SECONDS(default_save),
     VRUN_SECONDS(default_restore),
     {"preemption", kBool, SetBool<&Weights::preemption>},
