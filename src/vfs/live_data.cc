@@ -149,21 +149,19 @@ OpenOut LiveRoot::OpenData(uint64_t nodeid, bool write) {
   const bool may = passthrough_works_ && !privileged && content.file && content.file->complete() && files.cached == 0;
   if (files.backing == 0 && may) files.backing = OpenThroughLocked(*content.file);
   files.content = content.home;
-  if (files.backing != 0) {  // then every open has to be one of these
+  if (files.backing != 0) {  // then every open has to be one of these; the kernel drops the pages that it has
     ++files.passthrough;
     ++passthrough_opens_;
     files.file = content.file;
-    content.file->passed_through = content.file->pages_stale = true;
+    content.file->passed_through = true;
     return {kThroughHandle, kOpenPassthrough | no_flush, files.backing};
   }
   ++files.cached;
-  bool keep = true;
   if (content.file) {
     files.file = content.file;
     content.file->Pin(true);
-    keep = !content.file->pages_stale.exchange(false);
   }
-  return {kCachedHandle, (keep ? kOpenKeepCache : 0) | no_flush, 0};
+  return {kCachedHandle, kOpenKeepCache | no_flush, 0};
 }
 
 // The backing id; 0: not this time.

@@ -76,10 +76,8 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   // Keeps it open: there will be many reads and writes. LiveRoot: while the file is open.
   void Pin(bool on);
 
-  // LiveRoot's: the kernel writes the backing file by itself, so what it has cached of attributes is worth nothing, and
-  // of pages neither once it stops.
+  // LiveRoot's: the kernel writes the backing file by itself, so what it has cached of attributes is worth nothing.
   std::atomic<bool> passed_through{false};
-  std::atomic<bool> pages_stale{false};
 
  private:
   LiveFile(LiveFiles& files, std::string name) : files_(files), name_(std::move(name)) {}
