@@ -250,14 +250,4 @@ uint64_t LiveTree::InodeNumberOf(const tree::Entry& entry, uint64_t fallback) co
   return InodeNumber(entry, root_dev_, fallback);
 }
 
-std::string LiveTree::PathOf(const LiveNode& node) const {
-  if (node.nodeid == kRootId) return "/";
-  std::string path;
-  for (const LiveNode* at = &node; at->nodeid != kRootId; at = at->names.front().parent) {
-    if (at->names.empty()) return {};
-    path = "/" + at->names.front().name + path;
-  }
-  return path;
-}
-
 }  // namespace vrun::vfs

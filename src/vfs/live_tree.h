@@ -131,9 +131,6 @@ class LiveTree {
   // home's number for a name that nobody has looked up.
   uint64_t InodeNumberOf(const tree::Entry& entry, uint64_t fallback) const;
 
-  // Where the jobs see it, by one of its names; empty: nowhere.
-  std::string PathOf(const LiveNode& node) const;
-
  private:
   LiveNode* FromEntry(LiveNode* parent, size_t index);
   void SetHome(LiveNode* node, const tree::Entry& entry);
