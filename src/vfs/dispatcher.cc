@@ -15,12 +15,15 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "vfs/decoder.h"
+#include "vfs/write_operations.h"
 
 namespace vrun::vfs {
 namespace {
 
 constexpr size_t kReceiveBytes = 128 * 1024;  // at least 8 KiB + max_write; large for BATCH_FORGET
-constexpr uint32_t kMaxWrite = 4096;          // the least that the kernel takes; nobody writes here
+constexpr uint32_t kNoWrite = 4096;           // the least that the kernel takes, where nobody writes
+constexpr uint32_t kMaxWrite = 1 << 20;
 constexpr int64_t kInterruptCheckMicros = 50'000;
 constexpr int64_t kInterruptGraceMicros = 1'000'000;
 constexpr size_t kEarlyInterrupts = 64;
@@ -178,28 +181,6 @@ void Reply::Suspend() {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-// The body of one packet, read front to back. nullopt where the packet is too short.
-struct Dispatcher::Decoder {
-  std::string_view rest;
-
-  template <typename T>
-  std::optional<T> Take() {
-    if (rest.size() < sizeof(T)) return std::nullopt;
-    T value;
-    std::memcpy(&value, rest.data(), sizeof value);
-    rest.remove_prefix(sizeof value);
-    return value;
-  }
-  // A name that ends with NUL inside the packet.
-  std::optional<std::string_view> TakeName() {
-    const size_t end = rest.find('\0');
-    if (end == std::string_view::npos || end == 0) return std::nullopt;
-    const std::string_view name = rest.substr(0, end);
-    rest.remove_prefix(end + 1);
-    return name;
-  }
-};
-
 Dispatcher::Dispatcher(std::shared_ptr<Transport> transport, Operations* operations, TimerThread* timers)
     : transport_(std::move(transport)),
       channel_(std::make_shared<ReplyChannel>(transport_, timers, &counters_)),
@@ -227,7 +208,7 @@ void Dispatcher::Stop() {
 }
 
 void Dispatcher::Work() {
-  std::vector<char> buffer(kReceiveBytes);
+  std::vector<char> buffer(operations_->writes() != nullptr ? kMaxWrite + kReceiveBytes : kReceiveBytes);
   while (const size_t n = transport_->Receive(buffer.data(), buffer.size())) {
     Handle({buffer.data(), n});
   }
@@ -240,7 +221,7 @@ void Dispatcher::Handle(std::string_view packet) {
     ++counters_.malformed;  // no id: nobody to answer
     return;
   }
-  const Request request{header->unique, header->nodeid, header->uid, header->gid, header->pid};
+  const Request request{header->unique, header->nodeid, header->uid, header->gid, header->pid, false};
   const size_t extensions = size_t{header->total_extlen} * 8;
   if (header->len != packet.size() || extensions > in.rest.size()) {
     ++counters_.malformed;
@@ -289,6 +270,13 @@ void Dispatcher::Handle(std::string_view packet) {
 
   Reply reply(channel_, request);
   if (header->opcode == FUSE_INIT) return Init(in.rest, std::move(reply));
+  if (WriteOperations* writes = operations_->writes()) {
+    switch (DispatchWrite(*writes, init_flags_.load(), header->opcode, request, in, &reply)) {
+      case Dispatched::kDone: return;
+      case Dispatched::kMalformed: return malformed(std::move(reply));
+      case Dispatched::kUnknown: break;
+    }
+  }
   switch (header->opcode) {
     case FUSE_DESTROY:  // the connection ends by itself after this
       reply.Empty();
@@ -310,7 +298,9 @@ void Dispatcher::Handle(std::string_view packet) {
     case FUSE_OPEN: {
       const auto open = in.Take<fuse_open_in>();
       if (!open) return malformed(std::move(reply));
-      return operations_->Open(request, open->flags, std::move(reply));
+      Request opened = request;
+      opened.kill_privileges = (open->open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
+      return operations_->Open(opened, open->flags, std::move(reply));
     }
     case FUSE_READ: {
       const auto read = in.Take<fuse_read_in>();
@@ -403,9 +393,10 @@ void Dispatcher::Init(std::string_view body, Reply reply) {
   out.max_readahead = *max_readahead;
   out.flags = static_cast<uint32_t>(chosen);
   out.flags2 = static_cast<uint32_t>(chosen >> 32);
+  init_flags_ = chosen;
   out.max_background = choice.max_background;
   out.congestion_threshold = static_cast<uint16_t>(choice.max_background * 3 / 4);
-  out.max_write = kMaxWrite;
+  out.max_write = operations_->writes() != nullptr ? kMaxWrite : kNoWrite;
   out.time_gran = 1;
   out.max_pages = choice.max_pages;
   out.max_stack_depth = (chosen & kFusePassthrough) != 0 ? 1 : 0;

@@ -26,7 +26,8 @@ struct Request {
   uint64_t nodeid = 0;
   uint32_t uid = 0;
   uint32_t gid = 0;
-  uint32_t pid = 0;  // thread id of the caller in our pid namespace; 0: not visible from here
+  uint32_t pid = 0;              // thread id of the caller in our pid namespace; 0: not visible from here
+  bool kill_privileges = false;  // an open that truncates: the caller may not keep the set-id bits
 };
 
 class ReplyChannel;  // dispatcher.cc
@@ -75,11 +76,15 @@ struct InitChoice {
   uint16_t max_pages = 256;      // of one READ
 };
 
+class WriteOperations;  // write_operations.h
+
 // A file system, as requests see it. Called on the worker threads, several at once. What is not here is answered ENOSYS
 // (the kernel then stops asking where it can) or EROFS.
 class Operations {
  public:
   virtual ~Operations() = default;
+  // Null: nothing can be written.
+  virtual WriteOperations* writes() { return nullptr; }
   virtual InitChoice Init(const KernelOffer& offer) = 0;
   virtual void Lookup(const Request& request, std::string_view name, Reply reply) = 0;  // fuse_entry_out
   virtual void Forget(uint64_t nodeid, uint64_t count) = 0;
@@ -131,7 +136,6 @@ class Dispatcher {
   bool initialized() const { return initialized_.load(); }
 
  private:
-  struct Decoder;
   void Work();
   void Init(std::string_view body, Reply reply);
 
@@ -139,6 +143,7 @@ class Dispatcher {
   const std::shared_ptr<ReplyChannel> channel_;
   Operations* const operations_;
   DispatcherCounters counters_;
+  std::atomic<uint64_t> init_flags_{0};  // agreed on
   std::atomic<bool> initialized_{false};
   std::mutex init_mutex_;
   std::condition_variable init_done_;

@@ -28,7 +28,7 @@ Error MountError(int error_number, const std::string& directory) {
 }
 
 // The mount API of Linux 5.2: a mount that is ours before it is attached anywhere.
-Result<UniqueFd> NewMount(int device) {
+Result<UniqueFd> NewMount(int device, bool read_only) {
   const UniqueFd context(::fsopen("fuse", FSOPEN_CLOEXEC));
   if (!context) return ErrnoError("fsopen fuse");
   const auto set = [&](unsigned command, const char* key, const char* value) {
@@ -38,20 +38,22 @@ Result<UniqueFd> NewMount(int device) {
   if (!set(FSCONFIG_SET_STRING, "source", "vrun") || !set(FSCONFIG_SET_STRING, "fd", fd.c_str()) ||
       !set(FSCONFIG_SET_STRING, "rootmode", "40000") || !set(FSCONFIG_SET_STRING, "user_id", "0") ||
       !set(FSCONFIG_SET_STRING, "group_id", "0") || !set(FSCONFIG_SET_FLAG, "allow_other", nullptr) ||
-      !set(FSCONFIG_SET_FLAG, "default_permissions", nullptr) || !set(FSCONFIG_SET_FLAG, "ro", nullptr)) {
+      !set(FSCONFIG_SET_FLAG, "default_permissions", nullptr) ||
+      (read_only && !set(FSCONFIG_SET_FLAG, "ro", nullptr))) {
     return ErrnoError("fsconfig fuse");
   }
   set(FSCONFIG_SET_STRING, "subtype", "vrun");  // for people who read /proc/mounts
   if (!set(FSCONFIG_CMD_CREATE, nullptr, nullptr)) return ErrnoError("create the FUSE superblock");
-  UniqueFd mount(::fsmount(context.get(), FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV));
+  UniqueFd mount(::fsmount(context.get(), FSMOUNT_CLOEXEC, (read_only ? MOUNT_ATTR_RDONLY : 0) | MOUNT_ATTR_NODEV));
   if (!mount) return ErrnoError("fsmount fuse");
   return mount;
 }
 
-Result<UniqueFd> OldMount(int device, const std::string& directory) {
+Result<UniqueFd> OldMount(int device, const std::string& directory, bool read_only) {
   const std::string options =
       "fd=" + std::to_string(device) + ",rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions";
-  if (::mount("vrun", directory.c_str(), "fuse.vrun", MS_RDONLY | MS_NODEV, options.c_str()) != 0) {
+  const unsigned long flags = (read_only ? MS_RDONLY : 0) | MS_NODEV;
+  if (::mount("vrun", directory.c_str(), "fuse.vrun", flags, options.c_str()) != 0) {
     return MountError(errno, directory);
   }
   UniqueFd mount(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -74,15 +76,16 @@ Result<UniqueFd> OpenFuseDevice(const std::string& path) {
   return ErrnoError(errno, "open " + path);
 }
 
-Result<FuseMount> FuseMount::Create(int device, const std::string& directory) {
-  auto mount = NewMount(device);
+Result<FuseMount> FuseMount::Create(int device, const std::string& directory, Access access) {
+  const bool read_only = access == Access::kReadOnly;
+  auto mount = NewMount(device, read_only);
   if (mount) {
     if (::move_mount(mount->get(), "", AT_FDCWD, directory.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
       return MountError(errno, directory);
     }
   } else {
     if (mount.error().error_number() != ENOSYS) return MountError(mount.error().error_number(), directory);
-    VRUN_ASSIGN(mount, OldMount(device, directory));
+    VRUN_ASSIGN(mount, OldMount(device, directory, read_only));
   }
   auto adopted = Adopt(*std::move(mount), directory);
   if (!adopted) ::umount2(directory.c_str(), MNT_DETACH | MNT_FORCE);

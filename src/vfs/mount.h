@@ -13,11 +13,12 @@ namespace vrun::vfs {
 
 class FuseMount {
  public:
-  // A read-only, nodev mount of `device` (an open /dev/fuse) on `directory`, for all users, permissions checked by the
-  // kernel. kUnsupported: no FUSE here; kDenied: no CAP_SYS_ADMIN. The superblock is read-only as well: on a writable
-  // one every read would mark atime stale and with it all attributes (measured: 1,142 GETATTRs in a warm run instead of
-  // 0).
-  static Result<FuseMount> Create(int device, const std::string& directory);
+  enum class Access { kReadOnly, kReadWrite };
+  // A nodev mount of `device` (an open /dev/fuse) on `directory`, for all users, permissions checked by the
+  // kernel. kUnsupported: no FUSE here; kDenied: no CAP_SYS_ADMIN. Of kReadOnly the superblock is read-only as well: on
+  // a writable one every read would mark atime stale and with it all attributes (measured: 1,142 GETATTRs in a warm run
+  // instead of 0).
+  static Result<FuseMount> Create(int device, const std::string& directory, Access access = Access::kReadOnly);
   // One that another process made on `directory` of this mount namespace.
   static Result<FuseMount> Adopt(UniqueFd mount, const std::string& directory);
   FuseMount(FuseMount&& other) noexcept;

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// LiveRoot: changes of attributes, extended attributes and ACLs.
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "vfs/live_root.h"
+#include "vfs/posix_acl.h"
+
+namespace vrun::vfs {
+namespace {
+
+constexpr std::string_view kCapability = "security.capability";
+
+}  // namespace
+
+std::string* LiveRoot::FindXattr(LiveNode* node, std::string_view name) {
+  for (auto& [key, value] : node->xattrs) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+bool LiveRoot::EraseXattr(LiveNode* node, std::string_view name) {
+  return std::erase_if(node->xattrs, [&](const auto& xattr) { return xattr.first == name; }) > 0;
+}
+
+bool LiveRoot::DropPrivileges(LiveNode* node, bool set_ids) {
+  if (node->is_directory()) return false;
+  bool changed = EraseXattr(node, kCapability);
+  if (!set_ids) return changed;
+  const uint32_t before = node->attributes.mode;
+  uint32_t& mode = node->attributes.mode;
+  mode &= ~uint32_t{S_ISUID};
+  if ((mode & S_IXGRP) != 0) mode &= ~uint32_t{S_ISGID};
+  return changed || mode != before;
+}
+
+void LiveRoot::SetMode(LiveNode* node, uint32_t mode) {
+  node->attributes.mode = (node->attributes.mode & S_IFMT) | (mode & 07777);
+  if (std::string* acl = FindXattr(node, kAccessAcl)) {
+    if (auto next = ChmodAcl(*acl, mode)) *acl = *std::move(next);
+  }
+}
+
+void LiveRoot::SetAttr(const Request& request, const fuse_setattr_in& in, Reply reply) {
+  const bool kill = (in.valid & FATTR_KILL_SUIDGID) != 0;
+  if ((in.valid & FATTR_SIZE) != 0) {
+    if (const int error = Truncate(request.nodeid, in.size, kill); error != 0) {
+      reply.Error(error);
+      return;
+    }
+  }
+  const timespec now = LiveNow();
+  const auto time = [&](uint32_t which, uint32_t set_now, uint64_t seconds, uint32_t nanoseconds, timespec* out) {
+    if ((in.valid & which) == 0) return false;
+    *out = (in.valid & set_now) != 0 ? now : timespec{static_cast<time_t>(seconds), static_cast<long>(nanoseconds)};
+    return true;
+  };
+  timespec atime{}, mtime{};
+  const bool set_atime = time(FATTR_ATIME, FATTR_ATIME_NOW, in.atime, in.atimensec, &atime);
+  const bool set_mtime = time(FATTR_MTIME, FATTR_MTIME_NOW, in.mtime, in.mtimensec, &mtime);
+  std::shared_ptr<LiveFile> file;
+  {
+    const TreeLock lock(*this);
+    LiveNode* node = tree_.Find(request.nodeid);
+    if (node == nullptr) {
+      reply.Error(ESTALE);
+      return;
+    }
+    LiveAttributes& a = node->attributes;
+    if ((in.valid & (FATTR_UID | FATTR_GID)) != 0) {
+      if ((in.valid & FATTR_UID) != 0) a.uid = in.uid;
+      if ((in.valid & FATTR_GID) != 0) a.gid = in.gid;
+      DropPrivileges(node, true);
+    } else if (kill) {
+      DropPrivileges(node, true);
+    }
+    if ((in.valid & FATTR_MODE) != 0) SetMode(node, in.mode);
+    if (set_atime) a.atime = atime;
+    if (set_mtime) a.mtime = mtime;
+    a.ctime = now;
+    node->changed = true;
+    file = node->file;
+  }
+  if (file && (set_atime || set_mtime)) {
+    if (const int error = file->SetTimes(set_atime ? &atime : nullptr, set_mtime ? &mtime : nullptr); error != 0) {
+      reply.Error(error);
+      return;
+    }
+  }
+  AnswerAttr(request.nodeid, std::move(reply));
+}
+
+void LiveRoot::GetXattr(const Request& request, std::string_view name, uint32_t size, Reply reply) {
+  std::string value;
+  {
+    const TreeLock lock(*this);
+    LiveNode* node = tree_.Find(request.nodeid);
+    const std::string* found = node != nullptr ? FindXattr(node, name) : nullptr;
+    if (found == nullptr) {
+      reply.Error(ENODATA);
+      return;
+    }
+    value = *found;
+  }
+  if (size == 0) {
+    reply.Struct(fuse_getxattr_out{static_cast<uint32_t>(value.size()), 0});
+  } else if (value.size() > size) {
+    reply.Error(ERANGE);
+  } else {
+    reply.Data(value);
+  }
+}
+
+void LiveRoot::ListXattr(const Request& request, uint32_t size, Reply reply) {
+  std::string names;
+  {
+    const TreeLock lock(*this);
+    if (const LiveNode* node = tree_.Find(request.nodeid)) {
+      for (const auto& [name, value] : node->xattrs) {
+        names += name;
+        names += '\0';
+      }
+    }
+  }
+  if (size == 0) {
+    reply.Struct(fuse_getxattr_out{static_cast<uint32_t>(names.size()), 0});
+  } else if (names.size() > size) {
+    reply.Error(ERANGE);
+  } else {
+    reply.Data(names);
+  }
+}
+
+void LiveRoot::SetXattr(const Request& request, std::string_view name, std::string_view value, uint32_t flags,
+                        bool kill_sgid, Reply reply) {
+  int error = 0;
+  {
+    const TreeLock lock(*this);
+    LiveNode* node = tree_.Find(request.nodeid);
+    std::string* found = node != nullptr ? FindXattr(node, name) : nullptr;
+    if (node == nullptr) error = ESTALE;
+    if (error == 0 && found != nullptr && (flags & XATTR_CREATE) != 0) error = EEXIST;
+    if (error == 0 && found == nullptr && (flags & XATTR_REPLACE) != 0) error = ENODATA;
+    std::string kept(value);
+    if (error == 0 && name == kAccessAcl) {
+      if (auto acl = SetAcl(value, node->attributes.mode)) {
+        node->attributes.mode = kill_sgid ? acl->mode & ~uint32_t{S_ISGID} : acl->mode;
+        kept = std::move(acl->value);
+      } else {
+        error = EINVAL;
+      }
+    }
+    if (error == 0) {
+      if (kept.empty() && name == kAccessAcl) {
+        EraseXattr(node, name);
+      } else if (found != nullptr) {
+        *found = std::move(kept);
+      } else {
+        node->xattrs.emplace_back(name, std::move(kept));
+      }
+      node->attributes.ctime = LiveNow();
+      node->changed = true;
+    }
+  }
+  reply.Error(error);
+}
+
+void LiveRoot::RemoveXattr(const Request& request, std::string_view name, Reply reply) {
+  int error = ENODATA;
+  {
+    const TreeLock lock(*this);
+    LiveNode* node = tree_.Find(request.nodeid);
+    if (node != nullptr && EraseXattr(node, name)) {
+      node->attributes.ctime = LiveNow();
+      node->changed = true;
+      error = 0;
+    }
+  }
+  reply.Error(error);
+}
+
+}  // namespace vrun::vfs

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// LiveRoot: content, and how files are open.
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "store/object_id.h"
+#include "vfs/live_root.h"
+#include "vfs/recorder.h"
+#include "vfs/retry.h"
+
+namespace vrun::vfs {
+namespace {
+
+constexpr uint64_t kCachedHandle = 1;
+constexpr uint64_t kThroughHandle = 2;
+constexpr uint32_t kMostBytes = 1 << 20;
+constexpr int kReadTries = 8;
+
+// One buffer a thread, never cleared.
+char* Buffer() {
+  thread_local const std::unique_ptr<char[]> buffer(new char[kMostBytes]);
+  return buffer.get();
+}
+
+int ErrnoOfFile(const Error& error) { return error.error_number() != 0 ? error.error_number() : EIO; }
+
+}  // namespace
+
+LiveRoot::Content LiveRoot::ContentOf(uint64_t nodeid) {
+  Content content;
+  std::optional<store::ObjectId> known;
+  tree::FileVersion version;
+  {
+    const TreeLock lock(*this);
+    const LiveNode* node = tree_.Find(nodeid);
+    if (node == nullptr || !S_ISREG(node->attributes.mode)) return content;
+    content.file = node->file;
+    if (content.file || !node->home) return content;
+    content.place = {home_tree_, node->HomePath()};
+    version = node->version;
+    known = node->known_id;
+  }
+  content.home = backend_.files().Get(version, known);
+  return content;
+}
+
+int LiveRoot::Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>* out) {
+  Content content = ContentOf(nodeid);
+  if (content.file) {
+    *out = std::move(content.file);
+    return 0;
+  }
+  if (!content.home) return ESTALE;
+  timespec atime{}, mtime{};
+  {
+    const TreeLock lock(*this);
+    const LiveNode* node = tree_.Find(nodeid);
+    if (node == nullptr) return ESTALE;
+    atime = node->attributes.atime;
+    mtime = node->attributes.mtime;
+  }
+  auto made = empty ? LiveFile::Create(files_)
+                    : LiveFile::CreateOver(files_, std::move(content.home), std::move(content.place), atime, mtime);
+  if (!made) return ErrnoOfFile(made.error());
+  {
+    const TreeLock lock(*this);
+    LiveNode* node = tree_.Find(nodeid);
+    if (node == nullptr) return ESTALE;
+    if (!node->file) node->file = *std::move(made);  // else another request was faster
+    node->changed = true;
+    *out = node->file;
+  }
+  std::lock_guard lock(open_mutex_);
+  if (const auto it = open_files_.find(nodeid); it != open_files_.end() && !it->second.file) {
+    it->second.file = *out;
+    (*out)->Pin(true);
+  }
+  return 0;
+}
+
+void LiveRoot::BeforeWrite(uint64_t nodeid, bool set_ids) {
+  bool changed = false;
+  {
+    const TreeLock lock(*this);
+    LiveNode* node = tree_.Find(nodeid);
+    changed = node != nullptr && DropPrivileges(node, set_ids);
+    if (changed) node->attributes.ctime = LiveNow();
+  }
+  if (changed) ForgetAttributes(nodeid);
+}
+
+// Of attributes alone, which takes no lock in the kernel that anybody waits under: allowed from an operation.
+void LiveRoot::ForgetAttributes(uint64_t nodeid) {
+  const fuse_notify_inval_inode_out out{nodeid, -1, 0};
+  Notify(transport_, FUSE_NOTIFY_INVAL_INODE, {reinterpret_cast<const char*>(&out), sizeof out}, {});
+}
+
+int LiveRoot::Truncate(uint64_t nodeid, uint64_t size, bool set_ids) {
+  std::shared_ptr<LiveFile> file;
+  if (const int error = Materialize(nodeid, size == 0, &file); error != 0) return error;
+  BeforeWrite(nodeid, set_ids);
+  return file->Truncate(size);
+}
+
+// --- open ------------------------------------------------------------------------------------------------------------
+
+void LiveRoot::Open(const Request& request, uint32_t flags, Reply reply) {
+  const uint64_t nodeid = request.nodeid;
+  if ((flags & O_TRUNC) != 0) {
+    if (const int error = Truncate(nodeid, 0, request.kill_privileges); error != 0) {
+      reply.Error(error);
+      return;
+    }
+  }
+  const Content content = ContentOf(nodeid);
+  if (!content.file && !content.home) {
+    reply.Error(ESTALE);
+    return;
+  }
+  // Whoever opens a small file reads it, almost always: on its way before the first READ comes.
+  if (content.home && content.home->size() > 0 && content.home->size() <= store::kWholeFileLimit &&
+      !content.home->IsComplete()) {
+    content.home->Ensure(content.place, 0, content.home->size(), nullptr);
+  }
+  const OpenOut out = OpenData(nodeid, (flags & O_ACCMODE) != O_RDONLY);
+  if (!reply.Struct(out)) CloseHandle(nodeid, out.fh);
+}
+
+OpenOut LiveRoot::OpenData(uint64_t nodeid, bool write) {
+  Content content = ContentOf(nodeid);
+  bool privileged = false;  // a write that the kernel does by itself would leave them
+  {
+    const TreeLock lock(*this);
+    LiveNode* node = tree_.Find(nodeid);
+    privileged = node != nullptr && ((node->attributes.mode & (S_ISUID | S_ISGID)) != 0 ||
+                                     FindXattr(node, "security.capability") != nullptr);
+  }
+  const uint32_t no_flush = write ? 0 : kOpenNoFlush;
+  std::lock_guard lock(open_mutex_);
+  OpenFiles& files = open_files_[nodeid];
+  const bool may = passthrough_works_ && !privileged && content.file && content.file->complete() && files.cached == 0;
+  if (files.backing == 0 && may) files.backing = OpenThroughLocked(*content.file);
+  files.content = content.home;
+  if (files.backing != 0) {  // then every open has to be one of these; the kernel drops the pages that it has
+    ++files.passthrough;
+    ++passthrough_opens_;
+    files.file = content.file;
+    content.file->passed_through = true;
+    return {kThroughHandle, kOpenPassthrough | no_flush, files.backing};
+  }
+  ++files.cached;
+  if (content.file) {
+    files.file = content.file;
+    content.file->Pin(true);
+  }
+  return {kCachedHandle, kOpenKeepCache | no_flush, 0};
+}
+
+// The backing id; 0: not this time.
+int LiveRoot::OpenThroughLocked(LiveFile& file) {
+  const auto fd = file.Descriptor();
+  if (!fd) return 0;
+  const int id = transport_.OpenBacking((*fd)->get());
+  if (id > 0) return id;
+  // ELOOP: the directory lies on a stacked file system; EPERM: not ours to use. Neither gets better.
+  if (id == -ELOOP || id == -EPERM || id == -EOPNOTSUPP || id == -ENOTTY || id == -EINVAL) {
+    passthrough_works_ = false;
+    LogWarning("no passthrough: {}: reads and writes go through the file system server", std::strerror(-id));
+  }
+  return 0;
+}
+
+void LiveRoot::Release(const Request& request, uint64_t handle, Reply reply) {
+  CloseHandle(request.nodeid, handle);
+  reply.Empty();
+}
+
+void LiveRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
+  OpenFiles closed;  // let go of after the lock
+  std::lock_guard lock(open_mutex_);
+  const auto it = open_files_.find(nodeid);
+  if (it == open_files_.end()) return;
+  OpenFiles& files = it->second;
+  if (handle == kCachedHandle && files.cached > 0) --files.cached;
+  if (handle == kThroughHandle && files.passthrough > 0) --files.passthrough;
+  if (files.passthrough == 0 && files.backing != 0) {
+    transport_.CloseBacking(std::exchange(files.backing, 0));
+    files.file->passed_through = false;
+  }
+  if (files.cached > 0 || files.passthrough > 0) return;
+  if (files.file) files.file->Pin(false);
+  closed = std::move(files);
+  open_files_.erase(it);
+}
+
+void LiveRoot::Flush(const Request& request, Reply reply) {
+  bool through = false;
+  {
+    std::lock_guard lock(open_mutex_);
+    const auto it = open_files_.find(request.nodeid);
+    through = it != open_files_.end() && it->second.backing != 0;
+  }
+  // What was written through a mapping the kernel has not noticed in its own attributes.
+  if (through) ForgetAttributes(request.nodeid);
+  reply.Empty();
+}
+
+// --- reading ---------------------------------------------------------------------------------------------------------
+
+void LiveRoot::ReadOwn(LiveFile& file, uint64_t offset, uint32_t size, Reply reply) {
+  size_t got = 0;
+  if (const int error = file.Read(offset, Buffer(), size, &got); error != 0) {
+    reply.Error(error);
+  } else {
+    reply.Data({Buffer(), got});
+  }
+}
+
+void LiveRoot::Read(const Request& request, uint64_t offset, uint32_t size, Reply reply) {
+  Content content = ContentOf(request.nodeid);
+  size = std::min(size, kMostBytes);
+  if (content.home) {
+    ReadHome(request.nodeid, std::move(content), offset, size, kReadTries, std::move(reply));
+    return;
+  }
+  if (!content.file) {
+    reply.Error(EIO);
+    return;
+  }
+  const std::shared_ptr<LiveFile> file = content.file;
+  if (file->complete()) return ReadOwn(*file, offset, size, std::move(reply));
+  reply.Suspend();
+  const auto shared = std::make_shared<Reply>(std::move(reply));
+  file->Need(offset, size, false, [gate = gate_, shared, file, offset, size](int error) {
+    const Gate::Pass pass(gate.get());
+    if (!pass) return;
+    if (error != 0) {
+      shared->Error(error);
+    } else {
+      ReadOwn(*file, offset, size, std::move(*shared));
+    }
+  });
+}
+
+void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, Reply reply) {
+  if (const auto n = content.home->TryRead(offset, Buffer(), size)) {
+    if (*n > 0) Record(content, offset, *n);
+    reply.Data({Buffer(), *n});
+    return;
+  }
+  if (tries == 0) {
+    reply.Error(EIO);
+    return;
+  }
+  reply.Suspend();
+  const auto shared = std::make_shared<Reply>(std::move(reply));
+  const std::shared_ptr<FileContent> home = content.home;
+  home->Ensure(content.place, offset, size,
+               [this, gate = gate_, shared, content, nodeid, offset, size, tries](const Status& done) {
+                 const Gate::Pass pass(gate.get());
+                 if (!pass) return;
+                 if (done) return ReadHome(nodeid, content, offset, size, tries - 1, std::move(*shared));
+                 // First the report: whoever sees the reader fail may look for the reason.
+                 if (IsLost(done.error())) ReportLost(nodeid, content.place.path, done.error());
+                 shared->Error(ErrnoOf(done.error()));
+               });
+}
+
+void LiveRoot::Record(const Content& content, uint64_t offset, uint64_t n) {
+  if (!backend_.recorder().active()) return;
+  const uint64_t unit = store::UnitBytes(content.home->size());
+  const uint64_t first = offset / unit, end = (offset + n - 1) / unit + 1;
+  backend_.recorder().Used(content.home->version(), first, end - first, [&] { return content.place.path; });
+}
+
+// --- writing ---------------------------------------------------------------------------------------------------------
+
+void LiveRoot::Write(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply) {
+  std::shared_ptr<LiveFile> file;
+  if (const int error = Materialize(request.nodeid, false, &file); error != 0) {
+    reply.Error(error);
+    return;
+  }
+  BeforeWrite(request.nodeid, (in.write_flags & FUSE_WRITE_KILL_SUIDGID) != 0);
+  const auto write = [](LiveFile& to, uint64_t offset, std::string_view bytes, Reply answer) {
+    if (const int error = to.Write(offset, bytes); error != 0) {
+      answer.Error(error);
+    } else {
+      answer.Struct(fuse_write_out{static_cast<uint32_t>(bytes.size()), 0});
+    }
+  };
+  if (file->complete()) return write(*file, in.offset, data, std::move(reply));
+  reply.Suspend();
+  const auto shared = std::make_shared<Reply>(std::move(reply));
+  file->Need(in.offset, data.size(), true,
+             [gate = gate_, shared, file, write, offset = in.offset, kept = std::string(data)](int error) {
+               const Gate::Pass pass(gate.get());
+               if (!pass) return;
+               if (error != 0) {
+                 shared->Error(error);
+               } else {
+                 write(*file, offset, kept, std::move(*shared));
+               }
+             });
+}
+
+void LiveRoot::Sync(const Request& request, bool data_only, Reply reply) {
+  const Content content = ContentOf(request.nodeid);
+  reply.Error(content.file ? content.file->Sync(data_only) : 0);
+}
+
+void LiveRoot::Allocate(const Request& request, const fuse_fallocate_in& in, Reply reply) {
+  std::shared_ptr<LiveFile> file;
+  if (const int error = Materialize(request.nodeid, false, &file); error != 0) {
+    reply.Error(error);
+    return;
+  }
+  BeforeWrite(request.nodeid, false);
+  const bool zeroes = (in.mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0;
+  if (file->complete() || !zeroes) {
+    reply.Error(file->Allocate(in.offset, in.length, static_cast<int>(in.mode)));
+    return;
+  }
+  reply.Suspend();
+  const auto shared = std::make_shared<Reply>(std::move(reply));
+  file->Need(in.offset, in.length, true, [gate = gate_, shared, file, in](int error) {
+    const Gate::Pass pass(gate.get());
+    if (!pass) return;
+    shared->Error(error != 0 ? error : file->Allocate(in.offset, in.length, static_cast<int>(in.mode)));
+  });
+}
+
+void LiveRoot::Seek(const Request& request, uint64_t offset, uint32_t whence, Reply reply) {
+  const Content content = ContentOf(request.nodeid);
+  if (whence != SEEK_DATA && whence != SEEK_HOLE) {
+    reply.Error(EINVAL);
+    return;
+  }
+  uint64_t result = 0;
+  int error = 0;
+  if (content.file) {
+    error = content.file->Seek(offset, static_cast<int>(whence), &result);
+  } else if (!content.home) {
+    error = ESTALE;
+  } else if (offset >= content.home->size()) {
+    error = ENXIO;
+  } else {  // where home has holes the tree does not say: it is all data
+    result = whence == SEEK_DATA ? offset : content.home->size();
+  }
+  if (error != 0) {
+    reply.Error(error);
+  } else {
+    reply.Struct(fuse_lseek_out{result});
+  }
+}
+
+void LiveRoot::CopyRange(const Request& request, const fuse_copy_file_range_in& in, Reply reply) {
+  const Content from = ContentOf(request.nodeid);
+  const Content to = ContentOf(in.nodeid_out);
+  // EXDEV: the kernel copies by reading and writing.
+  if (!from.file || !to.file || !from.file->complete() || !to.file->complete()) {
+    reply.Error(EXDEV);
+    return;
+  }
+  const auto source = from.file->Descriptor();
+  const auto target = to.file->Descriptor();
+  if (!source || !target) {
+    reply.Error(EIO);
+    return;
+  }
+  BeforeWrite(in.nodeid_out, false);
+  off_t at = static_cast<off_t>(in.off_in), to_at = static_cast<off_t>(in.off_out);
+  const size_t length = std::min<uint64_t>(in.len, 1u << 30);
+  const ssize_t n = ::copy_file_range((*source)->get(), &at, (*target)->get(), &to_at, length, 0);
+  if (n < 0) {
+    reply.Error(errno);
+  } else {
+    reply.Struct(fuse_write_out{static_cast<uint32_t>(n), 0});
+  }
+}
+
+}  // namespace vrun::vfs

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vfs/live_file.h"
+
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/escape.h"
+#include "vfs/retry.h"
+
+namespace vrun::vfs {
+namespace {
+
+constexpr uint64_t kUnit = 64 * 1024;  // as small as home sends
+constexpr int kTries = 8;              // what was fetched may be evicted before it is copied
+
+int WriteAt(int fd, const char* data, size_t n, uint64_t offset) {
+  while (n > 0) {
+    const ssize_t wrote = ::pwrite(fd, data, n, static_cast<off_t>(offset));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return wrote < 0 ? errno : EIO;
+    data += wrote;
+    offset += static_cast<uint64_t>(wrote);
+    n -= static_cast<size_t>(wrote);
+  }
+  return 0;
+}
+
+int OpenErrno(const Error& error) { return error.error_number() != 0 ? error.error_number() : EIO; }
+
+}  // namespace
+
+Result<std::unique_ptr<LiveFiles>> LiveFiles::Open(const std::string& directory) {
+  UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return ErrnoError("open the directory of written files " + Escape(directory));
+  return std::unique_ptr<LiveFiles>(new LiveFiles(std::move(fd)));
+}
+
+std::string LiveFiles::NextName() { return std::to_string(next_.fetch_add(1)); }
+
+Result<std::shared_ptr<LiveFile>> LiveFile::Create(LiveFiles& files) {
+  const std::shared_ptr<LiveFile> file(new LiveFile(files, files.NextName()));
+  const UniqueFd fd(::openat(files.fd(), file->name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd) return ErrnoError("make a backing file");
+  return file;
+}
+
+Result<std::shared_ptr<LiveFile>> LiveFile::CreateOver(LiveFiles& files, std::shared_ptr<FileContent> lower,
+                                                       FileContent::Place place, timespec atime, timespec mtime) {
+  VRUN_ASSIGN(auto file, Create(files));
+  const uint64_t size = lower->size();
+  file->lower_ = std::move(lower);
+  file->place_ = std::move(place);
+  file->lower_size_ = size;
+  file->missing_ = (size + kUnit - 1) / kUnit;
+  file->present_.resize(file->missing_);
+  if (file->missing_ == 0) file->lower_ = nullptr;
+  file->complete_ = file->missing_ == 0;
+  VRUN_ASSIGN(const auto fd, file->Descriptor());
+  const timespec times[2] = {atime, mtime};
+  if (::ftruncate(fd->get(), static_cast<off_t>(size)) != 0 || ::futimens(fd->get(), times) != 0) {
+    return ErrnoError("make a backing file");
+  }
+  return file;
+}
+
+LiveFile::~LiveFile() { ::unlinkat(files_.fd(), name_.c_str(), 0); }
+
+Result<std::shared_ptr<UniqueFd>> LiveFile::Descriptor() {
+  std::lock_guard lock(mutex_);
+  return DescriptorLocked();
+}
+
+Result<std::shared_ptr<UniqueFd>> LiveFile::DescriptorLocked() {
+  if (auto open = descriptor_.lock()) return open;
+  auto fd = std::make_shared<UniqueFd>(::openat(files_.fd(), name_.c_str(), O_RDWR | O_CLOEXEC));
+  if (!*fd) return ErrnoError("open a backing file");
+  descriptor_ = fd;
+  return fd;
+}
+
+void LiveFile::Pin(bool on) {
+  std::shared_ptr<UniqueFd> released;  // after the lock
+  std::lock_guard lock(mutex_);
+  released = std::move(pinned_);
+  if (!on) return;
+  if (auto fd = DescriptorLocked()) pinned_ = *std::move(fd);
+}
+
+// --- filling ---------------------------------------------------------------------------------------------------------
+
+bool LiveFile::MissingLocked(uint64_t unit) const {
+  return lower_ != nullptr && unit < present_.size() && !present_[unit];
+}
+
+uint64_t LiveFile::NextMissingLocked(uint64_t unit, uint64_t end) const {
+  while (unit < end && !MissingLocked(unit)) ++unit;
+  return unit;
+}
+
+void LiveFile::MarkLocked(uint64_t unit) {
+  if (!MissingLocked(unit)) return;
+  present_[unit] = true;
+  if (--missing_ > 0) return;
+  lower_ = nullptr;
+  complete_ = true;
+}
+
+void LiveFile::MarkWrittenLocked(uint64_t offset, uint64_t n) {
+  if (lower_ == nullptr) return;
+  // The last unit counts as whole when all of it that was home's is covered.
+  const uint64_t end = offset + n >= lower_size_ ? present_.size() : (offset + n) / kUnit;
+  for (uint64_t unit = (offset + kUnit - 1) / kUnit; unit < end && lower_ != nullptr; ++unit) MarkLocked(unit);
+}
+
+// EAGAIN: it is not here (any more).
+int LiveFile::FillLocked(uint64_t unit) {
+  thread_local const std::unique_ptr<char[]> buffer(new char[kUnit]);
+  const uint64_t offset = unit * kUnit;
+  const size_t n = std::min(kUnit, lower_size_ - offset);
+  const auto read = lower_->TryRead(offset, buffer.get(), n);
+  if (!read || *read != n) return EAGAIN;
+  const auto fd = DescriptorLocked();
+  if (!fd) return OpenErrno(fd.error());
+  // Nobody wrote: the file keeps its times.
+  struct stat st {};
+  if (::fstat((*fd)->get(), &st) != 0) return errno;
+  if (const int error = WriteAt((*fd)->get(), buffer.get(), n, offset); error != 0) return error;
+  const timespec times[2] = {st.st_atim, st.st_mtim};
+  if (::futimens((*fd)->get(), times) != 0) return errno;
+  MarkLocked(unit);
+  return 0;
+}
+
+void LiveFile::Need(uint64_t offset, uint64_t n, bool overwrite, Done done) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;  // of units, [first, end)
+  {
+    std::lock_guard lock(mutex_);
+    if (lower_ != nullptr && n > 0) {
+      const uint64_t end = std::min(n > UINT64_MAX - offset ? UINT64_MAX : offset + n, lower_size_);
+      const uint64_t first_unit = offset / kUnit;
+      const uint64_t end_unit = (end + kUnit - 1) / kUnit;
+      if (offset < end && !overwrite) {
+        ranges.emplace_back(first_unit, end_unit);
+      } else if (offset < end) {
+        const uint64_t last_unit = end_unit - 1;
+        if (offset % kUnit != 0) ranges.emplace_back(first_unit, first_unit + 1);
+        const bool covers_last = end == lower_size_ || end % kUnit == 0;
+        if (!covers_last && (ranges.empty() || last_unit != first_unit)) ranges.emplace_back(last_unit, last_unit + 1);
+      }
+    }
+  }
+  NeedUnits(std::move(ranges), kTries, std::move(done));
+}
+
+void LiveFile::NeedUnits(std::vector<std::pair<uint64_t, uint64_t>> ranges, int tries, Done done) {
+  std::shared_ptr<FileContent> lower;
+  FileContent::Place place;
+  uint64_t offset = 0, length = 0;
+  int error = 0;
+  {
+    std::lock_guard lock(mutex_);
+    while (!ranges.empty() && error == 0) {
+      auto& [first, end] = ranges.back();
+      first = NextMissingLocked(first, std::min(end, present_.size()));
+      if (first >= std::min(end, present_.size())) {
+        ranges.pop_back();
+        continue;
+      }
+      error = FillLocked(first);
+      if (error == EAGAIN && tries > 0) {
+        lower = lower_;
+        place = place_;
+        offset = first * kUnit;
+        length = std::min(std::min(end, present_.size()) * kUnit, lower_size_) - offset;
+        length = std::min<uint64_t>(length, 4 << 20);  // of a large file a part at a time, so that it is not evicted
+        error = 0;
+        break;
+      }
+    }
+  }
+  if (lower == nullptr) {
+    done(error == EAGAIN ? EIO : error);
+    return;
+  }
+  lower->Ensure(place, offset, length,
+                [self = shared_from_this(), ranges = std::move(ranges), offset, tries,
+                 done = std::move(done)](const Status& came) mutable {
+                  if (!came) return done(ErrnoOf(came.error()));
+                  bool progress = false;
+                  {
+                    std::lock_guard lock(self->mutex_);
+                    progress = !self->MissingLocked(offset / kUnit) || self->FillLocked(offset / kUnit) == 0;
+                  }
+                  self->NeedUnits(std::move(ranges), progress ? kTries : tries - 1, std::move(done));
+                });
+}
+
+// --- content ---------------------------------------------------------------------------------------------------------
+
+int LiveFile::Read(uint64_t offset, char* buffer, size_t n, size_t* got) {
+  const auto fd = Descriptor();
+  if (!fd) return OpenErrno(fd.error());
+  *got = 0;
+  while (*got < n) {
+    const ssize_t read = ::pread((*fd)->get(), buffer + *got, n - *got, static_cast<off_t>(offset + *got));
+    if (read < 0 && errno == EINTR) continue;
+    if (read < 0) return errno;
+    if (read == 0) break;
+    *got += static_cast<size_t>(read);
+  }
+  return 0;
+}
+
+int LiveFile::Write(uint64_t offset, std::string_view data) {
+  std::lock_guard lock(mutex_);
+  const auto fd = DescriptorLocked();
+  if (!fd) return OpenErrno(fd.error());
+  const int error = WriteAt((*fd)->get(), data.data(), data.size(), offset);
+  if (error == 0) MarkWrittenLocked(offset, data.size());
+  return error;
+}
+
+int LiveFile::Truncate(uint64_t size) {
+  std::lock_guard lock(mutex_);
+  const auto fd = DescriptorLocked();
+  if (!fd) return OpenErrno(fd.error());
+  if (::ftruncate((*fd)->get(), static_cast<off_t>(size)) != 0) return errno;
+  if (lower_ != nullptr && size < lower_size_) {
+    // What is cut off never comes back, also when the file grows again.
+    lower_size_ = size;
+    const uint64_t units = (size + kUnit - 1) / kUnit;
+    for (uint64_t unit = units; unit < present_.size() && lower_ != nullptr; ++unit) MarkLocked(unit);
+    present_.resize(units);
+  }
+  return 0;
+}
+
+int LiveFile::Allocate(uint64_t offset, uint64_t length, int mode) {
+  std::lock_guard lock(mutex_);
+  const auto fd = DescriptorLocked();
+  if (!fd) return OpenErrno(fd.error());
+  if (::fallocate((*fd)->get(), mode, static_cast<off_t>(offset), static_cast<off_t>(length)) != 0) return errno;
+  if ((mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0) MarkWrittenLocked(offset, length);
+  return 0;
+}
+
+int LiveFile::Seek(uint64_t offset, int whence, uint64_t* result) {
+  std::lock_guard lock(mutex_);
+  const auto fd = DescriptorLocked();
+  if (!fd) return OpenErrno(fd.error());
+  if (lower_ != nullptr) {  // holes of the backing file are not holes yet: it is all data, which is always allowed
+    struct stat st {};
+    if (::fstat((*fd)->get(), &st) != 0) return errno;
+    if (offset >= static_cast<uint64_t>(st.st_size)) return ENXIO;
+    *result = whence == SEEK_DATA ? offset : static_cast<uint64_t>(st.st_size);
+    return 0;
+  }
+  const off_t at = ::lseek((*fd)->get(), static_cast<off_t>(offset), whence);
+  if (at < 0) return errno;
+  *result = static_cast<uint64_t>(at);
+  return 0;
+}
+
+int LiveFile::Sync(bool data_only) {
+  const auto fd = Descriptor();
+  if (!fd) return OpenErrno(fd.error());
+  return (data_only ? ::fdatasync((*fd)->get()) : ::fsync((*fd)->get())) == 0 ? 0 : errno;
+}
+
+int LiveFile::SetTimes(const timespec* atime, const timespec* mtime) {
+  const timespec keep{0, UTIME_OMIT};
+  const timespec times[2] = {atime != nullptr ? *atime : keep, mtime != nullptr ? *mtime : keep};
+  std::lock_guard lock(mutex_);
+  return ::utimensat(files_.fd(), name_.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
+}
+
+// Without the mutex, which may be held over the disk: LiveRoot asks under its own.
+int LiveFile::Stat(struct stat* out) const {
+  if (::fstatat(files_.fd(), name_.c_str(), out, AT_SYMLINK_NOFOLLOW) != 0) return errno;
+  if (!complete()) out->st_blocks = (out->st_size + 511) / 512;
+  return 0;
+}
+
+}  // namespace vrun::vfs

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// LiveRoot: making, linking, removing and renaming.
+#include <linux/fs.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "vfs/live_root.h"
+#include "vfs/posix_acl.h"
+
+namespace vrun::vfs {
+namespace {
+
+// A NewName that outlives its packet.
+struct KeptName {
+  explicit KeptName(const WriteOperations::NewName& made) : of(made), name(made.name), target(made.target) {
+    of.name = name;
+    of.target = target;
+  }
+  KeptName(const KeptName& other) : KeptName(other.of) {}
+  KeptName& operator=(const KeptName&) = delete;
+  WriteOperations::NewName of;
+  std::string name;
+  std::string target;
+};
+
+struct CreateOut {
+  fuse_entry_out entry;
+  OpenOut open;
+};
+
+int ErrnoOfFile(const Error& error) { return error.error_number() != 0 ? error.error_number() : EIO; }
+
+}  // namespace
+
+int LiveRoot::MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made,
+                             std::shared_ptr<LiveFile> file, LiveNode** out) {
+  if (parent->attributes.nlink == 0) return ENOENT;  // removed while somebody stood in it
+  LiveAttributes a;
+  a.mode = made.mode;
+  a.uid = request.uid;
+  a.gid = request.gid;
+  a.rdev = made.rdev;
+  a.size = made.target.size();
+  a.atime = a.mtime = a.ctime = LiveNow();
+  if ((parent->attributes.mode & S_ISGID) != 0) {
+    a.gid = parent->attributes.gid;
+    if (S_ISDIR(a.mode)) a.mode |= S_ISGID;
+  }
+  std::optional<AclMode> inherited;
+  const std::string* from = FindXattr(parent, kDefaultAcl);
+  if (from != nullptr && !S_ISLNK(a.mode)) inherited = InheritAcl(*from, a.mode);
+  if (inherited) {
+    a.mode = inherited->mode;
+  } else if (!S_ISLNK(a.mode)) {
+    a.mode &= ~(made.umask & 0777);
+  }
+  if (S_ISDIR(a.mode)) {
+    a.size = 4096;
+    a.blocks = 8;
+  }
+  LiveNode* node = tree_.New(a);
+  node->changed = true;
+  node->target = made.target;
+  node->file = std::move(file);
+  if (inherited) {
+    if (!inherited->value.empty()) node->xattrs.emplace_back(kAccessAcl, inherited->value);
+    if (S_ISDIR(a.mode)) node->xattrs.emplace_back(kDefaultAcl, *from);
+  }
+  if (!made.name.empty()) {
+    if (const int error = tree_.Add(parent, made.name, node, a.ctime); error != 0) {
+      tree_.Drop(node);
+      return error;
+    }
+  }
+  *out = node;
+  return 0;
+}
+
+void LiveRoot::Make(const Request& request, const NewName& made, Reply reply) {
+  WithDirectory(request.nodeid, std::move(reply), [this, request, kept = KeptName(made)](Reply loaded) {
+    MakeLoaded(request, kept.of, std::move(loaded));
+  });
+}
+
+void LiveRoot::MakeLoaded(const Request& request, const NewName& made, Reply reply) {
+  std::shared_ptr<LiveFile> file;
+  if (S_ISREG(made.mode)) {
+    auto created = LiveFile::Create(files_);
+    if (!created) {
+      reply.Error(ErrnoOfFile(created.error()));
+      return;
+    }
+    file = *std::move(created);
+  }
+  fuse_entry_out out{};
+  {
+    const TreeLock lock(*this);
+    LiveNode* parent = DirectoryLocked(request.nodeid);
+    LiveNode* node = nullptr;
+    const int error = parent != nullptr ? MakeNodeLocked(request, parent, made, std::move(file), &node) : ESTALE;
+    if (error != 0) {
+      reply.Error(error);
+      return;
+    }
+    out = CountedEntryLocked(node);
+  }
+  if (!reply.Struct(out)) Forget(out.nodeid, 1);
+}
+
+void LiveRoot::Create(const Request& request, const NewName& made, uint32_t, Reply reply) {
+  WithDirectory(request.nodeid, std::move(reply), [this, request, kept = KeptName(made)](Reply loaded) {
+    CreateLoaded(request, kept.of, std::move(loaded));
+  });
+}
+
+void LiveRoot::CreateLoaded(const Request& request, const NewName& made, Reply reply) {
+  auto created = LiveFile::Create(files_);
+  if (!created) {
+    reply.Error(ErrnoOfFile(created.error()));
+    return;
+  }
+  CreateOut out{};
+  uint64_t nodeid = 0;
+  {
+    const TreeLock lock(*this);
+    LiveNode* parent = DirectoryLocked(request.nodeid);
+    LiveNode* node = nullptr;
+    const int error = parent != nullptr ? MakeNodeLocked(request, parent, made, *created, &node) : ESTALE;
+    if (error != 0) {
+      reply.Error(error);
+      return;
+    }
+    ++node->lookups;  // at once: without a name it would be gone
+    nodeid = node->nodeid;
+  }
+  // Opened before the kernel is told of attributes: how long they are good depends on it.
+  out.open = OpenData(nodeid, true);
+  {
+    const TreeLock lock(*this);
+    if (const LiveNode* node = tree_.Find(nodeid)) out.entry = EntryOutLocked(*node);
+  }
+  if (!reply.Struct(out)) {
+    CloseHandle(nodeid, out.open.fh);
+    Forget(nodeid, 1);
+  }
+}
+
+void LiveRoot::Link(const Request& request, uint64_t source, std::string_view name, Reply reply) {
+  const uint64_t to = request.nodeid;
+  WithDirectory(to, std::move(reply), [this, to, source, name = std::string(name)](Reply loaded) {
+    fuse_entry_out out{};
+    {
+      const TreeLock lock(*this);
+      LiveNode* parent = DirectoryLocked(to);
+      LiveNode* node = tree_.Find(source);
+      int error = parent == nullptr || node == nullptr ? ESTALE : 0;
+      if (error == 0 && node->is_directory()) error = EPERM;
+      if (error == 0 && parent->attributes.nlink == 0) error = ENOENT;
+      if (error == 0) error = tree_.Add(parent, name, node, LiveNow());
+      if (error != 0) {
+        loaded.Error(error);
+        return;
+      }
+      out = CountedEntryLocked(node);
+    }
+    if (!loaded.Struct(out)) Forget(out.nodeid, 1);
+  });
+}
+
+void LiveRoot::Remove(const Request& request, std::string_view name, bool directory, Reply reply) {
+  const uint64_t from = request.nodeid;
+  const std::string kept(name);
+  WithChild(from, kept, std::move(reply), [this, from, kept, directory](Reply loaded) {
+    int error = ESTALE;
+    {
+      const TreeLock lock(*this);
+      if (LiveNode* parent = DirectoryLocked(from)) error = tree_.Remove(parent, kept, directory, LiveNow());
+    }
+    loaded.Error(error);
+  });
+}
+
+void LiveRoot::Rename(const Request& request, std::string_view name, uint64_t to_parent, std::string_view to_name,
+                      uint32_t flags, Reply reply) {
+  if ((flags & ~uint32_t{RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT}) != 0) {
+    reply.Error(EINVAL);
+    return;
+  }
+  WithDirectory(
+      request.nodeid, std::move(reply),
+      [this, request, name = std::string(name), to_parent, to_name = std::string(to_name), flags](Reply loaded) {
+        WithChild(to_parent, to_name, std::move(loaded), [this, request, name, to_parent, to_name, flags](Reply both) {
+          RenameLoaded(request, name, to_parent, to_name, flags, std::move(both));
+        });
+      });
+}
+
+void LiveRoot::RenameLoaded(const Request& request, const std::string& name, uint64_t to_parent,
+                            const std::string& to_name, uint32_t flags, Reply reply) {
+  int error = ESTALE;
+  {
+    const TreeLock lock(*this);
+    LiveNode* from = DirectoryLocked(request.nodeid);
+    LiveNode* to = DirectoryLocked(to_parent);
+    if (from != nullptr && to != nullptr) {
+      error = to->attributes.nlink == 0 ? ENOENT : tree_.Rename(from, name, to, to_name, flags, LiveNow());
+      if (error == 0 && (flags & RENAME_WHITEOUT) != 0) {
+        LiveNode* whiteout = nullptr;
+        error = MakeNodeLocked(request, from, {name, S_IFCHR, 0, 0, {}}, nullptr, &whiteout);
+      }
+    }
+  }
+  reply.Error(error);
+}
+
+}  // namespace vrun::vfs

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// LiveRoot: names and attributes as they are read.
+#include "vfs/live_root.h"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/escape.h"
+#include "base/log.h"
+#include "vfs/retry.h"
+
+namespace vrun::vfs {
+namespace {
+
+constexpr uint32_t kMostBytes = 1 << 20;          // of one answer
+constexpr uint64_t kListedWithAttributes = 2048;  // entries of a listing, as in lazy_root.cc
+
+bool Later(const timespec& a, const timespec& b) {
+  return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
+}
+
+void SetTime(const timespec& time, uint64_t* seconds, uint32_t* nanoseconds) {
+  *seconds = static_cast<uint64_t>(time.tv_sec);
+  *nanoseconds = static_cast<uint32_t>(time.tv_nsec);
+}
+
+}  // namespace
+
+timespec LiveNow() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return now;
+}
+
+LiveRoot::LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, const Digest& tree,
+                   const tree::Entry& root, LiveRootOptions options)
+    : backend_(backend),
+      transport_(transport),
+      files_(files),
+      home_tree_(tree),
+      options_(std::move(options)),
+      tree_(root, options_.uid_base) {}
+
+LiveRoot::~LiveRoot() { gate_->Close(); }
+
+LiveRoot::TreeLock::~TreeLock() {
+  const auto dropped = root_.tree_.TakeDropped();
+  lock_.unlock();
+}
+
+size_t LiveRoot::inodes() const {
+  std::lock_guard lock(mutex_);
+  return tree_.size();
+}
+
+InitChoice LiveRoot::Init(const KernelOffer& offer) {
+  InitChoice choice;
+  choice.flags = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_ATOMIC_O_TRUNC | FUSE_PARALLEL_DIROPS | FUSE_DO_READDIRPLUS |
+                 FUSE_CACHE_SYMLINKS | FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA | FUSE_POSIX_ACL |
+                 FUSE_DONT_MASK | FUSE_HANDLE_KILLPRIV_V2 | FUSE_SETXATTR_EXT;
+  if (options_.passthrough && (offer.flags & kFusePassthrough) != 0) {
+    choice.flags |= kFusePassthrough;
+    passthrough_works_ = true;
+  }
+  return choice;
+}
+
+// --- attributes ------------------------------------------------------------------------------------------------------
+
+fuse_attr LiveRoot::AttrLocked(const LiveNode& node, uint64_t* valid) const {
+  LiveAttributes a = node.attributes;
+  *valid = kForeverSeconds;
+  struct stat st {};
+  if (node.file && node.file->Stat(&st) == 0) {
+    a.size = static_cast<uint64_t>(st.st_size);
+    a.blocks = static_cast<uint64_t>(st.st_blocks);
+    a.atime = st.st_atim;
+    a.mtime = st.st_mtim;
+    // Data that was written moved both of the backing file's times. One alone is utimens (mtime), or home's content
+    // that was filled in (ctime), which changes nothing for anybody.
+    const timespec written = Later(st.st_mtim, st.st_ctim) ? st.st_ctim : st.st_mtim;
+    if (Later(written, a.ctime)) a.ctime = written;
+    if (node.file->passed_through) *valid = 0;
+  }
+  fuse_attr attr{};
+  attr.ino = a.ino;
+  attr.mode = a.mode;
+  attr.uid = a.uid;
+  attr.gid = a.gid;
+  attr.nlink = a.nlink;
+  attr.rdev = a.rdev;
+  attr.size = a.size;
+  attr.blocks = a.blocks;
+  attr.blksize = 4096;
+  SetTime(a.atime, &attr.atime, &attr.atimensec);
+  SetTime(a.mtime, &attr.mtime, &attr.mtimensec);
+  SetTime(a.ctime, &attr.ctime, &attr.ctimensec);
+  return attr;
+}
+
+fuse_entry_out LiveRoot::EntryOutLocked(const LiveNode& node) const {
+  fuse_entry_out out{};
+  out.nodeid = node.nodeid;
+  out.entry_valid = kForeverSeconds;
+  uint64_t valid = 0;
+  out.attr = AttrLocked(node, &valid);
+  out.attr_valid = valid;
+  return out;
+}
+
+fuse_entry_out LiveRoot::CountedEntryLocked(LiveNode* node) {
+  ++node->lookups;
+  return EntryOutLocked(*node);
+}
+
+void LiveRoot::AnswerAttr(uint64_t nodeid, Reply reply) {
+  fuse_attr_out out{};
+  {
+    const TreeLock lock(*this);
+    const LiveNode* node = tree_.Find(nodeid);
+    if (node == nullptr) {
+      reply.Error(ESTALE);
+      return;
+    }
+    uint64_t valid = 0;
+    out.attr = AttrLocked(*node, &valid);
+    out.attr_valid = valid;
+  }
+  reply.Struct(out);
+}
+
+void LiveRoot::GetAttr(const Request& request, Reply reply) { AnswerAttr(request.nodeid, std::move(reply)); }
+
+void LiveRoot::ReadLink(const Request& request, Reply reply) {
+  std::string target;
+  {
+    const TreeLock lock(*this);
+    const LiveNode* node = tree_.Find(request.nodeid);
+    if (node != nullptr) target = node->target;
+  }
+  if (target.empty()) {
+    reply.Error(EINVAL);
+  } else {
+    reply.Data(target);
+  }
+}
+
+void LiveRoot::StatFs(const Request&, Reply reply) {
+  struct statvfs of {};
+  if (::fstatvfs(files_.fd(), &of) != 0) {
+    reply.Error(errno);
+    return;
+  }
+  fuse_statfs_out out{};
+  out.st.blocks = of.f_blocks;
+  out.st.bfree = of.f_bfree;
+  out.st.bavail = of.f_bavail;
+  out.st.files = of.f_files;
+  out.st.ffree = of.f_ffree;
+  out.st.bsize = static_cast<uint32_t>(of.f_bsize);
+  out.st.frsize = static_cast<uint32_t>(of.f_frsize);
+  out.st.namelen = 255;
+  reply.Struct(out);
+}
+
+// --- directories -----------------------------------------------------------------------------------------------------
+
+LiveNode* LiveRoot::DirectoryLocked(uint64_t nodeid) {
+  LiveNode* node = tree_.Find(nodeid);
+  return node != nullptr && node->is_directory() && !LiveTree::NeedsLoading(*node) ? node : nullptr;
+}
+
+bool LiveRoot::InstallDirectory(uint64_t nodeid, const Digest& digest, const LoadedDirectoryPtr& loaded) {
+  const TreeLock lock(*this);
+  LiveNode* node = tree_.Find(nodeid);
+  if (node == nullptr || !node->is_directory() || node->directory->digest != digest) return false;
+  if (!node->directory->loaded) node->directory->loaded = loaded;
+  return true;
+}
+
+void LiveRoot::WithDirectory(uint64_t nodeid, Reply reply, Then then) {
+  Digest digest;
+  std::string path;
+  {
+    const TreeLock lock(*this);
+    const LiveNode* node = tree_.Find(nodeid);
+    if (node == nullptr || !node->is_directory()) {
+      reply.Error(node == nullptr ? ESTALE : ENOTDIR);
+      return;
+    }
+    if (LiveTree::NeedsLoading(*node)) {
+      digest = node->directory->digest;
+      path = node->HomePath();
+    }
+  }
+  if (path.empty()) return then(std::move(reply));
+  if (const LoadedDirectoryPtr loaded = backend_.directories().Find(digest)) {
+    if (!InstallDirectory(nodeid, digest, loaded)) {
+      reply.Error(ESTALE);
+      return;
+    }
+    return then(std::move(reply));
+  }
+  reply.Suspend();
+  const auto shared = std::make_shared<Reply>(std::move(reply));
+  backend_.directories().Get(home_tree_, path, digest,
+                             [this, gate = gate_, shared, nodeid, digest, path,
+                              then = std::move(then)](const Result<LoadedDirectoryPtr>& loaded) {
+                               const Gate::Pass pass(gate.get());
+                               if (!pass) return;
+                               if (!loaded) {
+                                 if (IsLost(loaded.error())) ReportLost(nodeid, path, loaded.error());
+                                 shared->Error(ErrnoOf(loaded.error()));
+                               } else if (!InstallDirectory(nodeid, digest, *loaded)) {
+                                 shared->Error(ESTALE);
+                               } else {
+                                 then(std::move(*shared));
+                               }
+                             });
+}
+
+void LiveRoot::WithChild(uint64_t nodeid, const std::string& name, Reply reply, Then then) {
+  WithDirectory(nodeid, std::move(reply), [this, nodeid, name, then = std::move(then)](Reply loaded) {
+    uint64_t below = 0;
+    {
+      const TreeLock lock(*this);
+      LiveNode* directory = DirectoryLocked(nodeid);
+      const LiveNode* child = directory != nullptr ? tree_.Child(directory, name) : nullptr;
+      if (child != nullptr && child->is_directory()) below = child->nodeid;
+    }
+    if (below == 0) return then(std::move(loaded));
+    WithDirectory(below, std::move(loaded), then);
+  });
+}
+
+void LiveRoot::Lookup(const Request& request, std::string_view name, Reply reply) {
+  const uint64_t nodeid = request.nodeid;
+  WithDirectory(nodeid, std::move(reply), [this, nodeid, name = std::string(name)](Reply loaded) {
+    LookupLoaded(nodeid, name, std::move(loaded));
+  });
+}
+
+void LiveRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply) {
+  fuse_entry_out out{};
+  {
+    const TreeLock lock(*this);
+    LiveNode* directory = DirectoryLocked(nodeid);
+    if (directory == nullptr) {
+      reply.Error(ESTALE);
+      return;
+    }
+    if (LiveNode* child = tree_.Child(directory, name)) {
+      out = CountedEntryLocked(child);
+    } else {
+      out.entry_valid = kForeverSeconds;  // nodeid 0: the name is known not to be there
+    }
+  }
+  if (!reply.Struct(out) && out.nodeid != 0) Forget(out.nodeid, 1);
+}
+
+void LiveRoot::Forget(uint64_t nodeid, uint64_t count) {
+  const TreeLock lock(*this);
+  if (LiveNode* node = tree_.Find(nodeid)) tree_.Forget(node, count);
+}
+
+void LiveRoot::OpenDir(const Request&, Reply reply) {
+  // The kernel then opens directories without asking and caches their listings; it drops them with each change of its
+  // own.
+  reply.Error(ENOSYS);
+}
+
+void LiveRoot::ReadDir(const Request& request, uint64_t offset, uint32_t size, bool plus, Reply reply) {
+  const uint64_t nodeid = request.nodeid;
+  WithDirectory(nodeid, std::move(reply), [this, nodeid, offset, size, plus](Reply loaded) {
+    ReadDirLoaded(nodeid, offset, size, plus, std::move(loaded));
+  });
+}
+
+namespace {
+
+// One answer to READDIR or READDIRPLUS.
+class Listing {
+ public:
+  Listing(uint32_t size, bool plus) : size_(std::min(size, kMostBytes)), prefix_(plus ? sizeof(fuse_entry_out) : 0) {}
+
+  bool Fits(size_t name) const { return out_.size() + Bytes(name) <= size_; }
+  // REQUIRES: it fits. `entry` (may be null: no attributes) of READDIRPLUS.
+  void Add(const fuse_entry_out* entry, uint64_t ino, uint64_t next, uint32_t mode, std::string_view name) {
+    const size_t at = out_.size();
+    out_.resize(at + Bytes(name.size()));
+    if (prefix_ != 0 && entry != nullptr) std::memcpy(out_.data() + at, entry, sizeof *entry);
+    fuse_dirent dirent{};
+    dirent.ino = ino;
+    dirent.off = next;
+    dirent.namelen = static_cast<uint32_t>(name.size());
+    dirent.type = (mode & S_IFMT) >> 12;
+    std::memcpy(out_.data() + at + prefix_, &dirent, FUSE_NAME_OFFSET);
+    std::memcpy(out_.data() + at + prefix_ + FUSE_NAME_OFFSET, name.data(), name.size());
+  }
+  const std::string& data() const { return out_; }
+
+ private:
+  size_t Bytes(size_t name) const { return FUSE_DIRENT_ALIGN(prefix_ + FUSE_NAME_OFFSET + name); }
+  const size_t size_;
+  const size_t prefix_;
+  std::string out_;
+};
+
+}  // namespace
+
+void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply) {
+  // Offsets stay good whatever is added and removed between two calls, and what is added meanwhile is not listed any
+  // more: a loop that renames or makes a file for each one that it finds comes to an end. So ours come first, newest
+  // first (offset after one: its cookie, which is never used twice), then home's (index + 3).
+  Listing listing(size, plus);
+  std::vector<uint64_t> counted;
+  {
+    const TreeLock lock(*this);
+    LiveNode* directory = DirectoryLocked(nodeid);
+    if (directory == nullptr) {
+      reply.Error(ESTALE);
+      return;
+    }
+    const LiveDirectory& of = *directory->directory;
+    const LiveNode* above = directory->names.empty() ? directory : directory->names.front().parent;
+    bool fits = true;
+    const auto add = [&](LiveNode* node, uint64_t next, std::string_view name, bool with_attributes) {
+      fits = listing.Fits(name.size());
+      if (!fits) return;
+      fuse_entry_out out{};
+      if (with_attributes) {
+        out = CountedEntryLocked(node);
+        counted.push_back(node->nodeid);
+      }
+      listing.Add(with_attributes ? &out : nullptr, node->attributes.ino, next, node->attributes.mode, name);
+    };
+    if (offset == 0) add(directory, 1, ".", false);
+    if (fits && offset <= 1) add(const_cast<LiveNode*>(above), 2, "..", false);
+    const bool in_home = offset > 2 && offset < LiveTree::kFirstCookie;
+    auto newest = offset <= 2 ? of.ours.end() : of.ours.lower_bound(offset);  // ours before it are still to come
+    while (fits && !in_home && newest != of.ours.begin()) {
+      --newest;
+      add(of.entries.find(newest->second)->second.node, newest->first, newest->second, plus);
+    }
+    const uint64_t lower = of.loaded ? of.loaded->directory->size() : 0;
+    for (uint64_t i = in_home ? offset - 2 : 0; fits && i < lower; ++i) {
+      const std::string_view name = of.loaded->directory->NameAt(i);
+      const auto it = of.entries.find(name);
+      if (it != of.entries.end() && (it->second.node == nullptr || it->second.cookie != 0)) continue;  // hidden
+      const bool with_attributes = plus && i < kListedWithAttributes;
+      fits = listing.Fits(name.size());
+      if (!fits) break;  // before a node is made for nothing
+      if (with_attributes || it != of.entries.end()) {
+        add(tree_.ChildAt(directory, i), i + 3, name, with_attributes);
+      } else {
+        const tree::Entry entry = of.loaded->directory->At(i);
+        listing.Add(nullptr, tree_.InodeNumberOf(entry, i + 2), i + 3, entry.mode, name);
+      }
+    }
+  }
+  if (!reply.Data(listing.data())) {
+    for (const uint64_t id : counted) Forget(id, 1);
+  }
+}
+
+void LiveRoot::ReportLost(uint64_t nodeid, const std::string& path, const Error& error) {
+  {
+    const TreeLock lock(*this);
+    LiveNode* node = tree_.Find(nodeid);
+    if (node == nullptr || std::exchange(node->lost_reported, true)) return;
+  }
+  LogWarning("content of {} is lost: {}", Escape(path), Escape(error.message()));
+  if (options_.on_content_lost) options_.on_content_lost(path, error.message());
+}
+
+}  // namespace vrun::vfs

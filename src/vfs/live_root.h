@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file system of a live view: home's tree, read and written. decisions/0013.
+//
+// What is read comes from the tree and the file cache, as in LazyRoot; what is changed lies in a LiveTree (names and
+// attributes, in memory) and in LiveFiles (content, on the node's disk). Files written here are opened with passthrough
+// where the kernel can: reads and writes then go straight to the backing file. The kernel caches names, absent names,
+// attributes and pages for ever: all changes of this tree come through it.
+//
+// Locks: `mutex_` guards the tree and is held for memory work only (and fstatat of a backing file); `open_mutex_` the
+// modes in which files are open; never both. What must wait keeps its Reply in a callback guarded by a Gate.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "vfs/backend.h"
+#include "vfs/dispatcher.h"
+#include "vfs/file_cache.h"
+#include "vfs/gate.h"
+#include "vfs/live_file.h"
+#include "vfs/live_tree.h"
+#include "vfs/write_operations.h"
+
+namespace vrun::vfs {
+
+struct LiveRootOptions {
+  uint32_t uid_base = 0;
+  bool passthrough = true;
+  std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
+};
+
+class LiveRoot final : public Operations, public WriteOperations {
+ public:
+  // `backend`, `transport` and `files` must outlive it.
+  LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, const Digest& tree, const tree::Entry& root,
+           LiveRootOptions options);
+  // After the Dispatcher has stopped. Callbacks that home still owes find nothing.
+  ~LiveRoot() override;
+
+  size_t inodes() const;
+  uint64_t passthrough_opens() const { return passthrough_opens_.load(); }
+  bool passthrough_works() const { return passthrough_works_.load(); }
+
+  WriteOperations* writes() override { return this; }
+  InitChoice Init(const KernelOffer& offer) override;
+  void Lookup(const Request& request, std::string_view name, Reply reply) override;
+  void Forget(uint64_t nodeid, uint64_t count) override;
+  void GetAttr(const Request& request, Reply reply) override;
+  void ReadLink(const Request& request, Reply reply) override;
+  void Open(const Request& request, uint32_t flags, Reply reply) override;
+  void Read(const Request& request, uint64_t offset, uint32_t size, Reply reply) override;
+  void Release(const Request& request, uint64_t handle, Reply reply) override;
+  void OpenDir(const Request& request, Reply reply) override;
+  void ReadDir(const Request& request, uint64_t offset, uint32_t size, bool plus, Reply reply) override;
+  void StatFs(const Request& request, Reply reply) override;
+  void GetXattr(const Request& request, std::string_view name, uint32_t size, Reply reply) override;
+  void ListXattr(const Request& request, uint32_t size, Reply reply) override;
+
+  void SetAttr(const Request& request, const fuse_setattr_in& in, Reply reply) override;
+  void Make(const Request& request, const NewName& made, Reply reply) override;
+  void Link(const Request& request, uint64_t source, std::string_view name, Reply reply) override;
+  void Create(const Request& request, const NewName& made, uint32_t flags, Reply reply) override;
+  void Remove(const Request& request, std::string_view name, bool directory, Reply reply) override;
+  void Rename(const Request& request, std::string_view name, uint64_t to_parent, std::string_view to_name,
+              uint32_t flags, Reply reply) override;
+  void Write(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply) override;
+  void Flush(const Request& request, Reply reply) override;
+  void Sync(const Request& request, bool data_only, Reply reply) override;
+  void Allocate(const Request& request, const fuse_fallocate_in& in, Reply reply) override;
+  void Seek(const Request& request, uint64_t offset, uint32_t whence, Reply reply) override;
+  void CopyRange(const Request& request, const fuse_copy_file_range_in& in, Reply reply) override;
+  void SetXattr(const Request& request, std::string_view name, std::string_view value, uint32_t flags, bool kill_sgid,
+                Reply reply) override;
+  void RemoveXattr(const Request& request, std::string_view name, Reply reply) override;
+
+ private:
+  using SharedReply = std::shared_ptr<Reply>;
+  using Then = std::function<void(Reply)>;
+  // An inode is open through the page cache or passed through, never both at once (fs/fuse/iomode.c).
+  struct OpenFiles {
+    uint32_t cached = 0;
+    uint32_t passthrough = 0;
+    int backing = 0;
+    std::shared_ptr<LiveFile> file;
+    std::shared_ptr<FileContent> content;  // not evicted while the file is open
+  };
+  // What a node has of content; both null: nothing, or no such node.
+  struct Content {
+    std::shared_ptr<LiveFile> file;
+    std::shared_ptr<FileContent> home;
+    FileContent::Place place;
+  };
+  // mutex_, and what goes with nodes that were dropped under it.
+  class TreeLock {
+   public:
+    explicit TreeLock(LiveRoot& root) : root_(root), lock_(root.mutex_) {}
+    ~TreeLock();
+
+   private:
+    LiveRoot& root_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
+  // live_root.cc. Runs `then` with home's part of the directory loaded, now or once it has come; answers the error
+  // itself.
+  void WithDirectory(uint64_t nodeid, Reply reply, Then then);
+  bool InstallDirectory(uint64_t nodeid, const Digest& digest, const LoadedDirectoryPtr& loaded);
+  // The same, and of the directory `name` in it, if it is one: whether it is empty can be told then.
+  void WithChild(uint64_t nodeid, const std::string& name, Reply reply, Then then);
+  void LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply);
+  void ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply);
+  // With mutex_ held.
+  LiveNode* DirectoryLocked(uint64_t nodeid);  // null: none, or not loaded
+  fuse_attr AttrLocked(const LiveNode& node, uint64_t* valid) const;
+  fuse_entry_out EntryOutLocked(const LiveNode& node) const;
+  fuse_entry_out CountedEntryLocked(LiveNode* node);  // what the kernel is about to be told of
+  void AnswerAttr(uint64_t nodeid, Reply reply);
+  void ReportLost(uint64_t nodeid, const std::string& path, const Error& error);
+
+  // live_names.cc
+  void MakeLoaded(const Request& request, const NewName& made, Reply reply);
+  void CreateLoaded(const Request& request, const NewName& made, Reply reply);
+  void RenameLoaded(const Request& request, const std::string& name, uint64_t to_parent, const std::string& to_name,
+                    uint32_t flags, Reply reply);
+  // A node of the kind in `made`, in `parent` and by its rules. 0 or an errno.
+  int MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made, std::shared_ptr<LiveFile> file,
+                     LiveNode** out);
+
+  // live_attributes.cc. What a write, truncation or change of owner takes away. True: something that the kernel has
+  // cached.
+  static bool DropPrivileges(LiveNode* node, bool set_ids);
+  static void SetMode(LiveNode* node, uint32_t mode);
+  static std::string* FindXattr(LiveNode* node, std::string_view name);
+  static bool EraseXattr(LiveNode* node, std::string_view name);
+
+  // live_data.cc
+  Content ContentOf(uint64_t nodeid);
+  // The node's own content, made when there is none. `empty`: without home's. 0 or an errno.
+  int Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>* out);
+  int Truncate(uint64_t nodeid, uint64_t size, bool set_ids);
+  void BeforeWrite(uint64_t nodeid, bool set_ids);
+  OpenOut OpenData(uint64_t nodeid, bool write);
+  int OpenThroughLocked(LiveFile& file);
+  void CloseHandle(uint64_t nodeid, uint64_t handle);
+  void ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, Reply reply);
+  static void ReadOwn(LiveFile& file, uint64_t offset, uint32_t size, Reply reply);
+  void Record(const Content& content, uint64_t offset, uint64_t n);
+  void ForgetAttributes(uint64_t nodeid);
+
+  Backend& backend_;
+  Transport& transport_;
+  LiveFiles& files_;
+  const Digest home_tree_;
+  const LiveRootOptions options_;
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  std::atomic<bool> passthrough_works_{false};
+  std::atomic<uint64_t> passthrough_opens_{0};
+
+  mutable std::mutex mutex_;
+  LiveTree tree_;
+
+  std::mutex open_mutex_;
+  std::unordered_map<uint64_t, OpenFiles> open_files_;
+};
+
+// The time that changes are stamped with: the file systems' own coarse clock, so that ours and theirs compare.
+timespec LiveNow();
+
+}  // namespace vrun::vfs

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vfs/live_tree.h"
+
+#include <linux/fs.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "vfs/attributes.h"
+#include "vfs/live_file.h"
+
+namespace vrun::vfs {
+
+std::string LiveNode::HomePath() const {
+  if (!home_parent) return "/";
+  return *home_parent + "/" + home_name;
+}
+
+LiveTree::LiveTree(const tree::Entry& root, uint32_t uid_base) : uid_base_(uid_base), root_dev_(root.dev) {
+  root_ = New({});
+  SetHome(root_, root);
+}
+
+LiveNode* LiveTree::Find(uint64_t nodeid) {
+  const auto it = nodes_.find(nodeid);
+  return it == nodes_.end() ? nullptr : it->second.get();
+}
+
+LiveNode* LiveTree::New(const LiveAttributes& attributes) {
+  auto node = std::make_unique<LiveNode>();
+  node->nodeid = next_id_++;
+  node->attributes = attributes;
+  node->attributes.ino = node->nodeid | 1ull << 60;  // as attributes.h marks what home gave no number
+  node->attributes.nlink = 0;
+  if (S_ISDIR(attributes.mode)) node->directory = std::make_unique<LiveDirectory>();
+  LiveNode* made = node.get();
+  nodes_.emplace(made->nodeid, std::move(node));
+  return made;
+}
+
+void LiveTree::SetHome(LiveNode* node, const tree::Entry& entry) {
+  const fuse_attr attr = AttributesOf(entry, uid_base_, root_dev_, node->nodeid);
+  LiveAttributes& a = node->attributes;
+  a.ino = attr.ino;
+  a.mode = attr.mode;
+  a.uid = attr.uid;
+  a.gid = attr.gid;
+  a.nlink = attr.nlink;
+  a.rdev = attr.rdev;
+  a.size = attr.size;
+  a.blocks = attr.blocks;
+  const auto time = [](uint64_t seconds, uint32_t nanoseconds) {
+    return timespec{static_cast<time_t>(seconds), static_cast<long>(nanoseconds)};
+  };
+  a.atime = time(attr.atime, attr.atimensec);
+  a.mtime = time(attr.mtime, attr.mtimensec);
+  a.ctime = time(attr.ctime, attr.ctimensec);
+  node->home = true;
+  node->target = entry.target;
+  node->version = entry.version();
+  node->xattrs.reserve(entry.xattrs.size());
+  for (const auto& [name, value] : entry.xattrs) {
+    node->xattrs.emplace_back(name, XattrOf(entry, name, uid_base_).value_or(value));
+  }
+  if (entry.is_directory()) {
+    node->directory = std::make_unique<LiveDirectory>();
+    node->directory->has_lower = true;
+    node->directory->digest = entry.child;
+  }
+}
+
+LiveNode* LiveTree::FromEntry(LiveNode* parent, size_t index) {
+  const LoadedDirectory& home = *parent->directory->loaded;
+  const tree::Entry entry = home.directory->At(index);
+  LiveNode* node = nullptr;
+  const bool linked = entry.is_regular() && entry.nlink > 1;
+  if (linked) {
+    if (const auto it = hard_links_.find(entry.version()); it != hard_links_.end()) node = it->second;
+  }
+  if (node == nullptr) {
+    node = New({});
+    SetHome(node, entry);
+    node->home_parent = std::make_shared<const std::string>(parent->nodeid == kRootId ? "" : parent->HomePath());
+    node->home_name = entry.name;
+    const auto known = std::lower_bound(home.known_ids.begin(), home.known_ids.end(), index,
+                                        [](const auto& id, size_t at) { return id.first < at; });
+    if (known != home.known_ids.end() && known->first == index) node->known_id = known->second;
+    if (linked) hard_links_[entry.version()] = node;
+  }
+  node->names.push_back({parent, entry.name});
+  parent->directory->entries[entry.name] = {node, 0};
+  return node;
+}
+
+LiveNode* LiveTree::Child(LiveNode* directory, std::string_view name) {
+  const LiveDirectory& of = *directory->directory;
+  if (const auto it = of.entries.find(name); it != of.entries.end()) return it->second.node;
+  if (!of.loaded) return nullptr;
+  const size_t index = of.loaded->directory->Find(name);
+  return index < of.loaded->directory->size() ? FromEntry(directory, index) : nullptr;
+}
+
+LiveNode* LiveTree::ChildAt(LiveNode* directory, size_t index) {
+  const LiveDirectory& of = *directory->directory;
+  const std::string_view name = of.loaded->directory->NameAt(index);
+  if (const auto it = of.entries.find(name); it != of.entries.end()) {
+    return it->second.cookie == 0 ? it->second.node : nullptr;
+  }
+  return FromEntry(directory, index);
+}
+
+bool LiveTree::HomeHas(const LiveNode& directory, std::string_view name) const {
+  const LoadedDirectoryPtr& loaded = directory.directory->loaded;
+  return loaded && loaded->directory->Find(name) < loaded->directory->size();
+}
+
+bool LiveTree::IsEmpty(const LiveNode& directory) {
+  const LiveDirectory& of = *directory.directory;
+  return of.ours.empty() && (of.loaded ? of.loaded->directory->size() : 0) == of.hidden;
+}
+
+void LiveTree::Attach(LiveNode* directory, std::string_view name, LiveNode* node) {
+  LiveDirectory& of = *directory->directory;
+  auto it = of.entries.find(name);
+  if (it == of.entries.end()) {
+    it = of.entries.emplace(std::string(name), LiveEntry{}).first;
+    if (HomeHas(*directory, name)) ++of.hidden;
+  }
+  it->second = {node, next_cookie_++};
+  of.ours[it->second.cookie] = it->first;
+  node->names.push_back({directory, std::string(name)});
+  node->changed = true;
+}
+
+void LiveTree::Detach(LiveNode* directory, std::string_view name) {
+  LiveDirectory& of = *directory->directory;
+  const auto it = of.entries.find(name);
+  LiveNode* node = it->second.node;
+  std::erase_if(node->names, [&](const LiveName& link) { return link.parent == directory && link.name == name; });
+  node->changed = true;
+  const uint64_t cookie = it->second.cookie;
+  of.ours.erase(cookie);
+  if (!HomeHas(*directory, name)) {
+    of.entries.erase(it);
+    return;
+  }
+  if (cookie == 0) ++of.hidden;
+  it->second = {};
+}
+
+int LiveTree::Add(LiveNode* directory, std::string_view name, LiveNode* node, timespec now) {
+  if (Child(directory, name) != nullptr) return EEXIST;
+  if (node->is_directory() && !node->names.empty()) return EMLINK;
+  Attach(directory, name, node);
+  ++node->attributes.nlink;
+  node->attributes.ctime = now;
+  directory->attributes.mtime = directory->attributes.ctime = now;
+  directory->changed = true;
+  return 0;
+}
+
+int LiveTree::Remove(LiveNode* directory, std::string_view name, bool want_directory, timespec now) {
+  LiveNode* node = Child(directory, name);
+  if (node == nullptr) return ENOENT;
+  if (want_directory && !node->is_directory()) return ENOTDIR;
+  if (!want_directory && node->is_directory()) return EISDIR;
+  if (want_directory && !IsEmpty(*node)) return ENOTEMPTY;
+  Detach(directory, name);
+  node->attributes.nlink = node->is_directory() ? 0 : node->attributes.nlink - 1;
+  node->attributes.ctime = now;
+  directory->attributes.mtime = directory->attributes.ctime = now;
+  directory->changed = true;
+  Drop(node);
+  return 0;
+}
+
+bool LiveTree::IsInside(const LiveNode& node, const LiveNode& directory) const {
+  for (const LiveNode* at = &node; at != nullptr; at = at->names.empty() ? nullptr : at->names.front().parent) {
+    if (at == &directory) return true;
+  }
+  return false;
+}
+
+int LiveTree::Rename(LiveNode* from, std::string_view name, LiveNode* to, std::string_view to_name, uint32_t flags,
+                     timespec now) {
+  LiveNode* node = Child(from, name);
+  LiveNode* there = Child(to, to_name);
+  const bool exchange = (flags & RENAME_EXCHANGE) != 0;
+  if (node == nullptr || (exchange && there == nullptr)) return ENOENT;
+  if (there != nullptr && (flags & RENAME_NOREPLACE) != 0) return EEXIST;
+  if (node->is_directory() && IsInside(*to, *node)) return EINVAL;
+  if (exchange && there->is_directory() && IsInside(*from, *there)) return EINVAL;
+  if (node == there) return 0;  // two names of one file: nothing happens
+  if (there != nullptr && !exchange) {
+    if (node->is_directory() && !there->is_directory()) return ENOTDIR;
+    if (!node->is_directory() && there->is_directory()) return EISDIR;
+    if (there->is_directory() && !IsEmpty(*there)) return ENOTEMPTY;
+  }
+  Detach(from, name);
+  if (there != nullptr) {
+    Detach(to, to_name);
+    there->attributes.ctime = now;
+  }
+  Attach(to, to_name, node);
+  if (exchange) Attach(from, name, there);
+  node->attributes.ctime = now;
+  for (LiveNode* directory : {from, to}) {
+    directory->attributes.mtime = directory->attributes.ctime = now;
+    directory->changed = true;
+  }
+  if (there != nullptr && !exchange) {
+    there->attributes.nlink = there->is_directory() ? 0 : there->attributes.nlink - 1;
+    Drop(there);
+  }
+  return 0;
+}
+
+void LiveTree::Forget(LiveNode* node, uint64_t count) {
+  node->lookups -= std::min(node->lookups, count);
+  Drop(node);
+}
+
+bool LiveTree::CanGo(const LiveNode& node) const {
+  if (node.nodeid == kRootId || node.lookups > 0) return false;
+  if (node.attributes.nlink == 0) return true;
+  return node.home && !node.changed && (!node.is_directory() || node.directory->entries.empty());
+}
+
+void LiveTree::Drop(LiveNode* node) {
+  while (node != nullptr && CanGo(*node)) {
+    if (const auto it = hard_links_.find(node->version); it != hard_links_.end() && it->second == node) {
+      hard_links_.erase(it);
+    }
+    // What is not changed has only names of home's, which are found again when somebody asks.
+    LiveNode* parent = nullptr;
+    for (const LiveName& link : node->names) {
+      LiveDirectory& of = *link.parent->directory;
+      of.entries.erase(of.entries.find(link.name));
+      if (parent != nullptr && parent != link.parent) Drop(parent);
+      parent = link.parent;
+    }
+    if (node->file) dropped_.push_back(std::move(node->file));
+    nodes_.erase(node->nodeid);
+    node = parent;
+  }
+}
+
+uint64_t LiveTree::InodeNumberOf(const tree::Entry& entry, uint64_t fallback) const {
+  return InodeNumber(entry, root_dev_, fallback);
+}
+
+}  // namespace vrun::vfs

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names and attributes of a live root: home's tree below, and what the jobs of this node changed above it.
+//
+// A node is one inode as the jobs see it. Nodes of home's tree are made when a name is looked up and go when the kernel
+// has forgotten them, as long as nothing of them was changed; whatever was made, moved or changed here stays. A
+// directory knows its own entries (LiveEntry) and, below them, home's Directory object; since that object hangs on the
+// node and not on a path, a directory of home's is renamed like any other, with all that was never looked at.
+//
+// Invariants
+//   * A name is in exactly one state: home's and never looked up (no entry), home's (entry with cookie 0), ours (entry
+//     with a cookie), or removed from home's (entry without a node). Only the last two hide what home has.
+//   * A node id is never used twice. Hard links of one version of home's file are one node, whichever name comes first.
+//   * nlink of what was made here is the number of its names; a node without names lives until the kernel forgets it.
+//
+// Pure memory: no disk, no network, no kernel. Not thread safe: LiveRoot's lock guards it. Errors are errno numbers.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tree/tree.h"
+#include "vfs/directory_cache.h"
+
+namespace vrun::vfs {
+
+class LiveFile;
+struct LiveNode;
+
+// As stat(2) has it; owners as the node has them (moved into the tenant's range).
+struct LiveAttributes {
+  uint64_t ino = 0;
+  uint32_t mode = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  uint32_t nlink = 1;
+  uint32_t rdev = 0;  // as on the wire
+  uint64_t size = 0;  // of a file with data of its own: LiveFile's
+  uint64_t blocks = 0;
+  timespec atime{};
+  timespec mtime{};
+  timespec ctime{};
+};
+
+struct LiveEntry {
+  LiveNode* node = nullptr;  // null: removed
+  uint64_t cookie = 0;       // of a listing; 0: home's own entry, in home's order
+};
+
+struct LiveDirectory {
+  // Home's part. `digest` is set and `loaded` null until it is needed; both empty for a directory made here.
+  bool has_lower = false;
+  Digest digest;
+  LoadedDirectoryPtr loaded;
+  std::map<std::string, LiveEntry, std::less<>> entries;
+  std::map<uint64_t, std::string_view> ours;  // cookie -> name in `entries`
+  size_t hidden = 0;                          // names of home's that `entries` hides
+};
+
+struct LiveName {
+  LiveNode* parent = nullptr;
+  std::string name;
+};
+
+struct LiveNode {
+  uint64_t nodeid = 0;
+  uint64_t lookups = 0;  // the kernel's
+  LiveAttributes attributes;
+  bool home = false;     // it is in home's tree
+  bool changed = false;  // attributes, names or content are not home's any more
+  bool lost_reported = false;
+  std::vector<LiveName> names;  // known ones; of a directory at most one
+  std::unique_ptr<LiveDirectory> directory;
+  std::shared_ptr<LiveFile> file;  // content written here; null: home's `version`, or none
+  std::string target;              // of a symbolic link
+  std::vector<std::pair<std::string, std::string>> xattrs;
+  // home's: where its tree has it.
+  tree::FileVersion version;
+  std::optional<store::ObjectId> known_id;
+  std::shared_ptr<const std::string> home_parent;  // path of the directory, "" for the root's
+  std::string home_name;
+
+  bool is_directory() const { return directory != nullptr; }
+  std::string HomePath() const;
+};
+
+class LiveTree {
+ public:
+  static constexpr uint64_t kRootId = 1;
+  static constexpr uint64_t kFirstCookie = 1ull << 32;  // of ours; home's are below
+
+  LiveTree(const tree::Entry& root, uint32_t uid_base);
+  LiveTree(const LiveTree&) = delete;
+  LiveTree& operator=(const LiveTree&) = delete;
+
+  LiveNode* root() { return root_; }
+  LiveNode* Find(uint64_t nodeid);
+  size_t size() const { return nodes_.size(); }
+
+  // Of a directory whose lower part is loaded (as in all that follows). Null: no such name.
+  LiveNode* Child(LiveNode* directory, std::string_view name);
+  LiveNode* ChildAt(LiveNode* directory, size_t index);  // of home's part; null: hidden
+  static bool NeedsLoading(const LiveNode& directory) {
+    return directory.directory->has_lower && !directory.directory->loaded;
+  }
+  static bool IsEmpty(const LiveNode& directory);
+
+  // A new node without names, attributes as given but for ino and nlink. Add gives it a name.
+  LiveNode* New(const LiveAttributes& attributes);
+  // EEXIST, EMLINK (a directory has one name). Touches the times of `directory`; nlink and ctime of `node`.
+  int Add(LiveNode* directory, std::string_view name, LiveNode* node, timespec now);
+  // ENOENT, ENOTDIR, EISDIR, ENOTEMPTY.
+  int Remove(LiveNode* directory, std::string_view name, bool want_directory, timespec now);
+  // renameat2, without RENAME_WHITEOUT. Also EINVAL: into itself.
+  int Rename(LiveNode* from, std::string_view name, LiveNode* to, std::string_view to_name, uint32_t flags,
+             timespec now);
+
+  void Forget(LiveNode* node, uint64_t count);
+  // Removes what nobody holds and the tree can do without. `node` may be gone afterwards.
+  void Drop(LiveNode* node);
+
+  // Content of nodes that are gone since the last call: to be let go of outside of the lock, for that goes to the disk.
+  std::vector<std::shared_ptr<LiveFile>> TakeDropped() { return std::exchange(dropped_, {}); }
+  // home's number for a name that nobody has looked up.
+  uint64_t InodeNumberOf(const tree::Entry& entry, uint64_t fallback) const;
+
+ private:
+  LiveNode* FromEntry(LiveNode* parent, size_t index);
+  void SetHome(LiveNode* node, const tree::Entry& entry);
+  void Attach(LiveNode* directory, std::string_view name, LiveNode* node);
+  void Detach(LiveNode* directory, std::string_view name);
+  bool HomeHas(const LiveNode& directory, std::string_view name) const;
+  bool CanGo(const LiveNode& node) const;
+  bool IsInside(const LiveNode& node, const LiveNode& directory) const;
+
+  const uint32_t uid_base_;
+  const uint64_t root_dev_;
+  std::unordered_map<uint64_t, std::unique_ptr<LiveNode>> nodes_;
+  std::unordered_map<tree::FileVersion, LiveNode*, tree::FileVersionHash> hard_links_;
+  std::vector<std::shared_ptr<LiveFile>> dropped_;
+  LiveNode* root_ = nullptr;
+  uint64_t next_id_ = kRootId;
+  uint64_t next_cookie_ = kFirstCookie;
+};
+
+}  // namespace vrun::vfs

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// A live view: one tree of home's, mounted read-write, with what is changed kept on this node. decisions/0013.
+//
+//   auto view = LiveView::Mount(backend, tree_digest, {.directory = "…/views/1", .written = "…/written/1"});
+//   UniqueFd mount = *(*view)->CloneMount();
+//
+// Not there yet: changes go nowhere but here, and end with the view; the tree stays the one it was mounted with.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "vfs/backend.h"
+
+namespace vrun::vfs {
+
+struct LiveViewOptions {
+  // An existing directory of this process's (private) mount namespace, on which the view is mounted.
+  std::string directory;
+  // An existing, empty directory for content that is written; not on a stacked file system, or nothing is passed
+  // through. What is in it goes with the view.
+  std::string written;
+  std::string fuse_device = "/dev/fuse";
+  uint32_t uid_base = 0;  // as ViewOptions::uid_base
+  // Files written here are read and written by the kernel itself, where it can (Linux 6.9).
+  bool passthrough = true;
+  unsigned threads = 2;          // readers of the device
+  uint32_t read_ahead_kb = 128;  // of the mount; 0 leaves the kernel's 128
+  // As ViewOptions::on_content_lost.
+  std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
+};
+
+struct LiveViewStats {
+  std::array<uint64_t, 64> requests{};  // by FUSE opcode
+  uint64_t malformed = 0;               // packets refused
+  uint64_t passthrough_opens = 0;
+  uint64_t inodes = 0;  // in memory: known to the kernel, or changed
+  bool passthrough = false;
+};
+
+// Thread safety: any thread, but Mount and destruction one at a time.
+class LiveView {
+ public:
+  // As View::Mount.
+  static Result<std::unique_ptr<LiveView>> Mount(std::shared_ptr<Backend> backend, const Digest& tree,
+                                                 LiveViewOptions options);
+  // As ~View.
+  virtual ~LiveView() = default;
+  virtual Result<UniqueFd> CloneMount() const = 0;
+  virtual LiveViewStats stats() const = 0;
+};
+
+}  // namespace vrun::vfs
