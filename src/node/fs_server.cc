@@ -266,7 +266,12 @@ void FsServer::KeepRuns() {
 vfs::ViewOptions FsServer::OptionsOf(bool apart, const std::string& directory, ViewPool::LostCallback lost) const {
   vfs::ViewOptions view{.directory = directory, .uid_base = options_.uid_base};
   if (apart) view.read_ahead_kb = kReadAheadKb;  // the others are fetched whole anyway
-  view.passthrough = view.xattrs = apart;
+  view.passthrough = apart && options_.features.passthrough;
+  view.xattrs = apart;
+  view.push = options_.features.push;
+  view.list_attributes = options_.features.readdirplus;
+  view.no_open = options_.features.no_open;
+  view.io_uring = options_.features.io_uring;
   view.on_content_lost = std::move(lost);
   return view;
 }
