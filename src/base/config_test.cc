@@ -149,6 +149,17 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(st.st_mode & 0777, 0600u);
 }
 
+TEST(Config, WhatViewsUseIsAutoOnOrOff) {
+  for (const char* key : {"fuse_passthrough", "fuse_push", "fuse_readdirplus", "fuse_no_open", "fuse_io_uring"}) {
+    const std::string setting = std::string(key) + " = ";
+    for (const char* good : {"\"auto\"", "\"on\"", "\"off\""})
+      EXPECT_TRUE(ParseConfig(setting + good, "f")) << key << good;
+    const auto bad = ParseConfig(setting + "\"no\"", "f");
+    ASSERT_FALSE(bad) << key;
+    EXPECT_EQ(bad.error().message(), "f:1: " + std::string(key) + ": must be \"auto\", \"on\" or \"off\"");
+  }
+}
+
 TEST_F(ConfigTest, APathThatTomlCannotHoldIsRefusedAndNothingIsWritten) {
   Config c;
   c.root = "/srv/\xff";
