@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -115,8 +114,8 @@ class FuseRing::Lane {
 
   Status Prepare();
   void AddEntry(size_t index, uint16_t queue);
-  void Start(int cpu) {
-    thread_ = std::thread([this, cpu] { Run(cpu); });
+  void Start() {
+    thread_ = std::thread([this] { Run(); });
   }
   void Stop() {
     if (!thread_.joinable()) return;
@@ -139,7 +138,7 @@ class FuseRing::Lane {
   bool Enter();
   void Reap();
   void Handle(Entry* entry);
-  void Run(int cpu);
+  void Run();
 
   FuseRing* const owner_;
   std::vector<Entry> entries_;
@@ -318,14 +317,8 @@ void FuseRing::Lane::Handle(Entry* entry) {
   owner_->handler_(packet_);
 }
 
-void FuseRing::Lane::Run(int cpu) {
+void FuseRing::Lane::Run() {
   mine_ = this;
-  if (cpu >= 0) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    (void)::sched_setaffinity(0, sizeof set, &set);
-  }
   if (::syscall(SYS_io_uring_register, ring_.get(), IORING_REGISTER_ENABLE_RINGS, nullptr, 0) != 0) {
     LogError("{}", ErrnoError("FUSE over io_uring: enable a ring").message());
     return;
@@ -366,7 +359,7 @@ void FuseRing::Stop() {
 
 void FuseRing::Start(Handler handler) {
   handler_ = std::move(handler);
-  for (const auto& lane : lanes_) lane->Start(-1);
+  for (const auto& lane : lanes_) lane->Start();
 }
 
 bool FuseRing::Answer(const iovec* parts, int count) {
