@@ -208,6 +208,11 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"root", &config.root},
                           {"cache_size", &config.cache_size},
                           {"cache_min_free", &config.cache_min_free},
+                          {"fuse_passthrough", &config.fuse_passthrough},
+                          {"fuse_push", &config.fuse_push},
+                          {"fuse_readdirplus", &config.fuse_readdirplus},
+                          {"fuse_no_open", &config.fuse_no_open},
+                          {"fuse_io_uring", &config.fuse_io_uring},
                           {"s3_bucket", &config.s3_bucket},
                           {"s3_endpoint", &config.s3_endpoint},
                           {"s3_region", &config.s3_region},
@@ -236,6 +241,12 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
     const toml::node* node = table.get(name);
     return node == nullptr ? toml::source_position{1, 1} : node->source().begin;
   };
+  for (const Field& field : fields) {
+    const std::string& value = *field.value;
+    if (!field.name.starts_with("fuse_") || value.empty() || value == "auto" || value == "on" || value == "off")
+      continue;
+    return At(file, where(field.name), std::string(field.name) + ": must be \"auto\", \"on\" or \"off\"");
+  }
   if (!config.controller.empty()) {
     auto address = ParseHostPort(config.controller);
     if (!address) return At(file, where("controller"), "controller: " + address.error().message());
@@ -297,6 +308,11 @@ std::string FormatConfig(const Config& config) {
   const auto given = [&](std::string_view name, const std::string& value, std::string_view comment) {
     if (!value.empty()) line(name, value, comment);
   };
+  given("fuse_passthrough", config.fuse_passthrough, "auto, on or off: the kernel reads large files from the cache");
+  given("fuse_push", config.fuse_push, "auto, on or off: small files go into the kernel ahead of their readers");
+  given("fuse_readdirplus", config.fuse_readdirplus, "auto, on or off: listings give attributes");
+  given("fuse_no_open", config.fuse_no_open, "auto, on or off: small files are opened without asking");
+  given("fuse_io_uring", config.fuse_io_uring, "auto (off), on or off: requests come through io_uring");
   given("s3_bucket", config.s3_bucket, "S3 bucket that the nodes' caches share");
   given("s3_endpoint", config.s3_endpoint, "http[s]://HOST[:PORT] of the store");
   given("s3_region", config.s3_region, "of the bucket");

@@ -49,6 +49,12 @@ struct Config {
   // Of the node that `vctl up` starts on this machine:
   std::string cache_size;      // bound of its content caches, as "20G"; "": a quarter of their file system
   std::string cache_min_free;  // they shrink while that has less free, as "5G" or "10%"; "": 1 GiB, at most a tenth
+  // Each "auto", "on" or "off"; "": auto. `vrund node --fuse NAME=off` says the same.
+  std::string fuse_passthrough;
+  std::string fuse_push;
+  std::string fuse_readdirplus;
+  std::string fuse_no_open;
+  std::string fuse_io_uring;
   // Of the controller that `vctl up` starts on this machine: an S3 store that the nodes' caches share.
   std::string s3_bucket;       // "": none
   std::string s3_endpoint;     // http[s]://HOST[:PORT]; "": Amazon's

@@ -128,6 +128,8 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
   c.root = "/srv/root";
   c.cache_size = "20G";
   c.cache_min_free = "10%";
+  c.fuse_push = "off";
+  c.fuse_io_uring = "on";
   std::string file = dir_ + "/config.toml";
   ASSERT_TRUE(WriteConfig(file, c));
   auto back = ReadConfig(file);
@@ -139,9 +141,23 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(back->root, c.root);
   EXPECT_EQ(back->cache_size, c.cache_size);
   EXPECT_EQ(back->cache_min_free, c.cache_min_free);
+  EXPECT_EQ(back->fuse_push, "off");
+  EXPECT_EQ(back->fuse_io_uring, "on");
+  EXPECT_EQ(back->fuse_passthrough, "");
   struct stat st;
   ASSERT_EQ(::stat(file.c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 0777, 0600u);
+}
+
+TEST(Config, WhatViewsUseIsAutoOnOrOff) {
+  for (const char* key : {"fuse_passthrough", "fuse_push", "fuse_readdirplus", "fuse_no_open", "fuse_io_uring"}) {
+    const std::string setting = std::string(key) + " = ";
+    for (const char* good : {"\"auto\"", "\"on\"", "\"off\""})
+      EXPECT_TRUE(ParseConfig(setting + good, "f")) << key << good;
+    const auto bad = ParseConfig(setting + "\"no\"", "f");
+    ASSERT_FALSE(bad) << key;
+    EXPECT_EQ(bad.error().message(), "f:1: " + std::string(key) + ": must be \"auto\", \"on\" or \"off\"");
+  }
 }
 
 TEST_F(ConfigTest, APathThatTomlCannotHoldIsRefusedAndNothingIsWritten) {

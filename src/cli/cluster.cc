@@ -299,6 +299,13 @@ class Up {
                       "--listen",
                       "127.0.0.1"};
     VRUN_TRY(AddCacheBounds(&spec.arguments));
+    for (const auto& [name, value] : {std::pair("passthrough", &config_.fuse_passthrough),
+                                      {"push", &config_.fuse_push},
+                                      {"readdirplus", &config_.fuse_readdirplus},
+                                      {"no_open", &config_.fuse_no_open},
+                                      {"io_uring", &config_.fuse_io_uring}}) {
+      if (!value->empty()) spec.arguments.insert(spec.arguments.end(), {"--fuse", std::string(name) + "=" + *value});
+    }
     return Start(std::move(spec), dir);
   }
 

@@ -2,6 +2,8 @@
 // vrund: the daemons. People meet them through vctl and service managers; --help tells the rest.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "control/controller.h"
 #include "daemon/pki.h"
@@ -9,11 +11,24 @@
 #include "node/agent.h"
 #include "node/fs_keeper.h"
 #include "node/fs_server.h"
+#include "node/view_features.h"
 
 namespace {
 
 void AddReadyFd(CLI::App* app, int* fd) {
   app->add_option("--ready-fd", *fd, "descriptor on which one line is written: \"ok\", or \"error: ...\"");
+}
+
+void AddFuse(CLI::App* app, std::vector<std::string>* settings) {
+  app->add_option(
+         "--fuse", *settings,
+         "NAME=auto|on|off, of passthrough, push, readdirplus, no_open and io_uring: whether views use it where "
+         "the kernel can; may be repeated")
+      ->allow_extra_args(false)
+      ->check([](const std::string& setting) {
+        const auto parsed = vrun::node::ParseViewFeatures({setting});
+        return parsed ? std::string() : parsed.error().message();
+      });
 }
 
 }  // namespace
@@ -74,6 +89,7 @@ int main(int argc, char** argv) {
   node_app
       ->add_option("--cache-min-free-percent", node.cache_min_free_percent, "the same in percent of the file system")
       ->check(CLI::Range(0, 90));
+  AddFuse(node_app, &node.fuse);
   AddReadyFd(node_app, &node.ready_fd);
   node_app->callback([&] { status = vrun::node::AgentMain(node); });
 
@@ -93,8 +109,13 @@ int main(int argc, char** argv) {
   fs_app->add_option("--cache-bytes", fs.cache_bytes, "bound of the content cache; 0: the default");
   fs_app->add_option("--cache-min-free-bytes", fs.cache_min_free_bytes, "free space that is left to others");
   fs_app->add_option("--cache-min-free-percent", fs.cache_min_free_percent, "the same in percent");
+  std::vector<std::string> fuse;
+  AddFuse(fs_app, &fuse);
   fs_app->add_flag("--s3", fs.s3, "the pool has an S3 store");
-  fs_app->callback([&] { status = vrun::node::FsServerMain(fs); });
+  fs_app->callback([&] {
+    fs.features = *vrun::node::ParseViewFeatures(fuse);
+    status = vrun::node::FsServerMain(fs);
+  });
 
   vrun::node::FsKeeperOptions keeper;
   CLI::App* keeper_app =

@@ -254,6 +254,7 @@ FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
                             caches_->LimitForNew(),
                             options_.cache_min_free_bytes,
                             options_.cache_min_free_percent,
+                            options_.fuse,
                             has_s3_};
   Result<std::unique_ptr<FsClient>> client = FsClient::Start(&loop_, settings, FsEvents(key));
   if (!client) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace vrun::node {
 
@@ -24,6 +25,7 @@ struct AgentOptions {
   uint64_t cache_bytes = 0;             // of all homes together; 0: a quarter of the file system
   uint64_t cache_min_free_bytes = 0;    // 0: the store's default
   uint32_t cache_min_free_percent = 0;  // instead of an amount, when not 0
+  std::vector<std::string> fuse;        // for file system servers: node/view_features.h
 };
 
 // Runs until SIGTERM or SIGINT (tasks are killed) or SIGHUP (tasks go on and are taken up by the next agent). Returns

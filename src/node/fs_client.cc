@@ -55,6 +55,7 @@ Result<std::unique_ptr<FsClient>> FsClient::Start(EventLoop* loop, const FsServe
   if (s.cache_min_free_percent > 0) {
     argv.insert(argv.end(), {"--cache-min-free-percent", std::to_string(s.cache_min_free_percent)});
   }
+  for (const std::string& setting : s.fuse) argv.insert(argv.end(), {"--fuse", setting});
   if (s.s3) argv.push_back("--s3");
   std::unique_ptr<FsClient> client(new FsClient(loop, path, std::move(events)));
   VRUN_ASSIGN(client->child_, ChildProcess::Spawn(loop, argv, {listener.get()}));

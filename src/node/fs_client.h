@@ -44,6 +44,7 @@ struct FsServerSettings {
   uint64_t cache_bytes = 0;  // 0: the server's default; so below
   uint64_t cache_min_free_bytes = 0;
   uint32_t cache_min_free_percent = 0;
+  std::vector<std::string> fuse;  // as ParseViewFeatures reads it
   bool s3 = false;
 };
 

@@ -14,13 +14,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <cstdio>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -32,51 +27,24 @@
 #include "base/frame_socket.h"
 #include "base/log.h"
 #include "node/cache_work.h"
-#include "node/content_source.h"
 #include "node/fs_keeper.h"
 #include "node/kept_state.h"
-#include "node/peer_server.h"
-#include "node/peer_source.h"
-#include "node/s3_tier.h"
-#include "node/s3_urls.h"
-#include "node/s3_writer.h"
-#include "node/tiered_source.h"
+#include "node/source_chain.h"
+#include "node/tree_bursts.h"
 #include "node/view_pool.h"
 #include "proto/fsctl.pb.h"
 #include "rpc/credentials.h"
 #include "rpc/rpc.h"
 #include "store/store.h"
-#include "vfs/backend.h"
 #include "vfs/recorder.h"
 #include "vfs/view.h"
 
 namespace vrun::node {
 namespace {
 
-constexpr auto kAdvanceWaitsForBurst = std::chrono::milliseconds(200);
-
 // What the kernel reads around a page that is touched is fetched, recorded, and fetched again by the next node: with
 // 128 KiB a tenth more crosses the wire of a cold import, and a fifth more is read.
 constexpr uint32_t kReadAheadKb = 16;
-
-// One GetTree that is under way; the thread that wants to advance a view may wait for it a little.
-class Burst {
- public:
-  void Done() {
-    std::lock_guard lock(mu_);
-    done_ = true;
-    cv_.notify_all();
-  }
-  void Wait() {
-    std::unique_lock lock(mu_);
-    cv_.wait_for(lock, kAdvanceWaitsForBurst, [&] { return done_; });
-  }
-
- private:
-  std::mutex mu_;
-  std::condition_variable cv_;
-  bool done_ = false;
-};
 
 // As many descriptors as the host lets us have; the store keeps a part of them open, and a few must be left for streams
 // and mounts.
@@ -118,7 +86,6 @@ class FsServer {
   void OnConnect();
   void OnAttach(uint64_t id, const v1::AgentAttach& attach);
   Status StartSources();
-  void HomeIsBack();
   void OnControl(uint32_t events);
   void OnRequest(const std::string& bytes);
   void OpenView(uint64_t id, const v1::OpenView& open);
@@ -128,12 +95,8 @@ class FsServer {
   void Reply(const v1::FsReply& reply, std::vector<UniqueFd> fds = {});
   void ReplyError(uint64_t id, const Error& error);
   void Stats(uint64_t id);
-  void StartS3();
   void Tick();
   void AgentIsGone();
-  // Asks for the directory objects of a tree that is not known yet, all in one.
-  void StartBurst(const Digest& tree, bool apart);
-  void BurstDone(const Digest& tree, bool apart, const Status& status);
 
   const FsServerOptions options_;
   UniqueFd listener_;
@@ -148,20 +111,12 @@ class FsServer {
   int exit_code_ = 0;
   std::string store_directory_, views_directory_;
   std::string address_;  // where home and other nodes reach this
-  std::atomic<bool> peers_ready_{false};
 
   std::unique_ptr<store::Store> store_;
   UniqueFd store_lock_;
   std::unique_ptr<CacheWork> cache_;
-  std::unique_ptr<ContentSource> source_;    // home
-  std::unique_ptr<PeerSource> peer_source_;  // home and other nodes
-  // Of the pool's S3 store; null where it has none.
-  std::unique_ptr<S3Urls> s3_urls_;
-  std::unique_ptr<S3Tier> s3_tier_;
-  std::unique_ptr<S3Writer> s3_writer_;
-  std::unique_ptr<TieredSource> tiered_;
-  std::shared_ptr<vfs::Backend> backend_;
-  std::unique_ptr<PeerServer> peers_;
+  std::unique_ptr<SourceChain> sources_;
+  std::unique_ptr<TreeBursts> bursts_;
   std::unique_ptr<rpc::Server> server_;
   // Of whole trees, where no name costs a request to look up or to open; and of what lies apart, where large files are
   // passed through and extended attributes are served. An overlay puts the second above the first.
@@ -173,9 +128,6 @@ class FsServer {
     ContentSourceStats before;
   };
   std::map<std::pair<uint64_t, uint32_t>, OpenRun> runs_;  // whose commands run
-  Digest known_tree_, known_apart_;                        // all of its directory objects were here once; zero: none
-  std::mutex bursts_mu_;
-  std::map<Digest, std::shared_ptr<Burst>> bursts_;
 };
 
 Status FsServer::OpenStore() {
@@ -195,42 +147,14 @@ Status FsServer::OpenStore() {
   while (::flock(store_lock_.get(), LOCK_SH) != 0 && errno == EINTR) {
   }
   ::futimens(store_lock_.get(), nullptr);
-  cache_ = std::make_unique<CacheWork>(&loop_, store_.get(), [this](v1::CacheStat* stat) {
-    stat->set_fetched_bytes(source_->stats().wire_bytes);
-    const PeerStats peers = peer_source_->stats();
-    stat->set_peers(peers.mates);
-    stat->set_peer_fetched_bytes(peers.fetched_bytes);
-    stat->set_peer_served_bytes(peers.served_bytes);
-    stat->set_peer_lies(peers.lies);
-    stat->set_peer_fallbacks(peers.fallbacks);
-    if (!s3_tier_) return;
-    s3_tier_->Describe(stat->mutable_s3());
-    stat->mutable_s3()->set_waiting_objects(s3_writer_->waiting());
-  });
-  for (auto [name, known] : {std::pair("/last-tree", &known_tree_), std::pair("/last-apart", &known_apart_)}) {
-    if (auto tree = ReadFile(store_directory_ + name, 32)) {
-      if (auto digest = Digest::FromBytes(*tree)) *known = *digest;
-    }
-  }
+  cache_ = std::make_unique<CacheWork>(&loop_, store_.get(), [this](v1::CacheStat* stat) { sources_->Describe(stat); });
   return {};
 }
 
 Status FsServer::Listen() {
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.node_name));
   server_ = rpc::Server::Create(credentials);
-  server_->Streaming(
-      "/vrun.v1.Content/Serve",
-      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-        if (peer.role != "home") return Error(Code::kDenied, "content comes from a home only");
-        return source_->Accept(std::move(stream));
-      });
-  server_->Streaming(
-      "/vrun.v1.Peer/Exchange",
-      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-        // Nobody knows of this address before home does.
-        if (!peers_ready_) return Error(Code::kUnavailable, "the file system server starts");
-        return peers_->Accept(peer, std::move(stream));
-      });
+  sources_->Register(server_.get());
   if (port_ == 0 && kept_->has_keeper()) {
     const auto reserved = kept_->ReservePort(options_.listen_host);
     port_ = reserved.value_or(0);
@@ -269,12 +193,12 @@ Status FsServer::Start() {
   views_directory_ = options_.views_directory + "/" + options_.tenant;
   VRUN_TRY(MakeDirs(views_directory_, 0700));
 
-  source_ = std::make_unique<ContentSource>(ContentSourceOptions{.home_id = options_.home_id},
-                                            [this] { loop_.Post([this] { HomeIsBack(); }); });
+  sources_ =
+      std::make_unique<SourceChain>(options_.home_id, [this] { loop_.Post([this] { sources_->HomeIsBack(); }); });
   // Whom home talks to is known before it can; it comes back to the port that it knows.
   port_ = left.port;
   for (const v1::AllowToken& run : left.runs) {
-    source_->AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
+    sources_->home().AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
   }
   VRUN_TRY(Listen());
   VRUN_TRY(StartSources());
@@ -285,21 +209,6 @@ Status FsServer::Start() {
   VRUN_TRY(loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnConnect(); }));
   Tick();
   return {};
-}
-
-void FsServer::StartS3() {
-  if (!options_.s3) return;
-  // Asked on any thread; what goes to the agent goes on the loop's.
-  s3_urls_ = std::make_unique<S3Urls>([this](const v1::PresignRequest& request) {
-    loop_.Post([this, request] {
-      v1::FsReply reply;
-      *reply.mutable_presign() = request;
-      Reply(reply);
-    });
-  });
-  s3_tier_ = std::make_unique<S3Tier>(s3_urls_.get());
-  s3_writer_ = std::make_unique<S3Writer>(store_.get(), s3_tier_.get());
-  tiered_ = std::make_unique<TieredSource>(peer_source_.get(), s3_tier_.get(), s3_writer_.get());
 }
 
 void FsServer::TakeOver(KeptState::Left left) {
@@ -330,8 +239,8 @@ void FsServer::TakeOverView(const v1::KeptView& kept, vfs::ViewHandle handle) {
   const auto shared = std::make_shared<vfs::ViewHandle>(std::move(handle));
   pool->Adopt(kept.slot(), *tree, {kept.leases().begin(), kept.leases().end()},
               [this, shared, apart = kept.apart()](const std::string& directory, ViewPool::LostCallback lost) {
-                auto view =
-                    vfs::View::TakeOver(backend_, std::move(*shared), OptionsOf(apart, directory, std::move(lost)));
+                auto view = vfs::View::TakeOver(sources_->backend(), std::move(*shared),
+                                                OptionsOf(apart, directory, std::move(lost)));
                 if (!view) ::umount2(directory.c_str(), MNT_DETACH);
                 return view;
               });
@@ -357,38 +266,42 @@ void FsServer::KeepRuns() {
 vfs::ViewOptions FsServer::OptionsOf(bool apart, const std::string& directory, ViewPool::LostCallback lost) const {
   vfs::ViewOptions view{.directory = directory, .uid_base = options_.uid_base};
   view.read_ahead_kb = kReadAheadKb;
-  view.passthrough = view.xattrs = apart;
+  view.passthrough = apart && options_.features.passthrough;
+  view.xattrs = apart;
+  view.push = options_.features.push;
+  view.list_attributes = options_.features.readdirplus;
+  view.no_open = options_.features.no_open;
+  view.io_uring = options_.features.io_uring;
   view.on_content_lost = std::move(lost);
   return view;
 }
 
-// Asked in turn: the S3 store, other nodes, home.
 Status FsServer::StartSources() {
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.node_name));
-  peer_source_ = std::make_unique<PeerSource>(PeerSourceOptions{.home_id = options_.home_id,
-                                                                .name = options_.node_name,
-                                                                .address = address_,
-                                                                .pool = options_.pool,
-                                                                .credentials = std::move(credentials)},
-                                              source_.get());
-  StartS3();
-  vfs::Source* const source = tiered_ ? static_cast<vfs::Source*>(tiered_.get()) : peer_source_.get();
-  backend_ = vfs::Backend::Create({.home_id = options_.home_id}, source, store_.get());
-  peers_ = std::make_unique<PeerServer>(peer_source_.get(), backend_.get());
-  peer_source_->OnUpdate([this] { peers_->Updated(); });
-  peers_ready_ = true;
+  SourceChain::Presign presign;
+  if (options_.s3) {
+    presign = [this](const v1::PresignRequest& request) {
+      loop_.Post([this, request] {
+        v1::FsReply reply;
+        *reply.mutable_presign() = request;
+        Reply(reply);
+      });
+    };
+  }
+  sources_->Start({.home_id = options_.home_id,
+                   .name = options_.node_name,
+                   .address = address_,
+                   .pool = options_.pool,
+                   .credentials = std::move(credentials)},
+                  store_.get(), std::move(presign));
+  bursts_ = std::make_unique<TreeBursts>(&loop_, &sources_->home(), sources_->backend().get(), store_directory_);
   return {};
-}
-
-void FsServer::HomeIsBack() {
-  backend_->HomeIsBack();
-  peer_source_->HomeIsBack();
 }
 
 ViewPool::Hooks FsServer::HooksOf(bool apart) {
   ViewPool::Hooks hooks;
   hooks.mount = [this, apart](const Digest& tree, const std::string& directory, ViewPool::LostCallback lost) {
-    return vfs::View::Mount(backend_, tree, OptionsOf(apart, directory, std::move(lost)));
+    return vfs::View::Mount(sources_->backend(), tree, OptionsOf(apart, directory, std::move(lost)));
   };
   hooks.keep = [this, apart](uint64_t slot, const vfs::View* view, const std::set<uint64_t>& leases) {
     kept_->KeepView(apart, slot, view, leases);
@@ -396,12 +309,7 @@ ViewPool::Hooks FsServer::HooksOf(bool apart) {
   hooks.drop = [this, apart](uint64_t slot) { kept_->DropView(apart, slot); };
   hooks.before_advance = [this](const Digest& tree) {
     // A few directories changed: with all of them here advancing costs one round trip, not one for each level.
-    std::shared_ptr<Burst> burst;
-    {
-      std::lock_guard lock(bursts_mu_);
-      if (auto it = bursts_.find(tree); it != bursts_.end()) burst = it->second;
-    }
-    if (burst) burst->Wait();
+    bursts_->Wait(tree);
   };
   hooks.lost = [this](const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases) {
     v1::FsReply reply;
@@ -414,9 +322,7 @@ ViewPool::Hooks FsServer::HooksOf(bool apart) {
 }
 
 void FsServer::Tick() {
-  source_->Tick(MonotonicMicros());
-  if (s3_urls_) s3_urls_->Tick(MonotonicMicros());
-  peers_->Tick(MonotonicMicros());
+  sources_->Tick(MonotonicMicros());
   loop_.After(1'000'000, [this] { Tick(); });
 }
 
@@ -461,7 +367,7 @@ void FsServer::OnAttach(uint64_t id, const v1::AgentAttach& attach) {
   for (const auto& [job, attempt] : over) EndRun(job, attempt);
   for (const v1::AllowToken& run : attach.runs()) {
     if (runs_.contains({run.job(), run.attempt()})) continue;
-    source_->AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
+    sources_->home().AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
     BeginRun(run);
   }
   KeepRuns();
@@ -551,7 +457,7 @@ void FsServer::OnRequest(const std::string& bytes) {
       return Reply(reply);
     case v1::FsRequest::kAllowToken: {
       const v1::AllowToken& allow = request.allow_token();
-      source_->AllowToken(allow.home_id(), allow.token(), allow.job(), allow.attempt());
+      sources_->home().AllowToken(allow.home_id(), allow.token(), allow.job(), allow.attempt());
       BeginRun(allow);
       KeepRuns();
       reply.mutable_allowed();
@@ -572,9 +478,7 @@ void FsServer::OnRequest(const std::string& bytes) {
         Reply(answer);
       });
     case v1::FsRequest::kCancelCache: return cache_->Cancel(request.cancel_cache());
-    case v1::FsRequest::kPresigned:
-      if (s3_urls_) s3_urls_->Answered(request.presigned(), MonotonicMicros());
-      return;
+    case v1::FsRequest::kPresigned: return sources_->Presigned(request.presigned());
     case v1::FsRequest::kSetCacheLimit: return store_->SetLimit(request.set_cache_limit().bytes());
     case v1::FsRequest::kEvents:
     case v1::FsRequest::WHAT_NOT_SET: break;
@@ -585,8 +489,8 @@ void FsServer::OnRequest(const std::string& bytes) {
 void FsServer::BeginRun(const v1::AllowToken& run) {
   if (runs_.size() >= vfs::Recorder::kMaxRuns) runs_.erase(runs_.begin());
   const vfs::RunId id{run.job(), run.attempt(), run.token()};
-  if (!runs_.emplace(std::pair(run.job(), run.attempt()), OpenRun{run, id, source_->stats()}).second) return;
-  backend_->BeginRun(id);
+  if (!runs_.emplace(std::pair(run.job(), run.attempt()), OpenRun{run, id, sources_->home().stats()}).second) return;
+  sources_->backend()->BeginRun(id);
 }
 
 void FsServer::EndRun(uint64_t job, uint32_t attempt) {
@@ -594,12 +498,12 @@ void FsServer::EndRun(uint64_t job, uint32_t attempt) {
   if (it == runs_.end()) return;
   const OpenRun run = std::move(it->second);
   runs_.erase(it);
-  const auto recording = backend_->EndRun(job, attempt);
+  const auto recording = sources_->backend()->EndRun(job, attempt);
   if (!recording) return;
-  if (s3_writer_) s3_writer_->Hurry();
-  const ContentSourceStats now = source_->stats();
-  source_->PutTrace(run.id, *recording, now.wire_bytes - run.before.wire_bytes,
-                    now.busy_micros - run.before.busy_micros);
+  sources_->RunEnded();
+  const ContentSourceStats now = sources_->home().stats();
+  sources_->home().PutTrace(run.id, *recording, now.wire_bytes - run.before.wire_bytes,
+                            now.busy_micros - run.before.busy_micros);
 }
 
 void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
@@ -635,52 +539,17 @@ void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
     reply.mutable_view_opened()->set_lease(lease);
     Reply(reply, std::move(mounts->fds));
   };
-  StartBurst(*tree, false);
-  if (apart) StartBurst(*apart, true);
+  bursts_->Start(*tree, false);
+  if (apart) bursts_->Start(*apart, true);
   views_->Open(*tree, open.lease(), [opened](Result<UniqueFd> mount) { opened(0, std::move(mount)); });
   if (!apart) return;
   apart_views_->Open(*apart, open.lease(), [opened](Result<UniqueFd> mount) { opened(1, std::move(mount)); });
 }
 
-void FsServer::StartBurst(const Digest& tree, bool apart) {
-  const Digest& known = apart ? known_apart_ : known_tree_;
-  if (tree == known) return;
-  {
-    std::lock_guard lock(bursts_mu_);
-    if (!bursts_.emplace(tree, std::make_shared<Burst>()).second) return;
-  }
-  source_->FetchTree(
-      tree, known,
-      [this](std::vector<vfs::FetchedDirectory> directories) { backend_->Preload(std::move(directories)); },
-      [this, tree, apart](Status status) {
-        {
-          std::lock_guard lock(bursts_mu_);
-          if (auto it = bursts_.find(tree); it != bursts_.end()) it->second->Done();
-        }
-        loop_.Post([this, tree, apart, status] { BurstDone(tree, apart, status); });
-      });
-}
-
-void FsServer::BurstDone(const Digest& tree, bool apart, const Status& status) {
-  {
-    std::lock_guard lock(bursts_mu_);
-    bursts_.erase(tree);
-  }
-  if (!status) {
-    LogInfo("the directories of a tree did not come in advance: {}", Escape(status.error().message()));
-    return;
-  }
-  (apart ? known_apart_ : known_tree_) = tree;
-  // Only a hint for the next start (what turns out to be missing is asked for when it is looked up), so without fsync.
-  const std::string path = store_directory_ + (apart ? "/last-apart" : "/last-tree");
-  auto fd = OpenFile(path + ".new", O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  if (fd && WriteAll(fd->get(), tree.view())) (void)::rename((path + ".new").c_str(), path.c_str());
-}
-
 void FsServer::Stats(uint64_t id) {
   const store::Stats store = store_->stats();
-  const ContentSourceStats source = source_->stats();
-  const vfs::BackendCounters& counters = backend_->counters();
+  const ContentSourceStats source = sources_->home().stats();
+  const vfs::BackendCounters& counters = sources_->backend()->counters();
   v1::FsReply reply;
   reply.set_id(id);
   v1::FsStats* stats = reply.mutable_stats();

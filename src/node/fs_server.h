@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <string>
 
+#include "node/view_features.h"
+
 namespace vrun::node {
 
 struct FsServerOptions {
@@ -31,7 +33,8 @@ struct FsServerOptions {
   uint64_t cache_bytes = 0;             // until the agent says otherwise; 0: a quarter of the file system
   uint64_t cache_min_free_bytes = 0;    // of the file system, whoever fills it; 0: the store's default
   uint32_t cache_min_free_percent = 0;  // instead of an amount, when not 0
-  bool s3 = false;                      // the pool has an S3 store; the agent forwards what is asked of it
+  ViewFeatures features;
+  bool s3 = false;  // the pool has an S3 store; the agent forwards what is asked of it
 };
 
 // Runs until it is told to end. Exit code: 0 orderly, 1 it could not start (the agent is told why), kHandOver.

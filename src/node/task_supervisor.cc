@@ -155,6 +155,13 @@ void TaskSupervisor::Fail(const Error& error) {
   Send(down);
 }
 
+// Whoever reads through a view waits while its server is replaced. That the view is gone (ENOTCONN) means that none
+// will come, so nobody is asked to try again (kUnavailable).
+void TaskSupervisor::FailWrites(const Error& error) {
+  const Code code = error.code() == Code::kUnavailable ? Code::kAborted : error.code();
+  Fail(Error(code, error.message()).With("read what the command wrote (it is kept on the node)"));
+}
+
 void TaskSupervisor::Send(const v1::TaskDown& down) {
   if (connection_) connection_->Send(down.SerializeAsString());
 }
@@ -331,7 +338,7 @@ void TaskSupervisor::BeginWrites() {
     options->uid_base = spec_->uid_base();
   }
   Status begun = writes_.Begin(std::move(options));
-  if (!begun) Fail(std::move(begun).error().With("read what the command wrote (it is kept on the node)"));
+  if (!begun) FailWrites(begun.error());
 }
 
 void TaskSupervisor::Leave(bool remove) {
@@ -415,17 +422,7 @@ bool TaskSupervisor::PumpWrites() {
     return true;
   }
   if (next) return false;
-  if (next.error().code() == Code::kUnavailable) {
-    // The root below is served by another process, which may come back.
-    loop_->Cancel(retry_timer_);
-    retry_timer_ = loop_->After(1'000'000, [this] {
-      Status again = writes_.Retry();
-      if (!again) Fail(again.error());
-      Pump();
-    });
-    return false;
-  }
-  Fail(next.error().With("read what the command wrote (it is kept on the node)"));
+  FailWrites(next.error());
   attached_ = false;  // until home attaches again
   return false;
 }

@@ -62,6 +62,7 @@ class TaskSupervisor {
   void OnClosed();
   void Attach(const v1::Attach& attach);
   void Fail(const Error& error);  // tells the other side
+  void FailWrites(const Error& error);
   void Listen();
   void ArmOrphanTimer();
 
@@ -109,7 +110,7 @@ class TaskSupervisor {
   std::optional<v1::TerminalSize> early_size_;
   Stopped stopped_ = Stopped::kNot;
   int cancel_signal_ = 0;
-  EventLoop::TimerId limit_timer_ = 0, kill_timer_ = 0, retry_timer_ = 0;
+  EventLoop::TimerId limit_timer_ = 0, kill_timer_ = 0;
   std::optional<v1::ExitRecord> record_;
   bool leaving_ = false, remove_ = false;
 

@@ -34,7 +34,7 @@ class TaskWrites {
   // The next message, when there is one and the window is open. kUnavailable: the root cannot be read for now; Retry
   // later.
   Result<std::optional<v1::TaskDown>> Next();
-  // After kUnavailable.
+  // From the first that was not acknowledged on.
   Status Retry();
 
  private:

@@ -401,6 +401,7 @@ void Dispatcher::Init(std::string_view body, Reply reply) {
   out.max_pages = choice.max_pages;
   out.max_stack_depth = (chosen & kFusePassthrough) != 0 ? 1 : 0;
   reply.Struct(out);
+  if ((chosen & kFuseOverIoUring) != 0) transport_->StartRing([this](std::string_view packet) { Handle(packet); });
   const std::lock_guard lock(init_mutex_);
   initialized_ = true;
   init_done_.notify_all();

@@ -18,6 +18,7 @@ namespace vrun::vfs {
 inline constexpr uint64_t kFusePassthrough = 1ull << 37;  // 7.40, Linux 6.9
 inline constexpr uint64_t kFuseHasResend = 1ull << 39;    // 7.40: FUSE_NOTIFY_RESEND
 inline constexpr uint64_t kFuseAllowIdmap = 1ull << 40;   // 7.41, Linux 6.12
+inline constexpr uint64_t kFuseOverIoUring = 1ull << 41;  // 7.42, Linux 6.14
 
 // OPEN answers.
 inline constexpr uint32_t kOpenKeepCache = 1u << 1;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -104,8 +105,9 @@ size_t LazyRoot::inodes() const {
 InitChoice LazyRoot::Init(const KernelOffer& offer) {
   InitChoice choice;
   // Not READDIRPLUS_AUTO, which gives attributes with the first page of a listing only: how far they go we say.
-  choice.flags = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_DO_READDIRPLUS | FUSE_CACHE_SYMLINKS |
-                 FUSE_NO_OPEN_SUPPORT | FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA;
+  choice.flags = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_CACHE_SYMLINKS | FUSE_NO_OPEN_SUPPORT |
+                 FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA;
+  if (options_.list_attributes) choice.flags |= FUSE_DO_READDIRPLUS;
   // Without extended attributes there are no ACLs, and with this flag the kernel remembers that of each inode. Else it
   // asks itself anew for each component of each path (a tenth of the time of opening a cached file).
   if (!options_.xattrs || options_.posix_acls) choice.flags |= FUSE_POSIX_ACL;
@@ -114,7 +116,13 @@ InitChoice LazyRoot::Init(const KernelOffer& offer) {
     choice.flags |= kFusePassthrough;
     passthrough_works_ = true;
   }
-  const bool resend = options_.resend && (offer.flags & kFuseHasResend) != 0;
+  if (options_.io_uring && (offer.flags & kFuseOverIoUring) != 0) {
+    const size_t payload = std::max<size_t>(8192, size_t{choice.max_pages} * static_cast<size_t>(::getpagesize()));
+    io_uring_ = transport_.PrepareRing(payload);
+  }
+  if (io_uring_) choice.flags |= kFuseOverIoUring;
+  // The kernel sends again what came through the device only.
+  const bool resend = options_.resend && !io_uring_ && (offer.flags & kFuseHasResend) != 0;
   if (resend) choice.flags |= kFuseHasResend;
   if (saved_ != nullptr) {
     saved_->header().passthrough = passthrough_works_ ? 1 : 0;
@@ -272,6 +280,10 @@ void LazyRoot::ReadLink(const Request& request, Reply reply) {
 }
 
 void LazyRoot::OpenDir(const Request&, Reply reply) {
+  if (!options_.no_open) {
+    reply.Struct(OpenOut{0, kOpenKeepCache | kOpenCacheDir, 0});
+    return;
+  }
   // The kernel then opens directories without asking and caches their listings.
   reply.Error(ENOSYS);
 }

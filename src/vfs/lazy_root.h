@@ -30,6 +30,9 @@ struct LazyRootOptions {
   bool xattrs = true;
   bool posix_acls = false;
   bool push = true;
+  bool list_attributes = true;
+  bool no_open = true;
+  bool io_uring = false;
   bool resend = true;  // false: as if the kernel could not send requests again
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
 };
@@ -59,6 +62,7 @@ class LazyRoot final : public Operations {
   uint64_t pushed() const { return pusher_ ? pusher_->pushed() : 0; }
   uint64_t passthrough_opens() const { return passthrough_opens_.load(); }
   bool passthrough_offered() const { return passthrough_offered_.load(); }
+  bool io_uring() const { return io_uring_.load(); }
 
   InitChoice Init(const KernelOffer& offer) override;
   void Lookup(const Request& request, std::string_view name, Reply reply) override;
@@ -132,6 +136,7 @@ class LazyRoot final : public Operations {
   std::atomic<bool> passthrough_offered_{false};
   std::atomic<bool> passthrough_works_{false};  // until the kernel refuses a backing file for good
   std::atomic<uint64_t> passthrough_opens_{0};
+  std::atomic<bool> io_uring_{false};
 
   mutable std::mutex mutex_;
   Digest tree_;

@@ -27,7 +27,7 @@ void LazyRoot::Open(const Request& request, uint32_t flags, Reply reply) {
     return;
   }
   const uint64_t nodeid = request.nodeid;
-  if (!passthrough_works_) {
+  if (!passthrough_works_ && options_.no_open) {
     reply.Error(ENOSYS);  // no open is ever asked for again, and all are cached
     return;
   }
@@ -45,8 +45,9 @@ void LazyRoot::Open(const Request& request, uint32_t flags, Reply reply) {
   }
   if (AnswerThrough(nodeid, &reply)) return;
   const bool complete = content->size() > 0 && content->IsComplete();
+  const bool large = passthrough_works_ && content->size() >= kPassthroughLeast;
   // What has just come is read through us until all of it was: the trace would lack what the kernel reads by itself.
-  if (complete && content->size() >= kPassthroughLeast && !backend_.recorder().Fresh(content->version())) {
+  if (complete && large && !backend_.recorder().Fresh(content->version())) {
     if (content->size() <= kVerifyInline || content->passthrough_verified()) {
       if (OpenThrough(nodeid, content, &reply)) return;
     } else {

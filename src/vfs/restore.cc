@@ -14,7 +14,11 @@ void LazyRoot::Restore() {
   const SavedView::Header& header = saved_->header();
   passthrough_offered_ = passthrough_works_ = options_.passthrough && header.passthrough != 0;
   const size_t lost = RestoreInodes();
-  inodes_.RestoreNextId(std::max<uint64_t>(header.next_nodeid, InodeTable::kRootId + 1));
+  uint64_t next = std::max<uint64_t>(header.next_nodeid, InodeTable::kRootId + 1);
+  // An id is never given twice, whatever the moment at which the other process died.
+  SavedTable<SavedInode>& table = saved_->inodes();
+  for (uint32_t slot = 0; slot < table.used(); ++slot) next = std::max(next, table.At(slot).nodeid + 1);
+  inodes_.RestoreNextId(next);
   RestoreOpens();
   if (lost > 0) {
     LogError("{} files of a view are lost to their users: the directories that name them are neither here nor at home",

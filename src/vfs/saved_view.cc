@@ -80,8 +80,9 @@ void SavedView::SetTree(const Digest& tree) { std::copy_n(tree.bytes.begin(), si
 Status SavedView::Usable() const {
   const char* why = header_->advancing != 0    ? "it was being advanced to another tree"
                     : header_->incomplete != 0 ? "too many files were in use to keep a record of them"
-                    : header_->resend == 0     ? "this kernel cannot send requests again (Linux 6.9 can)"
-                                               : nullptr;
+                    : header_->resend == 0
+                        ? "its requests cannot be sent again (they can without io_uring, from Linux 6.9 on)"
+                        : nullptr;
   if (why != nullptr) return Error(Code::kUnsupported, std::string("a view cannot be served on: ") + why);
   return {};
 }

@@ -39,6 +39,7 @@ size_t DevFuse::Receive(void* buffer, size_t size) {
 }
 
 int DevFuse::Send(const iovec* parts, int count) {
+  if (ring_ && ring_->Answer(parts, count)) return 0;
   for (;;) {
     if (::writev(fd_.get(), parts, count) >= 0) return 0;
     if (errno != EINTR) return errno;
@@ -63,6 +64,21 @@ void DevFuse::Abort() {
     abort = abort_;
   }
   if (abort) abort();
+  if (ring_) ring_->Stop();
+}
+
+bool DevFuse::PrepareRing(size_t payload) {
+  auto ring = FuseRing::Create(fd_.get(), payload);
+  if (!ring) {
+    LogWarning("no FUSE over io_uring: {}: requests come through /dev/fuse", ring.error().message());
+    return false;
+  }
+  ring_ = *std::move(ring);
+  return true;
+}
+
+void DevFuse::StartRing(FuseRing::Handler handler) {
+  if (ring_) ring_->Start(std::move(handler));
 }
 
 }  // namespace vrun::vfs

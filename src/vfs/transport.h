@@ -6,11 +6,13 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string_view>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "vfs/fuse_ring.h"
 
 namespace vrun::vfs {
 
@@ -26,8 +28,13 @@ class Transport {
   // Registers a file for passthrough; the kernel keeps its own reference. Returns the id (> 0) or -errno.
   virtual int OpenBacking(int fd) = 0;
   virtual void CloseBacking(int id) = 0;
-  // Makes Receive return 0, now and later. Idempotent.
+  // Makes Receive return 0, now and later, and ends calls of StartRing's handler. Not from such a call. Idempotent.
   virtual void Abort() = 0;
+
+  // A second way for requests (vfs/fuse_ring.h): whether there can be one, whose answers carry up to `payload` bytes.
+  virtual bool PrepareRing(size_t /*payload*/) { return false; }
+  // After INIT was answered accordingly. `handler` gets each request that does not come through Receive.
+  virtual void StartRing(FuseRing::Handler /*handler*/) {}
 };
 
 // Tells the kernel something unasked: `code` is a fuse_notify_code, `head` and `tail` follow each other. 0 or an errno;
@@ -47,9 +54,12 @@ class DevFuse final : public Transport {
   int OpenBacking(int fd) override;
   void CloseBacking(int id) override;
   void Abort() override;
+  bool PrepareRing(size_t payload) override;
+  void StartRing(FuseRing::Handler handler) override;
 
  private:
   const UniqueFd fd_;
+  std::unique_ptr<FuseRing> ring_;  // made before there are requests; null: there is none
   std::mutex mutex_;
   std::function<void()> abort_;
 };

@@ -33,8 +33,16 @@ class MountedView final : public View {
         saved_(std::move(saved)),
         transport_(std::make_shared<DevFuse>(std::move(device))),
         root_(*backend_, *transport_, tree, std::move(root),
-              LazyRootOptions{options.uid_base, options.passthrough, options.xattrs, options.posix_acls, options.push,
-                              options.resend, std::move(options.on_content_lost)},
+              LazyRootOptions{.uid_base = options.uid_base,
+                              .passthrough = options.passthrough,
+                              .xattrs = options.xattrs,
+                              .posix_acls = options.posix_acls,
+                              .push = options.push,
+                              .list_attributes = options.list_attributes,
+                              .no_open = options.no_open,
+                              .io_uring = options.io_uring,
+                              .resend = options.resend,
+                              .on_content_lost = std::move(options.on_content_lost)},
               saved_.get()),
         dispatcher_(transport_, &root_, &backend_->timers()) {}
 
@@ -97,6 +105,7 @@ class MountedView final : public View {
     stats.passthrough_opens = root_.passthrough_opens();
     stats.pushed_files = root_.pushed();
     stats.passthrough_offered = root_.passthrough_offered();
+    stats.io_uring = root_.io_uring();
     stats.inodes = root_.inodes();
     return stats;
   }

@@ -41,6 +41,10 @@ struct ViewOptions {
   bool posix_acls = false;
   // Small files that the store has are pushed into the kernel when files beside them are read.
   bool push = true;
+  bool list_attributes = true;  // listings give attributes (READDIRPLUS)
+  bool no_open = true;          // without passthrough files are opened without a request; directories always
+  // Requests come through io_uring where the kernel can (Linux 6.14). Such a view ends with its process: see Handle.
+  bool io_uring = false;
   bool resend = true;            // false: as if the kernel could not send requests again (before Linux 6.9)
   unsigned threads = 2;          // readers of the device
   uint32_t read_ahead_kb = 128;  // of the mount; 0 leaves the kernel's 128
@@ -56,6 +60,7 @@ struct ViewStats {
   uint64_t pushed_files = 0;
   uint64_t inodes = 0;               // known to the kernel now
   bool passthrough_offered = false;  // by the kernel
+  bool io_uring = false;             // negotiated
 };
 
 // All that it takes to serve a mount on.
@@ -87,8 +92,8 @@ class View {
   // A detached mount of the view for a task: open_tree(OPEN_TREE_CLONE).
   virtual Result<UniqueFd> CloneMount() const = 0;
 
-  // Duplicates, for whoever is to keep them. kUnsupported where the kernel cannot send requests again: what was being
-  // answered when a server dies would wait for ever.
+  // Duplicates, for whoever is to keep them. kUnsupported where the kernel cannot send requests again (before
+  // Linux 6.9, and through io_uring): what was being answered when a server dies would wait for ever.
   virtual Result<ViewHandle> Handle() const = 0;
 
   // Serves `tree` from now on. REQUIRES: no task uses the view, no clone is attached. Everything that differs is

@@ -46,8 +46,24 @@ def test_deletions_renames_and_modes_are_visible_at_once(cluster, here):
     assert cluster.sh(f"ls -A {inside(cluster, here)}/b").stdout == ""
 
 
-def test_the_whole_tree_is_the_same(cluster, here):
-    """Types, modes, owners, nanosecond times, links, link targets, xattrs, sparse files, contents."""
+# Types, modes, owners, nanosecond times, links, link targets, xattrs, contents of all below a directory.
+WALK = r"""
+import hashlib, os, stat, sys
+top = os.fsencode(sys.argv[1])
+for d, dirs, files in os.walk(top):
+    dirs.sort()
+    for n in sorted(dirs + files):
+        p = os.path.join(d, n); s = os.lstat(p)
+        content = b""
+        if stat.S_ISREG(s.st_mode): content = hashlib.sha256(open(p, "rb").read()).hexdigest().encode()
+        if stat.S_ISLNK(s.st_mode): content = os.readlink(p)
+        x = [(a, os.getxattr(p, a, follow_symlinks=False)) for a in sorted(os.listxattr(p, follow_symlinks=False))]
+        print(repr((p[len(top):], oct(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns, s.st_nlink if not stat.S_ISDIR(s.st_mode) else 0, s.st_size if not stat.S_ISDIR(s.st_mode) else 0, content, x)))
+"""
+
+
+def make_rich_tree(here):
+    """All that a root may hold. The socket lives as long as what is returned."""
     odd = os.fsencode(str(here))
     (here / "file").write_bytes(os.urandom(3_000_000))
     os.link(here / "file", here / "hard")
@@ -73,24 +89,21 @@ def test_the_whole_tree_is_the_same(cluster, here):
     (here / "marked/small").write_text("small, with an attribute")
     os.setxattr(here / "marked/small", "user.note", b"small")
     os.setxattr(here / "marked", "user.note", b"a directory")
-    script = r"""
-import hashlib, os, stat, sys
-top = os.fsencode(sys.argv[1])
-for d, dirs, files in os.walk(top):
-    dirs.sort()
-    for n in sorted(dirs + files):
-        p = os.path.join(d, n); s = os.lstat(p)
-        content = b""
-        if stat.S_ISREG(s.st_mode): content = hashlib.sha256(open(p, "rb").read()).hexdigest().encode()
-        if stat.S_ISLNK(s.st_mode): content = os.readlink(p)
-        x = [(a, os.getxattr(p, a, follow_symlinks=False)) for a in sorted(os.listxattr(p, follow_symlinks=False))]
-        print(repr((p[len(top):], oct(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns, s.st_nlink if not stat.S_ISDIR(s.st_mode) else 0, s.st_size if not stat.S_ISDIR(s.st_mode) else 0, content, x)))
-"""
-    (cluster.root / "root/walk.py").write_text(script)
+    return s
+
+
+def check_tree(cluster, here, seen_as):
+    (cluster.root / "root/walk.py").write_text(WALK)
     local = subprocess.run(["/usr/bin/python3", cluster.root / "root/walk.py", here], capture_output=True, text=True, check=True).stdout
-    remote = cluster.vrun("--", "python3", "/root/walk.py", inside(cluster, here))
+    remote = cluster.vrun("--", "python3", "/root/walk.py", seen_as)
     assert remote.returncode == 0, remote.stderr
     assert remote.stdout == local
+
+
+def test_the_whole_tree_is_the_same(cluster, here):
+    """Types, modes, owners, nanosecond times, links, link targets, xattrs, sparse files, contents."""
+    s = make_rich_tree(here)
+    check_tree(cluster, here, inside(cluster, here))
     s.close()
 
 

@@ -128,23 +128,30 @@ sys.exit(6)
 """
 
 
-def burst(own, **kw):
-    """A cluster whose next run of the script, on another node, is one burst of 12 MB over a slow link; and what it prints."""
-    cluster = own(link=["--rate-mbit", "60"], **kw)
+def traced(own, script, prepare=lambda cluster: None):
+    """A cluster whose next run of the script, on another node, is one burst of 12 MB over a slow link; the bytes of the 60
+    files that it reads, and its first run. `prepare` comes before that other node starts."""
+    cluster = own(link=["--rate-mbit", "60"])
     here = cluster.root / "root/traced"
     here.mkdir()
-    (here / "script.py").write_text(SCRIPT)
-    digest = hashlib.sha256()
-    for i in range(60):
-        content = os.urandom(200_000)
+    (here / "script.py").write_text(script)
+    contents = [os.urandom(200_000) for _ in range(60)]
+    for i, content in enumerate(contents):
         (here / f"f{i}").write_bytes(content)
-        digest.update(content)
-    r = cluster.vrun("--", "python3", "/root/traced/script.py")
-    assert (r.returncode, r.stdout) == (6, f"ready\n{digest.hexdigest()}\n"), r.stderr
+    first = cluster.vrun("--", "python3", "/root/traced/script.py")
     wait_until("the trace is home", lambda: list((cluster.directory / "home").rglob("*.trace")))
     cluster.stop_node("n1")
+    prepare(cluster)
     cluster.start_node("n2")
-    return cluster, digest.hexdigest()
+    return cluster, contents, first
+
+
+def burst(own, prepare=lambda cluster: None):
+    """The same with SCRIPT, and what it prints."""
+    cluster, contents, first = traced(own, SCRIPT, prepare)
+    digest = hashlib.sha256(b"".join(contents)).hexdigest()
+    assert (first.returncode, first.stdout) == (6, f"ready\n{digest}\n"), first.stderr
+    return cluster, digest
 
 
 def start_burst(cluster):

@@ -73,3 +73,18 @@ def test_a_node_killed_in_the_middle_costs_its_share_and_no_byte_is_wrong(own):
     assert [job.stdout.read() for job in jobs] == [expected] * NODES
     sent = cluster.bridge.sent_bytes() - before
     assert sent < 2 * size, f"{sent / size:.2f} times its size"
+
+
+def test_a_node_that_is_gone_for_good_costs_the_others_its_share(own):
+    """The whole host, in the middle: agent, keeper, server and all that it had."""
+    cluster = start(own, 80)
+    expected, size = fill(cluster.root, 16 << 20, 60)
+    before = cluster.bridge.sent_bytes()
+    jobs = begin(cluster, READ)
+    wait_until("some of it has come", lambda: cluster.bridge.sent_bytes() - before > size / 3)
+    cluster.stop_node("n3", signal.SIGKILL)
+    wait_until("two are done", lambda: sum(job.poll() == 0 for job in jobs) >= NODES - 1, 80)
+    # The third died with its host; if it is told yet, then never as success with something else than the bytes.
+    assert all(job.stdout.read() == expected for job in jobs if job.poll() == 0)
+    sent = cluster.bridge.sent_bytes() - before
+    assert sent < 2 * size, f"{sent / size:.2f} times its size"

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of the kernel's abilities the views of this node use. A kernel that lacks one is served without; where it has
+// one and does it wrong, the node's configuration turns it off: fuse_NAME in config.toml, `vrund node --fuse NAME=off`.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace vrun::node {
+
+struct ViewFeatures {
+  bool passthrough = true;  // large files are read by the kernel from the store's file
+  bool push = true;         // small files are put into the kernel beside those that are read
+  bool readdirplus = true;  // listings give attributes
+  bool no_open = true;      // opens that say nothing to the server are not asked for
+  bool io_uring = false;    // a view that uses it ends with its server, so only who wants that has it (decisions/0009)
+};
+
+// "NAME=auto", "NAME=on" or "NAME=off", each. on: where the kernel can, which is auto's meaning too for all but
+// io_uring.
+Result<ViewFeatures> ParseViewFeatures(const std::vector<std::string>& settings);
+
+}  // namespace vrun::node

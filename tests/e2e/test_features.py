@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What views use of the kernel, each turned off (io_uring: on) in the node's configuration: the trees are the same."""
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+
+from test_files import check_tree, make_rich_tree
+from test_fs_restart import program_pids
+
+ENABLE = pathlib.Path("/sys/module/fuse/parameters/enable_uring")
+ALL_OFF = ["passthrough=off", "push=off", "readdirplus=off", "no_open=off", "io_uring=off"]
+
+
+def has_io_uring():
+    return ENABLE.exists() and ENABLE.read_text().startswith("Y")
+
+
+needs_io_uring = pytest.mark.skipif(not has_io_uring(), reason=f"SKIP: needs Linux 6.14 and `echo Y > {ENABLE}`")
+
+
+def options(settings):
+    return [word for setting in settings for word in ("--fuse", setting)]
+
+
+def rings(cluster):
+    """How many io_urings the file system server has."""
+    server, = program_pids(cluster, "fs")
+    return sum(os.readlink(fd) == "anon_inode:[io_uring]" for fd in pathlib.Path(f"/proc/{server}/fd").iterdir())
+
+
+@pytest.mark.parametrize("settings", [[s] for s in ALL_OFF[:4]] + [ALL_OFF, pytest.param(["io_uring=on"], marks=needs_io_uring)],
+                         ids=lambda settings: settings[0] if len(settings) == 1 else "all-off")
+def test_the_trees_are_the_same_without(own, settings):
+    cluster = own(node_options=options(settings))
+    here = cluster.root / "root/rich"
+    here.mkdir()
+    s = make_rich_tree(here)
+    for _ in range(2):   # fetched; then from the caches
+        check_tree(cluster, here, "/root/rich")
+    check_tree(cluster, cluster.root / "usr", "/usr")
+    s.close()
+    server, = program_pids(cluster, "fs")
+    argv = pathlib.Path(f"/proc/{server}/cmdline").read_text().split("\0")
+    assert [argv[i + 1] for i, word in enumerate(argv) if word == "--fuse"] == settings
+    assert (rings(cluster) > 0) == (settings == ["io_uring=on"])
+
+
+def test_io_uring_is_off_unless_asked_for(own):
+    cluster = own()
+    cluster.sh("true", check=True)
+    assert rings(cluster) == 0
+
+
+@needs_io_uring
+def test_with_io_uring_a_killed_server_ends_its_users_and_hangs_nobody(own):
+    """decisions/0009: such a view cannot be taken over. The job is told at once, and the next one has a new server."""
+    cluster = own(node_options=options(["io_uring=on"]))
+    p = cluster.popen("vrun", "-D", "/root", "--", "bash", "-c", "echo ready; read line; cat /etc/group", stdin=subprocess.PIPE,
+                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "ready\n"
+    assert rings(cluster) > 0
+    server, = program_pids(cluster, "fs")
+    os.kill(server, signal.SIGKILL)
+    began = time.monotonic()
+    p.communicate("go\n", timeout=40)
+    assert p.returncode != 0 and time.monotonic() - began < 30
+    assert cluster.sh("echo on").stdout == "on\n"
+
+
+def test_a_setting_that_is_not_known_is_said(own):
+    cluster = own(nodes=0)
+    r = cluster.run("vrund", "node", "--controller", "127.0.0.1:1", "--name", "n", "--state-dir", "/nowhere", "--pki", "/nowhere",
+                    "--fuse", "pusch=off")
+    assert r.returncode == 2 and "no such feature: known are passthrough" in r.stderr
