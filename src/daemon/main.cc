@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "base/heap.h"
 #include "control/controller.h"
 #include "daemon/pki.h"
 #include "home/home.h"
@@ -19,6 +20,7 @@ void AddReadyFd(CLI::App* app, int* fd) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  vrun::KeepFreedMemory();
   CLI::App app{"The daemons of vrun. `vctl up` starts them; this is what service managers call.", "vrund"};
   app.set_version_flag("--version", std::string("vrund ") + VRUN_VERSION);
   app.require_subcommand(1);
