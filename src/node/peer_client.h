@@ -50,7 +50,8 @@ class PeerClient final : public std::enable_shared_from_this<PeerClient> {
     std::string address;
     rpc::Credentials credentials;
   };
-  // Waiting may come first; then one answer, or the error of a stream that is not there (any more).
+  // Waiting may come first, and again and again (its id 0: not to this question alone); then one answer, or the error
+  // of a stream that is not there (any more).
   using Answered = std::function<void(Result<v1::PeerReply>)>;
 
   // `timers` outlives it.

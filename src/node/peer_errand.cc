@@ -58,7 +58,7 @@ void PeerErrand::Ask() {
   // It may have been quick.
   if (over_ || turn_ != turn) return roads_.timers->Cancel(timer);
   question_ = question;
-  if (signs_) return roads_.timers->Cancel(timer);
+  if (signs_ || timer_ != 0) return roads_.timers->Cancel(timer);
   timer_ = timer;
 }
 
@@ -89,7 +89,9 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
     std::lock_guard lock(mutex_);
     if (over_ || turn_ != turn) return;
     timer = std::exchange(timer_, 0);
-    if (reply && !std::exchange(signs_, true)) roads_.pace->FirstSign(MonotonicMicros() - asked_at_);
+    // A sign of life that goes to all of the owner's askers says nothing of how long this question took.
+    if (reply && !(waits && reply->id() == 0) && !std::exchange(signs_, true))
+      roads_.pace->FirstSign(MonotonicMicros() - asked_at_);
     if (!waits) {
       question_ = 0;
       ++turn_;

@@ -215,6 +215,30 @@ TEST_F(PeerTest, APeerThatStallsCostsAMoment) {
   }
 }
 
+TEST_F(PeerTest, AFullUplinkIsNotAskedForAnythingTwice) {
+  const auto files = Tree(5'000'000, 20);
+  Start(3);
+  // First home is fast, so that nobody is patient; then an answer takes longer than anybody would wait for a silent
+  // node.
+  ReadAllTogether({files[0]});
+  uint64_t units = Units(files);
+  for (const bool by_trace : {false, true}) {
+    const auto more = home_.Add(by_trace ? "/traced" : "/read", Bytes(4'000'000, 8));
+    units += Units({more});
+    home_.Stall(2'500'000);
+    std::vector<std::thread> readers;
+    for (auto& node : nodes_) {
+      readers.emplace_back([&] {
+        if (by_trace) node->RunWithTrace(units);
+        EXPECT_TRUE(node->Read(more) == more.content);
+      });
+    }
+    for (auto& reader : readers) reader.join();
+  }
+  EXPECT_LE(home_.units_sent(), units) << "something went twice";
+  for (auto& node : nodes_) EXPECT_EQ(node->stats().fallbacks, 0u) << node->name();
+}
+
 TEST_F(PeerTest, APeerThatDiesInTheMiddleCostsNothingButItsShare) {
   const auto files = Tree(12'000'000, 60);
   Start(3);
