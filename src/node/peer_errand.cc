@@ -116,6 +116,7 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
     LogWarning("peer {}: {}", Escape(member.name), Escape(deliver.error().message()));
     roads_.links->Lied(member);
   }
+  if (reply->has_error()) LogDebug("peer {}: {}: home is asked", Escape(member.name), Escape(reply->error().message()));
   if (!reply->has_absent() || !work_.only_if_held) ++roads_.pace->fallbacks;
   AskHome();
 }
@@ -128,6 +129,7 @@ void PeerErrand::Late(size_t turn) {
     if (over_ || turn_ != turn) return;
     timer_ = 0;
   }
+  LogDebug("peer {}: silent: home is asked", Escape(owners_[turn]->name));
   roads_.links->Late(*owners_[turn]);
   ++roads_.pace->fallbacks;
   AskHome();

@@ -251,6 +251,29 @@ TEST_F(PeerTest, APeerThatDiesInTheMiddleCostsNothingButItsShare) {
   EXPECT_LE(home_.units_sent(), Units(files) * 3 / 2);
 }
 
+TEST(FrameExchange, WhoWaitsForATableDoesNotSayThatThereIsNone) {
+  vfs::TimerThread timers;
+  auto table = std::make_shared<vfs::TraceTable>();
+  table->id = Sha256("table");
+  table->files.push_back({"/f", {1, 2, 3, 100}, {}});
+  table->frames = {{{0, 0, 1}}};
+  FrameExchange frames([](const vfs::RunId&, const FrameExchange::TablePtr&, uint32_t,
+                          FrameExchange::Done done) { done(std::make_shared<const v1::TraceFrame>()); },
+                       &timers, 1'000);
+  std::promise<bool> none, some;
+  frames.Get(FrameNameOf(*table, 0), [&](const Result<FrameExchange::Frame>& f) { none.set_value(f.has_value()); });
+  EXPECT_FALSE(none.get_future().get()) << "no run here has it";
+  frames.Expect();
+  frames.Get(FrameNameOf(*table, 0), [&](const Result<FrameExchange::Frame>& f) { some.set_value(f.has_value()); });
+  // Long after it would have given up.
+  timers.After(50'000, [&] {
+    frames.Add({7, 1, "secret"}, table);
+    frames.CameOrNot();
+  });
+  EXPECT_TRUE(some.get_future().get());
+  timers.Stop();
+}
+
 TEST(UnitExchange, AWrongQuestionOfOneFailsForThatOneOnly) {
   const UnitPlace right{Sha256("tree"), "/right", {1, 2, 3, 100}}, wrong{Sha256("tree"), "/wrong", {1, 2, 3, 100}};
   std::vector<std::pair<UnitPlace, UnitExchange::Got>> asked;
