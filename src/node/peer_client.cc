@@ -110,6 +110,11 @@ uint64_t PeerClient::Ask(const v1::PeerRequest& question, Answered answered) {
   return id;
 }
 
+bool PeerClient::proved() {
+  std::lock_guard lock(mutex_);
+  return link_ && link_->proved;
+}
+
 void PeerClient::Cancel(uint64_t id) {
   Answered dropped;  // freed without the lock
   std::lock_guard lock(mutex_);

@@ -60,6 +60,8 @@ class PeerClient final : public std::enable_shared_from_this<PeerClient> {
 
   // The id of `question` is set here.
   uint64_t Ask(const v1::PeerRequest& question, Answered answered);
+  // The stream is open and proved. Until it is, silence says nothing: that it cannot be opened is an answer.
+  bool proved();
   // Nobody waits for it any more: it is not answered.
   void Cancel(uint64_t id);
   // Whoever still waits gets kAborted. Not from within a callback of a stream.

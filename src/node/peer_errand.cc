@@ -12,6 +12,7 @@ namespace vrun::node {
 namespace {
 
 constexpr int64_t kMostSilence = 2'000'000;
+constexpr int64_t kOpeningMicros = 3'000'000;  // of a stream: many nodes that start together open many at a time
 constexpr int64_t kLeastPatience = 1'000'000, kMostPatience = 15'000'000;
 constexpr int64_t kFirstHomeMicros = 1'000'000;  // as long as home has not been measured
 
@@ -49,7 +50,8 @@ void PeerErrand::Ask() {
   }
   if (turn >= owners_.size() || !owners_[turn]->client) return AskHome();
   const auto self = shared_from_this();
-  const vfs::TimerThread::Id timer = roads_.timers->After(roads_.pace->Silence(), [self, turn] { self->Late(turn); });
+  const int64_t silence = owners_[turn]->client->proved() ? roads_.pace->Silence() : kOpeningMicros;
+  const vfs::TimerThread::Id timer = roads_.timers->After(silence, [self, turn] { self->Late(turn); });
   const uint64_t question = owners_[turn]->client->Ask(work_.question, [self, turn](Result<v1::PeerReply> reply) {
     const vfs::Gate::Pass pass(self->roads_.gate.get());
     if (pass) self->Answered(turn, std::move(reply));
