@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two sides of the file system benchmarks: a probe in a job, and the same probe in the same root natively."""
+import argparse
 import contextlib
+import os
 import pathlib
 import shutil
 import subprocess
@@ -70,7 +72,47 @@ def sides(fill, ext4_mb=None):
         yield {"vrun": vrun, "native": native}
 
 
-def compare(both, question, runs, warmup=2):
-    """Median seconds of each side, one of each in turn."""
-    times = lib.interleaved({name: lambda side=side: side.seconds(question) for name, side in both.items()}, runs, warmup)
-    return {name: lib.median(t) for name, t in times.items()}
+def options(name, text, arguments, **numbers):
+    """The benchmark's options, all of them numbers with the given defaults."""
+    parser = argparse.ArgumentParser(prog=f"bench/run {name}", description=text)
+    for option, default in numbers.items():
+        parser.add_argument(f"--{option}", type=int, default=default)
+    return parser.parse_args(arguments)
+
+
+def fill(top, files, per_directory, size=0):
+    """So many files of so many random bytes."""
+    for i in range(0, files, per_directory):
+        directory = top / f"d{i // per_directory:03}"
+        directory.mkdir(parents=True)
+        for j in range(min(per_directory, files - i)):
+            (directory / f"entry-{j:03}").write_bytes(os.urandom(size))
+
+
+class Against(contextlib.ExitStack):
+    """Compares the two sides, question by question, and reports. A value is `amount` a second, or in ms with unit "ms"."""
+
+    def __init__(self, baseline, fill_root, ext4_mb, o):
+        super().__init__()
+        self.baseline, self.runs, self.numbers, self.report = baseline, o.runs, vars(o), lib.Report()
+        self.both = self.enter_context(sides(fill_root, ext4_mb))
+
+    def once(self, name, question, amount, unit):
+        """Of our side alone: the first time."""
+        self.report.line(name, self.value(self.both["vrun"].seconds(question), amount, unit), unit)
+
+    def compare(self, name, question, amount, unit, at_least=None, at_most=None, **more):
+        times = lib.interleaved({side: lambda s=s: s.seconds(question) for side, s in self.both.items()}, self.runs, 2)
+        vrun, native = (self.value(lib.median(times[side]), amount, unit) for side in ("vrun", "native"))
+        goal, met = None, None
+        if at_least or at_most:
+            goal = f">= {at_least} x" if at_least else f"<= {at_most} x"
+            met = vrun >= at_least * native if at_least else vrun <= at_most * native
+        self.report.line(name, vrun, unit, self.baseline, native, goal, met, **self.numbers, **more)
+
+    @staticmethod
+    def value(seconds, amount, unit):
+        return seconds * amount if unit == "ms" else amount / seconds
+
+    def exit_code(self):
+        return self.report.exit_code()

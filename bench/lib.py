@@ -11,6 +11,7 @@ import time
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 NULL = os.open("/dev/null", os.O_RDWR)
+LINES = []   # of all reports of this process, as they were printed
 
 
 class Report:
@@ -23,9 +24,10 @@ class Report:
         ratio = round(value / baseline_value, 4) if baseline_value else None
         if met is False:
             self.all_met = False
-        print(json.dumps({"name": name, "value": round(value, 4), "unit": unit, "baseline": baseline,
-                          "baseline_value": None if baseline_value is None else round(baseline_value, 4), "ratio": ratio,
-                          "goal": goal, "met": met, **more}), flush=True)
+        LINES.append({"name": name, "value": round(value, 4), "unit": unit, "baseline": baseline,
+                      "baseline_value": None if baseline_value is None else round(baseline_value, 4), "ratio": ratio, "goal": goal,
+                      "met": met, **more})
+        print(json.dumps(LINES[-1]), flush=True)
 
     def exit_code(self):
         return 0 if self.all_met else 1

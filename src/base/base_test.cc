@@ -96,6 +96,29 @@ TEST(FrameSocket, DescriptorsArriveWithTheirFrame) {
   EXPECT_EQ(got[2].bytes, "third");
 }
 
+TEST(FrameSocket, FramesComeWholeAndInOrderHoweverTheyAreCut) {
+  Pair p;
+  std::string wire;
+  std::vector<std::string> sent;
+  for (size_t size : {0u, 1u, 7u, 300'000u, 65'528u, 0u, 65'536u, 1'000'000u, 3u}) {
+    sent.emplace_back(size, static_cast<char>('a' + sent.size()));
+    for (size_t n : {size, size_t{0}}) {
+      for (int i = 0; i < 4; ++i) wire.push_back(static_cast<char>(n >> (8 * i)));
+    }
+    wire += sent.back();
+  }
+  // Headers and bodies are cut at odd places, and several frames come at once.
+  FrameReader reader;
+  std::vector<std::string> got;
+  for (size_t at = 0, piece = 1; at < wire.size(); at += piece, piece = std::min<size_t>(piece * 3, 150'000)) {
+    ASSERT_TRUE(WriteAll(p.a.get(), std::string_view(wire).substr(at, piece)));
+    ASSERT_TRUE(*reader.ReadAvailable(p.b.get(), [&](Frame f) { got.push_back(std::move(f.bytes)); }));
+  }
+  EXPECT_EQ(got, sent);
+  p.a.Reset();
+  EXPECT_FALSE(*reader.ReadAvailable(p.b.get(), [](Frame) { FAIL(); }));
+}
+
 TEST(FrameSocket, LargeFramesCrossANonBlockingSocketWhole) {
   Pair p;
   std::string big(5u << 20, 'x');

@@ -8,7 +8,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/escape.h"
 
@@ -57,11 +59,10 @@ Result<std::vector<UniqueFd>> TakeFds(std::vector<UniqueFd>* from, size_t n) {
 }
 
 // One sendmsg; the descriptors go with the first byte.
-ssize_t SendSome(int socket, std::string_view data, const std::vector<int>& fds, int flags) {
-  iovec io{const_cast<char*>(data.data()), data.size()};
+ssize_t SendSome(int socket, iovec* parts, size_t count, const std::vector<int>& fds, int flags) {
   msghdr m{};
-  m.msg_iov = &io;
-  m.msg_iovlen = 1;
+  m.msg_iov = parts;
+  m.msg_iovlen = count;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFrameFds)];
   if (!fds.empty()) {
     m.msg_control = control;
@@ -80,11 +81,10 @@ ssize_t SendSome(int socket, std::string_view data, const std::vector<int>& fds,
 }
 
 // One recvmsg; appends descriptors to *fds.
-ssize_t ReceiveSome(int socket, char* buffer, size_t n, std::vector<UniqueFd>* fds, int flags) {
-  iovec io{buffer, n};
+ssize_t ReceiveSome(int socket, iovec* parts, size_t count, std::vector<UniqueFd>* fds, int flags) {
   msghdr m{};
-  m.msg_iov = &io;
-  m.msg_iovlen = 1;
+  m.msg_iov = parts;
+  m.msg_iovlen = count;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFrameFds)];
   m.msg_control = control;
   m.msg_controllen = sizeof control;
@@ -107,7 +107,8 @@ ssize_t ReceiveSome(int socket, char* buffer, size_t n, std::vector<UniqueFd>* f
 
 Status ReceiveExactly(int socket, char* buffer, size_t n, std::vector<UniqueFd>* fds) {
   while (n > 0) {
-    ssize_t r = ReceiveSome(socket, buffer, n, fds, 0);
+    iovec part{buffer, n};
+    ssize_t r = ReceiveSome(socket, &part, 1, fds, 0);
     if (r == 0) return Error(Code::kUnavailable, "the other side closed the connection");
     if (r < 0) {
       if (errno == EAGAIN) {
@@ -143,7 +144,8 @@ Status SendFrame(int socket, std::string_view bytes, const std::vector<int>& fds
   data.append(bytes);
   size_t sent = 0;
   while (sent < data.size()) {
-    ssize_t n = SendSome(socket, std::string_view(data).substr(sent), sent == 0 ? fds : std::vector<int>{}, 0);
+    iovec part{data.data() + sent, data.size() - sent};
+    ssize_t n = SendSome(socket, &part, 1, sent == 0 ? fds : std::vector<int>{}, 0);
     if (n < 0) {
       if (errno == EAGAIN) {
         pollfd p{socket, POLLOUT, 0};
@@ -169,53 +171,69 @@ Result<Frame> ReceiveFrame(int socket) {
 }
 
 Result<bool> FrameReader::ReadAvailable(int socket, const std::function<void(Frame)>& on_frame) {
-  // A local buffer and cursor: the callback may destroy nothing of ours but may take long; the socket is read until it
-  // is empty or a fair share was taken, so that one busy peer does not starve the loop.
-  constexpr size_t kChunk = 256 * 1024;
-  bool open = true;
-  for (int turn = 0; turn < 8 && open; ++turn) {
-    size_t old = buffer_.size();
-    buffer_.resize(old + kChunk);
-    ssize_t r = ReceiveSome(socket, buffer_.data() + old, kChunk, &fds_, MSG_DONTWAIT);
-    int e = errno;
-    buffer_.resize(old + (r > 0 ? static_cast<size_t>(r) : 0));
-    if (r < 0 && e != EAGAIN && e != ECONNRESET) return ErrnoError(e, "receive");
-    if (r == 0 || (r < 0 && e == ECONNRESET)) open = false;
-    if (r < 0 && e == EAGAIN) break;
-
-    size_t at = 0;
-    while (buffer_.size() - at >= kHeader) {
-      VRUN_ASSIGN(FrameSizes sizes, ParseHeader(std::string_view(buffer_).substr(at, kHeader)));
-      if (buffer_.size() - at - kHeader < sizes.body) break;
-      Frame frame;
-      frame.bytes = buffer_.substr(at + kHeader, sizes.body);
-      at += kHeader + sizes.body;
-      VRUN_ASSIGN(frame.fds, TakeFds(&fds_, sizes.fds));
-      on_frame(std::move(frame));
-    }
-    buffer_.erase(0, at);
-    if (r >= 0 && static_cast<size_t>(r) < kChunk && fds_.empty() && buffer_.empty()) break;
+  // Until the socket is empty or a fair share was taken, so that one busy peer does not starve the loop.
+  constexpr size_t kChunk = 64 * 1024;
+  constexpr size_t kShare = 2u << 20;
+  char next[kChunk];  // what comes behind the frame that is being read
+  for (size_t taken = 0; taken < kShare;) {
+    // The rest of a large frame goes straight to its place.
+    iovec parts[2] = {{body_.data() + got_, body_.size() - got_}, {next, kChunk}};
+    const ssize_t r = ReceiveSome(socket, parts, 2, &fds_, MSG_DONTWAIT);
+    if (r < 0 && errno == EAGAIN) return true;
+    if (r == 0 || (r < 0 && errno == ECONNRESET)) return false;
+    if (r < 0) return ErrnoError("receive");
+    const size_t n = static_cast<size_t>(r), direct = std::min(n, parts[0].iov_len);
+    taken += n;
+    got_ += direct;
+    VRUN_TRY(Take(std::string_view(next, n - direct), on_frame));
+    if (n < parts[0].iov_len + kChunk && fds_.empty() && header_.empty()) return true;
   }
-  return open;
+  return true;
 }
 
-void FrameWriter::Queue(std::string_view bytes, std::vector<UniqueFd> fds) {
-  Item item;
-  item.data = Header(bytes.size(), fds.size());
-  item.data.append(bytes);
-  item.fds = std::move(fds);
-  queued_ += item.data.size();
+Status FrameReader::Take(std::string_view bytes, const std::function<void(Frame)>& on_frame) {
+  for (;;) {
+    if (header_.size() < kHeader) {
+      const size_t n = std::min(kHeader - header_.size(), bytes.size());
+      header_.append(bytes.substr(0, n));
+      bytes.remove_prefix(n);
+      if (header_.size() < kHeader) return {};
+      VRUN_ASSIGN(const FrameSizes sizes, ParseHeader(header_));
+      body_.resize(sizes.body);
+      got_ = 0;
+    }
+    const size_t n = std::min(body_.size() - got_, bytes.size());
+    std::memcpy(body_.data() + got_, bytes.data(), n);
+    got_ += n;
+    bytes.remove_prefix(n);
+    if (got_ < body_.size()) return {};
+    VRUN_ASSIGN(const FrameSizes sizes, ParseHeader(header_));
+    Frame frame;
+    VRUN_ASSIGN(frame.fds, TakeFds(&fds_, sizes.fds));
+    frame.bytes = std::exchange(body_, {});
+    header_.clear();
+    got_ = 0;
+    on_frame(std::move(frame));
+  }
+}
+
+void FrameWriter::Queue(std::string bytes, std::vector<UniqueFd> fds) {
+  Item item{Header(bytes.size(), fds.size()), std::move(bytes), std::move(fds)};
+  queued_ += item.header.size() + item.body.size();
   items_.push_back(std::move(item));
 }
 
 Result<bool> FrameWriter::Flush(int socket) {
-  while (first_ < items_.size()) {
-    Item& item = items_[first_];
+  while (!items_.empty()) {
+    Item& item = items_.front();
     std::vector<int> raw;
     if (item.sent == 0) {
       for (const UniqueFd& fd : item.fds) raw.push_back(fd.get());
     }
-    ssize_t n = SendSome(socket, std::string_view(item.data).substr(item.sent), raw, MSG_DONTWAIT);
+    const size_t header = std::min(item.sent, item.header.size()), body = item.sent - header;
+    iovec parts[2] = {{item.header.data() + header, item.header.size() - header},
+                      {item.body.data() + body, item.body.size() - body}};
+    ssize_t n = SendSome(socket, parts, 2, raw, MSG_DONTWAIT);
     if (n < 0) {
       if (errno == EAGAIN) return false;
       return ErrnoError("send");
@@ -223,15 +241,7 @@ Result<bool> FrameWriter::Flush(int socket) {
     item.sent += static_cast<size_t>(n);
     queued_ -= static_cast<size_t>(n);
     item.fds.clear();
-    if (item.sent < item.data.size()) continue;
-    item.data = {};
-    if (++first_ == items_.size()) {
-      items_.clear();
-      first_ = 0;
-    } else if (first_ > 1024) {
-      items_.erase(items_.begin(), items_.begin() + static_cast<ptrdiff_t>(first_));
-      first_ = 0;
-    }
+    if (item.sent == item.header.size() + item.body.size()) items_.pop_front();
   }
   return true;
 }

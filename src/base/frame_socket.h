@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -38,26 +39,30 @@ class FrameReader {
   Result<bool> ReadAvailable(int socket, const std::function<void(Frame)>& on_frame);
 
  private:
-  std::string buffer_;
+  // Of bytes that came, in order, behind what is in header_ and body_.
+  Status Take(std::string_view bytes, const std::function<void(Frame)>& on_frame);
+
+  std::string header_;  // of the frame that is being read, as far as it came
+  std::string body_;    // as long as it will be once the header is there
+  size_t got_ = 0;      // of body_
   std::vector<UniqueFd> fds_;
 };
 
 // Outgoing queue for a non-blocking socket in an event loop.
 class FrameWriter {
  public:
-  void Queue(std::string_view bytes, std::vector<UniqueFd> fds = {});
+  void Queue(std::string bytes, std::vector<UniqueFd> fds = {});
   // Writes what the socket takes. True when nothing is left. kUnavailable when the peer is gone.
   Result<bool> Flush(int socket);
   size_t queued_bytes() const { return queued_; }
 
  private:
   struct Item {
-    std::string data;
+    std::string header, body;
     std::vector<UniqueFd> fds;
-    size_t sent = 0;
+    size_t sent = 0;  // of both
   };
-  std::vector<Item> items_;
-  size_t first_ = 0;
+  std::deque<Item> items_;
   size_t queued_ = 0;
 };
 

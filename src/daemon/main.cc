@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/heap.h"
 #include "control/controller.h"
 #include "daemon/pki.h"
 #include "home/home.h"
@@ -34,6 +35,7 @@ void AddFuse(CLI::App* app, std::vector<std::string>* settings) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  vrun::KeepFreedMemory();
   CLI::App app{"The daemons of vrun. `vctl up` starts them; this is what service managers call.", "vrund"};
   app.set_version_flag("--version", std::string("vrund ") + VRUN_VERSION);
   app.require_subcommand(1);

@@ -11,7 +11,6 @@
 #include "home/content_server.h"
 #include "home/guess.h"
 #include "store/statement.h"
-#include "tree/codec.h"
 
 namespace vrun::home {
 namespace {
@@ -20,11 +19,8 @@ constexpr uint64_t kPartBytes = 1u << 20;    // of one reply
 constexpr uint64_t kPieceBytes = 64u << 10;  // compressed as one; whole units
 constexpr size_t kMaxOffered = 65536;        // files
 constexpr size_t kMaxShrinks = 8192;
-constexpr uint64_t kTreeStepBytes = 256 * 1024;  // of directory objects between two looks at more urgent work
 
 tree::FileVersion Version(const v1::FileVersion& v) { return {v.dev(), v.ino(), v.ctime_ns(), v.size()}; }
-
-Error UnknownTree() { return Error(Code::kAborted, "home does not have this tree any more"); }
 
 // preadv until everything is there; false at the end of the file.
 Result<bool> ReadFully(int fd, std::vector<iovec> parts, uint64_t offset) {
@@ -45,17 +41,6 @@ Result<bool> ReadFully(int fd, std::vector<iovec> parts, uint64_t offset) {
     }
   }
   return true;
-}
-
-std::string KnownIds(const tree::Directory& directory, const DigestCache& digests) {
-  std::vector<tree::KnownId> known;
-  if (digests.size() == 0) return {};
-  for (size_t i = 0; i < directory.size(); ++i) {
-    tree::Entry entry = directory.At(i);
-    if (!entry.is_regular() || entry.size == 0) continue;
-    if (auto id = digests.Find(entry.version())) known.push_back({static_cast<uint32_t>(i), id->Encode()});
-  }
-  return tree::EncodeKnownIds(known);
 }
 
 }  // namespace
@@ -200,96 +185,6 @@ void ContentSession::Send(const v1::ContentReply& reply) {
   policy_.Sent(MonotonicMicros(), sent_bytes_.load(std::memory_order_relaxed) - bytes.size(), stream_->queued_bytes(),
                more);
   stream_->Send(std::move(bytes));
-}
-
-bool ContentSession::Root(Work* work) {
-  uint64_t id = work->request.id();
-  auto digest = Digest::FromBytes(work->request.get_root().tree());
-  auto held = digest ? server_->trees_->Find(*digest) : std::nullopt;
-  if (!held) return Fail(id, UnknownTree());
-  v1::ContentReply reply;
-  reply.set_id(id);
-  reply.set_last(true);
-  reply.mutable_root()->set_entry(tree::EncodeRoot(held->asked->root));
-  Send(reply);
-  return true;
-}
-
-bool ContentSession::SendDirectory(Work* work, const tree::Directory& directory, bool last_of_answer) {
-  std::string_view encoded = directory.encoded();
-  std::string_view part = encoded.substr(work->done, kPartBytes);
-  v1::ContentReply reply;
-  reply.set_id(work->request.id());
-  v1::DirectoryObject* object = reply.mutable_directory();
-  object->set_digest(directory.digest().bytes.data(), directory.digest().bytes.size());
-  object->set_raw_bytes(part.size());
-  object->set_total_bytes(encoded.size());
-  if (server_->compressor_.Compress(part, object->mutable_encoded())) {
-    object->set_zstd(true);
-  } else {
-    object->set_encoded(part.data(), part.size());
-  }
-  if (work->done == 0) object->set_known_ids(KnownIds(directory, *server_->digests_));
-  work->done += part.size();
-  bool whole = work->done == encoded.size();
-  reply.set_last(whole && last_of_answer);
-  Send(reply);
-  return whole;
-}
-
-bool ContentSession::Directory(Work* work) {
-  const auto& get = work->request.get_directory();
-  auto tree_id = Digest::FromBytes(get.tree());
-  auto wanted = Digest::FromBytes(get.digest());
-  if (!tree_id || !wanted || get.path().empty() || get.path()[0] != '/') {
-    return Fail(work->request.id(), Error(Code::kInvalid, "malformed request for a directory"));
-  }
-  auto held = server_->trees_->Find(*tree_id);
-  // After a restart of home the tree of a running job is not known; what did not change is still where it was.
-  tree::SnapshotPtr snapshot = held ? held->asked : server_->trees_->current();
-  if (!snapshot) return Fail(work->request.id(), UnknownTree());
-  auto directory = tree::LookupDirectory(*snapshot, get.path());
-  if (!held && snapshot->apart && (!directory || (*directory)->digest() != *wanted)) {
-    directory = tree::LookupDirectory(*snapshot->apart, get.path());
-  }
-  if (!directory || (*directory)->digest() != *wanted) {
-    return Fail(work->request.id(),
-                Error(Code::kAborted, Escape(get.path()) + ": changed at home after the job's tree was taken"));
-  }
-  return SendDirectory(work, **directory, true);
-}
-
-bool ContentSession::Tree(Work* work) {
-  uint64_t id = work->request.id();
-  if (!work->listed) {
-    auto wanted = Digest::FromBytes(work->request.get_tree().tree());
-    auto have = Digest::FromBytes(work->request.get_tree().have());
-    auto held = wanted ? server_->trees_->Find(*wanted) : std::nullopt;
-    if (!held) return Fail(id, UnknownTree());
-    auto base = have ? server_->trees_->Find(*have) : std::nullopt;
-    work->tree = tree::NewDirectories(base ? base->asked->directory : nullptr, held->asked->directory);
-    work->listed = true;
-    if (work->tree.empty()) {
-      // The node has it all: an answer of no object.
-      v1::ContentReply reply;
-      reply.set_id(id);
-      reply.set_last(true);
-      Send(reply);
-      return true;
-    }
-  }
-  uint64_t sent = 0;
-  while (work->next < work->tree.size() && sent < kTreeStepBytes) {
-    tree::NewDirectory& item = work->tree[work->next];
-    uint64_t before = work->done;
-    bool whole = SendDirectory(work, *item.directory, work->next + 1 == work->tree.size());
-    sent += work->done - before;
-    if (!whole) continue;
-    work->done = 0;
-    item.directory.reset();
-    ++work->next;
-  }
-  return work->next == work->tree.size();
 }
 
 Result<ContentSession::Served> ContentSession::CheckServed(const std::string& tree, const std::string& path,
@@ -510,7 +405,7 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   tree::FileVersion version = Version(get.version());
   uint64_t unit = store::UnitBytes(version.size);
   uint64_t offset = get.offset() + work->done;
-  *length = std::min(end - offset, kPartBytes);
+  *length = std::min(end - offset, kMaxPart);
   VRUN_ASSIGN(UniqueFd fd, server_->files_->OpenVersion(get.path(), version));
 
   v1::ContentReply reply;

@@ -28,6 +28,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
  public:
   static constexpr size_t kMaxWaiting = 65536;      // requests; more ends the stream
   static constexpr uint64_t kMaxRange = 64u << 20;  // of one request
+  static constexpr uint64_t kMaxPart = 1u << 20;    // of content or of one directory object in one reply
 
   explicit ContentSession(ContentServer* server) : server_(server) {}
 
@@ -82,6 +83,11 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   void Attest(const v1::ContentRequest::GetRange& get, const tree::FileVersion& version, v1::Units* units) const;
   // One part of a directory object from work->done on; true when it was the last one.
   bool SendDirectory(Work* work, const tree::Directory& directory, bool last_of_answer);
+  // Whether a directory object is small enough for a pack.
+  static bool Packs(const tree::Directory& directory);
+  // Those from work->next on that go into one pack, at least one; their bytes before compression.
+  uint64_t SendPack(Work* work);
+  static Error UnknownTree();
   bool Fail(uint64_t id, const Error& error);
   void Send(const v1::ContentReply& reply);
 

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -24,6 +25,7 @@
 #include "home/test_directory.h"
 #include "store/statement.h"
 #include "tree/codec.h"
+#include "tree/diff.h"
 #include "tree/scan.h"
 
 namespace vrun::home {
@@ -581,6 +583,38 @@ TEST_F(ContentTest, DirectoriesAndWholeTrees) {
   parts = Ask(tree);
   ASSERT_EQ(parts.size(), 1u);
   EXPECT_TRUE(parts[0].last());
+
+  // In packs: the same objects in a few messages, those that are too large for one by themselves.
+  for (int i = 0; i < 20000; ++i) root_.Put("many/a-name-of-some-length-" + std::to_string(i), "");
+  Rescan();
+  tree.set_id(++next_id_);
+  tree.mutable_get_tree()->set_tree(std::string(snapshot_->id.view()));
+  tree.mutable_get_tree()->clear_have();
+  tree.mutable_get_tree()->set_packed(true);
+  std::set<std::string> packed;
+  std::string large;
+  parts = Ask(tree);
+  EXPECT_LT(parts.size(), 10u);
+  for (const v1::ContentReply& part : parts) {
+    if (part.has_directory()) large = part.directory().digest();
+    const v1::DirectoryPack& pack = part.pack();
+    const auto raw_bytes = std::accumulate(pack.raw_bytes().begin(), pack.raw_bytes().end(), uint64_t{0});
+    const std::string raw = Unpack(pack.encoded(), pack.zstd(), raw_bytes);
+    size_t at = 0;
+    for (const uint32_t size : pack.raw_bytes()) {
+      packed.insert(std::string(Sha256(std::string_view(raw).substr(at, size)).view()));
+      at += size;
+    }
+  }
+  auto many = tree::LookupDirectory(*snapshot_, "/many");
+  ASSERT_TRUE(many);
+  EXPECT_EQ(large, (*many)->digest().view());
+  packed.insert(large);
+  std::set<std::string> all;
+  for (const auto& directory : tree::NewDirectories(nullptr, snapshot_->directory)) {
+    all.insert(std::string(directory.directory->digest().view()));
+  }
+  EXPECT_EQ(packed, all);
 }
 
 TEST_F(ContentTest, AFullStreamStopsReadingButDirectoriesOvertake) {

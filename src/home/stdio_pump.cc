@@ -366,10 +366,20 @@ void StdioPump::ReadPolled() {
   char* ring = reinterpret_cast<char*>(progress_->stdin_window);
   size_t begin = input_.read % kRing;
   size_t room = std::min({window, kReadBytes, kRing - begin});
-  auto n = input_.fd.Read(ring + begin, room);
-  if (!n && n.error().error_number() == EAGAIN) return;
-  if (!n || *n == 0) return InputEnded();
-  TookInput(*n);
+  // All that there is as one message, however small the pieces in which it was written.
+  size_t took = 0;
+  bool ended = false;
+  while (took < room) {
+    auto n = input_.fd.Read(ring + begin + took, room - took);
+    if (!n && n.error().error_number() == EAGAIN) break;
+    ended = !n || *n == 0;
+    if (ended) break;
+    took += *n;
+    // A terminal's line is a read of its own, and so is the end that may come behind it.
+    if (input_.fd.terminal) break;
+  }
+  if (took > 0) TookInput(took);
+  if (ended && !closed_) return InputEnded();
   if (!closed_ && Window() == 0) UnwatchInput();
 }
 

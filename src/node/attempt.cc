@@ -195,14 +195,14 @@ void Attempt::OnHomeFrame(std::string frame) {
     // The record must outlive the task's directory, which the supervisor removes now.
     report_.set_state(EndState());
     host_->Report(report_);
-    if (supervisor_) return supervisor_->Send(frame);
+    if (supervisor_) return supervisor_->Send(std::move(frame));
     return Finish();
   }
   if (OneofField(frame) == v1::TaskUp::kAttach) return;  // only the first message of a stream attaches
   if (state_ == State::kOpening) {
     before_start_.push_back(std::move(frame));
   } else if (supervisor_) {
-    supervisor_->Send(frame);
+    supervisor_->Send(std::move(frame));
   }
 }
 

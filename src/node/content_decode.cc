@@ -16,6 +16,16 @@ namespace {
 
 Error Corrupt(const char* what) { return Error(Code::kCorrupt, std::string("home sent ") + what); }
 
+Status AddKnownIds(std::string_view encoded, vfs::FetchedDirectory* fetched) {
+  VRUN_ASSIGN(auto known, tree::DecodeKnownIds(encoded, fetched->directory->size()));
+  for (const tree::KnownId& k : known) {
+    const auto id = store::ObjectId::Decode(k.id);
+    if (!id || id->algorithm == store::IdAlgorithm::kProvisional) return Corrupt("a malformed object id");
+    fetched->known_ids.emplace_back(k.index, *id);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes) {
@@ -161,6 +171,25 @@ Status RangeAssembler::Add(const v1::Units& units) {
   return {};
 }
 
+Result<std::vector<vfs::FetchedDirectory>> DecodePack(const v1::DirectoryPack& pack) {
+  uint64_t total = 0;
+  for (const uint32_t size : pack.raw_bytes()) total += size;
+  if (total > kMaxPartBytes) return Corrupt("too large a pack of directories");
+  if (pack.known_ids_size() != 0 && pack.known_ids_size() != pack.raw_bytes_size()) {
+    return Corrupt("a pack that names the contents of other directories");
+  }
+  VRUN_ASSIGN(const std::string raw, Unpack(pack.encoded(), pack.zstd(), total));
+  std::vector<vfs::FetchedDirectory> objects;
+  for (size_t at = 0; const uint32_t size : pack.raw_bytes()) {
+    vfs::FetchedDirectory& fetched = objects.emplace_back();
+    VRUN_ASSIGN(fetched.directory, tree::Directory::Parse(raw.substr(at, size)));
+    at += size;
+    if (pack.known_ids_size() == 0) continue;
+    VRUN_TRY(AddKnownIds(pack.known_ids(static_cast<int>(objects.size()) - 1), &fetched));
+  }
+  return objects;
+}
+
 Result<std::optional<vfs::FetchedDirectory>> DirectoryAssembler::Add(const v1::DirectoryObject& part,
                                                                      const Digest* wanted) {
   const auto digest = Digest::FromBytes(part.digest());
@@ -190,12 +219,7 @@ Result<std::optional<vfs::FetchedDirectory>> DirectoryAssembler::Add(const v1::D
   vfs::FetchedDirectory fetched;
   VRUN_ASSIGN(fetched.directory, tree::Directory::Parse(std::move(encoded_)));
   if (fetched.directory->digest() != digest_) return Corrupt("a directory that does not match its digest");
-  VRUN_ASSIGN(auto known, tree::DecodeKnownIds(known_ids_, fetched.directory->size()));
-  for (const tree::KnownId& k : known) {
-    const auto id = store::ObjectId::Decode(k.id);
-    if (!id || id->algorithm == store::IdAlgorithm::kProvisional) return Corrupt("a malformed object id");
-    fetched.known_ids.emplace_back(k.index, *id);
-  }
+  VRUN_TRY(AddKnownIds(known_ids_, &fetched));
   return std::optional(std::move(fetched));
 }
 

@@ -14,6 +14,7 @@
 
 namespace vrun::v1 {
 class DirectoryObject;
+class DirectoryPack;
 class Resident;
 class TraceFrame;
 class TraceTable;
@@ -53,6 +54,9 @@ class RangeAssembler {
   uint64_t end_;
   vfs::FetchedRange range_;
 };
+
+// The directory objects of a pack, each with the digest that it turns out to have: what is wanted is known by that.
+Result<std::vector<vfs::FetchedDirectory>> DecodePack(const v1::DirectoryPack& pack);
 
 // Collects one directory object at a time from its parts.
 class DirectoryAssembler {

@@ -300,6 +300,7 @@ void ContentSource::OnMessage(Session* session, const std::string& bytes) {
     }
     for (const v1::Piece& piece : reply.units().piece()) stats_.units += piece.digests().size() / sizeof(Digest::bytes);
     if (reply.has_directory()) ++stats_.directories;
+    if (reply.has_pack()) stats_.directories += static_cast<uint64_t>(reply.pack().raw_bytes_size());
   }
   for (auto& call : calls) call();
   if (lie) return Broken(session, request, Error(Code::kCorrupt, lie));
@@ -481,11 +482,15 @@ void ContentSource::FetchTree(const Digest& tree, const Digest& have,
         : arrived_(std::move(arrived)), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
       if (reply.what_case() == v1::ContentReply::WHAT_NOT_SET) return {};  // nothing is new
-      if (!reply.has_directory()) return Error(Code::kCorrupt, "home sent something else than directories");
-      VRUN_ASSIGN(auto object, parts_.Add(reply.directory(), nullptr));
-      if (!object) return {};
-      batch_bytes_ += object->directory->encoded().size();
-      batch_.push_back(std::move(*object));
+      if (reply.has_pack() && parts_.between_objects()) {
+        VRUN_ASSIGN(auto objects, DecodePack(reply.pack()));
+        for (vfs::FetchedDirectory& object : objects) Add(std::move(object));
+      } else {
+        if (!reply.has_directory()) return Error(Code::kCorrupt, "home sent something else than directories");
+        VRUN_ASSIGN(auto object, parts_.Add(reply.directory(), nullptr));
+        if (!object) return {};
+        Add(std::move(*object));
+      }
       if (batch_.size() >= 256 || batch_bytes_ >= (1u << 20) || reply.last()) Flush();
       return {};
     }
@@ -496,6 +501,10 @@ void ContentSource::FetchTree(const Digest& tree, const Digest& have,
     }
 
    private:
+    void Add(vfs::FetchedDirectory object) {
+      batch_bytes_ += object.directory->encoded().size();
+      batch_.push_back(std::move(object));
+    }
     void Flush() {
       if (!batch_.empty()) arrived_(std::exchange(batch_, {}));
       batch_bytes_ = 0;
@@ -508,6 +517,7 @@ void ContentSource::FetchTree(const Digest& tree, const Digest& have,
   };
   auto request = std::make_shared<Request>();
   request->message.mutable_get_tree()->set_tree(std::string(tree.view()));
+  request->message.mutable_get_tree()->set_packed(true);
   if (!have.is_zero()) request->message.mutable_get_tree()->set_have(std::string(have.view()));
   request->begin = [arrived, done] { return std::make_unique<TreeAnswer>(arrived, done); };
   request->fail = [done](Error error) { done(std::move(error)); };

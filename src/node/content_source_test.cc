@@ -412,13 +412,41 @@ TEST_F(ContentSourceTest, ATreeComesInOneBurst) {
   EXPECT_EQ(done, 1);
   ASSERT_EQ(arrived.size(), 2u);
   EXPECT_EQ(arrived[1].directory->digest(), b->digest());
+  // Packed: several as one, with what home knows of their files.
   request = fetch({});
   EXPECT_TRUE(request.get_tree().have().empty());
+  EXPECT_TRUE(request.get_tree().packed());
+  v1::ContentReply packed;
+  packed.set_id(request.id());
+  packed.set_last(true);
+  const store::ObjectId id{store::IdAlgorithm::kSha256, Sha256("content")};
+  for (const auto& d : {a, b}) {
+    packed.mutable_pack()->mutable_encoded()->append(d->encoded());
+    packed.mutable_pack()->add_raw_bytes(static_cast<uint32_t>(d->encoded().size()));
+    packed.mutable_pack()->add_known_ids(d == b ? tree::EncodeKnownIds({{0, id.Encode()}}) : "");
+  }
+  wire->Say(packed);
+  EXPECT_EQ(done, 2);
+  ASSERT_EQ(arrived.size(), 4u);
+  EXPECT_EQ(arrived[2].directory->digest(), a->digest());
+  EXPECT_EQ(arrived[3].directory->digest(), b->digest());
+  ASSERT_EQ(arrived[3].known_ids.size(), 1u);
+  EXPECT_EQ(arrived[3].known_ids[0].second, id);
+
+  request = fetch({});
   v1::ContentReply nothing;
   nothing.set_id(request.id());
   nothing.set_last(true);
   wire->Say(nothing);
-  EXPECT_EQ(done, 2);
+  EXPECT_EQ(done, 3);
+
+  // Lengths that are not those of the objects.
+  request = fetch({});
+  packed.set_id(request.id());
+  packed.mutable_pack()->set_raw_bytes(0, 1);
+  wire->Say(packed);
+  EXPECT_FALSE(wire->cancelled.empty());
+  EXPECT_EQ(done, 3);
 }
 
 TEST_F(ContentSourceTest, HintsAreChecked) {

@@ -55,7 +55,7 @@ void FrameExchange::Get(const Digest& name, Done done) {
       if (const auto known = places_.find(name); known != places_.end())
         place = known->second;
       else
-        timers_->After(kTableMicros, [this, name] { GiveUp(name); });
+        timers_->After(table_micros_, [this, name] { GiveUp(name); });
     }
   }
   if (kept) return done(kept);
@@ -64,10 +64,24 @@ void FrameExchange::Get(const Digest& name, Done done) {
          [this, name](Result<Frame> frame) { Arrived(name, std::move(frame)); });
 }
 
+void FrameExchange::Expect() {
+  std::lock_guard lock(mutex_);
+  ++expected_;
+}
+
+void FrameExchange::CameOrNot() {
+  std::lock_guard lock(mutex_);
+  --expected_;
+}
+
 void FrameExchange::GiveUp(const Digest& name) {
   {
     std::lock_guard lock(mutex_);
     if (places_.contains(name)) return;  // it is under way
+    if (expected_ > 0) {
+      timers_->After(table_micros_, [this, name] { GiveUp(name); });
+      return;
+    }
   }
   Arrived(name, Error(Code::kNotFound, "no run here has that trace"));
 }

@@ -37,12 +37,18 @@ class FrameExchange {
   using TablePtr = std::shared_ptr<const vfs::TraceTable>;
   using Fetch = std::function<void(const vfs::RunId& run, const TablePtr& table, uint32_t index, Done done)>;
 
-  // `timers` outlives it.
-  FrameExchange(Fetch fetch, vfs::TimerThread* timers) : fetch_(std::move(fetch)), timers_(timers) {}
+  // `timers` outlives it. `table_micros`: that a table of ours may be behind another node's.
+  FrameExchange(Fetch fetch, vfs::TimerThread* timers, int64_t table_micros = 1'000'000)
+      : fetch_(std::move(fetch)), timers_(timers), table_micros_(table_micros) {}
+
+  // A run here has asked home for its table; on a full uplink that takes a while. CameOrNot follows, after Add if it
+  // came.
+  void Expect();
+  void CameOrNot();
 
   // A run here has this table.
   void Add(const vfs::RunId& run, const TablePtr& table);
-  // kNotFound: no run here has a table with it, nor gets one within a moment.
+  // kNotFound: no run here has a table with it, nor gets one within a moment, nor waits for one.
   void Get(const Digest& name, Done done);
   // Home signs with another key from now on.
   void Forget();
@@ -62,11 +68,12 @@ class FrameExchange {
 
   static constexpr uint64_t kRecentBytes = 48u << 20;
   static constexpr size_t kTables = 16;
-  static constexpr int64_t kTableMicros = 1'000'000;  // that a table of ours may be behind another node's
 
   const Fetch fetch_;
   vfs::TimerThread* const timers_;
+  const int64_t table_micros_;
   std::mutex mutex_;
+  int expected_ = 0;  // tables
   std::unordered_map<Digest, Place, DigestHash> places_;
   std::deque<Digest> tables_;                                         // of places_, oldest first
   std::unordered_map<Digest, std::vector<Done>, DigestHash> wanted_;  // under way, or no place known yet

@@ -110,6 +110,11 @@ uint64_t PeerClient::Ask(const v1::PeerRequest& question, Answered answered) {
   return id;
 }
 
+bool PeerClient::proved() {
+  std::lock_guard lock(mutex_);
+  return link_ && link_->proved;
+}
+
 void PeerClient::Cancel(uint64_t id) {
   Answered dropped;  // freed without the lock
   std::lock_guard lock(mutex_);
@@ -129,7 +134,7 @@ void PeerClient::OnMessage(Link* link, const std::string& message) {
   v1::PeerReply reply;
   const bool parses = reply.ParseFromString(message);
   Answered answered;
-  std::vector<Answered> failed;
+  std::vector<Answered> failed, wait;
   const Error broken(Code::kCorrupt, "a peer that breaks the rules");
   {
     std::lock_guard lock(mutex_);
@@ -148,12 +153,15 @@ void PeerClient::OnMessage(Link* link, const std::string& message) {
       DropLocked(broken, &failed);
     } else if (!parses) {
       DropLocked(broken, &failed);
+    } else if (reply.id() == 0 && reply.has_waiting()) {
+      for (const auto& [id, asked] : asked_) wait.push_back(asked.answered);
     } else if (const auto it = asked_.find(reply.id()); it != asked_.end()) {
       answered = it->second.answered;
       if (!reply.has_waiting()) asked_.erase(it);
     }  // else it was cancelled
   }
   for (auto& fail : failed) fail(broken);
+  for (auto& still : wait) still(reply);
   if (answered) answered(std::move(reply));
 }
 

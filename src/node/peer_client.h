@@ -50,7 +50,8 @@ class PeerClient final : public std::enable_shared_from_this<PeerClient> {
     std::string address;
     rpc::Credentials credentials;
   };
-  // Waiting may come first; then one answer, or the error of a stream that is not there (any more).
+  // Waiting may come first, and again and again (its id 0: not to this question alone); then one answer, or the error
+  // of a stream that is not there (any more).
   using Answered = std::function<void(Result<v1::PeerReply>)>;
 
   // `timers` outlives it.
@@ -59,6 +60,8 @@ class PeerClient final : public std::enable_shared_from_this<PeerClient> {
 
   // The id of `question` is set here.
   uint64_t Ask(const v1::PeerRequest& question, Answered answered);
+  // The stream is open and proved. Until it is, silence says nothing: that it cannot be opened is an answer.
+  bool proved();
   // Nobody waits for it any more: it is not answered.
   void Cancel(uint64_t id);
   // Whoever still waits gets kAborted. Not from within a callback of a stream.

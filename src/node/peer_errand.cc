@@ -12,6 +12,7 @@ namespace vrun::node {
 namespace {
 
 constexpr int64_t kMostSilence = 2'000'000;
+constexpr int64_t kOpeningMicros = 3'000'000;  // of a stream: many nodes that start together open many at a time
 constexpr int64_t kLeastPatience = 1'000'000, kMostPatience = 15'000'000;
 constexpr int64_t kFirstHomeMicros = 1'000'000;  // as long as home has not been measured
 
@@ -49,7 +50,8 @@ void PeerErrand::Ask() {
   }
   if (turn >= owners_.size() || !owners_[turn]->client) return AskHome();
   const auto self = shared_from_this();
-  const vfs::TimerThread::Id timer = roads_.timers->After(roads_.pace->Silence(), [self, turn] { self->Late(turn); });
+  const int64_t silence = owners_[turn]->client->proved() ? roads_.pace->Silence() : kOpeningMicros;
+  const vfs::TimerThread::Id timer = roads_.timers->After(silence, [self, turn] { self->Late(turn); });
   const uint64_t question = owners_[turn]->client->Ask(work_.question, [self, turn](Result<v1::PeerReply> reply) {
     const vfs::Gate::Pass pass(self->roads_.gate.get());
     if (pass) self->Answered(turn, std::move(reply));
@@ -58,7 +60,7 @@ void PeerErrand::Ask() {
   // It may have been quick.
   if (over_ || turn_ != turn) return roads_.timers->Cancel(timer);
   question_ = question;
-  if (signs_) return roads_.timers->Cancel(timer);
+  if (signs_ || timer_ != 0) return roads_.timers->Cancel(timer);
   timer_ = timer;
 }
 
@@ -89,7 +91,9 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
     std::lock_guard lock(mutex_);
     if (over_ || turn_ != turn) return;
     timer = std::exchange(timer_, 0);
-    if (reply && !std::exchange(signs_, true)) roads_.pace->FirstSign(MonotonicMicros() - asked_at_);
+    // A sign of life that goes to all of the owner's askers says nothing of how long this question took.
+    if (reply && !(waits && reply->id() == 0) && !std::exchange(signs_, true))
+      roads_.pace->FirstSign(MonotonicMicros() - asked_at_);
     if (!waits) {
       question_ = 0;
       ++turn_;
@@ -114,6 +118,7 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
     LogWarning("peer {}: {}", Escape(member.name), Escape(deliver.error().message()));
     roads_.links->Lied(member);
   }
+  if (reply->has_error()) LogDebug("peer {}: {}: home is asked", Escape(member.name), Escape(reply->error().message()));
   if (!reply->has_absent() || !work_.only_if_held) ++roads_.pace->fallbacks;
   AskHome();
 }
@@ -126,6 +131,7 @@ void PeerErrand::Late(size_t turn) {
     if (over_ || turn_ != turn) return;
     timer_ = 0;
   }
+  LogDebug("peer {}: silent: home is asked", Escape(owners_[turn]->name));
   roads_.links->Late(*owners_[turn]);
   ++roads_.pace->fallbacks;
   AskHome();

@@ -4,8 +4,8 @@
 //
 //   Start ─▶ owner ─▶ its answer, checked ─▶ delivered
 //              │ its stream breaks: the next owner
-//              │ it says nothing, or does not have it after all, or lies: home; the owner may still be first
-//              └ no owner (left), or this node owns it: home
+//              │ it is silent, or says no more that it waits for home, or does not have it after all, or lies: home;
+//              the owner may still be first └ no owner (left), or this node owns it: home
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ class PeerPace {
 
   // How long an owner may say nothing at all: eight times what they usually take.
   int64_t Silence() const;
-  // How long one may wait for home that says it does: four times what home usually takes.
+  // How long an owner that waits for home may say so no more: four times what home usually takes.
   int64_t Patience() const;
   void FirstSign(int64_t micros) { Smooth(micros, &first_sign_); }
   void HomeAnswered(int64_t micros) { Smooth(micros, &home_); }

@@ -22,6 +22,7 @@ constexpr unsigned kThreads = 2;
 constexpr size_t kMaxSessions = 4096;
 constexpr size_t kMaxQuestions = 4096;  // of one stream, unanswered
 constexpr uint32_t kMaxUnits = store::kWholeFileLimit / store::kUnitBytes;
+constexpr int64_t kBeatMicros = 250'000;     // well below PeerPace::Patience
 constexpr int64_t kProofMicros = 5'000'000;  // home may tell the other one first
 
 }  // namespace
@@ -121,6 +122,14 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
     stream_->Send(reply.SerializeAsString());
   }
 
+  void Beat() {
+    std::lock_guard lock(mutex_);
+    if (dead_ || !proved_ || (demand_.empty() && ahead_.empty() && under_way_.empty())) return;
+    v1::PeerReply reply;
+    reply.mutable_waiting();
+    stream_->Send(reply.SerializeAsString());
+  }
+
   void Fail(uint64_t id, const Error& error) {
     v1::PeerReply reply;
     reply.set_id(id);
@@ -182,7 +191,9 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
 };
 
 PeerServer::PeerServer(PeerSource* source, vfs::Backend* backend)
-    : source_(source), backend_(backend), workers_("peers", kThreads) {}
+    : source_(source), backend_(backend), workers_("peers", kThreads) {
+  BeatLater();
+}
 
 PeerServer::~PeerServer() {
   gate_->Close();
@@ -226,6 +237,23 @@ void PeerServer::Tick(int64_t now) {
     std::erase_if(sessions_, [&](const SessionPtr& s) { return std::find(over.begin(), over.end(), s) != over.end(); });
   }
   for (const SessionPtr& session : over) session->End();  // no callback after this
+}
+
+void PeerServer::BeatLater() {
+  backend_->timers().After(kBeatMicros, [this, gate = gate_] {
+    const vfs::Gate::Pass pass(gate.get());
+    if (pass) Beat();
+  });
+}
+
+void PeerServer::Beat() {
+  std::vector<SessionPtr> sessions;
+  if (source_->home()->connected()) {
+    std::lock_guard lock(mutex_);
+    sessions = sessions_;
+  }
+  for (const SessionPtr& session : sessions) session->Beat();
+  BeatLater();
 }
 
 void PeerServer::Answer(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetUnits& get) {

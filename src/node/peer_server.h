@@ -44,6 +44,10 @@ class PeerServer {
   using SessionPtr = std::shared_ptr<Session>;
   friend class Session;
 
+  // Tells those who wait for home through this node that it does so too, as long as home's stream is up. A full uplink
+  // may take longer for a frame than anybody would wait for a node that is silent.
+  void Beat();
+  void BeatLater();
   void Answer(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetUnits& get);
   void AnswerFrame(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetFrame& get);
   void FromHome(const SessionPtr& session, uint64_t id, const UnitPlace& place, uint64_t first, uint64_t count,

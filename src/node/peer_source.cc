@@ -245,10 +245,12 @@ void PeerSource::FromHome(const UnitPlace& place, uint64_t first, uint64_t count
 
 void PeerSource::FetchTrace(const vfs::RunId& run, const std::vector<Digest>& have,
                             std::function<void(Result<vfs::TraceTable>)> done) {
+  frames_.Expect();
   home_->FetchTrace(run, have, [this, gate = gate_, run, done](Result<vfs::TraceTable> table) {
     {
       const vfs::Gate::Pass pass(gate.get());
       if (pass && table && !table->frames.empty()) frames_.Add(run, std::make_shared<const vfs::TraceTable>(*table));
+      if (pass) frames_.CameOrNot();
     }
     done(std::move(table));
   });

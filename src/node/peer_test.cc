@@ -215,6 +215,30 @@ TEST_F(PeerTest, APeerThatStallsCostsAMoment) {
   }
 }
 
+TEST_F(PeerTest, AFullUplinkIsNotAskedForAnythingTwice) {
+  const auto files = Tree(5'000'000, 20);
+  Start(3);
+  // First home is fast, so that nobody is patient; then an answer takes longer than anybody would wait for a silent
+  // node.
+  ReadAllTogether({files[0]});
+  uint64_t units = Units(files);
+  for (const bool by_trace : {false, true}) {
+    const auto more = home_.Add(by_trace ? "/traced" : "/read", Bytes(4'000'000, 8));
+    units += Units({more});
+    home_.Stall(2'500'000);
+    std::vector<std::thread> readers;
+    for (auto& node : nodes_) {
+      readers.emplace_back([&] {
+        if (by_trace) node->RunWithTrace(units);
+        EXPECT_TRUE(node->Read(more) == more.content);
+      });
+    }
+    for (auto& reader : readers) reader.join();
+  }
+  EXPECT_LE(home_.units_sent(), units) << "something went twice";
+  for (auto& node : nodes_) EXPECT_EQ(node->stats().fallbacks, 0u) << node->name();
+}
+
 TEST_F(PeerTest, APeerThatDiesInTheMiddleCostsNothingButItsShare) {
   const auto files = Tree(12'000'000, 60);
   Start(3);
@@ -225,6 +249,29 @@ TEST_F(PeerTest, APeerThatDiesInTheMiddleCostsNothingButItsShare) {
   ReadAll(nodes_[1].get(), files);
   // What the dead one had fetched is fetched again, and no more than that.
   EXPECT_LE(home_.units_sent(), Units(files) * 3 / 2);
+}
+
+TEST(FrameExchange, WhoWaitsForATableDoesNotSayThatThereIsNone) {
+  vfs::TimerThread timers;
+  auto table = std::make_shared<vfs::TraceTable>();
+  table->id = Sha256("table");
+  table->files.push_back({"/f", {1, 2, 3, 100}, {}});
+  table->frames = {{{0, 0, 1}}};
+  FrameExchange frames([](const vfs::RunId&, const FrameExchange::TablePtr&, uint32_t,
+                          FrameExchange::Done done) { done(std::make_shared<const v1::TraceFrame>()); },
+                       &timers, 1'000);
+  std::promise<bool> none, some;
+  frames.Get(FrameNameOf(*table, 0), [&](const Result<FrameExchange::Frame>& f) { none.set_value(f.has_value()); });
+  EXPECT_FALSE(none.get_future().get()) << "no run here has it";
+  frames.Expect();
+  frames.Get(FrameNameOf(*table, 0), [&](const Result<FrameExchange::Frame>& f) { some.set_value(f.has_value()); });
+  // Long after it would have given up.
+  timers.After(50'000, [&] {
+    frames.Add({7, 1, "secret"}, table);
+    frames.CameOrNot();
+  });
+  EXPECT_TRUE(some.get_future().get());
+  timers.Stop();
 }
 
 TEST(UnitExchange, AWrongQuestionOfOneFailsForThatOneOnly) {

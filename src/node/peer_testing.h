@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -17,6 +18,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/files.h"
@@ -52,6 +54,7 @@ class PeerHome {
       stop_ = true;
     }
     wake_.notify_all();
+    stopped_.notify_all();
     thread_.join();
   }
 
@@ -94,6 +97,12 @@ class PeerHome {
   uint64_t statements_sent() {
     std::lock_guard lock(mu_);
     return statements_;
+  }
+
+  // The next answer with content comes so much later, and all after it: a full uplink.
+  void Stall(int64_t micros) {
+    std::lock_guard lock(mu_);
+    stall_micros_ = micros;
   }
 
   // What home says of units of a file.
@@ -209,6 +218,12 @@ class PeerHome {
       return Join(line, request.id(), request.watch_peers().name(), request.watch_peers().addresses(0));
     }
     reply.set_last(true);
+    {
+      std::unique_lock lock(mu_);
+      const bool content = request.has_get_range() || request.has_get_frames();
+      const auto stall = std::chrono::microseconds(content ? std::exchange(stall_micros_, 0) : 0);
+      if (stall.count() > 0) stopped_.wait_for(lock, stall, [this] { return stop_; });
+    }
     if (request.has_get_trace() || request.has_get_frames()) {
       Trace(request, &reply);
       return Say(line, reply);
@@ -292,8 +307,9 @@ class PeerHome {
   const SigningKey key_;
   const std::string secret_ = *RandomSecret(32);
   std::mutex mu_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, stopped_;
   bool stop_ = false;
+  int64_t stall_micros_ = 0;
   std::deque<std::pair<std::shared_ptr<Line>, std::string>> queue_;
   std::map<Line*, std::vector<v1::ContentReply>> replies_;
   std::map<uint64_t, File> files_;  // by inode

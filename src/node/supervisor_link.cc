@@ -36,11 +36,11 @@ Status SupervisorLink::Watch() {
 
 void SupervisorLink::SetEvents(Events events) { events_ = std::move(events); }
 
-void SupervisorLink::Send(std::string_view frame) { Send(frame, {}); }
+void SupervisorLink::Send(std::string frame) { Send(std::move(frame), {}); }
 
-void SupervisorLink::Send(std::string_view frame, std::vector<UniqueFd> fds) {
+void SupervisorLink::Send(std::string frame, std::vector<UniqueFd> fds) {
   if (!socket_) return;
-  writer_.Queue(frame, std::move(fds));
+  writer_.Queue(std::move(frame), std::move(fds));
   OnReady(EPOLLOUT);
 }
 

@@ -29,9 +29,9 @@ class SupervisorLink {
   ~SupervisorLink();
 
   void SetEvents(Events events);
-  void Send(std::string_view frame);
+  void Send(std::string frame);
   // With descriptors: the TaskSpec.
-  void Send(std::string_view frame, std::vector<UniqueFd> fds);
+  void Send(std::string frame, std::vector<UniqueFd> fds);
 
   // SIGTERM to the process at the other end: it kills its task, writes the record and ends.
   void Kill();

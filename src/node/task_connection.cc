@@ -20,8 +20,8 @@ TaskConnection::TaskConnection(EventLoop* loop, UniqueFd socket, Events events)
 
 TaskConnection::~TaskConnection() { loop_->Remove(socket_.get()); }
 
-void TaskConnection::Send(std::string_view frame) {
-  writer_.Queue(frame);
+void TaskConnection::Send(std::string frame) {
+  writer_.Queue(std::move(frame));
   if (!wants_write_) Flush();
 }
 

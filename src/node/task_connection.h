@@ -25,7 +25,7 @@ class TaskConnection {
   TaskConnection(EventLoop* loop, UniqueFd socket, Events events);
   ~TaskConnection();
 
-  void Send(std::string_view frame);
+  void Send(std::string frame);
   bool room() const { return writer_.queued_bytes() < kQueue; }
   // Waits until all is sent, for the last words of a supervisor that goes.
   void SendRest();

@@ -15,6 +15,7 @@
 
 #include "base/event_loop.h"
 #include "base/files.h"
+#include "base/heap.h"
 #include "base/log.h"
 #include "node/task_supervisor.h"
 #include "sandbox/cgroup.h"
@@ -94,6 +95,7 @@ int Run(Arguments arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  vrun::KeepFreedMemory();
   if (argc == 2 && std::strcmp(argv[1], "--version") == 0) {
     std::printf("vrund-task %s\n", VRUN_VERSION);
     return 0;

@@ -243,7 +243,7 @@ class GrpcChannel final : public Channel {
 
 Result<std::unique_ptr<Channel>> Channel::Dial(const std::string& address, const Credentials& mine,
                                                const std::string& peer) {
-  UseOurLog();
+  PrepareGrpc();
   VRUN_TRY(CheckCredentials(mine));
   grpc::SslCredentialsOptions tls;
   tls.pem_root_certs = mine.ca;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/internal.h"
 
+#include <absl/synchronization/mutex.h>
 #include <grpc/support/log.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
@@ -131,9 +132,11 @@ Error FromGrpcStatus(const grpc::Status& status, std::string_view code_text, con
   return Error(FromGrpcCode(status.error_code()), where + ": " + Escape(text));
 }
 
-void UseOurLog() {
+void PrepareGrpc() {
   static std::once_flag once;
   std::call_once(once, [] {
+    // Debian's absl is built to look for deadlocks at every lock.
+    absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
     gpr_set_log_verbosity(LogEnabled(LogLevel::kDebug) ? GPR_LOG_SEVERITY_INFO : GPR_LOG_SEVERITY_ERROR);
     gpr_set_log_function(LogFromGrpc);
   });

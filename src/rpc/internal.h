@@ -48,8 +48,9 @@ grpc::Status ToGrpcStatus(const Error& error);
 // `code_text` is the value of kCodeKey or empty; `where` names the other side in errors of the connection.
 Error FromGrpcStatus(const grpc::Status& status, std::string_view code_text, const std::string& where);
 
-// Points gRPC's own log at ours (warnings and errors). gRPC has one log a process; the first call does it.
-void UseOurLog();
+// Points gRPC's own log at ours (warnings and errors), and other settings that a process has once; the first call does
+// it.
+void PrepareGrpc();
 
 // "vrun://ROLE/NAME". False when it is none.
 bool ParseIdentity(std::string_view uri, Peer* peer);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/heap.h"
 #include "rpc/rpc.h"
 #include "rpc/testing.h"
 
@@ -53,6 +54,7 @@ double Percentile(std::vector<int64_t> samples, double p) {
 }
 
 int Main() {
+  KeepFreedMemory();
   TestAuthority authority;
   auto server = Server::Create(authority.Make("controller", "controller"));
   server->Unary("/b/Echo", [](const Peer&, std::string request, auto reply) { reply(std::move(request)); });

@@ -175,7 +175,7 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
 
 class GrpcServer final : public Server {
  public:
-  explicit GrpcServer(Credentials mine) : mine_(std::move(mine)) { UseOurLog(); }
+  explicit GrpcServer(Credentials mine) : mine_(std::move(mine)) { PrepareGrpc(); }
 
   ~GrpcServer() override {
     if (!server_) return;

@@ -45,19 +45,6 @@ inline bool KernelHasIoUring() {
   return enabled && enabled->starts_with('Y');
 }
 
-    if (::statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC, 0, &st) != 0) return;
-    std::lock_guard lock(mutex_);
-    connections_.push_back(st.stx_dev_minor);
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<unsigned> connections_;
-  bool done_ = false;
-  std::thread thread_;
-};
-
 inline std::vector<std::string> List(const std::string& directory) {
   std::vector<std::string> names;
   DIR* dir = ::opendir(directory.c_str());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A home that sends anything as content, and a root with any ELF files.
 //
-// Input: a byte that chooses, then Units, DirectoryObject, Resident or one of the trace's messages as they come from
-// the wire, or a file.
+// Input: a byte that chooses, then Units, DirectoryObject or DirectoryPack, Resident or one of the trace's messages as
+// they come from the wire, or a file.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -45,6 +45,13 @@ void Directory(const std::string& bytes) {
   vrun::node::DirectoryAssembler directory;
   auto object = directory.Add(part, nullptr);
   if (object && *object) Check((*object)->directory->digest().view() == part.digest());
+}
+
+void Pack(const std::string& bytes) {
+  vrun::v1::DirectoryPack pack;
+  if (!pack.ParseFromString(bytes)) return;
+  auto objects = vrun::node::DecodePack(pack);
+  Check(!objects || objects->size() == static_cast<size_t>(pack.raw_bytes_size()));
 }
 
 void Hints(const std::string& bytes) {
@@ -123,7 +130,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 5) {
     case 0: Units(bytes); break;
-    case 1: Directory(bytes); break;
+    case 1:
+      Directory(bytes);
+      Pack(bytes);
+      break;
     case 2: Hints(bytes); break;
     case 3: Elf(bytes); break;
     default: Traces(bytes);

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cold `import torch` with a trace fetches, against the pages that it really touches.
+
+Touched, page-exact: the same root on an ext4 of its own, on a device without read-ahead, with an empty page cache; what is
+in the cache after one native import are the pages that were asked for, and no others (fincore). Ours: the import on a node
+that never saw the root, by the trace of a run elsewhere. Units are what is in the node's store then, as the disk has it; the
+wire is what home has sent.
+"""
+import argparse
+import contextlib
+import json
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+import lib
+from cluster import Cluster, wait_until
+from cold_import import ENV, chrooted, forget_traces, make_root, wait_for_frames
+
+UNITS_RATIO, WIRE_MB = 1.7, 50
+
+
+def resident(root):
+    """Bytes of regular files below `root` that are in the page cache."""
+    found = subprocess.run(["find", root, "-xdev", "-type", "f", "-size", "+0", "-printf", "%i %p\\0"], capture_output=True, check=True)
+    files = list(dict(f.split(b" ", 1) for f in found.stdout.split(b"\0")[:-1]).values())   # a file of several names once
+    total = 0
+    for i in range(0, len(files), 500):
+        out = subprocess.run([b"fincore", b"-b", b"-n", b"-r", b"-o", b"RES", *files[i:i + 500]], capture_output=True, check=True)
+        total += sum(map(int, out.stdout.split()))
+    return total
+
+
+@contextlib.contextmanager
+def mounted(image, point):
+    """The file system of an image, with nothing of it cached."""
+    subprocess.run(["mount", "-o", "loop,noatime", image, point], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", point], check=True)
+
+
+def ext4_copy(root, directory):
+    """An image of an ext4 that holds the root, and a place to mount it."""
+    megabytes = int(subprocess.run(["du", "-sm", root], capture_output=True, text=True, check=True).stdout.split()[0])
+    image, point = directory / "image", directory / "copy"
+    point.mkdir()
+    with open(image, "wb") as f:
+        f.truncate((megabytes * 5 // 4 + 256) << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", image], check=True)
+    with mounted(image, point):
+        subprocess.run(["cp", "-a", f"{root}/.", point], check=True)
+    return image, point
+
+
+def touched(image, point, statement):
+    """Bytes that a native import brings into the empty page cache of the image."""
+    with mounted(image, point):
+        device = subprocess.run(["mountpoint", "-d", point], capture_output=True, text=True, check=True).stdout.strip()
+        pathlib.Path(f"/sys/class/bdi/{device}/read_ahead_kb").write_text("0")
+        subprocess.run(chrooted(point, statement), check=True, stdout=subprocess.DEVNULL)
+        return resident(point)
+
+
+def ours(root, statement, o):
+    """Store bytes and wire bytes of a traced cold import on a fresh node."""
+    link = ["--rate-mbit", str(o.rate_mbit), "--rtt-ms", str(o.rtt_ms), "--tunlink", str(lib.build_tunlink())]
+    cluster = Cluster(root, nodes=0, link=link)
+    try:
+        wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 120)
+        vrun = cluster.command("vrun", "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
+        env = dict(cluster.environment, **ENV)
+        forget_traces(cluster)
+        cluster.start_node("n1")
+        lib.timed(vrun, env)
+        cluster.stop_node("n1")
+        wait_for_frames(cluster)
+        cluster.start_node("n2")
+        before = int(cluster.json("status")["served_bytes"])
+        lib.timed(vrun, env)
+        wire = int(cluster.json("status")["served_bytes"]) - before
+        # The store is written behind the readers.
+        seen = []
+
+        def settled():
+            # The command fails because the first node is gone.
+            told = json.loads(cluster.run("vctl", "cache", "stat", "-o", "json").stdout)["nodes"]
+            stat = next(s for s in told if s["node"] == "n2" and "error" not in s)
+            seen.append(stat)
+            return len(seen) > 20 and seen[-20]["bytes"] == stat["bytes"]
+        wait_until("the node has stored what came", settled, 120)
+        return seen[-1], wire
+    finally:
+        cluster.close()
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(prog="bench/run bytes", description=__doc__)
+    parser.add_argument("--package", choices=["torch", "numpy"], default="torch")
+    parser.add_argument("--root", default="/var/tmp/vrun-bench-root")
+    parser.add_argument("--rate-mbit", type=float, default=500)
+    parser.add_argument("--rtt-ms", type=float, default=1)
+    o = parser.parse_args(arguments)
+    root = pathlib.Path(f"{o.root}-{o.package}")
+    make_root(root, o.package)
+    statement = f"import {o.package}"
+    report = lib.Report()
+    with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name:
+        if shutil.disk_usage(name).free < 8 << 30:
+            raise SystemExit("bytes: less than 8 GB free: use --package numpy")
+        image, point = ext4_copy(root, pathlib.Path(name))
+        exact = touched(image, point, statement)
+        lib.note(f"touched {exact / 1e6:.1f} MB")
+        stat, wire = ours(root, statement, o)
+    more = {"package": o.package}
+    stored = stat["bytes"]
+    report.line("bytes.units", stored / 1e6, "MB", "pages touched, exactly", exact / 1e6, f"ratio <= {UNITS_RATIO}",
+                stored <= UNITS_RATIO * exact, objects=stat["objects"], misses=stat["misses"], **more)
+    report.line("bytes.wire", wire / 1e6, "MB", "pages touched, exactly", exact / 1e6, f"<= {WIRE_MB} MB", wire <= WIRE_MB * 1e6, **more)
+    return report.exit_code()
