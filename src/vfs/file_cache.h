@@ -109,8 +109,8 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   uint64_t FetchOfLocked(uint64_t unit) const;  // 0: none
   // Starts at `first`, which is missing; at least to `needed_end`, at most a window.
   uint64_t PlanFetchLocked(uint64_t first, uint64_t needed_end);
-  // Up to where, at most `limit`, all from `first` on is one hole: neither here nor on its way; what a burst brings in a
-  // moment is on its way, below `needed_end`, and what it ever brings above.
+  // Up to where, at most `limit`, all from `first` on is one hole: neither here nor on its way; what a burst brings in
+  // a moment is on its way, below `needed_end`, and what it ever brings above.
   uint64_t HoleEndLocked(uint64_t first, uint64_t limit, uint64_t needed_end = 0);
   uint64_t AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency = Urgency::kDemand);
   uint64_t ReadAheadLocked();
