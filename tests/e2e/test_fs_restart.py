@@ -157,7 +157,11 @@ def burst(own, prepare=lambda cluster: None):
 def start_burst(cluster):
     p = cluster.popen("vrun", "-D", "/root", "--", "python3", "/root/traced/script.py", stdin=subprocess.DEVNULL,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert p.stdout.readline() == "ready\n", p.stderr.read()
+    # A byte at a time: communicate() does not see what readline() has read ahead.
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(p.stdout.fileno(), 1)):
+        line += byte
+    assert line == b"ready\n", p.stderr.read()
     return p
 
 
