@@ -4,7 +4,8 @@
 The root is a debootstrap with python3-torch (numpy with --package numpy where disk is short), made once and kept in
 --root. Cold: a fresh emulated host each time, the first run ever (home has no trace of it); the developer's page cache holds what
 one native run leaves there. Warm: the same command at once again. Traced: another fresh host, with the trace of that run.
-sshfs mounts the same root over the same link, as Debian ships it; cold is a fresh mount.
+sshfs mounts the same root over the same link, as Debian ships it; cold is a fresh mount. Copy everything first: the whole root
+as a packed tar over ssh, unpacked, and the import there, once.
 """
 import argparse
 import os
@@ -96,6 +97,18 @@ for i in $(seq {times}); do date +%s.%N; {' '.join(lib_quote(a) for a in inner)}
         return [b - a for a, b in zip(stamps[::2], stamps[1::2])]
 
 
+    def copy(self, statement, directory):
+        """Seconds of copying the whole root to a fresh directory, packed, and one run in it."""
+        ssh = ["ssh", "-p", str(self.port), "-i", f"{self.directory}/user", "-o", "StrictHostKeyChecking=no",
+               "-o", f"UserKnownHostsFile={self.directory}/known", f"root@{self.address}",
+               f"tar -C {self.root} --one-file-system -c . | zstd -1"]
+        script = f"""set -eo pipefail
+mkdir {directory}
+{' '.join(lib_quote(a) for a in ssh)} | zstd -d | tar -x -C {directory}
+{' '.join(lib_quote(a) for a in chrooted(str(directory), statement))}"""
+        return lib.timed(["/usr/sbin/ip", "netns", "exec", self.netns, "bash", "-c", script])
+
+
 def forget_traces(cluster):
     for trace in (cluster.directory / "home").rglob("*.trace"):
         trace.unlink()
@@ -129,7 +142,7 @@ def main(arguments):
     make_root(root, o.package)
     statement = f"import {o.package}"
     report = lib.Report()
-    times = {k: [] for k in ("native", "cold", "warm", "traced", "sshfs_cold", "sshfs_warm")}
+    times = {k: [] for k in ("native", "cold", "warm", "traced", "sshfs_cold", "sshfs_warm", "copy")}
     fetched, traced_bytes = [], []
     link = ["--rate-mbit", str(o.rate_mbit), "--rtt-ms", str(o.rtt_ms), "--tunlink", str(lib.build_tunlink())]
     with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name, daemons() as start:
@@ -156,9 +169,13 @@ def main(arguments):
                     index = cluster.nodes[node]["index"]
                     d = pathlib.Path(name) / f"sshfs{k}"
                     d.mkdir()
-                    s = Sshfs(start, d, root, f"10.213.{index}.1", f"vrun-{node}-{index}").run(statement, 2)
+                    sshfs = Sshfs(start, d, root, f"10.213.{index}.1", f"vrun-{node}-{index}")
+                    s = sshfs.run(statement, 2)
                     times["sshfs_cold"].append(s[0])
                     times["sshfs_warm"].append(s[1])
+                    if k == 0:
+                        times["copy"].append(sshfs.copy(statement, pathlib.Path(name) / "copy"))
+                        shutil.rmtree(pathlib.Path(name) / "copy")
                 cluster.stop_node(node)
                 wait_for_frames(cluster)
                 node = f"n{2 * k + 2}"
@@ -179,12 +196,17 @@ def main(arguments):
         report.line("cold-import.cold", m["cold"], "s", "sshfs cold", m["sshfs_cold"], "ratio <= 0.5", m["cold"] <= 0.5 * m["sshfs_cold"], **more)
         report.line("cold-import.warm_vs_sshfs", m["warm"], "s", "sshfs warm", m["sshfs_warm"], **more)
     report.line("cold-import.warm", m["warm"], "s", "native", m["native"], "ratio <= 1.3", m["warm"] <= 1.3 * m["native"], **more)
-    report.line("cold-import.cold_vs_native", m["cold"], "s", "native", m["native"], **more)
+    first = {"goal": "<= 4 s", "met": m["cold"] <= 4.0} if o.rtt_ms < 10 else {}
+    report.line("cold-import.cold_vs_native", m["cold"], "s", "native", m["native"], **first, **more)
     if "traced" in m:
         limit = 2.0 if o.rtt_ms < 10 else 2.5
         report.line("cold-import.traced", m["traced"], "s", "native", m["native"], f"<= {limit} s", m["traced"] <= limit, **more)
         report.line("cold-import.traced_fetched", lib.median(traced_bytes) / 1e6, "MB", None, None, "<= 50 MB",
                     lib.median(traced_bytes) <= 50e6, **more)
+        for name, rival, most in (("sshfs_cold", "sshfs cold", 0.2), ("copy", "copy everything first", 0.1)):
+            if name in m:
+                report.line(f"cold-import.traced_vs_{name.split('_')[0]}", m["traced"], "s", rival, m[name], f"ratio <= {most}",
+                            m["traced"] <= most * m[name], **more)
     report.line("cold-import.fetched", lib.median(fetched) / 1e6, "MB", **more)
     return report.exit_code()
 

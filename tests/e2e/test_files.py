@@ -6,6 +6,7 @@ import os
 import pathlib
 import socket
 import stat
+import shutil
 import subprocess
 import time
 
@@ -307,13 +308,16 @@ def test_a_directory_with_a_million_names(cluster, here):
     n = int(os.environ.get("VRUN_E2E_NAMES", "1000000"))
     d = here / "many"
     d.mkdir()
-    fd = os.open(d, os.O_DIRECTORY)
-    for i in range(n):
-        os.close(os.open(f"name-{i:07}", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=fd))
-    os.close(fd)
-    r = cluster.sh(f"ls -f {inside(cluster, d)} | wc -l; cat {inside(cluster, d)}/name-0000042 && ls {inside(cluster, d)}/no-such",
-                   timeout=300)
-    assert int(r.stdout) == n + 2 and r.returncode == 2
+    try:
+        fd = os.open(d, os.O_DIRECTORY)
+        for i in range(n):
+            os.close(os.open(f"name-{i:07}", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=fd))
+        os.close(fd)
+        r = cluster.sh(f"ls -f {inside(cluster, d)} | wc -l; cat {inside(cluster, d)}/name-0000042 && "
+                       f"ls {inside(cluster, d)}/no-such", timeout=300)
+        assert int(r.stdout) == n + 2 and r.returncode == 2
+    finally:
+        shutil.rmtree(d)  # tests with a root of their own begin with a copy of this one
 
 
 def test_a_file_that_the_user_may_not_read_is_eacces(cluster, here):
