@@ -151,11 +151,11 @@ def main(arguments):
             wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 120)
             vrun = cluster.command("vrun", "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
             env = dict(cluster.environment, **ENV)
-            # The developer has just run it here, and the machine has not just copied all of the root.
-            subprocess.run(["sync"])
-            pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
-            lib.timed(chrooted(root, statement))
             for k in range(o.rounds):
+                # The developer has just run it here, and nothing else has gone through the root.
+                subprocess.run(["sync"])
+                pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
+                lib.timed(chrooted(root, statement))
                 node = f"n{2 * k + 1}"
                 forget_traces(cluster)
                 cluster.start_node(node)
@@ -173,7 +173,7 @@ def main(arguments):
                     s = sshfs.run(statement, 2)
                     times["sshfs_cold"].append(s[0])
                     times["sshfs_warm"].append(s[1])
-                    if k == 0:
+                    if k == o.rounds - 1:
                         times["copy"].append(sshfs.copy(statement, pathlib.Path(name) / "copy"))
                         shutil.rmtree(pathlib.Path(name) / "copy")
                 cluster.stop_node(node)
