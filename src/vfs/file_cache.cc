@@ -218,8 +218,16 @@ uint64_t FileContent::FetchOfLocked(uint64_t unit) const {
 }
 
 uint64_t FileContent::PlanFetchLocked(uint64_t first, uint64_t needed_end) {
-  if (version_.size <= store::kWholeFileLimit && !traced_)
-    return AddFetchLocked(first, HoleEndLocked(first, unit_count_));
+  if (version_.size <= store::kWholeFileLimit && !traced_) {
+    // All of the hole: small files come whole, however they are read.
+    uint64_t begin = first;
+    const std::vector<uint64_t> before = MissingLocked(0, first);
+    for (auto unit = before.rbegin(); unit != before.rend() && *unit + 1 == begin; ++unit) {
+      if (FetchOfLocked(*unit) != 0 || ExpectedLocked(*unit, false)) break;
+      begin = *unit;
+    }
+    return AddFetchLocked(begin, HoleEndLocked(first, unit_count_));
+  }
   const uint64_t asked = needed_end - first;
   if (first == next_unit_) {
     const uint64_t most = run_ * unit_bytes_ >= kLongRunBytes ? kLongWindowBytes : kWindowBytes;

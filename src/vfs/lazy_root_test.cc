@@ -354,6 +354,15 @@ TEST_F(LazyRootTest, SmallFilesComeWholeAndOnce) {
   EXPECT_EQ(backend_->counters().units_fetched, (900 * kKiB + store::kUnitBytes - 1) / store::kUnitBytes);
 }
 
+TEST_F(LazyRootTest, ASmallFileReadFromItsEndComesWholeToo) {
+  const std::string content = Noise(900 * kKiB, 3);
+  Mount(TreeMaker().File("/f", content));
+  const auto f = Find("/f");
+  EXPECT_EQ(kernel_->Read(f.nodeid, 800 * kKiB, 4096).body, content.substr(800 * kKiB, 4096));
+  EXPECT_TRUE(ReadAll("/f") == content);
+  EXPECT_EQ(source_.CountAsked('f'), 1u);
+}
+
 TEST_F(LazyRootTest, LargeFilesComeInPieces) {
   const std::string content = Noise(10 * kMiB + 777, 2);
   Mount(TreeMaker().File("/f", content));
