@@ -21,7 +21,7 @@ def save(command, lines, names):
     """Replaces what the same command had measured before. `names` gives the order of the benchmarks."""
     command = shlex.join(command)
     stamp = {"command": command, "date": datetime.date.today().isoformat(), "load": round(os.getloadavg()[1], 1)}
-    kept = [entry for entry in load() if entry["command"] != command] + [{**stamp, **line} for line in lines]
+    kept = [entry for entry in load() if entry["command"] != command] + [{**line, **stamp} for line in lines]
     kept.sort(key=lambda entry: (names.index(entry["command"].split()[0]), entry["command"]))
     SAVED.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
 
