@@ -16,6 +16,7 @@ constexpr size_t kMaxLibraries = 512;
 constexpr size_t kMaxSeen = 32768;
 constexpr uint64_t kSmallFile = 128 * 1024;
 constexpr uint64_t kMaxSmallBytes = 32u << 20;
+constexpr uint64_t kHeadBytes = 64u << 10;  // of an ELF file: where its segments are told
 
 // ".pyc" of "x.cpython-311.pyc"; "" of a name without a dot, or that begins with its only one.
 std::string_view KindOf(std::string_view path) {
@@ -25,6 +26,8 @@ std::string_view KindOf(std::string_view path) {
 }
 
 bool IsLibrary(std::string_view path) { return path.find(".so", path.rfind('/') + 1) != std::string_view::npos; }
+
+bool IsModule(std::string_view path) { return path.ends_with(".py") || path.ends_with(".pyc"); }
 
 std::string ParentOf(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
 
@@ -46,17 +49,26 @@ ByteRanges FirstLooks::Of(int fd, const tree::FileVersion& version) {
     if (const auto it = looks_.find(version); it != looks_.end()) return it->second;
   }
   const uint64_t unit = store::UnitBytes(version.size);
-  ByteRanges ranges = ResidentRanges(fd, version.size, unit).value_or(ByteRanges());
-  const auto used = UsedRanges(fd, version.size, unit);
-  if (!IsElf(fd)) {  // last: it reads
-    ranges.clear();
-  } else {
+  // Reading its head leaves nothing behind in the page cache that the next look could take for use.
+  const auto head = [&] { return ResidencyKept(fd, 0, std::min(version.size, kHeadBytes)); };
+  bool program;  // first: data may be large, and going through all of its pages slow
+  {
+    const ResidencyKept kept = head();
+    program = IsElf(fd);
+  }
+  ByteRanges ranges;
+  if (program) {
+    ranges = ResidentRanges(fd, version.size, unit).value_or(ByteRanges());
+    const auto used = UsedRanges(fd, version.size, unit);
     // Where all that is there looks used, something went through it from end to end (a copy, a backup, a checksum):
     // that says nothing of what a program uses.
-    if (used && BytesOf(*used) < BytesOf(ranges) / 16 * 15)
+    if (used && BytesOf(*used) < BytesOf(ranges) / 16 * 15) {
       ranges = *used;
-    else
+    } else {
+      const ResidencyKept kept = head();
       KeepTablesAndData(fd, unit, &ranges);
+    }
+    if (ranges.empty()) return ranges;  // perhaps it will be used yet
   }
   std::lock_guard lock(mutex_);
   if (looks_.size() >= kMost) looks_.clear();
@@ -97,8 +109,8 @@ void Guess::AddSiblings(const std::string& path) {
   const std::string_view kind = KindOf(path);
   if (kind.empty() || IsLibrary(path)) return;
   const std::string parent = ParentOf(path);
-  if (kind != ".py" && kind != ".pyc") return AddSmall(parent, std::string(kind));
-  AddPackage(std::string_view(parent).substr(parent.rfind('/') + 1) == "__pycache__" ? ParentOf(parent) : parent);
+  if (!IsModule(path)) return AddSmall(parent, std::string(kind));
+  AddModules(std::string_view(parent).substr(parent.rfind('/') + 1) == "__pycache__" ? ParentOf(parent) : parent);
 }
 
 // The modules of a package are read together; the programs of /usr/bin are not.
@@ -111,26 +123,30 @@ void Guess::AddSmall(const std::string& directory, const std::string& kind) {
   }
 }
 
-void Guess::AddPackage(const std::string& directory) {
-  std::deque<std::string> directories{directory};
+void Guess::AddModules(const std::string& top) {
+  std::deque<std::string> directories{top};
   std::vector<std::string> extensions;
   while (!directories.empty()) {
     const std::string at = std::move(directories.front());
     directories.pop_front();
     const auto listed = tree::LookupDirectory(tree_, at);
-    for (size_t i = 0; listed && i < (*listed)->size(); ++i) {
+    if (!listed) continue;
+    const bool cache = at.ends_with("/__pycache__"), package = (*listed)->Find("__init__.py") < (*listed)->size();
+    // What is no package is somebody's data, or has packages of its own (site-packages): who imports one touches it.
+    if (!cache && !package && at != top) continue;
+    for (size_t i = 0; i < (*listed)->size(); ++i) {
       if (++seen_ >= kMaxSeen || small_bytes_ >= kMaxSmallBytes) return;
       const tree::Entry entry = (*listed)->At(i);
+      const std::string path = Join(at, entry.name);
       if (entry.is_directory()) {
-        // Packages of their own; whoever imports one of them touches it.
-        if (entry.name != "site-packages" && entry.name != "dist-packages") directories.push_back(Join(at, entry.name));
+        directories.push_back(path);
         continue;
       }
       if (!entry.is_regular()) continue;
-      const std::string path = Join(at, entry.name);
-      const size_t before = files_found_.size();
       const bool library = IsLibrary(entry.name);
-      if (library || entry.size <= kSmallFile) Add(path, entry.version(), false);
+      if (!library && (entry.size > kSmallFile || !(package || IsModule(entry.name)))) continue;
+      const size_t before = files_found_.size();
+      Add(path, entry.version(), false);
       if (library && files_found_.size() > before) extensions.push_back(path);
     }
   }

@@ -25,12 +25,12 @@ struct GuessedFile {
   ByteRanges ranges;  // bytes [first, end), whole units, ascending
 };
 
-// What this machine's programs used of large files when we first looked: serving a file and hashing it counts as use
-// afterwards. Any thread. Bounded.
+// What this machine's programs had used of programs and libraries when we first saw them used: serving a file and
+// hashing it counts as use afterwards. Any thread. Bounded.
 class FirstLooks {
  public:
-  // Of a program or a library, whole units; of data nothing, as nobody knows which part of it a job wants, and reading
-  // in order is noticed soon enough.
+  // Whole units; of data nothing, as nobody knows which part of it a job wants, and reading in order is noticed soon
+  // enough.
   ByteRanges Of(int fd, const tree::FileVersion& version);
 
  private:
@@ -50,8 +50,8 @@ class Guess {
 
   // The touched file itself, where it is large, and the libraries that it loads, nearest first.
   void AddFile(const std::string& path, const tree::FileVersion& version);
-  // What was used lately of the small files beside it of the same kind; of a Python module, of its whole package, and
-  // the libraries of its extension modules after them.
+  // What was used lately of the small files beside it of the same kind; of a Python module also of the packages below,
+  // with all that is in them, and the libraries of its extension modules after them.
   void AddSiblings(const std::string& path);
 
   std::vector<GuessedFile> Take() { return std::move(files_found_); }
@@ -61,7 +61,7 @@ class Guess {
   void Add(const std::string& path, const tree::FileVersion& version, bool certain);
   void AddLibraries(const std::string& path);
   void AddSmall(const std::string& directory, const std::string& kind);
-  void AddPackage(const std::string& directory);
+  void AddModules(const std::string& top);
 
   const tree::Snapshot& tree_;
   const RootFiles& files_;

@@ -15,7 +15,7 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint64_t kUnit = 64 * 1024;  // as small as home sends
+constexpr uint64_t kUnit = 64 * 1024;  // filled in at a time; whole units of home's
 constexpr int kTries = 8;              // what was fetched may be evicted before it is copied
 
 int WriteAt(int fd, const char* data, size_t n, uint64_t offset) {

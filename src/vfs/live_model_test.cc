@@ -82,7 +82,7 @@ class LiveModelTest : public LiveViewFixture {
   // The same operation on both sides.
   void Both(const std::string& what, const std::function<int(const std::string& root)>& operation) {
     const int there = operation(native_);
-    const int here = operation(root_);
+    const int here = operation(mount_);
     ASSERT_EQ(std::string(std::strerror(there)), std::string(std::strerror(here))) << what;
   }
   void CopyHome() {
@@ -165,7 +165,7 @@ void LiveModelTest::StepOnFile(const std::string& path) {
       const int flags = kFlags[number % 6] | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW;
       UniqueFd there(::open((native_ + path).c_str(), flags, 0666));
       const int error = there ? 0 : errno;
-      UniqueFd here(::open((root_ + path).c_str(), flags, 0666));
+      UniqueFd here(::open((mount_ + path).c_str(), flags, 0666));
       ASSERT_EQ(error, here ? 0 : errno) << "open " << path << " " << flags;
       struct stat st {};
       if (!there || ::fstat(there.get(), &st) != 0 || !S_ISREG(st.st_mode)) return;
@@ -216,11 +216,11 @@ void LiveModelTest::Step() {
 }
 
 TEST_F(LiveModelTest, RandomOperationsAreThoseOfALocalFileSystem) {
-  AtHome("/home", Noise(100'000, 1));
-  AtHome("/dir/home", Noise(70'000, 2), 0755);
-  AtHome("/dir/sub/a", "in the deep");
-  AtHome("/dir/sub/home/b", "deeper", 0600);
-  AtHome("/sub/dir/a", std::string(3000, 'x'));
+  Write("/home", Noise(100'000, 1));
+  Write("/dir/home", Noise(70'000, 2), 0755);
+  Write("/dir/sub/a", "in the deep");
+  Write("/dir/sub/home/b", "deeper", 0600);
+  Write("/sub/dir/a", std::string(3000, 'x'));
   ASSERT_EQ(::link((origin_ + "/dir/home").c_str(), (origin_ + "/sub/home").c_str()), 0);
   ASSERT_EQ(::symlink("home", (origin_ + "/dir/a").c_str()), 0);
   const char* first = std::getenv("VRUN_LIVE_SEED");  // of four; for longer searches
@@ -232,13 +232,13 @@ TEST_F(LiveModelTest, RandomOperationsAreThoseOfALocalFileSystem) {
     ASSERT_NO_FATAL_FAILURE(Mount());
     ASSERT_TRUE(RemoveTree(directory_.path() + "/native"));
     CopyHome();
-    ASSERT_EQ(Describe(native_), Describe(root_));
+    ASSERT_EQ(Describe(native_), Describe(mount_));
     for (int i = 0; i < 2000; ++i) {
       SCOPED_TRACE("step " + std::to_string(i));
       Step();
       if (HasFatalFailure()) return;
       if (i % 100 == 99) {
-        ASSERT_EQ(Describe(native_), Describe(root_));
+        ASSERT_EQ(Describe(native_), Describe(mount_));
       }
     }
     open_.clear();
@@ -354,14 +354,14 @@ class LiveFileModelTest : public LiveViewFixture {
 };
 
 TEST_F(LiveFileModelTest, HomesFileChangedInPlace) {
-  AtHome("/f", model_ = Noise(kMost, 7));
+  Write("/f", model_ = Noise(kMost, 7));
   Mount();
   for (const unsigned seed : {11u, 12u}) Run(seed);
   EXPECT_TRUE(!view_->stats().passthrough || view_->stats().passthrough_opens > 0);
 }
 
 TEST_F(LiveFileModelTest, WithoutPassthrough) {
-  AtHome("/f", model_ = Noise(kMost - 77, 8));
+  Write("/f", model_ = Noise(kMost - 77, 8));
   options_.passthrough = false;
   Mount();
   for (const unsigned seed : {21u, 22u}) Run(seed);

@@ -31,66 +31,30 @@ inline int InChild(const std::function<int()>& act) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 98;
 }
 
-class LiveViewFixture : public testing::Test {
+class LiveViewFixture : public MountFixture {
  protected:
-  void SetUp() override {
-    if (const std::string why = WhyNot(); !why.empty()) GTEST_SKIP() << why;
-    ::umask(022);
-    ::chmod(directory_.path().c_str(), 0755);  // for tests without privileges
-    origin_ = directory_.path() + "/origin";
-    root_ = directory_.path() + "/mnt";
-    for (const char* sub : {"/origin", "/mnt", "/written"}) ASSERT_TRUE(MakeDirs(directory_.path() + sub, 0755));
-    auto store = store::Store::Open({.directory = directory_.path() + "/store", .min_free_bytes = 0});
-    ASSERT_TRUE(store) << store.error().message();
-    store_ = *std::move(store);
-    source_.SetReader([this](const std::string& path, uint64_t offset, uint64_t length) -> Result<std::string> {
-      VRUN_ASSIGN(const UniqueFd fd, OpenFile(origin_ + path, O_RDONLY | O_NOFOLLOW));
-      std::string data(length, 0);
-      VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), data.data(), length, offset));
-      data.resize(n);
-      return data;
-    });
-    backend_ = Backend::Create({.home_id = "home", .home_deadline_micros = 20'000'000}, &source_, store_.get());
-  }
+  LiveViewFixture() : MountFixture(std::getenv("VRUN_LIVE_COMMAND") != nullptr ? 550 : 90) {}
   void TearDown() override {
     view_.reset();
     backend_.reset();
   }
-
-  // A file at home, before Mount.
-  void AtHome(const std::string& path, const std::string& content, mode_t mode = 0644) {
-    ASSERT_TRUE(MakeDirs((origin_ + path).substr(0, (origin_ + path).rfind('/')), 0755));
-    const auto fd = OpenFile(origin_ + path, O_WRONLY | O_CREAT | O_TRUNC, mode);
-    ASSERT_TRUE(fd) << fd.error().message();
-    ASSERT_TRUE(WriteAll(fd->get(), content));
-    ::fchmod(fd->get(), mode);
-  }
   void Mount() {
     view_.reset();
-    auto snapshot = tree::Scan({.root = origin_, .hollow = {}});
-    ASSERT_TRUE(snapshot) << snapshot.error().message();
-    source_.Add(*snapshot);
-    options_.directory = root_;
+    options_.directory = mount_;
     options_.written = directory_.path() + "/written";
-    auto view = LiveView::Mount(backend_, (*snapshot)->id, options_);
+    ASSERT_TRUE(MakeDirs(options_.written, 0755));
+    auto view = LiveView::Mount(backend_, Scan(), options_);
     ASSERT_TRUE(view) << view.error().message();
     view_ = *std::move(view);
-    watchdog_.Watch(root_);
+    watchdog_.Watch(mount_);
   }
 
-  std::string In(const std::string& path) const { return root_ + path; }
+  std::string In(const std::string& path) const { return mount_ + path; }
   std::string Content(const std::string& path) const {
     auto content = ReadFile(In(path));
     return content ? *std::move(content) : "error: " + content.error().message();
   }
 
-  Watchdog watchdog_{std::getenv("VRUN_LIVE_COMMAND") != nullptr ? 550 : 90};
-  TestDirectory directory_;
-  std::string origin_;
-  std::string root_;
-  FakeSource source_;
-  std::unique_ptr<store::Store> store_;
-  std::shared_ptr<Backend> backend_;
   LiveViewOptions options_;
   std::unique_ptr<LiveView> view_;
 };

@@ -57,7 +57,7 @@ int AsNobody(const std::function<int()>& act) {
 int ErrnoOf(long result) { return result < 0 ? errno : 0; }
 
 TEST_F(LiveViewTest, WhatIsWrittenIsReadAndHomeIsNotTouched) {
-  AtHome("/src/main.c", "int main() {}\n");
+  Write("/src/main.c", "int main() {}\n");
   Mount();
   EXPECT_EQ(Content("/src/main.c"), "int main() {}\n");
   Put(In("/src/main.c"), "void f();\n");
@@ -72,7 +72,7 @@ TEST_F(LiveViewTest, WhatIsWrittenIsReadAndHomeIsNotTouched) {
 
 TEST_F(LiveViewTest, OneByteOfALargeFileCostsOneUnit) {
   const std::string content = Noise(32 << 20, 5);
-  AtHome("/large", content);
+  Write("/large", content);
   Mount();
   const UniqueFd fd(::open(In("/large").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(::pwrite(fd.get(), "X", 1, 10'000'000), 1);
@@ -87,7 +87,7 @@ TEST_F(LiveViewTest, OneByteOfALargeFileCostsOneUnit) {
 }
 
 TEST_F(LiveViewTest, OverwritingAllOfAFileFetchesNothing) {
-  AtHome("/large", Noise(8 << 20, 5));
+  Write("/large", Noise(8 << 20, 5));
   Mount();
   const std::string content = Noise(8 << 20, 6);
   const UniqueFd fd(::open(In("/large").c_str(), O_WRONLY | O_CLOEXEC));
@@ -110,8 +110,8 @@ TEST_F(LiveViewTest, TheKernelWritesNewFilesByItself) {
 }
 
 TEST_F(LiveViewTest, ADirectoryOfHomesIsMovedWithAllThatNobodyHasLookedAt) {
-  AtHome("/a/deep/er/file", "content");
-  AtHome("/a/deep/other", "other");
+  Write("/a/deep/er/file", "content");
+  Write("/a/deep/other", "other");
   Mount();
   ASSERT_EQ(::rename(In("/a/deep").c_str(), In("/moved").c_str()), 0) << std::strerror(errno);
   EXPECT_EQ(Content("/moved/er/file"), "content");
@@ -122,7 +122,7 @@ TEST_F(LiveViewTest, ADirectoryOfHomesIsMovedWithAllThatNobodyHasLookedAt) {
 }
 
 TEST_F(LiveViewTest, AnUnlinkedFileLivesAsLongAsItIsOpen) {
-  AtHome("/f", "of home's");
+  Write("/f", "of home's");
   Mount();
   const UniqueFd home(::open(In("/f").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(::unlink(In("/f").c_str()), 0);
@@ -150,7 +150,7 @@ TEST_F(LiveViewTest, NothingIsLeftOfWhatWasRemoved) {
 }
 
 TEST_F(LiveViewTest, HardLinksOfHomesAreOneFile) {
-  AtHome("/one", "same");
+  Write("/one", "same");
   ASSERT_EQ(::mkdir((origin_ + "/d").c_str(), 0755), 0);
   ASSERT_EQ(::link((origin_ + "/one").c_str(), (origin_ + "/d/two").c_str()), 0);
   Mount();
@@ -166,10 +166,10 @@ TEST_F(LiveViewTest, HardLinksOfHomesAreOneFile) {
 
 TEST_F(LiveViewTest, TemporaryFilesMayGetAName) {
   Mount();
-  const UniqueFd fd(::open(root_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0640));
+  const UniqueFd fd(::open(mount_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0640));
   ASSERT_TRUE(fd) << std::strerror(errno);
   ASSERT_EQ(::write(fd.get(), "whole", 5), 5);
-  EXPECT_EQ(List(root_), std::set<std::string>{});
+  EXPECT_EQ(List(mount_), std::set<std::string>{});
   const std::string self = "/proc/self/fd/" + std::to_string(fd.get());
   ASSERT_EQ(::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, In("/f").c_str(), AT_SYMLINK_FOLLOW), 0) << std::strerror(errno);
   EXPECT_EQ(Content("/f"), "whole");
@@ -178,7 +178,7 @@ TEST_F(LiveViewTest, TemporaryFilesMayGetAName) {
 }
 
 TEST_F(LiveViewTest, ListingsAreWholeWhileNamesComeAndGo) {
-  for (int i = 0; i < 300; ++i) AtHome("/d/home" + std::to_string(i), "");
+  for (int i = 0; i < 300; ++i) Write("/d/home" + std::to_string(i), "");
   Mount();
   for (int i = 0; i < 300; ++i) Put(In("/d/own" + std::to_string(i)), "");
   // What stays is listed once, whatever happens in between.
@@ -199,11 +199,11 @@ TEST_F(LiveViewTest, ListingsAreWholeWhileNamesComeAndGo) {
     EXPECT_EQ(seen.count("own" + std::to_string(i)), 1u) << i;
   }
   ASSERT_EQ(std::system(("rm -rf " + In("/d")).c_str()), 0);
-  EXPECT_EQ(List(root_), std::set<std::string>{});
+  EXPECT_EQ(List(mount_), std::set<std::string>{});
 }
 
 TEST_F(LiveViewTest, TimesAreKeptToTheNanosecond) {
-  AtHome("/home", "content");
+  Write("/home", "content");
   Mount();
   Put(In("/own"), "content");
   for (const char* name : {"/home", "/own"}) {
@@ -222,7 +222,7 @@ TEST_F(LiveViewTest, TimesAreKeptToTheNanosecond) {
 }
 
 TEST_F(LiveViewTest, ReadingAFileThatIsPartlyHomesDoesNotChangeItsTimes) {
-  AtHome("/large", Noise(4 << 20, 3));
+  Write("/large", Noise(4 << 20, 3));
   Mount();
   ASSERT_EQ(::truncate(In("/large").c_str(), 3 << 20), 0);
   const timespec times[2] = {{0, UTIME_OMIT}, {1'100'000'000, 5}};
@@ -268,7 +268,7 @@ TEST_F(LiveViewTest, PagesFromBeforeTheKernelWroteByItselfAreNotShown) {
 }
 
 TEST_F(LiveViewTest, WhoMayNotWriteCannot) {
-  AtHome("/home", "x", 0644);
+  Write("/home", "x", 0644);
   Mount();
   ASSERT_EQ(::mkdir(In("/d").c_str(), 01777), 0);
   ASSERT_EQ(::chmod(In("/d").c_str(), 01777), 0);
@@ -295,7 +295,7 @@ TEST_F(LiveViewTest, GroupsAreInheritedFromSetGroupIdDirectories) {
 }
 
 TEST_F(LiveViewTest, WritingAndChangingOwnersEndsSetUserId) {
-  AtHome("/home", "x");
+  Write("/home", "x");
   for (const bool passthrough : {true, false}) {
     options_.passthrough = passthrough;
     Mount();
@@ -319,7 +319,7 @@ TEST_F(LiveViewTest, WritingAndChangingOwnersEndsSetUserId) {
 }
 
 TEST_F(LiveViewTest, ExtendedAttributesAndTheirErrors) {
-  AtHome("/f", "x");
+  Write("/f", "x");
   ASSERT_EQ(::setxattr((origin_ + "/f").c_str(), "user.home", "there", 5, 0), 0);
   Mount();
   const std::string f = In("/f");
@@ -407,7 +407,7 @@ TEST_F(LiveViewTest, LocksAreBetweenProcessesOfThisNode) {
 }
 
 TEST_F(LiveViewTest, AppendsOfManyWritersAreAllThere) {
-  AtHome("/log", "start\n");
+  Write("/log", "start\n");
   Mount();
   std::vector<std::thread> writers;
   for (int w = 0; w < 4; ++w) {
@@ -420,7 +420,7 @@ TEST_F(LiveViewTest, AppendsOfManyWritersAreAllThere) {
 }
 
 TEST_F(LiveViewTest, HolesAreFoundAndMade) {
-  AtHome("/home", std::string(300'000, 'x'));
+  Write("/home", std::string(300'000, 'x'));
   Mount();
   const UniqueFd fd(::open(In("/sparse").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   ASSERT_EQ(::ftruncate(fd.get(), 10 << 20), 0);
@@ -438,7 +438,7 @@ TEST_F(LiveViewTest, HolesAreFoundAndMade) {
 }
 
 TEST_F(LiveViewTest, DirectIo) {
-  AtHome("/home", std::string(65536, 'h'));
+  Write("/home", std::string(65536, 'h'));
   Mount();
   void* buffer = nullptr;
   ASSERT_EQ(::posix_memalign(&buffer, 4096, 8192), 0);
@@ -457,19 +457,19 @@ TEST_F(LiveViewTest, AProgramThatWasWrittenRuns) {
   Mount();
   ASSERT_EQ(std::system(("cp /bin/true " + In("/t") + " && chmod +x " + In("/t") + " && " + In("/t")).c_str()), 0);
   struct statvfs of {};
-  ASSERT_EQ(::statvfs(root_.c_str(), &of), 0);
+  ASSERT_EQ(::statvfs(mount_.c_str(), &of), 0);
   EXPECT_GT(of.f_bavail, 0u);
 }
 
 TEST_F(LiveViewTest, GitAndSqliteFindAFileSystemThatTheyCanTrust) {
-  for (int i = 0; i < 200; ++i) AtHome("/repo/src/file" + std::to_string(i), Noise(2000, unsigned(i)));
+  for (int i = 0; i < 200; ++i) Write("/repo/src/file" + std::to_string(i), Noise(2000, unsigned(i)));
   ASSERT_EQ(std::system(("cd " + origin_ +
                          "/repo && git init -q . && git add . && git -c user.name=a -c user.email=b commit -qm one")
                             .c_str()),
             0);
   Mount();
   const std::string script =
-      "set -e; cd " + root_ +
+      "set -e; cd " + mount_ +
       "; export HOME=$PWD GIT_CONFIG_NOSYSTEM=1; git config --global --add safe.directory '*'; cd repo; "
       "test -z \"$(git status --porcelain)\"; echo more >> src/file7; git mv src/file8 src/file9000; "
       "git add -A; git -c user.name=a -c user.email=b commit -qm two; git gc -q; git fsck --strict; "
@@ -486,11 +486,11 @@ TEST_F(LiveViewTest, DISABLED_RunsTheCommandOfTheEnvironment) {
   const char* command = std::getenv("VRUN_LIVE_COMMAND");
   if (command == nullptr) GTEST_SKIP() << "VRUN_LIVE_COMMAND is not set";
   Mount();
-  EXPECT_EQ(std::system(("cd " + root_ + " && " + command).c_str()), 0);
+  EXPECT_EQ(std::system(("cd " + mount_ + " && " + command).c_str()), 0);
 }
 
 TEST_F(LiveViewTest, HomeBeingAwayIsAnErrorOfWhoNeedsItAlone) {
-  AtHome("/lost", std::string(200'000, 'x'));
+  Write("/lost", std::string(200'000, 'x'));
   Mount();
   source_.FailWith([](const FakeSource::Asked& asked) -> std::optional<Error> {
     if (asked.what != 'f' && asked.what != 'a') return std::nullopt;

@@ -2,6 +2,8 @@
 // For tests with real mounts, in a mount namespace of their own.
 #pragma once
 
+#include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -10,12 +12,17 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/files.h"
+#include "store/store.h"
+#include "tree/scan.h"
+#include "vfs/backend.h"
+#include "vfs/vfs_testing.h"
 
 namespace vrun::vfs {
 
@@ -64,6 +71,50 @@ class Watchdog {
   std::vector<unsigned> connections_;
   bool done_ = false;
   std::thread thread_;
+};
+
+// A directory of this machine as home, a store, and a directory to mount at.
+class MountFixture : public testing::Test {
+ protected:
+  explicit MountFixture(int seconds) : watchdog_(seconds) {}
+  void SetUp() override {
+    if (const std::string why = WhyNot(); !why.empty()) GTEST_SKIP() << why;
+    ::umask(022);
+    ::chmod(directory_.path().c_str(), 0755);  // for tests without privileges
+    for (const std::string& made : {origin_, mount_}) ASSERT_TRUE(MakeDirs(made, 0755));
+    auto store = store::Store::Open({.directory = directory_.path() + "/store", .min_free_bytes = 0});
+    ASSERT_TRUE(store) << store.error().message();
+    store_ = *std::move(store);
+    source_.SetReader([this](const std::string& path, uint64_t offset, uint64_t length) -> Result<std::string> {
+      VRUN_ASSIGN(const UniqueFd fd, OpenFile(origin_ + path, O_RDONLY | O_NOFOLLOW));
+      std::string data(length, 0);
+      VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), data.data(), length, offset));
+      data.resize(n);
+      return data;
+    });
+    backend_ = Backend::Create({.home_id = "home", .home_deadline_micros = 20'000'000}, &source_, store_.get());
+  }
+  Digest Scan() {
+    auto snapshot = tree::Scan({.root = origin_, .hollow = {}});
+    EXPECT_TRUE(snapshot) << snapshot.error().message();
+    source_.Add(*snapshot);
+    return (*snapshot)->id;
+  }
+  // A file at home.
+  void Write(const std::string& path, const std::string& content, mode_t mode = 0644) {
+    ASSERT_TRUE(MakeDirs((origin_ + path).substr(0, (origin_ + path).rfind('/')), 0755));
+    const auto fd = OpenFile(origin_ + path, O_WRONLY | O_CREAT | O_TRUNC, mode);
+    ASSERT_TRUE(fd) << fd.error().message();
+    ASSERT_TRUE(WriteAll(fd->get(), content));
+    ::fchmod(fd->get(), mode);
+  }
+
+  Watchdog watchdog_;
+  TestDirectory directory_;
+  const std::string origin_ = directory_.path() + "/origin", mount_ = directory_.path() + "/mnt";
+  FakeSource source_;
+  std::unique_ptr<store::Store> store_;
+  std::shared_ptr<Backend> backend_;
 };
 
 }  // namespace vrun::vfs

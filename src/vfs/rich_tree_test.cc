@@ -92,10 +92,16 @@ TEST_P(RichTree, LooksLikeHomeInEveryDetail) {
     EXPECT_GT(view_->stats().passthrough_opens, 0u);
   } else {
     EXPECT_EQ(view_->stats().passthrough_opens, 0u);
-    if (GetParam().no_open) EXPECT_LE(Requests()[FUSE_OPEN], 2u);
+    if (GetParam().no_open) {
+      EXPECT_LE(Requests()[FUSE_OPEN], 2u);
+    }
   }
-  if (GetParam().no_open) EXPECT_LE(Requests()[FUSE_OPENDIR], 2u);
-  if (!GetParam().list_attributes) EXPECT_EQ(Requests()[FUSE_READDIRPLUS], 0u);
+  if (GetParam().no_open) {
+    EXPECT_LE(Requests()[FUSE_OPENDIR], 2u);
+  }
+  if (!GetParam().list_attributes) {
+    EXPECT_EQ(Requests()[FUSE_READDIRPLUS], 0u);
+  }
   EXPECT_EQ(view_->stats().io_uring, GetParam().io_uring);
 }
 

@@ -116,37 +116,14 @@ inline void Compare(const std::string& home, const std::string& view, uint32_t b
   }
 }
 
-class ViewTest : public testing::Test {
+class ViewTest : public MountFixture {
  protected:
-  void SetUp() override {
-    if (const std::string why = WhyNot(); !why.empty()) GTEST_SKIP() << why;
-    origin_ = directory_.path() + "/origin";
-    mount_ = directory_.path() + "/mnt";
-    ASSERT_TRUE(MakeDirs(origin_, 0755));
-    ASSERT_TRUE(MakeDirs(mount_, 0755));
-    auto store = store::Store::Open({.directory = directory_.path() + "/store", .min_free_bytes = 0});
-    ASSERT_TRUE(store) << store.error().message();
-    store_ = *std::move(store);
-    source_.SetReader([this](const std::string& path, uint64_t offset, uint64_t length) -> Result<std::string> {
-      VRUN_ASSIGN(const UniqueFd fd, OpenFile(origin_ + path, O_RDONLY | O_NOFOLLOW));
-      std::string data(length, 0);
-      VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), data.data(), length, offset));
-      data.resize(n);
-      return data;
-    });
-    backend_ = Backend::Create({.home_id = "home", .home_deadline_micros = 20'000'000}, &source_, store_.get());
-  }
+  ViewTest() : MountFixture(std::getenv("VRUN_TEST_LARGE") != nullptr ? 600 : 90) {}
   void TearDown() override {
     view_.reset();
     backend_.reset();
   }
 
-  Digest Scan() {
-    auto snapshot = tree::Scan({.root = origin_, .hollow = {}});
-    EXPECT_TRUE(snapshot) << snapshot.error().message();
-    source_.Add(*snapshot);
-    return (*snapshot)->id;
-  }
   void Mount(const Digest& tree) {
     view_.reset();
     options_.directory = mount_;
@@ -158,13 +135,6 @@ class ViewTest : public testing::Test {
     ASSERT_TRUE(view) << view.error().message();
     view_ = *std::move(view);
     watchdog_.Watch(mount_);
-  }
-  void Write(const std::string& path, const std::string& content, mode_t mode = 0644) {
-    ASSERT_TRUE(MakeDirs((origin_ + path).substr(0, (origin_ + path).rfind('/')), 0755));
-    const auto fd = OpenFile(origin_ + path, O_WRONLY | O_CREAT | O_TRUNC, mode);
-    ASSERT_TRUE(fd) << fd.error().message();
-    ASSERT_TRUE(WriteAll(fd->get(), content));
-    ::fchmod(fd->get(), mode);
   }
   std::array<uint64_t, 64> Requests() { return view_->stats().requests; }
   // Lookups, attributes, reads, listings since `before`; opens and xattrs are not cached by the kernel.
@@ -190,13 +160,6 @@ class ViewTest : public testing::Test {
     EXPECT_EQ(asked, 0u);
   }
 
-  Watchdog watchdog_{std::getenv("VRUN_TEST_LARGE") != nullptr ? 600 : 90};
-  TestDirectory directory_;
-  std::string origin_;
-  std::string mount_;
-  std::unique_ptr<store::Store> store_;
-  FakeSource source_;
-  std::shared_ptr<Backend> backend_;
   ViewOptions options_{.uid_base = kBase};
   std::unique_ptr<View> view_;
   std::mutex lost_mutex_;
