@@ -34,6 +34,17 @@ constexpr int kLevelIdle = 19;  // a tenth less, for ten times the work: decompr
 constexpr int64_t kQuietMicros = 1'000'000;
 constexpr size_t kMaxWaiting = 16;  // tables
 
+// As it is where zstd fails.
+std::string Compress(const std::string& raw, int level) {
+  // A context a thread: making one costs more than compressing a frame.
+  thread_local const std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context(::ZSTD_createCCtx(), ::ZSTD_freeCCtx);
+  std::string packed(::ZSTD_compressBound(raw.size()), '\0');
+  const size_t n = ::ZSTD_compressCCtx(context.get(), packed.data(), packed.size(), raw.data(), raw.size(), level);
+  if (::ZSTD_isError(n)) return raw;
+  packed.resize(n);
+  return packed;
+}
+
 }  // namespace
 
 void FramePlan::Name() {
@@ -88,17 +99,12 @@ Result<v1::TraceFrame> FrameCache::Make(const RootFiles& files, const FramePlan&
     }
   }
   frame.set_raw_bytes(raw.size());
-  // A context a thread: making one costs more than compressing a frame.
-  thread_local const std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context(::ZSTD_createCCtx(), ::ZSTD_freeCCtx);
-  std::string packed(::ZSTD_compressBound(raw.size()), '\0');
-  const size_t n = ::ZSTD_compressCCtx(context.get(), packed.data(), packed.size(), raw.data(), raw.size(), level);
-  if (!::ZSTD_isError(n) && n < raw.size()) {
-    packed.resize(n);
-    frame.set_data(std::move(packed));
-    frame.set_zstd(true);
-  } else {
-    frame.set_data(std::move(raw));
-  }
+  std::string packed = Compress(raw, kLevelNow);
+  const bool worth = packed.size() < raw.size() / 32 * 31;
+  // What the quickest level makes no smaller no level does, and the hard ones need minutes for finding that out.
+  if (worth && level > kLevelNow) packed = Compress(raw, level);
+  frame.set_zstd(worth);
+  frame.set_data(worth ? std::move(packed) : std::move(raw));
   return frame;
 }
 
