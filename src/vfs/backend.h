@@ -30,6 +30,7 @@ class FileCache;
 class Prefetcher;
 class Recorder;
 class TimerThread;
+class TracedFiles;
 class WriteBehind;
 
 struct BackendOptions {
@@ -86,6 +87,7 @@ class Backend {
   FileCache& files() { return *files_; }
   Prefetcher& prefetcher() { return *prefetcher_; }
   Recorder& recorder() { return *recorder_; }
+  TracedFiles& traced() { return *traced_; }
   WriteBehind& write_behind() { return *write_behind_; }
   TimerThread& timers() { return *timers_; }
 
@@ -101,6 +103,7 @@ class Backend {
   const std::unique_ptr<FileCache> files_;
   const std::unique_ptr<Prefetcher> prefetcher_;
   const std::unique_ptr<Recorder> recorder_;
+  const std::unique_ptr<TracedFiles> traced_;
   const std::unique_ptr<Bursts> bursts_;
   std::unique_ptr<WriteBehind> write_behind_;
 };
