@@ -21,7 +21,6 @@ class PreemptionTest : public StateTest {
   v1::Placement Victim(v1::SubmitRequest request = JobOf("victim", v1::TRAINING, 2)) {
     Register(SimpleNode("n1", 8, 2));
     const v1::Placement p = Submit(request).placement();
-    EXPECT_EQ(p.gpus(), 3u);
     Report("n1", ReportOf(p, v1::RUNNING));
     Starts();
     return p;
@@ -44,6 +43,7 @@ class PreemptionTest : public StateTest {
 
 TEST_F(PreemptionTest, AHigherClassGetsTheRoomAndTheVictimIsStartedAgainWhenItsWritesAreHome) {
   const v1::Placement victim = Victim();
+  EXPECT_EQ(victim.gpus(), 3u) << "both";
   clock_.AdvanceSeconds(60);
   const v1::SubmitReply urgent = Submit(JobOf("urgent", v1::PRODUCTION, 2));
   EXPECT_FALSE(urgent.has_placement());

@@ -216,6 +216,7 @@ def test_what_was_can_be_replayed(own):
     for _ in range(3):
         c.vrun("-q", "-G", "1", "-J", "a,\"b", "--", "sleep", "0.2", check=True)
     c.vrun("-q", "--", "true", check=True)
+    wait_until("the controller knows that all are over", lambda: not c.json("jobs")["jobs"])
     text = c.vctl("accounting").stdout
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [r["num_gpus"] for r in rows] == ["1", "1", "1", "0"]
@@ -223,5 +224,5 @@ def test_what_was_can_be_replayed(own):
     assert float(rows[0]["duration"]) >= 0.2 and rows[0]["name"] == "a__b"
     trace = c.directory / "trace.csv"
     trace.write_text(text)
-    result = json.loads(c.run("vctl", "sim", str(trace), "--nodes", "1x2", "-o", "json", check=True).stdout)
+    result = json.loads(c.run("vctl", "sim", str(trace), "--nodes", "1x8", "-o", "json", check=True).stdout)
     assert result["arrivals"] == 3 and result["without_gpus"] == 1 and result["avg_wait_s"] == 0
