@@ -38,9 +38,9 @@ struct TeamConfig {
 
 struct SchedulerConfig {
   SchedulerConfig() {
-    // Who waits for an answer does not wait for the next pass. A pass of a large cluster takes longer than this, and
-    // what comes meanwhile is decided upon together.
-    weights.pass_interval = 1'000;
+    // A batch of requests is decided upon at once, and what comes meanwhile is the next batch: the longer a pass takes,
+    // the more is decided by it.
+    weights.pass_interval = 0;
   }
   sched::core::Policy weights;
   std::vector<TeamConfig> teams;  // as in the file
