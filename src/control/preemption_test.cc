@@ -36,6 +36,14 @@ class PreemptionTest : public StateTest {
     request.set_job(id);
     return *Why(*state_, kAnna, request);
   }
+  // Another life, from nothing.
+  void Forget() {
+    for (const char* file : {"/vrun.db", "/vrun.db-wal"}) (void)RemoveTree(directory_.path() + file);
+    Restart();
+    sent_.clear();
+  }
+  // Some days of submissions, ends and preemptions; then all of it once more, from the journal.
+  void Live(uint32_t seed);
   std::vector<std::string> Journal() {
     return *Transaction([&] { return store_->Journal(); });
   }
@@ -168,10 +176,7 @@ TEST_F(PreemptionTest, AVictimThatEndsByItselfFirstHasEnded) {
 TEST_F(PreemptionTest, ACrashAtAnyPointOfAPreemptionLosesNothing) {
   for (int crash = 0; crash < 5; ++crash) {
     SCOPED_TRACE(crash);
-    (void)RemoveTree(directory_.path() + "/vrun.db");
-    (void)RemoveTree(directory_.path() + "/vrun.db-wal");
-    Restart();
-    sent_.clear();
+    Forget();
     const v1::Placement victim = Victim();
     auto crashes = [&](const v1::AttemptReport& told) {
       Restart();
@@ -241,8 +246,37 @@ TEST_F(PreemptionTest, ALostNodeWithWritesThatNeverCameHomeEndsTheJob) {
 
 // --- the scheduler's memory ---
 
+TEST_F(PreemptionTest, WhoStartedAMomentAgoIsAskedToLeaveThoughNothingHappens) {
+  Register(SimpleNode("n1", 8, 2));
+  const v1::Placement first = Submit(JobOf("first", v1::TRAINING, 2)).placement();
+  Report("n1", ReportOf(first, v1::RUNNING));
+  Submit(JobOf("urgent", v1::PRODUCTION, 2, false));
+  ASSERT_EQ(Stops().size(), 1u);  // so the prices of those who run are known as of now
+  Register(SimpleNode("n2", 8, 2));
+  const v1::Placement young = Submit(JobOf("young", v1::TRAINING, 2)).placement();
+  ASSERT_EQ(young.node(), "n2");
+  Report("n2", ReportOf(young, v1::RUNNING));
+  Submit(JobOf("urgent too", v1::PRODUCTION, 2, false));
+  for (int i = 0; i < 12 && Take(v1::ControllerMessage::kStop, "n2").empty(); ++i) {
+    ASSERT_LT(i, 10) << "nobody was asked to leave";
+    ASSERT_TRUE(state_->NextWake());
+    clock_.AdvanceMicros(*state_->NextWake());
+    for (const char* n : {"n1", "n2"}) (void)Heard(*state_, n);
+    Transaction([] { return 0; });
+  }
+  EXPECT_EQ(WhyOf(young.job()).summary().substr(0, 10), "preempted:");
+}
+
 TEST_F(PreemptionTest, TheJournalOfALifeLeadsToTheSameDecisions) {
-  std::mt19937 random(7);
+  for (const uint32_t seed : {7u, 8u, 9u}) {
+    SCOPED_TRACE(seed);
+    Forget();
+    Live(seed);
+  }
+}
+
+void PreemptionTest::Live(uint32_t seed) {
+  std::mt19937 random(seed);
   Register(SimpleNode("n1", 64, 8));
   Register(SimpleNode("n2", 64, 8));
   std::map<uint64_t, v1::Placement> running;

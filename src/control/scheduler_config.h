@@ -41,6 +41,9 @@ struct SchedulerConfig {
     // A batch of requests is decided upon at once, and what comes meanwhile is the next batch: the longer a pass takes,
     // the more is decided by it.
     weights.pass_interval = 0;
+    // Who just started can be asked to leave once the prices are as old as price_interval: somebody who waits for that
+    // must not wait for the next event.
+    weights.urge_interval = weights.price_interval;
   }
   sched::core::Policy weights;
   std::vector<TeamConfig> teams;  // as in the file

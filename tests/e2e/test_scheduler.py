@@ -195,16 +195,23 @@ def test_the_controller_is_killed_in_the_middle_of_a_preemption(own, moment):
 
 
 @pytest.mark.seconds(180)
-def test_home_is_killed_between_two_attempts(own):
+@pytest.mark.parametrize("moment", ["running", "between"])
+def test_home_is_killed_around_a_preemption(own, moment):
     c = own(node_options=GPUS)
+
+    def kill_home():
+        os.kill(c.pid_of("home"), signal.SIGKILL)
+        wait_until("it is dead", lambda: c.pid_of("home") is None)
     victim = submit(c, "-G", "2", "--", "sh", "-c", VICTIM)
     out = c.root / f"root/vrun-{victim}.out"
     wait_until("it runs", lambda: out.exists() and out.read_text())
+    if moment == "running":
+        kill_home()
     urgent = submit(c, "-G", "2", "--class", "production", "--no-requeue", "--", "sleep", "300")
     wait_for(c, urgent, "RUNNING")
     wait_for(c, victim, "PENDING")
-    os.kill(c.pid_of("home"), signal.SIGKILL)
-    wait_until("it is dead", lambda: c.pid_of("home") is None)
+    if moment == "between":
+        kill_home()
     c.vctl("cancel", urgent)
     assert c.vctl("wait", victim, check=False, timeout=90).returncode == 7
     assert out.read_text() == "attempt 0\nattempt 1\nkept\n"
