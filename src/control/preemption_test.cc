@@ -465,6 +465,8 @@ TEST(SchedulerConfigTest, WhatIsWrongIsNamedWithItsLine) {
            Case{"[team.a]\nweight = -1\n", "f:2: team a: weight: expected a number above 0"},
            Case{"[team.a]\nparent = \"b\"\n[team.b]\n",
                 "f:2: team a: parent: expected the name of a team that stands before it"},
+           Case{"# groß\n[team.\"groß\"]\n[team.klüngel]\n",
+                "f:3: a letter outside of ASCII: put the text in quotes"},
            Case{"[team.a]\nlimit = 3\n", "f:2: team a: limit: expected GPUs by type, as in { h100 = 8, \"\" = 16 }"},
            Case{"[team.a]\nmax_class = \"urgent\"\n",
                 "f:2: team a: max_class: expected scavenger, experiment, training, production or inference"},

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "base/config.h"
 #include "base/escape.h"
 #include "base/files.h"
 #include "sched/weights.h"
@@ -39,6 +40,10 @@ class Reader {
   Reader(std::string_view text, const std::string& name) : text_(text), name_(name) {}
 
   Result<SchedulerConfig> Read() {
+    if (const size_t line = LineOfBareLetterOutsideAscii(text_)) {
+      return Error(Code::kInvalid, Escape(name_) + ":" + std::to_string(line) +
+                                       ": a letter outside of ASCII: put the text in quotes");
+    }
     toml::parse_result parsed = toml::parse(text_);
     if (!parsed) return At(parsed.error().source(), Escape(parsed.error().description()));
     for (auto&& [key, node] : parsed.table()) {
