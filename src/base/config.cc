@@ -187,6 +187,11 @@ std::optional<toml::source_position> BareLetterOutsideAscii(std::string_view tex
 
 }  // namespace
 
+size_t LineOfBareLetterOutsideAscii(std::string_view text) {
+  const auto at = BareLetterOutsideAscii(text);
+  return at ? at->line : 0;
+}
+
 Result<Config> ParseConfig(std::string_view text, const std::string& file) {
   if (const auto at = BareLetterOutsideAscii(text)) {
     return At(file, *at, "a letter outside of ASCII: put the text in quotes");

@@ -211,7 +211,9 @@ class Up {
                       "--state-dir",
                       places_.state_dir + "/controller",
                       "--pki",
-                      places_.pki_dir + "/controller"};
+                      places_.pki_dir + "/controller",
+                      "--scheduler-config",
+                      places_.config_dir + "/scheduler.toml"};
     if (!config_.s3_bucket.empty()) {
       spec.arguments.insert(spec.arguments.end(),
                             {"--s3-bucket", config_.s3_bucket, "--s3-credentials", config_.s3_credentials});

@@ -57,6 +57,6 @@ Status SomeJobs(const CtlInvocation& invocation);
 
 // The records, each in a file of its own.
 extern const CtlCommand kCtlUp, kCtlDown, kCtlStatus, kCtlDoctor, kCtlNodes, kCtlCache, kCtlJobs, kCtlJob, kCtlLogs,
-    kCtlCancel, kCtlWait, kCtlSim, kCtlCompletion;
+    kCtlCancel, kCtlWait, kCtlQueue, kCtlWhy, kCtlQuota, kCtlAccounting, kCtlSim, kCtlCompletion;
 
 }  // namespace vrun::cli

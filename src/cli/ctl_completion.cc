@@ -14,6 +14,7 @@ constexpr std::string_view kPools =
     "vctl nodes -o json 2>/dev/null | sed -n 's/^ *\"pool\": \"\\(.*\\)\",$/\\1/p' | sort -u";
 constexpr std::string_view kJobs = "vctl jobs -o name 2>/dev/null";
 constexpr std::string_view kNodes = "vctl nodes -o name 2>/dev/null";
+#define VRUN_CLASSES "scavenger experiment training production inference"
 
 struct Program {
   std::string_view name;
@@ -55,6 +56,7 @@ std::string BashOffer(Completes what) {
     case Completes::kShells: return "COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$cur\"))";
     case Completes::kNodes: return "COMPREPLY=($(compgen -W \"$(" + std::string(kNodes) + ")\" -- \"$cur\"))";
     case Completes::kCacheActions: return "COMPREPLY=($(compgen -W 'stat verify prune' -- \"$cur\"))";
+    case Completes::kClasses: return "COMPREPLY=($(compgen -W '" VRUN_CLASSES "' -- \"$cur\"))";
     case Completes::kMemory: return "COMPREPLY=($(compgen -W '1G 4G 16G 64G' -- \"$cur\"))";
     default: return "COMPREPLY=()";
   }
@@ -130,6 +132,7 @@ std::string ZshAction(Completes what) {
     case Completes::kShells: return "(bash zsh fish)";
     case Completes::kNodes: return "_vrun_nodes";
     case Completes::kCacheActions: return "(stat verify prune)";
+    case Completes::kClasses: return "(" VRUN_CLASSES ")";
     case Completes::kMemory: return "(1G 4G 16G 64G)";
     default: return " ";
   }
@@ -197,6 +200,7 @@ std::string FishOffer(const OptionSpec& o) {
     case Completes::kJobs: return " -x -a '(__vrun_jobs)'";
     case Completes::kFormats: return " -x -a 'json wide name'";
     case Completes::kNodes: return " -x -a '(__vrun_nodes)'";
+    case Completes::kClasses: return " -x -a '" VRUN_CLASSES "'";
     case Completes::kMemory: return " -x -a '1G 4G 16G 64G'";
     default: return " -x";
   }

@@ -28,7 +28,8 @@ enum class Completes {
   kShells,
   kMemory,
   kNodes,
-  kCacheActions
+  kCacheActions,
+  kClasses
 };
 
 struct OptionSpec {

@@ -55,6 +55,8 @@ int main(int argc, char** argv) {
       ->required();
   controller_app->add_option("--pool", controller.pools,
                              "a pool that exists before a node of it has joined; may be repeated");
+  controller_app->add_option("--scheduler-config", controller.scheduler_config,
+                             "TOML file of teams and weights; SIGHUP reads the teams again");
   controller_app->add_option("--s3-bucket", controller.tier.bucket.name, "S3 bucket that the nodes' caches share");
   controller_app->add_option("--s3-endpoint", controller.tier.bucket.endpoint,
                              "http[s]://HOST[:PORT]; default: Amazon's, in the region");

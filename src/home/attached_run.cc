@@ -75,6 +75,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                            plan.detached = options_.detached;
                            plan.trace = TraceOf(run->command(), services_->root);
                            plan.explain_io = run->explain_io();
+                           plan.requeue = run->scheduling().requeue();
                            run_ = owner_->MakeRun(this, std::move(plan));
                            run_->Start();
                          },

@@ -39,6 +39,7 @@ Launch::Launch(const Services* services, const v1::Run& run, Events events)
   request_.set_time_limit_s(run.time_limit_s());
   request_.set_home_id(services->home_id);
   request_.set_discard_writes(run.discard_writes());
+  *request_.mutable_scheduling() = run.scheduling();
 }
 
 Launch::~Launch() {

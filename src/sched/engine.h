@@ -77,6 +77,8 @@ class Core {
   const Job* Find(JobId id) const;
   std::optional<std::vector<Blocker>> Blockers(JobId id) const;
   Status Feasible(const JobSpec& spec) const;
+  std::vector<JobId> Waiting() const;
+  std::vector<JobId> RunningOn(const std::string& node) const;
   // Whether room, usage and phases agree with each other; for tests.
   bool Consistent() const;
 

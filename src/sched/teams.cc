@@ -65,6 +65,15 @@ const std::string& Teams::TypeName(TypeId type) const {
   return std::find_if(types_.begin(), types_.end(), [type](const auto& t) { return t.second == type; })->first;
 }
 
+std::vector<std::string> Teams::TypeNames() const {
+  std::vector<std::string> names;
+  for (const auto& [name, type] : types_) {
+    if (!name.empty()) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 TypeId Teams::KnownType(const std::string& gpu_type) const {
   auto it = types_.find(gpu_type);
   return it == types_.end() ? 0 : it->second;

@@ -32,6 +32,8 @@ class Teams {
   TeamId Find(const std::string& name);
   TypeId Type(const std::string& gpu_type);
   const std::string& TypeName(TypeId type) const;
+  // Of all but "", sorted.
+  std::vector<std::string> TypeNames() const;
   // 0 when never heard of.
   TypeId KnownType(const std::string& gpu_type) const;
   const std::string& name(TeamId team) const { return teams_[team].name; }

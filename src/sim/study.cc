@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "base/escape.h"
+#include "sched/weights.h"
 #include "sim/baselines.h"
 #include "sim/core_policy.h"
-#include "sim/weights.h"
 
 namespace vrun::sim {
 namespace {
@@ -105,7 +105,7 @@ void Describe(const JobTrace& trace, const RunResult& result, JobOutcome* outcom
 Result<std::unique_ptr<Policy>> MakePolicy(const StudyOptions& options, const std::string& name,
                                            const JobTrace& trace) {
   if (auto file = options.weight_files.find(name); file != options.weight_files.end()) {
-    VRUN_ASSIGN(sched::core::Policy weights, ParseWeights(file->second, name));
+    VRUN_ASSIGN(sched::core::Policy weights, sched::core::ParseWeights(file->second, name));
     return MakeCorePolicy(trace, weights);
   }
   if (name == kCorePolicy.name) return MakeCorePolicy(trace, {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/weights.h"
+#include "sched/weights.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,10 +10,10 @@
 
 #include "base/escape.h"
 
-namespace vrun::sim {
+namespace vrun::sched::core {
 namespace {
 
-using Weights = sched::core::Policy;
+using Weights = Policy;
 
 std::string_view Trim(std::string_view text) {
   const size_t from = text.find_first_not_of(" \t\r");
@@ -123,8 +123,8 @@ constexpr Field kFields[] = {
 
 }  // namespace
 
-Result<Weights> ParseWeights(std::string_view text, const std::string& name) {
-  Weights weights;
+Result<Weights> ParseWeights(std::string_view text, const std::string& name, const Policy& otherwise) {
+  Weights weights = otherwise;
   std::set<std::string, std::less<>> seen;
   size_t line_number = 0;
   while (!text.empty()) {
@@ -150,4 +150,4 @@ Result<Weights> ParseWeights(std::string_view text, const std::string& name) {
   return weights;
 }
 
-}  // namespace vrun::sim
+}  // namespace vrun::sched::core
