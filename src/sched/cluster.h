@@ -38,27 +38,50 @@ bool Admits(const Constraint& constraint, const NodeSpec& node);
 struct Room {
   NodeId node = kNoNode;
   std::array<uint16_t, kMaxGpus> milli{};  // per GPU
+  std::array<Sharing, kMaxGpus> sharing{};
+  std::array<mig::SliceMask, kMaxGpus> mig{};
   int64_t milli_cpus = 0;
   int64_t memory_bytes = 0;
   bool operator==(const Room&) const = default;
 
   uint32_t mask() const;
+  // Of a MIG instance its first memory slice, else -1.
+  int8_t mig_start() const;
   int64_t total_milli() const;
+};
+
+// What a pod takes on a node beside GPUs.
+Room RoomOf(const Request& request, NodeId node);
+// Adds the slice of a GPU that the pod takes; `slices` of a MIG instance.
+void TakeSlice(const Request& request, mig::Model model, int gpu, mig::SliceMask slices, Room* room);
+
+// What is free on a node.
+struct FreeRoom {
+  std::array<int16_t, kMaxGpus> free_milli{};     // negative: overcommitted by its owner's word
+  std::array<Sharing, kMaxGpus> sharing{};        // kWhole: nobody shares it now
+  std::array<mig::SliceMask, kMaxGpus> sliced{};  // MIG: memory slices that are taken
+  int64_t free_cpus = 0;
+  int64_t free_memory = 0;
+  int64_t free_total = 0;  // of free_milli
+  uint32_t whole = 0;      // mask of GPUs that are entirely free
+
+  // sign 1: the room becomes free. `gpus`: how many the node has.
+  void Apply(const Room& room, int sign, int gpus);
+  // Pods that fit; at most UINT16_MAX.
+  int32_t Count(const Request& request, mig::Model model, int gpus) const;
+  // Whether a pod that takes part of a GPU may go on this one, as far as the way of sharing is concerned.
+  bool Shares(int gpu, Sharing how) const { return (whole >> gpu & 1) != 0 || sharing[gpu] == how; }
 };
 
 class Cluster {
  public:
-  struct Node {
+  struct Node : FreeRoom {
     NodeSpec spec;
-    std::array<int16_t, kMaxGpus> free_milli{};  // negative: overcommitted by its owner's word
-    int64_t free_cpus = 0;
-    int64_t free_memory = 0;
-    int64_t free_total = 0;  // of free_milli
-    uint32_t whole = 0;      // mask of GPUs that are entirely free
-    uint16_t held = 0;       // holds on it: hidden from fit, not from FitOn
-    bool up = false;         // known, joined, neither lost nor drained
-    uint32_t position = 0;   // in order of topology
-    uint64_t changes = 0;    // grows with each change of its room or spec
+    mig::Model mig_model = 0;
+    uint16_t held = 0;      // holds on it: hidden from fit, not from FitOn
+    bool up = false;        // known, joined, neither lost nor drained
+    uint32_t position = 0;  // in order of topology
+    uint64_t changes = 0;   // grows with each change of its room or spec
 
     int64_t free_milli_total() const { return free_total; }
   };
@@ -113,9 +136,10 @@ class Cluster {
   // --- changes ---
   void Take(const Room& room) { Change(room, -1); }
   void Release(const Room& room) { Change(room, 1); }
-  // The GPUs that a pod gets on the node, which must fit it: of as few groups as possible, a slice on `slice_gpu`, or
-  // on the fullest GPU that takes it when that is negative.
-  Room Choose(const Request& request, NodeId id, int slice_gpu = -1) const;
+  // The GPUs that a pod gets on the node, which must fit it: of as few groups as possible; a slice on `slice_gpu`, or
+  // on the fullest GPU that takes it when that is negative; a MIG instance at `mig_start`, or where it leaves most
+  // possible.
+  Room Choose(const Request& request, NodeId id, int slice_gpu = -1, int mig_start = -1) const;
 
   // Undo(Mark()) takes back every Take and Release between the two.
   size_t Mark() const { return journal_.size(); }
@@ -142,9 +166,8 @@ class Cluster {
     Room room;
     int sign;
   };
-  using Key = std::pair<std::array<int64_t, 4>, Constraint>;
+  using Key = std::pair<Request, Constraint>;
 
-  static int32_t Count(const Node& node, const Request& request);
   int32_t FitNow(const ShapeState& shape, const Node& node, NodeId id) const;
   void Change(const Room& room, int sign);
   void Apply(const Room& room, int sign);

@@ -40,6 +40,7 @@ NodeSpec AnyNode(int a, int b) {
   n.memory_bytes = 16;
   if (n.gpus == 8) n.gpu_groups = {15, 240};
   if (a % 8 == 7) n.taints = {"debug"};
+  if (a % 8 < 4) n.mig_model = "h100-80gb";
   n.price_milli = b % 2 ? 1000 : 2000;
   return n;
 }
@@ -48,6 +49,12 @@ JobSpec AnyJob(JobId id, const Move& m) {
   JobSpec j = Gang(id, m.a % 4 + 1, m.b % 5);
   Request& r = j.roles[0].request;
   if (m.b % 7 == 0) r.gpus = 0, r.gpu_milli = 200 + 100 * (m.c % 6);
+  if (m.b % 7 == 1) {
+    const char* profiles[] = {"1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "7g.80gb"};
+    r.gpus = 0;
+    r.mig = mig::FindProfile(profiles[m.c % 5]);
+  }
+  if (m.b % 14 == 7) r.sharing = Sharing::kTimeSlice;
   if (m.c % 5 == 0) j.roles.push_back({"driver", m.a % 2 + 1, {0, 0, 2000, 2}});
   j.team = "t" + std::to_string(m.c % 3);
   j.user = "u" + std::to_string(m.a % 2);

@@ -78,7 +78,7 @@ uint32_t Core::Intern(const JobSpec& spec) {
   number(static_cast<int64_t>(spec.preferred));
   for (const Role& r : spec.roles) {
     for (int64_t n : {int64_t{r.pods}, int64_t{r.request.gpus}, int64_t{r.request.gpu_milli}, r.request.milli_cpus,
-                      r.request.memory_bytes}) {
+                      r.request.memory_bytes, static_cast<int64_t>(r.request.sharing), int64_t{r.request.mig}}) {
       number(n);
     }
   }
@@ -218,9 +218,12 @@ void Core::On(const JobStarted& e) {
   for (const PodPlace& pod : e.pods) {
     if (pod.role < 0 || static_cast<size_t>(pod.role) >= job.spec.roles.size()) continue;
     const Request& r = job.spec.roles[pod.role].request;
-    Room room{cluster_.Name(pod.node), {}, r.milli_cpus, r.memory_bytes};
+    Room room = RoomOf(r, cluster_.Name(pod.node));
+    const mig::Model model = cluster_.node(room.node).mig_model;
     for (int i = 0; i < kMaxGpus; ++i) {
-      if (pod.gpus >> i & 1) room.milli[i] = static_cast<uint16_t>(r.gpus > 0 ? kMilli : r.gpu_milli);
+      if ((pod.gpus >> i & 1) == 0) continue;
+      room.milli[i] = kMilli;
+      if (r.slice()) TakeSlice(r, model, i, mig::At(model, r.mig, pod.mig_start, 0), &room);
     }
     cluster_.Take(room);
     placement.rooms.push_back(room);

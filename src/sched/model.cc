@@ -28,8 +28,15 @@ Status Validate(const JobSpec& job) {
     if (r.request.gpu_milli < 0 || r.request.gpu_milli >= kMilli) {
       return Invalid(role, "a slice is 1 to 999 thousandths of a GPU");
     }
-    if (r.request.gpus > 0 && r.request.gpu_milli > 0)
-      return Invalid(role, "whole GPUs and a slice exclude each other");
+    if ((r.request.gpus > 0) + (r.request.gpu_milli > 0) + (r.request.mig != 0) > 1) {
+      return Invalid(role, "whole GPUs, a share of one and a MIG instance exclude each other");
+    }
+    if (r.request.gpu_milli > 0 && r.request.sharing != Sharing::kMps && r.request.sharing != Sharing::kTimeSlice) {
+      return Invalid(role, "a share of a GPU is by MPS or by time slices");
+    }
+    if (r.request.mig != 0 && mig::ProfileName(r.request.mig).empty()) {
+      return Invalid(role, "there is no such MIG profile");
+    }
     if (std::min(r.request.milli_cpus, r.request.memory_bytes) < 0 ||
         std::max(r.request.milli_cpus, r.request.memory_bytes) > kMost) {
       return Invalid(role, "cpus and memory are out of range");
@@ -49,6 +56,9 @@ Status Validate(const NodeSpec& node) {
   if (node.gpus < 0 || node.gpus > kMaxGpus) return Invalid(what, "it has 0 to " + std::to_string(kMaxGpus) + " GPUs");
   if (std::min(node.milli_cpus, node.memory_bytes) < 0 || std::max(node.milli_cpus, node.memory_bytes) > kMost) {
     return Invalid(what, "cpus and memory are out of range");
+  }
+  if (!node.mig_model.empty() && mig::FindModel(node.mig_model) == 0) {
+    return Invalid(what, "how a " + Escape(node.mig_model) + " can be cut into instances is not known");
   }
   return {};
 }

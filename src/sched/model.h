@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "sched/mig.h"
 
 namespace vrun::sched::core {
 
@@ -31,14 +32,28 @@ constexpr int kClasses = 5;
 enum class Level : uint8_t { kNode, kIsland, kRack, kBlock, kZone, kCluster };
 constexpr int kLevels = 6;
 
-// What one pod takes. Whole GPUs and a slice exclude each other; a slice is of one GPU.
+// How the pods on a GPU share it. It is whole or shared in one way, and becomes another only while nobody is on it.
+enum class Sharing : uint8_t {
+  kWhole,      // one pod has it, or nobody
+  kMps,        // side by side, each with its share
+  kTimeSlice,  // in turns
+  kMig,        // each with an instance, of its own memory and compute slices (mig.h)
+};
+
+// What one pod takes. Whole GPUs, a share of one GPU and a MIG instance exclude each other.
 struct Request {
   int32_t gpus = 0;
-  int32_t gpu_milli = 0;  // 1..999: a slice
+  int32_t gpu_milli = 0;  // 1..999: a share
   int64_t milli_cpus = 0;
   int64_t memory_bytes = 0;
-  bool operator==(const Request&) const = default;
-  int32_t total_milli() const { return gpus * kMilli + gpu_milli; }
+  Sharing sharing = Sharing::kMps;  // of gpu_milli: kMps or kTimeSlice
+  mig::Profile mig = 0;             // mig::FindProfile; 0: none
+  auto operator<=>(const Request&) const = default;
+
+  // Of a MIG instance: what it takes at least. On some models it takes more.
+  int32_t total_milli() const { return gpus * kMilli + gpu_milli + (mig == 0 ? 0 : mig::NominalMilli(mig)); }
+  bool slice() const { return gpu_milli > 0 || mig != 0; }
+  Sharing kind() const { return mig != 0 ? Sharing::kMig : gpu_milli > 0 ? sharing : Sharing::kWhole; }
 };
 
 // A gang is one or more roles; all pods of all roles start together or none does.
@@ -93,6 +108,7 @@ struct NodeSpec {
   // GPUs that are close to each other (one PCIe switch, one NUMA node), as bit masks; a pod gets GPUs of as few groups
   // as possible. Empty: all are equal.
   std::vector<uint32_t> gpu_groups;
+  std::string mig_model;  // mig::FindModel; "": its GPUs are not cut into instances
   std::vector<std::string> labels;
   std::vector<std::string> taints;  // only jobs that tolerate all of them
   int64_t price_milli = 1000;       // of a GPU, relative: what usage is charged with
@@ -118,7 +134,8 @@ struct TeamSpec {
 struct PodPlace {
   int32_t role = 0;  // index into JobSpec::roles
   std::string node;
-  uint32_t gpus = 0;  // bit mask; of a slice: the one GPU
+  uint32_t gpus = 0;      // bit mask; of a slice: the one GPU
+  int8_t mig_start = -1;  // of a MIG instance: its first memory slice
   bool operator==(const PodPlace&) const = default;
 };
 

@@ -250,7 +250,7 @@ void Core::EmitPlace(JobIndex j) {
   place.pods.reserve(job.placement.rooms.size());
   for (size_t i = 0; i < job.placement.rooms.size(); ++i) {
     const Room& room = job.placement.rooms[i];
-    place.pods.push_back({job.placement.roles[i], cluster_.node(room.node).spec.name, room.mask()});
+    place.pods.push_back({job.placement.roles[i], cluster_.node(room.node).spec.name, room.mask(), room.mig_start()});
   }
   actions_.push_back(std::move(place));
 }

@@ -120,8 +120,8 @@ bool Placer::Fill(ShapeId shape, int32_t role, Level level, Domain domain, int32
 void Placer::PutOn(ShapeId shape, int32_t role, NodeId node, int32_t pods, Placement* out) {
   const Request& request = cluster_.request(shape);
   for (int32_t i = 0; i < pods; ++i) {
-    int gpu = request.gpu_milli > 0 ? fragmentation_.Rise(shape, node).gpu : -1;
-    out->rooms.push_back(cluster_.Choose(request, node, gpu));
+    const Fragmentation::Score score = request.slice() ? fragmentation_.Rise(shape, node) : Fragmentation::Score{};
+    out->rooms.push_back(cluster_.Choose(request, node, score.gpu, score.start));
     out->roles.push_back(role);
     cluster_.Take(out->rooms.back());
   }

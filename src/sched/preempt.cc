@@ -36,6 +36,60 @@ constexpr size_t kNodesMore = 64;
 constexpr size_t kSpared = 16;
 constexpr Micros kForever = 30 * 24 * kHour;
 
+// What changes on one node when victims leave and a gang comes.
+struct Leftover {
+  std::vector<const Room*> freed, taken;
+
+  // Per GPU and in all: max(0, freed - taken). Slices of a GPU are kept one by one; a GPU that is to be shared in
+  // another way than before is nobody else's at all until then.
+  Room Rest(NodeId node, const Cluster::Node& after) const {
+    std::array<int64_t, kMaxGpus> milli{};
+    std::array<mig::SliceMask, kMaxGpus> before{}, now{};
+    std::array<Sharing, kMaxGpus> was{}, is{};
+    std::array<bool, kMaxGpus> touched{};
+    Room left;
+    left.node = node;
+    for (const Room* r : freed) {
+      left.milli_cpus += r->milli_cpus;
+      left.memory_bytes += r->memory_bytes;
+      for (int i = 0; i < kMaxGpus; ++i) {
+        if (r->milli[i] == 0) continue;
+        milli[i] += r->milli[i];
+        before[i] |= r->mig[i];
+        was[i] = r->sharing[i];
+        touched[i] = true;
+      }
+    }
+    is = was;
+    for (const Room* r : taken) {
+      left.milli_cpus -= r->milli_cpus;
+      left.memory_bytes -= r->memory_bytes;
+      for (int i = 0; i < kMaxGpus; ++i) {
+        if (r->milli[i] == 0) continue;
+        milli[i] -= r->milli[i];
+        now[i] |= r->mig[i];
+        is[i] = r->sharing[i];
+      }
+    }
+    left.milli_cpus = std::max<int64_t>(left.milli_cpus, 0);
+    left.memory_bytes = std::max<int64_t>(left.memory_bytes, 0);
+    const int slices = mig::Slices(after.mig_model);
+    for (int i = 0; i < kMaxGpus; ++i) {
+      if (!touched[i]) continue;
+      if (is[i] != was[i]) milli[i] = after.free_milli[i];
+      left.sharing[i] = is[i];
+      if (is[i] == Sharing::kMig && slices > 0) {
+        const auto all = static_cast<mig::SliceMask>((1u << slices) - 1);
+        left.mig[i] = static_cast<mig::SliceMask>(is[i] != was[i] ? all & ~after.sliced[i] : before[i] & ~now[i]);
+        milli[i] = std::popcount(left.mig[i]) * kMilli / slices;
+      }
+      left.milli[i] = static_cast<uint16_t>(std::max<int64_t>(milli[i], 0));
+      if (left.milli[i] == 0) left.sharing[i] = Sharing::kWhole;
+    }
+    return left;
+  }
+};
+
 }  // namespace
 
 // Tokens bound the work that preemption may waste, as a share of all GPU time.
@@ -109,7 +163,7 @@ void Core::PrepareVictims() {
 // itself; with a long one what is not taken from the victims is taken from somebody else who waits.
 Micros Core::WaitWithout(const Demand& demand) const {
   const Request& r = demand.parts[0].request;
-  int gpus = r.gpus > 0 ? r.gpus : r.gpu_milli > 0 ? 1 : 0;
+  int gpus = r.gpus > 0 ? r.gpus : r.slice() ? 1 : 0;
   int64_t rate = release_rate_[gpus];
   if (rate <= 0) return kForever;
   int64_t slots = demand.parts[0].pods;
@@ -300,23 +354,17 @@ std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
   return placement;
 }
 
-// What the victims free and the gang does not take is nobody's until they are gone. Per node: max(0, freed by victims -
-// taken by the gang).
+// What the victims free and the gang does not take is nobody's until they are gone.
 void Core::KeepLeftovers(const Placement& placement, Plan* plan) {
-  std::map<NodeId, std::array<int64_t, kMaxGpus + 2>> change;
-  auto add = [&](const Room& r, int sign) {
-    auto& c = change[r.node];
-    for (int i = 0; i < kMaxGpus; ++i) c[i] += sign * r.milli[i];
-    c[kMaxGpus] += sign * r.milli_cpus;
-    c[kMaxGpus + 1] += sign * r.memory_bytes;
-  };
+  std::map<NodeId, Leftover> change;
   for (JobIndex v : plan->victims) {
-    for (const Room& r : jobs_[v].placement.rooms) add(r, 1);
+    for (const Room& r : jobs_[v].placement.rooms) change[r.node].freed.push_back(&r);
   }
-  for (const Room& r : placement.rooms) add(r, -1);
+  for (const Room& r : placement.rooms) {
+    if (auto it = change.find(r.node); it != change.end()) it->second.taken.push_back(&r);
+  }
   for (const auto& [node, c] : change) {
-    Room left{node, {}, std::max<int64_t>(c[kMaxGpus], 0), std::max<int64_t>(c[kMaxGpus + 1], 0)};
-    for (int i = 0; i < kMaxGpus; ++i) left.milli[i] = static_cast<uint16_t>(std::max<int64_t>(c[i], 0));
+    Room left = c.Rest(node, cluster_.node(node));
     if (left == Room{node}) continue;
     cluster_.Take(left);
     plan->leftovers.push_back(left);

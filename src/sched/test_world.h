@@ -42,7 +42,9 @@ inline std::string Text(const Action& action) {
   std::ostringstream out;
   if (const auto* p = std::get_if<Place>(&action)) {
     out << "place " << p->job << ' ' << p->gpu_type;
-    for (const PodPlace& pod : p->pods) out << ' ' << pod.role << '@' << pod.node << '/' << pod.gpus;
+    for (const PodPlace& pod : p->pods) {
+      out << ' ' << pod.role << '@' << pod.node << '/' << pod.gpus << '.' << int{pod.mig_start};
+    }
   } else if (const auto* v = std::get_if<Preempt>(&action)) {
     out << "preempt " << v->job << " for " << v->beneficiary << ' ' << static_cast<int>(v->mode)
         << static_cast<int>(v->reason) << ' ' << v->terms.gain << ' ' << v->terms.price;
@@ -133,7 +135,10 @@ class World {
       const NodeSpec& n = nodes.at(pod.node);
       const Request& r = job.roles[pod.role].request;
       EXPECT_EQ(n.pool, job.pool);
-      EXPECT_EQ(std::popcount(pod.gpus), r.gpus > 0 ? r.gpus : r.gpu_milli > 0 ? 1 : 0);
+      EXPECT_EQ(std::popcount(pod.gpus), r.gpus > 0 ? r.gpus : r.slice() ? 1 : 0);
+      if (r.mig != 0) {
+        EXPECT_NE(mig::At(mig::FindModel(n.mig_model), r.mig, pod.mig_start, 0), 0) << Text(action);
+      }
       EXPECT_LT(uint64_t{pod.gpus}, uint64_t{1} << n.gpus);
       EXPECT_TRUE(job.gpu_types.empty() || r.total_milli() == 0 || n.gpu_type == p->gpu_type);
       for (const std::string& label : job.labels) {
@@ -152,11 +157,20 @@ class World {
     EXPECT_GE(now, job.begin_after);
     // And nothing is given twice.
     std::map<std::string, std::array<int64_t, kMaxGpus + 2>> used;
+    std::map<std::pair<std::string, int>, std::pair<Sharing, int>> shared;  // by GPU: how, and slices taken
     for (const auto& [id, where] : running) {
       for (const PodPlace& pod : where) {
         const Request& r = jobs.at(id).roles[pod.role].request;
         auto& u = used[pod.node];
-        for (int i = 0; i < kMaxGpus; ++i) u[i] += (pod.gpus >> i & 1) * (r.gpus > 0 ? kMilli : r.gpu_milli);
+        for (int i = 0; i < kMaxGpus; ++i) {
+          if ((pod.gpus >> i & 1) == 0) continue;
+          u[i] += r.total_milli() - std::max(r.gpus - 1, 0) * kMilli;
+          auto [it, first] = shared.try_emplace({pod.node, i}, r.kind(), 0);
+          EXPECT_EQ(it->second.first, r.kind()) << Text(action);
+          const int slices = mig::At(mig::FindModel(known.at(pod.node).mig_model), r.mig, pod.mig_start, 0);
+          EXPECT_EQ(it->second.second & slices, 0) << Text(action);
+          it->second.second |= slices;
+        }
         u[kMaxGpus] += r.milli_cpus;
         u[kMaxGpus + 1] += r.memory_bytes;
       }
