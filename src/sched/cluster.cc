@@ -70,28 +70,54 @@ NodeId Cluster::Up(const NodeSpec& spec) {
   }
   n.free_cpus += spec.milli_cpus - old.milli_cpus;
   n.free_memory += spec.memory_bytes - old.memory_bytes;
-  total_milli_ += kMilli * (spec.gpus - (n.up ? old.gpus : 0));
+  total_milli_ += kMilli * (std::popcount(spec.usable()) - (n.up ? std::popcount(old.usable()) : 0));
   n.spec = spec;
   n.mig_model = mig::FindModel(spec.mig_model);
   n.up = true;
   n.whole = 0;
   for (int i = 0; i < spec.gpus; ++i) n.whole |= static_cast<uint32_t>(n.free_milli[i] == kMilli) << i;
+  n.whole &= spec.usable();
+  // Who shared a GPU may have left while it was none of the node's.
+  for (int i = 0; i < kMaxGpus; ++i) {
+    if (n.free_milli[i] >= kMilli) n.sharing[i] = Sharing::kWhole;
+  }
   ++n.changes;
   settled_ = settled_ && same_place;
   for (ShapeId s : active_) {
     ShapeState& shape = shapes_[s];
     if (shape.admits.size() < nodes_.size()) shape.admits.resize(nodes_.size(), 0);
-    shape.admits[id] = Admits(shape.constraint, spec);
+    shape.admits[id] = Fits(shape.constraint, n, now_);
   }
   Refresh(id);
   return id;
 }
 
 void Cluster::Down(NodeId id) {
-  if (nodes_[id].up) total_milli_ -= kMilli * nodes_[id].spec.gpus;
+  if (nodes_[id].up) total_milli_ -= kMilli * std::popcount(nodes_[id].spec.usable());
   nodes_[id].up = false;
   ++nodes_[id].changes;
   Refresh(id);
+}
+
+void Cluster::Limit(NodeId id, Micros horizon, bool closed, Micros now) {
+  Node& n = nodes_[id];
+  if (horizon == kNever && n.horizon == kNever && n.closed == closed) return;
+  now_ = now;
+  n.horizon = horizon;
+  n.closed = closed;
+  ++n.changes;
+  for (ShapeId s : active_) {
+    ShapeState& shape = shapes_[s];
+    if (shape.admits.size() < nodes_.size()) shape.admits.resize(nodes_.size(), 0);
+    shape.admits[id] = Fits(shape.constraint, n, now);
+  }
+  Refresh(id);
+}
+
+bool Cluster::Limited(ShapeId shape, NodeId id) const {
+  const Node& n = nodes_[id];
+  return n.up && n.horizon != kNever && Admits(shapes_[shape].constraint, n.spec) &&
+         (n.closed || !shapes_[shape].admits[id]) && n.Count(shapes_[shape].request, n.mig_model, n.spec.usable()) > 0;
 }
 
 void Cluster::Hold(NodeId id) {
@@ -123,7 +149,7 @@ ShapeId Cluster::Shape(const Request& request, const Constraint& constraint) {
   by_key_[key] = id;
   active_.insert(std::lower_bound(active_.begin(), active_.end(), id), id);
   s.admits.resize(nodes_.size());
-  for (NodeId n = 0; n < nodes_.size(); ++n) s.admits[n] = Admits(constraint, nodes_[n].spec);
+  for (NodeId n = 0; n < nodes_.size(); ++n) s.admits[n] = Fits(constraint, nodes_[n], now_);
   if (settled_) Fill(s);
   return id;
 }
@@ -148,14 +174,15 @@ void Cluster::Retire() {
   --unused_;
 }
 
-int32_t FreeRoom::Count(const Request& r, mig::Model model, int gpus) const {
+int32_t FreeRoom::Count(const Request& r, mig::Model model, uint32_t usable) const {
   int64_t count = UINT16_MAX;
   if (r.gpus > 0) {
     count = std::popcount(whole) / r.gpus;
   } else if (r.slice()) {
     count = 0;
     const Sharing how = r.kind();
-    for (int i = 0; i < gpus; ++i) {
+    for (; usable != 0; usable &= usable - 1) {
+      const int i = std::countr_zero(usable);
       if (!Shares(i, how)) continue;
       count +=
           how == Sharing::kMig ? mig::Count(model, r.mig, sliced[i]) : std::max<int>(free_milli[i], 0) / r.gpu_milli;
@@ -167,33 +194,34 @@ int32_t FreeRoom::Count(const Request& r, mig::Model model, int gpus) const {
 }
 
 int32_t Cluster::FitNow(const ShapeState& s, const Node& n, NodeId id) const {
-  return n.up && n.held == 0 && s.admits[id] ? n.Count(s.request, n.mig_model, n.spec.gpus) : 0;
+  return Open(n) && n.held == 0 && s.admits[id] ? n.Count(s.request, n.mig_model, n.spec.usable()) : 0;
 }
 
 int32_t Cluster::FitOn(ShapeId shape, NodeId id) const {
   const Node& n = nodes_[id];
-  return n.up && shapes_[shape].admits[id] ? n.Count(shapes_[shape].request, n.mig_model, n.spec.gpus) : 0;
+  return Open(n) && shapes_[shape].admits[id] ? n.Count(shapes_[shape].request, n.mig_model, n.spec.usable()) : 0;
 }
 
 int32_t Cluster::FitWith(ShapeId shape, NodeId id, std::span<const Room* const> freed) const {
   const Node& n = nodes_[id];
-  if (!n.up || !shapes_[shape].admits[id]) return 0;
+  if (!Open(n) || !shapes_[shape].admits[id]) return 0;
   FreeRoom then = n;
-  for (const Room* r : freed) then.Apply(*r, 1, n.spec.gpus);
-  return then.Count(shapes_[shape].request, n.mig_model, n.spec.gpus);
+  for (const Room* r : freed) then.Apply(*r, 1, n.spec.usable());
+  return then.Count(shapes_[shape].request, n.mig_model, n.spec.usable());
 }
 
 int32_t Cluster::FitEmpty(ShapeId shape, NodeId id) const {
-  return shapes_[shape].admits[id] ? PodsWhenEmpty(shapes_[shape].request, nodes_[id].spec) : 0;
+  const ShapeState& s = shapes_[shape];
+  return Admits(s.constraint, nodes_[id].spec) ? PodsWhenEmpty(s.request, nodes_[id].spec) : 0;
 }
 
 int32_t Cluster::PodsWhenEmpty(const Request& request, const NodeSpec& n) {
   FreeRoom empty;
   empty.free_milli.fill(kMilli);
-  empty.whole = (1u << n.gpus) - 1;
+  empty.whole = n.usable();
   empty.free_cpus = n.milli_cpus;
   empty.free_memory = n.memory_bytes;
-  return empty.Count(request, mig::FindModel(n.mig_model), n.gpus);
+  return empty.Count(request, mig::FindModel(n.mig_model), n.usable());
 }
 
 void Cluster::Fill(ShapeState& s) {
@@ -265,13 +293,13 @@ void Cluster::Refresh(NodeId id) {
   }
 }
 
-void FreeRoom::Apply(const Room& room, int sign, int gpus) {
+void FreeRoom::Apply(const Room& room, int sign, uint32_t usable) {
   for (int i = 0; i < kMaxGpus; ++i) {
     if (room.milli[i] == 0) continue;
     free_milli[i] = static_cast<int16_t>(free_milli[i] + sign * room.milli[i]);
     free_total += sign * room.milli[i];
     uint32_t bit = 1u << i;
-    whole = i < gpus && free_milli[i] == kMilli ? whole | bit : whole & ~bit;
+    whole = (usable & bit) != 0 && free_milli[i] == kMilli ? whole | bit : whole & ~bit;
     sliced[i] = static_cast<mig::SliceMask>(sign < 0 ? sliced[i] | room.mig[i] : sliced[i] & ~room.mig[i]);
     if (free_milli[i] >= kMilli) {
       sharing[i] = Sharing::kWhole;
@@ -285,7 +313,7 @@ void FreeRoom::Apply(const Room& room, int sign, int gpus) {
 
 void Cluster::Apply(const Room& room, int sign) {
   Node& n = nodes_[room.node];
-  n.Apply(room, sign, n.spec.gpus);
+  n.Apply(room, sign, n.spec.usable());
   ++n.changes;
   Refresh(room.node);
 }
@@ -325,7 +353,7 @@ Room Cluster::Choose(const Request& r, NodeId id, int slice_gpu, int mig_start) 
   Room room = RoomOf(r, id);
   if (r.slice()) {
     auto takes = [&](int i) {
-      if (!n.Shares(i, r.kind())) return false;
+      if ((n.spec.usable() >> i & 1) == 0 || !n.Shares(i, r.kind())) return false;
       return r.mig != 0 ? mig::Count(n.mig_model, r.mig, n.sliced[i]) > 0 : n.free_milli[i] >= r.gpu_milli;
     };
     int best = slice_gpu;

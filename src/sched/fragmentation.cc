@@ -54,7 +54,7 @@ void Fragmentation::Forget() {
 
 // All that matters of one GPU.
 uint32_t Fragmentation::GpuState(const Cluster::Node& n, int gpu) {
-  return static_cast<uint32_t>(static_cast<uint16_t>(n.free_milli[gpu])) << 16 |
+  return static_cast<uint32_t>(static_cast<uint16_t>(n.free_milli[gpu])) << 16 | (n.spec.bad_gpus >> gpu & 1) << 15 |
          static_cast<uint32_t>(n.sharing[gpu]) << 8 | n.sliced[gpu];
 }
 
@@ -129,14 +129,14 @@ Fragmentation::Known Fragmentation::ComputeSlice(const Request& r, const Cluster
   Key best_key;
   const int64_t before = Waste(n);
   for (int i = 0; i < n.spec.gpus; ++i) {
-    if (!n.Shares(i, r.kind()) || n.free_milli[i] < r.gpu_milli) continue;
+    if ((n.spec.usable() >> i & 1) == 0 || !n.Shares(i, r.kind()) || n.free_milli[i] < r.gpu_milli) continue;
     for (int start = r.mig != 0 ? 0 : -1; start < (r.mig != 0 ? mig::kMostSlices : 0); ++start) {
       const mig::SliceMask slices = mig::At(n.mig_model, r.mig, start, n.sliced[i]);
       if (r.mig != 0 && slices == 0) continue;
       Room room = RoomOf(r, kNoNode);
       TakeSlice(r, n.mig_model, i, slices, &room);
       Cluster::Node after = n;
-      after.Apply(room, -1, n.spec.gpus);
+      after.Apply(room, -1, n.spec.usable());
       const Key key(Waste(after) - before, n.free_milli[i],
                     -mig::Potential(n.mig_model, static_cast<mig::SliceMask>(n.sliced[i] | slices)));
       if (best.known && key >= best_key) continue;

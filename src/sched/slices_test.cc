@@ -111,6 +111,21 @@ TEST(Slices, AGpuIsSharedInOneWayUntilItIsEmpty) {
   }
 }
 
+TEST(Slices, AGpuThatWasGoneMeanwhileIsWholeAgain) {
+  Cluster c;
+  c.Up(MigNode("a", 2));
+  c.Settle();
+  const Constraint anywhere{"p", "", {}, {}};
+  ShapeId instance = c.Shape(Instance("1g.10gb"), anywhere), whole = c.Shape({1, 0, 0, 0}, anywhere);
+  const Room room = c.Choose(c.request(instance), 0, 1, 0);
+  c.Take(room);
+  c.Up(MigNode("a", 1));
+  c.Release(room);
+  c.Up(MigNode("a", 2));
+  for (int i = 0; i < 2; ++i) c.Take(c.Choose(c.request(whole), 0));
+  EXPECT_EQ(c.FitOn(instance, 0), 0);
+}
+
 TEST(Slices, AnInstanceLeavesRoomForLargeOnes) {
   Cluster c;
   c.Up(MigNode("a", 1));
