@@ -80,8 +80,8 @@ struct HostPort {
 };
 Result<HostPort> ParseHostPort(std::string_view text, bool allow_port_zero = false);
 
-// For whoever reads TOML: the line of the first letter outside of ASCII that is in no quotes and no comment, 0: there is
-// none. The parser must not see one.
+// For whoever reads TOML: the line of the first letter outside of ASCII that is in no quotes and no comment, 0: there
+// is none. The parser must not see one.
 size_t LineOfBareLetterOutsideAscii(std::string_view text);
 
 }  // namespace vrun

@@ -41,8 +41,8 @@ class Reader {
 
   Result<SchedulerConfig> Read() {
     if (const size_t line = LineOfBareLetterOutsideAscii(text_)) {
-      return Error(Code::kInvalid, Escape(name_) + ":" + std::to_string(line) +
-                                       ": a letter outside of ASCII: put the text in quotes");
+      return Error(Code::kInvalid,
+                   Escape(name_) + ":" + std::to_string(line) + ": a letter outside of ASCII: put the text in quotes");
     }
     toml::parse_result parsed = toml::parse(text_);
     if (!parsed) return At(parsed.error().source(), Escape(parsed.error().description()));
