@@ -117,7 +117,6 @@ bool Core::GrowOne(JobIndex j) {
     return false;
   }
   teams_.Release(job.team, job.charges, job.spec.preemptible, now_);
-  free_milli_ -= (now - pods) * int64_t{part->request.total_milli()};
   SetSize(j, std::move(grown));
   job.charges = ChargesOf(job.placement);
   teams_.Take(job.team, job.charges, job.spec.preemptible, now_);
