@@ -155,7 +155,8 @@ void Core::Pass() {
     }
     // Most of a long queue ends here: the like of it was tried.
     const Pending& p = pending_[o.index];
-    const bool may_reclaim = demand.no_preemption && reclaims < policy_.preempt_attempts && MayReclaim(p.team, demand);
+    const bool may_reclaim =
+        demand.no_preemption && reclaims < policy_.preempt_attempts / 2 && MayReclaim(p.team, demand);
     bool hopeless = demand.failed_level == static_cast<int>(demand.demand.required) && demand.no_preemption &&
                     !may_reclaim && (demand.no_backfill || holders_.empty());
     bool starves = o.key <= static_cast<uint32_t>(INT32_MAX - kStarving);
