@@ -178,7 +178,8 @@ void CheckWorld(const std::vector<Move>& moves, Policy policy) {
     for (const Blocker& b : *why) {
       excused = excused || b.kind == Blocker::Kind::kNeverFits || b.kind == Blocker::Kind::kTopology ||
                 b.kind == Blocker::Kind::kLimit || b.kind == Blocker::Kind::kGuarantee ||
-                b.kind == Blocker::Kind::kDependency || b.kind == Blocker::Kind::kDoomed;
+                b.kind == Blocker::Kind::kDependency || b.kind == Blocker::Kind::kDoomed ||
+                (b.kind == Blocker::Kind::kPatience && b.time > one.now);  // by its own wish, and not for ever
     }
     // Several roles may each fit alone and not together.
     if (excused || job.roles.size() > 1) continue;

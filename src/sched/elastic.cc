@@ -12,6 +12,11 @@ namespace {
 // Blocks taken away to see whether a gang fits then, and of these, tried to be left.
 constexpr size_t kMostSheds = 256;
 constexpr size_t kSpared = 32;
+constexpr int64_t kMostWorth = INT64_MAX / 4;
+
+int64_t Scaled(int64_t omega_milli, Micros time) {
+  return static_cast<int64_t>(std::min<__int128>(static_cast<__int128>(omega_milli) * time / kSecond, kMostWorth));
+}
 }  // namespace
 
 const Demand::Part* Core::ElasticPart(const Job& job) const {
@@ -112,7 +117,6 @@ bool Core::GrowOne(JobIndex j) {
     return false;
   }
   teams_.Release(job.team, job.charges, job.spec.preemptible, now_);
-  free_milli_ -= (now - pods) * int64_t{part->request.total_milli()};
   SetSize(j, std::move(grown));
   job.charges = ChargesOf(job.placement);
   teams_.Take(job.team, job.charges, job.spec.preemptible, now_);
@@ -240,7 +244,7 @@ bool Core::TryShrink(JobIndex j, DemandState& state) {
         std::vector<size_t>& rooms = plan.sheds[shed.job];
         if (rooms.empty()) {
           const Micros time = ResizeTime(v);
-          plan.price += Exp2Milli(WaitCost(v)) * (time / 1000) / 1000;
+          plan.price = std::min(plan.price + Scaled(Exp2Milli(WaitCost(v)), time), kMostWorth);
           plan.lost += static_cast<int64_t>(static_cast<__int128>(v.milli) * time / kSecond);
         }
         rooms.insert(rooms.end(), shed.rooms.begin(), shed.rooms.end());
@@ -248,8 +252,7 @@ bool Core::TryShrink(JobIndex j, DemandState& state) {
       }
       for (auto& [v, rooms] : plan.sheds) std::sort(rooms.begin(), rooms.end());
       terms.wait_without = without;
-      terms.gain = static_cast<int64_t>(
-          std::min<__int128>(static_cast<__int128>(Exp2Milli(WaitCost(job))) * without / kSecond, INT64_MAX / 4));
+      terms.gain = Scaled(Exp2Milli(WaitCost(job)), without);
       terms.price = plan.price;
       terms.lost = plan.lost / 1000;
       const bool worth =

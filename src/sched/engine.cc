@@ -82,6 +82,8 @@ uint32_t Core::Intern(const JobSpec& spec) {
   number(static_cast<int64_t>(spec.required));
   number(static_cast<int64_t>(spec.preferred));
   number(RunsOf(spec));
+  // What may use the room that is left idle for inference is tried apart from what may not.
+  number(spec.klass == Class::kInference || (spec.klass == Class::kScavenger && spec.preemptible));
   for (const Role& r : spec.roles) {
     for (int64_t n :
          {int64_t{r.pods}, int64_t{r.request.gpus}, int64_t{r.request.gpu_milli}, r.request.milli_cpus,

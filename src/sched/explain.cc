@@ -130,7 +130,9 @@ std::optional<std::vector<Blocker>> Core::Blockers(JobId id) const {
     }
   }
   if (!LeavesHeadroom(job, job.milli)) {
-    out.push_back({.kind = Kind::kHeadroom, .have = free_milli_, .need = job.milli + headroom_target_});
+    out.push_back({.kind = Kind::kHeadroom,
+                   .have = cluster_.total_milli() - teams_.used(kRoot),
+                   .need = job.milli + headroom_target_});
   }
   // As of the last pass.
   if (auto verdict = job.refused; !verdict.ok) {

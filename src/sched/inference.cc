@@ -12,8 +12,10 @@
 namespace vrun::sched::core {
 
 namespace {
-constexpr size_t kShelf = 64;       // nodes kept for each number of GPUs
-constexpr size_t kNodesTried = 16;  // of these, beyond one for each pod
+constexpr size_t kShelf = 64;      // nodes kept for each number of GPUs
+constexpr size_t kNodesTried = 4;  // of these, beyond one for each pod
+// Whoever has more pods is not evicted without a pass: it would take long to see what that leaves.
+constexpr size_t kMostRooms = 8;
 // Larger gangs wait for a pass.
 constexpr int32_t kMostPods = 16;
 }  // namespace
@@ -77,19 +79,26 @@ bool Core::TryShelf(JobIndex j, const Demand& demand) {
     for (const auto& [price, n] : shelf_[gpus]) {
       if (plan.nodes.size() >= static_cast<size_t>(part.pods) + kNodesTried || slots >= part.pods) break;
       if (cluster_.node(n).held > 0) continue;
-      std::vector<const Room*> freed;
-      std::vector<JobIndex> leave;
+      std::vector<std::pair<int64_t, JobIndex>> by_price;
       for (JobIndex v : on_node_[n]) {
-        if (v >= victims_.size() || ClassOf(jobs_[v]) >= Class::kInference ||
-            !Eligible(job, INT32_MAX, false, victims_[v])) {
-          continue;
-        }
-        leave.push_back(v);
-        for (const Room& r : jobs_[v].placement.rooms) {
-          if (r.node == n) freed.push_back(&r);
+        if (v < victims_.size() && ClassOf(jobs_[v]) < Class::kInference &&
+            jobs_[v].placement.rooms.size() <= kMostRooms && Eligible(job, INT32_MAX, false, victims_[v])) {
+          by_price.push_back({PriceFor(0, victims_[v]), v});
         }
       }
-      const int32_t fit = cluster_.FitWith(demand.alternatives[a].shapes[0], n, freed);
+      std::sort(by_price.begin(), by_price.end());
+      // The cheapest, as many as make room for one pod.
+      const ShapeId shape = demand.alternatives[a].shapes[0];
+      std::vector<const Room*> freed;
+      std::vector<JobIndex> leave;
+      int32_t fit = cluster_.FitOn(shape, n);
+      for (size_t i = 0; i < by_price.size() && fit == 0; ++i) {
+        leave.push_back(by_price[i].second);
+        for (const Room& r : jobs_[leave.back()].placement.rooms) {
+          if (r.node == n) freed.push_back(&r);
+        }
+        fit = cluster_.FitWith(shape, n, freed);
+      }
       if (fit == 0) continue;
       slots += fit;
       plan.nodes.push_back(n);
@@ -119,7 +128,8 @@ bool Core::LeavesHeadroom(const Job& job, int64_t milli) const {
   if (headroom_target_ == 0 || ClassOf(job) == Class::kInference) return true;
   if (ClassOf(job) == Class::kScavenger && job.spec.preemptible) return true;
   // One that is too large for what is left of the cluster would wait for ever.
-  return free_milli_ - milli >= headroom_target_ || milli + headroom_target_ > cluster_.total_milli();
+  const int64_t idle = cluster_.total_milli() - teams_.used(kRoot);
+  return idle - milli >= headroom_target_ || milli + headroom_target_ > cluster_.total_milli();
 }
 
 // --- giving back ---

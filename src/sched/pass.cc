@@ -155,7 +155,8 @@ void Core::Pass() {
     }
     // Most of a long queue ends here: the like of it was tried.
     const Pending& p = pending_[o.index];
-    const bool may_reclaim = demand.no_preemption && reclaims < policy_.preempt_attempts && MayReclaim(p.team, demand);
+    const bool may_reclaim =
+        demand.no_preemption && reclaims < policy_.preempt_attempts / 2 && MayReclaim(p.team, demand);
     bool hopeless = demand.failed_level == static_cast<int>(demand.demand.required) && demand.no_preemption &&
                     !may_reclaim && (demand.no_backfill || holders_.empty());
     bool starves = o.key <= static_cast<uint32_t>(INT32_MAX - kStarving);
@@ -216,7 +217,10 @@ bool Core::TryPlace(JobIndex j, DemandState& demand) {
   if (static_cast<int>(job.wish) <= demand.failed_level) return false;
   uint64_t allowed = AlternativesAllowed(job, demand.demand);
   if (allowed == 0) return false;  // its team's affair: others with these needs may still start
-  if (!LeavesHeadroom(job, job.milli)) return false;
+  if (!LeavesHeadroom(job, job.milli)) {
+    demand.failed_level = static_cast<int>(demand.demand.required);  // so it is for all with these needs
+    return false;
+  }
   size_t mark = cluster_.Mark();
   std::optional<Placement> placed = placer_.Place(demand.demand, job.wish, allowed);
   if (!placed) {
@@ -240,7 +244,6 @@ void Core::Start(JobIndex j, Placement placement) {
   DropHold(j);
   RemovePending(j);
   Job& job = jobs_[j];
-  free_milli_ -= job.milli;
   job.placement = std::move(placement);
   job.charges = ChargesOf(job.placement);
   teams_.Take(job.team, job.charges, job.spec.preemptible, now_);
