@@ -136,6 +136,7 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
     for (const std::string& path : options.expose) run.add_expose(InRoot(Absolute(path, directory), root));
   }
   run.set_discard_writes(options.discard_writes);
+  run.set_snapshot(Escape(options.snapshot));
   VRUN_ASSIGN(*run.mutable_request_id(), NewRequestId());
   return run;
 }

@@ -28,7 +28,9 @@ enum class Completes {
   kShells,
   kMemory,
   kNodes,
-  kCacheActions
+  kCacheActions,
+  kSnapshotActions,
+  kSnapshots
 };
 
 struct OptionSpec {

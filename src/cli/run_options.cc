@@ -22,6 +22,7 @@ enum Id {
   kStatusJson,
   kExplainIo,
   kDiscard,
+  kSnapshot,
   kOutput,
   kError,
   kFollow,
@@ -53,6 +54,8 @@ constexpr OptionSpec kExposeSpec{
     kExpose, 0, "expose", kValue, "PATH", "serve this private file or directory to the job as well", Completes::kFiles};
 constexpr OptionSpec kDiscardSpec{kDiscard, 0,  "discard-writes",
                                   kFlag,    "", "forget what the command writes instead of carrying it home"};
+constexpr OptionSpec kSnapshotSpec{
+    kSnapshot, 0, "snapshot", kValue, "NAME", "run in this snapshot, not in the root as it is", Completes::kSnapshots};
 constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing about waiting"};
 constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};
 constexpr OptionSpec kTasksSpec{kTasks, 'n', "ntasks", kValue, "1"};
@@ -71,6 +74,7 @@ constexpr OptionSpec kRunOptions[] = {
     kExportSpec,
     kExposeSpec,
     kDiscardSpec,
+    kSnapshotSpec,
     {kTty, 'T', "tty", kFlag, "", "give the command a terminal in any case"},
     {kNoTty, 0, "no-tty", kFlag, "", "give the command pipes in any case"},
     kQuietSpec,
@@ -96,6 +100,7 @@ constexpr OptionSpec kBatchOptions[] = {
     kExportSpec,
     kExposeSpec,
     kDiscardSpec,
+    kSnapshotSpec,
     {kFollow, 'f', "follow", kFlag, "", "show the output; Ctrl-C leaves the job running"},
     {kParsable, 0, "parsable", kFlag, "", "print nothing but the id"},
     kQuietSpec,
@@ -193,6 +198,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kExpose: out->expose.emplace_back(); return StoreText(value, &out->expose.back());
     case kTty: out->terminal = TerminalWish::kForce; return {};
     case kNoTty: out->terminal = TerminalWish::kNever; return {};
+    case kSnapshot: return StoreText(value, &out->snapshot);
     case kQuiet: out->quiet = true; return {};
     case kExplainIo: out->explain_io = true; return {};
     case kStatusJson: return StoreText(value, &out->status_json);

@@ -33,6 +33,7 @@ struct RunOptions {
   bool explain_io = false;
   std::string status_json;  // FILE or fd:N
   bool discard_writes = false;
+  std::string snapshot;  // "": the root as it is
   // vbatch
   std::string output, error;
   bool follow = false;

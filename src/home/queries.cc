@@ -11,6 +11,7 @@
 #include "home/root_tree.h"
 #include "home/runs.h"
 #include "home/snapshot_table.h"
+#include "home/snapshots.h"
 
 namespace vrun::home {
 namespace {
@@ -137,6 +138,7 @@ void Queries::Answer(std::shared_ptr<ClientConnection> client, const v1::Query& 
     case v1::Query::kListNodes: return ListNodes(client);
     case v1::Query::kCancelJobs: return CancelJobs(client, query.cancel_jobs());
     case v1::Query::kCache: return AnswerCacheQuery(services_, client, query.cache());
+    case v1::Query::kSnapshot: return services_->snapshots->Answer(client, query.snapshot());
     case v1::Query::kReadLog: return ReadLog(client, query.read_log().job(), query.read_log().follow());
     default:
       return client->SendError(

@@ -12,6 +12,10 @@ Result<v1::GetReply> Get(State& state, const rpc::Peer& peer, const v1::GetReque
   if (job->user == peer.name && job->state >= v1::STARTING && job->state <= v1::COMPLETING) {
     *reply.mutable_placement() = state.PlacementOf(*job);
   }
+  v1::SubmitRequest submitted;
+  if (job->user == peer.name && submitted.ParseFromString(job->spec) && submitted.has_snapshot()) {
+    *reply.mutable_snapshot() = submitted.snapshot();
+  }
   return reply;
 }
 
