@@ -62,15 +62,15 @@ def main(arguments):
             for k in range(1, o.rounds + 1):
                 chance.choice(files).write_bytes(chance.randbytes(8000))
                 ours.append(seconds(lambda: cluster.vctl("snapshot", "create", f"s{k}")))
-                if k <= 5:   # its own copies take long, too
+                if k <= 2:   # each takes as long as the other, and its copies are long in going
                     theirs.append(seconds(lambda: rsync(k)))
                 lib.note(f"round {k}: {ours[-1] * 1000:.0f} ms, rsync {theirs[-1]:.1f} s")
             deleted = seconds(lambda: cluster.vctl("snapshot", "delete", *[f"s{k}" for k in range(o.rounds)], timeout=300))
+            value = lib.median(ours) * 1000
+            report.line("snapshot.incremental", value, "ms", "rsync --link-dest", lib.median(theirs) * 1000, f"<= {GOAL_MS} ms",
+                        value <= GOAL_MS, **more)
+            report.line("snapshot.first", first, "s", "rsync -a", copied, **more)
+            report.line("snapshot.delete", deleted, "s", **more)
         finally:
             cluster.close()
-    value = lib.median(ours) * 1000
-    report.line("snapshot.incremental", value, "ms", "rsync --link-dest", lib.median(theirs) * 1000, f"<= {GOAL_MS} ms", value <= GOAL_MS,
-                **more)
-    report.line("snapshot.first", first, "s", "rsync -a", copied, **more)
-    report.line("snapshot.delete", deleted, "s", **more)
     return report.exit_code()

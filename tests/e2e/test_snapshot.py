@@ -228,6 +228,7 @@ def test_a_file_that_never_stands_still_is_named(own):
     busy = put(cluster, "root/busy", "0")
     writer = subprocess.Popen(["python3", "-c", "import os, sys\nf = os.open(sys.argv[1], os.O_WRONLY)\nwhile True: os.pwrite(f, b'x', 0)", busy])
     cluster.started.append(writer)
+    wait_until("it is written to", lambda: busy.read_bytes() == b"x")
     text = error(cluster, "snapshot", "create", "s")
     assert "/root/busy" in text and "changes all the time" in text
     writer.kill()
