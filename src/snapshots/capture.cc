@@ -110,6 +110,7 @@ Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files
     for (const FilePtr& file : over) {
       if (file->id) {
         manifest_->Identify(file->what.version, *file->id);
+        result->stored.push_back(*file->id);
         result->sent_bytes += file->what.version.size;
       } else if (file->error->code() == Code::kAborted) {
         result->changed.push_back(file->what.path);

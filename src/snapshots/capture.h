@@ -31,7 +31,8 @@ class Capture {
   struct Result {
     tree::Entry root;
     tree::DirectoryPtr directory;
-    uint64_t sent_bytes = 0;  // content that crossed the wire
+    std::vector<store::ObjectId> stored;  // objects that were put
+    uint64_t sent_bytes = 0;              // content that crossed the wire
     std::vector<std::string>
         changed;  // files that changed meanwhile: the rest is in the store, the snapshot is not whole
   };

@@ -12,6 +12,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "store/durable.h"
 #include "tree/codec.h"
 
 namespace vrun::snapshots {
@@ -173,7 +174,13 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
   }
   Created created;
   Capture capture(&realm->source(), store_.get(), &realm->manifest(), request.home_id(), progress);
-  VRUN_ASSIGN(Capture::Result captured, capture.Run(*wanted, base ? base->tree->id : Digest{}));
+  auto run = capture.Run(*wanted, base ? base->tree->id : Digest{});
+  if (!run) {
+    sync_all_ = true;
+    return std::move(run).error();
+  }
+  Capture::Result captured = *std::move(run);
+  unsynced_.insert(unsynced_.end(), captured.stored.begin(), captured.stored.end());
   if (!captured.changed.empty()) {
     created.changed = std::move(captured.changed);
     return created;
@@ -200,17 +207,14 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
   reference->set_tree(std::string(tree->id.view()));
   if (tree->apart) reference->set_apart(std::string(tree->apart->id.view()));
   reference->set_content_home_id(realm->content_home_id());
-  VRUN_TRY(Sync());
+  // What the record will name is on disk before the record is: content, maps and directories alike.
+  const std::string kept = directory_ + "/store";
+  VRUN_TRY(sync_all_ ? store::MakeAllDurable(kept) : store::MakeDurable(kept, unsynced_));
+  sync_all_ = false;
+  unsynced_.clear();
   VRUN_TRY(WriteFileAtomic(PathOf(request.name()), info.SerializeAsString(), 0600));
   Add(info, std::move(tree), realm);
   return created;
-}
-
-// What the record will name is on disk before the record is: content, maps and directories alike.
-Status Collection::Sync() const {
-  VRUN_ASSIGN(const UniqueFd directory, OpenFile(directory_, O_RDONLY | O_DIRECTORY));
-  if (::syncfs(directory.get()) != 0) return ErrnoError("the snapshot store: sync");
-  return {};
 }
 
 Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {

@@ -70,13 +70,15 @@ class Collection {
   Status LoadOne(const std::string& name);
   // Makes a loaded one known.
   void Add(v1::SnapshotInfo info, tree::SnapshotPtr tree, Realm* realm);
-  Status Sync() const;
   Result<uint64_t> Sweep();
 
   EventLoop* const loop_;
   const std::string directory_;
   const std::string store_id_;
   const rpc::Credentials mine_;
+  // Objects that were put and are perhaps not on disk yet. Create's thread.
+  std::vector<store::ObjectId> unsynced_;
+  bool sync_all_ = true;  // what an earlier process, or a capture that failed, has left is not known
   std::unique_ptr<store::Store> store_;
   mutable std::mutex mu_;
   std::map<std::string, std::unique_ptr<Realm>> realms_;  // guarded by mu_, as all below; by home id

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -328,6 +329,29 @@ TEST_F(CollectionTest, ADamagedRecordCostsThatSnapshotOnly) {
   ASSERT_TRUE(collection_->Delete({"one"}));
   EXPECT_EQ(collection_->Find("one").error().code(), Code::kNotFound);
   EXPECT_EQ(*Read("two", "/more"), "more");
+}
+
+TEST_F(CollectionTest, AFullDiskIsAnErrorAndCostsNoOtherSnapshot) {
+  Disconnect();
+  collection_.reset();
+  if (::mount("none", disk_.path().c_str(), "tmpfs", 0, "size=8m") != 0) GTEST_SKIP() << "needs root to mount";
+  OpenCollection();
+  Write("first", Random(4'000'000, 9));
+  Made("one");
+  Write("second", Random(6'000'000, 10));
+  const auto refused = Create("two", Scan());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kExhausted) << refused.error().message();
+  EXPECT_EQ(*Read("one", "/first"), Random(4'000'000, 9));
+  // With room again, it goes on.
+  std::filesystem::remove(root_.path() + "/second");
+  Write("third", "small");
+  ASSERT_TRUE(collection_->Delete({"one"}));
+  Made("three");
+  EXPECT_EQ(*Read("three", "/first"), Random(4'000'000, 9));
+  Disconnect();
+  collection_.reset();
+  ::umount2(disk_.path().c_str(), MNT_DETACH);
 }
 
 TEST_F(CollectionTest, NamesAreThoseOfTags) {

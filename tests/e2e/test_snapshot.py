@@ -226,9 +226,10 @@ def test_a_snapshot_of_directories(own):
 def test_a_file_that_never_stands_still_is_named(own):
     cluster = own(nodes=0)
     busy = put(cluster, "root/busy", "0")
+    os.truncate(busy, 128 << 20)   # so large that no moment is enough to read it in
     writer = subprocess.Popen(["python3", "-c", "import os, sys\nf = os.open(sys.argv[1], os.O_WRONLY)\nwhile True: os.pwrite(f, b'x', 0)", busy])
     cluster.started.append(writer)
-    wait_until("it is written to", lambda: busy.read_bytes() == b"x")
+    wait_until("it is written to", lambda: busy.open("rb").read(1) == b"x")
     text = error(cluster, "snapshot", "create", "s")
     assert "/root/busy" in text and "changes all the time" in text
     writer.kill()
@@ -250,3 +251,37 @@ def after_removing(cluster, path):
     shutil.rmtree(cluster.root / path)
     cluster.vctl("snapshot", "create", "without")
     return "s", "without"
+
+
+def test_snapshots_are_their_owners(own, tmp_path):
+    """Another person's certificate of the same cluster reaches none of them; the same person's other home all."""
+    cluster = own()
+    put(cluster, "root/secret", "of root\n")
+    cluster.vctl("snapshot", "create", "mine")
+    mine = json.loads(cluster.vctl("snapshot", "list", "-o", "json").stdout)["snapshots"]
+
+    def another_home(directory, user):
+        directory.mkdir()
+        pki = directory / "pki"
+        cluster.run("vrund", "pki", "issue", "--ca", str(cluster.pki()), "--dir", str(pki), "--role", "home", "--name", user,
+                    check=True)
+        text = (cluster.directory / "home/config.toml").read_text().splitlines(True)
+        text = [line for line in text if not line.startswith(("credentials", "root"))]
+        (directory / "config.toml").write_text("".join(text) + f'credentials = "{pki}"\ncredentials_name = "{user}"\n'
+                                               f'root = "{cluster.root}"\n')
+        return dict(cluster.environment, VRUN_DIR=str(directory))
+    name = [line.split('"')[1] for line in (cluster.directory / "home/config.toml").read_text().splitlines()
+            if line.startswith("credentials_name")][0]
+    eve, again = another_home(tmp_path / "eve", "eve@elsewhere"), another_home(tmp_path / "again", name)
+    try:
+        assert json.loads(cluster.vctl("snapshot", "list", "-o", "json", env=eve).stdout)["snapshots"] == []
+        assert "there is none" in cluster.vctl("snapshot", "export", "mine", "--oci", str(tmp_path / "x"), env=eve, check=False).stderr
+        assert cluster.vrun("--snapshot", "mine", "--", "cat", "secret", env=eve).returncode == 125
+        cluster.vctl("snapshot", "create", "mine", env=eve)   # names are everybody's own
+
+        assert json.loads(cluster.vctl("snapshot", "list", "-o", "json", env=again).stdout)["snapshots"] == mine
+        (cluster.root / "root/secret").unlink()
+        assert cluster.vrun("--snapshot", "mine", "--", "cat", "secret", env=again, check=True).stdout == "of root\n"
+    finally:
+        for home in (eve, again):
+            cluster.run("vctl", "down", "--all", env=home)
