@@ -71,6 +71,23 @@ class ToStore : public rpc::Stream {
   WorkQueue queue_{"to-store"};
 };
 
+// The files of a user who may not read all of them.
+class SomeDenied final : public home::ContentFiles {
+ public:
+  explicit SomeDenied(home::RootFiles files) : files_(std::move(files)) {}
+  Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const override {
+    if (path == denied) return Error(Code::kDenied, "permission denied");
+    return files_.OpenVersion(path, version);
+  }
+  Status Check(int fd, std::string_view path, const tree::FileVersion& version) const override {
+    return files_.Check(fd, path, version);
+  }
+  std::string denied;
+
+ private:
+  const home::RootFiles files_;
+};
+
 class CollectionTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -165,7 +182,7 @@ class CollectionTest : public testing::Test {
   EventLoop loop_;
   home::SnapshotTable trees_;
   home::DigestCache digests_{""};
-  std::optional<home::RootFiles> files_;
+  std::optional<SomeDenied> files_;
   std::unique_ptr<home::ContentServer> server_;
   std::vector<home::SnapshotTable::Pin> pins_;
   std::unique_ptr<Collection> collection_;
@@ -221,6 +238,23 @@ TEST_F(CollectionTest, TheSameContentElsewhereIsNotKeptTwice) {
   Made("two");
   EXPECT_LT(DiskBytes(), before + 100'000);
   EXPECT_EQ(*Read("two", "/b"), content);
+}
+
+TEST_F(CollectionTest, WhatHomeMayNotReadIsLeftOutAndSaid) {
+  Write("etc/shadow", "secret");
+  Write("etc/passwd", "public");
+  files_->denied = "/etc/shadow";
+  const v1::SnapshotInfo info = Made("one");
+  EXPECT_EQ(info.unreadable_files(), 1u);
+  EXPECT_THAT(info.unreadable(), ElementsAre("/etc/shadow"));
+  EXPECT_EQ(*Read("one", "/etc/passwd"), "public");
+  EXPECT_EQ(Read("one", "/etc/shadow").error().code(), Code::kDenied);
+  // It is known of later snapshots, too, and after a restart of the store.
+  OpenCollection();
+  Write("more", "m");
+  EXPECT_THAT(Made("two").unreadable(), ElementsAre("/etc/shadow"));
+  EXPECT_EQ(Read("two", "/etc/shadow").error().code(), Code::kDenied);
+  EXPECT_THAT(Differences("one", "two"), ElementsAre("+/more"));
 }
 
 TEST_F(CollectionTest, AFileThatChangedMeanwhileIsNamedAndNothingIsMade) {
