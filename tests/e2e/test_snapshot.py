@@ -285,3 +285,27 @@ def test_snapshots_are_their_owners(own, tmp_path):
     finally:
         for home in (eve, again):
             cluster.run("vctl", "down", "--all", env=home)
+
+
+def test_a_store_killed_while_it_takes_a_snapshot_has_all_of_it_or_none(own):
+    cluster = own()
+    want = {}
+    for i in range(400):
+        want[f"root/data/{i}"] = os.urandom(20_000)
+        put(cluster, f"root/data/{i}", want[f"root/data/{i}"])
+    for delay in (0.05, 0.1, 0.2, 0.4):
+        create = cluster.popen("vctl", "snapshot", "create", f"s{delay}", stderr=subprocess.PIPE, text=True)
+        time.sleep(delay)
+        os.kill(cluster.pid_of("snapshots"), signal.SIGKILL)
+        text = create.communicate(timeout=60)[1]
+        assert create.returncode == 0 or (create.returncode == 1 and text.count("\n") == 1), text
+        cluster.vctl("up", "--no-node", "--root", str(cluster.root))
+        there = [s["name"] for s in cluster.json("snapshot", "list")["snapshots"]]
+        assert f"s{delay}" in there or create.returncode != 0
+    cluster.vctl("snapshot", "create", "last")
+    there.append("last")
+    shutil.rmtree(cluster.root / "root/data")
+    sums = sorted(hashlib.sha256(content).hexdigest() for content in want.values())
+    for name in there:
+        r = cluster.vrun("--snapshot", name, "--", "sh", "-c", "cd data && sha256sum *", check=True)
+        assert sorted(line.split()[0] for line in r.stdout.splitlines()) == sums
