@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kTries = 5;  // to take the files that change while they are read
 constexpr int kNamed = 3;
+constexpr size_t kLastTrees = 4;
 constexpr int64_t kFirstRetryMicros = 100'000;
 constexpr int64_t kLastRetryMicros = 5'000'000;
 constexpr size_t kTokenBytes = 16;
@@ -168,6 +169,8 @@ class Snapshots::Creation : public Question {
   }
   void Heard(v1::SnapshotEvent event) override {
     if (over_) return;  // what follows on "changed"
+    if (event.has_snapshot()) snapshots_->last_.push_back(std::move(pin_));
+    if (snapshots_->last_.size() > kLastTrees) snapshots_->last_.pop_front();
     if (!event.has_changed()) return Question::Heard(std::move(event));
     over_ = true;  // of this stream
     if (++tries_ >= kTries) {

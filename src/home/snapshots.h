@@ -3,6 +3,7 @@
 // whose content comes from the store and not from here.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -55,6 +56,8 @@ class Snapshots {
   const std::string home_id_;
   NodeLinks links_;  // to the store, which asks as a node does
   std::string address_;
+  // The trees of the last snapshots that were made here: the store asks for what differs from one of them.
+  std::deque<SnapshotTable::Pin> last_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

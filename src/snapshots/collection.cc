@@ -157,21 +157,28 @@ Result<Collection::SnapshotPtr> Collection::Find(const v1::SnapshotReference& re
                "snapshot " + Escape(reference.name()) + ": it was deleted after the job was submitted");
 }
 
+// What the root of now resembles most: the last snapshot of this home, of the same paths if there is one.
+Collection::SnapshotPtr Collection::BaseFor(const v1::CreateSnapshot& request, const Realm* realm) const {
+  const auto rank = [&](const SnapshotPtr& snapshot) {
+    const auto& paths = snapshot->info.path();
+    const bool same = std::equal(paths.begin(), paths.end(), request.path().begin(), request.path().end());
+    return std::pair(same, snapshot->info.created_us());
+  };
+  SnapshotPtr base;
+  std::lock_guard lock(mu_);
+  for (const auto& [name, snapshot] : snapshots_) {
+    if (snapshot->realm == realm && (!base || rank(snapshot) > rank(base))) base = snapshot;
+  }
+  return base;
+}
+
 Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request, const Capture::Progress& progress) {
   VRUN_TRY(CheckName(request.name()));
   if (PathExists(PathOf(request.name()))) return Exists(request.name());
   const auto wanted = Digest::FromBytes(request.tree());
   if (!wanted || request.home_id().empty()) return Error(Code::kInvalid, "snapshot: malformed request");
   Realm* realm = RealmOf(request.home_id());
-  // The last one of this home is what the root of now resembles most.
-  SnapshotPtr base;
-  {
-    std::lock_guard lock(mu_);
-    for (const auto& [name, snapshot] : snapshots_) {
-      const bool later = !base || snapshot->info.created_us() > base->info.created_us();
-      if (snapshot->realm == realm && later) base = snapshot;
-    }
-  }
+  const SnapshotPtr base = BaseFor(request, realm);
   Created created;
   Capture capture(&realm->source(), store_.get(), &realm->manifest(), request.home_id(), progress);
   auto run = capture.Run(*wanted, base ? base->tree->id : Digest{});

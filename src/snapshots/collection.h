@@ -68,6 +68,8 @@ class Collection {
   Collection(EventLoop* loop, std::string directory, std::string store_id, rpc::Credentials mine);
   std::string PathOf(const std::string& name) const { return directory_ + "/snapshots/" + name; }
   Status LoadOne(const std::string& name);
+  // Null: there is none.
+  SnapshotPtr BaseFor(const v1::CreateSnapshot& request, const Realm* realm) const;
   // Makes a loaded one known.
   void Add(v1::SnapshotInfo info, tree::SnapshotPtr tree, Realm* realm);
   Result<uint64_t> Sweep();

@@ -134,16 +134,18 @@ class CollectionTest : public testing::Test {
     trees_.SetCurrent(*snapshot, std::make_shared<const home::DenyRules>());
     return *tree::Subset(*snapshot, paths);
   }
-  Result<Collection::Created> Create(const std::string& name, const tree::SnapshotPtr& tree) {
+  Result<Collection::Created> Create(const std::string& name, const tree::SnapshotPtr& tree,
+                                     const std::vector<std::string>& paths = {}) {
     pins_.push_back(trees_.Add(tree, {}));
     v1::CreateSnapshot request;
     request.set_name(name);
     request.set_home_id(kHomeId);
     request.set_tree(std::string(tree->id.view()));
+    for (const std::string& path : paths) request.add_path(path);
     return collection_->Create(request, nullptr);
   }
   v1::SnapshotInfo Made(const std::string& name, const std::vector<std::string>& paths = {}) {
-    auto created = Create(name, Scan(paths));
+    auto created = Create(name, Scan(paths), paths);
     EXPECT_TRUE(created) << created.error().message();
     if (!created) return {};
     EXPECT_THAT(created->changed, IsEmpty());
@@ -227,6 +229,17 @@ TEST_F(CollectionTest, TheNextSnapshotSendsWhatChanged) {
   EXPECT_LT(server_->served_bytes() - before, 20'000u);  // and two directories
   EXPECT_EQ(*Read("one", "/b/7"), Random(1000, 7));
   EXPECT_EQ(*Read("two", "/b/7"), "changed");
+}
+
+TEST_F(CollectionTest, ASnapshotOfAPartInBetweenCostsTheNextWholeOneNothing) {
+  for (int i = 0; i < 500; ++i) Write("a/" + std::to_string(i), Random(100, static_cast<uint32_t>(i)));
+  Write("b/file", "1");
+  Made("whole");
+  Made("part", {"/b"});
+  Write("b/file", "2");
+  const uint64_t before = server_->served_bytes();
+  Made("next");
+  EXPECT_LT(server_->served_bytes() - before, 2'000u);
 }
 
 TEST_F(CollectionTest, TheSameContentElsewhereIsNotKeptTwice) {
