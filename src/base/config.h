@@ -42,6 +42,7 @@ Status CheckSocketDirectory(const Places& places, uid_t uid);
 
 struct Config {
   std::string controller;        // HOST:PORT to dial; "": there is no cluster yet
+  std::string snapshots;         // HOST:PORT of the snapshot store; "": there is none
   std::string credentials;       // directory of ca.pem, NAME.pem and NAME.key
   std::string credentials_name;  // NAME
   std::string pool = "local";    // where a run goes that names none

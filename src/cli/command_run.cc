@@ -147,6 +147,7 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
   scheduling->set_grace_s(options.end_signal.grace_s);
   scheduling->set_saves(options.end_signal.signal != 0);
   scheduling->set_estimate_s(options.time_limit_s);
+  run.set_snapshot(Escape(options.snapshot));
   VRUN_ASSIGN(*run.mutable_request_id(), NewRequestId());
   return run;
 }

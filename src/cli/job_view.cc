@@ -62,7 +62,8 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->Key("ended").Time(job.ended_us()).Key("ran_s").Seconds(RanMicros(job));
   json->Key("argv").BeginArray();
   for (const std::string& word : job.argv()) json->String(word);
-  json->EndArray().Key("directory").String(job.directory()).Key("resources");
+  json->EndArray().Key("directory").String(job.directory());
+  json->Key("snapshot").String(job.snapshot()).Key("resources");
   WriteResources(job.resources(), json);
   json->Key("exit");
   job.has_exit() ? json->Int(StatusOf(job.exit())) : json->Null();
@@ -157,6 +158,7 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("pool", Escape(job.pool()));
   line("user", Escape(job.user()));
   line("node", Escape(job.node()));
+  line("snapshot", Escape(job.snapshot()));
   line("submitted", TimeCell(job.submitted_us()));
   line("started", TimeCell(job.started_us()));
   line("ended", TimeCell(job.ended_us()));

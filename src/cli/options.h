@@ -29,6 +29,8 @@ enum class Completes {
   kMemory,
   kNodes,
   kCacheActions,
+  kSnapshotActions,
+  kSnapshots,
   kClasses
 };
 

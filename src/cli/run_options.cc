@@ -27,6 +27,7 @@ enum Id {
   kRequeue,
   kNoRequeue,
   kSignal,
+  kSnapshot,
   kOutput,
   kError,
   kFollow,
@@ -78,6 +79,8 @@ constexpr OptionSpec kSignalSpec{
     kSignal,         0,
     "signal",        kValue,
     "SIG[@SECONDS]", "it saves its state on this signal, so long before it is killed (TERM, 30)"};
+constexpr OptionSpec kSnapshotSpec{
+    kSnapshot, 0, "snapshot", kValue, "NAME", "run in this snapshot, not in the root as it is", Completes::kSnapshots};
 constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing about waiting"};
 constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};
 constexpr OptionSpec kTasksSpec{kTasks, 'n', "ntasks", kValue, "1"};
@@ -102,6 +105,7 @@ constexpr OptionSpec kRunOptions[] = {
     kRequeueSpec,
     kNoRequeueSpec,
     kSignalSpec,
+    kSnapshotSpec,
     {kTty, 'T', "tty", kFlag, "", "give the command a terminal in any case"},
     {kNoTty, 0, "no-tty", kFlag, "", "give the command pipes in any case"},
     kQuietSpec,
@@ -133,6 +137,7 @@ constexpr OptionSpec kBatchOptions[] = {
     kRequeueSpec,
     kNoRequeueSpec,
     kSignalSpec,
+    kSnapshotSpec,
     {kFollow, 'f', "follow", kFlag, "", "show the output; Ctrl-C leaves the job running"},
     {kParsable, 0, "parsable", kFlag, "", "print nothing but the id"},
     kQuietSpec,
@@ -228,6 +233,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kExpose: out->expose.emplace_back(); return StoreText(value, &out->expose.back());
     case kTty: out->terminal = TerminalWish::kForce; return {};
     case kNoTty: out->terminal = TerminalWish::kNever; return {};
+    case kSnapshot: return StoreText(value, &out->snapshot);
     case kQuiet: out->quiet = true; return {};
     case kExplainIo: out->explain_io = true; return {};
     case kStatusJson: return StoreText(value, &out->status_json);

@@ -38,6 +38,7 @@ struct RunOptions {
   std::string team;
   std::optional<bool> requeue;  // not said: a batch job may be started again, an attached one not
   EndSignal end_signal;
+  std::string snapshot;  // "": the root as it is
   // vbatch
   std::string output, error;
   bool follow = false;

@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "home/exit_status.h"
+#include "home/snapshots.h"
 #include "home/traces.h"
 
 namespace vrun::home {
@@ -213,6 +214,10 @@ void JobRun::Connect() {
   attach->set_home_id(services_->home_id);
   if (plan_.tree) attach->set_tree(std::string(plan_.tree->id.view()));
   if (plan_.tree && plan_.tree->apart) attach->set_apart(std::string(plan_.tree->apart->id.view()));
+  if (plan_.snapshot) {
+    attach->set_tree(plan_.snapshot->tree());
+    attach->set_apart(plan_.snapshot->apart());
+  }
   if (plan_.tree && plan_.trace && services_->traces != nullptr) {
     services_->traces->Expect({plan_.job, placement.attempt(), placement.token(), plan_.tree->id, *plan_.trace});
   }
@@ -323,7 +328,7 @@ void JobRun::OnAttached(const v1::Attached& attached) {
   std::vector<std::string> addresses(attached.content_addresses().begin(), attached.content_addresses().end());
   if (!addresses.empty() && addresses != content_addresses_) {
     content_addresses_ = std::move(addresses);
-    content_ = services_->nodes->UseContent(content_addresses_, *plan_.placement);
+    content_ = UseContent();
   }
   if (first) {
     // What could not be said meanwhile.
@@ -349,6 +354,12 @@ void JobRun::OnAttached(const v1::Attached& attached) {
     sink_->OnStarted();
   }
   sink_->OnInputWanted(bases_.in + attached.input_offset());
+}
+
+std::unique_ptr<NodeLinks::ContentUse> JobRun::UseContent() {
+  if (!plan_.snapshot) return services_->nodes->UseContent(content_addresses_, *plan_.placement);
+  return services_->snapshots->Serve(*plan_.snapshot, content_addresses_, *plan_.placement,
+                                     [this](const Error& error) { sink_->OnNotice(error.message()); });
 }
 
 // --- writes ---

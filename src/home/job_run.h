@@ -71,7 +71,8 @@ class JobRun {
   struct Plan {
     uint64_t job = 0;
     std::optional<v1::Placement> placement;
-    tree::SnapshotPtr tree;
+    tree::SnapshotPtr tree;  // home's own; null: it runs in a snapshot
+    std::optional<v1::SnapshotReference> snapshot;
     std::vector<std::string> exposed;
     bool detached = false;              // no stdin
     std::optional<TraceSubject> trace;  // none: it is not traced
@@ -126,6 +127,7 @@ class JobRun {
   void OnTaskClosed(const Error& reason);
   void OnTaskError(const v1::Error& error);
   void OnAttached(const v1::Attached& attached);
+  std::unique_ptr<NodeLinks::ContentUse> UseContent();
   void OnWrite(v1::WriteBack message);
   void MakeWriteBack();
   bool Complete() const;

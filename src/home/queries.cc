@@ -11,6 +11,7 @@
 #include "home/root_tree.h"
 #include "home/runs.h"
 #include "home/snapshot_table.h"
+#include "home/snapshots.h"
 
 namespace vrun::home {
 namespace {
@@ -140,6 +141,7 @@ void Queries::Answer(std::shared_ptr<ClientConnection> client, const v1::Query& 
     case v1::Query::kWhy: return Why(client, query.why().job());
     case v1::Query::kListTeams: return ListTeams(client);
     case v1::Query::kListAccounts: return ListAccounts(client, query.list_accounts());
+    case v1::Query::kSnapshot: return services_->snapshots->Answer(client, query.snapshot());
     case v1::Query::kReadLog: return ReadLog(client, query.read_log().job(), query.read_log().follow());
     default:
       return client->SendError(

@@ -17,8 +17,8 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "home/content_files.h"
 #include "home/residency.h"
-#include "home/root_files.h"
 #include "store/object_id.h"
 #include "store/statement.h"
 
@@ -53,7 +53,7 @@ void FramePlan::Name() {
   id = namer.Name();
 }
 
-FrameCache::FrameCache(const RootFiles* files, std::string directory, uint64_t limit_bytes)
+FrameCache::FrameCache(const ContentFiles* files, std::string directory, uint64_t limit_bytes)
     : files_(files), directory_(std::move(directory)), limit_bytes_(limit_bytes) {}
 
 FrameCache::~FrameCache() {
@@ -77,7 +77,7 @@ bool FrameCache::Decode(std::string_view bytes, v1::TraceFrame* frame) {
   return frame->ParseFromArray(body.data(), static_cast<int>(body.size()));
 }
 
-Result<v1::TraceFrame> FrameCache::Make(const RootFiles& files, const FramePlan& plan, int level) {
+Result<v1::TraceFrame> FrameCache::Make(const ContentFiles& files, const FramePlan& plan, int level) {
   v1::TraceFrame frame;
   std::string raw;
   std::string* digests = frame.mutable_digests();
@@ -93,7 +93,7 @@ Result<v1::TraceFrame> FrameCache::Make(const RootFiles& files, const FramePlan&
       VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), raw.data() + at, length, offset));
       if (n != length) return Error(Code::kAborted, Escape(part.path) + ": shorter than its size says");
     }
-    VRUN_TRY(RootFiles::Check(fd.get(), part.path, part.version));
+    VRUN_TRY(files.Check(fd.get(), part.path, part.version));
     for (uint64_t i = 0; i < length; i += unit) {
       *digests += Sha256(std::string_view(raw).substr(at + i, std::min(unit, length - i))).view();
     }

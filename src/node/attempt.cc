@@ -122,7 +122,7 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
     down.mutable_attached()->mutable_content_addresses()->Add(addresses.begin(), addresses.end());
     home_->Send(down);
   });
-  fs->AllowToken(home_id(), attach.token(), job(), attempt());
+  fs->AllowToken(tenant().home_id, attach.token(), job(), attempt());
   run_began_ = true;
   lease_ = host_->NextLease();
   fs->OpenView(attach.tree(), attach.apart(), lease_,
