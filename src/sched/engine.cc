@@ -24,6 +24,8 @@ std::vector<Action> Core::Step(std::span<const Event> events, Micros now) {
   now_ = std::max(now_, now);
   actions_.clear();
   fresh_.clear();
+  // An event may start somebody at once, and time may have gone on since the last step.
+  if (!windows_.empty() && now_ >= maintenance_due_) LimitNodes();
   for (const Event& event : events) {
     dirty_ = dirty_ || !std::holds_alternative<Tick>(event);
     std::visit([this](const auto& e) { On(e); }, event);

@@ -194,6 +194,8 @@ class Core {
   ShapeId ShapeOf(const JobSpec& spec, const Request& request, const std::string& gpu_type);
   void HeedWindows();
   void Reopen();
+  // What the windows say of their nodes now.
+  void LimitNodes();
   void ServeMaintenance();
   Micros NextMaintenance() const;
   void TellToLeave(JobIndex j, StopReason reason);

@@ -44,6 +44,7 @@ void Core::On(const MaintenanceSet& e) {
   HeedWindows();
   Reopen();  // it may have been announced for other nodes
   windows_.Set(e.window);
+  LimitNodes();
   // Who was to start there may run into it.
   for (const std::string& name : e.window.nodes) NobodyStartsOn(cluster_.Name(name));
 }
@@ -51,27 +52,36 @@ void Core::On(const MaintenanceSet& e) {
 void Core::On(const MaintenanceOver& e) {
   Reopen();
   windows_.End(e.name);
+  LimitNodes();
 }
 
-// Until the windows are looked at again in this step.
+// For what the windows that are left say at once (LimitNodes): the next event may start somebody.
 void Core::Reopen() {
   for (const std::string& name : windows_.Nodes()) {
     if (NodeId n = cluster_.Find(name); n != kNoNode) cluster_.Limit(n, kNever, false, now_);
   }
   maintenance_due_ = 0;
+  dirty_ = true;
+}
+
+void Core::LimitNodes() {
+  for (const std::string& name : windows_.Nodes()) {
+    const NodeId n = cluster_.Name(name);
+    const Windows::State state = windows_.At(name, now_, policy_.maintenance_lead);
+    const bool closes = state.closed && !cluster_.node(n).closed;
+    dirty_ = dirty_ || (!state.closed && cluster_.node(n).closed);
+    cluster_.Limit(n, state.begins, state.closed, now_);
+    if (closes) NobodyStartsOn(n);
+  }
 }
 
 void Core::ServeMaintenance() {
   if (now_ < maintenance_due_ && now_ - maintained_ < Cluster::kLimitEvery) return;
   maintained_ = now_;
+  LimitNodes();
   for (const std::string& name : windows_.Nodes()) {
     const NodeId n = cluster_.Name(name);
     const Windows::State state = windows_.At(name, now_, policy_.maintenance_lead);
-    const bool closes = state.closed && !cluster_.node(n).closed;
-    const bool opens = !state.closed && cluster_.node(n).closed;
-    cluster_.Limit(n, state.begins, state.closed, now_);
-    if (closes) NobodyStartsOn(n);
-    dirty_ = dirty_ || opens;
     if (!state.closed) continue;
     for (JobIndex j : std::vector<JobIndex>(on_node_[n])) {
       if (jobs_[j].spec.preemptible && now_ + PriceOf(j).latency >= state.begins) {
