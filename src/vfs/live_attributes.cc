@@ -83,7 +83,7 @@ void LiveRoot::SetAttr(const Request& request, const fuse_setattr_in& in, Reply 
     if (set_atime) a.atime = atime;
     if (set_mtime) a.mtime = mtime;
     a.ctime = now;
-    node->changed = true;
+    tree_.Changed(node);
     file = node->file;
   }
   if (file && (set_atime || set_mtime)) {
@@ -164,7 +164,7 @@ void LiveRoot::SetXattr(const Request& request, std::string_view name, std::stri
         node->xattrs.emplace_back(name, std::move(kept));
       }
       node->attributes.ctime = LiveNow();
-      node->changed = true;
+      tree_.Changed(node);
     }
   }
   reply.Error(error);
@@ -177,7 +177,7 @@ void LiveRoot::RemoveXattr(const Request& request, std::string_view name, Reply 
     LiveNode* node = tree_.Find(request.nodeid);
     if (node != nullptr && EraseXattr(node, name)) {
       node->attributes.ctime = LiveNow();
-      node->changed = true;
+      tree_.Changed(node);
       error = 0;
     }
   }

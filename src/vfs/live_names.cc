@@ -61,7 +61,7 @@ int LiveRoot::MakeNodeLocked(const Request& request, LiveNode* parent, const New
     a.blocks = 8;
   }
   LiveNode* node = tree_.New(a);
-  node->changed = true;
+  tree_.Changed(node);
   node->target = made.target;
   node->file = std::move(file);
   if (inherited) {

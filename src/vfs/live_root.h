@@ -33,7 +33,12 @@ struct LiveRootOptions {
   uint32_t uid_base = 0;
   bool passthrough = true;
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
+  // What home changed could not be shown because it was in use, and now it is not: Advance again, with the same tree
+  // if there is no newer one. Any thread, no lock held.
+  std::function<void()> on_released;
 };
+
+struct LiveNotices;  // live_advance.h
 
 class LiveRoot final : public Operations, public WriteOperations {
  public:
@@ -43,6 +48,13 @@ class LiveRoot final : public Operations, public WriteOperations {
   // After the Dispatcher has stopped. Callbacks that home still owes find nothing.
   ~LiveRoot() override;
 
+  // live_advance.cc. See LiveView. Notifies through `dispatcher`.
+  Status Advance(Dispatcher& dispatcher, const Digest& tree, uint64_t included);
+  Status AdvanceAgain(Dispatcher& dispatcher);  // with the same tree: something was released
+  void Acknowledge(uint64_t nodeid, const tree::FileVersion& version);
+
+  Digest tree() const;
+  uint64_t changes() const;
   size_t inodes() const;
   uint64_t passthrough_opens() const { return passthrough_opens_.load(); }
   bool passthrough_works() const { return passthrough_works_.load(); }
@@ -80,6 +92,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   void RemoveXattr(const Request& request, std::string_view name, Reply reply) override;
 
  private:
+  // How long a request waits for home to tell what there is instead of what it has not any more.
+  static constexpr int64_t kHomeMicros = 2'000'000;
   using SharedReply = std::shared_ptr<Reply>;
   using Then = std::function<void(Reply)>;
   // An inode is open through the page cache or passed through, never both at once (fs/fuse/iomode.c).
@@ -107,10 +121,16 @@ class LiveRoot final : public Operations, public WriteOperations {
     std::unique_lock<std::mutex> lock_;
   };
 
+  Status AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const tree::Entry& root);
+  Status Tell(Dispatcher& dispatcher, const LiveNotices& notices);
+
   // live_root.cc. Runs `then` with home's part of the directory loaded, now or once it has come; answers the error
   // itself.
-  void WithDirectory(uint64_t nodeid, Reply reply, Then then);
-  bool InstallDirectory(uint64_t nodeid, const Digest& digest, const LoadedDirectoryPtr& loaded);
+  void WithDirectory(uint64_t nodeid, Reply reply, Then then, int64_t deadline = 0);
+  // Runs `again` once there is another tree than `seen`, or at the deadline. What home has not any more it has
+  // otherwise, and tells us so in a moment.
+  void AfterNextTree(const Digest& seen, int64_t deadline, std::function<void()> again);
+  void InstallDirectory(uint64_t nodeid, const Digest& digest, const LoadedDirectoryPtr& loaded);
   // The same, and of the directory `name` in it, if it is one: whether it is empty can be told then.
   void WithChild(uint64_t nodeid, const std::string& name, Reply reply, Then then);
   void LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply);
@@ -145,9 +165,14 @@ class LiveRoot final : public Operations, public WriteOperations {
   int Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>* out);
   int Truncate(uint64_t nodeid, uint64_t size, bool set_ids);
   void BeforeWrite(uint64_t nodeid, bool set_ids);
+  void OpenAt(uint64_t nodeid, bool write, int64_t deadline, Reply reply);
+  void FinishOpen(uint64_t nodeid, const Content& content, bool write, int64_t deadline, Reply reply);
+  void OpenLost(uint64_t nodeid, const Content& content, bool write, int64_t deadline, const Error& error, Reply reply);
   OpenOut OpenData(uint64_t nodeid, bool write);
   int OpenThroughLocked(LiveFile& file);
   void CloseHandle(uint64_t nodeid, uint64_t handle);
+  void CloseWriter(uint64_t nodeid);
+  void NoteWritten(uint64_t nodeid);
   void ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, Reply reply);
   static void ReadOwn(LiveFile& file, uint64_t offset, uint32_t size, Reply reply);
   void Record(const Content& content, uint64_t offset, uint64_t n);
@@ -156,14 +181,19 @@ class LiveRoot final : public Operations, public WriteOperations {
   Backend& backend_;
   Transport& transport_;
   LiveFiles& files_;
-  const Digest home_tree_;
   const LiveRootOptions options_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::atomic<bool> passthrough_works_{false};
   std::atomic<uint64_t> passthrough_opens_{0};
 
+  std::mutex advance_mutex_;  // over all of an Advance; before mutex_
+  uint64_t included_ = 0;     // guarded by it, as root_
+  tree::Entry root_;          // of home_tree_
+
   mutable std::mutex mutex_;
+  Digest home_tree_;
   LiveTree tree_;
+  std::vector<std::function<void()>> waiting_for_home_;  // for the next tree
 
   std::mutex open_mutex_;
   std::unordered_map<uint64_t, OpenFiles> open_files_;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vfs/live_view.h"
 
+#include <condition_variable>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/escape.h"
@@ -25,13 +28,20 @@ class MountedLiveView final : public LiveView {
         files_(std::move(files)),
         transport_(std::make_shared<DevFuse>(std::move(device))),
         root_(*backend_, *transport_, *files_, tree, root,
-              {options.uid_base, options.passthrough, std::move(options.on_content_lost)}),
-        dispatcher_(transport_, &root_, &backend_->timers()) {}
+              {options.uid_base, options.passthrough, std::move(options.on_content_lost), [this] { Release(); }}),
+        dispatcher_(transport_, &root_, &backend_->timers()),
+        releaser_([this] { ShowReleased(); }) {}
 
   ~MountedLiveView() override {
     // The connection first: it wakes the threads that read it, and everybody who waits for an answer.
     if (mount_) mount_->Abort();
     dispatcher_.Stop();
+    {
+      std::lock_guard lock(release_mutex_);
+      stop_ = true;
+      release_.notify_one();
+    }
+    releaser_.join();
     transport_->SetAbort(nullptr);  // the mount goes before what might still call it
     if (mount_) mount_->Unmount();
   }
@@ -55,6 +65,11 @@ class MountedLiveView final : public LiveView {
 
   Result<UniqueFd> CloneMount() const override { return mount_->Clone(); }
 
+  Status Advance(const Digest& tree, uint64_t included) override { return root_.Advance(dispatcher_, tree, included); }
+  Digest tree() const override { return root_.tree(); }
+  uint64_t changes() const override { return root_.changes(); }
+  void Acknowledge(uint64_t nodeid, const tree::FileVersion& version) override { root_.Acknowledge(nodeid, version); }
+
   LiveViewStats stats() const override {
     LiveViewStats stats;
     const DispatcherCounters& counters = dispatcher_.counters();
@@ -67,12 +82,39 @@ class MountedLiveView final : public LiveView {
   }
 
  private:
+  void Release() {
+    std::lock_guard lock(release_mutex_);
+    released_ = true;
+    release_.notify_one();
+  }
+
+  // A thread of its own, since the one that closed the file answers requests.
+  void ShowReleased() {
+    std::unique_lock lock(release_mutex_);
+    for (;;) {
+      release_.wait(lock, [this] { return stop_ || released_; });
+      if (stop_) return;
+      released_ = false;
+      lock.unlock();
+      if (const Status shown = root_.AdvanceAgain(dispatcher_); !shown) {
+        LogWarning("live view: {}", Escape(shown.error().message()));
+      }
+      lock.lock();
+    }
+  }
+
   const std::shared_ptr<Backend> backend_;
   const std::unique_ptr<LiveFiles> files_;
   const std::shared_ptr<DevFuse> transport_;
   LiveRoot root_;
   Dispatcher dispatcher_;
   std::optional<FuseMount> mount_;
+
+  std::mutex release_mutex_;
+  std::condition_variable release_;
+  bool released_ = false;
+  bool stop_ = false;
+  std::thread releaser_;
 };
 
 }  // namespace

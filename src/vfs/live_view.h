@@ -4,7 +4,7 @@
 //   auto view = LiveView::Mount(backend, tree_digest, {.directory = "…/views/1", .written = "…/written/1"});
 //   UniqueFd mount = *(*view)->CloneMount();
 //
-// Not there yet: changes go nowhere but here, and end with the view; the tree stays the one it was mounted with.
+// Not there yet: changes go nowhere but here, and end with the view.
 #pragma once
 
 #include <array>
@@ -53,6 +53,17 @@ class LiveView {
   // As ~View.
   virtual ~LiveView() = default;
   virtual Result<UniqueFd> CloneMount() const = 0;
+  // Shows `tree`, a later state of home, from now on: once this has returned, no lookup and no open sees an older one,
+  // but for what was changed here and is not in that tree, that is after change number `included`, and what is open for
+  // writing. Users notice nothing else; what they have open or mapped keeps its bytes. Blocks for the changed
+  // directories (not on a thread that the source's callbacks need). After an error it shows the old tree as before, or
+  // all of the new one with parts of the old in the kernel: call it again.
+  virtual Status Advance(const Digest& tree, uint64_t included) = 0;
+  virtual Digest tree() const = 0;
+  // Number of the last change that was made here.
+  virtual uint64_t changes() const = 0;
+  // Home has put what this node is into place, as this inode: recognised when a tree has it.
+  virtual void Acknowledge(uint64_t nodeid, const tree::FileVersion& version) = 0;
   virtual LiveViewStats stats() const = 0;
 };
 
