@@ -102,6 +102,7 @@ void LiveMerge::Run(const tree::Entry& root) {
     } else {
       top->directory->digest = root.child;
     }
+    tree_.Touch(top);
   }
   if (top->change <= included_) {
     top->change = 0;
@@ -138,6 +139,7 @@ void LiveMerge::Take(LiveNode* directory, const Digest& digest, const LoadedDire
   of.has_lower = true;
   of.digest = digest;
   LiveTree::SetLoaded(directory, next);
+  tree_.Touch(directory);
   ForgetListing(*directory);
   std::vector<std::string> known;
   Walk(before, after, [&](size_t i, size_t j) {
@@ -159,6 +161,7 @@ void LiveMerge::TakeNothing(LiveNode* directory) {
   of.digest = {};
   of.places.clear();
   LiveTree::SetLoaded(directory, nullptr);
+  tree_.Touch(directory);
   ForgetListing(*directory);
   std::vector<std::string> known;
   for (const auto& [name, entry] : of.entries) known.push_back(name);
@@ -171,6 +174,7 @@ void LiveMerge::Below(LiveNode* parent, const std::string& name, LiveNode* direc
   if (!Needs(*directory)) {
     of.has_lower = true;
     of.digest = digest;
+    tree_.Touch(directory);
     return;
   }
   if (const auto object = have_.find(digest); object != have_.end()) {
@@ -192,7 +196,7 @@ void LiveMerge::Reconcile(LiveNode* directory, const std::string& name) {
   const bool home = of.loaded && index < of.loaded->directory->size();
   if (it->second.node == nullptr) {
     if (it->second.change > included_) return;
-    LiveTree::Erase(directory, name);
+    tree_.Erase(directory, name);
     emptied_.push_back(directory->nodeid);
     if (home) ForgetName(*directory, name);
   } else if (home) {
@@ -212,8 +216,10 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
     if (!ours) {
       entry->change = 0;
       node->home_path.reset();
+      tree_.TouchName(*directory, name);
     }
     node->home = true;
+    tree_.Touch(node);
     if (node->change <= included_) {
       node->change = 0;
       SetAttributes(node, is);
@@ -252,6 +258,7 @@ void LiveMerge::Miss(LiveNode* directory, const std::string& name, LiveEntry* en
   if (entry->cookie == 0) {  // it stays, and has to be listed
     entry->cookie = tree_.next_cookie_++;
     directory->directory->ours[entry->cookie] = directory->directory->entries.find(name)->first;
+    tree_.TouchName(*directory, name);
   }
   Hold(directory, name);
 }
@@ -272,6 +279,7 @@ bool LiveMerge::IsSame(const LiveNode& node, const tree::Entry& is) const {
 void LiveMerge::Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& is, size_t index) {
   LiveNode* node = entry->node;
   entry->change = 0;
+  tree_.Touch(node);
   node->home = true;
   node->home_path.reset();
   if (node->version != is.version()) tree_.ForgetVersion(node);
@@ -322,13 +330,14 @@ void LiveMerge::Hold(LiveNode* directory, const std::string& name) {
 void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
   LiveNode* node = directory->directory->entries.find(name)->second.node;
   std::string path = node->HomePath();
-  LiveTree::Erase(directory, name);
+  tree_.Erase(directory, name);
   std::erase_if(node->names, [&](const LiveName& link) { return link.parent == directory && link.name == name; });
   if (node->names.empty()) {
     node->attributes.nlink = 0;
     if (!node->home_path) node->home_path = std::make_unique<const std::string>(std::move(path));
     tree_.ForgetVersion(node);
   }
+  tree_.Touch(node);
   ForgetName(*directory, name);
   emptied_.push_back(directory->nodeid);
   emptied_.push_back(node->nodeid);
@@ -367,7 +376,7 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
     std::vector<std::function<void()>> waited;
     {
       const TreeLock lock(*this);
-      LiveMerge merge(tree_, included_, have);
+      LiveMerge merge(tree_, journal_ != nullptr ? ChangesIn(included_) : included_, have);
       missing = merge.FindMissing(root);
       if (missing.empty()) {
         merge.Run(root);

@@ -48,11 +48,18 @@ LiveRoot::LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, con
       home_tree_(tree),
       tree_(root, options_.uid_base) {}
 
-LiveRoot::~LiveRoot() { gate_->Close(); }
+LiveRoot::~LiveRoot() {
+  gate_->Close();
+  std::lock_guard lock(dirty_mutex_);
+  if (tick_ != 0) backend_.timers().Cancel(tick_);
+}
 
 LiveRoot::TreeLock::~TreeLock() {
+  const bool told = root_.WriteJournalLocked();
+  const auto taken_back = std::exchange(root_.taken_back_, {});
   const auto dropped = root_.tree_.TakeDropped();
   lock_.unlock();
+  if (told) root_.stream_->Release();
 }
 
 Digest LiveRoot::tree() const {
@@ -79,6 +86,8 @@ InitChoice LiveRoot::Init(const KernelOffer& offer) {
     choice.flags |= kFusePassthrough;
     passthrough_works_ = true;
   }
+  choice.flags |= kFuseHasResend;  // another server can take over (LiveView::Handle)
+  init_flags_ = choice.flags & offer.flags;
   return choice;
 }
 

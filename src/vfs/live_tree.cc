@@ -9,6 +9,7 @@
 
 #include "vfs/attributes.h"
 #include "vfs/live_file.h"
+#include "vfs/live_journal.h"
 
 namespace vrun::vfs {
 
@@ -42,7 +43,43 @@ LiveNode* LiveTree::New(const LiveAttributes& attributes) {
   if (S_ISDIR(attributes.mode)) node->directory = std::make_unique<LiveDirectory>();
   LiveNode* made = node.get();
   nodes_.emplace(made->nodeid, std::move(node));
+  Touch(made);
   return made;
+}
+
+LiveTree::Touched LiveTree::TakeTouched() {
+  for (const uint64_t nodeid : touched_.nodes) {
+    if (LiveNode* node = Find(nodeid)) node->touched = false;
+  }
+  return std::exchange(touched_, {});
+}
+
+void LiveTree::Touch(LiveNode* node) {
+  if (!tracking_ || node->touched) return;
+  node->touched = true;
+  touched_.nodes.push_back(node->nodeid);
+}
+
+void LiveTree::TouchName(const LiveNode& directory, std::string_view name) {
+  if (tracking_) touched_.names.emplace_back(directory.nodeid, name);
+}
+
+std::string LiveTree::PathOf(const LiveNode& node) const {
+  if (&node == root_) return "/";
+  return node.names.empty() ? "" : PathOf(*node.names.front().parent, node.names.front().name);
+}
+
+std::string LiveTree::PathOf(const LiveNode& directory, std::string_view name) const {
+  std::vector<std::string_view> parts{name};
+  const LiveNode* at = &directory;
+  for (; !at->names.empty(); at = at->names.front().parent) parts.push_back(at->names.front().name);
+  std::string path;
+  if (at != root_) return path;
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    path += '/';
+    path += *part;
+  }
+  return path;
 }
 
 void LiveTree::SetHomeAttributes(LiveNode* node, const tree::Entry& entry) {
@@ -70,7 +107,7 @@ void LiveTree::SetHomeAttributes(LiveNode* node, const tree::Entry& entry) {
 
 void LiveTree::SetHome(LiveNode* node, const tree::Entry& entry) {
   SetHomeAttributes(node, entry);
-  node->home = true;
+  node->home = node->named_at_home = true;
   node->target = entry.target;
   node->version = entry.version();
   if (entry.is_directory()) {
@@ -96,6 +133,8 @@ LiveNode* LiveTree::FromEntry(LiveNode* parent, size_t index) {
   }
   node->names.push_back({parent, entry.name});
   parent->directory->entries[entry.name] = {node, 0};
+  Touch(node);
+  TouchName(*parent, entry.name);
   return node;
 }
 
@@ -138,6 +177,7 @@ void LiveTree::SetLoaded(LiveNode* directory, LoadedDirectoryPtr loaded) {
 void LiveTree::Changed(LiveNode* node) {
   node->change = ++changes_;
   pending_.push_back({changes_, node->nodeid, {}});
+  Touch(node);
 }
 
 void LiveTree::ContentChanged(LiveNode* node) {
@@ -156,6 +196,7 @@ void LiveTree::Erase(LiveNode* directory, std::string_view name) {
   const auto it = of.entries.find(name);
   if ((it->second.node == nullptr || it->second.cookie != 0) && HomeHas(*directory, name)) --of.hidden;
   of.ours.erase(it->second.cookie);
+  TouchName(*directory, it->first);
   of.entries.erase(it);
 }
 
@@ -171,6 +212,7 @@ void LiveTree::Attach(LiveNode* directory, std::string_view name, LiveNode* node
   of.ours[it->second.cookie] = it->first;
   pending_.push_back({node->change, directory->nodeid, it->first});
   node->names.push_back({directory, it->first});
+  TouchName(*directory, it->first);
 }
 
 void LiveTree::Detach(LiveNode* directory, std::string_view name) {
@@ -192,6 +234,7 @@ void LiveTree::Detach(LiveNode* directory, std::string_view name) {
   // Marked also where home has no such name: it may yet hear of one that was here for a moment.
   it->second = {nullptr, 0, node->change};
   pending_.push_back({node->change, directory->nodeid, it->first});
+  TouchName(*directory, it->first);
 }
 
 int LiveTree::Add(LiveNode* directory, std::string_view name, LiveNode* node, timespec now) {
@@ -283,9 +326,57 @@ void LiveTree::Drop(LiveNode* node) {
       parent = link.parent;
     }
     if (node->file) dropped_.push_back(std::move(node->file));
+    if (tracking_) touched_.gone.push_back(node->nodeid);
     nodes_.erase(node->nodeid);
     node = parent;
   }
+}
+
+Status LiveTree::Restore(LiveState* state, const std::unordered_map<uint64_t, std::shared_ptr<LiveFile>>& files) {
+  constexpr uint64_t kKnownForEver = 1ull << 62;  // how often the kernel was told of it is not known any more
+  const auto root = state->nodes.find(kRootId);
+  if (root == state->nodes.end() || !root->second->is_directory()) {
+    return Error(Code::kCorrupt, "the journal of a live view has no root");
+  }
+  nodes_ = std::move(state->nodes);
+  root_ = nodes_.at(kRootId).get();
+  root_dev_ = root_->version.dev;
+  hard_links_.clear();
+  for (auto& [nodeid, node] : nodes_) {
+    node->lookups = kKnownForEver;
+    if (const auto of = state->file_of.find(nodeid); of != state->file_of.end()) {
+      const auto file = files.find(of->second);
+      if (file != files.end()) node->file = file->second;
+    }
+    if (node->home && S_ISREG(node->attributes.mode) && node->attributes.nlink > 1) {
+      hard_links_[node->version] = node.get();
+    }
+  }
+  for (const auto& [parent, names] : state->names) {
+    LiveNode* directory = Find(parent);
+    if (directory == nullptr || !directory->is_directory()) continue;
+    LiveDirectory& of = *directory->directory;
+    for (const auto& [name, saved] : names) {
+      LiveNode* node = Find(saved.node);
+      if (saved.node != 0 && node == nullptr) continue;  // home's, and forgotten
+      if (node != nullptr && (node == root_ || (node->is_directory() && !node->names.empty()))) {
+        return Error(Code::kCorrupt, "the journal of a live view names a directory twice");
+      }
+      // Which of ours home has by now is found out with the first tree that has all that was told before.
+      const bool ours = node == nullptr || saved.cookie != 0;
+      const auto it = of.entries.emplace(name, LiveEntry{node, saved.cookie, ours ? 1u : 0u, saved.operation}).first;
+      if (ours) pending_.push_back({1, parent, name});
+      if (node != nullptr) node->names.push_back({directory, name});
+      if (node != nullptr && saved.cookie != 0) of.ours[saved.cookie] = it->first;
+    }
+  }
+  changes_ = 1;
+  for (const auto& [nodeid, node] : nodes_) {
+    if (node->change != 0) pending_.push_back({1, nodeid, {}});
+  }
+  next_id_ = std::max(next_id_, state->next_node);
+  next_cookie_ = std::max(next_cookie_, state->next_cookie);
+  return {};
 }
 
 uint64_t LiveTree::InodeNumberOf(const tree::Entry& entry, uint64_t fallback) const {
