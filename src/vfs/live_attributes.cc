@@ -47,6 +47,10 @@ void LiveRoot::SetMode(LiveNode* node, uint32_t mode) {
 }
 
 void LiveRoot::SetAttr(const Request& request, const fuse_setattr_in& in, Reply reply) {
+  WithRoom(std::move(reply), [this, request, in](Reply ready) { SetAttrNow(request, in, std::move(ready)); });
+}
+
+void LiveRoot::SetAttrNow(const Request& request, const fuse_setattr_in& in, Reply reply) {
   const bool kill = (in.valid & FATTR_KILL_SUIDGID) != 0;
   if ((in.valid & FATTR_SIZE) != 0) {
     if (const int error = Truncate(request.nodeid, in.size, kill); error != 0) {
@@ -84,13 +88,18 @@ void LiveRoot::SetAttr(const Request& request, const fuse_setattr_in& in, Reply 
     if (set_mtime) a.mtime = mtime;
     a.ctime = now;
     node->changed = true;
+    tree_.Touch(node);
     file = node->file;
-  }
-  if (file && (set_atime || set_mtime)) {
-    if (const int error = file->SetTimes(set_atime ? &atime : nullptr, set_mtime ? &mtime : nullptr); error != 0) {
-      reply.Error(error);
-      return;
+    if (file && (set_atime || set_mtime)) {
+      if (const int error = file->SetTimes(set_atime ? &atime : nullptr, set_mtime ? &mtime : nullptr); error != 0) {
+        reply.Error(error);
+        return;
+      }
     }
+    // truncate(2): nobody is going to close it. Else what was cut is published with what is written.
+    const bool by_name = (in.valid & FATTR_SIZE) != 0 && (in.valid & FATTR_FH) == 0;
+    if (by_name && !node->names.empty()) PublishLocked(node);
+    if ((in.valid & ~uint32_t{FATTR_SIZE | FATTR_FH | FATTR_LOCKOWNER | FATTR_KILL_SUIDGID}) != 0) TellMetaLocked(node);
   }
   AnswerAttr(request.nodeid, std::move(reply));
 }
@@ -165,6 +174,7 @@ void LiveRoot::SetXattr(const Request& request, std::string_view name, std::stri
       }
       node->attributes.ctime = LiveNow();
       node->changed = true;
+      TellMetaLocked(node);
     }
   }
   reply.Error(error);
@@ -178,6 +188,7 @@ void LiveRoot::RemoveXattr(const Request& request, std::string_view name, Reply 
     if (node != nullptr && EraseXattr(node, name)) {
       node->attributes.ctime = LiveNow();
       node->changed = true;
+      TellMetaLocked(node);
       error = 0;
     }
   }

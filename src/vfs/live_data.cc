@@ -76,6 +76,7 @@ int LiveRoot::Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>
     if (node == nullptr) return ESTALE;
     if (!node->file) node->file = *std::move(made);  // else another request was faster
     node->changed = true;
+    tree_.Touch(node);
     *out = node->file;
   }
   std::lock_guard lock(open_mutex_);
@@ -92,7 +93,10 @@ void LiveRoot::BeforeWrite(uint64_t nodeid, bool set_ids) {
     const TreeLock lock(*this);
     LiveNode* node = tree_.Find(nodeid);
     changed = node != nullptr && DropPrivileges(node, set_ids);
-    if (changed) node->attributes.ctime = LiveNow();
+    if (changed) {
+      node->attributes.ctime = LiveNow();
+      tree_.Touch(node);
+    }
   }
   if (changed) ForgetAttributes(nodeid);
 }
@@ -107,7 +111,9 @@ int LiveRoot::Truncate(uint64_t nodeid, uint64_t size, bool set_ids) {
   std::shared_ptr<LiveFile> file;
   if (const int error = Materialize(nodeid, size == 0, &file); error != 0) return error;
   BeforeWrite(nodeid, set_ids);
-  return file->Truncate(size);
+  const int error = file->Truncate(size);
+  NoteDirty(nodeid);
+  return error;
 }
 
 // --- open ------------------------------------------------------------------------------------------------------------
@@ -180,6 +186,7 @@ int LiveRoot::OpenThroughLocked(LiveFile& file) {
 
 void LiveRoot::Release(const Request& request, uint64_t handle, Reply reply) {
   CloseHandle(request.nodeid, handle);
+  Publish(request.nodeid);  // what came after the last FLUSH: a mapping outlives its descriptor
   reply.Empty();
 }
 
@@ -210,6 +217,7 @@ void LiveRoot::Flush(const Request& request, Reply reply) {
   }
   // What was written through a mapping the kernel has not noticed in its own attributes.
   if (through) ForgetAttributes(request.nodeid);
+  Publish(request.nodeid);
   reply.Empty();
 }
 
@@ -284,40 +292,63 @@ void LiveRoot::Record(const Content& content, uint64_t offset, uint64_t n) {
 // --- writing ---------------------------------------------------------------------------------------------------------
 
 void LiveRoot::Write(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply) {
+  if (journal_ == nullptr || stream_->HasRoom()) {
+    WriteNow(request, in, data, std::move(reply));
+    return;
+  }
+  WithRoom(std::move(reply), [this, request, in, kept = std::string(data)](Reply ready) {
+    WriteNow(request, in, kept, std::move(ready));
+  });
+}
+
+void LiveRoot::WriteNow(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply) {
   std::shared_ptr<LiveFile> file;
   if (const int error = Materialize(request.nodeid, false, &file); error != 0) {
     reply.Error(error);
     return;
   }
   BeforeWrite(request.nodeid, (in.write_flags & FUSE_WRITE_KILL_SUIDGID) != 0);
-  const auto write = [](LiveFile& to, uint64_t offset, std::string_view bytes, Reply answer) {
-    if (const int error = to.Write(offset, bytes); error != 0) {
-      answer.Error(error);
-    } else {
-      answer.Struct(fuse_write_out{static_cast<uint32_t>(bytes.size()), 0});
-    }
-  };
-  if (file->complete()) return write(*file, in.offset, data, std::move(reply));
+  if (file->complete()) return WriteOwn(request.nodeid, *file, in.offset, data, std::move(reply));
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
   file->Need(in.offset, data.size(), true,
-             [gate = gate_, shared, file, write, offset = in.offset, kept = std::string(data)](int error) {
+             [this, gate = gate_, shared, file, nodeid = request.nodeid, offset = in.offset,
+              kept = std::string(data)](int error) {
                const Gate::Pass pass(gate.get());
                if (!pass) return;
                if (error != 0) {
                  shared->Error(error);
                } else {
-                 write(*file, offset, kept, std::move(*shared));
+                 WriteOwn(nodeid, *file, offset, kept, std::move(*shared));
                }
              });
 }
 
+void LiveRoot::WriteOwn(uint64_t nodeid, LiveFile& file, uint64_t offset, std::string_view data, Reply reply) {
+  if (const int error = file.Write(offset, data); error != 0) {
+    reply.Error(error);
+    return;
+  }
+  NoteDirty(nodeid);
+  PublishAppended(nodeid, file);
+  reply.Struct(fuse_write_out{static_cast<uint32_t>(data.size()), 0});
+}
+
 void LiveRoot::Sync(const Request& request, bool data_only, Reply reply) {
   const Content content = ContentOf(request.nodeid);
-  reply.Error(content.file ? content.file->Sync(data_only) : 0);
+  const int error = content.file ? content.file->Sync(data_only) : 0;
+  if (error != 0 || journal_ == nullptr) {
+    reply.Error(error);
+    return;
+  }
+  SyncHome(request.nodeid, std::move(reply));
 }
 
 void LiveRoot::Allocate(const Request& request, const fuse_fallocate_in& in, Reply reply) {
+  WithRoom(std::move(reply), [this, request, in](Reply ready) { AllocateNow(request, in, std::move(ready)); });
+}
+
+void LiveRoot::AllocateNow(const Request& request, const fuse_fallocate_in& in, Reply reply) {
   std::shared_ptr<LiveFile> file;
   if (const int error = Materialize(request.nodeid, false, &file); error != 0) {
     reply.Error(error);
@@ -325,16 +356,21 @@ void LiveRoot::Allocate(const Request& request, const fuse_fallocate_in& in, Rep
   }
   BeforeWrite(request.nodeid, false);
   const bool zeroes = (in.mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0;
+  const auto allocate = [this, nodeid = request.nodeid, in](LiveFile& of) {
+    const int error = of.Allocate(in.offset, in.length, static_cast<int>(in.mode));
+    NoteDirty(nodeid);
+    return error;
+  };
   if (file->complete() || !zeroes) {
-    reply.Error(file->Allocate(in.offset, in.length, static_cast<int>(in.mode)));
+    reply.Error(allocate(*file));
     return;
   }
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
-  file->Need(in.offset, in.length, true, [gate = gate_, shared, file, in](int error) {
+  file->Need(in.offset, in.length, true, [gate = gate_, shared, file, allocate](int error) {
     const Gate::Pass pass(gate.get());
     if (!pass) return;
-    shared->Error(error != 0 ? error : file->Allocate(in.offset, in.length, static_cast<int>(in.mode)));
+    shared->Error(error != 0 ? error : allocate(*file));
   });
 }
 
@@ -371,19 +407,19 @@ void LiveRoot::CopyRange(const Request& request, const fuse_copy_file_range_in& 
     return;
   }
   const auto source = from.file->Descriptor();
-  const auto target = to.file->Descriptor();
-  if (!source || !target) {
+  if (!source) {
     reply.Error(EIO);
     return;
   }
   BeforeWrite(in.nodeid_out, false);
-  off_t at = static_cast<off_t>(in.off_in), to_at = static_cast<off_t>(in.off_out);
-  const size_t length = std::min<uint64_t>(in.len, 1u << 30);
-  const ssize_t n = ::copy_file_range((*source)->get(), &at, (*target)->get(), &to_at, length, 0);
-  if (n < 0) {
-    reply.Error(errno);
+  size_t copied = 0;
+  const uint64_t length = std::min<uint64_t>(in.len, 1u << 30);
+  const int error = to.file->CopyFrom((*source)->get(), in.off_in, in.off_out, length, &copied);
+  NoteDirty(in.nodeid_out);
+  if (error != 0) {
+    reply.Error(error);
   } else {
-    reply.Struct(fuse_write_out{static_cast<uint32_t>(n), 0});
+    reply.Struct(fuse_write_out{static_cast<uint32_t>(copied), 0});
   }
 }
 

@@ -46,11 +46,18 @@ LiveRoot::LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, con
       options_(std::move(options)),
       tree_(root, options_.uid_base) {}
 
-LiveRoot::~LiveRoot() { gate_->Close(); }
+LiveRoot::~LiveRoot() {
+  gate_->Close();
+  std::lock_guard lock(dirty_mutex_);
+  if (tick_ != 0) backend_.timers().Cancel(tick_);
+}
 
 LiveRoot::TreeLock::~TreeLock() {
+  const bool told = root_.WriteJournalLocked();
+  const auto taken_back = std::exchange(root_.taken_back_, {});
   const auto dropped = root_.tree_.TakeDropped();
   lock_.unlock();
+  if (told) root_.stream_->Release();
 }
 
 size_t LiveRoot::inodes() const {
@@ -67,6 +74,8 @@ InitChoice LiveRoot::Init(const KernelOffer& offer) {
     choice.flags |= kFusePassthrough;
     passthrough_works_ = true;
   }
+  choice.flags |= kFuseHasResend;  // another server can take over (LiveView::Handle)
+  init_flags_ = choice.flags & offer.flags;
   return choice;
 }
 
@@ -179,7 +188,7 @@ bool LiveRoot::InstallDirectory(uint64_t nodeid, const Digest& digest, const Loa
   const TreeLock lock(*this);
   LiveNode* node = tree_.Find(nodeid);
   if (node == nullptr || !node->is_directory() || node->directory->digest != digest) return false;
-  if (!node->directory->loaded) node->directory->loaded = loaded;
+  tree_.Install(node, loaded);
   return true;
 }
 

@@ -24,7 +24,10 @@
 #include "vfs/file_cache.h"
 #include "vfs/gate.h"
 #include "vfs/live_file.h"
+#include "vfs/live_journal.h"
+#include "vfs/live_stream.h"
 #include "vfs/live_tree.h"
+#include "vfs/timer_thread.h"
 #include "vfs/write_operations.h"
 
 namespace vrun::vfs {
@@ -33,6 +36,9 @@ struct LiveRootOptions {
   uint32_t uid_base = 0;
   bool passthrough = true;
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
+  // As LiveViewOptions.
+  uint64_t publish_bytes = 64u << 20;
+  int64_t publish_micros = 1'000'000;
 };
 
 class LiveRoot final : public Operations, public WriteOperations {
@@ -42,6 +48,13 @@ class LiveRoot final : public Operations, public WriteOperations {
            LiveRootOptions options);
   // After the Dispatcher has stopped. Callbacks that home still owes find nothing.
   ~LiveRoot() override;
+
+  // live_publish.cc. From now on what changes is written to the journal, and goes home by the stream. Both must outlive
+  // it; before the first request. `state`: what the journal has, of another process that served this view.
+  Status Begin(LiveJournal* journal, LiveStream* stream, LiveState* state);
+  // As agreed on with the kernel, once it has said INIT.
+  uint64_t init_flags() const { return init_flags_.load(); }
+  uint64_t PublishAll();
 
   size_t inodes() const;
   uint64_t passthrough_opens() const { return passthrough_opens_.load(); }
@@ -97,6 +110,7 @@ class LiveRoot final : public Operations, public WriteOperations {
     FileContent::Place place;
   };
   // mutex_, and what goes with nodes that were dropped under it.
+  // With a journal: at its end what was touched under it is in the journal, and what was told may go home.
   class TreeLock {
    public:
     explicit TreeLock(LiveRoot& root) : root_(root), lock_(root.mutex_) {}
@@ -126,18 +140,51 @@ class LiveRoot final : public Operations, public WriteOperations {
   // live_names.cc
   void MakeLoaded(const Request& request, const NewName& made, Reply reply);
   void CreateLoaded(const Request& request, const NewName& made, Reply reply);
+  void LinkLoaded(uint64_t to, uint64_t source, const std::string& name, Reply reply);
+  // 0 or an errno; home is told.
+  int RemoveLocked(LiveNode* parent, const std::string& name, bool directory);
+  int RenameLocked(LiveNode* from, const std::string& name, LiveNode* to, const std::string& to_name, uint32_t flags);
   void RenameLoaded(const Request& request, const std::string& name, uint64_t to_parent, const std::string& to_name,
                     uint32_t flags, Reply reply);
   // A node of the kind in `made`, in `parent` and by its rules. 0 or an errno.
   int MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made, std::shared_ptr<LiveFile> file,
                      LiveNode** out);
 
-  // live_attributes.cc. What a write, truncation or change of owner takes away. True: something that the kernel has
+  // live_attributes.cc
+  void SetAttrNow(const Request& request, const fuse_setattr_in& in, Reply reply);
+  // What a write, truncation or change of owner takes away. True: something that the kernel has
   // cached.
   static bool DropPrivileges(LiveNode* node, bool set_ids);
   static void SetMode(LiveNode* node, uint32_t mode);
   static std::string* FindXattr(LiveNode* node, std::string_view name);
   static bool EraseXattr(LiveNode* node, std::string_view name);
+
+  // live_publish.cc. Without a journal none of these does anything.
+  using Kind = LiveOperation::Kind;
+  // Runs `then` when there is room for what is going to be written, now or once home has taken some; answers itself
+  // where there never will be.
+  void WithRoom(Reply reply, Then then);
+  // Tells home of a change; with mutex_ held (by a TreeLock), as all that follow.
+  void TellLocked(Kind kind, LiveNode* node, std::string path, std::string from = {}, bool replaces = false);
+  void TellMadeLocked(LiveNode* node);
+  void TellMetaLocked(LiveNode* node);
+  // Home gets the content as it is. The node is to have a name.
+  void PublishLocked(LiveNode* node);
+  // `gone`: it was a file's last name.
+  void TellRemovedLocked(uint64_t nodeid, const std::string& path, bool gone);
+  LiveOperation OperationLocked(Kind kind, LiveNode* node) const;
+  // At the end of a TreeLock. True: operations were added.
+  bool WriteJournalLocked();
+  Status RestoreFrom(LiveState* state);
+  void AddLocked(LiveOperation operation);
+  void Checkpoint();
+  void OnAcknowledged(uint64_t number, const std::vector<LiveStream::Applied>& applied);
+  // Without mutex_. A file has something that was not published, or has been closed (then it is).
+  void NoteDirty(uint64_t nodeid);
+  void Publish(uint64_t nodeid);
+  void SyncHome(uint64_t nodeid, Reply reply);
+  void PublishAppended(uint64_t nodeid, LiveFile& file);
+  void Tick();
 
   // live_data.cc
   Content ContentOf(uint64_t nodeid);
@@ -150,6 +197,9 @@ class LiveRoot final : public Operations, public WriteOperations {
   void CloseHandle(uint64_t nodeid, uint64_t handle);
   void ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, Reply reply);
   static void ReadOwn(LiveFile& file, uint64_t offset, uint32_t size, Reply reply);
+  void WriteNow(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply);
+  void WriteOwn(uint64_t nodeid, LiveFile& file, uint64_t offset, std::string_view data, Reply reply);
+  void AllocateNow(const Request& request, const fuse_fallocate_in& in, Reply reply);
   void Record(const Content& content, uint64_t offset, uint64_t n);
   void ForgetAttributes(uint64_t nodeid);
 
@@ -160,6 +210,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   const LiveRootOptions options_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::atomic<bool> passthrough_works_{false};
+  std::atomic<uint64_t> init_flags_{0};
   std::atomic<uint64_t> passthrough_opens_{0};
 
   mutable std::mutex mutex_;
@@ -167,6 +218,17 @@ class LiveRoot final : public Operations, public WriteOperations {
 
   std::mutex open_mutex_;
   std::unordered_map<uint64_t, OpenFiles> open_files_;
+
+  // With a journal; guarded by mutex_ where not const once begun.
+  LiveJournal* journal_ = nullptr;
+  LiveStream* stream_ = nullptr;
+  LiveFrame frame_;                        // of this TreeLock
+  size_t told_ = 0;                        // operations in it
+  std::vector<uint64_t> gone_;             // not in the journal yet: with the next frame
+  std::vector<LiveOperation> taken_back_;  // until the journal knows
+  std::mutex dirty_mutex_;
+  std::unordered_map<uint64_t, int64_t> dirty_;  // node -> since when, monotonic microseconds
+  TimerThread::Id tick_ = 0;                     // guarded by dirty_mutex_
 };
 
 // The time that changes are stamped with: the file systems' own coarse clock, so that ours and theirs compare.

@@ -9,6 +9,7 @@
 
 #include "vfs/attributes.h"
 #include "vfs/live_file.h"
+#include "vfs/live_journal.h"
 
 namespace vrun::vfs {
 
@@ -36,7 +37,43 @@ LiveNode* LiveTree::New(const LiveAttributes& attributes) {
   if (S_ISDIR(attributes.mode)) node->directory = std::make_unique<LiveDirectory>();
   LiveNode* made = node.get();
   nodes_.emplace(made->nodeid, std::move(node));
+  Touch(made);
   return made;
+}
+
+LiveTree::Touched LiveTree::TakeTouched() {
+  for (const uint64_t nodeid : touched_.nodes) {
+    if (LiveNode* node = Find(nodeid)) node->touched = false;
+  }
+  return std::exchange(touched_, {});
+}
+
+void LiveTree::Touch(LiveNode* node) {
+  if (!tracking_ || node->touched) return;
+  node->touched = true;
+  touched_.nodes.push_back(node->nodeid);
+}
+
+void LiveTree::TouchName(const LiveNode& directory, std::string_view name) {
+  if (tracking_) touched_.names.emplace_back(directory.nodeid, name);
+}
+
+std::string LiveTree::PathOf(const LiveNode& node) const {
+  if (&node == root_) return "/";
+  return node.names.empty() ? "" : PathOf(*node.names.front().parent, node.names.front().name);
+}
+
+std::string LiveTree::PathOf(const LiveNode& directory, std::string_view name) const {
+  std::vector<std::string_view> parts{name};
+  const LiveNode* at = &directory;
+  for (; !at->names.empty(); at = at->names.front().parent) parts.push_back(at->names.front().name);
+  std::string path;
+  if (at != root_) return path;
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    path += '/';
+    path += *part;
+  }
+  return path;
 }
 
 void LiveTree::SetHome(LiveNode* node, const tree::Entry& entry) {
@@ -56,7 +93,7 @@ void LiveTree::SetHome(LiveNode* node, const tree::Entry& entry) {
   a.atime = time(attr.atime, attr.atimensec);
   a.mtime = time(attr.mtime, attr.mtimensec);
   a.ctime = time(attr.ctime, attr.ctimensec);
-  node->home = true;
+  node->home = node->named_at_home = true;
   node->target = entry.target;
   node->version = entry.version();
   node->xattrs.reserve(entry.xattrs.size());
@@ -90,6 +127,8 @@ LiveNode* LiveTree::FromEntry(LiveNode* parent, size_t index) {
   }
   node->names.push_back({parent, entry.name});
   parent->directory->entries[entry.name] = {node, 0};
+  Touch(node);
+  TouchName(*parent, entry.name);
   return node;
 }
 
@@ -120,6 +159,17 @@ bool LiveTree::IsEmpty(const LiveNode& directory) {
   return of.ours.empty() && (of.loaded ? of.loaded->directory->size() : 0) == of.hidden;
 }
 
+void LiveTree::Install(LiveNode* directory, const LoadedDirectoryPtr& loaded) {
+  LiveDirectory& of = *directory->directory;
+  if (of.loaded) return;
+  of.loaded = loaded;
+  // Of a tree that was restored: nobody could tell before what is hidden.
+  for (const auto& [name, entry] : of.entries) {
+    const bool hides = entry.node == nullptr || entry.cookie != 0;
+    if (hides && HomeHas(*directory, name)) ++of.hidden;
+  }
+}
+
 void LiveTree::Attach(LiveNode* directory, std::string_view name, LiveNode* node) {
   LiveDirectory& of = *directory->directory;
   auto it = of.entries.find(name);
@@ -131,6 +181,8 @@ void LiveTree::Attach(LiveNode* directory, std::string_view name, LiveNode* node
   of.ours[it->second.cookie] = it->first;
   node->names.push_back({directory, std::string(name)});
   node->changed = true;
+  Touch(node);
+  TouchName(*directory, name);
 }
 
 void LiveTree::Detach(LiveNode* directory, std::string_view name) {
@@ -141,6 +193,8 @@ void LiveTree::Detach(LiveNode* directory, std::string_view name) {
   node->changed = true;
   const uint64_t cookie = it->second.cookie;
   of.ours.erase(cookie);
+  Touch(node);
+  TouchName(*directory, name);
   if (!HomeHas(*directory, name)) {
     of.entries.erase(it);
     return;
@@ -157,6 +211,7 @@ int LiveTree::Add(LiveNode* directory, std::string_view name, LiveNode* node, ti
   node->attributes.ctime = now;
   directory->attributes.mtime = directory->attributes.ctime = now;
   directory->changed = true;
+  Touch(directory);
   return 0;
 }
 
@@ -171,6 +226,7 @@ int LiveTree::Remove(LiveNode* directory, std::string_view name, bool want_direc
   node->attributes.ctime = now;
   directory->attributes.mtime = directory->attributes.ctime = now;
   directory->changed = true;
+  Touch(directory);
   Drop(node);
   return 0;
 }
@@ -208,6 +264,7 @@ int LiveTree::Rename(LiveNode* from, std::string_view name, LiveNode* to, std::s
   for (LiveNode* directory : {from, to}) {
     directory->attributes.mtime = directory->attributes.ctime = now;
     directory->changed = true;
+    Touch(directory);
   }
   if (there != nullptr && !exchange) {
     there->attributes.nlink = there->is_directory() ? 0 : there->attributes.nlink - 1;
@@ -241,9 +298,50 @@ void LiveTree::Drop(LiveNode* node) {
       parent = link.parent;
     }
     if (node->file) dropped_.push_back(std::move(node->file));
+    if (tracking_) touched_.gone.push_back(node->nodeid);
     nodes_.erase(node->nodeid);
     node = parent;
   }
+}
+
+Status LiveTree::Restore(LiveState* state, const std::unordered_map<uint64_t, std::shared_ptr<LiveFile>>& files) {
+  constexpr uint64_t kKnownForEver = 1ull << 62;  // how often the kernel was told of it is not known any more
+  const auto root = state->nodes.find(kRootId);
+  if (root == state->nodes.end() || !root->second->is_directory()) {
+    return Error(Code::kCorrupt, "the journal of a live view has no root");
+  }
+  nodes_ = std::move(state->nodes);
+  root_ = nodes_.at(kRootId).get();
+  root_dev_ = root_->version.dev;
+  hard_links_.clear();
+  for (auto& [nodeid, node] : nodes_) {
+    node->lookups = kKnownForEver;
+    if (const auto of = state->file_of.find(nodeid); of != state->file_of.end()) {
+      const auto file = files.find(of->second);
+      if (file != files.end()) node->file = file->second;
+    }
+    if (node->home && S_ISREG(node->attributes.mode) && node->attributes.nlink > 1) {
+      hard_links_[node->version] = node.get();
+    }
+  }
+  for (const auto& [parent, names] : state->names) {
+    LiveNode* directory = Find(parent);
+    if (directory == nullptr || !directory->is_directory()) continue;
+    LiveDirectory& of = *directory->directory;
+    for (const auto& [name, saved] : names) {
+      LiveNode* node = Find(saved.node);
+      if (saved.node != 0 && node == nullptr) continue;  // home's, and forgotten
+      if (node != nullptr && (node == root_ || (node->is_directory() && !node->names.empty()))) {
+        return Error(Code::kCorrupt, "the journal of a live view names a directory twice");
+      }
+      const auto it = of.entries.emplace(name, LiveEntry{node, saved.cookie, saved.operation}).first;
+      if (node != nullptr) node->names.push_back({directory, name});
+      if (node != nullptr && saved.cookie != 0) of.ours[saved.cookie] = it->first;
+    }
+  }
+  next_id_ = std::max(next_id_, state->next_node);
+  next_cookie_ = std::max(next_cookie_, state->next_cookie);
+  return {};
 }
 
 uint64_t LiveTree::InodeNumberOf(const tree::Entry& entry, uint64_t fallback) const {

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <ctime>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "tree/tree.h"
 #include "vfs/directory_cache.h"
 
@@ -33,6 +35,7 @@ namespace vrun::vfs {
 
 class LiveFile;
 struct LiveNode;
+struct LiveState;
 
 // As stat(2) has it; owners as the node has them (moved into the tenant's range).
 struct LiveAttributes {
@@ -52,6 +55,9 @@ struct LiveAttributes {
 struct LiveEntry {
   LiveNode* node = nullptr;  // null: removed
   uint64_t cookie = 0;       // of a listing; 0: home's own entry, in home's order
+  // Ours or removed: home knows of it with this operation of the stream (live_stream.h). 0: no journal, or not told
+  // yet.
+  uint64_t operation = 0;
 };
 
 struct LiveDirectory {
@@ -81,6 +87,12 @@ struct LiveNode {
   std::shared_ptr<LiveFile> file;  // content written here; null: home's `version`, or none
   std::string target;              // of a symbolic link
   std::vector<std::pair<std::string, std::string>> xattrs;
+  // With a journal: home has all of its changes with this operation (0: none yet), but for what `file` has not
+  // published; and what home's inode was when home acknowledged the last one that made or changed it (ino 0: unknown).
+  uint64_t operation = 0;
+  tree::FileVersion at_home;
+  bool named_at_home = false;  // an operation gave it a name there, or home had it before
+  bool touched = false;        // LiveTree's
   // home's: where its tree has it.
   tree::FileVersion version;
   std::optional<store::ObjectId> known_id;
@@ -111,6 +123,8 @@ class LiveTree {
     return directory.directory->has_lower && !directory.directory->loaded;
   }
   static bool IsEmpty(const LiveNode& directory);
+  // Home's part of a directory has come.
+  void Install(LiveNode* directory, const LoadedDirectoryPtr& loaded);
 
   // A new node without names, attributes as given but for ino and nlink. Add gives it a name.
   LiveNode* New(const LiveAttributes& attributes);
@@ -128,6 +142,31 @@ class LiveTree {
 
   // Content of nodes that are gone since the last call: to be let go of outside of the lock, for that goes to the disk.
   std::vector<std::shared_ptr<LiveFile>> TakeDropped() { return std::exchange(dropped_, {}); }
+
+  // With a journal: what is not as it was since the last call, each once. Names are in no particular order.
+  struct Touched {
+    std::vector<uint64_t> nodes;  // some of them gone by now
+    std::vector<std::pair<uint64_t, std::string>> names;
+    std::vector<uint64_t> gone;
+    bool empty() const { return nodes.empty() && names.empty(); }
+  };
+  void Track() { tracking_ = true; }
+  // Becomes what another process's tree was. The kernel may know any of it, so none of it goes before the tree.
+  // `files` has the backing files by number. kCorrupt: it does not hang together; the tree is to be thrown away.
+  Status Restore(LiveState* state, const std::unordered_map<uint64_t, std::shared_ptr<LiveFile>>& files);
+  uint64_t next_id() const { return next_id_; }
+  uint64_t next_cookie() const { return next_cookie_; }
+  void ForEach(const std::function<void(const LiveNode&)>& visit) const {
+    for (const auto& [nodeid, node] : nodes_) visit(*node);
+  }
+  Touched TakeTouched();
+  // Whoever changes a node by itself says so.
+  void Touch(LiveNode* node);
+  void TouchName(const LiveNode& directory, std::string_view name);
+  // Absolute, by the first of its names; "" for what has none.
+  std::string PathOf(const LiveNode& node) const;
+  std::string PathOf(const LiveNode& directory, std::string_view name) const;
+
   // home's number for a name that nobody has looked up.
   uint64_t InodeNumberOf(const tree::Entry& entry, uint64_t fallback) const;
 
@@ -141,10 +180,12 @@ class LiveTree {
   bool IsInside(const LiveNode& node, const LiveNode& directory) const;
 
   const uint32_t uid_base_;
-  const uint64_t root_dev_;
+  uint64_t root_dev_;
   std::unordered_map<uint64_t, std::unique_ptr<LiveNode>> nodes_;
   std::unordered_map<tree::FileVersion, LiveNode*, tree::FileVersionHash> hard_links_;
   std::vector<std::shared_ptr<LiveFile>> dropped_;
+  bool tracking_ = false;
+  Touched touched_;
   LiveNode* root_ = nullptr;
   uint64_t next_id_ = kRootId;
   uint64_t next_cookie_ = kFirstCookie;
