@@ -186,8 +186,11 @@ int LiveRoot::OpenThroughLocked(LiveFile& file) {
 
 void LiveRoot::Release(const Request& request, uint64_t handle, Reply reply) {
   CloseHandle(request.nodeid, handle);
-  Publish(request.nodeid);  // what came after the last FLUSH: a mapping outlives its descriptor
-  reply.Empty();
+  // What came after the last FLUSH: a mapping outlives its descriptor.
+  WithContent(request.nodeid, std::move(reply), [this, nodeid = request.nodeid](Reply whole) {
+    Publish(nodeid);
+    whole.Empty();
+  });
 }
 
 void LiveRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
@@ -217,8 +220,10 @@ void LiveRoot::Flush(const Request& request, Reply reply) {
   }
   // What was written through a mapping the kernel has not noticed in its own attributes.
   if (through) ForgetAttributes(request.nodeid);
-  Publish(request.nodeid);
-  reply.Empty();
+  WithContent(request.nodeid, std::move(reply), [this, nodeid = request.nodeid](Reply whole) {
+    Publish(nodeid);
+    whole.Empty();
+  });
 }
 
 // --- reading ---------------------------------------------------------------------------------------------------------

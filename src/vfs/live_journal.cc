@@ -17,7 +17,7 @@ namespace vrun::vfs {
 namespace {
 
 constexpr uint32_t kMagic = 0x316a7276;           // "vrj1": changes with every layout
-constexpr size_t kFrameHeader = 16;               // magic, length of the body, checksum of both, 0
+constexpr size_t kFrameHeader = 12;               // magic, length of the body, checksum of both
 constexpr uint64_t kReserve = 1u << 20;           // allocated ahead
 constexpr uint64_t kLeastCheckpoint = 16u << 20;  // below, the journal is not written anew
 constexpr uint64_t kCheckpointRatio = 4;
@@ -29,7 +29,6 @@ std::string FrameOf(std::string_view body) {
   PutNumber(&frame, kMagic);
   PutNumber(&frame, length);
   PutNumber(&frame, Crc32c(body, length));
-  PutNumber(&frame, uint32_t{0});
   frame += body;
   return frame;
 }

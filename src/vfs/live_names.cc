@@ -155,8 +155,10 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, Reply r
 void LiveRoot::Link(const Request& request, uint64_t source, std::string_view name, Reply reply) {
   const uint64_t to = request.nodeid;
   WithRoom(std::move(reply), [this, to, source, name = std::string(name)](Reply ready) {
-    WithDirectory(to, std::move(ready),
-                  [this, to, source, name](Reply loaded) { LinkLoaded(to, source, name, std::move(loaded)); });
+    WithDirectory(to, std::move(ready), [this, to, source, name](Reply loaded) {
+      WithContent(source, std::move(loaded),
+                  [this, to, source, name](Reply whole) { LinkLoaded(to, source, name, std::move(whole)); });
+    });
   });
 }
 
@@ -204,6 +206,13 @@ void LiveRoot::Remove(const Request& request, std::string_view name, bool direct
   });
 }
 
+uint64_t LiveRoot::ChildId(uint64_t directory, const std::string& name) {
+  const TreeLock lock(*this);
+  LiveNode* parent = DirectoryLocked(directory);
+  const LiveNode* child = parent != nullptr ? tree_.Child(parent, name) : nullptr;
+  return child != nullptr ? child->nodeid : 0;
+}
+
 int LiveRoot::RemoveLocked(LiveNode* parent, const std::string& name, bool directory) {
   LiveNode* node = tree_.Child(parent, name);
   if (node == nullptr) return ENOENT;
@@ -226,7 +235,10 @@ void LiveRoot::Rename(const Request& request, std::string_view name, uint64_t to
                               flags](Reply ready) {
     WithDirectory(request.nodeid, std::move(ready), [this, request, name, to_parent, to_name, flags](Reply loaded) {
       WithChild(to_parent, to_name, std::move(loaded), [this, request, name, to_parent, to_name, flags](Reply both) {
-        RenameLoaded(request, name, to_parent, to_name, flags, std::move(both));
+        WithContent(ChildId(request.nodeid, name), std::move(both),
+                    [this, request, name, to_parent, to_name, flags](Reply whole) {
+                      RenameLoaded(request, name, to_parent, to_name, flags, std::move(whole));
+                    });
       });
     });
   });

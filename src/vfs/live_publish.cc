@@ -173,6 +173,28 @@ void LiveRoot::WithRoom(Reply reply, Then then) {
   then(std::move(reply));
 }
 
+// What home had goes from there with the next version of ours: so all of it is here before that is told.
+void LiveRoot::WithContent(uint64_t nodeid, Reply reply, Then then) {
+  std::shared_ptr<LiveFile> file;
+  if (journal_ != nullptr) {
+    const TreeLock lock(*this);
+    const LiveNode* node = tree_.Find(nodeid);
+    if (node != nullptr) file = node->file;
+  }
+  if (!file || file->complete() || !file->dirty()) return then(std::move(reply));
+  reply.Suspend();
+  const auto shared = std::make_shared<Reply>(std::move(reply));
+  file->Need(0, UINT64_MAX, false, [gate = gate_, shared, file, then](int error) {
+    const Gate::Pass pass(gate.get());
+    if (!pass) return;
+    if (error != 0) {
+      shared->Error(error);
+    } else {
+      then(std::move(*shared));
+    }
+  });
+}
+
 LiveOperation LiveRoot::OperationLocked(Kind kind, LiveNode* node) const {
   LiveOperation op;
   op.kind = kind;
@@ -260,7 +282,14 @@ void LiveRoot::PublishLocked(LiveNode* node) {
   node->named_at_home = true;
   tree_.Touch(node);
   for (const LiveName& name : node->names) tree_.TouchName(*name.parent, name.name);
+  const std::string path = op.path;
+  const bool new_inode = op.content.over != v1::APPEND;
   AddLocked(std::move(op));
+  if (!new_inode) return;
+  // Its other names are to be names of what took its place.
+  for (size_t i = 1; i < node->names.size(); ++i) {
+    TellLocked(Kind::kLink, node, tree_.PathOf(*node->names[i].parent, node->names[i].name), path, true);
+  }
 }
 
 // --- when ------------------------------------------------------------------------------------------------------------
@@ -324,14 +353,16 @@ uint64_t LiveRoot::PublishAll() {
 }
 
 void LiveRoot::SyncHome(uint64_t nodeid, Reply reply) {
-  Publish(nodeid);
-  if (const Status flushed = journal_->Flush(); !flushed) {
-    reply.Error(EIO);
-    return;
-  }
-  reply.Suspend();
-  const auto shared = std::make_shared<Reply>(std::move(reply));
-  stream_->WhenAcknowledged(0, [shared] { shared->Error(0); });
+  WithContent(nodeid, std::move(reply), [this, nodeid](Reply whole) {
+    Publish(nodeid);
+    if (const Status flushed = journal_->Flush(); !flushed) {
+      whole.Error(EIO);
+      return;
+    }
+    whole.Suspend();
+    const auto shared = std::make_shared<Reply>(std::move(whole));
+    stream_->WhenAcknowledged(0, [shared] { shared->Error(0); });
+  });
 }
 
 void LiveRoot::OnAcknowledged(uint64_t number, const std::vector<LiveStream::Applied>& applied) {

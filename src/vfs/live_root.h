@@ -141,6 +141,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   void MakeLoaded(const Request& request, const NewName& made, Reply reply);
   void CreateLoaded(const Request& request, const NewName& made, Reply reply);
   void LinkLoaded(uint64_t to, uint64_t source, const std::string& name, Reply reply);
+  uint64_t ChildId(uint64_t directory, const std::string& name);  // 0: none
   // 0 or an errno; home is told.
   int RemoveLocked(LiveNode* parent, const std::string& name, bool directory);
   int RenameLocked(LiveNode* from, const std::string& name, LiveNode* to, const std::string& to_name, uint32_t flags);
@@ -164,6 +165,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   // Runs `then` when there is room for what is going to be written, now or once home has taken some; answers itself
   // where there never will be.
   void WithRoom(Reply reply, Then then);
+  // Runs `then` when all of a file's content is on this node, if it is about to be published.
+  void WithContent(uint64_t nodeid, Reply reply, Then then);
   // Tells home of a change; with mutex_ held (by a TreeLock), as all that follow.
   void TellLocked(Kind kind, LiveNode* node, std::string path, std::string from = {}, bool replaces = false);
   void TellMadeLocked(LiveNode* node);
