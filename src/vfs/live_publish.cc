@@ -309,10 +309,8 @@ void LiveRoot::PublishLocked(LiveNode* node) {
   tree_.Touch(node);
   for (const LiveName& name : node->names) tree_.TouchName(*name.parent, name.name);
   const std::string path = op.path;
-  const bool new_inode = op.content.over != v1::APPEND;
   AddLocked(std::move(op));
-  if (!new_inode) return;
-  // Its other names are to be names of what took its place.
+  // Its other names are to be names of what took its place (also of an append, for which home may want the whole).
   for (size_t i = 1; i < node->names.size(); ++i) {
     TellLocked(Kind::kLink, node, tree_.PathOf(*node->names[i].parent, node->names[i].name), path, true);
   }
