@@ -174,6 +174,19 @@ TEST_F(LiveStreamTest, WhatIsPublishedStaysAsItWasUntilItIsSent) {
   EXPECT_TRUE(AtHome("/f") == two + "and more");
 }
 
+TEST_F(LiveStreamTest, ContentThatCannotBeReadIsNeverHalfSent) {
+  Begin();
+  Put("/f", std::string(3 << 20, 'f'));
+  ASSERT_TRUE(RemoveTree(options_.written));
+  const auto both = [&] {
+    const auto begun = stream().Next();
+    EXPECT_TRUE(begun && *begun && (*begun)->has_put_file());
+    return stream().Next().has_value();
+  };
+  while (both()) stream().Resume(0);  // until RELEASE, which nobody waits for, has let go of the file
+  EXPECT_FALSE(both());
+}
+
 TEST_F(LiveStreamTest, FsyncReturnsWhenHomeHasIt) {
   Begin();
   std::atomic<bool> returned{false};
