@@ -422,6 +422,8 @@ Status LiveApplier::MakeHardLink(const WriteBack& message) {
     return {};
   }
   VRUN_ASSIGN(const Place place, paths_.FindOrMakeParents(message.path()));
+  VRUN_ASSIGN(const auto current, LstatAt(place.parent.get(), place.name));
+  if (current && current->st_ino == source_st->st_ino && current->st_dev == source_st->st_dev) return {};
   const std::string temporary = TemporaryName(message.sequence());
   const Status made = MakeTemporaryName(place.parent.get(), temporary, place.path, [&] {
     return ::linkat(source->parent.get(), source->name.c_str(), place.parent.get(), temporary.c_str(), 0);

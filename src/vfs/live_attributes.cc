@@ -57,7 +57,17 @@ void LiveRoot::SetAttrNow(const Request& request, const fuse_setattr_in& in, Rep
       reply.Error(error);
       return;
     }
+    if ((in.valid & FATTR_FH) == 0) {  // truncate(2): nobody is going to close it, so it is published below
+      WithContent(request.nodeid, std::move(reply),
+                  [this, request, in](Reply whole) { SetAttrResized(request, in, std::move(whole)); });
+      return;
+    }
   }
+  SetAttrResized(request, in, std::move(reply));
+}
+
+void LiveRoot::SetAttrResized(const Request& request, const fuse_setattr_in& in, Reply reply) {
+  const bool kill = (in.valid & FATTR_KILL_SUIDGID) != 0;
   const timespec now = LiveNow();
   const auto time = [&](uint32_t which, uint32_t set_now, uint64_t seconds, uint32_t nanoseconds, timespec* out) {
     if ((in.valid & which) == 0) return false;
@@ -95,7 +105,6 @@ void LiveRoot::SetAttrNow(const Request& request, const fuse_setattr_in& in, Rep
         return;
       }
     }
-    // truncate(2): nobody is going to close it. Else what was cut is published with what is written.
     const bool by_name = (in.valid & FATTR_SIZE) != 0 && (in.valid & FATTR_FH) == 0;
     if (by_name && !node->names.empty()) PublishLocked(node);
     if ((in.valid & ~uint32_t{FATTR_SIZE | FATTR_FH | FATTR_LOCKOWNER | FATTR_KILL_SUIDGID}) != 0) TellMetaLocked(node);
@@ -146,6 +155,7 @@ void LiveRoot::ListXattr(const Request& request, uint32_t size, Reply reply) {
 
 void LiveRoot::SetXattr(const Request& request, std::string_view name, std::string_view value, uint32_t flags,
                         bool kill_sgid, Reply reply) {
+  if (WasDone(request, &reply)) return;
   int error = 0;
   {
     const TreeLock lock(*this);
@@ -174,12 +184,14 @@ void LiveRoot::SetXattr(const Request& request, std::string_view name, std::stri
       node->attributes.ctime = LiveNow();
       tree_.Changed(node);
       TellMetaLocked(node);
+      DidLocked(request, 0);
     }
   }
   reply.Error(error);
 }
 
 void LiveRoot::RemoveXattr(const Request& request, std::string_view name, Reply reply) {
+  if (WasDone(request, &reply)) return;
   int error = ENODATA;
   {
     const TreeLock lock(*this);
@@ -188,6 +200,7 @@ void LiveRoot::RemoveXattr(const Request& request, std::string_view name, Reply 
       node->attributes.ctime = LiveNow();
       tree_.Changed(node);
       TellMetaLocked(node);
+      DidLocked(request, 0);
       error = 0;
     }
   }

@@ -23,6 +23,7 @@ enum Tag : uint8_t {
   kOperation,
   kDropped,
   kAcknowledged,
+  kDone,
 };
 
 constexpr std::array<uint32_t, 256> kCrcTable = [] {
@@ -278,6 +279,15 @@ bool TakeAcknowledged(Taker* in, LiveState* state) {
   return true;
 }
 
+bool TakeDone(Taker* in, LiveState* state) {
+  constexpr size_t kMost = 256;  // far more than there are threads that answer
+  uint64_t unique = 0, node = 0;
+  if (!in->Number(&unique) || !in->Number(&node)) return false;
+  state->done.emplace_back(unique, node);
+  if (state->done.size() > kMost) state->done.pop_front();
+  return true;
+}
+
 bool TakeRecord(uint8_t tag, Taker* in, LiveState* state) {
   uint64_t number = 0;
   switch (tag) {
@@ -291,6 +301,7 @@ bool TakeRecord(uint8_t tag, Taker* in, LiveState* state) {
     case kDirty: return TakeDirty(in, state);
     case kOperation: return TakeOperation(in, state);
     case kAcknowledged: return TakeAcknowledged(in, state);
+    case kDone: return TakeDone(in, state);
     case kDropped:
       if (!in->Number(&number)) return false;
       state->operations.erase(number);
@@ -426,6 +437,12 @@ void LiveFrame::Operation(const LiveOperation& op) {
 void LiveFrame::Dropped(uint64_t number) {
   PutTag(&body_, kDropped);
   PutNumber(&body_, number);
+}
+
+void LiveFrame::Done(uint64_t unique, uint64_t node) {
+  PutTag(&body_, kDone);
+  PutNumber(&body_, unique);
+  PutNumber(&body_, node);
 }
 
 void LiveFrame::Acknowledged(uint64_t number) {

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -99,7 +100,8 @@ struct LiveState {
   std::unordered_map<uint64_t, uint64_t> file_of;                 // node -> backing file
   std::unordered_map<uint64_t, std::map<std::string, LiveSavedName, std::less<>>> names;  // by directory
   std::unordered_map<uint64_t, LiveFileState> files;
-  std::map<uint64_t, LiveOperation> operations;  // not acknowledged
+  std::map<uint64_t, LiveOperation> operations;    // not acknowledged
+  std::deque<std::pair<uint64_t, uint64_t>> done;  // the last requests that changed names: their unique, a node
   uint64_t acknowledged = 0;
   uint64_t next_operation = 1;
   uint64_t next_node = 1;
@@ -120,6 +122,8 @@ class LiveFrame {
   void Operation(const LiveOperation& operation);
   void Dropped(uint64_t number);
   void Acknowledged(uint64_t number);
+  // A request of the kernel was carried out: not to be done again when it comes again. `node`: what it made.
+  void Done(uint64_t unique, uint64_t node);
   bool empty() const { return body_.empty(); }
   const std::string& body() const { return body_; }
   void clear() { body_.clear(); }

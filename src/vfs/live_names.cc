@@ -80,6 +80,7 @@ int LiveRoot::MakeNodeLocked(const Request& request, LiveNode* parent, const New
 }
 
 void LiveRoot::Make(const Request& request, const NewName& made, Reply reply) {
+  if (WasDone(request, &reply)) return;
   WithRoom(std::move(reply), [this, request, kept = KeptName(made)](Reply ready) {
     WithDirectory(request.nodeid, std::move(ready),
                   [this, request, kept](Reply loaded) { MakeLoaded(request, kept.of, std::move(loaded)); });
@@ -107,12 +108,14 @@ void LiveRoot::MakeLoaded(const Request& request, const NewName& made, Reply rep
       return;
     }
     if (node->file) PublishLocked(node);
+    DidLocked(request, node->nodeid);
     out = CountedEntryLocked(node);
   }
   if (!reply.Struct(out)) Forget(out.nodeid, 1);
 }
 
 void LiveRoot::Create(const Request& request, const NewName& made, uint32_t, Reply reply) {
+  if (const auto nodeid = WasDone(request, nullptr)) return AnswerCreated(*nodeid, std::move(reply));
   WithRoom(std::move(reply), [this, request, kept = KeptName(made)](Reply ready) {
     WithDirectory(request.nodeid, std::move(ready),
                   [this, request, kept](Reply loaded) { CreateLoaded(request, kept.of, std::move(loaded)); });
@@ -125,7 +128,6 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, Reply r
     reply.Error(ErrnoOfFile(created.error()));
     return;
   }
-  CreateOut out{};
   uint64_t nodeid = 0;
   {
     const TreeLock lock(*this);
@@ -138,8 +140,14 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, Reply r
     }
     ++node->lookups;  // at once: without a name it would be gone
     nodeid = node->nodeid;
+    DidLocked(request, nodeid);
   }
   NoteDirty(nodeid);
+  AnswerCreated(nodeid, std::move(reply));
+}
+
+void LiveRoot::AnswerCreated(uint64_t nodeid, Reply reply) {
+  CreateOut out{};
   // Opened before the kernel is told of attributes: how long they are good depends on it.
   out.open = OpenData(nodeid, true);
   {
@@ -153,20 +161,20 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, Reply r
 }
 
 void LiveRoot::Link(const Request& request, uint64_t source, std::string_view name, Reply reply) {
-  const uint64_t to = request.nodeid;
-  WithRoom(std::move(reply), [this, to, source, name = std::string(name)](Reply ready) {
-    WithDirectory(to, std::move(ready), [this, to, source, name](Reply loaded) {
+  if (WasDone(request, &reply)) return;
+  WithRoom(std::move(reply), [this, request, source, name = std::string(name)](Reply ready) {
+    WithDirectory(request.nodeid, std::move(ready), [this, request, source, name](Reply loaded) {
       WithContent(source, std::move(loaded),
-                  [this, to, source, name](Reply whole) { LinkLoaded(to, source, name, std::move(whole)); });
+                  [this, request, source, name](Reply whole) { LinkLoaded(request, source, name, std::move(whole)); });
     });
   });
 }
 
-void LiveRoot::LinkLoaded(uint64_t to, uint64_t source, const std::string& name, Reply loaded) {
+void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply loaded) {
   fuse_entry_out out{};
   {
     const TreeLock lock(*this);
-    LiveNode* parent = DirectoryLocked(to);
+    LiveNode* parent = DirectoryLocked(request.nodeid);
     LiveNode* node = tree_.Find(source);
     int error = parent == nullptr || node == nullptr ? ESTALE : 0;
     if (error == 0 && node->is_directory()) error = EPERM;
@@ -188,19 +196,21 @@ void LiveRoot::LinkLoaded(uint64_t to, uint64_t source, const std::string& name,
     } else if (node->named_at_home) {
       TellLocked(Kind::kLink, node, tree_.PathOf(*parent, name), existing);
     }
+    DidLocked(request, node->nodeid);
     out = CountedEntryLocked(node);
   }
   if (!loaded.Struct(out)) Forget(out.nodeid, 1);
 }
 
 void LiveRoot::Remove(const Request& request, std::string_view name, bool directory, Reply reply) {
-  const uint64_t from = request.nodeid;
+  if (WasDone(request, &reply)) return;
   const std::string kept(name);
-  WithChild(from, kept, std::move(reply), [this, from, kept, directory](Reply loaded) {
+  WithChild(request.nodeid, kept, std::move(reply), [this, request, kept, directory](Reply loaded) {
     int error = ESTALE;
     {
       const TreeLock lock(*this);
-      if (LiveNode* parent = DirectoryLocked(from)) error = RemoveLocked(parent, kept, directory);
+      if (LiveNode* parent = DirectoryLocked(request.nodeid)) error = RemoveLocked(parent, kept, directory);
+      if (error == 0) DidLocked(request, 0);
     }
     loaded.Error(error);
   });
@@ -231,6 +241,7 @@ void LiveRoot::Rename(const Request& request, std::string_view name, uint64_t to
     reply.Error(EINVAL);
     return;
   }
+  if (WasDone(request, &reply)) return;
   WithRoom(std::move(reply), [this, request, name = std::string(name), to_parent, to_name = std::string(to_name),
                               flags](Reply ready) {
     WithDirectory(request.nodeid, std::move(ready), [this, request, name, to_parent, to_name, flags](Reply loaded) {
@@ -281,6 +292,7 @@ void LiveRoot::RenameLoaded(const Request& request, const std::string& name, uin
         LiveNode* whiteout = nullptr;
         error = MakeNodeLocked(request, from, {name, S_IFCHR, 0, 0, {}}, nullptr, &whiteout);
       }
+      if (error == 0) DidLocked(request, 0);
     }
   }
   reply.Error(error);

@@ -14,8 +14,9 @@
 namespace vrun::vfs {
 namespace {
 
+constexpr uint64_t kResent = 1ull << 63;   // in the unique of a request that another server had (FUSE_UNIQUE_RESEND)
+constexpr size_t kMostLately = 256;        // more than are ever under way in one moment
 constexpr size_t kFrameRoom = 256 * 1024;  // in the journal, before an operation is accepted
-constexpr size_t kMostGone = 4096;         // forgotten nodes that the journal need not know of at once
 
 }  // namespace
 
@@ -52,9 +53,7 @@ bool LiveRoot::WriteJournalLocked() {
   if (journal_ == nullptr) return false;
   if (told_ > 0) told_changes_.emplace_back(stream_->last(), tree_.changes());
   LiveTree::Touched touched = tree_.TakeTouched();
-  gone_.insert(gone_.end(), touched.gone.begin(), touched.gone.end());
-  // A node that the journal has too long costs memory after a restart, no more.
-  if (touched.empty() && frame_.empty() && gone_.size() < kMostGone) return false;
+  if (touched.empty() && frame_.empty()) return false;
   const bool told = std::exchange(told_, 0) > 0;
   const uint64_t last = stream_->last();
   for (const uint64_t nodeid : touched.nodes) {
@@ -77,7 +76,7 @@ bool LiveRoot::WriteJournalLocked() {
     const LiveSavedName saved{entry.node != nullptr ? entry.node->nodeid : 0, entry.cookie, entry.operation};
     frame_.Name(nodeid, name, &saved);
   }
-  for (const uint64_t nodeid : std::exchange(gone_, {})) frame_.Gone(nodeid);
+  for (const uint64_t nodeid : touched.gone) frame_.Gone(nodeid);
   if (const Status appended = journal_->Append(frame_); !appended) {
     LogError("{}: nothing more can be written in this view", appended.error().message());
   }
@@ -111,6 +110,7 @@ void LiveRoot::Checkpoint() {
       }
     });
     stream_->ForEach([&](const LiveOperation& op) { all.Operation(op); });
+    for (const auto& [unique, node] : lately_) all.Done(unique, node);
   }
   if (const Status written = journal_->FinishCheckpoint(all); !written) {
     LogWarning("{}: the journal of a live view stays as it is", written.error().message());
@@ -137,6 +137,7 @@ Status LiveRoot::RestoreFrom(LiveState* state) {
     const auto file = files.find(op.content.file);
     if (file != files.end()) op.version = file->second->RestoreVersion(op.content);
   }
+  done_.insert(state->done.begin(), state->done.end());
   std::vector<uint64_t> dirty;
   for (const auto& [nodeid, id] : state->file_of) {
     const auto file = files.find(id);
@@ -180,6 +181,31 @@ void LiveRoot::WithRoom(Reply reply, Then then) {
     return;
   }
   then(std::move(reply));
+}
+
+void LiveRoot::DidLocked(const Request& request, uint64_t node) {
+  if (journal_ == nullptr) return;
+  frame_.Done(request.unique & ~kResent, node);
+  lately_.emplace_back(request.unique & ~kResent, node);
+  if (lately_.size() > kMostLately) lately_.pop_front();
+}
+
+std::optional<uint64_t> LiveRoot::WasDone(const Request& request, Reply* reply) {
+  if ((request.unique & kResent) == 0) return std::nullopt;
+  const auto it = done_.find(request.unique & ~kResent);
+  if (it == done_.end()) return std::nullopt;
+  if (reply == nullptr) return it->second;
+  fuse_entry_out out{};
+  {
+    const TreeLock lock(*this);
+    if (LiveNode* node = tree_.Find(it->second)) out = CountedEntryLocked(node);
+  }
+  if (out.nodeid == 0) {
+    reply->Error(0);
+  } else if (!reply->Struct(out)) {
+    Forget(out.nodeid, 1);
+  }
+  return it->second;
 }
 
 // What home had goes from there with the next version of ours: so all of it is here before that is told.
@@ -292,10 +318,8 @@ void LiveRoot::PublishLocked(LiveNode* node) {
   tree_.Touch(node);
   for (const LiveName& name : node->names) tree_.TouchName(*name.parent, name.name);
   const std::string path = op.path;
-  const bool new_inode = op.content.over != v1::APPEND;
   AddLocked(std::move(op));
-  if (!new_inode) return;
-  // Its other names are to be names of what took its place.
+  // Its other names are to be names of what took its place (also of an append, for which home may want the whole).
   for (size_t i = 1; i < node->names.size(); ++i) {
     TellLocked(Kind::kLink, node, tree_.PathOf(*node->names[i].parent, node->names[i].name), path, true);
   }

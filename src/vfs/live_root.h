@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -160,7 +161,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   // live_names.cc
   void MakeLoaded(const Request& request, const NewName& made, Reply reply);
   void CreateLoaded(const Request& request, const NewName& made, Reply reply);
-  void LinkLoaded(uint64_t to, uint64_t source, const std::string& name, Reply reply);
+  void LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply reply);
+  void AnswerCreated(uint64_t nodeid, Reply reply);               // lookups counted already
   uint64_t ChildId(uint64_t directory, const std::string& name);  // 0: none
   // 0 or an errno; home is told.
   int RemoveLocked(LiveNode* parent, const std::string& name, bool directory);
@@ -173,6 +175,7 @@ class LiveRoot final : public Operations, public WriteOperations {
 
   // live_attributes.cc
   void SetAttrNow(const Request& request, const fuse_setattr_in& in, Reply reply);
+  void SetAttrResized(const Request& request, const fuse_setattr_in& in, Reply reply);
   // What a write, truncation or change of owner takes away. True: something that the kernel has
   // cached.
   static bool DropPrivileges(LiveNode* node, bool set_ids);
@@ -185,6 +188,12 @@ class LiveRoot final : public Operations, public WriteOperations {
   // Runs `then` when there is room for what is going to be written, now or once home has taken some; answers itself
   // where there never will be.
   void WithRoom(Reply reply, Then then);
+  // A request changed names, and made `node` (0: nothing). The server may die before it is answered: then it comes
+  // again.
+  void DidLocked(const Request& request, uint64_t node);
+  // It was done by the server before: answers it (but for `reply` null, where there is more to the answer), and says
+  // with what it made.
+  std::optional<uint64_t> WasDone(const Request& request, Reply* reply);
   // Runs `then` when all of a file's content is on this node, if it is about to be published.
   void WithContent(uint64_t nodeid, Reply reply, Then then);
   // Tells home of a change; with mutex_ held (by a TreeLock), as all that follow.
@@ -257,8 +266,10 @@ class LiveRoot final : public Operations, public WriteOperations {
   // With a journal; guarded by mutex_ where not const once begun.
   LiveJournal* journal_ = nullptr;
   LiveStream* stream_ = nullptr;
-  LiveFrame frame_;  // of this TreeLock
-  size_t told_ = 0;  // operations in it
+  std::deque<std::pair<uint64_t, uint64_t>> lately_;  // what DidLocked was told
+  std::unordered_map<uint64_t, uint64_t> done_;       // of the server before: unique -> node; const
+  LiveFrame frame_;                                   // of this TreeLock
+  size_t told_ = 0;                                   // operations in it
   // (operation, change): all changes up to that one were told with operations up to that one. Ascending.
   std::deque<std::pair<uint64_t, uint64_t>> told_changes_;
   uint64_t included_changes_ = 0;

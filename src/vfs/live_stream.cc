@@ -157,6 +157,7 @@ Result<std::optional<v1::WriteBack>> LiveStream::Next() {
   std::lock_guard lock(mutex_);
   if (epoch != epoch_) return std::optional<v1::WriteBack>();  // from elsewhere now
   if (error != 0) {
+    RewindLocked((out->sequence() >> kPlaceBits) - 1);  // never a file with a hole where its content was
     return ErrnoError(error, "read what was written to " + Escape(out->path()) + " on its way home");
   }
   return out;

@@ -68,7 +68,8 @@ class LiveStream {
 
   // May be called when Next had nothing and has something now. Once: before anything is added.
   void SetReady(std::function<void()> ready);
-  // The next message, at most about 1 MiB. nullopt: nothing now, or the window is full.
+  // The next message, at most about 1 MiB. nullopt: nothing now, or the window is full. An error: content that was
+  // written cannot be read; its operation comes again next.
   Result<std::optional<v1::WriteBack>> Next();
   // A receiver that has applied everything up to `sequence` durably; what follows is sent (again).
   void Resume(uint64_t sequence);

@@ -170,7 +170,7 @@ class LiveTree {
     std::vector<uint64_t> nodes;  // some of them gone by now
     std::vector<std::pair<uint64_t, std::string>> names;
     std::vector<uint64_t> gone;
-    bool empty() const { return nodes.empty() && names.empty(); }
+    bool empty() const { return nodes.empty() && names.empty() && gone.empty(); }
   };
   void Track() { tracking_ = true; }
   // Becomes what another process's tree was. The kernel may know any of it, so none of it goes before the tree.

@@ -174,6 +174,19 @@ TEST_F(LiveStreamTest, WhatIsPublishedStaysAsItWasUntilItIsSent) {
   EXPECT_TRUE(AtHome("/f") == two + "and more");
 }
 
+TEST_F(LiveStreamTest, ContentThatCannotBeReadIsNeverHalfSent) {
+  Begin();
+  Put("/f", std::string(3 << 20, 'f'));
+  ASSERT_TRUE(RemoveTree(options_.written));
+  const auto both = [&] {
+    const auto begun = stream().Next();
+    EXPECT_TRUE(begun && *begun && (*begun)->has_put_file());
+    return stream().Next().has_value();
+  };
+  while (both()) stream().Resume(0);  // until RELEASE, which nobody waits for, has let go of the file
+  EXPECT_FALSE(both());
+}
+
 TEST_F(LiveStreamTest, FsyncReturnsWhenHomeHasIt) {
   Begin();
   std::atomic<bool> returned{false};
@@ -255,6 +268,35 @@ TEST_F(LiveStreamTest, OfTwoNodesThatWriteOneFileTheLastToCloseWins) {
       second.TakeAll(*(*other)->stream());
     }
     EXPECT_TRUE(AtHome("/shared") == (b_last ? b : a)) << round;
+  }
+}
+
+TEST_F(LiveStreamTest, TheJournalHasEveryNameThatTheKernelWasTold) {
+  RandomWork(origin_, 3).BuildTree(25);
+  Begin();
+  RandomWork work(mount_, 21);
+  for (int i = 0; i < 300; ++i) {
+    work.Step();
+    if (i % 10 != 0) continue;
+    const Description now = Describe(mount_);
+    size_t good = 0;
+    const auto state = vfs::LiveJournal::Parse(ReadFile(options_.journal).value_or(""), &good);
+    ASSERT_TRUE(state) << state.error().message();
+    std::map<ino_t, uint64_t> node_of;
+    std::map<std::string, uint64_t> nodes{{"", vfs::LiveTree::kRootId}};
+    for (const auto& [path, described] : now) {  // parents come first
+      if (path.empty()) continue;
+      const size_t slash = path.rfind('/');
+      const auto names = state->names.find(nodes.at(path.substr(0, slash)));
+      ASSERT_NE(names, state->names.end()) << i << " " << path;
+      const auto name = names->second.find(path.substr(slash + 1));
+      ASSERT_NE(name, names->second.end()) << i << " " << path;
+      const uint64_t node = nodes[path] = name->second.node;
+      ASSERT_TRUE(state->nodes.contains(node)) << i << " " << path;
+      EXPECT_EQ(state->nodes.at(node)->attributes.mode, described.mode) << path;
+      if (!S_ISREG(described.mode)) continue;  // names of other kinds are nodes of their own
+      EXPECT_EQ(node_of.try_emplace(described.ino, node).first->second, node) << i << " " << path;
+    }
   }
 }
 
