@@ -19,10 +19,12 @@ ALLOWED = {
     "sim": {"base", "sched"},
     "home": {"base", "tree", "store", "rpc"},
     "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc", "s3"},
+    # A node towards homes, a home towards nodes: made of one half of each.
+    "snapshots": {"base", "tree", "store", "vfs", "rpc", "home", "node"},
     "control": {"base", "sched", "rpc", "s3"},
     "pools": {"base", "rpc"},
     "cli": {"base", "sim"},
-    "daemon": {"base", "rpc", "home", "node", "control"},
+    "daemon": {"base", "rpc", "home", "node", "snapshots", "control"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/')
 GRPC = re.compile(r'^\s*#\s*include\s+<grpc')

@@ -187,6 +187,11 @@ std::optional<toml::source_position> BareLetterOutsideAscii(std::string_view tex
 
 }  // namespace
 
+size_t LineOfBareLetterOutsideAscii(std::string_view text) {
+  const auto at = BareLetterOutsideAscii(text);
+  return at ? at->line : 0;
+}
+
 Result<Config> ParseConfig(std::string_view text, const std::string& file) {
   if (const auto at = BareLetterOutsideAscii(text)) {
     return At(file, *at, "a letter outside of ASCII: put the text in quotes");
@@ -202,6 +207,7 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
     std::string* value;
   };
   const Field fields[] = {{"controller", &config.controller},
+                          {"snapshots", &config.snapshots},
                           {"credentials", &config.credentials},
                           {"credentials_name", &config.credentials_name},
                           {"pool", &config.pool},
@@ -250,6 +256,10 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
   if (!config.controller.empty()) {
     auto address = ParseHostPort(config.controller);
     if (!address) return At(file, where("controller"), "controller: " + address.error().message());
+  }
+  if (!config.snapshots.empty()) {
+    auto address = ParseHostPort(config.snapshots);
+    if (!address) return At(file, where("snapshots"), "snapshots: " + address.error().message());
   }
   for (std::string* path : {&config.root, &config.credentials}) {
     std::string_view name = path == &config.root ? "root" : "credentials";
@@ -308,6 +318,7 @@ std::string FormatConfig(const Config& config) {
   const auto given = [&](std::string_view name, const std::string& value, std::string_view comment) {
     if (!value.empty()) line(name, value, comment);
   };
+  given("snapshots", config.snapshots, "HOST:PORT of the snapshot store");
   given("fuse_passthrough", config.fuse_passthrough, "auto, on or off: the kernel reads large files from the cache");
   given("fuse_push", config.fuse_push, "auto, on or off: small files go into the kernel ahead of their readers");
   given("fuse_readdirplus", config.fuse_readdirplus, "auto, on or off: listings give attributes");

@@ -42,6 +42,7 @@ Status CheckSocketDirectory(const Places& places, uid_t uid);
 
 struct Config {
   std::string controller;        // HOST:PORT to dial; "": there is no cluster yet
+  std::string snapshots;         // HOST:PORT of the snapshot store; "": there is none
   std::string credentials;       // directory of ca.pem, NAME.pem and NAME.key
   std::string credentials_name;  // NAME
   std::string pool = "local";    // where a run goes that names none
@@ -79,5 +80,9 @@ struct HostPort {
   int port = 0;
 };
 Result<HostPort> ParseHostPort(std::string_view text, bool allow_port_zero = false);
+
+// For whoever reads TOML: the line of the first letter outside of ASCII that is in no quotes and no comment, 0: there
+// is none. The parser must not see one.
+size_t LineOfBareLetterOutsideAscii(std::string_view text);
 
 }  // namespace vrun

@@ -126,6 +126,7 @@ class Up {
     if (!options_.root.empty()) config_.root = options_.root;
     VRUN_TRY(MakeCertificates());
     VRUN_TRY(StartController());
+    VRUN_TRY(StartSnapshots());
     VRUN_TRY(WriteConfiguration());
     VRUN_TRY(StartHome());
     if (options_.node) VRUN_TRY(StartNode());
@@ -169,6 +170,7 @@ class Up {
     VRUN_TRY(MakeDirs(places_.pki_dir, 0700));
     VRUN_TRY(Pki({"ca", "--dir", places_.pki_dir}));
     VRUN_TRY(Issue("controller", "controller"));
+    VRUN_TRY(Issue("snapshots", "snapshots"));
     VRUN_TRY(Issue("home", home_name_));
     if (options_.node) VRUN_TRY(Issue("node", HostName()));
     return {};
@@ -211,7 +213,9 @@ class Up {
                       "--state-dir",
                       places_.state_dir + "/controller",
                       "--pki",
-                      places_.pki_dir + "/controller"};
+                      places_.pki_dir + "/controller",
+                      "--scheduler-config",
+                      places_.config_dir + "/scheduler.toml"};
     if (!config_.s3_bucket.empty()) {
       spec.arguments.insert(spec.arguments.end(),
                             {"--s3-bucket", config_.s3_bucket, "--s3-credentials", config_.s3_credentials});
@@ -226,6 +230,34 @@ class Up {
     VRUN_TRY(Start(std::move(spec), listen));
     VRUN_TRY(WriteFileAtomic(files_.listen_file(), listen + "\n", 0600));
     config_.controller = DialAddress(address);
+    return {};
+  }
+
+  // Beside the controller, at any port: whoever reaches one reaches the other.
+  Status StartSnapshots() {
+    const std::string controller = FirstLine(files_.listen_file());
+    if (auto running = files_.Running("snapshots")) {
+      report_.daemons.push_back({"snapshots", FirstLine(files_.snapshots_listen_file()), running->pid, false});
+      return {};
+    }
+    auto before = ParseHostPort(FirstLine(files_.snapshots_listen_file()));
+    if (!before || !BindOnce(*before)) {
+      VRUN_ASSIGN(before, ParseHostPort(controller.substr(0, controller.rfind(':')) + ":0", true));
+      VRUN_ASSIGN(before->port, BindOnce(*before));
+    }
+    const std::string listen = Text(*before);
+    DaemonSpec spec;
+    spec.name = "snapshots";
+    spec.arguments = {"snapshots",
+                      "--listen",
+                      listen,
+                      "--state-dir",
+                      places_.state_dir + "/snapshots",
+                      "--pki",
+                      places_.pki_dir + "/snapshots"};
+    VRUN_TRY(Start(std::move(spec), listen));
+    VRUN_TRY(WriteFileAtomic(files_.snapshots_listen_file(), listen + "\n", 0600));
+    config_.snapshots = DialAddress(*before);
     return {};
   }
 
@@ -433,6 +465,7 @@ Result<DownReport> BringDown(const HomeConnection& home, bool all, void (*tell)(
   VRUN_TRY(StopDaemon(files, "node", kNodeGraceMs, &report, tell));
   VRUN_TRY(UnmountBelow(FirstLine(files.node_dir_file()), &report, tell));
   VRUN_TRY(StopHome(home, &report, tell));
+  VRUN_TRY(StopDaemon(files, "snapshots", kDaemonGraceMs, &report, tell));
   VRUN_TRY(StopDaemon(files, "controller", kDaemonGraceMs, &report, tell));
   return report;
 }

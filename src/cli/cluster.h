@@ -20,9 +20,10 @@ class ClusterFiles {
 
   const std::string& dir() const { return dir_; }
   std::string lock() const { return dir_ + "/lock"; }
-  // "controller" or "node"
+  // "controller", "snapshots" or "node"
   std::string pid_file(const std::string& daemon) const { return dir_ + "/" + daemon + ".pid"; }
   std::string listen_file() const { return dir_ + "/controller.listen"; }
+  std::string snapshots_listen_file() const { return dir_ + "/snapshots.listen"; }
   std::string node_dir_file() const { return dir_ + "/node.dir"; }
 
   // The daemon that was started from here, when it still runs.

@@ -108,6 +108,7 @@ Result<int> Follow(const HomeConnection& home, uint64_t job) {
 Result<int> Submit(const RunOptions& options, const std::string& root) {
   VRUN_ASSIGN(v1::Run run, MakeRequest(options, root));
   run.set_detached(true);
+  run.mutable_scheduling()->set_requeue(options.requeue.value_or(true));
   run.set_quiet(true);
   std::string name = options.name;
   if (name.empty()) name = options.command[0].substr(options.command[0].rfind('/') + 1);

@@ -70,6 +70,9 @@ Result<AttachedRun::Options> MakeRun(const RunOptions& options, UniqueFd* null) 
   v1::Command* command = run.request.mutable_command();
   command->set_terminal(terminal);
   if (terminal) *command->mutable_terminal_size() = CurrentTerminalSize();
+  if (terminal && options.requeue.value_or(false)) {
+    return Error(Code::kInvalid, "--requeue: a command with a terminal cannot be started again: add --no-tty");
+  }
   run.local_terminal = terminal && stdin_terminal;
   if (const char* seconds = std::getenv("VRUN_RESUME_SECONDS")) {
     auto n = ParseNumber(seconds, 1000000);
@@ -136,6 +139,15 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
     for (const std::string& path : options.expose) run.add_expose(InRoot(Absolute(path, directory), root));
   }
   run.set_discard_writes(options.discard_writes);
+  v1::Scheduling* scheduling = run.mutable_scheduling();
+  scheduling->set_class_(options.klass);
+  scheduling->set_team(Escape(options.team));
+  scheduling->set_requeue(options.requeue.value_or(false));
+  scheduling->set_signal(options.end_signal.signal);
+  scheduling->set_grace_s(options.end_signal.grace_s);
+  scheduling->set_saves(options.end_signal.signal != 0);
+  scheduling->set_estimate_s(options.time_limit_s);
+  run.set_snapshot(Escape(options.snapshot));
   VRUN_ASSIGN(*run.mutable_request_id(), NewRequestId());
   return run;
 }

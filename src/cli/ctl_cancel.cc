@@ -7,6 +7,7 @@
 #include "base/escape.h"
 #include "cli/ctl.h"
 #include "cli/home_connection.h"
+#include "cli/scheduling.h"
 #include "cli/values.h"
 
 namespace vrun::cli {
@@ -15,24 +16,6 @@ namespace {
 enum Id { kSignal };
 constexpr OptionSpec kOptions[] = {
     {kSignal, 's', "signal", Argument::kRequired, "SIGNAL", "send only this signal, by name or number"}};
-
-struct SignalName {
-  std::string_view name;
-  int number;
-};
-constexpr SignalName kSignals[] = {{"HUP", SIGHUP},   {"INT", SIGINT},   {"QUIT", SIGQUIT}, {"KILL", SIGKILL},
-                                   {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"TERM", SIGTERM}, {"CONT", SIGCONT},
-                                   {"STOP", SIGSTOP}, {"TSTP", SIGTSTP}, {"ALRM", SIGALRM}, {"ABRT", SIGABRT}};
-
-// 0: not one.
-int ParseSignal(std::string_view text) {
-  if (auto n = ParseNumber(text, 64)) return static_cast<int>(*n);
-  if (text.size() > 3 && ::strncasecmp(text.data(), "SIG", 3) == 0) text.remove_prefix(3);
-  for (const SignalName& s : kSignals) {
-    if (text.size() == s.name.size() && ::strncasecmp(text.data(), s.name.data(), text.size()) == 0) return s.number;
-  }
-  return 0;
-}
 
 Status Validate(const CtlInvocation& invocation) {
   auto signal = invocation.Value(kSignal);

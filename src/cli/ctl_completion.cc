@@ -13,7 +13,10 @@ namespace {
 constexpr std::string_view kPools =
     "vctl nodes -o json 2>/dev/null | sed -n 's/^ *\"pool\": \"\\(.*\\)\",$/\\1/p' | sort -u";
 constexpr std::string_view kJobs = "vctl jobs -o name 2>/dev/null";
+constexpr std::string_view kSnapshots = "vctl snapshot list -o name 2>/dev/null";
+constexpr std::string_view kSnapshotActions = "create list show diff delete export";
 constexpr std::string_view kNodes = "vctl nodes -o name 2>/dev/null";
+#define VRUN_CLASSES "scavenger experiment training production inference"
 
 struct Program {
   std::string_view name;
@@ -55,6 +58,11 @@ std::string BashOffer(Completes what) {
     case Completes::kShells: return "COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$cur\"))";
     case Completes::kNodes: return "COMPREPLY=($(compgen -W \"$(" + std::string(kNodes) + ")\" -- \"$cur\"))";
     case Completes::kCacheActions: return "COMPREPLY=($(compgen -W 'stat verify prune' -- \"$cur\"))";
+    case Completes::kClasses: return "COMPREPLY=($(compgen -W '" VRUN_CLASSES "' -- \"$cur\"))";
+    case Completes::kSnapshots: return "COMPREPLY=($(compgen -W \"$(" + std::string(kSnapshots) + ")\" -- \"$cur\"))";
+    case Completes::kSnapshotActions:
+      return "COMPREPLY=($(compgen -W \"" + std::string(kSnapshotActions) + " $(" + std::string(kSnapshots) +
+             ")\" -- \"$cur\"))";
     case Completes::kMemory: return "COMPREPLY=($(compgen -W '1G 4G 16G 64G' -- \"$cur\"))";
     default: return "COMPREPLY=()";
   }
@@ -130,6 +138,9 @@ std::string ZshAction(Completes what) {
     case Completes::kShells: return "(bash zsh fish)";
     case Completes::kNodes: return "_vrun_nodes";
     case Completes::kCacheActions: return "(stat verify prune)";
+    case Completes::kClasses: return "(" VRUN_CLASSES ")";
+    case Completes::kSnapshots: return "_vrun_snapshots";
+    case Completes::kSnapshotActions: return "_vrun_snapshot_words";
     case Completes::kMemory: return "(1G 4G 16G 64G)";
     default: return " ";
   }
@@ -165,7 +176,9 @@ std::string Zsh(std::span<const Program> programs) {
   std::string out = "#compdef vrun vbatch vctl\n_vrun_pools() { local -a p; p=(${(f)\"$(" + std::string(kPools) +
                     ")\"}); compadd -a p }\n_vrun_jobs() { local -a j; j=(${(f)\"$(" + std::string(kJobs) +
                     ")\"}); compadd -a j }\n_vrun_nodes() { local -a n; n=(${(f)\"$(" + std::string(kNodes) +
-                    ")\"}); compadd -a n }\n";
+                    ")\"}); compadd -a n }\n_vrun_snapshots() { local -a s; s=(${(f)\"$(" + std::string(kSnapshots) +
+                    ")\"}); compadd -a s }\n_vrun_snapshot_words() { compadd " + std::string(kSnapshotActions) +
+                    "; _vrun_snapshots }\n";
   for (const Program& p : programs) {
     std::string name(p.name);
     out += "_vrun_" + name + "() {\n  _arguments -S -A '-*'" + ZshOptions(p.options) +
@@ -197,6 +210,8 @@ std::string FishOffer(const OptionSpec& o) {
     case Completes::kJobs: return " -x -a '(__vrun_jobs)'";
     case Completes::kFormats: return " -x -a 'json wide name'";
     case Completes::kNodes: return " -x -a '(__vrun_nodes)'";
+    case Completes::kClasses: return " -x -a '" VRUN_CLASSES "'";
+    case Completes::kSnapshots: return " -x -a '(__vrun_snapshots)'";
     case Completes::kMemory: return " -x -a '1G 4G 16G 64G'";
     default: return " -x";
   }
@@ -219,7 +234,8 @@ std::string FishOptions(std::string_view program, std::string_view condition, st
 
 std::string Fish(std::span<const Program> programs) {
   std::string out = "function __vrun_pools; " + std::string(kPools) + "; end\nfunction __vrun_jobs; " +
-                    std::string(kJobs) + "; end\nfunction __vrun_nodes; " + std::string(kNodes) + "; end\n";
+                    std::string(kJobs) + "; end\nfunction __vrun_nodes; " + std::string(kNodes) +
+                    "; end\nfunction __vrun_snapshots; " + std::string(kSnapshots) + "; end\n";
   for (const Program& p : programs) {
     out += FishOptions(p.name, "", p.options) + "complete -c " + std::string(p.name) +
            " -x -a '(__fish_complete_subcommand)'\n";
@@ -231,6 +247,9 @@ std::string Fish(std::span<const Program> programs) {
     out += FishOptions("vctl", seen, c->options);
     if (c->operands == Completes::kJobs) out += "complete -c vctl -n '" + seen + "' -a '(__vrun_jobs)'\n";
     if (c->operands == Completes::kCacheActions) out += "complete -c vctl -n '" + seen + "' -a 'stat verify prune'\n";
+    if (c->operands == Completes::kSnapshotActions) {
+      out += "complete -c vctl -n '" + seen + "' -a '" + std::string(kSnapshotActions) + " (__vrun_snapshots)'\n";
+    }
     if (c->operands == Completes::kShells) out += "complete -c vctl -n '" + seen + "' -a 'bash zsh fish'\n";
   }
   return out + FishOptions("vctl", "", CtlCommonOptions());

@@ -19,7 +19,20 @@
 namespace vrun::cli {
 namespace {
 
-enum Id { kNodes, kNodesFile, kFill, kPolicy, kPreemptCost, kSaveCost, kStartLatency, kShift, kFrom, kUntil, kExact };
+enum Id {
+  kNodes,
+  kNodesFile,
+  kFill,
+  kPolicy,
+  kPreemptCost,
+  kSaveCost,
+  kStartLatency,
+  kShift,
+  kFrom,
+  kUntil,
+  kExact,
+  kTeams
+};
 constexpr OptionSpec kOptions[] = {
     {kNodes, 0, "nodes", Argument::kRequired, "NxG", "the cluster: nodes x GPUs of each (64x8)"},
     {kNodesFile, 0, "nodes-file", Argument::kRequired, "FILE", "the nodes for a table of pods", Completes::kFiles},
@@ -32,6 +45,7 @@ constexpr OptionSpec kOptions[] = {
     {kShift, 0, "shift", Argument::kRequired, "N", "N replays with shifted arrivals, averaged (1)"},
     {kFrom, 0, "from", Argument::kRequired, "TIME", "only jobs submitted since: seconds, or a date"},
     {kUntil, 0, "until", Argument::kRequired, "TIME", "only jobs submitted before"},
+    {kTeams, 0, "teams", Argument::kRequired, "FILE", "what is each team's own: a table team,gpus", Completes::kFiles},
     {kExact, 0, "exact", Argument::kNone, "", "preemptive baselines cannot move jobs for nothing"},
 };
 
@@ -81,6 +95,7 @@ Result<sim::StudyOptions> OptionsOf(const CtlInvocation& invocation) {
       at = comma + 1;
     }
   }
+  options.teams_name = invocation.Value(kTeams).value_or("");
   options.nodes_name = invocation.Value(kNodesFile).value_or("");
   if (!invocation.words.operands.empty()) options.trace_name = invocation.words.operands[0];
   return options;
@@ -169,6 +184,15 @@ void JobFields(const sim::JobOutcome& outcome, JsonWriter* json) {
   json->Key("wait_by_gpus_s").BeginObject();
   for (const auto& [size, wait] : outcome.wait_by_size) json->Key(size).Number(wait, 1);
   json->EndObject();
+  if (outcome.teams.empty()) return;
+  json->Key("teams").BeginArray();
+  for (const sim::TeamOutcome& team : outcome.teams) {
+    json->BeginObject().Key("team").String(team.team).Key("gpus").Int(team.gpus).Key("jobs").Int(team.jobs);
+    json->Key("avg_wait_s").Number(team.avg_wait_s, 1);
+    json->Key("worst_week_error_percent").Number(team.worst_week_error_percent, 2);
+    json->Key("error_percent").Number(team.error_percent, 2).EndObject();
+  }
+  json->EndArray();
 }
 
 void PodFields(const sim::PodOutcome& outcome, bool several, JsonWriter* json) {
@@ -219,6 +243,9 @@ std::string KnownPolicies(bool headers) {
   for (const sim::BaselineInfo& p : sim::Baselines()) {
     table.Add({std::string(p.name), "jobs", std::string(p.summary)});
   }
+  for (const sim::BaselineInfo& p : {sim::kStaticPolicy, sim::kReclaimPolicy}) {
+    table.Add({std::string(p.name), "jobs", std::string(p.summary)});
+  }
   for (const sim::BaselineInfo& p : sim::PodPolicies()) {
     table.Add({std::string(p.name), "pods", std::string(p.summary)});
   }
@@ -234,6 +261,9 @@ Result<int> Run(const CtlInvocation& invocation) {
   VRUN_ASSIGN(options.trace_text, ReadFile(options.trace_name, kMostBytes));
   if (!options.nodes_name.empty()) {
     VRUN_ASSIGN(options.nodes_text, ReadFile(options.nodes_name, kMostBytes));
+  }
+  if (!options.teams_name.empty()) {
+    VRUN_ASSIGN(options.teams_text, ReadFile(options.teams_name, kMostBytes));
   }
   for (const std::string& policy : options.policies) {
     if (!sim::IsWeightFile(policy)) continue;

@@ -11,7 +11,7 @@ namespace vrun::cli {
 namespace {
 
 struct Daemons {
-  std::optional<ProcessId> controller, node;
+  std::optional<ProcessId> controller, snapshots, node;
 };
 
 std::string AsJson(const Places& places, const Daemons& daemons, const v1::StatusAnswer* home) {
@@ -32,6 +32,7 @@ std::string AsJson(const Places& places, const Daemons& daemons, const v1::Statu
     process ? json.Int(process->pid) : json.Null();
   };
   pid("local_controller_pid", daemons.controller);
+  pid("local_snapshots_pid", daemons.snapshots);
   pid("local_node_pid", daemons.node);
   json.Key("config").String(places.config_file).Key("logs").String(places.log_dir).EndObject();
   return json.Take();
@@ -63,7 +64,8 @@ std::string AsText(const Places& places, const Daemons& daemons, const v1::Statu
   auto daemon = [](const std::optional<ProcessId>& p) {
     return p ? "running, pid " + std::to_string(p->pid) : std::string("not started by `vctl up`");
   };
-  line("here", "controller " + daemon(daemons.controller) + "; node " + daemon(daemons.node));
+  line("here", "controller " + daemon(daemons.controller) + "; snapshots " + daemon(daemons.snapshots) + "; node " +
+                   daemon(daemons.node));
   line("config", Escape(places.config_file));
   line("logs", Escape(places.log_dir));
   return out;
@@ -72,7 +74,7 @@ std::string AsText(const Places& places, const Daemons& daemons, const v1::Statu
 Result<int> Run(const CtlInvocation& invocation) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   ClusterFiles files(home.places());
-  Daemons daemons{files.Running("controller"), files.Running("node")};
+  Daemons daemons{files.Running("controller"), files.Running("snapshots"), files.Running("node")};
   v1::Query query;
   query.mutable_status();
   auto answer = Ask(home, query, false);  // asking must not start anything

@@ -8,6 +8,7 @@ int StatusOf(const v1::ExitRecord& record) {
     case v1::ExitRecord::EXITED:
       return record.exit_code() >= 0 && record.exit_code() <= 255 ? record.exit_code() : kExitUnknown;
     case v1::ExitRecord::SIGNALED:
+    case v1::ExitRecord::PREEMPTED_BY_JOB:
     case v1::ExitRecord::CANCELLED_BY_USER:
       if (record.signal() >= 1 && record.signal() <= 64) return kExitSignal + record.signal();
       return record.kind() == v1::ExitRecord::SIGNALED ? kExitUnknown : kExitNotStarted;
@@ -32,6 +33,7 @@ std::string_view StateName(v1::JobState state) {
     case v1::TIMEOUT: return "TIMEOUT";
     case v1::OUT_OF_MEMORY: return "OUT_OF_MEMORY";
     case v1::LOST: return "LOST";
+    case v1::PREEMPTED: return "PREEMPTED";
     default: return "UNKNOWN";
   }
 }

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "cli/exit_status.h"
+#include "cli/scheduling.h"
 #include "cli/table.h"
 
 namespace vrun::cli {
@@ -61,14 +62,34 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->Key("ended").Time(job.ended_us()).Key("ran_s").Seconds(RanMicros(job));
   json->Key("argv").BeginArray();
   for (const std::string& word : job.argv()) json->String(word);
-  json->EndArray().Key("directory").String(job.directory()).Key("resources");
+  json->EndArray().Key("directory").String(job.directory());
+  json->Key("snapshot").String(job.snapshot()).Key("resources");
   WriteResources(job.resources(), json);
   json->Key("exit");
   job.has_exit() ? json->Int(StatusOf(job.exit())) : json->Null();
   json->Key("signal");
   job.has_exit() && job.exit().signal() != 0 ? json->Int(job.exit().signal()) : json->Null();
   json->Key("cpu_s").Seconds(static_cast<int64_t>(job.exit().cpu_us()));
-  json->Key("peak_memory_bytes").Uint(job.exit().peak_memory_bytes()).EndObject();
+  json->Key("peak_memory_bytes").Uint(job.exit().peak_memory_bytes());
+  const v1::Scheduling& s = job.scheduling();
+  json->Key("team").String(s.team()).Key("class").String(JobClassName(s.class_())).Key("requeue").Bool(s.requeue());
+  json->Key("queue_position");
+  job.queue_position() != 0 ? json->Uint(job.queue_position()) : json->Null();
+  if (job.attempts_size() > 0) {
+    json->Key("attempts");
+    WriteAttempts(job.attempts(), json);
+  }
+  json->EndObject();
+}
+
+void WriteAttempts(const google::protobuf::RepeatedPtrField<v1::AttemptInfo>& attempts, JsonWriter* json) {
+  json->BeginArray();
+  for (const v1::AttemptInfo& a : attempts) {
+    json->BeginObject().Key("attempt").Uint(a.attempt()).Key("node").String(a.node());
+    json->Key("state").String(StateName(a.state())).Key("placed").Time(a.placed_us()).Key("ended").Time(a.ended_us());
+    json->Key("reason").String(a.reason()).EndObject();
+  }
+  json->EndArray();
 }
 
 void WriteNode(const v1::NodeInfo& node, JsonWriter* json) {
@@ -137,6 +158,7 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("pool", Escape(job.pool()));
   line("user", Escape(job.user()));
   line("node", Escape(job.node()));
+  line("snapshot", Escape(job.snapshot()));
   line("submitted", TimeCell(job.submitted_us()));
   line("started", TimeCell(job.started_us()));
   line("ended", TimeCell(job.ended_us()));
@@ -147,6 +169,14 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("cpus", CpusCell(r.milli_cpus()));
   line("memory", r.memory_bytes() == 0 ? "no limit" : FormatBytes(r.memory_bytes()));
   line("gpus", GpusCell(r));
+  const v1::Scheduling& s = job.scheduling();
+  line("team", Escape(s.team()));
+  line("class", JobClassName(s.class_()) + (s.requeue() ? ", may be preempted" : ""));
+  if (job.attempts_size() < 2) return out;
+  for (const v1::AttemptInfo& a : job.attempts()) {
+    line("attempt " + std::to_string(a.attempt()), std::string(StateName(a.state())) + " on " + Escape(a.node()) +
+                                                       (a.reason().empty() ? "" : ": " + Escape(a.reason())));
+  }
   return out;
 }
 

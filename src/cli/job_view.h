@@ -12,6 +12,7 @@ namespace vrun::cli {
 
 // As an element; the fields are listed in docs/man/vctl.1.
 void WriteJob(const v1::JobInfo& job, JsonWriter* json);
+void WriteAttempts(const google::protobuf::RepeatedPtrField<v1::AttemptInfo>& attempts, JsonWriter* json);
 void WriteNode(const v1::NodeInfo& node, JsonWriter* json);
 void WriteResources(const v1::Resources& resources, JsonWriter* json);
 

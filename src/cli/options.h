@@ -28,7 +28,10 @@ enum class Completes {
   kShells,
   kMemory,
   kNodes,
-  kCacheActions
+  kCacheActions,
+  kSnapshotActions,
+  kSnapshots,
+  kClasses
 };
 
 struct OptionSpec {

@@ -2,6 +2,8 @@
 // What people type, and what a script's lines say.
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "cli/job_command.h"
 #include "cli/run_options.h"
 #include "cli/script_options.h"
@@ -65,12 +67,28 @@ TEST(RunOptionsTest, UnknownOptionsAreNamedWithTheNearestOne) {
 
 TEST(RunOptionsTest, OptionsOfSlurmThatAreNotThereAreRefusedByName) {
   for (const Words& w :
-       {Words{"-A", "acct", "x"}, Words{"--gres=gpu:2", "x"}, Words{"-a", "0-3", "x"}, Words{"-N", "2", "x"},
-        Words{"-d", "afterok:1", "x"}, Words{"--exclusive", "x"}, Words{"-w", "n1", "x"}, Words{"-n4", "x"},
-        Words{"--signal=USR1@60", "x"}, Words{"--requeue", "x"}, Words{"-o", "file", "x"}}) {
+       {Words{"--gres=gpu:2", "x"}, Words{"-a", "0-3", "x"}, Words{"-N", "2", "x"}, Words{"-d", "afterok:1", "x"},
+        Words{"--exclusive", "x"}, Words{"-w", "n1", "x"}, Words{"-n4", "x"}, Words{"-o", "file", "x"}}) {
     EXPECT_NE(ErrorOf(w).find("not supported yet"), std::string::npos) << w[0] << ": " << ErrorOf(w);
   }
   EXPECT_TRUE(ParseRun(Words{"-N1", "-n", "1", "x"}));
+}
+
+TEST(RunOptionsTest, WhatTheSchedulerIsTold) {
+  auto options = ParseRun(Words{"-A", "vision", "--class=production", "--signal=B:USR1@60", "--requeue", "x"});
+  ASSERT_TRUE(options) << options.error().message();
+  EXPECT_EQ(options->team, "vision");
+  EXPECT_EQ(options->klass, v1::PRODUCTION);
+  EXPECT_EQ(options->end_signal.signal, SIGUSR1);
+  EXPECT_EQ(options->end_signal.grace_s, 60u);
+  EXPECT_EQ(options->requeue, true);
+  EXPECT_EQ(ParseRun(Words{"x"})->requeue, std::nullopt);
+  EXPECT_EQ(ParseRun(Words{"--requeue", "--no-requeue", "x"})->requeue, false);
+  EXPECT_EQ(ErrorOf({"--class", "urgent", "x"}),
+            "--class: urgent: unknown class: write scavenger, experiment, training, production or inference");
+  for (const char* bad : {"USR3", "USR1@", "USR1@0", "KILL", "@60", ""}) {
+    EXPECT_NE(ErrorOf({"--signal", bad, "x"}).find("not a signal"), std::string::npos) << bad;
+  }
 }
 
 TEST(RunOptionsTest, BadValuesNameTheOption) {

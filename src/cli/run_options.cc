@@ -22,6 +22,12 @@ enum Id {
   kStatusJson,
   kExplainIo,
   kDiscard,
+  kClass,
+  kTeam,
+  kRequeue,
+  kNoRequeue,
+  kSignal,
+  kSnapshot,
   kOutput,
   kError,
   kFollow,
@@ -53,6 +59,28 @@ constexpr OptionSpec kExposeSpec{
     kExpose, 0, "expose", kValue, "PATH", "serve this private file or directory to the job as well", Completes::kFiles};
 constexpr OptionSpec kDiscardSpec{kDiscard, 0,  "discard-writes",
                                   kFlag,    "", "forget what the command writes instead of carrying it home"};
+constexpr OptionSpec kClassSpec{
+    kClass,
+    0,
+    "class",
+    kValue,
+    "CLASS",
+    "what it is for: scavenger, experiment, training (default), production or inference; a higher one "
+    "may take the room of a lower",
+    Completes::kClasses};
+constexpr OptionSpec kQosSpec{kClass, 0, "qos", kValue, "CLASS"};
+constexpr OptionSpec kTeamSpec{kTeam, 'A', "account", kValue, "TEAM", "whose share it counts against (default: yours)"};
+constexpr OptionSpec kRequeueSpec{
+    kRequeue, 0,  "requeue",
+    kFlag,    "", "it may be stopped for another job and is then started again from its beginning (vbatch: default)"};
+constexpr OptionSpec kNoRequeueSpec{kNoRequeue, 0,  "no-requeue",
+                                    kFlag,      "", "it runs undisturbed to its end (vrun: default)"};
+constexpr OptionSpec kSignalSpec{
+    kSignal,         0,
+    "signal",        kValue,
+    "SIG[@SECONDS]", "it saves its state on this signal, so long before it is killed (TERM, 30)"};
+constexpr OptionSpec kSnapshotSpec{
+    kSnapshot, 0, "snapshot", kValue, "NAME", "run in this snapshot, not in the root as it is", Completes::kSnapshots};
 constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing about waiting"};
 constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};
 constexpr OptionSpec kTasksSpec{kTasks, 'n', "ntasks", kValue, "1"};
@@ -71,6 +99,13 @@ constexpr OptionSpec kRunOptions[] = {
     kExportSpec,
     kExposeSpec,
     kDiscardSpec,
+    kClassSpec,
+    kQosSpec,
+    kTeamSpec,
+    kRequeueSpec,
+    kNoRequeueSpec,
+    kSignalSpec,
+    kSnapshotSpec,
     {kTty, 'T', "tty", kFlag, "", "give the command a terminal in any case"},
     {kNoTty, 0, "no-tty", kFlag, "", "give the command pipes in any case"},
     kQuietSpec,
@@ -96,6 +131,13 @@ constexpr OptionSpec kBatchOptions[] = {
     kExportSpec,
     kExposeSpec,
     kDiscardSpec,
+    kClassSpec,
+    kQosSpec,
+    kTeamSpec,
+    kRequeueSpec,
+    kNoRequeueSpec,
+    kSignalSpec,
+    kSnapshotSpec,
     {kFollow, 'f', "follow", kFlag, "", "show the output; Ctrl-C leaves the job running"},
     {kParsable, 0, "parsable", kFlag, "", "print nothing but the id"},
     kQuietSpec,
@@ -106,22 +148,20 @@ constexpr OptionSpec kBatchOptions[] = {
 
 constexpr std::string_view kOneTask = "jobs of several tasks are not there yet, start one job for each";
 constexpr std::string_view kLeaveOut = "leave it out";
-#define VRUN_COMMON_UNSUPPORTED                                                                                        \
-  {'A', "account", "there is one account, leave it out"}, {0, "qos", "there is one quality of service, leave it out"}, \
-      {0, "ntasks-per-node", kOneTask}, {0, "gres", "write -G [TYPE:]N for GPUs"},                                     \
-      {0, "gpus-per-node", "write -G [TYPE:]N"}, {0, "gpus-per-task", "write -G [TYPE:]N"},                            \
-      {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                                                        \
-      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {'a', "array", "submit one job for each index"},       \
-      {'d', "dependency", "wait with `vctl wait ID` first"}, {0, "signal", kLeaveOut}, {0, "requeue", kLeaveOut},      \
-      {0, "no-requeue", kLeaveOut}, {'w', "nodelist", "choose a pool with -P"},                                        \
-      {'x', "exclude", "choose a pool with -P"},                                                                       \
-      {'C', "constraint", "choose a pool with -P or a GPU type with -G TYPE:N"},                                       \
-      {0, "exclusive", "ask for all cores with -c"}, {0, "deadline", kLeaveOut}, {0, "test-only", kLeaveOut},          \
-      {'H', "hold", kLeaveOut}, {'b', "begin", kLeaveOut}, {0, "mail-type", "no mail is sent, leave it out"},          \
-      {0, "mail-user", "no mail is sent, leave it out"}, {'l', "label", kOneTask},                                     \
-      {'W', "wait", "use vrun, or `vctl wait ID`"}, {0, "propagate", "soft limits always come along, leave it out"},   \
-      {0, "wrap", "write the command itself"}, {'I', "immediate", kLeaveOut}, {                                        \
-    0, "switches", kLeaveOut                                                                                           \
+#define VRUN_COMMON_UNSUPPORTED                                                                                      \
+  {0, "ntasks-per-node", kOneTask}, {0, "gres", "write -G [TYPE:]N for GPUs"},                                       \
+      {0, "gpus-per-node", "write -G [TYPE:]N"}, {0, "gpus-per-task", "write -G [TYPE:]N"},                          \
+      {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                                                      \
+      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {'a', "array", "submit one job for each index"},     \
+      {'d', "dependency", "wait with `vctl wait ID` first"}, {'w', "nodelist", "choose a pool with -P"},             \
+      {'x', "exclude", "choose a pool with -P"},                                                                     \
+      {'C', "constraint", "choose a pool with -P or a GPU type with -G TYPE:N"},                                     \
+      {0, "exclusive", "ask for all cores with -c"}, {0, "deadline", kLeaveOut}, {0, "test-only", kLeaveOut},        \
+      {'H', "hold", kLeaveOut}, {'b', "begin", kLeaveOut}, {0, "mail-type", "no mail is sent, leave it out"},        \
+      {0, "mail-user", "no mail is sent, leave it out"}, {'l', "label", kOneTask},                                   \
+      {'W', "wait", "use vrun, or `vctl wait ID`"}, {0, "propagate", "soft limits always come along, leave it out"}, \
+      {0, "wrap", "write the command itself"}, {'I', "immediate", kLeaveOut}, {                                      \
+    0, "switches", kLeaveOut                                                                                         \
   }
 
 constexpr UnsupportedOption kRunUnsupported[] = {VRUN_COMMON_UNSUPPORTED,
@@ -193,10 +233,16 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kExpose: out->expose.emplace_back(); return StoreText(value, &out->expose.back());
     case kTty: out->terminal = TerminalWish::kForce; return {};
     case kNoTty: out->terminal = TerminalWish::kNever; return {};
+    case kSnapshot: return StoreText(value, &out->snapshot);
     case kQuiet: out->quiet = true; return {};
     case kExplainIo: out->explain_io = true; return {};
     case kStatusJson: return StoreText(value, &out->status_json);
     case kDiscard: out->discard_writes = true; return {};
+    case kClass: return Store(ParseJobClass(value), &out->klass);
+    case kTeam: return StoreText(value, &out->team);
+    case kRequeue: out->requeue = true; return {};
+    case kNoRequeue: out->requeue = false; return {};
+    case kSignal: return Store(ParseEndSignal(value), &out->end_signal);
     case kOutput: return StoreText(value, &out->output);
     case kError: return StoreText(value, &out->error);
     case kFollow: out->follow = true; return {};

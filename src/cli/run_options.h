@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "cli/options.h"
+#include "cli/scheduling.h"
 #include "cli/values.h"
 
 namespace vrun::cli {
@@ -33,6 +34,11 @@ struct RunOptions {
   bool explain_io = false;
   std::string status_json;  // FILE or fd:N
   bool discard_writes = false;
+  v1::JobClass klass = v1::TRAINING;
+  std::string team;
+  std::optional<bool> requeue;  // not said: a batch job may be started again, an attached one not
+  EndSignal end_signal;
+  std::string snapshot;  // "": the root as it is
   // vbatch
   std::string output, error;
   bool follow = false;

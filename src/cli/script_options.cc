@@ -61,7 +61,7 @@ std::vector<std::string> InterpreterWords(std::string_view line) {
 }
 
 // In a script of Slurm's, -q is the quality of service.
-constexpr UnsupportedOption kSlurmQos{'q', "qos", "there is one quality of service, leave it out"};
+constexpr UnsupportedOption kSlurmQos{'q', "qos", "write --class CLASS"};
 
 Status ParseLine(std::string_view line, bool slurm, Script* out) {
   VRUN_ASSIGN(std::vector<std::string> words, SplitWords(line));

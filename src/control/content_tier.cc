@@ -7,6 +7,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "proto/control.pb.h"
 #include "s3/sigv4.h"
 
 namespace vrun::control {
@@ -154,8 +155,12 @@ v1::PresignReply ContentTier::Presign(const std::string& node, const Result<JobR
     SetError(Error(Code::kInvalid, "too many names at a time"), &reply);
     return reply;
   }
+  // Whose content it is: home's, or that of the snapshot that the job runs in.
+  v1::SubmitRequest submitted;
+  const bool parsed = submitted.ParseFromString(job->spec);
+  const std::string& owner = parsed && submitted.has_snapshot() ? submitted.snapshot().content_home_id() : job->home_id;
   const std::string tenant =
-      s3::HmacSha256(secret_, "tenant" + std::to_string(job->user.size()) + ":" + job->user + job->home_id);
+      s3::HmacSha256(secret_, "tenant" + std::to_string(job->user.size()) + ":" + job->user + owner);
   const std::string directory = "v1/" + s3::Hex(s3::HmacSha256(tenant, "directory")).substr(0, 32) + "/";
   const s3::Bucket& b = options_.bucket;
   const s3::Presigner presigner(*keys_, b.host(), b.region, clock_->Wall(), kExpiresSeconds);

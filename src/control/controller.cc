@@ -51,15 +51,28 @@ Result<int> Serve(Service& service, const ControllerOptions& options, const rpc:
   return port;
 }
 
+// What is wrong is in the log, and the teams stay as they are.
+void ReadTeamsAgain(const std::string& path, Service* service) {
+  Result<SchedulerConfig> config = ReadSchedulerConfig(path);
+  if (!config) return LogError("{}: the teams stay as they were", config.error().message());
+  LogInfo("{} teams read from {}", config->teams.size(), Escape(path));
+  if (service != nullptr) service->SetTeams(std::move(config->teams));
+}
+
 Status Run(const ControllerOptions& options, EventLoop& loop) {
   VRUN_ASSIGN(UniqueFd lock, LockState(options.state_directory));
   VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options.pki_directory, options.name));
   VRUN_ASSIGN(std::unique_ptr<SqliteStore> store, SqliteStore::Open(options.state_directory + "/vrun.db"));
+  VRUN_ASSIGN(SchedulerConfig scheduler, ReadSchedulerConfig(options.scheduler_config));
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop.OnSignal(s, [&loop](int) { loop.Stop(); }));
+  Service* serving = nullptr;
+  VRUN_TRY(loop.OnSignal(SIGHUP, [&](int) { ReadTeamsAgain(options.scheduler_config, serving); }));
 
   Clock clock;
   ContentTier tier(options.tier, options.state_directory, &loop, &clock);
-  Service service(&loop, store.get(), &clock, {options.heartbeat_micros, options.lease_micros, options.pools, &tier});
+  Service service(&loop, store.get(), &clock,
+                  {options.heartbeat_micros, options.lease_micros, options.pools, &tier, std::move(scheduler)});
+  serving = &service;
   VRUN_TRY(Serve(service, options, credentials));
   if (options.ready_fd >= 0) {
     (void)WriteAll(options.ready_fd, "ok\n");

@@ -21,6 +21,7 @@ struct ControllerOptions {
   std::string name = "controller";     // of the certificate
   std::vector<std::string> pools;      // known before a node of theirs has ever joined
   ContentTierOptions tier;             // the pool's S3 store
+  std::string scheduler_config;        // file of teams and weights (scheduler_config.h); read again on SIGHUP
   int ready_fd = -1;                   // one line "ok" or "error: text" once it is known
   int64_t heartbeat_micros = 2'000'000;
   int64_t lease_micros = 15'000'000;  // silence after which a node is called lost

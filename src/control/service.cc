@@ -6,6 +6,14 @@
 #include "control/ops/ops.h"
 
 namespace vrun::control {
+namespace {
+
+// Passes of the scheduler are never closer together than this, however little it asks for.
+constexpr int64_t kShortestWakeMicros = 1'000;
+// Those who watch a queue hear of its moves together.
+constexpr int64_t kTellQueuesMicros = 100'000;
+
+}  // namespace
 
 // A node's stream. Created on a thread of gRPC, owned by the state thread from then on.
 class Service::AgentSession : public rpc::Stream::Handler, public std::enable_shared_from_this<AgentSession> {
@@ -84,6 +92,8 @@ Service::Service(EventLoop* loop, Store* store, const Clock* clock, Settings set
 
 Service::~Service() {
   server_.reset();  // no callback runs after this
+  loop_->Cancel(wake_);
+  loop_->Cancel(tell_queues_);
   inbox_.clear();
 }
 
@@ -96,6 +106,9 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   ServeUnary("/vrun.v1.Control/Get", &Get);
   ServeUnary("/vrun.v1.Control/List", &List);
   ServeUnary("/vrun.v1.Control/Nodes", &Nodes);
+  ServeUnary("/vrun.v1.Control/Why", &Why);
+  ServeUnary("/vrun.v1.Control/Teams", &Teams);
+  ServeUnary("/vrun.v1.Control/Accounts", &Accounts);
   server_->Streaming(
       "/vrun.v1.Control/Agent",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
@@ -123,20 +136,19 @@ void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, 
     if (peer.role != "home") return reply(Error(Code::kDenied, method + ": only homes may ask this"));
     auto request = std::make_shared<Request>();
     if (!request->ParseFromString(bytes)) return reply(Error(Code::kCorrupt, method + ": the request does not parse"));
-    auto answer = std::make_shared<Result<std::string>>(std::string());
-    Enqueue({.apply =
-                 [this, op, peer, request, answer] {
-                   Result<Reply> result = op(state_, peer, *request);
-                   if (result) {
-                     *answer = result->SerializeAsString();
-                   } else {
-                     *answer = std::move(result).error();
+    auto answer = std::make_shared<Result<Reply>>(Reply());
+    Enqueue({.apply = [this, op, peer, request, answer] { *answer = op(state_, peer, *request); },
+             .decided =
+                 [this, answer] {
+                   if constexpr (std::is_same_v<Reply, v1::SubmitReply>) {
+                     if (*answer) AddPlacement(state_, &**answer);
                    }
                  },
              .done =
                  [reply, answer](const Status& committed) {
                    if (!committed) return reply(committed.error());
-                   reply(std::move(*answer));
+                   if (!*answer) return reply(std::move(*answer).error());
+                   reply((*answer)->SerializeAsString());
                  }});
   });
 }
@@ -170,12 +182,34 @@ void Service::RunBatch() {
   for (Work& work : batch) {
     if (work.done) work.done(committed);
   }
+  ArmWake();
+}
+
+// The scheduler looks at the queue again though nothing happens: waiting makes jobs dearer, and passes have a pause.
+void Service::ArmWake() {
+  loop_->Cancel(std::exchange(wake_, 0));
+  const std::optional<int64_t> in = state_.NextWake();
+  if (!in) return;
+  wake_ = loop_->After(std::max(*in, kShortestWakeMicros), [this] {
+    wake_ = 0;
+    Enqueue({});
+  });
+}
+
+void Service::SetTeams(std::vector<TeamConfig> teams) {
+  Enqueue({.apply = [this, teams = std::move(teams)] { state_.SetTeams(teams); }, .decided = nullptr, .done = nullptr});
 }
 
 Status Service::ApplyBatch(std::vector<Work>& batch) {
   if (broken_) return Error(Code::kUnavailable, "the controller cannot read its database: see its log");
   VRUN_TRY(store_->Begin());
-  for (Work& work : batch) work.apply();
+  for (Work& work : batch) {
+    if (work.apply) work.apply();
+  }
+  VRUN_TRY(state_.Decide());
+  for (Work& work : batch) {
+    if (work.decided) work.decided();
+  }
   if (store_->failure()) return *store_->failure();
   return store_->Commit();
 }
@@ -212,9 +246,21 @@ void Service::TellWatchers(const Outbox& outbox) {
     for (WatchSession* session : it->second) session->Tell();
   };
   for (uint64_t job : outbox.jobs) tell(job);
-  // Whoever still waits in a queue that has moved has a new position or another reason.
-  for (const std::string& pool : outbox.pools) {
-    for (uint64_t job : sched::Queue(state_.scheduler(), pool)) tell(job);
+  moved_pools_.insert(outbox.pools.begin(), outbox.pools.end());
+  if (moved_pools_.empty() || tell_queues_ != 0) return;
+  tell_queues_ = loop_->After(kTellQueuesMicros, [this] {
+    tell_queues_ = 0;
+    TellQueues();
+  });
+}
+
+// Whoever still waits in a queue that has moved has a new position or another reason.
+void Service::TellQueues() {
+  const std::set<std::string> moved = std::exchange(moved_pools_, {});
+  for (const auto& [id, sessions] : watchers_) {
+    auto job = state_.jobs().find(id);
+    if (job == state_.jobs().end() || job->second.state != v1::PENDING || !moved.contains(job->second.pool)) continue;
+    for (WatchSession* session : sessions) session->Tell();
   }
 }
 
@@ -252,6 +298,7 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                    session->stream().Send(answer.SerializeAsString());
                  }
                },
+           .decided = nullptr,
            .done =
                [this, session, refused](const Status& committed) {
                  if (committed) {
@@ -274,6 +321,7 @@ void Service::OnAgentClosed(const std::shared_ptr<AgentSession>& session) {
                  agents_.erase(it);
                  state_.Disconnected(session->node());
                },
+           .decided = nullptr,
            .done = nullptr});
 }
 
@@ -281,23 +329,21 @@ void Service::OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::
   auto request = std::make_shared<v1::WatchRequest>();
   bool parses = request->ParseFromString(bytes);
   // Through the queue: a watch that follows a submit on the same connection sees it.
-  Enqueue({.apply = [] {},
-           .done =
-               [this, session, request, parses](const Status& committed) {
-                 if (!watch_sessions_.Contains(session)) return;
-                 if (!parses || session->job_ != 0) {
-                   return session->Refuse(Error(Code::kInvalid, "watch: one request, which names a job"));
-                 }
-                 if (!committed) return session->Refuse(committed.error());
-                 session->job_ = request->job();
-                 watchers_[session->job_].insert(session.get());
-                 session->Tell();
-               }});
+  Enqueue({.apply = nullptr, .decided = nullptr, .done = [this, session, request, parses](const Status& committed) {
+             if (!watch_sessions_.Contains(session)) return;
+             if (!parses || session->job_ != 0) {
+               return session->Refuse(Error(Code::kInvalid, "watch: one request, which names a job"));
+             }
+             if (!committed) return session->Refuse(committed.error());
+             session->job_ = request->job();
+             watchers_[session->job_].insert(session.get());
+             session->Tell();
+           }});
 }
 
 void Service::SweepLeases() {
   loop_->After(leases_.interval_micros(), [this] {
-    Enqueue({.apply = [this] { (void)leases_.Run(state_); }, .done = nullptr});
+    Enqueue({.apply = [this] { (void)leases_.Run(state_); }, .decided = nullptr, .done = nullptr});
     SweepLeases();
   });
 }

@@ -33,14 +33,18 @@ class Service {
 
   // State thread. Reads the store and starts to serve; the port.
   Result<int> Start(const std::string& listen, const rpc::Credentials& credentials);
+  // State thread. Other teams (scheduler_config.h), from the next batch on.
+  void SetTeams(std::vector<TeamConfig> teams);
 
  private:
   class AgentSession;
   class WatchSession;
 
-  // One request in a batch. `apply` runs in the transaction, `done` after it: with the store's error if it failed.
+  // One request in a batch. `apply` runs in the transaction, `decided` too, when the scheduler has decided about all of
+  // the batch; `done` after it: with the store's error if it failed.
   struct Work {
     std::function<void()> apply;
+    std::function<void()> decided;
     std::function<void(const Status&)> done;
   };
 
@@ -73,6 +77,8 @@ class Service {
   void Recover();
   void Flush();
   void TellWatchers(const Outbox& outbox);
+  void TellQueues();
+  void ArmWake();
 
   template <typename Request, typename Reply>
   void ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&));
@@ -85,7 +91,10 @@ class Service {
   Store* const store_;
   State state_;
   LeaseDuty leases_;
-  bool broken_ = true;  // the state does not mirror the store
+  bool broken_ = true;                  // the state does not mirror the store
+  EventLoop::TimerId wake_ = 0;         // the scheduler's
+  EventLoop::TimerId tell_queues_ = 0;  // armed while moved_pools_ is not empty
+  std::set<std::string> moved_pools_;
 
   std::mutex mu_;
   std::vector<Work> inbox_;  // guarded by mu_

@@ -1,22 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "control/state.h"
 
-#include <sys/random.h>
+#include <signal.h>
 
 #include <algorithm>
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "sched/view.h"
 
 namespace vrun::control {
 namespace {
 
-constexpr uint32_t kGraceMillis = 10'000;
+namespace core = sched::core;
 
-Result<std::string> NewToken() {
-  std::string token(16, '\0');
-  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) return ErrnoError("random token");
-  return token;
+constexpr uint32_t kDefaultGraceMillis = 30'000;
+// Run time that has to be repeated: all of it.
+constexpr core::Micros kEverything = 100 * 365 * 24 * core::kHour;
+
+uint32_t GraceMillis(const JobRow& job) {
+  const uint32_t seconds = std::min<uint32_t>(job.scheduling.grace_s(), 24 * 3600);
+  return seconds == 0 ? kDefaultGraceMillis : seconds * 1000;
+}
+
+// How long it ran tells how long the next of its kind will run.
+bool Teaches(const std::string& exit) {
+  v1::ExitRecord record;
+  return !exit.empty() && record.ParseFromString(exit) && record.kind() == v1::ExitRecord::EXITED &&
+         record.exit_code() == 0;
 }
 
 // The exit record decides; a word without a record is no proof of success.
@@ -29,16 +40,12 @@ v1::JobState EndOf(const v1::AttemptReport& report, std::string* reason) {
     case v1::ExitRecord::START_FAILED: return v1::FAILED;
     case v1::ExitRecord::TIME_LIMIT: return v1::TIMEOUT;
     case v1::ExitRecord::OUT_OF_MEMORY_KILL: return v1::OUT_OF_MEMORY;
+    case v1::ExitRecord::PREEMPTED_BY_JOB:  // and cancelled while it left
     case v1::ExitRecord::CANCELLED_BY_USER: return v1::CANCELLED;
     default: break;
   }
   *reason = "the node reported the end without an exit record";
   return report.state() == v1::CANCELLED ? v1::CANCELLED : v1::FAILED;
-}
-
-// From its placement until its command is over: its writes may go home long after that.
-bool HoldsResources(const JobRow& job) {
-  return job.state != v1::PENDING && job.state != v1::COMPLETING && job.exit.empty() && !IsEnd(job.state);
 }
 
 bool HasRecord(const v1::AttemptReport& report) {
@@ -47,14 +54,14 @@ bool HasRecord(const v1::AttemptReport& report) {
 
 }  // namespace
 
-sched::Resources ToSched(const v1::Resources& r) {
+Needs ToNeeds(const v1::Resources& r) {
   // Sums over all jobs of a node stay far from overflow.
   constexpr uint64_t kMost = uint64_t{1} << 50;
   return {static_cast<int64_t>(r.milli_cpus()), static_cast<int64_t>(std::min(r.memory_bytes(), kMost)),
           static_cast<int64_t>(r.gpus()), r.gpu_type()};
 }
 
-v1::Resources ToProto(const sched::Resources& r) {
+v1::Resources ToProto(const Needs& r) {
   v1::Resources out;
   out.set_milli_cpus(static_cast<uint32_t>(std::clamp<int64_t>(r.milli_cpus, 0, UINT32_MAX)));
   out.set_memory_bytes(static_cast<uint64_t>(std::max<int64_t>(r.memory_bytes, 0)));
@@ -70,34 +77,17 @@ Status State::Load() {
   std::map<std::string, Node> before = std::exchange(nodes_, {});
   jobs_.clear();
   outbox_ = {};
-  scheduler_ = {};
   epoch_ = epoch;
-  std::vector<sched::Event> events;
   for (NodeRow& row : nodes) {
     Node node{std::move(row), false, clock_->Monotonic()};
     if (auto it = before.find(node.row.name); it != before.end()) {
       node.connected = it->second.connected;
       node.last_heard = it->second.last_heard;
     }
-    v1::Resources total;
-    if (!total.ParseFromString(node.row.total)) LogError("node {}: its resources do not parse", Escape(node.row.name));
-    events.push_back(sched::NodeUp{node.row.name, node.row.pool, ToSched(total)});
-    if (!node.connected) events.push_back(sched::NodeLost{node.row.name});
-    if (node.row.draining) events.push_back(sched::NodeDrained{node.row.name});
     nodes_[node.row.name] = std::move(node);
   }
-  for (JobRow& job : jobs) {
-    if (job.state == v1::PENDING) {
-      events.push_back(sched::JobSubmitted{job.id, job.pool, job.needs});
-    } else if (HoldsResources(job)) {
-      events.push_back(sched::JobStarted{job.id, job.node, job.needs});
-    }
-    jobs_[job.id] = std::move(job);
-  }
-  // What was running comes first, so that nothing is placed on its room.
-  std::stable_partition(events.begin(), events.end(),
-                        [](const sched::Event& e) { return std::holds_alternative<sched::JobStarted>(e); });
-  return Schedule(std::move(events));
+  for (JobRow& job : jobs) jobs_[job.id] = std::move(job);
+  return LoadScheduler(false);
 }
 
 bool State::KnowsPool(const std::string& pool) const {
@@ -113,37 +103,12 @@ std::vector<std::string> State::Pools() const {
 
 Result<uint64_t> State::Add(JobRow job) {
   VRUN_ASSIGN(job.id, store_->InsertJob(job));
-  uint64_t id = job.id;
-  sched::JobSubmitted event{id, job.pool, job.needs};
-  jobs_[id] = std::move(job);
-  VRUN_TRY(Schedule({event}));
-  jobs_[id].spec.clear();  // it was only needed to start it at once; jobs that wait may be many
-  return id;
-}
-
-Status State::Schedule(std::vector<sched::Event> events) {
-  for (const sched::Event& e : events) {
-    if (const auto* submitted = std::get_if<sched::JobSubmitted>(&e)) outbox_.pools.insert(submitted->pool);
-    if (const auto* up = std::get_if<sched::NodeUp>(&e)) outbox_.pools.insert(up->pool);
-  }
-  for (const sched::Action& action : sched::Step(scheduler_, events, clock_->Monotonic())) {
-    VRUN_TRY(Place(std::get<sched::Place>(action)));
-  }
-  return {};
-}
-
-Status State::Place(const sched::Place& place) {
-  JobRow& job = jobs_.at(place.job);
-  VRUN_ASSIGN(job.token, NewToken());
-  job.state = v1::STARTING;
-  job.attempt += 1;
-  job.epoch = ++epoch_;
-  job.node = place.node;
-  job.reason.clear();
-  VRUN_TRY(Save(job));
-  VRUN_TRY(store_->PutAttempt({job.id, job.attempt, job.epoch, job.node, v1::STARTING, clock_->Wall(), 0, ""}));
+  const uint64_t id = job.id;
   outbox_.pools.insert(job.pool);
-  return SendStart(job);
+  scheduler_.Feed(core::JobSubmitted{SpecOf(job)});
+  jobs_[id] = std::move(job);
+  fresh_.push_back(id);
+  return id;
 }
 
 Status State::Save(const JobRow& job) {
@@ -151,9 +116,14 @@ Status State::Save(const JobRow& job) {
   return store_->UpdateJob(job);
 }
 
+Status State::SaveAttempt(const JobRow& job, v1::JobState state, int64_t placed_us, int64_t ended_us,
+                          const std::string& reason) {
+  return store_->PutAttempt({job.id, job.attempt, job.epoch, job.node, state, placed_us, ended_us, job.exit, reason});
+}
+
 Status State::Cancel(uint64_t id, int32_t signal) {
   JobRow& job = jobs_.at(id);
-  if (job.state == v1::PENDING) return End(id, v1::CANCELLED, "", "cancelled while it waited");
+  if (job.state == v1::PENDING || StartHeldBack(job)) return End(id, v1::CANCELLED, "", "cancelled while it waited");
   if (!job.cancelled || job.cancel_signal != signal) {
     job.cancelled = true;
     job.cancel_signal = signal;
@@ -166,20 +136,17 @@ Status State::Cancel(uint64_t id, int32_t signal) {
 Status State::End(uint64_t id, v1::JobState state, const std::string& exit, const std::string& reason) {
   auto node = jobs_.extract(id);
   JobRow& job = node.mapped();
-  const bool was_pending = job.state == v1::PENDING;
   job.state = state;
   job.ended_us = clock_->Wall();
   if (!exit.empty()) job.exit = exit;
   job.reason = reason;
   VRUN_TRY(Save(job));
-  if (job.attempt > 0) {
-    VRUN_TRY(store_->PutAttempt({job.id, job.attempt, job.epoch, job.node, state, 0, job.ended_us, job.exit}));
-  }
+  if (job.attempt > 0 && !job.node.empty()) VRUN_TRY(SaveAttempt(job, state, 0, job.ended_us, reason));
   outbox_.pools.insert(job.pool);
   LogInfo("job {} of {} ended: {}{}{}", job.id, Escape(job.user), v1::JobState_Name(state), reason.empty() ? "" : ": ",
           Escape(reason));
-  if (was_pending) return Schedule({sched::JobCancelled{id}});
-  return Schedule({sched::JobEnded{id}});
+  scheduler_.Feed(core::JobEnded{id, Teaches(job.exit)});
+  return {};
 }
 
 Status State::Apply(const std::string& node, const v1::AttemptReport& report) {
@@ -190,16 +157,22 @@ Status State::Apply(const std::string& node, const v1::AttemptReport& report) {
   outbox_.to_nodes.emplace_back(node, std::move(ack));
 
   auto it = jobs_.find(report.job());
+  const bool over = IsEnd(report.state()) || report.state() == v1::PREEMPTED;
+  if (it != jobs_.end() && it->second.leaving.attempt == report.attempt() &&
+      it->second.leaving.epoch == report.epoch() && it->second.leaving.node == node) {
+    return over ? Left(report.job()) : Status();
+  }
   if (it == jobs_.end() || it->second.node != node || it->second.attempt != report.attempt() ||
       it->second.epoch != report.epoch()) {
     // Over, or somebody else's, in our books: whatever still runs there must not.
-    if (!IsEnd(report.state())) SendStop(node, report.job(), report.attempt(), 0, false);
+    if (!over) SendStop(node, report.job(), report.attempt(), 0, false);
     return {};
   }
   JobRow& job = it->second;
+  if (report.exit().kind() == v1::ExitRecord::PREEMPTED_BY_JOB && !job.cancelled) return Preempted(job, report);
   const std::string exit = HasRecord(report) ? report.exit().SerializeAsString() : "";
   if (report.exit().started_us() > 0) job.started_us = report.exit().started_us();
-  if (IsEnd(report.state())) {
+  if (over) {
     std::string reason = report.exit().reason();
     v1::JobState end = EndOf(report, &reason);
     return End(job.id, end, exit, reason);
@@ -219,20 +192,77 @@ Status State::Apply(const std::string& node, const v1::AttemptReport& report) {
   job.state = report.state();
   job.reason.clear();
   VRUN_TRY(Save(job));
-  VRUN_TRY(store_->PutAttempt({job.id, job.attempt, job.epoch, job.node, job.state, 0, 0, job.exit}));
-  if (HoldsResources(job)) return {};
-  return Schedule({sched::JobEnded{job.id}});
+  VRUN_TRY(SaveAttempt(job, job.state, 0, 0));
+  if (!HoldsResources(job)) scheduler_.Feed(core::JobEnded{job.id, Teaches(job.exit)});
+  return {};
+}
+
+// Its command is over, so its room is free, whatever of its writes is still on the way.
+Status State::Preempted(JobRow& job, const v1::AttemptReport& report) {
+  const v1::ExitRecord& exit = report.exit();
+  const bool saved = job.scheduling.saves() && exit.started_us() > 0 && exit.signal() != SIGKILL;
+  core::Micros lost = exit.started_us() == 0 ? 0 : kEverything;
+  if (saved) {
+    const int64_t took = clock_->Wall() - job.stopping_us;
+    scheduler_.Feed(core::JobSaved{job.id, scheduler_.Now(), job.stopping_us > 0 ? std::max<int64_t>(took, 1) : 0});
+    lost = 0;
+  } else if (const auto view = core::ViewJob(scheduler_.state(), job.id); view && job.scheduling.saves() && lost > 0) {
+    lost = scheduler_.Now() - view->started;  // what the attempts before it have saved is still there
+  }
+  job.exit = exit.SerializeAsString();
+  const JobRow::Leaving leaving{job.attempt, job.epoch, job.node, job.token};
+  ++job.preemptions;
+  VRUN_TRY(BackToQueue(job, lost, v1::PREEMPTED, exit.reason()));
+  if (report.state() == v1::PREEMPTED) return {};
+  job.leaving = leaving;
+  return Save(job);
+}
+
+Status State::BackToQueue(JobRow& job, core::Micros lost, v1::JobState attempt_state, const std::string& reason) {
+  LogInfo("job {} of {} waits again: {}", job.id, Escape(job.user), Escape(reason));
+  VRUN_TRY(SaveAttempt(job, attempt_state, 0, clock_->Wall(), reason));
+  job.state = v1::PENDING;
+  job.reason = reason;
+  for (std::string* gone : {&job.node, &job.token, &job.exit, &job.stopping}) gone->clear();
+  job.stopping_us = job.started_us = 0;
+  job.gpu_mask = 0;
+  outbox_.pools.insert(job.pool);
+  scheduler_.Feed(core::JobStopped{job.id, lost});
+  return Save(job);
+}
+
+Result<bool> State::Requeue(uint64_t id, const std::string& reason) {
+  JobRow& job = jobs_.at(id);
+  if (!job.scheduling.requeue() || job.cancelled) return false;
+  VRUN_TRY(BackToQueue(job, kEverything, v1::FAILED, reason));
+  return true;
+}
+
+Status State::Left(uint64_t id) {
+  JobRow& job = jobs_.at(id);
+  job.leaving = {};
+  VRUN_TRY(Save(job));
+  return job.state == v1::STARTING ? SendStart(job) : Status();
+}
+
+Status State::SendOrders(const JobRow& job) {
+  if (StartHeldBack(job)) return {};
+  if (job.cancelled) {
+    SendStop(job.node, job.id, job.attempt, job.cancel_signal, true);
+  } else if (!job.stopping.empty()) {
+    SendPreempt(job);
+  }
+  return {};
 }
 
 Status State::PutNode(const NodeRow& row) {
   Node& node = nodes_[row.name];
   node.row = row;
   VRUN_TRY(store_->PutNode(row));
-  v1::Resources total;
-  (void)total.ParseFromString(row.total);
-  std::vector<sched::Event> events{sched::NodeUp{row.name, row.pool, ToSched(total)}};
-  if (row.draining) events.push_back(sched::NodeDrained{row.name});
-  return Schedule(std::move(events));
+  outbox_.pools.insert(row.pool);
+  scheduler_.Feed(core::NodeUp{SpecOf(row)});
+  if (row.draining) scheduler_.Feed(core::NodeDrained{row.name});
+  return {};
 }
 
 Status State::LoseNode(const std::string& name, const std::string& reason) {
@@ -241,15 +271,26 @@ Status State::LoseNode(const std::string& name, const std::string& reason) {
   node.connected = false;
   outbox_.pools.insert(node.row.pool);
   VRUN_TRY(store_->PutNode(node.row));
+  scheduler_.Feed(core::NodeLost{name});
   for (uint64_t id : JobsOn(name)) {
     JobRow& job = jobs_.at(id);
     if (job.state == v1::LOST) continue;
+    if (StartHeldBack(job)) {
+      VRUN_TRY(BackToQueue(job, 0, v1::FAILED, reason));
+      continue;
+    }
     job.state = v1::LOST;
     job.reason = reason;
     VRUN_TRY(Save(job));
-    VRUN_TRY(store_->PutAttempt({job.id, job.attempt, job.epoch, job.node, job.state, 0, 0, job.exit}));
+    VRUN_TRY(SaveAttempt(job, job.state, 0, 0, reason));
   }
-  return Schedule({sched::NodeLost{name}});
+  // What has not come home by now may never come, and the next attempt must not begin without it.
+  for (uint64_t id : JobsLeaving(name)) {
+    VRUN_TRY(
+        End(id, v1::FAILED, "",
+            reason + ", before the writes of attempt " + std::to_string(jobs_.at(id).leaving.attempt) + " were home"));
+  }
+  return {};
 }
 
 void State::Disconnected(const std::string& name) {
@@ -257,14 +298,21 @@ void State::Disconnected(const std::string& name) {
   if (it == nodes_.end()) return;
   it->second.connected = false;
   outbox_.pools.insert(it->second.row.pool);
-  const sched::Event event = sched::NodeLost{name};
-  (void)sched::Step(scheduler_, {&event, 1}, clock_->Monotonic());  // takes room away, so it places nothing
+  scheduler_.Feed(core::NodeLost{name});
 }
 
 std::vector<uint64_t> State::JobsOn(const std::string& node) const {
   std::vector<uint64_t> ids;
   for (const auto& [id, job] : jobs_) {
     if (job.state != v1::PENDING && job.node == node) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::vector<uint64_t> State::JobsLeaving(const std::string& node) const {
+  std::vector<uint64_t> ids;
+  for (const auto& [id, job] : jobs_) {
+    if (job.leaving.attempt != 0 && job.leaving.node == node) ids.push_back(id);
   }
   return ids;
 }
@@ -288,6 +336,8 @@ Status State::SendStart(const JobRow& job) {
   start->set_home_id(job.home_id);
   start->set_user(job.user);
   start->set_discard_writes(request.discard_writes());
+  start->set_grace_ms(GraceMillis(job));
+  start->set_content_home_id(request.snapshot().content_home_id());
   outbox_.to_nodes.emplace_back(job.node, std::move(message));
   return {};
 }
@@ -298,19 +348,37 @@ void State::SendStop(const std::string& node, uint64_t job, uint32_t attempt, in
   stop->set_job(job);
   stop->set_attempt(attempt);
   stop->set_signal(signal);
-  stop->set_grace_ms(kGraceMillis);
+  stop->set_grace_ms(kDefaultGraceMillis);
   stop->set_by_user(by_user);
   outbox_.to_nodes.emplace_back(node, std::move(message));
 }
 
+void State::SendPreempt(const JobRow& job) {
+  v1::ControllerMessage message;
+  v1::StopAttempt* stop = message.mutable_stop();
+  stop->set_job(job.id);
+  stop->set_attempt(job.attempt);
+  stop->set_signal(job.scheduling.signal() != 0 ? job.scheduling.signal() : SIGTERM);
+  stop->set_grace_ms(GraceMillis(job));
+  stop->set_preempted(job.stopping);
+  outbox_.to_nodes.emplace_back(job.node, std::move(message));
+}
+
+bool State::IsPlaced(const JobRow& job) {
+  return (job.state >= v1::STARTING && job.state <= v1::COMPLETING) || job.leaving.attempt != 0;
+}
+
+// While an earlier attempt's writes are on the way, home has to do with that attempt, and with no later one.
 v1::Placement State::PlacementOf(const JobRow& job) const {
+  const bool leaving = job.leaving.attempt != 0;
   v1::Placement placement;
   placement.set_job(job.id);
-  placement.set_attempt(job.attempt);
-  placement.set_epoch(job.epoch);
-  placement.set_node(job.node);
-  placement.set_token(job.token);
-  if (auto it = nodes_.find(job.node); it != nodes_.end()) {
+  placement.set_attempt(leaving ? job.leaving.attempt : job.attempt);
+  placement.set_epoch(leaving ? job.leaving.epoch : job.epoch);
+  placement.set_node(leaving ? job.leaving.node : job.node);
+  placement.set_token(leaving ? job.leaving.token : job.token);
+  if (!leaving) placement.set_gpus(job.gpu_mask);
+  if (auto it = nodes_.find(placement.node()); it != nodes_.end()) {
     for (const std::string& a : it->second.row.addresses) placement.add_addresses(a);
   }
   return placement;
@@ -328,18 +396,18 @@ Result<v1::JobEvent> State::EventOf(uint64_t id, const std::string& viewer) {
   v1::JobEvent event;
   event.set_state(job.state);
   event.set_reason(job.reason);
-  if (job.state == v1::STARTING || job.state == v1::RUNNING || job.state == v1::COMPLETING) {
-    if (job.user == viewer) *event.mutable_placement() = PlacementOf(job);
-  }
+  if (IsPlaced(job) && job.user == viewer) *event.mutable_placement() = PlacementOf(job);
   if (!job.exit.empty()) (void)event.mutable_exit()->ParseFromString(job.exit);
-  if (auto waiting = sched::Explain(scheduler_, id)) {
-    event.set_reason(waiting->reason);
-    event.set_queue_position(waiting->position);
+  if (job.state == v1::PENDING) {
+    event.set_reason(Waiting(job));
+    event.set_queue_position(QueuePosition(id));
+  } else if (StartHeldBack(job)) {
+    event.set_reason("the writes of attempt " + std::to_string(job.leaving.attempt) + " are still on their way home");
   }
   return event;
 }
 
-v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t max_argv_bytes) const {
+v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t max_argv_bytes) {
   v1::JobInfo info;
   info.set_job(job.id);
   info.set_name(job.name);
@@ -354,11 +422,16 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
   *info.mutable_resources() = ToProto(job.needs);
   info.set_reason(job.reason);
   if (!job.exit.empty()) (void)info.mutable_exit()->ParseFromString(job.exit);
-  if (auto waiting = sched::Explain(scheduler_, job.id)) info.set_reason(waiting->reason);
+  *info.mutable_scheduling() = job.scheduling;
+  if (job.state == v1::PENDING) {
+    info.set_queue_position(QueuePosition(job.id));
+    info.set_reason((job.reason.empty() ? "" : job.reason + "; ") + Waiting(job));
+  }
   // What somebody runs, and where, is nobody else's business.
   v1::SubmitRequest request;
   if (job.user == viewer && request.ParseFromString(job.spec)) {
     info.set_directory(request.command().directory());
+    info.set_snapshot(request.snapshot().name());
     size_t room = max_argv_bytes;
     for (const std::string& word : request.command().argv()) {
       if (word.size() > room) break;

@@ -1,101 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of jobs and nodes, with the clock in the hand and no network.
-#include <gtest/gtest.h>
-
-#include "control/duties/leases.h"
-#include "control/ops/ops.h"
-#include "control/store/sqlite.h"
-#include "control/testing.h"
+#include "control/state_testing.h"
 
 namespace vrun::control {
 namespace {
-
-const rpc::Peer kAnna{"home", "anna@h", ""};
-const rpc::Peer kBob{"home", "bob@h", ""};
-
-class StateTest : public ::testing::Test {
- protected:
-  StateTest() { Restart(); }
-
-  // As after a crash: everything but the database is gone.
-  void Restart() {
-    state_.reset();
-    store_.reset();
-    auto opened = SqliteStore::Open(directory_.path() + "/vrun.db");
-    VRUN_CHECK(opened.has_value());
-    store_ = std::move(*opened);
-    state_.emplace(store_.get(), &clock_, settings_);
-    leases_.emplace(settings_);
-    VRUN_CHECK(state_->Load().has_value());
-  }
-
-  template <typename F>
-  auto Transaction(F f) {
-    VRUN_CHECK(store_->Begin().has_value());
-    auto result = f();
-    VRUN_CHECK(store_->Commit().has_value());
-    Outbox outbox = std::exchange(state_->outbox(), {});
-    for (auto& m : outbox.to_nodes) sent_.push_back(std::move(m));
-    return result;
-  }
-  v1::SubmitReply Submit(const v1::SubmitRequest& request, const rpc::Peer& peer = kAnna) {
-    auto reply = Transaction([&] { return control::Submit(*state_, peer, request); });
-    EXPECT_TRUE(reply) << reply.error().message();
-    return reply ? *reply : v1::SubmitReply();
-  }
-  Error SubmitError(const v1::SubmitRequest& request) {
-    auto reply = Transaction([&] { return control::Submit(*state_, kAnna, request); });
-    EXPECT_FALSE(reply);
-    return reply ? Error(Code::kOk, "") : reply.error();
-  }
-  void Register(const v1::Register& request) {
-    auto done = Transaction([&] { return RegisterNode(*state_, request.node(), request); });
-    EXPECT_TRUE(done) << done.error().message();
-  }
-  void Report(const std::string& node, const v1::AttemptReport& report) {
-    EXPECT_TRUE(Transaction([&] { return state_->Apply(node, report); }));
-  }
-  v1::JobState CancelJob(uint64_t id, const rpc::Peer& peer = kAnna) {
-    v1::CancelRequest request;
-    request.set_job(id);
-    auto reply = Transaction([&] { return control::Cancel(*state_, peer, request); });
-    EXPECT_TRUE(reply);
-    return reply ? reply->state() : v1::JOB_STATE_UNSPECIFIED;
-  }
-  void Sweep() {
-    EXPECT_TRUE(Transaction([&] { return leases_->Run(*state_); }));
-  }
-  // Sweeps as often as the daemon would.
-  void PassSeconds(int seconds) {
-    for (int i = 0; i < seconds; ++i) {
-      clock_.AdvanceSeconds(1);
-      Sweep();
-    }
-  }
-  v1::JobEvent Event(uint64_t id, const std::string& viewer = "anna@h") { return *state_->EventOf(id, viewer); }
-  v1::JobState StateOf(uint64_t id) { return Event(id).state(); }
-
-  // Messages to nodes of one kind since the last call.
-  std::vector<v1::ControllerMessage> Take(v1::ControllerMessage::BodyCase kind, const std::string& node = "n1") {
-    std::vector<v1::ControllerMessage> found;
-    std::erase_if(sent_, [&](auto& m) {
-      if (m.first != node || m.second.body_case() != kind) return false;
-      found.push_back(m.second);
-      return true;
-    });
-    return found;
-  }
-  std::vector<v1::ControllerMessage> Starts() { return Take(v1::ControllerMessage::kStart); }
-  std::vector<v1::ControllerMessage> Stops() { return Take(v1::ControllerMessage::kStop); }
-
-  TestDirectory directory_;
-  FakeClock clock_;
-  Settings settings_{2'000'000, 15'000'000, {}};
-  std::unique_ptr<SqliteStore> store_;
-  std::optional<State> state_;
-  std::optional<LeaseDuty> leases_;
-  std::vector<std::pair<std::string, v1::ControllerMessage>> sent_;
-};
 
 TEST_F(StateTest, AJobRunsFromSubmitToItsExitRecord) {
   Register(SimpleNode("n1"));
@@ -120,7 +28,7 @@ TEST_F(StateTest, AJobRunsFromSubmitToItsExitRecord) {
   EXPECT_EQ(StateOf(p.job()), v1::FAILED);
   EXPECT_EQ(Take(v1::ControllerMessage::kReportAck).size(), 3u);
   EXPECT_TRUE(state_->jobs().empty());
-  EXPECT_EQ(state_->scheduler().Node("n1")->used.milli_cpus, 0);
+  EXPECT_EQ(NodeOf("n1").used().milli_cpus(), 0u);
 }
 
 TEST_F(StateTest, WhatAJobHeldIsFreeOnceItsCommandIsOver) {
@@ -140,7 +48,7 @@ TEST_F(StateTest, WhatAJobHeldIsFreeOnceItsCommandIsOver) {
   EXPECT_NE(starts[0].start().placement().job(), first.job());
   EXPECT_EQ(StateOf(first.job()), v1::COMPLETING);
   Report("n1", ExitOf(first, v1::COMPLETED, v1::ExitRecord::EXITED, 0));
-  EXPECT_EQ(state_->scheduler().Node("n1")->jobs, 1);
+  EXPECT_EQ(NodeOf("n1").jobs(), 1u);
 }
 
 TEST_F(StateTest, TheExitRecordDecidesNotTheNodesWord) {
@@ -319,7 +227,7 @@ TEST_F(StateTest, ARestartedHostHasLostItsJobs) {
   EXPECT_EQ(Event(running.job()).reason(), "node n1 was restarted while the job was on it");
   EXPECT_FALSE(Event(running.job()).has_exit());
   EXPECT_EQ(StateOf(ended.job()), v1::COMPLETED);
-  EXPECT_EQ(state_->scheduler().Node("n1")->jobs, 0u);
+  EXPECT_EQ(NodeOf("n1").jobs(), 0u);
 }
 
 TEST_F(StateTest, ANodeWithoutItsJournalEndsWhatRanThere) {
@@ -429,9 +337,9 @@ TEST_F(StateTest, AFailedTransactionLeavesMemoryAsTheStoreIs) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kExhausted);
   store_->Rollback();
-  ASSERT_TRUE(state_->Load());
+  ASSERT_TRUE(Transaction([&] { return state_->Load(); }));
   EXPECT_EQ(state_->jobs().size(), 1u);
-  EXPECT_EQ(state_->scheduler().Node("n1")->used.milli_cpus, 1000);
+  EXPECT_EQ(NodeOf("n1").used().milli_cpus(), 1000u);
   EXPECT_TRUE(state_->nodes().at("n1").connected);
   store_->LimitPages(0);
   EXPECT_TRUE(Submit(big).has_placement());

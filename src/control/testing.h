@@ -34,6 +34,7 @@ class FakeClock : public Clock {
   int64_t Monotonic() const override { return now_; }
   int64_t Wall() const override { return 1'700'000'000'000'000 + now_; }
   void AdvanceSeconds(int64_t s) { now_ += s * 1'000'000; }
+  void AdvanceMicros(int64_t us) { now_ += us; }
 
  private:
   std::atomic<int64_t> now_{1'000'000};

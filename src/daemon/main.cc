@@ -13,6 +13,7 @@
 #include "node/fs_keeper.h"
 #include "node/fs_server.h"
 #include "node/view_features.h"
+#include "snapshots/snapshots.h"
 
 namespace {
 
@@ -55,6 +56,8 @@ int main(int argc, char** argv) {
       ->required();
   controller_app->add_option("--pool", controller.pools,
                              "a pool that exists before a node of it has joined; may be repeated");
+  controller_app->add_option("--scheduler-config", controller.scheduler_config,
+                             "TOML file of teams and weights; SIGHUP reads the teams again");
   controller_app->add_option("--s3-bucket", controller.tier.bucket.name, "S3 bucket that the nodes' caches share");
   controller_app->add_option("--s3-endpoint", controller.tier.bucket.endpoint,
                              "http[s]://HOST[:PORT]; default: Amazon's, in the region");
@@ -126,6 +129,16 @@ int main(int argc, char** argv) {
   keeper_app->add_option("command", keeper.command, "of the file system server, after --")->required();
   keeper_app->callback([&] { status = vrun::node::FsKeeperMain(keeper); });
 
+  vrun::snapshots::SnapshotsOptions snapshots;
+  CLI::App* snapshots_app =
+      app.add_subcommand("snapshots", "keeps named snapshots, and serves them without their home");
+  snapshots_app->add_option("--listen", snapshots.listen, "HOST:PORT where homes reach it")->required();
+  snapshots_app->add_option("--state-dir", snapshots.state_directory, "all content of all snapshots")->required();
+  snapshots_app->add_option("--pki", snapshots.pki_directory, "directory of ca.pem, snapshots.pem, snapshots.key")
+      ->required();
+  AddReadyFd(snapshots_app, &snapshots.ready_fd);
+  snapshots_app->callback([&] { status = vrun::snapshots::SnapshotsMain(snapshots); });
+
   vrun::daemon::PkiOptions pki;
   CLI::App* pki_app = app.add_subcommand("pki", "certificates of a cluster");
   pki_app->require_subcommand(1);
@@ -138,7 +151,7 @@ int main(int argc, char** argv) {
   CLI::App* issue = pki_app->add_subcommand("issue", "a certificate for a role and a name");
   issue->add_option("--ca", pki.authority, "directory of ca.pem and ca.key")->required();
   issue->add_option("--dir", pki.directory, "where NAME.pem and NAME.key go")->required();
-  issue->add_option("--role", pki.role)->required()->check(CLI::IsMember({"home", "node", "controller"}));
+  issue->add_option("--role", pki.role)->required()->check(CLI::IsMember({"home", "node", "controller", "snapshots"}));
   issue->add_option("--name", pki.name)->required();
   issue->add_option("--days", pki.days)->capture_default_str();
   issue->callback([&] { status = vrun::daemon::PkiMain(pki); });

@@ -63,18 +63,21 @@ void AttachedRun::StartRun(const v1::Run& request) {
       Launch::Events{.on_accepted = [this, run](uint64_t job) { Accepted(*run, job); },
                      .on_progress = [this](std::string text) { OnProgress(v1::PENDING, text, ""); },
                      .on_ready =
-                         [this, run](std::optional<v1::Placement> placement, tree::SnapshotPtr tree) {
+                         [this, run](std::optional<v1::Placement> placement, tree::SnapshotPtr tree,
+                                     const v1::SnapshotReference& snapshot) {
                            auto launch = std::move(launch_);
-                           root_bytes_ = tree->bytes;
-                           root_entries_ = tree->entries;
+                           root_bytes_ = tree ? tree->bytes : 0;
+                           root_entries_ = tree ? tree->entries : 0;
                            JobRun::Plan plan;
                            plan.job = job_;
                            plan.placement = std::move(placement);
                            plan.tree = std::move(tree);
+                           if (!run->snapshot().empty()) plan.snapshot = snapshot;
                            plan.exposed.assign(run->expose().begin(), run->expose().end());
                            plan.detached = options_.detached;
-                           plan.trace = TraceOf(run->command(), services_->root);
+                           if (plan.tree) plan.trace = TraceOf(run->command(), services_->root);
                            plan.explain_io = run->explain_io();
+                           plan.requeue = run->scheduling().requeue();
                            run_ = owner_->MakeRun(this, std::move(plan));
                            run_->Start();
                          },

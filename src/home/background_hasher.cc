@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "home/content_files.h"
 #include "home/residency.h"
-#include "home/root_files.h"
 
 namespace vrun::home {
 namespace {
@@ -17,7 +17,7 @@ constexpr size_t kMaxListed = 65536;
 constexpr size_t kStep = 1u << 20;
 }  // namespace
 
-BackgroundHasher::BackgroundHasher(const RootFiles* files, Known known, std::chrono::milliseconds quiet)
+BackgroundHasher::BackgroundHasher(const ContentFiles* files, Known known, std::chrono::milliseconds quiet)
     : files_(files), known_(std::move(known)), quiet_(quiet) {}
 
 BackgroundHasher::~BackgroundHasher() {
@@ -87,7 +87,7 @@ void BackgroundHasher::Hash(const File& file) {
       ids.Update(Sha256(std::string_view(buffer).substr(at, std::min<size_t>(unit, *n - at))).view());
     }
   }
-  if (!RootFiles::Check(fd->get(), file.path, file.version)) return;
+  if (!files_->Check(fd->get(), file.path, file.version)) return;
   known_(file.version, {store::IdAlgorithm::kSha256Units, ids.Finish()});
 }
 

@@ -18,7 +18,7 @@
 
 namespace vrun::home {
 
-class RootFiles;
+class ContentFiles;
 
 // Any thread. One thread of its own at SCHED_IDLE, started with the first file.
 class BackgroundHasher {
@@ -27,7 +27,7 @@ class BackgroundHasher {
 
   // `known` is called on the hasher's thread. It starts a file after `quiet` without a Busy call, and pauses between
   // two megabytes while there are some.
-  BackgroundHasher(const RootFiles* files, Known known,
+  BackgroundHasher(const ContentFiles* files, Known known,
                    std::chrono::milliseconds quiet = std::chrono::milliseconds(1500));
   ~BackgroundHasher();
 
@@ -45,7 +45,7 @@ class BackgroundHasher {
   bool WaitForQuiet(std::unique_lock<std::mutex>* lock);
   void Hash(const File& file);
 
-  const RootFiles* const files_;
+  const ContentFiles* const files_;
   const Known known_;
   const std::chrono::milliseconds quiet_;
   std::atomic<int64_t> busy_until_us_{0};

@@ -6,8 +6,8 @@
 
 namespace vrun::home {
 
-ContentServer::ContentServer(const SnapshotTable* trees, const RootFiles* files, DigestCache* digests, unsigned threads,
-                             const std::string& trace_directory, const std::string& home_id)
+ContentServer::ContentServer(const SnapshotTable* trees, const ContentFiles* files, DigestCache* digests,
+                             unsigned threads, const std::string& trace_directory, const std::string& home_id)
     : trees_(trees),
       files_(files),
       digests_(digests),

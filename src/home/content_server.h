@@ -15,11 +15,11 @@
 #include "base/work_queue.h"
 #include "home/background_hasher.h"
 #include "home/compressor.h"
+#include "home/content_files.h"
 #include "home/digest_cache.h"
 #include "home/guess.h"
 #include "home/hot_units.h"
 #include "home/peer_board.h"
-#include "home/root_files.h"
 #include "home/snapshot_table.h"
 #include "home/traces.h"
 #include "home/tree_board.h"
@@ -35,7 +35,7 @@ class ContentServer {
  public:
   // None is owned; all must outlive the server. `threads` read, hash and compress. `trace_directory`: as for Traces.
   // `home_id` goes into what is signed.
-  ContentServer(const SnapshotTable* trees, const RootFiles* files, DigestCache* digests, unsigned threads = 3,
+  ContentServer(const SnapshotTable* trees, const ContentFiles* files, DigestCache* digests, unsigned threads = 3,
                 const std::string& trace_directory = "", const std::string& home_id = "");
   ~ContentServer();
 
@@ -52,7 +52,7 @@ class ContentServer {
  private:
   friend class ContentSession;
   const SnapshotTable* const trees_;
-  const RootFiles* const files_;
+  const ContentFiles* const files_;
   DigestCache* const digests_;
   const std::string home_id_;
   UnitDigests units_;

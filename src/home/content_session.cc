@@ -435,7 +435,7 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
     parts.push_back({data->data(), data->size()});
   }
   VRUN_ASSIGN(bool whole, ReadFully(fd.get(), std::move(parts), offset));
-  VRUN_TRY(RootFiles::Check(fd.get(), get.path(), version));
+  VRUN_TRY(server_->files_->Check(fd.get(), get.path(), version));
   // Shorter than its size although the version is the same: a file system that lies (some FUSE ones do).
   if (!whole) return Error(Code::kAborted, Escape(get.path()) + ": shorter than its size says");
 

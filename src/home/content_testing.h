@@ -17,6 +17,7 @@
 #include "home/content_server.h"
 #include "home/content_session.h"
 #include "home/deny_list.h"
+#include "home/root_files.h"
 #include "home/test_directory.h"
 #include "tree/scan.h"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "home/digest_cache.h"
+#include "home/root_files.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -153,7 +153,7 @@ Result<std::pair<std::string, tree::Entry>> ResolvePath(const tree::Snapshot& sn
   return std::pair(done, std::move(entry));
 }
 
-std::vector<std::string> ElfClosure(const tree::Snapshot& snapshot, const RootFiles& files, const std::string& path,
+std::vector<std::string> ElfClosure(const tree::Snapshot& snapshot, const ContentFiles& files, const std::string& path,
                                     size_t most) {
   std::vector<std::string> found;
   std::unordered_set<std::string> names;  // looked for

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "home/root_files.h"
+#include "home/content_files.h"
 #include "tree/tree.h"
 
 namespace vrun::home {
@@ -31,7 +31,7 @@ void KeepTablesAndData(int fd, uint64_t unit_bytes, std::vector<std::pair<uint64
 
 // Absolute paths, without symbolic links, of what the file at `path` loads, nearest first, itself not included; at most
 // `most`. Files that are not to be had are left out.
-std::vector<std::string> ElfClosure(const tree::Snapshot& snapshot, const RootFiles& files, const std::string& path,
+std::vector<std::string> ElfClosure(const tree::Snapshot& snapshot, const ContentFiles& files, const std::string& path,
                                     size_t most);
 
 // The entry at `path` after all symbolic links, and its path then.

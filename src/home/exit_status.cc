@@ -18,6 +18,7 @@ int ExitStatus(const v1::ExitRecord& record) {
     case v1::ExitRecord::START_FAILED: return kExitNotStarted;
     case v1::ExitRecord::TIME_LIMIT: return kExitTimeLimit;
     case v1::ExitRecord::OUT_OF_MEMORY_KILL: return 128 + SIGKILL;
+    case v1::ExitRecord::PREEMPTED_BY_JOB:  // only of a job that was cancelled, or lost, on its way to the next attempt
     case v1::ExitRecord::CANCELLED_BY_USER:
       return record.signal() > 0 && record.signal() < 127 ? 128 + record.signal() : kExitNotStarted;
     default: return kExitUnknown;
@@ -45,6 +46,7 @@ v1::JobState EndState(const v1::ExitRecord& record) {
     case v1::ExitRecord::EXITED: return record.exit_code() == 0 ? v1::COMPLETED : v1::FAILED;
     case v1::ExitRecord::TIME_LIMIT: return v1::TIMEOUT;
     case v1::ExitRecord::OUT_OF_MEMORY_KILL: return v1::OUT_OF_MEMORY;
+    case v1::ExitRecord::PREEMPTED_BY_JOB:
     case v1::ExitRecord::CANCELLED_BY_USER: return v1::CANCELLED;
     default: return v1::FAILED;
   }

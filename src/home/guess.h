@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "home/root_files.h"
+#include "home/content_files.h"
 #include "tree/tree.h"
 
 namespace vrun::home {
@@ -44,7 +44,7 @@ class Guess {
  public:
   // `offer(version)`: whether the file is to be looked at; false when this node was told of it already. `denied(path)`:
   // the file is not served.
-  Guess(const tree::Snapshot& tree, const RootFiles& files, FirstLooks& looks,
+  Guess(const tree::Snapshot& tree, const ContentFiles& files, FirstLooks& looks,
         std::function<bool(const tree::FileVersion&)> offer, std::function<bool(const std::string&)> denied)
       : tree_(tree), files_(files), looks_(looks), offer_(std::move(offer)), denied_(std::move(denied)) {}
 
@@ -64,7 +64,7 @@ class Guess {
   void AddModules(const std::string& top);
 
   const tree::Snapshot& tree_;
-  const RootFiles& files_;
+  const ContentFiles& files_;
   FirstLooks& looks_;
   const std::function<bool(const tree::FileVersion&)> offer_;
   const std::function<bool(const std::string&)> denied_;

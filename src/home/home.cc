@@ -30,6 +30,7 @@
 #include "home/runs.h"
 #include "home/services.h"
 #include "home/snapshot_table.h"
+#include "home/snapshots.h"
 #include "home/tree_follower.h"
 #include "rpc/credentials.h"
 
@@ -88,8 +89,9 @@ DenyList::Options DenyOptions(const std::string& root, const Places& places, con
 // The configuration is looked at again when its file or the certificate has changed: `vctl up` may come after home.
 class ClusterConfig {
  public:
-  ClusterConfig(const Places& places, Services* services, ControllerClient* controller, NodeLinks* nodes)
-      : places_(places), services_(services), controller_(controller), nodes_(nodes) {}
+  ClusterConfig(const Places& places, Services* services, ControllerClient* controller, NodeLinks* nodes,
+                Snapshots* snapshots)
+      : places_(places), services_(services), controller_(controller), nodes_(nodes), snapshots_(snapshots) {}
 
   void Refresh() {
     std::string now = Stamp(places_.config_file) + Stamp(certificate_);
@@ -112,6 +114,7 @@ class ClusterConfig {
     auto credentials = rpc::LoadCredentials(config->credentials, config->credentials_name);
     if (!credentials) return controller_->UseNone(credentials.error().With("credentials"));
     nodes_->UseCredentials(*credentials);
+    snapshots_->Use(config->snapshots, *credentials);
     controller_->Use(config->controller, *credentials);
     LogInfo("controller {}", Escape(config->controller));
   }
@@ -128,6 +131,7 @@ class ClusterConfig {
   Services* const services_;
   ControllerClient* const controller_;
   NodeLinks* const nodes_;
+  Snapshots* const snapshots_;
   std::string certificate_;
   std::string stamp_ = "never";
 };
@@ -153,6 +157,7 @@ class Home {
         spool_(loop, places.state_dir + "/spool") {
     services_.home_id = LoadHomeId(places.state_dir);
     nodes_.emplace(loop, &content_, services_.home_id);
+    snapshots_.emplace(loop, &content_, &tree_, &trees_, services_.home_id);
     services_.loop = loop;
     services_.controller = &controller_;
     services_.nodes = &*nodes_;
@@ -160,10 +165,11 @@ class Home {
     services_.tree = &tree_;
     services_.trees = &trees_;
     services_.traces = &content_.traces();
+    services_.snapshots = &*snapshots_;
     services_.root = root;
     services_.state_directory = places.state_dir;
     services_.default_pool = config.pool;
-    cluster_.emplace(places, &services_, &controller_, &*nodes_);
+    cluster_.emplace(places, &services_, &controller_, &*nodes_, &*snapshots_);
     runs_.emplace(&services_);
     queries_.emplace(&services_, &*runs_, &content_, [this] { End(); });
     clients_.emplace(loop, &*runs_, &*queries_, [this] { cluster_->Refresh(); });
@@ -196,6 +202,7 @@ class Home {
   LogSpool spool_;
   Services services_;
   std::optional<NodeLinks> nodes_;
+  std::optional<Snapshots> snapshots_;
   std::optional<ClusterConfig> cluster_;
   std::optional<Runs> runs_;
   std::optional<Queries> queries_;

@@ -738,6 +738,110 @@ TEST_F(HomeTest, APlacementThatComesLater) {
   EXPECT_EQ(client.Finished().exit_status(), 0);
 }
 
+TEST_F(HomeTest, AnAttemptThatGaveItsRoomAwayIsFollowedByTheNextInTheSameStreams) {
+  Client client = StartRun([](v1::Run* run) { run->mutable_scheduling()->set_requeue(true); });
+  const uint64_t job = client.Accepted();
+  auto reads = [](TaskInbox* task, const std::string& data) {
+    return task->Next([&](const v1::TaskUp& up) { return up.input().data() == data; }).input().offset();
+  };
+  auto begin = [&](TaskInbox* task) {
+    const v1::Attach attach = NextAttach(task);
+    Attached(task, false);
+    Started(task);
+    return attach;
+  };
+  auto first = tasks_.Next();
+  const v1::Attach attach = begin(first.get());
+  ASSERT_EQ(::write(client.in.get(), "one", 3), 3);
+  EXPECT_EQ(reads(first.get(), "one"), 0u);
+  v1::TaskDown down;
+  down.mutable_input_ack()->set_offset(3);
+  first->Send(down);
+  first->Send(OutputOf(v1::STDOUT, 0, "first ", true));
+  first->Send(OutputOf(v1::STDERR, 0, "", true));
+  v1::ExitRecord* record = down.mutable_exited()->mutable_record();
+  record->set_job(job);
+  record->set_attempt(1);
+  record->set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
+  record->set_reason("preempted: job 9 needs its room");
+  record->set_started_us(1);
+  first->Send(down);
+  Put(first.get(), 1, "/project/state", "saved");
+  WritesEnd(first.get(), 2);
+  Released(first.get());
+  EXPECT_EQ(client.ReadOut(6), "first ");
+  EXPECT_FALSE(client.OutAtEnd()) << "another attempt will say more";
+  const v1::HomeMessage told = client.Next([](const v1::HomeMessage& m) { return m.has_notice() || m.has_finished(); });
+  EXPECT_EQ(told.notice().text(), "preempted: job 9 needs its room: job " + std::to_string(job) +
+                                      " waits, and is started again from its beginning");
+
+  auto watch = watches_.Next();
+  v1::JobEvent event;
+  event.set_state(v1::PENDING);
+  *event.mutable_placement() = PlacementOf(job);  // the controller has not heard of the release yet
+  watch->Send(event);
+  event.set_state(v1::STARTING);
+  event.mutable_placement()->set_attempt(2);
+  event.mutable_placement()->set_epoch(2);
+  watch->Send(event);
+  ASSERT_EQ(::write(client.in.get(), "two", 3), 3);
+  auto second = tasks_.Next();
+  const v1::Attach again = begin(second.get());
+  EXPECT_EQ(again.attempt(), 2u);
+  EXPECT_EQ(again.stdout_offset(), 0u);
+  EXPECT_EQ(again.write_back_sequence(), 0u);
+  EXPECT_NE(again.tree(), attach.tree()) << "what the first attempt wrote is there";
+  EXPECT_EQ(reads(second.get(), "two"), 0u);
+  second->Send(OutputOf(v1::STDOUT, 0, "second", true));
+  second->Send(OutputOf(v1::STDERR, 0, "", true));
+  Exited(second.get(), job, 3);
+  WritesEnd(second.get(), 0);
+  Released(second.get());
+  EXPECT_EQ(client.ReadOut(6), "second");
+  const v1::Finished finished = client.Finished();
+  EXPECT_EQ(finished.exit_status(), 3);
+  EXPECT_EQ(finished.attempt(), 2u);
+}
+
+TEST_F(HomeTest, AnAttemptThatVanishedWithItsNodeIsFollowedByTheNext) {
+  Client client = StartRun([](v1::Run* run) { run->mutable_scheduling()->set_requeue(true); });
+  const uint64_t job = client.Accepted();
+  auto first = tasks_.Next();
+  NextAttach(first.get());
+  Attached(first.get(), false);
+  Started(first.get());
+  first->Send(OutputOf(v1::STDOUT, 0, "half", false));
+  EXPECT_EQ(client.ReadOut(4), "half");
+  first->Break();
+  auto watch = watches_.Next();
+  v1::JobEvent event;
+  event.set_state(v1::PENDING);
+  watch->Send(event);
+  auto next_watch = watches_.Next();
+  event.set_state(v1::STARTING);
+  *event.mutable_placement() = PlacementOf(job);
+  event.mutable_placement()->set_attempt(2);
+  event.mutable_placement()->set_epoch(2);
+  next_watch->Send(event);
+  auto second = tasks_.Next();
+  v1::Attach attach = NextAttach(second.get());
+  while (attach.attempt() == 1) {  // it looked for the first one until it was told
+    second->Break();
+    second = tasks_.Next();
+    attach = NextAttach(second.get());
+  }
+  EXPECT_EQ(attach.stdout_offset(), 0u);
+  Attached(second.get(), false);
+  Started(second.get());
+  second->Send(OutputOf(v1::STDOUT, 0, "whole", true));
+  second->Send(OutputOf(v1::STDERR, 0, "", true));
+  Exited(second.get(), job, 0);
+  WritesEnd(second.get(), 0);
+  Released(second.get());
+  EXPECT_EQ(client.ReadOut(5), "whole");
+  EXPECT_EQ(client.Finished().exit_status(), 0);
+}
+
 TEST_F(HomeTest, ANodeThatWasStartedAgainIsFoundElsewhere) {
   {
     std::lock_guard lock(mutex_);

@@ -2,12 +2,14 @@
 #include "home/job_run.h"
 
 #include <algorithm>
+#include <csignal>
 
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "home/exit_status.h"
+#include "home/snapshots.h"
 #include "home/traces.h"
 
 namespace vrun::home {
@@ -57,7 +59,7 @@ void JobRun::Start() {
 // --- the controller's word ---
 
 void JobRun::OpenWatch() {
-  if (watch_ || ended_) return;
+  if (watch_ || ended_ || releasing_) return;
   watch_ = services_->controller->Watch(plan_.job, {.on_message = [this](v1::JobEvent event) { OnWatchEvent(event); },
                                                     .on_closed = [this](Error) { OnWatchClosed(); }});
   if (!watch_) OnWatchClosed();
@@ -79,15 +81,23 @@ void JobRun::WatchSoon() {
 }
 
 void JobRun::OnWatchEvent(const v1::JobEvent& event) {
+  if (releasing_) return;  // told again when the next attempt may begin
   last_event_ = event;
   LogDebug("job {}: the controller says {}", plan_.job, v1::JobState_Name(event.state()));
   if (event.has_placement()) {
     bool newer = !plan_.placement || event.placement().epoch() > plan_.placement->epoch();
+    // What the last attempt left unfinished has to be forgotten before the next begins.
+    if (newer && plan_.placement && !between_ && event.placement().attempt() != plan_.placement->attempt()) {
+      return Restart("");
+    }
     if (newer && !IsEnd(event.state())) {
       Place(event.placement());
     } else if (!newer && event.placement().epoch() == plan_.placement->epoch()) {
       Readdress(event.placement());
     }
+  }
+  if (event.state() == v1::PENDING && !event.has_placement() && plan_.placement && !between_) {
+    return Restart("the job has lost its node");
   }
   if (event.state() == v1::PENDING) {
     std::string text = "queued";
@@ -121,7 +131,7 @@ void JobRun::SettleFromWatch() {
     return Finish(std::move(outcome));
   }
   if (!record_) record_ = event.exit();
-  bool complete = record_->started_us() == 0 || Complete();
+  bool complete = record_->started_us() == 0 || between_ || Complete();
   if (!complete) {
     sink_->OnNotice("job " + std::to_string(plan_.job) + " ended on " + Escape(record_->node()) +
                     ", which cannot be reached: the end of its output and of its writes may be missing");
@@ -142,6 +152,9 @@ void JobRun::SettleFromWatch() {
 
 void JobRun::Place(const v1::Placement& placement) {
   plan_.placement = placement;
+  between_ = false;
+  if (bases_.attempt != placement.attempt()) BeginAttempt(placement.attempt());
+  services_->loop->Cancel(std::exchange(settle_timer_, 0));
   Disconnect();
   services_->loop->Cancel(retry_timer_);
   retry_timer_ = 0;
@@ -162,7 +175,7 @@ void JobRun::Readdress(const v1::Placement& placement) {
   known = addresses;
   next_address_ = 0;
   delay_ = kFirstRetryMicros;
-  if (attached_ || ended_) return;
+  if (attached_ || ended_ || between_) return;
   // Whoever answers at the old address is not, or no more, the node.
   Disconnect();
   services_->loop->Cancel(std::exchange(retry_timer_, 0));
@@ -177,7 +190,7 @@ void JobRun::Disconnect() {
 }
 
 void JobRun::Connect() {
-  if (ended_ || suspended_ || task_ || !plan_.placement) return;
+  if (ended_ || suspended_ || task_ || !plan_.placement || between_) return;
   const v1::Placement& placement = *plan_.placement;
   if (placement.addresses_size() == 0) {
     return FinishWithout("node " + Escape(placement.node()) + " has told no address");
@@ -201,11 +214,19 @@ void JobRun::Connect() {
   attach->set_home_id(services_->home_id);
   if (plan_.tree) attach->set_tree(std::string(plan_.tree->id.view()));
   if (plan_.tree && plan_.tree->apart) attach->set_apart(std::string(plan_.tree->apart->id.view()));
+  if (plan_.snapshot) {
+    attach->set_tree(plan_.snapshot->tree());
+    attach->set_apart(plan_.snapshot->apart());
+  }
   if (plan_.tree && plan_.trace && services_->traces != nullptr) {
     services_->traces->Expect({plan_.job, placement.attempt(), placement.token(), plan_.tree->id, *plan_.trace});
   }
-  attach->set_stdout_offset(sink_->OutputWanted(v1::STDOUT));
-  attach->set_stderr_offset(sink_->OutputWanted(v1::STDERR));
+  for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
+    const size_t i = stream == v1::STDERR;
+    received_[i] = sink_->OutputWanted(stream);
+    const uint64_t wanted = std::max(received_[i], bases_.out[i]) - bases_.out[i];
+    stream == v1::STDOUT ? attach->set_stdout_offset(wanted) : attach->set_stderr_offset(wanted);
+  }
   attach->set_detached(plan_.detached);
   // Only a job that was attached before can have applied anything, perhaps by an earlier home.
   if (write_back_ || PathExists(services_->state_directory + "/apply/" + std::to_string(plan_.job))) {
@@ -216,7 +237,7 @@ void JobRun::Connect() {
 }
 
 void JobRun::Retry(int64_t delay_micros) {
-  if (ended_ || suspended_ || retry_timer_ != 0) return;
+  if (ended_ || suspended_ || retry_timer_ != 0 || between_) return;
   int64_t now = MonotonicMicros();
   if (lost_since_ == 0) lost_since_ = now;
   if (now - lost_since_ > kReconnectMicros) {
@@ -239,7 +260,7 @@ void JobRun::Retry(int64_t delay_micros) {
 void JobRun::OnTaskClosed(const Error& reason) {
   bool was_attached = attached_;
   Disconnect();
-  if (ended_) return;
+  if (ended_ || between_) return;
   last_error_ = reason.code() == Code::kOk ? "the node ended the connection" : reason.message();
   if (was_attached) {
     LogInfo("job {}: connection to the node lost: {}", plan_.job, last_error_);
@@ -262,7 +283,7 @@ void JobRun::OnTaskError(const v1::Error& error) {
   if (settle_timer_ != 0) services_->loop->Cancel(settle_timer_);
   settle_timer_ = services_->loop->After(kSettleMicros, [this] {
     settle_timer_ = 0;
-    if (ended_) return;
+    if (ended_ || between_) return;
     if (last_event_ && (IsEnd(last_event_->state()) || last_event_->state() == v1::LOST)) return SettleFromWatch();
     FinishWithout(fatal_ ? fatal_->message() : last_error_);
   });
@@ -276,20 +297,14 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
       if (std::exchange(started_, true)) return;
       sink_->OnProgress(v1::RUNNING, "running on " + Escape(node()), node());
       sink_->OnStarted();
-      sink_->OnInputWanted(0);
+      sink_->OnInputWanted(bases_.in);
       return;
-    case v1::TaskDown::kOutput: {
-      v1::Output* output = message.mutable_output();
-      if (output->stream() != v1::STDOUT && output->stream() != v1::STDERR) return;
-      sink_->OnOutput(output->stream(), output->offset(), std::move(*output->mutable_data()), output->eof());
-      return MaybeFinish();
-    }
+    case v1::TaskDown::kOutput: return OnOutput(std::move(*message.mutable_output()));
     case v1::TaskDown::kInputAck:
-      return sink_->OnInputAcked(message.input_ack().offset(), message.input_ack().closed());
-    case v1::TaskDown::kExited:
-      record_ = message.exited().record();
-      sink_->OnInputAcked(0, true);
-      return MaybeFinish();
+      input_acked_ = std::max(input_acked_, bases_.in + message.input_ack().offset());
+      // What this attempt does not read, the next one may.
+      return sink_->OnInputAcked(input_acked_, message.input_ack().closed() && !plan_.requeue);
+    case v1::TaskDown::kExited: return OnExited(message.exited().record());
     case v1::TaskDown::kWriteBack: return OnWrite(std::move(*message.mutable_write_back()));
     case v1::TaskDown::kWriteBackEnd:
       if (write_back_done_) return MaybeFinish();
@@ -313,7 +328,7 @@ void JobRun::OnAttached(const v1::Attached& attached) {
   std::vector<std::string> addresses(attached.content_addresses().begin(), attached.content_addresses().end());
   if (!addresses.empty() && addresses != content_addresses_) {
     content_addresses_ = std::move(addresses);
-    content_ = services_->nodes->UseContent(content_addresses_, *plan_.placement);
+    content_ = UseContent();
   }
   if (first) {
     // What could not be said meanwhile.
@@ -338,7 +353,13 @@ void JobRun::OnAttached(const v1::Attached& attached) {
     sink_->OnProgress(v1::RUNNING, "running on " + Escape(node()), node());
     sink_->OnStarted();
   }
-  sink_->OnInputWanted(attached.input_offset());
+  sink_->OnInputWanted(bases_.in + attached.input_offset());
+}
+
+std::unique_ptr<NodeLinks::ContentUse> JobRun::UseContent() {
+  if (!plan_.snapshot) return services_->nodes->UseContent(content_addresses_, *plan_.placement);
+  return services_->snapshots->Serve(*plan_.snapshot, content_addresses_, *plan_.placement,
+                                     [this](const Error& error) { sink_->OnNotice(error.message()); });
 }
 
 // --- writes ---
@@ -399,6 +420,7 @@ bool JobRun::Complete() const {
 }
 
 void JobRun::MaybeFinish() {
+  if (Preempted()) return MaybeRestart();
   if (ended_ || unreported_ || !Complete()) return;
   Outcome outcome;
   outcome.record = record_;
@@ -455,6 +477,8 @@ void JobRun::Reported(std::optional<v1::IoReport> report) {
 void JobRun::FinishWithout(const std::string& reason) {
   Outcome outcome;
   outcome.reason = reason;
+  // Nobody is left here who could take part in another attempt.
+  if (Preempted()) services_->controller->Cancel(plan_.job, SIGTERM, [](Result<v1::CancelReply>) {});
   if (record_) {
     // It ended, and we know how; what is missing is output or writes.
     outcome.record = record_;
@@ -479,9 +503,10 @@ void JobRun::FinishWithout(const std::string& reason) {
 
 void JobRun::Finish(Outcome outcome) {
   if (std::exchange(ended_, true)) return;
+  if (bases_.attempt > 1) ForgetBases(*services_, plan_.job);
   outcome.node = record_ && !record_->node().empty() ? record_->node() : node();
   outcome.attempt = plan_.placement ? plan_.placement->attempt() : 0;
-  if (content_) outcome.fetched_bytes = content_->sent_bytes();
+  outcome.fetched_bytes = fetched_before_ + (content_ ? content_->sent_bytes() : 0);
   for (EventLoop::TimerId* timer : {&watch_timer_, &settle_timer_, &retry_timer_}) {
     services_->loop->Cancel(std::exchange(*timer, 0));
   }
@@ -492,70 +517,6 @@ void JobRun::Finish(Outcome outcome) {
   services_->loop->Post([this, alive = alive_, outcome = std::move(outcome)] {
     if (*alive) sink_->OnEnded(outcome);
   });
-}
-
-// --- the sink's words ---
-
-void JobRun::Suspend(Sink* sink) {
-  sink_ = sink;
-  if (ended_) return;
-  suspended_ = true;
-  services_->loop->Cancel(std::exchange(retry_timer_, 0));
-  Disconnect();
-}
-
-void JobRun::SetSink(Sink* sink) {
-  sink_ = sink;
-  suspended_ = false;
-  if (ended_) return;
-  services_->loop->Cancel(std::exchange(retry_timer_, 0));
-  if (task_) {
-    task_.reset();
-    attached_ = false;
-  }
-  Connect();
-}
-
-void JobRun::Send(const v1::TaskUp& message) {
-  if (task_ && attached_) task_->Send(message);
-}
-
-void JobRun::SendInput(uint64_t offset, std::string_view data, bool eof) {
-  if (!task_ || !attached_) return;
-  v1::TaskUp up;
-  up.mutable_input()->set_offset(offset);
-  up.mutable_input()->set_data(data.data(), data.size());
-  up.mutable_input()->set_eof(eof);
-  task_->Send(up);
-}
-
-void JobRun::Acknowledge(v1::StreamId stream, uint64_t offset) {
-  v1::TaskUp up;
-  up.mutable_ack()->set_stream(stream);
-  up.mutable_ack()->set_offset(offset);
-  Send(up);
-}
-
-void JobRun::SendSignal(int signal, bool by_user_cancel) {
-  v1::TaskUp up;
-  up.mutable_signal()->set_signal(signal);
-  up.mutable_signal()->set_by_user_cancel(by_user_cancel);
-  if (task_ && attached_) return task_->Send(up);
-  if (signals_.size() < 64) signals_.push_back(up.signal());
-}
-
-void JobRun::Resize(const v1::TerminalSize& size) {
-  size_ = size;
-  v1::TaskUp up;
-  *up.mutable_resize() = size;
-  Send(up);
-}
-
-void JobRun::CloseOutput(v1::StreamId stream) {
-  closed_[stream == v1::STDERR] = true;
-  v1::TaskUp up;
-  up.mutable_close_output()->set_stream(stream);
-  Send(up);
 }
 
 }  // namespace vrun::home

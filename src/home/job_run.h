@@ -5,6 +5,11 @@
 //              ▲ Watch                  ▲                      │
 //              └── PENDING, LOST, end   └──── backoff ◀────────┘ connection lost
 //
+// A job that may be requeued goes through this once for each attempt: when one has given its room to another job, and
+// all that it has said and written is home, it is released, the tree is made current, and the job waits again. The sink
+// sees one stream of each kind all the time: an attempt's offsets begin where the last one ended (bases_), and the end
+// of an output is told when it is known that no attempt follows.
+//
 // The streams belong to the Sink, which may be exchanged while the job runs (a client that comes back). Nothing is
 // acknowledged to the node here but writes; output is acknowledged by the sink when it has it.
 #pragma once
@@ -18,6 +23,7 @@
 #include "base/event_loop.h"
 #include "home/controller_client.h"
 #include "home/node_links.h"
+#include "home/run_files.h"
 #include "home/services.h"
 #include "home/snapshot_table.h"
 #include "home/trace.h"
@@ -65,11 +71,13 @@ class JobRun {
   struct Plan {
     uint64_t job = 0;
     std::optional<v1::Placement> placement;
-    tree::SnapshotPtr tree;
+    tree::SnapshotPtr tree;  // home's own; null: it runs in a snapshot
+    std::optional<v1::SnapshotReference> snapshot;
     std::vector<std::string> exposed;
     bool detached = false;              // no stdin
     std::optional<TraceSubject> trace;  // none: it is not traced
     bool explain_io = false;            // the outcome is to have the node's report
+    bool requeue = false;               // it may be stopped and started again
   };
   static constexpr int64_t kReconnectMicros = 10 * 60 * 1'000'000LL;
 
@@ -119,10 +127,20 @@ class JobRun {
   void OnTaskClosed(const Error& reason);
   void OnTaskError(const v1::Error& error);
   void OnAttached(const v1::Attached& attached);
+  std::unique_ptr<NodeLinks::ContentUse> UseContent();
   void OnWrite(v1::WriteBack message);
   void MakeWriteBack();
   bool Complete() const;
   void MaybeFinish();
+  // Of an attempt that had to leave.
+  bool Preempted() const { return record_ && record_->kind() == v1::ExitRecord::PREEMPTED_BY_JOB; }
+  void MaybeRestart();
+  bool Drained() const;
+  // The attempt is over; the job waits for the next.
+  void Restart(const std::string& notice);
+  void BeginAttempt(uint32_t attempt);
+  void OnOutput(v1::Output output);
+  void OnExited(const v1::ExitRecord& record);
   void FinishWithout(const std::string& reason);
   void Finish(Outcome outcome);
   // Waits a moment for the node's report of its reads.
@@ -170,6 +188,15 @@ class JobRun {
   std::vector<v1::SendSignal> signals_;  // not sent yet
   std::optional<v1::TerminalSize> size_;
   bool closed_[2] = {false, false};
+
+  StreamBases bases_;
+  uint64_t received_[2] = {0, 0};  // of the job's outputs
+  uint64_t acked_[2] = {0, 0};     // passed on
+  uint64_t input_acked_ = 0;
+  bool eof_held_[2] = {false, false};
+  bool between_ = false;  // one attempt is over, the next has not been placed
+  bool releasing_ = false;
+  uint64_t fetched_before_ = 0;  // by earlier attempts
 };
 
 }  // namespace vrun::home

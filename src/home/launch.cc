@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "home/controller_client.h"
 #include "home/root_tree.h"
+#include "home/snapshots.h"
 
 namespace vrun::home {
 namespace {
@@ -28,7 +29,10 @@ std::string BaseName(const std::string& path) { return path.substr(path.rfind('/
 }  // namespace
 
 Launch::Launch(const Services* services, const v1::Run& run, Events events)
-    : services_(services), events_(std::move(events)), exposed_(run.expose().begin(), run.expose().end()) {
+    : services_(services),
+      events_(std::move(events)),
+      exposed_(run.expose().begin(), run.expose().end()),
+      snapshot_(run.snapshot()) {
   request_.set_request_id(run.request_id().empty() ? RandomId() : run.request_id());
   *request_.mutable_command() = run.command();
   request_.set_pool(run.pool().empty() ? services->default_pool : run.pool());
@@ -39,6 +43,7 @@ Launch::Launch(const Services* services, const v1::Run& run, Events events)
   request_.set_time_limit_s(run.time_limit_s());
   request_.set_home_id(services->home_id);
   request_.set_discard_writes(run.discard_writes());
+  *request_.mutable_scheduling() = run.scheduling();
 }
 
 Launch::~Launch() {
@@ -47,6 +52,12 @@ Launch::~Launch() {
 }
 
 void Launch::Start() {
+  if (!snapshot_.empty()) {
+    // Which one it is has to be known before the job is made: it is part of it.
+    return services_->snapshots->Find(snapshot_, [self = shared_from_this()](Result<v1::SnapshotReference> snapshot) {
+      self->OnSnapshot(std::move(snapshot));
+    });
+  }
   services_->tree->Current(
       exposed_, [self = shared_from_this()](Result<tree::SnapshotPtr> tree) { self->OnTree(std::move(tree)); });
   if (services_->tree->facts().scanned) return Submit();
@@ -112,12 +123,19 @@ void Launch::OnTree(Result<tree::SnapshotPtr> tree) {
   MaybeReady();
 }
 
+void Launch::OnSnapshot(Result<v1::SnapshotReference> snapshot) {
+  if (abandoned_) return;
+  if (!snapshot) return Fail(std::move(snapshot).error());
+  *request_.mutable_snapshot() = *std::move(snapshot);
+  Submit();
+}
+
 void Launch::MaybeReady() {
-  if (abandoned_ || !reply_ || !tree_) return;
+  if (abandoned_ || !reply_ || (!tree_ && snapshot_.empty())) return;
   std::optional<v1::Placement> placement;
   if (reply_->has_placement()) placement = reply_->placement();
   auto ready = std::exchange(events_.on_ready, nullptr);
-  if (ready) ready(std::move(placement), tree_);
+  if (ready) ready(std::move(placement), tree_, request_.snapshot());
 }
 
 void Launch::Fail(Error error) {

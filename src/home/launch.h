@@ -22,7 +22,8 @@ class Launch : public std::enable_shared_from_this<Launch> {
   struct Events {
     std::function<void(uint64_t job)> on_accepted;  // the job exists, durably
     std::function<void(std::string text)> on_progress;
-    std::function<void(std::optional<v1::Placement>, tree::SnapshotPtr)> on_ready;
+    // The root that it sees: a tree of home's, or (null) the snapshot.
+    std::function<void(std::optional<v1::Placement>, tree::SnapshotPtr, const v1::SnapshotReference&)> on_ready;
     std::function<void(Error)> on_failed;  // there is no job, or it was cancelled
   };
 
@@ -38,6 +39,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   void Submit();
   void OnSubmitted(Result<v1::SubmitReply> reply);
   void OnTree(Result<tree::SnapshotPtr> tree);
+  void OnSnapshot(Result<v1::SnapshotReference> snapshot);
   void MaybeReady();
   void Fail(Error error);
 
@@ -54,6 +56,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   EventLoop::TimerId scan_note_ = 0;
   std::optional<v1::SubmitReply> reply_;
   tree::SnapshotPtr tree_;
+  const std::string snapshot_;  // name; "": the root as it is
 };
 
 }  // namespace vrun::home

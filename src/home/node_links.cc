@@ -137,8 +137,8 @@ class NodeLinks::Use : public NodeLinks::ContentUse {
   const uint64_t sent_at_start_;
 };
 
-NodeLinks::NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id)
-    : loop_(loop), content_(content), home_id_(std::move(home_id)) {}
+NodeLinks::NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id, std::string role)
+    : loop_(loop), content_(content), home_id_(std::move(home_id)), role_(std::move(role)) {}
 
 NodeLinks::~NodeLinks() { content_links_.clear(); }
 
@@ -161,8 +161,8 @@ Result<rpc::Channel*> NodeLinks::ChannelTo(const std::string& address) {
   }
   if (it == channels_.end()) {
     DropIdleChannels();
-    auto channel = rpc::Channel::Dial(address, credentials_, "node");
-    if (!channel) return channel.error().With("node at " + Escape(address));
+    auto channel = rpc::Channel::Dial(address, credentials_, role_);
+    if (!channel) return channel.error().With(role_ + " at " + Escape(address));
     it = channels_.emplace(address, Connection{std::move(*channel), 0}).first;
   }
   it->second.used_us = MonotonicMicros();
@@ -195,6 +195,12 @@ Result<std::unique_ptr<TaskStream>> NodeLinks::OpenTask(const std::string& addre
 Result<std::unique_ptr<CacheStream>> NodeLinks::OpenCache(const std::string& address, CacheStream::Events events) {
   VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
   return CacheStream::Open(loop_, channel, "/vrun.v1.Node/Cache", std::move(events));
+}
+
+Result<std::unique_ptr<SnapshotStream>> NodeLinks::OpenSnapshots(const std::string& address,
+                                                                 SnapshotStream::Events events) {
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+  return SnapshotStream::Open(loop_, channel, "/vrun.v1.Snapshots/Ask", std::move(events));
 }
 
 std::unique_ptr<NodeLinks::ContentUse> NodeLinks::UseContent(const std::vector<std::string>& addresses,

@@ -14,6 +14,7 @@
 #include "proto/cache.pb.h"
 #include "proto/content.pb.h"
 #include "proto/control.pb.h"
+#include "proto/snapshots.pb.h"
 #include "proto/task.pb.h"
 #include "rpc/rpc.h"
 
@@ -22,11 +23,13 @@ namespace vrun::home {
 class ContentServer;
 using TaskStream = MessageStream<v1::TaskUp, v1::TaskDown>;
 using CacheStream = MessageStream<v1::CacheRequest, v1::CacheEvent>;
+using SnapshotStream = MessageStream<v1::SnapshotRequest, v1::SnapshotEvent>;
 
 // Loop thread only. Must not outlive the content server.
 class NodeLinks {
  public:
-  NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id);
+  // `role`: what the certificates at the other ends must say (rpc::Channel::Dial).
+  NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id, std::string role = "node");
   ~NodeLinks();
 
   void UseCredentials(const rpc::Credentials& credentials);
@@ -36,6 +39,9 @@ class NodeLinks {
 
   // The same for /vrun.v1.Node/Cache.
   Result<std::unique_ptr<CacheStream>> OpenCache(const std::string& address, CacheStream::Events events);
+
+  // The same for /vrun.v1.Snapshots/Ask: to the snapshot store, not to a node.
+  Result<std::unique_ptr<SnapshotStream>> OpenSnapshots(const std::string& address, SnapshotStream::Events events);
 
   // A job's need of content at the file system server that listens at `addresses`: while it is held, a content stream
   // that breaks is opened again. A stream that works stays open without any job: the node's caches are worth it.
@@ -56,6 +62,7 @@ class NodeLinks {
   EventLoop* const loop_;
   ContentServer* const content_;
   const std::string home_id_;
+  const std::string role_;
   rpc::Credentials credentials_;
   struct Connection {
     std::unique_ptr<rpc::Channel> channel;

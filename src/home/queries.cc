@@ -11,6 +11,7 @@
 #include "home/root_tree.h"
 #include "home/runs.h"
 #include "home/snapshot_table.h"
+#include "home/snapshots.h"
 
 namespace vrun::home {
 namespace {
@@ -137,6 +138,10 @@ void Queries::Answer(std::shared_ptr<ClientConnection> client, const v1::Query& 
     case v1::Query::kListNodes: return ListNodes(client);
     case v1::Query::kCancelJobs: return CancelJobs(client, query.cancel_jobs());
     case v1::Query::kCache: return AnswerCacheQuery(services_, client, query.cache());
+    case v1::Query::kWhy: return Why(client, query.why().job());
+    case v1::Query::kListTeams: return ListTeams(client);
+    case v1::Query::kListAccounts: return ListAccounts(client, query.list_accounts());
+    case v1::Query::kSnapshot: return services_->snapshots->Answer(client, query.snapshot());
     case v1::Query::kReadLog: return ReadLog(client, query.read_log().job(), query.read_log().follow());
     default:
       return client->SendError(
@@ -203,6 +208,42 @@ void Queries::ListNodes(const Client& client) {
         message.mutable_nodes()->mutable_nodes()->Swap(reply->mutable_nodes());
         Finish(client, message);
       });
+}
+
+void Queries::Why(const Client& client, uint64_t job) {
+  v1::WhyRequest request;
+  request.set_job(job);
+  services_->controller->Call<v1::WhyRequest, v1::WhyAnswer>("Why", request, kTimeout,
+                                                             [client](Result<v1::WhyAnswer> reply) {
+                                                               if (!reply) return client->SendError(reply.error());
+                                                               v1::HomeMessage message;
+                                                               *message.mutable_why() = *std::move(reply);
+                                                               Finish(client, message);
+                                                             });
+}
+
+void Queries::ListTeams(const Client& client) {
+  services_->controller->Call<v1::TeamsRequest, v1::TeamList>("Teams", {}, kTimeout,
+                                                              [client](Result<v1::TeamList> reply) {
+                                                                if (!reply) return client->SendError(reply.error());
+                                                                v1::HomeMessage message;
+                                                                *message.mutable_teams() = *std::move(reply);
+                                                                Finish(client, message);
+                                                              });
+}
+
+void Queries::ListAccounts(const Client& client, const v1::Query::ListAccounts& query) {
+  v1::AccountsRequest request;
+  request.set_after(query.after());
+  request.set_limit(query.limit());
+  services_->controller->Call<v1::AccountsRequest, v1::AccountList>("Accounts", request, kTimeout,
+                                                                    [client](Result<v1::AccountList> reply) {
+                                                                      if (!reply)
+                                                                        return client->SendError(reply.error());
+                                                                      v1::HomeMessage message;
+                                                                      *message.mutable_accounts() = *std::move(reply);
+                                                                      Finish(client, message);
+                                                                    });
 }
 
 void Queries::CancelJobs(const Client& client, const v1::Query::CancelJobs& cancel) {

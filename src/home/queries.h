@@ -30,6 +30,9 @@ class Queries {
   void ListJobs(const Client& client, bool all);
   void GetJob(const Client& client, uint64_t job);
   void ListNodes(const Client& client);
+  void Why(const Client& client, uint64_t job);
+  void ListTeams(const Client& client);
+  void ListAccounts(const Client& client, const v1::Query::ListAccounts& query);
   void CancelJobs(const Client& client, const v1::Query::CancelJobs& cancel);
   void ReadLog(const Client& client, uint64_t job, bool follow);
 

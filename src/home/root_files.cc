@@ -25,7 +25,7 @@ Result<RootFiles> RootFiles::Open(const std::string& root) {
   return RootFiles(std::move(fd));
 }
 
-Status RootFiles::Check(int fd, std::string_view path, const tree::FileVersion& version) {
+Status RootFiles::Check(int fd, std::string_view path, const tree::FileVersion& version) const {
   struct stat st;
   if (::fstat(fd, &st) != 0) return ErrnoError("stat " + Escape(path));
   tree::FileVersion now{st.st_dev, st.st_ino, Nanos(st.st_ctim), static_cast<uint64_t>(st.st_size)};

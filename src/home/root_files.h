@@ -8,23 +8,21 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "home/content_files.h"
 #include "tree/tree.h"
 
 namespace vrun::home {
 
 // Any thread.
-class RootFiles {
+class RootFiles final : public ContentFiles {
  public:
   // `root`: directory of this machine that is "/" of the tree.
   static Result<RootFiles> Open(const std::string& root);
 
-  // A descriptor of the regular file at `path` (absolute, in the root), which has this version now. No symlink is
-  // followed in any component, nothing but a regular file is ever opened, the atime is left alone where the kernel
-  // allows it. kAborted: it is another version, or no such file any more; kDenied: this user may not read it.
-  Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const;
-
-  // kAborted unless the open file is (still) that version. What was read between two such checks is of that version.
-  static Status Check(int fd, std::string_view path, const tree::FileVersion& version);
+  // No symlink is followed in any component, nothing but a regular file is ever opened, the atime is left alone where
+  // the kernel allows it. kDenied: this user may not read it.
+  Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const override;
+  Status Check(int fd, std::string_view path, const tree::FileVersion& version) const override;
 
  private:
   explicit RootFiles(UniqueFd root) : root_(std::move(root)) {}

@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include "base/escape.h"
 #include "base/files.h"
 #include "proto/local.pb.h"
@@ -73,9 +75,28 @@ void RememberOffsets(const Services& services, uint64_t job, uint64_t stdout_off
   (void)PwriteAll(fd->get(), {reinterpret_cast<const char*>(&offsets), sizeof offsets}, 0);
 }
 
+void RememberBases(const Services& services, uint64_t job, const StreamBases& bases) {
+  if (!MakeDirs(Directory(services), 0700)) return;
+  const std::string text = std::to_string(bases.attempt) + " " + std::to_string(bases.out[0]) + " " +
+                           std::to_string(bases.out[1]) + " " + std::to_string(bases.in) + "\n";
+  (void)WriteFileAtomic(Path(services, job) + ".attempt", text, 0600);
+}
+
+void ForgetBases(const Services& services, uint64_t job) { ::unlink((Path(services, job) + ".attempt").c_str()); }
+
+StreamBases RecallBases(const Services& services, uint64_t job) {
+  StreamBases bases;
+  const std::string text = ReadFile(Path(services, job) + ".attempt", 256).value_or("");
+  char* at = const_cast<char*>(text.c_str());
+  bases.attempt = static_cast<uint32_t>(std::strtoul(at, &at, 10));
+  for (uint64_t* base : {&bases.out[0], &bases.out[1], &bases.in}) *base = std::strtoull(at, &at, 10);
+  return bases;
+}
+
 void ForgetDetached(const Services& services, uint64_t job) {
   ::unlink(Path(services, job).c_str());
   ::unlink((Path(services, job) + ".offsets").c_str());
+  ForgetBases(services, job);
 }
 
 Result<DetachedStreams> OpenDetached(const Services& services, uint64_t job, const DetachedFiles& files) {

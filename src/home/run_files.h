@@ -29,6 +29,17 @@ Result<DetachedFiles> RecallDetached(const Services& services, uint64_t job);
 void RememberOffsets(const Services& services, uint64_t job, uint64_t stdout_offset, uint64_t stderr_offset);
 void ForgetDetached(const Services& services, uint64_t job);
 
+// Where the streams of a job's present attempt begin in those of the job. STATE/runs/JOB.attempt, of jobs that were
+// started again.
+struct StreamBases {
+  uint32_t attempt = 0;  // 0: none is known
+  uint64_t out[2] = {0, 0};
+  uint64_t in = 0;
+};
+void RememberBases(const Services& services, uint64_t job, const StreamBases& bases);
+void ForgetBases(const Services& services, uint64_t job);
+StreamBases RecallBases(const Services& services, uint64_t job);
+
 struct DetachedStreams {
   UniqueFd in;  // /dev/null
   UniqueFd out;

@@ -368,7 +368,12 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
   Entry& entry = runs_[job];
   JobRun::Plan plan;
   plan.job = job;
-  plan.tree = std::move(tree);
+  if (reply.has_snapshot()) {
+    plan.snapshot = reply.snapshot();
+  } else {
+    plan.tree = std::move(tree);
+  }
+  plan.requeue = reply.info().scheduling().requeue();
   if (reply.has_placement()) plan.placement = reply.placement();
   if (auto files = RecallDetached(*services_, job)) {
     auto streams = OpenDetached(*services_, job, *files);

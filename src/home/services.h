@@ -13,6 +13,7 @@ class LogSpool;
 class NodeLinks;
 class RootTree;
 class SnapshotTable;
+class Snapshots;
 class Traces;
 
 struct Services {
@@ -23,6 +24,7 @@ struct Services {
   RootTree* tree = nullptr;
   SnapshotTable* trees = nullptr;
   Traces* traces = nullptr;
+  Snapshots* snapshots = nullptr;
   std::string home_id;
   std::string root;             // directory of this machine that is "/" of the jobs
   std::string state_directory;  // runs/JOB: what has to be known of a run after a restart

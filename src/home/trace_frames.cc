@@ -17,8 +17,8 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "home/content_files.h"
 #include "home/residency.h"
-#include "home/root_files.h"
 #include "store/object_id.h"
 #include "store/statement.h"
 
@@ -34,6 +34,17 @@ constexpr int kLevelIdle = 19;  // a tenth less, for ten times the work: decompr
 constexpr int64_t kQuietMicros = 1'000'000;
 constexpr size_t kMaxWaiting = 16;  // tables
 
+// As it is where zstd fails.
+std::string Compress(const std::string& raw, int level) {
+  // A context a thread: making one costs more than compressing a frame.
+  thread_local const std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context(::ZSTD_createCCtx(), ::ZSTD_freeCCtx);
+  std::string packed(::ZSTD_compressBound(raw.size()), '\0');
+  const size_t n = ::ZSTD_compressCCtx(context.get(), packed.data(), packed.size(), raw.data(), raw.size(), level);
+  if (::ZSTD_isError(n)) return raw;
+  packed.resize(n);
+  return packed;
+}
+
 }  // namespace
 
 void FramePlan::Name() {
@@ -42,7 +53,7 @@ void FramePlan::Name() {
   id = namer.Name();
 }
 
-FrameCache::FrameCache(const RootFiles* files, std::string directory, uint64_t limit_bytes)
+FrameCache::FrameCache(const ContentFiles* files, std::string directory, uint64_t limit_bytes)
     : files_(files), directory_(std::move(directory)), limit_bytes_(limit_bytes) {}
 
 FrameCache::~FrameCache() {
@@ -66,7 +77,7 @@ bool FrameCache::Decode(std::string_view bytes, v1::TraceFrame* frame) {
   return frame->ParseFromArray(body.data(), static_cast<int>(body.size()));
 }
 
-Result<v1::TraceFrame> FrameCache::Make(const RootFiles& files, const FramePlan& plan, int level) {
+Result<v1::TraceFrame> FrameCache::Make(const ContentFiles& files, const FramePlan& plan, int level) {
   v1::TraceFrame frame;
   std::string raw;
   std::string* digests = frame.mutable_digests();
@@ -82,23 +93,18 @@ Result<v1::TraceFrame> FrameCache::Make(const RootFiles& files, const FramePlan&
       VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), raw.data() + at, length, offset));
       if (n != length) return Error(Code::kAborted, Escape(part.path) + ": shorter than its size says");
     }
-    VRUN_TRY(RootFiles::Check(fd.get(), part.path, part.version));
+    VRUN_TRY(files.Check(fd.get(), part.path, part.version));
     for (uint64_t i = 0; i < length; i += unit) {
       *digests += Sha256(std::string_view(raw).substr(at + i, std::min(unit, length - i))).view();
     }
   }
   frame.set_raw_bytes(raw.size());
-  // A context a thread: making one costs more than compressing a frame.
-  thread_local const std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context(::ZSTD_createCCtx(), ::ZSTD_freeCCtx);
-  std::string packed(::ZSTD_compressBound(raw.size()), '\0');
-  const size_t n = ::ZSTD_compressCCtx(context.get(), packed.data(), packed.size(), raw.data(), raw.size(), level);
-  if (!::ZSTD_isError(n) && n < raw.size()) {
-    packed.resize(n);
-    frame.set_data(std::move(packed));
-    frame.set_zstd(true);
-  } else {
-    frame.set_data(std::move(raw));
-  }
+  std::string packed = Compress(raw, kLevelNow);
+  const bool worth = packed.size() < raw.size() / 32 * 31;
+  // What the quickest level makes no smaller no level does, and the hard ones need minutes for finding that out.
+  if (worth && level > kLevelNow) packed = Compress(raw, level);
+  frame.set_zstd(worth);
+  frame.set_data(worth ? std::move(packed) : std::move(raw));
   return frame;
 }
 

@@ -26,7 +26,7 @@
 
 namespace vrun::home {
 
-class RootFiles;
+class ContentFiles;
 
 // Units of versions of files, in order.
 struct FramePlan {
@@ -46,7 +46,7 @@ struct FramePlan {
 class FrameCache {
  public:
   // `directory` is made when needed; "" keeps nothing. `files` must outlive it.
-  FrameCache(const RootFiles* files, std::string directory, uint64_t limit_bytes = 1u << 30);
+  FrameCache(const ContentFiles* files, std::string directory, uint64_t limit_bytes = 1u << 30);
   ~FrameCache();
 
   // The frame, without its index: kept, else made now. kAborted: a file is not that version any more.
@@ -57,7 +57,7 @@ class FrameCache {
   void Busy();
 
   // Reads, hashes and compresses. `level` of zstd.
-  static Result<v1::TraceFrame> Make(const RootFiles& files, const FramePlan& plan, int level);
+  static Result<v1::TraceFrame> Make(const ContentFiles& files, const FramePlan& plan, int level);
   static std::string Encode(const v1::TraceFrame& frame);
   static bool Decode(std::string_view bytes, v1::TraceFrame* frame);
 
@@ -71,7 +71,7 @@ class FrameCache {
   void Run();
   bool WaitForQuiet(std::unique_lock<std::mutex>* lock);
 
-  const RootFiles* const files_;
+  const ContentFiles* const files_;
   const std::string directory_;
   const uint64_t limit_bytes_;
   std::atomic<int64_t> busy_until_us_{0};

@@ -141,7 +141,7 @@ TEST(MergeTracesTest, AtRandomItIsTheUnion) {
     const auto some = [&] {
       Trace trace = Make({{"/a", 50 * kUnit}, {"/b", 50 * kUnit}}, {});
       std::set<std::pair<uint32_t, uint64_t>> seen;
-      for (uint32_t i = random() % 40; i > 0; --i) {
+      for (auto i = random() % 40; i > 0; --i) {
         const uint32_t file = random() % 2;
         const uint64_t unit = random() % 50;
         if (seen.emplace(file, unit).second) trace.ranges.push_back({file, unit, 1});
@@ -206,7 +206,9 @@ TEST(TraceStoreTest, IsBoundedAndKeepsWhatIsUsed) {
     // Times of files are as coarse as the kernel's tick.
     const timespec times[2] = {{1000 + i, 0}, {1000 + i, 0}};
     ::utimensat(AT_FDCWD, (directory / ("traces/" + key(i).Hex() + ".trace")).c_str(), times, 0);
-    if (i > 0) EXPECT_TRUE(store.Load(key(0))) << i;  // used now
+    if (i > 0) {
+      EXPECT_TRUE(store.Load(key(0))) << i;  // used now
+    }
   }
   int kept = 0;
   for (int i = 0; i < 8; ++i) kept += store.Load(key(i)).has_value();
@@ -276,6 +278,16 @@ class TracesTest : public testing::Test {
     std::string out(frame.raw_bytes(), 0);
     EXPECT_EQ(::ZSTD_decompress(out.data(), out.size(), frame.data().data(), frame.data().size()), out.size());
     return out;
+  }
+
+  FramePlan::Part PartOf(const std::string& path, uint64_t first, uint64_t count) {
+    struct stat st = {};
+    EXPECT_EQ(::stat((root_.path() + path).c_str(), &st), 0);
+    return {path,
+            {st.st_dev, st.st_ino, st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec,
+             static_cast<uint64_t>(st.st_size)},
+            first,
+            count};
   }
 
   TestDirectory root_, state_;
@@ -403,15 +415,31 @@ TEST_F(TracesTest, RecordsOfSeveralRunsAtOnceOnlyFillAGap) {
   EXPECT_EQ(Table(2)->file_size(), 1);
 }
 
+TEST_F(TracesTest, OnlyWhatGetsSmallerIsCompressed) {
+  std::string random(4 * kUnit, 0), text;
+  std::mt19937 noise(1);
+  for (char& c : random) c = static_cast<char>(noise());
+  while (text.size() < random.size()) text += std::to_string(noise() % 1000) + " ";
+  root_.Put("random", random);
+  root_.Put("text", text);
+  const auto make = [&](const std::string& path, int level) {
+    auto frame = FrameCache::Make(*files_, {.id = {}, .parts = {PartOf(path, 0, 4)}}, level);
+    EXPECT_TRUE(frame);
+    return *std::move(frame);
+  };
+  for (const int level : {1, 19}) {
+    const v1::TraceFrame noisy = make("/random", level);
+    EXPECT_FALSE(noisy.zstd());
+    EXPECT_EQ(noisy.data(), random);
+    EXPECT_EQ(Unpacked(make("/text", level)), text.substr(0, 4 * kUnit));
+  }
+  EXPECT_LT(make("/text", 19).data().size(), make("/text", 1).data().size());
+}
+
 TEST_F(TracesTest, FramesAreMadeInAdvanceKeptAndBounded) {
-  FramePlan plan;
-  struct stat st;
-  ASSERT_EQ(::stat((root_ / "lib/big.so").c_str(), &st), 0);
-  const tree::FileVersion version{st.st_dev, st.st_ino, st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec,
-                                  static_cast<uint64_t>(st.st_size)};
   std::vector<FramePlan> plans;
   for (uint64_t i = 0; i < 8; ++i) {
-    plans.push_back({.id = {}, .parts = {{"/lib/big.so", version, i, 2}}});
+    plans.push_back({.id = {}, .parts = {PartOf("/lib/big.so", i, 2)}});
     plans.back().Name();
   }
   const std::string directory = state_ / "frames";

@@ -16,7 +16,7 @@ Error NotYours() { return Error(Code::kDenied, "traces: no run of this node"); }
 
 }  // namespace
 
-Traces::Traces(const SnapshotTable* trees, const RootFiles* files, const DigestCache* digests,
+Traces::Traces(const SnapshotTable* trees, const ContentFiles* files, const DigestCache* digests,
                const std::string& directory)
     : trees_(trees),
       digests_(digests),

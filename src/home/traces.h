@@ -24,7 +24,7 @@
 namespace vrun::home {
 
 class DigestCache;
-class RootFiles;
+class ContentFiles;
 class SnapshotTable;
 
 // Any thread. A node gets only what the tree of its own run has and may show, as with ranges; and only for a run whose
@@ -32,7 +32,8 @@ class SnapshotTable;
 class Traces {
  public:
   // `directory`: where they are kept; "" keeps nothing. The others must outlive it.
-  Traces(const SnapshotTable* trees, const RootFiles* files, const DigestCache* digests, const std::string& directory);
+  Traces(const SnapshotTable* trees, const ContentFiles* files, const DigestCache* digests,
+         const std::string& directory);
 
   struct Run {
     uint64_t job = 0;

@@ -392,7 +392,7 @@ void Agent::OnStart(const v1::StartAttempt& order) {
   // Repeated after a reconnection: what is known already is told again, never done again.
   if (auto it = ended_.find(key); it != ended_.end()) return Report(it->second);
   if (auto it = attempts_.find(key); it != attempts_.end()) return Report(it->second->report());
-  last_job_[Tenant{order.user(), order.home_id()}.Key()] = key.first;
+  last_job_[Tenant::Of(order).Key()] = key.first;
   Attempt* attempt = (attempts_[key] = std::make_unique<Attempt>(this, order)).get();
   if (auto early = early_.extract(key)) attempt->Attach(early.mapped().first, early.mapped().second);
 }
@@ -486,7 +486,7 @@ void Agent::RecoverTask(const std::string& name) {
       addresses.push_back(text.substr(at, end - at));
     }
     LogInfo("job {} attempt {}: taken up again", key.first, key.second);
-    last_job_[Tenant{order.user(), order.home_id()}.Key()] = key.first;
+    last_job_[Tenant::Of(order).Key()] = key.first;
     const uint64_t lease = std::strtoull(ReadFile(directory + "/lease").value_or("0").c_str(), nullptr, 10);
     next_lease_ = std::max(next_lease_, lease + 1);
     attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses), lease);

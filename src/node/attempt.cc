@@ -122,7 +122,7 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
     down.mutable_attached()->mutable_content_addresses()->Add(addresses.begin(), addresses.end());
     home_->Send(down);
   });
-  fs->AllowToken(home_id(), attach.token(), job(), attempt());
+  fs->AllowToken(tenant().home_id, attach.token(), job(), attempt());
   run_began_ = true;
   lease_ = host_->NextLease();
   fs->OpenView(attach.tree(), attach.apart(), lease_,
@@ -155,6 +155,8 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base)
   spec.set_user(order_.user());
   spec.set_token(order_.placement().token());
   spec.set_home_id(home_id());
+  spec.set_grace_ms(order_.grace_ms());
+  spec.set_gpus(order_.placement().gpus());
   VRUN_ASSIGN(supervisor_, host_->TakeSupervisor());
   BindSupervisor();
   state_ = State::kRunning;
@@ -254,14 +256,16 @@ void Attempt::OnSupervisorClosed() {
 }
 
 void Attempt::Stop(const v1::StopAttempt& stop) {
+  const int signal = stop.signal() ? stop.signal() : SIGTERM;
   if (state_ == State::kWaiting || state_ == State::kOpening) {
-    return Fail(v1::ExitRecord::CANCELLED_BY_USER, "cancelled before it started",
-                stop.signal() ? stop.signal() : SIGTERM);
+    if (!stop.preempted().empty()) return Fail(v1::ExitRecord::PREEMPTED_BY_JOB, stop.preempted());
+    return Fail(v1::ExitRecord::CANCELLED_BY_USER, "cancelled before it started", signal);
   }
   if (!supervisor_ || state_ != State::kRunning) return;
   v1::TaskUp up;
-  up.mutable_signal()->set_signal(stop.signal() ? stop.signal() : SIGTERM);
-  up.mutable_signal()->set_by_user_cancel(true);
+  up.mutable_signal()->set_signal(signal);
+  up.mutable_signal()->set_by_user_cancel(stop.preempted().empty());
+  up.mutable_signal()->set_preempted(stop.preempted());
   supervisor_->Send(up.SerializeAsString());
 }
 
@@ -322,6 +326,7 @@ v1::JobState Attempt::EndState() const {
   switch (record.kind()) {
     case v1::ExitRecord::EXITED: return record.exit_code() == 0 ? v1::COMPLETED : v1::FAILED;
     case v1::ExitRecord::CANCELLED_BY_USER: return v1::CANCELLED;
+    case v1::ExitRecord::PREEMPTED_BY_JOB: return v1::PREEMPTED;
     case v1::ExitRecord::TIME_LIMIT: return v1::TIMEOUT;
     case v1::ExitRecord::OUT_OF_MEMORY_KILL: return v1::OUT_OF_MEMORY;
     default: return v1::FAILED;

@@ -59,11 +59,11 @@ class Attempt {
   uint64_t epoch() const { return order_.placement().epoch(); }
   State state() const { return state_; }
   const std::string& home_id() const { return order_.home_id(); }
-  Tenant tenant() const { return {order_.user(), order_.home_id()}; }
+  Tenant tenant() const { return Tenant::Of(order_); }
   const v1::AttemptReport& report() const { return report_; }
   std::string directory() const;
   uint64_t lease() const { return lease_; }
-  FsRun fs_run() const { return {home_id(), order_.placement().token(), job(), attempt()}; }
+  FsRun fs_run() const { return {tenant().home_id, order_.placement().token(), job(), attempt()}; }
   bool HoldsLease(uint64_t lease) const { return lease_ == lease; }
 
   // The first message of `stream` was this Attach. Refuses a wrong token.

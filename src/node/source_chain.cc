@@ -16,7 +16,9 @@ void SourceChain::Register(rpc::Server* server) {
   server->Streaming(
       "/vrun.v1.Content/Serve",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-        if (peer.role != "home") return Error(Code::kDenied, "content comes from a home only");
+        if (peer.role != "home" && peer.role != "snapshots") {
+          return Error(Code::kDenied, "content comes from a home or from the snapshot store only");
+        }
         return home_->Accept(std::move(stream));
       });
   server->Streaming(

@@ -59,6 +59,11 @@ v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
       if (record.signal() == 0) record.set_signal(facts.cancel_signal);
       record.set_exit_code(128 + record.signal());
       break;
+    case Stopped::kPreempted:
+      // However it ended: whoever is told to leave may say anything on its way out, and its work is not done.
+      record.set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
+      record.set_reason(facts.preempted_for);
+      break;
     case Stopped::kOrphaned: record.set_reason("killed: no node agent came back to it"); break;
     case Stopped::kNodeStops: record.set_reason("killed: the node stopped"); break;
   }

@@ -11,12 +11,13 @@
 namespace vrun::node {
 
 // Why the supervisor itself ended a command.
-enum class Stopped { kNot, kTimeLimit, kCancelled, kOrphaned, kNodeStops };
+enum class Stopped { kNot, kTimeLimit, kCancelled, kPreempted, kOrphaned, kNodeStops };
 
 struct EndingFacts {
   Stopped stopped = Stopped::kNot;
   int cancel_signal = 0;
   sandbox::Ending ending;
+  std::string preempted_for = {};  // for people
 };
 
 // kind, exit_code (what vrun exits with: 128+n, 124, 137, ...), signal and reason; usage. Times and names are the

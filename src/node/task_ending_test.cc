@@ -56,6 +56,10 @@ TEST(JudgeEnding, StoppedByUs) {
   v1::ExitRecord limit = Judge(Stopped::kTimeLimit, Exited(0));
   EXPECT_EQ(v1::ExitRecord::TIME_LIMIT, limit.kind());
   EXPECT_EQ(124, limit.exit_code());
+  // However it leaves, also with 0: its work is not done.
+  for (int status : {Exited(0), Exited(7), SIGTERM, SIGKILL}) {
+    EXPECT_EQ(v1::ExitRecord::PREEMPTED_BY_JOB, Judge(Stopped::kPreempted, status).kind());
+  }
   v1::ExitRecord cancel = Judge(Stopped::kCancelled, Exited(0), 0, SIGTERM);
   EXPECT_EQ(v1::ExitRecord::CANCELLED_BY_USER, cancel.kind());
   EXPECT_EQ(SIGTERM, cancel.signal());

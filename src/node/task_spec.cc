@@ -75,6 +75,13 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   SetVariable(&out.environment, "VRUN_NODELIST", in.node());
   SetVariable(&out.environment, "VRUN_RESTART_COUNT", std::to_string(in.attempt() > 0 ? in.attempt() - 1 : 0));
   SetVariable(&out.environment, "VRUN_GRACE_S", std::to_string(grace_micros / 1000000));
+  if (in.gpus() != 0) {
+    std::string devices;
+    for (int i = 0; i < 32; ++i) {
+      if (in.gpus() >> i & 1) devices += (devices.empty() ? "" : ",") + std::to_string(i);
+    }
+    SetVariable(&out.environment, "CUDA_VISIBLE_DEVICES", devices);
+  }
   if (in.time_limit_s() != 0) {
     SetVariable(&out.environment, "VRUN_END_TIME",
                 std::to_string(WallMicros() / 1000000 + static_cast<int64_t>(in.time_limit_s())));

@@ -174,6 +174,7 @@ void TaskSupervisor::Begin(Frame frame) {
     LogError("the first frame is no task");
     return loop_->Stop();
   }
+  if (spec_->grace_ms() != 0) options_.grace_micros = int64_t{spec_->grace_ms()} * 1000;
   sandbox::RootViews views{std::move(frame.fds[0]), {}};
   if (frame.fds.size() > 1) views.apart = std::move(frame.fds[1]);
   has_apart_ = static_cast<bool>(views.apart);
@@ -206,7 +207,7 @@ void TaskSupervisor::OnStart() {
     loop_->Remove(sandbox_->pidfd());
     sandbox_.reset();
     if (stopped_ == Stopped::kNot) return Record(JudgeStartFailure(*failure));
-    return Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, {.wait_status = SIGKILL}}));
+    return Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, {.wait_status = SIGKILL}, preempted_for_}));
   }
   started_ = true;
   started_us_ = WallMicros();
@@ -244,6 +245,10 @@ void TaskSupervisor::Settle() {
 void TaskSupervisor::Signal(const v1::SendSignal& request) {
   if (record_ || request.signal() <= 0 || request.signal() >= NSIG) return;
   if (request.by_user_cancel()) return Stop(Stopped::kCancelled, request.signal());
+  if (!request.preempted().empty()) {
+    preempted_for_ = request.preempted();
+    return Stop(Stopped::kPreempted, request.signal());
+  }
   if (!started_) return early_signals_.push_back(request);
   sandbox_->Signal(request.signal());
 }
@@ -286,7 +291,7 @@ void TaskSupervisor::OnGone() {
   if (!record_) {
     if (!started_ && sandbox_->start_fd() >= 0) loop_->Remove(sandbox_->start_fd());
     Drain();
-    Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, ending}));
+    Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, ending, preempted_for_}));
   }
   sandbox_.reset();
 }
@@ -294,7 +299,7 @@ void TaskSupervisor::OnGone() {
 void TaskSupervisor::Ended() {
   if (record_) return;
   Drain();
-  Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, *sandbox_->ReadControl()}));
+  Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, *sandbox_->ReadControl(), preempted_for_}));
 }
 
 // What is left of the output travels while the record is written.

@@ -7,12 +7,18 @@
 #include <string>
 
 #include "base/digest.h"
+#include "proto/control.pb.h"
 
 namespace vrun::node {
 
 struct Tenant {
   std::string user;     // the certificate's name
   std::string home_id;  // as home says
+
+  // Of a job: the content of its root may be another's than its home's (a snapshot).
+  static Tenant Of(const v1::StartAttempt& order) {
+    return {order.user(), order.content_home_id().empty() ? order.home_id() : order.content_home_id()};
+  }
 
   auto operator<=>(const Tenant&) const = default;
   // 32 hex digits: name of its directories.

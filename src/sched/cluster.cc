@@ -31,6 +31,13 @@ uint32_t Room::mask() const {
   return mask;
 }
 
+int8_t Room::mig_start() const {
+  for (mig::SliceMask m : mig) {
+    if (m != 0) return static_cast<int8_t>(std::countr_zero(m));
+  }
+  return -1;
+}
+
 int64_t Room::total_milli() const { return std::accumulate(milli.begin(), milli.end(), int64_t{0}); }
 
 // --- nodes ---
@@ -63,27 +70,54 @@ NodeId Cluster::Up(const NodeSpec& spec) {
   }
   n.free_cpus += spec.milli_cpus - old.milli_cpus;
   n.free_memory += spec.memory_bytes - old.memory_bytes;
-  total_milli_ += kMilli * (spec.gpus - (n.up ? old.gpus : 0));
+  total_milli_ += kMilli * (std::popcount(spec.usable()) - (n.up ? std::popcount(old.usable()) : 0));
   n.spec = spec;
+  n.mig_model = mig::FindModel(spec.mig_model);
   n.up = true;
   n.whole = 0;
   for (int i = 0; i < spec.gpus; ++i) n.whole |= static_cast<uint32_t>(n.free_milli[i] == kMilli) << i;
+  n.whole &= spec.usable();
+  // Who shared a GPU may have left while it was none of the node's.
+  for (int i = 0; i < kMaxGpus; ++i) {
+    if (n.free_milli[i] >= kMilli) n.sharing[i] = Sharing::kWhole;
+  }
   ++n.changes;
   settled_ = settled_ && same_place;
   for (ShapeId s : active_) {
     ShapeState& shape = shapes_[s];
     if (shape.admits.size() < nodes_.size()) shape.admits.resize(nodes_.size(), 0);
-    shape.admits[id] = Admits(shape.constraint, spec);
+    shape.admits[id] = Fits(shape.constraint, n, now_);
   }
   Refresh(id);
   return id;
 }
 
 void Cluster::Down(NodeId id) {
-  if (nodes_[id].up) total_milli_ -= kMilli * nodes_[id].spec.gpus;
+  if (nodes_[id].up) total_milli_ -= kMilli * std::popcount(nodes_[id].spec.usable());
   nodes_[id].up = false;
   ++nodes_[id].changes;
   Refresh(id);
+}
+
+void Cluster::Limit(NodeId id, Micros horizon, bool closed, Micros now) {
+  Node& n = nodes_[id];
+  if (horizon == kNever && n.horizon == kNever && n.closed == closed) return;
+  now_ = now;
+  n.horizon = horizon;
+  n.closed = closed;
+  ++n.changes;
+  for (ShapeId s : active_) {
+    ShapeState& shape = shapes_[s];
+    if (shape.admits.size() < nodes_.size()) shape.admits.resize(nodes_.size(), 0);
+    shape.admits[id] = Fits(shape.constraint, n, now);
+  }
+  Refresh(id);
+}
+
+bool Cluster::Limited(ShapeId shape, NodeId id) const {
+  const Node& n = nodes_[id];
+  return n.up && n.horizon != kNever && Admits(shapes_[shape].constraint, n.spec) &&
+         (n.closed || !shapes_[shape].admits[id]) && n.Count(shapes_[shape].request, n.mig_model, n.spec.usable()) > 0;
 }
 
 void Cluster::Hold(NodeId id) {
@@ -97,7 +131,7 @@ void Cluster::Unhold(NodeId id) {
 // --- shapes ---
 
 ShapeId Cluster::Shape(const Request& request, const Constraint& constraint) {
-  Key key{{request.gpus, request.gpu_milli, request.milli_cpus, request.memory_bytes}, constraint};
+  Key key{request, constraint};
   if (auto it = by_key_.find(key); it != by_key_.end()) {
     ShapeState& s = shapes_[it->second];
     if (s.references++ == 0) --unused_;
@@ -115,7 +149,7 @@ ShapeId Cluster::Shape(const Request& request, const Constraint& constraint) {
   by_key_[key] = id;
   active_.insert(std::lower_bound(active_.begin(), active_.end(), id), id);
   s.admits.resize(nodes_.size());
-  for (NodeId n = 0; n < nodes_.size(); ++n) s.admits[n] = Admits(constraint, nodes_[n].spec);
+  for (NodeId n = 0; n < nodes_.size(); ++n) s.admits[n] = Fits(constraint, nodes_[n], now_);
   if (settled_) Fill(s);
   return id;
 }
@@ -134,66 +168,60 @@ void Cluster::Retire() {
     if (oldest == UINT32_MAX || shapes_[s].dropped < shapes_[oldest].dropped) oldest = s;
   }
   ShapeState& s = shapes_[oldest];
-  const Request& r = s.request;
-  by_key_.erase({{r.gpus, r.gpu_milli, r.milli_cpus, r.memory_bytes}, s.constraint});
+  by_key_.erase({s.request, s.constraint});
   std::erase(active_, oldest);
   s = {};
   --unused_;
 }
 
-namespace {
-int32_t CountPods(const Request& r, const int16_t* milli, int gpus, uint32_t whole, int64_t cpus, int64_t memory) {
+int32_t FreeRoom::Count(const Request& r, mig::Model model, uint32_t usable) const {
   int64_t count = UINT16_MAX;
   if (r.gpus > 0) {
     count = std::popcount(whole) / r.gpus;
-  } else if (r.gpu_milli > 0) {
+  } else if (r.slice()) {
     count = 0;
-    for (int i = 0; i < gpus; ++i) count += std::max<int>(milli[i], 0) / r.gpu_milli;
+    const Sharing how = r.kind();
+    for (; usable != 0; usable &= usable - 1) {
+      const int i = std::countr_zero(usable);
+      if (!Shares(i, how)) continue;
+      count +=
+          how == Sharing::kMig ? mig::Count(model, r.mig, sliced[i]) : std::max<int>(free_milli[i], 0) / r.gpu_milli;
+    }
   }
-  if (count > 0 && r.milli_cpus > 0) count = std::min(count, std::max<int64_t>(cpus, 0) / r.milli_cpus);
-  if (count > 0 && r.memory_bytes > 0) count = std::min(count, std::max<int64_t>(memory, 0) / r.memory_bytes);
+  if (count > 0 && r.milli_cpus > 0) count = std::min(count, std::max<int64_t>(free_cpus, 0) / r.milli_cpus);
+  if (count > 0 && r.memory_bytes > 0) count = std::min(count, std::max<int64_t>(free_memory, 0) / r.memory_bytes);
   return static_cast<int32_t>(count);
-}
-}  // namespace
-
-int32_t Cluster::Count(const Node& n, const Request& r) {
-  return CountPods(r, n.free_milli.data(), n.spec.gpus, n.whole, n.free_cpus, n.free_memory);
 }
 
 int32_t Cluster::FitNow(const ShapeState& s, const Node& n, NodeId id) const {
-  return n.up && n.held == 0 && s.admits[id] ? Count(n, s.request) : 0;
+  return Open(n) && n.held == 0 && s.admits[id] ? n.Count(s.request, n.mig_model, n.spec.usable()) : 0;
 }
 
 int32_t Cluster::FitOn(ShapeId shape, NodeId id) const {
   const Node& n = nodes_[id];
-  return n.up && shapes_[shape].admits[id] ? Count(n, shapes_[shape].request) : 0;
+  return Open(n) && shapes_[shape].admits[id] ? n.Count(shapes_[shape].request, n.mig_model, n.spec.usable()) : 0;
 }
 
 int32_t Cluster::FitWith(ShapeId shape, NodeId id, std::span<const Room* const> freed) const {
   const Node& n = nodes_[id];
-  if (!n.up || !shapes_[shape].admits[id]) return 0;
-  std::array<int16_t, kMaxGpus> milli = n.free_milli;
-  uint32_t whole = n.whole;
-  int64_t cpus = n.free_cpus, memory = n.free_memory;
-  for (const Room* r : freed) {
-    for (int i = 0; i < n.spec.gpus; ++i) {
-      milli[i] = static_cast<int16_t>(milli[i] + r->milli[i]);
-      whole |= static_cast<uint32_t>(milli[i] == kMilli) << i;
-    }
-    cpus += r->milli_cpus;
-    memory += r->memory_bytes;
-  }
-  return CountPods(shapes_[shape].request, milli.data(), n.spec.gpus, whole, cpus, memory);
+  if (!Open(n) || !shapes_[shape].admits[id]) return 0;
+  FreeRoom then = n;
+  for (const Room* r : freed) then.Apply(*r, 1, n.spec.usable());
+  return then.Count(shapes_[shape].request, n.mig_model, n.spec.usable());
 }
 
 int32_t Cluster::FitEmpty(ShapeId shape, NodeId id) const {
-  return shapes_[shape].admits[id] ? PodsWhenEmpty(shapes_[shape].request, nodes_[id].spec) : 0;
+  const ShapeState& s = shapes_[shape];
+  return Admits(s.constraint, nodes_[id].spec) ? PodsWhenEmpty(s.request, nodes_[id].spec) : 0;
 }
 
 int32_t Cluster::PodsWhenEmpty(const Request& request, const NodeSpec& n) {
-  std::array<int16_t, kMaxGpus> milli;
-  milli.fill(kMilli);
-  return CountPods(request, milli.data(), n.gpus, (1u << n.gpus) - 1, n.milli_cpus, n.memory_bytes);
+  FreeRoom empty;
+  empty.free_milli.fill(kMilli);
+  empty.whole = n.usable();
+  empty.free_cpus = n.milli_cpus;
+  empty.free_memory = n.memory_bytes;
+  return empty.Count(request, mig::FindModel(n.mig_model), n.usable());
 }
 
 void Cluster::Fill(ShapeState& s) {
@@ -265,17 +293,27 @@ void Cluster::Refresh(NodeId id) {
   }
 }
 
-void Cluster::Apply(const Room& room, int sign) {
-  Node& n = nodes_[room.node];
+void FreeRoom::Apply(const Room& room, int sign, uint32_t usable) {
   for (int i = 0; i < kMaxGpus; ++i) {
     if (room.milli[i] == 0) continue;
-    n.free_milli[i] = static_cast<int16_t>(n.free_milli[i] + sign * room.milli[i]);
-    n.free_total += sign * room.milli[i];
+    free_milli[i] = static_cast<int16_t>(free_milli[i] + sign * room.milli[i]);
+    free_total += sign * room.milli[i];
     uint32_t bit = 1u << i;
-    n.whole = i < n.spec.gpus && n.free_milli[i] == kMilli ? n.whole | bit : n.whole & ~bit;
+    whole = (usable & bit) != 0 && free_milli[i] == kMilli ? whole | bit : whole & ~bit;
+    sliced[i] = static_cast<mig::SliceMask>(sign < 0 ? sliced[i] | room.mig[i] : sliced[i] & ~room.mig[i]);
+    if (free_milli[i] >= kMilli) {
+      sharing[i] = Sharing::kWhole;
+    } else if (sign < 0 && sharing[i] == Sharing::kWhole) {
+      sharing[i] = room.sharing[i];
+    }
   }
-  n.free_cpus += sign * room.milli_cpus;
-  n.free_memory += sign * room.memory_bytes;
+  free_cpus += sign * room.milli_cpus;
+  free_memory += sign * room.memory_bytes;
+}
+
+void Cluster::Apply(const Room& room, int sign) {
+  Node& n = nodes_[room.node];
+  n.Apply(room, sign, n.spec.usable());
   ++n.changes;
   Refresh(room.node);
 }
@@ -292,15 +330,44 @@ void Cluster::Undo(size_t mark) {
   }
 }
 
-Room Cluster::Choose(const Request& r, NodeId id, int slice_gpu) const {
+Room RoomOf(const Request& r, NodeId node) {
+  Room room;
+  room.node = node;
+  room.milli_cpus = r.milli_cpus;
+  room.memory_bytes = r.memory_bytes;
+  return room;
+}
+
+void TakeSlice(const Request& r, mig::Model model, int gpu, mig::SliceMask slices, Room* room) {
+  room->sharing[gpu] = r.kind();
+  room->mig[gpu] = slices;
+  const int all = mig::Slices(model);
+  // A model that is not known yet: what it takes at least.
+  room->milli[gpu] = static_cast<uint16_t>(r.gpu_milli > 0 ? r.gpu_milli
+                                           : all == 0      ? mig::NominalMilli(r.mig)
+                                                           : std::popcount(slices) * kMilli / all);
+}
+
+Room Cluster::Choose(const Request& r, NodeId id, int slice_gpu, int mig_start) const {
   const Node& n = nodes_[id];
-  Room room{id, {}, r.milli_cpus, r.memory_bytes};
-  if (r.gpu_milli > 0) {
+  Room room = RoomOf(r, id);
+  if (r.slice()) {
+    auto takes = [&](int i) {
+      if ((n.spec.usable() >> i & 1) == 0 || !n.Shares(i, r.kind())) return false;
+      return r.mig != 0 ? mig::Count(n.mig_model, r.mig, n.sliced[i]) > 0 : n.free_milli[i] >= r.gpu_milli;
+    };
     int best = slice_gpu;
     for (int i = 0; i < n.spec.gpus && slice_gpu < 0; ++i) {
-      if (n.free_milli[i] >= r.gpu_milli && (best < 0 || n.free_milli[i] < n.free_milli[best])) best = i;
+      if (takes(i) && (best < 0 || n.free_milli[i] < n.free_milli[best])) best = i;
     }
-    room.milli[best] = static_cast<uint16_t>(r.gpu_milli);
+    mig::SliceMask slices = mig::At(n.mig_model, r.mig, mig_start, n.sliced[best]);
+    int most = -1;
+    for (int start = 0; start < mig::kMostSlices && r.mig != 0 && mig_start < 0; ++start) {
+      const mig::SliceMask here = mig::At(n.mig_model, r.mig, start, n.sliced[best]);
+      const int potential = mig::Potential(n.mig_model, static_cast<mig::SliceMask>(n.sliced[best] | here));
+      if (here != 0 && potential > most) most = potential, slices = here;
+    }
+    TakeSlice(r, n.mig_model, best, slices, &room);
     return room;
   }
   int left = r.gpus;

@@ -30,6 +30,8 @@ struct Constraint {
   std::string gpu_type;  // "": any
   std::vector<std::string> labels;
   std::vector<std::string> tolerations;
+  // What is started stays so long whatever happens; 0: it may be told to leave; kNever: nobody knows how long.
+  Micros runs = 0;
   auto operator<=>(const Constraint&) const = default;
 };
 bool Admits(const Constraint& constraint, const NodeSpec& node);
@@ -38,27 +40,52 @@ bool Admits(const Constraint& constraint, const NodeSpec& node);
 struct Room {
   NodeId node = kNoNode;
   std::array<uint16_t, kMaxGpus> milli{};  // per GPU
+  std::array<Sharing, kMaxGpus> sharing{};
+  std::array<mig::SliceMask, kMaxGpus> mig{};
   int64_t milli_cpus = 0;
   int64_t memory_bytes = 0;
   bool operator==(const Room&) const = default;
 
   uint32_t mask() const;
+  // Of a MIG instance its first memory slice, else -1.
+  int8_t mig_start() const;
   int64_t total_milli() const;
+};
+
+// What a pod takes on a node beside GPUs.
+Room RoomOf(const Request& request, NodeId node);
+// Adds the slice of a GPU that the pod takes; `slices` of a MIG instance.
+void TakeSlice(const Request& request, mig::Model model, int gpu, mig::SliceMask slices, Room* room);
+
+// What is free on a node.
+struct FreeRoom {
+  std::array<int16_t, kMaxGpus> free_milli{};     // negative: overcommitted by its owner's word
+  std::array<Sharing, kMaxGpus> sharing{};        // kWhole: nobody shares it now
+  std::array<mig::SliceMask, kMaxGpus> sliced{};  // MIG: memory slices that are taken
+  int64_t free_cpus = 0;
+  int64_t free_memory = 0;
+  int64_t free_total = 0;  // of free_milli
+  uint32_t whole = 0;      // mask of GPUs that are entirely free
+
+  // sign 1: the room becomes free. `usable`: the GPUs that are given to anybody.
+  void Apply(const Room& room, int sign, uint32_t usable);
+  // Pods that fit; at most UINT16_MAX.
+  int32_t Count(const Request& request, mig::Model model, uint32_t usable) const;
+  // Whether a pod that takes part of a GPU may go on this one, as far as the way of sharing is concerned.
+  bool Shares(int gpu, Sharing how) const { return (whole >> gpu & 1) != 0 || sharing[gpu] == how; }
 };
 
 class Cluster {
  public:
-  struct Node {
+  struct Node : FreeRoom {
     NodeSpec spec;
-    std::array<int16_t, kMaxGpus> free_milli{};  // negative: overcommitted by its owner's word
-    int64_t free_cpus = 0;
-    int64_t free_memory = 0;
-    int64_t free_total = 0;  // of free_milli
-    uint32_t whole = 0;      // mask of GPUs that are entirely free
-    uint16_t held = 0;       // holds on it: hidden from fit, not from FitOn
-    bool up = false;         // known, joined, neither lost nor drained
-    uint32_t position = 0;   // in order of topology
-    uint64_t changes = 0;    // grows with each change of its room or spec
+    mig::Model mig_model = 0;
+    uint16_t held = 0;        // holds on it: hidden from fit, not from FitOn
+    bool up = false;          // known, joined, neither lost nor drained
+    bool closed = false;      // for maintenance
+    Micros horizon = kNever;  // then it is taken out of service
+    uint32_t position = 0;    // in order of topology
+    uint64_t changes = 0;     // grows with each change of its room or spec
 
     int64_t free_milli_total() const { return free_total; }
   };
@@ -77,6 +104,13 @@ class Cluster {
   // Holding hides a node from the counters; it nests.
   void Hold(NodeId id);
   void Unhold(NodeId id);
+
+  // To be called this often while the node has a horizon: who is gone by then changes with time.
+  static constexpr Micros kLimitEvery = kSecond;
+  // What starts on the node must be gone at `horizon` (see Constraint::runs); when closed, nothing starts there.
+  void Limit(NodeId id, Micros horizon, bool closed, Micros now);
+  // Whether it is only for that that a pod does not fit.
+  bool Limited(ShapeId shape, NodeId id) const;
 
   // Counts references: each Shape needs one Drop.
   ShapeId Shape(const Request& request, const Constraint& constraint);
@@ -99,7 +133,7 @@ class Cluster {
   int32_t FitOn(ShapeId shape, NodeId id) const;
   // As FitOn, were these rooms of the node free too.
   int32_t FitWith(ShapeId shape, NodeId id, std::span<const Room* const> freed) const;
-  // As FitOn, were the node empty.
+  // As FitOn, were the node empty and not to go out of service.
   int32_t FitEmpty(ShapeId shape, NodeId id) const;
   static int32_t PodsWhenEmpty(const Request& request, const NodeSpec& node);
 
@@ -113,9 +147,10 @@ class Cluster {
   // --- changes ---
   void Take(const Room& room) { Change(room, -1); }
   void Release(const Room& room) { Change(room, 1); }
-  // The GPUs that a pod gets on the node, which must fit it: of as few groups as possible, a slice on `slice_gpu`, or
-  // on the fullest GPU that takes it when that is negative.
-  Room Choose(const Request& request, NodeId id, int slice_gpu = -1) const;
+  // The GPUs that a pod gets on the node, which must fit it: of as few groups as possible; a slice on `slice_gpu`, or
+  // on the fullest GPU that takes it when that is negative; a MIG instance at `mig_start`, or where it leaves most
+  // possible.
+  Room Choose(const Request& request, NodeId id, int slice_gpu = -1, int mig_start = -1) const;
 
   // Undo(Mark()) takes back every Take and Release between the two.
   size_t Mark() const { return journal_.size(); }
@@ -142,9 +177,14 @@ class Cluster {
     Room room;
     int sign;
   };
-  using Key = std::pair<std::array<int64_t, 4>, Constraint>;
+  using Key = std::pair<Request, Constraint>;
 
-  static int32_t Count(const Node& node, const Request& request);
+  static bool Fits(const Constraint& constraint, const Node& node, Micros now) {
+    return Admits(constraint, node.spec) &&
+           (node.horizon == kNever || constraint.runs == 0 ||
+            (constraint.runs < node.horizon && now + kLimitEvery + constraint.runs <= node.horizon));
+  }
+  static bool Open(const Node& node) { return node.up && !node.closed; }
   int32_t FitNow(const ShapeState& shape, const Node& node, NodeId id) const;
   void Change(const Room& room, int sign);
   void Apply(const Room& room, int sign);
@@ -166,6 +206,7 @@ class Cluster {
   std::array<std::vector<uint32_t>, kLevels> first_ = {std::vector<uint32_t>{0}, {0}, {0}, {0}, {0}, {0}};
   std::vector<Entry> journal_;
   int64_t total_milli_ = 0;
+  Micros now_ = 0;  // as of the last Limit
 };
 
 }  // namespace vrun::sched::core

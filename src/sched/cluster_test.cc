@@ -173,6 +173,68 @@ TEST(Placement, FindsRoomExactlyWhenThereIsAny) {
   EXPECT_TRUE(fine);
 }
 
+// All ways to put a block's pods on the nodes [from, to), then the other blocks anywhere.
+struct BlockOracle {
+  std::vector<int> free;                     // GPUs, by node
+  std::vector<std::pair<int, int>> domains;  // nodes [first, last) of each
+  int gpus = 1, block = 1;
+
+  bool Blocks(int blocks) {
+    if (blocks == 0) return true;
+    for (const auto& [first, last] : domains) {
+      if (Pods(block, first, last, blocks)) return true;
+    }
+    return false;
+  }
+  bool Pods(int pods, int from, int to, int blocks) {
+    if (pods == 0) return Blocks(blocks - 1);
+    for (int n = from; n < to; ++n) {
+      if (free[n] < gpus) continue;
+      free[n] -= gpus;
+      const bool fits = Pods(pods - 1, n, to, blocks);
+      free[n] += gpus;
+      if (fits) return true;
+    }
+    return false;
+  }
+};
+
+TEST(Placement, BlocksFindRoomExactlyWhenThereIsAny) {
+  bool fine = rc::check([](const std::vector<std::array<int, 2>>& taken, int a, int b, int l, bool spread) {
+    Cluster c;
+    for (int i = 0; i < 6; ++i) c.Up(MakeNode(i, 4, "r" + std::to_string(i / 2)));
+    c.Settle();
+    for (const auto& t : taken) {
+      NodeId n = static_cast<uint32_t>(std::abs(t[0] % 6));
+      int g = std::abs(t[1] % 3) + 1;
+      if (std::popcount(c.node(n).whole) >= g) c.Take(c.Choose({g, 0, 0, 0}, n));
+    }
+    Request r{std::abs(b % 3) + 1, 0, 0, 0};
+    const int block = std::abs(a % 3) + 1, blocks = std::abs(a / 3 % 3) + 1;
+    const Level level = l % 2 == 0 ? Level::kNode : Level::kRack;
+    Demand d;
+    d.parts = {{r, block * blocks, 0, 0, block, level, spread}};
+    d.alternatives = {{"", {c.Shape(r, {"p", "", {}, {}})}}};
+    BlockOracle oracle{{}, {}, r.gpus, block};
+    for (uint32_t p = 0; p < c.size(); ++p) oracle.free.push_back(std::popcount(c.node(c.At(p)).whole));
+    for (Domain domain = 0; domain < c.domains(level); ++domain) {
+      oracle.domains.push_back(
+          {static_cast<int>(c.First(level, domain)), static_cast<int>(c.First(level, domain + 1))});
+    }
+    Fragmentation f(c);
+    Placer placer(c, f);
+    auto placed = placer.Place(d, Level::kCluster);
+    RC_ASSERT(placed.has_value() == oracle.Blocks(blocks));
+    if (!placed) return;
+    std::map<Domain, int> pods;
+    for (const Room& room : placed->rooms) ++pods[c.DomainOf(level, c.node(room.node).position)];
+    for (const auto& [domain, count] : pods) RC_ASSERT(count % block == 0);
+    RC_ASSERT(placed->rooms.size() == static_cast<size_t>(block * blocks));
+    RC_ASSERT(c.Recount());
+  });
+  EXPECT_TRUE(fine);
+}
+
 // The fewest racks that any placement could do with, by trying all sets of racks.
 TEST(Placement, CrossesNoMoreRacksThanItMust) {
   bool fine = rc::check([](const std::vector<std::array<int, 2>>& taken, int a) {

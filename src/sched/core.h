@@ -57,15 +57,28 @@ struct JobStopped {
   JobId job = 0;
   Micros lost = 0;
 };
-// Gone for good: ended, failed for ever, or cancelled. `completed` says that its run time teaches something.
+// Gone for good: ended, failed for ever, or cancelled. `completed` says that its run time teaches something;
+// `succeeded` that it completed and all is well, for those that come after it only then.
 struct JobEnded {
   JobId job = 0;
   bool completed = true;
+  bool succeeded = true;
+};
+// What a Resize took away has left its room.
+struct JobResized {
+  JobId job = 0;
+};
+// Announced or changed; ignored when Validate refuses it. Over at its end or when that is told.
+struct MaintenanceSet {
+  Maintenance window;
+};
+struct MaintenanceOver {
+  std::string name;
 };
 // Nothing happened but time.
 struct Tick {};
 using Event = std::variant<NodeUp, NodeLost, NodeDrained, TeamSet, JobSubmitted, JobStarted, JobSaved, JobStopped,
-                           JobEnded, Tick>;
+                           JobEnded, Tick, MaintenanceSet, MaintenanceOver, JobResized>;
 
 // --- actions ---
 
@@ -77,6 +90,36 @@ struct Terms {
   Micros wait_without = 0;  // expected of the beneficiary if nobody is preempted
   Micros remaining = 0;     // expected of the victim
   int64_t lost = 0;         // GPU-seconds
+};
+
+// What a job was worth at a moment: the terms of its value density, log2 in 1/65536; their sum orders the queue.
+struct Worth {
+  int32_t klass = 0;
+  int32_t remaining = 0;  // -(expected time to completion and size)
+  int32_t deadline = 0;
+  int32_t fairness = 0;
+  int32_t growth = 0;  // with waiting
+  int32_t total() const { return klass + remaining + deadline + fairness + growth; }
+};
+
+// Something that was decided about a job (explain.h, Why).
+struct Decision {
+  enum class Kind : uint8_t {
+    kStarted,      // there was room
+    kClaimed,      // others leave or shrink for it; `other` is the first of them
+    kStartedLate,  // they have left
+    kEvicted,      // for job `other`
+    kMoved,        // to make room for job `other`
+    kShrunk,       // for job `other`
+    kGrown,
+    kHeld,         // room is held for it as it becomes free
+    kMaintenance,  // told to leave its node
+  };
+  Micros at = 0;
+  Kind kind = Kind::kStarted;
+  JobId other = 0;
+  Worth worth;
+  Terms terms;
 };
 
 // The whole gang starts there.
@@ -92,12 +135,13 @@ enum class StopMode : uint8_t {
   kAfterItsSave,  // its own next save is near: stop after it
 };
 enum class StopReason : uint8_t {
-  kWorth,      // the beneficiary's wait is worth more than this costs
-  kGuarantee,  // the room belongs to the beneficiary's team, this one borrowed it
-  kBackfill,   // it used room held for the beneficiary
-  kMove,       // it makes room by going elsewhere: a Place follows when it has stopped
+  kWorth,        // the beneficiary's wait is worth more than this costs
+  kGuarantee,    // the room belongs to the beneficiary's team, this one borrowed it
+  kBackfill,     // it used room held for the beneficiary
+  kMove,         // it makes room by going elsewhere: a Place follows when it has stopped
+  kMaintenance,  // its node is taken out of service; there is no beneficiary
 };
-// The running job is to leave. Answered by JobStopped or JobEnded; its room goes to `beneficiary`.
+// The running job is to leave. Answered by JobStopped or JobEnded; its room goes to `beneficiary` (0: to nobody).
 struct Preempt {
   JobId job = 0;
   JobId beneficiary = 0;
@@ -112,7 +156,34 @@ struct Hold {
   std::vector<std::string> nodes;
   Micros start = 0;
 };
-using Action = std::variant<Place, Preempt, Hold>;
+
+// An elastic gang gets these pods more at once, or is to do without these. The latter is answered by JobResized (or
+// JobStopped, JobEnded); their room goes to `beneficiary`.
+struct Resize {
+  JobId job = 0;
+  std::vector<PodPlace> pods;
+  bool grow = false;
+  JobId beneficiary = 0;
+  Terms terms;
+};
+
+// The answer to a job with a hard deadline, in the step that it was submitted in, or, if it comes after others or has a
+// begin time, in which it may begin. Met: it starts now or gets a hold, and
+// by the run times that are known (nine of ten) it ends in time. Not met: it is served as if its deadline were soft;
+// `end` is when it would, kNever when nothing is known to make room.
+struct Admission {
+  JobId job = 0;
+  bool met = false;
+  Micros start = 0;
+  Micros end = 0;
+};
+
+// The job will never start, since `dependency` did not succeed. Its owner ends it.
+struct Doomed {
+  JobId job = 0;
+  JobId dependency = 0;
+};
+using Action = std::variant<Place, Preempt, Hold, Admission, Doomed, Resize>;
 
 // --- the core ---
 

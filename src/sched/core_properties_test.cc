@@ -40,14 +40,23 @@ NodeSpec AnyNode(int a, int b) {
   n.memory_bytes = 16;
   if (n.gpus == 8) n.gpu_groups = {15, 240};
   if (a % 8 == 7) n.taints = {"debug"};
+  if (a % 8 < 4) n.mig_model = "h100-80gb";
   n.price_milli = b % 2 ? 1000 : 2000;
+  if (b % 5 == 0) n.bad_gpus = 1u << b % n.gpus;
+  n.suspect = b % 7 == 0;
   return n;
 }
 
-JobSpec AnyJob(JobId id, const Move& m) {
+JobSpec AnyJob(JobId id, const Move& m, const World& w) {
   JobSpec j = Gang(id, m.a % 4 + 1, m.b % 5);
   Request& r = j.roles[0].request;
   if (m.b % 7 == 0) r.gpus = 0, r.gpu_milli = 200 + 100 * (m.c % 6);
+  if (m.b % 7 == 1) {
+    const char* profiles[] = {"1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "7g.80gb"};
+    r.gpus = 0;
+    r.mig = mig::FindProfile(profiles[m.c % 5]);
+  }
+  if (m.b % 14 == 7) r.sharing = Sharing::kTimeSlice;
   if (m.c % 5 == 0) j.roles.push_back({"driver", m.a % 2 + 1, {0, 0, 2000, 2}});
   j.team = "t" + std::to_string(m.c % 3);
   j.user = "u" + std::to_string(m.a % 2);
@@ -58,6 +67,17 @@ JobSpec AnyJob(JobId id, const Move& m) {
   if (m.a % 5 == 0) j.required = Level::kRack;
   if (m.a % 5 == 1) j.preferred = Level::kNode;
   if (m.a % 9 == 0 && id > 1) j.after = {id - 1};
+  Role& worker = j.roles[0];
+  if (m.c % 8 == 1) worker.min_pods = m.a % 2 + 1;
+  worker.min_pods = std::min(worker.min_pods, worker.pods);
+  if (m.c % 8 == 2) worker.pods *= 2, worker.segment = 2;
+  if (m.c % 8 == 3) worker.pods *= 2, worker.segment = 2, worker.min_pods = 2;
+  worker.segment_level = j.required == Level::kNode || m.b % 2 == 0 ? Level::kNode : Level::kRack;
+  worker.spread = m.c % 16 == 2 || m.c % 16 == 11;
+  if (m.a % 9 == 1 && id > 1) j.after_ok = {id - 1};
+  if (m.b % 6 == 0) j.limit = (m.a % 5 + 1) * kHour;
+  if (m.b % 10 == 3) j.deadline = w.now + (m.c % 40) * kHour, j.hard_deadline = m.a % 2 == 0;
+  if (m.b % 10 == 4) j.deadline_steps = {{w.now + kHour, 1000}, {w.now + 9 * kHour, 400}};
   if (m.c % 3 == 0) j.tolerations = {"debug"};
   j.checkpoint.on_demand = m.c % 2;
   j.checkpoint.restore = 30 * kSecond;
@@ -77,13 +97,20 @@ std::vector<Event> EventsOf(const Move& m, const World& w, JobId* next) {
       return {m.b % 2 ? Event(NodeLost{"n" + std::to_string(m.a % 8)}) : NodeDrained{"n" + std::to_string(m.a % 8)}};
     case 2:
     case 3:
-      if (!w.running.empty()) return {JobEnded{pick(w.running, m.a)->first, m.b % 2 == 0}};
+      if (!w.running.empty()) return {JobEnded{pick(w.running, m.a)->first, m.b % 2 == 0, m.b % 3 != 0}};
       return {Tick{}};
     case 4:
     case 5:
     case 6:
+      if (!w.shrinking.empty() && m.b % 2 == 0) return {JobResized{w.shrinking.begin()->first}};
       if (!w.stopping.empty()) return {JobStopped{*pick(w.stopping, m.a), m.b % 100 * kSecond}};
       return {Tick{}};
+    case 10: {
+      const std::string name = "w" + std::to_string(m.a % 2);
+      if (m.b % 4 == 0) return {MaintenanceOver{name}};
+      const Micros from = w.now + (m.c % 12) * kHour + kHour;
+      return {MaintenanceSet{{name, {"n" + std::to_string(m.b % 8), "n1"}, from, from + 2 * kHour}}};
+    }
     case 7:
       if (!w.jobs.empty() && m.b % 4 == 0) return {JobEnded{pick(w.jobs, m.a)->first, false}};  // cancelled
       return {Tick{}};
@@ -95,7 +122,7 @@ std::vector<Event> EventsOf(const Move& m, const World& w, JobId* next) {
       return {Tick{}};
     default: {
       JobId id = (*next)++;
-      return {JobSubmitted{AnyJob(id, m)}};
+      return {JobSubmitted{AnyJob(id, m, w)}};
     }
   }
 }
@@ -127,10 +154,14 @@ void CheckWorld(const std::vector<Move>& moves, Policy policy) {
   // Everything that runs ends, victims obey, all nodes are there: then nobody who can run is left.
   std::vector<Event> nodes;
   for (int i = 0; i < 8; ++i) nodes.push_back(NodeUp{AnyNode(i, i)});
+  one.Feed({MaintenanceOver{"w0"}, MaintenanceOver{"w1"}}, kSecond);
   one.Feed(nodes, kSecond);
   for (int round = 0; round < 400 && !one.jobs.empty(); ++round) {
     std::vector<Event> events;
     for (JobId id : one.stopping) events.push_back(JobStopped{id, 0});
+    for (const auto& [id, pods] : one.shrinking) {
+      if (!one.stopping.contains(id)) events.push_back(JobResized{id});
+    }
     if (events.empty() && !one.running.empty()) events.push_back(JobEnded{one.running.begin()->first});
     events.push_back(Tick{});
     one.Feed(events, 10 * 60 * kSecond);
@@ -147,10 +178,21 @@ void CheckWorld(const std::vector<Move>& moves, Policy policy) {
     for (const Blocker& b : *why) {
       excused = excused || b.kind == Blocker::Kind::kNeverFits || b.kind == Blocker::Kind::kTopology ||
                 b.kind == Blocker::Kind::kLimit || b.kind == Blocker::Kind::kGuarantee ||
-                b.kind == Blocker::Kind::kDependency;
+                b.kind == Blocker::Kind::kDependency || b.kind == Blocker::Kind::kDoomed ||
+                (b.kind == Blocker::Kind::kPatience && b.time > one.now);  // by its own wish, and not for ever
     }
     // Several roles may each fit alone and not together.
-    RC_ASSERT(excused || job.roles.size() > 1);
+    if (excused || job.roles.size() > 1) continue;
+    std::ostringstream text;
+    text << "job " << id << " waits: " << job.roles[0].pods << " pods, at least " << job.roles[0].least() << ", of "
+         << job.roles[0].request.gpus << " GPUs, level " << static_cast<int>(job.required) << ", blocks of "
+         << job.roles[0].segment << " at " << static_cast<int>(job.roles[0].segment_level) << ":";
+    for (const Blocker& b : *why) text << ' ' << static_cast<int>(b.kind) << '(' << b.have << '/' << b.need << ')';
+    const Job* waits = one.state.core().Find(id);
+    text << " hold";
+    for (NodeId n : waits->hold) text << ' ' << one.state.core().cluster().node(n).spec.name;
+    text << " in " << (waits->hold_start - one.now) / kSecond;
+    RC_FAIL(text.str());
   }
 }
 

@@ -30,9 +30,13 @@ std::vector<Action> Core::Step(std::span<const Event> events, Micros now) {
   }
   cluster_.Settle();
   on_node_.resize(cluster_.size());
+  if (!windows_.empty()) ServeMaintenance();
   Wake();
+  for (JobIndex j : std::vector<JobIndex>(fresh_)) {
+    if (jobs_[j].asked) Admit(j);
+  }
   bool due = now_ - last_pass_ >= policy_.pass_interval;
-  bool urged = waiting_ > 0 && now_ - last_pass_ >= policy_.urge_interval;
+  bool urged = (waiting_ > 0 || hungry_) && now_ - last_pass_ >= policy_.urge_interval;
   if (urged || (due && dirty_)) {
     Pass();
   } else {
@@ -45,7 +49,8 @@ std::vector<Action> Core::Step(std::span<const Event> events, Micros now) {
 Micros Core::NextWake() const {
   Micros next = kNever;
   if (dirty_) next = last_pass_ + policy_.pass_interval;
-  if (waiting_ > 0) next = std::min(next, last_pass_ + policy_.urge_interval);
+  if (waiting_ > 0 || hungry_) next = std::min(next, last_pass_ + policy_.urge_interval);
+  if (!windows_.empty()) next = std::min(next, maintenance_due_);
   for (JobIndex j : not_yet_) {
     // One whose time has come waits for others, whose end is an event.
     if (jobs_[j].spec.begin_after > now_) next = std::min(next, jobs_[j].spec.begin_after);
@@ -76,9 +81,14 @@ uint32_t Core::Intern(const JobSpec& spec) {
   }
   number(static_cast<int64_t>(spec.required));
   number(static_cast<int64_t>(spec.preferred));
+  number(RunsOf(spec));
+  // What may use the room that is left idle for inference is tried apart from what may not.
+  number(spec.klass == Class::kInference || (spec.klass == Class::kScavenger && spec.preemptible));
   for (const Role& r : spec.roles) {
-    for (int64_t n : {int64_t{r.pods}, int64_t{r.request.gpus}, int64_t{r.request.gpu_milli}, r.request.milli_cpus,
-                      r.request.memory_bytes}) {
+    for (int64_t n :
+         {int64_t{r.pods}, int64_t{r.request.gpus}, int64_t{r.request.gpu_milli}, r.request.milli_cpus,
+          r.request.memory_bytes, static_cast<int64_t>(r.request.sharing), int64_t{r.request.mig}, int64_t{r.min_pods},
+          int64_t{r.segment}, static_cast<int64_t>(r.segment_level), int64_t{r.spread}}) {
       number(n);
     }
   }
@@ -99,11 +109,18 @@ uint32_t Core::Intern(const JobSpec& spec) {
   state = {};
   state.references = 1;
   state.key = it->first;
+  state.like.pool = spec.pool;
+  state.like.labels = spec.labels;
+  state.like.tolerations = spec.tolerations;
+  state.like.preemptible = spec.preemptible;
+  state.like.limit = spec.limit;
   Demand& d = state.demand;
   d.required = spec.required;
   d.preferred = std::min(spec.preferred, spec.required);
   for (size_t i = 0; i < spec.roles.size(); ++i) {
-    d.parts.push_back({spec.roles[i].request, spec.roles[i].pods, static_cast<int32_t>(i)});
+    const Role& r = spec.roles[i];
+    d.parts.push_back({r.request, r.least(), static_cast<int32_t>(i), r.pods, r.segment,
+                       std::min(r.segment_level, spec.required), r.spread});
   }
   std::stable_sort(d.parts.begin(), d.parts.end(), [](const Demand::Part& a, const Demand::Part& b) {
     return std::pair(a.request.total_milli(), a.pods) > std::pair(b.request.total_milli(), b.pods);
@@ -113,9 +130,7 @@ uint32_t Core::Intern(const JobSpec& spec) {
   for (const std::string& type : types) {
     Demand::Alternative alternative{type, {}};
     for (const Demand::Part& p : d.parts) {
-      // Pods without GPUs go anywhere in the pool.
-      Constraint constraint{spec.pool, p.request.total_milli() > 0 ? type : "", spec.labels, spec.tolerations};
-      alternative.shapes.push_back(cluster_.Shape(p.request, constraint));
+      alternative.shapes.push_back(ShapeOf(spec, p.request, type));
     }
     d.alternatives.push_back(std::move(alternative));
   }
@@ -197,6 +212,11 @@ void Core::On(const JobSubmitted& e) {
   for (const Demand::Part& p : demand.parts) {
     fragmentation_.Arrived(p.request, demand.alternatives.size() == 1 ? demand.alternatives[0].gpu_type : "", p.pods);
   }
+  job.asked = e.job.hard_deadline;
+  if (e.job.klass == Class::kInference && job.milli > 0) {
+    inference_seen_ = true;
+    headroom_.Change(job.milli, now_);
+  }
   if (MayBegin(job)) {
     Micros submitted = std::max(e.job.submitted, e.job.begin_after);
     job.waited = submitted > 0 ? std::max<Micros>(now_ - submitted, 0) : 0;
@@ -218,9 +238,12 @@ void Core::On(const JobStarted& e) {
   for (const PodPlace& pod : e.pods) {
     if (pod.role < 0 || static_cast<size_t>(pod.role) >= job.spec.roles.size()) continue;
     const Request& r = job.spec.roles[pod.role].request;
-    Room room{cluster_.Name(pod.node), {}, r.milli_cpus, r.memory_bytes};
+    Room room = RoomOf(r, cluster_.Name(pod.node));
+    const mig::Model model = cluster_.node(room.node).mig_model;
     for (int i = 0; i < kMaxGpus; ++i) {
-      if (pod.gpus >> i & 1) room.milli[i] = static_cast<uint16_t>(r.gpus > 0 ? kMilli : r.gpu_milli);
+      if ((pod.gpus >> i & 1) == 0) continue;
+      room.milli[i] = kMilli;
+      if (r.slice()) TakeSlice(r, model, i, mig::At(model, r.mig, pod.mig_start, 0), &room);
     }
     cluster_.Take(room);
     placement.rooms.push_back(room);
@@ -231,7 +254,11 @@ void Core::On(const JobStarted& e) {
   job.charges = ChargesOf(job.placement);
   teams_.Take(job.team, job.charges, job.spec.preemptible, now_);
   job.phase = Phase::kRunning;
-  job.started = job.saved = std::min(e.since, now_);
+  job.started = job.saved = job.paced_since = std::min(e.since, now_);
+  if (ElasticPart(job) != nullptr) {
+    job.milli = 0;
+    for (const Room& r : job.placement.rooms) job.milli += r.total_milli();
+  }
   Estimate(j);
   Occupy(j);
 }
@@ -248,7 +275,7 @@ void Core::On(const JobStopped& e) {
   JobIndex j = IndexOf(e.job);
   if (j == kNoJob || (jobs_[j].phase != Phase::kRunning && jobs_[j].phase != Phase::kStopping)) return;
   Job& job = jobs_[j];
-  job.served = std::max<Micros>(job.served + now_ - job.started - e.lost, 0);
+  job.served = std::max<Micros>(ServedNow(job) - e.lost * PaceOf(job) / 1000, 0);
   Leave(j);
   if (job.move_to.rooms.empty()) {
     MakePending(j);
@@ -281,11 +308,23 @@ void Core::On(const JobEnded& e) {
       Leave(j);
   }
   Forget(j);
+  if (!e.completed || !e.succeeded) Doom(e.job);
+}
+
+void Core::Doom(JobId dependency) {
+  for (JobIndex j : not_yet_) {
+    Job& job = jobs_[j];
+    const std::vector<JobId>& after = job.spec.after_ok;
+    if (job.doomed_by != 0 || std::find(after.begin(), after.end(), dependency) == after.end()) continue;
+    job.doomed_by = dependency;
+    actions_.push_back(Doomed{job.spec.id, dependency});
+  }
 }
 
 void Core::Forget(JobIndex j) {
   Job& job = jobs_[j];
   DropHold(j);
+  if (job.spec.klass == Class::kInference && job.milli > 0) headroom_.Change(-job.milli, now_);
   DropDemand(job.demand);
   history_.Leave(job.groups);
   by_id_.erase(job.spec.id);
@@ -296,8 +335,10 @@ void Core::Forget(JobIndex j) {
 // --- pending ---
 
 bool Core::MayBegin(const Job& job) const {
-  return job.spec.begin_after <= now_ &&
-         std::none_of(job.spec.after.begin(), job.spec.after.end(), [this](JobId id) { return by_id_.contains(id); });
+  auto known = [this](JobId id) { return by_id_.contains(id); };
+  return job.spec.begin_after <= now_ && job.doomed_by == 0 &&
+         std::none_of(job.spec.after.begin(), job.spec.after.end(), known) &&
+         std::none_of(job.spec.after_ok.begin(), job.spec.after_ok.end(), known);
 }
 
 void Core::Wake() {
@@ -335,6 +376,7 @@ void Core::RemovePending(JobIndex j) {
 
 void Core::Occupy(JobIndex j) {
   running_.push_back(j);
+  if (ElasticPart(jobs_[j]) != nullptr) elastic_.push_back(j);
   for (const Room& r : jobs_[j].placement.rooms) {
     std::vector<JobIndex>& there = on_node_[r.node];
     if (std::find(there.begin(), there.end(), j) == there.end()) there.push_back(j);
@@ -346,6 +388,7 @@ void Core::Vacate(JobIndex j) {
   auto it = std::find(running_.begin(), running_.end(), j);
   *it = running_.back();
   running_.pop_back();
+  std::erase(elastic_, j);
   for (const Room& r : jobs_[j].placement.rooms) std::erase(on_node_[r.node], j);
 }
 
@@ -357,10 +400,22 @@ void Core::Leave(JobIndex j) {
   if (job.beneficiary == kNoJob) {
     for (const Room& r : job.placement.rooms) cluster_.Release(r);
   }
+  if (job.shrink_for == kNoJob) {
+    for (const Room& r : job.leaving) cluster_.Release(r);
+  }
+  NoteReturn(&job);
   job.placement = {};
+  job.leaving.clear();
+  job.leaving_roles.clear();
   job.charges.clear();
   job.backfill_of = kNoJob;
-  JobIndex to = std::exchange(job.beneficiary, kNoJob);
+  job.milli = demands_[job.demand].demand.total_milli();
+  VictimGone(std::exchange(job.beneficiary, kNoJob));
+  VictimGone(std::exchange(job.shrink_for, kNoJob));
+}
+
+// The room that it waited for is free when the last victim is gone.
+void Core::VictimGone(JobIndex to) {
   if (to == kNoJob || --jobs_[to].victims_left > 0) return;
   Job& claimer = jobs_[to];
   for (const Room& r : claimer.leftovers) cluster_.Release(r);
@@ -375,12 +430,18 @@ void Core::Unclaim(JobIndex j) {
   for (const Room& r : job.placement.rooms) cluster_.Release(r);
   for (const Room& r : job.leftovers) cluster_.Release(r);
   for (Job& v : jobs_) {
-    if (v.phase != Phase::kStopping || v.beneficiary != j) continue;
-    for (const Room& r : v.placement.rooms) cluster_.Take(r);
-    v.beneficiary = kNoJob;
+    if (v.phase == Phase::kStopping && v.beneficiary == j) {
+      for (const Room& r : v.placement.rooms) cluster_.Take(r);
+      v.beneficiary = kNoJob;
+    }
+    if (!v.leaving.empty() && v.shrink_for == j) {
+      for (const Room& r : v.leaving) cluster_.Take(r);
+      v.shrink_for = kNoJob;
+    }
   }
   teams_.Release(job.team, job.charges, job.spec.preemptible, now_);
   job.leftovers.clear();
+  job.taken_from.clear();
   job.victims_left = 0;
   job.placement = {};
   job.charges.clear();
@@ -410,12 +471,23 @@ std::vector<Teams::Charge> Core::ChargesOf(const Placement& placement) {
 
 Micros Core::ServedNow(const Job& job) const {
   bool runs = job.phase == Phase::kRunning || job.phase == Phase::kStopping;
-  return job.served + (runs ? now_ - job.started : 0);
+  return job.served + (runs ? job.paced + (now_ - job.paced_since) * PaceOf(job) / 1000 : 0);
 }
 
 void Core::Estimate(JobIndex j) {
   Job& job = jobs_[j];
   job.estimate = history_.Remaining(job.spec, job.groups, job.milli, ServedNow(job));
+  if (const int64_t pace = PaceOf(job); pace < 1000) {
+    job.estimate.rank += Log2(1000) - Log2(static_cast<uint64_t>(pace));
+    for (Micros* t : {&job.estimate.service, &job.estimate.expected, &job.estimate.late}) *t = *t / pace * 1000;
+  }
+  if (job.spec.limit > 0) {
+    const bool runs = job.phase == Phase::kRunning || job.phase == Phase::kStopping;
+    const Micros left = std::max(job.spec.limit - (runs ? now_ - job.started : 0), kSecond);
+    job.estimate.expected = std::min(job.estimate.expected, left);
+    // With nothing known of such jobs only the limit is certain.
+    job.estimate.late = job.estimate.source == 4 ? left : std::min(job.estimate.late, left);
+  }
 }
 
 bool Core::Consistent() const {
@@ -431,6 +503,7 @@ bool Core::Consistent() const {
     if (pods) add(job.placement.rooms);
     add(job.leftovers);
     add(job.move_to.rooms);
+    if (job.shrink_for == kNoJob) add(job.leaving);
   }
   for (NodeId n = 0; n < cluster_.size(); ++n) {
     const Cluster::Node& node = cluster_.node(n);

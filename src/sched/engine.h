@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inside of the core: the jobs and the passes over them. engine.cc applies events, pass.cc orders and places,
-// preempt.cc prices and plans evictions, holds.cc keeps room for gangs that waited too long, explain.cc answers why.
+// preempt.cc prices and plans evictions, claim.cc carries them out, holds.cc keeps room for gangs that waited too long,
+// inference.cc serves inference on every step, elastic.cc grows and shrinks gangs, maintenance.cc clears nodes ahead of
+// a window, explain.cc and whatif.cc answer why.
 //
 // Lifetimes: a job has one index from submission to its end; indexes are reused, ids never. Room of a job is taken in
 // the cluster when it is placed (running), or when its victims are told to leave (claiming): from then on the cluster
@@ -17,9 +19,11 @@
 #include "sched/core.h"
 #include "sched/explain.h"
 #include "sched/fragmentation.h"
+#include "sched/headroom.h"
 #include "sched/history.h"
 #include "sched/placement.h"
 #include "sched/teams.h"
+#include "sched/windows.h"
 
 namespace vrun::sched::core {
 
@@ -34,7 +38,7 @@ struct Job {
   uint32_t demand = 0;
   TeamId team = 0;
   History::Groups groups{};
-  int64_t milli = 0;  // of all pods
+  int64_t milli = 0;  // of all pods that it has, or starts with
 
   Micros waiting_since = 0;  // moved back by earlier waits: now - this is all its waiting
   Micros waited = 0;         // until the present run
@@ -46,20 +50,31 @@ struct Job {
   int32_t preemptions = 0;
   History::Estimate estimate;
 
+  // An elastic gang that runs:
+  Micros paced_since = 0;     // it has its present size since then; also of others: since it started
+  Micros paced = 0;           // work done in the present run before that, in time at full size
+  std::vector<Room> leaving;  // a Resize took these away, and they are still occupied
+  std::vector<int32_t> leaving_roles;
+  JobIndex shrink_for = kNoJob;  // whose claim that room is part of
+
   Placement placement;  // claiming, running, stopping
   std::vector<Teams::Charge> charges;
   std::vector<Room> leftovers;    // claiming
   int32_t victims_left = 0;       // claiming
   JobIndex beneficiary = kNoJob;  // stopping: whose claim its room is part of
+  std::vector<JobId> taken_from;  // of inference: who made room for it
   Placement move_to;              // stopping: taken for it, it goes on there as soon as it has stopped
   JobIndex backfill_of = kNoJob;  // running in room held for that job
   std::vector<NodeId> hold;       // held for it
   Micros hold_start = 0;          // expected
   Micros no_hold_before = 0;
+  bool asked = false;            // it has a hard deadline, and nothing was said about it yet
+  JobId doomed_by = 0;           // did not succeed, so this one never starts
   Level wish = Level::kCluster;  // loosest level that it accepts now
 
   Teams::Verdict refused;    // by a quota of the type that its place would have had
   std::vector<Terms> terms;  // of the decisions that placed or stopped it last
+  std::vector<Decision> decisions;
 };
 
 class Core {
@@ -77,12 +92,17 @@ class Core {
   const Job* Find(JobId id) const;
   std::optional<std::vector<Blocker>> Blockers(JobId id) const;
   Status Feasible(const JobSpec& spec) const;
+  std::vector<JobId> Waiting() const;
+  std::vector<JobId> RunningOn(const std::string& node) const;
+  std::vector<Counterfactual> WhatIf(JobId id);
+  std::optional<Forecast> ForecastFor(JobId id);
   // Whether room, usage and phases agree with each other; for tests.
   bool Consistent() const;
 
  private:
   struct DemandState {
     Demand demand;
+    JobSpec like;  // what of a job its shapes are made from
     std::string key;
     uint32_t references = 0;
     // What failed in this pass, so that the next job with the same needs is not tried again.
@@ -90,6 +110,7 @@ class Core {
     int failed_level = -1;
     bool no_preemption = false;
     bool no_backfill = false;
+    std::vector<TeamId> no_reclaim;  // teams that may not, or could not, take back what is theirs
   };
   // A pending job as ordering sees it: dense, in order of ids.
   struct Pending {
@@ -109,6 +130,21 @@ class Core {
     uint32_t demand;
   };
 
+  // --- explain.cc ---
+  std::optional<Blocker> BlockedByBlocks(const Demand& demand, const Demand::Part& part,
+                                         const Demand::Alternative& alternative, ShapeId shape) const;
+
+  // --- whatif.cc ---
+  static constexpr size_t kDecisionsKept = 8;
+  Worth WorthOf(const Job& job) const;
+  void Note(JobIndex j, Decision::Kind kind, JobId other, const Terms& terms);
+  bool WouldStart(const Job& like, const JobSpec& spec);
+  void TrySmaller(const Job& job, std::vector<Counterfactual>* out);
+  void TryElsewhere(const Job& job, std::vector<Counterfactual>* out);
+  void TryHigherClass(JobIndex j, std::vector<Counterfactual>* out);
+  std::vector<std::pair<Micros, JobIndex>> EndsInOrder() const;
+  bool FitsWithout(JobIndex j, std::span<const std::pair<Micros, JobIndex>> gone);
+
   // --- engine.cc ---
   void On(const NodeUp& e);
   void On(const NodeLost& e);
@@ -120,6 +156,9 @@ class Core {
   void On(const JobStopped& e);
   void On(const JobEnded& e);
   void On(const Tick&) {}
+  void On(const JobResized& e);
+  void On(const MaintenanceSet& e);
+  void On(const MaintenanceOver& e);
 
   JobIndex IndexOf(JobId id) const;
   uint32_t Intern(const JobSpec& spec);
@@ -128,6 +167,7 @@ class Core {
   void RemovePending(JobIndex j);
   void Wake();
   bool MayBegin(const Job& job) const;
+  void Doom(JobId dependency);
   void Occupy(JobIndex j);
   void Vacate(JobIndex j);
   void Forget(JobIndex j);
@@ -139,10 +179,47 @@ class Core {
   std::vector<Teams::Charge> ChargesOf(const Placement& placement);
   void Estimate(JobIndex j);
   Micros ServedNow(const Job& job) const;
+  void VictimGone(JobIndex beneficiary);
+
+  // --- inference.cc ---
+  void FillShelf();
+  void Fast();
+  bool TryShelf(JobIndex j, const Demand& demand);
+  bool LeavesHeadroom(const Job& job, int64_t milli) const;
+  void NoteReturn(Job* job);
+  void GiveBack();
+
+  // --- maintenance.cc ---
+  static Micros RunsOf(const JobSpec& spec);
+  ShapeId ShapeOf(const JobSpec& spec, const Request& request, const std::string& gpu_type);
+  void HeedWindows();
+  void Reopen();
+  void ServeMaintenance();
+  Micros NextMaintenance() const;
+  void TellToLeave(JobIndex j, StopReason reason);
+
+  // --- elastic.cc ---
+  struct Shed {  // one block of an elastic gang
+    JobIndex job = kNoJob;
+    std::vector<size_t> rooms;  // ascending, in its placement
+  };
+  const Demand::Part* ElasticPart(const Job& job) const;
+  int32_t PodsOf(const Job& job, int32_t role) const;
+  int64_t PaceOf(const Job& job) const;
+  Micros ResizeTime(const Job& job) const;
+  void GrowElastic();
+  bool GrowOne(JobIndex j);
+  void TellGrown(JobIndex j, size_t from);
+  void SetSize(JobIndex j, Placement placement);
+  bool TryShrink(JobIndex j, DemandState& state);
+  std::vector<Shed> SurplusFor(const Job& beneficiary, Level level, Domain domain) const;
+  std::optional<Placement> PlaceByShrinking(JobIndex j, uint32_t alternative, Level level, Domain domain,
+                                            std::vector<Shed>* sheds);
+  void Shrink(JobIndex v, const std::vector<size_t>& rooms, JobIndex beneficiary, const Terms& terms);
+  std::vector<PodPlace> PodsAt(const Placement& placement, size_t from) const;
 
   // --- pass.cc ---
   void Pass();
-  void Fast();
   void Order();
   bool TryPlace(JobIndex j, DemandState& demand);
   uint64_t AlternativesAllowed(const Job& job, const Demand& demand);
@@ -158,6 +235,7 @@ class Core {
   Log Base(const Job& job) const;
   Log WaitCost(const Job& job) const;
   Micros StarvationWait(const Job& job) const;
+  Class ClassOf(const Job& job) const;
 
   // --- preempt.cc ---
   struct Victim {
@@ -177,8 +255,9 @@ class Core {
   };
   struct Plan {
     std::vector<JobIndex> victims;
-    std::map<JobIndex, Placement> moves;  // of the victims that move: where to, taken
-    std::vector<Room> leftovers;          // taken
+    std::map<JobIndex, Placement> moves;            // of the victims that move: where to, taken
+    std::map<JobIndex, std::vector<size_t>> sheds;  // rooms of elastic gangs that shrink
+    std::vector<Room> leftovers;                    // taken
     std::vector<NodeId> nodes;
     Micros delay = 0;  // of victims that do not move, if all they leave is used
     int64_t price = INT64_MAX;
@@ -187,14 +266,26 @@ class Core {
     StopReason reason = StopReason::kWorth;
   };
   void PrepareVictims();
+  Terms TermsFor(JobIndex j, const Plan& plan, Micros drained) const;
   Victim PriceOf(JobIndex v) const;
   bool Eligible(const Job& beneficiary, Log density, bool reclaim, const Victim& v) const;
   bool Movable(const Job& beneficiary, const Victim& v) const;
   int64_t PriceFor(Micros delay, const Victim& v) const;
+  std::optional<int64_t> Select(JobIndex j, ShapeId shape, int32_t need, Level level, Domain domain, Means means,
+                                Micros delay, Plan* plan);
+  bool SelectBlocks(JobIndex j, const Demand::Part& part, ShapeId shape, Level level, Domain domain, Means means,
+                    Micros delay, Plan* plan);
   std::optional<Plan> PlanIn(JobIndex j, uint32_t alternative, Level level, Domain domain, Means means, Micros delay);
   std::optional<Placement> Prune(JobIndex j, Plan* plan);
-  void KeepLeftovers(const Placement& placement, Plan* plan);
+  void KeepLeftovers(const Placement& placement, const std::vector<const Room*>& freed, Plan* plan);
   void Resettle(Plan* plan);
+  struct Chosen {
+    Plan plan;
+    Placement placement;
+    Terms terms;
+  };
+  std::optional<Chosen> ChoosePreemption(JobIndex j, const DemandState& demand);
+  bool MayReclaim(TeamId team, const DemandState& demand) const;
   bool TryPreempt(JobIndex j, DemandState& demand);
   bool TryPreemptBackfill(JobIndex j);
   void Claim(JobIndex j, Plan& plan, Placement placement, const Terms& terms);
@@ -208,7 +299,9 @@ class Core {
     std::vector<NodeId> nodes;
   };
   std::optional<Opening> SoonestIn(ShapeId shape, int32_t pods, Level level, Domain domain);
+  std::optional<Opening> SoonestBlocks(const Demand::Part& part, ShapeId shape, Level level, Domain domain);
   bool MakeHold(JobIndex j);
+  void Admit(JobIndex j);
   bool MayUseHold(const Job& job, const Job& holder) const;
   void DropHold(JobIndex j);
   bool TryBackfill(JobIndex j, DemandState& demand);
@@ -219,6 +312,17 @@ class Core {
   Placer placer_{cluster_, fragmentation_};
   History history_{policy_};
   Teams teams_{policy_};
+  Windows windows_;
+  bool heeds_windows_ = false;  // shapes tell how long their pods stay
+  Micros maintained_ = 0, maintenance_due_ = 0;
+  Headroom headroom_{policy_};
+  int64_t headroom_target_ = 0;  // as of the last pass
+  bool inference_seen_ = false;
+  struct Return {
+    std::vector<JobId> to;
+    std::vector<NodeId> nodes;
+  };
+  std::vector<Return> returns_;
 
   Micros now_ = 0;
   std::deque<Job> jobs_;  // stays in place while it grows
@@ -235,6 +339,8 @@ class Core {
   size_t waiting_ = 0;             // valid entries of pending_
   std::vector<JobIndex> fresh_;    // pending since the last step
   std::vector<JobIndex> running_;  // running, not stopping
+  bool hungry_ = false;            // some of the elastic ones have less than they could use
+  std::vector<JobIndex> elastic_;  // of these, those that may change their size
   std::vector<JobIndex> holders_;
   std::vector<std::vector<JobIndex>> on_node_;  // running jobs by node, each once
 
@@ -250,7 +356,9 @@ class Core {
   std::vector<Victim> victims_;                       // by job index
   std::vector<Log> node_floor_;                       // by node: least density of what could be evicted
   std::array<int64_t, kMaxGpus + 1> release_rate_{};  // slots of so many GPUs per 10^9 seconds
-  int64_t free_milli_ = 0;                            // at the beginning of the pass
+  // By number of GPUs: where so many are got for least.
+  std::array<std::vector<std::pair<int64_t, NodeId>>, kMaxGpus + 1> shelf_;
+  int64_t free_milli_ = 0;  // at the beginning of the pass, less what was started since
   int backfill_tries_ = 0;
   int hold_tries_ = 0;
   int64_t lost_tokens_ = 0;  // thousandths of GPU-seconds

@@ -14,6 +14,36 @@ std::vector<Terms> TermsOf(const State& state, JobId job) {
   return j == nullptr ? std::vector<Terms>{} : j->terms;
 }
 
+// Pods that fit one by one need not fit in blocks.
+std::optional<Blocker> Core::BlockedByBlocks(const Demand& demand, const Demand::Part& part,
+                                             const Demand::Alternative& alternative, ShapeId shape) const {
+  struct Pods {
+    int64_t now = 0, empty = 0;
+  };
+  std::map<std::pair<Domain, Domain>, Pods> inner;  // by domain of the gang, of the block
+  for (uint32_t p = 0; p < cluster_.size(); ++p) {
+    Pods& pods = inner[{cluster_.DomainOf(demand.required, p), cluster_.DomainOf(part.segment_level, p)}];
+    pods.now += cluster_.Fit(shape)[p];
+    if (cluster_.node(cluster_.At(p)).up) pods.empty += cluster_.FitEmpty(shape, cluster_.At(p));
+  }
+  std::map<Domain, Pods> outer;
+  Pods best;
+  for (const auto& [where, pods] : inner) {
+    Pods& sum = outer[where.first];
+    sum.now += pods.now / part.segment * part.segment;
+    sum.empty += pods.empty / part.segment * part.segment;
+    best = {std::max(best.now, sum.now), std::max(best.empty, sum.empty)};
+  }
+  if (best.now >= part.pods) return std::nullopt;
+  const bool ever = best.empty >= part.pods;
+  return Blocker{.kind = ever ? Blocker::Kind::kNoRoom : Blocker::Kind::kTopology,
+                 .role = part.role,
+                 .have = ever ? best.now : best.empty,
+                 .need = part.pods,
+                 .level = part.segment_level,
+                 .gpu_type = alternative.gpu_type};
+}
+
 std::optional<std::vector<Blocker>> Core::Blockers(JobId id) const {
   using Kind = Blocker::Kind;
   const JobIndex index = IndexOf(id);
@@ -24,6 +54,10 @@ std::optional<std::vector<Blocker>> Core::Blockers(JobId id) const {
     for (JobId other : job.spec.after) {
       if (by_id_.contains(other)) out.push_back({.kind = Kind::kDependency, .other = other});
     }
+    for (JobId other : job.spec.after_ok) {
+      if (by_id_.contains(other)) out.push_back({.kind = Kind::kDependency, .other = other});
+    }
+    if (job.doomed_by != 0) out.push_back({.kind = Kind::kDoomed, .other = job.doomed_by});
     if (job.spec.begin_after > now_) out.push_back({.kind = Kind::kBeginTime, .time = job.spec.begin_after});
     return out;
   }
@@ -46,18 +80,30 @@ std::optional<std::vector<Blocker>> Core::Blockers(JobId id) const {
     }
     for (size_t i = 0; i < demand.parts.size(); ++i) {
       const Demand::Part& part = demand.parts[i];
-      int64_t now = 0, hidden = 0, empty = 0, best_domain = 0, domain = 0;
+      int64_t now = 0, hidden = 0, empty = 0, best_domain = 0, domain = 0, leaving = 0;
+      Micros back = 0;
       for (uint32_t p = 0; p < cluster_.size(); ++p) {
         const NodeId n = cluster_.At(p);
         const int32_t fit = cluster_.FitOn(a.shapes[i], n);
         const bool own = std::find(job.hold.begin(), job.hold.end(), n) != job.hold.end();
         const bool visible = own || cluster_.node(n).held == 0;
         (visible ? now : hidden) += fit;
+        if (cluster_.Limited(a.shapes[i], n)) {
+          leaving += cluster_.FitEmpty(a.shapes[i], n) > 0 ? 1 : 0;
+          back = std::max(back, windows_.At(cluster_.node(n).spec.name, now_, policy_.maintenance_lead).ends);
+        }
         if (cluster_.node(n).up) empty += cluster_.FitEmpty(a.shapes[i], n);
         if (p == cluster_.First(demand.required, cluster_.DomainOf(demand.required, p))) domain = 0;
         if (visible) best_domain = std::max(best_domain, domain += fit);
       }
+      if (part.segment > 1) {
+        if (auto blocks = BlockedByBlocks(demand, part, a, a.shapes[i]); blocks) out.push_back(*blocks);
+      }
       Blocker b{.kind = Kind::kNoRoom, .role = part.role, .have = now, .need = part.pods, .gpu_type = a.gpu_type};
+      if (now < part.pods && leaving > 0) {
+        out.push_back(
+            {.kind = Kind::kMaintenance, .role = part.role, .have = leaving, .time = back, .gpu_type = a.gpu_type});
+      }
       if (empty < part.pods) {
         b.kind = Kind::kNeverFits;
         b.have = empty;
@@ -82,6 +128,11 @@ std::optional<std::vector<Blocker>> Core::Blockers(JobId id) const {
         out.push_back(b);
       }
     }
+  }
+  if (!LeavesHeadroom(job, job.milli)) {
+    out.push_back({.kind = Kind::kHeadroom,
+                   .have = cluster_.total_milli() - teams_.used(kRoot),
+                   .need = job.milli + headroom_target_});
   }
   // As of the last pass.
   if (auto verdict = job.refused; !verdict.ok) {
@@ -111,6 +162,8 @@ Status Core::Feasible(const JobSpec& spec) const {
     for (const Role& role : spec.roles) {
       const Constraint constraint{spec.pool, role.request.total_milli() > 0 ? type : "", spec.labels, spec.tolerations};
       std::map<Domain, int64_t> pods;
+      std::map<std::pair<Domain, Domain>, int64_t> blocks;
+      const Level segment_level = std::min(role.segment_level, spec.required);
       int64_t best = 0;
       for (NodeId n = 0; n < cluster_.size(); ++n) {
         const Cluster::Node& node = cluster_.node(n);
@@ -118,10 +171,19 @@ Status Core::Feasible(const JobSpec& spec) const {
         if (!Admits(constraint, node.spec)) continue;
         int64_t& here = pods[cluster_.DomainOf(spec.required, node.position)];
         here += Cluster::PodsWhenEmpty(role.request, node.spec);
+        blocks[{cluster_.DomainOf(spec.required, node.position), cluster_.DomainOf(segment_level, node.position)}] +=
+            Cluster::PodsWhenEmpty(role.request, node.spec);
         best = std::max(best, here);
       }
-      if (best < role.pods) {
-        why = "of " + std::to_string(role.pods) + " pods " + std::to_string(best) + " fit at most";
+      if (role.segment > 1) {
+        pods.clear();
+        best = 0;
+        for (const auto& [where, count] : blocks) {
+          best = std::max(best, pods[where.first] += count / role.segment * role.segment);
+        }
+      }
+      if (best < role.least()) {
+        why = "of " + std::to_string(role.least()) + " pods " + std::to_string(best) + " fit at most";
         possible = false;
       }
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <tuple>
 
 namespace vrun::sched::core {
 
@@ -12,7 +13,7 @@ constexpr int64_t kArrivalsKept = 20'000;  // pods; then all counts are halved
 
 void Fragmentation::Arrived(const Request& r, const std::string& gpu_type, int64_t pods) {
   if (r.total_milli() == 0) return;
-  arrivals_[{{r.gpus, r.gpu_milli, r.milli_cpus, r.memory_bytes}, gpu_type}] += pods;
+  arrivals_[{r, gpu_type}] += pods;
   total_ += pods;
   if (total_ > kArrivalsKept) {
     total_ = 0;
@@ -39,7 +40,7 @@ void Fragmentation::Refresh() {
     const auto& [r, type] = entry->first;
     int64_t share = -minus * kUnit / counted;
     if (share > 0) {
-      kinds_.push_back({{static_cast<int32_t>(r[0]), static_cast<int32_t>(r[1]), r[2], r[3]}, type, share});
+      kinds_.push_back({r, type, share});
     }
   }
   for (Memo& memo : memo_) memo.by_state.clear();
@@ -51,14 +52,22 @@ void Fragmentation::Forget() {
   for (Memo& memo : memo_) memo.by_state.clear();
 }
 
+// All that matters of one GPU.
+uint32_t Fragmentation::GpuState(const Cluster::Node& n, int gpu) {
+  return static_cast<uint32_t>(static_cast<uint16_t>(n.free_milli[gpu])) << 16 | (n.spec.bad_gpus >> gpu & 1) << 15 |
+         static_cast<uint32_t>(n.sharing[gpu]) << 8 | n.sliced[gpu];
+}
+
 uint32_t Fragmentation::StateOf(NodeId id) {
   const Cluster::Node& n = cluster_.node(id);
   if (state_of_.size() <= id) state_of_.resize(cluster_.size(), {UINT64_MAX, 0});
   auto& [changes, state] = state_of_[id];
   if (changes == n.changes) return state;
-  std::array<int16_t, kMaxGpus> sorted = n.free_milli;
+  std::array<uint32_t, kMaxGpus> sorted;
+  for (int i = 0; i < n.spec.gpus; ++i) sorted[i] = GpuState(n, i);
   std::sort(sorted.begin(), sorted.begin() + n.spec.gpus);
-  std::string key(reinterpret_cast<const char*>(sorted.data()), sizeof(int16_t) * n.spec.gpus);
+  std::string key(reinterpret_cast<const char*>(sorted.data()), sizeof(uint32_t) * n.spec.gpus);
+  key.push_back(static_cast<char>(n.mig_model));
   key.append(reinterpret_cast<const char*>(&n.free_cpus), sizeof n.free_cpus);
   key.append(reinterpret_cast<const char*>(&n.free_memory), sizeof n.free_memory);
   key.append(n.spec.gpu_type);
@@ -82,7 +91,12 @@ int64_t Fragmentation::Waste(const Cluster::Node& n) const {
     int64_t unusable = 0;
     bool one = r.gpus > 0;
     for (int i = 0; i < n.spec.gpus && fits; ++i) {
-      if (n.free_milli[i] < least) {
+      if (r.mig != 0) {
+        const int count = n.Shares(i, Sharing::kMig) ? mig::Count(n.mig_model, r.mig, n.sliced[i]) : 0;
+        const int slices = std::max(mig::Slices(n.mig_model), 1);
+        unusable += std::max<int>(n.free_milli[i], 0) - count * mig::Size(n.mig_model, r.mig) * kMilli / slices;
+        one = one || count > 0;
+      } else if (n.free_milli[i] < least || (r.gpu_milli > 0 && !n.Shares(i, r.sharing))) {
         unusable += std::max<int>(n.free_milli[i], 0);
       } else {
         one = true;
@@ -94,39 +108,43 @@ int64_t Fragmentation::Waste(const Cluster::Node& n) const {
 }
 
 Fragmentation::Known Fragmentation::Compute(const Request& r, const Cluster::Node& n) const {
-  Known best;
-  best.known = true;
-  int64_t before = Waste(n);
+  if (r.slice()) return ComputeSlice(r, n);
   Cluster::Node after = n;
   after.free_cpus -= r.milli_cpus;
   after.free_memory -= r.memory_bytes;
-  if (r.gpu_milli == 0) {
-    uint32_t free = n.whole;
-    for (int k = 0; k < r.gpus; ++k, free &= free - 1) {
-      int i = std::countr_zero(free);
-      after.free_milli[i] = 0;
-      after.free_total -= kMilli;
-      after.whole &= ~(1u << i);
-    }
-    best.rise = Waste(after) - before;
-    return best;
-  }
-  for (int i = 0; i < n.spec.gpus; ++i) {
-    int16_t residual = n.free_milli[i];
-    if (residual < r.gpu_milli) continue;
-    uint32_t whole = after.whole;
-    after.free_milli[i] = static_cast<int16_t>(residual - r.gpu_milli);
-    after.free_total = n.free_total - r.gpu_milli;
+  uint32_t free = n.whole;
+  for (int k = 0; k < r.gpus; ++k, free &= free - 1) {
+    int i = std::countr_zero(free);
+    after.free_milli[i] = 0;
+    after.free_total -= kMilli;
     after.whole &= ~(1u << i);
-    int64_t rise = Waste(after) - before;
-    // Of equals the fullest GPU.
-    if (best.residual < 0 || rise < best.rise || (rise == best.rise && residual < best.residual)) {
-      best.rise = rise;
-      best.residual = residual;
-    }
-    after.free_milli[i] = residual;
-    after.whole = whole;
   }
+  return {Waste(after) - Waste(n), 0, -1, true};
+}
+
+// Every GPU, and every slice that an instance may begin at. Of equals the fullest GPU, then what leaves most possible.
+Fragmentation::Known Fragmentation::ComputeSlice(const Request& r, const Cluster::Node& n) const {
+  using Key = std::tuple<int64_t, int, int>;
+  Known best;
+  Key best_key;
+  const int64_t before = Waste(n);
+  for (int i = 0; i < n.spec.gpus; ++i) {
+    if ((n.spec.usable() >> i & 1) == 0 || !n.Shares(i, r.kind()) || n.free_milli[i] < r.gpu_milli) continue;
+    for (int start = r.mig != 0 ? 0 : -1; start < (r.mig != 0 ? mig::kMostSlices : 0); ++start) {
+      const mig::SliceMask slices = mig::At(n.mig_model, r.mig, start, n.sliced[i]);
+      if (r.mig != 0 && slices == 0) continue;
+      Room room = RoomOf(r, kNoNode);
+      TakeSlice(r, n.mig_model, i, slices, &room);
+      Cluster::Node after = n;
+      after.Apply(room, -1, n.spec.usable());
+      const Key key(Waste(after) - before, n.free_milli[i],
+                    -mig::Potential(n.mig_model, static_cast<mig::SliceMask>(n.sliced[i] | slices)));
+      if (best.known && key >= best_key) continue;
+      best_key = key;
+      best = {std::get<0>(key), GpuState(n, i), static_cast<int8_t>(start), true};
+    }
+  }
+  best.known = true;
   return best;
 }
 
@@ -139,11 +157,11 @@ Fragmentation::Score Fragmentation::Rise(ShapeId shape, NodeId id) {
   if (memo.by_state.size() <= state) memo.by_state.resize(std::max<size_t>(state + 1, states_.size()));
   Known& known = memo.by_state[state];
   if (!known.known) known = Compute(r, cluster_.node(id));
-  Score score{known.rise, -1};
-  if (r.gpu_milli > 0) {
+  Score score{known.rise, -1, known.start};
+  if (r.slice()) {
     const Cluster::Node& n = cluster_.node(id);
     for (int i = 0; i < n.spec.gpus && score.gpu < 0; ++i) {
-      if (n.free_milli[i] == known.residual) score.gpu = i;
+      if (GpuState(n, i) == known.gpu) score.gpu = i;
     }
   }
   return score;

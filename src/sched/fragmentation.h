@@ -3,7 +3,8 @@
 // recent arrivals could not use. A pod goes where this rises least.
 //
 //   F(node) = sum over pod kinds m of p(m) * (all free GPU room if m does not fit, else what lies on GPUs with less
-//             free than m needs of one GPU)
+//             free than m needs of one GPU, or that are shared in another way; of GPUs cut into instances, what would
+//             be left when as many instances of m were made as fit)
 //
 // Kinds without GPUs say nothing about GPU room and are not counted. Scores are remembered per state of a node (type,
 // room per GPU sorted, cpus, memory): a large cluster has few different states.
@@ -28,6 +29,7 @@ class Fragmentation {
   struct Score {
     int64_t rise = 0;  // of F, thousandths of GPUs in 1/4096; may be negative
     int gpu = -1;      // of a slice: on this GPU
+    int start = -1;    // of a MIG instance: its first memory slice
   };
   // The pod must fit on the node.
   Score Rise(ShapeId shape, NodeId node);
@@ -46,18 +48,21 @@ class Fragmentation {
   };
   struct Known {
     int64_t rise = 0;
-    int16_t residual = -1;  // free room of the GPU chosen for a slice
+    uint32_t gpu = 0;  // state of the GPU chosen for a slice
+    int8_t start = -1;
     bool known = false;
   };
   struct Memo {
     Request request;
     std::vector<Known> by_state;
   };
-  using Mix = std::map<std::pair<std::array<int64_t, 4>, std::string>, int64_t>;
+  using Mix = std::map<std::pair<Request, std::string>, int64_t>;
 
   uint32_t StateOf(NodeId node);
   int64_t Waste(const Cluster::Node& node) const;
   Known Compute(const Request& request, const Cluster::Node& node) const;
+  Known ComputeSlice(const Request& request, const Cluster::Node& node) const;
+  static uint32_t GpuState(const Cluster::Node& node, int gpu);
   void Refresh();
   void Forget();
 

@@ -26,11 +26,16 @@ void Core::ServeHolds() {
     size_t mark = cluster_.Mark();
     if (uint64_t allowed = AlternativesAllowed(job, demand); allowed != 0) {
       if (auto placed = placer_.PlaceOn(demand, job.hold, allowed)) {
-        if (teams_.Admits(job.team, ChargesOf(*placed), job.spec.preemptible).ok) {
+        job.refused = teams_.Admits(job.team, ChargesOf(*placed), job.spec.preemptible);
+        if (job.refused.ok) {
           Start(j, std::move(*placed));
           continue;
         }
+        // Of any type, and the quota of this one forbids it: nobody is kept out for that.
         cluster_.Undo(mark);
+        DropHold(j);
+        job.no_hold_before = now_ + kHour;
+        continue;
       } else if (TryPreemptBackfill(j)) {
         continue;
       }
@@ -99,6 +104,39 @@ std::optional<Core::Opening> Core::SoonestIn(ShapeId shape, int32_t pods, Level 
   return opening;
 }
 
+// Block by block, each where one more of them fits first.
+std::optional<Core::Opening> Core::SoonestBlocks(const Demand::Part& part, ShapeId shape, Level level, Domain domain) {
+  struct Choice {
+    Domain domain;
+    int32_t blocks;  // chosen
+    Opening chosen;
+    std::optional<Opening> next;  // were it one more
+  };
+  std::vector<Choice> choices;
+  const uint32_t last = cluster_.First(level, domain + 1) - 1;
+  for (Domain c = cluster_.DomainOf(part.segment_level, cluster_.First(level, domain));
+       c <= cluster_.DomainOf(part.segment_level, last); ++c) {
+    choices.push_back({c, 0, {}, SoonestIn(shape, part.block(), part.segment_level, c)});
+  }
+  for (int32_t block = 0; block < part.pods / part.block(); ++block) {
+    Choice* best = nullptr;
+    for (Choice& c : choices) {
+      if (c.next && (best == nullptr || c.next->in < best->next->in)) best = &c;
+    }
+    if (best == nullptr) return std::nullopt;
+    best->chosen = std::move(*best->next);
+    ++best->blocks;
+    best->next = SoonestIn(shape, (best->blocks + 1) * part.block(), part.segment_level, best->domain);
+  }
+  Opening all;
+  for (const Choice& c : choices) {
+    if (c.blocks == 0) continue;
+    all.in = std::max(all.in, c.chosen.in);
+    all.nodes.insert(all.nodes.end(), c.chosen.nodes.begin(), c.chosen.nodes.end());
+  }
+  return all;
+}
+
 bool Core::MakeHold(JobIndex j) {
   Job& job = jobs_[j];
   const Demand& demand = demands_[job.demand].demand;
@@ -112,7 +150,11 @@ bool Core::MakeHold(JobIndex j) {
       Opening all;
       bool possible = true;
       for (size_t i = 0; i < demand.parts.size() && possible; ++i) {
-        auto part = SoonestIn(demand.alternatives[a].shapes[i], demand.parts[i].pods, demand.required, d);
+        const Demand::Part& needs = demand.parts[i];
+        const ShapeId shape = demand.alternatives[a].shapes[i];
+        const bool blocks = needs.segment > 1 && needs.segment_level < demand.required;
+        auto part =
+            blocks ? SoonestBlocks(needs, shape, demand.required, d) : SoonestIn(shape, needs.pods, demand.required, d);
         possible = part.has_value();
         if (!possible) break;
         all.in = std::max(all.in, part->in);
@@ -132,12 +174,38 @@ bool Core::MakeHold(JobIndex j) {
     cluster_.Hold(n);
     hold.nodes.push_back(cluster_.node(n).spec.name);
   }
+  Note(j, Decision::Kind::kHeld, 0, {});
   actions_.push_back(std::move(hold));
   return true;
 }
 
+// A hard deadline is met when it starts now, or gets room in time by what is known of run times.
+void Core::Admit(JobIndex j) {
+  Job& job = jobs_[j];
+  job.asked = false;
+  const Micros run = job.spec.limit > 0 ? job.spec.limit : job.estimate.late;
+  // What is said stands before what is done about it.
+  const size_t at = actions_.size();
+  actions_.push_back(Admission{job.spec.id, false, kNever, kNever});
+  auto answer = [&]() -> Admission& { return std::get<Admission>(actions_[at]); };
+  DemandState fresh;
+  fresh.demand = demands_[job.demand].demand;
+  const bool in_time = now_ + run <= job.spec.deadline;
+  if (in_time && ClassOf(job) != Class::kScavenger && TryPlace(j, fresh)) {
+    answer() = {job.spec.id, true, now_, now_ + run};
+    return;
+  }
+  if (ClassOf(job) != Class::kScavenger && holders_.size() < static_cast<size_t>(policy_.holds) && MakeHold(j)) {
+    const Micros end = job.hold_start + run;
+    answer() = {job.spec.id, end <= job.spec.deadline, job.hold_start, end};
+    if (end <= job.spec.deadline) return;
+    DropHold(j);
+    actions_.pop_back();  // the Hold
+  }
+}
+
 bool Core::MayUseHold(const Job& job, const Job& holder) const {
-  if (job.spec.klass > holder.spec.klass) return true;
+  if (ClassOf(job) > ClassOf(holder)) return true;
   if (now_ + job.estimate.late <= holder.hold_start) return true;
   const Checkpoint& c = job.spec.checkpoint;
   if (!job.spec.preemptible || (!c.on_demand && c.period == 0)) return false;

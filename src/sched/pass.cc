@@ -37,28 +37,41 @@ Log Core::Growth(const Job& job) const {
 // log2 of omega: what a second of its waiting costs.
 Log Core::WaitCost(const Job& job) const {
   Log size = Log2(static_cast<uint64_t>(std::max<int64_t>(job.milli, 125))) - Log2(kMilli);
-  return Log2(static_cast<uint64_t>(policy_.class_weight[static_cast<int>(job.spec.klass)])) - Log2(1000) +
+  return Log2(static_cast<uint64_t>(policy_.class_weight[static_cast<int>(ClassOf(job))])) - Log2(1000) +
          teams_.Fairness(job.team) + Growth(job) + static_cast<Log>(int64_t{size} * (1000 - policy_.beta) / 1000);
 }
 
 // The part of the density that changes slowly: class and deadline / (T * G^beta). A deadline raises it by
 // 1 + weight * T / (slack + T/4), until it cannot be met any more.
 Log Core::Base(const Job& job) const {
-  Log base = Log2(static_cast<uint64_t>(policy_.class_weight[static_cast<int>(job.spec.klass)])) - job.estimate.rank;
-  if (job.spec.deadline == 0) return base;
-  Micros left = job.estimate.expected;
-  Micros slack = job.spec.deadline - now_ - left;
-  if (slack < -left / 8) return base;
-  auto urgency = static_cast<__int128>(left) * policy_.deadline_weight / std::max<Micros>(slack + left / 4, 1);
-  return base + Log2(static_cast<uint64_t>(1000 + std::min<__int128>(urgency, 1 << 30))) - Log2(1000);
+  Log base = Log2(static_cast<uint64_t>(policy_.class_weight[static_cast<int>(ClassOf(job))])) - job.estimate.rank;
+  if (job.spec.deadline == 0 && job.spec.deadline_steps.empty()) return base;
+  const Micros left = job.estimate.expected;
+  // Of a deadline with steps each counts with what is lost after it.
+  auto urgency = [&](Micros at, int64_t worth) {
+    const Micros slack = at - now_ - left;
+    if (slack < -left / 8) return int64_t{0};
+    auto u = static_cast<__int128>(left) * policy_.deadline_weight / std::max<Micros>(slack + left / 4, 1);
+    return static_cast<int64_t>(std::min<__int128>(u, 1 << 30)) * worth / 1000;
+  };
+  int64_t most = job.spec.deadline > 0 ? urgency(job.spec.deadline, 1000) : 0;
+  const std::vector<DeadlineStep>& steps = job.spec.deadline_steps;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const int64_t then = i + 1 < steps.size() ? steps[i + 1].value : 0;
+    most = std::max(most, urgency(steps[i].at, std::max<int64_t>(steps[i].value - then, 0)));
+  }
+  return base + Log2(static_cast<uint64_t>(1000 + most)) - Log2(1000);
 }
+
+// What its team has no budget for is a scavenger.
+Class Core::ClassOf(const Job& job) const { return teams_.OverBudget(job.team) ? Class::kScavenger : job.spec.klass; }
 
 // log2 of rho, up to a constant.
 Log Core::Density(const Job& job) const { return Base(job) + teams_.Fairness(job.team) + Growth(job); }
 
 // The wait after which it starves; scavengers never do.
 Micros Core::StarvationWait(const Job& job) const {
-  if (job.spec.klass == Class::kScavenger) return kNever;
+  if (ClassOf(job) == Class::kScavenger) return kNever;
   auto run = static_cast<__int128>(job.served + job.estimate.expected) * policy_.starvation_stretch / 1000;
   return policy_.starvation_bound + static_cast<Micros>(std::min<__int128>(run, kHour * 24 * 365));
 }
@@ -125,20 +138,27 @@ void Core::Pass() {
   Refill();
   free_milli_ = 0;
   for (NodeId n = 0; n < cluster_.size(); ++n) free_milli_ += cluster_.node(n).free_milli_total();
+  headroom_.Advance(now_);
+  headroom_target_ = headroom_.Target(cluster_.total_milli());
+  if (inference_seen_) PrepareVictims();  // for the shelf
   ServeHolds();
+  GiveBack();
   Order();
-  int32_t attempts = 0;
+  int32_t attempts = 0, reclaims = 0;
   for (const Ordered& o : order_) {
     DemandState& demand = demands_[o.demand];
     if (demand.pass != pass_) {
       demand.pass = pass_;
       demand.failed_level = -1;
       demand.no_preemption = demand.no_backfill = false;
+      demand.no_reclaim.clear();
     }
     // Most of a long queue ends here: the like of it was tried.
-    bool hopeless = demand.failed_level == static_cast<int>(demand.demand.required) && demand.no_preemption &&
-                    (demand.no_backfill || holders_.empty());
     const Pending& p = pending_[o.index];
+    const bool may_reclaim =
+        demand.no_preemption && reclaims < policy_.preempt_attempts / 2 && MayReclaim(p.team, demand);
+    bool hopeless = demand.failed_level == static_cast<int>(demand.demand.required) && demand.no_preemption &&
+                    !may_reclaim && (demand.no_backfill || holders_.empty());
     bool starves = o.key <= static_cast<uint32_t>(INT32_MAX - kStarving);
     // Who starves may still get a hold.
     bool may_hold = starves && hold_tries_ > 0 && holders_.size() < static_cast<size_t>(policy_.holds);
@@ -147,9 +167,12 @@ void Core::Pass() {
     if (stamps_[j] != p.stamp) continue;  // served by its hold
     if (TryPlace(j, demand)) continue;
     if (!holders_.empty() && !demand.no_backfill && TryBackfill(j, demand)) continue;
-    if (policy_.preemption && !demand.no_preemption && attempts < policy_.preempt_attempts) {
-      ++attempts;
+    if (may_reclaim) {
+      ++reclaims;
       if (TryPreempt(j, demand)) continue;
+    } else if (policy_.preemption && !demand.no_preemption && attempts < policy_.preempt_attempts) {
+      ++attempts;
+      if (TryShrink(j, demand) || TryPreempt(j, demand)) continue;
     } else if (attempts >= policy_.preempt_attempts) {
       demand.no_preemption = true;
     }
@@ -159,16 +182,8 @@ void Core::Pass() {
       if (!MakeHold(j)) jobs_[j].no_hold_before = now_ + policy_.urge_interval;
     }
   }
-}
-
-// Urgent work that came with this step, without waiting for the next pass.
-void Core::Fast() {
-  for (JobIndex j : fresh_) {
-    if (jobs_[j].phase != Phase::kPending || jobs_[j].spec.klass != Class::kInference) continue;
-    DemandState fresh;
-    fresh.demand = demands_[jobs_[j].demand].demand;
-    TryPlace(j, fresh);
-  }
+  hungry_ = false;
+  if (!elastic_.empty()) GrowElastic();
 }
 
 uint64_t Core::AlternativesAllowed(const Job& job, const Demand& demand) {
@@ -202,6 +217,10 @@ bool Core::TryPlace(JobIndex j, DemandState& demand) {
   if (static_cast<int>(job.wish) <= demand.failed_level) return false;
   uint64_t allowed = AlternativesAllowed(job, demand.demand);
   if (allowed == 0) return false;  // its team's affair: others with these needs may still start
+  if (!LeavesHeadroom(job, job.milli)) {
+    demand.failed_level = static_cast<int>(demand.demand.required);  // so it is for all with these needs
+    return false;
+  }
   size_t mark = cluster_.Mark();
   std::optional<Placement> placed = placer_.Place(demand.demand, job.wish, allowed);
   if (!placed) {
@@ -233,12 +252,14 @@ void Core::Start(JobIndex j, Placement placement) {
 
 void Core::Begin(JobIndex j) {
   Job& job = jobs_[j];
-  job.phase = Phase::kRunning;
-  job.started = job.saved = now_;
+  job.started = job.saved = job.paced_since = now_;
+  job.paced = 0;
   if (job.waited >= StarvationWait(job)) {
     job.turn_ends = now_ + policy_.starvation_turn;
     job.waited = 0;
   }
+  Note(j, job.phase == Phase::kClaiming ? Decision::Kind::kStartedLate : Decision::Kind::kStarted, 0, {});
+  job.phase = Phase::kRunning;
   Occupy(j);
   EmitPlace(j);
 }
@@ -247,11 +268,7 @@ void Core::EmitPlace(JobIndex j) {
   const Job& job = jobs_[j];
   const auto& alternatives = demands_[job.demand].demand.alternatives;
   Place place{job.spec.id, {}, alternatives[job.placement.alternative].gpu_type};
-  place.pods.reserve(job.placement.rooms.size());
-  for (size_t i = 0; i < job.placement.rooms.size(); ++i) {
-    const Room& room = job.placement.rooms[i];
-    place.pods.push_back({job.placement.roles[i], cluster_.node(room.node).spec.name, room.mask()});
-  }
+  place.pods = PodsAt(job.placement, 0);
   actions_.push_back(std::move(place));
 }
 

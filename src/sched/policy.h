@@ -69,6 +69,16 @@ struct Policy {
   Micros usage_half_life = 7 * 24 * kHour;
   int64_t usage_weight = 1000;  // k of the fair portion max(0, W + k * (W - U))
 
+  // --- inference ---
+  // Room left idle for it: what its demand grows by in such a window, in so many of a thousand windows; at most so many
+  // thousandths of all room.
+  Micros headroom_window = 60 * kSecond;
+  int64_t headroom_quantile = 990;
+  int64_t headroom_most = 20;
+
+  // --- maintenance ---
+  Micros maintenance_lead = 600 * kSecond;  // so long before a window nothing is started on its nodes
+
   // --- topology ---
   // Throughput by Level when a gang spans no more than it; what a preferred level is worth.
   std::array<int64_t, kLevels> throughput = {1000, 1000, 950, 850, 700, 700};

@@ -323,6 +323,46 @@ TEST(Preemption, AGuaranteeIsTakenBackFromBorrowers) {
   EXPECT_EQ(w.preemptions, 1);
 }
 
+// Teams ask for the same, the first without a right to it: the second still gets what is its own, in the same pass.
+TEST(Preemption, AGuaranteeIsTakenBackWhoeverAskedInVainBefore) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}, TeamSet{{"owner", "", 1000, {{"", 8000, INT64_MAX}}}}});
+  JobSpec borrower = Long(1, 1, 8);
+  borrower.team = "borrower";
+  w.Feed({JobSubmitted{borrower}}, kSecond);
+  w.Run(60 * kSecond);
+  JobSpec greedy = Long(2, 1, 8), owner = Long(3, 1, 8);
+  greedy.team = "greedy";
+  greedy.estimate = 23 * kHour;  // denser than the owner's, not by enough to evict anybody
+  owner.team = "owner";
+  owner.estimate = 240 * kHour;
+  auto actions = w.Feed({JobSubmitted{greedy}, JobSubmitted{owner}}, kSecond);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<Preempt>(actions[0]).beneficiary, 3u);
+  EXPECT_EQ(std::get<Preempt>(actions[0]).reason, StopReason::kGuarantee);
+}
+
+TEST(Holds, ARoomThatAQuotaForbidsIsNotKeptFromOthers) {
+  Policy policy;
+  policy.preemption = false;
+  World w(policy);
+  w.Feed({NodeUp{GpuNode("a")}, TeamSet{{"t", "", 1000, {{"h100", 0, 4000}}}}});
+  JobSpec busy = Gang(1, 1, 8);
+  busy.preemptible = false;
+  w.Feed({JobSubmitted{busy}}, kSecond);
+  JobSpec never = Gang(2, 1, 8);  // of any type: only its place tells that it may not
+  never.team = "t";
+  w.Feed({JobSubmitted{never}}, kSecond);
+  w.Run(policy.starvation_bound + policy.level_base * policy.starvation_stretch / 1000 + kHour);
+  w.Feed({JobEnded{1}}, kSecond);
+  JobSpec other = Gang(3, 1, 8);
+  other.preemptible = false;
+  other.estimate = 100 * kHour;
+  w.Feed({JobSubmitted{other}}, kSecond);
+  w.Run(120 * kSecond);
+  EXPECT_TRUE(w.Runs(3));
+}
+
 TEST(Preemption, ACancelledBeneficiaryGivesTheRoomBack) {
   World w;
   w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{Long(1, 1, 8)}});

@@ -82,6 +82,24 @@ Core::Victim Core::PriceOf(JobIndex v) const {
   return victim;
 }
 
+// What the decision to carry out the plan rests on. `drained`: the wait until room comes by itself; the victims' own
+// ends bound it, weighted by the room of each. Ends of those who move tell nothing: they are few.
+Terms Core::TermsFor(JobIndex j, const Plan& plan, Micros drained) const {
+  Terms terms;
+  __int128 weighted = 0;
+  int64_t room = 0;
+  for (JobIndex v : plan.victims) {
+    if (plan.moves.contains(v)) continue;
+    weighted += static_cast<__int128>(jobs_[v].milli + 1) * jobs_[v].estimate.service;
+    room += jobs_[v].milli + 1;
+  }
+  terms.wait_without = room == 0 ? drained : std::min(drained, static_cast<Micros>(weighted / room));
+  terms.gain = Scaled(Exp2Milli(WaitCost(jobs_[j])), std::max<Micros>(terms.wait_without - plan.latency, 0));
+  terms.price = plan.price;
+  terms.lost = plan.lost / 1000;
+  return terms;
+}
+
 void Core::PrepareVictims() {
   if (now_ - victims_at_ < policy_.price_interval) return;
   victims_at_ = now_;
@@ -103,13 +121,14 @@ void Core::PrepareVictims() {
       node_floor_[r.node] = std::min(node_floor_[r.node], victims_[v].density);
     }
   }
+  FillShelf();
 }
 
 // How long it would take until all that waits has been served by what ends by itself: with a short queue room comes by
 // itself; with a long one what is not taken from the victims is taken from somebody else who waits.
 Micros Core::WaitWithout(const Demand& demand) const {
   const Request& r = demand.parts[0].request;
-  int gpus = r.gpus > 0 ? r.gpus : r.gpu_milli > 0 ? 1 : 0;
+  int gpus = r.gpus > 0 ? r.gpus : r.slice() ? 1 : 0;
   int64_t rate = release_rate_[gpus];
   if (rate <= 0) return kForever;
   int64_t slots = demand.parts[0].pods;
@@ -121,12 +140,12 @@ Micros Core::WaitWithout(const Demand& demand) const {
 bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Victim& v) const {
   if (v.job == kNoJob) return false;
   const Job& job = jobs_[v.job];
-  if (job.phase != Phase::kRunning || job.spec.id != v.id) return false;
-  if (now_ < job.turn_ends && job.spec.klass == beneficiary.spec.klass && !reclaim) return false;
-  if (job.spec.klass > beneficiary.spec.klass) return false;
+  if (job.phase != Phase::kRunning || job.spec.id != v.id || !job.leaving.empty()) return false;
+  if (now_ < job.turn_ends && ClassOf(job) == ClassOf(beneficiary) && !reclaim) return false;
+  if (ClassOf(job) > ClassOf(beneficiary)) return false;
   if (teams_.Protected(job.team, job.charges, beneficiary.team)) return false;
   if (reclaim) return job.team != beneficiary.team;
-  if (!v.settled && job.spec.klass == beneficiary.spec.klass) return false;
+  if (!v.settled && ClassOf(job) == ClassOf(beneficiary)) return false;
   Log margin = Log2(static_cast<uint64_t>(1000 + policy_.theta)) - Log2(1000);
   return v.density + margin < density;
 }
@@ -135,8 +154,8 @@ bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Vic
 bool Core::Movable(const Job& beneficiary, const Victim& v) const {
   if (v.job == kNoJob) return false;
   const Job& job = jobs_[v.job];
-  return job.phase == Phase::kRunning && job.spec.id == v.id && v.settled && job.milli < beneficiary.milli &&
-         job.spec.klass <= beneficiary.spec.klass;
+  return job.phase == Phase::kRunning && job.leaving.empty() && job.spec.id == v.id && v.settled &&
+         job.milli < beneficiary.milli && ClassOf(job) <= ClassOf(beneficiary);
 }
 
 // `delay`: of the victim, beside what it repeats and restores.
@@ -145,15 +164,13 @@ int64_t Core::PriceFor(Micros delay, const Victim& v) const {
   return price + price / 1000 * policy_.repeat_victim * jobs_[v.job].preemptions;
 }
 
-// The cheapest nodes of the domain to make room on, and who has to leave.
-std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level level, Domain domain, Means means,
-                                       Micros delay) {
+// The cheapest nodes of the domain to make room on for so many pods, and who has to leave: added to the plan. Returns
+// what that costs; nullopt when there is no such way.
+std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Level level, Domain domain, Means means,
+                                    Micros delay, Plan* plan) {
   const bool reclaim = means == Means::kReclaim, move = means == Means::kMove;
   const Job& job = jobs_[j];
-  const Demand& demand = demands_[job.demand].demand;
-  const ShapeId shape = demand.alternatives[alternative].shapes[0];
   const Log density = Density(job);
-  const int32_t need = demand.parts[0].pods;
 
   // Nodes by the least density on them; those with free room are always looked at. For moves by the room to clear.
   std::vector<std::pair<Log, NodeId>> nodes;
@@ -214,17 +231,61 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
   }
   std::stable_sort(options.begin(), options.end(),
                    [](const Option& a, const Option& b) { return a.price_per_slot < b.price_per_slot; });
-  Plan plan;
   int32_t slots = 0;
+  int64_t price = 0;
   for (const Option& o : options) {
     if (slots >= need) break;
     slots += o.slots;
-    if (std::find(plan.nodes.begin(), plan.nodes.end(), o.node) == plan.nodes.end()) plan.nodes.push_back(o.node);
+    if (std::find(plan->nodes.begin(), plan->nodes.end(), o.node) == plan->nodes.end()) plan->nodes.push_back(o.node);
     for (JobIndex v : o.victims) {
-      if (std::find(plan.victims.begin(), plan.victims.end(), v) == plan.victims.end()) plan.victims.push_back(v);
+      if (std::find(plan->victims.begin(), plan->victims.end(), v) != plan->victims.end()) continue;
+      plan->victims.push_back(v);
+      price += PriceFor(move && Movable(job, victims_[v]) ? 0 : delay, victims_[v]);
     }
   }
-  if (slots < need || plan.victims.empty()) return std::nullopt;
+  return slots < need ? std::nullopt : std::optional(price);
+}
+
+// Of blocks each has to fit in a domain of its own level: the cheapest of those.
+bool Core::SelectBlocks(JobIndex j, const Demand::Part& part, ShapeId shape, Level level, Domain domain, Means means,
+                        Micros delay, Plan* plan) {
+  const uint32_t last = cluster_.First(level, domain + 1) - 1;
+  const Domain first = cluster_.DomainOf(part.segment_level, cluster_.First(level, domain));
+  const Domain end = cluster_.DomainOf(part.segment_level, last) + 1;
+  // As few in each domain as will do.
+  for (int32_t each = 1, blocks = part.pods / part.block(); each <= blocks; each *= 2) {
+    std::vector<std::pair<int64_t, Plan>> found;
+    for (Domain c = first; c < end; ++c) {
+      Plan here;
+      auto price = Select(j, shape, each * part.block(), part.segment_level, c, means, delay, &here);
+      if (price) found.push_back({*price, std::move(here)});
+    }
+    if (static_cast<int32_t>(found.size()) * each < blocks) continue;
+    std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (int32_t i = 0; i * each < blocks; ++i) {
+      Plan& here = found[static_cast<size_t>(i)].second;
+      plan->nodes.insert(plan->nodes.end(), here.nodes.begin(), here.nodes.end());
+      for (JobIndex v : here.victims) {
+        if (std::find(plan->victims.begin(), plan->victims.end(), v) == plan->victims.end()) plan->victims.push_back(v);
+      }
+    }
+    return true;
+  }
+  return false;
+}
+
+// Where in the domain to make room, and who has to leave.
+std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level level, Domain domain, Means means,
+                                       Micros delay) {
+  const Job& job = jobs_[j];
+  const Demand& demand = demands_[job.demand].demand;
+  const Demand::Part& part = demand.parts[0];
+  const ShapeId shape = demand.alternatives[alternative].shapes[0];
+  Plan plan;
+  const bool possible = part.segment > 1 && part.segment_level < level
+                            ? SelectBlocks(j, part, shape, level, domain, means, delay, &plan)
+                            : Select(j, shape, part.pods, level, domain, means, delay, &plan).has_value();
+  if (!possible || plan.victims.empty()) return std::nullopt;
   // A gang that has to leave for one node frees its others too.
   for (JobIndex v : plan.victims) {
     for (const Room& r : jobs_[v].placement.rooms) {
@@ -238,9 +299,9 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
   plan.price = 0;
   plan.delay = delay;
   for (JobIndex v : plan.victims) {
-    plan.price += PriceFor(move && Movable(job, victims_[v]) ? 0 : delay, victims_[v]);
+    plan.price += PriceFor(means == Means::kMove && Movable(job, victims_[v]) ? 0 : delay, victims_[v]);
   }
-  if (reclaim) plan.reason = StopReason::kGuarantee;
+  if (means == Means::kReclaim) plan.reason = StopReason::kGuarantee;
   return plan;
 }
 
@@ -283,7 +344,11 @@ std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
     return std::nullopt;
   }
   plan->victims = std::move(leave);
-  KeepLeftovers(*placement, plan);
+  std::vector<const Room*> rooms;
+  for (JobIndex v : plan->victims) {
+    for (const Room& r : jobs_[v].placement.rooms) rooms.push_back(&r);
+  }
+  KeepLeftovers(*placement, rooms, plan);
   Resettle(plan);
   plan->price = plan->lost = 0;
   plan->latency = 0;
@@ -298,29 +363,6 @@ std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
     plan->lost += static_cast<int64_t>(static_cast<__int128>(jobs_[v].milli) * victims_[v].lost / kSecond);
   }
   return placement;
-}
-
-// What the victims free and the gang does not take is nobody's until they are gone. Per node: max(0, freed by victims -
-// taken by the gang).
-void Core::KeepLeftovers(const Placement& placement, Plan* plan) {
-  std::map<NodeId, std::array<int64_t, kMaxGpus + 2>> change;
-  auto add = [&](const Room& r, int sign) {
-    auto& c = change[r.node];
-    for (int i = 0; i < kMaxGpus; ++i) c[i] += sign * r.milli[i];
-    c[kMaxGpus] += sign * r.milli_cpus;
-    c[kMaxGpus + 1] += sign * r.memory_bytes;
-  };
-  for (JobIndex v : plan->victims) {
-    for (const Room& r : jobs_[v].placement.rooms) add(r, 1);
-  }
-  for (const Room& r : placement.rooms) add(r, -1);
-  for (const auto& [node, c] : change) {
-    Room left{node, {}, std::max<int64_t>(c[kMaxGpus], 0), std::max<int64_t>(c[kMaxGpus + 1], 0)};
-    for (int i = 0; i < kMaxGpus; ++i) left.milli[i] = static_cast<uint16_t>(std::max<int64_t>(c[i], 0));
-    if (left == Room{node}) continue;
-    cluster_.Take(left);
-    plan->leftovers.push_back(left);
-  }
 }
 
 // Takes other room for the victims that some is free for, the densest first: as close together as they prefer, of GPUs
@@ -344,17 +386,35 @@ void Core::Resettle(Plan* plan) {
 }
 
 bool Core::TryPreempt(JobIndex j, DemandState& state) {
-  Job& job = jobs_[j];
-  const Demand& demand = state.demand;
-  uint64_t allowed = AlternativesAllowed(job, demand);
-  if (allowed == 0) return false;
+  if (AlternativesAllowed(jobs_[j], state.demand) == 0) return false;
   PrepareVictims();
+  if (auto chosen = ChoosePreemption(j, state)) {
+    lost_tokens_ -= chosen->plan.lost;
+    Claim(j, chosen->plan, std::move(chosen->placement), chosen->terms);
+    return true;
+  }
+  state.no_preemption = true;
+  state.no_reclaim.push_back(jobs_[j].team);
+  return false;
+}
+
+// What failed for one team need not fail for another that has less than its guarantee.
+bool Core::MayReclaim(TeamId team, const DemandState& state) const {
+  return policy_.preemption && teams_.BelowGuarantee(team) &&
+         std::find(state.no_reclaim.begin(), state.no_reclaim.end(), team) == state.no_reclaim.end();
+}
+
+// The cheapest plan that is worth it, its room taken on the journal. REQUIRES prices.
+std::optional<Core::Chosen> Core::ChoosePreemption(JobIndex j, const DemandState& state) {
+  const Job& job = jobs_[j];
+  const Demand& demand = state.demand;
+  const uint64_t allowed = AlternativesAllowed(job, demand);
   const Micros drained = WaitWithout(demand);
   const Micros delay = std::min(job.estimate.service, drained);
-  const int64_t omega = Exp2Milli(WaitCost(job));
   const Log density = Density(job);
   for (Means means : {Means::kMove, Means::kEvict, Means::kReclaim}) {
     const bool reclaim = means == Means::kReclaim;
+    if (state.no_preemption && !reclaim) continue;  // tried for another, denser one
     if (means == Means::kMove && free_milli_ < job.milli) continue;
     std::vector<Plan> plans;
     for (uint32_t a = 0; a < demand.alternatives.size(); ++a) {
@@ -381,39 +441,21 @@ bool Core::TryPreempt(JobIndex j, DemandState& state) {
       size_t mark = cluster_.Mark();
       auto placement = Prune(j, &plan);
       if (!placement) continue;
-      Terms terms;
-      // The victims' own ends bound it: weighted by the room of each. Ends of those who move tell nothing: they are
-      // few.
-      __int128 weighted = 0;
-      int64_t room = 0;
-      bool rightful = true;
-      for (JobIndex v : plan.victims) {
-        if (plan.moves.contains(v)) continue;
-        rightful = rightful && Eligible(job, density, reclaim, victims_[v]);
-        weighted += static_cast<__int128>(jobs_[v].milli + 1) * jobs_[v].estimate.service;
-        room += jobs_[v].milli + 1;
-      }
-      const Micros without = room == 0 ? drained : std::min(drained, static_cast<Micros>(weighted / room));
-      terms.wait_without = without;
-      terms.gain = Scaled(omega, std::max<Micros>(without - plan.latency, 0));
-      terms.price = plan.price;
-      terms.lost = plan.lost / 1000;
+      const Terms terms = TermsFor(j, plan, drained);
+      const bool rightful = std::all_of(plan.victims.begin(), plan.victims.end(), [&](JobIndex v) {
+        return plan.moves.contains(v) || Eligible(job, density, reclaim, victims_[v]);
+      });
       bool urgent = std::all_of(plan.victims.begin(), plan.victims.end(),
-                                [&](JobIndex v) { return jobs_[v].spec.klass < job.spec.klass; });
+                                [&](JobIndex v) { return ClassOf(jobs_[v]) < ClassOf(job); });
       bool worth = rightful && static_cast<__int128>(terms.gain) * 1000 >
                                    static_cast<__int128>(plan.price) * (1000 + policy_.theta);
       bool affordable = urgent || lost_tokens_ >= plan.lost;
-      if (reclaim || (worth && affordable)) {
-        lost_tokens_ -= plan.lost;
-        Claim(j, plan, std::move(*placement), terms);
-        return true;
-      }
+      if (reclaim || (worth && affordable)) return Chosen{std::move(plan), std::move(*placement), terms};
       cluster_.Undo(mark);
       break;  // the others cost more
     }
   }
-  state.no_preemption = true;
-  return false;
+  return std::nullopt;
 }
 
 // A hold whose nodes are full only of those who were let in because they are cheap to evict.
@@ -425,7 +467,7 @@ bool Core::TryPreemptBackfill(JobIndex j) {
   plan.delay = jobs_[j].estimate.service;
   for (NodeId n : plan.nodes) {
     for (JobIndex v : on_node_[n]) {
-      if (jobs_[v].backfill_of != j || jobs_[v].spec.klass > jobs_[j].spec.klass) continue;
+      if (jobs_[v].backfill_of != j || ClassOf(jobs_[v]) > ClassOf(jobs_[j])) continue;
       if (v >= victims_.size() || victims_[v].job == kNoJob || victims_[v].id != jobs_[v].spec.id) continue;
       if (std::find(plan.victims.begin(), plan.victims.end(), v) == plan.victims.end()) plan.victims.push_back(v);
     }
@@ -439,39 +481,6 @@ bool Core::TryPreemptBackfill(JobIndex j) {
   lost_tokens_ -= plan.lost;
   Claim(j, plan, std::move(*placement), terms);
   return true;
-}
-
-// The cluster shows the world after the victims left, with the gang in and those who move in their new room; what
-// differs for others until then is in the leftovers.
-void Core::Claim(JobIndex j, Plan& plan, Placement placement, const Terms& terms) {
-  DropHold(j);
-  RemovePending(j);
-  Job& job = jobs_[j];
-  job.waiting_since = now_ - job.waited;  // it waits on, though not in the queue
-  job.placement = std::move(placement);
-  job.charges = ChargesOf(job.placement);
-  teams_.Take(job.team, job.charges, job.spec.preemptible, now_);
-  job.phase = Phase::kClaiming;
-  job.terms = {terms};
-  job.victims_left = static_cast<int32_t>(plan.victims.size());
-  job.leftovers = plan.leftovers;
-  for (JobIndex v : plan.victims) {
-    Job& victim = jobs_[v];
-    Vacate(v);
-    victim.phase = Phase::kStopping;
-    victim.beneficiary = j;
-    ++victim.preemptions;
-    Terms own = terms;
-    own.remaining = victim.estimate.expected;
-    victim.terms = {own};
-    StopReason reason = plan.reason;
-    if (auto move = plan.moves.find(v); move != plan.moves.end()) {
-      reason = StopReason::kMove;
-      victim.move_to = std::move(move->second);
-    }
-    actions_.push_back(Preempt{victim.spec.id, job.spec.id, victims_[v].mode, reason, own});
-    victims_[v].job = kNoJob;
-  }
 }
 
 }  // namespace vrun::sched::core

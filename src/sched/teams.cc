@@ -45,6 +45,15 @@ void Teams::Set(const TeamSpec& spec) {
   t.weight = spec.weight;
   t.quotas.clear();
   for (const Quota& q : spec.quotas) t.quotas[Type(q.gpu_type)] = q;
+  const Budget& b = spec.budget;
+  const bool had = t.refill > 0;
+  t.refill = b.gpu_seconds > 0 && b.period > 0
+                 ? static_cast<int64_t>(static_cast<__int128>(b.gpu_seconds) * kMilli * 1000 * kSecond / b.period)
+                 : 0;
+  t.burst = (b.burst > 0 ? b.burst : b.gpu_seconds) * kMilli;
+  t.tokens = had ? std::min(t.tokens, t.burst) : t.burst;  // it begins full
+  if (t.refill == 0) t.spent = false;
+  budgets_ = budgets_ || t.refill > 0;
 }
 
 TeamId Teams::Find(const std::string& name) {
@@ -65,6 +74,15 @@ const std::string& Teams::TypeName(TypeId type) const {
   return std::find_if(types_.begin(), types_.end(), [type](const auto& t) { return t.second == type; })->first;
 }
 
+std::vector<std::string> Teams::TypeNames() const {
+  std::vector<std::string> names;
+  for (const auto& [name, type] : types_) {
+    if (!name.empty()) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 TypeId Teams::KnownType(const std::string& gpu_type) const {
   auto it = types_.find(gpu_type);
   return it == types_.end() ? 0 : it->second;
@@ -73,7 +91,12 @@ TypeId Teams::KnownType(const std::string& gpu_type) const {
 void Teams::Accrue(Team& t, Micros now) {
   // To whole milliseconds, and the rest is left for the next time.
   int64_t ms = (now - t.since) / 1000;
-  t.recent += static_cast<int64_t>(static_cast<__int128>(t.rate) * ms / 1'000'000);
+  const auto used = static_cast<int64_t>(static_cast<__int128>(t.rate) * ms / 1'000'000);
+  t.recent += used;
+  if (t.refill > 0) {
+    auto more = static_cast<int64_t>(static_cast<__int128>(t.refill) * ms / 1'000'000);
+    t.tokens = std::clamp<int64_t>(t.tokens + more - (t.spent ? 0 : used), 0, t.burst);
+  }
   t.since += ms * 1000;
 }
 
@@ -89,6 +112,20 @@ void Teams::Decay(Micros now) {
     t.recent = 0;
   }
   decayed_ = now;
+}
+
+// Used up, it comes back when there is a tenth: otherwise a team would be in and out of it all the time.
+void Teams::CheckBudgets(Micros now) {
+  if (!budgets_) return;
+  for (Team& t : teams_) {
+    if (t.refill == 0) continue;
+    if (now - t.since >= kSecond) Accrue(t, now);
+    t.spent = t.tokens <= 0 || (t.spent && t.tokens < t.burst / 10);
+  }
+  for (Team& t : teams_) t.over = t.spent;
+  for (Team& t : teams_) {
+    for (TeamId up = t.parent; up != kRoot && !t.over; up = teams_[up].parent) t.over = teams_[up].spent;
+  }
 }
 
 void Teams::Change(TeamId team, const std::vector<Charge>& charges, bool preemptible, Micros now, int sign) {
@@ -172,9 +209,15 @@ bool Teams::Protected(TeamId team, const std::vector<Charge>& charges, TeamId be
 
 void Teams::Share(int64_t capacity_milli, Micros now) {
   Decay(now);
+  CheckBudgets(now);
   ShareBelow(kRoot, capacity_milli);
   const Log span = Log2(static_cast<uint64_t>(std::max<int64_t>(policy_.fairness_span, 1000))) - Log2(1000);
   for (Team& t : teams_) {
+    t.below = std::any_of(t.quotas.begin(), t.quotas.end(),
+                          [&](const auto& q) { return At(t.used, q.first) < q.second.guarantee; });
+  }
+  for (Team& t : teams_) {
+    for (TeamId up = t.parent; up != kRoot && !t.below; up = teams_[up].parent) t.below = teams_[up].below;
     // One GPU on both sides: a team that holds nothing is not infinitely underserved.
     Log quotient = Log2(static_cast<uint64_t>(t.fair + kMilli)) - Log2(static_cast<uint64_t>(At(t.used, 0) + kMilli));
     t.fairness = static_cast<Log>(int64_t{std::clamp(quotient, -span, span)} * policy_.fairness / 1000);

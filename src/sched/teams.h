@@ -32,6 +32,8 @@ class Teams {
   TeamId Find(const std::string& name);
   TypeId Type(const std::string& gpu_type);
   const std::string& TypeName(TypeId type) const;
+  // Of all but "", sorted.
+  std::vector<std::string> TypeNames() const;
   // 0 when never heard of.
   TypeId KnownType(const std::string& gpu_type) const;
   const std::string& name(TeamId team) const { return teams_[team].name; }
@@ -65,9 +67,16 @@ class Teams {
 
   // Whether with these on top of what it holds the team, and all above it, stay within a guarantee that they have.
   bool WithinGuarantee(TeamId team, const std::vector<Charge>& charges) const;
+  // Whether it, or a team above it, has less than a guarantee of some type; as of the last Share.
+  bool BelowGuarantee(TeamId team) const { return teams_[team].below; }
   // Whether the team, or one above it, would lose room that its guarantee gives it if these were taken away for
   // `beneficiary`. Guarantees of teams above both say nothing: the room stays with them.
   bool Protected(TeamId team, const std::vector<Charge>& charges, TeamId beneficiary) const;
+
+  // Whether its budget, or that of a team above it, is used up; as of the last Share.
+  bool OverBudget(TeamId team) const { return teams_[team].over; }
+  // Thousandths of GPU-seconds that are left of its own budget; INT64_MAX without one.
+  int64_t budget(TeamId team) const { return teams_[team].refill > 0 ? teams_[team].tokens : INT64_MAX; }
 
   // Recomputes fair shares for a cluster of this many GPUs.
   void Share(int64_t capacity_milli, Micros now);
@@ -93,12 +102,19 @@ class Teams {
     int64_t usage = 0;   // decayed integral of rate: thousandths of GPU-seconds, to `since`
     int64_t recent = 0;  // since the last decay
     Micros since = 0;
+    int64_t refill = 0;  // of the budget: thousandths of GPU-seconds per 1000 seconds; 0: it has none
+    int64_t burst = 0;   // thousandths of GPU-seconds
+    int64_t tokens = 0;
+    bool below = false;  // it, or a team above it, has less than some guarantee
+    bool spent = false;  // its own budget is used up
+    bool over = false;   // or that of a team above it
     int64_t fair = 0;
     Log fairness = 0;
   };
   void Change(TeamId team, const std::vector<Charge>& charges, bool preemptible, Micros now, int sign);
   void Accrue(Team& team, Micros now);
   void Decay(Micros now);
+  void CheckBudgets(Micros now);
   void ShareBelow(TeamId parent, int64_t capacity);
   static int64_t At(const std::vector<int64_t>& v, TypeId t) { return t < v.size() ? v[t] : 0; }
 
@@ -107,6 +123,7 @@ class Teams {
   std::unordered_map<std::string, TeamId> by_name_;
   std::unordered_map<std::string, TypeId> types_;
   Micros decayed_ = 0;
+  bool budgets_ = false;  // some team has one
 };
 
 }  // namespace vrun::sched::core

@@ -18,7 +18,8 @@ std::string NodeName(int32_t node) { return "n" + std::to_string(node); }
 
 class CorePolicy : public Policy {
  public:
-  CorePolicy(const JobTrace& trace, const core::Policy& weights) : trace_(trace), state_(weights) {}
+  CorePolicy(const JobTrace& trace, const core::Policy& weights, const TeamShares& shares)
+      : trace_(trace), shares_(shares), state_(weights) {}
 
   void Submitted(Engine& engine, JobIndex i) override {
     if (!nodes_told_) TellNodes(engine);
@@ -44,6 +45,13 @@ class CorePolicy : public Policy {
 
   void TellNodes(const Engine& engine) {
     nodes_told_ = true;
+    for (size_t t = 0; t < shares_.size(); ++t) {
+      core::TeamSpec team;
+      team.name = trace_.teams[t];
+      team.weight = shares_[t];
+      team.quotas = {{"", shares_[t] * core::kMilli}};
+      events_.push_back(core::TeamSet{std::move(team)});
+    }
     for (int32_t node = 0; node < engine.config().nodes; ++node) {
       core::NodeSpec spec;
       spec.name = NodeName(node);
@@ -87,6 +95,7 @@ class CorePolicy : public Policy {
   }
 
   const JobTrace& trace_;
+  const TeamShares shares_;
   core::State state_;
   std::vector<core::Event> events_;
   bool nodes_told_ = false;
@@ -94,8 +103,9 @@ class CorePolicy : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> MakeCorePolicy(const JobTrace& trace, const sched::core::Policy& weights) {
-  return std::make_unique<CorePolicy>(trace, weights);
+std::unique_ptr<Policy> MakeCorePolicy(const JobTrace& trace, const sched::core::Policy& weights,
+                                       const TeamShares& shares) {
+  return std::make_unique<CorePolicy>(trace, weights, shares);
 }
 
 }  // namespace vrun::sim

@@ -8,12 +8,15 @@
 #include "sched/policy.h"
 #include "sim/baselines.h"
 #include "sim/engine.h"
+#include "sim/virtual_clusters.h"
 
 namespace vrun::sim {
 
 inline constexpr BaselineInfo kCorePolicy{"vrun", "the scheduler of vrun, without knowing durations"};
 
 // The trace must outlive it. Not for EngineConfig::free_moves.
-std::unique_ptr<Policy> MakeCorePolicy(const JobTrace& trace, const sched::core::Policy& weights);
+// `shares`: what is each team's own, as guarantee and as weight; empty: no quotas. It must outlive it, too.
+std::unique_ptr<Policy> MakeCorePolicy(const JobTrace& trace, const sched::core::Policy& weights,
+                                       const TeamShares& shares = {});
 
 }  // namespace vrun::sim

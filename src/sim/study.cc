@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "base/escape.h"
+#include "sched/weights.h"
 #include "sim/baselines.h"
 #include "sim/core_policy.h"
-#include "sim/weights.h"
 
 namespace vrun::sim {
 namespace {
@@ -102,14 +102,50 @@ void Describe(const JobTrace& trace, const RunResult& result, JobOutcome* outcom
   outcome->utilization = UtilizationOf(trace, result);
 }
 
-Result<std::unique_ptr<Policy>> MakePolicy(const StudyOptions& options, const std::string& name,
-                                           const JobTrace& trace) {
+Result<std::unique_ptr<Policy>> MakePolicy(const StudyOptions& options, const std::string& name, const JobTrace& trace,
+                                           const TeamShares& shares) {
   if (auto file = options.weight_files.find(name); file != options.weight_files.end()) {
-    VRUN_ASSIGN(sched::core::Policy weights, ParseWeights(file->second, name));
-    return MakeCorePolicy(trace, weights);
+    VRUN_ASSIGN(sched::core::Policy weights, sched::core::ParseWeights(file->second, name));
+    return MakeCorePolicy(trace, weights, shares);
   }
-  if (name == kCorePolicy.name) return MakeCorePolicy(trace, {});
+  if (name == kCorePolicy.name) return MakeCorePolicy(trace, {}, shares);
+  if (name == kReclaimPolicy.name && !shares.empty()) return MakeReclaimPolicy(trace, shares);
+  if (name == kReclaimPolicy.name || name == kStaticPolicy.name) {
+    return Error(Code::kInvalid, name + ": what is each team's own is not known: give --teams");
+  }
   return MakeBaseline(name);
+}
+
+// Each team by itself, on as many nodes as its GPUs fill.
+Result<RunResult> RunPartitioned(const JobTrace& trace, const EngineConfig& cluster, const TeamShares& shares,
+                                 std::vector<TeamOutcome>* teams) {
+  RunResult all;
+  all.jobs.resize(trace.jobs.size());
+  for (size_t t = 0; t < shares.size(); ++t) {
+    JobTrace own;
+    own.teams = trace.teams;
+    std::vector<size_t> from;
+    for (size_t i = 0; i < trace.jobs.size(); ++i) {
+      if (trace.jobs[i].team != static_cast<int32_t>(t)) continue;
+      own.jobs.push_back(trace.jobs[i]);
+      from.push_back(i);
+    }
+    TeamOutcome outcome{trace.teams[t], shares[t]};
+    if (!own.jobs.empty()) {
+      EngineConfig config = cluster;
+      config.nodes = static_cast<int32_t>((shares[t] + cluster.gpus_per_node - 1) / cluster.gpus_per_node);
+      auto policy = MakeCorePolicy(own, {});
+      ShareMeter meter(own, shares, *policy);
+      VRUN_ASSIGN(RunResult result, Engine::Run(own, config, meter));
+      outcome = meter.Outcomes(result)[t];
+      for (size_t i = 0; i < from.size(); ++i) all.jobs[from[i]] = result.jobs[i];
+      all.capacity += result.capacity;
+      all.passes += result.passes;
+      all.end_us = std::max(all.end_us, result.end_us);
+    }
+    teams->push_back(std::move(outcome));
+  }
+  return all;
 }
 
 Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, const std::string& policy) {
@@ -119,11 +155,28 @@ Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, c
   outcome.free_moves = !options.exact && baseline != nullptr && baseline->moves_freely;
   EngineConfig config = options.cluster;
   config.free_moves = outcome.free_moves;
+  TeamShares shares;
+  if (!options.teams_text.empty()) {
+    VRUN_ASSIGN(shares, ReadTeamShares(options.teams_text, options.teams_name, trace));
+  }
   const int64_t span = trace.jobs.back().submit_us;
   for (int32_t i = 0; i < options.shifts; ++i) {
     const JobTrace shifted = ShiftArrivals(trace, span / options.shifts * i);
-    VRUN_ASSIGN(std::unique_ptr<Policy> object, MakePolicy(options, policy, shifted));
-    VRUN_ASSIGN(RunResult result, Engine::Run(shifted, config, *object));
+    RunResult result;
+    if (policy == kStaticPolicy.name && !shares.empty()) {
+      std::vector<TeamOutcome> teams;
+      VRUN_ASSIGN(result, RunPartitioned(shifted, config, shares, &teams));
+      if (i == 0) outcome.teams = std::move(teams);
+    } else {
+      VRUN_ASSIGN(std::unique_ptr<Policy> object, MakePolicy(options, policy, shifted, shares));
+      if (shares.empty()) {
+        VRUN_ASSIGN(result, Engine::Run(shifted, config, *object));
+      } else {
+        ShareMeter meter(shifted, shares, *object);
+        VRUN_ASSIGN(result, Engine::Run(shifted, config, meter));
+        if (i == 0) outcome.teams = meter.Outcomes(result);
+      }
+    }
     outcome.runs.push_back(Measure(shifted, result));
     if (i == 0) Describe(shifted, result, &outcome);
   }

@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "sim/fill.h"
 #include "sim/metrics.h"
+#include "sim/virtual_clusters.h"
 
 namespace vrun::sim {
 
@@ -29,6 +30,9 @@ struct StudyOptions {
   bool exact = false;
   std::optional<std::string> from;   // seconds since the first submission, or a date of the trace
   std::optional<std::string> until;  // the same
+  // What is each team's own (virtual_clusters.h); empty: teams have no quotas.
+  std::string teams_text;
+  std::string teams_name;
   // Names; empty: the default one.
   std::vector<std::string> policies;
   // What a name that looks like a file (it has a '/' or a '.') holds: weights of the core, by that name.
@@ -53,6 +57,7 @@ struct JobOutcome {
   std::vector<double> waits;                                 // seconds, sorted
   std::vector<double> completions;                           // seconds, sorted
   Series utilization;                                        // days, part of capacity
+  std::vector<TeamOutcome> teams;                            // with StudyOptions::teams_text
 };
 
 struct PodOutcome {

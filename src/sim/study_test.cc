@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "sched/weights.h"
 #include "sim/html_report.h"
-#include "sim/weights.h"
 
 namespace vrun::sim {
 namespace {
@@ -95,7 +95,7 @@ TEST(HtmlReport, IsOnePageWithoutForeignBytes) {
 }
 
 TEST(Weights, FromAFile) {
-  auto weights = ParseWeights(
+  auto weights = sched::core::ParseWeights(
       "# tried on Monday\nbeta = 700\n\nlevel_base=450.5  # s\npreemption = false\n"
       "class_weight = [1, 2,3, 4 ,5]\n",
       "w");
@@ -109,7 +109,7 @@ TEST(Weights, FromAFile) {
        {"beta", "beta = x", "beta = -1", "beta = 1.5", "level_base = nan", "level_base = 1e99", "preemption = 1",
         "class_weight = [1,2,3,4]", "class_weight = [1,2,3,4,5,6]", "class_weight = [", "throughput = ]", "gamma = 1",
         "beta = 1\nbeta = 2", "= 1", "holds = 99999999999"}) {
-    auto refused = ParseWeights(bad, "w");
+    auto refused = sched::core::ParseWeights(bad, "w");
     ASSERT_FALSE(refused) << bad;
     EXPECT_TRUE(refused.error().message().starts_with("w:")) << refused.error().message();
   }

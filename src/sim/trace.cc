@@ -92,7 +92,11 @@ Result<JobTrace> ReadPhilly(const Csv& csv) {
     if (!date) return csv.At(row, "timestamp " + date.error().message());
     job.submit_us = *date;
     VRUN_ASSIGN(job.duration_us, csv.Seconds(row, column.duration));
-    VRUN_ASSIGN(int64_t gpus, csv.Integer(row, column.gpus, 1, kMostGpus));
+    VRUN_ASSIGN(int64_t gpus, csv.Integer(row, column.gpus, 0, kMostGpus));
+    if (gpus == 0) {
+      ++trace.without_gpus;
+      continue;
+    }
     job.gpus = static_cast<int32_t>(gpus);
     job.team = teams.IndexOf(csv.Field(row, team));
     trace.jobs.push_back(std::move(job));

@@ -3,7 +3,8 @@
 //
 // Formats, told apart by their header:
 //   ITP      job_id,submission_time,duration,num_gpu[,...,deadline]   seconds; the deadline is absolute
-//   Philly   timestamp,duration,num_gpus,...,cluster                  "YYYY-MM-DD hh:mm:ss", seconds; cluster = team
+//   Philly   timestamp,duration,num_gpus,...,cluster                  "YYYY-MM-DD hh:mm:ss", seconds; cluster = team;
+//            what `vctl accounting` prints is one
 //   Chronus  job_id,user,num_gpu,submit_time,duration,expect_time_list,expect_value_list,best_effort,...
 //            minutes; deadlines relative to the submission, '-' between several, with the value of meeting each
 #pragma once

@@ -142,6 +142,10 @@ Status BlobPacks::Put(const Digest& digest, std::string_view bytes) {
   if (bytes.size() > kMaxBlob) return Error(Code::kInvalid, "store: directory object is too large");
   std::unique_lock lock(mu_);
   loaded_cv_.wait(lock, [&] { return loaded_; });
+  return PutLocked(digest, bytes);
+}
+
+Status BlobPacks::PutLocked(const Digest& digest, std::string_view bytes) {
   if (index_.contains(digest)) return {};
   if (current_ && current_->size > limit_ / 4) current_.reset();
   if (!current_) VRUN_TRY(NewPack());
@@ -158,6 +162,42 @@ Status BlobPacks::Put(const Digest& digest, std::string_view bytes) {
   bytes_ += added;
   index_[digest] = {current_, at + header.size(), static_cast<uint32_t>(bytes.size())};
   while (bytes_ > limit_ && packs_.size() > 1 && packs_.front() != current_) DropOldest();
+  return {};
+}
+
+Status BlobPacks::Sweep(const std::function<bool(const Digest&)>& needed) {
+  std::unique_lock lock(mu_);
+  loaded_cv_.wait(lock, [&] { return loaded_; });
+  const bool all_needed = std::all_of(index_.begin(), index_.end(), [&](const auto& i) { return needed(i.first); });
+  if (all_needed) return {};
+  const std::vector<std::shared_ptr<Pack>> old_packs = std::exchange(packs_, {});
+  const auto old_index = std::exchange(index_, {});
+  current_.reset();
+  const uint64_t old_bytes = std::exchange(bytes_, 0);
+  const auto copy = [&]() -> Status {
+    for (const auto& [digest, place] : old_index) {
+      if (!needed(digest)) continue;
+      std::string bytes(place.length, '\0');
+      VRUN_ASSIGN(const size_t n, PreadUpTo(place.pack->fd.get(), bytes.data(), bytes.size(), place.offset));
+      if (n == bytes.size()) VRUN_TRY(PutLocked(digest, bytes));
+    }
+    for (const auto& pack : packs_) {
+      if (::fsync(pack->fd.get()) != 0) return ErrnoError("sync " + pack->path);
+    }
+    return {};
+  };
+  const Status copied = copy();
+  if (!copied) {  // nothing is lost: the old ones count
+    for (const auto& pack : packs_) ::unlink(pack->path.c_str());
+    packs_ = old_packs;
+    index_ = old_index;
+    bytes_ = old_bytes;
+    current_.reset();
+    return copied;
+  }
+  VRUN_ASSIGN(const UniqueFd directory, OpenFile(directory_, O_RDONLY | O_DIRECTORY));
+  if (::fsync(directory.get()) != 0) return ErrnoError("sync " + directory_);
+  for (const auto& pack : old_packs) ::unlink(pack->path.c_str());
   return {};
 }
 

@@ -10,6 +10,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -33,6 +34,8 @@ class BlobPacks {
   // kNotFound when absent; `*corrupt` is set when it was there and wrong (it is forgotten then).
   Result<std::string> Get(const Digest& digest, bool* corrupt);
   Status Put(const Digest& digest, std::string_view bytes);
+  // Writes those that are needed into new packs, durably, and removes all others.
+  Status Sweep(const std::function<bool(const Digest&)>& needed);
   uint64_t bytes() const;
   // Every blob that is known.
   std::vector<Digest> List() const;
@@ -50,6 +53,7 @@ class BlobPacks {
   };
   void IndexPack(const std::shared_ptr<Pack>& pack);
   Status NewPack();
+  Status PutLocked(const Digest& digest, std::string_view bytes);
   void DropOldest();
 
   const std::string directory_;

@@ -144,6 +144,7 @@ size_t Core::objects() const {
 }
 
 bool Core::TakeVictim(EvictionIndex::Entry* victim) {
+  if (options.keep_all) return false;
   std::lock_guard lock(mu_);
   return index_.TakeVictim(victim);
 }
@@ -172,6 +173,21 @@ bool Core::EvictOne(uint64_t* freed) {
   return true;
 }
 
+uint64_t Core::Remove(const ObjectId& id) {
+  std::shared_ptr<ObjectBase> gone;  // destroyed after the lock
+  uint64_t bytes = 0;
+  {
+    std::lock_guard lock(mu_);
+    if (const auto* entry = index_.Find(id)) bytes = entry->bytes;
+    gone = index_.Remove(id);
+  }
+  auto shard = LockShard(id, LOCK_EX);
+  if (!shard) return 0;
+  ::unlink(MapPath(id).c_str());
+  ::unlink(ContentPath(id).c_str());
+  return bytes;
+}
+
 void Core::FreeSpace(uint64_t* available, uint64_t* keep) const {
   *available = *keep = 0;
   struct statvfs fs;
@@ -191,6 +207,7 @@ uint64_t Core::FreeSpaceShortage(uint64_t bytes) const {
 }
 
 bool Core::MakeRoom(uint64_t bytes) {
+  if (options.keep_all) return true;  // the disk says when it is full
   uint64_t freed = 0;
   while (this->bytes() + bytes > max_bytes_) {
     if (!EvictOne(&freed)) return false;

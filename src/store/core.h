@@ -46,6 +46,8 @@ class Core : public std::enable_shared_from_this<Core> {
   bool MakeRoom(uint64_t bytes);
   // After a write failed for want of space: evicts at least `bytes`, whatever the limits say.
   bool EvictAtLeast(uint64_t bytes);
+  // Removes the object, in use or not. Returns what it took on disk, as far as that is known.
+  uint64_t Remove(const ObjectId& id);
   // Evicts until at most `bytes` are there or nothing more can go.
   void EvictDownTo(uint64_t bytes);
   // Evicts what the file system lacks for the watermark. Others may be filling it: called again and again.

@@ -25,7 +25,10 @@ namespace {
 
 constexpr time_t kTemporaryAge = 3600;  // an abandoned temporary file is removed after this
 
-uint64_t BlobLimit(uint64_t max_bytes) { return std::clamp<uint64_t>(max_bytes / 8, 4u << 20, 1u << 30); }
+uint64_t BlobLimit(const Options& options) {
+  if (options.keep_all) return UINT64_MAX;
+  return std::clamp<uint64_t>(options.max_bytes / 8, 4u << 20, 1u << 30);
+}
 
 // The id in a name "HEX.A"; nullopt for anything else.
 std::optional<ObjectId> IdOfName(std::string_view name) {
@@ -46,7 +49,7 @@ struct Found {
 class StoreImpl final : public Store {
  public:
   explicit StoreImpl(const Options& options)
-      : core_(std::make_shared<Core>(options)), blobs_(options.directory + "/blobs", BlobLimit(options.max_bytes)) {}
+      : core_(std::make_shared<Core>(options)), blobs_(options.directory + "/blobs", BlobLimit(options)) {}
 
   ~StoreImpl() override {
     {
@@ -110,6 +113,21 @@ class StoreImpl final : public Store {
     WaitForScan();
     core_->EvictDownTo(bytes);
     return core_->bytes();
+  }
+
+  Result<uint64_t> Sweep(const std::function<bool(const ObjectId&)>& object_needed,
+                         const std::function<bool(const Digest&)>& blob_needed) override {
+    WaitForScan();
+    uint64_t freed = 0;
+    for (const Found& found : List()) {
+      if (object_needed(found.id)) continue;
+      core_->Remove(found.id);
+      freed += found.disk_bytes;
+    }
+    const uint64_t before = blobs_.bytes();
+    VRUN_TRY(blobs_.Sweep(blob_needed));
+    core_->SetOtherBytes(blobs_.bytes());
+    return freed + before - std::min(before, blobs_.bytes());
   }
 
   void SetLimit(uint64_t max_bytes) override {
@@ -176,8 +194,10 @@ class StoreImpl final : public Store {
       if (stop_) return;
       limit_changed_ = false;
       lock.unlock();
-      core_->EvictDownTo(core_->limit());
-      core_->KeepFreeSpace();
+      if (!core_->options.keep_all) {
+        core_->EvictDownTo(core_->limit());
+        core_->KeepFreeSpace();
+      }
       lock.lock();
     }
   }

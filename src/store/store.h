@@ -40,6 +40,9 @@ struct Options {
   uint32_t min_free_percent = 0;
   int64_t free_space_check_micros = 1'000'000;
   size_t max_open_files = 256;
+  // Not a cache: nothing is ever evicted, a disk that is full is an error, and only Sweep removes. The bounds above do
+  // not count then.
+  bool keep_all = false;
 };
 
 struct Stats {
@@ -125,6 +128,10 @@ class Store {
   // Evicts objects in no use until the store holds at most `bytes`. Returns what it holds then: more than that when the
   // rest is in use. Directory objects stay; they have a bound of their own.
   virtual Result<uint64_t> Prune(uint64_t bytes) = 0;
+  // Removes every object and every blob that is not needed, in use or not. Nobody may be writing meanwhile: what was
+  // put and is not needed yet would go. Returns the bytes on disk that became free.
+  virtual Result<uint64_t> Sweep(const std::function<bool(const ObjectId&)>& object_needed,
+                                 const std::function<bool(const Digest&)>& blob_needed) = 0;
   // The bound from now on, instead of Options::max_bytes. No I/O; what is beyond it goes soon after, in the background.
   virtual void SetLimit(uint64_t max_bytes) = 0;
   // Called when nothing can be evicted because all of it is in use, before that becomes an error: for whoever keeps

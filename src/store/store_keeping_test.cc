@@ -187,5 +187,46 @@ TEST_F(WatermarkTest, WhatIsInUseStaysWhateverOthersDo) {
   EXPECT_TRUE(ReadAll(*object) == content);
 }
 
+TEST_F(StoreKeepingTest, AStoreThatKeepsAllEvictsNothing) {
+  auto store = Open({.max_bytes = 1u << 20, .min_free_bytes = UINT64_MAX, .min_free_percent = 99, .keep_all = true});
+  std::vector<ObjectId> all;
+  for (int i = 0; i < 40; ++i) all.push_back(Put(*store, i));
+  const std::string blob = Bytes(3000, 99);
+  ASSERT_TRUE(store->PutBlob(Sha256(blob), blob));
+  store->SetLimit(1);
+  ASSERT_TRUE(store->Prune(0));
+  for (const ObjectId& id : all) EXPECT_TRUE(Holds(*store, id));
+  EXPECT_EQ(*store->GetBlob(Sha256(blob)), blob);
+  EXPECT_EQ(store->stats().evictions, 0u);
+}
+
+TEST_F(StoreKeepingTest, SweepLeavesWhatIsNeededAndNothingElse) {
+  auto store = Open({.keep_all = true});
+  const ObjectId large = Put(*store, 1), small = Put(*store, 2, 100), other = Put(*store, 3),
+                 little = Put(*store, 4, 50);
+  const std::string needed = Bytes(5000, 5), useless = Bytes(100'000, 6);
+  ASSERT_TRUE(store->PutBlob(Sha256(needed), needed));
+  ASSERT_TRUE(store->PutBlob(Sha256(useless), useless));
+  auto freed = store->Sweep([&](const ObjectId& id) { return id == large || id == small; },
+                            [&](const Digest& blob) { return blob == Sha256(needed); });
+  ASSERT_TRUE(freed) << freed.error().message();
+  EXPECT_GE(*freed, 8 * kUnitBytes + 100'000);
+  for (int start = 0; start < 2; ++start) {
+    EXPECT_TRUE(Holds(*store, large));
+    EXPECT_TRUE(Holds(*store, small, 100));
+    EXPECT_FALSE(Holds(*store, other));
+    EXPECT_FALSE(Holds(*store, little, 50));
+    EXPECT_EQ(*store->GetBlob(Sha256(needed)), needed);
+    EXPECT_FALSE(store->GetBlob(Sha256(useless)));
+    store.reset();
+    store = Open({.keep_all = true});
+  }
+  // What went can come again.
+  Put(*store, 3);
+  EXPECT_TRUE(Holds(*store, other));
+  ASSERT_TRUE(store->PutBlob(Sha256(useless), useless));
+  EXPECT_EQ(*store->GetBlob(Sha256(useless)), useless);
+}
+
 }  // namespace
 }  // namespace vrun::store

@@ -8,6 +8,7 @@
 #include "vfs/prefetch.h"
 #include "vfs/recorder.h"
 #include "vfs/timer_thread.h"
+#include "vfs/traced_files.h"
 #include "vfs/write_behind.h"
 
 namespace vrun::vfs {
@@ -25,6 +26,7 @@ Backend::Backend(BackendOptions options, Source* source, store::Store* store)
       files_(std::make_unique<FileCache>(*this)),
       prefetcher_(std::make_unique<Prefetcher>(*this)),
       recorder_(std::make_unique<Recorder>()),
+      traced_(std::make_unique<TracedFiles>()),
       bursts_(std::make_unique<Bursts>(*this)),
       write_behind_(std::make_unique<WriteBehind>(options_.write_behind_bytes)) {
   store_->OnPressure([this] { files_->ReleaseIdle(); });

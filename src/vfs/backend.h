@@ -30,13 +30,14 @@ class FileCache;
 class Prefetcher;
 class Recorder;
 class TimerThread;
+class TracedFiles;
 class WriteBehind;
 
 struct BackendOptions {
   std::string home_id;                           // goes into provisional object ids
   int64_t home_deadline_micros = 60'000'000;     // how long a reader waits for a home that is away, then EIO
   uint64_t directory_memory_bytes = 256u << 20;  // encoded directory objects kept in memory beyond those in use
-  uint64_t write_behind_bytes = 128u << 20;      // content of bursts on its way from memory to the store
+  uint64_t write_behind_bytes = 256u << 20;      // content of bursts on its way from memory to the store
   uint64_t unstored_memory_bytes = 64u << 20;    // content kept in memory because the store's disk is full
 };
 
@@ -86,6 +87,7 @@ class Backend {
   FileCache& files() { return *files_; }
   Prefetcher& prefetcher() { return *prefetcher_; }
   Recorder& recorder() { return *recorder_; }
+  TracedFiles& traced() { return *traced_; }
   WriteBehind& write_behind() { return *write_behind_; }
   TimerThread& timers() { return *timers_; }
 
@@ -101,6 +103,7 @@ class Backend {
   const std::unique_ptr<FileCache> files_;
   const std::unique_ptr<Prefetcher> prefetcher_;
   const std::unique_ptr<Recorder> recorder_;
+  const std::unique_ptr<TracedFiles> traced_;
   const std::unique_ptr<Bursts> bursts_;
   std::unique_ptr<WriteBehind> write_behind_;
 };

@@ -8,6 +8,7 @@
 #include "vfs/backend.h"
 #include "vfs/file_cache.h"
 #include "vfs/source.h"
+#include "vfs/traced_files.h"
 
 namespace vrun::vfs {
 namespace {
@@ -39,6 +40,7 @@ void Bursts::Start(const RunId& run) {
 void Bursts::Begin(const BurstPtr& burst, TraceTable table) {
   burst->table = std::make_shared<const TraceTable>(std::move(table));
   const TraceTable& trace = *burst->table;
+  backend_.traced().Add(trace);
   burst->contents.reserve(trace.files.size());
   for (const TraceTable::File& file : trace.files) {
     burst->contents.push_back(backend_.files().Get(file.version, file.object_id));
@@ -101,6 +103,7 @@ void Bursts::Arrived(const BurstPtr& burst, TraceFrame frame) {
     const uint64_t bytes = std::min(range.count * unit_bytes, size - range.first * unit_bytes);
     burst->contents[range.file]->Arrived(range.first, std::span(frame.digests).subspan(unit, range.count), data,
                                          std::string_view(*data).substr(at, bytes), Origin::kTrace);
+    backend_.traced().Arrived(trace.files[range.file].version, {range.first, range.count});
     unit += range.count;
     at += bytes;
   }
@@ -131,23 +134,34 @@ void Bursts::BatchOver(const BurstPtr& burst, const std::vector<uint32_t>& frame
 void Bursts::Over(const BurstPtr& burst) {
   LogDebug("job {}: the burst is over", burst->run.job);
   burst->progress->over = true;
-  BurstPtr dropped;  // freed without the lock
-  std::lock_guard lock(mutex_);
-  burst->over = true;
-  if (burst->stopped) dropped = TakeLocked(burst->run.job, burst->run.attempt);
-  if (!burst->table || burst->table->frames.empty() || burst->stopped || burst->incomplete) return;
-  std::erase(have_, burst->table->id);
-  have_.push_front(burst->table->id);
-  if (have_.size() > kHaveKept) have_.pop_back();
+  BurstPtr taken;
+  {
+    std::lock_guard lock(mutex_);
+    burst->over = true;
+    if (burst->stopped) taken = TakeLocked(burst->run.job, burst->run.attempt);
+    if (burst->table && !burst->stopped && !burst->incomplete) {
+      std::erase(have_, burst->table->id);
+      have_.push_front(burst->table->id);
+      if (have_.size() > kHaveKept) have_.pop_back();
+    }
+  }
+  Drop(taken);
 }
 
 void Bursts::Stop(uint64_t job, uint32_t attempt) {
-  BurstPtr dropped;
-  std::lock_guard lock(mutex_);
-  const auto it = bursts_.find({job, attempt});
-  if (it == bursts_.end()) return;
-  it->second->stopped = true;
-  if (it->second->over) dropped = TakeLocked(job, attempt);
+  BurstPtr taken;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = bursts_.find({job, attempt});
+    if (it == bursts_.end()) return;
+    it->second->stopped = true;
+    if (it->second->over) taken = TakeLocked(job, attempt);
+  }
+  Drop(taken);
+}
+
+void Bursts::Drop(const BurstPtr& taken) {
+  if (taken && taken->table) backend_.traced().Remove(taken->table->id);
 }
 
 Bursts::BurstPtr Bursts::TakeLocked(uint64_t job, uint32_t attempt) {

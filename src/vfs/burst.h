@@ -72,6 +72,8 @@ class Bursts {
   void Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames);
   void Over(const BurstPtr& burst);
   BurstPtr TakeLocked(uint64_t job, uint32_t attempt);
+  // What was taken, if anything, was its run's; without the lock.
+  void Drop(const BurstPtr& taken);
 
   static constexpr size_t kMaxBursts = 256;
   static constexpr size_t kHaveKept = 16;

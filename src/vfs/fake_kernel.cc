@@ -218,9 +218,10 @@ bool FakeKernel::WaitHeldStores(int n, int timeout_ms) {
   return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return held_stores_ >= n; });
 }
 
-void FakeKernel::RefuseStores(int error) {
+void FakeKernel::RefuseStores(int error, int times) {
   std::lock_guard lock(mutex_);
   refuse_stores_ = error;
+  refuse_times_ = times;
 }
 
 std::vector<FakeKernel::Notification> FakeKernel::TakeNotifications() {
@@ -260,7 +261,7 @@ int FakeKernel::Send(const iovec* parts, int count) {
   }
   if (aborted_) return ENODEV;
   if (header.unique == 0) {
-    if (header.error == FUSE_NOTIFY_STORE && refuse_stores_ != 0) return refuse_stores_;
+    if (header.error == FUSE_NOTIFY_STORE && refuse_stores_ != 0 && refuse_times_-- > 0) return refuse_stores_;
     notifications_.push_back({header.error, packet.substr(sizeof header)});
     return 0;
   }

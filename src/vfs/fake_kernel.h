@@ -3,6 +3,7 @@
 // somebody who waits), counts lookups, records notifications.
 #pragma once
 
+#include <climits>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -82,8 +83,8 @@ class FakeKernel final : public Transport {
   void HoldStores(bool on);
   // Waits until this many are held.
   bool WaitHeldStores(int n, int timeout_ms = 10'000);
-  // The answer to pushed pages from now on; 0: they are taken.
-  void RefuseStores(int error);
+  // The answer to pushed pages from now on, `times` times; 0: they are taken.
+  void RefuseStores(int error, int times = INT_MAX);
 
   // --- Transport -------------------------------------------------------------------------------------------------
   size_t Receive(void* buffer, size_t size) override;
@@ -113,6 +114,7 @@ class FakeKernel final : public Transport {
   bool hold_stores_ = false;
   int held_stores_ = 0;
   int refuse_stores_ = 0;
+  int refuse_times_ = 0;
 };
 
 }  // namespace vrun::vfs

@@ -79,11 +79,19 @@ LazyRoot::LazyRoot(Backend& backend, Transport& transport, const Digest& tree, t
   inodes_.root()->mode = root_.mode;
   if (saved_ != nullptr) saved_->SetTree(tree_);
   if (options_.push) {
-    pusher_ = std::make_unique<Pusher>(backend_, transport_, [this](uint64_t nodeid) { return ClaimPush(nodeid); });
+    pusher_ = std::make_unique<Pusher>(backend_, transport_,
+                                       Pusher::Callbacks{.claim = [this](uint64_t nodeid) { return ClaimPush(nodeid); },
+                                                         .taken =
+                                                             [this](const Pusher::Piece& piece) {
+                                                               Record(piece.nodeid, piece.version, piece.offset,
+                                                                      piece.length);
+                                                             }});
+    backend_.traced().Listen(this);
   }
 }
 
 LazyRoot::~LazyRoot() {
+  backend_.traced().Unlisten(this);
   StopPushing();
   gate_->Close();
 }
@@ -239,7 +247,11 @@ void LazyRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
       out.entry_valid = kForeverSeconds;  // nodeid 0: the name is known not to be there
     }
   }
-  if (!reply.Struct(out) && out.nodeid != 0) Forget(out.nodeid, 1);
+  if (reply.Struct(out)) {
+    PushTraced({&out.nodeid, 1}, false);
+  } else if (out.nodeid != 0) {
+    Forget(out.nodeid, 1);
+  }
 }
 
 void LazyRoot::Forget(uint64_t nodeid, uint64_t count) {
@@ -356,7 +368,9 @@ void LazyRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
       fits = add(nullptr, ino, i + 3, entry.mode >> 12, entry.name);
     }
   }
-  if (!reply.Data(out)) {
+  if (reply.Data(out)) {
+    PushTraced(counted, false);
+  } else {
     for (const uint64_t id : counted) Forget(id, 1);
   }
 }
@@ -439,7 +453,7 @@ void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content
   // One buffer a thread, never cleared: a fresh megabyte for each read would cost more than the read.
   thread_local const std::unique_ptr<char[]> buffer(new char[kMostBytes]);
   if (const auto n = content->TryRead(offset, buffer.get(), size)) {
-    if (*n > 0) Record(nodeid, *content, offset, *n);
+    if (*n > 0) Record(nodeid, content->version(), offset, *n);
     reply.Data({buffer.get(), *n});
     if (offset == 0 && *n == content->size() && *n <= Pusher::kMostBytes) PushAfterRead(nodeid);
     return;
@@ -476,11 +490,11 @@ void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content
       });
 }
 
-void LazyRoot::Record(uint64_t nodeid, const FileContent& content, uint64_t offset, uint64_t n) {
+void LazyRoot::Record(uint64_t nodeid, const tree::FileVersion& version, uint64_t offset, uint64_t n) {
   if (!backend_.recorder().active()) return;
-  const uint64_t unit = store::UnitBytes(content.size());
+  const uint64_t unit = store::UnitBytes(version.size);
   const uint64_t first = offset / unit, end = (offset + n - 1) / unit + 1;
-  backend_.recorder().Used(content.version(), first, end - first, [this, nodeid] {
+  backend_.recorder().Used(version, first, end - first, [this, nodeid] {
     std::lock_guard lock(mutex_);
     const Inode* inode = inodes_.Find(nodeid);
     return inode != nullptr ? inodes_.PathOf(*inode).value_or("") : "";

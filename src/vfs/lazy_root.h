@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -21,6 +22,7 @@
 #include "vfs/inode_table.h"
 #include "vfs/pusher.h"
 #include "vfs/saved_view.h"
+#include "vfs/traced_files.h"
 
 namespace vrun::vfs {
 
@@ -40,7 +42,7 @@ struct LazyRootOptions {
 // The root entry of a tree: from the store, else from home, checked against `tree`. Blocks.
 Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree);
 
-class LazyRoot final : public Operations {
+class LazyRoot final : public Operations, private TracedFiles::Listener {
  public:
   // `backend`, `transport` and `saved` must outlive it. With `saved`, another process can serve the mount on (Restore).
   LazyRoot(Backend& backend, Transport& transport, const Digest& tree, tree::Entry root, LazyRootOptions options,
@@ -96,7 +98,7 @@ class LazyRoot final : public Operations {
   void ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content, uint64_t offset, uint32_t size, int tries,
                    Reply reply);
   // What a reader got, for the trace of the next run.
-  void Record(uint64_t nodeid, const FileContent& content, uint64_t offset, uint64_t n);
+  void Record(uint64_t nodeid, const tree::FileVersion& version, uint64_t offset, uint64_t n);
   void OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply reply);
   // False: not this time, open it cached.
   bool OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply* reply);
@@ -112,6 +114,13 @@ class LazyRoot final : public Operations {
   void PushAfterRead(uint64_t nodeid);
   bool MayPushLocked(const Inode& inode) const;
   bool ClaimPush(uint64_t nodeid);
+
+  // push_traced.cc. The kernel has been told of these, or (`opened`) opens them.
+  void PushTraced(std::span<const uint64_t> nodeids, bool opened);
+  void TraceArrived(const tree::FileVersion& version, TracedFiles::Range range) override;
+  void TracesOver() override;
+  Pusher::Piece PieceLocked(const Inode& inode, TracedFiles::Range range) const;
+  bool opens_are_seen() const { return passthrough_works_ || !options_.no_open; }
 
   // With mutex_ held.
   std::shared_ptr<FileContent> ContentLocked(const Inode& inode);
@@ -142,6 +151,8 @@ class LazyRoot final : public Operations {
   Digest tree_;
   tree::Entry root_;
   InodeTable inodes_;
+  // Of files of a trace: the inodes that what comes is pushed to.
+  std::unordered_map<tree::FileVersion, uint64_t, tree::FileVersionHash> traced_nodes_;
 
   std::unique_ptr<Pusher> pusher_;  // null: nothing is pushed
 

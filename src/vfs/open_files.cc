@@ -84,7 +84,11 @@ void LazyRoot::OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& c
     SaveOpenLocked(nodeid, &files);
   }
   const OpenOut out{kCachedHandle, kOpenKeepCache | kOpenNoFlush, 0};
-  if (!reply.Struct(out)) CloseHandle(nodeid, kCachedHandle);
+  if (reply.Struct(out)) {
+    PushTraced({&nodeid, 1}, true);
+  } else {
+    CloseHandle(nodeid, kCachedHandle);
+  }
 }
 
 // Joins the opens of an inode that is being passed through already.

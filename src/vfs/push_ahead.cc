@@ -31,7 +31,7 @@ bool LazyRoot::MayPushLocked(const Inode& inode) const {
 
 void LazyRoot::PushAfterRead(uint64_t nodeid) {
   if (!pusher_) return;
-  std::vector<Pusher::File> files;
+  std::vector<Pusher::Piece> files;
   {
     std::lock_guard lock(mutex_);
     Inode* inode = inodes_.Find(nodeid);
@@ -53,7 +53,10 @@ void LazyRoot::PushAfterRead(uint64_t nodeid) {
       if (next == nullptr || !MayPushLocked(*next)) continue;
       next->pages = Inode::Pages::kQueued;
       --left;
-      files.push_back({next->nodeid, next->version, inodes_.KnownId(*next)});
+      files.push_back({.nodeid = next->nodeid,
+                       .version = next->version,
+                       .known_id = inodes_.KnownId(*next),
+                       .length = next->version.size});
     }
   }
   pusher_->Post(std::move(files));

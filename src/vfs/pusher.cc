@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vfs/pusher.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -18,6 +20,10 @@
 namespace vrun::vfs {
 namespace {
 
+constexpr uint64_t kMostAtOnce = 1 << 20;
+// The answer that tells the kernel of a file is taken up by the thread that waits for it, soon after it was sent.
+constexpr int64_t kUnknownMicros = 1'000;
+constexpr int kUnknownTries = 5;
 constexpr int64_t kMemoryLookMicros = 100'000;
 constexpr uint64_t kMemoryLeast = 16;  // one part in so many must be available
 
@@ -28,15 +34,15 @@ uint64_t KilobytesOf(const std::string& meminfo, const char* key) {
 
 }  // namespace
 
-void Pusher::Post(std::vector<File> files) {
-  if (files.empty() || !works_) return;
+void Pusher::Post(std::vector<Piece> pieces) {
+  if (pieces.empty() || !works_) return;
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return;
     if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
-    for (File& file : files) {
+    for (Piece& piece : pieces) {
       if (waiting_.size() == kMostWaiting) break;
-      waiting_.push_back(std::move(file));
+      waiting_.push_back(std::move(piece));
     }
   }
   wake_.notify_one();
@@ -52,39 +58,59 @@ void Pusher::Stop() {
 }
 
 void Pusher::Run() {
-  const std::unique_ptr<char[]> buffer(new char[kMostBytes]);
+  const std::unique_ptr<char[]> buffer(new char[kMostAtOnce]);
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+    while (!stopping_ && waiting_.empty() && (later_.empty() || later_.front().first > MonotonicMicros())) {
+      if (later_.empty())
+        wake_.wait(lock);
+      else
+        wake_.wait_for(lock, std::chrono::microseconds(later_.front().first - MonotonicMicros()));
+    }
     if (stopping_) return;
-    const File file = std::move(waiting_.front());
-    waiting_.pop_front();
+    const bool again = waiting_.empty();
+    Piece piece = again ? std::move(later_.front().second) : std::move(waiting_.front());
+    again ? later_.pop_front() : waiting_.pop_front();
     lock.unlock();
-    if (!MemoryIsShort()) Push(file, buffer.get());
+    const bool known = MemoryIsShort() || Push(piece, buffer.get());
     lock.lock();
+    if (!known && piece.traced && ++piece.tries < kUnknownTries && later_.size() < kMostWaiting)
+      later_.emplace_back(MonotonicMicros() + kUnknownMicros, std::move(piece));
   }
 }
 
-void Pusher::Push(const File& file, char* buffer) {
-  const uint64_t size = file.version.size;
-  if (!works_ || size == 0 || size > kMostBytes || !claim_(file.nodeid)) return;
-  // What has just come is read through us once: the trace would lack what nobody asks for.
-  if (backend_.recorder().Fresh(file.version)) return;
-  const auto read = backend_.files().Get(file.version, file.known_id)->TryRead(0, buffer, size);
-  if (!read || *read != size) return;
-  // All of it, to its last byte: then the kernel fills the last page with zeros and keeps it, and the size that it
-  // knows stays as it is.
+bool Pusher::Push(const Piece& piece, char* buffer) {
+  if (!works_ || piece.length == 0) return true;
+  if (!piece.traced) {
+    // What has just come is read through us once: the trace would lack what nobody asks for.
+    if (!callbacks_.claim(piece.nodeid) || backend_.recorder().Fresh(piece.version)) return true;
+  }
+  for (uint64_t done = 0; done < piece.length; done += kMostAtOnce) {
+    if (!PushBytes(piece, piece.offset + done, std::min(kMostAtOnce, piece.length - done), buffer)) return false;
+  }
+  return true;
+}
+
+bool Pusher::PushBytes(const Piece& piece, uint64_t offset, uint64_t length, char* buffer) {
+  const auto read = backend_.files().Get(piece.version, piece.known_id)->TryRead(offset, buffer, length);
+  if (!read || *read != length) return true;  // not here yet
+  // To the end of a page, or of the file: then the kernel fills the last page with zeros and keeps it, and the size
+  // that it knows stays as it is.
   fuse_notify_store_out out{};
-  out.nodeid = file.nodeid;
-  out.size = static_cast<uint32_t>(size);
+  out.nodeid = piece.nodeid;
+  out.offset = offset;
+  out.size = static_cast<uint32_t>(length);
   const int error = Notify(transport_, FUSE_NOTIFY_STORE, {reinterpret_cast<const char*>(&out), sizeof out},
-                           {buffer, static_cast<size_t>(size)});
+                           {buffer, static_cast<size_t>(length)});
   if (error == 0) {
     ++pushed_;
+    if (piece.traced)
+      callbacks_.taken({.nodeid = piece.nodeid, .version = piece.version, .offset = offset, .length = length});
   } else if (error == EINVAL || error == ENOSYS || error == EOPNOTSUPP) {
     works_ = false;
-    LogWarning("no small files are pushed: the kernel refuses: {}", std::strerror(error));
-  }  // ENOENT: forgotten meanwhile; ENOMEM: not now
+    LogWarning("nothing is pushed: the kernel refuses: {}", std::strerror(error));
+  }
+  return error != ENOENT;  // ENOMEM: not now
 }
 
 bool Pusher::MemoryIsShort() {

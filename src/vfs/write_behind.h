@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes to the store what readers have from memory already. Making a thousand files costs a cold import more than a
-// second of a core while its process wants all of them; a little later nobody minds.
+// second of a core while its process wants all of them; a little later nobody minds. So it begins when nothing has come
+// for a moment, or when half of the memory is used.
 #pragma once
 
 #include <condition_variable>
@@ -33,6 +34,7 @@ class WriteBehind {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::pair<uint64_t, std::function<void()>>> waiting_;  // guarded by mutex_, as all below
+  int64_t posted_ = 0;                                              // the last of them; monotonic microseconds
   uint64_t bytes_ = 0;
   bool stopping_ = false;
   std::thread thread_;

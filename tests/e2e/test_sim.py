@@ -32,6 +32,17 @@ def test_jobs_as_json(sim):
     assert [p["policy"] for p in report["policies"]] == ["fifo", "vrun", "./w.conf"]
 
 
+def test_teams_with_parts_of_their_own(sim, tmp_path):
+    (tmp_path / "vc.csv").write_text("timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-01 00:00:00,100,8,800,a\n"
+                                     "2017-10-01 00:00:01,100,8,800,b\n")
+    (tmp_path / "teams.csv").write_text("team,gpus\na,8\nb,8\n")
+    r = sim("vc.csv", "--nodes", "2x8", "--teams", "teams.csv", "--policy", "vrun,static,kai", "-o", "json")
+    assert r.returncode == 0, r.stderr
+    for policy in json.loads(r.stdout)["policies"]:
+        assert [(t["team"], t["jobs"], t["avg_wait_s"]) for t in policy["teams"]] == [("a", 1, 0), ("b", 1, 0)]
+    assert "--teams" in sim("vc.csv", "--policy", "kai").stderr
+
+
 def test_pods_as_json_and_both_as_a_page(sim):
     pods = ("pods.csv", "--nodes-file", "nodes.csv", "--fill", "1.3")
     report = json.loads(sim(*pods, "-o", "json").stdout)

@@ -209,7 +209,7 @@ class Cluster:
                 process.wait()
 
     def pid_of(self, daemon):
-        """Pid of "home" or "controller"."""
+        """Pid of "home", "controller" or "snapshots"."""
         for p in pathlib.Path("/proc").iterdir():
             if not p.name.isdigit():
                 continue
@@ -245,7 +245,7 @@ class Cluster:
             self.run("vctl", "down", "--all", timeout=30)
         except (subprocess.TimeoutExpired, OSError):
             pass
-        for daemon in ("home", "controller"):
+        for daemon in ("home", "snapshots", "controller"):
             pid = self.pid_of(daemon)
             if pid:
                 os.kill(pid, signal.SIGKILL)

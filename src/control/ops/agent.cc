@@ -37,11 +37,20 @@ Status Validate(const std::string& name, const v1::Register& request) {
 
 Status ReconcileUnlisted(State& state, const JobRow& job, bool rebooted) {
   const std::string node = Escape(job.node);
-  if (rebooted) return state.End(job.id, v1::FAILED, "", "node " + node + " was restarted while the job was on it");
+  if (StartHeldBack(job)) return {};
+  if (rebooted) {
+    const std::string reason = "node " + node + " was restarted while the job was on it";
+    VRUN_ASSIGN(const bool again, state.Requeue(job.id, reason));
+    return again ? Status() : state.End(job.id, v1::FAILED, "", reason);
+  }
   if (job.state != v1::STARTING) {
     return state.End(job.id, v1::FAILED, "", "node " + node + " has no record of the job any more");
   }
   if (job.cancelled) return state.End(job.id, v1::CANCELLED, "", "cancelled before it started");
+  if (!job.stopping.empty()) {
+    VRUN_ASSIGN(const bool again, state.Requeue(job.id, job.stopping));
+    if (again) return {};
+  }
   return state.SendStart(job);
 }
 
@@ -82,9 +91,12 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
     const JobRow job = state.jobs().at(id);
     if (!listed.contains({job.id, job.attempt})) {
       VRUN_TRY(ReconcileUnlisted(state, job, rebooted));
-    } else if (job.cancelled) {
-      state.SendStop(name, job.id, job.attempt, job.cancel_signal, true);
+    } else {
+      VRUN_TRY(state.SendOrders(job));
     }
+  }
+  for (uint64_t id : state.JobsLeaving(name)) {
+    if (!listed.contains({id, state.jobs().at(id).leaving.attempt})) VRUN_TRY(state.Left(id));
   }
   // Last, so that new work is placed on what the reports have left free.
   VRUN_TRY(state.PutNode(row));

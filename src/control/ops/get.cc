@@ -9,8 +9,11 @@ Result<v1::GetReply> Get(State& state, const rpc::Peer& peer, const v1::GetReque
   if (!job) return Error(Code::kNotFound, "job " + std::to_string(request.job()) + ": no such job");
   v1::GetReply reply;
   *reply.mutable_info() = state.InfoOf(*job, peer.name, SIZE_MAX);
-  if (job->user == peer.name && job->state >= v1::STARTING && job->state <= v1::COMPLETING) {
-    *reply.mutable_placement() = state.PlacementOf(*job);
+  VRUN_TRY(state.AddAttempts(job->id, reply.mutable_info()->mutable_attempts()));
+  if (job->user == peer.name && State::IsPlaced(*job)) *reply.mutable_placement() = state.PlacementOf(*job);
+  v1::SubmitRequest submitted;
+  if (job->user == peer.name && submitted.ParseFromString(job->spec) && submitted.has_snapshot()) {
+    *reply.mutable_snapshot() = submitted.snapshot();
   }
   return reply;
 }

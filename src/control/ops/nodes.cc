@@ -13,22 +13,41 @@ const char* StateName(const Node& node) {
   return node.row.draining ? "draining" : "ready";
 }
 
+struct Use {
+  Needs needs;
+  uint32_t jobs = 0;
+};
+
+std::map<std::string, Use> UsedByNode(const State& state) {
+  std::map<std::string, Use> used;
+  for (const auto& [id, job] : state.jobs()) {
+    if (!HoldsResources(job)) continue;
+    Use& use = used[job.node];
+    ++use.jobs;
+    use.needs.milli_cpus += job.needs.milli_cpus;
+    use.needs.memory_bytes += job.needs.memory_bytes;
+    use.needs.gpus += job.needs.gpus;
+  }
+  return used;
+}
+
 }  // namespace
 
 Result<v1::NodesReply> Nodes(State& state, const rpc::Peer&, const v1::NodesRequest&) {
   v1::NodesReply reply;
   const int64_t now = state.clock().Monotonic();
   const int64_t wall = state.clock().Wall();
+  std::map<std::string, Use> used = UsedByNode(state);
   for (const auto& [name, node] : state.nodes()) {
     v1::NodeInfo* info = reply.add_nodes();
     info->set_name(name);
     info->set_pool(node.row.pool);
     info->set_state(StateName(node));
     (void)info->mutable_total()->ParseFromString(node.row.total);
-    if (auto use = state.scheduler().Node(name)) {
-      *info->mutable_used() = ToProto(use->used);
-      info->set_jobs(use->jobs);
-    }
+    Use& use = used[name];
+    use.needs.gpu_type = info->total().gpu_type();
+    *info->mutable_used() = ToProto(use.needs);
+    info->set_jobs(use.jobs);
     for (const std::string& a : node.row.addresses) info->add_addresses(a);
     info->set_last_seen_us(node.connected ? wall - (now - node.last_heard) : node.row.last_seen_us);
     info->set_version(node.row.version);

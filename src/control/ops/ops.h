@@ -13,11 +13,16 @@
 namespace vrun::control {
 
 // Homes only.
+// Without a placement: AddPlacement knows it once State::Decide has run.
 Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::SubmitRequest& request);
 Result<v1::CancelReply> Cancel(State& state, const rpc::Peer& peer, const v1::CancelRequest& request);
 Result<v1::GetReply> Get(State& state, const rpc::Peer& peer, const v1::GetRequest& request);
 Result<v1::ListReply> List(State& state, const rpc::Peer& peer, const v1::ListRequest& request);
 Result<v1::NodesReply> Nodes(State& state, const rpc::Peer& peer, const v1::NodesRequest& request);
+Result<v1::WhyAnswer> Why(State& state, const rpc::Peer& peer, const v1::WhyRequest& request);
+Result<v1::TeamList> Teams(State& state, const rpc::Peer& peer, const v1::TeamsRequest& request);
+Result<v1::AccountList> Accounts(State& state, const rpc::Peer& peer, const v1::AccountsRequest& request);
+void AddPlacement(State& state, v1::SubmitReply* reply);
 
 // A node's messages. The node is the certificate's name.
 Status RegisterNode(State& state, const std::string& name, const v1::Register& request);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Submit: durable, idempotent by (user, request id), placed at once when there is room.
+// Submit: durable, idempotent by (user, request id). Whether it was placed at once is known when the batch is decided.
 #include "base/escape.h"
 #include "control/ops/ops.h"
 
@@ -38,14 +38,24 @@ Result<std::string> PoolOf(const State& state, const std::string& asked) {
   return Error(Code::kNotFound, "pool " + Escape(asked) + ": no such pool: known pools are " + known);
 }
 
-void AddPlacement(const State& state, uint64_t id, v1::SubmitReply* reply) {
-  auto it = state.jobs().find(id);
-  if (it != state.jobs().end() && it->second.state >= v1::STARTING && it->second.state <= v1::COMPLETING) {
-    *reply->mutable_placement() = state.PlacementOf(it->second);
+Status CheckScheduling(const v1::Scheduling& scheduling) {
+  if (scheduling.signal() < 0 || scheduling.signal() > 64) return Error(Code::kInvalid, "submit: not a signal");
+  if (scheduling.team().size() > kMaxNameBytes) {
+    return Error(Code::kInvalid, "submit: the name of the team is too long: correct --account");
   }
+  if (!v1::JobClass_IsValid(scheduling.class_())) {
+    return Error(Code::kUnsupported, "submit: a class that this controller does not know: choose another");
+  }
+  return {};
 }
 
 }  // namespace
+
+void AddPlacement(State& state, v1::SubmitReply* reply) {
+  auto it = state.jobs().find(reply->job());
+  if (it == state.jobs().end() || !State::IsPlaced(it->second)) return;
+  *reply->mutable_placement() = state.PlacementOf(it->second);
+}
 
 Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::SubmitRequest& request) {
   std::string spec = request.SerializeAsString();
@@ -54,15 +64,21 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   VRUN_ASSIGN(std::optional<uint64_t> before, state.store().FindRequest(peer.name, request.request_id()));
   if (before) {
     reply.set_job(*before);
-    AddPlacement(state, *before, &reply);
     return reply;
   }
   JobRow job;
   VRUN_ASSIGN(job.pool, PoolOf(state, request.pool()));
-  job.needs = ToSched(request.resources());
+  job.needs = ToNeeds(request.resources());
   if (job.needs.milli_cpus == 0) job.needs.milli_cpus = 1000;
-  VRUN_TRY(sched::Feasible(state.scheduler(), job.pool, job.needs));
   job.user = peer.name;
+  VRUN_TRY(CheckScheduling(request.scheduling()));
+  job.scheduling = request.scheduling();
+  const v1::JobClass klass =
+      job.scheduling.class_() == v1::JOB_CLASS_UNSPECIFIED ? v1::TRAINING : job.scheduling.class_();
+  job.scheduling.set_class_(klass);
+  VRUN_ASSIGN(*job.scheduling.mutable_team(),
+              state.settings().scheduler.TeamFor(peer.name, request.scheduling().team(), klass));
+  VRUN_TRY(CheckFeasible(state.scheduler(), job));
   job.request_id = request.request_id();
   job.home_id = request.home_id();
   job.name = request.name();
@@ -70,7 +86,6 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   job.spec = std::move(spec);
   VRUN_ASSIGN(uint64_t id, state.Add(std::move(job)));
   reply.set_job(id);
-  AddPlacement(state, id, &reply);
   return reply;
 }
 

@@ -3,6 +3,7 @@
 
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <map>
 #include <string_view>
 
@@ -34,12 +35,28 @@ CREATE TABLE nodes (
   name TEXT PRIMARY KEY, pool TEXT NOT NULL, total BLOB NOT NULL, addresses TEXT NOT NULL, version TEXT NOT NULL,
   boot_id INTEGER NOT NULL, last_seen_us INTEGER NOT NULL, lost INTEGER NOT NULL, draining INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+)",
+    R"(
+ALTER TABLE jobs ADD COLUMN scheduling BLOB NOT NULL DEFAULT x'';
+ALTER TABLE jobs ADD COLUMN gpu_mask INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN stopping TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN stopping_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN preemptions INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN leaving_attempt INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN leaving_epoch INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN leaving_node TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN leaving_token BLOB NOT NULL DEFAULT x'';
+ALTER TABLE attempts ADD COLUMN reason TEXT NOT NULL DEFAULT '';
+CREATE INDEX jobs_ended ON jobs (id) WHERE ended_us != 0;
+CREATE TABLE journal (id INTEGER PRIMARY KEY, steps BLOB NOT NULL);
 )"};
 constexpr int kSchemaVersion = static_cast<int>(std::size(kMigrations));
 
 constexpr char kJobColumns[] =
     "id, user, request_id, home_id, pool, name, milli_cpus, memory_bytes, gpus, gpu_type, state, reason, submitted_us, "
-    "started_us, ended_us, attempt, epoch, node, token, exit, cancelled, cancel_signal";
+    "started_us, ended_us, attempt, epoch, node, token, exit, cancelled, cancel_signal, scheduling, gpu_mask, "
+    "stopping, stopping_us, "
+    "preemptions, leaving_attempt, leaving_epoch, leaving_node, leaving_token";
 
 Code CodeOf(int sqlite_code) {
   switch (sqlite_code & 0xff) {
@@ -209,6 +226,15 @@ JobRow ReadJob(S& s) {
   job.exit = s.Bytes();
   job.cancelled = s.Int() != 0;
   job.cancel_signal = static_cast<int32_t>(s.Int());
+  (void)job.scheduling.ParseFromString(s.Bytes());
+  job.gpu_mask = static_cast<uint32_t>(s.Int());
+  job.stopping = s.Bytes();
+  job.stopping_us = s.Int();
+  job.preemptions = static_cast<uint32_t>(s.Int());
+  job.leaving.attempt = static_cast<uint32_t>(s.Int());
+  job.leaving.epoch = static_cast<uint64_t>(s.Int());
+  job.leaving.node = s.Bytes();
+  job.leaving.token = s.Bytes();
   return job;
 }
 
@@ -288,12 +314,13 @@ Result<uint64_t> SqliteStore::InsertJob(const JobRow& job) {
       this,
       "INSERT INTO jobs (user, request_id, home_id, pool, name, spec, milli_cpus, memory_bytes, gpus, gpu_type, "
       "state, reason, submitted_us, started_us, ended_us, attempt, epoch, node, token, exit, cancelled, "
-      "cancel_signal) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+      "cancel_signal, scheduling) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+  const std::string scheduling = job.scheduling.SerializeAsString();
   s.Text(job.user).Text(job.request_id).Blob(job.home_id).Text(job.pool).Text(job.name).Blob(job.spec);
   s.Int(job.needs.milli_cpus).Int(job.needs.memory_bytes).Int(job.needs.gpus).Text(job.needs.gpu_type);
   s.Int(job.state).Text(job.reason).Int(job.submitted_us).Int(job.started_us).Int(job.ended_us);
   s.Int(job.attempt).Int(static_cast<int64_t>(job.epoch)).Text(job.node).Blob(job.token).Blob(job.exit);
-  s.Int(job.cancelled).Int(job.cancel_signal);
+  s.Int(job.cancelled).Int(job.cancel_signal).Blob(scheduling);
   VRUN_TRY(s.Run());
   return static_cast<uint64_t>(sqlite3_last_insert_rowid(database_->handle));
 }
@@ -302,21 +329,25 @@ Status SqliteStore::UpdateJob(const JobRow& job) {
   Statement s(
       this,
       "UPDATE jobs SET state=?, reason=?, started_us=?, ended_us=?, attempt=?, epoch=?, node=?, token=?, exit=?, "
-      "cancelled=?, cancel_signal=? WHERE id=?");
+      "cancelled=?, cancel_signal=?, gpu_mask=?, stopping=?, stopping_us=?, preemptions=?, leaving_attempt=?, "
+      "leaving_epoch=?, leaving_node=?, leaving_token=? WHERE id=?");
   s.Int(job.state).Text(job.reason).Int(job.started_us).Int(job.ended_us).Int(job.attempt);
   s.Int(static_cast<int64_t>(job.epoch)).Text(job.node).Blob(job.token).Blob(job.exit);
-  s.Int(job.cancelled).Int(job.cancel_signal).Int(static_cast<int64_t>(job.id));
+  s.Int(job.cancelled).Int(job.cancel_signal);
+  s.Int(job.gpu_mask).Text(job.stopping).Int(job.stopping_us).Int(job.preemptions).Int(job.leaving.attempt);
+  s.Int(static_cast<int64_t>(job.leaving.epoch)).Text(job.leaving.node).Blob(job.leaving.token);
+  s.Int(static_cast<int64_t>(job.id));
   return s.Run();
 }
 
 Status SqliteStore::PutAttempt(const AttemptRow& a) {
   Statement s(
       this,
-      "INSERT INTO attempts (job, attempt, epoch, node, state, placed_us, ended_us, exit) VALUES (?,?,?,?,?,?,?,?) "
-      "ON CONFLICT (job, attempt) DO UPDATE SET state=excluded.state, ended_us=excluded.ended_us, "
-      "exit=excluded.exit");
+      "INSERT INTO attempts (job, attempt, epoch, node, state, placed_us, ended_us, exit, reason) VALUES "
+      "(?,?,?,?,?,?,?,?,?) ON CONFLICT (job, attempt) DO UPDATE SET state=excluded.state, ended_us=excluded.ended_us, "
+      "exit=excluded.exit, reason=excluded.reason");
   s.Int(static_cast<int64_t>(a.job)).Int(a.attempt).Int(static_cast<int64_t>(a.epoch)).Text(a.node).Int(a.state);
-  s.Int(a.placed_us).Int(a.ended_us).Blob(a.exit);
+  s.Int(a.placed_us).Int(a.ended_us).Blob(a.exit).Text(a.reason);
   return s.Run();
 }
 
@@ -401,6 +432,61 @@ Result<std::vector<NodeRow>> SqliteStore::Nodes() {
     n.last_seen_us = s.Int();
     n.lost = s.Int() != 0;
     n.draining = s.Int() != 0;
+  }
+}
+
+Result<std::vector<AttemptRow>> SqliteStore::Attempts(uint64_t job) {
+  Statement s(this,
+              "SELECT job, attempt, epoch, node, state, placed_us, ended_us, exit, reason FROM attempts WHERE job=? "
+              "ORDER BY attempt");
+  s.Int(static_cast<int64_t>(job));
+  std::vector<AttemptRow> attempts;
+  for (;;) {
+    VRUN_ASSIGN(bool row, s.Step());
+    if (!row) return attempts;
+    AttemptRow& a = attempts.emplace_back();
+    a.job = static_cast<uint64_t>(s.Int());
+    a.attempt = static_cast<uint32_t>(s.Int());
+    a.epoch = static_cast<uint64_t>(s.Int());
+    a.node = s.Bytes();
+    a.state = static_cast<v1::JobState>(s.Int());
+    a.placed_us = s.Int();
+    a.ended_us = s.Int();
+    a.exit = s.Bytes();
+    a.reason = s.Bytes();
+  }
+}
+
+Result<std::vector<JobRow>> SqliteStore::EndedJobs(uint64_t after, int limit, bool newest) {
+  static const std::string select = std::string("SELECT ") + kJobColumns + " FROM jobs WHERE ended_us!=0 AND id>? ";
+  static const std::string ascending = select + "ORDER BY id LIMIT ?", descending = select + "ORDER BY id DESC LIMIT ?";
+  Statement s(this, newest ? descending : ascending);
+  s.Int(static_cast<int64_t>(after)).Int(limit);
+  std::vector<JobRow> jobs;
+  for (;;) {
+    VRUN_ASSIGN(bool row, s.Step());
+    if (!row) break;
+    jobs.push_back(ReadJob(s));
+  }
+  if (newest) std::reverse(jobs.begin(), jobs.end());
+  return jobs;
+}
+
+Status SqliteStore::AppendJournal(const std::string& row) {
+  Statement s(this, "INSERT INTO journal (steps) VALUES (?)");
+  s.Blob(row);
+  return s.Run();
+}
+
+Status SqliteStore::ClearJournal() { return Statement(this, "DELETE FROM journal").Run(); }
+
+Result<std::vector<std::string>> SqliteStore::Journal() {
+  Statement s(this, "SELECT steps FROM journal ORDER BY id");
+  std::vector<std::string> rows;
+  for (;;) {
+    VRUN_ASSIGN(bool row, s.Step());
+    if (!row) return rows;
+    rows.push_back(s.Bytes());
   }
 }
 

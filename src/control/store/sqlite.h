@@ -27,12 +27,17 @@ class SqliteStore : public Store {
   Status UpdateJob(const JobRow& job) override;
   Status PutAttempt(const AttemptRow& attempt) override;
   Status PutNode(const NodeRow& node) override;
+  Status AppendJournal(const std::string& row) override;
+  Status ClearJournal() override;
   Result<std::optional<uint64_t>> FindRequest(const std::string& user, const std::string& request_id) override;
   Result<std::optional<JobRow>> GetJob(uint64_t id) override;
   Result<std::vector<JobRow>> UnfinishedJobs() override;
   Result<std::vector<JobRow>> ListJobs(bool ended_too, const std::string& home_id, int limit) override;
   Result<std::vector<NodeRow>> Nodes() override;
   Result<uint64_t> LastEpoch() override;
+  Result<std::vector<AttemptRow>> Attempts(uint64_t job) override;
+  Result<std::vector<JobRow>> EndedJobs(uint64_t after, int limit, bool newest) override;
+  Result<std::vector<std::string>> Journal() override;
 
  private:
   struct Database;

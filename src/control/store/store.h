@@ -12,9 +12,17 @@
 
 #include "base/result.h"
 #include "proto/common.pb.h"
-#include "sched/sched.h"
 
 namespace vrun::control {
+
+// What a job takes. One that names no cpus is accounted one core.
+struct Needs {
+  int64_t milli_cpus = 0;
+  int64_t memory_bytes = 0;
+  int64_t gpus = 0;
+  std::string gpu_type;  // "": any
+  bool operator==(const Needs&) const = default;
+};
 
 struct JobRow {
   uint64_t id = 0;
@@ -23,7 +31,8 @@ struct JobRow {
   std::string home_id;
   std::string pool;
   std::string name;
-  sched::Resources needs;  // as accounted
+  Needs needs;                // as accounted
+  v1::Scheduling scheduling;  // with its team filled in
   v1::JobState state = v1::PENDING;
   std::string reason;  // why it ended so; "" when the exit record says it all
   int64_t submitted_us = 0;
@@ -36,6 +45,17 @@ struct JobRow {
   std::string exit;        // serialized ExitRecord; "": none
   bool cancelled = false;  // somebody has asked for its end
   int32_t cancel_signal = 0;
+  uint32_t gpu_mask = 0;    // of its node's GPUs
+  std::string stopping;     // it was told to leave its room: for whom, for people; "": it was not
+  int64_t stopping_us = 0;  // when
+  uint32_t preemptions = 0;
+  // An attempt whose command is over, but whose writes are not home yet: until then the next one must not start.
+  struct Leaving {
+    uint32_t attempt = 0;  // 0: none
+    uint64_t epoch = 0;
+    std::string node;
+    std::string token;
+  } leaving;
   std::string spec;  // serialized SubmitRequest; filled by reads only where it says so
 };
 
@@ -48,6 +68,7 @@ struct AttemptRow {
   int64_t placed_us = 0;
   int64_t ended_us = 0;
   std::string exit;
+  std::string reason;  // why it was stopped
 };
 
 struct NodeRow {
@@ -75,6 +96,9 @@ class Store {
   virtual Status UpdateJob(const JobRow& job) = 0;            // what changes in a job's life
   virtual Status PutAttempt(const AttemptRow& attempt) = 0;
   virtual Status PutNode(const NodeRow& node) = 0;
+  // The scheduler's journal: rows in order; a new journal replaces the old.
+  virtual Status AppendJournal(const std::string& row) = 0;
+  virtual Status ClearJournal() = 0;
 
   virtual Result<std::optional<uint64_t>> FindRequest(const std::string& user, const std::string& request_id) = 0;
   virtual Result<std::optional<JobRow>> GetJob(uint64_t id) = 0;  // with its spec
@@ -83,6 +107,10 @@ class Store {
   virtual Result<std::vector<JobRow>> ListJobs(bool ended_too, const std::string& home_id, int limit) = 0;
   virtual Result<std::vector<NodeRow>> Nodes() = 0;
   virtual Result<uint64_t> LastEpoch() = 0;
+  virtual Result<std::vector<AttemptRow>> Attempts(uint64_t job) = 0;  // the first one first
+  // In order of ids, without specs, those after `after`; or the last `limit` when `newest`.
+  virtual Result<std::vector<JobRow>> EndedJobs(uint64_t after, int limit, bool newest) = 0;
+  virtual Result<std::vector<std::string>> Journal() = 0;
 };
 
 }  // namespace vrun::control

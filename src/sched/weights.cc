@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/weights.h"
+#include "sched/weights.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,10 +10,10 @@
 
 #include "base/escape.h"
 
-namespace vrun::sim {
+namespace vrun::sched::core {
 namespace {
 
-using Weights = sched::core::Policy;
+using Weights = Policy;
 
 std::string_view Trim(std::string_view text) {
   const size_t from = text.find_first_not_of(" \t\r");
@@ -114,6 +114,10 @@ constexpr Field kFields[] = {
     VRUN_NUMBER(fairness_span),
     VRUN_SECONDS(usage_half_life),
     VRUN_NUMBER(usage_weight),
+    VRUN_SECONDS(headroom_window),
+    VRUN_NUMBER(headroom_quantile),
+    VRUN_NUMBER(headroom_most),
+    VRUN_SECONDS(maintenance_lead),
     {"throughput", kList, SetList<&Weights::throughput>},
     VRUN_SECONDS(pass_interval),
     VRUN_SECONDS(urge_interval),
@@ -123,8 +127,8 @@ constexpr Field kFields[] = {
 
 }  // namespace
 
-Result<Weights> ParseWeights(std::string_view text, const std::string& name) {
-  Weights weights;
+Result<Weights> ParseWeights(std::string_view text, const std::string& name, const Policy& otherwise) {
+  Weights weights = otherwise;
   std::set<std::string, std::less<>> seen;
   size_t line_number = 0;
   while (!text.empty()) {
@@ -150,4 +154,4 @@ Result<Weights> ParseWeights(std::string_view text, const std::string& name) {
   return weights;
 }
 
-}  // namespace vrun::sim
+}  // namespace vrun::sched::core

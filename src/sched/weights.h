@@ -3,7 +3,7 @@
 //
 // One "name = value" a line, '#' begins a comment. Names are the fields of sched::core::Policy; values are whole
 // numbers, "true" or "false", lists "[1, 2, 3]" as long as the field, and for times seconds with a fraction perhaps.
-// What is not named keeps its default.
+// What is not named is as in `otherwise`.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@
 #include "base/result.h"
 #include "sched/policy.h"
 
-namespace vrun::sim {
+namespace vrun::sched::core {
 
 // kInvalid: "NAME:LINE: what: what to do".
-Result<sched::core::Policy> ParseWeights(std::string_view text, const std::string& name);
+Result<Policy> ParseWeights(std::string_view text, const std::string& name, const Policy& otherwise = {});
 
-}  // namespace vrun::sim
+}  // namespace vrun::sched::core

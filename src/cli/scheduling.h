@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Classes and signals by name.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "proto/common.pb.h"
+
+namespace vrun::cli {
+
+// "production"; kInvalid lists the names.
+Result<v1::JobClass> ParseJobClass(std::string_view name);
+// "training" of one that was not given.
+std::string JobClassName(v1::JobClass klass);
+
+// "USR1", "SIGUSR1", "10"; 0: not a signal.
+int ParseSignal(std::string_view text);
+
+// Slurm's "[R][B:]SIG[@SECONDS]": the signal, and how long before its end it comes.
+struct EndSignal {
+  int signal = 0;
+  uint32_t grace_s = 0;  // 0: not said
+};
+Result<EndSignal> ParseEndSignal(std::string_view text);
+
+}  // namespace vrun::cli

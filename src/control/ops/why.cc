@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why: what is in the way of a waiting job, or what was decided about one that runs or was stopped.
+#include "control/ops/ops.h"
+
+namespace vrun::control {
+
+Result<v1::WhyAnswer> Why(State& state, const rpc::Peer&, const v1::WhyRequest& request) {
+  VRUN_ASSIGN(JobRow job, state.Find(request.job()));
+  v1::WhyAnswer answer = state.Explain(job);
+  VRUN_TRY(state.AddAttempts(job.id, answer.mutable_attempts()));
+  return answer;
+}
+
+}  // namespace vrun::control

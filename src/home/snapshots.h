@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Home's side of the snapshot store (proto/snapshots.proto): what `vctl snapshot` asks, and the runs in a snapshot,
+// whose content comes from the store and not from here.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/result.h"
+#include "home/client_connection.h"
+#include "home/message_stream.h"
+#include "home/node_links.h"
+#include "home/root_tree.h"
+#include "home/snapshot_table.h"
+#include "proto/snapshots.pb.h"
+
+namespace vrun::home {
+
+// Loop thread only, callbacks too; none runs after destruction.
+class Snapshots {
+ public:
+  // None is owned; all outlive it.
+  Snapshots(EventLoop* loop, ContentServer* content, RootTree* tree, SnapshotTable* trees, const std::string& home_id);
+  ~Snapshots();
+
+  // Where the store is, from now on; "": the cluster has none.
+  void Use(const std::string& address, const rpc::Credentials& credentials);
+
+  // A question of the command line; answered in full, errors too.
+  void Answer(const std::shared_ptr<ClientConnection>& client, const v1::SnapshotRequest& request);
+
+  // Which snapshot has that name now.
+  void Find(const std::string& name, std::function<void(Result<v1::SnapshotReference>)> done);
+
+  // Has the store answer that file system server for a job that runs in a snapshot, for as long as it is held.
+  // `on_problem` (a line for the user) may be called several times.
+  std::unique_ptr<NodeLinks::ContentUse> Serve(const v1::SnapshotReference& snapshot,
+                                               const std::vector<std::string>& addresses,
+                                               const v1::Placement& placement,
+                                               std::function<void(const Error&)> on_problem);
+
+ private:
+  class Question;
+  class Creation;
+  class Served;
+  using Stream = MessageStream<v1::SnapshotRequest, v1::SnapshotEvent>;
+  Result<std::unique_ptr<Stream>> Ask(const v1::SnapshotRequest& request, Stream::Events events);
+
+  EventLoop* const loop_;
+  RootTree* const tree_;
+  SnapshotTable* const trees_;
+  const std::string home_id_;
+  NodeLinks links_;  // to the store, which asks as a node does
+  std::string address_;
+  // The trees of the last snapshots that were made here: the store asks for what differs from one of them.
+  std::deque<SnapshotTable::Pin> last_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the world outside asks of the core: broken GPUs, maintenance, dependencies, deadlines, budgets.
+#include <gtest/gtest.h>
+
+#include "sched/explain.h"
+#include "sched/teams.h"
+#include "sched/test_world.h"
+
+namespace vrun::sched::core {
+namespace {
+
+using Kind = Blocker::Kind;
+
+template <typename T>
+const T* Find(const std::vector<Action>& actions) {
+  for (const Action& a : actions) {
+    if (const T* t = std::get_if<T>(&a)) return t;
+  }
+  return nullptr;
+}
+
+TEST(Health, BrokenGpusAreGivenToNobodyAndSuspectNodesLast) {
+  World w;
+  NodeSpec broken = GpuNode("a");
+  broken.bad_gpus = 0b101;
+  NodeSpec suspect = GpuNode("b", 4);
+  suspect.suspect = true;
+  w.Feed({NodeUp{broken}, NodeUp{suspect}});
+  w.Feed({JobSubmitted{Gang(1, 1, 4)}}, kSecond);
+  ASSERT_TRUE(w.Runs(1));
+  EXPECT_EQ(w.running.at(1)[0].node, "a") << "the other would be the tighter fit";
+  w.Feed({JobSubmitted{Gang(2, 1, 4)}}, kSecond);
+  EXPECT_EQ(w.running.at(2)[0].node, "b");
+  w.Feed({JobSubmitted{Gang(3, 1, 2)}}, kSecond);
+  EXPECT_TRUE(w.Runs(3));
+  w.Feed({JobSubmitted{Gang(4, 1, 1)}}, kSecond);
+  EXPECT_FALSE(w.Runs(4));
+  EXPECT_FALSE(Feasible(w.state, Gang(5, 1, 8)));
+  w.Feed({NodeUp{GpuNode("a")}}, kSecond);
+  EXPECT_TRUE(w.Runs(4)) << "mended";
+}
+
+JobSpec Firm(JobId id, Micros limit) {
+  JobSpec j = Gang(id, 1, 2);
+  j.preemptible = false;
+  j.limit = limit;
+  return j;
+}
+
+TEST(Maintenance, OnlyWhoIsGoneByThenOrMayBeToldToLeaveStarts) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{Firm(99, 0)}});
+  w.Feed({JobEnded{99}}, kSecond);
+  const Micros from = w.now + 10 * kHour;
+  w.Feed({MaintenanceSet{{"disks", {"a"}, from, from + 2 * kHour}}}, kSecond);
+  JobSpec flexible = Gang(4, 1, 2);
+  flexible.checkpoint = {true, 60 * kSecond, 60 * kSecond, 0};
+  w.Feed({JobSubmitted{Firm(1, 0)}, JobSubmitted{Firm(2, 2 * kHour)}, JobSubmitted{Firm(3, 11 * kHour)},
+          JobSubmitted{flexible}},
+         kSecond);
+  EXPECT_FALSE(w.Runs(1)) << "nobody knows when it ends";
+  EXPECT_TRUE(w.Runs(2));
+  EXPECT_FALSE(w.Runs(3)) << "it would run into it";
+  EXPECT_TRUE(w.Runs(4));
+  auto why = Explain(w.state, 1);
+  ASSERT_TRUE(why);
+  EXPECT_EQ(why->at(0).kind, Kind::kMaintenance);
+  EXPECT_EQ(why->at(0).time, from + 2 * kHour);
+  w.Feed({JobEnded{2}}, kHour);
+  // Not at all when it is near: and in time, who may leave is told to, late enough to lose nothing.
+  auto actions = w.Run(from - w.now - 30 * kSecond);
+  const Preempt* told = Find<Preempt>(actions);
+  ASSERT_NE(told, nullptr);
+  EXPECT_EQ(told->job, 4u);
+  EXPECT_EQ(told->reason, StopReason::kMaintenance);
+  EXPECT_EQ(told->mode, StopMode::kSave);
+  w.Feed({JobStopped{4, 0}}, kSecond);
+  EXPECT_FALSE(w.Runs(4));
+  w.Run(from + 2 * kHour - w.now + kSecond);
+  EXPECT_TRUE(w.Runs(1)) << "it is over";
+  EXPECT_TRUE(w.Runs(3));
+  EXPECT_TRUE(w.Runs(4));
+}
+
+TEST(Maintenance, CalledOffItIsForgotten) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}, MaintenanceSet{{"m", {"a"}, kHour, 2 * kHour}}});
+  w.Feed({JobSubmitted{Firm(1, 0)}}, kSecond);
+  EXPECT_FALSE(w.Runs(1));
+  w.Feed({MaintenanceOver{"m"}}, kSecond);
+  w.Run(kSecond);
+  EXPECT_TRUE(w.Runs(1));
+}
+
+TEST(Maintenance, AnnouncedForOtherNodesTheFirstOnesAreFree) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}, NodeUp{GpuNode("b", 4)}, MaintenanceSet{{"m", {"a"}, kHour, 2 * kHour}}});
+  w.Feed({MaintenanceSet{{"m", {"b"}, kHour, 2 * kHour}}}, kSecond);
+  JobSpec firm = Firm(1, 0);
+  firm.roles[0].request.gpus = 8;
+  w.Feed({JobSubmitted{firm}}, kSecond);
+  EXPECT_TRUE(w.Runs(1));
+}
+
+TEST(Dependencies, AfterOkNeedsSuccessAndAfterAnyDoesNot) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{Gang(1, 1, 1)}, JobSubmitted{Gang(2, 1, 1)}});
+  JobSpec any = Gang(3, 1, 1), ok = Gang(4, 1, 1), fine = Gang(5, 1, 1);
+  any.after = {1};
+  ok.after_ok = {1, 2};
+  fine.after_ok = {2};
+  w.Feed({JobSubmitted{any}, JobSubmitted{ok}, JobSubmitted{fine}}, kSecond);
+  auto actions = w.Feed({JobEnded{1, true, false}, JobEnded{2}}, kSecond);
+  EXPECT_TRUE(w.Runs(3));
+  EXPECT_TRUE(w.Runs(5));
+  EXPECT_FALSE(w.Runs(4));
+  const Doomed* doomed = Find<Doomed>(actions);
+  ASSERT_NE(doomed, nullptr);
+  EXPECT_EQ(doomed->job, 4u);
+  EXPECT_EQ(doomed->dependency, 1u);
+  EXPECT_EQ(Explain(w.state, 4)->at(0).kind, Kind::kDoomed);
+  EXPECT_EQ(NextWake(w.state), kNever) << "nothing to wait for";
+}
+
+TEST(Deadlines, AHardOneIsPromisedOrRefusedAtOnce) {
+  World w;
+  JobSpec busy = Gang(1, 1, 8);
+  busy.preemptible = false;
+  busy.limit = 2 * kHour;
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{busy}});
+  auto hard = [&](JobId id, Micros deadline) {
+    JobSpec j = Gang(id, 1, 8);
+    j.limit = kHour;
+    j.deadline = deadline;
+    j.hard_deadline = true;
+    return j;
+  };
+  auto actions = w.Feed({JobSubmitted{hard(2, w.now + 2 * kHour)}}, kSecond);
+  const Admission* answer = Find<Admission>(actions);
+  ASSERT_NE(answer, nullptr);
+  EXPECT_FALSE(answer->met) << "two hours until there is room, and one to run";
+  EXPECT_GT(answer->end, w.now + 2 * kHour);
+  EXPECT_EQ(Find<Hold>(actions), nullptr);
+  actions = w.Feed({JobSubmitted{hard(3, w.now + 4 * kHour)}}, kSecond);
+  answer = Find<Admission>(actions);
+  ASSERT_NE(answer, nullptr);
+  EXPECT_TRUE(answer->met);
+  EXPECT_LE(answer->end, w.now + 4 * kHour);
+  // What was promised is kept, whoever comes.
+  JobSpec rival = Gang(4, 1, 8);
+  rival.estimate = 60 * kSecond;
+  rival.preemptible = false;
+  w.Feed({JobSubmitted{rival}}, kSecond);
+  w.Feed({JobEnded{1}}, kHour);
+  w.Run(kSecond);
+  EXPECT_TRUE(w.Runs(3));
+  // And where there is room it starts at once.
+  w.Feed({NodeUp{GpuNode("b")}}, kSecond);
+  w.Feed({JobEnded{2}, JobEnded{4}}, kSecond);
+  actions = w.Feed({JobSubmitted{hard(5, w.now + 2 * kHour)}}, kSecond);
+  EXPECT_TRUE(Find<Admission>(actions)->met);
+  EXPECT_TRUE(w.Runs(5));
+}
+
+TEST(Deadlines, OfSoftStepsTheOneThatCanStillBeMetCounts) {
+  for (bool late : {false, true}) {
+    World w;
+    w.Feed({NodeUp{GpuNode("a", 1)}, JobSubmitted{Gang(1, 1, 1)}});
+    JobSpec plain = Gang(2, 1, 1), steps = Gang(3, 1, 1);
+    plain.estimate = kHour;
+    steps.estimate = 2 * kHour;
+    // The first is missed in either case.
+    steps.deadline_steps = {{w.now + kHour, 1000}, {w.now + (late ? 90 * 60 * kSecond : 150 * 60 * kSecond), 900}};
+    w.Feed({JobSubmitted{plain}, JobSubmitted{steps}}, kSecond);
+    w.Feed({JobEnded{1}}, kSecond);
+    EXPECT_EQ(w.Runs(3), !late);
+    EXPECT_EQ(w.Runs(2), late);
+  }
+}
+
+TEST(Budgets, WhoHasUsedItUpIsAScavengerAndNotBlocked) {
+  Policy policy;
+  World w(policy);
+  TeamSpec rich{"rich", "", 1000, {}, {}}, poor = rich;
+  poor.name = "poor";
+  poor.budget = {8 * 3600, 240 * kHour, 8 * 3600};  // an hour of the node in ten days
+  w.Feed({NodeUp{GpuNode("a")}, TeamSet{rich}, TeamSet{poor}});
+  JobSpec first = Gang(1, 1, 8);
+  first.team = "poor";
+  first.estimate = 4 * kHour;
+  first.checkpoint = {true, kSecond, kSecond, 0};
+  w.Feed({JobSubmitted{first}}, kSecond);
+  w.Run(1800 * kSecond);
+  EXPECT_FALSE(w.state.core().teams().OverBudget(w.state.core().Find(1)->team));
+  // It runs on when the budget is used up, since nobody else wants the room.
+  for (int i = 0; i < 60; ++i) w.Feed({JobSaved{1, w.now, 0}}, 60 * kSecond);
+  EXPECT_TRUE(w.Runs(1));
+  EXPECT_TRUE(w.state.core().teams().OverBudget(w.state.core().Find(1)->team));
+  // But whoever comes goes before it, however long he runs.
+  JobSpec other = Gang(2, 1, 8);
+  other.team = "rich";
+  other.estimate = 20 * kHour;
+  auto actions = w.Feed({JobSubmitted{other}}, kSecond);
+  const Preempt* out = Find<Preempt>(actions);
+  ASSERT_NE(out, nullptr);
+  EXPECT_EQ(out->job, 1u);
+}
+
+TEST(Budgets, RefilledEvenlyAndUsedUpOnlyByWhatIsCharged) {
+  Policy policy;
+  Teams t(policy);
+  t.Set({"a", "", 1000, {}, {3600, kHour, 7200}});  // one GPU for ever, two hours of it saved
+  const TeamId a = t.Find("a");
+  t.Set({"b", "a", 1000, {}, {}});
+  t.Take(t.Find("b"), {{0, 2000, 1000}}, true, 0);
+  t.Share(8000, kHour);
+  EXPECT_NEAR(static_cast<double>(t.budget(a)), 3600e3, 10e3) << "one GPU more than is refilled";
+  EXPECT_FALSE(t.OverBudget(t.Find("b")));
+  t.Share(8000, 3 * kHour);
+  EXPECT_TRUE(t.OverBudget(a));
+  EXPECT_TRUE(t.OverBudget(t.Find("b"))) << "those below it, too";
+  t.Share(8000, 3 * kHour + 60 * kSecond);
+  EXPECT_TRUE(t.OverBudget(a)) << "not in and out of it all the time";
+  t.Share(8000, 4 * kHour);
+  EXPECT_FALSE(t.OverBudget(a)) << "what it uses meanwhile is not charged";
+}
+
+}  // namespace
+}  // namespace vrun::sched::core

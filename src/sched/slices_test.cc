@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of GPUs: what may lie where, and that a GPU is shared in one way at a time.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <bit>
+#include <set>
+
+#include "sched/cluster.h"
+#include "sched/fragmentation.h"
+#include "sched/mig.h"
+#include "sched/placement.h"
+
+namespace vrun::sched::core {
+namespace {
+
+TEST(Mig, AsManyInstancesAsTheVendorSays) {
+  // NVIDIA MIG User Guide, "Number of Instances Available".
+  const std::vector<std::tuple<const char*, const char*, int>> kTable = {
+      {"a100-40gb", "1g.5gb", 7},   {"a100-40gb", "1g.10gb", 4},  {"a100-40gb", "2g.10gb", 3},
+      {"a100-40gb", "3g.20gb", 2},  {"a100-40gb", "4g.20gb", 1},  {"a100-40gb", "7g.40gb", 1},
+      {"a100-80gb", "1g.10gb", 7},  {"h100-80gb", "1g.10gb", 7},  {"h100-80gb", "1g.20gb", 4},
+      {"h100-80gb", "3g.40gb", 2},  {"h200-141gb", "1g.18gb", 7}, {"h200-141gb", "2g.35gb", 3},
+      {"b200-180gb", "1g.23gb", 7}, {"b200-180gb", "1g.45gb", 4}, {"b200-180gb", "7g.180gb", 1},
+      {"a30-24gb", "1g.6gb", 4},    {"a30-24gb", "2g.12gb", 2},   {"a30-24gb", "4g.24gb", 1},
+      {"h100-80gb", "1g.5gb", 0},   {"a30-24gb", "3g.20gb", 0}};
+  for (const auto& [model, profile, count] : kTable) {
+    EXPECT_EQ(mig::Count(mig::FindModel(model), mig::FindProfile(profile), 0), count) << model << ' ' << profile;
+  }
+  EXPECT_EQ(mig::FindProfile("9g.1gb"), 0);
+  EXPECT_EQ(mig::FindModel("v100"), 0);
+}
+
+TEST(Mig, ModelsByTheNameOfTheProduct) {
+  auto name = [](const char* product) { return mig::ModelName(mig::ModelOfProduct(product)); };
+  EXPECT_EQ(name("NVIDIA A100-SXM4-40GB"), "a100-40gb");
+  EXPECT_EQ(name("NVIDIA A100-SXM4-80GB"), "a100-80gb");
+  EXPECT_EQ(name("NVIDIA H100 80GB HBM3"), "h100-80gb");
+  EXPECT_EQ(name("NVIDIA H100 NVL"), "h100-94gb");
+  EXPECT_EQ(name("NVIDIA GH200 480GB"), "h100-96gb");
+  EXPECT_EQ(name("NVIDIA H200"), "h200-141gb");
+  EXPECT_EQ(name("NVIDIA B200"), "b200-180gb");
+  EXPECT_EQ(name("NVIDIA A30"), "a30-24gb");
+  EXPECT_EQ(name("NVIDIA L40S"), "");
+}
+
+// All ways to put instances side by side.
+int MostByTrying(mig::Model model, mig::Profile profile, mig::SliceMask used) {
+  int most = 0;
+  for (int start = 0; start < mig::kMostSlices; ++start) {
+    if (mig::SliceMask m = mig::At(model, profile, start, used); m != 0) {
+      most = std::max(most, 1 + MostByTrying(model, profile, static_cast<mig::SliceMask>(used | m)));
+    }
+  }
+  return most;
+}
+
+TEST(Mig, CountsEqualTryingAllWays) {
+  for (const char* model : {"h100-80gb", "a30-24gb"}) {
+    const mig::Model m = mig::FindModel(model);
+    for (int profile = 1; !mig::ProfileName(static_cast<mig::Profile>(profile)).empty(); ++profile) {
+      for (int used = 0; used < 1 << mig::Slices(m); ++used) {
+        const auto p = static_cast<mig::Profile>(profile);
+        ASSERT_EQ(mig::Count(m, p, static_cast<mig::SliceMask>(used)),
+                  MostByTrying(m, p, static_cast<mig::SliceMask>(used)))
+            << model << ' ' << mig::ProfileName(p) << ' ' << used;
+      }
+    }
+  }
+}
+
+NodeSpec MigNode(const std::string& name, int gpus = 2) {
+  NodeSpec n;
+  n.name = name;
+  n.pool = "p";
+  n.gpus = gpus;
+  n.mig_model = "h100-80gb";
+  return n;
+}
+
+Request Instance(const char* profile) {
+  Request r;
+  r.mig = mig::FindProfile(profile);
+  return r;
+}
+
+Request Share(int milli, Sharing how) {
+  Request r;
+  r.gpu_milli = milli;
+  r.sharing = how;
+  return r;
+}
+
+TEST(Slices, AGpuIsSharedInOneWayUntilItIsEmpty) {
+  Cluster c;
+  c.Up(MigNode("a", 1));
+  c.Settle();
+  const Constraint anywhere{"p", "", {}, {}};
+  ShapeId mps = c.Shape(Share(300, Sharing::kMps), anywhere),
+          turns = c.Shape(Share(300, Sharing::kTimeSlice), anywhere);
+  ShapeId instance = c.Shape(Instance("1g.10gb"), anywhere), whole = c.Shape({1, 0, 0, 0}, anywhere);
+  const std::vector<ShapeId> all = {mps, turns, instance};
+  for (ShapeId first : all) {
+    Room room = c.Choose(c.request(first), 0);
+    c.Take(room);
+    EXPECT_EQ(c.FitOn(whole, 0), 0);
+    for (ShapeId other : all) EXPECT_EQ(c.FitOn(other, 0) > 0, other == first);
+    c.Release(room);
+    for (ShapeId other : all) EXPECT_GT(c.FitOn(other, 0), 0);
+    EXPECT_EQ(c.FitOn(whole, 0), 1);
+  }
+}
+
+TEST(Slices, AGpuThatWasGoneMeanwhileIsWholeAgain) {
+  Cluster c;
+  c.Up(MigNode("a", 2));
+  c.Settle();
+  const Constraint anywhere{"p", "", {}, {}};
+  ShapeId instance = c.Shape(Instance("1g.10gb"), anywhere), whole = c.Shape({1, 0, 0, 0}, anywhere);
+  const Room room = c.Choose(c.request(instance), 0, 1, 0);
+  c.Take(room);
+  c.Up(MigNode("a", 1));
+  c.Release(room);
+  c.Up(MigNode("a", 2));
+  for (int i = 0; i < 2; ++i) c.Take(c.Choose(c.request(whole), 0));
+  EXPECT_EQ(c.FitOn(instance, 0), 0);
+}
+
+TEST(Slices, AnInstanceLeavesRoomForLargeOnes) {
+  Cluster c;
+  c.Up(MigNode("a", 1));
+  c.Settle();
+  ShapeId small = c.Shape(Instance("1g.10gb"), {"p", "", {}, {}}),
+          half = c.Shape(Instance("3g.40gb"), {"p", "", {}, {}});
+  Fragmentation f(c);
+  for (int i = 0; i < 10; ++i) f.Arrived(Instance("3g.40gb"), "", 1);
+  Demand d;
+  d.parts = {{c.request(small), 3, 0}};
+  d.alternatives = {{"", {small}}};
+  Placer placer(c, f);
+  ASSERT_TRUE(placer.Place(d, Level::kCluster));
+  EXPECT_EQ(c.FitOn(half, 0), 1) << "three small ones in one half";
+  EXPECT_EQ(c.FitOn(small, 0), 4);
+}
+
+TEST(Slices, WhatIsTakenIsUndoneExactlyAndNeverOverlaps) {
+  EXPECT_TRUE(rc::check([](const std::vector<std::array<int, 3>>& raw) {
+    Cluster c;
+    for (int i = 0; i < 2; ++i) c.Up(MigNode("n" + std::to_string(i)));
+    c.Settle();
+    const Constraint anywhere{"p", "", {}, {}};
+    std::vector<ShapeId> shapes = {c.Shape({1, 0, 0, 0}, anywhere)};
+    for (const char* p : {"1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"}) {
+      shapes.push_back(c.Shape(Instance(p), anywhere));
+    }
+    for (Sharing s : {Sharing::kMps, Sharing::kTimeSlice}) shapes.push_back(c.Shape(Share(400, s), anywhere));
+    Fragmentation f(c);
+    for (ShapeId s : shapes) f.Arrived(c.request(s), "", 1);
+    auto image = [&] {
+      std::vector<int64_t> v;
+      for (NodeId n = 0; n < c.size(); ++n) {
+        const Cluster::Node& node = c.node(n);
+        v.insert(v.end(), node.free_milli.begin(), node.free_milli.end());
+        for (int i = 0; i < kMaxGpus; ++i) v.insert(v.end(), {static_cast<int>(node.sharing[i]), node.sliced[i]});
+      }
+      return v;
+    };
+    std::vector<Room> rooms;
+    for (const auto& r : raw) {
+      auto at = [&](int i) { return static_cast<uint32_t>(std::abs(r[i] % 1000)); };
+      const size_t mark = c.Mark();
+      const auto before = image();
+      if (at(0) % 3 == 0 && !rooms.empty()) {
+        const size_t i = at(1) % rooms.size();
+        c.Release(rooms[i]);
+        c.Undo(mark);
+        RC_ASSERT(image() == before);
+        c.Release(rooms[i]);
+        rooms.erase(rooms.begin() + static_cast<int64_t>(i));
+      } else {
+        const ShapeId s = shapes[at(1) % shapes.size()];
+        const NodeId n = at(2) % 2;
+        if (c.FitOn(s, n) == 0) continue;
+        const int32_t fit = c.FitOn(s, n);
+        const Fragmentation::Score score = f.Rise(s, n);
+        const Room room = c.Choose(c.request(s), n, score.gpu, score.start);
+        for (const Room& other : rooms) {
+          for (int i = 0; i < kMaxGpus && other.node == n; ++i) {
+            if (room.milli[i] == 0 || other.milli[i] == 0) continue;
+            RC_ASSERT(room.sharing[i] == other.sharing[i]);
+            RC_ASSERT(room.sharing[i] != Sharing::kWhole);
+            RC_ASSERT((room.mig[i] & other.mig[i]) == 0);
+          }
+        }
+        c.Take(room);
+        RC_ASSERT(c.FitOn(s, n) <= fit - 1);
+        c.Undo(mark);
+        RC_ASSERT(image() == before);
+        c.Take(room);
+        rooms.push_back(room);
+      }
+      RC_ASSERT(c.Recount());
+      for (NodeId n = 0; n < c.size(); ++n) {
+        for (int i = 0; i < 2; ++i) RC_ASSERT(c.node(n).free_milli[i] >= 0);
+      }
+    }
+  }));
+}
+
+}  // namespace
+}  // namespace vrun::sched::core

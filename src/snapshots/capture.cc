@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "snapshots/capture.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "node/content_source.h"
+
+namespace vrun::snapshots {
+namespace {
+
+constexpr size_t kRequests = 256;           // at a time
+constexpr uint64_t kRangeBytes = 4u << 20;  // of one request; a multiple of every unit
+constexpr int64_t kTellMicros = 200'000;
+
+}  // namespace
+
+// One file on its way.
+struct Capture::File {
+  NewFile what;
+  std::mutex mutex;  // ranges may arrive on several threads
+  std::shared_ptr<store::Object> object;
+  std::vector<Digest> digests;  // of all units
+  uint64_t bytes_left = 0;
+  std::optional<store::ObjectId> id;  // once it is whole
+  std::optional<Error> error;
+};
+
+Capture::Capture(node::ContentSource* source, store::Store* store, Manifest* manifest, std::string home_id,
+                 Progress progress)
+    : source_(source),
+      store_(store),
+      manifest_(manifest),
+      home_id_(std::move(home_id)),
+      progress_(std::move(progress)) {}
+
+// What was asked for holds us.
+Capture::~Capture() {
+  std::unique_lock lock(mu_);
+  changed_cv_.wait(lock, [&] { return under_way_ == 0; });
+}
+
+vrun::Result<Capture::Result> Capture::Run(const Digest& tree, const Digest& have) {
+  Result result;
+  VRUN_ASSIGN(result.root, FetchRoot(tree));
+  VRUN_ASSIGN(const NewDirectories fresh, FetchDirectories(tree, have));
+  std::vector<NewFile> files;
+  VRUN_ASSIGN(result.directory, manifest_->Complete(result.root.child, fresh, &files));
+  VRUN_TRY(FetchFiles(tree, files, &result));
+  return result;
+}
+
+vrun::Result<tree::Entry> Capture::FetchRoot(const Digest& tree) {
+  std::optional<vrun::Result<tree::Entry>> root;
+  std::unique_lock lock(mu_);
+  ++under_way_;
+  lock.unlock();
+  source_->FetchRoot(tree, [&](vrun::Result<tree::Entry> entry) {
+    std::lock_guard guard(mu_);
+    root = std::move(entry);
+    --under_way_;
+    changed_cv_.notify_all();
+  });
+  lock.lock();
+  changed_cv_.wait(lock, [&] { return root.has_value(); });
+  return *std::move(root);
+}
+
+vrun::Result<NewDirectories> Capture::FetchDirectories(const Digest& tree, const Digest& have) {
+  NewDirectories fresh;
+  std::optional<Status> over;
+  std::unique_lock lock(mu_);
+  ++under_way_;
+  lock.unlock();
+  source_->FetchTree(
+      tree, have,
+      [&](std::vector<vfs::FetchedDirectory> arrived) {
+        std::lock_guard guard(mu_);
+        for (vfs::FetchedDirectory& d : arrived) {
+          const Digest digest = d.directory->digest();
+          fresh[digest] = {std::move(d.directory), std::move(d.known_ids)};
+        }
+      },
+      [&](Status status) {
+        std::lock_guard guard(mu_);
+        over = std::move(status);
+        --under_way_;
+        changed_cv_.notify_all();
+      });
+  lock.lock();
+  changed_cv_.wait(lock, [&] { return over.has_value(); });
+  if (!*over) return std::move(*over).error();
+  return fresh;
+}
+
+bool Capture::InStore(const store::ObjectId& id, uint64_t size) const {
+  auto object = store_->Acquire(id, size);
+  return object && (*object)->complete();
+}
+
+Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files, Result* result) {
+  {
+    std::lock_guard lock(mu_);
+    told_.set_total_files(files.size());
+    for (const NewFile& file : files) told_.set_total_bytes(told_.total_bytes() + file.version.size);
+  }
+  const auto settle = [&](const std::vector<FilePtr>& over) {
+    for (const FilePtr& file : over) {
+      if (file->id) {
+        manifest_->Identify(file->what.version, *file->id);
+        result->stored.push_back(*file->id);
+        result->sent_bytes += file->what.version.size;
+      } else if (file->error->code() == Code::kAborted) {
+        result->changed.push_back(file->what.path);
+      } else {
+        manifest_->MarkUnreadable(file->what);
+      }
+    }
+  };
+  const auto wait = [&](size_t until) -> bool {
+    std::vector<FilePtr> over;
+    bool go_on;
+    {
+      std::unique_lock lock(mu_);
+      changed_cv_.wait(lock, [&] { return under_way_ <= until; });
+      over.swap(over_);
+      go_on = !failed_;
+    }
+    settle(over);
+    return go_on;
+  };
+  for (const NewFile& file : files) {
+    if (file.id && InStore(*file.id, file.version.size)) {
+      manifest_->Identify(file.version, *file.id);
+      std::lock_guard lock(mu_);
+      told_.set_files(told_.files() + 1);
+      told_.set_bytes(told_.bytes() + file.version.size);
+      continue;
+    }
+    if (!wait(kRequests)) break;
+    auto sent = std::make_shared<File>();
+    sent->what = file;
+    sent->bytes_left = file.version.size;
+    sent->digests.resize(store::UnitCount(file.version.size));
+    Fetch(tree, sent);
+  }
+  wait(0);
+  std::lock_guard lock(mu_);
+  if (failed_) return *failed_;
+  return {};
+}
+
+void Capture::Fetch(const Digest& tree, const FilePtr& file) {
+  const tree::FileVersion& version = file->what.version;
+  for (uint64_t offset = 0; offset < version.size; offset += kRangeBytes) {
+    const uint64_t length = std::min(kRangeBytes, version.size - offset);
+    {
+      std::unique_lock lock(mu_);
+      // A file of very many ranges waits between them.
+      changed_cv_.wait(lock, [&] { return under_way_ <= kRequests; });
+      ++under_way_;
+    }
+    source_->FetchRange(tree, file->what.path, version, offset, length, vfs::Urgency::kAhead,
+                        [this, file, offset, length](vrun::Result<vfs::FetchedRange> range) {
+                          Arrived(file, offset, length, std::move(range));
+                        });
+  }
+}
+
+void Capture::Arrived(const FilePtr& file, uint64_t offset, uint64_t length, vrun::Result<vfs::FetchedRange> range) {
+  std::optional<Error> fatal;
+  bool whole = false;
+  {
+    std::lock_guard lock(file->mutex);
+    file->bytes_left -= length;
+    if (!file->error) {
+      Status kept;
+      if (!range) {
+        kept = std::move(range).error();
+      } else if (range->offset != offset) {
+        kept = Error(Code::kInternal, "home answered another range than was asked for");
+      } else {
+        kept = Keep(file, *range);
+      }
+      if (kept && file->bytes_left == 0) kept = Complete(file.get());
+      if (!kept) file->error = kept.error();
+      // A file that changed is tried again, one that home may not read is left out: the rest is a failure of all.
+      const bool bearable = kept || kept.error().code() == Code::kAborted || kept.error().code() == Code::kDenied;
+      if (!bearable) fatal = kept.error().With(Escape(file->what.path));
+    }
+    whole = file->bytes_left == 0;
+  }
+  std::lock_guard lock(mu_);
+  --under_way_;
+  if (fatal && !failed_) failed_ = std::move(fatal);
+  told_.set_bytes(told_.bytes() + length);
+  if (whole) {
+    told_.set_files(told_.files() + 1);
+    over_.push_back(file);
+  }
+  if (const int64_t now = MonotonicMicros(); progress_ && now - told_us_ > kTellMicros) {
+    told_us_ = now;
+    if (!progress_(told_) && !failed_) failed_ = Error(Code::kAborted, "snapshot: home has gone");
+  }
+  changed_cv_.notify_all();
+}
+
+Status Capture::Keep(const FilePtr& file, const vfs::FetchedRange& range) {
+  const tree::FileVersion& v = file->what.version;
+  const uint64_t first = range.offset / store::UnitBytes(v.size);
+  std::vector<store::PutUnit> units;
+  for (const vfs::FetchedUnit& unit : range.units) {
+    if (first + units.size() >= file->digests.size()) return Error(Code::kInternal, "home sent more than the file has");
+    file->digests[first + units.size()] = unit.digest;
+    units.push_back({unit.digest, unit.data});
+  }
+  if (!file->object) {
+    // Of a file that comes as one range the name is known before anything is written; else it is given at the end.
+    store::ObjectId id = store::ProvisionalId(home_id_, v.dev, v.ino, v.ctime_ns, v.size);
+    if (v.size <= store::kWholeFileLimit && units.size() == file->digests.size()) {
+      Sha256Stream all;
+      for (const store::PutUnit& unit : units) all.Update(unit.data);
+      id = {store::IdAlgorithm::kSha256, all.Finish()};
+    }
+    VRUN_ASSIGN(file->object, store_->Acquire(id, v.size));
+  }
+  // kAborted: of an attempt before a unit of another content is there under this version.
+  return file->object->Put(first, units, true);
+}
+
+Status Capture::Complete(File* file) {
+  store::ObjectId id = file->object->id();
+  if (id.algorithm == store::IdAlgorithm::kProvisional) {
+    Sha256Stream all;
+    for (const Digest& digest : file->digests) all.Update(digest.view());
+    id = {store::IdAlgorithm::kSha256Units, all.Finish()};
+    VRUN_TRY(file->object->Resolve(id));
+    id = file->object->id();
+  }
+  if (!file->object->complete()) {
+    return Error(Code::kExhausted, "the snapshot store could not keep all of it: is its disk full?");
+  }
+  file->object.reset();
+  file->id = id;
+  return {};
+}
+
+}  // namespace vrun::snapshots

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Takes a tree and all of its content from a home into the store, by asking it as a node does. What the store has is
+// not asked for.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "proto/snapshots.pb.h"
+#include "snapshots/manifest.h"
+#include "store/store.h"
+#include "tree/tree.h"
+#include "vfs/source.h"
+
+namespace vrun::node {
+class ContentSource;
+}
+
+namespace vrun::snapshots {
+
+// For one run. All of it on the caller's thread, but for what arrives, which the stream's thread writes to the store.
+class Capture {
+ public:
+  struct Result {
+    tree::Entry root;
+    tree::DirectoryPtr directory;
+    std::vector<store::ObjectId> stored;  // objects that were put
+    uint64_t sent_bytes = 0;              // content that crossed the wire
+    std::vector<std::string>
+        changed;  // files that changed meanwhile: the rest is in the store, the snapshot is not whole
+  };
+  // False: nobody waits any more, and the capture ends.
+  using Progress = std::function<bool(const v1::SnapshotProgress&)>;
+
+  // None is owned. `home_id`: of the home that `source` asks. `progress` may be called from another thread, a few times
+  // a second.
+  Capture(node::ContentSource* source, store::Store* store, Manifest* manifest, std::string home_id, Progress progress);
+  ~Capture();
+
+  // `have`: a tree whose directories are all known to `manifest`; zero: none.
+  vrun::Result<Result> Run(const Digest& tree, const Digest& have);
+
+ private:
+  struct File;
+  using FilePtr = std::shared_ptr<File>;
+
+  vrun::Result<tree::Entry> FetchRoot(const Digest& tree);
+  vrun::Result<NewDirectories> FetchDirectories(const Digest& tree, const Digest& have);
+  Status FetchFiles(const Digest& tree, const std::vector<NewFile>& files, Result* result);
+  bool InStore(const store::ObjectId& id, uint64_t size) const;
+  void Fetch(const Digest& tree, const FilePtr& file);
+  void Arrived(const FilePtr& file, uint64_t offset, uint64_t length, vrun::Result<vfs::FetchedRange> range);
+  Status Keep(const FilePtr& file, const vfs::FetchedRange& range);
+  Status Complete(File* file);
+
+  node::ContentSource* const source_;
+  store::Store* const store_;
+  Manifest* const manifest_;
+  const std::string home_id_;
+  const Progress progress_;
+
+  std::mutex mu_;
+  std::condition_variable changed_cv_;
+  size_t under_way_ = 0;         // guarded by mu_, as all below: requests
+  std::vector<FilePtr> over_;    // to be looked at by Run's thread
+  std::optional<Error> failed_;  // the first failure that ends it
+  v1::SnapshotProgress told_;
+  int64_t told_us_ = 0;
+};
+
+}  // namespace vrun::snapshots

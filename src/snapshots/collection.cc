@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "snapshots/collection.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "store/durable.h"
+#include "tree/codec.h"
+
+namespace vrun::snapshots {
+namespace {
+
+constexpr size_t kMaxNameBytes = 128;
+constexpr size_t kMaxUnreadable = 100;
+
+bool IsNameByte(char c, bool first) {
+  if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) return true;
+  return !first && (c == '.' || c == '_' || c == '-');
+}
+
+Error NoSuch(const std::string& name) {
+  return Error(Code::kNotFound, "snapshot " + Escape(name) + ": there is none: `vctl snapshot list` shows them");
+}
+
+Error Exists(const std::string& name) {
+  return Error(Code::kExists, "snapshot " + Escape(name) + ": there is one already: delete it or choose another name");
+}
+
+std::string IdOf(const v1::SnapshotInfo& info) { return std::string(Sha256(info.root() + info.manifest()).view()); }
+
+}  // namespace
+
+Status CheckName(const std::string& name) {
+  bool fine = !name.empty() && name.size() <= kMaxNameBytes;
+  for (size_t i = 0; i < name.size(); ++i) fine = fine && IsNameByte(name[i], i == 0);
+  if (fine) return {};
+  return Error(Code::kInvalid, "snapshot " + Escape(name.substr(0, kMaxNameBytes)) +
+                                   ": not a name: use letters, digits, '.', '_' and '-', a letter or digit first, at "
+                                   "most " +
+                                   std::to_string(kMaxNameBytes));
+}
+
+Collection::Collection(EventLoop* loop, std::string directory, std::string store_id, rpc::Credentials mine)
+    : loop_(loop), directory_(std::move(directory)), store_id_(std::move(store_id)), mine_(std::move(mine)) {}
+
+Result<std::unique_ptr<Collection>> Collection::Open(EventLoop* loop, const std::string& directory,
+                                                     const std::string& store_id, const rpc::Credentials& mine) {
+  auto collection = std::unique_ptr<Collection>(new Collection(loop, directory, store_id, mine));
+  VRUN_TRY(MakeDirs(directory + "/snapshots", 0700));
+  VRUN_TRY(MakeDirs(directory + "/store", 0700));
+  store::Options options{.directory = directory + "/store"};
+  options.keep_all = true;
+  VRUN_ASSIGN(collection->store_, store::Store::Open(options));
+  return collection;
+}
+
+Status Collection::Load() {
+  DIR* dir = ::opendir((directory_ + "/snapshots").c_str());
+  if (dir == nullptr) return ErrnoError("list " + Escape(directory_) + "/snapshots");
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(dir)) {
+    if (CheckName(entry->d_name)) names.push_back(entry->d_name);
+  }
+  ::closedir(dir);
+  for (const std::string& name : names) {
+    const Status loaded = LoadOne(name);
+    if (loaded) continue;
+    LogError("snapshot {}: {}", name, loaded.error().message());
+    std::lock_guard lock(mu_);
+    damaged_.insert(name);
+  }
+  return {};
+}
+
+Status Collection::LoadOne(const std::string& name) {
+  VRUN_ASSIGN(const std::string bytes, ReadFile(PathOf(name)));
+  v1::SnapshotInfo info;
+  const bool parsed = info.ParseFromString(bytes);
+  const auto manifest = Digest::FromBytes(info.manifest());
+  if (!parsed || !manifest || info.reference().name() != name || info.reference().id() != IdOf(info)) {
+    return Error(Code::kCorrupt, "its record is damaged");
+  }
+  Realm* realm = RealmOf(info.home_id());
+  VRUN_ASSIGN(const tree::DirectoryPtr directory, realm->manifest().Load(*manifest));
+  const auto id = Digest::FromBytes(info.reference().tree());
+  if (!id) return Error(Code::kCorrupt, "its record is damaged");
+  VRUN_ASSIGN(tree::Entry root, tree::DecodeRoot(info.root(), *id));
+  tree::SnapshotPtr tree = tree::MakeSnapshot(std::move(root), directory);
+  if (tree->id != *id) return Error(Code::kCorrupt, "its directories are not those of its record");
+  Add(std::move(info), std::move(tree), realm);
+  return {};
+}
+
+Realm* Collection::RealmOf(const std::string& home_id) {
+  std::lock_guard lock(mu_);
+  auto& realm = realms_[home_id];
+  if (!realm) {
+    const std::string content = Sha256("snapshots of " + store_id_ + " " + home_id).Hex().substr(0, 32);
+    realm = std::make_unique<Realm>(loop_, store_.get(), mine_, home_id, content);
+  }
+  return realm.get();
+}
+
+void Collection::Tick(int64_t now_micros) {
+  std::vector<Realm*> realms;
+  {
+    std::lock_guard lock(mu_);
+    for (const auto& [id, realm] : realms_) realms.push_back(realm.get());
+  }
+  for (Realm* realm : realms) realm->source().Tick(now_micros);
+}
+
+void Collection::Add(v1::SnapshotInfo info, tree::SnapshotPtr tree, Realm* realm) {
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->pin = realm->trees().Add(tree, {});
+  snapshot->info = std::move(info);
+  snapshot->tree = std::move(tree);
+  snapshot->realm = realm;
+  std::lock_guard lock(mu_);
+  snapshots_[snapshot->info.reference().name()] = std::move(snapshot);
+}
+
+std::vector<v1::SnapshotInfo> Collection::List() const {
+  std::lock_guard lock(mu_);
+  std::vector<v1::SnapshotInfo> all;
+  for (const auto& [name, snapshot] : snapshots_) all.push_back(snapshot->info);
+  return all;
+}
+
+Result<Collection::SnapshotPtr> Collection::Find(const std::string& name) const {
+  std::lock_guard lock(mu_);
+  if (damaged_.contains(name)) {
+    return Error(Code::kCorrupt, "snapshot " + Escape(name) + ": it is damaged: the store's log says how; delete it");
+  }
+  const auto it = snapshots_.find(name);
+  if (it == snapshots_.end()) return NoSuch(name);
+  return it->second;
+}
+
+Result<Collection::SnapshotPtr> Collection::Find(const v1::SnapshotReference& reference) const {
+  std::lock_guard lock(mu_);
+  const auto it = snapshots_.find(reference.name());
+  if (it != snapshots_.end() && it->second->info.reference().id() == reference.id()) return it->second;
+  // The same under another name is as good: it is what the job was submitted with.
+  for (const auto& [name, snapshot] : snapshots_) {
+    if (snapshot->info.reference().id() == reference.id()) return snapshot;
+  }
+  return Error(Code::kNotFound,
+               "snapshot " + Escape(reference.name()) + ": it was deleted after the job was submitted");
+}
+
+// What the root of now resembles most: the last snapshot of this home, of the same paths if there is one.
+Collection::SnapshotPtr Collection::BaseFor(const v1::CreateSnapshot& request, const Realm* realm) const {
+  const auto rank = [&](const SnapshotPtr& snapshot) {
+    const auto& paths = snapshot->info.path();
+    const bool same = std::equal(paths.begin(), paths.end(), request.path().begin(), request.path().end());
+    return std::pair(same, snapshot->info.created_us());
+  };
+  SnapshotPtr base;
+  std::lock_guard lock(mu_);
+  for (const auto& [name, snapshot] : snapshots_) {
+    if (snapshot->realm == realm && (!base || rank(snapshot) > rank(base))) base = snapshot;
+  }
+  return base;
+}
+
+Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request, const Capture::Progress& progress) {
+  VRUN_TRY(CheckName(request.name()));
+  if (PathExists(PathOf(request.name()))) return Exists(request.name());
+  const auto wanted = Digest::FromBytes(request.tree());
+  if (!wanted || request.home_id().empty()) return Error(Code::kInvalid, "snapshot: malformed request");
+  Realm* realm = RealmOf(request.home_id());
+  const SnapshotPtr base = BaseFor(request, realm);
+  Created created;
+  Capture capture(&realm->source(), store_.get(), &realm->manifest(), request.home_id(), progress);
+  auto run = capture.Run(*wanted, base ? base->tree->id : Digest{});
+  if (!run) {
+    sync_all_ = true;
+    return std::move(run).error();
+  }
+  Capture::Result captured = *std::move(run);
+  unsynced_.insert(unsynced_.end(), captured.stored.begin(), captured.stored.end());
+  if (!captured.changed.empty()) {
+    created.changed = std::move(captured.changed);
+    return created;
+  }
+  v1::SnapshotInfo& info = created.info;
+  info.set_root(tree::EncodeRoot(captured.root));
+  tree::SnapshotPtr tree = tree::MakeSnapshot(captured.root, captured.directory);
+  if (tree->id != *wanted) return Error(Code::kCorrupt, "snapshot: home sent another tree than it named");
+  VRUN_ASSIGN(const Digest manifest, realm->manifest().Write(captured.directory));
+  info.set_manifest(std::string(manifest.view()));
+  info.set_created_us(WallMicros());
+  info.set_entries(tree->entries);
+  info.set_bytes(tree->bytes);
+  *info.mutable_path() = request.path();
+  info.set_sent_bytes(captured.sent_bytes);
+  std::vector<std::string> unreadable;
+  info.set_unreadable_files(realm->manifest().Unreadable(captured.directory, kMaxUnreadable, &unreadable));
+  for (std::string& path : unreadable) info.add_unreadable(std::move(path));
+  info.set_architecture(request.architecture());
+  info.set_home_id(request.home_id());
+  v1::SnapshotReference* reference = info.mutable_reference();
+  reference->set_name(request.name());
+  reference->set_id(IdOf(info));
+  reference->set_tree(std::string(tree->id.view()));
+  if (tree->apart) reference->set_apart(std::string(tree->apart->id.view()));
+  reference->set_content_home_id(realm->content_home_id());
+  // What the record will name is on disk before the record is: content, maps and directories alike.
+  const std::string kept = directory_ + "/store";
+  VRUN_TRY(sync_all_ ? store::MakeAllDurable(kept) : store::MakeDurable(kept, unsynced_));
+  sync_all_ = false;
+  unsynced_.clear();
+  VRUN_TRY(WriteFileAtomic(PathOf(request.name()), info.SerializeAsString(), 0600));
+  Add(info, std::move(tree), realm);
+  return created;
+}
+
+Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
+  std::vector<SnapshotPtr> doomed;
+  {
+    std::lock_guard lock(mu_);
+    for (const std::string& name : names) {
+      const auto it = snapshots_.find(name);
+      if (it == snapshots_.end() && !damaged_.contains(name)) return NoSuch(name);
+      if (it != snapshots_.end() && it->second.use_count() > 1) {
+        return Error(Code::kAborted, "snapshot " + Escape(name) +
+                                         ": it is in use: wait for the jobs that run in it, or "
+                                         "cancel them");
+      }
+    }
+    for (const std::string& name : names) {
+      damaged_.erase(name);
+      const auto it = snapshots_.find(name);
+      if (it == snapshots_.end()) continue;
+      doomed.push_back(std::move(it->second));
+      snapshots_.erase(it);
+    }
+  }
+  for (const std::string& name : names) {
+    if (::unlink(PathOf(name).c_str()) != 0 && errno != ENOENT) return ErrnoError("remove " + Escape(PathOf(name)));
+  }
+  doomed.clear();
+  return Sweep();
+}
+
+Result<uint64_t> Collection::Sweep() {
+  std::map<Realm*, std::vector<tree::DirectoryPtr>> roots;
+  {
+    std::lock_guard lock(mu_);
+    if (!damaged_.empty()) return 0;
+    for (const auto& [id, realm] : realms_) roots[realm.get()];
+    for (const auto& [name, snapshot] : snapshots_) roots[snapshot->realm].push_back(snapshot->tree->directory);
+  }
+  std::unordered_set<Digest, DigestHash> blobs;
+  std::unordered_set<store::ObjectId, store::ObjectIdHash> objects;
+  for (const auto& [realm, directories] : roots) realm->manifest().Retain(directories, &blobs, &objects);
+  return store_->Sweep([&](const store::ObjectId& id) { return objects.contains(id); },
+                       [&](const Digest& blob) { return blobs.contains(blob); });
+}
+
+}  // namespace vrun::snapshots

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// All snapshots of one owner. On disk, below its directory:
+//   store/               content and directories (src/store), of which nothing is ever evicted
+//   snapshots/NAME       a SnapshotInfo; appears by rename when all that it names is durable
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/result.h"
+#include "proto/snapshots.pb.h"
+#include "rpc/credentials.h"
+#include "snapshots/capture.h"
+#include "snapshots/realm.h"
+#include "store/store.h"
+
+namespace vrun::snapshots {
+
+// A name: letters, digits, '.', '_' and '-', at most 128, a letter or digit first (what a tag of an image may be).
+Status CheckName(const std::string& name);
+
+class Collection {
+ public:
+  // One snapshot in use: it cannot be deleted meanwhile.
+  struct Snapshot {
+    v1::SnapshotInfo info;
+    tree::SnapshotPtr tree;
+    Realm* realm = nullptr;
+    home::SnapshotTable::Pin pin;  // served for as long as it exists
+  };
+  using SnapshotPtr = std::shared_ptr<const Snapshot>;
+
+  // Makes the directory. `store_id`: of the whole snapshot store. Reads no snapshots yet.
+  static Result<std::unique_ptr<Collection>> Open(EventLoop* loop, const std::string& directory,
+                                                  const std::string& store_id, const rpc::Credentials& mine);
+
+  // Reads all snapshots; once, before anything but RealmOf and Tick. One that is damaged can only be deleted, and as
+  // long as there is one no content is removed.
+  Status Load();
+
+  // Any thread. Made when it is not there.
+  Realm* RealmOf(const std::string& home_id);
+  void Tick(int64_t now_micros);
+
+  // Any thread, after Load.
+  std::vector<v1::SnapshotInfo> List() const;
+  Result<SnapshotPtr> Find(const std::string& name) const;
+  // By what it is; kNotFound when that name is another one now.
+  Result<SnapshotPtr> Find(const v1::SnapshotReference& reference) const;
+
+  // One thread at a time, these two. Either the new snapshot, or the files that changed while they were read.
+  struct Created {
+    v1::SnapshotInfo info;
+    std::vector<std::string> changed;
+  };
+  Result<Created> Create(const v1::CreateSnapshot& request, const Capture::Progress& progress);
+  // All or none. kAborted: one of them is in use. Bytes that became free.
+  Result<uint64_t> Delete(const std::vector<std::string>& names);
+
+ private:
+  Collection(EventLoop* loop, std::string directory, std::string store_id, rpc::Credentials mine);
+  std::string PathOf(const std::string& name) const { return directory_ + "/snapshots/" + name; }
+  Status LoadOne(const std::string& name);
+  // Null: there is none.
+  SnapshotPtr BaseFor(const v1::CreateSnapshot& request, const Realm* realm) const;
+  // Makes a loaded one known.
+  void Add(v1::SnapshotInfo info, tree::SnapshotPtr tree, Realm* realm);
+  Result<uint64_t> Sweep();
+
+  EventLoop* const loop_;
+  const std::string directory_;
+  const std::string store_id_;
+  const rpc::Credentials mine_;
+  // Objects that were put and are perhaps not on disk yet. Create's thread.
+  std::vector<store::ObjectId> unsynced_;
+  bool sync_all_ = true;  // what an earlier process, or a capture that failed, has left is not known
+  std::unique_ptr<store::Store> store_;
+  mutable std::mutex mu_;
+  std::map<std::string, std::unique_ptr<Realm>> realms_;  // guarded by mu_, as all below; by home id
+  std::map<std::string, SnapshotPtr> snapshots_;          // by name
+  std::set<std::string> damaged_;
+};
+
+}  // namespace vrun::snapshots

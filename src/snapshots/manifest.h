@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The directories of one home's snapshots: complete trees in memory, a Merkle tree of SnapshotDirectory blobs in the
+// store (proto/snapshots.proto), and what the files in them are. Snapshots share what they have in common.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "home/digest_cache.h"
+#include "store/object_id.h"
+#include "store/store.h"
+#include "tree/tree.h"
+
+namespace vrun::snapshots {
+
+// A file of a directory that is new here.
+struct NewFile {
+  std::string path;
+  tree::FileVersion version;
+  std::optional<store::ObjectId> id;  // as home says, or as is known here
+};
+
+// A directory object as home sent it.
+struct NewDirectory {
+  tree::DirectoryPtr directory;  // its children are null
+  std::vector<std::pair<uint32_t, store::ObjectId>> known_ids;
+};
+using NewDirectories = std::unordered_map<Digest, NewDirectory, DigestHash>;
+
+// One thread at a time, but for ids().
+class Manifest {
+ public:
+  explicit Manifest(store::Store* store) : store_(store), ids_("", SIZE_MAX) {}
+
+  // The tree of a snapshot from its blobs. kCorrupt, kNotFound: the store lost some of it.
+  Result<tree::DirectoryPtr> Load(const Digest& blob);
+
+  // The complete tree whose root directory is `root`: directories that are not known come out of `fresh`, and their
+  // files are added to *files, each version once. kCorrupt: one is in neither.
+  Result<tree::DirectoryPtr> Complete(const Digest& root, const NewDirectories& fresh, std::vector<NewFile>* files);
+
+  // What a file is. Its content is in the store.
+  void Identify(const tree::FileVersion& version, const store::ObjectId& id);
+  // Nobody here could read it.
+  void MarkUnreadable(const NewFile& file) { unreadable_.insert(file.version); }
+  // Paths of such files in this tree, at most `most`; how many there are.
+  uint64_t Unreadable(const tree::DirectoryPtr& root, size_t most, std::vector<std::string>* paths) const;
+
+  // Writes the blobs that the store has not got. The root's digest.
+  Result<Digest> Write(const tree::DirectoryPtr& root);
+
+  // Forgets what is in none of these trees, and adds what they need.
+  void Retain(const std::vector<tree::DirectoryPtr>& roots, std::unordered_set<Digest, DigestHash>* blobs,
+              std::unordered_set<store::ObjectId, store::ObjectIdHash>* objects);
+
+  // By version, of every file whose content is in the store. Any thread; never forgets.
+  home::DigestCache& ids() { return ids_; }
+
+ private:
+  struct Known {
+    tree::DirectoryPtr directory;
+    Digest blob;
+  };
+  Result<tree::DirectoryPtr> LoadAt(const Digest& blob, int depth);
+  struct Completion;
+  Result<tree::DirectoryPtr> CompleteAt(const Digest& digest, const std::string& path, int depth, Completion* work);
+  Result<Digest> WriteAt(const tree::DirectoryPtr& directory, int depth);
+
+  store::Store* const store_;
+  home::DigestCache ids_;
+  std::unordered_map<Digest, Known, DigestHash> known_;  // by the directory's digest
+  std::unordered_set<tree::FileVersion, tree::FileVersionHash> unreadable_;
+};
+
+// Calls `visit` for every directory of the tree, each digest once, with a path.
+void VisitDirectories(const tree::DirectoryPtr& root,
+                      const std::function<void(const std::string& path, const tree::DirectoryPtr&)>& visit);
+
+}  // namespace vrun::snapshots

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// A snapshot as an OCI image layout: one layer (tar, zstd), a configuration, a manifest, an index. For those who must
+// ship a container at the end.
+#pragma once
+
+#include <functional>
+
+#include "proto/snapshots.pb.h"
+#include "snapshots/collection.h"
+
+namespace vrun::snapshots {
+
+// The files of the layout, one after the other, in parts. `emit` may block; an error of it ends the export.
+Status ExportLayout(const Collection::Snapshot& snapshot, const home::ContentFiles& files,
+                    const std::function<Status(v1::ExportPart)>& emit);
+
+}  // namespace vrun::snapshots

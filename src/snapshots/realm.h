@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The snapshots of one home at the store: asked of that home when one is made, served to nodes when one is used.
+// Versions of files mean something within one home only, so each has its own.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "home/content_server.h"
+#include "home/deny_list.h"
+#include "home/node_links.h"
+#include "home/snapshot_table.h"
+#include "node/content_source.h"
+#include "rpc/credentials.h"
+#include "snapshots/manifest.h"
+#include "snapshots/object_files.h"
+
+namespace vrun::snapshots {
+
+class Realm {
+ public:
+  // `home_id`: of the home; `content_home_id`: as whose home the store answers nodes for it. `store` outlives it.
+  Realm(EventLoop* loop, store::Store* store, const rpc::Credentials& mine, std::string home_id,
+        std::string content_home_id)
+      : home_id_(std::move(home_id)),
+        content_home_id_(std::move(content_home_id)),
+        source_({.home_id = home_id_}),
+        manifest_(store),
+        files_(store, &manifest_.ids()),
+        server_(&trees_, &files_, &manifest_.ids(), 2, "", content_home_id_),
+        nodes_(loop, &server_, content_home_id_) {
+    nodes_.UseCredentials(mine);
+    // Nothing is secret here that was not when the snapshot was made.
+    trees_.SetCurrent(tree::MakeSnapshot({}, tree::Directory::Make({}, nullptr)),
+                      std::make_shared<const home::DenyRules>());
+  }
+
+  const std::string& home_id() const { return home_id_; }
+  const std::string& content_home_id() const { return content_home_id_; }
+  node::ContentSource& source() { return source_; }    // any thread
+  Manifest& manifest() { return manifest_; }           // the thread of whoever changes snapshots
+  home::SnapshotTable& trees() { return trees_; }      // any thread
+  const ObjectFiles& files() const { return files_; }  // any thread
+  home::NodeLinks& nodes() { return nodes_; }          // the loop's thread
+
+ private:
+  const std::string home_id_;
+  const std::string content_home_id_;
+  node::ContentSource source_;
+  Manifest manifest_;
+  ObjectFiles files_;
+  home::SnapshotTable trees_;
+  home::ContentServer server_;
+  home::NodeLinks nodes_;
+};
+
+}  // namespace vrun::snapshots

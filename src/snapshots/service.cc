@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "snapshots/service.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <future>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "base/work_queue.h"
+#include "proto/content.pb.h"
+#include "proto/snapshots.pb.h"
+#include "snapshots/collection.h"
+#include "snapshots/difference.h"
+#include "snapshots/oci_layout.h"
+
+namespace vrun::snapshots {
+namespace {
+
+constexpr int kDifferencesAtATime = 1000;
+
+}  // namespace
+
+struct Service::Owner {
+  std::unique_ptr<Collection> collection;
+  std::shared_future<void> loaded;
+  // Changes come one after the other; whoever only looks does not wait for them.
+  WorkQueue changes{"snapshots"};
+  WorkQueue reads{"snapshot-reads", 4};
+};
+
+// One question and what is said to it.
+class Service::Conversation : public rpc::Stream::Handler, public std::enable_shared_from_this<Conversation> {
+ public:
+  Conversation(Service* service, OwnerPtr owner, std::unique_ptr<rpc::Stream> stream)
+      : service_(service), owner_(std::move(owner)), stream_(std::move(stream)) {}
+
+  void OnMessage(std::string bytes) override {
+    auto self = shared_from_this();
+    if (std::exchange(asked_, true)) return;
+    auto request = std::make_shared<v1::SnapshotRequest>();
+    if (!request->ParseFromString(bytes)) return Fail(Error(Code::kInvalid, "snapshots: not a question"));
+    const bool change = request->has_create() || request->has_delete_();
+    (change ? owner_->changes : owner_->reads).Post([self, request] {
+      self->owner_->loaded.wait();
+      const Status done = self->Answer(*request);
+      if (!done) return self->Fail(done.error());
+      if (request->has_serve()) return;  // until home has enough
+      v1::SnapshotEvent event;
+      event.mutable_done();
+      self->Send(event);
+      self->stream_->Finish();
+    });
+  }
+  void OnWritable() override {
+    std::lock_guard lock(mu_);
+    writable_cv_.notify_all();
+  }
+  void OnClosed(Error) override {
+    auto self = shared_from_this();
+    {
+      std::lock_guard lock(mu_);
+      closed_ = true;
+      writable_cv_.notify_all();
+    }
+    service_->loop_->Post([self] {
+      self->use_.reset();
+      self->served_.reset();
+      self->service_->Drop(self);
+    });
+  }
+
+ private:
+  Collection& collection() { return *owner_->collection; }
+
+  void Send(const v1::SnapshotEvent& event) { stream_->Send(event.SerializeAsString()); }
+  void Fail(const Error& error) {
+    v1::SnapshotEvent event;
+    event.mutable_error()->set_code(static_cast<int>(error.code()));
+    event.mutable_error()->set_message(error.message());
+    event.mutable_error()->set_errno_value(error.error_number());
+    Send(event);
+    stream_->Finish();
+  }
+  // Waits until the other side has taken most of what was sent.
+  Status SendSlowly(const v1::SnapshotEvent& event) {
+    Send(event);
+    std::unique_lock lock(mu_);
+    writable_cv_.wait(lock, [&] { return closed_ || stream_->queued_bytes() < rpc::Stream::kHighWater; });
+    if (closed_) return Error(Code::kAborted, "home has gone");
+    return {};
+  }
+
+  Status Answer(const v1::SnapshotRequest& request) {
+    switch (request.what_case()) {
+      case v1::SnapshotRequest::kCreate: return Create(request.create());
+      case v1::SnapshotRequest::kList:
+        for (v1::SnapshotInfo& info : collection().List()) Tell(std::move(info));
+        return {};
+      case v1::SnapshotRequest::kShow: {
+        VRUN_ASSIGN(const auto snapshot, collection().Find(request.show().name()));
+        Tell(snapshot->info);
+        return {};
+      }
+      case v1::SnapshotRequest::kDiff: return Diff(request.diff());
+      case v1::SnapshotRequest::kDelete: {
+        const auto& names = request.delete_().name();
+        VRUN_ASSIGN(const uint64_t freed, collection().Delete({names.begin(), names.end()}));
+        v1::SnapshotEvent event;
+        event.mutable_freed()->set_bytes(freed);
+        Send(event);
+        return {};
+      }
+      case v1::SnapshotRequest::kExportOci: {
+        VRUN_ASSIGN(const auto snapshot, collection().Find(request.export_oci().name()));
+        return ExportLayout(*snapshot, snapshot->realm->files(), [this](v1::ExportPart part) {
+          v1::SnapshotEvent event;
+          *event.mutable_part() = std::move(part);
+          return SendSlowly(event);
+        });
+      }
+      case v1::SnapshotRequest::kServe: return Serve(request.serve());
+      case v1::SnapshotRequest::WHAT_NOT_SET: break;
+    }
+    return Error(Code::kUnsupported, "the snapshot store does not know that question: update vrun there");
+  }
+
+  void Tell(v1::SnapshotInfo info) {
+    v1::SnapshotEvent event;
+    info.clear_root();
+    *event.mutable_snapshot() = std::move(info);
+    Send(event);
+  }
+
+  Status Create(const v1::CreateSnapshot& request) {
+    collection().RealmOf(request.home_id())->source().AllowToken(request.home_id(), request.token(), 0, 0);
+    VRUN_ASSIGN(Collection::Created created, collection().Create(request, [this](const v1::SnapshotProgress& p) {
+      v1::SnapshotEvent event;
+      *event.mutable_progress() = p;
+      Send(event);
+      std::lock_guard lock(mu_);
+      return !closed_;
+    }));
+    if (created.changed.empty()) {
+      Tell(std::move(created.info));
+      return {};
+    }
+    v1::SnapshotEvent event;
+    for (std::string& path : created.changed) event.mutable_changed()->add_path(std::move(path));
+    Send(event);
+    return {};
+  }
+
+  Status Diff(const v1::DiffSnapshots& diff) {
+    VRUN_ASSIGN(const auto from, collection().Find(diff.from()));
+    VRUN_ASSIGN(const auto to, collection().Find(diff.to()));
+    v1::SnapshotEvent event;
+    Status sent;
+    const auto flush = [&] {
+      if (sent) sent = SendSlowly(event);
+      event.Clear();
+    };
+    Compare(*from, *to, [&](v1::SnapshotDifference difference) {
+      *event.mutable_differences()->add_difference() = std::move(difference);
+      if (event.differences().difference_size() >= kDifferencesAtATime) flush();
+    });
+    if (event.has_differences()) flush();
+    return sent;
+  }
+
+  Status Serve(const v1::ServeSnapshot& serve) {
+    VRUN_ASSIGN(auto snapshot, collection().Find(serve.snapshot()));
+    auto self = shared_from_this();
+    service_->loop_->Post([self, snapshot = std::move(snapshot), serve]() mutable {
+      {
+        std::lock_guard lock(self->mu_);
+        if (self->closed_) return;
+      }
+      v1::Placement placement;
+      placement.set_job(serve.job());
+      placement.set_attempt(serve.attempt());
+      placement.set_token(serve.token());
+      self->served_ = std::move(snapshot);
+      self->use_ =
+          self->served_->realm->nodes().UseContent({serve.address().begin(), serve.address().end()}, placement);
+      v1::SnapshotEvent event;
+      event.mutable_serving();
+      self->Send(event);
+    });
+    return {};
+  }
+
+  Service* const service_;
+  const OwnerPtr owner_;
+  std::unique_ptr<rpc::Stream> stream_;
+  bool asked_ = false;  // the stream's thread
+  std::mutex mu_;
+  std::condition_variable writable_cv_;
+  bool closed_ = false;  // guarded by mu_
+  // The loop's.
+  Collection::SnapshotPtr served_;
+  std::unique_ptr<home::NodeLinks::ContentUse> use_;
+};
+
+// A home that dials in to answer: which of its owner's homes it is it says in its first message.
+class Service::ContentDoor : public rpc::Stream::Handler, public std::enable_shared_from_this<ContentDoor> {
+ public:
+  ContentDoor(Service* service, OwnerPtr owner, std::unique_ptr<rpc::Stream> stream)
+      : service_(service), owner_(std::move(owner)), stream_(std::move(stream)) {}
+
+  void OnMessage(std::string bytes) override {
+    if (inner_ != nullptr) return inner_->OnMessage(std::move(bytes));
+    v1::ContentReply first;
+    if (!stream_ || !first.ParseFromString(bytes) || !first.has_hello()) return;
+    auto inner = owner_->collection->RealmOf(first.hello().home_id())->source().Accept(std::move(stream_));
+    if (!inner) return LogWarning("content of a home: {}", inner.error().message());
+    inner_ = *inner;
+    inner_->OnMessage(std::move(bytes));
+  }
+  void OnWritable() override {
+    if (inner_ != nullptr) inner_->OnWritable();
+  }
+  void OnClosed(Error reason) override {
+    auto self = shared_from_this();
+    if (inner_ != nullptr) inner_->OnClosed(std::move(reason));
+    service_->loop_->Post([self] { self->service_->Drop(self); });
+  }
+
+ private:
+  Service* const service_;
+  const OwnerPtr owner_;
+  // The stream's thread.
+  std::unique_ptr<rpc::Stream> stream_;  // until it has said whose it is
+  rpc::Stream::Handler* inner_ = nullptr;
+};
+
+Service::Service(EventLoop* loop, std::string directory, std::string store_id, rpc::Credentials mine)
+    : loop_(loop), directory_(std::move(directory)), store_id_(std::move(store_id)), mine_(std::move(mine)) {}
+
+Service::~Service() {
+  server_.reset();  // no callback runs after this
+  for (auto& [name, owner] : owners_) {
+    owner->changes.Stop();
+    owner->reads.Stop();
+  }
+  handlers_.clear();
+}
+
+Result<int> Service::Start(const std::string& listen) {
+  server_ = rpc::Server::Create(mine_);
+  const auto serve = [this](const std::string& method, auto make) {
+    server_->Streaming(
+        method,
+        [this, make](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+          if (peer.role != "home") return Error(Code::kDenied, "snapshots are for homes only");
+          VRUN_ASSIGN(OwnerPtr owner, OwnerOf(peer.name));
+          auto handler = make(std::move(owner), std::move(stream));
+          Keep(handler);
+          return handler.get();
+        });
+  };
+  serve("/vrun.v1.Snapshots/Ask", [this](OwnerPtr owner, std::unique_ptr<rpc::Stream> stream) {
+    return std::make_shared<Conversation>(this, std::move(owner), std::move(stream));
+  });
+  serve("/vrun.v1.Content/Serve", [this](OwnerPtr owner, std::unique_ptr<rpc::Stream> stream) {
+    return std::make_shared<ContentDoor>(this, std::move(owner), std::move(stream));
+  });
+  auto port = server_->Start(listen);
+  if (port) Tick();
+  return port;
+}
+
+Result<Service::OwnerPtr> Service::OwnerOf(const std::string& name) {
+  std::lock_guard lock(mu_);
+  if (const auto it = owners_.find(name); it != owners_.end()) return it->second;
+  auto owner = std::make_shared<Owner>();
+  // Not by its name: that is not for the file system to judge.
+  const std::string directory = directory_ + "/owners/" + Sha256(name).Hex().substr(0, 32);
+  VRUN_ASSIGN(owner->collection, Collection::Open(loop_, directory, store_id_, mine_));
+  auto loaded = std::make_shared<std::promise<void>>();
+  owner->loaded = loaded->get_future().share();
+  owner->changes.Post([raw = owner.get(), loaded, name] {
+    const int64_t began = MonotonicMicros();
+    const Status read = raw->collection->Load();
+    if (!read) LogError("snapshots of {}: {}", Escape(name), read.error().message());
+    LogInfo("snapshots of {}: {} read in {} ms", Escape(name), raw->collection->List().size(),
+            (MonotonicMicros() - began) / 1000);
+    loaded->set_value();
+  });
+  owners_[name] = owner;
+  return owner;
+}
+
+void Service::Keep(std::shared_ptr<rpc::Stream::Handler> handler) {
+  std::lock_guard lock(mu_);
+  handlers_.insert(std::move(handler));
+}
+
+void Service::Drop(const std::shared_ptr<rpc::Stream::Handler>& handler) {
+  std::lock_guard lock(mu_);
+  handlers_.erase(handler);
+}
+
+void Service::Tick() {
+  std::vector<OwnerPtr> owners;
+  {
+    std::lock_guard lock(mu_);
+    for (const auto& [name, owner] : owners_) owners.push_back(owner);
+  }
+  for (const OwnerPtr& owner : owners) owner->collection->Tick(MonotonicMicros());
+  loop_->After(1'000'000, [this] { Tick(); });
+}
+
+}  // namespace vrun::snapshots

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "snapshots/snapshots.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/escape.h"
+#include "base/event_loop.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "home/home_id.h"
+#include "rpc/credentials.h"
+#include "snapshots/service.h"
+
+namespace vrun::snapshots {
+namespace {
+
+void Tell(int fd, const std::string& line) {
+  if (fd < 0) return;
+  (void)WriteAll(fd, line + "\n");
+  ::close(fd);
+}
+
+Status Run(const SnapshotsOptions& options) {
+  VRUN_TRY(MakeDirs(options.state_directory, 0700));
+  VRUN_ASSIGN(const UniqueFd lock, OpenFile(options.state_directory + "/lock", O_RDWR | O_CREAT, 0600));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Error(Code::kExists, "snapshot store: another one uses " + Escape(options.state_directory) +
+                                    ": stop it or choose another directory");
+  }
+  VRUN_ASSIGN(const rpc::Credentials credentials, rpc::LoadCredentials(options.pki_directory, "snapshots"));
+  EventLoop loop;
+  for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop.OnSignal(s, [&loop](int) { loop.Stop(); }));
+  Service service(&loop, options.state_directory, home::LoadHomeId(options.state_directory), credentials);
+  VRUN_ASSIGN(const int port, service.Start(options.listen));
+  LogInfo("listens on port {}", port);
+  Tell(options.ready_fd, "ok");
+  loop.Run();
+  LogInfo("stopping");
+  // No destructors: a thread may wait for a home that is away, for up to a minute. What is on disk is consistent at
+  // every moment.
+  ::_exit(0);
+}
+
+}  // namespace
+
+int SnapshotsMain(const SnapshotsOptions& options) {
+  InitLog("snapshots");
+  if (options.ready_fd >= 0) ::fcntl(options.ready_fd, F_SETFD, FD_CLOEXEC);
+  ::signal(SIGPIPE, SIG_IGN);
+  const Status ran = Run(options);
+  LogError("{}", ran.error().message());
+  Tell(options.ready_fd, "error: " + ran.error().message());
+  return 1;
+}
+
+}  // namespace vrun::snapshots
