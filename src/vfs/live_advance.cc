@@ -7,6 +7,7 @@
 
 #include "vfs/attributes.h"
 #include "vfs/lazy_root.h"
+#include "vfs/live_file.h"
 #include "vfs/live_root.h"
 
 namespace vrun::vfs {
@@ -317,8 +318,10 @@ void LiveMerge::SetAttributes(LiveNode* node, const tree::Entry& is) {
   if (different) notices_.attributes.push_back(node->nodeid);
 }
 
-bool LiveMerge::InUse(const LiveNode& node) {
-  if (!node.is_directory()) return node.writers > 0;
+bool LiveMerge::InUse(const LiveNode& node) const {
+  // With a journal also while home has not been told of it: that has a number, but no operation.
+  const bool untold = tree_.tracking_ && (!node.named_at_home || (node.file && node.file->dirty()));
+  if (!node.is_directory()) return node.writers > 0 || untold;
   const auto& entries = node.directory->entries;
   return std::any_of(entries.begin(), entries.end(), [](const auto& item) { return item.second.node != nullptr; });
 }
@@ -382,6 +385,7 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
         merge.Run(root);
         home_tree_ = tree;
         root_ = root;
+        if (journal_ != nullptr) frame_.Header(NumbersLocked());
         missing = merge.wanted();
         notices = merge.notices();
         waited.swap(waiting_for_home_);

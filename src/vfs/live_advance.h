@@ -57,7 +57,7 @@ class LiveMerge {
   bool IsSame(const LiveNode& node, const tree::Entry& is) const;
   void Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& is, size_t index);
   void SetAttributes(LiveNode* node, const tree::Entry& is);
-  static bool InUse(const LiveNode& node);
+  bool InUse(const LiveNode& node) const;
   void Hold(LiveNode* directory, const std::string& name);
   void Replace(LiveNode* directory, const std::string& name);
   void ForgetName(const LiveNode& directory, std::string_view name);

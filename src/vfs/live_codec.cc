@@ -140,8 +140,18 @@ bool TakeXattrs(Taker* in, std::vector<std::pair<std::string, std::string>>* xat
 // --- records ---------------------------------------------------------------------------------------------------------
 
 bool TakeHeader(Taker* in, LiveState* state) {
-  return TakeDigest(in, &state->tree) && in->Number(&state->acknowledged) && in->Number(&state->next_operation) &&
-         in->Number(&state->next_node) && in->Number(&state->next_cookie) && in->Number(&state->next_file);
+  LiveState now;
+  if (!TakeDigest(in, &state->tree) || !in->Number(&now.acknowledged) || !in->Number(&now.next_operation) ||
+      !in->Number(&now.next_node) || !in->Number(&now.next_cookie) || !in->Number(&now.next_file)) {
+    return false;
+  }
+  // What was appended beside it may be further.
+  state->acknowledged = std::max(state->acknowledged, now.acknowledged);
+  state->next_operation = std::max(state->next_operation, now.next_operation);
+  state->next_node = std::max(state->next_node, now.next_node);
+  state->next_cookie = std::max(state->next_cookie, now.next_cookie);
+  state->next_file = std::max(state->next_file, now.next_file);
+  return true;
 }
 
 LiveFileState& FileOf(LiveState* state, uint64_t id) {

@@ -95,7 +95,7 @@ struct LiveSavedName {
 
 // What a journal says.
 struct LiveState {
-  Digest tree;                                                    // that the view was mounted with
+  Digest tree;                                                    // that the view showed last
   std::unordered_map<uint64_t, std::unique_ptr<LiveNode>> nodes;  // without names, entries and files
   std::unordered_map<uint64_t, uint64_t> file_of;                 // node -> backing file
   std::unordered_map<uint64_t, std::map<std::string, LiveSavedName, std::less<>>> names;  // by directory

@@ -84,20 +84,24 @@ bool LiveRoot::WriteJournalLocked() {
   return told;
 }
 
+LiveState LiveRoot::NumbersLocked() {
+  LiveState numbers;
+  numbers.tree = home_tree_;
+  numbers.acknowledged = stream_->acknowledged();
+  numbers.next_operation = stream_->last() + 1;
+  numbers.next_node = tree_.next_id();
+  numbers.next_cookie = tree_.next_cookie();
+  numbers.next_file = files_.NextId();
+  return numbers;
+}
+
 void LiveRoot::Checkpoint() {
   if (!journal_->WantsCheckpoint()) return;
   LiveFrame all;
   {
     const TreeLock lock(*this);
     journal_->BeginCheckpoint();
-    LiveState numbers;
-    numbers.tree = home_tree_;
-    numbers.acknowledged = stream_->acknowledged();
-    numbers.next_operation = stream_->last() + 1;
-    numbers.next_node = tree_.next_id();
-    numbers.next_cookie = tree_.next_cookie();
-    numbers.next_file = files_.NextId();
-    all.Header(numbers);
+    all.Header(NumbersLocked());
     tree_.ForEach([&](const LiveNode& node) {
       all.Node(node, node.file ? node.file->id() : 0);
       if (node.file) all.File(node.file->State());
@@ -148,6 +152,7 @@ Status LiveRoot::RestoreFrom(LiveState* state) {
   {
     std::lock_guard lock(mutex_);
     VRUN_TRY(tree_.Restore(state, files));
+    told_changes_.emplace_back(state->next_operation - 1, tree_.changes());
   }
   stream_->Restore(std::move(state->operations), state->acknowledged, state->next_operation);
   for (const uint64_t nodeid : dirty) NoteDirty(nodeid);
@@ -315,7 +320,7 @@ void LiveRoot::PublishLocked(LiveNode* node) {
   op.content = version->content();
   op.version = version;
   node->named_at_home = true;
-  tree_.Touch(node);
+  tree_.Changed(node);  // anew: its number is to be one that home has with this operation, and not with an earlier one
   for (const LiveName& name : node->names) tree_.TouchName(*name.parent, name.name);
   const std::string path = op.path;
   AddLocked(std::move(op));

@@ -212,6 +212,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   uint64_t ChangesIn(uint64_t operation);
   void AddLocked(LiveOperation operation);
   void Checkpoint();
+  LiveState NumbersLocked();
   void OnAcknowledged(uint64_t number, const std::vector<LiveStream::Applied>& applied);
   // Without mutex_. A file has something that was not published, or has been closed (then it is).
   void NoteDirty(uint64_t nodeid);

@@ -344,6 +344,7 @@ Status LiveTree::Restore(LiveState* state, const std::unordered_map<uint64_t, st
   hard_links_.clear();
   for (auto& [nodeid, node] : nodes_) {
     node->lookups = kKnownForEver;
+    node->opened = true;  // perhaps: the kernel may have content
     if (const auto of = state->file_of.find(nodeid); of != state->file_of.end()) {
       const auto file = files.find(of->second);
       if (file != files.end()) node->file = file->second;
