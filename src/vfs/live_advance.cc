@@ -379,7 +379,13 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
     std::vector<std::function<void()>> waited;
     {
       const TreeLock lock(*this);
-      LiveMerge merge(tree_, journal_ != nullptr ? ChangesIn(included_) : included_, have);
+      uint64_t included = included_;
+      if (journal_ != nullptr) {
+        // What home has, but has not yet said as which version, could not be told from a change of somebody else's.
+        behind_ = included_ > acknowledged_;
+        included = ChangesIn(std::min(included_, acknowledged_));
+      }
+      LiveMerge merge(tree_, included, have);
       missing = merge.FindMissing(root);
       if (missing.empty()) {
         merge.Run(root);

@@ -2,6 +2,7 @@
 // LiveRoot with a journal: what changed is written down before it is answered, and goes home.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -153,6 +154,7 @@ Status LiveRoot::RestoreFrom(LiveState* state) {
     std::lock_guard lock(mutex_);
     VRUN_TRY(tree_.Restore(state, files));
     told_changes_.emplace_back(state->next_operation - 1, tree_.changes());
+    acknowledged_ = state->acknowledged;
   }
   stream_->Restore(std::move(state->operations), state->acknowledged, state->next_operation);
   for (const uint64_t nodeid : dirty) NoteDirty(nodeid);
@@ -406,14 +408,20 @@ void LiveRoot::SyncHome(uint64_t nodeid, Reply reply) {
 void LiveRoot::OnAcknowledged(uint64_t number, const std::vector<LiveStream::Applied>& applied) {
   const Gate::Pass pass(gate_.get());
   if (!pass) return;
-  const TreeLock lock(*this);
-  frame_.Acknowledged(number);
-  for (const LiveStream::Applied& one : applied) {
-    LiveNode* node = tree_.Find(one.node);
-    if (node == nullptr) continue;
-    node->at_home = one.version;
-    tree_.Touch(node);
+  bool again = false;
+  {
+    const TreeLock lock(*this);
+    frame_.Acknowledged(number);
+    for (const LiveStream::Applied& one : applied) {
+      LiveNode* node = tree_.Find(one.node);
+      if (node == nullptr) continue;
+      node->at_home = one.version;
+      tree_.Touch(node);
+    }
+    acknowledged_ = std::max(acknowledged_, number);
+    again = std::exchange(behind_, false);
   }
+  if (again && options_.on_released) options_.on_released();
 }
 
 }  // namespace vrun::vfs

@@ -274,6 +274,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   // (operation, change): all changes up to that one were told with operations up to that one. Ascending.
   std::deque<std::pair<uint64_t, uint64_t>> told_changes_;
   uint64_t included_changes_ = 0;
+  uint64_t acknowledged_ = 0;              // with this operation and those before, `at_home` of the nodes is right
+  bool behind_ = false;                    // the tree that is shown has later ones
   std::vector<uint64_t> gone_;             // not in the journal yet: with the next frame
   std::vector<LiveOperation> taken_back_;  // until the journal knows
   std::mutex dirty_mutex_;
