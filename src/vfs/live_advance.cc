@@ -113,23 +113,45 @@ void LiveMerge::Run(const tree::Entry& root) {
   while (!pending.empty() && pending.front().change <= included_) {
     const LiveTree::Pending item = std::move(pending.front());
     pending.pop_front();
-    Settle(item);
+    Settle(item.nodeid, item.name);
   }
-  for (const LiveTree::Pending& item : std::exchange(tree_.held_, {})) Settle(item);
+  for (const auto& [nodeid, name] : std::exchange(tree_.held_, {})) Settle(nodeid, name);
   for (const uint64_t nodeid : emptied_) {
     if (LiveNode* node = tree_.Find(nodeid)) tree_.Drop(node);
   }
 }
 
-void LiveMerge::Settle(const LiveTree::Pending& item) {
-  LiveNode* node = tree_.Find(item.nodeid);
+void LiveMerge::Settle(uint64_t nodeid, const std::string& name) {
+  LiveNode* node = tree_.Find(nodeid);
   if (node == nullptr) return;
-  if (!item.name.empty()) {
-    Reconcile(node, item.name);
+  if (!name.empty()) {
+    SettleName(node, name);
     return;
   }
   const std::vector<LiveName> names = node->names;
-  for (const LiveName& link : names) Reconcile(link.parent, link.name);
+  for (const LiveName& link : names) SettleName(link.parent, link.name);
+}
+
+void LiveMerge::SettleName(LiveNode* directory, const std::string& name) {
+  if (IsTaken(directory)) {
+    Reconcile(directory, name);
+  } else {
+    Hold(directory, name);
+  }
+}
+
+// It stands where home has it. What is in one that was moved here, and not yet there, cannot be compared: the object
+// that hangs on it is of before.
+bool LiveMerge::IsTaken(LiveNode* directory) {
+  if (directory->names.empty()) return true;
+  const LiveName link = directory->names.front();
+  if (!IsTaken(link.parent)) return false;
+  const auto& entries = link.parent->directory->entries;
+  const auto it = entries.find(link.name);
+  if (it == entries.end() || it->second.change == 0) return true;
+  if (it->second.change > included_) return false;
+  Reconcile(link.parent, link.name);  // before what is in it
+  return true;
 }
 
 void LiveMerge::Take(LiveNode* directory, const Digest& digest, const LoadedDirectoryPtr& next) {
@@ -326,9 +348,7 @@ bool LiveMerge::InUse(const LiveNode& node) const {
   return std::any_of(entries.begin(), entries.end(), [](const auto& item) { return item.second.node != nullptr; });
 }
 
-void LiveMerge::Hold(LiveNode* directory, const std::string& name) {
-  tree_.held_.push_back({0, directory->nodeid, name});
-}
+void LiveMerge::Hold(LiveNode* directory, const std::string& name) { tree_.held_.emplace(directory->nodeid, name); }
 
 void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
   LiveNode* node = directory->directory->entries.find(name)->second.node;

@@ -50,7 +50,9 @@ class LiveMerge {
   void Take(LiveNode* directory, const Digest& digest, const LoadedDirectoryPtr& next);
   void TakeNothing(LiveNode* directory);
   void Below(LiveNode* parent, const std::string& name, LiveNode* directory, const Digest& digest);
-  void Settle(const LiveTree::Pending& item);
+  void Settle(uint64_t nodeid, const std::string& name);
+  void SettleName(LiveNode* directory, const std::string& name);
+  bool IsTaken(LiveNode* directory);
   void Reconcile(LiveNode* directory, const std::string& name);
   void Meet(LiveNode* directory, const std::string& name, LiveEntry* entry, size_t index);
   void Miss(LiveNode* directory, const std::string& name, LiveEntry* entry);

@@ -25,6 +25,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -223,7 +224,9 @@ class LiveTree {
   uint64_t next_cookie_ = kFirstCookie;
   uint64_t changes_ = 0;
   std::deque<Pending> pending_;  // ascending by change
-  std::vector<Pending> held_;    // home has the change, but the node is in use: looked at again with each tree
+  // Names (directory, name) of which home has the change, but what has them is in use, or lies in a directory of which
+  // home has not: looked at again with each tree.
+  std::set<std::pair<uint64_t, std::string>> held_;
 };
 
 }  // namespace vrun::vfs
