@@ -140,18 +140,26 @@ void LiveMerge::SettleName(LiveNode* directory, const std::string& name) {
   }
 }
 
-// It stands where home has it. What is in one that was moved here, and not yet there, cannot be compared: the object
-// that hangs on it is of before.
+// The object that hangs on it is what home has at its place. It is not where it was moved here and not yet there, and
+// where the object is still to come: what is in it cannot be compared then.
 bool LiveMerge::IsTaken(LiveNode* directory) {
+  if (LiveTree::NeedsLoading(*directory)) return false;
   if (directory->names.empty()) return true;
   const LiveName link = directory->names.front();
   if (!IsTaken(link.parent)) return false;
   const auto& entries = link.parent->directory->entries;
   const auto it = entries.find(link.name);
-  if (it == entries.end() || it->second.change == 0) return true;
+  if (it == entries.end()) return true;
   if (it->second.change > included_) return false;
-  Reconcile(link.parent, link.name);  // before what is in it
-  return true;
+  const auto is_current = [&] {
+    const LiveDirectory& of = *directory->directory;
+    const LoadedDirectoryPtr& home = link.parent->directory->loaded;
+    const size_t index = home ? home->directory->Find(link.name) : 0;
+    const bool there = home && index < home->directory->size() && home->directory->At(index).is_directory();
+    return there ? of.has_lower && of.digest == home->directory->At(index).child : !of.has_lower;
+  };
+  if (it->second.change != 0 || !is_current()) Reconcile(link.parent, link.name);  // before what is in it
+  return is_current();
 }
 
 void LiveMerge::Take(LiveNode* directory, const Digest& digest, const LoadedDirectoryPtr& next) {

@@ -73,6 +73,22 @@ TEST_F(LiveAdvanceTest, AnEditIsSeenAndWhatIsOpenKeepsItsBytes) {
   EXPECT_EQ(All(written.get()), "old in place");
 }
 
+TEST_F(LiveAdvanceTest, WhatWasMadeInADirectoryThatWasMovedStaysUntilHomeHasMovedIt) {
+  Write("/dir/theirs", "x");
+  Mount();
+  Put(In("/dir/ours"), "made here");
+  const uint64_t made = view_->changes();
+  ASSERT_EQ(::rename(In("/dir").c_str(), In("/moved").c_str()), 0);
+  Write("/dir/ours", "made here");
+  ASSERT_TRUE(Soon([&] { return view_->stats().requests[FUSE_RELEASE] > 0; }));
+  Follow(made);
+  EXPECT_EQ(Content("/moved/ours"), "made here");
+  ASSERT_EQ(::rename(Origin("/dir").c_str(), Origin("/moved").c_str()), 0);
+  FollowAll();
+  EXPECT_EQ(Content("/moved/ours"), "made here");
+  EXPECT_FALSE(Is(In("/dir")));
+}
+
 TEST_F(LiveAdvanceTest, WhatIsMappedKeepsItsBytes) {
   Write("/lib.so", std::string(8192, 'a'));
   Mount();

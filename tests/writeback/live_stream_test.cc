@@ -89,6 +89,69 @@ TEST_F(LiveStreamTest, HomeIsAlwaysAsTheJobOnceHadIt) {
   }
 }
 
+TEST_F(LiveStreamTest, WhatHomeAcknowledgesAfterItsTreeIsKnownAgain) {
+  Mount();
+  ASSERT_TRUE(view_);
+  at_home_ = std::make_unique<HomeEnd>(origin_, directory_.path() + "/apply");
+  Put("/f", "ours");
+  const auto inode = [this] {
+    struct stat st {};
+    return ::lstat(In("/f").c_str(), &st) == 0 ? st.st_ino : 0;
+  };
+  const ino_t before = inode();
+  while (at_home_->Take(stream()) != 0) {
+  }
+  ASSERT_TRUE(view_->Advance(Scan(), stream().stats().last));
+  EXPECT_EQ(inode(), before);
+  at_home_->Acknowledge(stream());
+  ASSERT_TRUE(view_->Advance(Scan(), stream().acknowledged()));
+  EXPECT_EQ(inode(), before);
+  EXPECT_EQ(Content("/f"), "ours");
+}
+
+// Home's trees, with some of the job's own writes in them and others not yet, are merged into the view meanwhile.
+// Disabled: about once in 150 operations, most of them on hard links and exchanged directories, a name is not what the
+// job left there (decisions/0013, "Not there"). Nothing mounts a live view yet.
+TEST_F(LiveStreamTest, DISABLED_OwnChangesThatComeBackChangeNothing) {
+  const char* first = std::getenv("VRUN_LIVE_SEED");
+  const unsigned base = first != nullptr ? static_cast<unsigned>(std::atoi(first)) : 1;
+  const std::string native = directory_.path() + "/native";
+  RandomWork(origin_, 77).BuildTree(25);
+  for (unsigned seed = base; seed < base + 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    ASSERT_TRUE(RemoveTree(native) && RemoveTree(directory_.path() + "/apply"));
+    ASSERT_EQ(::system(("cp -a '" + origin_ + "' '" + native + "'").c_str()), 0);
+    Mount();
+    ASSERT_TRUE(view_);
+    at_home_ = std::make_unique<HomeEnd>(origin_, directory_.path() + "/apply");
+    int trees = 0;
+    const auto advance = [&](uint64_t included) {
+      const Status advanced = view_->Advance(Scan(), included);
+      EXPECT_TRUE(advanced) << advanced.error().message();
+      ++trees;
+    };
+    {
+      const HomeThread pump(*at_home_, stream(), advance);
+      RandomWork here(mount_, seed), there(native, seed);
+      for (int step = 0; step < 250; ++step) {
+        here.Step();
+        there.Step();
+        ASSERT_EQ(here.log().empty() ? "" : here.log().back(), there.log().empty() ? "" : there.log().back()) << step;
+      }
+    }
+    EXPECT_GT(trees, 20);
+    at_home_->TakeAll(stream());
+    advance(stream().acknowledged());
+    const Description want = DescribeWritten(mount_);
+    EXPECT_EQ(Differences(want, DescribeWritten(origin_), {}), "");
+    Description like = DescribeWritten(native), got = want;
+    for (auto* all : {&like, &got}) {
+      for (auto& [path, described] : *all) described.mtime_ns = 0;  // two clocks
+    }
+    EXPECT_EQ(Differences(like, got, {}), "");
+  }
+}
+
 TEST_F(LiveStreamTest, AnAppendSendsWhatWasAppendedIntoTheSameFile) {
   Begin();
   Put("/log", std::string(3 << 20, 'x'));

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -84,10 +85,12 @@ class HomeEnd {
   std::unique_ptr<home::Applier> applier_;
 };
 
-// The same on a thread of its own, until it goes.
+// The same on a thread of its own, until it goes. `applied` hears of the last operation that was, there, each time
+// before or after it is acknowledged.
 class HomeThread {
  public:
-  HomeThread(HomeEnd& home, vfs::LiveStream& stream) : home_(home), stream_(stream) {
+  HomeThread(HomeEnd& home, vfs::LiveStream& stream, std::function<void(uint64_t number)> applied = nullptr)
+      : home_(home), stream_(stream), applied_(std::move(applied)) {
     stream.SetReady([this] { Wake(); });
     thread_ = std::thread([this] { Run(); });
   }
@@ -115,11 +118,21 @@ class HomeThread {
       while (!stop_ && home_.Take(stream_) != 0) {
         if (++taken % 64 == 0) home_.Acknowledge(stream_);
       }
-      if (taken > 0) home_.Acknowledge(stream_);
+      if (taken == 0) continue;
+      const bool first = ++batches_ % 2 == 0;
+      if (first) Tell();
+      home_.Acknowledge(stream_);
+      if (!first) Tell();
     }
+  }
+  void Tell() {
+    const bool whole = (home_.sequence() & vfs::LiveStream::kLastPlace) == vfs::LiveStream::kLastPlace;
+    if (applied_ && whole) applied_(home_.sequence() >> vfs::LiveStream::kPlaceBits);
   }
   HomeEnd& home_;
   vfs::LiveStream& stream_;
+  const std::function<void(uint64_t)> applied_;
+  unsigned batches_ = 0;
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
