@@ -110,8 +110,8 @@ TEST_F(LiveStreamTest, WhatHomeAcknowledgesAfterItsTreeIsKnownAgain) {
 }
 
 // Home's trees, with some of the job's own writes in them and others not yet, are merged into the view meanwhile.
-// Disabled: about once in 150 operations, most of them on hard links and exchanged directories, a name is not what the
-// job left there (decisions/0013, "Not there"). Nothing mounts a live view yet.
+// Disabled: after some hundred operations a name is not what the job left there, and the cause is not known
+// (decisions/0013, "Not there"). Nothing mounts a live view yet.
 TEST_F(LiveStreamTest, DISABLED_OwnChangesThatComeBackChangeNothing) {
   const char* first = std::getenv("VRUN_LIVE_SEED");
   const unsigned base = first != nullptr ? static_cast<unsigned>(std::atoi(first)) : 1;
