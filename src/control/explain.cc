@@ -106,6 +106,9 @@ const char* NameOf(Kind kind) {
     case Kind::kClaiming: return "being-freed";
     case Kind::kOrder: return "order";
     case Kind::kPatience: return "patience";
+    case Kind::kHeadroom: return "headroom";
+    case Kind::kDoomed: return "dependency-failed";
+    case Kind::kMaintenance: return "maintenance";
   }
   return "other";
 }
@@ -129,6 +132,9 @@ std::string TextOf(const core::State& state, const JobRow& job, const core::Bloc
       return "room is being made for it: " + CountOf(b.have, "job") + (b.have == 1 ? " is" : " are") + " leaving";
     case Kind::kOrder: return CountOf(b.have, "job") + (b.have == 1 ? " comes" : " come") + " before it";
     case Kind::kPatience: return "it would fit, but farther apart than it prefers";
+    case Kind::kHeadroom: return "the " + Gpus(b.have, "") + " that are free are kept ready for inference";
+    case Kind::kDoomed: return "job " + std::to_string(b.other) + " did not succeed, and this was to start only then";
+    case Kind::kMaintenance: return "the nodes with room for it go out of service before it could end";
   }
   return "waits";
 }
@@ -290,6 +296,7 @@ std::string PreemptionReason(const core::Preempt& preempt, const JobRows& jobs) 
     case core::StopReason::kGuarantee: return who + " takes back what its team is guaranteed";
     case core::StopReason::kBackfill: return who + " takes the room that was kept for it";
     case core::StopReason::kMove: return "it makes room for " + who + " by going elsewhere";
+    case core::StopReason::kMaintenance: return "its node goes out of service";
     case core::StopReason::kWorth: break;
   }
   return who + " needs its room";

@@ -11,8 +11,8 @@ namespace {
 namespace core = sched::core;
 using Body = v1::JournalEvent;
 
-static_assert(std::variant_size_v<core::Event> == 10, "a new event belongs into proto/journal.proto");
-static_assert(std::variant_size_v<core::Action> == 3, "a new action belongs into DigestOf");
+static_assert(std::variant_size_v<core::Event> == 13, "a new event belongs into proto/journal.proto");
+static_assert(std::variant_size_v<core::Action> == 6, "a new action belongs into DigestOf");
 
 void Encode(const core::NodeUp& e, Body* out) {
   Body::NodeUp* n = out->mutable_node_up();
@@ -23,6 +23,16 @@ void Encode(const core::NodeUp& e, Body* out) {
   n->set_milli_cpus(e.node.milli_cpus);
   n->set_memory_bytes(e.node.memory_bytes);
   n->set_price_milli(e.node.price_milli);
+  n->set_island(e.node.island);
+  n->set_rack(e.node.rack);
+  n->set_block(e.node.block);
+  n->set_zone(e.node.zone);
+  for (const uint32_t group : e.node.gpu_groups) n->add_gpu_groups(group);
+  n->set_mig_model(e.node.mig_model);
+  for (const std::string& label : e.node.labels) n->add_labels(label);
+  for (const std::string& taint : e.node.taints) n->add_taints(taint);
+  n->set_bad_gpus(e.node.bad_gpus);
+  n->set_suspect(e.node.suspect);
 }
 void Encode(const core::NodeLost& e, Body* out) { out->set_node_lost(e.name); }
 void Encode(const core::NodeDrained& e, Body* out) { out->set_node_drained(e.name); }
@@ -37,6 +47,9 @@ void Encode(const core::TeamSet& e, Body* out) {
     quota->set_guarantee(q.guarantee);
     quota->set_limit(q.limit);
   }
+  t->set_budget_gpu_s(e.team.budget.gpu_seconds);
+  t->set_budget_period_us(e.team.budget.period);
+  t->set_budget_burst(e.team.budget.burst);
 }
 void Encode(const core::JobSubmitted& e, Body* out) {
   const core::JobSpec& job = e.job;
@@ -55,6 +68,13 @@ void Encode(const core::JobSubmitted& e, Body* out) {
     role->set_gpus(r.request.gpus);
     role->set_milli_cpus(r.request.milli_cpus);
     role->set_memory_bytes(r.request.memory_bytes);
+    role->set_gpu_milli(r.request.gpu_milli);
+    role->set_sharing(static_cast<int32_t>(r.request.sharing));
+    role->set_mig(r.request.mig);
+    role->set_min_pods(r.min_pods);
+    role->set_segment(r.segment);
+    role->set_segment_level(static_cast<int32_t>(r.segment_level));
+    role->set_spread(r.spread);
   }
   for (const std::string& type : job.gpu_types) j->add_gpu_types(type);
   j->set_submitted_us(job.submitted);
@@ -62,6 +82,23 @@ void Encode(const core::JobSubmitted& e, Body* out) {
   j->set_on_demand(job.checkpoint.on_demand);
   j->set_save_us(job.checkpoint.save);
   j->set_restore_us(job.checkpoint.restore);
+  j->set_save_period_us(job.checkpoint.period);
+  j->set_resize_us(job.checkpoint.resize);
+  for (const std::string& label : job.labels) j->add_labels(label);
+  for (const std::string& taint : job.tolerations) j->add_tolerations(taint);
+  j->set_required(static_cast<int32_t>(job.required));
+  j->set_preferred(static_cast<int32_t>(job.preferred));
+  j->set_begin_after_us(job.begin_after);
+  j->set_deadline_us(job.deadline);
+  j->set_hard_deadline(job.hard_deadline);
+  for (const core::DeadlineStep& s : job.deadline_steps) {
+    auto* step = j->add_deadline_steps();
+    step->set_at_us(s.at);
+    step->set_value(s.value);
+  }
+  j->set_limit_us(job.limit);
+  for (const core::JobId id : job.after) j->add_after(id);
+  for (const core::JobId id : job.after_ok) j->add_after_ok(id);
 }
 void Encode(const core::JobStarted& e, Body* out) {
   Body::JobStarted* j = out->mutable_started();
@@ -72,6 +109,7 @@ void Encode(const core::JobStarted& e, Body* out) {
     pod->set_role(p.role);
     pod->set_node(p.node);
     pod->set_gpus(p.gpus);
+    pod->set_mig_start(p.mig_start);
   }
 }
 void Encode(const core::JobSaved& e, Body* out) {
@@ -86,8 +124,18 @@ void Encode(const core::JobStopped& e, Body* out) {
 void Encode(const core::JobEnded& e, Body* out) {
   out->mutable_ended()->set_job(e.job);
   out->mutable_ended()->set_completed(e.completed);
+  out->mutable_ended()->set_succeeded(e.succeeded);
 }
 void Encode(const core::Tick&, Body* out) { out->set_tick(true); }
+void Encode(const core::JobResized& e, Body* out) { out->set_resized(e.job); }
+void Encode(const core::MaintenanceSet& e, Body* out) {
+  Body::Maintenance* m = out->mutable_maintenance_set();
+  m->set_name(e.window.name);
+  for (const std::string& node : e.window.nodes) m->add_nodes(node);
+  m->set_from_us(e.window.from);
+  m->set_until_us(e.window.until);
+}
+void Encode(const core::MaintenanceOver& e, Body* out) { out->set_maintenance_over(e.name); }
 
 core::NodeUp Decode(const Body::NodeUp& n) {
   core::NodeUp e;
@@ -98,10 +146,21 @@ core::NodeUp Decode(const Body::NodeUp& n) {
   e.node.milli_cpus = n.milli_cpus();
   e.node.memory_bytes = n.memory_bytes();
   e.node.price_milli = n.price_milli();
+  e.node.island = n.island();
+  e.node.rack = n.rack();
+  e.node.block = n.block();
+  e.node.zone = n.zone();
+  e.node.gpu_groups.assign(n.gpu_groups().begin(), n.gpu_groups().end());
+  e.node.mig_model = n.mig_model();
+  e.node.labels.assign(n.labels().begin(), n.labels().end());
+  e.node.taints.assign(n.taints().begin(), n.taints().end());
+  e.node.bad_gpus = n.bad_gpus();
+  e.node.suspect = n.suspect();
   return e;
 }
 core::TeamSet Decode(const Body::TeamSet& t) {
-  core::TeamSet e{{t.name(), t.parent(), t.weight(), {}}};
+  core::TeamSet e{{t.name(), t.parent(), t.weight(), {}, {}}};
+  e.team.budget = {t.budget_gpu_s(), t.budget_period_us(), t.budget_burst()};
   for (const auto& q : t.quotas()) e.team.quotas.push_back({q.gpu_type(), q.guarantee(), q.limit()});
   return e;
 }
@@ -116,9 +175,20 @@ core::JobSubmitted Decode(const Body::JobSubmitted& j) {
   job.klass = static_cast<core::Class>(j.klass());
   job.preemptible = j.preemptible();
   for (const auto& r : j.roles()) {
-    core::Request request{
-        .gpus = r.gpus(), .gpu_milli = 0, .milli_cpus = r.milli_cpus(), .memory_bytes = r.memory_bytes()};
-    job.roles.push_back({r.name(), r.pods(), request});
+    core::Role role;
+    role.name = r.name();
+    role.pods = r.pods();
+    role.request = {.gpus = r.gpus(),
+                    .gpu_milli = r.gpu_milli(),
+                    .milli_cpus = r.milli_cpus(),
+                    .memory_bytes = r.memory_bytes(),
+                    .sharing = static_cast<core::Sharing>(r.sharing()),
+                    .mig = static_cast<core::mig::Profile>(r.mig())};
+    role.min_pods = r.min_pods();
+    role.segment = r.segment();
+    role.segment_level = static_cast<core::Level>(r.segment_level());
+    role.spread = r.spread();
+    job.roles.push_back(std::move(role));
   }
   job.gpu_types.assign(j.gpu_types().begin(), j.gpu_types().end());
   job.submitted = j.submitted_us();
@@ -126,11 +196,24 @@ core::JobSubmitted Decode(const Body::JobSubmitted& j) {
   job.checkpoint.on_demand = j.on_demand();
   job.checkpoint.save = j.save_us();
   job.checkpoint.restore = j.restore_us();
+  job.checkpoint.period = j.save_period_us();
+  job.checkpoint.resize = j.resize_us();
+  job.labels.assign(j.labels().begin(), j.labels().end());
+  job.tolerations.assign(j.tolerations().begin(), j.tolerations().end());
+  job.required = static_cast<core::Level>(j.required());
+  job.preferred = static_cast<core::Level>(j.preferred());
+  job.begin_after = j.begin_after_us();
+  job.deadline = j.deadline_us();
+  job.hard_deadline = j.hard_deadline();
+  for (const auto& step : j.deadline_steps()) job.deadline_steps.push_back({step.at_us(), step.value()});
+  job.limit = j.limit_us();
+  job.after.assign(j.after().begin(), j.after().end());
+  job.after_ok.assign(j.after_ok().begin(), j.after_ok().end());
   return e;
 }
 core::JobStarted Decode(const Body::JobStarted& j) {
   core::JobStarted e{j.job(), {}, j.since_us()};
-  for (const auto& p : j.pods()) e.pods.push_back({p.role(), p.node(), p.gpus()});
+  for (const auto& p : j.pods()) e.pods.push_back({p.role(), p.node(), p.gpus(), static_cast<int8_t>(p.mig_start())});
   return e;
 }
 
@@ -144,27 +227,56 @@ std::optional<core::Event> Decode(const Body& in) {
     case Body::kStarted: return Decode(in.started());
     case Body::kSaved: return core::JobSaved{in.saved().job(), in.saved().at_us(), in.saved().took_us()};
     case Body::kStopped: return core::JobStopped{in.stopped().job(), in.stopped().lost_us()};
-    case Body::kEnded: return core::JobEnded{in.ended().job(), in.ended().completed()};
+    case Body::kEnded: return core::JobEnded{in.ended().job(), in.ended().completed(), in.ended().succeeded()};
     case Body::kTick: return core::Tick{};
+    case Body::kResized: return core::JobResized{in.resized()};
+    case Body::kMaintenanceSet: {
+      const auto& m = in.maintenance_set();
+      return core::MaintenanceSet{{m.name(), {m.nodes().begin(), m.nodes().end()}, m.from_us(), m.until_us()}};
+    }
+    case Body::kMaintenanceOver: return core::MaintenanceOver{in.maintenance_over()};
     case Body::BODY_NOT_SET: break;
   }
   return std::nullopt;
 }
 
 // Every field of every action, as text in which no two of them look the same.
+void Write(std::initializer_list<int64_t> numbers, std::string* out) {
+  for (const int64_t n : numbers) *out += " " + std::to_string(n);
+}
+void Write(const std::vector<core::PodPlace>& pods, std::string* out) {
+  for (const core::PodPlace& p : pods) {
+    *out +=
+        "|" + std::to_string(p.role) + ":" + std::to_string(p.gpus) + ":" + std::to_string(p.mig_start) + ":" + p.node;
+  }
+}
+void Write(const core::Terms& t, std::string* out) {
+  Write({t.gain, t.price, t.wait_without, t.remaining, t.lost}, out);
+}
 void Write(const core::Place& a, std::string* out) {
   *out += "place " + std::to_string(a.job) + " " + a.gpu_type;
-  for (const core::PodPlace& p : a.pods) {
-    *out += "|" + std::to_string(p.role) + ":" + std::to_string(p.gpus) + ":" + p.node;
-  }
+  Write(a.pods, out);
 }
 void Write(const core::Preempt& a, std::string* out) {
   *out += "preempt";
-  for (int64_t n : {static_cast<int64_t>(a.job), static_cast<int64_t>(a.beneficiary), static_cast<int64_t>(a.mode),
-                    static_cast<int64_t>(a.reason), a.terms.gain, a.terms.price, a.terms.wait_without,
-                    a.terms.remaining, a.terms.lost}) {
-    *out += " " + std::to_string(n);
-  }
+  Write({static_cast<int64_t>(a.job), static_cast<int64_t>(a.beneficiary), static_cast<int64_t>(a.mode),
+         static_cast<int64_t>(a.reason)},
+        out);
+  Write(a.terms, out);
+}
+void Write(const core::Resize& a, std::string* out) {
+  *out += "resize";
+  Write({static_cast<int64_t>(a.job), a.grow, static_cast<int64_t>(a.beneficiary)}, out);
+  Write(a.terms, out);
+  Write(a.pods, out);
+}
+void Write(const core::Admission& a, std::string* out) {
+  *out += "admission";
+  Write({static_cast<int64_t>(a.job), a.met, a.start, a.end}, out);
+}
+void Write(const core::Doomed& a, std::string* out) {
+  *out += "doomed";
+  Write({static_cast<int64_t>(a.job), static_cast<int64_t>(a.dependency)}, out);
 }
 void Write(const core::Hold& a, std::string* out) {
   *out += "hold " + std::to_string(a.job) + " " + std::to_string(a.start);

@@ -138,6 +138,10 @@ class State {
   Status Carry(const sched::core::Place& place);
   Status Carry(const sched::core::Preempt& preempt);
   Status Carry(const sched::core::Hold&) { return {}; }
+  Status Carry(const sched::core::Resize& resize);
+  Status Carry(const sched::core::Admission& admission);
+  Status Carry(const sched::core::Doomed& doomed);
+  static Status NotAskedFor(uint64_t job);
   std::string Waiting(const JobRow& job);  // why, in one line
   Status Save(const JobRow& job);
   Status SaveAttempt(const JobRow& job, v1::JobState state, int64_t placed_us, int64_t ended_us,

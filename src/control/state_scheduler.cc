@@ -164,6 +164,16 @@ Status State::Carry(const core::Preempt& preempt) {
   return {};
 }
 
+// Of elastic gangs, deadlines and dependencies, which nobody can submit here yet.
+Status State::Carry(const core::Resize& resize) { return NotAskedFor(resize.job); }
+Status State::Carry(const core::Admission& admission) { return NotAskedFor(admission.job); }
+Status State::Carry(const core::Doomed& doomed) { return NotAskedFor(doomed.job); }
+
+Status State::NotAskedFor(uint64_t job) {
+  LogError("job {}: the scheduler decided about what nobody asked for", job);
+  return {};
+}
+
 uint32_t State::QueuePosition(uint64_t id) {
   if (!std::exchange(positions_known_, true)) positions_ = QueuePositions(scheduler_.state(), jobs_);
   auto it = positions_.find(id);

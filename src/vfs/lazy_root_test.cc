@@ -57,6 +57,10 @@ class FullStore final : public store::Store {
   Status PutBlob(const Digest&, std::string_view) override { return Error(Code::kExhausted, "full"); }
   store::Stats stats() const override { return store_.stats(); }
   Result<uint64_t> Prune(uint64_t bytes) override { return store_.Prune(bytes); }
+  Result<uint64_t> Sweep(const std::function<bool(const store::ObjectId&)>& object_needed,
+                         const std::function<bool(const Digest&)>& blob_needed) override {
+    return store_.Sweep(object_needed, blob_needed);
+  }
   void SetLimit(uint64_t) override {}
   void OnPressure(std::function<void()>) override {}
   Result<VerifyReport> Verify(const std::function<bool(const VerifyReport&)>& progress) override {
