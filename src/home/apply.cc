@@ -15,7 +15,9 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "home/apply_files.h"
+#include "home/apply_flush.h"
 #include "home/apply_journal.h"
+#include "home/apply_live.h"
 #include "home/apply_paths.h"
 #include "home/file_meta.h"
 #include "home/safe_root.h"
@@ -26,10 +28,6 @@ namespace {
 using vrun::v1::BaseVersion;
 using vrun::v1::Meta;
 using vrun::v1::WriteBack;
-
-// Up to so many operations between two calls of Sync are flushed one by one; more cost less as a flush of the file
-// system.
-constexpr size_t kFewOperations = 16;
 
 int64_t Ns(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
@@ -91,7 +89,7 @@ class ApplierImpl final : public Applier {
   Status FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use);
   Status MoveAcross(const Place& from, const Place& to, uint64_t sequence);
 
-  void Touched(const Place& place, UniqueFd file = UniqueFd());
+  void Touched(const Place& place, UniqueFd file = UniqueFd()) { flush_.Touched(place.parent.get(), std::move(file)); }
   // The operation may have been applied by a process that died before it could say so.
   bool MayBeRepeated(const WriteBack& message) const { return message.sequence() <= journal_.applied_before(); }
 
@@ -107,10 +105,7 @@ class ApplierImpl final : public Applier {
   std::set<std::string> attributes_left_out_;
   uint64_t files_ = 0;
   uint64_t bytes_ = 0;
-  size_t unsynced_ = 0;
-  std::vector<UniqueFd> unsynced_files_;  // and directories
-  std::map<dev_t, UniqueFd> unsynced_devices_;
-  bool unsynced_everywhere_ = false;
+  ApplyFlush flush_;
 };
 
 // --- messages ---
@@ -192,14 +187,7 @@ void ApplierImpl::Remember(const UniqueFd& inode, bool new_times) {
 // `make` gets the name and returns 0 or -1 with errno.
 template <typename Make>
 Status ApplierImpl::MakeTemporary(const Place& place, const std::string& name, Make make) {
-  int error = WithWritable(place.parent.get(), [&] { return make(name.c_str()); });
-  if (error == EEXIST) {
-    // Left by a process of ours that died in this very operation.
-    int gone = WithWritable(place.parent.get(), [&] { return ::unlinkat(place.parent.get(), name.c_str(), 0); });
-    error = gone != 0 ? gone : WithWritable(place.parent.get(), [&] { return make(name.c_str()); });
-  }
-  if (error != 0) return ErrnoError(error, "write " + Escape(place.path));
-  return {};
+  return MakeTemporaryName(place.parent.get(), name, place.path, [&] { return make(name.c_str()); });
 }
 
 Status ApplierImpl::FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use) {
@@ -657,37 +645,8 @@ Status ApplierImpl::SetMeta(const WriteBack& message) {
 
 // --- durability ---
 
-void ApplierImpl::Touched(const Place& place, UniqueFd file) {
-  bool few = ++unsynced_ <= kFewOperations;
-  struct stat st;
-  bool known = ::fstat(place.parent.get(), &st) == 0 && unsynced_devices_.contains(st.st_dev);
-  if (known && !few) return;
-  UniqueFd directory(::openat(place.parent.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) {
-    unsynced_everywhere_ = true;  // a directory that may be written but not read
-    return;
-  }
-  if (!known) unsynced_devices_[st.st_dev] = UniqueFd(::fcntl(directory.get(), F_DUPFD_CLOEXEC, 0));
-  if (!few) return;
-  if (file) unsynced_files_.push_back(std::move(file));
-  unsynced_files_.push_back(std::move(directory));
-}
-
 Result<uint64_t> ApplierImpl::Sync() {
-  if (unsynced_everywhere_) ::sync();
-  if (unsynced_ <= kFewOperations) {
-    for (const UniqueFd& fd : unsynced_files_) {
-      if (::fsync(fd.get()) != 0 && errno != EINVAL) return ErrnoError("flush what the job wrote");
-    }
-  } else {
-    for (const auto& [device, fd] : unsynced_devices_) {
-      if (::syncfs(fd.get()) != 0) return ErrnoError("flush what the job wrote");
-    }
-  }
-  unsynced_ = 0;
-  unsynced_files_.clear();
-  unsynced_devices_.clear();
-  unsynced_everywhere_ = false;
+  VRUN_TRY(flush_.Flush());
   journal_.SetDurable(sequence_);
   return sequence_;
 }
@@ -705,6 +664,7 @@ Status ApplierImpl::Finish() {
 Result<std::unique_ptr<Applier>> Applier::Open(ApplyOptions options) {
   VRUN_ASSIGN(SafeRoot root, SafeRoot::Open(options.root));
   VRUN_ASSIGN(ApplyJournal journal, ApplyJournal::Open(options.journal, options.attempt));
+  if (options.live) return MakeLiveApplier(std::move(options), std::move(root), std::move(journal));
   return std::unique_ptr<Applier>(
       std::make_unique<ApplierImpl>(std::move(options), std::move(root), std::move(journal)));
 }

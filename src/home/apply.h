@@ -41,6 +41,8 @@ struct ApplyOptions {
   // From 1; 0: unknown. The writes of another attempt are another series: a journal of one is dropped.
   uint32_t attempt = 0;
   std::vector<std::string> hidden;  // absolute in the root: never written, removed, or moved along with a parent
+  // The series of a live view (apply_live.h): the last writer wins. `attempt` then names the view.
+  bool live = false;
   // One line of text for the user, without "vrun: " in front.
   std::function<void(const std::string&)> notice;
   // A small file that remembers across restarts of home what was put beside and how far the series was applied. "":
@@ -69,6 +71,11 @@ class Applier {
 
   // Ends the series: Sync, then the journal goes.
   virtual Status Finish() = 0;
+
+  // Of a live view, since the last call: what was put in place, as it is now. And the PutFile that is to come again
+  // whole (WriteBackAck.want_whole): it was not applied, and nothing is until it comes. 0: none.
+  virtual std::vector<vrun::v1::Applied> TakeApplied() { return {}; }
+  virtual uint64_t TakeWantWhole() { return 0; }
 
   // Applied in this process, for the user's information.
   virtual uint64_t files() const = 0;

@@ -150,6 +150,17 @@ int WithWritable(int directory, const std::function<int()>& call) {
   return error;
 }
 
+Status MakeTemporaryName(int directory, const std::string& name, const std::string& path,
+                         const std::function<int()>& make) {
+  int error = WithWritable(directory, make);
+  if (error == EEXIST) {
+    const int gone = WithWritable(directory, [&] { return ::unlinkat(directory, name.c_str(), 0); });
+    error = gone != 0 ? gone : WithWritable(directory, make);
+  }
+  if (error != 0) return ErrnoError(error, "write " + Escape(path));
+  return {};
+}
+
 int RenameToFreeName(int from_directory, const std::string& from, int to_directory, const std::string& to) {
   int result = ::renameat2(from_directory, from.c_str(), to_directory, to.c_str(), RENAME_NOREPLACE);
   if (result == 0 || (errno != EINVAL && errno != ENOSYS)) return result;

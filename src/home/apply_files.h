@@ -25,6 +25,11 @@ bool SameContent(int directory_a, const std::string& a, int directory_b, const s
 // succeeded.
 int WithWritable(int directory, const std::function<int()>& call);
 
+// Runs `make`, which makes `name`; a name that a process of ours left which died in this very operation goes first.
+// `path`: what the error names.
+Status MakeTemporaryName(int directory, const std::string& name, const std::string& path,
+                         const std::function<int()>& make);
+
 // As rename, but fails with EEXIST when the new name is taken, on file systems that can tell.
 int RenameToFreeName(int from_directory, const std::string& from, int to_directory, const std::string& to);
 

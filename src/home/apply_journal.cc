@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -12,17 +13,23 @@
 
 namespace vrun::home {
 namespace {
-// Header: magic, attempt, last operation, last durable operation. Records: two times (length, bytes): a diversion, or
-// "" and an OwnChange. Written and read by the same machine: native order.
-constexpr char kMagic[8] = {'v', 'r', 'u', 'n', 'a', 'p', 'l', '1'};
+// Header: magic, attempt, last operation, last durable operation, boot. Records: two times (length, bytes): a
+// diversion, or "" and an OwnChange or an Intent. Written and read by the same machine: native order.
+constexpr char kMagic[8] = {'v', 'r', 'u', 'n', 'a', 'p', 'l', '2'};
 struct Header {
   char magic[8];
   uint64_t attempt;
   uint64_t applied;
   uint64_t durable;
+  char boot[40];  // as the kernel writes it
 };
 constexpr size_t kHeader = sizeof(Header);
 constexpr uint32_t kMaxLength = 1u << 17;
+
+void SetBoot(Header* header) {
+  const std::string boot = ReadFile("/proc/sys/kernel/random/boot_id").value_or("");
+  std::memcpy(header->boot, boot.data(), std::min(boot.size(), sizeof header->boot));
+}
 
 bool TakeString(std::string_view* data, std::string* out) {
   uint32_t length;
@@ -58,9 +65,17 @@ Result<ApplyJournal> ApplyJournal::Open(const std::string& path, uint32_t attemp
     header = {};
     std::memcpy(header.magic, kMagic, sizeof kMagic);
     header.attempt = attempt;
+    SetBoot(&header);
     VRUN_TRY(PwriteAll(journal.fd_.get(), {reinterpret_cast<const char*>(&header), kHeader}, 0));
     journal.end_ = kHeader;
     return journal;
+  }
+  Header now = {};
+  SetBoot(&now);
+  journal.same_boot_ = std::memcmp(header.boot, now.boot, sizeof now.boot) == 0;
+  if (!journal.same_boot_) {
+    std::memcpy(header.boot, now.boot, sizeof now.boot);
+    VRUN_TRY(PwriteAll(journal.fd_.get(), {reinterpret_cast<const char*>(&header), kHeader}, 0));
   }
   journal.applied_before_ = header.applied;
   journal.durable_before_ = header.durable;
@@ -74,6 +89,8 @@ Result<ApplyJournal> ApplyJournal::Open(const std::string& path, uint32_t attemp
     } else if (OwnChange change; to.size() == sizeof change) {
       std::memcpy(&change, to.data(), sizeof change);
       journal.own_changes_.push_back(change);
+    } else if (to.size() == sizeof journal.intent_) {
+      std::memcpy(&journal.intent_, to.data(), sizeof journal.intent_);
     }
     journal.end_ = data.size() - rest.size();
   }
@@ -101,6 +118,15 @@ void ApplyJournal::AddOwnChange(const OwnChange& change) {
   PutString(&record, "");
   PutString(&record, std::string(reinterpret_cast<const char*>(&change), sizeof change));
   // A hint, as below.
+  if (PwriteAll(fd_.get(), record, end_)) end_ += record.size();
+}
+
+void ApplyJournal::SetIntent(const Intent& intent) {
+  intent_ = intent;
+  if (!fd_) return;
+  std::string record;
+  PutString(&record, "");
+  PutString(&record, std::string(reinterpret_cast<const char*>(&intent), sizeof intent));
   if (PwriteAll(fd_.get(), record, end_)) end_ += record.size();
 }
 

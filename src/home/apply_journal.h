@@ -33,6 +33,17 @@ class ApplyJournal {
   const std::vector<OwnChange>& own_changes() const { return own_changes_; }
   void AddOwnChange(const OwnChange& change);
 
+  // An operation that cannot be told from its outcome whether it was done: what its name will have when it is.
+  struct Intent {
+    uint64_t sequence = 0;
+    uint64_t device = 0, inode = 0;
+    uint64_t unused = 0;
+  };
+  const Intent& intent() const { return intent_; }
+  void SetIntent(const Intent& intent);
+
+  // The machine was not started again since the journal was written: what the page cache held is there.
+  bool same_boot() const { return same_boot_; }
   // 0 when new.
   uint64_t applied_before() const { return applied_before_; }
   void SetApplied(uint64_t sequence);
@@ -50,6 +61,8 @@ class ApplyJournal {
   uint64_t durable_before_ = 0;
   std::map<std::string, std::string> diversions_;
   std::vector<OwnChange> own_changes_;
+  Intent intent_;
+  bool same_boot_ = false;
 };
 
 }  // namespace vrun::home

@@ -22,6 +22,7 @@
 #include "home/peer_board.h"
 #include "home/snapshot_table.h"
 #include "home/traces.h"
+#include "home/tree_board.h"
 #include "home/unit_digests.h"
 #include "rpc/rpc.h"
 
@@ -43,6 +44,7 @@ class ContentServer {
 
   Traces& traces() { return traces_; }
   PeerBoard& peers() { return peers_; }
+  TreeBoard& tree_board() { return tree_board_; }
   uint64_t served_bytes() const { return served_bytes_.load(std::memory_order_relaxed); }
   // Requests for roots, directories and whole trees: round trips that a warm node does not make.
   uint64_t metadata_requests() const { return metadata_requests_.load(std::memory_order_relaxed); }
@@ -62,6 +64,7 @@ class ContentServer {
   BackgroundHasher hasher_;
   Traces traces_;
   PeerBoard peers_;
+  TreeBoard tree_board_;
   WorkQueue workers_;
 };
 

@@ -58,6 +58,7 @@ void ContentSession::Close() {
     for (int u = 0; u < kUrgencies; ++u) dropped[u].swap(waiting_[u]);
   }
   LeavePeers();
+  LeaveTree();
 }
 
 ContentSession::Urgency ContentSession::UrgencyOf(const Work& work) {
@@ -82,7 +83,13 @@ void ContentSession::OnMessage(const std::string& message) {
   if (request.has_cancel()) {
     uint64_t id = request.cancel().id();
     if (running_.contains(id)) cancelled_.insert(id);
-    for (auto& queue : waiting_) std::erase_if(queue, [id](const WorkPtr& w) { return w->request.id() == id; });
+    if (id == watch_id_) watch_id_ = 0;
+    for (auto& queue : waiting_) {
+      std::erase_if(queue, [&](const WorkPtr& w) {
+        if (w->snapshot) telling_ &= w->request.id() != id;
+        return w->request.id() == id;
+      });
+    }
     return;
   }
   if (request.has_get_root() || request.has_get_directory() || request.has_get_tree()) ++server_->metadata_requests_;
@@ -98,6 +105,7 @@ void ContentSession::OnMessage(const std::string& message) {
 void ContentSession::OnWritable() {
   std::lock_guard lock(mutex_);
   parked_ = false;
+  if (tell_again_ && !telling_) TellTreeLocked();
   Schedule();
 }
 
@@ -155,6 +163,7 @@ bool ContentSession::Do(Work* work) {
     case v1::ContentRequest::kGetFrames: return TraceFrames(work);
     case v1::ContentRequest::kPutTrace: return PutTrace(work);
     case v1::ContentRequest::kWatchPeers: return WatchPeers(work);
+    case v1::ContentRequest::kWatchTree: return WatchTree(work);
     default:
       return Fail(work->request.id(),
                   Error(Code::kUnsupported, "this home does not know that content request: update vrun"));

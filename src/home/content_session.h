@@ -50,6 +50,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
     std::vector<tree::NewDirectory> tree;  // of GetTree
     size_t next = 0;
     bool listed = false;
+    tree::SnapshotPtr snapshot;  // of WatchTree: what the node is being told of
   };
   using WorkPtr = std::unique_ptr<Work>;
   enum Urgency { kDirectories, kRanges, kTrees, kAhead, kUrgencies };
@@ -67,6 +68,12 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   bool TraceFrames(Work* work);
   bool PutTrace(Work* work);
   bool WatchPeers(Work* work);
+  // content_live.cc
+  bool WatchTree(Work* work);
+  bool TellTree(Work* work);
+  void TreeChanged();
+  void TellTreeLocked();
+  void LeaveTree();
   // Takes the session off the list of those that pass content on.
   void LeavePeers();
   // The file's entry in the tree, if that names this version of it and it may be served; else why not.
@@ -105,6 +112,11 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   size_t scheduled_ = 0;                                                           // pieces posted to the workers
   bool parked_ = false;                                                            // waits for OnWritable
   uint64_t peer_id_ = 0;                                                           // on the PeerBoard; 0: not on it
+  uint64_t board_id_ = 0;                                                          // on the TreeBoard; 0: not on it
+  uint64_t watch_id_ = 0;                                                          // of the request that put it there
+  bool telling_ = false;                                                           // the node is being told of a tree
+  bool tell_again_ = false;  // there is a newer one, or the stream was full
+  tree::SnapshotPtr told_;   // of the last tree: the node has, or can ask for, all of it; null: none
 };
 
 }  // namespace vrun::home

@@ -65,6 +65,15 @@ class FakeStream : public rpc::Stream {
     EXPECT_TRUE(whole);
     return parts;
   }
+  // What has come of the answer to `id` so far.
+  std::vector<v1::ContentReply> All(uint64_t id) const {
+    std::lock_guard lock(mutex_);
+    std::vector<v1::ContentReply> parts;
+    for (const auto& r : replies_) {
+      if (r.id() == id) parts.push_back(r);
+    }
+    return parts;
+  }
   void Hold() {
     std::lock_guard lock(mutex_);
     hold_ = true;

@@ -148,7 +148,7 @@ uint64_t ContentSession::SendPack(Work* work) {
   pack->set_zstd(server_->compressor_.Compress(raw, pack->mutable_encoded(), kPackLevel));
   const uint64_t size = raw.size();
   if (!pack->zstd()) pack->set_encoded(std::move(raw));
-  reply.set_last(work->next == work->tree.size());
+  reply.set_last(work->next == work->tree.size() && !work->request.has_watch_tree());
   Send(reply);
   return size;
 }

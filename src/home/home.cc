@@ -31,6 +31,7 @@
 #include "home/services.h"
 #include "home/snapshot_table.h"
 #include "home/snapshots.h"
+#include "home/tree_follower.h"
 #include "rpc/credentials.h"
 
 namespace vrun::home {
@@ -151,6 +152,7 @@ class Home {
         digests_(places.state_dir + "/digests"),
         content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces", LoadHomeId(places.state_dir)),
         tree_(loop, {root, DenyOptions(root, places, config), places.state_dir + "/watch"}, &trees_),
+        follower_(loop, &tree_, &content_.tree_board()),
         controller_(loop),
         spool_(loop, places.state_dir + "/spool") {
     services_.home_id = LoadHomeId(places.state_dir);
@@ -195,6 +197,7 @@ class Home {
   DigestCache digests_;
   ContentServer content_;
   RootTree tree_;
+  TreeFollower follower_;
   ControllerClient controller_;
   LogSpool spool_;
   Services services_;

@@ -41,6 +41,24 @@ void RootTree::Start() {
   });
 }
 
+void RootTree::Listen(std::function<void()> changed) {
+  worker_.Post([this, changed = std::move(changed)]() mutable {
+    changed_ = std::move(changed);
+    ListenToWatcher();
+  });
+}
+
+void RootTree::Attend(bool attend) {
+  worker_.Post([this, attend] {
+    attended_ = attend;
+    ListenToWatcher();
+  });
+}
+
+void RootTree::ListenToWatcher() {
+  if (watcher_) watcher_->Listen(attended_ ? changed_ : nullptr);
+}
+
 RootTree::Facts RootTree::facts() const {
   std::lock_guard lock(mutex_);
   return facts_;
@@ -100,6 +118,7 @@ Status RootTree::FirstScan() {
     auto watcher = Watcher::Start(std::move(watch));
     if (watcher) {
       watcher_ = std::move(*watcher);
+      ListenToWatcher();
     } else {
       LogWarning("cannot watch the root, every command scans it: {}", watcher.error().message());
     }

@@ -46,6 +46,11 @@ class RootTree {
   // opens (absolute paths in the root). Waits for the first scan. Several callers share one barrier.
   void Current(std::vector<std::string> exposed, std::function<void(Result<tree::SnapshotPtr>)> done);
 
+  // `changed` is called, on any thread, when the tree is not current any more, while somebody attends to it. Before
+  // Start, or by what outlives the watcher.
+  void Listen(std::function<void()> changed);
+  void Attend(bool attend);
+
   Facts facts() const;  // any thread
 
  private:
@@ -57,6 +62,7 @@ class RootTree {
   void Refresh();
   Status MakeCurrent();
   Status FirstScan();
+  void ListenToWatcher();
   Result<tree::SnapshotPtr> Expose(const std::vector<std::string>& exposed);
   tree::ScanOptions ScanFor(const std::vector<std::string>& exposed) const;
   void Answer(Waiter waiter, Result<tree::SnapshotPtr> result);
@@ -73,6 +79,8 @@ class RootTree {
 
   // The worker's own.
   std::unique_ptr<Watcher> watcher_;
+  std::function<void()> changed_;
+  bool attended_ = false;
   tree::SnapshotPtr snapshot_;
   std::shared_ptr<const DenyRules> rules_;
 

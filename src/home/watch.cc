@@ -26,6 +26,7 @@ namespace {
 constexpr size_t kMaxNamesPerDirectory = 256;  // beyond, listing it again is as cheap
 constexpr size_t kMaxDirectories = 50000;      // beyond, scanning everything is
 constexpr int kBatchMillis = 20;               // events are read that often at most when nobody asks
+constexpr int kListenedMillis = 2;             // while somebody wants to know at once
 constexpr int kBatchesPerRound = 64;
 constexpr std::string_view kCookiePrefix = "vrun-cookie-";
 
@@ -37,6 +38,7 @@ class RescanWatcher : public Watcher {
     dirty.recursive.insert("/");
     return dirty;
   }
+  void Listen(std::function<void()>) override {}
   std::string_view kind() const override { return "rescan"; }
   std::string reason() const override { return reason_; }
 
@@ -210,7 +212,17 @@ Result<tree::DirtySet> EventWatcher::Barrier(std::chrono::milliseconds timeout) 
     }
   }
   if (blind_) log_.Everything();
+  told_ = false;
   return log_.Take();
+}
+
+void EventWatcher::Listen(std::function<void()> changed) {
+  {
+    std::lock_guard listening(listen_mutex_);
+    changed_ = std::move(changed);
+    listened_ = changed_ != nullptr;
+  }
+  Wake();
 }
 
 void EventWatcher::Loop() {
@@ -227,14 +239,20 @@ void EventWatcher::Loop() {
       (void)!::read(wake_.get(), &count, sizeof count);
       continue;
     }
+    bool changed = false;
     {
       std::lock_guard lock(mutex_);
       for (int i = 0; i < kBatchesPerRound && !blind_ && ReadBatch(); ++i) {
       }
+      changed = listened_ && !log_.empty() && !std::exchange(told_, true);
+    }
+    if (changed) {
+      std::lock_guard listening(listen_mutex_);
+      if (changed_) changed_();
     }
     // Not back at once: meanwhile the kernel merges the events of a busy writer into one, and we are not woken for
     // each.
-    ::poll(polled, 1, kBatchMillis);
+    ::poll(polled, 1, listened_ ? kListenedMillis : kBatchMillis);
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -51,6 +52,11 @@ class Watcher {
   // All that changed since the last barrier (or the start) up to now, for tree::Rescan. When events were lost, or the
   // cookie was not seen within `timeout`, the answer is "everything" (recursive "/"): slow, never stale.
   virtual Result<tree::DirtySet> Barrier(std::chrono::milliseconds timeout) = 0;
+
+  // `changed` is called, on a thread of the watcher's and soon, once something is dirty that no barrier has told of
+  // yet; again only after the next barrier. Null: not any more, when it returns. Without events (rescan) it is never
+  // called.
+  virtual void Listen(std::function<void()> changed) = 0;
 
   // "fanotify", "inotify" or "rescan".
   virtual std::string_view kind() const = 0;

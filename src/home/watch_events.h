@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,6 +29,7 @@ class DirtyLog {
   void Recursive(const std::string& path);
   void Everything();
   tree::DirtySet Take();
+  bool empty() const { return !everything_ && dirty_.empty(); }
 
  private:
   bool Room();
@@ -70,6 +72,7 @@ class EventWatcher : public Watcher {
  public:
   ~EventWatcher() override;
   Result<tree::DirtySet> Barrier(std::chrono::milliseconds timeout) final;
+  void Listen(std::function<void()> changed) final;
 
  protected:
   explicit EventWatcher(WatchOptions options);
@@ -106,6 +109,11 @@ class EventWatcher : public Watcher {
 
  private:
   void Loop();
+
+  std::mutex listen_mutex_;  // over the call; before mutex_
+  std::function<void()> changed_;
+  std::atomic<bool> listened_ = false;
+  bool told_ = false;  // guarded by mutex_: nobody has asked what is dirty since
 
   UniqueFd mountinfo_;
   UniqueFd wake_;

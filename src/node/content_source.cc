@@ -190,11 +190,12 @@ void ContentSource::Tick(int64_t now) {
 
 // --- requests ---
 
-void ContentSource::Add(RequestPtr request) {
+uint64_t ContentSource::Add(RequestPtr request) {
   std::unique_lock lock(mu_);
   if (closing_) {
     lock.unlock();
-    return request->fail(Away());
+    request->fail(Away());
+    return 0;
   }
   const uint64_t id = next_id_++;
   request->message.set_id(id);
@@ -202,6 +203,13 @@ void ContentSource::Add(RequestPtr request) {
   requests_[id] = request;
   waiting_.push_back(std::move(request));
   if (active_) SendWaitingLocked();
+  return id;
+}
+
+void ContentSource::SendCancelLocked(uint64_t id) {
+  v1::ContentRequest cancel;
+  cancel.mutable_cancel()->set_id(id);
+  active_->Send(cancel);
 }
 
 void ContentSource::SendWaitingLocked() {

@@ -99,6 +99,18 @@ class ContentSource final : public vfs::Source {
   void WatchPeers(const std::string& name, const std::string& address, const std::string& pool,
                   std::function<void(const v1::Peers&)> changed, std::function<void()> over);
 
+  // Every state of home's root: `arrived` gets the directory objects that are new in a tree, before `now` gets the
+  // tree; `now` comes about once a second also when nothing has changed. One call at a time, until `over` (home cannot
+  // tell, or is away for too long) or Unwatch. `have`: a tree of which everything is here.
+  struct TreeWatch {
+    std::function<void(std::vector<vfs::FetchedDirectory>)> arrived;
+    std::function<void(const Digest& tree, const tree::Entry& root)> now;
+    std::function<void(const Error&)> over;
+  };
+  uint64_t WatchTree(const Digest& have, TreeWatch watch);
+  // A call that is under way may still come to its end. An id that is over, or 0, is fine.
+  void Unwatch(uint64_t id);
+
   ContentSourceStats stats() const;
 
  private:
@@ -110,7 +122,8 @@ class ContentSource final : public vfs::Source {
   // What is left to do once the lock is released: callbacks of the requests' owners.
   using Calls = std::vector<std::function<void()>>;
 
-  void Add(RequestPtr request);
+  uint64_t Add(RequestPtr request);
+  void SendCancelLocked(uint64_t id);
   void SendLocked(const RequestPtr& request);
   void SendWaitingLocked();
   // Out of the table; null when it is over already. Then the window may have room.

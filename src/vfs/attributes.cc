@@ -27,13 +27,14 @@ Time Split(int64_t ns) {  // before 1970 the seconds are rounded down
   return {static_cast<uint64_t>(seconds), static_cast<uint32_t>(rest)};
 }
 
-std::string ShiftAcl(std::string value, uint32_t uid_base) {
+template <typename Shift>
+std::string ShiftAcl(std::string value, Shift shift) {
   posix_acl_xattr_header header;
   if (value.size() < sizeof header || (value.size() - sizeof header) % sizeof(posix_acl_xattr_entry) != 0) return value;
   for (size_t at = sizeof header; at < value.size(); at += sizeof(posix_acl_xattr_entry)) {
     posix_acl_xattr_entry entry;  // little-endian on disk, as the machines that this runs on
     std::memcpy(&entry, value.data() + at, sizeof entry);
-    if (entry.e_tag == ACL_USER || entry.e_tag == ACL_GROUP) entry.e_id = ShiftId(uid_base, entry.e_id);
+    if (entry.e_tag == ACL_USER || entry.e_tag == ACL_GROUP) entry.e_id = shift(entry.e_id);
     std::memcpy(value.data() + at, &entry, sizeof entry);
   }
   return value;
@@ -52,6 +53,20 @@ std::string ShiftCapability(std::string value, uint32_t uid_base) {
   v3.rootid = uid_base;
   return {reinterpret_cast<const char*>(&v3), sizeof v3};
 }
+
+// The other way round.
+std::string HomeCapability(const std::string& value) {
+  vfs_ns_cap_data v3;
+  if (value.size() != sizeof v3) return value;
+  std::memcpy(&v3, value.data(), sizeof v3);
+  if ((v3.magic_etc & VFS_CAP_REVISION_MASK) != VFS_CAP_REVISION_3) return value;
+  vfs_cap_data v2{};
+  v2.magic_etc = VFS_CAP_REVISION_2 | (v3.magic_etc & VFS_CAP_FLAGS_MASK);
+  std::memcpy(v2.data, v3.data, sizeof v2.data);
+  return {reinterpret_cast<const char*>(&v2), sizeof v2};
+}
+
+bool IsAcl(std::string_view name) { return name == "system.posix_acl_access" || name == "system.posix_acl_default"; }
 
 }  // namespace
 
@@ -95,11 +110,16 @@ fuse_attr AttributesOf(const tree::Entry& entry, uint32_t uid_base, uint64_t roo
 std::optional<std::string> XattrOf(const tree::Entry& entry, std::string_view name, uint32_t uid_base) {
   for (const auto& [key, value] : entry.xattrs) {
     if (key != name) continue;
-    if (name == "system.posix_acl_access" || name == "system.posix_acl_default") return ShiftAcl(value, uid_base);
+    if (IsAcl(name)) return ShiftAcl(value, [=](uint32_t id) { return ShiftId(uid_base, id); });
     if (name == "security.capability") return ShiftCapability(value, uid_base);
     return value;
   }
   return std::nullopt;
+}
+
+std::string HomeXattr(std::string_view name, const std::string& value, uint32_t uid_base) {
+  if (IsAcl(name)) return ShiftAcl(value, [=](uint32_t id) { return HomeId(uid_base, id); });
+  return name == "security.capability" ? HomeCapability(value) : value;
 }
 
 std::string XattrNames(const tree::Entry& entry) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vfs/directory_cache.h"
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
@@ -8,6 +10,13 @@
 #include "vfs/backend.h"
 
 namespace vrun::vfs {
+
+std::optional<store::ObjectId> LoadedDirectory::KnownId(size_t index) const {
+  const auto known = std::lower_bound(known_ids.begin(), known_ids.end(), index,
+                                      [](const auto& id, size_t at) { return id.first < at; });
+  if (known == known_ids.end() || known->first != index) return std::nullopt;
+  return known->second;
+}
 
 DirectoryCache::DirectoryCache(Backend& backend) : backend_(backend) {}
 

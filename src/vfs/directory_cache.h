@@ -7,6 +7,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -28,6 +29,8 @@ class Backend;
 struct LoadedDirectory {
   tree::DirectoryPtr directory;
   std::vector<std::pair<uint32_t, store::ObjectId>> known_ids;  // by entry index, ascending
+
+  std::optional<store::ObjectId> KnownId(size_t index) const;
 };
 using LoadedDirectoryPtr = std::shared_ptr<const LoadedDirectory>;
 

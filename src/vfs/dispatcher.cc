@@ -407,6 +407,11 @@ void Dispatcher::Init(std::string_view body, Reply reply) {
   init_done_.notify_all();
 }
 
+void Dispatcher::SetInitialized(uint64_t init_flags) {
+  init_flags_ = init_flags;
+  initialized_ = true;
+}
+
 int Dispatcher::Resend() { return Notify(*transport_, kNotifyResend, {}, {}); }
 
 int Dispatcher::InvalidateEntry(uint64_t parent, std::string_view name) {

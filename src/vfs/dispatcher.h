@@ -128,6 +128,8 @@ class Dispatcher {
   int InvalidateAttributes(uint64_t nodeid);
   int InvalidateInode(uint64_t nodeid);  // attributes and all cached pages or listings
 
+  // Of a connection whose INIT another process answered, before Start.
+  void SetInitialized(uint64_t init_flags);
   // The kernel sends again what was read from the device and never answered: by a process that is dead. Only where INIT
   // offered kFuseHasResend.
   int Resend();

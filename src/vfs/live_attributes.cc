@@ -47,13 +47,27 @@ void LiveRoot::SetMode(LiveNode* node, uint32_t mode) {
 }
 
 void LiveRoot::SetAttr(const Request& request, const fuse_setattr_in& in, Reply reply) {
+  WithRoom(std::move(reply), [this, request, in](Reply ready) { SetAttrNow(request, in, std::move(ready)); });
+}
+
+void LiveRoot::SetAttrNow(const Request& request, const fuse_setattr_in& in, Reply reply) {
   const bool kill = (in.valid & FATTR_KILL_SUIDGID) != 0;
   if ((in.valid & FATTR_SIZE) != 0) {
     if (const int error = Truncate(request.nodeid, in.size, kill); error != 0) {
       reply.Error(error);
       return;
     }
+    if ((in.valid & FATTR_FH) == 0) {  // truncate(2): nobody is going to close it, so it is published below
+      WithContent(request.nodeid, std::move(reply),
+                  [this, request, in](Reply whole) { SetAttrResized(request, in, std::move(whole)); });
+      return;
+    }
   }
+  SetAttrResized(request, in, std::move(reply));
+}
+
+void LiveRoot::SetAttrResized(const Request& request, const fuse_setattr_in& in, Reply reply) {
+  const bool kill = (in.valid & FATTR_KILL_SUIDGID) != 0;
   const timespec now = LiveNow();
   const auto time = [&](uint32_t which, uint32_t set_now, uint64_t seconds, uint32_t nanoseconds, timespec* out) {
     if ((in.valid & which) == 0) return false;
@@ -83,14 +97,17 @@ void LiveRoot::SetAttr(const Request& request, const fuse_setattr_in& in, Reply 
     if (set_atime) a.atime = atime;
     if (set_mtime) a.mtime = mtime;
     a.ctime = now;
-    node->changed = true;
+    tree_.Changed(node);
     file = node->file;
-  }
-  if (file && (set_atime || set_mtime)) {
-    if (const int error = file->SetTimes(set_atime ? &atime : nullptr, set_mtime ? &mtime : nullptr); error != 0) {
-      reply.Error(error);
-      return;
+    if (file && (set_atime || set_mtime)) {
+      if (const int error = file->SetTimes(set_atime ? &atime : nullptr, set_mtime ? &mtime : nullptr); error != 0) {
+        reply.Error(error);
+        return;
+      }
     }
+    const bool by_name = (in.valid & FATTR_SIZE) != 0 && (in.valid & FATTR_FH) == 0;
+    if (by_name && !node->names.empty()) PublishLocked(node);
+    if ((in.valid & ~uint32_t{FATTR_SIZE | FATTR_FH | FATTR_LOCKOWNER | FATTR_KILL_SUIDGID}) != 0) TellMetaLocked(node);
   }
   AnswerAttr(request.nodeid, std::move(reply));
 }
@@ -138,6 +155,7 @@ void LiveRoot::ListXattr(const Request& request, uint32_t size, Reply reply) {
 
 void LiveRoot::SetXattr(const Request& request, std::string_view name, std::string_view value, uint32_t flags,
                         bool kill_sgid, Reply reply) {
+  if (WasDone(request, &reply)) return;
   int error = 0;
   {
     const TreeLock lock(*this);
@@ -164,20 +182,25 @@ void LiveRoot::SetXattr(const Request& request, std::string_view name, std::stri
         node->xattrs.emplace_back(name, std::move(kept));
       }
       node->attributes.ctime = LiveNow();
-      node->changed = true;
+      tree_.Changed(node);
+      TellMetaLocked(node);
+      DidLocked(request, 0);
     }
   }
   reply.Error(error);
 }
 
 void LiveRoot::RemoveXattr(const Request& request, std::string_view name, Reply reply) {
+  if (WasDone(request, &reply)) return;
   int error = ENODATA;
   {
     const TreeLock lock(*this);
     LiveNode* node = tree_.Find(request.nodeid);
     if (node != nullptr && EraseXattr(node, name)) {
       node->attributes.ctime = LiveNow();
-      node->changed = true;
+      tree_.Changed(node);
+      TellMetaLocked(node);
+      DidLocked(request, 0);
       error = 0;
     }
   }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "store/object_id.h"
 #include "vfs/live_root.h"
@@ -21,6 +22,7 @@ namespace {
 
 constexpr uint64_t kCachedHandle = 1;
 constexpr uint64_t kThroughHandle = 2;
+constexpr uint64_t kWriterHandle = 4;  // beside one of these
 constexpr uint32_t kMostBytes = 1 << 20;
 constexpr int kReadTries = 8;
 
@@ -75,7 +77,7 @@ int LiveRoot::Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>
     LiveNode* node = tree_.Find(nodeid);
     if (node == nullptr) return ESTALE;
     if (!node->file) node->file = *std::move(made);  // else another request was faster
-    node->changed = true;
+    tree_.ContentChanged(node);
     *out = node->file;
   }
   std::lock_guard lock(open_mutex_);
@@ -91,8 +93,12 @@ void LiveRoot::BeforeWrite(uint64_t nodeid, bool set_ids) {
   {
     const TreeLock lock(*this);
     LiveNode* node = tree_.Find(nodeid);
+    if (node != nullptr) node->dirty = true;
     changed = node != nullptr && DropPrivileges(node, set_ids);
-    if (changed) node->attributes.ctime = LiveNow();
+    if (changed) {
+      node->attributes.ctime = LiveNow();
+      tree_.Touch(node);
+    }
   }
   if (changed) ForgetAttributes(nodeid);
 }
@@ -107,7 +113,13 @@ int LiveRoot::Truncate(uint64_t nodeid, uint64_t size, bool set_ids) {
   std::shared_ptr<LiveFile> file;
   if (const int error = Materialize(nodeid, size == 0, &file); error != 0) return error;
   BeforeWrite(nodeid, set_ids);
-  return file->Truncate(size);
+  const int error = file->Truncate(size);
+  {
+    const TreeLock lock(*this);
+    if (LiveNode* node = tree_.Find(nodeid)) tree_.ContentChanged(node);
+  }
+  NoteDirty(nodeid);
+  return error;
 }
 
 // --- open ------------------------------------------------------------------------------------------------------------
@@ -120,18 +132,77 @@ void LiveRoot::Open(const Request& request, uint32_t flags, Reply reply) {
       return;
     }
   }
+  OpenAt(nodeid, (flags & O_ACCMODE) != O_RDONLY, MonotonicMicros() + kHomeMicros, std::move(reply));
+}
+
+// What is read as a whole is here before the file is open: once it is, home may have other content, and what there is
+// of this one stays as it is for whoever has it open.
+void LiveRoot::OpenAt(uint64_t nodeid, bool write, int64_t deadline, Reply reply) {
   const Content content = ContentOf(nodeid);
   if (!content.file && !content.home) {
     reply.Error(ESTALE);
     return;
   }
-  // Whoever opens a small file reads it, almost always: on its way before the first READ comes.
-  if (content.home && content.home->size() > 0 && content.home->size() <= store::kWholeFileLimit &&
-      !content.home->IsComplete()) {
-    content.home->Ensure(content.place, 0, content.home->size(), nullptr);
+  if (!content.home || content.home->size() == 0 || content.home->size() > store::kWholeFileLimit ||
+      content.home->IsComplete()) {
+    return FinishOpen(nodeid, content, write, deadline, std::move(reply));
   }
-  const OpenOut out = OpenData(nodeid, (flags & O_ACCMODE) != O_RDONLY);
+  reply.Suspend();
+  const auto shared = std::make_shared<Reply>(std::move(reply));
+  content.home->Ensure(content.place, 0, content.home->size(),
+                       [this, gate = gate_, shared, content, nodeid, write, deadline](const Status& came) {
+                         const Gate::Pass pass(gate.get());
+                         if (!pass) return;
+                         if (came) return FinishOpen(nodeid, content, write, deadline, std::move(*shared));
+                         if (IsLost(came.error())) {
+                           return OpenLost(nodeid, content, write, deadline, came.error(), std::move(*shared));
+                         }
+                         shared->Error(ErrnoOf(came.error()));
+                       });
+}
+
+void LiveRoot::FinishOpen(uint64_t nodeid, const Content& content, bool write, int64_t deadline, Reply reply) {
+  bool other = false, renewed = false;
+  {
+    const TreeLock lock(*this);
+    LiveNode* node = tree_.Find(nodeid);
+    other = node != nullptr && content.home && !node->file && node->version != content.home->version() &&
+            !node->names.empty();
+    if (node != nullptr && !other) {
+      node->opened = true;
+      renewed = std::exchange(node->renewed, false);
+    }
+  }
+  if (renewed) ForgetAttributes(nodeid);                                // the new content is not read by the old size
+  if (other) return OpenAt(nodeid, write, deadline, std::move(reply));  // home's next tree came in between
+  const OpenOut out = OpenData(nodeid, write);
   if (!reply.Struct(out)) CloseHandle(nodeid, out.fh);
+}
+
+// Home has another version of it, of which we hear in a moment.
+void LiveRoot::OpenLost(uint64_t nodeid, const Content& content, bool write, int64_t deadline, const Error& error,
+                        Reply reply) {
+  bool stale = false, other = false;
+  {
+    const TreeLock lock(*this);
+    const LiveNode* node = tree_.Find(nodeid);
+    stale = node == nullptr || node->names.empty();
+    other = !stale && node->version != content.home->version();
+  }
+  if (stale) {
+    reply.Error(ESTALE);  // the kernel looks the name up again
+  } else if (other) {
+    OpenAt(nodeid, write, deadline, std::move(reply));
+  } else if (MonotonicMicros() < deadline) {
+    const auto kept = std::make_shared<Reply>(std::move(reply));
+    AfterNextTree(content.place.tree, deadline,
+                  [this, nodeid, write, deadline, kept] { OpenAt(nodeid, write, deadline, std::move(*kept)); });
+  } else if (write) {
+    FinishOpen(nodeid, content, write, deadline, std::move(reply));  // perhaps to replace it all
+  } else {
+    ReportLost(nodeid, content.place.path, error);
+    reply.Error(EIO);
+  }
 }
 
 OpenOut LiveRoot::OpenData(uint64_t nodeid, bool write) {
@@ -142,8 +213,10 @@ OpenOut LiveRoot::OpenData(uint64_t nodeid, bool write) {
     LiveNode* node = tree_.Find(nodeid);
     privileged = node != nullptr && ((node->attributes.mode & (S_ISUID | S_ISGID)) != 0 ||
                                      FindXattr(node, "security.capability") != nullptr);
+    if (node != nullptr && write) ++node->writers;
   }
   const uint32_t no_flush = write ? 0 : kOpenNoFlush;
+  const uint64_t writer = write ? kWriterHandle : 0;
   std::lock_guard lock(open_mutex_);
   OpenFiles& files = open_files_[nodeid];
   const bool may = passthrough_works_ && !privileged && content.file && content.file->complete() && files.cached == 0;
@@ -154,14 +227,14 @@ OpenOut LiveRoot::OpenData(uint64_t nodeid, bool write) {
     ++passthrough_opens_;
     files.file = content.file;
     content.file->passed_through = true;
-    return {kThroughHandle, kOpenPassthrough | no_flush, files.backing};
+    return {kThroughHandle | writer, kOpenPassthrough | no_flush, files.backing};
   }
   ++files.cached;
   if (content.file) {
     files.file = content.file;
     content.file->Pin(true);
   }
-  return {kCachedHandle, kOpenKeepCache | no_flush, 0};
+  return {kCachedHandle | writer, kOpenKeepCache | no_flush, 0};
 }
 
 // The backing id; 0: not this time.
@@ -180,10 +253,16 @@ int LiveRoot::OpenThroughLocked(LiveFile& file) {
 
 void LiveRoot::Release(const Request& request, uint64_t handle, Reply reply) {
   CloseHandle(request.nodeid, handle);
-  reply.Empty();
+  // What came after the last FLUSH: a mapping outlives its descriptor.
+  WithContent(request.nodeid, std::move(reply), [this, nodeid = request.nodeid](Reply whole) {
+    Publish(nodeid);
+    whole.Empty();
+  });
 }
 
 void LiveRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
+  if ((handle & kWriterHandle) != 0) CloseWriter(nodeid);
+  handle &= ~kWriterHandle;
   OpenFiles closed;  // let go of after the lock
   std::lock_guard lock(open_mutex_);
   const auto it = open_files_.find(nodeid);
@@ -201,6 +280,33 @@ void LiveRoot::CloseHandle(uint64_t nodeid, uint64_t handle) {
   open_files_.erase(it);
 }
 
+// What was written is a change of its own when it is done, by close(2) or with the last mapping.
+void LiveRoot::NoteWritten(uint64_t nodeid) {
+  const TreeLock lock(*this);
+  LiveNode* node = tree_.Find(nodeid);
+  if (node == nullptr || !node->file) return;
+  struct stat st {};
+  const bool through = node->file->passed_through && node->file->Stat(&st) == 0;  // what the kernel wrote by itself
+  const bool moved =
+      through && (st.st_mtim.tv_sec != node->written.tv_sec || st.st_mtim.tv_nsec != node->written.tv_nsec);
+  if (!moved && !node->dirty) return;
+  if (through) node->written = st.st_mtim;
+  node->dirty = false;
+  tree_.ContentChanged(node);
+}
+
+void LiveRoot::CloseWriter(uint64_t nodeid) {
+  NoteWritten(nodeid);
+  bool released = false;
+  {
+    const TreeLock lock(*this);
+    LiveNode* node = tree_.Find(nodeid);
+    if (node == nullptr || node->writers == 0 || --node->writers > 0) return;
+    released = tree_.holds();
+  }
+  if (released && options_.on_released) options_.on_released();
+}
+
 void LiveRoot::Flush(const Request& request, Reply reply) {
   bool through = false;
   {
@@ -208,9 +314,13 @@ void LiveRoot::Flush(const Request& request, Reply reply) {
     const auto it = open_files_.find(request.nodeid);
     through = it != open_files_.end() && it->second.backing != 0;
   }
+  NoteWritten(request.nodeid);
   // What was written through a mapping the kernel has not noticed in its own attributes.
   if (through) ForgetAttributes(request.nodeid);
-  reply.Empty();
+  WithContent(request.nodeid, std::move(reply), [this, nodeid = request.nodeid](Reply whole) {
+    Publish(nodeid);
+    whole.Empty();
+  });
 }
 
 // --- reading ---------------------------------------------------------------------------------------------------------
@@ -284,40 +394,63 @@ void LiveRoot::Record(const Content& content, uint64_t offset, uint64_t n) {
 // --- writing ---------------------------------------------------------------------------------------------------------
 
 void LiveRoot::Write(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply) {
+  if (journal_ == nullptr || stream_->HasRoom()) {
+    WriteNow(request, in, data, std::move(reply));
+    return;
+  }
+  WithRoom(std::move(reply), [this, request, in, kept = std::string(data)](Reply ready) {
+    WriteNow(request, in, kept, std::move(ready));
+  });
+}
+
+void LiveRoot::WriteNow(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply) {
   std::shared_ptr<LiveFile> file;
   if (const int error = Materialize(request.nodeid, false, &file); error != 0) {
     reply.Error(error);
     return;
   }
   BeforeWrite(request.nodeid, (in.write_flags & FUSE_WRITE_KILL_SUIDGID) != 0);
-  const auto write = [](LiveFile& to, uint64_t offset, std::string_view bytes, Reply answer) {
-    if (const int error = to.Write(offset, bytes); error != 0) {
-      answer.Error(error);
-    } else {
-      answer.Struct(fuse_write_out{static_cast<uint32_t>(bytes.size()), 0});
-    }
-  };
-  if (file->complete()) return write(*file, in.offset, data, std::move(reply));
+  if (file->complete()) return WriteOwn(request.nodeid, *file, in.offset, data, std::move(reply));
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
   file->Need(in.offset, data.size(), true,
-             [gate = gate_, shared, file, write, offset = in.offset, kept = std::string(data)](int error) {
+             [this, gate = gate_, shared, file, nodeid = request.nodeid, offset = in.offset,
+              kept = std::string(data)](int error) {
                const Gate::Pass pass(gate.get());
                if (!pass) return;
                if (error != 0) {
                  shared->Error(error);
                } else {
-                 write(*file, offset, kept, std::move(*shared));
+                 WriteOwn(nodeid, *file, offset, kept, std::move(*shared));
                }
              });
 }
 
+void LiveRoot::WriteOwn(uint64_t nodeid, LiveFile& file, uint64_t offset, std::string_view data, Reply reply) {
+  if (const int error = file.Write(offset, data); error != 0) {
+    reply.Error(error);
+    return;
+  }
+  NoteDirty(nodeid);
+  PublishAppended(nodeid, file);
+  reply.Struct(fuse_write_out{static_cast<uint32_t>(data.size()), 0});
+}
+
 void LiveRoot::Sync(const Request& request, bool data_only, Reply reply) {
   const Content content = ContentOf(request.nodeid);
-  reply.Error(content.file ? content.file->Sync(data_only) : 0);
+  const int error = content.file ? content.file->Sync(data_only) : 0;
+  if (error != 0 || journal_ == nullptr) {
+    reply.Error(error);
+    return;
+  }
+  SyncHome(request.nodeid, std::move(reply));
 }
 
 void LiveRoot::Allocate(const Request& request, const fuse_fallocate_in& in, Reply reply) {
+  WithRoom(std::move(reply), [this, request, in](Reply ready) { AllocateNow(request, in, std::move(ready)); });
+}
+
+void LiveRoot::AllocateNow(const Request& request, const fuse_fallocate_in& in, Reply reply) {
   std::shared_ptr<LiveFile> file;
   if (const int error = Materialize(request.nodeid, false, &file); error != 0) {
     reply.Error(error);
@@ -325,16 +458,21 @@ void LiveRoot::Allocate(const Request& request, const fuse_fallocate_in& in, Rep
   }
   BeforeWrite(request.nodeid, false);
   const bool zeroes = (in.mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0;
+  const auto allocate = [this, nodeid = request.nodeid, in](LiveFile& of) {
+    const int error = of.Allocate(in.offset, in.length, static_cast<int>(in.mode));
+    NoteDirty(nodeid);
+    return error;
+  };
   if (file->complete() || !zeroes) {
-    reply.Error(file->Allocate(in.offset, in.length, static_cast<int>(in.mode)));
+    reply.Error(allocate(*file));
     return;
   }
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
-  file->Need(in.offset, in.length, true, [gate = gate_, shared, file, in](int error) {
+  file->Need(in.offset, in.length, true, [gate = gate_, shared, file, allocate](int error) {
     const Gate::Pass pass(gate.get());
     if (!pass) return;
-    shared->Error(error != 0 ? error : file->Allocate(in.offset, in.length, static_cast<int>(in.mode)));
+    shared->Error(error != 0 ? error : allocate(*file));
   });
 }
 
@@ -371,19 +509,19 @@ void LiveRoot::CopyRange(const Request& request, const fuse_copy_file_range_in& 
     return;
   }
   const auto source = from.file->Descriptor();
-  const auto target = to.file->Descriptor();
-  if (!source || !target) {
+  if (!source) {
     reply.Error(EIO);
     return;
   }
   BeforeWrite(in.nodeid_out, false);
-  off_t at = static_cast<off_t>(in.off_in), to_at = static_cast<off_t>(in.off_out);
-  const size_t length = std::min<uint64_t>(in.len, 1u << 30);
-  const ssize_t n = ::copy_file_range((*source)->get(), &at, (*target)->get(), &to_at, length, 0);
-  if (n < 0) {
-    reply.Error(errno);
+  size_t copied = 0;
+  const uint64_t length = std::min<uint64_t>(in.len, 1u << 30);
+  const int error = to.file->CopyFrom((*source)->get(), in.off_in, in.off_out, length, &copied);
+  NoteDirty(in.nodeid_out);
+  if (error != 0) {
+    reply.Error(error);
   } else {
-    reply.Struct(fuse_write_out{static_cast<uint32_t>(n), 0});
+    reply.Struct(fuse_write_out{static_cast<uint32_t>(copied), 0});
   }
 }
 

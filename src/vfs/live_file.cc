@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vfs/live_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <utility>
 
 #include "base/escape.h"
@@ -15,8 +17,8 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint64_t kUnit = 64 * 1024;  // filled in at a time; whole units of home's
-constexpr int kTries = 8;              // what was fetched may be evicted before it is copied
+constexpr uint64_t kUnit = kLiveUnit;
+constexpr int kTries = 8;  // what was fetched may be evicted before it is copied
 
 int WriteAt(int fd, const char* data, size_t n, uint64_t offset) {
   while (n > 0) {
@@ -40,10 +42,26 @@ Result<std::unique_ptr<LiveFiles>> LiveFiles::Open(const std::string& directory)
   return std::unique_ptr<LiveFiles>(new LiveFiles(std::move(fd)));
 }
 
-std::string LiveFiles::NextName() { return std::to_string(next_.fetch_add(1)); }
+void LiveFiles::Remove(uint64_t id) const {
+  if (!kept_) ::unlinkat(directory_.get(), std::to_string(id).c_str(), 0);
+}
+
+Status LiveFiles::Restore(uint64_t next, const std::function<bool(uint64_t id)>& wanted) {
+  next_ = next;
+  DIR* listing = ::fdopendir(::openat(directory_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (listing == nullptr) return ErrnoError("list the directory of written files");
+  while (const dirent* entry = ::readdir(listing)) {
+    const std::string_view name = entry->d_name;
+    uint64_t id = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+    if (error == std::errc() && end == name.data() + name.size() && !wanted(id)) Remove(id);
+  }
+  ::closedir(listing);
+  return {};
+}
 
 Result<std::shared_ptr<LiveFile>> LiveFile::Create(LiveFiles& files) {
-  const std::shared_ptr<LiveFile> file(new LiveFile(files, files.NextName()));
+  const std::shared_ptr<LiveFile> file(new LiveFile(files, files.NextId()));
   const UniqueFd fd(::openat(files.fd(), file->name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd) return ErrnoError("make a backing file");
   return file;
@@ -53,6 +71,9 @@ Result<std::shared_ptr<LiveFile>> LiveFile::CreateOver(LiveFiles& files, std::sh
                                                        FileContent::Place place, timespec atime, timespec mtime) {
   VRUN_ASSIGN(auto file, Create(files));
   const uint64_t size = lower->size();
+  file->base_ = Base::kHome;
+  file->base_size_ = size;
+  file->home_version_ = lower->version();
   file->lower_ = std::move(lower);
   file->place_ = std::move(place);
   file->lower_size_ = size;
@@ -65,10 +86,15 @@ Result<std::shared_ptr<LiveFile>> LiveFile::CreateOver(LiveFiles& files, std::sh
   if (::ftruncate(fd->get(), static_cast<off_t>(size)) != 0 || ::futimens(fd->get(), times) != 0) {
     return ErrnoError("make a backing file");
   }
+  if (files.journal() != nullptr) {
+    LiveFrame frame;
+    frame.File(file->State());
+    VRUN_TRY(files.journal()->Append(frame));
+  }
   return file;
 }
 
-LiveFile::~LiveFile() { ::unlinkat(files_.fd(), name_.c_str(), 0); }
+LiveFile::~LiveFile() { files_.Remove(id_); }
 
 Result<std::shared_ptr<UniqueFd>> LiveFile::Descriptor() {
   std::lock_guard lock(mutex_);
@@ -114,7 +140,9 @@ void LiveFile::MarkWrittenLocked(uint64_t offset, uint64_t n) {
   if (lower_ == nullptr) return;
   // The last unit counts as whole when all of it that was home's is covered.
   const uint64_t end = offset + n >= lower_size_ ? present_.size() : (offset + n) / kUnit;
-  for (uint64_t unit = (offset + kUnit - 1) / kUnit; unit < end && lower_ != nullptr; ++unit) MarkLocked(unit);
+  const uint64_t first = (offset + kUnit - 1) / kUnit;
+  for (uint64_t unit = first; unit < end && lower_ != nullptr; ++unit) MarkLocked(unit);
+  if (first < end) NoteUnitsLocked(first, end);
 }
 
 // EAGAIN: it is not here (any more).
@@ -133,6 +161,7 @@ int LiveFile::FillLocked(uint64_t unit) {
   const timespec times[2] = {st.st_atim, st.st_mtim};
   if (::futimens((*fd)->get(), times) != 0) return errno;
   MarkLocked(unit);
+  NoteUnitsLocked(unit, unit + 1);
   return 0;
 }
 
@@ -220,22 +249,45 @@ int LiveFile::Write(uint64_t offset, std::string_view data) {
   std::lock_guard lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
+  if (const int error = BeforeChangeLocked((*fd)->get(), offset, data.size()); error != 0) return error;
   const int error = WriteAt((*fd)->get(), data.data(), data.size(), offset);
+  ChangedLocked(offset, data.size());  // perhaps some of it
   if (error == 0) MarkWrittenLocked(offset, data.size());
   return error;
+}
+
+int LiveFile::CopyFrom(int from, uint64_t offset, uint64_t to, uint64_t n, size_t* copied) {
+  std::lock_guard lock(mutex_);
+  const auto fd = DescriptorLocked();
+  if (!fd) return OpenErrno(fd.error());
+  if (const int error = BeforeChangeLocked((*fd)->get(), to, n); error != 0) return error;
+  auto at = static_cast<off_t>(offset), to_at = static_cast<off_t>(to);
+  const ssize_t done = ::copy_file_range(from, &at, (*fd)->get(), &to_at, n, 0);
+  if (done < 0) return errno;
+  *copied = static_cast<size_t>(done);
+  ChangedLocked(to, *copied);
+  return 0;
 }
 
 int LiveFile::Truncate(uint64_t size) {
   std::lock_guard lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
+  struct stat st {};
+  if (::fstat((*fd)->get(), &st) != 0) return errno;
+  const auto before = static_cast<uint64_t>(st.st_size);
+  // What is cut off and grows again is zeros, which home has to be told of; what merely grows follows from the size.
+  const uint64_t cut = before > size ? before - size : 0;
+  if (const int error = BeforeChangeLocked((*fd)->get(), size, cut); error != 0) return error;
   if (::ftruncate((*fd)->get(), static_cast<off_t>(size)) != 0) return errno;
+  ChangedLocked(size, cut);
   if (lower_ != nullptr && size < lower_size_) {
     // What is cut off never comes back, also when the file grows again.
     lower_size_ = size;
     const uint64_t units = (size + kUnit - 1) / kUnit;
     for (uint64_t unit = units; unit < present_.size() && lower_ != nullptr; ++unit) MarkLocked(unit);
     present_.resize(units);
+    NoteUnitsLocked(0, 0);
   }
   return 0;
 }
@@ -244,8 +296,13 @@ int LiveFile::Allocate(uint64_t offset, uint64_t length, int mode) {
   std::lock_guard lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
+  const bool zeroes = (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0;
+  if (const int error = BeforeChangeLocked((*fd)->get(), offset, zeroes ? length : 0); error != 0) return error;
   if (::fallocate((*fd)->get(), mode, static_cast<off_t>(offset), static_cast<off_t>(length)) != 0) return errno;
-  if ((mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0) MarkWrittenLocked(offset, length);
+  if (zeroes) {
+    ChangedLocked(offset, length);
+    MarkWrittenLocked(offset, length);
+  }
   return 0;
 }
 

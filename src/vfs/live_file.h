@@ -7,6 +7,9 @@
 //
 // The backing file holds size, allocated blocks, atime and mtime; everything else is the node's (live_tree.h). It goes
 // with this object. Thread safety: any thread; a mutex is held over the disk, of this file alone.
+//
+// With a journal the file also knows what was written since it was last published, and keeps what it published: a write
+// that would change it copies it aside first (LiveVersion).
 #pragma once
 
 #include <sys/stat.h>
@@ -23,22 +26,65 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "vfs/byte_ranges.h"
 #include "vfs/file_cache.h"
+#include "vfs/live_journal.h"
 
 namespace vrun::vfs {
 
-// Where backing files lie. Thread safety: any thread.
+// Where backing files lie, by number. Thread safety: any thread.
 class LiveFiles {
  public:
   // `directory` exists, on a file system that is not a stacked one (else there is no passthrough), and is ours alone.
   static Result<std::unique_ptr<LiveFiles>> Open(const std::string& directory);
   int fd() const { return directory_.get(); }
-  std::string NextName();
+  uint64_t NextId() { return next_.fetch_add(1); }
+
+  // What the files tell it is in it before the kernel is answered. Before any file.
+  void SetJournal(LiveJournal* journal) { journal_ = journal; }
+  LiveJournal* journal() const { return journal_; }
+  // After another process: ids from here on; what is there and not `wanted` goes.
+  Status Restore(uint64_t next, const std::function<bool(uint64_t id)>& wanted);
+  // From now on backing files stay when their objects go.
+  void Keep() { kept_ = true; }
+  void Remove(uint64_t id) const;
 
  private:
   explicit LiveFiles(UniqueFd directory) : directory_(std::move(directory)) {}
   const UniqueFd directory_;
+  LiveJournal* journal_ = nullptr;
   std::atomic<uint64_t> next_{1};
+  std::atomic<bool> kept_{false};
+};
+
+class LiveFile;
+
+// The content of a file as it was published, until home has it. Thread safety: any thread.
+class LiveVersion {
+ public:
+  // Of a file that is being published, or was by another process (`found`: what that had put aside is looked for).
+  LiveVersion(std::shared_ptr<LiveFile> file, LiveFiles& files, LiveContent content, bool found);
+  ~LiveVersion();
+  LiveVersion(const LiveVersion&) = delete;
+  LiveVersion& operator=(const LiveVersion&) = delete;
+
+  const LiveContent& content() const { return content_; }
+  // [offset, offset + n) lies in one of its ranges. 0 or an errno.
+  int Read(uint64_t offset, char* buffer, size_t n);
+  // Home has lost what this was over: all that the file is now, instead. False: some of it only home had.
+  bool BecomeWhole();
+
+ private:
+  friend class LiveFile;
+  // With the file's mutex: [offset, offset + n) is about to change. 0 or an errno.
+  int KeepLocked(int from, uint64_t offset, uint64_t n);
+  int OpenAside();
+
+  const std::shared_ptr<LiveFile> file_;
+  LiveFiles& files_;
+  LiveContent content_;
+  UniqueFd aside_;
+  ByteRanges kept_;  // whole blocks
 };
 
 class LiveFile : public std::enable_shared_from_this<LiveFile> {
@@ -51,6 +97,9 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   // With home's content, none of which is fetched yet. `place`: where home has it.
   static Result<std::shared_ptr<LiveFile>> CreateOver(LiveFiles& files, std::shared_ptr<FileContent> lower,
                                                       FileContent::Place place, timespec atime, timespec mtime);
+  // What another process left.
+  static std::shared_ptr<LiveFile> Restore(LiveFiles& files, const LiveFileState& state,
+                                           std::shared_ptr<FileContent> lower);
   ~LiveFile();
   LiveFile(const LiveFile&) = delete;
   LiveFile& operator=(const LiveFile&) = delete;
@@ -68,8 +117,24 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   int Allocate(uint64_t offset, uint64_t length, int mode);  // fallocate(2)
   int Seek(uint64_t offset, int whence, uint64_t* result);
   int Sync(bool data_only);
+  // copy_file_range(2) from another file's backing file.
+  int CopyFrom(int from, uint64_t offset, uint64_t to, uint64_t n, size_t* copied);
   int SetTimes(const timespec* atime, const timespec* mtime);  // null: stays
   int Stat(struct stat* out) const;
+
+  uint64_t id() const { return id_; }
+
+  // --- with a journal
+
+  // What was written since it was last published; null: nothing. What it is over is in its content, and in `base` if
+  // that is home's own.
+  std::shared_ptr<LiveVersion> Publish(tree::FileVersion* base);
+  // A version of it that another process published.
+  std::shared_ptr<LiveVersion> RestoreVersion(const LiveContent& content);
+  // Bytes written since it was last published if all were appended, else 0.
+  uint64_t Appended() const;
+  bool dirty() const { return dirty_.load(); }
+  LiveFileState State() const;
 
   // The backing file, to be read and written; one for all who hold it.
   Result<std::shared_ptr<UniqueFd>> Descriptor();
@@ -80,7 +145,8 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   std::atomic<bool> passed_through{false};
 
  private:
-  LiveFile(LiveFiles& files, std::string name) : files_(files), name_(std::move(name)) {}
+  friend class LiveVersion;
+  LiveFile(LiveFiles& files, uint64_t id) : files_(files), id_(id), name_(std::to_string(id)) {}
   Result<std::shared_ptr<UniqueFd>> DescriptorLocked();
   bool MissingLocked(uint64_t unit) const;
   // First missing unit of the range, or `end`.
@@ -89,9 +155,15 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   void MarkLocked(uint64_t unit);
   // What lies wholly in [offset, offset + n) is ours from now on.
   void MarkWrittenLocked(uint64_t offset, uint64_t n);
+  void NoteUnitsLocked(uint64_t first, uint64_t end);
+  // [offset, offset + n) is about to change, and has changed. 0 or an errno.
+  int BeforeChangeLocked(int fd, uint64_t offset, uint64_t n);
+  void ChangedLocked(uint64_t offset, uint64_t n);
+  LiveFileState StateLocked() const;
   void NeedUnits(std::vector<std::pair<uint64_t, uint64_t>> ranges, int tries, Done done);
 
   LiveFiles& files_;
+  const uint64_t id_;
   const std::string name_;
   mutable std::mutex mutex_;
   std::weak_ptr<UniqueFd> descriptor_;
@@ -104,6 +176,16 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   uint64_t lower_size_ = 0;  // of it this much still counts: the least size that the file has had
   std::vector<bool> present_;
   uint64_t missing_ = 0;
+
+  // With a journal. What home has of the file: nothing, its own version, or what was published last.
+  enum class Base : uint8_t { kNone, kHome, kPublished };
+  Base base_ = Base::kNone;
+  uint64_t base_size_ = 0;  // of kHome and kPublished
+  tree::FileVersion home_version_;
+  std::atomic<bool> dirty_{false};
+  uint64_t generation_ = 1;  // that is being written
+  ByteRanges changed_;       // of it; may lie beyond the end
+  std::vector<std::weak_ptr<LiveVersion>> versions_;
 };
 
 }  // namespace vrun::vfs

@@ -61,7 +61,7 @@ int LiveRoot::MakeNodeLocked(const Request& request, LiveNode* parent, const New
     a.blocks = 8;
   }
   LiveNode* node = tree_.New(a);
-  node->changed = true;
+  tree_.Changed(node);
   node->target = made.target;
   node->file = std::move(file);
   if (inherited) {
@@ -73,14 +73,17 @@ int LiveRoot::MakeNodeLocked(const Request& request, LiveNode* parent, const New
       tree_.Drop(node);
       return error;
     }
+    TellMadeLocked(node);
   }
   *out = node;
   return 0;
 }
 
 void LiveRoot::Make(const Request& request, const NewName& made, Reply reply) {
-  WithDirectory(request.nodeid, std::move(reply), [this, request, kept = KeptName(made)](Reply loaded) {
-    MakeLoaded(request, kept.of, std::move(loaded));
+  if (WasDone(request, &reply)) return;
+  WithRoom(std::move(reply), [this, request, kept = KeptName(made)](Reply ready) {
+    WithDirectory(request.nodeid, std::move(ready),
+                  [this, request, kept](Reply loaded) { MakeLoaded(request, kept.of, std::move(loaded)); });
   });
 }
 
@@ -104,14 +107,18 @@ void LiveRoot::MakeLoaded(const Request& request, const NewName& made, Reply rep
       reply.Error(error);
       return;
     }
+    if (node->file) PublishLocked(node);
+    DidLocked(request, node->nodeid);
     out = CountedEntryLocked(node);
   }
   if (!reply.Struct(out)) Forget(out.nodeid, 1);
 }
 
 void LiveRoot::Create(const Request& request, const NewName& made, uint32_t, Reply reply) {
-  WithDirectory(request.nodeid, std::move(reply), [this, request, kept = KeptName(made)](Reply loaded) {
-    CreateLoaded(request, kept.of, std::move(loaded));
+  if (const auto nodeid = WasDone(request, nullptr)) return AnswerCreated(*nodeid, std::move(reply));
+  WithRoom(std::move(reply), [this, request, kept = KeptName(made)](Reply ready) {
+    WithDirectory(request.nodeid, std::move(ready),
+                  [this, request, kept](Reply loaded) { CreateLoaded(request, kept.of, std::move(loaded)); });
   });
 }
 
@@ -121,7 +128,6 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, Reply r
     reply.Error(ErrnoOfFile(created.error()));
     return;
   }
-  CreateOut out{};
   uint64_t nodeid = 0;
   {
     const TreeLock lock(*this);
@@ -134,7 +140,14 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, Reply r
     }
     ++node->lookups;  // at once: without a name it would be gone
     nodeid = node->nodeid;
+    DidLocked(request, nodeid);
   }
+  NoteDirty(nodeid);
+  AnswerCreated(nodeid, std::move(reply));
+}
+
+void LiveRoot::AnswerCreated(uint64_t nodeid, Reply reply) {
+  CreateOut out{};
   // Opened before the kernel is told of attributes: how long they are good depends on it.
   out.open = OpenData(nodeid, true);
   {
@@ -148,38 +161,78 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, Reply r
 }
 
 void LiveRoot::Link(const Request& request, uint64_t source, std::string_view name, Reply reply) {
-  const uint64_t to = request.nodeid;
-  WithDirectory(to, std::move(reply), [this, to, source, name = std::string(name)](Reply loaded) {
-    fuse_entry_out out{};
-    {
-      const TreeLock lock(*this);
-      LiveNode* parent = DirectoryLocked(to);
-      LiveNode* node = tree_.Find(source);
-      int error = parent == nullptr || node == nullptr ? ESTALE : 0;
-      if (error == 0 && node->is_directory()) error = EPERM;
-      if (error == 0 && parent->attributes.nlink == 0) error = ENOENT;
-      if (error == 0) error = tree_.Add(parent, name, node, LiveNow());
-      if (error != 0) {
-        loaded.Error(error);
-        return;
-      }
-      out = CountedEntryLocked(node);
-    }
-    if (!loaded.Struct(out)) Forget(out.nodeid, 1);
+  if (WasDone(request, &reply)) return;
+  WithRoom(std::move(reply), [this, request, source, name = std::string(name)](Reply ready) {
+    WithDirectory(request.nodeid, std::move(ready), [this, request, source, name](Reply loaded) {
+      WithContent(source, std::move(loaded),
+                  [this, request, source, name](Reply whole) { LinkLoaded(request, source, name, std::move(whole)); });
+    });
   });
 }
 
+void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply loaded) {
+  fuse_entry_out out{};
+  {
+    const TreeLock lock(*this);
+    LiveNode* parent = DirectoryLocked(request.nodeid);
+    LiveNode* node = tree_.Find(source);
+    int error = parent == nullptr || node == nullptr ? ESTALE : 0;
+    if (error == 0 && node->is_directory()) error = EPERM;
+    if (error == 0 && parent->attributes.nlink == 0) error = ENOENT;
+    if (error == 0 && tree_.Child(parent, name) != nullptr) error = EEXIST;
+    // What has a second name is there, as it is, under the first.
+    std::string existing;
+    if (error == 0 && !node->names.empty()) {
+      PublishLocked(node);
+      existing = tree_.PathOf(*node);
+    }
+    if (error == 0) error = tree_.Add(parent, name, node, LiveNow());
+    if (error != 0) {
+      loaded.Error(error);
+      return;
+    }
+    if (existing.empty()) {
+      PublishLocked(node);  // of a file without names (O_TMPFILE) it is the first
+    } else if (node->named_at_home) {
+      TellLocked(Kind::kLink, node, tree_.PathOf(*parent, name), existing);
+    }
+    DidLocked(request, node->nodeid);
+    out = CountedEntryLocked(node);
+  }
+  if (!loaded.Struct(out)) Forget(out.nodeid, 1);
+}
+
 void LiveRoot::Remove(const Request& request, std::string_view name, bool directory, Reply reply) {
-  const uint64_t from = request.nodeid;
+  if (WasDone(request, &reply)) return;
   const std::string kept(name);
-  WithChild(from, kept, std::move(reply), [this, from, kept, directory](Reply loaded) {
+  WithChild(request.nodeid, kept, std::move(reply), [this, request, kept, directory](Reply loaded) {
     int error = ESTALE;
     {
       const TreeLock lock(*this);
-      if (LiveNode* parent = DirectoryLocked(from)) error = tree_.Remove(parent, kept, directory, LiveNow());
+      if (LiveNode* parent = DirectoryLocked(request.nodeid)) error = RemoveLocked(parent, kept, directory);
+      if (error == 0) DidLocked(request, 0);
     }
     loaded.Error(error);
   });
+}
+
+uint64_t LiveRoot::ChildId(uint64_t directory, const std::string& name) {
+  const TreeLock lock(*this);
+  LiveNode* parent = DirectoryLocked(directory);
+  const LiveNode* child = parent != nullptr ? tree_.Child(parent, name) : nullptr;
+  return child != nullptr ? child->nodeid : 0;
+}
+
+int LiveRoot::RemoveLocked(LiveNode* parent, const std::string& name, bool directory) {
+  LiveNode* node = tree_.Child(parent, name);
+  if (node == nullptr) return ENOENT;
+  const std::string path = tree_.PathOf(*parent, name);
+  const bool known = node->named_at_home, is_directory = node->is_directory();
+  const uint64_t nodeid = node->nodeid;
+  if (const int error = tree_.Remove(parent, name, directory, LiveNow()); error != 0) return error;
+  node = tree_.Find(nodeid);  // perhaps gone
+  if (known) TellRemovedLocked(nodeid, path, !is_directory && (node == nullptr || node->attributes.nlink == 0));
+  return 0;
 }
 
 void LiveRoot::Rename(const Request& request, std::string_view name, uint64_t to_parent, std::string_view to_name,
@@ -188,13 +241,42 @@ void LiveRoot::Rename(const Request& request, std::string_view name, uint64_t to
     reply.Error(EINVAL);
     return;
   }
-  WithDirectory(
-      request.nodeid, std::move(reply),
-      [this, request, name = std::string(name), to_parent, to_name = std::string(to_name), flags](Reply loaded) {
-        WithChild(to_parent, to_name, std::move(loaded), [this, request, name, to_parent, to_name, flags](Reply both) {
-          RenameLoaded(request, name, to_parent, to_name, flags, std::move(both));
-        });
+  if (WasDone(request, &reply)) return;
+  WithRoom(std::move(reply), [this, request, name = std::string(name), to_parent, to_name = std::string(to_name),
+                              flags](Reply ready) {
+    WithDirectory(request.nodeid, std::move(ready), [this, request, name, to_parent, to_name, flags](Reply loaded) {
+      WithChild(to_parent, to_name, std::move(loaded), [this, request, name, to_parent, to_name, flags](Reply both) {
+        WithContent(ChildId(request.nodeid, name), std::move(both),
+                    [this, request, name, to_parent, to_name, flags](Reply whole) {
+                      RenameLoaded(request, name, to_parent, to_name, flags, std::move(whole));
+                    });
       });
+    });
+  });
+}
+
+int LiveRoot::RenameLocked(LiveNode* from, const std::string& name, LiveNode* to, const std::string& to_name,
+                           uint32_t flags) {
+  LiveNode* node = tree_.Child(from, name);
+  LiveNode* there = tree_.Child(to, to_name);
+  const bool exchange = (flags & RENAME_EXCHANGE) != 0;
+  const std::string old_path = tree_.PathOf(*from, name), path = tree_.PathOf(*to, to_name);
+  // Content before the name that publishes it. (If the rename then fails it came early, which is no harm.)
+  if (node != nullptr && node != there) {
+    PublishLocked(node);
+    if (exchange && there != nullptr) PublishLocked(there);
+  }
+  const bool known = node != nullptr && node->named_at_home;
+  const bool there_known = there != nullptr && there->named_at_home;
+  const uint64_t there_id = there != nullptr ? there->nodeid : 0;
+  if (const int error = tree_.Rename(from, name, to, to_name, flags, LiveNow()); error != 0) return error;
+  if (node == there) return 0;
+  if (known) {
+    TellLocked(exchange ? Kind::kExchange : Kind::kRename, node, path, old_path, there_known);
+  } else if (there_known) {
+    TellRemovedLocked(there_id, path, false);  // home cannot have what took its place (a device)
+  }
+  return 0;
 }
 
 void LiveRoot::RenameLoaded(const Request& request, const std::string& name, uint64_t to_parent,
@@ -205,11 +287,12 @@ void LiveRoot::RenameLoaded(const Request& request, const std::string& name, uin
     LiveNode* from = DirectoryLocked(request.nodeid);
     LiveNode* to = DirectoryLocked(to_parent);
     if (from != nullptr && to != nullptr) {
-      error = to->attributes.nlink == 0 ? ENOENT : tree_.Rename(from, name, to, to_name, flags, LiveNow());
+      error = to->attributes.nlink == 0 ? ENOENT : RenameLocked(from, name, to, to_name, flags);
       if (error == 0 && (flags & RENAME_WHITEOUT) != 0) {
         LiveNode* whiteout = nullptr;
         error = MakeNodeLocked(request, from, {name, S_IFCHR, 0, 0, {}}, nullptr, &whiteout);
       }
+      if (error == 0) DidLocked(request, 0);
     }
   }
   reply.Error(error);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
 #include "vfs/retry.h"
@@ -42,15 +43,33 @@ LiveRoot::LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, con
     : backend_(backend),
       transport_(transport),
       files_(files),
-      home_tree_(tree),
       options_(std::move(options)),
+      root_(root),
+      home_tree_(tree),
       tree_(root, options_.uid_base) {}
 
-LiveRoot::~LiveRoot() { gate_->Close(); }
+LiveRoot::~LiveRoot() {
+  gate_->Close();
+  std::lock_guard lock(dirty_mutex_);
+  if (tick_ != 0) backend_.timers().Cancel(tick_);
+}
 
 LiveRoot::TreeLock::~TreeLock() {
+  const bool told = root_.WriteJournalLocked();
+  const auto taken_back = std::exchange(root_.taken_back_, {});
   const auto dropped = root_.tree_.TakeDropped();
   lock_.unlock();
+  if (told) root_.stream_->Release();
+}
+
+Digest LiveRoot::tree() const {
+  std::lock_guard lock(mutex_);
+  return home_tree_;
+}
+
+uint64_t LiveRoot::changes() const {
+  std::lock_guard lock(mutex_);
+  return tree_.changes();
 }
 
 size_t LiveRoot::inodes() const {
@@ -67,6 +86,8 @@ InitChoice LiveRoot::Init(const KernelOffer& offer) {
     choice.flags |= kFusePassthrough;
     passthrough_works_ = true;
   }
+  choice.flags |= kFuseHasResend;  // another server can take over (LiveView::Handle)
+  init_flags_ = choice.flags & offer.flags;
   return choice;
 }
 
@@ -175,16 +196,31 @@ LiveNode* LiveRoot::DirectoryLocked(uint64_t nodeid) {
   return node != nullptr && node->is_directory() && !LiveTree::NeedsLoading(*node) ? node : nullptr;
 }
 
-bool LiveRoot::InstallDirectory(uint64_t nodeid, const Digest& digest, const LoadedDirectoryPtr& loaded) {
+void LiveRoot::InstallDirectory(uint64_t nodeid, const Digest& digest, const LoadedDirectoryPtr& loaded) {
   const TreeLock lock(*this);
   LiveNode* node = tree_.Find(nodeid);
-  if (node == nullptr || !node->is_directory() || node->directory->digest != digest) return false;
-  if (!node->directory->loaded) node->directory->loaded = loaded;
-  return true;
+  if (node == nullptr || !node->is_directory() || node->directory->digest != digest) return;
+  if (LiveTree::NeedsLoading(*node)) LiveTree::SetLoaded(node, loaded);
 }
 
-void LiveRoot::WithDirectory(uint64_t nodeid, Reply reply, Then then) {
-  Digest digest;
+void LiveRoot::AfterNextTree(const Digest& seen, int64_t deadline, std::function<void()> again) {
+  const auto once = [gate = gate_, done = std::make_shared<std::atomic<bool>>(false), again = std::move(again)] {
+    const Gate::Pass pass(gate.get());
+    if (pass && !done->exchange(true)) again();
+  };
+  {
+    const TreeLock lock(*this);
+    if (home_tree_ == seen) {
+      waiting_for_home_.push_back(once);
+      backend_.timers().After(std::max<int64_t>(deadline - MonotonicMicros(), 0), once);
+      return;
+    }
+  }
+  once();
+}
+
+void LiveRoot::WithDirectory(uint64_t nodeid, Reply reply, Then then, int64_t deadline) {
+  Digest tree, digest;
   std::string path;
   {
     const TreeLock lock(*this);
@@ -194,32 +230,34 @@ void LiveRoot::WithDirectory(uint64_t nodeid, Reply reply, Then then) {
       return;
     }
     if (LiveTree::NeedsLoading(*node)) {
+      tree = home_tree_;
       digest = node->directory->digest;
       path = node->HomePath();
     }
   }
   if (path.empty()) return then(std::move(reply));
   if (const LoadedDirectoryPtr loaded = backend_.directories().Find(digest)) {
-    if (!InstallDirectory(nodeid, digest, loaded)) {
-      reply.Error(ESTALE);
-      return;
-    }
-    return then(std::move(reply));
+    InstallDirectory(nodeid, digest, loaded);
+    return WithDirectory(nodeid, std::move(reply), std::move(then), deadline);
   }
+  if (deadline == 0) deadline = MonotonicMicros() + kHomeMicros;
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
-  backend_.directories().Get(home_tree_, path, digest,
-                             [this, gate = gate_, shared, nodeid, digest, path,
+  backend_.directories().Get(tree, path, digest,
+                             [this, gate = gate_, shared, nodeid, tree, digest, path, deadline,
                               then = std::move(then)](const Result<LoadedDirectoryPtr>& loaded) {
                                const Gate::Pass pass(gate.get());
                                if (!pass) return;
-                               if (!loaded) {
+                               if (loaded) {
+                                 InstallDirectory(nodeid, digest, *loaded);
+                                 WithDirectory(nodeid, std::move(*shared), then, deadline);
+                               } else if (IsLost(loaded.error()) && MonotonicMicros() < deadline) {
+                                 AfterNextTree(tree, deadline, [this, nodeid, shared, then, deadline] {
+                                   WithDirectory(nodeid, std::move(*shared), then, deadline);
+                                 });
+                               } else {
                                  if (IsLost(loaded.error())) ReportLost(nodeid, path, loaded.error());
                                  shared->Error(ErrnoOf(loaded.error()));
-                               } else if (!InstallDirectory(nodeid, digest, *loaded)) {
-                                 shared->Error(ESTALE);
-                               } else {
-                                 then(std::move(*shared));
                                }
                              });
 }
@@ -316,7 +354,7 @@ class Listing {
 void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply) {
   // Offsets stay good whatever is added and removed between two calls, and what is added meanwhile is not listed any
   // more: a loop that renames or makes a file for each one that it finds comes to an end. So ours come first, newest
-  // first (offset after one: its cookie, which is never used twice), then home's (index + 3).
+  // first (offset after one: its cookie, which is never used twice), then home's (place + 3).
   Listing listing(size, plus);
   std::vector<uint64_t> counted;
   {
@@ -348,18 +386,26 @@ void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
       add(of.entries.find(newest->second)->second.node, newest->first, newest->second, plus);
     }
     const uint64_t lower = of.loaded ? of.loaded->directory->size() : 0;
-    for (uint64_t i = in_home ? offset - 2 : 0; fits && i < lower; ++i) {
+    const uint64_t from = in_home ? offset - 2 : 0;  // the first place that is still to come
+    uint64_t at = from;
+    if (!of.places.empty()) {
+      const auto first = std::lower_bound(of.places.begin(), of.places.end(), std::pair(uint32_t(from), uint32_t{0}));
+      at = static_cast<uint64_t>(first - of.places.begin());
+    }
+    for (; fits && at < lower; ++at) {
+      const uint64_t place = of.places.empty() ? at : of.places[at].first;
+      const uint64_t i = of.places.empty() ? at : of.places[at].second;
       const std::string_view name = of.loaded->directory->NameAt(i);
       const auto it = of.entries.find(name);
       if (it != of.entries.end() && (it->second.node == nullptr || it->second.cookie != 0)) continue;  // hidden
-      const bool with_attributes = plus && i < kListedWithAttributes;
+      const bool with_attributes = plus && at < kListedWithAttributes;
       fits = listing.Fits(name.size());
       if (!fits) break;  // before a node is made for nothing
       if (with_attributes || it != of.entries.end()) {
-        add(tree_.ChildAt(directory, i), i + 3, name, with_attributes);
+        add(tree_.ChildAt(directory, i), place + 3, name, with_attributes);
       } else {
         const tree::Entry entry = of.loaded->directory->At(i);
-        listing.Add(nullptr, tree_.InodeNumberOf(entry, i + 2), i + 3, entry.mode, name);
+        listing.Add(nullptr, tree_.InodeNumberOf(entry, i + 2), place + 3, entry.mode, name);
       }
     }
   }

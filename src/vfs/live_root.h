@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -24,7 +25,10 @@
 #include "vfs/file_cache.h"
 #include "vfs/gate.h"
 #include "vfs/live_file.h"
+#include "vfs/live_journal.h"
+#include "vfs/live_stream.h"
 #include "vfs/live_tree.h"
+#include "vfs/timer_thread.h"
 #include "vfs/write_operations.h"
 
 namespace vrun::vfs {
@@ -33,7 +37,15 @@ struct LiveRootOptions {
   uint32_t uid_base = 0;
   bool passthrough = true;
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
+  // What home changed could not be shown because it was in use, and now it is not: Advance again, with the same tree
+  // if there is no newer one. Any thread, no lock held.
+  std::function<void()> on_released;
+  // As LiveViewOptions.
+  uint64_t publish_bytes = 64u << 20;
+  int64_t publish_micros = 1'000'000;
 };
+
+struct LiveNotices;  // live_advance.h
 
 class LiveRoot final : public Operations, public WriteOperations {
  public:
@@ -42,6 +54,20 @@ class LiveRoot final : public Operations, public WriteOperations {
            LiveRootOptions options);
   // After the Dispatcher has stopped. Callbacks that home still owes find nothing.
   ~LiveRoot() override;
+
+  // live_advance.cc. See LiveView. Notifies through `dispatcher`.
+  Status Advance(Dispatcher& dispatcher, const Digest& tree, uint64_t included);
+  Status AdvanceAgain(Dispatcher& dispatcher);  // with the same tree: something was released
+  void Acknowledge(uint64_t nodeid, const tree::FileVersion& version);
+
+  Digest tree() const;
+  uint64_t changes() const;
+  // live_publish.cc. From now on what changes is written to the journal, and goes home by the stream. Both must outlive
+  // it; before the first request. `state`: what the journal has, of another process that served this view.
+  Status Begin(LiveJournal* journal, LiveStream* stream, LiveState* state);
+  // As agreed on with the kernel, once it has said INIT.
+  uint64_t init_flags() const { return init_flags_.load(); }
+  uint64_t PublishAll();
 
   size_t inodes() const;
   uint64_t passthrough_opens() const { return passthrough_opens_.load(); }
@@ -80,6 +106,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   void RemoveXattr(const Request& request, std::string_view name, Reply reply) override;
 
  private:
+  // How long a request waits for home to tell what there is instead of what it has not any more.
+  static constexpr int64_t kHomeMicros = 2'000'000;
   using SharedReply = std::shared_ptr<Reply>;
   using Then = std::function<void(Reply)>;
   // An inode is open through the page cache or passed through, never both at once (fs/fuse/iomode.c).
@@ -97,6 +125,7 @@ class LiveRoot final : public Operations, public WriteOperations {
     FileContent::Place place;
   };
   // mutex_, and what goes with nodes that were dropped under it.
+  // With a journal: at its end what was touched under it is in the journal, and what was told may go home.
   class TreeLock {
    public:
     explicit TreeLock(LiveRoot& root) : root_(root), lock_(root.mutex_) {}
@@ -107,10 +136,16 @@ class LiveRoot final : public Operations, public WriteOperations {
     std::unique_lock<std::mutex> lock_;
   };
 
+  Status AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const tree::Entry& root);
+  Status Tell(Dispatcher& dispatcher, const LiveNotices& notices);
+
   // live_root.cc. Runs `then` with home's part of the directory loaded, now or once it has come; answers the error
   // itself.
-  void WithDirectory(uint64_t nodeid, Reply reply, Then then);
-  bool InstallDirectory(uint64_t nodeid, const Digest& digest, const LoadedDirectoryPtr& loaded);
+  void WithDirectory(uint64_t nodeid, Reply reply, Then then, int64_t deadline = 0);
+  // Runs `again` once there is another tree than `seen`, or at the deadline. What home has not any more it has
+  // otherwise, and tells us so in a moment.
+  void AfterNextTree(const Digest& seen, int64_t deadline, std::function<void()> again);
+  void InstallDirectory(uint64_t nodeid, const Digest& digest, const LoadedDirectoryPtr& loaded);
   // The same, and of the directory `name` in it, if it is one: whether it is empty can be told then.
   void WithChild(uint64_t nodeid, const std::string& name, Reply reply, Then then);
   void LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply);
@@ -126,18 +161,65 @@ class LiveRoot final : public Operations, public WriteOperations {
   // live_names.cc
   void MakeLoaded(const Request& request, const NewName& made, Reply reply);
   void CreateLoaded(const Request& request, const NewName& made, Reply reply);
+  void LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply reply);
+  void AnswerCreated(uint64_t nodeid, Reply reply);               // lookups counted already
+  uint64_t ChildId(uint64_t directory, const std::string& name);  // 0: none
+  // 0 or an errno; home is told.
+  int RemoveLocked(LiveNode* parent, const std::string& name, bool directory);
+  int RenameLocked(LiveNode* from, const std::string& name, LiveNode* to, const std::string& to_name, uint32_t flags);
   void RenameLoaded(const Request& request, const std::string& name, uint64_t to_parent, const std::string& to_name,
                     uint32_t flags, Reply reply);
   // A node of the kind in `made`, in `parent` and by its rules. 0 or an errno.
   int MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made, std::shared_ptr<LiveFile> file,
                      LiveNode** out);
 
-  // live_attributes.cc. What a write, truncation or change of owner takes away. True: something that the kernel has
+  // live_attributes.cc
+  void SetAttrNow(const Request& request, const fuse_setattr_in& in, Reply reply);
+  void SetAttrResized(const Request& request, const fuse_setattr_in& in, Reply reply);
+  // What a write, truncation or change of owner takes away. True: something that the kernel has
   // cached.
   static bool DropPrivileges(LiveNode* node, bool set_ids);
   static void SetMode(LiveNode* node, uint32_t mode);
   static std::string* FindXattr(LiveNode* node, std::string_view name);
   static bool EraseXattr(LiveNode* node, std::string_view name);
+
+  // live_publish.cc. Without a journal none of these does anything.
+  using Kind = LiveOperation::Kind;
+  // Runs `then` when there is room for what is going to be written, now or once home has taken some; answers itself
+  // where there never will be.
+  void WithRoom(Reply reply, Then then);
+  // A request changed names, and made `node` (0: nothing). The server may die before it is answered: then it comes
+  // again.
+  void DidLocked(const Request& request, uint64_t node);
+  // It was done by the server before: answers it (but for `reply` null, where there is more to the answer), and says
+  // with what it made.
+  std::optional<uint64_t> WasDone(const Request& request, Reply* reply);
+  // Runs `then` when all of a file's content is on this node, if it is about to be published.
+  void WithContent(uint64_t nodeid, Reply reply, Then then);
+  // Tells home of a change; with mutex_ held (by a TreeLock), as all that follow.
+  void TellLocked(Kind kind, LiveNode* node, std::string path, std::string from = {}, bool replaces = false);
+  void TellMadeLocked(LiveNode* node);
+  void TellMetaLocked(LiveNode* node);
+  // Home gets the content as it is. The node is to have a name.
+  void PublishLocked(LiveNode* node);
+  // `gone`: it was a file's last name.
+  void TellRemovedLocked(uint64_t nodeid, const std::string& path, bool gone);
+  LiveOperation OperationLocked(Kind kind, LiveNode* node) const;
+  // At the end of a TreeLock. True: operations were added.
+  bool WriteJournalLocked();
+  Status RestoreFrom(LiveState* state);
+  // Number of the last change that home knows of with this operation. With mutex_ held; operations ascend.
+  uint64_t ChangesIn(uint64_t operation);
+  void AddLocked(LiveOperation operation);
+  void Checkpoint();
+  LiveState NumbersLocked();
+  void OnAcknowledged(uint64_t number, const std::vector<LiveStream::Applied>& applied);
+  // Without mutex_. A file has something that was not published, or has been closed (then it is).
+  void NoteDirty(uint64_t nodeid);
+  void Publish(uint64_t nodeid);
+  void SyncHome(uint64_t nodeid, Reply reply);
+  void PublishAppended(uint64_t nodeid, LiveFile& file);
+  void Tick();
 
   // live_data.cc
   Content ContentOf(uint64_t nodeid);
@@ -145,28 +227,60 @@ class LiveRoot final : public Operations, public WriteOperations {
   int Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>* out);
   int Truncate(uint64_t nodeid, uint64_t size, bool set_ids);
   void BeforeWrite(uint64_t nodeid, bool set_ids);
+  void OpenAt(uint64_t nodeid, bool write, int64_t deadline, Reply reply);
+  void FinishOpen(uint64_t nodeid, const Content& content, bool write, int64_t deadline, Reply reply);
+  void OpenLost(uint64_t nodeid, const Content& content, bool write, int64_t deadline, const Error& error, Reply reply);
   OpenOut OpenData(uint64_t nodeid, bool write);
   int OpenThroughLocked(LiveFile& file);
   void CloseHandle(uint64_t nodeid, uint64_t handle);
+  void CloseWriter(uint64_t nodeid);
+  void NoteWritten(uint64_t nodeid);
   void ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, Reply reply);
   static void ReadOwn(LiveFile& file, uint64_t offset, uint32_t size, Reply reply);
+  void WriteNow(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply);
+  void WriteOwn(uint64_t nodeid, LiveFile& file, uint64_t offset, std::string_view data, Reply reply);
+  void AllocateNow(const Request& request, const fuse_fallocate_in& in, Reply reply);
   void Record(const Content& content, uint64_t offset, uint64_t n);
   void ForgetAttributes(uint64_t nodeid);
 
   Backend& backend_;
   Transport& transport_;
   LiveFiles& files_;
-  const Digest home_tree_;
   const LiveRootOptions options_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::atomic<bool> passthrough_works_{false};
+  std::atomic<uint64_t> init_flags_{0};
   std::atomic<uint64_t> passthrough_opens_{0};
 
+  std::mutex advance_mutex_;  // over all of an Advance; before mutex_
+  uint64_t included_ = 0;     // guarded by it, as root_
+  tree::Entry root_;          // of home_tree_
+
   mutable std::mutex mutex_;
+  Digest home_tree_;
   LiveTree tree_;
+  std::vector<std::function<void()>> waiting_for_home_;  // for the next tree
 
   std::mutex open_mutex_;
   std::unordered_map<uint64_t, OpenFiles> open_files_;
+
+  // With a journal; guarded by mutex_ where not const once begun.
+  LiveJournal* journal_ = nullptr;
+  LiveStream* stream_ = nullptr;
+  std::deque<std::pair<uint64_t, uint64_t>> lately_;  // what DidLocked was told
+  std::unordered_map<uint64_t, uint64_t> done_;       // of the server before: unique -> node; const
+  LiveFrame frame_;                                   // of this TreeLock
+  size_t told_ = 0;                                   // operations in it
+  // (operation, change): all changes up to that one were told with operations up to that one. Ascending.
+  std::deque<std::pair<uint64_t, uint64_t>> told_changes_;
+  uint64_t included_changes_ = 0;
+  uint64_t acknowledged_ = 0;              // with this operation and those before, `at_home` of the nodes is right
+  bool behind_ = false;                    // the tree that is shown has later ones
+  std::vector<uint64_t> gone_;             // not in the journal yet: with the next frame
+  std::vector<LiveOperation> taken_back_;  // until the journal knows
+  std::mutex dirty_mutex_;
+  std::unordered_map<uint64_t, int64_t> dirty_;  // node -> since when, monotonic microseconds
+  TimerThread::Id tick_ = 0;                     // guarded by dirty_mutex_
 };
 
 // The time that changes are stamped with: the file systems' own coarse clock, so that ours and theirs compare.

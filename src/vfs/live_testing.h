@@ -2,14 +2,21 @@
 // A live view of a directory of this machine, mounted, for tests.
 #pragma once
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <set>
+#include <sstream>
 #include <string>
 
 #include "base/files.h"
@@ -29,6 +36,61 @@ inline int InChild(const std::function<int()>& act) {
   int status = 0;
   ::waitpid(pid, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 98;
+}
+
+inline std::string Xattrs(const std::string& path) {
+  std::array<char, 4096> names{};
+  const ssize_t n = ::llistxattr(path.c_str(), names.data(), names.size());
+  std::set<std::string> sorted;
+  for (ssize_t at = 0; at < n;) {
+    const std::string name = names.data() + at;
+    at += static_cast<ssize_t>(name.size()) + 1;
+    std::array<char, 256> value{};
+    const ssize_t size = ::lgetxattr(path.c_str(), name.c_str(), value.data(), value.size());
+    sorted.insert(name + "=" + std::string(value.data(), static_cast<size_t>(std::max<ssize_t>(size, 0))));
+  }
+  std::string all;
+  for (const std::string& one : sorted) all += " " + one;
+  return all;
+}
+
+// All that can be seen of a tree, as text.
+inline void Describe(const std::string& root, const std::string& path, std::ostream& out) {
+  struct stat st {};
+  const std::string full = root + path;
+  if (::lstat(full.c_str(), &st) != 0) {
+    out << path << ": " << std::strerror(errno) << "\n";
+    return;
+  }
+  out << path << std::oct << " " << st.st_mode << std::dec << " " << st.st_uid << ":" << st.st_gid << " " << st.st_rdev;
+  out << Xattrs(full);
+  if (S_ISREG(st.st_mode)) {
+    const auto content = ReadFile(full);
+    out << " links " << st.st_nlink << " size " << st.st_size << " "
+        << (content ? std::to_string(std::hash<std::string>()(*content)) : content.error().message());
+  }
+  if (S_ISLNK(st.st_mode)) {
+    std::array<char, 256> target{};
+    const ssize_t n = ::readlink(full.c_str(), target.data(), target.size());
+    out << " -> " << std::string(target.data(), static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  }
+  out << "\n";
+  if (!S_ISDIR(st.st_mode)) return;
+  std::set<std::string> names;
+  DIR* directory = ::opendir(full.c_str());
+  while (const dirent* entry = directory != nullptr ? ::readdir(directory) : nullptr) {
+    const std::string name = entry->d_name;
+    if (name == "." || name == ".." || name == "lost+found") continue;
+    EXPECT_TRUE(names.insert(name).second) << path << "/" << name << " is listed twice";
+  }
+  if (directory != nullptr) ::closedir(directory);
+  for (const std::string& name : names) Describe(root, path + "/" + name, out);
+}
+
+inline std::string Describe(const std::string& root) {
+  std::ostringstream out;
+  Describe(root, "", out);
+  return out.str();
 }
 
 class LiveViewFixture : public MountFixture {

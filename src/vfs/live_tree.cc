@@ -9,12 +9,19 @@
 
 #include "vfs/attributes.h"
 #include "vfs/live_file.h"
+#include "vfs/live_journal.h"
 
 namespace vrun::vfs {
 
 std::string LiveNode::HomePath() const {
-  if (!home_parent) return "/";
-  return *home_parent + "/" + home_name;
+  if (home_path) return *home_path;
+  for (const LiveName& link : names) {
+    const auto& entries = link.parent->directory->entries;
+    if (names.size() > 1 && entries.find(link.name)->second.change != 0) continue;  // a name that home has not heard of
+    const std::string above = link.parent->HomePath();
+    return above == "/" ? above + link.name : above + "/" + link.name;
+  }
+  return "/";
 }
 
 LiveTree::LiveTree(const tree::Entry& root, uint32_t uid_base) : uid_base_(uid_base), root_dev_(root.dev) {
@@ -36,10 +43,46 @@ LiveNode* LiveTree::New(const LiveAttributes& attributes) {
   if (S_ISDIR(attributes.mode)) node->directory = std::make_unique<LiveDirectory>();
   LiveNode* made = node.get();
   nodes_.emplace(made->nodeid, std::move(node));
+  Touch(made);
   return made;
 }
 
-void LiveTree::SetHome(LiveNode* node, const tree::Entry& entry) {
+LiveTree::Touched LiveTree::TakeTouched() {
+  for (const uint64_t nodeid : touched_.nodes) {
+    if (LiveNode* node = Find(nodeid)) node->touched = false;
+  }
+  return std::exchange(touched_, {});
+}
+
+void LiveTree::Touch(LiveNode* node) {
+  if (!tracking_ || node->touched) return;
+  node->touched = true;
+  touched_.nodes.push_back(node->nodeid);
+}
+
+void LiveTree::TouchName(const LiveNode& directory, std::string_view name) {
+  if (tracking_) touched_.names.emplace_back(directory.nodeid, name);
+}
+
+std::string LiveTree::PathOf(const LiveNode& node) const {
+  if (&node == root_) return "/";
+  return node.names.empty() ? "" : PathOf(*node.names.front().parent, node.names.front().name);
+}
+
+std::string LiveTree::PathOf(const LiveNode& directory, std::string_view name) const {
+  std::vector<std::string_view> parts{name};
+  const LiveNode* at = &directory;
+  for (; !at->names.empty(); at = at->names.front().parent) parts.push_back(at->names.front().name);
+  std::string path;
+  if (at != root_) return path;
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    path += '/';
+    path += *part;
+  }
+  return path;
+}
+
+void LiveTree::SetHomeAttributes(LiveNode* node, const tree::Entry& entry) {
   const fuse_attr attr = AttributesOf(entry, uid_base_, root_dev_, node->nodeid);
   LiveAttributes& a = node->attributes;
   a.ino = attr.ino;
@@ -56,13 +99,17 @@ void LiveTree::SetHome(LiveNode* node, const tree::Entry& entry) {
   a.atime = time(attr.atime, attr.atimensec);
   a.mtime = time(attr.mtime, attr.mtimensec);
   a.ctime = time(attr.ctime, attr.ctimensec);
-  node->home = true;
-  node->target = entry.target;
-  node->version = entry.version();
   node->xattrs.reserve(entry.xattrs.size());
   for (const auto& [name, value] : entry.xattrs) {
     node->xattrs.emplace_back(name, XattrOf(entry, name, uid_base_).value_or(value));
   }
+}
+
+void LiveTree::SetHome(LiveNode* node, const tree::Entry& entry) {
+  SetHomeAttributes(node, entry);
+  node->home = node->named_at_home = true;
+  node->target = entry.target;
+  node->version = entry.version();
   if (entry.is_directory()) {
     node->directory = std::make_unique<LiveDirectory>();
     node->directory->has_lower = true;
@@ -81,15 +128,13 @@ LiveNode* LiveTree::FromEntry(LiveNode* parent, size_t index) {
   if (node == nullptr) {
     node = New({});
     SetHome(node, entry);
-    node->home_parent = std::make_shared<const std::string>(parent->nodeid == kRootId ? "" : parent->HomePath());
-    node->home_name = entry.name;
-    const auto known = std::lower_bound(home.known_ids.begin(), home.known_ids.end(), index,
-                                        [](const auto& id, size_t at) { return id.first < at; });
-    if (known != home.known_ids.end() && known->first == index) node->known_id = known->second;
+    node->known_id = home.KnownId(index);
     if (linked) hard_links_[entry.version()] = node;
   }
   node->names.push_back({parent, entry.name});
   parent->directory->entries[entry.name] = {node, 0};
+  Touch(node);
+  TouchName(*parent, entry.name);
   return node;
 }
 
@@ -110,7 +155,7 @@ LiveNode* LiveTree::ChildAt(LiveNode* directory, size_t index) {
   return FromEntry(directory, index);
 }
 
-bool LiveTree::HomeHas(const LiveNode& directory, std::string_view name) const {
+bool LiveTree::HomeHas(const LiveNode& directory, std::string_view name) {
   const LoadedDirectoryPtr& loaded = directory.directory->loaded;
   return loaded && loaded->directory->Find(name) < loaded->directory->size();
 }
@@ -120,6 +165,41 @@ bool LiveTree::IsEmpty(const LiveNode& directory) {
   return of.ours.empty() && (of.loaded ? of.loaded->directory->size() : 0) == of.hidden;
 }
 
+void LiveTree::SetLoaded(LiveNode* directory, LoadedDirectoryPtr loaded) {
+  LiveDirectory& of = *directory->directory;
+  of.loaded = std::move(loaded);
+  of.hidden = 0;
+  for (const auto& [name, entry] : of.entries) {
+    if ((entry.node == nullptr || entry.cookie != 0) && HomeHas(*directory, name)) ++of.hidden;
+  }
+}
+
+void LiveTree::Changed(LiveNode* node) {
+  node->change = ++changes_;
+  pending_.push_back({changes_, node->nodeid, {}});
+  Touch(node);
+}
+
+void LiveTree::ContentChanged(LiveNode* node) {
+  node->at_home = {};
+  Changed(node);
+}
+
+void LiveTree::ForgetVersion(LiveNode* node) {
+  if (const auto it = hard_links_.find(node->version); it != hard_links_.end() && it->second == node) {
+    hard_links_.erase(it);
+  }
+}
+
+void LiveTree::Erase(LiveNode* directory, std::string_view name) {
+  LiveDirectory& of = *directory->directory;
+  const auto it = of.entries.find(name);
+  if ((it->second.node == nullptr || it->second.cookie != 0) && HomeHas(*directory, name)) --of.hidden;
+  of.ours.erase(it->second.cookie);
+  TouchName(*directory, it->first);
+  of.entries.erase(it);
+}
+
 void LiveTree::Attach(LiveNode* directory, std::string_view name, LiveNode* node) {
   LiveDirectory& of = *directory->directory;
   auto it = of.entries.find(name);
@@ -127,26 +207,34 @@ void LiveTree::Attach(LiveNode* directory, std::string_view name, LiveNode* node
     it = of.entries.emplace(std::string(name), LiveEntry{}).first;
     if (HomeHas(*directory, name)) ++of.hidden;
   }
-  it->second = {node, next_cookie_++};
+  Changed(node);
+  it->second = {node, next_cookie_++, node->change};
   of.ours[it->second.cookie] = it->first;
-  node->names.push_back({directory, std::string(name)});
-  node->changed = true;
+  pending_.push_back({node->change, directory->nodeid, it->first});
+  node->names.push_back({directory, it->first});
+  TouchName(*directory, it->first);
 }
 
 void LiveTree::Detach(LiveNode* directory, std::string_view name) {
   LiveDirectory& of = *directory->directory;
   const auto it = of.entries.find(name);
   LiveNode* node = it->second.node;
+  std::string path = node->HomePath();  // before the name goes
   std::erase_if(node->names, [&](const LiveName& link) { return link.parent == directory && link.name == name; });
-  node->changed = true;
+  if (node->home && !node->home_path) {
+    const bool other = std::any_of(node->names.begin(), node->names.end(), [](const LiveName& link) {
+      return link.parent->directory->entries.find(link.name)->second.change == 0;
+    });
+    if (!other) node->home_path = std::make_unique<const std::string>(std::move(path));
+  }
+  Changed(node);
   const uint64_t cookie = it->second.cookie;
   of.ours.erase(cookie);
-  if (!HomeHas(*directory, name)) {
-    of.entries.erase(it);
-    return;
-  }
-  if (cookie == 0) ++of.hidden;
-  it->second = {};
+  if (cookie == 0 && HomeHas(*directory, name)) ++of.hidden;
+  // Marked also where home has no such name: it may yet hear of one that was here for a moment.
+  it->second = {nullptr, 0, node->change};
+  pending_.push_back({node->change, directory->nodeid, it->first});
+  TouchName(*directory, it->first);
 }
 
 int LiveTree::Add(LiveNode* directory, std::string_view name, LiveNode* node, timespec now) {
@@ -156,7 +244,7 @@ int LiveTree::Add(LiveNode* directory, std::string_view name, LiveNode* node, ti
   ++node->attributes.nlink;
   node->attributes.ctime = now;
   directory->attributes.mtime = directory->attributes.ctime = now;
-  directory->changed = true;
+  Changed(directory);
   return 0;
 }
 
@@ -170,7 +258,7 @@ int LiveTree::Remove(LiveNode* directory, std::string_view name, bool want_direc
   node->attributes.nlink = node->is_directory() ? 0 : node->attributes.nlink - 1;
   node->attributes.ctime = now;
   directory->attributes.mtime = directory->attributes.ctime = now;
-  directory->changed = true;
+  Changed(directory);
   Drop(node);
   return 0;
 }
@@ -207,7 +295,7 @@ int LiveTree::Rename(LiveNode* from, std::string_view name, LiveNode* to, std::s
   node->attributes.ctime = now;
   for (LiveNode* directory : {from, to}) {
     directory->attributes.mtime = directory->attributes.ctime = now;
-    directory->changed = true;
+    Changed(directory);
   }
   if (there != nullptr && !exchange) {
     there->attributes.nlink = there->is_directory() ? 0 : there->attributes.nlink - 1;
@@ -224,26 +312,72 @@ void LiveTree::Forget(LiveNode* node, uint64_t count) {
 bool LiveTree::CanGo(const LiveNode& node) const {
   if (node.nodeid == kRootId || node.lookups > 0) return false;
   if (node.attributes.nlink == 0) return true;
-  return node.home && !node.changed && (!node.is_directory() || node.directory->entries.empty());
+  return node.home && node.change == 0 && (!node.is_directory() || node.directory->entries.empty());
 }
 
 void LiveTree::Drop(LiveNode* node) {
   while (node != nullptr && CanGo(*node)) {
-    if (const auto it = hard_links_.find(node->version); it != hard_links_.end() && it->second == node) {
-      hard_links_.erase(it);
-    }
+    ForgetVersion(node);
     // What is not changed has only names of home's, which are found again when somebody asks.
     LiveNode* parent = nullptr;
     for (const LiveName& link : node->names) {
-      LiveDirectory& of = *link.parent->directory;
-      of.entries.erase(of.entries.find(link.name));
+      Erase(link.parent, link.name);
       if (parent != nullptr && parent != link.parent) Drop(parent);
       parent = link.parent;
     }
     if (node->file) dropped_.push_back(std::move(node->file));
+    if (tracking_) touched_.gone.push_back(node->nodeid);
     nodes_.erase(node->nodeid);
     node = parent;
   }
+}
+
+Status LiveTree::Restore(LiveState* state, const std::unordered_map<uint64_t, std::shared_ptr<LiveFile>>& files) {
+  constexpr uint64_t kKnownForEver = 1ull << 62;  // how often the kernel was told of it is not known any more
+  const auto root = state->nodes.find(kRootId);
+  if (root == state->nodes.end() || !root->second->is_directory()) {
+    return Error(Code::kCorrupt, "the journal of a live view has no root");
+  }
+  nodes_ = std::move(state->nodes);
+  root_ = nodes_.at(kRootId).get();
+  root_dev_ = root_->version.dev;
+  hard_links_.clear();
+  for (auto& [nodeid, node] : nodes_) {
+    node->lookups = kKnownForEver;
+    node->opened = true;  // perhaps: the kernel may have content
+    if (const auto of = state->file_of.find(nodeid); of != state->file_of.end()) {
+      const auto file = files.find(of->second);
+      if (file != files.end()) node->file = file->second;
+    }
+    if (node->home && S_ISREG(node->attributes.mode) && node->attributes.nlink > 1) {
+      hard_links_[node->version] = node.get();
+    }
+  }
+  for (const auto& [parent, names] : state->names) {
+    LiveNode* directory = Find(parent);
+    if (directory == nullptr || !directory->is_directory()) continue;
+    LiveDirectory& of = *directory->directory;
+    for (const auto& [name, saved] : names) {
+      LiveNode* node = Find(saved.node);
+      if (saved.node != 0 && node == nullptr) continue;  // home's, and forgotten
+      if (node != nullptr && (node == root_ || (node->is_directory() && !node->names.empty()))) {
+        return Error(Code::kCorrupt, "the journal of a live view names a directory twice");
+      }
+      // Which of ours home has by now is found out with the first tree that has all that was told before.
+      const bool ours = node == nullptr || saved.cookie != 0;
+      const auto it = of.entries.emplace(name, LiveEntry{node, saved.cookie, ours ? 1u : 0u, saved.operation}).first;
+      if (ours) pending_.push_back({1, parent, name});
+      if (node != nullptr) node->names.push_back({directory, name});
+      if (node != nullptr && saved.cookie != 0) of.ours[saved.cookie] = it->first;
+    }
+  }
+  changes_ = 1;
+  for (const auto& [nodeid, node] : nodes_) {
+    if (node->change != 0) pending_.push_back({1, nodeid, {}});
+  }
+  next_id_ = std::max(next_id_, state->next_node);
+  next_cookie_ = std::max(next_cookie_, state->next_cookie);
+  return {};
 }
 
 uint64_t LiveTree::InodeNumberOf(const tree::Entry& entry, uint64_t fallback) const {

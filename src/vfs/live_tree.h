@@ -7,8 +7,11 @@
 // node and not on a path, a directory of home's is renamed like any other, with all that was never looked at.
 //
 // Invariants
-//   * A name is in exactly one state: home's and never looked up (no entry), home's (entry with cookie 0), ours (entry
-//     with a cookie), or removed from home's (entry without a node). Only the last two hide what home has.
+//   * A name is in exactly one state: home's and never looked up (no entry), home's (entry without a change), ours
+//   (entry
+//     with a change), or removed (entry without a node). The last two stay until a tree of home's has the change
+//     (vfs/live_advance.h), so that what home says of before it is not taken for news.
+//   * Changes are numbered; the number of a name or node is that of its last one.
 //   * A node id is never used twice. Hard links of one version of home's file are one node, whichever name comes first.
 //   * nlink of what was made here is the number of its names; a node without names lives until the kernel forgets it.
 //
@@ -17,15 +20,19 @@
 
 #include <cstdint>
 #include <ctime>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "tree/tree.h"
 #include "vfs/directory_cache.h"
 
@@ -33,6 +40,7 @@ namespace vrun::vfs {
 
 class LiveFile;
 struct LiveNode;
+struct LiveState;
 
 // As stat(2) has it; owners as the node has them (moved into the tenant's range).
 struct LiveAttributes {
@@ -51,7 +59,10 @@ struct LiveAttributes {
 
 struct LiveEntry {
   LiveNode* node = nullptr;  // null: removed
-  uint64_t cookie = 0;       // of a listing; 0: home's own entry, in home's order
+  uint64_t cookie = 0;       // of a listing; 0: it is listed where home has it
+  uint64_t change = 0;       // 0: home's
+  // With a journal: home knows of it with this operation of the stream (live_stream.h). 0: not told yet.
+  uint64_t operation = 0;
 };
 
 struct LiveDirectory {
@@ -59,9 +70,13 @@ struct LiveDirectory {
   bool has_lower = false;
   Digest digest;
   LoadedDirectoryPtr loaded;
+  // Of `loaded`: place in listings -> index, ascending by place. A name keeps its place from one tree of home's to the
+  // next; new ones come last. Empty: the place is the index.
+  std::vector<std::pair<uint32_t, uint32_t>> places;
+  uint32_t next_place = 0;
   std::map<std::string, LiveEntry, std::less<>> entries;
   std::map<uint64_t, std::string_view> ours;  // cookie -> name in `entries`
-  size_t hidden = 0;                          // names of home's that `entries` hides
+  size_t hidden = 0;                          // names of home's that are removed or have a cookie
 };
 
 struct LiveName {
@@ -74,20 +89,31 @@ struct LiveNode {
   uint64_t lookups = 0;  // the kernel's
   LiveAttributes attributes;
   bool home = false;     // it is in home's tree
-  bool changed = false;  // attributes, names or content are not home's any more
+  uint64_t change = 0;   // of attributes, names or content; 0: they are home's
+  uint32_t writers = 0;  // how often it is open for writing
+  bool dirty = false;    // written since it was last flushed; of what the kernel writes by itself `written` tells
+  timespec written{};
+  bool opened = false;   // ever: the kernel may have content
+  bool renewed = false;  // home's next version took its place: the kernel may have the old attributes
   bool lost_reported = false;
   std::vector<LiveName> names;  // known ones; of a directory at most one
   std::unique_ptr<LiveDirectory> directory;
   std::shared_ptr<LiveFile> file;  // content written here; null: home's `version`, or none
   std::string target;              // of a symbolic link
   std::vector<std::pair<std::string, std::string>> xattrs;
+  // With a journal: home has all of its changes with this operation (0: none yet), but for what `file` has not
+  // published; and what home's inode was when home acknowledged the last one that made or changed it (ino 0: unknown).
+  uint64_t operation = 0;
+  tree::FileVersion at_home;
+  bool named_at_home = false;  // an operation gave it a name there, or home had it before
+  bool touched = false;        // LiveTree's
   // home's: where its tree has it.
   tree::FileVersion version;
   std::optional<store::ObjectId> known_id;
-  std::shared_ptr<const std::string> home_parent;  // path of the directory, "" for the root's
-  std::string home_name;
+  std::unique_ptr<const std::string> home_path;  // of one that was moved or removed; null: what its names say
 
   bool is_directory() const { return directory != nullptr; }
+  // In the newest tree of home's that this LiveTree knows.
   std::string HomePath() const;
 };
 
@@ -111,6 +137,17 @@ class LiveTree {
     return directory.directory->has_lower && !directory.directory->loaded;
   }
   static bool IsEmpty(const LiveNode& directory);
+  // Home's part of a directory has come.
+  static void SetLoaded(LiveNode* directory, LoadedDirectoryPtr loaded);
+
+  // A change of attributes or content, which is numbered.
+  void Changed(LiveNode* node);
+  void ContentChanged(LiveNode* node);
+  // Further names of home's with its version are another node.
+  void ForgetVersion(LiveNode* node);
+  uint64_t changes() const { return changes_; }
+  // Something of home's is not shown because it is in use here.
+  bool holds() const { return !held_.empty(); }
 
   // A new node without names, attributes as given but for ino and nlink. Add gives it a name.
   LiveNode* New(const LiveAttributes& attributes);
@@ -128,26 +165,68 @@ class LiveTree {
 
   // Content of nodes that are gone since the last call: to be let go of outside of the lock, for that goes to the disk.
   std::vector<std::shared_ptr<LiveFile>> TakeDropped() { return std::exchange(dropped_, {}); }
+
+  // With a journal: what is not as it was since the last call, each once. Names are in no particular order.
+  struct Touched {
+    std::vector<uint64_t> nodes;  // some of them gone by now
+    std::vector<std::pair<uint64_t, std::string>> names;
+    std::vector<uint64_t> gone;
+    bool empty() const { return nodes.empty() && names.empty() && gone.empty(); }
+  };
+  void Track() { tracking_ = true; }
+  // Becomes what another process's tree was. The kernel may know any of it, so none of it goes before the tree.
+  // `files` has the backing files by number. kCorrupt: it does not hang together; the tree is to be thrown away.
+  Status Restore(LiveState* state, const std::unordered_map<uint64_t, std::shared_ptr<LiveFile>>& files);
+  uint64_t next_id() const { return next_id_; }
+  uint64_t next_cookie() const { return next_cookie_; }
+  void ForEach(const std::function<void(const LiveNode&)>& visit) const {
+    for (const auto& [nodeid, node] : nodes_) visit(*node);
+  }
+  Touched TakeTouched();
+  // Whoever changes a node by itself says so.
+  void Touch(LiveNode* node);
+  void TouchName(const LiveNode& directory, std::string_view name);
+  // Absolute, by the first of its names; "" for what has none.
+  std::string PathOf(const LiveNode& node) const;
+  std::string PathOf(const LiveNode& directory, std::string_view name) const;
+
   // home's number for a name that nobody has looked up.
   uint64_t InodeNumberOf(const tree::Entry& entry, uint64_t fallback) const;
 
  private:
+  friend class LiveMerge;  // live_advance.h
+  // A change that is to be looked at once home has it: of the name in the directory, or of the node itself ("").
+  struct Pending {
+    uint64_t change;
+    uint64_t nodeid;
+    std::string name;
+  };
   LiveNode* FromEntry(LiveNode* parent, size_t index);
   void SetHome(LiveNode* node, const tree::Entry& entry);
+  void SetHomeAttributes(LiveNode* node, const tree::Entry& entry);
   void Attach(LiveNode* directory, std::string_view name, LiveNode* node);
   void Detach(LiveNode* directory, std::string_view name);
-  bool HomeHas(const LiveNode& directory, std::string_view name) const;
+  static bool HomeHas(const LiveNode& directory, std::string_view name);
+  // Takes the entry out, cookie and all; the node's `names` are the caller's.
+  void Erase(LiveNode* directory, std::string_view name);
   bool CanGo(const LiveNode& node) const;
   bool IsInside(const LiveNode& node, const LiveNode& directory) const;
 
   const uint32_t uid_base_;
-  const uint64_t root_dev_;
+  uint64_t root_dev_;
   std::unordered_map<uint64_t, std::unique_ptr<LiveNode>> nodes_;
   std::unordered_map<tree::FileVersion, LiveNode*, tree::FileVersionHash> hard_links_;
   std::vector<std::shared_ptr<LiveFile>> dropped_;
+  bool tracking_ = false;
+  Touched touched_;
   LiveNode* root_ = nullptr;
   uint64_t next_id_ = kRootId;
   uint64_t next_cookie_ = kFirstCookie;
+  uint64_t changes_ = 0;
+  std::deque<Pending> pending_;  // ascending by change
+  // Names (directory, name) of which home has the change, but what has them is in use, or lies in a directory of which
+  // home has not: looked at again with each tree.
+  std::set<std::pair<uint64_t, std::string>> held_;
 };
 
 }  // namespace vrun::vfs

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vfs/live_view.h"
 
+#include <fcntl.h>
+
+#include <condition_variable>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/escape.h"
@@ -10,6 +15,7 @@
 #include "vfs/lazy_root.h"
 #include "vfs/live_root.h"
 #include "vfs/mount.h"
+#include "vfs/saved_view.h"
 #include "vfs/transport.h"
 
 namespace vrun::vfs {
@@ -17,26 +23,52 @@ namespace {
 
 constexpr int kInitMillis = 30'000;  // INIT comes with the mount; this is for a machine that hardly runs
 
+Result<UniqueFd> Duplicate(int fd) {
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) return ErrnoError("duplicate a descriptor of a live view");
+  return copy;
+}
+
+// All of it null in a view without a journal.
+struct Journaling {
+  std::unique_ptr<SavedView> saved;
+  std::unique_ptr<LiveJournal> journal;
+  std::unique_ptr<LiveStream> stream;
+};
+
 class MountedLiveView final : public LiveView {
  public:
   MountedLiveView(std::shared_ptr<Backend> backend, std::unique_ptr<LiveFiles> files, const Digest& tree,
-                  const tree::Entry& root, LiveViewOptions options, UniqueFd device)
+                  const tree::Entry& root, LiveViewOptions options, UniqueFd device, Journaling journaling)
       : backend_(std::move(backend)),
         files_(std::move(files)),
+        journaling_(std::move(journaling)),
         transport_(std::make_shared<DevFuse>(std::move(device))),
         root_(*backend_, *transport_, *files_, tree, root,
-              {options.uid_base, options.passthrough, std::move(options.on_content_lost)}),
-        dispatcher_(transport_, &root_, &backend_->timers()) {}
+              {options.uid_base, options.passthrough && !journaling_.journal, std::move(options.on_content_lost),
+               [this] { Release(); }, options.publish_bytes, options.publish_micros}),
+        dispatcher_(transport_, &root_, &backend_->timers()),
+        releaser_([this] { ShowReleased(); }) {}
 
   ~MountedLiveView() override {
     // The connection first: it wakes the threads that read it, and everybody who waits for an answer.
     if (mount_) mount_->Abort();
     dispatcher_.Stop();
+    {
+      std::lock_guard lock(release_mutex_);
+      stop_ = true;
+      release_.notify_one();
+    }
+    releaser_.join();
+    if (journaling_.journal) files_->Keep();
     transport_->SetAbort(nullptr);  // the mount goes before what might still call it
     if (mount_) mount_->Unmount();
   }
 
   Status Start(const LiveViewOptions& options) {
+    if (journaling_.journal) {
+      VRUN_TRY(root_.Begin(journaling_.journal.get(), journaling_.stream.get(), nullptr));
+    }
     auto mount = FuseMount::Create(transport_->fd(), options.directory, FuseMount::Access::kReadWrite);
     if (!mount) return std::move(mount).error();
     mount_.emplace(*std::move(mount));
@@ -44,6 +76,11 @@ class MountedLiveView final : public LiveView {
     dispatcher_.Start(options.threads);
     if (!dispatcher_.WaitInitialized(kInitMillis)) {
       return Error(Code::kTimeout, "mount a live view: the kernel says nothing");
+    }
+    if (journaling_.saved) {
+      SavedView::Header& header = journaling_.saved->header();
+      header.init_flags = root_.init_flags();
+      header.resend = (root_.init_flags() & kFuseHasResend) != 0 ? 1 : 0;
     }
     if (options.read_ahead_kb != 0) {
       if (const Status raised = mount_->SetReadAhead(options.read_ahead_kb); !raised) {
@@ -53,7 +90,36 @@ class MountedLiveView final : public LiveView {
     return {};
   }
 
+  Status TakeOver(const LiveViewOptions& options, UniqueFd mount, LiveState* state) {
+    auto adopted = FuseMount::Adopt(std::move(mount), options.directory);
+    if (!adopted) return std::move(adopted).error();
+    mount_.emplace(*std::move(adopted));
+    transport_->SetAbort([this] { mount_->Abort(); });
+    VRUN_TRY(root_.Begin(journaling_.journal.get(), journaling_.stream.get(), state));
+    dispatcher_.SetInitialized(journaling_.saved->header().init_flags);
+    dispatcher_.Start(options.threads);
+    if (const int error = dispatcher_.Resend(); error != 0) return ErrnoError(error, "have requests sent again");
+    return {};
+  }
+
+  Result<ViewHandle> Handle() const override {
+    if (!journaling_.saved) return Error(Code::kUnsupported, "hand a live view over: it has no journal");
+    VRUN_TRY(journaling_.saved->Usable());
+    ViewHandle handle;
+    VRUN_ASSIGN(handle.device, Duplicate(transport_->fd()));
+    VRUN_ASSIGN(handle.mount, Duplicate(mount_->fd()));
+    VRUN_ASSIGN(handle.state, Duplicate(journaling_.saved->fd()));
+    return handle;
+  }
+  LiveStream* stream() override { return journaling_.stream.get(); }
+  uint64_t PublishAll() override { return root_.PublishAll(); }
+
   Result<UniqueFd> CloneMount() const override { return mount_->Clone(); }
+
+  Status Advance(const Digest& tree, uint64_t included) override { return root_.Advance(dispatcher_, tree, included); }
+  Digest tree() const override { return root_.tree(); }
+  uint64_t changes() const override { return root_.changes(); }
+  void Acknowledge(uint64_t nodeid, const tree::FileVersion& version) override { root_.Acknowledge(nodeid, version); }
 
   LiveViewStats stats() const override {
     LiveViewStats stats;
@@ -67,12 +133,40 @@ class MountedLiveView final : public LiveView {
   }
 
  private:
+  void Release() {
+    std::lock_guard lock(release_mutex_);
+    released_ = true;
+    release_.notify_one();
+  }
+
+  // A thread of its own, since the one that closed the file answers requests.
+  void ShowReleased() {
+    std::unique_lock lock(release_mutex_);
+    for (;;) {
+      release_.wait(lock, [this] { return stop_ || released_; });
+      if (stop_) return;
+      released_ = false;
+      lock.unlock();
+      if (const Status shown = root_.AdvanceAgain(dispatcher_); !shown) {
+        LogWarning("live view: {}", Escape(shown.error().message()));
+      }
+      lock.lock();
+    }
+  }
+
   const std::shared_ptr<Backend> backend_;
   const std::unique_ptr<LiveFiles> files_;
+  const Journaling journaling_;
   const std::shared_ptr<DevFuse> transport_;
   LiveRoot root_;
   Dispatcher dispatcher_;
   std::optional<FuseMount> mount_;
+
+  std::mutex release_mutex_;
+  std::condition_variable release_;
+  bool released_ = false;
+  bool stop_ = false;
+  std::thread releaser_;
 };
 
 }  // namespace
@@ -82,9 +176,32 @@ Result<std::unique_ptr<LiveView>> LiveView::Mount(std::shared_ptr<Backend> backe
   VRUN_ASSIGN(UniqueFd device, OpenFuseDevice(options.fuse_device));
   VRUN_ASSIGN(const tree::Entry root, FetchRootEntry(*backend, tree));
   VRUN_ASSIGN(auto files, LiveFiles::Open(options.written));
-  auto view =
-      std::make_unique<MountedLiveView>(std::move(backend), std::move(files), tree, root, options, std::move(device));
+  Journaling journaling;
+  if (!options.journal.empty()) {
+    VRUN_ASSIGN(journaling.journal, LiveJournal::Create(options.journal));
+    VRUN_ASSIGN(journaling.saved, SavedView::Create());
+    journaling.saved->SetTree(tree);
+    journaling.stream = std::make_unique<LiveStream>(options.stream);
+  }
+  auto view = std::make_unique<MountedLiveView>(std::move(backend), std::move(files), tree, root, options,
+                                                std::move(device), std::move(journaling));
   VRUN_TRY(view->Start(options));
+  return std::unique_ptr<LiveView>(std::move(view));
+}
+
+Result<std::unique_ptr<LiveView>> LiveView::TakeOver(std::shared_ptr<Backend> backend, ViewHandle handle,
+                                                     LiveViewOptions options) {
+  Journaling journaling;
+  VRUN_ASSIGN(journaling.saved, SavedView::Open(std::move(handle.state)));
+  VRUN_TRY(journaling.saved->Usable());
+  LiveState state;
+  VRUN_ASSIGN(journaling.journal, LiveJournal::Open(options.journal, &state));
+  journaling.stream = std::make_unique<LiveStream>(options.stream);
+  VRUN_ASSIGN(auto files, LiveFiles::Open(options.written));
+  const tree::Entry root;  // the journal has it
+  auto view = std::make_unique<MountedLiveView>(std::move(backend), std::move(files), state.tree, root, options,
+                                                std::move(handle.device), std::move(journaling));
+  VRUN_TRY(view->TakeOver(options, std::move(handle.mount), &state));
   return std::unique_ptr<LiveView>(std::move(view));
 }
 

@@ -4,7 +4,8 @@
 //   auto view = LiveView::Mount(backend, tree_digest, {.directory = "…/views/1", .written = "…/written/1"});
 //   UniqueFd mount = *(*view)->CloneMount();
 //
-// Not there yet: changes go nowhere but here, and end with the view; the tree stays the one it was mounted with.
+// With `journal` what is written goes home (live_stream.h, which whoever has a connection to home drains), and survives
+// this process: TakeOver. Without, changes go nowhere but here and end with the view.
 #pragma once
 
 #include <array>
@@ -17,6 +18,8 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "vfs/backend.h"
+#include "vfs/live_stream.h"
+#include "vfs/view.h"
 
 namespace vrun::vfs {
 
@@ -26,6 +29,13 @@ struct LiveViewOptions {
   // An existing, empty directory for content that is written; not on a stacked file system, or nothing is passed
   // through. What is in it goes with the view.
   std::string written;
+  // A file for the journal (live_journal.h), which is made; "": none. With it, nothing is passed through: what is
+  // published is kept from later writes, so all of them have to be seen.
+  std::string journal;
+  LiveStreamOptions stream;
+  // A file that somebody keeps open and appends to is published after so much, whether it is closed or not.
+  uint64_t publish_bytes = 64u << 20;
+  int64_t publish_micros = 1'000'000;
   std::string fuse_device = "/dev/fuse";
   uint32_t uid_base = 0;  // as ViewOptions::uid_base
   // Files written here are read and written by the kernel itself, where it can (Linux 6.9).
@@ -50,9 +60,32 @@ class LiveView {
   // As View::Mount.
   static Result<std::unique_ptr<LiveView>> Mount(std::shared_ptr<Backend> backend, const Digest& tree,
                                                  LiveViewOptions options);
-  // As ~View.
+  // As View::TakeOver, with the options of the one before: its journal and what it had written. What the jobs have open
+  // stays open.
+  static Result<std::unique_ptr<LiveView>> TakeOver(std::shared_ptr<Backend> backend, ViewHandle handle,
+                                                    LiveViewOptions options);
+  // As ~View. Journal and content stay where they are (without a journal: content goes).
   virtual ~LiveView() = default;
   virtual Result<UniqueFd> CloneMount() const = 0;
+  // Shows `tree`, a later state of home, from now on: once this has returned, no lookup and no open sees an older one,
+  // but for what was changed here and is not in that tree, that is after number `included` (of a change; with a
+  // journal, of an operation of the stream), and what is open for writing. Users notice nothing else; what they have
+  // open or mapped keeps its bytes. Blocks for the changed directories (not on a thread that the source's callbacks
+  // need). After an error it shows the old tree as before, or all of the new one with parts of the old in the kernel:
+  // call it again.
+  virtual Status Advance(const Digest& tree, uint64_t included) = 0;
+  virtual Digest tree() const = 0;
+  // Number of the last change that was made here.
+  virtual uint64_t changes() const = 0;
+  // Home has put what this node is into place, as this inode: recognised when a tree has it.
+  virtual void Acknowledge(uint64_t nodeid, const tree::FileVersion& version) = 0;
+  // As View::Handle; needs a journal. The state says only how the mount is served; everything else is in the journal.
+  virtual Result<ViewHandle> Handle() const = 0;
+  // Null without a journal. As long as the view.
+  virtual LiveStream* stream() = 0;
+  // Everything that was written is published, also what is open; returned: the number of the last operation. When home
+  // has it (LiveStream::WhenAcknowledged), it has all.
+  virtual uint64_t PublishAll() = 0;
   virtual LiveViewStats stats() const = 0;
 };
 

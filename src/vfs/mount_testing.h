@@ -73,6 +73,13 @@ class Watchdog {
   std::thread thread_;
 };
 
+inline tree::FileVersion VersionOf(int fd) {
+  struct stat st {};
+  ::fstat(fd, &st);
+  return {st.st_dev, st.st_ino, st.st_ctim.tv_sec * 1'000'000'000 + st.st_ctim.tv_nsec,
+          static_cast<uint64_t>(st.st_size)};
+}
+
 // A directory of this machine as home, a store, and a directory to mount at.
 class MountFixture : public testing::Test {
  protected:
@@ -85,11 +92,16 @@ class MountFixture : public testing::Test {
     auto store = store::Store::Open({.directory = directory_.path() + "/store", .min_free_bytes = 0});
     ASSERT_TRUE(store) << store.error().message();
     store_ = *std::move(store);
-    source_.SetReader([this](const std::string& path, uint64_t offset, uint64_t length) -> Result<std::string> {
-      VRUN_ASSIGN(const UniqueFd fd, OpenFile(origin_ + path, O_RDONLY | O_NOFOLLOW));
+    source_.SetReader([this](const std::string& path, const tree::FileVersion& version, uint64_t offset,
+                             uint64_t length) -> Result<std::string> {
+      // As home does it: what is read is that version before and after.
+      const Error changed(Code::kAborted, "the file has changed");
+      const auto fd = OpenFile(origin_ + path, O_RDONLY | O_NOFOLLOW);
+      if (!fd || VersionOf(fd->get()) != version) return changed;
       std::string data(length, 0);
-      VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), data.data(), length, offset));
+      VRUN_ASSIGN(const size_t n, PreadUpTo(fd->get(), data.data(), length, offset));
       data.resize(n);
+      if (VersionOf(fd->get()) != version) return changed;
       return data;
     });
     backend_ = Backend::Create({.home_id = "home", .home_deadline_micros = 20'000'000}, &source_, store_.get());

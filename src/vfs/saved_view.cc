@@ -11,7 +11,7 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint64_t kMagic = 0x3130776569766b76;  // changes with every layout: another one is refused
+constexpr uint64_t kMagic = 0x3230776569766b76;  // changes with every layout: another one is refused
 
 // Address space and file size, not memory: pages exist once they are written to.
 constexpr uint32_t kMostOpens = 1u << 20;

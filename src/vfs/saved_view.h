@@ -102,6 +102,7 @@ class SavedView {
     uint32_t incomplete;   // a record did not fit: not to be taken over
     uint32_t passthrough;  // as negotiated
     uint32_t resend;       // the kernel can send again what was read and not answered
+    uint64_t init_flags;   // of a live view: as agreed on with the kernel
   };
 
   static Result<std::unique_ptr<SavedView>> Create();

@@ -34,7 +34,8 @@ namespace {
 struct Serving {
   Serving(const std::string& directory, const std::string& origin) {
     store = *store::Store::Open({.directory = directory + "/store", .min_free_bytes = 0});
-    source.SetReader([origin](const std::string& path, uint64_t offset, uint64_t length) -> Result<std::string> {
+    source.SetReader([origin](const std::string& path, const tree::FileVersion&, uint64_t offset,
+                              uint64_t length) -> Result<std::string> {
       VRUN_ASSIGN(const UniqueFd fd, OpenFile(origin + path, O_RDONLY | O_NOFOLLOW));
       std::string data(length, 0);
       VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), data.data(), length, offset));

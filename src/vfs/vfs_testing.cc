@@ -160,7 +160,7 @@ Digest FakeSource::Add(const TreeMaker& maker) {
   return snapshot->id;
 }
 
-void FakeSource::SetReader(std::function<Result<std::string>(const std::string&, uint64_t, uint64_t)> reader) {
+void FakeSource::SetReader(Reader reader) {
   std::lock_guard lock(mutex_);
   reader_ = std::move(reader);
 }
@@ -375,7 +375,7 @@ void FakeSource::FetchRange(const Digest&, const std::string& path, const tree::
   const Asked asked{urgency == Urgency::kAhead ? 'a' : 'f', path, offset, length};
   Queue(asked, [this, asked, version, done = std::move(done)] {
     if (auto error = Failure(asked)) return done(*std::move(error));
-    std::function<Result<std::string>(const std::string&, uint64_t, uint64_t)> reader;
+    Reader reader;
     std::function<void(FetchedRange*)> tamper;
     Result<std::string> data = Error(Code::kAborted, "the file has changed");
     FetchedRange range;
@@ -390,7 +390,7 @@ void FakeSource::FetchRange(const Digest&, const std::string& path, const tree::
         reader = reader_;
       }
     }
-    if (reader) data = reader(asked.path, asked.offset, asked.length);
+    if (reader) data = reader(asked.path, version, asked.offset, asked.length);
     if (!data) return done(std::move(data).error());
     const uint64_t unit = store::UnitBytes(version.size);
     for (uint64_t at = 0; at < data->size(); at += unit) {

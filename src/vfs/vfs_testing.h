@@ -64,8 +64,10 @@ class FakeSource final : public Source {
   void Add(const tree::SnapshotPtr& snapshot);
   // Everything of a TreeMaker: its tree and its contents. Returns the tree's id.
   Digest Add(const TreeMaker& maker);
-  // Content that no test keeps in memory: reads the range of a file.
-  void SetReader(std::function<Result<std::string>(const std::string& path, uint64_t offset, uint64_t length)> reader);
+  // Content that no test keeps in memory: reads the range of a file, if it is that version.
+  using Reader = std::function<Result<std::string>(const std::string& path, const tree::FileVersion& version,
+                                                   uint64_t offset, uint64_t length)>;
+  void SetReader(Reader reader);
 
   // Answers wait until Release (n: that many; default all).
   void Hold(bool on);
@@ -113,7 +115,7 @@ class FakeSource final : public Source {
   std::unordered_map<Digest, tree::Entry, DigestHash> roots_;
   std::unordered_map<Digest, tree::DirectoryPtr, DigestHash> directories_;
   std::unordered_map<tree::FileVersion, std::string, tree::FileVersionHash> contents_;
-  std::function<Result<std::string>(const std::string&, uint64_t, uint64_t)> reader_;
+  Reader reader_;
   std::function<std::optional<Error>(const Asked&)> fail_;
   std::function<void(FetchedRange*)> tamper_;
   std::map<std::string, std::vector<ResidentFile>> resident_;

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// What home does with single messages of a live view's series. The whole way is in tests/writeback/live_*_test.cc.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/files.h"
+#include "home/apply.h"
+
+namespace vrun::home {
+namespace {
+
+using v1::WriteBack;
+
+class ApplyLive : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(::mkdtemp(top_.data()), nullptr);
+    ASSERT_EQ(::mkdir((top_ + "/root").c_str(), 0755), 0);
+    Open();
+  }
+  void TearDown() override {
+    applier_.reset();
+    EXPECT_TRUE(RemoveTree(top_).has_value());
+  }
+  // Also as if the process before had died.
+  void Open() {
+    applier_.reset();
+    ApplyOptions options;
+    options.root = top_ + "/root";
+    options.job = 7;
+    options.attempt = 1;
+    options.live = true;
+    options.journal = top_ + "/journal";
+    options.hidden = {"/secret"};
+    options.notice = [this](const std::string& text) { notices_.push_back(text); };
+    auto applier = Applier::Open(std::move(options));
+    ASSERT_TRUE(applier) << applier.error().message();
+    applier_ = *std::move(applier);
+  }
+  std::string Path(const std::string& path) const { return top_ + "/root" + path; }
+  std::string Read(const std::string& path) { return ReadFile(Path(path)).value_or("(none)"); }
+  void Write(const std::string& path, const std::string& content) {
+    const auto fd = OpenFile(Path(path), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    ASSERT_TRUE(fd && WriteAll(fd->get(), content));
+  }
+  WriteBack Message(const std::string& path) {
+    WriteBack message;
+    message.set_sequence(++next_);
+    message.set_path(path);
+    return message;
+  }
+  static void SetMeta(v1::Meta* meta, uint32_t mode) {
+    meta->set_mode(mode);
+    meta->set_uid(::geteuid());
+    meta->set_gid(::getegid());
+  }
+  Status Put(const std::string& path, const std::string& content, v1::Over over = v1::NOTHING, uint64_t offset = 0) {
+    WriteBack put = Message(path);
+    SetMeta(put.mutable_put_file()->mutable_meta(), S_IFREG | 0644);
+    put.mutable_put_file()->set_size(offset + content.size());
+    put.mutable_put_file()->set_over(over);
+    VRUN_TRY(applier_->Apply(put));
+    WriteBack data = Message(path);
+    data.mutable_file_data()->set_offset(offset);
+    data.mutable_file_data()->set_data(content);
+    data.mutable_file_data()->set_last(true);
+    return applier_->Apply(data);
+  }
+
+  std::string top_ = "/var/tmp/vrun-live-XXXXXX";
+  std::unique_ptr<Applier> applier_;
+  std::vector<std::string> notices_;
+  uint64_t next_ = 0;
+};
+
+TEST_F(ApplyLive, TheLastWriterWins) {
+  Write("/f", "of somebody else");
+  ASSERT_TRUE(Put("/f", "of the job"));
+  EXPECT_EQ(Read("/f"), "of the job");
+  WriteBack remove = Message("/f");
+  Write("/f", "changed since");
+  remove.mutable_remove();
+  ASSERT_TRUE(applier_->Apply(remove));
+  EXPECT_FALSE(PathExists(Path("/f")));
+  EXPECT_TRUE(notices_.empty());
+}
+
+TEST_F(ApplyLive, AnAppendNeedsTheFileThatItIsAppendedTo) {
+  ASSERT_TRUE(Put("/log", "one"));
+  ASSERT_TRUE(Put("/log", "two", v1::APPEND, 3));
+  EXPECT_EQ(Read("/log"), "onetwo");
+  Write("/log", "other!");
+  const uint64_t before = applier_->sequence();
+  ASSERT_TRUE(Put("/log", "three", v1::APPEND, 6));
+  ASSERT_TRUE(Put("/after", "x"));  // nothing is applied out of order
+  EXPECT_EQ(Read("/log"), "other!");
+  EXPECT_FALSE(PathExists(Path("/after")));
+  EXPECT_EQ(applier_->sequence(), before);
+  EXPECT_EQ(applier_->TakeWantWhole(), before + 1);
+  next_ = before;
+  ASSERT_TRUE(Put("/log", "onetwothree"));
+  ASSERT_TRUE(Put("/after", "x"));
+  EXPECT_EQ(Read("/log"), "onetwothree");
+  EXPECT_EQ(Read("/after"), "x");
+}
+
+TEST_F(ApplyLive, AProcessThatFollowsKnowsWhatWasDone) {
+  ASSERT_TRUE(Put("/a", "1"));
+  ASSERT_TRUE(Put("/b", "2"));
+  WriteBack exchange = Message("/b");
+  exchange.mutable_rename()->set_from("/a");
+  exchange.mutable_rename()->set_exchange(true);
+  ASSERT_TRUE(applier_->Apply(exchange));
+  Open();
+  EXPECT_EQ(applier_->sequence(), next_);
+  ASSERT_TRUE(applier_->Apply(exchange));  // again: nothing
+  EXPECT_EQ(Read("/a"), "2");
+  ASSERT_TRUE(Put("/a", "3", v1::APPEND, 1));
+  EXPECT_EQ(Read("/a"), "23");
+  EXPECT_EQ(applier_->TakeWantWhole(), 0u);
+}
+
+TEST_F(ApplyLive, WhatIsOfAnotherKindIsPutAside) {
+  ASSERT_EQ(::mkdir(Path("/d").c_str(), 0755), 0);
+  Write("/d/inside", "kept");
+  ASSERT_TRUE(Put("/d", "a file"));
+  EXPECT_EQ(Read("/d"), "a file");
+  EXPECT_EQ(Read("/d.vrun-7/inside"), "kept");
+  EXPECT_EQ(notices_.size(), 1u);
+}
+
+TEST_F(ApplyLive, WhatIsHiddenIsRefused) {
+  ASSERT_EQ(::mkdir(Path("/secret").c_str(), 0700), 0);
+  EXPECT_FALSE(Put("/secret/key", "x"));
+  WriteBack away = Message("/elsewhere");
+  away.mutable_rename()->set_from("/secret");
+  EXPECT_FALSE(applier_->Apply(away));
+  EXPECT_TRUE(PathExists(Path("/secret")));
+}
+
+}  // namespace
+}  // namespace vrun::home

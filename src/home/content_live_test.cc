@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a node that watches the tree is told.
+#include "home/content_testing.h"
+#include "tree/codec.h"
+
+namespace vrun::home {
+namespace {
+
+class WatchTreeTest : public ContentTest {
+ protected:
+  v1::ContentRequest Watch(const std::string& have = "") {
+    v1::ContentRequest request;
+    request.set_id(++next_id_);
+    request.mutable_watch_tree()->set_have(have);
+    session_->OnMessage(request.SerializeAsString());
+    // It is on the board once its request has been worked on; requests are worked on in order.
+    v1::ContentRequest root;
+    root.set_id(++next_id_);
+    root.mutable_get_root()->set_tree(std::string(snapshot_->id.view()));
+    (void)Ask(root);
+    return request;
+  }
+  // As home's follower does with each change.
+  void Change() {
+    Rescan();
+    server_->tree_board().Tell();
+  }
+  // The objects and the tree that were told next, after `skip` answers.
+  std::vector<v1::ContentReply> Told(uint64_t id, size_t trees) {
+    std::vector<v1::ContentReply> parts;
+    for (int i = 0; i < 2000; ++i) {
+      parts = stream_.All(id);
+      size_t told = 0;
+      for (const auto& part : parts) told += part.has_tree_now();
+      if (told >= trees) break;
+      ::usleep(5'000);
+    }
+    return parts;
+  }
+  static std::vector<tree::DirectoryPtr> Objects(const v1::ContentReply& reply) {
+    std::vector<tree::DirectoryPtr> objects;
+    uint64_t total = 0;
+    for (const uint32_t raw : reply.pack().raw_bytes()) total += raw;
+    const std::string all = Unpack(reply.pack().encoded(), reply.pack().zstd(), total);
+    size_t at = 0;
+    for (const uint32_t raw : reply.pack().raw_bytes()) {
+      auto object = tree::Directory::Parse(all.substr(at, raw));
+      EXPECT_TRUE(object);
+      if (object) objects.push_back(*object);
+      at += raw;
+    }
+    return objects;
+  }
+};
+
+TEST_F(WatchTreeTest, EachChangeComesWithTheDirectoriesThatItChanged) {
+  root_.Put("a/b/f", "one");
+  root_.Put("c/g", "two");
+  Serve();
+  const Digest first = snapshot_->id;
+  const auto watch = Watch(std::string(first.view()));
+  server_->tree_board().Tell();
+  auto told = Told(watch.id(), 1);
+  ASSERT_EQ(told.size(), 1u);  // the node has it: no objects
+  EXPECT_EQ(told[0].tree_now().tree(), first.view());
+  EXPECT_FALSE(told[0].last());
+  root_.Put("a/b/new", "three");
+  Change();
+  told = Told(watch.id(), 2);
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_EQ(told[2].tree_now().tree(), snapshot_->id.view());
+  EXPECT_TRUE(tree::DecodeRoot(told[2].tree_now().root(), snapshot_->id));
+  const auto objects = Objects(told[1]);
+  ASSERT_EQ(objects.size(), 3u);  // the root, a, a/b; not c
+  EXPECT_EQ(objects[0]->digest(), snapshot_->directory->digest());
+  EXPECT_LT(objects[2]->Find("new"), objects[2]->size());
+}
+
+TEST_F(WatchTreeTest, OfATreeThatHomeDoesNotKnowNothingIsAssumed) {
+  root_.Put("a/f", "one");
+  Serve();
+  const auto watch = Watch(std::string(Sha256("another home's").view()));
+  server_->tree_board().Tell();
+  const auto told = Told(watch.id(), 1);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].tree_now().tree(), snapshot_->id.view());
+}
+
+TEST_F(WatchTreeTest, ALinkThatIsBehindIsToldOfTheNewestOnly) {
+  root_.Put("f", "0");
+  Serve();
+  const auto watch = Watch(std::string(snapshot_->id.view()));
+  server_->tree_board().Tell();
+  (void)Told(watch.id(), 1);
+  stream_.Hold();
+  // Fills the stream: what is told now waits behind it.
+  const std::string large = RandomBytes(8 << 20, 1);
+  root_.Put("large", large);
+  Change();
+  (void)Told(watch.id(), 2);
+  (void)Ask(RangeRequest("/large", VersionOf("/large"), 0, 4 << 20));
+  for (int i = 1; i <= 20; ++i) {
+    root_.Put("f", std::to_string(i));
+    Change();
+  }
+  const Digest newest = snapshot_->id;
+  const size_t before = stream_.All(watch.id()).size();
+  stream_.LetGo();
+  session_->OnWritable();
+  std::vector<v1::ContentReply> told;
+  for (int i = 0; i < 2000; ++i) {
+    told = stream_.All(watch.id());
+    if (told.back().has_tree_now() && told.back().tree_now().tree() == newest.view()) break;
+    ::usleep(5'000);
+  }
+  EXPECT_EQ(told.back().tree_now().tree(), newest.view());
+  EXPECT_LE(told.size(), before + 2);
+}
+
+TEST_F(WatchTreeTest, WhoGoesIsToldNothingMore) {
+  root_.Put("f", "0");
+  Serve();
+  const auto watch = Watch();
+  v1::ContentRequest cancel;
+  cancel.mutable_cancel()->set_id(watch.id());
+  session_->OnMessage(cancel.SerializeAsString());
+  server_->tree_board().Tell();
+  session_->Close();
+  server_->tree_board().Tell();
+  EXPECT_TRUE(stream_.All(watch.id()).empty());
+}
+
+}  // namespace
+}  // namespace vrun::home

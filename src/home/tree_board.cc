@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/tree_board.h"
+
+#include <utility>
+
+namespace vrun::home {
+
+uint64_t TreeBoard::Join(std::function<void()> tell) {
+  std::lock_guard lock(mutex_);
+  const uint64_t id = next_id_++;
+  members_[id] = std::move(tell);
+  if (members_.size() == 1 && wanted_) wanted_(true);
+  return id;
+}
+
+void TreeBoard::Leave(uint64_t id) {
+  std::function<void()> dropped;  // freed without the lock
+  std::lock_guard lock(mutex_);
+  const auto it = members_.find(id);
+  if (it == members_.end()) return;
+  dropped = std::move(it->second);
+  members_.erase(it);
+  if (members_.empty() && wanted_) wanted_(false);
+}
+
+void TreeBoard::Tell() {
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, tell] : members_) tell();
+}
+
+void TreeBoard::SetWanted(std::function<void(bool wanted)> wanted) {
+  std::lock_guard lock(mutex_);
+  wanted_ = std::move(wanted);
+  if (wanted_) wanted_(!members_.empty());
+}
+
+}  // namespace vrun::home

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who wants to hear of every state of the root: the content sessions of nodes on which live views are in use.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+
+namespace vrun::home {
+
+// Any thread. Callbacks run with the board's lock held: they must not call it.
+class TreeBoard {
+ public:
+  // `tell`: the snapshot table has what is current as of now. Returned: its id.
+  uint64_t Join(std::function<void()> tell);
+  // When it returns `tell` does not run any more. An unknown id is fine.
+  void Leave(uint64_t id);
+  void Tell();
+  // Somebody wants to know (the first has joined), or nobody any more. Called at once with what is. Null: over.
+  void SetWanted(std::function<void(bool wanted)> wanted);
+
+ private:
+  std::mutex mutex_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, std::function<void()>> members_;
+  std::function<void(bool)> wanted_;
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/tree_follower.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/log.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr int64_t kGapMicros = 3'000;       // between two refreshes in a burst
+constexpr int64_t kBeatMicros = 1'000'000;  // without any change
+// Where a refresh is slow (a root that cannot be watched is read anew each time), it is for a part of the time only.
+constexpr int64_t kRest = 4;
+
+}  // namespace
+
+TreeFollower::TreeFollower(EventLoop* loop, RootTree* tree, TreeBoard* board)
+    : loop_(loop), tree_(tree), board_(board) {
+  const auto post = [loop, alive = alive_](auto act) {
+    return [loop, alive, act](auto... arguments) {
+      loop->Post([alive, act, arguments...] {
+        if (*alive) act(arguments...);
+      });
+    };
+  };
+  tree_->Listen(post([this] { Changed(); }));
+  board_->SetWanted(post([this](bool wanted) { Wanted(wanted); }));
+}
+
+TreeFollower::~TreeFollower() {
+  *alive_ = false;
+  board_->SetWanted(nullptr);
+  loop_->Cancel(timer_);
+}
+
+void TreeFollower::Wanted(bool wanted) {
+  wanted_ = wanted;
+  tree_->Attend(wanted);
+  if (wanted) {
+    Changed();
+  } else {
+    loop_->Cancel(std::exchange(timer_, 0));
+  }
+}
+
+void TreeFollower::Changed() {
+  if (!wanted_) return;
+  if (running_) {
+    again_ = true;
+    return;
+  }
+  if (timer_ != 0 && !timer_is_beat_) return;
+  loop_->Cancel(std::exchange(timer_, 0));
+  Refresh();
+}
+
+void TreeFollower::Refresh() {
+  const int64_t due = began_ + std::max(kGapMicros, took_ * kRest) - MonotonicMicros();
+  if (due > 0) {
+    timer_is_beat_ = false;
+    timer_ = loop_->After(due, [this] {
+      timer_ = 0;
+      Refresh();
+    });
+    return;
+  }
+  running_ = true;
+  again_ = false;
+  began_ = MonotonicMicros();
+  tree_->Current({}, [this, alive = alive_](Result<tree::SnapshotPtr> result) {
+    if (*alive) Refreshed(std::move(result));
+  });
+}
+
+void TreeFollower::Refreshed(Result<tree::SnapshotPtr> result) {
+  running_ = false;
+  took_ = MonotonicMicros() - began_;
+  if (result) {
+    board_->Tell();
+  } else {
+    LogWarning("live views hear of no changes: {}", Escape(result.error().message()));
+  }
+  if (!wanted_) return;
+  if (again_) return Refresh();
+  timer_is_beat_ = true;
+  timer_ = loop_->After(std::max(kBeatMicros, took_ * kRest), [this] {
+    timer_ = 0;
+    Refresh();
+  });
+}
+
+}  // namespace vrun::home

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps the root's tree current for as long as somebody on the TreeBoard wants to know, and tells them: the first
+// change at once, a burst of them every few milliseconds, and once a second that it is still so.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/event_loop.h"
+#include "home/root_tree.h"
+#include "home/tree_board.h"
+
+namespace vrun::home {
+
+// Loop thread only. The others must outlive it.
+class TreeFollower {
+ public:
+  TreeFollower(EventLoop* loop, RootTree* tree, TreeBoard* board);
+  ~TreeFollower();
+
+ private:
+  void Wanted(bool wanted);
+  void Changed();
+  // Now, or when the last time is long enough ago.
+  void Refresh();
+  void Refreshed(Result<tree::SnapshotPtr> result);
+
+  EventLoop* const loop_;
+  RootTree* const tree_;
+  TreeBoard* const board_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  bool wanted_ = false;
+  bool running_ = false;
+  bool again_ = false;  // something changed while it ran
+  int64_t began_ = 0;   // monotonic, of the last one
+  int64_t took_ = 0;
+  EventLoop::TimerId timer_ = 0;
+  bool timer_is_beat_ = false;
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/tree_follower.h"
+
+#include <gtest/gtest.h>
+
+#include "base/clock.h"
+#include "home/test_directory.h"
+
+namespace vrun::home {
+namespace {
+
+class TreeFollowerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_.Put("d/f", "0");
+    RootTree::Options options;
+    options.root = root_.path();
+    options.deny.root = root_.path();
+    options.cookie_directory = state_.path() + "/watch";
+    options.backend = WatchOptions::Backend::kInotify;
+    tree_ = std::make_unique<RootTree>(&loop_, options, &table_);
+    follower_ = std::make_unique<TreeFollower>(&loop_, tree_.get(), &board_);
+    tree_->Start();
+  }
+  bool Until(const std::function<bool()>& holds) {
+    for (const int64_t end = MonotonicMicros() + 20'000'000; !holds() && MonotonicMicros() < end;) loop_.RunOnce(10);
+    return holds();
+  }
+  bool Shows(const std::string& path, uint64_t size) {
+    const auto entry = table_.current() ? tree::Lookup(*table_.current(), path) : Error(Code::kNotFound, "");
+    return entry && entry->size == size;
+  }
+
+  TestDirectory root_, state_;
+  EventLoop loop_;
+  SnapshotTable table_;
+  TreeBoard board_;
+  std::unique_ptr<RootTree> tree_;
+  std::unique_ptr<TreeFollower> follower_;
+};
+
+TEST_F(TreeFollowerTest, WhoWantsToKnowIsToldOfEachChangeAndThatThereIsNone) {
+  std::atomic<int> told{0};
+  const uint64_t id = board_.Join([&] { ++told; });
+  ASSERT_TRUE(Until([&] { return told > 0 && Shows("/d/f", 1); }));
+  for (int i = 1; i < 20; ++i) {
+    const int before = told;
+    root_.Put("d/f", std::string(static_cast<size_t>(i) + 1, 'x'));
+    ASSERT_TRUE(Until([&] { return told > before && Shows("/d/f", static_cast<uint64_t>(i) + 1); })) << i;
+  }
+  const int before = told;
+  EXPECT_TRUE(Until([&] { return told >= before + 2; }));  // nothing changes, and that is said
+  board_.Leave(id);
+}
+
+TEST_F(TreeFollowerTest, NobodyWantsToKnowNothingIsDone) {
+  int told = 0;
+  const uint64_t id = board_.Join([&] { ++told; });
+  ASSERT_TRUE(Until([&] { return told > 0; }));
+  board_.Leave(id);
+  for (int i = 0; i < 20; ++i) loop_.RunOnce(10);
+  const auto before = table_.current();
+  root_.Put("d/new", "x");
+  for (int i = 0; i < 20; ++i) loop_.RunOnce(10);
+  EXPECT_EQ(table_.current(), before);
+}
+
+TEST_F(TreeFollowerTest, ABurstIsAFewTrees) {
+  std::atomic<int> told{0};
+  const uint64_t id = board_.Join([&] { ++told; });
+  ASSERT_TRUE(Until([&] { return told > 0; }));
+  const int before = told;
+  const int64_t began = MonotonicMicros();
+  for (int i = 0; i < 2000; ++i) {
+    root_.Put("d/" + std::to_string(i), "x");
+    if (i % 10 == 0) loop_.RunOnce(0);
+  }
+  ASSERT_TRUE(Until([&] { return Shows("/d/1999", 1); }));
+  EXPECT_LE(told - before, (MonotonicMicros() - began) / 3'000 + 2);
+  board_.Leave(id);
+}
+
+}  // namespace
+}  // namespace vrun::home

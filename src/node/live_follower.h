@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps a live view at the state in which home is: hears of each tree and advances the view to the newest, one at a
+// time, on a thread of its own.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "tree/tree.h"
+
+namespace vrun::vfs {
+class Backend;
+}
+
+namespace vrun::node {
+
+class ContentSource;
+
+// Home tells once a second that nothing has changed; when it has not for so long, the view may be behind.
+inline constexpr int64_t kHomeSilentMicros = 3'000'000;
+
+// Thread safety: any thread.
+class LiveFollower {
+ public:
+  struct State {
+    Digest tree;                // that the view shows
+    int64_t silent_micros = 0;  // since home was heard of last
+    bool behind = false;        // home was heard of, and the view is not there yet
+    uint64_t trees = 0;         // that it was advanced to
+    bool silent() const { return silent_micros > kHomeSilentMicros; }
+  };
+  // Blocks; one call at a time.
+  using Advance = std::function<Status(const Digest& tree)>;
+
+  // `shown`: what the view shows now. The source and the backend must outlive it.
+  LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> backend, const Digest& shown, Advance advance);
+  // Waits for an Advance under way. Before the view.
+  ~LiveFollower();
+  LiveFollower(const LiveFollower&) = delete;
+  LiveFollower& operator=(const LiveFollower&) = delete;
+
+  State state() const;
+
+ private:
+  struct Shared;  // what home's callbacks keep alive
+  void Watch();
+  void Run();
+
+  ContentSource* const home_;
+  const std::shared_ptr<vfs::Backend> backend_;
+  const Advance advance_;
+  const std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace vrun::node

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vfs/live_advance.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "vfs/attributes.h"
+#include "vfs/lazy_root.h"
+#include "vfs/live_file.h"
+#include "vfs/live_root.h"
+
+namespace vrun::vfs {
+namespace {
+
+constexpr size_t kGone = SIZE_MAX;
+
+// Walks two directories side by side, in order of names: fn(index before or kGone, index after or kGone).
+template <typename Fn>
+void Walk(const LoadedDirectoryPtr& before, const tree::Directory& after, Fn fn) {
+  const size_t had = before ? before->directory->size() : 0;
+  size_t i = 0, j = 0;
+  while (i < had || j < after.size()) {
+    int order = 0;
+    if (i == had) {
+      order = 1;
+    } else if (j == after.size()) {
+      order = -1;
+    } else {
+      order = before->directory->NameAt(i).compare(after.NameAt(j));
+    }
+    fn(order <= 0 ? i : kGone, order >= 0 ? j : kGone);
+    if (order <= 0) ++i;
+    if (order >= 0) ++j;
+  }
+}
+
+// So that a listing that is under way gives each name that stays exactly once.
+void KeepPlaces(LiveDirectory* of, const LoadedDirectoryPtr& before, const tree::Directory& after) {
+  std::vector<std::pair<uint32_t, uint32_t>> places;
+  uint64_t next = 0;
+  if (before) {
+    const size_t had = before->directory->size();
+    std::vector<uint32_t> place_of(had);
+    for (uint32_t i = 0; i < had; ++i) place_of[i] = i;
+    for (const auto& [place, index] : of->places) place_of[index] = place;
+    next = of->places.empty() ? had : of->next_place;
+    Walk(before, after, [&](size_t i, size_t j) {
+      if (j == kGone) return;
+      const uint64_t place = i == kGone ? next++ : place_of[i];
+      places.emplace_back(static_cast<uint32_t>(place), static_cast<uint32_t>(j));
+    });
+    std::sort(places.begin(), places.end());
+  }
+  // Numbers that run out begin anew: a listing that takes so long may miss a name.
+  if (next >= LiveTree::kFirstCookie - 4) places.clear();
+  of->next_place = static_cast<uint32_t>(next);
+  of->places = std::move(places);
+}
+
+}  // namespace
+
+// --- which objects it takes ------------------------------------------------------------------------------------------
+
+// Somebody knows names in it, or that some are not there.
+bool LiveMerge::Needs(const LiveNode& directory) {
+  const LiveDirectory& of = *directory.directory;
+  return of.loaded || !of.entries.empty() || (!of.has_lower && directory.lookups > 0);
+}
+
+void LiveMerge::Find(const LiveNode& directory, const Digest& digest, const std::string& path, Missing* missing) const {
+  const LiveDirectory& of = *directory.directory;
+  if ((of.has_lower && of.digest == digest) || !Needs(directory)) return;
+  const auto object = have_.find(digest);
+  if (object == have_.end()) {
+    missing->emplace_back(digest, path);
+    return;
+  }
+  const tree::Directory& next = *object->second->directory;
+  for (const auto& [name, entry] : of.entries) {
+    if (entry.node == nullptr || !entry.node->is_directory()) continue;
+    if (entry.change > included_ && entry.node->directory->has_lower) continue;
+    const size_t index = next.Find(name);
+    if (index == next.size()) continue;
+    const tree::Entry is = next.At(index);
+    if (is.is_directory()) Find(*entry.node, is.child, (path == "/" ? path : path + "/") + name, missing);
+  }
+}
+
+LiveMerge::Missing LiveMerge::FindMissing(const tree::Entry& root) const {
+  Missing missing;
+  Find(*tree_.root_, root.child, "/", &missing);
+  return missing;
+}
+
+// --- the walk --------------------------------------------------------------------------------------------------------
+
+void LiveMerge::Run(const tree::Entry& root) {
+  LiveNode* top = tree_.root_;
+  if (top->directory->digest != root.child) {
+    if (Needs(*top)) {
+      Take(top, root.child, have_.at(root.child));
+    } else {
+      top->directory->digest = root.child;
+    }
+    tree_.Touch(top);
+  }
+  if (top->change <= included_) {
+    top->change = 0;
+    SetAttributes(top, root);
+  }
+  std::deque<LiveTree::Pending>& pending = tree_.pending_;
+  while (!pending.empty() && pending.front().change <= included_) {
+    const LiveTree::Pending item = std::move(pending.front());
+    pending.pop_front();
+    Settle(item.nodeid, item.name);
+  }
+  for (const auto& [nodeid, name] : std::exchange(tree_.held_, {})) Settle(nodeid, name);
+  for (const uint64_t nodeid : emptied_) {
+    if (LiveNode* node = tree_.Find(nodeid)) tree_.Drop(node);
+  }
+}
+
+void LiveMerge::Settle(uint64_t nodeid, const std::string& name) {
+  LiveNode* node = tree_.Find(nodeid);
+  if (node == nullptr) return;
+  if (!name.empty()) {
+    SettleName(node, name);
+    return;
+  }
+  const std::vector<LiveName> names = node->names;
+  for (const LiveName& link : names) SettleName(link.parent, link.name);
+}
+
+void LiveMerge::SettleName(LiveNode* directory, const std::string& name) {
+  if (IsTaken(directory)) {
+    Reconcile(directory, name);
+  } else {
+    Hold(directory, name);
+  }
+}
+
+// The object that hangs on it is what home has at its place. It is not where it was moved here and not yet there, and
+// where the object is still to come: what is in it cannot be compared then.
+bool LiveMerge::IsTaken(LiveNode* directory) {
+  if (LiveTree::NeedsLoading(*directory)) return false;
+  if (directory->names.empty()) return true;
+  const LiveName link = directory->names.front();
+  if (!IsTaken(link.parent)) return false;
+  const auto& entries = link.parent->directory->entries;
+  const auto it = entries.find(link.name);
+  if (it == entries.end()) return true;
+  if (it->second.change > included_) return false;
+  const auto is_current = [&] {
+    const LiveDirectory& of = *directory->directory;
+    const LoadedDirectoryPtr& home = link.parent->directory->loaded;
+    const size_t index = home ? home->directory->Find(link.name) : 0;
+    const bool there = home && index < home->directory->size() && home->directory->At(index).is_directory();
+    return there ? of.has_lower && of.digest == home->directory->At(index).child : !of.has_lower;
+  };
+  if (it->second.change != 0 || !is_current()) Reconcile(link.parent, link.name);  // before what is in it
+  return is_current();
+}
+
+void LiveMerge::Take(LiveNode* directory, const Digest& digest, const LoadedDirectoryPtr& next) {
+  LiveDirectory& of = *directory->directory;
+  const LoadedDirectoryPtr before = of.loaded;
+  const tree::Directory& after = *next->directory;
+  KeepPlaces(&of, before, after);
+  of.has_lower = true;
+  of.digest = digest;
+  LiveTree::SetLoaded(directory, next);
+  tree_.Touch(directory);
+  ForgetListing(*directory);
+  std::vector<std::string> known;
+  Walk(before, after, [&](size_t i, size_t j) {
+    if (i != kGone && j != kGone && before->directory->EncodedAt(i) == after.EncodedAt(j)) return;
+    const std::string_view name = j != kGone ? after.NameAt(j) : before->directory->NameAt(i);
+    if (of.entries.find(name) != of.entries.end()) {
+      known.emplace_back(name);
+    } else if (i == kGone) {
+      ForgetName(*directory, name);  // that it is not there may be cached
+    }
+  });
+  for (const std::string& name : known) Reconcile(directory, name);
+}
+
+// Home has no such directory any more: nothing in it is home's.
+void LiveMerge::TakeNothing(LiveNode* directory) {
+  LiveDirectory& of = *directory->directory;
+  of.has_lower = false;
+  of.digest = {};
+  of.places.clear();
+  LiveTree::SetLoaded(directory, nullptr);
+  tree_.Touch(directory);
+  ForgetListing(*directory);
+  std::vector<std::string> known;
+  for (const auto& [name, entry] : of.entries) known.push_back(name);
+  for (const std::string& name : known) Reconcile(directory, name);
+}
+
+void LiveMerge::Below(LiveNode* parent, const std::string& name, LiveNode* directory, const Digest& digest) {
+  LiveDirectory& of = *directory->directory;
+  if (of.has_lower && of.digest == digest) return;
+  if (!Needs(*directory)) {
+    of.has_lower = true;
+    of.digest = digest;
+    tree_.Touch(directory);
+    return;
+  }
+  if (const auto object = have_.find(digest); object != have_.end()) {
+    Take(directory, digest, object->second);
+    return;
+  }
+  wanted_.emplace_back(digest, directory->HomePath());
+  Hold(parent, name);
+}
+
+// --- one name --------------------------------------------------------------------------------------------------------
+
+void LiveMerge::Reconcile(LiveNode* directory, const std::string& name) {
+  if (!directory->is_directory()) return;
+  LiveDirectory& of = *directory->directory;
+  const auto it = of.entries.find(name);
+  if (it == of.entries.end()) return;
+  const size_t index = of.loaded ? of.loaded->directory->Find(name) : 0;
+  const bool home = of.loaded && index < of.loaded->directory->size();
+  if (it->second.node == nullptr) {
+    if (it->second.change > included_) return;
+    tree_.Erase(directory, name);
+    emptied_.push_back(directory->nodeid);
+    if (home) ForgetName(*directory, name);
+  } else if (home) {
+    Meet(directory, name, &it->second, index);
+  } else {
+    Miss(directory, name, &it->second);
+  }
+}
+
+// Home has something of that name.
+void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* entry, size_t index) {
+  LiveNode* node = entry->node;
+  const tree::Entry is = directory->directory->loaded->directory->At(index);
+  const bool ours = entry->change > included_;
+  if (node->is_directory() && is.is_directory()) {
+    if (ours && node->directory->has_lower) return;  // moved here: home's is another one
+    if (!ours) {
+      entry->change = 0;
+      node->home_path.reset();
+      tree_.TouchName(*directory, name);
+    }
+    node->home = true;
+    tree_.Touch(node);
+    if (node->change <= included_) {
+      node->change = 0;
+      SetAttributes(node, is);
+    }
+    Below(directory, name, node, is.child);
+    return;
+  }
+  if (ours) return;
+  if (IsSame(*node, is)) {
+    Adopt(directory, entry, is, index);
+    return;
+  }
+  if (node->is_directory()) TakeNothing(node);
+  if (node->change > included_) return;
+  if (InUse(*node)) {
+    Hold(directory, name);
+  } else if (is.is_regular() && S_ISREG(node->attributes.mode) && !node->opened && !node->file) {
+    // Nobody has seen a byte of it: whoever is about to open it gets the new one, however often home writes it.
+    Adopt(directory, entry, is, index);
+    node->renewed = true;
+  } else {
+    Replace(directory, name);
+  }
+}
+
+// Home has nothing of that name.
+void LiveMerge::Miss(LiveNode* directory, const std::string& name, LiveEntry* entry) {
+  LiveNode* node = entry->node;
+  if (entry->change > included_) return;
+  const bool changed = node->change > included_;
+  if (node->is_directory()) TakeNothing(node);
+  if (!changed && !InUse(*node)) {
+    Replace(directory, name);
+    return;
+  }
+  if (entry->cookie == 0) {  // it stays, and has to be listed
+    entry->cookie = tree_.next_cookie_++;
+    directory->directory->ours[entry->cookie] = directory->directory->entries.find(name)->first;
+    tree_.TouchName(*directory, name);
+  }
+  Hold(directory, name);
+}
+
+bool LiveMerge::IsSame(const LiveNode& node, const tree::Entry& is) const {
+  if ((node.attributes.mode & S_IFMT) != (is.mode & S_IFMT) || is.is_directory()) return false;
+  if (is.is_regular()) {
+    const tree::FileVersion version = is.version();
+    return version == node.at_home || (!node.file && version == node.version);
+  }
+  // What is no file is what it looks like, whoever made it.
+  const fuse_attr attr = AttributesOf(is, tree_.uid_base_, tree_.root_dev_, node.nodeid);
+  const LiveAttributes& a = node.attributes;
+  return a.mode == attr.mode && a.uid == attr.uid && a.gid == attr.gid && a.rdev == attr.rdev &&
+         node.target == is.target;
+}
+
+void LiveMerge::Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& is, size_t index) {
+  LiveNode* node = entry->node;
+  entry->change = 0;
+  tree_.Touch(node);
+  node->home = true;
+  node->home_path.reset();
+  if (node->version != is.version()) tree_.ForgetVersion(node);
+  node->version = is.version();
+  node->known_id = directory->directory->loaded->KnownId(index);
+  if (is.is_regular() && is.nlink > 1) tree_.hard_links_[node->version] = node;
+  if (node->change > included_) return;
+  node->change = 0;
+  SetAttributes(node, is);
+}
+
+// Of what is home's again. Content of ours has its own size and times, and the number stays what it was.
+void LiveMerge::SetAttributes(LiveNode* node, const tree::Entry& is) {
+  LiveNode now;
+  now.attributes.ino = node->attributes.ino;
+  tree_.SetHomeAttributes(&now, is);
+  LiveAttributes& a = node->attributes;
+  LiveAttributes& b = now.attributes;
+  const auto same_time = [](const timespec& x, const timespec& y) {
+    return x.tv_sec == y.tv_sec && x.tv_nsec == y.tv_nsec;
+  };
+  bool different = a.mode != b.mode || a.uid != b.uid || a.gid != b.gid || a.nlink != b.nlink;
+  different |= node->xattrs != now.xattrs;  // the kernel keeps ACLs
+  if (node->file) {
+    b.size = a.size;
+    b.blocks = a.blocks;
+    b.atime = a.atime;
+    b.mtime = a.mtime;
+    b.ctime = a.ctime;
+  }
+  different |= a.size != b.size || !same_time(a.mtime, b.mtime) || !same_time(a.ctime, b.ctime);
+  b.ino = a.ino;
+  a = b;
+  node->xattrs = std::move(now.xattrs);
+  if (different) notices_.attributes.push_back(node->nodeid);
+}
+
+bool LiveMerge::InUse(const LiveNode& node) const {
+  // With a journal also while home has not been told of it: that has a number, but no operation.
+  const bool untold = tree_.tracking_ && (!node.named_at_home || (node.file && node.file->dirty()));
+  if (!node.is_directory()) return node.writers > 0 || untold;
+  const auto& entries = node.directory->entries;
+  return std::any_of(entries.begin(), entries.end(), [](const auto& item) { return item.second.node != nullptr; });
+}
+
+void LiveMerge::Hold(LiveNode* directory, const std::string& name) { tree_.held_.emplace(directory->nodeid, name); }
+
+void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
+  LiveNode* node = directory->directory->entries.find(name)->second.node;
+  std::string path = node->HomePath();
+  tree_.Erase(directory, name);
+  std::erase_if(node->names, [&](const LiveName& link) { return link.parent == directory && link.name == name; });
+  if (node->names.empty()) {
+    node->attributes.nlink = 0;
+    if (!node->home_path) node->home_path = std::make_unique<const std::string>(std::move(path));
+    tree_.ForgetVersion(node);
+  }
+  tree_.Touch(node);
+  ForgetName(*directory, name);
+  emptied_.push_back(directory->nodeid);
+  emptied_.push_back(node->nodeid);
+}
+
+// A directory on which the kernel has no lookup has nothing below it that the kernel knows.
+void LiveMerge::ForgetName(const LiveNode& directory, std::string_view name) {
+  if (directory.lookups > 0 || directory.nodeid == LiveTree::kRootId) {
+    notices_.names.emplace_back(directory.nodeid, name);
+  }
+}
+
+void LiveMerge::ForgetListing(const LiveNode& directory) {
+  if (directory.lookups > 0 || directory.nodeid == LiveTree::kRootId) notices_.listings.push_back(directory.nodeid);
+}
+
+// --- the file system -------------------------------------------------------------------------------------------------
+
+Status LiveRoot::Advance(Dispatcher& dispatcher, const Digest& tree, uint64_t included) {
+  std::lock_guard advancing(advance_mutex_);
+  VRUN_ASSIGN(const tree::Entry root, FetchRootEntry(backend_, tree));
+  included_ = std::max(included_, included);
+  return AdvanceLocked(dispatcher, tree, root);
+}
+
+Status LiveRoot::AdvanceAgain(Dispatcher& dispatcher) {
+  std::lock_guard advancing(advance_mutex_);
+  return AdvanceLocked(dispatcher, this->tree(), tree::Entry(root_));
+}
+
+Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const tree::Entry& root) {
+  DirectoryCache::Loaded have;
+  LiveMerge::Missing missing;
+  do {
+    LiveNotices notices;
+    std::vector<std::function<void()>> waited;
+    {
+      const TreeLock lock(*this);
+      uint64_t included = included_;
+      if (journal_ != nullptr) {
+        // What home has, but has not yet said as which version, could not be told from a change of somebody else's.
+        behind_ = included_ > acknowledged_;
+        included = ChangesIn(std::min(included_, acknowledged_));
+      }
+      LiveMerge merge(tree_, included, have);
+      missing = merge.FindMissing(root);
+      if (missing.empty()) {
+        merge.Run(root);
+        home_tree_ = tree;
+        root_ = root;
+        if (journal_ != nullptr) frame_.Header(NumbersLocked());
+        missing = merge.wanted();
+        notices = merge.notices();
+        waited.swap(waiting_for_home_);
+      }
+    }
+    VRUN_TRY(Tell(dispatcher, notices));
+    for (const auto& waiter : waited) waiter();
+    if (!missing.empty()) VRUN_TRY(backend_.directories().GetAll(tree, missing, &have));
+  } while (!missing.empty());
+  return {};
+}
+
+// Outside of every lock: the kernel takes a directory's own lock for these, under which it may wait for our answers.
+Status LiveRoot::Tell(Dispatcher& dispatcher, const LiveNotices& notices) {
+  int failure = 0;
+  const auto note = [&](int error) {
+    if (error != 0 && error != ENOENT) failure = error;
+  };
+  for (const auto& [parent, name] : notices.names) note(dispatcher.InvalidateEntry(parent, name));
+  for (const uint64_t node : notices.listings) note(dispatcher.InvalidateInode(node));
+  for (const uint64_t node : notices.attributes) note(dispatcher.InvalidateAttributes(node));
+  if (failure != 0) return ErrnoError(failure, "invalidate names of a live view");
+  return {};
+}
+
+void LiveRoot::Acknowledge(uint64_t nodeid, const tree::FileVersion& version) {
+  const TreeLock lock(*this);
+  if (LiveNode* node = tree_.Find(nodeid)) node->at_home = version;
+}
+
+}  // namespace vrun::vfs

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Home's next tree, taken into a LiveTree that is in use. decisions/0013, "Home's changes".
+//
+// Each name that differs is reconciled by itself:
+//   * What this node changed stays as it is until a tree has that change (`included`), whatever home says meanwhile.
+//   * Then home is right. What is there just as we sent it (FileVersion, told by Acknowledge) becomes home's without a
+//     word to the kernel; anything else gets a new node id at its next lookup, so that whoever has the old one open or
+//     mapped keeps its bytes.
+//   * A file that is open for writing, and a directory that is gone at home but has something of ours in it, keep their
+//     names until they are closed, or empty: they are looked at again with each tree. The last close wins.
+//   * Directories that are directories on both sides are one, and keep their node.
+//
+// Pure memory, under LiveRoot's lock; the notices go to the kernel afterwards, from a thread that answers no requests.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vfs/live_tree.h"
+
+namespace vrun::vfs {
+
+struct LiveNotices {
+  std::vector<std::pair<uint64_t, std::string>> names;  // to be looked up anew: parent, name
+  std::vector<uint64_t> listings;                       // directories whose names changed
+  std::vector<uint64_t> attributes;                     // nodes that look different
+};
+
+class LiveMerge {
+ public:
+  using Loaded = DirectoryCache::Loaded;
+  using Missing = std::vector<std::pair<Digest, std::string>>;  // directory objects and where home has them
+
+  // `included`: number of the last change of this node's that the tree has. `have`: directory objects at hand.
+  LiveMerge(LiveTree& tree, uint64_t included, const Loaded& have) : tree_(tree), included_(included), have_(have) {}
+
+  // What Run(root) has to have.
+  Missing FindMissing(const tree::Entry& root) const;
+  // Takes it all at once. REQUIRES: nothing is missing.
+  void Run(const tree::Entry& root);
+  // Of directories of ours that home has otherwise by now: to be got, and Run again.
+  const Missing& wanted() const { return wanted_; }
+  const LiveNotices& notices() const { return notices_; }
+
+ private:
+  static bool Needs(const LiveNode& directory);
+  void Find(const LiveNode& directory, const Digest& digest, const std::string& path, Missing* missing) const;
+  void Take(LiveNode* directory, const Digest& digest, const LoadedDirectoryPtr& next);
+  void TakeNothing(LiveNode* directory);
+  void Below(LiveNode* parent, const std::string& name, LiveNode* directory, const Digest& digest);
+  void Settle(uint64_t nodeid, const std::string& name);
+  void SettleName(LiveNode* directory, const std::string& name);
+  bool IsTaken(LiveNode* directory);
+  void Reconcile(LiveNode* directory, const std::string& name);
+  void Meet(LiveNode* directory, const std::string& name, LiveEntry* entry, size_t index);
+  void Miss(LiveNode* directory, const std::string& name, LiveEntry* entry);
+  bool IsSame(const LiveNode& node, const tree::Entry& is) const;
+  void Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& is, size_t index);
+  void SetAttributes(LiveNode* node, const tree::Entry& is);
+  bool InUse(const LiveNode& node) const;
+  void Hold(LiveNode* directory, const std::string& name);
+  void Replace(LiveNode* directory, const std::string& name);
+  void ForgetName(const LiveNode& directory, std::string_view name);
+  void ForgetListing(const LiveNode& directory);
+
+  LiveTree& tree_;
+  const uint64_t included_;
+  const Loaded& have_;
+  Missing wanted_;
+  LiveNotices notices_;
+  std::vector<uint64_t> emptied_;  // directories that may not be needed any more
+};
+
+}  // namespace vrun::vfs

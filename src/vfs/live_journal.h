@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// The journal of a live view: all that its server knows and home does not have yet, on the node's disk.
+//
+// A file of checksummed frames, written before the kernel is answered (one pwrite, no flush: it survives the death of
+// the server, and with Flush that of the machine). A frame holds what one lock of the tree changed, whole or not at
+// all:
+//   * the state of each node and name that was touched, as it is afterwards. Reading it back is an upsert, no operation
+//     is done again; so the tree that comes out is the one that was, node ids included.
+//   * the operations that go home (LiveOperation), each with its number. What home has acknowledged is left out of the
+//     next checkpoint.
+// When the file has grown to a multiple of what it says it is written anew (Checkpoint) and takes the old one's name.
+//
+// A tail that was torn is cut off. A damaged frame that others follow is kCorrupt: somebody changed the file.
+//
+// Thread safety: any thread. A mutex is held over the write.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "vfs/live_tree.h"
+
+namespace vrun::vfs {
+
+class LiveVersion;
+
+inline constexpr uint64_t kLiveUnit = 64 * 1024;  // of home's content, filled in at a time
+
+struct ByteRange {
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  bool operator==(const ByteRange&) const = default;
+};
+
+// A file's content as of one moment: what of its backing file, over what home has (v1::Over).
+struct LiveContent {
+  uint64_t file = 0;  // LiveFile::id; 0: empty
+  uint64_t generation = 0;
+  uint64_t aside = 0;  // what was overwritten since; 0: nothing
+  uint64_t size = 0;
+  uint32_t over = 0;
+  std::vector<ByteRange> ranges;  // sorted, apart; over home's only
+};
+
+// One change as home is told of it. Paths are absolute and those of that moment: all before it has been applied.
+struct LiveOperation {
+  enum class Kind : uint8_t { kPut = 1, kDirectory, kSymlink, kSpecial, kLink, kRemove, kRename, kExchange, kMeta };
+  uint64_t number = 0;  // from 1, increasing
+  Kind kind = Kind::kMeta;
+  uint64_t node = 0;
+  bool born = false;      // home has no name of this node before it
+  bool replaces = false;  // kRename, kLink: something had the name
+  std::string path;
+  std::string from;           // kLink: another name; kRename, kExchange: the old name
+  LiveAttributes attributes;  // owners as home numbers them
+  std::vector<std::pair<std::string, std::string>> xattrs;
+  std::string target;
+  tree::FileVersion base;  // of a content over home's own; ino 0: over what this journal put there
+  LiveContent content;
+  std::shared_ptr<LiveVersion> version;  // `content`, to be read; not in the journal
+};
+
+// What a backing file is, beyond its bytes.
+struct LiveFileState {
+  uint64_t id = 0;
+  // Generations: content of which something was written, or all was published, at last. The next one begins when one is
+  // published; so the file has what was not published if `dirty` is the higher.
+  uint64_t dirty = 0;
+  uint64_t published = 0;
+  // While it still needs home's content.
+  bool incomplete = false;
+  tree::FileVersion lower;
+  Digest lower_tree;
+  std::string lower_path;
+  uint64_t lower_size = 0;  // as LiveFile::lower_size_
+  std::vector<bool> present;
+};
+
+struct LiveSavedName {
+  uint64_t node = 0;  // 0: removed
+  uint64_t cookie = 0;
+  uint64_t operation = 0;
+};
+
+// What a journal says.
+struct LiveState {
+  Digest tree;                                                    // that the view showed last
+  std::unordered_map<uint64_t, std::unique_ptr<LiveNode>> nodes;  // without names, entries and files
+  std::unordered_map<uint64_t, uint64_t> file_of;                 // node -> backing file
+  std::unordered_map<uint64_t, std::map<std::string, LiveSavedName, std::less<>>> names;  // by directory
+  std::unordered_map<uint64_t, LiveFileState> files;
+  std::map<uint64_t, LiveOperation> operations;    // not acknowledged
+  std::deque<std::pair<uint64_t, uint64_t>> done;  // the last requests that changed names: their unique, a node
+  uint64_t acknowledged = 0;
+  uint64_t next_operation = 1;
+  uint64_t next_node = 1;
+  uint64_t next_cookie = 0;
+  uint64_t next_file = 1;
+};
+
+// One frame in the making. Not thread safe.
+class LiveFrame {
+ public:
+  void Header(const LiveState& state);  // the tree and the numbers that come next
+  void Node(const LiveNode& node, uint64_t file);
+  void Gone(uint64_t nodeid);
+  void Name(uint64_t directory, std::string_view name, const LiveSavedName* entry);  // null: home's, or none
+  void File(const LiveFileState& file);
+  void Units(uint64_t file, uint64_t first, uint64_t end, uint64_t lower_size);
+  void Dirty(uint64_t file, uint64_t generation);
+  void Operation(const LiveOperation& operation);
+  void Dropped(uint64_t number);
+  void Acknowledged(uint64_t number);
+  // A request of the kernel was carried out: not to be done again when it comes again. `node`: what it made.
+  void Done(uint64_t unique, uint64_t node);
+  bool empty() const { return body_.empty(); }
+  const std::string& body() const { return body_; }
+  void clear() { body_.clear(); }
+
+ private:
+  std::string body_;
+};
+
+class LiveJournal {
+ public:
+  // A new one; what has that name goes.
+  static Result<std::unique_ptr<LiveJournal>> Create(const std::string& path);
+  // One that another process left, to be written on; `state` gets what it says.
+  static Result<std::unique_ptr<LiveJournal>> Open(const std::string& path, LiveState* state);
+  // What `bytes` of a journal say; `good`: how much of them is not a torn tail. kCorrupt: see above.
+  static Result<LiveState> Parse(std::string_view bytes, size_t* good);
+
+  // ENOSPC and the like are found here, before an operation is accepted: room for an append of up to `bytes`.
+  int Reserve(size_t bytes);
+  Status Append(const LiveFrame& frame);
+  Status Flush();
+
+  // Grown to a multiple of what the last checkpoint had.
+  bool WantsCheckpoint() const;
+  // From here on what is appended also goes after the checkpoint that is being made; then the checkpoint itself, which
+  // may be older than what was appended meanwhile: all of it is upserts.
+  void BeginCheckpoint();
+  Status FinishCheckpoint(const LiveFrame& all);
+
+  uint64_t bytes() const;  // of the file
+
+ private:
+  LiveJournal(std::string path, UniqueFd fd, uint64_t end) : path_(std::move(path)), fd_(std::move(fd)), end_(end) {}
+
+  const std::string path_;
+  mutable std::mutex mutex_;
+  UniqueFd fd_;
+  uint64_t end_ = 0;         // of what is written
+  uint64_t reserved_ = 0;    // allocated up to here
+  uint64_t checkpoint_ = 0;  // bytes of the last one
+  bool broken_ = false;      // a write failed half way: nothing is accepted any more
+  bool in_checkpoint_ = false;
+  std::string after_;
+};
+
+}  // namespace vrun::vfs

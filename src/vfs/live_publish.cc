@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+// LiveRoot with a journal: what changed is written down before it is answered, and goes home.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "vfs/attributes.h"
+#include "vfs/live_root.h"
+
+namespace vrun::vfs {
+namespace {
+
+constexpr uint64_t kResent = 1ull << 63;   // in the unique of a request that another server had (FUSE_UNIQUE_RESEND)
+constexpr size_t kMostLately = 256;        // more than are ever under way in one moment
+constexpr size_t kFrameRoom = 256 * 1024;  // in the journal, before an operation is accepted
+
+}  // namespace
+
+Status LiveRoot::Begin(LiveJournal* journal, LiveStream* stream, LiveState* state) {
+  journal_ = journal;
+  stream_ = stream;
+  files_.SetJournal(journal);
+  if (state != nullptr) {
+    VRUN_TRY(RestoreFrom(state));
+  }
+  {
+    const TreeLock lock(*this);
+    tree_.Track();
+    if (state == nullptr) {
+      LiveState begin;
+      begin.tree = home_tree_;
+      frame_.Header(begin);
+      tree_.Touch(tree_.root());
+    }
+  }
+  stream_->SetOnApplied(
+      [this](uint64_t number, const std::vector<LiveStream::Applied>& applied) { OnAcknowledged(number, applied); });
+  std::lock_guard lock(dirty_mutex_);
+  tick_ = backend_.timers().After(options_.publish_micros, [this, gate = gate_] {
+    const Gate::Pass pass(gate.get());
+    if (pass) Tick();
+  });
+  return {};
+}
+
+// --- the journal -----------------------------------------------------------------------------------------------------
+
+bool LiveRoot::WriteJournalLocked() {
+  if (journal_ == nullptr) return false;
+  if (told_ > 0) told_changes_.emplace_back(stream_->last(), tree_.changes());
+  LiveTree::Touched touched = tree_.TakeTouched();
+  if (touched.empty() && frame_.empty()) return false;
+  const bool told = std::exchange(told_, 0) > 0;
+  const uint64_t last = stream_->last();
+  for (const uint64_t nodeid : touched.nodes) {
+    LiveNode* node = tree_.Find(nodeid);
+    if (node == nullptr) continue;
+    if (told && node->change != 0) node->operation = last;
+    frame_.Node(*node, node->file ? node->file->id() : 0);
+  }
+  for (const auto& [nodeid, name] : touched.names) {
+    LiveNode* directory = tree_.Find(nodeid);
+    if (directory == nullptr) continue;
+    auto& entries = directory->directory->entries;
+    const auto it = entries.find(name);
+    if (it == entries.end()) {
+      frame_.Name(nodeid, name, nullptr);
+      continue;
+    }
+    LiveEntry& entry = it->second;
+    if (told && entry.change != 0) entry.operation = last;
+    const LiveSavedName saved{entry.node != nullptr ? entry.node->nodeid : 0, entry.cookie, entry.operation};
+    frame_.Name(nodeid, name, &saved);
+  }
+  for (const uint64_t nodeid : touched.gone) frame_.Gone(nodeid);
+  if (const Status appended = journal_->Append(frame_); !appended) {
+    LogError("{}: nothing more can be written in this view", appended.error().message());
+  }
+  frame_.clear();
+  return told;
+}
+
+LiveState LiveRoot::NumbersLocked() {
+  LiveState numbers;
+  numbers.tree = home_tree_;
+  numbers.acknowledged = stream_->acknowledged();
+  numbers.next_operation = stream_->last() + 1;
+  numbers.next_node = tree_.next_id();
+  numbers.next_cookie = tree_.next_cookie();
+  numbers.next_file = files_.NextId();
+  return numbers;
+}
+
+void LiveRoot::Checkpoint() {
+  if (!journal_->WantsCheckpoint()) return;
+  LiveFrame all;
+  {
+    const TreeLock lock(*this);
+    journal_->BeginCheckpoint();
+    all.Header(NumbersLocked());
+    tree_.ForEach([&](const LiveNode& node) {
+      all.Node(node, node.file ? node.file->id() : 0);
+      if (node.file) all.File(node.file->State());
+    });
+    tree_.ForEach([&](const LiveNode& node) {
+      if (!node.is_directory()) return;
+      for (const auto& [name, entry] : node.directory->entries) {
+        const LiveSavedName saved{entry.node != nullptr ? entry.node->nodeid : 0, entry.cookie, entry.operation};
+        all.Name(node.nodeid, name, &saved);
+      }
+    });
+    stream_->ForEach([&](const LiveOperation& op) { all.Operation(op); });
+    for (const auto& [unique, node] : lately_) all.Done(unique, node);
+  }
+  if (const Status written = journal_->FinishCheckpoint(all); !written) {
+    LogWarning("{}: the journal of a live view stays as it is", written.error().message());
+  }
+}
+
+Status LiveRoot::RestoreFrom(LiveState* state) {
+  std::unordered_map<uint64_t, bool> wanted;  // by backing file
+  for (const auto& [nodeid, file] : state->file_of) wanted[file] = true;
+  for (const auto& [number, op] : state->operations) {
+    if (op.content.file != 0) wanted[op.content.file] = true;
+    if (op.content.aside != 0) wanted[op.content.aside] = true;
+  }
+  VRUN_TRY(files_.Restore(state->next_file, [&](uint64_t id) { return wanted.contains(id); }));
+  std::unordered_map<uint64_t, std::shared_ptr<LiveFile>> files;
+  for (const auto& [id, saved] : state->files) {
+    if (!wanted.contains(id)) continue;
+    std::shared_ptr<FileContent> lower;
+    if (saved.incomplete) lower = backend_.files().Get(saved.lower, std::nullopt);
+    if (auto file = LiveFile::Restore(files_, saved, std::move(lower))) files[id] = std::move(file);
+  }
+  for (auto& [number, op] : state->operations) {
+    if (op.kind != LiveOperation::Kind::kPut) continue;
+    const auto file = files.find(op.content.file);
+    if (file != files.end()) op.version = file->second->RestoreVersion(op.content);
+  }
+  done_.insert(state->done.begin(), state->done.end());
+  std::vector<uint64_t> dirty;
+  for (const auto& [nodeid, id] : state->file_of) {
+    const auto file = files.find(id);
+    const auto node = state->nodes.find(nodeid);
+    if (file == files.end() || node == state->nodes.end()) continue;
+    if (file->second->dirty() || !node->second->named_at_home) dirty.push_back(nodeid);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    VRUN_TRY(tree_.Restore(state, files));
+    told_changes_.emplace_back(state->next_operation - 1, tree_.changes());
+    acknowledged_ = state->acknowledged;
+  }
+  stream_->Restore(std::move(state->operations), state->acknowledged, state->next_operation);
+  for (const uint64_t nodeid : dirty) NoteDirty(nodeid);
+  return {};
+}
+
+uint64_t LiveRoot::ChangesIn(uint64_t operation) {
+  while (!told_changes_.empty() && told_changes_.front().first <= operation) {
+    included_changes_ = told_changes_.front().second;
+    told_changes_.pop_front();
+  }
+  return included_changes_;
+}
+
+// --- what home is told -----------------------------------------------------------------------------------------------
+
+void LiveRoot::WithRoom(Reply reply, Then then) {
+  if (journal_ == nullptr) return then(std::move(reply));
+  if (!stream_->HasRoom()) {
+    reply.Suspend();
+    const auto shared = std::make_shared<Reply>(std::move(reply));
+    const auto again = [this, gate = gate_, shared, then] {
+      const Gate::Pass pass(gate.get());
+      if (pass) WithRoom(std::move(*shared), then);
+    };
+    if (!stream_->MustWait(again)) again();
+    return;
+  }
+  if (const int error = journal_->Reserve(kFrameRoom); error != 0) {
+    reply.Error(error);
+    return;
+  }
+  then(std::move(reply));
+}
+
+void LiveRoot::DidLocked(const Request& request, uint64_t node) {
+  if (journal_ == nullptr) return;
+  frame_.Done(request.unique & ~kResent, node);
+  lately_.emplace_back(request.unique & ~kResent, node);
+  if (lately_.size() > kMostLately) lately_.pop_front();
+}
+
+std::optional<uint64_t> LiveRoot::WasDone(const Request& request, Reply* reply) {
+  if ((request.unique & kResent) == 0) return std::nullopt;
+  const auto it = done_.find(request.unique & ~kResent);
+  if (it == done_.end()) return std::nullopt;
+  if (reply == nullptr) return it->second;
+  fuse_entry_out out{};
+  {
+    const TreeLock lock(*this);
+    if (LiveNode* node = tree_.Find(it->second)) out = CountedEntryLocked(node);
+  }
+  if (out.nodeid == 0) {
+    reply->Error(0);
+  } else if (!reply->Struct(out)) {
+    Forget(out.nodeid, 1);
+  }
+  return it->second;
+}
+
+// What home had goes from there with the next version of ours: so all of it is here before that is told.
+void LiveRoot::WithContent(uint64_t nodeid, Reply reply, Then then) {
+  std::shared_ptr<LiveFile> file;
+  if (journal_ != nullptr) {
+    const TreeLock lock(*this);
+    const LiveNode* node = tree_.Find(nodeid);
+    if (node != nullptr) file = node->file;
+  }
+  if (!file || file->complete() || !file->dirty()) return then(std::move(reply));
+  reply.Suspend();
+  const auto shared = std::make_shared<Reply>(std::move(reply));
+  file->Need(0, UINT64_MAX, false, [gate = gate_, shared, file, then](int error) {
+    const Gate::Pass pass(gate.get());
+    if (!pass) return;
+    if (error != 0) {
+      shared->Error(error);
+    } else {
+      then(std::move(*shared));
+    }
+  });
+}
+
+LiveOperation LiveRoot::OperationLocked(Kind kind, LiveNode* node) const {
+  LiveOperation op;
+  op.kind = kind;
+  op.node = node->nodeid;
+  uint64_t valid = 0;
+  const fuse_attr attr = AttrLocked(*node, &valid);
+  op.attributes = node->attributes;
+  op.attributes.uid = HomeId(options_.uid_base, attr.uid);
+  op.attributes.gid = HomeId(options_.uid_base, attr.gid);
+  op.attributes.mtime = {static_cast<time_t>(attr.mtime), static_cast<long>(attr.mtimensec)};
+  op.attributes.atime = {static_cast<time_t>(attr.atime), static_cast<long>(attr.atimensec)};
+  for (const auto& [name, value] : node->xattrs) {
+    op.xattrs.emplace_back(name, HomeXattr(name, value, options_.uid_base));
+  }
+  op.target = node->target;
+  return op;
+}
+
+void LiveRoot::AddLocked(LiveOperation op) {
+  op.number = stream_->last() + 1;
+  frame_.Operation(op);
+  ++told_;
+  stream_->Add(std::move(op));
+}
+
+void LiveRoot::TellLocked(Kind kind, LiveNode* node, std::string path, std::string from, bool replaces) {
+  if (journal_ == nullptr) return;
+  LiveOperation op = OperationLocked(kind, node);
+  op.path = std::move(path);
+  op.from = std::move(from);
+  op.replaces = replaces;
+  op.born = !node->named_at_home;
+  node->named_at_home = true;
+  tree_.Touch(node);
+  AddLocked(std::move(op));
+}
+
+void LiveRoot::TellMadeLocked(LiveNode* node) {
+  if (journal_ == nullptr) return;
+  const uint32_t type = node->attributes.mode & S_IFMT;
+  const std::string path = tree_.PathOf(*node);
+  if (type == S_IFDIR) TellLocked(Kind::kDirectory, node, path);
+  if (type == S_IFLNK) TellLocked(Kind::kSymlink, node, path);
+  if (type == S_IFIFO || type == S_IFSOCK) TellLocked(Kind::kSpecial, node, path);
+  // A regular file when it is published. A device never: only root could make it at home, and should not.
+}
+
+void LiveRoot::TellMetaLocked(LiveNode* node) {
+  if (journal_ == nullptr) return;
+  tree_.Touch(node);
+  // What home has not heard of comes with all its attributes.
+  if (!node->named_at_home || (node->names.empty() && node->nodeid != LiveTree::kRootId)) return;
+  TellLocked(Kind::kMeta, node, tree_.PathOf(*node));
+}
+
+void LiveRoot::TellRemovedLocked(uint64_t nodeid, const std::string& path, bool gone) {
+  if (journal_ == nullptr) return;
+  if (gone) {
+    auto taken = stream_->TakeBack(nodeid);
+    for (LiveOperation& op : taken) {
+      frame_.Dropped(op.number);
+      taken_back_.push_back(std::move(op));
+    }
+    if (!taken.empty()) return;
+  }
+  LiveOperation op;
+  op.kind = Kind::kRemove;
+  op.node = nodeid;
+  op.path = path;
+  AddLocked(std::move(op));
+}
+
+void LiveRoot::PublishLocked(LiveNode* node) {
+  if (journal_ == nullptr || !node->file || node->names.empty()) return;
+  if (node->named_at_home && !node->file->dirty()) return;
+  tree::FileVersion base;
+  const auto version = node->file->Publish(&base);
+  if (version == nullptr) return;  // nothing new
+  LiveOperation op = OperationLocked(Kind::kPut, node);
+  op.path = tree_.PathOf(*node);
+  op.born = !node->named_at_home;
+  op.base = base;
+  op.content = version->content();
+  op.version = version;
+  node->named_at_home = true;
+  tree_.Changed(node);  // anew: its number is to be one that home has with this operation, and not with an earlier one
+  for (const LiveName& name : node->names) tree_.TouchName(*name.parent, name.name);
+  const std::string path = op.path;
+  AddLocked(std::move(op));
+  // Its other names are to be names of what took its place (also of an append, for which home may want the whole).
+  for (size_t i = 1; i < node->names.size(); ++i) {
+    TellLocked(Kind::kLink, node, tree_.PathOf(*node->names[i].parent, node->names[i].name), path, true);
+  }
+}
+
+// --- when ------------------------------------------------------------------------------------------------------------
+
+void LiveRoot::NoteDirty(uint64_t nodeid) {
+  if (journal_ == nullptr) return;
+  std::lock_guard lock(dirty_mutex_);
+  dirty_.try_emplace(nodeid, MonotonicMicros());
+}
+
+void LiveRoot::Publish(uint64_t nodeid) {
+  if (journal_ == nullptr) return;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    if (dirty_.erase(nodeid) == 0) return;
+  }
+  const TreeLock lock(*this);
+  if (LiveNode* node = tree_.Find(nodeid)) PublishLocked(node);
+}
+
+// A writer that goes on and on. What is rewritten in place waits for its writer to be done: half of it is nothing.
+void LiveRoot::PublishAppended(uint64_t nodeid, LiveFile& file) {
+  if (journal_ != nullptr && file.Appended() >= options_.publish_bytes) Publish(nodeid);
+}
+
+void LiveRoot::Tick() {
+  const int64_t before = MonotonicMicros() - options_.publish_micros;
+  std::vector<uint64_t> due;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    for (const auto& [nodeid, since] : dirty_) {
+      if (since <= before) due.push_back(nodeid);
+    }
+  }
+  for (const uint64_t nodeid : due) {
+    bool appended = false;
+    {
+      const TreeLock lock(*this);
+      const LiveNode* node = tree_.Find(nodeid);
+      appended = node == nullptr || !node->file || !node->named_at_home || node->file->Appended() > 0;
+    }
+    if (appended) Publish(nodeid);
+  }
+  Checkpoint();
+  std::lock_guard lock(dirty_mutex_);
+  tick_ = backend_.timers().After(options_.publish_micros, [this, gate = gate_] {
+    const Gate::Pass pass(gate.get());
+    if (pass) Tick();
+  });
+}
+
+uint64_t LiveRoot::PublishAll() {
+  if (journal_ == nullptr) return 0;
+  std::vector<uint64_t> all;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    for (const auto& [nodeid, since] : dirty_) all.push_back(nodeid);
+  }
+  for (const uint64_t nodeid : all) Publish(nodeid);
+  return stream_->last();
+}
+
+void LiveRoot::SyncHome(uint64_t nodeid, Reply reply) {
+  WithContent(nodeid, std::move(reply), [this, nodeid](Reply whole) {
+    Publish(nodeid);
+    if (const Status flushed = journal_->Flush(); !flushed) {
+      whole.Error(EIO);
+      return;
+    }
+    whole.Suspend();
+    const auto shared = std::make_shared<Reply>(std::move(whole));
+    stream_->WhenAcknowledged(0, [shared] { shared->Error(0); });
+  });
+}
+
+void LiveRoot::OnAcknowledged(uint64_t number, const std::vector<LiveStream::Applied>& applied) {
+  const Gate::Pass pass(gate_.get());
+  if (!pass) return;
+  bool again = false;
+  {
+    const TreeLock lock(*this);
+    frame_.Acknowledged(number);
+    for (const LiveStream::Applied& one : applied) {
+      LiveNode* node = tree_.Find(one.node);
+      if (node == nullptr) continue;
+      node->at_home = one.version;
+      tree_.Touch(node);
+    }
+    acknowledged_ = std::max(acknowledged_, number);
+    again = std::exchange(behind_, false);
+  }
+  if (again && options_.on_released) options_.on_released();
+}
+
+}  // namespace vrun::vfs

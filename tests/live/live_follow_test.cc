@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// Home's side and a node's, with a link of 1 ms between them: what is changed at home is seen in a mounted live view.
+// The watcher, the tree, the content stream and the file system are the real ones; the link and the agent are not.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/event_loop.h"
+#include "home/content_server.h"
+#include "home/content_session.h"
+#include "home/root_files.h"
+#include "home/root_tree.h"
+#include "home/tree_follower.h"
+#include "node/content_source.h"
+#include "node/live_follower.h"
+#include "vfs/live_testing.h"
+
+namespace vrun {
+namespace {
+
+// Messages in order, each after `delay`, on a thread of its own.
+class Wire {
+ public:
+  Wire(int64_t delay, std::function<void(std::string)> deliver) : delay_(delay), deliver_(std::move(deliver)) {
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Wire() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+  }
+  void Put(std::string message) {
+    std::lock_guard lock(mutex_);
+    queue_.emplace_back(MonotonicMicros() + delay_, std::move(message));
+    changed_.notify_all();
+  }
+
+ private:
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (!stop_) {
+      if (queue_.empty()) {
+        changed_.wait(lock);
+      } else if (const int64_t due = queue_.front().first - MonotonicMicros(); due > 0) {
+        changed_.wait_for(lock, std::chrono::microseconds(due));
+      } else {
+        std::string message = std::move(queue_.front().second);
+        queue_.pop_front();
+        lock.unlock();
+        deliver_(std::move(message));
+        lock.lock();
+      }
+    }
+  }
+  const int64_t delay_;
+  const std::function<void(std::string)> deliver_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<int64_t, std::string>> queue_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+class End final : public rpc::Stream {
+ public:
+  explicit End(std::function<void(std::string)> send) : send_(std::move(send)) {}
+  void Send(std::string message) override { send_(std::move(message)); }
+  size_t queued_bytes() const override { return 0; }
+  void Finish() override {}
+  void Cancel(Error) override {}
+
+ private:
+  const std::function<void(std::string)> send_;
+};
+
+class LiveFollowTest : public testing::Test {
+ protected:
+  static constexpr int64_t kDelay = 500;  // one way
+
+  void SetUp() override {
+    if (const std::string why = vfs::WhyNot(); !why.empty()) GTEST_SKIP() << why;
+    for (const std::string& made : {origin_, mount_, state_, written_}) ASSERT_TRUE(MakeDirs(made, 0755));
+    Write("/src/main.c", "int main() {}\n");
+  }
+  void TearDown() override {
+    follower_.reset();
+    view_.reset();
+    backend_.reset();
+    if (session_) session_->Close();
+    up_.reset();
+    down_.reset();
+    source_.reset();
+    session_.reset();
+    if (loop_thread_.joinable()) {
+      loop_.Post([this] { loop_.Stop(); });
+      loop_thread_.join();
+    }
+    home_follower_.reset();
+    tree_.reset();
+    server_.reset();
+  }
+
+  void Start() {
+    auto files = home::RootFiles::Open(origin_);
+    ASSERT_TRUE(files);
+    files_ = std::make_unique<home::RootFiles>(std::move(*files));
+    server_ = std::make_unique<home::ContentServer>(&trees_, files_.get(), &digests_);
+    home::RootTree::Options options;
+    options.root = origin_;
+    options.deny.root = origin_;
+    options.cookie_directory = state_ + "/watch";
+    tree_ = std::make_unique<home::RootTree>(&loop_, options, &trees_);
+    home_follower_ = std::make_unique<home::TreeFollower>(&loop_, tree_.get(), &server_->tree_board());
+    tree_->Start();
+    loop_thread_ = std::thread([this] { loop_.Run(); });
+    ASSERT_TRUE(Soon([&] { return trees_.current() != nullptr; }));
+
+    source_ = std::make_unique<node::ContentSource>(node::ContentSourceOptions{.home_id = "u@h"});
+    source_->AllowToken("u@h", "secret", 1, 1);
+    Connect();
+    auto store = store::Store::Open({.directory = directory_.path() + "/store", .min_free_bytes = 0});
+    ASSERT_TRUE(store);
+    store_ = *std::move(store);
+    backend_ = vfs::Backend::Create({.home_id = "u@h"}, source_.get(), store_.get());
+    const Digest first = trees_.current()->id;
+    auto view = vfs::LiveView::Mount(backend_, first, {.directory = mount_, .written = written_});
+    ASSERT_TRUE(view) << view.error().message();
+    view_ = *std::move(view);
+    watchdog_.Watch(mount_);
+    follower_ = std::make_unique<node::LiveFollower>(
+        source_.get(), backend_, first, [this](const Digest& tree) { return view_->Advance(tree, view_->changes()); });
+    ASSERT_TRUE(Soon([&] { return !follower_->state().behind; }));
+  }
+  void Connect() {
+    if (session_) session_->Close();
+    up_.reset();
+    down_.reset();
+    session_ = server_->NewSession();
+    up_ = std::make_unique<Wire>(kDelay, [this](std::string message) { session_->OnMessage(message); });
+    auto handler = source_->Accept(std::make_unique<End>([this](std::string m) { up_->Put(std::move(m)); }));
+    ASSERT_TRUE(handler);
+    down_ = std::make_unique<Wire>(kDelay, [h = *handler](std::string m) { h->OnMessage(std::move(m)); });
+    home_end_ = std::make_unique<End>([this](std::string m) { down_->Put(std::move(m)); });
+    session_->Start(home_end_.get());
+    v1::ContentReply hello;
+    hello.set_last(true);
+    hello.mutable_hello()->set_home_id("u@h");
+    hello.mutable_hello()->set_token("secret");
+    hello.mutable_hello()->set_job(1);
+    hello.mutable_hello()->set_attempt(1);
+    home_end_->Send(hello.SerializeAsString());
+  }
+
+  static bool Soon(const std::function<bool()>& holds, int64_t micros = 20'000'000) {
+    const int64_t end = MonotonicMicros() + micros;
+    while (!holds() && MonotonicMicros() < end) ::usleep(300);
+    return holds();
+  }
+  void Write(const std::string& path, const std::string& content) const {
+    ASSERT_TRUE(MakeDirs((origin_ + path).substr(0, (origin_ + path).rfind('/')), 0755));
+    const auto fd = OpenFile(origin_ + path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    ASSERT_TRUE(fd && WriteAll(fd->get(), content));
+  }
+  void Save(const std::string& path, const std::string& content) const {
+    ASSERT_TRUE(WriteFileAtomic(origin_ + path, content, 0644));
+  }
+  std::string Content(const std::string& path) const {
+    auto content = ReadFile(mount_ + path);
+    return content ? *std::move(content) : "error: " + content.error().message();
+  }
+  bool Same() const { return vfs::Describe(mount_) == vfs::Describe(origin_); }
+
+  vfs::Watchdog watchdog_{100};
+  vfs::TestDirectory directory_;
+  const std::string origin_ = directory_.path() + "/origin", mount_ = directory_.path() + "/mnt",
+                    state_ = directory_.path() + "/state", written_ = directory_.path() + "/written";
+  EventLoop loop_;
+  std::thread loop_thread_;
+  home::SnapshotTable trees_;
+  home::DigestCache digests_{""};
+  std::unique_ptr<home::RootFiles> files_;
+  std::unique_ptr<home::ContentServer> server_;
+  std::unique_ptr<home::RootTree> tree_;
+  std::unique_ptr<home::TreeFollower> home_follower_;
+  std::shared_ptr<home::ContentSession> session_;
+  std::unique_ptr<End> home_end_;
+  std::unique_ptr<node::ContentSource> source_;
+  std::unique_ptr<Wire> up_, down_;
+  std::unique_ptr<store::Store> store_;
+  std::shared_ptr<vfs::Backend> backend_;
+  std::unique_ptr<vfs::LiveView> view_;
+  std::unique_ptr<node::LiveFollower> follower_;
+};
+
+TEST_F(LiveFollowTest, EditsOfEveryKindAreSeen) {
+  for (int i = 0; i < 50; ++i) Write("/lib/module" + std::to_string(i) + ".py", std::to_string(i));
+  Start();
+  ASSERT_TRUE(Same());
+  Save("/src/main.c", "int main() { return 1; }\n");
+  EXPECT_TRUE(Soon([&] { return Content("/src/main.c") == "int main() { return 1; }\n"; }));
+  Write("/src/main.c", "in place\n");
+  EXPECT_TRUE(Soon([&] { return Content("/src/main.c") == "in place\n"; }));
+  std::filesystem::rename(origin_ + "/lib", origin_ + "/library");
+  EXPECT_TRUE(Soon([&] { return Content("/library/module7.py") == "7" && !std::filesystem::exists(mount_ + "/lib"); }));
+  std::filesystem::permissions(origin_ + "/src/main.c", std::filesystem::perms(0755));
+  std::filesystem::remove_all(origin_ + "/library");
+  EXPECT_TRUE(Soon([&] { return Same(); }));
+}
+
+TEST_F(LiveFollowTest, AnInstallationOfThousandsOfFilesArrives) {
+  Start();
+  for (int i = 0; i < 5000; ++i) {
+    Write("/site/package" + std::to_string(i / 100) + "/m" + std::to_string(i) + ".py", std::to_string(i));
+  }
+  Write("/site/installed", "yes");
+  ASSERT_TRUE(Soon([&] { return Content("/site/installed") == "yes"; }));
+  EXPECT_EQ(Content("/site/package49/m4999.py"), "4999");
+  EXPECT_TRUE(Same());
+}
+
+TEST_F(LiveFollowTest, HomeIsAwayAndWhatChangedMeanwhileComesWithItsReturn) {
+  Start();
+  EXPECT_EQ(Content("/src/main.c"), "int main() {}\n");
+  EXPECT_FALSE(follower_->state().silent());
+  session_->Close();
+  Save("/src/main.c", "while away");
+  EXPECT_TRUE(Soon([&] { return follower_->state().silent(); }));  // and it is said
+  EXPECT_EQ(Content("/src/main.c"), "int main() {}\n");
+  Connect();
+  EXPECT_TRUE(Soon([&] { return Content("/src/main.c") == "while away"; }));
+  EXPECT_FALSE(follower_->state().silent());
+}
+
+// Not a bound: machines that run tests are busy. bench/run edit-visible has the goal.
+TEST_F(LiveFollowTest, EditsAreVisibleSoon) {
+  for (int i = 0; i < 2000; ++i) Write("/tree/d" + std::to_string(i % 40) + "/f" + std::to_string(i), "x");
+  Start();
+  std::vector<int64_t> micros;
+  const int edits = std::getenv("VRUN_EDITS") != nullptr ? std::atoi(std::getenv("VRUN_EDITS")) : 100;
+  for (int i = 0; i < edits; ++i) {
+    const std::string content = "edit " + std::to_string(i);
+    Save("/tree/d7/f7", content);
+    const int64_t began = MonotonicMicros();
+    ASSERT_TRUE(Soon([&] { return Content("/tree/d7/f7") == content; })) << i;
+    micros.push_back(MonotonicMicros() - began);
+    ::usleep(20'000);
+  }
+  std::sort(micros.begin(), micros.end());
+  std::printf("edit-visible: p50 %ld us, p99 %ld us\n", static_cast<long>(micros[micros.size() / 2]),
+              static_cast<long>(micros[micros.size() * 99 / 100]));
+  EXPECT_LT(micros[micros.size() / 2], 500'000);
+}
+
+}  // namespace
+}  // namespace vrun

