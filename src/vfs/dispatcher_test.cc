@@ -86,7 +86,7 @@ TEST_F(DispatcherTest, InitTakesOnlyWhatIsOfferedAndSpeaksOurVersion) {
   EXPECT_EQ(out.flags2, kFusePassthrough >> 32);
   EXPECT_EQ(out.max_stack_depth, 1u);
   EXPECT_EQ(out.max_pages, 256);
-  EXPECT_TRUE(dispatcher_.initialized());
+  EXPECT_TRUE(dispatcher_.WaitInitialized(10'000));
 }
 
 TEST_F(DispatcherTest, OldKernelWithoutExtendedFlagsGetsNoPassthrough) {
