@@ -200,7 +200,7 @@ def test_export_is_a_layout_that_others_read(own, tmp_path):
     subprocess.run(["tar", "--xattrs", "--xattrs-include=*", "-xpf", tar, "-C", unpacked], check=True)
     listing = "cd {} && find . -mindepth 1 ! -path './tmp/*' ! -path './run/*' ! -path './dev/*' " \
               "\\( -type d -printf '%p %y %m %U %G\\n' -o -printf '%p %y %m %U %G %s %T@ %n %l\\n' \\) | sort"
-    ours, theirs = (subprocess.run(["sh", "-c", listing.format(d)], capture_output=True, text=True, check=True).stdout
+    ours, theirs = (subprocess.run(["sh", "-c", listing.format(d)], capture_output=True, check=True).stdout.decode(errors="surrogateescape")
                     for d in (cluster.root, unpacked))
     assert ours == theirs
     assert os.getxattr(unpacked / "root/export/plain", "user.note") == b"a\0b\nc"
