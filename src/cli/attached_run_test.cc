@@ -259,6 +259,37 @@ TEST_F(AttachedRunTest, ARunThatWasNotAnsweredIsAskedAgainUnderTheSameName) {
   EXPECT_EQ(vrun->Wait(), 0);
 }
 
+TEST_F(AttachedRunTest, ASubmissionThatWasNotAnsweredIsMadeAgainUnderTheSameName) {
+  auto vbatch = Start({"--parsable", "x"}, {}, {}, "vbatch");
+  Conversation first = AcceptOne();
+  std::string id = first.Receive().run().request_id();
+  first.fds.clear();
+  first.Close();
+  Conversation second = AcceptOne();
+  EXPECT_EQ(second.Receive().run().request_id(), id);
+  second.Accept(7);
+  EXPECT_EQ(vbatch->Wait(), 0);
+  EXPECT_EQ(vbatch->Out(), "7\n");
+}
+
+TEST_F(AttachedRunTest, AQuestionThatWasNotAnsweredIsAskedOnceMore) {
+  for (const bool answered : {true, false}) {
+    auto vctl = Start({"jobs"}, {}, {}, "vctl");
+    AcceptOne().Receive();
+    Conversation second = AcceptOne();
+    EXPECT_TRUE(second.Receive().query().has_list_jobs());
+    if (answered) {
+      v1::HomeMessage none;
+      none.mutable_jobs();
+      second.Send(none);
+    } else {
+      second.Close();
+    }
+    EXPECT_EQ(vctl->Wait(), answered ? 0 : 1);
+    EXPECT_EQ(vctl->Err().empty(), answered);
+  }
+}
+
 TEST_F(AttachedRunTest, AHomeThatNeverComesBackIs255AndTheId) {
   environment_ = Environment();
   environment_.push_back("VRUN_RESUME_SECONDS=1");

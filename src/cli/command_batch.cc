@@ -117,19 +117,21 @@ Result<int> Submit(const RunOptions& options, const std::string& root) {
   VRUN_ASSIGN(*run.mutable_stdout_path(), LogPath(options.output, name, directory));
   VRUN_ASSIGN(*run.mutable_stderr_path(), LogPath(options.error, name, directory));
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
-  VRUN_ASSIGN(UniqueFd socket, home.ConnectOrStart());
   v1::ClientMessage message;
   *message.mutable_run() = std::move(run);
   // The streams of a run, as for an attached one: nothing to read, and nobody who would see the output.
   VRUN_ASSIGN(UniqueFd null, OpenFile("/dev/null", O_RDWR));
   VRUN_ASSIGN(UniqueFd memory, CreateStreamProgress());
-  VRUN_TRY(SendMessage(socket.get(), message, {null.get(), null.get(), null.get(), memory.get()}));
-  for (;;) {
-    VRUN_ASSIGN(v1::HomeMessage answer, ReceiveMessage(socket.get(), options.quiet));
+  VRUN_ASSIGN(FirstAnswer first,
+              SendAndReceive(home, message, {null.get(), null.get(), null.get(), memory.get()}, true, options.quiet));
+  for (v1::HomeMessage answer = std::move(first.message);;) {
     if (answer.has_error()) return FromWire(answer.error());
     if (answer.has_notice() && !options.quiet)
       std::fprintf(stderr, "vbatch: %s\n", SafeLine(answer.notice().text()).c_str());
-    if (!answer.has_accepted()) continue;
+    if (!answer.has_accepted()) {
+      VRUN_ASSIGN(answer, ReceiveMessage(first.socket.get(), options.quiet));
+      continue;
+    }
     std::string id = std::to_string(answer.accepted().job());
     Print(options.parsable ? id + "\n" : "Submitted batch job " + id + "\n");
     if (!options.follow) return 0;

@@ -17,6 +17,11 @@ bool NobodyListens(const Error& error) {
   return error.error_number() == ENOENT || error.error_number() == ECONNREFUSED || error.error_number() == ENOTDIR;
 }
 
+// The connection ended, on which nothing had come yet.
+bool HasEnded(const Error& error) {
+  return error.error_number() == ECONNRESET || error.error_number() == EPIPE || error.code() == Code::kUnavailable;
+}
+
 }  // namespace
 
 Result<HomeConnection> HomeConnection::Make() {
@@ -99,14 +104,23 @@ Result<v1::HomeMessage> ReceiveMessage(int socket, bool quiet) {
   return ParseHomeMessage(frame->bytes);
 }
 
+Result<FirstAnswer> SendAndReceive(const HomeConnection& home, const v1::ClientMessage& message,
+                                   const std::vector<int>& fds, bool start, bool quiet) {
+  for (bool again = start;; again = false) {
+    VRUN_ASSIGN(UniqueFd socket, start ? home.ConnectOrStart() : home.Connect());
+    const Status sent = SendMessage(socket.get(), message, fds);
+    auto answer = sent ? ReceiveMessage(socket.get(), quiet) : sent.error();
+    if (answer) return FirstAnswer{std::move(socket), *std::move(answer)};
+    if (!again || !HasEnded(answer.error())) return std::move(answer).error();
+  }
+}
+
 Result<v1::HomeMessage> Ask(const HomeConnection& home, const v1::Query& query, bool start, bool quiet) {
-  VRUN_ASSIGN(UniqueFd socket, start ? home.ConnectOrStart() : home.Connect());
   v1::ClientMessage message;
   *message.mutable_query() = query;
-  VRUN_TRY(SendMessage(socket.get(), message));
-  VRUN_ASSIGN(v1::HomeMessage answer, ReceiveMessage(socket.get(), quiet));
-  if (answer.has_error()) return FromWire(answer.error());
-  return answer;
+  VRUN_ASSIGN(FirstAnswer answer, SendAndReceive(home, message, {}, start, quiet));
+  if (answer.message.has_error()) return FromWire(answer.message.error());
+  return std::move(answer.message);
 }
 
 Error FromWire(const v1::Error& error) {

@@ -36,6 +36,15 @@ Status SendMessage(int socket, const v1::ClientMessage& message, const std::vect
 Result<v1::HomeMessage> ParseHomeMessage(const std::string& bytes);
 // Blocking. After two seconds of silence one line on stderr says what is waited for, unless `quiet`.
 Result<v1::HomeMessage> ReceiveMessage(int socket, bool quiet);
+// What home said first to a message, and the connection on which it says more. A home that ends before it has said
+// anything (killed, or replaced by another version) is asked once more, and started again, if `start`: so the message
+// must be one that may come twice.
+struct FirstAnswer {
+  UniqueFd socket;
+  v1::HomeMessage message;
+};
+Result<FirstAnswer> SendAndReceive(const HomeConnection& home, const v1::ClientMessage& message,
+                                   const std::vector<int>& fds, bool start, bool quiet);
 // One question, one answer, on a connection of its own. `start`: start home when there is none. An Error answer is an
 // error.
 Result<v1::HomeMessage> Ask(const HomeConnection& home, const v1::Query& query, bool start, bool quiet = false);

@@ -339,14 +339,14 @@ TEST_F(CollectionTest, DifferencesSayWhatAPersonWouldSay) {
 }
 
 TEST_F(CollectionTest, APartOfTheRoot) {
-  Write("work/project/main.py", "print()");
-  Write("work/other", "o");
+  Write("home/project/main.py", "print()");
+  Write("home/other", "o");
   Write("etc/passwd", "p");
-  const v1::SnapshotInfo info = Made("part", {"/work/project", "/etc/passwd"});
+  const v1::SnapshotInfo info = Made("part", {"/home/project", "/etc/passwd"});
   EXPECT_EQ(info.entries(), 5u);
-  EXPECT_EQ(*Read("part", "/work/project/main.py"), "print()");
+  EXPECT_EQ(*Read("part", "/home/project/main.py"), "print()");
   EXPECT_EQ(*Read("part", "/etc/passwd"), "p");
-  EXPECT_EQ(Read("part", "/work/other").error().code(), Code::kNotFound);
+  EXPECT_EQ(Read("part", "/home/other").error().code(), Code::kNotFound);
 }
 
 TEST_F(CollectionTest, DamageIsAnErrorAndNoWrongByte) {
