@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records what each run touches and waits for, for the trace of the next one and for people who ask.
 //
-// It sees what the kernel asks for: neither what lies in its page cache already nor what it reads by itself
-// (passthrough). So a record may lack things, and records are united, never replaced. Runs of one home at the same time
-// see each other's touches; such records say so. Bounded in runs, ranges and units.
+// It sees what the kernel asks for, and what it was given ahead because a trace says so, which counts as used: neither
+// what lies in its page cache already nor what it reads by itself (passthrough). So a record may lack things, and
+// records are united, never replaced. Runs of one home at the same time see each other's touches; such records say so.
+// Bounded in runs, ranges and units.
 #pragma once
 
 #include <atomic>

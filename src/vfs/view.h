@@ -39,7 +39,8 @@ struct ViewOptions {
   bool xattrs = true;
   // The kernel enforces POSIX ACLs (one more request for each inode that is checked). Needs xattrs.
   bool posix_acls = false;
-  // Small files that the store has are pushed into the kernel when files beside them are read.
+  // Small files that the store has are pushed into the kernel when files beside them are read, and what a trace says
+  // will be read as soon as it is here.
   bool push = true;
   bool list_attributes = true;  // listings give attributes (READDIRPLUS)
   bool no_open = true;          // without passthrough files are opened without a request; directories always
@@ -57,7 +58,7 @@ struct ViewStats {
   std::array<uint64_t, 64> requests{};  // by FUSE opcode
   uint64_t malformed = 0;               // packets refused
   uint64_t passthrough_opens = 0;
-  uint64_t pushed_files = 0;
+  uint64_t pushed_files = 0;         // or parts of them
   uint64_t inodes = 0;               // known to the kernel now
   bool passthrough_offered = false;  // by the kernel
   bool io_uring = false;             // negotiated
