@@ -147,6 +147,12 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
   scheduling->set_grace_s(options.end_signal.grace_s);
   scheduling->set_saves(options.end_signal.signal != 0);
   scheduling->set_estimate_s(options.time_limit_s);
+  scheduling->set_begin_us(options.begin_us);
+  scheduling->set_deadline_us(options.deadline.at);
+  scheduling->set_hard_deadline(options.deadline.hard);
+  const Dependencies& other = options.dependencies;
+  scheduling->mutable_after()->Assign(other.after.begin(), other.after.end());
+  scheduling->mutable_after_ok()->Assign(other.after_ok.begin(), other.after_ok.end());
   run.set_snapshot(Escape(options.snapshot));
   VRUN_ASSIGN(*run.mutable_request_id(), NewRequestId());
   return run;

@@ -83,6 +83,7 @@ std::string WhyAsJson(const v1::WhyAnswer& why) {
   json.EndArray().Key("starts_now").BeginArray();
   for (const std::string& s : why.starts_now()) json.String(s);
   json.EndArray().Key("expected").Time(why.expected_us()).Key("expected_why").String(why.expected_why());
+  json.Key("deadline").String(why.deadline());
   json.Key("decisions").BeginArray();
   for (const v1::DecisionTerms& t : why.terms()) {
     json.BeginObject().Key("gain").Number(static_cast<double>(t.gain_milli()) / 1000, 3);
@@ -112,6 +113,7 @@ std::string WhyAsText(const v1::WhyAnswer& why) {
            (why.expected_us() > 0 ? "about " + FormatRfc3339(why.expected_us()) + ": " : std::string()) +
            why.expected_why() + "\n";
   }
+  if (!why.deadline().empty()) out += "  " + why.deadline() + "\n";
   for (const v1::DecisionTerms& t : why.terms()) {
     out += "  decided by: gain " + std::to_string(t.gain_milli() / 1000) + ", price " +
            std::to_string(t.price_milli() / 1000) + ", wait without it " + FormatDuration(t.wait_without_us()) +

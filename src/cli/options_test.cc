@@ -67,7 +67,7 @@ TEST(RunOptionsTest, UnknownOptionsAreNamedWithTheNearestOne) {
 
 TEST(RunOptionsTest, OptionsOfSlurmThatAreNotThereAreRefusedByName) {
   for (const Words& w :
-       {Words{"--gres=gpu:2", "x"}, Words{"-a", "0-3", "x"}, Words{"-N", "2", "x"}, Words{"-d", "afterok:1", "x"},
+       {Words{"--gres=gpu:2", "x"}, Words{"-a", "0-3", "x"}, Words{"-N", "2", "x"}, Words{"-C", "a100", "x"},
         Words{"--exclusive", "x"}, Words{"-w", "n1", "x"}, Words{"-n4", "x"}, Words{"-o", "file", "x"}}) {
     EXPECT_NE(ErrorOf(w).find("not supported yet"), std::string::npos) << w[0] << ": " << ErrorOf(w);
   }
@@ -130,6 +130,67 @@ TEST(ValuesTest, TimeLimitsInAllOfSlurmsForms) {
   }
   for (const char* bad : {"", ":", "1:", "a", "1-", "-1", "1:2:3:4", "1.5", "99999999999999", "1 0"}) {
     EXPECT_FALSE(ParseTimeLimit(bad)) << bad;
+  }
+}
+
+TEST(ValuesTest, MomentsInSlurmsForms) {
+  ::setenv("TZ", "Europe/Berlin", 1);
+  ::tzset();
+  constexpr int64_t kNow = 1795278600'000000;  // 2026-11-21 17:30 there, 16:30 UTC
+  struct Case {
+    const char* text;
+    int64_t seconds;  // from then
+  };
+  for (const Case& c :
+       {Case{"now", 0}, Case{"now+90", 90}, Case{"now+90minutes", 5400}, Case{"now+1hour", 3600},
+        Case{"now+2d", 172800}, Case{"18:00", 1800}, Case{"17:30:01", 1}, Case{"17:30", 86400}, Case{"midnight", 23400},
+        Case{"tomorrow", 23400}, Case{"noon", 66600}, Case{"today", -63000}, Case{"2026-11-22", 23400},
+        Case{"2026-11-21T18:30:05", 3605}, Case{"2026-11-21T18:30Z", 7200}, Case{"2027-07-01T00:00", 19114200}}) {
+    const auto at = ParseMoment(c.text, kNow);
+    ASSERT_TRUE(at) << c.text << ": " << at.error().message();
+    EXPECT_EQ((*at - kNow) / 1'000'000, c.seconds) << c.text;
+  }
+  for (const char* bad : {"",
+                          "now+",
+                          "now-1",
+                          "now+1 hour",
+                          "now+1fortnight",
+                          "now+99999999999999999999s",
+                          "24:00",
+                          "12:60",
+                          "12",
+                          "12:",
+                          ":12",
+                          "1:2:3:4",
+                          "2026-02-30",
+                          "2026-13-01",
+                          "2026-11-21T",
+                          "2026-11",
+                          "2026-11-21T25:00",
+                          "21.11.2026",
+                          "Z",
+                          "2026-04-31Z",
+                          "teatime"}) {
+    EXPECT_FALSE(ParseMoment(bad, kNow)) << bad;
+  }
+  EXPECT_TRUE(ParseDeadline("hard:18:00", kNow)->hard);
+  EXPECT_FALSE(ParseDeadline("18:00", kNow)->hard);
+  for (const char* bad : {"hard:", "hard", "now", "2026-11-21T17:00", "soft:18:00"}) {
+    EXPECT_FALSE(ParseDeadline(bad, kNow)) << bad;
+  }
+  ::unsetenv("TZ");
+  ::tzset();
+}
+
+TEST(ValuesTest, JobsToComeAfter) {
+  const auto both = ParseDependencies("afterok:1:2,afterany:3,afterok:4");
+  ASSERT_TRUE(both);
+  EXPECT_EQ(both->after_ok, (std::vector<uint64_t>{1, 2, 4}));
+  EXPECT_EQ(both->after, std::vector<uint64_t>{3});
+  for (const char* bad :
+       {"", "1", "afterok", "afterok:", "afterok:0", "afterok:1:", "afterok:1,", ",afterok:1", "afterok:1?afterany:2",
+        "afternotok:1", "singleton", "afterok:x", "afterok:-1", "afterok:99999999999999999999"}) {
+    EXPECT_FALSE(ParseDependencies(bad)) << bad;
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run_options.h"
 
+#include "base/clock.h"
 #include "base/escape.h"
 
 namespace vrun::cli {
@@ -28,6 +29,9 @@ enum Id {
   kNoRequeue,
   kSignal,
   kSnapshot,
+  kBegin,
+  kDeadline,
+  kDependency,
   kOutput,
   kError,
   kFollow,
@@ -81,6 +85,15 @@ constexpr OptionSpec kSignalSpec{
     "SIG[@SECONDS]", "it saves its state on this signal, so long before it is killed (TERM, 30)"};
 constexpr OptionSpec kSnapshotSpec{
     kSnapshot, 0, "snapshot", kValue, "NAME", "run in this snapshot, not in the root as it is", Completes::kSnapshots};
+constexpr OptionSpec kBeginSpec{
+    kBegin, 'b', "begin", kValue, "TIME", "not before then: now+2hours, HH:MM, tomorrow, YYYY-MM-DD[THH:MM[:SS]]"};
+constexpr OptionSpec kDeadlineSpec{
+    kDeadline,     0,
+    "deadline",    kValue,
+    "[hard:]TIME", "it should have ended by then; hard: say whether it will, and keep room for it"};
+constexpr OptionSpec kDependencySpec{
+    kDependency, 'd',          "dependency",
+    kValue,      "WHEN:ID...", "after other jobs: afterok:ID[:ID...] if they succeed, afterany:ID[:ID...] in any case"};
 constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing about waiting"};
 constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};
 constexpr OptionSpec kTasksSpec{kTasks, 'n', "ntasks", kValue, "1"};
@@ -106,6 +119,9 @@ constexpr OptionSpec kRunOptions[] = {
     kNoRequeueSpec,
     kSignalSpec,
     kSnapshotSpec,
+    kBeginSpec,
+    kDeadlineSpec,
+    kDependencySpec,
     {kTty, 'T', "tty", kFlag, "", "give the command a terminal in any case"},
     {kNoTty, 0, "no-tty", kFlag, "", "give the command pipes in any case"},
     kQuietSpec,
@@ -138,6 +154,9 @@ constexpr OptionSpec kBatchOptions[] = {
     kNoRequeueSpec,
     kSignalSpec,
     kSnapshotSpec,
+    kBeginSpec,
+    kDeadlineSpec,
+    kDependencySpec,
     {kFollow, 'f', "follow", kFlag, "", "show the output; Ctrl-C leaves the job running"},
     {kParsable, 0, "parsable", kFlag, "", "print nothing but the id"},
     kQuietSpec,
@@ -148,20 +167,19 @@ constexpr OptionSpec kBatchOptions[] = {
 
 constexpr std::string_view kOneTask = "jobs of several tasks are not there yet, start one job for each";
 constexpr std::string_view kLeaveOut = "leave it out";
-#define VRUN_COMMON_UNSUPPORTED                                                                                      \
-  {0, "ntasks-per-node", kOneTask}, {0, "gres", "write -G [TYPE:]N for GPUs"},                                       \
-      {0, "gpus-per-node", "write -G [TYPE:]N"}, {0, "gpus-per-task", "write -G [TYPE:]N"},                          \
-      {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                                                      \
-      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {'a', "array", "submit one job for each index"},     \
-      {'d', "dependency", "wait with `vctl wait ID` first"}, {'w', "nodelist", "choose a pool with -P"},             \
-      {'x', "exclude", "choose a pool with -P"},                                                                     \
-      {'C', "constraint", "choose a pool with -P or a GPU type with -G TYPE:N"},                                     \
-      {0, "exclusive", "ask for all cores with -c"}, {0, "deadline", kLeaveOut}, {0, "test-only", kLeaveOut},        \
-      {'H', "hold", kLeaveOut}, {'b', "begin", kLeaveOut}, {0, "mail-type", "no mail is sent, leave it out"},        \
-      {0, "mail-user", "no mail is sent, leave it out"}, {'l', "label", kOneTask},                                   \
-      {'W', "wait", "use vrun, or `vctl wait ID`"}, {0, "propagate", "soft limits always come along, leave it out"}, \
-      {0, "wrap", "write the command itself"}, {'I', "immediate", kLeaveOut}, {                                      \
-    0, "switches", kLeaveOut                                                                                         \
+#define VRUN_COMMON_UNSUPPORTED                                                                                  \
+  {0, "ntasks-per-node", kOneTask}, {0, "gres", "write -G [TYPE:]N for GPUs"},                                   \
+      {0, "gpus-per-node", "write -G [TYPE:]N"}, {0, "gpus-per-task", "write -G [TYPE:]N"},                      \
+      {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                                                  \
+      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {'a', "array", "submit one job for each index"}, \
+      {'w', "nodelist", "choose a pool with -P"}, {'x', "exclude", "choose a pool with -P"},                     \
+      {'C', "constraint", "choose a pool with -P or a GPU type with -G TYPE:N"},                                 \
+      {0, "exclusive", "ask for all cores with -c"}, {0, "test-only", kLeaveOut}, {'H', "hold", kLeaveOut},      \
+      {0, "mail-type", "no mail is sent, leave it out"}, {0, "mail-user", "no mail is sent, leave it out"},      \
+      {'l', "label", kOneTask}, {'W', "wait", "use vrun, or `vctl wait ID`"},                                    \
+      {0, "propagate", "soft limits always come along, leave it out"}, {0, "wrap", "write the command itself"},  \
+      {'I', "immediate", kLeaveOut}, {                                                                           \
+    0, "switches", kLeaveOut                                                                                     \
   }
 
 constexpr UnsupportedOption kRunUnsupported[] = {VRUN_COMMON_UNSUPPORTED,
@@ -234,6 +252,9 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kTty: out->terminal = TerminalWish::kForce; return {};
     case kNoTty: out->terminal = TerminalWish::kNever; return {};
     case kSnapshot: return StoreText(value, &out->snapshot);
+    case kBegin: return Store(ParseMoment(value, WallMicros()), &out->begin_us);
+    case kDeadline: return Store(ParseDeadline(value, WallMicros()), &out->deadline);
+    case kDependency: return Store(ParseDependencies(value), &out->dependencies);
     case kQuiet: out->quiet = true; return {};
     case kExplainIo: out->explain_io = true; return {};
     case kStatusJson: return StoreText(value, &out->status_json);

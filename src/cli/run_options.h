@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "cli/options.h"
 #include "cli/scheduling.h"
+#include "cli/times.h"
 #include "cli/values.h"
 
 namespace vrun::cli {
@@ -39,6 +40,9 @@ struct RunOptions {
   std::optional<bool> requeue;  // not said: a batch job may be started again, an attached one not
   EndSignal end_signal;
   std::string snapshot;  // "": the root as it is
+  int64_t begin_us = 0;  // wall clock; 0: at any time
+  Deadline deadline;
+  Dependencies dependencies;
   // vbatch
   std::string output, error;
   bool follow = false;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "sched/explain.h"
 #include "sched/view.h"
@@ -117,7 +118,7 @@ std::string TextOf(const core::State& state, const JobRow& job, const core::Bloc
   const std::string team = "team " + Escape(b.team);
   switch (b.kind) {
     case Kind::kDependency: return "waits for the end of job " + std::to_string(b.other);
-    case Kind::kBeginTime: return "begins later";
+    case Kind::kBeginTime: return "begins at " + FormatRfc3339(job.scheduling.begin_us());
     case Kind::kNeverFits:
     case Kind::kNoRoom: return NoRoom(state, job);
     case Kind::kTopology: return "the room that is free lies too far apart";

@@ -37,6 +37,11 @@ core::JobSpec SpecOf(const JobRow& job) {
   spec.submitted = job.submitted_us;
   spec.estimate = static_cast<core::Micros>(std::min<uint64_t>(job.scheduling.estimate_s(), 1u << 30)) * core::kSecond;
   spec.checkpoint.on_demand = job.scheduling.saves();
+  spec.begin_after = job.scheduling.begin_us();
+  spec.deadline = job.scheduling.deadline_us();
+  spec.hard_deadline = job.scheduling.hard_deadline();
+  spec.after.assign(job.scheduling.after().begin(), job.scheduling.after().end());
+  spec.after_ok.assign(job.scheduling.after_ok().begin(), job.scheduling.after_ok().end());
   return spec;
 }
 

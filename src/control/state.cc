@@ -86,7 +86,9 @@ Status State::Load() {
     }
     nodes_[node.row.name] = std::move(node);
   }
-  for (JobRow& job : jobs) jobs_[job.id] = std::move(job);
+  dependents_.clear();
+  admissions_.clear();
+  for (JobRow& job : jobs) Know(std::move(job));
   return LoadScheduler(false);
 }
 
@@ -106,7 +108,7 @@ Result<uint64_t> State::Add(JobRow job) {
   const uint64_t id = job.id;
   outbox_.pools.insert(job.pool);
   scheduler_.Feed(core::JobSubmitted{SpecOf(job)});
-  jobs_[id] = std::move(job);
+  Know(std::move(job));
   fresh_.push_back(id);
   return id;
 }
@@ -145,7 +147,48 @@ Status State::End(uint64_t id, v1::JobState state, const std::string& exit, cons
   outbox_.pools.insert(job.pool);
   LogInfo("job {} of {} ended: {}{}{}", job.id, Escape(job.user), v1::JobState_Name(state), reason.empty() ? "" : ": ",
           Escape(reason));
-  scheduler_.Feed(core::JobEnded{id, Teaches(job.exit)});
+  const bool good = Teaches(job.exit);
+  scheduler_.Feed(core::JobEnded{id, good, good});
+  admissions_.erase(id);
+  return Release(job);
+}
+
+void State::Know(JobRow job) {
+  const v1::Scheduling& s = job.scheduling;
+  for (const auto* list : {&s.after(), &s.after_ok()}) {
+    for (const uint64_t other : *list) dependents_.emplace(other, job.id);
+  }
+  jobs_[job.id] = std::move(job);
+}
+
+uint64_t State::AwaitedBy(const JobRow& job) const {
+  // Had its command not ended, the scheduler would not have placed this one.
+  for (const auto* list : {&job.scheduling.after(), &job.scheduling.after_ok()}) {
+    for (const uint64_t other : *list) {
+      if (jobs_.contains(other)) return other;
+    }
+  }
+  return 0;
+}
+
+bool State::StartHeldBack(const JobRow& job) const {
+  return job.state == v1::STARTING && (job.leaving.attempt != 0 || AwaitedBy(job) != 0);
+}
+
+Status State::Release(const JobRow& ended) {
+  std::vector<uint64_t> ids;
+  for (auto [it, end] = dependents_.equal_range(ended.id); it != end; ++it) ids.push_back(it->second);
+  dependents_.erase(ended.id);
+  for (const uint64_t id : ids) {
+    const auto it = jobs_.find(id);
+    if (it == jobs_.end() || it->second.state != v1::STARTING) continue;
+    const auto& must = it->second.scheduling.after_ok();
+    if (ended.state != v1::COMPLETED && std::find(must.begin(), must.end(), ended.id) != must.end()) {
+      VRUN_TRY(Carry(core::Doomed{id, ended.id}));  // its command had succeeded, but not all that it wrote came home
+    } else if (!StartHeldBack(it->second)) {
+      VRUN_TRY(SendStart(it->second));
+    }
+  }
   return {};
 }
 
@@ -193,7 +236,8 @@ Status State::Apply(const std::string& node, const v1::AttemptReport& report) {
   job.reason.clear();
   VRUN_TRY(Save(job));
   VRUN_TRY(SaveAttempt(job, job.state, 0, 0));
-  if (!HoldsResources(job)) scheduler_.Feed(core::JobEnded{job.id, Teaches(job.exit)});
+  const bool good = Teaches(job.exit);
+  if (!HoldsResources(job)) scheduler_.Feed(core::JobEnded{job.id, good, good});
   return {};
 }
 
@@ -242,7 +286,7 @@ Status State::Left(uint64_t id) {
   JobRow& job = jobs_.at(id);
   job.leaving = {};
   VRUN_TRY(Save(job));
-  return job.state == v1::STARTING ? SendStart(job) : Status();
+  return job.state == v1::STARTING && !StartHeldBack(job) ? SendStart(job) : Status();
 }
 
 Status State::SendOrders(const JobRow& job) {
@@ -286,6 +330,7 @@ Status State::LoseNode(const std::string& name, const std::string& reason) {
   }
   // What has not come home by now may never come, and the next attempt must not begin without it.
   for (uint64_t id : JobsLeaving(name)) {
+    if (!jobs_.contains(id)) continue;  // it came after another of these
     VRUN_TRY(
         End(id, v1::FAILED, "",
             reason + ", before the writes of attempt " + std::to_string(jobs_.at(id).leaving.attempt) + " were home"));
@@ -364,8 +409,9 @@ void State::SendPreempt(const JobRow& job) {
   outbox_.to_nodes.emplace_back(job.node, std::move(message));
 }
 
-bool State::IsPlaced(const JobRow& job) {
-  return (job.state >= v1::STARTING && job.state <= v1::COMPLETING) || job.leaving.attempt != 0;
+bool State::IsPlaced(const JobRow& job) const {
+  if (job.leaving.attempt != 0) return true;
+  return job.state >= v1::STARTING && job.state <= v1::COMPLETING && !StartHeldBack(job);
 }
 
 // While an earlier attempt's writes are on the way, home has to do with that attempt, and with no later one.
@@ -402,7 +448,9 @@ Result<v1::JobEvent> State::EventOf(uint64_t id, const std::string& viewer) {
     event.set_reason(Waiting(job));
     event.set_queue_position(QueuePosition(id));
   } else if (StartHeldBack(job)) {
-    event.set_reason("the writes of attempt " + std::to_string(job.leaving.attempt) + " are still on their way home");
+    const std::string whose = job.leaving.attempt != 0 ? "attempt " + std::to_string(job.leaving.attempt)
+                                                       : "job " + std::to_string(AwaitedBy(job));
+    event.set_reason("the writes of " + whose + " are still on their way home");
   }
   return event;
 }

@@ -32,9 +32,6 @@ namespace vrun::control {
 
 inline bool IsEnd(v1::JobState state) { return state >= v1::COMPLETED && state <= v1::OUT_OF_MEMORY; }
 
-// Placed, but an earlier attempt's writes are still on their way: its node has not been told.
-inline bool StartHeldBack(const JobRow& job) { return job.state == v1::STARTING && job.leaving.attempt != 0; }
-
 // From its placement until its command is over: its writes may go home long after that.
 inline bool HoldsResources(const JobRow& job) {
   return job.state != v1::PENDING && job.state != v1::COMPLETING && job.exit.empty() && !IsEnd(job.state);
@@ -121,7 +118,12 @@ class State {
 
   // --- what others may see ---
   // An attempt of it is on a node that knows of it, and home may go there.
-  static bool IsPlaced(const JobRow& job);
+  bool IsPlaced(const JobRow& job) const;
+  // Placed, but writes that it may read are still on their way home: of an earlier attempt, or of a job that it comes
+  // after. Its node has not been told.
+  bool StartHeldBack(const JobRow& job) const;
+  // What was said of its hard deadline; "": nothing.
+  std::string DeadlineOf(uint64_t id) const;
   v1::Placement PlacementOf(const JobRow& job) const;
   // Reads the store for jobs that have ended. kNotFound.
   Result<JobRow> Find(uint64_t id);
@@ -141,7 +143,11 @@ class State {
   Status Carry(const sched::core::Resize& resize);
   Status Carry(const sched::core::Admission& admission);
   Status Carry(const sched::core::Doomed& doomed);
-  static Status NotAskedFor(uint64_t job);
+  // A job that this one comes after and whose writes are not home yet, though its command is over; 0: none.
+  uint64_t AwaitedBy(const JobRow& job) const;
+  // Those that were held back for the job, which is gone.
+  Status Release(const JobRow& ended);
+  void Know(JobRow job);
   std::string Waiting(const JobRow& job);  // why, in one line
   Status Save(const JobRow& job);
   Status SaveAttempt(const JobRow& job, v1::JobState state, int64_t placed_us, int64_t ended_us,
@@ -158,6 +164,8 @@ class State {
   bool positions_known_ = false;
   std::vector<uint64_t> fresh_;  // added since the last Decide
   std::map<uint64_t, JobRow> jobs_;
+  std::multimap<uint64_t, uint64_t> dependents_;           // of those not ended: by the job that they come after
+  std::map<uint64_t, sched::core::Admission> admissions_;  // of those not ended, since this process began
   std::map<std::string, Node> nodes_;
   uint64_t epoch_ = 0;
   Outbox outbox_;

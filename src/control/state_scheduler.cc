@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
 #include "control/state.h"
@@ -164,14 +165,34 @@ Status State::Carry(const core::Preempt& preempt) {
   return {};
 }
 
-// Of elastic gangs, deadlines and dependencies, which nobody can submit here yet.
-Status State::Carry(const core::Resize& resize) { return NotAskedFor(resize.job); }
-Status State::Carry(const core::Admission& admission) { return NotAskedFor(admission.job); }
-Status State::Carry(const core::Doomed& doomed) { return NotAskedFor(doomed.job); }
-
-Status State::NotAskedFor(uint64_t job) {
-  LogError("job {}: the scheduler decided about what nobody asked for", job);
+// Of elastic gangs, which nobody can submit here yet.
+Status State::Carry(const core::Resize& resize) {
+  LogError("job {}: the scheduler decided about what nobody asked for", resize.job);
   return {};
+}
+
+Status State::Carry(const core::Admission& admission) {
+  admissions_[admission.job] = admission;
+  return {};
+}
+
+Status State::Carry(const core::Doomed& doomed) {
+  if (!jobs_.contains(doomed.job)) return {};
+  return End(doomed.job, v1::CANCELLED, "",
+             "job " + std::to_string(doomed.dependency) + " did not succeed, and this was to start only then");
+}
+
+std::string State::DeadlineOf(uint64_t id) const {
+  const auto found = admissions_.find(id);
+  const auto job = jobs_.find(id);
+  if (found == admissions_.end() || job == jobs_.end()) return "";
+  const core::Admission& a = found->second;
+  // The core's clock, in the terms of the wall's.
+  const auto wall = [this](core::Micros at) { return FormatRfc3339(clock_->Wall() + at - scheduler_.Now()); };
+  const std::string deadline = "the deadline, " + FormatRfc3339(job->second.scheduling.deadline_us());
+  if (a.met) return deadline + ", will be met: it starts by " + wall(a.start) + " and should end by " + wall(a.end);
+  if (a.end == core::kNever) return deadline + ", cannot be promised: nobody knows when there will be room";
+  return deadline + ", cannot be promised: by what is known it would end at " + wall(a.end);
 }
 
 uint32_t State::QueuePosition(uint64_t id) {
@@ -196,6 +217,7 @@ v1::WhyAnswer State::Explain(const JobRow& job) {
     if (jobs_.at(id).pool == job.pool) answer.set_queue_length(std::max(answer.queue_length(), position));
   }
   ExplainJob(scheduler_.state(), job, jobs_, clock_->Wall(), scheduler_.Now(), &answer);
+  answer.set_deadline(DeadlineOf(job.id));
   if (!job.stopping.empty()) answer.set_summary(job.stopping + "; it is being stopped");
   return answer;
 }

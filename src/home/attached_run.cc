@@ -62,6 +62,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
       services_, *run,
       Launch::Events{.on_accepted = [this, run](uint64_t job) { Accepted(*run, job); },
                      .on_progress = [this](std::string text) { OnProgress(v1::PENDING, text, ""); },
+                     .on_notice = [this](std::string text) { OnNotice(text); },
                      .on_ready =
                          [this, run](std::optional<v1::Placement> placement, tree::SnapshotPtr tree,
                                      const v1::SnapshotReference& snapshot) {

@@ -94,6 +94,7 @@ void Launch::OnSubmitted(Result<v1::SubmitReply> reply) {
       return;
     }
     reply_ = std::move(*reply);
+    if (!reply_->deadline().empty()) events_.on_notice(reply_->deadline());
     // Taken out first: they may end in Abandon, which clears the events.
     auto accepted = std::exchange(events_.on_accepted, nullptr);
     accepted(reply_->job());

@@ -123,6 +123,7 @@ TEST_F(LiveStreamTest, OwnChangesThatComeBackChangeNothing) {
   RandomWork(origin_, 77).BuildTree(25);
   for (unsigned seed = base; seed < base + 3; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
+    at_home_.reset();  // and what it has begun
     ASSERT_TRUE(RemoveTree(native) && RemoveTree(directory_.path() + "/apply"));
     ASSERT_EQ(::system(("cp -a '" + origin_ + "' '" + native + "'").c_str()), 0);
     Mount();
@@ -164,6 +165,7 @@ TEST_F(LiveStreamTest, EachTreeWithOwnChangesChangesNothing) {
   RandomWork(origin_, 77).BuildTree(25);
   for (unsigned seed = base; seed < base + seeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
+    at_home_.reset();  // and what it has begun
     ASSERT_TRUE(RemoveTree(native) && RemoveTree(directory_.path() + "/apply"));
     ASSERT_EQ(::system(("cp -a '" + origin_ + "' '" + native + "'").c_str()), 0);
     Mount();

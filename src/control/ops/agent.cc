@@ -37,7 +37,7 @@ Status Validate(const std::string& name, const v1::Register& request) {
 
 Status ReconcileUnlisted(State& state, const JobRow& job, bool rebooted) {
   const std::string node = Escape(job.node);
-  if (StartHeldBack(job)) return {};
+  if (state.StartHeldBack(job)) return {};
   if (rebooted) {
     const std::string reason = "node " + node + " was restarted while the job was on it";
     VRUN_ASSIGN(const bool again, state.Requeue(job.id, reason));
@@ -88,7 +88,9 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
     VRUN_TRY(state.Apply(name, report));
   }
   for (uint64_t id : state.JobsOn(name)) {
-    const JobRow job = state.jobs().at(id);
+    const auto it = state.jobs().find(id);
+    if (it == state.jobs().end()) continue;  // it came after one that has just ended, and ended with it
+    const JobRow job = it->second;
     if (!listed.contains({job.id, job.attempt})) {
       VRUN_TRY(ReconcileUnlisted(state, job, rebooted));
     } else {
@@ -96,7 +98,8 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
     }
   }
   for (uint64_t id : state.JobsLeaving(name)) {
-    if (!listed.contains({id, state.jobs().at(id).leaving.attempt})) VRUN_TRY(state.Left(id));
+    const auto it = state.jobs().find(id);
+    if (it != state.jobs().end() && !listed.contains({id, it->second.leaving.attempt})) VRUN_TRY(state.Left(id));
   }
   // Last, so that new work is placed on what the reports have left free.
   VRUN_TRY(state.PutNode(row));

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Submit: durable, idempotent by (user, request id). Whether it was placed at once is known when the batch is decided.
+#include <algorithm>
+
+#include "base/clock.h"
 #include "base/escape.h"
 #include "control/ops/ops.h"
 
@@ -8,6 +11,7 @@ namespace {
 
 constexpr size_t kMaxSpecBytes = 16u << 20;
 constexpr size_t kMaxNameBytes = 256;
+constexpr int kMaxDependencies = 1000;
 
 Status Validate(const v1::SubmitRequest& request, size_t spec_bytes) {
   if (request.command().argv_size() == 0) return Error(Code::kInvalid, "submit: no command");
@@ -49,11 +53,45 @@ Status CheckScheduling(const v1::Scheduling& scheduling) {
   return {};
 }
 
+Status CheckTimes(const v1::Scheduling& s, int64_t now) {
+  if (s.begin_us() < 0 || s.deadline_us() < 0) return Error(Code::kInvalid, "submit: a time before 1970: correct it");
+  if (s.hard_deadline() && s.deadline_us() == 0) return Error(Code::kInvalid, "submit: a hard deadline without a time");
+  if (s.deadline_us() != 0 && s.deadline_us() <= std::max(now, s.begin_us())) {
+    return Error(Code::kInvalid, "submit: the deadline, " + FormatRfc3339(s.deadline_us()) + ", is over before it " +
+                                     (s.deadline_us() <= now ? "is submitted" : "may begin") + ": choose a later one");
+  }
+  return {};
+}
+
+// What has ended is settled here, once and for all: the scheduler knows only jobs that have not.
+Status SettleDependencies(State& state, v1::Scheduling* s) {
+  if (s->after_size() + s->after_ok_size() > kMaxDependencies) {
+    return Error(Code::kInvalid, "submit: it comes after more than " + std::to_string(kMaxDependencies) + " jobs");
+  }
+  for (auto* list : {s->mutable_after(), s->mutable_after_ok()}) {
+    google::protobuf::RepeatedField<uint64_t> open;
+    for (const uint64_t id : *list) {
+      auto other = state.Find(id);
+      if (!other) return std::move(other).error().With("dependency");
+      if (!IsEnd(other->state)) {
+        open.Add(id);
+      } else if (list == s->mutable_after_ok() && other->state != v1::COMPLETED) {
+        return Error(Code::kInvalid, "dependency: job " + std::to_string(id) +
+                                         " did not succeed, so this one would never start: use afterany:" +
+                                         std::to_string(id) + " or leave it out");
+      }
+    }
+    list->Swap(&open);
+  }
+  return {};
+}
+
 }  // namespace
 
 void AddPlacement(State& state, v1::SubmitReply* reply) {
   auto it = state.jobs().find(reply->job());
-  if (it == state.jobs().end() || !State::IsPlaced(it->second)) return;
+  reply->set_deadline(state.DeadlineOf(reply->job()));
+  if (it == state.jobs().end() || !state.IsPlaced(it->second)) return;
   *reply->mutable_placement() = state.PlacementOf(it->second);
 }
 
@@ -73,6 +111,8 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   job.user = peer.name;
   VRUN_TRY(CheckScheduling(request.scheduling()));
   job.scheduling = request.scheduling();
+  VRUN_TRY(CheckTimes(job.scheduling, state.clock().Wall()));
+  VRUN_TRY(SettleDependencies(state, &job.scheduling));
   const v1::JobClass klass =
       job.scheduling.class_() == v1::JOB_CLASS_UNSPECIFIED ? v1::TRAINING : job.scheduling.class_();
   job.scheduling.set_class_(klass);
