@@ -56,7 +56,7 @@ def test_pods_as_json_and_both_as_a_page(sim):
 class Cells(html.parser.HTMLParser):
     """{(row's name, metric): value} of all cells that carry one, and whether every tag is closed."""
 
-    VOID = {"meta", "line", "rect", "circle"}
+    VOID = {"meta"}
 
     def __init__(self, page):
         super().__init__()
