@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our model of Slurm's backfill, and our scheduler, against Debian's real Slurm on emulated nodes: bench/run slurm-backfill DIRECTORY.
+"""Our model of Slurm's backfill, and our scheduler, against the real Slurm: bench/run slurm-backfill DIRECTORY.
 
 DIRECTORY holds itp2021/cluster04.csv. Its jobs are folded: as many consecutive windows as load the cluster enough are laid over
 each other, and durations are cut, so that everything is over in a few hours. The real Slurm (one controller, one slurmd a node, 8
