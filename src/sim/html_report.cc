@@ -31,14 +31,15 @@ h1 { font-size: 1.6em; margin-bottom: 0; } h2 { font-size: 1.15em; margin-top: 2
 .tile { background: var(--card); border-radius: 8px; padding: .8em 1.1em; }
 .tile b { display: block; font-size: 1.7em; } .tile span, small { color: var(--dim); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums; }
-th, td { padding: .25em .8em; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th, td { padding: .25em .6em; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } tr.first td { font-weight: 600; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(520px, 100%), 1fr)); gap: 1em; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(520px, 100%), 1fr)); gap: 1em; }
 .plots svg { background: var(--card); border-radius: 8px; }
 svg { width: 100%; font: 11px system-ui, sans-serif; } svg text { fill: var(--text); }
 svg .title { font-weight: bold; font-size: 13px; } svg .grid { stroke: var(--rule); }
 .line { fill: none; stroke: var(--c); stroke-width: 1.7; } .area { fill: var(--c); fill-opacity: .8; }
 .range { stroke: var(--c); stroke-width: 2.5; stroke-opacity: .55; } .middle { fill: var(--c); }
+.money .s1 { --c: #e03131; } .money .s2 { --c: var(--dim); }
 .dot { fill: var(--c); fill-opacity: .45; }
 .legend span { margin-right: 1.2em; } .legend i { display: inline-block; width: .9em; height: .9em;
   margin-right: .35em; border-radius: 3px; background: var(--c); vertical-align: -1px; }
@@ -126,7 +127,7 @@ std::string JobTable(const Study& study) {
     double Metrics::*value;
     double unit;
     int decimals;
-    bool costs = false;
+    enum When { kAlways, kFaults, kDeadlines, kPrices } when = kAlways;
   };
   static constexpr Column kColumns[] = {
       {"completion, h", &Metrics::avg_completion_s, kHour, 2},
@@ -136,23 +137,24 @@ std::string JobTable(const Study& study) {
       {"wait of gangs &gt; 8 GPUs, h", &Metrics::wait_large_gangs_s, kHour, 1},
       {"utilization, %", &Metrics::utilization, 0.01, 1},
       {"preemptions", &Metrics::preemptions, 1, 0},
-      {"restarts by faults", &Metrics::restarts, 1, 0},
+      {"restarts by faults", &Metrics::restarts, 1, 0, Column::kFaults},
       {"lost work, %", &Metrics::lost_work_percent, 1, 2},
-      {"deadlines met, %", &Metrics::deadlines_met_percent, 1, 1},
-      {"cost of work", &Metrics::cost_of_work, 1, 0, true},
-      {"of lost work", &Metrics::cost_of_lost_work, 1, 0, true},
-      {"of idle GPUs", &Metrics::cost_of_idle, 1, 0, true},
+      {"deadlines met, %", &Metrics::deadlines_met_percent, 1, 1, Column::kDeadlines},
+      {"cost of work", &Metrics::cost_of_work, 1, 0, Column::kPrices},
+      {"of lost work", &Metrics::cost_of_lost_work, 1, 0, Column::kPrices},
+      {"of idle GPUs", &Metrics::cost_of_idle, 1, 0, Column::kPrices},
   };
+  const bool shown[] = {true, study.cluster.HasFaults(), study.has_deadlines, study.has_prices};  // by Column::When
   std::string out = "<div class=\"scroll\"><table id=\"policies\"><tr><th>policy</th>";
   for (const Column& c : kColumns) {
-    if (!c.costs || study.has_prices) out += std::string("<th>") + c.title + "</th>";
+    if (shown[c.when]) out += std::string("<th>") + c.title + "</th>";
   }
   out += "</tr>\n";
   for (const JobOutcome& o : study.jobs) {
     out += std::string("<tr") + (&o == &study.jobs.front() ? " class=\"first\"" : "") + " data-policy=\"" +
            HtmlEscape(o.policy) + "\"><td>" + HtmlEscape(NameOf(o)) + "</td>";
     for (const Column& c : kColumns) {
-      if (c.costs && !study.has_prices) continue;
+      if (!shown[c.when]) continue;
       out += Cell(MetricOf(c.value), o.summary.mean.*c.value, o.summary.half_width.*c.value, c.unit, c.decimals);
     }
     out += "</tr>\n";
@@ -257,10 +259,11 @@ std::string CostPlot(const Study& study) {
     parts[1].y.push_back(o.summary.mean.cost_of_lost_work);
     parts[2].y.push_back(std::max(0.0, o.summary.mean.cost_of_idle));
   }
-  return "<h2>Money</h2>\n<p>What the whole cluster costs until the last job is done, by what became of it; in the "
+  return "<section class=\"money\"><h2>Money</h2>\n<p>What the whole cluster costs until the last job is done, by what "
+         "became of it; in the "
          "currency of the prices.</p>\n" +
          Legend({parts[0].name, parts[1].name, parts[2].name}) +
-         Plots(StackedBars({.title = "Cost", .x_label = "", .y_label = ""}, groups, parts));
+         Plots(StackedBars({.title = "Cost", .x_label = "", .y_label = ""}, groups, parts)) + "</section>\n";
 }
 
 std::string TeamParts(const Study& study) {

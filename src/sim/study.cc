@@ -141,6 +141,8 @@ Result<Study> StudyJobs(const StudyOptions& options, const Csv& csv) {
   study.arrivals = static_cast<int64_t>(trace.jobs.size());
   study.without_gpus = trace.without_gpus;
   study.cluster = options.cluster;
+  study.has_deadlines =
+      std::any_of(trace.jobs.begin(), trace.jobs.end(), [](const TraceJob& j) { return !j.deadlines.empty(); });
   study.nodes = options.cluster.nodes;
   study.gpus = study.nodes * options.cluster.gpus_per_node;
   const double span = Seconds(trace.jobs.back().submit_us);

@@ -68,6 +68,7 @@ struct Study {
   int32_t shifts = 1;
   double span_days = 0;  // of the submissions
   bool has_prices = false;
+  bool has_deadlines = false;
   EngineConfig cluster;     // of gang jobs
   double offered_load = 0;  // GPU time asked for / (capacity x span), or the fill
   // One of the two has entries, one per policy in the order asked for.
