@@ -4,8 +4,9 @@
 DIRECTORY holds itp2021/cluster04.csv. Its jobs are folded: as many consecutive windows as load the cluster enough are laid over
 each other, and durations are cut, so that everything is over in a few hours. The real Slurm (one controller, one slurmd a node, 8
 invented GPUs each) runs that with time accelerated by libfaketime in namespaces of its own: nothing of it is left, however this
-ends. The simulator then replays what Slurm was given, by the submissions in Slurm's own records: a busy machine submits late. All
-are told exact wall times, but for vrun, which is told none. A preemption costs vrun 300 s. 7 minutes for 64 nodes, 10 for 512.
+ends. The simulator then replays Slurm's own records, as one would an accounting: a busy machine submits late, and jobs take some
+accelerated seconds longer than they would. All are told exact wall times, but for vrun, which is told none. A preemption costs vrun
+300 s. 7 minutes for 64 nodes, 10 for 512.
 """
 import argparse
 import concurrent.futures
@@ -197,13 +198,13 @@ def measure(jobs, nodes):
             "wait_large_gangs_s": statistics.mean(large) if large else 0,
             "avg_completion_s": statistics.mean(end - submitted for submitted, _, end, *_ in jobs),
             "makespan_s": last - first,
-            "utilization": sum(s * g for *_, s, g in jobs) / ((last - first) * nodes * GPUS_PER_NODE),
+            "utilization": sum((end - start) * g for _, start, end, _, g in jobs) / ((last - first) * nodes * GPUS_PER_NODE),
             "overhead_s": statistics.mean(end - start - seconds for _, start, end, seconds, _ in jobs)}
 
 
 def simulate(trace, jobs, nodes):
     trace.write_text("job_id,submission_time,duration,num_gpu\n" +
-                     "".join(f"{i},{job[0] - jobs[0][0]:.0f},{job[3]},{job[4]}\n" for i, job in enumerate(jobs)))
+                     "".join(f"{i},{job[0] - jobs[0][0]:.0f},{job[2] - job[1]:.0f},{job[4]}\n" for i, job in enumerate(jobs)))
     out = subprocess.run([lib.TOP / "build/bin/vctl", "sim", trace, "--nodes", f"{nodes}x{GPUS_PER_NODE}", "--preempt-cost", "300",
                           "--slurm", PARAMETERS, "--policy", "slurm,vrun,easy,fifo,greedy", "-o", "json"],
                          check=True, stdout=subprocess.PIPE)
@@ -215,21 +216,22 @@ def main(argv):
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--nodes", type=int, choices=SIZES, default=64)
     parser.add_argument("--speed", type=float, help="acceleration of time")
-    parser.add_argument("--keep", type=pathlib.Path, metavar="FILE", help="Slurm's records of the jobs")
+    parser.add_argument("--keep", type=pathlib.Path, metavar="FILE", help="where Slurm's records of the jobs go")
+    parser.add_argument("--records", type=pathlib.Path, metavar="FILE", help="replay these, which --keep kept; no Slurm is run")
     args = parser.parse_args(argv)
     size = dict(SIZES[args.nodes])
     speed = size.pop("speed")
     speed = args.speed or speed
-    jobs = fold(args.directory / "itp2021/cluster04.csv", args.nodes, **size)
     report = lib.Report()
     with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name:
         d = pathlib.Path(name)
-        run_slurm(d, args.nodes, speed, jobs)
-        records_of_slurm = records(d / "log/jobcomp")
+        if not args.records:
+            run_slurm(d, args.nodes, speed, fold(args.directory / "itp2021/cluster04.csv", args.nodes, **size))
+        jobs = records(args.records or d / "log/jobcomp")
         if args.keep:
             shutil.copy(d / "log/jobcomp", args.keep)
-        ours = simulate(d / "trace.csv", records_of_slurm, args.nodes)
-    real = measure(records_of_slurm, args.nodes)
+        ours = simulate(d / "trace.csv", jobs, args.nodes)
+    real = measure(jobs, args.nodes)
     others = {metric: {p: ours[p][metric] for p in ("easy", "fifo", "greedy")} for metric in COMPARED}
     for metric, unit in COMPARED.items():
         model = ours["slurm"][metric]
