@@ -116,6 +116,16 @@ def test_the_page_says_what_the_json_says(sim, tmp_path):
     assert "nan" not in page and "inf" not in page.replace("info", "")
 
 
+def test_its_help_names_what_it_can(sim):
+    text = sim("--help").stdout
+    for word in ("html", "--node-mtbf", "--checkpoint", "--slow-nodes", "--price", "--slurm"):
+        assert word in text, word
+    names = sim("--policy", "list").stdout
+    for policy in ("vrun", "fifo", "greedy", "easy", "easy-padded", "slurm", "sjf", "ssf", "srtf", "srsf", "las", "mlfq", "timeslice",
+                   "edf", "static", "kai", "random", "bestfit", "dotprod", "gpupacking", "gpuclustering", "fgd", "spread"):
+        assert f"\n{policy} " in names, policy
+
+
 def test_faults_repeat_and_their_seed_matters(sim):
     words = ["jobs.csv", "--nodes", "2x8", "--node-mtbf", "0.02", "--node-repair", "0.01", "--checkpoint", "10", "-o", "json"]
     one, again, other = (json.loads(sim(*words, "--seed", seed).stdout) for seed in ("1", "1", "2"))
