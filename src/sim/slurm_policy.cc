@@ -5,6 +5,7 @@
 #include <bit>
 #include <charconv>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "base/escape.h"
@@ -29,8 +30,11 @@ class NodeSet {
   bool Has(int32_t node) const { return (words_[Word(node)] >> (node % 64) & 1) != 0; }
   void Add(int32_t node) { words_[Word(node)] |= 1ULL << (node % 64); }
   void Remove(int32_t node) { words_[Word(node)] &= ~(1ULL << (node % 64)); }
-  void KeepOnly(const NodeSet& other) {
-    for (size_t w = 0; w < words_.size(); ++w) words_[w] &= other.words_[w];
+  // False when none are left.
+  bool KeepOnly(const NodeSet& other) {
+    uint64_t any = 0;
+    for (size_t w = 0; w < words_.size(); ++w) any |= words_[w] &= other.words_[w];
+    return any != 0;
   }
   int64_t CountIn(const NodeSet& other) const {
     int64_t count = 0;
@@ -80,8 +84,13 @@ class Timeline {
     *next = 0;
     auto slot = std::partition_point(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.end <= begin; });
     if (slot + 1 < slots_.end()) *next = slot->end;
-    for (; slot != slots_.end() && slot->begin <= end; ++slot) out.KeepOnly(slot->nodes);
+    for (; slot != slots_.end() && slot->begin <= end && out.KeepOnly(slot->nodes); ++slot) {
+    }
     return out;
+  }
+  // Of the slot that holds this moment; of two that meet there, the first.
+  int64_t BeginOfSlot(int64_t at) const {
+    return std::partition_point(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.end < at; })->begin;
   }
   bool Overlaps(const Placement& placement, int64_t begin, int64_t end) const {
     int64_t ignored = 0;
@@ -137,7 +146,8 @@ class SlurmPolicy : public Policy {
   };
   struct Start {
     int64_t at = 0;
-    Placement placement;
+    int64_t at_least = 0;  // on fewer nodes, too: when the first end of that window is
+    size_t rung = 0;
   };
 
   // The wall time that users ask for: their jobs' durations and a little, in minutes.
@@ -154,13 +164,19 @@ class SlurmPolicy : public Policy {
     return out;
   }
 
-  // Whole nodes, and one more for the rest.
-  static std::optional<Placement> Select(const Rung& rung, int32_t gpus, const NodeSet& allowed) {
+  static bool Fits(const Rung& rung, int32_t gpus, const NodeSet& allowed) {
     const auto per_node = static_cast<int32_t>(rung.usable.size());
     const int64_t whole = gpus / per_node;
     const int32_t rest = gpus % per_node;
-    if (whole > 0 && allowed.CountIn(rung.usable.back()) < whole) return std::nullopt;
-    if (rest > 0 && allowed.CountIn(rung.usable[rest - 1]) < whole + 1) return std::nullopt;
+    if (whole > 0 && allowed.CountIn(rung.usable.back()) < whole) return false;
+    return rest == 0 || allowed.CountIn(rung.usable[rest - 1]) >= whole + 1;
+  }
+
+  // Whole nodes, and one more for the rest. REQUIRES Fits.
+  static Placement Select(const Rung& rung, int32_t gpus, const NodeSet& allowed) {
+    const auto per_node = static_cast<int32_t>(rung.usable.size());
+    const int64_t whole = gpus / per_node;
+    const int32_t rest = gpus % per_node;
     Placement out;
     NodeSet left = allowed;
     if (whole > 0) {
@@ -181,7 +197,7 @@ class SlurmPolicy : public Policy {
     int64_t depth = parameters_.queue_depth;
     queue_.Sweep([&](const Ranked& entry) {
       if (depth-- == 0 || !engine.Fits(entry.job)) return Next::kStop;
-      engine.StartAt(entry.job, *Select(RungOf(engine.nodes(), 0), engine.job(entry.job).gpus, all));
+      engine.StartAt(entry.job, Select(RungOf(engine.nodes(), 0), engine.job(entry.job).gpus, all));
       return Next::kTake;
     });
   }
@@ -199,6 +215,7 @@ class SlurmPolicy : public Policy {
   // Running jobs leave when their wall time is over, and are looked at in windows that double.
   void Foresee(const Engine& engine) {
     ends_.clear();
+    in_vain_.clear();  // another window may see an end sooner
     for (JobIndex i : engine.running()) {
       ends_.push_back({std::max(engine.record(i).started_us + Limit(engine.job(i)), engine.now() + kSecond), i});
     }
@@ -220,7 +237,13 @@ class SlurmPolicy : public Policy {
     const int64_t limit = Limit(engine.job(i));
     const int64_t resolution = parameters_.resolution_s * kSecond;
     const int64_t last = engine.now() + parameters_.window_min * kMinute;
-    int64_t from = engine.now();
+    // Slurm begins now and tries one moment after the other. Those that cannot be are skipped: before all nodes
+    // together would do, and what was in vain for a job that is as large and not longer.
+    std::optional<Start> soonest = EarliestStart(engine, i, NodeSet(engine.config().nodes, true));
+    if (!soonest) return false;
+    std::map<int64_t, int64_t>& in_vain = in_vain_[engine.job(i).gpus];
+    int64_t from = std::max({engine.now(), timeline->BeginOfSlot(soonest->at_least), InVainUntil(in_vain, limit)});
+    bool only_in_vain = true;
     while (from <= last) {
       int64_t next = 0;
       const NodeSet nodes = timeline->Unreserved(from, from + limit, &next);
@@ -228,41 +251,52 @@ class SlurmPolicy : public Policy {
       if (!start && next == 0) return false;
       const int64_t at = start ? std::max(start->at, from) : 0;
       if (start && at <= engine.now()) {
-        engine.StartAt(i, std::move(start->placement));
+        engine.StartAt(i, Select(rungs_[start->rung], engine.job(i).gpus, nodes));
         Foresee(engine);
         return true;
       }
       // Nodes that are reserved until then might do, and sooner.
       if (!start || (next != 0 && at > next)) {
+        only_in_vain = only_in_vain && (!start || start->at_least > next);
         from = next;
+        if (only_in_vain) in_vain[limit] = from;
         continue;
       }
+      only_in_vain = false;
       if (at > last) return false;
       const int64_t begin = at / resolution * resolution;
       const int64_t end = (at + limit + resolution - 1) / resolution * resolution;
-      if (timeline->Overlaps(start->placement, begin, end)) {
+      const Placement placement = Select(rungs_[start->rung], engine.job(i).gpus, nodes);
+      if (timeline->Overlaps(placement, begin, end)) {
         from = std::max(at, from + resolution);
         continue;
       }
-      timeline->Reserve(start->placement, begin, end);
+      timeline->Reserve(placement, begin, end);
       return false;
     }
     return false;
   }
 
-  // When and where it could start on these nodes if nothing else started.
+  static int64_t InVainUntil(const std::map<int64_t, int64_t>& by_limit, int64_t limit) {
+    int64_t until = 0;
+    for (auto it = by_limit.begin(); it != by_limit.end() && it->first <= limit; ++it)
+      until = std::max(until, it->second);
+    return until;
+  }
+
+  // When it could start on these nodes if nothing else started.
   std::optional<Start> EarliestStart(const Engine& engine, JobIndex i, const NodeSet& nodes) {
+    if (!Fits(rungs_.back(), engine.job(i).gpus, nodes)) return std::nullopt;  // nor before
     for (size_t r = 0; r < rungs_.size(); ++r) {
-      auto placement = Select(rungs_[r], engine.job(i).gpus, nodes);
-      if (!placement) continue;
-      if (r == 0) return Start{engine.now(), std::move(*placement)};
+      if (!Fits(rungs_[r], engine.job(i).gpus, nodes)) continue;
+      if (r == 0) return Start{engine.now(), engine.now(), r};
       size_t e = rungs_[r].ended - 1;
       const auto is_there = [&](const NodeShare& s) { return nodes.Has(s.node); };
       while (e > 0 && std::none_of(engine.record(ends_[e].job).placement.begin(),
                                    engine.record(ends_[e].job).placement.end(), is_there)) {
         --e;
       }
-      return Start{ends_[e].rank, std::move(*placement)};
+      return Start{ends_[e].rank, ends_[rungs_[r - 1].ended].rank, r};
     }
     return std::nullopt;
   }
@@ -273,6 +307,7 @@ class SlurmPolicy : public Policy {
   // Of one pass:
   std::vector<Ranked> ends_;  // of running jobs, by their limits
   std::vector<Rung> rungs_;
+  std::map<int32_t, std::map<int64_t, int64_t>> in_vain_;  // by GPUs and wall time: until when nothing can be had
 };
 
 }  // namespace
