@@ -39,7 +39,7 @@ std::string GeneralHelp() {
 std::string CommandHelp(const CtlCommand& c) {
   std::string arguments = c.arguments.empty() ? "" : " " + std::string(c.arguments);
   return "usage: vctl " + std::string(c.name) + " [options]" + arguments + "\n" + std::string(c.summary) + "\n\n" +
-         FormatOptions(c.options) + FormatOptions(kCommon);
+         FormatOptions(c.options) + FormatOptions(kCommon) + (c.has_html ? "\nIts --output may also be html.\n" : "");
 }
 
 int UsageError(const std::string& text) {
@@ -67,7 +67,8 @@ Status ApplyFormat(const CtlCommand& command, CtlInvocation* invocation) {
     } else if (*format == "html" && command.has_html) {
       invocation->format = OutputFormat::kHtml;
     } else {
-      return Error(Code::kInvalid, "--output " + Escape(*format) + ": unknown form: write json, wide, name or table");
+      return Error(Code::kInvalid, "--output " + Escape(*format) + ": unknown form: write json, wide, name or table" +
+                                       (command.has_html ? ", or html" : ""));
     }
   }
   invocation->headers = !invocation->Has(kNoHeaders);

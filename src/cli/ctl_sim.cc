@@ -31,7 +31,14 @@ enum Id {
   kFrom,
   kUntil,
   kExact,
-  kTeams
+  kTeams,
+  kSlurm,
+  kCheckpoint,
+  kNodeMtbf,
+  kNodeRepair,
+  kSlowNodes,
+  kSeed,
+  kPrice
 };
 constexpr OptionSpec kOptions[] = {
     {kNodes, 0, "nodes", Argument::kRequired, "NxG", "the cluster: nodes x GPUs of each (64x8)"},
@@ -42,10 +49,19 @@ constexpr OptionSpec kOptions[] = {
     {kPreemptCost, 0, "preempt-cost", Argument::kRequired, "SECONDS", "what a preempted job loses (0)"},
     {kSaveCost, 0, "save-cost", Argument::kRequired, "SECONDS", "how long it holds its GPUs to save (0)"},
     {kStartLatency, 0, "start-latency", Argument::kRequired, "SECONDS", "from having GPUs to working (0)"},
+    {kCheckpoint, 0, "checkpoint", Argument::kRequired, "SECONDS",
+     "jobs save so often by themselves, and go back to that when a node fails (0: all the time)"},
+    {kNodeMtbf, 0, "node-mtbf", Argument::kRequired, "HOURS", "each node fails so often, on average (never)"},
+    {kNodeRepair, 0, "node-repair", Argument::kRequired, "HOURS", "and is back after (1)"},
+    {kSlowNodes, 0, "slow-nodes", Argument::kRequired, "PERCENT:FACTOR", "of the nodes, how much slower: 5:1.5 (none)"},
+    {kSeed, 0, "seed", Argument::kRequired, "N", "which nodes fail when, and which are slow (1)"},
+    {kPrice, 0, "price", Argument::kRequired, "NUMBER|FILE",
+     "of a GPU-hour, or a table gpu_type,price (* for others): what it all costs", Completes::kFiles},
     {kShift, 0, "shift", Argument::kRequired, "N", "N replays with shifted arrivals, averaged (1)"},
     {kFrom, 0, "from", Argument::kRequired, "TIME", "only jobs submitted since: seconds, or a date"},
     {kUntil, 0, "until", Argument::kRequired, "TIME", "only jobs submitted before"},
     {kTeams, 0, "teams", Argument::kRequired, "FILE", "what is each team's own: a table team,gpus", Completes::kFiles},
+    {kSlurm, 0, "slurm", Argument::kRequired, "PARAMETERS", "SchedulerParameters of the model: bf_interval=30,..."},
     {kExact, 0, "exact", Argument::kNone, "", "preemptive baselines cannot move jobs for nothing"},
 };
 
@@ -53,11 +69,13 @@ constexpr uint64_t kMostSeconds = 365 * 86400;
 constexpr uint64_t kMostShifts = 1000;
 constexpr size_t kMostBytes = size_t{1} << 30;
 
-Result<double> ParseRatio(const std::string& text) {
+Result<double> ParseBetween(const std::string& text, double least, double most, const std::string& how) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != 0 || !std::isfinite(value) || value <= 0 || value > 100) {
-    return Error(Code::kInvalid, Escape(text) + ": not a ratio: write a number above 0, as in 1.3");
+  // strtod also reads spaces, nan, and hexadecimal numbers.
+  const bool digits = text.find_first_not_of("0123456789.") == text.npos;
+  if (text.empty() || !digits || *end != 0 || value < least || value > most) {
+    return Error(Code::kInvalid, "'" + Escape(text) + "': not " + how);
   }
   return value;
 }
@@ -70,19 +88,55 @@ Status ReadSeconds(const CtlInvocation& invocation, Id option, int64_t* micros) 
   return {};
 }
 
+Status ReadHours(const CtlInvocation& invocation, Id option, int64_t* micros) {
+  if (auto text = invocation.Value(option)) {
+    VRUN_ASSIGN(double hours, ParseBetween(*text, 0.001, 1e6, "hours: write a number above 0, as in 720"));
+    *micros = static_cast<int64_t>(hours * 3600e6);
+  }
+  return {};
+}
+
+// "5:1.5".
+Status ReadSlowNodes(const CtlInvocation& invocation, sim::EngineConfig* cluster) {
+  auto text = invocation.Value(kSlowNodes);
+  if (!text) return {};
+  constexpr char kHow[] = "slow nodes: write percent:factor, as in 5:1.5";
+  const size_t colon = std::min(text->find(':'), text->size());
+  VRUN_ASSIGN(uint64_t percent, ParseNumber(text->substr(0, colon), 100));
+  VRUN_ASSIGN(double factor, ParseBetween(text->substr(std::min(colon + 1, text->size())), 1, 100, kHow));
+  cluster->slow_nodes_percent = static_cast<int32_t>(percent);
+  cluster->slow_percent = static_cast<int32_t>(std::lround(factor * 100));
+  return {};
+}
+
+Status ReadExecutor(const CtlInvocation& invocation, sim::EngineConfig* cluster) {
+  VRUN_TRY(ReadSeconds(invocation, kPreemptCost, &cluster->restore_us));
+  VRUN_TRY(ReadSeconds(invocation, kSaveCost, &cluster->save_us));
+  VRUN_TRY(ReadSeconds(invocation, kStartLatency, &cluster->start_latency_us));
+  VRUN_TRY(ReadSeconds(invocation, kCheckpoint, &cluster->checkpoint_us));
+  cluster->node_repair_us = int64_t{3600} * 1'000'000;
+  VRUN_TRY(ReadHours(invocation, kNodeMtbf, &cluster->node_mtbf_us));
+  VRUN_TRY(ReadHours(invocation, kNodeRepair, &cluster->node_repair_us));
+  if (auto text = invocation.Value(kSeed)) {
+    VRUN_ASSIGN(cluster->seed, ParseNumber(*text, 1'000'000'000));
+  }
+  return ReadSlowNodes(invocation, cluster);
+}
+
 // All but the files' contents.
 Result<sim::StudyOptions> OptionsOf(const CtlInvocation& invocation) {
   sim::StudyOptions options;
   if (auto text = invocation.Value(kNodes)) VRUN_TRY(sim::ParseNodes(*text, &options.cluster));
   if (auto text = invocation.Value(kFill)) {
-    VRUN_ASSIGN(options.fill, ParseRatio(*text));
+    VRUN_ASSIGN(options.fill, ParseBetween(*text, 0.001, 100, "a ratio: write a number above 0, as in 1.3"));
   }
-  VRUN_TRY(ReadSeconds(invocation, kPreemptCost, &options.cluster.restore_us));
-  VRUN_TRY(ReadSeconds(invocation, kSaveCost, &options.cluster.save_us));
-  VRUN_TRY(ReadSeconds(invocation, kStartLatency, &options.cluster.start_latency_us));
+  VRUN_TRY(ReadExecutor(invocation, &options.cluster));
   if (auto text = invocation.Value(kShift)) {
     VRUN_ASSIGN(uint64_t shifts, ParseNumber(*text, kMostShifts));
     options.shifts = static_cast<int32_t>(shifts);
+  }
+  if (auto text = invocation.Value(kSlurm)) {
+    VRUN_ASSIGN(options.slurm, sim::ParseSlurmParameters(*text));
   }
   options.from = invocation.Value(kFrom);
   options.until = invocation.Value(kUntil);
@@ -169,21 +223,42 @@ std::string PodsAsTable(const sim::Study& study, bool headers) {
   return table.Format(headers);
 }
 
-void JobFields(const sim::JobOutcome& outcome, JsonWriter* json) {
+void SpreadField(const char* name, const sim::Spread& spread, JsonWriter* json) {
+  json->Key(name).BeginObject().Key("mean").Number(spread.mean, 1).Key("p25").Number(spread.p25, 1);
+  json->Key("p50").Number(spread.p50, 1).Key("p75").Number(spread.p75, 1);
+  json->Key("p95").Number(spread.p95, 1).EndObject();
+}
+
+void JobFields(const sim::JobOutcome& outcome, bool has_prices, JsonWriter* json) {
   json->Key("policy").String(outcome.policy).Key("free_moves").Bool(outcome.free_moves);
-  for (const sim::NamedMetric& metric : sim::AllMetrics()) {
-    json->Key(metric.name).Number(outcome.summary.mean.*metric.value, metric.decimals);
-  }
+  const auto metrics = [&](const sim::Metrics& values) {
+    for (const sim::NamedMetric& m : sim::AllMetrics()) json->Key(m.name).Number(values.*m.value, m.decimals);
+    if (!has_prices) return;
+    for (const sim::NamedMetric& m : sim::CostMetrics()) json->Key(m.name).Number(values.*m.value, m.decimals);
+  };
+  metrics(outcome.summary.mean);
   if (outcome.runs.size() > 1) {
     json->Key("half_width_95").BeginObject();
-    for (const sim::NamedMetric& metric : sim::AllMetrics()) {
-      json->Key(metric.name).Number(outcome.summary.half_width.*metric.value, metric.decimals);
-    }
+    metrics(outcome.summary.half_width);
     json->EndObject();
   }
   json->Key("wait_by_gpus_s").BeginObject();
-  for (const auto& [size, wait] : outcome.wait_by_size) json->Key(size).Number(wait, 1);
-  json->EndObject();
+  for (const sim::SizeClass& size : outcome.sizes) json->Key(size.gpus).Number(size.wait.mean, 1);
+  json->EndObject().Key("sizes").BeginArray();
+  for (const sim::SizeClass& size : outcome.sizes) {
+    json->BeginObject().Key("gpus").String(size.gpus).Key("jobs").Int(size.jobs);
+    SpreadField("wait_s", size.wait, json);
+    SpreadField("completion_s", size.completion, json);
+    json->EndObject();
+  }
+  json->EndArray().Key("usage").BeginArray();
+  for (const sim::TeamUsage& usage : outcome.usage) {
+    json->BeginObject().Key("team").String(usage.team).Key("jobs").Int(usage.jobs);
+    json->Key("gpu_hours").Number(usage.gpu_hours, 2);
+    if (has_prices) json->Key("cost").Number(usage.cost, 2);
+    json->EndObject();
+  }
+  json->EndArray();
   if (outcome.teams.empty()) return;
   json->Key("teams").BeginArray();
   for (const sim::TeamOutcome& team : outcome.teams) {
@@ -195,12 +270,16 @@ void JobFields(const sim::JobOutcome& outcome, JsonWriter* json) {
   json->EndArray();
 }
 
-void PodFields(const sim::PodOutcome& outcome, bool several, JsonWriter* json) {
+void PodFields(const sim::PodOutcome& outcome, const sim::Study& study, JsonWriter* json) {
   json->Key("policy").String(outcome.policy);
   json->Key("allocation_percent").Number(outcome.allocation_percent, 3);
   json->Key("fragmentation_percent").Number(outcome.fragmentation_percent, 3);
   json->Key("fragmentation_idle_percent").Number(outcome.fragmentation_idle_percent, 3);
-  if (!several) return;
+  if (study.has_prices) {
+    json->Key("cost_per_hour").Number(outcome.cost_per_hour, 2);
+    json->Key("allocated_cost_per_hour").Number(outcome.allocated_cost_per_hour, 2);
+  }
+  if (study.shifts == 1) return;
   json->Key("half_width_95").BeginObject();
   json->Key("allocation_percent").Number(outcome.allocation_half_width, 3);
   json->Key("fragmentation_percent").Number(outcome.fragmentation_half_width, 3).EndObject();
@@ -219,18 +298,17 @@ std::string AsJson(const sim::Study& study) {
       .Key("gpus")
       .Int(study.gpus);
   json.Key("offered_load").Number(study.offered_load, 4).Key("shifts").Int(study.shifts);
-  const bool several = study.shifts > 1;
-  if (!study.jobs.empty()) JobFields(study.jobs.front(), &json);
-  if (!study.pods.empty()) PodFields(study.pods.front(), several, &json);
+  if (!study.jobs.empty()) JobFields(study.jobs.front(), study.has_prices, &json);
+  if (!study.pods.empty()) PodFields(study.pods.front(), study, &json);
   json.Key("policies").BeginArray();
   for (const sim::JobOutcome& outcome : study.jobs) {
     json.BeginObject();
-    JobFields(outcome, &json);
+    JobFields(outcome, study.has_prices, &json);
     json.EndObject();
   }
   for (const sim::PodOutcome& outcome : study.pods) {
     json.BeginObject();
-    PodFields(outcome, several, &json);
+    PodFields(outcome, study, &json);
     json.EndObject();
   }
   json.EndArray().EndObject();
@@ -265,6 +343,19 @@ Result<int> Run(const CtlInvocation& invocation) {
   if (!options.teams_name.empty()) {
     VRUN_ASSIGN(options.teams_text, ReadFile(options.teams_name, kMostBytes));
   }
+  if (auto price = invocation.Value(kPrice)) {
+    // A number may have a point, as a file's name may.
+    auto one = sim::ParsePrice(*price);
+    if (one) {
+      options.prices = std::move(*one);
+    } else if (!sim::IsWeightFile(*price)) {
+      return std::move(one).error();
+    } else {
+      VRUN_ASSIGN(std::string text, ReadFile(*price));
+      VRUN_ASSIGN(options.prices, sim::ReadPrices(text, *price));
+    }
+  }
+  options.curves = invocation.format == OutputFormat::kHtml;
   for (const std::string& policy : options.policies) {
     if (!sim::IsWeightFile(policy)) continue;
     VRUN_ASSIGN(options.weight_files[policy], ReadFile(policy));

@@ -4,6 +4,7 @@
 #include "base/escape.h"
 #include "sim/preemptive_policies.h"
 #include "sim/queue_policies.h"
+#include "sim/slurm_policy.h"
 
 namespace vrun::sim {
 namespace {
@@ -18,6 +19,7 @@ constexpr BaselineInfo kBaselines[] = {
     {"greedy", "in order of arrival, whatever fits"},
     {"easy", "EASY backfill with exact durations"},
     {"easy-padded", "EASY backfill with estimates 1 to 10 times too long"},
+    {"slurm", "model of Slurm's backfill, exact wall times (see --slurm)"},
     {"sjf", "oracle: shortest duration first, the first that does not fit holds up the rest"},
     {"ssf", "oracle: least GPU time first, the first that does not fit holds up the rest"},
     {"srtf", "oracle: shortest remaining time first, preemptive", true},
@@ -44,6 +46,7 @@ Result<std::unique_ptr<Policy>> MakeBaseline(std::string_view name) {
   if (name == "greedy") return MakeQueuePolicy(Order::kArrival, false);
   if (name == "easy") return MakeEasyPolicy(1);
   if (name == "easy-padded") return MakeEasyPolicy(10);
+  if (name == "slurm") return MakeSlurmPolicy({});
   if (name == "sjf") return MakeQueuePolicy(Order::kDuration, true);
   if (name == "ssf") return MakeQueuePolicy(Order::kGpuTime, true);
   if (name == "edf") return MakeQueuePolicy(Order::kDeadline, false);

@@ -27,6 +27,13 @@ class CorePolicy : public Policy {
   }
   void Ended(Engine&, JobIndex i) override { events_.push_back(core::JobEnded{IdOf(i), true}); }
   void Vacated(Engine&, JobIndex i) override { events_.push_back(core::JobStopped{IdOf(i), 0}); }
+  void Failed(Engine&, JobIndex i) override { events_.push_back(core::JobStopped{IdOf(i), 0}); }
+  void NodeDown(Engine&, int32_t node) override {
+    if (nodes_told_) events_.push_back(core::NodeLost{NodeName(node)});
+  }
+  void NodeUp(Engine& engine, int32_t node) override {
+    if (nodes_told_) events_.push_back(core::NodeUp{SpecOfNode(engine, node)});
+  }
 
   void Schedule(Engine& engine) override {
     // A preemption that frees its GPUs at once is an event of the same instant.
@@ -52,15 +59,19 @@ class CorePolicy : public Policy {
       team.quotas = {{"", shares_[t] * core::kMilli}};
       events_.push_back(core::TeamSet{std::move(team)});
     }
-    for (int32_t node = 0; node < engine.config().nodes; ++node) {
-      core::NodeSpec spec;
-      spec.name = NodeName(node);
-      spec.pool = kPool;
-      spec.gpus = engine.config().gpus_per_node;
-      spec.milli_cpus = kAmple;
-      spec.memory_bytes = kAmple;
-      events_.push_back(core::NodeUp{std::move(spec)});
+    for (int32_t n = 0; n < engine.config().nodes; ++n) {
+      if (!engine.IsDown(n)) events_.push_back(core::NodeUp{SpecOfNode(engine, n)});
     }
+  }
+
+  static core::NodeSpec SpecOfNode(const Engine& engine, int32_t node) {
+    core::NodeSpec spec;
+    spec.name = NodeName(node);
+    spec.pool = kPool;
+    spec.gpus = engine.config().gpus_per_node;
+    spec.milli_cpus = kAmple;
+    spec.memory_bytes = kAmple;
+    return spec;
   }
 
   core::JobSpec SpecOf(const Engine& engine, JobIndex i) const {

@@ -32,6 +32,10 @@ Result<Csv> Csv::Parse(std::string text, std::string name) {
   Csv csv;
   csv.name_ = std::move(name);
   if (text.size() > kMostBytes) return LineError(csv.name_, 1, "larger than 1 GiB: split the table");
+  if (text.starts_with("\x1f\x8b") || text.starts_with("\x28\xb5\x2f\xfd")) {
+    return LineError(csv.name_, 1, "compressed: unpack it first");
+  }
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
   csv.text_ = std::move(text);
   const std::string_view all = csv.text_;
   const size_t end_of_content = all.find_last_not_of("\r\n") + 1;  // npos + 1 = 0
@@ -39,8 +43,11 @@ Result<Csv> Csv::Parse(std::string text, std::string name) {
   for (uint32_t line_number = 1; at < end_of_content; ++line_number) {
     const size_t newline = std::min(all.find('\n', at), all.size());
     const std::string_view line = WithoutReturn(all.substr(at, newline - at));
-    if (size_t bad = line.find_first_of(std::string_view("\"\0\r", 3)); bad != line.npos) {
-      return LineError(csv.name_, line_number, Shown(line.substr(bad, 1)) + ": quoted fields are not supported");
+    if (line.find('"') != line.npos) {
+      return LineError(csv.name_, line_number, "a quote: quoted fields are not supported: write the fields without");
+    }
+    if (size_t bad = line.find_first_of(std::string_view("\0\r", 2)); bad != line.npos) {
+      return LineError(csv.name_, line_number, Shown(line.substr(bad, 1)) + ": not a table of text");
     }
     const bool is_header = csv.header_.empty();
     size_t count = 0;

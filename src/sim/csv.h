@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Comma-separated tables, read strictly: a header line, then rows with exactly as many fields. No quoting: a quote is
-// an error, since none of the trace formats uses it. A carriage return before a line end and empty lines at the end of
-// the text are accepted.
+// an error, since none of the trace formats uses it. A carriage return before a line end, a byte order mark and empty
+// lines at the end of the text are accepted.
 //
 // Every error is one line, "NAME:LINE: what: what to do", code kInvalid, with bytes from the text escaped.
 #pragma once

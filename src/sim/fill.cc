@@ -146,6 +146,7 @@ Result<FillResult> FillCluster(std::span<const PodNode> nodes, std::span<const P
       scores.Changed(node);
       unusable[node] = model.Of(states[node]);
       used += static_cast<double>(pod.total_milli());
+      if (pod.gpus > 0) result.allocated_milli[states[node].model] += pod.total_milli();
       ++result.placed;
     }
     const double arrived = 100 * asked / capacity;

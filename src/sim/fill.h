@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -30,7 +31,8 @@ struct FillResult {
   double fragmentation_idle_percent = 0;  // the same / GPU left
   int64_t arrived = 0;
   int64_t placed = 0;
-  std::vector<FillPoint> curve;  // one point a percent arrived
+  std::map<int32_t, int64_t> allocated_milli;  // by the nodes' model
+  std::vector<FillPoint> curve;                // one point a percent arrived
 };
 
 // Both spans are not empty, and the nodes have GPUs; else kInvalid. The policy's model is the one of these pods.

@@ -26,6 +26,10 @@ class GangNodes {
   int32_t gpus_per_node() const { return per_node_; }
   int64_t capacity() const { return int64_t{nodes()} * per_node_; }
   int64_t free_gpus() const { return free_gpus_; }
+  // Free ones on nodes that are not free as a whole.
+  int64_t fragmented_gpus() const {
+    return free_gpus_ - int64_t{with_free_[static_cast<size_t>(per_node_)]} * per_node_;
+  }
   int32_t FreeOn(int32_t node) const { return free_[node]; }
 
   // gpus >= 1. O(gpus_per_node).

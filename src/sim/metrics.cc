@@ -67,11 +67,21 @@ const std::vector<NamedMetric>& AllMetrics() {
       {"utilization", &Metrics::utilization, 4},
       {"makespan_s", &Metrics::makespan_s, 1},
       {"preemptions", &Metrics::preemptions, 0},
+      {"restarts", &Metrics::restarts, 0},
       {"lost_work_percent", &Metrics::lost_work_percent, 3},
       {"deadlines_met_percent", &Metrics::deadlines_met_percent, 2},
       {"deadline_value_percent", &Metrics::deadline_value_percent, 2},
   };
   return kAll;
+}
+
+const std::vector<NamedMetric>& CostMetrics() {
+  static const std::vector<NamedMetric> kCosts = {
+      {"cost_of_work", &Metrics::cost_of_work, 2},
+      {"cost_of_lost_work", &Metrics::cost_of_lost_work, 2},
+      {"cost_of_idle", &Metrics::cost_of_idle, 2},
+  };
+  return kCosts;
 }
 
 Metrics Measure(const JobTrace& trace, const RunResult& result) {
@@ -88,6 +98,7 @@ Metrics Measure(const JobTrace& trace, const RunResult& result) {
     held += Seconds(record.held_us) * job.gpus;
     lost += Seconds(record.lost_us) * job.gpus;
     metrics.preemptions += record.preemptions;
+    metrics.restarts += record.failures;
   }
   std::sort(completion.begin(), completion.end());
   std::sort(wait.begin(), wait.end());
@@ -122,12 +133,14 @@ Estimate EstimateOf(const std::vector<double>& values) {
 
 Summary Summarize(const std::vector<Metrics>& runs) {
   Summary out;
-  for (const NamedMetric& metric : AllMetrics()) {
-    std::vector<double> values;
-    for (const Metrics& run : runs) values.push_back(run.*metric.value);
-    const Estimate estimate = EstimateOf(values);
-    out.mean.*metric.value = estimate.mean;
-    out.half_width.*metric.value = estimate.half_width;
+  for (const std::vector<NamedMetric>* metrics : {&AllMetrics(), &CostMetrics()}) {
+    for (const NamedMetric& metric : *metrics) {
+      std::vector<double> values;
+      for (const Metrics& run : runs) values.push_back(run.*metric.value);
+      const Estimate estimate = EstimateOf(values);
+      out.mean.*metric.value = estimate.mean;
+      out.half_width.*metric.value = estimate.half_width;
+    }
   }
   return out;
 }

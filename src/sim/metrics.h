@@ -32,7 +32,12 @@ struct Metrics {
   double utilization = 0;         // 0..1
   double makespan_s = 0;
   double preemptions = 0;
+  double restarts = 0;  // of jobs whose nodes failed
   double lost_work_percent = 0;
+  // With prices, in their currency: of GPU time that became lasting work, that did not, and that nobody held.
+  double cost_of_work = 0;
+  double cost_of_lost_work = 0;
+  double cost_of_idle = 0;
   double deadlines_met_percent = 0;   // of the jobs that have one, their last; 100 without such
   double deadline_value_percent = 0;  // of the value of all deadlines at best
 };
@@ -42,8 +47,9 @@ struct NamedMetric {
   double Metrics::*value;
   int decimals;
 };
-// In the order of reports.
+// In the order of reports; the costs apart.
 const std::vector<NamedMetric>& AllMetrics();
+const std::vector<NamedMetric>& CostMetrics();
 
 Metrics Measure(const JobTrace& trace, const RunResult& result);
 

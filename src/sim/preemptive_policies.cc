@@ -57,6 +57,13 @@ class PreemptivePolicy : public Policy {
     waiting_.Add({Rank(engine, i), i});
   }
 
+  // Whoever had it is to look for other nodes.
+  void NodeDown(Engine&, int32_t node) override {
+    std::erase_if(claims_, [&](const Claim& claim) {
+      return std::find(claim.nodes.begin(), claim.nodes.end(), node) != claim.nodes.end();
+    });
+  }
+
   void Schedule(Engine& engine) override {
     if (waiting_.empty()) return;
     running_.clear();
@@ -124,7 +131,7 @@ class PreemptivePolicy : public Policy {
 
   // Who runs if only counts matter: to_start_ in order of rank, kept_ for running_.
   void Choose(Engine& engine) {
-    NodeCounts room(engine.config().nodes, engine.config().gpus_per_node);
+    NodeCounts room(engine.nodes_up(), engine.config().gpus_per_node);
     for (JobIndex i : saving_) room.Take(engine.job(i).gpus);
     to_start_.clear();
     kept_.assign(running_.size(), false);

@@ -84,13 +84,14 @@ class EasyPolicy : public Policy {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     const double uniform = static_cast<double>((x ^ (x >> 31)) >> 11) * 0x1.0p-53;
-    return static_cast<int64_t>(static_cast<double>(duration) * (1 + (padding_ - 1) * uniform));
+    return static_cast<int64_t>(std::min(1e18, static_cast<double>(duration) * (1 + (padding_ - 1) * uniform)));
   }
   int64_t EstimatedEnd(const Engine& engine, JobIndex i) const {
-    return engine.record(i).productive_us + Estimate(engine, i);
+    return engine.record(i).productive_us + Estimate(engine, i) - engine.record(i).worked_us;
   }
 
   // The earliest time at which the head fits if nothing else starts; *spare becomes what it leaves of now's free GPUs.
+  // kNever, and nothing is kept for it, when the nodes that are up are too few.
   int64_t Reserve(const Engine& engine, JobIndex head, GangNodes* spare) {
     ends_.clear();
     for (JobIndex i : engine.running()) ends_.push_back({EstimatedEnd(engine, i), i});
@@ -102,6 +103,7 @@ class EasyPolicy : public Policy {
       shadow = end.rank;
       if (later.Fits(engine.job(head).gpus)) break;
     }
+    if (!later.Fits(engine.job(head).gpus)) return kNever;  // not before nodes are repaired
     later.Take(later.Find(engine.job(head).gpus));
     for (int32_t node = 0; node < later.nodes(); ++node) {
       spare->SetFree(node, std::min(later.FreeOn(node), engine.nodes().FreeOn(node)));
@@ -111,7 +113,9 @@ class EasyPolicy : public Policy {
 
   bool Backfill(Engine& engine, JobIndex i, int64_t shadow, GangNodes* spare) {
     if (!engine.Fits(i)) return false;
-    const bool gone_by_then = engine.now() + engine.config().start_latency_us + Estimate(engine, i) <= shadow;
+    const JobRecord& record = engine.record(i);
+    const int64_t takes = engine.config().start_latency_us + record.owed_us + Estimate(engine, i) - record.worked_us;
+    const bool gone_by_then = takes <= shadow - engine.now();
     if (!gone_by_then && !spare->Fits(engine.job(i).gpus)) return false;
     Placement placement = (gone_by_then ? engine.nodes() : *spare).Find(engine.job(i).gpus);
     for (const NodeShare& share : placement) {

@@ -14,7 +14,6 @@
 namespace vrun::sim {
 namespace {
 
-constexpr size_t kPlotPoints = 400;
 constexpr double kSecondsPerDay = 86400;
 constexpr int32_t kMostNodes = 1'000'000;
 constexpr int32_t kMostPerNode = 1024;
@@ -37,71 +36,6 @@ Result<int64_t> ParseMoment(const std::string& text, const JobTrace& trace) {
   return seconds * kMicrosPerSecond;
 }
 
-// Part of the capacity that is held, averaged over equal intervals. From the final records: exact for jobs that ran
-// without interruption, and spreads what others held evenly between their first start and their end.
-Series UtilizationOf(const JobTrace& trace, const RunResult& result) {
-  Series out;
-  if (result.end_us <= 0) return out;
-  const double width = Seconds(result.end_us) / kPlotPoints;
-  std::vector<double> change(kPlotPoints + 2, 0), edge(kPlotPoints + 1, 0);
-  for (size_t i = 0; i < trace.jobs.size(); ++i) {
-    const JobRecord& job = result.jobs[i];
-    const double from = Seconds(job.first_start_us), to = Seconds(job.end_us);
-    if (to <= from) continue;
-    const double rate = Seconds(job.held_us) / (to - from) * trace.jobs[i].gpus;
-    const size_t first = std::min(kPlotPoints - 1, static_cast<size_t>(from / width));
-    const size_t last = std::min(kPlotPoints - 1, static_cast<size_t>(to / width));
-    if (first == last) {
-      edge[first] += rate * (to - from);
-      continue;
-    }
-    edge[first] += rate * (static_cast<double>(first + 1) * width - from);
-    edge[last] += rate * (to - static_cast<double>(last) * width);
-    change[first + 1] += rate;
-    change[last] -= rate;
-  }
-  double held = 0;
-  for (size_t i = 0; i < kPlotPoints; ++i) {
-    held += change[i];
-    out.x.push_back(static_cast<double>(i) * width / kSecondsPerDay);
-    out.y.push_back((held + edge[i] / width) / static_cast<double>(result.capacity));
-  }
-  return out;
-}
-
-std::vector<std::pair<std::string, double>> WaitBySize(const JobTrace& trace, const RunResult& result) {
-  struct Bin {
-    const char* name;
-    int32_t most;
-    double sum = 0;
-    int64_t count = 0;
-  };
-  Bin bins[] = {{"1", 1}, {"2-4", 4}, {"5-8", 8}, {"9-16", 16}, {"17-32", 32}, {"33-64", 64}, {"65+", 1 << 30}};
-  for (size_t i = 0; i < trace.jobs.size(); ++i) {
-    const TraceJob& job = trace.jobs[i];
-    Bin& bin = *std::find_if(std::begin(bins), std::end(bins), [&](const Bin& b) { return job.gpus <= b.most; });
-    bin.sum += Seconds(result.jobs[i].end_us - job.submit_us - job.duration_us);
-    ++bin.count;
-  }
-  std::vector<std::pair<std::string, double>> out;
-  for (const Bin& bin : bins) {
-    if (bin.count > 0) out.emplace_back(bin.name, bin.sum / static_cast<double>(bin.count));
-  }
-  return out;
-}
-
-void Describe(const JobTrace& trace, const RunResult& result, JobOutcome* outcome) {
-  for (size_t i = 0; i < trace.jobs.size(); ++i) {
-    const TraceJob& job = trace.jobs[i];
-    outcome->completions.push_back(Seconds(result.jobs[i].end_us - job.submit_us));
-    outcome->waits.push_back(Seconds(result.jobs[i].end_us - job.submit_us - job.duration_us));
-  }
-  std::sort(outcome->completions.begin(), outcome->completions.end());
-  std::sort(outcome->waits.begin(), outcome->waits.end());
-  outcome->wait_by_size = WaitBySize(trace, result);
-  outcome->utilization = UtilizationOf(trace, result);
-}
-
 Result<std::unique_ptr<Policy>> MakePolicy(const StudyOptions& options, const std::string& name, const JobTrace& trace,
                                            const TeamShares& shares) {
   if (auto file = options.weight_files.find(name); file != options.weight_files.end()) {
@@ -113,6 +47,7 @@ Result<std::unique_ptr<Policy>> MakePolicy(const StudyOptions& options, const st
   if (name == kReclaimPolicy.name || name == kStaticPolicy.name) {
     return Error(Code::kInvalid, name + ": what is each team's own is not known: give --teams");
   }
+  if (name == "slurm") return MakeSlurmPolicy(options.slurm);
   return MakeBaseline(name);
 }
 
@@ -152,9 +87,10 @@ Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, c
   JobOutcome outcome;
   outcome.policy = policy;
   const BaselineInfo* baseline = FindBaseline(policy);
-  outcome.free_moves = !options.exact && baseline != nullptr && baseline->moves_freely;
   EngineConfig config = options.cluster;
-  config.free_moves = outcome.free_moves;
+  config.free_moves =
+      !options.exact && baseline != nullptr && baseline->moves_freely && !config.HasFaults() && !config.HasStragglers();
+  outcome.free_moves = config.free_moves;
   TeamShares shares;
   if (!options.teams_text.empty()) {
     VRUN_ASSIGN(shares, ReadTeamShares(options.teams_text, options.teams_name, trace));
@@ -162,6 +98,7 @@ Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, c
   const int64_t span = trace.jobs.back().submit_us;
   for (int32_t i = 0; i < options.shifts; ++i) {
     const JobTrace shifted = ShiftArrivals(trace, span / options.shifts * i);
+    config.seed = options.cluster.seed + static_cast<uint64_t>(i);
     RunResult result;
     if (policy == kStaticPolicy.name && !shares.empty()) {
       std::vector<TeamOutcome> teams;
@@ -169,16 +106,19 @@ Result<JobOutcome> RunJobs(const StudyOptions& options, const JobTrace& trace, c
       if (i == 0) outcome.teams = std::move(teams);
     } else {
       VRUN_ASSIGN(std::unique_ptr<Policy> object, MakePolicy(options, policy, shifted, shares));
-      if (shares.empty()) {
-        VRUN_ASSIGN(result, Engine::Run(shifted, config, *object));
-      } else {
-        ShareMeter meter(shifted, shares, *object);
-        VRUN_ASSIGN(result, Engine::Run(shifted, config, meter));
-        if (i == 0) outcome.teams = meter.Outcomes(result);
-      }
+      const bool first = i == 0;
+      std::optional<Recorder> recorder;
+      std::optional<ShareMeter> meter;
+      Policy* outermost = object.get();
+      if (first && options.curves) outermost = &recorder.emplace(shifted, *outermost);
+      if (first && !shares.empty()) outermost = &meter.emplace(shifted, shares, *outermost);
+      VRUN_ASSIGN(result, Engine::Run(shifted, config, *outermost));
+      if (recorder) outcome.curves = recorder->Read(result);
+      if (meter) outcome.teams = meter->Outcomes(result);
     }
     outcome.runs.push_back(Measure(shifted, result));
-    if (i == 0) Describe(shifted, result, &outcome);
+    if (!options.prices.empty()) MeasureCosts(shifted, result, options.prices, &outcome.runs.back());
+    if (i == 0) Describe(shifted, result, options.prices, &outcome);
   }
   outcome.summary = Summarize(outcome.runs);
   return outcome;
@@ -200,6 +140,9 @@ Result<Study> StudyJobs(const StudyOptions& options, const Csv& csv) {
   Study study;
   study.arrivals = static_cast<int64_t>(trace.jobs.size());
   study.without_gpus = trace.without_gpus;
+  study.cluster = options.cluster;
+  study.has_deadlines =
+      std::any_of(trace.jobs.begin(), trace.jobs.end(), [](const TraceJob& j) { return !j.deadlines.empty(); });
   study.nodes = options.cluster.nodes;
   study.gpus = study.nodes * options.cluster.gpus_per_node;
   const double span = Seconds(trace.jobs.back().submit_us);
@@ -263,6 +206,14 @@ Result<Study> StudyPods(const StudyOptions& options, const Csv& csv) {
       runs.push_back(std::move(result));
     }
     study.pods.push_back(SummarizeFills(name, runs));
+    for (const PodNode& node : nodes) {
+      if (node.gpus > 0)
+        study.pods.back().cost_per_hour += node.gpus * options.prices.Of(models.names[static_cast<size_t>(node.model)]);
+    }
+    for (const auto& [gpu, milli] : runs.front().allocated_milli) {
+      study.pods.back().allocated_cost_per_hour +=
+          static_cast<double>(milli) / kMilliPerGpu * options.prices.Of(models.names[static_cast<size_t>(gpu)]);
+    }
   }
   return study;
 }
@@ -276,6 +227,7 @@ Result<Study> RunStudy(const StudyOptions& options) {
   if (!study) return study;
   study->trace_name = options.trace_name;
   study->shifts = options.shifts;
+  study->has_prices = !options.prices.empty();
   return study;
 }
 

@@ -10,8 +10,8 @@
 
 #include "base/result.h"
 #include "sim/fill.h"
-#include "sim/metrics.h"
-#include "sim/virtual_clusters.h"
+#include "sim/outcome.h"
+#include "sim/slurm_policy.h"
 
 namespace vrun::sim {
 
@@ -33,31 +33,16 @@ struct StudyOptions {
   // What is each team's own (virtual_clusters.h); empty: teams have no quotas.
   std::string teams_text;
   std::string teams_name;
+  SlurmParameters slurm;  // of the policy of that name
+  Prices prices;          // empty: nothing is said about costs
+  // Of gang jobs: also what happened over time, of the first replay. Costs a third more time.
+  bool curves = false;
   // Names; empty: the default one.
   std::vector<std::string> policies;
   // What a name that looks like a file (it has a '/' or a '.') holds: weights of the core, by that name.
   std::map<std::string, std::string> weight_files;
   // Replays per policy: of jobs with arrivals shifted by i/n of the span, of pods with other random orders.
   int32_t shifts = 1;
-};
-
-// A step function of time or load, for plots: at most a few hundred points.
-struct Series {
-  std::vector<double> x;
-  std::vector<double> y;
-};
-
-struct JobOutcome {
-  std::string policy;
-  bool free_moves = false;
-  Summary summary;
-  std::vector<Metrics> runs;
-  // Of the first run:
-  std::vector<std::pair<std::string, double>> wait_by_size;  // "1", "2-4", ..., average seconds
-  std::vector<double> waits;                                 // seconds, sorted
-  std::vector<double> completions;                           // seconds, sorted
-  Series utilization;                                        // days, part of capacity
-  std::vector<TeamOutcome> teams;                            // with StudyOptions::teams_text
 };
 
 struct PodOutcome {
@@ -67,6 +52,9 @@ struct PodOutcome {
   double fragmentation_idle_percent = 0;
   double allocation_half_width = 0;  // of the 95 % confidence interval
   double fragmentation_half_width = 0;
+  // With prices, an hour: of all GPUs, and of what was handed out of them (first run).
+  double cost_per_hour = 0;
+  double allocated_cost_per_hour = 0;
   Series allocation;     // over arrived percent, first run
   Series fragmentation;  // the same
 };
@@ -78,7 +66,10 @@ struct Study {
   int64_t gpus = 0;          // of the cluster
   int64_t nodes = 0;
   int32_t shifts = 1;
-  double span_days = 0;     // of the submissions
+  double span_days = 0;  // of the submissions
+  bool has_prices = false;
+  bool has_deadlines = false;
+  EngineConfig cluster;     // of gang jobs
   double offered_load = 0;  // GPU time asked for / (capacity x span), or the fill
   // One of the two has entries, one per policy in the order asked for.
   std::vector<JobOutcome> jobs;

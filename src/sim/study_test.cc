@@ -23,6 +23,7 @@ StudyOptions Jobs() {
 TEST(Study, JobsAgainstSeveralPolicies) {
   StudyOptions options = Jobs();
   options.policies = {"fifo", "srtf"};
+  options.curves = true;
   auto study = RunStudy(options);
   ASSERT_TRUE(study) << study.error().message();
   EXPECT_EQ(study->gpus, 16);
@@ -32,11 +33,14 @@ TEST(Study, JobsAgainstSeveralPolicies) {
   EXPECT_FALSE(study->jobs[0].free_moves);
   EXPECT_TRUE(study->jobs[1].free_moves);
   EXPECT_DOUBLE_EQ(study->jobs[0].summary.mean.avg_completion_s, (100 + 20 + 50) / 3.0);
-  EXPECT_EQ(study->jobs[0].wait_by_size.size(), 2u);
+  EXPECT_EQ(study->jobs[0].sizes.size(), 2u);
   // 8 GPUs for 100 s, 8 for 20 s, 16 for 50 s, until 1050.
+  const Series& held = study->jobs[0].curves.held;
   double area = 0;
-  for (double y : study->jobs[0].utilization.y)
-    area += y * 1050 / static_cast<double>(study->jobs[0].utilization.y.size());
+  for (size_t i = 0; i < held.x.size(); ++i) {
+    const double end = i + 1 < held.x.size() ? held.x[i + 1] * 86400 : 1050;
+    area += held.y[i] * (end - held.x[i] * 86400);
+  }
   EXPECT_NEAR(area, 0.5 * 100 + 0.5 * 20 + 50, 1e-6);
 }
 
@@ -48,6 +52,49 @@ TEST(Study, ShiftsGiveAnInterval) {
   ASSERT_TRUE(study) << study.error().message();
   EXPECT_EQ(study->jobs[0].policy, "vrun");
   EXPECT_EQ(study->jobs[0].runs.size(), 4u);
+}
+
+TEST(Study, CostsAddUpToTheWholeCluster) {
+  StudyOptions options = Jobs();
+  options.trace_text =
+      "timestamp,duration,num_gpus,cluster,gpu_type\n2026-01-01 00:00:00,3600,8,a,H100\n"
+      "2026-01-01 00:00:00,3600,4,b,T4\n";
+  options.cluster.nodes = 2;
+  options.cluster.start_latency_us = 360 * kMicrosPerSecond;
+  options.prices = *ReadPrices("gpu_type,price\nH100,10\n*,1\n", "p");
+  options.policies = {"fifo"};
+  auto study = RunStudy(options);
+  ASSERT_TRUE(study) << study.error().message();
+  const Metrics& mean = study->jobs[0].summary.mean;
+  EXPECT_NEAR(mean.cost_of_work, 8 * 10 + 4, 1e-6);
+  EXPECT_NEAR(mean.cost_of_lost_work, 8.4, 1e-6);
+  EXPECT_NEAR(mean.cost_of_idle, 4 * 1.1 * 84 / 12, 1e-6) << "four GPUs at the average price of the twelve";
+  ASSERT_EQ(study->jobs[0].usage.size(), 2u);
+  EXPECT_EQ(study->jobs[0].usage[0].team, "a");
+  EXPECT_NEAR(study->jobs[0].usage[0].gpu_hours, 8.8, 1e-6);
+  EXPECT_NEAR(study->jobs[0].usage[0].cost, 88, 1e-6);
+}
+
+TEST(Study, CurvesOfTeamsAndFragments) {
+  StudyOptions options = Jobs();
+  // Team a holds 4 of 8 GPUs of one node of two, all the time; b a whole node, half of the time.
+  options.trace_text =
+      "timestamp,duration,num_gpus,cluster\n2026-01-01 00:00:00,1000,4,a\n"
+      "2026-01-01 00:00:00,500,8,b\n";
+  options.policies = {"fifo"};
+  options.curves = true;
+  auto study = RunStudy(options);
+  ASSERT_TRUE(study) << study.error().message();
+  const Curves& curves = study->jobs[0].curves;
+  ASSERT_EQ(curves.teams.size(), 2u);
+  EXPECT_EQ(curves.teams[0].first, "a");
+  const size_t last = curves.held.y.size() - 1;
+  EXPECT_NEAR(curves.held.y[0], 0.75, 1e-9);
+  EXPECT_NEAR(curves.held.y[last], 0.25, 1e-9);
+  EXPECT_NEAR(curves.fragmented.y[0], 0.25, 1e-9);
+  EXPECT_NEAR(curves.teams[0].second.y[last], 0.25, 1e-9);
+  EXPECT_NEAR(curves.teams[1].second.y[0], 0.5, 1e-9);
+  EXPECT_NEAR(curves.teams[1].second.y[last], 0, 1e-9);
 }
 
 TEST(Study, Windows) {
@@ -89,6 +136,7 @@ TEST(HtmlReport, IsOnePageWithoutForeignBytes) {
   EXPECT_THAT(page, HasSubstr("3 jobs"));
   EXPECT_THAT(page, HasSubstr("<polyline"));
   EXPECT_THAT(page, HasSubstr("srtf*"));
+  EXPECT_THAT(page, HasSubstr("prefers-color-scheme: dark"));
   EXPECT_EQ(page.find("nan"), std::string::npos);
   EXPECT_EQ(page.find("<script"), std::string::npos);
   EXPECT_EQ(page.find("http"), std::string::npos);

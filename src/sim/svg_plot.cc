@@ -10,9 +10,20 @@ namespace {
 
 constexpr double kWidth = 640, kHeight = 300, kLeft = 70, kRight = 16, kTop = 34, kBottom = 46;
 
+// "0.5", "20k", "1.5M".
 std::string Num(double value) {
+  constexpr struct {
+    double unit;
+    const char* name;
+  } kUnits[] = {{1e9, "G"}, {1e6, "M"}, {1e4, "k"}};
   char buffer[48];
-  std::snprintf(buffer, sizeof buffer, "%.6g", value);
+  for (const auto& [unit, name] : kUnits) {
+    if (std::abs(value) < unit) continue;
+    const double scale = unit == 1e4 ? 1e3 : unit;
+    std::snprintf(buffer, sizeof buffer, "%.4g%s", value / scale, name);
+    return buffer;
+  }
+  std::snprintf(buffer, sizeof buffer, "%.4g", value);
   return buffer;
 }
 
@@ -61,23 +72,58 @@ std::string Text(double x, double y, std::string_view anchor, std::string_view t
          std::string(more) + ">" + HtmlEscape(text) + "</text>\n";
 }
 
-std::string Frame(const PlotAxes& axes, const Scale& y, const std::vector<PlotSeries>& series) {
-  std::string out = "<svg viewBox=\"0 0 " + At(kWidth) + " " + At(kHeight) + "\" role=\"img\">\n";
+std::string Line(double x1, double y1, double x2, double y2, std::string_view more) {
+  return "<line x1=\"" + At(x1) + "\" y1=\"" + At(y1) + "\" x2=\"" + At(x2) + "\" y2=\"" + At(y2) + "\" " +
+         std::string(more) + "/>\n";
+}
+
+std::string Frame(const PlotAxes& axes, const Scale& y) {
+  std::string out = "<svg viewBox=\"0 0 " + At(kWidth) + " " + At(kHeight) + "\" role=\"img\" aria-label=\"" +
+                    HtmlEscape(axes.title) + "\">\n";
   out += Text(kLeft, 16, "start", axes.title, " class=\"title\"");
   for (double tick : y.ticks()) {
-    out += "<line class=\"grid\" x1=\"" + At(kLeft) + "\" x2=\"" + At(kWidth - kRight) + "\" y1=\"" + At(y(tick)) +
-           "\" y2=\"" + At(y(tick)) + "\"/>\n" + Text(kLeft - 6, y(tick) + 4, "end", Num(tick));
+    out += Line(kLeft, y(tick), kWidth - kRight, y(tick), "class=\"grid\"") +
+           Text(kLeft - 6, y(tick) + 4, "end", Num(tick));
   }
   out += Text((kLeft + kWidth - kRight) / 2, kHeight - 6, "middle", axes.x_label);
   out += Text(14, (kTop + kHeight - kBottom) / 2, "middle", axes.y_label,
               " transform=\"rotate(-90 14 " + At((kTop + kHeight - kBottom) / 2) + ")\"");
-  double x = kWidth - kRight;
-  for (size_t i = series.size(); i-- > 0;) {
-    out += Text(x, 16, "end", series[i].name, " fill=\"" + std::string(PlotColor(i)) + "\" font-weight=\"bold\"");
-    x -= 12 + 7.0 * static_cast<double>(series[i].name.size());
-  }
   return out;
 }
+
+std::string XTicks(const Scale& x) {
+  std::string out;
+  for (double tick : x.ticks()) out += Text(x(tick), kHeight - kBottom + 16, "middle", Num(tick));
+  return out;
+}
+
+double MostOf(const std::vector<PlotSeries>& series, std::vector<double> PlotSeries::*values) {
+  double most = 0;
+  for (const PlotSeries& s : series) {
+    for (double v : s.*values) most = std::max(most, v);
+  }
+  return most;
+}
+
+// Where groups of marks stand beside each other.
+class Groups {
+ public:
+  explicit Groups(const std::vector<std::string>& names)
+      : names_(names), width_((kWidth - kLeft - kRight) / static_cast<double>(std::max<size_t>(1, names.size()))) {}
+  double Left(size_t group) const { return kLeft + width_ * (static_cast<double>(group) + 0.1); }
+  double Width() const { return width_ * 0.8; }
+  std::string Labels() const {
+    std::string out;
+    for (size_t g = 0; g < names_.size(); ++g) {
+      out += Text(Left(g) + Width() / 2, kHeight - kBottom + 16, "middle", names_[g]);
+    }
+    return out;
+  }
+
+ private:
+  const std::vector<std::string>& names_;
+  double width_;
+};
 
 }  // namespace
 
@@ -95,49 +141,95 @@ std::string HtmlEscape(std::string_view bytes) {
   return out;
 }
 
-std::string_view PlotColor(size_t i) {
-  static constexpr std::string_view kColors[] = {"#0b62a4", "#d9480f", "#2b8a3e", "#862e9c",
-                                                 "#c92a2a", "#5f3dc4", "#e67700", "#495057"};
-  return kColors[i % std::size(kColors)];
+std::string SeriesClass(size_t i) { return "s" + std::to_string(i % 8); }
+
+std::string Legend(const std::vector<std::string>& names) {
+  std::string out = "<p class=\"legend\">";
+  for (size_t i = 0; i < names.size(); ++i) {
+    out += "<span class=\"" + SeriesClass(i) + "\"><i></i>" + HtmlEscape(names[i]) + "</span> ";
+  }
+  return out + "</p>\n";
 }
 
 std::string LinePlot(const PlotAxes& axes, const std::vector<PlotSeries>& series) {
-  double most_x = 0, most_y = 0;
-  for (const PlotSeries& s : series) {
-    for (double v : s.x) most_x = std::max(most_x, v);
-    for (double v : s.y) most_y = std::max(most_y, v);
-  }
-  const Scale x(0, most_x, kLeft, kWidth - kRight, axes.log_x);
-  const Scale y(0, most_y, kHeight - kBottom, kTop, false);
-  std::string out = Frame(axes, y, series);
-  for (double tick : x.ticks()) out += Text(x(tick), kHeight - kBottom + 16, "middle", Num(tick));
+  const Scale x(0, MostOf(series, &PlotSeries::x), kLeft, kWidth - kRight, axes.log_x);
+  const Scale y(0, MostOf(series, &PlotSeries::y), kHeight - kBottom, kTop, false);
+  std::string out = Frame(axes, y) + XTicks(x);
   for (size_t i = 0; i < series.size(); ++i) {
-    out += "<polyline fill=\"none\" stroke=\"" + std::string(PlotColor(i)) + "\" stroke-width=\"1.6\" points=\"";
+    out += "<polyline class=\"" + SeriesClass(i) + " line\" points=\"";
     for (size_t p = 0; p < series[i].x.size(); ++p) out += At(x(series[i].x[p])) + "," + At(y(series[i].y[p])) + " ";
-    out += "\"/>\n";
+    out += "\"><title>" + HtmlEscape(series[i].name) + "</title></polyline>\n";
   }
   return out + "</svg>\n";
 }
 
-std::string BarPlot(const PlotAxes& axes, const std::vector<std::string>& groups,
-                    const std::vector<PlotSeries>& series) {
-  double most = 0;
+std::string AreaPlot(const PlotAxes& axes, const std::vector<PlotSeries>& series) {
+  std::vector<double> below(series.empty() ? 0 : series[0].x.size(), 0), top = below;
   for (const PlotSeries& s : series) {
-    for (double v : s.y) most = std::max(most, v);
+    for (size_t p = 0; p < top.size(); ++p) top[p] += s.y[p];
+  }
+  const Scale x(0, MostOf(series, &PlotSeries::x), kLeft, kWidth - kRight, false);
+  const Scale y(0, std::max(1.0, top.empty() ? 0 : *std::max_element(top.begin(), top.end())), kHeight - kBottom, kTop,
+                false);
+  std::string out = Frame(axes, y) + XTicks(x);
+  for (size_t i = 0; i < series.size(); ++i) {
+    out += "<polygon class=\"" + SeriesClass(i) + " area\" points=\"";
+    std::string back;
+    for (size_t p = 0; p < below.size(); ++p) {
+      back = At(x(series[i].x[p])) + "," + At(y(below[p])) + " " + back;
+      below[p] += series[i].y[p];
+      out += At(x(series[i].x[p])) + "," + At(y(below[p])) + " ";
+    }
+    out += back + "\"><title>" + HtmlEscape(series[i].name) + "</title></polygon>\n";
+  }
+  return out + "</svg>\n";
+}
+
+std::string StackedBars(const PlotAxes& axes, const std::vector<std::string>& groups,
+                        const std::vector<PlotSeries>& series) {
+  std::vector<double> below(groups.size(), 0), top = below;
+  for (const PlotSeries& s : series) {
+    for (size_t g = 0; g < groups.size(); ++g) top[g] += s.y[g];
+  }
+  const Scale y(0, top.empty() ? 0 : *std::max_element(top.begin(), top.end()), kHeight - kBottom, kTop, false);
+  const Groups places(groups);
+  std::string out = Frame(axes, y) + places.Labels();
+  for (size_t i = 0; i < series.size(); ++i) {
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const double from = y(below[g]), to = y(below[g] + series[i].y[g]);
+      below[g] += series[i].y[g];
+      out += "<rect class=\"" + SeriesClass(i) + " area\" x=\"" + At(places.Left(g)) + "\" y=\"" + At(to) +
+             "\" width=\"" + At(places.Width()) + "\" height=\"" + At(from - to) + "\"><title>" +
+             HtmlEscape(series[i].name) + ": " + Num(series[i].y[g]) + "</title></rect>\n";
+    }
+  }
+  return out + "</svg>\n";
+}
+
+std::string RangePlot(const PlotAxes& axes, const std::vector<std::string>& groups,
+                      const std::vector<RangeSeries>& series) {
+  double most = 0;
+  for (const RangeSeries& s : series) {
+    for (const RangeMark& mark : s.marks) {
+      most = std::max(most, mark.high);
+      for (double dot : mark.dots) most = std::max(most, dot);
+    }
   }
   const Scale y(0, most, kHeight - kBottom, kTop, axes.log_y);
-  std::string out = Frame(axes, y, series);
-  const double group_width = (kWidth - kLeft - kRight) / static_cast<double>(std::max<size_t>(1, groups.size()));
-  const double bar = group_width * 0.8 / static_cast<double>(std::max<size_t>(1, series.size()));
-  for (size_t g = 0; g < groups.size(); ++g) {
-    const double left = kLeft + group_width * (static_cast<double>(g) + 0.1);
-    out += Text(left + group_width * 0.4, kHeight - kBottom + 16, "middle", groups[g]);
-    for (size_t i = 0; i < series.size(); ++i) {
-      if (g >= series[i].y.size()) continue;
-      const double top = y(series[i].y[g]);
-      out += "<rect x=\"" + At(left + bar * static_cast<double>(i)) + "\" y=\"" + At(top) + "\" width=\"" +
-             At(bar * 0.92) + "\" height=\"" + At(kHeight - kBottom - top) + "\" fill=\"" + std::string(PlotColor(i)) +
-             "\"><title>" + HtmlEscape(series[i].name) + ": " + Num(series[i].y[g]) + "</title></rect>\n";
+  const Groups places(groups);
+  std::string out = Frame(axes, y) + places.Labels();
+  const double step = places.Width() / static_cast<double>(std::max<size_t>(1, series.size()));
+  for (size_t i = 0; i < series.size(); ++i) {
+    for (size_t g = 0; g < groups.size() && g < series[i].marks.size(); ++g) {
+      const RangeMark& mark = series[i].marks[g];
+      const double x = places.Left(g) + step * (static_cast<double>(i) + 0.5);
+      out += "<g class=\"" + SeriesClass(i) + "\"><title>" + HtmlEscape(series[i].name) + ": " + Num(mark.middle) +
+             " (" + Num(mark.low) + " to " + Num(mark.high) + ")</title>\n";
+      out += Line(x, y(mark.low), x, y(mark.high), "class=\"range\"");
+      for (double dot : mark.dots) {
+        out += "<circle class=\"dot\" cx=\"" + At(x) + "\" cy=\"" + At(y(dot)) + "\" r=\"2\"/>\n";
+      }
+      out += "<circle class=\"middle\" cx=\"" + At(x) + "\" cy=\"" + At(y(mark.middle)) + "\" r=\"4\"/></g>\n";
     }
   }
   return out + "</svg>\n";

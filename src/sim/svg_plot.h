@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small plots as inline SVG: lines over a linear or logarithmic axis, and grouped bars. No scripts, nothing from
-// outside.
+// Small plots as inline SVG: lines, stacked areas and bars, ranges. No scripts, nothing from outside. Colours come from
+// the page: classes "s0" to "s7" set --c, for light and for dark.
 #pragma once
 
 #include <string>
@@ -12,8 +12,10 @@ namespace vrun::sim {
 
 // & < > " and control characters made safe for text and attributes.
 std::string HtmlEscape(std::string_view bytes);
-// Of series i, distinct for the first eight.
-std::string_view PlotColor(size_t i);
+// The class of series i, distinct for the first eight.
+std::string SeriesClass(size_t i);
+// Names beside their colours.
+std::string Legend(const std::vector<std::string>& names);
 
 struct PlotSeries {
   std::string name;
@@ -26,13 +28,29 @@ struct PlotAxes {
   std::string x_label;
   std::string y_label;
   bool log_x = false;  // of 1 + x
-  bool log_y = false;  // bars only: of 1 + y
+  bool log_y = false;  // of 1 + y, of ranges only
 };
 
 std::string LinePlot(const PlotAxes& axes, const std::vector<PlotSeries>& series);
 
-// groups: labels below; bars: per series one value per group.
-std::string BarPlot(const PlotAxes& axes, const std::vector<std::string>& groups,
-                    const std::vector<PlotSeries>& series);
+// One above the other; all have the same x.
+std::string AreaPlot(const PlotAxes& axes, const std::vector<PlotSeries>& series);
+
+// A bar for each group, of one piece for each series: series[i].y has a value for each group.
+std::string StackedBars(const PlotAxes& axes, const std::vector<std::string>& groups,
+                        const std::vector<PlotSeries>& series);
+
+struct RangeMark {
+  double low = 0;
+  double middle = 0;
+  double high = 0;
+  std::vector<double> dots;
+};
+struct RangeSeries {
+  std::string name;
+  std::vector<RangeMark> marks;  // one for each group
+};
+std::string RangePlot(const PlotAxes& axes, const std::vector<std::string>& groups,
+                      const std::vector<RangeSeries>& series);
 
 }  // namespace vrun::sim

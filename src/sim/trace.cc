@@ -35,17 +35,18 @@ int64_t Digits(std::string_view text, size_t at, size_t n, int64_t least, int64_
   return value >= least && value <= most ? value : -1;
 }
 
-class Teams {
+// Numbers names in the order of their first mention.
+class Names {
  public:
-  explicit Teams(JobTrace* trace) : trace_(trace) {}
+  explicit Names(std::vector<std::string>* names) : names_(names) {}
   int32_t IndexOf(std::string_view name) {
-    auto [it, added] = known_.emplace(std::string(name), static_cast<int32_t>(trace_->teams.size()));
-    if (added) trace_->teams.push_back(it->first);
+    auto [it, added] = known_.emplace(std::string(name), static_cast<int32_t>(names_->size()));
+    if (added) names_->push_back(it->first);
     return it->second;
   }
 
  private:
-  JobTrace* trace_;
+  std::vector<std::string>* names_;
   std::map<std::string, int32_t> known_;
 };
 
@@ -83,8 +84,9 @@ Result<JobTrace> ReadItp(const Csv& csv) {
 Result<JobTrace> ReadPhilly(const Csv& csv) {
   VRUN_ASSIGN(Columns column, FindColumns(csv, "timestamp", "num_gpus"));
   VRUN_ASSIGN(size_t team, csv.Column("cluster"));
+  const std::optional<size_t> gpu_type = csv.Find("gpu_type");
   JobTrace trace;
-  Teams teams(&trace);
+  Names teams(&trace.teams), types(&trace.gpu_types);
   trace.origin_us = 1;  // dates; made the first submission's below
   for (size_t row = 0; row < csv.rows(); ++row) {
     TraceJob job;
@@ -99,6 +101,7 @@ Result<JobTrace> ReadPhilly(const Csv& csv) {
     }
     job.gpus = static_cast<int32_t>(gpus);
     job.team = teams.IndexOf(csv.Field(row, team));
+    if (gpu_type && !csv.Field(row, *gpu_type).empty()) job.gpu_type = types.IndexOf(csv.Field(row, *gpu_type));
     trace.jobs.push_back(std::move(job));
   }
   return trace;
@@ -129,7 +132,7 @@ Result<JobTrace> ReadChronus(const Csv& csv) {
   VRUN_ASSIGN(size_t values, csv.Column("expect_value_list"));
   VRUN_ASSIGN(size_t best_effort, csv.Column("best_effort"));
   JobTrace trace;
-  Teams teams(&trace);
+  Names teams(&trace.teams);
   for (size_t row = 0; row < csv.rows(); ++row) {
     TraceJob job;
     VRUN_ASSIGN(int64_t submit, csv.Integer(row, column.submit, 0, kMostMinutes));
@@ -155,6 +158,16 @@ Result<JobTrace> ReadChronus(const Csv& csv) {
     trace.jobs.push_back(std::move(job));
   }
   return trace;
+}
+
+// Times are counted in 64 bits, and so is GPU time. What exceeds that by far is in other units than it should be.
+Status CheckTotal(const Csv& csv, const JobTrace& trace) {
+  constexpr double kMost = 3e18;  // GPU-microseconds
+  double asked = 0;
+  for (const TraceJob& job : trace.jobs) asked += static_cast<double>(job.duration_us) * job.gpus;
+  if (asked <= kMost) return {};
+  return Error(Code::kInvalid,
+               Escape(csv.name()) + ":1: more than 95000 GPU-years of work: are the durations seconds?");
 }
 
 void SortBySubmission(JobTrace* trace) {
@@ -192,6 +205,7 @@ Result<int64_t> ParseDate(std::string_view text) {
 Result<JobTrace> ReadJobTrace(const Csv& csv) {
   VRUN_ASSIGN(JobTrace trace, ReadAny(csv));
   if (trace.jobs.empty()) return Error(Code::kInvalid, Escape(csv.name()) + ":1: a trace without jobs");
+  VRUN_TRY(CheckTotal(csv, trace));
   SortBySubmission(&trace);
   const int64_t first = trace.jobs.front().submit_us;
   if (trace.origin_us != 0) trace.origin_us = first;
@@ -206,6 +220,7 @@ Result<JobTrace> ReadJobTrace(const Csv& csv) {
 JobTrace Window(const JobTrace& trace, int64_t from_us, int64_t until_us) {
   JobTrace out;
   out.teams = trace.teams;
+  out.gpu_types = trace.gpu_types;
   out.without_gpus = trace.without_gpus;
   out.origin_us = trace.origin_us == 0 ? 0 : trace.origin_us + from_us;
   for (const TraceJob& job : trace.jobs) {

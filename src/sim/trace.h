@@ -4,7 +4,7 @@
 // Formats, told apart by their header:
 //   ITP      job_id,submission_time,duration,num_gpu[,...,deadline]   seconds; the deadline is absolute
 //   Philly   timestamp,duration,num_gpus,...,cluster                  "YYYY-MM-DD hh:mm:ss", seconds; cluster = team;
-//            what `vctl accounting` prints is one
+//            what `vctl accounting` prints is one, with gpu_type
 //   Chronus  job_id,user,num_gpu,submit_time,duration,expect_time_list,expect_value_list,best_effort,...
 //            minutes; deadlines relative to the submission, '-' between several, with the value of meeting each
 #pragma once
@@ -30,6 +30,7 @@ struct TraceJob {
   int64_t submit_us = 0;            // since the first submission of the trace
   int64_t duration_us = 0;          // run time on `gpus` GPUs, undisturbed; at least 1
   int32_t gpus = 0;                 // at least 1, all or nothing
+  int32_t gpu_type = -1;            // index into JobTrace::gpu_types; -1: not said
   int32_t team = -1;                // index into JobTrace::teams; -1: the format has none
   std::vector<Deadline> deadlines;  // earliest first, none: best effort
 };
@@ -37,6 +38,7 @@ struct TraceJob {
 struct JobTrace {
   std::vector<TraceJob> jobs;  // by submit_us, equal ones as in the text
   std::vector<std::string> teams;
+  std::vector<std::string> gpu_types;
   int64_t without_gpus = 0;  // jobs of the text that ask for none: left out
   int64_t origin_us = 0;     // wall time (UTC, since 1970) of the first submission; 0: the format has no dates
 };

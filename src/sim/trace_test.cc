@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/pods.h"
+#include "sim/prices.h"
 
 namespace vrun::sim {
 namespace {
@@ -38,7 +39,7 @@ TEST(Csv, RefusesWhatIsNoTable) {
   EXPECT_THAT(Csv::Parse("a,,b\n", "x").error().message(), HasSubstr("x:1: a column without a name"));
   EXPECT_THAT(Csv::Parse("a,b\n1,2\n1\n", "x").error().message(), "x:3: 1 fields where the header has 2");
   EXPECT_THAT(Csv::Parse("a,b\n\n1,2\n", "x").error().message(), "x:2: 1 fields where the header has 2");
-  EXPECT_THAT(Csv::Parse("a\n\"1\"\n", "x").error().message(), HasSubstr("x:2: '\"': quoted fields"));
+  EXPECT_THAT(Csv::Parse("a\n\"1\"\n", "x").error().message(), HasSubstr("x:2: a quote: quoted fields"));
 }
 
 TEST(JobTraceReader, Itp) {
@@ -90,6 +91,47 @@ TEST(JobTraceReader, ErrorsNameFileLineAndField) {
   EXPECT_THAT(ErrorOf("x,y\n1,2\n"), HasSubstr("not a trace of jobs"));
   EXPECT_THAT(ErrorOf("timestamp,duration,num_gpus,cluster\n2017-13-01 00:00:00,1,1,c\n"),
               HasSubstr("t.csv:2: timestamp '2017-13-01 00:00:00'"));
+}
+
+TEST(Csv, WhatOtherProgramsWriteAround) {
+  auto plain = Read("job_id,submission_time,duration,num_gpu\na,0,1,1\nb,10,1,2\n");
+  auto marked = Read("\xef\xbb\xbfjob_id,submission_time,duration,num_gpu\r\na,0,1,1\r\nb,10,1,2\r\n\r\n");
+  ASSERT_TRUE(marked) << marked.error().message();
+  EXPECT_EQ(marked->jobs.size(), plain->jobs.size());
+  for (std::string_view packed : {"\x1f\x8b\x08\x01", "\x28\xb5\x2f\xfd\x04"}) {
+    EXPECT_EQ(Csv::Parse(std::string(packed), "t.gz").error().message(), "t.gz:1: compressed: unpack it first");
+  }
+}
+
+TEST(JobTrace, MoreWorkThanTimeCanCountIsRefused) {
+  auto trace = Read("job_id,submission_time,duration,num_gpu\na,0,3000000000,1000000\n");
+  ASSERT_FALSE(trace);
+  EXPECT_THAT(trace.error().message(), HasSubstr("are the durations seconds?"));
+}
+
+TEST(JobTrace, GpuTypesOfAnAccount) {
+  auto trace = Read(
+      "timestamp,duration,num_gpus,cluster,gpu_type\n2026-01-01 00:00:00,1,1,a,H100\n"
+      "2026-01-01 00:00:01,1,1,a,\n2026-01-01 00:00:02,1,1,a,T4\n");
+  ASSERT_TRUE(trace) << trace.error().message();
+  EXPECT_EQ(trace->gpu_types, (std::vector<std::string>{"H100", "T4"}));
+  EXPECT_EQ(trace->jobs[0].gpu_type, 0);
+  EXPECT_EQ(trace->jobs[1].gpu_type, -1);
+  EXPECT_EQ(trace->jobs[2].gpu_type, 1);
+}
+
+TEST(Prices, ByTypeAndForOthers) {
+  auto prices = ReadPrices("gpu_type,price\nH100,2.5\n*,0.75\n", "p");
+  ASSERT_TRUE(prices) << prices.error().message();
+  EXPECT_EQ(prices->Of("H100"), 2.5);
+  EXPECT_EQ(prices->Of("T4"), 0.75);
+  EXPECT_EQ(ParsePrice("3")->Of("T4"), 3);
+  for (const char* bad : {"-1", "nan", "inf", "x", "", "1e9", "-0"}) {
+    EXPECT_FALSE(ParsePrice(bad)) << bad;
+    auto table = ReadPrices("gpu_type,price\nT4," + std::string(bad) + "\n", "p");
+    ASSERT_FALSE(table) << bad;
+    EXPECT_THAT(table.error().message(), HasSubstr("p:2: price"));
+  }
 }
 
 TEST(Window, KeepsWhatWasSubmittedInside) {

@@ -43,6 +43,9 @@ class ShareMeter : public Policy {
   void Submitted(Engine& engine, JobIndex i) override;
   void Ended(Engine& engine, JobIndex i) override;
   void Vacated(Engine& engine, JobIndex i) override { inner_.Vacated(engine, i); }
+  void Failed(Engine& engine, JobIndex i) override { inner_.Failed(engine, i); }
+  void NodeDown(Engine& engine, int32_t node) override { inner_.NodeDown(engine, node); }
+  void NodeUp(Engine& engine, int32_t node) override { inner_.NodeUp(engine, node); }
   void Schedule(Engine& engine) override;
 
   // Weeks in which a team asked for less than a tenth of what is its own are not looked at one by one; nor is what

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Giving room to other jobs, teams, and why a job waits. The GPUs are only claimed: no job touches one."""
+import contextlib
 import csv
 import io
 import json
 import os
 import pathlib
 import re
+import shutil
 import signal
+import sqlite3
 import subprocess
 import tempfile
 
@@ -235,3 +238,25 @@ def test_what_was_can_be_replayed(own):
     trace.write_text(text)
     result = json.loads(c.run("vctl", "sim", str(trace), "--nodes", "1x8", "-o", "json", check=True).stdout)
     assert result["arrivals"] == 3 and result["without_gpus"] == 1 and result["avg_wait_s"] == 0
+
+
+@pytest.mark.seconds(120)
+def test_the_journal_of_a_real_controller_replays_to_the_same_decisions(own):
+    """It says "begun anew" when a digest of what it decided differs from what is in its database."""
+    c = own(node_options=GPUS)
+    waiting = submit(c, "-G", "2", "--", "sh", "-c", "sleep 300")
+    wait_for(c, waiting, "RUNNING")
+    for _ in range(3):
+        c.vrun("-q", "-G", "2", "--class", "production", "--", "true", check=True, timeout=90)
+    wait_for(c, waiting, "RUNNING")
+    os.kill(c.pid_of("controller"), signal.SIGKILL)
+    wait_until("it is dead", lambda: c.pid_of("controller") is None)
+    for file in list(c.directory.rglob("vrun.db*")):   # a copy: nobody else may have it open
+        shutil.copy(file, c.directory / f"copy-{file.name}")
+    with contextlib.closing(sqlite3.connect(c.directory / "copy-vrun.db")) as database:
+        assert database.execute("SELECT count(*) FROM journal").fetchone()[0] >= 10
+    c.vctl("up", "--no-node", "--listen", f"0.0.0.0:{c.port}", "--root", str(c.root))
+    wait_for(c, waiting, "RUNNING")
+    logs = [log.read_text(errors="replace") for log in c.directory.rglob("*controller*.log")]
+    assert logs and not any("begun anew" in log for log in logs)
+    c.vctl("cancel", waiting)

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of jobs, pods and nodes, from any bytes. The first byte chooses the reader. What is refused is refused with
-// one line that names the place; what is accepted keeps the promises of the readers.
+// Tables of jobs, pods, nodes, prices and teams, and parameters of Slurm, from any bytes. The first byte chooses the
+// reader. What is refused is refused with one line that names the place; what is accepted keeps the promises of the
+// readers.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
 #include "sim/pods.h"
+#include "sim/prices.h"
+#include "sim/slurm_policy.h"
 #include "sim/trace.h"
+#include "sim/virtual_clusters.h"
 
 namespace vrun::sim {
 namespace {
@@ -16,8 +20,8 @@ void Require(bool condition) {
   if (!condition) std::abort();
 }
 
-void RequireOneLine(const Error& error) {
-  Require(error.code() == Code::kInvalid && error.message().starts_with("t:"));
+void RequireOneLine(const Error& error, std::string_view begin = "t:") {
+  Require(error.code() == Code::kInvalid && error.message().starts_with(begin));
   for (char c : error.message()) Require(static_cast<unsigned char>(c) >= 0x20);
 }
 
@@ -51,18 +55,46 @@ void FuzzNodes(const Csv& csv) {
   for (const PodNode& node : *nodes) Require((node.gpus == 0) == (node.model < 0));
 }
 
+void FuzzPrices(const std::string& text) {
+  auto prices = ReadPrices(text, "t");
+  if (!prices) return RequireOneLine(prices.error());
+  for (const auto& [type, price] : prices->by_type) Require(price >= 0 && price <= 1e6);
+}
+
+void FuzzTeams(const std::string& text) {
+  JobTrace trace;
+  trace.teams = {"a", "b"};
+  trace.jobs.push_back({.gpus = 3, .team = 1});
+  auto shares = ReadTeamShares(text, "t", trace);
+  if (!shares) return RequireOneLine(shares.error());
+  Require(shares->size() == 2 && (*shares)[1] >= 3);
+}
+
+void FuzzSlurm(const std::string& text) {
+  auto parameters = ParseSlurmParameters(text);
+  if (!parameters) return RequireOneLine(parameters.error(), "'");
+  Require(parameters->interval_s >= 1 && parameters->jobs_tested >= 1);
+}
+
 }  // namespace
 }  // namespace vrun::sim
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace vrun::sim;
   if (size == 0) return 0;
-  auto csv = Csv::Parse(std::string(reinterpret_cast<const char*>(data) + 1, size - 1), "t");
+  std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 6) {
+    case 3: FuzzPrices(text); return 0;
+    case 4: FuzzTeams(text); return 0;
+    case 5: FuzzSlurm(text); return 0;
+    default: break;
+  }
+  auto csv = Csv::Parse(std::move(text), "t");
   if (!csv) {
     RequireOneLine(csv.error());
     return 0;
   }
-  switch (data[0] % 3) {
+  switch (data[0] % 6) {
     case 0: FuzzJobs(*csv); break;
     case 1: FuzzPods(*csv); break;
     default: FuzzNodes(*csv);
