@@ -115,6 +115,31 @@ def test_who_asked_to_be_left_alone_is(own):
 
 
 @pytest.mark.seconds(120)
+def test_a_job_after_another_sees_what_that_wrote(own):
+    c = own()
+    first = submit(c, "--", "sh", "-c", "sleep 1; head -c 20000000 /dev/zero > /root/data; echo done > /root/result")
+    second = submit(c, "-d", f"afterok:{first}", "--", "sh", "-c", "wc -c < /root/data; cat /root/result")
+    assert f"waits for the end of job {first}" in c.vctl("why", second).stdout
+    assert c.vctl("wait", second, check=False).returncode == 0
+    assert (c.root / f"root/vrun-{second}.out").read_text() == "20000000\ndone\n"
+    fails = submit(c, "--begin", "now+2", "--", "false")
+    assert "begins at " in c.vctl("why", fails).stdout
+    never = submit(c, "-d", f"afterok:{first}:{fails}", "--", "true")
+    always = submit(c, "--dependency", f"afterany:{fails}", "--", "true")
+    assert c.vctl("wait", fails, check=False).returncode == 1
+    assert c.vctl("wait", always, check=False).returncode == 0
+    wait_for(c, never, "CANCELLED")
+    assert f"job {fails} did not succeed" in c.json("job", never)["reason"]
+    r = c.vrun("--begin", "now+2", "-d", f"afterany:{fails}", "--", "echo", "here")
+    assert (r.returncode, r.stdout) == (0, "here\n"), r.stderr
+    r = c.run("vbatch", "--deadline", "hard:now+30minutes", "-t", "2", "-D", "/root", "--", "true")
+    assert "will be met" in r.stderr, r.stderr
+    for wrong in (("-d", f"afterok:{fails}"), ("-d", "afterok:4711"), ("--deadline", "2020-01-01")):
+        r = c.run("vbatch", "-D", "/root", *wrong, "--", "true")
+        assert r.returncode != 0 and len(r.stderr.splitlines()) == 1, (wrong, r.stderr)
+
+
+@pytest.mark.seconds(120)
 def test_why_says_the_truth(own):
     c = own(nodes=2, node_options=GPUS)
     holders = [submit(c, "-G", "1", "--no-requeue", "-t", "10", "--", "sleep", "300") for _ in range(3)]
