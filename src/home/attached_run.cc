@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "base/clock.h"
 #include "base/escape.h"
@@ -123,12 +124,16 @@ void AttachedRun::Accepted(const v1::Run& run, uint64_t job) {
   client_.reset();
 }
 
-// What is changed soonest is held first: the project, then what earlier runs of this kind have touched.
+// What is changed soonest is held first: the project, what earlier runs of this kind have touched, what is the user's
+// own.
 void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory) {
   std::vector<std::string> first{ProjectOf(*plan.tree, directory)};
   if (plan.trace) {
     for (std::string& path : services_->traces->Touched(*plan.trace)) first.push_back(std::move(path));
   }
+  const char* home = ::getenv("HOME");
+  const std::string root = services_->root == "/" ? "" : services_->root;
+  if (home != nullptr && std::string_view(home).starts_with(root + "/")) first.push_back(home + root.size());
   services_->frozen->Add(plan.job, plan.tree, plan.exposed, std::move(first));
 }
 

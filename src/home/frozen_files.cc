@@ -95,6 +95,7 @@ struct FrozenFiles::Hold::Parts {
 
 struct FrozenFiles::Walk {
   const std::weak_ptr<Hold>& hold;
+  size_t most;  // files, of all holds together
   bool Wanted() const { return !hold.expired(); }
 };
 
@@ -140,16 +141,32 @@ FrozenFiles::HoldPtr FrozenFiles::Freeze(tree::SnapshotPtr tree, std::vector<std
 }
 
 void FrozenFiles::Settle() {
-  std::promise<void> built;
-  builder_.Post([&] { built.set_value(); });
-  built.get_future().wait();
-  std::unique_lock lock(mutex_);
-  settled_.wait(lock, [&] { return keeping_ == 0; });
+  const auto built = [this] {
+    std::promise<void> done;
+    builder_.Post([&] { done.set_value(); });
+    done.get_future().wait();
+  };
+  built();
+  {
+    std::unique_lock lock(mutex_);
+    settled_.wait(lock, [&] { return keeping_ == 0; });
+  }
+  built();
 }
 
 void FrozenFiles::DropUnclaimed() {
-  builder_.Post(
-      [this] { kept_.Retain([this](const tree::FileVersion& version) { return Find(version) != nullptr; }); });
+  builder_.Post([this] {
+    {
+      // A copy under way is claimed by whoever makes it.
+      std::lock_guard lock(mutex_);
+      drop_again_ = keeping_ > 0;
+    }
+    kept_.Retain([this](const tree::FileVersion& version) {
+      std::lock_guard lock(mutex_);
+      const auto it = files_.find(version);
+      return it != files_.end() && !it->second.expired();
+    });
+  });
 }
 
 // --- holding ---
@@ -157,7 +174,7 @@ void FrozenFiles::DropUnclaimed() {
 void FrozenFiles::Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr& tree,
                         const std::vector<std::string>& first) {
   (void)::setpriority(PRIO_PROCESS, 0, kBuilderNice);  // of this thread
-  Walk walk{hold};
+  Walk walk{hold, max_files_};
   const auto parts = [&] {
     const HoldPtr held = hold.lock();
     return held ? held->parts_ : nullptr;
@@ -167,9 +184,11 @@ void FrozenFiles::Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr
     if (auto directory = tree::LookupDirectory(*tree, path)) {
       parts->directories.push_back(BuildDirectory(&walk, path, *directory));
     } else if (auto entry = tree::Lookup(*tree, path); entry && entry->is_regular()) {
-      if (FilePtr file = Protect(path, *entry)) parts->files.push_back(std::move(file));
+      if (FilePtr file = Protect(path, *entry, walk.most)) parts->files.push_back(std::move(file));
     }
   }
+  // The rest leaves room for what the next job has first.
+  walk.most = max_files_ / 4 * 3;
   DirectoryPtr all = BuildDirectory(&walk, "/", tree->directory);
   const uint64_t files = all->below, left_out = all->left_out;
   // The order in which they were held means nothing any more: the whole has all of them.
@@ -204,7 +223,7 @@ FrozenFiles::DirectoryPtr FrozenFiles::BuildDirectory(Walk* walk, const std::str
     const tree::Entry entry = directory->At(i);
     if (!entry.is_regular() || entry.size == 0) continue;
     ++made->below;
-    if (FilePtr file = Protect(tree::JoinPath(path, entry.name), entry)) {
+    if (FilePtr file = Protect(tree::JoinPath(path, entry.name), entry, walk->most)) {
       made->files.push_back(std::move(file));
     } else {
       ++made->left_out;
@@ -217,14 +236,14 @@ FrozenFiles::DirectoryPtr FrozenFiles::BuildDirectory(Walk* walk, const std::str
 }
 
 // Null: its content has changed already, there is no room for it, or it may not be read (then nobody can ask for it).
-FrozenFiles::FilePtr FrozenFiles::Protect(const std::string& path, const tree::Entry& entry) {
+FrozenFiles::FilePtr FrozenFiles::Protect(const std::string& path, const tree::Entry& entry, size_t most) {
   const tree::FileVersion version = entry.version();
   if (FilePtr known = Find(version)) return known;
   auto file = std::make_shared<File>(this, entry);
   const bool kept = kept_.Has(version);
   {
     std::lock_guard lock(mutex_);
-    if (!kept && held_.size() >= max_files_) return nullptr;
+    if (!kept && held_.size() >= most) return nullptr;
     file->kept = kept;
     if (kept) files_[version] = file;
   }
@@ -343,13 +362,13 @@ void FrozenFiles::KeepSoon(FilePtr file, bool writer_waits) {
     std::lock_guard lock(mutex_);
     ++keeping_;
   }
-  keepers_.Post([this, file = std::move(file), writer_waits] {
+  keepers_.Post([this, file = std::move(file), writer_waits]() mutable {
     Keep(file, writer_waits);
+    file.reset();
     {
       std::lock_guard lock(mutex_);
-      --keeping_;
-      // Whoever claimed it may have gone meanwhile, and what was claimed then is dropped already.
-      if (file->kept && file.use_count() == 1 && !stopping_) kept_.Drop(file->version);
+      // With the lock: whoever waits for the last copy waits for this, too.
+      if (--keeping_ == 0 && drop_again_) DropUnclaimed();
     }
     settled_.notify_all();
   });

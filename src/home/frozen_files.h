@@ -103,7 +103,8 @@ class FrozenFiles final : public ContentFiles {
   // On the builder.
   void Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr& tree, const std::vector<std::string>& first);
   DirectoryPtr BuildDirectory(Walk* walk, const std::string& path, const tree::DirectoryPtr& directory);
-  FilePtr Protect(const std::string& path, const tree::Entry& entry);
+  // Unless `most` are held already.
+  FilePtr Protect(const std::string& path, const tree::Entry& entry, size_t most);
 
   void Attend();  // the thread that hears of leases
   void KeepWhatChanged();
@@ -125,6 +126,7 @@ class FrozenFiles final : public ContentFiles {
   std::unordered_map<tree::FileVersion, std::weak_ptr<File>, tree::FileVersionHash> files_;
   std::unordered_map<int, std::weak_ptr<File>> held_;  // by descriptor
   size_t keeping_ = 0;                                 // copies that were asked for
+  bool drop_again_ = false;                            // when they are made
   uint64_t lost_ = 0;
   std::string last_lost_;
   bool attending_ = false;

@@ -96,7 +96,10 @@ def test_what_was_changed_between_submission_and_start_is_as_it_was(own, restart
     job = submit(c, "-G", "2", "--", "sh", "-c", LOOK)
     held(c, 2)
     files = {f.stat().st_ino for f in (c.root / "root/proj").rglob("*") if f.is_file() and ".git" not in f.parts}
+    assert c.json("status")["frozen"]["jobs"] == 2
+    assert " files held" in c.vctl("job", job).stdout
     change_all(c)
+    wait_until("copies are told", lambda: c.json("status")["frozen"]["kept_files"] > 0)
     if restart:
         if restart == signal.SIGKILL:
             # What is only held open is copied within seconds. Copies have the inode in their names.
