@@ -23,7 +23,7 @@ ADDED_MS = 20
 
 
 def frozen(cluster):
-    """(seconds since the submission, files, left out) of every root that home has frozen."""
+    """(files, left out) of every root that home has frozen."""
     text = next((cluster.directory / "home").rglob("home.log")).read_text()
     return [(int(files), int(left)) for files, left in re.findall(r"frozen root: (\d+) files, (\d+) left out", text)]
 
