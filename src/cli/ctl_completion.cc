@@ -58,6 +58,7 @@ std::string BashOffer(Completes what) {
     case Completes::kShells: return "COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$cur\"))";
     case Completes::kNodes: return "COMPREPLY=($(compgen -W \"$(" + std::string(kNodes) + ")\" -- \"$cur\"))";
     case Completes::kCacheActions: return "COMPREPLY=($(compgen -W 'stat verify prune' -- \"$cur\"))";
+    case Completes::kWrites: return "COMPREPLY=($(compgen -W 'home discard' -- \"$cur\"))";
     case Completes::kClasses: return "COMPREPLY=($(compgen -W '" VRUN_CLASSES "' -- \"$cur\"))";
     case Completes::kSnapshots: return "COMPREPLY=($(compgen -W \"$(" + std::string(kSnapshots) + ")\" -- \"$cur\"))";
     case Completes::kSnapshotActions:
@@ -138,6 +139,7 @@ std::string ZshAction(Completes what) {
     case Completes::kShells: return "(bash zsh fish)";
     case Completes::kNodes: return "_vrun_nodes";
     case Completes::kCacheActions: return "(stat verify prune)";
+    case Completes::kWrites: return "(home discard)";
     case Completes::kClasses: return "(" VRUN_CLASSES ")";
     case Completes::kSnapshots: return "_vrun_snapshots";
     case Completes::kSnapshotActions: return "_vrun_snapshot_words";
@@ -210,6 +212,7 @@ std::string FishOffer(const OptionSpec& o) {
     case Completes::kJobs: return " -x -a '(__vrun_jobs)'";
     case Completes::kFormats: return " -x -a 'json wide name'";
     case Completes::kNodes: return " -x -a '(__vrun_nodes)'";
+    case Completes::kWrites: return " -x -a 'home discard'";
     case Completes::kClasses: return " -x -a '" VRUN_CLASSES "'";
     case Completes::kSnapshots: return " -x -a '(__vrun_snapshots)'";
     case Completes::kMemory: return " -x -a '1G 4G 16G 64G'";

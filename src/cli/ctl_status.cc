@@ -26,6 +26,10 @@ std::string AsJson(const Places& places, const Daemons& daemons, const v1::Statu
   json.Key("controller_error").String(s.controller_error()).Key("running_jobs").Uint(s.running_jobs());
   json.Key("served_bytes").Uint(s.served_bytes());
   json.Key("metadata_requests").Uint(s.metadata_requests());
+  const v1::FrozenState& frozen = s.frozen();
+  json.Key("frozen").BeginObject().Key("jobs").Uint(frozen.jobs()).Key("held_files").Uint(frozen.held_files());
+  json.Key("kept_files").Uint(frozen.kept_files()).Key("kept_bytes").Uint(frozen.kept_bytes());
+  json.Key("lost_files").Uint(frozen.lost_files()).Key("last_lost").String(frozen.last_lost()).EndObject();
   json.Key("last_scan_s").Seconds(static_cast<int64_t>(s.last_scan_s() * 1e6));
   auto pid = [&](const char* name, const std::optional<ProcessId>& process) {
     json.Key(name);
@@ -36,6 +40,14 @@ std::string AsJson(const Places& places, const Daemons& daemons, const v1::Statu
   pid("local_node_pid", daemons.node);
   json.Key("config").String(places.config_file).Key("logs").String(places.log_dir).EndObject();
   return json.Take();
+}
+
+std::string FrozenText(const v1::FrozenState& frozen) {
+  std::string text = "the roots of " + std::to_string(frozen.jobs()) + " jobs: " + std::to_string(frozen.held_files()) +
+                     " files held, " + FormatBytes(frozen.kept_bytes()) + " in " + std::to_string(frozen.kept_files()) +
+                     " copies";
+  if (frozen.lost_files() == 0) return text;
+  return text + ", " + std::to_string(frozen.lost_files()) + " lost: " + Escape(frozen.last_lost());
 }
 
 std::string AsText(const Places& places, const Daemons& daemons, const v1::StatusAnswer* home) {
@@ -54,6 +66,7 @@ std::string AsText(const Places& places, const Daemons& daemons, const v1::Statu
                      (home->scanned() ? std::to_string(home->entries()) + " entries, " + FormatBytes(home->bytes())
                                       : std::string("being scanned")) +
                      ", watched by " + Escape(home->watch()));
+    if (home->has_frozen()) line("frozen", FrozenText(home->frozen()));
     line("controller",
          Escape(home->controller()) + ", " +
              (home->controller_connected() ? std::string("connected")

@@ -329,7 +329,7 @@ TEST_F(DaemonsTest, CompletionsKnowEveryOptionAndAreValid) {
   for (const char* shell : {"bash", "zsh", "fish"}) {
     Ended e = Vctl({"completion", shell});
     EXPECT_EQ(e.status, 0);
-    for (const char* word : {"vrun", "vbatch", "discard-writes", "doctor", "parsable", "node-state-dir"}) {
+    for (const char* word : {"vrun", "vbatch", "writes", "doctor", "parsable", "node-state-dir"}) {
       EXPECT_THAT(e.out, HasSubstr(word)) << shell;
     }
     if (std::string(shell) != "bash") continue;

@@ -159,6 +159,7 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("user", Escape(job.user()));
   line("node", Escape(job.node()));
   line("snapshot", Escape(job.snapshot()));
+  line("root", Escape(job.frozen()));
   line("submitted", TimeCell(job.submitted_us()));
   line("started", TimeCell(job.started_us()));
   line("ended", TimeCell(job.ended_us()));

@@ -31,6 +31,7 @@ enum class Completes {
   kCacheActions,
   kSnapshotActions,
   kSnapshots,
+  kWrites,  // home discard
   kClasses
 };
 

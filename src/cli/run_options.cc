@@ -22,6 +22,7 @@ enum Id {
   kQuiet,
   kStatusJson,
   kExplainIo,
+  kWrites,
   kDiscard,
   kClass,
   kTeam,
@@ -61,8 +62,15 @@ constexpr OptionSpec kExportSpec{kExport, 0,      "export",
                                  kValue,  "WHAT", "environment: ALL, NONE, or NAME[=VALUE],...; ALL,NAME=VALUE adds"};
 constexpr OptionSpec kExposeSpec{
     kExpose, 0, "expose", kValue, "PATH", "serve this private file or directory to the job as well", Completes::kFiles};
-constexpr OptionSpec kDiscardSpec{kDiscard, 0,  "discard-writes",
-                                  kFlag,    "", "forget what the command writes instead of carrying it home"};
+constexpr OptionSpec kWritesSpec{
+    kWrites,
+    0,
+    "writes",
+    kValue,
+    "WHERE",
+    "what becomes of what the command writes: home (default): it is carried home; discard: it is forgotten",
+    Completes::kWrites};
+constexpr OptionSpec kDiscardSpec{kDiscard, 0, "discard-writes", kFlag};
 constexpr OptionSpec kClassSpec{
     kClass,
     0,
@@ -111,6 +119,7 @@ constexpr OptionSpec kRunOptions[] = {
     kDirectorySpec,
     kExportSpec,
     kExposeSpec,
+    kWritesSpec,
     kDiscardSpec,
     kClassSpec,
     kQosSpec,
@@ -146,6 +155,7 @@ constexpr OptionSpec kBatchOptions[] = {
     {kError, 'e', "error", kValue, "FILE", "stderr (default: where stdout goes)", Completes::kFiles},
     kExportSpec,
     kExposeSpec,
+    kWritesSpec,
     kDiscardSpec,
     kClassSpec,
     kQosSpec,
@@ -230,6 +240,14 @@ Status StoreText(const std::string& value, std::string* to) {
   return {};
 }
 
+Status ApplyWrites(const std::string& value, RunOptions* out) {
+  if (value != "home" && value != "discard") {
+    return Error(Code::kInvalid, Escape(value) + ": no such place: write home or discard");
+  }
+  out->discard_writes = value == "discard";
+  return {};
+}
+
 Status OnlyOne(const std::string& value) {
   auto n = ParseNumber(value, 1000000);
   if (!n) return std::move(n).error();
@@ -258,6 +276,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kQuiet: out->quiet = true; return {};
     case kExplainIo: out->explain_io = true; return {};
     case kStatusJson: return StoreText(value, &out->status_json);
+    case kWrites: return ApplyWrites(value, out);
     case kDiscard: out->discard_writes = true; return {};
     case kClass: return Store(ParseJobClass(value), &out->klass);
     case kTeam: return StoreText(value, &out->team);

@@ -89,7 +89,10 @@ class ApplierImpl final : public Applier {
   Status FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use);
   Status MoveAcross(const Place& from, const Place& to, uint64_t sequence);
 
-  void Touched(const Place& place, UniqueFd file = UniqueFd()) { flush_.Touched(place.parent.get(), std::move(file)); }
+  void Touched(const Place& place, UniqueFd file = UniqueFd()) {
+    flush_.Touched(place.parent.get(), std::move(file));
+    if (options_.applied) options_.applied(place.path);
+  }
   // The operation may have been applied by a process that died before it could say so.
   bool MayBeRepeated(const WriteBack& message) const { return message.sequence() <= journal_.applied_before(); }
 

@@ -45,6 +45,8 @@ struct ApplyOptions {
   bool live = false;
   // One line of text for the user, without "vrun: " in front.
   std::function<void(const std::string&)> notice;
+  // At this path (in the root) is now what the job put there, or nothing any more. Null: nobody wants to know.
+  std::function<void(const std::string& path)> applied;
   // A small file that remembers across restarts of home what was put beside and how far the series was applied. "":
   // only in memory. Removed by Finish().
   std::string journal;

@@ -4,15 +4,18 @@
 #include <fcntl.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "home/exit_status.h"
+#include "home/frozen_roots.h"
 #include "home/log_spool.h"
 #include "home/run_files.h"
 #include "home/trace.h"
+#include "home/traces.h"
 
 namespace vrun::home {
 namespace {
@@ -79,6 +82,8 @@ void AttachedRun::StartRun(const v1::Run& request) {
                            if (plan.tree) plan.trace = TraceOf(run->command(), services_->root);
                            plan.explain_io = run->explain_io();
                            plan.requeue = run->scheduling().requeue();
+                           plan.frozen = options_.detached && plan.tree && services_->frozen->enabled();
+                           if (plan.frozen) Freeze(plan, run->command().directory());
                            run_ = owner_->MakeRun(this, std::move(plan));
                            run_->Start();
                          },
@@ -120,6 +125,19 @@ void AttachedRun::Accepted(const v1::Run& run, uint64_t job) {
   client_.reset();
 }
 
+// What is changed soonest is held first: the project, what earlier runs of this kind have touched, what is the user's
+// own.
+void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory) {
+  std::vector<std::string> first{ProjectOf(*plan.tree, directory)};
+  if (plan.trace) {
+    for (std::string& path : services_->traces->Touched(*plan.trace)) first.push_back(std::move(path));
+  }
+  const char* home = ::getenv("HOME");
+  const std::string root = services_->root == "/" ? "" : services_->root;
+  if (home != nullptr && std::string_view(home).starts_with(root + "/")) first.push_back(home + root.size());
+  services_->frozen->Add(plan.job, plan.tree, plan.exposed, std::move(first));
+}
+
 Status AttachedRun::OpenOutputFiles(const v1::Run& run) {
   DetachedFiles files;
   files.stdout_path = run.stdout_path();
@@ -127,6 +145,7 @@ Status AttachedRun::OpenOutputFiles(const v1::Run& run) {
   files.directory = run.command().directory();
   // Remembered before the client is told: a home that comes after this one goes on with these files.
   files.exposed.assign(run.expose().begin(), run.expose().end());
+  if (run.snapshot().empty() && services_->frozen->enabled()) services_->frozen->Begin(job_);
   Status remembered = RememberDetached(*services_, job_, files);
   if (!remembered) LogWarning("job {}: not remembered over a restart: {}", job_, remembered.error().message());
   VRUN_ASSIGN(DetachedStreams streams, OpenDetached(*services_, job_, files));

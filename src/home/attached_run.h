@@ -92,6 +92,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   void CancelNow(int signal);
   void Accepted(const v1::Run& run, uint64_t job);
   Status OpenOutputFiles(const v1::Run& run);
+  void Freeze(const JobRun::Plan& plan, const std::string& directory);
   void Leave(int exit_status, const std::string& reason);
   void TellFinished(Outcome outcome);
   void End();

@@ -346,6 +346,8 @@ bool ContentSession::Range(Work* work) {
   }
   uint64_t length = 0;
   auto reply = ReadPart(work, end, &length);
+  // Old content may have passed from the file to a copy while it was read.
+  if (!reply && reply.error().code() == Code::kAborted) reply = ReadPart(work, end, &length);
   if (!reply) return Fail(id, reply.error());
   work->done += length;
   bool last = get.offset() + work->done >= end;

@@ -21,7 +21,10 @@
 #include "home/content_server.h"
 #include "home/controller_client.h"
 #include "home/digest_cache.h"
+#include "home/frozen_files.h"
+#include "home/frozen_roots.h"
 #include "home/home_id.h"
+#include "home/lease.h"
 #include "home/log_spool.h"
 #include "home/node_links.h"
 #include "home/queries.h"
@@ -59,6 +62,25 @@ Status PreparePlaces(Places* places) {
              made ? "" : made.error().message(), Escape(other));
   places->state_dir = other;
   return {};
+}
+
+FrozenFiles::Options FrozenOptions(const Places& places) {
+  FrozenFiles::Options options;
+  options.kept.directory = places.state_dir + "/frozen/content";
+  return options;
+}
+
+// Every run holds a few descriptors, every pinned connection some more, a frozen root one for each file.
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  // Root may have as many as the kernel gives to one process.
+  rlimit most{0, 0};
+  most.rlim_cur = most.rlim_max =
+      std::strtoull(ReadFile("/proc/sys/fs/nr_open", 32).value_or("0").c_str(), nullptr, 10);
+  if (most.rlim_max > limit.rlim_max && ::setrlimit(RLIMIT_NOFILE, &most) == 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // One home a user: the lock is on the socket's directory, which all that could reach the same socket share.
@@ -148,11 +170,13 @@ class Home {
  public:
   Home(EventLoop* loop, const Places& places, const Config& config, const std::string& root, RootFiles files)
       : loop_(loop),
-        files_(std::move(files)),
+        root_files_(std::move(files)),
+        files_(&root_files_, FrozenOptions(places)),
         digests_(places.state_dir + "/digests"),
         content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces", LoadHomeId(places.state_dir)),
         tree_(loop, {root, DenyOptions(root, places, config), places.state_dir + "/watch"}, &trees_),
         follower_(loop, &tree_, &content_.tree_board()),
+        frozen_(loop, &tree_, &trees_, &files_, places.state_dir + "/frozen"),
         controller_(loop),
         spool_(loop, places.state_dir + "/spool") {
     services_.home_id = LoadHomeId(places.state_dir);
@@ -166,6 +190,7 @@ class Home {
     services_.trees = &trees_;
     services_.traces = &content_.traces();
     services_.snapshots = &*snapshots_;
+    services_.frozen = &frozen_;
     services_.root = root;
     services_.state_directory = places.state_dir;
     services_.default_pool = config.pool;
@@ -178,10 +203,15 @@ class Home {
   Status Start(const std::string& socket) {
     cluster_->Refresh();
     VRUN_TRY(clients_->Listen(socket));
+    // Before anything is served, and before anybody has time to change more.
+    frozen_.Recall();
     tree_.Start();
     runs_->Recover();
     return {};
   }
+
+  // What is only held open gets its copy, while it is still claimed.
+  ~Home() { files_.Close(); }
 
   void End() {
     clients_->Stop();
@@ -193,11 +223,13 @@ class Home {
  private:
   EventLoop* const loop_;
   SnapshotTable trees_;
-  RootFiles files_;
+  RootFiles root_files_;
+  FrozenFiles files_;
   DigestCache digests_;
   ContentServer content_;
   RootTree tree_;
   TreeFollower follower_;
+  FrozenRoots frozen_;
   ControllerClient controller_;
   LogSpool spool_;
   Services services_;
@@ -222,13 +254,9 @@ Status Run(const HomeOptions& options) {
   VRUN_ASSIGN(std::string root, RealRoot(options.root.empty() ? config.root : options.root));
   VRUN_ASSIGN(RootFiles files, RootFiles::Open(root));
 
-  // Every run holds a few descriptors, every pinned connection some more.
-  rlimit limit;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-    limit.rlim_cur = limit.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-  }
+  RaiseDescriptorLimit();
   ::signal(SIGPIPE, SIG_IGN);
+  BlockLeaseSignals();
   EventLoop loop;
   std::optional<Home> home;
   // Before any thread starts: they inherit the mask.

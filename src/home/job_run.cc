@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "home/exit_status.h"
+#include "home/frozen_roots.h"
 #include "home/snapshots.h"
 #include "home/traces.h"
 
@@ -214,6 +215,8 @@ void JobRun::Connect() {
   attach->set_home_id(services_->home_id);
   if (plan_.tree) attach->set_tree(std::string(plan_.tree->id.view()));
   if (plan_.tree && plan_.tree->apart) attach->set_apart(std::string(plan_.tree->apart->id.view()));
+  // No tree has this id, and the node says so.
+  if (plan_.frozen && !plan_.tree) attach->set_tree(std::string(Digest().view()));
   if (plan_.snapshot) {
     attach->set_tree(plan_.snapshot->tree());
     attach->set_apart(plan_.snapshot->apart());
@@ -311,12 +314,23 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
       MakeWriteBack();
       return write_back_->End();
     case v1::TaskDown::kError: return OnTaskError(message.error());
-    case v1::TaskDown::kNotice: return sink_->OnNotice(Escape(message.notice().text()));
+    case v1::TaskDown::kNotice:
+      sink_->OnNotice(Escape(message.notice().text()));
+      if (message.notice().content_lost() && plan_.frozen) FailFor(message.notice().text());
+      return;
     default: {
       LogWarning("job {}: the node sent a message that this version does not know", plan_.job);
       return;
     }
   }
+}
+
+// It was to see the root as it was: what it does without that file is worth nothing.
+void JobRun::FailFor(const std::string& lost) {
+  v1::TaskUp up;
+  up.mutable_signal()->set_signal(SIGTERM);
+  up.mutable_signal()->set_content_lost(lost);
+  task_->Send(up);
 }
 
 void JobRun::OnAttached(const v1::Attached& attached) {
@@ -374,6 +388,7 @@ void JobRun::MakeWriteBack() {
   std::string directory = services_->state_directory + "/apply";
   // Without a journal (a read-only or full state directory) it works in memory.
   if (MakeDirs(directory, 0700)) options.journal = directory + "/" + std::to_string(plan_.job);
+  if (plan_.frozen && plan_.requeue) options.applied = services_->frozen->Recorder(plan_.job);
   write_back_ = std::make_unique<WriteBack>(
       services_->loop, std::move(options),
       WriteBack::Events{.on_acknowledge =
@@ -504,6 +519,7 @@ void JobRun::FinishWithout(const std::string& reason) {
 void JobRun::Finish(Outcome outcome) {
   if (std::exchange(ended_, true)) return;
   if (bases_.attempt > 1) ForgetBases(*services_, plan_.job);
+  if (plan_.frozen) services_->frozen->Forget(plan_.job);
   outcome.node = record_ && !record_->node().empty() ? record_->node() : node();
   outcome.attempt = plan_.placement ? plan_.placement->attempt() : 0;
   outcome.fetched_bytes = fetched_before_ + (content_ ? content_->sent_bytes() : 0);

@@ -6,7 +6,8 @@
 //              └── PENDING, LOST, end   └──── backoff ◀────────┘ connection lost
 //
 // A job that may be requeued goes through this once for each attempt: when one has given its room to another job, and
-// all that it has said and written is home, it is released, the tree is made current, and the job waits again. The sink
+// all that it has said and written is home, it is released, the tree is made current (of a frozen root: gets what the
+// job has written), and the job waits again. The sink
 // sees one stream of each kind all the time: an attempt's offsets begin where the last one ended (bases_), and the end
 // of an output is told when it is known that no attempt follows.
 //
@@ -78,6 +79,7 @@ class JobRun {
     std::optional<TraceSubject> trace;  // none: it is not traced
     bool explain_io = false;            // the outcome is to have the node's report
     bool requeue = false;               // it may be stopped and started again
+    bool frozen = false;                // FrozenRoots has its tree; without one it is lost
   };
   static constexpr int64_t kReconnectMicros = 10 * 60 * 1'000'000LL;
 
@@ -126,6 +128,7 @@ class JobRun {
   void OnTaskMessage(v1::TaskDown message);
   void OnTaskClosed(const Error& reason);
   void OnTaskError(const v1::Error& error);
+  void FailFor(const std::string& lost);
   void OnAttached(const v1::Attached& attached);
   std::unique_ptr<NodeLinks::ContentUse> UseContent();
   void OnWrite(v1::WriteBack message);
@@ -138,6 +141,7 @@ class JobRun {
   bool Drained() const;
   // The attempt is over; the job waits for the next.
   void Restart(const std::string& notice);
+  void NextTree(std::function<void(Result<tree::SnapshotPtr>)> done);
   void BeginAttempt(uint32_t attempt);
   void OnOutput(v1::Output output);
   void OnExited(const v1::ExitRecord& record);

@@ -5,6 +5,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "home/controller_client.h"
+#include "home/frozen_roots.h"
 #include "home/job_run.h"
 #include "home/root_tree.h"
 
@@ -119,7 +120,7 @@ void JobRun::Restart(const std::string& notice) {
   services_->loop->Post([this, alive = alive_] {
     if (!*alive || ended_) return;
     watch_.reset();
-    services_->tree->Current(plan_.exposed, [this, alive](Result<tree::SnapshotPtr> tree) {
+    NextTree([this, alive](Result<tree::SnapshotPtr> tree) {
       if (!*alive || ended_) return;
       if (tree) {
         plan_.tree = std::move(*tree);
@@ -131,6 +132,11 @@ void JobRun::Restart(const std::string& notice) {
       OpenWatch();
     });
   });
+}
+
+void JobRun::NextTree(std::function<void(Result<tree::SnapshotPtr>)> done) {
+  if (plan_.frozen) return services_->frozen->Next(plan_.job, std::move(done));
+  services_->tree->Current(plan_.exposed, std::move(done));
 }
 
 // --- the sink's words ---

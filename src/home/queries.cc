@@ -7,6 +7,7 @@
 #include "home/cache_queries.h"
 #include "home/content_server.h"
 #include "home/controller_client.h"
+#include "home/frozen_roots.h"
 #include "home/log_spool.h"
 #include "home/root_tree.h"
 #include "home/runs.h"
@@ -175,6 +176,14 @@ void Queries::Status(const Client& client) {
         status->set_served_bytes(content_->served_bytes());
         status->set_metadata_requests(content_->metadata_requests());
         if (reply && reply->has_s3()) *status->mutable_s3() = reply->s3();
+        if (const FrozenRoots::Stats frozen = services_->frozen->stats(); frozen.jobs > 0) {
+          status->mutable_frozen()->set_jobs(static_cast<uint32_t>(frozen.jobs));
+          status->mutable_frozen()->set_held_files(frozen.files.held);
+          status->mutable_frozen()->set_kept_files(frozen.files.kept.files);
+          status->mutable_frozen()->set_kept_bytes(frozen.files.kept.bytes);
+          status->mutable_frozen()->set_lost_files(frozen.files.lost);
+          status->mutable_frozen()->set_last_lost(frozen.files.last_lost);
+        }
         Finish(client, message);
       });
 }
@@ -192,10 +201,13 @@ void Queries::ListJobs(const Client& client, bool all) {
 }
 
 void Queries::GetJob(const Client& client, uint64_t job) {
-  services_->controller->Get(job, [client](Result<v1::GetReply> reply) {
+  services_->controller->Get(job, [this, alive = alive_, client, job](Result<v1::GetReply> reply) {
+    if (!*alive) return;
     if (!reply) return client->SendError(reply.error());
     v1::HomeMessage message;
-    *message.mutable_jobs()->add_jobs() = reply->info();
+    v1::JobInfo* info = message.mutable_jobs()->add_jobs();
+    *info = reply->info();
+    info->set_frozen(services_->frozen->Describe(job));
     Finish(client, message);
   });
 }

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "home/controller_client.h"
 #include "home/exit_status.h"
+#include "home/frozen_roots.h"
 #include "home/log_spool.h"
 #include "home/root_tree.h"
 #include "home/run_files.h"
@@ -319,7 +321,7 @@ void Runs::ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attac
     if (reply->info().state() == v1::LOST && tries >= 4) return fail(outcome);
     if (tries >= kResumeTries) return fail(outcome);
     // It goes on: taken up as an orphan first, then by this client.
-    services_->tree->Current({}, [this, alive = alive_, job, reply = *reply, again](Result<tree::SnapshotPtr> tree) {
+    TreeFor(job, [this, alive = alive_, job, reply = *reply, again](Result<tree::SnapshotPtr> tree) {
       if (!*alive) return;
       if (tree && !runs_.contains(job)) TakeUp(job, reply, *tree);
       again();
@@ -345,6 +347,11 @@ void Runs::Recover() {
           if (!wait) LogWarning("jobs of an earlier home: {}", reply.error().message());
           return later();
         }
+        std::set<uint64_t> jobs;
+        for (const v1::JobInfo& info : reply->jobs()) {
+          if (!IsEnd(info.state())) jobs.insert(info.job());
+        }
+        services_->frozen->Retain(jobs);
         for (const v1::JobInfo& info : reply->jobs()) {
           uint64_t job = info.job();
           if (runs_.contains(job) || IsEnd(info.state()) || PathExists(JobRun::WithheldPath(*services_, job))) continue;
@@ -355,12 +362,18 @@ void Runs::Recover() {
           }
           services_->controller->Get(job, [this, alive, job](Result<v1::GetReply> got) {
             if (!*alive || !got || IsEnd(got->info().state())) return;
-            services_->tree->Current({}, [this, alive, job, got = *got](Result<tree::SnapshotPtr> tree) {
+            TreeFor(job, [this, alive, job, got = *got](Result<tree::SnapshotPtr> tree) {
               if (*alive && tree && !runs_.contains(job)) TakeUp(job, got, *tree);
             });
           });
         }
       });
+}
+
+// Perhaps it waits for its next attempt; to one that goes on it makes no difference.
+void Runs::TreeFor(uint64_t job, std::function<void(Result<tree::SnapshotPtr>)> done) {
+  if (services_->frozen->Has(job)) return services_->frozen->Next(job, std::move(done));
+  services_->tree->Current({}, std::move(done));
 }
 
 void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tree) {
@@ -376,6 +389,8 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
   plan.requeue = reply.info().scheduling().requeue();
   if (reply.has_placement()) plan.placement = reply.placement();
   if (auto files = RecallDetached(*services_, job)) {
+    plan.frozen = services_->frozen->Begun(job);
+    if (plan.frozen && !services_->frozen->Has(job)) plan.tree.reset();
     auto streams = OpenDetached(*services_, job, *files);
     if (streams) {
       AttachedRun::Options options;

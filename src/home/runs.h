@@ -54,6 +54,7 @@ class Runs : public AttachedRun::Owner {
 
   std::unique_ptr<AttachedRun> Take(AttachedRun* attached);
   void Later(std::shared_ptr<void> dead);
+  void TreeFor(uint64_t job, std::function<void(Result<tree::SnapshotPtr>)> done);
   void TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tree);
   void OrphanEnded(uint64_t job, const Outcome& outcome);
   void Replay(uint64_t job, AttachedRun* attached, uint64_t position, std::function<void()> done);

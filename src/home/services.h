@@ -9,6 +9,7 @@
 namespace vrun::home {
 
 class ControllerClient;
+class FrozenRoots;
 class LogSpool;
 class NodeLinks;
 class RootTree;
@@ -25,6 +26,7 @@ struct Services {
   SnapshotTable* trees = nullptr;
   Traces* traces = nullptr;
   Snapshots* snapshots = nullptr;
+  FrozenRoots* frozen = nullptr;
   std::string home_id;
   std::string root;             // directory of this machine that is "/" of the jobs
   std::string state_directory;  // runs/JOB: what has to be known of a run after a restart

@@ -63,6 +63,15 @@ Traces::Known* Traces::FindLocked(uint64_t job, uint32_t attempt, const std::str
   return difference == 0 ? &it->second : nullptr;
 }
 
+std::vector<std::string> Traces::Touched(const TraceSubject& subject) {
+  std::lock_guard lock(store_mutex_);
+  const auto trace = store_.Load(subject.key);
+  std::vector<std::string> paths;
+  if (!trace) return paths;
+  for (const Trace::File& file : trace->files) paths.push_back(file.path);
+  return paths;
+}
+
 Traces::PlannedPtr Traces::Plan(const Run& run) {
   std::optional<Trace> trace;
   {

@@ -42,6 +42,8 @@ class Traces {
     Digest tree;  // of the snapshot table
     TraceSubject subject;
   };
+  // The files that earlier runs of this kind have touched.
+  std::vector<std::string> Touched(const TraceSubject& subject);
   // A run is about to begin on a node. The latest kMaxRuns are known.
   void Expect(const Run& run);
   // `told` gets the report of the run's node, now or when it comes, on any thread. Null forgets an earlier one; after

@@ -271,7 +271,7 @@ FsClient::Events Agent::FsEvents(const std::string& tenant_key) {
                                   const std::vector<uint64_t>& leases) {
     for (auto& [key, attempt] : attempts_) {
       for (uint64_t lease : leases) {
-        if (attempt->HoldsLease(lease)) attempt->Notice(Escape(path) + ": " + reason);
+        if (attempt->HoldsLease(lease)) attempt->Notice(Escape(path) + ": " + reason, true);
       }
     }
   };

@@ -273,10 +273,11 @@ void Attempt::Abandon() {
   if (supervisor_) supervisor_->Kill();
 }
 
-void Attempt::Notice(const std::string& text) {
+void Attempt::Notice(const std::string& text, bool content_lost) {
   if (!home_) return;
   v1::TaskDown down;
   down.mutable_notice()->set_text(text);
+  down.mutable_notice()->set_content_lost(content_lost);
   home_->Send(down);
 }
 

@@ -72,7 +72,7 @@ class Attempt {
   // The agent stops for good: the task is killed, its record and its writes stay in its directory.
   void Abandon();
   // A line for the user.
-  void Notice(const std::string& text);
+  void Notice(const std::string& text, bool content_lost = false);
   // The file system server of its home is gone for good: what runs on it cannot go on.
   void FsServerDied();
 

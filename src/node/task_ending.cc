@@ -62,7 +62,13 @@ v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
     case Stopped::kPreempted:
       // However it ended: whoever is told to leave may say anything on its way out, and its work is not done.
       record.set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
-      record.set_reason(facts.preempted_for);
+      record.set_reason(facts.why);
+      break;
+    case Stopped::kContentLost:
+      // However it ended: it has not seen the root that it was to see.
+      record.set_kind(v1::ExitRecord::START_FAILED);
+      record.set_exit_code(125);
+      record.set_reason(facts.why);
       break;
     case Stopped::kOrphaned: record.set_reason("killed: no node agent came back to it"); break;
     case Stopped::kNodeStops: record.set_reason("killed: the node stopped"); break;

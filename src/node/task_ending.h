@@ -11,13 +11,13 @@
 namespace vrun::node {
 
 // Why the supervisor itself ended a command.
-enum class Stopped { kNot, kTimeLimit, kCancelled, kPreempted, kOrphaned, kNodeStops };
+enum class Stopped { kNot, kTimeLimit, kCancelled, kPreempted, kContentLost, kOrphaned, kNodeStops };
 
 struct EndingFacts {
   Stopped stopped = Stopped::kNot;
   int cancel_signal = 0;
   sandbox::Ending ending;
-  std::string preempted_for = {};  // for people
+  std::string why = {};  // of kPreempted and kContentLost, for people
 };
 
 // kind, exit_code (what vrun exits with: 128+n, 124, 137, ...), signal and reason; usage. Times and names are the

@@ -60,6 +60,12 @@ TEST(JudgeEnding, StoppedByUs) {
   for (int status : {Exited(0), Exited(7), SIGTERM, SIGKILL}) {
     EXPECT_EQ(v1::ExitRecord::PREEMPTED_BY_JOB, Judge(Stopped::kPreempted, status).kind());
   }
+  // However it leaves: it has not seen the root that it was to see.
+  for (int status : {Exited(0), Exited(7), SIGTERM, SIGKILL}) {
+    v1::ExitRecord lost = Judge(Stopped::kContentLost, status);
+    EXPECT_EQ(v1::ExitRecord::START_FAILED, lost.kind());
+    EXPECT_EQ(125, lost.exit_code());
+  }
   v1::ExitRecord cancel = Judge(Stopped::kCancelled, Exited(0), 0, SIGTERM);
   EXPECT_EQ(v1::ExitRecord::CANCELLED_BY_USER, cancel.kind());
   EXPECT_EQ(SIGTERM, cancel.signal());

@@ -207,7 +207,7 @@ void TaskSupervisor::OnStart() {
     loop_->Remove(sandbox_->pidfd());
     sandbox_.reset();
     if (stopped_ == Stopped::kNot) return Record(JudgeStartFailure(*failure));
-    return Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, {.wait_status = SIGKILL}, preempted_for_}));
+    return Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, {.wait_status = SIGKILL}, why_}));
   }
   started_ = true;
   started_us_ = WallMicros();
@@ -246,8 +246,12 @@ void TaskSupervisor::Signal(const v1::SendSignal& request) {
   if (record_ || request.signal() <= 0 || request.signal() >= NSIG) return;
   if (request.by_user_cancel()) return Stop(Stopped::kCancelled, request.signal());
   if (!request.preempted().empty()) {
-    preempted_for_ = request.preempted();
+    if (why_.empty()) why_ = request.preempted();
     return Stop(Stopped::kPreempted, request.signal());
+  }
+  if (!request.content_lost().empty()) {
+    if (why_.empty()) why_ = request.content_lost();
+    return Stop(Stopped::kContentLost, request.signal());
   }
   if (!started_) return early_signals_.push_back(request);
   sandbox_->Signal(request.signal());
@@ -291,7 +295,7 @@ void TaskSupervisor::OnGone() {
   if (!record_) {
     if (!started_ && sandbox_->start_fd() >= 0) loop_->Remove(sandbox_->start_fd());
     Drain();
-    Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, ending, preempted_for_}));
+    Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, ending, why_}));
   }
   sandbox_.reset();
 }
@@ -299,7 +303,7 @@ void TaskSupervisor::OnGone() {
 void TaskSupervisor::Ended() {
   if (record_) return;
   Drain();
-  Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, *sandbox_->ReadControl(), preempted_for_}));
+  Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, *sandbox_->ReadControl(), why_}));
 }
 
 // What is left of the output travels while the record is written.

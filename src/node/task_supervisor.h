@@ -110,7 +110,7 @@ class TaskSupervisor {
   std::optional<v1::TerminalSize> early_size_;
   Stopped stopped_ = Stopped::kNot;
   int cancel_signal_ = 0;
-  std::string preempted_for_;
+  std::string why_;  // it was stopped, for people
   EventLoop::TimerId limit_timer_ = 0, kill_timer_ = 0;
   std::optional<v1::ExitRecord> record_;
   bool leaving_ = false, remove_ = false;

@@ -256,7 +256,7 @@ def test_many_small_files_come_home(cluster, here):
 
 
 def test_discarded_writes_stay_away(cluster, here):
-    assert cluster.vrun("--discard-writes", "--", "sh", "-c", f"echo x > {inside(cluster, here)}/f").returncode == 0
+    assert cluster.vrun("--writes", "discard", "--", "sh", "-c", f"echo x > {inside(cluster, here)}/f").returncode == 0
     assert not (here / "f").exists()
 
 

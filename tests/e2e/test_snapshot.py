@@ -128,7 +128,7 @@ def test_what_a_run_writes_comes_home_and_conflicts_keep_both(own):
     assert (cluster.root / "root/notes").read_text() == "edited at home since\n"
     assert (cluster.root / f"root/notes.vrun-{job}").read_text() == "ours\n"
     assert "notes" in r.stderr and f"notes.vrun-{job}" in r.stderr
-    r = cluster.vrun("--snapshot", "s", "--discard-writes", "--", "sh", "-c", "echo lost > result", check=True)
+    r = cluster.vrun("--snapshot", "s", "--writes=discard", "--", "sh", "-c", "echo lost > result", check=True)
     assert (cluster.root / "root/result").read_text() == "computed\n"
 
 

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch job sees the root as it was when it was submitted, in every attempt, whatever happened at home meanwhile."""
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from cluster import wait_until
+from test_scheduler import GPUS, submit, wait_for
+
+# All that can be said of the project, as text.
+LOOK = ("cd /root/proj && find . -path ./.git -prune -o -type f -print | sort | xargs sha256sum && "
+        "find . -path ./.git -prune -o -print | sort | xargs stat -c '%n %a %F' && cat lib/pkg/version")
+
+
+def git(directory, *args):
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@example.com", *args], cwd=directory, check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def make_project(cluster):
+    """With two branches; it is on the first. What a job has to see of it."""
+    project = cluster.root / "root/proj"
+    project.mkdir()
+    git(project, "init", "-b", "one")
+    for branch in ("two", "one"):
+        git(project, "checkout", "-B", branch)
+        for i in range(40):
+            (project / f"module{i}.py").write_text(f"branch {branch} {i}\n" * (i + 1))
+        (project / f"only_{branch}").write_text(branch)
+        if branch == "one":
+            (project / "only_two").unlink()
+        git(project, "add", ".")
+        git(project, "commit", "-m", branch)
+    (project / "lib/pkg").mkdir(parents=True)
+    (project / "lib/pkg/version").write_text("1.0\n")
+    (project / "lib/pkg/code.py").write_text("old\n" * 1000)
+    (project / "build/deep").mkdir(parents=True)
+    for i in range(40):
+        (project / f"build/deep/{i}.o").write_bytes(bytes([i]) * 5000)
+    for name in ("inplace", "append", "truncate", "chmod", "large", "touch"):
+        (project / name).write_text(name * 100)
+    (project / "large").write_bytes(os.urandom(3 << 20))
+    script = LOOK.replace("/root/proj", str(project))
+    return subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout
+
+
+def change_all(cluster):
+    """What a developer does while his job waits."""
+    project = cluster.root / "root/proj"
+    git(project, "checkout", "two")
+    # As pip does: the new package beside the old one, then the old one goes.
+    (project / "lib/new").mkdir()
+    (project / "lib/new/version").write_text("2.0\n")
+    (project / "lib/new/more.py").write_text("new\n")
+    os.rename(project / "lib/pkg", project / "lib/old")
+    os.rename(project / "lib/new", project / "lib/pkg")
+    shutil.rmtree(project / "lib/old")
+    shutil.rmtree(project / "build")
+    with open(project / "inplace", "r+") as f:
+        f.write("CHANGED")
+    with open(project / "append", "a") as f:
+        f.write("more")
+    os.truncate(project / "truncate", 7)
+    os.chmod(project / "chmod", 0o700)
+    os.utime(project / "touch")
+    with open(project / "large", "r+b") as f:
+        f.seek(1 << 20)
+        f.write(b"x" * 100)
+
+
+def held(cluster, jobs):
+    """Home has every file of the roots of so many jobs."""
+    wait_until("the files are held", lambda: cluster.logs().count("frozen root: ") >= jobs)
+
+
+def output(cluster, job):
+    return (cluster.root / f"root/vrun-{job}.out").read_text()
+
+
+def end_home(cluster, how):
+    pid = cluster.pid_of("home")
+    os.kill(pid, how)
+    wait_until("home has ended", lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+@pytest.mark.seconds(180)
+@pytest.mark.parametrize("restart", [None, signal.SIGTERM, signal.SIGKILL])
+def test_what_was_changed_between_submission_and_start_is_as_it_was(own, restart):
+    c = own(node_options=GPUS)
+    expected = make_project(c)
+    holder = submit(c, "-G", "2", "--", "sleep", "300")
+    wait_for(c, holder, "RUNNING")
+    job = submit(c, "-G", "2", "--", "sh", "-c", LOOK)
+    held(c, 2)
+    files = {f.stat().st_ino for f in (c.root / "root/proj").rglob("*") if f.is_file() and ".git" not in f.parts}
+    assert c.json("status")["frozen"]["jobs"] == 2
+    assert " files held" in c.vctl("job", job).stdout
+    change_all(c)
+    wait_until("copies are told", lambda: c.json("status")["frozen"]["kept_files"] > 0)
+    if restart:
+        if restart == signal.SIGKILL:
+            # What is only held open is copied within seconds. Copies have the inode in their names.
+            content = next(c.directory.rglob("frozen/content"))
+            wait_until("what has lost its name is kept",
+                       lambda: files <= {int(f.name.split("-")[1], 16) for f in content.iterdir() if f.name[0] != "n"})
+        end_home(c, restart)
+    c.vctl("cancel", holder)
+    c.vctl("wait", job)
+    assert output(c, job) == expected
+    # And nothing of it is left.
+    wait_until("its tree is gone", lambda: not list(next(c.directory.rglob("frozen/jobs")).iterdir()))
+    wait_until("its content is gone", lambda: not list(next(c.directory.rglob("frozen/content")).iterdir()))
+
+
+@pytest.mark.seconds(180)
+@pytest.mark.parametrize("restart", [False, True])
+def test_every_attempt_sees_the_same_and_what_the_job_wrote(own, restart):
+    c = own(node_options=GPUS)
+    expected = make_project(c)
+    script = (f"if [ $VRUN_RESTART_COUNT = 0 ]; then echo mine > /root/mark; rm /root/gone; mkdir /root/out; echo x > /root/out/x; "
+              f"cat /root/proj/module1.py; exec sleep 300; fi; {LOOK}; cat /root/mark /root/out/x; ls /root")
+    (c.root / "root/gone").write_text("")
+    job = submit(c, "-G", "2", "--class", "experiment", "-o", "/out", "--", "sh", "-c", script)
+    out = c.root / "out"
+    wait_until("it has read", lambda: out.exists() and out.read_text())
+    held(c, 1)
+    change_all(c)
+    urgent = submit(c, "-G", "2", "--class", "production", "--no-requeue", "--", "sleep", "300")
+    wait_for(c, urgent, "RUNNING")
+    wait_for(c, job, "PENDING")
+    (c.root / "root/mark").write_text("somebody else's\n")
+    (c.root / "root/new").write_text("somebody else's\n")
+    if restart:
+        end_home(c, signal.SIGTERM)
+    c.vctl("cancel", urgent)
+    c.vctl("wait", job, timeout=90)
+    first = "branch one 1\n" * 2
+    text = out.read_text()
+    assert text.startswith(first)
+    assert text[len(first):] == expected + "mine\nx\nmark\nout\nproj\n"
+
+
+@pytest.mark.seconds(120)
+def test_what_could_not_be_preserved_fails_the_job_and_is_named(own):
+    c = own(node_options=GPUS)
+    make_project(c)
+    holder = submit(c, "-G", "2", "--", "sleep", "300")
+    wait_for(c, holder, "RUNNING")
+    # It would go on, and end with 0, if it were let.
+    job = submit(c, "-G", "2", "--", "sh", "-c", "cat /root/proj/append; cat /root/proj/inplace; sleep 300; exit 0")
+    held(c, 2)
+    end_home(c, signal.SIGKILL)
+    with open(c.root / "root/proj/inplace", "r+") as f:  # while nobody looks
+        f.write("CHANGED")
+    c.vctl("cancel", holder)
+    assert c.vctl("wait", job, check=False, timeout=90).returncode == 125
+    info = c.json("job", job)
+    assert info["state"] == "FAILED"
+    assert info["reason"].startswith("/root/proj/inplace: ") and "changed at home" in info["reason"], info
+    assert "CHANGED" not in output(c, job) and output(c, job).startswith("append")
+
+
+@pytest.mark.seconds(120)
+def test_a_tree_that_was_lost_fails_the_job(own):
+    c = own(node_options=GPUS)
+    holder = submit(c, "-G", "2", "--", "sleep", "300")
+    wait_for(c, holder, "RUNNING")
+    job = submit(c, "-G", "2", "--", "true")
+    held(c, 2)
+    end_home(c, signal.SIGKILL)
+    shutil.rmtree(next(c.directory.rglob("frozen/store")))
+    c.vctl("cancel", holder)
+    assert c.vctl("wait", job, check=False, timeout=90).returncode == 125
+    info = c.json("job", job)
+    assert info["state"] == "FAILED" and "home does not have this tree any more" in info["reason"], info
