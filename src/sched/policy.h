@@ -20,7 +20,7 @@ struct Policy {
   // Worth of a second of waiting, by Class.
   std::array<int64_t, kClasses> class_weight = {62, 1000, 1000, 8000, 64000};
   // 0: shortest remaining time first, whatever the size; 1000: least remaining GPU time first, large gangs wait.
-  int64_t beta = 250;
+  int64_t beta = 125;
   // Growth of a job's worth: 1 + growth * wait / max(T, growth_floor).
   int64_t growth = 10;
   Micros growth_floor = 1800 * kSecond;
