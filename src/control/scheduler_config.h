@@ -2,7 +2,7 @@
 // What an operator tells the scheduler: teams, what each may have, and the weights. One TOML file:
 //
 //   [weights]                     # fields of sched::core::Policy, as in `vctl sim --policy FILE`
-//   theta = 300
+//   theta = 1000
 //
 //   [team.lab]
 //   guarantee = { "" = 8 }        # GPUs that it gets back from whoever borrowed them; "" is all types together

@@ -272,7 +272,7 @@ class Core {
   Victim PriceOf(JobIndex v) const;
   bool Eligible(const Job& beneficiary, Log density, bool reclaim, const Victim& v) const;
   bool Movable(const Job& beneficiary, const Victim& v) const;
-  int64_t PriceFor(Micros delay, const Victim& v) const;
+  int64_t PriceFor(Micros service, Micros delay, const Victim& v) const;
   std::optional<int64_t> Select(JobIndex j, ShapeId shape, int32_t need, Level level, Domain domain, Means means,
                                 Micros delay, Plan* plan);
   bool SelectBlocks(JobIndex j, const Demand::Part& part, ShapeId shape, Level level, Domain domain, Means means,

@@ -31,7 +31,7 @@ void Core::FillShelf() {
     by_price.clear();
     for (JobIndex v : on_node_[n]) {
       if (v < victims_.size() && victims_[v].job != kNoJob && ClassOf(jobs_[v]) < Class::kInference) {
-        by_price.push_back({PriceFor(0, victims_[v]), v});
+        by_price.push_back({PriceFor(kHour, 0, victims_[v]), v});
       }
     }
     std::sort(by_price.begin(), by_price.end());
@@ -83,7 +83,7 @@ bool Core::TryShelf(JobIndex j, const Demand& demand) {
       for (JobIndex v : on_node_[n]) {
         if (v < victims_.size() && ClassOf(jobs_[v]) < Class::kInference &&
             jobs_[v].placement.rooms.size() <= kMostRooms && Eligible(job, INT32_MAX, false, victims_[v])) {
-          by_price.push_back({PriceFor(0, victims_[v]), v});
+          by_price.push_back({PriceFor(job.estimate.service, 0, victims_[v]), v});
         }
       }
       std::sort(by_price.begin(), by_price.end());

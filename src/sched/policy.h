@@ -20,9 +20,9 @@ struct Policy {
   // Worth of a second of waiting, by Class.
   std::array<int64_t, kClasses> class_weight = {62, 1000, 1000, 8000, 64000};
   // 0: shortest remaining time first, whatever the size; 1000: least remaining GPU time first, large gangs wait.
-  int64_t beta = 500;
+  int64_t beta = 125;
   // Growth of a job's worth: 1 + growth * wait / max(T, growth_floor).
-  int64_t growth = 30;
+  int64_t growth = 10;
   Micros growth_floor = 1800 * kSecond;
   // With no history T is the level of the service attained: level_base * 4^k, the first above it.
   Micros level_base = 900 * kSecond;
@@ -32,7 +32,7 @@ struct Policy {
   // age, and gets a hold, whatever its size. Started so, it runs undisturbed for starvation_turn, and then its wait
   // counts anew.
   Micros starvation_bound = 8 * kHour;
-  int64_t starvation_stretch = 8000;
+  int64_t starvation_stretch = 20000;
   Micros starvation_turn = 4 * kHour;
 
   // --- run times learned ---
@@ -49,8 +49,8 @@ struct Policy {
 
   // --- preemption ---
   bool preemption = true;
-  int64_t theta = 300;             // gain must exceed (1 + theta) * price
-  int64_t quantum_factor = 3000;   // after a start: this many times save + restore undisturbed
+  int64_t theta = 1000;            // gain must exceed (1 + theta) * price
+  int64_t quantum_factor = 6000;   // after a start: this many times save + restore undisturbed
   int64_t lost_budget = 15;        // GPU time lost to preemption at most, of capacity; class and guarantee may overdraw
   Micros lost_burst = 24 * kHour;  // of that capacity share, what may be spent at once
   Micros price_interval = 5 * kSecond;  // densities and prices of running jobs are at most this old

@@ -222,6 +222,42 @@ TEST(Preemption, WholeGangsAndNoMoreOfThemThanNeeded) {
   EXPECT_NE(std::get<Preempt>(actions[0]).job, 1u) << "half of a gang of two would be idle";
 }
 
+TEST(Preemption, WhoHasMostToRunLeavesFirst) {
+  World w;
+  JobSpec shorter = Long(1, 1, 8);
+  shorter.estimate = 6 * kHour;
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{shorter}});
+  w.Feed({NodeUp{GpuNode("b")}, JobSubmitted{Long(2, 1, 8)}}, kSecond);
+  w.Run(kHour);
+  JobSpec brief = Gang(3, 1, 8);
+  brief.estimate = 600 * kSecond;
+  auto actions = w.Feed({JobSubmitted{brief}}, kSecond);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<Preempt>(actions[0]).job, 2u) << "the other would come back at once, by evicting this one";
+}
+
+TEST(Preemption, ALongGangLeavesWhenOthersWaitForItsRest) {
+  World w;
+  std::vector<Event> events;
+  for (int i = 0; i < 3; ++i) events.push_back(NodeUp{GpuNode("n" + std::to_string(i))});
+  JobSpec shorter = Long(1, 1, 8), gang = Long(2, 2, 8);
+  shorter.estimate = 6 * kHour;
+  gang.estimate = 96 * kHour;
+  events.push_back(JobSubmitted{shorter});
+  events.push_back(JobSubmitted{gang});
+  w.Feed(events);
+  w.Run(kHour);
+  JobSpec brief = Gang(3, 1, 8), next = Gang(4, 1, 8);
+  brief.estimate = next.estimate = 600 * kSecond;
+  auto actions = w.Feed({JobSubmitted{brief}, JobSubmitted{next}}, kSecond);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<Preempt>(actions[0]).job, 2u);
+  w.Feed({JobStopped{2, 0}}, 10 * kSecond);
+  w.Run(kSecond);
+  EXPECT_TRUE(w.Runs(3));
+  EXPECT_TRUE(w.Runs(4));
+}
+
 // Half a node is free on each of two: the small ones are worth more per GPU than the large one, so nobody is evicted.
 struct Scattered {
   World w;

@@ -2,15 +2,17 @@
 // Preemption has a price. A victim is delayed until the beneficiary is through, repeats what was not saved and
 // restores; the beneficiary waits less. With omega the cost of a second of waiting (policy.h):
 //
-//   gain  = omega_j * (wait without it - time until the room is free)
-//   price = sum over victims of omega_v * (share * delay + repeated + restore) * (1 + repeat * preemptions so far)
-//   delay = T_j, or until room comes by itself if that is sooner
+//   gain  = omega_j * (wait saved - time until the room is free)
+//   price = sum over victims of omega_v * min(1, T_j / T_v) * (share * delay + repeated + restore)
+//                              * (1 + repeat * preemptions so far)
+//   wait saved, delay = T_j, or until room comes by itself if that is sooner
 //   share = the part of the freed room that it uses, if others wait for the rest
 //   do it iff gain > (1 + theta) * price, and (1 + theta) times every victim's density is below the beneficiary's
 //
-// With a queue that never drains the wait without it is T of the victims; gain > price is then rho_j > rho_v with the
-// overhead counted in. "It ends soon" needs no rule: then T of the victim is short. Room below a team's guarantee is
-// taken back whatever the gain, from the cheapest of those who borrowed.
+// That compares what the room yields: omega / T is what a second of running is worth. Without the repeated work gain >
+// price is rho_j > rho_v. "It ends soon" needs no rule: then T_v is short. Of those that may be evicted the least dense
+// is the cheapest; a denser one would come back at once, by evicting that one. Room below a team's guarantee is taken
+// back whatever the gain, from the cheapest of those who borrowed.
 //
 // A victim for which there is other free room is moved: the room is taken for it, it starts there as soon as it has
 // stopped, and is charged with what it repeats and restores only. So its density does not matter, and free room that
@@ -27,6 +29,10 @@ namespace {
 int64_t Scaled(int64_t omega_milli, Micros time) {
   auto v = static_cast<__int128>(omega_milli) * time / kSecond;
   return v > INT64_MAX / 4 ? INT64_MAX / 4 : static_cast<int64_t>(v);
+}
+
+int64_t Part(int64_t whole, int64_t part, int64_t of) {
+  return static_cast<int64_t>(static_cast<__int128>(whole) * part / of);
 }
 
 // Nodes looked at for one gang: this many times its pods, and a few.
@@ -94,7 +100,8 @@ Terms Core::TermsFor(JobIndex j, const Plan& plan, Micros drained) const {
     room += jobs_[v].milli + 1;
   }
   terms.wait_without = room == 0 ? drained : std::min(drained, static_cast<Micros>(weighted / room));
-  terms.gain = Scaled(Exp2Milli(WaitCost(jobs_[j])), std::max<Micros>(terms.wait_without - plan.latency, 0));
+  const Micros saved = std::min(terms.wait_without, jobs_[j].estimate.service);
+  terms.gain = Scaled(Exp2Milli(WaitCost(jobs_[j])), std::max<Micros>(saved - plan.latency, 0));
   terms.price = plan.price;
   terms.lost = plan.lost / 1000;
   return terms;
@@ -158,9 +165,11 @@ bool Core::Movable(const Job& beneficiary, const Victim& v) const {
          job.milli < beneficiary.milli && ClassOf(job) <= ClassOf(beneficiary);
 }
 
-// `delay`: of the victim, beside what it repeats and restores.
-int64_t Core::PriceFor(Micros delay, const Victim& v) const {
+// `delay`: of the victim, beside what it repeats and restores; `service`: T of the beneficiary.
+int64_t Core::PriceFor(Micros service, Micros delay, const Victim& v) const {
   int64_t price = Scaled(v.omega, delay + v.lost);
+  const Micros own = jobs_[v.job].estimate.service;
+  if (service < own) price = Part(price, service, own);
   return price + price / 1000 * policy_.repeat_victim * jobs_[v.job].preemptions;
 }
 
@@ -171,6 +180,11 @@ std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Lev
   const bool reclaim = means == Means::kReclaim, move = means == Means::kMove;
   const Job& job = jobs_[j];
   const Log density = Density(job);
+  const Micros service = job.estimate.service;
+  const int64_t others = teams_.pending(kRoot) - job.milli;
+  auto whole = [&](JobIndex v) {
+    return PriceFor(service, move && Movable(job, victims_[v]) ? 0 : delay, victims_[v]);
+  };
 
   // Nodes by the least density on them; those with free room are always looked at. For moves by the room to clear.
   std::vector<std::pair<Log, NodeId>> nodes;
@@ -205,9 +219,7 @@ std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Lev
       if (v >= victims_.size()) continue;
       const bool moves = move && Movable(job, victims_[v]);
       if (!moves && !Eligible(job, density, reclaim, victims_[v])) continue;
-      int64_t here = 0;
-      for (const Room& r : jobs_[v].placement.rooms) here += r.node == n ? r.total_milli() + 1 : 0;
-      by_price.push_back({PriceFor(moves ? 0 : delay, victims_[v]) / here, v});
+      by_price.push_back({whole(v) / (jobs_[v].milli + 1), v});
     }
     std::sort(by_price.begin(), by_price.end());
     Option option{0, n, 0, {}};
@@ -216,7 +228,11 @@ std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Lev
     std::vector<const Room*> freed;
     std::vector<JobIndex> so_far;
     for (const auto& [unit, v] : by_price) {
-      price += PriceFor(move && Movable(job, victims_[v]) ? 0 : delay, victims_[v]);
+      // Of a gang's price what its room here is of all, if others wait for the rest.
+      int64_t here = 0;
+      for (const Room& r : jobs_[v].placement.rooms) here += r.node == n ? r.total_milli() : 0;
+      const int64_t idle = std::max<int64_t>(jobs_[v].milli - here - others, 0);
+      price += Part(whole(v), here + idle + 1, jobs_[v].milli + 1);
       so_far.push_back(v);
       for (const Room& r : jobs_[v].placement.rooms) {
         if (r.node == n) freed.push_back(&r);
@@ -240,7 +256,7 @@ std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Lev
     for (JobIndex v : o.victims) {
       if (std::find(plan->victims.begin(), plan->victims.end(), v) != plan->victims.end()) continue;
       plan->victims.push_back(v);
-      price += PriceFor(move && Movable(job, victims_[v]) ? 0 : delay, victims_[v]);
+      price += whole(v);
     }
   }
   return slots < need ? std::nullopt : std::optional(price);
@@ -299,7 +315,8 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
   plan.price = 0;
   plan.delay = delay;
   for (JobIndex v : plan.victims) {
-    plan.price += PriceFor(means == Means::kMove && Movable(job, victims_[v]) ? 0 : delay, victims_[v]);
+    plan.price +=
+        PriceFor(job.estimate.service, means == Means::kMove && Movable(job, victims_[v]) ? 0 : delay, victims_[v]);
   }
   if (means == Means::kReclaim) plan.reason = StopReason::kGuarantee;
   return plan;
@@ -313,9 +330,8 @@ std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
   const uint64_t allowed = AlternativesAllowed(job, demand);
   const size_t begin = cluster_.Mark();
   std::vector<JobIndex> leave = plan->victims;
-  std::stable_sort(leave.begin(), leave.end(), [&](JobIndex a, JobIndex b) {
-    return PriceFor(plan->delay, victims_[a]) > PriceFor(plan->delay, victims_[b]);
-  });
+  auto price = [&](JobIndex v) { return PriceFor(job.estimate.service, plan->delay, victims_[v]); };
+  std::stable_sort(leave.begin(), leave.end(), [&](JobIndex a, JobIndex b) { return price(a) > price(b); });
   auto release = [&](JobIndex v) {
     for (const Room& r : jobs_[v].placement.rooms) cluster_.Release(r);
   };
@@ -358,7 +374,7 @@ std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
   const int64_t used = std::clamp(freed, job.milli, std::max(job.milli, teams_.pending(kRoot)));
   const auto own = static_cast<Micros>(static_cast<__int128>(plan->delay) * (job.milli + 1) / (used + 1));
   for (JobIndex v : plan->victims) {
-    plan->price += PriceFor(plan->moves.contains(v) ? 0 : own, victims_[v]);
+    plan->price += PriceFor(job.estimate.service, plan->moves.contains(v) ? 0 : own, victims_[v]);
     plan->latency = std::max(plan->latency, victims_[v].latency);
     plan->lost += static_cast<int64_t>(static_cast<__int128>(jobs_[v].milli) * victims_[v].lost / kSecond);
   }
