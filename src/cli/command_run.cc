@@ -148,6 +148,7 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
   scheduling->set_saves(options.end_signal.signal != 0);
   scheduling->set_estimate_s(options.time_limit_s);
   run.set_snapshot(Escape(options.snapshot));
+  if (options.live_view) run.set_live_view(*options.live_view);
   VRUN_ASSIGN(*run.mutable_request_id(), NewRequestId());
   return run;
 }

@@ -38,7 +38,8 @@ struct RunOptions {
   std::string team;
   std::optional<bool> requeue;  // not said: a batch job may be started again, an attached one not
   EndSignal end_signal;
-  std::string snapshot;  // "": the root as it is
+  std::string snapshot;           // "": the root as it is
+  std::optional<bool> live_view;  // not said: as configured
   // vbatch
   std::string output, error;
   bool follow = false;

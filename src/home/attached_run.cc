@@ -64,7 +64,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                      .on_progress = [this](std::string text) { OnProgress(v1::PENDING, text, ""); },
                      .on_ready =
                          [this, run](std::optional<v1::Placement> placement, tree::SnapshotPtr tree,
-                                     const v1::SnapshotReference& snapshot) {
+                                     const v1::SubmitRequest& request) {
                            auto launch = std::move(launch_);
                            root_bytes_ = tree ? tree->bytes : 0;
                            root_entries_ = tree ? tree->entries : 0;
@@ -72,12 +72,13 @@ void AttachedRun::StartRun(const v1::Run& request) {
                            plan.job = job_;
                            plan.placement = std::move(placement);
                            plan.tree = std::move(tree);
-                           if (!run->snapshot().empty()) plan.snapshot = snapshot;
+                           if (!run->snapshot().empty()) plan.snapshot = request.snapshot();
                            plan.exposed.assign(run->expose().begin(), run->expose().end());
                            plan.detached = options_.detached;
                            if (plan.tree) plan.trace = TraceOf(run->command(), services_->root);
                            plan.explain_io = run->explain_io();
                            plan.requeue = run->scheduling().requeue();
+                           plan.live = request.live_view();
                            run_ = owner_->MakeRun(this, std::move(plan));
                            run_->Start();
                          },

@@ -78,6 +78,7 @@ class JobRun {
     std::optional<TraceSubject> trace;  // none: it is not traced
     bool explain_io = false;            // the outcome is to have the node's report
     bool requeue = false;               // it may be stopped and started again
+    bool live = false;                  // its root is a live view
   };
   static constexpr int64_t kReconnectMicros = 10 * 60 * 1'000'000LL;
 
@@ -129,6 +130,9 @@ class JobRun {
   void OnAttached(const v1::Attached& attached);
   std::unique_ptr<NodeLinks::ContentUse> UseContent();
   void OnWrite(v1::WriteBack message);
+  void OnWriteBackEnd(const v1::WriteBackEnd& end);
+  void ListenTo(uint64_t view);
+  uint64_t LiveFailed() const;
   void MakeWriteBack();
   bool Complete() const;
   void MaybeFinish();
@@ -181,6 +185,11 @@ class JobRun {
   bool writing_ = false;
   bool write_back_done_ = false;
   uint64_t write_back_failed_ = 0;
+  // The live view that it runs in.
+  uint64_t live_view_ = 0;
+  uint64_t live_listener_ = 0;
+  uint64_t live_failed_before_ = 0;  // by others
+  bool live_told_ = false;           // the node has said what home has to wait for
   int blocked_times_ = 0;
   bool ended_ = false;
   bool suspended_ = false;

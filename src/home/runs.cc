@@ -374,6 +374,7 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
     plan.tree = std::move(tree);
   }
   plan.requeue = reply.info().scheduling().requeue();
+  plan.live = reply.info().live_view();
   if (reply.has_placement()) plan.placement = reply.placement();
   if (auto files = RecallDetached(*services_, job)) {
     auto streams = OpenDetached(*services_, job, *files);

@@ -9,6 +9,7 @@
 namespace vrun::home {
 
 class ControllerClient;
+class LiveWrites;
 class LogSpool;
 class NodeLinks;
 class RootTree;
@@ -25,10 +26,12 @@ struct Services {
   SnapshotTable* trees = nullptr;
   Traces* traces = nullptr;
   Snapshots* snapshots = nullptr;
+  LiveWrites* live_writes = nullptr;
   std::string home_id;
   std::string root;             // directory of this machine that is "/" of the jobs
   std::string state_directory;  // runs/JOB: what has to be known of a run after a restart
   std::string default_pool;
+  bool default_live = false;  // a run that says neither gets a live view
 };
 
 }  // namespace vrun::home
