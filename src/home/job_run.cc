@@ -429,6 +429,11 @@ void JobRun::OnWriteBackEnd(const v1::WriteBackEnd& end) {
   });
 }
 
+std::string JobRun::live_state() const {
+  if (!plan_.live || !started_ || ended_ || (content_ && content_->connected())) return "";
+  return "no connection to its node: it does not see what changes at home, and what it writes waits there";
+}
+
 uint64_t JobRun::LiveFailed() const {
   return live_view_ == 0 ? 0 : services_->live_writes->Failed(live_view_) - live_failed_before_;
 }

@@ -91,6 +91,8 @@ class JobRun {
   bool started() const { return started_; }
   bool exited() const { return record_.has_value(); }
   bool ended() const { return ended_; }
+  // Of its live view, as far as this end of the connection knows; "": all is well, or it has none.
+  std::string live_state() const;
   const std::string& node() const { return plan_.placement ? plan_.placement->node() : no_node_; }
 
   // The streams go to somebody else, from where it says. Attaches again.

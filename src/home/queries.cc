@@ -192,10 +192,12 @@ void Queries::ListJobs(const Client& client, bool all) {
 }
 
 void Queries::GetJob(const Client& client, uint64_t job) {
-  services_->controller->Get(job, [client](Result<v1::GetReply> reply) {
+  services_->controller->Get(job, [client, live_state = runs_->LiveState(job)](Result<v1::GetReply> reply) {
     if (!reply) return client->SendError(reply.error());
     v1::HomeMessage message;
-    *message.mutable_jobs()->add_jobs() = reply->info();
+    v1::JobInfo* info = message.mutable_jobs()->add_jobs();
+    *info = reply->info();
+    info->set_live_state(live_state);
     Finish(client, message);
   });
 }

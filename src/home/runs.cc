@@ -402,6 +402,11 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
   entry.run->Start();
 }
 
+std::string Runs::LiveState(uint64_t job) const {
+  const auto it = runs_.find(job);
+  return it == runs_.end() || !it->second.run ? "" : it->second.run->live_state();
+}
+
 bool Runs::ReleaseWithheld(uint64_t job) {
   if (!PathExists(JobRun::WithheldPath(*services_, job))) return false;
   if (!releases_.contains(job)) {
