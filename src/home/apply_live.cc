@@ -101,8 +101,13 @@ class LiveApplier final : public Applier {
   Status MakeWay(const Place& place, bool for_directory);
   Status Install(const Place& place, const std::string& temporary);
   Status FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use);
-  // The operation put this inode in place (`before` null), or changed no more than its names and attributes.
-  void Done(const Place& place, uint64_t sequence, const struct stat* before, UniqueFd file = UniqueFd());
+  // The operation put what has this name in place (`before` null), or changed no more than its names and attributes.
+  void Done(const Place& place, uint64_t sequence, const struct stat* before, UniqueFd file = UniqueFd(),
+            bool other = false);
+  void Tell(const struct stat& now, uint64_t sequence, const struct stat* before, bool other);
+  // A file that is about to lose one of several names; to be given to LostName afterwards.
+  static UniqueFd Hold(const Place& place, const std::optional<struct stat>& st);
+  void LostName(const UniqueFd& file, uint64_t sequence, const std::optional<struct stat>& before, bool other);
   std::string TemporaryName(uint64_t sequence) const { return prefix_ + std::to_string(sequence); }
   void DropTemporary(const Place& place, const std::string& name) {
     (void)WithWritable(place.parent.get(), [&] { return ::unlinkat(place.parent.get(), name.c_str(), 0); });
@@ -237,19 +242,34 @@ Status LiveApplier::FinishMeta(const Place& place, const std::string& name, cons
   return {};
 }
 
-void LiveApplier::Done(const Place& place, uint64_t sequence, const struct stat* before, UniqueFd file) {
+void LiveApplier::Done(const Place& place, uint64_t sequence, const struct stat* before, UniqueFd file, bool other) {
   flush_.Touched(place.parent.get(), std::move(file));
   const auto found = LstatAt(place.parent.get(), place.name);
-  if (!found || !*found) return;
-  const struct stat& st = **found;
-  if (sequence != 0) {
-    vrun::v1::Applied& applied = applied_.emplace_back();
-    applied.set_sequence(sequence);
-    applied.set_dev(st.st_dev);
-    applied.set_ino(st.st_ino);
-    applied.set_ctime_ns(Ns(st.st_ctim));
-    applied.set_size(S_ISDIR(st.st_mode) ? 0 : static_cast<uint64_t>(st.st_size));
-  }
+  if (found && *found) Tell(**found, sequence, before, other);
+}
+
+UniqueFd LiveApplier::Hold(const Place& place, const std::optional<struct stat>& st) {
+  if (!st || !S_ISREG(st->st_mode) || st->st_nlink < 2) return UniqueFd();
+  auto file = OpenName(place.parent.get(), place.name);
+  return file ? *std::move(file) : UniqueFd();
+}
+
+void LiveApplier::LostName(const UniqueFd& file, uint64_t sequence, const std::optional<struct stat>& before,
+                           bool other) {
+  struct stat now {};
+  if (file && ::fstat(file.get(), &now) == 0 && now.st_nlink > 0) Tell(now, sequence, &*before, other);
+}
+
+void LiveApplier::Tell(const struct stat& st, uint64_t sequence, const struct stat* before, bool other) {
+  if (before != nullptr && (before->st_dev != st.st_dev || before->st_ino != st.st_ino)) before = nullptr;  // a copy
+  vrun::v1::Applied& applied = applied_.emplace_back();
+  applied.set_sequence(sequence);
+  applied.set_dev(st.st_dev);
+  applied.set_ino(st.st_ino);
+  applied.set_ctime_ns(Ns(st.st_ctim));
+  applied.set_size(S_ISDIR(st.st_mode) ? 0 : static_cast<uint64_t>(st.st_size));
+  if (before != nullptr) applied.set_before_ctime_ns(Ns(before->st_ctim));
+  applied.set_other(other);
   if (!S_ISREG(st.st_mode)) return;
   const Inode inode{st.st_dev, st.st_ino};
   if (before != nullptr && !IsOwn(*before)) {
@@ -463,6 +483,7 @@ Status LiveApplier::Remove(const WriteBack& message) {
     return Error(Code::kDenied, Escape(place->path) + ": jobs may not remove it: something below is kept from them");
   }
   const bool directory = S_ISDIR(current->st_mode);
+  const UniqueFd file = Hold(*place, current);
   const int error =
       WithWritable(parent, [&] { return ::unlinkat(parent, place->name.c_str(), directory ? AT_REMOVEDIR : 0); });
   if (error == ENOTEMPTY || error == EEXIST || (directory && error == EBUSY)) {
@@ -471,6 +492,7 @@ Status LiveApplier::Remove(const WriteBack& message) {
   }
   if (error != 0 && error != ENOENT) return ErrnoError(error, "remove " + Escape(place->path));
   flush_.Touched(parent);
+  LostName(file, message.sequence(), current, false);
   return {};
 }
 
@@ -497,6 +519,8 @@ Status LiveApplier::Rename(const WriteBack& message) {
   }
   if (rename.exchange()) return Exchange(message, *from, to);
   VRUN_TRY(MakeWay(to, S_ISDIR(source->st_mode)));
+  VRUN_ASSIGN(const auto target, LstatAt(to.parent.get(), to.name));
+  const UniqueFd replaced = Hold(to, target);
   const auto move = [&] {
     return ::renameat(from->parent.get(), from->name.c_str(), to.parent.get(), to.name.c_str());
   };
@@ -525,6 +549,7 @@ Status LiveApplier::Rename(const WriteBack& message) {
   if (error != 0) return ErrnoError(error, "rename " + Escape(from->path) + " to " + Escape(to.path));
   flush_.Touched(from->parent.get());
   Done(to, message.sequence(), &*source);
+  LostName(replaced, message.sequence(), target, true);
   return {};
 }
 
@@ -543,7 +568,7 @@ Status LiveApplier::Exchange(const WriteBack& message, const Place& from, const 
     });
     if (error != 0) return ErrnoError(error, "exchange " + Escape(from.path) + " and " + Escape(to.path));
   }
-  Done(from, 0, &*target);
+  Done(from, message.sequence(), &*target, UniqueFd(), true);
   Done(to, message.sequence(), &*source);
   return {};
 }

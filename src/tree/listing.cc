@@ -71,6 +71,16 @@ int OpenDirectory(int root_fd, std::string_view path) {
 
 bool OutOfResources(int e) { return e == EMFILE || e == ENFILE || e == ENOMEM || e == ENOBUFS; }
 
+bool IsUnderWay(std::string_view name) {
+  constexpr std::string_view kPrefix = ".vrun-";
+  if (!name.starts_with(kPrefix)) return false;
+  const size_t last = name.find_last_not_of("0123456789");
+  const std::string_view middle = name.substr(kPrefix.size(), last + 1 - std::min(last + 1, kPrefix.size()));
+  const size_t job = middle.find_first_not_of("0123456789");
+  return last + 1 < name.size() && job != 0 && job != std::string_view::npos &&
+         (middle.substr(job) == "-" || middle.substr(job) == "-s-");
+}
+
 int Names::Read(int fd) {
   // struct linux_dirent64: d_ino 8, d_off 8, d_reclen 2, d_type 1, d_name.
   constexpr size_t kBufferBytes = 256 * 1024;
@@ -88,7 +98,7 @@ int Names::Read(int fd) {
       std::memcpy(&length, record + 16, sizeof length);
       const char* name = record + 19;
       at += length;
-      if (!ValidName(name)) continue;
+      if (!ValidName(name) || IsUnderWay(name)) continue;
       items_.push_back({ino, static_cast<uint32_t>(text_.size()), static_cast<uint8_t>(record[18])});
       text_.insert(text_.end(), name, name + std::strlen(name) + 1);
     }

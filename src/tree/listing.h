@@ -19,7 +19,11 @@ int OpenDirectory(int root_fd, std::string_view path);
 // Whether this errno says that we, not the file system, are out of something: then a directory must not pass as empty.
 bool OutOfResources(int error_number);
 
-// The names of one directory, without "." and "..".
+// A name under which home has something for a moment while a job's writes are applied (home/apply.h, node/carry.h):
+// .vrun-JOB-NUMBER or .vrun-JOB-s-NUMBER. No tree has it.
+bool IsUnderWay(std::string_view name);
+
+// The names of one directory, without ".", ".." and what is under way.
 class Names {
  public:
   struct Item {

@@ -117,6 +117,18 @@ TEST(Scan, HollowIsEmptyAndHiddenIsNotThere) {
   EXPECT_EQ(MustScan(options)->id, id) << "what happens in a hollow directory is not part of the tree";
 }
 
+TEST(Scan, WhatIsBeingWrittenBackIsNotThereYet) {
+  TestDirectory dir;
+  for (const char* name : {".vrun-7-12", ".vrun-7-s-50331648", ".vrun-18446744073709551615-s-1"})
+    dir.Write(name, "half");
+  const std::vector<std::string> others = {".vrun-",   ".vrun-7",   ".vrun-7-", ".vrun-7-s-",   ".vrun-7-x-1",
+                                           ".vrun--1", ".vrun-s-1", ".vrun-1a", ".vrun-7-s-1x", "x.vrun-7-s-1"};
+  for (const std::string& name : others) dir.Write(name, "whole");
+  const SnapshotPtr snapshot = MustScan(Options(dir));
+  ASSERT_TRUE(snapshot);
+  EXPECT_EQ(snapshot->entries, others.size());
+}
+
 TEST(Scan, DeeperThanAnyPathMayBe) {
   TestDirectory dir;
   int at = ::open(dir.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -112,6 +112,8 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
       std::vector<uint64_t> missing = MissingLocked(first, end - first);
       // Nobody reads it yet, and what will be read of it the trace says.
       if (!done && traced_) missing.clear();
+      // In a live view it may have moved, with its directory.
+      if (lost_ && !mixed_ && (place.path != place_.path || place.tree != place_.tree)) lost_.reset();
       if (lost_ && (mixed_ || !missing.empty())) {
         error = *lost_;
       } else {

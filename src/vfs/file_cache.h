@@ -148,7 +148,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   bool touched_ = false;  // the prefetcher knows
   bool traced_ = false;   // a trace said what of it will be read
   Place place_;
-  std::optional<Error> lost_;                      // final for this version: nothing more can be fetched
+  std::optional<Error> lost_;                      // final for this version where `place_` has it
   bool mixed_ = false;                             // what is here is of two states: not to be read either
   std::unordered_map<uint64_t, UnitData> memory_;  // units just fetched, or that the store could not take
   std::unordered_map<uint64_t, Fetch> fetches_;

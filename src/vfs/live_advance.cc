@@ -313,10 +313,10 @@ void LiveMerge::Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& 
   tree_.Touch(node);
   node->home = true;
   node->home_path.reset();
-  if (node->version != is.version()) tree_.ForgetVersion(node);
+  if (node->version != is.version()) tree_.ForgetInode(node);
   node->version = is.version();
   node->known_id = directory->directory->loaded->KnownId(index);
-  if (is.is_regular() && is.nlink > 1) tree_.hard_links_[node->version] = node;
+  if (is.is_regular() && is.nlink > 1) tree_.hard_links_[{is.dev, is.ino}] = node;
   if (node->change > included_) return;
   node->change = 0;
   SetAttributes(node, is);
@@ -366,7 +366,7 @@ void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
   if (node->names.empty()) {
     node->attributes.nlink = 0;
     if (!node->home_path) node->home_path = std::make_unique<const std::string>(std::move(path));
-    tree_.ForgetVersion(node);
+    tree_.ForgetInode(node);
   }
   tree_.Touch(node);
   ForgetName(*directory, name);
@@ -422,7 +422,7 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
         if (journal_ != nullptr) frame_.Header(NumbersLocked());
         missing = merge.wanted();
         notices = merge.notices();
-        waited.swap(waiting_for_home_);
+        waited = NewsLocked();
       }
     }
     VRUN_TRY(Tell(dispatcher, notices));

@@ -259,7 +259,7 @@ bool TakeOperation(Taker* in, LiveState* state) {
   uint8_t kind = 0;
   uint32_t ranges = 0;
   if (!in->Number(&op.number) || !in->Number(&kind) || !in->Number(&op.node) || !in->Bool(&op.born) ||
-      !in->Bool(&op.replaces) || !in->Text(&op.path) || !in->Text(&op.from) || !TakeAttributes(in, &op.attributes) ||
+      !in->Number(&op.other) || !in->Text(&op.path) || !in->Text(&op.from) || !TakeAttributes(in, &op.attributes) ||
       !TakeXattrs(in, &op.xattrs) || !in->Text(&op.target) || !TakeVersion(in, &op.base) ||
       !in->Number(&op.content.file) || !in->Number(&op.content.generation) || !in->Number(&op.content.aside) ||
       !in->Number(&op.content.size) || !in->Number(&op.content.over) || !in->Number(&ranges) || ranges > in->size()) {
@@ -425,7 +425,7 @@ void LiveFrame::Operation(const LiveOperation& op) {
   PutNumber(&body_, static_cast<uint8_t>(op.kind));
   PutNumber(&body_, op.node);
   PutNumber(&body_, static_cast<uint8_t>(op.born ? 1 : 0));
-  PutNumber(&body_, static_cast<uint8_t>(op.replaces ? 1 : 0));
+  PutNumber(&body_, op.other);
   PutText(&body_, op.path);
   PutText(&body_, op.from);
   PutAttributes(&body_, op.attributes);

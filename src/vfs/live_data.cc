@@ -47,6 +47,7 @@ LiveRoot::Content LiveRoot::ContentOf(uint64_t nodeid) {
     content.file = node->file;
     if (content.file || !node->home) return content;
     content.place = {home_tree_, node->HomePath()};
+    content.news = news_;
     version = node->version;
     known = node->known_id;
   }
@@ -195,8 +196,8 @@ void LiveRoot::OpenLost(uint64_t nodeid, const Content& content, bool write, int
     OpenAt(nodeid, write, deadline, std::move(reply));
   } else if (MonotonicMicros() < deadline) {
     const auto kept = std::make_shared<Reply>(std::move(reply));
-    AfterNextTree(content.place.tree, deadline,
-                  [this, nodeid, write, deadline, kept] { OpenAt(nodeid, write, deadline, std::move(*kept)); });
+    AfterNews(content.news, deadline,
+              [this, nodeid, write, deadline, kept] { OpenAt(nodeid, write, deadline, std::move(*kept)); });
   } else if (write) {
     FinishOpen(nodeid, content, write, deadline, std::move(reply));  // perhaps to replace it all
   } else {
@@ -338,7 +339,8 @@ void LiveRoot::Read(const Request& request, uint64_t offset, uint32_t size, Repl
   Content content = ContentOf(request.nodeid);
   size = std::min(size, kMostBytes);
   if (content.home) {
-    ReadHome(request.nodeid, std::move(content), offset, size, kReadTries, std::move(reply));
+    ReadHome(request.nodeid, std::move(content), offset, size, kReadTries, MonotonicMicros() + kHomeMicros,
+             std::move(reply));
     return;
   }
   if (!content.file) {
@@ -349,9 +351,7 @@ void LiveRoot::Read(const Request& request, uint64_t offset, uint32_t size, Repl
   if (file->complete()) return ReadOwn(*file, offset, size, std::move(reply));
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
-  file->Need(offset, size, false, [gate = gate_, shared, file, offset, size](int error) {
-    const Gate::Pass pass(gate.get());
-    if (!pass) return;
+  NeedOwn(request.nodeid, file, {offset, size}, false, [shared, file, offset, size](int error) {
     if (error != 0) {
       shared->Error(error);
     } else {
@@ -360,7 +360,8 @@ void LiveRoot::Read(const Request& request, uint64_t offset, uint32_t size, Repl
   });
 }
 
-void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, Reply reply) {
+void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, int64_t deadline,
+                        Reply reply) {
   if (const auto n = content.home->TryRead(offset, Buffer(), size)) {
     if (*n > 0) Record(content, offset, *n);
     reply.Data({Buffer(), *n});
@@ -374,14 +375,68 @@ void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint3
   const auto shared = std::make_shared<Reply>(std::move(reply));
   const std::shared_ptr<FileContent> home = content.home;
   home->Ensure(content.place, offset, size,
-               [this, gate = gate_, shared, content, nodeid, offset, size, tries](const Status& done) {
+               [this, gate = gate_, shared, content, nodeid, offset, size, tries, deadline](const Status& done) {
                  const Gate::Pass pass(gate.get());
                  if (!pass) return;
-                 if (done) return ReadHome(nodeid, content, offset, size, tries - 1, std::move(*shared));
+                 if (done) return ReadHome(nodeid, content, offset, size, tries - 1, deadline, std::move(*shared));
+                 if (IsLost(done.error()) && MonotonicMicros() < deadline && HasName(nodeid)) {
+                   // Perhaps it is what we did to it, of which we hear in a moment. Another content would be another
+                   // node.
+                   AfterNews(content.news, deadline, [this, nodeid, offset, size, tries, deadline, shared] {
+                     Content now = ContentOf(nodeid);
+                     if (!now.home) return shared->Error(EIO);
+                     ReadHome(nodeid, std::move(now), offset, size, tries, deadline, std::move(*shared));
+                   });
+                   return;
+                 }
                  // First the report: whoever sees the reader fail may look for the reason.
                  if (IsLost(done.error())) ReportLost(nodeid, content.place.path, done.error());
                  shared->Error(ErrnoOf(done.error()));
                });
+}
+
+bool LiveRoot::HasName(uint64_t nodeid) {
+  const TreeLock lock(*this);
+  const LiveNode* node = tree_.Find(nodeid);
+  return node != nullptr && !node->names.empty();
+}
+
+void LiveRoot::NeedOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, ByteRange range, bool overwrite,
+                       std::function<void(int error)> done, int64_t deadline) {
+  if (deadline == 0) deadline = MonotonicMicros() + kHomeMicros;
+  FileContent::Place place;
+  tree::FileVersion version;
+  std::optional<store::ObjectId> known;
+  uint64_t news = 0;
+  bool named = false;
+  {
+    const TreeLock lock(*this);
+    news = news_;
+    if (const LiveNode* node = tree_.Find(nodeid); node != nullptr && node->home) {
+      place = {home_tree_, node->HomePath()};
+      version = node->version;
+      known = node->known_id;
+      named = !node->names.empty();
+    }
+  }
+  if (named) file->SetLower(backend_.files().Get(version, known), place);
+  file->Need(range.offset, range.length, overwrite,
+             [this, gate = gate_, nodeid, file, range, overwrite, deadline, news, named, path = place.path,
+              done = std::move(done)](int error) {
+               const Gate::Pass pass(gate.get());
+               if (!pass) return;
+               if (error == LiveFile::kLost && named && MonotonicMicros() < deadline) {
+                 AfterNews(news, deadline, [this, nodeid, file, range, overwrite, deadline, done] {
+                   NeedOwn(nodeid, file, range, overwrite, done, deadline);
+                 });
+                 return;
+               }
+               if (error == LiveFile::kLost) {
+                 ReportLost(nodeid, path, Error(Code::kAborted, "the file has changed"));
+                 error = EIO;
+               }
+               done(error);
+             });
 }
 
 void LiveRoot::Record(const Content& content, uint64_t offset, uint64_t n) {
@@ -413,17 +468,14 @@ void LiveRoot::WriteNow(const Request& request, const fuse_write_in& in, std::st
   if (file->complete()) return WriteOwn(request.nodeid, *file, in.offset, data, std::move(reply));
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
-  file->Need(in.offset, data.size(), true,
-             [this, gate = gate_, shared, file, nodeid = request.nodeid, offset = in.offset,
-              kept = std::string(data)](int error) {
-               const Gate::Pass pass(gate.get());
-               if (!pass) return;
-               if (error != 0) {
-                 shared->Error(error);
-               } else {
-                 WriteOwn(nodeid, *file, offset, kept, std::move(*shared));
-               }
-             });
+  NeedOwn(request.nodeid, file, {in.offset, data.size()}, true,
+          [this, shared, file, nodeid = request.nodeid, offset = in.offset, kept = std::string(data)](int error) {
+            if (error != 0) {
+              shared->Error(error);
+            } else {
+              WriteOwn(nodeid, *file, offset, kept, std::move(*shared));
+            }
+          });
 }
 
 void LiveRoot::WriteOwn(uint64_t nodeid, LiveFile& file, uint64_t offset, std::string_view data, Reply reply) {
@@ -469,11 +521,8 @@ void LiveRoot::AllocateNow(const Request& request, const fuse_fallocate_in& in, 
   }
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
-  file->Need(in.offset, in.length, true, [gate = gate_, shared, file, allocate](int error) {
-    const Gate::Pass pass(gate.get());
-    if (!pass) return;
-    shared->Error(error != 0 ? error : allocate(*file));
-  });
+  NeedOwn(request.nodeid, file, {in.offset, in.length}, true,
+          [shared, file, allocate](int error) { shared->Error(error != 0 ? error : allocate(*file)); });
 }
 
 void LiveRoot::Seek(const Request& request, uint64_t offset, uint32_t whence, Reply reply) {

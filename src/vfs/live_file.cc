@@ -219,7 +219,7 @@ void LiveFile::NeedUnits(std::vector<std::pair<uint64_t, uint64_t>> ranges, int 
   lower->Ensure(place, offset, length,
                 [self = shared_from_this(), ranges = std::move(ranges), offset, tries,
                  done = std::move(done)](const Status& came) mutable {
-                  if (!came) return done(ErrnoOf(came.error()));
+                  if (!came) return done(IsLost(came.error()) ? kLost : ErrnoOf(came.error()));
                   bool progress = false;
                   {
                     std::lock_guard lock(self->mutex_);
@@ -227,6 +227,20 @@ void LiveFile::NeedUnits(std::vector<std::pair<uint64_t, uint64_t>> ranges, int 
                   }
                   self->NeedUnits(std::move(ranges), progress ? kTries : tries - 1, std::move(done));
                 });
+}
+
+void LiveFile::SetLower(std::shared_ptr<FileContent> lower, FileContent::Place place) {
+  std::lock_guard lock(mutex_);
+  if (lower_ == nullptr || lower->size() != lower_->size()) return;
+  const bool same = lower->version() == lower_->version();
+  if (same && place.path == place_.path && place.tree == place_.tree) return;
+  lower_ = std::move(lower);
+  place_ = std::move(place);
+  if (base_ == Base::kHome) home_version_ = lower_->version();
+  if (same || files_.journal() == nullptr) return;
+  LiveFrame frame;
+  frame.File(StateLocked());
+  (void)files_.journal()->Append(frame);
 }
 
 // --- content ---------------------------------------------------------------------------------------------------------

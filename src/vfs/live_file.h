@@ -89,8 +89,9 @@ class LiveVersion {
 
 class LiveFile : public std::enable_shared_from_this<LiveFile> {
  public:
-  // 0 or an errno.
+  // 0, an errno, or kLost.
   using Done = std::function<void(int)>;
+  static constexpr int kLost = -1;  // home has not, or not there, what was wanted of its content
 
   // An empty file.
   static Result<std::shared_ptr<LiveFile>> Create(LiveFiles& files);
@@ -109,6 +110,9 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   // Has what [offset, offset + n) lacks of home's content brought in. `done` runs once, perhaps at once. With
   // `overwrite` all of the range is about to be written: only the units at its ends are needed.
   void Need(uint64_t offset, uint64_t n, bool overwrite, Done done);
+
+  // Home has the same content as another version, or in another place, by now.
+  void SetLower(std::shared_ptr<FileContent> lower, FileContent::Place place);
 
   // All of these: 0 or an errno; what they touch has been asked for with Need.
   int Read(uint64_t offset, char* buffer, size_t n, size_t* got);

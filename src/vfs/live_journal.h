@@ -59,8 +59,8 @@ struct LiveOperation {
   uint64_t number = 0;  // from 1, increasing
   Kind kind = Kind::kMeta;
   uint64_t node = 0;
-  bool born = false;      // home has no name of this node before it
-  bool replaces = false;  // kRename, kLink: something had the name
+  bool born = false;   // home has no name of this node before it
+  uint64_t other = 0;  // kRename: the node that had the name; kExchange: that it was exchanged with
   std::string path;
   std::string from;           // kLink: another name; kRename, kExchange: the old name
   LiveAttributes attributes;  // owners as home numbers them

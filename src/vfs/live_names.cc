@@ -272,7 +272,7 @@ int LiveRoot::RenameLocked(LiveNode* from, const std::string& name, LiveNode* to
   if (const int error = tree_.Rename(from, name, to, to_name, flags, LiveNow()); error != 0) return error;
   if (node == there) return 0;
   if (known) {
-    TellLocked(exchange ? Kind::kExchange : Kind::kRename, node, path, old_path, there_known);
+    TellLocked(exchange ? Kind::kExchange : Kind::kRename, node, path, old_path, there_id);
   } else if (there_known) {
     TellRemovedLocked(there_id, path, false);  // home cannot have what took its place (a device)
   }

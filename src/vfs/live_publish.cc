@@ -226,9 +226,7 @@ void LiveRoot::WithContent(uint64_t nodeid, Reply reply, Then then) {
   if (!file || file->complete() || !file->dirty()) return then(std::move(reply));
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
-  file->Need(0, UINT64_MAX, false, [gate = gate_, shared, file, then](int error) {
-    const Gate::Pass pass(gate.get());
-    if (!pass) return;
+  NeedOwn(nodeid, file, {0, UINT64_MAX}, false, [shared, then](int error) {
     if (error != 0) {
       shared->Error(error);
     } else {
@@ -262,12 +260,12 @@ void LiveRoot::AddLocked(LiveOperation op) {
   stream_->Add(std::move(op));
 }
 
-void LiveRoot::TellLocked(Kind kind, LiveNode* node, std::string path, std::string from, bool replaces) {
+void LiveRoot::TellLocked(Kind kind, LiveNode* node, std::string path, std::string from, uint64_t other) {
   if (journal_ == nullptr) return;
   LiveOperation op = OperationLocked(kind, node);
   op.path = std::move(path);
   op.from = std::move(from);
-  op.replaces = replaces;
+  op.other = other;
   op.born = !node->named_at_home;
   node->named_at_home = true;
   tree_.Touch(node);
@@ -328,7 +326,7 @@ void LiveRoot::PublishLocked(LiveNode* node) {
   AddLocked(std::move(op));
   // Its other names are to be names of what took its place (also of an append, for which home may want the whole).
   for (size_t i = 1; i < node->names.size(); ++i) {
-    TellLocked(Kind::kLink, node, tree_.PathOf(*node->names[i].parent, node->names[i].name), path, true);
+    TellLocked(Kind::kLink, node, tree_.PathOf(*node->names[i].parent, node->names[i].name), path);
   }
 }
 
@@ -405,22 +403,36 @@ void LiveRoot::SyncHome(uint64_t nodeid, Reply reply) {
   });
 }
 
+void LiveRoot::AppliedLocked(LiveNode* node, const LiveStream::Applied& one) {
+  tree_.Touch(node);
+  if (one.before_ctime_ns == 0) {
+    node->at_home = one.version;
+    return;
+  }
+  // Attributes and names of what was there. If that was what we know, this is its next version: a tree that has it is
+  // where to read it from.
+  tree::FileVersion before = one.version;
+  before.ctime_ns = one.before_ctime_ns;
+  const bool known = before == node->at_home || before == node->version;
+  node->at_home = known ? one.version : tree::FileVersion{};
+}
+
 void LiveRoot::OnAcknowledged(uint64_t number, const std::vector<LiveStream::Applied>& applied) {
   const Gate::Pass pass(gate_.get());
   if (!pass) return;
   bool again = false;
+  std::vector<std::function<void()>> waited;
   {
     const TreeLock lock(*this);
     frame_.Acknowledged(number);
     for (const LiveStream::Applied& one : applied) {
-      LiveNode* node = tree_.Find(one.node);
-      if (node == nullptr) continue;
-      node->at_home = one.version;
-      tree_.Touch(node);
+      if (LiveNode* node = tree_.Find(one.node)) AppliedLocked(node, one);
     }
     acknowledged_ = std::max(acknowledged_, number);
     again = std::exchange(behind_, false);
+    waited = NewsLocked();
   }
+  for (const auto& waiter : waited) waiter();
   if (again && options_.on_released) options_.on_released();
 }
 

@@ -203,15 +203,20 @@ void LiveRoot::InstallDirectory(uint64_t nodeid, const Digest& digest, const Loa
   if (LiveTree::NeedsLoading(*node)) LiveTree::SetLoaded(node, loaded);
 }
 
-void LiveRoot::AfterNextTree(const Digest& seen, int64_t deadline, std::function<void()> again) {
+std::vector<std::function<void()>> LiveRoot::NewsLocked() {
+  ++news_;
+  return std::exchange(waiting_for_news_, {});
+}
+
+void LiveRoot::AfterNews(uint64_t seen, int64_t deadline, std::function<void()> again) {
   const auto once = [gate = gate_, done = std::make_shared<std::atomic<bool>>(false), again = std::move(again)] {
     const Gate::Pass pass(gate.get());
     if (pass && !done->exchange(true)) again();
   };
   {
     const TreeLock lock(*this);
-    if (home_tree_ == seen) {
-      waiting_for_home_.push_back(once);
+    if (news_ == seen) {
+      waiting_for_news_.push_back(once);
       backend_.timers().After(std::max<int64_t>(deadline - MonotonicMicros(), 0), once);
       return;
     }
@@ -222,6 +227,7 @@ void LiveRoot::AfterNextTree(const Digest& seen, int64_t deadline, std::function
 void LiveRoot::WithDirectory(uint64_t nodeid, Reply reply, Then then, int64_t deadline) {
   Digest tree, digest;
   std::string path;
+  uint64_t news = 0;
   {
     const TreeLock lock(*this);
     const LiveNode* node = tree_.Find(nodeid);
@@ -233,6 +239,7 @@ void LiveRoot::WithDirectory(uint64_t nodeid, Reply reply, Then then, int64_t de
       tree = home_tree_;
       digest = node->directory->digest;
       path = node->HomePath();
+      news = news_;
     }
   }
   if (path.empty()) return then(std::move(reply));
@@ -244,7 +251,7 @@ void LiveRoot::WithDirectory(uint64_t nodeid, Reply reply, Then then, int64_t de
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
   backend_.directories().Get(tree, path, digest,
-                             [this, gate = gate_, shared, nodeid, tree, digest, path, deadline,
+                             [this, gate = gate_, shared, nodeid, news, digest, path, deadline,
                               then = std::move(then)](const Result<LoadedDirectoryPtr>& loaded) {
                                const Gate::Pass pass(gate.get());
                                if (!pass) return;
@@ -252,7 +259,7 @@ void LiveRoot::WithDirectory(uint64_t nodeid, Reply reply, Then then, int64_t de
                                  InstallDirectory(nodeid, digest, *loaded);
                                  WithDirectory(nodeid, std::move(*shared), then, deadline);
                                } else if (IsLost(loaded.error()) && MonotonicMicros() < deadline) {
-                                 AfterNextTree(tree, deadline, [this, nodeid, shared, then, deadline] {
+                                 AfterNews(news, deadline, [this, nodeid, shared, then, deadline] {
                                    WithDirectory(nodeid, std::move(*shared), then, deadline);
                                  });
                                } else {

@@ -123,6 +123,7 @@ class LiveRoot final : public Operations, public WriteOperations {
     std::shared_ptr<LiveFile> file;
     std::shared_ptr<FileContent> home;
     FileContent::Place place;
+    uint64_t news = 0;  // as of when
   };
   // mutex_, and what goes with nodes that were dropped under it.
   // With a journal: at its end what was touched under it is in the journal, and what was told may go home.
@@ -142,9 +143,11 @@ class LiveRoot final : public Operations, public WriteOperations {
   // live_root.cc. Runs `then` with home's part of the directory loaded, now or once it has come; answers the error
   // itself.
   void WithDirectory(uint64_t nodeid, Reply reply, Then then, int64_t deadline = 0);
-  // Runs `again` once there is another tree than `seen`, or at the deadline. What home has not any more it has
+  // Runs `again` once home has told more than `seen` (news_), or at the deadline. What home has not any more it has
   // otherwise, and tells us so in a moment.
-  void AfterNextTree(const Digest& seen, int64_t deadline, std::function<void()> again);
+  void AfterNews(uint64_t seen, int64_t deadline, std::function<void()> again);
+  // With mutex_ held: home has told something. Returned: to be called without it.
+  [[nodiscard]] std::vector<std::function<void()>> NewsLocked();
   void InstallDirectory(uint64_t nodeid, const Digest& digest, const LoadedDirectoryPtr& loaded);
   // The same, and of the directory `name` in it, if it is one: whether it is empty can be told then.
   void WithChild(uint64_t nodeid, const std::string& name, Reply reply, Then then);
@@ -197,7 +200,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   // Runs `then` when all of a file's content is on this node, if it is about to be published.
   void WithContent(uint64_t nodeid, Reply reply, Then then);
   // Tells home of a change; with mutex_ held (by a TreeLock), as all that follow.
-  void TellLocked(Kind kind, LiveNode* node, std::string path, std::string from = {}, bool replaces = false);
+  void TellLocked(Kind kind, LiveNode* node, std::string path, std::string from = {}, uint64_t other = 0);
   void TellMadeLocked(LiveNode* node);
   void TellMetaLocked(LiveNode* node);
   // Home gets the content as it is. The node is to have a name.
@@ -213,6 +216,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   void AddLocked(LiveOperation operation);
   void Checkpoint();
   LiveState NumbersLocked();
+  void AppliedLocked(LiveNode* node, const LiveStream::Applied& one);
   void OnAcknowledged(uint64_t number, const std::vector<LiveStream::Applied>& applied);
   // Without mutex_. A file has something that was not published, or has been closed (then it is).
   void NoteDirty(uint64_t nodeid);
@@ -235,7 +239,12 @@ class LiveRoot final : public Operations, public WriteOperations {
   void CloseHandle(uint64_t nodeid, uint64_t handle);
   void CloseWriter(uint64_t nodeid);
   void NoteWritten(uint64_t nodeid);
-  void ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, Reply reply);
+  bool HasName(uint64_t nodeid);
+  void ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, int64_t deadline,
+                Reply reply);
+  // LiveFile::Need, wherever home has the content by now.
+  void NeedOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, ByteRange range, bool overwrite,
+               std::function<void(int error)> done, int64_t deadline = 0);
   static void ReadOwn(LiveFile& file, uint64_t offset, uint32_t size, Reply reply);
   void WriteNow(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply);
   void WriteOwn(uint64_t nodeid, LiveFile& file, uint64_t offset, std::string_view data, Reply reply);
@@ -259,7 +268,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   mutable std::mutex mutex_;
   Digest home_tree_;
   LiveTree tree_;
-  std::vector<std::function<void()>> waiting_for_home_;  // for the next tree
+  uint64_t news_ = 0;  // trees and acknowledgements of home's
+  std::vector<std::function<void()>> waiting_for_news_;
 
   std::mutex open_mutex_;
   std::unordered_map<uint64_t, OpenFiles> open_files_;

@@ -245,14 +245,17 @@ void LiveStream::Acknowledge(const v1::WriteBackAck& ack) {
     }
   }
   if (on_applied_ && (!done.empty() || ack.applied_size() > 0)) {
-    std::map<uint64_t, uint64_t> node_of;
-    for (const LiveOperation& op : done) node_of[op.number] = op.node;
+    std::map<uint64_t, std::pair<uint64_t, uint64_t>> nodes_of;
+    for (const LiveOperation& op : done) nodes_of[op.number] = {op.node, op.other};
     std::vector<Applied> applied;
     for (const v1::Applied& one : ack.applied()) {
-      const auto it = node_of.find(one.sequence() >> kPlaceBits);
-      if (it != node_of.end()) {
-        applied.push_back({it->first, it->second, {one.dev(), one.ino(), one.ctime_ns(), one.size()}});
-      }
+      const auto it = nodes_of.find(one.sequence() >> kPlaceBits);
+      if (it == nodes_of.end()) continue;
+      const auto& [node, other] = it->second;
+      applied.push_back({it->first,
+                         one.other() ? other : node,
+                         {one.dev(), one.ino(), one.ctime_ns(), one.size()},
+                         one.before_ctime_ns()});
     }
     on_applied_(upto, applied);
   }

@@ -56,7 +56,8 @@ class LiveStream {
   struct Applied {
     uint64_t number = 0;
     uint64_t node = 0;
-    tree::FileVersion version;  // that it is at home now
+    tree::FileVersion version;    // that it is at home now
+    int64_t before_ctime_ns = 0;  // of the version of which it is the next; 0: the operation made it
   };
   using OnApplied = std::function<void(uint64_t number, const std::vector<Applied>& applied)>;
 

@@ -104,6 +104,7 @@ class LiveViewFixture : public MountFixture {
     view_.reset();
     options_.directory = mount_;
     options_.written = directory_.path() + "/written";
+    ASSERT_TRUE(RemoveTree(options_.written));  // of the view before
     ASSERT_TRUE(MakeDirs(options_.written, 0755));
     auto view = LiveView::Mount(backend_, Scan(), options_);
     ASSERT_TRUE(view) << view.error().message();

@@ -122,14 +122,16 @@ LiveNode* LiveTree::FromEntry(LiveNode* parent, size_t index) {
   const tree::Entry entry = home.directory->At(index);
   LiveNode* node = nullptr;
   const bool linked = entry.is_regular() && entry.nlink > 1;
-  if (linked) {
-    if (const auto it = hard_links_.find(entry.version()); it != hard_links_.end()) node = it->second;
+  if (const auto it = hard_links_.find({entry.dev, entry.ino}); linked && it != hard_links_.end()) {
+    // Of a version that this tree does not have yet it is by what we did to it.
+    LiveNode* known = it->second;
+    if (!known->names.empty() && (known->version == entry.version() || known->change != 0)) node = known;
   }
   if (node == nullptr) {
     node = New({});
     SetHome(node, entry);
     node->known_id = home.KnownId(index);
-    if (linked) hard_links_[entry.version()] = node;
+    if (linked) hard_links_[{entry.dev, entry.ino}] = node;
   }
   node->names.push_back({parent, entry.name});
   parent->directory->entries[entry.name] = {node, 0};
@@ -185,10 +187,9 @@ void LiveTree::ContentChanged(LiveNode* node) {
   Changed(node);
 }
 
-void LiveTree::ForgetVersion(LiveNode* node) {
-  if (const auto it = hard_links_.find(node->version); it != hard_links_.end() && it->second == node) {
-    hard_links_.erase(it);
-  }
+void LiveTree::ForgetInode(LiveNode* node) {
+  const auto it = hard_links_.find({node->version.dev, node->version.ino});
+  if (it != hard_links_.end() && it->second == node) hard_links_.erase(it);
 }
 
 void LiveTree::Erase(LiveNode* directory, std::string_view name) {
@@ -312,12 +313,15 @@ void LiveTree::Forget(LiveNode* node, uint64_t count) {
 bool LiveTree::CanGo(const LiveNode& node) const {
   if (node.nodeid == kRootId || node.lookups > 0) return false;
   if (node.attributes.nlink == 0) return true;
-  return node.home && node.change == 0 && (!node.is_directory() || node.directory->entries.empty());
+  if (!node.home || node.change != 0 || (node.is_directory() && !node.directory->entries.empty())) return false;
+  return std::all_of(node.names.begin(), node.names.end(), [](const LiveName& link) {
+    return link.parent->directory->entries.find(link.name)->second.change == 0;
+  });
 }
 
 void LiveTree::Drop(LiveNode* node) {
   while (node != nullptr && CanGo(*node)) {
-    ForgetVersion(node);
+    ForgetInode(node);
     // What is not changed has only names of home's, which are found again when somebody asks.
     LiveNode* parent = nullptr;
     for (const LiveName& link : node->names) {
@@ -350,7 +354,7 @@ Status LiveTree::Restore(LiveState* state, const std::unordered_map<uint64_t, st
       if (file != files.end()) node->file = file->second;
     }
     if (node->home && S_ISREG(node->attributes.mode) && node->attributes.nlink > 1) {
-      hard_links_[node->version] = node.get();
+      hard_links_[{node->version.dev, node->version.ino}] = node.get();
     }
   }
   for (const auto& [parent, names] : state->names) {

@@ -12,7 +12,7 @@
 //     with a change), or removed (entry without a node). The last two stay until a tree of home's has the change
 //     (vfs/live_advance.h), so that what home says of before it is not taken for news.
 //   * Changes are numbered; the number of a name or node is that of its last one.
-//   * A node id is never used twice. Hard links of one version of home's file are one node, whichever name comes first.
+//   * A node id is never used twice. Hard links of one of home's files are one node, whichever name comes first.
 //   * nlink of what was made here is the number of its names; a node without names lives until the kernel forgets it.
 //
 // Pure memory: no disk, no network, no kernel. Not thread safe: LiveRoot's lock guards it. Errors are errno numbers.
@@ -143,8 +143,8 @@ class LiveTree {
   // A change of attributes or content, which is numbered.
   void Changed(LiveNode* node);
   void ContentChanged(LiveNode* node);
-  // Further names of home's with its version are another node.
-  void ForgetVersion(LiveNode* node);
+  // Further names of home's with its inode are another node.
+  void ForgetInode(LiveNode* node);
   uint64_t changes() const { return changes_; }
   // Something of home's is not shown because it is in use here.
   bool holds() const { return !held_.empty(); }
@@ -215,7 +215,7 @@ class LiveTree {
   const uint32_t uid_base_;
   uint64_t root_dev_;
   std::unordered_map<uint64_t, std::unique_ptr<LiveNode>> nodes_;
-  std::unordered_map<tree::FileVersion, LiveNode*, tree::FileVersionHash> hard_links_;
+  std::map<std::pair<uint64_t, uint64_t>, LiveNode*> hard_links_;  // by home's device and inode
   std::vector<std::shared_ptr<LiveFile>> dropped_;
   bool tracking_ = false;
   Touched touched_;

@@ -170,6 +170,10 @@ std::shared_ptr<LiveFile> LiveFile::Restore(LiveFiles& files, const LiveFileStat
 
 LiveFileState LiveFile::State() const {
   std::lock_guard lock(mutex_);
+  return StateLocked();
+}
+
+LiveFileState LiveFile::StateLocked() const {
   LiveFileState state;
   state.id = id_;
   state.dirty = dirty_ ? generation_ : 0;
