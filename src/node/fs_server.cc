@@ -549,6 +549,7 @@ void FsServer::CloseView(uint64_t lease) {
 void FsServer::OpenLiveView(uint64_t id, const v1::OpenView& open) {
   const auto tree = Digest::FromBytes(open.tree());
   if (!tree) return ReplyError(id, Error(Code::kInvalid, "open a live view: not a tree"));
+  if (live_views_->leases() == 0) bursts_->Start(*tree, false);  // later the view is told of what is new
   live_views_->Open(*tree, open.serial(), open.lease(),
                     [this, id, lease = open.lease(), asker = connection_](Result<LiveViews::Opened> opened) {
                       if (asker != connection_) return;
