@@ -176,6 +176,7 @@ class Home {
     services_.traces = &content_.traces();
     services_.snapshots = &*snapshots_;
     services_.live_writes = &live_writes_;
+    services_.tree_board = &content_.tree_board();
     services_.root = root;
     services_.state_directory = places.state_dir;
     services_.default_pool = config.pool;

@@ -12,6 +12,7 @@
 #include "home/live_writes.h"
 #include "home/snapshots.h"
 #include "home/traces.h"
+#include "home/tree_board.h"
 
 namespace vrun::home {
 namespace {
@@ -215,7 +216,10 @@ void JobRun::Connect() {
   attach->set_token(placement.token());
   attach->set_home_id(services_->home_id);
   if (plan_.tree) attach->set_tree(std::string(plan_.tree->id.view()));
-  if (plan_.live) attach->set_tree_serial(services_->trees->Numbered().second);
+  if (plan_.live) {
+    attach->set_tree_serial(services_->trees->Numbered().second);
+    services_->tree_board->TellAgain();  // the view is to show it now, not with the next look at the root
+  }
   if (plan_.tree && plan_.tree->apart) attach->set_apart(std::string(plan_.tree->apart->id.view()));
   if (plan_.snapshot) {
     attach->set_tree(plan_.snapshot->tree());

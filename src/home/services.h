@@ -16,6 +16,7 @@ class RootTree;
 class SnapshotTable;
 class Snapshots;
 class Traces;
+class TreeBoard;
 
 struct Services {
   EventLoop* loop = nullptr;
@@ -27,6 +28,7 @@ struct Services {
   Traces* traces = nullptr;
   Snapshots* snapshots = nullptr;
   LiveWrites* live_writes = nullptr;
+  TreeBoard* tree_board = nullptr;
   std::string home_id;
   std::string root;             // directory of this machine that is "/" of the jobs
   std::string state_directory;  // runs/JOB: what has to be known of a run after a restart

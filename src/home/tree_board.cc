@@ -28,6 +28,10 @@ void TreeBoard::Tell(std::map<uint64_t, uint64_t> included) {
     std::lock_guard lock(included_mutex_);
     included_ = std::move(included);
   }
+  TellAgain();
+}
+
+void TreeBoard::TellAgain() {
   std::lock_guard lock(mutex_);
   for (const auto& [id, tell] : members_) tell();
 }

@@ -19,6 +19,8 @@ class TreeBoard {
   // `included`: of each live view, the sequence of its writes up to which all are in the tree; from Mark, before the
   // tree was looked at.
   void Tell(std::map<uint64_t, uint64_t> included = {});
+  // The table has another tree than was told last, whoever had it made.
+  void TellAgain();
   // What was told last; to be asked before the tree is taken from the table. 0: none.
   uint64_t Included(uint64_t view) const;
   // What of each live view's writes is in the root by now.
