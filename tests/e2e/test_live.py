@@ -322,7 +322,7 @@ def test_jobs_on_two_nodes_see_each_others_writes(live):
 # --- what dies ---
 
 WRITER = """
-import os, sys
+import os, sys, time
 print("ready", flush=True)
 go = sys.stdin.readline()
 for i in range(1000):
@@ -336,6 +336,7 @@ for i in range(1000):
         os.unlink(f"r{i}" if i % 3 == 0 else name)
     with open("log", "a") as f:
         f.write(f"{i}\\n")
+    time.sleep(0.003)    # so that it is still at it when they die
 sys.exit(9)
 """
 
@@ -366,11 +367,14 @@ def test_home_is_killed_under_a_job_that_writes(own):
     p.stdin.write("go\n")
     p.stdin.flush()
     arbitrary = random.Random(3)
+    killed = 0
     for _ in range(3):
         time.sleep(arbitrary.uniform(0.1, 0.8))
         pid = cluster.pid_of("home")
         if pid and p.poll() is None:
             os.kill(pid, signal.SIGKILL)
+            killed += 1
+    assert killed >= 2
     out, err = p.communicate(timeout=100)
     assert (p.returncode, out) == (9, ""), (err, cluster.logs())
     assert written(cluster.place) == expected()
@@ -381,11 +385,14 @@ def test_the_file_system_server_is_killed_under_a_job_that_writes(own):
     p.stdin.write("go\n")
     p.stdin.flush()
     arbitrary = random.Random(4)
+    killed = 0
     for _ in range(4):
         time.sleep(arbitrary.uniform(0.1, 0.8))
         pids = program_pids(cluster, "fs")
         if pids and p.poll() is None:
             os.kill(pids[0], signal.SIGKILL)
+            killed += 1
+    assert killed >= 2
     out, err = p.communicate(timeout=100)
     assert (p.returncode, out, err) == (9, "", ""), cluster.logs()
     assert written(cluster.place) == expected()
@@ -396,6 +403,90 @@ def test_the_node_is_lost_and_it_is_said(own):
     cluster.stop_node("n1", signal.SIGKILL)
     out, err = p.communicate(timeout=100)
     assert p.returncode == 255 and "vrun: " in err, (p.returncode, err)
+
+
+RANDOM = """
+import hashlib, os, random, shutil, sys, time
+source = random.Random(int(sys.argv[1]))
+here, model = os.getcwd() + "/w", "/tmp/model"
+os.mkdir(here); os.mkdir(model)
+
+def tree(top):
+    seen = {}
+    for directory, names, files in os.walk(top):
+        for name in names + files:
+            path = os.path.join(directory, name)
+            st = os.lstat(path)
+            kind = st.st_mode
+            what = os.readlink(path) if os.path.islink(path) else "" if os.path.isdir(path) else \
+                hashlib.sha256(open(path, "rb").read()).hexdigest()
+            seen[path[len(top):]] = (oct(kind), 0 if os.path.isdir(path) else st.st_nlink, what)
+    return seen
+
+def pick(kinds):
+    all = [(d[len(model):] + "/" + n, k) for d, ns, fs in os.walk(model) for k, l in (("d", ns), ("f", fs)) for n in l]
+    all = [p for p, k in all if k in kinds] + ([""] if "d" in kinds else [])
+    return source.choice(all) if all else None
+
+def both(act):
+    errors = []
+    for top in (model, here):
+        try: act(top); errors.append(None)
+        except OSError as e: errors.append(e.errno)
+    assert errors[0] == errors[1], errors
+
+def step():
+    name = pick("d") + "/n%d" % source.randrange(12)
+    old, other = pick("f"), pick("df")
+    data = source.randbytes(source.choice([0, 10, 5000, 100000]))
+    def rewrite(top):
+        with open(top + old, "r+b") as f: f.write(data)
+    def append(top):
+        with open(top + old, "ab") as f: f.write(data[:100])
+    def make(top):
+        with open(top + name, "wb") as f: f.write(data)
+    acts = [make, make, lambda t: os.mkdir(t + name), lambda t: os.symlink("to", t + name)]
+    if old: acts += [rewrite, append, lambda t: os.link(t + old, t + name), lambda t: os.unlink(t + old),
+                     lambda t: os.chmod(t + old, 0o600 + len(data) % 64), lambda t: os.truncate(t + old, 7)]
+    if other: acts += [lambda t: os.rename(t + other, t + name)] * 2
+    if other and source.random() < 0.1: acts = [lambda t: shutil.rmtree(t + other)]
+    if old and os.path.islink(model + old): acts = [lambda t: os.unlink(t + old), lambda t: os.rename(t + old, t + name)]
+    both(source.choice(acts))
+
+for i in range(int(sys.argv[2])):
+    step()
+    if i % 20 == 19:
+        a, b = tree(model), tree(here)
+        assert a == b, (i, sorted(set(a.items()) ^ set(b.items())))
+        if source.random() < 0.5: time.sleep(source.random() / 20)
+a, b = tree(model), tree(here)
+assert a == b, ("end", sorted(set(a.items()) ^ set(b.items())))
+time.sleep(1.5)    # home's trees have all of it by now
+a, b = tree(model), tree(here)
+assert a == b, ("after", sorted(set(a.items()) ^ set(b.items())))
+print(repr(a))
+"""
+
+
+def tree(top):
+    seen = {}
+    for directory, names, files in os.walk(top):
+        for name in names + files:
+            path = os.path.join(directory, name)
+            st = os.lstat(path)
+            what = os.readlink(path) if os.path.islink(path) else "" if os.path.isdir(path) else \
+                hashlib.sha256(open(path, "rb").read()).hexdigest()
+            seen[path[len(str(top)):]] = (oct(st.st_mode), 0 if os.path.isdir(path) else st.st_nlink, what)
+    return seen
+
+
+@pytest.mark.parametrize("seed", [int(s) for s in os.environ.get("VRUN_LIVE_SEED", "1 2 3").split()])
+def test_random_work_is_the_same_here_and_there(live, seed):
+    """While home's trees come back with it."""
+    (live.place / "s.py").write_text(RANDOM)
+    r = sh(live, f"python3 s.py {seed} 800", timeout=100)
+    assert (r.returncode, r.stderr) == (0, ""), r.stderr[-3000:]
+    assert tree(live.place / "w") == eval(r.stdout)
 
 
 def test_a_checksum_of_random_work(live):
