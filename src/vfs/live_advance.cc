@@ -79,7 +79,7 @@ void LiveMerge::Find(const LiveNode& directory, const Digest& digest, const std:
   const tree::Directory& next = *object->second->directory;
   for (const auto& [name, entry] : of.entries) {
     if (entry.node == nullptr || !entry.node->is_directory()) continue;
-    if (entry.change > included_ && entry.node->directory->has_lower) continue;
+    if (entry.change > included_) continue;
     const size_t index = next.Find(name);
     if (index == next.size()) continue;
     const tree::Entry is = next.At(index);
@@ -242,13 +242,11 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
   LiveNode* node = entry->node;
   const tree::Entry is = directory->directory->loaded->directory->At(index);
   const bool ours = entry->change > included_;
+  if (ours) return;  // of a directory, too: what home has there may be another one, which was moved away here
   if (node->is_directory() && is.is_directory()) {
-    if (ours && node->directory->has_lower) return;  // moved here: home's is another one
-    if (!ours) {
-      entry->change = 0;
-      node->home_path.reset();
-      tree_.TouchName(*directory, name);
-    }
+    entry->change = 0;
+    node->home_path.reset();
+    tree_.TouchName(*directory, name);
     node->home = true;
     tree_.Touch(node);
     if (node->change <= included_) {
@@ -258,7 +256,6 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
     Below(directory, name, node, is.child);
     return;
   }
-  if (ours) return;
   if (IsSame(*node, is)) {
     Adopt(directory, entry, is, index);
     return;

@@ -223,10 +223,7 @@ void LiveStream::Acknowledge(const v1::WriteBackAck& ack) {
     std::lock_guard lock(mutex_);
     while (!items_.empty() && items_.begin()->first <= number) {
       Item& item = items_.begin()->second;
-      const uint64_t node = item.operation.node;
-      auto& numbers = of_node_[node];
-      std::erase(numbers, items_.begin()->first);
-      if (numbers.empty()) of_node_.erase(node);
+      NoteOverLocked(item.operation);
       bytes_ -= item.bytes;
       if (items_.begin()->first <= sent_ && flying_ > 0) {
         --flying_;
@@ -276,9 +273,23 @@ void LiveStream::Restore(std::map<uint64_t, LiveOperation> operations, uint64_t 
     item.bytes = BytesOf(op.content);
     item.sent = true;  // nobody knows
     bytes_ += item.bytes;
-    of_node_[op.node].push_back(number);
+    NoteLocked(op);
     item.operation = std::move(op);
     items_.emplace(number, std::move(item));
+  }
+}
+
+void LiveStream::NoteLocked(const LiveOperation& op) {
+  of_node_[op.node].push_back(op.number);
+  if (op.other != 0) of_node_[op.other].push_back(op.number);
+}
+
+void LiveStream::NoteOverLocked(const LiveOperation& op) {
+  for (const uint64_t node : {op.node, op.other}) {
+    const auto numbers = of_node_.find(node);
+    if (numbers == of_node_.end()) continue;
+    std::erase(numbers->second, op.number);
+    if (numbers->second.empty()) of_node_.erase(numbers);
   }
 }
 
@@ -289,7 +300,7 @@ uint64_t LiveStream::Add(LiveOperation operation) {
   Item item;
   item.bytes = BytesOf(operation.content);
   bytes_ += item.bytes;
-  of_node_[operation.node].push_back(number);
+  NoteLocked(operation);
   item.operation = std::move(operation);
   items_.emplace(number, std::move(item));
   return number;

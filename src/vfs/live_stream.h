@@ -112,6 +112,8 @@ class LiveStream {
     size_t range = 0;
     uint64_t done = 0;  // of the range
   };
+  void NoteLocked(const LiveOperation& op);
+  void NoteOverLocked(const LiveOperation& op);
   const Item* NextItemLocked();
   void RewindLocked(uint64_t after);
   std::vector<std::function<void()>> TakeServedLocked();
@@ -137,7 +139,7 @@ class LiveStream {
   uint64_t bytes_ = 0;
   uint64_t sent_bytes_ = 0;
   uint64_t dropped_ = 0;
-  std::unordered_map<uint64_t, std::vector<uint64_t>> of_node_;  // its operations, not acknowledged
+  std::unordered_map<uint64_t, std::vector<uint64_t>> of_node_;  // those not acknowledged in which it is
   std::multimap<uint64_t, std::function<void()>> waiting_;       // for an acknowledgement
   std::deque<std::function<void()>> blocked_;                    // for room
 };
