@@ -353,7 +353,10 @@ bool ContentSession::Range(Work* work) {
   }
   uint64_t length = 0;
   auto reply = ReadPart(work, end, &length);
-  if (!reply) return Fail(id, reply.error());
+  if (!reply) {
+    if (reply.error().code() == Code::kAborted && server_->stale_) server_->stale_(get.path());
+    return Fail(id, reply.error());
+  }
   work->done += length;
   bool last = get.offset() + work->done >= end;
   reply->set_id(id);

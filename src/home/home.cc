@@ -163,6 +163,7 @@ class Home {
         controller_(loop),
         spool_(loop, places.state_dir + "/spool") {
     content_.SetLiveWrites(&live_writes_);
+    content_.SetStale([this](const std::string& path) { tree_.LookAt(path); });
     content_.tree_board().SetMark([this] { return live_writes_.Applied(); });
     services_.home_id = LoadHomeId(places.state_dir);
     nodes_.emplace(loop, &content_, services_.home_id);

@@ -120,6 +120,18 @@ def test_what_was_there_before_vrun_was_typed_is_seen_always(live):
         assert (r.returncode, r.stdout, r.stderr) == (0, str(i), "")
 
 
+def test_a_file_that_had_another_name_for_a_moment(live):
+    """Of which no event tells under the name that stays, though it has another ctime, which is another version."""
+    for i in range(10):
+        (live.place / f"f{i}").write_text(f"{i}\n")
+    p = started(live, SHELL)
+    for i in range(10):
+        os.link(live.place / f"f{i}", live.place / "other")
+        (live.place / "other").unlink()
+        assert ask(p, f"cat f{i}") == f"{i}\n"
+    finish(p)
+
+
 def test_a_program_that_is_replaced_at_home_runs_on(live):
     tool = live.place / "tool"
     shutil.copy2(shutil.which("sleep"), tool)
