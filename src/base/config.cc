@@ -211,6 +211,7 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"credentials", &config.credentials},
                           {"credentials_name", &config.credentials_name},
                           {"pool", &config.pool},
+                          {"view", &config.view},
                           {"root", &config.root},
                           {"cache_size", &config.cache_size},
                           {"cache_min_free", &config.cache_min_free},
@@ -280,6 +281,9 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
   if (!config.s3_style.empty() && config.s3_style != "path" && config.s3_style != "host") {
     return At(file, where("s3_style"), "s3_style: must be \"path\" or \"host\"");
   }
+  if (config.view != "live" && config.view != "frozen") {
+    return At(file, where("view"), "view: must be \"live\" or \"frozen\"");
+  }
   if (config.pool.empty()) return At(file, where("pool"), "pool: must not be empty");
   return config;
 }
@@ -310,6 +314,7 @@ std::string FormatConfig(const Config& config) {
   line("credentials", config.credentials, "directory of ca.pem, NAME.pem and NAME.key");
   line("credentials_name", config.credentials_name, "NAME of the certificate in it");
   line("pool", config.pool, "where a run goes that names no pool");
+  if (config.view != Config().view) line("view", config.view, "live or frozen: what a run sees that says neither");
   line("root", config.root, "the directory of this machine that the jobs see as /");
   if (!config.cache_size.empty()) line("cache_size", config.cache_size, "bound of the node's content caches");
   if (!config.cache_min_free.empty()) {

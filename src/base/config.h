@@ -46,6 +46,7 @@ struct Config {
   std::string credentials;       // directory of ca.pem, NAME.pem and NAME.key
   std::string credentials_name;  // NAME
   std::string pool = "local";    // where a run goes that names none
+  std::string view = "frozen";   // or "live": what a run sees that says neither
   std::string root = "/";        // directory of this machine that the jobs see as "/"
   // Of the node that `vctl up` starts on this machine:
   std::string cache_size;      // bound of its content caches, as "20G"; "": a quarter of their file system

@@ -154,6 +154,7 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
   scheduling->mutable_after()->Assign(other.after.begin(), other.after.end());
   scheduling->mutable_after_ok()->Assign(other.after_ok.begin(), other.after_ok.end());
   run.set_snapshot(Escape(options.snapshot));
+  if (options.live_view) run.set_live_view(*options.live_view);
   VRUN_ASSIGN(*run.mutable_request_id(), NewRequestId());
   return run;
 }

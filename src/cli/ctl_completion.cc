@@ -65,6 +65,7 @@ std::string BashOffer(Completes what) {
       return "COMPREPLY=($(compgen -W \"" + std::string(kSnapshotActions) + " $(" + std::string(kSnapshots) +
              ")\" -- \"$cur\"))";
     case Completes::kMemory: return "COMPREPLY=($(compgen -W '1G 4G 16G 64G' -- \"$cur\"))";
+    case Completes::kViews: return "COMPREPLY=($(compgen -W 'live frozen' -- \"$cur\"))";
     default: return "COMPREPLY=()";
   }
 }
@@ -144,6 +145,7 @@ std::string ZshAction(Completes what) {
     case Completes::kSnapshots: return "_vrun_snapshots";
     case Completes::kSnapshotActions: return "_vrun_snapshot_words";
     case Completes::kMemory: return "(1G 4G 16G 64G)";
+    case Completes::kViews: return "(live frozen)";
     default: return " ";
   }
 }
@@ -216,6 +218,7 @@ std::string FishOffer(const OptionSpec& o) {
     case Completes::kClasses: return " -x -a '" VRUN_CLASSES "'";
     case Completes::kSnapshots: return " -x -a '(__vrun_snapshots)'";
     case Completes::kMemory: return " -x -a '1G 4G 16G 64G'";
+    case Completes::kViews: return " -x -a 'live frozen'";
     default: return " -x";
   }
 }

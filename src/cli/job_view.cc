@@ -63,7 +63,9 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->Key("argv").BeginArray();
   for (const std::string& word : job.argv()) json->String(word);
   json->EndArray().Key("directory").String(job.directory());
-  json->Key("snapshot").String(job.snapshot()).Key("resources");
+  json->Key("snapshot").String(job.snapshot());
+  json->Key("view").String(job.live_view() ? "live" : "frozen").Key("view_state").String(job.live_state());
+  json->Key("resources");
   WriteResources(job.resources(), json);
   json->Key("exit");
   job.has_exit() ? json->Int(StatusOf(job.exit())) : json->Null();
@@ -160,6 +162,7 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("node", Escape(job.node()));
   line("snapshot", Escape(job.snapshot()));
   line("root", Escape(job.frozen()));
+  if (job.live_view()) line("view", job.live_state().empty() ? "live" : "live: " + Escape(job.live_state()));
   line("submitted", TimeCell(job.submitted_us()));
   line("started", TimeCell(job.started_us()));
   line("ended", TimeCell(job.ended_us()));

@@ -30,6 +30,7 @@ enum class Completes {
   kNodes,
   kCacheActions,
   kSnapshotActions,
+  kViews,
   kSnapshots,
   kWrites,  // home discard
   kClasses

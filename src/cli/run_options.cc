@@ -33,6 +33,7 @@ enum Id {
   kBegin,
   kDeadline,
   kDependency,
+  kView,
   kOutput,
   kError,
   kFollow,
@@ -102,6 +103,15 @@ constexpr OptionSpec kDeadlineSpec{
 constexpr OptionSpec kDependencySpec{
     kDependency, 'd',          "dependency",
     kValue,      "WHEN:ID...", "after other jobs: afterok:ID[:ID...] if they succeed, afterany:ID[:ID...] in any case"};
+constexpr OptionSpec kViewSpec{
+    kView,
+    0,
+    "view",
+    kValue,
+    "live|frozen",
+    "the root as it is at any moment, what is written goes home at once; or as it is now, what is written goes home at "
+    "the end (default)",
+    Completes::kViews};
 constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing about waiting"};
 constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};
 constexpr OptionSpec kTasksSpec{kTasks, 'n', "ntasks", kValue, "1"};
@@ -131,6 +141,7 @@ constexpr OptionSpec kRunOptions[] = {
     kBeginSpec,
     kDeadlineSpec,
     kDependencySpec,
+    kViewSpec,
     {kTty, 'T', "tty", kFlag, "", "give the command a terminal in any case"},
     {kNoTty, 0, "no-tty", kFlag, "", "give the command pipes in any case"},
     kQuietSpec,
@@ -167,6 +178,7 @@ constexpr OptionSpec kBatchOptions[] = {
     kBeginSpec,
     kDeadlineSpec,
     kDependencySpec,
+    kViewSpec,
     {kFollow, 'f', "follow", kFlag, "", "show the output; Ctrl-C leaves the job running"},
     {kParsable, 0, "parsable", kFlag, "", "print nothing but the id"},
     kQuietSpec,
@@ -248,6 +260,25 @@ Status ApplyWrites(const std::string& value, RunOptions* out) {
   return {};
 }
 
+Result<bool> ParseView(const std::string& value) {
+  if (value != "live" && value != "frozen") {
+    return Error(Code::kInvalid, Escape(value) + ": no such view: write live or frozen");
+  }
+  return value == "live";
+}
+
+// What a view that all jobs of a node share cannot do for one of them.
+Status CheckView(const RunOptions& options) {
+  if (!options.live_view.value_or(false)) return {};
+  const auto with = [](const char* other) {
+    return Error(Code::kInvalid, std::string("--view=live with ") + other + ": needs a view of its own: leave one out");
+  };
+  if (!options.snapshot.empty()) return with("--snapshot");
+  if (!options.expose.empty()) return with("--expose");
+  if (options.discard_writes) return with("--writes=discard");
+  return {};
+}
+
 Status OnlyOne(const std::string& value) {
   auto n = ParseNumber(value, 1000000);
   if (!n) return std::move(n).error();
@@ -273,6 +304,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kBegin: return Store(ParseMoment(value, WallMicros()), &out->begin_us);
     case kDeadline: return Store(ParseDeadline(value, WallMicros()), &out->deadline);
     case kDependency: return Store(ParseDependencies(value), &out->dependencies);
+    case kView: return Store(ParseView(value), &out->live_view);
     case kQuiet: out->quiet = true; return {};
     case kExplainIo: out->explain_io = true; return {};
     case kStatusJson: return StoreText(value, &out->status_json);
@@ -299,6 +331,7 @@ Result<RunOptions> Parse(const OptionTable& table, std::span<const std::string> 
   VRUN_ASSIGN(ParsedWords parsed, ParseWords(table, words));
   RunOptions out;
   VRUN_TRY(ApplyOptions(parsed.options, &out));
+  VRUN_TRY(CheckView(out));
   out.command = std::move(parsed.operands);
   out.after_dashes = parsed.after_dashes;
   return out;

@@ -43,6 +43,7 @@ struct RunOptions {
   int64_t begin_us = 0;  // wall clock; 0: at any time
   Deadline deadline;
   Dependencies dependencies;
+  std::optional<bool> live_view;  // not said: as configured
   // vbatch
   std::string output, error;
   bool follow = false;

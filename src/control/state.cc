@@ -383,6 +383,7 @@ Status State::SendStart(const JobRow& job) {
   start->set_discard_writes(request.discard_writes());
   start->set_grace_ms(GraceMillis(job));
   start->set_content_home_id(request.snapshot().content_home_id());
+  start->set_live_view(request.live_view());
   outbox_.to_nodes.emplace_back(job.node, std::move(message));
   return {};
 }
@@ -480,6 +481,7 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
   if (job.user == viewer && request.ParseFromString(job.spec)) {
     info.set_directory(request.command().directory());
     info.set_snapshot(request.snapshot().name());
+    info.set_live_view(request.live_view());
     size_t room = max_argv_bytes;
     for (const std::string& word : request.command().argv()) {
       if (word.size() > room) break;

@@ -68,7 +68,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                      .on_notice = [this](std::string text) { OnNotice(text); },
                      .on_ready =
                          [this, run](std::optional<v1::Placement> placement, tree::SnapshotPtr tree,
-                                     const v1::SnapshotReference& snapshot) {
+                                     const v1::SubmitRequest& request) {
                            auto launch = std::move(launch_);
                            root_bytes_ = tree ? tree->bytes : 0;
                            root_entries_ = tree ? tree->entries : 0;
@@ -76,13 +76,14 @@ void AttachedRun::StartRun(const v1::Run& request) {
                            plan.job = job_;
                            plan.placement = std::move(placement);
                            plan.tree = std::move(tree);
-                           if (!run->snapshot().empty()) plan.snapshot = snapshot;
+                           if (!run->snapshot().empty()) plan.snapshot = request.snapshot();
                            plan.exposed.assign(run->expose().begin(), run->expose().end());
                            plan.detached = options_.detached;
                            if (plan.tree) plan.trace = TraceOf(run->command(), services_->root);
                            plan.explain_io = run->explain_io();
                            plan.requeue = run->scheduling().requeue();
-                           plan.frozen = options_.detached && plan.tree && services_->frozen->enabled();
+                           plan.live = request.live_view();
+                           plan.frozen = options_.detached && !plan.live && plan.tree && services_->frozen->enabled();
                            if (plan.frozen) Freeze(plan, run->command().directory());
                            run_ = owner_->MakeRun(this, std::move(plan));
                            run_->Start();

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ContentSession that tells its node of every state of the root (WatchTree).
+// A ContentSession for live views: it tells its node of every state of the root (WatchTree), and takes what is written
+// there (BeginWrites).
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "home/content_server.h"
 #include "home/content_session.h"
+#include "home/live_writes.h"
 #include "tree/codec.h"
 
 namespace vrun::home {
@@ -29,10 +32,12 @@ bool ContentSession::WatchTree(Work* work) {
     closed = stream_ == nullptr;
     board_id_ = joined;
     watch_id_ = work->request.id();
+    watch_view_ = work->request.watch_tree().view();
     told_ = base ? base->asked : nullptr;
   }
   if (closed) LeaveTree();
-  return true;  // the board's next word is the answer, and comes at once when this is its first member
+  TreeChanged();  // what there is; what is new comes with the board's next word
+  return true;
 }
 
 void ContentSession::LeaveTree() {
@@ -64,7 +69,9 @@ void ContentSession::TellTreeLocked() {
   auto work = std::make_unique<Work>();
   work->request.set_id(watch_id_);
   work->request.mutable_watch_tree();
-  work->snapshot = server_->trees_->current();
+  // First what is included: what the tree has besides does no harm.
+  work->included = server_->tree_board_.Included(watch_view_);
+  std::tie(work->snapshot, work->serial) = server_->trees_->Numbered();
   if (!work->snapshot) return;
   telling_ = true;
   waiting_[kDirectories].push_back(std::move(work));
@@ -102,12 +109,63 @@ bool ContentSession::TellTree(Work* work) {
   reply.set_id(work->request.id());
   reply.mutable_tree_now()->set_tree(std::string(work->snapshot->id.view()));
   reply.mutable_tree_now()->set_root(tree::EncodeRoot(work->snapshot->root));
+  reply.mutable_tree_now()->set_serial(work->serial);
+  reply.mutable_tree_now()->set_included(work->included);
   Send(reply);
   std::lock_guard lock(mutex_);
   telling_ = false;
   if (watch_id_ == work->request.id()) told_ = work->snapshot;
   if (tell_again_ && stream_ != nullptr) TellTreeLocked();
   return true;
+}
+
+// --- what is written there -------------------------------------------------------------------------------------------
+
+bool ContentSession::BeginWrites(Work* work) {
+  const uint64_t id = work->request.id();
+  const uint64_t view = work->request.begin_writes().view();
+  LiveWrites* writes = server_->live_writes_;
+  if (writes == nullptr) return Fail(id, Error(Code::kUnsupported, "nothing is written here"));
+  const uint64_t joined = writes->Join(view, [weak = weak_from_this(), id](const v1::LiveAck& ack) {
+    const auto self = weak.lock();
+    if (!self) return;
+    v1::ContentReply reply;
+    reply.set_id(id);
+    *reply.mutable_live_ack() = ack;
+    self->Send(reply);
+  });
+  bool closed = false;
+  {
+    std::lock_guard lock(mutex_);
+    closed = stream_ == nullptr;
+    writes_[view] = joined;
+  }
+  if (closed) LeaveWrites();
+  return true;
+}
+
+void ContentSession::TakeWrite(v1::ContentRequest::LiveWrite* write) {
+  if (server_->live_writes_ == nullptr) return;
+  server_->live_writes_->Write(write->view(), write->begin(), std::move(*write->mutable_write()));
+}
+
+bool ContentSession::EndWrites(Work* work) {
+  const uint64_t view = work->request.end_writes().view();
+  {
+    std::lock_guard lock(mutex_);
+    if (writes_.erase(view) == 0) return true;  // somebody else's
+  }
+  server_->live_writes_->End(view);
+  return true;
+}
+
+void ContentSession::LeaveWrites() {
+  std::map<uint64_t, uint64_t> writes;
+  {
+    std::lock_guard lock(mutex_);
+    writes.swap(writes_);
+  }
+  for (const auto& [view, joined] : writes) server_->live_writes_->Leave(view, joined);
 }
 
 }  // namespace vrun::home

@@ -59,9 +59,8 @@ TEST_F(WatchTreeTest, EachChangeComesWithTheDirectoriesThatItChanged) {
   Serve();
   const Digest first = snapshot_->id;
   const auto watch = Watch(std::string(first.view()));
-  server_->tree_board().Tell();
   auto told = Told(watch.id(), 1);
-  ASSERT_EQ(told.size(), 1u);  // the node has it: no objects
+  ASSERT_EQ(told.size(), 1u);  // at once; the node has it: no objects
   EXPECT_EQ(told[0].tree_now().tree(), first.view());
   EXPECT_FALSE(told[0].last());
   root_.Put("a/b/new", "three");
@@ -70,6 +69,7 @@ TEST_F(WatchTreeTest, EachChangeComesWithTheDirectoriesThatItChanged) {
   ASSERT_EQ(told.size(), 3u);
   EXPECT_EQ(told[2].tree_now().tree(), snapshot_->id.view());
   EXPECT_TRUE(tree::DecodeRoot(told[2].tree_now().root(), snapshot_->id));
+  EXPECT_GT(told[2].tree_now().serial(), told[0].tree_now().serial());
   const auto objects = Objects(told[1]);
   ASSERT_EQ(objects.size(), 3u);  // the root, a, a/b; not c
   EXPECT_EQ(objects[0]->digest(), snapshot_->directory->digest());
@@ -80,7 +80,6 @@ TEST_F(WatchTreeTest, OfATreeThatHomeDoesNotKnowNothingIsAssumed) {
   root_.Put("a/f", "one");
   Serve();
   const auto watch = Watch(std::string(Sha256("another home's").view()));
-  server_->tree_board().Tell();
   const auto told = Told(watch.id(), 1);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].tree_now().tree(), snapshot_->id.view());
@@ -90,7 +89,6 @@ TEST_F(WatchTreeTest, ALinkThatIsBehindIsToldOfTheNewestOnly) {
   root_.Put("f", "0");
   Serve();
   const auto watch = Watch(std::string(snapshot_->id.view()));
-  server_->tree_board().Tell();
   (void)Told(watch.id(), 1);
   stream_.Hold();
   // Fills the stream: what is told now waits behind it.
@@ -121,13 +119,35 @@ TEST_F(WatchTreeTest, WhoGoesIsToldNothingMore) {
   root_.Put("f", "0");
   Serve();
   const auto watch = Watch();
+  ASSERT_EQ(Told(watch.id(), 1).size(), 1u);
   v1::ContentRequest cancel;
   cancel.mutable_cancel()->set_id(watch.id());
   session_->OnMessage(cancel.SerializeAsString());
   server_->tree_board().Tell();
   session_->Close();
   server_->tree_board().Tell();
-  EXPECT_TRUE(stream_.All(watch.id()).empty());
+  EXPECT_EQ(stream_.All(watch.id()).size(), 1u);
+}
+
+TEST_F(WatchTreeTest, WhatIsIncludedIsWhatWasAppliedBeforeTheTreeWasLookedAt) {
+  root_.Put("f", "0");
+  Serve();
+  v1::ContentRequest request;
+  request.set_id(++next_id_);
+  request.mutable_watch_tree()->set_view(7);
+  session_->OnMessage(request.SerializeAsString());
+  auto told = Told(request.id(), 1);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].tree_now().included(), 0u);
+  uint64_t applied = 5;
+  server_->tree_board().SetMark([&applied] { return std::map<uint64_t, uint64_t>{{7, applied}, {8, 99}}; });
+  const auto mark = server_->tree_board().Mark();
+  applied = 6;
+  root_.Put("f", "1");
+  Rescan();
+  server_->tree_board().Tell(mark);
+  told = Told(request.id(), 2);
+  EXPECT_EQ(told.back().tree_now().included(), 5u);
 }
 
 }  // namespace

@@ -9,8 +9,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/work_queue.h"
 #include "home/background_hasher.h"
@@ -29,6 +31,7 @@
 namespace vrun::home {
 
 class ContentSession;
+class LiveWrites;
 
 // Shared by all nodes. Any thread. All sessions must be gone before it is destroyed.
 class ContentServer {
@@ -45,6 +48,11 @@ class ContentServer {
   Traces& traces() { return traces_; }
   PeerBoard& peers() { return peers_; }
   TreeBoard& tree_board() { return tree_board_; }
+  // Who takes what live views write, before the first session; it must outlive all. Null: nobody, which their nodes are
+  // told.
+  void SetLiveWrites(LiveWrites* writes) { live_writes_ = writes; }
+  // `stale` is told of files that are not what a tree says, on any thread. Before the first session.
+  void SetStale(std::function<void(const std::string& path)> stale) { stale_ = std::move(stale); }
   uint64_t served_bytes() const { return served_bytes_.load(std::memory_order_relaxed); }
   // Requests for roots, directories and whole trees: round trips that a warm node does not make.
   uint64_t metadata_requests() const { return metadata_requests_.load(std::memory_order_relaxed); }
@@ -65,6 +73,8 @@ class ContentServer {
   Traces traces_;
   PeerBoard peers_;
   TreeBoard tree_board_;
+  LiveWrites* live_writes_ = nullptr;
+  std::function<void(const std::string& path)> stale_;
   WorkQueue workers_;
 };
 

@@ -59,6 +59,7 @@ void ContentSession::Close() {
   }
   LeavePeers();
   LeaveTree();
+  LeaveWrites();
 }
 
 ContentSession::Urgency ContentSession::UrgencyOf(const Work& work) {
@@ -80,6 +81,10 @@ void ContentSession::OnMessage(const std::string& message) {
     return;
   }
   const v1::ContentRequest& request = work->request;
+  if (request.has_write()) {
+    lock.unlock();
+    return TakeWrite(work->request.mutable_write());
+  }
   if (request.has_cancel()) {
     uint64_t id = request.cancel().id();
     if (running_.contains(id)) cancelled_.insert(id);
@@ -164,6 +169,8 @@ bool ContentSession::Do(Work* work) {
     case v1::ContentRequest::kPutTrace: return PutTrace(work);
     case v1::ContentRequest::kWatchPeers: return WatchPeers(work);
     case v1::ContentRequest::kWatchTree: return WatchTree(work);
+    case v1::ContentRequest::kBeginWrites: return BeginWrites(work);
+    case v1::ContentRequest::kEndWrites: return EndWrites(work);
     default:
       return Fail(work->request.id(),
                   Error(Code::kUnsupported, "this home does not know that content request: update vrun"));
@@ -348,7 +355,10 @@ bool ContentSession::Range(Work* work) {
   auto reply = ReadPart(work, end, &length);
   // Old content may have passed from the file to a copy while it was read.
   if (!reply && reply.error().code() == Code::kAborted) reply = ReadPart(work, end, &length);
-  if (!reply) return Fail(id, reply.error());
+  if (!reply) {
+    if (reply.error().code() == Code::kAborted && server_->stale_) server_->stale_(get.path());
+    return Fail(id, reply.error());
+  }
   work->done += length;
   bool last = get.offset() + work->done >= end;
   reply->set_id(id);

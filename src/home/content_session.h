@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -51,6 +52,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
     size_t next = 0;
     bool listed = false;
     tree::SnapshotPtr snapshot;  // of WatchTree: what the node is being told of
+    uint64_t serial = 0;         // its TreeNow.serial and included
+    uint64_t included = 0;
   };
   using WorkPtr = std::unique_ptr<Work>;
   enum Urgency { kDirectories, kRanges, kTrees, kAhead, kUrgencies };
@@ -74,6 +77,10 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   void TreeChanged();
   void TellTreeLocked();
   void LeaveTree();
+  bool BeginWrites(Work* work);
+  void TakeWrite(v1::ContentRequest::LiveWrite* write);
+  bool EndWrites(Work* work);
+  void LeaveWrites();
   // Takes the session off the list of those that pass content on.
   void LeavePeers();
   // The file's entry in the tree, if that names this version of it and it may be served; else why not.
@@ -114,9 +121,11 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   uint64_t peer_id_ = 0;                                                           // on the PeerBoard; 0: not on it
   uint64_t board_id_ = 0;                                                          // on the TreeBoard; 0: not on it
   uint64_t watch_id_ = 0;                                                          // of the request that put it there
+  uint64_t watch_view_ = 0;                                                        // whose writes it wants to hear of
   bool telling_ = false;                                                           // the node is being told of a tree
-  bool tell_again_ = false;  // there is a newer one, or the stream was full
-  tree::SnapshotPtr told_;   // of the last tree: the node has, or can ask for, all of it; null: none
+  bool tell_again_ = false;              // there is a newer one, or the stream was full
+  std::map<uint64_t, uint64_t> writes_;  // live views: what LiveWrites::Join returned
+  tree::SnapshotPtr told_;               // of the last tree: the node has, or can ask for, all of it; null: none
 };
 
 }  // namespace vrun::home

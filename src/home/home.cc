@@ -25,6 +25,7 @@
 #include "home/frozen_roots.h"
 #include "home/home_id.h"
 #include "home/lease.h"
+#include "home/live_writes.h"
 #include "home/log_spool.h"
 #include "home/node_links.h"
 #include "home/queries.h"
@@ -127,6 +128,7 @@ class ClusterConfig {
                : config.error());
     }
     services_->default_pool = config->pool;
+    services_->default_live = config->view == "live";
     certificate_ = config->credentials + "/" + config->credentials_name + ".pem";
     stamp_ = Stamp(places_.config_file) + Stamp(certificate_);
     if (config->controller.empty()) {
@@ -173,12 +175,20 @@ class Home {
         root_files_(std::move(files)),
         files_(&root_files_, FrozenOptions(places)),
         digests_(places.state_dir + "/digests"),
+        live_writes_({root, places.state_dir + "/apply",
+                      [this] {
+                        const auto rules = trees_.rules();
+                        return rules ? rules->Hidden() : std::vector<std::string>();
+                      }}),
         content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces", LoadHomeId(places.state_dir)),
         tree_(loop, {root, DenyOptions(root, places, config), places.state_dir + "/watch"}, &trees_),
         follower_(loop, &tree_, &content_.tree_board()),
         frozen_(loop, &tree_, &trees_, &files_, places.state_dir + "/frozen"),
         controller_(loop),
         spool_(loop, places.state_dir + "/spool") {
+    content_.SetLiveWrites(&live_writes_);
+    content_.SetStale([this](const std::string& path) { tree_.LookAt(path); });
+    content_.tree_board().SetMark([this] { return live_writes_.Applied(); });
     services_.home_id = LoadHomeId(places.state_dir);
     nodes_.emplace(loop, &content_, services_.home_id);
     snapshots_.emplace(loop, &content_, &tree_, &trees_, services_.home_id);
@@ -191,9 +201,12 @@ class Home {
     services_.traces = &content_.traces();
     services_.snapshots = &*snapshots_;
     services_.frozen = &frozen_;
+    services_.live_writes = &live_writes_;
+    services_.tree_board = &content_.tree_board();
     services_.root = root;
     services_.state_directory = places.state_dir;
     services_.default_pool = config.pool;
+    services_.default_live = config.view == "live";
     cluster_.emplace(places, &services_, &controller_, &*nodes_, &*snapshots_);
     runs_.emplace(&services_);
     queries_.emplace(&services_, &*runs_, &content_, [this] { End(); });
@@ -226,6 +239,7 @@ class Home {
   RootFiles root_files_;
   FrozenFiles files_;
   DigestCache digests_;
+  LiveWrites live_writes_;
   ContentServer content_;
   RootTree tree_;
   TreeFollower follower_;

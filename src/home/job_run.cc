@@ -10,8 +10,10 @@
 #include "base/log.h"
 #include "home/exit_status.h"
 #include "home/frozen_roots.h"
+#include "home/live_writes.h"
 #include "home/snapshots.h"
 #include "home/traces.h"
+#include "home/tree_board.h"
 
 namespace vrun::home {
 namespace {
@@ -45,6 +47,7 @@ JobRun::JobRun(const Services* services, Plan plan, Sink* sink)
 
 JobRun::~JobRun() {
   *alive_ = false;
+  if (live_view_ != 0) services_->live_writes->Unlisten(live_view_, live_listener_);
   for (EventLoop::TimerId timer : {watch_timer_, settle_timer_, retry_timer_, report_timer_})
     services_->loop->Cancel(timer);
 }
@@ -214,6 +217,10 @@ void JobRun::Connect() {
   attach->set_token(placement.token());
   attach->set_home_id(services_->home_id);
   if (plan_.tree) attach->set_tree(std::string(plan_.tree->id.view()));
+  if (plan_.live) {
+    attach->set_tree_serial(services_->trees->Numbered().second);
+    services_->tree_board->TellAgain();  // the view is to show it now, not with the next look at the root
+  }
   if (plan_.tree && plan_.tree->apart) attach->set_apart(std::string(plan_.tree->apart->id.view()));
   // No tree has this id, and the node says so.
   if (plan_.frozen && !plan_.tree) attach->set_tree(std::string(Digest().view()));
@@ -297,6 +304,7 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
   switch (message.body_case()) {
     case v1::TaskDown::kAttached: return OnAttached(message.attached());
     case v1::TaskDown::kStarted:
+      ListenTo(message.started().view());
       if (std::exchange(started_, true)) return;
       sink_->OnProgress(v1::RUNNING, "running on " + Escape(node()), node());
       sink_->OnStarted();
@@ -309,10 +317,7 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
       return sink_->OnInputAcked(input_acked_, message.input_ack().closed() && !plan_.requeue);
     case v1::TaskDown::kExited: return OnExited(message.exited().record());
     case v1::TaskDown::kWriteBack: return OnWrite(std::move(*message.mutable_write_back()));
-    case v1::TaskDown::kWriteBackEnd:
-      if (write_back_done_) return MaybeFinish();
-      MakeWriteBack();
-      return write_back_->End();
+    case v1::TaskDown::kWriteBackEnd: return OnWriteBackEnd(message.write_back_end());
     case v1::TaskDown::kError: return OnTaskError(message.error());
     case v1::TaskDown::kNotice:
       sink_->OnNotice(Escape(message.notice().text()));
@@ -425,6 +430,47 @@ void JobRun::OnWrite(v1::WriteBack message) {
   write_back_->Apply(std::move(message));
 }
 
+void JobRun::OnWriteBackEnd(const v1::WriteBackEnd& end) {
+  if (write_back_done_) return MaybeFinish();
+  if (end.view() == 0) {
+    MakeWriteBack();
+    return write_back_->End();
+  }
+  ListenTo(end.view());
+  if (std::exchange(live_told_, true)) return;  // told again after a reconnection, of the same view
+  sink_->OnProgress(v1::COMPLETING, "writing home", node());
+  services_->live_writes->WhenDurable(end.view(), end.sequence(), [this, loop = services_->loop, alive = alive_] {
+    loop->Post([this, alive] {
+      if (!*alive) return;
+      write_back_done_ = true;
+      MaybeFinish();
+    });
+  });
+}
+
+std::string JobRun::live_state() const {
+  if (!plan_.live || !started_ || ended_ || (content_ && content_->connected())) return "";
+  return "no connection to its node: it does not see what changes at home, and what it writes waits there";
+}
+
+uint64_t JobRun::LiveFailed() const {
+  return live_view_ == 0 ? 0 : services_->live_writes->Failed(live_view_) - live_failed_before_;
+}
+
+// What cannot be applied is told to all who run in the view: nobody knows whose it was.
+void JobRun::ListenTo(uint64_t view) {
+  if (view == 0 || view == live_view_) return;
+  if (live_view_ != 0) services_->live_writes->Unlisten(live_view_, live_listener_);
+  live_view_ = view;
+  live_failed_before_ = services_->live_writes->Failed(view);
+  live_listener_ =
+      services_->live_writes->Listen(view, [this, loop = services_->loop, alive = alive_](const std::string& text) {
+        loop->Post([this, alive, text] {
+          if (*alive && !ended_) sink_->OnNotice(text);
+        });
+      });
+}
+
 // --- the end ---
 
 // The record is here, and all that the command has said and written is home.
@@ -458,6 +504,11 @@ void JobRun::MaybeFinish() {
       sink_->OnNotice(text);
     }
     return Finish(std::move(outcome));
+  }
+  if (const uint64_t failed = LiveFailed(); failed > 0 && outcome.exit_status == 0) {
+    outcome.exit_status = kExitNotStarted;
+    outcome.state = v1::FAILED;
+    outcome.reason = std::to_string(failed) + " of the writes in its view could not be applied at home, and are lost";
   }
   if (!task_) return Retry(delay_);  // the end is told to the node before anybody else hears of it
   v1::TaskUp up;

@@ -80,6 +80,7 @@ class JobRun {
     bool explain_io = false;            // the outcome is to have the node's report
     bool requeue = false;               // it may be stopped and started again
     bool frozen = false;                // FrozenRoots has its tree; without one it is lost
+    bool live = false;                  // its root is a live view
   };
   static constexpr int64_t kReconnectMicros = 10 * 60 * 1'000'000LL;
 
@@ -92,6 +93,8 @@ class JobRun {
   bool started() const { return started_; }
   bool exited() const { return record_.has_value(); }
   bool ended() const { return ended_; }
+  // Of its live view, as far as this end of the connection knows; "": all is well, or it has none.
+  std::string live_state() const;
   const std::string& node() const { return plan_.placement ? plan_.placement->node() : no_node_; }
 
   // The streams go to somebody else, from where it says. Attaches again.
@@ -132,6 +135,9 @@ class JobRun {
   void OnAttached(const v1::Attached& attached);
   std::unique_ptr<NodeLinks::ContentUse> UseContent();
   void OnWrite(v1::WriteBack message);
+  void OnWriteBackEnd(const v1::WriteBackEnd& end);
+  void ListenTo(uint64_t view);
+  uint64_t LiveFailed() const;
   void MakeWriteBack();
   bool Complete() const;
   void MaybeFinish();
@@ -185,6 +191,11 @@ class JobRun {
   bool writing_ = false;
   bool write_back_done_ = false;
   uint64_t write_back_failed_ = 0;
+  // The live view that it runs in.
+  uint64_t live_view_ = 0;
+  uint64_t live_listener_ = 0;
+  uint64_t live_failed_before_ = 0;  // by others
+  bool live_told_ = false;           // the node has said what home has to wait for
   int blocked_times_ = 0;
   bool ended_ = false;
   bool suspended_ = false;

@@ -98,7 +98,7 @@ void JobRun::Restart(const std::string& notice) {
     sink_->OnNotice(notice + ": job " + std::to_string(plan_.job) + " waits, and is started again from its beginning");
   }
   between_ = releasing_ = true;
-  started_ = writing_ = write_back_done_ = attached_ = told_lost_ = false;
+  started_ = writing_ = live_told_ = write_back_done_ = attached_ = told_lost_ = false;
   write_back_failed_ = 0;
   blocked_times_ = 0;
   for (size_t i : {0, 1}) eof_held_[i] = false;

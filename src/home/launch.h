@@ -24,7 +24,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
     std::function<void(std::string text)> on_progress;
     std::function<void(std::string text)> on_notice;  // before on_accepted
     // The root that it sees: a tree of home's, or (null) the snapshot.
-    std::function<void(std::optional<v1::Placement>, tree::SnapshotPtr, const v1::SnapshotReference&)> on_ready;
+    std::function<void(std::optional<v1::Placement>, tree::SnapshotPtr, const v1::SubmitRequest&)> on_ready;
     std::function<void(Error)> on_failed;  // there is no job, or it was cancelled
   };
 

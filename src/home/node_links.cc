@@ -126,6 +126,10 @@ class NodeLinks::Use : public NodeLinks::ContentUse {
     if (it->second->idle()) links_->content_links_.erase(it);
   }
   uint64_t sent_bytes() const override { return Sent() - sent_at_start_; }
+  bool connected() const override {
+    const auto it = links_->content_links_.find(key_);
+    return it != links_->content_links_.end() && it->second->connected();
+  }
 
  private:
   uint64_t Sent() const {

@@ -50,6 +50,7 @@ class NodeLinks {
     virtual ~ContentUse() = default;
     // Sent to that file system server since this use began, for whichever job.
     virtual uint64_t sent_bytes() const = 0;
+    virtual bool connected() const = 0;
   };
   std::unique_ptr<ContentUse> UseContent(const std::vector<std::string>& addresses, const v1::Placement& placement);
 

@@ -201,15 +201,17 @@ void Queries::ListJobs(const Client& client, bool all) {
 }
 
 void Queries::GetJob(const Client& client, uint64_t job) {
-  services_->controller->Get(job, [this, alive = alive_, client, job](Result<v1::GetReply> reply) {
-    if (!*alive) return;
-    if (!reply) return client->SendError(reply.error());
-    v1::HomeMessage message;
-    v1::JobInfo* info = message.mutable_jobs()->add_jobs();
-    *info = reply->info();
-    info->set_frozen(services_->frozen->Describe(job));
-    Finish(client, message);
-  });
+  services_->controller->Get(
+      job, [this, alive = alive_, client, job, live_state = runs_->LiveState(job)](Result<v1::GetReply> reply) {
+        if (!*alive) return;
+        if (!reply) return client->SendError(reply.error());
+        v1::HomeMessage message;
+        v1::JobInfo* info = message.mutable_jobs()->add_jobs();
+        *info = reply->info();
+        info->set_frozen(services_->frozen->Describe(job));
+        info->set_live_state(live_state);
+        Finish(client, message);
+      });
 }
 
 void Queries::ListNodes(const Client& client) {

@@ -2,6 +2,7 @@
 #include "home/root_tree.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "tree/rules.h"
@@ -52,6 +53,15 @@ void RootTree::Attend(bool attend) {
   worker_.Post([this, attend] {
     attended_ = attend;
     ListenToWatcher();
+  });
+}
+
+void RootTree::LookAt(const std::string& path) {
+  worker_.Post([this, path] {
+    const size_t slash = path.rfind('/');
+    if (slash == std::string::npos || slash + 1 == path.size()) return;
+    doubted_.names[slash == 0 ? "/" : path.substr(0, slash)].insert(path.substr(slash + 1));
+    if (attended_ && changed_) changed_();
   });
 }
 
@@ -161,6 +171,7 @@ Status RootTree::MakeCurrent() {
   } else {
     dirty.recursive.insert("/");
   }
+  for (auto& [directory, names] : std::exchange(doubted_, {}).names) dirty.names[directory].merge(names);
   if (dirty.empty()) return {};
   std::shared_ptr<const DenyRules> rules = rules_;
   if (deny_.Concerns(dirty)) {

@@ -50,6 +50,9 @@ class RootTree {
   // Start, or by what outlives the watcher.
   void Listen(std::function<void()> changed);
   void Attend(bool attend);
+  // A file is not what the tree says: the next tree looks at it, and whoever listens hears that it is to be made. No
+  // event tells of a name whose file lost another one that no tree ever had. Any thread.
+  void LookAt(const std::string& path);
 
   Facts facts() const;  // any thread
 
@@ -81,6 +84,7 @@ class RootTree {
   std::unique_ptr<Watcher> watcher_;
   std::function<void()> changed_;
   bool attended_ = false;
+  tree::DirtySet doubted_;  // by LookAt
   tree::SnapshotPtr snapshot_;
   std::shared_ptr<const DenyRules> rules_;
 

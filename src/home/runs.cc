@@ -387,6 +387,7 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
     plan.tree = std::move(tree);
   }
   plan.requeue = reply.info().scheduling().requeue();
+  plan.live = reply.info().live_view();
   if (reply.has_placement()) plan.placement = reply.placement();
   if (auto files = RecallDetached(*services_, job)) {
     plan.frozen = services_->frozen->Begun(job);
@@ -414,6 +415,11 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
   entry.run = std::make_unique<JobRun>(services_, std::move(plan), entry.orphan.get());
   entry.orphan->Bind(entry.run.get());
   entry.run->Start();
+}
+
+std::string Runs::LiveState(uint64_t job) const {
+  const auto it = runs_.find(job);
+  return it == runs_.end() || !it->second.run ? "" : it->second.run->live_state();
 }
 
 bool Runs::ReleaseWithheld(uint64_t job) {

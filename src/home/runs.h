@@ -36,6 +36,8 @@ class Runs : public AttachedRun::Owner {
   void HomeEnds();
   size_t running() const { return runs_.size(); }
   bool Has(uint64_t job) const { return runs_.contains(job); }
+  // JobRun::live_state of one that runs; "" of any other.
+  std::string LiveState(uint64_t job) const;
 
   // --- AttachedRun::Owner ---
   bool OnAccepted(AttachedRun* attached, uint64_t job) override;

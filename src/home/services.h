@@ -10,12 +10,14 @@ namespace vrun::home {
 
 class ControllerClient;
 class FrozenRoots;
+class LiveWrites;
 class LogSpool;
 class NodeLinks;
 class RootTree;
 class SnapshotTable;
 class Snapshots;
 class Traces;
+class TreeBoard;
 
 struct Services {
   EventLoop* loop = nullptr;
@@ -27,10 +29,13 @@ struct Services {
   Traces* traces = nullptr;
   Snapshots* snapshots = nullptr;
   FrozenRoots* frozen = nullptr;
+  LiveWrites* live_writes = nullptr;
+  TreeBoard* tree_board = nullptr;
   std::string home_id;
   std::string root;             // directory of this machine that is "/" of the jobs
   std::string state_directory;  // runs/JOB: what has to be known of a run after a restart
   std::string default_pool;
+  bool default_live = false;  // a run that says neither gets a live view
 };
 
 }  // namespace vrun::home

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "home/snapshot_table.h"
 
+#include <algorithm>
+
+#include "base/clock.h"
+
 namespace vrun::home {
 
 void SnapshotTable::Pin::Reset() {
@@ -9,6 +13,9 @@ void SnapshotTable::Pin::Reset() {
 
 void SnapshotTable::SetCurrent(tree::SnapshotPtr snapshot, std::shared_ptr<const DenyRules> rules) {
   std::lock_guard lock(mutex_);
+  // Of the clock where it began: trees do not change a million times a second.
+  if (!current_) serial_ = std::max(serial_, static_cast<uint64_t>(WallMicros()));
+  if (!current_ || current_->id != snapshot->id) ++serial_;
   if (current_ && current_->id != snapshot->id) {
     recent_.push_back({std::move(current_), nullptr, {}});
     if (recent_.size() > kRecent) recent_.pop_front();
@@ -20,6 +27,11 @@ void SnapshotTable::SetCurrent(tree::SnapshotPtr snapshot, std::shared_ptr<const
 tree::SnapshotPtr SnapshotTable::current() const {
   std::lock_guard lock(mutex_);
   return current_;
+}
+
+std::pair<tree::SnapshotPtr, uint64_t> SnapshotTable::Numbered() const {
+  std::lock_guard lock(mutex_);
+  return {current_, serial_};
 }
 
 std::shared_ptr<const DenyRules> SnapshotTable::rules() const {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "home/deny_list.h"
@@ -47,7 +48,9 @@ class SnapshotTable {
   };
 
   void SetCurrent(tree::SnapshotPtr snapshot, std::shared_ptr<const DenyRules> rules);
-  tree::SnapshotPtr current() const;               // null before the first scan
+  tree::SnapshotPtr current() const;  // null before the first scan
+  // The current one, with a number that grows with each that is another one, over restarts of home as well.
+  std::pair<tree::SnapshotPtr, uint64_t> Numbered() const;
   std::shared_ptr<const DenyRules> rules() const;  // null before the first scan
 
   Pin Add(tree::SnapshotPtr snapshot, std::vector<std::string> exposed);
@@ -63,6 +66,7 @@ class SnapshotTable {
 
   mutable std::mutex mutex_;
   tree::SnapshotPtr current_;  // guarded by mutex_, as all below
+  uint64_t serial_ = 0;
   std::shared_ptr<const DenyRules> rules_;
   std::map<Digest, Pinned> pinned_;
   std::deque<Held> recent_;

@@ -241,6 +241,7 @@ class Snapshots::Served : public NodeLinks::ContentUse {
     snapshots_->loop_->Cancel(retry_);
   }
   uint64_t sent_bytes() const override { return 0; }  // by home
+  bool connected() const override { return stream_ != nullptr; }
 
  private:
   void Open() {

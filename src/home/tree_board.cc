@@ -23,9 +23,38 @@ void TreeBoard::Leave(uint64_t id) {
   if (members_.empty() && wanted_) wanted_(false);
 }
 
-void TreeBoard::Tell() {
+void TreeBoard::Tell(std::map<uint64_t, uint64_t> included) {
+  {
+    std::lock_guard lock(included_mutex_);
+    included_ = std::move(included);
+  }
+  TellAgain();
+}
+
+void TreeBoard::TellAgain() {
   std::lock_guard lock(mutex_);
   for (const auto& [id, tell] : members_) tell();
+}
+
+uint64_t TreeBoard::Included(uint64_t view) const {
+  std::lock_guard lock(included_mutex_);
+  const auto it = included_.find(view);
+  return it == included_.end() ? 0 : it->second;
+}
+
+std::map<uint64_t, uint64_t> TreeBoard::Mark() const {
+  std::function<std::map<uint64_t, uint64_t>()> mark;
+  {
+    std::lock_guard lock(included_mutex_);
+    mark = mark_;
+  }
+  if (!mark) return {};
+  return mark();
+}
+
+void TreeBoard::SetMark(std::function<std::map<uint64_t, uint64_t>()> mark) {
+  std::lock_guard lock(included_mutex_);
+  mark_ = std::move(mark);
 }
 
 void TreeBoard::SetWanted(std::function<void(bool wanted)> wanted) {

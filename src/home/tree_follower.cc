@@ -70,16 +70,17 @@ void TreeFollower::Refresh() {
   running_ = true;
   again_ = false;
   began_ = MonotonicMicros();
-  tree_->Current({}, [this, alive = alive_](Result<tree::SnapshotPtr> result) {
-    if (*alive) Refreshed(std::move(result));
+  // Before the barrier: what is applied while the tree is looked at may be in it or not.
+  tree_->Current({}, [this, alive = alive_, included = board_->Mark()](Result<tree::SnapshotPtr> result) {
+    if (*alive) Refreshed(std::move(result), included);
   });
 }
 
-void TreeFollower::Refreshed(Result<tree::SnapshotPtr> result) {
+void TreeFollower::Refreshed(Result<tree::SnapshotPtr> result, const std::map<uint64_t, uint64_t>& included) {
   running_ = false;
   took_ = MonotonicMicros() - began_;
   if (result) {
-    board_->Tell();
+    board_->Tell(included);
   } else {
     LogWarning("live views hear of no changes: {}", Escape(result.error().message()));
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 
 #include "base/event_loop.h"
@@ -23,7 +24,7 @@ class TreeFollower {
   void Changed();
   // Now, or when the last time is long enough ago.
   void Refresh();
-  void Refreshed(Result<tree::SnapshotPtr> result);
+  void Refreshed(Result<tree::SnapshotPtr> result, const std::map<uint64_t, uint64_t>& included);
 
   EventLoop* const loop_;
   RootTree* const tree_;

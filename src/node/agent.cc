@@ -487,9 +487,12 @@ void Agent::RecoverTask(const std::string& name) {
     }
     LogInfo("job {} attempt {}: taken up again", key.first, key.second);
     last_job_[Tenant::Of(order).Key()] = key.first;
-    const uint64_t lease = std::strtoull(ReadFile(directory + "/lease").value_or("0").c_str(), nullptr, 10);
+    const std::string leased = ReadFile(directory + "/lease").value_or("0");
+    char* rest = nullptr;
+    const uint64_t lease = std::strtoull(leased.c_str(), &rest, 10);
+    const uint64_t live_view = std::strtoull(rest, nullptr, 10);
     next_lease_ = std::max(next_lease_, lease + 1);
-    attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses), lease);
+    attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses), lease, live_view);
     return;
   }
   if (ended_.contains(key)) return;  // its writes never got home; the directory keeps them

@@ -8,6 +8,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "proto/fsctl.pb.h"
 
 namespace vrun::node {
 namespace {
@@ -35,13 +36,14 @@ Attempt::Attempt(AttemptHost* host, v1::StartAttempt order) : host_(host), order
 }
 
 Attempt::Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<SupervisorLink> supervisor,
-                 std::vector<std::string> content_addresses, uint64_t lease)
+                 std::vector<std::string> content_addresses, uint64_t lease, uint64_t live_view)
     : host_(host),
       order_(std::move(order)),
       state_(State::kRunning),
       supervisor_(std::move(supervisor)),
       content_addresses_(std::move(content_addresses)),
       lease_(lease),
+      live_view_(live_view),
       run_began_(true) {
   report_.set_job(job());
   report_.set_attempt(attempt());
@@ -125,10 +127,24 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
   fs->AllowToken(tenant().home_id, attach.token(), job(), attempt());
   run_began_ = true;
   lease_ = host_->NextLease();
-  fs->OpenView(attach.tree(), attach.apart(), lease_,
-               [this, alive, base = *uid_base](Result<std::vector<UniqueFd>> mounts) {
-                 if (!alive.expired()) ViewOpened(std::move(mounts), base);
-               });
+  OpenView(attach, fs, *uid_base);
+}
+
+void Attempt::OpenView(const v1::Attach& attach, FsClient* fs, uint32_t uid_base) {
+  std::weak_ptr<bool> alive = alive_;
+  if (!order_.live_view()) {
+    return fs->OpenView(attach.tree(), attach.apart(), lease_,
+                        [this, alive, uid_base](Result<std::vector<UniqueFd>> mounts) {
+                          if (!alive.expired()) ViewOpened(std::move(mounts), uid_base);
+                        });
+  }
+  fs->OpenLiveView(attach.tree(), attach.tree_serial(), lease_,
+                   [this, alive, uid_base](Result<uint64_t> view, std::vector<UniqueFd> mounts) {
+                     if (alive.expired()) return;
+                     if (!view) return ViewOpened(view.error(), uid_base);
+                     live_view_ = *view;
+                     ViewOpened(std::move(mounts), uid_base);
+                   });
 }
 
 void Attempt::ViewOpened(Result<std::vector<UniqueFd>> mounts, uint32_t uid_base) {
@@ -157,6 +173,7 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base)
   spec.set_home_id(home_id());
   spec.set_grace_ms(order_.grace_ms());
   spec.set_gpus(order_.placement().gpus());
+  spec.set_live_view(live_view_ != 0);
   VRUN_ASSIGN(supervisor_, host_->TakeSupervisor());
   BindSupervisor();
   state_ = State::kRunning;
@@ -173,7 +190,7 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base)
   VRUN_ASSIGN(UniqueFd addresses, OpenFile(directory() + "/content", O_WRONLY | O_CREAT | O_TRUNC, 0600));
   VRUN_TRY(WriteAll(addresses.get(), content));
   VRUN_ASSIGN(UniqueFd lease, OpenFile(directory() + "/lease", O_WRONLY | O_CREAT | O_TRUNC, 0600));
-  return WriteAll(lease.get(), std::to_string(lease_));
+  return WriteAll(lease.get(), std::to_string(lease_) + " " + std::to_string(live_view_));
 }
 
 void Attempt::BindSupervisor() {
@@ -219,7 +236,17 @@ void Attempt::OnSupervisorFrame(std::string frame) {
       frame = down.SerializeAsString();
       break;
     }
-    case v1::TaskDown::kStarted: SetState(v1::RUNNING); break;
+    case v1::TaskDown::kStarted: {
+      SetState(v1::RUNNING);
+      v1::TaskDown down;
+      if (live_view_ == 0 || !down.ParseFromString(frame)) break;
+      down.mutable_started()->set_view(live_view_);
+      frame = down.SerializeAsString();
+      break;
+    }
+    case v1::TaskDown::kWriteBackEnd:
+      if (live_view_ != 0) return PublishWrites();
+      break;
     case v1::TaskDown::kExited: {
       v1::TaskDown down;
       if (!down.ParseFromString(frame) || !down.exited().has_record()) {
@@ -237,6 +264,28 @@ void Attempt::OnSupervisorFrame(std::string frame) {
     default: break;
   }
   if (home_) home_->Send(std::move(frame));
+}
+
+void Attempt::PublishWrites() {
+  const auto told = [this, alive = std::weak_ptr(alive_), home = std::weak_ptr(home_)](Result<v1::FsReply> reply) {
+    // Another connection of home's: the supervisor says the end once more.
+    if (alive.expired() || !home_ || home_ != home.lock()) return;
+    v1::TaskDown down;
+    if (reply) {
+      down.mutable_write_back_end()->set_view(reply->view_published().view());
+      down.mutable_write_back_end()->set_sequence(reply->view_published().sequence());
+      return home_->Send(down);
+    }
+    const Code code = reply.error().code() == Code::kUnavailable ? Code::kAborted : reply.error().code();
+    down.mutable_error()->set_code(static_cast<int>(code));
+    down.mutable_error()->set_message("what the command wrote at last may be missing at home: " +
+                                      reply.error().message());
+    home_->Send(down);
+  };
+  Error error(Code::kOk, "");
+  FsClient* fs = host_->FsServer(tenant(), &error);
+  if (fs == nullptr) return told(error);
+  fs->PublishView(lease_, told);
 }
 
 void Attempt::OnSupervisorClosed() {

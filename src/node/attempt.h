@@ -50,8 +50,9 @@ class Attempt {
 
   Attempt(AttemptHost* host, v1::StartAttempt order);
   // Takes up a supervisor of an earlier agent; `lease` is of the view that this agent opened for it, 0: unknown.
+  // `live_view`: the id of that, 0: it is a frozen one.
   Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<SupervisorLink> supervisor,
-          std::vector<std::string> content_addresses, uint64_t lease);
+          std::vector<std::string> content_addresses, uint64_t lease, uint64_t live_view);
   ~Attempt();
 
   uint64_t job() const { return order_.placement().job(); }
@@ -78,6 +79,9 @@ class Attempt {
 
  private:
   void FirstAttach(const v1::Attach& attach);
+  void OpenView(const v1::Attach& attach, FsClient* fs, uint32_t uid_base);
+  // In a live view: home has to have all that was written there, which does not come by way of the supervisor.
+  void PublishWrites();
   void ViewOpened(Result<std::vector<UniqueFd>> mounts, uint32_t uid_base);
   Status StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base);
   void BindSupervisor();
@@ -103,6 +107,7 @@ class Attempt {
   std::string attach_frame_;              // the latest Attach, as it came
   std::deque<std::string> before_start_;  // TaskUp frames that came before the supervisor had its spec
   uint64_t lease_ = 0;
+  uint64_t live_view_ = 0;
   bool run_began_ = false;
   bool released_ = false;
   EventLoop::TimerId attach_timer_ = 0;

@@ -48,6 +48,8 @@ class ContentSource::Session final : public rpc::Stream::Handler {
   void OnMessage(std::string message) override { source_->OnMessage(this, message); }
   void OnClosed(Error reason) override { source_->OnClosed(this, reason); }
   void Send(const v1::ContentRequest& request) { stream_->Send(request.SerializeAsString()); }
+  void Send(std::string message) { stream_->Send(std::move(message)); }
+  size_t queued_bytes() const { return stream_->queued_bytes(); }
   void Cancel(const Error& reason) { stream_->Cancel(reason); }
 
   // Of this stream's thread.
@@ -210,6 +212,14 @@ void ContentSource::SendCancelLocked(uint64_t id) {
   v1::ContentRequest cancel;
   cancel.mutable_cancel()->set_id(id);
   active_->Send(cancel);
+}
+
+// Without an answer. Behind what is queued already, if that is not too much.
+ContentSource::Sent ContentSource::SendDirectLocked(const std::string& message, size_t most_queued) {
+  if (active_ == nullptr) return Sent::kAway;
+  if (active_->queued_bytes() > most_queued) return Sent::kFull;
+  active_->Send(message);
+  return Sent::kSent;
 }
 
 void ContentSource::SendWaitingLocked() {

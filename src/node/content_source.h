@@ -28,6 +28,7 @@ namespace vrun::v1 {
 class ContentReply;
 class ContentRequest;
 class Hello;
+class LiveAck;
 class Peers;
 class TraceFrame;
 }  // namespace vrun::v1
@@ -102,14 +103,34 @@ class ContentSource final : public vfs::Source {
   // Every state of home's root: `arrived` gets the directory objects that are new in a tree, before `now` gets the
   // tree; `now` comes about once a second also when nothing has changed. One call at a time, until `over` (home cannot
   // tell, or is away for too long) or Unwatch. `have`: a tree of which everything is here.
+  struct TreeNow {
+    Digest tree;
+    tree::Entry root;
+    uint64_t serial = 0;    // of this state of the root; grows
+    uint64_t included = 0;  // sequence of the view's writes up to which all are in it
+  };
   struct TreeWatch {
     std::function<void(std::vector<vfs::FetchedDirectory>)> arrived;
-    std::function<void(const Digest& tree, const tree::Entry& root)> now;
+    std::function<void(const TreeNow&)> now;
     std::function<void(const Error&)> over;
   };
-  uint64_t WatchTree(const Digest& have, TreeWatch watch);
-  // A call that is under way may still come to its end. An id that is over, or 0, is fine.
+  uint64_t WatchTree(const Digest& have, uint64_t view, TreeWatch watch);
+  // Also of BeginWrites. A call that is under way may still come to its end. An id that is over, or 0, is fine.
   void Unwatch(uint64_t id);
+
+  // What is written in a live view goes home: `heard` gets home's acknowledgements, one call at a time, until `over` or
+  // Unwatch. On each new stream home says anew where to begin.
+  struct Writes {
+    std::function<void(const v1::LiveAck&)> heard;
+    std::function<void(const Error&)> over;
+  };
+  uint64_t BeginWrites(uint64_t view, Writes writes);
+  enum class Sent { kSent, kFull, kAway };
+  // kFull: what home asked for shall not wait behind more of this; try again in a moment. kAway: home will say where to
+  // begin when it is back. `id`: of BeginWrites. `write`: a serialized ContentRequest.
+  Sent SendWrite(uint64_t id, const std::string& write);
+  // Home may forget about the view.
+  void EndWrites(uint64_t view);
 
   ContentSourceStats stats() const;
 
@@ -124,6 +145,7 @@ class ContentSource final : public vfs::Source {
 
   uint64_t Add(RequestPtr request);
   void SendCancelLocked(uint64_t id);
+  Sent SendDirectLocked(const std::string& message, size_t most_queued);
   void SendLocked(const RequestPtr& request);
   void SendWaitingLocked();
   // Out of the table; null when it is over already. Then the window may have room.

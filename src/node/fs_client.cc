@@ -147,6 +147,34 @@ void FsClient::OpenView(const std::string& tree, const std::string& apart, uint6
   });
 }
 
+void FsClient::OpenLiveView(const std::string& tree, uint64_t serial, uint64_t lease,
+                            std::function<void(Result<uint64_t>, std::vector<UniqueFd>)> done) {
+  v1::FsRequest request;
+  request.mutable_open_view()->set_tree(tree);
+  request.mutable_open_view()->set_live(true);
+  request.mutable_open_view()->set_serial(serial);
+  request.mutable_open_view()->set_lease(lease);
+  Send(std::move(request), [this, lease, done](Result<v1::FsReply> reply, std::vector<UniqueFd> fds) {
+    if (!reply) return done(std::move(reply).error(), {});
+    if (!reply->has_view_opened() || fds.size() != 1) {
+      return done(Error(Code::kInternal, "file system server: an answer without a mount"), {});
+    }
+    leases_.insert(lease);
+    done(reply->view_opened().view(), std::move(fds));
+  });
+}
+
+void FsClient::PublishView(uint64_t lease, std::function<void(Result<v1::FsReply>)> done) {
+  v1::FsRequest request;
+  request.mutable_publish_view()->set_lease(lease);
+  Send(std::move(request), [done](Result<v1::FsReply> reply, std::vector<UniqueFd>) {
+    if (reply && !reply->has_view_published()) {
+      return done(Error(Code::kInternal, "file system server: an answer to another question"));
+    }
+    done(std::move(reply));
+  });
+}
+
 void FsClient::CloseView(uint64_t lease) {
   leases_.erase(lease);
   v1::FsRequest request;

@@ -87,6 +87,11 @@ class FsClient {
   // until CloseView.
   void OpenView(const std::string& tree, const std::string& apart, uint64_t lease,
                 std::function<void(Result<std::vector<UniqueFd>>)> done);
+  // The same of the tenant's live view, at the state of home with that serial or a later one: its id, and the mount.
+  void OpenLiveView(const std::string& tree, uint64_t serial, uint64_t lease,
+                    std::function<void(Result<uint64_t> view, std::vector<UniqueFd>)> done);
+  // What was written in that lease's live view is on its way home.
+  void PublishView(uint64_t lease, std::function<void(Result<v1::FsReply>)> done);
   void CloseView(uint64_t lease);
   // `done` runs with progress, perhaps, then once with a report or an error. The id is for CancelCache, after which it
   // does not run any more.

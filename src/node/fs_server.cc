@@ -29,6 +29,7 @@
 #include "node/cache_work.h"
 #include "node/fs_keeper.h"
 #include "node/kept_state.h"
+#include "node/live_views.h"
 #include "node/source_chain.h"
 #include "node/tree_bursts.h"
 #include "node/view_pool.h"
@@ -89,7 +90,13 @@ class FsServer {
   void OnControl(uint32_t events);
   void OnRequest(const std::string& bytes);
   void OpenView(uint64_t id, const v1::OpenView& open);
+  void OpenLiveView(uint64_t id, const v1::OpenView& open);
+  void PublishView(uint64_t id, uint64_t lease);
   ViewPool::Hooks HooksOf(bool apart);
+  LiveViews::Hooks LiveHooks();
+  void TellLost(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases);
+  void CloseView(uint64_t lease);
+  size_t leases() const { return views_->leases() + live_views_->leases(); }
   void BeginRun(const v1::AllowToken& run);
   void EndRun(uint64_t job, uint32_t attempt);
   void Reply(const v1::FsReply& reply, std::vector<UniqueFd> fds = {});
@@ -121,6 +128,7 @@ class FsServer {
   // Of whole trees, where no name costs a request to look up or to open; and of what lies apart, where large files are
   // passed through and extended attributes are served. An overlay puts the second above the first.
   std::unique_ptr<ViewPool> views_, apart_views_;
+  std::unique_ptr<LiveViews> live_views_;
 
   struct OpenRun {
     v1::AllowToken allowed;
@@ -204,7 +212,10 @@ Status FsServer::Start() {
   VRUN_TRY(StartSources());
   views_ = std::make_unique<ViewPool>(&loop_, views_directory_, HooksOf(false));
   apart_views_ = std::make_unique<ViewPool>(&loop_, views_directory_ + "/apart", HooksOf(true));
+  live_views_ = std::make_unique<LiveViews>(&loop_, &sources_->home(), sources_->backend(), views_directory_ + "/live",
+                                            options_.uid_base, LiveHooks());
   TakeOver(std::move(left));
+  live_views_->Sweep();
   VRUN_TRY(SetNonBlocking(listener_.get(), true));
   VRUN_TRY(loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnConnect(); }));
   Tick();
@@ -221,6 +232,11 @@ void FsServer::TakeOver(KeptState::Left left) {
   for (KeptState::View& view : left.views) {
     leases += view.what.leases_size();
     TakeOverView(view.what, std::move(view.handle));
+  }
+  for (KeptState::LiveView& live : left.live) {
+    leases += live.what.leases_size();
+    live_views_->Adopt(live.what.view(), {live.what.leases().begin(), live.what.leases().end()},
+                       std::move(live.handle));
   }
   if (!left.views.empty()) LogInfo("takes over {} views, with {} leases", left.views.size(), leases);
 }
@@ -312,13 +328,30 @@ ViewPool::Hooks FsServer::HooksOf(bool apart) {
     bursts_->Wait(tree);
   };
   hooks.lost = [this](const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases) {
-    v1::FsReply reply;
-    reply.mutable_content_lost()->set_path(path);
-    reply.mutable_content_lost()->set_reason(reason);
-    reply.mutable_content_lost()->mutable_leases()->Add(leases.begin(), leases.end());
-    Reply(reply);
+    TellLost(path, reason, leases);
   };
   return hooks;
+}
+
+LiveViews::Hooks FsServer::LiveHooks() {
+  LiveViews::Hooks hooks;
+  hooks.lost = [this](const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases) {
+    TellLost(path, reason, leases);
+  };
+  hooks.keep = [this](uint64_t id, const vfs::LiveView* view, const std::set<uint64_t>& leases) {
+    kept_->KeepLive(id, view, leases);
+  };
+  hooks.drop = [this](uint64_t id) { kept_->DropLive(id); };
+  hooks.before_mount = [this](const Digest& tree) { bursts_->Wait(tree); };
+  return hooks;
+}
+
+void FsServer::TellLost(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases) {
+  v1::FsReply reply;
+  reply.mutable_content_lost()->set_path(path);
+  reply.mutable_content_lost()->set_reason(reason);
+  reply.mutable_content_lost()->mutable_leases()->Add(leases.begin(), leases.end());
+  Reply(reply);
 }
 
 void FsServer::Tick() {
@@ -336,8 +369,8 @@ void FsServer::AgentIsGone() {
   loop_.Remove(control_.get());
   control_.Reset();
   ++connection_;
-  if (views_->leases() == 0) return loop_.Stop();
-  LogInfo("the agent is gone; its tasks go on, so this goes on serving {} of their views", views_->leases());
+  if (leases() == 0) return loop_.Stop();
+  LogInfo("the agent is gone; its tasks go on, so this goes on serving {} of their views", leases());
 }
 
 // The newest connection counts: an agent that starts again has no other way to say that the old one is gone.
@@ -358,6 +391,7 @@ void FsServer::OnAttach(uint64_t id, const v1::AgentAttach& attach) {
   const std::set<uint64_t> leases(attach.leases().begin(), attach.leases().end());
   views_->CloseAllBut(leases);
   apart_views_->CloseAllBut(leases);
+  live_views_->CloseAllBut(leases);
   std::set<std::pair<uint64_t, uint32_t>> listed;
   for (const v1::AllowToken& run : attach.runs()) listed.emplace(run.job(), run.attempt());
   std::vector<std::pair<uint64_t, uint32_t>> over;
@@ -450,9 +484,9 @@ void FsServer::OnRequest(const std::string& bytes) {
     case v1::FsRequest::kAttach: return OnAttach(id, request.attach());
     case v1::FsRequest::kStop: return loop_.Stop();
     case v1::FsRequest::kOpenView: return OpenView(id, request.open_view());
+    case v1::FsRequest::kPublishView: return PublishView(id, request.publish_view().lease());
     case v1::FsRequest::kCloseView:
-      views_->Close(request.close_view().lease());
-      apart_views_->Close(request.close_view().lease());
+      CloseView(request.close_view().lease());
       reply.mutable_view_closed();
       return Reply(reply);
     case v1::FsRequest::kAllowToken: {
@@ -506,7 +540,47 @@ void FsServer::EndRun(uint64_t job, uint32_t attempt) {
                             now.busy_micros - run.before.busy_micros);
 }
 
+void FsServer::CloseView(uint64_t lease) {
+  views_->Close(lease);
+  apart_views_->Close(lease);
+  live_views_->Close(lease);
+}
+
+void FsServer::OpenLiveView(uint64_t id, const v1::OpenView& open) {
+  const auto tree = Digest::FromBytes(open.tree());
+  if (!tree) return ReplyError(id, Error(Code::kInvalid, "open a live view: not a tree"));
+  if (live_views_->leases() == 0) bursts_->Start(*tree, false);  // later the view is told of what is new
+  live_views_->Open(*tree, open.serial(), open.lease(),
+                    [this, id, lease = open.lease(), asker = connection_](Result<LiveViews::Opened> opened) {
+                      if (asker != connection_) return;
+                      if (!opened) {
+                        live_views_->Close(lease);
+                        return ReplyError(id, opened.error());
+                      }
+                      v1::FsReply reply;
+                      reply.set_id(id);
+                      reply.mutable_view_opened()->set_lease(lease);
+                      reply.mutable_view_opened()->set_view(opened->view);
+                      std::vector<UniqueFd> fds;
+                      fds.push_back(std::move(opened->mount));
+                      Reply(reply, std::move(fds));
+                    });
+}
+
+void FsServer::PublishView(uint64_t id, uint64_t lease) {
+  live_views_->Publish(lease, [this, id, asker = connection_](const Result<LiveViews::Published>& published) {
+    if (asker != connection_) return;
+    if (!published) return ReplyError(id, published.error());
+    v1::FsReply reply;
+    reply.set_id(id);
+    reply.mutable_view_published()->set_view(published->view);
+    reply.mutable_view_published()->set_sequence(published->sequence);
+    Reply(reply);
+  });
+}
+
 void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
+  if (open.live()) return OpenLiveView(id, open);
   const auto tree = Digest::FromBytes(open.tree());
   const auto apart = Digest::FromBytes(open.apart());
   if (!tree || (!apart && !open.apart().empty())) {

@@ -19,6 +19,12 @@ std::string Name(bool apart, uint64_t slot) {
   return std::string("view/") + (apart ? "apart/" : "whole/") + std::to_string(slot);
 }
 
+std::string LiveName(uint64_t id) { return "live/" + std::to_string(id); }
+
+vfs::ViewHandle HandleOf(std::vector<UniqueFd>* fds) {
+  return {std::move((*fds)[0]), std::move((*fds)[1]), std::move((*fds)[2])};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<KeptState>> KeptState::Start(UniqueFd keeper, Left* left) {
@@ -27,6 +33,7 @@ Result<std::unique_ptr<KeptState>> KeptState::Start(UniqueFd keeper, Left* left)
   VRUN_ASSIGN(state->link_, KeeperLink::Start(std::move(keeper), &items));
   for (auto& [name, item] : items) {
     v1::KeptView view;
+    v1::KeptLiveView live;
     v1::KeptRuns runs;
     v1::KeptPort port;
     if (name == "port" && port.ParseFromString(item.value)) {
@@ -35,8 +42,10 @@ Result<std::unique_ptr<KeptState>> KeptState::Start(UniqueFd keeper, Left* left)
       left->runs.assign(runs.runs().begin(), runs.runs().end());
     } else if (name.starts_with("view/") && view.ParseFromString(item.value) && item.fds.size() == 3) {
       state->views_.emplace(view.apart(), view.slot());
-      left->views.push_back(
-          {std::move(view), {std::move(item.fds[0]), std::move(item.fds[1]), std::move(item.fds[2])}});
+      left->views.push_back({std::move(view), HandleOf(&item.fds)});
+    } else if (name.starts_with("live/") && live.ParseFromString(item.value) && item.fds.size() == 3) {
+      state->live_.insert(live.view());
+      left->live.push_back({std::move(live), HandleOf(&item.fds)});
     } else {
       LogError("the keeper has something that nobody knows: {}", Escape(name));
       state->link_->Drop(name);
@@ -46,26 +55,47 @@ Result<std::unique_ptr<KeptState>> KeptState::Start(UniqueFd keeper, Left* left)
 }
 
 void KeptState::KeepView(bool apart, uint64_t slot, const vfs::View* view, const std::set<uint64_t>& leases) {
-  if (!has_keeper()) return;
-  vfs::ViewHandle handle;
-  std::vector<int> fds;
-  if (!views_.contains({apart, slot})) {
-    auto duplicates = view != nullptr ? view->Handle() : Error(Code::kInternal, "a view that is not there");
-    if (!duplicates) {
-      if (std::exchange(complete_, false)) {
-        LogWarning("views end with this server: {}", Escape(duplicates.error().message()));
-      }
-      return;
-    }
-    handle = std::move(*duplicates);
-    fds = {handle.device.get(), handle.mount.get(), handle.state.get()};
-    views_.emplace(apart, slot);
-  }
   v1::KeptView kept;
   kept.set_apart(apart);
   kept.set_slot(slot);
   kept.mutable_leases()->Add(leases.begin(), leases.end());
-  link_->Keep(Name(apart, slot), kept.SerializeAsString(), fds);
+  const bool done = Keep(Name(apart, slot), kept.SerializeAsString(), views_.contains({apart, slot}),
+                         [view]() -> Result<vfs::ViewHandle> {
+                           if (view == nullptr) return Error(Code::kInternal, "a view that is not there");
+                           return view->Handle();
+                         });
+  if (done) views_.emplace(apart, slot);
+}
+
+void KeptState::KeepLive(uint64_t id, const vfs::LiveView* view, const std::set<uint64_t>& leases) {
+  v1::KeptLiveView kept;
+  kept.set_view(id);
+  kept.mutable_leases()->Add(leases.begin(), leases.end());
+  const bool done = Keep(LiveName(id), kept.SerializeAsString(), live_.contains(id),
+                         [view]() -> Result<vfs::ViewHandle> { return view->Handle(); });
+  if (done) live_.insert(id);
+}
+
+void KeptState::DropLive(uint64_t id) {
+  if (live_.erase(id) > 0) link_->Drop(LiveName(id));
+}
+
+bool KeptState::Keep(const std::string& name, std::string value, bool known,
+                     const std::function<Result<vfs::ViewHandle>()>& handle_of) {
+  if (!has_keeper()) return false;
+  if (known) {
+    link_->Keep(name, std::move(value));
+    return true;
+  }
+  const auto handle = handle_of();
+  if (!handle) {
+    if (std::exchange(complete_, false)) {
+      LogWarning("views end with this server: {}", Escape(handle.error().message()));
+    }
+    return false;
+  }
+  link_->Keep(name, std::move(value), {handle->device.get(), handle->mount.get(), handle->state.get()});
+  return true;
 }
 
 void KeptState::DropView(bool apart, uint64_t slot) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@
 #include "base/unique_fd.h"
 #include "node/keeper_link.h"
 #include "proto/fsctl.pb.h"
+#include "vfs/live_view.h"
 #include "vfs/view.h"
 
 namespace vrun::node {
@@ -25,9 +27,14 @@ class KeptState {
     v1::KeptView what;
     vfs::ViewHandle handle;
   };
+  struct LiveView {
+    v1::KeptLiveView what;
+    vfs::ViewHandle handle;
+  };
   // Of the server before.
   struct Left {
     std::vector<View> views;
+    std::vector<LiveView> live;
     std::vector<v1::AllowToken> runs;
     int port = 0;  // 0: none
   };
@@ -42,6 +49,9 @@ class KeptState {
   // The first time with the view's descriptors. `view` null: one that is being taken over, and is kept already.
   void KeepView(bool apart, uint64_t slot, const vfs::View* view, const std::set<uint64_t>& leases);
   void DropView(bool apart, uint64_t slot);
+  // The same of a live view.
+  void KeepLive(uint64_t id, const vfs::LiveView* view, const std::set<uint64_t>& leases);
+  void DropLive(uint64_t id);
   // Takes off what is mounted in slots of this directory and is not kept: its server died before it could say so.
   void UnmountStrays(const std::string& directory, bool apart) const;
   void KeepRuns(const std::vector<v1::AllowToken>& runs);
@@ -52,8 +62,13 @@ class KeptState {
   void SetProgram(const std::string& path) { link_->SetProgram(path); }
 
  private:
+  // The descriptors of a view, of which `name` is not kept yet; false: it cannot be.
+  bool Keep(const std::string& name, std::string value, bool known,
+            const std::function<Result<vfs::ViewHandle>()>& handle_of);
+
   std::unique_ptr<KeeperLink> link_;
   std::set<std::pair<bool, uint64_t>> views_;  // apart, slot
+  std::set<uint64_t> live_;                    // ids
   bool complete_ = true;
   UniqueFd port_;
 };

@@ -2,6 +2,7 @@
 #include "node/live_follower.h"
 
 #include <chrono>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -26,16 +27,32 @@ struct LiveFollower::Shared {
   bool stop = false;
   bool watched = false;
   uint64_t watch = 0;
-  Digest shown;
-  Digest newest;
+  ContentSource::TreeNow shown;
+  ContentSource::TreeNow newest;
+  std::multimap<uint64_t, std::function<void()>> waiting;  // by serial
+
+  // What is included counts also where the tree is the same: what home has changed back is right from then on.
+  bool behind() const { return newest.tree != shown.tree || newest.included > shown.included; }
+  std::vector<std::function<void()>> TakeServed() {
+    std::vector<std::function<void()>> served;
+    while (!waiting.empty() && waiting.begin()->first <= shown.serial) {
+      served.push_back(std::move(waiting.begin()->second));
+      waiting.erase(waiting.begin());
+    }
+    return served;
+  }
   int64_t heard = 0;  // monotonic
   uint64_t trees = 0;
 };
 
-LiveFollower::LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> backend, const Digest& shown,
-                           Advance advance)
-    : home_(home), backend_(std::move(backend)), advance_(std::move(advance)), shared_(std::make_shared<Shared>()) {
-  shared_->shown = shared_->newest = shown;
+LiveFollower::LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> backend, uint64_t view,
+                           const Digest& shown, Advance advance)
+    : home_(home),
+      view_(view),
+      backend_(std::move(backend)),
+      advance_(std::move(advance)),
+      shared_(std::make_shared<Shared>()) {
+  shared_->shown.tree = shared_->newest.tree = shown;
   shared_->heard = MonotonicMicros();
   thread_ = std::thread([this] { Run(); });
 }
@@ -54,7 +71,19 @@ LiveFollower::~LiveFollower() {
 
 LiveFollower::State LiveFollower::state() const {
   std::lock_guard lock(shared_->mutex);
-  return {shared_->shown, MonotonicMicros() - shared_->heard, shared_->shown != shared_->newest, shared_->trees};
+  return {shared_->shown.tree, shared_->shown.serial, MonotonicMicros() - shared_->heard, shared_->behind(),
+          shared_->trees};
+}
+
+void LiveFollower::WhenShown(uint64_t serial, std::function<void()> done) {
+  {
+    std::lock_guard lock(shared_->mutex);
+    if (shared_->shown.serial < serial) {
+      shared_->waiting.emplace(serial, std::move(done));
+      return;
+    }
+  }
+  done();
 }
 
 void LiveFollower::Watch() {
@@ -62,19 +91,19 @@ void LiveFollower::Watch() {
   {
     std::lock_guard lock(shared_->mutex);
     shared_->watched = true;
-    have = shared_->shown;
+    have = shared_->shown.tree;
   }
   ContentSource::TreeWatch watch;
   watch.arrived = [backend = std::weak_ptr(backend_)](std::vector<vfs::FetchedDirectory> objects) {
     if (const auto kept = backend.lock()) kept->Preload(std::move(objects));
   };
-  watch.now = [shared = shared_, backend = std::weak_ptr(backend_)](const Digest& tree, const tree::Entry& root) {
+  watch.now = [shared = shared_, backend = std::weak_ptr(backend_)](const ContentSource::TreeNow& now) {
     std::lock_guard lock(shared->mutex);
     shared->heard = MonotonicMicros();
-    if (shared->newest == tree) return;
     // So that taking it does not have to ask.
-    if (const auto kept = backend.lock()) (void)kept->store()->PutBlob(tree, tree::EncodeRoot(root));
-    shared->newest = tree;
+    const auto kept = backend.lock();
+    if (kept && shared->newest.tree != now.tree) (void)kept->store()->PutBlob(now.tree, tree::EncodeRoot(now.root));
+    shared->newest = now;
     shared->changed.notify_all();
   };
   watch.over = [shared = shared_](const Error& error) {
@@ -82,7 +111,7 @@ void LiveFollower::Watch() {
     std::lock_guard lock(shared->mutex);
     shared->watched = false;
   };
-  const uint64_t id = home_->WatchTree(have, std::move(watch));
+  const uint64_t id = home_->WatchTree(have, view_, std::move(watch));
   std::lock_guard lock(shared_->mutex);
   shared_->watch = id;
 }
@@ -96,20 +125,29 @@ void LiveFollower::Run() {
       Watch();
       lock.lock();
     }
-    if (s.newest == s.shown) {
-      s.changed.wait_for(lock, kAgain, [&] { return s.stop || s.newest != s.shown; });
+    if (!s.behind()) {
+      s.shown.serial = s.newest.serial;
+      const auto served = s.TakeServed();
+      lock.unlock();
+      for (const auto& done : served) done();
+      lock.lock();
+      s.changed.wait_for(lock, kAgain, [&] { return s.stop || s.behind() || s.newest.serial != s.shown.serial; });
       continue;
     }
-    const Digest tree = s.newest;
+    const ContentSource::TreeNow now = s.newest;
     lock.unlock();
-    const Status advanced = advance_(tree);
+    const Status advanced = advance_(now.tree, now.included);
     if (!advanced) LogWarning("live view: {}", Escape(advanced.error().message()));
     lock.lock();
     if (advanced) {
-      s.shown = tree;
+      s.shown = now;
       ++s.trees;
+      const auto served = s.TakeServed();
+      lock.unlock();
+      for (const auto& done : served) done();
+      lock.lock();
     } else {
-      s.changed.wait_for(lock, kAgain, [&] { return s.stop || s.newest != tree; });
+      s.changed.wait_for(lock, kAgain, [&] { return s.stop || s.newest.tree != now.tree; });
     }
   }
 }

@@ -31,22 +31,27 @@ class LiveFollower {
  public:
   struct State {
     Digest tree;                // that the view shows
+    uint64_t serial = 0;        // of it, as home counts; 0: not told yet
     int64_t silent_micros = 0;  // since home was heard of last
     bool behind = false;        // home was heard of, and the view is not there yet
     uint64_t trees = 0;         // that it was advanced to
     bool silent() const { return silent_micros > kHomeSilentMicros; }
   };
-  // Blocks; one call at a time.
-  using Advance = std::function<Status(const Digest& tree)>;
+  // Blocks; one call at a time. `included`: as ContentSource::TreeNow.
+  using Advance = std::function<Status(const Digest& tree, uint64_t included)>;
 
-  // `shown`: what the view shows now. The source and the backend must outlive it.
-  LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> backend, const Digest& shown, Advance advance);
+  // `shown`: what the view shows now. `view`: its id at home, 0: none. The source and the backend must outlive it.
+  LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> backend, uint64_t view, const Digest& shown,
+               Advance advance);
   // Waits for an Advance under way. Before the view.
   ~LiveFollower();
   LiveFollower(const LiveFollower&) = delete;
   LiveFollower& operator=(const LiveFollower&) = delete;
 
   State state() const;
+  // Runs `done` once the view shows the state of that serial, or a later one: at once, or on the follower's thread. Not
+  // after destruction.
+  void WhenShown(uint64_t serial, std::function<void()> done);
 
  private:
   struct Shared;  // what home's callbacks keep alive
@@ -54,6 +59,7 @@ class LiveFollower {
   void Run();
 
   ContentSource* const home_;
+  const uint64_t view_;
   const std::shared_ptr<vfs::Backend> backend_;
   const Advance advance_;
   const std::shared_ptr<Shared> shared_;

@@ -36,6 +36,7 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   sandbox::Spec out;
   out.directory = in.task_directory();
   out.uid_base = in.uid_base();
+  out.live_root = in.live_view();
   out.limits.memory_bytes = in.resources().memory_bytes();
   out.limits.milli_cpus = in.resources().milli_cpus();
   out.limits.pids = in.resources().pids() != 0 ? in.resources().pids() : kDefaultPids;

@@ -338,7 +338,7 @@ void TaskSupervisor::Record(v1::ExitRecord record) {
 
 void TaskSupervisor::BeginWrites() {
   std::optional<CarryOptions> options;
-  if (started_ && !spec_->discard_writes()) {
+  if (started_ && !spec_->discard_writes() && !spec_->live_view()) {
     options.emplace();
     options->upper = spec_->task_directory() + "/upper";
     options->lower = spec_->task_directory() + "/lower";

@@ -99,7 +99,7 @@ Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
     mounts.list.push_back({*std::move(mount), *std::move(target)});
     return {};
   };
-  auto point = [&](const char* name) { return MountPoint(root, name, spec.uid_base); };
+  auto point = [&](const char* name) { return MountPoint(root, name, spec); };
 
   VRUN_TRY(add(MakeDevices(spec.uid_base), point("dev")));
   mounts.dev.Reset(::fcntl(mounts.list.back().mount.get(), F_DUPFD_CLOEXEC, 3));

@@ -59,15 +59,19 @@ Result<UniqueFd> MountRoot(RootViews views, const PrepareUpper& prepare_upper) {
   }
 }
 
-Result<UniqueFd> MountPoint(int root, const char* name, uint32_t uid_base) {
+Result<UniqueFd> MountPoint(int root, const char* name, const Spec& spec) {
   Result<UniqueFd> fd = OpenInRoot(root, name, O_DIRECTORY);
   if (fd || fd.error().error_number() != ENOENT) return fd;
+  if (spec.live_root) {
+    // What is made there is made at home.
+    return Error(Code::kNotFound, std::string("/") + name + ": the root has none: make that directory at home");
+  }
   struct stat before;
   if (::fstat(root, &before) != 0) return ErrnoError("stat the root");
   if (::mkdirat(root, name, 0755) != 0) {
     return Error(Code::kInvalid, std::string("/") + name + " in the root: a link to nowhere: make it a directory");
   }
-  if (::fchownat(root, name, uid_base, uid_base, AT_SYMLINK_NOFOLLOW) != 0)
+  if (::fchownat(root, name, spec.uid_base, spec.uid_base, AT_SYMLINK_NOFOLLOW) != 0)
     return ErrnoError(std::string("chown /") + name);
   // The command did not do this: the root's times stay what they were, or they would be carried home as a change of /.
   timespec times[2] = {before.st_atim, before.st_mtim};

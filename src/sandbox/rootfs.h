@@ -22,7 +22,8 @@ namespace vrun::sandbox {
 Result<UniqueFd> MountRoot(RootViews views, const PrepareUpper& prepare_upper);
 
 // The directory inside the root that a mount will cover, made in the upper if the tree has none. Owner: the sandbox's
-// root. Only hollow places (/proc /sys /dev /run /tmp) are made; they are never carried home.
-Result<UniqueFd> MountPoint(int root, const char* name, uint32_t uid_base);
+// root. Only hollow places (/proc /sys /dev /run /tmp) are made; they are never carried home. In a live root they have
+// to be there.
+Result<UniqueFd> MountPoint(int root, const char* name, const Spec& spec);
 
 }  // namespace vrun::sandbox

@@ -83,6 +83,10 @@ Status Builder::MakeDirectories() {
 }
 
 Status Builder::MountTheRoot() {
+  if (spec.live_root) {
+    root = std::move(views.whole);
+    return {};
+  }
   VRUN_ASSIGN(root, MountRoot(std::move(views), prepare_upper));
   return {};
 }

@@ -38,7 +38,8 @@ struct Spec {
   std::string name;  // of the control groups: no slash; of this task alone on the whole host
   std::string
       directory;  // the task directory, absolute, on the node's disk; upper, work, tmp, lower, apart are made inside
-  uint32_t uid_base = 0;  // host uid of the sandbox's uid 0
+  uint32_t uid_base = 0;   // host uid of the sandbox's uid 0
+  bool live_root = false;  // the view is the root itself, and written to: no overlay, no upper
   GroupLimits limits;
   std::string hostname;  // "": the node's
 

@@ -52,6 +52,7 @@ Dirty MakeDirty(const DirtySet& set) {
     Dirty* directory = Insert(&root, path);
     for (const std::string& name : names) {
       if (directory->recursive) break;
+      if (IsUnderWay(name)) continue;  // a listing does not have it either
       directory->children.try_emplace(name);
     }
   }

@@ -74,6 +74,16 @@ TEST_F(RescanTest, SharesWhatDidNotChange) {
   EXPECT_NE((*LookupDirectory(*now, "/a"))->digest(), (*LookupDirectory(*base_, "/a"))->digest());
 }
 
+TEST_F(RescanTest, AFileOnItsWayHomeIsInNoTree) {
+  dir_.Write("a/.vrun-7-s-12", "half");
+  dir_.Write("a/whole", "whole");
+  const auto now = Check(Names({{"/a", {".vrun-7-s-12", "whole"}}}));
+  ASSERT_TRUE(now);
+  const auto directory = *LookupDirectory(*now, "/a");
+  EXPECT_LT(directory->Find("whole"), directory->size());
+  EXPECT_EQ(directory->Find(".vrun-7-s-12"), directory->size());
+}
+
 TEST_F(RescanTest, CreatedChangedRemoved) {
   dir_.Append("a/f", "more");
   dir_.Mkdir("a/new/deep");

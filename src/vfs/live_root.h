@@ -106,8 +106,9 @@ class LiveRoot final : public Operations, public WriteOperations {
   void RemoveXattr(const Request& request, std::string_view name, Reply reply) override;
 
  private:
-  // How long a request waits for home to tell what there is instead of what it has not any more.
-  static constexpr int64_t kHomeMicros = 2'000'000;
+  // How long a request waits for home to tell what there is instead of what it has not any more. What is instead may be
+  // our own, of which home tells once it is on its disk: seconds, where that is busy.
+  static constexpr int64_t kHomeMicros = 30'000'000;
   using SharedReply = std::shared_ptr<Reply>;
   using Then = std::function<void(Reply)>;
   // An inode is open through the page cache or passed through, never both at once (fs/fuse/iomode.c).

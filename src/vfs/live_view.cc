@@ -182,6 +182,7 @@ Result<std::unique_ptr<LiveView>> LiveView::Mount(std::shared_ptr<Backend> backe
     VRUN_ASSIGN(journaling.saved, SavedView::Create());
     journaling.saved->SetTree(tree);
     journaling.stream = std::make_unique<LiveStream>(options.stream);
+    journaling.stream->SetReady(options.on_ready);
   }
   auto view = std::make_unique<MountedLiveView>(std::move(backend), std::move(files), tree, root, options,
                                                 std::move(device), std::move(journaling));
@@ -197,6 +198,7 @@ Result<std::unique_ptr<LiveView>> LiveView::TakeOver(std::shared_ptr<Backend> ba
   LiveState state;
   VRUN_ASSIGN(journaling.journal, LiveJournal::Open(options.journal, &state));
   journaling.stream = std::make_unique<LiveStream>(options.stream);
+  journaling.stream->SetReady(options.on_ready);
   VRUN_ASSIGN(auto files, LiveFiles::Open(options.written));
   const tree::Entry root;  // the journal has it
   auto view = std::make_unique<MountedLiveView>(std::move(backend), std::move(files), state.tree, root, options,

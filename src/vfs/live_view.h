@@ -33,6 +33,7 @@ struct LiveViewOptions {
   // published is kept from later writes, so all of them have to be seen.
   std::string journal;
   LiveStreamOptions stream;
+  std::function<void()> on_ready;  // LiveStream::SetReady, before anything can be added
   // A file that somebody keeps open and appends to is published after so much, whether it is closed or not.
   uint64_t publish_bytes = 64u << 20;
   int64_t publish_micros = 1'000'000;

@@ -136,7 +136,8 @@ class LiveFollowTest : public testing::Test {
     view_ = *std::move(view);
     watchdog_.Watch(mount_);
     follower_ = std::make_unique<node::LiveFollower>(
-        source_.get(), backend_, first, [this](const Digest& tree) { return view_->Advance(tree, view_->changes()); });
+        source_.get(), backend_, 0, first,
+        [this](const Digest& tree, uint64_t) { return view_->Advance(tree, view_->changes()); });
     ASSERT_TRUE(Soon([&] { return !follower_->state().behind; }));
   }
   void Connect() {

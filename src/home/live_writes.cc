@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/live_writes.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "home/apply.h"
+
+namespace vrun::home {
+namespace {
+
+// Of the node's window (vfs/live_stream.h) a fraction, so that it never waits for us in a steady stream.
+constexpr size_t kSyncOperations = 1024;
+constexpr uint64_t kSyncBytes = 16u << 20;
+constexpr int64_t kGatherMicros = 1'000;      // what comes within this goes into the same flush
+constexpr uint64_t kMostQueued = 256u << 20;  // bytes; more than any window
+constexpr int64_t kFullMicros = 5'000'000;    // between two tries while home is full
+constexpr size_t kLately = 16384;             // more than a window has operations
+constexpr uint64_t kMostTold = 10;
+
+// Somebody can make room, and then it works.
+bool MayPass(const Error& error) {
+  switch (error.error_number()) {
+    case ENOSPC:
+    case EDQUOT:
+    case ENFILE:
+    case EMFILE:
+    case ENOMEM: return true;
+    default: return error.error_number() == 0 && error.code() == Code::kExhausted;
+  }
+}
+
+}  // namespace
+
+class LiveWrites::View {
+ public:
+  View(uint64_t id, const Options& options) : id_(id) {
+    // Numbers of series must not come again after a restart of home: what an earlier one was sent is dropped.
+    next_begin_ = static_cast<uint64_t>(WallMicros());
+    apply_.root = options.root;
+    apply_.job = id >> 32;
+    apply_.attempt = static_cast<uint32_t>(id);
+    apply_.live = true;
+    if (options.hidden) apply_.hidden = options.hidden();
+    apply_.notice = [this](const std::string& text) { Tell(text); };
+    if (!options.journals.empty() && MakeDirs(options.journals, 0700)) {
+      apply_.journal = options.journals + "/live-" + std::to_string(id);
+    }
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  // `finish`: nothing more comes; its journal goes.
+  void Stop(bool finish) {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+      finish_ = finish;
+      changed_.notify_all();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  uint64_t Join(Send send) {
+    std::lock_guard lock(mutex_);
+    send_ = std::move(send);
+    BeginLocked();
+    return ++joined_;
+  }
+  void Leave(uint64_t joined) {
+    std::lock_guard lock(mutex_);
+    if (joined_ == joined) send_ = nullptr;
+  }
+  void Write(uint64_t begin, v1::WriteBack message) {
+    std::lock_guard lock(mutex_);
+    if (begin != begin_) return;
+    queued_bytes_ += message.file_data().data().size();
+    queue_.push_back(std::move(message));
+    changed_.notify_all();
+    if (queued_bytes_ > kMostQueued) {
+      LogWarning("live view {:x}: its node sends more than its window: from the beginning", id_);
+      BeginLocked();
+    }
+  }
+
+  uint64_t applied() const {
+    std::lock_guard lock(mutex_);
+    return applied_;
+  }
+
+  uint64_t failed() const {
+    std::lock_guard lock(mutex_);
+    return failed_;
+  }
+
+  void WhenDurable(uint64_t sequence, std::function<void()> done) {
+    {
+      std::lock_guard lock(mutex_);
+      if (durable_ < sequence) {
+        waiting_.emplace(sequence, std::move(done));
+        // After a restart of home only the journal knows.
+        open_ = true;
+        changed_.notify_all();
+        return;
+      }
+    }
+    done();
+  }
+  uint64_t Listen(std::function<void(const std::string&)> notice) {
+    std::lock_guard lock(mutex_);
+    listeners_[++next_listener_] = std::move(notice);
+    return next_listener_;
+  }
+  void Unlisten(uint64_t id) {
+    std::lock_guard lock(mutex_);
+    listeners_.erase(id);
+  }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  void BeginLocked() {
+    queue_.clear();
+    queued_bytes_ = 0;
+    begin_ = 0;  // nothing is taken before the node has heard of the next
+    restart_ = true;
+    changed_.notify_all();
+  }
+
+  void Run() {
+    ::pthread_setname_np(::pthread_self(), "live-apply");
+    Lock lock(mutex_);
+    while (!stop_ || (finish_ && !queue_.empty())) {
+      const int64_t now = MonotonicMicros();
+      if (now < full_until_) {
+        changed_.wait_for(lock, std::chrono::microseconds(full_until_ - now), [this] { return stop_; });
+      } else if (std::exchange(restart_, false)) {
+        Begin(&lock);
+      } else if (std::exchange(open_, false)) {
+        lock.unlock();
+        Flush();
+        lock.lock();
+      } else if (!queue_.empty()) {
+        const v1::WriteBack message = std::move(queue_.front());
+        queue_.pop_front();
+        queued_bytes_ -= message.file_data().data().size();
+        lock.unlock();
+        ApplyOne(message);
+        lock.lock();
+      } else if (unsynced_ > 0 && now >= sync_due_) {
+        lock.unlock();
+        Flush();
+        lock.lock();
+      } else if (unsynced_ > 0) {
+        changed_.wait_for(lock, std::chrono::microseconds(sync_due_ - now));
+      } else {
+        changed_.wait(lock);
+      }
+    }
+    const bool finish = finish_;
+    lock.unlock();
+    if (!finish || !Open()) return;
+    if (const Status finished = applier_->Finish(); !finished) {
+      LogWarning("live view {:x}: {}", id_, Escape(finished.error().message()));
+    }
+  }
+
+  // --- its thread's ---
+
+  Status Open() {
+    if (applier_) return {};
+    VRUN_ASSIGN(applier_, Applier::Open(apply_));
+    Advance();
+    return {};
+  }
+
+  // How far it is, where nothing of a file is missing. What failed for good is done with.
+  void Advance() {
+    std::lock_guard lock(mutex_);
+    applied_ = std::max({applied_, applier_ ? applier_->sequence() : 0, settled_});
+  }
+
+  void Begin(Lock* lock) {
+    lock->unlock();
+    Flush();
+    v1::LiveAck first;
+    lock->lock();
+    if (restart_ || !applier_) return Later();
+    begin_ = ++next_begin_;
+    first.set_begin(begin_);
+    first.mutable_ack()->set_sequence(durable_);
+    // Those of acknowledgements that were lost with the stream before.
+    for (const v1::Applied& one : lately_) *first.mutable_ack()->add_applied() = one;
+    const Send send = send_;
+    lock->unlock();
+    if (send) send(first);
+    lock->lock();
+  }
+
+  // Under the lock.
+  void Later() {
+    restart_ = true;
+    full_until_ = MonotonicMicros() + (applier_ ? 0 : kFullMicros);
+  }
+
+  void ApplyOne(const v1::WriteBack& message) {
+    if (const Status opened = Open(); !opened) return Full(opened.error());
+    const Status applied = applier_->Apply(message);
+    if (!applied && MayPass(applied.error())) return Full(applied.error());
+    if (!applied) Failed(message, applied.error());
+    if (applied && !message.has_file_data()) ignoring_ = false;
+    if (ignoring_) settled_ = message.sequence();
+    Advance();
+    if (unsynced_++ == 0) sync_due_ = std::max(MonotonicMicros() + kGatherMicros, rest_until_);
+    unsynced_bytes_ += message.file_data().data().size();
+    if (const uint64_t whole = applier_ ? applier_->TakeWantWhole() : 0; whole != 0) Ask(whole);
+    if (unsynced_ >= kSyncOperations || unsynced_bytes_ >= kSyncBytes) Flush();
+  }
+
+  void Failed(const v1::WriteBack& message, const Error& error) {
+    settled_ = message.sequence();
+    if (message.has_put_file() || message.has_file_data()) ignoring_ = true;
+    uint64_t failed = 0;
+    {
+      std::lock_guard lock(mutex_);
+      failed = ++failed_;
+    }
+    if (failed <= kMostTold) Tell(error.message() + ": what the job wrote there is lost");
+  }
+
+  void Full(const Error& error) {
+    Tell(error.message() + ": the job's writes wait on the node: make room at home");
+    Flush();
+    std::lock_guard lock(mutex_);
+    full_until_ = MonotonicMicros() + kFullMicros;
+    BeginLocked();
+  }
+
+  void Ask(uint64_t whole) {
+    v1::LiveAck ack;
+    Send send;
+    {
+      std::lock_guard lock(mutex_);
+      ack.mutable_ack()->set_sequence(durable_);
+      ack.mutable_ack()->set_want_whole(whole);
+      send = send_;
+    }
+    if (send) send(ack);
+  }
+
+  void Flush() {
+    unsynced_ = 0;
+    unsynced_bytes_ = 0;
+    const int64_t began = MonotonicMicros();
+    Status opened = Open();
+    const Result<uint64_t> flushed = opened ? applier_->Sync() : Result<uint64_t>(opened.error());
+    const int64_t now = MonotonicMicros();
+    rest_until_ = now + (now - began);
+    if (!flushed) {
+      unsynced_ = 1;
+      sync_due_ = now + kFullMicros;
+      return Tell("cannot make the job's writes durable: " + flushed.error().message());
+    }
+    v1::LiveAck ack;
+    std::vector<std::function<void()>> calls;
+    Send send;
+    {
+      std::lock_guard lock(mutex_);
+      durable_ = std::max({durable_, *flushed, settled_});
+      ack.mutable_ack()->set_sequence(durable_);
+      for (v1::Applied& one : applier_->TakeApplied()) {
+        *ack.mutable_ack()->add_applied() = one;
+        lately_.push_back(std::move(one));
+        if (lately_.size() > kLately) lately_.pop_front();
+      }
+      for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= durable_; it = waiting_.erase(it)) {
+        calls.push_back(std::move(it->second));
+      }
+      send = begin_ != 0 ? send_ : nullptr;
+    }
+    if (send) send(ack);
+    for (const auto& call : calls) call();
+  }
+
+  void Tell(const std::string& text) {
+    std::map<uint64_t, std::function<void(const std::string&)>> listeners;
+    {
+      std::lock_guard lock(mutex_);
+      listeners = listeners_;
+    }
+    if (listeners.empty()) LogWarning("live view {:x}: {}", id_, Escape(text));
+    for (const auto& [id, notice] : listeners) notice(text);
+  }
+
+  const uint64_t id_;
+  ApplyOptions apply_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::deque<v1::WriteBack> queue_;
+  uint64_t queued_bytes_ = 0;
+  uint64_t next_begin_ = 0;
+  uint64_t begin_ = 0;  // of the series that is taken; 0: none
+  bool restart_ = false;
+  bool open_ = false;
+  bool stop_ = false;
+  bool finish_ = false;
+  int64_t full_until_ = 0;
+  uint64_t joined_ = 0;
+  Send send_;
+  uint64_t applied_ = 0;
+  uint64_t durable_ = 0;
+  uint64_t failed_ = 0;
+  std::multimap<uint64_t, std::function<void()>> waiting_;
+  uint64_t next_listener_ = 0;
+  std::map<uint64_t, std::function<void(const std::string&)>> listeners_;
+
+  // The thread's own.
+  std::unique_ptr<Applier> applier_;
+  uint64_t settled_ = 0;   // of the last message that has failed for good
+  bool ignoring_ = false;  // the rest of this file fails with it
+  size_t unsynced_ = 0;
+  uint64_t unsynced_bytes_ = 0;
+  int64_t sync_due_ = 0;
+  int64_t rest_until_ = 0;
+  std::deque<v1::Applied> lately_;
+
+  std::thread thread_;
+};
+
+LiveWrites::LiveWrites(Options options) : options_(std::move(options)) {}
+
+LiveWrites::~LiveWrites() {
+  for (const auto& [id, view] : views_) view->Stop(false);
+}
+
+std::shared_ptr<LiveWrites::View> LiveWrites::Find(uint64_t view) const {
+  std::lock_guard lock(mutex_);
+  const auto it = views_.find(view);
+  return it == views_.end() ? nullptr : it->second;
+}
+
+std::shared_ptr<LiveWrites::View> LiveWrites::Make(uint64_t view) {
+  std::lock_guard lock(mutex_);
+  auto& made = views_[view];
+  if (!made) made = std::make_shared<View>(view, options_);
+  return made;
+}
+
+uint64_t LiveWrites::Join(uint64_t view, Send send) { return Make(view)->Join(std::move(send)); }
+
+void LiveWrites::Leave(uint64_t view, uint64_t joined) {
+  if (const auto found = Find(view)) found->Leave(joined);
+}
+
+void LiveWrites::Write(uint64_t view, uint64_t begin, v1::WriteBack message) {
+  if (const auto found = Find(view)) found->Write(begin, std::move(message));
+}
+
+void LiveWrites::End(uint64_t view) {
+  std::shared_ptr<View> ended;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = views_.find(view);
+    if (it == views_.end()) return;
+    ended = std::move(it->second);
+    views_.erase(it);
+  }
+  ended->Stop(true);
+}
+
+std::map<uint64_t, uint64_t> LiveWrites::Applied() const {
+  std::lock_guard lock(mutex_);
+  std::map<uint64_t, uint64_t> applied;
+  for (const auto& [id, view] : views_) applied[id] = view->applied();
+  return applied;
+}
+
+void LiveWrites::WhenDurable(uint64_t view, uint64_t sequence, std::function<void()> done) {
+  Make(view)->WhenDurable(sequence, std::move(done));
+}
+
+uint64_t LiveWrites::Failed(uint64_t view) const {
+  const auto found = Find(view);
+  return found ? found->failed() : 0;
+}
+
+uint64_t LiveWrites::Listen(uint64_t view, std::function<void(const std::string&)> notice) {
+  return Make(view)->Listen(std::move(notice));
+}
+
+void LiveWrites::Unlisten(uint64_t view, uint64_t id) {
+  if (const auto found = Find(view)) found->Unlisten(id);
+}
+
+}  // namespace vrun::home

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// What live views write, on its way into the root: streams that come and go, failures, and who waits.
+#include "home/live_writes.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <filesystem>
+
+#include "base/files.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr uint64_t kView = 3ull << 32 | 9;
+constexpr uint64_t kLast = (1u << 24) - 1;  // vfs/live_stream.h
+
+uint64_t Sequence(uint64_t operation) { return operation << 24 | kLast; }
+
+class LiveWritesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(::mkdtemp(top_.data()), nullptr);
+    ASSERT_EQ(::mkdir((top_ + "/root").c_str(), 0755), 0);
+    Start();
+  }
+  void TearDown() override {
+    writes_.reset();
+    EXPECT_TRUE(RemoveTree(top_).has_value());
+  }
+  // Also as if the process before had died.
+  void Start() {
+    writes_.reset();
+    writes_ = std::make_unique<LiveWrites>(
+        LiveWrites::Options{top_ + "/root", top_ + "/apply", [] { return std::vector<std::string>{"/secret"}; }});
+  }
+  uint64_t Join() {
+    {
+      std::lock_guard lock(mutex_);
+      begin_ = 0;
+    }
+    const uint64_t joined = writes_->Join(kView, [this](const v1::LiveAck& ack) {
+      std::lock_guard lock(mutex_);
+      if (ack.begin() != 0) begin_ = ack.begin();
+      acknowledged_ = ack.ack().sequence();
+      changed_.notify_all();
+    });
+    EXPECT_TRUE(Until([this] { return begin_ != 0; }));
+    return joined;
+  }
+  void Put(uint64_t operation, const std::string& path, const std::string& content, uint64_t begin = 0) {
+    v1::WriteBack message;
+    message.set_sequence(operation << 24);
+    message.set_path(path);
+    auto* put = message.mutable_put_file();
+    put->set_size(content.size());
+    put->mutable_meta()->set_mode(S_IFREG | 0644);
+    put->mutable_meta()->set_uid(::geteuid());
+    put->mutable_meta()->set_gid(::getegid());
+    writes_->Write(kView, begin == 0 ? begin_ : begin, message);
+    v1::WriteBack data;
+    data.set_sequence(Sequence(operation));
+    data.set_path(path);
+    data.mutable_file_data()->set_data(content);
+    data.mutable_file_data()->set_last(true);
+    writes_->Write(kView, begin == 0 ? begin_ : begin, data);
+  }
+  template <typename F>
+  bool Until(F is) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), is);
+  }
+  bool Acknowledged(uint64_t operation) {
+    return Until([&] { return acknowledged_ >= Sequence(operation); });
+  }
+  std::string Read(const std::string& path) { return ReadFile(top_ + "/root" + path).value_or("(none)"); }
+
+  std::string top_ = "/var/tmp/vrun-live-writes-XXXXXX";
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t begin_ = 0;
+  uint64_t acknowledged_ = 0;
+  std::unique_ptr<LiveWrites> writes_;
+};
+
+TEST_F(LiveWritesTest, WhatComesIsAppliedAndAcknowledged) {
+  Join();
+  Put(1, "/a", "one");
+  Put(2, "/b", "two");
+  ASSERT_TRUE(Acknowledged(2));
+  EXPECT_EQ(Read("/a") + Read("/b"), "onetwo");
+  EXPECT_EQ(writes_->Applied().at(kView), Sequence(2));
+}
+
+TEST_F(LiveWritesTest, TheNextStreamBeginsWhereHomeIsAndTheLastOneIsNotHeard) {
+  Join();
+  Put(1, "/a", "one");
+  ASSERT_TRUE(Acknowledged(1));
+  const uint64_t before = begin_;
+  Join();
+  EXPECT_EQ(acknowledged_, Sequence(1));
+  Put(2, "/b", "from the stream before", before);
+  Put(2, "/c", "of this one");
+  ASSERT_TRUE(Acknowledged(2));
+  EXPECT_EQ(Read("/b") + Read("/c"), "(none)of this one");
+}
+
+TEST_F(LiveWritesTest, ANewHomeKnowsWhatTheOneBeforeHad) {
+  Join();
+  Put(1, "/a", "one");
+  ASSERT_TRUE(Acknowledged(1));
+  Start();
+  bool durable = false;
+  writes_->WhenDurable(kView, Sequence(1), [&] {
+    std::lock_guard lock(mutex_);
+    durable = true;
+    changed_.notify_all();
+  });
+  EXPECT_TRUE(Until([&] { return durable; }));
+  const uint64_t before = begin_;
+  Join();
+  EXPECT_NE(begin_, before);
+  EXPECT_EQ(acknowledged_, Sequence(1));
+}
+
+TEST_F(LiveWritesTest, WhatCannotBeAppliedIsToldAndTheRestGoesOn) {
+  std::string told;
+  writes_->Listen(kView, [&](const std::string& text) {
+    std::lock_guard lock(mutex_);
+    told += text;
+    changed_.notify_all();
+  });
+  Join();
+  Put(1, "/secret/key", "no");
+  Put(2, "/a", "one");
+  Put(3, "/secret/last", "no");
+  ASSERT_TRUE(Acknowledged(3));
+  EXPECT_EQ(Read("/a"), "one");
+  EXPECT_NE(told.find("/secret"), std::string::npos);
+  EXPECT_EQ(writes_->Failed(kView), 2u);
+}
+
+TEST_F(LiveWritesTest, WhoWaitsHearsWhenAllOfItIsThere) {
+  Join();
+  bool durable = false;
+  writes_->WhenDurable(kView, Sequence(2), [&] {
+    std::lock_guard lock(mutex_);
+    durable = true;
+    changed_.notify_all();
+  });
+  Put(1, "/a", "one");
+  ASSERT_TRUE(Acknowledged(1));
+  EXPECT_FALSE(durable);
+  Put(2, "/b", "two");
+  EXPECT_TRUE(Until([&] { return durable; }));
+}
+
+TEST_F(LiveWritesTest, AViewThatIsNoMoreLeavesNothingBehind) {
+  Join();
+  Put(1, "/a", "one");
+  ASSERT_TRUE(Acknowledged(1));
+  EXPECT_FALSE(std::filesystem::is_empty(top_ + "/apply"));
+  writes_->End(kView);
+  EXPECT_TRUE(std::filesystem::is_empty(top_ + "/apply"));
+  EXPECT_TRUE(writes_->Applied().empty());
+}
+
+}  // namespace
+}  // namespace vrun::home

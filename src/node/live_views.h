@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The live view of a tenant on this node: mounted with the first job that wants one, shared by all that do, kept for a
+// while after the last, and unmounted when home has all that was written. docs/decisions/0013, "Wired".
+//
+// What a view needs is in DIRECTORY/ID/: `mount` (on which it is mounted), `written`, `journal`. A view that another
+// server of this keeper mounted is taken over; what is left of one whose mount has ended stays if home lacks any of it.
+//
+// Loop thread only; mounting, publishing and unmounting happen on a thread of this, because they wait.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/event_loop.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "base/work_queue.h"
+#include "vfs/backend.h"
+#include "vfs/live_view.h"
+
+namespace vrun::node {
+
+class ContentSource;
+class LiveFollower;
+class LiveSender;
+
+class LiveViews {
+ public:
+  struct Hooks {
+    // A file, or "/" for all of it, cannot be had any more.
+    std::function<void(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases)> lost;
+    // It was mounted or its leases changed, before anybody is told; null while it is being taken over.
+    std::function<void(uint64_t id, const vfs::LiveView* view, const std::set<uint64_t>& leases)> keep;
+    // It is going to be unmounted.
+    std::function<void(uint64_t id)> drop;
+    // Before a tree is mounted; its thread.
+    std::function<void(const Digest& tree)> before_mount;
+  };
+  struct Opened {
+    uint64_t view = 0;  // its id
+    UniqueFd mount;
+  };
+  struct Published {
+    uint64_t view = 0;
+    uint64_t sequence = 0;
+  };
+
+  // `home` must outlive it.
+  LiveViews(EventLoop* loop, ContentSource* home, std::shared_ptr<vfs::Backend> backend, std::string directory,
+            uint32_t uid_base, Hooks hooks);
+  // Unmounts. What home does not have stays on the disk.
+  ~LiveViews();
+
+  // A detached mount that shows the state of that serial (TreeNow) or a later one; `tree` is it, or an earlier one.
+  // kAborted when Close came first.
+  void Open(const Digest& tree, uint64_t serial, uint64_t lease, std::function<void(Result<Opened>)> done);
+  // All that was written by now is on its way home; once home has that sequence, it has all of it.
+  void Publish(uint64_t lease, std::function<void(Result<Published>)> done);
+  // An unknown lease is fine.
+  void Close(uint64_t lease);
+  void CloseAllBut(const std::set<uint64_t>& leases);
+  size_t leases() const;
+
+  // One that another process mounted.
+  void Adopt(uint64_t id, std::set<uint64_t> leases, vfs::ViewHandle handle);
+  // After all were adopted: looks for what is left of views that are no more.
+  void Sweep();
+
+ private:
+  struct Live;
+  using LivePtr = std::shared_ptr<Live>;
+  using Mount = std::function<Result<std::unique_ptr<vfs::LiveView>>(vfs::LiveViewOptions options)>;
+
+  LivePtr Of(uint64_t lease) const;
+  LivePtr Make(uint64_t id, Mount mount);
+  void Mounted(const LivePtr& live, Status mounted);
+  void Grant(const LivePtr& live, uint64_t serial, uint64_t lease, std::function<void(Result<Opened>)> done);
+  void Idle(const LivePtr& live);
+  void Drop(const LivePtr& live, bool remove);
+  std::string DirectoryOf(uint64_t id) const { return directory_ + "/" + std::to_string(id); }
+
+  EventLoop* const loop_;
+  ContentSource* const home_;
+  const std::shared_ptr<vfs::Backend> backend_;
+  const std::string directory_;
+  const uint32_t uid_base_;
+  const Hooks hooks_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::map<uint64_t, LivePtr> views_;  // by id; one, but for those that could not be taken over
+  WorkQueue worker_{"live"};
+};
+
+}  // namespace vrun::node
