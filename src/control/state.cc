@@ -186,6 +186,7 @@ Status State::Release(const JobRow& ended) {
     if (ended.state != v1::COMPLETED && std::find(must.begin(), must.end(), ended.id) != must.end()) {
       VRUN_TRY(Carry(core::Doomed{id, ended.id}));  // its command had succeeded, but not all that it wrote came home
     } else if (!StartHeldBack(it->second)) {
+      outbox_.jobs.insert(id);  // its home may go there now
       VRUN_TRY(SendStart(it->second));
     }
   }

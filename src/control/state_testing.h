@@ -28,6 +28,7 @@ class StateTest : public ::testing::Test {
     VRUN_CHECK(store_->Commit().has_value());
     Outbox outbox = std::exchange(state_->outbox(), {});
     for (auto& m : outbox.to_nodes) sent_.push_back(std::move(m));
+    told_.insert(outbox.jobs.begin(), outbox.jobs.end());
     return result;
   }
   // As after a crash: everything but the database is gone.
@@ -129,6 +130,7 @@ class StateTest : public ::testing::Test {
   std::optional<State> state_;
   std::optional<LeaseDuty> leases_;
   std::vector<std::pair<std::string, v1::ControllerMessage>> sent_;
+  std::set<uint64_t> told_;  // jobs of which somebody who watches them has heard
 };
 
 }  // namespace vrun::control

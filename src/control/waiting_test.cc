@@ -44,7 +44,9 @@ TEST_F(WaitingTest, AJobThatComesAfterAnotherSeesWhatThatWrote) {
   *back.add_attempts() = ExitOf(first, v1::COMPLETING, v1::ExitRecord::EXITED, 0);
   Register(back);
   EXPECT_TRUE(Starts().empty());
+  told_.clear();
   Ends(first, 0);
+  EXPECT_TRUE(told_.contains(second)) << "its home hears that it may go there";
   ASSERT_EQ(Starts().size(), 1u);
   EXPECT_TRUE(Event(second).has_placement());
 }

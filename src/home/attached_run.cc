@@ -83,8 +83,12 @@ void AttachedRun::StartRun(const v1::Run& request) {
                            plan.explain_io = run->explain_io();
                            plan.requeue = run->scheduling().requeue();
                            plan.live = request.live_view();
-                           plan.frozen = options_.detached && !plan.live && plan.tree && services_->frozen->enabled();
+                           const bool freeze =
+                               options_.detached && !plan.live && plan.tree && services_->frozen->enabled();
+                           plan.late = plan.tree && ComesAfterOthers(run->scheduling());
+                           plan.frozen = freeze && !plan.late;
                            if (plan.frozen) Freeze(plan, run->command().directory());
+                           if (freeze && plan.late) plan.freeze = LateFreeze(run->command().directory());
                            run_ = owner_->MakeRun(this, std::move(plan));
                            run_->Start();
                          },
@@ -139,6 +143,17 @@ void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory)
   services_->frozen->Add(plan.job, plan.tree, plan.exposed, std::move(first));
 }
 
+bool AttachedRun::ComesAfterOthers(const v1::Scheduling& scheduling) {
+  return scheduling.after_size() + scheduling.after_ok_size() > 0;
+}
+
+std::function<void(const JobRun::Plan&)> AttachedRun::LateFreeze(const std::string& directory) {
+  return [this, directory](const JobRun::Plan& plan) {
+    services_->frozen->Begin(plan.job);
+    Freeze(plan, directory);
+  };
+}
+
 Status AttachedRun::OpenOutputFiles(const v1::Run& run) {
   DetachedFiles files;
   files.stdout_path = run.stdout_path();
@@ -146,7 +161,8 @@ Status AttachedRun::OpenOutputFiles(const v1::Run& run) {
   files.directory = run.command().directory();
   // Remembered before the client is told: a home that comes after this one goes on with these files.
   files.exposed.assign(run.expose().begin(), run.expose().end());
-  if (run.snapshot().empty() && services_->frozen->enabled()) services_->frozen->Begin(job_);
+  const bool frozen = run.snapshot().empty() && services_->frozen->enabled();
+  if (frozen && !ComesAfterOthers(run.scheduling())) services_->frozen->Begin(job_);
   Status remembered = RememberDetached(*services_, job_, files);
   if (!remembered) LogWarning("job {}: not remembered over a restart: {}", job_, remembered.error().message());
   VRUN_ASSIGN(DetachedStreams streams, OpenDetached(*services_, job_, files));

@@ -154,7 +154,24 @@ void JobRun::SettleFromWatch() {
 
 // --- the node ---
 
+void JobRun::PlaceLate(const v1::Placement& placement) {
+  const bool asked = plan_.placement.has_value();
+  plan_.placement = placement;
+  if (asked) return;
+  services_->tree->Current(plan_.exposed, [this, alive = alive_](Result<tree::SnapshotPtr> tree) {
+    if (!*alive || ended_ || !plan_.late) return;
+    plan_.late = false;
+    if (!tree) return FinishWithout(tree.error().message());
+    plan_.tree = std::move(*tree);
+    pin_ = services_->trees->Add(plan_.tree, plan_.exposed);
+    plan_.frozen = plan_.freeze != nullptr;
+    if (plan_.frozen) plan_.freeze(plan_);
+    Place(*std::exchange(plan_.placement, std::nullopt));
+  });
+}
+
 void JobRun::Place(const v1::Placement& placement) {
+  if (plan_.late) return PlaceLate(placement);
   plan_.placement = placement;
   between_ = false;
   if (bases_.attempt != placement.attempt()) BeginAttempt(placement.attempt());
@@ -194,7 +211,7 @@ void JobRun::Disconnect() {
 }
 
 void JobRun::Connect() {
-  if (ended_ || suspended_ || task_ || !plan_.placement || between_) return;
+  if (ended_ || suspended_ || task_ || !plan_.placement || between_ || plan_.late) return;
   const v1::Placement& placement = *plan_.placement;
   if (placement.addresses_size() == 0) {
     return FinishWithout("node " + Escape(placement.node()) + " has told no address");

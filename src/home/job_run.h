@@ -81,6 +81,10 @@ class JobRun {
     bool requeue = false;               // it may be stopped and started again
     bool frozen = false;                // FrozenRoots has its tree; without one it is lost
     bool live = false;                  // its root is a live view
+    // It comes after other jobs: its root is the one of when it starts, which has what they wrote. `freeze` is told
+    // then (null: it is not frozen).
+    bool late = false;
+    std::function<void(const Plan&)> freeze;
   };
   static constexpr int64_t kReconnectMicros = 10 * 60 * 1'000'000LL;
 
@@ -147,6 +151,8 @@ class JobRun {
   bool Drained() const;
   // The attempt is over; the job waits for the next.
   void Restart(const std::string& notice);
+  // Place, when the tree of now has come.
+  void PlaceLate(const v1::Placement& placement);
   void NextTree(std::function<void(Result<tree::SnapshotPtr>)> done);
   void BeginAttempt(uint32_t attempt);
   void OnOutput(v1::Output output);

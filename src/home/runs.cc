@@ -389,6 +389,8 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
   plan.requeue = reply.info().scheduling().requeue();
   plan.live = reply.info().live_view();
   if (reply.has_placement()) plan.placement = reply.placement();
+  plan.late = plan.tree && !reply.has_placement() && !services_->frozen->Begun(job) &&
+              AttachedRun::ComesAfterOthers(reply.info().scheduling());
   if (auto files = RecallDetached(*services_, job)) {
     plan.frozen = services_->frozen->Begun(job);
     if (plan.frozen && !services_->frozen->Has(job)) plan.tree.reset();
@@ -401,6 +403,9 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
                                       std::move(streams->progress));
       plan.detached = true;
       plan.exposed = files->exposed;
+      // It has not begun, and is frozen when it does.
+      if (plan.late && !plan.live && services_->frozen->enabled())
+        plan.freeze = entry.attached->LateFreeze(files->directory);
       entry.run = std::make_unique<JobRun>(services_, std::move(plan), entry.attached.get());
       entry.attached->Resume(job, entry.run.get());
       entry.run->Start();

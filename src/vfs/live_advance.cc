@@ -295,7 +295,7 @@ bool LiveMerge::IsSame(const LiveNode& node, const tree::Entry& is) const {
   if ((node.attributes.mode & S_IFMT) != (is.mode & S_IFMT) || is.is_directory()) return false;
   if (is.is_regular()) {
     const tree::FileVersion version = is.version();
-    return version == node.at_home || (!node.file && version == node.version);
+    return version == node.at_home || (!node.file && version == node.version) || node.IsEarlier(version);
   }
   // What is no file is what it looks like, whoever made it.
   const fuse_attr attr = AttributesOf(is, tree_.uid_base_, tree_.root_dev_, node.nodeid);
@@ -310,6 +310,10 @@ void LiveMerge::Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& 
   tree_.Touch(node);
   node->home = true;
   node->home_path.reset();
+  if (is.is_regular() && node->IsEarlier(is.version())) {  // the number of names is ours, and what else is newer
+    if (node->change <= included_) node->change = 0;
+    return;
+  }
   if (node->version != is.version()) tree_.ForgetInode(node);
   node->version = is.version();
   node->known_id = directory->directory->loaded->KnownId(index);

@@ -24,6 +24,13 @@ std::string LiveNode::HomePath() const {
   return "/";
 }
 
+bool LiveNode::IsEarlier(const tree::FileVersion& seen) const {
+  const auto after = [&](const tree::FileVersion& known) {
+    return known.dev == seen.dev && known.ino == seen.ino && known.ctime_ns > seen.ctime_ns;
+  };
+  return after(version) || after(at_home);
+}
+
 LiveTree::LiveTree(const tree::Entry& root, uint32_t uid_base) : uid_base_(uid_base), root_dev_(root.dev) {
   root_ = New({});
   SetHome(root_, root);
@@ -123,9 +130,10 @@ LiveNode* LiveTree::FromEntry(LiveNode* parent, size_t index) {
   LiveNode* node = nullptr;
   const bool linked = entry.is_regular() && entry.nlink > 1;
   if (const auto it = hard_links_.find({entry.dev, entry.ino}); linked && it != hard_links_.end()) {
-    // Of a version that this tree does not have yet it is by what we did to it.
     LiveNode* known = it->second;
-    if (!known->names.empty() && (known->version == entry.version() || known->change != 0)) node = known;
+    // Of a later version that is not known yet it is by what we did to it.
+    const bool same = known->version == entry.version() || known->change != 0 || known->IsEarlier(entry.version());
+    if (!known->names.empty() && same) node = known;
   }
   if (node == nullptr) {
     node = New({});

@@ -115,6 +115,9 @@ struct LiveNode {
   bool is_directory() const { return directory != nullptr; }
   // In the newest tree of home's that this LiveTree knows.
   std::string HomePath() const;
+  // Home's inode, as it was before what is known of it: one directory was looked at later than another, or before what
+  // we have done to the file by another of its names.
+  bool IsEarlier(const tree::FileVersion& seen) const;
 };
 
 class LiveTree {

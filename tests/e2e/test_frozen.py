@@ -121,7 +121,7 @@ def test_every_attempt_sees_the_same_and_what_the_job_wrote(own, restart):
     c = own(node_options=GPUS)
     expected = make_project(c)
     script = (f"if [ $VRUN_RESTART_COUNT = 0 ]; then echo mine > /root/mark; rm /root/gone; mkdir /root/out; echo x > /root/out/x; "
-              f"cat /root/proj/module1.py; exec sleep 300; fi; {LOOK}; cat /root/mark /root/out/x; ls /root")
+              f"cat /root/proj/module1.py; exec sleep 300; fi; {LOOK}; cat /root/mark /root/out/x; cd /root; ls -d gone mark new out proj 2>/dev/null; true")
     (c.root / "root/gone").write_text("")
     job = submit(c, "-G", "2", "--class", "experiment", "-o", "/out", "--", "sh", "-c", script)
     out = c.root / "out"
@@ -140,7 +140,7 @@ def test_every_attempt_sees_the_same_and_what_the_job_wrote(own, restart):
     first = "branch one 1\n" * 2
     text = out.read_text()
     assert text.startswith(first)
-    assert text[len(first):] == expected + "mine\nx\nmark\nout\nproj\n"
+    assert text[len(first):] == expected + "mine\nx\nmark\nout\nproj\n", "what it made, not what it removed, nothing of others"
 
 
 @pytest.mark.seconds(120)

@@ -154,7 +154,7 @@ def test_damage_in_the_store_is_never_served(tiered, server):
     start(cluster, server, "n3")
     assert cluster.sh(READ, check=True).stdout == want(cluster)
     repaired = s3_stat(cluster, "n3")
-    assert repaired["hit_units"] > 4 * 96 and repaired["corrupt_objects"] == 0, repaired
+    assert repaired["hit_units"] > 4 * 88 and repaired["corrupt_objects"] == 0, repaired
 
 
 def test_wrong_keys_are_one_line_and_runs_work(tiered, server):
