@@ -140,6 +140,19 @@ def test_a_job_after_another_sees_what_that_wrote(own):
 
 
 @pytest.mark.seconds(120)
+def test_home_is_killed_while_a_job_waits_for_another(own):
+    c = own()
+    first = submit(c, "--", "sh", "-c", "sleep 1; echo runs; sleep 4; echo done > /root/late")
+    wait_until("it runs", lambda: (c.root / f"root/vrun-{first}.out").read_text())
+    second = submit(c, "-d", f"afterok:{first}", "--", "cat", "/root/late")
+    pid = c.pid_of("home")
+    os.kill(pid, signal.SIGKILL)
+    wait_until("home has ended", lambda: not os.path.exists(f"/proc/{pid}"))
+    assert c.vctl("wait", second, check=False).returncode == 0
+    assert (c.root / f"root/vrun-{second}.out").read_text() == "done\n"
+
+
+@pytest.mark.seconds(120)
 def test_why_says_the_truth(own):
     c = own(nodes=2, node_options=GPUS)
     holders = [submit(c, "-G", "1", "--no-requeue", "-t", "10", "--", "sleep", "300") for _ in range(3)]
