@@ -128,7 +128,7 @@ LiveNode* LiveTree::FromEntry(LiveNode* parent, size_t index) {
   const LoadedDirectory& home = *parent->directory->loaded;
   const tree::Entry entry = home.directory->At(index);
   LiveNode* node = nullptr;
-  const bool linked = entry.is_regular() && entry.nlink > 1;
+  const bool linked = !entry.is_directory() && entry.nlink > 1;  // also FIFOs, symbolic links
   if (const auto it = hard_links_.find({entry.dev, entry.ino}); linked && it != hard_links_.end()) {
     LiveNode* known = it->second;
     // Of a later version that is not known yet it is by what we did to it.
@@ -361,7 +361,7 @@ Status LiveTree::Restore(LiveState* state, const std::unordered_map<uint64_t, st
       const auto file = files.find(of->second);
       if (file != files.end()) node->file = file->second;
     }
-    if (node->home && S_ISREG(node->attributes.mode) && node->attributes.nlink > 1) {
+    if (node->home && !node->is_directory() && node->attributes.nlink > 1) {
       hard_links_[{node->version.dev, node->version.ino}] = node.get();
     }
   }

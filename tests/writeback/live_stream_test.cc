@@ -276,6 +276,18 @@ TEST_F(LiveStreamTest, ATemporaryFileIsNeverSent) {
   EXPECT_EQ(stream().stats().sent_bytes, 1u);
 }
 
+TEST_F(LiveStreamTest, HardLinksOfAFifoAreOneFile) {
+  ASSERT_EQ(::mkfifo((origin_ + "/a").c_str(), 0600), 0);
+  ASSERT_EQ(::link((origin_ + "/a").c_str(), (origin_ + "/b").c_str()), 0);
+  Begin();
+  ASSERT_EQ(::rename(In("/a").c_str(), In("/b").c_str()), 0);  // of one file to another of its names: nothing happens
+  struct stat a {
+  }, b{};
+  ASSERT_EQ(::lstat(In("/a").c_str(), &a), 0) << std::strerror(errno);
+  ASSERT_EQ(::lstat(In("/b").c_str(), &b), 0) << std::strerror(errno);
+  EXPECT_EQ(a.st_ino, b.st_ino);
+}
+
 TEST_F(LiveStreamTest, WhatWasExchangedIsRemovedWhereItWent) {
   Write("/there", "of home's");
   Begin();
