@@ -317,7 +317,7 @@ void LiveMerge::Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& 
   if (node->version != is.version()) tree_.ForgetInode(node);
   node->version = is.version();
   node->known_id = directory->directory->loaded->KnownId(index);
-  if (!is.is_directory() && is.nlink > 1) tree_.hard_links_[{is.dev, is.ino}] = node;
+  if (!is.is_directory() && (is.nlink > 1 || node->names.size() > 1)) tree_.hard_links_[{is.dev, is.ino}] = node;
   if (node->change > included_) return;
   node->change = 0;
   SetAttributes(node, is);

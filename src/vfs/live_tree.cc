@@ -129,7 +129,8 @@ LiveNode* LiveTree::FromEntry(LiveNode* parent, size_t index) {
   const tree::Entry entry = home.directory->At(index);
   LiveNode* node = nullptr;
   const bool linked = !entry.is_directory() && entry.nlink > 1;  // also FIFOs, symbolic links
-  if (const auto it = hard_links_.find({entry.dev, entry.ino}); linked && it != hard_links_.end()) {
+  // Whatever its own number of links: home may have looked at this name before there was another one.
+  if (const auto it = hard_links_.find({entry.dev, entry.ino}); it != hard_links_.end() && !entry.is_directory()) {
     LiveNode* known = it->second;
     // Of a later version that is not known yet it is by what we did to it.
     const bool same = known->version == entry.version() || known->change != 0 || known->IsEarlier(entry.version());
