@@ -78,7 +78,7 @@ int LiveRoot::Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>
     LiveNode* node = tree_.Find(nodeid);
     if (node == nullptr) return ESTALE;
     if (!node->file) node->file = *std::move(made);  // else another request was faster
-    tree_.ContentChanged(node);
+    tree_.Changed(node);
     *out = node->file;
   }
   std::lock_guard lock(open_mutex_);
@@ -117,7 +117,7 @@ int LiveRoot::Truncate(uint64_t nodeid, uint64_t size, bool set_ids) {
   const int error = file->Truncate(size);
   {
     const TreeLock lock(*this);
-    if (LiveNode* node = tree_.Find(nodeid)) tree_.ContentChanged(node);
+    if (LiveNode* node = tree_.Find(nodeid)) tree_.Changed(node);
   }
   NoteDirty(nodeid);
   return error;
@@ -293,7 +293,7 @@ void LiveRoot::NoteWritten(uint64_t nodeid) {
   if (!moved && !node->dirty) return;
   if (through) node->written = st.st_mtim;
   node->dirty = false;
-  tree_.ContentChanged(node);
+  tree_.Changed(node);
 }
 
 void LiveRoot::CloseWriter(uint64_t nodeid) {

@@ -191,11 +191,6 @@ void LiveTree::Changed(LiveNode* node) {
   Touch(node);
 }
 
-void LiveTree::ContentChanged(LiveNode* node) {
-  node->at_home = {};
-  Changed(node);
-}
-
 void LiveTree::ForgetInode(LiveNode* node) {
   const auto it = hard_links_.find({node->version.dev, node->version.ino});
   if (it != hard_links_.end() && it->second == node) hard_links_.erase(it);

@@ -145,7 +145,6 @@ class LiveTree {
 
   // A change of attributes or content, which is numbered.
   void Changed(LiveNode* node);
-  void ContentChanged(LiveNode* node);
   // Further names of home's with its inode are another node.
   void ForgetInode(LiveNode* node);
   uint64_t changes() const { return changes_; }
