@@ -149,7 +149,7 @@ def main(arguments):
         cluster = Cluster(root, nodes=0, link=link)
         try:
             wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 120)
-            vrun = cluster.command("vrun", "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
+            vrun = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
             env = dict(cluster.environment, **ENV)
             for k in range(o.rounds):
                 # The developer has just run it here, and nothing else has gone through the root.

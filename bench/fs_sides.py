@@ -67,7 +67,7 @@ def sides(fill, ext4_mb=None):
         stack.callback(cluster.close)
         native = Side(["chroot", str(copy), PROBE], cwd="/")
         stack.callback(native.close)
-        vrun = Side(cluster.command("vrun", "-D", "/root", "-q", "--", PROBE), env=cluster.environment, cwd="/")
+        vrun = Side(cluster.command("vrun", *lib.VIEW, "-D", "/root", "-q", "--", PROBE), env=cluster.environment, cwd="/")
         stack.callback(vrun.close)
         yield {"vrun": vrun, "native": native}
 

@@ -57,7 +57,7 @@ class Measured:
 
 
 def small(report, root, runs, files, push):
-    clusters = {kind: Cluster(root, node_options=["--fuse", setting, "--fuse", f"push={push}"]) for kind, setting in KINDS.items()}
+    clusters = {kind: Cluster(root, view="frozen", node_options=["--fuse", setting, "--fuse", f"push={push}"]) for kind, setting in KINDS.items()}
     try:
         def probe(cluster, where="/root/small"):
             out = cluster.vrun("--", fs_sides.PROBE, input=f"small {where}\n", check=True).stdout
@@ -80,7 +80,7 @@ def small(report, root, runs, files, push):
 
 
 def imports(report, root, runs):
-    clusters = {kind: Cluster(root, node_options=["--fuse", setting]) for kind, setting in KINDS.items()}
+    clusters = {kind: Cluster(root, view="frozen", node_options=["--fuse", setting]) for kind, setting in KINDS.items()}
     try:
         cold, warm = Measured(), Measured()
 

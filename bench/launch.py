@@ -174,7 +174,7 @@ def main(arguments):
         close_ssh = lambda: None  # noqa: E731
         cluster = Cluster(miniroot.make(d / "root", with_python=False))
         try:
-            commands = {"vrun": lambda argv=cluster.command("vrun", "-D", "/root", "-q", "--", "true"):
+            commands = {"vrun": lambda argv=cluster.command("vrun", *lib.VIEW, "-D", "/root", "-q", "--", "true"):
                         lib.timed(argv, cluster.environment)}
             for sub in ("ssh", "crun", "slurm"):
                 (d / sub).mkdir()

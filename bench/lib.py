@@ -11,6 +11,7 @@ import time
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 NULL = os.open("/dev/null", os.O_RDWR)
+VIEW = []    # the option of `vrun` that chooses the view, where bench/run was given one
 LINES = []   # of all reports of this process, as they were printed
 
 

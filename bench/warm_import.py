@@ -30,8 +30,8 @@ def main(arguments):
     cluster = Cluster(root)
     try:
         wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 120)
-        vrun = cluster.command("vrun", "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
-        nothing = cluster.command("vrun", "-D", "/", "-q", "--", "/usr/bin/true")
+        vrun = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
+        nothing = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "--", "/usr/bin/true")
         env = dict(cluster.environment, **ENV)
         first = lib.timed(vrun, env)
         # Large files that came during a run are passed through from the next one on.

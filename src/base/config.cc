@@ -215,6 +215,8 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"root", &config.root},
                           {"cache_size", &config.cache_size},
                           {"cache_min_free", &config.cache_min_free},
+                          {"kept_size", &config.kept_size},
+                          {"kept_days", &config.kept_days},
                           {"fuse_passthrough", &config.fuse_passthrough},
                           {"fuse_push", &config.fuse_push},
                           {"fuse_readdirplus", &config.fuse_readdirplus},
@@ -324,6 +326,8 @@ std::string FormatConfig(const Config& config) {
     if (!value.empty()) line(name, value, comment);
   };
   given("snapshots", config.snapshots, "HOST:PORT of the snapshot store");
+  given("kept_size", config.kept_size, "bound of what jobs leave on the node with --writes=keep");
+  given("kept_days", config.kept_days, "how long it stays there");
   given("fuse_passthrough", config.fuse_passthrough, "auto, on or off: the kernel reads large files from the cache");
   given("fuse_push", config.fuse_push, "auto, on or off: small files go into the kernel ahead of their readers");
   given("fuse_readdirplus", config.fuse_readdirplus, "auto, on or off: listings give attributes");

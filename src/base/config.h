@@ -46,11 +46,13 @@ struct Config {
   std::string credentials;       // directory of ca.pem, NAME.pem and NAME.key
   std::string credentials_name;  // NAME
   std::string pool = "local";    // where a run goes that names none
-  std::string view = "frozen";   // or "live": what a run sees that says neither
+  std::string view = "live";     // or "frozen": what a run sees that says neither (batch jobs: frozen)
   std::string root = "/";        // directory of this machine that the jobs see as "/"
   // Of the node that `vctl up` starts on this machine:
   std::string cache_size;      // bound of its content caches, as "20G"; "": a quarter of their file system
   std::string cache_min_free;  // they shrink while that has less free, as "5G" or "10%"; "": 1 GiB, at most a tenth
+  std::string kept_size;       // bound of what jobs leave there with --writes=keep, as "50G"; "": 50G
+  std::string kept_days;       // how long that stays; "": 14
   // Each "auto", "on" or "off"; "": auto. `vrund node --fuse NAME=off` says the same.
   std::string fuse_passthrough;
   std::string fuse_push;

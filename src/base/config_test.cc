@@ -128,6 +128,8 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
   c.root = "/srv/root";
   c.cache_size = "20G";
   c.cache_min_free = "10%";
+  c.kept_size = "30G";
+  c.kept_days = "7";
   c.fuse_push = "off";
   c.fuse_io_uring = "on";
   std::string file = dir_ + "/config.toml";
@@ -141,6 +143,8 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(back->root, c.root);
   EXPECT_EQ(back->cache_size, c.cache_size);
   EXPECT_EQ(back->cache_min_free, c.cache_min_free);
+  EXPECT_EQ(back->kept_size, c.kept_size);
+  EXPECT_EQ(back->kept_days, c.kept_days);
   EXPECT_EQ(back->fuse_push, "off");
   EXPECT_EQ(back->fuse_io_uring, "on");
   EXPECT_EQ(back->fuse_passthrough, "");

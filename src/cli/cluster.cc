@@ -330,7 +330,7 @@ class Up {
                       places_.pki_dir + "/node",
                       "--listen",
                       "127.0.0.1"};
-    VRUN_TRY(AddCacheBounds(&spec.arguments));
+    VRUN_TRY(AddBounds(&spec.arguments));
     for (const auto& [name, value] : {std::pair("passthrough", &config_.fuse_passthrough),
                                       {"push", &config_.fuse_push},
                                       {"readdirplus", &config_.fuse_readdirplus},
@@ -341,7 +341,7 @@ class Up {
     return Start(std::move(spec), dir);
   }
 
-  Status AddCacheBounds(std::vector<std::string>* arguments) const {
+  Status AddBounds(std::vector<std::string>* arguments) const {
     auto bytes = [&](const char* name, const std::string& value) -> Result<std::string> {
       auto parsed = ParseMemory(value);
       if (!parsed) return std::move(parsed).error().With(Escape(places_.config_file) + ": " + name);
@@ -359,6 +359,16 @@ class Up {
     } else if (!free.empty()) {
       VRUN_ASSIGN(std::string amount, bytes("cache_min_free", free));
       arguments->insert(arguments->end(), {"--cache-min-free-bytes", amount});
+    }
+    if (!config_.kept_size.empty()) {
+      VRUN_ASSIGN(std::string size, bytes("kept_size", config_.kept_size));
+      arguments->insert(arguments->end(), {"--kept-bytes", size});
+    }
+    if (!config_.kept_days.empty()) {
+      auto days = ParseNumber(config_.kept_days, 36500);
+      if (days && *days == 0) days = Error(Code::kInvalid, "0: at least one day");
+      if (!days) return std::move(days).error().With(Escape(places_.config_file) + ": kept_days");
+      arguments->insert(arguments->end(), {"--kept-days", std::to_string(*days)});
     }
     return {};
   }

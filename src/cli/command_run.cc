@@ -139,6 +139,7 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
     for (const std::string& path : options.expose) run.add_expose(InRoot(Absolute(path, directory), root));
   }
   run.set_discard_writes(options.discard_writes);
+  run.set_keep_writes(options.keep_writes);
   v1::Scheduling* scheduling = run.mutable_scheduling();
   scheduling->set_class_(options.klass);
   scheduling->set_team(Escape(options.team));

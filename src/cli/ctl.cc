@@ -21,10 +21,10 @@ constexpr OptionSpec kCommon[] = {
     {kHelp, 'h', "help", Argument::kNone, "", "this text"},
 };
 
-constexpr const CtlCommand* kCommands[] = {&kCtlUp,         &kCtlDown,     &kCtlStatus,    &kCtlDoctor, &kCtlNodes,
-                                           &kCtlCache,      &kCtlSnapshot, &kCtlJobs,      &kCtlJob,    &kCtlLogs,
-                                           &kCtlCancel,     &kCtlWait,     &kCtlQueue,     &kCtlWhy,    &kCtlQuota,
-                                           &kCtlAccounting, &kCtlSim,      &kCtlCompletion};
+constexpr const CtlCommand* kCommands[] = {&kCtlUp,    &kCtlDown,       &kCtlStatus, &kCtlDoctor,    &kCtlNodes,
+                                           &kCtlCache, &kCtlSnapshot,   &kCtlEnv,    &kCtlJobs,      &kCtlJob,
+                                           &kCtlLogs,  &kCtlCancel,     &kCtlWait,   &kCtlQueue,     &kCtlWhy,
+                                           &kCtlQuota, &kCtlAccounting, &kCtlSim,    &kCtlCompletion};
 
 std::string GeneralHelp() {
   std::string out = "usage: vctl COMMAND [options] [arguments]\n\n";

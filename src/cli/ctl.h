@@ -56,7 +56,7 @@ Status OneJob(const CtlInvocation& invocation);
 Status SomeJobs(const CtlInvocation& invocation);
 
 // The records, each in a file of its own.
-extern const CtlCommand kCtlUp, kCtlDown, kCtlStatus, kCtlDoctor, kCtlNodes, kCtlCache, kCtlSnapshot, kCtlJobs, kCtlJob,
-    kCtlLogs, kCtlCancel, kCtlWait, kCtlQueue, kCtlWhy, kCtlQuota, kCtlAccounting, kCtlSim, kCtlCompletion;
+extern const CtlCommand kCtlUp, kCtlDown, kCtlStatus, kCtlDoctor, kCtlNodes, kCtlCache, kCtlSnapshot, kCtlEnv, kCtlJobs,
+    kCtlJob, kCtlLogs, kCtlCancel, kCtlWait, kCtlQueue, kCtlWhy, kCtlQuota, kCtlAccounting, kCtlSim, kCtlCompletion;
 
 }  // namespace vrun::cli

@@ -15,6 +15,8 @@ constexpr std::string_view kPools =
 constexpr std::string_view kJobs = "vctl jobs -o name 2>/dev/null";
 constexpr std::string_view kSnapshots = "vctl snapshot list -o name 2>/dev/null";
 constexpr std::string_view kSnapshotActions = "create list show diff delete export";
+constexpr std::string_view kEnvs = "vctl env list -o name 2>/dev/null";
+constexpr std::string_view kEnvActions = "create list show shell clone delete";
 constexpr std::string_view kNodes = "vctl nodes -o name 2>/dev/null";
 #define VRUN_CLASSES "scavenger experiment training production inference"
 
@@ -58,9 +60,11 @@ std::string BashOffer(Completes what) {
     case Completes::kShells: return "COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$cur\"))";
     case Completes::kNodes: return "COMPREPLY=($(compgen -W \"$(" + std::string(kNodes) + ")\" -- \"$cur\"))";
     case Completes::kCacheActions: return "COMPREPLY=($(compgen -W 'stat verify prune' -- \"$cur\"))";
-    case Completes::kWrites: return "COMPREPLY=($(compgen -W 'home discard' -- \"$cur\"))";
+    case Completes::kWrites: return "COMPREPLY=($(compgen -W 'home keep discard' -- \"$cur\"))";
     case Completes::kClasses: return "COMPREPLY=($(compgen -W '" VRUN_CLASSES "' -- \"$cur\"))";
     case Completes::kSnapshots: return "COMPREPLY=($(compgen -W \"$(" + std::string(kSnapshots) + ")\" -- \"$cur\"))";
+    case Completes::kEnvActions:
+      return "COMPREPLY=($(compgen -W \"" + std::string(kEnvActions) + " $(" + std::string(kEnvs) + ")\" -- \"$cur\"))";
     case Completes::kSnapshotActions:
       return "COMPREPLY=($(compgen -W \"" + std::string(kSnapshotActions) + " $(" + std::string(kSnapshots) +
              ")\" -- \"$cur\"))";
@@ -140,10 +144,11 @@ std::string ZshAction(Completes what) {
     case Completes::kShells: return "(bash zsh fish)";
     case Completes::kNodes: return "_vrun_nodes";
     case Completes::kCacheActions: return "(stat verify prune)";
-    case Completes::kWrites: return "(home discard)";
+    case Completes::kWrites: return "(home keep discard)";
     case Completes::kClasses: return "(" VRUN_CLASSES ")";
     case Completes::kSnapshots: return "_vrun_snapshots";
     case Completes::kSnapshotActions: return "_vrun_snapshot_words";
+    case Completes::kEnvActions: return "_vrun_env_words";
     case Completes::kMemory: return "(1G 4G 16G 64G)";
     case Completes::kViews: return "(live frozen)";
     default: return " ";
@@ -182,7 +187,8 @@ std::string Zsh(std::span<const Program> programs) {
                     ")\"}); compadd -a j }\n_vrun_nodes() { local -a n; n=(${(f)\"$(" + std::string(kNodes) +
                     ")\"}); compadd -a n }\n_vrun_snapshots() { local -a s; s=(${(f)\"$(" + std::string(kSnapshots) +
                     ")\"}); compadd -a s }\n_vrun_snapshot_words() { compadd " + std::string(kSnapshotActions) +
-                    "; _vrun_snapshots }\n";
+                    "; _vrun_snapshots }\n_vrun_env_words() { local -a e; e=(${(f)\"$(" + std::string(kEnvs) +
+                    ")\"}); compadd " + std::string(kEnvActions) + "; compadd -a e }\n";
   for (const Program& p : programs) {
     std::string name(p.name);
     out += "_vrun_" + name + "() {\n  _arguments -S -A '-*'" + ZshOptions(p.options) +
@@ -214,7 +220,7 @@ std::string FishOffer(const OptionSpec& o) {
     case Completes::kJobs: return " -x -a '(__vrun_jobs)'";
     case Completes::kFormats: return " -x -a 'json wide name'";
     case Completes::kNodes: return " -x -a '(__vrun_nodes)'";
-    case Completes::kWrites: return " -x -a 'home discard'";
+    case Completes::kWrites: return " -x -a 'home keep discard'";
     case Completes::kClasses: return " -x -a '" VRUN_CLASSES "'";
     case Completes::kSnapshots: return " -x -a '(__vrun_snapshots)'";
     case Completes::kMemory: return " -x -a '1G 4G 16G 64G'";
@@ -255,6 +261,9 @@ std::string Fish(std::span<const Program> programs) {
     if (c->operands == Completes::kCacheActions) out += "complete -c vctl -n '" + seen + "' -a 'stat verify prune'\n";
     if (c->operands == Completes::kSnapshotActions) {
       out += "complete -c vctl -n '" + seen + "' -a '" + std::string(kSnapshotActions) + " (__vrun_snapshots)'\n";
+    }
+    if (c->operands == Completes::kEnvActions) {
+      out += "complete -c vctl -n '" + seen + "' -a '" + std::string(kEnvActions) + " (" + std::string(kEnvs) + ")'\n";
     }
     if (c->operands == Completes::kShells) out += "complete -c vctl -n '" + seen + "' -a 'bash zsh fish'\n";
   }

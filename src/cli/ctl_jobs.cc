@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// vctl jobs, vctl job
+// vctl jobs, vctl job ID
+#include "base/escape.h"
 #include "cli/ctl.h"
 #include "cli/home_connection.h"
 #include "cli/job_view.h"
+#include "cli/kept_writes.h"
 #include "cli/values.h"
 
 namespace vrun::cli {
@@ -21,7 +23,33 @@ Result<int> RunJobs(const CtlInvocation& invocation) {
   return 0;
 }
 
+enum JobId { kList, kTo };
+constexpr OptionSpec kJobOptions[] = {
+    {kList, 0, "list", Argument::kNone, "", "pull: only say what there is"},
+    {kTo, 0, "to", Argument::kRequired, "DIR", "pull: put it below this directory, not in its place",
+     Completes::kDirectories},
+};
+
+Status ValidateJob(const CtlInvocation& invocation) {
+  const auto& words = invocation.words.operands;
+  if (words.empty()) return SomeJobs(invocation);
+  if (auto id = ParseJobId(words[0]); !id) return std::move(id).error();
+  const bool pull = words.size() > 1 && words[1] == "pull";
+  if (!pull && (invocation.Has(kList) || invocation.Has(kTo))) {
+    return Error(Code::kInvalid, "--list and --to belong to `vctl job ID pull`");
+  }
+  if (pull && invocation.Has(kList) && invocation.Has(kTo)) {
+    return Error(Code::kInvalid, "--list puts nothing anywhere: leave --to out");
+  }
+  if (words.size() < 2 || pull) return {};
+  if (words[1] != "drop") return Error(Code::kInvalid, Escape(words[1]) + ": not one of pull and drop");
+  if (words.size() == 2) return {};
+  return Error(Code::kInvalid, Escape(words[2]) + ": unexpected: all that is kept of the job is dropped");
+}
+
 Result<int> RunJob(const CtlInvocation& invocation) {
+  const auto& words = invocation.words.operands;
+  if (words.size() > 1) return RunKept(invocation, words[1] == "pull", invocation.Has(kList), invocation.Value(kTo));
   VRUN_ASSIGN(uint64_t id, ParseJobId(invocation.words.operands[0]));
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::Query query;
@@ -38,6 +66,12 @@ Result<int> RunJob(const CtlInvocation& invocation) {
 
 const CtlCommand kCtlJobs{"jobs",     "",     "the jobs that wait or run", kJobsOptions, Completes::kNothing,
                           NoOperands, RunJobs};
-const CtlCommand kCtlJob{"job", "ID", "everything about one job", {}, Completes::kJobs, OneJob, RunJob};
+const CtlCommand kCtlJob{"job",
+                         "ID [pull [PATH...] | drop]",
+                         "everything about one job; what it left on its node",
+                         kJobOptions,
+                         Completes::kJobs,
+                         ValidateJob,
+                         RunJob};
 
 }  // namespace vrun::cli

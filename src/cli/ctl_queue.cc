@@ -82,19 +82,44 @@ std::string WhyAsJson(const v1::WhyAnswer& why) {
   }
   json.EndArray().Key("starts_now").BeginArray();
   for (const std::string& s : why.starts_now()) json.String(s);
-  json.EndArray().Key("expected").Time(why.expected_us()).Key("expected_why").String(why.expected_why());
+  json.EndArray().Key("expected").Time(why.expected_us()).Key("expected_late").Time(why.late_us());
+  json.Key("confidence_percent").Uint(why.confidence_percent()).Key("expected_why").String(why.expected_why());
   json.Key("deadline").String(why.deadline());
   json.Key("decisions").BeginArray();
-  for (const v1::DecisionTerms& t : why.terms()) {
-    json.BeginObject().Key("gain").Number(static_cast<double>(t.gain_milli()) / 1000, 3);
-    json.Key("price").Number(static_cast<double>(t.price_milli()) / 1000, 3);
-    json.Key("wait_without_s").Seconds(t.wait_without_us()).Key("remaining_s").Seconds(t.remaining_us());
-    json.Key("lost_gpu_s").Int(t.lost_gpu_s()).EndObject();
+  for (const v1::SchedulingDecision& d : why.decisions()) {
+    auto log2 = [&json](const char* key, int32_t value) {
+      json.Key(key).Number(static_cast<double>(value) / 65536, 3);
+    };
+    json.BeginObject().Key("time").Time(d.at_us()).Key("kind").String(d.kind()).Key("other_job");
+    d.other_job() != 0 ? json.Uint(d.other_job()) : json.Null();
+    json.Key("gain").Number(static_cast<double>(d.gain_milli()) / 1000, 3);
+    json.Key("price").Number(static_cast<double>(d.price_milli()) / 1000, 3);
+    json.Key("wait_without_s").Seconds(d.wait_without_us()).Key("remaining_s").Seconds(d.remaining_us());
+    json.Key("lost_gpu_s").Int(d.lost_gpu_s()).Key("worth_log2").BeginObject();
+    log2("class", d.worth_class());
+    log2("remaining", d.worth_remaining());
+    log2("deadline", d.worth_deadline());
+    log2("fairness", d.worth_fairness());
+    log2("waiting", d.worth_waiting());
+    json.EndObject().EndObject();
   }
   json.EndArray().Key("attempts");
   WriteAttempts(why.attempts(), &json);
   json.EndObject();
   return json.Take();
+}
+
+// "2026-11-22T08:00:00Z evicted for job 12: gain 30.2, price 4.1, ...".
+std::string DecisionAsText(const v1::SchedulingDecision& d) {
+  std::string out = FormatRfc3339(d.at_us()) + " " + Escape(d.kind());
+  const bool leaves = d.kind() == "evicted" || d.kind() == "moved" || d.kind() == "shrunk";
+  if (d.other_job() != 0)
+    out += (leaves ? " for job " : ", job ") + std::to_string(d.other_job()) + (leaves ? "" : " left");
+  if (d.gain_milli() == 0 && d.price_milli() == 0) return out;
+  out += ": gain " + Milli(d.gain_milli() / 100 * 100) + ", price " + Milli(d.price_milli() / 100 * 100);
+  if (d.wait_without_us() > 0) out += ", wait without it " + FormatDuration(d.wait_without_us());
+  if (d.remaining_us() > 0) out += ", still to run " + FormatDuration(d.remaining_us());
+  return out + ", GPU-seconds lost " + std::to_string(d.lost_gpu_s());
 }
 
 std::string WhyAsText(const v1::WhyAnswer& why) {
@@ -109,16 +134,12 @@ std::string WhyAsText(const v1::WhyAnswer& why) {
   for (const std::string& s : why.starts_now()) now += (now.empty() ? "" : ", or ") + s;
   if (!now.empty()) out += "  it would start now " + now + "\n";
   if (!why.expected_why().empty()) {
-    out += "  it may start " +
-           (why.expected_us() > 0 ? "about " + FormatRfc3339(why.expected_us()) + ": " : std::string()) +
-           why.expected_why() + "\n";
+    out += "  it may start about " + FormatRfc3339(why.expected_us()) + " (in nine of ten cases by " +
+           FormatRfc3339(why.late_us()) + "; confidence " + std::to_string(why.confidence_percent()) +
+           " %): " + why.expected_why() + "\n";
   }
   if (!why.deadline().empty()) out += "  " + why.deadline() + "\n";
-  for (const v1::DecisionTerms& t : why.terms()) {
-    out += "  decided by: gain " + std::to_string(t.gain_milli() / 1000) + ", price " +
-           std::to_string(t.price_milli() / 1000) + ", wait without it " + FormatDuration(t.wait_without_us()) +
-           ", GPU-seconds lost " + std::to_string(t.lost_gpu_s()) + "\n";
-  }
+  for (const v1::SchedulingDecision& d : why.decisions()) out += "  " + DecisionAsText(d) + "\n";
   for (const v1::AttemptInfo& a : why.attempts()) {
     if (a.reason().empty()) continue;
     out += "  attempt " + std::to_string(a.attempt()) + " on " + Escape(a.node()) + ": " + Escape(a.reason()) + "\n";

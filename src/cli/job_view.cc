@@ -40,7 +40,37 @@ std::string ReasonOf(const v1::JobInfo& job) {
   return !job.reason().empty() || !job.has_exit() ? job.reason() : job.exit().reason();
 }
 
+const char* KeptStateName(const v1::Kept& kept) {
+  switch (kept.state()) {
+    case v1::KEPT_THERE: return "kept";
+    case v1::KEPT_PULLED: return "pulled";
+    case v1::KEPT_DROPPED: return "dropped";
+    case v1::KEPT_EXPIRED: return "expired";
+    default: return "unknown";
+  }
+}
+
+void WriteKept(const v1::Kept& kept, JsonWriter* json) {
+  json->BeginObject().Key("attempt").Uint(kept.attempt()).Key("node").String(kept.node());
+  json->Key("state").String(KeptStateName(kept)).Key("files").Uint(kept.files()).Key("bytes").Uint(kept.bytes());
+  json->Key("kept").Time(kept.kept_us()).Key("until").Time(kept.until_us()).Key("gone").Time(kept.gone_us());
+  json->Key("problem").String(kept.problem()).EndObject();
+}
+
 }  // namespace
+
+std::string FormatKept(const v1::Kept& kept) {
+  if (!kept.problem().empty()) return SafeLine(kept.problem());
+  if (kept.entries() == 0) return "nothing was written";
+  const std::string what =
+      std::to_string(kept.files()) + (kept.files() == 1 ? " file, " : " files, ") + FormatBytes(kept.bytes());
+  switch (kept.state()) {
+    case v1::KEPT_THERE: return "kept on " + Escape(kept.node()) + ": " + what + ", until " + TimeCell(kept.until_us());
+    case v1::KEPT_PULLED: return "pulled: " + what + ", " + TimeCell(kept.gone_us());
+    case v1::KEPT_DROPPED: return "dropped: " + what + ", " + TimeCell(kept.gone_us());
+    default: return "expired on " + Escape(kept.node()) + ": " + what + ", " + TimeCell(kept.gone_us());
+  }
+}
 
 int64_t RanMicros(const v1::JobInfo& job) {
   if (job.started_us() == 0) return 0;
@@ -65,6 +95,11 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->EndArray().Key("directory").String(job.directory());
   json->Key("snapshot").String(job.snapshot());
   json->Key("view").String(job.live_view() ? "live" : "frozen").Key("view_state").String(job.live_state());
+  if (job.keep_writes()) {
+    json->Key("kept").BeginArray();
+    for (const v1::Kept& kept : job.kept()) WriteKept(kept, json);
+    json->EndArray();
+  }
   json->Key("resources");
   WriteResources(job.resources(), json);
   json->Key("exit");
@@ -162,7 +197,9 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("node", Escape(job.node()));
   line("snapshot", Escape(job.snapshot()));
   line("root", Escape(job.frozen()));
-  if (job.live_view()) line("view", job.live_state().empty() ? "live" : "live: " + Escape(job.live_state()));
+  if (job.live_view()) line("view", job.live_state().empty() ? "live" : "live, " + Escape(job.live_state()));
+  if (job.keep_writes() && job.kept().empty()) line("writes", "kept on its node when it has ended");
+  for (const v1::Kept& kept : job.kept()) line("writes", FormatKept(kept));
   line("submitted", TimeCell(job.submitted_us()));
   line("started", TimeCell(job.started_us()));
   line("ended", TimeCell(job.ended_us()));

@@ -20,6 +20,9 @@ std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool header
 std::string FormatJob(const v1::JobInfo& job, OutputFormat format);
 std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool headers);
 
+// One line for people: what became of what one attempt wrote (--writes=keep).
+std::string FormatKept(const v1::Kept& kept);
+
 // How long its command has run, 0 when it has not.
 int64_t RanMicros(const v1::JobInfo& job);
 

@@ -30,9 +30,10 @@ enum class Completes {
   kNodes,
   kCacheActions,
   kSnapshotActions,
+  kEnvActions,
   kViews,
   kSnapshots,
-  kWrites,  // home discard
+  kWrites,  // home keep discard
   kClasses
 };
 

@@ -63,14 +63,15 @@ constexpr OptionSpec kExportSpec{kExport, 0,      "export",
                                  kValue,  "WHAT", "environment: ALL, NONE, or NAME[=VALUE],...; ALL,NAME=VALUE adds"};
 constexpr OptionSpec kExposeSpec{
     kExpose, 0, "expose", kValue, "PATH", "serve this private file or directory to the job as well", Completes::kFiles};
-constexpr OptionSpec kWritesSpec{
-    kWrites,
-    0,
-    "writes",
-    kValue,
-    "WHERE",
-    "what becomes of what the command writes: home (default): it is carried home; discard: it is forgotten",
-    Completes::kWrites};
+constexpr OptionSpec kWritesSpec{kWrites,
+                                 0,
+                                 "writes",
+                                 kValue,
+                                 "WHERE",
+                                 "what becomes of what the command writes: home (default): it is carried home; keep: "
+                                 "it stays on the node until `vctl "
+                                 "job ID pull` fetches it; discard: it is forgotten",
+                                 Completes::kWrites};
 constexpr OptionSpec kDiscardSpec{kDiscard, 0, "discard-writes", kFlag};
 constexpr OptionSpec kClassSpec{
     kClass,
@@ -253,10 +254,11 @@ Status StoreText(const std::string& value, std::string* to) {
 }
 
 Status ApplyWrites(const std::string& value, RunOptions* out) {
-  if (value != "home" && value != "discard") {
-    return Error(Code::kInvalid, Escape(value) + ": no such place: write home or discard");
+  if (value != "home" && value != "keep" && value != "discard") {
+    return Error(Code::kInvalid, Escape(value) + ": no such place: write home, keep or discard");
   }
   out->discard_writes = value == "discard";
+  out->keep_writes = value == "keep";
   return {};
 }
 
@@ -276,6 +278,7 @@ Status CheckView(const RunOptions& options) {
   if (!options.snapshot.empty()) return with("--snapshot");
   if (!options.expose.empty()) return with("--expose");
   if (options.discard_writes) return with("--writes=discard");
+  if (options.keep_writes) return with("--writes=keep");
   return {};
 }
 
@@ -309,7 +312,10 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kExplainIo: out->explain_io = true; return {};
     case kStatusJson: return StoreText(value, &out->status_json);
     case kWrites: return ApplyWrites(value, out);
-    case kDiscard: out->discard_writes = true; return {};
+    case kDiscard:
+      out->discard_writes = true;
+      out->keep_writes = false;
+      return {};
     case kClass: return Store(ParseJobClass(value), &out->klass);
     case kTeam: return StoreText(value, &out->team);
     case kRequeue: out->requeue = true; return {};

@@ -35,6 +35,7 @@ struct RunOptions {
   bool explain_io = false;
   std::string status_json;  // FILE or fd:N
   bool discard_writes = false;
+  bool keep_writes = false;  // they stay on the node
   v1::JobClass klass = v1::TRAINING;
   std::string team;
   std::optional<bool> requeue;  // not said: a batch job may be started again, an attached one not

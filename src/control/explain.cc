@@ -2,7 +2,6 @@
 #include "control/explain.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "base/clock.h"
 #include "base/escape.h"
@@ -140,86 +139,87 @@ std::string TextOf(const core::State& state, const JobRow& job, const core::Bloc
   return "waits";
 }
 
-// What would let it start at once.
-void StartsNow(const core::State& state, const JobRow& job, v1::WhyAnswer* answer) {
-  const std::string number = std::to_string(job.needs.gpus);
-  std::vector<std::string> pools, types;
-  int64_t fewer = 0;
-  auto add = [](std::vector<std::string>* to, const std::string& what) {
-    if (std::find(to->begin(), to->end(), what) == to->end()) to->push_back(what);
-  };
+const char* NameOf(core::Decision::Kind kind) {
+  using Decided = core::Decision::Kind;
+  switch (kind) {
+    case Decided::kStarted: return "started";
+    case Decided::kClaimed: return "room-claimed";
+    case Decided::kStartedLate: return "started-in-claimed-room";
+    case Decided::kEvicted: return "evicted";
+    case Decided::kMoved: return "moved";
+    case Decided::kShrunk: return "shrunk";
+    case Decided::kGrown: return "grown";
+    case Decided::kHeld: return "room-held";
+    case Decided::kMaintenance: return "maintenance";
+  }
+  return "other";
+}
+
+constexpr const char* kClasses[] = {"scavenger", "experiment", "training", "production", "inference"};
+
+// In the words of the command line.
+std::string TextOf(const JobRow& job, const core::Counterfactual& c) {
+  using Change = core::Counterfactual::Kind;
+  const std::string type = job.needs.gpu_type.empty() ? "" : Escape(job.needs.gpu_type) + ":";
+  switch (c.kind) {
+    case Change::kFewerPods: return "with -n " + std::to_string(c.number);
+    case Change::kFewerGpus: return "with -G " + type + std::to_string(c.number);
+    case Change::kType: return "with -G " + Escape(c.gpu_type) + ":" + std::to_string(job.needs.gpus);
+    case Change::kLevel: return "if its tasks could be farther apart";
+    case Change::kClass: return std::string("with --class ") + kClasses[static_cast<int>(c.klass)];
+    case Change::kAfter: return "if job " + std::to_string(c.after) + " ended";
+  }
+  return "";
+}
+
+// What would let it start at once, what its owner can change first.
+void StartsNow(core::State& state, const JobRow& job, v1::WhyAnswer* answer) {
+  const auto view = core::ViewJob(state, job.id);
+  if (!view || view->phase != core::JobPhase::kWaiting) return;
+  std::vector<std::string> pools;
   for (const core::NodeRoom& r : core::Nodes(state)) {
-    if (!r.up || r.held) continue;
-    Room free = FreeOf(r, job.needs);
-    if (r.spec->pool != job.pool) {
-      if (free.Fits(job.needs)) add(&pools, r.spec->pool);
-      continue;
-    }
-    if (job.needs.gpus == 0) continue;
-    Needs less = job.needs;
-    less.gpus = std::min<int64_t>(free.gpus, job.needs.gpus - 1);
-    if (less.gpus > fewer && free.Fits(less)) fewer = less.gpus;
-    if (free.right_type) continue;
-    free.right_type = true;
-    if (free.Fits(job.needs)) add(&types, r.spec->gpu_type);
+    if (!r.up || r.held || r.spec->pool == job.pool || !FreeOf(r, job.needs).Fits(job.needs)) continue;
+    if (std::find(pools.begin(), pools.end(), r.spec->pool) == pools.end()) pools.push_back(r.spec->pool);
   }
   for (const std::string& pool : pools) answer->add_starts_now("with -P " + Escape(pool));
-  for (const std::string& type : types) answer->add_starts_now("with -G " + Escape(type) + ":" + number);
-  const std::string type = job.needs.gpu_type.empty() ? "" : Escape(job.needs.gpu_type) + ":";
-  if (fewer > 0) answer->add_starts_now("with -G " + type + std::to_string(fewer));
+  for (const core::Counterfactual& c : core::WhatIf(state, job.id)) answer->add_starts_now(TextOf(job, c));
 }
 
-// When enough of those who run on one node are expected to be gone.
-struct Opening {
-  core::Micros at = 0;
-  uint64_t last = 0;  // whose end makes the room
-  bool learned = true;
-};
-std::optional<Opening> OpeningOn(const core::State& state, const core::NodeRoom& room, const JobRow& job,
-                                 const JobRows& jobs) {
-  Room free = FreeOf(room, job.needs);
-  std::vector<Opening> ends;
-  for (core::JobId id : core::RunningOn(state, room.spec->name)) {
-    const auto row = jobs.find(id);
-    const auto view = core::ViewJob(state, id);
-    if (row == jobs.end() || !view) continue;
-    ends.push_back({view->expected, id, view->learned || row->second.scheduling.estimate_s() > 0});
-  }
-  std::sort(ends.begin(), ends.end(), [](const Opening& a, const Opening& b) { return a.at < b.at; });
-  bool learned = true;
-  for (const Opening& e : ends) {
-    const Needs& gone = jobs.at(e.last).needs;
-    free.gpus += gone.gpus;
-    free.milli_cpus += gone.milli_cpus;
-    free.memory_bytes += gone.memory_bytes;
-    learned = learned && e.learned;
-    if (free.Fits(job.needs)) return Opening{e.at, e.last, learned};
-  }
-  return std::nullopt;
-}
-
-void Expect(const core::State& state, const JobRow& job, const JobRows& jobs, int64_t wall_now, core::Micros core_now,
-            v1::WhyAnswer* answer) {
+void Expect(core::State& state, const JobRow& job, int64_t wall_now, core::Micros core_now, v1::WhyAnswer* answer) {
+  const auto forecast = core::ForecastFor(state, job.id);
+  if (!forecast) return;
+  answer->set_expected_us(wall_now + std::max(forecast->start, core_now) - core_now);
+  answer->set_late_us(wall_now + std::max(forecast->late, core_now) - core_now);
+  answer->set_confidence_percent(static_cast<uint32_t>(std::clamp<int64_t>(forecast->confidence / 10, 1, 100)));
+  std::string why = "by how fast those before it get their room";
   if (const auto view = core::ViewJob(state, job.id); view && view->hold_start > 0) {
-    answer->set_expected_us(wall_now + view->hold_start - core_now);
-    answer->set_expected_why("nodes are held for it until then");
-    return;
+    why = "nodes are held for it until then";
+  } else if (forecast->after != 0) {
+    const auto last = core::ViewJob(state, forecast->after);
+    why = "when job " + std::to_string(forecast->after) + " ends, " +
+          (last && last->learned ? "by how long its like ran" : "and nobody knows yet how long its like run");
   }
-  std::optional<Opening> best;
-  for (const core::NodeRoom& r : core::Nodes(state)) {
-    if (!r.up || r.spec->pool != job.pool) continue;
-    const auto opening = OpeningOn(state, r, job, jobs);
-    if (opening && (!best || opening->at < best->at)) best = opening;
+  answer->set_expected_why(std::move(why));
+}
+
+void AddDecisions(const core::State& state, const JobRow& job, int64_t wall_now, core::Micros core_now,
+                  v1::WhyAnswer* answer) {
+  for (const core::Decision& d : core::Why(state, job.id)) {
+    v1::SchedulingDecision* out = answer->add_decisions();
+    out->set_at_us(wall_now + d.at - core_now);
+    out->set_kind(NameOf(d.kind));
+    out->set_other_job(d.other);
+    out->set_gain_milli(d.terms.gain);
+    out->set_price_milli(d.terms.price);
+    out->set_wait_without_us(d.terms.wait_without);
+    out->set_remaining_us(d.terms.remaining);
+    out->set_lost_gpu_s(d.terms.lost);
+    out->set_worth_class(d.worth.klass);
+    out->set_worth_remaining(d.worth.remaining);
+    out->set_worth_deadline(d.worth.deadline);
+    out->set_worth_fairness(d.worth.fairness);
+    out->set_worth_waiting(d.worth.growth);
   }
-  if (!best) return;
-  const std::string who = "job " + std::to_string(best->last);
-  const std::string ahead = answer->queue_position() > 1 ? ", if nobody who is ahead takes that room" : "";
-  if (!best->learned) {
-    answer->set_expected_why("when " + who + " ends, and nobody knows yet how long it runs" + ahead);
-    return;
-  }
-  answer->set_expected_us(wall_now + best->at);
-  answer->set_expected_why("when " + who + " ends, by how long its like ran" + ahead);
 }
 
 }  // namespace
@@ -243,22 +243,12 @@ std::string WhyItWaits(const core::State& state, const JobRow& job) {
   return text;
 }
 
-void ExplainJob(const core::State& state, const JobRow& job, const JobRows& jobs, int64_t wall_now,
-                core::Micros core_now, v1::WhyAnswer* answer) {
-  for (const core::Terms& t : core::TermsOf(state, job.id)) {
-    v1::DecisionTerms* terms = answer->add_terms();
-    terms->set_gain_milli(t.gain);
-    terms->set_price_milli(t.price);
-    terms->set_wait_without_us(t.wait_without);
-    terms->set_remaining_us(t.remaining);
-    terms->set_lost_gpu_s(t.lost);
-  }
+void ExplainJob(core::State& state, const JobRow& job, int64_t wall_now, core::Micros core_now, v1::WhyAnswer* answer) {
+  AddDecisions(state, job, wall_now, core_now, answer);
   const auto blockers = core::Explain(state, job.id);
   if (!blockers) return;
   answer->set_summary(WhyItWaits(state, job));
-  bool room_lacks = false;
   for (const core::Blocker& b : *blockers) {
-    room_lacks = room_lacks || b.kind == Kind::kNoRoom || b.kind == Kind::kNeverFits;
     v1::WhyAnswer::Blocker* out = answer->add_blockers();
     out->set_kind(NameOf(b.kind));
     out->set_text(TextOf(state, job, b));
@@ -268,9 +258,9 @@ void ExplainJob(const core::State& state, const JobRow& job, const JobRows& jobs
     out->set_team(b.team);
     out->set_gpu_type(b.gpu_type);
   }
-  if (!room_lacks) return;
+  if (blockers->empty()) return;
   StartsNow(state, job, answer);
-  Expect(state, job, jobs, wall_now, core_now, answer);
+  Expect(state, job, wall_now, core_now, answer);
 }
 
 Status CheckFeasible(const core::State& state, const JobRow& job) {
@@ -287,7 +277,6 @@ Status CheckFeasible(const core::State& state, const JobRow& job) {
 }
 
 std::string PreemptionReason(const core::Preempt& preempt, const JobRows& jobs) {
-  static constexpr const char* kClasses[] = {"scavenger", "experiment", "training", "production", "inference"};
   std::string who = "job " + std::to_string(preempt.beneficiary);
   if (auto it = jobs.find(preempt.beneficiary); it != jobs.end()) {
     const v1::Scheduling& s = it->second.scheduling;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why jobs wait, in words: from what the scheduler says (sched/explain.h, sched/view.h) and what the controller knows.
-// Pure functions of the state; names from outside are escaped.
+// Nothing here changes a decision; names from outside are escaped.
 #pragma once
 
 #include <map>
@@ -20,10 +20,11 @@ std::map<uint64_t, uint32_t> QueuePositions(const sched::core::State& state, con
 // One line for a waiting job.
 std::string WhyItWaits(const sched::core::State& state, const JobRow& job);
 
-// All blockers, what would start it now, when it may start: the fields of `answer` but state, positions and attempts.
-// `wall_now` and `core_now` are the same moment on the two clocks.
-void ExplainJob(const sched::core::State& state, const JobRow& job, const JobRows& jobs, int64_t wall_now,
-                sched::core::Micros core_now, v1::WhyAnswer* answer);
+// What a job waits for, what would start it now, when it may start, and what was decided about it: the fields of
+// `answer` but state, positions and attempts. `wall_now` and `core_now` are the same moment on the two clocks.
+// Milliseconds.
+void ExplainJob(sched::core::State& state, const JobRow& job, int64_t wall_now, sched::core::Micros core_now,
+                v1::WhyAnswer* answer);
 
 // kInvalid when no node of its pool, up or not, could ever run it; fine while the pool has no node at all.
 Status CheckFeasible(const sched::core::State& state, const JobRow& job);

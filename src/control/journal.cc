@@ -22,6 +22,7 @@ void Encode(const core::NodeUp& e, Body* out) {
   n->set_gpus(e.node.gpus);
   n->set_milli_cpus(e.node.milli_cpus);
   n->set_memory_bytes(e.node.memory_bytes);
+  n->set_nics(e.node.nics);
   n->set_price_milli(e.node.price_milli);
   n->set_island(e.node.island);
   n->set_rack(e.node.rack);
@@ -68,6 +69,7 @@ void Encode(const core::JobSubmitted& e, Body* out) {
     role->set_gpus(r.request.gpus);
     role->set_milli_cpus(r.request.milli_cpus);
     role->set_memory_bytes(r.request.memory_bytes);
+    role->set_nics(r.request.nics);
     role->set_gpu_milli(r.request.gpu_milli);
     role->set_sharing(static_cast<int32_t>(r.request.sharing));
     role->set_mig(r.request.mig);
@@ -145,6 +147,7 @@ core::NodeUp Decode(const Body::NodeUp& n) {
   e.node.gpus = n.gpus();
   e.node.milli_cpus = n.milli_cpus();
   e.node.memory_bytes = n.memory_bytes();
+  e.node.nics = n.nics();
   e.node.price_milli = n.price_milli();
   e.node.island = n.island();
   e.node.rack = n.rack();
@@ -183,7 +186,8 @@ core::JobSubmitted Decode(const Body::JobSubmitted& j) {
                     .milli_cpus = r.milli_cpus(),
                     .memory_bytes = r.memory_bytes(),
                     .sharing = static_cast<core::Sharing>(r.sharing()),
-                    .mig = static_cast<core::mig::Profile>(r.mig())};
+                    .mig = static_cast<core::mig::Profile>(r.mig()),
+                    .nics = r.nics()};
     role.min_pods = r.min_pods();
     role.segment = r.segment();
     role.segment_level = static_cast<core::Level>(r.segment_level());

@@ -285,6 +285,10 @@ void PreemptionTest::Live(uint32_t seed) {
     for (const char* n : {"n1", "n2"}) (void)Heard(*state_, n);
     const auto klass = static_cast<v1::JobClass>(v1::SCAVENGER + random() % 4);
     if (random() % 2 == 0) Submit(JobOf("r" + std::to_string(i), klass, 1 + random() % 8));
+    // Asking why changes nothing: the journal has none of it.
+    if (const auto waiting = sched::core::Waiting(state_->scheduler()); !waiting.empty()) {
+      EXPECT_GT(WhyOf(waiting[random() % waiting.size()]).blockers_size(), 0);
+    }
     for (const char* n : {"n1", "n2"}) {
       for (auto& m : Take(v1::ControllerMessage::kStart, n)) {
         running[m.start().placement().job()] = m.start().placement();
@@ -396,6 +400,42 @@ TEST_F(PreemptionTest, RunTimesOfThePastAreKnownWithoutAJournal) {
   ASSERT_TRUE(view);
   EXPECT_TRUE(view->learned);
   EXPECT_NEAR(static_cast<double>(view->expected) / 1e6, 1000, 300);
+}
+
+TEST_F(PreemptionTest, WhyTellsWhatWouldHelpWhenItMayStartAndWhatWasDecided) {
+  Register(SimpleNode("n1", 8, 2));
+  v1::SubmitRequest firm = JobOf("firm", v1::TRAINING, 1, false);
+  firm.mutable_scheduling()->set_estimate_s(600);
+  const v1::Placement first = Submit(firm).placement();
+  Report("n1", ReportOf(first, v1::RUNNING));
+  const auto second = Submit(JobOf("second", v1::TRAINING, 2));
+  v1::WhyAnswer why = WhyOf(second.job());
+  EXPECT_EQ(why.blockers(0).kind(), "no-room");
+  const std::vector<std::string> helps(why.starts_now().begin(), why.starts_now().end());
+  EXPECT_EQ(helps, (std::vector<std::string>{"with -G 1", "if job " + std::to_string(first.job()) + " ended"}));
+  EXPECT_NEAR(static_cast<double>(why.expected_us() - clock_.Wall()) / 1e6, 600, 60);
+  EXPECT_GE(why.late_us(), why.expected_us());
+  EXPECT_GT(why.confidence_percent(), 0u);
+  EXPECT_LT(why.confidence_percent(), 50u) << "an owner's word";
+  EXPECT_EQ(why.expected_why().find("when job " + std::to_string(first.job()) + " ends"), 0u) << why.expected_why();
+  EXPECT_EQ(why.decisions_size(), 0);
+  // And what it says would help, helps.
+  Report("n1", ExitOf(first, v1::COMPLETED, v1::ExitRecord::EXITED, 0));
+  Report("n1", ReportOf(Starts().back().start().placement(), v1::RUNNING));
+  why = WhyOf(second.job());
+  ASSERT_EQ(why.decisions_size(), 1);
+  EXPECT_EQ(why.decisions(0).kind(), "started");
+  EXPECT_NEAR(static_cast<double>(why.decisions(0).at_us()), static_cast<double>(clock_.Wall()), 1e6);
+  clock_.AdvanceSeconds(60);
+  const auto urgent = Submit(JobOf("urgent", v1::PRODUCTION, 2));
+  why = WhyOf(second.job());
+  ASSERT_EQ(why.decisions_size(), 2);
+  EXPECT_NEAR(static_cast<double>(why.decisions(0).at_us()), static_cast<double>(clock_.Wall() - 60'000'000), 1e6);
+  EXPECT_EQ(why.decisions(1).kind(), "evicted");
+  EXPECT_EQ(why.decisions(1).other_job(), urgent.job());
+  EXPECT_GT(why.decisions(1).gain_milli(), why.decisions(1).price_milli());
+  EXPECT_GT(why.decisions(1).worth_class(), 0);
+  EXPECT_EQ(WhyOf(urgent.job()).decisions(0).kind(), "room-claimed");
 }
 
 // --- teams ---

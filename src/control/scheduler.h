@@ -43,6 +43,8 @@ class Scheduler {
   // Microseconds from now until Decide wants to be called though nothing was fed; nullopt: not at all.
   std::optional<int64_t> NextWake() const;
   const sched::core::State& state() const { return state_; }
+  // For what is tried and undone (sched/explain.h).
+  sched::core::State& trial() { return state_; }
   size_t rows() const { return rows_; }  // of the journal so far
 
  private:

@@ -385,6 +385,7 @@ Status State::SendStart(const JobRow& job) {
   start->set_grace_ms(GraceMillis(job));
   start->set_content_home_id(request.snapshot().content_home_id());
   start->set_live_view(request.live_view());
+  start->set_keep_writes(request.keep_writes());
   outbox_.to_nodes.emplace_back(job.node, std::move(message));
   return {};
 }
@@ -483,6 +484,7 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
     info.set_directory(request.command().directory());
     info.set_snapshot(request.snapshot().name());
     info.set_live_view(request.live_view());
+    info.set_keep_writes(request.keep_writes());
     size_t room = max_argv_bytes;
     for (const std::string& word : request.command().argv()) {
       if (word.size() > room) break;

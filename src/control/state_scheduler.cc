@@ -216,7 +216,7 @@ v1::WhyAnswer State::Explain(const JobRow& job) {
   for (const auto& [id, position] : positions_) {
     if (jobs_.at(id).pool == job.pool) answer.set_queue_length(std::max(answer.queue_length(), position));
   }
-  ExplainJob(scheduler_.state(), job, jobs_, clock_->Wall(), scheduler_.Now(), &answer);
+  ExplainJob(scheduler_.trial(), job, clock_->Wall(), scheduler_.Now(), &answer);
   answer.set_deadline(DeadlineOf(job.id));
   if (!job.stopping.empty()) answer.set_summary(job.stopping + "; it is being stopped");
   return answer;

@@ -94,6 +94,13 @@ int main(int argc, char** argv) {
   node_app
       ->add_option("--cache-min-free-percent", node.cache_min_free_percent, "the same in percent of the file system")
       ->check(CLI::Range(0, 90));
+  node_app
+      ->add_option("--kept-bytes", node.kept_bytes,
+                   "bound of what jobs leave here with --writes=keep, of all homes together; the oldest goes first")
+      ->capture_default_str();
+  node_app->add_option("--kept-days", node.kept_days, "how long it stays")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 36500));
   AddFuse(node_app, &node.fuse);
   AddReadyFd(node_app, &node.ready_fd);
   node_app->callback([&] { status = vrun::node::AgentMain(node); });

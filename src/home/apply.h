@@ -35,6 +35,8 @@
 
 namespace vrun::home {
 
+class ApplyFlush;  // apply_flush.h
+
 struct ApplyOptions {
   std::string root = "/";
   uint64_t job = 0;
@@ -73,6 +75,15 @@ class Applier {
 
   // Ends the series: Sync, then the journal goes.
   virtual Status Finish() = 0;
+
+  // Of a live view: Sync in two steps, so that more is applied while the disk is busy. What is up to `sequence` is to
+  // be flushed, on any thread; then that it was, or was not (and is to be flushed again).
+  struct Flushing {
+    uint64_t sequence = 0;
+    std::shared_ptr<ApplyFlush> flush;
+  };
+  virtual Flushing BeginSync() { return {}; }
+  virtual void EndSync(const Flushing& /*begun*/, bool /*flushed*/) {}
 
   // Of a live view, since the last call: what was put in place, as it is now. And the PutFile that is to come again
   // whole (WriteBackAck.want_whole): it was not applied, and nothing is until it comes. 0: none.

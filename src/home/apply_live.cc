@@ -57,6 +57,16 @@ class LiveApplier final : public Applier {
     journal_.SetDurable(sequence_);
     return sequence_;
   }
+  Flushing BeginSync() override {
+    return {sequence_, std::make_shared<ApplyFlush>(std::exchange(flush_, ApplyFlush()))};
+  }
+  void EndSync(const Flushing& begun, bool flushed) override {
+    if (flushed) {
+      journal_.SetDurable(begun.sequence);
+    } else {
+      flush_.TouchedEverything();  // more than it was, and nothing is forgotten
+    }
+  }
   Status Finish() override {
     DropFile();
     VRUN_TRY(Sync());

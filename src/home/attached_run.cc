@@ -21,6 +21,7 @@ namespace vrun::home {
 namespace {
 
 constexpr int64_t kInterruptSequenceMicros = 2'000'000;
+constexpr int64_t kDurableMicros = 500'000;  // that a client waits for a busy disk
 
 bool EndsAWaitingRun(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
@@ -40,6 +41,7 @@ AttachedRun::AttachedRun(const Services* services, Owner* owner, std::shared_ptr
 AttachedRun::~AttachedRun() {
   *alive_ = false;
   services_->loop->Cancel(hangup_);
+  Answer();  // also of a job that is over by now
   if (launch_) launch_->Forget();
   if (client_) client_->SetEvents({});
 }
@@ -87,7 +89,11 @@ void AttachedRun::StartRun(const v1::Run& request) {
                                options_.detached && !plan.live && plan.tree && services_->frozen->enabled();
                            plan.late = plan.tree && ComesAfterOthers(run->scheduling());
                            plan.frozen = freeze && !plan.late;
-                           if (plan.frozen) Freeze(plan, run->command().directory());
+                           if (plan.frozen) {
+                             Freeze(plan, run->command().directory());
+                           } else {
+                             Answer();
+                           }
                            if (freeze && plan.late) plan.freeze = LateFreeze(run->command().directory());
                            run_ = owner_->MakeRun(this, std::move(plan));
                            run_->Start();
@@ -122,12 +128,30 @@ void AttachedRun::Accepted(const v1::Run& run, uint64_t job) {
     }
   }
   if (!client_) return;
+  if (!options_.detached) {
+    v1::HomeMessage message;
+    message.mutable_accepted()->set_job(job);
+    client_->Send(message);
+    return;
+  }
+  client_->SetEvents({});
+  answering_ = std::move(client_);
+  const bool freezes = !taken_up && run.snapshot().empty() && services_->frozen->Begun(job);
+  if (!freezes) return Answer();
+  answer_ = services_->loop->After(kDurableMicros, [this] {
+    answer_ = 0;
+    Answer();
+  });
+}
+
+void AttachedRun::Answer() {
+  services_->loop->Cancel(std::exchange(answer_, 0));
+  const auto client = std::move(answering_);
+  if (!client) return;
   v1::HomeMessage message;
-  message.mutable_accepted()->set_job(job);
-  client_->Send(message);
-  if (!options_.detached) return;
-  client_->Close();
-  client_.reset();
+  message.mutable_accepted()->set_job(job_);
+  client->Send(message);
+  client->Close();
 }
 
 // What is changed soonest is held first: the project, what earlier runs of this kind have touched, what is the user's
@@ -140,7 +164,9 @@ void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory)
   const char* home = ::getenv("HOME");
   const std::string root = services_->root == "/" ? "" : services_->root;
   if (home != nullptr && std::string_view(home).starts_with(root + "/")) first.push_back(home + root.size());
-  services_->frozen->Add(plan.job, plan.tree, plan.exposed, std::move(first));
+  services_->frozen->Add(plan.job, plan.tree, plan.exposed, std::move(first), [this, alive = alive_] {
+    if (*alive) Answer();
+  });
 }
 
 bool AttachedRun::ComesAfterOthers(const v1::Scheduling& scheduling) {
@@ -183,6 +209,7 @@ void AttachedRun::HomeEnds() {
   if (launch_) launch_->Forget();
   launch_.reset();
   if (pump_) pump_->Close();
+  Answer();  // the tree is still written
   // The client sees the connection end, starts a new home and resumes.
   if (client_) client_->Close();
 }

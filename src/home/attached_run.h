@@ -96,6 +96,9 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   void Accepted(const v1::Run& run, uint64_t job);
   Status OpenOutputFiles(const v1::Run& run);
   void Freeze(const JobRun::Plan& plan, const std::string& directory);
+  // Tells the client of a batch job its number, once what the job will see survives this home; at the latest after
+  // kDurableMicros, or with this object.
+  void Answer();
   void Leave(int exit_status, const std::string& reason);
   void TellFinished(Outcome outcome);
   void End();
@@ -103,6 +106,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   const Services* const services_;
   Owner* const owner_;
   std::shared_ptr<ClientConnection> client_;
+  std::shared_ptr<ClientConnection> answering_;  // of a batch job: Answer is all that it waits for
   const Options options_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
@@ -122,6 +126,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   int interrupts_ = 0;
   int64_t last_interrupt_us_ = 0;
   EventLoop::TimerId hangup_ = 0;
+  EventLoop::TimerId answer_ = 0;
   bool spool_full_ = false;
   std::string output_lost_;  // why some of the output could not be written
 

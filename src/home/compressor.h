@@ -21,12 +21,17 @@ class Compressor {
 
   // True and *out is the zstd frame when that saves at least a tenth; false: send `data` as it is.
   bool Compress(std::string_view data, std::string* out, int level = 1);
+  // The same of `data` for somebody who has `prefix`, which much of it is alike to; both at most 8 MiB.
+  bool CompressAfter(std::string_view prefix, std::string_view data, std::string* out);
 
  private:
   struct Free {
     void operator()(ZSTD_CCtx_s* context) const;
   };
   using Context = std::unique_ptr<ZSTD_CCtx_s, Free>;
+  Context Take();
+  void Return(Context context);
+
   std::mutex mutex_;
   std::vector<Context> idle_;  // guarded by mutex_
 };

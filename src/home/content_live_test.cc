@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a node that watches the tree is told.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/clock.h"
 #include "home/content_testing.h"
 #include "tree/codec.h"
 
@@ -148,6 +152,122 @@ TEST_F(WatchTreeTest, WhatIsIncludedIsWhatWasAppliedBeforeTheTreeWasLookedAt) {
   server_->tree_board().Tell(mark);
   told = Told(request.id(), 2);
   EXPECT_EQ(told.back().tree_now().included(), 5u);
+}
+
+TEST_F(WatchTreeTest, WhoWantsPingsGetsThemAndSaysWhatItShows) {
+  root_.Put("f", "0");
+  Serve();
+  int looks = 0;
+  server_->tree_board().SetLook([&] { ++looks; });
+  (void)Watch();
+  EXPECT_EQ(session_->shown_micros(), 0);  // it will never say
+  v1::ContentRequest request;
+  request.set_id(++next_id_);
+  request.mutable_watch_tree()->set_pings(true);
+  session_->OnMessage(request.SerializeAsString());
+  ASSERT_EQ(Told(request.id(), 1).size(), 1u);
+  const int64_t joined = session_->shown_micros();
+  EXPECT_GT(joined, 0);
+  server_->tree_board().Ping();
+  EXPECT_TRUE(stream_.All(request.id()).back().has_ping());
+  v1::ContentRequest heard;
+  heard.mutable_heard()->set_look(true);
+  session_->OnMessage(heard.SerializeAsString());
+  EXPECT_EQ(looks, 1);
+  EXPECT_EQ(session_->shown_micros(), joined);
+  ::usleep(1'000);
+  heard.mutable_heard()->set_shown(true);
+  session_->OnMessage(heard.SerializeAsString());
+  EXPECT_GT(session_->shown_micros(), joined);
+}
+
+TEST_F(WatchTreeTest, ATreeThatNobodyKeptCurrentIsNotTold) {
+  root_.Put("f", "0");
+  Serve();
+  bool wanted = false;
+  server_->tree_board().SetWanted([&](bool is) { wanted = is; });
+  const auto watch = Watch();
+  EXPECT_TRUE(wanted);
+  EXPECT_TRUE(stream_.All(watch.id()).empty());
+  root_.Put("f", "1");
+  Change();
+  const auto told = Told(watch.id(), 1);
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told.back().tree_now().tree(), snapshot_->id.view());
+}
+
+class LentFilesTest : public WatchTreeTest {
+ protected:
+  void SetUp() override {
+    data_ = RandomBytes(4 << 20, 7);
+    root_.Put("big", data_);
+    Serve();
+  }
+  // The second half, asked for by the version that the job saw.
+  std::vector<v1::ContentReply> Rest() { return Ask(RangeRequest("/big", version_, 2 << 20, 2 << 20)); }
+  std::string FirstHalf() {
+    version_ = VersionOf("/big");
+    return Content(Ask(RangeRequest("/big", version_, 0, 2 << 20)));
+  }
+  std::string RestContent() {
+    std::string all;
+    for (const auto& part : Rest()) {
+      EXPECT_TRUE(part.has_units()) << part.error().message();
+      for (const auto& piece : part.units().piece()) all += Unpack(piece.data(), piece.zstd(), piece.raw_bytes());
+    }
+    return all;
+  }
+
+  std::string data_;
+  tree::FileVersion version_;
+};
+
+TEST_F(LentFilesTest, WhatALiveViewReadsIsReadToItsEndThoughItsNameIsGone) {
+  (void)Watch();
+  ASSERT_EQ(FirstHalf(), data_.substr(0, 2 << 20));
+  ASSERT_EQ(::unlink((root_.path() + "/big").c_str()), 0);
+  Change();
+  EXPECT_EQ(RestContent(), data_.substr(2 << 20));
+  root_.Put("big", "another");
+  Change();
+  EXPECT_EQ(RestContent(), data_.substr(2 << 20));
+}
+
+TEST_F(LentFilesTest, ReplacedByRename) {
+  (void)Watch();
+  ASSERT_EQ(FirstHalf(), data_.substr(0, 2 << 20));
+  root_.Put("next", RandomBytes(4 << 20, 8));
+  ASSERT_EQ(::rename((root_.path() + "/next").c_str(), (root_.path() + "/big").c_str()), 0);
+  EXPECT_EQ(RestContent(), data_.substr(2 << 20));  // also before home has looked
+  Change();
+  EXPECT_EQ(RestContent(), data_.substr(2 << 20));
+}
+
+TEST_F(LentFilesTest, WrittenInPlaceIsAnErrorNeverAMixture) {
+  (void)Watch();
+  ASSERT_EQ(FirstHalf(), data_.substr(0, 2 << 20));
+  ::usleep(20'000);  // file systems stamp times by ticks
+  const UniqueFd fd(::open((root_.path() + "/big").c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_EQ(::pwrite(fd.get(), "x", 1, 3 << 20), 1);
+  EXPECT_EQ(ErrorOf(Rest()), Code::kAborted);
+  ASSERT_EQ(::unlink((root_.path() + "/big").c_str()), 0);
+  Change();
+  EXPECT_EQ(ErrorOf(Rest()), Code::kAborted);
+}
+
+TEST_F(LentFilesTest, OnlyForLiveViewsAndUntilTheyEnd) {
+  ASSERT_EQ(FirstHalf(), data_.substr(0, 2 << 20));
+  EXPECT_EQ(server_->lent().size(), 0u);
+  (void)Watch();
+  (void)FirstHalf();
+  EXPECT_EQ(server_->lent().size(), 1u);
+  server_->lent().Age(MonotonicMicros());
+  EXPECT_EQ(server_->lent().size(), 1u);
+  server_->lent().Drop(0);  // the watch is of no view
+  EXPECT_EQ(server_->lent().size(), 0u);
+  (void)FirstHalf();
+  server_->lent().Age(MonotonicMicros() + LentFiles::kUnusedMicros + 1);
+  EXPECT_EQ(server_->lent().size(), 0u);
 }
 
 }  // namespace

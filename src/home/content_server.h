@@ -21,6 +21,7 @@
 #include "home/digest_cache.h"
 #include "home/guess.h"
 #include "home/hot_units.h"
+#include "home/lent_files.h"
 #include "home/peer_board.h"
 #include "home/snapshot_table.h"
 #include "home/traces.h"
@@ -48,6 +49,7 @@ class ContentServer {
   Traces& traces() { return traces_; }
   PeerBoard& peers() { return peers_; }
   TreeBoard& tree_board() { return tree_board_; }
+  LentFiles& lent() { return lent_; }
   // Who takes what live views write, before the first session; it must outlive all. Null: nobody, which their nodes are
   // told.
   void SetLiveWrites(LiveWrites* writes) { live_writes_ = writes; }
@@ -73,6 +75,7 @@ class ContentServer {
   Traces traces_;
   PeerBoard peers_;
   TreeBoard tree_board_;
+  LentFiles lent_;
   LiveWrites* live_writes_ = nullptr;
   std::function<void(const std::string& path)> stale_;
   WorkQueue workers_;

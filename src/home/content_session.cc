@@ -85,6 +85,10 @@ void ContentSession::OnMessage(const std::string& message) {
     lock.unlock();
     return TakeWrite(work->request.mutable_write());
   }
+  if (request.has_heard()) {
+    lock.unlock();
+    return TakeHeard(request.heard());
+  }
   if (request.has_cancel()) {
     uint64_t id = request.cancel().id();
     if (running_.contains(id)) cancelled_.insert(id);
@@ -349,7 +353,10 @@ bool ContentSession::Range(Work* work) {
     return Fail(id, Error(Code::kInvalid, "malformed range of " + Escape(get.path())));
   }
   if (work->done == 0) {
-    if (auto served = CheckServed(get.tree(), get.path(), version); !served) return Fail(id, served.error());
+    const auto served = CheckServed(get.tree(), get.path(), version);
+    // What a live view began to read it may read to its end, whatever has its name by now.
+    const bool lent = !served && served.error().code() == Code::kAborted && server_->lent_.Has(version);
+    if (!served && !lent) return Fail(id, served.error());
   }
   uint64_t length = 0;
   auto reply = ReadPart(work, end, &length);
@@ -427,7 +434,12 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   uint64_t unit = store::UnitBytes(version.size);
   uint64_t offset = get.offset() + work->done;
   *length = std::min(end - offset, kMaxPart);
-  VRUN_ASSIGN(UniqueFd fd, server_->files_->OpenVersion(get.path(), version));
+  auto opened = server_->files_->OpenVersion(get.path(), version);
+  const bool lent = !opened && opened.error().code() == Code::kAborted && server_->lent_.Has(version);
+  if (lent) opened = server_->lent_.Open(version);
+  if (!opened) return std::move(opened).error();
+  const UniqueFd fd = *std::move(opened);
+  if (!lent) Lend(version, fd.get());
 
   v1::ContentReply reply;
   v1::Units* units = reply.mutable_units();
@@ -447,7 +459,7 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
     parts.push_back({data->data(), data->size()});
   }
   VRUN_ASSIGN(bool whole, ReadFully(fd.get(), std::move(parts), offset));
-  VRUN_TRY(server_->files_->Check(fd.get(), get.path(), version));
+  VRUN_TRY(lent ? server_->lent_.Check(version, fd.get()) : server_->files_->Check(fd.get(), get.path(), version));
   // Shorter than its size although the version is the same: a file system that lies (some FUSE ones do).
   if (!whole) return Error(Code::kAborted, Escape(get.path()) + ": shorter than its size says");
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -42,6 +43,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   void Close();
   // Bytes of all answers so far.
   uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
+  // When the node's live view was known last to show what home has; monotonic, 0: never, or there is none.
+  int64_t shown_micros() const { return shown_micros_.load(std::memory_order_relaxed); }
 
  private:
   // Of a request that takes more than one piece.
@@ -51,9 +54,16 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
     std::vector<tree::NewDirectory> tree;  // of GetTree
     size_t next = 0;
     bool listed = false;
-    tree::SnapshotPtr snapshot;  // of WatchTree: what the node is being told of
+    // Of WatchTree:
+    bool deltas = false;         // directories may come as what they differ in, and edited files with them
+    tree::SnapshotPtr snapshot;  // what the node is being told of
     uint64_t serial = 0;         // its TreeNow.serial and included
     uint64_t included = 0;
+    struct Edited {
+      std::string path;
+      tree::FileVersion version;
+    };
+    std::vector<Edited> edited;
   };
   using WorkPtr = std::unique_ptr<Work>;
   enum Urgency { kDirectories, kRanges, kTrees, kAhead, kUrgencies };
@@ -74,7 +84,14 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   // content_live.cc
   bool WatchTree(Work* work);
   bool TellTree(Work* work);
+  // What small files hold that are others than in the tree before.
+  void FindEdited(Work* work) const;
+  void SendEdited(const Work& work);
+  // The next directory by what it differs in from its base; false: that would save nothing.
+  bool SendDelta(Work* work);
   void TreeChanged();
+  void Ping();
+  void TakeHeard(const v1::ContentRequest::Heard& heard);
   void TellTreeLocked();
   void LeaveTree();
   bool BeginWrites(Work* work);
@@ -90,6 +107,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   };
   Result<Served> CheckServed(const std::string& tree, const std::string& path, const tree::FileVersion& version) const;
   Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
+  // content_live.cc. Holds a file that does not come whole, for a node that has a live view.
+  void Lend(const tree::FileVersion& version, int fd);
   // Hashes the units and compresses those for which it pays, but none of which only the digests are sent. Their
   // digests.
   std::vector<Digest> Pack(const tree::FileVersion& version, v1::Units* units, bool digests_only);
@@ -99,6 +118,11 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   bool SendDirectory(Work* work, const tree::Directory& directory, bool last_of_answer);
   // Whether a directory object is small enough for a pack.
   static bool Packs(const tree::Directory& directory);
+  // Whether it is worth looking at what it differs in.
+  static bool HasDelta(const Work& work, const tree::NewDirectory& item);
+  // Names of the contents of these entries (all of them), where home knows them.
+  std::string KnownIds(const tree::Directory& directory, std::span<const size_t> entries) const;
+  std::string KnownIds(const tree::Directory& directory) const;
   // Those from work->next on that go into one pack, at least one; their bytes before compression.
   uint64_t SendPack(Work* work);
   static Error UnknownTree();
@@ -107,6 +131,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
 
   ContentServer* const server_;
   std::atomic<uint64_t> sent_bytes_{0};
+  std::atomic<int64_t> shown_micros_{0};
   CompressionPolicy policy_;
   std::mutex mutex_;
   rpc::Stream* stream_ = nullptr;  // guarded by mutex_, as all below
@@ -122,7 +147,10 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   uint64_t board_id_ = 0;                                                          // on the TreeBoard; 0: not on it
   uint64_t watch_id_ = 0;                                                          // of the request that put it there
   uint64_t watch_view_ = 0;                                                        // whose writes it wants to hear of
-  bool telling_ = false;                                                           // the node is being told of a tree
+  bool pings_ = false;                                                             // it wants them
+  bool watch_deltas_ = false;
+  uint64_t told_included_ = 0;           // TreeNow.included of the last one
+  bool telling_ = false;                 // the node is being told of a tree
   bool tell_again_ = false;              // there is a newer one, or the stream was full
   std::map<uint64_t, uint64_t> writes_;  // live views: what LiveWrites::Join returned
   tree::SnapshotPtr told_;               // of the last tree: the node has, or can ask for, all of it; null: none

@@ -215,16 +215,21 @@ void FrozenRoots::Begin(uint64_t job) {
 bool FrozenRoots::Begun(uint64_t job) const { return Has(job) || PathExists(PathOf(job)); }
 
 void FrozenRoots::Add(uint64_t job, tree::SnapshotPtr tree, std::vector<std::string> exposed,
-                      std::vector<std::string> first) {
+                      std::vector<std::string> first, std::function<void()> durable) {
   Job& kept = jobs_[job];
   kept.exposed = std::move(exposed);
   kept.first = std::move(first);
   Hold(job, std::move(tree));
-  writer_.Post([this, job, tree = kept.tree, record = RecordOf(*kept.tree, kept.exposed, kept.first)] {
+  writer_.Post([this, job, tree = kept.tree, record = RecordOf(*kept.tree, kept.exposed, kept.first),
+                durable = std::move(durable)] {
     if (Status written = Write(job, *tree, record); !written) {
       LogWarning("the root of job {} as it is now will not survive the end of home: {}", job,
                  written.error().message());
     }
+    if (!durable) return;
+    loop_->Post([alive = alive_, durable] {
+      if (*alive) durable();
+    });
   });
 }
 

@@ -50,8 +50,10 @@ class FrozenRoots {
   void Begin(uint64_t job);
   // Also of a job whose tree was lost with an earlier home.
   bool Begun(uint64_t job) const;
-  // The job sees this tree from now on. `first`: as FrozenFiles::Freeze.
-  void Add(uint64_t job, tree::SnapshotPtr tree, std::vector<std::string> exposed, std::vector<std::string> first);
+  // The job sees this tree from now on. `first`: as FrozenFiles::Freeze. `durable`: it will, also if home is killed
+  // now, as far as the disk took it.
+  void Add(uint64_t job, tree::SnapshotPtr tree, std::vector<std::string> exposed, std::vector<std::string> first,
+           std::function<void()> durable = nullptr);
   struct Found {
     tree::SnapshotPtr tree;
     std::vector<std::string> exposed;

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/config.h"
 #include "base/escape.h"
 #include "base/files.h"
@@ -167,6 +168,8 @@ Result<std::string> RealRoot(const std::string& path) {
   return std::string(resolved);
 }
 
+constexpr int64_t kAgeMicros = 60'000'000;
+
 // Everything that a home consists of, in the order in which it depends on each other.
 class Home {
  public:
@@ -210,6 +213,7 @@ class Home {
     cluster_.emplace(places, &services_, &controller_, &*nodes_, &*snapshots_);
     runs_.emplace(&services_);
     queries_.emplace(&services_, &*runs_, &content_, [this] { End(); });
+    AgeLent();
     clients_.emplace(loop, &*runs_, &*queries_, [this] { cluster_->Refresh(); });
   }
 
@@ -234,6 +238,11 @@ class Home {
   }
 
  private:
+  void AgeLent() {
+    content_.lent().Age(MonotonicMicros());
+    loop_->After(kAgeMicros, [this] { AgeLent(); });
+  }
+
   EventLoop* const loop_;
   SnapshotTable trees_;
   RootFiles root_files_;

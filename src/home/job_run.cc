@@ -25,6 +25,8 @@ constexpr int64_t kTellLostMicros = 2'000'000;
 // A node that has said no may be right or behind; the controller decides within this time.
 constexpr int64_t kSettleMicros = 3'000'000;
 constexpr int64_t kReportMicros = 1'000'000;
+// The node says every second that its live view is not.
+constexpr int64_t kViewBehindMicros = 3'000'000;
 constexpr int kMaxBlocked = 60;  // times 5 s
 constexpr int64_t kBlockedRetryMicros = 5'000'000;
 
@@ -449,6 +451,7 @@ void JobRun::OnWrite(v1::WriteBack message) {
 
 void JobRun::OnWriteBackEnd(const v1::WriteBackEnd& end) {
   if (write_back_done_) return MaybeFinish();
+  if (end.kept()) return OnKept(end);
   if (end.view() == 0) {
     MakeWriteBack();
     return write_back_->End();
@@ -466,8 +469,14 @@ void JobRun::OnWriteBackEnd(const v1::WriteBackEnd& end) {
 }
 
 std::string JobRun::live_state() const {
-  if (!plan_.live || !started_ || ended_ || (content_ && content_->connected())) return "";
-  return "no connection to its node: it does not see what changes at home, and what it writes waits there";
+  if (!plan_.live || !started_ || ended_) return "";
+  std::string state;
+  const int64_t shown = content_ ? content_->shown_micros() : 0;
+  const int64_t behind = shown == 0 ? 0 : MonotonicMicros() - shown;
+  if (behind > kViewBehindMicros) state = "behind home by " + std::to_string(behind / 1'000'000) + " s";
+  if (content_ && content_->connected()) return state;
+  return (state.empty() ? state : state + ": ") +
+         "no connection to its node: it does not see what changes at home, and what it writes waits there";
 }
 
 uint64_t JobRun::LiveFailed() const {

@@ -140,6 +140,8 @@ class JobRun {
   std::unique_ptr<NodeLinks::ContentUse> UseContent();
   void OnWrite(v1::WriteBack message);
   void OnWriteBackEnd(const v1::WriteBackEnd& end);
+  // It stays on the node.
+  void OnKept(const v1::WriteBackEnd& end);
   void ListenTo(uint64_t view);
   uint64_t LiveFailed() const;
   void MakeWriteBack();
@@ -196,6 +198,7 @@ class JobRun {
   std::unique_ptr<WriteBack> write_back_;
   bool writing_ = false;
   bool write_back_done_ = false;
+  std::string kept_on_;  // the node that has what an earlier attempt wrote
   uint64_t write_back_failed_ = 0;
   // The live view that it runs in.
   uint64_t live_view_ = 0;

@@ -28,6 +28,10 @@ void JobRun::BeginAttempt(uint32_t attempt) {
     bases_.in = input_acked_;
     if (attempt > 1) RememberBases(*services_, plan_.job, bases_);
   }
+  if (!kept_on_.empty() && kept_on_ != node()) {
+    sink_->OnNotice("attempt " + std::to_string(attempt) + " runs on node " + Escape(node()) +
+                    ": it does not see what was written before, which is kept on node " + Escape(kept_on_));
+  }
   input_acked_ = std::max(input_acked_, bases_.in);
   for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
     uint64_t& acked = acked_[stream == v1::STDERR];
@@ -60,6 +64,19 @@ void JobRun::OnExited(const v1::ExitRecord& record) {
     if (std::exchange(eof_held_[i], false)) sink_->OnOutput(stream, received_[i], "", true);
   }
   sink_->OnInputAcked(0, true);
+  MaybeFinish();
+}
+
+void JobRun::OnKept(const v1::WriteBackEnd& end) {
+  if (Preempted()) {
+    if (end.entries() > 0) kept_on_ = node();
+  } else if (end.entries() > 0) {
+    const std::string job = std::to_string(plan_.job);
+    sink_->OnNotice("what job " + job + " wrote is kept on node " + Escape(node()) + " (" +
+                    std::to_string(end.files()) + (end.files() == 1 ? " file" : " files") + "): `vctl job " + job +
+                    " pull` fetches it");
+  }
+  write_back_done_ = true;
   MaybeFinish();
 }
 

@@ -43,8 +43,9 @@ Launch::Launch(const Services* services, const v1::Run& run, Events events)
   request_.set_time_limit_s(run.time_limit_s());
   request_.set_home_id(services->home_id);
   request_.set_discard_writes(run.discard_writes());
+  request_.set_keep_writes(run.keep_writes());
   // One that all jobs of a node share cannot be any of these.
-  const bool shareable = run.snapshot().empty() && run.expose().empty() && !run.discard_writes();
+  const bool shareable = run.snapshot().empty() && run.expose().empty() && !run.discard_writes() && !run.keep_writes();
   request_.set_live_view(shareable &&
                          (run.has_live_view() ? run.live_view() : services->default_live && !run.detached()));
   *request_.mutable_scheduling() = run.scheduling();

@@ -15,7 +15,9 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/work_queue.h"
 #include "home/apply.h"
+#include "home/apply_flush.h"
 
 namespace vrun::home {
 namespace {
@@ -69,6 +71,7 @@ class LiveWrites::View {
       changed_.notify_all();
     }
     if (thread_.joinable()) thread_.join();
+    flusher_.Stop();
   }
 
   uint64_t Join(Send send) {
@@ -128,6 +131,13 @@ class LiveWrites::View {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+  struct Flushed {
+    Applier::Flushing begun;
+    uint64_t settled = 0;
+    std::vector<v1::Applied> applied;
+    Status status;
+    int64_t micros = 0;
+  };
 
   void BeginLocked() {
     queue_.clear();
@@ -140,15 +150,23 @@ class LiveWrites::View {
   void Run() {
     ::pthread_setname_np(::pthread_self(), "live-apply");
     Lock lock(mutex_);
-    while (!stop_ || (finish_ && !queue_.empty())) {
+    while (!stop_ || flushing_ || (finish_ && !queue_.empty())) {
       const int64_t now = MonotonicMicros();
-      if (now < full_until_) {
-        changed_.wait_for(lock, std::chrono::microseconds(full_until_ - now), [this] { return stop_; });
+      if (flushed_) {
+        const Flushed flushed = *std::exchange(flushed_, std::nullopt);
+        lock.unlock();
+        EndFlush(flushed);
+        lock.lock();
+      } else if (stop_ && !finish_) {
+        changed_.wait(lock);  // for the flush under way: the applier is its
+      } else if (now < full_until_) {
+        changed_.wait_for(lock, std::chrono::microseconds(full_until_ - now),
+                          [this] { return (stop_ && !flushing_) || flushed_; });
       } else if (std::exchange(restart_, false)) {
         Begin(&lock);
       } else if (std::exchange(open_, false)) {
         lock.unlock();
-        Flush();
+        OpenAndTell();
         lock.lock();
       } else if (!queue_.empty()) {
         const v1::WriteBack message = std::move(queue_.front());
@@ -157,11 +175,11 @@ class LiveWrites::View {
         lock.unlock();
         ApplyOne(message);
         lock.lock();
-      } else if (unsynced_ > 0 && now >= sync_due_) {
+      } else if (unsynced_ > 0 && !flushing_ && now >= sync_due_) {
         lock.unlock();
-        Flush();
+        BeginFlush();
         lock.lock();
-      } else if (unsynced_ > 0) {
+      } else if (unsynced_ > 0 && !flushing_) {
         changed_.wait_for(lock, std::chrono::microseconds(sync_due_ - now));
       } else {
         changed_.wait(lock);
@@ -179,9 +197,39 @@ class LiveWrites::View {
 
   Status Open() {
     if (applier_) return {};
-    VRUN_ASSIGN(applier_, Applier::Open(apply_));
+    VRUN_ASSIGN(auto applier, Applier::Open(apply_));
+    // What an earlier home has applied.
+    VRUN_ASSIGN(const uint64_t durable, applier->Sync());
+    applier_ = std::move(applier);
     Advance();
+    std::lock_guard lock(mutex_);
+    durable_ = std::max(durable_, durable);
     return {};
+  }
+
+  // Who waits may wait for what an earlier home has applied.
+  void OpenAndTell() {
+    if (const Status opened = Open(); !opened) {
+      Tell("cannot make the job's writes durable: " + opened.error().message());
+      std::lock_guard lock(mutex_);
+      open_ = true;
+      full_until_ = MonotonicMicros() + kFullMicros;
+      return;
+    }
+    std::vector<std::function<void()>> calls;
+    {
+      std::lock_guard lock(mutex_);
+      calls = TakeServedLocked();
+    }
+    for (const auto& call : calls) call();
+  }
+
+  std::vector<std::function<void()>> TakeServedLocked() {
+    std::vector<std::function<void()>> calls;
+    for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= durable_; it = waiting_.erase(it)) {
+      calls.push_back(std::move(it->second));
+    }
+    return calls;
   }
 
   // How far it is, where nothing of a file is missing. What failed for good is done with.
@@ -192,7 +240,8 @@ class LiveWrites::View {
 
   void Begin(Lock* lock) {
     lock->unlock();
-    Flush();
+    const Status opened = Open();
+    if (!opened) Tell("cannot take the job's writes: " + opened.error().message());
     v1::LiveAck first;
     lock->lock();
     if (restart_ || !applier_) return Later();
@@ -224,7 +273,8 @@ class LiveWrites::View {
     if (unsynced_++ == 0) sync_due_ = std::max(MonotonicMicros() + kGatherMicros, rest_until_);
     unsynced_bytes_ += message.file_data().data().size();
     if (const uint64_t whole = applier_ ? applier_->TakeWantWhole() : 0; whole != 0) Ask(whole);
-    if (unsynced_ >= kSyncOperations || unsynced_bytes_ >= kSyncBytes) Flush();
+    const bool much = unsynced_ >= kSyncOperations || unsynced_bytes_ >= kSyncBytes;
+    if (much && !flushing_) BeginFlush();
   }
 
   void Failed(const v1::WriteBack& message, const Error& error) {
@@ -240,7 +290,7 @@ class LiveWrites::View {
 
   void Full(const Error& error) {
     Tell(error.message() + ": the job's writes wait on the node: make room at home");
-    Flush();
+    if (applier_ && !flushing_) BeginFlush();
     std::lock_guard lock(mutex_);
     full_until_ = MonotonicMicros() + kFullMicros;
     BeginLocked();
@@ -258,35 +308,53 @@ class LiveWrites::View {
     if (send) send(ack);
   }
 
-  void Flush() {
+  // On a thread of its own: a disk that is busy holds up neither what comes nor the ends of earlier flushes.
+  void BeginFlush() {
     unsynced_ = 0;
     unsynced_bytes_ = 0;
-    const int64_t began = MonotonicMicros();
-    Status opened = Open();
-    const Result<uint64_t> flushed = opened ? applier_->Sync() : Result<uint64_t>(opened.error());
+    flushing_ = true;
+    Flushed begun;
+    begun.begun = applier_->BeginSync();
+    begun.settled = settled_;
+    begun.applied = applier_->TakeApplied();
+    flusher_.Post([this, begun = std::move(begun)]() mutable {
+      const int64_t began = MonotonicMicros();
+      begun.status = begun.begun.flush->Flush();
+      begun.micros = MonotonicMicros() - began;
+      std::lock_guard lock(mutex_);
+      flushed_ = std::move(begun);
+      changed_.notify_all();
+    });
+  }
+
+  void EndFlush(const Flushed& flushed) {
+    flushing_ = false;
     const int64_t now = MonotonicMicros();
-    rest_until_ = now + (now - began);
-    if (!flushed) {
-      unsynced_ = 1;
-      sync_due_ = now + kFullMicros;
-      return Tell("cannot make the job's writes durable: " + flushed.error().message());
-    }
-    v1::LiveAck ack;
+    rest_until_ = now + flushed.micros;
+    sync_due_ = std::max(sync_due_, rest_until_);
+    applier_->EndSync(flushed.begun, flushed.status.has_value());
     std::vector<std::function<void()>> calls;
+    v1::LiveAck ack;
     Send send;
     {
       std::lock_guard lock(mutex_);
-      durable_ = std::max({durable_, *flushed, settled_});
-      ack.mutable_ack()->set_sequence(durable_);
-      for (v1::Applied& one : applier_->TakeApplied()) {
-        *ack.mutable_ack()->add_applied() = one;
-        lately_.push_back(std::move(one));
-        if (lately_.size() > kLately) lately_.pop_front();
+      for (const v1::Applied& one : flushed.applied) unacknowledged_.push_back(one);
+      if (flushed.status) {
+        durable_ = std::max({durable_, flushed.begun.sequence, flushed.settled});
+        ack.mutable_ack()->set_sequence(durable_);
+        for (v1::Applied& one : std::exchange(unacknowledged_, {})) {
+          *ack.mutable_ack()->add_applied() = one;
+          lately_.push_back(std::move(one));
+          if (lately_.size() > kLately) lately_.pop_front();
+        }
+        calls = TakeServedLocked();
+        send = begin_ != 0 ? send_ : nullptr;
       }
-      for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= durable_; it = waiting_.erase(it)) {
-        calls.push_back(std::move(it->second));
-      }
-      send = begin_ != 0 ? send_ : nullptr;
+    }
+    if (!flushed.status) {
+      ++unsynced_;
+      sync_due_ = now + kFullMicros;
+      return Tell("cannot make the job's writes durable: " + flushed.status.error().message());
     }
     if (send) send(ack);
     for (const auto& call : calls) call();
@@ -324,6 +392,7 @@ class LiveWrites::View {
   std::multimap<uint64_t, std::function<void()>> waiting_;
   uint64_t next_listener_ = 0;
   std::map<uint64_t, std::function<void(const std::string&)>> listeners_;
+  std::optional<Flushed> flushed_;  // of the flusher
 
   // The thread's own.
   std::unique_ptr<Applier> applier_;
@@ -333,7 +402,10 @@ class LiveWrites::View {
   uint64_t unsynced_bytes_ = 0;
   int64_t sync_due_ = 0;
   int64_t rest_until_ = 0;
+  bool flushing_ = false;
+  std::vector<v1::Applied> unacknowledged_;  // of flushes that failed
   std::deque<v1::Applied> lately_;
+  WorkQueue flusher_{"live-flush"};
 
   std::thread thread_;
 };

@@ -36,6 +36,7 @@ class NodeLinks::ContentLink {
   }
   void Remove(const Use* use) { uses_.erase(use); }
   uint64_t sent_bytes() const { return sent_before_ + (core_ ? core_->session->sent_bytes() : 0); }
+  int64_t shown_micros() const { return std::max(shown_before_, core_ ? core_->session->shown_micros() : 0); }
   bool idle() const { return uses_.empty() && !core_ && retry_ == 0; }
   bool connected() const { return core_ != nullptr; }
   const std::vector<std::string>& addresses() const { return addresses_; }
@@ -85,6 +86,7 @@ class NodeLinks::ContentLink {
     *core_->alive = false;
     core_->session->Close();
     sent_before_ += core_->session->sent_bytes();
+    shown_before_ = shown_micros();
     core_->stream.reset();
     core_.reset();
   }
@@ -114,6 +116,7 @@ class NodeLinks::ContentLink {
   int64_t delay_ = kFirstRetryMicros;
   int64_t opened_us_ = 0;
   uint64_t sent_before_ = 0;  // by the streams before this one
+  int64_t shown_before_ = 0;
 };
 
 class NodeLinks::Use : public NodeLinks::ContentUse {
@@ -129,6 +132,10 @@ class NodeLinks::Use : public NodeLinks::ContentUse {
   bool connected() const override {
     const auto it = links_->content_links_.find(key_);
     return it != links_->content_links_.end() && it->second->connected();
+  }
+  int64_t shown_micros() const override {
+    const auto it = links_->content_links_.find(key_);
+    return it == links_->content_links_.end() ? 0 : it->second->shown_micros();
   }
 
  private:
@@ -199,6 +206,11 @@ Result<std::unique_ptr<TaskStream>> NodeLinks::OpenTask(const std::string& addre
 Result<std::unique_ptr<CacheStream>> NodeLinks::OpenCache(const std::string& address, CacheStream::Events events) {
   VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
   return CacheStream::Open(loop_, channel, "/vrun.v1.Node/Cache", std::move(events));
+}
+
+Result<std::unique_ptr<KeptStream>> NodeLinks::OpenKept(const std::string& address, KeptStream::Events events) {
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+  return KeptStream::Open(loop_, channel, "/vrun.v1.Node/Kept", std::move(events));
 }
 
 Result<std::unique_ptr<SnapshotStream>> NodeLinks::OpenSnapshots(const std::string& address,

@@ -14,6 +14,7 @@
 #include "proto/cache.pb.h"
 #include "proto/content.pb.h"
 #include "proto/control.pb.h"
+#include "proto/kept.pb.h"
 #include "proto/snapshots.pb.h"
 #include "proto/task.pb.h"
 #include "rpc/rpc.h"
@@ -23,6 +24,7 @@ namespace vrun::home {
 class ContentServer;
 using TaskStream = MessageStream<v1::TaskUp, v1::TaskDown>;
 using CacheStream = MessageStream<v1::CacheRequest, v1::CacheEvent>;
+using KeptStream = MessageStream<v1::KeptRequest, v1::KeptEvent>;
 using SnapshotStream = MessageStream<v1::SnapshotRequest, v1::SnapshotEvent>;
 
 // Loop thread only. Must not outlive the content server.
@@ -40,6 +42,9 @@ class NodeLinks {
   // The same for /vrun.v1.Node/Cache.
   Result<std::unique_ptr<CacheStream>> OpenCache(const std::string& address, CacheStream::Events events);
 
+  // The same for /vrun.v1.Node/Kept.
+  Result<std::unique_ptr<KeptStream>> OpenKept(const std::string& address, KeptStream::Events events);
+
   // The same for /vrun.v1.Snapshots/Ask: to the snapshot store, not to a node.
   Result<std::unique_ptr<SnapshotStream>> OpenSnapshots(const std::string& address, SnapshotStream::Events events);
 
@@ -51,6 +56,8 @@ class NodeLinks {
     // Sent to that file system server since this use began, for whichever job.
     virtual uint64_t sent_bytes() const = 0;
     virtual bool connected() const = 0;
+    // As ContentSession::shown_micros, over all streams to it.
+    virtual int64_t shown_micros() const = 0;
   };
   std::unique_ptr<ContentUse> UseContent(const std::vector<std::string>& addresses, const v1::Placement& placement);
 

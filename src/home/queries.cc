@@ -8,6 +8,8 @@
 #include "home/content_server.h"
 #include "home/controller_client.h"
 #include "home/frozen_roots.h"
+#include "home/kept_call.h"
+#include "home/kept_queries.h"
 #include "home/log_spool.h"
 #include "home/root_tree.h"
 #include "home/runs.h"
@@ -139,6 +141,7 @@ void Queries::Answer(std::shared_ptr<ClientConnection> client, const v1::Query& 
     case v1::Query::kListNodes: return ListNodes(client);
     case v1::Query::kCancelJobs: return CancelJobs(client, query.cancel_jobs());
     case v1::Query::kCache: return AnswerCacheQuery(services_, client, query.cache());
+    case v1::Query::kKept: return AnswerKeptQuery(services_, client, query.kept());
     case v1::Query::kWhy: return Why(client, query.why().job());
     case v1::Query::kListTeams: return ListTeams(client);
     case v1::Query::kListAccounts: return ListAccounts(client, query.list_accounts());
@@ -210,7 +213,14 @@ void Queries::GetJob(const Client& client, uint64_t job) {
         *info = reply->info();
         info->set_frozen(services_->frozen->Describe(job));
         info->set_live_state(live_state);
-        Finish(client, message);
+        if (!info->keep_writes()) return Finish(client, message);
+        // Only its nodes know what has become of it.
+        const v1::JobInfo asked = *info;
+        FindKept(services_, asked, [client, message](Result<KeptFound> found) mutable {
+          v1::JobInfo* info = message.mutable_jobs()->mutable_jobs(0);
+          if (found) info->mutable_kept()->Assign(found->kept.begin(), found->kept.end());
+          Finish(client, message);
+        });
       });
 }
 

@@ -242,6 +242,7 @@ class Snapshots::Served : public NodeLinks::ContentUse {
   }
   uint64_t sent_bytes() const override { return 0; }  // by home
   bool connected() const override { return stream_ != nullptr; }
+  int64_t shown_micros() const override { return 0; }
 
  private:
   void Open() {

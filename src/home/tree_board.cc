@@ -5,21 +5,22 @@
 
 namespace vrun::home {
 
-uint64_t TreeBoard::Join(std::function<void()> tell) {
+uint64_t TreeBoard::Join(std::function<void()> tell, std::function<void()> ping) {
   std::lock_guard lock(mutex_);
   const uint64_t id = next_id_++;
-  members_[id] = std::move(tell);
+  members_[id] = {std::move(tell), std::move(ping)};
   if (members_.size() == 1 && wanted_) wanted_(true);
   return id;
 }
 
 void TreeBoard::Leave(uint64_t id) {
-  std::function<void()> dropped;  // freed without the lock
+  Member dropped;  // freed without the lock
   std::lock_guard lock(mutex_);
   const auto it = members_.find(id);
   if (it == members_.end()) return;
   dropped = std::move(it->second);
   members_.erase(it);
+  if (members_.empty()) told_ = false;
   if (members_.empty() && wanted_) wanted_(false);
 }
 
@@ -33,7 +34,30 @@ void TreeBoard::Tell(std::map<uint64_t, uint64_t> included) {
 
 void TreeBoard::TellAgain() {
   std::lock_guard lock(mutex_);
-  for (const auto& [id, tell] : members_) tell();
+  told_ = !members_.empty();
+  for (const auto& [id, member] : members_) member.tell();
+}
+
+bool TreeBoard::current() const {
+  std::lock_guard lock(mutex_);
+  return told_ || !wanted_;
+}
+
+void TreeBoard::Ping() {
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, member] : members_) {
+    if (member.ping) member.ping();
+  }
+}
+
+void TreeBoard::Look() {
+  std::lock_guard lock(mutex_);
+  if (look_) look_();
+}
+
+void TreeBoard::SetLook(std::function<void()> look) {
+  std::lock_guard lock(mutex_);
+  look_ = std::move(look);
 }
 
 uint64_t TreeBoard::Included(uint64_t view) const {

@@ -28,18 +28,28 @@ TreeFollower::TreeFollower(EventLoop* loop, RootTree* tree, TreeBoard* board)
   };
   tree_->Listen(post([this] { Changed(); }));
   board_->SetWanted(post([this](bool wanted) { Wanted(wanted); }));
+  board_->SetLook(post([this] { Changed(); }));
 }
 
 TreeFollower::~TreeFollower() {
   *alive_ = false;
   board_->SetWanted(nullptr);
+  board_->SetLook(nullptr);
   loop_->Cancel(timer_);
+  loop_->Cancel(ping_);
+}
+
+void TreeFollower::Beat() {
+  board_->Ping();
+  ping_ = loop_->After(kBeatMicros, [this] { Beat(); });
 }
 
 void TreeFollower::Wanted(bool wanted) {
   wanted_ = wanted;
   tree_->Attend(wanted);
+  loop_->Cancel(std::exchange(ping_, 0));
   if (wanted) {
+    Beat();
     Changed();
   } else {
     loop_->Cancel(std::exchange(timer_, 0));

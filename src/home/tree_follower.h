@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps the root's tree current for as long as somebody on the TreeBoard wants to know, and tells them: the first
-// change at once, a burst of them every few milliseconds, and once a second that it is still so.
+// change at once, a burst of them every few milliseconds, and once a second that it is still so. However long a look at
+// the root takes, they get a ping every second.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@ class TreeFollower {
  private:
   void Wanted(bool wanted);
   void Changed();
+  void Beat();
   // Now, or when the last time is long enough ago.
   void Refresh();
   void Refreshed(Result<tree::SnapshotPtr> result, const std::map<uint64_t, uint64_t>& included);
@@ -37,6 +39,7 @@ class TreeFollower {
   int64_t took_ = 0;
   EventLoop::TimerId timer_ = 0;
   bool timer_is_beat_ = false;
+  EventLoop::TimerId ping_ = 0;
 };
 
 }  // namespace vrun::home

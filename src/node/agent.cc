@@ -23,6 +23,8 @@
 #include "base/log.h"
 #include "node/attempt.h"
 #include "node/controller_link.h"
+#include "node/kept_server.h"
+#include "node/kept_store.h"
 #include "node/node_caches.h"
 #include "node/uid_ranges.h"
 #include "rpc/rpc.h"
@@ -87,7 +89,8 @@ class Agent : public AttemptHost {
   explicit Agent(const AgentOptions& options)
       : options_(options),
         tasks_directory_(options.state_directory + "/tasks"),
-        reports_directory_(options.state_directory + "/reports") {}
+        reports_directory_(options.state_directory + "/reports"),
+        kept_(options.state_directory + "/kept", {options.kept_bytes, options.kept_days}, WallMicros) {}
 
   Status Start();
   void Run() { loop_.Run(); }
@@ -102,6 +105,8 @@ class Agent : public AttemptHost {
   const std::string& node_name() const override { return options_.name; }
   const std::string& pool() const override { return options_.pool; }
   const std::string& tasks_directory() const override { return tasks_directory_; }
+  KeptStore* kept() override { return &kept_; }
+  void KeptMore() override { kept_server_->Expire(); }
 
  private:
   Result<int> Listen();
@@ -125,6 +130,7 @@ class Agent : public AttemptHost {
   const AgentOptions options_;
   const std::string tasks_directory_;
   const std::string reports_directory_;
+  KeptStore kept_;
   EventLoop loop_;
   UniqueFd lock_;
   UidRanges uid_ranges_;
@@ -138,6 +144,7 @@ class Agent : public AttemptHost {
   std::map<uint64_t, std::pair<std::string, uint64_t>> presigns_;
   uint64_t next_presign_ = 1;
   std::unique_ptr<NodeCaches> caches_;
+  std::unique_ptr<KeptServer> kept_server_;
   std::unique_ptr<SupervisorLink> spare_;
   std::map<AttemptKey, std::unique_ptr<Attempt>> attempts_;
   std::map<AttemptKey, v1::AttemptReport> ended_;  // not acknowledged by the controller yet
@@ -150,7 +157,7 @@ class Agent : public AttemptHost {
 
 Status Agent::Start() {
   VRUN_TRY(CheckHost());
-  for (const char* sub : {"/tasks", "/reports", "/store", "/views", "/fs"}) {
+  for (const char* sub : {"/tasks", "/kept", "/reports", "/store", "/views", "/fs"}) {
     VRUN_TRY(MakeDirs(options_.state_directory + sub, 0700));
   }
   VRUN_ASSIGN(lock_, OpenFile(options_.state_directory + "/lock", O_RDWR | O_CREAT, 0600));
@@ -178,6 +185,8 @@ Status Agent::Start() {
                                                      options_.cache_min_free_bytes, options_.cache_min_free_percent},
                                    std::move(hooks));
 
+  kept_server_ = std::make_unique<KeptServer>(&loop_, &kept_, options_.name);
+
   server_ = rpc::Server::Create(credentials);
   server_->Streaming(
       "/vrun.v1.Node/Task",
@@ -195,6 +204,17 @@ Status Agent::Start() {
         loop_.Post([this, home] {
           Keep(home);
           caches_->Serve(home);
+        });
+        return home.get();
+      });
+  server_->Streaming(
+      "/vrun.v1.Node/Kept",
+      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+        if (peer.role != "home") return Error(Code::kDenied, "only a home has left anything here");
+        auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
+        loop_.Post([this, home] {
+          Keep(home);
+          kept_server_->Serve(home);
         });
         return home.get();
       });

@@ -12,7 +12,7 @@ struct AgentOptions {
   std::string controller;  // host:port
   std::string name;        // also the name in the certificate
   std::string pool = "local";
-  std::string state_directory;            // store/, tasks/, views/, reports/, uid_ranges
+  std::string state_directory;            // store/, tasks/, kept/, views/, reports/, uid_ranges
   std::string pki_directory;              // ca.pem, NAME.pem, NAME.key
   std::string listen_host = "127.0.0.1";  // where homes reach this node
   int listen_port = 0;                    // 0: any
@@ -25,6 +25,8 @@ struct AgentOptions {
   uint64_t cache_bytes = 0;             // of all homes together; 0: a quarter of the file system
   uint64_t cache_min_free_bytes = 0;    // 0: the store's default
   uint32_t cache_min_free_percent = 0;  // instead of an amount, when not 0
+  uint64_t kept_bytes = 50ull << 30;    // of what jobs leave here with --writes=keep, all homes together
+  uint32_t kept_days = 14;              // how long it stays
   std::vector<std::string> fuse;        // for file system servers: node/view_features.h
 };
 

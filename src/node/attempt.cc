@@ -174,6 +174,7 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base)
   spec.set_grace_ms(order_.grace_ms());
   spec.set_gpus(order_.placement().gpus());
   spec.set_live_view(live_view_ != 0);
+  if (order_.keep_writes()) VRUN_TRY(KeepWrites(&spec));
   VRUN_ASSIGN(supervisor_, host_->TakeSupervisor());
   BindSupervisor();
   state_ = State::kRunning;
@@ -191,6 +192,20 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base)
   VRUN_TRY(WriteAll(addresses.get(), content));
   VRUN_ASSIGN(UniqueFd lease, OpenFile(directory() + "/lease", O_WRONLY | O_CREAT | O_TRUNC, 0600));
   return WriteAll(lease.get(), std::to_string(lease_) + " " + std::to_string(live_view_));
+}
+
+Status Attempt::KeepWrites(v1::TaskSpec* spec) {
+  v1::TaskUp up;
+  if (!up.ParseFromString(attach_frame_)) return Error(Code::kInternal, "the attach does not parse");
+  // Its home's, also where the content of its root is another's.
+  const std::string owner = Tenant{order_.user(), order_.home_id()}.Key();
+  spec->set_kept_directory(host_->kept()->PathOf(owner, job(), attempt()));
+  spec->set_kept_root(up.attach().tree() + up.attach().apart());
+  if (attempt() < 2) return {};
+  VRUN_ASSIGN(uint32_t before,
+              host_->kept()->TakeUpper(owner, job(), attempt(), spec->kept_root(), directory() + "/upper"));
+  spec->set_continues(before);
+  return {};
 }
 
 void Attempt::BindSupervisor() {
@@ -246,6 +261,7 @@ void Attempt::OnSupervisorFrame(std::string frame) {
     }
     case v1::TaskDown::kWriteBackEnd:
       if (live_view_ != 0) return PublishWrites();
+      if (order_.keep_writes()) host_->KeptMore();
       break;
     case v1::TaskDown::kExited: {
       v1::TaskDown down;

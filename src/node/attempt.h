@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "node/fs_client.h"
 #include "node/home_stream.h"
+#include "node/kept_store.h"
 #include "node/supervisor_link.h"
 #include "node/tenant.h"
 #include "proto/control.pb.h"
@@ -42,6 +43,9 @@ class AttemptHost {
   virtual const std::string& node_name() const = 0;
   virtual const std::string& pool() const = 0;
   virtual const std::string& tasks_directory() const = 0;
+  virtual KeptStore* kept() = 0;
+  // Something more is kept.
+  virtual void KeptMore() = 0;
 };
 
 class Attempt {
@@ -84,6 +88,8 @@ class Attempt {
   void PublishWrites();
   void ViewOpened(Result<std::vector<UniqueFd>> mounts, uint32_t uid_base);
   Status StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base);
+  // Where its writes are to stay, and on top of which of an earlier attempt.
+  Status KeepWrites(v1::TaskSpec* spec);
   void BindSupervisor();
   void OnHomeFrame(std::string frame);
   void OnSupervisorFrame(std::string frame);

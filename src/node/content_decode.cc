@@ -28,7 +28,7 @@ Status AddKnownIds(std::string_view encoded, vfs::FetchedDirectory* fetched) {
 
 }  // namespace
 
-Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes) {
+Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes, std::string_view prefix) {
   if (!zstd) {
     if (data.size() != raw_bytes) return Corrupt("content of another length than it says");
     return std::string(data);
@@ -37,7 +37,10 @@ Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes)
   std::string out(raw_bytes, '\0');
   // A context a thread: making one costs more than decompressing a small piece.
   thread_local const std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context(::ZSTD_createDCtx(), ::ZSTD_freeDCtx);
+  // For this frame only.
+  if (!prefix.empty()) ::ZSTD_DCtx_refPrefix(context.get(), prefix.data(), prefix.size());
   const size_t n = ::ZSTD_decompressDCtx(context.get(), out.data(), out.size(), data.data(), data.size());
+  if (!prefix.empty()) ::ZSTD_DCtx_reset(context.get(), ZSTD_reset_session_and_parameters);
   if (ZSTD_isError(n) || n != raw_bytes) return Corrupt("content that does not decompress to its length");
   return out;
 }
@@ -188,6 +191,26 @@ Result<std::vector<vfs::FetchedDirectory>> DecodePack(const v1::DirectoryPack& p
     VRUN_TRY(AddKnownIds(pack.known_ids(static_cast<int>(objects.size()) - 1), &fetched));
   }
   return objects;
+}
+
+Result<vfs::FetchedDirectory> DecodeDelta(const v1::DirectoryDelta& delta, const vfs::LoadedDirectory& base) {
+  const auto digest = Digest::FromBytes(delta.digest());
+  if (!digest || delta.raw_bytes() > kMaxDirectoryBytes) return Corrupt("a malformed difference of directories");
+  const tree::Directory& was = *base.directory;
+  VRUN_ASSIGN(std::string encoded, Unpack(delta.patch(), true, delta.raw_bytes(), was.encoded()));
+  vfs::FetchedDirectory fetched;
+  VRUN_ASSIGN(fetched.directory, tree::Directory::Parse(std::move(encoded)));
+  const tree::Directory& now = *fetched.directory;
+  if (now.digest() != *digest) return Corrupt("a directory that does not match its digest");
+  VRUN_TRY(AddKnownIds(delta.known_ids(), &fetched));
+  for (const auto& [index, id] : base.known_ids) {
+    const size_t at = now.Find(was.NameAt(index));
+    if (at == now.size() || now.EncodedAt(at) != was.EncodedAt(index)) continue;
+    fetched.known_ids.emplace_back(static_cast<uint32_t>(at), id);
+  }
+  std::sort(fetched.known_ids.begin(), fetched.known_ids.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  return fetched;
 }
 
 Result<std::optional<vfs::FetchedDirectory>> DirectoryAssembler::Add(const v1::DirectoryObject& part,

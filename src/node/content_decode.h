@@ -10,9 +10,11 @@
 
 #include "base/digest.h"
 #include "base/result.h"
+#include "vfs/directory_cache.h"
 #include "vfs/source.h"
 
 namespace vrun::v1 {
+class DirectoryDelta;
 class DirectoryObject;
 class DirectoryPack;
 class Resident;
@@ -27,7 +29,8 @@ inline constexpr uint64_t kMaxDirectoryBytes = 512u << 20;  // about five millio
 inline constexpr uint64_t kMaxPartBytes = 4u << 20;         // of one part of a directory object
 
 // `data`, decompressed if `zstd`, has exactly `raw_bytes` bytes; else kCorrupt. Never allocates more than that.
-Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes);
+// `prefix`: of what was compressed as following on that.
+Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes, std::string_view prefix = {});
 
 // Hints: absolute paths, ranges of whole units in order; else kCorrupt.
 Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& resident);
@@ -57,6 +60,9 @@ class RangeAssembler {
 
 // The directory objects of a pack, each with the digest that it turns out to have: what is wanted is known by that.
 Result<std::vector<vfs::FetchedDirectory>> DecodePack(const v1::DirectoryPack& pack);
+
+// The directory object that differs from `base` in this. kCorrupt also when its digest is another one.
+Result<vfs::FetchedDirectory> DecodeDelta(const v1::DirectoryDelta& delta, const vfs::LoadedDirectory& base);
 
 // Collects one directory object at a time from its parts.
 class DirectoryAssembler {

@@ -14,6 +14,7 @@ namespace vrun::node {
 namespace {
 
 constexpr size_t kMostAtOnce = 256;  // directory objects handed on together
+constexpr uint64_t kMostEditedBytes = 1u << 20;
 // A question that is asked now goes behind them: 10 ms on a link of 1 Gbit/s.
 constexpr size_t kMostQueuedWrites = 1u << 20;
 
@@ -30,6 +31,18 @@ uint64_t ContentSource::WatchTree(const Digest& have, uint64_t view, TreeWatch w
       } else if (reply.has_directory()) {
         VRUN_ASSIGN(auto object, parts_.Add(reply.directory(), nullptr));
         if (object) batch_.push_back(std::move(*object));
+      } else if (reply.has_ping()) {
+        watch_.ping();
+        return {};
+      } else if (reply.has_delta() && parts_.between_objects()) {
+        const auto digest = Digest::FromBytes(reply.delta().base());
+        const vfs::LoadedDirectoryPtr base = digest ? watch_.find(*digest) : nullptr;
+        // Without it the object is asked for where somebody looks.
+        if (!base) return {};
+        VRUN_ASSIGN(auto object, DecodeDelta(reply.delta(), *base));
+        batch_.push_back(std::move(object));
+      } else if (reply.has_edited()) {
+        return TakeEdited(reply.edited());
       } else if (reply.has_tree_now() && parts_.between_objects()) {
         const auto tree = Digest::FromBytes(reply.tree_now().tree());
         if (!tree) return Error(Code::kCorrupt, "home sent something else than a tree");
@@ -47,6 +60,17 @@ uint64_t ContentSource::WatchTree(const Digest& have, uint64_t view, TreeWatch w
     void Deliver() override {}
 
    private:
+    Status TakeEdited(const v1::EditedFile& file) {
+      const auto& v = file.version();
+      const tree::FileVersion version{v.dev(), v.ino(), v.ctime_ns(), v.size()};
+      if (version.size == 0 || version.size > kMostEditedBytes)
+        return Error(Code::kCorrupt, "home sent too large a file");
+      RangeAssembler content(version.size, 0, version.size);
+      VRUN_TRY(content.Add(file.units()));
+      if (!content.complete()) return Error(Code::kCorrupt, "home sent a part of a file");
+      watch_.edited(version, content.Take());
+      return {};
+    }
     void Flush() {
       if (!batch_.empty()) watch_.arrived(std::exchange(batch_, {}));
     }
@@ -57,9 +81,19 @@ uint64_t ContentSource::WatchTree(const Digest& have, uint64_t view, TreeWatch w
   auto request = std::make_shared<Request>();
   request->message.mutable_watch_tree()->set_have(std::string(have.view()));
   request->message.mutable_watch_tree()->set_view(view);
+  request->message.mutable_watch_tree()->set_pings(true);
+  request->message.mutable_watch_tree()->set_deltas(true);
   request->begin = [watch] { return std::make_unique<WatchAnswer>(watch); };
   request->fail = [over = watch.over](const Error& error) { over(error); };
   return Add(std::move(request));
+}
+
+void ContentSource::SendHeard(bool shown, bool look) {
+  v1::ContentRequest request;
+  request.mutable_heard()->set_shown(shown);
+  request.mutable_heard()->set_look(look);
+  std::lock_guard lock(mu_);
+  (void)SendDirectLocked(request.SerializeAsString(), SIZE_MAX);
 }
 
 void ContentSource::Unwatch(uint64_t id) {

@@ -22,6 +22,7 @@
 
 #include "node/unit_exchange.h"
 #include "rpc/rpc.h"
+#include "vfs/directory_cache.h"
 #include "vfs/source.h"
 
 namespace vrun::v1 {
@@ -100,9 +101,10 @@ class ContentSource final : public vfs::Source {
   void WatchPeers(const std::string& name, const std::string& address, const std::string& pool,
                   std::function<void(const v1::Peers&)> changed, std::function<void()> over);
 
-  // Every state of home's root: `arrived` gets the directory objects that are new in a tree, before `now` gets the
-  // tree; `now` comes about once a second also when nothing has changed. One call at a time, until `over` (home cannot
-  // tell, or is away for too long) or Unwatch. `have`: a tree of which everything is here.
+  // Every state of home's root: `arrived` gets the directory objects that are new in a tree, and `edited` what some
+  // small files hold that have changed, before `now` gets the tree; `now` comes about once a second also when nothing
+  // has changed. One call at a time, until `over` (home cannot tell, or is away for too long) or Unwatch. `have`: a
+  // tree of which everything is here.
   struct TreeNow {
     Digest tree;
     tree::Entry root;
@@ -110,11 +112,17 @@ class ContentSource final : public vfs::Source {
     uint64_t included = 0;  // sequence of the view's writes up to which all are in it
   };
   struct TreeWatch {
+    // A directory that is here, with which home may say how one differs from it; null: it is not.
+    std::function<vfs::LoadedDirectoryPtr(const Digest&)> find;
     std::function<void(std::vector<vfs::FetchedDirectory>)> arrived;
+    std::function<void(const tree::FileVersion&, vfs::FetchedRange)> edited;  // all of its units
     std::function<void(const TreeNow&)> now;
+    std::function<void()> ping;  // about once a second, whatever home is busy with
     std::function<void(const Error&)> over;
   };
   uint64_t WatchTree(const Digest& have, uint64_t view, TreeWatch watch);
+  // As v1::ContentRequest.Heard; home has to have sent a ping.
+  void SendHeard(bool shown, bool look);
   // Also of BeginWrites. A call that is under way may still come to its end. An id that is over, or 0, is fine.
   void Unwatch(uint64_t id);
 

@@ -449,6 +449,57 @@ TEST_F(ContentSourceTest, ATreeComesInOneBurst) {
   EXPECT_EQ(done, 3);
 }
 
+TEST_F(ContentSourceTest, ADirectoryComesAsWhatItDiffersIn) {
+  std::vector<tree::Entry> entries;
+  for (int i = 0; i < 500; ++i) entries.push_back(File("name" + std::to_string(i)));
+  const auto none = [](std::string_view) { return nullptr; };
+  const auto base = tree::Directory::Make(entries, none);
+  entries[7].ino = 99;
+  const auto now = tree::Directory::Make(entries, none);
+  vfs::LoadedDirectory loaded{base, {}};
+  const store::ObjectId old_id{store::IdAlgorithm::kSha256, Sha256("old")};
+  const store::ObjectId new_id{store::IdAlgorithm::kSha256, Sha256("new")};
+  const auto at = [](const tree::DirectoryPtr& d, const char* name) { return static_cast<uint32_t>(d->Find(name)); };
+  loaded.known_ids = {{at(base, "name3"), old_id}, {at(base, "name7"), old_id}};
+
+  ZSTD_CCtx* context = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, 20);
+  ZSTD_CCtx_refPrefix(context, base->encoded().data(), base->encoded().size());
+  std::string patch(ZSTD_compressBound(now->encoded().size()), 0);
+  patch.resize(ZSTD_compress2(context, patch.data(), patch.size(), now->encoded().data(), now->encoded().size()));
+  ZSTD_freeCCtx(context);
+  EXPECT_LT(patch.size(), 200u);
+
+  v1::DirectoryDelta delta;
+  delta.set_base(std::string(base->digest().view()));
+  delta.set_digest(std::string(now->digest().view()));
+  delta.set_raw_bytes(now->encoded().size());
+  delta.set_patch(patch);
+  delta.set_known_ids(tree::EncodeKnownIds({{at(now, "name7"), new_id.Encode()}}));
+  auto decoded = DecodeDelta(delta, loaded);
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  EXPECT_EQ(decoded->directory->digest(), now->digest());
+  EXPECT_EQ(decoded->known_ids, (decltype(decoded->known_ids){{at(now, "name3"), old_id}, {at(now, "name7"), new_id}}));
+
+  // The next frame of this thread has no prefix.
+  EXPECT_TRUE(Unpack(Zstd("plain plain plain plain plain"), true, 29));
+  vfs::LoadedDirectory other{tree::Directory::Make({File("other")}, none), {}};
+  EXPECT_FALSE(DecodeDelta(delta, other)) << "made for another base";
+  v1::DirectoryDelta wrong = delta;
+  wrong.set_digest(std::string(base->digest().view()));
+  EXPECT_FALSE(DecodeDelta(wrong, loaded));
+  wrong = delta;
+  wrong.set_raw_bytes(delta.raw_bytes() + 1);
+  EXPECT_FALSE(DecodeDelta(wrong, loaded));
+  std::mt19937 random(7);
+  for (int i = 0; i < 300; ++i) {
+    wrong = delta;
+    (*wrong.mutable_patch())[random() % patch.size()] = static_cast<char>(random());
+    const auto result = DecodeDelta(wrong, loaded);
+    EXPECT_TRUE(!result || result->directory->digest() == now->digest());
+  }
+}
+
 TEST_F(ContentSourceTest, HintsAreChecked) {
   const uint64_t unit = store::kUnitBytes;
   struct Case {

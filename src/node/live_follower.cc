@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/live_follower.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <utility>
@@ -18,6 +19,7 @@ namespace vrun::node {
 namespace {
 
 constexpr std::chrono::seconds kAgain{1};  // after home could not, or would not tell; after a tree could not be taken
+constexpr int64_t kHeardMicros = 500'000;  // between two words to home that it was heard
 
 }  // namespace
 
@@ -43,14 +45,27 @@ struct LiveFollower::Shared {
   }
   int64_t heard = 0;  // monotonic
   uint64_t trees = 0;
+  int64_t told = 0;     // of its tree, last; monotonic
+  int64_t doubted = 0;  // since when; 0: not
+  bool pinged = false;  // home understands Heard
+  int64_t said = 0;     // that it was heard; monotonic
+
+  // What home said last is shown: home is told so now and then.
+  bool TakeSay() {
+    const int64_t now = MonotonicMicros();
+    if (!pinged || doubted != 0 || behind() || now - said < kHeardMicros) return false;
+    said = now;
+    return true;
+  }
 };
 
 LiveFollower::LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> backend, uint64_t view,
-                           const Digest& shown, Advance advance)
+                           const Digest& shown, Advance advance, Doubt doubt)
     : home_(home),
       view_(view),
       backend_(std::move(backend)),
       advance_(std::move(advance)),
+      doubt_(std::move(doubt)),
       shared_(std::make_shared<Shared>()) {
   shared_->shown.tree = shared_->newest.tree = shown;
   shared_->heard = MonotonicMicros();
@@ -67,6 +82,8 @@ LiveFollower::~LiveFollower() {
   }
   thread_.join();
   home_->Unwatch(watch);
+  // Whoever follows next finds out for himself.
+  if (shared_->doubted != 0 && doubt_) doubt_(false);
 }
 
 LiveFollower::State LiveFollower::state() const {
@@ -94,16 +111,29 @@ void LiveFollower::Watch() {
     have = shared_->shown.tree;
   }
   ContentSource::TreeWatch watch;
+  watch.find = [backend = std::weak_ptr(backend_)](const Digest& digest) {
+    const auto kept = backend.lock();
+    return kept ? kept->directories().Find(digest) : nullptr;
+  };
+  watch.edited = [backend = std::weak_ptr(backend_)](const tree::FileVersion& version, vfs::FetchedRange content) {
+    if (const auto kept = backend.lock()) kept->Offer(version, std::move(content));
+  };
   watch.arrived = [backend = std::weak_ptr(backend_)](std::vector<vfs::FetchedDirectory> objects) {
     if (const auto kept = backend.lock()) kept->Preload(std::move(objects));
   };
   watch.now = [shared = shared_, backend = std::weak_ptr(backend_)](const ContentSource::TreeNow& now) {
     std::lock_guard lock(shared->mutex);
-    shared->heard = MonotonicMicros();
+    shared->heard = shared->told = MonotonicMicros();
     // So that taking it does not have to ask.
     const auto kept = backend.lock();
     if (kept && shared->newest.tree != now.tree) (void)kept->store()->PutBlob(now.tree, tree::EncodeRoot(now.root));
     shared->newest = now;
+    shared->changed.notify_all();
+  };
+  watch.ping = [shared = shared_] {
+    std::lock_guard lock(shared->mutex);
+    shared->heard = MonotonicMicros();
+    shared->pinged = true;
     shared->changed.notify_all();
   };
   watch.over = [shared = shared_](const Error& error) {
@@ -114,6 +144,29 @@ void LiveFollower::Watch() {
   const uint64_t id = home_->WatchTree(have, view_, std::move(watch));
   std::lock_guard lock(shared_->mutex);
   shared_->watch = id;
+}
+
+// What is shown is what home has, as far as home speaks.
+void LiveFollower::Believe(std::unique_lock<std::mutex>* lock) {
+  Shared& s = *shared_;
+  const int64_t now = MonotonicMicros(), silent = now - s.heard;
+  // A ping says that home lives, not what it has: only a look at the root ends a doubt.
+  const bool doubt = s.doubted == 0 ? silent > kHomeSilentMicros : s.told <= s.doubted || s.behind();
+  if (doubt != (s.doubted != 0)) {
+    s.doubted = doubt ? now : 0;
+    lock->unlock();
+    if (doubt) {
+      LogWarning("live view: home has said nothing for {} s: what changed there may not be seen", silent / 1'000'000);
+    } else {
+      LogInfo("live view: home speaks again");
+    }
+    if (doubt_) doubt_(doubt);
+    lock->lock();
+  }
+  if (!s.TakeSay()) return;
+  lock->unlock();
+  home_->SendHeard(true, false);
+  lock->lock();
 }
 
 void LiveFollower::Run() {
@@ -131,7 +184,14 @@ void LiveFollower::Run() {
       lock.unlock();
       for (const auto& done : served) done();
       lock.lock();
-      s.changed.wait_for(lock, kAgain, [&] { return s.stop || s.behind() || s.newest.serial != s.shown.serial; });
+      if (s.stop || s.behind()) continue;
+      const int64_t heard = s.heard;
+      Believe(&lock);
+      const auto news = [&] { return s.stop || s.behind() || s.newest.serial != s.shown.serial || s.heard != heard; };
+      const int64_t silent = heard + kHomeSilentMicros + 1 - MonotonicMicros();
+      const auto wait = silent > 0 ? std::min<std::chrono::microseconds>(kAgain, std::chrono::microseconds(silent))
+                                   : std::chrono::microseconds(kAgain);
+      s.changed.wait_for(lock, wait, news);
       continue;
     }
     const ContentSource::TreeNow now = s.newest;
@@ -147,6 +207,7 @@ void LiveFollower::Run() {
       for (const auto& done : served) done();
       lock.lock();
     } else {
+      Believe(&lock);
       s.changed.wait_for(lock, kAgain, [&] { return s.stop || s.newest.tree != now.tree; });
     }
   }

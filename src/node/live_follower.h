@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps a live view at the state in which home is: hears of each tree and advances the view to the newest, one at a
-// time, on a thread of its own.
+// time, on a thread of its own. Where home says nothing any more it has the view doubt what it shows
+// (docs/decisions/0021).
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +24,7 @@ namespace vrun::node {
 
 class ContentSource;
 
-// Home tells once a second that nothing has changed; when it has not for so long, the view may be behind.
+// Home says something every second; when it has not for so long, the view may be behind.
 inline constexpr int64_t kHomeSilentMicros = 3'000'000;
 
 // Thread safety: any thread.
@@ -39,10 +40,12 @@ class LiveFollower {
   };
   // Blocks; one call at a time. `included`: as ContentSource::TreeNow.
   using Advance = std::function<Status(const Digest& tree, uint64_t included)>;
+  // As LiveView::Doubt; on the thread of Advance. Null: nothing is to be done.
+  using Doubt = std::function<void(bool doubt)>;
 
   // `shown`: what the view shows now. `view`: its id at home, 0: none. The source and the backend must outlive it.
   LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> backend, uint64_t view, const Digest& shown,
-               Advance advance);
+               Advance advance, Doubt doubt = nullptr);
   // Waits for an Advance under way. Before the view.
   ~LiveFollower();
   LiveFollower(const LiveFollower&) = delete;
@@ -57,11 +60,13 @@ class LiveFollower {
   struct Shared;  // what home's callbacks keep alive
   void Watch();
   void Run();
+  void Believe(std::unique_lock<std::mutex>* lock);
 
   ContentSource* const home_;
   const uint64_t view_;
   const std::shared_ptr<vfs::Backend> backend_;
   const Advance advance_;
+  const Doubt doubt_;
   const std::shared_ptr<Shared> shared_;
   std::thread thread_;
 };

@@ -15,13 +15,14 @@
 #include "node/content_source.h"
 #include "node/live_follower.h"
 #include "node/live_sender.h"
-#include "vfs/live_journal.h"
+#include "vfs/live_remains.h"
 
 namespace vrun::node {
 namespace {
 
-constexpr int64_t kWarmMicros = 60'000'000;
+constexpr int64_t kWarmMicros = 10'000'000;  // between the last job and the rest
 constexpr int64_t kAgainMicros = 1'000'000;  // while home lacks something of a view that nobody uses
+constexpr uint64_t kKeepBytes = 1ull << 30;  // of what was written and home has, in a view that rests
 
 uint64_t NewId() {
   uint32_t halves[2] = {};
@@ -31,6 +32,8 @@ uint64_t NewId() {
   return uint64_t{halves[0]} << 32 | halves[1];
 }
 
+std::string BootId() { return ReadFile("/proc/sys/kernel/random/boot_id").value_or(""); }
+
 bool IsId(const std::string& name) {
   return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
 }
@@ -39,7 +42,8 @@ bool IsId(const std::string& name) {
 
 struct LiveViews::Live {
   uint64_t id = 0;
-  bool mounted = false;
+  bool mounted = false;  // and followed
+  bool resting = false;  // mounted, not followed
   bool lost = false;
   std::set<uint64_t> leases;  // also of those that wait
   // Until it is mounted: what to do then, or with why not.
@@ -60,18 +64,29 @@ struct LiveViews::Live {
   }
 };
 
+// Of a view whose mount has ended, on its way home.
+struct LiveViews::Left {
+  std::unique_ptr<LiveSender> sender;
+  std::unique_ptr<vfs::LiveRemains> remains;
+  ~Left() {
+    sender.reset();
+    remains.reset();
+  }
+};
+
 LiveViews::LiveViews(EventLoop* loop, ContentSource* home, std::shared_ptr<vfs::Backend> backend, std::string directory,
-                     uint32_t uid_base, Hooks hooks)
+                     Options options, Hooks hooks)
     : loop_(loop),
       home_(home),
       backend_(std::move(backend)),
       directory_(std::move(directory)),
-      uid_base_(uid_base),
+      options_(options),
       hooks_(std::move(hooks)) {}
 
 LiveViews::~LiveViews() {
   *alive_ = false;
   worker_.Stop();
+  left_.clear();  // what was not sent stays on the disk
   for (const auto& [id, live] : views_) loop_->Cancel(live->idle);
 }
 
@@ -97,7 +112,8 @@ LiveViews::LivePtr LiveViews::Make(uint64_t id, Mount mount) {
   options.directory = directory + "/mount";
   options.written = directory + "/written";
   options.journal = directory + "/journal";
-  options.uid_base = uid_base_;
+  options.uid_base = options_.uid_base;
+  options.no_open = options_.no_open;
   options.on_content_lost = [this, alive = std::weak_ptr(alive_), id](const std::string& path,
                                                                       const std::string& reason) {
     loop_->Post([this, alive, id, path, reason] {
@@ -106,24 +122,20 @@ LiveViews::LivePtr LiveViews::Make(uint64_t id, Mount mount) {
       hooks_.lost(path, reason, {it->second->leases.begin(), it->second->leases.end()});
     });
   };
+  options.on_doubt = [home = home_] { home->SendHeard(false, true); };
   live->sender = std::make_unique<LiveSender>(home_, id);
   options.on_ready = live->sender->ReadyCallback();
-  worker_.Post([this, alive = std::weak_ptr(alive_), live, options = std::move(options), mount = std::move(mount)] {
+  worker_.Post([this, alive = std::weak_ptr(alive_), live, options = std::move(options), mount = std::move(mount),
+                boot = directory + "/boot"] {
     Status made = MakeDirs(options.directory, 0700);
+    if (made && !PathExists(boot)) made = WriteFileAtomic(boot, BootId(), 0600);
     if (made) made = MakeDirs(options.written, 0700);
     if (made) {
       auto view = mount(options);
       if (view) {
         live->view = *std::move(view);
         live->sender->Start(live->view->stream());
-        live->follower = std::make_unique<LiveFollower>(
-            home_, backend_, live->id, live->view->tree(),
-            [view = live->view.get()](const Digest& tree, uint64_t included) {
-              // Of an operation that is under way, those before it are there.
-              const bool whole = (included & vfs::LiveStream::kLastPlace) == vfs::LiveStream::kLastPlace;
-              const uint64_t number = included >> vfs::LiveStream::kPlaceBits;
-              return view->Advance(tree, number - (whole || number == 0 ? 0 : 1));
-            });
+        Follow(live);
       } else {
         made = std::move(view).error();
       }
@@ -133,6 +145,19 @@ LiveViews::LivePtr LiveViews::Make(uint64_t id, Mount mount) {
     });
   });
   return live;
+}
+
+// On the worker.
+void LiveViews::Follow(const LivePtr& live) const {
+  live->follower = std::make_unique<LiveFollower>(
+      home_, backend_, live->id, live->view->tree(),
+      [view = live->view.get()](const Digest& tree, uint64_t included) {
+        // Of an operation that is under way, those before it are there.
+        const bool whole = (included & vfs::LiveStream::kLastPlace) == vfs::LiveStream::kLastPlace;
+        const uint64_t number = included >> vfs::LiveStream::kPlaceBits;
+        return view->Advance(tree, number - (whole || number == 0 ? 0 : 1));
+      },
+      [view = live->view.get()](bool doubt) { view->Doubt(doubt); });
 }
 
 void LiveViews::Mounted(const LivePtr& live, Status mounted) {
@@ -145,7 +170,7 @@ void LiveViews::Mounted(const LivePtr& live, Status mounted) {
     live->lost = true;
   }
   for (const auto& go : std::exchange(live->waiting, {})) go(mounted);
-  if (live->leases.empty()) Idle(live);
+  if (live->leases.empty()) Idle(live, kWarmMicros);
 }
 
 void LiveViews::Open(const Digest& tree, uint64_t serial, uint64_t lease, std::function<void(Result<Opened>)> done) {
@@ -162,6 +187,7 @@ void LiveViews::Open(const Digest& tree, uint64_t serial, uint64_t lease, std::f
   loop_->Cancel(std::exchange(live->idle, 0));
   live->leases.insert(lease);
   if (live->mounted) return Grant(live, serial, lease, std::move(done));
+  if (live->resting) Wake(live);
   live->waiting.push_back([this, live = live.get(), serial, lease, done = std::move(done)](const Status& mounted) {
     if (!mounted) {
       live->leases.erase(lease);
@@ -214,7 +240,7 @@ void LiveViews::Close(uint64_t lease) {
   live->leases.erase(lease);
   if (!live->mounted) return;
   if (!live->lost) hooks_.keep(live->id, live->view.get(), live->leases);
-  if (live->leases.empty()) Idle(live);
+  if (live->leases.empty()) Idle(live, kWarmMicros);
 }
 
 void LiveViews::CloseAllBut(const std::set<uint64_t>& leases) {
@@ -226,18 +252,44 @@ void LiveViews::CloseAllBut(const std::set<uint64_t>& leases) {
 }
 
 // Nobody uses it. It may be used again soon, and home may lack something of it.
-void LiveViews::Idle(const LivePtr& live) {
+void LiveViews::Idle(const LivePtr& live, int64_t micros) {
   if (live->lost) return Drop(live, false);
-  const auto look = [this](const LivePtr& idle, auto& again, int64_t micros) -> void {
-    idle->idle = loop_->After(micros, [this, idle, again] {
-      idle->idle = 0;
-      idle->view->PublishAll();
-      if (idle->view->stream()->stats().operations > 0) return again(idle, again, kAgainMicros);
-      Drop(idle, true);
-    });
-  };
   loop_->Cancel(live->idle);
-  look(live, look, kWarmMicros);
+  live->idle = loop_->After(micros, [this, alive = std::weak_ptr(alive_), live] {
+    live->idle = 0;
+    worker_.Post([this, alive, live] {
+      live->view->PublishAll();
+      const bool home_has_all = live->view->stream()->stats().operations == 0;
+      loop_->Post([this, alive, live, home_has_all] {
+        if (alive.expired() || !live->leases.empty() || !live->mounted || live->lost || live->idle != 0) return;
+        if (home_has_all) {
+          Rest(live);
+        } else {
+          Idle(live, kAgainMicros);
+        }
+      });
+    });
+  });
+}
+
+void LiveViews::Rest(const LivePtr& live) {
+  live->mounted = false;
+  live->resting = true;
+  worker_.Post([live] {
+    live->follower.reset();
+    live->view->DropWritten(kKeepBytes);
+    LogInfo("live view {}: rests", live->id);
+  });
+}
+
+void LiveViews::Wake(const LivePtr& live) {
+  live->resting = false;
+  worker_.Post([this, alive = std::weak_ptr(alive_), live] {
+    Follow(live);
+    loop_->Post([this, alive, live] {
+      if (!alive.expired()) Mounted(live, {});
+    });
+  });
 }
 
 void LiveViews::Drop(const LivePtr& live, bool remove) {
@@ -277,23 +329,60 @@ void LiveViews::Sweep() {
     if (IsId(name) && !views_.contains(std::strtoull(name.c_str(), nullptr, 10))) left.push_back(name);
   }
   if (left.empty()) return;
-  worker_.Post([left, directory = directory_] {
-    for (const std::string& name : left) {
-      const std::string path = directory + "/" + name;
-      while (::umount2((path + "/mount").c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) {
-      }
-      size_t good = 0;
-      const auto bytes = ReadFile(path + "/journal", 1u << 30);
-      const auto state = bytes ? vfs::LiveJournal::Parse(*bytes, &good) : Result<vfs::LiveState>(bytes.error());
-      const bool empty = bytes ? state && state->operations.empty() : bytes.error().code() == Code::kNotFound;
-      if (!empty) {
-        LogError("live view {}: its mount has ended before home had all that was written: it is kept in {}", name,
-                 Escape(path));
-      } else if (const Status removed = RemoveTree(path); !removed) {
-        LogWarning("{}", Escape(removed.error().message()));
-      }
-    }
+  worker_.Post([this, left] {
+    for (const std::string& name : left) Send(std::strtoull(name.c_str(), nullptr, 10));
   });
+}
+
+void LiveViews::Send(uint64_t id) {
+  const std::string path = DirectoryOf(id);
+  while (::umount2((path + "/mount").c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) {
+  }
+  if (!PathExists(path + "/journal")) {
+    if (const Status removed = RemoveTree(path); !removed) LogWarning("{}", Escape(removed.error().message()));
+    return;
+  }
+  if (ReadFile(path + "/boot").value_or("") != BootId()) {
+    LogError("live view {}: the machine was restarted before home had all that was written: it is kept in {}", id,
+             Escape(path));
+    return;
+  }
+  auto left = std::make_shared<Left>();
+  left->sender = std::make_unique<LiveSender>(home_, id);
+  vfs::LiveRemainsOptions options;
+  options.journal = path + "/journal";
+  options.written = path + "/written";
+  options.on_ready = left->sender->ReadyCallback();
+  options.uid_base = options_.uid_base;
+  auto remains = vfs::LiveRemains::Open(backend_, std::move(options));
+  if (!remains) {
+    LogError("live view {}: what home lacks of it cannot be sent, and is kept in {}: {}", id, Escape(path),
+             Escape(remains.error().message()));
+    return;
+  }
+  left->remains = *std::move(remains);
+  const uint64_t operations = left->remains->stream()->stats().operations;
+  if (operations > 0) {
+    LogInfo("live view {}: its mount has ended before home had all that was written: sends {} operations", id,
+            operations);
+  }
+  left_[id] = left;
+  left->sender->Start(left->remains->stream());
+  left->remains->stream()->WhenAcknowledged(0, [this, alive = std::weak_ptr(alive_), id] {
+    loop_->Post([this, alive, id] {
+      if (alive.expired()) return;
+      worker_.Post([this, id] { Sent(id); });
+    });
+  });
+}
+
+// Home has all of it.
+void LiveViews::Sent(uint64_t id) {
+  left_.erase(id);
+  home_->EndWrites(id);
+  if (const Status removed = RemoveTree(DirectoryOf(id)); !removed) {
+    LogWarning("{}", Escape(removed.error().message()));
+  }
 }
 
 }  // namespace vrun::node

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The live view of a tenant on this node: mounted with the first job that wants one, shared by all that do, kept for a
-// while after the last, and unmounted when home has all that was written. docs/decisions/0013, "Wired".
+// The live view of a tenant on this node: mounted with the first job that wants one, shared by all that do. A while
+// after the last, once home has all that was written, it rests: it stays mounted with what the kernel has of it, home
+// is not asked for its changes, and what home has by now leaves the disk but for a bound. The next job wakes it: it
+// catches up with the state of then. It ends with the tenant's server. docs/decisions/0013, "Wired"; 0019.
 //
 // What a view needs is in DIRECTORY/ID/: `mount` (on which it is mounted), `written`, `journal`. A view that another
-// server of this keeper mounted is taken over; what is left of one whose mount has ended stays if home lacks any of it.
+// server of this keeper mounted is taken over; what home lacks of one whose mount has ended is sent (decisions/0021),
+// unless the machine was restarted since (`boot`): then nobody knows what of it reached the disk, and it stays.
 //
-// Loop thread only; mounting, publishing and unmounting happen on a thread of this, because they wait.
+// Loop thread only; mounting, publishing, resting and unmounting happen on a thread of this, because they wait.
 #pragma once
 
 #include <cstdint>
@@ -51,9 +54,14 @@ class LiveViews {
     uint64_t sequence = 0;
   };
 
+  struct Options {
+    uint32_t uid_base = 0;
+    bool no_open = true;  // LiveViewOptions
+  };
+
   // `home` must outlive it.
   LiveViews(EventLoop* loop, ContentSource* home, std::shared_ptr<vfs::Backend> backend, std::string directory,
-            uint32_t uid_base, Hooks hooks);
+            Options options, Hooks hooks);
   // Unmounts. What home does not have stays on the disk.
   ~LiveViews();
 
@@ -69,11 +77,12 @@ class LiveViews {
 
   // One that another process mounted.
   void Adopt(uint64_t id, std::set<uint64_t> leases, vfs::ViewHandle handle);
-  // After all were adopted: looks for what is left of views that are no more.
+  // After all were adopted: sends home what is left of views that are no more.
   void Sweep();
 
  private:
   struct Live;
+  struct Left;
   using LivePtr = std::shared_ptr<Live>;
   using Mount = std::function<Result<std::unique_ptr<vfs::LiveView>>(vfs::LiveViewOptions options)>;
 
@@ -81,18 +90,24 @@ class LiveViews {
   LivePtr Make(uint64_t id, Mount mount);
   void Mounted(const LivePtr& live, Status mounted);
   void Grant(const LivePtr& live, uint64_t serial, uint64_t lease, std::function<void(Result<Opened>)> done);
-  void Idle(const LivePtr& live);
+  void Follow(const LivePtr& live) const;
+  void Idle(const LivePtr& live, int64_t micros);
+  void Rest(const LivePtr& live);
+  void Wake(const LivePtr& live);
   void Drop(const LivePtr& live, bool remove);
+  void Send(uint64_t id);  // on the worker
+  void Sent(uint64_t id);
   std::string DirectoryOf(uint64_t id) const { return directory_ + "/" + std::to_string(id); }
 
   EventLoop* const loop_;
   ContentSource* const home_;
   const std::shared_ptr<vfs::Backend> backend_;
   const std::string directory_;
-  const uint32_t uid_base_;
+  const Options options_;
   const Hooks hooks_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::map<uint64_t, LivePtr> views_;  // by id; one, but for those that could not be taken over
+  std::map<uint64_t, LivePtr> views_;               // by id; one, but for those that could not be taken over
+  std::map<uint64_t, std::shared_ptr<Left>> left_;  // the worker's own
   WorkQueue worker_{"live"};
 };
 

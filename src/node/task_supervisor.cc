@@ -191,7 +191,8 @@ Status TaskSupervisor::StartCommand(const v1::TaskSpec& in, sandbox::RootViews v
   VRUN_TRY(MakeDirs(spec.directory, 0700));
   spec.name = GroupName(in);
   VRUN_ASSIGN(sandbox_, sandbox::Sandbox::Start(spec, std::move(views), cgroups_,
-                                                [](const auto& upper, const auto& lower, const auto& apart) {
+                                                [&in](const auto& upper, const auto& lower, const auto& apart) {
+                                                  if (in.continues() != 0) return Status();
                                                   return PrepareUpper(upper, lower, apart);
                                                 }));
   notices_ = sandbox_->notices();
@@ -346,8 +347,48 @@ void TaskSupervisor::BeginWrites() {
     options->job = spec_->job();
     options->uid_base = spec_->uid_base();
   }
+  if (options && !spec_->kept_directory().empty()) return BeginKeeping(*std::move(options));
   Status begun = writes_.Begin(std::move(options));
   if (!begun) FailWrites(begun.error());
+}
+
+// Also without home, which may have gone home for the night: the root is needed for it, and is here now.
+void TaskSupervisor::BeginKeeping(CarryOptions options) {
+  if (keeping_) return;
+  auto carry = Carry::Open(std::move(options));
+  if (!carry) return FailWrites(carry.error());
+  auto writer = KeptWriter::Create(spec_->task_directory() + "/kept", *std::move(carry));
+  if (!writer) return FailWrites(writer.error());
+  keeping_ = *std::move(writer);
+  GoOnKeeping();
+}
+
+void TaskSupervisor::GoOnKeeping() {
+  if (!keeping_ || leaving_) return;
+  Result<bool> more = keeping_->Step();
+  if (more && *more) {
+    loop_->Post([this] { GoOnKeeping(); });
+    return;
+  }
+  v1::Kept kept;
+  kept.set_job(spec_->job());
+  kept.set_attempt(spec_->attempt());
+  kept.set_kept_us(WallMicros());
+  kept.set_root(spec_->kept_root());
+  kept.set_continues(spec_->continues());
+  const bool goes_on = record_->kind() == v1::ExitRecord::PREEMPTED_BY_JOB;
+  Status kept_all =
+      more ? keeping_->Finish(&kept, spec_->kept_directory(), goes_on ? spec_->task_directory() + "/upper" : "")
+           : Status(tl::unexpected(more.error()));
+  keeping_.reset();
+  if (!kept_all) return FailWrites(kept_all.error());
+  v1::WriteBackEnd end;
+  end.set_kept(true);
+  end.set_entries(kept.entries());
+  end.set_bytes(kept.bytes());
+  end.set_files(kept.files());
+  writes_.BeginKept(std::move(end));
+  Pump();
 }
 
 void TaskSupervisor::Leave(bool remove) {

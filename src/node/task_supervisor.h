@@ -27,6 +27,7 @@
 #include "base/event_loop.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "node/kept_series.h"
 #include "node/task_connection.h"
 #include "node/task_ending.h"
 #include "node/task_streams.h"
@@ -79,6 +80,8 @@ class TaskSupervisor {
   void Drain();
   void Record(v1::ExitRecord record);
   void BeginWrites();
+  void BeginKeeping(CarryOptions options);
+  void GoOnKeeping();
   void Leave(bool remove);
 
   // streams
@@ -119,6 +122,7 @@ class TaskSupervisor {
   InputPump stdin_;
   int terminal_ = -1;  // the master, owned by stdout_
   TaskWrites writes_;
+  std::unique_ptr<KeptWriter> keeping_;  // while what was written is put where it is kept
 };
 
 }  // namespace vrun::node

@@ -16,6 +16,11 @@ Status TaskWrites::Begin(std::optional<CarryOptions> options) {
   return {};
 }
 
+void TaskWrites::BeginKept(v1::WriteBackEnd end) {
+  kept_end_ = std::move(end);
+  all_sent_ = begun_ = true;
+}
+
 Status TaskWrites::Resume(uint64_t sequence) {
   acknowledged_ = std::max(acknowledged_, sequence);
   end_sent_ = false;
@@ -58,7 +63,7 @@ Result<std::optional<v1::TaskDown>> TaskWrites::Next() {
   }
   out.emplace();
   v1::WriteBackEnd* end = out->mutable_write_back_end();
-  if (carry_) *end = carry_->End();
+  *end = carry_ ? carry_->End() : kept_end_;
   end_sent_ = true;
   return out;
 }

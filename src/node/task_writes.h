@@ -26,6 +26,8 @@ class TaskWrites {
   // Nothing is sent before; may be tried again after a failure. No options: the writes are discarded (or there are
   // none), and only the end is sent.
   Status Begin(std::optional<CarryOptions> options);
+  // The same, but they stay on this node: only this end is sent.
+  void BeginKept(v1::WriteBackEnd end);
   bool begun() const { return begun_; }
   // A new receiver has applied everything up to `sequence`; the rest is sent again.
   Status Resume(uint64_t sequence);
@@ -45,6 +47,7 @@ class TaskWrites {
   bool begun_ = false, all_sent_ = false, end_sent_ = false;
   bool in_file_ = false;  // a PutFile was sent, its last FileData was not
   std::unique_ptr<Carry> carry_;
+  v1::WriteBackEnd kept_end_;
   uint64_t acknowledged_ = 0;
   std::deque<Flying> flying_;
   uint64_t flying_bytes_ = 0;

@@ -26,6 +26,7 @@ struct Leftover {
     for (const Room* r : freed) {
       left.milli_cpus += r->milli_cpus;
       left.memory_bytes += r->memory_bytes;
+      left.nics += r->nics;
       for (int i = 0; i < kMaxGpus; ++i) {
         if (r->milli[i] == 0) continue;
         milli[i] += r->milli[i];
@@ -38,6 +39,7 @@ struct Leftover {
     for (const Room* r : taken) {
       left.milli_cpus -= r->milli_cpus;
       left.memory_bytes -= r->memory_bytes;
+      left.nics -= r->nics;
       for (int i = 0; i < kMaxGpus; ++i) {
         if (r->milli[i] == 0) continue;
         milli[i] -= r->milli[i];
@@ -47,6 +49,7 @@ struct Leftover {
     }
     left.milli_cpus = std::max<int64_t>(left.milli_cpus, 0);
     left.memory_bytes = std::max<int64_t>(left.memory_bytes, 0);
+    left.nics = std::max(left.nics, 0);
     const int slices = mig::Slices(after.mig_model);
     for (int i = 0; i < kMaxGpus; ++i) {
       if (!touched[i]) continue;
@@ -92,7 +95,6 @@ void Core::Claim(JobIndex j, Plan& plan, Placement placement, const Terms& terms
   job.charges = ChargesOf(job.placement);
   teams_.Take(job.team, job.charges, job.spec.preemptible, now_);
   job.phase = Phase::kClaiming;
-  job.terms = {terms};
   job.victims_left = static_cast<int32_t>(plan.victims.size() + plan.sheds.size());
   job.leftovers = plan.leftovers;
   const JobIndex first = plan.victims.empty() ? plan.sheds.begin()->first : plan.victims.front();
@@ -109,7 +111,6 @@ void Core::Claim(JobIndex j, Plan& plan, Placement placement, const Terms& terms
     ++victim.preemptions;
     Terms own = terms;
     own.remaining = victim.estimate.expected;
-    victim.terms = {own};
     Note(v, plan.moves.contains(v) ? Decision::Kind::kMoved : Decision::Kind::kEvicted, job.spec.id, own);
     StopReason reason = plan.reason;
     if (auto move = plan.moves.find(v); move != plan.moves.end()) {

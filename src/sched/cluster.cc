@@ -70,6 +70,7 @@ NodeId Cluster::Up(const NodeSpec& spec) {
   }
   n.free_cpus += spec.milli_cpus - old.milli_cpus;
   n.free_memory += spec.memory_bytes - old.memory_bytes;
+  n.free_nics += spec.nics - old.nics;
   total_milli_ += kMilli * (std::popcount(spec.usable()) - (n.up ? std::popcount(old.usable()) : 0));
   n.spec = spec;
   n.mig_model = mig::FindModel(spec.mig_model);
@@ -190,6 +191,7 @@ int32_t FreeRoom::Count(const Request& r, mig::Model model, uint32_t usable) con
   }
   if (count > 0 && r.milli_cpus > 0) count = std::min(count, std::max<int64_t>(free_cpus, 0) / r.milli_cpus);
   if (count > 0 && r.memory_bytes > 0) count = std::min(count, std::max<int64_t>(free_memory, 0) / r.memory_bytes);
+  if (count > 0 && r.nics > 0) count = std::min<int64_t>(count, std::max(free_nics, 0) / r.nics);
   return static_cast<int32_t>(count);
 }
 
@@ -221,6 +223,7 @@ int32_t Cluster::PodsWhenEmpty(const Request& request, const NodeSpec& n) {
   empty.whole = n.usable();
   empty.free_cpus = n.milli_cpus;
   empty.free_memory = n.memory_bytes;
+  empty.free_nics = n.nics;
   return empty.Count(request, mig::FindModel(n.mig_model), n.usable());
 }
 
@@ -309,6 +312,7 @@ void FreeRoom::Apply(const Room& room, int sign, uint32_t usable) {
   }
   free_cpus += sign * room.milli_cpus;
   free_memory += sign * room.memory_bytes;
+  free_nics += sign * room.nics;
 }
 
 void Cluster::Apply(const Room& room, int sign) {
@@ -335,6 +339,7 @@ Room RoomOf(const Request& r, NodeId node) {
   room.node = node;
   room.milli_cpus = r.milli_cpus;
   room.memory_bytes = r.memory_bytes;
+  room.nics = r.nics;
   return room;
 }
 

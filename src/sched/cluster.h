@@ -44,6 +44,7 @@ struct Room {
   std::array<mig::SliceMask, kMaxGpus> mig{};
   int64_t milli_cpus = 0;
   int64_t memory_bytes = 0;
+  int32_t nics = 0;
   bool operator==(const Room&) const = default;
 
   uint32_t mask() const;
@@ -64,6 +65,7 @@ struct FreeRoom {
   std::array<mig::SliceMask, kMaxGpus> sliced{};  // MIG: memory slices that are taken
   int64_t free_cpus = 0;
   int64_t free_memory = 0;
+  int32_t free_nics = 0;
   int64_t free_total = 0;  // of free_milli
   uint32_t whole = 0;      // mask of GPUs that are entirely free
 

@@ -20,6 +20,7 @@ NodeSpec MakeNode(int i, int gpus, const std::string& rack) {
   n.gpus = gpus;
   n.milli_cpus = 8000;
   n.memory_bytes = 100;
+  n.nics = 2;
   n.rack = rack;
   return n;
 }
@@ -68,12 +69,31 @@ TEST(Cluster, GpusOfFewGroups) {
   EXPECT_EQ(c.Choose({4, 0, 0, 0}, 0).mask(), 0xf0u) << "the whole one";
 }
 
+TEST(Cluster, NicsAreHandedOutOneByOne) {
+  Cluster c;
+  c.Up(MakeNode(0, 8, "r"));
+  const ShapeId two = c.Shape({.gpus = 1, .nics = 2}, {"p", "", {}, {}});
+  const ShapeId one = c.Shape({.gpus = 1, .nics = 1}, {"p", "", {}, {}});
+  const ShapeId none = c.Shape({.gpus = 1}, {"p", "", {}, {}});
+  c.Settle();
+  EXPECT_EQ(c.FitOn(one, 0), 2);
+  EXPECT_EQ(c.FitOn(two, 0), 1);
+  const Room room = c.Choose(c.request(one), 0);
+  c.Take(room);
+  EXPECT_EQ(c.FitOn(one, 0), 1);
+  EXPECT_EQ(c.FitOn(two, 0), 0);
+  EXPECT_EQ(c.FitOn(none, 0), 7) << "who needs none does not mind";
+  c.Release(room);
+  EXPECT_EQ(c.FitOn(two, 0), 1);
+}
+
 TEST(Cluster, UndoIsExactAndCountersEqualARecount) {
   bool fine = rc::check([](const std::vector<std::array<int, 4>>& raw) {
     Cluster c;
     for (int i = 0; i < 6; ++i) c.Up(MakeNode(i, 4 + i % 2 * 4, "r" + std::to_string(i / 2)));
     std::vector<ShapeId> shapes;
     for (int g : {1, 2, 4}) shapes.push_back(c.Shape({g, 0, 500, 1}, {"p", "", {}, {}}));
+    shapes.push_back(c.Shape({.gpus = 1, .nics = 1}, {"p", "", {}, {}}));
     ShapeId slice = c.Shape({0, 300, 0, 0}, {"p", "", {}, {}});
     shapes.push_back(slice);
     c.Settle();
@@ -81,7 +101,8 @@ TEST(Cluster, UndoIsExactAndCountersEqualARecount) {
       std::vector<int64_t> v;
       for (NodeId n = 0; n < c.size(); ++n) {
         v.insert(v.end(), c.node(n).free_milli.begin(), c.node(n).free_milli.end());
-        v.insert(v.end(), {c.node(n).free_cpus, c.node(n).free_memory, c.node(n).whole, c.node(n).free_total});
+        v.insert(v.end(), {c.node(n).free_cpus, c.node(n).free_memory, c.node(n).free_nics, c.node(n).whole,
+                           c.node(n).free_total});
       }
       for (ShapeId s : shapes) v.insert(v.end(), c.Fit(s).begin(), c.Fit(s).end());
       return v;

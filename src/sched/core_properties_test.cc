@@ -38,6 +38,7 @@ NodeSpec AnyNode(int a, int b) {
   n.gpu_type = a % 8 < 5 ? "h100" : "a100";
   n.milli_cpus = 4000 + 4000 * (a % 3);
   n.memory_bytes = 16;
+  n.nics = a % 4;
   if (n.gpus == 8) n.gpu_groups = {15, 240};
   if (a % 8 == 7) n.taints = {"debug"};
   if (a % 8 < 4) n.mig_model = "h100-80gb";
@@ -56,6 +57,7 @@ JobSpec AnyJob(JobId id, const Move& m, const World& w) {
     r.gpus = 0;
     r.mig = mig::FindProfile(profiles[m.c % 5]);
   }
+  if (m.c % 7 == 0) r.nics = 1 + m.a % 2;
   if (m.b % 14 == 7) r.sharing = Sharing::kTimeSlice;
   if (m.c % 5 == 0) j.roles.push_back({"driver", m.a % 2 + 1, {0, 0, 2000, 2}});
   j.team = "t" + std::to_string(m.c % 3);
@@ -167,9 +169,10 @@ void CheckWorld(const std::vector<Move>& moves, Policy policy) {
     one.Feed(events, 10 * 60 * kSecond);
     one.Run(kSecond);
     if (::testing::Test::HasFailure()) RC_FAIL("see above");
+    if (!one.running.empty()) continue;
+    one.Run(kHour);  // a hold ends, and who starts then may have to leave for another
     if (one.running.empty()) break;
   }
-  one.Run(kHour);
   for (const auto& [id, job] : one.jobs) {
     if (one.running.contains(id)) continue;
     auto why = Explain(one.state, id);

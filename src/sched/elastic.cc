@@ -281,7 +281,6 @@ void Core::Shrink(JobIndex v, const std::vector<size_t>& rooms, JobIndex benefic
   }
   job.shrink_for = beneficiary;
   SetSize(v, std::move(rest));
-  job.terms = {terms};
   Note(v, Decision::Kind::kShrunk, jobs_[beneficiary].spec.id, terms);
   Resize shrunk;
   shrunk.job = job.spec.id;

@@ -90,7 +90,7 @@ uint32_t Core::Intern(const JobSpec& spec) {
     for (int64_t n :
          {int64_t{r.pods}, int64_t{r.request.gpus}, int64_t{r.request.gpu_milli}, r.request.milli_cpus,
           r.request.memory_bytes, static_cast<int64_t>(r.request.sharing), int64_t{r.request.mig}, int64_t{r.min_pods},
-          int64_t{r.segment}, static_cast<int64_t>(r.segment_level), int64_t{r.spread}}) {
+          int64_t{r.segment}, static_cast<int64_t>(r.segment_level), int64_t{r.spread}, int64_t{r.request.nics}}) {
       number(n);
     }
   }

@@ -72,8 +72,7 @@ struct Job {
   JobId doomed_by = 0;           // did not succeed, so this one never starts
   Level wish = Level::kCluster;  // loosest level that it accepts now
 
-  Teams::Verdict refused;    // by a quota of the type that its place would have had
-  std::vector<Terms> terms;  // of the decisions that placed or stopped it last
+  Teams::Verdict refused;  // by a quota of the type that its place would have had
   std::vector<Decision> decisions;
 };
 

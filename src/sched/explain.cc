@@ -9,10 +9,6 @@ namespace vrun::sched::core {
 
 std::optional<std::vector<Blocker>> Explain(const State& state, JobId job) { return state.core().Blockers(job); }
 Status Feasible(const State& state, const JobSpec& job) { return state.core().Feasible(job); }
-std::vector<Terms> TermsOf(const State& state, JobId job) {
-  const Job* j = state.core().Find(job);
-  return j == nullptr ? std::vector<Terms>{} : j->terms;
-}
 
 // Pods that fit one by one need not fit in blocks.
 std::optional<Blocker> Core::BlockedByBlocks(const Demand& demand, const Demand::Part& part,

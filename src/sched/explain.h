@@ -81,7 +81,4 @@ std::optional<Forecast> ForecastFor(State& state, JobId job);
 // The last decisions about a job that is known, oldest first, with what it was worth then.
 std::vector<Decision> Why(const State& state, JobId job);
 
-// The numbers behind the last decision about a job: that placed it by preemption, or stopped it.
-std::vector<Terms> TermsOf(const State& state, JobId job);
-
 }  // namespace vrun::sched::core

@@ -70,6 +70,7 @@ uint32_t Fragmentation::StateOf(NodeId id) {
   key.push_back(static_cast<char>(n.mig_model));
   key.append(reinterpret_cast<const char*>(&n.free_cpus), sizeof n.free_cpus);
   key.append(reinterpret_cast<const char*>(&n.free_memory), sizeof n.free_memory);
+  key.append(reinterpret_cast<const char*>(&n.free_nics), sizeof n.free_nics);
   key.append(n.spec.gpu_type);
   if (states_.size() >= kStates) Forget();
   state = states_.try_emplace(std::move(key), static_cast<uint32_t>(states_.size())).first->second;
@@ -86,7 +87,7 @@ int64_t Fragmentation::Waste(const Cluster::Node& n) const {
   for (const Kind& k : kinds_) {
     const Request& r = k.request;
     bool fits = (k.gpu_type.empty() || k.gpu_type == n.spec.gpu_type) && r.milli_cpus <= n.free_cpus &&
-                r.memory_bytes <= n.free_memory && std::popcount(n.whole) >= r.gpus;
+                r.memory_bytes <= n.free_memory && r.nics <= n.free_nics && std::popcount(n.whole) >= r.gpus;
     int32_t least = r.gpus > 0 ? kMilli : r.gpu_milli;
     int64_t unusable = 0;
     bool one = r.gpus > 0;
@@ -112,6 +113,7 @@ Fragmentation::Known Fragmentation::Compute(const Request& r, const Cluster::Nod
   Cluster::Node after = n;
   after.free_cpus -= r.milli_cpus;
   after.free_memory -= r.memory_bytes;
+  after.free_nics -= r.nics;
   uint32_t free = n.whole;
   for (int k = 0; k < r.gpus; ++k, free &= free - 1) {
     int i = std::countr_zero(free);

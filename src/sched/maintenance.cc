@@ -115,7 +115,6 @@ void Core::TellToLeave(JobIndex j, StopReason reason) {
   terms.lost = static_cast<int64_t>(static_cast<__int128>(job.milli) * victim.lost / kSecond / kMilli);
   Vacate(j);
   job.phase = Phase::kStopping;
-  job.terms = {terms};
   Note(j, Decision::Kind::kMaintenance, 0, terms);
   if (j < victims_.size()) victims_[j].job = kNoJob;
   actions_.push_back(Preempt{job.spec.id, 0, victim.mode, reason, terms});

@@ -11,6 +11,7 @@ namespace {
 Status Invalid(const std::string& what, const std::string& why) {
   return Error(Code::kInvalid, what + ": " + why + ": correct the request");
 }
+constexpr int32_t kMostNics = 1024;
 constexpr int64_t kMost = int64_t{1} << 50;  // of cpus and bytes: sums of them stay far from overflow
 }  // namespace
 
@@ -50,6 +51,7 @@ Status Validate(const JobSpec& job) {
         std::max(r.request.milli_cpus, r.request.memory_bytes) > kMost) {
       return Invalid(role, "cpus and memory are out of range");
     }
+    if (r.request.nics < 0 || r.request.nics > kMostNics) return Invalid(role, "a pod has 0 to 1024 NICs");
   }
   if (pods > 1'000'000) return Invalid(what, "a gang has at most a million pods");
   if (job.gpu_types.size() > 64) return Invalid(what, "it names more than 64 GPU types");
@@ -75,6 +77,7 @@ Status Validate(const NodeSpec& node) {
   if (std::min(node.milli_cpus, node.memory_bytes) < 0 || std::max(node.milli_cpus, node.memory_bytes) > kMost) {
     return Invalid(what, "cpus and memory are out of range");
   }
+  if (node.nics < 0 || node.nics > kMostNics) return Invalid(what, "it has 0 to 1024 NICs");
   if (!node.mig_model.empty() && mig::FindModel(node.mig_model) == 0) {
     return Invalid(what, "how a " + Escape(node.mig_model) + " can be cut into instances is not known");
   }

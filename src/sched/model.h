@@ -48,6 +48,7 @@ struct Request {
   int64_t memory_bytes = 0;
   Sharing sharing = Sharing::kMps;  // of gpu_milli: kMps or kTimeSlice
   mig::Profile mig = 0;             // mig::FindProfile; 0: none
+  int32_t nics = 0;                 // network interfaces of its own (RDMA), nobody else's
   auto operator<=>(const Request&) const = default;
 
   // Of a MIG instance: what it takes at least. On some models it takes more.
@@ -129,6 +130,7 @@ struct NodeSpec {
   int32_t gpus = 0;
   int64_t milli_cpus = 0;
   int64_t memory_bytes = 0;
+  int32_t nics = 0;                       // that are handed out one by one
   std::string island, rack, block, zone;  // unique within the next larger one
   // GPUs that are close to each other (one PCIe switch, one NUMA node), as bit masks; a pod gets GPUs of as few groups
   // as possible. Empty: all are equal.

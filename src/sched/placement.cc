@@ -198,7 +198,7 @@ void Placer::PutOn(ShapeId shape, int32_t role, NodeId node, int32_t pods, Place
 }
 
 NodeId Placer::BestNode(ShapeId shape, int32_t pods, uint32_t first, uint32_t last) {
-  using Key = std::tuple<bool, int64_t, int64_t, int64_t, int64_t>;
+  using Key = std::tuple<bool, int64_t, int64_t, int64_t, int64_t, int32_t>;
   NodeId best = kNoNode;
   Key best_key;
   std::span<const uint16_t> fit = cluster_.Fit(shape);
@@ -206,7 +206,8 @@ NodeId Placer::BestNode(ShapeId shape, int32_t pods, uint32_t first, uint32_t la
     if (fit[p] < pods) continue;
     NodeId id = cluster_.At(p);
     const Cluster::Node& n = cluster_.node(id);
-    Key key(n.spec.suspect, fragmentation_.Rise(shape, id).rise, n.free_milli_total(), n.free_cpus, n.free_memory);
+    Key key(n.spec.suspect, fragmentation_.Rise(shape, id).rise, n.free_milli_total(), n.free_cpus, n.free_memory,
+            n.free_nics);
     if (best == kNoNode || key < best_key) {
       best = id;
       best_key = key;

@@ -378,6 +378,28 @@ TEST(Preemption, AGuaranteeIsTakenBackWhoeverAskedInVainBefore) {
   EXPECT_EQ(std::get<Preempt>(actions[0]).reason, StopReason::kGuarantee);
 }
 
+// What is short here is not what the guarantee counts, so both teams stay below it for ever.
+TEST(Preemption, WithinOneGuaranteeNobodyTakesItBackFromAnother) {
+  World w;
+  NodeSpec node = GpuNode("a");
+  node.nics = 1;
+  w.Feed({TeamSet{{"lab", "", 1000, {{"", 4000, INT64_MAX}}, {}}}, TeamSet{{"group", "lab", 1000, {}, {}}}});
+  w.Feed({NodeUp{node}});
+  JobSpec parent = Gang(1, 1, 1), child = Gang(2, 1, 1);
+  parent.team = "lab";
+  child.team = "group";
+  for (JobSpec* job : {&parent, &child}) {
+    job->roles[0].request.nics = 1;
+    job->estimate = 10 * kHour;
+    job->checkpoint = {true, kSecond, kSecond, 0};
+  }
+  w.Feed({JobSubmitted{parent}}, kSecond);
+  ASSERT_TRUE(w.Runs(1));
+  w.Feed({JobSubmitted{child}}, kSecond);
+  w.Run(kHour);
+  EXPECT_EQ(w.preemptions, 0);
+}
+
 TEST(Holds, ARoomThatAQuotaForbidsIsNotKeptFromOthers) {
   Policy policy;
   policy.preemption = false;

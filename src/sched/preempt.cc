@@ -151,7 +151,7 @@ bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Vic
   if (now_ < job.turn_ends && ClassOf(job) == ClassOf(beneficiary) && !reclaim) return false;
   if (ClassOf(job) > ClassOf(beneficiary)) return false;
   if (teams_.Protected(job.team, job.charges, beneficiary.team)) return false;
-  if (reclaim) return job.team != beneficiary.team;
+  if (reclaim) return teams_.MayReclaim(beneficiary.team, job.team);
   if (!v.settled && ClassOf(job) == ClassOf(beneficiary)) return false;
   Log margin = Log2(static_cast<uint64_t>(1000 + policy_.theta)) - Log2(1000);
   return v.density + margin < density;

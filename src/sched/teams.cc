@@ -207,6 +207,17 @@ bool Teams::Protected(TeamId team, const std::vector<Charge>& charges, TeamId be
   return false;
 }
 
+bool Teams::MayReclaim(TeamId team, TeamId victim) const {
+  for (TeamId id = team; id != kRoot; id = teams_[id].parent) {
+    TeamId above = victim;
+    while (above != id && above != kRoot) above = teams_[above].parent;
+    if (above == id) return false;
+    const auto& quotas = teams_[id].quotas;
+    if (std::any_of(quotas.begin(), quotas.end(), [](const auto& q) { return q.second.guarantee > 0; })) return true;
+  }
+  return false;
+}
+
 void Teams::Share(int64_t capacity_milli, Micros now) {
   Decay(now);
   CheckBudgets(now);

@@ -73,6 +73,10 @@ class Teams {
   // `beneficiary`. Guarantees of teams above both say nothing: the room stays with them.
   bool Protected(TeamId team, const std::vector<Charge>& charges, TeamId beneficiary) const;
 
+  // Whether a guarantee speaks for taking room of `victim` for `team`: one that is not over both. Within one guarantee
+  // two would take the same room from each other for ever.
+  bool MayReclaim(TeamId team, TeamId victim) const;
+
   // Whether its budget, or that of a team above it, is used up; as of the last Share.
   bool OverBudget(TeamId team) const { return teams_[team].over; }
   // Thousandths of GPU-seconds that are left of its own budget; INT64_MAX without one.

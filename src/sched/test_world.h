@@ -237,7 +237,7 @@ class World {
     for (const auto& [block, count] : blocks) EXPECT_EQ(count % job.roles[block.first].block(), 0) << text;
     EXPECT_LE(places.size(), 1u) << text;
     // And nothing is given twice.
-    std::map<std::string, std::array<int64_t, kMaxGpus + 2>> used;
+    std::map<std::string, std::array<int64_t, kMaxGpus + 3>> used;
     std::map<std::pair<std::string, int>, std::pair<Sharing, int>> shared;  // by GPU: how, and slices taken
     for (const auto& [id, where] : running) {
       for (const PodPlace& pod : where) {
@@ -254,6 +254,7 @@ class World {
         }
         u[kMaxGpus] += r.milli_cpus;
         u[kMaxGpus + 1] += r.memory_bytes;
+        u[kMaxGpus + 2] += r.nics;
       }
     }
     for (const PodPlace& pod : where) {
@@ -261,6 +262,7 @@ class World {
       for (int i = 0; i < kMaxGpus; ++i) EXPECT_LE(u[i], kMilli) << text;
       EXPECT_LE(u[kMaxGpus], nodes.at(pod.node).milli_cpus) << text;
       EXPECT_LE(u[kMaxGpus + 1], nodes.at(pod.node).memory_bytes) << text;
+      EXPECT_LE(u[kMaxGpus + 2], nodes.at(pod.node).nics) << text;
     }
   }
 

@@ -107,7 +107,7 @@ std::vector<NewDirectory> NewDirectories(const DirectoryPtr& old_directory, cons
   std::vector<NewDirectory> out;
   if (!new_directory || (old_directory && old_directory->digest() == new_directory->digest())) return out;
   std::unordered_set<Digest, DigestHash> seen{new_directory->digest()};
-  out.push_back({"/", new_directory});
+  out.push_back({"/", new_directory, old_directory});
   DiffOptions options;
   options.descend_added = true;
   Diff(
@@ -118,10 +118,23 @@ std::vector<NewDirectory> NewDirectories(const DirectoryPtr& old_directory, cons
         if (!child) return;
         DirectoryPtr was = d.old_directory ? d.old_directory->Child(d.old_index) : nullptr;
         if (was && was->digest() == child->digest()) return;
-        if (seen.insert(child->digest()).second) out.push_back({JoinPath(d.directory, d.name), std::move(child)});
+        if (!seen.insert(child->digest()).second) return;
+        out.push_back({JoinPath(d.directory, d.name), std::move(child), std::move(was)});
       },
       options);
   return out;
+}
+
+void VisitChanged(const Directory& old_directory, const Directory& now,
+                  const std::function<void(size_t index, size_t old_index)>& visit) {
+  const size_t old_size = old_directory.size();
+  for (size_t i = 0, was = 0; i < now.size(); ++i) {
+    const std::string_view name = now.NameAt(i);
+    while (was < old_size && old_directory.NameAt(was) < name) ++was;
+    const bool same_name = was < old_size && old_directory.NameAt(was) == name;
+    if (same_name && old_directory.EncodedAt(was) == now.EncodedAt(i)) continue;
+    visit(i, same_name ? was : old_size);
+  }
 }
 
 }  // namespace vrun::tree

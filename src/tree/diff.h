@@ -51,10 +51,16 @@ void Diff(const DirectoryPtr& old_directory, const DirectoryPtr& new_directory,
 struct NewDirectory {
   std::string path;
   DirectoryPtr directory;
+  DirectoryPtr base;  // what `old` has at this path; null: nothing
 };
 
 // Every directory object of `now` (its root's included) that `old` does not have at the same path, parents first, each
 // digest once. `old` may be null: all of them. A directory that moved is among them, with what is below it.
 std::vector<NewDirectory> NewDirectories(const DirectoryPtr& old_directory, const DirectoryPtr& new_directory);
+
+// Calls `visit` with the index of each entry of `now` that `old` does not have exactly so, ascending, and the index in
+// `old` of the entry of that name (its size: none). Nothing is decoded.
+void VisitChanged(const Directory& old_directory, const Directory& now,
+                  const std::function<void(size_t index, size_t old_index)>& visit);
 
 }  // namespace vrun::tree

@@ -100,7 +100,23 @@ TEST_F(DiffTest, ShipsNewObjectsParentsFirstEachOnce) {
     have.insert(object.directory->digest());
   }
   EXPECT_TRUE(have.contains(x2_->digest()));
+  EXPECT_EQ(objects[0].base, old_);
+  for (auto& object : objects) {
+    if (object.directory == x2_) {
+      EXPECT_EQ(object.base, x1_);
+    }
+  }
   EXPECT_TRUE(NewDirectories(new_, new_).empty());
+  size_t changed = 0;
+  VisitChanged(*x1_, *x2_, [&](size_t index, size_t was) {
+    ++changed;
+    if (was < x1_->size()) {
+      EXPECT_EQ(x1_->NameAt(was), x2_->NameAt(index));
+    }
+    EXPECT_TRUE(was == x1_->size() || x1_->EncodedAt(was) != x2_->EncodedAt(index));
+  });
+  EXPECT_GT(changed, 0u);
+  VisitChanged(*x2_, *x2_, [&](size_t, size_t) { ADD_FAILURE(); });
   EXPECT_EQ(NewDirectories(nullptr, new_).size(), 5u);  // root, same, x2, deep, x1
 }
 

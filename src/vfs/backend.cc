@@ -58,6 +58,17 @@ void Backend::Preload(std::vector<FetchedDirectory> directories) {
   });
 }
 
+void Backend::Offer(const tree::FileVersion& version, FetchedRange content) {
+  std::vector<Digest> digests;
+  std::string all;
+  for (FetchedUnit& unit : content.units) {
+    digests.push_back(unit.digest);
+    all += unit.data;
+  }
+  const auto buffer = std::make_shared<const std::string>(std::move(all));
+  files_->Get(version, content.object_id)->Arrived(0, digests, buffer, *buffer, Origin::kAhead);
+}
+
 void Backend::BeginRun(const RunId& run) {
   recorder_->Begin(run.job, run.attempt);
   bursts_->Start(run);

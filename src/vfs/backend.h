@@ -65,6 +65,8 @@ class Backend {
 
   // Puts directory objects that arrived in a burst (GetTree) where lookups find them: memory now, the store soon after.
   void Preload(std::vector<FetchedDirectory> directories);
+  // All of a file's content, verified, that nobody asked for.
+  void Offer(const tree::FileVersion& version, FetchedRange content);
   // Whether the object is in memory or in the store, so that it need not be asked for.
   bool HasDirectory(const Digest& digest);
 

@@ -414,9 +414,23 @@ void Dispatcher::SetInitialized(uint64_t init_flags) {
 
 int Dispatcher::Resend() { return Notify(*transport_, kNotifyResend, {}, {}); }
 
-int Dispatcher::InvalidateEntry(uint64_t parent, std::string_view name) {
-  fuse_notify_inval_entry_out out{};
+int Dispatcher::InvalidateEntry(uint64_t parent, std::string_view name) { return NotifyEntry(parent, name, 0); }
+
+int Dispatcher::ExpireEntry(uint64_t parent, std::string_view name) {
+  // Without it the flag is not looked at, and the name would be dropped with what is mounted on it.
+  if ((init_flags_.load() & kFuseHasExpireOnly) == 0) return 0;
+  return NotifyEntry(parent, name, kFuseExpireOnly);
+}
+
+int Dispatcher::NotifyEntry(uint64_t parent, std::string_view name, uint32_t flags) {
+  struct {
+    uint64_t parent;
+    uint32_t namelen;
+    uint32_t flags;
+  } out{};  // fuse_notify_inval_entry_out; `flags` has another name in older headers
+  static_assert(sizeof out == sizeof(fuse_notify_inval_entry_out));
   out.parent = parent;
+  out.flags = flags;
   out.namelen = static_cast<uint32_t>(name.size());
   const std::string with_nul(name);
   return Notify(*transport_, FUSE_NOTIFY_INVAL_ENTRY, {reinterpret_cast<const char*>(&out), sizeof out},

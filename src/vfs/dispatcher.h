@@ -125,6 +125,8 @@ class Dispatcher {
 
   // Notifications, as Notify says (transport.h).
   int InvalidateEntry(uint64_t parent, std::string_view name);
+  // The name is asked for again before it is used; a no-op where the kernel cannot (Linux before 6.2).
+  int ExpireEntry(uint64_t parent, std::string_view name);
   int InvalidateAttributes(uint64_t nodeid);
   int InvalidateInode(uint64_t nodeid);  // attributes and all cached pages or listings
 
@@ -140,6 +142,7 @@ class Dispatcher {
  private:
   void Work();
   void Init(std::string_view body, Reply reply);
+  int NotifyEntry(uint64_t parent, std::string_view name, uint32_t flags);
 
   const std::shared_ptr<Transport> transport_;
   const std::shared_ptr<ReplyChannel> channel_;

@@ -15,10 +15,12 @@
 namespace vrun::vfs {
 
 // INIT flags as one 64-bit word: `flags` below, `flags2` above.
-inline constexpr uint64_t kFusePassthrough = 1ull << 37;  // 7.40, Linux 6.9
-inline constexpr uint64_t kFuseHasResend = 1ull << 39;    // 7.40: FUSE_NOTIFY_RESEND
-inline constexpr uint64_t kFuseAllowIdmap = 1ull << 40;   // 7.41, Linux 6.12
-inline constexpr uint64_t kFuseOverIoUring = 1ull << 41;  // 7.42, Linux 6.14
+inline constexpr uint64_t kFusePassthrough = 1ull << 37;    // 7.40, Linux 6.9
+inline constexpr uint64_t kFuseHasExpireOnly = 1ull << 35;  // 7.38
+inline constexpr uint32_t kFuseExpireOnly = 1;              // of FUSE_NOTIFY_INVAL_ENTRY
+inline constexpr uint64_t kFuseHasResend = 1ull << 39;      // 7.40: FUSE_NOTIFY_RESEND
+inline constexpr uint64_t kFuseAllowIdmap = 1ull << 40;     // 7.41, Linux 6.12
+inline constexpr uint64_t kFuseOverIoUring = 1ull << 41;    // 7.42, Linux 6.14
 
 // OPEN answers.
 inline constexpr uint32_t kOpenKeepCache = 1u << 1;

@@ -370,6 +370,7 @@ void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
     tree_.ForgetInode(node);
   }
   tree_.Touch(node);
+  if (node->opened && !node->file) notices_.replaced.push_back(node->nodeid);
   ForgetName(*directory, name);
   emptied_.push_back(directory->nodeid);
   emptied_.push_back(node->nodeid);
@@ -426,6 +427,7 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
         waited = NewsLocked();
       }
     }
+    for (const uint64_t nodeid : notices.replaced) KeepContent(nodeid);
     VRUN_TRY(Tell(dispatcher, notices));
     for (const auto& waiter : waited) waiter();
     if (!missing.empty()) VRUN_TRY(backend_.directories().GetAll(tree, missing, &have));
@@ -439,9 +441,11 @@ Status LiveRoot::Tell(Dispatcher& dispatcher, const LiveNotices& notices) {
   const auto note = [&](int error) {
     if (error != 0 && error != ENOENT) failure = error;
   };
-  for (const auto& [parent, name] : notices.names) note(dispatcher.InvalidateEntry(parent, name));
   for (const uint64_t node : notices.listings) note(dispatcher.InvalidateInode(node));
   for (const uint64_t node : notices.attributes) note(dispatcher.InvalidateAttributes(node));
+  // Lookups that wait for this word of home's hold the locks that the rest needs; their names were expired.
+  doubt_.Answered();
+  for (const auto& [parent, name] : notices.names) note(dispatcher.InvalidateEntry(parent, name));
   if (failure != 0) return ErrnoError(failure, "invalidate names of a live view");
   return {};
 }

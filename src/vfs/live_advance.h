@@ -26,6 +26,7 @@ struct LiveNotices {
   std::vector<std::pair<uint64_t, std::string>> names;  // to be looked up anew: parent, name
   std::vector<uint64_t> listings;                       // directories whose names changed
   std::vector<uint64_t> attributes;                     // nodes that look different
+  std::vector<uint64_t> replaced;  // nodes that lost a name, of whose content somebody may have seen
 };
 
 class LiveMerge {

@@ -28,15 +28,25 @@ bool LiveRoot::EraseXattr(LiveNode* node, std::string_view name) {
   return std::erase_if(node->xattrs, [&](const auto& xattr) { return xattr.first == name; }) > 0;
 }
 
-bool LiveRoot::DropPrivileges(LiveNode* node, bool set_ids) {
+bool LiveRoot::DropPrivileges(LiveNode* node, const Request* by) const {
   if (node->is_directory()) return false;
-  bool changed = EraseXattr(node, kCapability);
-  if (!set_ids) return changed;
+  const bool changed = EraseXattr(node, kCapability);
+  if (by == nullptr) return changed;
   const uint32_t before = node->attributes.mode;
   uint32_t& mode = node->attributes.mode;
   mode &= ~uint32_t{S_ISUID};
-  if ((mode & S_IXGRP) != 0) mode &= ~uint32_t{S_ISGID};
+  const bool theirs = by->gid == node->attributes.gid || by->uid == options_.uid_base;
+  if ((mode & S_IXGRP) != 0 || !theirs) mode &= ~uint32_t{S_ISGID};
   return changed || mode != before;
+}
+
+// The errno of the kernel's file systems for a name that they know nothing of: home could not keep it.
+int LiveRoot::CheckXattrName(std::string_view name) {
+  if (name == kAccessAcl || name == kDefaultAcl) return 0;
+  for (const std::string_view prefix : {"user.", "trusted.", "security."}) {
+    if (name.starts_with(prefix)) return name.size() > prefix.size() ? 0 : EINVAL;
+  }
+  return EOPNOTSUPP;
 }
 
 void LiveRoot::SetMode(LiveNode* node, uint32_t mode) {
@@ -47,13 +57,15 @@ void LiveRoot::SetMode(LiveNode* node, uint32_t mode) {
 }
 
 void LiveRoot::SetAttr(const Request& request, const fuse_setattr_in& in, Reply reply) {
+  SeeCloses();
   WithRoom(std::move(reply), [this, request, in](Reply ready) { SetAttrNow(request, in, std::move(ready)); });
 }
 
 void LiveRoot::SetAttrNow(const Request& request, const fuse_setattr_in& in, Reply reply) {
   const bool kill = (in.valid & FATTR_KILL_SUIDGID) != 0;
   if ((in.valid & FATTR_SIZE) != 0) {
-    if (const int error = Truncate(request.nodeid, in.size, kill); error != 0) {
+    if (const int error = Truncate(request.nodeid, in.size, kill ? &request : nullptr, (in.valid & FATTR_FH) != 0);
+        error != 0) {
       reply.Error(error);
       return;
     }
@@ -86,13 +98,9 @@ void LiveRoot::SetAttrResized(const Request& request, const fuse_setattr_in& in,
       return;
     }
     LiveAttributes& a = node->attributes;
-    if ((in.valid & (FATTR_UID | FATTR_GID)) != 0) {
-      if ((in.valid & FATTR_UID) != 0) a.uid = in.uid;
-      if ((in.valid & FATTR_GID) != 0) a.gid = in.gid;
-      DropPrivileges(node, true);
-    } else if (kill) {
-      DropPrivileges(node, true);
-    }
+    if (kill || (in.valid & (FATTR_UID | FATTR_GID)) != 0) DropPrivileges(node, &request);
+    if ((in.valid & FATTR_UID) != 0) a.uid = in.uid;
+    if ((in.valid & FATTR_GID) != 0) a.gid = in.gid;
     if ((in.valid & FATTR_MODE) != 0) SetMode(node, in.mode);
     if (set_atime) a.atime = atime;
     if (set_mtime) a.mtime = mtime;
@@ -105,7 +113,8 @@ void LiveRoot::SetAttrResized(const Request& request, const fuse_setattr_in& in,
         return;
       }
     }
-    const bool by_name = (in.valid & FATTR_SIZE) != 0 && (in.valid & FATTR_FH) == 0;
+    // With no-open this may be the truncation of an open, which is published with its close (else by Tick).
+    const bool by_name = (in.valid & FATTR_SIZE) != 0 && (in.valid & FATTR_FH) == 0 && !node->truncated;
     if (by_name && !node->names.empty()) PublishLocked(node);
     if ((in.valid & ~uint32_t{FATTR_SIZE | FATTR_FH | FATTR_LOCKOWNER | FATTR_KILL_SUIDGID}) != 0) TellMetaLocked(node);
   }
@@ -156,7 +165,8 @@ void LiveRoot::ListXattr(const Request& request, uint32_t size, Reply reply) {
 void LiveRoot::SetXattr(const Request& request, std::string_view name, std::string_view value, uint32_t flags,
                         bool kill_sgid, Reply reply) {
   if (WasDone(request, &reply)) return;
-  int error = 0;
+  SeeCloses();
+  int error = CheckXattrName(name);
   {
     const TreeLock lock(*this);
     LiveNode* node = tree_.Find(request.nodeid);
@@ -192,6 +202,7 @@ void LiveRoot::SetXattr(const Request& request, std::string_view name, std::stri
 
 void LiveRoot::RemoveXattr(const Request& request, std::string_view name, Reply reply) {
   if (WasDone(request, &reply)) return;
+  SeeCloses();
   int error = ENODATA;
   {
     const TreeLock lock(*this);
@@ -202,6 +213,8 @@ void LiveRoot::RemoveXattr(const Request& request, std::string_view name, Reply 
       TellMetaLocked(node);
       DidLocked(request, 0);
       error = 0;
+    } else if (name == kAccessAcl || name == kDefaultAcl) {
+      error = node != nullptr ? 0 : ESTALE;  // without one it is as it should be
     }
   }
   reply.Error(error);

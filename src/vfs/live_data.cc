@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "store/object_id.h"
 #include "vfs/live_root.h"
-#include "vfs/recorder.h"
 #include "vfs/retry.h"
 
 namespace vrun::vfs {
@@ -23,14 +22,6 @@ namespace {
 constexpr uint64_t kCachedHandle = 1;
 constexpr uint64_t kThroughHandle = 2;
 constexpr uint64_t kWriterHandle = 4;  // beside one of these
-constexpr uint32_t kMostBytes = 1 << 20;
-constexpr int kReadTries = 8;
-
-// One buffer a thread, never cleared.
-char* Buffer() {
-  thread_local const std::unique_ptr<char[]> buffer(new char[kMostBytes]);
-  return buffer.get();
-}
 
 int ErrnoOfFile(const Error& error) { return error.error_number() != 0 ? error.error_number() : EIO; }
 
@@ -45,6 +36,7 @@ LiveRoot::Content LiveRoot::ContentOf(uint64_t nodeid) {
     const LiveNode* node = tree_.Find(nodeid);
     if (node == nullptr || !S_ISREG(node->attributes.mode)) return content;
     content.file = node->file;
+    content.opened = node->opened;
     if (content.file || !node->home) return content;
     content.place = {home_tree_, node->HomePath()};
     content.news = news_;
@@ -89,13 +81,17 @@ int LiveRoot::Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>
   return 0;
 }
 
-void LiveRoot::BeforeWrite(uint64_t nodeid, bool set_ids) {
+void LiveRoot::BeforeWrite(uint64_t nodeid, const Request* by, bool open) {
   bool changed = false;
   {
     const TreeLock lock(*this);
     LiveNode* node = tree_.Find(nodeid);
     if (node != nullptr) node->dirty = true;
-    changed = node != nullptr && DropPrivileges(node, set_ids);
+    if (node != nullptr && no_open_ && open) {
+      node->writers = 1;
+      node->truncated = false;
+    }
+    changed = node != nullptr && DropPrivileges(node, by);
     if (changed) {
       node->attributes.ctime = LiveNow();
       tree_.Touch(node);
@@ -110,14 +106,17 @@ void LiveRoot::ForgetAttributes(uint64_t nodeid) {
   Notify(transport_, FUSE_NOTIFY_INVAL_INODE, {reinterpret_cast<const char*>(&out), sizeof out}, {});
 }
 
-int LiveRoot::Truncate(uint64_t nodeid, uint64_t size, bool set_ids) {
+int LiveRoot::Truncate(uint64_t nodeid, uint64_t size, const Request* by, bool open) {
   std::shared_ptr<LiveFile> file;
   if (const int error = Materialize(nodeid, size == 0, &file); error != 0) return error;
-  BeforeWrite(nodeid, set_ids);
+  BeforeWrite(nodeid, by, open);
   const int error = file->Truncate(size);
   {
     const TreeLock lock(*this);
-    if (LiveNode* node = tree_.Find(nodeid)) tree_.Changed(node);
+    if (LiveNode* node = tree_.Find(nodeid)) {
+      tree_.Changed(node);
+      node->truncated = no_open_ && !open && size == 0;
+    }
   }
   NoteDirty(nodeid);
   return error;
@@ -126,9 +125,13 @@ int LiveRoot::Truncate(uint64_t nodeid, uint64_t size, bool set_ids) {
 // --- open ------------------------------------------------------------------------------------------------------------
 
 void LiveRoot::Open(const Request& request, uint32_t flags, Reply reply) {
+  if (no_open_) {  // the kernel asks no more
+    reply.Error(ENOSYS);
+    return;
+  }
   const uint64_t nodeid = request.nodeid;
   if ((flags & O_TRUNC) != 0) {
-    if (const int error = Truncate(nodeid, 0, request.kill_privileges); error != 0) {
+    if (const int error = Truncate(nodeid, 0, request.kill_privileges ? &request : nullptr, true); error != 0) {
       reply.Error(error);
       return;
     }
@@ -253,6 +256,10 @@ int LiveRoot::OpenThroughLocked(LiveFile& file) {
 }
 
 void LiveRoot::Release(const Request& request, uint64_t handle, Reply reply) {
+  if (no_open_) {  // of what was made before the kernel knew
+    reply.Empty();
+    return;
+  }
   CloseHandle(request.nodeid, handle);
   // What came after the last FLUSH: a mapping outlives its descriptor.
   WithContent(request.nodeid, std::move(reply), [this, nodeid = request.nodeid](Reply whole) {
@@ -309,6 +316,10 @@ void LiveRoot::CloseWriter(uint64_t nodeid) {
 }
 
 void LiveRoot::Flush(const Request& request, Reply reply) {
+  if (no_open_) {
+    reply.Error(ENOSYS);
+    return;
+  }
   bool through = false;
   {
     std::lock_guard lock(open_mutex_);
@@ -322,83 +333,6 @@ void LiveRoot::Flush(const Request& request, Reply reply) {
     Publish(nodeid);
     whole.Empty();
   });
-}
-
-// --- reading ---------------------------------------------------------------------------------------------------------
-
-void LiveRoot::ReadOwn(LiveFile& file, uint64_t offset, uint32_t size, Reply reply) {
-  size_t got = 0;
-  if (const int error = file.Read(offset, Buffer(), size, &got); error != 0) {
-    reply.Error(error);
-  } else {
-    reply.Data({Buffer(), got});
-  }
-}
-
-void LiveRoot::Read(const Request& request, uint64_t offset, uint32_t size, Reply reply) {
-  Content content = ContentOf(request.nodeid);
-  size = std::min(size, kMostBytes);
-  if (content.home) {
-    ReadHome(request.nodeid, std::move(content), offset, size, kReadTries, MonotonicMicros() + kHomeMicros,
-             std::move(reply));
-    return;
-  }
-  if (!content.file) {
-    reply.Error(EIO);
-    return;
-  }
-  const std::shared_ptr<LiveFile> file = content.file;
-  if (file->complete()) return ReadOwn(*file, offset, size, std::move(reply));
-  reply.Suspend();
-  const auto shared = std::make_shared<Reply>(std::move(reply));
-  NeedOwn(request.nodeid, file, {offset, size}, false, [shared, file, offset, size](int error) {
-    if (error != 0) {
-      shared->Error(error);
-    } else {
-      ReadOwn(*file, offset, size, std::move(*shared));
-    }
-  });
-}
-
-void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, int64_t deadline,
-                        Reply reply) {
-  if (const auto n = content.home->TryRead(offset, Buffer(), size)) {
-    if (*n > 0) Record(content, offset, *n);
-    reply.Data({Buffer(), *n});
-    return;
-  }
-  if (tries == 0) {
-    reply.Error(EIO);
-    return;
-  }
-  reply.Suspend();
-  const auto shared = std::make_shared<Reply>(std::move(reply));
-  const std::shared_ptr<FileContent> home = content.home;
-  home->Ensure(content.place, offset, size,
-               [this, gate = gate_, shared, content, nodeid, offset, size, tries, deadline](const Status& done) {
-                 const Gate::Pass pass(gate.get());
-                 if (!pass) return;
-                 if (done) return ReadHome(nodeid, content, offset, size, tries - 1, deadline, std::move(*shared));
-                 if (IsLost(done.error()) && MonotonicMicros() < deadline && HasName(nodeid)) {
-                   // Perhaps it is what we did to it, of which we hear in a moment. Another content would be another
-                   // node.
-                   AfterNews(content.news, deadline, [this, nodeid, offset, size, tries, deadline, shared] {
-                     Content now = ContentOf(nodeid);
-                     if (!now.home) return shared->Error(EIO);
-                     ReadHome(nodeid, std::move(now), offset, size, tries, deadline, std::move(*shared));
-                   });
-                   return;
-                 }
-                 // First the report: whoever sees the reader fail may look for the reason.
-                 if (IsLost(done.error())) ReportLost(nodeid, content.place.path, done.error());
-                 shared->Error(ErrnoOf(done.error()));
-               });
-}
-
-bool LiveRoot::HasName(uint64_t nodeid) {
-  const TreeLock lock(*this);
-  const LiveNode* node = tree_.Find(nodeid);
-  return node != nullptr && !node->names.empty();
 }
 
 void LiveRoot::NeedOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, ByteRange range, bool overwrite,
@@ -439,13 +373,6 @@ void LiveRoot::NeedOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, B
              });
 }
 
-void LiveRoot::Record(const Content& content, uint64_t offset, uint64_t n) {
-  if (!backend_.recorder().active()) return;
-  const uint64_t unit = store::UnitBytes(content.home->size());
-  const uint64_t first = offset / unit, end = (offset + n - 1) / unit + 1;
-  backend_.recorder().Used(content.home->version(), first, end - first, [&] { return content.place.path; });
-}
-
 // --- writing ---------------------------------------------------------------------------------------------------------
 
 void LiveRoot::Write(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply) {
@@ -464,7 +391,8 @@ void LiveRoot::WriteNow(const Request& request, const fuse_write_in& in, std::st
     reply.Error(error);
     return;
   }
-  BeforeWrite(request.nodeid, (in.write_flags & FUSE_WRITE_KILL_SUIDGID) != 0);
+  BeforeWrite(request.nodeid, (in.write_flags & FUSE_WRITE_KILL_SUIDGID) != 0 ? &request : nullptr, true);
+  if (no_open_) file->Pin(true);
   if (file->complete()) return WriteOwn(request.nodeid, *file, in.offset, data, std::move(reply));
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
@@ -489,6 +417,7 @@ void LiveRoot::WriteOwn(uint64_t nodeid, LiveFile& file, uint64_t offset, std::s
 }
 
 void LiveRoot::Sync(const Request& request, bool data_only, Reply reply) {
+  SeeCloses();
   const Content content = ContentOf(request.nodeid);
   const int error = content.file ? content.file->Sync(data_only) : 0;
   if (error != 0 || journal_ == nullptr) {
@@ -508,7 +437,7 @@ void LiveRoot::AllocateNow(const Request& request, const fuse_fallocate_in& in, 
     reply.Error(error);
     return;
   }
-  BeforeWrite(request.nodeid, false);
+  BeforeWrite(request.nodeid, request.uid != 0 ? &request : nullptr, true);  // of this the kernel does not say it
   const bool zeroes = (in.mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0;
   const auto allocate = [this, nodeid = request.nodeid, in](LiveFile& of) {
     const int error = of.Allocate(in.offset, in.length, static_cast<int>(in.mode));
@@ -562,7 +491,7 @@ void LiveRoot::CopyRange(const Request& request, const fuse_copy_file_range_in& 
     reply.Error(EIO);
     return;
   }
-  BeforeWrite(in.nodeid_out, false);
+  BeforeWrite(in.nodeid_out, request.uid != 0 ? &request : nullptr, true);
   size_t copied = 0;
   const uint64_t length = std::min<uint64_t>(in.len, 1u << 30);
   const int error = to.file->CopyFrom((*source)->get(), in.off_in, in.off_out, length, &copied);

@@ -103,7 +103,8 @@ Result<std::shared_ptr<UniqueFd>> LiveFile::Descriptor() {
 
 Result<std::shared_ptr<UniqueFd>> LiveFile::DescriptorLocked() {
   if (auto open = descriptor_.lock()) return open;
-  auto fd = std::make_shared<UniqueFd>(::openat(files_.fd(), name_.c_str(), O_RDWR | O_CLOEXEC));
+  // Publishing reads it too, which is no reason to move the atime that the job set.
+  auto fd = std::make_shared<UniqueFd>(::openat(files_.fd(), name_.c_str(), O_RDWR | O_NOATIME | O_CLOEXEC));
   if (!*fd) return ErrnoError("open a backing file");
   descriptor_ = fd;
   return fd;

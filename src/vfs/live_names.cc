@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // LiveRoot: making, linking, removing and renaming.
+#include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/stat.h>
 
@@ -81,6 +82,7 @@ int LiveRoot::MakeNodeLocked(const Request& request, LiveNode* parent, const New
 
 void LiveRoot::Make(const Request& request, const NewName& made, Reply reply) {
   if (WasDone(request, &reply)) return;
+  SeeCloses();
   WithRoom(std::move(reply), [this, request, kept = KeptName(made)](Reply ready) {
     WithDirectory(request.nodeid, std::move(ready),
                   [this, request, kept](Reply loaded) { MakeLoaded(request, kept.of, std::move(loaded)); });
@@ -114,15 +116,17 @@ void LiveRoot::MakeLoaded(const Request& request, const NewName& made, Reply rep
   if (!reply.Struct(out)) Forget(out.nodeid, 1);
 }
 
-void LiveRoot::Create(const Request& request, const NewName& made, uint32_t, Reply reply) {
+void LiveRoot::Create(const Request& request, const NewName& made, uint32_t flags, Reply reply) {
   if (const auto nodeid = WasDone(request, nullptr)) return AnswerCreated(*nodeid, std::move(reply));
-  WithRoom(std::move(reply), [this, request, kept = KeptName(made)](Reply ready) {
-    WithDirectory(request.nodeid, std::move(ready),
-                  [this, request, kept](Reply loaded) { CreateLoaded(request, kept.of, std::move(loaded)); });
+  const bool write = (flags & O_ACCMODE) != O_RDONLY;
+  WithRoom(std::move(reply), [this, request, write, kept = KeptName(made)](Reply ready) {
+    WithDirectory(request.nodeid, std::move(ready), [this, request, write, kept](Reply loaded) {
+      CreateLoaded(request, kept.of, write, std::move(loaded));
+    });
   });
 }
 
-void LiveRoot::CreateLoaded(const Request& request, const NewName& made, Reply reply) {
+void LiveRoot::CreateLoaded(const Request& request, const NewName& made, bool write, Reply reply) {
   auto created = LiveFile::Create(files_);
   if (!created) {
     reply.Error(ErrnoOfFile(created.error()));
@@ -140,28 +144,35 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, Reply r
     }
     ++node->lookups;  // at once: without a name it would be gone
     nodeid = node->nodeid;
+    if (no_open_ && write) node->writers = 1;
+    if (no_open_ && !write) PublishLocked(node);  // no close will be told
     DidLocked(request, nodeid);
   }
-  NoteDirty(nodeid);
+  if (!no_open_ || write) NoteDirty(nodeid);
   AnswerCreated(nodeid, std::move(reply));
 }
 
 void LiveRoot::AnswerCreated(uint64_t nodeid, Reply reply) {
   CreateOut out{};
   // Opened before the kernel is told of attributes: how long they are good depends on it.
-  out.open = OpenData(nodeid, true);
+  out.open = no_open_ ? OpenOut{0, kOpenKeepCache, 0} : OpenData(nodeid, true);
   {
     const TreeLock lock(*this);
     if (const LiveNode* node = tree_.Find(nodeid)) out.entry = EntryOutLocked(*node);
   }
   if (!reply.Struct(out)) {
-    CloseHandle(nodeid, out.open.fh);
+    if (no_open_) {
+      Closed(nodeid);
+    } else {
+      CloseHandle(nodeid, out.open.fh);
+    }
     Forget(nodeid, 1);
   }
 }
 
 void LiveRoot::Link(const Request& request, uint64_t source, std::string_view name, Reply reply) {
   if (WasDone(request, &reply)) return;
+  SeeCloses();
   WithRoom(std::move(reply), [this, request, source, name = std::string(name)](Reply ready) {
     WithDirectory(request.nodeid, std::move(ready), [this, request, source, name](Reply loaded) {
       WithContent(source, std::move(loaded),
@@ -204,6 +215,7 @@ void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::st
 
 void LiveRoot::Remove(const Request& request, std::string_view name, bool directory, Reply reply) {
   if (WasDone(request, &reply)) return;
+  SeeCloses();
   const std::string kept(name);
   WithChild(request.nodeid, kept, std::move(reply), [this, request, kept, directory](Reply loaded) {
     int error = ESTALE;
@@ -242,6 +254,7 @@ void LiveRoot::Rename(const Request& request, std::string_view name, uint64_t to
     return;
   }
   if (WasDone(request, &reply)) return;
+  SeeCloses();
   WithRoom(std::move(reply), [this, request, name = std::string(name), to_parent, to_name = std::string(to_name),
                               flags](Reply ready) {
     WithDirectory(request.nodeid, std::move(ready), [this, request, name, to_parent, to_name, flags](Reply loaded) {

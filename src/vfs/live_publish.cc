@@ -312,6 +312,7 @@ void LiveRoot::PublishLocked(LiveNode* node) {
   if (node->named_at_home && !node->file->dirty()) return;
   tree::FileVersion base;
   const auto version = node->file->Publish(&base);
+  node->truncated = false;
   if (version == nullptr) return;  // nothing new
   LiveOperation op = OperationLocked(Kind::kPut, node);
   op.path = tree_.PathOf(*node);
@@ -367,7 +368,8 @@ void LiveRoot::Tick() {
     {
       const TreeLock lock(*this);
       const LiveNode* node = tree_.Find(nodeid);
-      appended = node == nullptr || !node->file || !node->named_at_home || node->file->Appended() > 0;
+      appended = node == nullptr || !node->file || !node->named_at_home || node->file->Appended() > 0 ||
+                 node->truncated || (no_open_ && closes_ == nullptr);
     }
     if (appended) Publish(nodeid);
   }
@@ -381,6 +383,7 @@ void LiveRoot::Tick() {
 
 uint64_t LiveRoot::PublishAll() {
   if (journal_ == nullptr) return 0;
+  SettleCloses();
   std::vector<uint64_t> all;
   {
     std::lock_guard lock(dirty_mutex_);

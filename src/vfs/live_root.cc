@@ -19,6 +19,7 @@ namespace vrun::vfs {
 namespace {
 
 constexpr uint32_t kMostBytes = 1 << 20;          // of one answer
+constexpr uint64_t kAbsentSeconds = 3;            // of more absent names than are noted (live_doubt.h)
 constexpr uint64_t kListedWithAttributes = 2048;  // entries of a listing, as in lazy_root.cc
 
 bool Later(const timespec& a, const timespec& b) {
@@ -44,6 +45,7 @@ LiveRoot::LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, con
       transport_(transport),
       files_(files),
       options_(std::move(options)),
+      doubt_(&backend.timers(), options_.on_doubt),
       root_(root),
       home_tree_(tree),
       tree_(root, options_.uid_base) {}
@@ -86,16 +88,25 @@ InitChoice LiveRoot::Init(const KernelOffer& offer) {
     choice.flags |= kFusePassthrough;
     passthrough_works_ = true;
   }
+  choice.flags |= kFuseHasExpireOnly;
   choice.flags |= kFuseHasResend;  // another server can take over (LiveView::Handle)
-  init_flags_ = choice.flags & offer.flags;
+  if (options_.no_open) choice.flags &= ~uint64_t{FUSE_ATOMIC_O_TRUNC};  // of which no open would tell
+  SetInitialized(choice.flags & offer.flags);
   return choice;
 }
+
+void LiveRoot::SetInitialized(uint64_t init_flags) {
+  init_flags_ = init_flags;
+  no_open_ = (init_flags & FUSE_ATOMIC_O_TRUNC) == 0;
+}
+
+uint64_t LiveRoot::ValidSeconds() const { return doubt_.doubted() ? 0 : kForeverSeconds; }
 
 // --- attributes ------------------------------------------------------------------------------------------------------
 
 fuse_attr LiveRoot::AttrLocked(const LiveNode& node, uint64_t* valid) const {
   LiveAttributes a = node.attributes;
-  *valid = kForeverSeconds;
+  *valid = ValidSeconds();
   struct stat st {};
   if (node.file && node.file->Stat(&st) == 0) {
     a.size = static_cast<uint64_t>(st.st_size);
@@ -127,7 +138,7 @@ fuse_attr LiveRoot::AttrLocked(const LiveNode& node, uint64_t* valid) const {
 fuse_entry_out LiveRoot::EntryOutLocked(const LiveNode& node) const {
   fuse_entry_out out{};
   out.nodeid = node.nodeid;
-  out.entry_valid = kForeverSeconds;
+  out.entry_valid = ValidSeconds();
   uint64_t valid = 0;
   out.attr = AttrLocked(node, &valid);
   out.attr_valid = valid;
@@ -155,7 +166,9 @@ void LiveRoot::AnswerAttr(uint64_t nodeid, Reply reply) {
   reply.Struct(out);
 }
 
-void LiveRoot::GetAttr(const Request& request, Reply reply) { AnswerAttr(request.nodeid, std::move(reply)); }
+void LiveRoot::GetAttr(const Request& request, Reply reply) {
+  AfterDoubt(std::move(reply), [this, nodeid = request.nodeid](Reply asked) { AnswerAttr(nodeid, std::move(asked)); });
+}
 
 void LiveRoot::ReadLink(const Request& request, Reply reply) {
   std::string target;
@@ -284,9 +297,9 @@ void LiveRoot::WithChild(uint64_t nodeid, const std::string& name, Reply reply, 
 }
 
 void LiveRoot::Lookup(const Request& request, std::string_view name, Reply reply) {
-  const uint64_t nodeid = request.nodeid;
-  WithDirectory(nodeid, std::move(reply), [this, nodeid, name = std::string(name)](Reply loaded) {
-    LookupLoaded(nodeid, name, std::move(loaded));
+  AfterDoubt(std::move(reply), [this, nodeid = request.nodeid, name = std::string(name)](Reply asked) {
+    WithDirectory(nodeid, std::move(asked),
+                  [this, nodeid, name](Reply loaded) { LookupLoaded(nodeid, name, std::move(loaded)); });
   });
 }
 
@@ -302,15 +315,22 @@ void LiveRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
     if (LiveNode* child = tree_.Child(directory, name)) {
       out = CountedEntryLocked(child);
     } else {
-      out.entry_valid = kForeverSeconds;  // nodeid 0: the name is known not to be there
+      // nodeid 0: the name is known not to be there.
+      out.entry_valid = doubt_.doubted() || doubt_.NoteAbsent(nodeid, name) ? ValidSeconds() : kAbsentSeconds;
     }
   }
   if (!reply.Struct(out) && out.nodeid != 0) Forget(out.nodeid, 1);
 }
 
 void LiveRoot::Forget(uint64_t nodeid, uint64_t count) {
+  std::shared_ptr<FileContent> kept;  // goes after the lock
   const TreeLock lock(*this);
   if (LiveNode* node = tree_.Find(nodeid)) tree_.Forget(node, count);
+  if (kept_.empty() || tree_.Find(nodeid) != nullptr) return;
+  if (const auto it = kept_.find(nodeid); it != kept_.end()) {
+    kept = std::move(it->second);
+    kept_.erase(it);
+  }
 }
 
 void LiveRoot::OpenDir(const Request&, Reply reply) {
@@ -320,9 +340,10 @@ void LiveRoot::OpenDir(const Request&, Reply reply) {
 }
 
 void LiveRoot::ReadDir(const Request& request, uint64_t offset, uint32_t size, bool plus, Reply reply) {
-  const uint64_t nodeid = request.nodeid;
-  WithDirectory(nodeid, std::move(reply), [this, nodeid, offset, size, plus](Reply loaded) {
-    ReadDirLoaded(nodeid, offset, size, plus, std::move(loaded));
+  AfterDoubt(std::move(reply), [this, nodeid = request.nodeid, offset, size, plus](Reply asked) {
+    WithDirectory(nodeid, std::move(asked), [this, nodeid, offset, size, plus](Reply loaded) {
+      ReadDirLoaded(nodeid, offset, size, plus, std::move(loaded));
+    });
   });
 }
 

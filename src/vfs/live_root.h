@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -24,6 +25,7 @@
 #include "vfs/dispatcher.h"
 #include "vfs/file_cache.h"
 #include "vfs/gate.h"
+#include "vfs/live_doubt.h"
 #include "vfs/live_file.h"
 #include "vfs/live_journal.h"
 #include "vfs/live_stream.h"
@@ -36,15 +38,19 @@ namespace vrun::vfs {
 struct LiveRootOptions {
   uint32_t uid_base = 0;
   bool passthrough = true;
+  // Files are opened without a request: WatchCloses says what is closed. With a journal, without passthrough.
+  bool no_open = false;
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
   // What home changed could not be shown because it was in use, and now it is not: Advance again, with the same tree
   // if there is no newer one. Any thread, no lock held.
   std::function<void()> on_released;
+  std::function<void()> on_doubt;  // as LiveViewOptions
   // As LiveViewOptions.
   uint64_t publish_bytes = 64u << 20;
   int64_t publish_micros = 1'000'000;
 };
 
+class CloseWatch;
 struct LiveNotices;  // live_advance.h
 
 class LiveRoot final : public Operations, public WriteOperations {
@@ -59,6 +65,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   Status Advance(Dispatcher& dispatcher, const Digest& tree, uint64_t included);
   Status AdvanceAgain(Dispatcher& dispatcher);  // with the same tree: something was released
   void Acknowledge(uint64_t nodeid, const tree::FileVersion& version);
+  // live_doubt.cc. As LiveView::Doubt.
+  void Doubt(Dispatcher& dispatcher, bool doubt);
 
   Digest tree() const;
   uint64_t changes() const;
@@ -67,7 +75,23 @@ class LiveRoot final : public Operations, public WriteOperations {
   Status Begin(LiveJournal* journal, LiveStream* stream, LiveState* state);
   // As agreed on with the kernel, once it has said INIT.
   uint64_t init_flags() const { return init_flags_.load(); }
+  // Of a connection whose INIT another process answered, before the first request.
+  void SetInitialized(uint64_t init_flags);
+  bool no_open() const { return no_open_.load(); }
   uint64_t PublishAll();
+
+  // live_drop.cc. See LiveView.
+  uint64_t DropWritten(uint64_t keep_bytes);
+
+  // live_closes.cc. From now on `closes` tells Closed and ClosesMissed; null: not any more. What was written before may
+  // have been closed.
+  void WatchCloses(CloseWatch* closes);
+  void Closed(uint64_t nodeid);
+  void ClosesMissed();
+  // All that was closed before is published, but for what home has a part of that is not here yet.
+  void SeeCloses();
+  // Those, too (for half a minute at most).
+  void SettleCloses();
 
   size_t inodes() const;
   uint64_t passthrough_opens() const { return passthrough_opens_.load(); }
@@ -124,7 +148,9 @@ class LiveRoot final : public Operations, public WriteOperations {
     std::shared_ptr<LiveFile> file;
     std::shared_ptr<FileContent> home;
     FileContent::Place place;
-    uint64_t news = 0;  // as of when
+    uint64_t news = 0;     // as of when
+    bool opened = false;   // LiveNode::opened
+    bool fetched = false;  // what is read was asked for, and came
   };
   // mutex_, and what goes with nodes that were dropped under it.
   // With a journal: at its end what was touched under it is in the journal, and what was told may go home.
@@ -137,6 +163,10 @@ class LiveRoot final : public Operations, public WriteOperations {
     LiveRoot& root_;
     std::unique_lock<std::mutex> lock_;
   };
+
+  // Runs `then` when home has been asked, where it is in doubt.
+  void AfterDoubt(Reply reply, Then then);
+  uint64_t ValidSeconds() const;  // of what the kernel is told
 
   Status AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const tree::Entry& root);
   Status Tell(Dispatcher& dispatcher, const LiveNotices& notices);
@@ -164,7 +194,7 @@ class LiveRoot final : public Operations, public WriteOperations {
 
   // live_names.cc
   void MakeLoaded(const Request& request, const NewName& made, Reply reply);
-  void CreateLoaded(const Request& request, const NewName& made, Reply reply);
+  void CreateLoaded(const Request& request, const NewName& made, bool write, Reply reply);
   void LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply reply);
   void AnswerCreated(uint64_t nodeid, Reply reply);               // lookups counted already
   uint64_t ChildId(uint64_t directory, const std::string& name);  // 0: none
@@ -180,12 +210,13 @@ class LiveRoot final : public Operations, public WriteOperations {
   // live_attributes.cc
   void SetAttrNow(const Request& request, const fuse_setattr_in& in, Reply reply);
   void SetAttrResized(const Request& request, const fuse_setattr_in& in, Reply reply);
-  // What a write, truncation or change of owner takes away. True: something that the kernel has
-  // cached.
-  static bool DropPrivileges(LiveNode* node, bool set_ids);
+  // What a write, truncation or change of owner takes away: the set-id bits if it is `by` somebody who may not keep
+  // them. True: something that the kernel has cached.
+  bool DropPrivileges(LiveNode* node, const Request* by) const;
   static void SetMode(LiveNode* node, uint32_t mode);
   static std::string* FindXattr(LiveNode* node, std::string_view name);
   static bool EraseXattr(LiveNode* node, std::string_view name);
+  static int CheckXattrName(std::string_view name);
 
   // live_publish.cc. Without a journal none of these does anything.
   using Kind = LiveOperation::Kind;
@@ -223,6 +254,11 @@ class LiveRoot final : public Operations, public WriteOperations {
   void NoteDirty(uint64_t nodeid);
   void Publish(uint64_t nodeid);
   void SyncHome(uint64_t nodeid, Reply reply);
+  // live_drop.cc. What was written of it is at home, as the version that the tree has.
+  static bool IsHomes(const LiveNode& node);
+  // live_closes.cc
+  void PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& file);
+  void WaitForWhole(int64_t micros);
   void PublishAppended(uint64_t nodeid, LiveFile& file);
   void Tick();
 
@@ -230,8 +266,9 @@ class LiveRoot final : public Operations, public WriteOperations {
   Content ContentOf(uint64_t nodeid);
   // The node's own content, made when there is none. `empty`: without home's. 0 or an errno.
   int Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>* out);
-  int Truncate(uint64_t nodeid, uint64_t size, bool set_ids);
-  void BeforeWrite(uint64_t nodeid, bool set_ids);
+  int Truncate(uint64_t nodeid, uint64_t size, const Request* by, bool open);
+  // `by`: who may not keep the set-id bits, or null. `open`: by a descriptor or mapping, of whose end we hear.
+  void BeforeWrite(uint64_t nodeid, const Request* by, bool open);
   void OpenAt(uint64_t nodeid, bool write, int64_t deadline, Reply reply);
   void FinishOpen(uint64_t nodeid, const Content& content, bool write, int64_t deadline, Reply reply);
   void OpenLost(uint64_t nodeid, const Content& content, bool write, int64_t deadline, const Error& error, Reply reply);
@@ -240,7 +277,14 @@ class LiveRoot final : public Operations, public WriteOperations {
   void CloseHandle(uint64_t nodeid, uint64_t handle);
   void CloseWriter(uint64_t nodeid);
   void NoteWritten(uint64_t nodeid);
+  // live_read.cc
+  // Home's content of a node that lost its name is not evicted before the kernel has forgotten the node: nobody knows
+  // whether it is open.
+  void KeepContent(uint64_t nodeid);
   bool HasName(uint64_t nodeid);
+  // From now on somebody has seen this version. False: home's next tree came in between.
+  bool BeginReading(uint64_t nodeid, const FileContent& content);
+  void ReadAt(uint64_t nodeid, uint64_t offset, uint32_t size, int tries, int64_t deadline, Reply reply);
   void ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, int64_t deadline,
                 Reply reply);
   // LiveFile::Need, wherever home has the content by now.
@@ -258,7 +302,10 @@ class LiveRoot final : public Operations, public WriteOperations {
   LiveFiles& files_;
   const LiveRootOptions options_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  LiveDoubt doubt_;
   std::atomic<bool> passthrough_works_{false};
+  std::atomic<bool> no_open_{false};
+  std::atomic<CloseWatch*> closes_{nullptr};
   std::atomic<uint64_t> init_flags_{0};
   std::atomic<uint64_t> passthrough_opens_{0};
 
@@ -269,7 +316,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   mutable std::mutex mutex_;
   Digest home_tree_;
   LiveTree tree_;
-  uint64_t news_ = 0;  // trees and acknowledgements of home's
+  std::unordered_map<uint64_t, std::shared_ptr<FileContent>> kept_;  // by node: KeepContent
+  uint64_t news_ = 0;                                                // trees and acknowledgements of home's
   std::vector<std::function<void()>> waiting_for_news_;
 
   std::mutex open_mutex_;
@@ -292,6 +340,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   std::mutex dirty_mutex_;
   std::unordered_map<uint64_t, int64_t> dirty_;  // node -> since when, monotonic microseconds
   TimerThread::Id tick_ = 0;                     // guarded by dirty_mutex_
+  size_t completing_ = 0;                        // closed files of which home's part is on its way; guarded by it, too
+  std::condition_variable completed_;
 };
 
 // The time that changes are stamped with: the file systems' own coarse clock, so that ours and theirs compare.

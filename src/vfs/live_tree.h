@@ -88,13 +88,15 @@ struct LiveNode {
   uint64_t nodeid = 0;
   uint64_t lookups = 0;  // the kernel's
   LiveAttributes attributes;
-  bool home = false;     // it is in home's tree
-  uint64_t change = 0;   // of attributes, names or content; 0: they are home's
-  uint32_t writers = 0;  // how often it is open for writing
-  bool dirty = false;    // written since it was last flushed; of what the kernel writes by itself `written` tells
+  bool home = false;    // it is in home's tree
+  uint64_t change = 0;  // of attributes, names or content; 0: they are home's
+  // How often it is open for writing; with no-open: 1 from a write to the next close.
+  uint32_t writers = 0;
+  bool dirty = false;  // written since it was last flushed; of what the kernel writes by itself `written` tells
   timespec written{};
-  bool opened = false;   // ever: the kernel may have content
-  bool renewed = false;  // home's next version took its place: the kernel may have the old attributes
+  bool truncated = false;  // to nothing, by its name or by an open that follows: with no-open nobody knows
+  bool opened = false;     // ever: the kernel may have content
+  bool renewed = false;    // home's next version took its place: the kernel may have the old attributes
   bool lost_reported = false;
   std::vector<LiveName> names;  // known ones; of a directory at most one
   std::unique_ptr<LiveDirectory> directory;

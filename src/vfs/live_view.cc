@@ -11,6 +11,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "vfs/close_watch.h"
 #include "vfs/dispatcher.h"
 #include "vfs/lazy_root.h"
 #include "vfs/live_root.h"
@@ -45,8 +46,9 @@ class MountedLiveView final : public LiveView {
         journaling_(std::move(journaling)),
         transport_(std::make_shared<DevFuse>(std::move(device))),
         root_(*backend_, *transport_, *files_, tree, root,
-              {options.uid_base, options.passthrough && !journaling_.journal, std::move(options.on_content_lost),
-               [this] { Release(); }, options.publish_bytes, options.publish_micros}),
+              {options.uid_base, options.passthrough && !journaling_.journal, options.no_open && journaling_.journal,
+               std::move(options.on_content_lost), [this] { Release(); }, std::move(options.on_doubt),
+               options.publish_bytes, options.publish_micros}),
         dispatcher_(transport_, &root_, &backend_->timers()),
         releaser_([this] { ShowReleased(); }) {}
 
@@ -54,6 +56,8 @@ class MountedLiveView final : public LiveView {
     // The connection first: it wakes the threads that read it, and everybody who waits for an answer.
     if (mount_) mount_->Abort();
     dispatcher_.Stop();
+    root_.WatchCloses(nullptr);
+    closes_.reset();
     {
       std::lock_guard lock(release_mutex_);
       stop_ = true;
@@ -77,6 +81,10 @@ class MountedLiveView final : public LiveView {
     if (!dispatcher_.WaitInitialized(kInitMillis)) {
       return Error(Code::kTimeout, "mount a live view: the kernel says nothing");
     }
+    if (root_.no_open()) {
+      VRUN_ASSIGN(closes_, CloseWatch::Start(mount_->fd(), HooksOfCloses()));
+      root_.WatchCloses(closes_.get());
+    }
     if (journaling_.saved) {
       SavedView::Header& header = journaling_.saved->header();
       header.init_flags = root_.init_flags();
@@ -96,9 +104,21 @@ class MountedLiveView final : public LiveView {
     mount_.emplace(*std::move(adopted));
     transport_->SetAbort([this] { mount_->Abort(); });
     VRUN_TRY(root_.Begin(journaling_.journal.get(), journaling_.stream.get(), state));
-    dispatcher_.SetInitialized(journaling_.saved->header().init_flags);
-    dispatcher_.Start(options.threads);
+    const uint64_t init_flags = journaling_.saved->header().init_flags;
+    dispatcher_.SetInitialized(init_flags);
+    root_.SetInitialized(init_flags);
+    if (root_.no_open()) root_.ClosesMissed();  // before what followed them
+    // Before anything is read here: it would be sent again as well, and done twice.
     if (const int error = dispatcher_.Resend(); error != 0) return ErrnoError(error, "have requests sent again");
+    dispatcher_.Start(options.threads);
+    if (!root_.no_open()) return {};
+    auto closes = CloseWatch::Resume(mount_->fd(), HooksOfCloses());
+    if (closes) {
+      closes_ = *std::move(closes);
+      root_.WatchCloses(closes_.get());
+    } else {  // then what was written is published after a while
+      LogWarning("live view: {}", Escape(closes.error().message()));
+    }
     return {};
   }
 
@@ -113,10 +133,13 @@ class MountedLiveView final : public LiveView {
   }
   LiveStream* stream() override { return journaling_.stream.get(); }
   uint64_t PublishAll() override { return root_.PublishAll(); }
+  void SeeCloses() override { root_.SettleCloses(); }
+  uint64_t DropWritten(uint64_t keep_bytes) override { return root_.DropWritten(keep_bytes); }
 
   Result<UniqueFd> CloneMount() const override { return mount_->Clone(); }
 
   Status Advance(const Digest& tree, uint64_t included) override { return root_.Advance(dispatcher_, tree, included); }
+  void Doubt(bool doubt) override { root_.Doubt(dispatcher_, doubt); }
   Digest tree() const override { return root_.tree(); }
   uint64_t changes() const override { return root_.changes(); }
   void Acknowledge(uint64_t nodeid, const tree::FileVersion& version) override { root_.Acknowledge(nodeid, version); }
@@ -129,10 +152,15 @@ class MountedLiveView final : public LiveView {
     stats.passthrough_opens = root_.passthrough_opens();
     stats.passthrough = root_.passthrough_works();
     stats.inodes = root_.inodes();
+    stats.no_open = root_.no_open();
     return stats;
   }
 
  private:
+  CloseWatch::Hooks HooksOfCloses() {
+    return {[this](uint64_t nodeid) { root_.Closed(nodeid); }, [this] { root_.ClosesMissed(); }};
+  }
+
   void Release() {
     std::lock_guard lock(release_mutex_);
     released_ = true;
@@ -161,6 +189,7 @@ class MountedLiveView final : public LiveView {
   LiveRoot root_;
   Dispatcher dispatcher_;
   std::optional<FuseMount> mount_;
+  std::unique_ptr<CloseWatch> closes_;  // null: opens are requests
 
   std::mutex release_mutex_;
   std::condition_variable release_;
@@ -171,10 +200,11 @@ class MountedLiveView final : public LiveView {
 
 }  // namespace
 
-Result<std::unique_ptr<LiveView>> LiveView::Mount(std::shared_ptr<Backend> backend, const Digest& tree,
-                                                  LiveViewOptions options) {
+namespace {
+
+Result<std::unique_ptr<LiveView>> MountOnce(const std::shared_ptr<Backend>& backend, const Digest& tree,
+                                            const tree::Entry& root, const LiveViewOptions& options) {
   VRUN_ASSIGN(UniqueFd device, OpenFuseDevice(options.fuse_device));
-  VRUN_ASSIGN(const tree::Entry root, FetchRootEntry(*backend, tree));
   VRUN_ASSIGN(auto files, LiveFiles::Open(options.written));
   Journaling journaling;
   if (!options.journal.empty()) {
@@ -184,10 +214,22 @@ Result<std::unique_ptr<LiveView>> LiveView::Mount(std::shared_ptr<Backend> backe
     journaling.stream = std::make_unique<LiveStream>(options.stream);
     journaling.stream->SetReady(options.on_ready);
   }
-  auto view = std::make_unique<MountedLiveView>(std::move(backend), std::move(files), tree, root, options,
-                                                std::move(device), std::move(journaling));
+  auto view = std::make_unique<MountedLiveView>(backend, std::move(files), tree, root, options, std::move(device),
+                                                std::move(journaling));
   VRUN_TRY(view->Start(options));
   return std::unique_ptr<LiveView>(std::move(view));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LiveView>> LiveView::Mount(std::shared_ptr<Backend> backend, const Digest& tree,
+                                                  LiveViewOptions options) {
+  VRUN_ASSIGN(const tree::Entry root, FetchRootEntry(*backend, tree));
+  auto view = MountOnce(backend, tree, root, options);
+  if (view || !options.no_open || options.journal.empty() || view.error().code() != Code::kUnsupported) return view;
+  LogInfo("live view: files are opened by request: {}", Escape(view.error().message()));
+  options.no_open = false;
+  return MountOnce(backend, tree, root, options);
 }
 
 Result<std::unique_ptr<LiveView>> LiveView::TakeOver(std::shared_ptr<Backend> backend, ViewHandle handle,

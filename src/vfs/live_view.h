@@ -41,10 +41,15 @@ struct LiveViewOptions {
   uint32_t uid_base = 0;  // as ViewOptions::uid_base
   // Files written here are read and written by the kernel itself, where it can (Linux 6.9).
   bool passthrough = true;
+  // With a journal: files are opened and closed without a request, where the kernel tells what was closed
+  // (vfs/close_watch.h).
+  bool no_open = true;
   unsigned threads = 2;          // readers of the device
   uint32_t read_ahead_kb = 128;  // of the mount; 0 leaves the kernel's 128
   // As ViewOptions::on_content_lost.
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
+  // In doubt (Doubt) somebody wants to know what home has: have it say so. Any thread; must not block.
+  std::function<void()> on_doubt;
 };
 
 struct LiveViewStats {
@@ -53,6 +58,7 @@ struct LiveViewStats {
   uint64_t passthrough_opens = 0;
   uint64_t inodes = 0;  // in memory: known to the kernel, or changed
   bool passthrough = false;
+  bool no_open = false;
 };
 
 // Thread safety: any thread, but Mount and destruction one at a time.
@@ -75,6 +81,10 @@ class LiveView {
   // need). After an error it shows the old tree as before, or all of the new one with parts of the old in the kernel:
   // call it again.
   virtual Status Advance(const Digest& tree, uint64_t included) = 0;
+  // Home is silent: what is shown may not be what home has, until Doubt(false), after the Advance to what home said
+  // then. In doubt the kernel asks for each name and its attributes, and such a request waits a moment for home
+  // (live_doubt.h). Blocks while the kernel is told; on one thread with Advance.
+  virtual void Doubt(bool doubt) = 0;
   virtual Digest tree() const = 0;
   // Number of the last change that was made here.
   virtual uint64_t changes() const = 0;
@@ -85,8 +95,14 @@ class LiveView {
   // Null without a journal. As long as the view.
   virtual LiveStream* stream() = 0;
   // Everything that was written is published, also what is open; returned: the number of the last operation. When home
-  // has it (LiveStream::WhenAcknowledged), it has all.
+  // has it (LiveStream::WhenAcknowledged), it has all. May wait for home.
   virtual uint64_t PublishAll() = 0;
+  // What was closed before is published; by itself that happens a moment after close(2), where it returned without us.
+  // Not on a thread that the source's callbacks need.
+  virtual void SeeCloses() = 0;
+  // Content that was written here and that home has by now, and shows in the tree of now, leaves the disk until no more
+  // than `keep_bytes` of it are left: the oldest first. It is home's from then on. Returned: bytes that went.
+  virtual uint64_t DropWritten(uint64_t keep_bytes) = 0;
   virtual LiveViewStats stats() const = 0;
 };
 

@@ -314,6 +314,13 @@ TEST_F(LiveViewTest, WritingAndChangingOwnersEndsSetUserId) {
       ASSERT_EQ(::chmod(In(name).c_str(), 06777), 0);
       ASSERT_EQ(::chown(In(name).c_str(), 5, 5), 0);
       EXPECT_EQ(Stat(In(name)).st_mode & 07777, 0777u) << name << " " << passthrough;
+      ASSERT_EQ(::chmod(In(name).c_str(), 06767), 0);  // set-group-id without a group's right to run it
+      EXPECT_EQ(AsNobody([&] {
+                  const int fd = ::open(In(name).c_str(), O_WRONLY);
+                  return fd >= 0 && ::fallocate(fd, 0, 0, 9000) == 0 ? 0 : errno;
+                }),
+                0);
+      EXPECT_EQ(Stat(In(name)).st_mode & 07777, 0767u) << name << " " << passthrough;
     }
   }
 }
@@ -339,6 +346,12 @@ TEST_F(LiveViewTest, ExtendedAttributesAndTheirErrors) {
   ASSERT_EQ(::removexattr(f.c_str(), "user.home"), 0);
   EXPECT_EQ(::removexattr(f.c_str(), "user.home"), -1);
   EXPECT_EQ(errno, ENODATA);
+  // What home's file system would not take is refused at once.
+  for (const auto& [name, error] : {std::pair("plain", EOPNOTSUPP), {"other.name", EOPNOTSUPP}, {"user.", EINVAL}}) {
+    EXPECT_EQ(::setxattr(f.c_str(), name, "x", 1, 0), -1);
+    EXPECT_EQ(errno, error) << name;
+  }
+  EXPECT_EQ(::removexattr(f.c_str(), "system.posix_acl_access"), 0);  // as everywhere: it has none
 }
 
 TEST_F(LiveViewTest, AccessControlListsCountAndAreInherited) {

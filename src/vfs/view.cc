@@ -78,8 +78,9 @@ class MountedView final : public View {
     mount_.emplace(*std::move(adopted));
     transport_->SetAbort([this] { mount_->Abort(); });
     root_.Restore();
-    dispatcher_.Start(options.threads);
+    // Before anything is read here, which would be sent again as well.
     if (const int error = dispatcher_.Resend(); error != 0) return ErrnoError(error, "have requests sent again");
+    dispatcher_.Start(options.threads);
     return {};
   }
 

@@ -26,6 +26,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "seconds(n): the test may take that long")
+    config.addinivalue_line("markers", "view(name): of each vrun that names none; without the mark it is vrun's own default")
 
 
 def pytest_collection_modifyitems(items):
@@ -69,8 +70,14 @@ def shared(template_root):
     c.close()
 
 
+def view_of(request):
+    marker = request.node.get_closest_marker("view")
+    return marker.args[0] if marker else None
+
+
 @pytest.fixture
-def cluster(shared):
+def cluster(shared, request):
+    shared.view = view_of(request)
     yield shared
     shared.settle()
 
@@ -84,7 +91,7 @@ def own(template_root, request):
     made = request.node.own_clusters = []
 
     def make(**options):
-        made.append(Cluster(root, **options))
+        made.append(Cluster(root, **{"view": view_of(request), **options}))
         return made[-1]
 
     yield make

@@ -10,6 +10,8 @@ from cluster import wait_until
 from test_cache import fill, small_disk
 from test_fs_restart import burst, start_burst, traced
 
+pytestmark = pytest.mark.view("frozen")
+
 FILE_BY_FILE = """
 import hashlib, os
 here = os.path.dirname(os.path.abspath(__file__))

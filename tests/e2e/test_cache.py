@@ -13,6 +13,8 @@ import pytest
 
 from cluster import wait_until
 
+pytestmark = pytest.mark.view("frozen")
+
 
 def sha(path):
     return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()

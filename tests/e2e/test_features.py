@@ -11,6 +11,8 @@ import pytest
 from test_files import check_tree, make_rich_tree
 from test_fs_restart import program_pids
 
+pytestmark = pytest.mark.view("frozen")
+
 ENABLE = pathlib.Path("/sys/module/fuse/parameters/enable_uring")
 ALL_OFF = ["passthrough=off", "push=off", "readdirplus=off", "no_open=off", "io_uring=off"]
 

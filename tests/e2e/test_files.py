@@ -235,6 +235,7 @@ def test_the_next_run_sees_what_the_last_one_wrote(cluster, here):
     assert (here / "n").read_text() == "0\n1\n2\n3\n4\n"
 
 
+@pytest.mark.view("frozen")
 def test_a_file_that_changed_at_home_meanwhile_is_not_overwritten(cluster, here):
     (here / "f").write_text("before")
     p = cluster.popen("vrun", "-D", "/root", "--", "sh", "-c", f"cat {inside(cluster, here)}/f; echo; echo job > {inside(cluster, here)}/f; read go",

@@ -11,7 +11,11 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 from cluster import wait_until
+
+pytestmark = pytest.mark.view("frozen")
 
 IMPORTS = ["asyncio", "ctypes, decimal", "email.message", "http.client", "sqlite3", "ssl", "unittest", "xml.dom.minidom"]
 

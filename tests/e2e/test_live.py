@@ -5,6 +5,7 @@ import hashlib
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -364,6 +365,25 @@ def expected():
             files[f"r{i}" if i % 3 == 0 else f"f{i}"] = f"{i}\n" * 100
     files["log"] = "".join(f"{i}\n" for i in range(1000))
     return files
+
+
+def test_a_view_rests_and_is_woken(own):
+    """It stays mounted after its last job, and the next one has home as it is then."""
+    cluster = own()
+    cluster.place = pathlib.Path(cluster.root) / "root/w"
+    cluster.place.mkdir()
+    (cluster.place / "f").write_text("one")
+    r = sh(cluster, "cat f; echo made > g; mkdir d; echo of ours > d/h")
+    assert (r.returncode, r.stdout, r.stderr) == (0, "one", "")
+    wait_until("it rests", lambda: re.search(r"live view \d+: rests", cluster.logs()), 60)
+    (cluster.place / "f").write_text("two, and longer")
+    (cluster.place / "d/h").unlink()
+    (cluster.place / "new").mkdir()
+    r = sh(cluster, "cat f g; ls . d; echo more >> g")
+    assert (r.returncode, r.stdout, r.stderr) == (0, "two, and longermade\n.:\nd\nf\ng\nnew\n\nd:\n", "")
+    assert (cluster.place / "g").read_text() == "made\nmore\n"
+    served = re.findall(r"live view (\d+): serves", cluster.logs())
+    assert len(served) == 2 and len(set(served)) == 1, cluster.logs()
 
 
 def own_writer(own):

@@ -6,8 +6,12 @@ import os
 import signal
 import subprocess
 
+import pytest
+
 from cluster import Bridge, wait_until
 from test_cache import fs_pid
+
+pytestmark = pytest.mark.view("frozen")
 
 NODES = 3
 READ = "cd /root/data && cat $(find . -type f | LC_ALL=C sort) | sha256sum"

@@ -11,7 +11,7 @@ import pytest
 import s3
 from cluster import wait_until
 
-pytestmark = pytest.mark.skipif(s3.MISSING is not None, reason=s3.MISSING or "")
+pytestmark = [pytest.mark.skipif(s3.MISSING is not None, reason=s3.MISSING or ""), pytest.mark.view("frozen")]
 
 
 @pytest.fixture

@@ -165,8 +165,14 @@ def test_why_says_the_truth(own):
     why = c.json("why", waits)
     assert why["state"] == "PENDING" and why["queue_position"] == 1 and why["queue_length"] == 2
     assert why["blockers"][0]["text"] == "needs 2 gpus; the best node of pool local has 1 free"
-    assert why["starts_now"] == ["with -G 1"]
-    assert why["expected"] and any(f"job {j}" in why["expected_why"] for j in holders)
+    on_free = [j for j in holders if c.json("job", j)["attempts"][-1]["node"] == free[0]["name"]]
+    assert why["starts_now"][0] == "with -G 1" and why["starts_now"][1] in [f"if job {j} ended" for j in on_free]
+    assert why["expected"] and why["expected"] <= why["expected_late"] and 0 < why["confidence_percent"] < 50
+    assert any(f"job {j}" in why["expected_why"] for j in holders)
+    decisions = c.json("why", holders[0])["decisions"]
+    assert [d["kind"] for d in decisions] == ["started"] and decisions[0]["worth_log2"]["class"] > 0
+    assert re.search(r"it may start about \S+ \(in nine of ten cases by \S+; confidence \d+ %\): when job",
+                     c.vctl("why", waits).stdout)
     queue = c.json("queue")["jobs"]
     assert [(j["job"], j["queue_position"]) for j in queue] == [(waits, 1), (second, 2)]
     assert re.search(rf"1 +{waits} .*training .*needs 2 gpus", c.vctl("queue").stdout)

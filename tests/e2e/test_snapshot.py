@@ -90,7 +90,9 @@ def test_a_run_sees_the_snapshot_when_home_has_nothing_left(own):
     r = cluster.vrun("--snapshot", "v1", "--", "sh", "-c", "cat; sha256sum < /root/large; exit 3", input="typed\n")
     assert (r.returncode, r.stdout) == (3, "typed\n" + hashlib.sha256(large).hexdigest() + "  -\n")
     # The root as it is has no shell any more.
-    assert cluster.vrun("--", "sh", "-c", "true").returncode == 127
+    assert cluster.vrun("--view=frozen", "--", "sh", "-c", "true").returncode == 127
+    r = cluster.vrun("--", "sh", "-c", "true")
+    assert r.returncode == 125 and "/dev: the root has none" in r.stderr, r  # a live view does not make one at home
 
 
 def test_the_store_alone_keeps_a_running_job_reading(own):

@@ -4,7 +4,11 @@ import os
 import re
 import time
 
+import pytest
+
 from cluster import wait_until
+
+pytestmark = pytest.mark.view("frozen")
 
 SCRIPT = """
 import os

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "home/tree_follower.h"
 #include "node/content_source.h"
 #include "node/live_follower.h"
+#include "vfs/fuse_abi.h"
 #include "vfs/live_testing.h"
 
 namespace vrun {
@@ -131,13 +133,24 @@ class LiveFollowTest : public testing::Test {
     store_ = *std::move(store);
     backend_ = vfs::Backend::Create({.home_id = "u@h"}, source_.get(), store_.get());
     const Digest first = trees_.current()->id;
-    auto view = vfs::LiveView::Mount(backend_, first, {.directory = mount_, .written = written_});
+    vfs::LiveViewOptions view_options;
+    view_options.directory = mount_;
+    view_options.written = written_;
+    view_options.on_doubt = [this] {
+      ++asked_;
+      source_->SendHeard(false, true);
+    };
+    auto view = vfs::LiveView::Mount(backend_, first, view_options);
     ASSERT_TRUE(view) << view.error().message();
     view_ = *std::move(view);
     watchdog_.Watch(mount_);
     follower_ = std::make_unique<node::LiveFollower>(
         source_.get(), backend_, 0, first,
-        [this](const Digest& tree, uint64_t) { return view_->Advance(tree, view_->changes()); });
+        [this](const Digest& tree, uint64_t) { return view_->Advance(tree, view_->changes()); },
+        [this](bool doubt) {
+          view_->Doubt(doubt);
+          doubted_ = doubt;
+        });
     ASSERT_TRUE(Soon([&] { return !follower_->state().behind; }));
   }
   void Connect() {
@@ -146,7 +159,11 @@ class LiveFollowTest : public testing::Test {
     down_.reset();
     session_ = server_->NewSession();
     up_ = std::make_unique<Wire>(kDelay, [this](std::string message) { session_->OnMessage(message); });
-    auto handler = source_->Accept(std::make_unique<End>([this](std::string m) { up_->Put(std::move(m)); }));
+    auto handler = source_->Accept(std::make_unique<End>([this](std::string m) {
+      v1::ContentRequest request;
+      if (request.ParseFromString(m) && (request.has_get_range() || request.has_get_directory())) ++questions_;
+      up_->Put(std::move(m));
+    }));
     ASSERT_TRUE(handler);
     down_ = std::make_unique<Wire>(kDelay, [h = *handler](std::string m) { h->OnMessage(std::move(m)); });
     home_end_ = std::make_unique<End>([this](std::string m) { down_->Put(std::move(m)); });
@@ -177,6 +194,7 @@ class LiveFollowTest : public testing::Test {
     auto content = ReadFile(mount_ + path);
     return content ? *std::move(content) : "error: " + content.error().message();
   }
+  uint64_t Lookups() const { return view_->stats().requests[FUSE_LOOKUP]; }
   bool Same() const { return vfs::Describe(mount_) == vfs::Describe(origin_); }
 
   vfs::Watchdog watchdog_{100};
@@ -195,10 +213,13 @@ class LiveFollowTest : public testing::Test {
   std::unique_ptr<End> home_end_;
   std::unique_ptr<node::ContentSource> source_;
   std::unique_ptr<Wire> up_, down_;
+  std::atomic<int> questions_{0};  // of content and directories, so far
   std::unique_ptr<store::Store> store_;
   std::shared_ptr<vfs::Backend> backend_;
   std::unique_ptr<vfs::LiveView> view_;
   std::unique_ptr<node::LiveFollower> follower_;
+  std::atomic<bool> doubted_{false};
+  std::atomic<int> asked_{0};
 };
 
 TEST_F(LiveFollowTest, EditsOfEveryKindAreSeen) {
@@ -213,6 +234,28 @@ TEST_F(LiveFollowTest, EditsOfEveryKindAreSeen) {
   EXPECT_TRUE(Soon([&] { return Content("/library/module7.py") == "7" && !std::filesystem::exists(mount_ + "/lib"); }));
   std::filesystem::permissions(origin_ + "/src/main.c", std::filesystem::perms(0755));
   std::filesystem::remove_all(origin_ + "/library");
+  EXPECT_TRUE(Soon([&] { return Same(); }));
+}
+
+TEST_F(LiveFollowTest, AnEditCostsWhatItChanges) {
+  for (int i = 0; i < 2000; ++i) Write("/src/file" + std::to_string(i) + ".cc", "content " + std::to_string(i));
+  Start();
+  ASSERT_EQ(Content("/src/file7.cc"), "content 7");
+  ASSERT_TRUE(Same());
+  ASSERT_TRUE(Soon([&] { return digests_.size() > 0; }));
+  for (const std::string content : {"edited", "edited again", ""}) {
+    const int questions = questions_;
+    const uint64_t sent = session_->sent_bytes();
+    Save("/src/file7.cc", content);
+    EXPECT_TRUE(Soon([&] { return Content("/src/file7.cc") == content; }));
+    EXPECT_LT(session_->sent_bytes() - sent, 20'000u) << "the directory is " << 2000 * 100;
+    EXPECT_EQ(questions_, questions) << "its content came with its name";
+  }
+  // What was told as a difference is what it should be: names, attributes, and what the others hold.
+  EXPECT_TRUE(Same());
+  Save("/src/file8.cc", std::string(100'000, 'x'));
+  EXPECT_TRUE(Soon([&] { return Content("/src/file8.cc") == std::string(100'000, 'x'); })) << "asked for";
+  for (int i = 100; i < 200; ++i) Save("/src/file" + std::to_string(i) + ".cc", "many " + std::to_string(i));
   EXPECT_TRUE(Soon([&] { return Same(); }));
 }
 
@@ -238,6 +281,38 @@ TEST_F(LiveFollowTest, HomeIsAwayAndWhatChangedMeanwhileComesWithItsReturn) {
   Connect();
   EXPECT_TRUE(Soon([&] { return Content("/src/main.c") == "while away"; }));
   EXPECT_FALSE(follower_->state().silent());
+}
+
+TEST_F(LiveFollowTest, WhileHomeIsSilentNothingIsBelievedAndTheJobGoesOn) {
+  Start();
+  const std::string file = mount_ + "/src/main.c", absent = mount_ + "/src/new.c";
+  struct stat st {};
+  EXPECT_EQ(Content("/src/main.c"), "int main() {}\n");
+  EXPECT_EQ(::stat(absent.c_str(), &st), -1);
+  const uint64_t known = Lookups();
+  EXPECT_EQ(::stat(file.c_str(), &st), 0);
+  EXPECT_EQ(::stat(absent.c_str(), &st), -1);
+  EXPECT_EQ(Lookups(), known);  // the kernel knows both
+  session_->Close();
+  Save("/src/main.c", "while away");
+  Save("/src/new.c", "new");
+  ASSERT_TRUE(Soon([&] { return doubted_.load(); }));
+  for (int i = 1; i <= 3; ++i) {
+    const uint64_t before = Lookups();
+    EXPECT_EQ(Content("/src/main.c"), "int main() {}\n");
+    EXPECT_EQ(::stat(absent.c_str(), &st), -1);
+    EXPECT_GE(Lookups(), before + 2) << i;
+  }
+  EXPECT_GE(asked_, 1);
+  Connect();
+  ASSERT_TRUE(Soon([&] { return !doubted_; }));
+  // Home's word ended the doubt, so what it said is what is seen, at once.
+  EXPECT_EQ(Content("/src/main.c"), "while away");
+  EXPECT_EQ(Content("/src/new.c"), "new");
+  EXPECT_TRUE(Soon([&] {  // and believed again
+    const uint64_t before = Lookups();
+    return ::stat(file.c_str(), &st) == 0 && ::stat(file.c_str(), &st) == 0 && Lookups() == before;
+  }));
 }
 
 // Not a bound: machines that run tests are busy. bench/run edit-visible has the goal.

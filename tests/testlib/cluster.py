@@ -66,9 +66,10 @@ class Bridge:
 
 class Cluster:
     """Everything lies below one directory; close() stops all of it, whatever state it is in. With `bridge` (a Bridge, closed
-    with the cluster) nodes reach each other."""
-    def __init__(self, root, nodes=1, node_options=(), link=(), directory=None, bridge=None):
+    with the cluster) nodes reach each other. `view`: of every vrun that does not name one; None: vrun's own default."""
+    def __init__(self, root, nodes=1, node_options=(), link=(), directory=None, bridge=None, view=None):
         self.bridge = bridge
+        self.view = view
         self.root = pathlib.Path(root)
         self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix="vrun-e2e-", dir="/var/tmp"))
         self.environment = dict(os.environ, VRUN_DIR=str(self.directory / "home"), VRUN_LOG=os.environ.get("VRUN_LOG", "info"))
@@ -92,7 +93,8 @@ class Cluster:
     # --- the commands
 
     def command(self, *args):
-        return [str(BIN / args[0]), *map(str, args[1:])]
+        view = [f"--view={self.view}"] if self.view and args[0] == "vrun" else []
+        return [str(BIN / args[0]), *view, *map(str, args[1:])]
 
     def popen(self, *args, **kw):
         kw.setdefault("env", self.environment)
@@ -226,8 +228,11 @@ class Cluster:
     # --- the end
 
     def logs(self):
-        text = []
-        for log in sorted(self.directory.rglob("*.log")):
+        text, logs = [], []
+        for directory, below, files in os.walk(self.directory):
+            below[:] = [d for d in below if d != "upper"]  # those are of jobs
+            logs += [pathlib.Path(directory) / f for f in files if f.endswith(".log")]
+        for log in sorted(logs):
             text.append(f"--- {log}\n" + "".join(log.read_text(errors="replace").splitlines(True)[-40:]))
         return "\n".join(text)
 

@@ -25,6 +25,27 @@ def place(root, file):
     shutil.copy2(os.path.realpath(file), target)
 
 
+def place_packages(root, *names):
+    """What Debian's packages have installed here, without documentation, and the libraries that it needs."""
+    listed = subprocess.run(["dpkg-query", "-L", *names], capture_output=True, text=True, check=True).stdout.splitlines()
+    programs = []
+    for name in listed:
+        if name.startswith(("/usr/share/doc", "/usr/share/man", "/usr/share/locale", "/usr/share/lintian")):
+            continue
+        directory, base = os.path.split(name)
+        target = pathlib.Path(str(root) + os.path.realpath(directory)) / base
+        if os.path.isdir(name) and not os.path.islink(name):
+            target.mkdir(parents=True, exist_ok=True)
+        elif os.path.lexists(name) and not os.path.lexists(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(name, target, follow_symlinks=False)
+            if os.path.isfile(name) and not os.path.islink(name):
+                with open(name, "rb") as f:
+                    programs += [name] if f.read(4) == b"\x7fELF" else []
+    for library in sorted(set(re.findall(r"(/\S+) \(0x", subprocess.run(["ldd", *programs], capture_output=True, text=True).stdout))):
+        place(root, library)
+
+
 def make(root, with_python=True):
     root = pathlib.Path(root)
     for d in ["usr/bin", "usr/lib", "usr/lib64", "usr/sbin", "etc", "root", "home", "var/tmp", "proc", "sys", "dev", "run",

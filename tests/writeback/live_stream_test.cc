@@ -7,8 +7,7 @@
 #include <chrono>
 #include <random>
 
-#include "live_testing_home.h"
-#include "vfs/live_testing.h"
+#include "live_stream_testing.h"
 
 namespace vrun::test {
 namespace {
@@ -21,41 +20,7 @@ Description WithoutTimes(Description all) {
   return all;
 }
 
-class LiveStreamTest : public vfs::LiveViewFixture {
- protected:
-  void SetUp() override {
-    vfs::LiveViewFixture::SetUp();
-    options_.journal = directory_.path() + "/journal";
-    options_.publish_micros = 3'600'000'000;
-  }
-  // The tree as home has it is copied, so that the tests of one file's content need not care what home has of it.
-  void Begin() {
-    ASSERT_EQ(::system(("cp -a '" + origin_ + "' '" + home_ + "'").c_str()), 0);
-    Mount();
-    ASSERT_TRUE(view_);
-    at_home_ = std::make_unique<HomeEnd>(home_, directory_.path() + "/apply");
-  }
-  void TearDown() override {
-    at_home_.reset();
-    vfs::LiveViewFixture::TearDown();
-  }
-  vfs::LiveStream& stream() { return *view_->stream(); }
-  void Put(const std::string& path, const std::string& content, int flags = O_TRUNC) {
-    const UniqueFd fd(::open(In(path).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0644));
-    ASSERT_TRUE(fd) << std::strerror(errno);
-    ASSERT_TRUE(WriteAll(fd.get(), content));
-  }
-  std::string AtHome(const std::string& path) { return ReadFile(home_ + path).value_or("(none)"); }
-  ino_t InodeAtHome(const std::string& path) {
-    struct stat st {};
-    return ::lstat((home_ + path).c_str(), &st) == 0 ? st.st_ino : 0;
-  }
-
-  const std::string home_ = directory_.path() + "/home";
-  std::unique_ptr<HomeEnd> at_home_;
-};
-
-TEST_F(LiveStreamTest, HomeIsAlwaysAsTheJobOnceHadIt) {
+TEST_P(LiveStreamTest, HomeIsAlwaysAsTheJobOnceHadIt) {
   const char* first = std::getenv("VRUN_LIVE_SEED");
   const unsigned base = first != nullptr ? static_cast<unsigned>(std::atoi(first)) : 1;
   RandomWork(origin_, 77).BuildTree(25);
@@ -95,7 +60,7 @@ TEST_F(LiveStreamTest, HomeIsAlwaysAsTheJobOnceHadIt) {
   }
 }
 
-TEST_F(LiveStreamTest, WhatHomeAcknowledgesAfterItsTreeIsKnownAgain) {
+TEST_P(LiveStreamTest, WhatHomeAcknowledgesAfterItsTreeIsKnownAgain) {
   Mount();
   ASSERT_TRUE(view_);
   at_home_ = std::make_unique<HomeEnd>(origin_, directory_.path() + "/apply");
@@ -116,7 +81,7 @@ TEST_F(LiveStreamTest, WhatHomeAcknowledgesAfterItsTreeIsKnownAgain) {
 }
 
 // Home's trees, with some of the job's own writes in them and others not yet, are merged into the view meanwhile.
-TEST_F(LiveStreamTest, OwnChangesThatComeBackChangeNothing) {
+TEST_P(LiveStreamTest, OwnChangesThatComeBackChangeNothing) {
   const char* first = std::getenv("VRUN_LIVE_SEED");
   const unsigned base = first != nullptr ? static_cast<unsigned>(std::atoi(first)) : 1;
   const std::string native = directory_.path() + "/native";
@@ -156,7 +121,7 @@ TEST_F(LiveStreamTest, OwnChangesThatComeBackChangeNothing) {
 }
 
 // The same one after the other, so that what goes wrong is found where it does, and every time.
-TEST_F(LiveStreamTest, EachTreeWithOwnChangesChangesNothing) {
+TEST_P(LiveStreamTest, EachTreeWithOwnChangesChangesNothing) {
   const char* first = std::getenv("VRUN_LIVE_SEED");
   const unsigned base = first != nullptr ? static_cast<unsigned>(std::atoi(first)) : 1;
   const char* many = std::getenv("VRUN_LIVE_SEEDS");
@@ -206,7 +171,7 @@ TEST_F(LiveStreamTest, EachTreeWithOwnChangesChangesNothing) {
   }
 }
 
-TEST_F(LiveStreamTest, AnAppendSendsWhatWasAppendedIntoTheSameFile) {
+TEST_P(LiveStreamTest, AnAppendSendsWhatWasAppendedIntoTheSameFile) {
   Begin();
   Put("/log", std::string(3 << 20, 'x'));
   at_home_->TakeAll(stream());
@@ -223,7 +188,7 @@ TEST_F(LiveStreamTest, AnAppendSendsWhatWasAppendedIntoTheSameFile) {
   EXPECT_EQ(at_home_->wanted_whole, 0);
 }
 
-TEST_F(LiveStreamTest, AnAppendThatWasCutGoesOnIntoTheSameFile) {
+TEST_P(LiveStreamTest, AnAppendThatWasCutGoesOnIntoTheSameFile) {
   Begin();
   Put("/log", "first\n");
   at_home_->TakeAll(stream());
@@ -237,7 +202,7 @@ TEST_F(LiveStreamTest, AnAppendThatWasCutGoesOnIntoTheSameFile) {
   EXPECT_EQ(at_home_->wanted_whole, 0);
 }
 
-TEST_F(LiveStreamTest, AFewBytesOfALargeFileAreAFewBytesOnTheWay) {
+TEST_P(LiveStreamTest, AFewBytesOfALargeFileAreAFewBytesOnTheWay) {
   Begin();
   Put("/data", vfs::Noise(8 << 20, 1));
   at_home_->TakeAll(stream());
@@ -251,7 +216,7 @@ TEST_F(LiveStreamTest, AFewBytesOfALargeFileAreAFewBytesOnTheWay) {
   EXPECT_TRUE(AtHome("/data") == Content("/data"));
 }
 
-TEST_F(LiveStreamTest, WhatSomebodyElseChangedAtHomeIsReplacedWhole) {
+TEST_P(LiveStreamTest, WhatSomebodyElseChangedAtHomeIsReplacedWhole) {
   Begin();
   Put("/log", "one\n");
   at_home_->TakeAll(stream());
@@ -264,7 +229,7 @@ TEST_F(LiveStreamTest, WhatSomebodyElseChangedAtHomeIsReplacedWhole) {
   EXPECT_EQ(AtHome("/after"), "x");
 }
 
-TEST_F(LiveStreamTest, ATemporaryFileIsNeverSent) {
+TEST_P(LiveStreamTest, ATemporaryFileIsNeverSent) {
   Begin();
   for (int i = 0; i < 10; ++i) {
     Put("/tmp" + std::to_string(i), std::string(100'000, 't'));
@@ -276,7 +241,7 @@ TEST_F(LiveStreamTest, ATemporaryFileIsNeverSent) {
   EXPECT_EQ(stream().stats().sent_bytes, 1u);
 }
 
-TEST_F(LiveStreamTest, HardLinksOfAFifoAreOneFile) {
+TEST_P(LiveStreamTest, HardLinksOfAFifoAreOneFile) {
   ASSERT_EQ(::mkfifo((origin_ + "/a").c_str(), 0600), 0);
   ASSERT_EQ(::link((origin_ + "/a").c_str(), (origin_ + "/b").c_str()), 0);
   Begin();
@@ -288,7 +253,7 @@ TEST_F(LiveStreamTest, HardLinksOfAFifoAreOneFile) {
   EXPECT_EQ(a.st_ino, b.st_ino);
 }
 
-TEST_F(LiveStreamTest, WhatWasExchangedIsRemovedWhereItWent) {
+TEST_P(LiveStreamTest, WhatWasExchangedIsRemovedWhereItWent) {
   Write("/there", "of home's");
   Begin();
   ASSERT_EQ(::symlink("somewhere", In("/link").c_str()), 0);
@@ -299,7 +264,7 @@ TEST_F(LiveStreamTest, WhatWasExchangedIsRemovedWhereItWent) {
   EXPECT_EQ(InodeAtHome("/there"), 0u);
 }
 
-TEST_F(LiveStreamTest, WhatIsPublishedStaysAsItWasUntilItIsSent) {
+TEST_P(LiveStreamTest, WhatIsPublishedStaysAsItWasUntilItIsSent) {
   Begin();
   const std::string one = vfs::Noise(300'000, 1), two = vfs::Noise(200'000, 2);
   Put("/f", one);
@@ -314,7 +279,7 @@ TEST_F(LiveStreamTest, WhatIsPublishedStaysAsItWasUntilItIsSent) {
   EXPECT_TRUE(AtHome("/f") == two + "and more");
 }
 
-TEST_F(LiveStreamTest, ContentThatCannotBeReadIsNeverHalfSent) {
+TEST_P(LiveStreamTest, ContentThatCannotBeReadIsNeverHalfSent) {
   Begin();
   Put("/f", std::string(3 << 20, 'f'));
   ASSERT_TRUE(RemoveTree(options_.written));
@@ -327,7 +292,7 @@ TEST_F(LiveStreamTest, ContentThatCannotBeReadIsNeverHalfSent) {
   EXPECT_FALSE(both());
 }
 
-TEST_F(LiveStreamTest, FsyncReturnsWhenHomeHasIt) {
+TEST_P(LiveStreamTest, FsyncReturnsWhenHomeHasIt) {
   Begin();
   std::atomic<bool> returned{false};
   std::thread job([&] {
@@ -346,7 +311,7 @@ TEST_F(LiveStreamTest, FsyncReturnsWhenHomeHasIt) {
   EXPECT_TRUE(returned);
 }
 
-TEST_F(LiveStreamTest, WhileHomeIsAwayAWriterGoesOnUpToALimit) {
+TEST_P(LiveStreamTest, WhileHomeIsAwayAWriterGoesOnUpToALimit) {
   options_.stream.most_bytes = 4 << 20;
   Begin();
   std::atomic<int> written{0};
@@ -368,7 +333,7 @@ TEST_F(LiveStreamTest, WhileHomeIsAwayAWriterGoesOnUpToALimit) {
   }
 }
 
-TEST_F(LiveStreamTest, WhoeverKeepsALogOpenIsPublishedAllTheSame) {
+TEST_P(LiveStreamTest, WhoeverKeepsALogOpenIsPublishedAllTheSame) {
   options_.publish_micros = 20'000;
   Begin();
   const HomeThread pump(*at_home_, stream());
@@ -380,7 +345,7 @@ TEST_F(LiveStreamTest, WhoeverKeepsALogOpenIsPublishedAllTheSame) {
   EXPECT_EQ(AtHome("/log"), "one\ntwo\nthree\n");
 }
 
-TEST_F(LiveStreamTest, OfTwoNodesThatWriteOneFileTheLastToCloseWins) {
+TEST_P(LiveStreamTest, OfTwoNodesThatWriteOneFileTheLastToCloseWins) {
   Write("/shared", "before");
   Begin();
   vfs::LiveViewOptions options = options_;
@@ -396,22 +361,23 @@ TEST_F(LiveStreamTest, OfTwoNodesThatWriteOneFileTheLastToCloseWins) {
   const std::string a(300'000, 'a'), b(200'000, 'b');
   for (int round = 0; round < 10; ++round) {
     const bool b_last = random() % 2 == 0;
-    const UniqueFd fd(::open((options.directory + "/shared").c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
+    UniqueFd fd(::open((options.directory + "/shared").c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
     ASSERT_TRUE(WriteAll(fd.get(), b));
     Put("/shared", a);
     ASSERT_EQ(::fchmod(fd.get(), 0644), 0);
-    if (!b_last) ::close(UniqueFd(::dup(fd.get())).Release());  // a close is what publishes
-    if (!b_last) second.TakeAll(*(*other)->stream());
-    at_home_->TakeAll(stream());
-    if (b_last) {
-      ::close(UniqueFd(::dup(fd.get())).Release());
+    const auto close_other = [&] {  // a close is what publishes
+      fd.Reset();
+      (*other)->SeeCloses();
       second.TakeAll(*(*other)->stream());
-    }
+    };
+    if (!b_last) close_other();
+    at_home_->TakeAll(stream());
+    if (b_last) close_other();
     EXPECT_TRUE(AtHome("/shared") == (b_last ? b : a)) << round;
   }
 }
 
-TEST_F(LiveStreamTest, TheJournalHasEveryNameThatTheKernelWasTold) {
+TEST_P(LiveStreamTest, TheJournalHasEveryNameThatTheKernelWasTold) {
   RandomWork(origin_, 3).BuildTree(25);
   Begin();
   RandomWork work(mount_, 21);
@@ -440,7 +406,7 @@ TEST_F(LiveStreamTest, TheJournalHasEveryNameThatTheKernelWasTold) {
   }
 }
 
-TEST_F(LiveStreamTest, APieceOfAJournalIsTheJournalUpToThere) {
+TEST_P(LiveStreamTest, APieceOfAJournalIsTheJournalUpToThere) {
   Begin();
   RandomWork work(mount_, 9);
   for (int i = 0; i < 60; ++i) work.Step();
@@ -464,6 +430,9 @@ TEST_F(LiveStreamTest, APieceOfAJournalIsTheJournalUpToThere) {
     EXPECT_EQ(refused.error().code(), Code::kCorrupt);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(, LiveStreamTest, testing::Bool(),
+                         [](const auto& of) { return of.param ? "NoOpen" : "Opens"; });
 
 }  // namespace
 }  // namespace vrun::test

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is closed in a live view is published, with and without requests for opens; what home has by now may go.
+#include <linux/fuse.h>
+#include <sys/mman.h>
+
+#include <thread>
+
+#include "live_stream_testing.h"
+
+namespace vrun::test {
+namespace {
+
+class LiveClosesTest : public LiveStreamTest {};
+
+TEST_P(LiveClosesTest, OpensAndClosesAreRequestsOnlyWhereTheKernelHasToAsk) {
+  Write("/home", "of home's");
+  Begin();
+  const auto before = view_->stats().requests;
+  for (int i = 0; i < 20; ++i) {
+    Put("/f" + std::to_string(i), "x");
+    EXPECT_EQ(Content("/home"), "of home's");
+    EXPECT_EQ(Content("/f" + std::to_string(i)), "x");
+  }
+  const auto after = view_->stats().requests;
+  for (const uint32_t opcode : {FUSE_OPEN, FUSE_FLUSH}) {
+    EXPECT_EQ(after[opcode] > before[opcode], !GetParam()) << opcode;
+  }
+  EXPECT_EQ(after[FUSE_READ] - before[FUSE_READ], 21u);
+}
+
+TEST_P(LiveClosesTest, WhatIsClosedGoesHomeByItself) {
+  Begin();
+  const HomeThread pump(*at_home_, *view_->stream());
+  for (const int flags : {O_TRUNC, O_APPEND, O_TRUNC}) {
+    const std::string before = ReadFile(In("/f")).value_or("");
+    Put("/f", "more", flags);
+    const std::string want = flags == O_APPEND ? before + "more" : "more";
+    while (AtHome("/f") != want) std::this_thread::yield();
+  }
+}
+
+TEST_P(LiveClosesTest, WhatWasClosedIsAtHomeBeforeWhatFollowed) {
+  Begin();
+  for (int i = 0; i < 20; ++i) {
+    const std::string n = std::to_string(i);
+    Put("/f" + n, "content");
+    ASSERT_EQ(::mkdir(In("/d" + n).c_str(), 0755), 0);
+  }
+  for (int i = 0; i < 20; ++i) {
+    while (InodeAtHome("/d" + std::to_string(i)) == 0) ASSERT_NE(at_home_->Take(stream()), 0u);
+    EXPECT_EQ(AtHome("/f" + std::to_string(i)), "content");
+  }
+}
+
+// Also where the descriptor is long closed, and where nobody but the end of the process lets go of it.
+TEST_P(LiveClosesTest, AMappingIsPublishedWhenItEnds) {
+  Begin();
+  Put("/f", std::string(8192, 'a'));
+  Put("/g", std::string(8192, 'a'));
+  at_home_->TakeAll(stream());
+  ASSERT_EQ(vfs::InChild([&] {
+              for (const char* name : {"/f", "/g"}) {
+                const int fd = ::open(In(name).c_str(), O_RDWR | O_CLOEXEC);
+                auto* map = static_cast<char*>(::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+                if (map == MAP_FAILED || ::close(fd) != 0) return 1;
+                map[5000] = 'b';
+                if (name[1] == 'f' && ::munmap(map, 8192) != 0) return 2;
+              }
+              return 0;
+            }),
+            0);
+  // Without no-open the release comes by itself, a moment later.
+  const auto arrived = [&](const std::string& path) {
+    at_home_->TakeAll(stream());
+    return AtHome(path).size() == 8192 && AtHome(path)[5000] == 'b';
+  };
+  for (const char* name : {"/f", "/g"}) {
+    while (!arrived(name)) std::this_thread::yield();
+  }
+}
+
+TEST_P(LiveClosesTest, WhatIsTruncatedByItsNameGoesHome) {
+  options_.publish_micros = 20'000;
+  Begin();
+  Put("/f", "content");
+  Put("/g", "content");
+  const HomeThread pump(*at_home_, *view_->stream());
+  ASSERT_EQ(::truncate(In("/f").c_str(), 0), 0);
+  ASSERT_EQ(::truncate(In("/g").c_str(), 3), 0);
+  while (AtHome("/f") != "" || AtHome("/g") != "con") std::this_thread::yield();
+}
+
+// Who hears of a close may have to have the kernel write what another process has mapped, which asks us.
+TEST_P(LiveClosesTest, AFileThatIsMappedElsewhereMayBeClosed) {
+  Begin();
+  Put("/f", std::string(1 << 20, 'a'));
+  EXPECT_EQ(vfs::InChild([&] {
+              const int fd = ::open(In("/f").c_str(), O_RDWR | O_CLOEXEC);
+              auto* map = static_cast<char*>(::mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+              if (map == MAP_FAILED) return 1;
+              std::thread names([&] {
+                for (int i = 0; i < 300; ++i) {
+                  (void)::mkdir(In("/d" + std::to_string(i)).c_str(), 0755);
+                  (void)::mkdir(In("/e" + std::to_string(i)).c_str(), 0755);
+                }
+              });
+              for (int i = 0; i < 300; ++i) {
+                for (int page = 0; page < 256; ++page) map[page * 4096] = static_cast<char>('b' + i % 20);
+                ::close(::open(In("/f").c_str(), O_WRONLY | O_CLOEXEC));
+              }
+              names.join();
+              return ::access(In("/e299").c_str(), F_OK) == 0 ? 0 : 2;
+            }),
+            0);
+  EXPECT_EQ(Content("/f")[4096], 'b' + 299 % 20);
+}
+
+// The close is not waited for where the rest of the file is still home's: but the end of the job is.
+TEST_P(LiveClosesTest, OneByteOfALargeFileIsPublishedWithTheRest) {
+  const std::string large = vfs::Noise(6 << 20, 3);
+  Write("/large", large);
+  Begin();
+  {
+    const UniqueFd fd(::open(In("/large").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(fd.get(), "X", 1, 3'000'000), 1);
+  }
+  view_->PublishAll();
+  at_home_->TakeAll(stream());
+  std::string want = large;
+  want[3'000'000] = 'X';
+  EXPECT_TRUE(AtHome("/large") == want);
+  EXPECT_TRUE(Content("/large") == want);
+}
+
+// As a view that rests does with what home has by now.
+TEST_P(LiveClosesTest, WhatHomeHasLeavesTheDiskAndIsReadFromThere) {
+  Mount();
+  ASSERT_TRUE(view_);
+  at_home_ = std::make_unique<HomeEnd>(origin_, directory_.path() + "/apply");
+  const std::string one = vfs::Noise(300'000, 1), two = vfs::Noise(200'000, 2);
+  Put("/one", one);
+  Put("/two", two);
+  at_home_->TakeAll(stream());
+  EXPECT_EQ(view_->DropWritten(0), 0u);  // no tree of home's has them
+  ASSERT_TRUE(view_->Advance(Scan(), stream().acknowledged()));
+  Put("/ours", "not at home");
+  struct stat before {};
+  ASSERT_EQ(::stat(In("/one").c_str(), &before), 0);
+  // Without no-open a file is let go of when the kernel says so, after the close.
+  uint64_t dropped = 0;
+  while (dropped < 500'000) {
+    dropped += view_->DropWritten(0);
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(view_->DropWritten(0), 0u);
+  const auto uncached = [this](const std::string& path) {
+    const UniqueFd fd(::open(In(path).c_str(), O_RDONLY | O_CLOEXEC));
+    EXPECT_EQ(::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+    return Content(path);
+  };
+  EXPECT_TRUE(uncached("/one") == one);
+  EXPECT_EQ(uncached("/ours"), "not at home");
+  struct stat after {};
+  ASSERT_EQ(::stat(In("/one").c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino);
+  EXPECT_EQ(after.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
+  // It can be written on.
+  Put("/two", "more", O_APPEND);
+  at_home_->TakeAll(stream());
+  EXPECT_TRUE(ReadFile(origin_ + "/two").value_or("") == two + "more");
+  EXPECT_TRUE(Content("/two") == two + "more");
+}
+
+INSTANTIATE_TEST_SUITE_P(, LiveClosesTest, testing::Bool(),
+                         [](const auto& of) { return of.param ? "NoOpen" : "Opens"; });
+
+}  // namespace
+}  // namespace vrun::test

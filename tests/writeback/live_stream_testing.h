@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A live view whose writes go home, where the test takes them: for tests.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "live_testing_home.h"
+#include "vfs/live_testing.h"
+
+namespace vrun::test {
+
+// With and without requests for opens.
+class LiveStreamTest : public vfs::LiveViewFixture, public testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    vfs::LiveViewFixture::SetUp();
+    options_.journal = directory_.path() + "/journal";
+    options_.publish_micros = 3'600'000'000;
+    options_.no_open = GetParam();
+  }
+  // The tree as home has it is copied, so that the tests of one file's content need not care what home has of it.
+  void Begin() {
+    ASSERT_EQ(::system(("cp -a '" + origin_ + "' '" + home_ + "'").c_str()), 0);
+    Mount();
+    ASSERT_TRUE(view_);
+    ASSERT_EQ(view_->stats().no_open, options_.no_open);
+    at_home_ = std::make_unique<HomeEnd>(home_, directory_.path() + "/apply");
+  }
+  void TearDown() override {
+    at_home_.reset();
+    vfs::LiveViewFixture::TearDown();
+  }
+  vfs::LiveStream& stream() {
+    view_->SeeCloses();
+    return *view_->stream();
+  }
+  void Put(const std::string& path, const std::string& content, int flags = O_TRUNC) {
+    const UniqueFd fd(::open(In(path).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0644));
+    ASSERT_TRUE(fd) << std::strerror(errno);
+    ASSERT_TRUE(WriteAll(fd.get(), content));
+  }
+  std::string AtHome(const std::string& path) { return ReadFile(home_ + path).value_or("(none)"); }
+  ino_t InodeAtHome(const std::string& path) {
+    struct stat st {};
+    return ::lstat((home_ + path).c_str(), &st) == 0 ? st.st_ino : 0;
+  }
+
+  const std::string home_ = directory_.path() + "/home";
+  std::unique_ptr<HomeEnd> at_home_;
+};
+
+}  // namespace vrun::test
