@@ -238,6 +238,7 @@ void JobRun::Connect() {
   if (plan_.tree) attach->set_tree(std::string(plan_.tree->id.view()));
   if (plan_.live) {
     attach->set_tree_serial(services_->trees->Numbered().second);
+    MarkLive(placement.attempt());
     services_->tree_board->TellAgain();  // the view is to show it now, not with the next look at the root
   }
   if (plan_.tree && plan_.tree->apart) attach->set_apart(std::string(plan_.tree->apart->id.view()));
@@ -480,7 +481,20 @@ std::string JobRun::live_state() const {
 }
 
 uint64_t JobRun::LiveFailed() const {
-  return live_view_ == 0 ? 0 : services_->live_writes->Failed(live_view_) - live_failed_before_;
+  return live_view_ == 0 ? 0 : services_->live_writes->Failed(live_view_) - MarkOf(live_view_).failed;
+}
+
+// Before the node can start it: its first writes may be here before we hear that it runs.
+void JobRun::MarkLive(uint32_t attempt) {
+  if (std::exchange(live_marked_, attempt) == attempt) return;
+  auto marks = services_->live_writes->Marks();
+  if (live_view_ != 0) marks[live_view_] = MarkOf(live_view_);  // of the attempt before, in which it listens on
+  live_marks_ = std::move(marks);
+}
+
+LiveWrites::Mark JobRun::MarkOf(uint64_t view) const {
+  const auto it = live_marks_.find(view);
+  return it == live_marks_.end() ? LiveWrites::Mark{} : it->second;
 }
 
 // What cannot be applied is told to all who run in the view: nobody knows whose it was.
@@ -488,9 +502,8 @@ void JobRun::ListenTo(uint64_t view) {
   if (view == 0 || view == live_view_) return;
   if (live_view_ != 0) services_->live_writes->Unlisten(live_view_, live_listener_);
   live_view_ = view;
-  live_failed_before_ = services_->live_writes->Failed(view);
-  live_listener_ =
-      services_->live_writes->Listen(view, [this, loop = services_->loop, alive = alive_](const std::string& text) {
+  live_listener_ = services_->live_writes->Listen(
+      view, MarkOf(view).told, [this, loop = services_->loop, alive = alive_](const std::string& text) {
         loop->Post([this, alive, text] {
           if (*alive && !ended_) sink_->OnNotice(text);
         });

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@
 
 #include "base/event_loop.h"
 #include "home/controller_client.h"
+#include "home/live_writes.h"
 #include "home/node_links.h"
 #include "home/run_files.h"
 #include "home/services.h"
@@ -144,6 +146,8 @@ class JobRun {
   void OnKept(const v1::WriteBackEnd& end);
   void ListenTo(uint64_t view);
   uint64_t LiveFailed() const;
+  void MarkLive(uint32_t attempt);
+  LiveWrites::Mark MarkOf(uint64_t view) const;
   void MakeWriteBack();
   bool Complete() const;
   void MaybeFinish();
@@ -203,8 +207,9 @@ class JobRun {
   // The live view that it runs in.
   uint64_t live_view_ = 0;
   uint64_t live_listener_ = 0;
-  uint64_t live_failed_before_ = 0;  // by others
-  bool live_told_ = false;           // the node has said what home has to wait for
+  uint32_t live_marked_ = 0;                         // the attempt of which live_marks_ are
+  std::map<uint64_t, LiveWrites::Mark> live_marks_;  // when its node was last asked to start it: what was others'
+  bool live_told_ = false;                           // the node has said what home has to wait for
   int blocked_times_ = 0;
   bool ended_ = false;
   bool suspended_ = false;

@@ -29,7 +29,8 @@ constexpr int64_t kGatherMicros = 1'000;      // what comes within this goes int
 constexpr uint64_t kMostQueued = 256u << 20;  // bytes; more than any window
 constexpr int64_t kFullMicros = 5'000'000;    // between two tries while home is full
 constexpr size_t kLately = 16384;             // more than a window has operations
-constexpr uint64_t kMostTold = 10;
+constexpr uint64_t kMostTold = 10;            // failures one after the other
+constexpr size_t kToldLately = 64;            // lines, for those who begin to listen
 
 // Somebody can make room, and then it works.
 bool MayPass(const Error& error) {
@@ -101,9 +102,9 @@ class LiveWrites::View {
     return applied_;
   }
 
-  uint64_t failed() const {
+  Mark mark() const {
     std::lock_guard lock(mutex_);
-    return failed_;
+    return {failed_, told_};
   }
 
   void WhenDurable(uint64_t sequence, std::function<void()> done) {
@@ -119,8 +120,10 @@ class LiveWrites::View {
     }
     done();
   }
-  uint64_t Listen(std::function<void(const std::string&)> notice) {
+  uint64_t Listen(uint64_t told, std::function<void(const std::string&)> notice) {
     std::lock_guard lock(mutex_);
+    const uint64_t forgotten = told_ - told_lately_.size();
+    for (uint64_t i = std::max(told, forgotten); i < told_; ++i) notice(told_lately_[i - forgotten]);
     listeners_[++next_listener_] = std::move(notice);
     return next_listener_;
   }
@@ -268,6 +271,7 @@ class LiveWrites::View {
     if (!applied && MayPass(applied.error())) return Full(applied.error());
     if (!applied) Failed(message, applied.error());
     if (applied && !message.has_file_data()) ignoring_ = false;
+    if (applied && !ignoring_) failures_ = 0;
     if (ignoring_) settled_ = message.sequence();
     Advance();
     if (unsynced_++ == 0) sync_due_ = std::max(MonotonicMicros() + kGatherMicros, rest_until_);
@@ -280,12 +284,11 @@ class LiveWrites::View {
   void Failed(const v1::WriteBack& message, const Error& error) {
     settled_ = message.sequence();
     if (message.has_put_file() || message.has_file_data()) ignoring_ = true;
-    uint64_t failed = 0;
     {
       std::lock_guard lock(mutex_);
-      failed = ++failed_;
+      ++failed_;
     }
-    if (failed <= kMostTold) Tell(error.message() + ": what the job wrote there is lost");
+    if (++failures_ <= kMostTold) Tell(error.message() + ": what the job wrote there is lost");
   }
 
   void Full(const Error& error) {
@@ -365,6 +368,9 @@ class LiveWrites::View {
     {
       std::lock_guard lock(mutex_);
       listeners = listeners_;
+      ++told_;
+      told_lately_.push_back(text);
+      if (told_lately_.size() > kToldLately) told_lately_.pop_front();
     }
     if (listeners.empty()) LogWarning("live view {:x}: {}", id_, Escape(text));
     for (const auto& [id, notice] : listeners) notice(text);
@@ -392,12 +398,15 @@ class LiveWrites::View {
   std::multimap<uint64_t, std::function<void()>> waiting_;
   uint64_t next_listener_ = 0;
   std::map<uint64_t, std::function<void(const std::string&)>> listeners_;
+  uint64_t told_ = 0;
+  std::deque<std::string> told_lately_;
   std::optional<Flushed> flushed_;  // of the flusher
 
   // The thread's own.
   std::unique_ptr<Applier> applier_;
   uint64_t settled_ = 0;   // of the last message that has failed for good
   bool ignoring_ = false;  // the rest of this file fails with it
+  uint64_t failures_ = 0;  // since the last that was applied
   size_t unsynced_ = 0;
   uint64_t unsynced_bytes_ = 0;
   int64_t sync_due_ = 0;
@@ -462,13 +471,20 @@ void LiveWrites::WhenDurable(uint64_t view, uint64_t sequence, std::function<voi
   Make(view)->WhenDurable(sequence, std::move(done));
 }
 
-uint64_t LiveWrites::Failed(uint64_t view) const {
-  const auto found = Find(view);
-  return found ? found->failed() : 0;
+std::map<uint64_t, LiveWrites::Mark> LiveWrites::Marks() const {
+  std::lock_guard lock(mutex_);
+  std::map<uint64_t, Mark> marks;
+  for (const auto& [id, view] : views_) marks[id] = view->mark();
+  return marks;
 }
 
-uint64_t LiveWrites::Listen(uint64_t view, std::function<void(const std::string&)> notice) {
-  return Make(view)->Listen(std::move(notice));
+uint64_t LiveWrites::Failed(uint64_t view) const {
+  const auto found = Find(view);
+  return found ? found->mark().failed : 0;
+}
+
+uint64_t LiveWrites::Listen(uint64_t view, uint64_t told, std::function<void(const std::string&)> notice) {
+  return Make(view)->Listen(told, std::move(notice));
 }
 
 void LiveWrites::Unlisten(uint64_t view, uint64_t id) {

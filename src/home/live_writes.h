@@ -50,10 +50,18 @@ class LiveWrites {
 
   // Once home has everything of the view up to that sequence, durably, but for what failed. Perhaps at once.
   void WhenDurable(uint64_t view, uint64_t sequence, std::function<void()> done);
+  // What a view has come to by a moment, in this process. Whoever takes all marks before he starts something knows
+  // later what came after, in whichever view that was.
+  struct Mark {
+    uint64_t failed = 0;  // operations that failed for good
+    uint64_t told = 0;    // lines for the user
+  };
+  std::map<uint64_t, Mark> Marks() const;
   // Operations that failed for good, in this process.
   uint64_t Failed(uint64_t view) const;
-  // Lines for the user: conflicts, failures, that home is full.
-  uint64_t Listen(uint64_t view, std::function<void(const std::string&)> notice);
+  // Lines for the user: conflicts, failures, that home is full. First, before it returns, those after `told` that are
+  // still known.
+  uint64_t Listen(uint64_t view, uint64_t told, std::function<void(const std::string&)> notice);
   void Unlisten(uint64_t view, uint64_t id);
 
  private:

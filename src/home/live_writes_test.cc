@@ -128,7 +128,7 @@ TEST_F(LiveWritesTest, ANewHomeKnowsWhatTheOneBeforeHad) {
 
 TEST_F(LiveWritesTest, WhatCannotBeAppliedIsToldAndTheRestGoesOn) {
   std::string told;
-  writes_->Listen(kView, [&](const std::string& text) {
+  writes_->Listen(kView, 0, [&](const std::string& text) {
     std::lock_guard lock(mutex_);
     told += text;
     changed_.notify_all();
@@ -141,6 +141,21 @@ TEST_F(LiveWritesTest, WhatCannotBeAppliedIsToldAndTheRestGoesOn) {
   EXPECT_EQ(Read("/a"), "one");
   EXPECT_NE(told.find("/secret"), std::string::npos);
   EXPECT_EQ(writes_->Failed(kView), 2u);
+}
+
+// A job's first write may fail before home hears that the job runs, and in which view.
+TEST_F(LiveWritesTest, WhoBeginsToListenHearsWhatCameAfterHisMark) {
+  Join();
+  Put(1, "/secret/early", "no");
+  ASSERT_TRUE(Acknowledged(1));
+  const LiveWrites::Mark mark = writes_->Marks().at(kView);
+  Put(2, "/secret/late", "no");
+  ASSERT_TRUE(Acknowledged(2));
+  std::string told;
+  writes_->Listen(kView, mark.told, [&](const std::string& text) { told += text; });
+  EXPECT_NE(told.find("/secret/late"), std::string::npos);
+  EXPECT_EQ(told.find("/secret/early"), std::string::npos);
+  EXPECT_EQ(writes_->Failed(kView) - mark.failed, 1u);
 }
 
 TEST_F(LiveWritesTest, WhoWaitsHearsWhenAllOfItIsThere) {

@@ -10,9 +10,15 @@
 namespace vrun::home {
 namespace {
 
-constexpr int64_t kGapMicros = 3'000;       // between two refreshes in a burst
+// Between two refreshes: an edit is often two events (the new file is written, then renamed), and is shown with the
+// second; a burst is looked at less and less often.
+constexpr int64_t kFirstGapMicros = 300;
+constexpr int64_t kGapMicros = 3'000;
+constexpr int64_t kQuietMicros = 12'000;    // after which the next is no burst's
 constexpr int64_t kBeatMicros = 1'000'000;  // without any change
-// Where a refresh is slow (a root that cannot be watched is read anew each time), it is for a part of the time only.
+// Where a refresh takes longer than this (a root that cannot be watched is read anew each time), it is for a part of
+// the time only.
+constexpr int64_t kSlowMicros = 1'000;
 constexpr int64_t kRest = 4;
 
 }  // namespace
@@ -68,7 +74,7 @@ void TreeFollower::Changed() {
 }
 
 void TreeFollower::Refresh() {
-  const int64_t due = began_ + std::max(kGapMicros, took_ * kRest) - MonotonicMicros();
+  const int64_t due = began_ + std::max(gap_, took_ > kSlowMicros ? took_ * kRest : 0) - MonotonicMicros();
   if (due > 0) {
     timer_is_beat_ = false;
     timer_ = loop_->After(due, [this] {
@@ -79,7 +85,9 @@ void TreeFollower::Refresh() {
   }
   running_ = true;
   again_ = false;
-  began_ = MonotonicMicros();
+  const int64_t now = MonotonicMicros();
+  gap_ = now - began_ > kQuietMicros ? kFirstGapMicros : std::min(gap_ * 2, kGapMicros);
+  began_ = now;
   // Before the barrier: what is applied while the tree is looked at may be in it or not.
   tree_->Current({}, [this, alive = alive_, included = board_->Mark()](Result<tree::SnapshotPtr> result) {
     if (*alive) Refreshed(std::move(result), included);

@@ -37,6 +37,7 @@ class TreeFollower {
   bool again_ = false;  // something changed while it ran
   int64_t began_ = 0;   // monotonic, of the last one
   int64_t took_ = 0;
+  int64_t gap_ = 0;  // microseconds from began_ to the next, at least
   EventLoop::TimerId timer_ = 0;
   bool timer_is_beat_ = false;
   EventLoop::TimerId ping_ = 0;

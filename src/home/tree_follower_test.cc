@@ -76,7 +76,7 @@ TEST_F(TreeFollowerTest, ABurstIsAFewTrees) {
     if (i % 10 == 0) loop_.RunOnce(0);
   }
   ASSERT_TRUE(Until([&] { return Shows("/d/1999", 1); }));
-  EXPECT_LE(told - before, (MonotonicMicros() - began) / 3'000 + 2);
+  EXPECT_LE(told - before, (MonotonicMicros() - began) / 3'000 + 6);  // its first looks follow each other sooner
   board_.Leave(id);
 }
 

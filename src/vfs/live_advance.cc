@@ -264,7 +264,7 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
   if (node->change > included_) return;
   if (InUse(*node)) {
     Hold(directory, name);
-  } else if (is.is_regular() && S_ISREG(node->attributes.mode) && !node->opened && !node->file) {
+  } else if (renew_ && is.is_regular() && S_ISREG(node->attributes.mode) && !node->opened && !node->file) {
     // Nobody has seen a byte of it: whoever is about to open it gets the new one, however often home writes it.
     Adopt(directory, entry, is, index);
     node->renewed = true;
@@ -368,9 +368,11 @@ void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
     node->attributes.nlink = 0;
     if (!node->home_path) node->home_path = std::make_unique<const std::string>(std::move(path));
     tree_.ForgetInode(node);
+    if (!node->file) node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(directory->nodeid, name);
   }
   tree_.Touch(node);
-  if (node->opened && !node->file) notices_.replaced.push_back(node->nodeid);
+  const bool used = node->opened || (!renew_ && node->lookups > 0);
+  if (used && S_ISREG(node->attributes.mode) && !node->file) notices_.replaced.push_back(node->nodeid);
   ForgetName(*directory, name);
   emptied_.push_back(directory->nodeid);
   emptied_.push_back(node->nodeid);
@@ -415,7 +417,7 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
         behind_ = included_ > acknowledged_;
         included = ChangesIn(std::min(included_, acknowledged_));
       }
-      LiveMerge merge(tree_, included, have);
+      LiveMerge merge(tree_, included, have, !no_open_);
       missing = merge.FindMissing(root);
       if (missing.empty()) {
         merge.Run(root);

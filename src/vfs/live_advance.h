@@ -35,7 +35,9 @@ class LiveMerge {
   using Missing = std::vector<std::pair<Digest, std::string>>;  // directory objects and where home has them
 
   // `included`: number of the last change of this node's that the tree has. `have`: directory objects at hand.
-  LiveMerge(LiveTree& tree, uint64_t included, const Loaded& have) : tree_(tree), included_(included), have_(have) {}
+  // `renew`: a file that nobody has opened becomes home's next version, the same node; else a node keeps its content.
+  LiveMerge(LiveTree& tree, uint64_t included, const Loaded& have, bool renew)
+      : tree_(tree), included_(included), have_(have), renew_(renew) {}
 
   // What Run(root) has to have.
   Missing FindMissing(const tree::Entry& root) const;
@@ -69,6 +71,7 @@ class LiveMerge {
   LiveTree& tree_;
   const uint64_t included_;
   const Loaded& have_;
+  const bool renew_;
   Missing wanted_;
   LiveNotices notices_;
   std::vector<uint64_t> emptied_;  // directories that may not be needed any more

@@ -3,9 +3,11 @@
 #include "vfs/live_advance.h"
 
 #include <linux/fuse.h>
+#include <rapidcheck.h>
 #include <sys/mman.h>
 
-#include <random>
+#include <array>
+#include <deque>
 #include <thread>
 
 #include "base/clock.h"
@@ -364,21 +366,25 @@ TEST_F(LiveAdvanceTest, ReadersBesideAWriterSeeVersionsWholeAndInOrder) {
 // --- a model ---------------------------------------------------------------------------------------------------------
 
 // Home and the view change at random. What the view did is done at home later, in order, where it still can be; pushes
-// come in between. Whenever home has heard of everything, both are the same.
+// come in between. Whenever home has heard of everything, both are the same. RC_PARAMS has another seed, or more cases.
 class LiveAdvanceModelTest : public LiveAdvanceTest {
  protected:
   using Act = std::function<int(const std::string& root)>;
-  std::string Path() {
+  // Who, what, which path, which other one and how much: any numbers.
+  using Move = std::array<uint16_t, 5>;
+
+  // Of 4 names, 1 to 3 deep, in a directory of the case's own.
+  std::string Path(uint16_t number) const {
     static const char* const kNames[] = {"a", "b", "c", "dir"};
-    std::string path;
-    for (int depth = 1 + static_cast<int>(random_() % 3); depth > 0; --depth)
-      path += "/" + std::string(kNames[random_() % 4]);
+    std::string path = top_;
+    for (int depth = 1 + number % 3, n = number / 3; depth > 0; --depth, n /= 4)
+      path += "/" + std::string(kNames[n % 4]);
     return path;
   }
-  Act Random() {
-    const std::string path = Path(), other = Path();
-    const std::string content = std::to_string(random_()) + std::string(random_() % 3000, 'x');
-    switch (random_() % 12) {
+  Act ActOf(const Move& move) const {
+    const std::string path = Path(move[2]), other = Path(move[3]);
+    const std::string content = std::to_string(move[4]) + std::string(move[4] % 3000, 'x');
+    switch (move[1] % 12) {
       case 0:
       case 1: return [=](const std::string& root) { return ::mkdir((root + path).c_str(), 0755); };
       case 2: return [=](const std::string& root) { return ::unlink((root + path).c_str()); };
@@ -391,73 +397,79 @@ class LiveAdvanceModelTest : public LiveAdvanceTest {
       case 7:
       case 8: return [=](const std::string& root) { return ::rename((root + path).c_str(), (root + other).c_str()); };
       default:
-        return [=, flags = random_() % 2 == 0 ? O_TRUNC : O_APPEND](const std::string& root) {
+        return [=, flags = move[3] % 2 == 0 ? O_TRUNC : O_APPEND](const std::string& root) {
           const UniqueFd fd(::open((root + path).c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | flags, 0644));
           return fd && WriteAll(fd.get(), content) ? 0 : -1;
         };
     }
   }
-  void Run(unsigned seed);
+  void Run(const std::vector<Move>& moves);
+  void Agree();
 
-  std::mt19937 random_;
-};
-
-void LiveAdvanceModelTest::Run(unsigned seed) {
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  random_.seed(seed);
+  std::string top_;
   struct Done {
     Act act;
     uint64_t change;
   };
-  std::deque<Done> queue;
+  std::deque<Done> queue_;
+};
+
+void LiveAdvanceModelTest::Agree() {
+  for (const Done& done : queue_) done.act(origin_);
+  queue_.clear();
+  // What was held is shown with the close; a directory that it was held in, with the next tree.
+  (void)Soon([&] { return view_->Advance(Scan(), view_->changes()) && Describe(In(top_)) == Describe(Origin(top_)); });
+  RC_ASSERT(Describe(In(top_)) == Describe(Origin(top_)));
+}
+
+void LiveAdvanceModelTest::Run(const std::vector<Move>& moves) {
   uint64_t included = view_->changes();
-  for (int i = 0; i < 1200; ++i) {
-    SCOPED_TRACE("step " + std::to_string(i));
-    switch (random_() % 8) {
+  for (const Move& move : moves) {
+    switch (move[0] % 16) {
       case 0:
       case 1:
-      case 2: Random()(origin_); break;
+      case 2:
       case 3:
       case 4:
-      case 5: {
-        Act act = Random();
-        if (act(mount_) == 0) queue.push_back({std::move(act), view_->changes()});
-        break;
-      }
+      case 5: ActOf(move)(origin_); break;
       case 6:
-        if (queue.empty()) break;
-        queue.front().act(origin_);
-        included = queue.front().change;
-        queue.pop_front();
+      case 7:
+      case 8:
+      case 9:
+      case 10:
+        if (Act act = ActOf(move); act(mount_) == 0) queue_.push_back({std::move(act), view_->changes()});
         break;
-      default: ASSERT_NO_FATAL_FAILURE(Follow(included)); break;
+      case 11:
+      case 12:
+        if (queue_.empty()) break;
+        queue_.front().act(origin_);
+        included = queue_.front().change;
+        queue_.pop_front();
+        break;
+      case 13:
+      case 14: RC_ASSERT(view_->Advance(Scan(), included).has_value()); break;
+      default:
+        if (move[1] % 4 != 0) break;
+        Agree();
+        included = view_->changes();
     }
-    if (i % 100 != 99) continue;
-    for (const Done& done : queue) done.act(origin_);
-    queue.clear();
-    ASSERT_NO_FATAL_FAILURE(FollowAll());
-    included = view_->changes();
-    // What was held is shown with the close; a directory that it was held in, with the next tree.
-    (void)Soon([&] {
-      Follow(included);
-      return Describe(mount_) == Describe(origin_);
-    });
-    ASSERT_EQ(Describe(mount_), Describe(origin_));
   }
-  EXPECT_EQ(view_->stats().malformed, 0u);
+  Agree();
 }
 
 TEST_F(LiveAdvanceModelTest, BothSidesChangeAndAgreeInTheEnd) {
-  Write("/a/b", "deep");
-  Write("/dir/dir/c", "deeper");
-  Write("/c", "flat");
   Mount();
-  const char* first = std::getenv("VRUN_LIVE_SEED");
-  const unsigned base = first != nullptr ? static_cast<unsigned>(std::atoi(first)) : 1;
-  for (unsigned seed = base; seed < base + 4; ++seed) {
-    Run(seed);
-    if (HasFatalFailure()) return;
-  }
+  int cases = 0;
+  EXPECT_TRUE(rc::check([&](const std::vector<Move>& moves) {
+    top_ = "/case" + std::to_string(++cases);
+    Write(top_ + "/a/b", "deep");
+    Write(top_ + "/dir/dir/c", "deeper");
+    Write(top_ + "/c", "flat");
+    RC_ASSERT(view_->Advance(Scan(), view_->changes()).has_value());
+    queue_.clear();
+    Run(moves);
+  }));
+  EXPECT_EQ(view_->stats().malformed, 0u);
 }
 
 }  // namespace

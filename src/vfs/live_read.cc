@@ -70,17 +70,62 @@ void LiveRoot::KeepContent(uint64_t nodeid) {
 }
 
 bool LiveRoot::BeginReading(uint64_t nodeid, const FileContent& content) {
-  bool renewed = false;
+  const TreeLock lock(*this);
+  LiveNode* node = tree_.Find(nodeid);
+  if (node == nullptr) return true;
+  if (!node->file && node->version != content.version() && !node->opened) return false;
+  node->opened = true;
+  return true;
+}
+
+// It was opened, but nothing was read of it before home had another one in its place and this one no more. Whoever
+// reads gets that one, as if he had opened it a moment later, but not with this answer: the kernel has asked by the old
+// size, and would take what is short of it for zeros. An error of a read-ahead is nobody's: the kernel asks for the
+// page again, and minds the size. So the error comes when the next answer is here.
+void LiveRoot::ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadline, const std::shared_ptr<Reply>& reply) {
+  std::optional<LiveTree::Successor> successor;
+  FileContent::Place place;
+  uint64_t news = 0;
   {
     const TreeLock lock(*this);
-    LiveNode* node = tree_.Find(nodeid);
-    if (node == nullptr) return true;
-    if (!node->file && node->version != content.version() && !node->names.empty()) return false;
-    node->opened = true;
-    renewed = std::exchange(node->renewed, false);
+    const LiveNode* node = tree_.Find(nodeid);
+    if (node != nullptr && !node->opened && !node->file && node->names.empty()) successor = tree_.SuccessorOf(*node);
+    if (successor) place = {home_tree_, successor->path};
+    news = news_;
   }
-  if (renewed) ForgetAttributes(nodeid);  // the new content is not read by the old size
-  return true;
+  if (!successor) {  // it was gone when it was opened, or another read has found one
+    reply->Error(ESTALE);
+    return;
+  }
+  const auto content = backend_.files().Get(successor->entry.version(), successor->known_id);
+  const bool small = content->size() <= store::kWholeFileLimit;
+  if (small) range = {0, content->size()};
+  const auto came = [this, gate = gate_, nodeid, range, deadline, reply, news, content,
+                     successor = *std::move(successor)](const Status& done) {
+    const Gate::Pass pass(gate.get());
+    if (!pass) return;
+    if (!done && IsLost(done.error()) && MonotonicMicros() < deadline) {
+      return AfterNews(news, deadline,
+                       [this, nodeid, range, deadline, reply] { ReadSuccessor(nodeid, range, deadline, reply); });
+    }
+    if (!done) {
+      reply->Error(ErrnoOf(done.error()));
+      return;
+    }
+    {
+      const TreeLock lock(*this);
+      LiveNode* node = tree_.Find(nodeid);
+      if (node != nullptr && !node->opened) {
+        tree_.Become(node, successor);
+        node->opened = true;
+        kept_[nodeid] = content;
+      }
+    }
+    ForgetAttributes(nodeid);
+    reply->Error(ESTALE);
+  };
+  if (content->size() == 0) return came({});
+  content->Ensure(place, range.offset, range.length, came);
 }
 
 // What is read as a whole is here before the first of it is given, as in OpenAt.
@@ -119,9 +164,8 @@ void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint3
                    });
                    return;
                  }
-                 if (IsLost(done.error()) && first && !named) {  // it was gone when it was opened
-                   shared->Error(ESTALE);
-                   return;
+                 if (IsLost(done.error()) && first && !named) {
+                   return ReadSuccessor(nodeid, {offset, size}, deadline, shared);
                  }
                  // First the report: whoever sees the reader fail may look for the reason.
                  if (IsLost(done.error())) ReportLost(nodeid, content.place.path, done.error());

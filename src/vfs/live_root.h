@@ -284,6 +284,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   bool HasName(uint64_t nodeid);
   // From now on somebody has seen this version. False: home's next tree came in between.
   bool BeginReading(uint64_t nodeid, const FileContent& content);
+  void ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadline, const std::shared_ptr<Reply>& reply);
   void ReadAt(uint64_t nodeid, uint64_t offset, uint32_t size, int tries, int64_t deadline, Reply reply);
   void ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, int64_t deadline,
                 Reply reply);

@@ -124,6 +124,33 @@ void LiveTree::SetHome(LiveNode* node, const tree::Entry& entry) {
   }
 }
 
+std::optional<LiveTree::Successor> LiveTree::SuccessorOf(const LiveNode& node) {
+  if (!node.replaced) return std::nullopt;
+  const auto& [nodeid, name] = *node.replaced;
+  const LiveNode* directory = Find(nodeid);
+  if (directory == nullptr || !directory->is_directory() || !directory->directory->loaded) return std::nullopt;
+  const LiveDirectory& of = *directory->directory;
+  const auto entry = of.entries.find(name);
+  if (entry != of.entries.end() && (entry->second.node == nullptr || entry->second.node->file)) return std::nullopt;
+  const size_t index = of.loaded->directory->Find(name);
+  if (index == of.loaded->directory->size()) return std::nullopt;
+  const tree::Entry is = of.loaded->directory->At(index);
+  if (!is.is_regular()) return std::nullopt;
+  return Successor{is, of.loaded->KnownId(index), PathOf(*directory, name)};
+}
+
+void LiveTree::Become(LiveNode* node, const Successor& successor) {
+  const uint64_t ino = node->attributes.ino;
+  node->xattrs.clear();
+  SetHomeAttributes(node, successor.entry);
+  node->attributes.ino = ino;
+  node->attributes.nlink = 0;
+  node->version = successor.entry.version();
+  node->known_id = successor.known_id;
+  node->home_path = std::make_unique<const std::string>(successor.path);
+  Touch(node);
+}
+
 LiveNode* LiveTree::FromEntry(LiveNode* parent, size_t index) {
   const LoadedDirectory& home = *parent->directory->loaded;
   const tree::Entry entry = home.directory->At(index);

@@ -95,8 +95,9 @@ struct LiveNode {
   bool dirty = false;  // written since it was last flushed; of what the kernel writes by itself `written` tells
   timespec written{};
   bool truncated = false;  // to nothing, by its name or by an open that follows: with no-open nobody knows
-  bool opened = false;     // ever: the kernel may have content
-  bool renewed = false;    // home's next version took its place: the kernel may have the old attributes
+  bool opened = false;     // ever: the kernel may have content. With no-open: from the first read on
+  // Home's next version took its place: the kernel may have the old attributes. Not with no-open.
+  bool renewed = false;
   bool lost_reported = false;
   std::vector<LiveName> names;  // known ones; of a directory at most one
   std::unique_ptr<LiveDirectory> directory;
@@ -113,6 +114,8 @@ struct LiveNode {
   tree::FileVersion version;
   std::optional<store::ObjectId> known_id;
   std::unique_ptr<const std::string> home_path;  // of one that was moved or removed; null: what its names say
+  // Home has put something else in its place: the directory's node and the name.
+  std::unique_ptr<const std::pair<uint64_t, std::string>> replaced;
 
   bool is_directory() const { return directory != nullptr; }
   // In the newest tree of home's that this LiveTree knows.
@@ -164,6 +167,15 @@ class LiveTree {
              timespec now);
 
   void Forget(LiveNode* node, uint64_t count);
+  // What home has in place of a file that it has replaced, if that is a file of home's.
+  struct Successor {
+    tree::Entry entry;
+    std::optional<store::ObjectId> known_id;
+    std::string path;
+  };
+  std::optional<Successor> SuccessorOf(const LiveNode& node);
+  // A node without a name gets that content and attributes, and still no name.
+  void Become(LiveNode* node, const Successor& successor);
   // Removes what nobody holds and the tree can do without. `node` may be gone afterwards.
   void Drop(LiveNode* node);
 

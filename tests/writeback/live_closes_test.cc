@@ -171,6 +171,63 @@ TEST_P(LiveClosesTest, WhatHomeHasLeavesTheDiskAndIsReadFromThere) {
   EXPECT_TRUE(Content("/two") == two + "more");
 }
 
+// What an open file is read as, to its end, by a reader who does not ask for its size.
+std::string ReadToTheEnd(int fd) {
+  std::string all(1 << 20, 0);
+  size_t got = 0;
+  for (;;) {
+    const ssize_t n = ::read(fd, all.data() + got, all.size() - got);
+    if (n < 0) return std::string("error: ") + std::strerror(errno);
+    if (n == 0) return all.substr(0, got);
+    got += static_cast<size_t>(n);
+  }
+}
+
+// Opened, its size known to the kernel, and not read before home has another one in its place: one of the two, whole.
+// The second time the view hears of it while the read is under way.
+TEST_P(LiveClosesTest, WhatHomeReplacesBeforeItIsReadIsNeverAMixture) {
+  const std::vector<std::pair<size_t, size_t>> sizes = {
+      {100, 50},   {50, 100},         {9000, 5000},      {5000, 9000}, {9000, 100},
+      {100, 9000}, {300'000, 20'000}, {20'000, 300'000}, {700'000, 3}, {20'000, 20'000}};
+  const auto path = [](size_t i, bool waits) { return "/f" + std::to_string(i) + (waits ? "w" : ""); };
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    for (const bool waits : {false, true}) Write(path(i, waits), vfs::Noise(sizes[i].first, 1));
+  }
+  Mount();
+  ASSERT_TRUE(view_);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    for (const bool waits : {false, true}) {
+      SCOPED_TRACE(path(i, waits) + ": " + std::to_string(sizes[i].first) + " to " + std::to_string(sizes[i].second));
+      const std::string before = vfs::Noise(sizes[i].first, 1), after = vfs::Noise(sizes[i].second, 2);
+      const UniqueFd fd(::open(In(path(i, waits)).c_str(), O_RDONLY | O_CLOEXEC));
+      struct stat st {};
+      ASSERT_EQ(::fstat(fd.get(), &st), 0);
+      std::string read;
+      std::thread reader;
+      if (waits) {
+        const size_t asked = source_.CountAsked('f');
+        source_.FailWith([](const vfs::FakeSource::Asked& a) -> std::optional<Error> {
+          if (a.what != 'f') return std::nullopt;
+          return Error(Code::kAborted, "the file has changed");
+        });
+        reader = std::thread([&] { read = ReadToTheEnd(fd.get()); });
+        for (int tries = 0; tries < 100 && source_.CountAsked('f') == asked; ++tries) ::usleep(1'000);
+      }
+      Write(path(i, waits), after);
+      source_.FailWith(nullptr);
+      const Status advanced = view_->Advance(Scan(), 0);
+      ASSERT_TRUE(advanced) << advanced.error().message();
+      if (waits) {
+        reader.join();
+      } else {
+        read = ReadToTheEnd(fd.get());
+      }
+      EXPECT_TRUE(read == before || read == after) << read.size() << " bytes, " << read.substr(0, 40);
+      EXPECT_TRUE(Content(path(i, waits)) == after);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(, LiveClosesTest, testing::Bool(),
                          [](const auto& of) { return of.param ? "NoOpen" : "Opens"; });
 
