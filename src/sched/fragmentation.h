@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fragmentation: the GPU room of a node that stays idle when what is likely to come has come (futures.h). A pod goes
-// where this rises least.
+// Fragmentation: the GPU room of a node that stays idle while what is likely to come comes (futures.h). A pod goes where
+// this rises least.
 //
 // FGD (Weng et al., USENIX ATC 2023) asks what a single pod drawn from the arrivals could not use. That sees neither
 // that cpus will be used up before the GPUs, nor which remainders of GPUs go together; letting a whole sequence go in
@@ -35,7 +35,7 @@ class Fragmentation {
   };
   // The pod must fit on the node.
   Score Rise(ShapeId shape, NodeId node);
-  // F of the node as it is: thousandths of GPUs, Futures::kFutures times.
+  // F of the node as it is: thousandths of GPUs, Futures::kUnit times.
   int64_t Waste(NodeId node);
 
  private:

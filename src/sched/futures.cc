@@ -24,10 +24,12 @@ class Filling {
     for (int i = 0; i < gpus_; ++i) {
       if ((usable_ >> i & 1) == 0) room_.free_milli[i] = 0;
       idle_ += std::max<int64_t>(room_.free_milli[i], 0);
+      open_gpus_ += room_.free_milli[i] > 0;
     }
   }
 
   int64_t idle() const { return idle_; }
+  int open_gpus() const { return open_gpus_; }  // with free room, at the beginning
 
   bool Add(const Request& r) {
     if (r.milli_cpus > room_.free_cpus || r.memory_bytes > room_.free_memory || r.nics > room_.free_nics) return false;
@@ -90,6 +92,7 @@ class Filling {
   int gpus_;
   uint32_t usable_;
   int64_t idle_ = 0;
+  int open_gpus_ = 0;
 };
 
 }  // namespace
@@ -135,23 +138,26 @@ int64_t Futures::Idle(const NodeSpec& spec, mig::Model model, const FreeRoom& fr
     possible[k] = (types_[k] == kAnyType || (types_[k] & type) != 0) && Filling(start).Add(kinds_[k].request);
     kinds += possible[k];
   }
-  if (kinds == 0) return start.idle() * kFutures;
-  int64_t sum = 0;
+  if (kinds == 0) return start.idle() * kUnit;
+  const size_t length = static_cast<size_t>(kArrivalsPerGpu) * static_cast<size_t>(start.open_gpus());
+  int64_t at_end = 0, meanwhile = 0;
   std::vector<uint8_t> fits;
   for (const std::vector<KindIndex>& future : futures_) {
     fits = possible;
-    size_t left = kinds;
+    size_t left = kinds, i = 0;
     Filling node = start;
-    const size_t length = static_cast<size_t>(kArrivalsPerGpu) * static_cast<size_t>(spec.gpus);
-    for (size_t i = 0; i < length && left > 0 && node.idle() > 0; ++i) {
+    for (; i < length && left > 0 && node.idle() > 0; ++i) {
       const KindIndex kind = future[i];
-      if (fits[kind] == 0 || node.Add(kinds_[kind].request)) continue;
-      fits[kind] = 0;
-      --left;
+      if (fits[kind] != 0 && !node.Add(kinds_[kind].request)) {
+        fits[kind] = 0;
+        --left;
+      }
+      meanwhile += node.idle();
     }
-    sum += node.idle();
+    meanwhile += node.idle() * static_cast<int64_t>(length - i);
+    at_end += node.idle();
   }
-  return sum;
+  return kEndWeight * at_end + meanwhile / static_cast<int64_t>(length);
 }
 
 }  // namespace vrun::sched::core

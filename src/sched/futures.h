@@ -14,9 +14,14 @@ namespace vrun::sched::core {
 class Futures {
  public:
   static constexpr int kFutures = 48;
-  // A future is so many pods long for each GPU of the node. Beyond that, nothing rare that could still fill a remainder
-  // is to be counted on.
-  static constexpr int kArrivalsPerGpu = 5;
+  // A future is so many pods long for each GPU with free room. Beyond that, nothing rare that could still fill a
+  // remainder is to be counted on.
+  static constexpr int kArrivalsPerGpu = 8;
+  // What is idle at the end of a future counts so many times what is idle during it on average. Without the latter all
+  // nodes that some pod will fill in the end are equal, and those that many could use are not kept for them.
+  static constexpr int kEndWeight = 3;
+  // An idle thousandth of a GPU for ever.
+  static constexpr int64_t kUnit = int64_t{kFutures} * (kEndWeight + 1);
 
   struct Kind {
     Request request;                     // of some GPU room
@@ -25,8 +30,8 @@ class Futures {
   };
   void Draw(std::vector<Kind> kinds);
 
-  // The GPU room that is idle on the node after a future has come by and each pod that still fitted went in, a slice on
-  // the fullest GPU that took it. Thousandths of a GPU, the sum over all futures.
+  // The GPU room that is idle on the node while a future comes by and each pod that still fits goes in, a slice on the
+  // fullest GPU that takes it, and after that: thousandths of a GPU, kUnit times.
   int64_t Idle(const NodeSpec& spec, mig::Model model, const FreeRoom& free) const;
 
  private:

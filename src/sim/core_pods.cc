@@ -12,8 +12,8 @@ namespace {
 namespace core = sched::core;
 
 constexpr char kPool[] = "sim";
-// One at a time, and each sees prices that are not older than the last.
-constexpr core::Micros kBetweenArrivals = 10 * core::kSecond;
+// One at a time.
+constexpr core::Micros kBetweenArrivals = core::kSecond;
 // One plan moves no more than this.
 constexpr int64_t kMostAtOnce = 8;
 

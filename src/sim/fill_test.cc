@@ -126,6 +126,18 @@ TEST(FillCluster, LeavesPodsOutWhenTheTableIsTooLarge) {
   EXPECT_FALSE(Fill("bestfit", {}, pods, {}));
 }
 
+// Two kinds of nodes: one has few cpus for its GPUs, and one many. What needs few cpus belongs on the first.
+TEST(FillCluster, OurSchedulerKeepsCpusForTheGpusBesideThem) {
+  std::vector<PodNode> nodes(10, MakeNode(8000, 8));
+  nodes.resize(20, MakeNode(96000, 8));
+  const std::vector<Pod> pods = {MakePod(1000, 1), MakePod(12000, 1)};
+  auto ours = Fill("vrun", nodes, pods, {.fill = 1});
+  auto fgd = Fill("fgd", nodes, pods, {.fill = 1});
+  EXPECT_GT(ours->allocation_percent, 97);
+  EXPECT_GE(ours->allocation_percent, fgd->allocation_percent);
+  EXPECT_EQ(ours->moved, 0);
+}
+
 // A GPU that only a small share lies on is cleared for a pod that needs a whole one.
 TEST(FillCluster, OurSchedulerMovesFewPods) {
   const std::vector<PodNode> nodes(50, MakeNode(96000, 4));
