@@ -70,8 +70,7 @@ uint32_t Fragmentation::StateOf(NodeId id) {
       for (auto& [changes, state] : state_of_) changes = UINT64_MAX;
       for (Memo& memo : memo_) memo.by_state.clear();
     }
-    state_of_[id] = {n.changes,
-                     states_.try_emplace(KeyOf(n, n), static_cast<uint32_t>(states_.size())).first->second};
+    state_of_[id] = {n.changes, states_.try_emplace(KeyOf(n, n), static_cast<uint32_t>(states_.size())).first->second};
   }
   return state_of_[id].second;
 }

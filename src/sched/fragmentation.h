@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fragmentation: the GPU room of a node that stays idle while what is likely to come comes (futures.h). A pod goes where
-// this rises least.
+// Fragmentation: the GPU room of a node that stays idle while what is likely to come comes (futures.h). A pod goes
+// where this rises least.
 //
 // FGD (Weng et al., USENIX ATC 2023) asks what a single pod drawn from the arrivals could not use. That sees neither
 // that cpus will be used up before the GPUs, nor which remainders of GPUs go together; letting a whole sequence go in

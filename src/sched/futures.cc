@@ -114,8 +114,8 @@ void Futures::Draw(std::vector<Kind> kinds) {
   uint64_t draw = 0;
   for (std::vector<KindIndex>& future : futures_) {
     for (int i = 0; i < kArrivalsPerGpu * kMaxGpus; ++i, ++draw) {
-      const auto at = static_cast<int64_t>(
-          static_cast<unsigned __int128>(Hash(draw)) * static_cast<uint64_t>(up_to.back()) >> 64);
+      const auto at =
+          static_cast<int64_t>(static_cast<unsigned __int128>(Hash(draw)) * static_cast<uint64_t>(up_to.back()) >> 64);
       future.push_back(static_cast<KindIndex>(std::upper_bound(up_to.begin(), up_to.end(), at) - up_to.begin()));
     }
   }
@@ -140,6 +140,7 @@ int64_t Futures::Idle(const NodeSpec& spec, mig::Model model, const FreeRoom& fr
   }
   if (kinds == 0) return start.idle() * kUnit;
   const size_t length = static_cast<size_t>(kArrivalsPerGpu) * static_cast<size_t>(start.open_gpus());
+  const auto soon = static_cast<size_t>((start.idle() * kArrivalsPerGpu + kMilli - 1) / kMilli);
   int64_t at_end = 0, meanwhile = 0;
   std::vector<uint8_t> fits;
   for (const std::vector<KindIndex>& future : futures_) {
@@ -152,12 +153,12 @@ int64_t Futures::Idle(const NodeSpec& spec, mig::Model model, const FreeRoom& fr
         fits[kind] = 0;
         --left;
       }
-      meanwhile += node.idle();
+      if (i < soon) meanwhile += node.idle();
     }
-    meanwhile += node.idle() * static_cast<int64_t>(length - i);
+    if (i < soon) meanwhile += node.idle() * static_cast<int64_t>(soon - i);
     at_end += node.idle();
   }
-  return kEndWeight * at_end + meanwhile / static_cast<int64_t>(length);
+  return kEndWeight * at_end + meanwhile / static_cast<int64_t>(soon);
 }
 
 }  // namespace vrun::sched::core

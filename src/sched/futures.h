@@ -17,9 +17,10 @@ class Futures {
   // A future is so many pods long for each GPU with free room. Beyond that, nothing rare that could still fill a
   // remainder is to be counted on.
   static constexpr int kArrivalsPerGpu = 8;
-  // What is idle at the end of a future counts so many times what is idle during it on average. Without the latter all
-  // nodes that some pod will fill in the end are equal, and those that many could use are not kept for them.
-  static constexpr int kEndWeight = 3;
+  // What is idle at the end of a future counts so many times what is idle on average over the first kArrivalsPerGpu
+  // pods for each free GPU. Without the latter all nodes that some pod will fill in the end are equal, and those that
+  // many kinds could use are not kept for them.
+  static constexpr int kEndWeight = 7;
   // An idle thousandth of a GPU for ever.
   static constexpr int64_t kUnit = int64_t{kFutures} * (kEndWeight + 1);
 

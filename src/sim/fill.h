@@ -31,8 +31,8 @@ struct FillResult {
   double fragmentation_idle_percent = 0;  // the same / GPU left
   int64_t arrived = 0;
   int64_t placed = 0;
-  int64_t moved = 0;         // moves of pods that had been placed
-  double moved_percent = 0;  // of those placed
+  int64_t moved = 0;                           // moves of pods that had been placed
+  double moved_percent = 0;                    // of those placed
   std::map<int32_t, int64_t> allocated_milli;  // by the nodes' model
   std::vector<FillPoint> curve;                // one point a percent arrived
 };
