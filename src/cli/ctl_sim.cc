@@ -214,11 +214,11 @@ std::string JobsAsTable(const sim::Study& study, bool wide, bool headers) {
 }
 
 std::string PodsAsTable(const sim::Study& study, bool headers) {
-  Table table({"POLICY", "ALLOCATION%", "FRAGMENTATION%", "OF-IDLE%"});
+  Table table({"POLICY", "ALLOCATION%", "FRAGMENTATION%", "OF-IDLE%", "MOVED%"});
   for (const sim::PodOutcome& outcome : study.pods) {
     table.Add({outcome.policy, WithError(outcome.allocation_percent, outcome.allocation_half_width, 2),
                WithError(outcome.fragmentation_percent, outcome.fragmentation_half_width, 2),
-               Fixed(outcome.fragmentation_idle_percent, 2)});
+               Fixed(outcome.fragmentation_idle_percent, 2), Fixed(outcome.moved_percent, 2)});
   }
   return table.Format(headers);
 }
@@ -275,6 +275,7 @@ void PodFields(const sim::PodOutcome& outcome, const sim::Study& study, JsonWrit
   json->Key("allocation_percent").Number(outcome.allocation_percent, 3);
   json->Key("fragmentation_percent").Number(outcome.fragmentation_percent, 3);
   json->Key("fragmentation_idle_percent").Number(outcome.fragmentation_idle_percent, 3);
+  json->Key("moved_percent").Number(outcome.moved_percent, 3);
   if (study.has_prices) {
     json->Key("cost_per_hour").Number(outcome.cost_per_hour, 2);
     json->Key("allocated_cost_per_hour").Number(outcome.allocated_cost_per_hour, 2);
@@ -323,6 +324,9 @@ std::string KnownPolicies(bool headers) {
   }
   for (const sim::BaselineInfo& p : {sim::kStaticPolicy, sim::kReclaimPolicy}) {
     table.Add({std::string(p.name), "jobs", std::string(p.summary)});
+  }
+  for (const sim::BaselineInfo& p : {sim::kCorePods, sim::kCorePodsMoved}) {
+    table.Add({std::string(p.name), "pods", std::string(p.summary)});
   }
   for (const sim::BaselineInfo& p : sim::PodPolicies()) {
     table.Add({std::string(p.name), "pods", std::string(p.summary)});

@@ -294,13 +294,62 @@ TEST(Fragmentation, APodGoesWhereLeastBecomesUseless) {
   c.Up(MakeNode(1, 2, "r"));
   c.Settle();
   Fragmentation f(c);
-  for (int i = 0; i < 10; ++i) f.Arrived({2, 0, 0, 0}, "", 1);  // everybody wants whole nodes
+  for (int i = 0; i < 10; ++i) f.Arrived({2, 0, 0, 0}, {}, 1);  // everybody wants whole nodes
   c.Take(c.Choose({0, 500, 0, 0}, 1));
   ShapeId slice = c.Shape({0, 300, 0, 0}, {"p", "", {}, {}});
   EXPECT_LT(f.Rise(slice, 1).rise, f.Rise(slice, 0).rise) << "node 1 is of no use to them already";
   EXPECT_EQ(f.Rise(slice, 1).gpu, 0) << "beside the other slice";
   EXPECT_EQ(f.Waste(0), 0);
   EXPECT_GT(f.Waste(1), 0);
+}
+
+// Everybody wants a GPU and 8 cpus: where cpus are short, what needs few of them does not cost a GPU.
+TEST(Fragmentation, CpusAreKeptForTheGpusBesideThem) {
+  Cluster c;
+  NodeSpec node = MakeNode(0, 4, "r");
+  node.milli_cpus = 20'000;
+  c.Up(node);
+  node = MakeNode(1, 4, "r");
+  node.milli_cpus = 64'000;
+  c.Up(node);
+  c.Settle();
+  Fragmentation f(c);
+  for (int i = 0; i < 10; ++i) f.Arrived({1, 0, 8'000, 0}, {}, 1);
+  const ShapeId few = c.Shape({1, 0, 2'000, 0}, {"p", "", {}, {}});
+  EXPECT_LT(f.Rise(few, 0).rise, f.Rise(few, 1).rise) << "only two of the four GPUs there have cpus";
+  const ShapeId none = c.Shape({0, 0, 16'000, 0}, {"p", "", {}, {}});
+  EXPECT_EQ(f.Rise(none, 1).rise, 0) << "twice the cpus that its GPUs need";
+  EXPECT_GT(f.Rise(none, 0).rise, kMilli * Futures::kUnit) << "it costs both";
+}
+
+// Of shares of 60 and of 40 % no two alike fill a GPU.
+TEST(Fragmentation, RemaindersThatGoTogether) {
+  Cluster c;
+  c.Up(MakeNode(0, 1, "r"));
+  c.Up(MakeNode(1, 1, "r"));
+  c.Settle();
+  Fragmentation f(c);
+  for (int i = 0; i < 10; ++i) f.Arrived({0, i % 2 == 0 ? 600 : 400, 0, 0}, {}, 1);
+  c.Take(c.Choose({0, 400, 0, 0}, 0));
+  c.Take(c.Choose({0, 600, 0, 0}, 1));
+  const ShapeId share = c.Shape({0, 400, 0, 0}, {"p", "", {}, {}});
+  EXPECT_LT(f.Rise(share, 1).rise, f.Rise(share, 0).rise);
+}
+
+// What nobody may use there is idle from the start.
+TEST(Fragmentation, ATypeThatNobodyAsksFor) {
+  Cluster c;
+  NodeSpec node = MakeNode(0, 2, "r");
+  node.gpu_type = "old";
+  c.Up(node);
+  node = MakeNode(1, 2, "r");
+  node.gpu_type = "new";
+  c.Up(node);
+  c.Settle();
+  Fragmentation f(c);
+  f.Arrived({1, 0, 0, 0}, {"new"}, 10);
+  EXPECT_EQ(f.Waste(0), 2 * kMilli * Futures::kUnit);
+  EXPECT_LT(f.Waste(1), f.Waste(0) / 10);
 }
 
 }  // namespace

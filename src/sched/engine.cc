@@ -211,9 +211,7 @@ void Core::On(const JobSubmitted& e) {
   job.groups = history_.Join(e.job, e.job.submitted > 0 ? e.job.submitted : now_);
   job.milli = demands_[job.demand].demand.total_milli();
   const Demand& demand = demands_[job.demand].demand;
-  for (const Demand::Part& p : demand.parts) {
-    fragmentation_.Arrived(p.request, demand.alternatives.size() == 1 ? demand.alternatives[0].gpu_type : "", p.pods);
-  }
+  for (const Demand::Part& p : demand.parts) fragmentation_.Arrived(p.request, e.job.gpu_types, p.pods);
   job.asked = e.job.hard_deadline;
   if (e.job.klass == Class::kInference && job.milli > 0) {
     inference_seen_ = true;

@@ -133,7 +133,7 @@ TEST(Slices, AnInstanceLeavesRoomForLargeOnes) {
   ShapeId small = c.Shape(Instance("1g.10gb"), {"p", "", {}, {}}),
           half = c.Shape(Instance("3g.40gb"), {"p", "", {}, {}});
   Fragmentation f(c);
-  for (int i = 0; i < 10; ++i) f.Arrived(Instance("3g.40gb"), "", 1);
+  for (int i = 0; i < 10; ++i) f.Arrived(Instance("3g.40gb"), {}, 1);
   Demand d;
   d.parts = {{c.request(small), 3, 0}};
   d.alternatives = {{"", {small}}};
@@ -155,7 +155,7 @@ TEST(Slices, WhatIsTakenIsUndoneExactlyAndNeverOverlaps) {
     }
     for (Sharing s : {Sharing::kMps, Sharing::kTimeSlice}) shapes.push_back(c.Shape(Share(400, s), anywhere));
     Fragmentation f(c);
-    for (ShapeId s : shapes) f.Arrived(c.request(s), "", 1);
+    for (ShapeId s : shapes) f.Arrived(c.request(s), {}, 1);
     auto image = [&] {
       std::vector<int64_t> v;
       for (NodeId n = 0; n < c.size(); ++n) {

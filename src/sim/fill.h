@@ -2,7 +2,7 @@
 // Fills a cluster with pods that never leave, and measures how much of its GPUs could be handed out: the protocol of
 // the FGD paper. The pods of the table arrive in random order; when they ask for less than `fill` of the GPUs, pods
 // drawn from the table at random follow until they do; when they ask for more, random ones are left out. Each is placed
-// on arrival or turned away.
+// on arrival or turned away for good.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "sim/pod_policies.h"
+#include "sim/pod_scheduler.h"
 
 namespace vrun::sim {
 
@@ -31,12 +31,14 @@ struct FillResult {
   double fragmentation_idle_percent = 0;  // the same / GPU left
   int64_t arrived = 0;
   int64_t placed = 0;
+  int64_t moved = 0;                           // moves of pods that had been placed
+  double moved_percent = 0;                    // of those placed
   std::map<int32_t, int64_t> allocated_milli;  // by the nodes' model
   std::vector<FillPoint> curve;                // one point a percent arrived
 };
 
-// Both spans are not empty, and the nodes have GPUs; else kInvalid. The policy's model is the one of these pods.
-Result<FillResult> FillCluster(std::span<const PodNode> nodes, std::span<const Pod> pods, const PodPolicy& policy,
+// Both spans are not empty, and the nodes have GPUs; else kInvalid. The model is the one of these pods.
+Result<FillResult> FillCluster(std::span<const PodNode> nodes, std::span<const Pod> pods, PodScheduler* scheduler,
                                const FragmentationModel& model, const FillConfig& config);
 
 }  // namespace vrun::sim

@@ -17,7 +17,7 @@ PodNode MakeNode(int64_t cpu, int32_t gpus, int32_t model = 0) {
 
 TEST(PodNodes, SharesAndWholeGpus) {
   PodNodeState node = MakeNodeState(MakeNode(10000, 2));
-  Take(&node, MakePod(1000, 1, 400), 1);
+  Take(&node, MakePod(1000, 1, 400), 0b10);
   EXPECT_EQ(node.gpu_left[1], 600);
   EXPECT_EQ(TightestGpu(node, MakePod(1, 1, 600)), 1);
   EXPECT_EQ(TightestGpu(node, MakePod(1, 1, 601)), 0);
@@ -25,7 +25,7 @@ TEST(PodNodes, SharesAndWholeGpus) {
   EXPECT_FALSE(Fits(node, MakePod(9001, 1)));
   EXPECT_FALSE(Fits(node, MakePod(1, 2)));
   EXPECT_FALSE(Fits(node, MakePod(1, 1, 1000, 0b10)));  // another model
-  Take(&node, MakePod(1000, 1), -1);
+  Take(&node, MakePod(1000, 1), FirstWholeGpus(node, 1));
   EXPECT_EQ(node.milli_left(), 600);
   EXPECT_EQ(node.whole_gpus_left(), 0);
 }
@@ -36,7 +36,7 @@ TEST(FragmentationModel, ByHand) {
   const FragmentationModel model(workload, 1.0);
   PodNodeState node = MakeNodeState(MakeNode(8000, 2));
   EXPECT_DOUBLE_EQ(model.Of(node), 0);
-  Take(&node, MakePod(1000, 1, 700), 0);  // 300 + 1000 left: 300 are of no use to either
+  Take(&node, MakePod(1000, 1, 700), 0b1);  // 300 + 1000 left: 300 are of no use to either
   EXPECT_DOUBLE_EQ(model.Of(node), 300);
   node.cpu_left = 3999;  // the first cannot run at all now
   EXPECT_DOUBLE_EQ(model.Of(node), 0.5 * 1300 + 0.5 * 300);
@@ -65,9 +65,9 @@ struct Case {
 TEST(PodPolicies, PreferTheirNode) {
   PodNodeState empty = MakeNodeState(MakeNode(64000, 4));
   PodNodeState shared = empty;
-  Take(&shared, MakePod(4000, 1, 300), 0);
+  Take(&shared, MakePod(4000, 1, 300), 0b1);
   PodNodeState full = empty;
-  Take(&full, MakePod(16000, 2), -1);
+  Take(&full, MakePod(16000, 2), 0b11);
   const Pod share = MakePod(2000, 1, 500);
   const Pod two = MakePod(8000, 2);
   // One share and one whole GPU are equally likely: breaking a second GPU is what fragments.
@@ -84,34 +84,70 @@ TEST(PodPolicies, PreferTheirNode) {
   EXPECT_FALSE(MakePodPolicy("las", model));
 }
 
+std::vector<std::string> AllPolicies() {
+  std::vector<std::string> names = {std::string(kCorePods.name), std::string(kCorePodsMoved.name)};
+  for (const BaselineInfo& info : PodPolicies()) names.emplace_back(info.name);
+  return names;
+}
+
+const ModelNames kModels{{"A"}};
+
+Result<FillResult> Fill(std::string_view policy, std::span<const PodNode> nodes, std::span<const Pod> pods,
+                        const FillConfig& config) {
+  const FragmentationModel model(pods);
+  VRUN_ASSIGN(std::unique_ptr<PodScheduler> scheduler, MakePodScheduler(policy, pods, kModels, model));
+  return FillCluster(nodes, pods, scheduler.get(), model, config);
+}
+
 TEST(FillCluster, StopsAtTheWantedLoad) {
   const std::vector<PodNode> nodes(4, MakeNode(96000, 8));
   const std::vector<Pod> pods = {MakePod(1000, 1), MakePod(1000, 1, 500), MakePod(1000, 2)};
-  const FragmentationModel model(pods);
-  for (const BaselineInfo& info : PodPolicies()) {
-    auto policy = MakePodPolicy(info.name, model);
-    auto half = FillCluster(nodes, pods, **policy, model, {.fill = 0.5});
-    ASSERT_TRUE(half) << info.name;
-    EXPECT_EQ(half->placed, half->arrived) << info.name;
-    EXPECT_NEAR(half->allocation_percent, 50, 7) << info.name;  // by at most two GPUs of 32
-    auto over = FillCluster(nodes, pods, **policy, model, {.fill = 1.5});
-    EXPECT_GT(over->allocation_percent, 90) << info.name;
-    EXPECT_LE(over->allocation_percent, 100) << info.name;
-    EXPECT_LE(over->allocation_percent + over->fragmentation_percent, 100 + 1e-9) << info.name;
-    auto again = FillCluster(nodes, pods, **policy, model, {.fill = 1.5});
-    EXPECT_EQ(again->allocation_percent, over->allocation_percent) << info.name;
+  for (const std::string& name : AllPolicies()) {
+    auto half = Fill(name, nodes, pods, {.fill = 0.5});
+    ASSERT_TRUE(half) << name;
+    EXPECT_EQ(half->placed, half->arrived) << name;
+    EXPECT_NEAR(half->allocation_percent, 50, 7) << name;  // by at most two GPUs of 32
+    auto over = Fill(name, nodes, pods, {.fill = 1.5});
+    EXPECT_GT(over->allocation_percent, 90) << name;
+    EXPECT_LE(over->allocation_percent, 100) << name;
+    EXPECT_LE(over->allocation_percent + over->fragmentation_percent, 100 + 1e-9) << name;
+    auto again = Fill(name, nodes, pods, {.fill = 1.5});
+    EXPECT_EQ(again->allocation_percent, over->allocation_percent) << name;
   }
+  EXPECT_FALSE(Fill("las", nodes, pods, {}));
 }
 
 TEST(FillCluster, LeavesPodsOutWhenTheTableIsTooLarge) {
   const std::vector<PodNode> nodes(1, MakeNode(96000, 8));
   const std::vector<Pod> pods(100, MakePod(1, 1));
-  const FragmentationModel model(pods);
-  auto policy = MakePodPolicy("bestfit", model);
-  auto result = FillCluster(nodes, pods, **policy, model, {.fill = 0.5});
+  auto result = Fill("bestfit", nodes, pods, {.fill = 0.5});
   EXPECT_EQ(result->arrived, 4);
   EXPECT_DOUBLE_EQ(result->allocation_percent, 50);
-  EXPECT_FALSE(FillCluster({}, pods, **policy, model, {}));
+  EXPECT_FALSE(Fill("bestfit", {}, pods, {}));
+}
+
+// Two kinds of nodes: one has few cpus for its GPUs, and one many. What needs few cpus belongs on the first.
+TEST(FillCluster, OurSchedulerKeepsCpusForTheGpusBesideThem) {
+  std::vector<PodNode> nodes(10, MakeNode(8000, 8));
+  nodes.resize(20, MakeNode(96000, 8));
+  const std::vector<Pod> pods = {MakePod(1000, 1), MakePod(12000, 1)};
+  auto ours = Fill("vrun", nodes, pods, {.fill = 1});
+  auto fgd = Fill("fgd", nodes, pods, {.fill = 1});
+  EXPECT_GT(ours->allocation_percent, 97);
+  EXPECT_GE(ours->allocation_percent, fgd->allocation_percent);
+  EXPECT_EQ(ours->moved, 0);
+}
+
+// A GPU that only a small share lies on is cleared for a pod that needs a whole one.
+TEST(FillCluster, OurSchedulerMovesFewPods) {
+  const std::vector<PodNode> nodes(50, MakeNode(96000, 4));
+  std::vector<Pod> pods(60, MakePod(1000, 1, 700));
+  pods.resize(120, MakePod(1000, 1, 300));
+  pods.resize(250, MakePod(1000, 1));
+  auto still = Fill("vrun", nodes, pods, {.fill = 1.3});
+  auto moved = Fill("vrun-moves", nodes, pods, {.fill = 1.3});
+  EXPECT_GE(moved->allocation_percent, still->allocation_percent);
+  EXPECT_LE(moved->moved_percent, 2);
 }
 
 }  // namespace

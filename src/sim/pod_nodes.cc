@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/pod_nodes.h"
 
+#include <bit>
+
 #include "base/result.h"
 
 namespace vrun::sim {
@@ -50,22 +52,34 @@ int32_t TightestGpu(const PodNodeState& node, const Pod& pod) {
   return best;
 }
 
-void Take(PodNodeState* node, const Pod& pod, int32_t gpu) {
+uint32_t FirstWholeGpus(const PodNodeState& node, int32_t count) {
+  uint32_t mask = 0;
+  for (int32_t i = 0; i < node.gpus && count > 0; ++i) {
+    if (node.gpu_left[i] != kMilliPerGpu) continue;
+    mask |= 1u << i;
+    --count;
+  }
+  VRUN_CHECK(count == 0);
+  return mask;
+}
+
+void Take(PodNodeState* node, const Pod& pod, uint32_t gpus) {
+  VRUN_CHECK(std::popcount(gpus) == pod.gpus && gpus >> node->gpus == 0);
   node->cpu_left -= pod.cpu_milli;
   node->memory_left -= pod.memory_mib;
   ++node->kinds[KindOf(pod)];
-  if (IsShare(pod)) {
-    VRUN_CHECK(gpu >= 0 && gpu < node->gpus && node->gpu_left[gpu] >= pod.gpu_milli);
-    node->gpu_left[gpu] -= pod.gpu_milli;
-    return;
+  for (; gpus != 0; gpus &= gpus - 1) {
+    int32_t& left = node->gpu_left[std::countr_zero(gpus)];
+    VRUN_CHECK(left >= pod.gpu_milli);
+    left -= pod.gpu_milli;
   }
-  int32_t wanted = pod.gpus;
-  for (int32_t i = 0; i < node->gpus && wanted > 0; ++i) {
-    if (node->gpu_left[i] != kMilliPerGpu) continue;
-    node->gpu_left[i] = 0;
-    --wanted;
-  }
-  VRUN_CHECK(wanted == 0);
+}
+
+void Give(PodNodeState* node, const Pod& pod, uint32_t gpus) {
+  node->cpu_left += pod.cpu_milli;
+  node->memory_left += pod.memory_mib;
+  --node->kinds[KindOf(pod)];
+  for (; gpus != 0; gpus &= gpus - 1) node->gpu_left[std::countr_zero(gpus)] += pod.gpu_milli;
 }
 
 }  // namespace vrun::sim

@@ -32,8 +32,12 @@ PodNodeState MakeNodeState(const PodNode& node);
 bool Fits(const PodNodeState& node, const Pod& pod);
 // The GPU with the least room that is enough for a share. REQUIRES Fits and a pod that asks for a share.
 int32_t TightestGpu(const PodNodeState& node, const Pod& pod);
-// Takes cpu, memory and GPUs: a share of GPU `gpu`, or the first whole ones. REQUIRES Fits.
-void Take(PodNodeState* node, const Pod& pod, int32_t gpu);
+// A mask of the first GPUs that are entirely free. REQUIRES that there are so many.
+uint32_t FirstWholeGpus(const PodNodeState& node, int32_t count);
+// Takes cpu, memory and GPUs: a share of the one in the mask `gpus`, or all in it. REQUIRES that they are free.
+void Take(PodNodeState* node, const Pod& pod, uint32_t gpus);
+// Gives back what Take took.
+void Give(PodNodeState* node, const Pod& pod, uint32_t gpus);
 inline bool IsShare(const Pod& pod) { return pod.gpus == 1 && pod.gpu_milli < kMilliPerGpu; }
 
 }  // namespace vrun::sim

@@ -84,7 +84,7 @@ class FgdPolicy : public PodPolicy {
     const int64_t cpu_left = node.cpu_left - pod.cpu_milli;
     if (!IsShare(pod)) {
       PodNodeState after = node;
-      Take(&after, pod, -1);
+      Take(&after, pod, FirstWholeGpus(node, pod.gpus));
       return {Score(before - model_.Of(after)), -1};
     }
     Choice best;

@@ -17,7 +17,7 @@ namespace {
 constexpr double kSecondsPerDay = 86400;
 constexpr int32_t kMostNodes = 1'000'000;
 constexpr int32_t kMostPerNode = 1024;
-constexpr std::string_view kDefaultPodPolicy = "fgd";
+constexpr std::string_view kDefaultPodPolicy = kCorePods.name;
 
 double Seconds(int64_t us) { return static_cast<double>(us) / kMicrosPerSecond; }
 
@@ -162,11 +162,12 @@ Result<Study> StudyJobs(const StudyOptions& options, const Csv& csv) {
 PodOutcome SummarizeFills(const std::string& policy, const std::vector<FillResult>& runs) {
   PodOutcome out;
   out.policy = policy;
-  std::vector<double> allocation, fragmentation, idle;
+  std::vector<double> allocation, fragmentation, idle, moved;
   for (const FillResult& run : runs) {
     allocation.push_back(run.allocation_percent);
     fragmentation.push_back(run.fragmentation_percent);
     idle.push_back(run.fragmentation_idle_percent);
+    moved.push_back(run.moved_percent);
   }
   const Estimate allocated = EstimateOf(allocation), fragmented = EstimateOf(fragmentation);
   out.allocation_percent = allocated.mean;
@@ -174,6 +175,7 @@ PodOutcome SummarizeFills(const std::string& policy, const std::vector<FillResul
   out.fragmentation_percent = fragmented.mean;
   out.fragmentation_half_width = fragmented.half_width;
   out.fragmentation_idle_percent = EstimateOf(idle).mean;
+  out.moved_percent = EstimateOf(moved).mean;
   for (const FillPoint& point : runs.front().curve) {
     out.allocation.x.push_back(point.arrived_percent);
     out.allocation.y.push_back(point.allocation_percent);
@@ -198,11 +200,11 @@ Result<Study> StudyPods(const StudyOptions& options, const Csv& csv) {
   std::vector<std::string> policies = options.policies;
   if (policies.empty()) policies.emplace_back(kDefaultPodPolicy);
   for (const std::string& name : policies) {
-    VRUN_ASSIGN(std::unique_ptr<PodPolicy> policy, MakePodPolicy(name, model));
     std::vector<FillResult> runs;
     for (int32_t i = 0; i < options.shifts; ++i) {
       const FillConfig config{.fill = options.fill, .seed = 42 + static_cast<uint64_t>(i)};
-      VRUN_ASSIGN(FillResult result, FillCluster(nodes, pods, *policy, model, config));
+      VRUN_ASSIGN(std::unique_ptr<PodScheduler> scheduler, MakePodScheduler(name, pods, models, model));
+      VRUN_ASSIGN(FillResult result, FillCluster(nodes, pods, scheduler.get(), model, config));
       runs.push_back(std::move(result));
     }
     study.pods.push_back(SummarizeFills(name, runs));

@@ -50,6 +50,7 @@ struct PodOutcome {
   double allocation_percent = 0;
   double fragmentation_percent = 0;
   double fragmentation_idle_percent = 0;
+  double moved_percent = 0;          // moves of pods that had been placed, of those placed
   double allocation_half_width = 0;  // of the 95 % confidence interval
   double fragmentation_half_width = 0;
   // With prices, an hour: of all GPUs, and of what was handed out of them (first run).
