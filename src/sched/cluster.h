@@ -7,6 +7,7 @@
 // never negative unless its owner said so (recovered jobs).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -48,6 +49,9 @@ struct Room {
   bool operator==(const Room&) const = default;
 
   uint32_t mask() const;
+  size_t gpus() const {  // those it has a part of
+    return kMaxGpus - static_cast<size_t>(std::count(milli.begin(), milli.end(), uint16_t{0}));
+  }
   // Of a MIG instance its first memory slice, else -1.
   int8_t mig_start() const;
   int64_t total_milli() const;

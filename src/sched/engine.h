@@ -235,6 +235,7 @@ class Core {
   Log Density(const Job& job) const;
   Log Base(const Job& job) const;
   Log WaitCost(const Job& job) const;
+  Log WaitCost(const Job& job, Log growth) const;
   Micros StarvationWait(const Job& job) const;
   Class ClassOf(const Job& job) const;
 

@@ -28,20 +28,19 @@ void Histogram::Add(Micros run, int64_t kept) {
   if (forecast_ != nullptr) forecast_->Forget();
 }
 
-const Histogram::Remaining& Histogram::At(Micros served) {
+const Histogram::Remaining& Histogram::At(int bin) {
   if (forecast_ == nullptr) forecast_ = std::make_unique<Forecast>();
-  return forecast_->At(weight_, served);
+  return forecast_->At(weight_, bin);
 }
 
 // For an age at the beginning of the bin. Runs of a bin are taken to end at its middle; those of the bin that the age
 // is in, half a bin from now.
-const Histogram::Remaining& Histogram::Forecast::At(const Weights& weights, Micros served) {
+const Histogram::Remaining& Histogram::Forecast::At(const Weights& weights, int b) {
   static const std::array<int64_t, kBins + 1> kLower = [] {
     std::array<int64_t, kBins + 1> lower;
     for (int i = 0; i <= kBins; ++i) lower[i] = LowerSeconds(std::min(i, kBins - 1));
     return lower;
   }();
-  const int b = BinOf(served);
   Remaining& r = rows_[b];
   if (known_ >> b & 1) return r;
   known_ |= uint64_t{1} << b;
@@ -94,17 +93,16 @@ void Siblings::Ended(Micros run) {
   fresh_ = false;
 }
 
-void Siblings::Alive(Micros served) {
-  const int bin = Histogram::BinOf(served);
+void Siblings::Alive(int bin) {
   if (bin <= oldest_) return;
   oldest_ = bin;
   fresh_ = false;
 }
 
-const Histogram::Remaining& Siblings::At(Micros served, const Histogram& group, int64_t trust) {
+const Histogram::Remaining& Siblings::At(int bin, const Histogram& group, int64_t trust) {
   if (!fresh_) Weigh(group, trust);
   fresh_ = true;
-  return forecast_.At(weights_, served);
+  return forecast_.At(weights_, bin);
 }
 
 void Siblings::Weigh(const Histogram& group, int64_t trust) {
@@ -185,12 +183,13 @@ History::Estimate History::Remaining(const JobSpec& job, const Groups& groups, i
                     r.late * kSecond, source};
   };
   Siblings& siblings = siblings_[groups.siblings];
-  siblings.Alive(served);
+  const int bin = Histogram::BinOf(served);
+  siblings.Alive(bin);
   for (uint8_t i = 0; i < groups.histograms.size(); ++i) {
     Histogram& h = histograms_[groups.histograms[i]];
     if (h.samples() < policy_.history_min_samples) continue;
-    if (siblings.Known(served)) return from(siblings.At(served, h, policy_.sibling_trust), 5);
-    return from(h.At(served), i);
+    if (siblings.Known(bin)) return from(siblings.At(bin, h, policy_.sibling_trust), 5);
+    return from(h.At(bin), i);
   }
   if (job.estimate > 0) {
     // One that outlives its estimate is taken to need as much again as it is late, not nothing.

@@ -45,7 +45,7 @@ class Histogram {
    public:
     void Forget() { known_ = 0; }
     // REQUIRES weights that sum up to less than 2^32, the same ones since Forget.
-    const Remaining& At(const Weights& weights, Micros served);
+    const Remaining& At(const Weights& weights, int bin);
 
    private:
     std::array<Remaining, kBins> rows_;
@@ -56,8 +56,9 @@ class Histogram {
   void Add(Micros run, int64_t kept);
   int64_t samples() const { return total_ / kOne; }
   const Weights& weights() const { return weight_; }
-  // Constant between the limits of a bin, so ranks do not flicker. REQUIRES samples.
-  const Remaining& At(Micros served);
+  // For a job that has been served for a time of that bin; constant between its limits, so ranks do not flicker.
+  // REQUIRES samples.
+  const Remaining& At(int bin);
 
   static int BinOf(Micros t);
   static int64_t LowerSeconds(int bin);
@@ -78,12 +79,12 @@ class Siblings {
   Micros last_submission() const { return last_submission_; }
 
   void Ended(Micros run);
-  // One of them has been served so long and has not ended.
-  void Alive(Micros served);
+  // One of them has been served so long (a bin of Histogram) and has not ended.
+  void Alive(int bin);
   // Whether there is anything to tell to one that has been served so long.
-  bool Known(Micros served) const { return ended_count_ > 0 || oldest_ > Histogram::BinOf(served); }
+  bool Known(int bin) const { return ended_count_ > 0 || oldest_ > bin; }
   // `group` is what was known of such jobs before, `trust` is Policy::sibling_trust.
-  const Histogram::Remaining& At(Micros served, const Histogram& group, int64_t trust);
+  const Histogram::Remaining& At(int bin, const Histogram& group, int64_t trust);
 
  private:
   static constexpr int kRemembered = 4;  // the last that ended

@@ -59,8 +59,9 @@ Core::Victim Core::PriceOf(JobIndex v) const {
   Victim victim;
   victim.job = v;
   victim.id = job.spec.id;
-  victim.density = Density(job);
-  victim.omega = Exp2Milli(WaitCost(job));
+  const Log growth = Growth(job);
+  victim.density = Base(job) + teams_.Fairness(job.team) + growth;
+  victim.omega = Exp2Milli(WaitCost(job, growth));
   Micros restore = c.restore >= 0 ? c.restore : policy_.default_restore;
   Micros save = job.save_time >= 0 ? job.save_time : c.save >= 0 ? c.save : policy_.default_save;
   Micros unsaved = now_ - job.saved;
@@ -110,23 +111,25 @@ Terms Core::TermsFor(JobIndex j, const Plan& plan, Micros drained) const {
 void Core::PrepareVictims() {
   if (now_ - victims_at_ < policy_.price_interval) return;
   victims_at_ = now_;
-  victims_.assign(jobs_.size(), {});
+  victims_.resize(jobs_.size());
+  for (Victim& v : victims_) v.job = kNoJob;
   node_floor_.assign(cluster_.size(), INT32_MAX);
-  release_rate_.fill(0);
+  std::array<int64_t, kMaxGpus + 1> ending{};  // rooms of exactly so many GPUs per 10^9 seconds
   for (JobIndex v : running_) {
     Estimate(v);
     const Job& job = jobs_[v];
     int64_t rate = 1'000'000'000 / std::max<int64_t>(job.estimate.expected / kSecond, 1);
-    for (const Room& r : job.placement.rooms) {
-      int gpus = std::popcount(r.mask());
-      for (int k = 1; k <= gpus; ++k) release_rate_[k] += gpus / k * rate;
-      if (gpus == 0) release_rate_[0] += rate;
-    }
+    for (const Room& r : job.placement.rooms) ending[r.gpus()] += rate;
     if (!job.spec.preemptible) continue;
     victims_[v] = PriceOf(v);
     for (const Room& r : job.placement.rooms) {
       node_floor_[r.node] = std::min(node_floor_[r.node], victims_[v].density);
     }
+  }
+  release_rate_ = {ending[0]};
+  for (int gpus = 1; gpus <= kMaxGpus; ++gpus) {
+    if (ending[gpus] == 0) continue;
+    for (int k = 1; k <= gpus; ++k) release_rate_[k] += gpus / k * ending[gpus];
   }
   FillShelf();
 }
