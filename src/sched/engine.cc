@@ -420,6 +420,12 @@ void Core::VictimGone(JobIndex to) {
   Job& claimer = jobs_[to];
   for (const Room& r : claimer.leftovers) cluster_.Release(r);
   claimer.leftovers.clear();
+  if (OutstaysWindow(claimer)) {  // they took longer to leave than it had
+    Unclaim(to);
+    MakePending(to);
+    dirty_ = true;
+    return;
+  }
   claimer.waited = now_ - claimer.waiting_since;
   Begin(to);
 }

@@ -190,6 +190,7 @@ class Core {
 
   // --- maintenance.cc ---
   static Micros RunsOf(const JobSpec& spec);
+  bool OutstaysWindow(const Job& job) const;
   ShapeId ShapeOf(const JobSpec& spec, const Request& request, const std::string& gpu_type);
   void HeedWindows();
   void Reopen();

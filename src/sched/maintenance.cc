@@ -17,6 +17,15 @@ Micros Core::RunsOf(const JobSpec& spec) {
   return up;
 }
 
+// Where it is to start, if that is now.
+bool Core::OutstaysWindow(const Job& job) const {
+  if (job.spec.preemptible) return false;
+  return std::any_of(job.placement.rooms.begin(), job.placement.rooms.end(), [&](const Room& r) {
+    const Micros horizon = cluster_.node(r.node).horizon;
+    return horizon != kNever && (job.spec.limit == 0 || job.spec.limit > horizon - now_);
+  });
+}
+
 // Lengths matter only once a window was announced; until then they would only double the shapes to count.
 ShapeId Core::ShapeOf(const JobSpec& spec, const Request& request, const std::string& gpu_type) {
   // Pods without GPUs go anywhere in the pool.

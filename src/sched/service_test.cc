@@ -82,6 +82,30 @@ TEST(Maintenance, OnlyWhoIsGoneByThenOrMayBeToldToLeaveStarts) {
   EXPECT_TRUE(w.Runs(4));
 }
 
+TEST(Maintenance, WhoWaitedForOthersToLeaveStartsOnlyIfThereIsStillTime) {
+  Policy policy;
+  policy.theta = 0;
+  policy.quantum_factor = 0;
+  policy.lost_budget = 1000;
+  World w(policy);
+  JobSpec first = Gang(1, 1, 8);
+  first.klass = Class::kScavenger;
+  first.checkpoint = {true, 60 * kSecond, 60 * kSecond, 0};
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{first}});
+  const Micros from = w.now + 12 * kHour;
+  w.Feed({MaintenanceSet{{"disks", {"a"}, from, from + kHour}}}, kSecond);
+  JobSpec second = Firm(2, 3 * kHour);
+  second.roles[0].request.gpus = 8;
+  second.klass = Class::kInference;
+  w.Feed({JobSubmitted{second}}, 8 * kHour);
+  ASSERT_TRUE(w.stopping.contains(1));
+  w.Feed({JobStopped{1, 0}}, 2 * kHour);
+  EXPECT_FALSE(w.Runs(2)) << "it would run into it";
+  w.Feed({JobEnded{1}}, from + kHour - w.now);
+  w.Run(kSecond);
+  EXPECT_TRUE(w.Runs(2));
+}
+
 TEST(Maintenance, CalledOffItIsForgotten) {
   World w;
   w.Feed({NodeUp{GpuNode("a")}, MaintenanceSet{{"m", {"a"}, kHour, 2 * kHour}}});
