@@ -15,6 +15,10 @@ struct Move {
   int kind, a, b, c;
 };
 
+void showValue(const Move& m, std::ostream& out) {  // rapidcheck's
+  out << '{' << m.kind << ", " << m.a << ", " << m.b << ", " << m.c << '}';
+}
+
 }  // namespace
 }  // namespace vrun::sched::core
 

@@ -76,7 +76,8 @@ std::optional<std::vector<Blocker>> Core::Blockers(JobId id) const {
     }
     for (size_t i = 0; i < demand.parts.size(); ++i) {
       const Demand::Part& part = demand.parts[i];
-      int64_t now = 0, hidden = 0, empty = 0, best_domain = 0, domain = 0, leaving = 0;
+      int64_t now = 0, hidden = 0, empty = 0, leaving = 0;
+      int64_t best_domain = 0, domain = 0, best_unheld = 0, unheld = 0;  // the latter as if nobody held anything
       Micros back = 0;
       for (uint32_t p = 0; p < cluster_.size(); ++p) {
         const NodeId n = cluster_.At(p);
@@ -89,8 +90,9 @@ std::optional<std::vector<Blocker>> Core::Blockers(JobId id) const {
           back = std::max(back, windows_.At(cluster_.node(n).spec.name, now_, policy_.maintenance_lead).ends);
         }
         if (cluster_.node(n).up) empty += cluster_.FitEmpty(a.shapes[i], n);
-        if (p == cluster_.First(demand.required, cluster_.DomainOf(demand.required, p))) domain = 0;
+        if (p == cluster_.First(demand.required, cluster_.DomainOf(demand.required, p))) domain = unheld = 0;
         if (visible) best_domain = std::max(best_domain, domain += fit);
+        best_unheld = std::max(best_unheld, unheld += fit);
       }
       if (part.segment > 1) {
         if (auto blocks = BlockedByBlocks(demand, part, a, a.shapes[i]); blocks) out.push_back(*blocks);
@@ -104,13 +106,13 @@ std::optional<std::vector<Blocker>> Core::Blockers(JobId id) const {
         b.kind = Kind::kNeverFits;
         b.have = empty;
         out.push_back(b);
-      } else if (now < part.pods && now + hidden >= part.pods) {
+      } else if (now < part.pods && best_unheld >= part.pods) {
         b.kind = Kind::kHolds;
         for (JobIndex h : holders_) {
           if (b.other == 0) b.other = jobs_[h].spec.id;
         }
         out.push_back(b);
-      } else if (now < part.pods) {
+      } else if (now + hidden < part.pods) {
         out.push_back(b);
       } else if (best_domain < part.pods) {
         b.kind = Kind::kTopology;

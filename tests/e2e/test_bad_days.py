@@ -11,6 +11,7 @@ import time
 import pytest
 
 from cluster import BIN, wait_until
+from test_fs_restart import program_pids
 
 
 def started(cluster, script, **kw):
@@ -74,7 +75,7 @@ def test_the_agent_killed_while_the_job_runs(own):
     """The supervisor keeps the command; a new agent takes it up."""
     cluster = own()
     p = started(cluster, "echo ready; read line; echo said $line; echo $line > /root/result; exit 6")
-    agent = [pid for pid in cluster.node_pids("n1", "vrund") if b"\0node\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+    agent = program_pids(cluster, "node")
     assert agent
     cluster.stop_node("n1", signal.SIGKILL)     # the whole host, in fact: its pid 1 dies with it
     cluster.start_node("n1")

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from cluster import wait_until
+from test_fs_restart import program_pids
 
 pytestmark = pytest.mark.view("frozen")
 
@@ -31,8 +32,7 @@ def objects(cluster, node="n1"):
 
 
 def fs_pid(cluster, node="n1"):
-    return next(pid for pid in cluster.node_pids(node, "vrund")
-                if b"\0fs\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes())
+    return program_pids(cluster, "fs", node)[0]
 
 
 def small_disk(cluster, megabytes, node="n1"):

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from cluster import wait_until
+from test_fs_restart import program_pids
 
 
 # --- exit codes
@@ -354,13 +355,12 @@ def test_dev_tmp_shm_and_run_are_the_jobs_own(cluster):
 def test_nothing_is_left_running(cluster):
     mark = f"31{os.getpid()}.5"
     assert cluster.sh(f"setsid sleep {mark} & sleep {mark} & exit 3").returncode == 3
-    assert not any(mark.encode() in open(f"/proc/{p}/cmdline", "rb").read() for p in os.listdir("/proc")
-                   if p.isdigit() and os.path.exists(f"/proc/{p}/cmdline"))
+    assert mark not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
 
 
 def test_the_node_reaps_its_supervisors(cluster):
     cluster.sh("true")
-    agent = next(p for p in cluster.node_pids("n1", "vrund") if b"\0node\0" in open(f"/proc/{p}/cmdline", "rb").read())
+    agent, = program_pids(cluster, "node")
 
     def zombies():
         found = []

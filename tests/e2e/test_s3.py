@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 
 import pytest
 
@@ -148,8 +149,14 @@ def test_damage_in_the_store_is_never_served(tiered, server):
     assert damaged["corrupt_objects"] >= 20, damaged
     assert damaged["hit_units"] < 4 * 80, "only what was not damaged of the large ones"
     # And it is put right by who noticed.
-    wait_until("written again", lambda: s3_stat(cluster, "n2")["written_objects"] >= 30
-               and s3_stat(cluster, "n2")["waiting_objects"] == 0)
+    seen = []
+
+    def written():  # and nothing more comes: what is about to be written is not waiting yet
+        now = s3_stat(cluster, "n2")
+        seen.append(now["written_objects"] if now["waiting_objects"] == 0 else -1)
+        time.sleep(0.3)
+        return seen[-1] >= 30 and seen[-5:] == [seen[-1]] * 5
+    wait_until("written again", written, 60)
     cluster.stop_node("n2")
     start(cluster, server, "n3")
     assert cluster.sh(READ, check=True).stdout == want(cluster)
