@@ -5,10 +5,14 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <map>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -142,15 +146,34 @@ Status EventLoop::OnSignal(int signal, std::function<void(int)> callback) {
   return Add(fd, EPOLLIN, [impl](uint32_t) { impl->ReadSignals(); });
 }
 
+namespace {
+
+// epoll_wait, whose timeout is in milliseconds, for microseconds (Linux 5.11; before it, or where a sandbox does not know
+// the call, in whole milliseconds). A negative one is for ever.
+int Wait(int epoll, std::span<epoll_event> events, int64_t timeout_micros) {
+  const int most = static_cast<int>(events.size());
+  static std::atomic<bool> unknown = false;
+  if (timeout_micros > 0 && !unknown.load(std::memory_order_relaxed)) {
+    const timespec timeout = {.tv_sec = timeout_micros / 1'000'000, .tv_nsec = timeout_micros % 1'000'000 * 1000};
+    const int n = ::epoll_pwait2(epoll, events.data(), most, &timeout, nullptr);
+    if (n >= 0 || (errno != ENOSYS && errno != EPERM)) return n;
+    unknown.store(true, std::memory_order_relaxed);
+  }
+  const int ms = timeout_micros < 0 ? -1 : static_cast<int>(std::min<int64_t>((timeout_micros + 999) / 1000, 1 << 30));
+  return ::epoll_wait(epoll, events.data(), most, ms);
+}
+
+}  // namespace
+
 void EventLoop::RunOnce(int timeout_ms) {
   Impl& s = *impl_;
+  int64_t timeout_micros = int64_t{timeout_ms} * 1000;  // negative: for ever
   if (!s.timers.empty()) {
-    int64_t left = s.timers.begin()->first.first - MonotonicMicros();
-    int ms = left <= 0 ? 0 : static_cast<int>(std::min<int64_t>((left + 999) / 1000, 1 << 30));
-    if (timeout_ms < 0 || ms < timeout_ms) timeout_ms = ms;
+    const int64_t left = std::max<int64_t>(s.timers.begin()->first.first - MonotonicMicros(), 0);
+    if (timeout_micros < 0 || left < timeout_micros) timeout_micros = left;
   }
   epoll_event events[64];
-  int n = ::epoll_wait(s.epoll.get(), events, 64, timeout_ms);
+  const int n = Wait(s.epoll.get(), events, timeout_micros);
   for (int i = 0; i < n; ++i) {
     int fd = static_cast<int>(static_cast<uint32_t>(events[i].data.u64));
     auto it = s.watches.find(fd);

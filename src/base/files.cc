@@ -28,7 +28,9 @@ Result<std::string> ReadFile(const std::string& path, size_t max_bytes) {
   std::string out;
   char buffer[65536];
   for (;;) {
-    VRUN_ASSIGN(size_t n, ReadUpTo(fd.get(), buffer, sizeof buffer));
+    const Result<size_t> got = ReadUpTo(fd.get(), buffer, sizeof buffer);
+    if (!got) return ErrnoError(got.error().error_number(), "read " + Escape(path));
+    const size_t n = *got;
     if (out.size() + n > max_bytes) return Error(Code::kExhausted, Escape(path) + ": larger than expected");
     out.append(buffer, n);
     if (n < sizeof buffer) return out;

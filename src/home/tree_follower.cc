@@ -10,8 +10,10 @@
 namespace vrun::home {
 namespace {
 
-// Between two refreshes: an edit is often two events (the new file is written, then renamed), and is shown with the
-// second; a burst is looked at less and less often.
+// From the first event to the look at the root: an edit is often several events (the new file is written, then renamed),
+// and is shown with the last.
+constexpr int64_t kSettleMicros = 300;
+// Between two looks: a burst is looked at less and less often.
 constexpr int64_t kFirstGapMicros = 300;
 constexpr int64_t kGapMicros = 3'000;
 constexpr int64_t kQuietMicros = 12'000;    // after which the next is no burst's
@@ -64,17 +66,15 @@ void TreeFollower::Wanted(bool wanted) {
 
 void TreeFollower::Changed() {
   if (!wanted_) return;
-  if (running_) {
-    again_ = true;
-    return;
-  }
-  if (timer_ != 0 && !timer_is_beat_) return;
+  if (changed_ == 0) changed_ = MonotonicMicros();
+  if (running_ || (timer_ != 0 && !timer_is_beat_)) return;
   loop_->Cancel(std::exchange(timer_, 0));
   Refresh();
 }
 
 void TreeFollower::Refresh() {
-  const int64_t due = began_ + std::max(gap_, took_ > kSlowMicros ? took_ * kRest : 0) - MonotonicMicros();
+  const int64_t gap = std::max(gap_, took_ > kSlowMicros ? took_ * kRest : 0);
+  const int64_t due = std::max(began_ + gap, changed_ + kSettleMicros) - MonotonicMicros();
   if (due > 0) {
     timer_is_beat_ = false;
     timer_ = loop_->After(due, [this] {
@@ -84,7 +84,7 @@ void TreeFollower::Refresh() {
     return;
   }
   running_ = true;
-  again_ = false;
+  changed_ = 0;
   const int64_t now = MonotonicMicros();
   gap_ = now - began_ > kQuietMicros ? kFirstGapMicros : std::min(gap_ * 2, kGapMicros);
   began_ = now;
@@ -103,7 +103,7 @@ void TreeFollower::Refreshed(Result<tree::SnapshotPtr> result, const std::map<ui
     LogWarning("live views hear of no changes: {}", Escape(result.error().message()));
   }
   if (!wanted_) return;
-  if (again_) return Refresh();
+  if (changed_ != 0) return Refresh();
   timer_is_beat_ = true;
   timer_ = loop_->After(std::max(kBeatMicros, took_ * kRest), [this] {
     timer_ = 0;

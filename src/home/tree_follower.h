@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the root's tree current for as long as somebody on the TreeBoard wants to know, and tells them: the first
-// change at once, a burst of them every few milliseconds, and once a second that it is still so. However long a look at
-// the root takes, they get a ping every second.
+// Keeps the root's tree current for as long as somebody on the TreeBoard wants to know, and tells them: a change once
+// what belongs to it is there too (0.3 ms), a burst of them every few milliseconds, and once a second that it is still
+// so. However long a look at the root takes, they get a ping every second.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ class TreeFollower {
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   bool wanted_ = false;
   bool running_ = false;
-  bool again_ = false;  // something changed while it ran
-  int64_t began_ = 0;   // monotonic, of the last one
+  int64_t changed_ = 0;  // monotonic, the first change since the last one began; 0: none
+  int64_t began_ = 0;    // of the last one
   int64_t took_ = 0;
   int64_t gap_ = 0;  // microseconds from began_ to the next, at least
   EventLoop::TimerId timer_ = 0;

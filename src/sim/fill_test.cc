@@ -79,9 +79,20 @@ TEST(PodPolicies, PreferTheirNode) {
                         Case{"fgd", share, shared, empty}, Case{"spread", two, empty, full}}) {
     auto policy = MakePodPolicy(c.policy, model);
     ASSERT_TRUE(policy);
-    EXPECT_GT((*policy)->Rate(c.better, c.pod).score, (*policy)->Rate(c.worse, c.pod).score) << c.policy;
+    EXPECT_GT(policy->Rate(c.better, c.pod).score, policy->Rate(c.worse, c.pod).score) << c.policy;
   }
-  EXPECT_FALSE(MakePodPolicy("las", model));
+  EXPECT_EQ(MakePodPolicy("las", model), nullptr);
+}
+
+TEST(PodSchedulers, AnUnknownNameIsToldAllThatAreKnown) {
+  const std::vector<Pod> pods = {MakePod(1000, 1)};
+  const FragmentationModel model(pods, 1.0);
+  const auto made = MakePodScheduler("las", pods, {}, model);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code(), Code::kInvalid);
+  for (const char* name : {"'las'", "vrun, vrun-moves", "fgd"}) {
+    EXPECT_NE(made.error().message().find(name), std::string::npos) << name;
+  }
 }
 
 std::vector<std::string> AllPolicies() {

@@ -37,7 +37,7 @@ class PodPolicy {
 };
 
 std::span<const BaselineInfo> PodPolicies();
-// kInvalid with the known names. The model must outlive the policy.
-Result<std::unique_ptr<PodPolicy>> MakePodPolicy(std::string_view name, const FragmentationModel& model);
+// One of PodPolicies by its name; null: it is none. The model must outlive the policy.
+std::unique_ptr<PodPolicy> MakePodPolicy(std::string_view name, const FragmentationModel& model);
 
 }  // namespace vrun::sim

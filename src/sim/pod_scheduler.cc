@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "base/escape.h"
 #include "sim/core_pods.h"
 
 namespace vrun::sim {
@@ -113,8 +114,12 @@ Result<std::unique_ptr<PodScheduler>> MakePodScheduler(std::string_view name, st
                                                        const ModelNames& models, const FragmentationModel& model) {
   if (name == kCorePods.name) return MakeCorePods(models, 0);
   if (name == kCorePodsMoved.name) return MakeCorePods(models, kMostMoved);
-  VRUN_ASSIGN(std::unique_ptr<PodPolicy> policy, MakePodPolicy(name, model));
-  return std::make_unique<ScoredScheduler>(std::move(policy), pods);
+  if (std::unique_ptr<PodPolicy> policy = MakePodPolicy(name, model)) {
+    return std::make_unique<ScoredScheduler>(std::move(policy), pods);
+  }
+  std::string known = std::string(kCorePods.name) + ", " + std::string(kCorePodsMoved.name);
+  for (const BaselineInfo& p : PodPolicies()) known += ", " + std::string(p.name);
+  return Error(Code::kInvalid, "policy '" + Escape(name) + "': unknown for pods: write one of " + known);
 }
 
 }  // namespace vrun::sim
