@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -275,6 +276,18 @@ class FsServerTest : public testing::Test {
     return out;
   }
 
+  // Waits for it: readers have small files before the store does.
+  bool IsStored(std::string_view content) {
+    const std::string name = Sha256(content).Hex();
+    for (int i = 0; i < 1000; ++i) {
+      for (const auto& file : std::filesystem::recursive_directory_iterator(directory_ + "/store")) {
+        if (file.path().filename().string().starts_with(name)) return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
   const std::string big_ = std::string(200000, 'b') + "end";
   std::string directory_, address_;
   std::unique_ptr<rpc::TestAuthority> authority_;
@@ -305,6 +318,7 @@ TEST_F(FsServerTest, AViewShowsTheTreeAndTheSecondTimeFromTheCache) {
   Close(1);
   Close(2);
   const int ranges = home_.asked(v1::ContentRequest::kGetRange);
+  EXPECT_TRUE(IsStored("hello world"));
 
   home_.HangUp();
   Stop(SIGKILL);

@@ -368,14 +368,33 @@ Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
     fits = range->units[i].data.size() == std::min(unit_bytes_, version_.size - offset);
   }
   if (!fits) return Error(Code::kCorrupt, "fetch content: the answer is not the range that was asked for");
-  std::vector<store::PutUnit> units;
-  units.reserve(range->units.size());
-  for (const FetchedUnit& unit : range->units) units.push_back({unit.digest, unit.data});
-  VRUN_TRY(Put(fetch.first, units, range->object_id));
-  uint64_t bytes = 0;
-  for (const store::PutUnit& unit : units) bytes += unit.data.size();
-  Count(fetch.first, units.size(), bytes, fetch.urgency == Urgency::kAhead ? Origin::kAhead : Origin::kDemand);
+  const Origin origin = fetch.urgency == Urgency::kAhead ? Origin::kAhead : Origin::kDemand;
+  if (unit_count_ == 1) {
+    VRUN_TRY(KeepSmall(&range->units.front(), origin));
+  } else {
+    std::vector<store::PutUnit> units;
+    uint64_t bytes = 0;
+    for (const FetchedUnit& unit : range->units) {
+      units.push_back({unit.digest, unit.data});
+      bytes += unit.data.size();
+    }
+    VRUN_TRY(Put(fetch.first, units, range->object_id));
+    Count(fetch.first, units.size(), bytes, origin);
+  }
   ++cache_.backend_.mutable_counters().ranges_fetched;
+  return {};
+}
+
+Status FileContent::KeepSmall(FetchedUnit* unit, Origin origin) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto object = ObjectLocked();
+    if (object && object->id().algorithm == store::IdAlgorithm::kSha256 && object->id().digest != unit->digest) {
+      return Error(Code::kCorrupt, "fetch content: not what its name says");
+    }
+  }
+  const auto buffer = std::make_shared<const std::string>(std::move(unit->data));
+  Arrived(0, {&unit->digest, 1}, buffer, *buffer, origin);
   return {};
 }
 

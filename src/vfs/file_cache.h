@@ -121,6 +121,9 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   void Start(uint64_t id);
   void Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer);
   Status Keep(const Fetch& fetch, FetchedRange* range);
+  // All of a file that is one unit: readers have it at once, the store later. Making its file takes longer than all
+  // else.
+  Status KeepSmall(FetchedUnit* unit, Origin origin);
   // Into the store, else into memory.
   Status Put(uint64_t first, const std::vector<store::PutUnit>& units, const std::optional<store::ObjectId>& name);
   void Count(uint64_t first, uint64_t count, uint64_t bytes, Origin origin);
