@@ -148,8 +148,8 @@ Status EventLoop::OnSignal(int signal, std::function<void(int)> callback) {
 
 namespace {
 
-// epoll_wait, whose timeout is in milliseconds, for microseconds (Linux 5.11; before it, or where a sandbox does not know
-// the call, in whole milliseconds). A negative one is for ever.
+// epoll_wait, whose timeout is in milliseconds, for microseconds (Linux 5.11; before it, or where a sandbox does not
+// know the call, in whole milliseconds). A negative one is for ever.
 int Wait(int epoll, std::span<epoll_event> events, int64_t timeout_micros) {
   const int most = static_cast<int>(events.size());
   static std::atomic<bool> unknown = false;

@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/clock.h"
@@ -70,6 +71,11 @@ ContentSession::Urgency ContentSession::UrgencyOf(const Work& work) {
   return kDirectories;
 }
 
+size_t ContentSession::MostQueued(Urgency urgency) {
+  if (urgency == kDirectories) return std::numeric_limits<size_t>::max();
+  return urgency == kRanges ? 2 * rpc::Stream::kHighWater : rpc::Stream::kHighWater;
+}
+
 void ContentSession::OnMessage(const std::string& message) {
   server_->hasher_.Busy();
   server_->traces_.frames().Busy();
@@ -121,8 +127,8 @@ void ContentSession::OnWritable() {
 // One posted step for each request that could be worked on now, and no more than the workers can use.
 void ContentSession::Schedule() {
   constexpr size_t kEnough = 8;
-  size_t wanted = waiting_[kDirectories].size();
-  if (!parked_) wanted += waiting_[kRanges].size() + waiting_[kTrees].size() + waiting_[kAhead].size();
+  size_t wanted = waiting_[kDirectories].size() + waiting_[kRanges].size();
+  if (!parked_) wanted += waiting_[kTrees].size() + waiting_[kAhead].size();
   while (scheduled_ < std::min(wanted, kEnough)) {
     ++scheduled_;
     server_->workers_.Post([self = shared_from_this()] { self->Step(); });
@@ -137,7 +143,7 @@ void ContentSession::Step() {
     if (stream_ == nullptr) return;
     for (int u = 0; u < kUrgencies && !work; ++u) {
       if (waiting_[u].empty()) continue;
-      if (u != kDirectories && stream_->queued_bytes() > rpc::Stream::kHighWater) {
+      if (stream_->queued_bytes() > MostQueued(static_cast<Urgency>(u))) {
         parked_ = true;
         // It may have become writable in between, and then nobody would tell us.
         if (stream_->queued_bytes() > rpc::Stream::kLowWater) return;
@@ -192,7 +198,7 @@ bool ContentSession::Fail(uint64_t id, const Error& error) {
   return true;
 }
 
-void ContentSession::Send(const v1::ContentReply& reply) {
+void ContentSession::Send(const v1::ContentReply& reply, Urgency urgency) {
   std::string bytes;
   reply.SerializeToString(&bytes);
   std::lock_guard lock(mutex_);
@@ -204,7 +210,8 @@ void ContentSession::Send(const v1::ContentReply& reply) {
   for (const auto& queue : waiting_) more |= !queue.empty();
   policy_.Sent(MonotonicMicros(), sent_bytes_.load(std::memory_order_relaxed) - bytes.size(), stream_->queued_bytes(),
                more);
-  stream_->Send(std::move(bytes));
+  if (urgency >= kTrees) return stream_->Send(std::move(bytes));
+  stream_->SendUrgent(std::move(bytes));
 }
 
 Result<ContentSession::Served> ContentSession::CheckServed(const std::string& tree, const std::string& path,
@@ -290,7 +297,7 @@ bool ContentSession::TraceFrames(Work* work) {
   reply.set_id(work->request.id());
   reply.set_last(work->done == static_cast<uint64_t>(get.frame_size()));
   *reply.mutable_frame() = std::move(*frame);
-  Send(reply);
+  Send(reply, UrgencyOf(*work));
   return reply.last();
 }
 
@@ -370,7 +377,7 @@ bool ContentSession::Range(Work* work) {
   bool last = get.offset() + work->done >= end;
   reply->set_id(id);
   reply->set_last(last);
-  Send(*reply);
+  Send(*reply, UrgencyOf(*work));
   return last;
 }
 

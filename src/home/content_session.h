@@ -23,9 +23,10 @@ namespace vrun::home {
 
 class ContentServer;
 
-// Any thread. Work is done on the server's threads in pieces of at most 1 MiB, so that a later, more urgent request
-// waits for no more than that; nothing but directory objects is read while the stream has more than
-// rpc::Stream::kHighWater queued.
+// Any thread. Work is done on the server's threads in pieces of at most 1 MiB, and what somebody waits for overtakes in
+// the stream what is sent ahead, so that a later, more urgent request waits for no more than a piece. While the stream
+// has more than rpc::Stream::kHighWater queued nothing is read ahead, with twice that nothing but directory objects is
+// read.
 class ContentSession : public std::enable_shared_from_this<ContentSession> {
  public:
   static constexpr size_t kMaxWaiting = 65536;      // requests; more ends the stream
@@ -69,6 +70,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   enum Urgency { kDirectories, kRanges, kTrees, kAhead, kUrgencies };
 
   static Urgency UrgencyOf(const Work& work);
+  static size_t MostQueued(Urgency urgency);
   void Schedule();
   void Step();
   bool Do(Work* work);  // true: answered in full
@@ -127,7 +129,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   uint64_t SendPack(Work* work);
   static Error UnknownTree();
   bool Fail(uint64_t id, const Error& error);
-  void Send(const v1::ContentReply& reply);
+  // A part of an answer. All of one go the same way: by their urgency.
+  void Send(const v1::ContentReply& reply, Urgency urgency = kDirectories);
 
   ContentServer* const server_;
   std::atomic<uint64_t> sent_bytes_{0};

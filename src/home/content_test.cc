@@ -263,6 +263,28 @@ TEST_F(ContentTest, DirectoriesAndWholeTrees) {
   EXPECT_EQ(packed, all);
 }
 
+TEST_F(ContentTest, WhatSomebodyWaitsForOvertakesWhatIsSentAhead) {
+  root_.Put("noise", RandomBytes(32 << 20, 5));
+  Serve();
+  stream_.Hold();
+  uint64_t ahead = 0;
+  for (uint64_t i = 0; i < 31; ++i) {
+    v1::ContentRequest request = RangeRequest("/noise", VersionOf("/noise"), i << 20, 1 << 20);
+    request.mutable_get_range()->set_ahead(true);
+    session_->OnMessage(request.SerializeAsString());
+    ahead = request.id();
+  }
+  ASSERT_TRUE(stream_.WaitForReplies(4));
+  const v1::ContentRequest demand = RangeRequest("/noise", VersionOf("/noise"), 31 << 20, 1 << 20);
+  EXPECT_TRUE(Ask(demand)[0].has_units());
+  EXPECT_TRUE(stream_.urgent(demand.id()));
+  EXPECT_LE(stream_.replies(), 13u);  // 4 MiB queued, what the workers had in hand, and this
+  stream_.LetGo();
+  session_->OnWritable();
+  EXPECT_EQ(stream_.Answer(ahead).size(), 1u);
+  EXPECT_FALSE(stream_.urgent(ahead));
+}
+
 TEST_F(ContentTest, AFullStreamStopsReadingButDirectoriesOvertake) {
   root_.Put("noise", RandomBytes(32 << 20, 5));
   Serve();
@@ -271,15 +293,15 @@ TEST_F(ContentTest, AFullStreamStopsReadingButDirectoriesOvertake) {
   for (int i = 0; i < 32; ++i)
     ranges.push_back(RangeRequest("/noise", VersionOf("/noise"), static_cast<uint64_t>(i) << 20, 1 << 20));
   for (auto& r : ranges) session_->OnMessage(r.SerializeAsString());
-  ASSERT_TRUE(stream_.WaitForReplies(4));
+  ASSERT_TRUE(stream_.WaitForReplies(8));
   v1::ContentRequest directory;
   directory.set_id(++next_id_);
   directory.mutable_get_directory()->set_tree(std::string(snapshot_->id.view()));
   directory.mutable_get_directory()->set_path("/");
   directory.mutable_get_directory()->set_digest(std::string(snapshot_->directory->digest().view()));
   EXPECT_TRUE(Ask(directory)[0].has_directory());
-  // 4 MiB queued, and what the workers had in hand.
-  EXPECT_LE(stream_.replies(), 12u);
+  // 8 MiB queued, and what the workers had in hand.
+  EXPECT_LE(stream_.replies(), 16u);
   v1::ContentRequest cancel;
   cancel.mutable_cancel()->set_id(ranges[31].id());
   session_->OnMessage(cancel.SerializeAsString());

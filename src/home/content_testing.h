@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,14 +33,8 @@ inline std::string RandomBytes(size_t n, uint32_t seed) {
 
 class FakeStream : public rpc::Stream {
  public:
-  void Send(std::string message) override {
-    std::lock_guard lock(mutex_);
-    v1::ContentReply reply;
-    EXPECT_TRUE(reply.ParseFromString(message));
-    queued_ += hold_ ? message.size() : 0;
-    replies_.push_back(std::move(reply));
-    wake_.notify_all();
-  }
+  void Send(std::string message) override { Take(message, false); }
+  void SendUrgent(std::string message) override { Take(message, true); }
   size_t queued_bytes() const override {
     std::lock_guard lock(mutex_);
     return queued_;
@@ -74,6 +69,11 @@ class FakeStream : public rpc::Stream {
     }
     return parts;
   }
+  // Whether all that has come of it may overtake.
+  bool urgent(uint64_t id) const {
+    std::lock_guard lock(mutex_);
+    return !ordinary_.contains(id);
+  }
   void Hold() {
     std::lock_guard lock(mutex_);
     hold_ = true;
@@ -94,9 +94,20 @@ class FakeStream : public rpc::Stream {
   }
 
  private:
+  void Take(const std::string& message, bool urgent) {
+    std::lock_guard lock(mutex_);
+    v1::ContentReply reply;
+    EXPECT_TRUE(reply.ParseFromString(message));
+    if (!urgent) ordinary_.insert(reply.id());
+    queued_ += hold_ ? message.size() : 0;
+    replies_.push_back(std::move(reply));
+    wake_.notify_all();
+  }
+
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<v1::ContentReply> replies_;
+  std::set<uint64_t> ordinary_;
   size_t queued_ = 0;
   bool hold_ = false;
   bool cancelled_ = false;

@@ -10,8 +10,8 @@
 namespace vrun::home {
 namespace {
 
-// From the first event to the look at the root: an edit is often several events (the new file is written, then renamed),
-// and is shown with the last.
+// From the first event to the look at the root: an edit is often several events (the new file is written, then
+// renamed), and is shown with the last.
 constexpr int64_t kSettleMicros = 300;
 // Between two looks: a burst is looked at less and less often.
 constexpr int64_t kFirstGapMicros = 300;

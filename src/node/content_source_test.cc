@@ -42,6 +42,7 @@ class Wire {
       VRUN_CHECK(request.ParseFromString(message));
       wire_->asked.push_back(std::move(request));
     }
+    void SendUrgent(std::string message) override { Send(std::move(message)); }
     size_t queued_bytes() const override { return 0; }
     void Finish() override {}
     void Cancel(Error reason) override { wire_->cancelled = reason.message(); }

@@ -140,6 +140,7 @@ class PeerHome {
       line_->handler = nullptr;
     }
     void Send(std::string message) override { home_->Post(line_, std::move(message)); }
+    void SendUrgent(std::string message) override { Send(std::move(message)); }
     size_t queued_bytes() const override { return 0; }
     void Finish() override {}
     void Cancel(Error) override {}

@@ -41,6 +41,8 @@ class Stream {
   virtual ~Stream() = default;
   // Any thread; queues without bound: a sender looks at queued_bytes(). Dropped after the stream has closed.
   virtual void Send(std::string message) = 0;
+  // Overtakes what was sent with Send and is still queued; in order among themselves.
+  virtual void SendUrgent(std::string message) = 0;
   virtual size_t queued_bytes() const = 0;
   // Nothing more from this end. The other side gets everything that was sent; a server's stream then ends, a client's
   // ends when the server has sent what it had queued by then. Both sides see OnClosed(kOk).

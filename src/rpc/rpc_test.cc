@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -353,6 +354,35 @@ TEST_F(RpcTest, ASlowReaderShowsAsQueuedBytesAndCanStillBeCancelled) {
   ASSERT_TRUE(at_client.WaitWritable());
   EXPECT_EQ(at_client.writable(), 1);
   EXPECT_LE(stream->queued_bytes(), Stream::kLowWater);
+}
+
+TEST_F(RpcTest, UrgentMessagesOvertakeAndEachKindKeepsItsOrder) {
+  auto channel = Dial();
+  Recorder at_client;
+  std::mutex gate;
+  std::condition_variable opened;
+  bool open = false;
+  std::vector<std::string> order;
+  at_server_.SetOnMessage([&](const std::string& message) {
+    std::unique_lock lock(gate);
+    opened.wait(lock, [&] { return open; });
+    order.push_back(message.substr(0, 2));
+    opened.notify_all();
+  });
+  auto stream = channel->OpenStream(kStream, &at_client);
+  for (int i = 10; i < 74; ++i) stream->Send(std::to_string(i) + std::string(1 << 20, 'c'));
+  ASSERT_TRUE(at_server_.WaitMessages(1));
+  stream->SendUrgent("u1");
+  stream->SendUrgent("u2");
+  std::unique_lock lock(gate);
+  open = true;
+  opened.notify_all();
+  ASSERT_TRUE(opened.wait_for(lock, seconds(30), [&] { return order.size() == 66; }));
+  const auto urgent = std::find(order.begin(), order.end(), "u1");
+  ASSERT_LT(urgent, order.end() - 2);
+  EXPECT_EQ(*(urgent + 1), "u2");
+  order.erase(urgent, urgent + 2);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
 }
 
 TEST_F(RpcTest, AWriteThatIsStuckInAFullWindowDoesNotHoldUpCancelOrDestruction) {

@@ -77,13 +77,13 @@ void StreamCore::Done(Error status) {
   Deliver(lock);
 }
 
-void StreamCore::Send(std::string message) {
+void StreamCore::Queue(std::deque<std::string>* queue, std::string message) {
   std::unique_lock lock(mu_);
   if (finish_ || cancelled_ || closed_out_) return;
   if (side_ == Side::kClient && read_ended_) return;
   queued_bytes_ += message.size();
   if (queued_bytes_ > Stream::kHighWater) above_high_water_ = true;
-  queue_.push_back(std::move(message));
+  queue->push_back(std::move(message));
   Pump(lock);
 }
 
@@ -126,15 +126,16 @@ void StreamCore::CancelLocked(Error reason) {
 }
 
 void StreamCore::DropQueueLocked() {
+  urgent_.clear();
   queue_.clear();
   queued_bytes_ = writing_bytes_;
 }
 
 void StreamCore::Pump(std::unique_lock<std::mutex>& lock) {
   if (!started_ || writing_ || closed_out_) return;
-  if (!queue_.empty()) {
-    std::string message = std::move(queue_.front());
-    queue_.pop_front();
+  if (auto& next = urgent_.empty() ? queue_ : urgent_; !next.empty()) {
+    std::string message = std::move(next.front());
+    next.pop_front();
     writing_ = true;
     writing_bytes_ = message.size();
     // While writing_ is set nobody closes out, so the transport stays.
@@ -210,6 +211,7 @@ class StreamObject : public Stream {
   explicit StreamObject(std::shared_ptr<StreamCore> core) : core_(std::move(core)) {}
   ~StreamObject() override { core_->Detach(); }
   void Send(std::string message) override { core_->Send(std::move(message)); }
+  void SendUrgent(std::string message) override { core_->SendUrgent(std::move(message)); }
   size_t queued_bytes() const override { return core_->queued_bytes(); }
   void Finish() override { core_->Finish(); }
   void Cancel(Error reason) override { core_->Cancel(std::move(reason)); }

@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "rpc/rpc.h"
 
@@ -52,13 +53,15 @@ class StreamCore {
   void Done(Error status);  // nothing follows; the transport is gone after this. kOk: orderly
 
   // --- the Stream object's calls ---
-  void Send(std::string message);
+  void Send(std::string message) { Queue(&queue_, std::move(message)); }
+  void SendUrgent(std::string message) { Queue(&urgent_, std::move(message)); }
   size_t queued_bytes() const;
   void Finish();
   void Cancel(Error reason);
   void Detach();  // the Stream object goes away; returns when no callback runs on another thread
 
  private:
+  void Queue(std::deque<std::string>* queue, std::string message);
   void Pump(std::unique_lock<std::mutex>& lock);  // starts what can be started; may release and retake the lock
   void Deliver(std::unique_lock<std::mutex>& lock);
   void CancelLocked(Error reason);
@@ -71,8 +74,9 @@ class StreamCore {
 
   Stream::Handler* handler_ = nullptr;
   bool started_ = false;
+  std::deque<std::string> urgent_;  // before queue_
   std::deque<std::string> queue_;
-  size_t queued_bytes_ = 0;  // with the message under way
+  size_t queued_bytes_ = 0;  // of both, with the message under way
   size_t writing_bytes_ = 0;
   bool above_high_water_ = false;
   bool writing_;

@@ -47,6 +47,7 @@ class ToHome : public rpc::Stream {
  public:
   explicit ToHome(std::shared_ptr<home::ContentSession> session) : session_(std::move(session)) {}
   void Send(std::string message) override { session_->OnMessage(message); }
+  void SendUrgent(std::string message) override { Send(std::move(message)); }
   size_t queued_bytes() const override { return 0; }
   void Finish() override {}
   void Cancel(Error) override {}
@@ -63,6 +64,7 @@ class ToStore : public rpc::Stream {
   void Send(std::string message) override {
     queue_.Post([this, message = std::move(message)]() mutable { handler->OnMessage(std::move(message)); });
   }
+  void SendUrgent(std::string message) override { Send(std::move(message)); }
   size_t queued_bytes() const override { return 0; }
   void Finish() override {}
   void Cancel(Error) override {}

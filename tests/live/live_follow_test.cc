@@ -75,6 +75,7 @@ class End final : public rpc::Stream {
  public:
   explicit End(std::function<void(std::string)> send) : send_(std::move(send)) {}
   void Send(std::string message) override { send_(std::move(message)); }
+  void SendUrgent(std::string bytes) override { Send(std::move(bytes)); }
   size_t queued_bytes() const override { return 0; }
   void Finish() override {}
   void Cancel(Error) override {}
