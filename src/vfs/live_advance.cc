@@ -432,6 +432,7 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
   DirectoryCache::Loaded have;
   LiveMerge::Missing missing;
   do {
+    LiveNotices notices;
     std::vector<uint64_t> replaced;
     std::vector<std::function<void()>> waited;
     {
@@ -452,12 +453,16 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
         missing = merge.wanted();
         replaced = merge.replaced();
         AddUntoldLocked(merge.notices());
+        notices = untold_;
         waited = NewsLocked();
       }
     }
     for (const uint64_t nodeid : replaced) KeepContent(nodeid);
-    VRUN_TRY(TellUntold(dispatcher));
-    for (const auto& waiter : waited) waiter();
+    VRUN_TRY(Tell(dispatcher, notices, waited));
+    if (!notices.empty()) {
+      const TreeLock lock(*this);
+      ToldLocked(&untold_);
+    }
     if (!missing.empty()) VRUN_TRY(backend_.directories().GetAll(tree, missing, &have));
   } while (!missing.empty());
   return {};
@@ -492,27 +497,32 @@ void LiveRoot::AddUntoldLocked(const LiveNotices& notices) {
   if (journal_ != nullptr) frame_.Untold(notices);
 }
 
-Status LiveRoot::TellUntold(Dispatcher& dispatcher) {
+void LiveRoot::ToldLocked(LiveNotices* told) {
+  if (told->empty()) return;
+  *told = {};
+  if (journal_ == nullptr) return;
+  frame_.Told();
+  for (const LiveNotices* other : {&untold_, &left_untold_}) {
+    if (!other->empty()) frame_.Untold(*other);
+  }
+}
+
+// Beside an Advance: a lookup that holds what a notice needs may wait for home's next tree.
+Status LiveRoot::TellRestored(Dispatcher& dispatcher) {
   LiveNotices notices;
   {
     const TreeLock lock(*this);
-    notices = untold_;
+    notices = left_untold_;
   }
-  VRUN_TRY(Tell(dispatcher, notices));
-  if (notices.empty()) return {};
+  VRUN_TRY(Tell(dispatcher, notices, {}));
   const TreeLock lock(*this);
-  untold_ = {};
-  if (journal_ != nullptr) frame_.Told();
+  ToldLocked(&left_untold_);
   return {};
 }
 
-Status LiveRoot::TellRestored(Dispatcher& dispatcher) {
-  std::lock_guard advancing(advance_mutex_);
-  return TellUntold(dispatcher);
-}
-
 // Outside of every lock: the kernel takes a directory's own lock for these, under which it may wait for our answers.
-Status LiveRoot::Tell(Dispatcher& dispatcher, const LiveNotices& notices) {
+Status LiveRoot::Tell(Dispatcher& dispatcher, const LiveNotices& notices,
+                      const std::vector<std::function<void()>>& waited) {
   int failure = 0;
   const auto note = [&](int error) {
     if (error != 0 && error != ENOENT) failure = error;
@@ -521,6 +531,7 @@ Status LiveRoot::Tell(Dispatcher& dispatcher, const LiveNotices& notices) {
   for (const uint64_t node : notices.attributes) note(dispatcher.InvalidateAttributes(node));
   // Lookups that wait for this word of home's hold the locks that the rest needs; their names were expired.
   doubt_.Answered();
+  for (const auto& waiter : waited) waiter();
   for (const auto& [parent, name] : notices.names) note(dispatcher.InvalidateEntry(parent, name));
   if (failure != 0) return ErrnoError(failure, "invalidate names of a live view");
   return {};

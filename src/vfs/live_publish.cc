@@ -121,6 +121,7 @@ void LiveRoot::Checkpoint() {
     stream_->ForEach([&](const LiveOperation& op) { all.Operation(op); });
     for (const auto& [unique, node] : lately_) all.Done(unique, node);
     if (!untold_.empty()) all.Untold(untold_);
+    if (!left_untold_.empty()) all.Untold(left_untold_);
     for (const auto& [directory, name] : doubt_.absent()) all.Absent(directory, name);
   }
   if (const Status written = journal_->FinishCheckpoint(all); !written) {
@@ -151,7 +152,7 @@ Status LiveRoot::RestoreFrom(LiveState* state) {
   }
   done_.insert(state->done.begin(), state->done.end());
   lately_ = state->done;  // this one may die before it has answered
-  untold_ = std::move(state->untold);
+  left_untold_ = std::move(state->untold);
   for (const auto& [directory, name] : state->absent) (void)doubt_.NoteAbsent(directory, name);
   std::vector<uint64_t> dirty;
   for (const auto& [nodeid, id] : state->file_of) {

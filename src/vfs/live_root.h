@@ -174,9 +174,10 @@ class LiveRoot final : public Operations, public WriteOperations {
   // With advance_mutex_ held.
   Status AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const tree::Entry& root);
   void LoadRestored();
-  Status TellUntold(Dispatcher& dispatcher);
   void AddUntoldLocked(const LiveNotices& notices);
-  Status Tell(Dispatcher& dispatcher, const LiveNotices& notices);
+  void ToldLocked(LiveNotices* told);
+  // `waited`: who waits for this word of home's.
+  Status Tell(Dispatcher& dispatcher, const LiveNotices& notices, const std::vector<std::function<void()>>& waited);
 
   // live_root.cc. Runs `then` with home's part of the directory loaded, now or once it has come; answers the error
   // itself.
@@ -326,7 +327,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   Digest home_tree_;
   LiveTree tree_;
   std::unordered_map<uint64_t, std::shared_ptr<FileContent>> kept_;  // by node: KeepContent
-  LiveNotices untold_;                                               // changed under advance_mutex_, too
+  LiveNotices untold_;                                               // of merges; changed under advance_mutex_, too
+  LiveNotices left_untold_;                                          // of the server before
   uint64_t news_ = 0;                                                // trees and acknowledgements of home's
   std::vector<std::function<void()>> waiting_for_news_;
 
