@@ -15,6 +15,7 @@
 #include "node/content_source.h"
 #include "node/live_follower.h"
 #include "node/live_sender.h"
+#include "store/store.h"
 #include "vfs/live_remains.h"
 
 namespace vrun::node {
@@ -22,7 +23,8 @@ namespace {
 
 constexpr int64_t kWarmMicros = 10'000'000;  // between the last job and the rest
 constexpr int64_t kAgainMicros = 1'000'000;  // while home lacks something of a view that nobody uses
-constexpr uint64_t kKeepBytes = 1ull << 30;  // of what was written and home has, in a view that rests
+constexpr uint64_t kKeepBytes = 1ull << 30;  // of what was written and home has, in a view that rests, at most
+constexpr int64_t kRoomMicros = 1'000'000;   // between two looks at what the cache leaves of it
 
 uint64_t NewId() {
   uint32_t halves[2] = {};
@@ -33,6 +35,12 @@ uint64_t NewId() {
 }
 
 std::string BootId() { return ReadFile("/proc/sys/kernel/random/boot_id").value_or(""); }
+
+// What home has can be fetched again, as all that is in the cache: it has what the cache does not need.
+uint64_t RoomBeside(const store::Stats& cache) {
+  if (cache.disk_free_bytes < cache.min_free_bytes || cache.bytes >= cache.limit_bytes) return 0;
+  return std::min(kKeepBytes, cache.limit_bytes - cache.bytes);
+}
 
 bool IsId(const std::string& name) {
   return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
@@ -48,7 +56,8 @@ struct LiveViews::Live {
   std::set<uint64_t> leases;  // also of those that wait
   // Until it is mounted: what to do then, or with why not.
   std::vector<std::function<void(const Status&)>> waiting;
-  EventLoop::TimerId idle = 0;
+  EventLoop::TimerId idle = 0;  // until it rests; then until the next look at the cache
+  uint64_t room = 0;            // RoomBeside, when something was given up last
 
   // In the order in which they need each other.
   std::unique_ptr<LiveSender> sender;
@@ -277,8 +286,21 @@ void LiveViews::Rest(const LivePtr& live) {
   live->resting = true;
   worker_.Post([live] {
     live->follower.reset();
-    live->view->DropWritten(kKeepBytes);
     LogInfo("live view {}: rests", live->id);
+  });
+  live->room = UINT64_MAX;
+  GiveRoom(live);
+}
+
+void LiveViews::GiveRoom(const LivePtr& live) {
+  const uint64_t room = RoomBeside(backend_->store()->stats());
+  if (room < live->room - live->room / 8) {  // each time all nodes are looked at
+    live->room = room;
+    worker_.Post([live, room] { live->view->DropWritten(room); });
+  }
+  live->idle = loop_->After(kRoomMicros, [this, live] {
+    live->idle = 0;
+    if (live->resting) GiveRoom(live);
   });
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The live view of a tenant on this node: mounted with the first job that wants one, shared by all that do. A while
 // after the last, once home has all that was written, it rests: it stays mounted with what the kernel has of it, home
-// is not asked for its changes, and what home has by now leaves the disk but for a bound. The next job wakes it: it
-// catches up with the state of then. It ends with the tenant's server. docs/decisions/0013, "Wired"; 0019.
+// is not asked for its changes, and what home has by now leaves the disk but for what the cache has room for. The next
+// job wakes it: it catches up with the state of then. It ends with the tenant's server. docs/decisions/0013, "Wired";
+// 0019.
 //
 // What a view needs is in DIRECTORY/ID/: `mount` (on which it is mounted), `written`, `journal`. A view that another
 // server of this keeper mounted is taken over; what home lacks of one whose mount has ended is sent (decisions/0021),
@@ -93,6 +94,7 @@ class LiveViews {
   void Follow(const LivePtr& live) const;
   void Idle(const LivePtr& live, int64_t micros);
   void Rest(const LivePtr& live);
+  void GiveRoom(const LivePtr& live);
   void Wake(const LivePtr& live);
   void Drop(const LivePtr& live, bool remove);
   void Send(uint64_t id);  // on the worker

@@ -68,15 +68,25 @@ bool LiveMerge::Needs(const LiveNode& directory) {
   return of.loaded || !of.entries.empty() || (!of.has_lower && directory.lookups > 0);
 }
 
+bool LiveMerge::IsCurrent(const LiveDirectory& of, const Digest& digest) {
+  return of.has_lower && of.digest == digest && !of.restored;
+}
+
+LoadedDirectoryPtr LiveMerge::Object(const LiveDirectory& of, const Digest& digest) const {
+  if (of.loaded && of.digest == digest) return of.loaded;
+  const auto object = have_.find(digest);
+  return object != have_.end() ? object->second : nullptr;
+}
+
 void LiveMerge::Find(const LiveNode& directory, const Digest& digest, const std::string& path, Missing* missing) const {
   const LiveDirectory& of = *directory.directory;
-  if ((of.has_lower && of.digest == digest) || !Needs(directory)) return;
-  const auto object = have_.find(digest);
-  if (object == have_.end()) {
+  if (IsCurrent(of, digest) || !Needs(directory)) return;
+  const LoadedDirectoryPtr object = Object(of, digest);
+  if (!object) {
     missing->emplace_back(digest, path);
     return;
   }
-  const tree::Directory& next = *object->second->directory;
+  const tree::Directory& next = *object->directory;
   for (const auto& [name, entry] : of.entries) {
     if (entry.node == nullptr || !entry.node->is_directory()) continue;
     if (entry.change > included_) continue;
@@ -97,11 +107,12 @@ LiveMerge::Missing LiveMerge::FindMissing(const tree::Entry& root) const {
 
 void LiveMerge::Run(const tree::Entry& root) {
   LiveNode* top = tree_.root_;
-  if (top->directory->digest != root.child) {
+  if (!IsCurrent(*top->directory, root.child)) {
     if (Needs(*top)) {
-      Take(top, root.child, have_.at(root.child));
+      Take(top, root.child, Object(*top->directory, root.child));
     } else {
       top->directory->digest = root.child;
+      top->directory->restored = false;
     }
     tree_.Touch(top);
   }
@@ -164,31 +175,39 @@ bool LiveMerge::IsTaken(LiveNode* directory) {
 
 void LiveMerge::Take(LiveNode* directory, const Digest& digest, const LoadedDirectoryPtr& next) {
   LiveDirectory& of = *directory->directory;
-  const LoadedDirectoryPtr before = of.loaded;
+  const bool same = of.has_lower && of.digest == digest;
+  const LoadedDirectoryPtr before = same ? next : of.loaded;
   const tree::Directory& after = *next->directory;
-  KeepPlaces(&of, before, after);
-  of.has_lower = true;
-  of.digest = digest;
+  const bool all = std::exchange(of.restored, false) || !before;
+  if (!same) {
+    KeepPlaces(&of, before, after);
+    of.has_lower = true;
+    of.digest = digest;
+    tree_.Touch(directory);
+    tree_.TouchPlaces(*directory);
+    ForgetListing(*directory);
+  }
   LiveTree::SetLoaded(directory, next);
-  tree_.Touch(directory);
-  ForgetListing(*directory);
   std::vector<std::string> known;
   Walk(before, after, [&](size_t i, size_t j) {
     if (i != kGone && j != kGone && before->directory->EncodedAt(i) == after.EncodedAt(j)) return;
     const std::string_view name = j != kGone ? after.NameAt(j) : before->directory->NameAt(i);
     if (of.entries.find(name) != of.entries.end()) {
-      known.emplace_back(name);
+      if (!all) known.emplace_back(name);
     } else if (i == kGone) {
       ForgetName(*directory, name);  // that it is not there may be cached
     }
   });
+  if (all) {
+    for (const auto& [name, entry] : of.entries) known.push_back(name);
+  }
   for (const std::string& name : known) Reconcile(directory, name);
 }
 
 // Home has no such directory any more: nothing in it is home's.
 void LiveMerge::TakeNothing(LiveNode* directory) {
   LiveDirectory& of = *directory->directory;
-  of.has_lower = false;
+  of.has_lower = of.restored = false;
   of.digest = {};
   of.places.clear();
   LiveTree::SetLoaded(directory, nullptr);
@@ -201,15 +220,16 @@ void LiveMerge::TakeNothing(LiveNode* directory) {
 
 void LiveMerge::Below(LiveNode* parent, const std::string& name, LiveNode* directory, const Digest& digest) {
   LiveDirectory& of = *directory->directory;
-  if (of.has_lower && of.digest == digest) return;
+  if (IsCurrent(of, digest)) return;
   if (!Needs(*directory)) {
     of.has_lower = true;
+    of.restored = false;
     of.digest = digest;
     tree_.Touch(directory);
     return;
   }
-  if (const auto object = have_.find(digest); object != have_.end()) {
-    Take(directory, digest, object->second);
+  if (const LoadedDirectoryPtr object = Object(of, digest)) {
+    Take(directory, digest, object);
     return;
   }
   wanted_.emplace_back(digest, directory->HomePath());
@@ -244,11 +264,10 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
   const bool ours = entry->change > included_;
   if (ours) return;  // of a directory, too: what home has there may be another one, which was moved away here
   if (node->is_directory() && is.is_directory()) {
-    entry->change = 0;
+    if (std::exchange(entry->change, 0) != 0) tree_.TouchName(*directory, name);
+    if (!node->home || node->home_path || node->change != 0) tree_.Touch(node);
     node->home_path.reset();
-    tree_.TouchName(*directory, name);
     node->home = true;
-    tree_.Touch(node);
     if (node->change <= included_) {
       node->change = 0;
       SetAttributes(node, is);
@@ -283,11 +302,7 @@ void LiveMerge::Miss(LiveNode* directory, const std::string& name, LiveEntry* en
     Replace(directory, name);
     return;
   }
-  if (entry->cookie == 0) {  // it stays, and has to be listed
-    entry->cookie = tree_.next_cookie_++;
-    directory->directory->ours[entry->cookie] = directory->directory->entries.find(name)->first;
-    tree_.TouchName(*directory, name);
-  }
+  if (entry->cookie == 0) tree_.Keep(directory, name, tree_.next_cookie_++);  // it stays, and has to be listed
   Hold(directory, name);
 }
 
@@ -306,8 +321,8 @@ bool LiveMerge::IsSame(const LiveNode& node, const tree::Entry& is) const {
 
 void LiveMerge::Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& is, size_t index) {
   LiveNode* node = entry->node;
-  entry->change = 0;
-  tree_.Touch(node);
+  const bool ours = std::exchange(entry->change, 0) != 0 || node->change != 0;
+  if (ours || !node->home || node->home_path || node->version != is.version()) tree_.Touch(node);
   node->home = true;
   node->home_path.reset();
   if (is.is_regular() && node->IsEarlier(is.version())) {  // the number of names is ours, and what else is newer
@@ -346,7 +361,9 @@ void LiveMerge::SetAttributes(LiveNode* node, const tree::Entry& is) {
   b.ino = a.ino;
   a = b;
   node->xattrs = std::move(now.xattrs);
-  if (different) notices_.attributes.push_back(node->nodeid);
+  if (!different) return;
+  tree_.Touch(node);
+  notices_.attributes.push_back(node->nodeid);
 }
 
 bool LiveMerge::InUse(const LiveNode& node) const {
@@ -360,7 +377,9 @@ bool LiveMerge::InUse(const LiveNode& node) const {
 void LiveMerge::Hold(LiveNode* directory, const std::string& name) { tree_.held_.emplace(directory->nodeid, name); }
 
 void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
-  LiveNode* node = directory->directory->entries.find(name)->second.node;
+  LiveDirectory& of = *directory->directory;
+  const LiveEntry entry = of.entries.find(name)->second;
+  LiveNode* node = entry.node;
   std::string path = node->HomePath();
   tree_.Erase(directory, name);
   std::erase_if(node->names, [&](const LiveName& link) { return link.parent == directory && link.name == name; });
@@ -372,10 +391,15 @@ void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
   }
   tree_.Touch(node);
   const bool used = node->opened || (!renew_ && node->lookups > 0);
-  if (used && S_ISREG(node->attributes.mode) && !node->file) notices_.replaced.push_back(node->nodeid);
+  if (used && S_ISREG(node->attributes.mode) && !node->file) replaced_.push_back(node->nodeid);
   ForgetName(*directory, name);
   emptied_.push_back(directory->nodeid);
   emptied_.push_back(node->nodeid);
+  // What takes its place is listed there: a listing that is under way has perhaps given it already.
+  const size_t index = of.loaded && entry.cookie != 0 ? of.loaded->directory->Find(name) : SIZE_MAX;
+  if (entry.cookie == 0 || !of.loaded || index == of.loaded->directory->size()) return;
+  tree_.FromEntry(directory, index);
+  tree_.Keep(directory, name, entry.cookie);
 }
 
 // A directory on which the kernel has no lookup has nothing below it that the kernel knows.
@@ -404,10 +428,12 @@ Status LiveRoot::AdvanceAgain(Dispatcher& dispatcher) {
 }
 
 Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const tree::Entry& root) {
+  LoadRestored();
   DirectoryCache::Loaded have;
   LiveMerge::Missing missing;
   do {
     LiveNotices notices;
+    std::vector<uint64_t> replaced;
     std::vector<std::function<void()>> waited;
     {
       const TreeLock lock(*this);
@@ -425,20 +451,78 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
         root_ = root;
         if (journal_ != nullptr) frame_.Header(NumbersLocked());
         missing = merge.wanted();
-        notices = merge.notices();
+        replaced = merge.replaced();
+        AddUntoldLocked(merge.notices());
+        notices = untold_;
         waited = NewsLocked();
       }
     }
-    for (const uint64_t nodeid : notices.replaced) KeepContent(nodeid);
-    VRUN_TRY(Tell(dispatcher, notices));
-    for (const auto& waiter : waited) waiter();
+    for (const uint64_t nodeid : replaced) KeepContent(nodeid);
+    VRUN_TRY(Tell(dispatcher, notices, waited));
+    if (!notices.empty()) {
+      const TreeLock lock(*this);
+      ToldLocked(&untold_);
+    }
     if (!missing.empty()) VRUN_TRY(backend_.directories().GetAll(tree, missing, &have));
   } while (!missing.empty());
   return {};
 }
 
+// With what a directory was before, only what differs is told to the kernel, and listings that are under way go on.
+void LiveRoot::LoadRestored() {
+  if (!std::exchange(restored_, false)) return;
+  std::vector<std::pair<uint64_t, Digest>> restored;
+  {
+    const TreeLock lock(*this);
+    tree_.ForEach([&](const LiveNode& node) {
+      if (!node.is_directory() || !node.directory->restored || !LiveTree::NeedsLoading(node)) return;
+      restored.emplace_back(node.nodeid, node.directory->digest);
+    });
+  }
+  for (const auto& [nodeid, digest] : restored) {
+    if (const LoadedDirectoryPtr before = backend_.directories().Find(digest)) {
+      InstallDirectory(nodeid, digest, before);
+    }
+  }
+}
+
+// In the journal with the merge that they are of: a server that dies before the kernel has heard all leaves the rest to
+// the next one.
+void LiveRoot::AddUntoldLocked(const LiveNotices& notices) {
+  if (notices.empty()) return;
+  const auto add = [](const auto& from, auto* to) { to->insert(to->end(), from.begin(), from.end()); };
+  add(notices.names, &untold_.names);
+  add(notices.listings, &untold_.listings);
+  add(notices.attributes, &untold_.attributes);
+  if (journal_ != nullptr) frame_.Untold(notices);
+}
+
+void LiveRoot::ToldLocked(LiveNotices* told) {
+  if (told->empty()) return;
+  *told = {};
+  if (journal_ == nullptr) return;
+  frame_.Told();
+  for (const LiveNotices* other : {&untold_, &left_untold_}) {
+    if (!other->empty()) frame_.Untold(*other);
+  }
+}
+
+// Beside an Advance: a lookup that holds what a notice needs may wait for home's next tree.
+Status LiveRoot::TellRestored(Dispatcher& dispatcher) {
+  LiveNotices notices;
+  {
+    const TreeLock lock(*this);
+    notices = left_untold_;
+  }
+  VRUN_TRY(Tell(dispatcher, notices, {}));
+  const TreeLock lock(*this);
+  ToldLocked(&left_untold_);
+  return {};
+}
+
 // Outside of every lock: the kernel takes a directory's own lock for these, under which it may wait for our answers.
-Status LiveRoot::Tell(Dispatcher& dispatcher, const LiveNotices& notices) {
+Status LiveRoot::Tell(Dispatcher& dispatcher, const LiveNotices& notices,
+                      const std::vector<std::function<void()>>& waited) {
   int failure = 0;
   const auto note = [&](int error) {
     if (error != 0 && error != ENOENT) failure = error;
@@ -447,6 +531,7 @@ Status LiveRoot::Tell(Dispatcher& dispatcher, const LiveNotices& notices) {
   for (const uint64_t node : notices.attributes) note(dispatcher.InvalidateAttributes(node));
   // Lookups that wait for this word of home's hold the locks that the rest needs; their names were expired.
   doubt_.Answered();
+  for (const auto& waiter : waited) waiter();
   for (const auto& [parent, name] : notices.names) note(dispatcher.InvalidateEntry(parent, name));
   if (failure != 0) return ErrnoError(failure, "invalidate names of a live view");
   return {};

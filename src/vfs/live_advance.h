@@ -18,16 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "vfs/live_journal.h"
 #include "vfs/live_tree.h"
 
 namespace vrun::vfs {
-
-struct LiveNotices {
-  std::vector<std::pair<uint64_t, std::string>> names;  // to be looked up anew: parent, name
-  std::vector<uint64_t> listings;                       // directories whose names changed
-  std::vector<uint64_t> attributes;                     // nodes that look different
-  std::vector<uint64_t> replaced;  // nodes that lost a name, of whose content somebody may have seen
-};
 
 class LiveMerge {
  public:
@@ -46,9 +40,13 @@ class LiveMerge {
   // Of directories of ours that home has otherwise by now: to be got, and Run again.
   const Missing& wanted() const { return wanted_; }
   const LiveNotices& notices() const { return notices_; }
+  // Nodes that lost a name, of whose content somebody may have seen.
+  const std::vector<uint64_t>& replaced() const { return replaced_; }
 
  private:
   static bool Needs(const LiveNode& directory);
+  static bool IsCurrent(const LiveDirectory& of, const Digest& digest);
+  LoadedDirectoryPtr Object(const LiveDirectory& of, const Digest& digest) const;
   void Find(const LiveNode& directory, const Digest& digest, const std::string& path, Missing* missing) const;
   void Take(LiveNode* directory, const Digest& digest, const LoadedDirectoryPtr& next);
   void TakeNothing(LiveNode* directory);
@@ -74,6 +72,7 @@ class LiveMerge {
   const bool renew_;
   Missing wanted_;
   LiveNotices notices_;
+  std::vector<uint64_t> replaced_;
   std::vector<uint64_t> emptied_;  // directories that may not be needed any more
 };
 

@@ -5,9 +5,11 @@
 #include <linux/fuse.h>
 #include <rapidcheck.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include <array>
 #include <deque>
+#include <map>
 #include <thread>
 
 #include "base/clock.h"
@@ -89,6 +91,32 @@ TEST_F(LiveAdvanceTest, WhatWasMadeInADirectoryThatWasMovedStaysUntilHomeHasMove
   FollowAll();
   EXPECT_EQ(Content("/moved/ours"), "made here");
   EXPECT_FALSE(Is(In("/dir")));
+}
+
+TEST_F(LiveAdvanceTest, AListingUnderWayGivesANameOnceWhoeverHasItNow) {
+  Write("/dir/theirs", "");
+  Mount();
+  for (int i = 0; i < 150; ++i) Put(In("/dir/name" + std::to_string(i)), "ours");
+  ASSERT_TRUE(Soon([&] { return Requests(FUSE_RELEASE) >= 150; }));
+  const UniqueFd directory(::open(In("/dir").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  std::map<std::string, int> seen;
+  const auto list = [&] {
+    alignas(8) char buffer[2048];
+    const long n = ::syscall(SYS_getdents64, directory.get(), buffer, sizeof buffer);
+    for (long at = 0; at < n; at += reinterpret_cast<const dirent64*>(buffer + at)->d_reclen) {
+      ++seen[reinterpret_cast<const dirent64*>(buffer + at)->d_name];
+    }
+    return n;
+  };
+  ASSERT_GT(list(), 0);
+  ASSERT_LT(seen.size(), 100u);
+  for (int i = 0; i < 150; ++i) Write("/dir/name" + std::to_string(i), "other files");
+  FollowAll();
+  while (list() > 0) {
+  }
+  for (const auto& [name, times] : seen) EXPECT_EQ(times, 1) << name;
+  EXPECT_EQ(seen.size(), 153u);
+  EXPECT_EQ(Content("/dir/name7"), "other files");
 }
 
 TEST_F(LiveAdvanceTest, WhatIsMappedKeepsItsBytes) {

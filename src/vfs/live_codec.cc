@@ -24,6 +24,11 @@ enum Tag : uint8_t {
   kDropped,
   kAcknowledged,
   kDone,
+  kUntold,
+  kTold,
+  kAbsent,
+  kNoAbsent,
+  kPlaces,
 };
 
 constexpr std::array<uint32_t, 256> kCrcTable = [] {
@@ -198,6 +203,9 @@ bool TakeGone(Taker* in, LiveState* state) {
   state->nodes.erase(nodeid);
   state->file_of.erase(nodeid);
   state->names.erase(nodeid);
+  state->places.erase(nodeid);
+  const auto absent = state->absent.lower_bound({nodeid, ""});
+  state->absent.erase(absent, state->absent.lower_bound({nodeid + 1, ""}));
   return true;
 }
 
@@ -290,11 +298,56 @@ bool TakeAcknowledged(Taker* in, LiveState* state) {
 }
 
 bool TakeDone(Taker* in, LiveState* state) {
-  constexpr size_t kMost = 256;  // far more than there are threads that answer
+  constexpr size_t kMost = 4096;  // as kMostLately in live_publish.cc
   uint64_t unique = 0, node = 0;
   if (!in->Number(&unique) || !in->Number(&node)) return false;
   state->done.emplace_back(unique, node);
   if (state->done.size() > kMost) state->done.pop_front();
+  return true;
+}
+
+bool TakeNumbers(Taker* in, std::vector<uint64_t>* numbers) {
+  uint32_t n = 0;
+  if (!in->Number(&n) || n > in->size()) return false;
+  for (; n > 0; --n) {
+    if (!in->Number(&numbers->emplace_back())) return false;
+  }
+  return true;
+}
+
+bool TakeUntold(Taker* in, LiveState* state) {
+  uint32_t n = 0;
+  if (!in->Number(&n) || n > in->size()) return false;
+  for (; n > 0; --n) {
+    auto& [directory, name] = state->untold.names.emplace_back();
+    if (!in->Number(&directory) || !in->Text(&name)) return false;
+  }
+  return TakeNumbers(in, &state->untold.listings) && TakeNumbers(in, &state->untold.attributes);
+}
+
+bool TakeAbsent(Taker* in, LiveState* state) {
+  std::pair<uint64_t, std::string> name;
+  if (!in->Number(&name.first) || !in->Text(&name.second)) return false;
+  state->absent.insert(std::move(name));
+  return true;
+}
+
+// As runs in which place and index grow together: an edit makes two or three of them, however large the directory is.
+bool TakePlaces(Taker* in, LiveState* state) {
+  uint64_t nodeid = 0;
+  uint32_t runs = 0;
+  LiveSavedPlaces saved;
+  if (!in->Number(&nodeid) || !TakeDigest(in, &saved.digest) || !in->Number(&saved.next) || !in->Number(&runs)) {
+    return false;
+  }
+  constexpr size_t kMost = 1u << 22;  // names of a directory
+  for (; runs > 0; --runs) {
+    uint32_t place = 0, index = 0, length = 0;
+    if (!in->Number(&place) || !in->Number(&index) || !in->Number(&length)) return false;
+    if (length > kMost || saved.places.size() + length > kMost) return false;
+    for (uint32_t i = 0; i < length; ++i) saved.places.emplace_back(place + i, index + i);
+  }
+  state->places[nodeid] = std::move(saved);
   return true;
 }
 
@@ -312,6 +365,11 @@ bool TakeRecord(uint8_t tag, Taker* in, LiveState* state) {
     case kOperation: return TakeOperation(in, state);
     case kAcknowledged: return TakeAcknowledged(in, state);
     case kDone: return TakeDone(in, state);
+    case kUntold: return TakeUntold(in, state);
+    case kTold: state->untold = {}; return true;
+    case kAbsent: return TakeAbsent(in, state);
+    case kNoAbsent: state->absent.clear(); return true;
+    case kPlaces: return TakePlaces(in, state);
     case kDropped:
       if (!in->Number(&number)) return false;
       state->operations.erase(number);
@@ -453,6 +511,51 @@ void LiveFrame::Done(uint64_t unique, uint64_t node) {
   PutTag(&body_, kDone);
   PutNumber(&body_, unique);
   PutNumber(&body_, node);
+}
+
+void LiveFrame::Untold(const LiveNotices& notices) {
+  const auto numbers = [this](const std::vector<uint64_t>& all) {
+    PutNumber(&body_, static_cast<uint32_t>(all.size()));
+    for (const uint64_t one : all) PutNumber(&body_, one);
+  };
+  PutTag(&body_, kUntold);
+  PutNumber(&body_, static_cast<uint32_t>(notices.names.size()));
+  for (const auto& [directory, name] : notices.names) {
+    PutNumber(&body_, directory);
+    PutText(&body_, name);
+  }
+  numbers(notices.listings);
+  numbers(notices.attributes);
+}
+
+void LiveFrame::Told() { PutTag(&body_, kTold); }
+
+void LiveFrame::Absent(uint64_t directory, std::string_view name) {
+  PutTag(&body_, kAbsent);
+  PutNumber(&body_, directory);
+  PutText(&body_, name);
+}
+
+void LiveFrame::NoAbsent() { PutTag(&body_, kNoAbsent); }
+
+void LiveFrame::Places(const LiveNode& directory) {
+  const LiveDirectory& of = *directory.directory;
+  PutTag(&body_, kPlaces);
+  PutNumber(&body_, directory.nodeid);
+  PutText(&body_, of.digest.view());
+  PutNumber(&body_, of.next_place);
+  const size_t runs_at = body_.size();
+  uint32_t runs = 0;
+  PutNumber(&body_, runs);
+  for (size_t i = 0; i < of.places.size(); ++runs) {
+    const auto [place, index] = of.places[i];
+    uint32_t length = 1;
+    for (++i; i < of.places.size() && of.places[i] == std::pair(place + length, index + length); ++i) ++length;
+    PutNumber(&body_, place);
+    PutNumber(&body_, index);
+    PutNumber(&body_, length);
+  }
+  std::memcpy(body_.data() + runs_at, &runs, sizeof runs);
 }
 
 void LiveFrame::Acknowledged(uint64_t number) {

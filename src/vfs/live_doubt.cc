@@ -3,10 +3,14 @@
 
 #include "base/clock.h"
 #include "vfs/dispatcher.h"
-#include "vfs/live_advance.h"
 #include "vfs/live_root.h"
 
 namespace vrun::vfs {
+namespace {
+
+constexpr uint64_t kAbsentSeconds = 3;  // of more absent names than are noted
+
+}  // namespace
 
 LiveDoubt::LiveDoubt(TimerThread* timers, std::function<void()> ask) : timers_(timers), ask_(std::move(ask)) {}
 
@@ -68,22 +72,33 @@ void LiveDoubt::After(const std::function<void()>& waits, std::function<void()> 
   ask_();
 }
 
-bool LiveDoubt::NoteAbsent(uint64_t directory, std::string_view name) {
+LiveDoubt::Noted LiveDoubt::NoteAbsent(uint64_t directory, std::string_view name) {
   std::lock_guard lock(mutex_);
   auto& names = absent_[directory];
-  if (names.contains(std::string(name))) return true;
-  if (absent_count_ >= kMostAbsent) return false;
+  if (names.contains(std::string(name))) return Noted::kBefore;
+  if (absent_count_ >= kMostAbsent) return Noted::kFull;
   names.emplace(name);
   ++absent_count_;
-  return true;
+  return Noted::kNew;
 }
 
-std::vector<std::pair<uint64_t, std::string>> LiveDoubt::TakeAbsent() {
-  std::vector<std::pair<uint64_t, std::string>> taken;
-  std::lock_guard lock(mutex_);
-  for (auto& [directory, names] : std::exchange(absent_, {})) {
-    for (const std::string& name : names) taken.emplace_back(directory, name);
+LiveDoubt::Names LiveDoubt::AbsentLocked() const {
+  Names all;
+  for (const auto& [directory, names] : absent_) {
+    for (const std::string& name : names) all.emplace_back(directory, name);
   }
+  return all;
+}
+
+LiveDoubt::Names LiveDoubt::absent() const {
+  std::lock_guard lock(mutex_);
+  return AbsentLocked();
+}
+
+LiveDoubt::Names LiveDoubt::TakeAbsent() {
+  std::lock_guard lock(mutex_);
+  Names taken = AbsentLocked();
+  absent_.clear();
   absent_count_ = 0;
   return taken;
 }
@@ -97,9 +112,11 @@ void LiveRoot::Doubt(Dispatcher& dispatcher, bool doubt) {
   }
   doubt_.Begin();  // first: what is answered from now on is not kept
   LiveNotices old;
-  old.names = doubt_.TakeAbsent();
+  size_t absent = 0;
   {
     const TreeLock lock(*this);
+    old.names = doubt_.TakeAbsent();
+    absent = old.names.size();
     tree_.ForEach([&](const LiveNode& node) {
       if (node.lookups == 0 && node.nodeid != LiveTree::kRootId) return;
       for (const LiveName& link : node.names) old.names.emplace_back(link.parent->nodeid, link.name);
@@ -109,10 +126,27 @@ void LiveRoot::Doubt(Dispatcher& dispatcher, bool doubt) {
   // An expired name keeps its dentry, and what is mounted on it. Errors are names that the kernel has forgotten.
   for (const uint64_t nodeid : old.listings) dispatcher.InvalidateInode(nodeid);
   for (const uint64_t nodeid : old.attributes) dispatcher.InvalidateAttributes(nodeid);
-  for (const auto& [parent, name] : old.names) {
-    if (!doubt_.doubted()) return;
-    dispatcher.ExpireEntry(parent, name);
+  size_t told = 0;
+  for (; told < old.names.size() && doubt_.doubted(); ++told) {
+    dispatcher.ExpireEntry(old.names[told].first, old.names[told].second);
   }
+  const TreeLock lock(*this);
+  for (; told < absent; ++told) (void)doubt_.NoteAbsent(old.names[told].first, old.names[told].second);
+  if (journal_ == nullptr || absent == 0) return;
+  frame_.NoAbsent();
+  for (const auto& [directory, name] : doubt_.absent()) frame_.Absent(directory, name);
+}
+
+uint64_t LiveRoot::AbsentSecondsLocked(uint64_t directory, std::string_view name) {
+  if (doubt_.doubted()) return 0;
+  switch (doubt_.NoteAbsent(directory, name)) {
+    case LiveDoubt::Noted::kFull: return kAbsentSeconds;
+    case LiveDoubt::Noted::kNew:
+      if (journal_ != nullptr) frame_.Absent(directory, name);
+      break;
+    case LiveDoubt::Noted::kBefore: break;
+  }
+  return kForeverSeconds;
 }
 
 void LiveRoot::AfterDoubt(Reply reply, Then then) {

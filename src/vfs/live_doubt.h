@@ -5,7 +5,8 @@
 // such request asks home first: one question at a time, the answer to which is that home speaks again, and doubt is
 // over. A home that does not answer in time is not asked again for a while; meanwhile the view answers by itself.
 //
-// It also notes which names the kernel was told not to be there, so that it can be told to ask again.
+// It also notes which names the kernel was told not to be there, so that it can be told to ask again. A live view's
+// journal has them, too: the kernel remembers them longer than a server lives.
 #pragma once
 
 #include <atomic>
@@ -43,9 +44,12 @@ class LiveDoubt {
   // is none in time. Once. `waits` is called before, when it has to wait.
   void After(const std::function<void()>& waits, std::function<void()> then);
 
-  // The kernel is told that there is no such name. False: too many were noted, it is to ask again soon.
-  bool NoteAbsent(uint64_t directory, std::string_view name);
-  std::vector<std::pair<uint64_t, std::string>> TakeAbsent();
+  // The kernel is told that there is no such name. kFull: too many were noted, it is to ask again soon.
+  enum class Noted { kNew, kBefore, kFull };
+  Noted NoteAbsent(uint64_t directory, std::string_view name);
+  using Names = std::vector<std::pair<uint64_t, std::string>>;
+  Names absent() const;
+  Names TakeAbsent();
 
  private:
   struct Question {
@@ -53,12 +57,13 @@ class LiveDoubt {
     bool over = false;
     std::vector<std::function<void()>> waiting;
   };
+  Names AbsentLocked() const;
   static bool Close(Question& question);  // true: it was open, and its waiters have gone on
 
   TimerThread* const timers_;
   const std::function<void()> ask_;
   std::atomic<bool> doubted_{false};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::shared_ptr<Question> question_;  // the last one; guarded by mutex_, as all below
   int64_t asked_ = 0;                   // monotonic
   std::unordered_map<uint64_t, std::unordered_set<std::string>> absent_;

@@ -71,15 +71,17 @@ TEST_F(LiveDoubtTest, AHomeThatDoesNotAnswerHoldsUpNobodyForLong) {
 }
 
 TEST_F(LiveDoubtTest, AbsentNamesAreNotedOnceAndNotWithoutEnd) {
-  EXPECT_TRUE(doubt_.NoteAbsent(1, "a"));
-  EXPECT_TRUE(doubt_.NoteAbsent(1, "a"));
-  EXPECT_TRUE(doubt_.NoteAbsent(2, "a"));
+  using Noted = LiveDoubt::Noted;
+  EXPECT_EQ(doubt_.NoteAbsent(1, "a"), Noted::kNew);
+  EXPECT_EQ(doubt_.NoteAbsent(1, "a"), Noted::kBefore);
+  EXPECT_EQ(doubt_.NoteAbsent(2, "a"), Noted::kNew);
+  EXPECT_EQ(doubt_.absent().size(), 2u);
   EXPECT_EQ(doubt_.TakeAbsent().size(), 2u);
-  for (size_t i = 0; i < LiveDoubt::kMostAbsent; ++i) EXPECT_TRUE(doubt_.NoteAbsent(1, std::to_string(i)));
-  EXPECT_FALSE(doubt_.NoteAbsent(1, "one more"));
-  EXPECT_TRUE(doubt_.NoteAbsent(1, "0"));
+  for (size_t i = 0; i < LiveDoubt::kMostAbsent; ++i) EXPECT_EQ(doubt_.NoteAbsent(1, std::to_string(i)), Noted::kNew);
+  EXPECT_EQ(doubt_.NoteAbsent(1, "one more"), Noted::kFull);
+  EXPECT_EQ(doubt_.NoteAbsent(1, "0"), Noted::kBefore);
   EXPECT_EQ(doubt_.TakeAbsent().size(), LiveDoubt::kMostAbsent);
-  EXPECT_TRUE(doubt_.NoteAbsent(1, "one more"));
+  EXPECT_EQ(doubt_.NoteAbsent(1, "one more"), Noted::kNew);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -93,6 +94,21 @@ struct LiveSavedName {
   uint64_t operation = 0;
 };
 
+// What of a merge (live_advance.h) the kernel is to be told.
+struct LiveNotices {
+  std::vector<std::pair<uint64_t, std::string>> names;  // to be looked up anew: parent, name
+  std::vector<uint64_t> listings;                       // directories whose names changed
+  std::vector<uint64_t> attributes;                     // nodes that look different
+  bool empty() const { return names.empty() && listings.empty() && attributes.empty(); }
+};
+
+// LiveDirectory::places of one directory.
+struct LiveSavedPlaces {
+  Digest digest;  // of home's part
+  uint32_t next = 0;
+  std::vector<std::pair<uint32_t, uint32_t>> places;
+};
+
 // What a journal says.
 struct LiveState {
   Digest tree;                                                    // that the view showed last
@@ -100,8 +116,11 @@ struct LiveState {
   std::unordered_map<uint64_t, uint64_t> file_of;                 // node -> backing file
   std::unordered_map<uint64_t, std::map<std::string, LiveSavedName, std::less<>>> names;  // by directory
   std::unordered_map<uint64_t, LiveFileState> files;
-  std::map<uint64_t, LiveOperation> operations;    // not acknowledged
-  std::deque<std::pair<uint64_t, uint64_t>> done;  // the last requests that changed names: their unique, a node
+  std::map<uint64_t, LiveOperation> operations;          // not acknowledged
+  std::deque<std::pair<uint64_t, uint64_t>> done;        // the last requests that changed names: their unique, a node
+  LiveNotices untold;                                    // what the kernel has perhaps not been told
+  std::set<std::pair<uint64_t, std::string>> absent;     // names that it was told not to be there: LiveDoubt
+  std::unordered_map<uint64_t, LiveSavedPlaces> places;  // by directory
   uint64_t acknowledged = 0;
   uint64_t next_operation = 1;
   uint64_t next_node = 1;
@@ -124,6 +143,13 @@ class LiveFrame {
   void Acknowledged(uint64_t number);
   // A request of the kernel was carried out: not to be done again when it comes again. `node`: what it made.
   void Done(uint64_t unique, uint64_t node);
+  // The kernel is going to be told of these; it has been told of all.
+  void Untold(const LiveNotices& notices);
+  void Told();
+  // The kernel is told that there is no such name; of none any more.
+  void Absent(uint64_t directory, std::string_view name);
+  void NoAbsent();
+  void Places(const LiveNode& directory);
   bool empty() const { return body_.empty(); }
   const std::string& body() const { return body_; }
   void clear() { body_.clear(); }

@@ -16,7 +16,7 @@ namespace vrun::vfs {
 namespace {
 
 constexpr uint64_t kResent = 1ull << 63;   // in the unique of a request that another server had (FUSE_UNIQUE_RESEND)
-constexpr size_t kMostLately = 256;        // more than are ever under way in one moment
+constexpr size_t kMostLately = 4096;       // more than are done while one waits to be answered
 constexpr size_t kFrameRoom = 256 * 1024;  // in the journal, before an operation is accepted
 
 }  // namespace
@@ -77,6 +77,9 @@ bool LiveRoot::WriteJournalLocked() {
     const LiveSavedName saved{entry.node != nullptr ? entry.node->nodeid : 0, entry.cookie, entry.operation};
     frame_.Name(nodeid, name, &saved);
   }
+  for (const uint64_t nodeid : touched.places) {
+    if (const LiveNode* directory = tree_.Find(nodeid)) frame_.Places(*directory);
+  }
   for (const uint64_t nodeid : touched.gone) frame_.Gone(nodeid);
   if (const Status appended = journal_->Append(frame_); !appended) {
     LogError("{}: nothing more can be written in this view", appended.error().message());
@@ -109,6 +112,7 @@ void LiveRoot::Checkpoint() {
     });
     tree_.ForEach([&](const LiveNode& node) {
       if (!node.is_directory()) return;
+      if (!node.directory->places.empty()) all.Places(node);
       for (const auto& [name, entry] : node.directory->entries) {
         const LiveSavedName saved{entry.node != nullptr ? entry.node->nodeid : 0, entry.cookie, entry.operation};
         all.Name(node.nodeid, name, &saved);
@@ -116,6 +120,9 @@ void LiveRoot::Checkpoint() {
     });
     stream_->ForEach([&](const LiveOperation& op) { all.Operation(op); });
     for (const auto& [unique, node] : lately_) all.Done(unique, node);
+    if (!untold_.empty()) all.Untold(untold_);
+    if (!left_untold_.empty()) all.Untold(left_untold_);
+    for (const auto& [directory, name] : doubt_.absent()) all.Absent(directory, name);
   }
   if (const Status written = journal_->FinishCheckpoint(all); !written) {
     LogWarning("{}: the journal of a live view stays as it is", written.error().message());
@@ -129,6 +136,7 @@ Status LiveRoot::RestoreFrom(LiveState* state) {
     if (op.content.file != 0) wanted[op.content.file] = true;
     if (op.content.aside != 0) wanted[op.content.aside] = true;
   }
+  restored_ = true;
   VRUN_TRY(files_.Restore(state->next_file, [&](uint64_t id) { return wanted.contains(id); }));
   std::unordered_map<uint64_t, std::shared_ptr<LiveFile>> files;
   for (const auto& [id, saved] : state->files) {
@@ -143,6 +151,9 @@ Status LiveRoot::RestoreFrom(LiveState* state) {
     if (file != files.end()) op.version = file->second->RestoreVersion(op.content);
   }
   done_.insert(state->done.begin(), state->done.end());
+  lately_ = state->done;  // this one may die before it has answered
+  left_untold_ = std::move(state->untold);
+  for (const auto& [directory, name] : state->absent) (void)doubt_.NoteAbsent(directory, name);
   std::vector<uint64_t> dirty;
   for (const auto& [nodeid, id] : state->file_of) {
     const auto file = files.find(id);

@@ -19,7 +19,6 @@ namespace vrun::vfs {
 namespace {
 
 constexpr uint32_t kMostBytes = 1 << 20;          // of one answer
-constexpr uint64_t kAbsentSeconds = 3;            // of more absent names than are noted (live_doubt.h)
 constexpr uint64_t kListedWithAttributes = 2048;  // entries of a listing, as in lazy_root.cc
 
 bool Later(const timespec& a, const timespec& b) {
@@ -316,7 +315,7 @@ void LiveRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
       out = CountedEntryLocked(child);
     } else {
       // nodeid 0: the name is known not to be there.
-      out.entry_valid = doubt_.doubted() || doubt_.NoteAbsent(nodeid, name) ? ValidSeconds() : kAbsentSeconds;
+      out.entry_valid = AbsentSecondsLocked(nodeid, name);
     }
   }
   if (!reply.Struct(out) && out.nodeid != 0) Forget(out.nodeid, 1);

@@ -51,7 +51,6 @@ struct LiveRootOptions {
 };
 
 class CloseWatch;
-struct LiveNotices;  // live_advance.h
 
 class LiveRoot final : public Operations, public WriteOperations {
  public:
@@ -64,6 +63,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   // live_advance.cc. See LiveView. Notifies through `dispatcher`.
   Status Advance(Dispatcher& dispatcher, const Digest& tree, uint64_t included);
   Status AdvanceAgain(Dispatcher& dispatcher);  // with the same tree: something was released
+  // After a take-over: what the server before had not told the kernel. Blocks, as Advance.
+  Status TellRestored(Dispatcher& dispatcher);
   void Acknowledge(uint64_t nodeid, const tree::FileVersion& version);
   // live_doubt.cc. As LiveView::Doubt.
   void Doubt(Dispatcher& dispatcher, bool doubt);
@@ -167,9 +168,16 @@ class LiveRoot final : public Operations, public WriteOperations {
   // Runs `then` when home has been asked, where it is in doubt.
   void AfterDoubt(Reply reply, Then then);
   uint64_t ValidSeconds() const;  // of what the kernel is told
+  // The same, of a name that is not there, which is noted. With mutex_ held (by a TreeLock).
+  uint64_t AbsentSecondsLocked(uint64_t directory, std::string_view name);
 
+  // With advance_mutex_ held.
   Status AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const tree::Entry& root);
-  Status Tell(Dispatcher& dispatcher, const LiveNotices& notices);
+  void LoadRestored();
+  void AddUntoldLocked(const LiveNotices& notices);
+  void ToldLocked(LiveNotices* told);
+  // `waited`: who waits for this word of home's.
+  Status Tell(Dispatcher& dispatcher, const LiveNotices& notices, const std::vector<std::function<void()>>& waited);
 
   // live_root.cc. Runs `then` with home's part of the directory loaded, now or once it has come; answers the error
   // itself.
@@ -313,11 +321,14 @@ class LiveRoot final : public Operations, public WriteOperations {
   std::mutex advance_mutex_;  // over all of an Advance; before mutex_
   uint64_t included_ = 0;     // guarded by it, as root_
   tree::Entry root_;          // of home_tree_
+  bool restored_ = false;     // guarded by it: no tree was taken since the take-over
 
   mutable std::mutex mutex_;
   Digest home_tree_;
   LiveTree tree_;
   std::unordered_map<uint64_t, std::shared_ptr<FileContent>> kept_;  // by node: KeepContent
+  LiveNotices untold_;                                               // of merges; changed under advance_mutex_, too
+  LiveNotices left_untold_;                                          // of the server before
   uint64_t news_ = 0;                                                // trees and acknowledgements of home's
   std::vector<std::function<void()>> waiting_for_news_;
 

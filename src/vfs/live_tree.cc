@@ -71,6 +71,10 @@ void LiveTree::TouchName(const LiveNode& directory, std::string_view name) {
   if (tracking_) touched_.names.emplace_back(directory.nodeid, name);
 }
 
+void LiveTree::TouchPlaces(const LiveNode& directory) {
+  if (tracking_) touched_.places.push_back(directory.nodeid);
+}
+
 std::string LiveTree::PathOf(const LiveNode& node) const {
   if (&node == root_) return "/";
   return node.names.empty() ? "" : PathOf(*node.names.front().parent, node.names.front().name);
@@ -206,6 +210,9 @@ bool LiveTree::IsEmpty(const LiveNode& directory) {
 void LiveTree::SetLoaded(LiveNode* directory, LoadedDirectoryPtr loaded) {
   LiveDirectory& of = *directory->directory;
   of.loaded = std::move(loaded);
+  const size_t size = of.loaded ? of.loaded->directory->size() : 0;
+  const auto beyond = [size](const auto& place) { return place.second >= size; };
+  if (of.places.size() != size || std::any_of(of.places.begin(), of.places.end(), beyond)) of.places.clear();
   of.hidden = 0;
   for (const auto& [name, entry] : of.entries) {
     if ((entry.node == nullptr || entry.cookie != 0) && HomeHas(*directory, name)) ++of.hidden;
@@ -230,6 +237,15 @@ void LiveTree::Erase(LiveNode* directory, std::string_view name) {
   of.ours.erase(it->second.cookie);
   TouchName(*directory, it->first);
   of.entries.erase(it);
+}
+
+void LiveTree::Keep(LiveNode* directory, const std::string& name, uint64_t cookie) {
+  LiveDirectory& of = *directory->directory;
+  const auto it = of.entries.find(name);
+  if (it->second.cookie == 0 && HomeHas(*directory, name)) ++of.hidden;
+  it->second.cookie = cookie;
+  of.ours[cookie] = it->first;
+  TouchName(*directory, name);
 }
 
 void LiveTree::Attach(LiveNode* directory, std::string_view name, LiveNode* node) {
@@ -409,6 +425,14 @@ Status LiveTree::Restore(LiveState* state, const std::unordered_map<uint64_t, st
   changes_ = 1;
   for (const auto& [nodeid, node] : nodes_) {
     if (node->change != 0) pending_.push_back({1, nodeid, {}});
+    if (node->is_directory()) node->directory->restored = !node->directory->entries.empty();
+  }
+  for (auto& [nodeid, saved] : state->places) {
+    LiveNode* directory = Find(nodeid);
+    if (directory == nullptr || !directory->is_directory()) continue;
+    if (directory->directory->digest != saved.digest) continue;
+    directory->directory->places = std::move(saved.places);
+    directory->directory->next_place = saved.next;
   }
   next_id_ = std::max(next_id_, state->next_node);
   next_cookie_ = std::max(next_cookie_, state->next_cookie);

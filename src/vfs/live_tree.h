@@ -74,6 +74,8 @@ struct LiveDirectory {
   // next; new ones come last. Empty: the place is the index.
   std::vector<std::pair<uint32_t, uint32_t>> places;
   uint32_t next_place = 0;
+  // As another process left it, and not compared with home's since: entries may be of any of home's trees.
+  bool restored = false;
   std::map<std::string, LiveEntry, std::less<>> entries;
   std::map<uint64_t, std::string_view> ours;  // cookie -> name in `entries`
   size_t hidden = 0;                          // names of home's that are removed or have a cookie
@@ -187,7 +189,8 @@ class LiveTree {
     std::vector<uint64_t> nodes;  // some of them gone by now
     std::vector<std::pair<uint64_t, std::string>> names;
     std::vector<uint64_t> gone;
-    bool empty() const { return nodes.empty() && names.empty() && gone.empty(); }
+    std::vector<uint64_t> places;  // directories; some of them gone by now
+    bool empty() const { return nodes.empty() && names.empty() && gone.empty() && places.empty(); }
   };
   void Track() { tracking_ = true; }
   // Becomes what another process's tree was. The kernel may know any of it, so none of it goes before the tree.
@@ -202,6 +205,7 @@ class LiveTree {
   // Whoever changes a node by itself says so.
   void Touch(LiveNode* node);
   void TouchName(const LiveNode& directory, std::string_view name);
+  void TouchPlaces(const LiveNode& directory);
   // Absolute, by the first of its names; "" for what has none.
   std::string PathOf(const LiveNode& node) const;
   std::string PathOf(const LiveNode& directory, std::string_view name) const;
@@ -225,6 +229,8 @@ class LiveTree {
   static bool HomeHas(const LiveNode& directory, std::string_view name);
   // Takes the entry out, cookie and all; the node's `names` are the caller's.
   void Erase(LiveNode* directory, std::string_view name);
+  // A name of home's is listed by this cookie from now on.
+  void Keep(LiveNode* directory, const std::string& name, uint64_t cookie);
   bool CanGo(const LiveNode& node) const;
   bool IsInside(const LiveNode& node, const LiveNode& directory) const;
 

@@ -111,6 +111,11 @@ class MountedLiveView final : public LiveView {
     // Before anything is read here: it would be sent again as well, and done twice.
     if (const int error = dispatcher_.Resend(); error != 0) return ErrnoError(error, "have requests sent again");
     dispatcher_.Start(options.threads);
+    {
+      std::lock_guard lock(release_mutex_);
+      restored_ = true;
+      release_.notify_one();
+    }
     if (!root_.no_open()) return {};
     auto closes = CloseWatch::Resume(mount_->fd(), HooksOfCloses());
     if (closes) {
@@ -167,17 +172,18 @@ class MountedLiveView final : public LiveView {
     release_.notify_one();
   }
 
-  // A thread of its own, since the one that closed the file answers requests.
+  // A thread of its own, since the one that closed the file answers requests, and the kernel may wait for answers
+  // before it takes a notice.
   void ShowReleased() {
     std::unique_lock lock(release_mutex_);
     for (;;) {
-      release_.wait(lock, [this] { return stop_ || released_; });
+      release_.wait(lock, [this] { return stop_ || released_ || restored_; });
       if (stop_) return;
-      released_ = false;
+      const bool restored = std::exchange(restored_, false);
+      if (!restored) released_ = false;
       lock.unlock();
-      if (const Status shown = root_.AdvanceAgain(dispatcher_); !shown) {
-        LogWarning("live view: {}", Escape(shown.error().message()));
-      }
+      const Status shown = restored ? root_.TellRestored(dispatcher_) : root_.AdvanceAgain(dispatcher_);
+      if (!shown) LogWarning("live view: {}", Escape(shown.error().message()));
       lock.lock();
     }
   }
@@ -194,6 +200,7 @@ class MountedLiveView final : public LiveView {
   std::mutex release_mutex_;
   std::condition_variable release_;
   bool released_ = false;
+  bool restored_ = false;
   bool stop_ = false;
   std::thread releaser_;
 };

@@ -386,6 +386,26 @@ def test_a_view_rests_and_is_woken(own):
     assert len(served) == 2 and len(set(served)) == 1, cluster.logs()
 
 
+def test_a_view_that_rests_leaves_its_room_to_the_cache(own):
+    cluster = own(node_options=["--cache-bytes", str(64 << 20)])
+    cluster.place = pathlib.Path(cluster.root) / "root/w"
+    cluster.place.mkdir()
+    data = cluster.place / "data"
+    data.write_bytes(os.urandom(56 << 20))
+    assert sh(cluster, "head -c 24M /dev/urandom > made; cat made > /dev/null").returncode == 0
+    place, = (cluster.directory / "n1/state/node/views").glob("*/live/*/written")
+
+    def written():
+        return sum(f.stat().st_blocks * 512 for f in place.iterdir())
+    wait_until("it rests", lambda: re.search(r"live view \d+: rests", cluster.logs()), 60)
+    time.sleep(2)
+    assert written() >= 24 << 20, "there is room for both"
+    assert cluster.run("vrun", "--view=frozen", "-D", inside(cluster), "--", "sh", "-c", "cat data > /dev/null").returncode == 0
+    wait_until("it has given it up", lambda: written() < 12 << 20, 30)
+    r = sh(cluster, "sha256sum < made")
+    assert r.stdout.split()[0] == hashlib.sha256((cluster.place / "made").read_bytes()).hexdigest()
+
+
 def own_writer(own):
     cluster = own()
     cluster.place = pathlib.Path(cluster.root) / "root/w"

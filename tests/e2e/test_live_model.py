@@ -63,7 +63,7 @@ print("ready", flush=True)
 for line in sys.stdin:
     number, op = json.loads(line)
     try: answer = look("w") if op is None else do("w", op)
-    except OSError as e: answer = e.errno
+    except OSError as e: answer = [e.errno, str(e)]
     print(json.dumps([number, answer]), flush=True)
 """
 exec(WORK)
