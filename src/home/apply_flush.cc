@@ -2,9 +2,11 @@
 #include "home/apply_flush.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -18,11 +20,18 @@
 namespace vrun::home {
 namespace {
 
-constexpr size_t kMostInodes = 1024;  // held open
+constexpr size_t kMostInodes = 4096;
 // What a disk writes in the time that one more fsync takes. docs/decisions/0021.
 constexpr uint64_t kBytesPerInode = 32u << 10;
 // fsyncs that come together share the disk's cache flushes.
 constexpr unsigned kThreads = 8;
+
+// Held open: what comes during a flush on a slow disk, and an eighth of the descriptors at most.
+size_t MostInodes() {
+  rlimit limit{1024, 1024};
+  (void)::getrlimit(RLIMIT_NOFILE, &limit);
+  return std::min<size_t>(kMostInodes, limit.rlim_cur / 8);
+}
 
 uint64_t Kilobytes(std::string_view meminfo, std::string_view name) {
   const size_t at = meminfo.find(name);
@@ -55,8 +64,10 @@ uint64_t BytesNotOnDisk() {
 
 bool FlushWhole(size_t inodes, uint64_t bytes_not_on_disk) { return bytes_not_on_disk <= inodes * kBytesPerInode; }
 
+ApplyFlush::ApplyFlush() : most_(MostInodes()) {}
+
 void ApplyFlush::Touched(int parent, UniqueFd file) {
-  if (files_.size() + directories_.size() >= kMostInodes) return TouchedMuch(parent);
+  if (files_.size() + directories_.size() >= most_) return TouchedMuch(parent);
   if (file) files_.push_back(std::move(file));
   if (!AddDirectory(parent)) everywhere_ = true;  // one that may be written but not read
 }

@@ -27,6 +27,7 @@ bool FlushWhole(size_t inodes, uint64_t bytes_not_on_disk);
 
 class ApplyFlush {
  public:
+  ApplyFlush();
   // A name in `parent` (O_PATH) came, went or changed; `file`: its new content, if it has some.
   void Touched(int parent, UniqueFd file = UniqueFd());
   // The attributes of what has this name.
@@ -43,6 +44,7 @@ class ApplyFlush {
   Status FlushFileSystems();
   Status FlushInodes();
 
+  size_t most_;  // inodes to be held open
   std::vector<UniqueFd> files_;
   std::map<Inode, UniqueFd> directories_;  // at least one of each file system
   bool much_ = false;                      // more than files_ and directories_
