@@ -74,8 +74,8 @@ void ApplyFlush::Touched(int parent, UniqueFd file) {
 
 void ApplyFlush::TouchedAttributes(int parent, const std::string& name) {
   struct stat st {};
-  const bool opens = ::fstatat(parent, name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-                     (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode));
+  const bool opens =
+      ::fstatat(parent, name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode));
   UniqueFd file(opens ? ::openat(parent, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1);
   if (!file) return TouchedMuch(parent);
   Touched(parent, std::move(file));

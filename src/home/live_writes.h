@@ -30,7 +30,7 @@ class LiveWrites {
   struct Options {
     std::string root = "/";
     std::string journals;  // directory of a file for each view; "": none survives this process
-    std::function<std::vector<std::string>()> hidden;  // as ApplyOptions::hidden, when a view is first heard of
+    std::function<std::vector<std::string>()> hidden;    // as ApplyOptions::hidden, when a view is first heard of
     std::function<Status(ApplyFlush*)> flush = nullptr;  // for tests: in place of ApplyFlush::Flush
   };
   using Send = std::function<void(const v1::LiveAck&)>;

@@ -38,9 +38,9 @@ class LiveWritesTest : public testing::Test {
   // Also as if the process before had died.
   void Start() {
     writes_.reset();
-    writes_ = std::make_unique<LiveWrites>(
-        LiveWrites::Options{top_ + "/root", top_ + "/apply", [] { return std::vector<std::string>{"/secret"}; },
-                            [this](ApplyFlush* flush) { return Flush(flush); }});
+    writes_ = std::make_unique<LiveWrites>(LiveWrites::Options{top_ + "/root", top_ + "/apply",
+                                                               [] { return std::vector<std::string>{"/secret"}; },
+                                                               [this](ApplyFlush* flush) { return Flush(flush); }});
   }
   uint64_t Join() {
     {
