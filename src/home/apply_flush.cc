@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -67,6 +68,14 @@ bool FlushWhole(size_t inodes, uint64_t bytes_not_on_disk) { return bytes_not_on
 ApplyFlush::ApplyFlush() : most_(MostInodes()) {}
 
 void ApplyFlush::Touched(int parent, UniqueFd file) {
+  if (!file) return Add(parent, UniqueFd());
+  // Nobody can execute what is open for writing.
+  UniqueFd readable(::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!readable) return TouchedMuch(parent);
+  Add(parent, std::move(readable));
+}
+
+void ApplyFlush::Add(int parent, UniqueFd file) {
   if (files_.size() + directories_.size() >= most_) return TouchedMuch(parent);
   if (file) files_.push_back(std::move(file));
   if (!AddDirectory(parent)) everywhere_ = true;  // one that may be written but not read
@@ -78,7 +87,7 @@ void ApplyFlush::TouchedAttributes(int parent, const std::string& name) {
       ::fstatat(parent, name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode));
   UniqueFd file(opens ? ::openat(parent, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1);
   if (!file) return TouchedMuch(parent);
-  Touched(parent, std::move(file));
+  Add(parent, std::move(file));
 }
 
 void ApplyFlush::TouchedMuch(int parent) {

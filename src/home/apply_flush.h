@@ -28,7 +28,7 @@ bool FlushWhole(size_t inodes, uint64_t bytes_not_on_disk);
 class ApplyFlush {
  public:
   ApplyFlush();
-  // A name in `parent` (O_PATH) came, went or changed; `file`: its new content, if it has some.
+  // A name in `parent` (O_PATH) came, went or changed; `file`: its new content, if it has some. It is closed.
   void Touched(int parent, UniqueFd file = UniqueFd());
   // The attributes of what has this name.
   void TouchedAttributes(int parent, const std::string& name);
@@ -40,6 +40,7 @@ class ApplyFlush {
 
  private:
   using Inode = std::pair<dev_t, ino_t>;
+  void Add(int parent, UniqueFd file);
   bool AddDirectory(int directory);
   Status FlushFileSystems();
   Status FlushInodes();
