@@ -410,6 +410,7 @@ Status ApplierImpl::MakeHardLink(const WriteBack& message) {
     if (error != EXDEV && error != EMLINK && error != EPERM) return made;
     // Another file system, or somebody else's file: a copy is the best there is.
     VRUN_TRY(CopyTree(source->parent.get(), source->name, place.parent.get(), temporary));
+    flush_.TouchedMuch(place.parent.get());
   }
   Status status = Install(place, temporary, nullptr, BaseOf(message));
   if (!status) {
@@ -446,6 +447,7 @@ Status ApplierImpl::MakeDirectory(const WriteBack& message) {
     if (error != 0) return ErrnoError(error, "make " + Escape(place.path));
     if (i >= 0) paths_.NoticeChanged(place.asked, "its version is in " + Escape(place.path));
     Touched(place);
+    flush_.TouchedAttributes(parent, place.name);
     return FinishMeta(place, place.name, meta, MetaFor::kOpenDirectory);
   }
   return Error(Code::kExists, Escape(place.path) + ": too many versions lie beside it: remove some");
@@ -496,6 +498,8 @@ Status ApplierImpl::MoveAcross(const Place& from, const Place& to, uint64_t sequ
     (void)RemoveTree("/proc/self/fd/" + std::to_string(parent) + "/" + temporary);
     return ErrnoError(error, "write " + Escape(to.path));
   }
+  flush_.TouchedMuch(parent);
+  VRUN_TRY(flush_.Flush());  // the original goes
   return RemoveTree("/proc/self/fd/" + std::to_string(from.parent.get()) + "/" + from.name);
 }
 
@@ -518,7 +522,10 @@ Status ApplierImpl::Rename(const WriteBack& message) {
   UniqueFd inode;
   auto finish = [&]() -> Status {
     Touched(to);
-    if (rename.has_meta()) VRUN_TRY(FinishMeta(to, to.name, rename.meta(), MetaFor::kFinal));
+    if (rename.has_meta()) {
+      VRUN_TRY(FinishMeta(to, to.name, rename.meta(), MetaFor::kFinal));
+      flush_.TouchedAttributes(to.parent.get(), to.name);
+    }
     Remember(inode, rename.has_meta());
     return {};
   };
@@ -642,6 +649,7 @@ Status ApplierImpl::SetMeta(const WriteBack& message) {
   UniqueFd inode = Watch(place, *current);
   VRUN_TRY(FinishMeta(place, place.name, meta, MetaFor::kFinal));
   Remember(inode, true);
+  flush_.TouchedAttributes(place.parent.get(), place.name);
   Touched(place);
   return {};
 }

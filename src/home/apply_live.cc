@@ -463,6 +463,7 @@ Status LiveApplier::MakeHardLink(const WriteBack& message) {
     if (error != EXDEV && error != EMLINK && error != EPERM) return made;
     // Another file system, or somebody else's file: a copy is the best there is.
     VRUN_TRY(CopyTree(source->parent.get(), source->name, place.parent.get(), temporary));
+    flush_.TouchedMuch(place.parent.get());
   }
   if (const Status status = Install(place, temporary); !status) {
     DropTemporary(place, temporary);
@@ -479,6 +480,7 @@ Status LiveApplier::MakeDirectory(const WriteBack& message) {
   const int error = WithWritable(parent, [&] { return ::mkdirat(parent, place.name.c_str(), 0700); });
   if (error != 0 && error != EEXIST) return ErrnoError(error, "make " + Escape(place.path));
   VRUN_TRY(FinishMeta(place, place.name, message.make_directory().meta(), MetaFor::kOpenDirectory));
+  flush_.TouchedAttributes(parent, place.name);
   Done(place, message.sequence(), nullptr);
   return {};
 }
@@ -553,6 +555,8 @@ Status LiveApplier::Rename(const WriteBack& message) {
       return ::renameat(to.parent.get(), temporary.c_str(), to.parent.get(), to.name.c_str());
     });
     if (error == 0) {
+      flush_.TouchedMuch(to.parent.get());
+      VRUN_TRY(flush_.Flush());  // the original goes
       VRUN_TRY(RemoveTree("/proc/self/fd/" + std::to_string(from->parent.get()) + "/" + from->name));
     }
   }
@@ -599,6 +603,7 @@ Status LiveApplier::SetMeta(const WriteBack& message) {
   VRUN_ASSIGN(const auto current, LstatAt(place.parent.get(), place.name));
   if (!current || (current->st_mode & S_IFMT) != (meta.mode() & S_IFMT)) return {};
   VRUN_TRY(FinishMeta(place, place.name, meta, MetaFor::kFinal));
+  flush_.TouchedAttributes(place.parent.get(), place.name);
   Done(place, message.sequence(), &*current);
   return {};
 }

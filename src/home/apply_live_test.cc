@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "base/files.h"
@@ -131,6 +133,15 @@ TEST_F(ApplyLive, WhatIsOfAnotherKindIsPutAside) {
   EXPECT_EQ(Read("/d"), "a file");
   EXPECT_EQ(Read("/d.vrun-7/inside"), "kept");
   EXPECT_EQ(notices_.size(), 1u);
+}
+
+TEST_F(ApplyLive, WhatIsNotDurableYetCanBeExecuted) {
+  ASSERT_TRUE(Put("/tool", "#!/bin/sh\nexit 7\n"));
+  ASSERT_EQ(::chmod(Path("/tool").c_str(), 0755), 0);
+  const int status = std::system(Path("/tool").c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  EXPECT_TRUE(applier_->Sync());
 }
 
 TEST_F(ApplyLive, WhatIsHiddenIsRefused) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -127,7 +128,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   std::string KnownIds(const tree::Directory& directory) const;
   // Those from work->next on that go into one pack, at least one; their bytes before compression.
   uint64_t SendPack(Work* work);
-  static Error UnknownTree();
+  static Error UnknownTree(const std::optional<Digest>& id = std::nullopt);
   bool Fail(uint64_t id, const Error& error);
   // A part of an answer. All of one go the same way: by their urgency.
   void Send(const v1::ContentReply& reply, Urgency urgency = kDirectories);

@@ -37,13 +37,19 @@ std::string ContentSession::KnownIds(const tree::Directory& directory) const {
   return KnownIds(directory, all);
 }
 
-Error ContentSession::UnknownTree() { return Error(Code::kAborted, "home does not have this tree any more"); }
+Error ContentSession::UnknownTree(const std::optional<Digest>& id) {
+  // As JobRun names it.
+  if (id && *id == Digest()) {
+    return Error(Code::kAborted, "home has lost the root as it was when this job was submitted: submit it again");
+  }
+  return Error(Code::kAborted, "home does not have this tree any more");
+}
 
 bool ContentSession::Root(Work* work) {
   uint64_t id = work->request.id();
   auto digest = Digest::FromBytes(work->request.get_root().tree());
   auto held = digest ? server_->trees_->Find(*digest) : std::nullopt;
-  if (!held) return Fail(id, UnknownTree());
+  if (!held) return Fail(id, UnknownTree(digest));
   v1::ContentReply reply;
   reply.set_id(id);
   reply.set_last(true);
@@ -104,7 +110,7 @@ bool ContentSession::Tree(Work* work) {
     auto wanted = Digest::FromBytes(work->request.get_tree().tree());
     auto have = Digest::FromBytes(work->request.get_tree().have());
     auto held = wanted ? server_->trees_->Find(*wanted) : std::nullopt;
-    if (!held) return Fail(id, UnknownTree());
+    if (!held) return Fail(id, UnknownTree(wanted));
     auto base = have ? server_->trees_->Find(*have) : std::nullopt;
     work->tree = tree::NewDirectories(base ? base->asked->directory : nullptr, held->asked->directory);
     work->listed = true;

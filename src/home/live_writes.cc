@@ -48,7 +48,7 @@ bool MayPass(const Error& error) {
 
 class LiveWrites::View {
  public:
-  View(uint64_t id, const Options& options) : id_(id) {
+  View(uint64_t id, const Options& options) : id_(id), flush_(options.flush) {
     // Numbers of series must not come again after a restart of home: what an earlier one was sent is dropped.
     next_begin_ = static_cast<uint64_t>(WallMicros());
     apply_.root = options.root;
@@ -322,7 +322,7 @@ class LiveWrites::View {
     begun.applied = applier_->TakeApplied();
     flusher_.Post([this, begun = std::move(begun)]() mutable {
       const int64_t began = MonotonicMicros();
-      begun.status = begun.begun.flush->Flush();
+      begun.status = flush_ ? flush_(begun.begun.flush.get()) : begun.begun.flush->Flush();
       begun.micros = MonotonicMicros() - began;
       std::lock_guard lock(mutex_);
       flushed_ = std::move(begun);
@@ -377,6 +377,7 @@ class LiveWrites::View {
   }
 
   const uint64_t id_;
+  const std::function<Status(ApplyFlush*)> flush_;
   ApplyOptions apply_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

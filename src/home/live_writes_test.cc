@@ -9,8 +9,12 @@
 
 #include <condition_variable>
 #include <filesystem>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/files.h"
+#include "home/apply_flush.h"
 
 namespace vrun::home {
 namespace {
@@ -34,8 +38,9 @@ class LiveWritesTest : public testing::Test {
   // Also as if the process before had died.
   void Start() {
     writes_.reset();
-    writes_ = std::make_unique<LiveWrites>(
-        LiveWrites::Options{top_ + "/root", top_ + "/apply", [] { return std::vector<std::string>{"/secret"}; }});
+    writes_ = std::make_unique<LiveWrites>(LiveWrites::Options{top_ + "/root", top_ + "/apply",
+                                                               [] { return std::vector<std::string>{"/secret"}; },
+                                                               [this](ApplyFlush* flush) { return Flush(flush); }});
   }
   uint64_t Join() {
     {
@@ -76,6 +81,32 @@ class LiveWritesTest : public testing::Test {
   bool Acknowledged(uint64_t operation) {
     return Until([&] { return acknowledged_ >= Sequence(operation); });
   }
+  // As long as disk_busy_, flushes wait. One that fails_ leaves all as it is.
+  Status Flush(ApplyFlush* flush) {
+    std::unique_lock lock(mutex_);
+    ++flushes_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !disk_busy_; });
+    if (std::exchange(fails_, false)) return Error(Code::kInternal, "the disk is on fire");
+    lock.unlock();
+    return flush->Flush();
+  }
+  void SetDiskBusy(bool busy) {
+    std::lock_guard lock(mutex_);
+    disk_busy_ = busy;
+    changed_.notify_all();
+  }
+  bool Flushes(int flushes) {
+    return Until([&] { return flushes_ >= flushes; });
+  }
+  bool IsApplied(uint64_t operation) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (writes_->Applied()[kView] < Sequence(operation)) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
   std::string Read(const std::string& path) { return ReadFile(top_ + "/root" + path).value_or("(none)"); }
 
   std::string top_ = "/var/tmp/vrun-live-writes-XXXXXX";
@@ -83,6 +114,9 @@ class LiveWritesTest : public testing::Test {
   std::condition_variable changed_;
   uint64_t begin_ = 0;
   uint64_t acknowledged_ = 0;
+  int flushes_ = 0;
+  bool disk_busy_ = false;
+  bool fails_ = false;
   std::unique_ptr<LiveWrites> writes_;
 };
 
@@ -171,6 +205,111 @@ TEST_F(LiveWritesTest, WhoWaitsHearsWhenAllOfItIsThere) {
   EXPECT_FALSE(durable);
   Put(2, "/b", "two");
   EXPECT_TRUE(Until([&] { return durable; }));
+}
+
+TEST_F(LiveWritesTest, OnABusyDiskOnlyAcknowledgementsWait) {
+  Join();
+  SetDiskBusy(true);
+  Put(1, "/a", "one");
+  ASSERT_TRUE(Flushes(1));
+  Put(2, "/b", "two");
+  Put(3, "/secret/key", "no");
+  Put(4, "/a", "three");
+  ASSERT_TRUE(IsApplied(4));
+  EXPECT_EQ(Read("/a") + Read("/b"), "threetwo");
+  bool first = false, last = false;
+  const auto is_durable = [this](bool* durable) {
+    return [this, durable] {
+      std::lock_guard lock(mutex_);
+      *durable = true;
+      changed_.notify_all();
+    };
+  };
+  writes_->WhenDurable(kView, Sequence(1), is_durable(&first));
+  writes_->WhenDurable(kView, Sequence(4), is_durable(&last));
+  {
+    std::lock_guard lock(mutex_);
+    EXPECT_EQ(acknowledged_, 0u);
+    EXPECT_FALSE(first || last);
+    EXPECT_EQ(flushes_, 1);  // one at a time
+    disk_busy_ = false;
+    changed_.notify_all();
+  }
+  ASSERT_TRUE(Acknowledged(4));
+  EXPECT_TRUE(Until([&] { return first && last; }));
+  EXPECT_EQ(flushes_, 2);  // what came meanwhile is one
+}
+
+// The flush under way has what came before it and no more.
+TEST_F(LiveWritesTest, WhatCameDuringAFlushIsNotAcknowledgedWithIt) {
+  Join();
+  SetDiskBusy(true);
+  Put(1, "/a", "one");
+  ASSERT_TRUE(Flushes(1));
+  Put(2, "/b", "two");
+  ASSERT_TRUE(IsApplied(2));
+  std::vector<uint64_t> acknowledged;
+  writes_->WhenDurable(kView, Sequence(1), [&] {
+    std::lock_guard lock(mutex_);
+    acknowledged.push_back(acknowledged_);
+    disk_busy_ = true;
+    changed_.notify_all();
+  });
+  SetDiskBusy(false);
+  ASSERT_TRUE(Flushes(2));
+  {
+    std::lock_guard lock(mutex_);
+    EXPECT_EQ(acknowledged, std::vector<uint64_t>{Sequence(1)});
+    EXPECT_EQ(acknowledged_, Sequence(1));
+  }
+  SetDiskBusy(false);
+  EXPECT_TRUE(Acknowledged(2));
+}
+
+TEST_F(LiveWritesTest, AStreamThatComesDuringAFlushHearsOfItsEnd) {
+  Join();
+  SetDiskBusy(true);
+  Put(1, "/a", "one");
+  ASSERT_TRUE(Flushes(1));
+  Join();
+  EXPECT_EQ(acknowledged_, 0u);
+  Put(1, "/a", "one");  // it was not acknowledged
+  Put(2, "/b", "two");
+  ASSERT_TRUE(IsApplied(2));
+  SetDiskBusy(false);
+  ASSERT_TRUE(Acknowledged(2));
+  EXPECT_EQ(Read("/a") + Read("/b"), "onetwo");
+}
+
+TEST_F(LiveWritesTest, AViewThatEndsWaitsForItsFlush) {
+  Join();
+  SetDiskBusy(true);
+  Put(1, "/a", "one");
+  ASSERT_TRUE(Flushes(1));
+  Put(2, "/b", "two");
+  std::thread end([this] { writes_->End(kView); });
+  while (!writes_->Applied().empty()) std::this_thread::yield();
+  SetDiskBusy(false);
+  end.join();
+  EXPECT_EQ(Read("/a") + Read("/b"), "onetwo");
+  EXPECT_TRUE(std::filesystem::is_empty(top_ + "/apply"));
+}
+
+TEST_F(LiveWritesTest, AFlushThatFailsIsToldAndDoneAgain) {
+  std::string told;
+  writes_->Listen(kView, 0, [&](const std::string& text) {
+    std::lock_guard lock(mutex_);
+    told += text;
+    changed_.notify_all();
+  });
+  Join();
+  fails_ = true;
+  Put(1, "/a", "one");
+  ASSERT_TRUE(Until([&] { return told.find("the disk is on fire") != std::string::npos; }));
+  EXPECT_EQ(acknowledged_, 0u);
+  EXPECT_EQ(Read("/a"), "one");
+  ASSERT_TRUE(Acknowledged(1));
+  EXPECT_EQ(flushes_, 2);
 }
 
 TEST_F(LiveWritesTest, AViewThatIsNoMoreLeavesNothingBehind) {

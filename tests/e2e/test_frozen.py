@@ -175,4 +175,54 @@ def test_a_tree_that_was_lost_fails_the_job(own):
     c.vctl("cancel", holder)
     assert c.vctl("wait", job, check=False, timeout=90).returncode == 125
     info = c.json("job", job)
-    assert info["state"] == "FAILED" and "home does not have this tree any more" in info["reason"], info
+    assert info["state"] == "FAILED" and "home has lost the root as it was when this job was submitted" in info["reason"], info
+
+
+class BusyDisk:
+    """The record of the next job's root does not get to the disk: home waits for whoever reads this pipe."""
+    def __init__(self, cluster, job):
+        jobs = next(cluster.directory.rglob("frozen/jobs"))
+        self.pipe = jobs / f"{job}.tmp.{cluster.pid_of('home')}"   # as WriteFileAtomic names it
+
+    def __enter__(self):
+        os.mkfifo(self.pipe)
+        return self
+
+    def __exit__(self, *error):
+        reader = os.open(self.pipe, os.O_RDONLY | os.O_NONBLOCK)   # whoever waits goes on, and fails
+        self.pipe.unlink()                                         # who comes later finds a disk
+        os.close(reader)
+
+
+@pytest.mark.seconds(120)
+def test_a_job_that_is_over_before_its_tree_is_on_the_disk_ends_well(own):
+    c = own()
+    first = submit(c, "--", "true")
+    c.vctl("wait", first)
+    with BusyDisk(c, first + 1) as disk:
+        (c.root / "root/f").write_text("as it was")
+        job = submit(c, "--", "cat", "/root/f")
+        c.vctl("wait", job)
+        assert disk.pipe.is_fifo()
+        assert c.json("job", job)["state"] == "COMPLETED"
+        assert output(c, job) == "as it was"
+    wait_until("nothing of it is left", lambda: not list(disk.pipe.parent.iterdir()))
+    # Home goes on.
+    last = submit(c, "--", "cat", "/root/f")
+    c.vctl("wait", last)
+    assert output(c, last) == "as it was"
+
+
+@pytest.mark.seconds(120)
+def test_home_is_killed_before_the_tree_is_on_the_disk(own):
+    c = own(node_options=GPUS)
+    holder = submit(c, "-G", "2", "--", "sleep", "300")
+    wait_for(c, holder, "RUNNING")
+    with BusyDisk(c, holder + 1) as disk:
+        job = submit(c, "-G", "2", "--", "true")   # answered nevertheless
+        assert job == holder + 1 and disk.pipe.is_fifo()
+        end_home(c, signal.SIGKILL)
+    c.vctl("cancel", holder)
+    assert c.vctl("wait", job, check=False, timeout=90).returncode == 125
+    info = c.json("job", job)
+    assert info["state"] == "FAILED" and "home has lost the root as it was when this job was submitted" in info["reason"], info

@@ -138,7 +138,9 @@ def test_what_is_open_is_read_to_its_end_though_home_removes_or_replaces_it(live
 
 # --- what a node that died had ---
 
-def test_what_a_dead_nodes_view_had_goes_home_with_the_next_job_there(own):
+def node_that_died(own, then):
+    """A cluster whose node n1 is dead, and has what a job wrote in a live view, of which home, stopped meanwhile, has taken nothing;
+    it gets the signal `then`. And where the node's views are."""
     cluster = own(nodes=1)
     place = cluster.root / "root/place"
     place.mkdir()
@@ -158,9 +160,15 @@ def test_what_a_dead_nodes_view_had_goes_home_with_the_next_job_there(own):
         assert not (place / "finished").exists()
         cluster.stop_node("n1", signal.SIGKILL)
     finally:
-        os.kill(home, signal.SIGCONT)
-    p.kill()
-    p.wait()
+        p.kill()
+        p.wait()
+        os.kill(home, then)
+    return cluster, views
+
+
+def test_what_a_dead_nodes_view_had_goes_home_with_the_next_job_there(own):
+    cluster, views = node_that_died(own, signal.SIGCONT)
+    place = cluster.root / "root/place"
     cluster.start_node("n1")
     assert cluster.run("vrun", "--view=live", "-D", "/root", "--", "true", timeout=120).returncode == 0, cluster.logs()
     wait_until("it is at home", lambda: (place / "finished").exists(), 60)
@@ -171,3 +179,33 @@ def test_what_a_dead_nodes_view_had_goes_home_with_the_next_job_there(own):
     assert (place / "old").read_text() == "old\nnew\n"
     wait_until("what was open, too", lambda: (place / "open").exists() and (place / "open").read_text() == "half\n", 60)
     wait_until("it is not kept", lambda: len(list(views.glob("*/live/*/journal"))) <= 1, 60)
+
+
+def test_what_a_view_had_before_the_machine_was_restarted_is_kept_there(own):
+    """What of it reached the disk is not known: nobody sends it, nobody removes it, and it is said where it is."""
+    cluster, views = node_that_died(own, signal.SIGKILL)
+    place = cluster.root / "root/place"
+    (journal,) = views.glob("*/live/*/journal")
+    left = journal.parent
+    (left / "boot").write_text("00000000-0000-0000-0000-000000000000\n")
+
+    def kept():
+        files = [left / "journal", left / "boot", *(left / "written").rglob("*")]
+        return {f.relative_to(left): f.read_bytes() for f in files if f.is_file()}
+    there = kept()
+    assert len(there) > 3
+
+    def told():
+        return (cluster.directory / "n1/node.log").read_text().count(f"it is kept in /var/lib/vrun/node/{left.relative_to(views.parent)}\n")
+    cluster.start_node("n1")
+    for starts in (1, 2):
+        assert cluster.run("vrun", "--view=live", "-D", "/root", "--", "true", timeout=120).returncode == 0, cluster.logs()
+        wait_until("it is said", lambda: told() == starts, 60)
+        # A job's own writes, which come after whatever would be sent.
+        assert cluster.run("vrun", "--view=live", "-D", "/root", "--", "sh", "-c", "echo here > own", timeout=120).returncode == 0
+        assert (cluster.root / "root/own").read_text() == "here\n"
+        assert kept() == there
+        assert [f.name for f in place.iterdir()] == ["old"] and (place / "old").read_text() == "old\n"
+        if starts == 1:
+            cluster.stop_node("n1", signal.SIGKILL)
+            cluster.start_node("n1")
