@@ -28,7 +28,7 @@ def stat(cluster, node="n1"):
 def objects(cluster, node="n1"):
     """The content files of the node's store."""
     store = cluster.directory / node / "state/node/store"
-    return [f for f in store.glob("*/objects/*/*") if f.is_file() and not f.name.endswith(".map")]
+    return [f for f in store.glob("*/objects/*/*") if f.is_file() and not f.name.endswith(".map") and not f.name.startswith(".")]
 
 
 def fs_pid(cluster, node="n1"):
@@ -103,11 +103,13 @@ def test_damage_between_two_jobs_is_refetched_and_counted(own, damage):
     read = "cd /root/data; sha256sum " + " ".join(names)
     want = "".join(f"{sha(here / n)}  {n}\n" for n in names)
     assert cluster.sh(read, check=True).stdout == want
-    sizes = {4000, 5 << 20}
+
+    def stored():
+        return [f for f in objects(cluster) if f.stat().st_size in {4000, 5 << 20}]
+
+    wait_until("the store has what the readers had from memory", lambda: len(stored()) == 7)
     cluster.stop_node("n1")
-    files = [f for f in objects(cluster) if f.stat().st_size in sizes]
-    assert len(files) == 7
-    damage(files)
+    damage(stored())
     cluster.start_node("n1")
     assert stat(cluster)["corrupt_units"] == 0
     assert cluster.sh(read, check=True).stdout == want
