@@ -80,8 +80,8 @@ void ContentSession::TreeChanged() {
   TellTreeLocked();
 }
 
-void ContentSession::Lend(const tree::FileVersion& version, int fd) {
-  if (version.size <= store::kWholeFileLimit) return;
+void ContentSession::Lend(const tree::FileVersion& version, int fd, bool whole) {
+  if (whole && version.size <= store::kWholeFileLimit) return;
   uint64_t view = 0;
   {
     std::lock_guard lock(mutex_);

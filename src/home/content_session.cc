@@ -446,7 +446,7 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   if (lent) opened = server_->lent_.Open(version);
   if (!opened) return std::move(opened).error();
   const UniqueFd fd = *std::move(opened);
-  if (!lent) Lend(version, fd.get());
+  if (!lent) Lend(version, fd.get(), get.offset() == 0 && get.length() >= version.size);
 
   v1::ContentReply reply;
   v1::Units* units = reply.mutable_units();

@@ -497,6 +497,27 @@ void FileContent::Finish(uint64_t id, const Status& status) {
   }
 }
 
+bool FileContent::traced() {
+  std::lock_guard lock(mutex_);
+  return traced_;
+}
+
+void FileContent::Borrow(const Place& place) {
+  uint64_t id = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (lost_ || mixed_) return;
+    for (const uint64_t unit : MissingLocked(0, unit_count_)) {
+      if (ExpectedLocked(unit, false)) continue;
+      if (FetchOfLocked(unit) != 0) return;
+      place_ = place;
+      id = AddFetchLocked(unit, unit + 1);
+      break;
+    }
+  }
+  if (id != 0) Start(id);
+}
+
 bool FileContent::IsComplete() {
   std::shared_ptr<store::Object> object;
   {

@@ -72,6 +72,11 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // the disk.
   std::optional<std::string> Held(uint64_t first, uint64_t count);
   bool IsComplete();
+  // A trace says what of it is going to be read.
+  bool traced();
+  // Fetches a unit of what is not here and does not come by itself, if there is one: home then holds the file for its
+  // reader (home/lent_files.h), whatever becomes of it there.
+  void Borrow(const Place& place);
   // kNotFound while incomplete. May read the whole file once (store.h).
   Result<UniqueFd> OpenForPassthrough();
   bool passthrough_verified() const { return passthrough_verified_.load(); }

@@ -128,16 +128,19 @@ void LiveRoot::ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadline,
   content->Ensure(place, range.offset, range.length, came);
 }
 
-// What is read as a whole is here before the first of it is given, as in OpenAt.
+// What is read as a whole is here before the first of it is given, as in OpenAt. Of what a trace tells about only that
+// is fetched, and home holds the rest.
 void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, int64_t deadline,
                         Reply reply) {
   const bool first = no_open_ && !content.opened;
   const bool small = content.home->size() <= store::kWholeFileLimit;
-  const bool all = first && small && !content.fetched && !content.home->IsComplete();
+  const bool part = first && small && content.home->traced();
+  const bool all = first && small && !part && !content.fetched && !content.home->IsComplete();
   if (const auto n = all ? std::nullopt : content.home->TryRead(offset, Buffer(), size)) {
     if (first && !BeginReading(nodeid, *content.home)) {
       return ReadAt(nodeid, offset, size, tries, deadline, std::move(reply));
     }
+    if (part) content.home->Borrow(content.place);
     if (*n > 0) Record(content, offset, *n);
     reply.Data({Buffer(), *n});
     return;
