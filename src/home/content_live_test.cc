@@ -209,9 +209,10 @@ class LentFilesTest : public WatchTreeTest {
     version_ = VersionOf("/big");
     return Content(Ask(RangeRequest("/big", version_, 0, 2 << 20)));
   }
-  std::string RestContent() {
+  std::string RestContent() { return ContentOf(Rest()); }
+  static std::string ContentOf(const std::vector<v1::ContentReply>& parts) {
     std::string all;
-    for (const auto& part : Rest()) {
+    for (const auto& part : parts) {
       EXPECT_TRUE(part.has_units()) << part.error().message();
       for (const auto& piece : part.units().piece()) all += Unpack(piece.data(), piece.zstd(), piece.raw_bytes());
     }
@@ -241,6 +242,21 @@ TEST_F(LentFilesTest, ReplacedByRename) {
   EXPECT_EQ(RestContent(), data_.substr(2 << 20));  // also before home has looked
   Change();
   EXPECT_EQ(RestContent(), data_.substr(2 << 20));
+}
+
+TEST_F(LentFilesTest, ASmallFileOfWhichAPartIsAskedForIsHeldAndAWholeOneIsNot) {
+  const std::string data = RandomBytes(256 << 10, 9);
+  root_.Put("small", data);
+  Change();
+  (void)Watch();
+  const tree::FileVersion version = VersionOf("/small");
+  (void)Ask(RangeRequest("/small", version, 0, data.size()));
+  EXPECT_EQ(server_->lent().size(), 0u);
+  (void)Ask(RangeRequest("/small", version, 64 << 10, 64 << 10));
+  EXPECT_EQ(server_->lent().size(), 1u);
+  ASSERT_EQ(::unlink((root_.path() + "/small").c_str()), 0);
+  Change();
+  EXPECT_EQ(ContentOf(Ask(RangeRequest("/small", version, 128 << 10, 128 << 10))), data.substr(128 << 10));
 }
 
 TEST_F(LentFilesTest, WrittenInPlaceIsAnErrorNeverAMixture) {

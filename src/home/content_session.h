@@ -110,8 +110,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   };
   Result<Served> CheckServed(const std::string& tree, const std::string& path, const tree::FileVersion& version) const;
   Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
-  // content_live.cc. Holds a file that does not come whole, for a node that has a live view. `whole`: the request is for
-  // all of it.
+  // content_live.cc. Holds a file that does not come whole, for a node that has a live view. `whole`: the request is
+  // for all of it.
   void Lend(const tree::FileVersion& version, int fd, bool whole);
   // Hashes the units and compresses those for which it pays, but none of which only the digests are sent. Their
   // digests.

@@ -23,6 +23,7 @@ constexpr uint64_t kWindowBytes = 1 << 20;    // largest fetch of a file that is
 constexpr uint64_t kLongRunBytes = 16 << 20;  // from here on a reader is taken to want it all
 constexpr uint64_t kLongWindowBytes = 4 << 20;
 constexpr int64_t kBurstPatienceMicros = 200'000;  // for what a burst should have brought by now
+constexpr int64_t kRestMicros = 5'000'000;         // from the first read of a borrowed file to the rest of it
 constexpr uint64_t kReadAheadRunBytes = 2 << 20;   // sequential reading for this long is fetched ahead of
 
 }  // namespace
@@ -515,7 +516,12 @@ void FileContent::Borrow(const Place& place) {
       break;
     }
   }
-  if (id != 0) Start(id);
+  if (id == 0) return;
+  Start(id);
+  cache_.backend_.timers().After(kRestMicros, [self = shared_from_this(), place] {
+    Backend& backend = self->cache_.backend_;
+    if (backend.recorder().active()) backend.prefetcher().Add(self, place, 0, self->version_.size);
+  });
 }
 
 bool FileContent::IsComplete() {

@@ -75,7 +75,8 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // A trace says what of it is going to be read.
   bool traced();
   // Fetches a unit of what is not here and does not come by itself, if there is one: home then holds the file for its
-  // reader (home/lent_files.h), whatever becomes of it there.
+  // reader (home/lent_files.h), whatever becomes of its name there. The rest follows when the beginning of a job is
+  // over, as long as there is one: what is written in place home cannot hold.
   void Borrow(const Place& place);
   // kNotFound while incomplete. May read the whole file once (store.h).
   Result<UniqueFd> OpenForPassthrough();

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node that runs what another one has run fetches by its trace, in one burst, and --explain-io tells the truth."""
+import hashlib
 import os
 import re
+import subprocess
 import time
 
 import pytest
@@ -104,3 +106,39 @@ def test_without_explain_io_nothing_is_said(own):
     began = time.monotonic()
     r = cluster.vrun("--explain-io", "--", "true", check=True)
     assert "waits for content" in r.stderr and time.monotonic() - began < 10
+
+
+PART = """
+import sys
+with open("/root/part", "rb", buffering=0) as part:
+    print(len(part.read(1000)), flush=True)
+    if sys.stdin.readline():
+        part.seek(0)
+        print(__import__("hashlib").sha256(part.read()).hexdigest())
+"""
+
+
+@pytest.mark.view("live")
+def test_the_rest_of_a_small_file_is_there_though_home_has_another(own):
+    """A trace brings the beginning of it; a live view shows the job the file that it has opened."""
+    cluster = own()
+    content = os.urandom(600 << 10)
+    (cluster.root / "root/part").write_bytes(content)
+    (cluster.root / "root/part.py").write_text(PART)
+    command = ["--view=live", "-D", "/root", "--", "python3", "/root/part.py"]
+    assert cluster.vrun(*command, check=True, input="").stdout == "1000\n"
+    wait_until("the trace is home", lambda: traces(cluster))
+    cluster.stop_node("n1")
+    cluster.start_node("n2")
+    job = subprocess.Popen(cluster.command("vrun", "-q", *command), env=cluster.environment, stdin=subprocess.PIPE,
+                           stdout=subprocess.PIPE, text=True)
+    try:
+        assert job.stdout.readline() == "1000\n"
+        new = cluster.root / "root/part.new"
+        new.write_bytes(os.urandom(600 << 10))
+        os.rename(new, cluster.root / "root/part")
+        time.sleep(0.5)
+        said = job.communicate("go\n", timeout=60)[0]
+    finally:
+        job.kill()
+    assert said == hashlib.sha256(content).hexdigest() + "\n"
