@@ -238,6 +238,30 @@ TEST_F(S3TierTest, WhatIsNamedLaterIsWrittenLater) {
   EXPECT_EQ(node.stat().written_objects(), 1u);
 }
 
+TEST_F(S3TierTest, WhatIsOnItsWayToTheDiskStoreIsWaitedFor) {
+  const std::string& large = File("/large");
+  const auto put = [&large](Node* node, uint64_t unit) {
+    const uint64_t bytes = store::UnitBytes(large.size());
+    const std::string data = large.substr(unit * bytes, bytes);
+    auto object = node->store->Acquire(IdOf(large), large.size());
+    ASSERT_TRUE(object && (*object)->Put(unit, std::vector<store::PutUnit>{{Sha256(data), data}}, true));
+  };
+  std::vector<std::function<void()>> behind;
+  Node first(&home_, server_->bucket());
+  S3Writer writer(first.store.get(), first.tier.get(),
+                  {.delay_micros = 1000, .when_stored = [&](auto task) { behind.push_back(std::move(task)); }});
+  put(&first, 0);
+  writer.Came(Node::Version(large), IdOf(large), 0, 2);
+  writer.Hurry();
+  EXPECT_EQ(writer.waiting(), 0u);
+  put(&first, 1);
+  for (const auto& task : behind) task();
+  while (first.stat().written_objects() == 0 || writer.waiting() > 0) std::this_thread::yield();
+  Node second(&home_, server_->bucket());
+  second.Read("/large", large, 0, 2);
+  EXPECT_EQ(home_.bytes, 0u);
+}
+
 TEST_F(S3TierTest, DamageIsNeverServedIsCountedAndRepaired) {
   {
     Node first(&home_, server_->bucket());

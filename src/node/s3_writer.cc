@@ -17,13 +17,11 @@ namespace {
 
 constexpr size_t kMaxUnnamed = 4096;  // versions
 constexpr size_t kMaxWritten = 65536;
-constexpr int64_t kLaterMicros = 1'500'000;
-constexpr int kTries = 4;
 
 }  // namespace
 
 S3Writer::S3Writer(store::Store* store, S3Tier* tier, S3WriterOptions options)
-    : store_(store), tier_(tier), options_(options) {
+    : store_(store), tier_(tier), options_(std::move(options)) {
   for (size_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
@@ -36,9 +34,19 @@ S3Writer::~S3Writer() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+void S3Writer::WhenStored(std::function<void()> task) {
+  if (!options_.when_stored) return task();
+  options_.when_stored(std::move(task));
+}
+
 void S3Writer::Came(const tree::FileVersion& version, const std::optional<store::ObjectId>& id, uint64_t first,
                     uint64_t count) {
   if (version.size == 0 || count == 0) return;
+  WhenStored([this, version, id, first, count] { Stored(version, id, first, count); });
+}
+
+void S3Writer::Stored(const tree::FileVersion& version, const std::optional<store::ObjectId>& id, uint64_t first,
+                      uint64_t count) {
   const NamedContent content{id.value_or(store::ObjectId()), version.size};
   const uint64_t per = content.units_per_extent();
   const int64_t now = MonotonicMicros();
@@ -93,7 +101,7 @@ void S3Writer::AddLocked(const NamedContent& content, uint64_t extent, int64_t n
 }
 
 void S3Writer::Hurry() {
-  {
+  WhenStored([this] {
     std::lock_guard lock(mutex_);
     const int64_t now = MonotonicMicros();
     due_.clear();
@@ -101,8 +109,8 @@ void S3Writer::Hurry() {
       w.due = now;
       if (!w.taken) due_.emplace(now, name);
     }
-  }
-  wake_.notify_all();
+    wake_.notify_all();
+  });
 }
 
 size_t S3Writer::waiting() {
@@ -134,12 +142,6 @@ void S3Writer::Run() {
     const Status status = Write(content, extent);
     lock.lock();
     const auto it = waiting_.find(name);
-    if (!status && status.error().code() == Code::kNotFound && ++it->second.tries < kTries) {
-      it->second.taken = false;
-      it->second.due = MonotonicMicros() + kLaterMicros;
-      due_.emplace(it->second.due, name);
-      continue;
-    }
     const bool again = it->second.again;
     waiting_.erase(it);
     if (written_.size() > kMaxWritten) written_.clear();

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -29,6 +30,8 @@ struct S3WriterOptions {
   uint64_t bytes_a_second = 64u << 20;  // of content, before compression
   int64_t delay_micros = 1'500'000;     // an extent that is being read is not written after each unit
   int64_t again_micros = 10'000'000;    // nor written more often than this, unless a run has ended
+  // Runs what it is given once the disk store has all that came before. Null: it has.
+  std::function<void(std::function<void()>)> when_stored = nullptr;
 };
 
 // Any thread. The store and the tier outlive it.
@@ -53,11 +56,13 @@ class S3Writer {
     int64_t due = 0;
     bool taken = false;
     bool again = false;  // more came while it was being written
-    int tries = 0;       // that found nothing in the store: it may be on its way there
   };
+  void WhenStored(std::function<void()> task);
+  void Stored(const tree::FileVersion& version, const std::optional<store::ObjectId>& id, uint64_t first,
+              uint64_t count);
   void AddLocked(const NamedContent& content, uint64_t extent, int64_t now);
   void Run();
-  // kNotFound: the disk store has not got it (yet).
+  // kNotFound: the disk store has not got it.
   Status Write(const NamedContent& content, uint64_t extent);
   void Pace(uint64_t bytes);
 

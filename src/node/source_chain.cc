@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "proto/cache.pb.h"
 #include "proto/s3.pb.h"
+#include "vfs/write_behind.h"
 
 namespace vrun::node {
 
@@ -37,7 +38,10 @@ void SourceChain::Start(PeerSourceOptions peers, store::Store* store, Presign pr
   if (presign) {
     s3_urls_ = std::make_unique<S3Urls>(std::move(presign));
     s3_tier_ = std::make_unique<S3Tier>(s3_urls_.get());
-    s3_writer_ = std::make_unique<S3Writer>(store, s3_tier_.get());
+    const auto when_stored = [this](std::function<void()> task) {
+      if (!backend_->write_behind().Post(0, task)) task();
+    };
+    s3_writer_ = std::make_unique<S3Writer>(store, s3_tier_.get(), S3WriterOptions{.when_stored = when_stored});
     tiered_ = std::make_unique<TieredSource>(peers_.get(), s3_tier_.get(), s3_writer_.get());
     top = tiered_.get();
   }

@@ -19,7 +19,7 @@ void TieredSource::FetchRange(const Digest& tree, const std::string& path, const
                         first = answer->offset / store::UnitBytes(version.size);
                         count = answer->units.size();
                       }
-                      // Into the store first: the writer reads it from there.
+                      // On its way to the store first: the writer reads it from there.
                       done(std::move(answer));
                       if (count > 0) writer->Came(version, id, first, count);
                     });
@@ -67,6 +67,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
   struct Slot {
     bool over = false;
     std::optional<vfs::TraceFrame> frame;
+    bool of_home = false;
   };
 
   bool HasNames(uint32_t frame) const {
@@ -119,11 +120,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
         [self = shared_from_this(), slots](vfs::TraceFrame got) {
           const uint32_t index = got.index;
           for (const size_t slot : slots) {
-            if (self->frames_[slot] == index) self->Over(slot, std::move(got));
-          }
-          for (const vfs::TraceRange& range : self->table_->frames[index]) {
-            const auto& file = self->table_->files[range.file];
-            self->source_->writer_->Came(file.version, file.object_id, range.first, range.count);
+            if (self->frames_[slot] == index) self->Over(slot, std::move(got), true);
           }
         },
         [self = shared_from_this(), slots](Status status) {
@@ -135,18 +132,28 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
         });
   }
 
+  // As above: what has been handed on is on its way to the store.
+  void ToTier(uint32_t frame) {
+    for (const vfs::TraceRange& range : table_->frames[frame]) {
+      const auto& file = table_->files[range.file];
+      source_->writer_->Came(file.version, file.object_id, range.first, range.count);
+    }
+  }
+
   // The slot's frame, or word that none will come; the first counts.
-  void Over(size_t slot, std::optional<vfs::TraceFrame> frame) {
+  void Over(size_t slot, std::optional<vfs::TraceFrame> frame, bool of_home = false) {
     std::unique_lock lock(mutex_);
     if (slots_[slot].over) return;
-    slots_[slot] = {true, std::move(frame)};
+    slots_[slot] = {true, std::move(frame), of_home};
     // One thread at a time hands on, so that the order holds outside of the lock too.
     if (std::exchange(handing_on_, true)) return;
     while (next_ < slots_.size() && slots_[next_].over) {
-      const auto ready = std::exchange(slots_[next_++].frame, std::nullopt);
-      if (!ready) continue;
+      Slot ready = std::exchange(slots_[next_++], {.over = true});
+      if (!ready.frame) continue;
       lock.unlock();
-      arrived_(*ready);
+      const uint32_t index = ready.frame->index;
+      arrived_(std::move(*ready.frame));
+      if (ready.of_home) ToTier(index);
       lock.lock();
     }
     handing_on_ = false;

@@ -37,7 +37,7 @@ struct BackendOptions {
   std::string home_id;                           // goes into provisional object ids
   int64_t home_deadline_micros = 60'000'000;     // how long a reader waits for a home that is away, then EIO
   uint64_t directory_memory_bytes = 256u << 20;  // encoded directory objects kept in memory beyond those in use
-  uint64_t write_behind_bytes = 256u << 20;      // content of bursts on its way from memory to the store
+  uint64_t write_behind_bytes = 256u << 20;      // content on its way from memory to the store
   uint64_t unstored_memory_bytes = 64u << 20;    // content kept in memory because the store's disk is full
 };
 

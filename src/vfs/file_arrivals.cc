@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of FileContent for content that comes unasked (bursts, what other nodes wanted), and for others who ask.
+// The parts of FileContent for content that comes unasked (bursts, what other nodes wanted) or that readers have before
+// the store does, and for others who ask.
 #include <algorithm>
 #include <utility>
 
@@ -7,10 +8,16 @@
 #include "vfs/backend.h"
 #include "vfs/burst.h"
 #include "vfs/file_cache.h"
+#include "vfs/prefetch.h"
 #include "vfs/recorder.h"
 #include "vfs/write_behind.h"
 
 namespace vrun::vfs {
+namespace {
+
+constexpr int64_t kRestMicros = 5'000'000;  // from the first read of a borrowed file to the rest of it
+
+}  // namespace
 
 bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
                          const std::shared_ptr<BurstProgress>& burst, uint32_t frame) {
@@ -62,6 +69,45 @@ void FileContent::WriteArrived(uint64_t first, const std::vector<Digest>& digest
     if (const auto it = memory_.find(first + i); it != memory_.end() && it->second.data.data() == units[i].data.data())
       memory_.erase(it);
   }
+}
+
+Status FileContent::KeepSmall(FetchedUnit* unit, Origin origin) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto object = ObjectLocked();
+    if (object && object->id().algorithm == store::IdAlgorithm::kSha256 && object->id().digest != unit->digest) {
+      return Error(Code::kCorrupt, "fetch content: not what its name says");
+    }
+  }
+  const auto buffer = std::make_shared<const std::string>(std::move(unit->data));
+  Arrived(0, {&unit->digest, 1}, buffer, *buffer, origin);
+  return {};
+}
+
+bool FileContent::traced() {
+  std::lock_guard lock(mutex_);
+  return traced_;
+}
+
+void FileContent::Borrow(const Place& place) {
+  uint64_t id = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (lost_ || mixed_) return;
+    for (const uint64_t unit : MissingLocked(0, unit_count_)) {
+      if (ExpectedLocked(unit, false)) continue;
+      if (FetchOfLocked(unit) != 0) return;
+      place_ = place;
+      id = AddFetchLocked(unit, unit + 1);
+      break;
+    }
+  }
+  if (id == 0) return;
+  Start(id);
+  cache_.backend_.timers().After(kRestMicros, [self = shared_from_this(), place] {
+    Backend& backend = self->cache_.backend_;
+    if (backend.recorder().active()) backend.prefetcher().Add(self, place, 0, self->version_.size);
+  });
 }
 
 std::optional<std::string> FileContent::Held(uint64_t first, uint64_t count) {

@@ -23,7 +23,6 @@ constexpr uint64_t kWindowBytes = 1 << 20;    // largest fetch of a file that is
 constexpr uint64_t kLongRunBytes = 16 << 20;  // from here on a reader is taken to want it all
 constexpr uint64_t kLongWindowBytes = 4 << 20;
 constexpr int64_t kBurstPatienceMicros = 200'000;  // for what a burst should have brought by now
-constexpr int64_t kRestMicros = 5'000'000;         // from the first read of a borrowed file to the rest of it
 constexpr uint64_t kReadAheadRunBytes = 2 << 20;   // sequential reading for this long is fetched ahead of
 
 }  // namespace
@@ -386,19 +385,6 @@ Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
   return {};
 }
 
-Status FileContent::KeepSmall(FetchedUnit* unit, Origin origin) {
-  {
-    std::lock_guard lock(mutex_);
-    const auto object = ObjectLocked();
-    if (object && object->id().algorithm == store::IdAlgorithm::kSha256 && object->id().digest != unit->digest) {
-      return Error(Code::kCorrupt, "fetch content: not what its name says");
-    }
-  }
-  const auto buffer = std::make_shared<const std::string>(std::move(unit->data));
-  Arrived(0, {&unit->digest, 1}, buffer, *buffer, origin);
-  return {};
-}
-
 Status FileContent::Put(uint64_t first, const std::vector<store::PutUnit>& units,
                         const std::optional<store::ObjectId>& name) {
   std::shared_ptr<store::Object> object;
@@ -496,32 +482,6 @@ void FileContent::Finish(uint64_t id, const Status& status) {
     }
     waiter.done(status);
   }
-}
-
-bool FileContent::traced() {
-  std::lock_guard lock(mutex_);
-  return traced_;
-}
-
-void FileContent::Borrow(const Place& place) {
-  uint64_t id = 0;
-  {
-    std::lock_guard lock(mutex_);
-    if (lost_ || mixed_) return;
-    for (const uint64_t unit : MissingLocked(0, unit_count_)) {
-      if (ExpectedLocked(unit, false)) continue;
-      if (FetchOfLocked(unit) != 0) return;
-      place_ = place;
-      id = AddFetchLocked(unit, unit + 1);
-      break;
-    }
-  }
-  if (id == 0) return;
-  Start(id);
-  cache_.backend_.timers().After(kRestMicros, [self = shared_from_this(), place] {
-    Backend& backend = self->cache_.backend_;
-    if (backend.recorder().active()) backend.prefetcher().Add(self, place, 0, self->version_.size);
-  });
 }
 
 bool FileContent::IsComplete() {

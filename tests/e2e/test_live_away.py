@@ -18,14 +18,14 @@ pytestmark = pytest.mark.seconds(240)
 # Says every moment what it sees of the file, until that is the last word; then how often, and the longest pause between two.
 LOOK = """
 import os, time
+seen, last, pause = [open("f").read()], time.monotonic(), 0
 print("ready", flush=True)
-seen, last, pause = [], time.monotonic(), 0
-while not seen or seen[-1] != "last":
+while seen[-1] != "last":
     text = open("f").read()
     os.stat("known"); os.path.exists("absent")
     now = time.monotonic()
     pause, last = max(pause, now - last), now
-    if not seen or seen[-1] != text: seen.append(text)
+    if seen[-1] != text: seen.append(text)
     time.sleep(0.02)
 print(*seen, flush=True)
 """
