@@ -268,6 +268,10 @@ bool ContentSession::Resident(Work* work) {
       file->add_range(first);
       file->add_range(end);
     }
+    for (const auto& [first, end] : guessed.loader) {
+      file->add_loader(first);
+      file->add_loader(end);
+    }
   }
   Send(reply);
   return true;

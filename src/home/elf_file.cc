@@ -18,7 +18,9 @@ namespace {
 constexpr unsigned kMostSegments = 256;
 constexpr uint64_t kMostDynamic = 64 * 1024;
 constexpr size_t kMostNeeded = 1024;
-constexpr int kMostLinks = 40;  // as Linux
+constexpr int kMostLinks = 40;                      // as Linux
+constexpr uint64_t kMostBytes = uint64_t{1} << 60;  // of what a file says of itself: no sum of two overflows
+constexpr uint64_t kVersionBytes = 1024;            // of a table of versions, as most are
 constexpr const char* kDefaultPath[] = {"/lib/x86_64-linux-gnu",
                                         "/usr/lib/x86_64-linux-gnu",
                                         "/lib/aarch64-linux-gnu",
@@ -64,19 +66,18 @@ std::vector<Elf64_Phdr> Segments(int fd) {
 
 bool IsElf(int fd) { return !Segments(fd).empty(); }
 
-void KeepTablesAndData(int fd, uint64_t unit_bytes, std::vector<std::pair<uint64_t, uint64_t>>* ranges) {
+void KeepTablesAndData(int fd, uint64_t unit_bytes, ElfRanges* ranges) {
   const std::vector<Elf64_Phdr> segments = Segments(fd);
   if (segments.empty()) ranges->clear();
   for (const Elf64_Phdr& s : segments) {
-    constexpr uint64_t kMost = uint64_t{1} << 60;
-    if (s.p_type != PT_LOAD || s.p_filesz > kMost || s.p_offset > kMost) continue;
+    if (s.p_type != PT_LOAD || s.p_filesz > kMostBytes || s.p_offset > kMostBytes) continue;
     // The first segment holds the tables of symbols and relocations, the writable one what is relocated.
     if (s.p_offset == 0 || (s.p_flags & PF_W)) continue;
     // Units that are of this segment from end to end.
     const uint64_t segment_first = (s.p_offset + unit_bytes - 1) / unit_bytes * unit_bytes;
     const uint64_t segment_end = (s.p_offset + s.p_filesz) / unit_bytes * unit_bytes;
     if (segment_first >= segment_end) continue;
-    std::vector<std::pair<uint64_t, uint64_t>> left;
+    ElfRanges left;
     for (const auto& [first, end] : *ranges) {
       if (first < segment_first) left.emplace_back(first, std::min(end, segment_first));
       if (end > segment_end) left.emplace_back(std::max(first, segment_end), end);
@@ -88,27 +89,51 @@ void KeepTablesAndData(int fd, uint64_t unit_bytes, std::vector<std::pair<uint64
 ElfNeeds ReadElfNeeds(int fd) {
   ElfNeeds needs;
   const std::vector<Elf64_Phdr> segments = Segments(fd);
+  if (segments.empty()) return needs;
+  needs.read.emplace_back(0, sizeof(Elf64_Ehdr) + segments.size() * sizeof(Elf64_Phdr));
   std::vector<Elf64_Dyn> dynamic;
   for (const Elf64_Phdr& s : segments) {
+    // The page in which the data ends: the rest of it becomes zeros.
+    if (s.p_type == PT_LOAD && s.p_memsz > s.p_filesz && s.p_filesz > 0 && s.p_filesz < kMostBytes &&
+        s.p_offset < kMostBytes)
+      needs.read.emplace_back(s.p_offset + s.p_filesz - 1, s.p_offset + s.p_filesz);
     if (s.p_type != PT_DYNAMIC) continue;
     dynamic.resize(std::min(s.p_filesz, kMostDynamic) / sizeof(Elf64_Dyn));
     if (!ReadAt(fd, s.p_offset, dynamic.data(), dynamic.size())) return needs;
+    needs.read.emplace_back(s.p_offset, s.p_offset + dynamic.size() * sizeof(Elf64_Dyn));
   }
   std::optional<uint64_t> strings;
+  uint64_t string_bytes = 0;
   for (const Elf64_Dyn& d : dynamic) {
-    if (d.d_tag != DT_STRTAB) continue;
+    if (d.d_tag == DT_NULL) break;
+    if (d.d_tag == DT_STRSZ) string_bytes = std::min(d.d_un.d_val, kMostBytes);
+    // The versions, which are compared once all files are known.
+    const bool versions = d.d_tag == DT_VERNEED || d.d_tag == DT_VERDEF;
+    if (d.d_tag != DT_STRTAB && !versions) continue;
     for (const Elf64_Phdr& s : segments) {
-      if (s.p_type == PT_LOAD && d.d_un.d_ptr >= s.p_vaddr && d.d_un.d_ptr - s.p_vaddr < s.p_filesz) {
-        strings = s.p_offset + (d.d_un.d_ptr - s.p_vaddr);
-      }
+      if (s.p_type != PT_LOAD || d.d_un.d_ptr < s.p_vaddr || d.d_un.d_ptr - s.p_vaddr >= s.p_filesz) continue;
+      const uint64_t at = s.p_offset + (d.d_un.d_ptr - s.p_vaddr);
+      if (versions)
+        needs.read.emplace_back(at, at + kVersionBytes);
+      else
+        strings = at;
     }
   }
   if (!strings) return needs;
+  // Linkers put the names of versions behind those of symbols.
+  if (string_bytes > 0)
+    needs.read.emplace_back(*strings + string_bytes - std::min(string_bytes, kVersionBytes), *strings + string_bytes);
+  const auto name = [&](const Elf64_Dyn& d) {
+    const uint64_t at = *strings + d.d_un.d_val;
+    std::string text = ReadName(fd, at);
+    needs.read.emplace_back(at, at + text.size() + 1);
+    return text;
+  };
   for (const Elf64_Dyn& d : dynamic) {
     if (d.d_tag == DT_NULL || needs.libraries.size() >= kMostNeeded) break;
-    if (d.d_tag == DT_NEEDED) needs.libraries.push_back(ReadName(fd, *strings + d.d_un.d_val));
+    if (d.d_tag == DT_NEEDED) needs.libraries.push_back(name(d));
     if (d.d_tag != DT_RUNPATH && d.d_tag != DT_RPATH) continue;
-    std::string all = ReadName(fd, *strings + d.d_un.d_val);
+    std::string all = name(d);
     for (size_t at = 0; at <= all.size();) {
       const size_t end = std::min(all.find(':', at), all.size());
       if (end > at) needs.search_path.push_back(all.substr(at, end - at));
@@ -153,20 +178,20 @@ Result<std::pair<std::string, tree::Entry>> ResolvePath(const tree::Snapshot& sn
   return std::pair(done, std::move(entry));
 }
 
-std::vector<std::string> ElfClosure(const tree::Snapshot& snapshot, const ContentFiles& files, const std::string& path,
-                                    size_t most) {
-  std::vector<std::string> found;
+std::vector<ElfLibrary> ElfClosure(const tree::Snapshot& snapshot, const ContentFiles& files, const std::string& path,
+                                   size_t most) {
+  std::vector<ElfLibrary> found;
   std::unordered_set<std::string> names;  // looked for
   std::unordered_set<std::string> seen{path};
-  std::deque<std::string> todo{path};
-  while (!todo.empty()) {
-    const std::string at = std::move(todo.front());
-    todo.pop_front();
+  for (size_t next = 0; next <= found.size(); ++next) {  // `path` itself, then what was found
+    const std::string at = next == 0 ? path : found[next - 1].path;
     auto entry = tree::Lookup(snapshot, at);
     if (!entry || !entry->is_regular()) continue;
     auto fd = files.OpenVersion(at, entry->version());
     if (!fd) continue;
-    const ElfNeeds needs = ReadElfNeeds(fd->get());
+    ElfNeeds needs = ReadElfNeeds(fd->get());
+    if (next > 0) found[next - 1].read = std::move(needs.read);
+    if (found.size() >= most) continue;
     for (const std::string& name : needs.libraries) {
       if (!names.insert(name).second) continue;
       std::vector<std::string> places;
@@ -181,9 +206,7 @@ std::vector<std::string> ElfClosure(const tree::Snapshot& snapshot, const Conten
         auto library = ResolvePath(snapshot, place + "/" + name);
         if (!library || !library->second.is_regular()) continue;
         if (!seen.insert(library->first).second) break;
-        found.push_back(library->first);
-        if (found.size() >= most) return found;
-        todo.push_back(library->first);
+        if (found.size() < most) found.push_back({library->first, {}});
         break;
       }
     }

@@ -37,6 +37,23 @@ uint64_t BytesOf(const ByteRanges& ranges) {
   return bytes;
 }
 
+// The units that these bytes lie in.
+ByteRanges UnitsOf(ByteRanges bytes, uint64_t size) {
+  const uint64_t unit = store::UnitBytes(size);
+  std::sort(bytes.begin(), bytes.end());
+  ByteRanges units;
+  for (auto [first, end] : bytes) {
+    first = first / unit * unit;
+    end = std::min((std::min(end, size) + unit - 1) / unit * unit, size);
+    if (first >= end) continue;
+    if (!units.empty() && first <= units.back().second)
+      units.back().second = std::max(units.back().second, end);
+    else
+      units.emplace_back(first, end);
+  }
+  return units;
+}
+
 std::string Join(const std::string& directory, std::string_view name) {
   return (directory == "/" ? "" : directory) + "/" + std::string(name);
 }
@@ -75,7 +92,7 @@ ByteRanges FirstLooks::Of(int fd, const tree::FileVersion& version) {
   return looks_[version] = std::move(ranges);
 }
 
-void Guess::Add(const std::string& path, const tree::FileVersion& version, bool certain) {
+void Guess::Add(const std::string& path, const tree::FileVersion& version, bool certain, const ByteRanges& loader) {
   if (version.size == 0 || denied_(path) || !offer_(version)) return;
   ByteRanges ranges;
   const bool small = version.size <= store::kWholeFileLimit,
@@ -90,18 +107,18 @@ void Guess::Add(const std::string& path, const tree::FileVersion& version, bool 
   if (ranges.empty() && small && certain) ranges = {{0, version.size}};
   if (ranges.empty()) return;
   if (version.size <= kSmallFile) small_bytes_ += version.size;
-  files_found_.push_back({path, version, std::move(ranges)});
+  files_found_.push_back({path, version, std::move(ranges), UnitsOf(loader, version.size)});
 }
 
 void Guess::AddLibraries(const std::string& path) {
-  for (const std::string& library : ElfClosure(tree_, files_, path, kMaxLibraries)) {
-    const auto entry = tree::Lookup(tree_, library);
-    if (entry) Add(library, entry->version(), true);
+  for (const ElfLibrary& library : ElfClosure(tree_, files_, path, kMaxLibraries)) {
+    const auto entry = tree::Lookup(tree_, library.path);
+    if (entry) Add(library.path, entry->version(), true, library.read);
   }
 }
 
 void Guess::AddFile(const std::string& path, const tree::FileVersion& version) {
-  if (version.size > store::kWholeFileLimit) Add(path, version, true);
+  if (version.size > store::kWholeFileLimit || IsLibrary(path)) Add(path, version, true);
   AddLibraries(path);
 }
 

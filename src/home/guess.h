@@ -23,6 +23,7 @@ struct GuessedFile {
   std::string path;
   tree::FileVersion version;
   ByteRanges ranges;  // bytes [first, end), whole units, ascending
+  ByteRanges loader;  // the same, of what a loader reads to find out what else is needed
 };
 
 // What this machine's programs had used of programs and libraries when we first saw them used: serving a file and
@@ -48,7 +49,7 @@ class Guess {
         std::function<bool(const tree::FileVersion&)> offer, std::function<bool(const std::string&)> denied)
       : tree_(tree), files_(files), looks_(looks), offer_(std::move(offer)), denied_(std::move(denied)) {}
 
-  // The touched file itself, where it is large, and the libraries that it loads, nearest first.
+  // The touched file itself, where it is large or a library, and the libraries that it loads, nearest first.
   void AddFile(const std::string& path, const tree::FileVersion& version);
   // What was used lately of the small files beside it of the same kind; of a Python module also of the packages below,
   // with all that is in them, and the libraries of its extension modules after them.
@@ -58,7 +59,7 @@ class Guess {
 
  private:
   // `certain`: a small file will be read, whether or not it was lately.
-  void Add(const std::string& path, const tree::FileVersion& version, bool certain);
+  void Add(const std::string& path, const tree::FileVersion& version, bool certain, const ByteRanges& loader = {});
   void AddLibraries(const std::string& path);
   void AddSmall(const std::string& directory, const std::string& kind);
   void AddModules(const std::string& top);

@@ -26,6 +26,20 @@ Status AddKnownIds(std::string_view encoded, vfs::FetchedDirectory* fetched) {
   return {};
 }
 
+// False: not ascending ranges of whole units.
+bool DecodeRanges(const google::protobuf::RepeatedField<uint64_t>& told, uint64_t size,
+                  std::vector<std::pair<uint64_t, uint64_t>>* ranges) {
+  const uint64_t unit = store::UnitBytes(size);
+  uint64_t at = 0;
+  for (int i = 0; i + 1 < told.size(); i += 2) {
+    const uint64_t first = told[i], end = told[i + 1];
+    if (first < at || first >= end || end > size || first % unit != 0 || (end % unit != 0 && end != size)) return false;
+    ranges->emplace_back(first, end);
+    at = end;
+  }
+  return true;
+}
+
 }  // namespace
 
 Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes, std::string_view prefix) {
@@ -58,16 +72,9 @@ Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& reside
       file.object_id = store::ObjectId::Decode(told.object_id());
       if (!file.object_id) return corrupt;
     }
-    const uint64_t unit = store::UnitBytes(file.version.size);
-    uint64_t at = 0;
-    for (int i = 0; i + 1 < told.range_size(); i += 2) {
-      const uint64_t first = told.range(i), end = told.range(i + 1);
-      if (first < at || first >= end || end > file.version.size || first % unit != 0 ||
-          (end % unit != 0 && end != file.version.size)) {
-        return corrupt;
-      }
-      file.ranges.emplace_back(first, end);
-      at = end;
+    if (!DecodeRanges(told.range(), file.version.size, &file.ranges) ||
+        !DecodeRanges(told.loader(), file.version.size, &file.loader)) {
+      return corrupt;
     }
     files.push_back(std::move(file));
   }

@@ -212,9 +212,10 @@ Status FsServer::Start() {
   VRUN_TRY(StartSources());
   views_ = std::make_unique<ViewPool>(&loop_, views_directory_, HooksOf(false));
   apart_views_ = std::make_unique<ViewPool>(&loop_, views_directory_ + "/apart", HooksOf(true));
-  live_views_ =
-      std::make_unique<LiveViews>(&loop_, &sources_->home(), sources_->backend(), views_directory_ + "/live",
-                                  LiveViews::Options{options_.uid_base, options_.features.no_open}, LiveHooks());
+  live_views_ = std::make_unique<LiveViews>(
+      &loop_, &sources_->home(), sources_->backend(), views_directory_ + "/live",
+      LiveViews::Options{options_.uid_base, options_.features.no_open, options_.features.push, kReadAheadKb},
+      LiveHooks());
   TakeOver(std::move(left));
   live_views_->Sweep();
   VRUN_TRY(SetNonBlocking(listener_.get(), true));

@@ -123,6 +123,8 @@ LiveViews::LivePtr LiveViews::Make(uint64_t id, Mount mount) {
   options.journal = directory + "/journal";
   options.uid_base = options_.uid_base;
   options.no_open = options_.no_open;
+  options.push = options_.push;
+  options.read_ahead_kb = options_.read_ahead_kb;
   options.on_content_lost = [this, alive = std::weak_ptr(alive_), id](const std::string& path,
                                                                       const std::string& reason) {
     loop_->Post([this, alive, id, path, reason] {

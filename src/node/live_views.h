@@ -57,7 +57,10 @@ class LiveViews {
 
   struct Options {
     uint32_t uid_base = 0;
-    bool no_open = true;  // LiveViewOptions
+    // As of LiveViewOptions.
+    bool no_open = true;
+    bool push = true;
+    uint32_t read_ahead_kb = 128;
   };
 
   // `home` must outlive it.

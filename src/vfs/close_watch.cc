@@ -14,28 +14,13 @@
 #include <utility>
 
 #include "base/log.h"
+#include "vfs/node_handle.h"
 
 namespace vrun::vfs {
 namespace {
 
-constexpr int kFuseHandleType = 0x81;  // FILEID_INO64_GEN: node id (high, low), generation
-constexpr size_t kEvents = 128;        // read at once, each with a descriptor
-constexpr size_t kMostOpen = 512;      // descriptors that wait to be closed
-
-// 0: not a file of a FUSE file system.
-uint64_t NodeOf(int fd) {
-  struct {
-    file_handle handle;
-    std::array<unsigned char, MAX_HANDLE_SZ> bytes;
-  } of{};
-  of.handle.handle_bytes = MAX_HANDLE_SZ;
-  int mount_id = 0;
-  if (::name_to_handle_at(fd, "", &of.handle, &mount_id, AT_EMPTY_PATH) != 0) return 0;
-  std::array<uint32_t, 2> words{};
-  if (of.handle.handle_type != kFuseHandleType || of.handle.handle_bytes < sizeof words) return 0;
-  std::memcpy(words.data(), of.handle.f_handle, sizeof words);
-  return uint64_t{words[0]} << 32 | words[1];
-}
+constexpr size_t kEvents = 128;    // read at once, each with a descriptor
+constexpr size_t kMostOpen = 512;  // descriptors that wait to be closed
 
 Error Unsupported(const std::string& what, int error_number) {
   return Error(Code::kUnsupported, "see what is closed: " + what + ": " + std::strerror(error_number));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vfs/dispatcher.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -305,7 +307,9 @@ void Dispatcher::Handle(std::string_view packet) {
     case FUSE_READ: {
       const auto read = in.Take<fuse_read_in>();
       if (!read) return malformed(std::move(reply));
-      return operations_->Read(request, read->offset, read->size, std::move(reply));
+      Request of = request;
+      of.direct = (read->flags & O_DIRECT) != 0;
+      return operations_->Read(of, read->offset, read->size, std::move(reply));
     }
     case FUSE_RELEASE: {
       const auto release = in.Take<fuse_release_in>();

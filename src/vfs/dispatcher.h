@@ -28,6 +28,7 @@ struct Request {
   uint32_t gid = 0;
   uint32_t pid = 0;              // thread id of the caller in our pid namespace; 0: not visible from here
   bool kill_privileges = false;  // an open that truncates: the caller may not keep the set-id bits
+  bool direct = false;           // a read past the page cache (O_DIRECT): an error is the reader's
 };
 
 class ReplyChannel;  // dispatcher.cc

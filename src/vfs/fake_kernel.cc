@@ -128,8 +128,9 @@ FakeKernel::Answer FakeKernel::Open(uint64_t node) {
   return Call(FUSE_OPEN, node, Bytes(in));
 }
 
-uint64_t FakeKernel::SendRead(uint64_t node, uint64_t offset, uint32_t size) {
+uint64_t FakeKernel::SendRead(uint64_t node, uint64_t offset, uint32_t size, uint32_t open_flags) {
   fuse_read_in in{};
+  in.flags = open_flags;
   in.offset = offset;
   in.size = size;
   return Send(FUSE_READ, node, Bytes(in));

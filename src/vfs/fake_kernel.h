@@ -66,7 +66,7 @@ class FakeKernel final : public Transport {
   Answer GetAttr(uint64_t node);
   Answer Open(uint64_t node);
   Answer Read(uint64_t node, uint64_t offset, uint32_t size);
-  uint64_t SendRead(uint64_t node, uint64_t offset, uint32_t size);
+  uint64_t SendRead(uint64_t node, uint64_t offset, uint32_t size, uint32_t open_flags = 0);
   uint64_t SendLookup(uint64_t parent, std::string_view name);
   Answer Xattr(uint64_t node, std::string_view name, uint32_t size);
   Answer ListXattr(uint64_t node, uint32_t size);

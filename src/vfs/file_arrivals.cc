@@ -84,9 +84,25 @@ Status FileContent::KeepSmall(FetchedUnit* unit, Origin origin) {
   return {};
 }
 
-bool FileContent::traced() {
+bool FileContent::Declines(uint64_t offset, uint64_t n) {
+  if (n <= kPageBytes || offset >= version_.size) return false;
+  n = std::min(n, version_.size - offset);
+  const uint64_t first = offset / unit_bytes_, count = (offset + n - 1) / unit_bytes_ + 1 - first;
+  if (count == 1) return false;
   std::lock_guard lock(mutex_);
-  return traced_;
+  const size_t missing = MissingLocked(first, count).size();
+  if (missing == 0 || missing == count || declined_.NextIn(offset, offset + n) < offset + n) return false;
+  declined_.Add(offset, n);
+  return true;
+}
+
+bool FileContent::ComesInPartsLocked(const Place& place) const {
+  return traced_ || (unit_count_ > 1 && Prefetcher::IsLibrary(place.path));
+}
+
+bool FileContent::ComesInParts(const Place& place) {
+  std::lock_guard lock(mutex_);
+  return ComesInPartsLocked(place);
 }
 
 void FileContent::Borrow(const Place& place) {
@@ -94,16 +110,18 @@ void FileContent::Borrow(const Place& place) {
   {
     std::lock_guard lock(mutex_);
     if (lost_ || mixed_) return;
+    bool comes = true;  // all of it by itself
     for (const uint64_t unit : MissingLocked(0, unit_count_)) {
       if (ExpectedLocked(unit, false)) continue;
-      if (FetchOfLocked(unit) != 0) return;
+      comes = false;
+      if (!fetches_.empty()) break;
       place_ = place;
       id = AddFetchLocked(unit, unit + 1);
       break;
     }
+    if (comes) return;
   }
-  if (id == 0) return;
-  Start(id);
+  if (id != 0) Start(id);
   cache_.backend_.timers().After(kRestMicros, [self = shared_from_this(), place] {
     Backend& backend = self->cache_.backend_;
     if (backend.recorder().active()) backend.prefetcher().Add(self, place, 0, self->version_.size);

@@ -110,8 +110,8 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
       const uint64_t end = (offset + n - 1) / unit_bytes_ + 1;
       std::unordered_set<uint64_t> fetches;
       std::vector<uint64_t> missing = MissingLocked(first, end - first);
-      // Nobody reads it yet, and what will be read of it the trace says.
-      if (!done && traced_) missing.clear();
+      // Nobody reads it yet.
+      if (!done && ComesInPartsLocked(place)) missing.clear();
       // In a live view it may have moved, with its directory.
       if (lost_ && !mixed_ && (place.path != place_.path || place.tree != place_.tree)) lost_.reset();
       if (lost_ && (mixed_ || !missing.empty())) {
@@ -220,7 +220,7 @@ uint64_t FileContent::FetchOfLocked(uint64_t unit) const {
 }
 
 uint64_t FileContent::PlanFetchLocked(uint64_t first, uint64_t needed_end) {
-  if (version_.size <= store::kWholeFileLimit && !traced_) {
+  if (version_.size <= store::kWholeFileLimit && !ComesInPartsLocked(place_)) {
     // All of the hole: small files come whole, however they are read.
     uint64_t begin = first;
     const std::vector<uint64_t> before = MissingLocked(0, first);
@@ -492,6 +492,14 @@ bool FileContent::IsComplete() {
     object = ObjectLocked();
   }
   return object && object->complete();
+}
+
+bool FileContent::Has(uint64_t offset, uint64_t n) {
+  if (offset >= version_.size || n == 0) return true;
+  n = std::min(n, version_.size - offset);
+  const uint64_t first = offset / unit_bytes_;
+  std::lock_guard lock(mutex_);
+  return !mixed_ && MissingLocked(first, (offset + n - 1) / unit_bytes_ + 1 - first).empty();
 }
 
 Result<UniqueFd> FileContent::OpenForPassthrough() {

@@ -23,6 +23,7 @@
 #include "base/unique_fd.h"
 #include "store/object_id.h"
 #include "tree/tree.h"
+#include "vfs/byte_ranges.h"
 #include "vfs/gate.h"
 #include "vfs/retry.h"
 #include "vfs/source.h"
@@ -43,6 +44,7 @@ struct BurstProgress;
 class FileContent : public std::enable_shared_from_this<FileContent> {
  public:
   using Done = std::function<void(Status)>;
+  static constexpr uint64_t kPageBytes = 4096;  // the kernel asks for at least one, and never in vain
 
   FileContent(FileCache& cache, const tree::FileVersion& version, std::optional<store::ObjectId> known_id);
 
@@ -72,11 +74,18 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // the disk.
   std::optional<std::string> Held(uint64_t first, uint64_t count);
   bool IsComplete();
-  // A trace says what of it is going to be read.
-  bool traced();
-  // Fetches a unit of what is not here and does not come by itself, if there is one: home then holds the file for its
-  // reader (home/lent_files.h), whatever becomes of its name there. The rest follows when the beginning of a job is
-  // over, as long as there is one: what is written in place home cannot hold.
+  // A read of [offset, offset + n) would wait for nobody.
+  bool Has(uint64_t offset, uint64_t n);
+  // A page is read, and the kernel asks for those around it as well; some of all that is here, and some is not. Then
+  // the one that is wanted mostly is: the request is to be refused, with an error that the kernel keeps to itself, and
+  // it asks for that page alone. Once for each place, since what is asked for again somebody needs. Not of requests
+  // past the page cache.
+  bool Declines(uint64_t offset, uint64_t n);
+  // What of it is going to be read a trace says, or home does (of libraries): it is not fetched whole.
+  bool ComesInParts(const Place& place);
+  // Home is to hold the file for its reader (home/lent_files.h), whatever becomes of its name there: fetches a unit, if
+  // something is missing of which nothing comes by itself. The rest follows when the beginning of a job is over, as
+  // long as there is one: what is written in place home cannot hold.
   void Borrow(const Place& place);
   // kNotFound while incomplete. May read the whole file once (store.h).
   Result<UniqueFd> OpenForPassthrough();
@@ -108,6 +117,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
     std::string_view data;                      // in it
   };
 
+  bool ComesInPartsLocked(const Place& place) const;
   // Null when the store refuses the object: then only memory serves.
   std::shared_ptr<store::Object> ObjectLocked();
   // Units of [first, first+count) that are nowhere yet, fetches under way left out of account.
@@ -157,6 +167,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   bool touched_ = false;  // the prefetcher knows
   bool traced_ = false;   // a trace said what of it will be read
   Place place_;
+  ByteRanges declined_;                            // by Declines
   std::optional<Error> lost_;                      // final for this version where `place_` has it
   bool mixed_ = false;                             // what is here is of two states: not to be read either
   std::unordered_map<uint64_t, UnitData> memory_;  // units just fetched, or that the store could not take

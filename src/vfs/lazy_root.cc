@@ -79,7 +79,7 @@ LazyRoot::LazyRoot(Backend& backend, Transport& transport, const Digest& tree, t
   inodes_.root()->mode = root_.mode;
   if (saved_ != nullptr) saved_->SetTree(tree_);
   if (options_.push) {
-    pusher_ = std::make_unique<Pusher>(backend_, transport_,
+    pusher_ = std::make_unique<Pusher>(backend_, PushByNotice(backend_, transport_),
                                        Pusher::Callbacks{.claim = [this](uint64_t nodeid) { return ClaimPush(nodeid); },
                                                          .taken =
                                                              [this](const Pusher::Piece& piece) {
@@ -445,7 +445,12 @@ void LazyRoot::Read(const Request& request, uint64_t offset, uint32_t size, Repl
     reply.Error(EIO);
     return;
   }
-  ReadOrFetch(request.nodeid, std::move(content), offset, std::min(size, kMostBytes), kReadTries, std::move(reply));
+  size = std::min(size, kMostBytes);
+  if (!request.direct && content->Declines(offset, size)) {
+    reply.Error(EAGAIN);
+    return;
+  }
+  ReadOrFetch(request.nodeid, std::move(content), offset, size, kReadTries, std::move(reply));
 }
 
 void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content, uint64_t offset, uint32_t size,

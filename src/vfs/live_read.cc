@@ -34,8 +34,20 @@ void LiveRoot::ReadOwn(LiveFile& file, uint64_t offset, uint32_t size, Reply rep
 }
 
 void LiveRoot::Read(const Request& request, uint64_t offset, uint32_t size, Reply reply) {
-  ReadAt(request.nodeid, offset, std::min(size, kMostBytes), kReadTries, MonotonicMicros() + kHomeMicros,
-         std::move(reply));
+  size = std::min(size, kMostBytes);
+  if (!request.direct && Declines(request.nodeid, offset, size)) {
+    reply.Error(EAGAIN);
+    return;
+  }
+  ReadAt(request.nodeid, offset, size, kReadTries, MonotonicMicros() + kHomeMicros, std::move(reply));
+}
+
+// Of home's files, once somebody has begun to read: the first read may have to wait for all of a small one.
+bool LiveRoot::Declines(uint64_t nodeid, uint64_t offset, uint32_t size) {
+  if (size <= FileContent::kPageBytes) return false;
+  const Content content = ContentOf(nodeid);
+  return content.home && (content.opened || content.home->size() > store::kWholeFileLimit) &&
+         content.home->Declines(offset, size);
 }
 
 void LiveRoot::ReadAt(uint64_t nodeid, uint64_t offset, uint32_t size, int tries, int64_t deadline, Reply reply) {
@@ -128,13 +140,13 @@ void LiveRoot::ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadline,
   content->Ensure(place, range.offset, range.length, came);
 }
 
-// What is read as a whole is here before the first of it is given, as in OpenAt. Of what a trace tells about only that
-// is fetched, and home holds the rest.
+// What is read as a whole is here before the first of it is given, as in OpenAt. Of what comes in parts
+// home holds the rest.
 void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, int64_t deadline,
                         Reply reply) {
   const bool first = no_open_ && !content.opened;
   const bool small = content.home->size() <= store::kWholeFileLimit;
-  const bool part = first && small && content.home->traced();
+  const bool part = first && small && content.home->ComesInParts(content.place);
   const bool all = first && small && !part && !content.fetched && !content.home->IsComplete();
   if (const auto n = all ? std::nullopt : content.home->TryRead(offset, Buffer(), size)) {
     if (first && !BeginReading(nodeid, *content.home)) {

@@ -304,6 +304,7 @@ void LiveRoot::Lookup(const Request& request, std::string_view name, Reply reply
 
 void LiveRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply) {
   fuse_entry_out out{};
+  std::vector<LivePush::File> traced;
   {
     const TreeLock lock(*this);
     LiveNode* directory = DirectoryLocked(nodeid);
@@ -313,12 +314,24 @@ void LiveRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
     }
     if (LiveNode* child = tree_.Child(directory, name)) {
       out = CountedEntryLocked(child);
+      NoteForPushLocked(*child, &traced);
     } else {
       // nodeid 0: the name is known not to be there.
       out.entry_valid = AbsentSecondsLocked(nodeid, name);
     }
   }
   if (!reply.Struct(out) && out.nodeid != 0) Forget(out.nodeid, 1);
+  PushTold(traced);
+}
+
+void LiveRoot::NoteForPushLocked(const LiveNode& node, std::vector<LivePush::File>* files) const {
+  const LivePush* push = push_;
+  if (push == nullptr || !push->active() || !S_ISREG(node.attributes.mode) || node.file) return;
+  files->push_back({node.nodeid, node.version, node.known_id});
+}
+
+void LiveRoot::PushTold(const std::vector<LivePush::File>& files) {
+  if (LivePush* push = push_; push != nullptr && !files.empty()) push->Told(files);
 }
 
 void LiveRoot::Forget(uint64_t nodeid, uint64_t count) {
@@ -384,6 +397,7 @@ void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
   // first (offset after one: its cookie, which is never used twice), then home's (place + 3).
   Listing listing(size, plus);
   std::vector<uint64_t> counted;
+  std::vector<LivePush::File> traced;
   {
     const TreeLock lock(*this);
     LiveNode* directory = DirectoryLocked(nodeid);
@@ -401,6 +415,7 @@ void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
       if (with_attributes) {
         out = CountedEntryLocked(node);
         counted.push_back(node->nodeid);
+        NoteForPushLocked(*node, &traced);
       }
       listing.Add(with_attributes ? &out : nullptr, node->attributes.ino, next, node->attributes.mode, name);
     };
@@ -438,7 +453,9 @@ void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
   }
   if (!reply.Data(listing.data())) {
     for (const uint64_t id : counted) Forget(id, 1);
+    return;
   }
+  PushTold(traced);
 }
 
 void LiveRoot::ReportLost(uint64_t nodeid, const std::string& path, const Error& error) {

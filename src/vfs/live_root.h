@@ -28,6 +28,7 @@
 #include "vfs/live_doubt.h"
 #include "vfs/live_file.h"
 #include "vfs/live_journal.h"
+#include "vfs/live_push.h"
 #include "vfs/live_stream.h"
 #include "vfs/live_tree.h"
 #include "vfs/timer_thread.h"
@@ -87,6 +88,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   // live_closes.cc. From now on `closes` tells Closed and ClosesMissed; null: not any more. What was written before may
   // have been closed.
   void WatchCloses(CloseWatch* closes);
+  // From now on `push`, which must outlive it, is told which files the kernel knows.
+  void PushInto(LivePush* push) { push_ = push; }
   void Closed(uint64_t nodeid);
   void ClosesMissed();
   // All that was closed before is published, but for what home has a part of that is not here yet.
@@ -197,6 +200,9 @@ class LiveRoot final : public Operations, public WriteOperations {
   fuse_attr AttrLocked(const LiveNode& node, uint64_t* valid) const;
   fuse_entry_out EntryOutLocked(const LiveNode& node) const;
   fuse_entry_out CountedEntryLocked(LiveNode* node);  // what the kernel is about to be told of
+  // The kernel is told of this node.
+  void NoteForPushLocked(const LiveNode& node, std::vector<LivePush::File>* files) const;
+  void PushTold(const std::vector<LivePush::File>& files);
   void AnswerAttr(uint64_t nodeid, Reply reply);
   void ReportLost(uint64_t nodeid, const std::string& path, const Error& error);
 
@@ -293,6 +299,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   // From now on somebody has seen this version. False: home's next tree came in between.
   bool BeginReading(uint64_t nodeid, const FileContent& content);
   void ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadline, const std::shared_ptr<Reply>& reply);
+  bool Declines(uint64_t nodeid, uint64_t offset, uint32_t size);
   void ReadAt(uint64_t nodeid, uint64_t offset, uint32_t size, int tries, int64_t deadline, Reply reply);
   void ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, int64_t deadline,
                 Reply reply);
@@ -315,6 +322,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   std::atomic<bool> passthrough_works_{false};
   std::atomic<bool> no_open_{false};
   std::atomic<CloseWatch*> closes_{nullptr};
+  std::atomic<LivePush*> push_{nullptr};
   std::atomic<uint64_t> init_flags_{0};
   std::atomic<uint64_t> passthrough_opens_{0};
 

@@ -14,6 +14,7 @@
 #include "vfs/close_watch.h"
 #include "vfs/dispatcher.h"
 #include "vfs/lazy_root.h"
+#include "vfs/live_push.h"
 #include "vfs/live_root.h"
 #include "vfs/mount.h"
 #include "vfs/saved_view.h"
@@ -84,6 +85,7 @@ class MountedLiveView final : public LiveView {
     if (root_.no_open()) {
       VRUN_ASSIGN(closes_, CloseWatch::Start(mount_->fd(), HooksOfCloses()));
       root_.WatchCloses(closes_.get());
+      if (options.push) StartPushing();
     }
     if (journaling_.saved) {
       SavedView::Header& header = journaling_.saved->header();
@@ -124,6 +126,7 @@ class MountedLiveView final : public LiveView {
     } else {  // then what was written is published after a while
       LogWarning("live view: {}", Escape(closes.error().message()));
     }
+    if (options.push) StartPushing();
     return {};
   }
 
@@ -158,12 +161,20 @@ class MountedLiveView final : public LiveView {
     stats.passthrough = root_.passthrough_works();
     stats.inodes = root_.inodes();
     stats.no_open = root_.no_open();
+    if (push_) stats.pushed = push_->pushed();
     return stats;
   }
 
  private:
   CloseWatch::Hooks HooksOfCloses() {
     return {[this](uint64_t nodeid) { root_.Closed(nodeid); }, [this] { root_.ClosesMissed(); }};
+  }
+
+  void StartPushing() {
+    auto push = LivePush::Start(*backend_, mount_->fd());
+    if (!push) return LogWarning("live view: nothing is pushed: {}", Escape(push.error().message()));
+    push_ = *std::move(push);
+    root_.PushInto(push_.get());
   }
 
   void Release() {
@@ -192,6 +203,7 @@ class MountedLiveView final : public LiveView {
   const std::unique_ptr<LiveFiles> files_;
   const Journaling journaling_;
   const std::shared_ptr<DevFuse> transport_;
+  std::unique_ptr<LivePush> push_;  // null: nothing is pushed; as long as root_
   LiveRoot root_;
   Dispatcher dispatcher_;
   std::optional<FuseMount> mount_;

@@ -44,6 +44,8 @@ struct LiveViewOptions {
   // With a journal: files are opened and closed without a request, where the kernel tells what was closed
   // (vfs/close_watch.h).
   bool no_open = true;
+  // What a trace says will be read is pushed into the kernel when it comes (live_push.h). Needs no_open.
+  bool push = true;
   unsigned threads = 2;          // readers of the device
   uint32_t read_ahead_kb = 128;  // of the mount; 0 leaves the kernel's 128
   // As ViewOptions::on_content_lost.
@@ -57,6 +59,7 @@ struct LiveViewStats {
   uint64_t malformed = 0;               // packets refused
   uint64_t passthrough_opens = 0;
   uint64_t inodes = 0;  // in memory: known to the kernel, or changed
+  uint64_t pushed = 0;  // parts of files
   bool passthrough = false;
   bool no_open = false;
 };

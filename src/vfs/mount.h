@@ -30,7 +30,7 @@ class FuseMount {
   // Ends the connection: readers of the device get ENODEV, users of the mount and its clones ENOTCONN. Idempotent.
   void Abort();
   void Unmount();
-  // Raises read-ahead above the 128 KiB that FUSE can negotiate.
+  // Of files that are opened from now on; FUSE negotiates 128 KiB at most.
   Status SetReadAhead(uint32_t kb) const;
 
  private:

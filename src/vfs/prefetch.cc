@@ -33,7 +33,7 @@ void Prefetcher::Touched(const FileContent::Place& place, const tree::FileVersio
     siblings = directories_.insert(std::string(place.tree.view()) + std::string(DirectoryOf(place.path))).second;
   }
   // Any other small file is fetched whole as it is. (Libraries load libraries.)
-  if (!siblings && version.size <= store::kWholeFileLimit && place.path.find(".so") == std::string::npos) return;
+  if (!siblings && version.size <= store::kWholeFileLimit && !IsLibrary(place.path)) return;
   backend_.source()->FetchResident(place.tree, place.path, version, siblings,
                                    [this, gate = gate_, tree = place.tree](Result<std::vector<ResidentFile>> files) {
                                      const Gate::Pass pass(gate.get());
@@ -41,23 +41,33 @@ void Prefetcher::Touched(const FileContent::Place& place, const tree::FileVersio
                                    });
 }
 
+bool Prefetcher::IsLibrary(std::string_view path) {
+  return path.find(".so", path.rfind('/') + 1) != std::string_view::npos;
+}
+
 void Prefetcher::Take(const Digest& tree, const std::vector<ResidentFile>& files) {
-  // A loader looks at the beginning of each library, in order, and then goes through them from the last to the first.
-  std::vector<Item> items;
+  // A loader looks into each library, in order, for what it needs, and then goes through them from the last to the
+  // first.
+  std::vector<Item> items, heads;
   std::vector<std::vector<Item>> rests;
   uint64_t bytes = 0;
   for (const ResidentFile& file : files) {
     auto content = backend_.files().Get(file.version, file.object_id);
+    for (const auto& [first, end] : file.loader) {
+      items.push_back({content, {tree, file.path}, first, end});
+      bytes += end - first;
+    }
     std::vector<Item>& rest = rests.emplace_back();
     for (const auto& [first, end] : file.ranges) {
       for (uint64_t at = first; at < end && bytes < kQueuedBytes; at += kPieceBytes) {
         const uint64_t piece_end = std::min(at + kPieceBytes, end);
-        std::vector<Item>& into = at == 0 ? items : rest;
+        std::vector<Item>& into = at == 0 ? heads : rest;
         into.push_back({content, {tree, file.path}, at, piece_end});
         bytes += piece_end - at;
       }
     }
   }
+  items.insert(items.end(), std::make_move_iterator(heads.begin()), std::make_move_iterator(heads.end()));
   for (auto rest = rests.rbegin(); rest != rests.rend(); ++rest) {
     items.insert(items.end(), std::make_move_iterator(rest->begin()), std::make_move_iterator(rest->end()));
   }

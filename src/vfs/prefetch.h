@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -33,6 +34,8 @@ class Prefetcher {
   // A reader needs something of this file that has to be fetched. Cheap; call without locks, at most once a
   // FileContent.
   void Touched(const FileContent::Place& place, const tree::FileVersion& version);
+  // By its name: of a library its loader and its users want parts, and home knows which.
+  static bool IsLibrary(std::string_view path);
   // What lies close around [offset, offset + n), where the reader of a large file has jumped to: bytes, from and to.
   static std::pair<uint64_t, uint64_t> Around(uint64_t offset, uint64_t n, uint64_t size);
   // Fetches [first, end) of it next.

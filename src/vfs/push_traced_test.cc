@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a trace says will be read is in the kernel before it is asked for: against a fake kernel.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "store/store.h"
 #include "vfs/fake_kernel.h"
+#include "vfs/file_cache.h"
 #include "vfs/lazy_root.h"
 #include "vfs/recorder.h"
 #include "vfs/vfs_testing.h"
@@ -175,6 +177,29 @@ TEST_F(PushTracedTest, ANameThatTheKernelHasNotTakenUpYetIsTriedAgain) {
   WaitFor([&] { return backend_->counters().units_fetched == 5; });
   List();
   WaitFor([&] { return PushedBytes("small") == kSmallBytes; });
+}
+
+// The kernel asks for pages around the one that is read. An answer of EAGAIN to read-ahead it keeps to itself.
+TEST_F(PushTracedTest, NobodyWaitsForWhatIsAroundAPageThatIsHere) {
+  Mount(true);
+  BeginRun();
+  WaitFor([&] { return backend_->counters().units_fetched == 5; });
+  EndRun();
+  List();
+  const std::string content = maker_.content(maker_.At("/d/large").version());
+  const uint64_t before = 5 * kUnit - 2 * FileContent::kPageBytes;  // unit 5 is here, unit 4 is not
+  source_.Hold(true);
+  EXPECT_EQ(kernel_->Read(nodes_.at("large"), before, kUnit).error, EAGAIN);
+  EXPECT_EQ(kernel_->Read(nodes_.at("large"), 5 * kUnit, 4096).body, content.substr(5 * kUnit, 4096));
+  // Whoever reads past the page cache would get the error.
+  const uint64_t direct = kernel_->SendRead(nodes_.at("large"), 6 * kUnit - 4096, 8192, O_DIRECT);
+  ASSERT_TRUE(source_.WaitHeld(1));
+  // What is asked for again is wanted.
+  const uint64_t again = kernel_->SendRead(nodes_.at("large"), before, kUnit);
+  ASSERT_TRUE(source_.WaitHeld(2));
+  source_.Hold(false);
+  EXPECT_EQ(kernel_->Wait(direct)->body, content.substr(6 * kUnit - 4096, 8192));
+  EXPECT_EQ(kernel_->Wait(again)->body, content.substr(before, kUnit));
 }
 
 TEST_F(PushTracedTest, WhenTheRunIsOverNothingIsPushed) {

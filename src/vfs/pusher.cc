@@ -20,7 +20,6 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint64_t kMostAtOnce = 1 << 20;
 // The answer that tells the kernel of a file is taken up by the thread that waits for it, soon after it was sent.
 constexpr int64_t kUnknownMicros = 1'000;
 constexpr int kUnknownTries = 5;
@@ -32,7 +31,35 @@ uint64_t KilobytesOf(const std::string& meminfo, const char* key) {
   return at == std::string::npos ? 0 : std::strtoull(meminfo.c_str() + at + std::strlen(key), nullptr, 10);
 }
 
+class ByNotice final : public PushWay {
+ public:
+  ByNotice(Backend& backend, Transport& transport)
+      : backend_(backend), transport_(transport), buffer_(new char[Pusher::kMostAtOnce]) {}
+
+  int Push(const PushPiece& piece, uint64_t offset, uint64_t length) override {
+    const auto read = backend_.files().Get(piece.version, piece.known_id)->TryRead(offset, buffer_.get(), length);
+    if (!read || *read != length) return ENODATA;
+    // To the end of a page, or of the file: then the kernel fills the last page with zeros and keeps it, and the size
+    // that it knows stays as it is.
+    fuse_notify_store_out out{};
+    out.nodeid = piece.nodeid;
+    out.offset = offset;
+    out.size = static_cast<uint32_t>(length);
+    return Notify(transport_, FUSE_NOTIFY_STORE, {reinterpret_cast<const char*>(&out), sizeof out},
+                  {buffer_.get(), static_cast<size_t>(length)});
+  }
+
+ private:
+  Backend& backend_;
+  Transport& transport_;
+  const std::unique_ptr<char[]> buffer_;
+};
+
 }  // namespace
+
+std::unique_ptr<PushWay> PushByNotice(Backend& backend, Transport& transport) {
+  return std::make_unique<ByNotice>(backend, transport);
+}
 
 void Pusher::Post(std::vector<Piece> pieces) {
   if (pieces.empty() || !works_) return;
@@ -58,7 +85,6 @@ void Pusher::Stop() {
 }
 
 void Pusher::Run() {
-  const std::unique_ptr<char[]> buffer(new char[kMostAtOnce]);
   std::unique_lock lock(mutex_);
   for (;;) {
     while (!stopping_ && waiting_.empty() && (later_.empty() || later_.front().first > MonotonicMicros())) {
@@ -72,45 +98,36 @@ void Pusher::Run() {
     Piece piece = again ? std::move(later_.front().second) : std::move(waiting_.front());
     again ? later_.pop_front() : waiting_.pop_front();
     lock.unlock();
-    const bool known = MemoryIsShort() || Push(piece, buffer.get());
+    const bool known = MemoryIsShort() || Push(piece);
     lock.lock();
     if (!known && piece.traced && ++piece.tries < kUnknownTries && later_.size() < kMostWaiting)
       later_.emplace_back(MonotonicMicros() + kUnknownMicros, std::move(piece));
   }
 }
 
-bool Pusher::Push(const Piece& piece, char* buffer) {
+bool Pusher::Push(const Piece& piece) {
   if (!works_ || piece.length == 0) return true;
   if (!piece.traced) {
     // What has just come is read through us once: the trace would lack what nobody asks for.
     if (!callbacks_.claim(piece.nodeid) || backend_.recorder().Fresh(piece.version)) return true;
   }
   for (uint64_t done = 0; done < piece.length; done += kMostAtOnce) {
-    if (!PushBytes(piece, piece.offset + done, std::min(kMostAtOnce, piece.length - done), buffer)) return false;
+    if (!PushBytes(piece, piece.offset + done, std::min(kMostAtOnce, piece.length - done))) return false;
   }
   return true;
 }
 
-bool Pusher::PushBytes(const Piece& piece, uint64_t offset, uint64_t length, char* buffer) {
-  const auto read = backend_.files().Get(piece.version, piece.known_id)->TryRead(offset, buffer, length);
-  if (!read || *read != length) return true;  // not here yet
-  // To the end of a page, or of the file: then the kernel fills the last page with zeros and keeps it, and the size
-  // that it knows stays as it is.
-  fuse_notify_store_out out{};
-  out.nodeid = piece.nodeid;
-  out.offset = offset;
-  out.size = static_cast<uint32_t>(length);
-  const int error = Notify(transport_, FUSE_NOTIFY_STORE, {reinterpret_cast<const char*>(&out), sizeof out},
-                           {buffer, static_cast<size_t>(length)});
+bool Pusher::PushBytes(const Piece& piece, uint64_t offset, uint64_t length) {
+  const int error = way_->Push(piece, offset, length);
   if (error == 0) {
     ++pushed_;
-    if (piece.traced)
+    if (piece.traced && callbacks_.taken)
       callbacks_.taken({.nodeid = piece.nodeid, .version = piece.version, .offset = offset, .length = length});
-  } else if (error == EINVAL || error == ENOSYS || error == EOPNOTSUPP) {
+  } else if (error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == EPERM) {
     works_ = false;
     LogWarning("nothing is pushed: the kernel refuses: {}", std::strerror(error));
   }
-  return error != ENOENT;  // ENOMEM: not now
+  return error != ENOENT;  // ENODATA: whoever brings it posts it again; ENOMEM: not now
 }
 
 bool Pusher::MemoryIsShort() {

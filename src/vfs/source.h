@@ -41,6 +41,8 @@ struct ResidentFile {
   tree::FileVersion version;
   std::optional<store::ObjectId> object_id;
   std::vector<std::pair<uint64_t, uint64_t>> ranges;  // [first, end)
+  // The same, of a library: what its loader reads first, of all libraries before it goes through any of them.
+  std::vector<std::pair<uint64_t, uint64_t>> loader;
 };
 
 // kDemand: somebody waits for it. kAhead: nobody does yet; it comes after all that somebody waits for.

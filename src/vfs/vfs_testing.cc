@@ -355,7 +355,10 @@ void FakeSource::FetchFrames(const RunId&, std::shared_ptr<const TraceTable> tab
       {
         std::lock_guard lock(mutex_);
         for (const TraceRange& range : table->frames[frame.index]) {
-          const std::string& content = contents_.at(table->files[range.file].version);
+          const auto& file = table->files[range.file];
+          const auto known = contents_.find(file.version);
+          const std::string content =
+              known != contents_.end() ? known->second : *reader_(file.path, file.version, 0, file.version.size);
           for (uint64_t unit = range.first; unit < range.first + range.count; ++unit) {
             const std::string data =
                 content.substr(unit * store::UnitBytes(content.size()), store::UnitBytes(content.size()));

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vfs/live_push.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "vfs/backend.h"
+#include "vfs/file_cache.h"
+#include "vfs/node_handle.h"
+
+namespace vrun::vfs {
+namespace {
+
+constexpr uint64_t kReadAheadBytes =
+    128 << 10;  // of one call, where the mount's read-ahead is not larger (mm/readahead.c)
+
+class ByReadAhead final : public PushWay {
+ public:
+  ByReadAhead(Backend& backend, UniqueFd directory) : backend_(backend), directory_(std::move(directory)) {}
+
+  int Push(const PushPiece& piece, uint64_t offset, uint64_t length) override {
+    if (!backend_.files().Get(piece.version, piece.known_id)->Has(offset, length)) return ENODATA;
+    const UniqueFd file = OpenNode(directory_.get(), piece.nodeid);
+    if (!file) return errno == ESTALE ? ENOENT : errno;
+    for (uint64_t at = offset; at < offset + length; at += kReadAheadBytes) {
+      const uint64_t n = std::min(kReadAheadBytes, offset + length - at);
+      if (::readahead(file.get(), static_cast<off64_t>(at), n) != 0) return errno;
+    }
+    return 0;
+  }
+
+ private:
+  Backend& backend_;
+  const UniqueFd directory_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<LivePush>> LivePush::Start(Backend& backend, int mount) {
+  UniqueFd directory(::openat(mount, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return ErrnoError("open the root of a live view");
+  return std::unique_ptr<LivePush>(new LivePush(backend, std::move(directory)));
+}
+
+LivePush::LivePush(Backend& backend, UniqueFd directory)
+    : backend_(backend), pusher_(backend, std::make_unique<ByReadAhead>(backend, std::move(directory)), {}) {
+  backend_.traced().Listen(this);
+}
+
+LivePush::~LivePush() { backend_.traced().Unlisten(this); }
+
+PushPiece LivePush::PieceOf(const File& file, TracedFiles::Range range) {
+  const uint64_t size = file.version.size, unit = store::UnitBytes(size);
+  PushPiece piece{.nodeid = file.nodeid, .version = file.version, .known_id = file.known_id};
+  piece.offset = std::min(range.first * unit, size);
+  piece.length = std::min(range.count * unit, size - piece.offset);
+  piece.traced = true;
+  return piece;
+}
+
+void LivePush::Told(std::span<const File> files) {
+  std::vector<PushPiece> pieces;
+  for (const File& file : files) {
+    const auto ranges = backend_.traced().Of(file.version);
+    if (ranges.empty()) continue;
+    {
+      const std::lock_guard lock(mutex_);
+      files_[file.version] = file;
+    }
+    for (const TracedFiles::Range& range : ranges) pieces.push_back(PieceOf(file, range));
+  }
+  pusher_.Post(std::move(pieces));
+}
+
+void LivePush::TraceArrived(const tree::FileVersion& version, TracedFiles::Range range) {
+  std::vector<PushPiece> pieces;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = files_.find(version);
+    if (it == files_.end()) return;
+    pieces.push_back(PieceOf(it->second, range));
+  }
+  pusher_.Post(std::move(pieces));
+}
+
+void LivePush::TracesOver() {
+  const std::lock_guard lock(mutex_);
+  files_.clear();
+}
+
+}  // namespace vrun::vfs
