@@ -226,8 +226,10 @@ TEST_F(ContentTest, WhatALoaderReadsFirstIsTold) {
     }
     EXPECT_TRUE(has(0));
     for (const Elf64_Phdr& s : segments) {
-      if (s.p_type == PT_DYNAMIC) EXPECT_TRUE(has(s.p_offset) && has(s.p_offset + s.p_filesz - 1)), ++told;
-      if (s.p_type == PT_LOAD && s.p_memsz > s.p_filesz) EXPECT_TRUE(has(s.p_offset + s.p_filesz - 1)), ++told;
+      const bool dynamic = s.p_type == PT_DYNAMIC, ends = s.p_type == PT_LOAD && s.p_memsz > s.p_filesz;
+      if (!dynamic && !ends) continue;
+      ++told;
+      EXPECT_TRUE(has(s.p_offset + s.p_filesz - 1) && (!dynamic || has(s.p_offset)));
     }
   }
   EXPECT_EQ(told, 2);

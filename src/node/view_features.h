@@ -13,7 +13,7 @@ namespace vrun::node {
 
 struct ViewFeatures {
   bool passthrough = true;  // large files are read by the kernel from the store's file
-  bool push = true;         // small files are put into the kernel beside those that are read
+  bool push = true;         // content is put into the kernel ahead of its readers
   bool readdirplus = true;  // listings give attributes
   bool no_open = true;      // opens that say nothing to the server are not asked for
   bool io_uring = false;    // a view that uses it ends with its server, so only who wants that has it (decisions/0009)

@@ -2,6 +2,7 @@
 // The parts of FileContent for content that comes unasked (bursts, what other nodes wanted) or that readers have before
 // the store does, and for others who ask.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "store/store.h"
@@ -84,8 +85,19 @@ Status FileContent::KeepSmall(FetchedUnit* unit, Origin origin) {
   return {};
 }
 
+bool FileContent::Has(uint64_t offset, uint64_t n) {
+  if (offset >= version_.size || n == 0) return true;
+  n = std::min(n, version_.size - offset);
+  const uint64_t first = offset / unit_bytes_;
+  std::lock_guard lock(mutex_);
+  return !mixed_ && MissingLocked(first, (offset + n - 1) / unit_bytes_ + 1 - first).empty();
+}
+
 bool FileContent::Declines(uint64_t offset, uint64_t n) {
   if (n <= kPageBytes || offset >= version_.size) return false;
+  // A kernel whose page cache has larger folios asks for one of those in the same way, and would take the error for the
+  // reader's. They are naturally aligned; what lies around a page and in two units is not.
+  if (std::has_single_bit(n) && offset % n == 0) return false;
   n = std::min(n, version_.size - offset);
   const uint64_t first = offset / unit_bytes_, count = (offset + n - 1) / unit_bytes_ + 1 - first;
   if (count == 1) return false;

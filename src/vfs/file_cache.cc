@@ -494,14 +494,6 @@ bool FileContent::IsComplete() {
   return object && object->complete();
 }
 
-bool FileContent::Has(uint64_t offset, uint64_t n) {
-  if (offset >= version_.size || n == 0) return true;
-  n = std::min(n, version_.size - offset);
-  const uint64_t first = offset / unit_bytes_;
-  std::lock_guard lock(mutex_);
-  return !mixed_ && MissingLocked(first, (offset + n - 1) / unit_bytes_ + 1 - first).empty();
-}
-
 Result<UniqueFd> FileContent::OpenForPassthrough() {
   std::shared_ptr<store::Object> object;
   {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <deque>
+#include <future>
 #include <map>
 #include <thread>
 
@@ -431,6 +432,14 @@ class LiveAdvanceModelTest : public LiveAdvanceTest {
         };
     }
   }
+  // Done in the view. Whoever wants what home has not any more waits until home has said what it has.
+  int Wait(const Act& act, uint64_t included) {
+    auto done = std::async(std::launch::async, [&] { return act(mount_); });
+    while (done.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
+      RC_ASSERT(view_->Advance(Scan(), included).has_value());
+    }
+    return done.get();
+  }
   void Run(const std::vector<Move>& moves);
   void Agree();
 
@@ -465,7 +474,7 @@ void LiveAdvanceModelTest::Run(const std::vector<Move>& moves) {
       case 8:
       case 9:
       case 10:
-        if (Act act = ActOf(move); act(mount_) == 0) queue_.push_back({std::move(act), view_->changes()});
+        if (Act act = ActOf(move); Wait(act, included) == 0) queue_.push_back({std::move(act), view_->changes()});
         break;
       case 11:
       case 12:

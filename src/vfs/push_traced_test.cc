@@ -194,11 +194,13 @@ TEST_F(PushTracedTest, NobodyWaitsForWhatIsAroundAPageThatIsHere) {
   // Whoever reads past the page cache would get the error.
   const uint64_t direct = kernel_->SendRead(nodes_.at("large"), 6 * kUnit - 4096, 8192, O_DIRECT);
   ASSERT_TRUE(source_.WaitHeld(1));
+  const uint64_t folio = kernel_->SendRead(nodes_.at("large"), 4 * kUnit, 2 * kUnit);
+  ASSERT_TRUE(source_.WaitHeld(2));
   // What is asked for again is wanted.
   const uint64_t again = kernel_->SendRead(nodes_.at("large"), before, kUnit);
-  ASSERT_TRUE(source_.WaitHeld(2));
   source_.Hold(false);
   EXPECT_EQ(kernel_->Wait(direct)->body, content.substr(6 * kUnit - 4096, 8192));
+  EXPECT_EQ(kernel_->Wait(folio)->body, content.substr(4 * kUnit, 2 * kUnit));
   EXPECT_EQ(kernel_->Wait(again)->body, content.substr(before, kUnit));
 }
 

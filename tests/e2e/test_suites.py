@@ -223,10 +223,10 @@ def write_wheel(path, files):
         for i, name in enumerate(names):
             wheel.writestr(zipfile.ZipInfo(name), f"VALUE = {i}\n" * (i % 50))
         info = "many-1.0.dist-info/"
-        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: many\nVersion: 1.0\n")
-        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(info + "entry_points.txt", "[console_scripts]\nmany=many:main\n")
-        wheel.writestr(info + "RECORD", "".join(f"{n},,\n" for n in [*names, info + "METADATA", info + "WHEEL", info + "entry_points.txt", info + "RECORD"]))
+        wheel.writestr(zipfile.ZipInfo(info + "METADATA"), "Metadata-Version: 2.1\nName: many\nVersion: 1.0\n")
+        wheel.writestr(zipfile.ZipInfo(info + "WHEEL"), "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(zipfile.ZipInfo(info + "entry_points.txt"), "[console_scripts]\nmany=many:main\n")
+        wheel.writestr(zipfile.ZipInfo(info + "RECORD"), "".join(f"{n},,\n" for n in [*names, info + "METADATA", info + "WHEEL", info + "entry_points.txt", info + "RECORD"]))
 
 
 @pytest.mark.parametrize("view", VIEWS)
