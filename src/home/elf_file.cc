@@ -117,6 +117,7 @@ ElfNeeds ReadElfNeeds(int fd) {
         needs.read.emplace_back(at, at + kVersionBytes);
       else
         strings = at;
+      break;
     }
   }
   if (!strings) return needs;

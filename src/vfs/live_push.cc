@@ -15,8 +15,8 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint64_t kReadAheadBytes =
-    128 << 10;  // of one call, where the mount's read-ahead is not larger (mm/readahead.c)
+// Of one call, where the mount's read-ahead is not larger (force_page_cache_ra in mm/readahead.c).
+constexpr uint64_t kReadAheadBytes = 128 << 10;
 
 class ByReadAhead final : public PushWay {
  public:
@@ -53,25 +53,16 @@ LivePush::LivePush(Backend& backend, UniqueFd directory)
 
 LivePush::~LivePush() { backend_.traced().Unlisten(this); }
 
-PushPiece LivePush::PieceOf(const File& file, TracedFiles::Range range) {
-  const uint64_t size = file.version.size, unit = store::UnitBytes(size);
-  PushPiece piece{.nodeid = file.nodeid, .version = file.version, .known_id = file.known_id};
-  piece.offset = std::min(range.first * unit, size);
-  piece.length = std::min(range.count * unit, size - piece.offset);
-  piece.traced = true;
-  return piece;
-}
-
-void LivePush::Told(std::span<const File> files) {
+void LivePush::Told(std::span<const PushPiece> files) {
   std::vector<PushPiece> pieces;
-  for (const File& file : files) {
+  for (const PushPiece& file : files) {
     const auto ranges = backend_.traced().Of(file.version);
     if (ranges.empty()) continue;
     {
       const std::lock_guard lock(mutex_);
       files_[file.version] = file;
     }
-    for (const TracedFiles::Range& range : ranges) pieces.push_back(PieceOf(file, range));
+    for (const TracedFiles::Range& range : ranges) pieces.push_back(PushPiece::Traced(file, range));
   }
   pusher_.Post(std::move(pieces));
 }
@@ -82,7 +73,7 @@ void LivePush::TraceArrived(const tree::FileVersion& version, TracedFiles::Range
     const std::lock_guard lock(mutex_);
     const auto it = files_.find(version);
     if (it == files_.end()) return;
-    pieces.push_back(PieceOf(it->second, range));
+    pieces.push_back(PushPiece::Traced(it->second, range));
   }
   pusher_.Post(std::move(pieces));
 }

@@ -8,17 +8,16 @@
 //
 // May a server use its own mount? Only without waiting for itself, for a thread that waits so cannot be killed, and
 // with it the process. Opening by handle and closing cost no request here; readahead(2) waits only while too many
-// requests are under way, and a signal ends that.
+// requests are under way, and a signal ends that. The root is opened once, before the view has users, which may be a
+// request where the kernel has not learned yet that it need not ask.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <unordered_map>
 
 #include "base/result.h"
-#include "store/object_id.h"
 #include "tree/tree.h"
 #include "vfs/pusher.h"
 #include "vfs/traced_files.h"
@@ -39,13 +38,8 @@ class LivePush final : public TracedFiles::Listener {
 
   // Whether Told has any use now.
   bool active() const { return backend_.traced().active(); }
-  struct File {
-    uint64_t nodeid = 0;
-    tree::FileVersion version;  // home's, as the node has it
-    std::optional<store::ObjectId> known_id;
-  };
-  // The kernel has been told of these.
-  void Told(std::span<const File> files);
+  // The kernel has been told of these: node id, version, id.
+  void Told(std::span<const PushPiece> files);
   uint64_t pushed() const { return pusher_.pushed(); }
 
   void TraceArrived(const tree::FileVersion& version, TracedFiles::Range range) override;
@@ -53,11 +47,11 @@ class LivePush final : public TracedFiles::Listener {
 
  private:
   LivePush(Backend& backend, UniqueFd directory);
-  static PushPiece PieceOf(const File& file, TracedFiles::Range range);
 
   Backend& backend_;
   std::mutex mutex_;
-  std::unordered_map<tree::FileVersion, File, tree::FileVersionHash> files_;  // that the kernel knows, of the traces
+  std::unordered_map<tree::FileVersion, PushPiece, tree::FileVersionHash>
+      files_;  // that the kernel knows, of the traces
   Pusher pusher_;
 };
 

@@ -140,8 +140,8 @@ void LiveRoot::ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadline,
   content->Ensure(place, range.offset, range.length, came);
 }
 
-// What is read as a whole is here before the first of it is given, as in OpenAt. Of what comes in parts
-// home holds the rest.
+// What is read as a whole is here before the first of it is given, as in OpenAt. Of what comes in parts home holds the
+// rest.
 void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, int64_t deadline,
                         Reply reply) {
   const bool first = no_open_ && !content.opened;

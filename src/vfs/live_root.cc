@@ -304,7 +304,7 @@ void LiveRoot::Lookup(const Request& request, std::string_view name, Reply reply
 
 void LiveRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply) {
   fuse_entry_out out{};
-  std::vector<LivePush::File> traced;
+  std::vector<PushPiece> traced;
   {
     const TreeLock lock(*this);
     LiveNode* directory = DirectoryLocked(nodeid);
@@ -324,13 +324,13 @@ void LiveRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
   PushTold(traced);
 }
 
-void LiveRoot::NoteForPushLocked(const LiveNode& node, std::vector<LivePush::File>* files) const {
+void LiveRoot::NoteForPushLocked(const LiveNode& node, std::vector<PushPiece>* files) const {
   const LivePush* push = push_;
   if (push == nullptr || !push->active() || !S_ISREG(node.attributes.mode) || node.file) return;
-  files->push_back({node.nodeid, node.version, node.known_id});
+  files->push_back({.nodeid = node.nodeid, .version = node.version, .known_id = node.known_id});
 }
 
-void LiveRoot::PushTold(const std::vector<LivePush::File>& files) {
+void LiveRoot::PushTold(const std::vector<PushPiece>& files) {
   if (LivePush* push = push_; push != nullptr && !files.empty()) push->Told(files);
 }
 
@@ -397,7 +397,7 @@ void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
   // first (offset after one: its cookie, which is never used twice), then home's (place + 3).
   Listing listing(size, plus);
   std::vector<uint64_t> counted;
-  std::vector<LivePush::File> traced;
+  std::vector<PushPiece> traced;
   {
     const TreeLock lock(*this);
     LiveNode* directory = DirectoryLocked(nodeid);

@@ -201,8 +201,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   fuse_entry_out EntryOutLocked(const LiveNode& node) const;
   fuse_entry_out CountedEntryLocked(LiveNode* node);  // what the kernel is about to be told of
   // The kernel is told of this node.
-  void NoteForPushLocked(const LiveNode& node, std::vector<LivePush::File>* files) const;
-  void PushTold(const std::vector<LivePush::File>& files);
+  void NoteForPushLocked(const LiveNode& node, std::vector<PushPiece>* files) const;
+  void PushTold(const std::vector<PushPiece>& files);
   void AnswerAttr(uint64_t nodeid, Reply reply);
   void ReportLost(uint64_t nodeid, const std::string& path, const Error& error);
 

@@ -19,12 +19,8 @@
 namespace vrun::vfs {
 
 Pusher::Piece LazyRoot::PieceLocked(const Inode& inode, TracedFiles::Range range) const {
-  const uint64_t unit = store::UnitBytes(inode.version.size);
-  Pusher::Piece piece{.nodeid = inode.nodeid, .version = inode.version, .known_id = inodes_.KnownId(inode)};
-  piece.offset = std::min(range.first * unit, inode.version.size);
-  piece.length = std::min(range.count * unit, inode.version.size - piece.offset);
-  piece.traced = true;
-  return piece;
+  return Pusher::Piece::Traced({.nodeid = inode.nodeid, .version = inode.version, .known_id = inodes_.KnownId(inode)},
+                               range);
 }
 
 void LazyRoot::PushTraced(std::span<const uint64_t> nodeids, bool opened) {

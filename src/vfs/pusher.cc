@@ -61,6 +61,14 @@ std::unique_ptr<PushWay> PushByNotice(Backend& backend, Transport& transport) {
   return std::make_unique<ByNotice>(backend, transport);
 }
 
+PushPiece PushPiece::Traced(PushPiece file, TracedFiles::Range range) {
+  const uint64_t size = file.version.size, unit = store::UnitBytes(size);
+  file.offset = std::min(range.first * unit, size);
+  file.length = std::min(range.count * unit, size - file.offset);
+  file.traced = true;
+  return file;
+}
+
 void Pusher::Post(std::vector<Piece> pieces) {
   if (pieces.empty() || !works_) return;
   {

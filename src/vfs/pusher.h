@@ -25,6 +25,7 @@
 #include "store/object_id.h"
 #include "tree/tree.h"
 #include "vfs/backend.h"
+#include "vfs/traced_files.h"
 #include "vfs/transport.h"
 
 namespace vrun::vfs {
@@ -54,6 +55,9 @@ struct PushPiece {
   uint64_t length = 0;
   bool traced = false;  // a trace says that it will be read; else it is guessed, and the file small
   int tries = 0;
+
+  // Units of `file`, whose `offset` and `length` do not matter, that a trace has.
+  static PushPiece Traced(PushPiece file, TracedFiles::Range range);
 };
 
 // Thread safety: any thread.
