@@ -36,10 +36,11 @@ Backend::~Backend() {
   store_->OnPressure(nullptr);
   timers_->Stop();
   bursts_->Close();
-  write_behind_.reset();
   directories_->Close();
   files_->Close();
   prefetcher_->Close();
+  // Home's late answers use it: after these find nothing any more.
+  write_behind_.reset();
 }
 
 void Backend::Preload(std::vector<FetchedDirectory> directories) {
