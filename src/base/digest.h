@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SHA-256 digests: the identity of every byte that crosses a wire or rests in a cache.
+// 32-byte digests, and SHA-256: the identity of trees, records and messages. That of file content is BLAKE3 (blake3.h).
 //
 // Computed by OpenSSL's libcrypto (SHA-NI where the CPU has it, about 1.5 GB/s a core).
 #pragma once

@@ -73,7 +73,7 @@ void BackgroundHasher::Hash(const File& file) {
   auto fd = files_->OpenVersion(file.path, file.version);
   if (!fd) return;
   uint64_t unit = store::UnitBytes(file.version.size);
-  Sha256Stream ids;
+  std::vector<Digest> units;
   std::string buffer(kStep, '\0');
   for (uint64_t offset = 0; offset < file.version.size; offset += buffer.size()) {
     {
@@ -84,11 +84,11 @@ void BackgroundHasher::Hash(const File& file) {
     auto n = PreadUpTo(fd->get(), buffer.data(), buffer.size(), offset);
     if (!n || *n != std::min<uint64_t>(buffer.size(), file.version.size - offset)) return;
     for (size_t at = 0; at < *n; at += unit) {
-      ids.Update(Sha256(std::string_view(buffer).substr(at, std::min<size_t>(unit, *n - at))).view());
+      units.push_back(store::UnitDigest(std::string_view(buffer).substr(at, std::min<size_t>(unit, *n - at))));
     }
   }
   if (!files_->Check(fd->get(), file.path, file.version)) return;
-  known_(file.version, {store::IdAlgorithm::kSha256Units, ids.Finish()});
+  known_(file.version, store::ContentId(file.version.size, units));
 }
 
 }  // namespace vrun::home

@@ -401,7 +401,7 @@ std::vector<Digest> ContentSession::Pack(const tree::FileVersion& version, v1::U
     const std::string_view data = piece.data();
     const int64_t start = MonotonicMicros();
     for (size_t at = 0; at < data.size(); at += unit) {
-      digests.push_back(Sha256(data.substr(at, unit)));
+      digests.push_back(store::UnitDigest(data.substr(at, unit)));
       piece.mutable_digests()->append(digests.back().view());
     }
     hashing += MonotonicMicros() - start;
@@ -474,24 +474,17 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   // Shorter than its size although the version is the same: a file system that lies (some FUSE ones do).
   if (!whole) return Error(Code::kAborted, Escape(get.path()) + ": shorter than its size says");
 
-  Sha256Stream file_hash;
-  const bool whole_file = version.size <= store::kWholeFileLimit && *length == version.size;
-  if (whole_file && version.size > unit) {
-    for (const v1::Piece& piece : units->piece()) file_hash.Update(piece.data());
-  }
   const std::vector<Digest> digests = Pack(version, units, get.digests_only());
   if (!get.digests_only()) server_->hot_units_.Keep(version, first, *units, WallMicros() * 1000);
 
   auto known = server_->digests_->Find(version);
   if (!known) {
-    if (whole_file) {
-      Digest digest = version.size == 0 ? Sha256("") : version.size <= unit ? digests[0] : file_hash.Finish();
-      known = store::ObjectId{store::IdAlgorithm::kSha256, digest};
+    known = server_->units_.Add(version, first, digests);
+    if (known) {
+      server_->digests_->Remember(version, *known, WallMicros() * 1000);
     } else if (version.size > store::kWholeFileLimit) {
-      known = server_->units_.Add(version, offset / unit, digests);
-      if (!known) server_->hasher_.Add(get.path(), version);
+      server_->hasher_.Add(get.path(), version);
     }
-    if (known) server_->digests_->Remember(version, *known, WallMicros() * 1000);
   }
   if (known) units->set_object_id(known->Encode());
   Attest(get, version, units);

@@ -8,6 +8,7 @@
 
 #include "base/files.h"
 #include "home/content_testing.h"
+#include "store/names_testing.h"
 #include "store/statement.h"
 #include "tree/codec.h"
 #include "tree/diff.h"
@@ -50,11 +51,11 @@ TEST_F(ContentTest, SmallFilesCarryTheirObjectId) {
   Serve();
   std::string id;
   EXPECT_EQ(Content(Ask(RangeRequest("/a", VersionOf("/a"), 0, text.size())), &id), text);
-  EXPECT_EQ(id, (store::ObjectId{store::IdAlgorithm::kSha256, Sha256(text)}.Encode()));
+  EXPECT_EQ(id, store::FinalId(text).Encode());
   EXPECT_EQ(Content(Ask(RangeRequest("/b", VersionOf("/b"), 0, big.size())), &id), big);
-  EXPECT_EQ(id, (store::ObjectId{store::IdAlgorithm::kSha256, Sha256(big)}.Encode()));
+  EXPECT_EQ(id, store::FinalId(big).Encode());
   EXPECT_EQ(Content(Ask(RangeRequest("/empty", VersionOf("/empty"), 0, 0)), &id), "");
-  EXPECT_EQ(id, (store::ObjectId{store::IdAlgorithm::kSha256, Sha256("")}.Encode()));
+  EXPECT_EQ(id, store::FinalId("").Encode());
 }
 
 TEST_F(ContentTest, LargeFilesComeInPartsAndAreNamedWhenAllUnitsAreKnown) {
@@ -73,11 +74,7 @@ TEST_F(ContentTest, LargeFilesComeInPartsAndAreNamedWhenAllUnitsAreKnown) {
     for (auto& piece : part.units().piece()) content += Unpack(piece.data(), piece.zstd(), piece.raw_bytes());
   }
   EXPECT_EQ(content, big.substr(2 << 20));
-  Sha256Stream ids;
-  for (size_t at = 0; at < big.size(); at += store::kUnitBytes)
-    ids.Update(Sha256(big.substr(at, store::kUnitBytes)).view());
-  EXPECT_EQ(parts.back().units().object_id(),
-            (store::ObjectId{store::IdAlgorithm::kSha256Units, ids.Finish()}.Encode()));
+  EXPECT_EQ(parts.back().units().object_id(), store::FinalId(big).Encode());
 }
 
 TEST_F(ContentTest, TextIsCompressedRandomBytesAreNot) {

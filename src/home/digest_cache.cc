@@ -14,7 +14,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr std::string_view kMagic = "VRUNDC2\n";
+constexpr std::string_view kMagic = "VRUNDC3\n";
 constexpr size_t kBody = 8 * 4 + 33;
 constexpr size_t kCheck = 7;  // first bytes of the body's SHA-256: a torn or rotten record, not an attacker
 constexpr size_t kRecord = kBody + kCheck;

@@ -18,7 +18,7 @@
 namespace vrun::home {
 namespace {
 
-store::ObjectId IdOf(int n) { return {store::IdAlgorithm::kSha256, Sha256(std::to_string(n))}; }
+store::ObjectId IdOf(int n) { return {store::IdAlgorithm::kBlake3, Blake3(std::to_string(n))}; }
 tree::FileVersion VersionNumber(int n) { return {1, static_cast<uint64_t>(n), 1'000'000, 7}; }
 constexpr int64_t kLater = 10'000'000'000;
 
@@ -115,7 +115,7 @@ TEST(BackgroundHasher, NamesALargeFile) {
   UnitDigests units;
   std::vector<Digest> digests;
   for (size_t at = 0; at < big.size(); at += store::kUnitBytes)
-    digests.push_back(Sha256(big.substr(at, store::kUnitBytes)));
+    digests.push_back(store::UnitDigest(big.substr(at, store::kUnitBytes)));
   EXPECT_EQ(units.Add(version, 0, digests), *known);
 }
 

@@ -25,7 +25,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr std::string_view kMagic = "vrframe2";
+constexpr std::string_view kMagic = "vrframe3";
 constexpr size_t kHeader = kMagic.size() + sizeof(Digest::bytes);
 constexpr size_t kMaxBytes = 8u << 20;
 constexpr int kLevelNow = 1;
@@ -95,7 +95,7 @@ Result<v1::TraceFrame> FrameCache::Make(const ContentFiles& files, const FramePl
     }
     VRUN_TRY(files.Check(fd.get(), part.path, part.version));
     for (uint64_t i = 0; i < length; i += unit) {
-      *digests += Sha256(std::string_view(raw).substr(at + i, std::min(unit, length - i))).view();
+      *digests += store::UnitDigest(std::string_view(raw).substr(at + i, std::min(unit, length - i))).view();
     }
   }
   frame.set_raw_bytes(raw.size());

@@ -329,7 +329,8 @@ TEST_F(TracesTest, WhatOneRunTouchedTheNextOneGets) {
     EXPECT_EQ(frame->index(), static_cast<uint32_t>(i));
     const std::string data = Unpacked(*frame);
     for (size_t at = 0, unit = 0; i > 0 && at < data.size(); at += kUnit, ++unit) {
-      EXPECT_EQ(Sha256(std::string_view(data).substr(at, kUnit)).view(), frame->digests().substr(unit * 32, 32));
+      EXPECT_EQ(store::UnitDigest(std::string_view(data).substr(at, kUnit)).view(),
+                frame->digests().substr(unit * 32, 32));
     }
     all += data;
   }

@@ -6,8 +6,8 @@ namespace vrun::home {
 std::optional<store::ObjectId> UnitDigests::Add(const tree::FileVersion& version, uint64_t first,
                                                 const std::vector<Digest>& digests) {
   uint64_t count = store::UnitCount(version.size);
-  if (version.size <= store::kWholeFileLimit || count > max_units_ || first + digests.size() > count)
-    return std::nullopt;
+  if (count > max_units_ || first + digests.size() > count) return std::nullopt;
+  if (digests.size() == count) return store::ContentId(version.size, digests);
   std::lock_guard lock(mutex_);
   auto it = files_.find(version);
   if (it == files_.end()) {
@@ -30,9 +30,7 @@ std::optional<store::ObjectId> UnitDigests::Add(const tree::FileVersion& version
     d = digests[i];
   }
   if (file.missing > 0) return std::nullopt;
-  Sha256Stream hash;
-  for (const Digest& d : file.digests) hash.Update(d.view());
-  store::ObjectId id{store::IdAlgorithm::kSha256Units, hash.Finish()};
+  const store::ObjectId id = store::ContentId(version.size, file.digests);
   units_ -= file.digests.size();
   used_.erase(file.used);
   files_.erase(it);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unit digests of large files as they become known, until all of them name the file.
+// The unit digests of files as they become known, until all of them name the file.
 #pragma once
 
 #include <list>
@@ -20,7 +20,7 @@ class UnitDigests {
   explicit UnitDigests(size_t max_units = 1u << 20) : max_units_(max_units) {}
 
   // Digests of consecutive units from unit `first` on. The file's id once this made its last unit known; the digests
-  // are forgotten then. Only for files above store::kWholeFileLimit.
+  // are forgotten then.
   std::optional<store::ObjectId> Add(const tree::FileVersion& version, uint64_t first,
                                      const std::vector<Digest>& digests);
 

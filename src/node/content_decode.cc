@@ -16,6 +16,8 @@ namespace {
 
 Error Corrupt(const char* what) { return Error(Code::kCorrupt, std::string("home sent ") + what); }
 
+constexpr char kWrongLength[] = "content of another length than it says";
+
 Status AddKnownIds(std::string_view encoded, vfs::FetchedDirectory* fetched) {
   VRUN_ASSIGN(auto known, tree::DecodeKnownIds(encoded, fetched->directory->size()));
   for (const tree::KnownId& k : known) {
@@ -44,7 +46,7 @@ bool DecodeRanges(const google::protobuf::RepeatedField<uint64_t>& told, uint64_
 
 Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes, std::string_view prefix) {
   if (!zstd) {
-    if (data.size() != raw_bytes) return Corrupt("content of another length than it says");
+    if (data.size() != raw_bytes) return Corrupt(kWrongLength);
     return std::string(data);
   }
   // The output buffer is the bound: what a frame header claims does not matter.
@@ -142,7 +144,7 @@ Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::
   uint64_t at = 0;
   for (size_t i = 0; i < lengths.size(); at += lengths[i++]) {
     frame.digests.push_back(*Digest::FromBytes(digests.substr(i * sizeof(Digest::bytes), sizeof(Digest::bytes))));
-    if (Sha256(data.substr(at, lengths[i])) != frame.digests.back())
+    if (store::UnitDigest(data.substr(at, lengths[i])) != frame.digests.back())
       return Corrupt("a unit that does not match its digest");
   }
   return frame;
@@ -163,13 +165,20 @@ Status RangeAssembler::Add(const v1::Units& units) {
       return Corrupt("more of a file than was asked for");
     const uint64_t length = std::min(count * unit_bytes_, file_size_ - next_);
     if (piece.raw_bytes() != length) return Corrupt("a piece of the wrong length");
-    VRUN_ASSIGN(const std::string data, Unpack(piece.data(), piece.zstd(), length));
+    std::string unpacked;
+    std::string_view data = piece.data();
+    if (piece.zstd()) {
+      VRUN_ASSIGN(unpacked, Unpack(data, true, length));
+      data = unpacked;
+    } else if (data.size() != length) {
+      return Corrupt(kWrongLength);
+    }
     for (uint64_t i = 0; i < count; ++i) {
-      std::string unit = data.substr(i * unit_bytes_, unit_bytes_);
+      const std::string_view unit = data.substr(i * unit_bytes_, unit_bytes_);
       const auto digest = *Digest::FromBytes(
           std::string_view(piece.digests()).substr(i * sizeof(Digest::bytes), sizeof(Digest::bytes)));
-      if (Sha256(unit) != digest) return Corrupt("a unit that does not match its digest");
-      range_.units.push_back({digest, std::move(unit)});
+      if (store::UnitDigest(unit) != digest) return Corrupt("a unit that does not match its digest");
+      range_.units.push_back({digest, std::string(unit)});
     }
     next_ += length;
   }

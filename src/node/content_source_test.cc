@@ -98,7 +98,7 @@ class ContentSourceTest : public testing::Test {
   v1::Piece UnitAt(uint64_t offset, bool zstd) const {
     const std::string data = content_.substr(offset, store::kUnitBytes);
     v1::Piece unit;
-    unit.set_digests(std::string(Sha256(data).view()));
+    unit.set_digests(std::string(store::UnitDigest(data).view()));
     unit.set_raw_bytes(static_cast<uint32_t>(data.size()));
     unit.set_zstd(zstd);
     unit.set_data(zstd ? Zstd(data) : data);
@@ -134,7 +134,7 @@ TEST_F(ContentSourceTest, ARangeInSeveralParts) {
   wire->Say(Part(request.id(), store::kUnitBytes, 2, false));
   EXPECT_EQ(answers_, 0);
   auto last = Part(request.id(), 3 * store::kUnitBytes, 3, true);
-  const store::ObjectId id{store::IdAlgorithm::kSha256, Sha256(content_)};
+  const store::ObjectId id{store::IdAlgorithm::kBlake3, Blake3(content_)};
   last.mutable_units()->set_object_id(id.Encode());
   wire->Say(last);
   ASSERT_TRUE(result) << result.error().message();
@@ -373,7 +373,7 @@ TEST_F(ContentSourceTest, DirectoriesInPartsWithKnownIds) {
                          [&](Result<vfs::FetchedDirectory> r) { result = std::move(r); });
   const auto request = wire->Next();
   ASSERT_TRUE(request.has_get_directory());
-  const store::ObjectId id{store::IdAlgorithm::kSha256, Sha256("content")};
+  const store::ObjectId id{store::IdAlgorithm::kBlake3, Blake3("content")};
   auto first = DirectoryReply(request.id(), *directory, 0, 10, false);
   first.mutable_directory()->set_known_ids(tree::EncodeKnownIds({{1, id.Encode()}}));
   wire->Say(first);
@@ -420,7 +420,7 @@ TEST_F(ContentSourceTest, ATreeComesInOneBurst) {
   v1::ContentReply packed;
   packed.set_id(request.id());
   packed.set_last(true);
-  const store::ObjectId id{store::IdAlgorithm::kSha256, Sha256("content")};
+  const store::ObjectId id{store::IdAlgorithm::kBlake3, Blake3("content")};
   for (const auto& d : {a, b}) {
     packed.mutable_pack()->mutable_encoded()->append(d->encoded());
     packed.mutable_pack()->add_raw_bytes(static_cast<uint32_t>(d->encoded().size()));
@@ -458,8 +458,8 @@ TEST_F(ContentSourceTest, ADirectoryComesAsWhatItDiffersIn) {
   entries[7].ino = 99;
   const auto now = tree::Directory::Make(entries, none);
   vfs::LoadedDirectory loaded{base, {}};
-  const store::ObjectId old_id{store::IdAlgorithm::kSha256, Sha256("old")};
-  const store::ObjectId new_id{store::IdAlgorithm::kSha256, Sha256("new")};
+  const store::ObjectId old_id{store::IdAlgorithm::kBlake3, Blake3("old")};
+  const store::ObjectId new_id{store::IdAlgorithm::kBlake3, Blake3("new")};
   const auto at = [](const tree::DirectoryPtr& d, const char* name) { return static_cast<uint32_t>(d->Find(name)); };
   loaded.known_ids = {{at(base, "name3"), old_id}, {at(base, "name7"), old_id}};
 

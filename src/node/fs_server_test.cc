@@ -134,7 +134,7 @@ class SmallHome final : public rpc::Stream::Handler {
         for (uint64_t at = get.offset(); at < get.offset() + get.length(); at += store::kUnitBytes) {
           const std::string data = it->second.substr(at, store::kUnitBytes);
           auto* piece = units->add_piece();
-          piece->set_digests(std::string(Sha256(data).view()));
+          piece->set_digests(std::string(store::UnitDigest(data).view()));
           piece->set_data(data);
           piece->set_raw_bytes(static_cast<uint32_t>(data.size()));
         }
@@ -278,7 +278,7 @@ class FsServerTest : public testing::Test {
 
   // Waits for it: readers have small files before the store does.
   bool IsStored(std::string_view content) {
-    const std::string name = Sha256(content).Hex();
+    const std::string name = store::UnitDigest(content).Hex();
     for (int i = 0; i < 1000; ++i) {
       for (const auto& file : std::filesystem::recursive_directory_iterator(directory_ + "/store")) {
         if (file.path().filename().string().starts_with(name)) return true;

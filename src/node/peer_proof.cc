@@ -57,7 +57,7 @@ Result<SignedRange> CheckPeerUnits(const v1::PeerUnits& told, std::string_view h
       if (data.size() - at < length) return Corrupt("less than was asked for");
       const std::string_view bytes = data.substr(at, length);
       const Digest digest = statement->DigestAt(next - said.offset() / unit);
-      if (Sha256(bytes) != digest) return Corrupt("a unit that does not match its digest");
+      if (store::UnitDigest(bytes) != digest) return Corrupt("a unit that does not match its digest");
       range.units.push_back({digest, std::make_shared<const std::string>(bytes), statement});
       at += length;
     }

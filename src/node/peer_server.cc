@@ -365,7 +365,7 @@ bool PeerServer::Held(const SessionPtr& session, uint64_t id, const UnitPlace& p
             for (uint64_t i = 0; i < statement->count(); ++i) {
               const std::string_view unit =
                   std::string_view(*shared).substr(statements.size() * unit_bytes, unit_bytes);
-              ours &= Sha256(unit) == statement->DigestAt(i);
+              ours &= store::UnitDigest(unit) == statement->DigestAt(i);
               statements.push_back(statement);
             }
           }

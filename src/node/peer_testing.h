@@ -29,6 +29,7 @@
 #include "proto/content.pb.h"
 #include "proto/peer.pb.h"
 #include "rpc/testing.h"
+#include "store/names_testing.h"
 #include "store/statement.h"
 #include "store/store.h"
 #include "vfs/backend.h"
@@ -114,14 +115,12 @@ class PeerHome {
     for (uint64_t at = offset; at < offset + length; at += unit) {
       const std::string data = file.content.substr(at, unit);
       v1::Piece* told = units.add_piece();
-      told->set_digests(std::string(Sha256(data).view()));
+      told->set_digests(std::string(store::UnitDigest(data).view()));
       told->set_data(data);
       told->set_raw_bytes(static_cast<uint32_t>(data.size()));
       digests += told->digests();
     }
-    if (offset == 0 && length == file.version.size && length <= store::kWholeFileLimit) {
-      units.set_object_id(store::ObjectId{store::IdAlgorithm::kSha256, Sha256(file.content)}.Encode());
-    }
+    if (offset == 0 && length == file.version.size) units.set_object_id(store::FinalId(file.content).Encode());
     units.set_signature(key.Sign(store::UnitsStatement(kTestHome, file.version, offset, digests, units.object_id())));
     return units;
   }
@@ -294,7 +293,8 @@ class PeerHome {
     frame->set_raw_bytes(frame->data().size());
     std::string digests;
     for (uint64_t i = 0; i < part.count; ++i) {
-      digests += Sha256(part.file->content.substr((part.first + i) * store::kUnitBytes, store::kUnitBytes)).view();
+      digests +=
+          store::UnitDigest(part.file->content.substr((part.first + i) * store::kUnitBytes, store::kUnitBytes)).view();
       ++sent_[{part.file->version.ino, part.first + i}];
     }
     frame->set_digests(digests);

@@ -159,7 +159,7 @@ void S3Tier::GetUnits(const PartPtr& part, const TablePtr& table) {
 void S3Tier::OpenUnits(const PartPtr& part, const TablePtr& table, const std::string& bytes, uint64_t at) {
   const uint64_t base = part->extent * part->content.units_per_extent();
   Units units;
-  Sha256Stream hash;
+  std::vector<Digest> digests;
   for (uint64_t i = part->first; i < part->first + part->count; ++i) {
     if (!table->Has(i)) return Over(part, Error(Code::kNotFound, "S3: not there"));
     const uint64_t offset = table->OffsetOf(i);
@@ -174,11 +174,11 @@ void S3Tier::OpenUnits(const PartPtr& part, const TablePtr& table, const std::st
       Corrupt(part->name, data.error());
       return Over(part, data.error());
     }
-    if (part->content.id.algorithm == store::IdAlgorithm::kSha256) hash.Update(*data);
+    digests.push_back(table->digest(i));
     units.push_back({table->digest(i), *std::move(data)});
   }
   const bool all = part->first == 0 && part->count == store::UnitCount(part->content.size);
-  if (all && part->content.id.algorithm == store::IdAlgorithm::kSha256 && hash.Finish() != part->content.id.digest) {
+  if (all && store::ContentId(part->content.size, digests) != part->content.id) {
     const Error error(Code::kCorrupt, "S3: content that is not what its name says");
     Corrupt(part->name, error);
     return Over(part, error);

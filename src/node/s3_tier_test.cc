@@ -16,6 +16,7 @@
 #include "node/tiered_source.h"
 #include "proto/cache.pb.h"
 #include "s3/s3_testing.h"
+#include "store/names_testing.h"
 #include "store/store.h"
 
 namespace vrun::node {
@@ -26,18 +27,6 @@ std::string Random(size_t n, unsigned seed) {
   std::string out(n, '\0');
   for (char& c : out) c = static_cast<char>(random());
   return out;
-}
-
-std::string UnitOf(const std::string& content, uint64_t i) {
-  const uint64_t unit = store::UnitBytes(content.size());
-  return content.substr(i * unit, unit);
-}
-
-store::ObjectId IdOf(const std::string& content) {
-  if (content.size() <= store::kWholeFileLimit) return {store::IdAlgorithm::kSha256, Sha256(content)};
-  std::string digests;
-  for (uint64_t i = 0; i < store::UnitCount(content.size()); ++i) digests += Sha256(UnitOf(content, i)).view();
-  return {store::IdAlgorithm::kSha256Units, Sha256(digests)};
 }
 
 // Home: has contents by version, counts what it is asked for.
@@ -51,11 +40,11 @@ class FakeHome final : public vfs::Source {
     const std::string& content = files.at(path);
     ++asked;
     bytes += length;
-    vfs::FetchedRange range{offset, {}, names ? std::optional(IdOf(content)) : std::nullopt};
+    vfs::FetchedRange range{offset, {}, names ? std::optional(store::FinalId(content)) : std::nullopt};
     const uint64_t unit = store::UnitBytes(content.size());
     for (uint64_t at = offset; at < offset + length; at += unit) {
       std::string data = content.substr(at, std::min(unit, offset + length - at));
-      const Digest digest = Sha256(data);
+      const Digest digest = store::UnitDigest(data);
       range.units.push_back({digest, std::move(data)});
     }
     done(std::move(range));
@@ -68,8 +57,8 @@ class FakeHome final : public vfs::Source {
       for (const vfs::TraceRange& range : table->frames[index]) {
         const std::string& content = files.at(table->files[range.file].path);
         for (uint64_t i = range.first; i < range.first + range.count; ++i) {
-          frame.digests.push_back(Sha256(UnitOf(content, i)));
-          frame.data += UnitOf(content, i);
+          frame.digests.push_back(store::UnitDigest(store::UnitOf(content, i)));
+          frame.data += store::UnitOf(content, i);
         }
       }
       bytes += frame.data.size();
@@ -134,12 +123,13 @@ struct Node {
         put.push_back({u.digest, u.data});
         data += u.data;
       }
-      auto object = store->Acquire(IdOf(content), content.size());
+      auto object = store->Acquire(store::FinalId(content), content.size());
       VRUN_CHECK(object && (*object)->Put(first, put, true));
       promise.set_value(data);
     };
     if (named) {
-      source->FetchNamed(IdOf(content), {}, path, Version(content), offset, length, vfs::Urgency::kDemand, done);
+      source->FetchNamed(store::FinalId(content), {}, path, Version(content), offset, length, vfs::Urgency::kDemand,
+                         done);
     } else {
       source->FetchRange({}, path, Version(content), offset, length, vfs::Urgency::kDemand, done);
     }
@@ -203,7 +193,7 @@ TEST_F(S3TierTest, TheSecondNodeAsksHomeForNothing) {
             File("/large").substr(250 * store::kUnitBytes, 20 * store::kUnitBytes))
       << "across two extents";
   const uint64_t before = second.stat().read_bytes();
-  EXPECT_EQ(second.Read("/large", File("/large"), 3, 1), UnitOf(File("/large"), 3));
+  EXPECT_EQ(second.Read("/large", File("/large"), 3, 1), store::UnitOf(File("/large"), 3));
   EXPECT_LT(second.stat().read_bytes() - before, 2 * store::kUnitBytes) << "one unit, not an extent";
   EXPECT_EQ(home_.bytes, 0u);
   EXPECT_EQ(second.stat().hit_units(), 1u + store::UnitCount(File("/text").size()) + 20u + 1u);
@@ -233,7 +223,7 @@ TEST_F(S3TierTest, WhatIsNamedLaterIsWrittenLater) {
   home_.names = false;
   node.Read("/large", large, 64, 2, false);
   EXPECT_EQ(node.writer->waiting(), 0u) << "nobody could find it";
-  node.writer->Named(Node::Version(large), IdOf(large));
+  node.writer->Named(Node::Version(large), store::FinalId(large));
   node.WaitWritten(1);
   EXPECT_EQ(node.stat().written_objects(), 1u);
 }
@@ -243,15 +233,15 @@ TEST_F(S3TierTest, WhatIsOnItsWayToTheDiskStoreIsWaitedFor) {
   const auto put = [&large](Node* node, uint64_t unit) {
     const uint64_t bytes = store::UnitBytes(large.size());
     const std::string data = large.substr(unit * bytes, bytes);
-    auto object = node->store->Acquire(IdOf(large), large.size());
-    ASSERT_TRUE(object && (*object)->Put(unit, std::vector<store::PutUnit>{{Sha256(data), data}}, true));
+    auto object = node->store->Acquire(store::FinalId(large), large.size());
+    ASSERT_TRUE(object && (*object)->Put(unit, std::vector<store::PutUnit>{{store::UnitDigest(data), data}}, true));
   };
   std::vector<std::function<void()>> behind;
   Node first(&home_, server_->bucket());
   S3Writer writer(first.store.get(), first.tier.get(),
                   {.delay_micros = 1000, .when_stored = [&](auto task) { behind.push_back(std::move(task)); }});
   put(&first, 0);
-  writer.Came(Node::Version(large), IdOf(large), 0, 2);
+  writer.Came(Node::Version(large), store::FinalId(large), 0, 2);
   writer.Hurry();
   EXPECT_EQ(writer.waiting(), 0u);
   put(&first, 1);
@@ -308,7 +298,7 @@ TEST_F(S3TierTest, AnotherTenantCannotReadIt) {
 
 TEST_F(S3TierTest, ADeadStoreAndWrongKeysCostNothingButHome) {
   Node wrong(&home_, server_->bucket(), "tenant", {"TESTACCESS", "no", ""});
-  for (int i = 0; i < 12; ++i) EXPECT_EQ(wrong.Read("/large", File("/large"), i, 1), UnitOf(File("/large"), i));
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(wrong.Read("/large", File("/large"), i, 1), store::UnitOf(File("/large"), i));
   EXPECT_LE(wrong.stat().errors(), 14u) << "then it is left alone";
   EXPECT_THAT(wrong.stat().problem(), testing::HasSubstr("s3_credentials"));
   Node node(&home_, server_->bucket());
@@ -317,7 +307,7 @@ TEST_F(S3TierTest, ADeadStoreAndWrongKeysCostNothingButHome) {
   server_->Stop();
   Node dead(&home_, server_->bucket());
   const int64_t began = MonotonicMicros();
-  for (int i = 0; i < 30; ++i) EXPECT_EQ(dead.Read("/large", File("/large"), i, 1), UnitOf(File("/large"), i));
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(dead.Read("/large", File("/large"), i, 1), store::UnitOf(File("/large"), i));
   EXPECT_LT(MonotonicMicros() - began, 20'000'000) << "thirty time-outs would be longer";
   EXPECT_LE(dead.stat().errors(), 14u);
 }
@@ -326,7 +316,7 @@ TEST_F(S3TierTest, FramesOfATraceComeInOrderFromBoth) {
   auto table = std::make_shared<vfs::TraceTable>();
   uint32_t file = 0;
   for (const auto& [path, content] : home_.files) {
-    table->files.push_back({path, Node::Version(content), IdOf(content)});
+    table->files.push_back({path, Node::Version(content), store::FinalId(content)});
     for (uint64_t unit = 0; unit < store::UnitCount(content.size()); unit += 8) {
       table->frames.push_back({{file, unit, std::min<uint64_t>(8, store::UnitCount(content.size()) - unit)}});
     }

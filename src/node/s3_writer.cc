@@ -201,7 +201,7 @@ Status S3Writer::Write(const NamedContent& content, uint64_t extent) {
     } else {
       continue;
     }
-    parts[i] = s3::ExtentUnit{Sha256(data[i]), data[i]};
+    parts[i] = s3::ExtentUnit{store::UnitDigest(data[i]), data[i]};
     bytes += data[i].size();
   }
   Pace(bytes);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/blake3.h"
 #include "s3/sigv4.h"
 
 namespace vrun::s3 {
@@ -156,7 +157,7 @@ Result<std::string> ExtentTable::OpenUnit(uint64_t unit, std::string_view stored
     if (::ZSTD_isError(n) || n != length) return Corrupt("a unit that does not decompress to its length");
     text = std::move(out);
   }
-  if (text.size() != length || Sha256(text) != units_[unit].digest) {
+  if (text.size() != length || Blake3(text) != units_[unit].digest) {
     return Corrupt("a unit that does not match its digest");
   }
   return text;

@@ -5,6 +5,7 @@
 
 #include <future>
 
+#include "base/blake3.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "s3/answer.h"
@@ -171,7 +172,7 @@ Content SomeUnits(size_t n) {
     if (i == 3)
       c.units.emplace_back(std::nullopt);
     else
-      c.units.push_back(ExtentUnit{Sha256(c.data[i]), c.data[i]});
+      c.units.push_back(ExtentUnit{Blake3(c.data[i]), c.data[i]});
   }
   return c;
 }
@@ -190,7 +191,7 @@ TEST(Extent, RoundTripOfEachUnitByItsRange) {
     auto unit = table->OpenUnit(i, object.substr(table->OffsetOf(i), table->BytesOf(i)), c.data[i].size());
     ASSERT_TRUE(unit) << unit.error().message();
     EXPECT_EQ(*unit, c.data[i]);
-    EXPECT_EQ(table->digest(i), Sha256(c.data[i]));
+    EXPECT_EQ(table->digest(i), Blake3(c.data[i]));
   }
   EXPECT_EQ(object.find(std::string(64, 'a')), std::string::npos) << "nothing of it can be read in the bucket";
 }

@@ -219,11 +219,7 @@ Status Capture::Keep(const FilePtr& file, const vfs::FetchedRange& range) {
   if (!file->object) {
     // Of a file that comes as one range the name is known before anything is written; else it is given at the end.
     store::ObjectId id = store::ProvisionalId(home_id_, v.dev, v.ino, v.ctime_ns, v.size);
-    if (v.size <= store::kWholeFileLimit && units.size() == file->digests.size()) {
-      Sha256Stream all;
-      for (const store::PutUnit& unit : units) all.Update(unit.data);
-      id = {store::IdAlgorithm::kSha256, all.Finish()};
-    }
+    if (units.size() == file->digests.size()) id = store::ContentId(v.size, file->digests);
     VRUN_ASSIGN(file->object, store_->Acquire(id, v.size));
   }
   // kAborted: of an attempt before a unit of another content is there under this version.
@@ -233,10 +229,7 @@ Status Capture::Keep(const FilePtr& file, const vfs::FetchedRange& range) {
 Status Capture::Complete(File* file) {
   store::ObjectId id = file->object->id();
   if (id.algorithm == store::IdAlgorithm::kProvisional) {
-    Sha256Stream all;
-    for (const Digest& digest : file->digests) all.Update(digest.view());
-    id = {store::IdAlgorithm::kSha256Units, all.Finish()};
-    VRUN_TRY(file->object->Resolve(id));
+    VRUN_TRY(file->object->Resolve(store::ContentId(file->what.version.size, file->digests)));
     id = file->object->id();
   }
   if (!file->object->complete()) {

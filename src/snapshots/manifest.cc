@@ -46,7 +46,8 @@ Result<tree::DirectoryPtr> Manifest::LoadAt(const Digest& blob, int depth) {
     const bool identified = id != ids.end() && id->index == i;
     if (identified) {
       const auto decoded = store::ObjectId::Decode((id++)->id);
-      if (!decoded) return Damaged("a name of content that does not parse");
+      if (!decoded)
+        return Damaged("a name of content that does not parse, or one of SHA-256: of an earlier version of vrun");
       Identify(entry.version(), *decoded);
     } else if (entry.is_regular() && entry.size > 0) {
       unreadable_.insert(entry.version());

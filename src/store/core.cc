@@ -24,8 +24,8 @@ bool FitsSize(const ObjectId& id, uint64_t size) {
   if (size > uint64_t{1} << 46) return false;  // 64 TiB: unit numbers stay far below 2^32
   switch (id.algorithm) {
     case IdAlgorithm::kProvisional: return true;
-    case IdAlgorithm::kSha256: return size <= kWholeFileLimit;
-    case IdAlgorithm::kSha256Units: return size > kWholeFileLimit;
+    case IdAlgorithm::kBlake3: return UnitCount(size) <= 1;
+    case IdAlgorithm::kBlake3Units: return UnitCount(size) > 1;
   }
   return false;
 }

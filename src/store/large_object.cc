@@ -59,8 +59,8 @@ void LargeObject::ReadMapLocked(int map_fd) {
 }
 
 bool LargeObject::DigestsMatchIdLocked() const {
-  if (id_.algorithm != IdAlgorithm::kSha256Units) return true;
-  Sha256Stream all;
+  if (id_.algorithm != IdAlgorithm::kBlake3Units) return true;
+  Blake3Stream all;
   for (const Unit& unit : units_) all.Update(unit.digest.view());
   return all.Finish() == id_.digest;
 }
@@ -155,7 +155,7 @@ bool LargeObject::UnitMatches(const ObjectFiles& files, uint64_t unit, const Dig
                               std::string* scratch) const {
   scratch->resize(LengthOf(unit));
   auto n = PreadUpTo(files.content.get(), scratch->data(), scratch->size(), unit * unit_bytes());
-  return n && *n == scratch->size() && Sha256(*scratch) == digest;
+  return n && *n == scratch->size() && UnitDigest(*scratch) == digest;
 }
 
 void LargeObject::MarkVerified(const ObjectFiles& files, uint64_t unit, const Digest& digest) {
@@ -210,7 +210,7 @@ Result<size_t> LargeObject::DoRead(uint64_t offset, char* buffer, size_t n) {
   for (const auto& [unit, digest] : unverified) {
     const uint64_t begin = unit * unit_bytes(), length = LengthOf(unit);
     if (begin >= offset && begin + length <= offset + n) {
-      if (Sha256({buffer + (begin - offset), length}) == digest) {
+      if (UnitDigest({buffer + (begin - offset), length}) == digest) {
         MarkVerified(*files, unit, digest);
         continue;
       }

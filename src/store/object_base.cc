@@ -60,7 +60,7 @@ Status ObjectBase::Put(uint64_t first_unit, std::span<const PutUnit> units, bool
   if (first_unit > unit_count() || units.size() > unit_count() - first_unit) return invalid;
   for (size_t i = 0; i < units.size(); ++i) {
     if (units[i].data.size() != LengthOf(first_unit + i)) return invalid;
-    if (!verified && Sha256(units[i].data) != units[i].digest) {
+    if (!verified && UnitDigest(units[i].data) != units[i].digest) {
       return Error(Code::kCorrupt, "store: content does not match its digest");
     }
   }

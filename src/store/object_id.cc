@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/object_id.h"
 
+#include "base/result.h"
+
 namespace vrun::store {
 namespace {
 
@@ -9,6 +11,15 @@ void AppendU64(uint64_t v, std::string* out) {
 }
 
 }  // namespace
+
+ObjectId ContentId(uint64_t size, std::span<const Digest> units) {
+  VRUN_CHECK(units.size() == UnitCount(size));
+  if (units.empty()) return {IdAlgorithm::kBlake3, Blake3("")};
+  if (units.size() == 1) return {IdAlgorithm::kBlake3, units[0]};
+  Blake3Stream all;
+  for (const Digest& unit : units) all.Update(unit.view());
+  return {IdAlgorithm::kBlake3Units, all.Finish()};
+}
 
 ObjectId ProvisionalId(std::string_view home_id, uint64_t dev, uint64_t ino, int64_t ctime_ns, uint64_t size) {
   // The length in front keeps a home id from running into the numbers.

@@ -54,7 +54,7 @@ Result<UniqueFd> SmallObject::ReadVerified(char* buffer) {
   const bool right_size =
       ::fstat(fd->get(), &st) == 0 && S_ISREG(st.st_mode) && static_cast<uint64_t>(st.st_size) == size_;
   auto n = right_size ? PreadUpTo(fd->get(), buffer, size_, 0) : Result<size_t>(size_t{0});
-  if (!n || *n != size_ || Sha256({buffer, size_}) != id_.digest) {
+  if (!n || *n != size_ || UnitDigest({buffer, size_}) != id_.digest) {
     Drop();
     return NotHere();
   }
@@ -95,7 +95,7 @@ Status SmallObject::WriteFile(std::string_view data) {
 Status SmallObject::DoPut(uint64_t, std::span<const PutUnit> units) {
   const PutUnit& unit = units.front();
   if (id_.algorithm == IdAlgorithm::kProvisional) {
-    const ObjectId final_id{IdAlgorithm::kSha256, unit.digest};
+    const ObjectId final_id{IdAlgorithm::kBlake3, unit.digest};
     VRUN_ASSIGN(std::shared_ptr<ObjectBase> target, core_->Acquire(final_id, size_));
     VRUN_TRY(target->Put(0, units, true));
     StandFor(target);

@@ -31,8 +31,13 @@ uint64_t BlobLimit(const Options& options) {
 }
 
 // The id in a name "HEX.A"; nullopt for anything else.
+// What was kept under a name of SHA-256 is named by nobody any more.
+bool IsOutdated(std::string_view name) {
+  return name.size() >= 66 && name[64] == '.' && (name[65] == '1' || name[65] == '2');
+}
+
 std::optional<ObjectId> IdOfName(std::string_view name) {
-  if (name.size() != 66 || name[64] != '.' || name[65] < '0' || name[65] > '2') return std::nullopt;
+  if (name.size() != 66 || name[64] != '.' || !IsIdAlgorithm(static_cast<uint8_t>(name[65] - '0'))) return std::nullopt;
   const auto digest = Digest::FromHex(name.substr(0, 64));
   if (!digest) return std::nullopt;
   return ObjectId{static_cast<IdAlgorithm>(name[65] - '0'), *digest};
@@ -233,9 +238,13 @@ class StoreImpl final : public Store {
     ::closedir(dir);
     for (const auto& [name, files] : by_name) {
       const auto id = IdOfName(name);
+      if (!id && IsOutdated(name) && !core_->options.keep_all) {
+        ::unlink((shard + "/" + name).c_str());
+        ::unlink((shard + "/" + name + ".map").c_str());
+      }
       if (!id) continue;
       const uint64_t size = files.content ? static_cast<uint64_t>(files.content->st_size) : 0;
-      const bool small = files.content && !files.map && id->algorithm == IdAlgorithm::kSha256 && UnitCount(size) <= 1;
+      const bool small = files.content && !files.map && id->algorithm == IdAlgorithm::kBlake3 && UnitCount(size) <= 1;
       if (!small && (!files.content || !files.map)) {
         RemoveHalf(shard + "/" + name, *id);
         continue;
@@ -277,7 +286,7 @@ class StoreImpl final : public Store {
     auto content = ReadFile(core_->ContentPath(id), kUnitBytes);
     if (!content && content.error().code() == Code::kNotFound) return;  // evicted meanwhile
     if (content) report->bytes += content->size();
-    if (content && Sha256(*content) == id.digest) return;
+    if (content && UnitDigest(*content) == id.digest) return;
     if (!content && SaysNothing(content.error())) return;
     ++report->corrupt_units;
     ++core_->corrupt;

@@ -11,7 +11,7 @@
 namespace vrun::store {
 namespace {
 
-ObjectId Id(int n) { return {IdAlgorithm::kSha256, Sha256(std::to_string(n))}; }
+ObjectId Id(int n) { return {IdAlgorithm::kBlake3, Blake3(std::to_string(n))}; }
 
 TEST(UnitMap, HeaderRoundTrip) {
   MapHeader header{.id = Id(1), .size = 3u << 20, .nonce = NewMapNonce(), .content_inode = 77};

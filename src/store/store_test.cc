@@ -92,7 +92,7 @@ TEST_F(StoreTest, AboveOneGibibyteTheUnitIsLarger) {
   auto store = Open();
   auto object = *store->Acquire(ProvisionalId("h", 1, 2, 3, size), size);
   const std::string unit = Bytes(kLargeUnitBytes, 3), tail = Bytes(5, 4);
-  const PutUnit put{Sha256(unit), unit}, last{Sha256(tail), tail};
+  const PutUnit put{UnitDigest(unit), unit}, last{UnitDigest(tail), tail};
   ASSERT_TRUE(object->Put(3, {&put, 1}));
   ASSERT_TRUE(object->Put(UnitCount(size) - 1, {&last, 1}));
   std::string back(kLargeUnitBytes, '\0');
@@ -107,15 +107,15 @@ TEST_F(StoreTest, WhatDoesNotFitOrMatchIsRefused) {
   auto store = Open();
   auto object = *store->Acquire(ProvisionalId("h", 1, 2, 3, content.size()), content.size());
   const std::string_view unit = std::string_view(content).substr(0, kUnitBytes);
-  const PutUnit short_unit{Sha256(unit.substr(1)), unit.substr(1)};
+  const PutUnit short_unit{UnitDigest(unit.substr(1)), unit.substr(1)};
   EXPECT_EQ(object->Put(0, {&short_unit, 1}).error().code(), Code::kInvalid);
-  const PutUnit good{Sha256(unit), unit}, wrong{Sha256("x"), unit};
+  const PutUnit good{UnitDigest(unit), unit}, wrong{UnitDigest("x"), unit};
   EXPECT_EQ(object->Put(3, {&good, 1}).error().code(), Code::kInvalid);
   EXPECT_EQ(object->Put(UINT64_MAX, {&good, 1}).error().code(), Code::kInvalid);
   EXPECT_EQ(object->Put(0, {&wrong, 1}).error().code(), Code::kCorrupt);
   EXPECT_FALSE(object->Has(0, 1));
-  EXPECT_FALSE(store->Acquire({IdAlgorithm::kSha256Units, Sha256("a")}, 100)) << "small files have SHA-256 ids";
-  EXPECT_FALSE(store->Acquire({IdAlgorithm::kSha256, Sha256("a")}, 2u << 20));
+  EXPECT_FALSE(store->Acquire({IdAlgorithm::kBlake3Units, Blake3("a")}, 100)) << "one unit is named by its digest";
+  EXPECT_FALSE(store->Acquire({IdAlgorithm::kBlake3, Blake3("a")}, 2u << 20));
   EXPECT_FALSE(store->Acquire(object->id(), UINT64_MAX));
   EXPECT_EQ(store->Acquire(object->id(), 7).error().code(), Code::kInvalid) << "in use with another size";
 }
@@ -197,7 +197,7 @@ TEST_F(StoreTest, ResolveToAFalseNameKeepsNothing) {
   auto store = Open();
   auto object = *store->Acquire(ProvisionalId("h", 1, 2, 3, content.size()), content.size());
   ASSERT_TRUE(PutAll(*object, content));
-  const ObjectId lie{IdAlgorithm::kSha256Units, Sha256("lie")};
+  const ObjectId lie{IdAlgorithm::kBlake3Units, Blake3("lie")};
   EXPECT_EQ(object->Resolve(lie).error().code(), Code::kCorrupt);
   EXPECT_FALSE((*store->Acquire(lie, content.size()))->Has(0, 1));
 }

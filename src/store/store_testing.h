@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "store/names_testing.h"
 #include "store/store.h"
 
 namespace vrun::store {
@@ -28,21 +29,10 @@ inline std::string Bytes(size_t n, int seed) {
   return out;
 }
 
-inline std::string_view UnitOf(std::string_view content, uint64_t unit) {
-  const uint64_t bytes = UnitBytes(content.size());
-  return content.substr(unit * bytes, bytes);
-}
-
-inline ObjectId FinalId(std::string_view content) {
-  if (content.size() <= kWholeFileLimit) return {IdAlgorithm::kSha256, Sha256(content)};
-  Sha256Stream all;
-  for (uint64_t u = 0; u < UnitCount(content.size()); ++u) all.Update(Sha256(UnitOf(content, u)).view());
-  return {IdAlgorithm::kSha256Units, all.Finish()};
-}
-
 inline Status PutUnits(Object& object, std::string_view content, uint64_t first, uint64_t count) {
   std::vector<PutUnit> units;
-  for (uint64_t u = first; u < first + count; ++u) units.push_back({Sha256(UnitOf(content, u)), UnitOf(content, u)});
+  for (uint64_t u = first; u < first + count; ++u)
+    units.push_back({UnitDigest(UnitOf(content, u)), UnitOf(content, u)});
   return object.Put(first, units);
 }
 

@@ -32,7 +32,7 @@ MapNonce NewMapNonce() {
 
 std::string EncodeMapHeader(const MapHeader& header) {
   std::string out(kMapHeaderBytes, '\0');
-  std::memcpy(out.data(), "VRM1", 4);
+  std::memcpy(out.data(), "VRM2", 4);
   PutU32(static_cast<uint32_t>(UnitBytes(header.size)), &out[4]);
   PutU64(header.size, &out[8]);
   const std::string id = header.id.Encode();
@@ -46,7 +46,7 @@ std::string EncodeMapHeader(const MapHeader& header) {
 
 Result<MapHeader> DecodeMapHeader(std::string_view bytes) {
   const Error corrupt(Code::kCorrupt, "unit map: its header is damaged");
-  if (bytes.size() < kMapHeaderBytes || bytes.substr(0, 4) != "VRM1") return corrupt;
+  if (bytes.size() < kMapHeaderBytes || bytes.substr(0, 4) != "VRM2") return corrupt;
   const size_t body = kMapHeaderBytes - kCheckBytes;
   if (std::memcmp(&bytes[body], Sha256(bytes.substr(0, body)).bytes.data(), kCheckBytes) != 0) return corrupt;
   MapHeader header;

@@ -2,7 +2,7 @@
 // The bytes of a unit map: which units of an object are on disk, and their digests.
 //
 //   map     = header record*
-//   header  = "VRM1" u32(unit bytes) u64(size) id[33] pad[7] nonce[16] u64(inode of the content file) pad zero check[8]
+//   header  = "VRM2" u32(unit bytes) u64(size) id[33] pad[7] nonce[16] u64(inode of the content file) pad zero check[8]
 //   record  = u32(kind: 1 present, 2 dropped) u32(unit) digest[32] check[8]
 // The file only grows; records are appended under flock. A record's check covers the nonce of its header as well, so a
 // record of another file, a torn one or a damaged one ends the map: what follows is cut off by the next writer.

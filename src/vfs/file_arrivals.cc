@@ -76,7 +76,7 @@ Status FileContent::KeepSmall(FetchedUnit* unit, Origin origin) {
   {
     std::lock_guard lock(mutex_);
     const auto object = ObjectLocked();
-    if (object && object->id().algorithm == store::IdAlgorithm::kSha256 && object->id().digest != unit->digest) {
+    if (object && object->id().algorithm == store::IdAlgorithm::kBlake3 && object->id().digest != unit->digest) {
       return Error(Code::kCorrupt, "fetch content: not what its name says");
     }
   }

@@ -447,7 +447,7 @@ TEST_F(LazyRootTest, AHostileHomeIsNeverBelieved) {
       [](FetchedRange* r) { r->units[0].data.pop_back(); },
       [](FetchedRange* r) { r->units[3].data += "more"; },
       [](FetchedRange* r) {
-        r->object_id = store::ObjectId{store::IdAlgorithm::kSha256, Sha256("other")};
+        r->object_id = store::ObjectId{store::IdAlgorithm::kBlake3Units, Blake3("other")};
       },
   };
   TreeMaker maker;

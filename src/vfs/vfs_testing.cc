@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "store/names_testing.h"
 
 namespace vrun::vfs {
 namespace {
@@ -295,7 +296,8 @@ void FakeSource::FetchDirectory(const Digest&, const std::string& path, const Di
         for (uint32_t i = 0; tell_ids_ && i < answer.directory->size(); ++i) {
           const tree::Entry entry = answer.directory->At(i);
           const auto content = contents_.find(entry.version());
-          if (entry.is_regular() && content != contents_.end()) answer.known_ids.emplace_back(i, IdOf(content->second));
+          if (entry.is_regular() && content != contents_.end())
+            answer.known_ids.emplace_back(i, store::FinalId(content->second));
         }
       }
     }
@@ -362,7 +364,7 @@ void FakeSource::FetchFrames(const RunId&, std::shared_ptr<const TraceTable> tab
           for (uint64_t unit = range.first; unit < range.first + range.count; ++unit) {
             const std::string data =
                 content.substr(unit * store::UnitBytes(content.size()), store::UnitBytes(content.size()));
-            frame.digests.push_back(Sha256(data));
+            frame.digests.push_back(store::UnitDigest(data));
             frame.data += data;
           }
         }
@@ -388,7 +390,7 @@ void FakeSource::FetchRange(const Digest&, const std::string& path, const tree::
       tamper = tamper_;
       if (const auto it = contents_.find(version); it != contents_.end()) {
         data = it->second.substr(asked.offset, asked.length);
-        if (tell_ids_) range.object_id = IdOf(it->second);
+        if (tell_ids_) range.object_id = store::FinalId(it->second);
       } else {
         reader = reader_;
       }
@@ -398,20 +400,12 @@ void FakeSource::FetchRange(const Digest&, const std::string& path, const tree::
     const uint64_t unit = store::UnitBytes(version.size);
     for (uint64_t at = 0; at < data->size(); at += unit) {
       std::string piece = data->substr(at, unit);
-      const Digest digest = Sha256(piece);
+      const Digest digest = store::UnitDigest(piece);
       range.units.push_back({digest, std::move(piece)});
     }
     if (tamper) tamper(&range);
     done(std::move(range));
   });
-}
-
-store::ObjectId IdOf(const std::string& content) {
-  if (content.size() <= store::kWholeFileLimit) return {store::IdAlgorithm::kSha256, Sha256(content)};
-  std::string digests;
-  const uint64_t unit = store::UnitBytes(content.size());
-  for (uint64_t at = 0; at < content.size(); at += unit) digests += Sha256(content.substr(at, unit)).view();
-  return {store::IdAlgorithm::kSha256Units, Sha256(digests)};
 }
 
 std::string Noise(size_t size, uint64_t seed) {

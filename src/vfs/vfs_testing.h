@@ -132,7 +132,6 @@ class FakeSource final : public Source {
 };
 
 // The final id of a content.
-store::ObjectId IdOf(const std::string& content);
 // Bytes that differ everywhere, the same for the same seed.
 std::string Noise(size_t size, uint64_t seed);
 

@@ -33,7 +33,7 @@ void Units(const std::string& bytes) {
   const bool complete = range.complete();
   uint64_t total = 0;
   for (const auto& unit : range.Take().units) {
-    Check(vrun::Sha256(unit.data) == unit.digest);
+    Check(vrun::Blake3(unit.data) == unit.digest);
     total += unit.data.size();
   }
   Check(total <= kSize - vrun::store::kUnitBytes && complete == (total == kSize - vrun::store::kUnitBytes));
@@ -104,7 +104,7 @@ void Traces(const std::string& bytes) {
       uint64_t at = 0;
       for (const auto& digest : taken->digests) {
         const std::string unit = taken->data.substr(at, taken->index == 0 ? 100 : vrun::store::kUnitBytes);
-        Check(vrun::Sha256(unit) == digest);
+        Check(vrun::Blake3(unit) == digest);
         at += unit.size();
       }
       Check(at == taken->data.size());

@@ -33,7 +33,7 @@ void PutRight(const vrun::tree::FileVersion& version, uint64_t first, bool sign,
       const uint64_t index = said.offset() / unit + i / 32;
       if (index != next || at >= told->data().size() || index * unit >= version.size) continue;
       const uint64_t length = std::min<uint64_t>({unit, version.size - index * unit, told->data().size() - at});
-      digests->replace(i, 32, std::string(vrun::Sha256(std::string_view(told->data()).substr(at, length)).view()));
+      digests->replace(i, 32, std::string(vrun::Blake3(std::string_view(told->data()).substr(at, length)).view()));
       at += length;
       ++next;
     }
@@ -60,7 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Check(range->units.size() == count);
   std::string all;
   for (const auto& held : range->units) {
-    Check(held.statement != nullptr && vrun::Sha256(*held.data) == held.digest);
+    Check(held.statement != nullptr && vrun::Blake3(*held.data) == held.digest);
     all += *held.data;
   }
   Check(all == told.data() && all.size() == version.size - first * vrun::store::UnitBytes(version.size));

@@ -23,8 +23,8 @@ const std::string& Sealed() {
   static const std::string object = [] {
     const std::string_view view = content;
     return SealExtent("key", "name",
-                      {ExtentUnit{Sha256(view.substr(0, 65536)), view.substr(0, 65536)}, std::nullopt,
-                       ExtentUnit{Sha256(view.substr(65536)), view.substr(65536)}});
+                      {ExtentUnit{Blake3(view.substr(0, 65536)), view.substr(0, 65536)}, std::nullopt,
+                       ExtentUnit{Blake3(view.substr(65536)), view.substr(65536)}});
   }();
   return object;
 }
