@@ -7,6 +7,7 @@
 
 #include <thread>
 
+#include "base/blake3.h"
 #include "base/digest.h"
 #include "base/escape.h"
 #include "base/event_loop.h"
@@ -41,6 +42,25 @@ TEST(Digest, KnownAnswerAndHexRoundTrip) {
   s.Update("a");
   s.Update("bc");
   EXPECT_EQ(s.Finish(), Sha256("abc"));
+}
+
+// Upstream's test_vectors.json: bytes that count up to 250, and again.
+TEST(Blake3, KnownAnswersAlsoInPieces) {
+  std::string input(102'400, '\0');
+  for (size_t i = 0; i < input.size(); ++i) input[i] = static_cast<char>(i % 251);
+  const std::pair<size_t, const char*> known[] = {
+      {0, "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"},
+      {1, "2d3adedff11b61f14c886e35afa036736dcd87a74d27b5c1510225d0f592e213"},
+      {1024, "42214739f095a406f3fc83deb889744ac00df831c10daa55189b5d121c855af7"},
+      {102'400, "bc3e3d41a1146b069abffad3c0d44860cf664390afce4d9661f7902e7943e085"},
+  };
+  for (const auto& [size, digest] : known) {
+    const std::string_view bytes = std::string_view(input).substr(0, size);
+    EXPECT_EQ(Blake3(bytes).Hex(), digest) << size;
+    Blake3Stream pieces;
+    for (size_t at = 0; at < size; at += 1000) pieces.Update(bytes.substr(at, 1000));
+    EXPECT_EQ(pieces.Finish(), Blake3(bytes)) << size;
+  }
 }
 
 TEST(Escape, ANameCanNeitherMoveTheCursorNorForgeALine) {

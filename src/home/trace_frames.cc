@@ -67,13 +67,13 @@ FrameCache::~FrameCache() {
 
 std::string FrameCache::Encode(const v1::TraceFrame& frame) {
   const std::string body = frame.SerializeAsString();
-  return std::string(kMagic) + std::string(Sha256(body).view()) + body;
+  return std::string(kMagic) + std::string(Blake3(body).view()) + body;
 }
 
 bool FrameCache::Decode(std::string_view bytes, v1::TraceFrame* frame) {
   if (bytes.size() < kHeader || !bytes.starts_with(kMagic)) return false;
   const std::string_view body = bytes.substr(kHeader);
-  if (Sha256(body).view() != bytes.substr(kMagic.size(), sizeof(Digest::bytes))) return false;
+  if (Blake3(body).view() != bytes.substr(kMagic.size(), sizeof(Digest::bytes))) return false;
   return frame->ParseFromArray(body.data(), static_cast<int>(body.size()));
 }
 

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "store/eviction.h"
+#include "store/names_testing.h"
 #include "store/object_base.h"
 #include "store/unit_map.h"
 
@@ -12,6 +13,27 @@ namespace vrun::store {
 namespace {
 
 ObjectId Id(int n) { return {IdAlgorithm::kBlake3, Blake3(std::to_string(n))}; }
+
+TEST(ObjectId, IsThatOfTheUnits) {
+  const std::string content(3 * kUnitBytes + 7, 'x');
+  EXPECT_EQ(FinalId(""), (ObjectId{IdAlgorithm::kBlake3, Blake3("")}));
+  EXPECT_EQ(FinalId("abc"), (ObjectId{IdAlgorithm::kBlake3, Blake3("abc")}));
+  EXPECT_EQ(FinalId(content.substr(0, kUnitBytes)).algorithm, IdAlgorithm::kBlake3);
+  std::string digests;
+  for (int i = 0; i < 4; ++i) digests += UnitDigest(UnitOf(content, i)).view();
+  EXPECT_EQ(FinalId(content), (ObjectId{IdAlgorithm::kBlake3Units, Blake3(digests)}));
+}
+
+TEST(ObjectId, WhatIsNoAlgorithmOfOursIsNoId) {
+  for (int number = 0; number < 256; ++number) {
+    const std::string raw = static_cast<char>(number) + std::string(32, 'd');
+    const auto id = ObjectId::Decode(raw);
+    ASSERT_EQ(id.has_value(), number == 0 || number == 3 || number == 4) << number;
+    EXPECT_TRUE(!id || id->Encode() == raw);
+  }
+  EXPECT_FALSE(ObjectId::Decode(FinalId("x").Encode() + "y"));
+  EXPECT_FALSE(ObjectId::Decode(""));
+}
 
 TEST(UnitMap, HeaderRoundTrip) {
   MapHeader header{.id = Id(1), .size = 3u << 20, .nonce = NewMapNonce(), .content_inode = 77};

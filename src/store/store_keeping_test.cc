@@ -200,6 +200,17 @@ TEST_F(StoreKeepingTest, AStoreThatKeepsAllEvictsNothing) {
   EXPECT_EQ(store->stats().evictions, 0u);
 }
 
+TEST_F(StoreKeepingTest, WhatHasANameOfSha256GoesFromACacheOnly) {
+  const std::string old = std::string(64, 'a'), content = directory_ + "/store/objects/aa/" + old + ".2";
+  for (const bool keep_all : {true, false}) {
+    Open({.keep_all = keep_all})->WaitForScan();
+    for (const std::string& path : {content, content + ".map"}) ASSERT_TRUE(WriteFileAtomic(path, "from before", 0600));
+    Open({.keep_all = keep_all})->WaitForScan();
+    EXPECT_EQ(PathExists(content), keep_all);
+    EXPECT_EQ(PathExists(content + ".map"), keep_all);
+  }
+}
+
 TEST_F(StoreKeepingTest, SweepLeavesWhatIsNeededAndNothingElse) {
   auto store = Open({.keep_all = true});
   const ObjectId large = Put(*store, 1), small = Put(*store, 2, 100), other = Put(*store, 3),
