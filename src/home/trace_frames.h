@@ -2,7 +2,7 @@
 // Frames of content, ready to be sent: read, hashed and compressed once, well and in advance, and kept on disk by what
 // they hold, so that a node's burst costs home no more than sending it.
 //
-// A frame on disk is a magic, the SHA-256 of the rest, and a v1::TraceFrame. Bounded in bytes: the oldest goes first.
+// A frame on disk is a magic, the BLAKE3 of the rest, and a v1::TraceFrame. Bounded in bytes: the oldest goes first.
 // What does not check is removed and was never there.
 #pragma once
 
