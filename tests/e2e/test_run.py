@@ -88,7 +88,7 @@ def test_arguments_are_never_requoted(cluster):
 # --- streams
 
 def test_stdout_and_stderr_are_separate(cluster):
-    r = cluster.sh("echo out; echo err >&2")
+    r = cluster.vrun("-q", "--", "sh", "-c", "echo out; echo err >&2")
     assert (r.stdout, r.stderr) == ("out\n", "err\n")
 
 
