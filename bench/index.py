@@ -8,6 +8,7 @@ machine, for the scan; for the rest `rsync -a --list-only` through ssh over the 
 names and attributes. A job reads nothing of the files, so they are as sparse as the file system makes them.
 """
 import argparse
+import contextlib
 import pathlib
 import random
 import subprocess
@@ -75,7 +76,9 @@ def first_contact(cluster, node, argv):
     command = lib.timed(cluster.command("vrun", "-D", "/", "-q", "--", *argv), cluster.environment)
 
     def shipped():
-        return [f.stat().st_mtime - began for f in (cluster.nodes[node]["directory"] / "state").rglob("last-tree")]
+        # What the job had goes meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            return [f.stat().st_mtime - began for f in (cluster.nodes[node]["directory"] / "state").rglob("last-tree")]
     whole = wait_until("the node has the tree", shipped, 120)[0]
     sent = link_bytes(cluster, node) - before
     cluster.stop_node(node)
