@@ -60,9 +60,9 @@ void LargeObject::ReadMapLocked(int map_fd) {
 
 bool LargeObject::DigestsMatchIdLocked() const {
   if (id_.algorithm != IdAlgorithm::kBlake3Units) return true;
-  Blake3Stream all;
-  for (const Unit& unit : units_) all.Update(unit.digest.view());
-  return all.Finish() == id_.digest;
+  std::vector<Digest> digests(units_.size());
+  std::transform(units_.begin(), units_.end(), digests.begin(), [](const Unit& unit) { return unit.digest; });
+  return ContentId(size_, digests) == id_;
 }
 
 ObjectFilesPtr LargeObject::FilesLocked() {

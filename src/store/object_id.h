@@ -28,7 +28,14 @@ enum class IdAlgorithm : uint8_t {
   kBlake3Units = 4,  // BLAKE3 over the concatenated unit digests; larger files
 };
 
-constexpr bool IsIdAlgorithm(uint8_t number) { return number == 0 || number == 3 || number == 4; }
+constexpr bool IsIdAlgorithm(uint8_t number) {
+  switch (static_cast<IdAlgorithm>(number)) {
+    case IdAlgorithm::kProvisional:
+    case IdAlgorithm::kBlake3:
+    case IdAlgorithm::kBlake3Units: return true;
+  }
+  return false;
+}
 
 struct ObjectId {
   IdAlgorithm algorithm = IdAlgorithm::kProvisional;

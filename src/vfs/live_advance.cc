@@ -283,8 +283,7 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
   if (node->change > included_) return;
   if (InUse(*node)) {
     Hold(directory, name);
-  } else if (renew_ && is.is_regular() && S_ISREG(node->attributes.mode) && !node->opened && !node->file) {
-    // Nobody has seen a byte of it: whoever is about to open it gets the new one, however often home writes it.
+  } else if (CanRenew(*node, is)) {
     Adopt(directory, entry, is, index);
     node->renewed = true;
   } else {
@@ -372,6 +371,13 @@ bool LiveMerge::InUse(const LiveNode& node) const {
   if (!node.is_directory()) return node.writers > 0 || untold;
   const auto& entries = node.directory->entries;
   return std::any_of(entries.begin(), entries.end(), [](const auto& item) { return item.second.node != nullptr; });
+}
+
+// Nobody has seen a byte of it: whoever is about to open it gets the new one, however often home writes it. Of several
+// names each may have become a file of its own at home.
+bool LiveMerge::CanRenew(const LiveNode& node, const tree::Entry& is) const {
+  if (!renew_ || !is.is_regular() || !S_ISREG(node.attributes.mode) || node.opened || node.file) return false;
+  return node.names.size() == 1 || (node.version.dev == is.dev && node.version.ino == is.ino);
 }
 
 void LiveMerge::Hold(LiveNode* directory, const std::string& name) { tree_.held_.emplace(directory->nodeid, name); }

@@ -58,6 +58,7 @@ class LiveMerge {
   void Meet(LiveNode* directory, const std::string& name, LiveEntry* entry, size_t index);
   void Miss(LiveNode* directory, const std::string& name, LiveEntry* entry);
   bool IsSame(const LiveNode& node, const tree::Entry& is) const;
+  bool CanRenew(const LiveNode& node, const tree::Entry& is) const;
   void Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& is, size_t index);
   void SetAttributes(LiveNode* node, const tree::Entry& is);
   bool InUse(const LiveNode& node) const;

@@ -54,8 +54,8 @@ inline std::string Xattrs(const std::string& path) {
   return all;
 }
 
-// All that can be seen of a tree, as text.
-inline void Describe(const std::string& root, const std::string& path, std::ostream& out) {
+// All that can be seen of a tree, as text; without the contents of files where they are not asked for.
+inline void Describe(const std::string& root, const std::string& path, bool contents, std::ostream& out) {
   struct stat st {};
   const std::string full = root + path;
   if (::lstat(full.c_str(), &st) != 0) {
@@ -65,9 +65,11 @@ inline void Describe(const std::string& root, const std::string& path, std::ostr
   out << path << std::oct << " " << st.st_mode << std::dec << " " << st.st_uid << ":" << st.st_gid << " " << st.st_rdev;
   out << Xattrs(full);
   if (S_ISREG(st.st_mode)) {
-    const auto content = ReadFile(full);
-    out << " links " << st.st_nlink << " size " << st.st_size << " "
-        << (content ? std::to_string(std::hash<std::string>()(*content)) : content.error().message());
+    out << " links " << st.st_nlink << " size " << st.st_size << " ";
+    if (contents) {
+      const auto content = ReadFile(full);
+      out << (content ? std::to_string(std::hash<std::string>()(*content)) : content.error().message());
+    }
   }
   if (S_ISLNK(st.st_mode)) {
     std::array<char, 256> target{};
@@ -84,12 +86,12 @@ inline void Describe(const std::string& root, const std::string& path, std::ostr
     EXPECT_TRUE(names.insert(name).second) << path << "/" << name << " is listed twice";
   }
   if (directory != nullptr) ::closedir(directory);
-  for (const std::string& name : names) Describe(root, path + "/" + name, out);
+  for (const std::string& name : names) Describe(root, path + "/" + name, contents, out);
 }
 
-inline std::string Describe(const std::string& root) {
+inline std::string Describe(const std::string& root, bool contents = true) {
   std::ostringstream out;
-  Describe(root, "", out);
+  Describe(root, "", contents, out);
   return out.str();
 }
 
