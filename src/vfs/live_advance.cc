@@ -58,6 +58,10 @@ void KeepPlaces(LiveDirectory* of, const LoadedDirectoryPtr& before, const tree:
   of->places = std::move(places);
 }
 
+bool IsInodeOf(const LiveNode& node, const tree::Entry& is) {
+  return node.version.dev == is.dev && node.version.ino == is.ino;
+}
+
 }  // namespace
 
 // --- which objects it takes ------------------------------------------------------------------------------------------
@@ -287,6 +291,7 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
     Adopt(directory, entry, is, index);
     node->renewed = true;
   } else {
+    if (IsInodeOf(*node, is)) tree_.ForgetInode(node);  // or what comes here is this node again, by another name of it
     Replace(directory, name);
   }
 }
@@ -377,7 +382,7 @@ bool LiveMerge::InUse(const LiveNode& node) const {
 // names each may have become a file of its own at home.
 bool LiveMerge::CanRenew(const LiveNode& node, const tree::Entry& is) const {
   if (!renew_ || !is.is_regular() || !S_ISREG(node.attributes.mode) || node.opened || node.file) return false;
-  return node.names.size() == 1 || (node.version.dev == is.dev && node.version.ino == is.ino);
+  return node.names.size() == 1 || IsInodeOf(node, is);
 }
 
 void LiveMerge::Hold(LiveNode* directory, const std::string& name) { tree_.held_.emplace(directory->nodeid, name); }
