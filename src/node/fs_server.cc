@@ -344,7 +344,6 @@ LiveViews::Hooks FsServer::LiveHooks() {
     kept_->KeepLive(id, view, leases);
   };
   hooks.drop = [this](uint64_t id) { kept_->DropLive(id); };
-  hooks.before_mount = [this](const Digest& tree) { bursts_->Wait(tree); };
   return hooks;
 }
 

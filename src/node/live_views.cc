@@ -191,7 +191,6 @@ void LiveViews::Open(const Digest& tree, uint64_t serial, uint64_t lease, std::f
   }
   if (!live) {
     live = Make(NewId(), [this, tree](vfs::LiveViewOptions options) {
-      if (hooks_.before_mount) hooks_.before_mount(tree);
       return vfs::LiveView::Mount(backend_, tree, std::move(options));
     });
   }

@@ -43,8 +43,6 @@ class LiveViews {
     std::function<void(uint64_t id, const vfs::LiveView* view, const std::set<uint64_t>& leases)> keep;
     // It is going to be unmounted.
     std::function<void(uint64_t id)> drop;
-    // Before a tree is mounted; its thread.
-    std::function<void(const Digest& tree)> before_mount;
   };
   struct Opened {
     uint64_t view = 0;  // its id

@@ -68,7 +68,8 @@ void DirectoryCache::Insert(FetchedDirectory directory) {
   auto loaded = std::make_shared<LoadedDirectory>();
   loaded->directory = std::move(directory.directory);
   loaded->known_ids = std::move(directory.known_ids);
-  Remember(std::move(loaded));
+  Remember(loaded);
+  Finish(loaded->directory->digest(), LoadedDirectoryPtr(loaded));
 }
 
 void DirectoryCache::Get(const Digest& tree, const std::string& path, const Digest& digest, Done done) {

@@ -50,6 +50,7 @@ class DirectoryCache {
   // source's callbacks need.
   using Loaded = std::unordered_map<Digest, LoadedDirectoryPtr, DigestHash>;
   Status GetAll(const Digest& tree, const std::vector<std::pair<Digest, std::string>>& wanted, Loaded* have);
+  // One that nobody asked for; who asks for it just now has it, too.
   void Insert(FetchedDirectory directory);
   bool Has(const Digest& digest) { return Find(digest) != nullptr; }
 

@@ -95,6 +95,21 @@ TEST_F(LazyRootTest, PreloadedDirectoriesAreNotAskedFor) {
   EXPECT_EQ(source_.CountAsked('d'), 0u);
 }
 
+TEST_F(LazyRootTest, WhoAskedForADirectoryHasItFromTheBurst) {
+  const TreeMaker maker = TreeMaker().File("/d/a", "1");
+  const auto snapshot = maker.Make();
+  Mount(source_.Add(maker));
+  const auto d = Find("/d");
+  source_.Hold(true);
+  const uint64_t asked = kernel_->SendLookup(d.nodeid, "a");
+  ASSERT_TRUE(source_.WaitHeld(1));
+  std::vector<FetchedDirectory> burst;
+  burst.push_back({snapshot->directory->Child(0), {}});
+  backend_->Preload(std::move(burst));
+  EXPECT_NE(kernel_->Wait(asked)->As<fuse_entry_out>().nodeid, 0u);
+  source_.Hold(false);
+}
+
 TEST_F(LazyRootTest, ConcurrentLookupsOfOneDirectoryAreOneFetch) {
   Mount(TreeMaker().File("/d/a", "1").File("/d/b", "2"));
   const auto d = Find("/d");
