@@ -6,6 +6,7 @@
 #include <climits>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "proto/common.pb.h"
 #include "proto/content.pb.h"
@@ -53,6 +54,35 @@ std::vector<uint64_t> UnitsOf(const Trace& trace, const std::vector<uint32_t>& f
     for (uint64_t i = 0; i < range.count; ++i) units.push_back(Key(files[range.file], range.first + i));
   }
   return units;
+}
+
+// What both have is in the same places among it, give or take an eighth of it on average: several threads read.
+bool HaveOneOrder(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
+  const std::unordered_set<uint64_t> in_b(b.begin(), b.end());
+  std::unordered_map<uint64_t, uint64_t> place;
+  for (const uint64_t unit : a) {
+    if (in_b.contains(unit)) place.emplace(unit, place.size());
+  }
+  uint64_t at = 0, off = 0;
+  for (const uint64_t unit : b) {
+    const auto it = place.find(unit);
+    if (it == place.end()) continue;
+    off += std::max(it->second, at) - std::min(it->second, at);
+    ++at;
+  }
+  return off <= at * at / 8;
+}
+
+// FNV-1a, and MurmurHash3's finalizer: frames are on the disk, so it is the same at all times.
+uint64_t HashOf(std::string_view path) {
+  uint64_t h = 0xcbf29ce484222325;
+  for (const char c : path) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return h;
+}
+uint64_t Mix(uint64_t h) {
+  h = (h ^ h >> 33) * 0xff51afd7ed558ccd;
+  h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53;
+  return h ^ h >> 33;
 }
 
 }  // namespace
@@ -161,7 +191,7 @@ Trace MergeTraces(const Trace& earlier, const Trace& later) {
   };
   const std::vector<uint32_t> earlier_files = place(earlier), later_files = place(later);
   std::vector<uint64_t> base = UnitsOf(earlier, earlier_files), extra = UnitsOf(later, later_files);
-  if (extra.size() >= base.size()) base.swap(extra);
+  if (!HaveOneOrder(base, extra)) base.swap(extra);
 
   std::unordered_map<uint64_t, size_t> where;  // in `base`, from 1
   for (size_t i = 0; i < base.size(); ++i) where.emplace(base[i], i + 1);
@@ -199,20 +229,26 @@ Trace MergeTraces(const Trace& earlier, const Trace& later) {
   return merged;
 }
 
-std::vector<std::vector<Trace::Range>> PlanFrames(const std::vector<Trace::Range>& ranges, uint64_t frame_units) {
+std::vector<std::vector<Trace::Range>> PlanFrames(const std::vector<Trace::File>& files,
+                                                  const std::vector<Trace::Range>& ranges) {
+  constexpr uint64_t kLeast = 512 << 10, kMore = 640 << 10, kMost = 2 << 20;  // kMore: on average, beyond the least
   std::vector<std::vector<Trace::Range>> frames;
-  uint64_t room = 0;
-  for (Trace::Range range : ranges) {
-    while (range.count > 0) {
-      if (room == 0) {
+  uint64_t bytes = kMost;  // of the last one
+  for (const Trace::Range& range : ranges) {
+    const uint64_t unit_bytes = store::UnitBytes(files[range.file].size);
+    const uint64_t name = HashOf(files[range.file].path);
+    for (uint64_t unit = range.first; unit < range.first + range.count; ++unit) {
+      const bool mark = Mix(name + unit) % (kMore / unit_bytes) == 0;
+      if (bytes + unit_bytes > kMost || (bytes >= kLeast && mark)) {
         frames.emplace_back();
-        room = frame_units;
+        bytes = 0;
       }
-      const uint64_t take = std::min(room, range.count);
-      frames.back().push_back({range.file, range.first, take});
-      range.first += take;
-      range.count -= take;
-      room -= take;
+      bytes += unit_bytes;
+      std::vector<Trace::Range>& frame = frames.back();
+      if (unit > range.first && !frame.empty())
+        ++frame.back().count;
+      else
+        frame.push_back({range.file, unit, 1});
     }
   }
   return frames;

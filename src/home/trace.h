@@ -58,11 +58,14 @@ TraceSubject TraceOf(const v1::Command& command, std::string_view root);
 std::optional<Trace> ReadTrace(const v1::TraceRecord& record);
 v1::TraceRecord WriteTrace(const Trace& trace);
 
-// The union, each unit once, in the order of the longer one; what only the other has comes where it came there. Sizes
-// are those of `later`. Bounded by kMaxUnits: the end is dropped.
+// The union, each unit once, in the order of `earlier` (frames that were made of it stay what they are), unless `later`
+// read things in quite another one; what only one has comes after what it came after there. Sizes are those of `later`.
+// Bounded by kMaxUnits: the end is dropped.
 Trace MergeTraces(const Trace& earlier, const Trace& later);
 
-// Cuts the ranges into frames of at most `frame_units` units each, in order.
-std::vector<std::vector<Trace::Range>> PlanFrames(const std::vector<Trace::Range>& ranges, uint64_t frame_units);
+// Frames of 0.5 to 2 MiB of content, in order; the last may be smaller. Where one ends depends on what the next begins
+// with (content-defined chunking): what a merge adds changes the frames that it comes into and leaves the others.
+std::vector<std::vector<Trace::Range>> PlanFrames(const std::vector<Trace::File>& files,
+                                                  const std::vector<Trace::Range>& ranges);
 
 }  // namespace vrun::home

@@ -32,7 +32,7 @@ constexpr int kLevelNow = 1;
 constexpr int kLevelAhead = 9;  // nobody waits for it
 constexpr int kLevelIdle = 19;  // a tenth less, for ten times the work: decompressing takes as long as ever
 constexpr int64_t kQuietMicros = 1'000'000;
-constexpr size_t kMaxWaiting = 16;  // tables
+constexpr size_t kMaxQueued = 4096;  // frames
 
 // As it is where zstd fails.
 std::string Compress(const std::string& raw, int level) {
@@ -185,10 +185,14 @@ void FrameCache::Busy() { busy_until_us_.store(MonotonicMicros() + kQuietMicros,
 
 void FrameCache::Prepare(std::vector<FramePlan> plans) {
   if (directory_.empty() || !MakeDirs(directory_, 0700)) return;
-  std::erase_if(plans, [this](const FramePlan& plan) { return Kept(plan.id); });
   std::lock_guard lock(mutex_);
-  if (plans.empty() || stopping_ || waiting_.size() >= kMaxWaiting) return;
-  waiting_.push_back(std::move(plans));
+  ListLocked();
+  for (FramePlan& plan : plans) {
+    if (stopping_ || queued_.size() >= kMaxQueued) return;
+    if (kept_.contains(plan.id) || !queued_.insert(plan.id).second) continue;
+    waiting_.push_back(std::move(plan));
+  }
+  if (waiting_.empty()) return;
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   wake_.notify_one();
 }
@@ -206,37 +210,26 @@ void FrameCache::Run() {
   ::pthread_setname_np(::pthread_self(), "frames");
   sched_param none{};
   ::pthread_setschedparam(::pthread_self(), SCHED_IDLE, &none);
+  std::unique_lock lock(mutex_);
   for (;;) {
-    std::vector<FramePlan> plans;
-    bool again = false;
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stopping_ || !waiting_.empty() || !better_.empty(); });
-      if (stopping_) return;
-      again = waiting_.empty();
-      auto& queue = again ? better_ : waiting_;
-      plans = std::move(queue.front());
-      queue.pop_front();
-      if (!again && better_.size() < kMaxWaiting) better_.push_back(plans);
-    }
-    if (!MakeAll(plans, again ? kLevelIdle : kLevelAhead, again)) return;
+    wake_.wait(lock, [this] { return stopping_ || !waiting_.empty() || !better_.empty(); });
+    if (!WaitForQuiet(&lock)) return;
+    const bool again = waiting_.empty();
+    auto& queue = again ? better_ : waiting_;
+    FramePlan plan = std::move(queue.front());
+    queue.pop_front();
+    if (again) queued_.erase(plan.id);
+    if (again && !kept_.contains(plan.id)) continue;  // dropped
+    lock.unlock();
+    const auto frame = Make(*files_, plan, again ? kLevelIdle : kLevelAhead);
+    if (frame) Keep(plan.id, *frame);
+    lock.lock();
+    if (again) continue;
+    if (frame)
+      better_.push_back(std::move(plan));
+    else
+      queued_.erase(plan.id);
   }
-}
-
-bool FrameCache::MakeAll(const std::vector<FramePlan>& plans, int level, bool again) {
-  for (const FramePlan& plan : plans) {
-    {
-      std::unique_lock lock(mutex_);
-      if (!WaitForQuiet(&lock)) return false;
-      if (kept_.contains(plan.id) != again) continue;
-      if (again && !waiting_.empty()) {  // those first
-        better_.push_back(plans);
-        return true;
-      }
-    }
-    if (const auto frame = Make(*files_, plan, level)) Keep(plan.id, *frame);
-  }
-  return true;
 }
 
 }  // namespace vrun::home

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/digest.h"
@@ -65,8 +66,6 @@ class FrameCache {
   std::string PathOf(const Digest& id) const { return directory_ + "/" + id.Hex(); }
   bool Kept(const Digest& id);
   void Keep(const Digest& id, const v1::TraceFrame& frame);
-  // One pass over the plans. False: it ends.
-  bool MakeAll(const std::vector<FramePlan>& plans, int level, bool again);
   void ListLocked();
   void Run();
   bool WaitForQuiet(std::unique_lock<std::mutex>* lock);
@@ -85,8 +84,9 @@ class FrameCache {
   std::unordered_map<Digest, Entry, DigestHash> kept_;
   std::list<Digest> ages_;  // oldest first
   uint64_t bytes_ = 0;
-  std::deque<std::vector<FramePlan>> waiting_;
-  std::deque<std::vector<FramePlan>> better_;  // made once, to be made smaller
+  std::deque<FramePlan> waiting_;
+  std::deque<FramePlan> better_;                   // made once, to be made smaller
+  std::unordered_set<Digest, DigestHash> queued_;  // of both
   std::condition_variable wake_;
   std::thread thread_;
   bool stopping_ = false;

@@ -118,15 +118,31 @@ std::vector<std::pair<std::string, uint64_t>> Units(const Trace& trace) {
 TEST(MergeTracesTest, WhatIsNewComesWhereItCame) {
   const Trace long_one = Make({{"/a", 10 * kUnit}, {"/b", 10 * kUnit}}, {{0, 0, 3}, {1, 5, 1}, {0, 7, 1}});
   const Trace short_one =
-      Make({{"/c", kUnit}, {"/b", 10 * kUnit}, {"/a", 10 * kUnit}}, {{0, 0, 1}, {1, 5, 2}, {2, 1, 1}});
-  const std::vector<std::pair<std::string, uint64_t>> wanted = {{"/c", 0}, {"/a", 0}, {"/a", 1}, {"/a", 2},
-                                                                {"/b", 5}, {"/b", 6}, {"/a", 7}};
-  EXPECT_EQ(Units(MergeTraces(long_one, short_one)), wanted);
-  EXPECT_EQ(Units(MergeTraces(short_one, long_one)), wanted);
+      Make({{"/c", kUnit}, {"/a", 10 * kUnit}, {"/b", 10 * kUnit}}, {{0, 0, 1}, {1, 1, 1}, {2, 5, 2}});
+  using Wanted = std::vector<std::pair<std::string, uint64_t>>;
+  EXPECT_EQ(Units(MergeTraces(long_one, short_one)),
+            (Wanted{{"/c", 0}, {"/a", 0}, {"/a", 1}, {"/a", 2}, {"/b", 5}, {"/b", 6}, {"/a", 7}}));
+  EXPECT_EQ(Units(MergeTraces(short_one, long_one)),
+            (Wanted{{"/a", 0}, {"/c", 0}, {"/a", 1}, {"/a", 2}, {"/b", 5}, {"/a", 7}, {"/b", 6}}));
   // The same again, or nothing (a run on a node that has all in its page cache), changes nothing.
   EXPECT_EQ(MergeTraces(long_one, long_one).ranges, long_one.ranges);
   EXPECT_EQ(MergeTraces(long_one, Trace()).ranges, long_one.ranges);
   EXPECT_EQ(MergeTraces(Trace(), long_one).ranges, long_one.ranges);
+}
+
+TEST(MergeTracesTest, TheOrderStaysUnlessAnotherRunHasQuiteAnotherOne) {
+  Trace first = Make({{"/a", 1000 * kUnit}}, {}), later = first, reversed = first;
+  for (uint64_t i = 0; i < 400; ++i) {
+    first.ranges.push_back({0, 2 * i, 1});
+    later.ranges.push_back({0, 2 * (i ^ 7), 1});  // eight threads
+    reversed.ranges.push_back({0, 2 * (399 - i), 1});
+  }
+  EXPECT_EQ(MergeTraces(first, later).ranges, first.ranges);
+  later.ranges.push_back({0, 999, 1});
+  auto longer = first.ranges;
+  longer.insert(longer.end() - 7, {0, 999, 1});
+  EXPECT_EQ(MergeTraces(first, later).ranges, longer);
+  EXPECT_EQ(MergeTraces(first, reversed).ranges, reversed.ranges);
 }
 
 TEST(MergeTracesTest, AFileThatBecameShorterIsCut) {
@@ -158,13 +174,46 @@ TEST(MergeTracesTest, AtRandomItIsTheUnion) {
   }
 }
 
-TEST(PlanFramesTest, CutsInOrder) {
-  const auto frames = PlanFrames({{0, 0, 3}, {1, 4, 2}, {0, 9, 5}}, 4);
-  ASSERT_EQ(frames.size(), 3u);
-  EXPECT_EQ(frames[0], (std::vector<Trace::Range>{{0, 0, 3}, {1, 4, 1}}));
-  EXPECT_EQ(frames[1], (std::vector<Trace::Range>{{1, 5, 1}, {0, 9, 3}}));
-  EXPECT_EQ(frames[2], (std::vector<Trace::Range>{{0, 12, 2}}));
-  EXPECT_TRUE(PlanFrames({}, 4).empty());
+using Frames = std::vector<std::vector<Trace::Range>>;
+
+TEST(PlanFramesTest, AllInOrderAndBounded) {
+  const std::vector<Trace::File> files = {{"/a", 900 * kUnit}, {"/b", 900 * kUnit}, {"/huge", 4ull << 30}};
+  const std::vector<Trace::Range> ranges = {{0, 0, 300}, {1, 4, 2}, {0, 400, 500}, {2, 7, 300}, {1, 20, 1}};
+  const Frames frames = PlanFrames(files, ranges);
+  std::vector<Trace::Range> all;
+  for (const auto& frame : frames) {
+    uint64_t bytes = 0;
+    for (const Trace::Range& range : frame) {
+      bytes += range.count * store::UnitBytes(files[range.file].size);
+      if (!all.empty() && all.back().file == range.file && all.back().first + all.back().count == range.first)
+        all.back().count += range.count;
+      else
+        all.push_back(range);
+    }
+    EXPECT_LE(bytes, 2u << 20);
+    EXPECT_TRUE(bytes >= 512 << 10 || &frame == &frames.back());
+  }
+  EXPECT_EQ(all, ranges);
+  EXPECT_TRUE(PlanFrames({}, {}).empty());
+}
+
+TEST(PlanFramesTest, WhatComesInChangesFewFrames) {
+  std::vector<Trace::File> files;
+  std::vector<Trace::Range> ranges;
+  std::mt19937 random(1);
+  for (uint32_t i = 0; i < 1000; ++i) {
+    files.push_back({"/usr/lib/" + std::to_string(i), 100 * kUnit});
+    ranges.push_back({i, random() % 50, 1 + random() % 16});
+  }
+  const Frames before = PlanFrames(files, ranges);
+  auto more = ranges;
+  for (size_t i = 0; i < 5; ++i) more.insert(more.begin() + static_cast<long>(100 + 200 * i), {7, 90 + i, 1});
+  const Frames after = PlanFrames(files, more);
+  EXPECT_GT(before.size(), 80u);
+  const auto kept = std::count_if(after.begin(), after.end(), [&](const auto& frame) {
+    return std::find(before.begin(), before.end(), frame) != before.end();
+  });
+  EXPECT_GE(kept + 15, static_cast<long>(after.size()));
 }
 
 TEST(TraceStoreTest, KeepsTracesAndForgetsWhatDoesNotCheck) {

@@ -10,8 +10,6 @@
 namespace vrun::home {
 namespace {
 
-constexpr uint64_t kFrameUnits = (1u << 20) / store::kUnitBytes;
-
 Error NotYours() { return Error(Code::kDenied, "traces: no run of this node"); }
 
 }  // namespace
@@ -110,7 +108,7 @@ Traces::PlannedPtr Traces::Plan(const Run& run) {
     range.count = std::min(range.count, units - range.first);
     ranges.push_back(range);
   }
-  for (const auto& frame : PlanFrames(ranges, kFrameUnits)) {
+  for (const auto& frame : PlanFrames(trace->files, ranges)) {
     FramePlan plan;
     for (const Trace::Range& range : frame) {
       table.add_range(static_cast<uint64_t>(index[range.file]));
