@@ -75,7 +75,11 @@ bool Begin(const LiveOperation& op, v1::WriteBack* message) {
       message->mutable_rename()->set_from(op.from);
       message->mutable_rename()->set_exchange(op.kind == Kind::kExchange);
       return false;
-    case Kind::kMeta: SetMeta(op, message->mutable_set_meta()->mutable_meta()); return false;
+    case Kind::kMeta:
+      SetMeta(op, message->mutable_set_meta()->mutable_meta());
+      // A PutFile that was given up: home, which asked for the whole, takes nothing before the number of its first
+      // message.
+      return op.attributes.mode == 0;
   }
   return false;
 }
@@ -197,7 +201,8 @@ void LiveStream::AskForWhole(uint64_t number) {
     bytes_ += it->second.bytes;
   } else if (op.kind == Kind::kPut) {
     LogError("{} was changed here and at home, and what both had before is gone: home's stays", Escape(op.path));
-    op.kind = Kind::kMeta;  // with its number home waits for
+    op.kind = Kind::kMeta;
+    op.attributes.mode = 0;  // of no kind of file: home's keeps its own
     op.version = nullptr;
   }
   RewindLocked(number - 1);

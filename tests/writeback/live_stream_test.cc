@@ -229,6 +229,45 @@ TEST_P(LiveStreamTest, WhatSomebodyElseChangedAtHomeIsReplacedWhole) {
   EXPECT_EQ(AtHome("/after"), "x");
 }
 
+// An append to what home has otherwise by now, by a view that never had the rest.
+TEST(LiveStreamGivesUpTest, WhatBothChangedAndNobodyHasWholeIsHomesAndTheRestGoesOn) {
+  const vfs::TestDirectory directory;
+  const std::string home = directory.path() + "/home", path = home + "/data";
+  ASSERT_TRUE(MakeDirs(home, 0755));
+  ASSERT_TRUE(WriteFileAtomic(path, "home's", 0640));
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(::stat(path.c_str(), &before), 0);
+  vfs::LiveStream stream({});
+  HomeEnd at_home(home, directory.path() + "/apply");
+  vfs::LiveOperation append;
+  append.kind = vfs::LiveOperation::Kind::kPut;
+  append.path = "/data";
+  append.attributes.mode = S_IFREG | 0600;
+  append.base = {1, 1, 1, 100};
+  append.content.over = v1::APPEND;
+  append.content.size = 104;
+  stream.Add(append);
+  vfs::LiveOperation made;
+  made.kind = vfs::LiveOperation::Kind::kDirectory;
+  made.path = "/after";
+  made.attributes.mode = S_IFDIR | 0755;
+  stream.Add(made);
+  stream.Release();
+  for (int i = 0; i < 10 && stream.stats().operations > 0; ++i) {
+    while (at_home.Take(stream) != 0) {
+    }
+    at_home.Acknowledge(stream);
+  }
+  EXPECT_EQ(stream.stats().operations, 0u);
+  EXPECT_EQ(at_home.wanted_whole, 1);
+  EXPECT_EQ(ReadFile(path).value_or(""), "home's");
+  ASSERT_EQ(::stat(path.c_str(), &after), 0);
+  EXPECT_EQ(after.st_mode, before.st_mode);
+  EXPECT_EQ(after.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
+  EXPECT_TRUE(PathExists(home + "/after"));
+}
+
 TEST_P(LiveStreamTest, ATemporaryFileIsNeverSent) {
   Begin();
   for (int i = 0; i < 10; ++i) {
