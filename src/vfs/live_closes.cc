@@ -54,8 +54,8 @@ void LiveRoot::PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& fi
     std::lock_guard lock(dirty_mutex_);
     ++completing_;
   }
-  NeedOwn(nodeid, file, {0, UINT64_MAX}, false, [this, nodeid](int error) {
-    if (error == 0) Publish(nodeid);
+  NeedOwn(nodeid, file, {0, UINT64_MAX}, false, [this, nodeid](int /*error*/) {
+    Publish(nodeid);  // what was written, where the rest did not come: home knows whether it is still over what it has
     std::lock_guard lock(dirty_mutex_);
     --completing_;
     completed_.notify_all();

@@ -237,8 +237,9 @@ void LiveRoot::WithContent(uint64_t nodeid, Reply reply, Then then) {
   if (!file || file->complete() || !file->dirty()) return then(std::move(reply));
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
-  NeedOwn(nodeid, file, {0, UINT64_MAX}, false, [shared, then](int error) {
+  NeedOwn(nodeid, file, {0, UINT64_MAX}, false, [this, nodeid, shared, then](int error) {
     if (error != 0) {
+      Publish(nodeid);  // as in PublishWhole
       shared->Error(error);
     } else {
       then(std::move(*shared));

@@ -268,6 +268,34 @@ TEST(LiveStreamGivesUpTest, WhatBothChangedAndNobodyHasWholeIsHomesAndTheRestGoe
   EXPECT_TRUE(PathExists(home + "/after"));
 }
 
+// Half a minute: so long is waited for the rest.
+TEST_P(LiveStreamTest, AFileWhoseRestIsGoneIsNotKeptFromHomesForEver) {
+  if (!GetParam()) return;
+  Write("/data", vfs::Noise(8 << 20, 3));
+  Begin();
+  {
+    const UniqueFd fd(::open(In("/data").c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(fd.get(), std::string(4096, 'o').data(), 4096, 65536), 4096) << std::strerror(errno);
+    source_.FailWith([](const vfs::FakeSource::Asked& asked) -> std::optional<Error> {
+      if (asked.what == 'd') return std::nullopt;
+      return Error(Code::kAborted, "the file has changed");
+    });
+  }
+  for (const std::string& root : {home_, origin_}) ASSERT_TRUE(WriteFileAtomic(root + "/data", "home's", 0640));
+  Put("/after", "x");
+  for (int i = 0; i < 450 && at_home_->wanted_whole == 0; ++i) {
+    at_home_->TakeAll(stream());
+    ::usleep(100'000);
+  }
+  EXPECT_EQ(at_home_->wanted_whole, 1);
+  at_home_->TakeAll(stream());
+  source_.FailWith(nullptr);
+  EXPECT_EQ(AtHome("/data"), "home's");
+  EXPECT_EQ(AtHome("/after"), "x");
+  ASSERT_TRUE(view_->Advance(Scan(), view_->changes()));
+  EXPECT_EQ(Content("/data"), "home's");
+}
+
 TEST_P(LiveStreamTest, ATemporaryFileIsNeverSent) {
   Begin();
   for (int i = 0; i < 10; ++i) {
