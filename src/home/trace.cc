@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/blake3.h"
 #include "proto/common.pb.h"
 #include "proto/content.pb.h"
 #include "store/object_id.h"
@@ -71,18 +72,6 @@ bool HaveOneOrder(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b
     ++at;
   }
   return off <= at * at / 8;
-}
-
-// FNV-1a, and MurmurHash3's finalizer: frames are on the disk, so it is the same at all times.
-uint64_t HashOf(std::string_view path) {
-  uint64_t h = 0xcbf29ce484222325;
-  for (const char c : path) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  return h;
-}
-uint64_t Mix(uint64_t h) {
-  h = (h ^ h >> 33) * 0xff51afd7ed558ccd;
-  h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53;
-  return h ^ h >> 33;
 }
 
 }  // namespace
@@ -231,14 +220,14 @@ Trace MergeTraces(const Trace& earlier, const Trace& later) {
 
 std::vector<std::vector<Trace::Range>> PlanFrames(const std::vector<Trace::File>& files,
                                                   const std::vector<Trace::Range>& ranges) {
-  constexpr uint64_t kLeast = 512 << 10, kMore = 640 << 10, kMost = 2 << 20;  // kMore: on average, beyond the least
+  constexpr uint64_t kLeast = 512 << 10, kMore = 640 << 10, kMost = 2 << 20;  // a file has a mark each kMore
   std::vector<std::vector<Trace::Range>> frames;
   uint64_t bytes = kMost;  // of the last one
   for (const Trace::Range& range : ranges) {
     const uint64_t unit_bytes = store::UnitBytes(files[range.file].size);
-    const uint64_t name = HashOf(files[range.file].path);
+    const uint64_t name = DigestHash()(Blake3(files[range.file].path));  // the same at all times: frames are kept
     for (uint64_t unit = range.first; unit < range.first + range.count; ++unit) {
-      const bool mark = Mix(name + unit) % (kMore / unit_bytes) == 0;
+      const bool mark = (name + unit) % (kMore / unit_bytes) == 0;
       if (bytes + unit_bytes > kMost || (bytes >= kLeast && mark)) {
         frames.emplace_back();
         bytes = 0;

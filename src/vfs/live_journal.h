@@ -64,7 +64,7 @@ struct LiveOperation {
   uint64_t other = 0;  // kRename: the node that had the name; kExchange: that it was exchanged with
   std::string path;
   std::string from;           // kLink: another name; kRename, kExchange: the old name
-  LiveAttributes attributes;  // owners as home numbers them
+  LiveAttributes attributes;  // owners as home numbers them; kMeta of mode 0: nothing is to be done (a kPut given up)
   std::vector<std::pair<std::string, std::string>> xattrs;
   std::string target;
   tree::FileVersion base;  // of a content over home's own; ino 0: over what this journal put there
