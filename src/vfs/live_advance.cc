@@ -284,8 +284,13 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
     return;
   }
   if (node->is_directory()) TakeNothing(node);
-  if (node->change > included_) return;
+  const bool overtaken = node->home && node->operation <= operation_;
+  if (node->change > included_) {
+    node->overtaken = overtaken;
+    return;
+  }
   if (InUse(*node)) {
+    node->overtaken = overtaken;
     Hold(directory, name);
   } else if (CanRenew(*node, is)) {
     Adopt(directory, entry, is, index);
@@ -328,6 +333,7 @@ void LiveMerge::Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& 
   const bool ours = std::exchange(entry->change, 0) != 0 || node->change != 0;
   if (ours || !node->home || node->home_path || node->version != is.version()) tree_.Touch(node);
   node->home = true;
+  node->overtaken = false;
   node->home_path.reset();
   if (is.is_regular() && node->IsEarlier(is.version())) {  // the number of names is ours, and what else is newer
     if (node->change <= included_) node->change = 0;
@@ -448,13 +454,14 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
     std::vector<std::function<void()>> waited;
     {
       const TreeLock lock(*this);
-      uint64_t included = included_;
+      uint64_t included = included_, operation = 0;
       if (journal_ != nullptr) {
         // What home has, but has not yet said as which version, could not be told from a change of somebody else's.
         behind_ = included_ > acknowledged_;
-        included = ChangesIn(std::min(included_, acknowledged_));
+        operation = std::min(included_, acknowledged_);
+        included = ChangesIn(operation);
       }
-      LiveMerge merge(tree_, included, have, !no_open_);
+      LiveMerge merge(tree_, included, operation, have, !no_open_);
       missing = merge.FindMissing(root);
       if (missing.empty()) {
         merge.Run(root);

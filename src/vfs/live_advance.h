@@ -28,10 +28,11 @@ class LiveMerge {
   using Loaded = DirectoryCache::Loaded;
   using Missing = std::vector<std::pair<Digest, std::string>>;  // directory objects and where home has them
 
-  // `included`: number of the last change of this node's that the tree has. `have`: directory objects at hand.
-  // `renew`: a file that nobody has opened becomes home's next version, the same node; else a node keeps its content.
-  LiveMerge(LiveTree& tree, uint64_t included, const Loaded& have, bool renew)
-      : tree_(tree), included_(included), have_(have), renew_(renew) {}
+  // `included`: number of the last change of this node's that the tree has, `operation`: of the last operation (0
+  // without a journal). `have`: directory objects at hand. `renew`: a file that nobody has opened becomes home's next
+  // version, the same node; else a node keeps its content.
+  LiveMerge(LiveTree& tree, uint64_t included, uint64_t operation, const Loaded& have, bool renew)
+      : tree_(tree), included_(included), operation_(operation), have_(have), renew_(renew) {}
 
   // What Run(root) has to have.
   Missing FindMissing(const tree::Entry& root) const;
@@ -69,6 +70,7 @@ class LiveMerge {
 
   LiveTree& tree_;
   const uint64_t included_;
+  const uint64_t operation_;
   const Loaded& have_;
   const bool renew_;
   Missing wanted_;

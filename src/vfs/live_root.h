@@ -276,13 +276,29 @@ class LiveRoot final : public Operations, public WriteOperations {
   void PublishAppended(uint64_t nodeid, LiveFile& file);
   void Tick();
 
-  // live_data.cc
-  Content ContentOf(uint64_t nodeid);
+  // live_write.cc
   // The node's own content, made when there is none. `empty`: without home's. 0 or an errno.
   int Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>* out);
   int Truncate(uint64_t nodeid, uint64_t size, const Request* by, bool open);
   // `by`: who may not keep the set-id bits, or null. `open`: by a descriptor or mapping, of whose end we hear.
   void BeforeWrite(uint64_t nodeid, const Request* by, bool open);
+  // What a write needs of a file that is home's until then comes before the file is ours: as long as it is not, home's
+  // next version may take its place.
+  static std::vector<ByteRange> KeptByWrite(const FileContent& content, ByteRange range);
+  bool LacksForWriting(uint64_t nodeid, ByteRange range);
+  void FetchForWriting(uint64_t nodeid, ByteRange range, int64_t deadline, std::function<void(int error)> done);
+  enum class After : uint8_t { kNow, kNews, kLost };  // when to try again
+  After AfterLoss(uint64_t nodeid, const FileContent& lost);
+  // LiveFile::Need, wherever home has the content by now.
+  void NeedOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, ByteRange range, bool overwrite,
+               std::function<void(int error)> done, int64_t deadline = 0);
+  void WriteNow(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply);
+  void WriteHere(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply);
+  void WriteOwn(uint64_t nodeid, LiveFile& file, uint64_t offset, std::string_view data, Reply reply);
+  void AllocateNow(const Request& request, const fuse_fallocate_in& in, Reply reply);
+
+  // live_data.cc
+  Content ContentOf(uint64_t nodeid);
   void OpenAt(uint64_t nodeid, bool write, int64_t deadline, Reply reply);
   void FinishOpen(uint64_t nodeid, const Content& content, bool write, int64_t deadline, Reply reply);
   void OpenLost(uint64_t nodeid, const Content& content, bool write, int64_t deadline, const Error& error, Reply reply);
@@ -303,13 +319,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   void ReadAt(uint64_t nodeid, uint64_t offset, uint32_t size, int tries, int64_t deadline, Reply reply);
   void ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, int64_t deadline,
                 Reply reply);
-  // LiveFile::Need, wherever home has the content by now.
-  void NeedOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, ByteRange range, bool overwrite,
-               std::function<void(int error)> done, int64_t deadline = 0);
   static void ReadOwn(LiveFile& file, uint64_t offset, uint32_t size, Reply reply);
-  void WriteNow(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply);
-  void WriteOwn(uint64_t nodeid, LiveFile& file, uint64_t offset, std::string_view data, Reply reply);
-  void AllocateNow(const Request& request, const fuse_fallocate_in& in, Reply reply);
   void Record(const Content& content, uint64_t offset, uint64_t n);
   void ForgetAttributes(uint64_t nodeid);
 

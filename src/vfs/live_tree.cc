@@ -155,6 +155,32 @@ void LiveTree::Become(LiveNode* node, const Successor& successor) {
   Touch(node);
 }
 
+bool LiveTree::TakeBack(LiveNode* node, const Successor& successor) {
+  LiveNode* directory = Find(node->replaced->first);
+  const std::string name = node->replaced->second;
+  LiveDirectory& of = *directory->directory;
+  const auto entry = of.entries.find(name);
+  const uint64_t cookie = entry != of.entries.end() ? entry->second.cookie : 0;
+  LiveNode* other = entry != of.entries.end() ? entry->second.node : nullptr;
+  if (successor.entry.nlink != 1) return false;
+  if (other != nullptr) {
+    if (other->lookups > 0 || other->change != 0 || entry->second.change != 0 || other->names.size() != 1) return false;
+    Erase(directory, name);
+    other->names.clear();
+    other->attributes.nlink = 0;
+    Drop(other);
+  }
+  Become(node, successor);
+  node->attributes.nlink = 1;
+  node->home_path.reset();
+  node->replaced.reset();
+  node->names.push_back({directory, name});
+  of.entries[name] = {node, 0};
+  TouchName(*directory, name);
+  if (cookie != 0) Keep(directory, name, cookie);
+  return true;
+}
+
 LiveNode* LiveTree::FromEntry(LiveNode* parent, size_t index) {
   const LoadedDirectory& home = *parent->directory->loaded;
   const tree::Entry entry = home.directory->At(index);

@@ -148,10 +148,12 @@ TEST_P(LiveStreamTest, EachTreeWithOwnChangesChangesNothing) {
       here.Step();
       there.Step();
       ASSERT_EQ(here.log().empty() ? "" : here.log().back(), there.log().empty() ? "" : there.log().back()) << step;
-      for (unsigned n = random() % 6; n > 0; --n) {
+      for (auto n = random() % 6; n > 0; --n) {
         if (const uint64_t taken = at_home_->Take(stream())) whole = (taken & kLast) == kLast;
         if (random() % 4 == 0) at_home_->Acknowledge(stream());
-        if (whole && random() % 2 == 0) ASSERT_NO_FATAL_FAILURE(advance());
+        if (whole && random() % 2 == 0) {
+          ASSERT_NO_FATAL_FAILURE(advance());
+        }
       }
       // Whoever opens one of home's files that we have changed there waits for both.
       at_home_->Acknowledge(stream());
