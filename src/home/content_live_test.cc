@@ -121,6 +121,22 @@ TEST_F(WatchTreeTest, ALinkThatIsBehindIsToldOfTheNewestOnly) {
   EXPECT_LE(told.size(), before + 2);
 }
 
+TEST_F(WatchTreeTest, WhoGoesInTheMiddleOfALargeTreeAndComesAgainIsToldOfIt) {
+  Serve();
+  for (int round = 0; round < 3; ++round) {
+    const auto watch = Watch(std::string(snapshot_->id.view()));
+    ASSERT_EQ(Told(watch.id(), 1).size(), 1u) << round;
+    for (int i = 0; i < 10'000; ++i) {
+      root_.Put(std::to_string(round) + "/" + std::string(200, 'm') + std::to_string(i), "");
+    }
+    Change();
+    while (stream_.All(watch.id()).size() == 1) ::usleep(100);
+    v1::ContentRequest cancel;  // mostly while a part is made
+    cancel.mutable_cancel()->set_id(watch.id());
+    session_->OnMessage(cancel.SerializeAsString());
+  }
+}
+
 TEST_F(WatchTreeTest, WhoGoesIsToldNothingMore) {
   root_.Put("f", "0");
   Serve();

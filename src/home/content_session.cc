@@ -163,6 +163,9 @@ void ContentSession::Step() {
   if (!answered && !cancelled && stream_ != nullptr) {
     auto& queue = waiting_[UrgencyOf(*work)];
     queue.push_front(std::move(work));
+  } else if (!answered && work->snapshot) {  // the node left in the middle of a tree
+    telling_ = false;
+    if (tell_again_ && stream_ != nullptr) TellTreeLocked();
   }
   Schedule();
 }

@@ -147,8 +147,8 @@ LiveRoot::After LiveRoot::AfterLoss(uint64_t nodeid, const FileContent& lost) {
   {
     const TreeLock lock(*this);
     LiveNode* node = tree_.Find(nodeid);
-    if (node == nullptr || node->file) return After::kLost;
-    if (node->version != lost.version()) return After::kNow;
+    if (node == nullptr) return After::kLost;
+    if (node->file || node->version != lost.version()) return After::kNow;
     if (!node->names.empty()) return node->overtaken ? After::kLost : After::kNews;
     if (node->opened) return After::kLost;
     const auto successor = tree_.SuccessorOf(*node);
