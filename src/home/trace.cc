@@ -220,7 +220,7 @@ Trace MergeTraces(const Trace& earlier, const Trace& later) {
 
 std::vector<std::vector<Trace::Range>> PlanFrames(const std::vector<Trace::File>& files,
                                                   const std::vector<Trace::Range>& ranges) {
-  constexpr uint64_t kLeast = 512 << 10, kMore = 1 << 20, kMost = 2 << 20;  // a file has a mark each kMore
+  constexpr uint64_t kLeast = 512 << 10, kMore = 512 << 10, kMost = 1 << 20;  // a file has a mark each kMore
   std::vector<std::vector<Trace::Range>> frames;
   uint64_t bytes = kMost;  // of the last one
   for (const Trace::Range& range : ranges) {
