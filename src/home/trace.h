@@ -63,7 +63,7 @@ v1::TraceRecord WriteTrace(const Trace& trace);
 // Bounded by kMaxUnits: the end is dropped.
 Trace MergeTraces(const Trace& earlier, const Trace& later);
 
-// Frames of 0.5 to 2 MiB of content, in order; the last may be smaller. Where one ends depends on what the next begins
+// Frames of 0.5 to 1 MiB of content, in order; the last may be smaller. Where one ends depends on what the next begins
 // with (content-defined chunking): what a merge adds changes the frames that it comes into and leaves the others.
 std::vector<std::vector<Trace::Range>> PlanFrames(const std::vector<Trace::File>& files,
                                                   const std::vector<Trace::Range>& ranges);
