@@ -124,10 +124,12 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
 
   void Beat() {
     std::lock_guard lock(mutex_);
-    if (dead_ || !proved_ || (demand_.empty() && ahead_.empty() && under_way_.empty())) return;
+    if (dead_ || !proved_) return;
+    // Also while answers are on their way: a frame to each of many takes longer than anybody waits for a silent node.
+    if (demand_.empty() && ahead_.empty() && under_way_.empty() && stream_->queued_bytes() == 0) return;
     v1::PeerReply reply;
     reply.mutable_waiting();
-    stream_->Send(reply.SerializeAsString());
+    stream_->SendUrgent(reply.SerializeAsString());
   }
 
   void Fail(uint64_t id, const Error& error) {
