@@ -334,21 +334,24 @@ TEST_F(RpcTest, CancelAtTheClientIsNotAnOrderlyEndForTheServer) {
 TEST_F(RpcTest, ASlowReaderShowsAsQueuedBytesAndCanStillBeCancelled) {
   auto channel = Dial();
   Recorder at_client;
-  std::mutex gate;
-  std::condition_variable opened;
-  bool open = false;
-  at_server_.SetOnMessage([&](const std::string&) {  // blocks one thread of gRPC: only a test may do this
-    std::unique_lock lock(gate);
-    opened.wait(lock, [&] { return open; });
+  struct Gate {
+    std::mutex mutex;
+    std::condition_variable opened;
+    bool open = false;
+  };
+  const auto gate = std::make_shared<Gate>();  // the last message may still be on its way through it when this ends
+  at_server_.SetOnMessage([gate](const std::string&) {  // blocks one thread of gRPC: only a test may do this
+    std::unique_lock lock(gate->mutex);
+    gate->opened.wait(lock, [&] { return gate->open; });
   });
   auto stream = channel->OpenStream(kStream, &at_client);
   for (int i = 0; i < 64; ++i) stream->Send(std::string(1 << 20, 'c'));
   ASSERT_TRUE(at_server_.WaitMessages(1));
   EXPECT_GT(stream->queued_bytes(), Stream::kHighWater);
   {
-    std::lock_guard lock(gate);
-    open = true;
-    opened.notify_all();
+    std::lock_guard lock(gate->mutex);
+    gate->open = true;
+    gate->opened.notify_all();
   }
   ASSERT_TRUE(at_server_.WaitMessages(64));
   ASSERT_TRUE(at_client.WaitWritable());
