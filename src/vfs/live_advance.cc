@@ -284,13 +284,9 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
     return;
   }
   if (node->is_directory()) TakeNothing(node);
-  const bool overtaken = node->home && node->operation <= operation_;
-  if (node->change > included_) {
-    node->overtaken = overtaken;
-    return;
-  }
+  node->overtaken = IsOvertaken(*node);
+  if (node->change > included_) return;
   if (InUse(*node)) {
-    node->overtaken = overtaken;
     Hold(directory, name);
   } else if (CanRenew(*node, is)) {
     Adopt(directory, entry, is, index);
@@ -311,8 +307,15 @@ void LiveMerge::Miss(LiveNode* directory, const std::string& name, LiveEntry* en
     Replace(directory, name);
     return;
   }
+  node->overtaken = IsOvertaken(*node);
   if (entry->cookie == 0) tree_.Keep(directory, name, tree_.next_cookie_++);  // it stays, and has to be listed
   Hold(directory, name);
+}
+
+// Home has not its version under this name, and has heard all that it was told of it. Of several names another may
+// have it.
+bool LiveMerge::IsOvertaken(const LiveNode& node) const {
+  return node.home && node.names.size() == 1 && node.operation <= operation_;
 }
 
 bool LiveMerge::IsSame(const LiveNode& node, const tree::Entry& is) const {

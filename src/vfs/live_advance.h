@@ -63,6 +63,7 @@ class LiveMerge {
   void Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& is, size_t index);
   void SetAttributes(LiveNode* node, const tree::Entry& is);
   bool InUse(const LiveNode& node) const;
+  bool IsOvertaken(const LiveNode& node) const;
   void Hold(LiveNode* directory, const std::string& name);
   void Replace(LiveNode* directory, const std::string& name);
   void ForgetName(const LiveNode& directory, std::string_view name);

@@ -166,28 +166,32 @@ int LiveFile::FillLocked(uint64_t unit) {
   return 0;
 }
 
+std::vector<LiveFile::Units> LiveFile::KeptUnits(uint64_t offset, uint64_t n, uint64_t size) {
+  const uint64_t end = std::min(n > UINT64_MAX - offset ? UINT64_MAX : offset + n, size);
+  if (offset >= end) return {};
+  const uint64_t first = offset / kUnit, last = (end - 1) / kUnit;
+  std::vector<Units> kept;
+  if (offset % kUnit != 0) kept.emplace_back(first, first + 1);
+  const bool covers_last = end == size || end % kUnit == 0;
+  if (!covers_last && (kept.empty() || last != first)) kept.emplace_back(last, last + 1);
+  return kept;
+}
+
 void LiveFile::Need(uint64_t offset, uint64_t n, bool overwrite, Done done) {
-  std::vector<std::pair<uint64_t, uint64_t>> ranges;  // of units, [first, end)
+  std::vector<Units> ranges;
   {
     std::lock_guard lock(mutex_);
-    if (lower_ != nullptr && n > 0) {
+    if (lower_ != nullptr && overwrite) {
+      ranges = KeptUnits(offset, n, lower_size_);
+    } else if (lower_ != nullptr) {
       const uint64_t end = std::min(n > UINT64_MAX - offset ? UINT64_MAX : offset + n, lower_size_);
-      const uint64_t first_unit = offset / kUnit;
-      const uint64_t end_unit = (end + kUnit - 1) / kUnit;
-      if (offset < end && !overwrite) {
-        ranges.emplace_back(first_unit, end_unit);
-      } else if (offset < end) {
-        const uint64_t last_unit = end_unit - 1;
-        if (offset % kUnit != 0) ranges.emplace_back(first_unit, first_unit + 1);
-        const bool covers_last = end == lower_size_ || end % kUnit == 0;
-        if (!covers_last && (ranges.empty() || last_unit != first_unit)) ranges.emplace_back(last_unit, last_unit + 1);
-      }
+      if (offset < end) ranges.emplace_back(offset / kUnit, (end - 1) / kUnit + 1);
     }
   }
   NeedUnits(std::move(ranges), kTries, std::move(done));
 }
 
-void LiveFile::NeedUnits(std::vector<std::pair<uint64_t, uint64_t>> ranges, int tries, Done done) {
+void LiveFile::NeedUnits(std::vector<Units> ranges, int tries, Done done) {
   std::shared_ptr<FileContent> lower;
   FileContent::Place place;
   uint64_t offset = 0, length = 0;

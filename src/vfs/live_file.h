@@ -22,6 +22,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -91,7 +92,8 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
  public:
   // 0, an errno, or kLost.
   using Done = std::function<void(int)>;
-  static constexpr int kLost = -1;  // home has not, or not there, what was wanted of its content
+  using Units = std::pair<uint64_t, uint64_t>;  // [first, end), of kLiveUnit
+  static constexpr int kLost = -1;              // home has not, or not there, what was wanted of its content
 
   // An empty file.
   static Result<std::shared_ptr<LiveFile>> Create(LiveFiles& files);
@@ -104,6 +106,9 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   ~LiveFile();
   LiveFile(const LiveFile&) = delete;
   LiveFile& operator=(const LiveFile&) = delete;
+
+  // Those of which a write of [offset, offset + n) leaves something, in a file of `size` bytes.
+  static std::vector<Units> KeptUnits(uint64_t offset, uint64_t n, uint64_t size);
 
   // Nothing of home's is needed any more.
   bool complete() const { return complete_.load(); }
@@ -164,7 +169,7 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   int BeforeChangeLocked(int fd, uint64_t offset, uint64_t n);
   void ChangedLocked(uint64_t offset, uint64_t n);
   LiveFileState StateLocked() const;
-  void NeedUnits(std::vector<std::pair<uint64_t, uint64_t>> ranges, int tries, Done done);
+  void NeedUnits(std::vector<Units> ranges, int tries, Done done);
 
   LiveFiles& files_;
   const uint64_t id_;

@@ -101,8 +101,8 @@ struct LiveNode {
   // Home's next version took its place: the kernel may have the old attributes. Not with no-open.
   bool renewed = false;
   bool lost_reported = false;
-  // Home has something else in place of what this is a change of, and all that it was told of it: what there was before
-  // will not come.
+  // Home has something else, or nothing, in place of what this is a change of, and all that it was told of it: what of
+  // that is not here will not come.
   bool overtaken = false;
   std::vector<LiveName> names;  // known ones; of a directory at most one
   std::unique_ptr<LiveDirectory> directory;
@@ -181,7 +181,8 @@ class LiveTree {
   std::optional<Successor> SuccessorOf(const LiveNode& node);
   // A node without a name gets that content and attributes, and still no name.
   void Become(LiveNode* node, const Successor& successor);
-  // And the name as well. False: it has another node, of which the kernel knows.
+  // And gets its name back. False: that has another node, which the kernel knows or which was changed, or home has
+  // given the file further names.
   bool TakeBack(LiveNode* node, const Successor& successor);
   // Removes what nobody holds and the tree can do without. `node` may be gone afterwards.
   void Drop(LiveNode* node);

@@ -93,18 +93,15 @@ int LiveRoot::Truncate(uint64_t nodeid, uint64_t size, const Request* by, bool o
 // What a write of `range` leaves of the units that it touches, or all of a small file that it does not replace.
 std::vector<ByteRange> LiveRoot::KeptByWrite(const FileContent& content, ByteRange range) {
   const uint64_t size = content.size();
-  if (size == 0 || range.length == 0 || range.offset >= size) return {};
-  const uint64_t end =
-      std::min(range.length > UINT64_MAX - range.offset ? UINT64_MAX : range.offset + range.length, size);
-  if (range.offset == 0 && end == size) return {};
-  if (size <= store::kWholeFileLimit) return {{0, size}};
-  const auto unit_of = [&](uint64_t offset) {
-    const uint64_t first = offset / kLiveUnit * kLiveUnit;
-    return ByteRange{first, std::min(kLiveUnit, size - first)};
-  };
+  if (range.length == 0 || range.offset >= size) return {};
+  if (size <= store::kWholeFileLimit) {
+    if (range.offset == 0 && range.length >= size) return {};
+    return {{0, size}};
+  }
   std::vector<ByteRange> kept;
-  if (range.offset % kLiveUnit != 0) kept.push_back(unit_of(range.offset));
-  if (end != size && end % kLiveUnit != 0) kept.push_back(unit_of(end - 1));
+  for (const auto& [first, end] : LiveFile::KeptUnits(range.offset, range.length, size)) {
+    kept.push_back({first * kLiveUnit, std::min(end * kLiveUnit, size) - first * kLiveUnit});
+  }
   return kept;
 }
 

@@ -105,6 +105,14 @@ TEST_F(LiveWriteTest, OfALargeFileThatIsPartlyOursAndReplacedTheRestIsAnErrorSoo
   EXPECT_EQ(got, "ours");
 }
 
+TEST_F(LiveWriteTest, OfALargeFileThatIsPartlyOursAndRemovedTheRestIsAnErrorSoon) {
+  Write("/large", Noise(8 << 20, 5));
+  MountWithoutOpens();
+  const UniqueFd fd = Open("/large");
+  ASSERT_EQ(WriteAt(fd, "ours", 1000), 0);
+  EXPECT_EQ(WriteWhile(fd, "X", 5'000'000, [&] { ASSERT_EQ(::unlink(Origin("/large").c_str()), 0); }), EIO);
+}
+
 TEST_F(LiveWriteTest, OfALargeFileOnlyWhatAWriteLeavesOfItsUnitsIsFetched) {
   const size_t size = 8 << 20;
   const std::string content = Noise(size, 5);
