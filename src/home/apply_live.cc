@@ -31,6 +31,14 @@ constexpr size_t kMostOwn = 200'000;
 
 int64_t Ns(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
+bool IsInode(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
+
+// Nobody has written to a file since. Not what every change of it alters (ctime), but what only writing does.
+bool HasContentOf(const struct stat& before, const struct stat& now) {
+  if (!S_ISREG(now.st_mode)) return true;
+  return before.st_size == now.st_size && Ns(before.st_mtim) == Ns(now.st_mtim);
+}
+
 class LiveApplier final : public Applier {
  public:
   LiveApplier(ApplyOptions options, SafeRoot root, ApplyJournal journal)
@@ -111,9 +119,10 @@ class LiveApplier final : public Applier {
   Status MakeWay(const Place& place, bool for_directory);
   Status Install(const Place& place, const std::string& temporary);
   Status FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use);
-  // The operation put what has this name in place (`before` null), or changed no more than its names and attributes.
-  void Done(const Place& place, uint64_t sequence, const struct stat* before, UniqueFd file = UniqueFd(),
-            bool other = false);
+  // The operation put what has this name in place (`before` null), or changed no more than its names and attributes;
+  // `copied`: where it cannot be the same inode. Nothing is told of a file that somebody else has written to or
+  // replaced meanwhile: what is there now is not the job's, and the next tree has it.
+  void Done(const Place& place, uint64_t sequence, const struct stat* before, bool copied = false, bool other = false);
   void Tell(const struct stat& now, uint64_t sequence, const struct stat* before, bool other);
   // A file that is about to lose one of several names; to be given to LostName afterwards.
   static UniqueFd Hold(const Place& place, const std::optional<struct stat>& st);
@@ -252,10 +261,13 @@ Status LiveApplier::FinishMeta(const Place& place, const std::string& name, cons
   return {};
 }
 
-void LiveApplier::Done(const Place& place, uint64_t sequence, const struct stat* before, UniqueFd file, bool other) {
-  flush_.Touched(place.parent.get(), std::move(file));
+void LiveApplier::Done(const Place& place, uint64_t sequence, const struct stat* before, bool copied, bool other) {
+  flush_.Touched(place.parent.get());
   const auto found = LstatAt(place.parent.get(), place.name);
-  if (found && *found) Tell(**found, sequence, before, other);
+  if (!found || !*found) return;
+  const struct stat& now = **found;
+  if (before != nullptr && ((!copied && !IsInode(*before, now)) || !HasContentOf(*before, now))) return;
+  Tell(now, sequence, before, other);
 }
 
 UniqueFd LiveApplier::Hold(const Place& place, const std::optional<struct stat>& st) {
@@ -267,11 +279,12 @@ UniqueFd LiveApplier::Hold(const Place& place, const std::optional<struct stat>&
 void LiveApplier::LostName(const UniqueFd& file, uint64_t sequence, const std::optional<struct stat>& before,
                            bool other) {
   struct stat now {};
-  if (file && ::fstat(file.get(), &now) == 0 && now.st_nlink > 0) Tell(now, sequence, &*before, other);
+  if (!file || ::fstat(file.get(), &now) != 0 || now.st_nlink == 0) return;
+  if (IsInode(*before, now) && HasContentOf(*before, now)) Tell(now, sequence, &*before, other);
 }
 
 void LiveApplier::Tell(const struct stat& st, uint64_t sequence, const struct stat* before, bool other) {
-  if (before != nullptr && (before->st_dev != st.st_dev || before->st_ino != st.st_ino)) before = nullptr;  // a copy
+  if (before != nullptr && !IsInode(*before, st)) before = nullptr;  // a copy
   vrun::v1::Applied& applied = applied_.emplace_back();
   applied.set_sequence(sequence);
   applied.set_dev(st.st_dev);
@@ -401,9 +414,14 @@ Status LiveApplier::EndFile(uint64_t sequence) {
   }
   VRUN_TRY(FinishMeta(file.place, file.temporary.empty() ? file.place.name : file.temporary, file.put.meta(),
                       MetaFor::kFinal));
+  struct stat made {
+  }, now{};
+  const bool known = ::fstat(file.fd.get(), &made) == 0;
+  made.st_size = static_cast<off_t>(file.put.size());
   if (!file.temporary.empty()) VRUN_TRY(Install(file.place, file.temporary));
   ++files_;
-  Done(file.place, sequence, nullptr, std::move(file.fd));
+  if (known && ::fstat(file.fd.get(), &now) == 0 && HasContentOf(made, now)) Tell(now, sequence, nullptr, false);
+  flush_.Touched(file.place.parent.get(), std::move(file.fd));
   file_.reset();
   return {};
 }
@@ -469,7 +487,7 @@ Status LiveApplier::MakeHardLink(const WriteBack& message) {
     DropTemporary(place, temporary);
     return status;
   }
-  Done(place, message.sequence(), &*source_st);
+  Done(place, message.sequence(), &*source_st, !made);
   return {};
 }
 
@@ -546,7 +564,8 @@ Status LiveApplier::Rename(const WriteBack& message) {
     paths_.NoticeChanged(to.path, Escape(rename.from()) + " was not renamed to it: it has what the job did not see");
     return {};
   }
-  if (error == EXDEV) {
+  const bool copied = error == EXDEV;
+  if (copied) {
     // Between file systems of home, which the job sees as one.
     const std::string temporary = TemporaryName(message.sequence());
     (void)RemoveTree("/proc/self/fd/" + std::to_string(to.parent.get()) + "/" + temporary);
@@ -562,7 +581,7 @@ Status LiveApplier::Rename(const WriteBack& message) {
   }
   if (error != 0) return ErrnoError(error, "rename " + Escape(from->path) + " to " + Escape(to.path));
   flush_.Touched(from->parent.get());
-  Done(to, message.sequence(), &*source);
+  Done(to, message.sequence(), &*source, copied);
   LostName(replaced, message.sequence(), target, true);
   return {};
 }
@@ -582,13 +601,15 @@ Status LiveApplier::Exchange(const WriteBack& message, const Place& from, const 
     });
     if (error != 0) return ErrnoError(error, "exchange " + Escape(from.path) + " and " + Escape(to.path));
   }
-  Done(from, message.sequence(), &*target, UniqueFd(), true);
-  Done(to, message.sequence(), &*source);
+  // Done before: what both were like then is not known.
+  Done(from, message.sequence(), done ? nullptr : &*target, false, true);
+  Done(to, message.sequence(), done ? nullptr : &*source);
   return {};
 }
 
 Status LiveApplier::SetMeta(const WriteBack& message) {
   const Meta& meta = message.set_meta().meta();
+  if ((meta.mode() & S_IFMT) == 0) return {};
   Place place;
   if (message.path() == "/") {
     place.asked = place.path = "/";
@@ -600,10 +621,12 @@ Status LiveApplier::SetMeta(const WriteBack& message) {
     if (!found) return {};
     place = *std::move(found);
   }
-  VRUN_ASSIGN(const auto current, LstatAt(place.parent.get(), place.name));
+  VRUN_ASSIGN(auto current, LstatAt(place.parent.get(), place.name));
   if (!current || (current->st_mode & S_IFMT) != (meta.mode() & S_IFMT)) return {};
   VRUN_TRY(FinishMeta(place, place.name, meta, MetaFor::kFinal));
   flush_.TouchedAttributes(place.parent.get(), place.name);
+  VRUN_ASSIGN(const auto set, LstatAt(place.parent.get(), place.name));
+  if (set) current->st_mtim = set->st_mtim;
   Done(place, message.sequence(), &*current);
   return {};
 }

@@ -8,6 +8,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <stop_token>
+#include <thread>
 
 #include "base/files.h"
 #include "home/apply.h"
@@ -89,6 +91,30 @@ TEST_F(ApplyLive, TheLastWriterWins) {
   ASSERT_TRUE(applier_->Apply(remove));
   EXPECT_FALSE(PathExists(Path("/f")));
   EXPECT_TRUE(notices_.empty());
+}
+
+// Somebody at home who writes to what the job has just put there, or puts his own in its place: the node must not take
+// that for its own version.
+TEST_F(ApplyLive, WhatSomebodyElseWroteMeanwhileIsNeverToldAsTheJobs) {
+  const std::jthread somebody([&](const std::stop_token& stop) {
+    for (unsigned i = 0; !stop.stop_requested(); ++i) {
+      if (i % 4 == 0) {
+        Write("/new", "his own, which is longer");
+        ::rename(Path("/new").c_str(), Path("/f").c_str());
+      }
+      const UniqueFd fd(::open(Path("/f").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+      if (fd) (void)!::write(fd.get(), "more", 4);
+    }
+  });
+  size_t told = 0;
+  for (int i = 0; i < 3'000; ++i) {
+    ASSERT_TRUE(Put("/f", "of the job"));
+    for (const v1::Applied& applied : applier_->TakeApplied()) {
+      ASSERT_EQ(applied.size(), 10u) << i;
+      ++told;
+    }
+  }
+  EXPECT_GT(told, 0u);
 }
 
 TEST_F(ApplyLive, AnAppendNeedsTheFileThatItIsAppendedTo) {

@@ -213,6 +213,7 @@ TEST_F(WatchTreeTest, ATreeThatNobodyKeptCurrentIsNotTold) {
   const auto told = Told(watch.id(), 1);
   ASSERT_FALSE(told.empty());
   EXPECT_EQ(told.back().tree_now().tree(), snapshot_->id.view());
+  server_->tree_board().SetWanted(nullptr);
 }
 
 class LentFilesTest : public WatchTreeTest {

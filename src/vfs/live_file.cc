@@ -36,10 +36,10 @@ int OpenErrno(const Error& error) { return error.error_number() != 0 ? error.err
 
 }  // namespace
 
-Result<std::unique_ptr<LiveFiles>> LiveFiles::Open(const std::string& directory) {
+Result<std::shared_ptr<LiveFiles>> LiveFiles::Open(const std::string& directory) {
   UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return ErrnoError("open the directory of written files " + Escape(directory));
-  return std::unique_ptr<LiveFiles>(new LiveFiles(std::move(fd)));
+  return std::shared_ptr<LiveFiles>(new LiveFiles(std::move(fd)));
 }
 
 void LiveFiles::Remove(uint64_t id) const {
@@ -94,7 +94,7 @@ Result<std::shared_ptr<LiveFile>> LiveFile::CreateOver(LiveFiles& files, std::sh
   return file;
 }
 
-LiveFile::~LiveFile() { files_.Remove(id_); }
+LiveFile::~LiveFile() { files_->Remove(id_); }
 
 Result<std::shared_ptr<UniqueFd>> LiveFile::Descriptor() {
   std::lock_guard lock(mutex_);
@@ -104,7 +104,7 @@ Result<std::shared_ptr<UniqueFd>> LiveFile::Descriptor() {
 Result<std::shared_ptr<UniqueFd>> LiveFile::DescriptorLocked() {
   if (auto open = descriptor_.lock()) return open;
   // Publishing reads it too, which is no reason to move the atime that the job set.
-  auto fd = std::make_shared<UniqueFd>(::openat(files_.fd(), name_.c_str(), O_RDWR | O_NOATIME | O_CLOEXEC));
+  auto fd = std::make_shared<UniqueFd>(::openat(files_->fd(), name_.c_str(), O_RDWR | O_NOATIME | O_CLOEXEC));
   if (!*fd) return ErrnoError("open a backing file");
   descriptor_ = fd;
   return fd;
@@ -224,6 +224,8 @@ void LiveFile::NeedUnits(std::vector<Units> ranges, int tries, Done done) {
   lower->Ensure(place, offset, length,
                 [self = shared_from_this(), ranges = std::move(ranges), offset, tries,
                  done = std::move(done)](const Status& came) mutable {
+                  const Gate::Pass pass(self->files_->arrivals());
+                  if (!pass) return;
                   if (!came) return done(IsLost(came.error()) ? kLost : ErrnoOf(came.error()));
                   bool progress = false;
                   {
@@ -242,10 +244,10 @@ void LiveFile::SetLower(std::shared_ptr<FileContent> lower, FileContent::Place p
   lower_ = std::move(lower);
   place_ = std::move(place);
   if (base_ == Base::kHome) home_version_ = lower_->version();
-  if (same || files_.journal() == nullptr) return;
+  if (same || files_->journal() == nullptr) return;
   LiveFrame frame;
   frame.File(StateLocked());
-  (void)files_.journal()->Append(frame);
+  (void)files_->journal()->Append(frame);
 }
 
 // --- content ---------------------------------------------------------------------------------------------------------
@@ -352,12 +354,12 @@ int LiveFile::SetTimes(const timespec* atime, const timespec* mtime) {
   const timespec keep{0, UTIME_OMIT};
   const timespec times[2] = {atime != nullptr ? *atime : keep, mtime != nullptr ? *mtime : keep};
   std::lock_guard lock(mutex_);
-  return ::utimensat(files_.fd(), name_.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
+  return ::utimensat(files_->fd(), name_.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
 }
 
 // Without the mutex, which may be held over the disk: LiveRoot asks under its own.
 int LiveFile::Stat(struct stat* out) const {
-  if (::fstatat(files_.fd(), name_.c_str(), out, AT_SYMLINK_NOFOLLOW) != 0) return errno;
+  if (::fstatat(files_->fd(), name_.c_str(), out, AT_SYMLINK_NOFOLLOW) != 0) return errno;
   if (!complete()) out->st_blocks = (out->st_size + 511) / 512;
   return 0;
 }

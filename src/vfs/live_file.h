@@ -29,21 +29,25 @@
 #include "base/unique_fd.h"
 #include "vfs/byte_ranges.h"
 #include "vfs/file_cache.h"
+#include "vfs/gate.h"
 #include "vfs/live_journal.h"
 
 namespace vrun::vfs {
 
-// Where backing files lie, by number. Thread safety: any thread.
-class LiveFiles {
+// Where backing files lie, by number; they keep it. Thread safety: any thread.
+class LiveFiles : public std::enable_shared_from_this<LiveFiles> {
  public:
   // `directory` exists, on a file system that is not a stacked one (else there is no passthrough), and is ours alone.
-  static Result<std::unique_ptr<LiveFiles>> Open(const std::string& directory);
+  static Result<std::shared_ptr<LiveFiles>> Open(const std::string& directory);
   int fd() const { return directory_.get(); }
   uint64_t NextId() { return next_.fetch_add(1); }
 
   // What the files tell it is in it before the kernel is answered. Before any file.
   void SetJournal(LiveJournal* journal) { journal_ = journal; }
   LiveJournal* journal() const { return journal_; }
+  // What is on its way to a file is not wanted any more, and the journal may go. Waits for what is being put there.
+  void Close() { arrivals_.Close(); }
+  Gate* arrivals() { return &arrivals_; }
   // After another process: ids from here on; what is there and not `wanted` goes.
   Status Restore(uint64_t next, const std::function<bool(uint64_t id)>& wanted);
   // From now on backing files stay when their objects go.
@@ -54,6 +58,7 @@ class LiveFiles {
   explicit LiveFiles(UniqueFd directory) : directory_(std::move(directory)) {}
   const UniqueFd directory_;
   LiveJournal* journal_ = nullptr;
+  Gate arrivals_;
   std::atomic<uint64_t> next_{1};
   std::atomic<bool> kept_{false};
 };
@@ -82,7 +87,7 @@ class LiveVersion {
   int OpenAside();
 
   const std::shared_ptr<LiveFile> file_;
-  LiveFiles& files_;
+  const std::shared_ptr<LiveFiles> files_;
   LiveContent content_;
   UniqueFd aside_;
   ByteRanges kept_;  // whole blocks
@@ -155,7 +160,7 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
 
  private:
   friend class LiveVersion;
-  LiveFile(LiveFiles& files, uint64_t id) : files_(files), id_(id), name_(std::to_string(id)) {}
+  LiveFile(LiveFiles& files, uint64_t id) : files_(files.shared_from_this()), id_(id), name_(std::to_string(id)) {}
   Result<std::shared_ptr<UniqueFd>> DescriptorLocked();
   bool MissingLocked(uint64_t unit) const;
   // First missing unit of the range, or `end`.
@@ -171,7 +176,7 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   LiveFileState StateLocked() const;
   void NeedUnits(std::vector<Units> ranges, int tries, Done done);
 
-  LiveFiles& files_;
+  const std::shared_ptr<LiveFiles> files_;
   const uint64_t id_;
   const std::string name_;
   mutable std::mutex mutex_;

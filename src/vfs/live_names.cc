@@ -243,7 +243,11 @@ int LiveRoot::RemoveLocked(LiveNode* parent, const std::string& name, bool direc
   const uint64_t nodeid = node->nodeid;
   if (const int error = tree_.Remove(parent, name, directory, LiveNow()); error != 0) return error;
   node = tree_.Find(nodeid);  // perhaps gone
-  if (known) TellRemovedLocked(nodeid, path, !is_directory && (node == nullptr || node->attributes.nlink == 0));
+  if (known) {
+    TellRemovedLocked(nodeid, path, !is_directory && (node == nullptr || node->attributes.nlink == 0));
+  } else {
+    NothingToTellLocked();
+  }
   return 0;
 }
 
@@ -288,6 +292,8 @@ int LiveRoot::RenameLocked(LiveNode* from, const std::string& name, LiveNode* to
     TellLocked(exchange ? Kind::kExchange : Kind::kRename, node, path, old_path, there_id);
   } else if (there_known) {
     TellRemovedLocked(there_id, path, false);  // home cannot have what took its place (a device)
+  } else {
+    NothingToTellLocked();
   }
   return 0;
 }

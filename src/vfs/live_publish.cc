@@ -302,6 +302,11 @@ void LiveRoot::TellMetaLocked(LiveNode* node) {
   TellLocked(Kind::kMeta, node, tree_.PathOf(*node));
 }
 
+// With the operations up to now home has it as it is here: without what was gone before home heard of it.
+void LiveRoot::NothingToTellLocked() {
+  if (journal_ != nullptr) ++told_;
+}
+
 void LiveRoot::TellRemovedLocked(uint64_t nodeid, const std::string& path, bool gone) {
   if (journal_ == nullptr) return;
   if (gone) {
@@ -310,7 +315,7 @@ void LiveRoot::TellRemovedLocked(uint64_t nodeid, const std::string& path, bool 
       frame_.Dropped(op.number);
       taken_back_.push_back(std::move(op));
     }
-    if (!taken.empty()) return;
+    if (!taken.empty()) return NothingToTellLocked();
   }
   LiveOperation op;
   op.kind = Kind::kRemove;

@@ -22,7 +22,7 @@ class NoKernel final : public Transport {
 
 class Remains final : public LiveRemains {
  public:
-  Remains(std::shared_ptr<Backend> backend, std::unique_ptr<LiveFiles> files, std::unique_ptr<LiveJournal> journal,
+  Remains(std::shared_ptr<Backend> backend, std::shared_ptr<LiveFiles> files, std::unique_ptr<LiveJournal> journal,
           const LiveState& state, const LiveRemainsOptions& options)
       : backend_(std::move(backend)),
         files_(std::move(files)),
@@ -49,7 +49,7 @@ class Remains final : public LiveRemains {
   }
 
   const std::shared_ptr<Backend> backend_;
-  const std::unique_ptr<LiveFiles> files_;
+  const std::shared_ptr<LiveFiles> files_;
   const std::unique_ptr<LiveJournal> journal_;
   NoKernel kernel_;
   LiveStream stream_;

@@ -21,6 +21,24 @@ namespace {
 constexpr uint32_t kMostBytes = 1 << 20;          // of one answer
 constexpr uint64_t kListedWithAttributes = 2048;  // entries of a listing, as in lazy_root.cc
 
+// Runs once, for news or for the time that is over, and is nothing any more then.
+class NewsWaiter {
+ public:
+  NewsWaiter(std::shared_ptr<Gate> gate, std::function<void()> again)
+      : gate_(std::move(gate)), again_(std::move(again)) {}
+  void Run() {
+    const Gate::Pass pass(gate_.get());
+    if (!pass || done_.exchange(true)) return;
+    const auto again = std::exchange(again_, nullptr);
+    again();
+  }
+
+ private:
+  const std::shared_ptr<Gate> gate_;
+  std::atomic<bool> done_{false};
+  std::function<void()> again_;
+};
+
 bool Later(const timespec& a, const timespec& b) {
   return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
 }
@@ -51,6 +69,7 @@ LiveRoot::LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, con
 
 LiveRoot::~LiveRoot() {
   gate_->Close();
+  files_.Close();
   std::lock_guard lock(dirty_mutex_);
   if (tick_ != 0) backend_.timers().Cancel(tick_);
 }
@@ -221,19 +240,19 @@ std::vector<std::function<void()>> LiveRoot::NewsLocked() {
 }
 
 void LiveRoot::AfterNews(uint64_t seen, int64_t deadline, std::function<void()> again) {
-  const auto once = [gate = gate_, done = std::make_shared<std::atomic<bool>>(false), again = std::move(again)] {
-    const Gate::Pass pass(gate.get());
-    if (pass && !done->exchange(true)) again();
-  };
   {
     const TreeLock lock(*this);
     if (news_ == seen) {
-      waiting_for_news_.push_back(once);
-      backend_.timers().After(std::max<int64_t>(deadline - MonotonicMicros(), 0), once);
+      const auto waiter = std::make_shared<NewsWaiter>(gate_, std::move(again));
+      waiting_for_news_.push_back([waiter] { waiter->Run(); });
+      // The timer keeps nothing of the view alive.
+      backend_.timers().After(std::max<int64_t>(deadline - MonotonicMicros(), 0), [weak = std::weak_ptr(waiter)] {
+        if (const auto late = weak.lock()) late->Run();
+      });
       return;
     }
   }
-  once();
+  again();
 }
 
 void LiveRoot::WithDirectory(uint64_t nodeid, Reply reply, Then then, int64_t deadline) {

@@ -251,6 +251,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   void TellMetaLocked(LiveNode* node);
   // Home gets the content as it is. The node is to have a name.
   void PublishLocked(LiveNode* node);
+  void NothingToTellLocked();
   // `gone`: it was a file's last name.
   void TellRemovedLocked(uint64_t nodeid, const std::string& path, bool gone);
   LiveOperation OperationLocked(Kind kind, LiveNode* node) const;
@@ -359,7 +360,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   std::deque<std::pair<uint64_t, uint64_t>> lately_;  // what DidLocked was told
   std::unordered_map<uint64_t, uint64_t> done_;       // of the server before: unique -> node; const
   LiveFrame frame_;                                   // of this TreeLock
-  size_t told_ = 0;                                   // operations in it
+  size_t told_ = 0;                                   // operations in it, and NothingToTellLocked
   // (operation, change): all changes up to that one were told with operations up to that one. Ascending.
   std::deque<std::pair<uint64_t, uint64_t>> told_changes_;
   uint64_t included_changes_ = 0;

@@ -40,7 +40,7 @@ class LiveRootTest : public testing::Test {
   TestDirectory directory_;
   FakeSource source_;
   std::unique_ptr<store::Store> store_;
-  std::unique_ptr<LiveFiles> files_;
+  std::shared_ptr<LiveFiles> files_;
   std::shared_ptr<Backend> backend_;
   const std::shared_ptr<FakeKernel> kernel_ = std::make_shared<FakeKernel>();
   std::unique_ptr<LiveRoot> root_;

@@ -107,6 +107,19 @@ const LiveStream::Item* LiveStream::NextItemLocked() {
   return &next->second;
 }
 
+// The last operations were taken back: somebody may wait for their numbers all the same (the end of a run), and what
+// they changed in the view is home's again once home has heard of them.
+std::optional<v1::WriteBack> LiveStream::NextGapLocked() {
+  const bool more = items_.upper_bound(sent_) != items_.end();
+  if (more || sent_ >= released_) return std::nullopt;
+  sent_ = released_;
+  std::optional<v1::WriteBack> out(std::in_place);
+  out->set_path("/");
+  out->mutable_set_meta()->mutable_meta();  // of mode 0
+  out->set_sequence(SequenceOf(released_, kLastPlace));
+  return out;
+}
+
 Result<std::optional<v1::WriteBack>> LiveStream::Next() {
   std::optional<v1::WriteBack> out;
   std::shared_ptr<LiveVersion> version;
@@ -115,7 +128,7 @@ Result<std::optional<v1::WriteBack>> LiveStream::Next() {
   {
     std::lock_guard lock(mutex_);
     const Item* item = NextItemLocked();
-    if (item == nullptr) return out;
+    if (item == nullptr) return NextGapLocked();
     const LiveOperation& op = item->operation;
     out.emplace();
     if (cursor_.place == 0) {
@@ -223,9 +236,10 @@ void LiveStream::Acknowledge(const v1::WriteBackAck& ack) {
   const uint64_t number = (ack.sequence() >> kPlaceBits) - (whole_operation || ack.sequence() == 0 ? 0 : 1);
   std::vector<LiveOperation> done;  // content goes after the journal knows
   std::vector<std::function<void()>> calls;
-  uint64_t upto = 0;
+  uint64_t before = 0, upto = 0;
   {
     std::lock_guard lock(mutex_);
+    before = acknowledged_;
     while (!items_.empty() && items_.begin()->first <= number) {
       Item& item = items_.begin()->second;
       NoteOverLocked(item.operation);
@@ -246,7 +260,7 @@ void LiveStream::Acknowledge(const v1::WriteBackAck& ack) {
       blocked_.clear();
     }
   }
-  if (on_applied_ && (!done.empty() || ack.applied_size() > 0)) {
+  if (on_applied_ && (upto > before || ack.applied_size() > 0)) {
     std::map<uint64_t, std::pair<uint64_t, uint64_t>> nodes_of;
     for (const LiveOperation& op : done) nodes_of[op.number] = {op.node, op.other};
     std::vector<Applied> applied;

@@ -89,7 +89,8 @@ class LiveStream {
   uint64_t Add(LiveOperation operation);
   void Release();
   // A file that is gone again: if home has heard nothing of it, all that was to be told is taken back and returned (to
-  // be kept until the journal knows). Empty: it has, or more than its content hangs on it.
+  // be kept until the journal knows). Empty: it has, or more than its content hangs on it. Home hears of their numbers
+  // as of operations that did nothing.
   std::vector<LiveOperation> TakeBack(uint64_t node);
   // What was not acknowledged, in order, for a checkpoint.
   void ForEach(const std::function<void(const LiveOperation&)>& visit) const;
@@ -115,6 +116,7 @@ class LiveStream {
   void NoteLocked(const LiveOperation& op);
   void NoteOverLocked(const LiveOperation& op);
   const Item* NextItemLocked();
+  std::optional<v1::WriteBack> NextGapLocked();
   void RewindLocked(uint64_t after);
   std::vector<std::function<void()>> TakeServedLocked();
   void AskForWhole(uint64_t number);

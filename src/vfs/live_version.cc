@@ -50,9 +50,9 @@ int ReadZeroFilled(int fd, uint64_t offset, char* buffer, size_t n) {
 // --- versions --------------------------------------------------------------------------------------------------------
 
 LiveVersion::LiveVersion(std::shared_ptr<LiveFile> file, LiveFiles& files, LiveContent content, bool found)
-    : file_(std::move(file)), files_(files), content_(std::move(content)) {
+    : file_(std::move(file)), files_(files.shared_from_this()), content_(std::move(content)) {
   if (!found || content_.aside == 0) return;
-  aside_.Reset(::openat(files_.fd(), std::to_string(content_.aside).c_str(), O_RDWR | O_CLOEXEC));
+  aside_.Reset(::openat(files_->fd(), std::to_string(content_.aside).c_str(), O_RDWR | O_CLOEXEC));
   if (!aside_) return;
   // Whole blocks are written before what they were is lost: so all data in it counts, also if the writer died there.
   for (off_t at = 0;;) {
@@ -66,13 +66,13 @@ LiveVersion::LiveVersion(std::shared_ptr<LiveFile> file, LiveFiles& files, LiveC
 }
 
 LiveVersion::~LiveVersion() {
-  if (aside_) files_.Remove(content_.aside);
+  if (aside_) files_->Remove(content_.aside);
 }
 
 int LiveVersion::OpenAside() {
   if (aside_) return 0;
   aside_.Reset(
-      ::openat(files_.fd(), std::to_string(content_.aside).c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+      ::openat(files_->fd(), std::to_string(content_.aside).c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   return aside_ ? 0 : errno;
 }
 
@@ -190,18 +190,18 @@ LiveFileState LiveFile::StateLocked() const {
 
 // Not told, they are filled in again, from what home had: so the journal may not be without those that were written.
 void LiveFile::NoteUnitsLocked(uint64_t first, uint64_t end) {
-  if (files_.journal() == nullptr) return;
+  if (files_->journal() == nullptr) return;
   LiveFrame frame;
   frame.Units(id_, first, end, lower_size_);
-  (void)files_.journal()->Append(frame);  // a journal that fails accepts nothing after
+  (void)files_->journal()->Append(frame);  // a journal that fails accepts nothing after
 }
 
 int LiveFile::BeforeChangeLocked(int fd, uint64_t offset, uint64_t n) {
-  if (files_.journal() == nullptr) return 0;
+  if (files_->journal() == nullptr) return 0;
   if (!dirty_) {
     LiveFrame frame;
     frame.Dirty(id_, generation_);
-    if (const Status appended = files_.journal()->Append(frame); !appended) return EIO;
+    if (const Status appended = files_->journal()->Append(frame); !appended) return EIO;
     dirty_ = true;
   }
   std::erase_if(versions_, [](const auto& version) { return version.expired(); });
@@ -215,7 +215,7 @@ int LiveFile::BeforeChangeLocked(int fd, uint64_t offset, uint64_t n) {
 }
 
 void LiveFile::ChangedLocked(uint64_t offset, uint64_t n) {
-  if (files_.journal() == nullptr || base_ == Base::kNone) return;
+  if (files_->journal() == nullptr || base_ == Base::kNone) return;
   changed_.Add(offset, n);
   if (changed_.size() <= kMostRanges) return;
   // Of an incomplete file only what is here can be sent: of each unit that was written to, all.
@@ -229,7 +229,7 @@ void LiveFile::ChangedLocked(uint64_t offset, uint64_t n) {
 uint64_t LiveFile::Appended() const {
   std::lock_guard lock(mutex_);
   struct stat st {};
-  if (!dirty_ || ::fstatat(files_.fd(), name_.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return 0;
+  if (!dirty_ || ::fstatat(files_->fd(), name_.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return 0;
   const auto size = static_cast<uint64_t>(st.st_size);
   if (base_ == Base::kNone) return size;
   const bool beyond = changed_.empty() || changed_.first() >= base_size_;
@@ -254,20 +254,20 @@ std::shared_ptr<LiveVersion> LiveFile::Publish(tree::FileVersion* base) {
     content.over = v1::PATCH;
   }
   content.ranges = content.over == v1::NOTHING ? DataOf((*fd)->get(), content.size) : changed_.Below(content.size);
-  if (!content.ranges.empty()) content.aside = files_.NextId();
+  if (!content.ranges.empty()) content.aside = files_->NextId();
   if (content.over != v1::NOTHING && base_ == Base::kHome) *base = home_version_;
   ++generation_;
   base_ = Base::kPublished;
   base_size_ = content.size;
   dirty_ = false;
   changed_.Clear();
-  const auto version = std::make_shared<LiveVersion>(shared_from_this(), files_, std::move(content), false);
+  const auto version = std::make_shared<LiveVersion>(shared_from_this(), *files_, std::move(content), false);
   versions_.push_back(version);
   return version;
 }
 
 std::shared_ptr<LiveVersion> LiveFile::RestoreVersion(const LiveContent& content) {
-  const auto version = std::make_shared<LiveVersion>(shared_from_this(), files_, content, true);
+  const auto version = std::make_shared<LiveVersion>(shared_from_this(), *files_, content, true);
   std::lock_guard lock(mutex_);
   versions_.push_back(version);
   return version;

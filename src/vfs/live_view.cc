@@ -40,7 +40,7 @@ struct Journaling {
 
 class MountedLiveView final : public LiveView {
  public:
-  MountedLiveView(std::shared_ptr<Backend> backend, std::unique_ptr<LiveFiles> files, const Digest& tree,
+  MountedLiveView(std::shared_ptr<Backend> backend, std::shared_ptr<LiveFiles> files, const Digest& tree,
                   const tree::Entry& root, LiveViewOptions options, UniqueFd device, Journaling journaling)
       : backend_(std::move(backend)),
         files_(std::move(files)),
@@ -200,7 +200,7 @@ class MountedLiveView final : public LiveView {
   }
 
   const std::shared_ptr<Backend> backend_;
-  const std::unique_ptr<LiveFiles> files_;
+  const std::shared_ptr<LiveFiles> files_;
   const Journaling journaling_;
   const std::shared_ptr<DevFuse> transport_;
   std::unique_ptr<LivePush> push_;  // null: nothing is pushed; as long as root_

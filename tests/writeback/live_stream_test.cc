@@ -310,6 +310,54 @@ TEST_P(LiveStreamTest, ATemporaryFileIsNeverSent) {
   EXPECT_EQ(stream().stats().sent_bytes, 1u);
 }
 
+// The end of a run waits for the last number.
+TEST_P(LiveStreamTest, WhatWasTakenBackAtLastCountsAsDoneAtHome) {
+  Begin();
+  Put("/kept", "k");
+  Put("/tmp", "t");
+  ASSERT_EQ(::unlink(In("/tmp").c_str()), 0);
+  const uint64_t last = view_->PublishAll();
+  ASSERT_GT(stream().stats().dropped, 0u);
+  EXPECT_NE(at_home_->Take(stream()), 0u);
+  at_home_->Open();
+  at_home_->Resume(stream());
+  at_home_->TakeAll(stream());
+  EXPECT_EQ(at_home_->sequence(), last << 24 | kLast);
+  EXPECT_EQ(stream().acknowledged(), last);
+  EXPECT_EQ(at_home_->Take(stream()), 0u);  // and is told once
+  EXPECT_EQ(AtHome("/kept"), "k");
+}
+
+// Somebody at home has made something of that name before home heard of the last operation.
+TEST_P(LiveStreamTest, WhereATemporaryFileWasHomesIsSeenSoon) {
+  Begin();
+  Put("/name", "temporary");
+  ASSERT_EQ(::unlink(In("/name").c_str()), 0);
+  ASSERT_GT(stream().stats().dropped, 0u);
+  ASSERT_TRUE(MakeDirs(origin_ + "/name", 0755));
+  at_home_->TakeAll(stream());
+  ASSERT_TRUE(view_->Advance(Scan(), at_home_->sequence() >> 24));
+  struct stat st {};
+  ASSERT_EQ(::lstat(In("/name").c_str(), &st), 0) << std::strerror(errno);
+  EXPECT_TRUE(S_ISDIR(st.st_mode));
+}
+
+TEST_P(LiveStreamTest, WhereAFileWasThatHomeNeverHeardOfHomesIsSeen) {
+  Begin();
+  {
+    const UniqueFd fd(::open(In("/name").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    ASSERT_EQ(::write(fd.get(), "x", 1), 1);
+    ASSERT_EQ(::unlink(In("/name").c_str()), 0);
+    ASSERT_EQ(stream().stats().last, 0u);
+  }
+  ASSERT_TRUE(MakeDirs(origin_ + "/name", 0755));
+  at_home_->TakeAll(stream());
+  ASSERT_TRUE(view_->Advance(Scan(), at_home_->sequence() >> 24));
+  struct stat st {};
+  ASSERT_EQ(::lstat(In("/name").c_str(), &st), 0) << std::strerror(errno);
+  EXPECT_TRUE(S_ISDIR(st.st_mode));
+}
+
 TEST_P(LiveStreamTest, HardLinksOfAFifoAreOneFile) {
   ASSERT_EQ(::mkfifo((origin_ + "/a").c_str(), 0600), 0);
   ASSERT_EQ(::link((origin_ + "/a").c_str(), (origin_ + "/b").c_str()), 0);
