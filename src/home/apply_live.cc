@@ -240,10 +240,12 @@ Status LiveApplier::MakeWay(const Place& place, bool for_directory) {
 }
 
 Status LiveApplier::Install(const Place& place, const std::string& temporary) {
-  VRUN_TRY(MakeWay(place, false));
   const int parent = place.parent.get();
-  const int error =
-      WithWritable(parent, [&] { return ::renameat(parent, temporary.c_str(), parent, place.name.c_str()); });
+  int error = EISDIR;
+  for (int i = 0; i < kMaxBeside && error == EISDIR; ++i) {  // somebody may make a directory there meanwhile
+    VRUN_TRY(MakeWay(place, false));
+    error = WithWritable(parent, [&] { return ::renameat(parent, temporary.c_str(), parent, place.name.c_str()); });
+  }
   if (error != 0) return ErrnoError(error, "write " + Escape(place.path));
   // Where both were names of one file already, rename(2) does nothing.
   ::unlinkat(parent, temporary.c_str(), 0);
@@ -251,9 +253,11 @@ Status LiveApplier::Install(const Place& place, const std::string& temporary) {
 }
 
 Status LiveApplier::FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use) {
-  VRUN_ASSIGN(UniqueFd fd, OpenName(place.parent.get(), name));
+  const auto fd = OpenName(place.parent.get(), name);
+  if (!fd && fd.error().error_number() == ENOENT && name == place.name) return {};  // removed here meanwhile
+  if (!fd) return fd.error();
   std::string left_out;
-  Status status = SetFileMeta(fd.get(), meta, use, &left_out);
+  Status status = SetFileMeta(fd->get(), meta, use, &left_out);
   if (!status) return std::move(status).error().With(Escape(place.path));
   if (!left_out.empty() && attributes_left_out_.insert(left_out).second) {
     paths_.Notice(Escape(place.path) + " was written without the attribute " + left_out);

@@ -50,7 +50,9 @@ class RescanWatcher : public Watcher {
 
 bool DirtyLog::Room() {
   if (everything_) return false;
-  if (dirty_.names.size() + dirty_.directories.size() + dirty_.recursive.size() < kMaxDirectories) return true;
+  if (dirty_.names.size() + dirty_.directories.size() + dirty_.recursive.size() + dirty_.inodes.size() <
+      kMaxDirectories)
+    return true;
   Everything();
   return false;
 }
@@ -75,6 +77,10 @@ void DirtyLog::Own(const std::string& directory) {
 
 void DirtyLog::Recursive(const std::string& path) {
   if (Room()) dirty_.recursive.insert(path);
+}
+
+void DirtyLog::Inode(uint64_t ino) {
+  if (Room()) dirty_.inodes.insert(ino);
 }
 
 void DirtyLog::Everything() {

@@ -27,6 +27,7 @@ class DirtyLog {
   void Name(const std::string& directory, std::string_view name);
   void Own(const std::string& directory);  // the attributes of the directory itself
   void Recursive(const std::string& path);
+  void Inode(uint64_t ino);  // under a name that it has no more
   void Everything();
   tree::DirtySet Take();
   bool empty() const { return !everything_ && dirty_.empty(); }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The watcher of root: file system marks. Events name the directory by its file handle, which is turned into a path
-// here.
+// here. Since Linux 5.17 they say which file it was, too: one that was opened by a name which it has lost since goes on
+// to be changed under that name.
 #include <fcntl.h>
 #include <sys/fanotify.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -24,6 +26,7 @@ namespace {
 constexpr uint64_t kEvents =
     FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO | FAN_MODIFY | FAN_CLOSE_WRITE | FAN_ATTRIB | FAN_ONDIR;
 constexpr size_t kMaxCached = 65536;
+constexpr size_t kMaxSurvivors = 4096;
 
 std::string FsidOf(const struct statfs& st) {
   static_assert(sizeof st.f_fsid == 8);
@@ -37,9 +40,12 @@ class FanotifyWatcher final : public EventWatcher {
 
   Status Open() {
     VRUN_TRY(Prepare());
-    group_.Reset(::fanotify_init(
-        FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK | FAN_REPORT_DFID_NAME | FAN_UNLIMITED_QUEUE | FAN_UNLIMITED_MARKS,
-        O_RDONLY | O_CLOEXEC | O_LARGEFILE));
+    constexpr unsigned kFlags =
+        FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK | FAN_UNLIMITED_QUEUE | FAN_UNLIMITED_MARKS;
+    for (const unsigned report : {FAN_REPORT_DFID_NAME_TARGET, FAN_REPORT_DFID_NAME}) {
+      group_.Reset(::fanotify_init(kFlags | report, O_RDONLY | O_CLOEXEC | O_LARGEFILE));
+      if (group_ || errno != EINVAL) break;
+    }
     if (!group_) return ErrnoError("fanotify_init");
     VRUN_TRY(CanOpenHandles());
     for (const tree::Mount& mount : mounts_.mounts()) {
@@ -104,6 +110,7 @@ class FanotifyWatcher final : public EventWatcher {
   void MountsChanged(const tree::MountTable&) override {
     views_.clear();
     cache_.clear();
+    survivors_.clear();
     unwatched_.clear();
     for (const tree::Mount& mount : mounts_.mounts()) {
       if (!Watched(mount)) continue;
@@ -144,13 +151,55 @@ class FanotifyWatcher final : public EventWatcher {
 
   void OnEvent(uint64_t mask, std::string_view records) {
     struct fanotify_event_info_header header;
+    std::string_view name, target;
     while (records.size() >= sizeof header) {
       std::memcpy(&header, records.data(), sizeof header);
       if (header.len < sizeof header || header.len > records.size()) break;
-      if (header.info_type == FAN_EVENT_INFO_TYPE_DFID_NAME) return OnName(mask, records.substr(0, header.len));
+      if (header.info_type == FAN_EVENT_INFO_TYPE_DFID_NAME) name = records.substr(0, header.len);
+      if (header.info_type == FAN_EVENT_INFO_TYPE_FID) target = records.substr(0, header.len);
       records.remove_prefix(header.len);
     }
-    // No directory and name: an event on something that has none any more.
+    if (!name.empty()) OnName(mask, name);
+    if (!target.empty() && (mask & FAN_ONDIR) == 0) OnTarget(target, name.empty() || (mask & FAN_DELETE) != 0);
+  }
+
+  // fanotify_event_info_fid, without a name. `lost`: it may have lost a name (that of its events is none then).
+  void OnTarget(std::string_view info, bool lost) {
+    if (!lost && survivors_.empty()) return;
+    const std::string key(info.substr(sizeof(struct fanotify_event_info_header)));
+    auto known = survivors_.find(key);
+    if (known == survivors_.end()) {
+      const uint64_t ino = lost ? InodeOf(key) : 0;
+      if (ino == 0) return;
+      if (survivors_.size() >= kMaxSurvivors) survivors_.clear();
+      known = survivors_.emplace(key, ino).first;
+    }
+    log_.Inode(known->second);
+  }
+
+  // Of a file by fsid and handle that still has a name; 0: there is none.
+  uint64_t InodeOf(const std::string& key) {
+    const auto views = views_.find(key.substr(0, 8));
+    struct stat st {};
+    if (views == views_.end()) return 0;
+    const UniqueFd fd = OpenByHandle(views->second.front(), std::string_view(key).substr(8));
+    return fd && ::fstat(fd.get(), &st) == 0 && st.st_nlink > 0 ? st.st_ino : 0;
+  }
+
+  // Invalid, with errno: it is gone, or cannot be had. By a mount that is opened each time: a descriptor that stays
+  // open would keep the user from unmounting.
+  static UniqueFd OpenByHandle(const View& view, std::string_view handle_bytes) {
+    alignas(struct file_handle) char buffer[sizeof(struct file_handle) + MAX_HANDLE_SZ];
+    if (handle_bytes.size() < sizeof(struct file_handle) || handle_bytes.size() > sizeof buffer) {
+      errno = EINVAL;
+      return UniqueFd();
+    }
+    std::memcpy(buffer, handle_bytes.data(), handle_bytes.size());
+    const UniqueFd mount(::open(view.host_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!mount) errno = ENOENT;  // then nothing of it is in the tree
+    if (!mount) return UniqueFd();
+    return UniqueFd(
+        ::open_by_handle_at(mount.get(), reinterpret_cast<struct file_handle*>(buffer), O_PATH | O_CLOEXEC));
   }
 
   // fanotify_event_info_fid: header, fsid (8 bytes), file_handle (bytes, type, handle), name.
@@ -195,13 +244,7 @@ class FanotifyWatcher final : public EventWatcher {
   }
 
   void ResolveIn(const View& view, std::string_view handle_bytes, std::vector<std::string>* paths) {
-    alignas(struct file_handle) char buffer[sizeof(struct file_handle) + MAX_HANDLE_SZ];
-    std::memcpy(buffer, handle_bytes.data(), handle_bytes.size());
-    // Opened each time: a descriptor that stays open would keep the user from unmounting.
-    const UniqueFd mount(::open(view.host_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!mount) return;
-    const UniqueFd fd(
-        ::open_by_handle_at(mount.get(), reinterpret_cast<struct file_handle*>(buffer), O_PATH | O_CLOEXEC));
+    const UniqueFd fd = OpenByHandle(view, handle_bytes);
     if (!fd) {
       // ESTALE: removed; its parent told of that. Else we cannot say what changed.
       if (errno != ESTALE && errno != ENOENT) log_.Everything();
@@ -221,6 +264,7 @@ class FanotifyWatcher final : public EventWatcher {
   UniqueFd group_;
   std::unordered_map<std::string, std::vector<View>> views_;         // by fsid
   std::unordered_map<std::string, std::vector<std::string>> cache_;  // fsid and handle -> paths in the root
+  std::unordered_map<std::string, uint64_t> survivors_;  // fsid and handle -> number, of files that lost a name
   std::vector<std::string> unwatched_;
   alignas(struct fanotify_event_metadata) char buffer_[65536];
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "home/watch.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -14,6 +15,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/unique_fd.h"
 #include "tree/test_directory.h"
 
 namespace vrun::home {
@@ -132,6 +134,32 @@ TEST_P(WatchTest, AttributesAndLinks) {
   Check();
   dir_.Remove("a/f");
   Check();
+}
+
+// inotify tells of no such change.
+class FanotifyTest : public WatchTest {};
+INSTANTIATE_TEST_SUITE_P(Backends, FanotifyTest, testing::Values(Backend::kFanotify),
+                         [](const auto&) { return "fanotify"; });
+
+// Opened by one of two names, which goes, by unlink(2) or rename(2): the other one changes.
+TEST_P(FanotifyTest, AFileIsWrittenUnderANameThatItHasLost) {
+  for (const bool replaced : {false, true}) {
+    dir_.Write("a/opened", "12345");
+    ASSERT_EQ(::link((dir_ / "a/opened").c_str(), (dir_ / (replaced ? "other/x/two" : "other/x/one")).c_str()), 0);
+    START();
+    const UniqueFd fd(::open((dir_ / "a/opened").c_str(), O_WRONLY | O_CLOEXEC));
+    dir_.Write("a/new", "");
+    if (replaced) {
+      dir_.Rename("a/new", "a/opened");
+    } else {
+      dir_.Remove("a/opened");
+    }
+    Check();
+    ASSERT_EQ(::pwrite(fd.get(), "67", 2, 0), 2);
+    EXPECT_FALSE(Check().empty());
+    ASSERT_EQ(::pwrite(fd.get(), "and more", 8, 0), 8);
+    Check();
+  }
 }
 
 TEST_P(WatchTest, ATreeIsRenamedAndWrittenBelow) {

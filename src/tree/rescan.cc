@@ -243,8 +243,11 @@ Result<SnapshotPtr> Rescan(const SnapshotPtr& base, const DirtySet& dirty, const
   VRUN_ASSIGN(const ScanContext context, ScanContext::Open(options));
   VRUN_ASSIGN(SnapshotPtr now, Pass(*base, dirty, context));
   if (!now) return Scan(options);
-  // A file with several names changes under all of them, but only one was announced.
-  if (const std::vector<uint64_t> inodes = ChangedLinks(base->directory, now->directory); !inodes.empty()) {
+  // A file with several names changes under all of them, but only one was announced, or none that it has.
+  std::vector<uint64_t> inodes = ChangedLinks(base->directory, now->directory);
+  inodes.insert(inodes.end(), dirty.inodes.begin(), dirty.inodes.end());
+  std::sort(inodes.begin(), inodes.end());
+  if (!inodes.empty()) {
     const DirtySet names = FindInodes(now->directory, inodes);
     if (!names.empty()) {
       VRUN_ASSIGN(SnapshotPtr again, Pass(*now, names, context));

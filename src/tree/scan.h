@@ -44,7 +44,9 @@ struct DirtySet {
   // Directory -> the names in it that were made, removed or changed; none: only the attributes of the directory itself.
   // Much cheaper than `directories` when the directory is large.
   std::map<std::string, std::set<std::string>> names;
-  bool empty() const { return directories.empty() && recursive.empty() && names.empty(); }
+  // Numbers of files that changed under a name that they have lost: those that are left are found (of whatever device).
+  std::set<uint64_t> inodes;
+  bool empty() const { return directories.empty() && recursive.empty() && names.empty() && inodes.empty(); }
   bool everything() const { return recursive.contains("/"); }
 };
 
