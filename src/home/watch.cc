@@ -25,6 +25,7 @@ namespace {
 
 constexpr size_t kMaxNamesPerDirectory = 256;  // beyond, listing it again is as cheap
 constexpr size_t kMaxDirectories = 50000;      // beyond, scanning everything is
+constexpr size_t kMaxInodes = 250000;          // a copy of a tree by hard links is as many; 10 MB
 constexpr int kBatchMillis = 20;               // events are read that often at most when nobody asks
 constexpr int kListenedMillis = 2;             // while somebody wants to know at once
 constexpr int kBatchesPerRound = 64;
@@ -50,9 +51,7 @@ class RescanWatcher : public Watcher {
 
 bool DirtyLog::Room() {
   if (everything_) return false;
-  if (dirty_.names.size() + dirty_.directories.size() + dirty_.recursive.size() + dirty_.inodes.size() <
-      kMaxDirectories)
-    return true;
+  if (dirty_.names.size() + dirty_.directories.size() + dirty_.recursive.size() < kMaxDirectories) return true;
   Everything();
   return false;
 }
@@ -80,7 +79,9 @@ void DirtyLog::Recursive(const std::string& path) {
 }
 
 void DirtyLog::Inode(uint64_t ino) {
-  if (Room()) dirty_.inodes.insert(ino);
+  if (everything_) return;
+  dirty_.inodes.insert(ino);
+  if (dirty_.inodes.size() > kMaxInodes) Everything();
 }
 
 void DirtyLog::Everything() {

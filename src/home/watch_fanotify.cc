@@ -160,10 +160,11 @@ class FanotifyWatcher final : public EventWatcher {
       records.remove_prefix(header.len);
     }
     if (!name.empty()) OnName(mask, name);
-    if (!target.empty() && (mask & FAN_ONDIR) == 0) OnTarget(target, name.empty() || (mask & FAN_DELETE) != 0);
+    if (!target.empty() && (mask & FAN_ONDIR) == 0) OnTarget(target, name.empty());
   }
 
-  // fanotify_event_info_fid, without a name. `lost`: it may have lost a name (that of its events is none then).
+  // fanotify_event_info_fid, without a name. `lost`: it may have lost a name (that its number of links has changed is
+  // told without one, as is what happens to it under that name).
   void OnTarget(std::string_view info, bool lost) {
     if (!lost && survivors_.empty()) return;
     const std::string key(info.substr(sizeof(struct fanotify_event_info_header)));

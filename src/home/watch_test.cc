@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "home/watch_events.h"
 #include "tree/test_directory.h"
 
 namespace vrun::home {
@@ -403,6 +404,15 @@ TEST(Watch, TooFewWatchesMeanRescanAndSaySo) {
   EXPECT_TRUE((*watcher)->Barrier(1s)->everything());
   EXPECT_EQ((*watcher)->kind(), "rescan");
   EXPECT_NE((*watcher)->reason().find("max_user_watches"), std::string::npos);
+}
+
+// `cp -al` of a tree: each link tells of its file.
+TEST(Watch, ManyFilesByNumberAreNotEverything) {
+  DirtyLog log;
+  for (uint64_t ino = 1; ino <= 100'000; ++ino) log.Inode(ino);
+  EXPECT_EQ(log.Take().inodes.size(), 100'000u);
+  for (uint64_t ino = 1; ino <= 1'000'000; ++ino) log.Inode(ino);  // memory is bounded
+  EXPECT_TRUE(log.Take().everything());
 }
 
 TEST(Watch, RescanSaysEverything) {

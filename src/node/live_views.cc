@@ -269,7 +269,8 @@ void LiveViews::Idle(const LivePtr& live, int64_t micros) {
     live->idle = 0;
     worker_.Post([this, alive, live] {
       live->view->PublishAll();
-      const bool home_has_all = live->view->stream()->stats().operations == 0;
+      const vfs::LiveStreamStats stats = live->view->stream()->stats();
+      const bool home_has_all = stats.acknowledged == stats.last;
       loop_->Post([this, alive, live, home_has_all] {
         if (alive.expired() || !live->leases.empty() || !live->mounted || live->lost || live->idle != 0) return;
         if (home_has_all) {

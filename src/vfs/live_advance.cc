@@ -131,6 +131,9 @@ void LiveMerge::Run(const tree::Entry& root) {
     Settle(item.nodeid, item.name);
   }
   for (const auto& [nodeid, name] : std::exchange(tree_.held_, {})) Settle(nodeid, name);
+  for (size_t i = 0; i < differing_.size(); ++i) {  // it may become longer
+    if (LiveNode* node = tree_.Find(differing_[i])) node->overtaken = IsOvertaken(*node);
+  }
   for (const uint64_t nodeid : emptied_) {
     if (LiveNode* node = tree_.Find(nodeid)) tree_.Drop(node);
   }
@@ -284,7 +287,7 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
     return;
   }
   if (node->is_directory()) TakeNothing(node);
-  node->overtaken = IsOvertaken(*node);
+  differing_.push_back(node->nodeid);
   if (node->change > included_) return;
   if (InUse(*node)) {
     Hold(directory, name);
@@ -307,15 +310,26 @@ void LiveMerge::Miss(LiveNode* directory, const std::string& name, LiveEntry* en
     Replace(directory, name);
     return;
   }
-  node->overtaken = IsOvertaken(*node);
+  differing_.push_back(node->nodeid);
   if (entry->cookie == 0) tree_.Keep(directory, name, tree_.next_cookie_++);  // it stays, and has to be listed
   Hold(directory, name);
 }
 
-// Home has not its version under this name, and has heard all that it was told of it. Of several names another may
-// have it.
-bool LiveMerge::IsOvertaken(const LiveNode& node) const {
-  return node.home && node.names.size() == 1 && node.operation <= operation_;
+// Home has its version under none of its names, and has heard all that it was told of it.
+bool LiveMerge::IsOvertaken(const LiveNode& node) {
+  if (!node.home || node.operation > operation_) return false;
+  const std::vector<LiveName> names = node.names;
+  return std::all_of(names.begin(), names.end(), [&](const LiveName& link) {
+    if (!IsTaken(link.parent)) return false;
+    const LiveDirectory& of = *link.parent->directory;
+    const auto it = of.entries.find(link.name);
+    if (it == of.entries.end() || it->second.node != &node) return true;
+    if (it->second.change > included_) return false;
+    const size_t index = of.loaded ? of.loaded->directory->Find(link.name) : 0;
+    if (!of.loaded || index == of.loaded->directory->size()) return true;
+    const tree::Entry is = of.loaded->directory->At(index);
+    return !IsSame(node, is) && is.version() != node.version;
+  });
 }
 
 bool LiveMerge::IsSame(const LiveNode& node, const tree::Entry& is) const {

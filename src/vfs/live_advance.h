@@ -63,7 +63,7 @@ class LiveMerge {
   void Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& is, size_t index);
   void SetAttributes(LiveNode* node, const tree::Entry& is);
   bool InUse(const LiveNode& node) const;
-  bool IsOvertaken(const LiveNode& node) const;
+  bool IsOvertaken(const LiveNode& node);
   void Hold(LiveNode* directory, const std::string& name);
   void Replace(LiveNode* directory, const std::string& name);
   void ForgetName(const LiveNode& directory, std::string_view name);
@@ -77,7 +77,8 @@ class LiveMerge {
   Missing wanted_;
   LiveNotices notices_;
   std::vector<uint64_t> replaced_;
-  std::vector<uint64_t> emptied_;  // directories that may not be needed any more
+  std::vector<uint64_t> differing_;  // home has something else, or nothing, under a name of theirs
+  std::vector<uint64_t> emptied_;    // directories that may not be needed any more
 };
 
 }  // namespace vrun::vfs

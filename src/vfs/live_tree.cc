@@ -13,15 +13,31 @@
 
 namespace vrun::vfs {
 
+namespace {
+
+// Under a name of which home has heard.
+bool HasVersionThere(const LiveName& link, const tree::FileVersion& version) {
+  const LoadedDirectoryPtr& loaded = link.parent->directory->loaded;
+  const size_t index = loaded ? loaded->directory->Find(link.name) : 0;
+  return loaded && index < loaded->directory->size() && loaded->directory->At(index).version() == version;
+}
+
+}  // namespace
+
 std::string LiveNode::HomePath() const {
   if (home_path) return *home_path;
-  for (const LiveName& link : names) {
-    const auto& entries = link.parent->directory->entries;
-    if (names.size() > 1 && entries.find(link.name)->second.change != 0) continue;  // a name that home has not heard of
-    const std::string above = link.parent->HomePath();
-    return above == "/" ? above + link.name : above + "/" + link.name;
+  const LiveName* at = names.size() == 1 ? &names.front() : nullptr;
+  if (names.size() > 1) {
+    for (const LiveName& link : names) {
+      if (link.parent->directory->entries.find(link.name)->second.change != 0) continue;  // home has not heard of it
+      const bool has_it = HasVersionThere(link, version);
+      if (at == nullptr || has_it) at = &link;
+      if (has_it) break;
+    }
   }
-  return "/";
+  if (at == nullptr) return "/";
+  const std::string above = at->parent->HomePath();
+  return above == "/" ? above + at->name : above + "/" + at->name;
 }
 
 bool LiveNode::IsEarlier(const tree::FileVersion& seen) const {

@@ -113,6 +113,48 @@ TEST_F(LiveWriteTest, OfALargeFileThatIsPartlyOursAndRemovedTheRestIsAnErrorSoon
   EXPECT_EQ(WriteWhile(fd, "X", 5'000'000, [&] { ASSERT_EQ(::unlink(Origin("/large").c_str()), 0); }), EIO);
 }
 
+TEST_F(LiveWriteTest, OfALargeFileWithTwoNamesOfWhichHomeHasNoneAnyMoreTheRestIsAnErrorSoon) {
+  const size_t size = 8 << 20;
+  Write("/a", Noise(size, 5));
+  ASSERT_EQ(::link(Origin("/a").c_str(), Origin("/b").c_str()), 0);
+  MountWithoutOpens();
+  ASSERT_EQ(::access(In("/b").c_str(), F_OK), 0);
+  const UniqueFd fd = Open("/a");
+  ASSERT_EQ(WriteAt(fd, "ours", 1000), 0);
+  EXPECT_EQ(WriteWhile(fd, "X", 5'000'000,
+                       [&] {
+                         ASSERT_EQ(::unlink(Origin("/b").c_str()), 0);
+                         ASSERT_TRUE(WriteFileAtomic(Origin("/a"), Noise(size, 6), 0644));
+                       }),
+            EIO);
+}
+
+TEST_F(LiveWriteTest, TheRestOfALargeFileComesUnderTheNameThatHomeHasLeft) {
+  const size_t size = 8 << 20;
+  const std::string content = Noise(size, 5);
+  for (const bool first : {false, true}) {
+    const std::string a = first ? "/1/a" : "/3/a", b = first ? "/2/b" : "/4/b";
+    Write(a, content);
+    Write(b, "");
+    ASSERT_EQ(::unlink(Origin(b).c_str()), 0);
+    ASSERT_EQ(::link(Origin(a).c_str(), Origin(b).c_str()), 0);
+  }
+  MountWithoutOpens();
+  for (const bool first : {false, true}) {
+    const std::string a = first ? "/1/a" : "/3/a", b = first ? "/2/b" : "/4/b";
+    const UniqueFd fd = Open(a);
+    ASSERT_EQ(::access(In(b).c_str(), F_OK), 0);
+    ASSERT_EQ(WriteAt(fd, "ours", 1000), 0);
+    const std::string moved = first ? "/1" : "/4";
+    EXPECT_EQ(WriteWhile(fd, "X", 5'000'000,
+                         [&] { ASSERT_EQ(::rename(Origin(moved).c_str(), Origin(moved + "moved").c_str()), 0); }),
+              0);
+    std::string want = content;
+    want.replace(1000, 4, "ours").replace(5'000'000, 1, "X");
+    EXPECT_TRUE(Content(first ? b : a) == want);
+  }
+}
+
 TEST_F(LiveWriteTest, OfALargeFileOnlyWhatAWriteLeavesOfItsUnitsIsFetched) {
   const size_t size = 8 << 20;
   const std::string content = Noise(size, 5);

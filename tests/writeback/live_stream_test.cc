@@ -334,12 +334,7 @@ TEST_P(LiveStreamTest, WhereATemporaryFileWasHomesIsSeenSoon) {
   Put("/name", "temporary");
   ASSERT_EQ(::unlink(In("/name").c_str()), 0);
   ASSERT_GT(stream().stats().dropped, 0u);
-  ASSERT_TRUE(MakeDirs(origin_ + "/name", 0755));
-  at_home_->TakeAll(stream());
-  ASSERT_TRUE(view_->Advance(Scan(), at_home_->sequence() >> 24));
-  struct stat st {};
-  ASSERT_EQ(::lstat(In("/name").c_str(), &st), 0) << std::strerror(errno);
-  EXPECT_TRUE(S_ISDIR(st.st_mode));
+  SeeADirectoryOfHomes("/name");
 }
 
 TEST_P(LiveStreamTest, WhereAFileWasThatHomeNeverHeardOfHomesIsSeen) {
@@ -350,12 +345,7 @@ TEST_P(LiveStreamTest, WhereAFileWasThatHomeNeverHeardOfHomesIsSeen) {
     ASSERT_EQ(::unlink(In("/name").c_str()), 0);
     ASSERT_EQ(stream().stats().last, 0u);
   }
-  ASSERT_TRUE(MakeDirs(origin_ + "/name", 0755));
-  at_home_->TakeAll(stream());
-  ASSERT_TRUE(view_->Advance(Scan(), at_home_->sequence() >> 24));
-  struct stat st {};
-  ASSERT_EQ(::lstat(In("/name").c_str(), &st), 0) << std::strerror(errno);
-  EXPECT_TRUE(S_ISDIR(st.st_mode));
+  SeeADirectoryOfHomes("/name");
 }
 
 TEST_P(LiveStreamTest, HardLinksOfAFifoAreOneFile) {

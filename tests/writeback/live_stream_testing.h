@@ -45,6 +45,15 @@ class LiveStreamTest : public vfs::LiveViewFixture, public testing::WithParamInt
     ASSERT_TRUE(fd) << std::strerror(errno);
     ASSERT_TRUE(WriteAll(fd.get(), content));
   }
+  // Made at home where the job's own file of that name has gone, of which home is told.
+  void SeeADirectoryOfHomes(const std::string& path) {
+    ASSERT_TRUE(MakeDirs(origin_ + path, 0755));
+    at_home_->TakeAll(stream());
+    ASSERT_TRUE(view_->Advance(Scan(), at_home_->sequence() >> 24));
+    struct stat st {};
+    ASSERT_EQ(::lstat(In(path).c_str(), &st), 0) << std::strerror(errno);
+    EXPECT_TRUE(S_ISDIR(st.st_mode));
+  }
   std::string AtHome(const std::string& path) { return ReadFile(home_ + path).value_or("(none)"); }
   ino_t InodeAtHome(const std::string& path) {
     struct stat st {};
