@@ -251,6 +251,7 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
     file->fd.Reset(::openat(parent, file->place.name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat opened {};
     *refused = !file->fd || ::fstat(file->fd.get(), &opened) != 0 || !is_meant(opened);
+    file->ctime_ns = Ns(opened.st_ctim);
     return {};
   }
   if (file->put.over() != vrun::v1::PATCH) {
@@ -288,7 +289,9 @@ Status LiveApplier::TakeData(const WriteBack& message) {
   if (file_->temporary.empty() && data.offset() < file_->base_size) {
     return Error(Code::kInvalid, Escape(message.path()) + ": data before the end of the file that it is appended to");
   }
+  BeforeOwnChange(&*file_);
   Status status = WriteRange(file_->fd.get(), data.data(), data.offset(), file_->put.sparse());
+  AfterOwnChange(&*file_);
   if (!status) return std::move(status).error().With("write " + Escape(file_->place.path));
   if (!data.data().empty()) file_->end = std::max(file_->end, data.offset() + data.data().size());
   bytes_ += data.data().size();
@@ -301,6 +304,7 @@ Status LiveApplier::TakeData(const WriteBack& message) {
 
 Status LiveApplier::EndFile(uint64_t sequence) {
   OpenFileState& file = *file_;
+  BeforeOwnChange(&file);
   if ((file.put.sparse() || file.end < file.put.size()) &&
       ::ftruncate(file.fd.get(), static_cast<off_t>(file.put.size())) != 0) {
     return ErrnoError("write " + Escape(file.place.path));
@@ -313,20 +317,38 @@ Status LiveApplier::EndFile(uint64_t sequence) {
   made.st_size = static_cast<off_t>(file.put.size());
   if (!file.temporary.empty()) VRUN_TRY(Install(file.place, file.temporary));
   ++files_;
-  if (known && ::fstat(file.fd.get(), &now) == 0 && HasContentOf(made, now)) Tell(now, sequence, nullptr, false);
+  if (file.alone && known && ::fstat(file.fd.get(), &now) == 0 && HasContentOf(made, now))
+    Tell(now, sequence, nullptr, false);
   flush_.Touched(file.place.parent.get(), std::move(file.fd));
   file_.reset();
   return {};
+}
+
+// What is written to a file that grows in place, and not by us, is not the job's: the next tree tells of it.
+void LiveApplier::BeforeOwnChange(OpenFileState* file) {
+  struct stat st {};
+  if (!file->temporary.empty()) return;
+  file->alone &= ::fstat(file->fd.get(), &st) == 0 && Ns(st.st_ctim) == file->ctime_ns;
+}
+
+void LiveApplier::AfterOwnChange(OpenFileState* file) {
+  struct stat st {};
+  if (!file->temporary.empty()) return;
+  file->alone &= ::fstat(file->fd.get(), &st) == 0;
+  file->ctime_ns = Ns(st.st_ctim);
 }
 
 void LiveApplier::DropFile() {
   if (!file_) return;
   if (!file_->temporary.empty()) {
     DropTemporary(file_->place, file_->temporary);
-  } else if (file_->end > 0 && ::ftruncate(file_->fd.get(), static_cast<off_t>(file_->base_size)) == 0) {
-    // As it was; the rest comes again.
+  } else if (file_->end > 0) {
+    BeforeOwnChange(&*file_);
     struct stat st {};
-    if (::fstat(file_->fd.get(), &st) == 0) own_[{st.st_dev, st.st_ino}] = Ns(st.st_ctim);
+    const bool cut = ::fstat(file_->fd.get(), &st) == 0 && static_cast<uint64_t>(st.st_size) == file_->end &&
+                     ::ftruncate(file_->fd.get(), static_cast<off_t>(file_->base_size)) == 0;
+    // As it was; the rest comes again.
+    if (cut && file_->alone && ::fstat(file_->fd.get(), &st) == 0) own_[{st.st_dev, st.st_ino}] = Ns(st.st_ctim);
   }
   file_.reset();
 }

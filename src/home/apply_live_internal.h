@@ -80,6 +80,9 @@ class LiveApplier final : public Applier {
     uint64_t base_size = 0;
     uint64_t end = 0;  // of what was written
     vrun::v1::PutFile put;
+    // Of one that grows in place: its ctime as we left it, and whether nobody else has changed it since.
+    int64_t ctime_ns = 0;
+    bool alone = true;
   };
 
   Status Dispatch(const vrun::v1::WriteBack& message);
@@ -88,6 +91,8 @@ class LiveApplier final : public Applier {
   Status TakeData(const vrun::v1::WriteBack& message);
   Status EndFile(uint64_t sequence);
   void DropFile();
+  static void BeforeOwnChange(OpenFileState* file);
+  static void AfterOwnChange(OpenFileState* file);
   Status MakeDirectory(const vrun::v1::WriteBack& message);
   Status MakeNamed(const vrun::v1::WriteBack& message, const vrun::v1::Meta& meta,
                    const std::function<int(int, const char*)>& make);

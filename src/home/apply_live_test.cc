@@ -63,15 +63,21 @@ class ApplyLive : public testing::Test {
     meta->set_gid(::getegid());
   }
   Status Put(const std::string& path, const std::string& content, v1::Over over = v1::NOTHING, uint64_t offset = 0) {
+    VRUN_TRY(Begin(path, over, offset + content.size()));
+    return Data(path, content, offset, true);
+  }
+  Status Begin(const std::string& path, v1::Over over, uint64_t size) {
     WriteBack put = Message(path);
     SetMeta(put.mutable_put_file()->mutable_meta(), S_IFREG | 0644);
-    put.mutable_put_file()->set_size(offset + content.size());
+    put.mutable_put_file()->set_size(size);
     put.mutable_put_file()->set_over(over);
-    VRUN_TRY(applier_->Apply(put));
+    return applier_->Apply(put);
+  }
+  Status Data(const std::string& path, const std::string& content, uint64_t offset, bool last) {
     WriteBack data = Message(path);
     data.mutable_file_data()->set_offset(offset);
     data.mutable_file_data()->set_data(content);
-    data.mutable_file_data()->set_last(true);
+    data.mutable_file_data()->set_last(last);
     return applier_->Apply(data);
   }
 
@@ -115,6 +121,31 @@ TEST_F(ApplyLive, WhatSomebodyElseWroteMeanwhileIsNeverToldAsTheJobs) {
     }
   }
   EXPECT_GT(told, 0u);
+}
+
+TEST_F(ApplyLive, WhatSomebodyElseWroteBesideAnAppendIsNeverToldAsTheJobs) {
+  for (const int when : {0, 1, 2}) {
+    const std::string path = "/log" + std::to_string(when);
+    ASSERT_TRUE(Put(path, "one two "));
+    EXPECT_EQ(applier_->TakeApplied().size(), 1u);
+    const auto write = [&](int now) {
+      const UniqueFd fd(::open(Path(path).c_str(), O_WRONLY | O_CLOEXEC));
+      if (now == when) ASSERT_EQ(::pwrite(fd.get(), "ONE", 3, 0), 3);
+    };
+    ASSERT_TRUE(Begin(path, v1::APPEND, 18));
+    write(0);
+    ASSERT_TRUE(Data(path, "three ", 8, false));
+    write(1);
+    ASSERT_TRUE(Data(path, "four", 14, true));
+    EXPECT_EQ(applier_->TakeApplied().size(), when == 2 ? 1u : 0u);
+    EXPECT_EQ(Read(path), when == 2 ? "one two three four" : "ONE two three four");
+    // The next one has to come whole.
+    const uint64_t before = applier_->sequence();
+    write(2);
+    ASSERT_TRUE(Put(path, "five", v1::APPEND, 18));
+    EXPECT_EQ(applier_->TakeWantWhole(), before + 1);
+    next_ = before;
+  }
 }
 
 TEST_F(ApplyLive, AnAppendNeedsTheFileThatItIsAppendedTo) {
