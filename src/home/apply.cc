@@ -620,17 +620,9 @@ Status ApplierImpl::Rename(const WriteBack& message) {
 
 Status ApplierImpl::SetMeta(const WriteBack& message) {
   const Meta& meta = message.set_meta().meta();
-  Place place;
-  if (message.path() == "/") {
-    place.asked = place.path = "/";
-    place.name = ".";
-    VRUN_ASSIGN(place.parent, paths_.OpenRoot());
-    VRUN_TRY(paths_.RefuseHidden("/"));
-  } else {
-    VRUN_ASSIGN(auto found, paths_.Find(message.path()));
-    if (!found) return {};
-    place = *std::move(found);
-  }
+  VRUN_ASSIGN(const auto found, paths_.FindOrRoot(message.path()));
+  if (!found) return {};
+  const Place& place = *found;
   VRUN_ASSIGN(auto current, LstatAt(place.parent.get(), place.name));
   if (!current) return {};
   bool same = (current->st_mode & S_IFMT) == (meta.mode() & S_IFMT);

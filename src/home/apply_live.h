@@ -6,10 +6,9 @@
 //   * The last writer wins, as on any file system that several machines share: what is there under the name is replaced
 //     or removed, whoever wrote it. Only what is of another kind, where a directory meets a file, is put aside under
 //     NAME.vrun-JOB, which `notice` tells.
-//   * A file may come as what was changed in it (v1::Over) over what this series or the given version put there. If
-//   home
-//     has anything else, the whole is asked for (TakeWantWhole). Appends go into the file itself, as those of a process
-//     here would: `tail -f` sees them. All other content comes as a new inode, whole or not at all.
+//   * A file may come as what was changed in it (v1::Over) over what this series or the given version put there. Where
+//     home has anything else, the whole is asked for (TakeWantWhole). Appends go into the file itself, as those of a
+//     process here would: `tail -f` sees them. All other content comes as a new inode, whole or not at all.
 //   * A process that follows one that died begins after the last operation that one did; a machine that died, after the
 //     last that was durable. So home is always as the job once had it.
 #pragma once

@@ -55,6 +55,16 @@ Result<std::optional<Place>> ApplyPaths::Find(const std::string& asked) const {
   return place;
 }
 
+Result<std::optional<Place>> ApplyPaths::FindOrRoot(const std::string& asked) const {
+  if (asked != "/") return Find(asked);
+  VRUN_TRY(RefuseHidden("/"));
+  Place place;
+  place.asked = place.path = "/";
+  place.name = ".";
+  VRUN_ASSIGN(place.parent, OpenRoot());
+  return place;
+}
+
 Result<Place> ApplyPaths::FindOrMakeParents(const std::string& asked) {
   // Each detour puts one more directory beside one that is in the way.
   for (int detour = 0; detour < kMaxDetours; ++detour) {

@@ -36,6 +36,8 @@ class ApplyPaths {
   bool HasHiddenBelow(const std::string& path) const;
   // nullopt: a parent is not there, or is no directory.
   Result<std::optional<Place>> Find(const std::string& asked) const;
+  // Also "/", which is "." in itself.
+  Result<std::optional<Place>> FindOrRoot(const std::string& asked) const;
   Result<Place> FindOrMakeParents(const std::string& asked);
   Result<UniqueFd> OpenRoot() const { return root_.OpenDirectory("/"); }
   // NAME.vrun-JOB, then NAME.vrun-JOB.1 and so on, cut to what a name may have.
