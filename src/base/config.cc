@@ -221,6 +221,7 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"fuse_push", &config.fuse_push},
                           {"fuse_readdirplus", &config.fuse_readdirplus},
                           {"fuse_no_open", &config.fuse_no_open},
+                          {"fuse_cpu_latency", &config.fuse_cpu_latency},
                           {"fuse_io_uring", &config.fuse_io_uring},
                           {"s3_bucket", &config.s3_bucket},
                           {"s3_endpoint", &config.s3_endpoint},
@@ -332,6 +333,7 @@ std::string FormatConfig(const Config& config) {
   given("fuse_push", config.fuse_push, "auto, on or off: small files go into the kernel ahead of their readers");
   given("fuse_readdirplus", config.fuse_readdirplus, "auto, on or off: listings give attributes");
   given("fuse_no_open", config.fuse_no_open, "auto, on or off: small files are opened without asking");
+  given("fuse_cpu_latency", config.fuse_cpu_latency, "auto, on or off: processors stay awake while requests come fast");
   given("fuse_io_uring", config.fuse_io_uring, "auto (off), on or off: requests come through io_uring");
   given("s3_bucket", config.s3_bucket, "S3 bucket that the nodes' caches share");
   given("s3_endpoint", config.s3_endpoint, "http[s]://HOST[:PORT] of the store");

@@ -154,7 +154,8 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
 }
 
 TEST(Config, WhatViewsUseIsAutoOnOrOff) {
-  for (const char* key : {"fuse_passthrough", "fuse_push", "fuse_readdirplus", "fuse_no_open", "fuse_io_uring"}) {
+  for (const char* key :
+       {"fuse_passthrough", "fuse_push", "fuse_readdirplus", "fuse_no_open", "fuse_cpu_latency", "fuse_io_uring"}) {
     const std::string setting = std::string(key) + " = ";
     for (const char* good : {"\"auto\"", "\"on\"", "\"off\""})
       EXPECT_TRUE(ParseConfig(setting + good, "f")) << key << good;

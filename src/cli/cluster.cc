@@ -335,6 +335,7 @@ class Up {
                                       {"push", &config_.fuse_push},
                                       {"readdirplus", &config_.fuse_readdirplus},
                                       {"no_open", &config_.fuse_no_open},
+                                      {"cpu_latency", &config_.fuse_cpu_latency},
                                       {"io_uring", &config_.fuse_io_uring}}) {
       if (!value->empty()) spec.arguments.insert(spec.arguments.end(), {"--fuse", std::string(name) + "=" + *value});
     }

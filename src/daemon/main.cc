@@ -22,10 +22,10 @@ void AddReadyFd(CLI::App* app, int* fd) {
 }
 
 void AddFuse(CLI::App* app, std::vector<std::string>* settings) {
-  app->add_option(
-         "--fuse", *settings,
-         "NAME=auto|on|off, of passthrough, push, readdirplus, no_open and io_uring: whether views use it where "
-         "the kernel can; may be repeated")
+  app->add_option("--fuse", *settings,
+                  "NAME=auto|on|off, of passthrough, push, readdirplus, no_open, cpu_latency and io_uring: whether "
+                  "views use it where "
+                  "the kernel can; may be repeated")
       ->allow_extra_args(false)
       ->check([](const std::string& setting) {
         const auto parsed = vrun::node::ParseViewFeatures({setting});

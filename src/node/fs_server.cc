@@ -306,12 +306,17 @@ Status FsServer::StartSources() {
       });
     };
   }
+  vfs::BackendOptions backend;
+  if (options_.features.cpu_latency) {
+    backend.cpu_latency.emplace();
+    backend.cpu_latency->bearable_micros = vfs::CpuLatency::BearableMicros();
+  }
   sources_->Start({.home_id = options_.home_id,
                    .name = options_.node_name,
                    .address = address_,
                    .pool = options_.pool,
                    .credentials = std::move(credentials)},
-                  store_.get(), std::move(presign));
+                  std::move(backend), store_.get(), std::move(presign));
   bursts_ = std::make_unique<TreeBursts>(&loop_, &sources_->home(), sources_->backend().get(), store_directory_);
   return {};
 }

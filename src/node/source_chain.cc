@@ -31,8 +31,8 @@ void SourceChain::Register(rpc::Server* server) {
       });
 }
 
-void SourceChain::Start(PeerSourceOptions peers, store::Store* store, Presign presign) {
-  const std::string home_id = peers.home_id;
+void SourceChain::Start(PeerSourceOptions peers, vfs::BackendOptions backend, store::Store* store, Presign presign) {
+  backend.home_id = peers.home_id;
   peers_ = std::make_unique<PeerSource>(std::move(peers), home_.get());
   vfs::Source* top = peers_.get();
   if (presign) {
@@ -45,7 +45,7 @@ void SourceChain::Start(PeerSourceOptions peers, store::Store* store, Presign pr
     tiered_ = std::make_unique<TieredSource>(peers_.get(), s3_tier_.get(), s3_writer_.get());
     top = tiered_.get();
   }
-  backend_ = vfs::Backend::Create({.home_id = home_id}, top, store);
+  backend_ = vfs::Backend::Create(std::move(backend), top, store);
   peer_server_ = std::make_unique<PeerServer>(peers_.get(), backend_.get());
   peers_->OnUpdate([this] { peer_server_->Updated(); });
   ready_ = true;

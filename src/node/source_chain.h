@@ -40,8 +40,8 @@ class SourceChain {
 
   // The calls that home and other nodes make. Before the server starts.
   void Register(rpc::Server* server);
-  // The rest. `store` outlives this. `presign` null: the pool has no S3 store.
-  void Start(PeerSourceOptions peers, store::Store* store, Presign presign);
+  // The rest. `backend` needs no home's id. `store` outlives this. `presign` null: the pool has no S3 store.
+  void Start(PeerSourceOptions peers, vfs::BackendOptions backend, store::Store* store, Presign presign);
 
   // Any thread.
   ContentSource& home() { return *home_; }

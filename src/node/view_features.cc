@@ -11,11 +11,10 @@ namespace vrun::node {
 Result<ViewFeatures> ParseViewFeatures(const std::vector<std::string>& settings) {
   const ViewFeatures automatic;
   ViewFeatures features;
-  constexpr std::pair<std::string_view, bool ViewFeatures::*> kNames[] = {{"passthrough", &ViewFeatures::passthrough},
-                                                                          {"push", &ViewFeatures::push},
-                                                                          {"readdirplus", &ViewFeatures::readdirplus},
-                                                                          {"no_open", &ViewFeatures::no_open},
-                                                                          {"io_uring", &ViewFeatures::io_uring}};
+  constexpr std::pair<std::string_view, bool ViewFeatures::*> kNames[] = {
+      {"passthrough", &ViewFeatures::passthrough}, {"push", &ViewFeatures::push},
+      {"readdirplus", &ViewFeatures::readdirplus}, {"no_open", &ViewFeatures::no_open},
+      {"cpu_latency", &ViewFeatures::cpu_latency}, {"io_uring", &ViewFeatures::io_uring}};
   for (const std::string_view setting : settings) {
     const size_t equals = std::min(setting.find('='), setting.size());
     bool ViewFeatures::*member = nullptr;

@@ -16,6 +16,7 @@ struct ViewFeatures {
   bool push = true;         // content is put into the kernel ahead of its readers
   bool readdirplus = true;  // listings give attributes
   bool no_open = true;      // opens that say nothing to the server are not asked for
+  bool cpu_latency = true;  // processors do not sleep while requests come fast (decisions/0027)
   bool io_uring = false;    // a view that uses it ends with its server, so only who wants that has it (decisions/0009)
 };
 

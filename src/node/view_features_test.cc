@@ -7,24 +7,26 @@ namespace vrun::node {
 namespace {
 
 TEST(ViewFeaturesTest, EachCanBeForcedOff) {
-  const auto features =
-      ParseViewFeatures({"passthrough=off", "push=off", "readdirplus=off", "no_open=off", "io_uring=off"});
+  const auto features = ParseViewFeatures(
+      {"passthrough=off", "push=off", "readdirplus=off", "no_open=off", "cpu_latency=off", "io_uring=off"});
   ASSERT_TRUE(features) << features.error().message();
   EXPECT_FALSE(features->passthrough || features->push || features->readdirplus || features->no_open ||
-               features->io_uring);
+               features->cpu_latency || features->io_uring);
 }
 
 TEST(ViewFeaturesTest, AutoIsWhatIsNotSaid) {
   const auto features = ParseViewFeatures({"push=off", "push=auto", "io_uring=on", "io_uring=auto"});
   ASSERT_TRUE(features);
-  EXPECT_TRUE(features->push && features->passthrough && features->readdirplus && features->no_open);
+  EXPECT_TRUE(features->push && features->passthrough && features->readdirplus && features->no_open &&
+              features->cpu_latency);
   EXPECT_FALSE(features->io_uring);
   EXPECT_TRUE(ParseViewFeatures({"io_uring=on"})->io_uring);
 }
 
 TEST(ViewFeaturesTest, WhatItDoesNotKnowIsSaid) {
-  EXPECT_EQ(ParseViewFeatures({"pusch=off"}).error().message(),
-            "fuse pusch=off: no such feature: known are passthrough, push, readdirplus, no_open, io_uring");
+  EXPECT_EQ(
+      ParseViewFeatures({"pusch=off"}).error().message(),
+      "fuse pusch=off: no such feature: known are passthrough, push, readdirplus, no_open, cpu_latency, io_uring");
   for (const char* wrong : {"push", "push=", "push=no", "push=on=off"}) {
     const auto features = ParseViewFeatures({wrong});
     ASSERT_FALSE(features) << wrong;

@@ -22,6 +22,7 @@ Backend::Backend(BackendOptions options, Source* source, store::Store* store)
       source_(source),
       store_(store),
       timers_(std::make_unique<TimerThread>()),
+      cpu_latency_(options_.cpu_latency ? CpuLatency::Open(*options_.cpu_latency, timers_.get()) : nullptr),
       directories_(std::make_unique<DirectoryCache>(*this)),
       files_(std::make_unique<FileCache>(*this)),
       prefetcher_(std::make_unique<Prefetcher>(*this)),

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "store/object_id.h"
 #include "tree/tree.h"
+#include "vfs/cpu_latency.h"
 #include "vfs/source.h"
 
 namespace vrun::store {
@@ -39,6 +40,7 @@ struct BackendOptions {
   uint64_t directory_memory_bytes = 256u << 20;  // encoded directory objects kept in memory beyond those in use
   uint64_t write_behind_bytes = 256u << 20;      // content on its way from memory to the store
   uint64_t unstored_memory_bytes = 64u << 20;    // content kept in memory because the store's disk is full
+  std::optional<CpuLatencyOptions> cpu_latency;  // nullopt: processors sleep as they like
 };
 
 struct BackendCounters {
@@ -92,6 +94,7 @@ class Backend {
   TracedFiles& traced() { return *traced_; }
   WriteBehind& write_behind() { return *write_behind_; }
   TimerThread& timers() { return *timers_; }
+  CpuLatency* cpu_latency() { return cpu_latency_.get(); }  // null: none
 
  private:
   Backend(BackendOptions options, Source* source, store::Store* store);
@@ -101,6 +104,7 @@ class Backend {
   store::Store* const store_;
   BackendCounters counters_;
   const std::unique_ptr<TimerThread> timers_;
+  const std::unique_ptr<CpuLatency> cpu_latency_;
   const std::unique_ptr<DirectoryCache> directories_;
   const std::unique_ptr<FileCache> files_;
   const std::unique_ptr<Prefetcher> prefetcher_;

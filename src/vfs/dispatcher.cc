@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "vfs/cpu_latency.h"
 #include "vfs/decoder.h"
 #include "vfs/write_operations.h"
 
@@ -183,10 +184,12 @@ void Reply::Suspend() {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-Dispatcher::Dispatcher(std::shared_ptr<Transport> transport, Operations* operations, TimerThread* timers)
+Dispatcher::Dispatcher(std::shared_ptr<Transport> transport, Operations* operations, TimerThread* timers,
+                       CpuLatency* cpu_latency)
     : transport_(std::move(transport)),
       channel_(std::make_shared<ReplyChannel>(transport_, timers, &counters_)),
-      operations_(operations) {}
+      operations_(operations),
+      cpu_latency_(cpu_latency) {}
 
 Dispatcher::~Dispatcher() {
   Stop();
@@ -270,6 +273,7 @@ void Dispatcher::Handle(std::string_view packet) {
     default: break;
   }
 
+  if (cpu_latency_ != nullptr) cpu_latency_->OnRequest();
   Reply reply(channel_, request);
   if (header->opcode == FUSE_INIT) return Init(in.rest, std::move(reply));
   if (WriteOperations* writes = operations_->writes()) {

@@ -31,6 +31,7 @@ struct Request {
   bool direct = false;           // a read past the page cache (O_DIRECT): an error is the reader's
 };
 
+class CpuLatency;
 class ReplyChannel;  // dispatcher.cc
 
 // Movable. Destroyed without an answer: EIO. Every answer returns whether somebody took it: false when the caller was
@@ -110,8 +111,10 @@ struct DispatcherCounters {
 
 class Dispatcher {
  public:
-  // `operations` must outlive the Dispatcher. `timers` serves the interrupt policy.
-  Dispatcher(std::shared_ptr<Transport> transport, Operations* operations, TimerThread* timers);
+  // `operations` must outlive the Dispatcher, and so must `cpu_latency`, which may be null. `timers` serves the
+  // interrupt policy.
+  Dispatcher(std::shared_ptr<Transport> transport, Operations* operations, TimerThread* timers,
+             CpuLatency* cpu_latency = nullptr);
   ~Dispatcher();
   Dispatcher(const Dispatcher&) = delete;
   Dispatcher& operator=(const Dispatcher&) = delete;
@@ -148,6 +151,7 @@ class Dispatcher {
   const std::shared_ptr<Transport> transport_;
   const std::shared_ptr<ReplyChannel> channel_;
   Operations* const operations_;
+  CpuLatency* const cpu_latency_;
   DispatcherCounters counters_;
   std::atomic<uint64_t> init_flags_{0};  // agreed on
   std::atomic<bool> initialized_{false};

@@ -50,7 +50,7 @@ class MountedLiveView final : public LiveView {
               {options.uid_base, options.passthrough && !journaling_.journal, options.no_open && journaling_.journal,
                std::move(options.on_content_lost), [this] { Release(); }, std::move(options.on_doubt),
                options.publish_bytes, options.publish_micros}),
-        dispatcher_(transport_, &root_, &backend_->timers()),
+        dispatcher_(transport_, &root_, &backend_->timers(), backend_->cpu_latency()),
         releaser_([this] { ShowReleased(); }) {}
 
   ~MountedLiveView() override {

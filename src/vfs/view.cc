@@ -44,7 +44,7 @@ class MountedView final : public View {
                               .resend = options.resend,
                               .on_content_lost = std::move(options.on_content_lost)},
               saved_.get()),
-        dispatcher_(transport_, &root_, &backend_->timers()) {}
+        dispatcher_(transport_, &root_, &backend_->timers(), backend_->cpu_latency()) {}
 
   ~MountedView() override {
     // The connection first: it wakes the threads that read it, and everybody who waits for an answer.

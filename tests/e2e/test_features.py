@@ -8,13 +8,14 @@ import time
 
 import pytest
 
+from cluster import wait_until
 from test_files import check_tree, make_rich_tree
 from test_fs_restart import program_pids
 
 pytestmark = pytest.mark.view("frozen")
 
 ENABLE = pathlib.Path("/sys/module/fuse/parameters/enable_uring")
-ALL_OFF = ["passthrough=off", "push=off", "readdirplus=off", "no_open=off", "io_uring=off"]
+ALL_OFF = ["passthrough=off", "push=off", "readdirplus=off", "no_open=off", "cpu_latency=off", "io_uring=off"]
 
 
 def has_io_uring():
@@ -22,6 +23,10 @@ def has_io_uring():
 
 
 needs_io_uring = pytest.mark.skipif(not has_io_uring(), reason=f"SKIP: needs Linux 6.14 and `echo Y > {ENABLE}`")
+
+
+CPU_LATENCY = pathlib.Path("/dev/cpu_dma_latency")
+needs_cpu_latency = pytest.mark.skipif(not CPU_LATENCY.exists(), reason=f"SKIP: needs {CPU_LATENCY}")
 
 
 def options(settings):
@@ -34,7 +39,7 @@ def rings(cluster):
     return sum(os.readlink(fd) == "anon_inode:[io_uring]" for fd in pathlib.Path(f"/proc/{server}/fd").iterdir())
 
 
-@pytest.mark.parametrize("settings", [[s] for s in ALL_OFF[:4]] + [ALL_OFF, pytest.param(["io_uring=on"], marks=needs_io_uring)],
+@pytest.mark.parametrize("settings", [[s] for s in ALL_OFF[:5]] + [ALL_OFF, pytest.param(["io_uring=on"], marks=needs_io_uring)],
                          ids=lambda settings: settings[0] if len(settings) == 1 else "all-off")
 def test_the_trees_are_the_same_without(own, settings):
     cluster = own(node_options=options(settings))
@@ -49,6 +54,33 @@ def test_the_trees_are_the_same_without(own, settings):
     argv = pathlib.Path(f"/proc/{server}/cmdline").read_text().split("\0")
     assert [argv[i + 1] for i, word in enumerate(argv) if word == "--fuse"] == settings
     assert (rings(cluster) > 0) == (settings == ["io_uring=on"])
+
+
+def latency_requests(cluster):
+    server, = program_pids(cluster, "fs")
+    return sum(os.readlink(fd).endswith("/cpu_dma_latency") for fd in pathlib.Path(f"/proc/{server}/fd").iterdir())
+
+
+def wanted_latency():
+    """us that a processor may take to wake up, of all that say anything."""
+    return int.from_bytes(CPU_LATENCY.read_bytes(), "little", signed=True)
+
+
+@needs_cpu_latency
+def test_processors_stay_awake_while_requests_come_fast(own):
+    """decisions/0027. isatty(3) of a file in a live view is a request each time, as Python makes one of each module."""
+    cluster = own(view="live")
+    asks = "exec 8</etc/passwd; echo ready; while [ ! -e /root/stop ]; do [ -t 8 ] || :; done"
+    p = cluster.popen("vrun", "-D", "/root", "--", "bash", "-c", asks, stdout=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "ready\n"
+    assert latency_requests(cluster) == 1
+    wait_until("processors are kept awake", lambda: wanted_latency() <= 10)
+    (cluster.root / "root/stop").touch()
+    assert p.wait(30) == 0
+    # The next test's jobs may have it kept awake: what is certain is that it is off where it is turned off.
+    without = own(node_options=options(["cpu_latency=off"]))
+    without.sh("true", check=True)
+    assert latency_requests(without) == 0
 
 
 def test_io_uring_is_off_unless_asked_for(own):
