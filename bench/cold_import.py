@@ -14,7 +14,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 
 import lib
@@ -145,8 +144,8 @@ def main(arguments):
     times = {k: [] for k in ("native", "cold", "warm", "traced", "sshfs_cold", "sshfs_warm", "copy")}
     fetched, traced_bytes = [], []
     link = ["--rate-mbit", str(o.rate_mbit), "--rtt-ms", str(o.rtt_ms), "--tunlink", str(lib.build_tunlink())]
-    with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name, daemons() as start:
-        cluster = Cluster(root, nodes=0, link=link)
+    with lib.directory() as directory, daemons() as start:
+        cluster = Cluster(root, nodes=0, link=link, directory=directory / "cluster")
         try:
             wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 120)
             vrun = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
@@ -167,16 +166,16 @@ def main(arguments):
                     times["native"].append(lib.timed(chrooted(root, statement)))
                 if not o.no_sshfs:
                     index = cluster.nodes[node]["index"]
-                    d = pathlib.Path(name) / f"sshfs{k}"
+                    d = directory / f"sshfs{k}"
                     d.mkdir()
                     sshfs = Sshfs(start, d, root, f"10.213.{index}.1", f"vrun-{node}-{index}")
                     s = sshfs.run(statement, 2)
                     times["sshfs_cold"].append(s[0])
                     times["sshfs_warm"].append(s[1])
                     if k == o.rounds - 1:
-                        times["copy"].append(sshfs.copy(statement, pathlib.Path(name) / "copy"))
-                        shutil.rmtree(pathlib.Path(name) / "copy")
+                        times["copy"].append(sshfs.copy(statement, directory / "copy"))
                 cluster.stop_node(node)
+                subprocess.run(["sync"])   # of what the copy wrote, which is not ours to wait for
                 wait_for_frames(cluster)
                 node = f"n{2 * k + 2}"
                 cluster.start_node(node)

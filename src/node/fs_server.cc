@@ -51,13 +51,14 @@ constexpr uint32_t kReadAheadKb = 16;
 // and mounts.
 size_t DescriptorsForStore() {
   rlimit limit;
+  constexpr size_t kMost = 16384;  // an import has 1,100 files
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return store::Options().max_open_files;
   if (limit.rlim_cur < limit.rlim_max) {
     limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 65536);
     (void)::setrlimit(RLIMIT_NOFILE, &limit);
     (void)::getrlimit(RLIMIT_NOFILE, &limit);
   }
-  return std::min<size_t>(store::Options().max_open_files, static_cast<size_t>(limit.rlim_cur) / 4);
+  return std::min<size_t>(kMost, static_cast<size_t>(limit.rlim_cur) / 4);
 }
 
 uint64_t DefaultCacheBytes(const std::string& directory) {

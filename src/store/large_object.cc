@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/files.h"
 
 namespace vrun::store {
@@ -124,7 +125,7 @@ ObjectFilesPtr LargeObject::OpenLocked() {
 
 std::vector<UnitRange> LargeObject::DoMissing(UnitRange range) {
   std::lock_guard lock(mu_);
-  if (!loaded_) OpenLocked();
+  if (!loaded_) RefreshLocked();
   auto missing = MissingLocked(range);
   if (missing.empty()) return missing;
   RefreshLocked();
@@ -132,6 +133,9 @@ std::vector<UnitRange> LargeObject::DoMissing(UnitRange range) {
 }
 
 void LargeObject::RefreshLocked() {
+  const int64_t now = MonotonicMicros();
+  if (loaded_ && now - refreshed_micros_ < core_->options.refresh_micros) return;
+  refreshed_micros_ = now;
   if (auto open = life_ ? core_->files.Get(files_key_) : nullptr)
     ReadMapLocked(open->map.get());
   else

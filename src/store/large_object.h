@@ -41,7 +41,8 @@ class LargeObject final : public ObjectBase {
   ObjectFilesPtr FilesLocked();
   ObjectFilesPtr OpenLocked();
   std::vector<UnitRange> MissingLocked(UnitRange range) const;
-  // Takes over what other processes may have put there since.
+  // Takes over what other processes may have put there, unless that was done just now: a cold import asks for units that
+  // are not there thousands of times, and five system calls each were to find it so.
   void RefreshLocked();
   void ForgetLocked();
   // Applies the records between map_end_ and the end of the map; stops at a damaged one.
@@ -77,6 +78,7 @@ class LargeObject final : public ObjectBase {
   std::mutex write_mu_;
   std::mutex mu_;
   bool loaded_ = false;           // the disk has been looked at
+  int64_t refreshed_micros_ = 0;  // when RefreshLocked last looked
   std::optional<MapNonce> life_;  // nullopt: nothing on disk
   uint64_t map_end_ = 0;          // bytes of the map that are in the state
   uint64_t present_ = 0;

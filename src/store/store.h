@@ -40,6 +40,8 @@ struct Options {
   uint32_t min_free_percent = 0;
   int64_t free_space_check_micros = 1'000'000;
   size_t max_open_files = 256;
+  // What another process has put into an object may go unnoticed for so long.
+  int64_t refresh_micros = 100'000;
   // Not a cache: nothing is ever evicted, a disk that is full is an error, and only Sweep removes. The bounds above do
   // not count then.
   bool keep_all = false;
