@@ -41,8 +41,8 @@ class LargeObject final : public ObjectBase {
   ObjectFilesPtr FilesLocked();
   ObjectFilesPtr OpenLocked();
   std::vector<UnitRange> MissingLocked(UnitRange range) const;
-  // Takes over what other processes may have put there, unless that was done just now: a cold import asks for units that
-  // are not there thousands of times, and five system calls each were to find it so.
+  // Takes over what other processes may have put there, unless that was done just now: a cold import asks for units
+  // that are not there thousands of times, and five system calls each were to find it so.
   void RefreshLocked();
   void ForgetLocked();
   // Applies the records between map_end_ and the end of the map; stops at a damaged one.
