@@ -97,12 +97,11 @@ for i in $(seq {times}); do date +%s.%N; {' '.join(lib_quote(a) for a in inner)}
 
 
     def copy(self, statement, directory):
-        """Seconds of copying the whole root to a fresh directory, packed, and one run in it."""
+        """Seconds of copying the whole root to an empty directory, packed, and one run in it."""
         ssh = ["ssh", "-p", str(self.port), "-i", f"{self.directory}/user", "-o", "StrictHostKeyChecking=no",
                "-o", f"UserKnownHostsFile={self.directory}/known", f"root@{self.address}",
                f"tar -C {self.root} --one-file-system -c . | zstd -1"]
         script = f"""set -eo pipefail
-mkdir {directory}
 {' '.join(lib_quote(a) for a in ssh)} | zstd -d | tar -x -C {directory}
 {' '.join(lib_quote(a) for a in chrooted(str(directory), statement))}"""
         return lib.timed(["/usr/sbin/ip", "netns", "exec", self.netns, "bash", "-c", script])
@@ -145,7 +144,12 @@ def main(arguments):
     fetched, traced_bytes = [], []
     link = ["--rate-mbit", str(o.rate_mbit), "--rtt-ms", str(o.rtt_ms), "--tunlink", str(lib.build_tunlink())]
     with lib.directory() as directory, daemons() as start:
-        cluster = Cluster(root, nodes=0, link=link, directory=directory / "cluster")
+        cluster = Cluster(root, nodes=0, link=link, directory=directory.path / "cluster")
+
+        def start_node(name):
+            directory.make(cluster.directory / name)
+            cluster.start_node(name)
+            return name
         try:
             wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 120)
             vrun = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
@@ -155,9 +159,8 @@ def main(arguments):
                 subprocess.run(["sync"])
                 pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
                 lib.timed(chrooted(root, statement))
-                node = f"n{2 * k + 1}"
                 forget_traces(cluster)
-                cluster.start_node(node)
+                node = start_node(f"n{2 * k + 1}")
                 before = int(cluster.json("status")["served_bytes"])
                 times["cold"].append(lib.timed(vrun, env))
                 fetched.append(int(cluster.json("status")["served_bytes"]) - before)
@@ -166,19 +169,16 @@ def main(arguments):
                     times["native"].append(lib.timed(chrooted(root, statement)))
                 if not o.no_sshfs:
                     index = cluster.nodes[node]["index"]
-                    d = directory / f"sshfs{k}"
-                    d.mkdir()
-                    sshfs = Sshfs(start, d, root, f"10.213.{index}.1", f"vrun-{node}-{index}")
+                    sshfs = Sshfs(start, directory.make(directory.path / f"sshfs{k}"), root, f"10.213.{index}.1", f"vrun-{node}-{index}")
                     s = sshfs.run(statement, 2)
                     times["sshfs_cold"].append(s[0])
                     times["sshfs_warm"].append(s[1])
                     if k == o.rounds - 1:
-                        times["copy"].append(sshfs.copy(statement, directory / "copy"))
+                        times["copy"].append(sshfs.copy(statement, directory.make(directory.path / "copy")))
                 cluster.stop_node(node)
                 subprocess.run(["sync"])   # of what the copy wrote, which is not ours to wait for
                 wait_for_frames(cluster)
-                node = f"n{2 * k + 2}"
-                cluster.start_node(node)
+                node = start_node(f"n{2 * k + 2}")
                 before = int(cluster.json("status")["served_bytes"])
                 if o.explain:
                     subprocess.run([*vrun[:1], "--explain-io", *vrun[1:]], env=env, stdout=subprocess.DEVNULL)

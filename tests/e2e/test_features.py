@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What views use of the kernel, each turned off (io_uring: on) in the node's configuration: the trees are the same."""
+import contextlib
 import os
 import pathlib
 import signal
@@ -33,10 +34,19 @@ def options(settings):
     return [word for setting in settings for word in ("--fuse", setting)]
 
 
+def descriptors(cluster, name):
+    """How many of its file system server's descriptors are of this name."""
+    server, = program_pids(cluster, "fs")
+    found = 0
+    for fd in pathlib.Path(f"/proc/{server}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):   # closed meanwhile
+            found += os.readlink(fd) == name
+    return found
+
+
 def rings(cluster):
     """How many io_urings the file system server has."""
-    server, = program_pids(cluster, "fs")
-    return sum(os.readlink(fd) == "anon_inode:[io_uring]" for fd in pathlib.Path(f"/proc/{server}/fd").iterdir())
+    return descriptors(cluster, "anon_inode:[io_uring]")
 
 
 @pytest.mark.parametrize("settings", [[s] for s in ALL_OFF[:5]] + [ALL_OFF, pytest.param(["io_uring=on"], marks=needs_io_uring)],
@@ -57,8 +67,7 @@ def test_the_trees_are_the_same_without(own, settings):
 
 
 def latency_requests(cluster):
-    server, = program_pids(cluster, "fs")
-    return sum(os.readlink(fd).endswith("/cpu_dma_latency") for fd in pathlib.Path(f"/proc/{server}/fd").iterdir())
+    return descriptors(cluster, str(CPU_LATENCY))
 
 
 def wanted_latency():
