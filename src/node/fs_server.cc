@@ -39,6 +39,7 @@
 #include "store/store.h"
 #include "vfs/recorder.h"
 #include "vfs/view.h"
+#include "vfs/warmer.h"
 
 namespace vrun::node {
 namespace {
@@ -69,7 +70,8 @@ uint64_t DefaultCacheBytes(const std::string& directory) {
 
 class FsServer {
  public:
-  explicit FsServer(const FsServerOptions& options) : options_(options), listener_(options.listener) {}
+  FsServer(const FsServerOptions& options, std::shared_ptr<vfs::Warmer> warmer)
+      : options_(options), warmer_(std::move(warmer)), listener_(options.listener) {}
 
   Status Start();
   int Run();
@@ -107,6 +109,7 @@ class FsServer {
   void AgentIsGone();
 
   const FsServerOptions options_;
+  const std::shared_ptr<vfs::Warmer> warmer_;  // null: none
   UniqueFd listener_;
   UniqueFd control_;         // to the agent, when there is one
   uint64_t connection_ = 0;  // serial of the agent's connections: an answer is for the one that asked
@@ -312,6 +315,7 @@ Status FsServer::StartSources() {
     backend.cpu_latency.emplace();
     backend.cpu_latency->bearable_micros = vfs::CpuLatency::BearableMicros();
   }
+  backend.warmer = warmer_;
   sources_->Start({.home_id = options_.home_id,
                    .name = options_.node_name,
                    .address = address_,
@@ -648,7 +652,11 @@ void FsServer::Stats(uint64_t id) {
 
 int FsServerMain(const FsServerOptions& options) {
   InitLog("fs");
-  auto* server = new FsServer(options);
+  std::shared_ptr<vfs::Warmer> warmer;
+  if (options.features.push) {
+    if (auto started = vfs::Warmer::Start()) warmer = *std::move(started);
+  }
+  auto* server = new FsServer(options, std::move(warmer));
   if (Status started = server->Start(); !started) {
     LogError("file system server: {}", Escape(started.error().message()));
     server->TellError(started.error());

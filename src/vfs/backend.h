@@ -28,6 +28,7 @@ namespace vrun::vfs {
 class Bursts;
 class DirectoryCache;
 class FileCache;
+class Warmer;
 class Prefetcher;
 class Recorder;
 class TimerThread;
@@ -41,6 +42,7 @@ struct BackendOptions {
   uint64_t write_behind_bytes = 256u << 20;      // content on its way from memory to the store
   uint64_t unstored_memory_bytes = 64u << 20;    // content kept in memory because the store's disk is full
   std::optional<CpuLatencyOptions> cpu_latency;  // nullopt: processors sleep as they like
+  std::shared_ptr<Warmer> warmer;                // null: live views are asked for no names
 };
 
 struct BackendCounters {

@@ -102,8 +102,11 @@ bool FileContent::Declines(uint64_t offset, uint64_t n) {
   const uint64_t first = offset / unit_bytes_, count = (offset + n - 1) / unit_bytes_ + 1 - first;
   if (count == 1) return false;
   std::lock_guard lock(mutex_);
-  const size_t missing = MissingLocked(first, count).size();
-  if (missing == 0 || missing == count || declined_.NextIn(offset, offset + n) < offset + n) return false;
+  const std::vector<uint64_t> missing = MissingLocked(first, count);
+  const size_t expected = static_cast<size_t>(
+      std::count_if(missing.begin(), missing.end(), [this](uint64_t unit) { return ExpectedLocked(unit, false); }));
+  const bool alike = missing.size() == count && (expected == 0 || expected == count);
+  if (missing.empty() || alike || declined_.NextIn(offset, offset + n) < offset + n) return false;
   declined_.Add(offset, n);
   return true;
 }

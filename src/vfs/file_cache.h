@@ -76,10 +76,10 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   bool IsComplete();
   // A read of [offset, offset + n) would wait for nobody.
   bool Has(uint64_t offset, uint64_t n);
-  // A page is read, and the kernel asks for those around it as well; some of all that is here, and some is not. Then
-  // the one that is wanted mostly is: the request is to be refused, with an error that the kernel keeps to itself, and
-  // it asks for that page alone. Once for each place, since what is asked for again somebody needs. Not of requests
-  // past the page cache.
+  // A page is read, and the kernel asks for those around it as well; some of all that is here or comes with a burst,
+  // and some is not or does not. Then the one that is wanted mostly is or does: the request is to be refused, with an
+  // error that the kernel keeps to itself, and it asks for that page alone. Once for each place, since what is asked
+  // for again somebody needs. Not of requests past the page cache.
   bool Declines(uint64_t offset, uint64_t n);
   // What of it is going to be read a trace says, or home does (of libraries): it is not fetched whole.
   bool ComesInParts(const Place& place);

@@ -11,6 +11,7 @@
 #include "vfs/backend.h"
 #include "vfs/file_cache.h"
 #include "vfs/node_handle.h"
+#include "vfs/warmer.h"
 
 namespace vrun::vfs {
 namespace {
@@ -20,11 +21,12 @@ constexpr uint64_t kReadAheadBytes = 128 << 10;
 
 class ByReadAhead final : public PushWay {
  public:
-  ByReadAhead(Backend& backend, UniqueFd directory) : backend_(backend), directory_(std::move(directory)) {}
+  ByReadAhead(Backend& backend, std::shared_ptr<const UniqueFd> directory)
+      : backend_(backend), directory_(std::move(directory)) {}
 
   int Push(const PushPiece& piece, uint64_t offset, uint64_t length) override {
     if (!backend_.files().Get(piece.version, piece.known_id)->Has(offset, length)) return ENODATA;
-    const UniqueFd file = OpenNode(directory_.get(), piece.nodeid);
+    const UniqueFd file = OpenNode(directory_->get(), piece.nodeid);
     if (!file) return errno == ESTALE ? ENOENT : errno;
     for (uint64_t at = offset; at < offset + length; at += kReadAheadBytes) {
       const uint64_t n = std::min(kReadAheadBytes, offset + length - at);
@@ -35,7 +37,7 @@ class ByReadAhead final : public PushWay {
 
  private:
   Backend& backend_;
-  const UniqueFd directory_;
+  const std::shared_ptr<const UniqueFd> directory_;
 };
 
 }  // namespace
@@ -43,11 +45,13 @@ class ByReadAhead final : public PushWay {
 Result<std::unique_ptr<LivePush>> LivePush::Start(Backend& backend, int mount) {
   UniqueFd directory(::openat(mount, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return ErrnoError("open the root of a live view");
-  return std::unique_ptr<LivePush>(new LivePush(backend, std::move(directory)));
+  return std::unique_ptr<LivePush>(new LivePush(backend, std::make_shared<const UniqueFd>(std::move(directory))));
 }
 
-LivePush::LivePush(Backend& backend, UniqueFd directory)
-    : backend_(backend), pusher_(backend, std::make_unique<ByReadAhead>(backend, std::move(directory)), {}) {
+LivePush::LivePush(Backend& backend, std::shared_ptr<const UniqueFd> directory)
+    : backend_(backend),
+      directory_(std::move(directory)),
+      pusher_(backend, std::make_unique<ByReadAhead>(backend, directory_), {}) {
   backend_.traced().Listen(this);
 }
 
@@ -65,6 +69,13 @@ void LivePush::Told(std::span<const PushPiece> files) {
     for (const TracedFiles::Range& range : ranges) pieces.push_back(PushPiece::Traced(file, range));
   }
   pusher_.Post(std::move(pieces));
+}
+
+void LivePush::TraceBegins(std::span<const TracedFiles::File> files) {
+  if (!backend_.options().warmer) return;
+  std::vector<std::string> paths;
+  for (const TracedFiles::File& file : files) paths.push_back(file.path);
+  backend_.options().warmer->LookUp(directory_->get(), paths);
 }
 
 void LivePush::TraceArrived(const tree::FileVersion& version, TracedFiles::Range range) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Live views: what a trace says will be read is in the kernel's page cache as soon as it is here and the kernel knows
-// the file (push_traced.cc says why).
+// the file (push_traced.cc says why), which it is made to when the run begins (warmer.h).
 //
 // A live view is written to, also through mappings, of which its server hears late, so it must not tell the kernel what
 // a file's pages hold: it would overwrite what a job has just written. So it reads them: readahead(2) on its own mount
@@ -42,13 +42,15 @@ class LivePush final : public TracedFiles::Listener {
   void Told(std::span<const PushPiece> files);
   uint64_t pushed() const { return pusher_.pushed(); }
 
+  void TraceBegins(std::span<const TracedFiles::File> files) override;
   void TraceArrived(const tree::FileVersion& version, TracedFiles::Range range) override;
   void TracesOver() override;
 
  private:
-  LivePush(Backend& backend, UniqueFd directory);
+  LivePush(Backend& backend, std::shared_ptr<const UniqueFd> directory);
 
   Backend& backend_;
+  const std::shared_ptr<const UniqueFd> directory_;
   std::mutex mutex_;
   std::unordered_map<tree::FileVersion, PushPiece, tree::FileVersionHash>
       files_;  // that the kernel knows, of the traces

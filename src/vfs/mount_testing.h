@@ -23,6 +23,7 @@
 #include "tree/scan.h"
 #include "vfs/backend.h"
 #include "vfs/vfs_testing.h"
+#include "vfs/warmer.h"
 
 namespace vrun::vfs {
 
@@ -104,7 +105,8 @@ class MountFixture : public testing::Test {
       if (VersionOf(fd->get()) != version) return changed;
       return data;
     });
-    backend_ = Backend::Create({.home_id = "home", .home_deadline_micros = 20'000'000}, &source_, store_.get());
+    backend_ = Backend::Create({.home_id = "home", .home_deadline_micros = 20'000'000, .warmer = *Warmer::Start()},
+                               &source_, store_.get());
   }
   Digest Scan() {
     auto snapshot = tree::Scan({.root = origin_, .hollow = {}});

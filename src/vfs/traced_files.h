@@ -8,7 +8,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
+#include <span>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -27,8 +30,16 @@ class TracedFiles {
     uint64_t count = 0;
     bool operator==(const Range&) const = default;
   };
+  struct File {
+    std::string path;
+    tree::FileVersion version;
+    std::optional<store::ObjectId> known_id;
+    std::vector<Range> ranges;  // in the order of first touch
+  };
   class Listener {
    public:
+    // A run with such a trace begins, or is there when this begins to listen. Any thread; must not block.
+    virtual void TraceBegins(std::span<const File> /*in the order of first touch*/) {}
     // These units can be read now. Any thread; must not block.
     virtual void TraceArrived(const tree::FileVersion& version, Range range) = 0;
     // No run has a trace any more.
@@ -53,7 +64,8 @@ class TracedFiles {
  private:
   struct Traced {
     size_t runs = 0;
-    std::unordered_map<tree::FileVersion, std::vector<Range>, tree::FileVersionHash> files;
+    std::vector<File> files;
+    std::unordered_map<tree::FileVersion, size_t, tree::FileVersionHash> at;
   };
 
   std::atomic<bool> active_{false};
