@@ -279,6 +279,18 @@ TEST_F(LentFilesTest, ASmallFileOfWhichAPartIsAskedForIsHeldAndAWholeOneIsNot) {
   EXPECT_EQ(ContentOf(Ask(RangeRequest("/small", version, 128 << 10, 128 << 10))), data.substr(128 << 10));
 }
 
+TEST_F(LentFilesTest, AFileIsHeldFromTheMomentTheNodeAsksForThatBeforeAnythingOfItWasAskedFor) {
+  (void)Watch();
+  version_ = VersionOf("/big");
+  EXPECT_EQ(ContentOf(Ask(RangeRequest("/big", version_, 0, 0))), "");
+  EXPECT_EQ(server_->lent().size(), 1u);
+  root_.Put("next", RandomBytes(4 << 20, 8));
+  ASSERT_EQ(::rename((root_.path() + "/next").c_str(), (root_.path() + "/big").c_str()), 0);
+  Change();
+  EXPECT_EQ(RestContent(), data_.substr(2 << 20));
+  EXPECT_EQ(ErrorOf(Ask(RangeRequest("/big", {1, 2, 3, 4 << 20}, 0, 0))), Code::kAborted) << "another version";
+}
+
 TEST_F(LentFilesTest, WrittenInPlaceIsAnErrorNeverAMixture) {
   (void)Watch();
   ASSERT_EQ(FirstHalf(), data_.substr(0, 2 << 20));

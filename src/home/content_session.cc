@@ -361,8 +361,8 @@ bool ContentSession::Range(Work* work) {
   uint64_t unit = store::UnitBytes(version.size);
   uint64_t end =
       get.length() > version.size - std::min(version.size, get.offset()) ? version.size : get.offset() + get.length();
-  bool empty_file = version.size == 0 && get.offset() == 0;
-  if (get.offset() % unit != 0 || (get.offset() >= end && !empty_file) || end - get.offset() > kMaxRange ||
+  const bool nothing = get.offset() == 0 && end == 0;  // of an empty file, or only to have the file held
+  if (get.offset() % unit != 0 || (get.offset() >= end && !nothing) || end - get.offset() > kMaxRange ||
       (end % unit != 0 && end != version.size)) {
     return Fail(id, Error(Code::kInvalid, "malformed range of " + Escape(get.path())));
   }
@@ -458,6 +458,7 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   v1::ContentReply reply;
   v1::Units* units = reply.mutable_units();
   units->set_offset(offset);
+  if (*length == 0 && version.size > 0) return reply;
   const uint64_t first = offset / unit, count = (*length + unit - 1) / unit;
   if (const auto known = server_->digests_->Find(version);
       known && server_->hot_units_.Find(version, first, count, units)) {

@@ -462,6 +462,10 @@ void ContentSource::FetchRange(const Digest& tree, const std::string& path, cons
   Add(std::move(request));
 }
 
+void ContentSource::Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) {
+  FetchRange(tree, path, version, 0, 0, vfs::Urgency::kDemand, [](const Result<vfs::FetchedRange>&) {});
+}
+
 void ContentSource::FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version,
                                   bool siblings, std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) {
   class ResidentAnswer final : public Answer {

@@ -70,6 +70,9 @@ class PeerSource final : public vfs::Source {
   }
   void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version, uint64_t offset,
                   uint64_t length, vfs::Urgency urgency, std::function<void(Result<vfs::FetchedRange>)> done) override;
+  void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) override {
+    home_->Borrow(tree, path, version);
+  }
   void FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version, bool siblings,
                      std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) override {
     home_->FetchResident(tree, path, version, siblings, std::move(done));

@@ -120,23 +120,22 @@ bool FileContent::ComesInParts(const Place& place) {
   return ComesInPartsLocked(place);
 }
 
+bool FileContent::LacksLocked() {
+  constexpr uint64_t kAtOnce = 1024;
+  for (uint64_t first = 0; first < unit_count_; first += kAtOnce) {
+    const std::vector<uint64_t> missing = MissingLocked(first, std::min(kAtOnce, unit_count_ - first));
+    if (!std::ranges::all_of(missing, [this](uint64_t unit) { return ExpectedLocked(unit, false); })) return true;
+  }
+  return false;
+}
+
 void FileContent::Borrow(const Place& place) {
-  uint64_t id = 0;
   {
     std::lock_guard lock(mutex_);
-    if (lost_ || mixed_) return;
-    bool comes = true;  // all of it by itself
-    for (const uint64_t unit : MissingLocked(0, unit_count_)) {
-      if (ExpectedLocked(unit, false)) continue;
-      comes = false;
-      if (!fetches_.empty()) break;
-      place_ = place;
-      id = AddFetchLocked(unit, unit + 1);
-      break;
-    }
-    if (comes) return;
+    if (lost_ || mixed_ || !LacksLocked()) return;
   }
-  if (id != 0) Start(id);
+  cache_.backend_.source()->Borrow(place.tree, place.path, version_);
+  if (version_.size > store::kWholeFileLimit) return;
   cache_.backend_.timers().After(kRestMicros, [self = shared_from_this(), place] {
     Backend& backend = self->cache_.backend_;
     if (backend.recorder().active()) backend.prefetcher().Add(self, place, 0, self->version_.size);

@@ -83,9 +83,9 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   bool Declines(uint64_t offset, uint64_t n);
   // What of it is going to be read a trace says, or home does (of libraries): it is not fetched whole.
   bool ComesInParts(const Place& place);
-  // Home is to hold the file for its reader (home/lent_files.h), whatever becomes of its name there: fetches a unit, if
-  // something is missing of which nothing comes by itself. The rest follows when the beginning of a job is over, as
-  // long as there is one: what is written in place home cannot hold.
+  // Home is to hold the file for its reader (home/lent_files.h), whatever becomes of its name there, if something is
+  // missing that does not come by itself. The rest of a small file follows when the beginning of a job is over, as long
+  // as there is one: what is written in place home cannot hold.
   void Borrow(const Place& place);
   // kNotFound while incomplete. May read the whole file once (store.h).
   Result<UniqueFd> OpenForPassthrough();
@@ -122,6 +122,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   std::shared_ptr<store::Object> ObjectLocked();
   // Units of [first, first+count) that are nowhere yet, fetches under way left out of account.
   std::vector<uint64_t> MissingLocked(uint64_t first, uint64_t count);
+  bool LacksLocked();  // anything that no burst brings
   uint64_t FetchOfLocked(uint64_t unit) const;  // 0: none
   // Starts at `first`, which is missing; at least to `needed_end`, at most a window.
   uint64_t PlanFetchLocked(uint64_t first, uint64_t needed_end);

@@ -67,7 +67,7 @@ void LiveRoot::Open(const Request& request, uint32_t flags, Reply reply) {
 }
 
 // What is read as a whole is here before the file is open: once it is, home may have other content, and what there is
-// of this one stays as it is for whoever has it open.
+// of this one stays as it is for whoever has it open. What is large home holds.
 void LiveRoot::OpenAt(uint64_t nodeid, bool write, int64_t deadline, Reply reply) {
   const Content content = ContentOf(nodeid);
   if (!content.file && !content.home) {
@@ -106,6 +106,9 @@ void LiveRoot::FinishOpen(uint64_t nodeid, const Content& content, bool write, i
   }
   if (renewed) ForgetAttributes(nodeid);                                // the new content is not read by the old size
   if (other) return OpenAt(nodeid, write, deadline, std::move(reply));  // home's next tree came in between
+  if (content.home && !content.opened && content.home->size() > store::kWholeFileLimit) {
+    content.home->Borrow(content.place);
+  }
   const OpenOut out = OpenData(nodeid, write);
   if (!reply.Struct(out)) CloseHandle(nodeid, out.fh);
 }

@@ -140,8 +140,8 @@ void LiveRoot::ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadline,
   content->Ensure(place, range.offset, range.length, came);
 }
 
-// What is read as a whole is here before the first of it is given, as in OpenAt. Of what comes in parts home holds the
-// rest.
+// What is read as a whole is here before the first of it is given, as in OpenAt. Of what comes in parts, and of what is
+// large, home holds the rest.
 void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint32_t size, int tries, int64_t deadline,
                         Reply reply) {
   const bool first = no_open_ && !content.opened;
@@ -152,7 +152,7 @@ void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint3
     if (first && !BeginReading(nodeid, *content.home)) {
       return ReadAt(nodeid, offset, size, tries, deadline, std::move(reply));
     }
-    if (part) content.home->Borrow(content.place);
+    if (part || (first && !small)) content.home->Borrow(content.place);
     if (*n > 0) Record(content, offset, *n);
     reply.Data({Buffer(), *n});
     return;

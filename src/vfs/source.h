@@ -67,6 +67,9 @@ class Source {
                           std::function<void(Result<FetchedRange>)> done) {
     FetchRange(tree, path, version, offset, length, urgency, std::move(done));
   }
+  // Home is to hold that version for its reader, whatever becomes of its name there (home/lent_files.h). Nobody waits
+  // for it, and it may fail.
+  virtual void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) = 0;
   // What is worth fetching of this file and what it loads, and with `siblings` of the small files beside it, before it
   // is asked for. A hint: a source that cannot tell says kUnsupported.
   virtual void FetchResident(const Digest&, const std::string&, const tree::FileVersion&, bool /*siblings*/,

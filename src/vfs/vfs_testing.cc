@@ -408,6 +408,10 @@ void FakeSource::FetchRange(const Digest&, const std::string& path, const tree::
   });
 }
 
+void FakeSource::Borrow(const Digest&, const std::string& path, const tree::FileVersion&) {
+  Queue({'b', path, 0, 0}, [] {});
+}
+
 std::string Noise(size_t size, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::string out((size + 7) / 8 * 8, '\0');

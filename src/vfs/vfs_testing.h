@@ -52,7 +52,7 @@ class FakeSource final : public Source {
  public:
   struct Asked {
     char
-        what;  // 'r'oot, 'd'irectory, 'f'ile, file 'a'head, r'e'sident, 't'race, a frame of it ('p'iece, offset: index)
+        what;  // 'r'oot, 'd'irectory, 'f'ile, file 'a'head, 'b'orrow, r'e'sident, 't'race, a 'p'iece of it (its index)
     std::string path;
     uint64_t offset = 0;
     uint64_t length = 0;
@@ -97,6 +97,7 @@ class FakeSource final : public Source {
                       std::function<void(Result<FetchedDirectory>)> done) override;
   void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version, uint64_t offset,
                   uint64_t length, Urgency urgency, std::function<void(Result<FetchedRange>)> done) override;
+  void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) override;
   void FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version, bool siblings,
                      std::function<void(Result<std::vector<ResidentFile>>)> done) override;
   void FetchTrace(const RunId& run, const std::vector<Digest>& have,

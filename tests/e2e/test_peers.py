@@ -92,3 +92,41 @@ def test_a_node_that_is_gone_for_good_costs_the_others_its_share(own):
     assert all(job.stdout.read() == expected for job in jobs if job.poll() == 0)
     sent = cluster.bridge.sent_bytes() - before
     assert sent < 2 * size, f"{sent / size:.2f} times its size"
+
+
+def test_what_a_job_began_to_read_from_a_peer_home_holds(own):
+    """The first of it came from another node, and home has another file by that name before the rest is asked for."""
+    cluster = own(nodes=2, node_options=["--milli-cpus", "1000"], bridge=Bridge(0))
+    place = cluster.root / "root/data"
+    place.mkdir(parents=True)
+    content = {}
+    for i in range(6):  # in parts because it is a library, or because it is large
+        name, size = f"lib{i}.so", (16 << 20) if i % 2 else (600 << 10)
+        content[name] = os.urandom(size)
+        with open(place / name, "wb") as f:
+            f.write(content[name])
+            os.fsync(f.fileno())
+            os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # or home takes it for read
+    head = "for i in 3 4 5 6 7 8; do dd bs=4096 count=1 of=/tmp/head$i <&$i 2>/dev/null; done; echo begun; read line"
+    rest = "for i in 3 4 5 6 7 8; do cat /tmp/head$i - <&$i | sha256sum; done"
+    files = "exec " + " ".join(f"{i + 3}<lib{i}.so" for i in range(6))
+    # One job fills a node. That of the frozen view reads first; home holds nothing for it.
+    jobs = [cluster.popen("vrun", "-q", "-c", "1", f"--view={view}", "-D", "/root/data", "--", "sh", "-c",
+                          f"read line; {files}; {head}; {rest}", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) for view in ("frozen", "live")]
+
+    def say(job):
+        job.stdin.write("go on\n")
+        job.stdin.flush()
+
+    wait_until("each knows of the other", lambda: [n.get("peers") for n in stats(cluster)] == [1, 1])
+    for job in jobs:
+        say(job)
+        assert job.stdout.readline() == "begun\n"
+    assert sum(n["peer_fetched_bytes"] for n in stats(cluster)) > 0
+    for name in content:
+        (place / "next").write_bytes(b"of another version")
+        os.rename(place / "next", place / name)
+    say(jobs[1])
+    assert jobs[1].stdout.read().split("  -\n") == [hashlib.sha256(content[name]).hexdigest() for name in content] + [""]
+    assert jobs[1].wait(timeout=20) == 0, jobs[1].stderr.read()
