@@ -122,7 +122,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   std::shared_ptr<store::Object> ObjectLocked();
   // Units of [first, first+count) that are nowhere yet, fetches under way left out of account.
   std::vector<uint64_t> MissingLocked(uint64_t first, uint64_t count);
-  bool LacksLocked();  // anything that no burst brings
+  bool LacksLocked();                           // anything that no burst brings
   uint64_t FetchOfLocked(uint64_t unit) const;  // 0: none
   // Starts at `first`, which is missing; at least to `needed_end`, at most a window.
   uint64_t PlanFetchLocked(uint64_t first, uint64_t needed_end);

@@ -51,8 +51,7 @@ class TreeMaker {
 class FakeSource final : public Source {
  public:
   struct Asked {
-    char
-        what;  // 'r'oot, 'd'irectory, 'f'ile, file 'a'head, 'b'orrow, r'e'sident, 't'race, a 'p'iece of it (its index)
+    char what;  // 'r'oot, 'd'irectory, 'f'ile, file 'a'head, 'b'orrow, r'e'sident, 't'race, a 'p'iece of it (its index)
     std::string path;
     uint64_t offset = 0;
     uint64_t length = 0;
