@@ -327,7 +327,7 @@ void PeerServer::FromHome(const SessionPtr& session, uint64_t id, const UnitPlac
             data += *unit.data;
           }
           const auto all = std::make_shared<const std::string>(std::move(data));
-          backend_->files().Get(version, std::nullopt)->Arrived(first, digests, all, *all, vfs::Origin::kAhead);
+          backend_->files().Get(version, std::nullopt)->Arrived(first, digests, *all, vfs::Origin::kAhead, all);
         });
       });
 }

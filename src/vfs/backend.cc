@@ -68,7 +68,7 @@ void Backend::Offer(const tree::FileVersion& version, FetchedRange content) {
     all += unit.data;
   }
   const auto buffer = std::make_shared<const std::string>(std::move(all));
-  files_->Get(version, content.object_id)->Arrived(0, digests, buffer, *buffer, Origin::kAhead);
+  files_->Get(version, content.object_id)->Arrived(0, digests, *buffer, Origin::kAhead, buffer);
 }
 
 void Backend::BeginRun(const RunId& run) {

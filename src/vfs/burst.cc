@@ -81,9 +81,9 @@ void Bursts::Pump(const BurstPtr& burst) {
     if (frames.empty()) return Over(burst);
     backend_.source()->FetchFrames(
         burst->run, burst->table, frames,
-        [this, gate = gate_, burst](TraceFrame frame) {
+        [this, gate = gate_, burst](const TraceFrame& frame) {
           const Gate::Pass pass(gate.get());
-          if (pass) Arrived(burst, std::move(frame));
+          if (pass) Arrived(burst, frame);
         },
         [this, gate = gate_, burst, frames](const Status& status) {
           const Gate::Pass pass(gate.get());
@@ -92,17 +92,17 @@ void Bursts::Pump(const BurstPtr& burst) {
   }
 }
 
-void Bursts::Arrived(const BurstPtr& burst, TraceFrame frame) {
+void Bursts::Arrived(const BurstPtr& burst, const TraceFrame& frame) {
   const TraceTable& trace = *burst->table;
-  const auto data = std::make_shared<const std::string>(std::move(frame.data));
+  const std::string_view data = frame.data;
   size_t unit = 0;
   uint64_t at = 0;
   for (const TraceRange& range : trace.frames[frame.index]) {
     const uint64_t size = trace.files[range.file].version.size;
     const uint64_t unit_bytes = store::UnitBytes(size);
     const uint64_t bytes = std::min(range.count * unit_bytes, size - range.first * unit_bytes);
-    burst->contents[range.file]->Arrived(range.first, std::span(frame.digests).subspan(unit, range.count), data,
-                                         std::string_view(*data).substr(at, bytes), Origin::kTrace);
+    burst->contents[range.file]->Arrived(range.first, std::span(frame.digests).subspan(unit, range.count),
+                                         data.substr(at, bytes), Origin::kTrace);
     backend_.traced().Arrived(trace.files[range.file].version, {range.first, range.count});
     unit += range.count;
     at += bytes;

@@ -66,7 +66,7 @@ class Bursts {
 
   void Begin(const BurstPtr& burst, TraceTable table);
   void Pump(const BurstPtr& burst);
-  void Arrived(const BurstPtr& burst, TraceFrame frame);
+  void Arrived(const BurstPtr& burst, const TraceFrame& frame);
   void BatchOver(const BurstPtr& burst, const std::vector<uint32_t>& frames, const Status& status);
   // These have come, or never will. Several nodes give them, so the later one may be first.
   void Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames);

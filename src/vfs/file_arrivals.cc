@@ -34,42 +34,58 @@ bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
   return true;
 }
 
-void FileContent::Arrived(uint64_t first, std::span<const Digest> digests,
-                          const std::shared_ptr<const std::string>& buffer, std::string_view data, Origin origin) {
-  std::vector<UnitData> units;
-  for (size_t i = 0; i < digests.size(); ++i) units.push_back({buffer, data.substr(i * unit_bytes_, unit_bytes_)});
+void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data, Origin origin,
+                          std::shared_ptr<const std::string> buffer) {
   Count(first, digests.size(), data.size(), origin);
-  std::vector<uint64_t> over;
+  if (version_.size > store::kWholeFileLimit) {
+    // Into the store at once: its file is one of few, and the memory is used again for what comes next.
+    WriteArrived(first, digests, data);
+    return FinishArrived(first, digests.size());
+  }
+  // Of a file of many the store's is made later: that takes longer than all else.
+  if (!buffer) {
+    buffer = std::make_shared<const std::string>(data);
+    data = *buffer;
+  }
   {
     std::lock_guard lock(mutex_);
     for (uint64_t i = 0; i < digests.size(); ++i) {
-      expected_.erase(first + i);
-      memory_[first + i] = units[i];
+      memory_[first + i] = {buffer, data.substr(i * unit_bytes_, unit_bytes_)};
     }
+  }
+  FinishArrived(first, digests.size());
+  auto write = [self = shared_from_this(), first, names = std::vector<Digest>(digests.begin(), digests.end()), buffer,
+                data] {
+    self->WriteArrived(first, names, data);
+    std::lock_guard lock(self->mutex_);
+    for (size_t i = 0; i < names.size(); ++i) {
+      const auto it = self->memory_.find(first + i);
+      if (it != self->memory_.end() && it->second.buffer == buffer) self->memory_.erase(it);
+    }
+  };
+  if (!cache_.backend_.write_behind().Post(data.size(), write)) write();
+}
+
+void FileContent::FinishArrived(uint64_t first, uint64_t count) {
+  std::vector<uint64_t> over;
+  {
+    std::lock_guard lock(mutex_);
+    for (uint64_t unit = first; unit < first + count; ++unit) expected_.erase(unit);
     for (const auto& [id, fetch] : fetches_) {
-      if (fetch.first + fetch.count > first && fetch.first < first + digests.size() &&
+      if (fetch.first + fetch.count > first && fetch.first < first + count &&
           MissingLocked(fetch.first, fetch.count).empty()) {
         over.push_back(id);
       }
     }
   }
   for (const uint64_t id : over) Finish(id, {});
-  auto write = [self = shared_from_this(), first, names = std::vector<Digest>(digests.begin(), digests.end()), units] {
-    self->WriteArrived(first, names, units);
-  };
-  if (!cache_.backend_.write_behind().Post(data.size(), write)) write();
 }
 
-void FileContent::WriteArrived(uint64_t first, const std::vector<Digest>& digests, const std::vector<UnitData>& units) {
+void FileContent::WriteArrived(uint64_t first, std::span<const Digest> digests, std::string_view data) {
   std::vector<store::PutUnit> put;
-  for (size_t i = 0; i < units.size(); ++i) put.push_back({digests[i], units[i].data});
+  for (size_t i = 0; i < digests.size(); ++i) put.push_back({digests[i], data.substr(i * unit_bytes_, unit_bytes_)});
   // What the disk does not take stays in memory, by Put; what the store does not want, readers find out about.
   (void)Put(first, put, std::nullopt);
-  std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < units.size(); ++i) {
-    if (const auto it = memory_.find(first + i); it != memory_.end() && it->second.data.data() == units[i].data.data())
-      memory_.erase(it);
-  }
 }
 
 Status FileContent::KeepSmall(FetchedUnit* unit, Origin origin) {
@@ -81,7 +97,7 @@ Status FileContent::KeepSmall(FetchedUnit* unit, Origin origin) {
     }
   }
   const auto buffer = std::make_shared<const std::string>(std::move(unit->data));
-  Arrived(0, {&unit->digest, 1}, buffer, *buffer, origin);
+  Arrived(0, {&unit->digest, 1}, *buffer, origin, buffer);
   return {};
 }
 

@@ -66,10 +66,10 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // Units [first, first + count) come with `frame` of a burst. Whether any of them is missing.
   bool Expect(const Place& place, uint64_t first, uint64_t count, const std::shared_ptr<BurstProgress>& burst,
               uint32_t frame);
-  // Units that came unasked, verified; `data` has them all and is a part of `buffer`, which lives on until the store
-  // has them.
-  void Arrived(uint64_t first, std::span<const Digest> digests, const std::shared_ptr<const std::string>& buffer,
-               std::string_view data, Origin origin);
+  // Units that came unasked, verified; `data` has them all. With a `buffer`, which `data` is a part of, nothing is
+  // copied that has to wait for the store.
+  void Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data, Origin origin,
+               std::shared_ptr<const std::string> buffer = nullptr);
   // Units [first, first + count), which others ask for: as if nobody had read them. nullopt when one is not here. Reads
   // the disk.
   std::optional<std::string> Held(uint64_t first, uint64_t count);
@@ -144,8 +144,9 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // Into the store, else into memory.
   Status Put(uint64_t first, const std::vector<store::PutUnit>& units, const std::optional<store::ObjectId>& name);
   void Count(uint64_t first, uint64_t count, uint64_t bytes, Origin origin);
-  // What is in memory goes into the store.
-  void WriteArrived(uint64_t first, const std::vector<Digest>& digests, const std::vector<UnitData>& units);
+  void WriteArrived(uint64_t first, std::span<const Digest> digests, std::string_view data);
+  // The units are here: whoever waited for them goes on.
+  void FinishArrived(uint64_t first, uint64_t count);
   void Finish(uint64_t id, const Status& status);
   // A fetch for nobody that failed is made one for whoever waits for it by now. False when nobody does.
   bool Promote(uint64_t id);
