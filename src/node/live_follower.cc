@@ -60,7 +60,7 @@ struct LiveFollower::Shared {
 };
 
 LiveFollower::LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> backend, uint64_t view,
-                           const Digest& shown, Advance advance, Doubt doubt)
+                           const Digest& shown, uint64_t serial, Advance advance, Doubt doubt)
     : home_(home),
       view_(view),
       backend_(std::move(backend)),
@@ -68,6 +68,7 @@ LiveFollower::LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> ba
       doubt_(std::move(doubt)),
       shared_(std::make_shared<Shared>()) {
   shared_->shown.tree = shared_->newest.tree = shown;
+  shared_->shown.serial = shared_->newest.serial = serial;
   shared_->heard = MonotonicMicros();
   thread_ = std::thread([this] { Run(); });
 }

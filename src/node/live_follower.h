@@ -32,7 +32,7 @@ class LiveFollower {
  public:
   struct State {
     Digest tree;                // that the view shows
-    uint64_t serial = 0;        // of it, as home counts; 0: not told yet
+    uint64_t serial = 0;        // of it, as home counts; 0: not known yet
     int64_t silent_micros = 0;  // since home was heard of last
     bool behind = false;        // home was heard of, and the view is not there yet
     uint64_t trees = 0;         // that it was advanced to
@@ -43,9 +43,10 @@ class LiveFollower {
   // As LiveView::Doubt; on the thread of Advance. Null: nothing is to be done.
   using Doubt = std::function<void(bool doubt)>;
 
-  // `shown`: what the view shows now. `view`: its id at home, 0: none. The source and the backend must outlive it.
+  // `shown`: the tree that the view shows now, and `serial` home's number of that state, 0: not known. `view`: its id
+  // at home, 0: none. The source and the backend must outlive it.
   LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> backend, uint64_t view, const Digest& shown,
-               Advance advance, Doubt doubt = nullptr);
+               uint64_t serial, Advance advance, Doubt doubt = nullptr);
   // Waits for an Advance under way. Before the view.
   ~LiveFollower();
   LiveFollower(const LiveFollower&) = delete;

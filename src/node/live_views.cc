@@ -112,7 +112,7 @@ LiveViews::LivePtr LiveViews::Of(uint64_t lease) const {
   return nullptr;
 }
 
-LiveViews::LivePtr LiveViews::Make(uint64_t id, Mount mount) {
+LiveViews::LivePtr LiveViews::Make(uint64_t id, uint64_t serial, Mount mount) {
   auto live = std::make_shared<Live>();
   live->id = id;
   views_[id] = live;
@@ -136,8 +136,8 @@ LiveViews::LivePtr LiveViews::Make(uint64_t id, Mount mount) {
   options.on_doubt = [home = home_] { home->SendHeard(false, true); };
   live->sender = std::make_unique<LiveSender>(home_, id);
   options.on_ready = live->sender->ReadyCallback();
-  worker_.Post([this, alive = std::weak_ptr(alive_), live, options = std::move(options), mount = std::move(mount),
-                boot = directory + "/boot"] {
+  worker_.Post([this, alive = std::weak_ptr(alive_), live, serial, options = std::move(options),
+                mount = std::move(mount), boot = directory + "/boot"] {
     Status made = MakeDirs(options.directory, 0700);
     if (made && !PathExists(boot)) made = WriteFileAtomic(boot, BootId(), 0600);
     if (made) made = MakeDirs(options.written, 0700);
@@ -146,7 +146,7 @@ LiveViews::LivePtr LiveViews::Make(uint64_t id, Mount mount) {
       if (view) {
         live->view = *std::move(view);
         live->sender->Start(live->view->stream());
-        Follow(live);
+        Follow(live, serial);
       } else {
         made = std::move(view).error();
       }
@@ -159,9 +159,9 @@ LiveViews::LivePtr LiveViews::Make(uint64_t id, Mount mount) {
 }
 
 // On the worker.
-void LiveViews::Follow(const LivePtr& live) const {
+void LiveViews::Follow(const LivePtr& live, uint64_t serial) const {
   live->follower = std::make_unique<LiveFollower>(
-      home_, backend_, live->id, live->view->tree(),
+      home_, backend_, live->id, live->view->tree(), serial,
       [view = live->view.get()](const Digest& tree, uint64_t included) {
         // Of an operation that is under way, those before it are there.
         const bool whole = (included & vfs::LiveStream::kLastPlace) == vfs::LiveStream::kLastPlace;
@@ -190,7 +190,8 @@ void LiveViews::Open(const Digest& tree, uint64_t serial, uint64_t lease, std::f
     if (!other->lost) live = other;
   }
   if (!live) {
-    live = Make(NewId(), [this, tree](vfs::LiveViewOptions options) {
+    // It shows that state from the beginning: the first job waits for no word of home's.
+    live = Make(NewId(), serial, [this, tree](vfs::LiveViewOptions options) {
       return vfs::LiveView::Mount(backend_, tree, std::move(options));
     });
   }
@@ -309,7 +310,7 @@ void LiveViews::GiveRoom(const LivePtr& live) {
 void LiveViews::Wake(const LivePtr& live) {
   live->resting = false;
   worker_.Post([this, alive = std::weak_ptr(alive_), live] {
-    Follow(live);
+    Follow(live, 0);
     loop_->Post([this, alive, live] {
       if (!alive.expired()) Mounted(live, {});
     });
@@ -332,7 +333,7 @@ void LiveViews::Drop(const LivePtr& live, bool remove) {
 void LiveViews::Adopt(uint64_t id, std::set<uint64_t> leases, vfs::ViewHandle handle) {
   // Shared, since a std::function is copied.
   const auto shared = std::make_shared<vfs::ViewHandle>(std::move(handle));
-  const LivePtr live = Make(id, [this, shared](vfs::LiveViewOptions options) {
+  const LivePtr live = Make(id, 0, [this, shared](vfs::LiveViewOptions options) {
     return vfs::LiveView::TakeOver(backend_, std::move(*shared), std::move(options));
   });
   live->leases = std::move(leases);

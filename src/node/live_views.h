@@ -89,10 +89,11 @@ class LiveViews {
   using Mount = std::function<Result<std::unique_ptr<vfs::LiveView>>(vfs::LiveViewOptions options)>;
 
   LivePtr Of(uint64_t lease) const;
-  LivePtr Make(uint64_t id, Mount mount);
+  // `serial`: home's number of the tree that it is mounted with, 0: not known.
+  LivePtr Make(uint64_t id, uint64_t serial, Mount mount);
   void Mounted(const LivePtr& live, Status mounted);
   void Grant(const LivePtr& live, uint64_t serial, uint64_t lease, std::function<void(Result<Opened>)> done);
-  void Follow(const LivePtr& live) const;
+  void Follow(const LivePtr& live, uint64_t serial) const;
   void Idle(const LivePtr& live, int64_t micros);
   void Rest(const LivePtr& live);
   void GiveRoom(const LivePtr& live);

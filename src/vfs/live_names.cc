@@ -120,6 +120,9 @@ void LiveRoot::Create(const Request& request, const NewName& made, uint32_t flag
   if (const auto nodeid = WasDone(request, nullptr)) return AnswerCreated(*nodeid, std::move(reply));
   const bool write = (flags & O_ACCMODE) != O_RDONLY;
   WithRoom(std::move(reply), [this, request, write, kept = KeptName(made)](Reply ready) {
+    // What has no name waits for none: it is the first that is made in a view (CloseWatch), while the names of the
+    // whole tree are on their way.
+    if (kept.of.name.empty()) return CreateLoaded(request, kept.of, write, std::move(ready));
     WithDirectory(request.nodeid, std::move(ready), [this, request, write, kept](Reply loaded) {
       CreateLoaded(request, kept.of, write, std::move(loaded));
     });
@@ -135,7 +138,7 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, bool wr
   uint64_t nodeid = 0;
   {
     const TreeLock lock(*this);
-    LiveNode* parent = DirectoryLocked(request.nodeid);
+    LiveNode* parent = made.name.empty() ? tree_.Find(request.nodeid) : DirectoryLocked(request.nodeid);
     LiveNode* node = nullptr;
     const int error = parent != nullptr ? MakeNodeLocked(request, parent, made, *created, &node) : ESTALE;
     if (error != 0) {

@@ -177,6 +177,22 @@ TEST_F(LiveViewTest, TemporaryFilesMayGetAName) {
   EXPECT_EQ(Stat(In("/f")).st_mode, mode_t{S_IFREG | 0640});
 }
 
+TEST_F(LiveViewTest, TemporaryFilesWaitForNoNames) {
+  Write("/f", "home's");
+  Mount();
+  source_.Hold(true);
+  const UniqueFd fd(::open(mount_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0640));
+  ASSERT_TRUE(fd) << std::strerror(errno);
+  EXPECT_EQ(::write(fd.get(), "whole", 5), 5);
+  EXPECT_FALSE(source_.WaitHeld(1, 0));  // home was asked for nothing
+  source_.Hold(false);
+  const std::string self = "/proc/self/fd/" + std::to_string(fd.get());
+  EXPECT_EQ(::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, In("/f").c_str(), AT_SYMLINK_FOLLOW), -1);
+  EXPECT_EQ(errno, EEXIST);
+  ASSERT_EQ(::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, In("/g").c_str(), AT_SYMLINK_FOLLOW), 0) << std::strerror(errno);
+  EXPECT_EQ(Content("/g"), "whole");
+}
+
 TEST_F(LiveViewTest, ListingsAreWholeWhileNamesComeAndGo) {
   for (int i = 0; i < 300; ++i) Write("/d/home" + std::to_string(i), "");
   Mount();

@@ -146,7 +146,7 @@ class LiveFollowTest : public testing::Test {
     view_ = *std::move(view);
     watchdog_.Watch(mount_);
     follower_ = std::make_unique<node::LiveFollower>(
-        source_.get(), backend_, 0, first,
+        source_.get(), backend_, 0, first, 0,
         [this](const Digest& tree, uint64_t) { return view_->Advance(tree, view_->changes()); },
         [this](bool doubt) {
           view_->Doubt(doubt);
@@ -317,6 +317,22 @@ TEST_F(LiveFollowTest, WhileHomeIsSilentNothingIsBelievedAndTheJobGoesOn) {
 }
 
 // Not a bound: machines that run tests are busy. bench/run edit-visible has the goal.
+TEST_F(LiveFollowTest, TheStateThatTheViewBeganWithIsShownBeforeHomeSaysAnything) {
+  Start();
+  std::atomic<int> shown{0};
+  const uint64_t now = trees_.Numbered().second;
+  Save("/src/main.c", "int main() { return 1; }\n");
+  ASSERT_TRUE(Soon([&] { return trees_.Numbered().second > now; }));
+  const auto [next, later] = trees_.Numbered();
+  // Of a source that nobody connects to.
+  node::ContentSource away(node::ContentSourceOptions{.home_id = "u@h"});
+  node::LiveFollower follower(&away, backend_, 0, next->id, later, [](const Digest&, uint64_t) { return Status(); });
+  for (const uint64_t serial : {now, later}) follower.WhenShown(serial, [&] { ++shown; });
+  EXPECT_EQ(shown, 2);
+  follower.WhenShown(later + 1, [&] { ++shown; });
+  EXPECT_EQ(shown, 2);
+}
+
 TEST_F(LiveFollowTest, EditsAreVisibleSoon) {
   for (int i = 0; i < 2000; ++i) Write("/tree/d" + std::to_string(i % 40) + "/f" + std::to_string(i), "x");
   Start();
