@@ -44,13 +44,15 @@ bool DecodeRanges(const google::protobuf::RepeatedField<uint64_t>& told, uint64_
 
 }  // namespace
 
-Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes, std::string_view prefix) {
+Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes, std::string_view prefix,
+                           std::string out) {
   if (!zstd) {
     if (data.size() != raw_bytes) return Corrupt(kWrongLength);
-    return std::string(data);
+    out.assign(data);
+    return out;
   }
   // The output buffer is the bound: what a frame header claims does not matter.
-  std::string out(raw_bytes, '\0');
+  out.resize(raw_bytes);
   // A context a thread: making one costs more than decompressing a small piece.
   thread_local const std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context(::ZSTD_createDCtx(), ::ZSTD_freeDCtx);
   // For this frame only.
@@ -124,7 +126,8 @@ Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told) {
   return table;
 }
 
-Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table, uint64_t index) {
+Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table, uint64_t index,
+                                         std::string buffer) {
   if (index >= table.frames.size()) return Corrupt("a frame that is not in its table");
   std::vector<uint64_t> lengths;  // of the units
   uint64_t bytes = 0;
@@ -139,7 +142,7 @@ Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::
     return Corrupt("a frame of another size than its table says");
   }
   vfs::TraceFrame frame{.index = static_cast<uint32_t>(index), .digests = {}, .data = {}};
-  VRUN_ASSIGN(frame.data, Unpack(told.data(), told.zstd(), bytes));
+  VRUN_ASSIGN(frame.data, Unpack(told.data(), told.zstd(), bytes, {}, std::move(buffer)));
   const std::string_view digests = told.digests(), data = frame.data;
   uint64_t at = 0;
   for (size_t i = 0; i < lengths.size(); at += lengths[i++]) {

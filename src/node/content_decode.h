@@ -29,8 +29,9 @@ inline constexpr uint64_t kMaxDirectoryBytes = 512u << 20;  // about five millio
 inline constexpr uint64_t kMaxPartBytes = 4u << 20;         // of one part of a directory object
 
 // `data`, decompressed if `zstd`, has exactly `raw_bytes` bytes; else kCorrupt. Never allocates more than that.
-// `prefix`: of what was compressed as following on that.
-Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes, std::string_view prefix = {});
+// `prefix`: of what was compressed as following on that. `out`: a string whose memory is used for it.
+Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes, std::string_view prefix = {},
+                           std::string out = {});
 
 // Hints: absolute paths, ranges of whole units in order; else kCorrupt.
 Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& resident);
@@ -38,8 +39,9 @@ Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& reside
 // A table of frames: absolute paths; ranges within their files; every frame of at least a unit and at most
 // kMaxFrameBytes; else kCorrupt.
 Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told);
-// The frame of that table with this index, decompressed and checked unit by unit.
-Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table, uint64_t index);
+// The frame of that table with this index, decompressed (into the memory of `buffer`) and checked unit by unit.
+Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table, uint64_t index,
+                                         std::string buffer = {});
 inline constexpr uint64_t kMaxFrameBytes = 4u << 20;
 
 // Collects one range of one file. The parts must come in order.

@@ -84,7 +84,7 @@ class ContentSource final : public vfs::Source {
   void FetchTrace(const vfs::RunId& run, const std::vector<Digest>& have,
                   std::function<void(Result<vfs::TraceTable>)> done) override;
   void FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table, std::vector<uint32_t> frames,
-                   std::function<void(vfs::TraceFrame)> arrived, std::function<void(Status)> done) override;
+                   std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done) override;
   // Tells home what a run did. What home makes of it is not waited for.
   void PutTrace(const vfs::RunId& run, const vfs::Recording& recording, uint64_t wire_bytes, int64_t link_busy_micros);
 

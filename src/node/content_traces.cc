@@ -72,18 +72,22 @@ void ContentSource::FetchTrace(const vfs::RunId& run, const std::vector<Digest>&
 }
 
 void ContentSource::FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table,
-                                std::vector<uint32_t> frames, std::function<void(vfs::TraceFrame)> arrived,
+                                std::vector<uint32_t> frames, std::function<void(const vfs::TraceFrame&)> arrived,
                                 std::function<void(Status)> done) {
   class FramesAnswer final : public Answer {
    public:
     FramesAnswer(std::shared_ptr<const vfs::TraceTable> table, size_t count,
-                 std::function<void(vfs::TraceFrame)> arrived, std::function<void(Status)> done)
+                 std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done)
         : table_(std::move(table)), left_(count), arrived_(std::move(arrived)), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
       if (!reply.has_frame() || left_ == 0) return Error(Code::kCorrupt, "home sent something else than a frame");
-      VRUN_ASSIGN(vfs::TraceFrame frame, DecodeTraceFrame(reply.frame(), *table_, reply.frame().index()));
+      // A hundred of them come one after the other, of a megabyte each, and are not kept: in the same memory, then.
+      thread_local std::string spare;
+      VRUN_ASSIGN(vfs::TraceFrame frame,
+                  DecodeTraceFrame(reply.frame(), *table_, reply.frame().index(), std::exchange(spare, {})));
       --left_;
-      arrived_(std::move(frame));
+      arrived_(frame);
+      spare = std::move(frame.data);
       return {};
     }
     bool whole() const override { return left_ == 0; }
@@ -92,7 +96,7 @@ void ContentSource::FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs
    private:
     const std::shared_ptr<const vfs::TraceTable> table_;
     size_t left_;
-    std::function<void(vfs::TraceFrame)> arrived_;
+    std::function<void(const vfs::TraceFrame&)> arrived_;
     std::function<void(Status)> done_;
   };
   auto request = std::make_shared<Request>();

@@ -257,7 +257,7 @@ void PeerSource::FetchTrace(const vfs::RunId& run, const std::vector<Digest>& ha
 }
 
 void PeerSource::FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table,
-                             std::vector<uint32_t> frames, std::function<void(vfs::TraceFrame)> arrived,
+                             std::vector<uint32_t> frames, std::function<void(const vfs::TraceFrame&)> arrived,
                              std::function<void(Status)> done) {
   if (links_.mates() == 0)
     return home_->FetchFrames(run, std::move(table), std::move(frames), std::move(arrived), std::move(done));
@@ -285,10 +285,10 @@ void PeerSource::FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::T
   left->done = std::move(done);
   for (const uint32_t index : frames) {
     const Digest name = FrameNameOf(*table, index);
-    const auto deliver = [arrived, left](Result<vfs::TraceFrame> frame) {
+    const auto deliver = [arrived, left](const Result<vfs::TraceFrame>& frame) {
       Status status;
       if (frame)
-        arrived(*std::move(frame));
+        arrived(*frame);
       else
         status = frame.error();
       left->Over(status);

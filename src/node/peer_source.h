@@ -80,7 +80,7 @@ class PeerSource final : public vfs::Source {
   void FetchTrace(const vfs::RunId& run, const std::vector<Digest>& have,
                   std::function<void(Result<vfs::TraceTable>)> done) override;
   void FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table, std::vector<uint32_t> frames,
-                   std::function<void(vfs::TraceFrame)> arrived, std::function<void(Status)> done) override;
+                   std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done) override;
 
   PeerStats stats() const;
 

@@ -51,7 +51,7 @@ class FakeHome final : public vfs::Source {
   }
   void Borrow(const Digest&, const std::string&, const tree::FileVersion&) override {}
   void FetchFrames(const vfs::RunId&, std::shared_ptr<const vfs::TraceTable> table, std::vector<uint32_t> frames,
-                   std::function<void(vfs::TraceFrame)> arrived, std::function<void(Status)> done) override {
+                   std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done) override {
     for (const uint32_t index : frames) {
       ++asked;
       vfs::TraceFrame frame{index, {}, {}};
@@ -339,7 +339,7 @@ TEST_F(S3TierTest, FramesOfATraceComeInOrderFromBoth) {
   std::string data;
   node.source->FetchFrames(
       {}, table, all,
-      [&](vfs::TraceFrame frame) {
+      [&](const vfs::TraceFrame& frame) {
         std::lock_guard lock(mutex);
         order.push_back(frame.index);
         data += frame.data;

@@ -44,7 +44,8 @@ void TieredSource::FetchNamed(const store::ObjectId& id, const Digest& tree, con
 class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
  public:
   Frames(TieredSource* source, vfs::RunId run, std::shared_ptr<const vfs::TraceTable> table,
-         std::vector<uint32_t> frames, std::function<void(vfs::TraceFrame)> arrived, std::function<void(Status)> done)
+         std::vector<uint32_t> frames, std::function<void(const vfs::TraceFrame&)> arrived,
+         std::function<void(Status)> done)
       : source_(source),
         run_(std::move(run)),
         table_(std::move(table)),
@@ -117,10 +118,9 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
     for (const size_t slot : slots) wanted.push_back(frames_[slot]);
     source_->home_->FetchFrames(
         run_, table_, std::move(wanted),
-        [self = shared_from_this(), slots](vfs::TraceFrame got) {
-          const uint32_t index = got.index;
+        [self = shared_from_this(), slots](const vfs::TraceFrame& got) {
           for (const size_t slot : slots) {
-            if (self->frames_[slot] == index) self->Over(slot, std::move(got), true);
+            if (self->frames_[slot] == got.index) self->Over(slot, got, true);
           }
         },
         [self = shared_from_this(), slots](Status status) {
@@ -152,7 +152,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
       if (!ready.frame) continue;
       lock.unlock();
       const uint32_t index = ready.frame->index;
-      arrived_(std::move(*ready.frame));
+      arrived_(*ready.frame);
       if (ready.of_home) ToTier(index);
       lock.lock();
     }
@@ -173,12 +173,12 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
   bool handing_on_ = false;
   bool told_ = false;
   std::optional<Error> error_;
-  const std::function<void(vfs::TraceFrame)> arrived_;
+  const std::function<void(const vfs::TraceFrame&)> arrived_;
   const std::function<void(Status)> done_;
 };
 
 void TieredSource::FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table,
-                               std::vector<uint32_t> frames, std::function<void(vfs::TraceFrame)> arrived,
+                               std::vector<uint32_t> frames, std::function<void(const vfs::TraceFrame&)> arrived,
                                std::function<void(Status)> done) {
   if (frames.empty()) return done({});
   for (const auto& file : table->files) {

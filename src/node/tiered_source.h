@@ -44,7 +44,7 @@ class TieredSource final : public vfs::Source {
   }
   // Frame by frame: those that the S3 store has in whole come from there.
   void FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table, std::vector<uint32_t> frames,
-                   std::function<void(vfs::TraceFrame)> arrived, std::function<void(Status)> done) override;
+                   std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done) override;
 
  private:
   class Frames;

@@ -85,7 +85,7 @@ class Source {
   // Frames of a table that FetchTrace gave for this run, each as it comes, then `done`. kAborted: some of it is not to
   // be had any more.
   virtual void FetchFrames(const RunId&, std::shared_ptr<const TraceTable>, std::vector<uint32_t> /*frames*/,
-                           std::function<void(TraceFrame)> /*arrived*/, std::function<void(Status)> done) {
+                           std::function<void(const TraceFrame&)> /*arrived*/, std::function<void(Status)> done) {
     done(Error(Code::kUnsupported, "no traces"));
   }
 };

@@ -344,7 +344,7 @@ void FakeSource::FetchTrace(const RunId&, const std::vector<Digest>& have,
 }
 
 void FakeSource::FetchFrames(const RunId&, std::shared_ptr<const TraceTable> table, std::vector<uint32_t> frames,
-                             std::function<void(TraceFrame)> arrived, std::function<void(Status)> done) {
+                             std::function<void(const TraceFrame&)> arrived, std::function<void(Status)> done) {
   for (size_t i = 0; i < frames.size(); ++i) {
     const Asked asked{'p', "", frames[i], 0};
     Queue(asked, [this, asked, table, arrived, done, last = i + 1 == frames.size()] {
@@ -369,7 +369,7 @@ void FakeSource::FetchFrames(const RunId&, std::shared_ptr<const TraceTable> tab
           }
         }
       }
-      arrived(std::move(frame));
+      arrived(frame);
       if (last) done({});
     });
   }

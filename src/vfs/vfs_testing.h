@@ -102,7 +102,7 @@ class FakeSource final : public Source {
   void FetchTrace(const RunId& run, const std::vector<Digest>& have,
                   std::function<void(Result<TraceTable>)> done) override;
   void FetchFrames(const RunId& run, std::shared_ptr<const TraceTable> table, std::vector<uint32_t> frames,
-                   std::function<void(TraceFrame)> arrived, std::function<void(Status)> done) override;
+                   std::function<void(const TraceFrame&)> arrived, std::function<void(Status)> done) override;
 
  private:
   void Index(const tree::DirectoryPtr& directory);

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/blake3.h"
 #include "base/files.h"
 #include "home/elf_file.h"
 #include "home/trace.h"
@@ -100,7 +101,7 @@ void Traces(const std::string& bytes) {
     vrun::vfs::TraceTable table;
     table.files.push_back({"/a", {1, 2, 3, 2 * vrun::store::kUnitBytes + 100}, {}});
     table.frames = {{{0, 2, 1}}, {{0, 0, 3}}};
-    if (auto taken = vrun::node::DecodeTraceFrame(frame, table)) {
+    if (auto taken = vrun::node::DecodeTraceFrame(frame, table, frame.index())) {
       uint64_t at = 0;
       for (const auto& digest : taken->digests) {
         const std::string unit = taken->data.substr(at, taken->index == 0 ? 100 : vrun::store::kUnitBytes);
