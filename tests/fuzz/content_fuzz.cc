@@ -2,7 +2,8 @@
 // A home that sends anything as content, and a root with any ELF files.
 //
 // Input: a byte that chooses, then Units, DirectoryObject or DirectoryPack, Resident or one of the trace's messages as
-// they come from the wire, or a file.
+// they come from the wire, or a file. With its upper bit the digests of content are put right here: else nothing would
+// get past the first of them.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,9 +25,20 @@ void Check(bool holds) {
   if (!holds) std::abort();
 }
 
-void Units(const std::string& bytes) {
+std::string DigestsOf(std::string_view data) {
+  std::string digests;
+  for (size_t at = 0; at < data.size(); at += vrun::store::kUnitBytes) {
+    digests += vrun::Blake3(data.substr(at, vrun::store::kUnitBytes)).view();
+  }
+  return digests;
+}
+
+void Units(const std::string& bytes, bool right) {
   vrun::v1::Units units;
   if (!units.ParseFromString(bytes)) return;
+  for (auto& piece : *units.mutable_piece()) {
+    if (right) piece.set_digests(DigestsOf(piece.data()));
+  }
   // Whatever comes, what was taken is what its digests say, and no more than was asked for.
   constexpr uint64_t kSize = 5 * vrun::store::kUnitBytes + 100;
   vrun::node::RangeAssembler range(kSize, vrun::store::kUnitBytes, kSize - vrun::store::kUnitBytes);
@@ -79,7 +91,7 @@ void Elf(const std::string& bytes) {
   for (const auto& [first, end] : ranges) Check(first < end && end <= bytes.size());
 }
 
-void Traces(const std::string& bytes) {
+void Traces(const std::string& bytes, bool right) {
   // As a node reads a table and a frame, and home a record from a node or its own disk.
   vrun::v1::TraceTable told;
   if (told.ParseFromString(bytes)) {
@@ -98,6 +110,7 @@ void Traces(const std::string& bytes) {
   }
   vrun::v1::TraceFrame frame;
   if (frame.ParseFromString(bytes)) {
+    if (right) frame.set_digests(DigestsOf(frame.data()));
     vrun::vfs::TraceTable table;
     table.files.push_back({"/a", {1, 2, 3, 2 * vrun::store::kUnitBytes + 100}, {}});
     table.frames = {{{0, 2, 1}}, {{0, 0, 3}}};
@@ -129,15 +142,16 @@ void Traces(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 5) {
-    case 0: Units(bytes); break;
+  const bool right = (data[0] & 0x80) != 0;
+  switch ((data[0] & 0x7f) % 5) {
+    case 0: Units(bytes, right); break;
     case 1:
       Directory(bytes);
       Pack(bytes);
       break;
     case 2: Hints(bytes); break;
     case 3: Elf(bytes); break;
-    default: Traces(bytes);
+    default: Traces(bytes, right);
   }
   return 0;
 }
