@@ -31,12 +31,13 @@ std::string Explain(const std::string& source) {
 std::string FormatIo(const v1::Finished& finished) {
   if (!finished.has_io()) return "vrun: --explain-io: the node did not report in time\n";
   const v1::IoReport& io = finished.io();
-  Table sources({"SOURCE", "FETCHED", "UNITS", "READ", "WHY"});
+  Table sources({"SOURCE", "FETCHED", "UNITS", "READ", "FROM", "UNTIL", "WHY"});
   for (const v1::IoSource& source : io.source()) {
     const bool cache = source.name() == "cache";
     sources.Add({source.name(), cache ? "" : FormatBytes(source.fetched_bytes()),
                  cache ? "" : std::to_string(source.fetched_units()), std::to_string(source.used_units()),
-                 Explain(source.name())});
+                 source.has_fetched() ? Seconds(source.fetched().first_us()) : "",
+                 source.has_fetched() ? Seconds(source.fetched().last_us()) : "", Explain(source.name())});
   }
   std::string text = sources.Format(true);
   const uint64_t share = io.wall_us() == 0 ? 0 : std::min<uint64_t>(100, io.link_busy_us() * 100 / io.wall_us());
@@ -45,11 +46,20 @@ std::string FormatIo(const v1::Finished& finished) {
           " waits for content, " + Seconds(io.waited_us()) + " in all\n";
   if (io.shared()) text += "other runs were there at the same time: the figures include theirs\n";
   if (io.slowest_size() > 0) {
-    Table slowest({"WAITED", "SOURCE", "OFFSET", "FILE"});
+    Table slowest({"WAITED", "AT", "SOURCE", "OFFSET", "FILE"});
     for (const v1::IoWait& wait : io.slowest()) {
-      slowest.Add({Seconds(wait.waited_us()), wait.source(), std::to_string(wait.offset()), wait.path()});
+      slowest.Add({Seconds(wait.waited_us()), Seconds(wait.at_us()), wait.source(), std::to_string(wait.offset()),
+                   wait.path()});
     }
     text += slowest.Format(true);
+  }
+  if (io.largest_size() > 0) {
+    Table largest({"FETCHED", "FROM", "UNTIL", "FILE"});
+    for (const v1::IoFile& file : io.largest()) {
+      largest.Add({FormatBytes(file.fetched_bytes()), Seconds(file.fetched().first_us()),
+                   Seconds(file.fetched().last_us()), file.path()});
+    }
+    text += largest.Format(true);
   }
   return text;
 }

@@ -21,6 +21,11 @@ void SetRun(const vfs::RunId& run, Get* get) {
   get->set_token(run.token);
 }
 
+void FillSpan(const vfs::Recording::Span& span, v1::IoSpan* told) {
+  told->set_first_us(static_cast<uint64_t>(span.first_micros));
+  told->set_last_us(static_cast<uint64_t>(span.last_micros));
+}
+
 void FillReport(const vfs::Recording& recording, v1::IoReport* report) {
   for (size_t i = 0; i < vfs::kOrigins; ++i) {
     v1::IoSource* source = report->add_source();
@@ -28,6 +33,7 @@ void FillReport(const vfs::Recording& recording, v1::IoReport* report) {
     source->set_fetched_units(recording.counts[i].fetched_units);
     source->set_fetched_bytes(recording.counts[i].fetched_bytes);
     source->set_used_units(recording.counts[i].used_units);
+    if (recording.counts[i].fetched.first_micros >= 0) FillSpan(recording.counts[i].fetched, source->mutable_fetched());
   }
   report->set_files(recording.files.size());
   report->set_waits(recording.waits);
@@ -40,6 +46,13 @@ void FillReport(const vfs::Recording& recording, v1::IoReport* report) {
     told->set_offset(wait.offset);
     told->set_waited_us(static_cast<uint64_t>(wait.micros));
     told->set_source(kOriginNames[static_cast<size_t>(wait.origin)]);
+    told->set_at_us(static_cast<uint64_t>(wait.at_micros));
+  }
+  for (const vfs::Recording::Fetched& file : recording.largest) {
+    v1::IoFile* told = report->add_largest();
+    told->set_path(file.path);
+    told->set_fetched_bytes(file.bytes);
+    FillSpan(file.when, told->mutable_fetched());
   }
 }
 

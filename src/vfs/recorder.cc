@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 
 #include "base/clock.h"
 #include "store/object_id.h"
@@ -29,11 +30,25 @@ std::optional<Recording> Recorder::End(uint64_t job, uint32_t attempt) {
   std::lock_guard lock(mutex_);
   const auto it = runs_.find({job, attempt});
   if (it == runs_.end()) return std::nullopt;
+  it->second.recording.largest = LargestOf(it->second);
   Recording recording = std::move(it->second.recording);
   recording.wall_micros = MonotonicMicros() - it->second.began_micros;
   runs_.erase(it);
   active_ = !runs_.empty();
   return recording;
+}
+
+std::vector<Recording::Fetched> Recorder::LargestOf(const Run& run) {
+  std::vector<Recording::Fetched> files;
+  for (const auto& [version, file] : run.files) {
+    if (file.index < 0 || !file.fetched) continue;
+    files.push_back({run.recording.files[static_cast<size_t>(file.index)].path, file.fetched_bytes, file.when});
+  }
+  const auto more = [](const auto& a, const auto& b) { return std::tie(b.bytes, a.path) < std::tie(a.bytes, b.path); };
+  const size_t kept = std::min(files.size(), kLargest);
+  std::partial_sort(files.begin(), files.begin() + static_cast<std::ptrdiff_t>(kept), files.end(), more);
+  files.resize(kept);
+  return files;
 }
 
 Recorder::File* Recorder::FileOf(Run* run, const tree::FileVersion& version) {
@@ -91,14 +106,19 @@ void Recorder::Used(const tree::FileVersion& version, uint64_t first, uint64_t c
 void Recorder::Fetched(const tree::FileVersion& version, uint64_t first, uint64_t count, uint64_t bytes,
                        Origin origin) {
   if (!active()) return;
+  const int64_t now = MonotonicMicros();
   std::lock_guard lock(mutex_);
   for (auto& [id, run] : runs_) {
+    const int64_t when = std::max<int64_t>(now - run.began_micros, 0);
     Recording::Count& counts = run.recording.counts[static_cast<size_t>(origin)];
     counts.fetched_units += count;
     counts.fetched_bytes += bytes;
+    counts.fetched.Add(when);
     File* file = FileOf(&run, version);
     if (file == nullptr) continue;
     file->fetched = true;
+    file->fetched_bytes += bytes;
+    file->when.Add(when);
     for (uint64_t unit = first; unit < std::min<uint64_t>(first + count, file->units.size()); ++unit) {
       file->units[unit] = static_cast<uint8_t>((file->units[unit] & 1) | static_cast<uint8_t>(origin) << 1);
     }
@@ -107,6 +127,7 @@ void Recorder::Fetched(const tree::FileVersion& version, uint64_t first, uint64_
 
 void Recorder::Waited(const std::string& path, uint64_t offset, int64_t micros, Origin origin) {
   if (!active()) return;
+  const int64_t began = MonotonicMicros() - micros;
   std::lock_guard lock(mutex_);
   for (auto& [id, run] : runs_) {
     Recording& recording = run.recording;
@@ -116,7 +137,7 @@ void Recorder::Waited(const std::string& path, uint64_t offset, int64_t micros, 
     if (slowest.size() >= kSlowest && slowest.back().micros >= micros) continue;
     const auto at = std::find_if(slowest.begin(), slowest.end(),
                                  [micros](const Recording::Wait& wait) { return wait.micros < micros; });
-    slowest.insert(at, {path, offset, micros, origin});
+    slowest.insert(at, {path, offset, micros, origin, std::max<int64_t>(began - run.began_micros, 0)});
     if (slowest.size() > kSlowest) slowest.pop_back();
   }
 }

@@ -29,7 +29,7 @@ class Recorder {
   static constexpr size_t kMaxRuns = 256;         // the one that began first is forgotten
   static constexpr size_t kMaxRanges = 131072;    // of a run
   static constexpr uint64_t kMaxUnits = 1048576;  // of all files of a run: 16 GiB of content
-  static constexpr size_t kSlowest = 10;
+  static constexpr size_t kSlowest = 10, kLargest = 10;
 
   void Begin(uint64_t job, uint32_t attempt);
   // nullopt: it never began, or was forgotten.
@@ -47,9 +47,11 @@ class Recorder {
 
  private:
   struct File {
-    int64_t index = -1;          // in the recording
-    bool fetched = false;        // some of it
-    uint64_t used = 0;           // units
+    int64_t index = -1;    // in the recording
+    bool fetched = false;  // some of it
+    uint64_t used = 0;     // units
+    uint64_t fetched_bytes = 0;
+    Recording::Span when;        // it was fetched
     std::vector<uint8_t> units;  // bit 0: used; above: Origin
   };
   struct Run {
@@ -60,6 +62,7 @@ class Recorder {
     std::unordered_map<tree::FileVersion, File, tree::FileVersionHash> files;
   };
   static File* FileOf(Run* run, const tree::FileVersion& version);
+  static std::vector<Recording::Fetched> LargestOf(const Run& run);
 
   std::atomic<bool> active_{false};
   std::mutex mutex_;

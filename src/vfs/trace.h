@@ -53,8 +53,17 @@ struct TraceFrame {
 enum class Origin : uint8_t { kCache, kTrace, kAhead, kDemand };
 inline constexpr size_t kOrigins = 4;
 
-// What one run did with its root.
+// What one run did with its root. Times are from its beginning.
 struct Recording {
+  // When the first and the last of something came.
+  struct Span {
+    int64_t first_micros = -1;  // negative: nothing came
+    int64_t last_micros = -1;
+    void Add(int64_t micros) {
+      if (first_micros < 0) first_micros = micros;
+      last_micros = micros;
+    }
+  };
   struct File {
     std::string path;
     tree::FileVersion version;
@@ -64,11 +73,18 @@ struct Recording {
     uint64_t offset = 0;
     int64_t micros = 0;
     Origin origin = Origin::kDemand;
+    int64_t at_micros = 0;
+  };
+  struct Fetched {
+    std::string path;
+    uint64_t bytes = 0;  // uncompressed
+    Span when;
   };
   struct Count {
     uint64_t fetched_units = 0;
     uint64_t fetched_bytes = 0;  // uncompressed
     uint64_t used_units = 0;     // read by the run, as far as the kernel asked for it
+    Span fetched;
   };
   std::vector<File> files;
   std::vector<TraceRange> ranges;  // in order of first touch
@@ -78,6 +94,7 @@ struct Recording {
   int64_t waited_micros = 0;
   int64_t wall_micros = 0;
   std::vector<Wait> slowest;
+  std::vector<Fetched> largest;  // of files that were read
 };
 
 }  // namespace vrun::vfs

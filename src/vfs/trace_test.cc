@@ -2,6 +2,7 @@
 #include "vfs/trace.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/clock.h"
 #include "store/store.h"
 #include "vfs/backend.h"
 #include "vfs/file_cache.h"
@@ -70,6 +72,37 @@ TEST(RecorderTest, SaysWhereWhatWasReadHadComeFrom) {
   ASSERT_EQ(recording->slowest.size(), Recorder::kSlowest);
   EXPECT_EQ(recording->slowest.front().micros, 119);
   EXPECT_EQ(recording->slowest.back().micros, 110);
+}
+
+TEST(RecorderTest, SaysWhenWhatWasFetchedCame) {
+  Recorder recorder;
+  recorder.Begin(7, 1);
+  const int64_t began = MonotonicMicros();
+  for (uint64_t i = 0; i < 20; ++i) {
+    recorder.Fetched(Version(i, 30 * kUnit), 0, 1 + i, (1 + i) * kUnit, Origin::kAhead);
+    if (i % 2 == 0) recorder.Used(Version(i, 30 * kUnit), 0, 1, Named("/" + std::to_string(i)));
+  }
+  ::usleep(2000);
+  recorder.Fetched(Version(4, 30 * kUnit), 7, 20, 20 * kUnit, Origin::kDemand);
+  recorder.Waited("/4", 0, 1500, Origin::kDemand);
+  const int64_t took = MonotonicMicros() - began;
+  const auto recording = recorder.End(7, 1);
+  ASSERT_TRUE(recording);
+  const auto& ahead = recording->counts[static_cast<size_t>(Origin::kAhead)].fetched;
+  const auto& demand = recording->counts[static_cast<size_t>(Origin::kDemand)].fetched;
+  EXPECT_LT(recording->counts[static_cast<size_t>(Origin::kTrace)].fetched.first_micros, 0);
+  EXPECT_GE(ahead.first_micros, 0);
+  EXPECT_LE(ahead.first_micros, ahead.last_micros);
+  EXPECT_GE(demand.first_micros, ahead.last_micros + 2000);
+  EXPECT_LE(demand.last_micros, took + 1000);
+  EXPECT_LE(recording->slowest.front().at_micros, demand.last_micros + 1000);
+  // Of those that were read, the largest first; of the others nobody knows the names.
+  ASSERT_EQ(recording->largest.size(), 10u);
+  EXPECT_EQ(recording->largest[0].path, "/4");
+  EXPECT_EQ(recording->largest[0].bytes, 25 * kUnit);
+  EXPECT_EQ(recording->largest[0].when.last_micros, demand.last_micros);
+  EXPECT_EQ(recording->largest[1].path, "/18");
+  EXPECT_EQ(recording->largest[9].path, "/0");
 }
 
 TEST(RecorderTest, WhatWasReadToItsEndIsNotFreshAnyMore) {

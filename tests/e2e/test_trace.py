@@ -55,7 +55,15 @@ def test_a_second_node_fetches_by_trace_and_the_account_is_true(own):
     rows, waits, text = run(cluster)
     assert rows["trace"] == (0, 0), text
     assert rows["demand"][0] > 0 and waits > 0, text
-    assert "/root/traced/" in text.split("FILE")[1], text   # the slowest waits have names
+    slowest, largest = text.split("FILE\n")[1:]
+    assert "/root/traced/" in slowest, text                # the slowest waits have names
+    # And what was fetched has its times, within those of the run.
+    wall = float(re.search(r"link busy \d+ % of ([\d.]+) s", text)[1])
+    files = re.findall(r"^\S+ +([\d.]+) s +([\d.]+) s +(/.*)$", largest, re.M)
+    assert len(files) == 10 and all((cluster.root / path[1:]).is_file() for _, _, path in files), text
+    sources = re.findall(r"^(?:ahead|demand) .* ([\d.]+) s +([\d.]+) s  ", text, re.M)
+    assert sources and all(0 <= float(first) <= float(last) <= wall for first, last, *_ in sources + files), text
+    assert re.search(r"^trace +0 +0 +0 +- +- ", text, re.M), text
     wait_until("the trace is home", lambda: traces(cluster))
 
     # The same again there: nothing is fetched, nothing is waited for.
