@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes to the store what readers have from memory already: files of up to 1 MiB that bursts bring, and small ones that
-// were fetched. (Parts of larger files are written as they come: there are few such files, and much of their content.)
-// Making a thousand files costs a cold import more than a second of a core while its process wants all of them, and a
-// reader of one file the time until it is made; a little later nobody minds. So it begins when nothing has come for a
-// moment, or when half of the memory is used.
+// Writes to the store what readers have from memory already: files of up to 1 MiB that bursts bring, and small ones
+// that were fetched. (Parts of larger files are written as they come: there are few such files, and much of their
+// content.) Making a thousand files costs a cold import more than a second of a core while its process wants all of
+// them, and a reader of one file the time until it is made; a little later nobody minds. So it begins when nothing has
+// come for a moment, or when half of the memory is used.
 #pragma once
 
 #include <condition_variable>
