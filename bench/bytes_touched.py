@@ -16,7 +16,7 @@ import tempfile
 
 import lib
 from cluster import Cluster, wait_until
-from cold_import import ENV, chrooted, forget_traces, make_root, wait_for_frames
+from cold_import import ENV, chrooted, home_has_scanned, make_root, native, wait_for_frames
 
 UNITS_RATIO, WIRE_MB = 1.7, 50
 
@@ -57,10 +57,10 @@ def ext4_copy(root, directory):
 
 def touched(image, point, statement):
     """Bytes that a native import brings into the empty page cache of the image."""
-    with mounted(image, point):
+    with mounted(image, point), native(point) as natively:
         device = subprocess.run(["mountpoint", "-d", point], capture_output=True, text=True, check=True).stdout.strip()
         pathlib.Path(f"/sys/class/bdi/{device}/read_ahead_kb").write_text("0")
-        subprocess.run(chrooted(point, statement), check=True, stdout=subprocess.DEVNULL)
+        natively.timed(chrooted(point, statement))
         return resident(point)
 
 
@@ -69,10 +69,9 @@ def ours(root, statement, o):
     link = ["--rate-mbit", str(o.rate_mbit), "--rtt-ms", str(o.rtt_ms), "--tunlink", str(lib.build_tunlink())]
     cluster = Cluster(root, nodes=0, link=link)
     try:
-        wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 120)
+        home_has_scanned(cluster)
         vrun = cluster.command("vrun", "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
         env = dict(cluster.environment, **ENV)
-        forget_traces(cluster)
         cluster.start_node("n1")
         lib.timed(vrun, env)
         cluster.stop_node("n1")
@@ -109,7 +108,7 @@ def main(arguments):
     report = lib.Report()
     with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name:
         if shutil.disk_usage(name).free < 8 << 30:
-            raise SystemExit("bytes: less than 8 GB free: use --package numpy")
+            raise SystemExit("less than 8 GB free: use --package numpy")
         image, point = ext4_copy(root, pathlib.Path(name))
         exact = touched(image, point, statement)
         lib.note(f"touched {exact / 1e6:.1f} MB")

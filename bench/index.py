@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A root of 300,000 files in 30,000 directories: scanned, shipped to a node that never saw it, mounted, listed.
 
-The clock starts when `vrun` does, home having scanned; the link is 500 Mbit/s and 1 ms. "mounted": `vrun true` on a node
-that has served another root of this home is over, view and tree included; "shipped": the last directory object is on the
-node. Bytes are those of the link's packets, headers and all. Baselines: find that asks for every attribute, on this
-machine, for the scan; for the rest `rsync -a --list-only` through ssh over the same link, which also sends nothing but
-names and attributes. A job reads nothing of the files, so they are as sparse as the file system makes them.
+The clock starts when `vrun` does, home having scanned; the link is 500 Mbit/s and 1 ms. "mounted": `vrun true` on a new node,
+which home has never spoken to, is over, view and tree included; "shipped": the last directory object is on the node. "encode":
+home's CPU time meanwhile, for packing, compressing, encrypting and sending (a scan keeps directories as they are encoded).
+Bytes are those of the link's packets, headers and all. Baselines: find that asks for every attribute, on this machine, for
+the scan; for the rest `rsync -a --list-only` through ssh over the same link, which also sends nothing but names and
+attributes. A job reads nothing of the files, so they are as sparse as the file system makes them.
 """
 import argparse
 import contextlib
 import pathlib
 import random
-import subprocess
 import tempfile
 import time
 
@@ -20,6 +20,7 @@ import miniroot
 from cluster import Cluster, wait_until
 from cold_import import Sshfs
 from launch import daemons
+from serve import cpu
 
 MOUNTED_S, WIRE_MB = 0.5, 12
 STEMS = """index main utils config test types core base parser model view client server http json cache error event util helper
@@ -70,9 +71,11 @@ def link_bytes(cluster, node):
 
 
 def first_contact(cluster, node, argv):
-    """Seconds until a first command is over and until the node has all of the tree; bytes on the link by then."""
+    """Seconds until a first command is over and until the node has all of the tree; bytes on the link by then, and home's CPU
+    seconds."""
     cluster.start_node(node)
-    before, began = link_bytes(cluster, node), time.time()
+    home = [cluster.pid_of("home")]
+    used, before, began = cpu(home), link_bytes(cluster, node), time.time()
     command = lib.timed(cluster.command("vrun", "-D", "/", "-q", "--", *argv), cluster.environment)
 
     def shipped():
@@ -80,9 +83,9 @@ def first_contact(cluster, node, argv):
         with contextlib.suppress(FileNotFoundError):
             return [f.stat().st_mtime - began for f in (cluster.nodes[node]["directory"] / "state").rglob("last-tree")]
     whole = wait_until("the node has the tree", shipped, 120)[0]
-    sent = link_bytes(cluster, node) - before
+    sent, used = link_bytes(cluster, node) - before, cpu(home) - used
     cluster.stop_node(node)
-    return command, whole, sent
+    return command, whole, sent, used
 
 
 def rsync_list(cluster, start, directory, root, node):
@@ -107,7 +110,7 @@ def main(arguments):
     report = lib.Report()
     link = ["--rate-mbit", str(o.rate_mbit), "--rtt-ms", str(o.rtt_ms), "--tunlink", str(lib.build_tunlink())]
     more = {"files": o.files, "directories": o.directories, "rounds": o.rounds, "rate_mbit": o.rate_mbit, "rtt_ms": o.rtt_ms}
-    results = {k: [] for k in ("mounted", "shipped", "sent", "listed", "rsync", "rsync_sent", "find")}
+    results = {k: [] for k in ("mounted", "shipped", "sent", "encode", "listed", "rsync", "rsync_sent", "find")}
     with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name, daemons() as start:
         root = pathlib.Path(miniroot.make(pathlib.Path(name) / "root", with_python=False))
         fill(root, o.files, o.directories)
@@ -119,12 +122,12 @@ def main(arguments):
             log = "\n".join(p.read_text() for p in (cluster.directory / "home").rglob("*.log"))
             scan = float(log.split("root scanned: ")[1].split(" bytes, ")[1].split(" s,")[0])
             for k in range(o.rounds):
-                command, whole, sent = first_contact(cluster, f"n{2 * k + 1}", ["/bin/true"])
-                listed, _, _ = first_contact(cluster, f"n{2 * k + 2}", ["/usr/bin/find", "/", "-xdev", "-newer", "/bin/sh"])
+                command, whole, sent, encode = first_contact(cluster, f"n{2 * k + 1}", ["/bin/true"])
+                listed, *_ = first_contact(cluster, f"n{2 * k + 2}", ["/usr/bin/find", "/", "-xdev", "-newer", "/bin/sh"])
                 d = pathlib.Path(name) / f"ssh{k}"
                 d.mkdir()
                 took, rsync_sent = rsync_list(cluster, start, d, root, f"n{2 * k + 1}")
-                for key, value in zip(results, (command, whole, sent / 1e6, listed, took, rsync_sent / 1e6, lib.timed(find))):
+                for key, value in zip(results, (command, whole, sent / 1e6, encode, listed, took, rsync_sent / 1e6, lib.timed(find))):
                     results[key].append(value)
                 lib.note(f"round {k + 1}: " + ", ".join(f"{key} {v[-1]:.2f}" for key, v in results.items()))
         finally:
@@ -134,5 +137,6 @@ def main(arguments):
     report.line("index.mounted", m["mounted"], "s", "rsync --list-only", m["rsync"], f"<= {MOUNTED_S} s", m["mounted"] <= MOUNTED_S, **more)
     report.line("index.shipped", m["shipped"], "s", "rsync --list-only", m["rsync"], **more)
     report.line("index.wire", m["sent"], "MB", "rsync --list-only", m["rsync_sent"], f"<= {WIRE_MB} MB", m["sent"] <= WIRE_MB, **more)
+    report.line("index.encode", m["encode"], "s", **more)
     report.line("index.listed", m["listed"], "s", "rsync --list-only", m["rsync"], **more)
     return report.exit_code()

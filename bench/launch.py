@@ -65,40 +65,12 @@ def ssh(start, d):
             lambda: subprocess.run(["ssh", "-O", "exit", *kept, *common[:-1]], stderr=subprocess.DEVNULL))
 
 
-class WithoutUnifiedCgroups:
-    """Times commands in a process whose mount namespace lacks the unified hierarchy: crun refuses hybrid cgroups."""
-
-    def __init__(self):
-        self.ask, told = os.pipe()
-        answer, self.tell = os.pipe()
-        if os.fork() == 0:
-            os.close(self.ask)
-            os.close(self.tell)
-            lib.libc_call("unshare", 0x20000)
-            lib.libc_call("mount", b"none", b"/", None, 16384 | (1 << 18), None)
-            if os.path.ismount("/sys/fs/cgroup/unified"):
-                lib.libc_call("umount2", b"/sys/fs/cgroup/unified", 2)
-            with os.fdopen(answer) as requests:
-                for line in requests:
-                    try:
-                        os.write(told, f"{lib.timed(json.loads(line))}\n".encode())
-                    except RuntimeError as e:
-                        os.write(told, f"error {e}\n".encode())
-            os._exit(0)
-        os.close(told)
-        os.close(answer)
-        self.answers = os.fdopen(self.ask)
-
-    def timed(self, argv):
-        os.write(self.tell, (json.dumps(argv) + "\n").encode())
-        answer = self.answers.readline()
-        if not answer or answer.startswith("error"):
-            raise RuntimeError(answer.strip() or "the helper process ended")
-        return float(answer)
-
-    def close(self):
-        os.close(self.tell)
-        os.wait()
+def without_unified_cgroups():
+    """Times commands where the unified hierarchy is not mounted: crun refuses hybrid cgroups."""
+    def prepare():
+        if os.path.ismount("/sys/fs/cgroup/unified"):
+            lib.libc_call("umount2", b"/sys/fs/cgroup/unified", 2)
+    return lib.MountNamespace(prepare)
 
 
 def crun(d):
@@ -168,7 +140,7 @@ def main(arguments):
     parser.add_argument("--pause", type=float, default=0.0)
     o = parser.parse_args(arguments)
     report = lib.Report()
-    hybrid = WithoutUnifiedCgroups()
+    hybrid = without_unified_cgroups()
     with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name, daemons() as start:
         d = pathlib.Path(name)
         close_ssh = lambda: None  # noqa: E731

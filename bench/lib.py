@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 NULL = os.open("/dev/null", os.O_RDWR)
@@ -58,6 +59,69 @@ def timed(argv, env=None, expect=0):
     if code != expect:
         raise RuntimeError(f"{argv} exited {code}")
     return elapsed
+
+
+class MountNamespace:
+    """A process with mounts of its own, made or taken away once by prepare(), that times commands. They go when it is closed."""
+
+    def __init__(self, prepare):
+        ask, told = os.pipe()
+        answer, self._tell = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            try:
+                os.close(ask)
+                os.close(self._tell)
+                libc_call("unshare", 0x20000)
+                libc_call("mount", b"none", b"/", None, 16384 | (1 << 19), None)   # what is unmounted outside goes here too
+                prepare()
+                with os.fdopen(answer) as requests:
+                    for line in requests:
+                        os.write(told, (self._answer(json.loads(line)) + "\n").encode())
+            except BaseException:  # pylint: disable=broad-except
+                traceback.print_exc()
+            finally:
+                os._exit(0)   # whatever it was: nothing of what the parent does at its end
+        os.close(told)
+        os.close(answer)
+        self._answers = os.fdopen(ask)
+
+    @staticmethod
+    def _answer(argv):
+        try:
+            return json.dumps([timed(argv), None])
+        except (OSError, RuntimeError) as e:
+            return json.dumps([None, str(e)])
+
+    def timed(self, argv):
+        """As timed() above."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._tell, (json.dumps(argv) + "\n").encode())
+        seconds, error = json.loads(self._answers.readline() or '[null, "the process that times commands has ended"]')
+        if error:
+            raise RuntimeError(error)
+        return seconds
+
+    def close(self):
+        os.close(self._tell)
+        os.waitpid(self._child, 0)
+        self._answers.close()
+
+
+@contextlib.contextmanager
+def two_cores():
+    """What is started meanwhile shares two cores, however many there are: two real ones, not one and its hyper-thread."""
+    def core(cpu):
+        topology = pathlib.Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+        return [(topology / f).read_text() for f in ("physical_package_id", "core_id") if (topology / f).exists()]
+    all_of_them = sorted(os.sched_getaffinity(0))
+    first, others = all_of_them[0], all_of_them[1:]
+    second = next((c for c in others if core(c) != core(first)), others[0] if others else first)
+    os.sched_setaffinity(0, {first, second})
+    try:
+        yield sorted({first, second})
+    finally:
+        os.sched_setaffinity(0, all_of_them)
 
 
 def interleaved(commands, runs, warmup=3):

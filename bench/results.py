@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmarks have measured, kept in docs/performance.jsonl, and the table in docs/performance.md that is made of it."""
+"""What benchmarks have measured, kept in docs/performance.jsonl, and the tables in docs/performance.md, one of each machine, that
+are made of it."""
 import datetime
 import json
 import os
+import platform
 import shlex
 
 import lib
@@ -17,12 +19,19 @@ def load():
     return [json.loads(line) for line in SAVED.read_text().splitlines()] if SAVED.exists() else []
 
 
+def machine():
+    """The kind of this machine, as /proc/cpuinfo names it: figures of different kinds do not belong in one table."""
+    with open("/proc/cpuinfo") as f:
+        model = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.machine())
+    return f"{model}, {os.cpu_count()} cores"
+
+
 def save(command, lines, names):
-    """Replaces what the same command had measured before. `names` gives the order of the benchmarks."""
-    command = shlex.join(command)
-    stamp = {"command": command, "date": datetime.date.today().isoformat(), "load": round(os.getloadavg()[1], 1)}
-    kept = [entry for entry in load() if entry["command"] != command] + [{**line, **stamp} for line in lines]
-    kept.sort(key=lambda entry: (names.index(entry["command"].split()[0]), entry["command"]))
+    """Replaces what the same command had measured before on such a machine. `names` gives the order of the benchmarks."""
+    command, here = shlex.join(command), machine()
+    stamp = {"command": command, "date": datetime.date.today().isoformat(), "load": round(os.getloadavg()[1], 1), "machine": here}
+    kept = [e for e in load() if (e["command"], e["machine"]) != (command, here)] + [{**line, **stamp} for line in lines]
+    kept.sort(key=lambda entry: (entry["machine"], names.index(entry["command"].split()[0]), entry["command"]))
     SAVED.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
 
 
@@ -46,7 +55,16 @@ def table(entries):
     return "".join("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |\n" for cells in rows)
 
 
+def tables(entries):
+    """One of each machine, the one that was measured last first."""
+    of = {}
+    for entry in entries:
+        of.setdefault(entry["machine"], []).append(entry)
+    newest = sorted(of, key=lambda name: max(e["date"] for e in of[name]), reverse=True)
+    return "\n".join(f"### {name}\n\n{table(of[name])}" for name in newest)
+
+
 def write_page():
     """Rewrites what is between the markers; everything else is prose, written by hand."""
     before, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(load())}{END}{rest.split(END)[1]}")
+    PAGE.write_text(f"{before}{BEGIN}\n{tables(load())}{END}{rest.split(END)[1]}")

@@ -8,11 +8,13 @@
 #include <thread>
 
 #include "base/blake3.h"
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/escape.h"
 #include "base/event_loop.h"
 #include "base/files.h"
 #include "base/frame_socket.h"
+#include "base/id_map.h"
 #include "base/secret.h"
 
 namespace vrun {
@@ -212,6 +214,28 @@ TEST(Secret, HmacIsThatOfRfc4231) {
   EXPECT_FALSE(SameSecret("abc", "abd"));
   EXPECT_FALSE(SameSecret("abc", "ab"));
   EXPECT_NE(*RandomSecret(32), *RandomSecret(32));
+}
+
+TEST(IdMap, ThereAndBack) {
+  const IdMap ids(0x40010000, {1200345, 4000000000u});
+  IdMap copy = ids;
+  for (const uint32_t id : {0u, 1000u, 65534u, 65535u, 1200345u, 4000000000u}) EXPECT_EQ(ids.ToHome(ids.ToNode(id)), id) << id;
+  EXPECT_EQ(ids.ToNode(1000), 0x40010000u + 1000);
+  EXPECT_EQ(ids.ToNode(1200345), ids.high_base());
+  EXPECT_EQ(ids.ToNode(70000), 0x40010000u + IdMap::kNobody);
+  for (const uint32_t id : {0u, 0x40000000u, 0x40020000u, ids.high_base() + 2, ids.high_base() - 1, UINT32_MAX}) {
+    EXPECT_EQ(ids.ToHome(id), IdMap::kNobody) << id;
+  }
+  copy.SetHigh({1200345, 4000000000u, 70000});
+  EXPECT_EQ(ids.ToNode(70000), ids.high_base() + 2) << "copies share what is learnt";
+  EXPECT_NE(IdMap(0x40000000).high_base(), ids.high_base());
+}
+
+TEST(Clock, NanosecondsEndWhereTheirNumbersEnd) {
+  EXPECT_EQ(ToNanos(1, 5), 1'000'000'005);
+  EXPECT_EQ(ToNanos(-2, 999'999'999), -1'000'000'001);
+  EXPECT_EQ(ToNanos(10'000'000'000, 1), INT64_MAX);
+  EXPECT_EQ(ToNanos(-10'000'000'000, 1), INT64_MIN);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "cli/cluster.h"
 #include "cli/daemon_process.h"
 #include "cli/exit_status.h"
+#include "cli/explain_io.h"
 #include "cli/host_facts.h"
 #include "cli/job_view.h"
 #include "cli/json.h"
@@ -36,6 +37,62 @@ v1::JobInfo SomeJob() {
   job.mutable_exit()->set_kind(v1::ExitRecord::EXITED);
   job.mutable_exit()->set_exit_code(7);
   return job;
+}
+
+v1::Finished RunWithIo() {
+  v1::Finished finished;
+  v1::IoReport* io = finished.mutable_io();
+  for (const char* name : {"cache", "trace", "ahead", "demand"}) io->add_source()->set_name(name);
+  io->set_wall_us(2'000'000);
+  io->set_wire_bytes(1000);
+  return finished;
+}
+
+TEST(ExplainIoTest, SaysWhereContentCameFromWhyAndWhatOfItWasInVain) {
+  v1::Finished finished = RunWithIo();
+  v1::IoReport* io = finished.mutable_io();
+  v1::IoSource* ahead = io->mutable_source(2);
+  ahead->set_fetched_units(40);
+  ahead->set_fetched_bytes(640 << 10);
+  ahead->set_used_units(30);
+  ahead->set_unread_bytes(160 << 10);
+  ahead->mutable_fetched()->set_last_us(1'500'000);
+  io->set_files(7);
+  io->set_link_busy_us(1'000'000);
+  io->set_peer_bytes(5 << 20);
+  io->set_s3_bytes(3 << 10);
+  v1::IoFile* file = io->add_largest();
+  file->set_path("/lib/unused.so");
+  file->set_fetched_bytes(128 << 10);
+  file->set_unread_bytes(128 << 10);
+  file->set_source("ahead");
+  EXPECT_EQ(
+      FormatIo(finished),
+      "SOURCE  FETCHED  UNITS  READ  UNREAD  FROM     UNTIL    WHY\n"
+      "cache   -        -      0     -       -        -        was on the node already\n"
+      "trace   0        0      0     0       -        -        what earlier runs of this read\n"
+      "ahead   640K     40     30    160K    0.000 s  1.500 s  home's page cache, libraries, files beside it\n"
+      "demand  0        0      0     0       -        -        asked for when it was read\n"
+      "7 files read, 1000 from home, 5.0M from other nodes, 3.0K from the S3 store; home's link busy 50 % of 2.000 s\n"
+      "0 waits for content, 0.000 s in all\n"
+      "FETCHED  UNREAD  SOURCE  FROM     UNTIL    FILE\n"
+      "128K     128K    ahead   0.000 s  0.000 s  /lib/unused.so\n");
+  io->clear_peer_bytes();
+  io->clear_s3_bytes();
+  io->set_warm(true);
+  EXPECT_THAT(FormatIo(finished), AllOf(HasSubstr("1000 from home; "), HasSubstr("some of it was here before"),
+                                        Not(HasSubstr("S3")), Not(HasSubstr("nothing was fetched"))));
+}
+
+TEST(ExplainIoTest, ARunThatFetchedNothingIsNoError) {
+  EXPECT_THAT(FormatIo(RunWithIo()),
+              AllOf(HasSubstr("nothing was fetched: all that was read was here already"), HasSubstr("page cache")));
+}
+
+TEST(ExplainIoTest, WithoutAReportItIsOneLine) {
+  const std::string text = FormatIo({});
+  EXPECT_THAT(text, HasSubstr("no node has reported"));
+  EXPECT_EQ(text.find('\n'), text.size() - 1);
 }
 
 TEST(TableTest, ColumnsAlignAndNothingMovesTheCursor) {

@@ -25,7 +25,7 @@ void AddFuse(CLI::App* app, std::vector<std::string>* settings) {
   app->add_option("--fuse", *settings,
                   "NAME=auto|on|off, of passthrough, push, readdirplus, no_open, cpu_latency and io_uring: whether "
                   "views use it where "
-                  "the kernel can; may be repeated")
+                  "the kernel can (live views: never passthrough or io_uring); may be repeated")
       ->allow_extra_args(false)
       ->check([](const std::string& setting) {
         const auto parsed = vrun::node::ParseViewFeatures({setting});
@@ -112,6 +112,7 @@ int main(int argc, char** argv) {
   fs_app->add_option("--home-id", fs.home_id, "whose root")->required();
   fs_app->add_option("--tenant", fs.tenant, "name of its directories")->required();
   fs_app->add_option("--uid-base", fs.uid_base, "host uid of the root's uid 0")->required();
+  fs_app->add_option("--uid-ranges", fs.uid_ranges, "file with the tenants' ids");
   fs_app->add_option("--store-dir", fs.store_directory, "content cache")->required();
   fs_app->add_option("--views-dir", fs.views_directory, "mount points")->required();
   fs_app->add_option("--listen", fs.listen_host, "address where home reaches it")->required();

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
 #include "home/apply_files.h"
@@ -28,8 +29,6 @@ namespace {
 using vrun::v1::BaseVersion;
 using vrun::v1::Meta;
 using vrun::v1::WriteBack;
-
-int64_t Ns(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
 class ApplierImpl final : public Applier {
  public:
@@ -164,10 +163,10 @@ bool ApplierImpl::Matches(const struct stat& st, const BaseVersion& base, bool o
   if ((st.st_mode & S_IFMT) != base.type() || st.st_ino != base.ino()) return false;
   if (S_ISDIR(st.st_mode)) return true;
   if (static_cast<uint64_t>(st.st_size) != base.size()) return false;
-  if (Ns(st.st_ctim) == base.ctime_ns()) return true;
+  if (ToNanos(st.st_ctim) == base.ctime_ns()) return true;
   auto own = own_ctime_.find({st.st_dev, st.st_ino});
-  if (own != own_ctime_.end() && own->second == Ns(st.st_ctim)) return true;
-  return (base.nlink() > 1 || own_rename) && Ns(st.st_mtim) == base.mtime_ns();
+  if (own != own_ctime_.end() && own->second == ToNanos(st.st_ctim)) return true;
+  return (base.nlink() > 1 || own_rename) && ToNanos(st.st_mtim) == base.mtime_ns();
 }
 
 UniqueFd ApplierImpl::Watch(const Place& place, const struct stat& st) const {
@@ -181,7 +180,7 @@ void ApplierImpl::Remember(const UniqueFd& inode, bool new_times) {
   struct stat st;
   if (!inode || ::fstat(inode.get(), &st) != 0) return;
   auto [it, added] = own_ctime_.try_emplace({st.st_dev, st.st_ino});
-  it->second = Ns(st.st_ctim);
+  it->second = ToNanos(st.st_ctim);
   if (new_times || !added) journal_.AddOwnChange({st.st_dev, st.st_ino, it->second});
 }
 
@@ -195,8 +194,9 @@ Status ApplierImpl::MakeTemporary(const Place& place, const std::string& name, M
 
 Status ApplierImpl::FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use) {
   VRUN_ASSIGN(UniqueFd fd, OpenName(place.parent.get(), name));
+  VRUN_ASSIGN(const auto before, LstatAt(place.parent.get(), place.name));
   std::string left_out;
-  Status status = SetFileMeta(fd.get(), meta, use, &left_out);
+  Status status = SetFileMeta(fd.get(), KeepOwners(meta, before), use, &left_out);
   if (!status) return std::move(status).error().With(Escape(place.path));
   if (!left_out.empty() && attributes_left_out_.insert(left_out).second) {
     paths_.Notice(Escape(place.path) + " was written without the attribute " + left_out);
@@ -629,7 +629,7 @@ Status ApplierImpl::SetMeta(const WriteBack& message) {
   if (same && !S_ISDIR(current->st_mode)) {
     // Only another content counts: its metadata are what the job changed, and may have been set by a process that died.
     const BaseVersion& base = message.base();
-    int64_t mtime = Ns(current->st_mtim);
+    int64_t mtime = ToNanos(current->st_mtim);
     same = message.has_base() && (Matches(*current, base) || (current->st_ino == base.ino() &&
                                                               static_cast<uint64_t>(current->st_size) == base.size() &&
                                                               (mtime == base.mtime_ns() || mtime == meta.mtime_ns())));

@@ -10,6 +10,7 @@
 #include <climits>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
 #include "home/apply_live_internal.h"
@@ -24,14 +25,12 @@ namespace {
 // Of files that this series wrote. Beyond it the oldest knowledge goes: their next change comes whole.
 constexpr size_t kMostOwn = 200'000;
 
-int64_t Ns(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
-
 bool IsInode(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
 // Nobody has written to a file since. Not what every change of it alters (ctime), but what only writing does.
 bool HasContentOf(const struct stat& before, const struct stat& now) {
   if (!S_ISREG(now.st_mode)) return true;
-  return before.st_size == now.st_size && Ns(before.st_mtim) == Ns(now.st_mtim);
+  return before.st_size == now.st_size && ToNanos(before.st_mtim) == ToNanos(now.st_mtim);
 }
 
 }  // namespace
@@ -140,8 +139,9 @@ Status LiveApplier::FinishMeta(const Place& place, const std::string& name, cons
   const auto fd = OpenName(place.parent.get(), name);
   if (!fd && fd.error().error_number() == ENOENT && name == place.name) return {};  // removed here meanwhile
   if (!fd) return fd.error();
+  VRUN_ASSIGN(const auto before, LstatAt(place.parent.get(), place.name));
   std::string left_out;
-  Status status = SetFileMeta(fd->get(), meta, use, &left_out);
+  Status status = SetFileMeta(fd->get(), KeepOwners(meta, before), use, &left_out);
   if (!status) return std::move(status).error().With(Escape(place.path));
   if (!left_out.empty() && attributes_left_out_.insert(left_out).second) {
     paths_.Notice(Escape(place.path) + " was written without the attribute " + left_out);
@@ -173,7 +173,7 @@ void LiveApplier::LostName(const UniqueFd& file, uint64_t sequence, const std::o
 
 bool LiveApplier::IsOwn(const struct stat& st) const {
   const auto own = own_.find({st.st_dev, st.st_ino});
-  return own != own_.end() && own->second == Ns(st.st_ctim);
+  return own != own_.end() && own->second == ToNanos(st.st_ctim);
 }
 
 void LiveApplier::Tell(const struct stat& st, uint64_t sequence, const struct stat* before, bool other) {
@@ -182,21 +182,21 @@ void LiveApplier::Tell(const struct stat& st, uint64_t sequence, const struct st
   applied.set_sequence(sequence);
   applied.set_dev(st.st_dev);
   applied.set_ino(st.st_ino);
-  applied.set_ctime_ns(Ns(st.st_ctim));
+  applied.set_ctime_ns(ToNanos(st.st_ctim));
   applied.set_size(S_ISDIR(st.st_mode) ? 0 : static_cast<uint64_t>(st.st_size));
-  if (before != nullptr) applied.set_before_ctime_ns(Ns(before->st_ctim));
+  if (before != nullptr) applied.set_before_ctime_ns(ToNanos(before->st_ctim));
   applied.set_other(other);
   if (!S_ISREG(st.st_mode)) return;
   const Inode inode{st.st_dev, st.st_ino};
   if (before != nullptr && !IsOwn(*before)) {
     auto& [first, last] = carried_[inode];
-    if (last != Ns(before->st_ctim)) first = Ns(before->st_ctim);
-    last = Ns(st.st_ctim);
+    if (last != ToNanos(before->st_ctim)) first = ToNanos(before->st_ctim);
+    last = ToNanos(st.st_ctim);
     return;
   }
   if (own_.size() >= kMostOwn) own_.clear();
-  own_[inode] = Ns(st.st_ctim);
-  journal_.AddOwnChange({st.st_dev, st.st_ino, Ns(st.st_ctim)});
+  own_[inode] = ToNanos(st.st_ctim);
+  journal_.AddOwnChange({st.st_dev, st.st_ino, ToNanos(st.st_ctim)});
 }
 
 // --- files ---
@@ -235,8 +235,8 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
     const auto& base = message.base();
     const auto carried = carried_.find({st.st_dev, st.st_ino});
     const bool same_time =
-        Ns(st.st_ctim) == base.ctime_ns() || (carried != carried_.end() && carried->second.first == base.ctime_ns() &&
-                                              carried->second.second == Ns(st.st_ctim));
+        ToNanos(st.st_ctim) == base.ctime_ns() || (carried != carried_.end() && carried->second.first == base.ctime_ns() &&
+                                              carried->second.second == ToNanos(st.st_ctim));
     const bool given =
         message.has_base() && st.st_ino == base.ino() && same_time && static_cast<uint64_t>(st.st_size) == base.size();
     return S_ISREG(st.st_mode) && (given || IsOwn(st));
@@ -251,7 +251,7 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
     file->fd.Reset(::openat(parent, file->place.name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat opened {};
     *refused = !file->fd || ::fstat(file->fd.get(), &opened) != 0 || !is_meant(opened);
-    file->ctime_ns = Ns(opened.st_ctim);
+    file->ctime_ns = ToNanos(opened.st_ctim);
     return {};
   }
   if (file->put.over() != vrun::v1::PATCH) {
@@ -328,14 +328,14 @@ Status LiveApplier::EndFile(uint64_t sequence) {
 void LiveApplier::BeforeOwnChange(OpenFileState* file) {
   struct stat st {};
   if (!file->temporary.empty()) return;
-  file->alone &= ::fstat(file->fd.get(), &st) == 0 && Ns(st.st_ctim) == file->ctime_ns;
+  file->alone &= ::fstat(file->fd.get(), &st) == 0 && ToNanos(st.st_ctim) == file->ctime_ns;
 }
 
 void LiveApplier::AfterOwnChange(OpenFileState* file) {
   struct stat st {};
   if (!file->temporary.empty()) return;
   file->alone &= ::fstat(file->fd.get(), &st) == 0;
-  file->ctime_ns = Ns(st.st_ctim);
+  file->ctime_ns = ToNanos(st.st_ctim);
 }
 
 void LiveApplier::DropFile() {
@@ -348,7 +348,7 @@ void LiveApplier::DropFile() {
     const bool cut = ::fstat(file_->fd.get(), &st) == 0 && static_cast<uint64_t>(st.st_size) == file_->end &&
                      ::ftruncate(file_->fd.get(), static_cast<off_t>(file_->base_size)) == 0;
     // As it was; the rest comes again.
-    if (cut && file_->alone && ::fstat(file_->fd.get(), &st) == 0) own_[{st.st_dev, st.st_ino}] = Ns(st.st_ctim);
+    if (cut && file_->alone && ::fstat(file_->fd.get(), &st) == 0) own_[{st.st_dev, st.st_ino}] = ToNanos(st.st_ctim);
   }
   file_.reset();
 }

@@ -83,6 +83,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                            plan.detached = options_.detached;
                            if (plan.tree) plan.trace = TraceOf(run->command(), services_->root);
                            plan.explain_io = run->explain_io();
+                           if (plan.trace) RememberTraced(*services_, job_, *run);
                            plan.requeue = run->scheduling().requeue();
                            plan.live = request.live_view();
                            const bool freeze =

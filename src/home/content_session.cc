@@ -2,6 +2,7 @@
 #include "home/content_session.h"
 
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <limits>
@@ -20,6 +21,7 @@ constexpr uint64_t kPartBytes = 1u << 20;    // of one reply
 constexpr uint64_t kPieceBytes = 64u << 10;  // compressed as one; whole units
 constexpr size_t kMaxOffered = 65536;        // files
 constexpr size_t kMaxShrinks = 8192;
+constexpr int kMaxExtents = 65536;  // of one file, as the node takes them
 
 tree::FileVersion Version(const v1::FileVersion& v) { return {v.dev(), v.ino(), v.ctime_ns(), v.size()}; }
 
@@ -42,6 +44,23 @@ Result<bool> ReadFully(int fd, std::vector<iovec> parts, uint64_t offset) {
     }
   }
   return true;
+}
+
+// Where the file has data, in at most kMaxExtents pieces: what is left then counts as one.
+Status ReadExtents(int fd, uint64_t size, v1::Extents* extents) {
+  for (uint64_t at = 0; at < size;) {
+    const off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
+    if (data < 0 && errno == ENXIO) break;
+    if (data < 0) return ErrnoError("look for holes");
+    const off_t hole = ::lseek(fd, data, SEEK_HOLE);
+    if (hole < 0) return ErrnoError("look for holes");
+    const bool most = extents->extent_size() == 2 * (kMaxExtents - 1);
+    at = most ? size : std::min(size, static_cast<uint64_t>(hole));
+    if (static_cast<uint64_t>(data) >= at) break;
+    extents->add_extent(static_cast<uint64_t>(data));
+    extents->add_extent(at);
+  }
+  return {};
 }
 
 }  // namespace
@@ -176,6 +195,7 @@ bool ContentSession::Do(Work* work) {
     case v1::ContentRequest::kGetRange: return Range(work);
     case v1::ContentRequest::kGetTree: return Tree(work);
     case v1::ContentRequest::kGetRoot: return Root(work);
+    case v1::ContentRequest::kGetExtents: return Extents(work);
     case v1::ContentRequest::kGetResident: return Resident(work);
     case v1::ContentRequest::kGetTrace: return TraceTable(work);
     case v1::ContentRequest::kGetFrames: return TraceFrames(work);
@@ -247,6 +267,7 @@ bool ContentSession::Resident(Work* work) {
   };
   Guess guess(*served->snapshot, *server_->files_, server_->first_looks_, offer,
               [&](const std::string& path) { return rules->Denies(path, served->exposed); });
+  guess.Touched(get.path(), version);
   bool known;  // then so are the libraries that it loads
   {
     std::lock_guard lock(mutex_);
@@ -442,17 +463,50 @@ void ContentSession::Attest(const v1::ContentRequest::GetRange& get, const tree:
       store::UnitsStatement(server_->home_id_, version, units->offset(), all, units->object_id())));
 }
 
+Result<UniqueFd> ContentSession::OpenServed(const std::string& path, const tree::FileVersion& version,
+                                            bool* lent) const {
+  auto opened = server_->files_->OpenVersion(path, version);
+  *lent = !opened && opened.error().code() == Code::kAborted && server_->lent_.Has(version);
+  return *lent ? server_->lent_.Open(version) : std::move(opened);
+}
+
+Status ContentSession::CheckOpen(int fd, const std::string& path, const tree::FileVersion& version, bool lent) const {
+  return lent ? server_->lent_.Check(version, fd) : server_->files_->Check(fd, path, version);
+}
+
+bool ContentSession::Extents(Work* work) {
+  const auto& get = work->request.get_extents();
+  const uint64_t id = work->request.id();
+  const tree::FileVersion version = Version(get.version());
+  const auto served = CheckServed(get.tree(), get.path(), version);
+  if (!served && !(served.error().code() == Code::kAborted && server_->lent_.Has(version))) {
+    return Fail(id, served.error());
+  }
+  const auto read = [&]() -> Result<v1::ContentReply> {
+    bool lent = false;
+    VRUN_ASSIGN(const UniqueFd fd, OpenServed(get.path(), version, &lent));
+    v1::ContentReply reply;
+    VRUN_TRY(ReadExtents(fd.get(), version.size, reply.mutable_extents()));
+    VRUN_TRY(CheckOpen(fd.get(), get.path(), version, lent));
+    return reply;
+  };
+  auto reply = read();
+  if (!reply && reply.error().code() == Code::kAborted) reply = read();  // as in Range
+  if (!reply) return Fail(id, reply.error());
+  reply->set_id(id);
+  reply->set_last(true);
+  Send(*reply);
+  return true;
+}
+
 Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint64_t* length) {
   const auto& get = work->request.get_range();
   tree::FileVersion version = Version(get.version());
   uint64_t unit = store::UnitBytes(version.size);
   uint64_t offset = get.offset() + work->done;
   *length = std::min(end - offset, kMaxPart);
-  auto opened = server_->files_->OpenVersion(get.path(), version);
-  const bool lent = !opened && opened.error().code() == Code::kAborted && server_->lent_.Has(version);
-  if (lent) opened = server_->lent_.Open(version);
-  if (!opened) return std::move(opened).error();
-  const UniqueFd fd = *std::move(opened);
+  bool lent = false;
+  VRUN_ASSIGN(const UniqueFd fd, OpenServed(get.path(), version, &lent));
   if (!lent) Lend(version, fd.get(), get.offset() == 0 && get.length() >= version.size);
 
   v1::ContentReply reply;
@@ -473,8 +527,9 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
     data->resize(std::min(kPieceBytes, *length - at));
     parts.push_back({data->data(), data->size()});
   }
+  server_->first_looks_.BeforeServing(fd.get(), version);
   VRUN_ASSIGN(bool whole, ReadFully(fd.get(), std::move(parts), offset));
-  VRUN_TRY(lent ? server_->lent_.Check(version, fd.get()) : server_->files_->Check(fd.get(), get.path(), version));
+  VRUN_TRY(CheckOpen(fd.get(), get.path(), version, lent));
   // Shorter than its size although the version is the same: a file system that lies (some FUSE ones do).
   if (!whole) return Error(Code::kAborted, Escape(get.path()) + ": shorter than its size says");
 

@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "home/compression_policy.h"
 #include "proto/content.pb.h"
 #include "rpc/rpc.h"
@@ -79,6 +80,7 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   bool Directory(Work* work);
   bool Tree(Work* work);
   bool Root(Work* work);
+  bool Extents(Work* work);
   bool Resident(Work* work);
   bool TraceTable(Work* work);
   bool TraceFrames(Work* work);
@@ -109,6 +111,9 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
     std::vector<std::string> exposed;
   };
   Result<Served> CheckServed(const std::string& tree, const std::string& path, const tree::FileVersion& version) const;
+  // Of that version, or what a live view began to read of it.
+  Result<UniqueFd> OpenServed(const std::string& path, const tree::FileVersion& version, bool* lent) const;
+  Status CheckOpen(int fd, const std::string& path, const tree::FileVersion& version, bool lent) const;
   Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
   // content_live.cc. Holds a file that does not come whole, for a node that has a live view. `whole`: the request is
   // for all of it.

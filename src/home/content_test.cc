@@ -227,6 +227,15 @@ TEST_F(ContentTest, DirectoriesAndWholeTrees) {
   ASSERT_EQ(parts.size(), 1u);
   EXPECT_TRUE(parts[0].last());
 
+  // Of one that home does not know: all of it, unless the node finds out by itself what it lacks.
+  tree.set_id(++next_id_);
+  tree.mutable_get_tree()->set_have(std::string(32, 'x'));
+  EXPECT_EQ(Ask(tree).size(), 101u);
+  tree.set_id(++next_id_);
+  tree.mutable_get_tree()->set_walks(true);
+  EXPECT_EQ(ErrorOf(Ask(tree)), Code::kNotFound);
+  tree.mutable_get_tree()->set_walks(false);
+
   // In packs: the same objects in a few messages, those that are too large for one by themselves.
   for (int i = 0; i < 20000; ++i) root_.Put("many/a-name-of-some-length-" + std::to_string(i), "");
   Rescan();
@@ -258,6 +267,25 @@ TEST_F(ContentTest, DirectoriesAndWholeTrees) {
     all.insert(std::string(directory.directory->digest().view()));
   }
   EXPECT_EQ(packed, all);
+}
+
+TEST(SnapshotTableTest, ATreeThatARunHadCountsOnce) {
+  SnapshotTable trees;
+  const auto make = [](int64_t time) {
+    tree::Entry root;
+    root.mode = S_IFDIR | 0755;
+    root.mtime_ns = time;
+    return tree::MakeSnapshot(root, tree::Directory::Make({}, nullptr));
+  };
+  for (int64_t edit = 0; edit < 16; ++edit) {
+    trees.SetCurrent(make(edit), nullptr);
+    const auto run = trees.Add(make(edit), {"/shown" + std::to_string(edit)});
+  }
+  for (int64_t edit = 0; edit < 16; ++edit) {
+    const auto held = trees.Find(make(edit)->id);
+    ASSERT_TRUE(held) << edit;
+    EXPECT_EQ(held->exposed, std::vector<std::string>{"/shown" + std::to_string(edit)});
+  }
 }
 
 TEST_F(ContentTest, WhatSomebodyWaitsForOvertakesWhatIsSentAhead) {

@@ -112,6 +112,9 @@ bool ContentSession::Tree(Work* work) {
     auto held = wanted ? server_->trees_->Find(*wanted) : std::nullopt;
     if (!held) return Fail(id, UnknownTree(wanted));
     auto base = have ? server_->trees_->Find(*have) : std::nullopt;
+    if (have && !base && work->request.get_tree().walks()) {
+      return Fail(id, Error(Code::kNotFound, "home does not know the tree that the node has"));
+    }
     work->tree = tree::NewDirectories(base ? base->asked->directory : nullptr, held->asked->directory);
     work->listed = true;
     if (work->tree.empty()) {

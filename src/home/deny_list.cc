@@ -177,6 +177,12 @@ DenyList::DenyList(Options options)
         return o;
       }()) {}
 
+bool DenyList::SetOwn(std::vector<std::string> own) {
+  if (own == options_.own) return false;
+  options_.own = std::move(own);
+  return true;
+}
+
 std::shared_ptr<const DenyRules> DenyList::Current() const {
   auto rules = std::make_shared<DenyRules>();
   const std::string& root = options_.root;

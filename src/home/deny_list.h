@@ -48,6 +48,9 @@ class DenyList {
   };
   explicit DenyList(Options options);
 
+  // Options::own from now on; false: that is what it was.
+  bool SetOwn(std::vector<std::string> own);
+
   // Lists the directories that hold patterns (.ssh, /home) and resolves symlinks: a few system calls a home directory.
   std::shared_ptr<const DenyRules> Current() const;
 
@@ -55,7 +58,7 @@ class DenyList {
   bool Concerns(const tree::DirtySet& dirty) const;
 
  private:
-  const Options options_;
+  Options options_;
 };
 
 }  // namespace vrun::home

@@ -8,7 +8,9 @@
 #include <cstring>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/escape.h"
+#include "base/id_map.h"
 
 namespace vrun::home {
 namespace {
@@ -69,8 +71,6 @@ struct timespec ToTimespec(int64_t ns) {
   return {.tv_sec = seconds, .tv_nsec = rest};
 }
 
-int64_t ToNs(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
-
 }  // namespace
 
 Status SetFileMeta(int fd, const vrun::v1::Meta& meta, MetaFor use, std::string* left_out) {
@@ -107,6 +107,12 @@ Status SetFileMeta(int fd, const vrun::v1::Meta& meta, MetaFor use, std::string*
   return {};
 }
 
+vrun::v1::Meta KeepOwners(vrun::v1::Meta meta, const std::optional<struct stat>& before) {
+  if (before && meta.uid() == IdMap::kNobody && before->st_uid >= IdMap::kIds) meta.set_uid(before->st_uid);
+  if (before && meta.gid() == IdMap::kNobody && before->st_gid >= IdMap::kIds) meta.set_gid(before->st_gid);
+  return meta;
+}
+
 Result<vrun::v1::Meta> GetFileMeta(int fd) {
   struct stat st;
   if (::fstat(fd, &st) != 0) return ErrnoError("read its attributes");
@@ -114,8 +120,8 @@ Result<vrun::v1::Meta> GetFileMeta(int fd) {
   meta.set_mode(st.st_mode);
   meta.set_uid(st.st_uid);
   meta.set_gid(st.st_gid);
-  meta.set_mtime_ns(ToNs(st.st_mtim));
-  meta.set_atime_ns(ToNs(st.st_atim));
+  meta.set_mtime_ns(ToNanos(st.st_mtim));
+  meta.set_atime_ns(ToNanos(st.st_atim));
   if (S_ISLNK(st.st_mode)) return meta;
   std::string path = ByDescriptor(fd);
   for (std::string& name : CarriedNames(path)) {

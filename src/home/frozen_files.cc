@@ -41,8 +41,6 @@ size_t MostFiles() {
   return static_cast<size_t>(std::min<uint64_t>(limit.rlim_cur / 4 * 3, std::max<uint64_t>(by_memory, 1024)));
 }
 
-int64_t Nanos(const timespec& t) { return static_cast<int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec; }
-
 bool SameInode(const struct stat& st, const tree::FileVersion& version) {
   return st.st_dev == version.dev && st.st_ino == version.ino;
 }
@@ -69,7 +67,7 @@ struct FrozenFiles::File {
 
   // Without a lease. A write moves the time of modification; only who sets it back to the nanosecond goes unseen.
   bool LooksTheSame(const struct stat& st) const {
-    return SameInode(st, version) && static_cast<uint64_t>(st.st_size) == version.size && Nanos(st.st_mtim) == mtime_ns;
+    return SameInode(st, version) && static_cast<uint64_t>(st.st_size) == version.size && ToNanos(st.st_mtim) == mtime_ns;
   }
 };
 
@@ -338,7 +336,7 @@ void FrozenFiles::Attend() {
 void FrozenFiles::KeepWhatChanged() {
   KeepThose(false, [](int fd, const tree::FileVersion& version) {
     struct stat st;
-    return ::fstat(fd, &st) == 0 && Nanos(st.st_ctim) != version.ctime_ns;
+    return ::fstat(fd, &st) == 0 && ToNanos(st.st_ctim) != version.ctime_ns;
   });
 }
 

@@ -8,6 +8,7 @@
 #include "home/elf_file.h"
 #include "home/residency.h"
 #include "store/object_id.h"
+#include "tree/file_kind.h"
 
 namespace vrun::home {
 namespace {
@@ -17,13 +18,7 @@ constexpr size_t kMaxSeen = 32768;
 constexpr uint64_t kSmallFile = 128 * 1024;
 constexpr uint64_t kMaxSmallBytes = 32u << 20;
 constexpr uint64_t kHeadBytes = 64u << 10;  // of an ELF file: where its segments are told
-
-// ".pyc" of "x.cpython-311.pyc"; "" of a name without a dot, or that begins with its only one.
-std::string_view KindOf(std::string_view path) {
-  const std::string_view name = path.substr(path.rfind('/') + 1);
-  const size_t dot = name.rfind('.');
-  return dot == std::string_view::npos || dot == 0 ? std::string_view() : name.substr(dot);
-}
+constexpr uint64_t kLookBytes = 64u << 20;  // of a file, to find out whether any of it is there
 
 bool IsLibrary(std::string_view path) { return path.find(".so", path.rfind('/') + 1) != std::string_view::npos; }
 
@@ -58,7 +53,32 @@ std::string Join(const std::string& directory, std::string_view name) {
   return (directory == "/" ? "" : directory) + "/" + std::string(name);
 }
 
+// Nothing of it is in the page cache, or the kernel does not tell.
+bool IsCold(int fd, uint64_t size) {
+  const auto resident = ResidentRanges(fd, std::min(size, kLookBytes), kLookBytes);
+  return !resident || resident->empty();
+}
+
 }  // namespace
+
+void FirstLooks::BeforeServing(int fd, const tree::FileVersion& version) {
+  {
+    std::lock_guard lock(mutex_);
+    if (served_.contains(version)) return;
+  }
+  const bool cold = IsCold(fd, version.size);
+  std::lock_guard lock(mutex_);
+  if (served_.size() >= kMostServed) served_.clear();
+  served_.emplace(version, cold);
+}
+
+bool FirstLooks::Cold(int fd, const tree::FileVersion& version) {
+  // In this order: it may be served while we look.
+  if (IsCold(fd, version.size)) return true;
+  std::lock_guard lock(mutex_);
+  const auto it = served_.find(version);
+  return it != served_.end() && it->second;
+}
 
 ByteRanges FirstLooks::Of(int fd, const tree::FileVersion& version) {
   {
@@ -92,7 +112,7 @@ ByteRanges FirstLooks::Of(int fd, const tree::FileVersion& version) {
   return looks_[version] = std::move(ranges);
 }
 
-void Guess::Add(const std::string& path, const tree::FileVersion& version, bool certain, const ByteRanges& loader) {
+void Guess::Add(const std::string& path, const tree::FileVersion& version, bool certain, ByteRanges loader) {
   if (version.size == 0 || denied_(path) || !offer_(version)) return;
   ByteRanges ranges;
   const bool small = version.size <= store::kWholeFileLimit,
@@ -103,11 +123,13 @@ void Guess::Add(const std::string& path, const tree::FileVersion& version, bool 
     // A small file is one piece: any page of it stands for all.
     ranges = in_parts ? looks_.Of(fd->get(), version)
                       : ResidentRanges(fd->get(), version.size, version.size).value_or(ByteRanges());
+    // Of a library that nothing else tells of, at least what every loader reads.
+    if (ranges.empty() && loader.empty() && (certain || cold_)) loader = ReadElfNeeds(fd->get()).read;
   }
-  if (ranges.empty() && small && certain) ranges = {{0, version.size}};
-  if (ranges.empty()) return;
+  if (ranges.empty() && small && (certain || (cold_ && version.size <= kSmallFile))) ranges = {{0, version.size}};
+  if (ranges.empty() && loader.empty()) return;
   if (version.size <= kSmallFile) small_bytes_ += version.size;
-  files_found_.push_back({path, version, std::move(ranges), UnitsOf(loader, version.size)});
+  files_found_.push_back({path, version, std::move(ranges), UnitsOf(std::move(loader), version.size)});
 }
 
 void Guess::AddLibraries(const std::string& path) {
@@ -117,16 +139,21 @@ void Guess::AddLibraries(const std::string& path) {
   }
 }
 
+void Guess::Touched(const std::string& path, const tree::FileVersion& version) {
+  const auto fd = version.size > 0 ? files_.OpenVersion(path, version) : Result<UniqueFd>(UniqueFd());
+  cold_ = fd && *fd && looks_.Cold(fd->get(), version);
+}
+
 void Guess::AddFile(const std::string& path, const tree::FileVersion& version) {
   if (version.size > store::kWholeFileLimit || IsLibrary(path)) Add(path, version, true);
   AddLibraries(path);
 }
 
 void Guess::AddSiblings(const std::string& path) {
-  const std::string_view kind = KindOf(path);
+  const std::string kind = tree::KindOf(path);
   if (kind.empty() || IsLibrary(path)) return;
   const std::string parent = ParentOf(path);
-  if (!IsModule(path)) return AddSmall(parent, std::string(kind));
+  if (!IsModule(path)) return AddSmall(parent, kind);
   AddModules(std::string_view(parent).substr(parent.rfind('/') + 1) == "__pycache__" ? ParentOf(parent) : parent);
 }
 
@@ -135,7 +162,7 @@ void Guess::AddSmall(const std::string& directory, const std::string& kind) {
   const auto listed = tree::LookupDirectory(tree_, directory);
   for (size_t i = 0; listed && i < (*listed)->size() && ++seen_ < kMaxSeen && small_bytes_ < kMaxSmallBytes; ++i) {
     const tree::Entry entry = (*listed)->At(i);
-    if (!entry.is_regular() || entry.size > kSmallFile || KindOf(entry.name) != kind) continue;
+    if (!entry.is_regular() || entry.size > kSmallFile || tree::KindOf(entry.name) != kind) continue;
     Add(Join(directory, entry.name), entry.version(), false);
   }
 }
@@ -151,6 +178,7 @@ void Guess::AddModules(const std::string& top) {
     const bool cache = at.ends_with("/__pycache__"), package = (*listed)->Find("__init__.py") < (*listed)->size();
     // What is no package is somebody's data, or has packages of its own (site-packages): who imports one touches it.
     if (!cache && !package && at != top) continue;
+    const auto compiled = cold_ ? CompiledIn(Join(at, "__pycache__")) : std::set<std::string, std::less<>>();
     for (size_t i = 0; i < (*listed)->size(); ++i) {
       if (++seen_ >= kMaxSeen || small_bytes_ >= kMaxSmallBytes) return;
       const tree::Entry entry = (*listed)->At(i);
@@ -162,12 +190,24 @@ void Guess::AddModules(const std::string& top) {
       if (!entry.is_regular()) continue;
       const bool library = IsLibrary(entry.name);
       if (!library && (entry.size > kSmallFile || !(package || IsModule(entry.name)))) continue;
+      // Where both are there it is the compiled one that is read.
+      if (entry.name.ends_with(".py") && compiled.contains(entry.name.substr(0, entry.name.size() - 3))) continue;
       const size_t before = files_found_.size();
       Add(path, entry.version(), false);
       if (library && files_found_.size() > before) extensions.push_back(path);
     }
   }
   for (const std::string& path : extensions) AddLibraries(path);
+}
+
+std::set<std::string, std::less<>> Guess::CompiledIn(const std::string& directory) const {
+  std::set<std::string, std::less<>> names;
+  const auto listed = tree::LookupDirectory(tree_, directory);
+  for (size_t i = 0; listed && i < (*listed)->size(); ++i) {
+    const tree::Entry entry = (*listed)->At(i);
+    if (entry.name.ends_with(".pyc")) names.emplace(entry.name.substr(0, entry.name.find('.')));
+  }
+  return names;
 }
 
 }  // namespace vrun::home

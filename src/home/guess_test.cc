@@ -103,6 +103,66 @@ TEST_F(ContentTest, WhatWasUsedOfAPackageIsOfferedWithItsFirstModule) {
                                    "/lib/pkg/deep/er/__pycache__/m.cpython-311.pyc", "/lib/pkg/deep/table.json"}));
 }
 
+// A machine that was just started: nothing is in its page cache, so that says nothing.
+TEST_F(ContentTest, WhereThePageCacheIsColdWhatBelongsTogetherIsOffered) {
+  const auto program = ReadFile("/bin/true", 64 << 20);
+  ASSERT_TRUE(program && program->size() < store::kWholeFileLimit);
+  std::string large = *program;  // an extension module that does not come whole
+  large.resize(3 << 20, 'x');
+  root_.Put("lib/pkg/__init__.py", "a");
+  root_.Put("lib/pkg/paired.py", "b");
+  root_.Put("lib/pkg/plain.py", "c");
+  root_.Put("lib/pkg/_ext.so", large);
+  root_.Put("lib/pkg/__pycache__/__init__.cpython-311.pyc", "d");
+  root_.Put("lib/pkg/__pycache__/paired.cpython-311.pyc", "e");
+  root_.Put("usr/lib/libc.so.6", *program);
+  for (int i = 0; i < 12; ++i) root_.Put("data/f" + std::to_string(i), "g");
+  root_.Put("data/notes", "h");
+  root_.Put("data/big1", std::string(200 << 10, 'i'));
+  Serve();
+  const auto forget = [&](const std::string& path) {
+    auto fd = OpenFile(root_ / path, O_RDONLY);
+    EXPECT_EQ(::fsync(fd->get()), 0);
+    EXPECT_EQ(::posix_fadvise(fd->get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+    const auto resident = ResidentRanges(fd->get(), 4096, 4096);
+    return resident && resident->empty();
+  };
+  std::vector<std::string> all = {"lib/pkg/__init__.py",
+                                  "lib/pkg/paired.py",
+                                  "lib/pkg/plain.py",
+                                  "lib/pkg/_ext.so",
+                                  "lib/pkg/__pycache__/__init__.cpython-311.pyc",
+                                  "lib/pkg/__pycache__/paired.cpython-311.pyc",
+                                  "data/notes",
+                                  "data/big1"};
+  for (int i = 0; i < 12; ++i) all.push_back("data/f" + std::to_string(i));
+  for (const std::string& path : all) {
+    if (!forget(path)) GTEST_SKIP() << "this file system keeps its pages, or the kernel does not tell";
+  }
+  // Its reader asks for it at the same time, and may be first: that is no use by this machine's programs.
+  const std::string touched = "/lib/pkg/__pycache__/__init__.cpython-311.pyc";
+  EXPECT_EQ(Content(Ask(RangeRequest(touched, VersionOf(touched), 0, 1))), "d");
+  std::set<std::string> offered, whole;
+  const auto parts = Ask(ResidentRequest(touched, true));
+  for (const auto& [path, ranges] : HintsOf(parts)) {
+    offered.insert(path);
+    if (!ranges.empty()) whole.insert(path);
+  }
+  EXPECT_EQ(offered, (std::set<std::string>{"/lib/pkg/plain.py", "/lib/pkg/_ext.so", "/usr/lib/libc.so.6",
+                                            "/lib/pkg/__pycache__/paired.cpython-311.pyc"}))
+      << "each module as it is read";
+  EXPECT_FALSE(whole.contains("/lib/pkg/_ext.so"));
+  for (const auto& file : parts[0].resident().file()) {
+    EXPECT_EQ(file.loader_size() > 0, file.path().find(".so") != std::string::npos) << file.path();
+  }
+
+  // Names that differ in a number only are of one kind.
+  offered.clear();
+  for (const auto& [path, ranges] : HintsOf(Ask(ResidentRequest("/data/f3", true)))) offered.insert(path);
+  EXPECT_EQ(offered.size(), 11u);
+  EXPECT_TRUE(offered.contains("/data/f0") && offered.contains("/data/f11"));
+}
+
 // Read-ahead makes pages resident that nobody uses.
 TEST_F(ContentTest, OnlyPagesThatWereUsedCountAsUsed) {
   constexpr uint64_t kSize = 4u << 20, kUnit = 64u << 10;

@@ -93,6 +93,17 @@ Result<UniqueFd> Lock(const Places& places) {
   return ErrnoError("lock " + Escape(places.socket_dir) + "/home.lock");
 }
 
+// What no --expose opens: our own state, and each file of secrets that the configuration names.
+std::vector<std::string> OwnPlaces(const Places& places, const Config& config) {
+  std::vector<std::string> own = {places.config_dir, places.state_dir, places.socket_dir, places.pki_dir, kNodeState};
+  if (!config.credentials.empty()) own.push_back(config.credentials);
+  if (!config.s3_credentials.empty()) own.push_back(config.s3_credentials);
+  if (const char* directory = ::getenv("VRUN_DIR"); directory != nullptr && directory[0] == '/') {
+    own.push_back(directory);
+  }
+  return own;
+}
+
 DenyList::Options DenyOptions(const std::string& root, const Places& places, const Config& config) {
   DenyList::Options deny;
   deny.root = root;
@@ -104,9 +115,7 @@ DenyList::Options DenyOptions(const std::string& root, const Places& places, con
     deny.homes.push_back("/root");
     deny.home_parents.push_back("/home");
   }
-  deny.own = {places.config_dir, places.state_dir, places.socket_dir, places.pki_dir, kNodeState};
-  if (!config.credentials.empty()) deny.own.push_back(config.credentials);
-  if (const char* own = ::getenv("VRUN_DIR"); own != nullptr && own[0] == '/') deny.own.push_back(own);
+  deny.own = OwnPlaces(places, config);
   return deny;
 }
 
@@ -130,6 +139,7 @@ class ClusterConfig {
     }
     services_->default_pool = config->pool;
     services_->default_live = config->view == "live";
+    services_->tree->DenyOwn(OwnPlaces(places_, *config));
     certificate_ = config->credentials + "/" + config->credentials_name + ".pem";
     stamp_ = Stamp(places_.config_file) + Stamp(certificate_);
     if (config->controller.empty()) {

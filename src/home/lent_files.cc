@@ -12,8 +12,6 @@
 namespace vrun::home {
 namespace {
 
-int64_t Nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
-
 Error Changed() { return Error(Code::kAborted, "changed at home after the job's tree was taken"); }
 
 }  // namespace
@@ -31,7 +29,7 @@ void LentFiles::Keep(const tree::FileVersion& version, int fd, uint64_t view) {
   struct stat st {};
   UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!own || ::fstat(own.get(), &st) != 0) return;
-  files_.push_front({version, std::move(own), Nanoseconds(st.st_mtim), now, view});
+  files_.push_front({version, std::move(own), ToNanos(st.st_mtim), now, view});
   by_version_[version] = files_.begin();
   if (files_.size() <= kMost) return;
   dropped = std::move(files_.back().fd);
@@ -70,7 +68,7 @@ Status LentFiles::Check(const tree::FileVersion& version, int fd) const {
   struct stat st {};
   if (::fstat(fd, &st) != 0) return ErrnoError("look at a file that a job reads");
   // ctime is no witness: it moves with the names that a file loses.
-  if (Nanoseconds(st.st_mtim) != mtime_ns || static_cast<uint64_t>(st.st_size) != version.size) return Changed();
+  if (ToNanos(st.st_mtim) != mtime_ns || static_cast<uint64_t>(st.st_size) != version.size) return Changed();
   return {};
 }
 

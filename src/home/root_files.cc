@@ -2,12 +2,15 @@
 #include "home/root_files.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
+#include <algorithm>
+
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
+#include "home/safe_root.h"
+#include "tree/listing.h"
 
 namespace vrun::home {
 namespace {
@@ -15,8 +18,6 @@ namespace {
 Error Changed(std::string_view path) {
   return Error(Code::kAborted, Escape(path) + ": changed at home after the job's tree was taken");
 }
-
-int64_t Nanos(const timespec& t) { return static_cast<int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec; }
 
 }  // namespace
 
@@ -28,28 +29,18 @@ Result<RootFiles> RootFiles::Open(const std::string& root) {
 Status RootFiles::Check(int fd, std::string_view path, const tree::FileVersion& version) const {
   struct stat st;
   if (::fstat(fd, &st) != 0) return ErrnoError("stat " + Escape(path));
-  tree::FileVersion now{st.st_dev, st.st_ino, Nanos(st.st_ctim), static_cast<uint64_t>(st.st_size)};
+  tree::FileVersion now{st.st_dev, st.st_ino, ToNanos(st.st_ctim), static_cast<uint64_t>(st.st_size)};
   if (!S_ISREG(st.st_mode) || now != version) return Changed(path);
   return {};
 }
 
 Result<UniqueFd> RootFiles::OpenVersion(std::string_view path, const tree::FileVersion& version) const {
-  if (path.size() < 2 || path[0] != '/' || path.find('\0') != std::string_view::npos) {
-    return Error(Code::kInvalid, "not a path of a file: " + Escape(path));
-  }
-  std::string relative(path.substr(1));
-  open_how how{};
+  VRUN_TRY(CheckRootPath(path));
   // O_PATH first: opening a FIFO or a device would already do something to it.
-  how.flags = O_PATH | O_CLOEXEC | O_NOFOLLOW;
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
-  UniqueFd handle;
-  // EAGAIN: a rename happened while the kernel made sure that it stays beneath.
-  for (int tries = 0; tries < 64; ++tries) {
-    handle.Reset(static_cast<int>(::syscall(SYS_openat2, root_.get(), relative.c_str(), &how, sizeof how)));
-    if (handle || (errno != EAGAIN && errno != EINTR)) break;
-  }
+  const int opened = tree::OpenPath(root_.get(), path.substr(1), O_PATH | O_CLOEXEC | O_NOFOLLOW);
+  const UniqueFd handle(std::max(opened, -1));
   if (!handle) {
-    int e = errno;
+    const int e = -opened;
     if (e == ENOENT || e == ENOTDIR || e == ELOOP || e == EXDEV) return Changed(path);
     return ErrnoError(e, "open " + Escape(path));
   }

@@ -56,6 +56,14 @@ void RootTree::Attend(bool attend) {
   });
 }
 
+void RootTree::DenyOwn(std::vector<std::string> own) {
+  worker_.Post([this, own = std::move(own)]() mutable {
+    if (!deny_.SetOwn(std::move(own))) return;
+    denied_anew_ = true;
+    if (attended_ && changed_) changed_();
+  });
+}
+
 void RootTree::LookAt(const std::string& path) {
   worker_.Post([this, path] {
     const size_t slash = path.rfind('/');
@@ -172,12 +180,12 @@ Status RootTree::MakeCurrent() {
     dirty.recursive.insert("/");
   }
   for (auto& [directory, names] : std::exchange(doubted_, {}).names) dirty.names[directory].merge(names);
-  if (dirty.empty()) return {};
   std::shared_ptr<const DenyRules> rules = rules_;
-  if (deny_.Concerns(dirty)) {
+  if (std::exchange(denied_anew_, false) || deny_.Concerns(dirty)) {
     rules = deny_.Current();
     MarkDifferences(rules_->Hidden(), rules->Hidden(), &dirty);
   }
+  if (dirty.empty()) return {};
   rules_ = rules;
   auto next = tree::Rescan(snapshot_, dirty, ScanFor({}));
   if (!next) {

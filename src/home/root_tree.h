@@ -50,6 +50,8 @@ class RootTree {
   // Start, or by what outlives the watcher.
   void Listen(std::function<void()> changed);
   void Attend(bool attend);
+  // Other places than the options say are ours (DenyList::Options::own): as of the next tree.
+  void DenyOwn(std::vector<std::string> own);
   // A file is not what the tree says: the next tree looks at it, and whoever listens hears that it is to be made. No
   // event tells of a name whose file lost another one that no tree ever had. Any thread.
   void LookAt(const std::string& path);
@@ -73,7 +75,6 @@ class RootTree {
   EventLoop* const loop_;
   const Options options_;
   SnapshotTable* const table_;
-  const DenyList deny_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
   mutable std::mutex mutex_;
@@ -81,6 +82,8 @@ class RootTree {
   std::vector<Waiter> waiters_;  // guarded by mutex_; their barrier has not begun
 
   // The worker's own.
+  DenyList deny_;
+  bool denied_anew_ = false;
   std::unique_ptr<Watcher> watcher_;
   std::function<void()> changed_;
   bool attended_ = false;

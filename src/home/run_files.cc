@@ -5,17 +5,25 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 
 #include "base/escape.h"
 #include "base/files.h"
+#include "home/trace.h"
 #include "proto/local.pb.h"
 #include "tree/rules.h"
 
 namespace vrun::home {
 namespace {
 
+constexpr std::string_view kTraced = ".traced";
+
 std::string Directory(const Services& services) { return services.state_directory + "/runs"; }
 std::string Path(const Services& services, uint64_t job) { return Directory(services) + "/" + std::to_string(job); }
+
+std::string TracedPath(const Services& services, uint64_t job) { return Path(services, job) + std::string(kTraced); }
 
 struct Offsets {
   uint64_t out = 0;
@@ -91,6 +99,34 @@ StreamBases RecallBases(const Services& services, uint64_t job) {
   bases.attempt = static_cast<uint32_t>(std::strtoul(at, &at, 10));
   for (uint64_t* base : {&bases.out[0], &bases.out[1], &bases.in}) *base = std::strtoull(at, &at, 10);
   return bases;
+}
+
+void RememberTraced(const Services& services, uint64_t job, const v1::Run& run) {
+  v1::Run kept;
+  *kept.mutable_command() = TracedPart(run.command());
+  kept.set_explain_io(run.explain_io());
+  if (!MakeDirs(Directory(services), 0700)) return;
+  auto fd = OpenFile(TracedPath(services, job), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  if (fd) (void)WriteAll(fd->get(), kept.SerializeAsString());
+}
+
+std::optional<v1::Run> RecallTraced(const Services& services, uint64_t job) {
+  const auto bytes = ReadFile(TracedPath(services, job));
+  v1::Run run;
+  if (!bytes || !run.ParseFromString(*bytes) || !run.has_command()) return std::nullopt;
+  return run;
+}
+
+void ForgetTraced(const Services& services, uint64_t job) { ::unlink((TracedPath(services, job)).c_str()); }
+
+void ForgetTracedBut(const Services& services, const std::set<uint64_t>& jobs) {
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(Directory(services), error)) {
+    const std::string name = file.path().filename();
+    if (!name.ends_with(kTraced)) continue;
+    const uint64_t job = std::strtoull(name.c_str(), nullptr, 10);
+    if (!jobs.contains(job)) ForgetTraced(services, job);
+  }
 }
 
 void ForgetDetached(const Services& services, uint64_t job) {

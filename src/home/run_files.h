@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,10 @@
 #include "base/stream_progress.h"
 #include "base/unique_fd.h"
 #include "home/services.h"
+
+namespace vrun::v1 {
+class Run;
+}
 
 namespace vrun::home {
 
@@ -39,6 +44,14 @@ struct StreamBases {
 void RememberBases(const Services& services, uint64_t job, const StreamBases& bases);
 void ForgetBases(const Services& services, uint64_t job);
 StreamBases RecallBases(const Services& services, uint64_t job);
+
+// What a run is traced by, and whether its client wants the node's report: STATE/runs/JOB.traced. Best effort: without
+// it a run that a later home takes up is not traced.
+void RememberTraced(const Services& services, uint64_t job, const v1::Run& run);
+std::optional<v1::Run> RecallTraced(const Services& services, uint64_t job);  // the command as TracedPart, explain_io
+void ForgetTraced(const Services& services, uint64_t job);
+// Of all jobs that are not among these: they ended while there was no home.
+void ForgetTracedBut(const Services& services, const std::set<uint64_t>& jobs);
 
 struct DetachedStreams {
   UniqueFd in;  // /dev/null

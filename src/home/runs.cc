@@ -175,6 +175,7 @@ void Runs::Done(AttachedRun* attached) {
     if (it->second.run) Later(std::move(it->second.run));
     runs_.erase(it);
     ForgetDetached(*services_, job);
+    ForgetTraced(*services_, job);
   }
   Later(std::move(taken));
 }
@@ -204,6 +205,7 @@ void Runs::Orphan(AttachedRun* attached) {
 void Runs::OrphanEnded(uint64_t job, const Outcome& outcome) {
   LogInfo("job {} ended without a client: status {}{}{}", job, outcome.exit_status, outcome.reason.empty() ? "" : ": ",
           outcome.reason);
+  ForgetTraced(*services_, job);
   outcomes_[job] = outcome;
   if (outcomes_.size() > kMaxOutcomes) outcomes_.erase(outcomes_.begin());
   auto it = runs_.find(job);
@@ -352,6 +354,8 @@ void Runs::Recover() {
           if (!IsEnd(info.state())) jobs.insert(info.job());
         }
         services_->frozen->Retain(jobs);
+        for (const auto& [job, entry] : runs_) jobs.insert(job);
+        ForgetTracedBut(*services_, jobs);
         for (const v1::JobInfo& info : reply->jobs()) {
           uint64_t job = info.job();
           if (runs_.contains(job) || IsEnd(info.state()) || PathExists(JobRun::WithheldPath(*services_, job))) continue;
@@ -385,6 +389,10 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
     plan.snapshot = reply.snapshot();
   } else {
     plan.tree = std::move(tree);
+  }
+  if (const auto run = plan.tree ? RecallTraced(*services_, job) : std::nullopt) {
+    plan.trace = TraceOf(run->command(), services_->root);
+    plan.explain_io = run->explain_io();
   }
   plan.requeue = reply.info().scheduling().requeue();
   plan.live = reply.info().live_view();

@@ -17,8 +17,7 @@ void SnapshotTable::SetCurrent(tree::SnapshotPtr snapshot, std::shared_ptr<const
   if (!current_) serial_ = std::max(serial_, static_cast<uint64_t>(WallMicros()));
   if (!current_ || current_->id != snapshot->id) ++serial_;
   if (current_ && current_->id != snapshot->id) {
-    recent_.push_back({std::move(current_), nullptr, {}});
-    if (recent_.size() > kRecent) recent_.pop_front();
+    KeepLocked({std::move(current_), nullptr, {}});
   }
   current_ = std::move(snapshot);
   rules_ = std::move(rules);
@@ -55,9 +54,23 @@ void SnapshotTable::Unpin(const Digest& id) {
   auto it = pinned_.find(id);
   if (it == pinned_.end() || --it->second.pins > 0) return;
   // The node may ask a little longer: its view outlives the job.
-  recent_.push_back(std::move(it->second.held));
-  if (recent_.size() > kRecent) recent_.pop_front();
+  KeepLocked(std::move(it->second.held));
   pinned_.erase(it);
+}
+
+void SnapshotTable::KeepLocked(Held held) {
+  // A tree that was current and then a run's counts once, and shows what it may in either.
+  const auto same = std::find_if(recent_.begin(), recent_.end(),
+                                 [&](const Held& other) { return other.snapshot->id == held.snapshot->id; });
+  if (same != recent_.end()) {
+    for (std::string& e : same->exposed) {
+      if (std::find(held.exposed.begin(), held.exposed.end(), e) == held.exposed.end())
+        held.exposed.push_back(std::move(e));
+    }
+    recent_.erase(same);
+  }
+  recent_.push_back(std::move(held));
+  if (recent_.size() > kRecent) recent_.pop_front();
 }
 
 std::optional<SnapshotTable::Held> SnapshotTable::Find(const Digest& id) const {

@@ -63,6 +63,7 @@ class SnapshotTable {
     size_t pins = 0;
   };
   void Unpin(const Digest& id);
+  void KeepLocked(Held held);
 
   mutable std::mutex mutex_;
   tree::SnapshotPtr current_;  // guarded by mutex_, as all below

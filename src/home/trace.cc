@@ -2,49 +2,17 @@
 #include "home/trace.h"
 
 #include <algorithm>
-#include <array>
 #include <climits>
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "base/blake3.h"
-#include "proto/common.pb.h"
 #include "proto/content.pb.h"
 #include "store/object_id.h"
 
 namespace vrun::home {
 namespace {
-
-constexpr std::array<std::string_view, 12> kInterpreters = {"python", "pypy", "perl",    "ruby",  "node", "bash",
-                                                            "sh",     "dash", "Rscript", "julia", "lua",  "php"};
-// What decides where programs, libraries and modules are found.
-constexpr std::array<std::string_view, 12> kSearchPaths = {
-    "PATH",         "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV",
-    "CONDA_PREFIX", "PERL5LIB",        "RUBYLIB",    "NODE_PATH",  "R_LIBS",     "JULIA_PROJECT"};
-
-bool IsInterpreter(std::string_view program) {
-  const std::string_view name = program.substr(program.rfind('/') + 1);
-  return std::any_of(kInterpreters.begin(), kInterpreters.end(), [name](std::string_view interpreter) {
-    // python3, python3.11, but not nodejs-something.
-    return name.starts_with(interpreter) &&
-           name.find_first_not_of("0123456789.", interpreter.size()) == std::string_view::npos;
-  });
-}
-
-std::string Absolute(const std::string& path, const std::string& directory) {
-  return path.starts_with('/') ? path : directory + "/" + path;
-}
-
-// The index of the script, or of the text that is one; 0: none.
-int ScriptOf(const v1::Command& command) {
-  for (int i = 1; i < command.argv_size(); ++i) {
-    const std::string& word = command.argv(i);
-    if (word == "-c" || word == "-e" || word == "-m") return i + 1 < command.argv_size() ? i + 1 : 0;
-    if (!word.starts_with('-')) return i;
-  }
-  return 0;
-}
 
 // One number for a unit of a file.
 uint64_t Key(uint64_t file, uint64_t unit) { return file << 40 | unit; }
@@ -82,72 +50,30 @@ uint64_t Trace::units() const {
   return units;
 }
 
-bool TraceSubject::Names(const std::string& path) const {
-  return std::any_of(named.begin(), named.end(), [&](const std::string& name) {
-    if (path == name) return true;
-    const bool within = directory.size() > 1 && name.starts_with(directory + "/");
-    return within && path.size() > name.size() && path.starts_with(name) && path[name.size()] == '/';
-  });
-}
-
-TraceSubject TraceOf(const v1::Command& command, std::string_view root) {
-  TraceSubject subject;
-  subject.directory = command.directory();
-  std::string text = "vrun trace 1";
-  const auto add = [&text](std::string_view word) {
-    text += '\0';
-    text += word;
-  };
-  add(root);
-  const std::string program = command.argv_size() > 0 ? command.argv(0) : "";
-  add(program.find('/') == std::string::npos ? program : Absolute(program, command.directory()));
-  const int script = IsInterpreter(program) ? ScriptOf(command) : 0;
-  if (script > 0) {
-    const std::string& before = command.argv(script - 1);
-    const bool is_text = script > 1 && (before == "-c" || before == "-e" || before == "-m");
-    add(is_text ? before : "");
-    add(is_text ? command.argv(script) : Absolute(command.argv(script), command.directory()));
-  }
-  std::vector<std::string> environment;
-  for (const std::string& variable : command.environment()) {
-    const std::string_view name = std::string_view(variable).substr(0, variable.find('='));
-    if (std::find(kSearchPaths.begin(), kSearchPaths.end(), name) != kSearchPaths.end())
-      environment.push_back(variable);
-  }
-  std::sort(environment.begin(), environment.end());
-  for (const std::string& variable : environment) add(variable);
-  subject.key = Sha256(text);
-  for (int i = std::max(script, 0) + 1; i < command.argv_size(); ++i) {
-    std::string word = command.argv(i);
-    if (word.starts_with('-')) {  // --model=FILE
-      const size_t equals = word.find('=');
-      if (equals == std::string::npos) continue;
-      word.erase(0, equals + 1);
-    }
-    if (!word.empty() && word.size() < PATH_MAX) subject.named.push_back(Absolute(word, command.directory()));
-  }
-  return subject;
-}
-
 std::optional<Trace> ReadTrace(const v1::TraceRecord& record) {
   if (record.path_size() != record.size_size() || record.range_size() % 3 != 0) return std::nullopt;
   if (static_cast<size_t>(record.path_size()) > Trace::kMaxFiles) return std::nullopt;
   Trace trace;
+  trace.partial = record.partial();
+  std::vector<int64_t> index;  // in trace.files; -1: left out
   for (int i = 0; i < record.path_size(); ++i) {
     const std::string& path = record.path(i);
-    if (!path.starts_with('/') || path.size() >= PATH_MAX || path.find('\0') != std::string::npos) return std::nullopt;
+    if (!path.starts_with('/') || path.find('\0') != std::string::npos) return std::nullopt;
     if (record.size(i) > Trace::kMaxFileBytes) return std::nullopt;
-    trace.files.push_back({path, record.size(i)});
+    // A file deeper than a path can say cannot be asked for by one.
+    index.push_back(path.size() < PATH_MAX ? static_cast<int64_t>(trace.files.size()) : -1);
+    if (index.back() >= 0) trace.files.push_back({path, record.size(i)});
   }
   uint64_t units = 0;
   for (int i = 0; i < record.range_size(); i += 3) {
     const uint64_t file = record.range(i), first = record.range(i + 1), count = record.range(i + 2);
-    if (file >= trace.files.size()) return std::nullopt;
-    const uint64_t all = store::UnitCount(trace.files[file].size);
+    if (file >= index.size()) return std::nullopt;
+    const uint64_t all = store::UnitCount(record.size(static_cast<int>(file)));
     if (count == 0 || first >= all || count > all - first) return std::nullopt;
+    if (index[file] < 0) continue;
     const uint64_t kept = std::min(count, Trace::kMaxUnits - units);
     if (kept == 0) break;
-    trace.ranges.push_back({static_cast<uint32_t>(file), first, kept});
+    trace.ranges.push_back({static_cast<uint32_t>(index[file]), first, kept});
     units += kept;
   }
   return trace;
@@ -155,6 +81,7 @@ std::optional<Trace> ReadTrace(const v1::TraceRecord& record) {
 
 v1::TraceRecord WriteTrace(const Trace& trace) {
   v1::TraceRecord record;
+  record.set_partial(trace.partial);
   for (const Trace::File& file : trace.files) {
     record.add_path(file.path);
     record.add_size(file.size);
@@ -167,6 +94,7 @@ v1::TraceRecord WriteTrace(const Trace& trace) {
 
 Trace MergeTraces(const Trace& earlier, const Trace& later) {
   Trace merged;
+  merged.partial = earlier.partial && later.partial;
   std::unordered_map<std::string, uint32_t> names;
   const auto place = [&](const Trace& trace) {
     std::vector<uint32_t> files;

@@ -35,12 +35,13 @@ struct Trace {
 
   std::vector<File> files;
   std::vector<Range> ranges;
+  bool partial = false;  // made of records only that may lack things (vfs/recorder.h)
 
   uint64_t units() const;
 };
 
-// Which runs share a trace: the same program, the same script where the program is an interpreter, and the same of what
-// decides in the environment where libraries and modules come from.
+// Which runs share a trace: the same program (`env` and the like only run it), the same script where the program is an
+// interpreter or starts one, and the same of what decides in the environment where libraries and modules come from.
 struct TraceSubject {
   Digest key;
   // What this very command line names: the next one names something else (`cat a`, `cat b`), so it is not traced.
@@ -52,6 +53,8 @@ struct TraceSubject {
 };
 // `root` is the directory that is "/" of the run.
 TraceSubject TraceOf(const v1::Command& command, std::string_view root);
+// What TraceOf looks at, and no more of the environment.
+v1::Command TracedPart(const v1::Command& command);
 
 // From a node or from the disk: absolute paths, ranges within the files; what is over the limits is left out. nullopt:
 // it does not hold together.

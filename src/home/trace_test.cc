@@ -36,41 +36,6 @@ v1::Command Command(const std::vector<std::string>& argv, const std::vector<std:
   return command;
 }
 
-Digest KeyOf(const std::vector<std::string>& argv, const std::vector<std::string>& environment = {}) {
-  return TraceOf(Command(argv, environment), "/").key;
-}
-
-TEST(TraceOfTest, ProgramScriptAndSearchPathsAreTheKey) {
-  const Digest train = KeyOf({"python3", "train.py", "--lr", "0.1"});
-  EXPECT_EQ(train, KeyOf({"python3", "-u", "/project/train.py", "--lr", "0.2"}));
-  EXPECT_NE(train, KeyOf({"python3", "test.py"}));
-  EXPECT_NE(train, KeyOf({"python3.11", "train.py"}));
-  EXPECT_NE(train, KeyOf({"python3", "-m", "train.py"}));
-  EXPECT_NE(KeyOf({"python3", "-c", "import a"}), KeyOf({"python3", "-c", "import b"}));
-  EXPECT_NE(KeyOf({"bash", "-c", "a"}), KeyOf({"python3", "-c", "a"}));
-  EXPECT_EQ(KeyOf({"cat", "a"}), KeyOf({"cat", "b"}));
-  EXPECT_NE(KeyOf({"./cat"}), KeyOf({"cat"}));
-  EXPECT_EQ(KeyOf({"./cat"}), KeyOf({"/project/./cat"}));
-  EXPECT_NE(train, KeyOf({"python3", "train.py"}, {"PYTHONPATH=/x"}));
-  EXPECT_EQ(train, KeyOf({"python3", "train.py"}, {"COLUMNS=80"}));
-  EXPECT_EQ(KeyOf({"x"}, {"PATH=/a", "PYTHONPATH=/b"}), KeyOf({"x"}, {"PYTHONPATH=/b", "PATH=/a"}));
-  EXPECT_NE(TraceOf(Command({"x"}), "/").key, TraceOf(Command({"x"}), "/other").key);
-  EXPECT_NE(KeyOf({}), KeyOf({"x"}));
-}
-
-TEST(TraceOfTest, WhatThisCommandLineNamesIsItsOwn) {
-  const auto cat = TraceOf(Command({"cat", "a", "/data/b", "--from=c", "-v"}), "/");
-  for (const char* path : {"/project/a", "/data/b", "/project/c", "/project/a/below"})
-    EXPECT_TRUE(cat.Names(path)) << path;
-  for (const char* path : {"/project/ab", "/data/b/below", "/usr/lib/libc.so.6", "/project"})
-    EXPECT_FALSE(cat.Names(path)) << path;
-  const auto python = TraceOf(Command({"python3", "train.py", "data"}), "/");
-  EXPECT_FALSE(python.Names("/project/train.py"));
-  EXPECT_TRUE(python.Names("/project/data/1"));
-  // A directory of the system is no data of this run.
-  EXPECT_FALSE(TraceOf(Command({"ls", "/usr"}), "/").Names("/usr/lib/libc.so.6"));
-}
-
 Trace Make(std::vector<Trace::File> files, std::vector<Trace::Range> ranges) {
   return {std::move(files), std::move(ranges)};
 }
@@ -83,7 +48,6 @@ TEST(ReadTraceTest, OnlyWhatHoldsTogether) {
   EXPECT_EQ(read->files[1].path, "/b");
   const std::vector<Trace> bad = {Make({{"a", 10}}, {}),
                                   Make({{std::string("/a\0", 3), 10}}, {}),
-                                  Make({{"/" + std::string(5000, 'x'), 10}}, {}),
                                   Make({{"/a", 10}}, {{1, 0, 1}}),
                                   Make({{"/a", 10}}, {{0, 0, 2}}),
                                   Make({{"/a", 10}}, {{0, 0, 0}}),
@@ -97,6 +61,16 @@ TEST(ReadTraceTest, OnlyWhatHoldsTogether) {
   auto unnamed = WriteTrace(good);
   unnamed.add_size(1);
   EXPECT_FALSE(ReadTrace(unnamed));
+}
+
+TEST(ReadTraceTest, APathThatNobodyCanNameIsLeftOut) {
+  const auto read =
+      ReadTrace(WriteTrace(Make({{"/a", kUnit}, {"/" + std::string(5000, 'x'), kUnit}, {"/b", 2 * kUnit}},
+                                {{1, 0, 1}, {2, 0, 2}, {0, 0, 1}})));
+  ASSERT_TRUE(read);
+  ASSERT_EQ(read->files.size(), 2u);
+  EXPECT_EQ(read->files[1].path, "/b");
+  EXPECT_EQ(read->ranges, (std::vector<Trace::Range>{{1, 0, 2}, {0, 0, 1}}));
 }
 
 TEST(ReadTraceTest, IsBounded) {
@@ -463,6 +437,25 @@ TEST_F(TracesTest, RecordsOfSeveralRunsAtOnceOnlyFillAGap) {
   put.mutable_record()->set_shared(true);
   ASSERT_TRUE(traces_->Put(put));
   EXPECT_EQ(Table(2)->file_size(), 1);
+}
+
+// A node on which something ran before tells less than the run touched.
+TEST_F(TracesTest, ATraceIsPartialUntilOneRunHasToldAll) {
+  Expect(1);
+  auto put = PutOf(1, Make({{"/small.py", 8}}, {{0, 0, 1}}));
+  put.mutable_record()->set_partial(true);
+  ASSERT_TRUE(traces_->Put(put));
+  Expect(2);
+  EXPECT_TRUE(Table(2)->partial());
+  ASSERT_TRUE(traces_->Put(PutOf(2, Make({{"/small.py", 8}}, {{0, 0, 1}}))));  // nothing new, but all
+  Expect(3);
+  EXPECT_FALSE(Table(3)->partial());
+  put = PutOf(3, Touched());
+  put.mutable_record()->set_partial(true);
+  ASSERT_TRUE(traces_->Put(put));
+  Expect(4);
+  EXPECT_FALSE(Table(4)->partial());
+  EXPECT_EQ(Table(4)->file_size(), 2) << "what a partial record has is worth having all the same";
 }
 
 TEST_F(TracesTest, OnlyWhatGetsSmallerIsCompressed) {

@@ -82,6 +82,7 @@ Traces::PlannedPtr Traces::Plan(const Run& run) {
   auto planned = std::make_shared<Planned>();
   v1::TraceTable& table = planned->table;
   table.set_tree(std::string(run.tree.view()));
+  table.set_partial(trace->partial);
   // Files as this tree has them: what it has not, or may not show, is left out, and what has become shorter is cut.
   std::vector<int> index(trace->files.size(), -1);
   std::vector<tree::FileVersion> versions(trace->files.size());
@@ -195,8 +196,10 @@ Status Traces::Put(const v1::ContentRequest::PutTrace& put) {
       store_.Save(run.subject.key, *trace);
     } else if (!put.record().shared()) {
       const Trace merged = MergeTraces(*earlier, *trace);
-      if (merged.ranges != earlier->ranges || merged.files.size() != earlier->files.size())
+      if (merged.ranges != earlier->ranges || merged.files.size() != earlier->files.size() ||
+          merged.partial != earlier->partial) {
         store_.Save(run.subject.key, merged);
+      }
     }
   }
   if (told) told(put.report());

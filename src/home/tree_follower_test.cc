@@ -65,6 +65,15 @@ TEST_F(TreeFollowerTest, NobodyWantsToKnowNothingIsDone) {
   EXPECT_EQ(table_.current(), before);
 }
 
+TEST_F(TreeFollowerTest, WhatBecomesOursIsGoneFromTheNextTree) {
+  const uint64_t id = board_.Join([] {});
+  ASSERT_TRUE(Until([&] { return Shows("/d/f", 1); }));
+  tree_->DenyOwn({root_ / "d/f"});
+  EXPECT_TRUE(Until([&] { return !Shows("/d/f", 1); }));
+  EXPECT_TRUE(table_.rules()->Denies("/d/f", {"/d"})) << "and is not opened by anybody";
+  board_.Leave(id);
+}
+
 TEST_F(TreeFollowerTest, ABurstIsAFewTrees) {
   std::atomic<int> told{0};
   const uint64_t id = board_.Join([&] { ++told; });

@@ -97,7 +97,9 @@ class Agent : public AttemptHost {
 
   EventLoop* loop() override { return &loop_; }
   FsClient* FsServer(const Tenant& tenant, Error* error) override;
-  Result<uint32_t> UidBase(const Tenant& tenant) override { return uid_ranges_.BaseFor(tenant.Key()); }
+  Result<UidRanges::Range> Uids(const Tenant& tenant, const std::vector<uint32_t>& ids) override {
+    return uid_ranges_.RangeFor(tenant.Key(), ids);
+  }
   Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() override;
   uint64_t NextLease() override { return next_lease_++; }
   void Report(const v1::AttemptReport& report) override;
@@ -256,15 +258,16 @@ FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
   const std::string key = tenant.Key();
   auto it = fs_servers_.find(key);
   if (it != fs_servers_.end() && it->second->alive()) return it->second.get();
-  Result<uint32_t> base = UidBase(tenant);
-  if (!base) {
-    *error = base.error();
+  const Result<UidRanges::Range> uids = Uids(tenant, {});
+  if (!uids) {
+    *error = uids.error();
     return nullptr;
   }
   FsServerSettings settings{tenant.home_id,
                             key,
                             options_.state_directory + "/fs",
-                            *base,
+                            uids->base,
+                            options_.state_directory + "/uid_ranges",
                             options_.state_directory + "/store",
                             options_.state_directory + "/views",
                             options_.listen_host,

@@ -109,11 +109,15 @@ void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach
 }
 
 void Attempt::FirstAttach(const v1::Attach& attach) {
+  // Before the server looks what ids there are.
+  const v1::Identity& identity = order_.command().identity();
+  std::vector<uint32_t> ids(identity.groups().begin(), identity.groups().end());
+  ids.insert(ids.end(), {identity.uid(), identity.gid()});
+  Result<UidRanges::Range> uids = host_->Uids(tenant(), ids);
+  if (!uids) return Fail(v1::ExitRecord::START_FAILED, uids.error().message());
   Error error(Code::kOk, "");
   FsClient* fs = host_->FsServer(tenant(), &error);
   if (fs == nullptr) return Fail(v1::ExitRecord::START_FAILED, Text("cannot start the file system server", error));
-  Result<uint32_t> uid_base = host_->UidBase(tenant());
-  if (!uid_base) return Fail(v1::ExitRecord::START_FAILED, uid_base.error().message());
   state_ = State::kOpening;
   std::weak_ptr<bool> alive = alive_;
   fs->WhenListening([this, alive](const std::vector<std::string>& addresses) {
@@ -127,34 +131,34 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
   fs->AllowToken(tenant().home_id, attach.token(), job(), attempt());
   run_began_ = true;
   lease_ = host_->NextLease();
-  OpenView(attach, fs, *uid_base);
+  OpenView(attach, fs, *uids);
 }
 
-void Attempt::OpenView(const v1::Attach& attach, FsClient* fs, uint32_t uid_base) {
+void Attempt::OpenView(const v1::Attach& attach, FsClient* fs, const UidRanges::Range& uids) {
   std::weak_ptr<bool> alive = alive_;
   if (!order_.live_view()) {
     return fs->OpenView(attach.tree(), attach.apart(), lease_,
-                        [this, alive, uid_base](Result<std::vector<UniqueFd>> mounts) {
-                          if (!alive.expired()) ViewOpened(std::move(mounts), uid_base);
+                        [this, alive, uids](Result<std::vector<UniqueFd>> mounts) {
+                          if (!alive.expired()) ViewOpened(std::move(mounts), uids);
                         });
   }
   fs->OpenLiveView(attach.tree(), attach.tree_serial(), lease_,
-                   [this, alive, uid_base](Result<uint64_t> view, std::vector<UniqueFd> mounts) {
+                   [this, alive, uids](Result<uint64_t> view, std::vector<UniqueFd> mounts) {
                      if (alive.expired()) return;
-                     if (!view) return ViewOpened(view.error(), uid_base);
+                     if (!view) return ViewOpened(view.error(), uids);
                      live_view_ = *view;
-                     ViewOpened(std::move(mounts), uid_base);
+                     ViewOpened(std::move(mounts), uids);
                    });
 }
 
-void Attempt::ViewOpened(Result<std::vector<UniqueFd>> mounts, uint32_t uid_base) {
+void Attempt::ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::Range& uids) {
   if (state_ != State::kOpening) return;  // cancelled meanwhile
   if (!mounts) return Fail(v1::ExitRecord::START_FAILED, Text("cannot mount the root", mounts.error()));
-  Status started = StartSupervisor(std::move(*mounts), uid_base);
+  Status started = StartSupervisor(std::move(*mounts), uids);
   if (!started) Fail(v1::ExitRecord::START_FAILED, started.error().message());
 }
 
-Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base) {
+Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::Range& uids) {
   VRUN_TRY(MakeDirs(directory(), 0700));
   v1::TaskSpec spec;
   spec.set_job(job());
@@ -164,7 +168,8 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base)
   *spec.mutable_resources() = order_.resources();
   spec.set_time_limit_s(order_.time_limit_s());
   spec.set_task_directory(directory());
-  spec.set_uid_base(uid_base);
+  spec.set_uid_base(uids.base);
+  spec.mutable_high_ids()->Add(uids.high.begin(), uids.high.end());
   spec.set_node(host_->node_name());
   spec.set_discard_writes(order_.discard_writes());
   spec.set_pool(host_->pool());

@@ -22,6 +22,7 @@
 #include "node/kept_store.h"
 #include "node/supervisor_link.h"
 #include "node/tenant.h"
+#include "node/uid_ranges.h"
 #include "proto/control.pb.h"
 
 namespace vrun::node {
@@ -33,7 +34,8 @@ class AttemptHost {
   virtual EventLoop* loop() = 0;
   // The file system server of a tenant, started when there is none. Null with *error set when it cannot be.
   virtual FsClient* FsServer(const Tenant& tenant, Error* error) = 0;
-  virtual Result<uint32_t> UidBase(const Tenant& tenant) = 0;
+  // With a place for each of these ids of home.
+  virtual Result<UidRanges::Range> Uids(const Tenant& tenant, const std::vector<uint32_t>& ids) = 0;
   virtual Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() = 0;
   virtual uint64_t NextLease() = 0;
   // The state changed: tell the controller, again and again until it acknowledges.
@@ -83,11 +85,11 @@ class Attempt {
 
  private:
   void FirstAttach(const v1::Attach& attach);
-  void OpenView(const v1::Attach& attach, FsClient* fs, uint32_t uid_base);
+  void OpenView(const v1::Attach& attach, FsClient* fs, const UidRanges::Range& uids);
   // In a live view: home has to have all that was written there, which does not come by way of the supervisor.
   void PublishWrites();
-  void ViewOpened(Result<std::vector<UniqueFd>> mounts, uint32_t uid_base);
-  Status StartSupervisor(std::vector<UniqueFd> mounts, uint32_t uid_base);
+  void ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::Range& uids);
+  Status StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::Range& uids);
   // Where its writes are to stay, and on top of which of an earlier attempt.
   Status KeepWrites(v1::TaskSpec* spec);
   void BindSupervisor();

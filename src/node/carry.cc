@@ -104,7 +104,7 @@ class CarryImpl final : public Carry {
   Status PlanEntry(const UpperDirectory& directory, const std::string& name);
   Result<std::optional<struct stat>> Occupant(const UpperDirectory& directory, const std::string& name) const;
   Result<Meta> UpperMeta(const std::string& path, const struct stat& st) const {
-    return upper_.ReadMeta(path, st, options_.uid_base);
+    return upper_.ReadMeta(path, st, options_.ids);
   }
   Status PlanDirectory(const UpperDirectory& directory, const std::optional<BaseVersion>& base);
   Status CloseDirectory(Frame& frame);
@@ -348,7 +348,7 @@ Status CarryImpl::PlanEntry(const UpperDirectory& directory, const std::string& 
 
   if (metacopy && occupant && JoinPath(*directory.home, name) == data) {
     if (st->st_nlink > 1) links_.emplace(st->st_ino, path);
-    VRUN_ASSIGN(Meta before, lower_.ReadMeta(data, *occupant, options_.uid_base));
+    VRUN_ASSIGN(Meta before, lower_.ReadMeta(data, *occupant, options_.ids));
     if (!SameMeta(meta, before)) *Push(std::move(path), base).mutable_set_meta()->mutable_meta() = std::move(meta);
     return {};
   }
@@ -453,7 +453,7 @@ Status CarryImpl::CloseDirectory(Frame& frame) {
     if (before) {
       base = VersionOf(*before);
       if (!due) {
-        VRUN_ASSIGN(Meta lower_meta, lower_.ReadMeta(*directory.home, *before, options_.uid_base));
+        VRUN_ASSIGN(Meta lower_meta, lower_.ReadMeta(*directory.home, *before, options_.ids));
         due = !SameMeta(meta, lower_meta);
       }
     }

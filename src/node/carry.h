@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "base/id_map.h"
 #include "base/result.h"
 #include "proto/task.pb.h"
 
@@ -36,8 +37,7 @@ struct CarryOptions {
   std::string lower;  // the root as the command saw it before it wrote, read-only: versions come from here
   std::string apart;  // what of it was mounted above, or "": the extended attributes of `lower` are there
   uint64_t job = 0;   // for temporary names
-  // Owners in `upper` and `lower` are uid_base + home's number, below uid_base + 65536. Others become 65534.
-  uint32_t uid_base = 0;
+  IdMap ids;  // of owners in `upper` and `lower`
   bool user_xattrs = false;  // mounted with userxattr: the overlay's attributes are user.overlay.*
   std::vector<std::string> skip = {"/proc", "/sys", "/dev", "/run", "/tmp"};  // never carried, with all below
 };

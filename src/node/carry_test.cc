@@ -262,7 +262,7 @@ TEST_F(CarryTest, AttributesOfTheLowerAreThoseOfWhatLiesApart) {
 }
 
 TEST_F(CarryTest, OwnersAreHomesAndForeignOnesNobodys) {
-  options_.uid_base = 200'000;
+  options_.ids = 200'000;
   Write(options_.upper + "/mine", "x");
   Write(options_.upper + "/foreign", "x");
   ASSERT_EQ(::chown((options_.upper + "/mine").c_str(), 201'000, 200'100), 0);

@@ -85,6 +85,21 @@ Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& reside
   return files;
 }
 
+Result<vfs::Extents> DecodeExtents(const v1::Extents& told, uint64_t size) {
+  const Error corrupt(Code::kCorrupt, "home sent extents that do not hold together");
+  if (told.extent_size() % 2 != 0 || static_cast<size_t>(told.extent_size()) / 2 > vfs::kMaxExtents) return corrupt;
+  vfs::Extents extents;
+  extents.reserve(static_cast<size_t>(told.extent_size()) / 2);
+  uint64_t at = 0;
+  for (int i = 0; i < told.extent_size(); i += 2) {
+    const uint64_t first = told.extent(i), end = told.extent(i + 1);
+    if (first < at || first >= end || end > size) return corrupt;
+    extents.emplace_back(first, end);
+    at = end;
+  }
+  return extents;
+}
+
 Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told) {
   const Error corrupt(Code::kCorrupt, "home sent a trace that does not hold together");
   vfs::TraceTable table;
@@ -95,6 +110,7 @@ Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told) {
   const auto tree = Digest::FromBytes(told.tree());
   if (!tree) return corrupt;
   table.tree = *tree;
+  table.partial = told.partial();
   for (const v1::ResidentFile& entry : told.file()) {
     const std::string& path = entry.path();
     if (!path.starts_with('/') || path.size() >= PATH_MAX || path.find('\0') != std::string::npos) return corrupt;

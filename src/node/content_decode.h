@@ -17,6 +17,7 @@ namespace vrun::v1 {
 class DirectoryDelta;
 class DirectoryObject;
 class DirectoryPack;
+class Extents;
 class Resident;
 class TraceFrame;
 class TraceTable;
@@ -35,6 +36,9 @@ Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes,
 
 // Hints: absolute paths, ranges of whole units in order; else kCorrupt.
 Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& resident);
+
+// Ascending, within a file of that size, at most vfs::kMaxExtents; else kCorrupt.
+Result<vfs::Extents> DecodeExtents(const v1::Extents& told, uint64_t size);
 
 // A table of frames: absolute paths; ranges within their files; every frame of at least a unit and at most
 // kMaxFrameBytes; else kCorrupt.

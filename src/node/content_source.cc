@@ -299,10 +299,8 @@ void ContentSource::OnMessage(Session* session, const std::string& bytes) {
     std::lock_guard lock(mu_);
     if (session->dead || closing_) return;
     stats_.wire_bytes += bytes.size();
-    if (const int64_t slot = MonotonicMicros() / kBusySlotMicros; slot != busy_slot_) {
-      busy_slot_ = slot;
-      stats_.busy_micros += kBusySlotMicros;
-    }
+    meter_.Arrived(MonotonicMicros(), bytes.size());
+    stats_.busy_micros = meter_.busy_micros();
     if (reply.has_hello()) {
       if (session->said_hello)
         lie = "home said hello twice";
@@ -495,6 +493,35 @@ void ContentSource::FetchResident(const Digest& tree, const std::string& path, c
   Add(std::move(request));
 }
 
+void ContentSource::FetchExtents(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+                                 std::function<void(Result<vfs::Extents>)> done) {
+  class ExtentsAnswer final : public Answer {
+   public:
+    ExtentsAnswer(uint64_t size, std::function<void(Result<vfs::Extents>)> done)
+        : size_(size), done_(std::move(done)) {}
+    Status Take(const v1::ContentReply& reply) override {
+      if (!reply.has_extents() || extents_) return Error(Code::kCorrupt, "home sent something else than extents");
+      VRUN_ASSIGN(extents_, DecodeExtents(reply.extents(), size_));
+      return {};
+    }
+    bool whole() const override { return extents_.has_value(); }
+    void Deliver() override { done_(std::move(*extents_)); }
+
+   private:
+    const uint64_t size_;
+    std::function<void(Result<vfs::Extents>)> done_;
+    std::optional<vfs::Extents> extents_;
+  };
+  auto request = std::make_shared<Request>();
+  auto* get = request->message.mutable_get_extents();
+  get->set_tree(std::string(tree.view()));
+  get->set_path(path);
+  SetVersion(version, get->mutable_version());
+  request->begin = [size = version.size, done] { return std::make_unique<ExtentsAnswer>(size, done); };
+  request->fail = [done](Error error) { done(std::move(error)); };
+  Add(std::move(request));
+}
+
 void ContentSource::FetchTree(const Digest& tree, const Digest& have,
                               std::function<void(std::vector<vfs::FetchedDirectory>)> arrived,
                               std::function<void(Status)> done) {
@@ -540,7 +567,10 @@ void ContentSource::FetchTree(const Digest& tree, const Digest& have,
   auto request = std::make_shared<Request>();
   request->message.mutable_get_tree()->set_tree(std::string(tree.view()));
   request->message.mutable_get_tree()->set_packed(true);
-  if (!have.is_zero()) request->message.mutable_get_tree()->set_have(std::string(have.view()));
+  if (!have.is_zero()) {
+    request->message.mutable_get_tree()->set_have(std::string(have.view()));
+    request->message.mutable_get_tree()->set_walks(true);
+  }
   request->begin = [arrived, done] { return std::make_unique<TreeAnswer>(arrived, done); };
   request->fail = [done](Error error) { done(std::move(error)); };
   Add(std::move(request));

@@ -20,6 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "node/link_meter.h"
 #include "node/unit_exchange.h"
 #include "rpc/rpc.h"
 #include "vfs/directory_cache.h"
@@ -42,14 +43,20 @@ struct ContentSourceOptions {
   uint64_t window_bytes = 64u << 20;
 };
 
-inline constexpr int64_t kBusySlotMicros = 2'000;
-
 struct ContentSourceStats {
   uint64_t wire_bytes = 0;  // of replies
   uint64_t units = 0;
   uint64_t directories = 0;
   uint64_t corrupt_replies = 0;  // streams that were cancelled for one
-  int64_t busy_micros = 0;       // in which replies arrived, counted in slots of kBusySlotMicros
+  int64_t busy_micros = 0;       // of the link (link_meter.h)
+};
+
+// What came during a run, for all runs of this home on the node, and from where.
+struct RunTraffic {
+  uint64_t home_bytes = 0;  // as they crossed the wire
+  uint64_t peer_bytes = 0;
+  uint64_t s3_bytes = 0;
+  int64_t link_busy_micros = 0;  // of home's link
 };
 
 // Any thread. Callbacks run on the stream's thread, no lock held; those of requests that are still there at destruction
@@ -77,7 +84,10 @@ class ContentSource final : public vfs::Source {
   void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) override;
   void FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version, bool siblings,
                      std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) override;
-  // The directory objects of `tree` that are not below `have` (zero: all), as they come, then `done`.
+  void FetchExtents(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+                    std::function<void(Result<vfs::Extents>)> done) override;
+  // The directory objects of `tree` that are not below `have` (zero: all), as they come, then `done`. kNotFound: home
+  // does not know `have` (an older one then sends all).
   void FetchTree(const Digest& tree, const Digest& have,
                  std::function<void(std::vector<vfs::FetchedDirectory>)> arrived, std::function<void(Status)> done);
 
@@ -86,7 +96,7 @@ class ContentSource final : public vfs::Source {
   void FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table, std::vector<uint32_t> frames,
                    std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done) override;
   // Tells home what a run did. What home makes of it is not waited for.
-  void PutTrace(const vfs::RunId& run, const vfs::Recording& recording, uint64_t wire_bytes, int64_t link_busy_micros);
+  void PutTrace(const vfs::RunId& run, const vfs::Recording& recording, const RunTraffic& traffic);
 
   // As FetchRange, with home's signatures.
   void FetchSigned(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency,
@@ -183,7 +193,7 @@ class ContentSource final : public vfs::Source {
   struct Token;
   std::deque<Token> tokens_;
   ContentSourceStats stats_;
-  int64_t busy_slot_ = 0;
+  LinkMeter meter_;
   bool closing_ = false;
 };
 

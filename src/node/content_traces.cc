@@ -33,6 +33,7 @@ void FillReport(const vfs::Recording& recording, v1::IoReport* report) {
     source->set_fetched_units(recording.counts[i].fetched_units);
     source->set_fetched_bytes(recording.counts[i].fetched_bytes);
     source->set_used_units(recording.counts[i].used_units);
+    source->set_unread_bytes(recording.counts[i].unread_bytes);
     if (recording.counts[i].fetched.first_micros >= 0) FillSpan(recording.counts[i].fetched, source->mutable_fetched());
   }
   report->set_files(recording.files.size());
@@ -40,6 +41,7 @@ void FillReport(const vfs::Recording& recording, v1::IoReport* report) {
   report->set_waited_us(static_cast<uint64_t>(recording.waited_micros));
   report->set_wall_us(static_cast<uint64_t>(recording.wall_micros));
   report->set_shared(recording.shared);
+  report->set_warm(recording.partial);
   for (const vfs::Recording::Wait& wait : recording.slowest) {
     v1::IoWait* told = report->add_slowest();
     told->set_path(wait.path);
@@ -52,6 +54,8 @@ void FillReport(const vfs::Recording& recording, v1::IoReport* report) {
     v1::IoFile* told = report->add_largest();
     told->set_path(file.path);
     told->set_fetched_bytes(file.bytes);
+    told->set_unread_bytes(file.unread_bytes);
+    told->set_source(kOriginNames[static_cast<size_t>(file.origin)]);
     FillSpan(file.when, told->mutable_fetched());
   }
 }
@@ -124,8 +128,7 @@ void ContentSource::FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs
   Add(std::move(request));
 }
 
-void ContentSource::PutTrace(const vfs::RunId& run, const vfs::Recording& recording, uint64_t wire_bytes,
-                             int64_t link_busy_micros) {
+void ContentSource::PutTrace(const vfs::RunId& run, const vfs::Recording& recording, const RunTraffic& traffic) {
   class Acknowledged final : public Answer {
    public:
     Status Take(const v1::ContentReply&) override { return {}; }
@@ -144,9 +147,12 @@ void ContentSource::PutTrace(const vfs::RunId& run, const vfs::Recording& record
     for (const uint64_t n : {uint64_t{range.file}, range.first, range.count}) record->add_range(n);
   }
   record->set_shared(recording.shared);
+  record->set_partial(recording.partial);
   FillReport(recording, put->mutable_report());
-  put->mutable_report()->set_wire_bytes(wire_bytes);
-  put->mutable_report()->set_link_busy_us(static_cast<uint64_t>(link_busy_micros));
+  put->mutable_report()->set_wire_bytes(traffic.home_bytes);
+  put->mutable_report()->set_peer_bytes(traffic.peer_bytes);
+  put->mutable_report()->set_s3_bytes(traffic.s3_bytes);
+  put->mutable_report()->set_link_busy_us(static_cast<uint64_t>(traffic.link_busy_micros));
   request->begin = [] { return std::make_unique<Acknowledged>(); };
   request->fail = [](const Error& error) { LogInfo("home does not take a trace: {}", Escape(error.message())); };
   Add(std::move(request));

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/frame_exchange.h"
 
-#include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "proto/content.pb.h"
@@ -26,75 +24,120 @@ void FrameExchange::Add(const vfs::RunId& run, const TablePtr& table) {
     std::lock_guard lock(mutex_);
     for (const auto& [name, place] : places) {
       // The latest run is the one that home knows best.
-      if (places_.insert_or_assign(name, place).second && wanted_.contains(name)) start.emplace_back(name, place);
+      places_.insert_or_assign(name, place);
+      if (const auto asked = in_vain_.find(name); asked != in_vain_.end()) {
+        before_[table->id].merge(asked->second);
+        in_vain_.erase(asked);
+      }
+      const auto wanted = wanted_.find(name);
+      if (wanted == wanted_.end() || std::exchange(wanted->second.under_way, true)) continue;
+      start.emplace_back(name, place);
     }
     std::erase(tables_, table->id);
     tables_.push_back(table->id);
     if (tables_.size() > kTables) {
       std::erase_if(places_, [&](const auto& item) { return item.second.table->id == tables_.front(); });
+      before_.erase(tables_.front());
       tables_.pop_front();
     }
   }
-  for (const auto& [name, place] : start) {
-    fetch_(place.run, place.table, place.index,
-           [this, name = name](Result<Frame> frame) { Arrived(name, std::move(frame)); });
-  }
+  for (const auto& [name, place] : start) Start(name, place);
 }
 
-void FrameExchange::Get(const Digest& name, Done done) {
+void FrameExchange::Start(const Digest& name, const Place& place) {
+  fetch_(place.run, place.table, place.index, [this, name](Result<Frame> frame) { Arrived(name, std::move(frame)); });
+}
+
+void FrameExchange::Get(const Digest& name, Done done, const std::string& asker) {
   Frame kept;
-  std::optional<Place> place;
+  Place place;
   {
     std::lock_guard lock(mutex_);
+    const auto known = places_.find(name);
     if (const auto recent = recent_.find(name); recent != recent_.end()) {
       kept = recent->second.frame;
+    } else if (const auto wanted = wanted_.find(name); wanted != wanted_.end()) {
+      wanted->second.waiters.push_back({std::move(done), asker});
+      return;
+    } else if (known != places_.end() || !expected_.empty()) {
+      wanted_[name] = {{{std::move(done), asker}}, known != places_.end(), next_expected_};
+      if (known == places_.end()) return;
+      place = known->second;
     } else {
-      auto [wanted, fresh] = wanted_.try_emplace(name);
-      wanted->second.push_back(std::move(done));
-      if (!fresh) return;
-      if (const auto known = places_.find(name); known != places_.end())
-        place = known->second;
-      else
-        timers_->After(table_micros_, [this, name] { GiveUp(name); });
+      InVainLocked(name, asker);
     }
   }
-  if (kept) return done(kept);
-  if (!place) return;
-  fetch_(place->run, place->table, place->index,
-         [this, name](Result<Frame> frame) { Arrived(name, std::move(frame)); });
+  if (place.table) return Start(name, place);
+  done(kept);
 }
 
-void FrameExchange::Expect() {
+std::optional<FrameExchange::Place> FrameExchange::Resting(const Digest& name) const {
   std::lock_guard lock(mutex_);
-  ++expected_;
+  const auto known = places_.find(name);
+  if (known == places_.end() || recent_.contains(name) || wanted_.contains(name)) return std::nullopt;
+  return known->second;
 }
 
-void FrameExchange::CameOrNot() {
+uint64_t FrameExchange::Expect() {
   std::lock_guard lock(mutex_);
-  --expected_;
+  expected_.insert(next_expected_);
+  return next_expected_++;
 }
 
-void FrameExchange::GiveUp(const Digest& name) {
+void FrameExchange::CameOrNot(uint64_t expected) {
+  std::vector<Waiter> in_vain;
   {
     std::lock_guard lock(mutex_);
-    if (places_.contains(name)) return;  // it is under way
-    if (expected_ > 0) {
-      timers_->After(table_micros_, [this, name] { GiveUp(name); });
-      return;
+    expected_.erase(expected);
+    for (auto it = wanted_.begin(); it != wanted_.end();) {
+      auto& [name, wanted] = *it;
+      if (wanted.under_way || (!expected_.empty() && *expected_.begin() < wanted.expected)) {
+        ++it;
+        continue;
+      }
+      for (Waiter& waiter : wanted.waiters) {
+        InVainLocked(name, waiter.asker);
+        in_vain.push_back(std::move(waiter));
+      }
+      it = wanted_.erase(it);
     }
   }
-  Arrived(name, Error(Code::kNotFound, "no run here has that trace"));
+  for (const Waiter& waiter : in_vain) waiter.done(Frame());
+}
+
+void FrameExchange::InVainLocked(const Digest& name, const std::string& asker) {
+  if (asker.empty()) return;
+  auto [asked, fresh] = in_vain_.try_emplace(name);
+  asked->second.insert(asker);
+  if (!fresh) return;
+  in_vain_ages_.push_back(name);
+  if (in_vain_ages_.size() <= kInVain) return;
+  in_vain_.erase(in_vain_ages_.front());
+  in_vain_ages_.pop_front();
+}
+
+std::vector<std::string> FrameExchange::Before(const Digest& table) const {
+  std::lock_guard lock(mutex_);
+  const auto known = before_.find(table);
+  if (known == before_.end()) return {};
+  return {known->second.begin(), known->second.end()};
+}
+
+void FrameExchange::NotBefore(const Digest& table, const std::string& name) {
+  std::lock_guard lock(mutex_);
+  if (const auto known = before_.find(table); known != before_.end()) known->second.erase(name);
 }
 
 void FrameExchange::Arrived(const Digest& name, Result<Frame> frame) {
-  std::vector<Done> waiting;
+  std::vector<Waiter> waiters;
   {
     std::lock_guard lock(mutex_);
     if (const auto wanted = wanted_.find(name); wanted != wanted_.end()) {
-      waiting = std::move(wanted->second);
+      waiters = std::move(wanted->second.waiters);
       wanted_.erase(wanted);
     }
-    if (frame && !recent_.contains(name)) {
+    // What is unsigned is of use here only, where it is in the store.
+    if (frame && !(*frame)->signature().empty() && !recent_.contains(name)) {
       recent_[name] = {*frame, ages_.insert(ages_.end(), name)};
       recent_bytes_ += (*frame)->data().size();
       while (recent_bytes_ > kRecentBytes) {
@@ -105,7 +148,7 @@ void FrameExchange::Arrived(const Digest& name, Result<Frame> frame) {
       }
     }
   }
-  for (auto& done : waiting) done(frame);
+  for (const Waiter& waiter : waiters) waiter.done(frame);
 }
 
 void FrameExchange::Forget() {

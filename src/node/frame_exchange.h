@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames of traces on their way from home to this node, for whoever wants them, here or on other nodes: as
-// UnitExchange, for bursts (vfs/burst.h). Home gives a frame only to a run that has its table, so this node can get
-// those for others whose table one of its own runs has; nodes that start together get their tables at the same time,
-// more or less.
+// Frames of traces on their way to this node, for whoever wants them, here or on other nodes: as UnitExchange, for
+// bursts (vfs/burst.h). Home gives a frame only to a run that has its table, so this node can get those for others
+// whose table one of its own runs has, or is about to get.
+//
+// Who asks here in vain goes elsewhere, and has the table: it is remembered, since a run here that gets the same table
+// later finds there what has left home already.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +13,14 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/digest.h"
 #include "base/result.h"
-#include "vfs/timer_thread.h"
 #include "vfs/trace.h"
 
 namespace vrun::v1 {
@@ -32,54 +35,73 @@ Digest FrameNameOf(const vfs::TraceTable& table, uint32_t index);
 // Any thread. Callbacks run without locks.
 class FrameExchange {
  public:
-  using Frame = std::shared_ptr<const v1::TraceFrame>;  // as it came
+  // As home sent it; unsigned: put together from units, and not to be passed on. Null: see Get.
+  using Frame = std::shared_ptr<const v1::TraceFrame>;
   using Done = std::function<void(Result<Frame>)>;
   using TablePtr = std::shared_ptr<const vfs::TraceTable>;
   using Fetch = std::function<void(const vfs::RunId& run, const TablePtr& table, uint32_t index, Done done)>;
-
-  // `timers` outlives it. `table_micros`: that a table of ours may be behind another node's.
-  FrameExchange(Fetch fetch, vfs::TimerThread* timers, int64_t table_micros = 1'000'000)
-      : fetch_(std::move(fetch)), timers_(timers), table_micros_(table_micros) {}
-
-  // A run here has asked home for its table; on a full uplink that takes a while. CameOrNot follows, after Add if it
-  // came.
-  void Expect();
-  void CameOrNot();
-
-  // A run here has this table.
-  void Add(const vfs::RunId& run, const TablePtr& table);
-  // kNotFound: no run here has a table with it, nor gets one within a moment, nor waits for one.
-  void Get(const Digest& name, Done done);
-  // Home signs with another key from now on.
-  void Forget();
-
- private:
   struct Place {
     vfs::RunId run;
     TablePtr table;
     uint32_t index = 0;
   };
+
+  explicit FrameExchange(Fetch fetch) : fetch_(std::move(fetch)) {}
+
+  // A run here has asked home for its table; on a full uplink that takes a while. CameOrNot follows with what this
+  // returned, after Add if it came.
+  uint64_t Expect();
+  void CameOrNot(uint64_t expected);
+
+  // A run here has this table.
+  void Add(const vfs::RunId& run, const TablePtr& table);
+  // Null, at once unless a table is expected: no run here has a table with it. `asker`: another node, which has.
+  void Get(const Digest& name, Done done, const std::string& asker = {});
+  // Of a frame that a run here has in its table; nullopt when it came lately or is under way.
+  std::optional<Place> Resting(const Digest& name) const;
+  // Home signs with another key from now on.
+  void Forget();
+
+  // Other nodes that had this table of ours before.
+  std::vector<std::string> Before(const Digest& table) const;
+  // That one has it no more.
+  void NotBefore(const Digest& table, const std::string& name);
+
+ private:
+  struct Waiter {
+    Done done;
+    std::string asker;
+  };
+  struct Wanted {
+    std::vector<Waiter> waiters;
+    bool under_way = false;
+    uint64_t expected = 0;  // else: once the tables before this one have come or not, it is in none
+  };
   struct Kept {
     Frame frame;
     std::list<Digest>::iterator age;
   };
+  void Start(const Digest& name, const Place& place);
   void Arrived(const Digest& name, Result<Frame> frame);
-  void GiveUp(const Digest& name);
+  void InVainLocked(const Digest& name, const std::string& asker);
 
   static constexpr uint64_t kRecentBytes = 48u << 20;
   static constexpr size_t kTables = 16;
+  static constexpr size_t kInVain = 4096;  // questions
 
   const Fetch fetch_;
-  vfs::TimerThread* const timers_;
-  const int64_t table_micros_;
-  std::mutex mutex_;
-  int expected_ = 0;  // tables
+  mutable std::mutex mutex_;
+  uint64_t next_expected_ = 1;
+  std::set<uint64_t> expected_;  // tables
   std::unordered_map<Digest, Place, DigestHash> places_;
-  std::deque<Digest> tables_;                                         // of places_, oldest first
-  std::unordered_map<Digest, std::vector<Done>, DigestHash> wanted_;  // under way, or no place known yet
+  std::deque<Digest> tables_;  // of places_, oldest first
+  std::unordered_map<Digest, Wanted, DigestHash> wanted_;
   std::unordered_map<Digest, Kept, DigestHash> recent_;
   std::list<Digest> ages_;  // oldest first
   uint64_t recent_bytes_ = 0;
+  std::unordered_map<Digest, std::set<std::string>, DigestHash> in_vain_;  // who asked, by frame
+  std::deque<Digest> in_vain_ages_;                                        // oldest first
+  std::unordered_map<Digest, std::set<std::string>, DigestHash> before_;   // by table, of tables_
 };
 
 }  // namespace vrun::node

@@ -36,6 +36,8 @@ Result<std::unique_ptr<FsClient>> FsClient::Start(EventLoop* loop, const FsServe
                                    s.tenant,
                                    "--uid-base",
                                    std::to_string(s.uid_base),
+                                   "--uid-ranges",
+                                   s.uid_ranges,
                                    "--store-dir",
                                    s.store_directory,
                                    "--views-dir",

@@ -35,6 +35,7 @@ struct FsServerSettings {
   std::string tenant;            // FsServerOptions::tenant
   std::string socket_directory;  // its socket is TENANT.sock there
   uint32_t uid_base = 0;
+  std::string uid_ranges;  // the file of node/uid_ranges.h
   std::string store_directory;
   std::string views_directory;
   std::string listen_host;

@@ -32,6 +32,7 @@
 #include "node/live_views.h"
 #include "node/source_chain.h"
 #include "node/tree_bursts.h"
+#include "node/uid_ranges.h"
 #include "node/view_pool.h"
 #include "proto/fsctl.pb.h"
 #include "rpc/credentials.h"
@@ -71,7 +72,7 @@ uint64_t DefaultCacheBytes(const std::string& directory) {
 class FsServer {
  public:
   FsServer(const FsServerOptions& options, std::shared_ptr<vfs::Warmer> warmer)
-      : options_(options), warmer_(std::move(warmer)), listener_(options.listener) {}
+      : options_(options), ids_(options.uid_base), warmer_(std::move(warmer)), listener_(options.listener) {}
 
   Status Start();
   int Run();
@@ -100,7 +101,8 @@ class FsServer {
   void TellLost(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases);
   void CloseView(uint64_t lease);
   size_t leases() const { return views_->leases() + live_views_->leases(); }
-  void BeginRun(const v1::AllowToken& run);
+  // `partial`: the kernel has something of the root already.
+  void BeginRun(const v1::AllowToken& run, bool partial);
   void EndRun(uint64_t job, uint32_t attempt);
   void Reply(const v1::FsReply& reply, std::vector<UniqueFd> fds = {});
   void ReplyError(uint64_t id, const Error& error);
@@ -108,7 +110,11 @@ class FsServer {
   void Tick();
   void AgentIsGone();
 
+  // What ids the tenant's user has by now; views know them from here.
+  void LearnIds();
+
   const FsServerOptions options_;
+  IdMap ids_;
   const std::shared_ptr<vfs::Warmer> warmer_;  // null: none
   UniqueFd listener_;
   UniqueFd control_;         // to the agent, when there is one
@@ -133,11 +139,12 @@ class FsServer {
   // passed through and extended attributes are served. An overlay puts the second above the first.
   std::unique_ptr<ViewPool> views_, apart_views_;
   std::unique_ptr<LiveViews> live_views_;
+  bool told_of_io_uring_ = false;  // that live views do without
 
   struct OpenRun {
     v1::AllowToken allowed;
     vfs::RunId id;
-    ContentSourceStats before;
+    RunTraffic before;
   };
   std::map<std::pair<uint64_t, uint32_t>, OpenRun> runs_;  // whose commands run
 };
@@ -201,6 +208,7 @@ Status FsServer::Start() {
   VRUN_TRY(loop_.OnSignal(SIGINT, [this](int) { loop_.Stop(); }));
   VRUN_TRY(loop_.OnSignal(SIGHUP, [this](int) { HandOver("it was asked to"); }));
   ::signal(SIGPIPE, SIG_IGN);
+  LearnIds();
   VRUN_TRY(OpenStore());
   views_directory_ = options_.views_directory + "/" + options_.tenant;
   VRUN_TRY(MakeDirs(views_directory_, 0700));
@@ -216,10 +224,10 @@ Status FsServer::Start() {
   VRUN_TRY(StartSources());
   views_ = std::make_unique<ViewPool>(&loop_, views_directory_, HooksOf(false));
   apart_views_ = std::make_unique<ViewPool>(&loop_, views_directory_ + "/apart", HooksOf(true));
-  live_views_ = std::make_unique<LiveViews>(
-      &loop_, &sources_->home(), sources_->backend(), views_directory_ + "/live",
-      LiveViews::Options{options_.uid_base, options_.features.no_open, options_.features.push, kReadAheadKb},
-      LiveHooks());
+  live_views_ = std::make_unique<LiveViews>(&loop_, &sources_->home(), sources_->backend(), views_directory_ + "/live",
+                                            LiveViews::Options{ids_, options_.features.no_open, options_.features.push,
+                                                               kReadAheadKb, options_.features.readdirplus},
+                                            LiveHooks());
   TakeOver(std::move(left));
   live_views_->Sweep();
   VRUN_TRY(SetNonBlocking(listener_.get(), true));
@@ -229,7 +237,7 @@ Status FsServer::Start() {
 }
 
 void FsServer::TakeOver(KeptState::Left left) {
-  for (const v1::AllowToken& run : left.runs) BeginRun(run);
+  for (const v1::AllowToken& run : left.runs) BeginRun(run, true);
   if (kept_->has_keeper()) {
     kept_->UnmountStrays(views_directory_, false);
     kept_->UnmountStrays(views_directory_ + "/apart", true);
@@ -244,7 +252,8 @@ void FsServer::TakeOver(KeptState::Left left) {
     live_views_->Adopt(live.what.view(), {live.what.leases().begin(), live.what.leases().end()},
                        std::move(live.handle));
   }
-  if (!left.views.empty()) LogInfo("takes over {} views, with {} leases", left.views.size(), leases);
+  const size_t views = left.views.size() + left.live.size();
+  if (views > 0) LogInfo("takes over {} views, with {} leases", views, leases);
 }
 
 void FsServer::TakeOverView(const v1::KeptView& kept, vfs::ViewHandle handle) {
@@ -286,7 +295,7 @@ void FsServer::KeepRuns() {
 }
 
 vfs::ViewOptions FsServer::OptionsOf(bool apart, const std::string& directory, ViewPool::LostCallback lost) const {
-  vfs::ViewOptions view{.directory = directory, .uid_base = options_.uid_base};
+  vfs::ViewOptions view{.directory = directory, .ids = ids_};
   view.read_ahead_kb = kReadAheadKb;
   view.passthrough = apart && options_.features.passthrough;
   view.xattrs = apart;
@@ -354,6 +363,7 @@ LiveViews::Hooks FsServer::LiveHooks() {
     kept_->KeepLive(id, view, leases);
   };
   hooks.drop = [this](uint64_t id) { kept_->DropLive(id); };
+  hooks.told = [this](const Digest& tree) { bursts_->Told(tree); };
   return hooks;
 }
 
@@ -413,7 +423,7 @@ void FsServer::OnAttach(uint64_t id, const v1::AgentAttach& attach) {
   for (const v1::AllowToken& run : attach.runs()) {
     if (runs_.contains({run.job(), run.attempt()})) continue;
     sources_->home().AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
-    BeginRun(run);
+    BeginRun(run, true);
   }
   KeepRuns();
   v1::FsReply reply;
@@ -503,7 +513,7 @@ void FsServer::OnRequest(const std::string& bytes) {
     case v1::FsRequest::kAllowToken: {
       const v1::AllowToken& allow = request.allow_token();
       sources_->home().AllowToken(allow.home_id(), allow.token(), allow.job(), allow.attempt());
-      BeginRun(allow);
+      BeginRun(allow, views_->views() > 0 || apart_views_->views() > 0 || !live_views_->empty());
       KeepRuns();
       reply.mutable_allowed();
       return Reply(reply);
@@ -531,11 +541,11 @@ void FsServer::OnRequest(const std::string& bytes) {
   ReplyError(id, Error(Code::kUnsupported, "file system server: a request that it does not know: restart the node"));
 }
 
-void FsServer::BeginRun(const v1::AllowToken& run) {
+void FsServer::BeginRun(const v1::AllowToken& run, bool partial) {
   if (runs_.size() >= vfs::Recorder::kMaxRuns) runs_.erase(runs_.begin());
   const vfs::RunId id{run.job(), run.attempt(), run.token()};
-  if (!runs_.emplace(std::pair(run.job(), run.attempt()), OpenRun{run, id, sources_->home().stats()}).second) return;
-  sources_->backend()->BeginRun(id);
+  if (!runs_.emplace(std::pair(run.job(), run.attempt()), OpenRun{run, id, sources_->Traffic()}).second) return;
+  sources_->backend()->BeginRun(id, partial);
 }
 
 void FsServer::EndRun(uint64_t job, uint32_t attempt) {
@@ -546,9 +556,12 @@ void FsServer::EndRun(uint64_t job, uint32_t attempt) {
   const auto recording = sources_->backend()->EndRun(job, attempt);
   if (!recording) return;
   sources_->RunEnded();
-  const ContentSourceStats now = sources_->home().stats();
-  sources_->home().PutTrace(run.id, *recording, now.wire_bytes - run.before.wire_bytes,
-                            now.busy_micros - run.before.busy_micros);
+  const RunTraffic now = sources_->Traffic();
+  sources_->home().PutTrace(run.id, *recording,
+                            {.home_bytes = now.home_bytes - run.before.home_bytes,
+                             .peer_bytes = now.peer_bytes - run.before.peer_bytes,
+                             .s3_bytes = now.s3_bytes - std::min(now.s3_bytes, run.before.s3_bytes),
+                             .link_busy_micros = now.link_busy_micros - run.before.link_busy_micros});
 }
 
 void FsServer::CloseView(uint64_t lease) {
@@ -557,10 +570,20 @@ void FsServer::CloseView(uint64_t lease) {
   live_views_->Close(lease);
 }
 
+void FsServer::LearnIds() {
+  if (options_.uid_ranges.empty()) return;
+  const auto ranges = UidRanges::Load(options_.uid_ranges);
+  const UidRanges::Range* range = ranges ? ranges->Find(options_.tenant) : nullptr;
+  if (range != nullptr && range->base == ids_.base()) ids_.SetHigh(range->high);
+}
+
 void FsServer::OpenLiveView(uint64_t id, const v1::OpenView& open) {
   const auto tree = Digest::FromBytes(open.tree());
   if (!tree) return ReplyError(id, Error(Code::kInvalid, "open a live view: not a tree"));
-  if (live_views_->leases() == 0) bursts_->Start(*tree, false);  // later the view is told of what is new
+  if (options_.features.io_uring && !std::exchange(told_of_io_uring_, true)) {
+    LogWarning("io_uring is on, but not for live views: what a job writes has to outlive this server");
+  }
+  if (!live_views_->followed()) bursts_->Start(*tree, false);  // later the view is told of what is new
   live_views_->Open(*tree, open.serial(), open.lease(),
                     [this, id, lease = open.lease(), asker = connection_](Result<LiveViews::Opened> opened) {
                       if (asker != connection_) return;
@@ -591,6 +614,7 @@ void FsServer::PublishView(uint64_t id, uint64_t lease) {
 }
 
 void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
+  LearnIds();
   if (open.live()) return OpenLiveView(id, open);
   const auto tree = Digest::FromBytes(open.tree());
   const auto apart = Digest::FromBytes(open.apart());

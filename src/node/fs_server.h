@@ -24,6 +24,7 @@ struct FsServerOptions {
   std::string home_id;
   std::string tenant;           // name of its directories; two tenants never share one (src/node/tenant.h)
   uint32_t uid_base = 0;        // added to every uid and gid of the tree
+  std::string uid_ranges;       // where what is above 65535 has its ids (node/uid_ranges.h); "": nowhere
   std::string store_directory;  // the node's; each tenant has its own directory below it
   std::string views_directory;  // likewise
   std::string listen_host;      // where home can reach this node; the port is chosen

@@ -105,6 +105,10 @@ size_t LiveViews::leases() const {
   return n;
 }
 
+bool LiveViews::followed() const {
+  return std::any_of(views_.begin(), views_.end(), [](const auto& view) { return !view.second->lost; });
+}
+
 LiveViews::LivePtr LiveViews::Of(uint64_t lease) const {
   for (const auto& [id, live] : views_) {
     if (live->leases.contains(lease)) return live;
@@ -121,10 +125,11 @@ LiveViews::LivePtr LiveViews::Make(uint64_t id, uint64_t serial, Mount mount) {
   options.directory = directory + "/mount";
   options.written = directory + "/written";
   options.journal = directory + "/journal";
-  options.uid_base = options_.uid_base;
+  options.ids = options_.ids;
   options.no_open = options_.no_open;
   options.push = options_.push;
   options.read_ahead_kb = options_.read_ahead_kb;
+  options.list_attributes = options_.list_attributes;
   options.on_content_lost = [this, alive = std::weak_ptr(alive_), id](const std::string& path,
                                                                       const std::string& reason) {
     loop_->Post([this, alive, id, path, reason] {
@@ -162,7 +167,8 @@ LiveViews::LivePtr LiveViews::Make(uint64_t id, uint64_t serial, Mount mount) {
 void LiveViews::Follow(const LivePtr& live, uint64_t serial) const {
   live->follower = std::make_unique<LiveFollower>(
       home_, backend_, live->id, live->view->tree(), serial,
-      [view = live->view.get()](const Digest& tree, uint64_t included) {
+      [this, view = live->view.get()](const Digest& tree, uint64_t included) {
+        hooks_.told(tree);
         // Of an operation that is under way, those before it are there.
         const bool whole = (included & vfs::LiveStream::kLastPlace) == vfs::LiveStream::kLastPlace;
         const uint64_t number = included >> vfs::LiveStream::kPlaceBits;
@@ -378,7 +384,7 @@ void LiveViews::Send(uint64_t id) {
   options.journal = path + "/journal";
   options.written = path + "/written";
   options.on_ready = left->sender->ReadyCallback();
-  options.uid_base = options_.uid_base;
+  options.ids = options_.ids;
   auto remains = vfs::LiveRemains::Open(backend_, std::move(options));
   if (!remains) {
     LogError("live view {}: what home lacks of it cannot be sent, and is kept in {}: {}", id, Escape(path),

@@ -22,6 +22,7 @@
 
 #include "base/digest.h"
 #include "base/event_loop.h"
+#include "base/id_map.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/work_queue.h"
@@ -43,6 +44,8 @@ class LiveViews {
     std::function<void(uint64_t id, const vfs::LiveView* view, const std::set<uint64_t>& leases)> keep;
     // It is going to be unmounted.
     std::function<void(uint64_t id)> drop;
+    // Home has told it of this tree, which it shows next. On a thread of the view's.
+    std::function<void(const Digest& tree)> told;
   };
   struct Opened {
     uint64_t view = 0;  // its id
@@ -54,11 +57,12 @@ class LiveViews {
   };
 
   struct Options {
-    uint32_t uid_base = 0;
+    IdMap ids;
     // As of LiveViewOptions.
     bool no_open = true;
     bool push = true;
     uint32_t read_ahead_kb = 128;
+    bool list_attributes = true;
   };
 
   // `home` must outlive it.
@@ -76,6 +80,9 @@ class LiveViews {
   void Close(uint64_t lease);
   void CloseAllBut(const std::set<uint64_t>& leases);
   size_t leases() const;
+  bool empty() const { return views_.empty(); }
+  // Home tells the view of its trees, or will before the next Open is done: nobody else need ask for them.
+  bool followed() const;
 
   // One that another process mounted.
   void Adopt(uint64_t id, std::set<uint64_t> leases, vfs::ViewHandle handle);

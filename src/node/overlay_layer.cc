@@ -9,16 +9,12 @@
 #include <climits>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
 
 namespace vrun::node {
 namespace {
-
-constexpr uint32_t kIdRange = 65536;
-constexpr uint32_t kNobody = 65534;
-
-uint32_t HomeId(uint32_t id, uint32_t base) { return id - base < kIdRange && id >= base ? id - base : kNobody; }
 
 uint32_t LoadLe32(const char* p) {
   unsigned char b[4];
@@ -32,11 +28,11 @@ void StoreLe32(char* p, uint32_t v) {
 
 // struct posix_acl_xattr_header { le32 version } then { le16 tag, le16 permissions, le32 id } each. The kernel shows
 // the ids as the reader's namespace numbers them, which is the host's here.
-std::string HomeAcl(std::string acl, uint32_t uid_base) {
+std::string HomeAcl(std::string acl, const IdMap& ids) {
   for (size_t at = 4; at + 8 <= acl.size(); at += 8) {
     int tag = static_cast<unsigned char>(acl[at]) | static_cast<unsigned char>(acl[at + 1]) << 8;
     if (tag != 0x02 && tag != 0x08) continue;  // ACL_USER, ACL_GROUP: the only ones with an id
-    StoreLe32(&acl[at + 4], HomeId(LoadLe32(&acl[at + 4]), uid_base));
+    StoreLe32(&acl[at + 4], ids.ToHome(LoadLe32(&acl[at + 4])));
   }
   return acl;
 }
@@ -100,15 +96,13 @@ bool IsAtOrBelow(std::string_view path, std::string_view prefix) {
   return path.starts_with(prefix) && (path.size() == prefix.size() || path[prefix.size()] == '/');
 }
 
-int64_t Nanoseconds(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
-
 vrun::v1::BaseVersion VersionOf(const struct stat& st) {
   vrun::v1::BaseVersion version;
   version.set_ino(st.st_ino);
   version.set_type(st.st_mode & S_IFMT);
   if (S_ISDIR(st.st_mode)) return version;
-  version.set_ctime_ns(Nanoseconds(st.st_ctim));
-  version.set_mtime_ns(Nanoseconds(st.st_mtim));
+  version.set_ctime_ns(ToNanos(st.st_ctim));
+  version.set_mtime_ns(ToNanos(st.st_mtim));
   version.set_size(static_cast<uint64_t>(st.st_size));
   version.set_nlink(st.st_nlink);
   return version;
@@ -250,16 +244,16 @@ Result<std::optional<std::string>> OverlayLayer::Redirect(std::string_view path)
   return value;
 }
 
-Result<vrun::v1::Meta> OverlayLayer::ReadMeta(std::string_view path, const struct stat& st, uint32_t uid_base) const {
+Result<vrun::v1::Meta> OverlayLayer::ReadMeta(std::string_view path, const struct stat& st, const IdMap& ids) const {
   vrun::v1::Meta meta;
   meta.set_mode(st.st_mode);
-  meta.set_uid(HomeId(st.st_uid, uid_base));
-  meta.set_gid(HomeId(st.st_gid, uid_base));
-  meta.set_mtime_ns(Nanoseconds(st.st_mtim));
-  meta.set_atime_ns(Nanoseconds(st.st_atim));
+  meta.set_uid(ids.ToHome(st.st_uid));
+  meta.set_gid(ids.ToHome(st.st_gid));
+  meta.set_mtime_ns(ToNanos(st.st_mtim));
+  meta.set_atime_ns(ToNanos(st.st_atim));
   if (apart_) {
     VRUN_ASSIGN(const auto there, apart_->Lstat(path));
-    if (there) return apart_->ReadMeta(path, st, uid_base);
+    if (there) return apart_->ReadMeta(path, st, ids);
     return meta;
   }
   VRUN_ASSIGN(Reachable at, Reach(path));
@@ -285,8 +279,8 @@ Result<vrun::v1::Meta> OverlayLayer::ReadMeta(std::string_view path, const struc
   std::sort(wanted.begin(), wanted.end());
   for (std::string& name : wanted) {
     VRUN_ASSIGN(auto value, Xattr(path, name));
-    if (value && name.starts_with("system.posix_acl")) value = HomeAcl(*std::move(value), uid_base);
-    if (value && name == "security.capability") value = HomeCapability(*value, uid_base);
+    if (value && name.starts_with("system.posix_acl")) value = HomeAcl(*std::move(value), ids);
+    if (value && name == "security.capability") value = HomeCapability(*value, ids.base());
     if (!value) continue;
     vrun::v1::Xattr* xattr = meta.add_xattrs();
     xattr->set_name(std::move(name));

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/id_map.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "proto/task.pb.h"
@@ -52,7 +53,7 @@ class OverlayLayer {
   Result<std::optional<std::string>> Redirect(std::string_view path) const;
 
   // Metadata as home numbers it.
-  Result<vrun::v1::Meta> ReadMeta(std::string_view path, const struct stat& st, uint32_t uid_base) const;
+  Result<vrun::v1::Meta> ReadMeta(std::string_view path, const struct stat& st, const IdMap& ids) const;
 
  private:
   // What path-based system calls take: the layer's own path in front, or by way of a descriptor when that is too long.

@@ -33,6 +33,8 @@ void PeerHealth::Late(int64_t now) {
   if (++strikes_ >= kStrikes) Rest(now, kLateFirst, kLateLast);
 }
 
+void PeerHealth::Stalled(int64_t now) { Rest(now, kLateFirst, kLateLast); }
+
 void PeerHealth::Broke(int64_t now) { Rest(now, kBrokeFirst, kBrokeLast); }
 
 void PeerHealth::Lied(int64_t now) {

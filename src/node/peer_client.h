@@ -22,9 +22,13 @@ namespace vrun::node {
 class PeerHealth {
  public:
   bool Down(int64_t now) const { return now < down_until_; }
+  // Whether it was late and has not answered since.
+  bool doubtful() const { return strikes_ > 0; }
   void Answered() { strikes_ = failures_ = 0; }
   // It did not answer in time; more than one request may say so at the same time.
   void Late(int64_t now);
+  // It said that it lives, and then no more; or it does, and never gives what it was asked for.
+  void Stalled(int64_t now);
   // Its stream broke or could not be opened.
   void Broke(int64_t now);
   // It sent what is not so.

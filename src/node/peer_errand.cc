@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kMostSilence = 2'000'000;
 constexpr int64_t kOpeningMicros = 3'000'000;  // of a stream: many nodes that start together open many at a time
-constexpr int64_t kLeastPatience = 1'000'000, kMostPatience = 15'000'000;
-constexpr int64_t kFirstHomeMicros = 1'000'000;  // as long as home has not been measured
+constexpr int64_t kPatience = 1'000'000;       // four times what PeerServer's signs of life are apart
+constexpr int64_t kMostWait = 20'000'000;      // a reader waits for home for a minute
 
 }  // namespace
 
@@ -30,9 +30,28 @@ int64_t PeerPace::Silence() const {
                     std::max(kMostSilence, least_silence_));
 }
 
-int64_t PeerPace::Patience() const {
-  const int64_t home = home_.load(std::memory_order_relaxed);
-  return std::clamp(4 * (home == 0 ? kFirstHomeMicros : home), kLeastPatience, kMostPatience);
+int64_t PeerPace::Patience() const { return std::max(kPatience, Silence()); }
+
+int64_t PeerPace::MostWait(int64_t now) {
+  int64_t home = home_.load(std::memory_order_relaxed);
+  {
+    std::lock_guard lock(mutex_);
+    if (!asked_.empty()) home = std::max(home, now - *asked_.begin());
+  }
+  return std::clamp(3 * home, least_wait_, std::max(kMostWait, least_wait_));
+}
+
+int64_t PeerPace::AskHome() {
+  const int64_t now = MonotonicMicros();
+  std::lock_guard lock(mutex_);
+  asked_.insert(now);
+  return now;
+}
+
+void PeerPace::HomeAnswered(int64_t asked, bool well) {
+  if (well) Smooth(MonotonicMicros() - asked, &home_);
+  std::lock_guard lock(mutex_);
+  if (const auto it = asked_.find(asked); it != asked_.end()) asked_.erase(it);
 }
 
 bool PeerErrand::Claim() {
@@ -44,24 +63,26 @@ void PeerErrand::Ask() {
   size_t turn;
   {
     std::lock_guard lock(mutex_);
+    if (over_ || home_asked_) return;
+    while (turn_ < owners_.size() && owners_[turn_]->client && work_.lacks && work_.lacks(*owners_[turn_])) ++turn_;
     turn = turn_;
-    asked_at_ = MonotonicMicros();
-    signs_ = false;
+    if (turn < owners_.size() && owners_[turn]->client) {
+      asked_at_ = heard_at_ = MonotonicMicros();
+      signs_ = false;
+      stalls_ = !owners_[turn]->client->proved();
+      patience_ = stalls_ ? kOpeningMicros : roads_.pace->Silence();
+      LookLaterLocked(patience_);
+    }
   }
   if (turn >= owners_.size() || !owners_[turn]->client) return AskHome();
-  const auto self = shared_from_this();
-  const int64_t silence = owners_[turn]->client->proved() ? roads_.pace->Silence() : kOpeningMicros;
-  const vfs::TimerThread::Id timer = roads_.timers->After(silence, [self, turn] { self->Late(turn); });
-  const uint64_t question = owners_[turn]->client->Ask(work_.question, [self, turn](Result<v1::PeerReply> reply) {
-    const vfs::Gate::Pass pass(self->roads_.gate.get());
-    if (pass) self->Answered(turn, std::move(reply));
-  });
+  const uint64_t question =
+      owners_[turn]->client->Ask(work_.question, [self = shared_from_this(), turn](Result<v1::PeerReply> reply) {
+        const vfs::Gate::Pass pass(self->roads_.gate.get());
+        if (pass) self->Answered(turn, std::move(reply));
+      });
   std::lock_guard lock(mutex_);
   // It may have been quick.
-  if (over_ || turn_ != turn) return roads_.timers->Cancel(timer);
-  question_ = question;
-  if (signs_ || timer_ != 0) return roads_.timers->Cancel(timer);
-  timer_ = timer;
+  if (!over_ && turn_ == turn) question_ = question;
 }
 
 void PeerErrand::AskHome() {
@@ -90,26 +111,32 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
   {
     std::lock_guard lock(mutex_);
     if (over_ || turn_ != turn) return;
-    timer = std::exchange(timer_, 0);
+    heard_at_ = MonotonicMicros();
     // A sign of life that goes to all of the owner's askers says nothing of how long this question took.
     if (reply && !(waits && reply->id() == 0) && !std::exchange(signs_, true))
-      roads_.pace->FirstSign(MonotonicMicros() - asked_at_);
-    if (!waits) {
-      question_ = 0;
-      ++turn_;
-    } else if (!home_asked_) {
-      timer_ = roads_.timers->After(roads_.pace->Patience(), [self = shared_from_this(), turn] { self->Late(turn); });
+      roads_.pace->FirstSign(heard_at_ - asked_at_);
+    if (waits) {
+      stalls_ = true;
+      patience_ = roads_.pace->Patience();
+      return;
     }
+    question_ = 0;
+    ++turn_;
+    timer = std::exchange(timer_, 0);
   }
   if (timer != 0) roads_.timers->Cancel(timer);
-  if (waits) return;
   if (!reply) {
     // A stream that broke says so to all its questions at once; the first of them counts.
     roads_.links->Broke(member);
     ++roads_.pace->fallbacks;
     return Ask();
   }
-  if (auto deliver = work_.check(*reply)) {
+  if (reply->has_absent() && work_.only_if_held) {
+    roads_.links->Answered(member);
+    if (work_.absent) work_.absent(member);
+    return Ask();
+  }
+  if (auto deliver = work_.check(*reply, owners_[turn])) {
     roads_.links->Answered(member);
     if (Claim()) (*deliver)();
     return;
@@ -119,20 +146,35 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
     roads_.links->Lied(member);
   }
   if (reply->has_error()) LogDebug("peer {}: {}: home is asked", Escape(member.name), Escape(reply->error().message()));
-  if (!reply->has_absent() || !work_.only_if_held) ++roads_.pace->fallbacks;
+  ++roads_.pace->fallbacks;
   AskHome();
 }
 
-void PeerErrand::Late(size_t turn) {
+void PeerErrand::LookLaterLocked(int64_t micros) {
+  timer_ = roads_.timers->After(micros, [self = shared_from_this(), turn = turn_] { self->Look(turn); });
+}
+
+void PeerErrand::Look(size_t turn) {
   const vfs::Gate::Pass pass(roads_.gate.get());
   if (!pass) return;
+  bool stalls, waits;
   {
     std::lock_guard lock(mutex_);
-    if (over_ || turn_ != turn) return;
+    if (over_ || home_asked_ || turn_ != turn) return;
     timer_ = 0;
+    const int64_t now = MonotonicMicros(), silent = heard_at_ + patience_;
+    const int64_t waited = asked_at_ + roads_.pace->MostWait(now);
+    const int64_t due = heard_at_ == asked_at_ ? silent : std::min(silent, waited);
+    if (due > now) return LookLaterLocked(due - now);
+    waits = now < silent;
+    stalls = stalls_;
   }
-  LogDebug("peer {}: silent: home is asked", Escape(owners_[turn]->name));
-  roads_.links->Late(*owners_[turn]);
+  const PeerLinks::Member& member = *owners_[turn];
+  LogDebug("peer {}: {}: home is asked", Escape(member.name), waits ? "waits for too long" : "silent");
+  if (stalls)
+    roads_.links->Stalled(member);
+  else
+    roads_.links->Late(member);
   ++roads_.pace->fallbacks;
   AskHome();
 }

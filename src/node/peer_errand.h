@@ -3,9 +3,10 @@
 // time.
 //
 //   Start ─▶ owner ─▶ its answer, checked ─▶ delivered
-//              │ its stream breaks: the next owner
-//              │ it is silent, or says no more that it waits for home, or does not have it after all, or lies: home;
-//              the owner may still be first └ no owner (left), or this node owns it: home
+//              │ its stream breaks, or it does not have what was asked for only if it is held: the next owner
+//              │ it is silent, or says no more that it waits for home, or says so for too long, or home refused it, or
+//              │ it lies: home; the owner may still be first
+//              └ no owner (left), or this node owns it: home
 #pragma once
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "node/peer_links.h"
@@ -25,22 +27,30 @@ namespace vrun::node {
 // How long others take to answer, and what became of the questions to them. Any thread.
 class PeerPace {
  public:
-  explicit PeerPace(int64_t least_silence_micros) : least_silence_(least_silence_micros) {}
+  PeerPace(int64_t least_silence_micros, int64_t least_wait_micros)
+      : least_silence_(least_silence_micros), least_wait_(least_wait_micros) {}
 
   // How long an owner may say nothing at all: eight times what they usually take.
   int64_t Silence() const;
-  // How long an owner that waits for home may say so no more: four times what home usually takes.
+  // How long an owner that waits for home may say so no more: it does several times a second, whatever home does.
   int64_t Patience() const;
+  // How long an owner may wait for home in all: three times what home usually takes, or keeps this node waiting now. A
+  // home that is slow for all is not to be asked twice.
+  int64_t MostWait(int64_t now);
   void FirstSign(int64_t micros) { Smooth(micros, &first_sign_); }
-  void HomeAnswered(int64_t micros) { Smooth(micros, &home_); }
+  // This node asks home; HomeAnswered follows with what it returned.
+  int64_t AskHome();
+  void HomeAnswered(int64_t asked, bool well);
 
   std::atomic<uint64_t> fetched_bytes{0}, served_bytes{0}, lies{0}, fallbacks{0};
 
  private:
   static void Smooth(int64_t measure, std::atomic<int64_t>* average);
 
-  const int64_t least_silence_;
+  const int64_t least_silence_, least_wait_;
   std::atomic<int64_t> first_sign_{0}, home_{0};
+  std::mutex mutex_;
+  std::multiset<int64_t> asked_;  // when, of home, and not answered yet
 };
 
 // What errands need of their source; it outlives none of them, and the gate tells.
@@ -58,10 +68,13 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
   struct Work {
     v1::PeerRequest question;
     // What is to be done with an answer if it is the first good one. kCorrupt: it is a lie; another error: it is none.
-    std::function<Result<Deliver>(const v1::PeerReply&)> check;
+    std::function<Result<Deliver>(const v1::PeerReply&, const PeerLinks::MemberPtr& from)> check;
     // Asks home. `came` takes what is to be done with what home says.
     std::function<void(std::function<void(Deliver)> came)> home;
-    bool only_if_held = false;  // that the owner does not have it is no surprise
+    bool only_if_held = false;  // that an owner does not have it is no surprise
+    // Of that, if set: who is known not to have it, and who says so.
+    std::function<bool(const PeerLinks::Member&)> lacks;
+    std::function<void(const PeerLinks::Member&)> absent;
   };
 
   PeerErrand(PeerRoads roads, std::vector<PeerLinks::MemberPtr> owners, Work work)
@@ -72,7 +85,9 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
   void Ask();
   void AskHome();
   void Answered(size_t turn, Result<v1::PeerReply> reply);
-  void Late(size_t turn);
+  // The owner may be late by now.
+  void Look(size_t turn);
+  void LookLaterLocked(int64_t micros);
   // True for the first answer.
   bool Claim();
 
@@ -83,8 +98,11 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
   size_t turn_ = 0;  // of the owner that is asked
   bool over_ = false;
   bool home_asked_ = false;
-  bool signs_ = false;  // the owner has said something
+  bool signs_ = false;  // the owner has said something to this question
   int64_t asked_at_ = 0;
+  int64_t heard_at_ = 0;   // of the owner, if only that it lives
+  int64_t patience_ = 0;   // for so long after that
+  bool stalls_ = false;    // the owner that says nothing more does nothing more
   uint64_t question_ = 0;  // at the owner; 0: none
   vfs::TimerThread::Id timer_ = 0;
 };

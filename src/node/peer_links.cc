@@ -89,43 +89,50 @@ size_t PeerLinks::mates() const {
   return members_.empty() ? 0 : members_.size() - 1;
 }
 
-std::vector<PeerLinks::MemberPtr> PeerLinks::Owners(uint64_t key, size_t count) const {
+std::vector<PeerLinks::MemberPtr> PeerLinks::RankLocked(uint64_t key, size_t count,
+                                                        const std::function<bool(const Member&)>& choose) const {
   std::vector<std::pair<uint64_t, const MemberPtr*>> ranked;
-  std::vector<MemberPtr> owners;
-  const int64_t now = MonotonicMicros();
-  std::lock_guard lock(mutex_);
-  if (members_.size() < 2) return owners;
   ranked.reserve(members_.size());
   for (const MemberPtr& member : members_) {
-    if (member->client) {
-      const auto health = health_.find(member->seed);
-      if (health != health_.end() && health->second.Down(now)) continue;
-    }
-    ranked.emplace_back(Weight(key, member->seed), &member);
+    if (choose(*member)) ranked.emplace_back(Weight(key, member->seed), &member);
   }
   count = std::min(count, ranked.size());
   std::partial_sort(ranked.begin(), ranked.begin() + static_cast<ptrdiff_t>(count), ranked.end(),
                     [](const auto& a, const auto& b) { return a.first > b.first; });
-  for (size_t i = 0; i < count; ++i) owners.push_back(*ranked[i].second);
+  std::vector<MemberPtr> best;
+  for (size_t i = 0; i < count; ++i) best.push_back(*ranked[i].second);
+  return best;
+}
+
+bool PeerLinks::WellLocked(const Member& member) const {
+  const auto health = health_.find(member.seed);
+  return health == health_.end() || (!health->second.Down(MonotonicMicros()) && !health->second.doubtful());
+}
+
+std::vector<PeerLinks::MemberPtr> PeerLinks::Owners(uint64_t key, size_t count) const {
+  const int64_t now = MonotonicMicros();
+  std::lock_guard lock(mutex_);
+  if (members_.size() < 2) return {};
+  return RankLocked(key, count, [this, now](const Member& member) {
+    const auto health = health_.find(member.seed);
+    return !member.client || health == health_.end() || !health->second.Down(now);
+  });
+}
+
+std::vector<PeerLinks::MemberPtr> PeerLinks::OwnersBefore(uint64_t key, size_t count) const {
+  const int64_t now = MonotonicMicros();
+  std::lock_guard lock(mutex_);
+  if (now - joined_ > kNewMicros) return {};
+  auto owners = RankLocked(key, count, [this](const Member& member) { return member.id < self_; });
+  std::erase_if(owners, [this](const MemberPtr& member) { return !WellLocked(*member); });
   return owners;
 }
 
-PeerLinks::MemberPtr PeerLinks::OwnerBefore(uint64_t key) const {
-  const int64_t now = MonotonicMicros();
+std::vector<PeerLinks::MemberPtr> PeerLinks::Named(const std::vector<std::string>& names, uint64_t key) const {
   std::lock_guard lock(mutex_);
-  if (now - joined_ > kNewMicros) return nullptr;
-  MemberPtr best;
-  uint64_t weight = 0;
-  for (const MemberPtr& member : members_) {
-    if (member->id >= self_) break;
-    if (const uint64_t w = Weight(key, member->seed); !best || w > weight) {
-      best = member;
-      weight = w;
-    }
-  }
-  if (!best) return nullptr;
-  const auto health = health_.find(best->seed);
-  return health != health_.end() && health->second.Down(now) ? nullptr : best;
+  return RankLocked(key, names.size(), [&](const Member& member) {
+    return member.client && std::find(names.begin(), names.end(), member.name) != names.end() && WellLocked(member);
+  });
 }
 
 bool PeerLinks::Proved(const std::string& asker, const v1::PeerHello& hello) const {
@@ -151,6 +158,11 @@ std::string PeerLinks::public_key() const {
   return public_key_;
 }
 
+bool PeerLinks::Well(const Member& member) const {
+  std::lock_guard lock(mutex_);
+  return WellLocked(member);
+}
+
 void PeerLinks::Answered(const Member& member) {
   std::lock_guard lock(mutex_);
   if (const auto health = health_.find(member.seed); health != health_.end()) health->second.Answered();
@@ -159,6 +171,11 @@ void PeerLinks::Answered(const Member& member) {
 void PeerLinks::Late(const Member& member) {
   std::lock_guard lock(mutex_);
   HealthLocked(member).Late(MonotonicMicros());
+}
+
+void PeerLinks::Stalled(const Member& member) {
+  std::lock_guard lock(mutex_);
+  HealthLocked(member).Stalled(MonotonicMicros());
 }
 
 void PeerLinks::Broke(const Member& member) {

@@ -44,16 +44,22 @@ class PeerLinks {
   // Who should have the key, best first, at most `count`; those that do not work at the moment are left out. Empty:
   // nobody takes part but this node.
   std::vector<MemberPtr> Owners(uint64_t key, size_t count) const;
-  // Who had it before this node joined; null when this was long ago, or it is this node's own choice anyway.
-  MemberPtr OwnerBefore(uint64_t key) const;
+  // Who had it before this node joined, likeliest first, at most `count`; empty when this was long ago. Without those
+  // that did not answer lately: home knows as well.
+  std::vector<MemberPtr> OwnersBefore(uint64_t key, size_t count) const;
+  // Other nodes of these names, the owner of the key first; as above.
+  std::vector<MemberPtr> Named(const std::vector<std::string>& names, uint64_t key) const;
   // This node may be asked by that one: it is on home's list, and knows the secret.
   bool Proved(const std::string& asker, const v1::PeerHello& hello) const;
   // Of this node, as the owner.
   std::string Proof(const std::string& asker, const std::string& nonce) const;
   std::string public_key() const;
 
+  // Neither left alone at the moment, nor late the last time.
+  bool Well(const Member& member) const;
   void Answered(const Member& member);
   void Late(const Member& member);
+  void Stalled(const Member& member);
   void Broke(const Member& member);
   void Lied(const Member& member);
 
@@ -63,6 +69,9 @@ class PeerLinks {
  private:
   static constexpr int64_t kNewMicros = 120'000'000;  // for so long others may have what is ours now
 
+  // The best `count` of the members that `choose` takes.
+  std::vector<MemberPtr> RankLocked(uint64_t key, size_t count, const std::function<bool(const Member&)>& choose) const;
+  bool WellLocked(const Member& member) const;
   PeerHealth& HealthLocked(const Member& member) { return health_[member.seed]; }
 
   const std::string home_id_, name_;

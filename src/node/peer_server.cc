@@ -73,6 +73,8 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
     dead_ = true;
   }
 
+  const std::string& asker() const { return asker_; }
+
   void Recheck() {
     std::lock_guard lock(mutex_);
     if (!dead_ && !proved_ && hello_) ProveLocked();
@@ -285,21 +287,44 @@ void PeerServer::Answer(const SessionPtr& session, uint64_t id, const v1::PeerRe
 void PeerServer::AnswerFrame(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetFrame& get) {
   const auto name = Digest::FromBytes(get.name());
   if (!name) return session->Fail(id, Error(Code::kInvalid, "malformed question of a peer"));
-  v1::PeerReply waiting;
-  waiting.set_id(id);
-  waiting.mutable_waiting();
-  session->Reply(std::move(waiting));
-  source_->frames().Get(*name, [this, gate = gate_, session, id](const Result<FrameExchange::Frame>& frame) {
-    const vfs::Gate::Pass pass(gate.get());
-    if (!pass) return;
-    workers_.Post([session, id, frame] {
-      if (!frame) return session->Fail(id, frame.error());
-      v1::PeerReply reply;
-      reply.set_id(id);
-      *reply.mutable_frame() = **frame;
-      session->Reply(std::move(reply), (*frame)->data().size());
-    });
-  });
+  v1::PeerReply reply;
+  reply.set_id(id);
+  if (const auto place = source_->frames().Resting(*name); place && Holds(*place)) {
+    reply.mutable_units();
+    return session->Reply(std::move(reply));
+  }
+  reply.mutable_waiting();
+  session->Reply(std::move(reply));
+  source_->frames().Get(
+      *name,
+      [this, gate = gate_, session, id](const Result<FrameExchange::Frame>& frame) {
+        const vfs::Gate::Pass pass(gate.get());
+        if (!pass) return;
+        workers_.Post([session, id, frame] {
+          if (!frame) return session->Fail(id, frame.error());
+          v1::PeerReply reply;
+          reply.set_id(id);
+          if (!*frame)
+            reply.mutable_absent();
+          else if ((*frame)->signature().empty())
+            reply.mutable_units();
+          else
+            *reply.mutable_frame() = **frame;
+          const uint64_t bytes = reply.frame().data().size();
+          session->Reply(std::move(reply), bytes);
+        });
+      },
+      session->asker());
+}
+
+bool PeerServer::Holds(const FrameExchange::Place& place) {
+  const vfs::TraceTable& table = *place.table;
+  return std::all_of(
+      table.frames[place.index].begin(), table.frames[place.index].end(), [&](const vfs::TraceRange& range) {
+        const vfs::TraceTable::File& file = table.files[range.file];
+        const uint64_t unit = store::UnitBytes(file.version.size);
+        return backend_->files().Get(file.version, file.object_id)->Has(range.first * unit, range.count * unit);
+      });
 }
 
 void PeerServer::FromHome(const SessionPtr& session, uint64_t id, const UnitPlace& place, uint64_t first,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/work_queue.h"
+#include "node/frame_exchange.h"
 #include "node/peer_source.h"
 #include "rpc/rpc.h"
 
@@ -49,7 +50,10 @@ class PeerServer {
   void Beat();
   void BeatLater();
   void Answer(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetUnits& get);
+  // With the frame as home signed it; with no units at all, when what is in it is here and can be asked for as units;
+  // or that it is not here, and no run here has its table.
   void AnswerFrame(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetFrame& get);
+  bool Holds(const FrameExchange::Place& place);
   void FromHome(const SessionPtr& session, uint64_t id, const UnitPlace& place, uint64_t first, uint64_t count,
                 vfs::Urgency urgency);
   // Units that are here, with home's word for them. False: they are not here.

@@ -2,7 +2,6 @@
 #include "node/peer_source.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -10,7 +9,6 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/secret.h"
-#include "node/content_decode.h"
 #include "node/rendezvous.h"
 #include "proto/content.pb.h"
 #include "store/statement.h"
@@ -20,7 +18,9 @@ namespace {
 
 constexpr size_t kOwnersAsked = 2;
 
-v1::PeerRequest Question(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency) {
+}  // namespace
+
+v1::PeerRequest UnitsQuestion(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency) {
   v1::PeerRequest question;
   auto* get = question.mutable_get_units();
   get->set_tree(std::string(place.tree.view()));
@@ -34,8 +34,6 @@ v1::PeerRequest Question(const UnitPlace& place, uint64_t first, uint64_t count,
   get->set_ahead(urgency == vfs::Urgency::kAhead);
   return question;
 }
-
-}  // namespace
 
 // One FetchRange, put together from its pieces.
 struct PeerSource::Gather {
@@ -75,24 +73,12 @@ struct PeerSource::Gather {
 PeerSource::PeerSource(PeerSourceOptions options, ContentSource* home)
     : options_(std::move(options)),
       home_(home),
-      pace_(options_.silence_micros),
+      pace_(options_.silence_micros, options_.wait_micros),
       links_(options_.home_id, options_.name, options_.credentials, &timers_),
       units_([this](const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency,
                     UnitExchange::Got got) { Elsewhere(place, first, count, urgency, std::move(got)); },
              {}),
-      frames_(
-          [this](const vfs::RunId& run, const FrameExchange::TablePtr& table, uint32_t index,
-                 FrameExchange::Done done) {
-            home_->FetchSignedFrame(
-                run, table->id, index,
-                [this, gate = gate_, done, asked = MonotonicMicros()](Result<FrameExchange::Frame> frame) {
-                  const vfs::Gate::Pass pass(gate.get());
-                  if (!pass) return;
-                  if (frame) pace_.HomeAnswered(MonotonicMicros() - asked);
-                  done(std::move(frame));
-                });
-          },
-          &timers_) {}
+      frames_(this) {}
 
 PeerSource::~PeerSource() {
   gate_->Close();
@@ -118,7 +104,7 @@ void PeerSource::Update(const v1::Peers& peers) {
   const size_t before = links_.mates();
   if (links_.Update(peers)) {
     units_.ForgetStatements();
-    frames_.Forget();
+    frames().Forget();
   }
   if (const size_t now = links_.mates(); now != before) LogInfo("{} other nodes read from this home", now);
   if (updated_) updated_();
@@ -144,18 +130,22 @@ void PeerSource::FetchRange(const Digest& tree, const std::string& path, const t
   if (!whole_units || links_.mates() == 0)
     return home_->FetchRange(tree, path, version, offset, length, urgency, std::move(done));
 
-  auto gather = std::make_shared<Gather>();
   const uint64_t first = offset / unit, end = (offset + length + unit - 1) / unit;
+  FetchUnits({tree, path, version}, first, end - first, urgency, nullptr, std::move(done));
+}
+
+void PeerSource::FetchUnits(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency,
+                            const PeerLinks::MemberPtr& holder, std::function<void(Result<vfs::FetchedRange>)> done) {
+  auto gather = std::make_shared<Gather>();
   gather->first = first;
-  gather->range.offset = offset;
-  gather->range.units.resize(end - first);
-  gather->missing = end - first;
+  gather->range.offset = first * store::UnitBytes(place.version.size);
+  gather->range.units.resize(count);
+  gather->missing = count;
   gather->done = std::move(done);
-  const UnitPlace place{tree, path, version};
-  const uint64_t group_units = GroupUnits(version.size);
-  for (uint64_t at = first; at < end;) {
-    const uint64_t next = std::min(end, (at / group_units + 1) * group_units);
-    FetchPiece(gather, place, at, next - at, urgency);
+  const uint64_t group_units = GroupUnits(place.version.size);
+  for (uint64_t at = first; at < first + count;) {
+    const uint64_t next = std::min(first + count, (at / group_units + 1) * group_units);
+    FetchPiece(gather, place, at, next - at, urgency, holder);
     at = next;
   }
 }
@@ -166,16 +156,25 @@ void PeerSource::Start(std::vector<PeerLinks::MemberPtr> owners, PeerErrand::Wor
 }
 
 void PeerSource::FetchPiece(const std::shared_ptr<Gather>& gather, const UnitPlace& place, uint64_t first,
-                            uint64_t count, vfs::Urgency urgency) {
+                            uint64_t count, vfs::Urgency urgency, const PeerLinks::MemberPtr& holder) {
   PeerErrand::Work work;
-  work.question = Question(place, first, count, urgency);
-  work.check = [this, gather, place, first, count](const v1::PeerReply& reply) -> Result<PeerErrand::Deliver> {
+  work.question = UnitsQuestion(place, first, count, urgency);
+  work.check = [this, gather, place, first, count](const v1::PeerReply& reply,
+                                                   const PeerLinks::MemberPtr&) -> Result<PeerErrand::Deliver> {
     VRUN_ASSIGN(SignedRange range, CheckUnits(reply, place, first, count));
     return PeerErrand::Deliver([this, gather, first, range = std::move(range), bytes = reply.units().data().size()] {
-      pace_.fetched_bytes += bytes;
+      Fetched(bytes);
       gather->Take(first, range.units);
     });
   };
+  if (holder) {
+    work.question.mutable_get_units()->set_held_only(true);
+    work.only_if_held = true;
+    work.home = [this, gather, place, first, count, urgency](const std::function<void(PeerErrand::Deliver)>& came) {
+      came([this, gather, place, first, count, urgency] { FetchPiece(gather, place, first, count, urgency, nullptr); });
+    };
+    return Start({holder}, std::move(work));
+  }
   work.home = [this, gate = gate_, gather, place, first, count,
                urgency](std::function<void(PeerErrand::Deliver)> came) {
     units_.Get(place, first, count, urgency, [gate, gather, first, came](Result<std::vector<HeldUnit>> units) {
@@ -197,17 +196,17 @@ Result<SignedRange> PeerSource::CheckUnits(const v1::PeerReply& reply, const Uni
 
 void PeerSource::Elsewhere(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency,
                            UnitExchange::Got got) {
-  const PeerLinks::MemberPtr before =
-      links_.OwnerBefore(GroupKey(place.version, first / GroupUnits(place.version.size)));
-  if (!before) return FromHome(place, first, count, urgency, std::move(got));
+  auto before = links_.OwnersBefore(GroupKey(place.version, first / GroupUnits(place.version.size)), 1);
+  if (before.empty()) return FromHome(place, first, count, urgency, std::move(got));
   PeerErrand::Work work;
-  work.question = Question(place, first, count, urgency);
+  work.question = UnitsQuestion(place, first, count, urgency);
   work.question.mutable_get_units()->set_held_only(true);
   work.only_if_held = true;
-  work.check = [this, place, first, count, got](const v1::PeerReply& reply) -> Result<PeerErrand::Deliver> {
+  work.check = [this, place, first, count, got](const v1::PeerReply& reply,
+                                                const PeerLinks::MemberPtr&) -> Result<PeerErrand::Deliver> {
     VRUN_ASSIGN(SignedRange range, CheckUnits(reply, place, first, count));
     return PeerErrand::Deliver([this, got, range = std::move(range), bytes = reply.units().data().size()] {
-      pace_.fetched_bytes += bytes;
+      Fetched(bytes);
       got(range);
     });
   };
@@ -215,18 +214,18 @@ void PeerSource::Elsewhere(const UnitPlace& place, uint64_t first, uint64_t coun
     FromHome(place, first, count, urgency,
              [got, came](Result<SignedRange> range) { came([got, range = std::move(range)] { got(range); }); });
   };
-  Start({before}, std::move(work));
+  Start(std::move(before), std::move(work));
 }
 
 void PeerSource::FromHome(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency,
                           UnitExchange::Got got) {
   home_->FetchSigned(
       place, first, count, urgency,
-      [this, gate = gate_, version = place.version, asked = MonotonicMicros(), got](Result<SignedRange> range) {
+      [this, gate = gate_, version = place.version, asked = pace_.AskHome(), got](Result<SignedRange> range) {
         const vfs::Gate::Pass pass(gate.get());
         if (!pass) return;
+        pace_.HomeAnswered(asked, range.has_value());
         if (range) {
-          pace_.HomeAnswered(MonotonicMicros() - asked);
           // What does not hold (home has begun anew just now) cannot be passed on.
           SignedUnitsPtr good;
           for (HeldUnit& unit : range->units) {
@@ -241,19 +240,9 @@ void PeerSource::FromHome(const UnitPlace& place, uint64_t first, uint64_t count
       });
 }
 
-// --- frames ---
-
 void PeerSource::FetchTrace(const vfs::RunId& run, const std::vector<Digest>& have,
                             std::function<void(Result<vfs::TraceTable>)> done) {
-  frames_.Expect();
-  home_->FetchTrace(run, have, [this, gate = gate_, run, done](Result<vfs::TraceTable> table) {
-    {
-      const vfs::Gate::Pass pass(gate.get());
-      if (pass && table && !table->frames.empty()) frames_.Add(run, std::make_shared<const vfs::TraceTable>(*table));
-      if (pass) frames_.CameOrNot();
-    }
-    done(std::move(table));
-  });
+  frames_.FetchTrace(run, have, std::move(done));
 }
 
 void PeerSource::FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table,
@@ -261,78 +250,7 @@ void PeerSource::FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::T
                              std::function<void(Status)> done) {
   if (links_.mates() == 0)
     return home_->FetchFrames(run, std::move(table), std::move(frames), std::move(arrived), std::move(done));
-  // One after the other would be one round trip each; what is asked for at the same time comes when it comes.
-  struct Left {
-    std::mutex mutex;
-    size_t frames;
-    Status status;
-    std::function<void(Status)> done;
-    void Over(const Status& one) {
-      std::function<void(Status)> call;
-      Status all;
-      {
-        std::lock_guard lock(mutex);
-        if (!one) status = one;
-        if (--frames > 0) return;
-        call = std::move(done);
-        all = status;
-      }
-      call(all);
-    }
-  };
-  auto left = std::make_shared<Left>();
-  left->frames = frames.size();
-  left->done = std::move(done);
-  for (const uint32_t index : frames) {
-    const Digest name = FrameNameOf(*table, index);
-    const auto deliver = [arrived, left](const Result<vfs::TraceFrame>& frame) {
-      Status status;
-      if (frame)
-        arrived(*frame);
-      else
-        status = frame.error();
-      left->Over(status);
-    };
-    PeerErrand::Work work;
-    work.question.mutable_get_frame()->set_name(std::string(name.view()));
-    work.check = [this, table, index, name, deliver](const v1::PeerReply& reply) -> Result<PeerErrand::Deliver> {
-      if (!reply.has_frame()) return Error(Code::kNotFound, "not there");
-      VRUN_ASSIGN(vfs::TraceFrame frame, CheckFrame(reply.frame(), *table, index, name));
-      return PeerErrand::Deliver([this, deliver, frame = std::move(frame), bytes = reply.frame().data().size()] {
-        pace_.fetched_bytes += bytes;
-        deliver(frame);
-      });
-    };
-    work.home = [this, gate = gate_, run, table, index, name, deliver](std::function<void(PeerErrand::Deliver)> came) {
-      const auto take = [gate, table, index, deliver, came](const Result<FrameExchange::Frame>& told) {
-        const vfs::Gate::Pass pass(gate.get());
-        if (!pass) return;
-        auto frame = told ? DecodeTraceFrame(**told, *table, index) : Result<vfs::TraceFrame>(told.error());
-        came([deliver, frame = std::move(frame)] { deliver(frame); });
-      };
-      frames_.Get(name, [this, gate, run, table, index, take](const Result<FrameExchange::Frame>& told) {
-        const vfs::Gate::Pass pass(gate.get());
-        if (!pass) return;
-        // The run that it was asked for may be one that home has forgotten.
-        if (told)
-          take(told);
-        else
-          home_->FetchSignedFrame(run, table->id, index, take);
-      });
-    };
-    uint64_t key;
-    std::memcpy(&key, name.bytes.data(), sizeof key);
-    Start(links_.Owners(key, kOwnersAsked), std::move(work));
-  }
-}
-
-Result<vfs::TraceFrame> PeerSource::CheckFrame(const v1::TraceFrame& told, const vfs::TraceTable& table, uint32_t index,
-                                               const Digest& name) const {
-  if (!VerifySignature(links_.public_key(), store::FrameStatement(options_.home_id, name, told.digests()),
-                       told.signature())) {
-    return Error(Code::kCorrupt, "a peer sent what home did not sign");
-  }
-  return DecodeTraceFrame(told, table, index);
+  frames_.FetchFrames(run, table, frames, std::move(arrived), std::move(done));
 }
 
 }  // namespace vrun::node

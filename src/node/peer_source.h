@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "node/content_source.h"
-#include "node/frame_exchange.h"
 #include "node/peer_errand.h"
+#include "node/peer_frames.h"
 #include "node/peer_links.h"
 #include "node/unit_exchange.h"
 #include "vfs/gate.h"
@@ -37,6 +37,7 @@ struct PeerSourceOptions {
   std::string pool;     // whose nodes reach each other
   rpc::Credentials credentials;
   int64_t silence_micros = 300'000;  // an owner that says nothing for so long is asked in vain; adapts upwards
+  int64_t wait_micros = 3'000'000;   // so long an owner may wait for home; adapts upwards
 };
 
 struct PeerStats {
@@ -46,6 +47,8 @@ struct PeerStats {
   uint64_t lies = 0;
   uint64_t fallbacks = 0;  // pieces for which home was asked because the owner did not give them
 };
+
+v1::PeerRequest UnitsQuestion(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency);
 
 // Any thread. Callbacks that are owed when it is destroyed do not run.
 class PeerSource final : public vfs::Source {
@@ -77,6 +80,10 @@ class PeerSource final : public vfs::Source {
                      std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) override {
     home_->FetchResident(tree, path, version, siblings, std::move(done));
   }
+  void FetchExtents(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+                    std::function<void(Result<vfs::Extents>)> done) override {
+    home_->FetchExtents(tree, path, version, std::move(done));
+  }
   void FetchTrace(const vfs::RunId& run, const std::vector<Digest>& have,
                   std::function<void(Result<vfs::TraceTable>)> done) override;
   void FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table, std::vector<uint32_t> frames,
@@ -87,25 +94,31 @@ class PeerSource final : public vfs::Source {
   // --- for PeerServer ---
   PeerLinks& links() { return links_; }
   UnitExchange& units() { return units_; }
-  FrameExchange& frames() { return frames_; }
+  FrameExchange& frames() { return frames_.exchange(); }
   ContentSource* home() { return home_; }
   const PeerSourceOptions& options() const { return options_; }
   void Served(uint64_t bytes) { pace_.served_bytes += bytes; }
   // What is signed with home's present key.
   bool Signed(const tree::FileVersion& version, const SignedUnits& statement) const;
 
+  // --- for PeerFrames ---
+  PeerPace& pace() { return pace_; }
+  const std::shared_ptr<vfs::Gate>& gate() const { return gate_; }
+  void Fetched(uint64_t bytes) { pace_.fetched_bytes += bytes; }
+  // Units that `holder`, if any, is said to have; what it does not give comes as in FetchRange.
+  void FetchUnits(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency,
+                  const PeerLinks::MemberPtr& holder, std::function<void(Result<vfs::FetchedRange>)> done);
+  Result<SignedRange> CheckUnits(const v1::PeerReply& reply, const UnitPlace& place, uint64_t first, uint64_t count);
+  void Start(std::vector<PeerLinks::MemberPtr> owners, PeerErrand::Work work);
+
  private:
   struct Gather;
 
   void FetchPiece(const std::shared_ptr<Gather>& gather, const UnitPlace& place, uint64_t first, uint64_t count,
-                  vfs::Urgency urgency);
+                  vfs::Urgency urgency, const PeerLinks::MemberPtr& holder);
   // What the exchange fetches: from who had it before this node came, else from home.
   void Elsewhere(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency, UnitExchange::Got got);
   void FromHome(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency, UnitExchange::Got got);
-  Result<SignedRange> CheckUnits(const v1::PeerReply& reply, const UnitPlace& place, uint64_t first, uint64_t count);
-  Result<vfs::TraceFrame> CheckFrame(const v1::TraceFrame& told, const vfs::TraceTable& table, uint32_t index,
-                                     const Digest& name) const;
-  void Start(std::vector<PeerLinks::MemberPtr> owners, PeerErrand::Work work);
 
   const PeerSourceOptions options_;
   ContentSource* const home_;
@@ -115,7 +128,7 @@ class PeerSource final : public vfs::Source {
   vfs::TimerThread timers_;
   PeerLinks links_;
   UnitExchange units_;
-  FrameExchange frames_;
+  PeerFrames frames_;
   std::atomic<bool> watching_{false};
 };
 

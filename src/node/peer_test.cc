@@ -3,7 +3,7 @@
 // has no right to it changes nothing in what readers get. Real gRPC and stores.
 #include <gtest/gtest.h>
 
-#include <random>
+#include <algorithm>
 
 #include "base/clock.h"
 #include "node/peer_testing.h"
@@ -11,16 +11,6 @@
 
 namespace vrun::node {
 namespace {
-
-std::string Bytes(size_t n, unsigned seed) {
-  std::mt19937_64 random(seed);
-  std::string out(n, '\0');
-  for (size_t i = 0; i + 8 <= n; i += 8) {
-    const uint64_t word = random();
-    std::memcpy(out.data() + i, &word, 8);
-  }
-  return out;
-}
 
 uint64_t OwnerOf(uint64_t key, const std::vector<uint64_t>& seeds) {
   return *std::max_element(seeds.begin(), seeds.end(),
@@ -57,44 +47,6 @@ TEST(Rendezvous, ASmallFileIsOneGroupAndALargeOneIsMany) {
   EXPECT_EQ(GroupUnits(2ull << 30) * store::kLargeUnitBytes, 256u << 10);
 }
 
-class PeerTest : public testing::Test {
- protected:
-  // Nodes that know of each other.
-  void Start(int n) {
-    for (int i = 0; i < n; ++i) {
-      nodes_.push_back(std::make_unique<PeerNode>(&home_, authority_, "n" + std::to_string(nodes_.size() + 1)));
-      nodes_.back()->Join();
-    }
-    for (auto& node : nodes_) ASSERT_TRUE(node->WaitMates(nodes_.size() - 1));
-  }
-  static uint64_t Units(const std::vector<PeerHome::File>& files) {
-    uint64_t units = 0;
-    for (const auto& file : files) units += store::UnitCount(file.version.size);
-    return units;
-  }
-  std::vector<PeerHome::File> Tree(uint64_t large, int small) {
-    std::vector<PeerHome::File> files = {home_.Add("/large", Bytes(large, 1))};
-    for (int i = 0; i < small; ++i) {
-      files.push_back(home_.Add("/small" + std::to_string(i),
-                                Bytes(1000 + 9973 * static_cast<size_t>(i), 100 + static_cast<unsigned>(i))));
-    }
-    return files;
-  }
-  void ReadAll(PeerNode* node, const std::vector<PeerHome::File>& files) {
-    for (const auto& file : files) EXPECT_TRUE(node->Read(file) == file.content) << node->name() << " " << file.path;
-  }
-  void ReadAllTogether(const std::vector<PeerHome::File>& files) {
-    std::vector<std::thread> readers;
-    for (auto& node : nodes_) readers.emplace_back([&] { ReadAll(node.get(), files); });
-    for (auto& reader : readers) reader.join();
-  }
-
-  rpc::TestAuthority authority_;
-  PeerHome home_;
-  std::atomic<bool> ticked_{false};
-  std::vector<std::unique_ptr<PeerNode>> nodes_;
-};
-
 TEST_F(PeerTest, HomeSendsEachUnitOnceHoweverManyReadAtTheSameTime) {
   const auto files = Tree(9'000'000, 40);
   Start(4);
@@ -129,23 +81,6 @@ TEST_F(PeerTest, WhatANodeReadAloneItPassesOnOnceHomeHasSignedIt) {
   EXPECT_EQ(home_.units_sent(), Units(files));
   EXPECT_GE(home_.statements_sent(), Units(files) / 2);
   EXPECT_LE(home_.statements_sent(), Units(files));
-}
-
-TEST_F(PeerTest, ABurstByTraceLeavesHomeOnceForAllNodes) {
-  const auto files = Tree(5'000'000, 20);
-  Start(3);
-  std::vector<std::thread> runs;
-  for (auto& node : nodes_) {
-    runs.emplace_back([&] { EXPECT_TRUE(node->RunWithTrace(Units(files))) << node->name(); });
-  }
-  for (auto& run : runs) run.join();
-  EXPECT_EQ(home_.units_sent(), Units(files));
-  for (auto& node : nodes_) {
-    EXPECT_GT(node->stats().fetched_bytes, 0u);
-    EXPECT_EQ(node->stats().lies, 0u);
-  }
-  ReadAllTogether(files);
-  EXPECT_EQ(home_.units_sent(), Units(files)) << "it is all there";
 }
 
 TEST_F(PeerTest, WhatAPeerMakesUpIsNeverBelieved) {
@@ -206,13 +141,105 @@ TEST_F(PeerTest, APeerThatStallsCostsAMoment) {
     const auto file = home_.Add("/" + name, Bytes(8'000'000, 3));
     const int64_t began = MonotonicMicros();
     EXPECT_TRUE(nodes_[0]->Read(file) == file.content);
-    EXPECT_LT(MonotonicMicros() - began, 20'000'000);
+    EXPECT_LT(MonotonicMicros() - began, 8'000'000);
     EXPECT_GE(peer.asked(), 1);
     EXPECT_LT(peer.asked(), 31) << "it is left alone after a while";
     EXPECT_GT(nodes_[0]->stats().fallbacks, 0u);
     home_.Dismiss(name);
     ASSERT_TRUE(nodes_[0]->WaitMates(0));
   }
+}
+
+// Units as home signs them.
+v1::PeerReply SignedReply(const PeerHome& home, const PeerHome::File& file, const v1::PeerRequest::GetUnits& get) {
+  const uint64_t at = get.first_unit() * store::kUnitBytes;
+  const uint64_t length = std::min<uint64_t>(get.count() * store::kUnitBytes, file.version.size - at);
+  const v1::Units units = home.Units(file, at, length, home.key());
+  v1::PeerReply reply;
+  auto* statement = reply.mutable_units()->add_statement();
+  statement->set_offset(at);
+  for (const auto& piece : units.piece()) statement->mutable_digests()->append(piece.digests());
+  statement->set_object_id(units.object_id());
+  statement->set_signature(units.signature());
+  reply.mutable_units()->set_data(file.content.substr(at, length));
+  return reply;
+}
+
+TEST_F(PeerTest, APeerThatStopsInTheMiddleCostsAboutASecond) {
+  // It was there first, so that what is this node's own is asked of it as well.
+  const auto file = home_.Add("/large", Bytes(8'000'000, 4));
+  std::atomic<int> left{6};
+  OddPeer peer(&home_, authority_, "first",
+               [&](const v1::PeerRequest& request, const std::function<void(const v1::PeerReply&)>& say) {
+                 const int n = left--;
+                 if (n > 0) return say(SignedReply(home_, file, request.get_units()));
+                 v1::PeerReply reply;
+                 reply.mutable_waiting();
+                 if (n == 0) say(reply);  // one of them it had begun to answer
+               });
+  nodes_.push_back(std::make_unique<PeerNode>(&home_, authority_, "n1"));
+  nodes_[0]->Join();
+  ASSERT_TRUE(nodes_[0]->WaitMates(1));
+  const int64_t began = MonotonicMicros();
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 4; ++i) readers.emplace_back([&] { EXPECT_TRUE(nodes_[0]->Read(file) == file.content); });
+  for (auto& reader : readers) reader.join();
+  EXPECT_LT(MonotonicMicros() - began, 2'500'000);
+  EXPECT_LE(left, -1) << "it did stop in the middle";
+  EXPECT_GT(nodes_[0]->stats().fallbacks, 0u);
+}
+
+TEST_F(PeerTest, APeerThatSaysForEverThatItWaitsIsNotWaitedForForEver) {
+  nodes_.push_back(std::make_unique<PeerNode>(&home_, authority_, "n1", kTestHome, 500'000));
+  nodes_[0]->Join();
+  ASSERT_TRUE(nodes_[0]->WaitMates(0));
+  for (const bool to_all : {false, true}) {
+    const std::string name = to_all ? "beats" : "answers";
+    std::mutex mutex;
+    std::vector<std::function<void(const v1::PeerReply&)>> asked;
+    OddPeer peer(&home_, authority_, name,
+                 [&](const v1::PeerRequest&, const std::function<void(const v1::PeerReply&)>& say) {
+                   std::lock_guard lock(mutex);
+                   asked.push_back(say);
+                 });
+    std::atomic<bool> stop{false};
+    std::thread waits([&] {
+      v1::PeerReply reply;
+      reply.mutable_waiting();
+      while (!stop) {
+        if (to_all) {
+          peer.Beat();
+        } else {
+          std::lock_guard lock(mutex);
+          for (const auto& say : asked) say(reply);
+        }
+        ::usleep(50'000);
+      }
+    });
+    EXPECT_TRUE(nodes_[0]->WaitMates(1));
+    const auto file = home_.Add("/" + name, Bytes(4'000'000, 5));
+    const int64_t began = MonotonicMicros();
+    EXPECT_TRUE(nodes_[0]->Read(file) == file.content);
+    EXPECT_LT(MonotonicMicros() - began, 4'000'000);
+    EXPECT_GE(peer.asked(), 1);
+    EXPECT_LT(peer.asked(), 16) << "it is left alone after a while";
+    EXPECT_GT(nodes_[0]->stats().fallbacks, 0u);
+    stop = true;
+    waits.join();
+    home_.Dismiss(name);
+    ASSERT_TRUE(nodes_[0]->WaitMates(0));
+  }
+}
+
+TEST(PeerPace, AnOwnerMayWaitForAHomeThatKeepsThisNodeWaitingToo) {
+  PeerPace pace(300'000, 1'000);
+  const int64_t asked = pace.AskHome();
+  EXPECT_EQ(pace.MostWait(asked), 1'000);
+  EXPECT_EQ(pace.MostWait(asked + 2'000'000), 6'000'000);
+  EXPECT_EQ(pace.MostWait(asked + 50'000'000), 20'000'000) << "a reader would be told that home does not answer";
+  pace.HomeAnswered(asked, false);
+  EXPECT_EQ(pace.MostWait(asked + 2'000'000), 1'000);
+  EXPECT_EQ(pace.Patience(), 1'000'000) << "its signs of life do not depend on home";
 }
 
 TEST_F(PeerTest, AFullUplinkIsNotAskedForAnythingTwice) {
@@ -225,6 +252,7 @@ TEST_F(PeerTest, AFullUplinkIsNotAskedForAnythingTwice) {
   for (const bool by_trace : {false, true}) {
     const auto more = home_.Add(by_trace ? "/traced" : "/read", Bytes(4'000'000, 8));
     units += Units({more});
+    home_.TablesTogether(3);
     home_.Stall(2'500'000);
     std::vector<std::thread> readers;
     for (auto& node : nodes_) {
@@ -249,29 +277,6 @@ TEST_F(PeerTest, APeerThatDiesInTheMiddleCostsNothingButItsShare) {
   ReadAll(nodes_[1].get(), files);
   // What the dead one had fetched is fetched again, and no more than that.
   EXPECT_LE(home_.units_sent(), Units(files) * 3 / 2);
-}
-
-TEST(FrameExchange, WhoWaitsForATableDoesNotSayThatThereIsNone) {
-  vfs::TimerThread timers;
-  auto table = std::make_shared<vfs::TraceTable>();
-  table->id = Sha256("table");
-  table->files.push_back({"/f", {1, 2, 3, 100}, {}});
-  table->frames = {{{0, 0, 1}}};
-  FrameExchange frames([](const vfs::RunId&, const FrameExchange::TablePtr&, uint32_t,
-                          FrameExchange::Done done) { done(std::make_shared<const v1::TraceFrame>()); },
-                       &timers, 1'000);
-  std::promise<bool> none, some;
-  frames.Get(FrameNameOf(*table, 0), [&](const Result<FrameExchange::Frame>& f) { none.set_value(f.has_value()); });
-  EXPECT_FALSE(none.get_future().get()) << "no run here has it";
-  frames.Expect();
-  frames.Get(FrameNameOf(*table, 0), [&](const Result<FrameExchange::Frame>& f) { some.set_value(f.has_value()); });
-  // Long after it would have given up.
-  timers.After(50'000, [&] {
-    frames.Add({7, 1, "secret"}, table);
-    frames.CameOrNot();
-  });
-  EXPECT_TRUE(some.get_future().get());
-  timers.Stop();
 }
 
 TEST(UnitExchange, AWrongQuestionOfOneFailsForThatOneOnly) {

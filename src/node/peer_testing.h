@@ -3,18 +3,21 @@
 // their mounts: stores on disk, gRPC with mTLS on loopback.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <future>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -106,6 +109,30 @@ class PeerHome {
     stall_micros_ = micros;
   }
 
+  // The next tables of traces come when so many nodes have asked: runs that begin together.
+  void TablesTogether(size_t nodes) {
+    std::lock_guard lock(mu_);
+    tables_together_ = nodes;
+  }
+
+  // What home says of a frame, and its name.
+  static constexpr uint64_t kFrameUnits = 4;
+  static v1::TraceFrame Frame(const File& file, uint64_t first, uint64_t count, const SigningKey& key) {
+    v1::TraceFrame frame;
+    frame.set_data(file.content.substr(first * store::kUnitBytes, count * store::kUnitBytes));
+    frame.set_raw_bytes(static_cast<uint32_t>(frame.data().size()));
+    for (uint64_t i = 0; i < count; ++i) {
+      frame.mutable_digests()->append(
+          store::UnitDigest(file.content.substr((first + i) * store::kUnitBytes, store::kUnitBytes)).view());
+    }
+    frame.set_signature(key.Sign(store::FrameStatement(kTestHome, FrameName(file, first, count), frame.digests())));
+    return frame;
+  }
+  static Digest FrameName(const File& file, uint64_t first, uint64_t count) {
+    store::FrameNamer namer;
+    namer.Add(file.version, first, count);
+    return namer.Name();
+  }
   // What home says of units of a file.
   v1::Units Units(const File& file, uint64_t offset, uint64_t length, const SigningKey& key) const {
     v1::Units units;
@@ -224,7 +251,24 @@ class PeerHome {
       const auto stall = std::chrono::microseconds(content ? std::exchange(stall_micros_, 0) : 0);
       if (stall.count() > 0) stopped_.wait_for(lock, stall, [this] { return stop_; });
     }
-    if (request.has_get_trace() || request.has_get_frames()) {
+    if (request.has_get_trace()) {
+      std::vector<std::pair<std::shared_ptr<Line>, v1::ContentRequest>> due;
+      {
+        std::lock_guard lock(mu_);
+        tables_asked_.emplace_back(line, request);
+        if (tables_asked_.size() < tables_together_) return;
+        due.swap(tables_asked_);
+      }
+      for (const auto& [to, asked] : due) {
+        v1::ContentReply table;
+        table.set_id(asked.id());
+        table.set_last(true);
+        Trace(asked, &table);
+        Say(to, table);
+      }
+      return;
+    }
+    if (request.has_get_frames()) {
       Trace(request, &reply);
       return Say(line, reply);
     }
@@ -253,7 +297,7 @@ class PeerHome {
     Say(line, reply);
   }
 
-  // One trace: every file, in frames of four units.
+  // One trace: every file, in frames.
   void Trace(const v1::ContentRequest& request, v1::ContentReply* reply) {
     std::lock_guard lock(mu_);
     struct Part {
@@ -277,8 +321,8 @@ class PeerHome {
         told->mutable_version()->set_size(file.version.size);
       }
       const uint64_t units = store::UnitCount(file.version.size);
-      for (uint64_t first = 0; first < units; first += 4) {
-        frames.push_back({&file, first, std::min<uint64_t>(4, units - first)});
+      for (uint64_t first = 0; first < units; first += kFrameUnits) {
+        frames.push_back({&file, first, std::min(kFrameUnits, units - first)});
         if (!table) continue;
         for (const uint64_t n : {index, first, frames.back().count}) table->add_range(n);
         table->add_frame(1);
@@ -287,22 +331,10 @@ class PeerHome {
     }
     if (table) return;
     const Part& part = frames.at(request.get_frames().frame(0));
-    v1::TraceFrame* frame = reply->mutable_frame();
-    frame->set_index(request.get_frames().frame(0));
-    frame->set_data(part.file->content.substr(part.first * store::kUnitBytes, part.count * store::kUnitBytes));
-    frame->set_raw_bytes(frame->data().size());
-    std::string digests;
-    for (uint64_t i = 0; i < part.count; ++i) {
-      digests +=
-          store::UnitDigest(part.file->content.substr((part.first + i) * store::kUnitBytes, store::kUnitBytes)).view();
-      ++sent_[{part.file->version.ino, part.first + i}];
-    }
-    frame->set_digests(digests);
-    store::FrameNamer namer;
-    namer.Add(part.file->version, part.first, part.count);
-    if (request.get_frames().sign()) {
-      frame->set_signature(key_.Sign(store::FrameStatement(kTestHome, namer.Name(), digests)));
-    }
+    for (uint64_t i = 0; i < part.count; ++i) ++sent_[{part.file->version.ino, part.first + i}];
+    *reply->mutable_frame() = Frame(*part.file, part.first, part.count, key_);
+    reply->mutable_frame()->set_index(request.get_frames().frame(0));
+    if (!request.get_frames().sign()) reply->mutable_frame()->clear_signature();
   }
 
   const SigningKey key_;
@@ -311,6 +343,8 @@ class PeerHome {
   std::condition_variable wake_, stopped_;
   bool stop_ = false;
   int64_t stall_micros_ = 0;
+  size_t tables_together_ = 1;
+  std::vector<std::pair<std::shared_ptr<Line>, v1::ContentRequest>> tables_asked_;
   std::deque<std::pair<std::shared_ptr<Line>, std::string>> queue_;
   std::map<Line*, std::vector<v1::ContentReply>> replies_;
   std::map<uint64_t, File> files_;  // by inode
@@ -325,7 +359,7 @@ class PeerHome {
 class PeerNode {
  public:
   PeerNode(PeerHome* home, const rpc::TestAuthority& authority, const std::string& name,
-           const std::string& home_id = kTestHome)
+           const std::string& home_id = kTestHome, int64_t wait_micros = PeerSourceOptions().wait_micros)
       : name_(name) {
     directory_ = std::string("/var/tmp/vrun-peer-XXXXXX");
     VRUN_CHECK(::mkdtemp(directory_.data()) != nullptr);
@@ -337,10 +371,13 @@ class PeerNode {
       return peers_->Accept(peer, std::move(stream));
     });
     address_ = "127.0.0.1:" + std::to_string(*server_->Start("127.0.0.1:0"));
-    peer_source_ = std::make_unique<PeerSource>(
-        PeerSourceOptions{
-            .home_id = home_id, .name = name, .address = address_, .pool = "p", .credentials = credentials},
-        source_.get());
+    peer_source_ = std::make_unique<PeerSource>(PeerSourceOptions{.home_id = home_id,
+                                                                  .name = name,
+                                                                  .address = address_,
+                                                                  .pool = "p",
+                                                                  .credentials = credentials,
+                                                                  .wait_micros = wait_micros},
+                                                source_.get());
     backend_ = vfs::Backend::Create({.home_id = home_id}, peer_source_.get(), store_.get());
     peers_ = std::make_unique<PeerServer>(peer_source_.get(), backend_.get());
     peer_source_->OnUpdate([this] { peers_->Updated(); });
@@ -381,10 +418,12 @@ class PeerNode {
   void Tick(int64_t now_micros) { peers_->Tick(now_micros); }
   // Begins a run that has a trace, and waits until so many units have come.
   bool RunWithTrace(uint64_t units) {
-    backend_->BeginRun({7, 1, "secret"});
+    BeginRun();
     for (int i = 0; i < 2000 && backend_->counters().units_fetched < units; ++i) ::usleep(10'000);
     return backend_->counters().units_fetched == units;
   }
+  uint64_t units_fetched() const { return backend_->counters().units_fetched; }
+  void BeginRun() { backend_->BeginRun({7, 1, "secret"}); }
   PeerStats stats() const { return peer_source_->stats(); }
   PeerSource* source() { return peer_source_.get(); }
   const std::string& name() const { return name_; }
@@ -424,6 +463,15 @@ class OddPeer {
     for (auto& session : sessions_) session->stream.reset();
   }
   int asked() const { return asked_; }
+  // That it lives and works on what it was asked for, to all who ask.
+  void Beat() {
+    v1::PeerReply reply;
+    reply.mutable_waiting();
+    std::lock_guard lock(mu_);
+    for (auto& session : sessions_) {
+      if (session->stream && session->greeted) session->stream->SendUrgent(reply.SerializeAsString());
+    }
+  }
 
  private:
   struct Session final : rpc::Stream::Handler {
@@ -438,7 +486,8 @@ class OddPeer {
             PeerProof(peer->home_->secret(), PeerSide::kOwner, kTestHome, asker, peer->name_, request.hello().nonce());
         hello.mutable_hello()->set_proof(std::string(proof.view()));
         stream->Send(hello.SerializeAsString());
-      } else if (request.has_get_units()) {
+        greeted = true;
+      } else if (request.has_get_units() || request.has_get_frame()) {
         ++peer->asked_;
         peer->behave_(request, [this, id = request.id()](const v1::PeerReply& reply) {
           v1::PeerReply answer = reply;
@@ -451,6 +500,7 @@ class OddPeer {
     OddPeer* peer;
     std::string asker;
     std::unique_ptr<rpc::Stream> stream;
+    std::atomic<bool> greeted{false};
   };
 
   PeerHome* home_;
@@ -460,6 +510,55 @@ class OddPeer {
   std::mutex mu_;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::unique_ptr<rpc::Server> server_;
+};
+
+inline std::string Bytes(size_t n, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::string out(n, '\0');
+  for (size_t i = 0; i + 8 <= n; i += 8) {
+    const uint64_t word = random();
+    std::memcpy(out.data() + i, &word, 8);
+  }
+  return out;
+}
+
+// Nodes of one home.
+class PeerTest : public testing::Test {
+ protected:
+  // Nodes that know of each other.
+  void Start(int n) {
+    for (int i = 0; i < n; ++i) {
+      nodes_.push_back(std::make_unique<PeerNode>(&home_, authority_, "n" + std::to_string(nodes_.size() + 1)));
+      nodes_.back()->Join();
+    }
+    for (auto& node : nodes_) ASSERT_TRUE(node->WaitMates(nodes_.size() - 1));
+  }
+  static uint64_t Units(const std::vector<PeerHome::File>& files) {
+    uint64_t units = 0;
+    for (const auto& file : files) units += store::UnitCount(file.version.size);
+    return units;
+  }
+  std::vector<PeerHome::File> Tree(uint64_t large, int small) {
+    std::vector<PeerHome::File> files = {home_.Add("/large", Bytes(large, 1))};
+    for (int i = 0; i < small; ++i) {
+      files.push_back(home_.Add("/small" + std::to_string(i),
+                                Bytes(1000 + 9973 * static_cast<size_t>(i), 100 + static_cast<unsigned>(i))));
+    }
+    return files;
+  }
+  void ReadAll(PeerNode* node, const std::vector<PeerHome::File>& files) {
+    for (const auto& file : files) EXPECT_TRUE(node->Read(file) == file.content) << node->name() << " " << file.path;
+  }
+  void ReadAllTogether(const std::vector<PeerHome::File>& files) {
+    std::vector<std::thread> readers;
+    for (auto& node : nodes_) readers.emplace_back([&] { ReadAll(node.get(), files); });
+    for (auto& reader : readers) reader.join();
+  }
+
+  rpc::TestAuthority authority_;
+  PeerHome home_;
+  std::atomic<bool> ticked_{false};
+  std::vector<std::unique_ptr<PeerNode>> nodes_;
 };
 
 }  // namespace vrun::node

@@ -16,6 +16,7 @@ constexpr size_t kThreads = 2;
 constexpr size_t kMaxKnown = 4096;  // tables: 2 KiB each at most
 constexpr int64_t kAbsentMicros = 60'000'000;
 constexpr uint64_t kWholeUnits = 16;  // an extent of so few units is read in one go
+constexpr int kMostDoubts = 4;        // somebody writes it all the time
 
 template <typename T>
 using Answer = std::function<void(Result<T>)>;
@@ -37,6 +38,8 @@ struct S3Tier::Part {
     size_t left = 0;
     Units units;
     std::optional<Error> error;
+    int64_t since = 0;
+    GivenUp given_up;
     std::function<void(Result<Units>)> done;
   };
   std::shared_ptr<Whole> whole;
@@ -45,6 +48,7 @@ struct S3Tier::Part {
   uint64_t first = 0, count = 0;  // units, in the extent
   size_t place = 0;               // of the first one in whole->units
   std::string name;
+  int doubts = 0;  // 0: of a table that is remembered; 1: one that was read for this part; more: it did not fit
 };
 
 S3Tier::S3Tier(S3Urls* urls) : urls_(urls) {
@@ -69,7 +73,7 @@ S3Tier::~S3Tier() {
 
 // --- reading ---
 
-void S3Tier::Fetch(const NamedContent& content, uint64_t first, uint64_t count,
+void S3Tier::Fetch(const NamedContent& content, uint64_t first, uint64_t count, GivenUp given_up,
                    std::function<void(Result<Units>)> done) {
   if (count == 0 || content.size == 0) return done(Error(Code::kNotFound, "S3: nothing to fetch"));
   bool ask;
@@ -80,6 +84,8 @@ void S3Tier::Fetch(const NamedContent& content, uint64_t first, uint64_t count,
   if (!ask || breaker_.open(MonotonicMicros())) return done(Error(Code::kUnavailable, "S3: not asked"));
   auto whole = std::make_shared<Part::Whole>();
   whole->units.resize(count);
+  whole->since = MonotonicMicros();
+  whole->given_up = std::move(given_up);
   whole->done = std::move(done);
   std::vector<PartPtr> parts;
   const uint64_t per = content.units_per_extent();
@@ -105,6 +111,19 @@ bool S3Tier::resting() {
   return !gate_.Ask();
 }
 
+int64_t S3Tier::patience() const {
+  std::lock_guard lock(mutex_);
+  return patience_.micros();
+}
+
+void S3Tier::GiveUp(const GivenUp& given_up) {
+  if (given_up->exchange(true)) return;
+  breaker_.Late(MonotonicMicros());
+  // Once is no problem: the next answer may be quick.
+  if (!breaker_.open(MonotonicMicros())) return;
+  Problem("S3: get: no answer before home's: check s3_endpoint and the network between here and there");
+}
+
 void S3Tier::Begin(const PartPtr& part) {
   const auto known = Recall(part->name);
   if (known && !*known) return Over(part, Error(Code::kNotFound, "S3: not there"));
@@ -120,16 +139,18 @@ void S3Tier::GetTable(const PartPtr& part) {
   }
   const uint64_t units = part->content.UnitsOf(part->extent);
   // Most of it, or little at all, is read in one go; else the table tells where the wanted part lies.
-  const bool whole = units <= kWholeUnits || part->count * 4 >= units * 3;
-  s3::Request request{.max_bytes = s3::kMaxExtentObject, .what = "get"};
+  const bool whole = units <= kWholeUnits || part->count * 4 >= units * 3 || part->doubts > 1;
+  s3::Request request{.max_bytes = s3::kMaxExtentObject, .what = "get", .given_up = part->whole->given_up};
   if (!whole) request.bytes = s3::ExtentHeaderBytes(units);
   Request(std::move(request), part->name, false, [this, part, whole](Result<std::string> bytes) {
     Result<TablePtr> table = bytes ? OpenTable(part->content, part->extent, *bytes) : Result<TablePtr>(bytes.error());
     const Code code = bytes ? Code::kOk : bytes.error().code();
     const bool asked = code == Code::kOk || code == Code::kNotFound || code == Code::kCorrupt;
+    if (code == Code::kCorrupt) Corrupt(part->name, bytes.error());
     TableIsOver(part->name, asked ? std::nullopt : std::optional(bytes.error()));
     if (!table) return Over(part, table.error());
     if (whole) return OpenUnits(part, *table, *bytes, 0);
+    part->doubts = std::max(part->doubts, 1);
     GetUnits(part, *table);
   });
 }
@@ -146,14 +167,38 @@ void S3Tier::TableIsOver(const std::string& name, const std::optional<Error>& fa
 
 void S3Tier::GetUnits(const PartPtr& part, const TablePtr& table) {
   for (uint64_t i = part->first; i < part->first + part->count; ++i) {
-    if (!table->Has(i)) return Over(part, Error(Code::kNotFound, "S3: not there"));
+    if (table->Has(i)) continue;
+    // Somebody may have added it since.
+    if (part->doubts == 0 && Old(part->name)) return ReadAnew(part, table);
+    return Over(part, Error(Code::kNotFound, "S3: not there"));
   }
   const uint64_t at = table->OffsetOf(part->first), end = table->OffsetOf(part->first + part->count);
-  s3::Request request{.first = at, .bytes = end - at, .max_bytes = end - at, .what = "get"};
+  s3::Request request{
+      .first = at, .bytes = end - at, .max_bytes = end - at, .what = "get", .given_up = part->whole->given_up};
   Request(std::move(request), part->name, false, [this, part, table, at](Result<std::string> bytes) {
-    if (!bytes) return Over(part, bytes.error());
-    OpenUnits(part, table, *bytes, at);
+    if (bytes) return OpenUnits(part, table, *bytes, at);
+    if (bytes.error().code() == Code::kCorrupt) return DoesNotFit(part, table, false, bytes.error());
+    Over(part, bytes.error());
   });
+}
+
+void S3Tier::ReadAnew(const PartPtr& part, const TablePtr& table) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = known_.find(part->name);
+    if (it != known_.end() && it->second.table == table) {
+      ages_.erase(it->second.age);
+      known_.erase(it);
+    }
+  }
+  ++part->doubts;
+  Begin(part);
+}
+
+void S3Tier::DoesNotFit(const PartPtr& part, const TablePtr& table, bool one_piece, const Error& error) {
+  if (!one_piece && part->doubts < kMostDoubts) return ReadAnew(part, table);
+  if (one_piece) Corrupt(part->name, error);
+  Over(part, error);
 }
 
 void S3Tier::OpenUnits(const PartPtr& part, const TablePtr& table, const std::string& bytes, uint64_t at) {
@@ -164,16 +209,11 @@ void S3Tier::OpenUnits(const PartPtr& part, const TablePtr& table, const std::st
     if (!table->Has(i)) return Over(part, Error(Code::kNotFound, "S3: not there"));
     const uint64_t offset = table->OffsetOf(i);
     if (offset < at || offset - at > bytes.size()) {
-      Corrupt(part->name, Error(Code::kCorrupt, "S3: an object that is too short"));
-      return Over(part, Error(Code::kCorrupt, "S3: an object that is too short"));
+      return DoesNotFit(part, table, at == 0, Error(Code::kCorrupt, "S3: an object that is too short"));
     }
     const std::string_view stored = std::string_view(bytes).substr(offset - at, table->BytesOf(i));
     auto data = table->OpenUnit(i, stored, part->content.LengthOfUnit(base + i));
-    if (!data) {
-      // Perhaps somebody wrote the object anew since its table was read: it is read again next time.
-      Corrupt(part->name, data.error());
-      return Over(part, data.error());
-    }
+    if (!data) return DoesNotFit(part, table, at == 0, data.error());
     digests.push_back(table->digest(i));
     units.push_back({table->digest(i), *std::move(data)});
   }
@@ -201,9 +241,10 @@ void S3Tier::Over(const PartPtr& part, Status status) {
       gate_.Miss();
     }
   } else {
-    hits_ += whole.units.size();
+    if (!*whole.given_up) hits_ += whole.units.size();
     std::lock_guard lock(mutex_);
     gate_.Hit();
+    patience_.Took(MonotonicMicros() - whole.since);
   }
   if (whole.error) return whole.done(*std::move(whole.error));
   whole.done(std::move(whole.units));
@@ -225,15 +266,25 @@ Result<S3Tier::TablePtr> S3Tier::OpenTable(const NamedContent& content, uint64_t
 
 // --- writing ---
 
-Result<std::shared_ptr<const s3::ExtentTable>> S3Tier::Remote(const NamedContent& content, uint64_t extent) {
+S3Tier::TablePtr S3Tier::Remembered(const NamedContent& content, uint64_t extent) {
+  return Recall(content.NameOf(extent)).value_or(nullptr);
+}
+
+bool S3Tier::Damaged(const NamedContent& content, uint64_t extent) const {
+  std::lock_guard lock(mutex_);
+  return damaged_.contains(content.NameOf(extent));
+}
+
+Result<S3Tier::TablePtr> S3Tier::Remote(const NamedContent& content, uint64_t extent) {
   const std::string name = content.NameOf(extent);
-  if (auto known = Recall(name)) return *known;
   auto bytes = Await<std::string>([&](Answer<std::string> done) {
     Request({.bytes = s3::ExtentHeaderBytes(content.UnitsOf(extent)), .max_bytes = 65536, .what = "get"}, name, false,
             std::move(done));
   });
   if (!bytes) {
-    if (bytes.error().code() == Code::kNotFound || bytes.error().code() == Code::kCorrupt) return TablePtr();
+    const Code code = bytes.error().code();
+    if (code == Code::kCorrupt) Corrupt(name, bytes.error());
+    if (code == Code::kNotFound || code == Code::kCorrupt) return TablePtr();
     return std::move(bytes).error();
   }
   auto table = OpenTable(content, extent, *bytes);
@@ -276,18 +327,15 @@ Status S3Tier::Write(const NamedContent& content, uint64_t extent,
 // --- requests ---
 
 void S3Tier::Request(s3::Request request, std::string name, bool put, std::function<void(Result<std::string>)> done) {
+  const auto given_up = [of = request.given_up] { return of && *of; };
+  if (given_up()) return done(Error(Code::kAborted, "S3: nobody waits for it any more"));
   if (!breaker_.Allow(MonotonicMicros())) return done(Error(Code::kUnavailable, "S3: it has failed just now"));
-  urls_->Get(name, put, MonotonicMicros(), [this, name, request, done](Result<std::string> url) mutable {
+  urls_->Get(name, put, MonotonicMicros(), [this, name, request, given_up, done](Result<std::string> url) mutable {
     const auto terms = urls_->terms();
     if (!url || !terms) {
       // The controller's word, or its silence, is a reason to wait too.
-      breaker_.Failed(MonotonicMicros());
-      ++errors_;
       Error error = url ? Error(Code::kUnavailable, "S3: no key") : std::move(url).error();
-      {
-        std::lock_guard lock(mutex_);
-        problem_ = error.message();
-      }
+      Failed(given_up(), error.message());
       return Post([done, error] { done(error); });
     }
     request.url = *std::move(url);
@@ -297,25 +345,33 @@ void S3Tier::Request(s3::Request request, std::string name, bool put, std::funct
       breaker_.Dropped();
       return Post([done] { done(Error(Code::kAborted, "S3: the file system server ends")); });
     }
-    client->Start(std::move(request), [this, name, done](Result<std::string> answer) {
+    client->Start(std::move(request), [this, name, given_up, done](Result<std::string> answer) {
       const Code code = answer ? Code::kOk : answer.error().code();
-      if (code == Code::kAborted || code == Code::kExhausted) {
+      const bool never_asked = code == Code::kAborted || code == Code::kExhausted;
+      const bool answered = code == Code::kOk || code == Code::kNotFound || code == Code::kCorrupt;
+      if (code == Code::kNotFound) Remember(name, nullptr);
+      if (never_asked || (answered && given_up())) {
         breaker_.Dropped();
-      } else if (code == Code::kOk || code == Code::kNotFound || code == Code::kCorrupt) {
+      } else if (answered) {
         breaker_.Succeeded();
-        if (code == Code::kNotFound) Remember(name, nullptr);
-        if (code == Code::kCorrupt) Corrupt(name, answer.error());
       } else {
-        ++errors_;
-        breaker_.Failed(MonotonicMicros());
-        std::lock_guard lock(mutex_);
-        if (std::exchange(problem_, answer.error().message()) != problem_) {
-          LogWarning("{}: home is asked instead", Escape(problem_));
-        }
+        Failed(given_up(), answer.error().message());
       }
       Post([done, answer = std::move(answer)]() mutable { done(std::move(answer)); });
     });
   });
+}
+
+void S3Tier::Failed(bool given_up, const std::string& problem) {
+  ++errors_;
+  if (given_up) return breaker_.Dropped();
+  breaker_.Failed(MonotonicMicros());
+  Problem(problem);
+}
+
+void S3Tier::Problem(const std::string& problem) {
+  std::lock_guard lock(mutex_);
+  if (std::exchange(problem_, problem) != problem) LogWarning("{}: home is asked instead", Escape(problem));
 }
 
 std::shared_ptr<s3::Client> S3Tier::ClientFor(const S3Urls::Terms& terms) {
@@ -341,7 +397,13 @@ void S3Tier::Corrupt(const std::string& name, const Error& error) {
   Remember(name, nullptr);
 }
 
-std::optional<S3Tier::TablePtr> S3Tier::Recall(const std::string& name) {
+bool S3Tier::Old(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  const auto it = known_.find(name);
+  return it != known_.end() && MonotonicMicros() > it->second.until;
+}
+
+std::optional<S3Tier::TablePtr> S3Tier::Recall(const std::string& name) const {
   std::lock_guard lock(mutex_);
   if (damaged_.contains(name)) return TablePtr();
   const auto it = known_.find(name);

@@ -172,6 +172,19 @@ class S3TierTest : public testing::Test {
     }
     return out;
   }
+  // Of all files, by eight units.
+  std::shared_ptr<vfs::TraceTable> Trace() {
+    auto table = std::make_shared<vfs::TraceTable>();
+    uint32_t file = 0;
+    for (const auto& [path, content] : home_.files) {
+      table->files.push_back({path, Node::Version(content), store::FinalId(content)});
+      for (uint64_t unit = 0; unit < store::UnitCount(content.size()); unit += 8) {
+        table->frames.push_back({{file, unit, std::min<uint64_t>(8, store::UnitCount(content.size()) - unit)}});
+      }
+      ++file;
+    }
+    return table;
+  }
   std::unique_ptr<s3::TestServer> server_;
   FakeHome home_;
 };
@@ -313,16 +326,93 @@ TEST_F(S3TierTest, ADeadStoreAndWrongKeysCostNothingButHome) {
   EXPECT_LE(dead.stat().errors(), 14u);
 }
 
-TEST_F(S3TierTest, FramesOfATraceComeInOrderFromBoth) {
-  auto table = std::make_shared<vfs::TraceTable>();
-  uint32_t file = 0;
-  for (const auto& [path, content] : home_.files) {
-    table->files.push_back({path, Node::Version(content), store::FinalId(content)});
-    for (uint64_t unit = 0; unit < store::UnitCount(content.size()); unit += 8) {
-      table->frames.push_back({{file, unit, std::min<uint64_t>(8, store::UnitCount(content.size()) - unit)}});
-    }
-    ++file;
+TEST_F(S3TierTest, WhatAnotherNodeHasAddedToIsNoDamageAndIsKept) {
+  const std::string& large = File("/large");
+  const auto part = [&](uint64_t first, uint64_t count) {
+    return large.substr(first * store::kUnitBytes, count * store::kUnitBytes);
+  };
+  Node a(&home_, server_->bucket());
+  a.Read("/large", large, 0, 4);
+  a.WaitWritten(1);
+  Node b(&home_, server_->bucket());
+  EXPECT_EQ(b.Read("/large", large, 0, 1), part(0, 1));
+  a.Read("/large", large, 20, 4);
+  a.WaitWritten(2);
+  home_.bytes = 0;
+  EXPECT_EQ(b.Read("/large", large, 2, 2), part(2, 2)) << "of which b knows where it lay before";
+  EXPECT_EQ(b.Read("/large", large, 21, 1), part(21, 1)) << "and now what is new";
+  EXPECT_EQ(home_.bytes, 0u);
+  EXPECT_EQ(b.stat().corrupt_objects(), 0u);
+
+  // b adds to what it has last seen without these.
+  a.Read("/large", large, 60, 4);
+  a.WaitWritten(3);
+  b.Read("/large", large, 40, 4);
+  b.WaitWritten(1);
+  home_.bytes = 0;
+  Node c(&home_, server_->bucket());
+  for (const uint64_t first : {0, 20, 40, 60}) EXPECT_EQ(c.Read("/large", large, first, 4), part(first, 4));
+  EXPECT_EQ(home_.bytes, 0u) << "everybody's units are there";
+  for (Node* node : {&a, &b, &c}) EXPECT_EQ(node->stat().corrupt_objects(), 0u);
+}
+
+TEST_F(S3TierTest, ADamagedUnitIsPutRightAndTheOthersStay) {
+  const std::string& large = File("/large");
+  Node a(&home_, server_->bucket());
+  a.Read("/large", large, 0, 4);
+  a.WaitWritten(1);
+  ASSERT_EQ(Objects().size(), 1u);
+  auto bytes = ReadFile(Objects()[0]);
+  ASSERT_TRUE(bytes);
+  bytes->at(bytes->size() - 20) ^= 1;
+  ASSERT_TRUE(WriteFileAtomic(Objects()[0], *bytes, 0644));
+  Node b(&home_, server_->bucket());
+  EXPECT_EQ(b.Read("/large", large, 3, 1), store::UnitOf(large, 3));
+  EXPECT_EQ(b.stat().corrupt_objects(), 1u);
+  b.WaitWritten(1);
+  home_.bytes = 0;
+  Node c(&home_, server_->bucket());
+  EXPECT_EQ(c.Read("/large", large, 0, 4), large.substr(0, 4 * store::kUnitBytes));
+  EXPECT_EQ(home_.bytes, 0u);
+}
+
+TEST_F(S3TierTest, AStoreThatHangsCostsAMomentAndThenNothing) {
+  s3::SilentServer silent;
+  Node node(&home_, silent.bucket());
+  const std::string& large = File("/large");
+  const int64_t began = MonotonicMicros();
+  std::vector<std::thread> readers;
+  for (uint64_t i = 0; i < s3::Breaker::kFailures; ++i) {
+    readers.emplace_back([&, i] { EXPECT_EQ(node.Read("/large", large, i, 1), store::UnitOf(large, i)); });
   }
+  for (std::thread& reader : readers) reader.join();
+  for (uint64_t i = 10; i < 20; ++i) EXPECT_EQ(node.Read("/large", large, i, 1), store::UnitOf(large, i));
+  EXPECT_LT(MonotonicMicros() - began, 5'000'000) << "less than one time-out";
+  EXPECT_EQ(home_.asked, s3::Breaker::kFailures + 10);
+  EXPECT_THAT(node.stat().problem(), testing::HasSubstr("s3_endpoint"));
+  silent.Close();
+}
+
+TEST_F(S3TierTest, AnAnswerThatComesLateIsNoSecondOne) {
+  const std::string& large = File("/large");
+  Node first(&home_, server_->bucket());
+  first.Read("/large", large, 0, 40);
+  first.WaitWritten(1);
+  home_.bytes = 0;
+  Node second(&home_, server_->bucket());
+  server_->Pause();
+  EXPECT_EQ(second.Read("/large", large, 0, 1), store::UnitOf(large, 0));
+  EXPECT_EQ(home_.bytes, store::kUnitBytes);
+  server_->Resume();
+  for (uint64_t unit = 1; unit < 40 && second.stat().hit_units() == 0; ++unit) {
+    EXPECT_EQ(second.Read("/large", large, unit, 1), store::UnitOf(large, unit));
+  }
+  EXPECT_GT(second.stat().hit_units(), 0u) << "once is no reason to leave it alone";
+  EXPECT_EQ(second.stat().problem(), "");
+}
+
+TEST_F(S3TierTest, FramesOfATraceComeInOrderFromBoth) {
+  const auto table = Trace();
   table->files[2].object_id.reset();  // home does not know its name yet
   std::vector<uint32_t> all(table->frames.size());
   for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
@@ -352,6 +442,35 @@ TEST_F(S3TierTest, FramesOfATraceComeInOrderFromBoth) {
   EXPECT_EQ(data, want);
   EXPECT_GE(node.stat().hit_units(), 40u);
   EXPECT_LE(home_.asked, static_cast<int>(all.size()) - 5);
+}
+
+TEST_F(S3TierTest, FramesThatHangComeFromHomeOnceEach) {
+  s3::SilentServer silent;
+  Node node(&home_, silent.bucket());
+  const auto table = Trace();
+  std::vector<uint32_t> all(table->frames.size()), order;
+  for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+  const int64_t began = MonotonicMicros();
+  std::promise<Status> over;
+  node.source->FetchFrames(
+      {}, table, all, [&](const vfs::TraceFrame& frame) { order.push_back(frame.index); },
+      [&](Status status) { over.set_value(std::move(status)); });
+  EXPECT_TRUE(over.get_future().get());
+  EXPECT_LT(MonotonicMicros() - began, 5'000'000);
+  EXPECT_EQ(order, all);
+  EXPECT_EQ(home_.asked, static_cast<int>(all.size()));
+  silent.Close();
+}
+
+TEST(Patience, IsAFewTimesWhatItTakesWithinBounds) {
+  Patience patience;
+  EXPECT_EQ(patience.micros(), Patience::kFirstMicros);
+  for (int i = 0; i < 5; ++i) patience.Took(i == 2 ? 9'000'000 : 100'000);
+  EXPECT_EQ(patience.micros(), 400'000) << "one that was slow says nothing";
+  for (int i = 0; i < 40; ++i) patience.Took(1'000);
+  EXPECT_EQ(patience.micros(), Patience::kLeastMicros);
+  for (int i = 0; i < 40; ++i) patience.Took(3'000'000);
+  EXPECT_EQ(patience.micros(), Patience::kMostMicros);
 }
 
 TEST(S3Urls, BatchesKeepsAndGivesUp) {

@@ -172,47 +172,68 @@ Status S3Writer::Write(const NamedContent& content, uint64_t extent) {
     return Error(Code::kNotFound, "not in the store");
   }
 
-  VRUN_ASSIGN(auto remote, tier_->Remote(content, extent));
-  bool news = false, more_there = false;
-  for (uint64_t i = 0; i < units; ++i) {
-    const bool there = remote && remote->Has(i);
-    news |= here[i] && !there;
-    more_there |= there && !here[i];
-  }
-  if (!news) return {};
-  std::vector<std::optional<std::string>> theirs(units);
-  if (more_there) {
-    auto read = tier_->ReadExtent(content, extent);
-    if (read) theirs = *std::move(read);
-  }
+  const auto news = [&](const S3Tier::TablePtr& table) {
+    for (uint64_t i = 0; i < units; ++i) {
+      if (here[i] && !(table && table->Has(i))) return true;
+    }
+    return false;
+  };
+  if (!news(tier_->Remembered(content, extent))) return {};
   std::vector<std::string> data(units);
-  std::vector<std::optional<s3::ExtentUnit>> parts(units);
-  uint64_t bytes = 0;
+  uint64_t own_bytes = 0, their_bytes = 0;
   for (uint64_t i = 0; i < units; ++i) {
-    if (here[i]) {
-      data[i].resize(content.LengthOfUnit(base + i));
-      const auto n = object->Read((base + i) * unit_bytes, data[i].data(), data[i].size());
-      if (!n || *n != data[i].size()) {
-        if (content.size <= store::kWholeFileLimit) return {};
-        continue;  // corrupt on disk, and dropped by that
-      }
-    } else if (theirs[i]) {
-      data[i] = *std::move(theirs[i]);
-    } else {
+    if (!here[i]) continue;
+    data[i].resize(content.LengthOfUnit(base + i));
+    const auto n = object->Read((base + i) * unit_bytes, data[i].data(), data[i].size());
+    if (n && *n == data[i].size()) {
+      own_bytes += data[i].size();
       continue;
     }
-    parts[i] = s3::ExtentUnit{store::UnitDigest(data[i]), data[i]};
-    bytes += data[i].size();
+    if (content.size <= store::kWholeFileLimit) return {};
+    data[i].clear();  // corrupt on disk, and dropped by that
+    here[i] = false;
   }
-  Pace(bytes);
+  if (own_bytes == 0) return Error(Code::kNotFound, "not in the store");
+  Pace(own_bytes);
+
+  // What is written takes the place of all that is there, so it is looked at now, after all waiting: another node may
+  // have added to it since anybody here has.
+  const bool damaged = tier_->Damaged(content, extent);
+  VRUN_ASSIGN(const auto remote, tier_->Remote(content, extent));
+  if (!damaged && !news(remote)) return {};
+  bool more_there = false;
+  for (uint64_t i = 0; remote && i < units; ++i) more_there |= remote->Has(i) && !here[i];
+  if (more_there) {
+    auto read = tier_->ReadExtent(content, extent);
+    if (!read) {
+      const Code code = read.error().code();
+      if (code != Code::kNotFound && code != Code::kCorrupt) return std::move(read).error();
+      read = std::vector<std::optional<std::string>>(units);
+    }
+    for (uint64_t i = 0; i < units; ++i) {
+      if (here[i] || !(*read)[i]) continue;
+      data[i] = *std::move((*read)[i]);
+      their_bytes += data[i].size();
+    }
+  }
+  std::vector<std::optional<s3::ExtentUnit>> parts(units);
+  for (uint64_t i = 0; i < units; ++i) {
+    if (!data[i].empty()) parts[i] = s3::ExtentUnit{store::UnitDigest(data[i]), data[i]};
+  }
+  Spend(their_bytes);
   return tier_->Write(content, extent, parts);
 }
 
-void S3Writer::Pace(uint64_t bytes) {
-  std::unique_lock lock(mutex_);
-  const int64_t now = MonotonicMicros();
-  const int64_t begin = std::max(now, free_from_);
+int64_t S3Writer::Spend(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  const int64_t begin = std::max(MonotonicMicros(), free_from_);
   free_from_ = begin + static_cast<int64_t>(bytes * 1'000'000 / options_.bytes_a_second);
+  return begin;
+}
+
+void S3Writer::Pace(uint64_t bytes) {
+  const int64_t begin = Spend(bytes);
+  std::unique_lock lock(mutex_);
   while (!stopping_ && MonotonicMicros() < begin) {
     wake_.wait_for(lock, std::chrono::microseconds(begin - MonotonicMicros()));
   }

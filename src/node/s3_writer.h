@@ -64,7 +64,9 @@ class S3Writer {
   void Run();
   // kNotFound: the disk store has not got it.
   Status Write(const NamedContent& content, uint64_t extent);
-  void Pace(uint64_t bytes);
+  // Of the bound: so many bytes are written. When they may be.
+  int64_t Spend(uint64_t bytes);
+  void Pace(uint64_t bytes);  // and waits for that
 
   store::Store* const store_;
   S3Tier* const tier_;

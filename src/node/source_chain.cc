@@ -64,6 +64,19 @@ void SourceChain::Describe(v1::CacheStat* stat) const {
   stat->mutable_s3()->set_waiting_objects(s3_writer_->waiting());
 }
 
+RunTraffic SourceChain::Traffic() const {
+  const ContentSourceStats home = home_->stats();
+  RunTraffic traffic{.home_bytes = home.wire_bytes,
+                     .peer_bytes = peers_->stats().fetched_bytes,
+                     .link_busy_micros = home.busy_micros};
+  if (s3_tier_) {
+    v1::S3Stat s3;
+    s3_tier_->Describe(&s3);
+    traffic.s3_bytes = s3.read_bytes();
+  }
+  return traffic;
+}
+
 void SourceChain::Presigned(const v1::PresignReply& answer) {
   if (s3_urls_) s3_urls_->Answered(answer, MonotonicMicros());
 }

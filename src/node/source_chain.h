@@ -48,6 +48,8 @@ class SourceChain {
   // After Start; any thread.
   const std::shared_ptr<vfs::Backend>& backend() const { return backend_; }
   void Describe(v1::CacheStat* stat) const;
+  // Of all time; what came during a run is the difference.
+  RunTraffic Traffic() const;
   void Presigned(const v1::PresignReply& answer);
 
   // After Start, on one thread.

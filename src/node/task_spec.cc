@@ -31,11 +31,13 @@ std::string GroupName(const v1::TaskSpec& in) {
   return std::to_string(in.job()) + "." + std::to_string(in.attempt()) + "-" + Sha256(place).Hex().substr(0, 8);
 }
 
+IdMap IdsOf(const v1::TaskSpec& in) { return {in.uid_base(), {in.high_ids().begin(), in.high_ids().end()}}; }
+
 Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) {
   const v1::Command& command = in.command();
   sandbox::Spec out;
   out.directory = in.task_directory();
-  out.uid_base = in.uid_base();
+  out.ids = IdsOf(in);
   out.live_root = in.live_view();
   out.limits.memory_bytes = in.resources().memory_bytes();
   out.limits.milli_cpus = in.resources().milli_cpus();

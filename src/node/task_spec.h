@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/id_map.h"
 #include "base/result.h"
 #include "proto/task.pb.h"
 #include "sandbox/spec.h"
@@ -12,6 +13,9 @@ namespace vrun::node {
 
 // Processes and threads of a task whose spec names no number.
 inline constexpr uint64_t kDefaultPids = 32768;
+
+// From home's ids to the node's.
+IdMap IdsOf(const v1::TaskSpec& spec);
 
 // Of the task's control groups. Nodes that share a host's (test clusters, two users' clusters) have jobs of the same
 // number: the task's directory, which must exist, tells them apart.

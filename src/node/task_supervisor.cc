@@ -345,7 +345,7 @@ void TaskSupervisor::BeginWrites() {
     options->lower = spec_->task_directory() + "/lower";
     if (has_apart_) options->apart = spec_->task_directory() + "/apart";
     options->job = spec_->job();
-    options->uid_base = spec_->uid_base();
+    options->ids = IdsOf(*spec_);
   }
   if (options && !spec_->kept_directory().empty()) return BeginKeeping(*std::move(options));
   Status begun = writes_.Begin(std::move(options));

@@ -184,6 +184,7 @@ TEST_F(TaskTest, IdentityOfAnOrdinaryUser) {
   task_->command().mutable_identity()->set_uid(1000);
   task_->command().mutable_identity()->set_gid(1000);
   for (uint32_t g : {1000u, 27u, 70000u}) task_->command().mutable_identity()->add_groups(g);
+  task_->spec().add_high_ids(70000);
   Outcome& o = Shell(
       "id; cat /proc/self/uid_map | wc -l; cat /proc/self/gid_map | wc -l; touch /home/ann/f && stat -c '%u %g' "
       "/home/ann/f;"
@@ -191,7 +192,7 @@ TEST_F(TaskTest, IdentityOfAnOrdinaryUser) {
       "/dev/stdout;"
       "grep Cap.ff /proc/self/status; cat /proc/1/environ 2>/dev/null || echo hidden");
   EXPECT_NE(std::string::npos, o.out.find("uid=1000(ann) gid=1000 groups=27,1000,70000")) << o.out;
-  EXPECT_NE(std::string::npos, o.out.find("\n1\n2\n1000 1000\nno\n1000 700\nthere\n")) << o.out;
+  EXPECT_NE(std::string::npos, o.out.find("\n2\n2\n1000 1000\nno\n1000 700\nthere\n")) << o.out;
   EXPECT_NE(std::string::npos, o.out.find("hidden\n")) << o.out;
   EXPECT_NE(std::string::npos, o.out.find("CapEff:\t0000000000000000")) << o.out;
   EXPECT_EQ("hello\n", o.err);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a tenant's content comes from, in order: the pool's S3 store for what has a name and is there, else home. What
-// home gave goes to the S3 store in the background (s3_writer.h).
+// the store has not answered in a short while (S3Tier::patience) is asked of home as well, and the first answer counts.
+// What home gave goes to the S3 store in the background (s3_writer.h).
 #pragma once
 
 #include <functional>
@@ -11,6 +12,7 @@
 #include "node/s3_tier.h"
 #include "node/s3_writer.h"
 #include "vfs/source.h"
+#include "vfs/timer_thread.h"
 
 namespace vrun::node {
 
@@ -30,6 +32,10 @@ class TieredSource final : public vfs::Source {
                      std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) override {
     home_->FetchResident(tree, path, version, siblings, std::move(done));
   }
+  void FetchExtents(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+                    std::function<void(Result<vfs::Extents>)> done) override {
+    home_->FetchExtents(tree, path, version, std::move(done));
+  }
   void FetchTrace(const vfs::RunId& run, const std::vector<Digest>& have,
                   std::function<void(Result<vfs::TraceTable>)> done) override {
     home_->FetchTrace(run, have, std::move(done));
@@ -47,11 +53,13 @@ class TieredSource final : public vfs::Source {
                    std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done) override;
 
  private:
+  class Range;
   class Frames;
 
   vfs::Source* const home_;
   S3Tier* const tier_;
   S3Writer* const writer_;
+  vfs::TimerThread timer_;
 };
 
 }  // namespace vrun::node

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/uid_ranges.h"
 
+#include <algorithm>
 #include <charconv>
 #include <set>
 
@@ -8,6 +9,31 @@
 #include "base/files.h"
 
 namespace vrun::node {
+namespace {
+
+// "TENANT BASE [ID]..."; false: it is not.
+bool ParseLine(std::string_view line, std::string* tenant, UidRanges::Range* range) {
+  const size_t space = line.find(' ');
+  if (space == std::string_view::npos || space == 0) return false;
+  *tenant = line.substr(0, space);
+  std::vector<uint32_t> numbers;
+  for (size_t at = space; at < line.size();) {
+    uint32_t number = 0;
+    const auto [end, error] = std::from_chars(line.data() + at + 1, line.data() + line.size(), number);
+    if (error != std::errc() || (end != line.data() + line.size() && *end != ' ')) return false;
+    numbers.push_back(number);
+    at = static_cast<size_t>(end - line.data());
+  }
+  if (numbers.empty()) return false;
+  range->base = numbers[0];
+  range->high.assign(numbers.begin() + 1, numbers.end());
+  const auto low = [](uint32_t id) { return id < IdMap::kIds; };
+  const std::set<uint32_t> different(range->high.begin(), range->high.end());
+  return range->base >= kUidRangeStart && range->base % kUidRangeSize == 0 && range->high.size() <= IdMap::kHighIds &&
+         different.size() == range->high.size() && std::ranges::none_of(range->high, low);
+}
+
+}  // namespace
 
 Result<UidRanges> UidRanges::Load(const std::string& path) {
   UidRanges ranges;
@@ -20,40 +46,56 @@ Result<UidRanges> UidRanges::Load(const std::string& path) {
     if (end == std::string::npos) end = text.size();
     std::string_view line(text.data() + at, end - at);
     at = end + 1;
-    size_t space = line.find(' ');
-    uint32_t base = 0;
-    bool ok = space != std::string_view::npos && space > 0;
-    if (ok) {
-      auto [p, e] = std::from_chars(line.data() + space + 1, line.data() + line.size(), base);
-      ok = e == std::errc() && p == line.data() + line.size() && base >= kUidRangeStart && base % kUidRangeSize == 0;
-    }
+    std::string tenant;
+    Range range;
     // Two homes on one range would be two users who own each other's files: never guess here.
-    if (!ok || !used.insert(base).second) {
+    if (!ParseLine(line, &tenant, &range) || !used.insert(range.base).second) {
       return Error(Code::kCorrupt, Escape(path) + ": bad line \"" + Escape(line) + "\": repair or remove the file");
     }
-    ranges.bases_[std::string(line.substr(0, space))] = base;
+    ranges.ranges_[tenant] = std::move(range);
   }
   return ranges;
 }
 
-Result<uint32_t> UidRanges::BaseFor(const std::string& home_id) {
-  if (auto it = bases_.find(home_id); it != bases_.end()) return it->second;
-  if (home_id.empty() || home_id.find_first_of(" \n") != std::string::npos) {
-    return Error(Code::kInvalid, "home id " + Escape(home_id) + ": not an id");
+const UidRanges::Range* UidRanges::Find(const std::string& tenant) const {
+  const auto it = ranges_.find(tenant);
+  return it == ranges_.end() ? nullptr : &it->second;
+}
+
+Result<UidRanges::Range> UidRanges::RangeFor(const std::string& tenant, const std::vector<uint32_t>& ids) {
+  if (tenant.empty() || tenant.find_first_of(" \n") != std::string::npos) {
+    return Error(Code::kInvalid, "home id " + Escape(tenant) + ": not an id");
   }
-  uint32_t next = kUidRangeStart;
-  for (const auto& [id, base] : bases_) next = std::max(next, base + kUidRangeSize);
-  if (next < kUidRangeStart || next >= 0x80000000u) {
-    return Error(Code::kExhausted,
-                 "no uid range is left on this node: remove homes that are gone from " + Escape(path_));
+  std::map<std::string, Range> ranges = ranges_;
+  const auto [it, made] = ranges.try_emplace(tenant);
+  Range& range = it->second;
+  if (made) {
+    uint32_t next = kUidRangeStart;
+    for (const auto& [other, theirs] : ranges_) next = std::max(next, theirs.base + kUidRangeSize);
+    if (next < kUidRangeStart || next >= 0x80000000u) {
+      return Error(Code::kExhausted,
+                   "no uid range is left on this node: remove homes that are gone from " + Escape(path_));
+    }
+    range.base = next;
   }
-  std::map<std::string, uint32_t> bases = bases_;
-  bases[home_id] = next;
+  const size_t before = range.high.size();
+  for (const uint32_t id : ids) {
+    if (id >= IdMap::kIds && std::ranges::find(range.high, id) == range.high.end()) range.high.push_back(id);
+  }
+  if (range.high.size() > IdMap::kHighIds) {
+    return Error(Code::kExhausted, "the user has " + std::to_string(range.high.size()) +
+                                       " uids and groups above 65535: Linux maps " + std::to_string(IdMap::kHighIds));
+  }
+  if (!made && range.high.size() == before) return range;
   std::string text;
-  for (const auto& [id, base] : bases) text += id + " " + std::to_string(base) + "\n";
+  for (const auto& [name, r] : ranges) {
+    text += name + " " + std::to_string(r.base);
+    for (const uint32_t id : r.high) text += " " + std::to_string(id);
+    text += "\n";
+  }
   VRUN_TRY(WriteFileAtomic(path_, text, 0600));
-  bases_ = std::move(bases);
-  return next;
+  ranges_ = std::move(ranges);
+  return *Find(tenant);
 }
 
 }  // namespace vrun::node

@@ -12,12 +12,14 @@
 namespace vrun::node {
 
 struct ViewFeatures {
-  bool passthrough = true;  // large files are read by the kernel from the store's file
+  bool passthrough = true;  // large files are read by the kernel from the store's file; in frozen views
   bool push = true;         // content is put into the kernel ahead of its readers
   bool readdirplus = true;  // listings give attributes
   bool no_open = true;      // opens that say nothing to the server are not asked for
   bool cpu_latency = true;  // processors do not sleep while requests come fast (decisions/0027)
-  bool io_uring = false;    // a view that uses it ends with its server, so only who wants that has it (decisions/0009)
+  // A view that uses it ends with its server, so only who wants that has it (decisions/0009); frozen views, since what
+  // a job has written in a live one must not end with it.
+  bool io_uring = false;
 };
 
 // "NAME=auto", "NAME=on" or "NAME=off", each. on: where the kernel can, which is auto's meaning too for all but

@@ -34,23 +34,33 @@ class Breaker {
   void Failed(int64_t now) {
     std::lock_guard lock(mutex_);
     probing_ = false;
+    CountLocked(now);
+  }
+  // A failure too, of what is still under way: one of the three is still owed.
+  void Late(int64_t now) {
+    std::lock_guard lock(mutex_);
+    CountLocked(now);
+  }
+  // It was never asked, or its failure has been counted.
+  void Dropped() {
+    std::lock_guard lock(mutex_);
+    probing_ = false;
+  }
+  // Nothing is asked now; also while the fate of the one request is not known.
+  bool open(int64_t now) const {
+    std::lock_guard lock(mutex_);
+    return failures_ >= kFailures && (now < closed_until_ || probing_);
+  }
+
+ private:
+  void CountLocked(int64_t now) {
     if (failures_ < kFailures && ++failures_ < kFailures) return;
     // What was under way when it opened says nothing new.
     if (now < closed_until_) return;
     closed_until_ = now + pause_;
     pause_ = std::min(pause_ * 2, kLongestPauseMicros);
   }
-  // It was never asked.
-  void Dropped() {
-    std::lock_guard lock(mutex_);
-    probing_ = false;
-  }
-  bool open(int64_t now) const {
-    std::lock_guard lock(mutex_);
-    return failures_ >= kFailures && now < closed_until_;
-  }
 
- private:
   mutable std::mutex mutex_;
   int failures_ = 0;
   int64_t pause_ = kFirstPauseMicros;

@@ -223,10 +223,22 @@ class Client::Loop {
 
   // Of those that may start, as many as there is room for. Until when to wait for the next one, in milliseconds.
   int StartWaiting() {
+    std::vector<TransferPtr> given_up;
+    const int64_t next = StartSome(&given_up);
+    for (const TransferPtr& t : given_up) t->done(Error(Code::kAborted, "S3: nobody waits for it any more"));
+    return static_cast<int>(std::max<int64_t>(next - MonotonicMicros(), 0) / 1000 + 1);
+  }
+
+  int64_t StartSome(std::vector<TransferPtr>* given_up) {
     const int64_t now = MonotonicMicros();
     int64_t next = now + 1'000'000;
     std::lock_guard lock(mutex_);
     for (auto it = waiting_.begin(); it != waiting_.end() && running_.size() < options_.concurrency;) {
+      if ((*it)->request.given_up && *(*it)->request.given_up) {
+        given_up->push_back(std::move(*it));
+        it = waiting_.erase(it);
+        continue;
+      }
       if ((*it)->not_before > now) {
         next = std::min(next, (*it)->not_before);
         ++it;
@@ -242,7 +254,7 @@ class Client::Loop {
       CURL* easy = t->easy;
       running_.emplace(easy, std::move(t));
     }
-    return static_cast<int>((next - now) / 1000 + 1);
+    return next;
   }
 
   void Finished(CURL* easy, CURLcode code, std::minstd_rand* random) {

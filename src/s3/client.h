@@ -6,6 +6,7 @@
 // after a pause with jitter. Bodies of answers are bounded by the request.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,6 +41,8 @@ struct Request {
   std::shared_ptr<const std::string> body;  // of a PUT
   std::string what;                         // for messages: "get", "bucket b"; never the URL, which is a secret
   int tries = 0;                            // 0: as in the options
+  // Once true nobody waits for the answer any more: what has not begun never does, and ends with kAborted.
+  std::shared_ptr<const std::atomic<bool>> given_up;
 };
 
 struct ClientStats {

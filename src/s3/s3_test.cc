@@ -152,6 +152,25 @@ TEST(Breaker, LeavesADeadStoreAlone) {
   EXPECT_TRUE(breaker.Allow(now));
 }
 
+TEST(Breaker, LateAnswersOpenItAndAProbeThatHangsIsTheOnlyOne) {
+  Breaker breaker;
+  int64_t now = 1'000'000;
+  for (int i = 0; i < Breaker::kFailures; ++i) {
+    ASSERT_TRUE(breaker.Allow(now));
+    breaker.Late(now);
+  }
+  EXPECT_TRUE(breaker.open(now)) << "though none of them has ended";
+  for (int i = 0; i < Breaker::kFailures; ++i) breaker.Dropped();
+  now += Breaker::kFirstPauseMicros;
+  ASSERT_TRUE(breaker.Allow(now));
+  breaker.Late(now);
+  now += Breaker::kLongestPauseMicros;
+  EXPECT_TRUE(breaker.open(now)) << "it may still answer";
+  EXPECT_FALSE(breaker.Allow(now));
+  breaker.Dropped();
+  EXPECT_TRUE(breaker.Allow(now));
+}
+
 // --- extents ---
 
 struct Content {
@@ -380,6 +399,21 @@ TEST_F(WithServer, AServerThatDiesAndComesBack) {
   auto again = TestServer::Start({}, port);
   ASSERT_TRUE(again);
   EXPECT_TRUE(Do(client, {.method = Method::kPut, .url = Presigned(b, "PUT", "k"), .body = Body("v")}));
+}
+
+TEST(Client, WhatNobodyWaitsForAnyMoreNeverBegins) {
+  const SilentServer silent;
+  Client client({.concurrency = 1, .transfer_micros = 200'000, .tries = 1});
+  const std::string url = silent.bucket().base() + "/x";
+  std::promise<Code> first, second;
+  const auto given_up = std::make_shared<std::atomic<bool>>(false);
+  client.Start({.url = url, .what = "get"}, [&](Result<std::string> r) { first.set_value(r.error().code()); });
+  client.Start({.url = url, .what = "get", .given_up = given_up},
+               [&](Result<std::string> r) { second.set_value(r.error().code()); });
+  *given_up = true;
+  EXPECT_EQ(first.get_future().get(), Code::kTimeout);
+  EXPECT_EQ(second.get_future().get(), Code::kAborted);
+  EXPECT_EQ(client.stats().requests, 1u);
 }
 
 TEST(Client, WhatIsUnderWayEndsWithIt) {

@@ -2,9 +2,12 @@
 // A real S3 server for a test (tests/testlib/s3server), on loopback, in a directory of its own. Tests only.
 #pragma once
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,6 +68,10 @@ class TestServer {
     pid_ = -1;
   }
 
+  // It takes connections, and answers nothing until Resume.
+  void Pause() { ::kill(pid_, SIGSTOP); }
+  void Resume() { ::kill(pid_, SIGCONT); }
+
   int port() const { return port_; }
   const std::string& directory() const { return directory_; }
   Bucket bucket() const {
@@ -80,6 +87,32 @@ class TestServer {
   std::string directory_;
   UniqueFd stdin_;
   pid_t pid_ = -1;
+  int port_ = 0;
+};
+
+// Takes connections (the kernel does) and answers nothing; closed, it refuses them, and those that it has end.
+class SilentServer {
+ public:
+  SilentServer() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    VRUN_CHECK(::bind(listener_.get(), any, length) == 0 && ::listen(listener_.get(), 64) == 0);
+    VRUN_CHECK(::getsockname(listener_.get(), any, &length) == 0);
+    port_ = ::ntohs(address.sin_port);
+  }
+  void Close() { listener_.Reset(); }
+  Bucket bucket() const {
+    Bucket b;
+    b.endpoint = "http://127.0.0.1:" + std::to_string(port_);
+    b.name = "testbucket";
+    return b;
+  }
+
+ private:
+  UniqueFd listener_;
   int port_ = 0;
 };
 

@@ -33,11 +33,11 @@ uint64_t SharedMemorySize(const Spec& spec) {
 }
 
 Result<UniqueFd> MakeRun(const Spec& spec) {
-  VRUN_ASSIGN(UniqueFd run, MakeTmpfs("0755", spec.uid_base, HalfOfRam() / 4, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+  VRUN_ASSIGN(UniqueFd run, MakeTmpfs("0755", spec.ids.base(), HalfOfRam() / 4, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
   if (spec.identity.uid == 0) return run;
-  uint32_t uid = spec.uid_base + spec.identity.uid, gid = spec.uid_base + spec.identity.gid;
+  uint32_t uid = spec.ids.ToNode(spec.identity.uid), gid = spec.ids.ToNode(spec.identity.gid);
   std::string own = "user/" + std::to_string(spec.identity.uid);
-  if (::mkdirat(run.get(), "user", 0755) != 0 || ::fchownat(run.get(), "user", spec.uid_base, spec.uid_base, 0) != 0 ||
+  if (::mkdirat(run.get(), "user", 0755) != 0 || ::fchownat(run.get(), "user", spec.ids.base(), spec.ids.base(), 0) != 0 ||
       ::mkdirat(run.get(), own.c_str(), 0700) != 0 || ::fchownat(run.get(), own.c_str(), uid, gid, 0) != 0) {
     return ErrnoError("mkdir /run/" + own);
   }
@@ -86,7 +86,7 @@ void AddResolvConf(int root, int run, const Spec& spec, PreparedMounts* mounts) 
   std::string path = ResolvConfBelowRun(root);
   if (path.empty()) return;
   Result<std::string> content = ReadFile(kPath, 1 << 20);
-  if (content) static_cast<void>(WriteBelow(run, path, *content, spec.uid_base));
+  if (content) static_cast<void>(WriteBelow(run, path, *content, spec.ids.base()));
 }
 
 }  // namespace
@@ -101,10 +101,10 @@ Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
   };
   auto point = [&](const char* name) { return MountPoint(root, name, spec); };
 
-  VRUN_TRY(add(MakeDevices(spec.uid_base), point("dev")));
+  VRUN_TRY(add(MakeDevices(spec.ids.base()), point("dev")));
   mounts.dev.Reset(::fcntl(mounts.list.back().mount.get(), F_DUPFD_CLOEXEC, 3));
   int dev = mounts.dev.get();
-  VRUN_TRY(add(MakeTmpfs("1777", spec.uid_base, SharedMemorySize(spec), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV),
+  VRUN_TRY(add(MakeTmpfs("1777", spec.ids.base(), SharedMemorySize(spec), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV),
                OpenInRoot(dev, "shm", O_DIRECTORY)));
   // One mount, not what is mounted below it: no control groups, no debugfs.
   VRUN_TRY(

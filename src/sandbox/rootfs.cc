@@ -71,7 +71,7 @@ Result<UniqueFd> MountPoint(int root, const char* name, const Spec& spec) {
   if (::mkdirat(root, name, 0755) != 0) {
     return Error(Code::kInvalid, std::string("/") + name + " in the root: a link to nowhere: make it a directory");
   }
-  if (::fchownat(root, name, spec.uid_base, spec.uid_base, AT_SYMLINK_NOFOLLOW) != 0)
+  if (::fchownat(root, name, spec.ids.base(), spec.ids.base(), AT_SYMLINK_NOFOLLOW) != 0)
     return ErrnoError(std::string("chown /") + name);
   // The command did not do this: the root's times stay what they were, or they would be carried home as a change of /.
   timespec times[2] = {before.st_atim, before.st_mtim};

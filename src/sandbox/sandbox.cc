@@ -77,7 +77,7 @@ Status Builder::MakeDirectories() {
   for (const char* name : {"upper", "work", "lower", "apart", "tmp"}) {
     if (::mkdir(name, 0700) != 0 && errno != EEXIST) return ErrnoError(std::string("mkdir ") + name);
   }
-  if (::lchown("tmp", spec.uid_base, spec.uid_base) != 0) return ErrnoError("chown tmp");
+  if (::lchown("tmp", spec.ids.base(), spec.ids.base()) != 0) return ErrnoError("chown tmp");
   if (::chmod("tmp", 01777) != 0) return ErrnoError("chmod tmp");
   return {};
 }
@@ -105,7 +105,7 @@ Status Builder::MakeStreams() {
   sandbox->start_.Reset(ends[0]);
   start_inside.Reset(ends[1]);
   if (spec.terminal) return {};
-  VRUN_ASSIGN(pipes, MakePipes(spec.uid_base + spec.identity.uid, spec.uid_base + spec.identity.gid));
+  VRUN_ASSIGN(pipes, MakePipes(spec.ids.ToNode(spec.identity.uid), spec.ids.ToNode(spec.identity.gid)));
   sandbox->input_ = std::move(pipes.ours[0]);
   sandbox->output_ = std::move(pipes.ours[1]);
   sandbox->error_ = std::move(pipes.ours[2]);
@@ -154,7 +154,7 @@ Status Builder::CloneInit() {
 }
 
 Status Builder::MapUsers() {
-  VRUN_TRY(WriteUserMaps(child.pid, spec.uid_base, spec.identity));
+  VRUN_TRY(WriteUserMaps(child.pid, spec.ids, spec.identity));
   ControlMessage message{ControlType::kMapped, 0};
   if (::send(sandbox->control_.get(), &message, sizeof message, MSG_NOSIGNAL) != sizeof message) {
     return ErrnoError("talk to init");

@@ -45,7 +45,7 @@ Spec TrueIn(const std::string& base) {
   Spec spec;
   spec.name = "test." + std::to_string(::getpid());
   spec.directory = base + "/task";
-  spec.uid_base = kUidBase;
+  spec.ids = kUidBase;
   spec.limits = {64 << 20, 500, 100};
   spec.argv = {"true"};
   spec.environment = {"PATH=/bin"};

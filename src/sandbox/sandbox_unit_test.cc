@@ -13,21 +13,20 @@
 namespace vrun::sandbox {
 namespace {
 
-TEST(IdMap, RangeAndOwnIds) {
-  EXPECT_EQ("0 1000000 65536\n", *IdMap(1000000, {0, 1000, 65535}));
-  EXPECT_EQ("0 1000000 65536\n65536 1065536 1\n70000 1070000 1\n", *IdMap(1000000, {70000, 65536, 70000, 5}));
-  EXPECT_EQ("0 0 65536\n", *IdMap(0, {}));
+TEST(IdMapText, TheRangeAndALineForEachIdAboveIt) {
+  EXPECT_EQ("0 1000000 65536\n", *IdMapText(1000000));
+  EXPECT_EQ("0 1073741824 65536\n4000000000 2147483648 1\n70000 2147483649 1\n",
+            *IdMapText(IdMap(0x40000000, {4000000000u, 70000})));
+  EXPECT_EQ("0 0 65536\n", *IdMapText(0));
+  EXPECT_FALSE(IdMapText(UINT32_MAX - 100));
+  EXPECT_FALSE(IdMapText(UINT32_MAX - 65535));
 }
 
-TEST(IdMap, RefusesWhatIsNoId) {
-  EXPECT_FALSE(IdMap(UINT32_MAX - 100, {}));
-  EXPECT_FALSE(IdMap(UINT32_MAX - 65535, {}));
-  EXPECT_FALSE(IdMap(0x40000000, {UINT32_MAX - 5}));
-  std::vector<uint32_t> many;
-  for (uint32_t i = 0; i < 340; ++i) many.push_back(100000 + i);
-  EXPECT_FALSE(IdMap(0, many));
-  many.pop_back();
-  EXPECT_TRUE(IdMap(0, many));
+TEST(CheckMapped, NamesTheIdThatIsNot) {
+  const IdMap ids(0x40000000, {70000});
+  EXPECT_TRUE(CheckMapped(ids, {1000, 70000, {5, 70000}}));
+  EXPECT_NE(CheckMapped(ids, {1000, 1000, {70001}}).error().message().find("70001"), std::string::npos);
+  EXPECT_FALSE(CheckMapped(ids, {70002, 1000, {}}));
 }
 
 TEST(CommandCandidates, AsExecvpLooks) {

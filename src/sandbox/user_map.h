@@ -1,25 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The uid and gid maps of a sandbox: inside, ids are home's; outside, they are uid_base higher.
-//
-// 0..65535 are always mapped; an id of the user's own above that gets a line for itself.
+// The uid and gid maps of a sandbox: inside, ids are home's; outside, they are the tenant's on this node (base/id_map.h).
 #pragma once
 
 #include <sys/types.h>
 
-#include <cstdint>
 #include <string>
-#include <vector>
 
+#include "base/id_map.h"
 #include "base/result.h"
 #include "sandbox/spec.h"
 
 namespace vrun::sandbox {
 
-inline constexpr uint32_t kMappedIds = 65536;
-
-// Text for /proc/PID/uid_map. kInvalid when uid_base + id is no id any more, or there are more lines than Linux takes.
-Result<std::string> IdMap(uint32_t uid_base, const std::vector<uint32_t>& ids);
+// Text for /proc/PID/uid_map and gid_map. kInvalid when there is no room above the base.
+Result<std::string> IdMapText(const IdMap& ids);
+// kInvalid: this user is, or is in a group, of which the map does not know.
+Status CheckMapped(const IdMap& ids, const Identity& identity);
 // The maps of the process whose /proc/PID directory this is. Needs to run as root of the parent namespace.
-Status WriteUserMaps(pid_t pid, uint32_t uid_base, const Identity& identity);
+Status WriteUserMaps(pid_t pid, const IdMap& ids, const Identity& identity);
 
 }  // namespace vrun::sandbox

@@ -199,9 +199,10 @@ void Core::FreeSpace(uint64_t* available, uint64_t* keep) const {
                                        : std::min(options.min_free_bytes, total / 10);
 }
 
-uint64_t Core::FreeSpaceShortage(uint64_t bytes) const {
+uint64_t Core::FreeSpaceShortage(uint64_t bytes, uint64_t* spare) const {
   uint64_t available, keep;
   FreeSpace(&available, &keep);
+  if (spare != nullptr) *spare = keep == 0 ? UINT64_MAX : available - std::min(available, keep + bytes);
   if (keep == 0) return 0;
   return available >= keep + bytes ? 0 : keep + bytes - available;
 }
@@ -213,9 +214,10 @@ bool Core::MakeRoom(uint64_t bytes) {
     if (!EvictOne(&freed)) return false;
   }
   if (unchecked_bytes_.fetch_add(bytes) + bytes < kFreeSpaceEvery) return true;
-  const uint64_t shortage = FreeSpaceShortage(bytes);
-  // Below the watermark every write looks again, until there is room.
-  unchecked_bytes_ = shortage == 0 ? 0 : kFreeSpaceEvery;
+  uint64_t spare;
+  const uint64_t shortage = FreeSpaceShortage(bytes, &spare);
+  // Again before we can have come below the watermark; there, every write looks, until there is room.
+  unchecked_bytes_ = kFreeSpaceEvery - std::min(kFreeSpaceEvery, spare);
   for (freed = 0; freed < shortage;) {
     if (!EvictOne(&freed)) return false;
   }

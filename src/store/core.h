@@ -83,7 +83,8 @@ class Core : public std::enable_shared_from_this<Core> {
   // False when all is in use, also after release_.
   bool EvictOne(uint64_t* freed);
   bool TakeVictim(EvictionIndex::Entry* victim);
-  uint64_t FreeSpaceShortage(uint64_t bytes) const;
+  // What is lacking for `bytes` more above the watermark; `spare`: what is left for others, if nothing is.
+  uint64_t FreeSpaceShortage(uint64_t bytes, uint64_t* spare = nullptr) const;
 
   mutable std::mutex mu_;
   EvictionIndex index_;
@@ -92,7 +93,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Aliases aliases_;  // has its own lock
   std::atomic<uint64_t> other_bytes_{0};
   std::atomic<uint64_t> max_bytes_;
-  std::atomic<uint64_t> unchecked_bytes_;  // given out since the last look at the free space
+  std::atomic<uint64_t> unchecked_bytes_;  // at kFreeSpaceEvery the free space is looked at again
 };
 
 // The errnos that say "no room" rather than "broken".

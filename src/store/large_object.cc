@@ -28,8 +28,10 @@ LargeObject::~LargeObject() { core_->files.Erase(files_key_); }
 void LargeObject::ForgetLocked() {
   life_.reset();
   map_end_ = 0;
-  present_ = 0;
+  present_ = verified_ = 0;
   units_.clear();
+  stamp_.reset();
+  ++epoch_;
   core_->files.Erase(files_key_);
   core_->Forget(id_);
 }
@@ -40,6 +42,7 @@ void LargeObject::ApplyLocked(const MapRecord& record) {
   if (record.unit >= units_.size()) return;
   Unit& unit = units_[record.unit];
   if (unit.present) --present_;
+  if (unit.verified) --verified_;
   unit = {record.digest, record.present, false};
   if (unit.present) ++present_;
 }
@@ -68,8 +71,40 @@ bool LargeObject::DigestsMatchIdLocked() const {
 
 ObjectFilesPtr LargeObject::FilesLocked() {
   if (loaded_ && !life_) return nullptr;
-  if (auto open = core_->files.Get(files_key_)) return open;
+  auto open = core_->files.Get(files_key_);
+  if (open && UntouchedLocked(open.get())) return open;
+  struct stat st;
+  // Another process has evicted it: what is open stays readable.
+  if (open && !StillLinked(*open) && ::fstat(open->content.get(), &st) == 0) {
+    NoteStampLocked(StampOf(st));
+    return open;
+  }
   return OpenLocked();
+}
+
+bool LargeObject::StillLinked(const ObjectFiles& files) {
+  struct stat st;
+  return ::fstat(files.map.get(), &st) == 0 && st.st_nlink > 0;
+}
+
+LargeObject::Stamp LargeObject::StampOf(const struct stat& st) {
+  return {st.st_dev, st.st_ino, st.st_size, st.st_ctim.tv_sec, st.st_ctim.tv_nsec};
+}
+
+bool LargeObject::UntouchedLocked(const ObjectFiles* files) const {
+  if (writing_) return true;
+  struct stat st;
+  const int failed =
+      files != nullptr ? ::fstat(files->content.get(), &st) : ::lstat(core_->ContentPath(id_).c_str(), &st);
+  return failed == 0 && stamp_ == StampOf(st);
+}
+
+void LargeObject::NoteStampLocked(const Stamp& now) {
+  if (writing_ || stamp_ == now) return;
+  stamp_ = now;
+  for (uint64_t u = 0; verified_ > 0 && u < units_.size(); ++u) units_[u].verified = false;
+  verified_ = 0;
+  ++epoch_;
 }
 
 ObjectFilesPtr LargeObject::OpenLocked() {
@@ -87,12 +122,13 @@ ObjectFilesPtr LargeObject::OpenLocked() {
     auto n = map ? PreadUpTo(map->get(), bytes, sizeof bytes, 0) : Result<size_t>(size_t{0});
     auto header = DecodeMapHeader({bytes, n ? *n : 0});
     struct stat st {};
-    bool usable = header && content && header->id == id_ && header->size == size_ &&
-                  ::fstat(content->get(), &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == header->content_inode;
+    const bool ours = header && header->id == id_ && header->size == size_;
+    bool usable = ours && content && ::fstat(content->get(), &st) == 0 && S_ISREG(st.st_mode) &&
+                  st.st_ino == header->content_inode;
     // A kill between the steps of CreateFiles or Adopt leaves an empty map, or one whose content is not here yet: that
     // is no damage.
-    const bool damaged = usable || (n && *n > 0 && !header) || (header && (header->id != id_ || header->size != size_));
-    if (usable) {
+    uint64_t damaged = n && *n > 0 && !ours ? 1 : 0;
+    if (ours && (content || content.error().error_number() != ENOENT)) {
       if (life_ != header->nonce) {
         ForgetLocked();
         life_ = header->nonce;
@@ -100,9 +136,15 @@ ObjectFilesPtr LargeObject::OpenLocked() {
         units_.resize(unit_count());
       }
       ReadMapLocked(map->get());
-      usable = present_ < unit_count() || DigestsMatchIdLocked();
+      damaged = std::max<uint64_t>(1, present_);
+      usable = usable && (present_ < unit_count() || DigestsMatchIdLocked());
+    }
+    // Grown: whoever is given the descriptor reads no more than the file.
+    if (usable && static_cast<uint64_t>(st.st_size) > size_) {
+      usable = ::ftruncate(content->get(), static_cast<off_t>(size_)) == 0 && ::fstat(content->get(), &st) == 0;
     }
     if (usable) {
+      NoteStampLocked(StampOf(st));
       loaded_ = true;
       AccountLocked();
       auto files = std::make_shared<ObjectFiles>();
@@ -115,7 +157,7 @@ ObjectFilesPtr LargeObject::OpenLocked() {
     if (operation == LOCK_EX) {
       ::unlink(core_->MapPath(id_).c_str());
       ::unlink(core_->ContentPath(id_).c_str());
-      if (damaged) ++core_->corrupt;
+      core_->corrupt += damaged;
     }
   }
   ForgetLocked();
@@ -162,24 +204,27 @@ bool LargeObject::UnitMatches(const ObjectFiles& files, uint64_t unit, const Dig
   return n && *n == scratch->size() && UnitDigest(*scratch) == digest;
 }
 
-void LargeObject::MarkVerified(const ObjectFiles& files, uint64_t unit, const Digest& digest) {
+void LargeObject::MarkVerified(uint64_t epoch, uint64_t unit, const Digest& digest) {
   std::lock_guard lock(mu_);
-  if (life_ != files.life || !units_[unit].present || units_[unit].digest != digest) return;
+  if (epoch_ != epoch || !units_[unit].present || units_[unit].digest != digest || units_[unit].verified) return;
   units_[unit].verified = true;
+  ++verified_;
 }
 
 bool LargeObject::VerifyUnit(const ObjectFilesPtr& files, uint64_t unit, std::string* scratch) {
   Digest digest;
+  uint64_t epoch;
   {
     std::lock_guard lock(mu_);
     if (life_ != files->life || !units_[unit].present) return false;
     digest = units_[unit].digest;
+    epoch = epoch_;
   }
   if (!UnitMatches(*files, unit, digest, scratch)) {
     DropUnit(files, unit, digest);
     return false;
   }
-  MarkVerified(*files, unit, digest);
+  MarkVerified(epoch, unit, digest);
   return true;
 }
 
@@ -187,10 +232,12 @@ Result<size_t> LargeObject::DoRead(uint64_t offset, char* buffer, size_t n) {
   const UnitRange range = Touched(offset, n);
   ObjectFilesPtr files;
   std::vector<std::pair<uint64_t, Digest>> unverified;
+  uint64_t epoch;
   {
     std::lock_guard lock(mu_);
     if (!MissingLocked(range).empty()) RefreshLocked();
     files = FilesLocked();  // may find that the object has another life now, so before looking at the units
+    epoch = epoch_;
     uint64_t absent = files ? 0 : range.count;
     for (uint64_t u = range.first; files && u < range.first + range.count; ++u) {
       if (!units_[u].present)
@@ -215,7 +262,7 @@ Result<size_t> LargeObject::DoRead(uint64_t offset, char* buffer, size_t n) {
     const uint64_t begin = unit * unit_bytes(), length = LengthOf(unit);
     if (begin >= offset && begin + length <= offset + n) {
       if (UnitDigest({buffer + (begin - offset), length}) == digest) {
-        MarkVerified(*files, unit, digest);
+        MarkVerified(epoch, unit, digest);
         continue;
       }
       DropUnit(files, unit, digest);
@@ -234,32 +281,36 @@ Result<size_t> LargeObject::DoRead(uint64_t offset, char* buffer, size_t n) {
   return n;
 }
 
-Result<UniqueFd> LargeObject::DoOpenForPassthrough() {
+std::optional<uint64_t> LargeObject::DoVerifySome(uint64_t bytes) {
   ObjectFilesPtr files;
   std::vector<uint64_t> unverified;
   {
     std::lock_guard lock(mu_);
+    if (present_ < unit_count()) RefreshLocked();
+    if (present_ < unit_count()) return std::nullopt;
+    // No descriptors only to find out that nothing has to be done.
+    if (verified_ == unit_count() && UntouchedLocked(core_->files.Get(files_key_).get())) return 0;
     files = FilesLocked();
-    if (!files || present_ < unit_count()) return NotHere();
-    for (uint64_t u = 0; u < unit_count(); ++u) {
+    if (!files || present_ < unit_count()) return std::nullopt;
+    for (uint64_t u = 0; u < unit_count() && unverified.size() * unit_bytes() < bytes; ++u) {
       if (!units_[u].verified) unverified.push_back(u);
     }
   }
   std::string scratch;
-  bool good = true;
-  for (uint64_t u : unverified) good = VerifyUnit(files, u, &scratch) && good;
-  if (!good) return NotHere();
-  // The name may belong to another life by now; the descriptor that was verified is what counts.
-  struct stat ours, named;
+  for (uint64_t u : unverified) VerifyUnit(files, u, &scratch);
+  std::lock_guard lock(mu_);
+  if (present_ < unit_count()) return std::nullopt;
+  return std::min(size_, (unit_count() - verified_) * unit_bytes());
+}
+
+Result<UniqueFd> LargeObject::DoOpenForPassthrough() {
+  if (DoVerifySome(size_) != uint64_t{0}) return NotHere();
+  // The name may belong to another file by now; the one that was verified is what counts.
   VRUN_ASSIGN(UniqueFd fd, core_->Open(core_->ContentPath(id_), O_RDONLY | O_NOFOLLOW));
-  if (::fstat(files->content.get(), &ours) != 0 || ::fstat(fd.get(), &named) != 0) return ErrnoError("store: stat");
-  if (ours.st_ino != named.st_ino || ours.st_dev != named.st_dev) return NotHere();
-  if (static_cast<uint64_t>(ours.st_size) > size_) {
-    if (::ftruncate(files->content.get(), static_cast<off_t>(size_)) != 0) return ErrnoError("store: truncate");
-  } else if (static_cast<uint64_t>(ours.st_size) < size_) {
-    DropUnit(files, unit_count() - 1, {});
-    return NotHere();
-  }
+  struct stat named;
+  if (::fstat(fd.get(), &named) != 0) return ErrnoError("store: stat");
+  std::lock_guard lock(mu_);
+  if (verified_ < unit_count() || stamp_ != StampOf(named)) return NotHere();
   return fd;
 }
 

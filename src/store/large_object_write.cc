@@ -30,20 +30,42 @@ class MapLock {
   ObjectFilesPtr files_;
 };
 
-bool StillLinked(const ObjectFiles& files) {
-  struct stat st;
-  return ::fstat(files.map.get(), &st) == 0 && st.st_nlink > 0;
-}
-
 constexpr size_t kUnitsAWrite = 256;  // 4 MiB and more; the window of a fetch
 
 Error Exhausted(const Error& error) { return Error(Code::kExhausted, error.message()); }
 
 }  // namespace
 
+class LargeObject::OwnWrite {
+ public:
+  OwnWrite(LargeObject* object, const ObjectFiles& files) : object_(object), files_(files) {
+    std::lock_guard lock(object_->mu_);
+    struct stat st;
+    if (object_->life_ == files_.life && ::fstat(files_.content.get(), &st) == 0) {
+      object_->NoteStampLocked(StampOf(st));
+      epoch = object_->epoch_;
+    }
+    object_->writing_ = true;
+  }
+  ~OwnWrite() {
+    std::lock_guard lock(object_->mu_);
+    object_->writing_ = false;
+    struct stat st;
+    if (object_->life_ == files_.life && ::fstat(files_.content.get(), &st) == 0) object_->stamp_ = StampOf(st);
+  }
+  OwnWrite(const OwnWrite&) = delete;
+
+  uint64_t epoch = 0;  // of what is written; 0: the files are not the object's any more
+
+ private:
+  LargeObject* const object_;
+  const ObjectFiles& files_;
+};
+
 Status LargeObject::CreateFiles() {
   UniqueFd content, map;
   MapHeader header{.id = id_, .size = size_, .nonce = NewMapNonce()};
+  struct stat st {};
   const std::string content_path = core_->ContentPath(id_), map_path = core_->MapPath(id_);
   std::lock_guard lock(mu_);  // before the shard's lock, as in OpenLocked
   auto shard = core_->LockShard(id_, LOCK_EX);
@@ -53,7 +75,6 @@ Status LargeObject::CreateFiles() {
   auto make = [&]() -> Status {
     VRUN_ASSIGN(content, core_->Open(content_path, O_RDWR | O_CREAT | O_EXCL, 0600));
     if (::ftruncate(content.get(), static_cast<off_t>(size_)) != 0) return ErrnoError("store: make a file");
-    struct stat st;
     if (::fstat(content.get(), &st) != 0) return ErrnoError("store: stat");
     header.content_inode = st.st_ino;
     VRUN_ASSIGN(map, core_->Open(map_path, O_RDWR | O_CREAT | O_EXCL, 0600));
@@ -70,6 +91,7 @@ Status LargeObject::CreateFiles() {
   life_ = header.nonce;
   map_end_ = kMapHeaderBytes;
   units_.resize(unit_count());
+  stamp_ = StampOf(st);
   auto files = std::make_shared<ObjectFiles>();
   files->content = std::move(content);
   files->map = std::move(map);
@@ -224,20 +246,28 @@ Result<LargeObject::Outcome> LargeObject::PutInto(const ObjectFilesPtr& files, u
     if (!records.empty()) VRUN_TRY(Append(*files, records));
     return {};
   };
-  Status written = write();
-  if (!written && IsDiskFull(written.error()) && core_->EvictAtLeast((absent.size() + 1) * unit_bytes())) {
+  Status written;
+  uint64_t epoch;
+  {
+    const OwnWrite own(this, *files);
+    epoch = own.epoch;
     written = write();
+    if (!written && IsDiskFull(written.error()) && core_->EvictAtLeast((absent.size() + 1) * unit_bytes())) {
+      written = write();
+    }
+    if (!written) {
+      if (written.error().code() == Code::kAborted) return Outcome::kAgain;
+      for (uint64_t u : absent) {
+        ::fallocate(files->content.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(u * unit_bytes()), static_cast<off_t>(LengthOf(u)));
+      }
+    }
   }
   if (!written) {
-    if (written.error().code() == Code::kAborted) return Outcome::kAgain;
-    for (uint64_t u : absent) {
-      ::fallocate(files->content.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(u * unit_bytes()), static_cast<off_t>(LengthOf(u)));
-    }
     ++core_->failed_writes;
     return Exhausted(written.error());
   }
-  for (size_t i = 0; i < units.size(); ++i) MarkVerified(*files, first_unit + i, units[i].digest);
+  for (size_t i = 0; i < units.size(); ++i) MarkVerified(epoch, first_unit + i, units[i].digest);
   VRUN_TRY(CheckComplete(files));
   return Outcome::kDone;
 }
@@ -268,7 +298,7 @@ void LargeObject::DropUnit(const ObjectFilesPtr& files, uint64_t unit, const Dig
   if (!SyncMap(*files)) return;
   {
     std::lock_guard lock(mu_);
-    if (!units_[unit].present || (!expected.is_zero() && units_[unit].digest != expected)) return;
+    if (!units_[unit].present || units_[unit].digest != expected) return;
   }
   ++core_->corrupt;
   const MapRecord record{false, static_cast<uint32_t>(unit), expected};
@@ -291,6 +321,7 @@ Status LargeObject::MoveInto(const std::shared_ptr<ObjectBase>& target) {
   if (files) {
     MapLock map_lock(files);
     if (StillLinked(*files) && SyncMap(*files)) {
+      const OwnWrite own(this, *files);  // renaming it is one
       auto adopted = to->Adopt(this, files);
       if (!adopted) result = std::move(adopted).error();
       std::string scratch;
@@ -351,6 +382,7 @@ Result<bool> LargeObject::Adopt(LargeObject* from, const ObjectFilesPtr& from_fi
     return false;
   }
   ::unlink(core_->MapPath(from->id_).c_str());
+  const bool known = ::fstat(from_files->content.get(), &st) == 0;
   first->Reset();
   second->Reset();
 
@@ -365,8 +397,11 @@ Result<bool> LargeObject::Adopt(LargeObject* from, const ObjectFilesPtr& from_fi
     life_ = header.nonce;
     map_end_ = bytes.size();
     units_ = std::move(units);
-    present_ =
-        static_cast<uint64_t>(std::count_if(units_.begin(), units_.end(), [](const Unit& u) { return u.present; }));
+    for (const Unit& unit : units_) {
+      present_ += unit.present ? 1 : 0;
+      verified_ += unit.verified ? 1 : 0;
+    }
+    if (known) stamp_ = StampOf(st);
     AccountLocked();
     if (files->content) core_->files.Insert(files_key_, files);
   }

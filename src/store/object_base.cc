@@ -71,6 +71,11 @@ Status ObjectBase::Put(uint64_t first_unit, std::span<const PutUnit> units, bool
   return status;
 }
 
+std::optional<uint64_t> ObjectBase::VerifySome(uint64_t bytes) {
+  if (auto t = target()) return t->VerifySome(bytes);
+  return DoVerifySome(bytes);
+}
+
 Result<UniqueFd> ObjectBase::OpenForPassthrough() {
   if (auto t = target()) return t->OpenForPassthrough();
   return DoOpenForPassthrough();

@@ -22,6 +22,7 @@ class ObjectBase : public Object {
   Result<size_t> Read(uint64_t offset, void* buffer, size_t n) final;
   Status Put(uint64_t first_unit, std::span<const PutUnit> units, bool verified) final;
   bool complete() final;
+  std::optional<uint64_t> VerifySome(uint64_t bytes) final;
   Result<UniqueFd> OpenForPassthrough() final;
   Status Resolve(const ObjectId& final_id) final;
 
@@ -42,6 +43,7 @@ class ObjectBase : public Object {
   virtual std::vector<UnitRange> DoMissing(UnitRange units) = 0;
   virtual Result<size_t> DoRead(uint64_t offset, char* buffer, size_t n) = 0;
   virtual Status DoPut(uint64_t first_unit, std::span<const PutUnit> units) = 0;
+  virtual std::optional<uint64_t> DoVerifySome(uint64_t bytes) = 0;
   virtual Result<UniqueFd> DoOpenForPassthrough() = 0;
   // Moves what is here under `target`, which has the same size and a final id.
   virtual Status MoveInto(const std::shared_ptr<ObjectBase>& target) = 0;

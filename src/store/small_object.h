@@ -18,6 +18,7 @@ class SmallObject final : public ObjectBase {
   std::vector<UnitRange> DoMissing(UnitRange units) override;
   Result<size_t> DoRead(uint64_t offset, char* buffer, size_t n) override;
   Status DoPut(uint64_t first_unit, std::span<const PutUnit> units) override;
+  std::optional<uint64_t> DoVerifySome(uint64_t bytes) override;
   Result<UniqueFd> DoOpenForPassthrough() override;
   Status MoveInto(const std::shared_ptr<ObjectBase>& target) override;
 

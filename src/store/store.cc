@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -143,6 +144,17 @@ class StoreImpl final : public Store {
   }
   void OnPressure(std::function<void()> release) override { core_->OnPressure(std::move(release)); }
 
+  bool GiveWay(int error, uint64_t bytes) override {
+    if (error == EMFILE || error == ENFILE) {
+      core_->files.CloseAll();
+      return true;
+    }
+    if (error != ENOSPC && error != EDQUOT) return false;
+    const uint64_t before = core_->evictions;
+    core_->EvictAtLeast(bytes);
+    return core_->evictions != before;
+  }
+
   Result<VerifyReport> Verify(const std::function<bool(const VerifyReport&)>& progress) override {
     WaitForScan();
     const std::vector<Found> objects = List();
@@ -276,8 +288,8 @@ class StoreImpl final : public Store {
     const uint64_t found_before = report->corrupt_units;
     const uint64_t before = core_->corrupt;
     (*object)->VerifyAll(report);
-    // A map that was refused. (What somebody else finds meanwhile is counted with it, if he is unlucky.)
-    if (report->corrupt_units == found_before && core_->corrupt != before) ++report->corrupt_units;
+    // Files that were refused. (What somebody else finds meanwhile is counted with them, if he is unlucky.)
+    if (report->corrupt_units == found_before) report->corrupt_units += core_->corrupt - before;
   }
 
   // By name alone: a file that was cut short would have the wrong size for an Object.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The node's disk cache of file content and directory objects. Everything in it can be fetched again, so losing an
 // entry is never an error; serving a wrong byte always is. What is read was verified on arrival by this process, or
-// against its digest on the first use since this process started.
+// against its digest on the first use since this process started, or since somebody else touched its file: when the
+// file's change time, size or inode are not as our own last write left them, nothing of it counts as verified any more.
+// Not seen while this process lives: damage that leaves the change time alone, which is the disk's own, and damage
+// while we write to the same file, or in the clock's tick of our last write (4 ms before Linux 6.13). Verify finds it.
 //
 // On disk, below Options::directory (one for each user and home: content of one is never reachable by another's name):
 //   objects/ab/HEX.A      content at its true offsets, sparse while incomplete; A is the IdAlgorithm
@@ -19,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -101,9 +105,11 @@ class Object {
   Status Put(uint64_t first_unit, std::span<const PutUnit> units) { return Put(first_unit, units, false); }
 
   virtual bool complete() = 0;
-  // A read-only descriptor whose content is the whole file, for FUSE passthrough. Verifies units that this process has
-  // not verified yet (about 1 s per GB on the first call after a restart: not on a hot thread). kNotFound when
-  // incomplete.
+  // Verifies so many bytes of what does not count as verified, and drops what is wrong. How many are left then; nullopt
+  // when the object is incomplete. With 0 it is one system call on the warm path.
+  virtual std::optional<uint64_t> VerifySome(uint64_t bytes) = 0;
+  // A read-only descriptor whose content is the whole file, for FUSE passthrough. Verifies all that is left to verify
+  // (about 1 s per GB on the first call after a restart: not on a hot thread). kNotFound when incomplete.
   virtual Result<UniqueFd> OpenForPassthrough() = 0;
 
   // Gives a provisional object its final name; the provisional one is gone then and this Object stands for the final
@@ -140,6 +146,10 @@ class Store {
   // Objects that nobody reads at the moment. On the thread that needs the room, which holds locks of the store: it may
   // release Objects and do nothing else with the store. Null: nobody. Returns when the one before runs no more.
   virtual void OnPressure(std::function<void()> release) = 0;
+  // Somebody else has run out of what this takes, for something that cannot be fetched again: of `bytes` of the disk
+  // (`error`: ENOSPC, EDQUOT) or of descriptors (EMFILE, ENFILE). True: some of it was given up, it is worth another
+  // try.
+  virtual bool GiveWay(int error, uint64_t bytes) = 0;
 
   struct VerifyReport {
     uint64_t objects = 0;

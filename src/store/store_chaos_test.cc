@@ -216,9 +216,17 @@ TEST_F(FullDiskTest, TheWatermarkKeepsFreeSpace) {
     put = PutAll(*in_use.back(), content);
   }
   EXPECT_EQ(put.error().code(), Code::kExhausted);
+  const uint64_t watermark = store->stats().min_free_bytes;
+  EXPECT_NEAR(static_cast<double>(watermark), (2 << 20) / 10, 4096);
+  EXPECT_GE(store->stats().disk_free_bytes, watermark) << "refused while there was room on the disk";
+  EXPECT_LT(store->stats().disk_free_bytes, watermark + 6 * kUnitBytes) << "and not before";
   in_use.clear();
-  const std::string content = Bytes(4 * kUnitBytes, 1000);
-  EXPECT_TRUE(PutAll(**store->Acquire(FinalId(content), content.size()), content)) << "what is not in use makes room";
+  for (int i = 0; i < 60; ++i) {
+    const std::string content = Bytes(4 * kUnitBytes, 1000 + i);
+    EXPECT_TRUE(PutAll(**store->Acquire(FinalId(content), content.size()), content)) << "what is not in use makes room";
+    EXPECT_GE(store->stats().disk_free_bytes, watermark);
+  }
+  EXPECT_EQ(store->stats().failed_writes, 1u);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <thread>
 
@@ -185,6 +186,19 @@ TEST_F(WatermarkTest, WhatIsInUseStaysWhateverOthersDo) {
   while (Holds(*store, other) && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   EXPECT_FALSE(Holds(*store, other));
   EXPECT_TRUE(ReadAll(*object) == content);
+}
+
+TEST_F(WatermarkTest, WhoeverCannotDoWithoutIsGivenWay) {
+  auto store = Open({.max_bytes = 1u << 30, .min_free_bytes = 0});
+  for (int i = 0; i < 32; ++i) Put(*store, i);
+  const uint64_t before = store->stats().bytes;
+  EXPECT_TRUE(store->GiveWay(ENOSPC, 1u << 20));
+  EXPECT_LE(store->stats().bytes + (1u << 20), before);
+  EXPECT_GT(store->stats().bytes, 0u) << "no more than is needed";
+  EXPECT_TRUE(store->GiveWay(EMFILE, 0));
+  EXPECT_FALSE(store->GiveWay(EIO, 1u << 20));
+  ASSERT_TRUE(store->Prune(0));
+  EXPECT_FALSE(store->GiveWay(ENOSPC, 1u << 20)) << "there is nothing left";
 }
 
 TEST_F(StoreKeepingTest, AStoreThatKeepsAllEvictsNothing) {

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/clock.h"
 #include "tree/codec.h"
 
 namespace vrun::tree {
@@ -26,7 +27,7 @@ struct XattrArgs {
   uint32_t flags;
 };
 
-int64_t Nanos(const struct statx_timestamp& t) { return t.tv_sec * 1000000000 + t.tv_nsec; }
+int64_t Nanos(const struct statx_timestamp& t) { return ToNanos(t.tv_sec, t.tv_nsec); }
 
 // On ext4 a file has xattrs seldom, and the answer "none" comes from the inode: a small buffer, grown when it matters.
 constexpr size_t kFirstBuffer = 4096;

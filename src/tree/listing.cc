@@ -46,6 +46,8 @@ int OpenShort(int dir_fd, std::string_view path, int flags) {
   return -errno;
 }
 
+}  // namespace
+
 int OpenPath(int root_fd, std::string_view path, int flags) {
   UniqueFd at;
   // The kernel takes PATH_MAX at once; a tree may be deeper.
@@ -59,8 +61,6 @@ int OpenPath(int root_fd, std::string_view path, int flags) {
   }
   return OpenShort(at ? at.get() : root_fd, path, flags);
 }
-
-}  // namespace
 
 int OpenDirectory(int root_fd, std::string_view path) {
   while (path.starts_with('/')) path.remove_prefix(1);

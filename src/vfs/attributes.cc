@@ -54,12 +54,12 @@ std::string ShiftCapability(std::string value, uint32_t uid_base) {
   return {reinterpret_cast<const char*>(&v3), sizeof v3};
 }
 
-// The other way round.
-std::string HomeCapability(const std::string& value) {
+// The other way round. One of another root is home's own, which has passed through.
+std::string HomeCapability(const std::string& value, uint32_t uid_base) {
   vfs_ns_cap_data v3;
   if (value.size() != sizeof v3) return value;
   std::memcpy(&v3, value.data(), sizeof v3);
-  if ((v3.magic_etc & VFS_CAP_REVISION_MASK) != VFS_CAP_REVISION_3) return value;
+  if ((v3.magic_etc & VFS_CAP_REVISION_MASK) != VFS_CAP_REVISION_3 || v3.rootid != uid_base) return value;
   vfs_cap_data v2{};
   v2.magic_etc = VFS_CAP_REVISION_2 | (v3.magic_etc & VFS_CAP_FLAGS_MASK);
   std::memcpy(v2.data, v3.data, sizeof v2.data);
@@ -77,7 +77,7 @@ uint64_t InodeNumber(const tree::Entry& entry, uint64_t root_dev, uint64_t fallb
   return entry.ino ^ mark << 52;
 }
 
-fuse_attr AttributesOf(const tree::Entry& entry, uint32_t uid_base, uint64_t root_dev, uint64_t fallback_ino) {
+fuse_attr AttributesOf(const tree::Entry& entry, const IdMap& ids, uint64_t root_dev, uint64_t fallback_ino) {
   fuse_attr attr{};
   attr.ino = InodeNumber(entry, root_dev, fallback_ino);
   const Time mtime = Split(entry.mtime_ns);
@@ -88,8 +88,8 @@ fuse_attr AttributesOf(const tree::Entry& entry, uint32_t uid_base, uint64_t roo
   attr.ctime = ctime.seconds;
   attr.ctimensec = ctime.nanoseconds;
   attr.mode = entry.mode;
-  attr.uid = ShiftId(uid_base, entry.uid);
-  attr.gid = ShiftId(uid_base, entry.gid);
+  attr.uid = ids.ToNode(entry.uid);
+  attr.gid = ids.ToNode(entry.gid);
   attr.blksize = 4096;
   if (entry.is_directory()) {
     attr.size = 4096;
@@ -107,19 +107,19 @@ fuse_attr AttributesOf(const tree::Entry& entry, uint32_t uid_base, uint64_t roo
   return attr;
 }
 
-std::optional<std::string> XattrOf(const tree::Entry& entry, std::string_view name, uint32_t uid_base) {
+std::optional<std::string> XattrOf(const tree::Entry& entry, std::string_view name, const IdMap& ids) {
   for (const auto& [key, value] : entry.xattrs) {
     if (key != name) continue;
-    if (IsAcl(name)) return ShiftAcl(value, [=](uint32_t id) { return ShiftId(uid_base, id); });
-    if (name == "security.capability") return ShiftCapability(value, uid_base);
+    if (IsAcl(name)) return ShiftAcl(value, [&](uint32_t id) { return ids.ToNode(id); });
+    if (name == "security.capability") return ShiftCapability(value, ids.base());
     return value;
   }
   return std::nullopt;
 }
 
-std::string HomeXattr(std::string_view name, const std::string& value, uint32_t uid_base) {
-  if (IsAcl(name)) return ShiftAcl(value, [=](uint32_t id) { return HomeId(uid_base, id); });
-  return name == "security.capability" ? HomeCapability(value) : value;
+std::string HomeXattr(std::string_view name, const std::string& value, const IdMap& ids) {
+  if (IsAcl(name)) return ShiftAcl(value, [&](uint32_t id) { return ids.ToHome(id); });
+  return name == "security.capability" ? HomeCapability(value, ids.base()) : value;
 }
 
 std::string XattrNames(const tree::Entry& entry) {

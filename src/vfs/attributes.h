@@ -7,27 +7,22 @@
 #include <string>
 #include <string_view>
 
+#include "base/id_map.h"
 #include "tree/tree.h"
 #include "vfs/fuse_abi.h"
 
 namespace vrun::vfs {
 
-// Home's 0..65535 become base + n, anything else base + 65534 ("nobody").
-constexpr uint32_t ShiftId(uint32_t base, uint32_t id) { return base + (id <= 65535 ? id : 65534); }
-
-// And back: home's number of an owner as the node has it.
-constexpr uint32_t HomeId(uint32_t base, uint32_t id) { return id >= base && id - base <= 65535 ? id - base : 65534; }
-
 // `root_dev` is the device of the root entry: inode numbers of other devices get a mark of their device in bits 52..59,
 // because one mount has one st_dev. `fallback_ino` where home gave none.
-fuse_attr AttributesOf(const tree::Entry& entry, uint32_t uid_base, uint64_t root_dev, uint64_t fallback_ino);
+fuse_attr AttributesOf(const tree::Entry& entry, const IdMap& ids, uint64_t root_dev, uint64_t fallback_ino);
 uint64_t InodeNumber(const tree::Entry& entry, uint64_t root_dev, uint64_t fallback_ino);
 
-// The value as a reader in the tenant's user namespace (which maps uid_base to 0) must find it: ids in POSIX ACLs are
+// The value as a reader in the tenant's user namespace (which maps the base of `ids` to 0) must find it: ids in POSIX ACLs are
 // moved, file capabilities get that namespace's root. nullopt: no such attribute.
-std::optional<std::string> XattrOf(const tree::Entry& entry, std::string_view name, uint32_t uid_base);
+std::optional<std::string> XattrOf(const tree::Entry& entry, std::string_view name, const IdMap& ids);
 // A value that a reader in the tenant's namespace set, as home is to have it.
-std::string HomeXattr(std::string_view name, const std::string& value, uint32_t uid_base);
+std::string HomeXattr(std::string_view name, const std::string& value, const IdMap& ids);
 // Names, each with its NUL.
 std::string XattrNames(const tree::Entry& entry);
 

@@ -9,6 +9,7 @@
 #include "vfs/recorder.h"
 #include "vfs/timer_thread.h"
 #include "vfs/traced_files.h"
+#include "vfs/verifier.h"
 #include "vfs/write_behind.h"
 
 namespace vrun::vfs {
@@ -29,7 +30,8 @@ Backend::Backend(BackendOptions options, Source* source, store::Store* store)
       recorder_(std::make_unique<Recorder>()),
       traced_(std::make_unique<TracedFiles>()),
       bursts_(std::make_unique<Bursts>(*this)),
-      write_behind_(std::make_unique<WriteBehind>(options_.write_behind_bytes)) {
+      write_behind_(std::make_unique<WriteBehind>(options_.write_behind_bytes)),
+      verifier_(std::make_unique<Verifier>()) {
   store_->OnPressure([this] { files_->ReleaseIdle(); });
 }
 
@@ -40,6 +42,7 @@ Backend::~Backend() {
   directories_->Close();
   files_->Close();
   prefetcher_->Close();
+  verifier_.reset();
   // Home's late answers use it: after these find nothing any more.
   write_behind_.reset();
 }
@@ -71,14 +74,16 @@ void Backend::Offer(const tree::FileVersion& version, FetchedRange content) {
   files_->Get(version, content.object_id)->Arrived(0, digests, *buffer, Origin::kAhead, buffer);
 }
 
-void Backend::BeginRun(const RunId& run) {
-  recorder_->Begin(run.job, run.attempt);
+void Backend::BeginRun(const RunId& run, bool partial) {
+  recorder_->Begin(run.job, run.attempt, partial);
   bursts_->Start(run);
 }
 
 std::optional<Recording> Backend::EndRun(uint64_t job, uint32_t attempt) {
   bursts_->Stop(job, attempt);
-  return recorder_->End(job, attempt);
+  auto recording = recorder_->End(job, attempt);
+  if (!recorder_->active()) prefetcher_->Stop();
+  return recording;
 }
 
 bool Backend::HasDirectory(const Digest& digest) { return directories_->Has(digest); }

@@ -33,6 +33,7 @@ class Prefetcher;
 class Recorder;
 class TimerThread;
 class TracedFiles;
+class Verifier;
 class WriteBehind;
 
 struct BackendOptions {
@@ -77,8 +78,8 @@ class Backend {
   // Home is reachable again: what waits for a retry is asked for now.
   void HomeIsBack();
 
-  // A run begins: what it touches is recorded, and what its trace says is fetched. Once a run.
-  void BeginRun(const RunId& run);
+  // A run begins: what it touches is recorded, and what its trace says is fetched. Once a run. `partial`: see Recorder.
+  void BeginRun(const RunId& run, bool partial = false);
   // It is over. nullopt: it never began.
   std::optional<Recording> EndRun(uint64_t job, uint32_t attempt);
 
@@ -95,6 +96,7 @@ class Backend {
   Recorder& recorder() { return *recorder_; }
   TracedFiles& traced() { return *traced_; }
   WriteBehind& write_behind() { return *write_behind_; }
+  Verifier& verifier() { return *verifier_; }
   TimerThread& timers() { return *timers_; }
   CpuLatency* cpu_latency() { return cpu_latency_.get(); }  // null: none
 
@@ -114,6 +116,7 @@ class Backend {
   const std::unique_ptr<TracedFiles> traced_;
   const std::unique_ptr<Bursts> bursts_;
   std::unique_ptr<WriteBehind> write_behind_;
+  std::unique_ptr<Verifier> verifier_;
 };
 
 }  // namespace vrun::vfs

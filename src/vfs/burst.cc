@@ -50,7 +50,8 @@ void Bursts::Begin(const BurstPtr& burst, TraceTable table) {
     bool missing = false;
     for (const TraceRange& range : trace.frames[frame]) {
       const FileContent::Place place{trace.tree, trace.files[range.file].path};
-      missing |= burst->contents[range.file]->Expect(place, range.first, range.count, burst->progress, frame);
+      missing |= burst->contents[range.file]->Expect(place, range.first, range.count, burst->progress, frame,
+                                                     /*all=*/!trace.partial);
     }
     if (missing) wanted.push_back(frame);
   }

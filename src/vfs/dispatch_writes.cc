@@ -154,12 +154,6 @@ Dispatched OnFile(WriteOperations& operations, uint32_t opcode, const Request& r
       operations.Allocate(request, *allocate, std::move(*reply));
       return Dispatched::kDone;
     }
-    case FUSE_LSEEK: {
-      const auto seek = in.Take<fuse_lseek_in>();
-      if (!seek) return Dispatched::kMalformed;
-      operations.Seek(request, seek->offset, seek->whence, std::move(*reply));
-      return Dispatched::kDone;
-    }
     case FUSE_COPY_FILE_RANGE: {
       const auto copy = in.Take<fuse_copy_file_range_in>();
       if (!copy) return Dispatched::kMalformed;
@@ -196,7 +190,6 @@ Dispatched DispatchWrite(WriteOperations& operations, uint64_t init_flags, uint3
     case FUSE_WRITE:
     case FUSE_SETATTR:
     case FUSE_FALLOCATE:
-    case FUSE_LSEEK:
     case FUSE_COPY_FILE_RANGE:
     case FUSE_FLUSH:
     case FUSE_FSYNC:

@@ -343,6 +343,15 @@ void Dispatcher::Handle(std::string_view packet) {
       if (!list) return malformed(std::move(reply));
       return operations_->ListXattr(request, list->size, std::move(reply));
     }
+    case FUSE_LSEEK: {
+      const auto seek = in.Take<fuse_lseek_in>();
+      if (!seek) return malformed(std::move(reply));
+      if (seek->whence != SEEK_DATA && seek->whence != SEEK_HOLE) {
+        reply.Error(EINVAL);
+        return;
+      }
+      return operations_->Seek(request, seek->offset, seek->whence, std::move(reply));
+    }
     case FUSE_IOCTL: reply.Error(ENOTTY); return;
     case FUSE_SETATTR:
     case FUSE_SYMLINK:
@@ -361,7 +370,7 @@ void Dispatcher::Handle(std::string_view packet) {
     case FUSE_FALLOCATE:
     case FUSE_COPY_FILE_RANGE: reply.Error(EROFS); return;
     default:
-      // FLUSH, LSEEK, ACCESS, POLL, STATX, FSYNC, SYNCFS, BMAP...: the kernel remembers ENOSYS and does what is right
+      // FLUSH, ACCESS, POLL, STATX, FSYNC, SYNCFS, BMAP...: the kernel remembers ENOSYS and does what is right
       // for a file of plain data without asking again.
       reply.Error(ENOSYS);
       return;

@@ -101,6 +101,8 @@ class Operations {
   // size 0 asks for the length (fuse_getxattr_out).
   virtual void GetXattr(const Request& request, std::string_view name, uint32_t size, Reply reply) = 0;
   virtual void ListXattr(const Request& request, uint32_t size, Reply reply) = 0;
+  // `whence` of lseek(2), SEEK_DATA or SEEK_HOLE. fuse_lseek_out.
+  virtual void Seek(const Request& request, uint64_t offset, uint32_t whence, Reply reply) = 0;
 };
 
 struct DispatcherCounters {

@@ -41,6 +41,7 @@ class Recorder : public Operations {
   void StatFs(const Request&, Reply reply) override { reply.Struct(fuse_statfs_out{}); }
   void GetXattr(const Request&, std::string_view, uint32_t, Reply reply) override { reply.Error(ENODATA); }
   void ListXattr(const Request&, uint32_t, Reply reply) override { reply.Empty(); }
+  void Seek(const Request&, uint64_t offset, uint32_t, Reply reply) override { reply.Struct(fuse_lseek_out{offset}); }
 
   void Keep(Reply reply) {
     if (suspend) reply.Suspend();
@@ -186,7 +187,7 @@ TEST_F(DispatcherTest, WritesAreRefusedAndUnknownOperationsAreEnosys) {
   for (const uint32_t opcode : {FUSE_SETATTR, FUSE_MKDIR, FUSE_UNLINK, FUSE_WRITE, FUSE_CREATE, FUSE_RENAME2}) {
     EXPECT_EQ(kernel_->Call(opcode, 1, std::string(128, 'x')).error, EROFS) << opcode;
   }
-  for (const uint32_t opcode : {uint32_t{FUSE_FLUSH}, uint32_t{FUSE_LSEEK}, kOpcodeStatx, 63u, 4096u, 4294967295u}) {
+  for (const uint32_t opcode : {uint32_t{FUSE_FLUSH}, kOpcodeStatx, 63u, 4096u, 4294967295u}) {
     EXPECT_EQ(kernel_->Call(opcode, 1, "").error, ENOSYS) << opcode;
   }
   EXPECT_EQ(kernel_->Call(FUSE_IOCTL, 1, std::string(32, 0)).error, ENOTTY);

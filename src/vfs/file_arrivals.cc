@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of FileContent for content that comes unasked (bursts, what other nodes wanted) or that readers have before
-// the store does, and for others who ask.
+// The parts of FileContent for content that comes unasked (bursts, what other nodes wanted) or ahead, or that readers
+// have before the store does, and for others who ask.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -16,14 +16,16 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr int64_t kRestMicros = 5'000'000;  // from the first read of a borrowed file to the rest of it
+constexpr int64_t kRestMicros = 5'000'000;         // from the first read of a borrowed file to the rest of it
+constexpr int64_t kBurstPatienceMicros = 200'000;  // for what a burst should have brought by now
+constexpr int64_t kAheadPatienceMicros = 10'000;   // for what was asked for ahead; most of it is on the wire
 
 }  // namespace
 
 bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
-                         const std::shared_ptr<BurstProgress>& burst, uint32_t frame) {
+                         const std::shared_ptr<BurstProgress>& burst, uint32_t frame, bool all) {
   std::lock_guard lock(mutex_);
-  touched_ = traced_ = true;  // what else is worth having of it the trace says too
+  if (all) touched_ = traced_ = true;  // nothing more to ask home about it
   if (lost_) return false;
   place_ = place;
   const std::vector<uint64_t> missing = MissingLocked(first, count);
@@ -32,6 +34,25 @@ bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
   burst_ = burst;
   for (const uint64_t unit : missing) expected_[unit] = frame;
   return true;
+}
+
+bool FileContent::ExpectedLocked(uint64_t unit, bool soon) const {
+  if (!burst_ || burst_->over) return false;
+  const auto it = expected_.find(unit);
+  return it != expected_.end() && (soon ? burst_->Soon(it->second) : it->second >= burst_->front);
+}
+
+uint64_t FileContent::AwaitBurstLocked(uint64_t unit) {
+  const uint64_t id = AddFetchLocked(unit, unit + 1);
+  cache_.backend_.timers().After(kBurstPatienceMicros, [self = shared_from_this(), id] { self->Start(id); });
+  return id;
+}
+
+uint64_t FileContent::OvertakeLocked(uint64_t ahead, uint64_t first, uint64_t needed_end) {
+  const Fetch& fetch = fetches_.at(ahead);
+  const uint64_t id = AddFetchLocked(first, std::min(fetch.first + fetch.count, needed_end));
+  cache_.backend_.timers().After(kAheadPatienceMicros, [self = shared_from_this(), id] { self->Start(id); });
+  return id;
 }
 
 void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data, Origin origin,
@@ -156,6 +177,25 @@ void FileContent::Borrow(const Place& place) {
     Backend& backend = self->cache_.backend_;
     if (backend.recorder().active()) backend.prefetcher().Add(self, place, 0, self->version_.size);
   });
+}
+
+void FileContent::FindExtents(const Place& place, std::function<void(ExtentsPtr)> done) {
+  ExtentsPtr known;
+  {
+    std::lock_guard lock(mutex_);
+    known = extents_;
+  }
+  if (known) return done(std::move(known));
+  cache_.backend_.source()->FetchExtents(place.tree, place.path, version_,
+                                         [self = shared_from_this(), done = std::move(done)](Result<Extents> found) {
+                                           if (!found) return done(nullptr);
+                                           auto extents = std::make_shared<const Extents>(*std::move(found));
+                                           {
+                                             std::lock_guard lock(self->mutex_);
+                                             self->extents_ = extents;
+                                           }
+                                           done(std::move(extents));
+                                         });
 }
 
 std::optional<std::string> FileContent::Held(uint64_t first, uint64_t count) {

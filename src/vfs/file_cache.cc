@@ -22,8 +22,7 @@ constexpr size_t kContentsKept = 256;         // each pins its object in the sto
 constexpr uint64_t kWindowBytes = 1 << 20;    // largest fetch of a file that is read here and there
 constexpr uint64_t kLongRunBytes = 16 << 20;  // from here on a reader is taken to want it all
 constexpr uint64_t kLongWindowBytes = 4 << 20;
-constexpr int64_t kBurstPatienceMicros = 200'000;  // for what a burst should have brought by now
-constexpr uint64_t kReadAheadRunBytes = 2 << 20;   // sequential reading for this long is fetched ahead of
+constexpr uint64_t kReadAheadRunBytes = 2 << 20;  // sequential reading for this long is fetched ahead of
 
 }  // namespace
 
@@ -123,7 +122,9 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
         }
         for (const uint64_t unit : missing) {
           uint64_t id = FetchOfLocked(unit);
-          if (id == 0 && ExpectedLocked(unit, true)) {
+          if (id != 0 && done && fetches_.at(id).urgency == Urgency::kAhead) {
+            id = OvertakeLocked(id, unit, end);
+          } else if (id == 0 && ExpectedLocked(unit, true)) {
             id = AwaitBurstLocked(unit);
             if (origin != Origin::kDemand) origin = Origin::kTrace;
           } else if (id == 0) {
@@ -143,8 +144,7 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
           if (const uint64_t ahead = ReadAheadLocked()) start.push_back(ahead);
         }
         if (!fetches.empty() && done) {
-          waiters_.push_back(
-              {std::move(fetches), std::exchange(done, nullptr), Urgency::kDemand, offset, MonotonicMicros(), origin});
+          waiters_.push_back({std::move(fetches), std::exchange(done, nullptr), offset, MonotonicMicros(), origin});
         }
       }
     }
@@ -185,9 +185,8 @@ void FileContent::Prefetch(const Place& place, uint64_t offset, uint64_t n, std:
         fetches.insert(start.back());
       }
       if (!fetches.empty()) {
-        waiters_.push_back({std::move(fetches),
-                            [done = std::exchange(done, nullptr)](const Status& s) { done(s.has_value()); },
-                            Urgency::kAhead});
+        waiters_.push_back(
+            {std::move(fetches), [done = std::exchange(done, nullptr)](const Status& s) { done(s.has_value()); }});
       }
     }
   }
@@ -213,10 +212,13 @@ std::vector<uint64_t> FileContent::MissingLocked(uint64_t first, uint64_t count)
 }
 
 uint64_t FileContent::FetchOfLocked(uint64_t unit) const {
+  uint64_t ahead = 0;
   for (const auto& [id, fetch] : fetches_) {
-    if (unit >= fetch.first && unit < fetch.first + fetch.count) return id;
+    if (unit < fetch.first || unit >= fetch.first + fetch.count) continue;
+    if (fetch.urgency == Urgency::kDemand) return id;
+    ahead = id;
   }
-  return 0;
+  return ahead;
 }
 
 uint64_t FileContent::PlanFetchLocked(uint64_t first, uint64_t needed_end) {
@@ -265,30 +267,31 @@ uint64_t FileContent::ReadAheadLocked() {
   return id;
 }
 
-bool FileContent::ExpectedLocked(uint64_t unit, bool soon) const {
-  if (!burst_ || burst_->over) return false;
-  const auto it = expected_.find(unit);
-  return it != expected_.end() && (soon ? burst_->Soon(it->second) : it->second >= burst_->front);
-}
-
-uint64_t FileContent::AwaitBurstLocked(uint64_t unit) {
-  const uint64_t id = AddFetchLocked(unit, unit + 1);
-  cache_.backend_.timers().After(kBurstPatienceMicros, [self = shared_from_this(), id] { self->Start(id); });
-  return id;
-}
-
 uint64_t FileContent::AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency) {
   const uint64_t id = next_fetch_++;
   Fetch& fetch = fetches_[id];
   fetch.first = first;
   fetch.count = end - first;
   fetch.urgency = urgency;
-  const int64_t patience = cache_.backend_.options().home_deadline_micros;
-  fetch.retry.deadline = MonotonicMicros() + patience;
-  fetch.deadline_timer = cache_.backend_.timers().After(patience, [self = shared_from_this(), id] {
-    self->Finish(id, Error(Code::kTimeout, "fetch content: home did not answer in time"));
-  });
+  SetDeadlineLocked(id, cache_.backend_.options().home_deadline_micros);
   return id;
+}
+
+void FileContent::SetDeadlineLocked(uint64_t id, int64_t micros) {
+  Fetch& fetch = fetches_.at(id);
+  fetch.retry.deadline = MonotonicMicros() + micros;
+  fetch.deadline_timer = cache_.backend_.timers().After(micros, [self = shared_from_this(), id] { self->Late(id); });
+}
+
+void FileContent::Late(uint64_t id) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!fetches_.contains(id)) return;
+    // Many readers of a slow link wait for each other.
+    const int64_t until = cache_.last_came_micros_ + cache_.backend_.options().home_deadline_micros;
+    if (const int64_t left = until - MonotonicMicros(); left > 0) return SetDeadlineLocked(id, left);
+  }
+  Finish(id, Error(Code::kTimeout, "fetch content: home did not answer in time"));
 }
 
 void FileContent::Start(uint64_t id) {
@@ -342,6 +345,7 @@ void FileContent::Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> a
   }
   if (status) {
     Finish(id, status);
+    FinishArrived(fetch.first, fetch.count);  // whoever asked for some of it besides
     return;
   }
   int64_t delay = -1;
@@ -372,14 +376,25 @@ Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
   if (unit_count_ == 1) {
     VRUN_TRY(KeepSmall(&range->units.front(), origin));
   } else {
-    std::vector<store::PutUnit> units;
-    uint64_t bytes = 0;
-    for (const FetchedUnit& unit : range->units) {
-      units.push_back({unit.digest, unit.data});
-      bytes += unit.data.size();
+    // Some may have come by another way meanwhile.
+    std::vector<uint64_t> missing;
+    {
+      std::lock_guard lock(mutex_);
+      missing = MissingLocked(fetch.first, fetch.count);
     }
-    VRUN_TRY(Put(fetch.first, units, range->object_id));
-    Count(fetch.first, units.size(), bytes, origin);
+    if (missing.empty()) VRUN_TRY(Put(fetch.first, {}, range->object_id));  // the name counts all the same
+    for (size_t i = 0; i < missing.size();) {
+      const uint64_t first = missing[i];
+      std::vector<store::PutUnit> units;
+      uint64_t bytes = 0;
+      for (; i < missing.size() && missing[i] == first + units.size(); ++i) {
+        const FetchedUnit& unit = range->units[missing[i] - fetch.first];
+        units.push_back({unit.digest, unit.data});
+        bytes += unit.data.size();
+      }
+      VRUN_TRY(Put(first, units, range->object_id));
+      Count(first, units.size(), bytes, origin);
+    }
   }
   ++cache_.backend_.mutable_counters().ranges_fetched;
   return {};
@@ -426,27 +441,18 @@ void FileContent::Count(uint64_t first, uint64_t count, uint64_t bytes, Origin o
   BackendCounters& counters = cache_.backend_.mutable_counters();
   counters.units_fetched += count;
   counters.bytes_fetched += bytes;
-  cache_.backend_.recorder().Fetched(version_, first, count, bytes, origin);
-}
-
-bool FileContent::Promote(uint64_t id) {
-  std::lock_guard lock(mutex_);
-  const auto fetch = fetches_.find(id);
-  if (fetch == fetches_.end() || fetch->second.urgency == Urgency::kDemand) return false;
-  const bool wanted = std::any_of(waiters_.begin(), waiters_.end(), [id](const Waiter& waiter) {
-    return waiter.urgency == Urgency::kDemand && waiter.fetches.contains(id);
-  });
-  if (wanted) fetch->second.urgency = Urgency::kDemand;
-  return wanted;
+  cache_.last_came_micros_ = MonotonicMicros();
+  Recorder& recorder = cache_.backend_.recorder();
+  if (!recorder.active()) return;
+  std::string path;
+  {
+    std::lock_guard lock(mutex_);
+    path = place_.path;
+  }
+  recorder.Fetched(version_, first, count, bytes, origin, path);
 }
 
 void FileContent::Finish(uint64_t id, const Status& status) {
-  if (!status && Promote(id)) {
-    // Through the timer: a source that fails at once must not recurse.
-    cache_.backend_.timers().After(
-        0, [self = shared_from_this(), id] { self->Start(id); }, true);
-    return;
-  }
   std::vector<Waiter> ready;
   std::string path;
   TimerThread::Id timer = 0;
@@ -492,18 +498,6 @@ bool FileContent::IsComplete() {
     object = ObjectLocked();
   }
   return object && object->complete();
-}
-
-Result<UniqueFd> FileContent::OpenForPassthrough() {
-  std::shared_ptr<store::Object> object;
-  {
-    std::lock_guard lock(mutex_);
-    object = ObjectLocked();
-  }
-  if (!object) return Error(Code::kNotFound, "open for passthrough: not in the store");
-  auto fd = object->OpenForPassthrough();
-  if (fd) passthrough_verified_ = true;
-  return fd;
 }
 
 void FileContent::DropUnstored(uint64_t unit) {

@@ -63,9 +63,10 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // Fetches what [offset, offset + n) lacks and is not on its way, for nobody in particular: what fails is given up.
   // `done` runs once, as above: whether there was anything to fetch, and it came.
   void Prefetch(const Place& place, uint64_t offset, uint64_t n, std::function<void(bool fetched)> done);
-  // Units [first, first + count) come with `frame` of a burst. Whether any of them is missing.
+  // Units [first, first + count) come with `frame` of a burst. Whether any of them is missing. `all`: no more than what
+  // is expected will be read of it.
   bool Expect(const Place& place, uint64_t first, uint64_t count, const std::shared_ptr<BurstProgress>& burst,
-              uint32_t frame);
+              uint32_t frame, bool all);
   // Units that came unasked, verified; `data` has them all. With a `buffer`, which `data` is a part of, nothing is
   // copied that has to wait for the store.
   void Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data, Origin origin,
@@ -81,15 +82,17 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // error that the kernel keeps to itself, and it asks for that page alone. Once for each place, since what is asked
   // for again somebody needs. Not of requests past the page cache.
   bool Declines(uint64_t offset, uint64_t n);
+  // Where it has data, once home has said so; null: nobody can tell. `done` runs once, on any thread, perhaps at once.
+  void FindExtents(const Place& place, std::function<void(ExtentsPtr)> done);
   // What of it is going to be read a trace says, or home does (of libraries): it is not fetched whole.
   bool ComesInParts(const Place& place);
   // Home is to hold the file for its reader (home/lent_files.h), whatever becomes of its name there, if something is
   // missing that does not come by itself. The rest of a small file follows when the beginning of a job is over, as long
   // as there is one: what is written in place home cannot hold.
   void Borrow(const Place& place);
-  // kNotFound while incomplete. May read the whole file once (store.h).
+  // As of store.h. Not of what only memory has.
+  std::optional<uint64_t> VerifySome(uint64_t bytes);
   Result<UniqueFd> OpenForPassthrough();
-  bool passthrough_verified() const { return passthrough_verified_.load(); }
   uint64_t size() const { return version_.size; }
   const tree::FileVersion& version() const { return version_; }
 
@@ -106,7 +109,6 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   struct Waiter {
     std::unordered_set<uint64_t> fetches;
     Done done;
-    Urgency urgency = Urgency::kDemand;
     // For the record, of somebody who waits.
     uint64_t offset = 0;
     int64_t since = 0;
@@ -123,7 +125,10 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // Units of [first, first+count) that are nowhere yet, fetches under way left out of account.
   std::vector<uint64_t> MissingLocked(uint64_t first, uint64_t count);
   bool LacksLocked();                           // anything that no burst brings
-  uint64_t FetchOfLocked(uint64_t unit) const;  // 0: none
+  uint64_t FetchOfLocked(uint64_t unit) const;  // 0: none; one that somebody waits for before one ahead
+  // A reader needs units from `first` on of a fetch ahead, up to `needed_end`: they are asked for again as his if they
+  // do not come in a moment. The first answer counts.
+  uint64_t OvertakeLocked(uint64_t ahead, uint64_t first, uint64_t needed_end);
   // Starts at `first`, which is missing; at least to `needed_end`, at most a window.
   uint64_t PlanFetchLocked(uint64_t first, uint64_t needed_end);
   // Up to where, at most `limit`, all from `first` on is one hole: neither here nor on its way; what a burst brings in
@@ -136,6 +141,9 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // A fetch that starts only if the burst does not bring the unit in time.
   uint64_t AwaitBurstLocked(uint64_t unit);
   void Start(uint64_t id);
+  void SetDeadlineLocked(uint64_t id, int64_t micros);
+  // Its deadline is over; while other content comes there is another one.
+  void Late(uint64_t id);
   void Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer);
   Status Keep(const Fetch& fetch, FetchedRange* range);
   // All of a file that is one unit: readers have it at once, the store later. Making its file takes longer than all
@@ -148,8 +156,6 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // The units are here: whoever waited for them goes on.
   void FinishArrived(uint64_t first, uint64_t count);
   void Finish(uint64_t id, const Status& status);
-  // A fetch for nobody that failed is made one for whoever waits for it by now. False when nobody does.
-  bool Promote(uint64_t id);
   void DropUnstored(uint64_t unit);
   // Holds units that are only in memory.
   bool HoldsUnstored();
@@ -160,7 +166,6 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   const tree::FileVersion version_;
   const uint64_t unit_bytes_;
   const uint64_t unit_count_;
-  std::atomic<bool> passthrough_verified_{false};
 
   std::mutex mutex_;
   std::optional<store::ObjectId> known_id_;
@@ -169,6 +174,7 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   bool touched_ = false;  // the prefetcher knows
   bool traced_ = false;   // a trace said what of it will be read
   Place place_;
+  ExtentsPtr extents_;                             // null: home was not asked yet
   ByteRanges declined_;                            // by Declines
   std::optional<Error> lost_;                      // final for this version where `place_` has it
   bool mixed_ = false;                             // what is here is of two states: not to be read either
@@ -207,6 +213,7 @@ class FileCache {
 
   Backend& backend_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  std::atomic<int64_t> last_came_micros_{INT64_MIN / 2};  // content, of any file
   std::mutex mutex_;
   std::unordered_map<tree::FileVersion, Cached, tree::FileVersionHash> cached_;
   std::unordered_map<tree::FileVersion, std::weak_ptr<FileContent>, tree::FileVersionHash> known_;

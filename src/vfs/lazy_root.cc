@@ -18,6 +18,7 @@
 #include "tree/codec.h"
 #include "vfs/attributes.h"
 #include "vfs/recorder.h"
+#include "vfs/seek.h"
 
 namespace vrun::vfs {
 namespace {
@@ -147,7 +148,7 @@ std::optional<tree::Entry> LazyRoot::EntryLocked(const Inode& inode) const {
 }
 
 fuse_attr LazyRoot::AttrLocked(const Inode& inode, const tree::Entry& entry) const {
-  return AttributesOf(entry, options_.uid_base, root_.dev, inode.nodeid);
+  return AttributesOf(entry, options_.ids, root_.dev, inode.nodeid);
 }
 
 fuse_entry_out LazyRoot::EntryOutLocked(const Inode& inode, const tree::Entry& entry) const {
@@ -395,7 +396,7 @@ void LazyRoot::GetXattr(const Request& request, std::string_view name, uint32_t 
     // An overlay asks for its own attributes with every file that it looks up; the tree never has them.
     if (inode != nullptr && !name.starts_with("trusted.overlay.")) {
       if (const auto entry = EntryLocked(*inode); entry && !entry->xattrs.empty()) {
-        value = XattrOf(*entry, name, options_.uid_base);
+        value = XattrOf(*entry, name, options_.ids);
       }
     }
   }
@@ -425,6 +426,25 @@ void LazyRoot::ListXattr(const Request& request, uint32_t size, Reply reply) {
   } else {
     reply.Data(names);
   }
+}
+
+void LazyRoot::Seek(const Request& request, uint64_t offset, uint32_t whence, Reply reply) {
+  std::shared_ptr<FileContent> content;
+  FileContent::Place place;
+  bool sparse = false;
+  {
+    std::lock_guard lock(mutex_);
+    const Inode* inode = inodes_.Find(request.nodeid);
+    if (inode != nullptr) content = ContentLocked(*inode);
+    const auto entry = content ? EntryLocked(*inode) : std::nullopt;
+    sparse = entry && IsSparse(entry->size, entry->blocks);
+    if (sparse) place = {tree_, inodes_.PathOf(*inode).value_or("")};
+  }
+  if (!content) {
+    reply.Error(EIO);
+    return;
+  }
+  AnswerSeek(content, place, sparse, offset, whence, std::move(reply));
 }
 
 // --- content ---------------------------------------------------------------------------------------------------------
@@ -465,6 +485,16 @@ void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content
   }
   if (tries == 0) {
     reply.Error(EIO);
+    return;
+  }
+  if (tries < kReadTries && content->Has(offset, size)) {
+    reply.Suspend();
+    backend_.timers().After(PauseMicros(kReadTries - tries),
+                            [this, gate = gate_, shared = std::make_shared<Reply>(std::move(reply)), nodeid,
+                             content = std::move(content), offset, size, tries] {
+                              const Gate::Pass pass(gate.get());
+                              if (pass) ReadOrFetch(nodeid, content, offset, size, tries - 1, std::move(*shared));
+                            });
     return;
   }
   FileContent::Place place;

@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/id_map.h"
 #include "vfs/backend.h"
 #include "vfs/dispatcher.h"
 #include "vfs/file_cache.h"
@@ -27,7 +28,7 @@
 namespace vrun::vfs {
 
 struct LazyRootOptions {
-  uint32_t uid_base = 0;
+  IdMap ids;
   bool passthrough = true;
   bool xattrs = true;
   bool posix_acls = false;
@@ -79,6 +80,7 @@ class LazyRoot final : public Operations, private TracedFiles::Listener {
   void StatFs(const Request& request, Reply reply) override;
   void GetXattr(const Request& request, std::string_view name, uint32_t size, Reply reply) override;
   void ListXattr(const Request& request, uint32_t size, Reply reply) override;
+  void Seek(const Request& request, uint64_t offset, uint32_t whence, Reply reply) override;
 
  private:
   using SharedReply = std::shared_ptr<Reply>;
@@ -103,6 +105,13 @@ class LazyRoot final : public Operations, private TracedFiles::Listener {
   // False: not this time, open it cached.
   bool OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply* reply);
   bool AnswerThrough(uint64_t nodeid, Reply* reply);
+  enum class Opened { kNot, kCached, kThrough };
+  Opened HowOpen(uint64_t nodeid);
+  // Of what is open through, and not verified as it is now.
+  void OpenChecked(uint64_t nodeid, const std::shared_ptr<FileContent>& content, int tries, SharedReply reply);
+  // Fetches what is missing from `offset` on, then opens it.
+  void Repair(uint64_t nodeid, const std::shared_ptr<FileContent>& content, uint64_t offset, int tries,
+              SharedReply reply);
   void CloseHandle(uint64_t nodeid, uint64_t handle);
   // With open_mutex_ held. Before the kernel hears of an open, after it has told of a close.
   void SaveOpenLocked(uint64_t nodeid, OpenFiles* files);

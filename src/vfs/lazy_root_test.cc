@@ -17,7 +17,7 @@ namespace vrun::vfs {
 namespace {
 
 TEST_F(LazyRootTest, NamesAndAttributesAreHomes) {
-  options_.uid_base = 100000;
+  options_.ids = 100000;
   TreeMaker maker;
   maker.File("/etc/passwd", "root:x", 0640).Symlink("/bin", "usr/bin").Dir("/home", 0711);
   maker.At("/etc/passwd").uid = 0;
@@ -529,7 +529,7 @@ TEST_F(LazyRootTest, ASourceThatAnswersInlineIsFine) {
 }
 
 TEST_F(LazyRootTest, XattrsAreServedWithIdsMoved) {
-  options_.uid_base = 100000;
+  options_.ids = 100000;
   TreeMaker maker;
   maker.File("/f", "x").File("/plain", "y");
   struct {

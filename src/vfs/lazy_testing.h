@@ -38,6 +38,7 @@ class FullObject final : public store::Object {
     return Error(Code::kExhausted, "write to the store: No space left on device");
   }
   bool complete() override { return object_->complete(); }
+  std::optional<uint64_t> VerifySome(uint64_t bytes) override { return object_->VerifySome(bytes); }
   Result<UniqueFd> OpenForPassthrough() override { return object_->OpenForPassthrough(); }
   Status Resolve(const store::ObjectId& id) override { return object_->Resolve(id); }
 
@@ -62,6 +63,7 @@ class FullStore final : public store::Store {
   }
   void SetLimit(uint64_t) override {}
   void OnPressure(std::function<void()>) override {}
+  bool GiveWay(int, uint64_t) override { return false; }
   Result<VerifyReport> Verify(const std::function<bool(const VerifyReport&)>& progress) override {
     return store_.Verify(progress);
   }

@@ -339,7 +339,7 @@ bool LiveMerge::IsSame(const LiveNode& node, const tree::Entry& is) const {
     return version == node.at_home || (!node.file && version == node.version) || node.IsEarlier(version);
   }
   // What is no file is what it looks like, whoever made it.
-  const fuse_attr attr = AttributesOf(is, tree_.uid_base_, tree_.root_dev_, node.nodeid);
+  const fuse_attr attr = AttributesOf(is, tree_.ids_, tree_.root_dev_, node.nodeid);
   const LiveAttributes& a = node.attributes;
   return a.mode == attr.mode && a.uid == attr.uid && a.gid == attr.gid && a.rdev == attr.rdev &&
          node.target == is.target;

@@ -35,7 +35,7 @@ bool LiveRoot::DropPrivileges(LiveNode* node, const Request* by) const {
   const uint32_t before = node->attributes.mode;
   uint32_t& mode = node->attributes.mode;
   mode &= ~uint32_t{S_ISUID};
-  const bool theirs = by->gid == node->attributes.gid || by->uid == options_.uid_base;
+  const bool theirs = by->gid == node->attributes.gid || by->uid == options_.ids.base();
   if ((mode & S_IXGRP) != 0 || !theirs) mode &= ~uint32_t{S_ISGID};
   return changed || mode != before;
 }
@@ -97,6 +97,10 @@ void LiveRoot::SetAttrResized(const Request& request, const fuse_setattr_in& in,
       reply.Error(ESTALE);
       return;
     }
+    if (const int error = ChangeLocked(); error != 0) {
+      reply.Error(error);
+      return;
+    }
     LiveAttributes& a = node->attributes;
     if (kill || (in.valid & (FATTR_UID | FATTR_GID)) != 0) DropPrivileges(node, &request);
     if ((in.valid & FATTR_UID) != 0) a.uid = in.uid;
@@ -115,7 +119,7 @@ void LiveRoot::SetAttrResized(const Request& request, const fuse_setattr_in& in,
     }
     // With no-open this may be the truncation of an open, which is published with its close (else by Tick).
     const bool by_name = (in.valid & FATTR_SIZE) != 0 && (in.valid & FATTR_FH) == 0 && !node->truncated;
-    if (by_name && !node->names.empty()) PublishLocked(node);
+    if (by_name && !node->names.empty()) (void)PublishLocked(node);
     if ((in.valid & ~uint32_t{FATTR_SIZE | FATTR_FH | FATTR_LOCKOWNER | FATTR_KILL_SUIDGID}) != 0) TellMetaLocked(node);
   }
   AnswerAttr(request.nodeid, std::move(reply));
@@ -166,6 +170,7 @@ void LiveRoot::SetXattr(const Request& request, std::string_view name, std::stri
                         bool kill_sgid, Reply reply) {
   if (WasDone(request, &reply)) return;
   SeeCloses();
+  SeekJournalRoom();
   int error = CheckXattrName(name);
   {
     const TreeLock lock(*this);
@@ -174,6 +179,7 @@ void LiveRoot::SetXattr(const Request& request, std::string_view name, std::stri
     if (node == nullptr) error = ESTALE;
     if (error == 0 && found != nullptr && (flags & XATTR_CREATE) != 0) error = EEXIST;
     if (error == 0 && found == nullptr && (flags & XATTR_REPLACE) != 0) error = ENODATA;
+    if (error == 0) error = ChangeLocked(value.size() * 2);
     std::string kept(value);
     if (error == 0 && name == kAccessAcl) {
       if (auto acl = SetAcl(value, node->attributes.mode)) {
@@ -203,11 +209,15 @@ void LiveRoot::SetXattr(const Request& request, std::string_view name, std::stri
 void LiveRoot::RemoveXattr(const Request& request, std::string_view name, Reply reply) {
   if (WasDone(request, &reply)) return;
   SeeCloses();
+  SeekJournalRoom();
   int error = ENODATA;
   {
     const TreeLock lock(*this);
     LiveNode* node = tree_.Find(request.nodeid);
-    if (node != nullptr && EraseXattr(node, name)) {
+    const int refused = ChangeLocked();
+    if (refused != 0) {
+      error = refused;
+    } else if (node != nullptr && EraseXattr(node, name)) {
       node->attributes.ctime = LiveNow();
       tree_.Changed(node);
       TellMetaLocked(node);

@@ -40,7 +40,7 @@ void LiveRoot::Closed(uint64_t nodeid) {
     file = node->file;
     if (!file) return;
     whole = file->complete() || !file->dirty();
-    if (whole) PublishLocked(node);
+    if (whole) (void)PublishLocked(node);
   }
   file->Pin(false);
   if (!whole) PublishWhole(nodeid, file);

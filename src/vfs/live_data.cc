@@ -13,6 +13,7 @@
 #include "store/object_id.h"
 #include "vfs/live_root.h"
 #include "vfs/retry.h"
+#include "vfs/seek.h"
 
 namespace vrun::vfs {
 namespace {
@@ -36,6 +37,7 @@ LiveRoot::Content LiveRoot::ContentOf(uint64_t nodeid) {
     if (content.file || !node->home) return content;
     content.place = {home_tree_, node->HomePath()};
     content.news = news_;
+    content.sparse = IsSparse(node->attributes.size, node->attributes.blocks);
     version = node->version;
     known = node->known_id;
   }
@@ -267,25 +269,14 @@ void LiveRoot::Flush(const Request& request, Reply reply) {
 
 void LiveRoot::Seek(const Request& request, uint64_t offset, uint32_t whence, Reply reply) {
   const Content content = ContentOf(request.nodeid);
-  if (whence != SEEK_DATA && whence != SEEK_HOLE) {
-    reply.Error(EINVAL);
-    return;
-  }
-  uint64_t result = 0;
-  int error = 0;
-  if (content.file) {
-    error = content.file->Seek(offset, static_cast<int>(whence), &result);
-  } else if (!content.home) {
-    error = ESTALE;
-  } else if (offset >= content.home->size()) {
-    error = ENXIO;
-  } else {  // where home has holes the tree does not say: it is all data
-    result = whence == SEEK_DATA ? offset : content.home->size();
-  }
-  if (error != 0) {
-    reply.Error(error);
+  if (content.home) {
+    AnswerSeek(content.home, content.place, content.sparse, offset, whence, std::move(reply));
+  } else if (content.file) {
+    uint64_t result = 0;
+    const int error = content.file->Seek(offset, static_cast<int>(whence), &result);
+    error != 0 ? reply.Error(error) : reply.Struct(fuse_lseek_out{result});
   } else {
-    reply.Struct(fuse_lseek_out{result});
+    reply.Error(ESTALE);
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "vfs/live_doubt.h"
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "vfs/dispatcher.h"
 #include "vfs/live_root.h"
@@ -140,13 +142,13 @@ void LiveRoot::Doubt(Dispatcher& dispatcher, bool doubt) {
 uint64_t LiveRoot::AbsentSecondsLocked(uint64_t directory, std::string_view name) {
   if (doubt_.doubted()) return 0;
   switch (doubt_.NoteAbsent(directory, name)) {
-    case LiveDoubt::Noted::kFull: return kAbsentSeconds;
+    case LiveDoubt::Noted::kFull: return std::min(kAbsentSeconds, ValidSeconds());
     case LiveDoubt::Noted::kNew:
       if (journal_ != nullptr) frame_.Absent(directory, name);
       break;
     case LiveDoubt::Noted::kBefore: break;
   }
-  return kForeverSeconds;
+  return ValidSeconds();
 }
 
 void LiveRoot::AfterDoubt(Reply reply, Then then) {

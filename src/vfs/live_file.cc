@@ -42,6 +42,29 @@ Result<std::shared_ptr<LiveFiles>> LiveFiles::Open(const std::string& directory)
   return std::shared_ptr<LiveFiles>(new LiveFiles(std::move(fd)));
 }
 
+UniqueFd LiveFiles::OpenAt(const std::string& name, int flags, mode_t mode) {
+  UniqueFd fd(::openat(directory_.get(), name.c_str(), flags | O_CLOEXEC, mode));
+  const int error = fd ? 0 : errno;
+  if (error != EMFILE && error != ENFILE) return fd;
+  {
+    std::unordered_map<uint64_t, std::shared_ptr<UniqueFd>> given_up;  // closed after the lock
+    std::lock_guard lock(pin_mutex_);
+    given_up.swap(pinned_);
+  }
+  (void)GiveWay(error, 0);
+  fd.Reset(::openat(directory_.get(), name.c_str(), flags | O_CLOEXEC, mode));
+  return fd;
+}
+
+void LiveFiles::Pin(uint64_t id, std::shared_ptr<UniqueFd> fd) {
+  std::lock_guard lock(pin_mutex_);
+  if (fd == nullptr) {
+    pinned_.erase(id);
+  } else {
+    pinned_[id] = std::move(fd);
+  }
+}
+
 void LiveFiles::Remove(uint64_t id) const {
   if (!kept_) ::unlinkat(directory_.get(), std::to_string(id).c_str(), 0);
 }
@@ -62,8 +85,11 @@ Status LiveFiles::Restore(uint64_t next, const std::function<bool(uint64_t id)>&
 
 Result<std::shared_ptr<LiveFile>> LiveFile::Create(LiveFiles& files) {
   const std::shared_ptr<LiveFile> file(new LiveFile(files, files.NextId()));
-  const UniqueFd fd(::openat(files.fd(), file->name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd) return ErrnoError("make a backing file");
+  const int error = files.Insist(0, [&] {
+    const UniqueFd fd = files.OpenAt(file->name_, O_RDWR | O_CREAT | O_EXCL, 0600);
+    return fd ? 0 : errno;
+  });
+  if (error != 0) return ErrnoError(error, "make a backing file");
   return file;
 }
 
@@ -86,15 +112,13 @@ Result<std::shared_ptr<LiveFile>> LiveFile::CreateOver(LiveFiles& files, std::sh
   if (::ftruncate(fd->get(), static_cast<off_t>(size)) != 0 || ::futimens(fd->get(), times) != 0) {
     return ErrnoError("make a backing file");
   }
-  if (files.journal() != nullptr) {
-    LiveFrame frame;
-    frame.File(file->State());
-    VRUN_TRY(files.journal()->Append(frame));
-  }
   return file;
 }
 
-LiveFile::~LiveFile() { files_->Remove(id_); }
+LiveFile::~LiveFile() {
+  files_->Pin(id_, nullptr);
+  files_->Remove(id_);
+}
 
 Result<std::shared_ptr<UniqueFd>> LiveFile::Descriptor() {
   std::lock_guard lock(mutex_);
@@ -104,18 +128,16 @@ Result<std::shared_ptr<UniqueFd>> LiveFile::Descriptor() {
 Result<std::shared_ptr<UniqueFd>> LiveFile::DescriptorLocked() {
   if (auto open = descriptor_.lock()) return open;
   // Publishing reads it too, which is no reason to move the atime that the job set.
-  auto fd = std::make_shared<UniqueFd>(::openat(files_->fd(), name_.c_str(), O_RDWR | O_NOATIME | O_CLOEXEC));
+  auto fd = std::make_shared<UniqueFd>(files_->OpenAt(name_, O_RDWR | O_NOATIME));
   if (!*fd) return ErrnoError("open a backing file");
   descriptor_ = fd;
   return fd;
 }
 
 void LiveFile::Pin(bool on) {
-  std::shared_ptr<UniqueFd> released;  // after the lock
   std::lock_guard lock(mutex_);
-  released = std::move(pinned_);
-  if (!on) return;
-  if (auto fd = DescriptorLocked()) pinned_ = *std::move(fd);
+  if (!on) return files_->Pin(id_, nullptr);
+  if (auto fd = DescriptorLocked()) files_->Pin(id_, *std::move(fd));
 }
 
 // --- filling ---------------------------------------------------------------------------------------------------------
@@ -137,13 +159,13 @@ void LiveFile::MarkLocked(uint64_t unit) {
   complete_ = true;
 }
 
-void LiveFile::MarkWrittenLocked(uint64_t offset, uint64_t n) {
-  if (lower_ == nullptr) return;
+int LiveFile::MarkWrittenLocked(uint64_t offset, uint64_t n) {
+  if (lower_ == nullptr) return 0;
   // The last unit counts as whole when all of it that was home's is covered.
   const uint64_t end = offset + n >= lower_size_ ? present_.size() : (offset + n) / kUnit;
   const uint64_t first = (offset + kUnit - 1) / kUnit;
   for (uint64_t unit = first; unit < end && lower_ != nullptr; ++unit) MarkLocked(unit);
-  if (first < end) NoteUnitsLocked(first, end);
+  return first < end ? NoteUnitsLocked(first, end, LiveJournal::Of::kChange) : 0;
 }
 
 // EAGAIN: it is not here (any more).
@@ -162,7 +184,8 @@ int LiveFile::FillLocked(uint64_t unit) {
   const timespec times[2] = {st.st_atim, st.st_mtim};
   if (::futimens((*fd)->get(), times) != 0) return errno;
   MarkLocked(unit);
-  NoteUnitsLocked(unit, unit + 1);
+  (void)NoteUnitsLocked(unit, unit + 1,
+                        LiveJournal::Of::kReading);  // else it is filled again, which nobody has written
   return 0;
 }
 
@@ -195,28 +218,28 @@ void LiveFile::NeedUnits(std::vector<Units> ranges, int tries, Done done) {
   std::shared_ptr<FileContent> lower;
   FileContent::Place place;
   uint64_t offset = 0, length = 0;
-  int error = 0;
-  {
+  const int error = files_->Insist(kUnit, [&] {
+    int failed = 0;
     std::lock_guard lock(mutex_);
-    while (!ranges.empty() && error == 0) {
+    while (!ranges.empty() && failed == 0) {
       auto& [first, end] = ranges.back();
       first = NextMissingLocked(first, std::min(end, present_.size()));
       if (first >= std::min(end, present_.size())) {
         ranges.pop_back();
         continue;
       }
-      error = FillLocked(first);
-      if (error == EAGAIN && tries > 0) {
+      failed = FillLocked(first);
+      if (failed == EAGAIN && tries > 0) {
         lower = lower_;
         place = place_;
         offset = first * kUnit;
         length = std::min(std::min(end, present_.size()) * kUnit, lower_size_) - offset;
         length = std::min<uint64_t>(length, 4 << 20);  // of a large file a part at a time, so that it is not evicted
-        error = 0;
-        break;
+        return 0;
       }
     }
-  }
+    return failed;
+  });
   if (lower == nullptr) {
     done(error == EAGAIN ? EIO : error);
     return;
@@ -247,7 +270,7 @@ void LiveFile::SetLower(std::shared_ptr<FileContent> lower, FileContent::Place p
   if (same || files_->journal() == nullptr) return;
   LiveFrame frame;
   frame.File(StateLocked());
-  (void)files_->journal()->Append(frame);
+  (void)files_->journal()->Append(frame, LiveJournal::Of::kReading);  // else it is found again, as it was now
 }
 
 // --- content ---------------------------------------------------------------------------------------------------------
@@ -267,17 +290,24 @@ int LiveFile::Read(uint64_t offset, char* buffer, size_t n, size_t* got) {
 }
 
 int LiveFile::Write(uint64_t offset, std::string_view data) {
+  return files_->Insist(data.size(), [&] { return WriteOnce(offset, data); });
+}
+
+int LiveFile::WriteOnce(uint64_t offset, std::string_view data) {
   std::lock_guard lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
   if (const int error = BeforeChangeLocked((*fd)->get(), offset, data.size()); error != 0) return error;
   const int error = WriteAt((*fd)->get(), data.data(), data.size(), offset);
   ChangedLocked(offset, data.size());  // perhaps some of it
-  if (error == 0) MarkWrittenLocked(offset, data.size());
-  return error;
+  return error != 0 ? error : MarkWrittenLocked(offset, data.size());
 }
 
 int LiveFile::CopyFrom(int from, uint64_t offset, uint64_t to, uint64_t n, size_t* copied) {
+  return files_->Insist(n, [&] { return CopyOnce(from, offset, to, n, copied); });
+}
+
+int LiveFile::CopyOnce(int from, uint64_t offset, uint64_t to, uint64_t n, size_t* copied) {
   std::lock_guard lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
@@ -291,6 +321,10 @@ int LiveFile::CopyFrom(int from, uint64_t offset, uint64_t to, uint64_t n, size_
 }
 
 int LiveFile::Truncate(uint64_t size) {
+  return files_->Insist(kUnit, [&] { return TruncateOnce(size); });
+}
+
+int LiveFile::TruncateOnce(uint64_t size) {
   std::lock_guard lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
@@ -308,12 +342,16 @@ int LiveFile::Truncate(uint64_t size) {
     const uint64_t units = (size + kUnit - 1) / kUnit;
     for (uint64_t unit = units; unit < present_.size() && lower_ != nullptr; ++unit) MarkLocked(unit);
     present_.resize(units);
-    NoteUnitsLocked(0, 0);
+    return NoteUnitsLocked(0, 0, LiveJournal::Of::kChange);
   }
   return 0;
 }
 
 int LiveFile::Allocate(uint64_t offset, uint64_t length, int mode) {
+  return files_->Insist(length, [&] { return AllocateOnce(offset, length, mode); });
+}
+
+int LiveFile::AllocateOnce(uint64_t offset, uint64_t length, int mode) {
   std::lock_guard lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
@@ -322,7 +360,7 @@ int LiveFile::Allocate(uint64_t offset, uint64_t length, int mode) {
   if (::fallocate((*fd)->get(), mode, static_cast<off_t>(offset), static_cast<off_t>(length)) != 0) return errno;
   if (zeroes) {
     ChangedLocked(offset, length);
-    MarkWrittenLocked(offset, length);
+    return MarkWrittenLocked(offset, length);
   }
   return 0;
 }

@@ -14,7 +14,9 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <ctime>
 #include <functional>
@@ -22,6 +24,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -48,6 +51,21 @@ class LiveFiles : public std::enable_shared_from_this<LiveFiles> {
   // What is on its way to a file is not wanted any more, and the journal may go. Waits for what is being put there.
   void Close() { arrivals_.Close(); }
   Gate* arrivals() { return &arrivals_; }
+  // Who is asked when the disk is full or there are no more descriptors (store::Store::GiveWay). Before any file.
+  void SetGiveWay(std::function<bool(int error, uint64_t bytes)> give_way) { give_way_ = std::move(give_way); }
+  bool GiveWay(int error, uint64_t bytes) const { return give_way_ && give_way_(error, bytes); }
+  // Runs `act`, which returns 0 or an errno, and once more if it has found the disk full and there is room now. No lock
+  // held.
+  template <typename Act>
+  int Insist(uint64_t bytes, Act act) const {
+    const int error = act();
+    return (error == ENOSPC || error == EDQUOT) && GiveWay(error, std::max(bytes, kLeastRoom)) ? act() : error;
+  }
+  // openat(2) with O_CLOEXEC; when there are no more descriptors, those that are kept open are given up for it. On
+  // failure errno says why.
+  UniqueFd OpenAt(const std::string& name, int flags, mode_t mode = 0);
+  // Keeps a file open until there are no more descriptors; null: not any more.
+  void Pin(uint64_t id, std::shared_ptr<UniqueFd> fd);
   // After another process: ids from here on; what is there and not `wanted` goes.
   Status Restore(uint64_t next, const std::function<bool(uint64_t id)>& wanted);
   // From now on backing files stay when their objects go.
@@ -55,9 +73,13 @@ class LiveFiles : public std::enable_shared_from_this<LiveFiles> {
   void Remove(uint64_t id) const;
 
  private:
+  static constexpr uint64_t kLeastRoom = 4u << 20;  // so that not every write asks for it
   explicit LiveFiles(UniqueFd directory) : directory_(std::move(directory)) {}
   const UniqueFd directory_;
   LiveJournal* journal_ = nullptr;
+  std::function<bool(int error, uint64_t bytes)> give_way_;
+  std::mutex pin_mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<UniqueFd>> pinned_;
   Gate arrivals_;
   std::atomic<uint64_t> next_{1};
   std::atomic<bool> kept_{false};
@@ -141,8 +163,8 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   // --- with a journal
 
   // What was written since it was last published; null: nothing. What it is over is in its content, and in `base` if
-  // that is home's own.
-  std::shared_ptr<LiveVersion> Publish(tree::FileVersion* base);
+  // that is home's own. An error: it cannot be told now, and is still to be published.
+  Result<std::shared_ptr<LiveVersion>> Publish(tree::FileVersion* base);
   // A version of it that another process published.
   std::shared_ptr<LiveVersion> RestoreVersion(const LiveContent& content);
   // Bytes written since it was last published if all were appended, else 0.
@@ -152,7 +174,8 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
 
   // The backing file, to be read and written; one for all who hold it.
   Result<std::shared_ptr<UniqueFd>> Descriptor();
-  // Keeps it open: there will be many reads and writes. LiveRoot: while the file is open.
+  // Keeps it open, as long as there are descriptors: there will be many reads and writes. LiveRoot: while the file is
+  // open.
   void Pin(bool on);
 
   // LiveRoot's: the kernel writes the backing file by itself, so what it has cached of attributes is worth nothing.
@@ -167,9 +190,13 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   uint64_t NextMissingLocked(uint64_t unit, uint64_t end) const;
   int FillLocked(uint64_t unit);
   void MarkLocked(uint64_t unit);
-  // What lies wholly in [offset, offset + n) is ours from now on.
-  void MarkWrittenLocked(uint64_t offset, uint64_t n);
-  void NoteUnitsLocked(uint64_t first, uint64_t end);
+  // What lies wholly in [offset, offset + n) is ours from now on. 0 or an errno.
+  int MarkWrittenLocked(uint64_t offset, uint64_t n);
+  int NoteUnitsLocked(uint64_t first, uint64_t end, LiveJournal::Of of);
+  int WriteOnce(uint64_t offset, std::string_view data);
+  int CopyOnce(int from, uint64_t offset, uint64_t to, uint64_t n, size_t* copied);
+  int TruncateOnce(uint64_t size);
+  int AllocateOnce(uint64_t offset, uint64_t length, int mode);
   // [offset, offset + n) is about to change, and has changed. 0 or an errno.
   int BeforeChangeLocked(int fd, uint64_t offset, uint64_t n);
   void ChangedLocked(uint64_t offset, uint64_t n);
@@ -181,7 +208,6 @@ class LiveFile : public std::enable_shared_from_this<LiveFile> {
   const std::string name_;
   mutable std::mutex mutex_;
   std::weak_ptr<UniqueFd> descriptor_;
-  std::shared_ptr<UniqueFd> pinned_;
 
   std::atomic<bool> complete_{true};
   // While incomplete; null afterwards.

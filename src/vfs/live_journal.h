@@ -10,11 +10,23 @@
 //     next checkpoint.
 // When the file has grown to a multiple of what it says it is written anew (Checkpoint) and takes the old one's name.
 //
-// A tail that was torn is cut off. A damaged frame that others follow is kCorrupt: somebody changed the file.
+// A tail that was torn is cut off. A damaged frame that others follow is kCorrupt: somebody changed the file. So is one
+// of another version of this program, and the file stays as it is.
+//
+// A full disk. Blocks are allocated ahead of the end (`ahead_`), so that a frame needs no room on the disk:
+//   * Whoever makes or writes something is refused (Reserve) when half of them are used up and no more are to be had.
+//   * The other half is for what reading adds (names that the kernel is told of), for names that are removed, and for
+//     what was written before and goes home.
+//   * When all but a last part of it is used up, what reading adds is left out, and the journal is behind: it takes no
+//     change (TakesChange) until a checkpoint, which has all, is written. That is tried as soon as there is room.
+// So what was changed is in the journal before it is answered or sent home, and what is not in it is home's. The kernel
+// is told of that only until its next question (RoomForReading); and since the numbers that it was told are not in the
+// journal either, the next server begins with others (LiveState::SkipNumbers).
 //
 // Thread safety: any thread. A mutex is held over the write.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -126,6 +138,9 @@ struct LiveState {
   uint64_t next_node = 1;
   uint64_t next_cookie = 0;
   uint64_t next_file = 1;
+
+  // Past all node ids and cookies that the server of which this is may have given out, in the journal or not.
+  void SkipNumbers();
 };
 
 // One frame in the making. Not thread safe.
@@ -167,12 +182,21 @@ class LiveJournal {
   // What `bytes` of a journal say; `good`: how much of them is not a torn tail. kCorrupt: see above.
   static Result<LiveState> Parse(std::string_view bytes, size_t* good);
 
-  // ENOSPC and the like are found here, before an operation is accepted: room for an append of up to `bytes`.
-  int Reserve(size_t bytes);
-  Status Append(const LiveFrame& frame);
+  // What is appended: a change, for which there is room (TakesChange), or what reading adds.
+  enum class Of : uint8_t { kChange, kReading };
+  // Before something is made or written: 0, or why it cannot be (ENOSPC and the like). `lacks`: of so many bytes.
+  int Reserve(uint64_t* lacks);
+  // A change may be made, with a frame of its own of up to `bytes` (0: of the usual size). It has that room until it is
+  // appended, if there is one such change at a time.
+  bool TakesChange(uint64_t bytes = 0) const;
+  // What reading may add. 0: the journal is behind.
+  uint64_t RoomForReading() const;
+  bool behind() const { return is_behind_.load(); }
+  // An error: it is not in the journal, which is behind from now on.
+  Status Append(const LiveFrame& frame, Of of);
   Status Flush();
 
-  // Grown to a multiple of what the last checkpoint had.
+  // Grown to a multiple of what the last checkpoint had; or behind, and there may be room for one.
   bool WantsCheckpoint() const;
   // From here on what is appended also goes after the checkpoint that is being made; then the checkpoint itself, which
   // may be older than what was appended meanwhile: all of it is upserts.
@@ -182,17 +206,31 @@ class LiveJournal {
   uint64_t bytes() const;  // of the file
 
  private:
-  LiveJournal(std::string path, UniqueFd fd, uint64_t end) : path_(std::move(path)), fd_(std::move(fd)), end_(end) {}
+  LiveJournal(std::string path, UniqueFd fd, uint64_t end);
+  uint64_t LeftLocked() const { return reserved_ - end_; }
+  // Blocks for `least` bytes and, as far as there is room, all that are to be ahead. A disk that had none is asked
+  // again after a moment, or `now`.
+  void AllocateLocked(uint64_t least, bool now);
+  void FallBehindLocked(const Error& why);
+  void TellRoomLocked();
+  int ShortageLocked() const;
 
   const std::string path_;
+  const uint64_t ahead_;
   mutable std::mutex mutex_;
-  UniqueFd fd_;
+  std::shared_ptr<const UniqueFd> fd_;
   uint64_t end_ = 0;         // of what is written
   uint64_t reserved_ = 0;    // allocated up to here
+  int64_t next_try_ = 0;     // monotonic; before it the disk is not asked for more
+  int shortage_ = 0;         // what it said when it had none
   uint64_t checkpoint_ = 0;  // bytes of the last one
-  bool broken_ = false;      // a write failed half way: nothing is accepted any more
+  bool behind_ = false;
+  uint64_t needed_ = 0;  // while it is: free bytes that the last checkpoint did not find
   bool in_checkpoint_ = false;
   std::string after_;
+  // LeftLocked(), 0 when it is behind, and whether it is: for whoever only looks.
+  std::atomic<uint64_t> room_{0};
+  std::atomic<bool> is_behind_{false};
 };
 
 }  // namespace vrun::vfs

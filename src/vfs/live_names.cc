@@ -38,6 +38,7 @@ int ErrnoOfFile(const Error& error) { return error.error_number() != 0 ? error.e
 int LiveRoot::MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made,
                              std::shared_ptr<LiveFile> file, LiveNode** out) {
   if (parent->attributes.nlink == 0) return ENOENT;  // removed while somebody stood in it
+  if (const int error = ChangeLocked(); error != 0) return error;
   LiveAttributes a;
   a.mode = made.mode;
   a.uid = request.uid;
@@ -109,7 +110,7 @@ void LiveRoot::MakeLoaded(const Request& request, const NewName& made, Reply rep
       reply.Error(error);
       return;
     }
-    if (node->file) PublishLocked(node);
+    if (node->file) (void)PublishLocked(node);
     DidLocked(request, node->nodeid);
     out = CountedEntryLocked(node);
   }
@@ -118,6 +119,10 @@ void LiveRoot::MakeLoaded(const Request& request, const NewName& made, Reply rep
 
 void LiveRoot::Create(const Request& request, const NewName& made, uint32_t flags, Reply reply) {
   if (const auto nodeid = WasDone(request, nullptr)) return AnswerCreated(*nodeid, std::move(reply));
+  if (made.name.empty() && !options_.nameless_files) {
+    reply.Error(ENOSYS);
+    return;
+  }
   const bool write = (flags & O_ACCMODE) != O_RDONLY;
   WithRoom(std::move(reply), [this, request, write, kept = KeptName(made)](Reply ready) {
     // What has no name waits for none: it is the first that is made in a view (CloseWatch), while the names of the
@@ -148,7 +153,7 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, bool wr
     ++node->lookups;  // at once: without a name it would be gone
     nodeid = node->nodeid;
     if (no_open_ && write) node->writers = 1;
-    if (no_open_ && !write) PublishLocked(node);  // no close will be told
+    if (no_open_ && !write) (void)PublishLocked(node);  // no close will be told
     DidLocked(request, nodeid);
   }
   if (!no_open_ || write) NoteDirty(nodeid);
@@ -194,10 +199,11 @@ void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::st
     if (error == 0 && node->is_directory()) error = EPERM;
     if (error == 0 && parent->attributes.nlink == 0) error = ENOENT;
     if (error == 0 && tree_.Child(parent, name) != nullptr) error = EEXIST;
+    if (error == 0) error = ChangeLocked();
     // What has a second name is there, as it is, under the first.
     std::string existing;
     if (error == 0 && !node->names.empty()) {
-      PublishLocked(node);
+      error = PublishLocked(node);
       existing = tree_.PathOf(*node);
     }
     if (error == 0) error = tree_.Add(parent, name, node, LiveNow());
@@ -206,7 +212,7 @@ void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::st
       return;
     }
     if (existing.empty()) {
-      PublishLocked(node);  // of a file without names (O_TMPFILE) it is the first
+      (void)PublishLocked(node);  // of a file without names (O_TMPFILE) it is the first
     } else if (node->named_at_home) {
       TellLocked(Kind::kLink, node, tree_.PathOf(*parent, name), existing);
     }
@@ -219,6 +225,7 @@ void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::st
 void LiveRoot::Remove(const Request& request, std::string_view name, bool directory, Reply reply) {
   if (WasDone(request, &reply)) return;
   SeeCloses();
+  SeekJournalRoom();
   const std::string kept(name);
   WithChild(request.nodeid, kept, std::move(reply), [this, request, kept, directory](Reply loaded) {
     int error = ESTALE;
@@ -241,6 +248,7 @@ uint64_t LiveRoot::ChildId(uint64_t directory, const std::string& name) {
 int LiveRoot::RemoveLocked(LiveNode* parent, const std::string& name, bool directory) {
   LiveNode* node = tree_.Child(parent, name);
   if (node == nullptr) return ENOENT;
+  if (const int error = ChangeLocked(); error != 0) return error;
   const std::string path = tree_.PathOf(*parent, name);
   const bool known = node->named_at_home, is_directory = node->is_directory();
   const uint64_t nodeid = node->nodeid;
@@ -281,10 +289,12 @@ int LiveRoot::RenameLocked(LiveNode* from, const std::string& name, LiveNode* to
   LiveNode* there = tree_.Child(to, to_name);
   const bool exchange = (flags & RENAME_EXCHANGE) != 0;
   const std::string old_path = tree_.PathOf(*from, name), path = tree_.PathOf(*to, to_name);
+  if (const int error = ChangeLocked(); error != 0) return error;
   // Content before the name that publishes it. (If the rename then fails it came early, which is no harm.)
   if (node != nullptr && node != there) {
-    PublishLocked(node);
-    if (exchange && there != nullptr) PublishLocked(there);
+    if (const int error = PublishLocked(node); error != 0) return error;
+    const int error = exchange && there != nullptr ? PublishLocked(there) : 0;
+    if (error != 0) return error;
   }
   const bool known = node != nullptr && node->named_at_home;
   const bool there_known = there != nullptr && there->named_at_home;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "base/clock.h"
@@ -15,9 +16,9 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint64_t kResent = 1ull << 63;   // in the unique of a request that another server had (FUSE_UNIQUE_RESEND)
-constexpr size_t kMostLately = 4096;       // more than are done while one waits to be answered
-constexpr size_t kFrameRoom = 256 * 1024;  // in the journal, before an operation is accepted
+constexpr uint64_t kResent = 1ull << 63;  // in the unique of a request that another server had (FUSE_UNIQUE_RESEND)
+constexpr size_t kMostLately = 4096;      // more than are done while one waits to be answered
+constexpr auto kOwedPause = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -50,11 +51,12 @@ Status LiveRoot::Begin(LiveJournal* journal, LiveStream* stream, LiveState* stat
 
 // --- the journal -----------------------------------------------------------------------------------------------------
 
-bool LiveRoot::WriteJournalLocked() {
-  if (journal_ == nullptr) return false;
+uint64_t LiveRoot::WriteJournalLocked() {
+  if (journal_ == nullptr) return 0;
+  const bool changing = std::exchange(changing_, false);
   if (told_ > 0) told_changes_.emplace_back(stream_->last(), tree_.changes());
   LiveTree::Touched touched = tree_.TakeTouched();
-  if (touched.empty() && frame_.empty()) return false;
+  if (touched.empty() && frame_.empty()) return 0;
   const bool told = std::exchange(told_, 0) > 0;
   const uint64_t last = stream_->last();
   for (const uint64_t nodeid : touched.nodes) {
@@ -81,11 +83,29 @@ bool LiveRoot::WriteJournalLocked() {
     if (const LiveNode* directory = tree_.Find(nodeid)) frame_.Places(*directory);
   }
   for (const uint64_t nodeid : touched.gone) frame_.Gone(nodeid);
-  if (const Status appended = journal_->Append(frame_); !appended) {
-    LogError("{}: nothing more can be written in this view", appended.error().message());
-  }
+  const Status appended = journal_->Append(frame_, changing ? LiveJournal::Of::kChange : LiveJournal::Of::kReading);
   frame_.clear();
-  return told;
+  return told && appended ? last : 0;  // what is not in it goes home with the next checkpoint
+}
+
+int LiveRoot::ChangeLocked(uint64_t bytes) {
+  if (journal_ == nullptr) return 0;
+  if (!journal_->TakesChange(bytes)) return ENOSPC;
+  changing_ = true;
+  return 0;
+}
+
+int LiveRoot::MakeJournalRoom() {
+  uint64_t lacks = 0;
+  const int error = journal_->Reserve(&lacks);
+  if (error == 0) return 0;
+  (void)files_.GiveWay(error, lacks);
+  Checkpoint();
+  return journal_->Reserve(&lacks);
+}
+
+void LiveRoot::SeekJournalRoom() {
+  if (journal_ != nullptr && !journal_->TakesChange()) (void)MakeJournalRoom();
 }
 
 LiveState LiveRoot::NumbersLocked() {
@@ -100,11 +120,14 @@ LiveState LiveRoot::NumbersLocked() {
 }
 
 void LiveRoot::Checkpoint() {
+  std::lock_guard alone(checkpoint_mutex_);
   if (!journal_->WantsCheckpoint()) return;
   LiveFrame all;
+  uint64_t last = 0;
   {
     const TreeLock lock(*this);
     journal_->BeginCheckpoint();
+    last = stream_->last();
     all.Header(NumbersLocked());
     tree_.ForEach([&](const LiveNode& node) {
       all.Node(node, node.file ? node.file->id() : 0);
@@ -126,6 +149,8 @@ void LiveRoot::Checkpoint() {
   }
   if (const Status written = journal_->FinishCheckpoint(all); !written) {
     LogWarning("{}: the journal of a live view stays as it is", written.error().message());
+  } else {
+    stream_->Release(last);  // some of it the journal had not
   }
 }
 
@@ -137,6 +162,11 @@ Status LiveRoot::RestoreFrom(LiveState* state) {
     if (op.content.aside != 0) wanted[op.content.aside] = true;
   }
   restored_ = true;
+  // Before anything is answered: the one after this may learn of nothing else.
+  state->SkipNumbers();
+  LiveFrame begun;
+  begun.Header(*state);
+  VRUN_TRY(journal_->Append(begun, LiveJournal::Of::kChange));
   VRUN_TRY(files_.Restore(state->next_file, [&](uint64_t id) { return wanted.contains(id); }));
   std::unordered_map<uint64_t, std::shared_ptr<LiveFile>> files;
   for (const auto& [id, saved] : state->files) {
@@ -194,7 +224,7 @@ void LiveRoot::WithRoom(Reply reply, Then then) {
     if (!stream_->MustWait(again)) again();
     return;
   }
-  if (const int error = journal_->Reserve(kFrameRoom); error != 0) {
+  if (const int error = MakeJournalRoom(); error != 0) {
     reply.Error(error);
     return;
   }
@@ -254,12 +284,12 @@ LiveOperation LiveRoot::OperationLocked(Kind kind, LiveNode* node) const {
   uint64_t valid = 0;
   const fuse_attr attr = AttrLocked(*node, &valid);
   op.attributes = node->attributes;
-  op.attributes.uid = HomeId(options_.uid_base, attr.uid);
-  op.attributes.gid = HomeId(options_.uid_base, attr.gid);
+  op.attributes.uid = options_.ids.ToHome(attr.uid);
+  op.attributes.gid = options_.ids.ToHome(attr.gid);
   op.attributes.mtime = {static_cast<time_t>(attr.mtime), static_cast<long>(attr.mtimensec)};
   op.attributes.atime = {static_cast<time_t>(attr.atime), static_cast<long>(attr.atimensec)};
   for (const auto& [name, value] : node->xattrs) {
-    op.xattrs.emplace_back(name, HomeXattr(name, value, options_.uid_base));
+    op.xattrs.emplace_back(name, HomeXattr(name, value, options_.ids));
   }
   op.target = node->target;
   return op;
@@ -324,13 +354,27 @@ void LiveRoot::TellRemovedLocked(uint64_t nodeid, const std::string& path, bool 
   AddLocked(std::move(op));
 }
 
-void LiveRoot::PublishLocked(LiveNode* node) {
-  if (journal_ == nullptr || !node->file || node->names.empty()) return;
-  if (node->named_at_home && !node->file->dirty()) return;
+int LiveRoot::PublishLocked(LiveNode* node) {
+  if (journal_ == nullptr || !node->file || node->names.empty()) return 0;
+  if (node->named_at_home && !node->file->dirty()) return 0;
   tree::FileVersion base;
-  const auto version = node->file->Publish(&base);
+  std::shared_ptr<LiveVersion> version;
+  int error = ChangeLocked();
+  if (error == 0) {
+    auto published = node->file->Publish(&base);
+    if (published) {
+      version = *std::move(published);
+    } else {
+      error = published.error().error_number() != 0 ? published.error().error_number() : EIO;
+    }
+  }
+  if (error != 0) {
+    std::lock_guard lock(dirty_mutex_);
+    dirty_.try_emplace(node->nodeid, Dirty{MonotonicMicros()}).first->second.owed = true;
+    return error;
+  }
   node->truncated = false;
-  if (version == nullptr) return;  // nothing new
+  if (version == nullptr) return 0;  // nothing new
   LiveOperation op = OperationLocked(Kind::kPut, node);
   op.path = tree_.PathOf(*node);
   op.born = !node->named_at_home;
@@ -346,6 +390,7 @@ void LiveRoot::PublishLocked(LiveNode* node) {
   for (size_t i = 1; i < node->names.size(); ++i) {
     TellLocked(Kind::kLink, node, tree_.PathOf(*node->names[i].parent, node->names[i].name), path);
   }
+  return 0;
 }
 
 // --- when ------------------------------------------------------------------------------------------------------------
@@ -353,7 +398,7 @@ void LiveRoot::PublishLocked(LiveNode* node) {
 void LiveRoot::NoteDirty(uint64_t nodeid) {
   if (journal_ == nullptr) return;
   std::lock_guard lock(dirty_mutex_);
-  dirty_.try_emplace(nodeid, MonotonicMicros());
+  dirty_.try_emplace(nodeid, Dirty{MonotonicMicros()});
 }
 
 void LiveRoot::Publish(uint64_t nodeid) {
@@ -363,7 +408,7 @@ void LiveRoot::Publish(uint64_t nodeid) {
     if (dirty_.erase(nodeid) == 0) return;
   }
   const TreeLock lock(*this);
-  if (LiveNode* node = tree_.Find(nodeid)) PublishLocked(node);
+  if (LiveNode* node = tree_.Find(nodeid)) (void)PublishLocked(node);
 }
 
 // A writer that goes on and on. What is rewritten in place waits for its writer to be done: half of it is nothing.
@@ -373,16 +418,17 @@ void LiveRoot::PublishAppended(uint64_t nodeid, LiveFile& file) {
 
 void LiveRoot::Tick() {
   const int64_t before = MonotonicMicros() - options_.publish_micros;
-  std::vector<uint64_t> due;
+  SeekJournalRoom();
+  std::vector<std::pair<uint64_t, bool>> due;
   {
     std::lock_guard lock(dirty_mutex_);
-    for (const auto& [nodeid, since] : dirty_) {
-      if (since <= before) due.push_back(nodeid);
+    for (const auto& [nodeid, dirty] : dirty_) {
+      if (dirty.owed || dirty.since <= before) due.emplace_back(nodeid, dirty.owed);
     }
   }
-  for (const uint64_t nodeid : due) {
-    bool appended = false;
-    {
+  for (const auto& [nodeid, owed] : due) {
+    bool appended = owed;
+    if (!owed) {
       const TreeLock lock(*this);
       const LiveNode* node = tree_.Find(nodeid);
       appended = node == nullptr || !node->file || !node->named_at_home || node->file->Appended() > 0 ||
@@ -398,16 +444,47 @@ void LiveRoot::Tick() {
   });
 }
 
+std::vector<uint64_t> LiveRoot::PublishDirty() {
+  std::vector<uint64_t> all, owed;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    for (const auto& [nodeid, dirty] : dirty_) all.push_back(nodeid);
+  }
+  for (const uint64_t nodeid : all) Publish(nodeid);
+  std::lock_guard lock(dirty_mutex_);
+  for (const auto& [nodeid, dirty] : dirty_) {
+    if (dirty.owed) owed.push_back(nodeid);
+  }
+  return owed;
+}
+
 uint64_t LiveRoot::PublishAll() {
   if (journal_ == nullptr) return 0;
   SettleCloses();
-  std::vector<uint64_t> all;
-  {
-    std::lock_guard lock(dirty_mutex_);
-    for (const auto& [nodeid, since] : dirty_) all.push_back(nodeid);
+  std::vector<uint64_t> owed = PublishDirty();
+  for (const int64_t deadline = MonotonicMicros() + kHomeMicros; !owed.empty() && MonotonicMicros() < deadline;) {
+    SeekJournalRoom();
+    {
+      std::unique_lock lock(dirty_mutex_);
+      completed_.wait_for(lock, kOwedPause, [] { return false; });
+    }
+    owed = PublishDirty();
   }
-  for (const uint64_t nodeid : all) Publish(nodeid);
+  for (const uint64_t nodeid : owed) ReportUnpublished(nodeid);
   return stream_->last();
+}
+
+// It stays dirty: as soon as it can be it is published all the same.
+void LiveRoot::ReportUnpublished(uint64_t nodeid) {
+  std::string path;
+  {
+    const TreeLock lock(*this);
+    if (const LiveNode* node = tree_.Find(nodeid)) path = tree_.PathOf(*node);
+  }
+  const std::string why =
+      "what was written last is not at home yet: this node's disk is full, or it has no descriptors";
+  LogError("{}: {}", Escape(path), why);
+  if (options_.on_content_lost) options_.on_content_lost(path, why);
 }
 
 void LiveRoot::SyncHome(uint64_t nodeid, Reply reply) {
@@ -444,6 +521,7 @@ void LiveRoot::OnAcknowledged(uint64_t number, const std::vector<LiveStream::App
   std::vector<std::function<void()>> waited;
   {
     const TreeLock lock(*this);
+    (void)ChangeLocked();  // of the room for changes; but it can be without it: home says again what it has
     frame_.Acknowledged(number);
     for (const LiveStream::Applied& one : applied) {
       if (LiveNode* node = tree_.Find(one.node)) AppliedLocked(node, one);

@@ -161,6 +161,17 @@ void LiveRoot::ReadHome(uint64_t nodeid, Content content, uint64_t offset, uint3
     reply.Error(EIO);
     return;
   }
+  if (tries < kReadTries && content.home->Has(offset, size)) {
+    reply.Suspend();
+    backend_.timers().After(PauseMicros(kReadTries - tries),
+                            [this, gate = gate_, shared = std::make_shared<Reply>(std::move(reply)), nodeid,
+                             content = std::move(content), offset, size, tries, deadline] {
+                              const Gate::Pass pass(gate.get());
+                              if (!pass) return;
+                              ReadHome(nodeid, content, offset, size, tries - 1, deadline, std::move(*shared));
+                            });
+    return;
+  }
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
   const std::shared_ptr<FileContent> home = content.home;

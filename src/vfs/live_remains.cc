@@ -43,7 +43,7 @@ class Remains final : public LiveRemains {
  private:
   static LiveRootOptions RootOptions(const LiveRemainsOptions& options) {
     LiveRootOptions root;
-    root.uid_base = options.uid_base;
+    root.ids = options.ids;
     root.passthrough = false;
     return root;
   }

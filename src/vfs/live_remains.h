@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/id_map.h"
 #include "base/result.h"
 #include "vfs/backend.h"
 #include "vfs/live_stream.h"
@@ -19,7 +20,7 @@ struct LiveRemainsOptions {
   std::string written;
   LiveStreamOptions stream;
   std::function<void()> on_ready;
-  uint32_t uid_base = 0;
+  IdMap ids;
 };
 
 // Thread safety: any thread.

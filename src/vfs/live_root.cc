@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "store/store.h"
 #include "vfs/retry.h"
 
 namespace vrun::vfs {
@@ -20,6 +21,8 @@ namespace {
 
 constexpr uint32_t kMostBytes = 1 << 20;          // of one answer
 constexpr uint64_t kListedWithAttributes = 2048;  // entries of a listing, as in lazy_root.cc
+constexpr uint64_t kNameRoom = 16 * 1024;         // in the journal, for a name that is looked up, with its attributes
+constexpr uint64_t kListedInJournal = 4;          // bytes of the journal for one of a listing
 
 // Runs once, for news or for the time that is over, and is nothing any more then.
 class NewsWaiter {
@@ -65,7 +68,9 @@ LiveRoot::LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, con
       doubt_(&backend.timers(), options_.on_doubt),
       root_(root),
       home_tree_(tree),
-      tree_(root, options_.uid_base) {}
+      tree_(root, options_.ids) {
+  files_.SetGiveWay([store = backend_.store()](int error, uint64_t bytes) { return store->GiveWay(error, bytes); });
+}
 
 LiveRoot::~LiveRoot() {
   gate_->Close();
@@ -75,11 +80,12 @@ LiveRoot::~LiveRoot() {
 }
 
 LiveRoot::TreeLock::~TreeLock() {
-  const bool told = root_.WriteJournalLocked();
-  const auto taken_back = std::exchange(root_.taken_back_, {});
+  const uint64_t told = root_.WriteJournalLocked();
+  std::vector<LiveOperation> taken_back;
+  if (!root_.JournalIsBehind()) taken_back.swap(root_.taken_back_);
   const auto dropped = root_.tree_.TakeDropped();
   lock_.unlock();
-  if (told) root_.stream_->Release();
+  if (told > 0) root_.stream_->Release(told);
 }
 
 Digest LiveRoot::tree() const {
@@ -98,18 +104,21 @@ size_t LiveRoot::inodes() const {
 }
 
 InitChoice LiveRoot::Init(const KernelOffer& offer) {
+  const uint64_t offered = offer.flags & ~options_.hidden_flags;
   InitChoice choice;
-  choice.flags = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_ATOMIC_O_TRUNC | FUSE_PARALLEL_DIROPS | FUSE_DO_READDIRPLUS |
-                 FUSE_CACHE_SYMLINKS | FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA | FUSE_POSIX_ACL |
-                 FUSE_DONT_MASK | FUSE_HANDLE_KILLPRIV_V2 | FUSE_SETXATTR_EXT;
-  if (options_.passthrough && (offer.flags & kFusePassthrough) != 0) {
+  choice.flags = FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_ATOMIC_O_TRUNC | FUSE_PARALLEL_DIROPS | FUSE_CACHE_SYMLINKS |
+                 FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA | FUSE_POSIX_ACL | FUSE_DONT_MASK |
+                 FUSE_HANDLE_KILLPRIV_V2 | FUSE_SETXATTR_EXT;
+  if (options_.list_attributes) choice.flags |= FUSE_DO_READDIRPLUS;
+  if (options_.passthrough && (offered & kFusePassthrough) != 0) {
     choice.flags |= kFusePassthrough;
     passthrough_works_ = true;
   }
   choice.flags |= kFuseHasExpireOnly;
   choice.flags |= kFuseHasResend;  // another server can take over (LiveView::Handle)
   if (options_.no_open) choice.flags &= ~uint64_t{FUSE_ATOMIC_O_TRUNC};  // of which no open would tell
-  SetInitialized(choice.flags & offer.flags);
+  choice.flags &= offered;
+  SetInitialized(choice.flags);
   return choice;
 }
 
@@ -118,7 +127,11 @@ void LiveRoot::SetInitialized(uint64_t init_flags) {
   no_open_ = (init_flags & FUSE_ATOMIC_O_TRUNC) == 0;
 }
 
-uint64_t LiveRoot::ValidSeconds() const { return doubt_.doubted() ? 0 : kForeverSeconds; }
+// What is perhaps not in the journal the next server does not know.
+uint64_t LiveRoot::ValidSeconds() const {
+  const bool known = journal_ == nullptr || journal_->RoomForReading() >= kNameRoom;
+  return known && !doubt_.doubted() ? kForeverSeconds : 0;
+}
 
 // --- attributes ------------------------------------------------------------------------------------------------------
 
@@ -446,6 +459,8 @@ void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
       --newest;
       add(of.entries.find(newest->second)->second.node, newest->first, newest->second, plus);
     }
+    // Of what is looked up here at most a few times as much comes into the journal.
+    const uint64_t most = journal_ != nullptr ? journal_->RoomForReading() / kListedInJournal : UINT64_MAX;
     const uint64_t lower = of.loaded ? of.loaded->directory->size() : 0;
     const uint64_t from = in_home ? offset - 2 : 0;  // the first place that is still to come
     uint64_t at = from;
@@ -459,7 +474,7 @@ void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
       const std::string_view name = of.loaded->directory->NameAt(i);
       const auto it = of.entries.find(name);
       if (it != of.entries.end() && (it->second.node == nullptr || it->second.cookie != 0)) continue;  // hidden
-      const bool with_attributes = plus && at < kListedWithAttributes;
+      const bool with_attributes = plus && at < kListedWithAttributes && listing.data().size() < most;
       fits = listing.Fits(name.size());
       if (!fits) break;  // before a node is made for nothing
       if (with_attributes || it != of.entries.end()) {

@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/id_map.h"
 #include "vfs/backend.h"
 #include "vfs/dispatcher.h"
 #include "vfs/file_cache.h"
@@ -37,7 +38,7 @@
 namespace vrun::vfs {
 
 struct LiveRootOptions {
-  uint32_t uid_base = 0;
+  IdMap ids;
   bool passthrough = true;
   // Files are opened without a request: WatchCloses says what is closed. With a journal, without passthrough.
   bool no_open = false;
@@ -49,6 +50,9 @@ struct LiveRootOptions {
   // As LiveViewOptions.
   uint64_t publish_bytes = 64u << 20;
   int64_t publish_micros = 1'000'000;
+  bool list_attributes = true;
+  uint64_t hidden_flags = 0;
+  bool nameless_files = true;
 };
 
 class CloseWatch;
@@ -152,6 +156,7 @@ class LiveRoot final : public Operations, public WriteOperations {
     std::shared_ptr<LiveFile> file;
     std::shared_ptr<FileContent> home;
     FileContent::Place place;
+    bool sparse = false;   // `home`, as far as its attributes tell
     uint64_t news = 0;     // as of when
     bool opened = false;   // LiveNode::opened
     bool fetched = false;  // what is read was asked for, and came
@@ -249,14 +254,22 @@ class LiveRoot final : public Operations, public WriteOperations {
   void TellLocked(Kind kind, LiveNode* node, std::string path, std::string from = {}, uint64_t other = 0);
   void TellMadeLocked(LiveNode* node);
   void TellMetaLocked(LiveNode* node);
-  // Home gets the content as it is. The node is to have a name.
-  void PublishLocked(LiveNode* node);
+  // Home gets the content as it is. The node is to have a name. 0, or an errno: it has not, and is published later.
+  int PublishLocked(LiveNode* node);
   void NothingToTellLocked();
   // `gone`: it was a file's last name.
   void TellRemovedLocked(uint64_t nodeid, const std::string& path, bool gone);
   LiveOperation OperationLocked(Kind kind, LiveNode* node) const;
-  // At the end of a TreeLock. True: operations were added.
-  bool WriteJournalLocked();
+  // At the end of a TreeLock. Operations up to this one may be sent; 0: there are no more than before.
+  uint64_t WriteJournalLocked();
+  // Something is about to be changed under this lock: 0, or ENOSPC where the journal has no room for it, and `bytes`
+  // more.
+  int ChangeLocked(uint64_t bytes = 0);
+  // Without mutex_. Has the journal's disk, and the cache on it, asked for room. 0 or an errno.
+  int MakeJournalRoom();
+  // The same, where there is not even room for ChangeLocked.
+  void SeekJournalRoom();
+  bool JournalIsBehind() const { return journal_ != nullptr && journal_->behind(); }
   Status RestoreFrom(LiveState* state);
   // Number of the last change that home knows of with this operation. With mutex_ held; operations ascend.
   uint64_t ChangesIn(uint64_t operation);
@@ -268,6 +281,9 @@ class LiveRoot final : public Operations, public WriteOperations {
   // Without mutex_. A file has something that was not published, or has been closed (then it is).
   void NoteDirty(uint64_t nodeid);
   void Publish(uint64_t nodeid);
+  // All of it. Returned: what could not be.
+  std::vector<uint64_t> PublishDirty();
+  void ReportUnpublished(uint64_t nodeid);
   void SyncHome(uint64_t nodeid, Reply reply);
   // live_drop.cc. What was written of it is at home, as the version that the tree has.
   static bool IsHomes(const LiveNode& node);
@@ -360,6 +376,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   std::deque<std::pair<uint64_t, uint64_t>> lately_;  // what DidLocked was told
   std::unordered_map<uint64_t, uint64_t> done_;       // of the server before: unique -> node; const
   LiveFrame frame_;                                   // of this TreeLock
+  bool changing_ = false;                             // ChangeLocked was asked under it
   size_t told_ = 0;                                   // operations in it, and NothingToTellLocked
   // (operation, change): all changes up to that one were told with operations up to that one. Ascending.
   std::deque<std::pair<uint64_t, uint64_t>> told_changes_;
@@ -368,10 +385,15 @@ class LiveRoot final : public Operations, public WriteOperations {
   bool behind_ = false;                    // the tree that is shown has later ones
   std::vector<uint64_t> gone_;             // not in the journal yet: with the next frame
   std::vector<LiveOperation> taken_back_;  // until the journal knows
-  std::mutex dirty_mutex_;
-  std::unordered_map<uint64_t, int64_t> dirty_;  // node -> since when, monotonic microseconds
-  TimerThread::Id tick_ = 0;                     // guarded by dirty_mutex_
-  size_t completing_ = 0;                        // closed files of which home's part is on its way; guarded by it, too
+  std::mutex checkpoint_mutex_;            // over all of a Checkpoint; before mutex_
+  struct Dirty {
+    int64_t since = 0;  // monotonic microseconds
+    bool owed = false;  // it was to be published, and could not be
+  };
+  std::mutex dirty_mutex_;                     // after mutex_
+  std::unordered_map<uint64_t, Dirty> dirty_;  // by node
+  TimerThread::Id tick_ = 0;                   // guarded by dirty_mutex_
+  size_t completing_ = 0;                      // closed files of which home's part is on its way; guarded by it, too
   std::condition_variable completed_;
 };
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
 #include "vfs/live_file.h"
@@ -17,10 +18,9 @@ namespace {
 using Kind = LiveOperation::Kind;
 
 constexpr uint64_t kMessageBytes = 1 << 20;
+constexpr uint64_t kSkipped = 1 << 20;  // numbers, more than there are operations that home has not acknowledged
 
 uint64_t SequenceOf(uint64_t number, uint64_t place) { return number << LiveStream::kPlaceBits | place; }
-
-int64_t Nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
 
 uint64_t BytesOf(const LiveContent& content) {
   uint64_t bytes = 0;
@@ -32,8 +32,8 @@ void SetMeta(const LiveOperation& op, v1::Meta* meta) {
   meta->set_mode(op.attributes.mode);
   meta->set_uid(op.attributes.uid);
   meta->set_gid(op.attributes.gid);
-  meta->set_mtime_ns(Nanoseconds(op.attributes.mtime));
-  meta->set_atime_ns(Nanoseconds(op.attributes.atime));
+  meta->set_mtime_ns(ToNanos(op.attributes.mtime));
+  meta->set_atime_ns(ToNanos(op.attributes.atime));
   for (const auto& [name, value] : op.xattrs) {
     v1::Xattr* xattr = meta->add_xattrs();
     xattr->set_name(name);
@@ -285,8 +285,8 @@ void LiveStream::Acknowledge(const v1::WriteBackAck& ack) {
 void LiveStream::Restore(std::map<uint64_t, LiveOperation> operations, uint64_t acknowledged, uint64_t next) {
   std::lock_guard lock(mutex_);
   acknowledged_ = sent_ = acknowledged;
-  next_number_ = next;
-  released_ = next - 1;
+  next_number_ = next + kSkipped;
+  released_ = next_number_ - 1;
   for (auto& [number, op] : operations) {
     Item item;
     item.bytes = BytesOf(op.content);
@@ -325,10 +325,10 @@ uint64_t LiveStream::Add(LiveOperation operation) {
   return number;
 }
 
-void LiveStream::Release() {
+void LiveStream::Release(uint64_t upto) {
   {
     std::lock_guard lock(mutex_);
-    released_ = next_number_ - 1;
+    released_ = std::max(released_, upto);
   }
   Ready();
 }

@@ -82,12 +82,13 @@ class LiveStream {
   // --- the view ---
 
   void SetOnApplied(OnApplied on_applied) { on_applied_ = std::move(on_applied); }
-  // What a journal had left. Before anything else.
+  // What a journal had left. Before anything else. Numbers that home may have heard of are not given again, also where
+  // the journal has lost its end (a machine that went down).
   void Restore(std::map<uint64_t, LiveOperation> operations, uint64_t acknowledged, uint64_t next);
   // Gives the operation its number and queues it. Returned: the number. The journal has it before Next may: between
   // Add and Release nothing new is sent. REQUIRES: one thread at a time (the tree's lock).
   uint64_t Add(LiveOperation operation);
-  void Release();
+  void Release(uint64_t upto);  // the journal has all operations up to this one
   // A file that is gone again: if home has heard nothing of it, all that was to be told is taken back and returned (to
   // be kept until the journal knows). Empty: it has, or more than its content hangs on it. Home hears of their numbers
   // as of operations that did nothing.

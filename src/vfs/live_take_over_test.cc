@@ -308,6 +308,50 @@ TEST_F(LiveTakeOverTest, InDoubtNothingIsBelievedWhoeverToldIt) {
   here_->view->Doubt(false);
 }
 
+// The journal has no room for all names that the kernel was told of, and the server dies.
+TEST_F(LiveTakeOverTest, OnAFullDiskNothingIsTakenForSomethingElse) {
+  const std::string disk = top_ + "/disk", filler = disk + "/filler";
+  ASSERT_TRUE(MakeDirs(disk, 0755));
+  ASSERT_EQ(::mount("none", disk.c_str(), "tmpfs", 0, "size=8m"), 0) << std::strerror(errno);
+  options_.journal = disk + "/journal";
+  options_.written = disk + "/written";
+  ASSERT_TRUE(MakeDirs(options_.written, 0755) && MakeDirs(origin_ + "/dir", 0755));
+  const auto name = [](int i) { return "/dir/" + std::string(150, 'n') + std::to_string(1'000 + i); };
+  constexpr int kNames = 1'500;
+  for (int i = 0; i < kNames; ++i) {
+    const auto fd = OpenFile(origin_ + name(i), O_WRONLY | O_CREAT, 0644);
+    ASSERT_TRUE(fd && WriteAll(fd->get(), std::to_string(i)));
+  }
+  Serve();
+  ASSERT_EQ(::mkdir(In("/before").c_str(), 0755), 0);
+  {
+    const UniqueFd fd(::open(filler.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    const std::string block(4096, 'x');
+    while (::write(fd.get(), block.data(), block.size()) > 0) {
+    }
+  }
+  for (int i = 0; i < kNames; ++i) EXPECT_TRUE(Is(name(i)));
+  EXPECT_EQ(::mkdir(In("/made").c_str(), 0755) != 0 ? errno : 0, ENOSPC);
+  const UniqueFd held(::open(In(name(kNames - 1)).c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(held);
+  ASSERT_NO_FATAL_FAILURE(TakeOver());
+  for (int i = 0; i < kNames; ++i) ASSERT_EQ(Content(name(i)), std::to_string(i)) << i;
+  std::array<char, 16> read{};
+  if (const ssize_t n = ::pread(held.get(), read.data(), read.size(), 0); n >= 0) {
+    EXPECT_EQ(std::string(read.data(), static_cast<size_t>(n)), std::to_string(kNames - 1));
+  }
+  EXPECT_TRUE(Is("/before"));
+  ASSERT_EQ(::unlink(filler.c_str()), 0);
+  EXPECT_EQ(::mkdir(In("/made").c_str(), 0755), 0) << std::strerror(errno);
+  size_t good = 0;
+  const auto state = LiveJournal::Parse(ReadFile(options_.journal).value_or(""), &good);
+  ASSERT_TRUE(state) << state.error().message();
+  const auto& root = state->names.at(LiveTree::kRootId);
+  ASSERT_TRUE(root.contains("before") && root.contains("made"));
+  EXPECT_GT(root.at("made").node, root.at("before").node + (1ull << 32)) << "numbers that nobody has given out";
+  ::umount2(disk.c_str(), MNT_DETACH);
+}
+
 // What a server has done and died before it could say so is asked for again.
 struct Doing {
   const char* name;

@@ -47,7 +47,7 @@ bool LiveNode::IsEarlier(const tree::FileVersion& seen) const {
   return after(version) || after(at_home);
 }
 
-LiveTree::LiveTree(const tree::Entry& root, uint32_t uid_base) : uid_base_(uid_base), root_dev_(root.dev) {
+LiveTree::LiveTree(const tree::Entry& root, IdMap ids) : ids_(std::move(ids)), root_dev_(root.dev) {
   root_ = New({});
   SetHome(root_, root);
 }
@@ -110,7 +110,7 @@ std::string LiveTree::PathOf(const LiveNode& directory, std::string_view name) c
 }
 
 void LiveTree::SetHomeAttributes(LiveNode* node, const tree::Entry& entry) {
-  const fuse_attr attr = AttributesOf(entry, uid_base_, root_dev_, node->nodeid);
+  const fuse_attr attr = AttributesOf(entry, ids_, root_dev_, node->nodeid);
   LiveAttributes& a = node->attributes;
   a.ino = attr.ino;
   a.mode = attr.mode;
@@ -128,7 +128,7 @@ void LiveTree::SetHomeAttributes(LiveNode* node, const tree::Entry& entry) {
   a.ctime = time(attr.ctime, attr.ctimensec);
   node->xattrs.reserve(entry.xattrs.size());
   for (const auto& [name, value] : entry.xattrs) {
-    node->xattrs.emplace_back(name, XattrOf(entry, name, uid_base_).value_or(value));
+    node->xattrs.emplace_back(name, XattrOf(entry, name, ids_).value_or(value));
   }
 }
 

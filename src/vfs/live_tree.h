@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/id_map.h"
 #include "base/result.h"
 #include "tree/tree.h"
 #include "vfs/directory_cache.h"
@@ -135,7 +136,7 @@ class LiveTree {
   static constexpr uint64_t kRootId = 1;
   static constexpr uint64_t kFirstCookie = 1ull << 32;  // of ours; home's are below
 
-  LiveTree(const tree::Entry& root, uint32_t uid_base);
+  LiveTree(const tree::Entry& root, IdMap ids);
   LiveTree(const LiveTree&) = delete;
   LiveTree& operator=(const LiveTree&) = delete;
 
@@ -240,7 +241,7 @@ class LiveTree {
   bool CanGo(const LiveNode& node) const;
   bool IsInside(const LiveNode& node, const LiveNode& directory) const;
 
-  const uint32_t uid_base_;
+  const IdMap ids_;
   uint64_t root_dev_;
   std::unordered_map<uint64_t, std::unique_ptr<LiveNode>> nodes_;
   std::map<std::pair<uint64_t, uint64_t>, LiveNode*> hard_links_;  // by home's device and inode

@@ -37,10 +37,16 @@ std::vector<ByteRange> DataOf(int fd, uint64_t size) {
   return ranges;
 }
 
+std::vector<ByteRange> AllOf(uint64_t size) {
+  return size > 0 ? std::vector<ByteRange>{{0, size}} : std::vector<ByteRange>();
+}
+
+int ErrnoOfFile(const Error& error) { return error.error_number() != 0 ? error.error_number() : EIO; }
+
 // What lies beyond the end of the file is zeros.
 int ReadZeroFilled(int fd, uint64_t offset, char* buffer, size_t n) {
   const auto got = PreadUpTo(fd, buffer, n, offset);
-  if (!got) return got.error().error_number() != 0 ? got.error().error_number() : EIO;
+  if (!got) return ErrnoOfFile(got.error());
   std::memset(buffer + *got, 0, n - *got);
   return 0;
 }
@@ -52,7 +58,7 @@ int ReadZeroFilled(int fd, uint64_t offset, char* buffer, size_t n) {
 LiveVersion::LiveVersion(std::shared_ptr<LiveFile> file, LiveFiles& files, LiveContent content, bool found)
     : file_(std::move(file)), files_(files.shared_from_this()), content_(std::move(content)) {
   if (!found || content_.aside == 0) return;
-  aside_.Reset(::openat(files_->fd(), std::to_string(content_.aside).c_str(), O_RDWR | O_CLOEXEC));
+  aside_ = files_->OpenAt(std::to_string(content_.aside), O_RDWR);
   if (!aside_) return;
   // Whole blocks are written before what they were is lost: so all data in it counts, also if the writer died there.
   for (off_t at = 0;;) {
@@ -71,8 +77,7 @@ LiveVersion::~LiveVersion() {
 
 int LiveVersion::OpenAside() {
   if (aside_) return 0;
-  aside_.Reset(
-      ::openat(files_->fd(), std::to_string(content_.aside).c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  aside_ = files_->OpenAt(std::to_string(content_.aside), O_RDWR | O_CREAT | O_TRUNC, 0600);
   return aside_ ? 0 : errno;
 }
 
@@ -92,7 +97,7 @@ int LiveVersion::KeepLocked(int from, uint64_t offset, uint64_t n) {
       if (const int error = ReadZeroFilled(from, at, buffer.get(), until - at); error != 0) return error;
       // Zeros, too: what is a hole there counts as not kept.
       if (const Status wrote = PwriteAll(aside_.get(), {buffer.get(), until - at}, at); !wrote) {
-        return wrote.error().error_number() != 0 ? wrote.error().error_number() : EIO;
+        return ErrnoOfFile(wrote.error());
       }
       kept_.Add(at, until - at);
       at = until;
@@ -113,7 +118,7 @@ int LiveVersion::Read(uint64_t offset, char* buffer, size_t n) {
     } else if (const auto fd = file_->DescriptorLocked(); fd) {
       error = ReadZeroFilled((*fd)->get(), at, buffer + (at - offset), until - at);
     } else {
-      error = fd.error().error_number() != 0 ? fd.error().error_number() : EIO;
+      error = ErrnoOfFile(fd.error());
     }
     if (error != 0) return error;
     at = until;
@@ -124,12 +129,12 @@ int LiveVersion::Read(uint64_t offset, char* buffer, size_t n) {
 bool LiveVersion::BecomeWhole() {
   std::lock_guard lock(file_->mutex_);
   if (!file_->complete_) return false;
-  const auto fd = file_->DescriptorLocked();
   struct stat st {};
-  if (!fd || ::fstat((*fd)->get(), &st) != 0) return false;
+  if (::fstatat(files_->fd(), file_->name_.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return false;
   content_.over = v1::NOTHING;
   content_.size = static_cast<uint64_t>(st.st_size);
-  content_.ranges = DataOf((*fd)->get(), content_.size);
+  const auto fd = file_->DescriptorLocked();
+  content_.ranges = fd ? DataOf((*fd)->get(), content_.size) : AllOf(content_.size);
   return true;
 }
 
@@ -189,19 +194,24 @@ LiveFileState LiveFile::StateLocked() const {
 }
 
 // Not told, they are filled in again, from what home had: so the journal may not be without those that were written.
-void LiveFile::NoteUnitsLocked(uint64_t first, uint64_t end) {
-  if (files_->journal() == nullptr) return;
+int LiveFile::NoteUnitsLocked(uint64_t first, uint64_t end, LiveJournal::Of of) {
+  if (files_->journal() == nullptr) return 0;
   LiveFrame frame;
   frame.Units(id_, first, end, lower_size_);
-  (void)files_->journal()->Append(frame);  // a journal that fails accepts nothing after
+  const Status appended = files_->journal()->Append(frame, of);
+  return appended ? 0 : ErrnoOfFile(appended.error());
 }
 
 int LiveFile::BeforeChangeLocked(int fd, uint64_t offset, uint64_t n) {
   if (files_->journal() == nullptr) return 0;
+  // Also for what NoteUnitsLocked is going to say; and as long as units that were filled in are not in it, none of them
+  // is written.
+  if (!files_->journal()->TakesChange()) return ENOSPC;
   if (!dirty_) {
     LiveFrame frame;
     frame.Dirty(id_, generation_);
-    if (const Status appended = files_->journal()->Append(frame); !appended) return EIO;
+    const Status appended = files_->journal()->Append(frame, LiveJournal::Of::kChange);
+    if (!appended) return ErrnoOfFile(appended.error());
     dirty_ = true;
   }
   std::erase_if(versions_, [](const auto& version) { return version.expired(); });
@@ -236,12 +246,12 @@ uint64_t LiveFile::Appended() const {
   return base_ == Base::kPublished && beyond && size > base_size_ ? size - base_size_ : 0;
 }
 
-std::shared_ptr<LiveVersion> LiveFile::Publish(tree::FileVersion* base) {
+Result<std::shared_ptr<LiveVersion>> LiveFile::Publish(tree::FileVersion* base) {
   std::lock_guard lock(mutex_);
-  if (!dirty_ && base_ != Base::kNone) return nullptr;
-  const auto fd = DescriptorLocked();
+  if (!dirty_ && base_ != Base::kNone) return std::shared_ptr<LiveVersion>();
   struct stat st {};
-  if (!fd || ::fstat((*fd)->get(), &st) != 0) return nullptr;
+  if (::fstatat(files_->fd(), name_.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0)
+    return ErrnoError("look at a backing file");
   LiveContent content;
   content.file = id_;
   content.generation = generation_;
@@ -253,7 +263,12 @@ std::shared_ptr<LiveVersion> LiveFile::Publish(tree::FileVersion* base) {
   } else if (base_ != Base::kNone && (lower_ != nullptr || (content.size > kSmall && changed < content.size / 2))) {
     content.over = v1::PATCH;
   }
-  content.ranges = content.over == v1::NOTHING ? DataOf((*fd)->get(), content.size) : changed_.Below(content.size);
+  if (content.over != v1::NOTHING) {
+    content.ranges = changed_.Below(content.size);
+  } else if (content.size > 0) {
+    VRUN_ASSIGN(const auto fd, DescriptorLocked());
+    content.ranges = DataOf(fd->get(), content.size);
+  }
   if (!content.ranges.empty()) content.aside = files_->NextId();
   if (content.over != v1::NOTHING && base_ == Base::kHome) *base = home_version_;
   ++generation_;

@@ -47,9 +47,10 @@ class MountedLiveView final : public LiveView {
         journaling_(std::move(journaling)),
         transport_(std::make_shared<DevFuse>(std::move(device))),
         root_(*backend_, *transport_, *files_, tree, root,
-              {options.uid_base, options.passthrough && !journaling_.journal, options.no_open && journaling_.journal,
+              {options.ids, options.passthrough && !journaling_.journal, options.no_open && journaling_.journal,
                std::move(options.on_content_lost), [this] { Release(); }, std::move(options.on_doubt),
-               options.publish_bytes, options.publish_micros}),
+               options.publish_bytes, options.publish_micros, options.list_attributes, options.hidden_flags,
+               options.nameless_files}),
         dispatcher_(transport_, &root_, &backend_->timers(), backend_->cpu_latency()),
         releaser_([this] { ShowReleased(); }) {}
 

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "base/digest.h"
+#include "base/id_map.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "vfs/backend.h"
@@ -38,7 +39,7 @@ struct LiveViewOptions {
   uint64_t publish_bytes = 64u << 20;
   int64_t publish_micros = 1'000'000;
   std::string fuse_device = "/dev/fuse";
-  uint32_t uid_base = 0;  // as ViewOptions::uid_base
+  IdMap ids;  // as ViewOptions::ids
   // Files written here are read and written by the kernel itself, where it can (Linux 6.9).
   bool passthrough = true;
   // With a journal: files are opened and closed without a request, where the kernel tells what was closed
@@ -46,12 +47,16 @@ struct LiveViewOptions {
   bool no_open = true;
   // What a trace says will be read is pushed into the kernel when it comes (live_push.h). Needs no_open.
   bool push = true;
+  bool list_attributes = true;   // listings give attributes (READDIRPLUS)
   unsigned threads = 2;          // readers of the device
   uint32_t read_ahead_kb = 128;  // of the mount; 0 leaves the kernel's 128
   // As ViewOptions::on_content_lost.
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
   // In doubt (Doubt) somebody wants to know what home has: have it say so. Any thread; must not block.
   std::function<void()> on_doubt;
+  // Of a test: an older kernel, which does not offer these flags of INIT, or does not make files without a name.
+  uint64_t hidden_flags = 0;
+  bool nameless_files = true;
 };
 
 struct LiveViewStats {

@@ -20,12 +20,14 @@ int ErrnoOfFile(const Error& error) { return error.error_number() != 0 ? error.e
 }  // namespace
 
 int LiveRoot::Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>* out) {
+  SeekJournalRoom();
   Content content = ContentOf(nodeid);
   if (content.file) {
     *out = std::move(content.file);
     return 0;
   }
   if (!content.home) return ESTALE;
+  const uint64_t units = content.home->size() / kLiveUnit;
   timespec atime{}, mtime{};
   {
     const TreeLock lock(*this);
@@ -41,7 +43,11 @@ int LiveRoot::Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>
     const TreeLock lock(*this);
     LiveNode* node = tree_.Find(nodeid);
     if (node == nullptr) return ESTALE;
-    if (!node->file) node->file = *std::move(made);  // else another request was faster
+    if (!node->file) {  // else another request was faster
+      if (const int error = ChangeLocked(units); error != 0) return error;
+      node->file = *std::move(made);
+      if (journal_ != nullptr && !node->file->complete()) frame_.File(node->file->State());
+    }
     tree_.Changed(node);
     *out = node->file;
   }
@@ -204,7 +210,7 @@ void LiveRoot::NeedOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, B
 }
 
 void LiveRoot::Write(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply) {
-  if (journal_ == nullptr || stream_->HasRoom()) {
+  if (journal_ == nullptr || (stream_->HasRoom() && journal_->TakesChange())) {
     WriteNow(request, in, data, std::move(reply));
     return;
   }
@@ -310,6 +316,7 @@ void LiveRoot::CopyRange(const Request& request, const fuse_copy_file_range_in& 
     reply.Error(EIO);
     return;
   }
+  SeekJournalRoom();
   BeforeWrite(in.nodeid_out, request.uid != 0 ? &request : nullptr, true);
   size_t copied = 0;
   const uint64_t length = std::min<uint64_t>(in.len, 1u << 30);

@@ -4,12 +4,15 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
 #include "store/store.h"
 #include "vfs/lazy_root.h"
 #include "vfs/recorder.h"
+#include "vfs/retry.h"
+#include "vfs/verifier.h"
 
 namespace vrun::vfs {
 namespace {
@@ -17,7 +20,10 @@ namespace {
 constexpr uint64_t kCachedHandle = 1;
 constexpr uint64_t kThroughHandle = 2;
 constexpr uint64_t kPassthroughLeast = 128 * 1024;  // below, the extra ioctl costs more than it saves
-constexpr uint64_t kVerifyInline = 4 << 20;         // larger files are verified off the request threads
+constexpr uint64_t kVerifyInline = 4 << 20;         // of more than this no request thread is kept busy
+constexpr uint64_t kVerifyFirst = 64 << 20;         // more than this nobody waits for who can read meanwhile
+constexpr uint64_t kRepairBytes = 4 << 20;          // fetched at once
+constexpr int kRepairTries = 3;
 
 }  // namespace
 
@@ -43,21 +49,30 @@ void LazyRoot::Open(const Request& request, uint32_t flags, Reply reply) {
     reply.Error(EIO);
     return;
   }
-  if (AnswerThrough(nodeid, &reply)) return;
-  const bool complete = content->size() > 0 && content->IsComplete();
-  const bool large = passthrough_works_ && content->size() >= kPassthroughLeast;
+  const Opened opened = HowOpen(nodeid);
+  if (opened == Opened::kThrough) {
+    if (content->VerifySome(0) == uint64_t{0} && AnswerThrough(nodeid, &reply)) return;
+    reply.Suspend();
+    OpenChecked(nodeid, content, kRepairTries, std::make_shared<Reply>(std::move(reply)));
+    return;
+  }
+  const bool large = opened == Opened::kNot && passthrough_works_ && content->size() >= kPassthroughLeast;
+  const std::optional<uint64_t> unverified = large ? content->VerifySome(0) : std::nullopt;
+  const bool complete = large ? unverified.has_value() : content->size() > 0 && content->IsComplete();
   // What has just come is read through us until all of it was: the trace would lack what the kernel reads by itself.
-  if (complete && large && !backend_.recorder().Fresh(content->version())) {
-    if (content->size() <= kVerifyInline || content->passthrough_verified()) {
+  if (unverified && !backend_.recorder().Fresh(content->version())) {
+    if (*unverified <= kVerifyInline) {
       if (OpenThrough(nodeid, content, &reply)) return;
-    } else {
+    } else if (*unverified <= kVerifyFirst) {
       reply.Suspend();
       const auto shared = std::make_shared<Reply>(std::move(reply));
-      backend_.timers().After(0, [this, gate = gate_, shared, content, nodeid] {
+      backend_.verifier().Verify(content, [this, gate = gate_, shared, content, nodeid](bool) {
         const Gate::Pass pass(gate.get());
         if (pass && !OpenThrough(nodeid, content, shared.get())) OpenCached(nodeid, content, std::move(*shared));
       });
       return;
+    } else {
+      backend_.verifier().Verify(content);  // for those who open it later
     }
   } else if (!complete && content->size() <= store::kWholeFileLimit && !place.path.empty()) {
     // Whoever opens it reads it, almost always: on its way before the first READ comes.
@@ -91,9 +106,62 @@ void LazyRoot::OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& c
   }
 }
 
+LazyRoot::Opened LazyRoot::HowOpen(uint64_t nodeid) {
+  std::lock_guard lock(open_mutex_);
+  const auto it = open_files_.find(nodeid);
+  if (it == open_files_.end()) return Opened::kNot;
+  return it->second.backing != 0 ? Opened::kThrough : Opened::kCached;
+}
+
+// An inode that is open through has one backing file: whoever opens it now reads what the others read. So that is
+// verified before, and what is damaged comes again, into the same file: then it is right for those others as well. (A
+// file in whose place another was put meanwhile has no name here by which it could be damaged.)
+void LazyRoot::OpenChecked(uint64_t nodeid, const std::shared_ptr<FileContent>& content, int tries, SharedReply reply) {
+  backend_.verifier().Verify(content, [this, gate = gate_, nodeid, content, tries, reply](bool whole) {
+    const Gate::Pass pass(gate.get());
+    if (!pass) return;
+    if (whole) {
+      if (AnswerThrough(nodeid, reply.get()) || OpenThrough(nodeid, content, reply.get())) return;
+      OpenCached(nodeid, content, std::move(*reply));
+    } else if (tries > 0) {
+      Repair(nodeid, content, 0, tries - 1, reply);
+    } else {
+      reply->Error(EIO);
+    }
+  });
+}
+
+void LazyRoot::Repair(uint64_t nodeid, const std::shared_ptr<FileContent>& content, uint64_t offset, int tries,
+                      SharedReply reply) {
+  while (offset < content->size() && content->Has(offset, kRepairBytes)) offset += kRepairBytes;
+  if (offset >= content->size()) {
+    OpenChecked(nodeid, content, tries, std::move(reply));
+    return;
+  }
+  FileContent::Place place;
+  {
+    std::lock_guard lock(mutex_);
+    const Inode* inode = inodes_.Find(nodeid);
+    if (inode != nullptr) place = {tree_, inodes_.PathOf(*inode).value_or("")};
+  }
+  if (place.path.empty()) {
+    reply->Error(EIO);
+    return;
+  }
+  content->Ensure(place, offset, kRepairBytes,
+                  [this, gate = gate_, nodeid, content, offset, tries, reply, path = place.path](const Status& done) {
+                    const Gate::Pass pass(gate.get());
+                    if (!pass) return;
+                    if (done) return Repair(nodeid, content, offset + kRepairBytes, tries, reply);
+                    if (IsLost(done.error())) ReportLost(nodeid, path, done.error());
+                    reply->Error(ErrnoOf(done.error()));
+                  });
+}
+
 // Joins the opens of an inode that is being passed through already.
 bool LazyRoot::AnswerThrough(uint64_t nodeid, Reply* reply) {
   OpenOut out{kThroughHandle, kOpenPassthrough | kOpenNoFlush, 0};
+  std::shared_ptr<FileContent> content;
   {
     std::lock_guard lock(open_mutex_);
     const auto it = open_files_.find(nodeid);
@@ -101,7 +169,9 @@ bool LazyRoot::AnswerThrough(uint64_t nodeid, Reply* reply) {
     ++it->second.passthrough;
     SaveOpenLocked(nodeid, &it->second);
     out.backing_id = it->second.backing;
+    content = it->second.content;
   }
+  if (content) backend_.recorder().Unseen(content->version());
   ++passthrough_opens_;
   if (!reply->Struct(out)) CloseHandle(nodeid, kThroughHandle);
   return true;

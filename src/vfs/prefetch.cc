@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "tree/file_kind.h"
 #include "vfs/backend.h"
 
 namespace vrun::vfs {
@@ -20,6 +21,7 @@ constexpr int64_t kForgetMicros = 10'000'000;  // the best time of before says n
 constexpr uint64_t kQueuedBytes = 256 << 20;
 constexpr uint64_t kAroundBytes = 256 << 10;
 constexpr size_t kDirectories = 65536;
+constexpr size_t kKinds = 4;  // of a directory: names that have nothing in common make many
 
 std::string_view DirectoryOf(std::string_view path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
 
@@ -27,25 +29,40 @@ std::string_view DirectoryOf(std::string_view path) { return path.substr(0, std:
 
 void Prefetcher::Touched(const FileContent::Place& place, const tree::FileVersion& version) {
   bool siblings;
+  uint64_t stops;
   {
     std::lock_guard lock(mutex_);
-    if (directories_.size() >= kDirectories) directories_.clear();
-    siblings = directories_.insert(std::string(place.tree.view()) + std::string(DirectoryOf(place.path))).second;
+    siblings = AskForLocked(place);
+    stops = stops_;
   }
   // Any other small file is fetched whole as it is. (Libraries load libraries.)
   if (!siblings && version.size <= store::kWholeFileLimit && !IsLibrary(place.path)) return;
-  backend_.source()->FetchResident(place.tree, place.path, version, siblings,
-                                   [this, gate = gate_, tree = place.tree](Result<std::vector<ResidentFile>> files) {
-                                     const Gate::Pass pass(gate.get());
-                                     if (pass && files) Take(tree, *files);
-                                   });
+  backend_.source()->FetchResident(
+      place.tree, place.path, version, siblings,
+      [this, gate = gate_, tree = place.tree, stops](Result<std::vector<ResidentFile>> files) {
+        const Gate::Pass pass(gate.get());
+        if (pass && files) Take(tree, stops, *files);
+      });
+}
+
+bool Prefetcher::AskForLocked(const FileContent::Place& place) {
+  if (directories_.size() >= kDirectories) directories_.clear();
+  Kinds& kinds = directories_[std::string(place.tree.view()) + std::string(DirectoryOf(place.path))];
+  std::string kind = tree::KindOf(place.path);
+  if (kinds.size() >= kKinds || std::find(kinds.begin(), kinds.end(), kind) != kinds.end()) return false;
+  kinds.push_back(std::move(kind));
+  return true;
 }
 
 bool Prefetcher::IsLibrary(std::string_view path) {
   return path.find(".so", path.rfind('/') + 1) != std::string_view::npos;
 }
 
-void Prefetcher::Take(const Digest& tree, const std::vector<ResidentFile>& files) {
+void Prefetcher::Take(const Digest& tree, uint64_t stops, const std::vector<ResidentFile>& files) {
+  {
+    std::lock_guard lock(mutex_);
+    if (stops != stops_) return;
+  }
   // A loader looks into each library, in order, for what it needs, and then goes through them from the last to the
   // first.
   std::vector<Item> items, heads;
@@ -87,6 +104,14 @@ void Prefetcher::Push(std::vector<Item> items) {
     }
   }
   Pump();
+}
+
+void Prefetcher::Stop() {
+  std::deque<Item> dropped;  // freed without the lock
+  std::lock_guard lock(mutex_);
+  dropped.swap(queue_);
+  queued_bytes_ = 0;
+  ++stops_;
 }
 
 std::pair<uint64_t, uint64_t> Prefetcher::Around(uint64_t offset, uint64_t n, uint64_t size) {

@@ -129,6 +129,7 @@ bool Pusher::PushBytes(const Piece& piece, uint64_t offset, uint64_t length) {
   const int error = way_->Push(piece, offset, length);
   if (error == 0) {
     ++pushed_;
+    if (!piece.traced) backend_.recorder().Unseen(piece.version);
     if (piece.traced && callbacks_.taken)
       callbacks_.taken({.nodeid = piece.nodeid, .version = piece.version, .offset = offset, .length = length});
   } else if (error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == EPERM) {

@@ -10,7 +10,7 @@
 
 namespace vrun::vfs {
 
-void Recorder::Begin(uint64_t job, uint32_t attempt) {
+void Recorder::Begin(uint64_t job, uint32_t attempt, bool partial) {
   std::lock_guard lock(mutex_);
   if (runs_.contains({job, attempt})) return;
   if (runs_.size() >= kMaxRuns) {
@@ -20,6 +20,7 @@ void Recorder::Begin(uint64_t job, uint32_t attempt) {
   Run& run = runs_[{job, attempt}];
   run.began_micros = MonotonicMicros();
   run.serial = next_serial_++;
+  run.recording.partial = partial;
   if (runs_.size() > 1) {
     for (auto& [id, other] : runs_) other.recording.shared = true;
   }
@@ -30,7 +31,7 @@ std::optional<Recording> Recorder::End(uint64_t job, uint32_t attempt) {
   std::lock_guard lock(mutex_);
   const auto it = runs_.find({job, attempt});
   if (it == runs_.end()) return std::nullopt;
-  it->second.recording.largest = LargestOf(it->second);
+  Sum(&it->second);
   Recording recording = std::move(it->second.recording);
   recording.wall_micros = MonotonicMicros() - it->second.began_micros;
   runs_.erase(it);
@@ -38,17 +39,31 @@ std::optional<Recording> Recorder::End(uint64_t job, uint32_t attempt) {
   return recording;
 }
 
-std::vector<Recording::Fetched> Recorder::LargestOf(const Run& run) {
-  std::vector<Recording::Fetched> files;
-  for (const auto& [version, file] : run.files) {
-    if (file.index < 0 || !file.fetched) continue;
-    files.push_back({run.recording.files[static_cast<size_t>(file.index)].path, file.fetched_bytes, file.when});
+void Recorder::Sum(Run* run) {
+  Recording& recording = run->recording;
+  std::vector<Recording::Fetched>& files = recording.largest;
+  for (const auto& [version, file] : run->files) {
+    if (!file.fetched) continue;
+    Recording::Fetched told;
+    told.path = file.index < 0 ? file.path : recording.files[static_cast<size_t>(file.index)].path;
+    told.when = file.when;
+    const uint64_t unit_bytes = store::UnitBytes(version.size);
+    for (uint64_t unit = 0; unit < file.units.size(); ++unit) {
+      const uint8_t origin = file.units[unit] >> 1;
+      if ((file.units[unit] & 1) || origin == static_cast<uint8_t>(Origin::kCache)) continue;
+      const uint64_t bytes = std::min(unit_bytes, version.size - unit * unit_bytes);
+      recording.counts[origin].unread_bytes += bytes;
+      told.unread_bytes += bytes;
+    }
+    for (const uint64_t bytes : file.fetched_bytes) told.bytes += bytes;
+    told.origin = static_cast<Origin>(std::max_element(file.fetched_bytes.begin(), file.fetched_bytes.end()) -
+                                      file.fetched_bytes.begin());
+    if (!told.path.empty()) files.push_back(std::move(told));
   }
   const auto more = [](const auto& a, const auto& b) { return std::tie(b.bytes, a.path) < std::tie(a.bytes, b.path); };
   const size_t kept = std::min(files.size(), kLargest);
   std::partial_sort(files.begin(), files.begin() + static_cast<std::ptrdiff_t>(kept), files.end(), more);
   files.resize(kept);
-  return files;
 }
 
 Recorder::File* Recorder::FileOf(Run* run, const tree::FileVersion& version) {
@@ -103,8 +118,8 @@ void Recorder::Used(const tree::FileVersion& version, uint64_t first, uint64_t c
   }
 }
 
-void Recorder::Fetched(const tree::FileVersion& version, uint64_t first, uint64_t count, uint64_t bytes,
-                       Origin origin) {
+void Recorder::Fetched(const tree::FileVersion& version, uint64_t first, uint64_t count, uint64_t bytes, Origin origin,
+                       const std::string& path) {
   if (!active()) return;
   const int64_t now = MonotonicMicros();
   std::lock_guard lock(mutex_);
@@ -117,11 +132,21 @@ void Recorder::Fetched(const tree::FileVersion& version, uint64_t first, uint64_
     File* file = FileOf(&run, version);
     if (file == nullptr) continue;
     file->fetched = true;
-    file->fetched_bytes += bytes;
+    file->fetched_bytes[static_cast<size_t>(origin)] += bytes;
+    if (file->index < 0 && file->path.empty()) file->path = path;
     file->when.Add(when);
     for (uint64_t unit = first; unit < std::min<uint64_t>(first + count, file->units.size()); ++unit) {
       file->units[unit] = static_cast<uint8_t>((file->units[unit] & 1) | static_cast<uint8_t>(origin) << 1);
     }
+  }
+}
+
+void Recorder::Unseen(const tree::FileVersion& version) {
+  if (!active()) return;
+  std::lock_guard lock(mutex_);
+  for (auto& [id, run] : runs_) {
+    const auto file = run.files.find(version);
+    run.recording.partial |= file == run.files.end() || file->second.used < file->second.units.size();
   }
 }
 

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "store/object_id.h"
 #include "tree/tree.h"
+#include "vfs/extents.h"
 #include "vfs/trace.h"
 
 namespace vrun::vfs {
@@ -70,6 +71,11 @@ class Source {
   // Home is to hold that version for its reader, whatever becomes of its name there (home/lent_files.h). Nobody waits
   // for it, and it may fail.
   virtual void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) = 0;
+  // Where that version has data; at most kMaxExtents, small holes being left out.
+  virtual void FetchExtents(const Digest&, const std::string&, const tree::FileVersion&,
+                            std::function<void(Result<Extents>)> done) {
+    done(Error(Code::kUnsupported, "nothing is known of holes"));
+  }
   // What is worth fetching of this file and what it loads, and with `siblings` of the small files beside it, before it
   // is asked for. A hint: a source that cannot tell says kUnsupported.
   virtual void FetchResident(const Digest&, const std::string&, const tree::FileVersion&, bool /*siblings*/,

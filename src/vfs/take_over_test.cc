@@ -175,7 +175,7 @@ class TakeOverTest : public testing::Test {
 
   TestDirectory directory_;
   std::string origin_, mount_;
-  ViewOptions options_{.uid_base = 0};
+  ViewOptions options_{.ids = 0};
   ViewHandle kept_;
   pid_t child_ = -1;
   UniqueFd socket_;

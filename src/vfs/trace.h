@@ -36,8 +36,9 @@ struct TraceTable {
     tree::FileVersion version;
     std::optional<store::ObjectId> object_id;
   };
-  Digest id;    // of the table
-  Digest tree;  // which has these files
+  Digest id;             // of the table
+  Digest tree;           // which has these files
+  bool partial = false;  // no run told all that it touched: of these files too, others may want more
   std::vector<File> files;
   std::vector<std::vector<TraceRange>> frames;
 };
@@ -77,24 +78,28 @@ struct Recording {
   };
   struct Fetched {
     std::string path;
-    uint64_t bytes = 0;  // uncompressed
+    uint64_t bytes = 0;               // uncompressed
+    uint64_t unread_bytes = 0;        // of those
+    Origin origin = Origin::kDemand;  // why most of it came
     Span when;
   };
   struct Count {
     uint64_t fetched_units = 0;
     uint64_t fetched_bytes = 0;  // uncompressed
     uint64_t used_units = 0;     // read by the run, as far as the kernel asked for it
+    uint64_t unread_bytes = 0;   // fetched and not read
     Span fetched;
   };
   std::vector<File> files;
   std::vector<TraceRange> ranges;  // in order of first touch
   bool shared = false;             // other runs were there at the same time: some of this may be theirs
+  bool partial = false;            // it may lack what the kernel had already, or read without asking
   std::array<Count, kOrigins> counts;
   uint64_t waits = 0;
   int64_t waited_micros = 0;
   int64_t wall_micros = 0;
   std::vector<Wait> slowest;
-  std::vector<Fetched> largest;  // of files that were read
+  std::vector<Fetched> largest;  // files
 };
 
 }  // namespace vrun::vfs

@@ -15,6 +15,7 @@
 #include "store/store.h"
 #include "vfs/backend.h"
 #include "vfs/file_cache.h"
+#include "vfs/prefetch.h"
 #include "vfs/recorder.h"
 #include "vfs/vfs_testing.h"
 
@@ -96,13 +97,62 @@ TEST(RecorderTest, SaysWhenWhatWasFetchedCame) {
   EXPECT_GE(demand.first_micros, ahead.last_micros + 2000);
   EXPECT_LE(demand.last_micros, took + 1000);
   EXPECT_LE(recording->slowest.front().at_micros, demand.last_micros + 1000);
-  // Of those that were read, the largest first; of the others nobody knows the names.
+  // The largest first; without those whose names nobody knows.
   ASSERT_EQ(recording->largest.size(), 10u);
   EXPECT_EQ(recording->largest[0].path, "/4");
   EXPECT_EQ(recording->largest[0].bytes, 25 * kUnit);
   EXPECT_EQ(recording->largest[0].when.last_micros, demand.last_micros);
   EXPECT_EQ(recording->largest[1].path, "/18");
   EXPECT_EQ(recording->largest[9].path, "/0");
+}
+
+TEST(RecorderTest, SaysWhatWasFetchedInVainAndWhyEachFileCame) {
+  Recorder recorder;
+  recorder.Begin(7, 1);
+  recorder.Fetched(Version(1, 3 * kUnit + 100), 0, 4, 3 * kUnit + 100, Origin::kAhead, "/a");
+  recorder.Used(Version(1, 3 * kUnit + 100), 1, 1, Named("/a"));
+  recorder.Fetched(Version(2, 3 * kUnit), 0, 1, kUnit, Origin::kAhead, "/b");
+  recorder.Fetched(Version(2, 3 * kUnit), 1, 2, 2 * kUnit, Origin::kDemand, "/b");
+  recorder.Used(Version(2, 3 * kUnit), 1, 2, Named("/b"));
+  const auto recording = recorder.End(7, 1);
+  ASSERT_TRUE(recording);
+  EXPECT_EQ(recording->counts[static_cast<size_t>(Origin::kAhead)].unread_bytes, 2 * kUnit + 100 + kUnit);
+  EXPECT_EQ(recording->counts[static_cast<size_t>(Origin::kDemand)].unread_bytes, 0u);
+  ASSERT_EQ(recording->largest.size(), 2u);
+  EXPECT_EQ(recording->largest[0].path, "/a");
+  EXPECT_EQ(recording->largest[0].origin, Origin::kAhead);
+  EXPECT_EQ(recording->largest[0].unread_bytes, 2 * kUnit + 100);
+  EXPECT_EQ(recording->largest[1].path, "/b");
+  EXPECT_EQ(recording->largest[1].origin, Origin::kDemand);
+  EXPECT_EQ(recording->largest[1].unread_bytes, kUnit);
+}
+
+TEST(RecorderTest, AFileThatNobodyReadHasANameToo) {
+  Recorder recorder;
+  recorder.Begin(7, 1);
+  recorder.Fetched(Version(1, 100), 0, 1, 100, Origin::kAhead, "/unused");
+  const auto recording = recorder.End(7, 1);
+  ASSERT_TRUE(recording && recording->largest.size() == 1);
+  EXPECT_EQ(recording->largest[0].path, "/unused");
+  EXPECT_EQ(recording->largest[0].unread_bytes, 100u);
+  EXPECT_TRUE(recording->files.empty()) << "it is not in the trace";
+}
+
+TEST(RecorderTest, ARecordThatMayLackThingsSaysSo) {
+  Recorder recorder;
+  recorder.Begin(1, 1);
+  EXPECT_FALSE(recorder.End(1, 1)->partial);
+  recorder.Begin(2, 1, true);
+  EXPECT_TRUE(recorder.End(2, 1)->partial);
+  // What the kernel reads by itself.
+  recorder.Begin(3, 1);
+  recorder.Fetched(Version(1, 2 * kUnit), 0, 2, 2 * kUnit, Origin::kDemand);
+  recorder.Used(Version(1, 2 * kUnit), 0, 2, Named("/a"));
+  recorder.Unseen(Version(1, 2 * kUnit));
+  EXPECT_FALSE(recorder.End(3, 1)->partial) << "all of it was read before";
+  recorder.Begin(4, 1);
+  recorder.Unseen(Version(1, 2 * kUnit));
+  EXPECT_TRUE(recorder.End(4, 1)->partial) << "it was here when the run began";
 }
 
 TEST(RecorderTest, WhatWasReadToItsEndIsNotFreshAnyMore) {
@@ -279,6 +329,51 @@ TEST_F(BurstTest, WhatComesSoonIsWaitedForAndWhatComesLaterOvertakes) {
   const auto recording = backend_->EndRun(job_, 1);
   ASSERT_TRUE(recording);
   EXPECT_EQ(recording->waits, 2u);
+}
+
+// Another run may want more of them: home is asked what, as if there were no trace.
+TEST_F(BurstTest, APartialTraceLeavesTheGuessToItsFiles) {
+  source_.SetResident("/lib/big.so", {});
+  for (const bool partial : {false, true}) {
+    table_.partial = partial;
+    Begin();
+    WaitForFrames(13);
+    source_.ClearAsked();
+    EXPECT_TRUE(Read(big_, "/lib/big.so", 10 * kUnit, 10));
+    EXPECT_EQ(source_.CountAsked('e'), partial ? 1u : 0u);
+    EXPECT_GE(source_.CountAsked('f') + source_.CountAsked('a'), 1u);
+    backend_->EndRun(job_, 1);
+    backend_.reset();
+    store_.reset();
+    auto opened = store::Store::Open({.directory = directory_.path() + "/store2", .min_free_bytes = 0});
+    ASSERT_TRUE(opened);
+    store_ = *std::move(opened);
+  }
+}
+
+TEST_F(BurstTest, WhatIsFetchedAheadStopsWithTheLastRun) {
+  backend_ = Backend::Create({.home_id = "home"}, &source_, store_.get());
+  source_.Hold(true);
+  backend_->BeginRun({1, 1, "token"});
+  backend_->BeginRun({2, 1, "token"});
+  const FileContent::Place place{tree_, "/lib/big.so"};
+  for (uint64_t unit = 0; unit < 40; ++unit)
+    backend_->prefetcher().Add(Content(big_), place, unit * kUnit, (unit + 1) * kUnit);
+  const size_t under_way = source_.CountAsked('a');
+  EXPECT_GT(under_way, 0u);
+  EXPECT_LT(under_way, 40u);
+  backend_->EndRun(1, 1);
+  source_.Release(3);  // the traces, and one piece
+  for (int i = 0; i < 1000 && source_.CountAsked('a') == under_way; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  const size_t goes_on = source_.CountAsked('a');
+  EXPECT_GT(goes_on, under_way) << "a run is still there";
+  EXPECT_LT(goes_on, 40u);
+  backend_->EndRun(2, 1);
+  source_.Hold(false);
+  WaitForFrames(goes_on);
+  EXPECT_EQ(source_.CountAsked('a'), goes_on);
 }
 
 TEST_F(BurstTest, ABurstThatStallsIsNotWaitedForLong) {

@@ -33,7 +33,7 @@ class MountedView final : public View {
         saved_(std::move(saved)),
         transport_(std::make_shared<DevFuse>(std::move(device))),
         root_(*backend_, *transport_, tree, std::move(root),
-              LazyRootOptions{.uid_base = options.uid_base,
+              LazyRootOptions{.ids = options.ids,
                               .passthrough = options.passthrough,
                               .xattrs = options.xattrs,
                               .posix_acls = options.posix_acls,

@@ -2,7 +2,7 @@
 // A view: one tree, mounted read-only, its content fetched as it is touched. Tasks get clones of the mount.
 //
 //   auto backend = Backend::Create({.home_id = id}, &source, &store);
-//   auto view = View::Mount(backend, tree_digest, {.directory = "/var/lib/vrun/node/views/1", .uid_base = 100000});
+//   auto view = View::Mount(backend, tree_digest, {.directory = "/var/lib/vrun/node/views/1", .ids = 100000});
 //   UniqueFd mount = *(*view)->CloneMount();        // move_mount() it, or use it as an overlay's lower layer
 //
 // Everything is cached in the kernel for ever (names, absent names, attributes, listings, symlinks, pages); what
@@ -19,6 +19,7 @@
 #include <string>
 
 #include "base/digest.h"
+#include "base/id_map.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "vfs/backend.h"
@@ -29,8 +30,7 @@ struct ViewOptions {
   // An existing directory of this process's (private) mount namespace, on which the view is mounted.
   std::string directory;
   std::string fuse_device = "/dev/fuse";
-  // uids and gids 0..65535 of home are shown as uid_base + n, all others as uid_base + 65534.
-  uint32_t uid_base = 0;
+  IdMap ids;  // of owners, from home's to the node's
   // Complete files from 128 KiB are read by the kernel straight from the store's file, where the kernel can
   // (Linux 6.9, the store not on a stacked file system). Costs a request for every open(); without it there is none.
   bool passthrough = true;

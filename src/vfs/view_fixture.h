@@ -160,7 +160,7 @@ class ViewTest : public MountFixture {
     EXPECT_EQ(asked, 0u);
   }
 
-  ViewOptions options_{.uid_base = kBase};
+  ViewOptions options_{.ids = kBase};
   std::unique_ptr<View> view_;
   std::mutex lost_mutex_;
   std::vector<std::string> lost_;

@@ -41,7 +41,6 @@ class WriteOperations {
   virtual void Flush(const Request& request, Reply reply) = 0;
   virtual void Sync(const Request& request, bool data_only, Reply reply) = 0;
   virtual void Allocate(const Request& request, const fuse_fallocate_in& in, Reply reply) = 0;
-  virtual void Seek(const Request& request, uint64_t offset, uint32_t whence, Reply reply) = 0;  // fuse_lseek_out
   virtual void CopyRange(const Request& request, const fuse_copy_file_range_in& in, Reply reply) = 0;
 
   // `flags` of setxattr(2). `kill_sgid`: an ACL is set by somebody who may not keep the set-group-id bit.

@@ -3,15 +3,18 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
 
 from cluster import wait_until
 from test_files import check_tree, make_rich_tree
-from test_fs_restart import program_pids
+from test_fs_restart import node_log, program_pids
+from test_live import SHELL, ask, started
 
 pytestmark = pytest.mark.view("frozen")
 
@@ -64,6 +67,52 @@ def test_the_trees_are_the_same_without(own, settings):
     argv = pathlib.Path(f"/proc/{server}/cmdline").read_text().split("\0")
     assert [argv[i + 1] for i, word in enumerate(argv) if word == "--fuse"] == settings
     assert (rings(cluster) > 0) == (settings == ["io_uring=on"])
+
+
+# In a live view passthrough, cpu_latency and io_uring change nothing that can be seen: together they are one run.
+LIVE = [["push=off"], ["readdirplus=off"], ["no_open=off"], ["passthrough=off", "cpu_latency=off", "io_uring=on"], ALL_OFF]
+WORK = ("mkdir made; echo ours > made/f; mv old made/moved; rm gone; printf X | dd of=part bs=1 seek=1000000 conv=notrunc status=none; "
+        "echo more >> log; ln -s made/f soft; head -c 300000 part > made/copy; ls made")
+MORE = ("for i in {1..300}; do echo $i > made/n$i; done; for i in {1..20}; do mv made/n$i made/m$i; rm made/n$((i + 100)); done; cat made/m?; "
+        "echo last >> log; cat part log | sha256sum")
+SUMS = "export LC_ALL=C; find . -type f | sort | xargs sha256sum; find . -type l | sort | xargs readlink"
+
+
+@pytest.mark.parametrize("settings", LIVE, ids=lambda settings: "all-off" if settings == ALL_OFF else "+".join(settings))
+def test_a_live_view_is_the_same_without(own, settings):
+    """What the job sees, what comes home of what it writes, an edit at home meanwhile, and a server that is killed under it."""
+    cluster = own(view="live", node_options=options(settings))
+    here = cluster.root / "root/rich"
+    here.mkdir()
+    make_rich_tree(here).close()
+    check_tree(cluster, here, "/root/rich")
+    work, copy = cluster.root / "root/work", cluster.directory / "copy"
+    work.mkdir()
+    for name, content in {"old": b"old", "gone": b"x", "log": b"first\n", "edited": b"one\n", "part": os.urandom(2_000_000)}.items():
+        (work / name).write_bytes(content)
+    shutil.copytree(work, copy)
+    p = started(cluster, SHELL, directory="/root/work")
+    server, = program_pids(cluster, "fs")
+
+    def same(script):
+        assert ask(p, script) == subprocess.run(["bash", "-c", script], cwd=copy, capture_output=True, text=True, check=True).stdout
+    same(WORK)
+    for there in (work, copy):
+        (there / ".edited").write_text("two, and longer\n")
+        os.rename(there / ".edited", there / "edited")
+    wait_until("the edit is seen", lambda: ask(p, "cat edited") == "two, and longer\n", 10)
+    end = threading.Timer(0.1, os.kill, (server, signal.SIGKILL))   # at an arbitrary moment
+    end.start()
+    same(MORE)
+    end.join()
+    same(SUMS)
+    wait_until("another one serves", lambda: (pids := program_pids(cluster, "fs")) and pids != [server])
+    assert rings(cluster) == 0
+    assert ("io_uring is on, but not for live views" in node_log(cluster)) == ("io_uring=on" in settings)
+    out, err = p.communicate(timeout=40)
+    assert (p.returncode, out) == (3, ""), (err, node_log(cluster)[-3000:])
+    told = [subprocess.run(["bash", "-c", SUMS], cwd=top, capture_output=True, text=True, check=True).stdout for top in (work, copy)]
+    assert told[0] == told[1]
 
 
 def latency_requests(cluster):

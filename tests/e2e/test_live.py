@@ -17,6 +17,7 @@ import pytest
 
 import miniroot
 from cluster import Cluster, wait_until
+from test_cache import fill, small_disk
 from test_fs_restart import program_pids
 
 pytestmark = pytest.mark.seconds(120)
@@ -415,6 +416,64 @@ def test_a_view_that_rests_leaves_its_room_to_the_cache(own):
     wait_until("it has given it up", lambda: written() < 12 << 20, 30)
     r = sh(cluster, "sha256sum < made")
     assert r.stdout.split()[0] == hashlib.sha256((cluster.place / "made").read_bytes()).hexdigest()
+
+
+def test_the_nodes_disk_is_full_for_a_while(own):
+    """Who reads goes on, who writes is told, and when there is room again all is as before."""
+    cluster = own(nodes=0)
+    cluster.place = pathlib.Path(cluster.root) / "root/w"
+    (cluster.place / "many").mkdir(parents=True)
+    for i in range(2000):
+        (cluster.place / "many" / f"{i:05}{'n' * 60}").write_text(f"{i}\n")
+    want = hashlib.sha256("".join(f"{i}\n" for i in range(2000)).encode()).hexdigest()
+    state = small_disk(cluster, 48)
+    try:
+        cluster.start_node("n1")
+        p = started(cluster, SHELL)
+        assert int(ask(p, "find / -xdev 2> /dev/null | wc -l")) > 2000
+        fill(state / "filler")
+        assert ask(p, "cat many/* | sha256sum").split()[0] == want
+        assert "No space left on device" in ask(p, "head -c 64M /dev/zero > full; rm -f full")
+        fill(state / "filler")
+        # More names than the node's journal has room for.
+        absent = "x=$(printf %0200d 0); for i in {1..12000}; do test -e $x$i; done"
+        assert ask(p, f"{absent}; cat many/* | sha256sum").split()[0] == want
+        os.unlink(state / "filler")
+        assert ask(p, "echo x > out; mkdir made; cat out") == "x\n"
+        finish(p)
+        assert (cluster.place / "out").read_text() == "x\n" and (cluster.place / "made").is_dir()
+        assert not (cluster.place / "full").exists()
+        r = sh(cluster, "echo y > second; cat out second")
+        assert said(r) == (0, "x\ny\n", "")
+        assert (cluster.place / "second").read_text() == "y\n"
+    finally:
+        cluster.stop_node("n1")
+        subprocess.run(["umount", "-l", state])
+
+
+@pytest.mark.parametrize("spare", [4, 24])
+def test_few_descriptors_for_the_server_of_a_job_that_writes(own, spare):
+    cluster = own()
+    cluster.place = pathlib.Path(cluster.root) / "root/w"
+    cluster.place.mkdir()
+    names = [f"f{i}" for i in range(200)]
+    for i, name in enumerate(names):
+        (cluster.place / name).write_bytes(os.urandom(200_000 if i % 2 else 3000))
+    p = started(cluster, SHELL)
+    pid = program_pids(cluster, "fs")[0]
+    highest = max(int(fd) for fd in os.listdir(f"/proc/{pid}/fd")) + 1 + spare
+    subprocess.run(["prlimit", "--pid", str(pid), f"--nofile={highest}:{highest}"], check=True)
+    digests = "".join(f"{hashlib.sha256((cluster.place / n).read_bytes()).hexdigest()}  {n}\n" for n in names)
+    assert ask(p, "sha256sum " + " ".join(names)) == digests
+    assert ask(p, "touch e{1..200}") == ""
+    assert ask(p, 'for i in {1..40}; do exec {fd}> w$i; fds[i]=$fd; done; for r in 1 2 3; do for i in {1..40}; do '
+                  'echo $r of $i >&${fds[i]}; done; done; for fd in ${fds[@]}; do exec {fd}>&-; done') == ""
+    finish(p)
+    assert [i for i in range(1, 201) if not (cluster.place / f"e{i}").is_file()] == []
+    for i in range(1, 41):
+        assert (cluster.place / f"w{i}").read_text() == f"1 of {i}\n2 of {i}\n3 of {i}\n"
+    for name in names:
+        assert f"{hashlib.sha256((cluster.place / name).read_bytes()).hexdigest()}  {name}\n" in digests
 
 
 def own_writer(own):

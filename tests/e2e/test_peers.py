@@ -5,11 +5,13 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 
 from cluster import Bridge, wait_until
 from test_cache import fs_pid
+from test_trace import traces
 
 pytestmark = pytest.mark.view("frozen")
 
@@ -79,6 +81,26 @@ def test_a_node_killed_in_the_middle_costs_its_share_and_no_byte_is_wrong(own):
     assert sent < 2 * size, f"{sent / size:.2f} times its size"
 
 
+def test_a_server_that_stops_in_the_middle_costs_the_others_a_moment(own):
+    """It is there, its streams are open, and it says nothing any more."""
+    cluster = start(own, 80)
+    expected, size = fill(cluster.root, 16 << 20, 60)
+    before = cluster.bridge.sent_bytes()
+    jobs = begin(cluster, READ)
+    wait_until("some of it has come", lambda: cluster.bridge.sent_bytes() - before > size / 3)
+    stopped = fs_pid(cluster, "n3")
+    began = time.monotonic()
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        wait_until("the others are done", lambda: sum(job.poll() == 0 for job in jobs) >= NODES - 1, 40)
+        took = time.monotonic() - began
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    wait_until("all are done", lambda: all(job.poll() is not None for job in jobs), 40)
+    assert [job.stdout.read() for job in jobs] == [expected] * NODES
+    assert took < 7, took  # the link needs more than one for it
+
+
 def test_a_node_that_is_gone_for_good_costs_the_others_its_share(own):
     """The whole host, in the middle: agent, keeper, server and all that it had."""
     cluster = start(own, 80)
@@ -130,3 +152,44 @@ def test_what_a_job_began_to_read_from_a_peer_home_holds(own):
     say(jobs[1])
     assert jobs[1].stdout.read().split("  -\n") == [hashlib.sha256(content[name]).hexdigest() for name in content] + [""]
     assert jobs[1].wait(timeout=20) == 0, jobs[1].stderr.read()
+
+
+def hold(cluster):
+    """A job that fills a node and reads nothing more, once it runs."""
+    job = cluster.popen("vrun", "-q", "-c", "1", "-D", "/", "--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert job.stdout.readline() == "held\n", job.stderr.read()
+    return job
+
+
+def test_a_traced_run_has_it_from_the_node_that_ran_it_first(own):
+    """That one ran it without a trace, and does nothing now."""
+    cluster = own(nodes=1, node_options=["--milli-cpus", "1000"], bridge=Bridge(80))
+    here = cluster.root / "root/traced"
+    here.mkdir()
+    content = {f"f{i}": os.urandom(3 << 20 if i < 4 else 70000) for i in range(40)}
+    for name, data in content.items():
+        (here / name).write_bytes(data)
+    (here / "script.py").write_text("import hashlib\nall = hashlib.sha256()\nfor i in range(40):\n"
+                                    "    all.update(open(f'/root/traced/f{i}', 'rb').read())\nprint(all.hexdigest())\n")
+    size = sum(map(len, content.values()))
+
+    def run():
+        before, began = cluster.bridge.sent_bytes(), time.monotonic()
+        r = cluster.vrun("-q", "-c", "1", "--", "python3", "/root/traced/script.py", check=True)
+        assert r.stdout == hashlib.sha256(b"".join(content.values())).hexdigest() + "\n"
+        return cluster.bridge.sent_bytes() - before, time.monotonic() - began
+
+    first, first_took = run()
+    assert first > size
+    wait_until("the trace is home", lambda: traces(cluster))
+    held = hold(cluster)
+    cluster.start_node("n2")
+    known = hold(cluster)
+    wait_until("each knows of the other", lambda: [n.get("peers") for n in stats(cluster)] == [1, 1])
+    known.communicate(timeout=20)
+    second, second_took = run()
+    assert sum(n["peer_fetched_bytes"] for n in stats(cluster)) > size / 2, stats(cluster)
+    assert second < first / 3, f"{second} bytes after {first}"
+    assert second_took < first_took + 1, (second_took, first_took)
+    held.communicate(timeout=20)

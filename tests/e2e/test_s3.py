@@ -13,6 +13,7 @@ import s3
 from cluster import wait_until
 
 pytestmark = [pytest.mark.skipif(s3.MISSING is not None, reason=s3.MISSING or ""), pytest.mark.view("frozen")]
+both_views = pytest.mark.parametrize("view", [pytest.param(v, marks=pytest.mark.view(v)) for v in ("live", "frozen")])
 
 
 @pytest.fixture
@@ -71,7 +72,8 @@ def fill(cluster, node="n1"):
     wait_until("the store has what the run fetched", written)
 
 
-def test_the_second_node_takes_it_from_the_store(tiered, server):
+@both_views
+def test_the_second_node_takes_it_from_the_store(tiered, server, view):
     cluster = tiered()
     fill(cluster)
     first = stat(cluster, "n1")
@@ -107,7 +109,49 @@ def test_keys_and_content_stay_where_they_belong(tiered, server):
         assert b"no play" not in file.read_bytes() and digest[:16] not in str(file)
 
 
-def test_the_store_dies_in_the_middle(tiered, server):
+def test_the_keys_are_served_to_nobody(own):
+    cluster = own(nodes=1)
+    cluster.sh("true", check=True)
+    # Named in the configuration while home runs.
+    keys = cluster.root / "etc/s3-keys"
+    keys.parent.mkdir(exist_ok=True)
+    keys.write_text("[default]\naws_access_key_id = A\naws_secret_access_key = NOT/FOR/JOBS\n")
+    keys.chmod(0o600)
+    (keys.parent / "another-name").symlink_to("s3-keys")
+    config = cluster.directory / "home/config.toml"
+    config.write_text(config.read_text() + f's3_bucket = "bucket"\ns3_credentials = "{keys}"\n')
+    for view, options in [("live", []), ("frozen", []), ("frozen", ["--expose", "/etc"]), ("frozen", ["--expose", "/etc/s3-keys"])]:
+        cluster.view = view
+        r = cluster.vrun(*options, "--", "sh", "-c", "cat /etc/s3-keys; cat /etc/another-name; ls /etc")
+        assert "NOT/FOR/JOBS" not in r.stdout and r.stdout.split().count("s3-keys") == 0, (view, options, r.stdout)
+        assert "another-name" in r.stdout.split(), "all else is there"
+    found = subprocess.run(["grep", "-rlF", "NOT/FOR/JOBS", str(cluster.directory / "n1")], capture_output=True, text=True)
+    assert found.stdout == ""
+
+
+@pytest.mark.view("live")
+def test_a_store_that_hangs_costs_a_moment(tiered, server):
+    cluster = tiered()
+    began = time.monotonic()
+    fill(cluster)
+    usual = time.monotonic() - began
+    cluster.stop_node("n1")
+    start(cluster, server, "n2")
+    server.pause()
+    try:
+        began = time.monotonic()
+        assert cluster.sh(READ, check=True).stdout == want(cluster)
+        took = time.monotonic() - began
+        print(f"the store hangs: {took:.1f} s; with it {usual:.1f} s, with what is written to it")
+        assert took < usual + 6, "one answer that does not come is 10 s"
+    finally:
+        server.resume()
+    (cluster.root / "root/data/new").write_bytes(os.urandom(3 << 20))
+    assert cluster.sh(READ, check=True).stdout == want(cluster)
+
+
+@both_views
+def test_the_store_dies_in_the_middle(tiered, server, view):
     cluster = tiered()
     fill(cluster)
     cluster.stop_node("n1")

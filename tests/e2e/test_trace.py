@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import time
 
@@ -44,14 +45,20 @@ def run(cluster, *options):
     return (*account(r.stderr), r.stderr)
 
 
-def test_a_second_node_fetches_by_trace_and_the_account_is_true(own):
-    cluster = own()
+def make_traced(cluster):
     here = cluster.root / "root/traced"
     here.mkdir()
     (here / "script.py").write_text(SCRIPT)
     for i in range(40):
         (here / f"small{i}").write_bytes(os.urandom(70000))
     (here / "big").write_bytes(os.urandom(100 << 16))
+    return here
+
+
+@pytest.mark.parametrize("view", ["frozen", pytest.param("live", marks=pytest.mark.view("live"))])
+def test_a_second_node_fetches_by_trace_and_the_account_is_true(own, view):
+    cluster = own()
+    make_traced(cluster)
     rows, waits, text = run(cluster)
     assert rows["trace"] == (0, 0), text
     assert rows["demand"][0] > 0 and waits > 0, text
@@ -59,16 +66,18 @@ def test_a_second_node_fetches_by_trace_and_the_account_is_true(own):
     assert "/root/traced/" in slowest, text                # the slowest waits have names
     # And what was fetched has its times, within those of the run.
     wall = float(re.search(r"link busy \d+ % of ([\d.]+) s", text)[1])
-    files = re.findall(r"^\S+ +([\d.]+) s +([\d.]+) s +(/.*)$", largest, re.M)
+    files = re.findall(r"^\S+ +\S+ +(?:ahead|demand) +([\d.]+) s +([\d.]+) s +(/.*)$", largest, re.M)
     assert len(files) == 10 and all((cluster.root / path[1:]).is_file() for _, _, path in files), text
+    assert 0 <= int(re.search(r"link busy (\d+) %", text)[1]) <= 100 and "page cache is not counted" not in text, text
     sources = re.findall(r"^(?:ahead|demand) .* ([\d.]+) s +([\d.]+) s  ", text, re.M)
     assert sources and all(0 <= float(first) <= float(last) <= wall for first, last, *_ in sources + files), text
-    assert re.search(r"^trace +0 +0 +0 +- +- ", text, re.M), text
+    assert re.search(r"^trace +0 +0 +0 +0 +- +- ", text, re.M), text
     wait_until("the trace is home", lambda: traces(cluster))
 
     # The same again there: nothing is fetched, nothing is waited for.
     rows, waits, text = run(cluster)
     assert sum(fetched for fetched, _ in rows.values()) == 0 and waits == 0, text
+    assert "nothing was fetched: all that was read was here already" in text
 
     # A node that has seen nothing.
     cluster.stop_node("n1")
@@ -89,14 +98,29 @@ def test_a_second_node_fetches_by_trace_and_the_account_is_true(own):
     assert rows["trace"] == (0, 0) and rows["demand"][0] > 0, text
 
 
+def test_what_a_warm_node_did_not_see_comes_all_the_same(own):
+    """The first node had the interpreter in its page cache: its record, and the trace, lacks that."""
+    cluster = own()
+    make_traced(cluster)
+    cluster.vrun("--", "python3", "-c", "pass", check=True)
+    rows, waits, text = run(cluster)
+    assert "some of it was here before" in text
+    # On a cold node it comes as it would without a trace, and what the trace has by that.
+    cluster.stop_node("n1")
+    cluster.start_node("n2")
+    rows, waits, text = run(cluster)
+    assert rows["trace"][0] >= 40 * 2 + 5 and rows["ahead"][0] > 0, text
+    assert rows["demand"][0] < rows["trace"][0] + rows["ahead"][0], text
+    # That run has told all.
+    cluster.stop_node("n2")
+    cluster.start_node("n3")
+    rows, waits, text = run(cluster)
+    assert rows["demand"][0] + rows["ahead"][0] <= rows["trace"][0] // 10 and rows["demand"][1] <= 5, text
+
+
 def test_a_changed_file_costs_the_rest_of_a_trace_nothing(own):
     cluster = own()
-    here = cluster.root / "root/traced"
-    here.mkdir()
-    (here / "script.py").write_text(SCRIPT)
-    for i in range(40):
-        (here / f"small{i}").write_bytes(os.urandom(70000))
-    (here / "big").write_bytes(os.urandom(100 << 16))
+    here = make_traced(cluster)
     run(cluster)
     wait_until("the trace is home", lambda: traces(cluster))
     (here / "script.py").write_text(SCRIPT + "# edited\n")
@@ -150,3 +174,107 @@ def test_the_rest_of_a_small_file_is_there_though_home_has_another(own):
     finally:
         job.kill()
     assert said == hashlib.sha256(content).hexdigest() + "\n"
+
+
+SLOW = """
+import sys
+print("ready", flush=True)
+sys.stdin.readline()
+print(len(open("/root/late", "rb").read()))
+"""
+
+
+def test_a_run_that_outlives_home_is_traced_and_accounted_for(own):
+    cluster = own()
+    (cluster.root / "root/late").write_bytes(os.urandom(200_000))
+    (cluster.root / "root/slow.py").write_text(SLOW)
+    job = cluster.popen("vrun", "--explain-io", "-D", "/root", "--", "python3", "/root/slow.py", stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert job.stdout.readline() == "ready\n"
+    assert not traces(cluster)
+    os.kill(cluster.pid_of("home"), signal.SIGKILL)
+    out, err = job.communicate("go\n", timeout=60)
+    assert (job.returncode, out) == (0, "200000\n"), err
+    assert "no node has reported" not in err and account(err)[0]["demand"][0] > 0, err
+    wait_until("the trace is home", lambda: traces(cluster))
+
+
+def test_a_job_that_is_placed_after_home_was_started_again_is_traced(own):
+    cluster = own()
+    cluster.stop_node("n1")
+    (cluster.root / "root/batch.py").write_text("print(len(open('/root/batch.py').read()))\n")
+    job = cluster.run("vbatch", "-D", "/root", "--", "python3", "/root/batch.py", check=True).stdout.split()[-1]
+    os.kill(cluster.pid_of("home"), signal.SIGKILL)
+    wait_until("home is dead", lambda: cluster.pid_of("home") is None)
+    assert cluster.json("job", job)["state"] == "PENDING"   # home is there again
+    cluster.start_node("n1")
+    wait_until("it has run", lambda: cluster.json("job", job)["state"] == "COMPLETED")
+    wait_until("the trace is home", lambda: traces(cluster))
+
+
+# --- names and attributes
+
+def sent(cluster):
+    """Bytes that home has sent, once it sends no more but what a live view hears every second."""
+    seen = [-1 << 40] * 2
+
+    def rests():
+        seen.append(int(cluster.json("status")["served_bytes"]))
+        time.sleep(0.2)
+        return seen[-1] - seen[-3] < 2000
+    wait_until("home rests", rests)
+    return seen[-1]
+
+
+def touch(file):
+    os.utime(file, ns=(time.time_ns(), time.time_ns()))
+
+
+@pytest.mark.seconds(120)
+def test_of_a_tree_only_the_directories_that_changed_travel(own):
+    """However long a node was away, and whether home remembers what it had."""
+    cluster = own()
+    many = cluster.root / "root/many"
+    for i in range(500):
+        (many / f"d{i}").mkdir(parents=True)
+        for j in range(40):
+            (many / f"d{i}/f{j}").touch()
+
+    def run():
+        before = sent(cluster)
+        cluster.vrun("--", "true", check=True)
+        return sent(cluster) - before
+
+    def move(stop, start):
+        cluster.stop_node(stop)
+        cluster.start_node(start)
+    run()
+    move("n1", "n2")
+    run()
+    move("n2", "n1")
+    for i in range(18):     # more than home remembers
+        touch(many / f"d{i}/f0")
+        cluster.vrun("--", "true", check=True)
+    move("n1", "n2")
+    touch(many / "d100/f0")
+    assert run() < 100_000
+    os.kill(cluster.pid_of("home"), signal.SIGKILL)
+    wait_until("home is dead", lambda: cluster.pid_of("home") is None)
+    touch(many / "d200/f0")
+    assert run() < 100_000
+
+
+@pytest.mark.view("live")
+def test_what_a_live_view_was_told_of_travels_once(own):
+    cluster = own()
+    large = cluster.root / "root/large"
+    large.mkdir()
+    for i in range(20_000):
+        (large / f"f{i}").touch()
+    for _ in range(2):
+        assert cluster.sh("ls /root/large | wc -l").stdout == "20000\n"
+    before = sent(cluster)
+    touch(large / "f7")
+    want = int((large / "f7").stat().st_mtime)
+    assert cluster.sh("stat -c %Y /root/large/f7").stdout == f"{want}\n"
+    assert sent(cluster) - before < 100_000

@@ -47,7 +47,7 @@ void Run(World& world, std::string_view input) {
   const auto kernel = std::make_shared<FakeKernel>();
   LazyRoot root(
       *world.backend, *kernel, world.tree, world.root,
-      {.uid_base = (options & 1) != 0 ? 100000u : 0u, .passthrough = (options & 2) != 0, .xattrs = (options & 4) != 0});
+      {.ids = (options & 1) != 0 ? 100000u : 0u, .passthrough = (options & 2) != 0, .xattrs = (options & 4) != 0});
   Dispatcher dispatcher(kernel, &root, &world.backend->timers());
   while (input.size() > 2) {
     uint16_t size;

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
 import urllib.request
@@ -49,6 +50,13 @@ class S3Server:
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+    def pause(self):
+        """It takes connections (the kernel does) and answers nothing until resume()."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
 
     def counts(self):
         with urllib.request.urlopen(self.endpoint + "/-/counts", timeout=10) as answer:

@@ -255,7 +255,7 @@ TEST(LiveStreamGivesUpTest, WhatBothChangedAndNobodyHasWholeIsHomesAndTheRestGoe
   made.path = "/after";
   made.attributes.mode = S_IFDIR | 0755;
   stream.Add(made);
-  stream.Release();
+  stream.Release(2);
   for (int i = 0; i < 10 && stream.stats().operations > 0; ++i) {
     while (at_home.Take(stream) != 0) {
     }
