@@ -219,7 +219,8 @@ TEST(Secret, HmacIsThatOfRfc4231) {
 TEST(IdMap, ThereAndBack) {
   const IdMap ids(0x40010000, {1200345, 4000000000u});
   IdMap copy = ids;
-  for (const uint32_t id : {0u, 1000u, 65534u, 65535u, 1200345u, 4000000000u}) EXPECT_EQ(ids.ToHome(ids.ToNode(id)), id) << id;
+  for (const uint32_t id : {0u, 1000u, 65534u, 65535u, 1200345u, 4000000000u})
+    EXPECT_EQ(ids.ToHome(ids.ToNode(id)), id) << id;
   EXPECT_EQ(ids.ToNode(1000), 0x40010000u + 1000);
   EXPECT_EQ(ids.ToNode(1200345), ids.high_base());
   EXPECT_EQ(ids.ToNode(70000), 0x40010000u + IdMap::kNobody);

@@ -234,9 +234,9 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
   const auto is_meant = [&](const struct stat& st) {
     const auto& base = message.base();
     const auto carried = carried_.find({st.st_dev, st.st_ino});
-    const bool same_time =
-        ToNanos(st.st_ctim) == base.ctime_ns() || (carried != carried_.end() && carried->second.first == base.ctime_ns() &&
-                                              carried->second.second == ToNanos(st.st_ctim));
+    const bool same_time = ToNanos(st.st_ctim) == base.ctime_ns() ||
+                           (carried != carried_.end() && carried->second.first == base.ctime_ns() &&
+                            carried->second.second == ToNanos(st.st_ctim));
     const bool given =
         message.has_base() && st.st_ino == base.ino() && same_time && static_cast<uint64_t>(st.st_size) == base.size();
     return S_ISREG(st.st_mode) && (given || IsOwn(st));

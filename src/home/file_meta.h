@@ -22,8 +22,8 @@ enum class MetaFor {
 // added to `left_out` by name. An error: mode or times could not be set.
 Status SetFileMeta(int fd, const vrun::v1::Meta& meta, MetaFor use, std::string* left_out);
 
-// Owners above 65535 that are not the user's have no id on a node and come back as nobody (base/id_map.h): then whoever owns
-// what is there now, `before`, owns it still.
+// Owners above 65535 that are not the user's have no id on a node and come back as nobody (base/id_map.h): then whoever
+// owns what is there now, `before`, owns it still.
 vrun::v1::Meta KeepOwners(vrun::v1::Meta meta, const std::optional<struct stat>& before);
 
 // The metadata of an open file (O_PATH allowed), as SetFileMeta takes it.

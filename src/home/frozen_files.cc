@@ -67,7 +67,8 @@ struct FrozenFiles::File {
 
   // Without a lease. A write moves the time of modification; only who sets it back to the nanosecond goes unseen.
   bool LooksTheSame(const struct stat& st) const {
-    return SameInode(st, version) && static_cast<uint64_t>(st.st_size) == version.size && ToNanos(st.st_mtim) == mtime_ns;
+    return SameInode(st, version) && static_cast<uint64_t>(st.st_size) == version.size &&
+           ToNanos(st.st_mtim) == mtime_ns;
   }
 };
 

@@ -64,9 +64,8 @@ TEST(ReadTraceTest, OnlyWhatHoldsTogether) {
 }
 
 TEST(ReadTraceTest, APathThatNobodyCanNameIsLeftOut) {
-  const auto read =
-      ReadTrace(WriteTrace(Make({{"/a", kUnit}, {"/" + std::string(5000, 'x'), kUnit}, {"/b", 2 * kUnit}},
-                                {{1, 0, 1}, {2, 0, 2}, {0, 0, 1}})));
+  const auto read = ReadTrace(WriteTrace(Make({{"/a", kUnit}, {"/" + std::string(5000, 'x'), kUnit}, {"/b", 2 * kUnit}},
+                                              {{1, 0, 1}, {2, 0, 2}, {0, 0, 1}})));
   ASSERT_TRUE(read);
   ASSERT_EQ(read->files.size(), 2u);
   EXPECT_EQ(read->files[1].path, "/b");

@@ -33,11 +33,11 @@
 namespace vrun::node {
 
 struct CarryOptions {
-  std::string upper;  // the overlay's upper directory
-  std::string lower;  // the root as the command saw it before it wrote, read-only: versions come from here
-  std::string apart;  // what of it was mounted above, or "": the extended attributes of `lower` are there
-  uint64_t job = 0;   // for temporary names
-  IdMap ids;  // of owners in `upper` and `lower`
+  std::string upper;         // the overlay's upper directory
+  std::string lower;         // the root as the command saw it before it wrote, read-only: versions come from here
+  std::string apart;         // what of it was mounted above, or "": the extended attributes of `lower` are there
+  uint64_t job = 0;          // for temporary names
+  IdMap ids;                 // of owners in `upper` and `lower`
   bool user_xattrs = false;  // mounted with userxattr: the overlay's attributes are user.overlay.*
   std::vector<std::string> skip = {"/proc", "/sys", "/dev", "/run", "/tmp"};  // never carried, with all below
 };

@@ -66,9 +66,8 @@ void SourceChain::Describe(v1::CacheStat* stat) const {
 
 RunTraffic SourceChain::Traffic() const {
   const ContentSourceStats home = home_->stats();
-  RunTraffic traffic{.home_bytes = home.wire_bytes,
-                     .peer_bytes = peers_->stats().fetched_bytes,
-                     .link_busy_micros = home.busy_micros};
+  RunTraffic traffic{
+      .home_bytes = home.wire_bytes, .peer_bytes = peers_->stats().fetched_bytes, .link_busy_micros = home.busy_micros};
   if (s3_tier_) {
     v1::S3Stat s3;
     s3_tier_->Describe(&s3);

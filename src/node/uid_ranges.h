@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which host uids a tenant's sandboxes use: 65,536 of their own for every home, the same ones for ever, and one for each id
-// above 65535 that its user has (base/id_map.h).
+// Which host uids a tenant's sandboxes use: 65,536 of their own for every home, the same ones for ever, and one for
+// each id above 65535 that its user has (base/id_map.h).
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class UidRanges {
   };
 
   static Result<UidRanges> Load(const std::string& path);
-  // The range of a tenant (Tenant::Key), with a place for each of these ids of home that is above 65535. kExhausted after
-  // 16,384 tenants, or when the tenant has too many such ids.
+  // The range of a tenant (Tenant::Key), with a place for each of these ids of home that is above 65535. kExhausted
+  // after 16,384 tenants, or when the tenant has too many such ids.
   Result<Range> RangeFor(const std::string& tenant, const std::vector<uint32_t>& ids = {});
   // nullptr: it has none yet.
   const Range* Find(const std::string& tenant) const;

@@ -32,9 +32,8 @@ TEST_F(UidRangesTest, AHomeKeepsItsRangeAndSharesItWithNobody) {
 }
 
 TEST_F(UidRangesTest, ADamagedFileIsAnErrorNotAGuess) {
-  for (const char* text :
-       {"home-a\n", "home-a 17\n", "home-a 1073741824\nhome-b 1073741824\n", " 1073741824\n", "h 1073741824x\n", "h 1073741824 \n", "h 1073741824 70000 70000\n",
-        "h 1073741824 5\n"}) {
+  for (const char* text : {"home-a\n", "home-a 17\n", "home-a 1073741824\nhome-b 1073741824\n", " 1073741824\n",
+                           "h 1073741824x\n", "h 1073741824 \n", "h 1073741824 70000 70000\n", "h 1073741824 5\n"}) {
     ASSERT_TRUE(WriteFileAtomic(path(), text, 0600));
     EXPECT_FALSE(UidRanges::Load(path())) << text;
   }
@@ -44,7 +43,8 @@ TEST_F(UidRangesTest, IdsAboveTheRangeGetPlacesThatTheyKeep) {
   {
     Result<UidRanges> ranges = UidRanges::Load(path());
     ASSERT_TRUE(ranges);
-    EXPECT_EQ(ranges->RangeFor("a", {1000, 4000000000u, 65535, 70000})->high, (std::vector<uint32_t>{4000000000u, 70000}));
+    EXPECT_EQ(ranges->RangeFor("a", {1000, 4000000000u, 65535, 70000})->high,
+              (std::vector<uint32_t>{4000000000u, 70000}));
   }
   Result<UidRanges> again = UidRanges::Load(path());
   ASSERT_TRUE(again);

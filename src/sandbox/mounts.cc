@@ -37,7 +37,8 @@ Result<UniqueFd> MakeRun(const Spec& spec) {
   if (spec.identity.uid == 0) return run;
   uint32_t uid = spec.ids.ToNode(spec.identity.uid), gid = spec.ids.ToNode(spec.identity.gid);
   std::string own = "user/" + std::to_string(spec.identity.uid);
-  if (::mkdirat(run.get(), "user", 0755) != 0 || ::fchownat(run.get(), "user", spec.ids.base(), spec.ids.base(), 0) != 0 ||
+  if (::mkdirat(run.get(), "user", 0755) != 0 ||
+      ::fchownat(run.get(), "user", spec.ids.base(), spec.ids.base(), 0) != 0 ||
       ::mkdirat(run.get(), own.c_str(), 0700) != 0 || ::fchownat(run.get(), own.c_str(), uid, gid, 0) != 0) {
     return ErrnoError("mkdir /run/" + own);
   }

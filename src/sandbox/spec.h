@@ -39,7 +39,7 @@ struct Spec {
   std::string name;  // of the control groups: no slash; of this task alone on the whole host
   std::string
       directory;  // the task directory, absolute, on the node's disk; upper, work, tmp, lower, apart are made inside
-  IdMap ids;               // from ids inside to those of the host
+  IdMap ids;      // from ids inside to those of the host
   bool live_root = false;  // the view is the root itself, and written to: no overlay, no upper
   GroupLimits limits;
   std::string hostname;  // "": the node's

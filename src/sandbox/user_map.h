@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The uid and gid maps of a sandbox: inside, ids are home's; outside, they are the tenant's on this node (base/id_map.h).
+// The uid and gid maps of a sandbox: inside, ids are home's; outside, they are the tenant's on this node
+// (base/id_map.h).
 #pragma once
 
 #include <sys/types.h>

@@ -12,8 +12,8 @@
 
 namespace vrun::tree {
 
-// openat(2) of a path ("a/b", without "." and "..") of any length, without following any symlink below root_fd; `flags` say
-// what of the last component (O_PATH: then O_NOFOLLOW decides). -errno on failure.
+// openat(2) of a path ("a/b", without "." and "..") of any length, without following any symlink below root_fd; `flags`
+// say what of the last component (O_PATH: then O_NOFOLLOW decides). -errno on failure.
 int OpenPath(int root_fd, std::string_view path, int flags);
 
 // Opens the directory `path` ("/a/b", in the root) for reading without following any symlink below root_fd, whatever

@@ -18,8 +18,8 @@ namespace vrun::vfs {
 fuse_attr AttributesOf(const tree::Entry& entry, const IdMap& ids, uint64_t root_dev, uint64_t fallback_ino);
 uint64_t InodeNumber(const tree::Entry& entry, uint64_t root_dev, uint64_t fallback_ino);
 
-// The value as a reader in the tenant's user namespace (which maps the base of `ids` to 0) must find it: ids in POSIX ACLs are
-// moved, file capabilities get that namespace's root. nullopt: no such attribute.
+// The value as a reader in the tenant's user namespace (which maps the base of `ids` to 0) must find it: ids in POSIX
+// ACLs are moved, file capabilities get that namespace's root. nullopt: no such attribute.
 std::optional<std::string> XattrOf(const tree::Entry& entry, std::string_view name, const IdMap& ids);
 // A value that a reader in the tenant's namespace set, as home is to have it.
 std::string HomeXattr(std::string_view name, const std::string& value, const IdMap& ids);

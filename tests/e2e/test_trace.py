@@ -36,7 +36,7 @@ def account(stderr):
 
 
 def traces(cluster):
-    return {f.name: f.stat().st_mtime_ns for f in (cluster.directory / "home").rglob("*.trace")}
+    return {f.name: f.stat().st_mtime_ns for f in (cluster.directory / "home/state/traces").rglob("*.trace")}
 
 
 def run(cluster, *options):
@@ -261,6 +261,8 @@ def test_of_a_tree_only_the_directories_that_changed_travel(own):
     os.kill(cluster.pid_of("home"), signal.SIGKILL)
     wait_until("home is dead", lambda: cluster.pid_of("home") is None)
     touch(many / "d200/f0")
+    cluster.json("jobs")    # home is there again
+    wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"])
     assert run() < 100_000
 
 
