@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/frame_exchange.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "proto/content.pb.h"
@@ -27,10 +28,13 @@ void FrameExchange::Add(const vfs::RunId& run, const TablePtr& table) {
       places_.insert_or_assign(name, place);
       if (const auto asked = in_vain_.find(name); asked != in_vain_.end()) {
         before_[table->id].merge(asked->second);
+        shared_.insert(table->id);
         in_vain_.erase(asked);
       }
       const auto wanted = wanted_.find(name);
       if (wanted == wanted_.end() || std::exchange(wanted->second.under_way, true)) continue;
+      const auto of_another = [](const Waiter& waiter) { return !waiter.asker.empty(); };
+      if (std::ranges::any_of(wanted->second.waiters, of_another)) shared_.insert(table->id);
       start.emplace_back(name, place);
     }
     std::erase(tables_, table->id);
@@ -38,6 +42,7 @@ void FrameExchange::Add(const vfs::RunId& run, const TablePtr& table) {
     if (tables_.size() > kTables) {
       std::erase_if(places_, [&](const auto& item) { return item.second.table->id == tables_.front(); });
       before_.erase(tables_.front());
+      shared_.erase(tables_.front());
       tables_.pop_front();
     }
   }
@@ -54,6 +59,7 @@ void FrameExchange::Get(const Digest& name, Done done, const std::string& asker)
   {
     std::lock_guard lock(mutex_);
     const auto known = places_.find(name);
+    if (!asker.empty() && known != places_.end()) shared_.insert(known->second.table->id);
     if (const auto recent = recent_.find(name); recent != recent_.end()) {
       kept = recent->second.frame;
     } else if (const auto wanted = wanted_.find(name); wanted != wanted_.end()) {
@@ -114,6 +120,11 @@ void FrameExchange::InVainLocked(const Digest& name, const std::string& asker) {
   if (in_vain_ages_.size() <= kInVain) return;
   in_vain_.erase(in_vain_ages_.front());
   in_vain_ages_.pop_front();
+}
+
+bool FrameExchange::Shared(const Digest& table) const {
+  std::lock_guard lock(mutex_);
+  return shared_.contains(table);
 }
 
 std::vector<std::string> FrameExchange::Before(const Digest& table) const {

@@ -17,6 +17,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/digest.h"
@@ -62,6 +63,8 @@ class FrameExchange {
   // Home signs with another key from now on.
   void Forget();
 
+  // Another node has asked for a frame of it: it runs the same now.
+  bool Shared(const Digest& table) const;
   // Other nodes that had this table of ours before.
   std::vector<std::string> Before(const Digest& table) const;
   // That one has it no more.
@@ -101,6 +104,7 @@ class FrameExchange {
   uint64_t recent_bytes_ = 0;
   std::unordered_map<Digest, std::set<std::string>, DigestHash> in_vain_;  // who asked, by frame
   std::deque<Digest> in_vain_ages_;                                        // oldest first
+  std::unordered_set<Digest, DigestHash> shared_;                          // of tables_
   std::unordered_map<Digest, std::set<std::string>, DigestHash> before_;   // by table, of tables_
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/secret.h"
@@ -135,6 +136,7 @@ void PeerClient::Cancel(uint64_t id) {
 void PeerClient::OnMessage(Link* link, const std::string& message) {
   v1::PeerReply reply;
   const bool parses = reply.ParseFromString(message);
+  heard_.store(MonotonicMicros(), std::memory_order_relaxed);
   Answered answered;
   std::vector<Answered> failed, wait;
   const Error broken(Code::kCorrupt, "a peer that breaks the rules");

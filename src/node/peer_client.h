@@ -3,6 +3,7 @@
 // proved on both sides, closed for a while when it does not work.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -66,6 +67,8 @@ class PeerClient final : public std::enable_shared_from_this<PeerClient> {
   uint64_t Ask(const v1::PeerRequest& question, Answered answered);
   // The stream is open and proved. Until it is, silence says nothing: that it cannot be opened is an answer.
   bool proved();
+  // When something came from it last, whatever it was; monotonic. Signs of life stand behind content in its stream.
+  int64_t heard() const { return heard_.load(std::memory_order_relaxed); }
   // Nobody waits for it any more: it is not answered.
   void Cancel(uint64_t id);
   // Whoever still waits gets kAborted. Not from within a callback of a stream.
@@ -96,6 +99,7 @@ class PeerClient final : public std::enable_shared_from_this<PeerClient> {
 
   const Options options_;
   vfs::TimerThread* const timers_;
+  std::atomic<int64_t> heard_{0};
   std::mutex mutex_;
   std::shared_ptr<Link> link_;
   bool closed_ = false;

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMostSilence = 2'000'000;
 constexpr int64_t kOpeningMicros = 3'000'000;  // of a stream: many nodes that start together open many at a time
 constexpr int64_t kPatience = 1'000'000;       // four times what PeerServer's signs of life are apart
-constexpr int64_t kMostWait = 20'000'000;      // a reader waits for home for a minute
+constexpr int64_t kMostWait = 30'000'000;      // a reader waits for home for a minute
 
 }  // namespace
 
@@ -38,7 +38,7 @@ int64_t PeerPace::MostWait(int64_t now) {
     std::lock_guard lock(mutex_);
     if (!asked_.empty()) home = std::max(home, now - *asked_.begin());
   }
-  return std::clamp(3 * home, least_wait_, std::max(kMostWait, least_wait_));
+  return std::clamp(6 * home, least_wait_, std::max(kMostWait, least_wait_));
 }
 
 int64_t PeerPace::AskHome() {
@@ -162,9 +162,9 @@ void PeerErrand::Look(size_t turn) {
     std::lock_guard lock(mutex_);
     if (over_ || home_asked_ || turn_ != turn) return;
     timer_ = 0;
-    const int64_t now = MonotonicMicros(), silent = heard_at_ + patience_;
-    const int64_t waited = asked_at_ + roads_.pace->MostWait(now);
-    const int64_t due = heard_at_ == asked_at_ ? silent : std::min(silent, waited);
+    const int64_t now = MonotonicMicros(), heard = std::max(heard_at_, owners_[turn]->client->heard());
+    const int64_t silent = heard + patience_, waited = asked_at_ + roads_.pace->MostWait(now);
+    const int64_t due = heard == asked_at_ ? silent : std::min(silent, waited);
     if (due > now) return LookLaterLocked(due - now);
     waits = now < silent;
     stalls = stalls_;

@@ -34,7 +34,7 @@ class PeerPace {
   int64_t Silence() const;
   // How long an owner that waits for home may say so no more: it does several times a second, whatever home does.
   int64_t Patience() const;
-  // How long an owner may wait for home in all: three times what home usually takes, or keeps this node waiting now. A
+  // How long an owner may wait for home in all: six times what home usually takes, or keeps this node waiting now. A
   // home that is slow for all is not to be asked twice.
   int64_t MostWait(int64_t now);
   void FirstSign(int64_t micros) { Smooth(micros, &first_sign_); }

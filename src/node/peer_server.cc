@@ -287,16 +287,28 @@ void PeerServer::Answer(const SessionPtr& session, uint64_t id, const v1::PeerRe
 void PeerServer::AnswerFrame(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetFrame& get) {
   const auto name = Digest::FromBytes(get.name());
   if (!name) return session->Fail(id, Error(Code::kInvalid, "malformed question of a peer"));
-  v1::PeerReply reply;
-  reply.set_id(id);
-  if (const auto place = source_->frames().Resting(*name); place && Holds(*place)) {
-    reply.mutable_units();
-    return session->Reply(std::move(reply));
+  v1::PeerReply waiting;
+  waiting.set_id(id);
+  waiting.mutable_waiting();
+  session->Reply(std::move(waiting));
+  // What is here is looked for on the disk: not before the first sign of life, nor on the stream's thread.
+  if (const auto place = source_->frames().Resting(*name)) {
+    return workers_.Post([this, gate = gate_, session, id, name = *name, place = *place] {
+      const vfs::Gate::Pass pass(gate.get());
+      if (!pass) return;
+      if (!Holds(place)) return GetFrame(session, id, name);
+      v1::PeerReply reply;
+      reply.set_id(id);
+      reply.mutable_units();
+      session->Reply(std::move(reply));
+    });
   }
-  reply.mutable_waiting();
-  session->Reply(std::move(reply));
+  GetFrame(session, id, *name);
+}
+
+void PeerServer::GetFrame(const SessionPtr& session, uint64_t id, const Digest& name) {
   source_->frames().Get(
-      *name,
+      name,
       [this, gate = gate_, session, id](const Result<FrameExchange::Frame>& frame) {
         const vfs::Gate::Pass pass(gate.get());
         if (!pass) return;

@@ -53,6 +53,7 @@ class PeerServer {
   // With the frame as home signed it; with no units at all, when what is in it is here and can be asked for as units;
   // or that it is not here, and no run here has its table.
   void AnswerFrame(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetFrame& get);
+  void GetFrame(const SessionPtr& session, uint64_t id, const Digest& name);
   bool Holds(const FrameExchange::Place& place);
   void FromHome(const SessionPtr& session, uint64_t id, const UnitPlace& place, uint64_t first, uint64_t count,
                 vfs::Urgency urgency);

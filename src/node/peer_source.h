@@ -37,7 +37,7 @@ struct PeerSourceOptions {
   std::string pool;     // whose nodes reach each other
   rpc::Credentials credentials;
   int64_t silence_micros = 300'000;  // an owner that says nothing for so long is asked in vain; adapts upwards
-  int64_t wait_micros = 3'000'000;   // so long an owner may wait for home; adapts upwards
+  int64_t wait_micros = 15'000'000;  // so long an owner may wait for home; adapts upwards
 };
 
 struct PeerStats {

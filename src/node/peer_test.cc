@@ -235,8 +235,8 @@ TEST(PeerPace, AnOwnerMayWaitForAHomeThatKeepsThisNodeWaitingToo) {
   PeerPace pace(300'000, 1'000);
   const int64_t asked = pace.AskHome();
   EXPECT_EQ(pace.MostWait(asked), 1'000);
-  EXPECT_EQ(pace.MostWait(asked + 2'000'000), 6'000'000);
-  EXPECT_EQ(pace.MostWait(asked + 50'000'000), 20'000'000) << "a reader would be told that home does not answer";
+  EXPECT_EQ(pace.MostWait(asked + 2'000'000), 12'000'000);
+  EXPECT_EQ(pace.MostWait(asked + 50'000'000), 30'000'000) << "a reader would be told that home does not answer";
   pace.HomeAnswered(asked, false);
   EXPECT_EQ(pace.MostWait(asked + 2'000'000), 1'000);
   EXPECT_EQ(pace.Patience(), 1'000'000) << "its signs of life do not depend on home";

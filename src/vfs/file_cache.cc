@@ -173,14 +173,15 @@ void FileContent::Prefetch(const Place& place, uint64_t offset, uint64_t n, std:
       const uint64_t end = (std::min(offset + n, version_.size) - 1) / unit_bytes_ + 1;
       std::unordered_set<uint64_t> fetches;
       const std::vector<uint64_t> missing = MissingLocked(first, end - first);
+      const auto comes = [this](uint64_t unit) { return FetchOfLocked(unit) != 0 || ExpectedLocked(unit, false); };
       for (size_t i = 0; i < missing.size();) {
-        if (FetchOfLocked(missing[i]) != 0) {
+        if (comes(missing[i])) {
           ++i;
           continue;
         }
         const uint64_t begin = missing[i];
         uint64_t stop = begin;
-        while (i < missing.size() && missing[i] == stop && FetchOfLocked(stop) == 0) ++i, ++stop;
+        while (i < missing.size() && missing[i] == stop && !comes(stop)) ++i, ++stop;
         start.push_back(AddFetchLocked(begin, stop, Urgency::kAhead));
         fetches.insert(start.back());
       }
