@@ -20,7 +20,7 @@ ALLOWED = {
     "home": {"base", "tree", "store", "rpc"},
     "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc", "s3"},
     # A node towards homes, a home towards nodes: made of one half of each.
-    "snapshots": {"base", "tree", "store", "vfs", "rpc", "home", "node"},
+    "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
     "control": {"base", "sched", "rpc", "s3"},
     "pools": {"base", "rpc"},
     "cli": {"base", "sim"},

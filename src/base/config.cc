@@ -228,7 +228,9 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"s3_region", &config.s3_region},
                           {"s3_credentials", &config.s3_credentials},
                           {"s3_ca", &config.s3_ca},
-                          {"s3_style", &config.s3_style}};
+                          {"s3_style", &config.s3_style},
+                          {"s3_snapshots", &config.s3_snapshots},
+                          {"snapshots_size", &config.snapshots_size}};
   const toml::table& table = parsed.table();
   for (auto&& [key, node] : table) {
     const Field* known = nullptr;
@@ -283,6 +285,16 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
   }
   if (!config.s3_style.empty() && config.s3_style != "path" && config.s3_style != "host") {
     return At(file, where("s3_style"), "s3_style: must be \"path\" or \"host\"");
+  }
+  if (!config.s3_snapshots.empty() && config.s3_snapshots != "on" && config.s3_snapshots != "off") {
+    return At(file, where("s3_snapshots"), "s3_snapshots: must be \"on\" or \"off\"");
+  }
+  if (config.s3_snapshots == "on" && config.s3_bucket.empty()) {
+    return At(file, where("s3_snapshots"), "s3_snapshots: without s3_bucket: name the bucket");
+  }
+  if (!config.snapshots_size.empty() && config.s3_snapshots != "on") {
+    return At(file, where("snapshots_size"),
+              "snapshots_size: without s3_snapshots = \"on\" nothing else has what the disk would lose");
   }
   if (config.view != "live" && config.view != "frozen") {
     return At(file, where("view"), "view: must be \"live\" or \"frozen\"");
@@ -341,6 +353,8 @@ std::string FormatConfig(const Config& config) {
   given("s3_credentials", config.s3_credentials, "file with the keys, mode 0600; only the controller reads it");
   given("s3_ca", config.s3_ca, "authority of the store's certificate");
   given("s3_style", config.s3_style, "path: ENDPOINT/BUCKET; host: BUCKET.ENDPOINT");
+  given("s3_snapshots", config.s3_snapshots, "on or off: the store keeps named snapshots too");
+  given("snapshots_size", config.snapshots_size, "what of them stays on the snapshot store's disk");
   return out;
 }
 

@@ -67,6 +67,9 @@ struct Config {
   std::string s3_credentials;  // file with the keys, as ~/.aws/credentials, mode 0600; absolute
   std::string s3_ca;           // PEM file of the endpoint's authority; absolute; "": the system's
   std::string s3_style;        // "path" or "host"; "": path, but for Amazon
+  std::string s3_snapshots;    // "on": it keeps named snapshots too, as their home; "off" or "": it does not
+  // Of the snapshot store that `vctl up` starts on this machine, with s3_snapshots:
+  std::string snapshots_size;  // what of an owner's snapshots stays on its disk, as "100G"; "": all
 };
 
 // kNotFound when there is no file: the caller says what to do (`vctl up`). kInvalid with "FILE:LINE: " in front for

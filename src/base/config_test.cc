@@ -18,14 +18,17 @@ namespace {
 TEST(Config, TheS3Store) {
   const std::string text =
       "s3_bucket = \"b\"\ns3_endpoint = \"http://h:1\"\ns3_credentials = \"/c\"\ns3_style = \"host\"\ns3_ca = "
-      "\"/ca\"\n";
+      "\"/ca\"\ns3_snapshots = \"on\"\nsnapshots_size = \"5G\"\n";
   auto config = ParseConfig(text, "f");
   ASSERT_TRUE(config) << config.error().message();
   auto again = ParseConfig(FormatConfig(*config), "f");
   ASSERT_TRUE(again) << again.error().message();
-  EXPECT_EQ(again->s3_bucket + again->s3_endpoint + again->s3_credentials + again->s3_style + again->s3_ca,
-            "bhttp://h:1/chost/ca");
-  for (const char* bad : {"s3_bucket = \"b\"", "s3_credentials = \"c\"", "s3_style = \"other\"", "s3_ca = \"ca\""}) {
+  EXPECT_EQ(again->s3_bucket + again->s3_endpoint + again->s3_credentials + again->s3_style + again->s3_ca +
+                again->s3_snapshots + again->snapshots_size,
+            "bhttp://h:1/chost/caon5G");
+  for (const char* bad : {"s3_bucket = \"b\"", "s3_credentials = \"c\"", "s3_style = \"other\"", "s3_ca = \"ca\"",
+                          "s3_snapshots = \"on\"", "s3_snapshots = \"yes\"", "snapshots_size = \"5G\"",
+                          "s3_bucket = \"b\"\ns3_credentials = \"/c\"\nsnapshots_size = \"5G\""}) {
     EXPECT_FALSE(ParseConfig(bad, "f")) << bad;
   }
 }

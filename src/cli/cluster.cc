@@ -255,6 +255,14 @@ class Up {
                       places_.state_dir + "/snapshots",
                       "--pki",
                       places_.pki_dir + "/snapshots"};
+    if (config_.s3_snapshots == "on") {
+      spec.arguments.insert(spec.arguments.end(),
+                            {"--s3-bucket", config_.s3_bucket, "--controller", config_.controller});
+      if (!config_.snapshots_size.empty()) {
+        VRUN_ASSIGN(std::string size, Bytes("snapshots_size", config_.snapshots_size));
+        spec.arguments.insert(spec.arguments.end(), {"--disk-bytes", size});
+      }
+    }
     VRUN_TRY(Start(std::move(spec), listen));
     VRUN_TRY(WriteFileAtomic(files_.snapshots_listen_file(), listen + "\n", 0600));
     config_.snapshots = DialAddress(*before);
@@ -342,14 +350,16 @@ class Up {
     return Start(std::move(spec), dir);
   }
 
+  // Of a setting.
+  Result<std::string> Bytes(const char* name, const std::string& value) const {
+    auto parsed = ParseMemory(value);
+    if (!parsed) return std::move(parsed).error().With(Escape(places_.config_file) + ": " + name);
+    return std::to_string(*parsed);
+  }
+
   Status AddBounds(std::vector<std::string>* arguments) const {
-    auto bytes = [&](const char* name, const std::string& value) -> Result<std::string> {
-      auto parsed = ParseMemory(value);
-      if (!parsed) return std::move(parsed).error().With(Escape(places_.config_file) + ": " + name);
-      return std::to_string(*parsed);
-    };
     if (!config_.cache_size.empty()) {
-      VRUN_ASSIGN(std::string size, bytes("cache_size", config_.cache_size));
+      VRUN_ASSIGN(std::string size, Bytes("cache_size", config_.cache_size));
       arguments->insert(arguments->end(), {"--cache-bytes", size});
     }
     const std::string& free = config_.cache_min_free;
@@ -358,11 +368,11 @@ class Up {
       if (!percent) return std::move(percent).error().With(Escape(places_.config_file) + ": cache_min_free");
       arguments->insert(arguments->end(), {"--cache-min-free-percent", std::to_string(*percent)});
     } else if (!free.empty()) {
-      VRUN_ASSIGN(std::string amount, bytes("cache_min_free", free));
+      VRUN_ASSIGN(std::string amount, Bytes("cache_min_free", free));
       arguments->insert(arguments->end(), {"--cache-min-free-bytes", amount});
     }
     if (!config_.kept_size.empty()) {
-      VRUN_ASSIGN(std::string size, bytes("kept_size", config_.kept_size));
+      VRUN_ASSIGN(std::string size, Bytes("kept_size", config_.kept_size));
       arguments->insert(arguments->end(), {"--kept-bytes", size});
     }
     if (!config_.kept_days.empty()) {

@@ -91,7 +91,13 @@ void WriteJson(const v1::SnapshotInfo& s, JsonWriter* json) {
   json->Key("sent_bytes").Uint(s.sent_bytes()).Key("home").String(s.home_id());
   json->Key("paths").BeginArray();
   for (const std::string& path : s.path()) json->String(path);
-  json->EndArray().Key("unreadable_files").Uint(s.unreadable_files()).Key("unreadable").BeginArray();
+  json->EndArray()
+      .Key("bucket")
+      .String(s.bucket())
+      .Key("unreadable_files")
+      .Uint(s.unreadable_files())
+      .Key("unreadable")
+      .BeginArray();
   for (const std::string& path : s.unreadable()) json->String(path);
   json->EndArray().EndObject();
 }
@@ -126,10 +132,13 @@ void PrintOne(const CtlInvocation& invocation, const v1::SnapshotInfo& s, bool c
   if (invocation.format == OutputFormat::kName) return Print(name + "\n");
   std::string text = "snapshot " + name + ": " + std::to_string(s.entries()) + " names, " + FormatBytes(s.bytes());
   if (created) {
-    Print(text + "; " + FormatBytes(s.sent_bytes()) + " were sent to the store\n");
+    text += "; " + FormatBytes(s.sent_bytes()) + " were sent to the store";
+    Print(text + (s.bucket().empty() ? "\n" : ", the S3 bucket " + Escape(s.bucket()) + " has it\n"));
     return WarnOfUnreadable(s);
   }
   text += "\nid       " + HexOf(s.reference().id()) + "\ncreated  " + LocalTime(s.created_us()) + "\n";
+  text += "kept     " +
+          (s.bucket().empty() ? "on the snapshot store's disk" : "in the S3 bucket " + Escape(s.bucket())) + "\n";
   for (const std::string& path : s.path()) text += "path     " + Escape(path) + "\n";
   for (const std::string& path : s.unreadable()) text += "without  " + Escape(path) + " (it could not be read)\n";
   Print(text);
@@ -137,6 +146,11 @@ void PrintOne(const CtlInvocation& invocation, const v1::SnapshotInfo& s, bool c
 
 // A line that is drawn anew on a terminal, about five times a second.
 void Draw(const v1::SnapshotProgress& p) {
+  if (p.total_saved_bytes() > 0) {
+    std::fprintf(stderr, "\r\x1b[K%s of %s to the S3 store", FormatBytes(p.saved_bytes()).c_str(),
+                 FormatBytes(p.total_saved_bytes()).c_str());
+    return;
+  }
   std::fprintf(stderr, "\r\x1b[K%llu of %llu files, %s of %s", static_cast<unsigned long long>(p.files()),
                static_cast<unsigned long long>(p.total_files()), FormatBytes(p.bytes()).c_str(),
                FormatBytes(p.total_bytes()).c_str());

@@ -135,24 +135,74 @@ void ContentTier::Checked(const Status& status) {
   timer_ = loop_->After(problem.empty() ? kCheckMicros : kCheckMicros / 6, [this] { Check(); });
 }
 
+bool ContentTier::Usable(v1::PresignReply* reply) const {
+  if (keys_ && !secret_.empty()) return true;
+  SetError(options_.bucket.name.empty() ? Error(Code::kUnsupported, "the pool has no S3 store")
+                                        : Error(Code::kUnavailable, "the S3 store is not usable: " + state_.problem()),
+           reply);
+  return false;
+}
+
+void ContentTier::Sign(const std::string& top, const std::string& tenant, const char* method,
+                       const google::protobuf::RepeatedPtrField<std::string>& names, uint32_t expires_s,
+                       v1::PresignReply* reply) const {
+  if (names.size() > kMaxNames) return SetError(Error(Code::kInvalid, "too many names at a time"), reply);
+  const std::string directory = top + s3::Hex(s3::HmacSha256(tenant, "directory")).substr(0, 32) + "/";
+  const s3::Bucket& b = options_.bucket;
+  const s3::Presigner presigner(*keys_, b.host(), b.region, clock_->Wall(), expires_s);
+  for (const std::string& name : names) {
+    if (name.empty() || name.size() > kMaxNameBytes) {
+      reply->clear_key();
+      reply->clear_signature();
+      return SetError(Error(Code::kInvalid, "not a name of content"), reply);
+    }
+    const std::string key = s3::Hex(s3::HmacSha256(tenant, "name" + name)).substr(0, 48);
+    reply->add_key(key);
+    reply->add_signature(presigner.Sign(method, b.PathOf(directory + key)));
+  }
+  reply->set_base(b.base() + s3::UriEncode(b.PathOf(directory), true));
+  reply->set_query(presigner.query());
+  reply->set_seal(s3::HmacSha256(tenant, "seal"));
+  reply->set_expires_s(expires_s);
+  reply->set_ca_pem(b.ca_pem);
+}
+
+v1::PresignReply ContentTier::PresignVault(const v1::VaultPresign& request) {
+  v1::PresignReply reply;
+  if (!Usable(&reply)) return reply;
+  const char* method = nullptr;
+  switch (request.method()) {
+    case v1::VaultPresign::GET: method = "GET"; break;
+    case v1::VaultPresign::PUT: method = "PUT"; break;
+    case v1::VaultPresign::DELETE: method = "DELETE"; break;
+    default: SetError(Error(Code::kUnsupported, "S3: a method that this controller does not know"), &reply);
+  }
+  if (method == nullptr) return reply;
+  const bool writes = request.method() != v1::VaultPresign::GET;
+  if (writes) {
+    const int64_t left = wrote_micros_ + int64_t{kWriterSeconds} * 1'000'000 - clock_->Monotonic();
+    if (!writer_.empty() && writer_ != request.store() && left > 0) {
+      SetError(Error(Code::kAborted, "another snapshot store writes to the S3 store: stop it, and try again in " +
+                                         std::to_string(left / 60'000'000 + 1) + " min"),
+               &reply);
+      return reply;
+    }
+    writer_ = request.store();
+    wrote_micros_ = clock_->Monotonic();
+  }
+  Sign("snapshots/v1/", s3::HmacSha256(secret_, "snapshots of " + request.owner()), method, request.name(),
+       writes ? kWriterSeconds : kExpiresSeconds, &reply);
+  return reply;
+}
+
 v1::PresignReply ContentTier::Presign(const std::string& node, const Result<JobRow>& job,
                                       const v1::PresignRequest& request) {
   v1::PresignReply reply;
   reply.set_id(request.id());
-  if (!keys_ || secret_.empty()) {
-    SetError(options_.bucket.name.empty()
-                 ? Error(Code::kUnsupported, "the pool has no S3 store")
-                 : Error(Code::kUnavailable, "the S3 store is not usable: " + state_.problem()),
-             &reply);
-    return reply;
-  }
+  if (!Usable(&reply)) return reply;
   const bool over = job && job->ended_us != 0;
   if (!job || job->node != node || (over && clock_->Wall() - job->ended_us > kGraceMicros)) {
     SetError(Error(Code::kDenied, "job " + std::to_string(request.job()) + " is not this node's"), &reply);
-    return reply;
-  }
-  if (request.name_size() > kMaxNames) {
-    SetError(Error(Code::kInvalid, "too many names at a time"), &reply);
     return reply;
   }
   // Whose content it is: home's, or that of the snapshot that the job runs in.
@@ -161,25 +211,7 @@ v1::PresignReply ContentTier::Presign(const std::string& node, const Result<JobR
   const std::string& owner = parsed && submitted.has_snapshot() ? submitted.snapshot().content_home_id() : job->home_id;
   const std::string tenant =
       s3::HmacSha256(secret_, "tenant" + std::to_string(job->user.size()) + ":" + job->user + owner);
-  const std::string directory = "v1/" + s3::Hex(s3::HmacSha256(tenant, "directory")).substr(0, 32) + "/";
-  const s3::Bucket& b = options_.bucket;
-  const s3::Presigner presigner(*keys_, b.host(), b.region, clock_->Wall(), kExpiresSeconds);
-  for (const std::string& name : request.name()) {
-    if (name.empty() || name.size() > kMaxNameBytes) {
-      reply.clear_key();
-      reply.clear_signature();
-      SetError(Error(Code::kInvalid, "not a name of content"), &reply);
-      return reply;
-    }
-    const std::string key = s3::Hex(s3::HmacSha256(tenant, "name" + name)).substr(0, 48);
-    reply.add_key(key);
-    reply.add_signature(presigner.Sign(request.put() ? "PUT" : "GET", b.PathOf(directory + key)));
-  }
-  reply.set_base(b.base() + s3::UriEncode(b.PathOf(directory), true));
-  reply.set_query(presigner.query());
-  reply.set_seal(s3::HmacSha256(tenant, "seal"));
-  reply.set_expires_s(kExpiresSeconds);
-  reply.set_ca_pem(b.ca_pem);
+  Sign("v1/", tenant, request.put() ? "PUT" : "GET", request.name(), kExpiresSeconds, &reply);
   return reply;
 }
 

@@ -21,6 +21,7 @@
 #include "base/result.h"
 #include "control/store/store.h"
 #include "proto/s3.pb.h"
+#include "proto/vault.pb.h"
 #include "s3/bucket.h"
 #include "s3/client.h"
 
@@ -35,6 +36,7 @@ struct ContentTierOptions {
 class ContentTier {
  public:
   static constexpr uint32_t kExpiresSeconds = 900;
+  static constexpr uint32_t kWriterSeconds = 180;  // of what writes snapshots: another store waits for its end
   // An ended job's node may still write what it fetched for it.
   static constexpr int64_t kGraceMicros = 15 * 60 * 1'000'000ll;
   static constexpr int kMaxNames = 1000;
@@ -44,11 +46,20 @@ class ContentTier {
   ContentTier(ContentTierOptions options, const std::string& state_directory, EventLoop* loop, const Clock* clock);
   ~ContentTier();
 
+  // For the snapshot store, of an owner's snapshots (proto/vault.proto). Who may write is one store at a time: another
+  // one only when no URL of the one before is good any more.
+  v1::PresignReply PresignVault(const v1::VaultPresign& request);
   // For `node`, which says that it has or had `job`.
   v1::PresignReply Presign(const std::string& node, const Result<JobRow>& job, const v1::PresignRequest& request);
   const v1::S3State& state() const { return state_; }
 
  private:
+  // False, and why in *reply: nothing can be signed.
+  bool Usable(v1::PresignReply* reply) const;
+  // URLs of a tenant's objects below `top`.
+  void Sign(const std::string& top, const std::string& tenant, const char* method,
+            const google::protobuf::RepeatedPtrField<std::string>& names, uint32_t expires_s,
+            v1::PresignReply* reply) const;
   Status Configure(const std::string& state_directory);
   Status ReadKeys();
   void Check();  // writes, reads and removes a small object, and looks for it in vain; then again, every kCheckMicros
@@ -63,6 +74,8 @@ class ContentTier {
   std::optional<s3::Keys> keys_;
   v1::S3State state_;
   bool told_fine_ = false;
+  std::string writer_;        // the snapshot store that writes
+  int64_t wrote_micros_ = 0;  // when it asked last; monotonic
   EventLoop::TimerId timer_ = 0;
   std::shared_ptr<s3::Client> client_;  // of the check that runs
 };

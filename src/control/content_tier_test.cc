@@ -133,5 +133,40 @@ TEST_F(ContentTierTest, TriesTheRealStore) {
   EXPECT_THAT(Checked(*tier).problem(), HasSubstr("s3_credentials"));
 }
 
+TEST_F(ContentTierTest, SnapshotsAreTheirOwnersAndOneStoreWrites) {
+  auto tier = Make(Options());
+  const auto ask = [&](const std::string& owner, const std::string& store, v1::VaultPresign::Method method) {
+    v1::VaultPresign request;
+    request.set_owner(owner);
+    request.set_store(store);
+    request.set_method(method);
+    request.add_name("catalog");
+    return tier->PresignVault(request);
+  };
+  const v1::PresignReply anna = ask("anna@a", "s1", v1::VaultPresign::PUT),
+                         bert = ask("bert@b", "s1", v1::VaultPresign::PUT);
+  ASSERT_FALSE(anna.has_error()) << anna.error().message();
+  EXPECT_NE(anna.base(), bert.base());
+  EXPECT_NE(anna.key(0), bert.key(0));
+  EXPECT_NE(anna.seal(), bert.seal());
+  EXPECT_THAT(anna.base(), HasSubstr("/snapshots/v1/")) << "where a rule that expires what is cached finds nothing";
+  EXPECT_EQ(anna.SerializeAsString().find("test/secret+key"), std::string::npos);
+  // Each signature is for one method.
+  const v1::PresignReply read = ask("anna@a", "s1", v1::VaultPresign::GET);
+  EXPECT_EQ(read.base() + read.key(0), anna.base() + anna.key(0));
+  EXPECT_NE(read.signature(0), anna.signature(0));
+  EXPECT_NE(ask("anna@a", "s1", v1::VaultPresign::DELETE).signature(0), anna.signature(0));
+  EXPECT_TRUE(ask("anna@a", "s1", v1::VaultPresign::METHOD_UNSPECIFIED).has_error());
+  // Another store reads; it writes when nobody can with an old URL.
+  EXPECT_FALSE(ask("anna@a", "s2", v1::VaultPresign::GET).has_error());
+  const v1::PresignReply refused = ask("anna@a", "s2", v1::VaultPresign::PUT);
+  EXPECT_THAT(refused.error().message(), HasSubstr("another snapshot store writes"));
+  EXPECT_EQ(refused.signature_size(), 0);
+  EXPECT_TRUE(ask("anna@a", "s2", v1::VaultPresign::DELETE).has_error());
+  clock_.AdvanceSeconds(ContentTier::kWriterSeconds + 1);
+  EXPECT_FALSE(ask("anna@a", "s2", v1::VaultPresign::PUT).has_error());
+  EXPECT_TRUE(ask("anna@a", "s1", v1::VaultPresign::PUT).has_error());
+}
+
 }  // namespace
 }  // namespace vrun::control

@@ -109,6 +109,7 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
   ServeUnary("/vrun.v1.Control/Why", &Why);
   ServeUnary("/vrun.v1.Control/Teams", &Teams);
   ServeUnary("/vrun.v1.Control/Accounts", &Accounts);
+  ServeUnary("/vrun.v1.Control/PresignVault", &PresignVault, "snapshots");
   server_->Streaming(
       "/vrun.v1.Control/Agent",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
@@ -131,9 +132,11 @@ Result<int> Service::Start(const std::string& listen, const rpc::Credentials& cr
 }
 
 template <typename Request, typename Reply>
-void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&)) {
-  server_->Unary(method, [this, op, method](const rpc::Peer& peer, std::string bytes, auto reply) {
-    if (peer.role != "home") return reply(Error(Code::kDenied, method + ": only homes may ask this"));
+void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&),
+                         const char* role) {
+  server_->Unary(method, [this, op, method, role](const rpc::Peer& peer, std::string bytes, auto reply) {
+    if (peer.role != role)
+      return reply(Error(Code::kDenied, method + ": only who has the role " + role + " may ask this"));
     auto request = std::make_shared<Request>();
     if (!request->ParseFromString(bytes)) return reply(Error(Code::kCorrupt, method + ": the request does not parse"));
     auto answer = std::make_shared<Result<Reply>>(Reply());

@@ -144,6 +144,16 @@ int main(int argc, char** argv) {
   snapshots_app->add_option("--state-dir", snapshots.state_directory, "all content of all snapshots")->required();
   snapshots_app->add_option("--pki", snapshots.pki_directory, "directory of ca.pem, snapshots.pem, snapshots.key")
       ->required();
+  CLI::Option* snapshots_bucket = snapshots_app->add_option(
+      "--s3-bucket", snapshots.s3_bucket, "the controller's S3 bucket keeps the snapshots too: a lost disk is no loss");
+  CLI::Option* snapshots_controller = snapshots_app->add_option("--controller", snapshots.controller,
+                                                                "HOST:PORT of the controller, which has its keys");
+  snapshots_bucket->needs(snapshots_controller);
+  snapshots_controller->needs(snapshots_bucket);
+  snapshots_app
+      ->add_option("--disk-bytes", snapshots.disk_bytes,
+                   "so much of each owner's content stays on this disk once S3 has it; 0: all")
+      ->needs(snapshots_bucket);
   AddReadyFd(snapshots_app, &snapshots.ready_fd);
   snapshots_app->callback([&] { status = vrun::snapshots::SnapshotsMain(snapshots); });
 

@@ -8,18 +8,11 @@
 #include <vector>
 
 #include "home/trace.h"
+#include "home/trace_testing.h"
 #include "proto/common.pb.h"
 
 namespace vrun::home {
 namespace {
-
-v1::Command Command(const std::vector<std::string>& argv, const std::vector<std::string>& environment = {}) {
-  v1::Command command;
-  for (const auto& word : argv) command.add_argv(word);
-  for (const auto& variable : environment) command.add_environment(variable);
-  command.set_directory("/project");
-  return command;
-}
 
 Digest KeyOf(const std::vector<std::string>& argv, const std::vector<std::string>& environment = {}) {
   return TraceOf(Command(argv, environment), "/").key;

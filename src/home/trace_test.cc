@@ -17,6 +17,7 @@
 #include "home/test_directory.h"
 #include "home/trace_frames.h"
 #include "home/trace_store.h"
+#include "home/trace_testing.h"
 #include "home/traces.h"
 #include "proto/common.pb.h"
 #include "proto/content.pb.h"
@@ -27,14 +28,6 @@ namespace vrun::home {
 namespace {
 
 constexpr uint64_t kUnit = store::kUnitBytes;
-
-v1::Command Command(const std::vector<std::string>& argv, const std::vector<std::string>& environment = {}) {
-  v1::Command command;
-  for (const auto& word : argv) command.add_argv(word);
-  for (const auto& variable : environment) command.add_environment(variable);
-  command.set_directory("/project");
-  return command;
-}
 
 Trace Make(std::vector<Trace::File> files, std::vector<Trace::Range> ranges) {
   return {std::move(files), std::move(ranges)};

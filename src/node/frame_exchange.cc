@@ -26,10 +26,9 @@ void FrameExchange::Add(const vfs::RunId& run, const TablePtr& table) {
     for (const auto& [name, place] : places) {
       // The latest run is the one that home knows best.
       places_.insert_or_assign(name, place);
-      if (const auto asked = in_vain_.find(name); asked != in_vain_.end()) {
-        before_[table->id].merge(asked->second);
+      if (in_vain_.erase(name) > 0) {
         shared_.insert(table->id);
-        in_vain_.erase(asked);
+        late_.insert(table->id);
       }
       const auto wanted = wanted_.find(name);
       if (wanted == wanted_.end() || std::exchange(wanted->second.under_way, true)) continue;
@@ -41,7 +40,7 @@ void FrameExchange::Add(const vfs::RunId& run, const TablePtr& table) {
     tables_.push_back(table->id);
     if (tables_.size() > kTables) {
       std::erase_if(places_, [&](const auto& item) { return item.second.table->id == tables_.front(); });
-      before_.erase(tables_.front());
+      late_.erase(tables_.front());
       shared_.erase(tables_.front());
       tables_.pop_front();
     }
@@ -113,9 +112,7 @@ void FrameExchange::CameOrNot(uint64_t expected) {
 
 void FrameExchange::InVainLocked(const Digest& name, const std::string& asker) {
   if (asker.empty()) return;
-  auto [asked, fresh] = in_vain_.try_emplace(name);
-  asked->second.insert(asker);
-  if (!fresh) return;
+  if (!in_vain_.insert(name).second) return;
   in_vain_ages_.push_back(name);
   if (in_vain_ages_.size() <= kInVain) return;
   in_vain_.erase(in_vain_ages_.front());
@@ -127,16 +124,9 @@ bool FrameExchange::Shared(const Digest& table) const {
   return shared_.contains(table);
 }
 
-std::vector<std::string> FrameExchange::Before(const Digest& table) const {
+bool FrameExchange::Late(const Digest& table) const {
   std::lock_guard lock(mutex_);
-  const auto known = before_.find(table);
-  if (known == before_.end()) return {};
-  return {known->second.begin(), known->second.end()};
-}
-
-void FrameExchange::NotBefore(const Digest& table, const std::string& name) {
-  std::lock_guard lock(mutex_);
-  if (const auto known = before_.find(table); known != before_.end()) known->second.erase(name);
+  return late_.contains(table);
 }
 
 void FrameExchange::Arrived(const Digest& name, Result<Frame> frame) {

@@ -65,10 +65,8 @@ class FrameExchange {
 
   // Another node has asked for a frame of it: it runs the same now.
   bool Shared(const Digest& table) const;
-  // Other nodes that had this table of ours before.
-  std::vector<std::string> Before(const Digest& table) const;
-  // That one has it no more.
-  void NotBefore(const Digest& table, const std::string& name);
+  // Another node had this table of ours before we did, and asked here in vain: it has turned to the next owners.
+  bool Late(const Digest& table) const;
 
  private:
   struct Waiter {
@@ -102,10 +100,9 @@ class FrameExchange {
   std::unordered_map<Digest, Kept, DigestHash> recent_;
   std::list<Digest> ages_;  // oldest first
   uint64_t recent_bytes_ = 0;
-  std::unordered_map<Digest, std::set<std::string>, DigestHash> in_vain_;  // who asked, by frame
-  std::deque<Digest> in_vain_ages_;                                        // oldest first
-  std::unordered_set<Digest, DigestHash> shared_;                          // of tables_
-  std::unordered_map<Digest, std::set<std::string>, DigestHash> before_;   // by table, of tables_
+  std::unordered_set<Digest, DigestHash> in_vain_;        // frames that others asked for
+  std::deque<Digest> in_vain_ages_;                       // oldest first
+  std::unordered_set<Digest, DigestHash> shared_, late_;  // of tables_
 };
 
 }  // namespace vrun::node

@@ -137,6 +137,7 @@ void PeerClient::OnMessage(Link* link, const std::string& message) {
   v1::PeerReply reply;
   const bool parses = reply.ParseFromString(message);
   heard_.store(MonotonicMicros(), std::memory_order_relaxed);
+  doubt_.Heard();
   Answered answered;
   std::vector<Answered> failed, wait;
   const Error broken(Code::kCorrupt, "a peer that breaks the rules");

@@ -3,6 +3,7 @@
 // proved on both sides, closed for a while when it does not work.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -44,6 +45,35 @@ class PeerHealth {
   int64_t down_until_ = 0;
 };
 
+// How many questions to one peer, that says nothing at the moment, may be asked elsewhere at the same time: two, and
+// twice as many each time that elsewhere was first. A peer whose machine is busy for half a second must not have all
+// that it owes fetched by each of its askers; one that is dead is given up for all questions after a few of them. Any
+// thread.
+class PeerDoubt {
+ public:
+  bool Begin() {
+    std::lock_guard lock(mutex_);
+    if (under_way_ >= most_) return false;
+    ++under_way_;
+    return true;
+  }
+  void Over(bool elsewhere_was_first) {
+    std::lock_guard lock(mutex_);
+    --under_way_;
+    most_ = elsewhere_was_first ? std::min(2 * most_, 1 << 20) : kFirst;
+  }
+  // It has said something.
+  void Heard() {
+    std::lock_guard lock(mutex_);
+    most_ = kFirst;
+  }
+
+ private:
+  static constexpr int kFirst = 2;
+  std::mutex mutex_;
+  int under_way_ = 0, most_ = kFirst;
+};
+
 // Any thread. Answers come on the stream's thread, no lock held.
 class PeerClient final : public std::enable_shared_from_this<PeerClient> {
  public:
@@ -69,6 +99,7 @@ class PeerClient final : public std::enable_shared_from_this<PeerClient> {
   bool proved();
   // When something came from it last, whatever it was; monotonic. Signs of life stand behind content in its stream.
   int64_t heard() const { return heard_.load(std::memory_order_relaxed); }
+  PeerDoubt& doubt() { return doubt_; }
   // Nobody waits for it any more: it is not answered.
   void Cancel(uint64_t id);
   // Whoever still waits gets kAborted. Not from within a callback of a stream.
@@ -100,6 +131,7 @@ class PeerClient final : public std::enable_shared_from_this<PeerClient> {
   const Options options_;
   vfs::TimerThread* const timers_;
   std::atomic<int64_t> heard_{0};
+  PeerDoubt doubt_;
   std::mutex mutex_;
   std::shared_ptr<Link> link_;
   bool closed_ = false;

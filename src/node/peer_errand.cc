@@ -12,9 +12,13 @@ namespace vrun::node {
 namespace {
 
 constexpr int64_t kMostSilence = 2'000'000;
+constexpr int64_t kMostGap = 2'500'000;  // counts twice
+constexpr int64_t kGapHalves = 10'000'000;
 constexpr int64_t kOpeningMicros = 3'000'000;  // of a stream: many nodes that start together open many at a time
 constexpr int64_t kPatience = 1'000'000;       // four times what PeerServer's signs of life are apart
 constexpr int64_t kMostWait = 30'000'000;      // a reader waits for home for a minute
+constexpr int64_t kMostDoubt = 3'000'000;      // silence beyond patience after which nobody is alive
+constexpr int64_t kDoubtAgain = 50'000;
 
 }  // namespace
 
@@ -26,8 +30,21 @@ void PeerPace::Smooth(int64_t measure, std::atomic<int64_t>* average) {
 }
 
 int64_t PeerPace::Silence() const {
-  return std::clamp(8 * first_sign_.load(std::memory_order_relaxed), least_silence_,
-                    std::max(kMostSilence, least_silence_));
+  const int64_t first = std::clamp(8 * first_sign_.load(std::memory_order_relaxed), least_silence_,
+                                   std::max(kMostSilence, least_silence_));
+  const int64_t now = MonotonicMicros();
+  std::lock_guard lock(mutex_);
+  return std::max(first, 2 * GapLocked(now));
+}
+
+int64_t PeerPace::GapLocked(int64_t now) const { return gap_ >> std::min((now - gap_at_) / kGapHalves, int64_t{62}); }
+
+void PeerPace::Spoke(int64_t micros) {
+  const int64_t now = MonotonicMicros();
+  std::lock_guard lock(mutex_);
+  if (micros <= GapLocked(now)) return;
+  gap_ = std::min(micros, kMostGap);
+  gap_at_ = now;
 }
 
 int64_t PeerPace::Patience() const { return std::max(kPatience, Silence()); }
@@ -54,9 +71,15 @@ void PeerPace::HomeAnswered(int64_t asked, bool well) {
   if (const auto it = asked_.find(asked); it != asked_.end()) asked_.erase(it);
 }
 
-bool PeerErrand::Claim() {
-  std::lock_guard lock(mutex_);
-  return !std::exchange(over_, true);
+bool PeerErrand::Claim(size_t turn) {
+  size_t silent;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(over_, true)) return false;
+    silent = std::exchange(silent_, kNobody);
+  }
+  if (silent != kNobody) owners_[silent]->client->doubt().Over(turn != silent);
+  return true;
 }
 
 void PeerErrand::Ask() {
@@ -69,7 +92,7 @@ void PeerErrand::Ask() {
     if (turn < owners_.size() && owners_[turn]->client) {
       asked_at_ = heard_at_ = MonotonicMicros();
       signs_ = false;
-      stalls_ = !owners_[turn]->client->proved();
+      stalls_ = opening_ = !owners_[turn]->client->proved();
       patience_ = stalls_ ? kOpeningMicros : roads_.pace->Silence();
       LookLaterLocked(patience_);
     }
@@ -91,7 +114,7 @@ void PeerErrand::AskHome() {
     if (over_ || std::exchange(home_asked_, true)) return;
   }
   work_.home([self = shared_from_this()](const Deliver& deliver) {
-    if (!self->Claim()) return;
+    if (!self->Claim(kFromHome)) return;
     uint64_t question;
     size_t turn;
     {
@@ -111,7 +134,9 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
   {
     std::lock_guard lock(mutex_);
     if (over_ || turn_ != turn) return;
-    heard_at_ = MonotonicMicros();
+    const int64_t now = MonotonicMicros();
+    const int64_t silent = now - std::exchange(heard_at_, now);
+    if (reply && !std::exchange(opening_, false)) roads_.pace->Spoke(silent);
     // A sign of life that goes to all of the owner's askers says nothing of how long this question took.
     if (reply && !(waits && reply->id() == 0) && !std::exchange(signs_, true))
       roads_.pace->FirstSign(heard_at_ - asked_at_);
@@ -138,7 +163,7 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
   }
   if (auto deliver = work_.check(*reply, owners_[turn])) {
     roads_.links->Answered(member);
-    if (Claim()) (*deliver)();
+    if (Claim(turn)) (*deliver)();
     return;
   } else if (deliver.error().code() == Code::kCorrupt) {
     ++roads_.pace->lies;
@@ -157,7 +182,9 @@ void PeerErrand::LookLaterLocked(int64_t micros) {
 void PeerErrand::Look(size_t turn) {
   const vfs::Gate::Pass pass(roads_.gate.get());
   if (!pass) return;
-  bool stalls, waits;
+  bool stalls, waits, next = false;
+  int64_t after;
+  uint64_t question = 0;
   {
     std::lock_guard lock(mutex_);
     if (over_ || home_asked_ || turn_ != turn) return;
@@ -167,16 +194,29 @@ void PeerErrand::Look(size_t turn) {
     const int64_t due = heard == asked_at_ ? silent : std::min(silent, waited);
     if (due > now) return LookLaterLocked(due - now);
     waits = now < silent;
+    after = now - asked_at_;
     stalls = stalls_;
+    const bool certain = waits || silent_ != kNobody || now - heard > patience_ + kMostDoubt;
+    if (!certain) {
+      if (!owners_[turn]->client->doubt().Begin()) return LookLaterLocked(kDoubtAgain);
+      silent_ = turn;
+      next = work_.next_when_silent;
+    }
+    if (next) {
+      ++turn_;
+      question = std::exchange(question_, 0);
+    }
   }
   const PeerLinks::Member& member = *owners_[turn];
-  LogDebug("peer {}: {}: home is asked", Escape(member.name), waits ? "waits for too long" : "silent");
+  LogDebug("peer {}: {}, {} ms after it was asked: {} is asked", Escape(member.name),
+           waits ? "waits for too long" : "silent", after / 1000, next ? "the next" : "home");
   if (stalls)
     roads_.links->Stalled(member);
   else
     roads_.links->Late(member);
+  if (question != 0) member.client->Cancel(question);
   ++roads_.pace->fallbacks;
-  AskHome();
+  next ? Ask() : AskHome();
 }
 
 }  // namespace vrun::node

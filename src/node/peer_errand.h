@@ -30,7 +30,8 @@ class PeerPace {
   PeerPace(int64_t least_silence_micros, int64_t least_wait_micros)
       : least_silence_(least_silence_micros), least_wait_(least_wait_micros) {}
 
-  // How long an owner may say nothing at all: eight times what they usually take.
+  // How long an owner may say nothing at all: eight times what they usually take to say the first word, or twice as
+  // long as one was silent lately that then spoke: where all are short of processors, nobody is dead so soon.
   int64_t Silence() const;
   // How long an owner that waits for home may say so no more: it does several times a second, whatever home does.
   int64_t Patience() const;
@@ -38,6 +39,8 @@ class PeerPace {
   // home that is slow for all is not to be asked twice.
   int64_t MostWait(int64_t now);
   void FirstSign(int64_t micros) { Smooth(micros, &first_sign_); }
+  // An owner was silent for so long, and speaks.
+  void Spoke(int64_t micros);
   // This node asks home; HomeAnswered follows with what it returned.
   int64_t AskHome();
   void HomeAnswered(int64_t asked, bool well);
@@ -49,8 +52,10 @@ class PeerPace {
 
   const int64_t least_silence_, least_wait_;
   std::atomic<int64_t> first_sign_{0}, home_{0};
-  std::mutex mutex_;
+  int64_t GapLocked(int64_t now) const;
+  mutable std::mutex mutex_;
   std::multiset<int64_t> asked_;  // when, of home, and not answered yet
+  int64_t gap_ = 0, gap_at_ = 0;  // the longest silence, and when it ended; half of it 10 s later
 };
 
 // What errands need of their source; it outlives none of them, and the gate tells.
@@ -72,6 +77,9 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
     // Asks home. `came` takes what is to be done with what home says.
     std::function<void(std::function<void(Deliver)> came)> home;
     bool only_if_held = false;  // that an owner does not have it is no surprise
+    // Who is asked after an owner that says nothing: the next owner, who asks home for all, or home. The next owner is
+    // another round of patience, so it is for what nobody waits for at the moment.
+    bool next_when_silent = false;
     // Of that, if set: who is known not to have it, and who says so.
     std::function<bool(const PeerLinks::Member&)> lacks;
     std::function<void(const PeerLinks::Member&)> absent;
@@ -88,8 +96,11 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
   // The owner may be late by now.
   void Look(size_t turn);
   void LookLaterLocked(int64_t micros);
-  // True for the first answer.
-  bool Claim();
+  // True for the first answer; `turn`: of the owner that gave it, kFromHome: home did.
+  bool Claim(size_t turn);
+
+  static constexpr size_t kFromHome = SIZE_MAX;
+  static constexpr size_t kNobody = SIZE_MAX - 1;
 
   const PeerRoads roads_;
   const std::vector<PeerLinks::MemberPtr> owners_;
@@ -100,10 +111,12 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
   bool home_asked_ = false;
   bool signs_ = false;  // the owner has said something to this question
   int64_t asked_at_ = 0;
-  int64_t heard_at_ = 0;   // of the owner, if only that it lives
-  int64_t patience_ = 0;   // for so long after that
-  bool stalls_ = false;    // the owner that says nothing more does nothing more
-  uint64_t question_ = 0;  // at the owner; 0: none
+  int64_t heard_at_ = 0;     // of the owner, if only that it lives
+  int64_t patience_ = 0;     // for so long after that
+  bool opening_ = false;     // its stream; silence says nothing until then
+  bool stalls_ = false;      // the owner that says nothing more does nothing more
+  uint64_t question_ = 0;    // at the owner; 0: none
+  size_t silent_ = kNobody;  // turn of an owner that said nothing, before the one of now or before home
   vfs::TimerThread::Id timer_ = 0;
 };
 

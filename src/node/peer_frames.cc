@@ -104,6 +104,7 @@ void PeerFrames::Fetch(const vfs::RunId& run, const TablePtr& table, uint32_t in
   PeerErrand::Work work;
   work.question.mutable_get_frame()->set_name(std::string(name.view()));
   work.only_if_held = true;
+  work.next_when_silent = true;
   work.lacks = [this, table](const PeerLinks::Member& member) { return Lacks(table->id, member); };
   work.absent = [this, table](const PeerLinks::Member& member) { NoteLacks(table->id, member); };
   work.check = [this, table, index, got](const v1::PeerReply& reply,
@@ -144,20 +145,23 @@ void PeerFrames::Fetch(const vfs::RunId& run, const TablePtr& table, uint32_t in
 void PeerFrames::Elsewhere(const vfs::RunId& run, const TablePtr& table, uint32_t index,
                            const FrameExchange::Done& done) {
   const Digest name = FrameNameOf(*table, index);
-  // Those who run the same now have no more of it than this node, and looking for it would cost all of them time.
-  auto before = source_->links().Named(exchange_.Before(table->id), KeyOf(name));
-  if (before.empty() && exchange_.Shared(table->id)) return FromHome(run, table, index, done);
-  if (before.empty()) return FromUnits(run, table, index, done);
+  // Those who run the same now have no more of it than this node, and looking for its units would cost all of them
+  // time.
+  const auto home = [this, shared = exchange_.Shared(table->id), run, table, index, done] {
+    shared ? FromHome(run, table, index, done) : FromUnits(run, table, index, done);
+  };
+  // Who asked here in vain has turned to the next owner: then that one fetches it for this node as well.
+  auto owners = source_->links().Owners(KeyOf(name), SIZE_MAX);
+  const auto own = std::ranges::find_if(owners, [](const PeerLinks::MemberPtr& member) { return !member->client; });
+  if (!exchange_.Late(table->id) || own == owners.end() || own + 1 == owners.end()) return home();
+  owners.erase(owners.begin(), own + 1);
   PeerErrand::Work work;
   work.question.mutable_get_frame()->set_name(std::string(name.view()));
   work.only_if_held = true;
   work.lacks = [this, table](const PeerLinks::Member& member) { return Lacks(table->id, member); };
-  work.absent = [this, table](const PeerLinks::Member& member) {
-    NoteLacks(table->id, member);
-    exchange_.NotBefore(table->id, member.name);
-  };
-  work.check = [this, table, index, done, absent = work.absent](
-                   const v1::PeerReply& reply, const PeerLinks::MemberPtr& from) -> Result<PeerErrand::Deliver> {
+  work.absent = [this, table](const PeerLinks::Member& member) { NoteLacks(table->id, member); };
+  work.check = [this, table, index, done](const v1::PeerReply& reply,
+                                          const PeerLinks::MemberPtr& from) -> Result<PeerErrand::Deliver> {
     if (reply.has_units()) {
       return PeerErrand::Deliver([this, table, index, from, done] {
         Gather(table, index, from, [done](const Result<vfs::TraceFrame>& frame) {
@@ -166,7 +170,7 @@ void PeerFrames::Elsewhere(const vfs::RunId& run, const TablePtr& table, uint32_
       });
     }
     if (!reply.has_frame()) {
-      absent(*from);
+      NoteLacks(table->id, *from);
       return Error(Code::kNotFound, "not there");
     }
     VRUN_TRY(Check(reply.frame(), *table, index));
@@ -175,10 +179,8 @@ void PeerFrames::Elsewhere(const vfs::RunId& run, const TablePtr& table, uint32_
       done(frame);
     });
   };
-  work.home = [this, run, table, index, done](const std::function<void(PeerErrand::Deliver)>& came) {
-    came([this, run, table, index, done] { FromUnits(run, table, index, done); });
-  };
-  source_->Start(std::move(before), std::move(work));
+  work.home = [home](const std::function<void(PeerErrand::Deliver)>& came) { came(home); };
+  source_->Start(std::move(owners), std::move(work));
 }
 
 void PeerFrames::FromUnits(const vfs::RunId& run, const TablePtr& table, uint32_t index,

@@ -3,7 +3,7 @@
 // which fetches them from home once for all.
 //
 //   frame ─▶ its owners in turn; those without the table say so, once a table ─▶ a frame, or "ask for its units"
-//         └▶ own: who had the table before ─▶ who has the units ─▶ home, shared with those who ask us for it
+//         └▶ own: who began before, the next owner ─▶ who has the units ─▶ home, shared with those who ask us for it
 //
 // A node that has the units of a frame in its store, but not the frame as home signed it, gives them as units: home
 // signs their digests, and its uplink carries no content again. So does one that ran the same without a trace; whether

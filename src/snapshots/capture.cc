@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "node/content_source.h"
+#include "snapshots/vault.h"
 
 namespace vrun::snapshots {
 namespace {
@@ -28,10 +29,11 @@ struct Capture::File {
   std::optional<Error> error;
 };
 
-Capture::Capture(node::ContentSource* source, store::Store* store, Manifest* manifest, std::string home_id,
-                 Progress progress)
+Capture::Capture(node::ContentSource* source, store::Store* store, const Vault* vault, Manifest* manifest,
+                 std::string home_id, Progress progress)
     : source_(source),
       store_(store),
+      vault_(vault),
       manifest_(manifest),
       home_id_(std::move(home_id)),
       progress_(std::move(progress)) {}
@@ -97,7 +99,7 @@ vrun::Result<NewDirectories> Capture::FetchDirectories(const Digest& tree, const
 
 bool Capture::InStore(const store::ObjectId& id, uint64_t size) const {
   auto object = store_->Acquire(id, size);
-  return object && (*object)->complete();
+  return (object && (*object)->complete()) || (vault_ != nullptr && vault_->is_open() && vault_->Has(id, size));
 }
 
 Status Capture::FetchFiles(const Digest& tree, const std::vector<NewFile>& files, Result* result) {

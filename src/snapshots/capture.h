@@ -41,7 +41,9 @@ class Capture {
 
   // None is owned. `home_id`: of the home that `source` asks. `progress` may be called from another thread, a few times
   // a second.
-  Capture(node::ContentSource* source, store::Store* store, Manifest* manifest, std::string home_id, Progress progress);
+  // `vault` (null: none): what is there need not be asked for either.
+  Capture(node::ContentSource* source, store::Store* store, const Vault* vault, Manifest* manifest, std::string home_id,
+          Progress progress);
   ~Capture();
 
   // `have`: a tree whose directories are all known to `manifest`; zero: none.
@@ -62,6 +64,7 @@ class Capture {
 
   node::ContentSource* const source_;
   store::Store* const store_;
+  const Vault* const vault_;
   Manifest* const manifest_;
   const std::string home_id_;
   const Progress progress_;

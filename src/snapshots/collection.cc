@@ -20,6 +20,7 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 128;
 constexpr size_t kMaxUnreadable = 100;
+constexpr int64_t kTellMicros = 200'000;
 
 bool IsNameByte(char c, bool first) {
   if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) return true;
@@ -49,16 +50,23 @@ Status CheckName(const std::string& name) {
 }
 
 Collection::Collection(EventLoop* loop, std::string directory, std::string store_id, rpc::Credentials mine)
-    : loop_(loop), directory_(std::move(directory)), store_id_(std::move(store_id)), mine_(std::move(mine)) {}
+    : loop_(loop), directory_(std::move(directory)), mine_(std::move(mine)), store_id_(std::move(store_id)) {}
 
 Result<std::unique_ptr<Collection>> Collection::Open(EventLoop* loop, const std::string& directory,
-                                                     const std::string& store_id, const rpc::Credentials& mine) {
+                                                     const std::string& store_id, const rpc::Credentials& mine,
+                                                     std::optional<VaultPlace> vault) {
   auto collection = std::unique_ptr<Collection>(new Collection(loop, directory, store_id, mine));
   VRUN_TRY(MakeDirs(directory + "/snapshots", 0700));
   VRUN_TRY(MakeDirs(directory + "/store", 0700));
   store::Options options{.directory = directory + "/store"};
   options.keep_all = true;
   VRUN_ASSIGN(collection->store_, store::Store::Open(options));
+  if (vault) {
+    collection->disk_bytes_ = vault->disk_bytes;
+    collection->vault_ = std::make_unique<Vault>(collection->store_.get(), std::move(vault->bucket),
+                                                 std::move(vault->presign), std::move(vault->owner), store_id);
+    if (auto adopted = ReadFile(collection->StoreIdFile(), 4096)) collection->store_id_ = *std::move(adopted);
+  }
   return collection;
 }
 
@@ -70,6 +78,9 @@ Status Collection::Load() {
     if (CheckName(entry->d_name)) names.push_back(entry->d_name);
   }
   ::closedir(dir);
+  // Before the others: what the disk has lost of them is there.
+  const Status opened = vault_ ? OpenVault() : Status();
+  if (!opened) LogWarning("snapshots in the S3 store: {}: asked for again", opened.error().message());
   for (const std::string& name : names) {
     const Status loaded = LoadOne(name);
     if (loaded) continue;
@@ -77,7 +88,125 @@ Status Collection::Load() {
     std::lock_guard lock(mu_);
     damaged_.insert(name);
   }
+  if (Status same = vault_ && opened ? Reconcile() : Status(); !same)
+    LogWarning("snapshots in the S3 store: {}: tried again", same.error().message());
   return {};
+}
+
+Status Collection::OpenVault() {
+  VRUN_TRY(vault_->Open());
+  const std::string& theirs = vault_->catalog().store_id();
+  {
+    std::lock_guard lock(mu_);
+    // Nodes know what is in these snapshots by it. It cannot change under those that are in use.
+    if (!theirs.empty() && theirs != store_id_ && realms_.empty()) {
+      store_id_ = theirs;
+      if (Status kept = WriteFileAtomic(StoreIdFile(), theirs, 0600); !kept)
+        LogWarning("snapshots: {}", kept.error().message());
+    }
+  }
+  vault_->FetchDirectories();
+  return {};
+}
+
+Status Collection::NeedVault() {
+  if (!vault_ || reconciled_) return {};
+  Status done = vault_->is_open() ? Status() : OpenVault();
+  if (done) done = Reconcile();
+  if (!done) return std::move(done).error().With("the S3 store that keeps the snapshots");
+  return {};
+}
+
+Status Collection::Reconcile() {
+  std::set<std::string> there;
+  const auto catalog = vault_->catalog().snapshot();
+  for (const v1::SnapshotInfo& info : catalog) {
+    const std::string& name = info.reference().name();
+    if (!CheckName(name)) continue;
+    there.insert(name);
+    SnapshotPtr ours;
+    {
+      std::lock_guard lock(mu_);
+      if (const auto it = snapshots_.find(name); it != snapshots_.end()) ours = it->second;
+    }
+    const bool same = ours && ours->info.reference().id() == info.reference().id();
+    if (ours && !same && ours->info.bucket().empty()) {
+      LogError("snapshot {}: the S3 store has another one of that name: this one is on this disk alone", name);
+      continue;
+    }
+    if (same && !ours->info.bucket().empty()) continue;
+    v1::SnapshotInfo record = info;
+    record.set_bucket(vault_->bucket());
+    VRUN_TRY(WriteFileAtomic(PathOf(name), record.SerializeAsString(), 0600));
+    ours.reset();
+    if (Status loaded = LoadOne(name); !loaded) {
+      LogError("snapshot {}: {}", name, loaded.error().message());
+      std::lock_guard lock(mu_);
+      damaged_.insert(name);
+      continue;
+    }
+    std::lock_guard lock(mu_);
+    damaged_.erase(name);
+  }
+  std::vector<SnapshotPtr> only_here;
+  {
+    std::lock_guard lock(mu_);
+    for (const auto& [name, snapshot] : snapshots_) {
+      if (!there.contains(name)) only_here.push_back(snapshot);
+    }
+  }
+  for (SnapshotPtr& snapshot : only_here) {
+    v1::SnapshotInfo info = snapshot->info;
+    const std::string& name = info.reference().name();
+    if (!info.bucket().empty()) {
+      LogInfo("snapshot {}: it is in the S3 store no more", name);
+      if (::unlink(PathOf(name).c_str()) != 0) return ErrnoError("remove " + Escape(PathOf(name)));
+      std::lock_guard lock(mu_);
+      snapshots_.erase(name);
+      continue;
+    }
+    VRUN_TRY(SaveInVault(&info, snapshot->tree->directory, snapshot->realm, nullptr));
+    VRUN_TRY(WriteFileAtomic(PathOf(name), info.SerializeAsString(), 0600));
+    LogInfo("snapshot {}: now in the S3 store as well", name);
+    tree::SnapshotPtr tree = snapshot->tree;
+    Realm* realm = snapshot->realm;
+    snapshot.reset();
+    Add(std::move(info), std::move(tree), realm);
+  }
+  reconciled_ = true;
+  return {};
+}
+
+Status Collection::SaveInVault(v1::SnapshotInfo* info, const tree::DirectoryPtr& tree, Realm* realm,
+                               const Capture::Progress& progress) {
+  Contents contents;
+  realm->manifest().Need(tree, &contents);
+  info->set_bucket(vault_->bucket());
+  std::mutex mutex;
+  int64_t told = 0;
+  return vault_->Add(*info, contents, [&](uint64_t saved, uint64_t total) {
+    std::lock_guard lock(mutex);
+    const int64_t now = MonotonicMicros();
+    if (!progress || now - told < kTellMicros) return true;
+    told = now;
+    v1::SnapshotProgress p;
+    p.set_saved_bytes(saved);
+    p.set_total_saved_bytes(total);
+    return progress(p);
+  });
+}
+
+void Collection::Housekeep() {
+  if (!vault_) return;
+  if (!reconciled_) {
+    if (NeedVault()) LogInfo("snapshots: the S3 store has what is here, and the other way round");
+    return;
+  }
+  if (disk_bytes_ == 0 || store_->stats().bytes <= disk_bytes_) return;
+  for (const v1::SnapshotInfo& info : List()) {
+    if (info.bucket().empty()) return;  // the disk alone has it
+  }
+  if (const auto left = store_->Prune(disk_bytes_ / 10 * 9); !left) LogWarning("snapshots: {}", left.error().message());
 }
 
 Status Collection::LoadOne(const std::string& name) {
@@ -89,6 +218,7 @@ Status Collection::LoadOne(const std::string& name) {
     return Error(Code::kCorrupt, "its record is damaged");
   }
   Realm* realm = RealmOf(info.home_id());
+  info.mutable_reference()->set_content_home_id(realm->content_home_id());
   VRUN_ASSIGN(const tree::DirectoryPtr directory, realm->manifest().Load(*manifest));
   const auto id = Digest::FromBytes(info.reference().tree());
   if (!id) return Error(Code::kCorrupt, "its record is damaged");
@@ -104,7 +234,7 @@ Realm* Collection::RealmOf(const std::string& home_id) {
   auto& realm = realms_[home_id];
   if (!realm) {
     const std::string content = Sha256("snapshots of " + store_id_ + " " + home_id).Hex().substr(0, 32);
-    realm = std::make_unique<Realm>(loop_, store_.get(), mine_, home_id, content);
+    realm = std::make_unique<Realm>(loop_, store_.get(), vault_.get(), mine_, home_id, content);
   }
   return realm.get();
 }
@@ -174,13 +304,14 @@ Collection::SnapshotPtr Collection::BaseFor(const v1::CreateSnapshot& request, c
 
 Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request, const Capture::Progress& progress) {
   VRUN_TRY(CheckName(request.name()));
+  VRUN_TRY(NeedVault());
   if (PathExists(PathOf(request.name()))) return Exists(request.name());
   const auto wanted = Digest::FromBytes(request.tree());
   if (!wanted || request.home_id().empty()) return Error(Code::kInvalid, "snapshot: malformed request");
   Realm* realm = RealmOf(request.home_id());
   const SnapshotPtr base = BaseFor(request, realm);
   Created created;
-  Capture capture(&realm->source(), store_.get(), &realm->manifest(), request.home_id(), progress);
+  Capture capture(&realm->source(), store_.get(), vault_.get(), &realm->manifest(), request.home_id(), progress);
   auto run = capture.Run(*wanted, base ? base->tree->id : Digest{});
   if (!run) {
     sync_all_ = true;
@@ -219,13 +350,16 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
   VRUN_TRY(sync_all_ ? store::MakeAllDurable(kept) : store::MakeDurable(kept, unsynced_));
   sync_all_ = false;
   unsynced_.clear();
+  if (vault_) VRUN_TRY(SaveInVault(&info, tree->directory, realm, progress));
   VRUN_TRY(WriteFileAtomic(PathOf(request.name()), info.SerializeAsString(), 0600));
   Add(info, std::move(tree), realm);
   return created;
 }
 
 Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
+  VRUN_TRY(NeedVault());
   std::vector<SnapshotPtr> doomed;
+  std::set<std::string> damaged;
   {
     std::lock_guard lock(mu_);
     for (const std::string& name : names) {
@@ -238,11 +372,21 @@ Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
       }
     }
     for (const std::string& name : names) {
-      damaged_.erase(name);
+      if (damaged_.erase(name) > 0) damaged.insert(name);
       const auto it = snapshots_.find(name);
       if (it == snapshots_.end()) continue;
       doomed.push_back(std::move(it->second));
       snapshots_.erase(it);
+    }
+  }
+  if (vault_) {
+    Contents needed;
+    const bool known = Needed(&needed);
+    if (Status removed = vault_->Remove(names, known ? &needed : nullptr); !removed) {
+      std::lock_guard lock(mu_);
+      for (SnapshotPtr& snapshot : doomed) snapshots_[snapshot->info.reference().name()] = std::move(snapshot);
+      damaged_.merge(damaged);
+      return std::move(removed).error();
     }
   }
   for (const std::string& name : names) {
@@ -250,6 +394,13 @@ Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
   }
   doomed.clear();
   return Sweep();
+}
+
+bool Collection::Needed(Contents* needed) {
+  std::lock_guard lock(mu_);
+  if (!damaged_.empty()) return false;
+  for (const auto& [name, snapshot] : snapshots_) snapshot->realm->manifest().Need(snapshot->tree->directory, needed);
+  return true;
 }
 
 Result<uint64_t> Collection::Sweep() {
@@ -260,11 +411,11 @@ Result<uint64_t> Collection::Sweep() {
     for (const auto& [id, realm] : realms_) roots[realm.get()];
     for (const auto& [name, snapshot] : snapshots_) roots[snapshot->realm].push_back(snapshot->tree->directory);
   }
-  std::unordered_set<Digest, DigestHash> blobs;
-  std::unordered_set<store::ObjectId, store::ObjectIdHash> objects;
-  for (const auto& [realm, directories] : roots) realm->manifest().Retain(directories, &blobs, &objects);
-  return store_->Sweep([&](const store::ObjectId& id) { return objects.contains(id); },
-                       [&](const Digest& blob) { return blobs.contains(blob); });
+  for (const auto& [realm, directories] : roots) realm->manifest().Retain(directories);
+  Contents needed;
+  if (!Needed(&needed)) return 0;
+  return store_->Sweep([&](const store::ObjectId& id) { return needed.object_set.contains(id); },
+                       [&](const Digest& blob) { return needed.directory_set.contains(blob); });
 }
 
 }  // namespace vrun::snapshots

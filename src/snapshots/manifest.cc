@@ -6,6 +6,7 @@
 
 #include "base/escape.h"
 #include "proto/snapshots.pb.h"
+#include "snapshots/vault.h"
 #include "tree/codec.h"
 #include "tree/directory_builder.h"
 #include "tree/rules.h"
@@ -31,7 +32,7 @@ Result<tree::DirectoryPtr> Manifest::Load(const Digest& blob) { return LoadAt(bl
 
 Result<tree::DirectoryPtr> Manifest::LoadAt(const Digest& blob, int depth) {
   if (depth > kMaxDepth) return Damaged("directories without end");
-  VRUN_ASSIGN(const std::string bytes, store_->GetBlob(blob));
+  VRUN_ASSIGN(const std::string bytes, Blob(blob));
   v1::SnapshotDirectory object;
   if (!object.ParseFromString(bytes)) return Damaged("a directory that does not parse");
   VRUN_ASSIGN(const tree::DirectoryPtr parsed, tree::Directory::Parse(std::move(*object.mutable_directory())));
@@ -154,22 +155,34 @@ Result<Digest> Manifest::WriteAt(const tree::DirectoryPtr& directory, int depth)
   return blob;
 }
 
-void Manifest::Retain(const std::vector<tree::DirectoryPtr>& roots, std::unordered_set<Digest, DigestHash>* blobs,
-                      std::unordered_set<store::ObjectId, store::ObjectIdHash>* objects) {
+void Manifest::Need(const tree::DirectoryPtr& root, Contents* contents) const {
+  VisitDirectories(root, [&](const std::string&, const tree::DirectoryPtr& directory) {
+    const auto it = known_.find(directory->digest());
+    if (it == known_.end() || !contents->directory_set.insert(it->second.blob).second) return;
+    contents->directories.push_back(it->second.blob);
+    for (size_t i = 0; i < directory->size(); ++i) {
+      const tree::Entry entry = directory->At(i);
+      const auto id = entry.is_regular() ? ids_.Find(entry.version()) : std::nullopt;
+      if (id && contents->object_set.insert(*id).second) contents->objects.emplace_back(*id, entry.size);
+    }
+  });
+}
+
+void Manifest::Retain(const std::vector<tree::DirectoryPtr>& roots) {
   decltype(known_) kept;
   for (const tree::DirectoryPtr& root : roots) {
     VisitDirectories(root, [&](const std::string&, const tree::DirectoryPtr& directory) {
-      const auto it = known_.find(directory->digest());
-      if (it == known_.end() || !kept.emplace(it->first, it->second).second) return;
-      blobs->insert(it->second.blob);
-      for (size_t i = 0; i < directory->size(); ++i) {
-        const tree::Entry entry = directory->At(i);
-        if (!entry.is_regular()) continue;
-        if (const auto id = ids_.Find(entry.version())) objects->insert(*id);
-      }
+      if (const auto it = known_.find(directory->digest()); it != known_.end()) kept.insert(*it);
     });
   }
   known_ = std::move(kept);
+}
+
+Result<std::string> Manifest::Blob(const Digest& blob) const {
+  auto bytes = store_->GetBlob(blob);
+  if (bytes || vault_ == nullptr || bytes.error().code() != Code::kNotFound) return bytes;
+  VRUN_TRY(vault_->FetchDirectory(blob));
+  return store_->GetBlob(blob);
 }
 
 void VisitDirectories(const tree::DirectoryPtr& root,

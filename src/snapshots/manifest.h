@@ -19,6 +19,16 @@
 
 namespace vrun::snapshots {
 
+class Vault;
+
+// What snapshots need, each once, in the order of their trees: what lies side by side there is used together.
+struct Contents {
+  std::vector<Digest> directories;                            // SnapshotDirectory
+  std::vector<std::pair<store::ObjectId, uint64_t>> objects;  // with their sizes
+  std::unordered_set<Digest, DigestHash> directory_set;
+  std::unordered_set<store::ObjectId, store::ObjectIdHash> object_set;
+};
+
 // A file of a directory that is new here.
 struct NewFile {
   std::string path;
@@ -36,7 +46,8 @@ using NewDirectories = std::unordered_map<Digest, NewDirectory, DigestHash>;
 // One thread at a time, but for ids().
 class Manifest {
  public:
-  explicit Manifest(store::Store* store) : store_(store), ids_("", SIZE_MAX) {}
+  // `vault`: where a directory is that the store lacks; null: nowhere. Neither is owned.
+  explicit Manifest(store::Store* store, Vault* vault = nullptr) : store_(store), vault_(vault), ids_("", SIZE_MAX) {}
 
   // The tree of a snapshot from its blobs. kCorrupt, kNotFound: the store lost some of it.
   Result<tree::DirectoryPtr> Load(const Digest& blob);
@@ -55,9 +66,10 @@ class Manifest {
   // Writes the blobs that the store has not got. The root's digest.
   Result<Digest> Write(const tree::DirectoryPtr& root);
 
-  // Forgets what is in none of these trees, and adds what they need.
-  void Retain(const std::vector<tree::DirectoryPtr>& roots, std::unordered_set<Digest, DigestHash>* blobs,
-              std::unordered_set<store::ObjectId, store::ObjectIdHash>* objects);
+  // Adds what this tree, which has been loaded or written, needs and *contents has not got.
+  void Need(const tree::DirectoryPtr& root, Contents* contents) const;
+  // Forgets what is in none of these trees.
+  void Retain(const std::vector<tree::DirectoryPtr>& roots);
 
   // By version, of every file whose content is in the store. Any thread; never forgets.
   home::DigestCache& ids() { return ids_; }
@@ -72,7 +84,10 @@ class Manifest {
   Result<tree::DirectoryPtr> CompleteAt(const Digest& digest, const std::string& path, int depth, Completion* work);
   Result<Digest> WriteAt(const tree::DirectoryPtr& directory, int depth);
 
+  Result<std::string> Blob(const Digest& blob) const;
+
   store::Store* const store_;
+  Vault* const vault_;
   home::DigestCache ids_;
   std::unordered_map<Digest, Known, DigestHash> known_;  // by the directory's digest
   std::unordered_set<tree::FileVersion, tree::FileVersionHash> unreadable_;

@@ -21,14 +21,15 @@ namespace vrun::snapshots {
 
 class Realm {
  public:
-  // `home_id`: of the home; `content_home_id`: as whose home the store answers nodes for it. `store` outlives it.
-  Realm(EventLoop* loop, store::Store* store, const rpc::Credentials& mine, std::string home_id,
+  // `home_id`: of the home; `content_home_id`: as whose home the store answers nodes for it. `store` and `vault`
+  // (null: none) outlive it.
+  Realm(EventLoop* loop, store::Store* store, Vault* vault, const rpc::Credentials& mine, std::string home_id,
         std::string content_home_id)
       : home_id_(std::move(home_id)),
         content_home_id_(std::move(content_home_id)),
         source_({.home_id = home_id_}),
-        manifest_(store),
-        files_(store, &manifest_.ids()),
+        manifest_(store, vault),
+        files_(store, vault, &manifest_.ids()),
         server_(&trees_, &files_, &manifest_.ids(), 2, "", content_home_id_),
         nodes_(loop, &server_, content_home_id_) {
     nodes_.UseCredentials(mine);

@@ -20,6 +20,8 @@ namespace vrun::snapshots {
 namespace {
 
 constexpr int kDifferencesAtATime = 1000;
+constexpr int64_t kPresignMicros = 10'000'000;
+constexpr int64_t kHousekeepMicros = 10'000'000;
 
 }  // namespace
 
@@ -29,6 +31,7 @@ struct Service::Owner {
   // Changes come one after the other; whoever only looks does not wait for them.
   WorkQueue changes{"snapshots"};
   WorkQueue reads{"snapshot-reads", 4};
+  std::atomic<bool> housekeeping = false;
 };
 
 // One question and what is said to it.
@@ -236,8 +239,13 @@ class Service::ContentDoor : public rpc::Stream::Handler, public std::enable_sha
   rpc::Stream::Handler* inner_ = nullptr;
 };
 
-Service::Service(EventLoop* loop, std::string directory, std::string store_id, rpc::Credentials mine)
-    : loop_(loop), directory_(std::move(directory)), store_id_(std::move(store_id)), mine_(std::move(mine)) {}
+Service::Service(EventLoop* loop, std::string directory, std::string store_id, rpc::Credentials mine,
+                 VaultSettings vault)
+    : loop_(loop),
+      directory_(std::move(directory)),
+      store_id_(std::move(store_id)),
+      mine_(std::move(mine)),
+      vault_(std::move(vault)) {}
 
 Service::~Service() {
   server_.reset();  // no callback runs after this
@@ -249,6 +257,9 @@ Service::~Service() {
 }
 
 Result<int> Service::Start(const std::string& listen) {
+  if (!vault_.bucket.empty()) {
+    VRUN_ASSIGN(controller_, rpc::Channel::Dial(vault_.controller, mine_, "controller"));
+  }
   server_ = rpc::Server::Create(mine_);
   const auto serve = [this](const std::string& method, auto make) {
     server_->Streaming(
@@ -278,7 +289,12 @@ Result<Service::OwnerPtr> Service::OwnerOf(const std::string& name) {
   auto owner = std::make_shared<Owner>();
   // Not by its name: that is not for the file system to judge.
   const std::string directory = directory_ + "/owners/" + Sha256(name).Hex().substr(0, 32);
-  VRUN_ASSIGN(owner->collection, Collection::Open(loop_, directory, store_id_, mine_));
+  std::optional<VaultPlace> vault;
+  if (controller_) {
+    vault = VaultPlace{vault_.bucket, name, [this](const v1::VaultPresign& request) { return Presign(request); },
+                       vault_.disk_bytes};
+  }
+  VRUN_ASSIGN(owner->collection, Collection::Open(loop_, directory, store_id_, mine_, std::move(vault)));
   auto loaded = std::make_shared<std::promise<void>>();
   owner->loaded = loaded->get_future().share();
   owner->changes.Post([raw = owner.get(), loaded, name] {
@@ -303,13 +319,34 @@ void Service::Drop(const std::shared_ptr<rpc::Stream::Handler>& handler) {
   handlers_.erase(handler);
 }
 
+Result<v1::PresignReply> Service::Presign(const v1::VaultPresign& request) {
+  auto answer = std::make_shared<std::promise<Result<std::string>>>();
+  controller_->Call("/vrun.v1.Control/PresignVault", request.SerializeAsString(), kPresignMicros,
+                    [answer](Result<std::string> reply) { answer->set_value(std::move(reply)); });
+  VRUN_ASSIGN(const std::string bytes, answer->get_future().get());
+  v1::PresignReply reply;
+  if (!reply.ParseFromString(bytes)) return Error(Code::kCorrupt, "the controller's answer does not parse");
+  return reply;
+}
+
 void Service::Tick() {
   std::vector<OwnerPtr> owners;
   {
     std::lock_guard lock(mu_);
     for (const auto& [name, owner] : owners_) owners.push_back(owner);
   }
-  for (const OwnerPtr& owner : owners) owner->collection->Tick(MonotonicMicros());
+  const int64_t now = MonotonicMicros();
+  for (const OwnerPtr& owner : owners) owner->collection->Tick(now);
+  if (controller_ && now - housekept_ > kHousekeepMicros) {
+    housekept_ = now;
+    for (const OwnerPtr& owner : owners) {
+      if (owner->housekeeping.exchange(true)) continue;
+      owner->changes.Post([owner] {
+        owner->collection->Housekeep();
+        owner->housekeeping = false;
+      });
+    }
+  }
   loop_->After(1'000'000, [this] { Tick(); });
 }
 

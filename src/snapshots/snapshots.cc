@@ -33,9 +33,11 @@ Status Run(const SnapshotsOptions& options) {
   VRUN_ASSIGN(const rpc::Credentials credentials, rpc::LoadCredentials(options.pki_directory, "snapshots"));
   EventLoop loop;
   for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop.OnSignal(s, [&loop](int) { loop.Stop(); }));
-  Service service(&loop, options.state_directory, home::LoadHomeId(options.state_directory), credentials);
+  Service service(&loop, options.state_directory, home::LoadHomeId(options.state_directory), credentials,
+                  {options.s3_bucket, options.controller, options.disk_bytes});
   VRUN_ASSIGN(const int port, service.Start(options.listen));
   LogInfo("listens on port {}", port);
+  if (!options.s3_bucket.empty()) LogInfo("snapshots are kept in the S3 bucket {} too", Escape(options.s3_bucket));
   Tell(options.ready_fd, "ok");
   loop.Run();
   LogInfo("stopping");

@@ -3,6 +3,7 @@
 // keeps can be used when the home that made it is gone.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace vrun::snapshots {
@@ -11,7 +12,11 @@ struct SnapshotsOptions {
   std::string listen;           // HOST:PORT; where homes reach it
   std::string state_directory;  // all content of all snapshots
   std::string pki_directory;    // ca.pem, snapshots.pem, snapshots.key
-  int ready_fd = -1;            // one line "ok" or "error: text" once it is known
+  // The pool's S3 store keeps the snapshots too (docs/decisions/0030); "": it does not.
+  std::string s3_bucket;    // its name, for people: where it is the controller knows
+  std::string controller;   // HOST:PORT; for that
+  uint64_t disk_bytes = 0;  // so much of an owner's content stays here; 0: all that was here
+  int ready_fd = -1;        // one line "ok" or "error: text" once it is known
 };
 
 // Runs until SIGTERM or SIGINT. Returns the process's exit status.

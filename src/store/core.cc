@@ -144,12 +144,12 @@ size_t Core::objects() const {
 }
 
 bool Core::TakeVictim(EvictionIndex::Entry* victim) {
-  if (options.keep_all) return false;
   std::lock_guard lock(mu_);
   return index_.TakeVictim(victim);
 }
 
-bool Core::EvictOne(uint64_t* freed) {
+bool Core::EvictOne(uint64_t* freed, bool asked) {
+  if (options.keep_all && !asked) return false;
   EvictionIndex::Entry victim;
   if (!TakeVictim(&victim)) {
     {
@@ -252,7 +252,7 @@ void Core::OnPressure(std::function<void()> release) {
 
 void Core::EvictDownTo(uint64_t bytes) {
   for (uint64_t freed = 0; this->bytes() > bytes;) {
-    if (!EvictOne(&freed)) return;
+    if (!EvictOne(&freed, true)) return;
   }
 }
 

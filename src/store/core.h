@@ -81,7 +81,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
  private:
   // False when all is in use, also after release_.
-  bool EvictOne(uint64_t* freed);
+  bool EvictOne(uint64_t* freed, bool asked = false);  // `asked`: though all is to be kept
   bool TakeVictim(EvictionIndex::Entry* victim);
   // What is lacking for `bytes` more above the watermark; `spare`: what is left for others, if nothing is.
   uint64_t FreeSpaceShortage(uint64_t bytes, uint64_t* spare = nullptr) const;

@@ -46,8 +46,8 @@ struct Options {
   size_t max_open_files = 256;
   // What another process has put into an object may go unnoticed for so long.
   int64_t refresh_micros = 100'000;
-  // Not a cache: nothing is ever evicted, a disk that is full is an error, and only Sweep removes. The bounds above do
-  // not count then.
+  // Not a cache: nothing is evicted by itself, a disk that is full is an error, and only Sweep and Prune remove. The
+  // bounds above do not count then.
   bool keep_all = false;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
 #include "vfs/backend.h"
@@ -65,6 +66,7 @@ void Bursts::Begin(const BurstPtr& burst, TraceTable table) {
 }
 
 void Bursts::Pump(const BurstPtr& burst) {
+  const int64_t now = MonotonicMicros();
   for (;;) {
     std::vector<uint32_t> frames;
     {
@@ -73,7 +75,7 @@ void Bursts::Pump(const BurstPtr& burst) {
       if (burst->stopped) burst->wanted.clear();
       while (!burst->wanted.empty() && frames.size() < kBatchFrames) {
         frames.push_back(burst->wanted.front());
-        burst->on_the_way.insert(burst->wanted.front());
+        burst->on_the_way[burst->wanted.front()] = now;
         burst->wanted.pop_front();
       }
       if (frames.empty() && burst->under_way > 0) return;
@@ -108,19 +110,30 @@ void Bursts::Arrived(const BurstPtr& burst, const TraceFrame& frame) {
     unit += range.count;
     at += bytes;
   }
-  Settle(burst, {frame.index});
+  Settle(burst, {frame.index}, true);
 }
 
-void Bursts::Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames) {
+void Bursts::Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames, bool arrived) {
+  BurstProgress& progress = *burst->progress;
   std::lock_guard lock(mutex_);
-  for (const uint32_t frame : frames) burst->on_the_way.erase(frame);
+  for (const uint32_t frame : frames) {
+    const auto it = burst->on_the_way.find(frame);
+    if (it == burst->on_the_way.end()) continue;
+    if (arrived) {
+      // What took longer counts at once, as with TCP.
+      const int64_t took = MonotonicMicros() - it->second, old = progress.took;
+      progress.took = took > old ? took : old + (took - old) / 8;
+      progress.newest = std::max(progress.newest.load(), frame + 1);
+    }
+    burst->on_the_way.erase(it);
+  }
   const uint32_t last = static_cast<uint32_t>(burst->table->frames.size());
   const uint32_t next = burst->wanted.empty() ? last : burst->wanted.front();
-  burst->progress->front = burst->on_the_way.empty() ? next : std::min(next, *burst->on_the_way.begin());
+  progress.front = burst->on_the_way.empty() ? next : std::min(next, burst->on_the_way.begin()->first);
 }
 
 void Bursts::BatchOver(const BurstPtr& burst, const std::vector<uint32_t>& frames, const Status& status) {
-  Settle(burst, frames);
+  Settle(burst, frames, false);
   if (!status) LogInfo("a part of a trace does not come: {}", Escape(status.error().message()));
   {
     std::lock_guard lock(mutex_);

@@ -9,13 +9,13 @@
 // under way, and the runs that fetch at the same time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -31,11 +31,18 @@ class FileContent;
 
 // How far one burst has come; FileContent looks at it to see whether waiting is better than asking.
 struct BurstProgress {
-  // Frames so close behind what has come already are on the wire, or will be in some ten milliseconds.
+  // Frames so close behind the last one that has come are on the wire, or will be in some ten milliseconds.
   static constexpr uint32_t kSoonFrames = 8;
-  std::atomic<uint32_t> front{0};  // frames before this one have come, or never will
+  static constexpr int64_t kLeastPatienceMicros = 200'000, kMostPatienceMicros = 5'000'000;
+  std::atomic<uint32_t> front{0};   // frames before this one have come, or never will
+  std::atomic<uint32_t> newest{0};  // those of before this one that have not come are on their way from several nodes
+  std::atomic<int64_t> took{0};     // microseconds from the question for a frame to its arrival, as of late
   std::atomic<bool> over{false};
-  bool Soon(uint32_t frame) const { return !over && frame >= front && frame < front + kSoonFrames; }
+  bool Soon(uint32_t frame) const {
+    return !over && frame >= front && frame < std::max(front.load(), newest.load()) + kSoonFrames;
+  }
+  // For a frame that comes soon. Where all frames take long, asking for one of them a second time makes it worse.
+  int64_t Patience() const { return std::clamp(2 * took.load(), kLeastPatienceMicros, kMostPatienceMicros); }
 };
 
 // Thread safety: any thread. Owned by the Backend.
@@ -55,7 +62,7 @@ class Bursts {
     std::shared_ptr<const TraceTable> table;
     std::vector<std::shared_ptr<FileContent>> contents;  // by file of the table; held while the run is
     std::deque<uint32_t> wanted;                         // frames not asked for yet
-    std::set<uint32_t> on_the_way;                       // asked for, and not here yet
+    std::map<uint32_t, int64_t> on_the_way;              // asked for, and not here yet; since when
     size_t under_way = 0;                                // requests
     std::shared_ptr<BurstProgress> progress = std::make_shared<BurstProgress>();
     bool over = false;
@@ -69,7 +76,7 @@ class Bursts {
   void Arrived(const BurstPtr& burst, const TraceFrame& frame);
   void BatchOver(const BurstPtr& burst, const std::vector<uint32_t>& frames, const Status& status);
   // These have come, or never will. Several nodes give them, so the later one may be first.
-  void Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames);
+  void Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames, bool arrived);
   void Over(const BurstPtr& burst);
   BurstPtr TakeLocked(uint64_t job, uint32_t attempt);
   // What was taken, if anything, was its run's; without the lock.

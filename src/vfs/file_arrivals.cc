@@ -16,9 +16,8 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr int64_t kRestMicros = 5'000'000;         // from the first read of a borrowed file to the rest of it
-constexpr int64_t kBurstPatienceMicros = 200'000;  // for what a burst should have brought by now
-constexpr int64_t kAheadPatienceMicros = 10'000;   // for what was asked for ahead; most of it is on the wire
+constexpr int64_t kRestMicros = 5'000'000;        // from the first read of a borrowed file to the rest of it
+constexpr int64_t kAheadPatienceMicros = 10'000;  // for what was asked for ahead; most of it is on the wire
 
 }  // namespace
 
@@ -44,7 +43,7 @@ bool FileContent::ExpectedLocked(uint64_t unit, bool soon) const {
 
 uint64_t FileContent::AwaitBurstLocked(uint64_t unit) {
   const uint64_t id = AddFetchLocked(unit, unit + 1);
-  cache_.backend_.timers().After(kBurstPatienceMicros, [self = shared_from_this(), id] { self->Start(id); });
+  cache_.backend_.timers().After(burst_->Patience(), [self = shared_from_this(), id] { self->Start(id); });
   return id;
 }
 

@@ -64,17 +64,20 @@ class S3Server:
 
     def objects(self):
         """The files that hold objects of content."""
-        return sorted(f for f in (self.directory / "data").rglob("*_object") if "/v1/" in str(f))
+        return sorted(f for f in (self.directory / "data").rglob("*_object") if "vrun/v1/" in str(f))
 
-    def configure(self, directory, secret=None):
-        """Into the configuration that `vctl up` of a cluster in this directory reads."""
+    def snapshot_objects(self):
+        return sorted(f for f in (self.directory / "data").rglob("*_object") if "vrun/snapshots/v1/" in str(f))
+
+    def configure(self, directory, secret=None, more=""):
+        """Into the configuration that `vctl up` of a cluster in this directory reads; `more`: lines of it."""
         home = pathlib.Path(directory) / "home"
         home.mkdir(parents=True)
         keys = home / "s3-credentials"
         keys.write_text(f"[default]\naws_access_key_id = {self.ACCESS}\naws_secret_access_key = {secret or self.SECRET}\n")
         keys.chmod(0o600)
         (home / "config.toml").write_text(f's3_bucket = "{self.BUCKET}"\ns3_endpoint = "{self.endpoint}"\n'
-                                          f's3_credentials = "{keys}"\n')
+                                          f's3_credentials = "{keys}"\n{more}')
 
     def route(self, cluster, node):
         """Lets a node reach the server."""

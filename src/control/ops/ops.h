@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "control/state.h"
 #include "proto/control.pb.h"
+#include "proto/vault.pb.h"
 #include "rpc/rpc.h"
 
 namespace vrun::control {
@@ -28,5 +29,8 @@ void AddPlacement(State& state, v1::SubmitReply* reply);
 Status RegisterNode(State& state, const std::string& name, const v1::Register& request);
 Status Heard(State& state, const std::string& name);
 v1::PresignReply Presign(State& state, const std::string& node, const v1::PresignRequest& request);
+
+// The snapshot store's.
+Result<v1::PresignReply> PresignVault(State& state, const rpc::Peer& peer, const v1::VaultPresign& request);
 
 }  // namespace vrun::control

@@ -1,9 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Presign: URLs of the pool's S3 store for what a node has or had jobs of.
+// Presign: URLs of the pool's S3 store for what a node has or had jobs of, and for snapshots.
 #include "control/content_tier.h"
 #include "control/ops/ops.h"
 
 namespace vrun::control {
+
+namespace {
+
+v1::PresignReply NoStore() {
+  v1::PresignReply reply;
+  reply.mutable_error()->set_code(static_cast<int>(Code::kUnsupported));
+  reply.mutable_error()->set_message("the pool has no S3 store");
+  return reply;
+}
+
+}  // namespace
+
+Result<v1::PresignReply> PresignVault(State& state, const rpc::Peer&, const v1::VaultPresign& request) {
+  ContentTier* tier = state.settings().tier;
+  return tier != nullptr ? tier->PresignVault(request) : NoStore();
+}
 
 v1::PresignReply Presign(State& state, const std::string& node, const v1::PresignRequest& request) {
   if (ContentTier* tier = state.settings().tier) {
@@ -15,10 +31,8 @@ v1::PresignReply Presign(State& state, const std::string& node, const v1::Presig
     }
     return tier->Presign(node, job, request);
   }
-  v1::PresignReply reply;
+  v1::PresignReply reply = NoStore();
   reply.set_id(request.id());
-  reply.mutable_error()->set_code(static_cast<int>(Code::kUnsupported));
-  reply.mutable_error()->set_message("the pool has no S3 store");
   return reply;
 }
 

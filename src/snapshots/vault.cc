@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "snapshots/vault.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "base/escape.h"
+#include "base/log.h"
+
+namespace vrun::snapshots {
+namespace {
+
+constexpr uint32_t kVersion = 1;
+constexpr uint64_t kPackBytes = 4u << 20;
+constexpr size_t kPacksOfIndex = 1024;
+constexpr size_t kAtATime = 8;  // packs on their way, in memory: 4 MiB each, twice
+constexpr char kCatalog[] = "catalog";
+
+std::string PackName(uint64_t number) { return "pack " + std::to_string(number); }
+std::string IndexName(uint64_t number) { return "index " + std::to_string(number); }
+
+Error Lost(const std::string& what) {
+  return Error(Code::kCorrupt, "the S3 store: " + what + ": the snapshots there are damaged");
+}
+
+Error NotThere() { return Error(Code::kNotFound, "the S3 store has not got it"); }
+
+void Unname(const std::vector<std::string>& names, v1::VaultCatalog* catalog) {
+  auto* all = catalog->mutable_snapshot();
+  const auto gone = std::remove_if(all->begin(), all->end(), [&](const v1::SnapshotInfo& s) {
+    return std::find(names.begin(), names.end(), s.reference().name()) != names.end();
+  });
+  all->erase(gone, all->end());
+}
+
+// So many at a time on a queue, and the first error of all.
+class Together {
+ public:
+  Together(WorkQueue* queue, size_t most) : queue_(queue), most_(most) {}
+  ~Together() { (void)Wait(); }
+
+  // Waits until there is room. False: one has failed, no more is done.
+  bool Start(std::function<Status()> work) {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [&] { return under_way_ < most_; });
+    if (failed_) return false;
+    ++under_way_;
+    queue_->Post([this, work = std::move(work)] {
+      Status done = work();
+      std::lock_guard guard(mu_);
+      if (!done && !failed_) failed_ = std::move(done).error();
+      --under_way_;
+      changed_.notify_all();
+    });
+    return true;
+  }
+  Status Wait() {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [&] { return under_way_ == 0; });
+    if (failed_) return *failed_;
+    return {};
+  }
+
+ private:
+  WorkQueue* const queue_;
+  const size_t most_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  size_t under_way_ = 0;
+  std::optional<Error> failed_;
+};
+
+}  // namespace
+
+Vault::Vault(store::Store* store, std::string bucket, SealedObjects::Presign presign, std::string owner,
+             std::string store_id)
+    : store_(store),
+      bucket_(std::move(bucket)),
+      store_id_(store_id),
+      objects_(std::move(owner), std::move(store_id), std::move(presign)) {}
+
+Vault::~Vault() { transfers_.Stop(); }
+
+bool Vault::is_open() const {
+  std::lock_guard lock(mu_);
+  return open_;
+}
+
+// --- catalog and indexes
+
+Status Vault::Open() {
+  v1::VaultCatalog catalog;
+  auto bytes = objects_.Get(kCatalog);
+  if (!bytes && bytes.error().code() != Code::kNotFound) return std::move(bytes).error();
+  if (bytes && !catalog.ParseFromString(*bytes)) return Lost("a catalog that does not parse");
+  if (bytes && catalog.version() != kVersion) {
+    return Error(Code::kUnsupported, "the S3 store: its snapshots were written by another version of vrun: update it");
+  }
+  catalog.set_version(kVersion);
+  Indexes indexes;
+  Packs packs;
+  VRUN_TRY(ReadIndexes(catalog, &indexes, &packs));
+  Use(std::move(catalog), std::move(indexes), std::move(packs));
+  doubtful_ = false;
+  Clean();
+  return {};
+}
+
+Status Vault::ReadIndexes(const v1::VaultCatalog& catalog, Indexes* indexes, Packs* packs) {
+  std::mutex together;
+  Together reads(&transfers_, kAtATime);
+  for (const uint64_t number : catalog.index()) {
+    const bool going = reads.Start([this, number, indexes, packs, &together]() -> Status {
+      VRUN_ASSIGN(const std::string bytes, objects_.Get(IndexName(number)));
+      v1::VaultIndex index;
+      if (!index.ParseFromString(bytes)) return Lost("an index that does not parse");
+      std::lock_guard lock(together);
+      for (const v1::VaultPack& listed : index.pack()) {
+        Pack& pack = (*packs)[listed.number()];
+        for (const v1::VaultPiece& p : listed.piece()) {
+          Piece piece{{}, p.size(), p.index()};
+          if (const auto blob = Digest::FromBytes(p.id()))
+            piece.id = DirectoryId(*blob);
+          else if (const auto id = store::ObjectId::Decode(p.id()); id && id->algorithm != piece.id.algorithm)
+            piece.id = *id;
+          else
+            return Lost("an index that names what is no content");
+          if (piece.index >= PiecesOf(piece.size)) return Lost("an index that names a piece that cannot be");
+          pack.push_back(piece);
+        }
+        if (pack.empty() || pack.size() > kMaxParts) return Lost("an index with a pack that cannot be");
+        (*indexes)[number].push_back(listed.number());
+      }
+      return {};
+    });
+    if (!going) break;
+  }
+  auto read = reads.Wait();
+  if (!read && read.error().code() == Code::kNotFound) return Lost("an index that is not there");
+  return read;
+}
+
+void Vault::Use(v1::VaultCatalog catalog, Indexes indexes, Packs packs) {
+  catalog_ = std::move(catalog);
+  indexes_ = std::move(indexes);
+  std::lock_guard lock(mu_);
+  packs_ = std::move(packs);
+  where_.clear();
+  directory_sizes_.clear();
+  for (const auto& [number, pack] : packs_) {
+    for (const Piece& piece : pack) {
+      where_[piece] = number;
+      if (piece.directory()) directory_sizes_[piece.id] = piece.size;
+    }
+  }
+  open_ = true;
+}
+
+Status Vault::Commit(v1::VaultCatalog next, Indexes indexes, Packs packs) {
+  if (next.store_id().empty()) next.set_store_id(store_id_);
+  next.clear_index();
+  for (const auto& [number, of] : indexes) next.add_index(number);
+  if (Status put = objects_.Put(kCatalog, next.SerializeAsString()); !put) {
+    doubtful_ = true;  // it may have come there all the same
+    return put;
+  }
+  Use(std::move(next), std::move(indexes), std::move(packs));
+  return {};
+}
+
+void Vault::Clean() {
+  if (catalog_.doomed_size() == 0) return;
+  // One that stays is tried again after the next start, and once more with the next change.
+  const auto gone = objects_.Delete({catalog_.doomed().begin(), catalog_.doomed().end()});
+  if (gone)
+    catalog_.clear_doomed();
+  else
+    LogWarning("snapshots in the S3 store: {}: what is needed no more stays there meanwhile", gone.error().message());
+}
+
+// --- changes
+
+Status Vault::Add(const v1::SnapshotInfo& info, const Contents& contents, const Progress& progress) {
+  if (doubtful_) VRUN_TRY(Open());
+  std::vector<Piece> missing;
+  Packs packs;
+  {
+    std::lock_guard lock(mu_);
+    packs = packs_;
+    const auto add = [&](const store::ObjectId& id, uint64_t size) {
+      for (uint32_t i = 0; i < PiecesOf(size); ++i) {
+        if (const Piece piece{id, size, i}; !where_.contains(piece)) missing.push_back(piece);
+      }
+    };
+    for (const Digest& blob : contents.directories) {
+      const store::ObjectId id = DirectoryId(blob);
+      if (directory_sizes_.contains(id)) continue;
+      VRUN_ASSIGN(const std::string bytes, store_->GetBlob(blob));
+      add(id, bytes.size());
+    }
+    for (const auto& [id, size] : contents.objects) add(id, size);
+  }
+  v1::VaultCatalog next = catalog_;
+  Indexes indexes = indexes_;
+  uint64_t number = catalog_.next_number();
+  VRUN_TRY(Upload(missing, &number, &indexes, &packs, progress));
+  next.set_next_number(number);
+  Unname({info.reference().name()}, &next);
+  *next.add_snapshot() = info;
+  return Commit(std::move(next), std::move(indexes), std::move(packs));
+}
+
+Status Vault::Remove(const std::vector<std::string>& names, const Contents* needed) {
+  if (doubtful_) VRUN_TRY(Open());
+  v1::VaultCatalog next = catalog_;
+  Unname(names, &next);
+  Indexes indexes = indexes_;
+  Packs packs;
+  {
+    std::lock_guard lock(mu_);
+    packs = packs_;
+  }
+  if (needed != nullptr) {
+    const auto live = [&](const Piece& piece) {
+      return piece.directory() ? needed->directory_set.contains(piece.id.digest)
+                               : needed->object_set.contains(piece.id);
+    };
+    // What of a pack is needed moves to a new one when it is less than half.
+    std::unordered_set<uint64_t> dead;
+    std::vector<Piece> moved;
+    for (const auto& [number, pack] : packs) {
+      uint64_t all = 0, alive = 0;
+      for (const Piece& piece : pack) {
+        all += piece.bytes();
+        if (live(piece)) alive += piece.bytes();
+      }
+      if (2 * alive >= all) continue;
+      dead.insert(number);
+      std::copy_if(pack.begin(), pack.end(), std::back_inserter(moved), live);
+    }
+    uint64_t number = catalog_.next_number();
+    Packs kept = packs;
+    VRUN_TRY(Upload(moved, &number, &indexes, &kept, nullptr));
+    for (const uint64_t gone : dead) {
+      kept.erase(gone);
+      next.add_doomed(PackName(gone));
+    }
+    packs = std::move(kept);
+    Indexes anew;
+    for (auto& [old, of] : indexes) {
+      if (std::erase_if(of, [&](uint64_t n) { return dead.contains(n); }) == 0) {
+        anew[old] = std::move(of);
+        continue;
+      }
+      next.add_doomed(IndexName(old));
+      if (of.empty()) continue;
+      VRUN_TRY(UploadIndex(number, of, packs));
+      anew[number++] = std::move(of);
+    }
+    indexes = std::move(anew);
+    next.set_next_number(number);
+  }
+  VRUN_TRY(Commit(std::move(next), std::move(indexes), std::move(packs)));
+  Clean();
+  return {};
+}
+
+Status Vault::Upload(const std::vector<Piece>& pieces, uint64_t* next, Indexes* indexes, Packs* packs,
+                     const Progress& progress) {
+  uint64_t total = 0;
+  for (const Piece& piece : pieces) total += piece.bytes();
+  std::atomic<uint64_t> saved = 0;
+  std::vector<uint64_t> fresh;
+  {
+    Together uploads(&transfers_, kAtATime);
+    for (size_t at = 0; at < pieces.size();) {
+      auto pack = std::make_shared<Pack>();
+      uint64_t bytes = 0;
+      // Directories by themselves: a store that starts with an empty disk reads them all, and content when it is asked
+      // for.
+      for (; at < pieces.size() && pack->size() < kMaxParts && bytes + pieces[at].bytes() <= kPackBytes &&
+             (pack->empty() || pack->front().directory() == pieces[at].directory());
+           ++at) {
+        bytes += pieces[at].bytes();
+        pack->push_back(pieces[at]);
+      }
+      const uint64_t number = (*next)++;
+      fresh.push_back(number);
+      (*packs)[number] = *pack;
+      const bool going = uploads.Start([this, number, pack, bytes, total, &saved, &progress]() -> Status {
+        VRUN_TRY(UploadPack(number, *pack));
+        if (progress && !progress(saved += bytes, total)) return Error(Code::kAborted, "snapshot: home has gone");
+        return {};
+      });
+      if (!going) break;
+    }
+    VRUN_TRY(uploads.Wait());
+  }
+  for (size_t at = 0; at < fresh.size(); at += kPacksOfIndex) {
+    const auto begin = fresh.begin() + static_cast<ptrdiff_t>(at);
+    const std::vector<uint64_t> some(begin, begin + static_cast<ptrdiff_t>(std::min(kPacksOfIndex, fresh.size() - at)));
+    VRUN_TRY(UploadIndex(*next, some, *packs));
+    (*indexes)[(*next)++] = some;
+  }
+  return {};
+}
+
+Status Vault::UploadPack(uint64_t number, const Pack& pack) {
+  std::vector<std::string> data;
+  std::vector<std::string_view> parts;
+  data.reserve(pack.size());
+  for (const Piece& piece : pack) {
+    VRUN_ASSIGN(std::string bytes, ReadPiece(piece));
+    data.push_back(std::move(bytes));
+    parts.push_back(data.back());
+  }
+  return objects_.PutParts(PackName(number), parts);
+}
+
+Status Vault::UploadIndex(uint64_t number, const std::vector<uint64_t>& numbers, const Packs& packs) {
+  v1::VaultIndex index;
+  for (const uint64_t pack : numbers) {
+    v1::VaultPack* listed = index.add_pack();
+    listed->set_number(pack);
+    for (const Piece& piece : packs.at(pack)) {
+      v1::VaultPiece* p = listed->add_piece();
+      p->set_id(piece.directory() ? std::string(piece.id.digest.view()) : piece.id.Encode());
+      p->set_size(piece.size);
+      p->set_index(piece.index);
+    }
+  }
+  return objects_.Put(IndexName(number), index.SerializeAsString());
+}
+
+// From the disk; what moves from one pack to another may have to come from the bucket first.
+Result<std::string> Vault::ReadPiece(const Piece& piece) {
+  if (piece.directory()) {
+    auto bytes = store_->GetBlob(piece.id.digest);
+    if (!bytes) {
+      VRUN_TRY(FetchDirectory(piece.id.digest));
+      bytes = store_->GetBlob(piece.id.digest);
+    }
+    if (!bytes) return std::move(bytes).error();
+    return bytes->substr(piece.offset(), piece.bytes());
+  }
+  VRUN_ASSIGN(const std::shared_ptr<store::Object> object, store_->Acquire(piece.id, piece.size));
+  std::string bytes(piece.bytes(), '\0');
+  for (int turn = 0;; ++turn) {
+    const auto read = object->Read(piece.offset(), bytes.data(), bytes.size());
+    if (read && *read == bytes.size()) return bytes;
+    if (turn > 0 || (!read && read.error().code() != Code::kNotFound))
+      return read ? Error(Code::kCorrupt, "the snapshot store: a content is shorter than it was") : read.error();
+    uint64_t pack;
+    {
+      std::lock_guard lock(mu_);
+      const auto it = where_.find(piece);
+      if (it == where_.end()) return Error(Code::kCorrupt, "the snapshot store: its disk has lost a content");
+      pack = it->second;
+    }
+    VRUN_TRY(Restore(pack));
+  }
+}
+
+// --- reading
+
+bool Vault::Has(const store::ObjectId& id, uint64_t size) const {
+  std::lock_guard lock(mu_);
+  for (uint32_t i = 0; i < PiecesOf(size); ++i) {
+    if (!where_.contains(Piece{id, size, i})) return false;
+  }
+  return true;
+}
+
+Status Vault::Fetch(const store::ObjectId& id, uint64_t size) {
+  VRUN_ASSIGN(const std::shared_ptr<store::Object> object, store_->Acquire(id, size));
+  // Twice: a pack may be removed, and what is needed of it be in another, while it is asked for.
+  Status fetched;
+  for (int turn = 0; turn < 2; ++turn) {
+    std::vector<uint64_t> packs;
+    {
+      std::lock_guard lock(mu_);
+      for (uint32_t i = 0; i < PiecesOf(size); ++i) {
+        const Piece piece{id, size, i};
+        if (object->Has(piece.offset(), piece.bytes())) continue;
+        const auto it = where_.find(piece);
+        if (it == where_.end()) return NotThere();
+        if (packs.empty() || packs.back() != it->second) packs.push_back(it->second);
+      }
+    }
+    Together reads(&transfers_, kAtATime);
+    for (const uint64_t pack : packs) {
+      if (!reads.Start([this, pack] { return Restore(pack); })) break;
+    }
+    fetched = reads.Wait();
+    if (fetched && object->complete()) return {};
+  }
+  if (!fetched) return fetched;
+  return Lost("a content that is not what its name says");
+}
+
+Status Vault::FetchDirectory(const Digest& blob) {
+  const store::ObjectId id = DirectoryId(blob);
+  std::vector<uint64_t> packs;
+  std::string bytes;
+  {
+    std::lock_guard lock(mu_);
+    const auto size = directory_sizes_.find(id);
+    if (size == directory_sizes_.end()) return NotThere();
+    for (uint32_t i = 0; i < PiecesOf(size->second); ++i) {
+      const auto it = where_.find(Piece{id, size->second, i});
+      if (it == where_.end()) return NotThere();
+      if (packs.empty() || packs.back() != it->second) packs.push_back(it->second);
+    }
+    bytes.resize(size->second);
+  }
+  for (const uint64_t pack : packs) {
+    VRUN_TRY(Restore(pack, [&](const Piece& piece, const std::string& data) {
+      if (piece.id == id) bytes.replace(piece.offset(), data.size(), data);
+    }));
+  }
+  if (Sha256(bytes) != blob) return Lost("a directory that is not what its name says");
+  return store_->PutBlob(blob, bytes);
+}
+
+void Vault::FetchDirectories() {
+  std::vector<uint64_t> packs;
+  {
+    std::lock_guard lock(mu_);
+    for (const auto& [number, pack] : packs_) {
+      if (std::any_of(pack.begin(), pack.end(),
+                      [&](const Piece& piece) { return piece.directory() && !store_->GetBlob(piece.id.digest); }))
+        packs.push_back(number);
+    }
+  }
+  Together reads(&transfers_, kAtATime);
+  for (const uint64_t pack : packs) {
+    if (!reads.Start([this, pack] { return Restore(pack); })) return;
+  }
+}
+
+Status Vault::Restore(uint64_t number, const PieceCome& piece_come) {
+  Pack pack;
+  {
+    std::unique_lock lock(mu_);
+    if (restoring_.contains(number) && !piece_come) {
+      restored_.wait(lock, [&] { return !restoring_.contains(number); });
+      return {};
+    }
+    const auto it = packs_.find(number);
+    if (it == packs_.end()) return NotThere();
+    pack = it->second;
+    restoring_.insert(number);
+  }
+  const Status restored = [&]() -> Status {
+    std::vector<uint64_t> lengths;
+    for (const Piece& piece : pack) lengths.push_back(piece.bytes());
+    VRUN_ASSIGN(const std::vector<std::string> parts, objects_.GetParts(PackName(number), lengths));
+    for (size_t i = 0; i < pack.size(); ++i) {
+      VRUN_TRY(Keep(pack[i], parts[i]));
+      if (piece_come) piece_come(pack[i], parts[i]);
+    }
+    return {};
+  }();
+  std::lock_guard lock(mu_);
+  restoring_.erase(number);
+  restored_.notify_all();
+  return restored;
+}
+
+Status Vault::Keep(const Piece& piece, const std::string& data) {
+  if (piece.directory()) {
+    // One of several pieces is put together by whoever wants it.
+    if (piece.bytes() < piece.size || Sha256(data) != piece.id.digest) return {};
+    return store_->PutBlob(piece.id.digest, data);
+  }
+  VRUN_ASSIGN(const std::shared_ptr<store::Object> object, store_->Acquire(piece.id, piece.size));
+  if (object->Has(piece.offset(), piece.bytes())) return {};
+  const uint64_t unit = store::UnitBytes(piece.size);
+  std::vector<store::PutUnit> units;
+  for (uint64_t at = 0; at < data.size(); at += unit) {
+    const std::string_view bytes = std::string_view(data).substr(at, unit);
+    units.push_back({store::UnitDigest(bytes), bytes});
+  }
+  return object->Put(piece.offset() / unit, units, true);
+}
+
+}  // namespace vrun::snapshots

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// An owner's snapshots in the pool's S3 store: everything that they need, so that a snapshot store with an empty disk
+// has all of them. Its own disk is a cache then (docs/decisions/0030).
+//
+// In the bucket (proto/vault.proto): packs, each of up to 256 pieces and 4 MiB of content and directories; indexes,
+// which say what is in which pack; and the catalog, which names the snapshots and the indexes that count. Only the
+// catalog is ever overwritten, and last: until then nothing has happened. What an attempt that failed has left has
+// numbers that the next one uses again.
+//
+// A piece is believed when it opens under the owner's key and the name of its pack; a content that is whole is checked
+// against its own name by the disk store.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "base/work_queue.h"
+#include "proto/vault.pb.h"
+#include "snapshots/manifest.h"
+#include "snapshots/sealed_objects.h"
+#include "store/object_id.h"
+#include "store/store.h"
+
+namespace vrun::snapshots {
+
+class Vault {
+ public:
+  // Bytes of content on their way, and of all. False: nobody waits any more.
+  using Progress = std::function<bool(uint64_t saved, uint64_t total)>;
+
+  // `store` outlives it. `bucket`: for people.
+  Vault(store::Store* store, std::string bucket, SealedObjects::Presign presign, std::string owner,
+        std::string store_id);
+  ~Vault();
+
+  // One thread at a time, all four. Blocking.
+  // Reads what there is; again after an error, and nothing else but that may be called before. A bucket that has
+  // nothing of this owner is fine.
+  Status Open();
+  const v1::VaultCatalog& catalog() const { return catalog_; }
+  // Saves what is not there yet, then names the snapshot in the catalog, instead of one of that name. After an error
+  // nothing has changed, unless the last answer was lost: then it is whole there.
+  Status Add(const v1::SnapshotInfo& info, const Contents& contents, const Progress& progress);
+  // Takes these out of the catalog, then removes what the others do not need; nullptr: that is not known, and all
+  // stays.
+  Status Remove(const std::vector<std::string>& names, const Contents* needed);
+
+  // Any thread.
+  bool is_open() const;
+  const std::string& bucket() const { return bucket_; }
+  // All of it is there.
+  bool Has(const store::ObjectId& id, uint64_t size) const;
+  // Brings what the disk lacks of it to the disk, with what is packed beside it. Blocks. kNotFound: it is not there.
+  Status Fetch(const store::ObjectId& id, uint64_t size);
+  Status FetchDirectory(const Digest& blob);
+  // All directories that the disk lacks, several at a time. Those that do not come are asked for again one by one.
+  void FetchDirectories();
+
+ private:
+  struct Piece {
+    store::ObjectId id;  // of a directory: provisional, which no content here ever is
+    uint64_t size = 0;
+    uint32_t index = 0;
+    bool operator==(const Piece&) const = default;
+    uint64_t offset() const { return index * kPartBytes; }
+    uint64_t bytes() const { return std::min(kPartBytes, size - offset()); }
+    bool directory() const { return id.algorithm == store::IdAlgorithm::kProvisional; }
+  };
+  struct PieceHash {
+    size_t operator()(const Piece& p) const { return store::ObjectIdHash()(p.id) + p.index * 0x9e3779b97f4a7c15u; }
+  };
+  using Pack = std::vector<Piece>;
+  using Packs = std::map<uint64_t, Pack>;                     // by number
+  using Indexes = std::map<uint64_t, std::vector<uint64_t>>;  // the packs of each
+  using PieceCome = std::function<void(const Piece&, const std::string& data)>;
+
+  static uint32_t PiecesOf(uint64_t size) { return static_cast<uint32_t>((size + kPartBytes - 1) / kPartBytes); }
+  static store::ObjectId DirectoryId(const Digest& blob) { return {store::IdAlgorithm::kProvisional, blob}; }
+
+  Status ReadIndexes(const v1::VaultCatalog& catalog, Indexes* indexes, Packs* packs);
+  void Use(v1::VaultCatalog catalog, Indexes indexes, Packs packs);
+  // The catalog becomes `next` with these indexes, and then it is used.
+  Status Commit(v1::VaultCatalog next, Indexes indexes, Packs packs);
+  // Removes the doomed.
+  void Clean();
+
+  // Uploads these in new packs, and the indexes of those; numbers from *next on.
+  Status Upload(const std::vector<Piece>& pieces, uint64_t* next, Indexes* indexes, Packs* packs,
+                const Progress& progress);
+  Status UploadPack(uint64_t number, const Pack& pack);
+  Status UploadIndex(uint64_t number, const std::vector<uint64_t>& numbers, const Packs& packs);
+  Result<std::string> ReadPiece(const Piece& piece);
+
+  // All that is in the pack to the disk, but for directories of several pieces; `piece_come` gets those too.
+  Status Restore(uint64_t number, const PieceCome& piece_come = nullptr);
+  Status Keep(const Piece& piece, const std::string& data);
+
+  store::Store* const store_;
+  const std::string bucket_, store_id_;
+  SealedObjects objects_;
+  v1::VaultCatalog catalog_;  // of the one thread, as the next
+  Indexes indexes_;
+  bool doubtful_ = false;  // whether the catalog is the one that is there
+  mutable std::mutex mu_;
+  std::condition_variable restored_;
+  bool open_ = false;  // guarded by mu_, as all below
+  Packs packs_;
+  std::unordered_map<Piece, uint64_t, PieceHash> where_;  // pack of each
+  std::unordered_map<store::ObjectId, uint64_t, store::ObjectIdHash> directory_sizes_;
+  std::unordered_set<uint64_t> restoring_;
+  WorkQueue transfers_{"vault", 6};
+};
+
+}  // namespace vrun::snapshots

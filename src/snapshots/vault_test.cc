@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// A collection whose snapshots a real S3 server keeps. The test signs, as the controller would.
+#include "snapshots/vault.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <map>
+
+#include "base/clock.h"
+#include "s3/s3_testing.h"
+#include "snapshots/collection_testing.h"
+
+namespace vrun::snapshots {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class VaultTest : public CollectionTest {
+ protected:
+  void SetUp() override {
+    server_s3_ = s3::TestServer::Start();
+    if (!server_s3_) GTEST_SKIP() << "no S3 server: tools/install-deps --test installs node and its packages";
+    vault_ = VaultPlace{"testbucket", "anna@laptop", [this](const v1::VaultPresign& r) { return Sign(r); }, 0};
+    CollectionTest::SetUp();
+  }
+
+  Result<v1::PresignReply> Sign(const v1::VaultPresign& request) {
+    if (away_) return Error(Code::kUnavailable, "the controller is away");
+    const bool put = request.method() == v1::VaultPresign::PUT;
+    if (put && puts_left_-- <= 0) return Error(Code::kUnavailable, "the controller has gone");
+    const char* const methods[] = {"", "GET", "PUT", "DELETE"};
+    const s3::Bucket bucket = server_s3_->bucket();
+    const s3::Presigner presigner(s3::TestServer::keys(), bucket.host(), bucket.region, WallMicros(), 900);
+    v1::PresignReply reply;
+    const std::string directory = "snapshots/" + s3::Hex(request.owner()) + "/";
+    for (const std::string& name : request.name()) {
+      reply.add_key(s3::Hex(name));
+      reply.add_signature(presigner.Sign(methods[request.method()], bucket.PathOf(directory + s3::Hex(name))));
+    }
+    reply.set_base(bucket.base() + bucket.PathOf(directory));
+    reply.set_query(presigner.query());
+    reply.set_seal(std::string(32, 's'));
+    return reply;
+  }
+  // As if the snapshot store's host had been replaced.
+  void LoseTheDisk() {
+    Disconnect();
+    collection_.reset();
+    for (const auto& entry : std::filesystem::directory_iterator(disk_.path())) std::filesystem::remove_all(entry);
+    store_id_ += "-of-another-host";
+    OpenCollection();
+  }
+  // Files of the server that hold an object, with their sizes.
+  std::map<std::string, uint64_t> Objects(const std::string& kind = "") const {
+    std::map<std::string, uint64_t> all;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(server_s3_->directory())) {
+      const std::string path = file.path();
+      if (path.ends_with("_object") && path.find("/" + s3::Hex(kind)) != std::string::npos)
+        all[path] = file.file_size();
+    }
+    return all;
+  }
+  uint64_t BucketBytes() const {
+    uint64_t bytes = 0;
+    for (const auto& [path, size] : Objects()) bytes += size;
+    return bytes;
+  }
+
+  std::unique_ptr<s3::TestServer> server_s3_;
+  std::atomic<bool> away_ = false;
+  std::atomic<int> puts_left_ = 1 << 30;
+};
+
+TEST_F(VaultTest, ALostDiskIsNoLoss) {
+  const std::string large = Random(9'500'000, 1), middle = Random(300'000, 2);
+  Write("bin/large", large);
+  Write("bin/middle", middle);
+  Write("etc/small", "small\n");
+  Write("etc/empty", "");
+  // A directory whose object has several pieces.
+  for (int i = 0; i < 3000; ++i) Write("many/" + std::string(150, 'n') + std::to_string(i), i == 7 ? "seven" : "");
+  const v1::SnapshotInfo info = Made("one");
+  EXPECT_EQ(info.bucket(), "testbucket");
+  std::filesystem::remove_all(root_.path() + "/bin");
+  LoseTheDisk();
+  Disconnect();
+  ASSERT_EQ(collection_->List().size(), 1u);
+  EXPECT_EQ(collection_->List()[0].SerializeAsString(), info.SerializeAsString())
+      << "the id too, by which nodes know its content";
+  EXPECT_LT(DiskBytes(), 1'000'000u) << "content comes when it is read";
+  EXPECT_EQ(*Read("one", "/bin/large"), large);
+  EXPECT_EQ(*Read("one", "/bin/middle"), middle);
+  EXPECT_EQ(*Read("one", "/etc/small"), "small\n");
+  EXPECT_EQ(*Read("one", "/etc/empty"), "");
+  EXPECT_EQ(*Read("one", "/many/" + std::string(150, 'n') + "7"), "seven");
+  // From the disk now.
+  away_ = true;
+  OpenCollection();
+  Disconnect();
+  EXPECT_EQ(*Read("one", "/bin/large"), large);
+}
+
+TEST_F(VaultTest, TheNextSnapshotAddsWhatIsNew) {
+  Write("large", Random(6'000'000, 3));
+  Made("one");
+  const uint64_t before = BucketBytes();
+  Write("new", Random(50'000, 4));
+  EXPECT_EQ(Made("two").sent_bytes(), 50'000u);
+  EXPECT_LT(BucketBytes() - before, 80'000u);
+  // Nor is what the bucket has asked of home again when the disk has lost it.
+  LoseTheDisk();
+  EXPECT_EQ(Made("three").sent_bytes(), 0u);
+  EXPECT_THAT(Differences("two", "three"), IsEmpty());
+}
+
+TEST_F(VaultTest, NothingReadableIsInTheBucket) {
+  Write("secret/name-of-a-file", std::string(100'000, 'x') + "the words of the file");
+  Made("one");
+  ASSERT_EQ(Objects().size(), 4u) << "directories, content, index, catalog";
+  for (const auto& [path, size] : Objects()) {
+    const std::string bytes = *ReadFile(path);
+    for (const char* word : {"name-of-a-file", "the words", "xxxxxxxx", kHomeId})
+      EXPECT_EQ(bytes.find(word), std::string::npos) << path << ": " << word;
+  }
+}
+
+TEST_F(VaultTest, TheDiskMayBeSmaller) {
+  for (int i = 0; i < 20; ++i) Write(std::to_string(i), Random(400'000, static_cast<uint32_t>(i)));
+  Made("one");
+  vault_->disk_bytes = 2'000'000;
+  OpenCollection();
+  EXPECT_GT(DiskBytes(), 8'000'000u);
+  collection_->Housekeep();
+  EXPECT_LT(DiskBytes(), 2'000'000u);
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(*Read("one", "/" + std::to_string(i)), Random(400'000, static_cast<uint32_t>(i)));
+  collection_->Housekeep();
+  EXPECT_LT(DiskBytes(), 2'000'000u);
+}
+
+TEST_F(VaultTest, WhatTheDiskAloneHasStaysThere) {
+  vault_->disk_bytes = 100'000;
+  const auto vault = std::exchange(vault_, std::nullopt);
+  OpenCollection();
+  Write("file", Random(400'000, 1));
+  Made("one");
+  vault_ = vault;
+  puts_left_ = 0;
+  OpenCollection();
+  collection_->Housekeep();
+  EXPECT_GT(DiskBytes(), 400'000u);
+  EXPECT_EQ(collection_->List()[0].bucket(), "");
+  EXPECT_EQ(*Read("one", "/file"), Random(400'000, 1));
+}
+
+TEST_F(VaultTest, SnapshotsFromBeforeMoveThere) {
+  const auto vault = std::exchange(vault_, std::nullopt);
+  OpenCollection();
+  Write("file", Random(400'000, 1));
+  Made("one");
+  EXPECT_THAT(Objects(), IsEmpty());
+  vault_ = vault;
+  OpenCollection();
+  EXPECT_EQ(collection_->List()[0].bucket(), "testbucket");
+  LoseTheDisk();
+  EXPECT_EQ(*Read("one", "/file"), Random(400'000, 1));
+}
+
+TEST_F(VaultTest, WhatIsDeletedLeavesTheBucketAndNothingElseDoes) {
+  Write("shared", Random(3'000'000, 5));
+  for (int i = 0; i < 30; ++i) Write("first/" + std::to_string(i), Random(200'000, static_cast<uint32_t>(i)));
+  Write("first/kept", "kept");
+  Made("one");
+  for (int i = 0; i < 30; ++i) std::filesystem::remove(root_.path() + "/first/" + std::to_string(i));
+  Made("two");
+  const auto freed = collection_->Delete({"one"});
+  ASSERT_TRUE(freed) << freed.error().message();
+  EXPECT_LT(BucketBytes(), 4'300'000u) << "a pack goes when less than half of it is needed";
+  EXPECT_EQ(Objects("catalog").size(), 1u);
+  LoseTheDisk();
+  ASSERT_EQ(collection_->List().size(), 1u);
+  EXPECT_EQ(*Read("two", "/shared"), Random(3'000'000, 5));
+  EXPECT_EQ(*Read("two", "/first/kept"), "kept");
+  // What was needed of a pack that has gone may be deleted, too, and then nothing is left but the catalog.
+  ASSERT_TRUE(collection_->Delete({"two"}));
+  EXPECT_EQ(Objects().size(), 1u);
+  Write("again", "again");
+  Made("three");
+  LoseTheDisk();
+  EXPECT_EQ(*Read("three", "/again"), "again");
+}
+
+TEST_F(VaultTest, AStoreThatIsAwayIsSaidAndCostsNothing) {
+  Write("file", "content");
+  Made("one");
+  away_ = true;
+  OpenCollection();
+  EXPECT_EQ(*Read("one", "/file"), "content") << "the disk has it";
+  Write("more", "m");
+  const auto refused = Create("two", Scan());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kUnavailable);
+  EXPECT_THAT(refused.error().message(), HasSubstr("the S3 store that keeps the snapshots: the controller is away"));
+  EXPECT_FALSE(collection_->Delete({"one"}));
+  EXPECT_EQ(*Read("one", "/file"), "content") << "nothing was deleted";
+  away_ = false;
+  collection_->Housekeep();
+  EXPECT_EQ(Made("two").bucket(), "testbucket");
+}
+
+TEST_F(VaultTest, ADiskThatWasLostWhileTheStoreIsAwayIsFilledWhenItIsBack) {
+  Write("file", "content");
+  Made("one");
+  away_ = true;
+  LoseTheDisk();
+  EXPECT_THAT(collection_->List(), IsEmpty());
+  away_ = false;
+  collection_->Housekeep();
+  EXPECT_EQ(*Read("one", "/file"), "content");
+}
+
+TEST_F(VaultTest, WhatFailsInTheMiddleIsAsIfItHadNotBegun) {
+  Write("old", Random(1'000'000, 1));
+  Made("one");
+  for (int i = 0; i < 10; ++i) Write(std::to_string(i), Random(3'000'000, static_cast<uint32_t>(i + 10)));
+  // After each number of objects that arrive: packs, the index, the catalog.
+  for (const int puts : {1, 5, 8, 9}) {
+    puts_left_ = puts;
+    const auto refused = Create("two", Scan());
+    ASSERT_FALSE(refused) << puts;
+    EXPECT_THAT(refused.error().message(), HasSubstr("the controller has gone"));
+    puts_left_ = 1 << 30;
+    LoseTheDisk();
+    ASSERT_EQ(collection_->List().size(), 1u);
+    EXPECT_EQ(*Read("one", "/old"), Random(1'000'000, 1));
+  }
+  const uint64_t before = BucketBytes();
+  Made("two");
+  EXPECT_LT(BucketBytes(), before + 10'000'000) << "what was left behind is written over";
+  LoseTheDisk();
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EQ(*Read("two", "/" + std::to_string(i)), Random(3'000'000, static_cast<uint32_t>(i + 10)));
+}
+
+TEST_F(VaultTest, DamageInTheBucketIsAnErrorAndNoWrongByte) {
+  for (int i = 0; i < 4; ++i) Write(std::to_string(i), Random(3'500'000, static_cast<uint32_t>(i)));
+  Made("one");
+  // One pack is exchanged for another, one is cut off, in one a bit is flipped.
+  std::vector<std::string> packs;
+  for (const auto& [path, size] : Objects("pack ")) {
+    if (size > 3'000'000) packs.push_back(path);
+  }
+  ASSERT_GE(packs.size(), 3u);
+  const std::string first = *ReadFile(packs[0], 8 << 20);
+  std::string flipped = *ReadFile(packs[2], 8 << 20);
+  flipped[flipped.size() / 2] ^= 1;
+  ASSERT_TRUE(WriteFileAtomic(packs[1], first, 0600));
+  ASSERT_TRUE(WriteFileAtomic(packs[0], first.substr(0, 100'000), 0600));
+  ASSERT_TRUE(WriteFileAtomic(packs[2], flipped, 0600));
+  LoseTheDisk();
+  int damaged = 0;
+  for (int i = 0; i < 4; ++i) {
+    const auto read = Read("one", "/" + std::to_string(i));
+    if (read) {
+      EXPECT_EQ(*read, Random(3'500'000, static_cast<uint32_t>(i)));
+      continue;
+    }
+    ++damaged;
+    EXPECT_EQ(read.error().code(), Code::kCorrupt) << read.error().message();
+  }
+  EXPECT_GE(damaged, 3);
+}
+
+TEST_F(VaultTest, ADamagedCatalogIsSaidAndNothingIsWrittenOver) {
+  Write("file", "content");
+  Made("one");
+  const std::string catalog = Objects("catalog").begin()->first, whole = *ReadFile(catalog);
+  ASSERT_TRUE(WriteFileAtomic(catalog, whole.substr(0, whole.size() / 2), 0600));
+  OpenCollection();
+  Write("more", "more");
+  const auto refused = Create("two", Scan());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kCorrupt);
+  ASSERT_TRUE(WriteFileAtomic(catalog, whole, 0600));
+  Made("two");
+}
+
+TEST_F(VaultTest, WhatAnotherStoreHasDeletedIsGone) {
+  Write("file", "content");
+  Made("one");
+  Write("more", "more");
+  Made("two");
+  {
+    home::TestDirectory elsewhere;
+    auto other = Collection::Open(&loop_, elsewhere.path(), "other", authority_.Make("snapshots", "snapshots"), vault_);
+    ASSERT_TRUE(other);
+    ASSERT_TRUE((*other)->Load());
+    ASSERT_TRUE((*other)->Delete({"one"}));
+  }
+  OpenCollection();
+  ASSERT_EQ(collection_->List().size(), 1u);
+  EXPECT_EQ(*Read("two", "/file"), "content");
+}
+
+TEST_F(VaultTest, WhatIsLostOnTheDiskComesBack) {
+  Write("file", Random(700'000, 8));
+  Made("one");
+  for (const auto& file : std::filesystem::recursive_directory_iterator(disk_.path() + "/store/objects")) {
+    if (!file.is_regular_file() || file.path().extension() == ".map") continue;
+    const UniqueFd fd(::open(file.path().c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_TRUE(PwriteAll(fd.get(), "damage", 20'000));
+  }
+  ASSERT_TRUE(WriteFileAtomic(disk_.path() + "/snapshots/one", "rubbish", 0600));
+  OpenCollection();
+  EXPECT_EQ(*Read("one", "/file"), Random(700'000, 8));
+}
+
+}  // namespace
+}  // namespace vrun::snapshots
