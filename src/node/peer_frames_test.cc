@@ -82,6 +82,56 @@ TEST_F(PeerTest, WhoBeginsALittleLaterHasWhatTheOthersHaveFetched) {
   ReadAllTogether(files);
 }
 
+// Each of its askers would have from home by itself what the silent one owns: the next owner has it for all of them.
+TEST_F(PeerTest, WhatASilentNodeOwnsLeavesHomeOnceToo) {
+  const auto files = Tree(8'000'000, 20);
+  Start(4);
+  OddPeer silent(&home_, authority_, "silent",
+                 [](const v1::PeerRequest&, const std::function<void(const v1::PeerReply&)>&) {});
+  for (auto& node : nodes_) ASSERT_TRUE(node->WaitMates(4));
+  home_.TablesTogether(4);
+  const int64_t began = MonotonicMicros();
+  std::vector<std::thread> runs;
+  for (auto& node : nodes_) {
+    runs.emplace_back([&] { EXPECT_TRUE(node->RunWithTrace(Units(files))) << node->name(); });
+  }
+  for (auto& run : runs) run.join();
+  EXPECT_LT(MonotonicMicros() - began, 12'000'000);
+  EXPECT_GT(silent.asked(), 0);
+  EXPECT_LE(home_.units_sent(), Units(files) * 21 / 20);
+  ReadAllTogether(files);
+}
+
+TEST(PeerDoubt, TwoQuestionsGoElsewhereAndMoreOnlyWhenThatIsFaster) {
+  PeerDoubt doubt;
+  EXPECT_TRUE(doubt.Begin());
+  EXPECT_TRUE(doubt.Begin());
+  EXPECT_FALSE(doubt.Begin());
+  doubt.Over(true);  // 4 from now on
+  EXPECT_TRUE(doubt.Begin());
+  EXPECT_TRUE(doubt.Begin());
+  EXPECT_TRUE(doubt.Begin());
+  EXPECT_FALSE(doubt.Begin());
+  doubt.Heard();  // it lives
+  for (int i = 0; i < 2; ++i) {
+    doubt.Over(false);
+    EXPECT_FALSE(doubt.Begin());
+  }
+  doubt.Over(false);
+  EXPECT_TRUE(doubt.Begin());
+}
+
+TEST(PeerPace, WhereTheLivingAreSilentForLongTheSilentAreNotDead) {
+  PeerPace pace(300'000, 15'000'000);
+  EXPECT_EQ(pace.Silence(), 300'000);
+  pace.Spoke(800'000);
+  EXPECT_EQ(pace.Silence(), 1'600'000);
+  pace.Spoke(10'000);
+  EXPECT_EQ(pace.Silence(), 1'600'000);
+  pace.Spoke(60'000'000);
+  EXPECT_EQ(pace.Silence(), 5'000'000) << "whatever was the matter then";
+}
+
 TEST(PeerFrames, AFrameThatAPeerMakesUpIsNeverBelieved) {
   const rpc::TestAuthority authority;
   const SigningKey other = *SigningKey::Generate();

@@ -183,23 +183,26 @@ void Vault::Clean() {
 
 Status Vault::Add(const v1::SnapshotInfo& info, const Contents& contents, const Progress& progress) {
   if (doubtful_) VRUN_TRY(Open());
+  std::vector<std::pair<store::ObjectId, uint64_t>> wanted;
+  for (const Digest& blob : contents.directories) {
+    {
+      std::lock_guard lock(mu_);
+      if (directory_sizes_.contains(DirectoryId(blob))) continue;
+    }
+    VRUN_ASSIGN(const std::string bytes, store_->GetBlob(blob));
+    wanted.emplace_back(DirectoryId(blob), bytes.size());
+  }
+  wanted.insert(wanted.end(), contents.objects.begin(), contents.objects.end());
   std::vector<Piece> missing;
   Packs packs;
   {
     std::lock_guard lock(mu_);
     packs = packs_;
-    const auto add = [&](const store::ObjectId& id, uint64_t size) {
+    for (const auto& [id, size] : wanted) {
       for (uint32_t i = 0; i < PiecesOf(size); ++i) {
         if (const Piece piece{id, size, i}; !where_.contains(piece)) missing.push_back(piece);
       }
-    };
-    for (const Digest& blob : contents.directories) {
-      const store::ObjectId id = DirectoryId(blob);
-      if (directory_sizes_.contains(id)) continue;
-      VRUN_ASSIGN(const std::string bytes, store_->GetBlob(blob));
-      add(id, bytes.size());
     }
-    for (const auto& [id, size] : contents.objects) add(id, size);
   }
   v1::VaultCatalog next = catalog_;
   Indexes indexes = indexes_;
@@ -424,18 +427,17 @@ Status Vault::FetchDirectory(const Digest& blob) {
 }
 
 void Vault::FetchDirectories() {
-  std::vector<uint64_t> packs;
+  Packs packs;
   {
     std::lock_guard lock(mu_);
-    for (const auto& [number, pack] : packs_) {
-      if (std::any_of(pack.begin(), pack.end(),
-                      [&](const Piece& piece) { return piece.directory() && !store_->GetBlob(piece.id.digest); }))
-        packs.push_back(number);
-    }
+    packs = packs_;
   }
   Together reads(&transfers_, kAtATime);
-  for (const uint64_t pack : packs) {
-    if (!reads.Start([this, pack] { return Restore(pack); })) return;
+  for (const auto& [number, pack] : packs) {
+    const bool lacks = std::any_of(pack.begin(), pack.end(), [&](const Piece& piece) {
+      return piece.directory() && !store_->GetBlob(piece.id.digest);
+    });
+    if (lacks && !reads.Start([this, number = number] { return Restore(number); })) return;
   }
 }
 

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "store/store.h"
 #include "vfs/backend.h"
+#include "vfs/burst.h"
 #include "vfs/file_cache.h"
 #include "vfs/prefetch.h"
 #include "vfs/recorder.h"
@@ -329,6 +330,30 @@ TEST_F(BurstTest, WhatComesSoonIsWaitedForAndWhatComesLaterOvertakes) {
   const auto recording = backend_->EndRun(job_, 1);
   ASSERT_TRUE(recording);
   EXPECT_EQ(recording->waits, 2u);
+}
+
+TEST(BurstProgress, AFrameThatIsOvertakenIsStillOnItsWay) {
+  BurstProgress progress;
+  EXPECT_TRUE(progress.Soon(7));
+  EXPECT_FALSE(progress.Soon(8));
+  // Frames of 0 to 19 have come from several nodes, but for number 3.
+  progress.front = 3;
+  progress.newest = 20;
+  EXPECT_FALSE(progress.Soon(2));
+  EXPECT_TRUE(progress.Soon(3));
+  EXPECT_TRUE(progress.Soon(27));
+  EXPECT_FALSE(progress.Soon(28));
+  progress.over = true;
+  EXPECT_FALSE(progress.Soon(3));
+}
+
+TEST(BurstProgress, PatienceIsWhatFramesTake) {
+  BurstProgress progress;
+  EXPECT_EQ(progress.Patience(), 200'000);
+  progress.took = 1'500'000;
+  EXPECT_EQ(progress.Patience(), 3'000'000) << "a link that is full is not asked twice";
+  progress.took = 60'000'000;
+  EXPECT_EQ(progress.Patience(), 5'000'000);
 }
 
 // Another run may want more of them: home is asked what, as if there were no trace.

@@ -16,11 +16,7 @@ pytestmark = [pytest.mark.skipif(s3.MISSING is not None, reason=s3.MISSING or ""
 both_views = pytest.mark.parametrize("view", [pytest.param(v, marks=pytest.mark.view(v)) for v in ("live", "frozen")])
 
 
-@pytest.fixture
-def server():
-    made = s3.S3Server()
-    yield made
-    made.close()
+server = pytest.fixture(s3.running)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from cluster import wait_until
+from cluster import empty, wait_until
 
 pytestmark = pytest.mark.seconds(120)
 
@@ -28,15 +28,6 @@ def error(cluster, *args):
     r = cluster.vctl(*args, check=False)
     assert r.returncode == 1 and r.stderr.count("\n") == 1 and r.stderr.startswith("vctl: "), r
     return r.stderr
-
-
-def empty(root):
-    """The root is there and has nothing: whoever runs here does not run on it."""
-    for entry in pathlib.Path(root).iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
 
 
 def test_create_list_show_diff_delete(cluster):

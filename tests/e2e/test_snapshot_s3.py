@@ -10,16 +10,12 @@ import tempfile
 import pytest
 
 import s3
-from cluster import wait_until
+from cluster import empty, wait_until
 
 pytestmark = [pytest.mark.skipif(s3.MISSING is not None, reason=s3.MISSING or ""), pytest.mark.seconds(120)]
 
 
-@pytest.fixture
-def server():
-    made = s3.S3Server()
-    yield made
-    made.close()
+server = pytest.fixture(s3.running)
 
 
 @pytest.fixture
@@ -55,14 +51,6 @@ def lose_disk(cluster):
     # All but the store's id: as another store it could read at once, and write in a while (docs/decisions/0030).
     shutil.rmtree(state(cluster) / "owners")
     up(cluster)
-
-
-def empty(root):
-    for entry in pathlib.Path(root).iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
 
 
 def test_a_snapshot_outlives_its_home_and_the_snapshot_stores_disk(kept, server):

@@ -31,6 +31,15 @@ def free_port(host="127.0.0.1"):
         return s.getsockname()[1]
 
 
+def empty(root):
+    """The root is there and has nothing: whoever runs here does not run on it."""
+    for entry in pathlib.Path(root).iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
 def free_link():
     """A number for a link (10.213.N.0/30) that no other cluster on this machine uses."""
     start = 20 + os.getpid() % 100

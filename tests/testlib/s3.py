@@ -17,6 +17,13 @@ elif not (HERE / "node_modules/s3rver").is_dir():
     MISSING = "no S3 server: tools/install-deps --test gets it from the npm registry"
 
 
+def running():
+    """For a fixture."""
+    server = S3Server()
+    yield server
+    server.close()
+
+
 class S3Server:
     ACCESS, SECRET, BUCKET = "TESTACCESS", "test/secret+key", "vrun-test"
 
