@@ -4,17 +4,23 @@
 `vctl snapshot create` as a whole, from the start of the command to its end, with home and the snapshot store on this
 machine; what it made is durable then. Baseline: the usual incremental copy, `rsync -a --link-dest` of the same root onto
 the copy before it, after the same kind of change (not synced). "first": the first snapshot of the root, against the first
-copy.
+copy. With --s3 the snapshots' home is an S3 store on this machine (that of the tests); "lost": the snapshot store is killed, its disk
+emptied, and it is started again, until it lists them all.
 """
 import argparse
+import contextlib
+import os
 import pathlib
 import random
+import shutil
+import signal
 import subprocess
 import tempfile
 import time
 
 import lib
 import miniroot
+import s3
 from cluster import Cluster, wait_until
 from index import fill
 
@@ -41,15 +47,23 @@ def main(arguments):
     parser.add_argument("--files", type=int, default=300_000)
     parser.add_argument("--directories", type=int, default=30_000)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--s3", action="store_true")
     o = parser.parse_args(arguments)
     report = lib.Report()
     more = {"files": o.files, "directories": o.directories, "rounds": o.rounds}
     ours, theirs = [], []
-    with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name:
+    kind = "s3_" if o.s3 else ""
+    with tempfile.TemporaryDirectory(prefix="vrun-bench-", dir="/var/tmp") as name, contextlib.ExitStack() as ends:
         root = pathlib.Path(miniroot.make(pathlib.Path(name) / "root", with_python=False))
         fill(root, o.files, o.directories)
         files = content(root)
-        cluster = Cluster(root, nodes=0)
+        directory = None
+        if o.s3:
+            server = s3.S3Server()
+            ends.callback(server.close)
+            directory = f"{name}/cluster"
+            server.configure(directory, more='s3_snapshots = "on"\n')
+        cluster = Cluster(root, nodes=0, directory=directory)
         try:
             wait_until("home has scanned the root", lambda: cluster.json("status")["scanned"], 300)
             first = seconds(lambda: cluster.vctl("snapshot", "create", "s0", timeout=1800))
@@ -66,11 +80,19 @@ def main(arguments):
                     theirs.append(seconds(lambda: rsync(k)))
                 lib.note(f"round {k}: {ours[-1] * 1000:.0f} ms, rsync {theirs[-1]:.1f} s")
             deleted = seconds(lambda: cluster.vctl("snapshot", "delete", *[f"s{k}" for k in range(o.rounds)], timeout=300))
+            if o.s3:
+                os.kill(cluster.pid_of("snapshots"), signal.SIGKILL)
+                for owners in pathlib.Path(directory).glob("home/**/snapshots/owners"):
+                    shutil.rmtree(owners)
+                began = time.perf_counter()
+                cluster.vctl("up", "--no-node", "--root", str(root))
+                wait_until("the store has its snapshots again", lambda: cluster.json("snapshot", "list")["snapshots"], 300)
+                report.line("snapshot.s3_lost", time.perf_counter() - began, "s", **more)
             value = lib.median(ours) * 1000
-            report.line("snapshot.incremental", value, "ms", "rsync --link-dest", lib.median(theirs) * 1000, f"<= {GOAL_MS} ms",
+            report.line(f"snapshot.{kind}incremental", value, "ms", "rsync --link-dest", lib.median(theirs) * 1000, f"<= {GOAL_MS} ms",
                         value <= GOAL_MS, **more)
-            report.line("snapshot.first", first, "s", "rsync -a", copied, **more)
-            report.line("snapshot.delete", deleted, "s", **more)
+            report.line(f"snapshot.{kind}first", first, "s", "rsync -a", copied, **more)
+            report.line(f"snapshot.{kind}delete", deleted, "s", **more)
         finally:
             cluster.close()
     return report.exit_code()
