@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pool's S3 store, seen from the controller: the only process that has its keys. Nodes get URLs, each good for one
-// object of one tenant and a quarter of an hour.
+// object of one tenant and a quarter of an hour; the snapshot store gets them for its owners' snapshots
+// (proto/vault.proto).
 //
 // A tenant is a (user, home id). Under a secret of the controller's own (`content-secret` in its state directory),
 // which it makes once, each tenant has a directory and a key of its own: an object's key in the bucket is an HMAC of

@@ -165,7 +165,7 @@ Status Collection::Reconcile() {
       snapshots_.erase(name);
       continue;
     }
-    VRUN_TRY(SaveInVault(&info, snapshot->tree->directory, snapshot->realm, nullptr));
+    VRUN_TRY(SaveInVault(&info, snapshot->tree->directory, nullptr, snapshot->realm, nullptr));
     VRUN_TRY(WriteFileAtomic(PathOf(name), info.SerializeAsString(), 0600));
     LogInfo("snapshot {}: now in the S3 store as well", name);
     tree::SnapshotPtr tree = snapshot->tree;
@@ -177,10 +177,10 @@ Status Collection::Reconcile() {
   return {};
 }
 
-Status Collection::SaveInVault(v1::SnapshotInfo* info, const tree::DirectoryPtr& tree, Realm* realm,
-                               const Capture::Progress& progress) {
+Status Collection::SaveInVault(v1::SnapshotInfo* info, const tree::DirectoryPtr& tree, const tree::DirectoryPtr& base,
+                               Realm* realm, const Capture::Progress& progress) {
   Contents contents;
-  realm->manifest().Need(tree, &contents);
+  realm->manifest().Need(tree, base, &contents);
   info->set_bucket(vault_->bucket());
   std::mutex mutex;
   int64_t told = 0;
@@ -206,6 +206,9 @@ void Collection::Housekeep() {
   for (const v1::SnapshotInfo& info : List()) {
     if (info.bucket().empty()) return;  // the disk alone has it
   }
+  // Of a capture that did not become a snapshot some is not synced yet, and may be gone then.
+  if (!unsynced_.empty()) sync_all_ = true;
+  unsynced_.clear();
   if (const auto left = store_->Prune(disk_bytes_ / 10 * 9); !left) LogWarning("snapshots: {}", left.error().message());
 }
 
@@ -350,7 +353,10 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
   VRUN_TRY(sync_all_ ? store::MakeAllDurable(kept) : store::MakeDurable(kept, unsynced_));
   sync_all_ = false;
   unsynced_.clear();
-  if (vault_) VRUN_TRY(SaveInVault(&info, tree->directory, realm, progress));
+  if (vault_) {
+    const bool saved = base && !base->info.bucket().empty();
+    VRUN_TRY(SaveInVault(&info, tree->directory, saved ? base->tree->directory : nullptr, realm, progress));
+  }
   VRUN_TRY(WriteFileAtomic(PathOf(request.name()), info.SerializeAsString(), 0600));
   Add(info, std::move(tree), realm);
   return created;
@@ -399,7 +405,8 @@ Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
 bool Collection::Needed(Contents* needed) {
   std::lock_guard lock(mu_);
   if (!damaged_.empty()) return false;
-  for (const auto& [name, snapshot] : snapshots_) snapshot->realm->manifest().Need(snapshot->tree->directory, needed);
+  for (const auto& [name, snapshot] : snapshots_)
+    snapshot->realm->manifest().Need(snapshot->tree->directory, nullptr, needed);
   return true;
 }
 

@@ -87,8 +87,9 @@ class Collection {
   Status Reconcile();
   // Both, unless that is done. With its error nothing can be changed.
   Status NeedVault();
-  Status SaveInVault(v1::SnapshotInfo* info, const tree::DirectoryPtr& tree, Realm* realm,
-                     const Capture::Progress& progress);
+  // `base` (null: none) is there already.
+  Status SaveInVault(v1::SnapshotInfo* info, const tree::DirectoryPtr& tree, const tree::DirectoryPtr& base,
+                     Realm* realm, const Capture::Progress& progress);
   std::string PathOf(const std::string& name) const { return directory_ + "/snapshots/" + name; }
   std::string StoreIdFile() const { return directory_ + "/store_id"; }
   Status LoadOne(const std::string& name);

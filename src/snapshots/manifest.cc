@@ -155,17 +155,25 @@ Result<Digest> Manifest::WriteAt(const tree::DirectoryPtr& directory, int depth)
   return blob;
 }
 
-void Manifest::Need(const tree::DirectoryPtr& root, Contents* contents) const {
-  VisitDirectories(root, [&](const std::string&, const tree::DirectoryPtr& directory) {
+void Manifest::Need(const tree::DirectoryPtr& root, const tree::DirectoryPtr& base, Contents* contents) const {
+  std::vector<std::pair<tree::DirectoryPtr, tree::DirectoryPtr>> stack{{root, base}};
+  while (!stack.empty()) {
+    const auto [directory, known] = std::move(stack.back());
+    stack.pop_back();
+    if (!directory || (known && known->digest() == directory->digest())) continue;
     const auto it = known_.find(directory->digest());
-    if (it == known_.end() || !contents->directory_set.insert(it->second.blob).second) return;
+    if (it == known_.end() || !contents->directory_set.insert(it->second.blob).second) continue;
     contents->directories.push_back(it->second.blob);
     for (size_t i = 0; i < directory->size(); ++i) {
       const tree::Entry entry = directory->At(i);
+      if (entry.is_directory()) {
+        const size_t at = known ? known->Find(entry.name) : 0;
+        stack.emplace_back(directory->Child(i), known && at < known->size() ? known->Child(at) : nullptr);
+      }
       const auto id = entry.is_regular() ? ids_.Find(entry.version()) : std::nullopt;
       if (id && contents->object_set.insert(*id).second) contents->objects.emplace_back(*id, entry.size);
     }
-  });
+  }
 }
 
 void Manifest::Retain(const std::vector<tree::DirectoryPtr>& roots) {

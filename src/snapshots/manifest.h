@@ -66,8 +66,9 @@ class Manifest {
   // Writes the blobs that the store has not got. The root's digest.
   Result<Digest> Write(const tree::DirectoryPtr& root);
 
-  // Adds what this tree, which has been loaded or written, needs and *contents has not got.
-  void Need(const tree::DirectoryPtr& root, Contents* contents) const;
+  // Adds what this tree, which has been loaded or written, needs and *contents has not got. Without directories that
+  // `base` (null: none) has at the same place, and what is below them.
+  void Need(const tree::DirectoryPtr& root, const tree::DirectoryPtr& base, Contents* contents) const;
   // Forgets what is in none of these trees.
   void Retain(const std::vector<tree::DirectoryPtr>& roots);
 

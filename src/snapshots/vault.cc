@@ -14,6 +14,7 @@ namespace {
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kPackBytes = 4u << 20;
 constexpr size_t kPacksOfIndex = 1024;
+constexpr size_t kMaxSmallIndexes = 32;
 constexpr size_t kAtATime = 8;  // packs on their way, in memory: 4 MiB each, twice
 constexpr char kCatalog[] = "catalog";
 
@@ -145,28 +146,30 @@ void Vault::Use(v1::VaultCatalog catalog, Indexes indexes, Packs packs) {
   catalog_ = std::move(catalog);
   indexes_ = std::move(indexes);
   std::lock_guard lock(mu_);
-  packs_ = std::move(packs);
+  packs_.clear();
   where_.clear();
   directory_sizes_.clear();
-  for (const auto& [number, pack] : packs_) {
+  IncludeLocked(std::move(packs));
+  open_ = true;
+}
+
+void Vault::IncludeLocked(Packs fresh) {
+  for (const auto& [number, pack] : fresh) {
     for (const Piece& piece : pack) {
       where_[piece] = number;
       if (piece.directory()) directory_sizes_[piece.id] = piece.size;
     }
   }
-  open_ = true;
+  packs_.merge(fresh);
 }
 
-Status Vault::Commit(v1::VaultCatalog next, Indexes indexes, Packs packs) {
-  if (next.store_id().empty()) next.set_store_id(store_id_);
-  next.clear_index();
-  for (const auto& [number, of] : indexes) next.add_index(number);
-  if (Status put = objects_.Put(kCatalog, next.SerializeAsString()); !put) {
-    doubtful_ = true;  // it may have come there all the same
-    return put;
-  }
-  Use(std::move(next), std::move(indexes), std::move(packs));
-  return {};
+Status Vault::PutCatalog(const Indexes& indexes, v1::VaultCatalog* next) {
+  if (next->store_id().empty()) next->set_store_id(store_id_);
+  next->clear_index();
+  for (const auto& [number, of] : indexes) next->add_index(number);
+  const Status put = objects_.Put(kCatalog, next->SerializeAsString());
+  doubtful_ = !put;  // it may have come there all the same
+  return put;
 }
 
 void Vault::Clean() {
@@ -194,77 +197,96 @@ Status Vault::Add(const v1::SnapshotInfo& info, const Contents& contents, const 
   }
   wanted.insert(wanted.end(), contents.objects.begin(), contents.objects.end());
   std::vector<Piece> missing;
-  Packs packs;
-  {
-    std::lock_guard lock(mu_);
-    packs = packs_;
-    for (const auto& [id, size] : wanted) {
-      for (uint32_t i = 0; i < PiecesOf(size); ++i) {
-        if (const Piece piece{id, size, i}; !where_.contains(piece)) missing.push_back(piece);
-      }
+  for (const auto& [id, size] : wanted) {
+    for (uint32_t i = 0; i < PiecesOf(size); ++i) {
+      std::lock_guard lock(mu_);
+      if (const Piece piece{id, size, i}; !where_.contains(piece)) missing.push_back(piece);
     }
   }
   v1::VaultCatalog next = catalog_;
   Indexes indexes = indexes_;
+  Packs fresh;
   uint64_t number = catalog_.next_number();
-  VRUN_TRY(Upload(missing, &number, &indexes, &packs, progress));
+  VRUN_TRY(Upload(missing, &number, &indexes, &fresh, progress));
+  VRUN_TRY(MergeIndexes(fresh, &number, &indexes, &next));
   next.set_next_number(number);
   Unname({info.reference().name()}, &next);
   *next.add_snapshot() = info;
-  return Commit(std::move(next), std::move(indexes), std::move(packs));
+  VRUN_TRY(PutCatalog(indexes, &next));
+  catalog_ = std::move(next);
+  indexes_ = std::move(indexes);
+  {
+    std::lock_guard lock(mu_);
+    IncludeLocked(std::move(fresh));
+  }
+  Clean();
+  return {};
+}
+
+// Each snapshot adds a small one, and whoever opens the vault reads them all.
+Status Vault::MergeIndexes(const Packs& fresh, uint64_t* next, Indexes* indexes, v1::VaultCatalog* catalog) {
+  std::vector<uint64_t> small, packs;
+  for (const auto& [number, of] : *indexes) {
+    if (of.size() > kPacksOfIndex / 2 || packs.size() + of.size() > kPacksOfIndex) continue;
+    small.push_back(number);
+    packs.insert(packs.end(), of.begin(), of.end());
+  }
+  if (small.size() <= kMaxSmallIndexes) return {};
+  VRUN_TRY(UploadIndex(*next, packs, fresh));
+  for (const uint64_t number : small) {
+    indexes->erase(number);
+    catalog->add_doomed(IndexName(number));
+  }
+  (*indexes)[(*next)++] = std::move(packs);
+  return {};
 }
 
 Status Vault::Remove(const std::vector<std::string>& names, const Contents* needed) {
   if (doubtful_) VRUN_TRY(Open());
   v1::VaultCatalog next = catalog_;
   Unname(names, &next);
-  Indexes indexes = indexes_;
+  if (needed == nullptr) {
+    VRUN_TRY(PutCatalog(indexes_, &next));
+    catalog_ = std::move(next);
+    return {};
+  }
+  const auto live = [&](const Piece& piece) {
+    return piece.directory() ? needed->directory_set.contains(piece.id.digest) : needed->object_set.contains(piece.id);
+  };
+  // What of a pack is needed moves to a new one when it is less than half.
   Packs packs;
-  {
-    std::lock_guard lock(mu_);
-    packs = packs_;
+  std::unordered_set<uint64_t> dead;
+  std::vector<Piece> moved;
+  for (const auto& [number, pack] : packs_) {
+    uint64_t all = 0, alive = 0;
+    for (const Piece& piece : pack) {
+      all += piece.bytes();
+      if (live(piece)) alive += piece.bytes();
+    }
+    if (2 * alive >= all) {
+      packs[number] = pack;
+      continue;
+    }
+    dead.insert(number);
+    next.add_doomed(PackName(number));
+    std::copy_if(pack.begin(), pack.end(), std::back_inserter(moved), live);
   }
-  if (needed != nullptr) {
-    const auto live = [&](const Piece& piece) {
-      return piece.directory() ? needed->directory_set.contains(piece.id.digest)
-                               : needed->object_set.contains(piece.id);
-    };
-    // What of a pack is needed moves to a new one when it is less than half.
-    std::unordered_set<uint64_t> dead;
-    std::vector<Piece> moved;
-    for (const auto& [number, pack] : packs) {
-      uint64_t all = 0, alive = 0;
-      for (const Piece& piece : pack) {
-        all += piece.bytes();
-        if (live(piece)) alive += piece.bytes();
-      }
-      if (2 * alive >= all) continue;
-      dead.insert(number);
-      std::copy_if(pack.begin(), pack.end(), std::back_inserter(moved), live);
+  uint64_t number = catalog_.next_number();
+  Indexes indexes;
+  for (auto [old, of] : indexes_) {
+    if (std::erase_if(of, [&](uint64_t n) { return dead.contains(n); }) == 0) {
+      indexes[old] = std::move(of);
+      continue;
     }
-    uint64_t number = catalog_.next_number();
-    Packs kept = packs;
-    VRUN_TRY(Upload(moved, &number, &indexes, &kept, nullptr));
-    for (const uint64_t gone : dead) {
-      kept.erase(gone);
-      next.add_doomed(PackName(gone));
-    }
-    packs = std::move(kept);
-    Indexes anew;
-    for (auto& [old, of] : indexes) {
-      if (std::erase_if(of, [&](uint64_t n) { return dead.contains(n); }) == 0) {
-        anew[old] = std::move(of);
-        continue;
-      }
-      next.add_doomed(IndexName(old));
-      if (of.empty()) continue;
-      VRUN_TRY(UploadIndex(number, of, packs));
-      anew[number++] = std::move(of);
-    }
-    indexes = std::move(anew);
-    next.set_next_number(number);
+    next.add_doomed(IndexName(old));
+    if (of.empty()) continue;
+    VRUN_TRY(UploadIndex(number, of, {}));
+    indexes[number++] = std::move(of);
   }
-  VRUN_TRY(Commit(std::move(next), std::move(indexes), std::move(packs)));
+  VRUN_TRY(Upload(moved, &number, &indexes, &packs, nullptr));
+  next.set_next_number(number);
+  VRUN_TRY(PutCatalog(indexes, &next));
+  Use(std::move(next), std::move(indexes), std::move(packs));
   Clean();
   return {};
 }
@@ -321,12 +343,13 @@ Status Vault::UploadPack(uint64_t number, const Pack& pack) {
   return objects_.PutParts(PackName(number), parts);
 }
 
-Status Vault::UploadIndex(uint64_t number, const std::vector<uint64_t>& numbers, const Packs& packs) {
+Status Vault::UploadIndex(uint64_t number, const std::vector<uint64_t>& numbers, const Packs& fresh) {
   v1::VaultIndex index;
   for (const uint64_t pack : numbers) {
     v1::VaultPack* listed = index.add_pack();
     listed->set_number(pack);
-    for (const Piece& piece : packs.at(pack)) {
+    const auto it = fresh.find(pack);
+    for (const Piece& piece : it != fresh.end() ? it->second : packs_.at(pack)) {
       v1::VaultPiece* p = listed->add_piece();
       p->set_id(piece.directory() ? std::string(piece.id.digest.view()) : piece.id.Encode());
       p->set_size(piece.size);

@@ -88,17 +88,20 @@ class Vault {
   static store::ObjectId DirectoryId(const Digest& blob) { return {store::IdAlgorithm::kProvisional, blob}; }
 
   Status ReadIndexes(const v1::VaultCatalog& catalog, Indexes* indexes, Packs* packs);
+  // All that counts from now on.
   void Use(v1::VaultCatalog catalog, Indexes indexes, Packs packs);
-  // The catalog becomes `next` with these indexes, and then it is used.
-  Status Commit(v1::VaultCatalog next, Indexes indexes, Packs packs);
+  void IncludeLocked(Packs fresh);
+  Status PutCatalog(const Indexes& indexes, v1::VaultCatalog* next);
+  Status MergeIndexes(const Packs& fresh, uint64_t* next, Indexes* indexes, v1::VaultCatalog* catalog);
   // Removes the doomed.
   void Clean();
 
-  // Uploads these in new packs, and the indexes of those; numbers from *next on.
+  // Uploads these in new packs, and the indexes of those, and adds both; numbers from *next on.
   Status Upload(const std::vector<Piece>& pieces, uint64_t* next, Indexes* indexes, Packs* packs,
                 const Progress& progress);
   Status UploadPack(uint64_t number, const Pack& pack);
-  Status UploadIndex(uint64_t number, const std::vector<uint64_t>& numbers, const Packs& packs);
+  // Of packs that are in `fresh`, or in use.
+  Status UploadIndex(uint64_t number, const std::vector<uint64_t>& numbers, const Packs& fresh);
   Result<std::string> ReadPiece(const Piece& piece);
 
   // All that is in the pack to the disk, but for directories of several pieces; `piece_come` gets those too.
@@ -113,8 +116,8 @@ class Vault {
   bool doubtful_ = false;  // whether the catalog is the one that is there
   mutable std::mutex mu_;
   std::condition_variable restored_;
-  bool open_ = false;  // guarded by mu_, as all below
-  Packs packs_;
+  bool open_ = false;                                     // guarded by mu_, as all below
+  Packs packs_;                                           // changed on the one thread only
   std::unordered_map<Piece, uint64_t, PieceHash> where_;  // pack of each
   std::unordered_map<store::ObjectId, uint64_t, store::ObjectIdHash> directory_sizes_;
   std::unordered_set<uint64_t> restoring_;

@@ -143,6 +143,38 @@ TEST_F(VaultTest, TheDiskMayBeSmaller) {
   EXPECT_LT(DiskBytes(), 2'000'000u);
 }
 
+TEST_F(VaultTest, WhatACaptureLeftMayGoFromTheDisk) {
+  vault_->disk_bytes = 100'000;
+  OpenCollection();
+  Write("large", Random(400'000, 1));
+  Write("busy", "1");
+  const auto tree = Scan();
+  Write("busy", "changed since");
+  EXPECT_THAT(Create("one", tree)->changed, ElementsAre("/busy"));
+  collection_->Housekeep();
+  EXPECT_LT(DiskBytes(), 100'000u);
+  Made("one");
+  EXPECT_EQ(*Read("one", "/large"), Random(400'000, 1));
+}
+
+TEST_F(VaultTest, ManySmallSnapshotsStayFewObjectsToOpen) {
+  Write("shared/large", Random(1'000'000, 3));
+  for (int i = 0; i < 40; ++i) {
+    Write("own/" + std::to_string(i), Random(2000, static_cast<uint32_t>(i)));
+    Made("s" + std::to_string(i));
+  }
+  EXPECT_LT(Objects("index ").size(), 33u);
+  LoseTheDisk();
+  ASSERT_EQ(collection_->List().size(), 40u);
+  for (int i : {0, 20, 39})
+    EXPECT_EQ(*Read("s39", "/own/" + std::to_string(i)), Random(2000, static_cast<uint32_t>(i)));
+  EXPECT_EQ(Read("s20", "/own/21").error().code(), Code::kNotFound);
+  ASSERT_TRUE(collection_->Delete({"s0", "s1", "s2"}));
+  LoseTheDisk();
+  EXPECT_EQ(*Read("s3", "/own/0"), Random(2000, 0));
+  EXPECT_EQ(*Read("s3", "/shared/large"), Random(1'000'000, 3));
+}
+
 TEST_F(VaultTest, WhatTheDiskAloneHasStaysThere) {
   vault_->disk_bytes = 100'000;
   const auto vault = std::exchange(vault_, std::nullopt);

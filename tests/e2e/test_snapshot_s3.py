@@ -143,6 +143,19 @@ def test_killed_in_the_middle_it_is_there_whole_or_not_at_all(kept, server):
     assert left > 12 and len(server.snapshot_objects()) == 1
 
 
+def test_interrupted_it_is_made_again_at_once(kept, server):
+    cluster = kept(nodes=0)
+    (cluster.root / "root/data").write_bytes(os.urandom(48 << 20))
+    create = cluster.popen("vctl", "snapshot", "create", "v1")
+    wait_until("some of it is there", lambda: len(server.snapshot_objects()) >= 2)
+    create.send_signal(signal.SIGINT)
+    assert create.wait(10) in (130, -signal.SIGINT)
+    # Its end may have been on its way already.
+    r = cluster.vctl("snapshot", "create", "v1", check=False)
+    assert r.returncode == 0 or "there is one already" in r.stderr, r
+    assert [s["name"] for s in cluster.json("snapshot", "list")["snapshots"]] == ["v1"]
+
+
 def test_the_disk_is_bounded(kept, server):
     cluster = kept('snapshots_size = "20M"\n')
     for i in range(10):
