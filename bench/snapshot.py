@@ -5,7 +5,8 @@
 machine; what it made is durable then. Baseline: the usual incremental copy, `rsync -a --link-dest` of the same root onto
 the copy before it, after the same kind of change (not synced). "first": the first snapshot of the root, against the first
 copy. With --s3 the snapshots' home is an S3 store on this machine (that of the tests); "lost": the snapshot store is killed, its disk
-emptied, and it is started again, until it lists them all.
+emptied, and it is started again, until it lists them all; "page": then a job on a node reads 4 KiB in the middle of a file of --large-mb,
+which is in the S3 store alone, against one that reads all of it.
 """
 import argparse
 import contextlib
@@ -48,6 +49,7 @@ def main(arguments):
     parser.add_argument("--directories", type=int, default=30_000)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--s3", action="store_true")
+    parser.add_argument("--large-mb", type=int, default=512)
     o = parser.parse_args(arguments)
     report = lib.Report()
     more = {"files": o.files, "directories": o.directories, "rounds": o.rounds}
@@ -57,6 +59,9 @@ def main(arguments):
         root = pathlib.Path(miniroot.make(pathlib.Path(name) / "root", with_python=False))
         fill(root, o.files, o.directories)
         files = content(root)
+        large = root / "root/large"
+        if o.s3:
+            large.write_bytes(os.urandom(o.large_mb << 20))
         directory = None
         if o.s3:
             server = s3.S3Server()
@@ -88,6 +93,13 @@ def main(arguments):
                 cluster.vctl("up", "--no-node", "--root", str(root))
                 wait_until("the store has its snapshots again", lambda: cluster.json("snapshot", "list")["snapshots"], 300)
                 report.line("snapshot.s3_lost", time.perf_counter() - began, "s", **more)
+                cluster.start_node("n1")
+                server.route(cluster, "n1")
+                job = ["--snapshot", f"s{o.rounds}", "--", "dd", "if=/root/large", "of=/dev/null", "status=none"]
+                cluster.vrun(*job[:3], "true", check=True)
+                page = seconds(lambda: cluster.vrun(*job, "bs=4k", f"skip={o.large_mb * 128}", "count=1", check=True))
+                whole = seconds(lambda: cluster.vrun(*job, "bs=1M", check=True, timeout=300))
+                report.line("snapshot.s3_page", page, "s", "all of the file", whole, large_mb=o.large_mb, **more)
             value = lib.median(ours) * 1000
             report.line(f"snapshot.{kind}incremental", value, "ms", "rsync --link-dest", lib.median(theirs) * 1000, f"<= {GOAL_MS} ms",
                         value <= GOAL_MS, **more)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files behind the trees that a ContentServer serves: by path and version, whole or not at all.
+// The files behind the trees that a ContentServer serves: by path and version.
 #pragma once
 
 #include <string_view>
@@ -15,9 +15,19 @@ class ContentFiles {
  public:
   virtual ~ContentFiles() = default;
 
-  // A descriptor of the regular file at `path` (absolute, in the root) with exactly the content of this version.
+  // A descriptor of the regular file at `path` (absolute, in the root), to read bytes [offset, offset+length) of this
+  // version with, cut at its end. The rest may be elsewhere yet, and zeros here. May wait for another machine.
   // kAborted: there is no such content any more; kDenied: it may not be read.
-  virtual Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const = 0;
+  virtual Result<UniqueFd> OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
+                                    uint64_t length) const = 0;
+  // All of it.
+  Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const {
+    return OpenPart(path, version, 0, version.size);
+  }
+  // For guesses: all of it, if nobody has to be waited for, and not verified. kUnavailable: it is elsewhere.
+  virtual Result<UniqueFd> OpenAtHand(std::string_view path, const tree::FileVersion& version) const {
+    return OpenVersion(path, version);
+  }
 
   // kAborted unless the open file is (still) that version. What was read between two such checks is of that version.
   virtual Status Check(int fd, std::string_view path, const tree::FileVersion& version) const = 0;

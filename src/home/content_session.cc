@@ -463,9 +463,9 @@ void ContentSession::Attest(const v1::ContentRequest::GetRange& get, const tree:
       store::UnitsStatement(server_->home_id_, version, units->offset(), all, units->object_id())));
 }
 
-Result<UniqueFd> ContentSession::OpenServed(const std::string& path, const tree::FileVersion& version,
-                                            bool* lent) const {
-  auto opened = server_->files_->OpenVersion(path, version);
+Result<UniqueFd> ContentSession::OpenServed(const std::string& path, const tree::FileVersion& version, uint64_t offset,
+                                            uint64_t length, bool* lent) const {
+  auto opened = server_->files_->OpenPart(path, version, offset, length);
   *lent = !opened && opened.error().code() == Code::kAborted && server_->lent_.Has(version);
   return *lent ? server_->lent_.Open(version) : std::move(opened);
 }
@@ -484,7 +484,7 @@ bool ContentSession::Extents(Work* work) {
   }
   const auto read = [&]() -> Result<v1::ContentReply> {
     bool lent = false;
-    VRUN_ASSIGN(const UniqueFd fd, OpenServed(get.path(), version, &lent));
+    VRUN_ASSIGN(const UniqueFd fd, OpenServed(get.path(), version, 0, version.size, &lent));
     v1::ContentReply reply;
     VRUN_TRY(ReadExtents(fd.get(), version.size, reply.mutable_extents()));
     VRUN_TRY(CheckOpen(fd.get(), get.path(), version, lent));
@@ -506,7 +506,7 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   uint64_t offset = get.offset() + work->done;
   *length = std::min(end - offset, kMaxPart);
   bool lent = false;
-  VRUN_ASSIGN(const UniqueFd fd, OpenServed(get.path(), version, &lent));
+  VRUN_ASSIGN(const UniqueFd fd, OpenServed(get.path(), version, offset, *length, &lent));
   if (!lent) Lend(version, fd.get(), get.offset() == 0 && get.length() >= version.size);
 
   v1::ContentReply reply;
@@ -516,7 +516,7 @@ Result<v1::ContentReply> ContentSession::ReadPart(Work* work, uint64_t end, uint
   const uint64_t first = offset / unit, count = (*length + unit - 1) / unit;
   if (const auto known = server_->digests_->Find(version);
       known && server_->hot_units_.Find(version, first, count, units)) {
-    // OpenVersion has just seen that the file is still that version.
+    // OpenServed has just seen that the file is still that version.
     units->set_object_id(known->Encode());
     Attest(get, version, units);
     return reply;

@@ -112,7 +112,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   };
   Result<Served> CheckServed(const std::string& tree, const std::string& path, const tree::FileVersion& version) const;
   // Of that version, or what a live view began to read of it.
-  Result<UniqueFd> OpenServed(const std::string& path, const tree::FileVersion& version, bool* lent) const;
+  Result<UniqueFd> OpenServed(const std::string& path, const tree::FileVersion& version, uint64_t offset,
+                              uint64_t length, bool* lent) const;
   Status CheckOpen(int fd, const std::string& path, const tree::FileVersion& version, bool lent) const;
   Result<v1::ContentReply> ReadPart(Work* work, uint64_t size, uint64_t* length);
   // content_live.cc. Holds a file that does not come whole, for a node that has a live view. `whole`: the request is

@@ -188,7 +188,7 @@ std::vector<ElfLibrary> ElfClosure(const tree::Snapshot& snapshot, const Content
     const std::string at = next == 0 ? path : found[next - 1].path;
     auto entry = tree::Lookup(snapshot, at);
     if (!entry || !entry->is_regular()) continue;
-    auto fd = files.OpenVersion(at, entry->version());
+    auto fd = files.OpenAtHand(at, entry->version());
     if (!fd) continue;
     ElfNeeds needs = ReadElfNeeds(fd->get());
     if (next > 0) found[next - 1].read = std::move(needs.read);

@@ -445,7 +445,8 @@ bool FrozenFiles::Intact(const File& file) {
   return ::fstat(file.fd.get(), &st) == 0 && file.LooksTheSame(st);
 }
 
-Result<UniqueFd> FrozenFiles::OpenVersion(std::string_view path, const tree::FileVersion& version) const {
+Result<UniqueFd> FrozenFiles::OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t,
+                                       uint64_t) const {
   auto fd = root_->OpenVersion(path, version);
   if (fd || fd.error().code() != Code::kAborted) return fd;
   // What is empty has no content to lose.

@@ -90,7 +90,8 @@ class FrozenFiles final : public ContentFiles {
   Stats stats() const;
 
   // --- ContentFiles: what the root has, and what it had ---
-  Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const override;
+  Result<UniqueFd> OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
+                            uint64_t length) const override;
   Status Check(int fd, std::string_view path, const tree::FileVersion& version) const override;
 
  private:

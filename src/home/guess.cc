@@ -118,7 +118,7 @@ void Guess::Add(const std::string& path, const tree::FileVersion& version, bool 
   const bool small = version.size <= store::kWholeFileLimit,
              in_parts = !small || (certain && version.size > kSmallFile);
   if (in_parts || !certain) {
-    auto fd = files_.OpenVersion(path, version);
+    auto fd = files_.OpenAtHand(path, version);
     if (!fd) return;
     // A small file is one piece: any page of it stands for all.
     ranges = in_parts ? looks_.Of(fd->get(), version)
@@ -140,7 +140,7 @@ void Guess::AddLibraries(const std::string& path) {
 }
 
 void Guess::Touched(const std::string& path, const tree::FileVersion& version) {
-  const auto fd = version.size > 0 ? files_.OpenVersion(path, version) : Result<UniqueFd>(UniqueFd());
+  const auto fd = version.size > 0 ? files_.OpenAtHand(path, version) : Result<UniqueFd>(UniqueFd());
   cold_ = fd && *fd && looks_.Cold(fd->get(), version);
 }
 

@@ -34,7 +34,8 @@ Status RootFiles::Check(int fd, std::string_view path, const tree::FileVersion& 
   return {};
 }
 
-Result<UniqueFd> RootFiles::OpenVersion(std::string_view path, const tree::FileVersion& version) const {
+Result<UniqueFd> RootFiles::OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t,
+                                     uint64_t) const {
   VRUN_TRY(CheckRootPath(path));
   // O_PATH first: opening a FIFO or a device would already do something to it.
   const int opened = tree::OpenPath(root_.get(), path.substr(1), O_PATH | O_CLOEXEC | O_NOFOLLOW);

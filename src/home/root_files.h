@@ -21,7 +21,8 @@ class RootFiles final : public ContentFiles {
 
   // No symlink is followed in any component, nothing but a regular file is ever opened, the atime is left alone where
   // the kernel allows it. kDenied: this user may not read it.
-  Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const override;
+  Result<UniqueFd> OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
+                            uint64_t length) const override;
   Status Check(int fd, std::string_view path, const tree::FileVersion& version) const override;
 
  private:

@@ -71,9 +71,10 @@ class ToStore : public rpc::Stream {
 class SomeDenied final : public home::ContentFiles {
  public:
   explicit SomeDenied(home::RootFiles files) : files_(std::move(files)) {}
-  Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const override {
+  Result<UniqueFd> OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
+                            uint64_t length) const override {
     if (path == denied) return Error(Code::kDenied, "permission denied");
-    return files_.OpenVersion(path, version);
+    return files_.OpenPart(path, version, offset, length);
   }
   Status Check(int fd, std::string_view path, const tree::FileVersion& version) const override {
     return files_.Check(fd, path, version);
@@ -148,14 +149,17 @@ class CollectionTest : public testing::Test {
     EXPECT_TRUE(created->changed.empty());
     return created->info;
   }
-  Result<std::string> Read(const std::string& name, const std::string& path) {
+  Result<std::string> ReadPart(const std::string& name, const std::string& path, uint64_t offset, uint64_t length) {
     VRUN_ASSIGN(const auto snapshot, collection_->Find(name));
     VRUN_ASSIGN(const tree::Entry entry, tree::Lookup(*snapshot->tree, path));
-    VRUN_ASSIGN(const UniqueFd fd, snapshot->realm->files().OpenVersion(path, entry.version()));
-    std::string bytes(entry.size, '\0');
-    VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), bytes.data(), bytes.size(), 0));
+    VRUN_ASSIGN(const UniqueFd fd, snapshot->realm->files().OpenPart(path, entry.version(), offset, length));
+    std::string bytes(std::min(length, entry.size - offset), '\0');
+    VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), bytes.data(), bytes.size(), offset));
     bytes.resize(n);
     return bytes;
+  }
+  Result<std::string> Read(const std::string& name, const std::string& path) {
+    return ReadPart(name, path, 0, UINT64_MAX);
   }
   std::vector<std::string> Differences(const std::string& from, const std::string& to) {
     std::vector<std::string> all;

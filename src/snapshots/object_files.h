@@ -15,37 +15,45 @@
 
 namespace vrun::snapshots {
 
-// Any thread. The first open of a file since the process started verifies all of it (about 1 s a GB), or brings all of
-// it out of the vault.
+// Any thread. What is opened of a file is verified the first time since the process started (about 1 s a GB), or comes
+// out of the vault first.
 class ObjectFiles final : public home::ContentFiles {
  public:
   // None is owned. `vault`: where content is that the store lacks; null: nowhere.
   ObjectFiles(store::Store* store, Vault* vault, const home::DigestCache* ids)
       : store_(store), vault_(vault), ids_(ids) {}
 
-  Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const override {
-    if (version.size == 0) return OpenFile("/dev/null", O_RDONLY);
-    const auto id = ids_->Find(version);
-    if (!id) {
-      return Error(Code::kDenied, Escape(path) +
-                                      ": permission denied: your user could not read it when the snapshot "
-                                      "was made");
-    }
-    VRUN_ASSIGN(const std::shared_ptr<store::Object> object, store_->Acquire(*id, version.size));
-    auto fd = object->OpenForPassthrough();
+  Result<UniqueFd> OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
+                            uint64_t length) const override {
+    if (version.size == 0 || length == 0) return OpenFile("/dev/null", O_RDONLY);
+    VRUN_ASSIGN(const std::shared_ptr<store::Object> object, Find(path, version));
+    auto fd = object->OpenPart(offset, length);
     if (fd || fd.error().code() != Code::kNotFound) return fd;
     if (vault_ != nullptr) {
-      const Status fetched = vault_->Fetch(*id, version.size);
-      if (fetched) return object->OpenForPassthrough();
+      const Status fetched = vault_->Fetch(object->id(), version.size, offset, length);
+      if (fetched) return object->OpenPart(offset, length);
       if (fetched.error().code() != Code::kNotFound) return fetched.error();
     }
     return Error(Code::kCorrupt, Escape(path) +
                                      ": damaged in the snapshot store: restore its disk, or make the "
                                      "snapshot again");
   }
+  Result<UniqueFd> OpenAtHand(std::string_view path, const tree::FileVersion& version) const override {
+    VRUN_ASSIGN(const std::shared_ptr<store::Object> object, Find(path, version));
+    if (!object->complete()) return Error(Code::kUnavailable, Escape(path) + ": not on the snapshot store's disk");
+    return object->OpenPart(0, 0);
+  }
   Status Check(int, std::string_view, const tree::FileVersion&) const override { return {}; }
 
  private:
+  Result<std::shared_ptr<store::Object>> Find(std::string_view path, const tree::FileVersion& version) const {
+    const auto id = ids_->Find(version);
+    if (id) return store_->Acquire(*id, version.size);
+    return Error(Code::kDenied, Escape(path) +
+                                    ": permission denied: your user could not read it when the snapshot "
+                                    "was made");
+  }
+
   store::Store* const store_;
   Vault* const vault_;
   const home::DigestCache* const ids_;

@@ -30,7 +30,7 @@ class Realm {
         source_({.home_id = home_id_}),
         manifest_(store, vault),
         files_(store, vault, &manifest_.ids()),
-        server_(&trees_, &files_, &manifest_.ids(), 2, "", content_home_id_),
+        server_(&trees_, &files_, &manifest_.ids(), vault != nullptr ? 6 : 2, "", content_home_id_),
         nodes_(loop, &server_, content_home_id_) {
     nodes_.UseCredentials(mine);
     // Nothing is secret here that was not when the snapshot was made.

@@ -13,7 +13,8 @@ namespace vrun::snapshots {
 namespace {
 
 constexpr uint64_t kMaxObjectBytes = kMaxParts * (kPartBytes + 64) + (64u << 10);
-constexpr size_t kCountAt = 8;  // where an object says how many parts it has (s3/extent.h)
+constexpr size_t kCountAt = 8;  // how many parts an object has, and its salt: s3/extent.h
+constexpr size_t kSaltAt = 16, kSaltBytes = 16;
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kNamesAtATime = 500;
 
@@ -25,6 +26,10 @@ uint64_t Number(std::string_view bytes) {
   uint64_t n = 0;
   for (size_t i = bytes.size(); i-- > 0;) n = n << 8 | static_cast<uint8_t>(bytes[i]);
   return n;
+}
+
+std::string_view SaltOf(std::string_view object) {
+  return object.size() < kSaltAt + kSaltBytes ? std::string_view() : object.substr(kSaltAt, kSaltBytes);
 }
 
 // The parts that follow one another in `bytes`, all as long as they may be but for the last.
@@ -114,10 +119,11 @@ Result<std::string> SealedObjects::Read(const std::string& name, std::string* se
   return std::move(bodies[0]);
 }
 
-Result<std::vector<std::string>> SealedObjects::GetParts(const std::string& name,
+Result<std::vector<std::string>> SealedObjects::GetParts(const std::string& name, const std::string& salt,
                                                          const std::vector<uint64_t>& lengths) {
   std::string seal;
   VRUN_ASSIGN(const std::string object, Read(name, &seal));
+  if (!salt.empty() && SaltOf(object) != salt) return Damaged(name);
   auto table = s3::ExtentTable::Open(seal, name, lengths.size(), object);
   if (!table) return Damaged(name);
   std::vector<std::string> parts;
@@ -129,14 +135,15 @@ Result<std::vector<std::string>> SealedObjects::GetParts(const std::string& name
   return parts;
 }
 
-Status SealedObjects::PutParts(const std::string& name, const std::vector<std::string_view>& parts) {
+Result<std::string> SealedObjects::PutParts(const std::string& name, const std::vector<std::string_view>& parts) {
   VRUN_ASSIGN(const Signed sign, Sign(v1::VaultPresign::PUT, {name}));
   auto body = std::make_shared<const std::string>(Seal(sign.seal, name, parts));
+  std::string salt(SaltOf(*body));
   VRUN_TRY(Transfer(sign.client.get(), {{.method = s3::Method::kPut,
                                          .url = sign.urls[0],
                                          .body = std::move(body),
                                          .what = "put " + name + " of the snapshots"}}));
-  return {};
+  return salt;
 }
 
 // The first part says how long all that follows is.
@@ -146,7 +153,8 @@ Status SealedObjects::Put(const std::string& name, std::string_view bytes) {
   std::vector<std::string_view> parts = Cut(bytes);
   parts.insert(parts.begin(), length);
   if (parts.size() > kMaxParts) return Error(Code::kUnsupported, "the S3 store: " + name + ": too large");
-  return PutParts(name, parts);
+  VRUN_TRY(PutParts(name, parts));
+  return {};
 }
 
 Result<std::string> SealedObjects::Get(const std::string& name) {

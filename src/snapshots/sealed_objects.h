@@ -36,9 +36,11 @@ class SealedObjects {
   // kNotFound: there is none. kUnavailable, kTimeout, kDenied: the store or the controller, with what to do.
   Result<std::string> Get(const std::string& name);
   Status Put(const std::string& name, std::string_view bytes);  // at most 60 MiB
-  // In parts: whoever reads knows how long each is.
-  Result<std::vector<std::string>> GetParts(const std::string& name, const std::vector<uint64_t>& lengths);
-  Status PutParts(const std::string& name, const std::vector<std::string_view>& parts);
+  // In parts: whoever reads knows how long each is. The salt tells an object from all others, those that had its name
+  // before included; empty: any.
+  Result<std::vector<std::string>> GetParts(const std::string& name, const std::string& salt,
+                                            const std::vector<uint64_t>& lengths);
+  Result<std::string> PutParts(const std::string& name, const std::vector<std::string_view>& parts);  // its salt
   // One that is not there is no error.
   Status Delete(const std::vector<std::string>& names);
 

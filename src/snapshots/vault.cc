@@ -16,6 +16,9 @@ constexpr uint64_t kPackBytes = 4u << 20;
 constexpr size_t kPacksOfIndex = 1024;
 constexpr size_t kMaxSmallIndexes = 32;
 constexpr size_t kAtATime = 8;  // packs on their way, in memory: 4 MiB each, twice
+constexpr uint32_t kPackPieces = kPackBytes / kPartBytes;
+constexpr uint32_t kMostAhead = 8 * kPackPieces;
+constexpr size_t kReaders = 4096;
 constexpr char kCatalog[] = "catalog";
 
 std::string PackName(uint64_t number) { return "pack " + std::to_string(number); }
@@ -81,7 +84,10 @@ Vault::Vault(store::Store* store, std::string bucket, SealedObjects::Presign pre
       store_id_(store_id),
       objects_(std::move(owner), std::move(store_id), std::move(presign)) {}
 
-Vault::~Vault() { transfers_.Stop(); }
+Vault::~Vault() {
+  ahead_.Stop();
+  transfers_.Stop();
+}
 
 bool Vault::is_open() const {
   std::lock_guard lock(mu_);
@@ -128,9 +134,10 @@ Status Vault::ReadIndexes(const v1::VaultCatalog& catalog, Indexes* indexes, Pac
           else
             return Lost("an index that names what is no content");
           if (piece.index >= PiecesOf(piece.size)) return Lost("an index that names a piece that cannot be");
-          pack.push_back(piece);
+          pack.pieces.push_back(piece);
         }
-        if (pack.empty() || pack.size() > kMaxParts) return Lost("an index with a pack that cannot be");
+        pack.salt = listed.salt();
+        if (pack.pieces.empty() || pack.pieces.size() > kMaxParts) return Lost("an index with a pack that cannot be");
         (*indexes)[number].push_back(listed.number());
       }
       return {};
@@ -155,7 +162,7 @@ void Vault::Use(v1::VaultCatalog catalog, Indexes indexes, Packs packs) {
 
 void Vault::IncludeLocked(Packs fresh) {
   for (const auto& [number, pack] : fresh) {
-    for (const Piece& piece : pack) {
+    for (const Piece& piece : pack.pieces) {
       where_[piece] = number;
       if (piece.directory()) directory_sizes_[piece.id] = piece.size;
     }
@@ -259,7 +266,7 @@ Status Vault::Remove(const std::vector<std::string>& names, const Contents* need
   std::vector<Piece> moved;
   for (const auto& [number, pack] : packs_) {
     uint64_t all = 0, alive = 0;
-    for (const Piece& piece : pack) {
+    for (const Piece& piece : pack.pieces) {
       all += piece.bytes();
       if (live(piece)) alive += piece.bytes();
     }
@@ -269,7 +276,7 @@ Status Vault::Remove(const std::vector<std::string>& names, const Contents* need
     }
     dead.insert(number);
     next.add_doomed(PackName(number));
-    std::copy_if(pack.begin(), pack.end(), std::back_inserter(moved), live);
+    std::copy_if(pack.pieces.begin(), pack.pieces.end(), std::back_inserter(moved), live);
   }
   uint64_t number = catalog_.next_number();
   Indexes indexes;
@@ -300,21 +307,20 @@ Status Vault::Upload(const std::vector<Piece>& pieces, uint64_t* next, Indexes* 
   {
     Together uploads(&transfers_, kAtATime);
     for (size_t at = 0; at < pieces.size();) {
-      auto pack = std::make_shared<Pack>();
+      const uint64_t number = (*next)++;
+      fresh.push_back(number);
+      Pack* const pack = &(*packs)[number];
       uint64_t bytes = 0;
       // Directories by themselves: a store that starts with an empty disk reads them all, and content when it is asked
       // for.
-      for (; at < pieces.size() && pack->size() < kMaxParts && bytes + pieces[at].bytes() <= kPackBytes &&
-             (pack->empty() || pack->front().directory() == pieces[at].directory());
+      for (; at < pieces.size() && pack->pieces.size() < kMaxParts && bytes + pieces[at].bytes() <= kPackBytes &&
+             (pack->pieces.empty() || pack->pieces.front().directory() == pieces[at].directory());
            ++at) {
         bytes += pieces[at].bytes();
-        pack->push_back(pieces[at]);
+        pack->pieces.push_back(pieces[at]);
       }
-      const uint64_t number = (*next)++;
-      fresh.push_back(number);
-      (*packs)[number] = *pack;
       const bool going = uploads.Start([this, number, pack, bytes, total, &saved, &progress]() -> Status {
-        VRUN_TRY(UploadPack(number, *pack));
+        VRUN_ASSIGN(pack->salt, UploadPack(number, pack->pieces));
         if (progress && !progress(saved += bytes, total)) return Error(Code::kAborted, "snapshot: home has gone");
         return {};
       });
@@ -331,11 +337,11 @@ Status Vault::Upload(const std::vector<Piece>& pieces, uint64_t* next, Indexes* 
   return {};
 }
 
-Status Vault::UploadPack(uint64_t number, const Pack& pack) {
+Result<std::string> Vault::UploadPack(uint64_t number, const std::vector<Piece>& pieces) {
   std::vector<std::string> data;
   std::vector<std::string_view> parts;
-  data.reserve(pack.size());
-  for (const Piece& piece : pack) {
+  data.reserve(pieces.size());
+  for (const Piece& piece : pieces) {
     VRUN_ASSIGN(std::string bytes, ReadPiece(piece));
     data.push_back(std::move(bytes));
     parts.push_back(data.back());
@@ -349,7 +355,9 @@ Status Vault::UploadIndex(uint64_t number, const std::vector<uint64_t>& numbers,
     v1::VaultPack* listed = index.add_pack();
     listed->set_number(pack);
     const auto it = fresh.find(pack);
-    for (const Piece& piece : it != fresh.end() ? it->second : packs_.at(pack)) {
+    const Pack& what = it != fresh.end() ? it->second : packs_.at(pack);
+    listed->set_salt(what.salt);
+    for (const Piece& piece : what.pieces) {
       v1::VaultPiece* p = listed->add_piece();
       p->set_id(piece.directory() ? std::string(piece.id.digest.view()) : piece.id.Encode());
       p->set_size(piece.size);
@@ -398,28 +406,66 @@ bool Vault::Has(const store::ObjectId& id, uint64_t size) const {
   return true;
 }
 
-Status Vault::Fetch(const store::ObjectId& id, uint64_t size) {
+Status Vault::Fetch(const store::ObjectId& id, uint64_t size, uint64_t offset, uint64_t length) {
+  if (offset >= size || length == 0) return {};
+  const uint64_t end = length > size - offset ? size : offset + length;
+  const PieceRange wanted{static_cast<uint32_t>(offset / kPartBytes), PiecesOf(end)};
+  for (const PieceRange& ahead : ReadOn(id, size, wanted)) {
+    ahead_.Post([this, id, size, ahead] { (void)FetchPieces(id, size, ahead); });
+  }
+  return FetchPieces(id, size, wanted);
+}
+
+std::vector<Vault::PieceRange> Vault::ReadOn(const store::ObjectId& id, uint64_t size, PieceRange pieces) {
+  std::lock_guard lock(mu_);
+  if (readers_.size() >= kReaders) readers_.clear();
+  Reader& reader = readers_[id];
+  // With a piece came the rest of its pack.
+  const bool reads_on = pieces.first > 0 && pieces.first + reader.window + kPackPieces >= reader.next &&
+                        pieces.first <= reader.next + kPackPieces;
+  reader.window = reads_on ? std::clamp(2 * reader.window, kPackPieces, kMostAhead) : 0;
+  reader.next = std::min(pieces.end + reader.window, PiecesOf(size));
+  std::vector<PieceRange> ahead;
+  uint64_t last = 0;
+  for (uint32_t i = pieces.end; i < reader.next; ++i) {
+    const auto it = where_.find(Piece{id, size, i});
+    if (it == where_.end()) break;
+    if (!ahead.empty() && it->second == last)
+      ahead.back().end = i + 1;
+    else
+      ahead.push_back({i, i + 1});
+    last = it->second;
+  }
+  return ahead;
+}
+
+Status Vault::FetchPieces(const store::ObjectId& id, uint64_t size, PieceRange pieces) {
   VRUN_ASSIGN(const std::shared_ptr<store::Object> object, store_->Acquire(id, size));
+  const uint64_t offset = pieces.first * kPartBytes, length = (pieces.end - pieces.first) * kPartBytes;
   // Twice: a pack may be removed, and what is needed of it be in another, while it is asked for.
   Status fetched;
   for (int turn = 0; turn < 2; ++turn) {
-    std::vector<uint64_t> packs;
+    std::vector<std::pair<uint64_t, PieceRange>> packs;
     {
       std::lock_guard lock(mu_);
-      for (uint32_t i = 0; i < PiecesOf(size); ++i) {
+      for (uint32_t i = pieces.first; i < pieces.end; ++i) {
         const Piece piece{id, size, i};
         if (object->Has(piece.offset(), piece.bytes())) continue;
         const auto it = where_.find(piece);
         if (it == where_.end()) return NotThere();
-        if (packs.empty() || packs.back() != it->second) packs.push_back(it->second);
+        if (packs.empty() || packs.back().first != it->second) packs.push_back({it->second, {i, i}});
+        packs.back().second.end = i + 1;
       }
     }
     Together reads(&transfers_, kAtATime);
-    for (const uint64_t pack : packs) {
-      if (!reads.Start([this, pack] { return Restore(pack); })) break;
+    for (const auto& [pack, range] : packs) {
+      const auto needed = [object, range = range] {
+        return !object->Has(range.first * kPartBytes, (range.end - range.first) * kPartBytes);
+      };
+      if (!reads.Start([this, pack = pack, needed] { return Restore(pack, needed); })) break;
     }
     fetched = reads.Wait();
-    if (fetched && object->complete()) return {};
+    if (fetched && object->Has(offset, length)) return {};
   }
   if (!fetched) return fetched;
   return Lost("a content that is not what its name says");
@@ -441,7 +487,7 @@ Status Vault::FetchDirectory(const Digest& blob) {
     bytes.resize(size->second);
   }
   for (const uint64_t pack : packs) {
-    VRUN_TRY(Restore(pack, [&](const Piece& piece, const std::string& data) {
+    VRUN_TRY(Restore(pack, nullptr, [&](const Piece& piece, const std::string& data) {
       if (piece.id == id) bytes.replace(piece.offset(), data.size(), data);
     }));
   }
@@ -457,14 +503,14 @@ void Vault::FetchDirectories() {
   }
   Together reads(&transfers_, kAtATime);
   for (const auto& [number, pack] : packs) {
-    const bool lacks = std::any_of(pack.begin(), pack.end(), [&](const Piece& piece) {
+    const bool lacks = std::any_of(pack.pieces.begin(), pack.pieces.end(), [&](const Piece& piece) {
       return piece.directory() && !store_->GetBlob(piece.id.digest);
     });
     if (lacks && !reads.Start([this, number = number] { return Restore(number); })) return;
   }
 }
 
-Status Vault::Restore(uint64_t number, const PieceCome& piece_come) {
+Status Vault::Restore(uint64_t number, const std::function<bool()>& needed, const PieceCome& piece_come) {
   Pack pack;
   {
     std::unique_lock lock(mu_);
@@ -478,12 +524,13 @@ Status Vault::Restore(uint64_t number, const PieceCome& piece_come) {
     restoring_.insert(number);
   }
   const Status restored = [&]() -> Status {
+    if (needed && !needed()) return {};
     std::vector<uint64_t> lengths;
-    for (const Piece& piece : pack) lengths.push_back(piece.bytes());
-    VRUN_ASSIGN(const std::vector<std::string> parts, objects_.GetParts(PackName(number), lengths));
-    for (size_t i = 0; i < pack.size(); ++i) {
-      VRUN_TRY(Keep(pack[i], parts[i]));
-      if (piece_come) piece_come(pack[i], parts[i]);
+    for (const Piece& piece : pack.pieces) lengths.push_back(piece.bytes());
+    VRUN_ASSIGN(const std::vector<std::string> parts, objects_.GetParts(PackName(number), pack.salt, lengths));
+    for (size_t i = 0; i < pack.pieces.size(); ++i) {
+      VRUN_TRY(Keep(pack.pieces[i], parts[i]));
+      if (piece_come) piece_come(pack.pieces[i], parts[i]);
     }
     return {};
   }();

@@ -7,8 +7,9 @@
 // catalog is ever overwritten, and last: until then nothing has happened. What an attempt that failed has left has
 // numbers that the next one uses again.
 //
-// A piece is believed when it opens under the owner's key and the name of its pack; a content that is whole is checked
-// against its own name by the disk store.
+// A piece is believed when it opens under the owner's key, the name of its pack and the salt that the index has of it:
+// a part of a content is served before the rest is here. What is whole is checked against its own name by the disk
+// store besides.
 #pragma once
 
 #include <condition_variable>
@@ -60,8 +61,9 @@ class Vault {
   const std::string& bucket() const { return bucket_; }
   // All of it is there.
   bool Has(const store::ObjectId& id, uint64_t size) const;
-  // Brings what the disk lacks of it to the disk, with what is packed beside it. Blocks. kNotFound: it is not there.
-  Status Fetch(const store::ObjectId& id, uint64_t size);
+  // Brings what the disk lacks of bytes [offset, offset+length) of it to the disk, with what is packed beside it, and
+  // for who reads on from there what follows, ahead of him. Blocks. kNotFound: it is not there.
+  Status Fetch(const store::ObjectId& id, uint64_t size, uint64_t offset, uint64_t length);
   Status FetchDirectory(const Digest& blob);
   // All directories that the disk lacks, several at a time. Those that do not come are asked for again one by one.
   void FetchDirectories();
@@ -79,10 +81,22 @@ class Vault {
   struct PieceHash {
     size_t operator()(const Piece& p) const { return store::ObjectIdHash()(p.id) + p.index * 0x9e3779b97f4a7c15u; }
   };
-  using Pack = std::vector<Piece>;
+  struct Pack {
+    std::string salt;  // of the object; empty: it was written before salts were noted
+    std::vector<Piece> pieces;
+  };
   using Packs = std::map<uint64_t, Pack>;                     // by number
   using Indexes = std::map<uint64_t, std::vector<uint64_t>>;  // the packs of each
   using PieceCome = std::function<void(const Piece&, const std::string& data)>;
+
+  // Who reads one content from front to back.
+  struct Reader {
+    uint32_t next = 0;    // piece after all that was asked for
+    uint32_t window = 0;  // pieces of that nobody waited for
+  };
+  struct PieceRange {
+    uint32_t first, end;
+  };
 
   static uint32_t PiecesOf(uint64_t size) { return static_cast<uint32_t>((size + kPartBytes - 1) / kPartBytes); }
   static store::ObjectId DirectoryId(const Digest& blob) { return {store::IdAlgorithm::kProvisional, blob}; }
@@ -99,13 +113,18 @@ class Vault {
   // Uploads these in new packs, and the indexes of those, and adds both; numbers from *next on.
   Status Upload(const std::vector<Piece>& pieces, uint64_t* next, Indexes* indexes, Packs* packs,
                 const Progress& progress);
-  Status UploadPack(uint64_t number, const Pack& pack);
+  Result<std::string> UploadPack(uint64_t number, const std::vector<Piece>& pieces);  // the salt
   // Of packs that are in `fresh`, or in use.
   Status UploadIndex(uint64_t number, const std::vector<uint64_t>& numbers, const Packs& fresh);
   Result<std::string> ReadPiece(const Piece& piece);
 
-  // All that is in the pack to the disk, but for directories of several pieces; `piece_come` gets those too.
-  Status Restore(uint64_t number, const PieceCome& piece_come = nullptr);
+  Status FetchPieces(const store::ObjectId& id, uint64_t size, PieceRange pieces);
+  // Somebody waits for these. What is brought ahead of him: one range a pack.
+  std::vector<PieceRange> ReadOn(const store::ObjectId& id, uint64_t size, PieceRange pieces);
+
+  // All that is in the pack to the disk, but for directories of several pieces; `piece_come` gets those too. `needed`:
+  // asked when nobody else is doing it (or has just done it).
+  Status Restore(uint64_t number, const std::function<bool()>& needed = nullptr, const PieceCome& piece_come = nullptr);
   Status Keep(const Piece& piece, const std::string& data);
 
   store::Store* const store_;
@@ -121,7 +140,9 @@ class Vault {
   std::unordered_map<Piece, uint64_t, PieceHash> where_;  // pack of each
   std::unordered_map<store::ObjectId, uint64_t, store::ObjectIdHash> directory_sizes_;
   std::unordered_set<uint64_t> restoring_;
+  std::unordered_map<store::ObjectId, Reader, store::ObjectIdHash> readers_;
   WorkQueue transfers_{"vault", 6};
+  WorkQueue ahead_{"vault-ahead", 3};
 };
 
 }  // namespace vrun::snapshots

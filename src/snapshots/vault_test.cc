@@ -32,6 +32,7 @@ class VaultTest : public CollectionTest {
   Result<v1::PresignReply> Sign(const v1::VaultPresign& request) {
     if (away_) return Error(Code::kUnavailable, "the controller is away");
     const bool put = request.method() == v1::VaultPresign::PUT;
+    if (request.method() == v1::VaultPresign::GET) ++gets_;
     if (put && puts_left_-- <= 0) return Error(Code::kUnavailable, "the controller has gone");
     const char* const methods[] = {"", "GET", "PUT", "DELETE"};
     const s3::Bucket bucket = server_s3_->bucket();
@@ -74,6 +75,7 @@ class VaultTest : public CollectionTest {
   std::unique_ptr<s3::TestServer> server_s3_;
   std::atomic<bool> away_ = false;
   std::atomic<int> puts_left_ = 1 << 30;
+  std::atomic<int> gets_ = 0;
 };
 
 TEST_F(VaultTest, ALostDiskIsNoLoss) {
@@ -103,6 +105,56 @@ TEST_F(VaultTest, ALostDiskIsNoLoss) {
   OpenCollection();
   Disconnect();
   EXPECT_EQ(*Read("one", "/bin/large"), large);
+}
+
+TEST_F(VaultTest, APartOfALargeFileComesWithoutTheRest) {
+  const std::string large = Random(60'000'000, 1);
+  Write("large", large);
+  Made("one");
+  LoseTheDisk();
+  Disconnect();
+  gets_ = 0;
+  // Here and there: one pack each.
+  for (const uint64_t offset : {50'000'000, 11'000'000, 30'000'000}) {
+    EXPECT_EQ(*ReadPart("one", "/large", offset, 1000), large.substr(offset, 1000));
+  }
+  EXPECT_EQ(gets_, 3);
+  EXPECT_EQ(ReadPart("one", "/large", 59'999'000, 5000)->size(), 1000u) << "cut at its end";
+  EXPECT_EQ(*ReadPart("one", "/large", 50'001'000, 1000), large.substr(50'001'000, 1000));
+  EXPECT_EQ(gets_, 4) << "what was beside it is here";
+  // Nobody who only guesses brings it.
+  const auto snapshot = *collection_->Find("one");
+  const auto entry = tree::Lookup(*snapshot->tree, "/large");
+  EXPECT_EQ(snapshot->realm->files().OpenAtHand("/large", entry->version()).error().code(), Code::kUnavailable);
+  EXPECT_EQ(gets_, 4);
+  // Whoever reads from front to back has it brought ahead of him, and nothing twice.
+  for (uint64_t at = 0; at < large.size(); at += 1 << 20) {
+    ASSERT_EQ(*ReadPart("one", "/large", at, 1 << 20), large.substr(at, 1 << 20)) << at;
+  }
+  EXPECT_EQ(static_cast<size_t>(gets_), Objects("pack ").size() - 1) << "all packs of content";
+  EXPECT_EQ(*Read("one", "/large"), large);
+}
+
+TEST_F(VaultTest, AnObjectThatHadTheNameBeforeIsNone) {
+  // The second attempt uses the numbers of the first again, for other content of the same sizes.
+  Write("large", Random(6'000'000, 1));
+  puts_left_ = 3;
+  ASSERT_FALSE(Create("one", Scan()));
+  puts_left_ = 1 << 30;
+  std::map<std::string, std::string> first;
+  for (const auto& [path, size] : Objects("pack ")) first[path] = *ReadFile(path, 8 << 20);
+  ASSERT_GE(first.size(), 2u);
+  Write("large", Random(6'000'000, 2));
+  Made("one");
+  for (const auto& [path, bytes] : first) {
+    ASSERT_EQ(ReadFile(path, 8 << 20)->size(), bytes.size());
+    if (bytes.size() < 1'000'000) continue;  // of directories
+    ASSERT_TRUE(WriteFileAtomic(path, bytes, 0600));
+  }
+  LoseTheDisk();
+  const auto read = ReadPart("one", "/large", 100, 1000);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code(), Code::kCorrupt) << read.error().message();
 }
 
 TEST_F(VaultTest, TheNextSnapshotAddsWhatIsNew) {

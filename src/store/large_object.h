@@ -36,6 +36,7 @@ class LargeObject final : public ObjectBase {
   Status DoPut(uint64_t first_unit, std::span<const PutUnit> units) override;
   std::optional<uint64_t> DoVerifySome(uint64_t bytes) override;
   Result<UniqueFd> DoOpenForPassthrough() override;
+  Result<UniqueFd> DoOpenPart(UnitRange range) override;
   Status MoveInto(const std::shared_ptr<ObjectBase>& target) override;
 
   struct Unit {

@@ -81,6 +81,11 @@ Result<UniqueFd> ObjectBase::OpenForPassthrough() {
   return DoOpenForPassthrough();
 }
 
+Result<UniqueFd> ObjectBase::OpenPart(uint64_t offset, uint64_t length) {
+  if (auto t = target()) return t->OpenPart(offset, length);
+  return DoOpenPart(Touched(offset, length));
+}
+
 Status ObjectBase::Resolve(const ObjectId& final_id) {
   const ObjectId now = id();
   if (now == final_id) return {};

@@ -24,6 +24,7 @@ class ObjectBase : public Object {
   bool complete() final;
   std::optional<uint64_t> VerifySome(uint64_t bytes) final;
   Result<UniqueFd> OpenForPassthrough() final;
+  Result<UniqueFd> OpenPart(uint64_t offset, uint64_t length) final;
   Status Resolve(const ObjectId& final_id) final;
 
   // Reads everything on disk again, whether verified before or not; drops what is corrupt.
@@ -45,6 +46,7 @@ class ObjectBase : public Object {
   virtual Status DoPut(uint64_t first_unit, std::span<const PutUnit> units) = 0;
   virtual std::optional<uint64_t> DoVerifySome(uint64_t bytes) = 0;
   virtual Result<UniqueFd> DoOpenForPassthrough() = 0;
+  virtual Result<UniqueFd> DoOpenPart(UnitRange units) = 0;
   // Moves what is here under `target`, which has the same size and a final id.
   virtual Status MoveInto(const std::shared_ptr<ObjectBase>& target) = 0;
 

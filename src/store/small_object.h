@@ -20,6 +20,7 @@ class SmallObject final : public ObjectBase {
   Status DoPut(uint64_t first_unit, std::span<const PutUnit> units) override;
   std::optional<uint64_t> DoVerifySome(uint64_t bytes) override;
   Result<UniqueFd> DoOpenForPassthrough() override;
+  Result<UniqueFd> DoOpenPart(UnitRange) override { return DoOpenForPassthrough(); }
   Status MoveInto(const std::shared_ptr<ObjectBase>& target) override;
 
   Status WriteFile(std::string_view data);

@@ -111,6 +111,9 @@ class Object {
   // A read-only descriptor whose content is the whole file, for FUSE passthrough. Verifies all that is left to verify
   // (about 1 s per GB on the first call after a restart: not on a hot thread). kNotFound when incomplete.
   virtual Result<UniqueFd> OpenForPassthrough() = 0;
+  // A descriptor to read [offset, offset+length) of the file with, cut at its end: verifies what of that is left to
+  // verify. The rest may be missing in it, or not as it should be; with length 0 all of it may. kNotFound as for Read.
+  virtual Result<UniqueFd> OpenPart(uint64_t offset, uint64_t length) = 0;
 
   // Gives a provisional object its final name; the provisional one is gone then and this Object stands for the final
   // one. If that exists, the units are merged. Remembered across restarts: Acquire(provisional) gives the final one.

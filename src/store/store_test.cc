@@ -87,6 +87,40 @@ TEST_F(StoreTest, PartsOfALargeFile) {
   EXPECT_EQ(::fcntl(fd->get(), F_GETFL) & O_ACCMODE, O_RDONLY);
 }
 
+TEST_F(StoreTest, APartIsOpenedWithoutTheRest) {
+  const std::string content = Bytes(6 * kUnitBytes + 123, 3);
+  const ObjectId id = FinalId(content);
+  auto store = Open();
+  auto object = *store->Acquire(id, content.size());
+  EXPECT_EQ(object->OpenPart(0, 1).error().code(), Code::kNotFound);
+  ASSERT_TRUE(PutUnits(*object, content, 2, 3));
+  const auto part = [&](uint64_t offset, uint64_t length) -> Result<std::string> {
+    VRUN_ASSIGN(const UniqueFd fd, object->OpenPart(offset, length));
+    std::string bytes(length, '\0');
+    VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), bytes.data(), length, offset));
+    bytes.resize(n);
+    return bytes;
+  };
+  EXPECT_TRUE(*part(2 * kUnitBytes + 5, 2 * kUnitBytes) == content.substr(2 * kUnitBytes + 5, 2 * kUnitBytes));
+  EXPECT_EQ(part(2 * kUnitBytes - 1, 2).error().code(), Code::kNotFound);
+  EXPECT_EQ(part(5 * kUnitBytes - 1, 2).error().code(), Code::kNotFound);
+  ASSERT_TRUE(PutUnits(*object, content, 6, 1));
+  EXPECT_TRUE(*part(6 * kUnitBytes + 100, 100) == content.substr(6 * kUnitBytes + 100)) << "cut at the end";
+
+  // What another process finds on the disk it verifies first: of two damaged units both go at once.
+  object.reset();
+  store.reset();
+  {
+    const UniqueFd fd = *OpenFile(PathOf(id), O_RDWR);
+    for (const uint64_t unit : {2, 4}) ASSERT_TRUE(PwriteAll(fd.get(), "damage", unit * kUnitBytes + 7));
+  }
+  store = Open();
+  object = *store->Acquire(id, content.size());
+  EXPECT_TRUE(*part(3 * kUnitBytes, kUnitBytes) == content.substr(3 * kUnitBytes, kUnitBytes));
+  EXPECT_EQ(part(2 * kUnitBytes, 3 * kUnitBytes).error().code(), Code::kNotFound);
+  EXPECT_THAT(object->MissingUnits(2 * kUnitBytes, 3 * kUnitBytes), ElementsAre(UnitRange{2, 1}, UnitRange{4, 1}));
+}
+
 TEST_F(StoreTest, AboveOneGibibyteTheUnitIsLarger) {
   const uint64_t size = (1ull << 30) + 5;
   auto store = Open();

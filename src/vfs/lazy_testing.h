@@ -40,6 +40,7 @@ class FullObject final : public store::Object {
   bool complete() override { return object_->complete(); }
   std::optional<uint64_t> VerifySome(uint64_t bytes) override { return object_->VerifySome(bytes); }
   Result<UniqueFd> OpenForPassthrough() override { return object_->OpenForPassthrough(); }
+  Result<UniqueFd> OpenPart(uint64_t offset, uint64_t length) override { return object_->OpenPart(offset, length); }
   Status Resolve(const store::ObjectId& id) override { return object_->Resolve(id); }
 
  private:

@@ -156,16 +156,34 @@ def test_interrupted_it_is_made_again_at_once(kept, server):
     assert [s["name"] for s in cluster.json("snapshot", "list")["snapshots"]] == ["v1"]
 
 
+def bytes_on_disk(cluster):
+    return sum(f.stat().st_blocks * 512 for f in state(cluster).rglob("objects/*/*") if f.is_file())
+
+
+def test_of_a_large_file_comes_what_is_read(kept, server):
+    cluster = kept()
+    large = os.urandom(100 << 20)
+    (cluster.root / "root/large").write_bytes(large)
+    cluster.vctl("snapshot", "create", "v1")
+    (cluster.root / "root/large").unlink()
+    lose_disk(cluster)
+    cluster.vrun("--snapshot", "v1", "--", "true", check=True)
+    before = bytes_on_disk(cluster)
+    want = large[70 << 20:(70 << 20) + 4096]
+    r = cluster.vrun("--snapshot", "v1", "--", "sh", "-c", "dd if=/root/large bs=4096 skip=17920 count=1 status=none | sha256sum", check=True)
+    assert r.stdout.split()[0] == hashlib.sha256(want).hexdigest()
+    assert bytes_on_disk(cluster) - before < 20 << 20
+    r = cluster.vrun("--snapshot", "v1", "--", "sha256sum", "/root/large", check=True)
+    assert r.stdout.split()[0] == hashlib.sha256(large).hexdigest()
+
+
 def test_the_disk_is_bounded(kept, server):
     cluster = kept('snapshots_size = "20M"\n')
     for i in range(10):
         (cluster.root / f"root/{i}").write_bytes(os.urandom(6 << 20))
     cluster.vctl("snapshot", "create", "v1")
-
-    def bytes_on_disk():
-        return sum(f.stat().st_blocks * 512 for f in state(cluster).rglob("objects/*/*") if f.is_file())
-    assert bytes_on_disk() > 60 << 20
-    wait_until("what is too much has gone", lambda: bytes_on_disk() < 21 << 20, 40)
+    assert bytes_on_disk(cluster) > 60 << 20
+    wait_until("what is too much has gone", lambda: bytes_on_disk(cluster) < 21 << 20, 40)
     want = "".join(hashlib.sha256((cluster.root / f"root/{i}").read_bytes()).hexdigest() + "\n" for i in range(10))
     r = cluster.vrun("--snapshot", "v1", "--", "sh", "-c", "cd /root; for i in 0 1 2 3 4 5 6 7 8 9; do sha256sum < $i | cut -c1-64; done", check=True)
     assert r.stdout == want
