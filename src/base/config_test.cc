@@ -193,7 +193,8 @@ TEST_F(ConfigTest, MistakesAreNamedWithTheirLine) {
                         Case{"controller = \"nowhere\"\n", "f:1: controller: address nowhere: no port"},
                         Case{"pool = \"\"\n", "f:1: pool: must not be empty"},
                         Case{"root = \"/a\\u0000b\"\n", "f:1: root: must not hold"},
-                        Case{"[section]\nx = 1\n", "unknown setting section"}, Case{"\xff\xfe", "f:1: "}}) {
+                        Case{"[section]\nx = 1\n", "unknown setting section"}, Case{"\xff\xfe", "f:1: "},
+                        Case{"\n[#a\n", "f:2: "}, Case{"pool = \"a\"\n[[ # a\n]]\n", "f:2: "}}) {
     auto parsed = ParseConfig(c.text, "f");
     ASSERT_FALSE(parsed) << c.text;
     EXPECT_EQ(parsed.error().code(), Code::kInvalid);

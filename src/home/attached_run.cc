@@ -81,7 +81,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                            if (!run->snapshot().empty()) plan.snapshot = request.snapshot();
                            plan.exposed.assign(run->expose().begin(), run->expose().end());
                            plan.detached = options_.detached;
-                           if (plan.tree) plan.trace = TraceOf(run->command(), services_->root);
+                           if (plan.tree || plan.snapshot) plan.trace = TraceOf(run->command(), services_->root);
                            plan.explain_io = run->explain_io();
                            if (plan.trace) RememberTraced(*services_, job_, *run);
                            plan.requeue = run->scheduling().requeue();

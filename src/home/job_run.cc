@@ -248,8 +248,10 @@ void JobRun::Connect() {
     attach->set_tree(plan_.snapshot->tree());
     attach->set_apart(plan_.snapshot->apart());
   }
-  if (plan_.tree && plan_.trace && services_->traces != nullptr) {
-    services_->traces->Expect({plan_.job, placement.attempt(), placement.token(), plan_.tree->id, *plan_.trace});
+  // Of a run in a snapshot the snapshot store passes on what its node tells.
+  if (plan_.trace && services_->traces != nullptr) {
+    const Digest tree = plan_.tree ? plan_.tree->id : Digest();
+    services_->traces->Expect({plan_.job, placement.attempt(), placement.token(), tree, *plan_.trace});
   }
   for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
     const size_t i = stream == v1::STDERR;
@@ -397,7 +399,7 @@ void JobRun::OnAttached(const v1::Attached& attached) {
 
 std::unique_ptr<NodeLinks::ContentUse> JobRun::UseContent() {
   if (!plan_.snapshot) return services_->nodes->UseContent(content_addresses_, *plan_.placement);
-  return services_->snapshots->Serve(*plan_.snapshot, content_addresses_, *plan_.placement,
+  return services_->snapshots->Serve(*plan_.snapshot, content_addresses_, *plan_.placement, plan_.trace,
                                      [this](const Error& error) { sink_->OnNotice(error.message()); });
 }
 

@@ -390,7 +390,7 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
   } else {
     plan.tree = std::move(tree);
   }
-  if (const auto run = plan.tree ? RecallTraced(*services_, job) : std::nullopt) {
+  if (const auto run = plan.tree || plan.snapshot ? RecallTraced(*services_, job) : std::nullopt) {
     plan.trace = TraceOf(run->command(), services_->root);
     plan.explain_io = run->explain_io();
   }

@@ -9,6 +9,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/secret.h"
+#include "home/content_server.h"
 #include "tree/subset.h"
 
 namespace vrun::home {
@@ -20,6 +21,7 @@ constexpr size_t kLastTrees = 4;
 constexpr int64_t kFirstRetryMicros = 100'000;
 constexpr int64_t kLastRetryMicros = 5'000'000;
 constexpr size_t kTokenBytes = 16;
+constexpr int64_t kTraceMicros = 2'000'000;  // after the end of a job, for what its node tells
 
 Error FromWire(const v1::Error& error) { return Error(static_cast<Code>(error.code()), error.message()); }
 
@@ -43,9 +45,17 @@ std::string Named(const google::protobuf::RepeatedPtrField<std::string>& paths) 
 
 Snapshots::Snapshots(EventLoop* loop, ContentServer* content, RootTree* tree, SnapshotTable* trees,
                      const std::string& home_id)
-    : loop_(loop), tree_(tree), trees_(trees), home_id_(home_id), links_(loop, content, home_id, "snapshots") {}
+    : loop_(loop),
+      traces_(&content->traces()),
+      tree_(tree),
+      trees_(trees),
+      home_id_(home_id),
+      links_(loop, content, home_id, "snapshots") {}
 
-Snapshots::~Snapshots() { *alive_ = false; }
+Snapshots::~Snapshots() {
+  *alive_ = false;
+  keeping_.Stop();
+}
 
 void Snapshots::Use(const std::string& address, const rpc::Credentials& credentials) {
   address_ = address;
@@ -230,19 +240,22 @@ void Snapshots::Find(const std::string& name, std::function<void(Result<v1::Snap
 }
 
 // Opened again while it is held: the store may be started again, or be away for a while.
-class Snapshots::Served : public NodeLinks::ContentUse {
+class Snapshots::Served {
  public:
   Served(Snapshots* snapshots, v1::SnapshotRequest request, std::function<void(const Error&)> on_problem)
       : snapshots_(snapshots), request_(std::move(request)), on_problem_(std::move(on_problem)) {
     Open();
   }
-  ~Served() override {
+  ~Served() {
     *alive_ = false;
     snapshots_->loop_->Cancel(retry_);
   }
-  uint64_t sent_bytes() const override { return 0; }  // by home
-  bool connected() const override { return stream_ != nullptr; }
-  int64_t shown_micros() const override { return 0; }
+  bool connected() const { return stream_ != nullptr; }
+  // The job has ended. Whether there is something yet to be heard.
+  bool Leave() {
+    on_problem_ = nullptr;
+    return stream_ != nullptr && request_.serve().has_trace() && !traced_;
+  }
 
  private:
   void Open() {
@@ -250,6 +263,7 @@ class Snapshots::Served : public NodeLinks::ContentUse {
                                                  [this](const v1::SnapshotEvent& event) {
                                                    if (event.has_serving()) delay_ = kFirstRetryMicros;
                                                    if (event.has_error()) Problem(FromWire(event.error()));
+                                                   if (event.has_traced()) Traced(event.traced());
                                                  },
                                              .on_closed =
                                                  [this](const Error& reason) {
@@ -266,10 +280,21 @@ class Snapshots::Served : public NodeLinks::ContentUse {
     if (error.message() == told_) return;
     told_ = error.message();
     snapshots_->loop_->Post([alive = alive_, this, error] {
-      if (*alive) on_problem_(error);
+      if (*alive && on_problem_) on_problem_(error);
+    });
+  }
+  void Traced(const v1::ContentRequest::PutTrace& put) {
+    traced_ = true;
+    snapshots_->keeping_.Post([traces = snapshots_->traces_, put] {
+      if (const Status kept = traces->Put(put); !kept) LogInfo("a trace of a snapshot: {}", kept.error().message());
+    });
+    // Later: the stream is on the stack.
+    snapshots_->loop_->Post([alive = alive_, this] {
+      if (*alive && !on_problem_) snapshots_->Forget(this);
     });
   }
   void Later() {
+    if (!on_problem_) return;
     retry_ = snapshots_->loop_->After(delay_, [this] {
       retry_ = 0;
       stream_.reset();
@@ -280,17 +305,46 @@ class Snapshots::Served : public NodeLinks::ContentUse {
 
   Snapshots* const snapshots_;
   const v1::SnapshotRequest request_;
-  const std::function<void(const Error&)> on_problem_;
+  std::function<void(const Error&)> on_problem_;  // null: the job has ended
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::unique_ptr<Stream> stream_;
+  bool traced_ = false;
   EventLoop::TimerId retry_ = 0;
   int64_t delay_ = kFirstRetryMicros;
   std::string told_;
 };
 
+// What the job holds.
+class Snapshots::ServedUse : public NodeLinks::ContentUse {
+ public:
+  ServedUse(Snapshots* snapshots, std::unique_ptr<Served> served) : snapshots_(snapshots), served_(std::move(served)) {}
+  ~ServedUse() override {
+    if (served_->Leave()) snapshots_->AwaitTrace(std::move(served_));
+  }
+  uint64_t sent_bytes() const override { return 0; }  // by home
+  bool connected() const override { return served_->connected(); }
+  int64_t shown_micros() const override { return 0; }
+
+ private:
+  Snapshots* const snapshots_;
+  std::unique_ptr<Served> served_;
+};
+
+void Snapshots::AwaitTrace(std::unique_ptr<Served> served) {
+  loop_->After(kTraceMicros, [this, alive = alive_, raw = served.get()] {
+    if (*alive) Forget(raw);
+  });
+  awaiting_.insert(std::move(served));
+}
+
+void Snapshots::Forget(const Served* served) {
+  std::erase_if(awaiting_, [served](const auto& one) { return one.get() == served; });
+}
+
 std::unique_ptr<NodeLinks::ContentUse> Snapshots::Serve(const v1::SnapshotReference& snapshot,
                                                         const std::vector<std::string>& addresses,
                                                         const v1::Placement& placement,
+                                                        const std::optional<TraceSubject>& trace,
                                                         std::function<void(const Error&)> on_problem) {
   v1::SnapshotRequest request;
   v1::ServeSnapshot* serve = request.mutable_serve();
@@ -299,7 +353,8 @@ std::unique_ptr<NodeLinks::ContentUse> Snapshots::Serve(const v1::SnapshotRefere
   serve->set_token(placement.token());
   serve->set_job(placement.job());
   serve->set_attempt(placement.attempt());
-  return std::make_unique<Served>(this, std::move(request), std::move(on_problem));
+  if (trace) *serve->mutable_trace() = traces_->Earlier(*trace);
+  return std::make_unique<ServedUse>(this, std::make_unique<Served>(this, std::move(request), std::move(on_problem)));
 }
 
 }  // namespace vrun::home

@@ -2,6 +2,7 @@
 #include "home/trace.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <zstd.h>
@@ -371,6 +372,36 @@ TEST_F(TracesTest, OnlyTheRunsOwnNodeGetsIt) {
   auto put = PutOf(1, Touched());
   put.set_token("guess!");
   EXPECT_EQ(traces_->Put(put).error().code(), Code::kDenied);
+}
+
+TEST_F(TracesTest, OfARunThatIsServedForAnotherHomeThatOneKeepsTheTrace) {
+  auto kept = std::make_shared<Traces::Elsewhere>();
+  kept->earlier = Touched();
+  std::vector<std::string> put;
+  kept->put = [&put](const v1::ContentRequest::PutTrace& p) { put.push_back(p.SerializeAsString()); };
+  traces_->Expect({1, 1, "secret", tree_, {}, std::weak_ptr<const Traces::Elsewhere>(kept)});
+  const auto table = Table(1);
+  ASSERT_TRUE(table);
+  EXPECT_EQ(table->file_size(), 2) << "by the rules of here all the same";
+  EXPECT_TRUE(Frame(1, table->id(), 0));
+  ASSERT_TRUE(traces_->Put(PutOf(1, Touched())));
+  ASSERT_TRUE(traces_->Put(PutOf(1, Touched())));
+  EXPECT_THAT(put, testing::ElementsAre(PutOf(1, Touched()).SerializeAsString())) << "a run has one end";
+  Expect(2);
+  EXPECT_EQ(Table(2)->frame_size(), 0) << "nothing of it stays here";
+  // The other home has gone.
+  traces_->Expect({3, 1, "secret", tree_, {}, std::weak_ptr<const Traces::Elsewhere>(kept)});
+  kept.reset();
+  EXPECT_EQ(Table(3)->frame_size(), 0);
+  EXPECT_TRUE(traces_->Put(PutOf(3, Touched())));
+
+  // That one keeps it as of its own runs, and gives it to whoever serves the next.
+  EXPECT_EQ(traces_->Earlier(TraceOf(Command({"prog"}), "/")).range_size(), 0);
+  Expect(4);
+  ASSERT_TRUE(traces_->Put(PutOf(4, Touched())));
+  const auto earlier = ReadTrace(traces_->Earlier(TraceOf(Command({"prog"}), "/")));
+  ASSERT_TRUE(earlier);
+  EXPECT_EQ(earlier->ranges, Touched().ranges);
 }
 
 TEST_F(TracesTest, AnEditedFileCostsNothingElse) {

@@ -70,9 +70,17 @@ std::vector<std::string> Traces::Touched(const TraceSubject& subject) {
   return paths;
 }
 
+v1::TraceRecord Traces::Earlier(const TraceSubject& subject) {
+  std::lock_guard lock(store_mutex_);
+  const auto trace = store_.Load(subject.key);
+  return trace ? WriteTrace(*trace) : v1::TraceRecord();
+}
+
 Traces::PlannedPtr Traces::Plan(const Run& run) {
   std::optional<Trace> trace;
-  {
+  if (run.elsewhere) {
+    if (const auto kept = run.elsewhere->lock(); kept && !kept->earlier.ranges.empty()) trace = kept->earlier;
+  } else {
     std::lock_guard lock(store_mutex_);
     trace = store_.Load(run.subject.key);
   }
@@ -181,6 +189,10 @@ Status Traces::Put(const v1::ContentRequest::PutTrace& put) {
     run = known->run;
     known->report = put.report();
     told = std::exchange(known->told, nullptr);
+  }
+  if (run.elsewhere) {
+    if (const auto kept = run.elsewhere->lock()) kept->put(put);
+    return {};
   }
   auto trace = ReadTrace(put.record());
   if (!trace) {

@@ -35,15 +35,23 @@ class Traces {
   Traces(const SnapshotTable* trees, const ContentFiles* files, const DigestCache* digests,
          const std::string& directory);
 
+  // Of a run whose traces another home keeps.
+  struct Elsewhere {
+    Trace earlier;                                                 // without ranges: there is none
+    std::function<void(const v1::ContentRequest::PutTrace&)> put;  // what the run's node tells; any thread
+  };
   struct Run {
     uint64_t job = 0;
     uint32_t attempt = 0;
     std::string token;
     Digest tree;  // of the snapshot table
     TraceSubject subject;
+    std::optional<std::weak_ptr<const Elsewhere>> elsewhere = std::nullopt;  // instead of what is kept here
   };
   // The files that earlier runs of this kind have touched.
   std::vector<std::string> Touched(const TraceSubject& subject);
+  // All that is known of them, for who serves such a run in our place; empty: nothing.
+  v1::TraceRecord Earlier(const TraceSubject& subject);
   // A run is about to begin on a node. The latest kMaxRuns are known.
   void Expect(const Run& run);
   // `told` gets the report of the run's node, now or when it comes, on any thread. Null forgets an earlier one; after

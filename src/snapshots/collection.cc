@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <unordered_set>
 
 #include "base/clock.h"
@@ -21,6 +23,8 @@ namespace {
 constexpr size_t kMaxNameBytes = 128;
 constexpr size_t kMaxUnreadable = 100;
 constexpr int64_t kTellMicros = 200'000;
+constexpr std::chrono::milliseconds kUseTurn{10};
+constexpr int kUseTurns = 100;
 
 bool IsNameByte(char c, bool first) {
   if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) return true;
@@ -367,11 +371,20 @@ Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
   std::vector<SnapshotPtr> doomed;
   std::set<std::string> damaged;
   {
-    std::lock_guard lock(mu_);
-    for (const std::string& name : names) {
+    std::unique_lock lock(mu_);
+    const auto in_use = [&](const std::string& name) {
       const auto it = snapshots_.find(name);
-      if (it == snapshots_.end() && !damaged_.contains(name)) return NoSuch(name);
-      if (it != snapshots_.end() && it->second.use_count() > 1) {
+      return it != snapshots_.end() && it->second.use_count() > 1;
+    };
+    // Of a job that has just ended this is heard in a moment.
+    for (int turn = 0; turn < kUseTurns && std::any_of(names.begin(), names.end(), in_use); ++turn) {
+      lock.unlock();
+      std::this_thread::sleep_for(kUseTurn);
+      lock.lock();
+    }
+    for (const std::string& name : names) {
+      if (!snapshots_.contains(name) && !damaged_.contains(name)) return NoSuch(name);
+      if (in_use(name)) {
         return Error(Code::kAborted, "snapshot " + Escape(name) +
                                          ": it is in use: wait for the jobs that run in it, or "
                                          "cancel them");

@@ -8,7 +8,9 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "base/files.h"
 #include "snapshots/collection_testing.h"
@@ -122,7 +124,13 @@ TEST_F(CollectionTest, WhatIsDeletedIsFreeAndWhatOthersNeedIsNot) {
     ASSERT_FALSE(refused);
     EXPECT_THAT(refused.error().message(), HasSubstr("snapshot one: it is in use"));
   }
+  // Whoever is about to let go of it is waited for.
+  std::thread user([used = *collection_->Find("one")]() mutable {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    used.reset();
+  });
   auto freed = collection_->Delete({"one"});
+  user.join();
   ASSERT_TRUE(freed) << freed.error().message();
   EXPECT_GE(*freed, 4'000'000u);
   EXPECT_LT(DiskBytes(), 3'200'000u);

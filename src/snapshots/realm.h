@@ -45,6 +45,7 @@ class Realm {
   home::SnapshotTable& trees() { return trees_; }      // any thread
   const ObjectFiles& files() const { return files_; }  // any thread
   home::NodeLinks& nodes() { return nodes_; }          // the loop's thread
+  home::Traces& traces() { return server_.traces(); }  // any thread
 
  private:
   const std::string home_id_;

@@ -176,6 +176,7 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
   Status Serve(const v1::ServeSnapshot& serve) {
     VRUN_ASSIGN(auto snapshot, collection().Find(serve.snapshot()));
     auto self = shared_from_this();
+    if (serve.has_trace()) ExpectTrace(serve, *snapshot);
     service_->loop_->Post([self, snapshot = std::move(snapshot), serve]() mutable {
       {
         std::lock_guard lock(self->mu_);
@@ -195,10 +196,32 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
     return {};
   }
 
+  // Home keeps what is known of such runs.
+  void ExpectTrace(const v1::ServeSnapshot& serve, const Collection::Snapshot& snapshot) {
+    auto kept = std::make_shared<home::Traces::Elsewhere>();
+    if (auto earlier = home::ReadTrace(serve.trace())) kept->earlier = *std::move(earlier);
+    kept->put = [weak = weak_from_this()](const v1::ContentRequest::PutTrace& put) {
+      const auto self = weak.lock();
+      if (!self) return;
+      v1::SnapshotEvent event;
+      *event.mutable_traced() = put;
+      self->Send(event);
+      self->service_->loop_->Post([self] {});  // it may be the last that holds it
+    };
+    snapshot.realm->traces().Expect({serve.job(),
+                                     serve.attempt(),
+                                     serve.token(),
+                                     snapshot.tree->id,
+                                     {},
+                                     std::weak_ptr<const home::Traces::Elsewhere>(kept)});
+    kept_trace_ = std::move(kept);
+  }
+
   Service* const service_;
   const OwnerPtr owner_;
   std::unique_ptr<rpc::Stream> stream_;
   bool asked_ = false;  // the stream's thread
+  std::shared_ptr<const home::Traces::Elsewhere> kept_trace_;
   std::mutex mu_;
   std::condition_variable writable_cv_;
   bool closed_ = false;  // guarded by mu_

@@ -98,6 +98,33 @@ def test_a_second_node_fetches_by_trace_and_the_account_is_true(own, view):
     assert rows["trace"] == (0, 0) and rows["demand"][0] > 0, text
 
 
+def test_runs_in_a_snapshot_have_the_traces_of_the_root_and_the_other_way_round(own):
+    cluster = own()
+    make_traced(cluster)
+    cluster.vctl("snapshot", "create", "v1")
+    rows, waits, text = run(cluster, "--snapshot", "v1")
+    assert rows["trace"] == (0, 0) and rows["demand"][0] > 0 and waits > 0, text
+    wait_until("the trace is home", lambda: traces(cluster))
+
+    def by_trace(*options):
+        rows, _, text = run(cluster, *options)
+        assert rows["trace"][0] >= 40 * 2 + 5 and rows["trace"][1] >= 40 * 2 + 5, text
+        assert rows["demand"][0] + rows["ahead"][0] <= rows["trace"][0] // 10, text
+    cluster.stop_node("n1")
+    cluster.start_node("n2")
+    by_trace("--snapshot", "v1")
+    by_trace()   # nothing of the snapshot's content counts as the root's
+    # Nobody asks for the account: it is told all the same, and the snapshot is in use no longer than the job is there.
+    cluster.stop_node("n2")
+    cluster.start_node("n3")
+    before = traces(cluster)
+    for name in before:
+        next((cluster.directory / "home").rglob(name)).unlink()
+    cluster.vrun("--snapshot", "v1", "--", "python3", "/root/traced/script.py", check=True)
+    wait_until("the trace is home", lambda: set(traces(cluster)) == set(before))
+    cluster.vctl("snapshot", "delete", "v1")
+
+
 def test_what_a_warm_node_did_not_see_comes_all_the_same(own):
     """The first node had the interpreter in its page cache: its record, and the trace, lacks that."""
     cluster = own()
