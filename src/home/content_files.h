@@ -24,7 +24,7 @@ class ContentFiles {
   Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const {
     return OpenPart(path, version, 0, version.size);
   }
-  // For guesses: all of it, if nobody has to be waited for, and not verified. kUnavailable: it is elsewhere.
+  // For guesses and holes: all of it, if nobody has to be waited for, and not verified. kUnavailable: it is elsewhere.
   virtual Result<UniqueFd> OpenAtHand(std::string_view path, const tree::FileVersion& version) const {
     return OpenVersion(path, version);
   }

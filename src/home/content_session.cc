@@ -483,9 +483,16 @@ bool ContentSession::Extents(Work* work) {
     return Fail(id, served.error());
   }
   const auto read = [&]() -> Result<v1::ContentReply> {
+    v1::ContentReply reply;
+    // Nothing is brought here for that: it is all data then.
+    if (const auto fd = server_->files_->OpenAtHand(get.path(), version);
+        !fd && fd.error().code() == Code::kUnavailable) {
+      reply.mutable_extents()->add_extent(0);
+      reply.mutable_extents()->add_extent(version.size);
+      return reply;
+    }
     bool lent = false;
     VRUN_ASSIGN(const UniqueFd fd, OpenServed(get.path(), version, 0, version.size, &lent));
-    v1::ContentReply reply;
     VRUN_TRY(ReadExtents(fd.get(), version.size, reply.mutable_extents()));
     VRUN_TRY(CheckOpen(fd.get(), get.path(), version, lent));
     return reply;

@@ -9,6 +9,7 @@
 #include "vfs/backend.h"
 #include "vfs/file_cache.h"
 #include "vfs/source.h"
+#include "vfs/timer_thread.h"
 #include "vfs/traced_files.h"
 
 namespace vrun::vfs {
@@ -17,6 +18,8 @@ namespace {
 // What is under way keeps a link of 500 Mbit/s and 20 ms full; each request is small beside that.
 constexpr size_t kBatchFrames = 1;
 constexpr size_t kBatchesUnderWay = 6;
+// Who answers for a snapshot may hear of the run after its node asks: then it is none of this node's, for a moment.
+constexpr int64_t kFirstRetryMicros = 10'000, kLastRetryMicros = 320'000;
 
 }  // namespace
 
@@ -29,13 +32,30 @@ void Bursts::Start(const RunId& run) {
     if (bursts_.size() >= kMaxBursts || !bursts_.emplace(std::pair(run.job, run.attempt), burst).second) return;
     have.assign(have_.begin(), have_.end());
   }
-  backend_.source()->FetchTrace(run, have, [this, gate = gate_, burst](Result<TraceTable> table) {
+  Ask(burst, std::move(have), kFirstRetryMicros);
+}
+
+void Bursts::Ask(const BurstPtr& burst, std::vector<Digest> have, int64_t delay) {
+  auto answered = [this, gate = gate_, burst, have, delay](Result<TraceTable> table) {
     const Gate::Pass pass(gate.get());
     if (!pass) return;
     if (table && !table->frames.empty()) return Begin(burst, *std::move(table));
+    if (!table && table.error().code() == Code::kDenied && delay <= kLastRetryMicros && Wanted(burst)) {
+      backend_.timers().After(delay, [this, gate, burst, have, delay] {
+        const Gate::Pass again(gate.get());
+        if (again) Ask(burst, have, 2 * delay);
+      });
+      return;
+    }
     if (!table) LogInfo("no trace: {}", Escape(table.error().message()));
     Over(burst);
-  });
+  };
+  backend_.source()->FetchTrace(burst->run, have, std::move(answered));
+}
+
+bool Bursts::Wanted(const BurstPtr& burst) {
+  std::lock_guard lock(mutex_);
+  return !burst->stopped;
 }
 
 void Bursts::Begin(const BurstPtr& burst, TraceTable table) {

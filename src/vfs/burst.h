@@ -71,6 +71,8 @@ class Bursts {
   };
   using BurstPtr = std::shared_ptr<Burst>;
 
+  void Ask(const BurstPtr& burst, std::vector<Digest> have, int64_t delay);  // delay: until it is asked again
+  bool Wanted(const BurstPtr& burst);
   void Begin(const BurstPtr& burst, TraceTable table);
   void Pump(const BurstPtr& burst);
   void Arrived(const BurstPtr& burst, const TraceFrame& frame);

@@ -447,6 +447,17 @@ TEST_F(BurstTest, ATableThatIsHereIsNotSentAgain) {
   FAIL() << "the table was never said to be here";
 }
 
+TEST_F(BurstTest, WhoeverHearsOfTheRunAMomentLaterGivesTheTraceAllTheSame) {
+  source_.DenyTrace(3);
+  Begin();
+  WaitForFrames(13);
+  backend_->EndRun(job_, 1);
+  // Not for ever, and not after the run.
+  source_.DenyTrace(1 << 30);
+  Begin();
+  backend_->EndRun(job_, 1);
+}
+
 TEST_F(BurstTest, ARunThatEndsStopsItsBurst) {
   source_.Hold(true);
   Begin();

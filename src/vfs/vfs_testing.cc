@@ -331,13 +331,21 @@ void FakeSource::SetTrace(TraceTable table) {
   trace_ = std::move(table);
 }
 
+void FakeSource::DenyTrace(int times) {
+  std::lock_guard lock(mutex_);
+  trace_denials_ = times;
+}
+
 void FakeSource::FetchTrace(const RunId&, const std::vector<Digest>& have,
                             std::function<void(Result<TraceTable>)> done) {
   std::optional<TraceTable> table;
+  bool denied;
   {
     std::lock_guard lock(mutex_);
     table = trace_;
+    denied = trace_denials_ > 0 && trace_denials_-- > 0;
   }
+  if (denied) return done(Error(Code::kDenied, "no run of this node"));
   if (!table) return done(Error(Code::kUnsupported, "no traces"));
   if (std::find(have.begin(), have.end(), table->id) != have.end()) table->frames.clear();
   Queue({'t', "", have.size(), 0}, [table = *std::move(table), done = std::move(done)] { done(table); });

@@ -84,6 +84,8 @@ class FakeSource final : public Source {
   void SetResident(const std::string& path, std::vector<ResidentFile> files);
   // The answer to FetchTrace; without one it is kUnsupported. Frames have the content that this source has.
   void SetTrace(TraceTable table);
+  // So many times it says first that this is no run of the asker.
+  void DenyTrace(int times);
   // In the caller's own thread, before the call returns.
   void AnswerInline(bool on);
 
@@ -120,6 +122,7 @@ class FakeSource final : public Source {
   std::function<void(FetchedRange*)> tamper_;
   std::map<std::string, std::vector<ResidentFile>> resident_;
   std::optional<TraceTable> trace_;
+  int trace_denials_ = 0;
   std::deque<std::function<void()>> queue_;
   std::vector<Asked> asked_;
   bool hold_ = false;
