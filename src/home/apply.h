@@ -36,6 +36,7 @@
 namespace vrun::home {
 
 class ApplyFlush;  // apply_flush.h
+class DenyRules;
 
 struct ApplyOptions {
   std::string root = "/";
@@ -43,6 +44,9 @@ struct ApplyOptions {
   // From 1; 0: unknown. The writes of another attempt are another series: a journal of one is dropped.
   uint32_t attempt = 0;
   std::vector<std::string> hidden;  // absolute in the root: never written, removed, or moved along with a parent
+  // What is kept from jobs besides, as it is now, whatever was there when this began; any thread. Null: nothing.
+  std::function<std::shared_ptr<const DenyRules>()> rules;
+  std::vector<std::string> exposed;  // not by those
   // The series of a live view (apply_live.h): the last writer wins. `attempt` then names the view.
   bool live = false;
   // One line of text for the user, without "vrun: " in front.
@@ -83,6 +87,9 @@ class Applier {
     std::shared_ptr<ApplyFlush> flush;
   };
   virtual Flushing BeginSync() { return {}; }
+  // Of a live view: what is up to `sequence`, at the end of an operation, is given up where it was refused, and counts
+  // as applied, after a restart of home as well.
+  virtual void Settle(uint64_t /*sequence*/) {}
   virtual void EndSync(const Flushing& /*begun*/, bool /*flushed*/) {}
 
   // Of a live view, since the last call: what was put in place, as it is now. And the PutFile that is to come again

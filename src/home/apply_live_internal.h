@@ -50,6 +50,11 @@ class LiveApplier final : public Applier {
     journal_.SetDurable(sequence_);
     return sequence_;
   }
+  void Settle(uint64_t sequence) override {
+    if (sequence <= sequence_) return;
+    sequence_ = sequence;
+    journal_.SetApplied(sequence_);
+  }
   Flushing BeginSync() override {
     return {sequence_, std::make_shared<ApplyFlush>(std::exchange(flush_, ApplyFlush()))};
   }

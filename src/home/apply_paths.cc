@@ -9,6 +9,7 @@
 
 #include "base/escape.h"
 #include "home/apply_files.h"
+#include "home/deny_list.h"
 
 namespace vrun::home {
 namespace {
@@ -26,17 +27,22 @@ std::string ApplyPaths::Actual(const std::string& asked) const {
 }
 
 Status ApplyPaths::RefuseHidden(const std::string& path) const {
-  for (const std::string& hidden : options_->hidden) {
-    if (AtOrBelow(path, hidden)) {
-      return Error(Code::kDenied, Escape(path) + ": jobs may not write here: it is kept from them by this machine");
-    }
+  bool refused = std::any_of(options_->hidden.begin(), options_->hidden.end(),
+                             [&](const std::string& hidden) { return AtOrBelow(path, hidden); });
+  if (const auto rules = options_->rules ? options_->rules() : nullptr) {
+    refused = refused || rules->Denies(path, options_->exposed);
   }
-  return {};
+  if (!refused) return {};
+  return Error(Code::kDenied, Escape(path) + ": jobs may not write here: it is kept from them by this machine");
 }
 
 bool ApplyPaths::HasHiddenBelow(const std::string& path) const {
-  return std::any_of(options_->hidden.begin(), options_->hidden.end(),
-                     [&](const std::string& hidden) { return AtOrBelow(hidden, path); });
+  const auto below = [&](const std::string& hidden) { return AtOrBelow(hidden, path); };
+  if (std::any_of(options_->hidden.begin(), options_->hidden.end(), below)) return true;
+  const auto rules = options_->rules ? options_->rules() : nullptr;
+  if (!rules) return false;
+  const std::vector<std::string> hidden = rules->Hidden(options_->exposed);
+  return std::any_of(hidden.begin(), hidden.end(), below);
 }
 
 Result<std::optional<Place>> ApplyPaths::Find(const std::string& asked) const {

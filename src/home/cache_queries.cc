@@ -23,15 +23,13 @@ class CacheConversation : public std::enable_shared_from_this<CacheConversation>
       : services_(services), request_(std::move(request)) {
     request_.set_home_id(services->home_id);
   }
-  ~CacheConversation() {
-    for (Node& node : nodes_) services_->loop->Cancel(node.timer);
-  }
+  ~CacheConversation() { Forget(); }
 
   // The connection holds us, we hold it weakly.
   void Start(const std::shared_ptr<ClientConnection>& client, const std::string& only) {
     client_ = client;
     client->SetEvents({.on_message = [self = shared_from_this()](v1::ClientMessage, std::vector<UniqueFd>) {},
-                       .on_closed = [self = shared_from_this()] { self->nodes_.clear(); }});
+                       .on_closed = [self = shared_from_this()] { self->Forget(); }});
     services_->controller->Call<v1::NodesRequest, v1::NodesReply>(
         "Nodes", {}, kNodesTimeout, [weak = weak_from_this(), only](Result<v1::NodesReply> reply) {
           auto self = weak.lock();
@@ -50,6 +48,11 @@ class CacheConversation : public std::enable_shared_from_this<CacheConversation>
     EventLoop::TimerId timer = 0;
     bool over = false;
   };
+
+  void Forget() {
+    for (Node& node : nodes_) services_->loop->Cancel(node.timer);
+    nodes_.clear();
+  }
 
   void Ask(const v1::NodesReply& reply, const std::string& only) {
     for (const v1::NodeInfo& info : reply.nodes()) {

@@ -188,11 +188,7 @@ class Home {
         root_files_(std::move(files)),
         files_(&root_files_, FrozenOptions(places)),
         digests_(places.state_dir + "/digests"),
-        live_writes_({root, places.state_dir + "/apply",
-                      [this] {
-                        const auto rules = trees_.rules();
-                        return rules ? rules->Hidden() : std::vector<std::string>();
-                      }}),
+        live_writes_({root, places.state_dir + "/apply", [this] { return trees_.rules(); }}),
         content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces", LoadHomeId(places.state_dir)),
         tree_(loop, {root, DenyOptions(root, places, config), places.state_dir + "/watch"}, &trees_),
         follower_(loop, &tree_, &content_.tree_board()),

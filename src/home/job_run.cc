@@ -411,7 +411,8 @@ void JobRun::MakeWriteBack() {
   options.root = services_->root;
   options.job = plan_.job;
   if (plan_.placement) options.attempt = plan_.placement->attempt();
-  if (auto rules = services_->trees->rules()) options.hidden = rules->Hidden(plan_.exposed);
+  options.rules = [trees = services_->trees] { return trees->rules(); };
+  options.exposed = plan_.exposed;
   std::string directory = services_->state_directory + "/apply";
   // Without a journal (a read-only or full state directory) it works in memory.
   if (MakeDirs(directory, 0700)) options.journal = directory + "/" + std::to_string(plan_.job);

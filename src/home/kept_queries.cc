@@ -123,7 +123,7 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
     options.root = query_.pull().to().empty() ? services_->root : query_.pull().to();
     options.job = query_.job();
     if (query_.pull().to().empty()) {
-      if (auto rules = services_->trees->rules()) options.hidden = rules->Hidden({});
+      options.rules = [trees = services_->trees] { return trees->rules(); };
     }
     if (whole()) {
       // A pull that was interrupted goes on, also with a conflict that it has put beside already.

@@ -55,7 +55,7 @@ class LiveWrites::View {
     apply_.job = id >> 32;
     apply_.attempt = static_cast<uint32_t>(id);
     apply_.live = true;
-    if (options.hidden) apply_.hidden = options.hidden();
+    apply_.rules = options.rules;
     apply_.notice = [this](const std::string& text) { Tell(text); };
     if (!options.journals.empty() && MakeDirs(options.journals, 0700)) {
       apply_.journal = options.journals + "/live-" + std::to_string(id);
@@ -273,10 +273,12 @@ class LiveWrites::View {
     if (applied && !message.has_file_data()) ignoring_ = false;
     if (applied && !ignoring_) failures_ = 0;
     if (ignoring_) settled_ = message.sequence();
+    const bool whole = message.has_file_data() ? message.file_data().last() : !message.has_put_file();
+    if (whole && settled_ == message.sequence() && applier_) applier_->Settle(settled_);
     Advance();
     if (unsynced_++ == 0) sync_due_ = std::max(MonotonicMicros() + kGatherMicros, rest_until_);
     unsynced_bytes_ += message.file_data().data().size();
-    if (const uint64_t whole = applier_ ? applier_->TakeWantWhole() : 0; whole != 0) Ask(whole);
+    if (const uint64_t wanted = applier_ ? applier_->TakeWantWhole() : 0; wanted != 0) Ask(wanted);
     const bool much = unsynced_ >= kSyncOperations || unsynced_bytes_ >= kSyncBytes;
     if (much && !flushing_) BeginFlush();
   }

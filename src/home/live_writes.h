@@ -23,6 +23,7 @@
 namespace vrun::home {
 
 class ApplyFlush;  // apply_flush.h
+class DenyRules;
 
 // Any thread. Callbacks run on threads of this, no lock held; those of Listen and WhenDurable not after destruction.
 class LiveWrites {
@@ -30,8 +31,8 @@ class LiveWrites {
   struct Options {
     std::string root = "/";
     std::string journals;  // directory of a file for each view; "": none survives this process
-    std::function<std::vector<std::string>()> hidden;    // as ApplyOptions::hidden, when a view is first heard of
-    std::function<Status(ApplyFlush*)> flush = nullptr;  // for tests: in place of ApplyFlush::Flush
+    std::function<std::shared_ptr<const DenyRules>()> rules;  // as of ApplyOptions
+    std::function<Status(ApplyFlush*)> flush = nullptr;       // for tests: in place of ApplyFlush::Flush
   };
   using Send = std::function<void(const v1::LiveAck&)>;
 

@@ -15,6 +15,7 @@
 
 #include "base/files.h"
 #include "home/apply_flush.h"
+#include "home/deny_list.h"
 
 namespace vrun::home {
 namespace {
@@ -29,18 +30,24 @@ class LiveWritesTest : public testing::Test {
   void SetUp() override {
     ASSERT_NE(::mkdtemp(top_.data()), nullptr);
     ASSERT_EQ(::mkdir((top_ + "/root").c_str(), 0755), 0);
+    Look();
     Start();
   }
   void TearDown() override {
     writes_.reset();
     EXPECT_TRUE(RemoveTree(top_).has_value());
   }
+  // What is kept from jobs now.
+  void Look() {
+    rules_ = DenyList({.root = top_ + "/root", .homes = {"/ann"}, .home_parents = {}, .own = {top_ + "/root/secret"}})
+                 .Current();
+  }
   // Also as if the process before had died.
   void Start() {
     writes_.reset();
-    writes_ = std::make_unique<LiveWrites>(LiveWrites::Options{top_ + "/root", top_ + "/apply",
-                                                               [] { return std::vector<std::string>{"/secret"}; },
-                                                               [this](ApplyFlush* flush) { return Flush(flush); }});
+    writes_ =
+        std::make_unique<LiveWrites>(LiveWrites::Options{top_ + "/root", top_ + "/apply", [this] { return rules_; },
+                                                         [this](ApplyFlush* flush) { return Flush(flush); }});
   }
   uint64_t Join() {
     {
@@ -117,6 +124,7 @@ class LiveWritesTest : public testing::Test {
   int flushes_ = 0;
   bool disk_busy_ = false;
   bool fails_ = false;
+  std::shared_ptr<const DenyRules> rules_;
   std::unique_ptr<LiveWrites> writes_;
 };
 
@@ -190,6 +198,54 @@ TEST_F(LiveWritesTest, WhoBeginsToListenHearsWhatCameAfterHisMark) {
   EXPECT_NE(told.find("/secret/late"), std::string::npos);
   EXPECT_EQ(told.find("/secret/early"), std::string::npos);
   EXPECT_EQ(writes_->Failed(kView) - mark.failed, 1u);
+}
+
+TEST_F(LiveWritesTest, WhatWasMadeAfterTheViewBeganIsKeptFromItToo) {
+  Join();
+  Put(1, "/a", "one");
+  ASSERT_TRUE(Acknowledged(1));
+  std::filesystem::create_directories(top_ + "/root/ann/.ssh");
+  ASSERT_TRUE(WriteFileAtomic(top_ + "/root/ann/.ssh/id_rsa", "key", 0600));
+  Put(2, "/ann/.ssh/id_rsa", "evil");
+  Put(3, "/ann/.ssh/id_rsa.pub", "fine");
+  ASSERT_TRUE(Acknowledged(3));
+  EXPECT_EQ(Read("/ann/.ssh/id_rsa") + Read("/ann/.ssh/id_rsa.pub"), "keyfine");
+  EXPECT_EQ(writes_->Failed(kView), 1u);
+  Look();
+  v1::WriteBack move;
+  move.set_sequence(Sequence(4));
+  move.set_path("/moved");
+  move.mutable_rename()->set_from("/ann/.ssh");
+  writes_->Write(kView, begin_, move);
+  ASSERT_TRUE(Acknowledged(4));
+  EXPECT_EQ(writes_->Failed(kView), 2u);
+  EXPECT_TRUE(PathExists(top_ + "/root/ann/.ssh/id_rsa") && !PathExists(top_ + "/root/moved"));
+}
+
+TEST_F(LiveWritesTest, WhatWasRefusedIsDoneWithForTheNextHomeToo) {
+  for (const char* last : {"/secret/file", ""}) {
+    Join();
+    const uint64_t first = *last == 0 ? 3 : 1;
+    Put(first, "/a", "one");
+    if (*last != 0) {
+      Put(2, last, "no");
+    } else {
+      v1::WriteBack gone;
+      gone.set_sequence(Sequence(4));
+      gone.set_path("/secret");
+      gone.mutable_remove();
+      writes_->Write(kView, begin_, gone);
+    }
+    ASSERT_TRUE(Acknowledged(first + 1));
+    Start();
+    bool durable = false;
+    writes_->WhenDurable(kView, Sequence(first + 1), [&] {
+      std::lock_guard lock(mutex_);
+      durable = true;
+      changed_.notify_all();
+    });
+    EXPECT_TRUE(Until([&] { return durable; })) << first;
+  }
 }
 
 TEST_F(LiveWritesTest, WhoWaitsHearsWhenAllOfItIsThere) {

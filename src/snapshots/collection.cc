@@ -68,7 +68,8 @@ Result<std::unique_ptr<Collection>> Collection::Open(EventLoop* loop, const std:
   if (vault) {
     collection->disk_bytes_ = vault->disk_bytes;
     collection->vault_ = std::make_unique<Vault>(collection->store_.get(), std::move(vault->bucket),
-                                                 std::move(vault->presign), std::move(vault->owner), store_id);
+                                                 std::move(vault->presign), std::move(vault->owner), store_id,
+                                                 [raw = collection.get()] { return raw->MakeRoom(); });
     if (auto adopted = ReadFile(collection->StoreIdFile(), 4096)) collection->store_id_ = *std::move(adopted);
   }
   return collection;
@@ -114,8 +115,9 @@ Status Collection::OpenVault() {
 }
 
 Status Collection::NeedVault() {
-  if (!vault_ || reconciled_) return {};
-  Status done = vault_->is_open() ? Status() : OpenVault();
+  if (!vault_ || (reconciled_ && !vault_->doubtful())) return {};
+  reconciled_ = false;
+  Status done = vault_->is_open() && !vault_->doubtful() ? Status() : OpenVault();
   if (done) done = Reconcile();
   if (!done) return std::move(done).error().With("the S3 store that keeps the snapshots");
   return {};
@@ -202,7 +204,7 @@ Status Collection::SaveInVault(v1::SnapshotInfo* info, const tree::DirectoryPtr&
 
 void Collection::Housekeep() {
   if (!vault_) return;
-  if (!reconciled_) {
+  if (!reconciled_ || vault_->doubtful()) {
     if (NeedVault()) LogInfo("snapshots: the S3 store has what is here, and the other way round");
     return;
   }
@@ -214,6 +216,18 @@ void Collection::Housekeep() {
   if (!unsynced_.empty()) sync_all_ = true;
   unsynced_.clear();
   if (const auto left = store_->Prune(disk_bytes_ / 10 * 9); !left) LogWarning("snapshots: {}", left.error().message());
+}
+
+bool Collection::MakeRoom() {
+  if (!reconciled_ || capturing_) return false;
+  for (const v1::SnapshotInfo& info : List()) {
+    if (info.bucket().empty()) return false;
+  }
+  const uint64_t before = store_->stats().bytes;
+  const auto left = store_->Prune(before / 2);
+  LogWarning("snapshots: the disk is full: {} MiB of what the S3 store has too went from it",
+             left ? (before - std::min(before, *left)) >> 20 : 0);
+  return left && *left < before;
 }
 
 Status Collection::LoadOne(const std::string& name) {
@@ -265,6 +279,13 @@ void Collection::Add(v1::SnapshotInfo info, tree::SnapshotPtr tree, Realm* realm
   snapshots_[snapshot->info.reference().name()] = std::move(snapshot);
 }
 
+Status Collection::Readable() const {
+  if (!vault_ || reconciled_) return {};
+  return Error(Code::kUnavailable,
+               "the S3 store that keeps the snapshots cannot be read at the moment: see the log of "
+               "the snapshot store, or try a change, which says why");
+}
+
 std::vector<v1::SnapshotInfo> Collection::List() const {
   std::lock_guard lock(mu_);
   std::vector<v1::SnapshotInfo> all;
@@ -278,8 +299,9 @@ Result<Collection::SnapshotPtr> Collection::Find(const std::string& name) const 
     return Error(Code::kCorrupt, "snapshot " + Escape(name) + ": it is damaged: the store's log says how; delete it");
   }
   const auto it = snapshots_.find(name);
-  if (it == snapshots_.end()) return NoSuch(name);
-  return it->second;
+  if (it != snapshots_.end()) return it->second;
+  if (Status readable = Readable(); !readable) return std::move(readable).error().With("snapshot " + Escape(name));
+  return NoSuch(name);
 }
 
 Result<Collection::SnapshotPtr> Collection::Find(const v1::SnapshotReference& reference) const {
@@ -317,6 +339,11 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
   if (!wanted || request.home_id().empty()) return Error(Code::kInvalid, "snapshot: malformed request");
   Realm* realm = RealmOf(request.home_id());
   const SnapshotPtr base = BaseFor(request, realm);
+  struct Capturing {
+    std::atomic<bool>& now;
+    explicit Capturing(std::atomic<bool>& flag) : now(flag) { now = true; }
+    ~Capturing() { now = false; }
+  } const capturing(capturing_);
   Created created;
   Capture capture(&realm->source(), store_.get(), vault_.get(), &realm->manifest(), request.home_id(), progress);
   auto run = capture.Run(*wanted, base ? base->tree->id : Digest{});

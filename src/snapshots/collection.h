@@ -7,6 +7,7 @@
 // from there, as it is used, and may be smaller than what is there.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,6 +68,8 @@ class Collection {
 
   // Any thread, after Load.
   std::vector<v1::SnapshotInfo> List() const;
+  // kUnavailable: there may be others in the S3 store, which was not reached yet.
+  Status Readable() const;
   Result<SnapshotPtr> Find(const std::string& name) const;
   // By what it is; kNotFound when that name is another one now.
   Result<SnapshotPtr> Find(const v1::SnapshotReference& reference) const;
@@ -97,6 +100,8 @@ class Collection {
   SnapshotPtr BaseFor(const v1::CreateSnapshot& request, const Realm* realm) const;
   // Makes a loaded one known.
   void Add(v1::SnapshotInfo info, tree::SnapshotPtr tree, Realm* realm);
+  // Takes from a disk that is full what the bucket has as well. False: nothing. Any thread.
+  bool MakeRoom();
   // What all snapshots need; false: that is not known, since one is damaged.
   bool Needed(Contents* needed);
   Result<uint64_t> Sweep();
@@ -110,7 +115,9 @@ class Collection {
   bool sync_all_ = true;  // what an earlier process, or a capture that failed, has left is not known
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<Vault> vault_;  // null: none
-  bool reconciled_ = false;       // Create's thread
+  // Written by Create's thread.
+  std::atomic<bool> reconciled_ = false;
+  std::atomic<bool> capturing_ = false;  // the disk alone has what is captured
   mutable std::mutex mu_;
   std::string store_id_;                                  // guarded by mu_
   std::map<std::string, std::unique_ptr<Realm>> realms_;  // guarded by mu_, as all below; by home id

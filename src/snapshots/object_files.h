@@ -26,13 +26,17 @@ class ObjectFiles final : public home::ContentFiles {
   Result<UniqueFd> OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
                             uint64_t length) const override {
     if (version.size == 0 || length == 0) return OpenFile("/dev/null", O_RDONLY);
-    VRUN_ASSIGN(const std::shared_ptr<store::Object> object, Find(path, version));
-    auto fd = object->OpenPart(offset, length);
-    if (fd || fd.error().code() != Code::kNotFound) return fd;
-    if (vault_ != nullptr) {
-      const Status fetched = vault_->Fetch(object->id(), version.size, offset, length);
-      if (fetched) return object->OpenPart(offset, length);
-      if (fetched.error().code() != Code::kNotFound) return fetched.error();
+    // What was fetched may have had to give way to what somebody else fetched.
+    for (int turn = 0; turn < kTurns; ++turn) {
+      VRUN_ASSIGN(std::shared_ptr<store::Object> object, Find(path, version));
+      auto fd = object->OpenPart(offset, length);
+      if (fd || fd.error().code() != Code::kNotFound) return fd;
+      if (vault_ == nullptr) break;
+      const store::ObjectId id = object->id();
+      object.reset();
+      const Status fetched = vault_->Fetch(id, version.size, offset, length);
+      if (!fetched && fetched.error().code() == Code::kNotFound) break;
+      if (!fetched) return fetched.error();
     }
     return Error(Code::kCorrupt, Escape(path) +
                                      ": damaged in the snapshot store: restore its disk, or make the "
@@ -54,6 +58,7 @@ class ObjectFiles final : public home::ContentFiles {
                                     "was made");
   }
 
+  static constexpr int kTurns = 4;
   store::Store* const store_;
   Vault* const vault_;
   const home::DigestCache* const ids_;

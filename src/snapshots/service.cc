@@ -45,6 +45,19 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
     if (std::exchange(asked_, true)) return;
     auto request = std::make_shared<v1::SnapshotRequest>();
     if (!request->ParseFromString(bytes)) return Fail(Error(Code::kInvalid, "snapshots: not a question"));
+    if (request->has_create()) {
+      // Not when its turn comes: home has one stream for all its creations, and proves it with any one's token.
+      return owner_->reads.Post([self, request] {
+        self->owner_->loaded.wait();
+        const v1::CreateSnapshot& create = request->create();
+        self->collection().RealmOf(create.home_id())->source().AllowToken(create.home_id(), create.token(), 0, 0);
+        self->Work(request);
+      });
+    }
+    Work(request);
+  }
+  void Work(const std::shared_ptr<v1::SnapshotRequest>& request) {
+    auto self = shared_from_this();
     const bool change = request->has_create() || request->has_delete_();
     (change ? owner_->changes : owner_->reads).Post([self, request] {
       self->owner_->loaded.wait();
@@ -99,9 +112,12 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
   Status Answer(const v1::SnapshotRequest& request) {
     switch (request.what_case()) {
       case v1::SnapshotRequest::kCreate: return Create(request.create());
-      case v1::SnapshotRequest::kList:
-        for (v1::SnapshotInfo& info : collection().List()) Tell(std::move(info));
+      case v1::SnapshotRequest::kList: {
+        std::vector<v1::SnapshotInfo> all = collection().List();
+        if (all.empty()) VRUN_TRY(collection().Readable());
+        for (v1::SnapshotInfo& info : all) Tell(std::move(info));
         return {};
+      }
       case v1::SnapshotRequest::kShow: {
         VRUN_ASSIGN(const auto snapshot, collection().Find(request.show().name()));
         Tell(snapshot->info);
@@ -138,7 +154,6 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
   }
 
   Status Create(const v1::CreateSnapshot& request) {
-    collection().RealmOf(request.home_id())->source().AllowToken(request.home_id(), request.token(), 0, 0);
     VRUN_ASSIGN(Collection::Created created, collection().Create(request, [this](const v1::SnapshotProgress& p) {
       v1::SnapshotEvent event;
       *event.mutable_progress() = p;

@@ -78,11 +78,12 @@ class Together {
 }  // namespace
 
 Vault::Vault(store::Store* store, std::string bucket, SealedObjects::Presign presign, std::string owner,
-             std::string store_id)
+             std::string store_id, std::function<bool()> make_room)
     : store_(store),
       bucket_(std::move(bucket)),
       store_id_(store_id),
-      objects_(std::move(owner), std::move(store_id), std::move(presign)) {}
+      objects_(std::move(owner), std::move(store_id), std::move(presign)),
+      make_room_(std::move(make_room)) {}
 
 Vault::~Vault() {
   ahead_.Stop();
@@ -192,7 +193,7 @@ void Vault::Clean() {
 // --- changes
 
 Status Vault::Add(const v1::SnapshotInfo& info, const Contents& contents, const Progress& progress) {
-  if (doubtful_) VRUN_TRY(Open());
+  VRUN_CHECK(!doubtful_);
   std::vector<std::pair<store::ObjectId, uint64_t>> wanted;
   for (const Digest& blob : contents.directories) {
     {
@@ -249,7 +250,7 @@ Status Vault::MergeIndexes(const Packs& fresh, uint64_t* next, Indexes* indexes,
 }
 
 Status Vault::Remove(const std::vector<std::string>& names, const Contents* needed) {
-  if (doubtful_) VRUN_TRY(Open());
+  VRUN_CHECK(!doubtful_);
   v1::VaultCatalog next = catalog_;
   Unname(names, &next);
   if (needed == nullptr) {
@@ -439,9 +440,12 @@ std::vector<Vault::PieceRange> Vault::ReadOn(const store::ObjectId& id, uint64_t
   return ahead;
 }
 
+bool Vault::OnDisk(const store::ObjectId& id, uint64_t size, PieceRange pieces) const {
+  const auto object = store_->Acquire(id, size);
+  return object && (*object)->Has(pieces.first * kPartBytes, (pieces.end - pieces.first) * kPartBytes);
+}
+
 Status Vault::FetchPieces(const store::ObjectId& id, uint64_t size, PieceRange pieces) {
-  VRUN_ASSIGN(const std::shared_ptr<store::Object> object, store_->Acquire(id, size));
-  const uint64_t offset = pieces.first * kPartBytes, length = (pieces.end - pieces.first) * kPartBytes;
   // Twice: a pack may be removed, and what is needed of it be in another, while it is asked for.
   Status fetched;
   for (int turn = 0; turn < 2; ++turn) {
@@ -449,9 +453,8 @@ Status Vault::FetchPieces(const store::ObjectId& id, uint64_t size, PieceRange p
     {
       std::lock_guard lock(mu_);
       for (uint32_t i = pieces.first; i < pieces.end; ++i) {
-        const Piece piece{id, size, i};
-        if (object->Has(piece.offset(), piece.bytes())) continue;
-        const auto it = where_.find(piece);
+        if (OnDisk(id, size, {i, i + 1})) continue;
+        const auto it = where_.find(Piece{id, size, i});
         if (it == where_.end()) return NotThere();
         if (packs.empty() || packs.back().first != it->second) packs.push_back({it->second, {i, i}});
         packs.back().second.end = i + 1;
@@ -459,13 +462,11 @@ Status Vault::FetchPieces(const store::ObjectId& id, uint64_t size, PieceRange p
     }
     Together reads(&transfers_, kAtATime);
     for (const auto& [pack, range] : packs) {
-      const auto needed = [object, range = range] {
-        return !object->Has(range.first * kPartBytes, (range.end - range.first) * kPartBytes);
-      };
+      const auto needed = [this, id, size, range = range] { return !OnDisk(id, size, range); };
       if (!reads.Start([this, pack = pack, needed] { return Restore(pack, needed); })) break;
     }
     fetched = reads.Wait();
-    if (fetched && object->Has(offset, length)) return {};
+    if (fetched && OnDisk(id, size, pieces)) return {};
   }
   if (!fetched) return fetched;
   return Lost("a content that is not what its name says");
@@ -529,7 +530,11 @@ Status Vault::Restore(uint64_t number, const std::function<bool()>& needed, cons
     for (const Piece& piece : pack.pieces) lengths.push_back(piece.bytes());
     VRUN_ASSIGN(const std::vector<std::string> parts, objects_.GetParts(PackName(number), pack.salt, lengths));
     for (size_t i = 0; i < pack.pieces.size(); ++i) {
-      VRUN_TRY(Keep(pack.pieces[i], parts[i]));
+      Status kept = Keep(pack.pieces[i], parts[i]);
+      for (int turn = 0; turn < 2 && !kept && kept.error().code() == Code::kExhausted && make_room_(); ++turn) {
+        kept = Keep(pack.pieces[i], parts[i]);
+      }
+      if (!kept) return std::move(kept).error().With("the snapshot store's disk");
       if (piece_come) piece_come(pack.pieces[i], parts[i]);
     }
     return {};

@@ -40,17 +40,21 @@ class Vault {
   using Progress = std::function<bool(uint64_t saved, uint64_t total)>;
 
   // `store` outlives it. `bucket`: for people.
+  // `make_room`: the disk is full; true: something that is in the bucket has gone from it. Any thread.
   Vault(store::Store* store, std::string bucket, SealedObjects::Presign presign, std::string owner,
-        std::string store_id);
+        std::string store_id, std::function<bool()> make_room);
   ~Vault();
 
-  // One thread at a time, all four. Blocking.
+  // One thread at a time, all five. Blocking.
   // Reads what there is; again after an error, and nothing else but that may be called before. A bucket that has
   // nothing of this owner is fine.
   Status Open();
+  // The answer to a change of the catalog was lost: it may be another one. Whoever goes by what it was opens it again.
+  bool doubtful() const { return doubtful_; }
   const v1::VaultCatalog& catalog() const { return catalog_; }
+  // Not while it is doubtful:
   // Saves what is not there yet, then names the snapshot in the catalog, instead of one of that name. After an error
-  // nothing has changed, unless the last answer was lost: then it is whole there.
+  // nothing has changed, unless it is doubtful: then it may be whole there.
   Status Add(const v1::SnapshotInfo& info, const Contents& contents, const Progress& progress);
   // Takes these out of the catalog, then removes what the others do not need; nullptr: that is not known, and all
   // stays.
@@ -118,6 +122,8 @@ class Vault {
   Status UploadIndex(uint64_t number, const std::vector<uint64_t>& numbers, const Packs& fresh);
   Result<std::string> ReadPiece(const Piece& piece);
 
+  // No object is held here while there may be no room for it: then it may have to give way itself.
+  bool OnDisk(const store::ObjectId& id, uint64_t size, PieceRange pieces) const;
   Status FetchPieces(const store::ObjectId& id, uint64_t size, PieceRange pieces);
   // Somebody waits for these. What is brought ahead of him: one range a pack.
   std::vector<PieceRange> ReadOn(const store::ObjectId& id, uint64_t size, PieceRange pieces);
@@ -130,6 +136,7 @@ class Vault {
   store::Store* const store_;
   const std::string bucket_, store_id_;
   SealedObjects objects_;
+  const std::function<bool()> make_room_;
   v1::VaultCatalog catalog_;  // of the one thread, as the next
   Indexes indexes_;
   bool doubtful_ = false;  // whether the catalog is the one that is there

@@ -56,6 +56,14 @@ class VaultTest : public CollectionTest {
     store_id_ += "-of-another-host";
     OpenCollection();
   }
+  // What is put there arrives, and the answer does not; "": no more.
+  void LoseAnswersTo(const std::string& object) const {
+    const std::string file = server_s3_->directory() + "/lose-answers-to";
+    if (object.empty())
+      std::filesystem::remove(file);
+    else
+      ASSERT_TRUE(WriteFileAtomic(file, s3::Hex(object), 0600));
+  }
   // Files of the server that hold an object, with their sizes.
   std::map<std::string, uint64_t> Objects(const std::string& kind = "") const {
     std::map<std::string, uint64_t> all;
@@ -329,6 +337,43 @@ TEST_F(VaultTest, WhatFailsInTheMiddleIsAsIfItHadNotBegun) {
   LoseTheDisk();
   for (int i = 0; i < 10; ++i)
     EXPECT_EQ(*Read("two", "/" + std::to_string(i)), Random(3'000'000, static_cast<uint32_t>(i + 10)));
+}
+
+TEST_F(VaultTest, AChangeWhoseAnswerWasLostIsKnownBeforeTheNext) {
+  Write("shared", Random(3'000'000, 1));
+  Made("one");
+  LoseAnswersTo("catalog");
+  ASSERT_FALSE(collection_->Delete({"one"}));
+  LoseAnswersTo("");
+  // It was deleted: the next one cannot go by what it had.
+  Write("new", "new");
+  Made("two");
+  LoseTheDisk();
+  ASSERT_EQ(collection_->List().size(), 1u);
+  EXPECT_EQ(*Read("two", "/shared"), Random(3'000'000, 1));
+  // And it was made: what it needs stays when another one goes.
+  Write("more", Random(2'000'000, 2));
+  LoseAnswersTo("catalog");
+  ASSERT_FALSE(Create("three", Scan()));
+  LoseAnswersTo("");
+  ASSERT_TRUE(collection_->Delete({"two"}));
+  LoseTheDisk();
+  ASSERT_EQ(collection_->List().size(), 1u);
+  EXPECT_EQ(*Read("three", "/more"), Random(2'000'000, 2));
+  EXPECT_EQ(*Read("three", "/shared"), Random(3'000'000, 1));
+}
+
+TEST_F(VaultTest, WhileTheStoreIsNotReachedNobodyIsToldThatThereIsNone) {
+  Write("file", "content");
+  Made("one");
+  away_ = true;
+  LoseTheDisk();
+  EXPECT_EQ(collection_->Find("one").error().code(), Code::kUnavailable);
+  EXPECT_FALSE(collection_->Readable());
+  away_ = false;
+  collection_->Housekeep();
+  EXPECT_TRUE(collection_->Find("one"));
+  EXPECT_EQ(collection_->Find("other").error().code(), Code::kNotFound);
 }
 
 TEST_F(VaultTest, DamageInTheBucketIsAnErrorAndNoWrongByte) {

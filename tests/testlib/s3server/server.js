@@ -7,7 +7,7 @@
 //                  [--region R] [--tls-key FILE --tls-cert FILE] [--host-style SERVICE_HOST]
 //
 // Writes "ready PORT" on stdout once it listens. GET /-/counts on it tells how often each method was answered. Ends with
-// its stdin.
+// its stdin. While DIR/lose-answers-to is there, what is put under a name with that text in it is kept and not answered.
 'use strict';
 const fs = require('fs');
 const http = require('http');
@@ -52,6 +52,14 @@ function refusal(req) {
   return expected === header[3] ? null : [403, 'SignatureDoesNotMatch'];
 }
 
+function loses(url) {
+  try {
+    return url.includes(fs.readFileSync(options.directory + '/lose-answers-to', 'utf8'));
+  } catch {
+    return false;
+  }
+}
+
 const counts = {};
 const store = new S3rver({
   directory: options.directory, silent: true, vhostBuckets: true,
@@ -66,6 +74,10 @@ async function main() {
     if (req.url === '/-/counts') return res.end(JSON.stringify(counts));
     const wrong = refusal(req);
     counts[wrong ? 'refused' : req.method] = (counts[wrong ? 'refused' : req.method] || 0) + 1;
+    if (!wrong && req.method === 'PUT' && loses(req.url)) {
+      res.write = () => true;
+      res.end = () => { req.socket.destroy(); };
+    }
     if (!wrong) return serve(req, res);
     req.resume();
     res.writeHead(wrong[0], { 'Content-Type': 'application/xml' });
