@@ -299,6 +299,7 @@ vfs::ViewOptions FsServer::OptionsOf(bool apart, const std::string& directory, V
   view.read_ahead_kb = kReadAheadKb;
   view.passthrough = apart && options_.features.passthrough;
   view.xattrs = apart;
+  view.posix_acls = apart;  // else the overlay above shows them and goes by the mode alone
   view.push = options_.features.push;
   view.list_attributes = options_.features.readdirplus;
   view.no_open = options_.features.no_open;

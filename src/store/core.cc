@@ -17,7 +17,9 @@
 namespace vrun::store {
 namespace {
 
-constexpr size_t kMaxResident = 20000;           // objects in memory, about 0.5 KB each
+constexpr size_t kMaxResident = 20000;  // objects in memory, about 0.5 KB each
+constexpr uint64_t kMinFreeInodes = 10'000;
+constexpr uint64_t kInodesOfObject = 2;
 constexpr uint64_t kFreeSpaceEvery = 16u << 20;  // bytes written between two looks at the free space
 
 bool FitsSize(const ObjectId& id, uint64_t size) {
@@ -207,6 +209,26 @@ uint64_t Core::FreeSpaceShortage(uint64_t bytes, uint64_t* spare) const {
   return available >= keep + bytes ? 0 : keep + bytes - available;
 }
 
+uint64_t Core::InodeShortage(uint64_t inodes, uint64_t* spare) const {
+  if (spare != nullptr) *spare = UINT64_MAX;
+  struct statvfs fs;
+  if (::statvfs(options.directory.c_str(), &fs) != 0 || fs.f_files == 0) return 0;
+  if (options.min_free_bytes == 0 && options.min_free_percent == 0) return 0;  // no watermark
+  const uint64_t keep = inodes + (options.min_free_percent > 0 ? fs.f_files / 100 * options.min_free_percent
+                                                               : std::min<uint64_t>(kMinFreeInodes, fs.f_files / 10));
+  const uint64_t available = fs.f_favail;
+  if (spare != nullptr) *spare = available - std::min(available, keep);
+  return keep - std::min(available, keep);
+}
+
+bool Core::EvictInodes(uint64_t count) {
+  uint64_t freed = 0;
+  for (; count > 0; --count) {  // each object has one at least
+    if (!EvictOne(&freed)) return false;
+  }
+  return true;
+}
+
 bool Core::MakeRoom(uint64_t bytes) {
   if (options.keep_all) return true;  // the disk says when it is full
   uint64_t freed = 0;
@@ -214,14 +236,17 @@ bool Core::MakeRoom(uint64_t bytes) {
     if (!EvictOne(&freed)) return false;
   }
   if (unchecked_bytes_.fetch_add(bytes) + bytes < kFreeSpaceEvery) return true;
-  uint64_t spare;
+  uint64_t spare, spare_inodes;
   const uint64_t shortage = FreeSpaceShortage(bytes, &spare);
-  // Again before we can have come below the watermark; there, every write looks, until there is room.
+  const uint64_t lacking = InodeShortage(kInodesOfObject, &spare_inodes);
+  // Again before we can have come below the watermark; there, every write looks, until there is room. No object counts
+  // for less than a block.
+  spare = std::min(spare, spare_inodes > kFreeSpaceEvery ? kFreeSpaceEvery : spare_inodes / kInodesOfObject * 4096);
   unchecked_bytes_ = kFreeSpaceEvery - std::min(kFreeSpaceEvery, spare);
   for (freed = 0; freed < shortage;) {
     if (!EvictOne(&freed)) return false;
   }
-  return true;
+  return EvictInodes(lacking);
 }
 
 bool Core::EvictAtLeast(uint64_t bytes) {
@@ -237,6 +262,7 @@ void Core::KeepFreeSpace() {
   for (uint64_t freed = 0; freed < shortage;) {
     if (!EvictOne(&freed)) return;
   }
+  (void)EvictInodes(InodeShortage(0));
 }
 
 void Core::SetLimit(uint64_t max_bytes) {

@@ -85,6 +85,9 @@ class Core : public std::enable_shared_from_this<Core> {
   bool TakeVictim(EvictionIndex::Entry* victim);
   // What is lacking for `bytes` more above the watermark; `spare`: what is left for others, if nothing is.
   uint64_t FreeSpaceShortage(uint64_t bytes, uint64_t* spare = nullptr) const;
+  // The same of inodes, which small files use up first; 0 where the file system has no fixed number.
+  uint64_t InodeShortage(uint64_t inodes, uint64_t* spare = nullptr) const;
+  bool EvictInodes(uint64_t count);
 
   mutable std::mutex mu_;
   EvictionIndex index_;

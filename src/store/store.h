@@ -39,7 +39,8 @@ struct Options {
   std::string directory;
   uint64_t max_bytes = 20ull << 30;  // the store evicts down to this
   // ... and until the file system has this much left, whoever fills it: looked at while writing, and every so often.
-  // The amount counts up to a tenth of the file system; a percentage, when given, replaces it.
+  // The amount counts up to a tenth of the file system; a percentage, when given, replaces it. With it 10,000 inodes
+  // stay free, or a tenth of those there are, or that percentage.
   uint64_t min_free_bytes = 1ull << 30;
   uint32_t min_free_percent = 0;
   int64_t free_space_check_micros = 1'000'000;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -227,6 +228,27 @@ TEST_F(FullDiskTest, TheWatermarkKeepsFreeSpace) {
     EXPECT_GE(store->stats().disk_free_bytes, watermark);
   }
   EXPECT_EQ(store->stats().failed_writes, 1u);
+}
+
+TEST_F(FullDiskTest, TheWatermarkKeepsInodesFree) {
+  ASSERT_EQ(::mount("none", (directory_ + "/store").c_str(), "tmpfs", MS_REMOUNT, "size=64m,nr_inodes=600"), 0);
+  auto store = Open({.max_bytes = 1u << 30, .min_free_bytes = 1u << 30});
+  const auto free = [this] {
+    struct statvfs fs;
+    return ::statvfs((directory_ + "/store").c_str(), &fs) == 0 ? fs.f_favail : 0;
+  };
+  for (int i = 0; i < 900; ++i) {
+    const std::string content = Bytes(1500 + static_cast<size_t>(i), i);
+    ASSERT_TRUE(PutAll(**store->Acquire(FinalId(content), content.size()), content)) << i;
+    ASSERT_GE(free(), 60u - 2) << i;
+  }
+  for (int i = 0; i < 200; ++i) {  // of two files each
+    const std::string content = Bytes(2 * kUnitBytes, 5000 + i);
+    ASSERT_TRUE(PutAll(**store->Acquire(FinalId(content), content.size()), content)) << i;
+    ASSERT_GE(free(), 60u - 2) << i;
+  }
+  EXPECT_GT(store->stats().objects, 120u) << "no more than is needed went";
+  EXPECT_EQ(store->stats().failed_writes, 0u);
 }
 
 }  // namespace

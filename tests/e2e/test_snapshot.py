@@ -303,3 +303,12 @@ def test_a_store_killed_while_it_takes_a_snapshot_has_all_of_it_or_none(own):
     for name in there:
         r = cluster.vrun("--snapshot", name, "--", "sh", "-c", "cd data && sha256sum *", check=True)
         assert sorted(line.split()[0] for line in r.stdout.splitlines()) == sums
+
+
+def test_two_that_are_made_at_once(own):
+    cluster = own(nodes=0)
+    for k in range(3):
+        makers = [cluster.popen("vctl", "snapshot", "create", f"{name}{k}", stderr=subprocess.PIPE, text=True) for name in "ab"]
+        for p in makers:
+            assert p.communicate(timeout=20)[1].count("\n") <= 1 and p.returncode == 0
+    assert [s["name"] for s in cluster.json("snapshot", "list")["snapshots"]] == ["a0", "a1", "a2", "b0", "b1", "b2"]

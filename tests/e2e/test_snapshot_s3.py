@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import tempfile
 
 import pytest
@@ -189,6 +190,30 @@ def test_the_disk_is_bounded(kept, server):
     want = "".join(hashlib.sha256((cluster.root / f"root/{i}").read_bytes()).hexdigest() + "\n" for i in range(10))
     r = cluster.vrun("--snapshot", "v1", "--", "sh", "-c", "cd /root; for i in 0 1 2 3 4 5 6 7 8 9; do sha256sum < $i | cut -c1-64; done", check=True)
     assert r.stdout == want
+
+
+def test_a_full_disk_gives_way_to_what_is_read(kept):
+    cluster = kept()
+    contents = {f"b{i}": os.urandom(25 << 20) for i in range(3)} | {"larger-than-the-disk": os.urandom(70 << 20)}
+    for name, content in contents.items():
+        (cluster.root / "root" / name).write_bytes(content)
+    cluster.vctl("snapshot", "create", "v1")
+    for name in contents:
+        (cluster.root / "root" / name).unlink()
+    owners = state(cluster) / "owners"
+    stop_store(cluster)
+    shutil.rmtree(owners)
+    owners.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "none", owners], check=True)
+    try:
+        up(cluster)
+        for name, content in contents.items():
+            r = cluster.vrun("--snapshot", "v1", "--", "sha256sum", name, check=True)
+            assert r.stdout.split()[0] == hashlib.sha256(content).hexdigest()
+        cluster.vctl("snapshot", "delete", "v1")
+    finally:
+        stop_store(cluster)
+        subprocess.run(["umount", "-l", owners], check=True)
 
 
 def test_settings_that_make_no_sense_are_said(own):

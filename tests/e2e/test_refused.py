@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What jobs may not have or write, and what a refusal leaves behind."""
+import os
+import pathlib
+import signal
+import subprocess
+
+import pytest
+
+from cluster import wait_until
+
+
+def as_other_user(statement):
+    """Python that runs the statement as uid 1000, without root's rights."""
+    return f"import os; os.setgroups([]); os.setgid(1000); os.setuid(1000)\n{statement}"
+
+
+@pytest.mark.parametrize("view", [pytest.param(v, marks=pytest.mark.view(v)) for v in ("live", "frozen")])
+def test_a_key_that_was_made_after_the_view_is_kept_from_jobs_too(own, view):
+    cluster = own()
+    ssh = cluster.root / "root/.ssh"
+    ssh.mkdir(mode=0o700)
+    (ssh / "known_hosts").write_text("hosts")
+    cluster.vrun("--", "true", check=True)
+    key = ssh / "id_rsa"
+    credentials = cluster.root / "home/bob/.aws/credentials"
+    key.write_text("the key")
+    credentials.parent.mkdir(parents=True)
+    credentials.write_text("the credentials")
+    wait_until("home has seen it", lambda: "bob" in cluster.sh("ls /home").stdout)
+    r = cluster.sh("ls -A .ssh; echo evil > .ssh/id_rsa")
+    assert r.stdout == "known_hosts\n" and r.returncode == 125 and "kept from them" in r.stderr
+    for script in ("mv .ssh moved && sleep 0.3; cat moved/id_rsa", "mv /home/bob /mnt/b && sleep 0.3; cat /mnt/b/.aws/credentials"):
+        r = cluster.sh(script)
+        assert r.returncode != 0 and "the " not in r.stdout, (script, r)
+    assert key.read_text() == "the key" and credentials.read_text() == "the credentials"
+
+
+def test_a_key_that_is_made_while_a_batch_job_runs_is_not_written_over(own):
+    cluster = own()
+    (cluster.root / "root/.ssh").mkdir(mode=0o700)
+    p = cluster.popen("vrun", "--view=frozen", "--", "sh", "-c", "echo ready; read go; echo evil > /root/.ssh/id_rsa", stdin=subprocess.PIPE,
+                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "ready\n"
+    (cluster.root / "root/.ssh/id_rsa").write_text("the key")
+    out, err = p.communicate("go\n", timeout=30)
+    assert p.returncode == 125 and "kept from them" in err
+    assert (cluster.root / "root/.ssh/id_rsa").read_text() == "the key"
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_after_a_refused_write_and_another_home_jobs_end(own, how):
+    cluster = own()
+    held = cluster.root / "root/held"
+    held.write_text("held")
+    if subprocess.run(["chattr", "+i", held], capture_output=True).returncode != 0:
+        pytest.skip("no immutable files here")
+    try:
+        assert cluster.sh("rm held").returncode == 125
+        home = cluster.pid_of("home")
+        os.kill(home, how)
+        wait_until("home is gone", lambda: not os.path.exists(f"/proc/{home}"))
+        assert cluster.sh("cat held", timeout=20).stdout == "held"
+    finally:
+        subprocess.run(["chattr", "-i", held], check=True)
+
+
+@pytest.mark.parametrize("view", ["live", "frozen"])
+def test_acls_of_home_count_in_jobs(own, view):
+    cluster = own()
+    there = pathlib.Path(cluster.root) / "root/acls"
+    (there / "project").mkdir(parents=True)
+    (cluster.root / "root").chmod(0o755)
+    for name, mode in (("granted", 0o600), ("denied", 0o644), ("project/inside", 0o644), ("large", 0o600)):
+        (there / name).write_bytes(name.encode() * (1 if name != "large" else 1 << 19))
+        (there / name).chmod(mode)
+    (there / "project").chmod(0o700)
+    for entry, name in (("u:1000:r", "granted"), ("u:1000:-", "denied"), ("u:1000:rx", "project"), ("u:1000:r", "large")):
+        subprocess.run(["setfacl", "-m", entry, there / name], check=True)
+    script = as_other_user("""
+for name in ("granted", "denied", "project/inside", "large"):
+    try:
+        print(open("/root/acls/" + name).read(8))
+    except OSError as e:
+        print(e.strerror)
+""")
+    r = cluster.vrun(f"--view={view}", "--", "python3", "-c", script, check=True)
+    assert r.stdout.split("\n") == ["granted", "Permission denied", "project/", "largelar", ""]
