@@ -439,3 +439,19 @@ def test_help_and_completion_know_it(cluster):
     assert "stat|verify|prune" in text and "--node" in text and "--to" in text
     for shell in ("bash", "zsh", "fish"):
         assert "stat verify prune" in cluster.vctl("completion", shell).stdout
+
+
+def test_home_outlives_a_question_that_was_given_up(own):
+    cluster = own()
+    cluster.sh("true", check=True)
+    home, fs = cluster.pid_of("home"), fs_pid(cluster)
+    os.kill(fs, signal.SIGSTOP)
+    try:
+        p = cluster.popen("vctl", "cache", "stat")
+        time.sleep(1)
+        p.send_signal(signal.SIGINT)
+        p.wait(5)
+    finally:
+        os.kill(fs, signal.SIGCONT)
+    time.sleep(16)   # home would have waited 15 s for the node
+    assert cluster.vctl("status").returncode == 0 and cluster.pid_of("home") == home
