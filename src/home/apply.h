@@ -43,8 +43,8 @@ struct ApplyOptions {
   uint64_t job = 0;
   // From 1; 0: unknown. The writes of another attempt are another series: a journal of one is dropped.
   uint32_t attempt = 0;
-  std::vector<std::string> hidden;  // absolute in the root: never written, removed, or moved along with a parent
-  // What is kept from jobs besides, as it is now, whatever was there when this began; any thread. Null: nothing.
+  // What is kept from jobs, as it is now, whatever was there when this began: never written, removed, or moved along
+  // with a parent. Null: nothing.
   std::function<std::shared_ptr<const DenyRules>()> rules;
   std::vector<std::string> exposed;  // not by those
   // The series of a live view (apply_live.h): the last writer wins. `attempt` then names the view.

@@ -13,6 +13,7 @@
 
 #include "base/files.h"
 #include "home/apply.h"
+#include "home/deny_list.h"
 
 namespace vrun::home {
 namespace {
@@ -39,7 +40,10 @@ class ApplyLive : public testing::Test {
     options.attempt = 1;
     options.live = true;
     options.journal = top_ + "/journal";
-    options.hidden = {"/secret"};
+    options.rules =
+        [rules = DenyList({.root = Path(""), .homes = {}, .home_parents = {}, .own = {Path("/secret")}}).Current()] {
+          return rules;
+        };
     options.notice = [this](const std::string& text) { notices_.push_back(text); };
     auto applier = Applier::Open(std::move(options));
     ASSERT_TRUE(applier) << applier.error().message();

@@ -27,22 +27,16 @@ std::string ApplyPaths::Actual(const std::string& asked) const {
 }
 
 Status ApplyPaths::RefuseHidden(const std::string& path) const {
-  bool refused = std::any_of(options_->hidden.begin(), options_->hidden.end(),
-                             [&](const std::string& hidden) { return AtOrBelow(path, hidden); });
-  if (const auto rules = options_->rules ? options_->rules() : nullptr) {
-    refused = refused || rules->Denies(path, options_->exposed);
-  }
-  if (!refused) return {};
+  const auto rules = options_->rules ? options_->rules() : nullptr;
+  if (!rules || !rules->Denies(path, options_->exposed)) return {};
   return Error(Code::kDenied, Escape(path) + ": jobs may not write here: it is kept from them by this machine");
 }
 
 bool ApplyPaths::HasHiddenBelow(const std::string& path) const {
-  const auto below = [&](const std::string& hidden) { return AtOrBelow(hidden, path); };
-  if (std::any_of(options_->hidden.begin(), options_->hidden.end(), below)) return true;
   const auto rules = options_->rules ? options_->rules() : nullptr;
   if (!rules) return false;
   const std::vector<std::string> hidden = rules->Hidden(options_->exposed);
-  return std::any_of(hidden.begin(), hidden.end(), below);
+  return std::any_of(hidden.begin(), hidden.end(), [&](const std::string& name) { return AtOrBelow(name, path); });
 }
 
 Result<std::optional<Place>> ApplyPaths::Find(const std::string& asked) const {

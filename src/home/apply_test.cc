@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "base/files.h"
+#include "home/deny_list.h"
 
 namespace vrun::home {
 namespace {
@@ -54,13 +55,19 @@ class Apply : public testing::Test {
     ::alarm(0);
   }
 
-  void Open(uint64_t job = 7, std::vector<std::string> hidden = {}) {
+  // `kept`: from jobs.
+  void Open(uint64_t job = 7, const std::string& kept = "") {
     applier_.reset();
     ApplyOptions options;
     options.root = Path("");
     options.job = job;
     options.attempt = 1;
-    options.hidden = std::move(hidden);
+    if (!kept.empty()) {
+      options.rules =
+          [rules = DenyList({.root = Path(""), .homes = {}, .home_parents = {}, .own = {Path(kept)}}).Current()] {
+            return rules;
+          };
+    }
     options.journal = top_ + "/journal." + std::to_string(job);
     options.notice = [this](const std::string& text) { notices_.push_back(text); };
     auto applier = Applier::Open(std::move(options));
@@ -418,7 +425,7 @@ TEST_F(Apply, HiddenPathsAreNeitherWrittenNorMovedWithAParent) {
   ASSERT_EQ(::mkdir(Path("/u").c_str(), 0755), 0);
   ASSERT_EQ(::mkdir(Path("/u/.ssh").c_str(), 0700), 0);
   Write("/u/.ssh/id", "secret");
-  Open(7, {"/u/.ssh"});
+  Open(7, "/u/.ssh");
   EXPECT_EQ(Do(Put("/u/.ssh/id", "x", Base("/u/.ssh/id"))).error().code(), Code::kDenied);
   EXPECT_EQ(Do(Rename("/u", "/v", Base("/u"))).error().code(), Code::kDenied);
   EXPECT_EQ(Do(Remove("/u/.ssh/id", Base("/u/.ssh/id"))).error().code(), Code::kDenied);

@@ -56,6 +56,21 @@ Status CheckName(const std::string& name) {
 Collection::Collection(EventLoop* loop, std::string directory, std::string store_id, rpc::Credentials mine)
     : loop_(loop), directory_(std::move(directory)), mine_(std::move(mine)), store_id_(std::move(store_id)) {}
 
+Collection::~Collection() {
+  std::map<std::string, SnapshotPtr> snapshots;
+  std::map<std::string, std::unique_ptr<Realm>> realms;
+  {
+    std::lock_guard lock(mu_);
+    reconciled_ = false;  // no room is made any more
+    snapshots.swap(snapshots_);
+    realms.swap(realms_);
+  }
+  // Those who read, then what fetches for them.
+  snapshots.clear();
+  realms.clear();
+  vault_.reset();
+}
+
 Result<std::unique_ptr<Collection>> Collection::Open(EventLoop* loop, const std::string& directory,
                                                      const std::string& store_id, const rpc::Credentials& mine,
                                                      std::optional<VaultPlace> vault) {
@@ -209,8 +224,9 @@ void Collection::Housekeep() {
     return;
   }
   if (disk_bytes_ == 0 || store_->stats().bytes <= disk_bytes_) return;
-  for (const v1::SnapshotInfo& info : List()) {
-    if (info.bucket().empty()) return;  // the disk alone has it
+  {
+    std::lock_guard lock(mu_);
+    if (!AllInBucketLocked()) return;
   }
   // Of a capture that did not become a snapshot some is not synced yet, and may be gone then.
   if (!unsynced_.empty()) sync_all_ = true;
@@ -218,11 +234,17 @@ void Collection::Housekeep() {
   if (const auto left = store_->Prune(disk_bytes_ / 10 * 9); !left) LogWarning("snapshots: {}", left.error().message());
 }
 
+bool Collection::AllInBucketLocked() const {
+  return std::none_of(snapshots_.begin(), snapshots_.end(),
+                      [](const auto& named) { return named.second->info.bucket().empty(); });
+}
+
 bool Collection::MakeRoom() {
-  if (!reconciled_ || capturing_) return false;
-  for (const v1::SnapshotInfo& info : List()) {
-    if (info.bucket().empty()) return false;
+  {
+    std::lock_guard lock(mu_);
+    if (!reconciled_ || capturing_ || !AllInBucketLocked()) return false;
   }
+  sync_all_ = true;  // as in Housekeep
   const uint64_t before = store_->stats().bytes;
   const auto left = store_->Prune(before / 2);
   LogWarning("snapshots: the disk is full: {} MiB of what the S3 store has too went from it",
@@ -345,8 +367,18 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
     ~Capturing() { now = false; }
   } const capturing(capturing_);
   Created created;
-  Capture capture(&realm->source(), store_.get(), vault_.get(), &realm->manifest(), request.home_id(), progress);
-  auto run = capture.Run(*wanted, base ? base->tree->id : Digest{});
+  const auto capture = [&] {
+    return Capture(&realm->source(), store_.get(), vault_.get(), &realm->manifest(), request.home_id(), progress)
+        .Run(*wanted, base ? base->tree->id : Digest{});
+  };
+  auto run = capture();
+  if (!run && run.error().code() == Code::kExhausted && vault_) {
+    // What the bucket has is in the way. What this attempt has brought may go with it.
+    capturing_ = false;
+    const bool room = MakeRoom();
+    capturing_ = true;
+    if (room) run = capture();
+  }
   if (!run) {
     sync_all_ = true;
     return std::move(run).error();

@@ -83,6 +83,8 @@ class Collection {
   // All or none. kAborted: one of them is in use. Bytes that became free.
   Result<uint64_t> Delete(const std::vector<std::string>& names);
 
+  ~Collection();
+
  private:
   Collection(EventLoop* loop, std::string directory, std::string store_id, rpc::Credentials mine);
   Status OpenVault();
@@ -100,6 +102,8 @@ class Collection {
   SnapshotPtr BaseFor(const v1::CreateSnapshot& request, const Realm* realm) const;
   // Makes a loaded one known.
   void Add(v1::SnapshotInfo info, tree::SnapshotPtr tree, Realm* realm);
+  // The disk is only a cache of what the bucket has. mu_ held.
+  bool AllInBucketLocked() const;
   // Takes from a disk that is full what the bucket has as well. False: nothing. Any thread.
   bool MakeRoom();
   // What all snapshots need; false: that is not known, since one is damaged.
@@ -112,7 +116,8 @@ class Collection {
   uint64_t disk_bytes_ = 0;
   // Objects that were put and are perhaps not on disk yet. Create's thread.
   std::vector<store::ObjectId> unsynced_;
-  bool sync_all_ = true;  // what an earlier process, or a capture that failed, has left is not known
+  // What an earlier process, or a capture that failed, has left is not known, or some of unsynced_ may be gone.
+  std::atomic<bool> sync_all_ = true;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<Vault> vault_;  // null: none
   // Written by Create's thread.

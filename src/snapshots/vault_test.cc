@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 
 #include <atomic>
 #include <filesystem>
@@ -215,6 +216,36 @@ TEST_F(VaultTest, WhatACaptureLeftMayGoFromTheDisk) {
   EXPECT_LT(DiskBytes(), 100'000u);
   Made("one");
   EXPECT_EQ(*Read("one", "/large"), Random(400'000, 1));
+}
+
+// On a disk of 16 MB that nobody bounds.
+TEST_F(VaultTest, AFullDiskGivesWayToReadersAndToTheNextSnapshot) {
+  Disconnect();
+  collection_.reset();
+  if (::mount("none", disk_.path().c_str(), "tmpfs", 0, "size=16m") != 0) GTEST_SKIP() << "needs the right to mount";
+  OpenCollection();
+  Write("first", Random(9'000'000, 1));
+  Made("one");
+  std::filesystem::remove(root_.path() + "/first");
+  // An attempt that leaves its content on the disk, unsynced, and what does not fit beside it.
+  Write("second", Random(6'000'000, 2));
+  Write("busy", "1");
+  const auto tree = Scan();
+  Write("busy", "changed since");
+  EXPECT_THAT(Create("two", tree)->changed, ElementsAre("/busy"));
+  Write("third", Random(7'000'000, 3));
+  Made("two");
+  for (int turn = 0; turn < 2; ++turn) {
+    EXPECT_EQ(*Read("one", "/first"), Random(9'000'000, 1));
+    EXPECT_EQ(*Read("two", "/second"), Random(6'000'000, 2));
+    EXPECT_EQ(*Read("two", "/third"), Random(7'000'000, 3));
+  }
+  Made("three");
+  ASSERT_TRUE(collection_->Delete({"one", "two"}));
+  EXPECT_EQ(*Read("three", "/third"), Random(7'000'000, 3));
+  Disconnect();
+  collection_.reset();
+  ::umount2(disk_.path().c_str(), MNT_DETACH);
 }
 
 TEST_F(VaultTest, ManySmallSnapshotsStayFewObjectsToOpen) {
