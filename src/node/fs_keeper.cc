@@ -19,6 +19,7 @@
 #include "base/frame_socket.h"
 #include "base/log.h"
 #include "node/child_process.h"
+#include "node/dead_server.h"
 #include "proto/fsctl.pb.h"
 
 namespace vrun::node {
@@ -29,6 +30,7 @@ constexpr int64_t kLastDelayMicros = 2'000'000;
 constexpr int64_t kSoundMicros = 10'000'000;  // who lived for this long did not die of what it took over
 constexpr int kMostCrashesAtFirst = 3;        // of one that has served nothing yet
 constexpr size_t kMostItems = 4096;
+constexpr int64_t kLookMicros = 1'000'000;  // whether the server is dead and has not ended
 
 class FsKeeper {
  public:
@@ -49,6 +51,7 @@ class FsKeeper {
   Status StartServer();
   void ReadServer();
   void OnFrame(Frame frame);
+  void HelpToEnd();
   void OnExit(int status);
   void Restart(int64_t delay_micros);
   void End(int exit_code);
@@ -58,6 +61,7 @@ class FsKeeper {
   std::vector<std::string> command_;
   std::map<std::string, Item> items_;
   std::unique_ptr<ChildProcess> server_;
+  EventLoop::TimerId look_ = 0;
   UniqueFd socket_;
   FrameReader reader_;
   int64_t started_at_ = 0;
@@ -93,6 +97,7 @@ Status FsKeeper::StartServer() {
   started_at_ = MonotonicMicros();
   VRUN_ASSIGN(server_, ChildProcess::Spawn(&loop_, command_, {listener_.get(), theirs.get()}));
   server_->OnExit([this](int status) { OnExit(status); });
+  look_ = loop_.After(kLookMicros, [this] { HelpToEnd(); });
   // Blocking: it reads before it does anything else, and there is nothing else for us to do. If it dies on the way,
   // this fails and its exit is seen.
   for (const auto& [name, item] : items_) {
@@ -143,7 +148,18 @@ void FsKeeper::OnFrame(Frame frame) {
   }
 }
 
+void FsKeeper::HelpToEnd() {
+  look_ = loop_.After(kLookMicros, [this] { HelpToEnd(); });
+  if (!HasLostFirstThread(server_->pid())) return;
+  int answered = 0;
+  for (const auto& [name, item] : items_) {
+    for (const UniqueFd& fd : item.fds) answered += AnswerForDead(fd.get(), server_->pid());
+  }
+  if (answered > 0) LogWarning("the file system server died while {} of its threads waited for itself", answered);
+}
+
 void FsKeeper::OnExit(int status) {
+  loop_.Cancel(look_);
   ReadServer();  // what it said last: a socket keeps it
   if (socket_) {
     loop_.Remove(socket_.get());

@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -542,6 +544,28 @@ TEST_F(KeptFsServerTest, ACrashAndAnUpgradeAreADelay) {
   UniqueFd again = Open(tree, 2);
   EXPECT_EQ(Read(again, "big"), big_);
   other.Reset();
+}
+
+// By another server, which is the same test each time; this one would have to be killed within some microseconds.
+TEST_F(FsServerTest, AServerThatDiedWaitingForItselfIsFollowedByTheNext) {
+  Stop(SIGKILL);
+  ASSERT_TRUE(MakeDirs(directory_ + "/view", 0755));
+  Spawn("waits");
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::string answered;
+  while (answered.empty() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    answered = ReadFile(directory_ + "/answered").value_or("");
+  }
+  EXPECT_EQ(answered, "0") << "what somebody else had asked goes to the next server";
+  if (const pid_t child = ::fork(); child == 0) {  // whatever still waits there, ends
+    const UniqueFd mounts(::open(("/proc/" + std::to_string(pid_) + "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
+    if (::setns(mounts.get(), CLONE_NEWNS) == 0) ::umount2((directory_ + "/view").c_str(), MNT_FORCE | MNT_DETACH);
+    ::_exit(0);
+  } else {
+    ::waitpid(child, nullptr, 0);
+  }
+  Stop(SIGTERM);
 }
 
 TEST_F(KeptFsServerTest, ItEndsWithItsViewsWhenItIsToldTo) {
