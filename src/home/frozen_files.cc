@@ -445,9 +445,9 @@ bool FrozenFiles::Intact(const File& file) {
   return ::fstat(file.fd.get(), &st) == 0 && file.LooksTheSame(st);
 }
 
-Result<UniqueFd> FrozenFiles::OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t,
-                                       uint64_t) const {
-  auto fd = root_->OpenVersion(path, version);
+Result<UniqueFd> FrozenFiles::OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
+                                       uint64_t length) const {
+  auto fd = root_->OpenPart(path, version, offset, length);
   if (fd || fd.error().code() != Code::kAborted) return fd;
   // What is empty has no content to lose.
   if (version.size == 0) return OpenFile("/dev/null", O_RDONLY);

@@ -183,14 +183,20 @@ constexpr int64_t kAgeMicros = 60'000'000;
 // Everything that a home consists of, in the order in which it depends on each other.
 class Home {
  public:
-  Home(EventLoop* loop, const Places& places, const Config& config, const std::string& root, RootFiles files)
+  Home(EventLoop* loop, const Places& places, const Config& config, const std::string& root, RootFiles files,
+       std::shared_ptr<SharedMappings> mappings)
       : loop_(loop),
         root_files_(std::move(files)),
         files_(&root_files_, FrozenOptions(places)),
         digests_(places.state_dir + "/digests"),
         live_writes_({root, places.state_dir + "/apply", [this] { return trees_.rules(); }}),
         content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces", LoadHomeId(places.state_dir)),
-        tree_(loop, {root, DenyOptions(root, places, config), places.state_dir + "/watch"}, &trees_),
+        tree_(loop,
+              {.root = root,
+               .deny = DenyOptions(root, places, config),
+               .cookie_directory = places.state_dir + "/watch",
+               .mappings = std::move(mappings)},
+              &trees_),
         follower_(loop, &tree_, &content_.tree_board()),
         frozen_(loop, &tree_, &trees_, &files_, places.state_dir + "/frozen"),
         controller_(loop),
@@ -281,7 +287,8 @@ Status Run(const HomeOptions& options) {
   else if (read.error().code() != Code::kNotFound)
     return read.error();
   VRUN_ASSIGN(std::string root, RealRoot(options.root.empty() ? config.root : options.root));
-  VRUN_ASSIGN(RootFiles files, RootFiles::Open(root));
+  const auto mappings = std::make_shared<SharedMappings>(root);
+  VRUN_ASSIGN(RootFiles files, RootFiles::Open(root, mappings));
 
   RaiseDescriptorLimit();
   ::signal(SIGPIPE, SIG_IGN);
@@ -295,7 +302,7 @@ Status Run(const HomeOptions& options) {
       home->End();
     }));
   }
-  home.emplace(&loop, places, config, root, std::move(files));
+  home.emplace(&loop, places, config, root, std::move(files), mappings);
   VRUN_TRY(home->Start(places.socket));
   LogInfo("home of {} at {}, root {}", ::geteuid(), Escape(places.socket), Escape(root));
   TellReady(options.ready_fd, "ok");

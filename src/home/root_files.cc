@@ -21,9 +21,9 @@ Error Changed(std::string_view path) {
 
 }  // namespace
 
-Result<RootFiles> RootFiles::Open(const std::string& root) {
+Result<RootFiles> RootFiles::Open(const std::string& root, std::shared_ptr<const SharedMappings> mappings) {
   VRUN_ASSIGN(UniqueFd fd, OpenFile(root, O_PATH | O_DIRECTORY));
-  return RootFiles(std::move(fd));
+  return RootFiles(std::move(fd), std::move(mappings));
 }
 
 Status RootFiles::Check(int fd, std::string_view path, const tree::FileVersion& version) const {
@@ -34,8 +34,8 @@ Status RootFiles::Check(int fd, std::string_view path, const tree::FileVersion& 
   return {};
 }
 
-Result<UniqueFd> RootFiles::OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t,
-                                     uint64_t) const {
+Result<UniqueFd> RootFiles::OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
+                                     uint64_t length) const {
   VRUN_TRY(CheckRootPath(path));
   // O_PATH first: opening a FIFO or a device would already do something to it.
   const int opened = tree::OpenPath(root_.get(), path.substr(1), O_PATH | O_CLOEXEC | O_NOFOLLOW);
@@ -59,6 +59,7 @@ Result<UniqueFd> RootFiles::OpenPart(std::string_view path, const tree::FileVers
   UniqueFd file(fd);
   // What is asked for is read, and no more: the page cache tells what is wanted of a file (residency.h).
   ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+  if (mappings_) mappings_->Settle(file.get(), version, offset, length);
   VRUN_TRY(Check(file.get(), path, version));
   return file;
 }

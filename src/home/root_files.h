@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "home/content_files.h"
+#include "home/shared_mappings.h"
 #include "tree/tree.h"
 
 namespace vrun::home {
@@ -16,8 +18,8 @@ namespace vrun::home {
 // Any thread.
 class RootFiles final : public ContentFiles {
  public:
-  // `root`: directory of this machine that is "/" of the tree.
-  static Result<RootFiles> Open(const std::string& root);
+  // `root`: directory of this machine that is "/" of the tree. `mappings`: null where nobody looks for them.
+  static Result<RootFiles> Open(const std::string& root, std::shared_ptr<const SharedMappings> mappings = nullptr);
 
   // No symlink is followed in any component, nothing but a regular file is ever opened, the atime is left alone where
   // the kernel allows it. kDenied: this user may not read it.
@@ -26,8 +28,10 @@ class RootFiles final : public ContentFiles {
   Status Check(int fd, std::string_view path, const tree::FileVersion& version) const override;
 
  private:
-  explicit RootFiles(UniqueFd root) : root_(std::move(root)) {}
+  RootFiles(UniqueFd root, std::shared_ptr<const SharedMappings> mappings)
+      : root_(std::move(root)), mappings_(std::move(mappings)) {}
   UniqueFd root_;
+  std::shared_ptr<const SharedMappings> mappings_;
 };
 
 }  // namespace vrun::home

@@ -12,6 +12,7 @@
 #include "base/event_loop.h"
 #include "base/work_queue.h"
 #include "home/deny_list.h"
+#include "home/shared_mappings.h"
 #include "home/snapshot_table.h"
 #include "home/watch.h"
 #include "tree/scan.h"
@@ -26,6 +27,7 @@ class RootTree {
     DenyList::Options deny;
     std::string cookie_directory;
     WatchOptions::Backend backend = WatchOptions::Backend::kBest;
+    std::shared_ptr<SharedMappings> mappings;  // null: nobody looks for them
   };
   struct Facts {
     bool scanned = false;
