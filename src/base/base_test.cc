@@ -207,6 +207,13 @@ TEST(Secret, ASignatureHoldsForItsTextAndKeyOnly) {
   EXPECT_FALSE(VerifySignature(key.public_key(), "text", ""));
 }
 
+TEST(Secret, AKeyIsThatOfItsSeed) {
+  const std::string seed(SigningKey::kSeedBytes, 's');
+  EXPECT_TRUE(
+      VerifySignature(SigningKey::FromSeed(seed)->public_key(), "text", SigningKey::FromSeed(seed)->Sign("text")));
+  EXPECT_EQ(SigningKey::FromSeed(seed.substr(1)).error().code(), Code::kInvalid);
+}
+
 TEST(Secret, HmacIsThatOfRfc4231) {
   EXPECT_EQ(HmacSha256("Jefe", "what do ya want for nothing?").Hex(),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");

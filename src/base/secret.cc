@@ -63,7 +63,12 @@ SigningKey& SigningKey::operator=(SigningKey&&) noexcept = default;
 SigningKey::~SigningKey() = default;
 
 Result<SigningKey> SigningKey::Generate() {
-  VRUN_ASSIGN(const std::string seed, RandomSecret(kKeyBytes));
+  VRUN_ASSIGN(const std::string seed, RandomSecret(kSeedBytes));
+  return FromSeed(seed);
+}
+
+Result<SigningKey> SigningKey::FromSeed(std::string_view seed) {
+  if (seed.size() != kSeedBytes) return Error(Code::kInvalid, "signing key: a seed of another length");
   Key key(::EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, Raw(seed), seed.size()));
   std::string public_key(kKeyBytes, '\0');
   size_t length = public_key.size();

@@ -20,7 +20,10 @@ bool SameSecret(std::string_view a, std::string_view b);
 // An Ed25519 key (RFC 8032): 64-byte signatures, about 50 us each.
 class SigningKey {
  public:
+  static constexpr size_t kSeedBytes = 32;
   static Result<SigningKey> Generate();
+  // The key of that seed, which is secret; kInvalid: it has another length.
+  static Result<SigningKey> FromSeed(std::string_view seed);
   SigningKey(SigningKey&&) noexcept;
   SigningKey& operator=(SigningKey&&) noexcept;
   ~SigningKey();

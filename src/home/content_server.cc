@@ -7,7 +7,8 @@
 namespace vrun::home {
 
 ContentServer::ContentServer(const SnapshotTable* trees, const ContentFiles* files, DigestCache* digests,
-                             unsigned threads, const std::string& trace_directory, const std::string& home_id)
+                             unsigned threads, const std::string& trace_directory, const std::string& home_id,
+                             const std::string& peer_file)
     : trees_(trees),
       files_(files),
       digests_(digests),
@@ -18,6 +19,7 @@ ContentServer::ContentServer(const SnapshotTable* trees, const ContentFiles* fil
                 digests->Flush();  // the hasher runs when nothing else does
               }),
       traces_(trees, files, digests, trace_directory),
+      peers_(peer_file),
       workers_("content", threads) {}
 
 ContentServer::~ContentServer() { workers_.Stop(); }

@@ -38,9 +38,10 @@ class LiveWrites;
 class ContentServer {
  public:
   // None is owned; all must outlive the server. `threads` read, hash and compress. `trace_directory`: as for Traces.
-  // `home_id` goes into what is signed.
+  // `home_id` goes into what is signed; `peer_file`: as for PeerBoard.
   ContentServer(const SnapshotTable* trees, const ContentFiles* files, DigestCache* digests, unsigned threads = 3,
-                const std::string& trace_directory = "", const std::string& home_id = "");
+                const std::string& trace_directory = "", const std::string& home_id = "",
+                const std::string& peer_file = "");
   ~ContentServer();
 
   // One node's stream. Requests go to OnMessage of the session (it is the stream's handler, or is called by it).

@@ -3,6 +3,10 @@
 
 #include <utility>
 
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+
 namespace vrun::home {
 namespace {
 
@@ -12,9 +16,25 @@ T Must(Result<T> result) {
   return std::move(*result);
 }
 
+constexpr size_t kSecretBytes = 32;
+
+std::pair<std::string, std::string> SeedAndSecret(const std::string& file) {
+  std::string both;
+  if (!file.empty()) both = ReadFile(file, 256).value_or("");
+  if (both.size() != SigningKey::kSeedBytes + kSecretBytes) {
+    both = Must(RandomSecret(SigningKey::kSeedBytes + kSecretBytes));
+    const Status written = file.empty() ? Status() : WriteFileAtomic(file, both, 0600);
+    if (!written) LogWarning("{}: nodes begin anew after a restart of home", Escape(written.error().message()));
+  }
+  return {both.substr(0, SigningKey::kSeedBytes), both.substr(SigningKey::kSeedBytes)};
+}
+
 }  // namespace
 
-PeerBoard::PeerBoard() : key_(Must(SigningKey::Generate())), secret_(Must(RandomSecret(32))) {}
+PeerBoard::PeerBoard(const std::string& file) : PeerBoard(SeedAndSecret(file)) {}
+
+PeerBoard::PeerBoard(const std::pair<std::string, std::string>& seed_and_secret)
+    : key_(Must(SigningKey::FromSeed(seed_and_secret.first))), secret_(seed_and_secret.second) {}
 
 Result<uint64_t> PeerBoard::Join(Member member, Tell tell) {
   std::lock_guard lock(mutex_);

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/secret.h"
 #include "proto/content.pb.h"
@@ -27,7 +28,9 @@ class PeerBoard {
   };
   static constexpr size_t kMaxMembers = 1024;
 
-  PeerBoard();
+  // Key and secret are those in `file`, made there the first time: what was signed holds over restarts, and nodes go on
+  // with one another. "", or a file that cannot be written: of this board alone.
+  explicit PeerBoard(const std::string& file = "");
 
   // Tells all members of that pool, this one too, before it returns. Its id; ids ascend. kExhausted: there are too
   // many.
@@ -41,11 +44,11 @@ class PeerBoard {
     Member member;
     Tell tell;
   };
+  explicit PeerBoard(const std::pair<std::string, std::string>& seed_and_secret);
   void TellLocked(const std::string& pool);
 
-  // Of this process: after a restart of home what was signed before is worth nothing, and nodes ask again.
   const SigningKey key_;
-  const std::string secret_;
+  const std::string secret_;  // with which members prove to each other that they are
   std::mutex mutex_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Listed> members_;

@@ -2,8 +2,12 @@
 #include "home/peer_board.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <vector>
+
+#include "base/files.h"
+#include "home/test_directory.h"
 
 namespace vrun::home {
 namespace {
@@ -55,6 +59,32 @@ TEST(PeerBoard, TwoHomesShareNoSecretAndNoKey) {
   const std::string signature = one.Sign("text");
   EXPECT_TRUE(VerifySignature(a.lists[0].public_key(), "text", signature));
   EXPECT_FALSE(VerifySignature(b.lists[0].public_key(), "text", signature));
+}
+
+TEST(PeerBoard, SecretAndKeyAreThoseOfTheFile) {
+  TestDirectory directory;
+  const std::string file = directory / "peers";
+  Told before, after, another;
+  std::string signature;
+  {
+    PeerBoard board(file);
+    (void)*board.Join({"a", "1:1", "pool"}, before.Tell());
+    signature = board.Sign("text");
+  }
+  struct stat st {};
+  ASSERT_EQ(::stat(file.c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 0777, 0600u);
+  PeerBoard again(file);
+  (void)*again.Join({"a", "1:1", "pool"}, after.Tell());
+  EXPECT_EQ(after.lists[0].secret(), before.lists[0].secret());
+  EXPECT_TRUE(VerifySignature(after.lists[0].public_key(), "text", signature));
+
+  directory.Put("peers", "damaged");
+  PeerBoard anew(file);
+  (void)*anew.Join({"a", "1:1", "pool"}, another.Tell());
+  EXPECT_NE(another.lists[0].secret(), before.lists[0].secret());
+  EXPECT_EQ(another.lists[0].secret().size(), 32u);
+  EXPECT_EQ(ReadFile(file)->size(), 64u);
 }
 
 }  // namespace

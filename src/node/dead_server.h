@@ -2,9 +2,9 @@
 // A file system server that was killed, and of which a thread waits for an answer of the server itself.
 //
 // A server uses its own live views in one way (vfs/live_push.h), and the kernel may then ask it something. A request
-// that was read is waited for uninterruptibly (request_wait_answer in fs/fuse/dev.c): if the server dies in between, its
-// process does not end before somebody answers, and the next server is not started before it has ended. So whoever has
-// its /dev/fuse answers for it.
+// that was read is waited for uninterruptibly (request_wait_answer in fs/fuse/dev.c): if the server dies in between,
+// its process does not end before somebody answers, and the next server is not started before it has ended. So whoever
+// has its /dev/fuse answers for it.
 #pragma once
 
 #include <sys/types.h>

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <thread>
 
-#include "base/log.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "node/fs_keeper.h"
 #include "node/keeper_link.h"
 #include "vfs/fuse_abi.h"

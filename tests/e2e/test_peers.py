@@ -193,3 +193,22 @@ def test_a_traced_run_has_it_from_the_node_that_ran_it_first(own):
     assert second < first / 3, f"{second} bytes after {first}"
     assert second_took < first_took + 1, (second_took, first_took)
     held.communicate(timeout=20)
+
+
+def test_home_killed_in_the_middle_makes_nobody_a_liar(own):
+    """What home signed before it was killed holds: nodes go on with one another, and what they have home does not send again."""
+    cluster = start(own, 80)
+    expected, size = fill(cluster.root, 16 << 20, 60)
+    before = cluster.bridge.sent_bytes()
+    jobs = begin(cluster, READ)
+    for share in (0.25, 0.5, 0.75):
+        wait_until("some of it has come", lambda: cluster.bridge.sent_bytes() - before > share * size)
+        home = cluster.pid_of("home")
+        os.kill(home, signal.SIGKILL)
+        wait_until("there is another one", lambda: cluster.pid_of("home") not in (home, None))
+    wait_until("all are done", lambda: all(job.poll() is not None for job in jobs), 80)
+    assert [job.stdout.read() for job in jobs] == [expected] * NODES
+    sent = cluster.bridge.sent_bytes() - before
+    assert sent < 1.5 * size, f"{sent / size:.2f} times its size"
+    told = stats(cluster)
+    assert all(n["peer_lies"] == 0 for n in told), told
