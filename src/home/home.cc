@@ -203,6 +203,7 @@ class Home {
         controller_(loop),
         spool_(loop, places.state_dir + "/spool") {
     content_.SetLiveWrites(&live_writes_);
+    live_writes_.OnRefused([this] { content_.tree_board().Look(); });
     content_.SetStale([this](const std::string& path) { tree_.LookAt(path); });
     content_.tree_board().SetMark([this] { return live_writes_.Applied(); });
     services_.home_id = LoadHomeId(places.state_dir);
@@ -240,8 +241,10 @@ class Home {
     return {};
   }
 
-  // What is only held open gets its copy, while it is still claimed.
-  ~Home() { files_.Close(); }
+  ~Home() {
+    live_writes_.OnRefused(nullptr);
+    files_.Close();  // what is only held open gets its copy, while it is still claimed
+  }
 
   void End() {
     clients_->Stop();

@@ -48,7 +48,8 @@ bool MayPass(const Error& error) {
 
 class LiveWrites::View {
  public:
-  View(uint64_t id, const Options& options) : id_(id), flush_(options.flush) {
+  View(uint64_t id, const Options& options, std::shared_ptr<Refusals> refusals)
+      : id_(id), flush_(options.flush), refusals_(std::move(refusals)) {
     // Numbers of series must not come again after a restart of home: what an earlier one was sent is dropped.
     next_begin_ = static_cast<uint64_t>(WallMicros());
     apply_.root = options.root;
@@ -285,6 +286,7 @@ class LiveWrites::View {
 
   void Failed(const v1::WriteBack& message, const Error& error) {
     settled_ = message.sequence();
+    refused_ = true;
     if (message.has_put_file() || message.has_file_data()) ignoring_ = true;
     {
       std::lock_guard lock(mutex_);
@@ -315,6 +317,11 @@ class LiveWrites::View {
 
   // On a thread of its own: a disk that is busy holds up neither what comes nor the ends of earlier flushes.
   void BeginFlush() {
+    // Before whoever waits for the flush goes on: who looks next is to see what there is.
+    if (std::exchange(refused_, false)) {
+      const std::lock_guard lock(refusals_->mutex);
+      if (refusals_->tell) refusals_->tell();
+    }
     unsynced_ = 0;
     unsynced_bytes_ = 0;
     flushing_ = true;
@@ -380,6 +387,7 @@ class LiveWrites::View {
 
   const uint64_t id_;
   const std::function<Status(ApplyFlush*)> flush_;
+  const std::shared_ptr<Refusals> refusals_;
   ApplyOptions apply_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -409,6 +417,7 @@ class LiveWrites::View {
   std::unique_ptr<Applier> applier_;
   uint64_t settled_ = 0;   // of the last message that has failed for good
   bool ignoring_ = false;  // the rest of this file fails with it
+  bool refused_ = false;   // something has failed, and nobody was told yet
   uint64_t failures_ = 0;  // since the last that was applied
   size_t unsynced_ = 0;
   uint64_t unsynced_bytes_ = 0;
@@ -437,7 +446,7 @@ std::shared_ptr<LiveWrites::View> LiveWrites::Find(uint64_t view) const {
 std::shared_ptr<LiveWrites::View> LiveWrites::Make(uint64_t view) {
   std::lock_guard lock(mutex_);
   auto& made = views_[view];
-  if (!made) made = std::make_shared<View>(view, options_);
+  if (!made) made = std::make_shared<View>(view, options_, refusals_);
   return made;
 }
 
@@ -449,6 +458,11 @@ void LiveWrites::Leave(uint64_t view, uint64_t joined) {
 
 void LiveWrites::Write(uint64_t view, uint64_t begin, v1::WriteBack message) {
   if (const auto found = Find(view)) found->Write(begin, std::move(message));
+}
+
+void LiveWrites::OnRefused(std::function<void()> refused) {
+  const std::lock_guard lock(refusals_->mutex);
+  refusals_->tell = std::move(refused);
 }
 
 void LiveWrites::End(uint64_t view) {

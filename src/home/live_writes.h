@@ -47,6 +47,9 @@ class LiveWrites {
   void Leave(uint64_t view, uint64_t joined);
   // `begin`: of the last LiveAck that had one; what has another one is dropped.
   void Write(uint64_t view, uint64_t begin, v1::WriteBack message);
+  // `refused` is called when operations have failed for good: the root is not as the views show it. Null: not any more,
+  // when it returns.
+  void OnRefused(std::function<void()> refused);
   // Home has everything of it, and nothing more will come. Blocks.
   void End(uint64_t view);
 
@@ -71,10 +74,15 @@ class LiveWrites {
 
  private:
   class View;
+  struct Refusals {
+    std::mutex mutex;
+    std::function<void()> tell;  // guarded by mutex, which is held while it runs
+  };
   std::shared_ptr<View> Find(uint64_t view) const;
   std::shared_ptr<View> Make(uint64_t view);
 
   const Options options_;
+  const std::shared_ptr<Refusals> refusals_ = std::make_shared<Refusals>();
   mutable std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<View>> views_;  // guarded by mutex_
 };

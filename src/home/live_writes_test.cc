@@ -185,6 +185,23 @@ TEST_F(LiveWritesTest, WhatCannotBeAppliedIsToldAndTheRestGoesOn) {
   EXPECT_EQ(writes_->Failed(kView), 2u);
 }
 
+TEST_F(LiveWritesTest, ThatTheRootIsNotAsTheViewShowsItIsSaidBeforeWhoWaitsGoesOn) {
+  std::atomic<int> refused{0}, when_durable{-1};
+  writes_->OnRefused([&] { ++refused; });
+  Join();
+  Put(1, "/a", "one");
+  ASSERT_TRUE(Acknowledged(1));
+  EXPECT_EQ(refused, 0);
+  writes_->WhenDurable(kView, Sequence(2), [&] { when_durable = refused.load(); });
+  Put(2, "/secret/key", "no");
+  ASSERT_TRUE(Acknowledged(2));
+  EXPECT_EQ(when_durable, 1);
+  writes_->OnRefused(nullptr);
+  Put(3, "/secret/key", "no");
+  ASSERT_TRUE(Acknowledged(3));
+  EXPECT_EQ(refused, 1);
+}
+
 // A job's first write may fail before home hears that the job runs, and in which view.
 TEST_F(LiveWritesTest, WhoBeginsToListenHearsWhatCameAfterHisMark) {
   Join();
