@@ -2,8 +2,8 @@
 // A home that sends anything as content, and a root with any ELF files.
 //
 // Input: a byte that chooses, then Units, DirectoryObject or DirectoryPack, Resident or one of the trace's messages as
-// they come from the wire, or a file. With its upper bit the digests of content are put right here: else nothing would
-// get past the first of them.
+// they come from the wire, a file, or a list of mappings. With its upper bit the digests of content are put right here:
+// else nothing would get past the first of them.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -14,6 +14,7 @@
 #include "base/blake3.h"
 #include "base/files.h"
 #include "home/elf_file.h"
+#include "home/shared_mappings.h"
 #include "home/trace.h"
 #include "home/trace_store.h"
 #include "node/content_decode.h"
@@ -91,6 +92,12 @@ void Elf(const std::string& bytes) {
   for (const auto& [first, end] : ranges) Check(first < end && end <= bytes.size());
 }
 
+void Mappings(const std::string& bytes) {
+  for (const auto& path : vrun::home::WritableSharedFilesIn(bytes)) {
+    Check(path.starts_with('/') && path.find('\n') == path.npos);
+  }
+}
+
 void Traces(const std::string& bytes, bool right) {
   // As a node reads a table and a frame, and home a record from a node or its own disk.
   vrun::v1::TraceTable told;
@@ -143,7 +150,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   const bool right = (data[0] & 0x80) != 0;
-  switch ((data[0] & 0x7f) % 5) {
+  switch ((data[0] & 0x7f) % 6) {
     case 0: Units(bytes, right); break;
     case 1:
       Directory(bytes);
@@ -151,6 +158,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 2: Hints(bytes); break;
     case 3: Elf(bytes); break;
+    case 5: Mappings(bytes); break;
     default: Traces(bytes, right);
   }
   return 0;
