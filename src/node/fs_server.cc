@@ -2,15 +2,10 @@
 #include "node/fs_server.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,20 +19,20 @@
 #include "base/escape.h"
 #include "base/event_loop.h"
 #include "base/files.h"
-#include "base/frame_socket.h"
 #include "base/log.h"
+#include "node/agent_link.h"
 #include "node/cache_work.h"
 #include "node/fs_keeper.h"
 #include "node/kept_state.h"
 #include "node/live_views.h"
 #include "node/source_chain.h"
+#include "node/tenant_store.h"
 #include "node/tree_bursts.h"
 #include "node/uid_ranges.h"
 #include "node/view_pool.h"
 #include "proto/fsctl.pb.h"
 #include "rpc/credentials.h"
 #include "rpc/rpc.h"
-#include "store/store.h"
 #include "vfs/recorder.h"
 #include "vfs/view.h"
 #include "vfs/warmer.h"
@@ -49,34 +44,17 @@ namespace {
 // 128 KiB a tenth more crosses the wire of a cold import, and a fifth more is read.
 constexpr uint32_t kReadAheadKb = 16;
 
-// As many descriptors as the host lets us have; the store keeps a part of them open, and a few must be left for streams
-// and mounts.
-size_t DescriptorsForStore() {
-  rlimit limit;
-  constexpr size_t kMost = 16384;  // an import has 1,100 files
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return store::Options().max_open_files;
-  if (limit.rlim_cur < limit.rlim_max) {
-    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 65536);
-    (void)::setrlimit(RLIMIT_NOFILE, &limit);
-    (void)::getrlimit(RLIMIT_NOFILE, &limit);
-  }
-  return std::min<size_t>(kMost, static_cast<size_t>(limit.rlim_cur) / 4);
-}
-
-uint64_t DefaultCacheBytes(const std::string& directory) {
-  struct statvfs fs;
-  if (::statvfs(directory.c_str(), &fs) != 0) return 1ull << 30;
-  return std::max<uint64_t>(fs.f_blocks * fs.f_frsize / 4, 64u << 20);
-}
-
 class FsServer {
  public:
   FsServer(const FsServerOptions& options, std::shared_ptr<vfs::Warmer> warmer)
-      : options_(options), ids_(options.uid_base), warmer_(std::move(warmer)), listener_(options.listener) {}
+      : options_(options),
+        ids_(options.uid_base),
+        warmer_(std::move(warmer)),
+        agent_(&loop_, UniqueFd(options.listener)) {}
 
   Status Start();
   int Run();
-  void TellError(const Error& error);
+  void TellError(const Error& error) { agent_.TellError(error); }
 
  private:
   Status OpenStore();
@@ -88,11 +66,9 @@ class FsServer {
   void KeepRuns();
   vfs::ViewOptions OptionsOf(bool apart, const std::string& directory, ViewPool::LostCallback lost) const;
   ViewPool* PoolOf(bool apart) { return apart ? apart_views_.get() : views_.get(); }
-  void OnConnect();
   void OnAttach(uint64_t id, const v1::AgentAttach& attach);
   Status StartSources();
-  void OnControl(uint32_t events);
-  void OnRequest(const std::string& bytes);
+  void OnRequest(const v1::FsRequest& request);
   void OpenView(uint64_t id, const v1::OpenView& open);
   void OpenLiveView(uint64_t id, const v1::OpenView& open);
   void PublishView(uint64_t id, uint64_t lease);
@@ -104,8 +80,6 @@ class FsServer {
   // `partial`: the kernel has something of the root already.
   void BeginRun(const v1::AllowToken& run, bool partial);
   void EndRun(uint64_t job, uint32_t attempt);
-  void Reply(const v1::FsReply& reply, std::vector<UniqueFd> fds = {});
-  void ReplyError(uint64_t id, const Error& error);
   void Stats(uint64_t id);
   void Tick();
   void AgentIsGone();
@@ -116,21 +90,15 @@ class FsServer {
   const FsServerOptions options_;
   IdMap ids_;
   const std::shared_ptr<vfs::Warmer> warmer_;  // null: none
-  UniqueFd listener_;
-  UniqueFd control_;         // to the agent, when there is one
-  uint64_t connection_ = 0;  // serial of the agent's connections: an answer is for the one that asked
+  EventLoop loop_;
+  AgentLink agent_;
   std::unique_ptr<KeptState> kept_;
   int port_ = 0;  // that home knows; 0: none yet
-  EventLoop loop_;
-  FrameReader reader_;
-  FrameWriter writer_;
-  bool writing_ = false;
   int exit_code_ = 0;
   std::string store_directory_, views_directory_;
   std::string address_;  // where home and other nodes reach this
 
-  std::unique_ptr<store::Store> store_;
-  UniqueFd store_lock_;
+  TenantStore store_;
   std::unique_ptr<CacheWork> cache_;
   std::unique_ptr<SourceChain> sources_;
   std::unique_ptr<TreeBursts> bursts_;
@@ -154,19 +122,12 @@ Status FsServer::OpenStore() {
     return Error(Code::kInvalid, "file system server: no tenant");
   }
   store_directory_ = options_.store_directory + "/" + options_.tenant;
-  VRUN_TRY(MakeDirs(store_directory_, 0700));
-  store::Options options{.directory = store_directory_};
-  options.max_bytes = options_.cache_bytes > 0 ? options_.cache_bytes : DefaultCacheBytes(store_directory_);
+  store::Options options{.directory = store_directory_, .max_bytes = options_.cache_bytes};
   if (options_.cache_min_free_bytes > 0) options.min_free_bytes = options_.cache_min_free_bytes;
   options.min_free_percent = options_.cache_min_free_percent;
-  options.max_open_files = DescriptorsForStore();
-  VRUN_ASSIGN(store_, store::Store::Open(options));
-  // Held for as long as this lives: whoever tidies up caches that nobody serves sees that this one is served.
-  VRUN_ASSIGN(store_lock_, OpenFile(store_directory_ + "/lock", O_RDWR | O_CREAT, 0600));
-  while (::flock(store_lock_.get(), LOCK_SH) != 0 && errno == EINTR) {
-  }
-  ::futimens(store_lock_.get(), nullptr);
-  cache_ = std::make_unique<CacheWork>(&loop_, store_.get(), [this](v1::CacheStat* stat) { sources_->Describe(stat); });
+  VRUN_ASSIGN(store_, OpenTenantStore(std::move(options)));
+  cache_ = std::make_unique<CacheWork>(&loop_, store_.store.get(),
+                                       [this](v1::CacheStat* stat) { sources_->Describe(stat); });
   return {};
 }
 
@@ -195,8 +156,7 @@ Status FsServer::Listen() {
 }
 
 Status FsServer::Start() {
-  if (!listener_) return Error(Code::kInvalid, "file system server: no socket for the agent");
-  ::fcntl(listener_.get(), F_SETFD, FD_CLOEXEC);
+  if (!agent_.listens()) return Error(Code::kInvalid, "file system server: no socket for the agent");
   if (options_.keeper >= 0) ::fcntl(options_.keeper, F_SETFD, FD_CLOEXEC);
   KeptState::Left left;
   VRUN_ASSIGN(kept_, KeptState::Start(UniqueFd(options_.keeper), &left));
@@ -230,8 +190,7 @@ Status FsServer::Start() {
                                             LiveHooks());
   TakeOver(std::move(left));
   live_views_->Sweep();
-  VRUN_TRY(SetNonBlocking(listener_.get(), true));
-  VRUN_TRY(loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnConnect(); }));
+  VRUN_TRY(agent_.Start({[this](const v1::FsRequest& request) { OnRequest(request); }, [this] { AgentIsGone(); }}));
   Tick();
   return {};
 }
@@ -316,7 +275,7 @@ Status FsServer::StartSources() {
       loop_.Post([this, request] {
         v1::FsReply reply;
         *reply.mutable_presign() = request;
-        Reply(reply);
+        agent_.Reply(reply);
       });
     };
   }
@@ -331,7 +290,7 @@ Status FsServer::StartSources() {
                    .address = address_,
                    .pool = options_.pool,
                    .credentials = std::move(credentials)},
-                  std::move(backend), store_.get(), std::move(presign));
+                  std::move(backend), store_.store.get(), std::move(presign));
   bursts_ = std::make_unique<TreeBursts>(&loop_, &sources_->home(), sources_->backend().get(), store_directory_);
   return {};
 }
@@ -373,7 +332,7 @@ void FsServer::TellLost(const std::string& path, const std::string& reason, cons
   reply.mutable_content_lost()->set_path(path);
   reply.mutable_content_lost()->set_reason(reason);
   reply.mutable_content_lost()->mutable_leases()->Add(leases.begin(), leases.end());
-  Reply(reply);
+  agent_.Reply(reply);
 }
 
 void FsServer::Tick() {
@@ -387,26 +346,8 @@ int FsServer::Run() {
 }
 
 void FsServer::AgentIsGone() {
-  if (!control_) return;
-  loop_.Remove(control_.get());
-  control_.Reset();
-  ++connection_;
   if (leases() == 0) return loop_.Stop();
   LogInfo("the agent is gone; its tasks go on, so this goes on serving {} of their views", leases());
-}
-
-// The newest connection counts: an agent that starts again has no other way to say that the old one is gone.
-void FsServer::OnConnect() {
-  UniqueFd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!connection) return;
-  if (control_) loop_.Remove(control_.get());
-  control_ = std::move(connection);
-  ++connection_;
-  reader_ = FrameReader();
-  writer_ = FrameWriter();
-  writing_ = false;
-  const Status added = loop_.Add(control_.get(), EPOLLIN, [this](uint32_t events) { OnControl(events); });
-  if (!added) control_.Reset();
 }
 
 void FsServer::OnAttach(uint64_t id, const v1::AgentAttach& attach) {
@@ -430,7 +371,7 @@ void FsServer::OnAttach(uint64_t id, const v1::AgentAttach& attach) {
   v1::FsReply reply;
   reply.set_id(id);
   reply.mutable_listening()->add_addresses(options_.listen_host + ":" + std::to_string(port_));
-  Reply(reply);
+  agent_.Reply(reply);
   struct stat mine {
   }, theirs{};
   if (attach.program().empty() || ::stat("/proc/self/exe", &mine) != 0 ||
@@ -443,62 +384,7 @@ void FsServer::OnAttach(uint64_t id, const v1::AgentAttach& attach) {
   HandOver("the agent is another version");
 }
 
-void FsServer::OnControl(uint32_t events) {
-  if (events & EPOLLOUT) {
-    auto done = writer_.Flush(control_.get());
-    if (!done) return AgentIsGone();
-    writing_ = !*done;
-    loop_.Modify(control_.get(), writing_ ? EPOLLIN | EPOLLOUT : EPOLLIN);
-  }
-  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
-  auto open = reader_.ReadAvailable(control_.get(), [this](Frame frame) {
-    if (control_) OnRequest(frame.bytes);
-  });
-  if (!open) {
-    LogError("the agent sent a broken frame: {}", Escape(open.error().message()));
-  }
-  if (!open || !*open) AgentIsGone();
-}
-
-void FsServer::Reply(const v1::FsReply& reply, std::vector<UniqueFd> fds) {
-  if (!control_) return;
-  writer_.Queue(reply.SerializeAsString(), std::move(fds));
-  if (writing_) return;
-  auto done = writer_.Flush(control_.get());
-  if (done && *done) return;
-  // Also after an error: the loop then finds out in its own time that the agent is gone.
-  writing_ = true;
-  loop_.Modify(control_.get(), EPOLLIN | EPOLLOUT);
-}
-
-void FsServer::ReplyError(uint64_t id, const Error& error) {
-  v1::FsReply reply;
-  reply.set_id(id);
-  reply.mutable_error()->set_code(static_cast<int>(error.code()));
-  reply.mutable_error()->set_message(Escape(error.message()));
-  reply.mutable_error()->set_errno_value(error.error_number());
-  Reply(reply);
-}
-
-void FsServer::TellError(const Error& error) {
-  // The agent has connected by now, or does so at once.
-  pollfd waiting{listener_.get(), POLLIN, 0};
-  if (!listener_ || ::poll(&waiting, 1, 1000) != 1) return;
-  control_.Reset(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (control_) {
-    v1::FsReply reply;
-    reply.mutable_error()->set_code(static_cast<int>(error.code()));
-    reply.mutable_error()->set_message(Escape(error.message()));
-    (void)SendFrame(control_.get(), reply.SerializeAsString());
-  }
-}
-
-void FsServer::OnRequest(const std::string& bytes) {
-  v1::FsRequest request;
-  if (!request.ParseFromString(bytes)) {
-    LogError("the agent sent a request that does not parse");
-    return;
-  }
+void FsServer::OnRequest(const v1::FsRequest& request) {
   const uint64_t id = request.id();
   v1::FsReply reply;
   reply.set_id(id);
@@ -510,36 +396,37 @@ void FsServer::OnRequest(const std::string& bytes) {
     case v1::FsRequest::kCloseView:
       CloseView(request.close_view().lease());
       reply.mutable_view_closed();
-      return Reply(reply);
+      return agent_.Reply(reply);
     case v1::FsRequest::kAllowToken: {
       const v1::AllowToken& allow = request.allow_token();
       sources_->home().AllowToken(allow.home_id(), allow.token(), allow.job(), allow.attempt());
       BeginRun(allow, views_->views() > 0 || apart_views_->views() > 0 || !live_views_->empty());
       KeepRuns();
       reply.mutable_allowed();
-      return Reply(reply);
+      return agent_.Reply(reply);
     }
     case v1::FsRequest::kEndRun:
       EndRun(request.end_run().job(), request.end_run().attempt());
       KeepRuns();
       reply.mutable_allowed();
-      return Reply(reply);
+      return agent_.Reply(reply);
     case v1::FsRequest::kStats: return Stats(id);
     case v1::FsRequest::kCache:
-      return cache_->Start(id, request.cache(), [this, id, asker = connection_](const v1::CacheEvent& event) {
-        if (asker != connection_) return;
+      return cache_->Start(id, request.cache(), [this, id, asker = agent_.connection()](const v1::CacheEvent& event) {
+        if (asker != agent_.connection()) return;
         v1::FsReply answer;
         answer.set_id(id);
         *answer.mutable_cache() = event;
-        Reply(answer);
+        agent_.Reply(answer);
       });
     case v1::FsRequest::kCancelCache: return cache_->Cancel(request.cancel_cache());
     case v1::FsRequest::kPresigned: return sources_->Presigned(request.presigned());
-    case v1::FsRequest::kSetCacheLimit: return store_->SetLimit(request.set_cache_limit().bytes());
+    case v1::FsRequest::kSetCacheLimit: return store_.store->SetLimit(request.set_cache_limit().bytes());
     case v1::FsRequest::kEvents:
     case v1::FsRequest::WHAT_NOT_SET: break;
   }
-  ReplyError(id, Error(Code::kUnsupported, "file system server: a request that it does not know: restart the node"));
+  agent_.ReplyError(id,
+                    Error(Code::kUnsupported, "file system server: a request that it does not know: restart the node"));
 }
 
 void FsServer::BeginRun(const v1::AllowToken& run, bool partial) {
@@ -580,17 +467,17 @@ void FsServer::LearnIds() {
 
 void FsServer::OpenLiveView(uint64_t id, const v1::OpenView& open) {
   const auto tree = Digest::FromBytes(open.tree());
-  if (!tree) return ReplyError(id, Error(Code::kInvalid, "open a live view: not a tree"));
+  if (!tree) return agent_.ReplyError(id, Error(Code::kInvalid, "open a live view: not a tree"));
   if (options_.features.io_uring && !std::exchange(told_of_io_uring_, true)) {
     LogWarning("io_uring is on, but not for live views: what a job writes has to outlive this server");
   }
   if (!live_views_->followed()) bursts_->Start(*tree, false);  // later the view is told of what is new
   live_views_->Open(*tree, open.serial(), open.lease(),
-                    [this, id, lease = open.lease(), asker = connection_](Result<LiveViews::Opened> opened) {
-                      if (asker != connection_) return;
+                    [this, id, lease = open.lease(), asker = agent_.connection()](Result<LiveViews::Opened> opened) {
+                      if (asker != agent_.connection()) return;
                       if (!opened) {
                         live_views_->Close(lease);
-                        return ReplyError(id, opened.error());
+                        return agent_.ReplyError(id, opened.error());
                       }
                       v1::FsReply reply;
                       reply.set_id(id);
@@ -598,19 +485,19 @@ void FsServer::OpenLiveView(uint64_t id, const v1::OpenView& open) {
                       reply.mutable_view_opened()->set_view(opened->view);
                       std::vector<UniqueFd> fds;
                       fds.push_back(std::move(opened->mount));
-                      Reply(reply, std::move(fds));
+                      agent_.Reply(reply, std::move(fds));
                     });
 }
 
 void FsServer::PublishView(uint64_t id, uint64_t lease) {
-  live_views_->Publish(lease, [this, id, asker = connection_](const Result<LiveViews::Published>& published) {
-    if (asker != connection_) return;
-    if (!published) return ReplyError(id, published.error());
+  live_views_->Publish(lease, [this, id, asker = agent_.connection()](const Result<LiveViews::Published>& published) {
+    if (asker != agent_.connection()) return;
+    if (!published) return agent_.ReplyError(id, published.error());
     v1::FsReply reply;
     reply.set_id(id);
     reply.mutable_view_published()->set_view(published->view);
     reply.mutable_view_published()->set_sequence(published->sequence);
-    Reply(reply);
+    agent_.Reply(reply);
   });
 }
 
@@ -620,7 +507,7 @@ void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
   const auto tree = Digest::FromBytes(open.tree());
   const auto apart = Digest::FromBytes(open.apart());
   if (!tree || (!apart && !open.apart().empty())) {
-    return ReplyError(id, Error(Code::kInvalid, "open a view: not a tree"));
+    return agent_.ReplyError(id, Error(Code::kInvalid, "open a view: not a tree"));
   }
   struct Mounts {
     std::vector<UniqueFd> fds;
@@ -630,24 +517,24 @@ void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
   auto mounts = std::make_shared<Mounts>();
   mounts->left = apart ? 2 : 1;
   mounts->fds.resize(mounts->left);
-  const auto opened = [this, id, lease = open.lease(), mounts, asker = connection_](size_t which,
-                                                                                    Result<UniqueFd> mount) {
+  const auto opened = [this, id, lease = open.lease(), mounts, asker = agent_.connection()](size_t which,
+                                                                                            Result<UniqueFd> mount) {
     if (mount) {
       mounts->fds[which] = std::move(*mount);
     } else if (!mounts->error) {
       mounts->error = std::move(mount).error();
     }
     if (--mounts->left > 0) return;
-    if (asker != connection_) return;  // nobody waits for it; the next agent says which leases there are
+    if (asker != agent_.connection()) return;  // nobody waits for it; the next agent says which leases there are
     if (mounts->error) {
       views_->Close(lease);
       apart_views_->Close(lease);
-      return ReplyError(id, *mounts->error);
+      return agent_.ReplyError(id, *mounts->error);
     }
     v1::FsReply reply;
     reply.set_id(id);
     reply.mutable_view_opened()->set_lease(lease);
-    Reply(reply, std::move(mounts->fds));
+    agent_.Reply(reply, std::move(mounts->fds));
   };
   bursts_->Start(*tree, false);
   if (apart) bursts_->Start(*apart, true);
@@ -657,7 +544,7 @@ void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
 }
 
 void FsServer::Stats(uint64_t id) {
-  const store::Stats store = store_->stats();
+  const store::Stats store = store_.store->stats();
   const ContentSourceStats source = sources_->home().stats();
   const vfs::BackendCounters& counters = sources_->backend()->counters();
   v1::FsReply reply;
@@ -670,7 +557,7 @@ void FsServer::Stats(uint64_t id) {
   stats->set_corrupt_units(store.corrupt_units);
   stats->set_cache_bytes(store.bytes);
   stats->set_cache_limit_bytes(store.limit_bytes);
-  Reply(reply);
+  agent_.Reply(reply);
 }
 
 }  // namespace
