@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What jobs may not have or write, and what a refusal leaves behind."""
+import contextlib
 import os
 import pathlib
 import signal
@@ -49,35 +50,35 @@ def test_a_key_that_is_made_while_a_batch_job_runs_is_not_written_over(own):
     assert key.read_text() == "the key"
 
 
-def test_what_was_refused_is_there_for_the_next_run(own):
-    cluster = own()
+@contextlib.contextmanager
+def a_file_that_cannot_be_removed(cluster):
     held = cluster.root / "root/held"
     held.write_text("held")
     if subprocess.run(["chattr", "+i", held], capture_output=True).returncode != 0:
         pytest.skip("no immutable files here")
     try:
-        for _ in range(5):
-            assert cluster.sh("rm held").returncode == 125
-            assert cluster.sh("cat held").stdout == "held"
+        yield held.name
     finally:
         subprocess.run(["chattr", "-i", held], check=True)
+
+
+def test_what_was_refused_is_there_for_the_next_run(own):
+    cluster = own()
+    with a_file_that_cannot_be_removed(cluster) as held:
+        for _ in range(5):
+            assert cluster.sh(f"rm {held}").returncode == 125
+            assert cluster.sh(f"cat {held}").stdout == "held"
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_after_a_refused_write_and_another_home_jobs_end(own, how):
     cluster = own()
-    held = cluster.root / "root/held"
-    held.write_text("held")
-    if subprocess.run(["chattr", "+i", held], capture_output=True).returncode != 0:
-        pytest.skip("no immutable files here")
-    try:
-        assert cluster.sh("rm held").returncode == 125
+    with a_file_that_cannot_be_removed(cluster) as held:
+        assert cluster.sh(f"rm {held}").returncode == 125
         home = cluster.pid_of("home")
         os.kill(home, how)
         wait_until("home is gone", lambda: not os.path.exists(f"/proc/{home}"))
-        assert cluster.sh("cat held", timeout=20).stdout == "held"
-    finally:
-        subprocess.run(["chattr", "-i", held], check=True)
+        assert cluster.sh(f"cat {held}", timeout=20).stdout == "held"
 
 
 @pytest.mark.parametrize("view", ["live", "frozen"])
