@@ -34,9 +34,7 @@ Status ApplyPaths::RefuseHidden(const std::string& path) const {
 
 bool ApplyPaths::HasHiddenBelow(const std::string& path) const {
   const auto rules = options_->rules ? options_->rules() : nullptr;
-  if (!rules) return false;
-  const std::vector<std::string> hidden = rules->Hidden(options_->exposed);
-  return std::any_of(hidden.begin(), hidden.end(), [&](const std::string& name) { return AtOrBelow(name, path); });
+  return rules && rules->HidesBelow(path, options_->exposed);
 }
 
 Result<std::optional<Place>> ApplyPaths::Find(const std::string& asked) const {

@@ -128,6 +128,44 @@ bool DenyRules::Denies(std::string_view path, const std::vector<std::string>& ex
   return true;
 }
 
+bool DenyRules::IsThere(const std::string& path, const std::vector<std::string>& exposed) const {
+  struct stat st;
+  return Denies(path, exposed) && ::lstat(OnHost(root_, path).c_str(), &st) == 0;
+}
+
+bool DenyRules::HidesInHome(const std::string& home, std::string_view path,
+                            const std::vector<std::string>& exposed) const {
+  for (std::string_view item : kDenied) {
+    const std::string name = JoinPath(home, item);
+    if (IsBelow(name, path) && IsThere(name, exposed)) return true;
+  }
+  const std::string ssh = JoinPath(home, ".ssh");
+  if (!IsBelow(ssh, path)) return false;
+  const std::vector<std::string> names = ListNames(OnHost(root_, ssh));
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return DeniedSshName(name) && Denies(JoinPath(ssh, name), exposed);
+  });
+}
+
+bool DenyRules::HidesBelow(std::string_view path, const std::vector<std::string>& exposed) const {
+  if (IsThere(std::string(path), exposed)) return true;
+  const auto there = [&](const std::string& name) { return IsBelow(name, path) && IsThere(name, exposed); };
+  if (std::any_of(own_.begin(), own_.end(), there) || std::any_of(targets_.begin(), targets_.end(), there)) return true;
+  const auto in_home = [&](const std::string& home) { return HidesInHome(home, path, exposed); };
+  if (std::any_of(homes_.begin(), homes_.end(), in_home)) return true;
+  for (const std::string& parent : home_parents_) {
+    const std::string_view inside = Below(path, parent);
+    if (!inside.empty()) {
+      if (in_home(JoinPath(parent, inside.substr(0, inside.find('/'))))) return true;
+    } else if (IsBelow(parent, path)) {
+      for (const std::string& name : ListNames(OnHost(root_, parent))) {
+        if (in_home(JoinPath(parent, name))) return true;
+      }
+    }
+  }
+  return false;
+}
+
 std::vector<std::string> DenyRules::Hidden(const std::vector<std::string>& exposed) const {
   std::vector<std::string> hidden = own_;
   for (const std::string& path : hidden_) {

@@ -23,12 +23,18 @@ class DenyRules {
   // Must `path` not be served to somebody to whom `exposed` was granted? Also true below a denied directory.
   bool Denies(std::string_view path, const std::vector<std::string>& exposed = {}) const;
 
+  // Is something at or below `path` now, on the disk, that must not be served? Who moves a directory would move it to
+  // where no pattern finds it.
+  bool HidesBelow(std::string_view path, const std::vector<std::string>& exposed = {}) const;
+
   // The names to leave out of a tree (tree::ScanOptions::hidden) for which `exposed` was granted.
   std::vector<std::string> Hidden(const std::vector<std::string>& exposed = {}) const;
 
  private:
   friend class DenyList;
   bool DeniedByPattern(std::string_view path, std::string_view* denied) const;
+  bool HidesInHome(const std::string& home, std::string_view path, const std::vector<std::string>& exposed) const;
+  bool IsThere(const std::string& path, const std::vector<std::string>& exposed) const;
 
   std::string root_;
   std::vector<std::string> own_;           // vrun's own directories: no --expose opens them

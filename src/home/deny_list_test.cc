@@ -58,5 +58,37 @@ TEST(DenyList, PatternsHomesAndExpose) {
   EXPECT_TRUE(list.Concerns(dirty));
 }
 
+// Whoever moves a directory is told by what is there then, not by what was there when the rules were made.
+TEST(DenyList, WhatADirectoryHidesIsAskedOfTheDisk) {
+  TestDirectory root;
+  root.Put("root/.ssh/known_hosts", "k");
+  root.Put("root/.config/editor/settings", "k");
+  root.Put("home/notes.txt", "k");
+  root.Put("own/key", "k");
+  const auto rules = DenyList({root.path(), {"/root"}, {"/home"}, {root / "own"}}).Current();
+  for (const char* path :
+       {"/root", "/root/.ssh", "/root/.config", "/home", "/home/notes.txt", "/home/bob", "/srv", "/owner"}) {
+    EXPECT_FALSE(rules->HidesBelow(path)) << path;
+  }
+  EXPECT_TRUE(rules->HidesBelow("/own"));
+  EXPECT_TRUE(rules->HidesBelow("/"));
+
+  root.Put("root/.ssh/id_rsa.pub", "k");
+  EXPECT_FALSE(rules->HidesBelow("/root"));
+  root.Put("root/.ssh/id_rsa", "k");
+  root.Put("home/bob/.config/gcloud/token", "k");
+  root.Put("home/notes/.aws/credentials", "k");
+  for (const char* path : {"/root", "/root/.ssh", "/root/.ssh/id_rsa", "/home", "/home/bob", "/home/bob/.config",
+                           "/home/bob/.config/gcloud", "/home/notes"}) {
+    EXPECT_TRUE(rules->HidesBelow(path)) << path;
+  }
+  for (const char* path :
+       {"/root/.ssh/known_hosts", "/root/.config", "/home/notes.txt", "/home/bo", "/home/bob/.cache"}) {
+    EXPECT_FALSE(rules->HidesBelow(path)) << path;
+  }
+  EXPECT_FALSE(rules->HidesBelow("/root/.ssh", {"/root/.ssh/id_rsa"}));
+  EXPECT_TRUE(rules->HidesBelow("/home/bob", {"/home/bob/.config/gcloud/another"}));
+}
+
 }  // namespace
 }  // namespace vrun::home

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <thread>
@@ -195,6 +196,7 @@ TEST_F(LiveWritesTest, ThatTheRootIsNotAsTheViewShowsItIsSaidBeforeWhoWaitsGoesO
   writes_->WhenDurable(kView, Sequence(2), [&] { when_durable = refused.load(); });
   Put(2, "/secret/key", "no");
   ASSERT_TRUE(Acknowledged(2));
+  while (when_durable < 0) std::this_thread::yield();
   EXPECT_EQ(when_durable, 1);
   writes_->OnRefused(nullptr);
   Put(3, "/secret/key", "no");

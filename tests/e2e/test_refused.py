@@ -28,13 +28,26 @@ def test_a_key_that_was_made_after_the_view_is_kept_from_jobs_too(own, view):
     key.write_text("the key")
     credentials.parent.mkdir(parents=True)
     credentials.write_text("the credentials")
-    wait_until("home has seen it", lambda: "latecomer" in cluster.sh("ls /home").stdout)
     r = cluster.sh("ls -A .ssh; echo evil > .ssh/id_made_later")
     assert "known_hosts" in r.stdout and key.name not in r.stdout and r.returncode == 125 and "kept from them" in r.stderr
     for script in ("mv .ssh moved && sleep 0.3; cat moved/id_made_later", "mv /home/latecomer /mnt/l && sleep 0.3; cat /mnt/l/.aws/credentials"):
         r = cluster.sh(script)
         assert r.returncode != 0 and "the " not in r.stdout, (script, r)
     assert key.read_text() == "the key" and credentials.read_text() == "the credentials"
+
+
+@pytest.mark.parametrize("view", [pytest.param(v, marks=pytest.mark.view(v)) for v in ("live", "frozen")])
+def test_where_nothing_is_kept_from_jobs_they_do_what_they_like(own, view):
+    """Directories that could have keys and have none, and files beside home directories."""
+    cluster = own()
+    for name in ("root/.config/editor/settings", "root/.local/share/app/data", "home/notes.txt", "home/project/file"):
+        (cluster.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (cluster.root / name).write_text(name)
+    r = cluster.sh("mv ~/.config ~/.config.old && rm -r ~/.local && rm /home/notes.txt && mv /home/project/file /home/file && rm -r /home/project")
+    assert (r.returncode, r.stderr) == (0, ""), r
+    assert (cluster.root / "root/.config.old/editor/settings").read_text() == "root/.config/editor/settings"
+    assert (cluster.root / "home/file").read_text() == "home/project/file"
+    assert not any((cluster.root / name).exists() for name in ("root/.config", "root/.local", "home/notes.txt", "home/project"))
 
 
 def test_a_key_that_is_made_while_a_batch_job_runs_is_not_written_over(own):
