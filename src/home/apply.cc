@@ -22,6 +22,7 @@
 #include "home/apply_paths.h"
 #include "home/file_meta.h"
 #include "home/safe_root.h"
+#include "tree/inode_number.h"
 
 namespace vrun::home {
 namespace {
@@ -32,8 +33,10 @@ using vrun::v1::WriteBack;
 
 class ApplierImpl final : public Applier {
  public:
-  ApplierImpl(ApplyOptions options, SafeRoot root, ApplyJournal journal)
+  // `root_dev`: the device of the root itself.
+  ApplierImpl(ApplyOptions options, SafeRoot root, uint64_t root_dev, ApplyJournal journal)
       : options_(std::move(options)),
+        root_dev_(root_dev),
         journal_(std::move(journal)),
         paths_(&options_, &journal_, std::move(root)),
         prefix_(".vrun-" + std::to_string(options_.job) + "-") {
@@ -96,6 +99,7 @@ class ApplierImpl final : public Applier {
   bool MayBeRepeated(const WriteBack& message) const { return message.sequence() <= journal_.applied_before(); }
 
   ApplyOptions options_;
+  const uint64_t root_dev_;
   ApplyJournal journal_;
   ApplyPaths paths_;
   std::string prefix_;
@@ -160,7 +164,8 @@ Status ApplierImpl::Dispatch(const WriteBack& message) {
 // --- versions ---
 
 bool ApplierImpl::Matches(const struct stat& st, const BaseVersion& base, bool own_rename) const {
-  if ((st.st_mode & S_IFMT) != base.type() || st.st_ino != base.ino()) return false;
+  if ((st.st_mode & S_IFMT) != base.type()) return false;
+  if (base.ino() != st.st_ino && base.ino() != tree::ShownInode(st.st_dev, st.st_ino, root_dev_)) return false;
   if (S_ISDIR(st.st_mode)) return true;
   if (static_cast<uint64_t>(st.st_size) != base.size()) return false;
   if (ToNanos(st.st_ctim) == base.ctime_ns()) return true;
@@ -668,8 +673,11 @@ Result<std::unique_ptr<Applier>> Applier::Open(ApplyOptions options) {
   VRUN_ASSIGN(SafeRoot root, SafeRoot::Open(options.root));
   VRUN_ASSIGN(ApplyJournal journal, ApplyJournal::Open(options.journal, options.attempt));
   if (options.live) return MakeLiveApplier(std::move(options), std::move(root), std::move(journal));
+  VRUN_ASSIGN(const UniqueFd top, root.OpenDirectory("/"));
+  struct stat st;
+  if (::fstat(top.get(), &st) != 0) return ErrnoError("stat of the root");
   return std::unique_ptr<Applier>(
-      std::make_unique<ApplierImpl>(std::move(options), std::move(root), std::move(journal)));
+      std::make_unique<ApplierImpl>(std::move(options), std::move(root), st.st_dev, std::move(journal)));
 }
 
 }  // namespace vrun::home

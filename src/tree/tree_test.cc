@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "tree/codec.h"
+#include "tree/inode_number.h"
 
 namespace vrun::tree {
 namespace {
@@ -163,6 +166,22 @@ TEST(Directory, HoldsAMillionNames) {
   auto parsed = Directory::Parse(std::string(directory->encoded()));
   ASSERT_TRUE(parsed);
   EXPECT_EQ((*parsed)->digest(), directory->digest());
+}
+
+TEST(ShownInode, FilesOfAllDevicesHaveNumbersOfTheirOwn) {
+  const uint64_t kRoot = makedev(259, 2);
+  std::set<uint64_t> numbers;
+  size_t files = 0;
+  for (const uint64_t ino : {1ull, 2ull, 128ull, 0xffffffffull}) {
+    numbers.insert(ShownInode(kRoot, ino, kRoot));
+    for (unsigned minor = 1; minor < 1000; ++minor) numbers.insert(ShownInode(makedev(0, minor), ino, kRoot));
+    for (unsigned minor = 0; minor < 64; ++minor) numbers.insert(ShownInode(makedev(8, minor), ino, kRoot));
+    files += 1 + 999 + 64;
+  }
+  EXPECT_EQ(numbers.size(), files);
+  EXPECT_LT(*numbers.rbegin(), 1ull << 60) << "what is above is overlayfs's";
+  EXPECT_EQ(ShownInode(kRoot, 1ull << 40, kRoot), 1ull << 40);
+  EXPECT_NE(ShownInode(makedev(0, 7), 1ull << 40, kRoot), ShownInode(makedev(0, 8), 1ull << 40, kRoot));
 }
 
 }  // namespace

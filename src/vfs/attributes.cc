@@ -9,6 +9,8 @@
 
 #include <cstring>
 
+#include "tree/inode_number.h"
+
 namespace vrun::vfs {
 namespace {
 
@@ -72,9 +74,7 @@ bool IsAcl(std::string_view name) { return name == "system.posix_acl_access" || 
 
 uint64_t InodeNumber(const tree::Entry& entry, uint64_t root_dev, uint64_t fallback_ino) {
   if (entry.ino == 0) return fallback_ino | 1ull << 60;
-  if (entry.dev == root_dev) return entry.ino;
-  const uint64_t mark = (entry.dev * 0x9e3779b97f4a7c15u >> 56 & 0xff) | 1;
-  return entry.ino ^ mark << 52;
+  return tree::ShownInode(entry.dev, entry.ino, root_dev);
 }
 
 fuse_attr AttributesOf(const tree::Entry& entry, const IdMap& ids, uint64_t root_dev, uint64_t fallback_ino) {

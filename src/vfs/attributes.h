@@ -13,8 +13,7 @@
 
 namespace vrun::vfs {
 
-// `root_dev` is the device of the root entry: inode numbers of other devices get a mark of their device in bits 52..59,
-// because one mount has one st_dev. `fallback_ino` where home gave none.
+// `root_dev` is the device of the root entry: tree::ShownInode. `fallback_ino` where home gave none.
 fuse_attr AttributesOf(const tree::Entry& entry, const IdMap& ids, uint64_t root_dev, uint64_t fallback_ino);
 uint64_t InodeNumber(const tree::Entry& entry, uint64_t root_dev, uint64_t fallback_ino);
 

@@ -252,10 +252,12 @@ int LiveRoot::RemoveLocked(LiveNode* parent, const std::string& name, bool direc
   const std::string path = tree_.PathOf(*parent, name);
   const bool known = node->named_at_home, is_directory = node->is_directory();
   const uint64_t nodeid = node->nodeid;
+  const auto removed = LosesContentLocked(node);
   if (const int error = tree_.Remove(parent, name, directory, LiveNow()); error != 0) return error;
   node = tree_.Find(nodeid);  // perhaps gone
   if (known) {
     TellRemovedLocked(nodeid, path, !is_directory && (node == nullptr || node->attributes.nlink == 0));
+    HoldRemovedLocked(removed);
   } else {
     NothingToTellLocked();
   }
@@ -299,12 +301,15 @@ int LiveRoot::RenameLocked(LiveNode* from, const std::string& name, LiveNode* to
   const bool known = node != nullptr && node->named_at_home;
   const bool there_known = there != nullptr && there->named_at_home;
   const uint64_t there_id = there != nullptr ? there->nodeid : 0;
+  const auto removed = exchange || node == there ? std::nullopt : LosesContentLocked(there);
   if (const int error = tree_.Rename(from, name, to, to_name, flags, LiveNow()); error != 0) return error;
   if (node == there) return 0;
   if (known) {
     TellLocked(exchange ? Kind::kExchange : Kind::kRename, node, path, old_path, there_id);
+    HoldRemovedLocked(removed);
   } else if (there_known) {
     TellRemovedLocked(there_id, path, false);  // home cannot have what took its place (a device)
+    HoldRemovedLocked(removed);
   } else {
     NothingToTellLocked();
   }

@@ -368,13 +368,18 @@ void LiveRoot::PushTold(const std::vector<PushPiece>& files) {
 
 void LiveRoot::Forget(uint64_t nodeid, uint64_t count) {
   std::shared_ptr<FileContent> kept;  // goes after the lock
-  const TreeLock lock(*this);
-  if (LiveNode* node = tree_.Find(nodeid)) tree_.Forget(node, count);
-  if (kept_.empty() || tree_.Find(nodeid) != nullptr) return;
-  if (const auto it = kept_.find(nodeid); it != kept_.end()) {
-    kept = std::move(it->second);
-    kept_.erase(it);
+  uint64_t held = 0;
+  {
+    const TreeLock lock(*this);
+    if (LiveNode* node = tree_.Find(nodeid)) tree_.Forget(node, count);
+    if ((kept_.empty() && held_.empty()) || tree_.Find(nodeid) != nullptr) return;
+    held = TakeHeldLocked(nodeid);
+    if (const auto it = kept_.find(nodeid); it != kept_.end()) {
+      kept = std::move(it->second);
+      kept_.erase(it);
+    }
   }
+  if (held != 0) stream_->Unhold(held);
 }
 
 void LiveRoot::OpenDir(const Request&, Reply reply) {

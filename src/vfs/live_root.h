@@ -226,6 +226,19 @@ class LiveRoot final : public Operations, public WriteOperations {
   int MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made, std::shared_ptr<LiveFile> file,
                      LiveNode** out);
 
+  // live_removed.cc. With mutex_ held, but for KeepRemoved.
+  struct Removed {
+    uint64_t nodeid = 0;
+    FileContent::Place place;
+    tree::FileVersion version;
+    std::optional<store::ObjectId> known_id;
+  };
+  std::optional<Removed> LosesContentLocked(const LiveNode* node) const;
+  void HoldRemovedLocked(const std::optional<Removed>& removed);
+  void KeepRemoved(const Removed& removed);
+  // The operation that waits for the node; 0: none. To be let go of without the lock.
+  uint64_t TakeHeldLocked(uint64_t nodeid);
+
   // live_attributes.cc
   void SetAttrNow(const Request& request, const fuse_setattr_in& in, Reply reply);
   void SetAttrResized(const Request& request, const fuse_setattr_in& in, Reply reply);
@@ -385,7 +398,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   bool behind_ = false;                    // the tree that is shown has later ones
   std::vector<uint64_t> gone_;             // not in the journal yet: with the next frame
   std::vector<LiveOperation> taken_back_;  // until the journal knows
-  std::mutex checkpoint_mutex_;            // over all of a Checkpoint; before mutex_
+  std::unordered_map<uint64_t, uint64_t> held_;  // nodes without names -> the operation that waits for them
+  std::mutex checkpoint_mutex_;                  // over all of a Checkpoint; before mutex_
   struct Dirty {
     int64_t since = 0;  // monotonic microseconds
     bool owed = false;  // it was to be published, and could not be

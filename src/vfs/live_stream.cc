@@ -99,6 +99,7 @@ const LiveStream::Item* LiveStream::NextItemLocked() {
   if (flying_ >= options_.window_operations || flying_bytes_ >= options_.window_bytes) return nullptr;
   const auto next = items_.upper_bound(sent_);
   if (next == items_.end() || next->first > released_) return nullptr;
+  if (!held_.empty() && next->first >= *held_.begin()) return nullptr;
   sent_ = next->first;
   next->second.sent = true;
   ++flying_;
@@ -353,6 +354,7 @@ std::vector<LiveOperation> LiveStream::TakeBack(uint64_t node) {
     bytes_ -= it->second.bytes;
     taken.push_back(std::move(it->second.operation));
     items_.erase(it);
+    held_.erase(number);
   }
   dropped_ += taken.size();
   of_node_.erase(numbers);
@@ -360,6 +362,19 @@ std::vector<LiveOperation> LiveStream::TakeBack(uint64_t node) {
   lock.unlock();
   for (const auto& call : calls) call();
   return taken;
+}
+
+void LiveStream::Hold(uint64_t number) {
+  std::lock_guard lock(mutex_);
+  held_.insert(number);
+}
+
+void LiveStream::Unhold(uint64_t number) {
+  {
+    std::lock_guard lock(mutex_);
+    if (held_.erase(number) == 0) return;
+  }
+  Ready();
 }
 
 void LiveStream::ForEach(const std::function<void(const LiveOperation&)>& visit) const {

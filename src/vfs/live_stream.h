@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -89,6 +90,10 @@ class LiveStream {
   // Add and Release nothing new is sent. REQUIRES: one thread at a time (the tree's lock).
   uint64_t Add(LiveOperation operation);
   void Release(uint64_t upto);  // the journal has all operations up to this one
+  // This operation and those after it are not sent until Unhold, which does nothing where it is not held. For the last
+  // one that was added, before it is released.
+  void Hold(uint64_t number);
+  void Unhold(uint64_t number);
   // A file that is gone again: if home has heard nothing of it, all that was to be told is taken back and returned (to
   // be kept until the journal knows). Empty: it has, or more than its content hangs on it. Home hears of their numbers
   // as of operations that did nothing.
@@ -133,6 +138,7 @@ class LiveStream {
   std::map<uint64_t, Item> items_;  // by number
   uint64_t next_number_ = 1;
   uint64_t released_ = 0;  // may be sent up to here
+  std::set<uint64_t> held_;
   uint64_t acknowledged_ = 0;
   uint64_t sent_ = 0;   // the last operation that was begun
   uint64_t epoch_ = 0;  // of Resume

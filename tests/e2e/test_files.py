@@ -276,6 +276,30 @@ def test_a_read_only_home_is_told_and_nothing_is_lost(cluster, here):
         subprocess.run(["umount", "-l", sub], check=True)
 
 
+@pytest.mark.parametrize("mount", ["tmpfs", "bind"])
+def test_on_other_file_systems_of_home_jobs_write_as_on_the_root(cluster, here, mount):
+    sub, elsewhere = here / "sub", here / "elsewhere"
+    sub.mkdir()
+    elsewhere.mkdir()
+    subprocess.run(["mount", *(["-t", "tmpfs", "none"] if mount == "tmpfs" else ["--bind", elsewhere]), sub], check=True)
+    try:
+        for name in ("written", "appended", "removed", "replaced", "moved", "d/in", "gone/in", "touched"):
+            (sub / name).parent.mkdir(exist_ok=True)
+            (sub / name).write_text("old\n")
+        os.link(sub / "written", sub / "other")
+        r = cluster.sh(f"""set -e
+            cd {inside(cluster, sub)}
+            echo new > written; echo more >> appended; rm removed; echo new > new; mv new replaced; mv moved there
+            mv d e; rm -r gone; chmod 600 touched""")
+        assert (r.returncode, r.stdout, r.stderr) == (0, "", ""), r
+        told = {str(f.relative_to(sub)): f.read_text() for f in sub.rglob("*") if f.is_file()}
+        assert told == {"written": "new\n", "other": told["other"], "appended": "old\nmore\n", "replaced": "new\n", "there": "old\n",
+                        "e/in": "old\n", "touched": "old\n"}
+        assert sorted(d.name for d in sub.iterdir() if d.is_dir()) == ["e"] and (sub / "touched").stat().st_mode & 0o777 == 0o600
+    finally:
+        subprocess.run(["umount", "-l", sub], check=True)
+
+
 # --- hostile and huge
 
 def test_a_file_that_changes_while_it_is_read_is_never_a_mixture(cluster, here):
