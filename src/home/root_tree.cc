@@ -11,8 +11,6 @@ namespace vrun::home {
 namespace {
 
 constexpr std::chrono::milliseconds kBarrierTimeout{2000};
-// A look at some hundred processes, if it is time for one; most are over when the barrier is.
-constexpr std::chrono::milliseconds kMappingsTimeout{25};
 
 // Marks the names that are in exactly one of the lists.
 void MarkDifferences(std::vector<std::string> a, std::vector<std::string> b, tree::DirtySet* dirty) {
@@ -182,7 +180,7 @@ Status RootTree::MakeCurrent() {
   } else {
     dirty.recursive.insert("/");
   }
-  if (options_.mappings) options_.mappings->AddChanged(kMappingsTimeout, &dirty);
+  if (options_.mappings) options_.mappings->AddChanged(&dirty);
   for (auto& [directory, names] : std::exchange(doubted_, {}).names) dirty.names[directory].merge(names);
   std::shared_ptr<const DenyRules> rules = rules_;
   if (std::exchange(denied_anew_, false) || deny_.Concerns(dirty)) {

@@ -42,6 +42,20 @@ bool HaveOneOrder(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b
   return off <= at * at / 8;
 }
 
+// Takes files while they are within the limits.
+class FileLimit {
+ public:
+  bool Takes(const std::string& path) {
+    if (files_ >= Trace::kMaxFiles || bytes_ + path.size() > Trace::kMaxPathBytes) return false;
+    ++files_;
+    bytes_ += path.size();
+    return true;
+  }
+
+ private:
+  size_t files_ = 0, bytes_ = 0;
+};
+
 }  // namespace
 
 uint64_t Trace::units() const {
@@ -52,8 +66,8 @@ uint64_t Trace::units() const {
 
 std::optional<Trace> ReadTrace(const v1::TraceRecord& record) {
   if (record.path_size() != record.size_size() || record.range_size() % 3 != 0) return std::nullopt;
-  if (static_cast<size_t>(record.path_size()) > Trace::kMaxFiles) return std::nullopt;
   Trace trace;
+  FileLimit limit;
   trace.partial = record.partial();
   std::vector<int64_t> index;  // in trace.files; -1: left out
   for (int i = 0; i < record.path_size(); ++i) {
@@ -61,7 +75,7 @@ std::optional<Trace> ReadTrace(const v1::TraceRecord& record) {
     if (!path.starts_with('/') || path.find('\0') != std::string::npos) return std::nullopt;
     if (record.size(i) > Trace::kMaxFileBytes) return std::nullopt;
     // A file deeper than a path can say cannot be asked for by one.
-    index.push_back(path.size() < PATH_MAX ? static_cast<int64_t>(trace.files.size()) : -1);
+    index.push_back(path.size() < PATH_MAX && limit.Takes(path) ? static_cast<int64_t>(trace.files.size()) : -1);
     if (index.back() >= 0) trace.files.push_back({path, record.size(i)});
   }
   uint64_t units = 0;
@@ -107,6 +121,9 @@ Trace MergeTraces(const Trace& earlier, const Trace& later) {
     return files;
   };
   const std::vector<uint32_t> earlier_files = place(earlier), later_files = place(later);
+  FileLimit limit;
+  size_t kept = 0;
+  while (kept < merged.files.size() && limit.Takes(merged.files[kept].path)) ++kept;
   std::vector<uint64_t> base = UnitsOf(earlier, earlier_files), extra = UnitsOf(later, later_files);
   if (!HaveOneOrder(base, extra)) base.swap(extra);
 
@@ -125,6 +142,7 @@ Trace MergeTraces(const Trace& earlier, const Trace& later) {
   const auto emit = [&](uint64_t key) {
     const auto file = static_cast<uint32_t>(key >> 40);
     const uint64_t unit = key & ((uint64_t{1} << 40) - 1);
+    if (file >= kept) return;
     // A file that has become shorter, or whose units have become larger.
     if (unit >= store::UnitCount(merged.files[file].size) || units >= Trace::kMaxUnits) return;
     ++units;
@@ -143,6 +161,7 @@ Trace MergeTraces(const Trace& earlier, const Trace& later) {
       for (const uint64_t unit : it->second) emit(unit);
     }
   }
+  merged.files.resize(kept);
   return merged;
 }
 

@@ -30,6 +30,7 @@ struct Trace {
     bool operator==(const Range&) const = default;
   };
   static constexpr size_t kMaxFiles = 65536;
+  static constexpr size_t kMaxPathBytes = 16u << 20;  // of all files
   static constexpr uint64_t kMaxFileBytes = 1ull << 56;
   static constexpr uint64_t kMaxUnits = 131072;  // 2 GiB of content
 
@@ -63,7 +64,7 @@ v1::TraceRecord WriteTrace(const Trace& trace);
 
 // The union, each unit once, in the order of `earlier` (frames that were made of it stay what they are), unless `later`
 // read things in quite another one; what only one has comes after what it came after there. Sizes are those of `later`.
-// Bounded by kMaxUnits: the end is dropped.
+// Within the limits: the end is dropped.
 Trace MergeTraces(const Trace& earlier, const Trace& later);
 
 // Frames of 0.5 to 1 MiB of content, in order; the last may be smaller. Where one ends depends on what the next begins

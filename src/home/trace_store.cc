@@ -42,6 +42,8 @@ std::optional<Trace> TraceStore::Decode(std::string_view bytes) {
 std::optional<Trace> TraceStore::Load(const Digest& key) const {
   if (directory_.empty()) return std::nullopt;
   const std::string path = PathOf(key);
+  struct stat st;
+  if (::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return std::nullopt;  // a FIFO has no end
   const auto bytes = ReadFile(path, kMaxBytes);
   if (!bytes) return std::nullopt;
   auto trace = Decode(*bytes);

@@ -73,6 +73,35 @@ TEST(ReadTraceTest, IsBounded) {
   EXPECT_EQ(MergeTraces(*read, Make({{"/b", kUnit}}, {{0, 0, 1}})).units(), Trace::kMaxUnits);
 }
 
+// What is over the limits is left out, and what is left can be kept.
+TEST(ReadTraceTest, TooManyFilesAreATraceOfTheFirst) {
+  const auto many = [](const std::string& prefix, size_t count) {
+    Trace trace;
+    for (size_t i = 0; i < count; ++i) {
+      trace.files.push_back({prefix + std::to_string(i), kUnit});
+      trace.ranges.push_back({static_cast<uint32_t>(i), 0, 1});
+    }
+    return trace;
+  };
+  const auto read = ReadTrace(WriteTrace(many("/a", Trace::kMaxFiles + 1000)));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->files.size(), Trace::kMaxFiles);
+  EXPECT_EQ(read->units(), Trace::kMaxFiles);
+  const Trace merged = MergeTraces(many("/a", 40000), many("/b", 40000));
+  EXPECT_EQ(merged.files.size(), Trace::kMaxFiles);
+  EXPECT_EQ(merged.units(), Trace::kMaxFiles);
+  EXPECT_EQ(merged.files.back().path, "/b" + std::to_string(Trace::kMaxFiles - 40001));
+
+  const Trace deep = MergeTraces(many("/" + std::string(4000, 'a'), 4000), many("/" + std::string(4000, 'b'), 4000));
+  TestDirectory directory;
+  TraceStore store(directory / "traces");
+  store.Save(Sha256("key"), deep);
+  const auto kept = store.Load(Sha256("key"));
+  ASSERT_TRUE(kept);
+  EXPECT_GT(kept->files.size(), 4000u);
+  EXPECT_EQ(kept->ranges, deep.ranges);
+}
+
 // Path and unit of each, in order.
 std::vector<std::pair<std::string, uint64_t>> Units(const Trace& trace) {
   std::vector<std::pair<std::string, uint64_t>> units;
@@ -207,6 +236,10 @@ TEST(TraceStoreTest, KeepsTracesAndForgetsWhatDoesNotCheck) {
     EXPECT_FALSE(store.Load(key));
     EXPECT_FALSE(PathExists(path));
   }
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_FALSE(store.Load(key)) << "and nobody is waited for";
+  store.Save(key, trace);
+  EXPECT_TRUE(store.Load(key));
   TraceStore nowhere("");
   nowhere.Save(key, trace);
   EXPECT_FALSE(nowhere.Load(key));

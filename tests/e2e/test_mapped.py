@@ -9,7 +9,7 @@ import pytest
 
 from test_fs_restart import both_views
 
-SECOND_LOOK = 1.1   # s: home looks for new mappings once a second at most
+SECOND_LOOK = 0.1   # s: home looks for new mappings for a twentieth of the time at most
 
 
 @contextlib.contextmanager
@@ -46,3 +46,49 @@ def test_a_job_that_runs_sees_it(own):
             array[0] = ord(value)
             assert p.stdout.readline() == value + "\n"
         assert p.wait(20) == 0
+
+
+@both_views
+def test_a_program_that_makes_an_array_and_ends(own, view):
+    """As np.memmap(mode="w+") does: what is stored last is seen, whatever was read in between."""
+    cluster = own(view=view)
+    for turn in range(4):
+        path = cluster.root / f"root/array{turn}"
+        path.write_bytes(b"")
+        with open(path, "r+b") as f:
+            f.truncate(1 << 16)
+        with mapped(path) as array:
+            array[:5] = b"first"
+            time.sleep(turn * 0.02)
+            assert cluster.sh(f"head -c 5 {path.name}").stdout in ("first", 5 * "\0")
+            array[:5] = b"final"
+        assert cluster.sh(f"head -c 5 {path.name}").stdout == "final"
+
+
+def test_in_another_place_of_another_namespace(own):
+    """As in a container that has the project at /work."""
+    cluster = own(view="live")
+    project = cluster.root / "root/project"
+    project.mkdir()
+    path = project / "array"
+    path.write_bytes(b"0" * 8192)
+    program = """
+import mmap, sys
+with open("/mnt/array", "r+b") as f:
+    array = mmap.mmap(f.fileno(), 0)
+for line in sys.stdin:
+    array[0] = ord(line[0])
+    print("stored", flush=True)
+"""
+    p = subprocess.Popen(["unshare", "-m", "sh", "-c", f"mount --bind {project} /mnt && exec /usr/bin/python3 -c '{program}'"],
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        for value in "abcd":
+            p.stdin.write(value + "\n")
+            p.stdin.flush()
+            assert p.stdout.readline() == "stored\n"
+            time.sleep(SECOND_LOOK)
+            assert cluster.sh("head -c 1 /root/project/array").stdout == value
+    finally:
+        p.stdin.close()
+        p.wait(10)

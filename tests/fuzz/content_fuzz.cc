@@ -93,8 +93,8 @@ void Elf(const std::string& bytes) {
 }
 
 void Mappings(const std::string& bytes) {
-  for (const auto& path : vrun::home::WritableSharedFilesIn(bytes)) {
-    Check(path.starts_with('/') && path.find('\n') == path.npos);
+  for (const auto& file : vrun::home::MappedFilesIn(bytes)) {
+    Check(file.path.starts_with('/') && file.path.find('\n') == file.path.npos);
   }
 }
 
