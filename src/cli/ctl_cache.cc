@@ -181,7 +181,10 @@ Status Collect(const CtlInvocation& invocation, Answers* answers) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::ClientMessage message;
   auto* query = message.mutable_query()->mutable_cache();
-  query->set_node(invocation.Value(kNode).value_or(""));
+  const auto node = invocation.Value(kNode);
+  // An unset variable must not empty all caches.
+  if (node && node->empty()) return Error(Code::kInvalid, "--node: an empty name: leave it out for all nodes");
+  query->set_node(node.value_or(""));
   const std::string& action = invocation.words.operands[0];
   if (action == "stat") query->mutable_request()->mutable_stat();
   if (action == "verify") query->mutable_request()->mutable_verify();

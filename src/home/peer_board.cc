@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "home/peer_board.h"
 
+#include <sys/stat.h>
+
 #include <utility>
 
 #include "base/escape.h"
@@ -20,7 +22,9 @@ constexpr size_t kSecretBytes = 32;
 
 std::pair<std::string, std::string> SeedAndSecret(const std::string& file) {
   std::string both;
-  if (!file.empty()) both = ReadFile(file, 256).value_or("");
+  struct stat st;
+  const bool regular = !file.empty() && ::stat(file.c_str(), &st) == 0 && S_ISREG(st.st_mode);  // a FIFO has no end
+  if (regular) both = ReadFile(file, 256).value_or("");
   if (both.size() != SigningKey::kSeedBytes + kSecretBytes) {
     both = Must(RandomSecret(SigningKey::kSeedBytes + kSecretBytes));
     const Status written = file.empty() ? Status() : WriteFileAtomic(file, both, 0600);

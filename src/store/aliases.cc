@@ -31,8 +31,10 @@ Status Aliases::Load(const std::string& path) {
   std::lock_guard lock(mu_);
   path_ = path;
   map_.clear();
-  VRUN_ASSIGN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT, 0600));
   struct stat st;
+  // Whatever else lies there is no list of ours, and the list is only a cache.
+  if (::lstat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) VRUN_TRY(RemoveTree(path));
+  VRUN_ASSIGN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT, 0600));
   if (::fstat(fd.get(), &st) != 0) return ErrnoError("stat " + path);
   if (static_cast<uint64_t>(st.st_size) > kMaxFileBytes) {
     if (::ftruncate(fd.get(), 0) != 0) return ErrnoError("truncate " + path);

@@ -55,7 +55,7 @@ void BlobPacks::Load() {
   for (const std::string& name : names) {
     auto pack = std::make_shared<Pack>();
     pack->path = directory_ + "/" + name;
-    auto fd = OpenFile(pack->path, O_RDONLY | O_NOFOLLOW);
+    auto fd = OpenFile(pack->path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     struct stat st;
     if (!fd || ::fstat(fd->get(), &st) != 0 || !S_ISREG(st.st_mode)) continue;
     pack->fd = std::move(*fd);

@@ -17,6 +17,7 @@
 namespace vrun::store {
 namespace {
 
+constexpr size_t kMostStuck = 64;       // objects whose files cannot be removed, before none can
 constexpr size_t kMaxResident = 20000;  // objects in memory, about 0.5 KB each
 constexpr uint64_t kMinFreeInodes = 10'000;
 constexpr uint64_t kInodesOfObject = 2;
@@ -67,6 +68,7 @@ std::string Core::ContentPath(const ObjectId& id) const {
 }
 
 Result<UniqueFd> Core::Open(const std::string& path, int flags, mode_t mode) {
+  flags |= O_NONBLOCK;  // somebody may have put a FIFO there
   auto fd = OpenFile(path, flags, mode);
   if (fd || (fd.error().error_number() != EMFILE && fd.error().error_number() != ENFILE)) return fd;
   files.CloseAll();
@@ -150,29 +152,47 @@ bool Core::TakeVictim(EvictionIndex::Entry* victim) {
   return index_.TakeVictim(victim);
 }
 
+// 0: its files are gone, or an errno. The map goes first: content without a map is garbage to everybody, a map without
+// content would be a lie.
+int Core::RemoveFiles(const ObjectId& id) {
+  auto shard = LockShard(id, LOCK_EX);
+  if (!shard) {
+    const int error = shard.error().error_number();
+    return error == ENOENT || error == ENOTDIR ? 0 : error;  // somebody has removed the directory
+  }
+  int failed = 0;
+  for (const std::string& path : {MapPath(id), ContentPath(id)}) {
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) failed = errno;
+  }
+  return failed;
+}
+
 bool Core::EvictOne(uint64_t* freed, bool asked) {
   if (options.keep_all && !asked) return false;
-  EvictionIndex::Entry victim;
-  if (!TakeVictim(&victim)) {
-    {
-      std::lock_guard lock(pressure_mu_);
-      if (!release_) return false;
-      release_();
+  std::vector<EvictionIndex::Entry> stuck;  // a disk that has become read-only, a file that is immutable
+  bool evicted = false;
+  while (!evicted && stuck.size() < kMostStuck) {
+    EvictionIndex::Entry victim;
+    if (!TakeVictim(&victim)) {
+      if (!stuck.empty()) break;
+      {
+        std::lock_guard lock(pressure_mu_);
+        if (!release_) break;
+        release_();
+      }
+      if (!TakeVictim(&victim)) break;
     }
-    if (!TakeVictim(&victim)) return false;
+    victim.resident.reset();
+    evicted = RemoveFiles(victim.id) == 0;
+    if (!evicted) {
+      stuck.push_back(std::move(victim));
+      continue;
+    }
+    ++evictions;
+    *freed += victim.bytes;
   }
-  victim.resident.reset();
-  // The map goes first: content without a map is garbage to everybody, a map without content would be a lie.
-  auto shard = LockShard(victim.id, LOCK_EX);
-  if (!shard) {
-    AddScanned(victim.id, victim.bytes);
-    return false;
-  }
-  ::unlink(MapPath(victim.id).c_str());
-  ::unlink(ContentPath(victim.id).c_str());
-  ++evictions;
-  *freed += victim.bytes;
-  return true;
+  for (const auto& entry : stuck) AddScanned(entry.id, entry.bytes);
+  return evicted;
 }
 
 uint64_t Core::Remove(const ObjectId& id) {
@@ -183,11 +203,7 @@ uint64_t Core::Remove(const ObjectId& id) {
     if (const auto* entry = index_.Find(id)) bytes = entry->bytes;
     gone = index_.Remove(id);
   }
-  auto shard = LockShard(id, LOCK_EX);
-  if (!shard) return 0;
-  ::unlink(MapPath(id).c_str());
-  ::unlink(ContentPath(id).c_str());
-  return bytes;
+  return RemoveFiles(id) == 0 ? bytes : 0;
 }
 
 void Core::FreeSpace(uint64_t* available, uint64_t* keep) const {

@@ -80,7 +80,8 @@ class Core : public std::enable_shared_from_this<Core> {
   std::atomic<uint64_t> temporary_serial{0};
 
  private:
-  // False when all is in use, also after release_.
+  int RemoveFiles(const ObjectId& id);
+  // False when all is in use, also after release_, or the disk lets nothing be removed.
   bool EvictOne(uint64_t* freed, bool asked = false);  // `asked`: though all is to be kept
   bool TakeVictim(EvictionIndex::Entry* victim);
   // What is lacking for `bytes` more above the watermark; `spare`: what is left for others, if nothing is.

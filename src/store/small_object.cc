@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/files.h"
@@ -21,6 +22,7 @@ std::vector<UnitRange> SmallObject::DoMissing(UnitRange) {
   if (id_.algorithm == IdAlgorithm::kProvisional) return {{0, 1}};
   std::lock_guard lock(mu_);
   if (present_) return {};
+  if (bad_) return {{0, 1}};
   struct stat st;
   // Anything else under this name is no content; a Put replaces it.
   if (::lstat(core_->ContentPath(id_).c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return {{0, 1}};
@@ -31,10 +33,11 @@ std::vector<UnitRange> SmallObject::DoMissing(UnitRange) {
 
 void SmallObject::Drop() {
   ++core_->corrupt;
-  ::unlink(core_->ContentPath(id_).c_str());
+  const bool removed = ::unlink(core_->ContentPath(id_).c_str()) == 0 || errno == ENOENT;
   core_->Forget(id_);
   std::lock_guard lock(mu_);
   present_ = false;
+  bad_ = !removed;
 }
 
 Result<UniqueFd> SmallObject::ReadVerified(char* buffer) {
@@ -89,7 +92,10 @@ Status SmallObject::WriteFile(std::string_view data) {
   auto write = [&]() -> Status {
     VRUN_ASSIGN(UniqueFd fd, core_->Open(temporary, O_WRONLY | O_CREAT | O_EXCL, 0600));
     VRUN_TRY(PwriteAll(fd.get(), data, 0));
-    if (::rename(temporary.c_str(), core_->ContentPath(id_).c_str()) != 0) return ErrnoError("store: rename");
+    const std::string path = core_->ContentPath(id_);
+    int failed = ::rename(temporary.c_str(), path.c_str());
+    if (failed != 0 && errno == EISDIR && RemoveTree(path)) failed = ::rename(temporary.c_str(), path.c_str());
+    if (failed != 0) return ErrnoError("store: rename");
     return {};
   };
   Status status = write();
@@ -120,6 +126,7 @@ Status SmallObject::DoPut(uint64_t, std::span<const PutUnit> units) {
   core_->SetBytes(id_, bytes);
   std::lock_guard lock(mu_);
   present_ = true;
+  bad_ = false;
   return {};
 }
 

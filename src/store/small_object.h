@@ -30,6 +30,7 @@ class SmallObject final : public ObjectBase {
 
   std::mutex mu_;
   bool present_ = false;  // seen on disk; another process may have evicted it since
+  bool bad_ = false;      // what is on disk is damaged and cannot be removed (a disk that has become read-only)
 };
 
 }  // namespace vrun::store

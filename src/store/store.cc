@@ -274,7 +274,7 @@ class StoreImpl final : public Store {
 
   // A content file that was cut short has its true size in the map only.
   uint64_t SizeInMap(const ObjectId& id, uint64_t otherwise) const {
-    auto fd = OpenFile(core_->MapPath(id), O_RDONLY | O_NOFOLLOW);
+    auto fd = OpenFile(core_->MapPath(id), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     char bytes[kMapHeaderBytes];
     auto n = fd ? PreadUpTo(fd->get(), bytes, sizeof bytes, 0) : Result<size_t>(size_t{0});
     auto header = DecodeMapHeader({bytes, n ? *n : 0});
@@ -295,14 +295,19 @@ class StoreImpl final : public Store {
   // By name alone: a file that was cut short would have the wrong size for an Object.
   void VerifySmall(const ObjectId& id, VerifyReport* report) {
     ++report->units;
-    auto content = ReadFile(core_->ContentPath(id), kUnitBytes);
-    if (!content && content.error().code() == Code::kNotFound) return;  // evicted meanwhile
-    if (content) report->bytes += content->size();
-    if (content && UnitDigest(*content) == id.digest) return;
-    if (!content && SaysNothing(content.error())) return;
+    const std::string path = core_->ContentPath(id);
+    const auto fd = OpenFile(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    if (!fd && fd.error().code() == Code::kNotFound) return;  // evicted meanwhile
+    if (!fd && SaysNothing(fd.error())) return;
+    std::string content(kUnitBytes + 1, '\0');
+    const auto n = fd ? PreadUpTo(fd->get(), content.data(), content.size(), 0) : Result<size_t>(size_t{0});
+    if (!n && SaysNothing(n.error())) return;
+    content.resize(n ? *n : 0);  // of what is no regular file: nothing
+    report->bytes += content.size();
+    if (fd && n && UnitDigest(content) == id.digest) return;
     ++report->corrupt_units;
     ++core_->corrupt;
-    ::unlink(core_->ContentPath(id).c_str());
+    if (::unlink(path.c_str()) != 0 && errno == EISDIR) (void)RemoveTree(path);
     core_->Forget(id);
   }
 

@@ -3,7 +3,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -165,7 +168,7 @@ TEST_F(StoreDamageTest, ExchangedByRenameIsCounted) {
       }
       for (const std::string& content : {a, b}) {
         auto object = *store->Acquire(FinalId(content), content.size());
-        EXPECT_EQ(ReadAll(*object), "");
+        EXPECT_TRUE(ReadAll(*object).empty());
         ASSERT_TRUE(PutAll(*object, content));
         EXPECT_TRUE(ReadAll(*object) == content);
       }
@@ -224,6 +227,101 @@ TEST_F(StoreDamageTest, AfterARestartItIsVerifiedPieceByPiece) {
   EXPECT_EQ(object->VerifySome(3 * kUnitBytes), content.size() - 4 * kUnitBytes);
   EXPECT_EQ(object->VerifySome(content.size()), 0u);
   EXPECT_TRUE(object->OpenForPassthrough());
+}
+
+TEST_F(StoreDamageTest, ADirectoryThatIsGoneStopsNoEviction) {
+  auto store = Open({.max_bytes = 40 * kUnitBytes, .min_free_bytes = 0});
+  const auto put = [&](int seed) {
+    const std::string content = Bytes(kUnitBytes, seed);
+    const auto object = *store->Acquire(FinalId(content), content.size());
+    ASSERT_TRUE(PutAll(*object, content));
+    EXPECT_TRUE(ReadAll(*object) == content);
+  };
+  for (int i = 0; i < 30; ++i) put(i);
+  for (const int i : {0, 1}) fs::remove_all(fs::path(PathOf(FinalId(Bytes(kUnitBytes, i)))).parent_path());
+  for (int i = 30; i < 100; ++i) put(i);
+  EXPECT_LE(store->stats().bytes, 40 * kUnitBytes);
+  EXPECT_GE(store->stats().evictions, 60u);
+  EXPECT_EQ(*store->Prune(0), 0u);
+  EXPECT_EQ(CountFiles(""), 0);
+}
+
+// A node's disk that has become read-only: here a file that nobody may change.
+TEST_F(StoreDamageTest, WhatCannotBeRemovedIsNotServedAndCountedOnce) {
+  const std::string content = Bytes(5000, 1), other = Bytes(5000, 2);
+  auto store = Open({.max_bytes = 40 * kUnitBytes, .min_free_bytes = 0});
+  const auto object = *store->Acquire(FinalId(content), content.size());
+  ASSERT_TRUE(PutAll(*object, content));
+  const std::string path = PathOf(FinalId(content));
+  AfterATick(path, [](const std::string& file) { Overwrite(file, 100, "damage"); });
+  const auto set_immutable = [&](bool on) {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    int flags = 0;
+    if (!fd || ::ioctl(fd.get(), FS_IOC_GETFLAGS, &flags) != 0) return false;
+    flags = on ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
+    return ::ioctl(fd.get(), FS_IOC_SETFLAGS, &flags) == 0;
+  };
+  if (!set_immutable(true)) GTEST_SKIP() << "no immutable files here";
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(ReadAll(*object).empty());
+    EXPECT_FALSE(PutAll(*object, content)) << "it stays in memory then";
+  }
+  EXPECT_EQ(store->stats().corrupt_units, 1u);
+  EXPECT_TRUE(PutAll(**store->Acquire(FinalId(other), other.size()), other));
+  EXPECT_EQ(*store->Prune(0), 0u) << "the other one goes although that one cannot";
+  EXPECT_EQ(CountFiles(""), 1);
+  ASSERT_TRUE(set_immutable(false));
+  EXPECT_TRUE(PutAll(*object, content));
+  EXPECT_TRUE(ReadAll(*object) == content);
+}
+
+TEST_F(StoreDamageTest, NobodyWaitsForAFifo) {
+  const std::string small = Bytes(5000, 1), large = Bytes(9 * kUnitBytes, 2), mapped = Bytes(9 * kUnitBytes, 3);
+  for (const bool again : {false, true}) {
+    auto store = Open();
+    for (const std::string& content : {small, large, mapped}) {
+      ASSERT_TRUE(PutAll(**store->Acquire(FinalId(content), content.size()), content));
+    }
+    ASSERT_TRUE(store->PutBlob(Sha256("blob"), "blob"));
+    for (const std::string& path : {PathOf(FinalId(small)), PathOf(FinalId(large)), PathOf(FinalId(mapped)) + ".map"}) {
+      ASSERT_EQ(::unlink(path.c_str()), 0);
+      ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    }
+    if (again) {
+      store.reset();
+      for (const auto& entry : fs::directory_iterator(directory_ + "/store/blobs")) {
+        fs::remove(entry.path());
+        ASSERT_EQ(::mkfifo(entry.path().c_str(), 0600), 0);
+      }
+      store = Open();
+    }
+    EXPECT_TRUE(store->Verify());
+    for (const std::string& content : {small, large, mapped}) {
+      const auto object = *store->Acquire(FinalId(content), content.size());
+      const std::string there = ReadAll(*object);
+      EXPECT_TRUE(there.empty() || there == content) << "what was open is there still";
+      EXPECT_TRUE(PutAll(*object, content));
+      EXPECT_TRUE(ReadAll(*object) == content);
+    }
+  }
+}
+
+TEST_F(StoreDamageTest, ADirectoryInTheWayGoes) {
+  const std::string content = Bytes(5000, 1);
+  const std::string path = PathOf(FinalId(content)), aliases = directory_ + "/store/aliases";
+  {
+    auto store = Open();
+    ASSERT_TRUE(PutAll(**store->Acquire(FinalId(content), content.size()), content));
+  }
+  for (const std::string& file : {path, aliases}) {
+    fs::remove(file);
+    fs::create_directories(file + "/inside");
+  }
+  auto store = Open();
+  const auto object = *store->Acquire(FinalId(content), content.size());
+  EXPECT_TRUE(ReadAll(*object).empty());
+  EXPECT_TRUE(PutAll(*object, content));
+  EXPECT_TRUE(ReadAll(*object) == content);
 }
 
 }  // namespace
