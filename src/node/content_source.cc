@@ -460,8 +460,12 @@ void ContentSource::FetchRange(const Digest& tree, const std::string& path, cons
   Add(std::move(request));
 }
 
-void ContentSource::Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) {
-  FetchRange(tree, path, version, 0, 0, vfs::Urgency::kDemand, [](const Result<vfs::FetchedRange>&) {});
+void ContentSource::Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+                           std::function<void()> done) {
+  FetchRange(tree, path, version, 0, 0, vfs::Urgency::kDemand,
+             [done = std::move(done)](const Result<vfs::FetchedRange>&) {
+               if (done) done();
+             });
 }
 
 void ContentSource::FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version,

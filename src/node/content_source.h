@@ -81,7 +81,8 @@ class ContentSource final : public vfs::Source {
                       std::function<void(Result<vfs::FetchedDirectory>)> done) override;
   void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version, uint64_t offset,
                   uint64_t length, vfs::Urgency urgency, std::function<void(Result<vfs::FetchedRange>)> done) override;
-  void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) override;
+  void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+              std::function<void()> done) override;
   void FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version, bool siblings,
                      std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) override;
   void FetchExtents(const Digest& tree, const std::string& path, const tree::FileVersion& version,

@@ -73,8 +73,9 @@ class PeerSource final : public vfs::Source {
   }
   void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version, uint64_t offset,
                   uint64_t length, vfs::Urgency urgency, std::function<void(Result<vfs::FetchedRange>)> done) override;
-  void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) override {
-    home_->Borrow(tree, path, version);
+  void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+              std::function<void()> done) override {
+    home_->Borrow(tree, path, version, std::move(done));
   }
   void FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version, bool siblings,
                      std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) override {

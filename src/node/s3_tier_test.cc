@@ -49,7 +49,7 @@ class FakeHome final : public vfs::Source {
     }
     done(std::move(range));
   }
-  void Borrow(const Digest&, const std::string&, const tree::FileVersion&) override {}
+  void Borrow(const Digest&, const std::string&, const tree::FileVersion&, std::function<void()>) override {}
   void FetchFrames(const vfs::RunId&, std::shared_ptr<const vfs::TraceTable> table, std::vector<uint32_t> frames,
                    std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done) override {
     for (const uint32_t index : frames) {

@@ -45,8 +45,9 @@ class TieredSource final : public vfs::Source {
   void FetchNamed(const store::ObjectId& id, const Digest& tree, const std::string& path,
                   const tree::FileVersion& version, uint64_t offset, uint64_t length, vfs::Urgency urgency,
                   std::function<void(Result<vfs::FetchedRange>)> done) override;
-  void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) override {
-    home_->Borrow(tree, path, version);
+  void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+              std::function<void()> done) override {
+    home_->Borrow(tree, path, version, std::move(done));
   }
   // Frame by frame: those that the S3 store has in whole come from there.
   void FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table, std::vector<uint32_t> frames,

@@ -66,6 +66,25 @@ void Bursts::Begin(const BurstPtr& burst, TraceTable table) {
   for (const TraceTable::File& file : trace.files) {
     burst->contents.push_back(backend_.files().Get(file.version, file.object_id));
   }
+  LeadOrFollow(burst);
+}
+
+// Runs that have one trace and begin together: one of them fetches, and the others what it has left.
+void Bursts::LeadOrFollow(const BurstPtr& burst) {
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [run, other] : bursts_) {
+      if (other == burst || !other->leads || other->over || other->table->id != burst->table->id) continue;
+      other->followers.push_back(burst);
+      return;
+    }
+    burst->leads = true;
+  }
+  FetchMissing(burst);
+}
+
+void Bursts::FetchMissing(const BurstPtr& burst) {
+  const TraceTable& trace = *burst->table;
   std::deque<uint32_t> wanted;
   for (uint32_t frame = 0; frame < trace.frames.size(); ++frame) {
     bool missing = false;
@@ -169,9 +188,11 @@ void Bursts::Over(const BurstPtr& burst) {
   LogDebug("job {}: the burst is over", burst->run.job);
   burst->progress->over = true;
   BurstPtr taken;
+  std::vector<BurstPtr> followers;
   {
     std::lock_guard lock(mutex_);
     burst->over = true;
+    followers.swap(burst->followers);
     if (burst->stopped) taken = TakeLocked(burst->run.job, burst->run.attempt);
     if (burst->table && !burst->stopped && !burst->incomplete) {
       std::erase(have_, burst->table->id);
@@ -180,6 +201,7 @@ void Bursts::Over(const BurstPtr& burst) {
     }
   }
   Drop(taken);
+  for (const BurstPtr& follower : followers) LeadOrFollow(follower);
 }
 
 void Bursts::Stop(uint64_t job, uint32_t attempt) {

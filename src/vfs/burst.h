@@ -61,6 +61,8 @@ class Bursts {
     RunId run;
     std::shared_ptr<const TraceTable> table;
     std::vector<std::shared_ptr<FileContent>> contents;  // by file of the table; held while the run is
+    bool leads = false;                                  // it fetches, or has; else it waits for another one
+    std::vector<std::shared_ptr<Burst>> followers;       // of the same table, that wait for it
     std::deque<uint32_t> wanted;                         // frames not asked for yet
     std::map<uint32_t, int64_t> on_the_way;              // asked for, and not here yet; since when
     size_t under_way = 0;                                // requests
@@ -74,6 +76,8 @@ class Bursts {
   void Ask(const BurstPtr& burst, std::vector<Digest> have, int64_t delay);  // delay: until it is asked again
   bool Wanted(const BurstPtr& burst);
   void Begin(const BurstPtr& burst, TraceTable table);
+  void LeadOrFollow(const BurstPtr& burst);
+  void FetchMissing(const BurstPtr& burst);
   void Pump(const BurstPtr& burst);
   void Arrived(const BurstPtr& burst, const TraceFrame& frame);
   void BatchOver(const BurstPtr& burst, const std::vector<uint32_t>& frames, const Status& status);

@@ -33,7 +33,7 @@ class PatientSource final : public Source {
                       std::function<void(Result<FetchedDirectory>)> done) override {
     done(No());
   }
-  void Borrow(const Digest&, const std::string&, const tree::FileVersion&) override {}
+  void Borrow(const Digest&, const std::string&, const tree::FileVersion&, std::function<void()>) override {}
   void FetchRange(const Digest&, const std::string&, const tree::FileVersion&, uint64_t offset, uint64_t length,
                   Urgency urgency, std::function<void(Result<FetchedRange>)> done) override {
     std::lock_guard lock(mutex_);

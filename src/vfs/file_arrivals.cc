@@ -165,12 +165,17 @@ bool FileContent::LacksLocked() {
   return false;
 }
 
-void FileContent::Borrow(const Place& place) {
+void FileContent::Borrow(const Place& place, std::function<void()> done) {
+  bool lacks;
   {
     std::lock_guard lock(mutex_);
-    if (lost_ || mixed_ || !LacksLocked()) return;
+    lacks = !lost_ && !mixed_ && LacksLocked();
   }
-  cache_.backend_.source()->Borrow(place.tree, place.path, version_);
+  if (!lacks) {
+    if (done) done();
+    return;
+  }
+  cache_.backend_.source()->Borrow(place.tree, place.path, version_, std::move(done));
   if (version_.size > store::kWholeFileLimit) return;
   cache_.backend_.timers().After(kRestMicros, [self = shared_from_this(), place] {
     Backend& backend = self->cache_.backend_;

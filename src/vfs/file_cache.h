@@ -89,7 +89,8 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   // Home is to hold the file for its reader (home/lent_files.h), whatever becomes of its name there, if something is
   // missing that does not come by itself. The rest of a small file follows when the beginning of a job is over, as long
   // as there is one: what is written in place home cannot hold.
-  void Borrow(const Place& place);
+  // `done`, unless null, runs once it does, or nothing is missing.
+  void Borrow(const Place& place, std::function<void()> done = nullptr);
   // As of store.h. Not of what only memory has.
   std::optional<uint64_t> VerifySome(uint64_t bytes);
   Result<UniqueFd> OpenForPassthrough();

@@ -51,7 +51,7 @@ void LiveRoot::KeepRemoved(const Removed& removed) {
   const std::shared_ptr<FileContent> content = backend_.files().Get(removed.version, removed.known_id);
   const bool whole = content->size() <= store::kWholeFileLimit && !content->ComesInParts(removed.place);
   const uint64_t length = whole ? content->size() : std::min(content->size(), FileContent::kPageBytes);
-  content->Ensure(removed.place, 0, length, [this, gate = gate_, nodeid, content](const Status&) {
+  const auto here = [this, gate = gate_, nodeid, content] {
     const Gate::Pass pass(gate.get());
     if (!pass) return;
     uint64_t held = 0;
@@ -61,6 +61,11 @@ void LiveRoot::KeepRemoved(const Removed& removed) {
       held = TakeHeldLocked(nodeid);
     }
     if (held != 0) stream_->Unhold(held);
+  };
+  // A page may come from elsewhere, and then home has not heard that the rest is wanted.
+  content->Ensure(removed.place, 0, length, [content, whole, place = removed.place, here](const Status& done) {
+    if (!done || whole) return here();
+    content->Borrow(place, here);
   });
 }
 

@@ -68,9 +68,10 @@ class Source {
                           std::function<void(Result<FetchedRange>)> done) {
     FetchRange(tree, path, version, offset, length, urgency, std::move(done));
   }
-  // Home is to hold that version for its reader, whatever becomes of its name there (home/lent_files.h). Nobody waits
-  // for it, and it may fail.
-  virtual void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) = 0;
+  // Home is to hold that version for its reader, whatever becomes of its name there (home/lent_files.h). It may fail.
+  // `done`, unless null, runs once home holds it, or will not.
+  virtual void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+                      std::function<void()> done) = 0;
   // Where that version has data; at most kMaxExtents, small holes being left out.
   virtual void FetchExtents(const Digest&, const std::string&, const tree::FileVersion&,
                             std::function<void(Result<Extents>)> done) {

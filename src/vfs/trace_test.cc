@@ -472,5 +472,27 @@ TEST_F(BurstTest, ARunThatEndsStopsItsBurst) {
   EXPECT_EQ(Frames().size(), before);
 }
 
+TEST_F(BurstTest, RunsOfOneTraceThatBeginTogetherFetchItOnce) {
+  source_.Hold(true);
+  for (int i = 0; i < 4; ++i) Begin();
+  ASSERT_TRUE(source_.WaitHeld(1));
+  source_.Hold(false);
+  WaitForFrames(13);
+  for (uint64_t job = 1; job <= 4; ++job) backend_->EndRun(job, 1);
+  EXPECT_EQ(Frames(), (std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+}
+
+TEST_F(BurstTest, WhereTheRunThatFetchesEndsAnotherOneGoesOn) {
+  source_.Hold(true);
+  for (int i = 0; i < 3; ++i) Begin();
+  ASSERT_TRUE(source_.WaitHeld(1));
+  backend_->EndRun(1, 1);
+  backend_->EndRun(2, 1);
+  source_.Hold(false);
+  WaitForFrames(13);
+  EXPECT_TRUE(Read(big_, "/lib/big.so", 33 * kUnit, 10));
+  EXPECT_EQ(source_.CountAsked('f'), 0u);
+}
+
 }  // namespace
 }  // namespace vrun::vfs

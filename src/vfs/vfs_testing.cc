@@ -416,8 +416,10 @@ void FakeSource::FetchRange(const Digest&, const std::string& path, const tree::
   });
 }
 
-void FakeSource::Borrow(const Digest&, const std::string& path, const tree::FileVersion&) {
-  Queue({'b', path, 0, 0}, [] {});
+void FakeSource::Borrow(const Digest&, const std::string& path, const tree::FileVersion&, std::function<void()> done) {
+  Queue({'b', path, 0, 0}, [done = std::move(done)] {
+    if (done) done();
+  });
 }
 
 std::string Noise(size_t size, uint64_t seed) {

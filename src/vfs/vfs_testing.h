@@ -98,7 +98,8 @@ class FakeSource final : public Source {
                       std::function<void(Result<FetchedDirectory>)> done) override;
   void FetchRange(const Digest& tree, const std::string& path, const tree::FileVersion& version, uint64_t offset,
                   uint64_t length, Urgency urgency, std::function<void(Result<FetchedRange>)> done) override;
-  void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version) override;
+  void Borrow(const Digest& tree, const std::string& path, const tree::FileVersion& version,
+              std::function<void()> done) override;
   void FetchResident(const Digest& tree, const std::string& path, const tree::FileVersion& version, bool siblings,
                      std::function<void(Result<std::vector<ResidentFile>>)> done) override;
   void FetchTrace(const RunId& run, const std::vector<Digest>& have,
