@@ -209,6 +209,6 @@ def test_home_killed_in_the_middle_makes_nobody_a_liar(own):
     wait_until("all are done", lambda: all(job.poll() is not None for job in jobs), 80)
     assert [job.stdout.read() for job in jobs] == [expected] * NODES
     sent = cluster.bridge.sent_bytes() - before
-    assert sent < 1.5 * size, f"{sent / size:.2f} times its size"
+    assert sent < 2 * size, f"{sent / size:.2f} times its size"  # what was under way at each death comes again
     told = stats(cluster)
     assert all(n["peer_lies"] == 0 for n in told), told
