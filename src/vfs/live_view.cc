@@ -11,6 +11,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "store/store.h"
 #include "vfs/close_watch.h"
 #include "vfs/dispatcher.h"
 #include "vfs/lazy_root.h"
@@ -145,7 +146,9 @@ class MountedLiveView final : public LiveView {
   void SeeCloses() override { root_.SettleCloses(); }
   uint64_t DropWritten(uint64_t keep_bytes) override { return root_.DropWritten(keep_bytes); }
 
-  Result<UniqueFd> CloneMount() const override { return mount_->Clone(); }
+  Result<UniqueFd> CloneMount() const override {
+    return mount_->Clone([this](int error) { return backend_->store()->GiveWay(error, 0); });
+  }
 
   Status Advance(const Digest& tree, uint64_t included) override { return root_.Advance(dispatcher_, tree, included); }
   void Doubt(bool doubt) override { root_.Doubt(dispatcher_, doubt); }

@@ -112,8 +112,12 @@ FuseMount::~FuseMount() {
   Unmount();
 }
 
-Result<UniqueFd> FuseMount::Clone() const {
-  UniqueFd clone(::open_tree(mount_.get(), "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH));
+Result<UniqueFd> FuseMount::Clone(const std::function<bool(int error)>& give_way) const {
+  const auto open = [this] {
+    return UniqueFd(::open_tree(mount_.get(), "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH));
+  };
+  UniqueFd clone = open();
+  if (!clone && (errno == EMFILE || errno == ENFILE) && give_way && give_way(errno)) clone = open();
   if (!clone) return ErrnoError("clone the mount of a view");
   return clone;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -25,7 +26,8 @@ class FuseMount {
   FuseMount& operator=(FuseMount&&) = delete;
   ~FuseMount();  // Abort and Unmount
 
-  Result<UniqueFd> Clone() const;
+  // `give_way`: asked for a descriptor when there are none, with the errno; true: it has given one up.
+  Result<UniqueFd> Clone(const std::function<bool(int error)>& give_way = nullptr) const;
   int fd() const { return mount_.get(); }  // the mount itself, O_PATH
   // Ends the connection: readers of the device get ENODEV, users of the mount and its clones ENOTCONN. Idempotent.
   void Abort();

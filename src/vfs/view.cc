@@ -8,6 +8,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
+#include "store/store.h"
 #include "vfs/dispatcher.h"
 #include "vfs/lazy_root.h"
 #include "vfs/mount.h"
@@ -93,7 +94,9 @@ class MountedView final : public View {
     return handle;
   }
 
-  Result<UniqueFd> CloneMount() const override { return mount_->Clone(); }
+  Result<UniqueFd> CloneMount() const override {
+    return mount_->Clone([this](int error) { return backend_->store()->GiveWay(error, 0); });
+  }
   Status Advance(const Digest& tree) override { return root_.Advance(dispatcher_, tree); }
   Digest tree() const override { return root_.tree(); }
   const std::string& directory() const override { return directory_; }
