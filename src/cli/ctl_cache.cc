@@ -32,6 +32,10 @@ Status Validate(const CtlInvocation& invocation) {
     return Error(Code::kInvalid, Escape(words[0]) + ": not one of stat, verify and prune");
   }
   if (words.size() > 1) return Error(Code::kInvalid, Escape(words[1]) + ": unexpected: name a node with --node");
+  // An unset variable must not empty all caches.
+  if (const auto node = invocation.Value(kNode); node && node->empty()) {
+    return Error(Code::kInvalid, "--node: an empty name: leave it out for all nodes");
+  }
   if (auto to = invocation.Value(kTo)) {
     if (words[0] != "prune") return Error(Code::kInvalid, "--to: only prune takes it");
     auto bytes = ParseMemory(*to);
@@ -181,10 +185,7 @@ Status Collect(const CtlInvocation& invocation, Answers* answers) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::ClientMessage message;
   auto* query = message.mutable_query()->mutable_cache();
-  const auto node = invocation.Value(kNode);
-  // An unset variable must not empty all caches.
-  if (node && node->empty()) return Error(Code::kInvalid, "--node: an empty name: leave it out for all nodes");
-  query->set_node(node.value_or(""));
+  query->set_node(invocation.Value(kNode).value_or(""));
   const std::string& action = invocation.words.operands[0];
   if (action == "stat") query->mutable_request()->mutable_stat();
   if (action == "verify") query->mutable_request()->mutable_verify();

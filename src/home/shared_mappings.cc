@@ -80,23 +80,34 @@ tree::FileVersion VersionOf(const struct stat& st) {
   return {st.st_dev, st.st_ino, ToNanos(st.st_ctim), static_cast<uint64_t>(st.st_size)};
 }
 
+// A regular file and nothing else: opening a FIFO or a device would already do something to it. `follow`: the path is
+// one of the kernel's links.
+UniqueFd OpenRegular(const std::string& path, bool follow) {
+  const UniqueFd handle(::open(path.c_str(), O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW)));
+  struct stat st {};
+  if (!handle || ::fstat(handle.get(), &st) != 0 || !S_ISREG(st.st_mode)) return UniqueFd();
+  return UniqueFd(::open(("/proc/self/fd/" + std::to_string(handle.get())).c_str(), O_RDONLY | O_CLOEXEC));
+}
+
 // Its dirty pages are on their way to the disk, and with that protected. Not waited for.
-void Protect(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOATIME));
+void Protect(const std::string& path, bool follow) {
+  const UniqueFd fd = OpenRegular(path, follow);
   if (fd) ::sync_file_range(fd.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
 }  // namespace
 
 // All pages are clean and protected, and the times are not those of what was read of it.
-void SharedMappings::MakeAnother(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+void SharedMappings::MakeAnother(const std::string& path, bool follow) {
+  const UniqueFd fd = OpenRegular(path, follow);
   struct stat st {};
-  if (!fd || ::fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) return;
+  if (!fd || ::fstat(fd.get(), &st) != 0) return;
   ::sync_file_range(fd.get(), 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-  // To what it is: a new ctime and nothing else.
-  if (::fchmod(fd.get(), st.st_mode & 07777) != 0 || ::fstat(fd.get(), &st) != 0) return;
+  // The time of access to what it is: a new ctime and nothing else, whoever changes mode or content meanwhile.
+  const timespec times[2] = {st.st_atim, {0, UTIME_OMIT}};
+  if (::futimens(fd.get(), times) != 0 || ::fstat(fd.get(), &st) != 0) return;
   const std::lock_guard lock(mutex_);
+  if (made_.size() >= kMostRead) made_.clear();
   made_.insert_or_assign(InodeOf(st), VersionOf(st));
 }
 
@@ -193,17 +204,17 @@ void SharedMappings::LookNow() {
     read_more = std::exchange(read_more_, false);
   }
   std::map<Inode, Known> found = Find();
-  std::vector<std::string> spoiled;
+  std::vector<Known> spoiled;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [inode, known] : found) {
       if (mapped_.contains(inode)) continue;
       const bool read = read_.contains(inode) || read_before_.contains(inode) || read_more || read_more_;
-      if (read) spoiled.push_back(known.stat_path);
+      if (read) spoiled.push_back(known);
     }
     mapped_ = std::move(found);  // from here on what is read is settled
   }
-  for (const std::string& path : spoiled) MakeAnother(path);
+  for (const Known& known : spoiled) MakeAnother(known.stat_path, known.path.empty());
   const std::lock_guard lock(mutex_);
   looked_at_ = Clock::now();
   next_look_ = looked_at_ + std::max<Clock::duration>(kShortestRest, kRestPerWork * (ThreadTime() - began));
@@ -214,27 +225,27 @@ void SharedMappings::LookNow() {
 // Files that were mapped between two looks, read meanwhile, and have the version of then although something happened to
 // them: what they had is not known.
 void SharedMappings::AddUntold(const tree::DirtySet& dirty) {
-  std::map<Inode, tree::FileVersion> read, made;
-  {
-    const std::lock_guard lock(mutex_);
-    read = read_;
-    read.insert(read_before_.begin(), read_before_.end());
-    made = std::exchange(made_, {});
-  }
-  if (read.empty()) return;
   size_t names = 0;
   for (const auto& [directory, changed] : dirty.names) {
     for (const std::string& name : changed) {
       if (++names > kMostNames) return;
       const std::string path = root_ + tree::JoinPath(directory, name);
       const auto st = StatFile(path, false);
-      if (!st) continue;
-      const auto known = read.find(InodeOf(*st)), own = made.find(InodeOf(*st));
-      if (known == read.end() || known->second != VersionOf(*st)) continue;
-      if (own != made.end() && own->second == known->second) continue;  // this is what happened to it
-      MakeAnother(path);
+      if (st && IsUntold(InodeOf(*st), VersionOf(*st))) MakeAnother(path, false);
     }
   }
+}
+
+bool SharedMappings::IsUntold(const Inode& inode, const tree::FileVersion& now) {
+  const std::lock_guard lock(mutex_);
+  const auto own = made_.find(inode);
+  const bool ours = own != made_.end() && own->second == now;  // this is what happened to it
+  if (own != made_.end()) made_.erase(own);
+  if (ours) return false;
+  for (const auto* read : {&read_, &read_before_}) {
+    if (const auto known = read->find(inode); known != read->end() && known->second == now) return true;
+  }
+  return false;
 }
 
 void SharedMappings::AddChanged(tree::DirtySet* dirty) {
@@ -254,7 +265,7 @@ void SharedMappings::AddChanged(tree::DirtySet* dirty) {
     if (const auto before = told_.find(inode); before != told_.end() && before->second == VersionOf(*st)) continue;
     // What is stored from here on moves the times, so that this is the version of what is there now.
     for (int tries = 0; st && st->st_size <= kMostProtected && tries < kTries; ++tries) {
-      Protect(known.stat_path);
+      Protect(known.stat_path, follow);
       const auto then = std::exchange(st, StatFile(known.stat_path, follow));
       if (st && VersionOf(*st) == VersionOf(*then)) break;
     }

@@ -73,7 +73,8 @@ class SharedMappings {
   void LookNow();
   std::map<Inode, Known> Find() const;
   void AddUntold(const tree::DirtySet& dirty);
-  void MakeAnother(const std::string& path);
+  bool IsUntold(const Inode& inode, const tree::FileVersion& now);
+  void MakeAnother(const std::string& path, bool follow);
 
   const std::string root_;  // without a slash at its end: "" for /
 

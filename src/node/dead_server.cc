@@ -41,7 +41,7 @@ std::vector<uint32_t> ThreadsOf(pid_t pid) {
   return threads;
 }
 
-// Of length `n`, or an errno.
+// 0 or an errno. The device takes a message whole or not at all.
 int Write(int device, const void* message, size_t n) {
   ssize_t written = 0;
   do written = ::write(device, message, n);

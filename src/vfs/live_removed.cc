@@ -4,7 +4,8 @@
 // Nothing tells which files are open (docs/decisions/0019). But the kernel forgets a file without names at once unless
 // somebody has it open, and until home hears of the removal it has the content. So home hears of it when the kernel has
 // forgotten the file; if it has not after kForgotten, as much is fetched as a first read would fetch: all of what is
-// small, a page of what is large, of which home then holds the rest (home/lent_files.h).
+// small, a page of what is large, of which home then holds the rest (home/lent_files.h). A server that dies meanwhile
+// leaves nothing held: the next one tells home at once.
 #include <algorithm>
 #include <utility>
 
@@ -32,22 +33,23 @@ void LiveRoot::HoldRemovedLocked(const std::optional<Removed>& removed) {
   const uint64_t number = stream_->last();
   stream_->Hold(number);
   held_[removed->nodeid] = number;
-  const auto later = [this](int64_t micros, auto act) {
-    backend_.timers().After(micros, [gate = gate_, act] {
-      const Gate::Pass pass(gate.get());
-      if (pass) act();
-    });
-  };
-  later(kForgotten, [this, removed = *removed] { KeepRemoved(removed); });
-  later(kMostHeld, [this, number] { stream_->Unhold(number); });
+  backend_.timers().After(kForgotten, [this, gate = gate_, number, removed = *removed] {
+    const Gate::Pass pass(gate.get());
+    if (pass) KeepRemoved(removed, number);
+  });
 }
 
-void LiveRoot::KeepRemoved(const Removed& removed) {
+void LiveRoot::KeepRemoved(const Removed& removed, uint64_t number) {
   const uint64_t nodeid = removed.nodeid;
   {
     const TreeLock lock(*this);
     if (!held_.contains(nodeid)) return;  // it is forgotten
   }
+  // Few come so far: most were not open.
+  backend_.timers().After(kMostHeld, [this, gate = gate_, number] {
+    const Gate::Pass pass(gate.get());
+    if (pass) stream_->Unhold(number);
+  });
   const std::shared_ptr<FileContent> content = backend_.files().Get(removed.version, removed.known_id);
   const bool whole = content->size() <= store::kWholeFileLimit && !content->ComesInParts(removed.place);
   const uint64_t length = whole ? content->size() : std::min(content->size(), FileContent::kPageBytes);

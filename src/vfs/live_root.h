@@ -235,7 +235,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   };
   std::optional<Removed> LosesContentLocked(const LiveNode* node) const;
   void HoldRemovedLocked(const std::optional<Removed>& removed);
-  void KeepRemoved(const Removed& removed);
+  void KeepRemoved(const Removed& removed, uint64_t number);
   // The operation that waits for the node; 0: none. To be let go of without the lock.
   uint64_t TakeHeldLocked(uint64_t nodeid);
 

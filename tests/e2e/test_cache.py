@@ -412,7 +412,7 @@ def test_tenants_share_the_nodes_bound(own, tmp_path):
 
 
 @pytest.mark.parametrize("words, what", [((), "stat, verify or prune"), (("look",), "not one of"), (("stat", "n1"), "--node"),
-                                         (("stat", "--to", "5G"), "only prune"), (("prune", "--to", "much"), "--to: much")])
+                                         (("prune", "--node", ""), "an empty name"), (("stat", "--to", "5G"), "only prune"), (("prune", "--to", "much"), "--to: much")])
 def test_wrong_questions_are_usage_errors(cluster, words, what):
     r = cluster.run("vctl", "cache", *words)
     assert r.returncode == 2 and what in r.stderr and len(r.stderr.splitlines()) == 1

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file that a job has open is read to its end, whatever the job does with its name."""
+import itertools
 import os
 
 import pytest
@@ -29,18 +30,17 @@ for name in sorted(os.listdir(".")):
 
 
 @pytest.mark.parametrize("view", [pytest.param(v, marks=pytest.mark.view(v)) for v in ("live", "frozen")])
-@pytest.mark.parametrize("how", ["at once", "later", "over"])
-@pytest.mark.parametrize("size,count", [(4, 60), (300_000, 60), (3_000_000, 8)])
-def test_what_lost_its_name_before_anything_was_read(own, view, how, size, count):
+def test_what_lost_its_name_before_anything_was_read(own, view):
     cluster = own(view=view)
-    there = cluster.root / "root/files"
-    there.mkdir()
-    for i in range(count):
-        name = f"name{i:03}"
-        (there / name).write_bytes((name.encode() * size)[:size])
-    r = cluster.vrun("-D", "/root/files", "--", "python3", "-c", READ_WHAT_HAS_NO_NAME, how, str(size))
-    assert (r.returncode, r.stdout, r.stderr) == (0, "", ""), r
-    assert [(there / n).read_text() for n in os.listdir(there)] == (count * ["new"] if how == "over" else [])
+    for how, (size, count) in itertools.product(["at once", "later", "over"], [(4, 60), (300_000, 60), (3_000_000, 8)]):
+        there = cluster.root / f"root/{how} {size}"
+        there.mkdir()
+        for i in range(count):
+            name = f"name{i:03}"
+            (there / name).write_bytes((name.encode() * size)[:size])
+        r = cluster.vrun("-D", f"/root/{there.name}", "--", "python3", "-c", READ_WHAT_HAS_NO_NAME, how, str(size))
+        assert (r.returncode, r.stdout, r.stderr) == (0, "", ""), (there.name, r)
+        assert [(there / n).read_text() for n in os.listdir(there)] == (count * ["new"] if how == "over" else [])
 
 
 def test_shells_idioms(own):
