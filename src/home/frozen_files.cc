@@ -125,7 +125,7 @@ void FrozenFiles::Close() {
   keepers_.Drain();
 }
 
-FrozenFiles::HoldPtr FrozenFiles::Freeze(tree::SnapshotPtr tree, std::vector<std::string> first) {
+FrozenFiles::HoldPtr FrozenFiles::Freeze(tree::SnapshotPtr tree, std::vector<std::string> first, HoldPtr before) {
   auto hold = std::make_shared<Hold>();
   hold->owner_ = this;
   hold->parts_ = std::make_shared<Hold::Parts>();
@@ -133,9 +133,8 @@ FrozenFiles::HoldPtr FrozenFiles::Freeze(tree::SnapshotPtr tree, std::vector<std
     std::lock_guard lock(mutex_);
     if (breaks_ && !std::exchange(attending_, true)) attendant_ = std::thread([this] { Attend(); });
   }
-  builder_.Post([this, weak = std::weak_ptr(hold), tree = std::move(tree), first = std::move(first)] {
-    Build(weak, tree, first);
-  });
+  builder_.Post([this, weak = std::weak_ptr(hold), tree = std::move(tree), first = std::move(first),
+                 before = std::move(before)] { Build(weak, tree, first); });
   return hold;
 }
 

@@ -80,8 +80,10 @@ class FrozenFiles final : public ContentFiles {
   // copied after it.
   void Close();
 
-  // Returns at once. `first`: absolute paths of files and directories, the ones that are likely to change.
-  HoldPtr Freeze(tree::SnapshotPtr tree, std::vector<std::string> first);
+  // Returns at once. `first`: absolute paths of files and directories, the ones that are likely to change. `before`:
+  // the hold that this one takes the place of; it stays until this one holds what both have, also where it has not
+  // begun yet: copies that belong to neither for a moment would be dropped.
+  HoldPtr Freeze(tree::SnapshotPtr tree, std::vector<std::string> first, HoldPtr before = nullptr);
   // Waits until everything that was asked for before is held, or cannot be, and no copy is under way; for tests.
   void Settle();
   // Drops copies that belong to no hold, soon. (Not done when a hold goes: at the end of home all of them go, and the

@@ -169,6 +169,30 @@ TEST_F(FrozenFilesTest, OldContentSurvivesARestart) {
   EXPECT_EQ(hold_->left_out(), 1u);
 }
 
+// The next home claims what the one before has kept, and the job's next attempt begins before that is done.
+TEST_F(FrozenFilesTest, WhatIsReplacedBeforeItHasBegunKeepsItsCopies) {
+  root_.Put("f", kOld);
+  for (int i = 0; i < 2000; ++i) root_.Put("many/" + std::to_string(i), "x");
+  Freeze();
+  root_.Put("f", "another");
+  files_->Settle();
+  End();
+  Start();
+  const auto tree_of = [&](const std::string& name) {
+    return tree::MakeSnapshot(tree_->root,
+                              tree::Directory::Make({*tree::Lookup(*tree_, "/" + name)}, [&](std::string_view) {
+                                return *tree::LookupDirectory(*tree_, "/" + name);
+                              }));
+  };
+  const auto only = tree_of("f");
+  const FrozenFiles::HoldPtr busy = files_->Freeze(tree_of("many"), {});  // the builder is, for a while
+  hold_ = files_->Freeze(only, {});
+  files_->DropUnclaimed();
+  hold_ = files_->Freeze(only, {}, std::move(hold_));
+  files_->Settle();
+  EXPECT_EQ(Frozen("/f"), kOld);
+}
+
 TEST_F(FrozenFilesTest, CopiesGoWithTheLastThatNeedsThem) {
   root_.Put("f", kOld);
   Freeze();

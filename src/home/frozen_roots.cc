@@ -201,7 +201,7 @@ void FrozenRoots::Hold(uint64_t job, tree::SnapshotPtr tree) {
   Job& kept = jobs_[job];
   // The new claims come before the old ones go: they have most in common.
   kept.pin = table_->Add(tree, kept.exposed);
-  kept.hold = files_->Freeze(tree, kept.first);
+  kept.hold = files_->Freeze(tree, kept.first, std::move(kept.hold));
   kept.tree = std::move(tree);
 }
 
