@@ -2,8 +2,13 @@
 // The files behind the trees that a ContentServer serves: by path and version.
 #pragma once
 
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <string_view>
+#include <thread>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "tree/tree.h"
@@ -32,5 +37,20 @@ class ContentFiles {
   // kAborted unless the open file is (still) that version. What was read between two such checks is of that version.
   virtual Status Check(int fd, std::string_view path, const tree::FileVersion& version) const = 0;
 };
+
+// What `open` gives. Where this process or the host has no descriptor left it is called again, for up to 20 s: others
+// are given back all the time, and a job that reads is not to fail for that.
+template <typename Open>
+Result<UniqueFd> WithDescriptors(Open open) {
+  constexpr int64_t kPatienceMicros = 20'000'000;
+  constexpr std::chrono::milliseconds kLongest{100};
+  const int64_t deadline = MonotonicMicros() + kPatienceMicros;
+  for (std::chrono::milliseconds pause{1};; pause = std::min(2 * pause, kLongest)) {
+    Result<UniqueFd> fd = open();
+    const int error = fd ? 0 : fd.error().error_number();
+    if ((error != EMFILE && error != ENFILE) || MonotonicMicros() > deadline) return fd;
+    std::this_thread::sleep_for(pause);
+  }
+}
 
 }  // namespace vrun::home

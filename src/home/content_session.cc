@@ -20,6 +20,10 @@ namespace {
 constexpr uint64_t kPartBytes = 1u << 20;    // of one reply
 constexpr uint64_t kPieceBytes = 64u << 10;  // compressed as one; whole units
 constexpr size_t kMaxOffered = 65536;        // files
+// Of an answer that is not urgent.
+constexpr double kSliceSeconds = 0.01;
+constexpr size_t kLeastSlice = 64u << 10, kMostSlice = 1u << 20;
+constexpr size_t kFirstSlice = 256u << 10;  // while the link's speed is not known
 constexpr size_t kMaxShrinks = 8192;
 constexpr int kMaxExtents = 65536;  // of one file, as the node takes them
 
@@ -221,7 +225,18 @@ bool ContentSession::Fail(uint64_t id, const Error& error) {
   return true;
 }
 
-void ContentSession::Send(const v1::ContentReply& reply, Urgency urgency) {
+void ContentSession::Send(const v1::ContentReply& reply, const Work& work) {
+  Send(reply, UrgencyOf(work), work.request.slices());
+}
+
+// What the link takes in kSliceSeconds: so long something urgent may have to wait for the one that is on its way.
+size_t ContentSession::SliceBytes() const {
+  const double link = policy_.link();
+  if (link <= 0) return kFirstSlice;
+  return static_cast<size_t>(std::clamp(link * kSliceSeconds, double{kLeastSlice}, double{kMostSlice}));
+}
+
+void ContentSession::Send(const v1::ContentReply& reply, Urgency urgency, bool slices) {
   std::string bytes;
   reply.SerializeToString(&bytes);
   std::lock_guard lock(mutex_);
@@ -233,8 +248,16 @@ void ContentSession::Send(const v1::ContentReply& reply, Urgency urgency) {
   for (const auto& queue : waiting_) more |= !queue.empty();
   policy_.Sent(MonotonicMicros(), sent_bytes_.load(std::memory_order_relaxed) - bytes.size(), stream_->queued_bytes(),
                more);
-  if (urgency >= kTrees) return stream_->Send(std::move(bytes));
-  stream_->SendUrgent(std::move(bytes));
+  if (urgency < kTrees) return stream_->SendUrgent(std::move(bytes));
+  const size_t slice = SliceBytes();
+  if (!slices || bytes.size() <= slice + slice / 2) return stream_->Send(std::move(bytes));
+  for (size_t at = 0; at < bytes.size(); at += slice) {
+    v1::ContentReply part;
+    part.set_id(reply.id());
+    part.mutable_slice()->set_data(bytes.substr(at, slice));
+    part.mutable_slice()->set_more(bytes.size() - at > slice);
+    stream_->Send(part.SerializeAsString());
+  }
 }
 
 Result<ContentSession::Served> ContentSession::CheckServed(const std::string& tree, const std::string& path,
@@ -325,7 +348,7 @@ bool ContentSession::TraceFrames(Work* work) {
   reply.set_id(work->request.id());
   reply.set_last(work->done == static_cast<uint64_t>(get.frame_size()));
   *reply.mutable_frame() = std::move(*frame);
-  Send(reply, UrgencyOf(*work));
+  Send(reply, *work);
   return reply.last();
 }
 
@@ -405,7 +428,7 @@ bool ContentSession::Range(Work* work) {
   bool last = get.offset() + work->done >= end;
   reply->set_id(id);
   reply->set_last(last);
-  Send(*reply, UrgencyOf(*work));
+  Send(*reply, *work);
   return last;
 }
 
@@ -465,9 +488,11 @@ void ContentSession::Attest(const v1::ContentRequest::GetRange& get, const tree:
 
 Result<UniqueFd> ContentSession::OpenServed(const std::string& path, const tree::FileVersion& version, uint64_t offset,
                                             uint64_t length, bool* lent) const {
-  auto opened = server_->files_->OpenPart(path, version, offset, length);
-  *lent = !opened && opened.error().code() == Code::kAborted && server_->lent_.Has(version);
-  return *lent ? server_->lent_.Open(version) : std::move(opened);
+  return WithDescriptors([&] {
+    auto opened = server_->files_->OpenPart(path, version, offset, length);
+    *lent = !opened && opened.error().code() == Code::kAborted && server_->lent_.Has(version);
+    return *lent ? server_->lent_.Open(version) : std::move(opened);
+  });
 }
 
 Status ContentSession::CheckOpen(int fd, const std::string& path, const tree::FileVersion& version, bool lent) const {

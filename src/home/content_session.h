@@ -138,7 +138,11 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   static Error UnknownTree(const std::optional<Digest>& id = std::nullopt);
   bool Fail(uint64_t id, const Error& error);
   // A part of an answer. All of one go the same way: by their urgency.
-  void Send(const v1::ContentReply& reply, Urgency urgency = kDirectories);
+  // An answer, or a part of one, that comes when nothing more urgent does.
+  void Send(const v1::ContentReply& reply, const Work& work);
+  void Send(const v1::ContentReply& reply) { Send(reply, kDirectories, false); }
+  void Send(const v1::ContentReply& reply, Urgency urgency, bool slices);
+  size_t SliceBytes() const;
 
   ContentServer* const server_;
   std::atomic<uint64_t> sent_bytes_{0};

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <numeric>
+#include <thread>
 
 #include "base/files.h"
 #include "home/content_testing.h"
@@ -121,6 +123,26 @@ TEST_F(ContentTest, AFileThatChangesWhileItIsReadIsNeverAMixture) {
     }
   }
   EXPECT_TRUE(failed || parts.size() == kSize / (1 << 20));
+}
+
+TEST_F(ContentTest, AHomeWithoutDescriptorsAnswersWhenItHasOne) {
+  root_.Put("a", "content");
+  Serve();
+  const auto request = RangeRequest("/a", VersionOf("/a"), 0, 7);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const int next = ::dup(0);  // all below it are in use
+  ::close(next);
+  const rlimit low{static_cast<rlim_t>(next), limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  session_->OnMessage(request.SerializeAsString());
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(stream_.All(request.id()).empty());
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const auto answer = stream_.Answer(request.id());
+  ASSERT_EQ(answer.size(), 1u);
+  EXPECT_FALSE(answer[0].has_error()) << answer[0].error().message();
+  EXPECT_EQ(Content(answer), "content");
 }
 
 TEST_F(ContentTest, OnlyRegularFilesOfTheTreeAreServed) {
@@ -308,6 +330,36 @@ TEST_F(ContentTest, WhatSomebodyWaitsForOvertakesWhatIsSentAhead) {
   session_->OnWritable();
   EXPECT_EQ(stream_.Answer(ahead).size(), 1u);
   EXPECT_FALSE(stream_.urgent(ahead));
+}
+
+TEST_F(ContentTest, WhatIsLongAndNotUrgentComesInSlices) {
+  const std::string noise = RandomBytes(1 << 20, 5);
+  root_.Put("noise", noise);
+  Serve();
+  for (const bool ahead : {false, true}) {
+    v1::ContentRequest request = RangeRequest("/noise", VersionOf("/noise"), 0, noise.size());
+    request.mutable_get_range()->set_ahead(ahead);
+    request.set_slices(true);
+    session_->OnMessage(request.SerializeAsString());
+    ASSERT_TRUE(stream_.WaitForReplies(ahead ? 6 : 1));
+    const auto parts = stream_.All(request.id());
+    if (!ahead) {
+      ASSERT_EQ(parts.size(), 1u) << "somebody waits for it";
+      EXPECT_EQ(Content(parts), noise);
+      continue;
+    }
+    std::string message;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      ASSERT_TRUE(parts[i].has_slice());
+      EXPECT_EQ(parts[i].slice().more(), i + 1 < parts.size());
+      EXPECT_LE(parts[i].slice().data().size(), 256u << 10);
+      message += parts[i].slice().data();
+    }
+    v1::ContentReply whole;
+    ASSERT_TRUE(whole.ParseFromString(message));
+    EXPECT_EQ(Content({whole}), noise);
+    EXPECT_EQ(whole.id(), request.id());
+  }
 }
 
 TEST_F(ContentTest, AFullStreamStopsReadingButDirectoriesOvertake) {

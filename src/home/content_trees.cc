@@ -76,7 +76,7 @@ bool ContentSession::SendDirectory(Work* work, const tree::Directory& directory,
   work->done += part.size();
   bool whole = work->done == encoded.size();
   reply.set_last(whole && last_of_answer);
-  Send(reply, UrgencyOf(*work));
+  Send(reply, *work);
   return whole;
 }
 
@@ -167,7 +167,7 @@ uint64_t ContentSession::SendPack(Work* work) {
   const uint64_t size = raw.size();
   if (!pack->zstd()) pack->set_encoded(std::move(raw));
   reply.set_last(work->next == work->tree.size() && !work->request.has_watch_tree());
-  Send(reply, UrgencyOf(*work));
+  Send(reply, *work);
   return size;
 }
 

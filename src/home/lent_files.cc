@@ -2,8 +2,10 @@
 #include "home/lent_files.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -14,7 +16,15 @@ namespace {
 
 Error Changed() { return Error(Code::kAborted, "changed at home after the job's tree was taken"); }
 
+size_t Most() {
+  rlimit limit{1024, 1024};
+  (void)::getrlimit(RLIMIT_NOFILE, &limit);
+  return std::min<size_t>(LentFiles::kMost, limit.rlim_cur / 8);
+}
+
 }  // namespace
+
+LentFiles::LentFiles() : most_(Most()) {}
 
 void LentFiles::Keep(const tree::FileVersion& version, int fd, uint64_t view) {
   UniqueFd dropped;  // closed without the lock: the last close of a removed file takes its time
@@ -31,7 +41,7 @@ void LentFiles::Keep(const tree::FileVersion& version, int fd, uint64_t view) {
   if (!own || ::fstat(own.get(), &st) != 0) return;
   files_.push_front({version, std::move(own), ToNanos(st.st_mtim), now, view});
   by_version_[version] = files_.begin();
-  if (files_.size() <= kMost) return;
+  if (files_.size() <= most_) return;
   dropped = std::move(files_.back().fd);
   by_version_.erase(files_.back().version);
   files_.pop_back();

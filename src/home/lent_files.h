@@ -21,9 +21,10 @@ namespace vrun::home {
 // Any thread.
 class LentFiles {
  public:
-  static constexpr size_t kMost = 1024;
+  static constexpr size_t kMost = 1024;                    // and an eighth of the descriptors that we may have
   static constexpr int64_t kUnusedMicros = 3'600'000'000;  // a file that nobody asks for gives its disk space back
 
+  LentFiles();
   // `fd` has just been seen to be that version. Holds a descriptor of its own, for live view `view`.
   void Keep(const tree::FileVersion& version, int fd, uint64_t view);
   bool Has(const tree::FileVersion& version) const;
@@ -49,6 +50,7 @@ class LentFiles {
   void DropIf(Goes goes);
   using Place = std::list<Lent>::iterator;
 
+  const size_t most_;
   mutable std::mutex mutex_;
   std::list<Lent> files_;  // the last used one first
   std::unordered_map<tree::FileVersion, Place, tree::FileVersionHash> by_version_;

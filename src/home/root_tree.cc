@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "tree/rules.h"
 
@@ -11,6 +12,8 @@ namespace vrun::home {
 namespace {
 
 constexpr std::chrono::milliseconds kBarrierTimeout{2000};
+// For how long a root that changes all the time is looked at for a moment in which it does not.
+constexpr int64_t kOneMomentMicros = 20'000;
 
 // Marks the names that are in exactly one of the lists.
 void MarkDifferences(std::vector<std::string> a, std::vector<std::string> b, tree::DirtySet* dirty) {
@@ -168,22 +171,38 @@ Status RootTree::FirstScan() {
 Status RootTree::MakeCurrent() {
   if (!snapshot_) VRUN_TRY(FirstScan());
   if (options_.mappings) options_.mappings->Look();
-  tree::DirtySet dirty;
-  if (watcher_) {
-    auto changed = watcher_->Barrier(kBarrierTimeout);
-    if (changed) {
-      dirty = std::move(*changed);
-    } else {
-      LogWarning("watcher: {}: scanning everything", changed.error().message());
-      dirty.recursive.insert("/");
-    }
-  } else {
-    dirty.recursive.insert("/");
-  }
+  tree::DirtySet dirty = Changes();
   if (options_.mappings) options_.mappings->AddChanged(&dirty);
   for (auto& [directory, names] : std::exchange(doubted_, {}).names) dirty.names[directory].merge(names);
+  const bool denied_anew = std::exchange(denied_anew_, false);
+  if (dirty.empty() && !denied_anew) return {};
+  VRUN_TRY(Look(std::move(dirty), denied_anew));
+  // Names are looked at one after the other. Nothing has changed meanwhile: it is a state that the root had. Else what
+  // was renamed may be missing under both names, and we look again, at what has changed since.
+  const int64_t enough = MonotonicMicros() + kOneMomentMicros;
+  while (watcher_ && watcher_->kind() != "rescan" && MonotonicMicros() < enough) {
+    dirty = Changes();
+    if (dirty.empty()) break;
+    VRUN_TRY(Look(std::move(dirty), false));
+  }
+  table_->SetCurrent(snapshot_, rules_);
+  return {};
+}
+
+tree::DirtySet RootTree::Changes() {
+  if (watcher_) {
+    auto changed = watcher_->Barrier(kBarrierTimeout);
+    if (changed) return *std::move(changed);
+    LogWarning("watcher: {}: scanning everything", changed.error().message());
+  }
+  tree::DirtySet everything;
+  everything.recursive.insert("/");
+  return everything;
+}
+
+Status RootTree::Look(tree::DirtySet dirty, bool denied_anew) {
   std::shared_ptr<const DenyRules> rules = rules_;
-  if (std::exchange(denied_anew_, false) || deny_.Concerns(dirty)) {
+  if (denied_anew || deny_.Concerns(dirty)) {
     rules = deny_.Current();
     MarkDifferences(rules_->Hidden(), rules->Hidden(), &dirty);
   }
@@ -196,7 +215,6 @@ Status RootTree::MakeCurrent() {
     return next.error().With("scan the root");
   }
   snapshot_ = std::move(*next);
-  table_->SetCurrent(snapshot_, rules_);
   return {};
 }
 

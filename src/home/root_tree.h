@@ -69,6 +69,9 @@ class RootTree {
   void Refresh();
   Status MakeCurrent();
   Status FirstScan();
+  tree::DirtySet Changes();  // since the last time
+  // Brings snapshot_ and rules_ up to date with what is dirty.
+  Status Look(tree::DirtySet dirty, bool denied_anew);
   void ListenToWatcher();
   Result<tree::SnapshotPtr> Expose(const std::vector<std::string>& exposed);
   tree::ScanOptions ScanFor(const std::vector<std::string>& exposed) const;

@@ -165,6 +165,23 @@ Trace MergeTraces(const Trace& earlier, const Trace& later) {
   return merged;
 }
 
+Trace TraceOutside(const Trace& trace, const std::string& directory) {
+  const std::string below = directory.ends_with('/') ? directory : directory + "/";
+  Trace outside;
+  outside.partial = trace.partial;
+  std::vector<int64_t> index;
+  for (const Trace::File& file : trace.files) {
+    const bool left = !file.path.starts_with(below);
+    index.push_back(left ? static_cast<int64_t>(outside.files.size()) : -1);
+    if (left) outside.files.push_back(file);
+  }
+  for (const Trace::Range& range : trace.ranges) {
+    if (index[range.file] < 0) continue;
+    outside.ranges.push_back({static_cast<uint32_t>(index[range.file]), range.first, range.count});
+  }
+  return outside;
+}
+
 std::vector<std::vector<Trace::Range>> PlanFrames(const std::vector<Trace::File>& files,
                                                   const std::vector<Trace::Range>& ranges) {
   constexpr uint64_t kLeast = 512 << 10, kMore = 512 << 10, kMost = 1 << 20;  // a file has a mark each kMore

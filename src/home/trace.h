@@ -44,7 +44,9 @@ struct Trace {
 // Which runs share a trace: the same program (`env` and the like only run it), the same script where the program is an
 // interpreter or starts one, and the same of what decides in the environment where libraries and modules come from.
 struct TraceSubject {
-  Digest key;
+  Digest key;   // wherever it runs
+  Digest here;  // of what it touches in its working directory, where nothing else says which files are meant
+                // (`make`, `pytest`, `python -c`); else the same as `key`
   // What this very command line names: the next one names something else (`cat a`, `cat b`), so it is not traced.
   // Absolute paths; of directories below the working directory all that they have.
   std::vector<std::string> named;
@@ -66,6 +68,9 @@ v1::TraceRecord WriteTrace(const Trace& trace);
 // read things in quite another one; what only one has comes after what it came after there. Sizes are those of `later`.
 // Within the limits: the end is dropped.
 Trace MergeTraces(const Trace& earlier, const Trace& later);
+
+// Without what is below a directory.
+Trace TraceOutside(const Trace& trace, const std::string& directory);
 
 // Frames of 0.5 to 1 MiB of content, in order; the last may be smaller. Where one ends depends on what the next begins
 // with (content-defined chunking): what a merge adds changes the frames that it comes into and leaves the others.

@@ -85,7 +85,8 @@ Result<v1::TraceFrame> FrameCache::Make(const ContentFiles& files, const FramePl
     const uint64_t unit = store::UnitBytes(part.version.size), offset = part.first * unit;
     if (part.count == 0 || offset >= part.version.size) return Error(Code::kInvalid, "a frame of nothing");
     const uint64_t length = std::min(part.count * unit, part.version.size - offset);
-    VRUN_ASSIGN(UniqueFd fd, files.OpenPart(part.path, part.version, offset, length));
+    VRUN_ASSIGN(const UniqueFd fd,
+                WithDescriptors([&] { return files.OpenPart(part.path, part.version, offset, length); }));
     const size_t at = raw.size();
     raw.resize(at + length);
     {

@@ -144,6 +144,7 @@ class Subject {
     Environment();
   }
   Digest Key() const { return Sha256(text_); }
+  Digest Here() const { return file_ ? Key() : Sha256(text_ + '\0' + "in" + '\0' + command_.directory()); }
   int last() const { return last_; }  // of the words that say what is run
 
  private:
@@ -153,8 +154,17 @@ class Subject {
     text_ += '\0';
     text_ += word;
   }
-  void AddFile(int i) { Add(Absolute(Word(i), command_.directory())); }
-  void AddProgram(int i) { Word(i).find('/') == std::string::npos ? Add(Word(i)) : AddFile(i); }
+  void AddFile(const std::string& path) {
+    Add(Absolute(path, command_.directory()));
+    file_ = true;
+  }
+  void AddProgram(int i) {
+    const std::string word = Word(i);
+    if (word.find('/') == std::string::npos) return Add(word);
+    const std::string path = Absolute(word, command_.directory());
+    Add(path);
+    file_ |= path.starts_with(command_.directory() + "/");
+  }
 
   // Where what is run by the command at `at` begins; 0: it runs nothing else, or that is said already.
   int Carry(int at) {
@@ -182,7 +192,7 @@ class Subject {
     // `uv run a.py`, which is in no search path.
     if (Word(inner).ends_with(".py")) {
       Add("");
-      AddFile(inner);
+      AddFile(Word(inner));
       last_ = inner;
       over_ = true;
       return 0;
@@ -230,7 +240,7 @@ class Subject {
     if (found == 0) found = perhaps;
     if (found == 0) return;
     Add(module ? "-m" : "");
-    module ? Add(Word(found)) : AddFile(found);
+    module ? Add(Word(found)) : AddFile(Word(found));
     last_ = found;
   }
 
@@ -277,7 +287,7 @@ class Subject {
   void Run(int at, const std::string& option, const std::string& what) {
     last_ = at;
     Add(option);
-    Add(option.empty() ? Absolute(what, command_.directory()) : what);
+    option.empty() ? AddFile(what) : Add(what);
     if (option != "-m") return;
     for (const Carrier& module : kModules) {
       if (module.name == what) Script(at + 1, module);
@@ -305,6 +315,7 @@ class Subject {
   std::vector<std::string> assigned_;  // by env
   int last_ = 0;
   bool over_ = false;  // what is run is said
+  bool file_ = false;  // and a file of the user's is part of that
 };
 
 }  // namespace
@@ -321,6 +332,7 @@ TraceSubject TraceOf(const v1::Command& command, std::string_view root) {
   const Subject of(command, root);
   TraceSubject subject;
   subject.key = of.Key();
+  subject.here = of.Here();
   subject.directory = command.directory();
   for (int i = of.last() + 1; i < command.argv_size(); ++i) {
     std::string word = command.argv(i);

@@ -49,6 +49,33 @@ TEST(TraceOfTest, WhatThisCommandLineNamesIsItsOwn) {
   EXPECT_FALSE(TraceOf(Command({"ls", "/usr"}), "/").Names("/usr/lib/libc.so.6"));
 }
 
+TEST(TraceOfTest, WhereNoFileSaysWhatIsMeantTheDirectoryDoes) {
+  using Argv = std::vector<std::string>;
+  const auto of = [](const Argv& argv, const std::string& directory) {
+    return TraceOf(Command(argv, {}, directory), "/");
+  };
+  for (const Argv& argv : std::vector<Argv>{{"make", "-j8"},
+                                            {"/usr/bin/make"},
+                                            {"pytest"},
+                                            {"python3", "-m", "pytest"},
+                                            {"python3", "-c", "import model"},
+                                            {"bash", "-c", "make"},
+                                            {"torchrun", "-m", "pkg.train"},
+                                            {"python3"}}) {
+    EXPECT_EQ(of(argv, "/a").key, of(argv, "/b").key) << argv[0];
+    EXPECT_NE(of(argv, "/a").here, of(argv, "/b").here) << argv[0];
+    EXPECT_EQ(of(argv, "/a").here, of(argv, "/a").here) << argv[0];
+  }
+  for (const Argv& argv : std::vector<Argv>{{"python3", "/p/train.py"},
+                                            {"torchrun", "/p/train.py"},
+                                            {"uv", "run", "/p/train.py"},
+                                            {"bash", "/p/run.sh"}}) {
+    EXPECT_EQ(of(argv, "/a").here, of(argv, "/b").here) << argv[0];
+    EXPECT_EQ(of(argv, "/a").here, of(argv, "/a").key) << argv[0];
+  }
+  EXPECT_EQ(of({"./train"}, "/a").here, of({"./train"}, "/a").key);
+}
+
 // The words that say what is run, as one of each command line that has to run the same.
 using Words = std::vector<std::string>;
 

@@ -514,6 +514,35 @@ TEST_F(TracesTest, ATraceIsPartialUntilOneRunHasToldAll) {
   EXPECT_EQ(Table(4)->file_size(), 2) << "what a partial record has is worth having all the same";
 }
 
+// `make` in another project does not work on this one's files.
+TEST_F(TracesTest, WhatADirectorysRunsTouchInItIsNotFetchedForThoseOfAnother) {
+  root_.Put("a/one.c", "11111111");
+  root_.Put("b/two.c", "22222222");
+  Rescan();
+  uint64_t job = 0;
+  const auto run = [&](const std::string& directory) {
+    traces_->Expect({++job, 1, "secret", tree_, TraceOf(Command({"make"}, {}, directory), "/")});
+    const auto table = Table(job);
+    std::vector<std::string> paths(table->partial() ? 1 : 0, "partial");
+    for (const auto& file : table->file()) paths.push_back(file.path());
+    return paths;
+  };
+  const auto put = [&](const std::string& file, bool partial) {
+    auto record = PutOf(job, Make({{"/lib/big.so", 40 * kUnit}, {file, 8}}, {{0, 3, 1}, {1, 0, 1}}));
+    record.mutable_record()->set_partial(partial);
+    ASSERT_TRUE(traces_->Put(record));
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(run("/a"), ElementsAre());
+  put("/a/one.c", false);
+  EXPECT_THAT(run("/a"), ElementsAre("/lib/big.so", "/a/one.c"));
+  // The program's own files are the same everywhere; and the run's others are guessed, as without a trace.
+  EXPECT_THAT(run("/b"), ElementsAre("partial", "/lib/big.so"));
+  put("/b/two.c", true);
+  EXPECT_THAT(run("/b"), ElementsAre("partial", "/lib/big.so", "/b/two.c"));
+  EXPECT_THAT(run("/a"), ElementsAre("/lib/big.so", "/a/one.c"));
+}
+
 TEST_F(TracesTest, OnlyWhatGetsSmallerIsCompressed) {
   std::string random(4 * kUnit, 0), text;
   std::mt19937 noise(1);

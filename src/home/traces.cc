@@ -63,7 +63,7 @@ Traces::Known* Traces::FindLocked(uint64_t job, uint32_t attempt, const std::str
 
 std::vector<std::string> Traces::Touched(const TraceSubject& subject) {
   std::lock_guard lock(store_mutex_);
-  const auto trace = store_.Load(subject.key);
+  const auto trace = LoadLocked(subject);
   std::vector<std::string> paths;
   if (!trace) return paths;
   for (const Trace::File& file : trace->files) paths.push_back(file.path);
@@ -72,8 +72,35 @@ std::vector<std::string> Traces::Touched(const TraceSubject& subject) {
 
 v1::TraceRecord Traces::Earlier(const TraceSubject& subject) {
   std::lock_guard lock(store_mutex_);
-  const auto trace = store_.Load(subject.key);
+  const auto trace = LoadLocked(subject);
   return trace ? WriteTrace(*trace) : v1::TraceRecord();
+}
+
+std::optional<Trace> Traces::LoadLocked(const TraceSubject& subject) const {
+  auto trace = store_.Load(subject.here);
+  if (trace || subject.here == subject.key) return trace;
+  trace = store_.Load(subject.key);
+  if (trace) trace->partial = true;
+  return trace;
+}
+
+void Traces::KeepLocked(const TraceSubject& subject, const Trace& trace, bool shared) {
+  if (subject.here == subject.key) return MergeLocked(subject.key, store_.Load(subject.key), trace, shared);
+  // What a warm node has recorded lacks what other directories' runs have brought it.
+  auto earlier = trace.partial ? LoadLocked(subject) : store_.Load(subject.here);
+  MergeLocked(subject.here, std::move(earlier), trace, shared);
+  const Trace outside = TraceOutside(trace, subject.directory);
+  if (!outside.ranges.empty()) MergeLocked(subject.key, store_.Load(subject.key), outside, shared);
+}
+
+void Traces::MergeLocked(const Digest& key, std::optional<Trace> earlier, const Trace& trace, bool shared) {
+  if (!earlier) return store_.Save(key, trace);
+  if (shared) return;
+  const Trace merged = MergeTraces(*earlier, trace);
+  if (merged.ranges != earlier->ranges || merged.files.size() != earlier->files.size() ||
+      merged.partial != earlier->partial) {
+    store_.Save(key, merged);
+  }
 }
 
 Traces::PlannedPtr Traces::Plan(const Run& run) {
@@ -82,7 +109,7 @@ Traces::PlannedPtr Traces::Plan(const Run& run) {
     if (const auto kept = run.elsewhere->lock(); kept && !kept->earlier.ranges.empty()) trace = kept->earlier;
   } else {
     std::lock_guard lock(store_mutex_);
-    trace = store_.Load(run.subject.key);
+    trace = LoadLocked(run.subject);
   }
   const auto held = trees_->Find(run.tree);
   const auto rules = trees_->rules();
@@ -203,16 +230,7 @@ Status Traces::Put(const v1::ContentRequest::PutTrace& put) {
                 [&](const Trace::Range& range) { return run.subject.Names(trace->files[range.file].path); });
   if (!trace->ranges.empty()) {
     std::lock_guard lock(store_mutex_);
-    const auto earlier = store_.Load(run.subject.key);
-    if (!earlier) {
-      store_.Save(run.subject.key, *trace);
-    } else if (!put.record().shared()) {
-      const Trace merged = MergeTraces(*earlier, *trace);
-      if (merged.ranges != earlier->ranges || merged.files.size() != earlier->files.size() ||
-          merged.partial != earlier->partial) {
-        store_.Save(run.subject.key, merged);
-      }
-    }
+    KeepLocked(run.subject, *trace, put.record().shared());
   }
   if (told) told(put.report());
   if (const PlannedPtr planned = Plan(run)) frames_.Prepare(planned->frames);

@@ -80,6 +80,10 @@ class Traces {
     std::function<void(const v1::IoReport&)> told;
   };
   Known* FindLocked(uint64_t job, uint32_t attempt, const std::string& token);
+  // With store_mutex_. Of a run in a directory where there was none yet: what others have outside of theirs.
+  std::optional<Trace> LoadLocked(const TraceSubject& subject) const;
+  void KeepLocked(const TraceSubject& subject, const Trace& trace, bool shared);
+  void MergeLocked(const Digest& key, std::optional<Trace> earlier, const Trace& trace, bool shared);
   // Null: there is no trace.
   PlannedPtr Plan(const Run& run);
 

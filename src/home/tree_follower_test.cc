@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <thread>
+
 #include "base/clock.h"
 #include "home/test_directory.h"
 
@@ -71,6 +74,37 @@ TEST_F(TreeFollowerTest, WhatBecomesOursIsGoneFromTheNextTree) {
   tree_->DenyOwn({root_ / "d/f"});
   EXPECT_TRUE(Until([&] { return !Shows("/d/f", 1); }));
   EXPECT_TRUE(table_.rules()->Denies("/d/f", {"/d"})) << "and is not opened by anybody";
+  board_.Leave(id);
+}
+
+// Of a name that is renamed again between the look at the one and the other no tree says that it is nowhere.
+TEST_F(TreeFollowerTest, WhatIsRenamedAllTheTimeIsNeverMissing) {
+  const uint64_t id = board_.Join([] {});
+  ASSERT_TRUE(Until([&] { return Shows("/d/f", 1); }));
+  std::filesystem::rename(root_ / "d/f", root_ / "d/0");
+  ASSERT_TRUE(Until([&] { return Shows("/d/0", 1); }));
+  std::atomic<bool> over{false};
+  std::thread renamer([&] {
+    for (int i = 0; i < 1'000; ++i) {
+      std::filesystem::rename(root_ / ("d/" + std::to_string(i)), root_ / ("d/" + std::to_string(i + 1)));
+      std::this_thread::sleep_for(std::chrono::microseconds(1'500));
+    }
+    over = true;
+  });
+  size_t looks = 0, missing = 0;
+  tree::SnapshotPtr seen;
+  while (!over) {
+    loop_.RunOnce(1);
+    const tree::SnapshotPtr now = table_.current();
+    if (now == seen) continue;
+    seen = now;
+    ++looks;
+    const auto directory = tree::LookupDirectory(*now, "/d");
+    missing += !directory || (*directory)->size() != 1;
+  }
+  renamer.join();
+  EXPECT_GT(looks, 50u);
+  EXPECT_EQ(missing, 0u);
   board_.Leave(id);
 }
 

@@ -147,6 +147,48 @@ TEST_F(ContentSourceTest, ARangeInSeveralParts) {
   EXPECT_EQ(source_.stats().units, 5u);
 }
 
+TEST_F(ContentSourceTest, SlicesArePutTogetherAndOthersComeBetween) {
+  auto wire = Connect();
+  Result<vfs::FetchedRange> a = None(), b = None();
+  Fetch(0, 2 * store::kUnitBytes, &a);
+  Fetch(2 * store::kUnitBytes, store::kUnitBytes, &b);
+  const v1::ContentRequest first = wire->Next(), second = wire->Next();
+  ASSERT_TRUE(first.slices());
+  const std::string message = Part(first.id(), 0, 2, true).SerializeAsString();
+  const auto slice = [&](size_t from, size_t to) {
+    v1::ContentReply reply;
+    reply.set_id(first.id());
+    reply.mutable_slice()->set_data(message.substr(from, to - from));
+    reply.mutable_slice()->set_more(to < message.size());
+    return reply;
+  };
+  wire->Say(slice(0, 100));
+  wire->Say(slice(100, 5000));
+  wire->Say(Part(second.id(), 2 * store::kUnitBytes, 1, true));
+  EXPECT_TRUE(b);
+  EXPECT_FALSE(a);
+  wire->Say(slice(5000, message.size()));
+  ASSERT_TRUE(a) << a.error().message();
+  EXPECT_EQ(a->units.size(), 2u);
+
+  // A broken stream's are not put before those of the next.
+  Fetch(0, store::kUnitBytes, &a);
+  wire->Say(slice(0, 100));  // of what is over
+  wire->handler->OnClosed(Error(Code::kUnavailable, "gone"));
+  auto again = Connect();
+  again->Say(Part(again->Next().id(), 0, 1, true));
+  EXPECT_EQ(a->units.size(), 1u);
+
+  // Without an end.
+  Fetch(0, store::kUnitBytes, &a);
+  v1::ContentReply endless;
+  endless.set_id(again->Next().id());
+  endless.mutable_slice()->set_more(true);
+  endless.mutable_slice()->set_data(std::string(1 << 20, 'x'));
+  for (int i = 0; i < 65; ++i) again->Say(endless);
+  EXPECT_NE(again->cancelled.find("without an end"), std::string::npos) << again->cancelled;
+}
+
 TEST_F(ContentSourceTest, NothingIsAskedBeforeTheToken) {
   auto wire = Connect(false);
   Result<vfs::FetchedRange> result = None();
@@ -279,6 +321,14 @@ TEST_F(ContentSourceTest, Lies) {
       {"another kind", [](v1::ContentReply* r) { r->mutable_root()->set_entry("x"); }},
       {"nothing", [](v1::ContentReply* r) { r->clear_units(); }},
       {"object id", [](v1::ContentReply* r) { r->mutable_units()->set_object_id("x"); }},
+      {"slices of nothing", [](v1::ContentReply* r) { r->mutable_slice()->set_data("garbage"); }},
+      {"slices of slices",
+       [](v1::ContentReply* r) {
+         v1::ContentReply inner;
+         inner.set_id(r->id());
+         inner.mutable_slice();
+         r->mutable_slice()->set_data(inner.SerializeAsString());
+       }},
       {"second hello", [](v1::ContentReply* r) { r->mutable_hello(); }},
   };
   for (const auto& [name, lie] : lies) {

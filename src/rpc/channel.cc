@@ -158,10 +158,13 @@ class ClientUnary final : public CountedCall {
 };
 
 // Keeps the connection polled and up while nobody calls: without a watch gRPC looks at an idle connection every 5 s
-// only (too late for the other side's keepalive) and does not reconnect before the next call.
+// only (too late for the other side's keepalive) and does not reconnect before the next call. Sets up new connections.
 class ConnectionWatch {
  public:
-  ConnectionWatch(grpc::Channel* channel, grpc::CompletionQueue* queue) : channel_(channel), queue_(queue) { Arm(); }
+  ConnectionWatch(grpc::Channel* channel, grpc::CompletionQueue* queue, const std::string& address)
+      : channel_(channel), queue_(queue), address_(address) {
+    Arm();
+  }
 
   // The channel is about to be destroyed, which ends the watch.
   void Stop() {
@@ -175,8 +178,9 @@ class ConnectionWatch {
 
  private:
   void Arm() {
-    channel_->NotifyOnStateChange(channel_->GetState(/*try_to_connect=*/true), gpr_inf_future(GPR_CLOCK_MONOTONIC),
-                                  queue_, changed_.Arm());
+    const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) KeepKernelQueueShort(address_);
+    channel_->NotifyOnStateChange(state, gpr_inf_future(GPR_CLOCK_MONOTONIC), queue_, changed_.Arm());
   }
   void OnChange(bool) {
     std::lock_guard lock(mu_);
@@ -190,6 +194,7 @@ class ConnectionWatch {
   bool ended_ = false;
   grpc::Channel* channel_;
   grpc::CompletionQueue* const queue_;
+  const std::string address_;
   MemberTag<ConnectionWatch, &ConnectionWatch::OnChange> changed_{this};
 };
 
@@ -201,7 +206,7 @@ class GrpcChannel final : public Channel {
         poller_(std::make_unique<grpc::CompletionQueue>(), 1),
         channel_(std::move(channel)),
         stub_(std::make_unique<grpc::GenericStub>(channel_)),
-        watch_(channel_.get(), poller_.queue()) {}
+        watch_(channel_.get(), poller_.queue(), address_) {}
 
   ~GrpcChannel() override {
     VRUN_CHECK(!poller_.OnThisThread());

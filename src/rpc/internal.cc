@@ -2,12 +2,18 @@
 #include "rpc/internal.h"
 
 #include <absl/synchronization/mutex.h>
+#include <dirent.h>
 #include <grpc/support/log.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 #include <grpcpp/support/status.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <charconv>
+#include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -152,6 +158,25 @@ bool ParseIdentity(std::string_view uri, Peer* peer) {
   peer->role = std::string(uri.substr(0, slash));
   peer->name = std::string(uri.substr(slash + 1));
   return true;
+}
+
+void KeepKernelQueueShort(const std::string& address) {
+  const std::string_view port = std::string_view(address).substr(address.rfind(':') + 1);
+  uint16_t wanted = 0;
+  if (std::from_chars(port.data(), port.data() + port.size(), wanted).ec != std::errc()) return;
+  const std::unique_ptr<DIR, int (*)(DIR*)> descriptors(::opendir("/proc/self/fd"), ::closedir);
+  if (!descriptors) return;
+  while (const dirent* entry = ::readdir(descriptors.get())) {
+    const int fd = std::atoi(entry->d_name);  // "." and "..": no socket
+    sockaddr_storage peer{};
+    socklen_t size = sizeof peer;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;
+    const in_port_t its = peer.ss_family == AF_INET    ? reinterpret_cast<const sockaddr_in*>(&peer)->sin_port
+                          : peer.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&peer)->sin6_port
+                                                       : 0;
+    if (ntohs(its) != wanted) continue;
+    (void)::setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kKernelQueueBytes, sizeof kKernelQueueBytes);
+  }
 }
 
 }  // namespace vrun::rpc

@@ -3,6 +3,9 @@
 #include "rpc/rpc.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -225,6 +228,30 @@ TEST_F(RpcTest, NobodyThereIsSaidAndTheChannelComesBackByItself) {
   while (!(again = Call(*channel, kEcho, "x")) && MonotonicMicros() < deadline) {
   }
   EXPECT_TRUE(again);
+}
+
+// What the kernel has taken no urgent message overtakes.
+TEST_F(RpcTest, TheKernelTakesNoMoreThanItNeeds) {
+  const auto queue = [&] {  // of our end of the connection
+    for (int fd = 0; fd < 1024; ++fd) {
+      sockaddr_in6 peer{};  // of IPv4 the port is in the same place
+      socklen_t size = sizeof peer;
+      int bytes = 0;
+      socklen_t of_bytes = sizeof bytes;
+      if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 ||
+          (peer.sin6_family != AF_INET && peer.sin6_family != AF_INET6)) {
+        continue;
+      }
+      if (!address_.ends_with(":" + std::to_string(ntohs(peer.sin6_port)))) continue;
+      if (::getsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, &of_bytes) == 0) return bytes;
+    }
+    return -1;
+  };
+  auto channel = Dial();
+  ASSERT_TRUE(Call(*channel, kEcho, "x"));
+  const int64_t deadline = MonotonicMicros() + 20'000'000;
+  while (queue() <= 0 && MonotonicMicros() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(queue(), 256 << 10);
 }
 
 TEST_F(RpcTest, StrangersAreRefused) {
