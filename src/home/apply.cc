@@ -77,7 +77,10 @@ class ApplierImpl final : public Applier {
   Status Rename(const WriteBack& message);
   Status SetMeta(const WriteBack& message);
 
+  bool IsInode(const struct stat& st, const BaseVersion& base) const;
   bool Matches(const struct stat& st, const BaseVersion& base, bool own_rename = false) const;
+  // A copy of what the command saw at `seen` becomes `to`. False: home has not all of it.
+  Result<bool> Restore(const WriteBack& message, const std::string& seen, Place& to, const Meta* meta);
   // To be asked before and told after an operation that changes the ctime of an inode that keeps other names.
   UniqueFd Watch(const Place& place, const struct stat& st) const;
   void Remember(const UniqueFd& inode, bool new_times = false);
@@ -106,8 +109,10 @@ class ApplierImpl final : public Applier {
   uint64_t sequence_ = 0;
   bool ignore_data_ = false;
   std::optional<OpenFileState> file_;
-  std::map<std::pair<dev_t, ino_t>, int64_t> own_ctime_;  // inodes with several names, as we left them
-  std::set<std::string> kept_;                            // what was not removed
+  std::map<std::pair<dev_t, ino_t>, int64_t>
+      own_ctime_;                                      // inodes with several names, and restored ones, as we left them
+  std::map<std::pair<dev_t, ino_t>, ino_t> restored_;  // copies, and what they are copies of
+  std::set<std::string> kept_;                         // what was not removed
   std::set<std::string> attributes_left_out_;
   uint64_t files_ = 0;
   uint64_t bytes_ = 0;
@@ -163,9 +168,15 @@ Status ApplierImpl::Dispatch(const WriteBack& message) {
 
 // --- versions ---
 
-bool ApplierImpl::Matches(const struct stat& st, const BaseVersion& base, bool own_rename) const {
+bool ApplierImpl::IsInode(const struct stat& st, const BaseVersion& base) const {
   if ((st.st_mode & S_IFMT) != base.type()) return false;
-  if (base.ino() != st.st_ino && base.ino() != tree::ShownInode(st.st_dev, st.st_ino, root_dev_)) return false;
+  if (base.ino() == st.st_ino || base.ino() == tree::ShownInode(st.st_dev, st.st_ino, root_dev_)) return true;
+  const auto restored = restored_.find({st.st_dev, st.st_ino});
+  return restored != restored_.end() && restored->second == base.ino();
+}
+
+bool ApplierImpl::Matches(const struct stat& st, const BaseVersion& base, bool own_rename) const {
+  if (!IsInode(st, base)) return false;
   if (S_ISDIR(st.st_mode)) return true;
   if (static_cast<uint64_t>(st.st_size) != base.size()) return false;
   if (ToNanos(st.st_ctim) == base.ctime_ns()) return true;
@@ -396,6 +407,20 @@ Status ApplierImpl::MakeHardLink(const WriteBack& message) {
   if (source) {
     VRUN_ASSIGN(source_st, LstatAt(source->parent.get(), source->name));
   }
+  const bool changed = message.make_hard_link().has_source() && source_st && !S_ISDIR(source_st->st_mode) &&
+                       !Matches(*source_st, message.make_hard_link().source());
+  if (!source_st || S_ISDIR(source_st->st_mode) || changed) {
+    VRUN_ASSIGN(Place copy, paths_.FindOrMakeParents(message.path()));
+    VRUN_ASSIGN(const auto there, LstatAt(copy.parent.get(), copy.name));
+    if (there && MayBeRepeated(message)) return {};
+    VRUN_ASSIGN(const bool restored, Restore(message, message.make_hard_link().seen(), copy, nullptr));
+    if (restored) {
+      if (changed) {
+        paths_.NoticeChanged(existing, Escape(copy.path) + ", a hard link to it, is a copy of what the job had there");
+      }
+      return {};
+    }
+  }
   if (!source_st || S_ISDIR(source_st->st_mode)) {
     paths_.Notice(Escape(existing) + " was removed at home while job " + std::to_string(options_.job) +
                   " ran: " + Escape(message.path()) + ", a hard link to it, was not made");
@@ -535,8 +560,8 @@ Status ApplierImpl::Rename(const WriteBack& message) {
     return {};
   };
   const BaseVersion& source = rename.source();
-  bool is_source = from_st && from_st->st_ino == source.ino() && (from_st->st_mode & S_IFMT) == source.type();
-  if (current && current->st_ino == source.ino() && (current->st_mode & S_IFMT) == source.type()) {
+  bool is_source = from_st && IsInode(*from_st, source);
+  if (current && IsInode(*current, source)) {
     // Done before; or, where both were names of one file, rename(2) itself would do nothing.
     if (is_source && !S_ISDIR(from_st->st_mode) && from_st->st_dev == current->st_dev) {
       int error =
@@ -551,9 +576,18 @@ Status ApplierImpl::Rename(const WriteBack& message) {
     // A copy to another file system has another inode: absent here and present there is all that can be seen.
     bool repeated = MayBeRepeated(message) ||
                     (!from_st && current && (current->st_mode & S_IFMT) == source.type() && !message.has_base());
+    if (repeated) return {};
+    bool aside = NameOf(message.path()).starts_with(prefix_);
+    VRUN_ASSIGN(const bool restored, Restore(message, rename.seen(), to, rename.has_meta() ? &rename.meta() : nullptr));
+    if (restored) {
+      if (!own_name && !aside) {
+        paths_.NoticeChanged(rename.from(),
+                             "it stays, and " + Escape(to.path) + " is a copy of what the job had there");
+      }
+      return {};
+    }
     // What could not be put aside under a name of ours was told then.
-    if (!repeated && !own_name) {
-      bool aside = NameOf(message.path()).starts_with(prefix_);
+    if (!own_name) {
       paths_.NoticeChanged(rename.from(), aside ? "it was not renamed as the job did"
                                                 : "it was not renamed to " + Escape(message.path()));
     }
@@ -619,6 +653,46 @@ Status ApplierImpl::Rename(const WriteBack& message) {
     return finish();
   }
   return Error(Code::kExists, Escape(to.path) + ": too many versions lie beside it: remove some");
+}
+
+Result<bool> ApplierImpl::Restore(const WriteBack& message, const std::string& seen, Place& to, const Meta* meta) {
+  if (!options_.restore || seen.empty()) return false;
+  const int parent = to.parent.get();
+  const std::string temporary = TemporaryName(message.sequence());
+  const std::string temporary_path = "/proc/self/fd/" + std::to_string(parent) + "/" + temporary;
+  VRUN_TRY(RemoveTree(temporary_path));
+  struct Made {
+    std::pair<dev_t, ino_t> inode;
+    ino_t was = 0;
+  };
+  std::vector<Made> all;
+  Status made;
+  const int error = WithWritable(parent, [&] {
+    all.clear();
+    made = options_.restore(seen, parent, temporary, [&](int fd, const tree::Entry& was) {
+      struct stat st {};
+      if (::fstat(fd, &st) != 0) return;
+      all.push_back({{st.st_dev, st.st_ino}, tree::ShownInode(was.dev, was.ino, root_dev_)});
+      own_ctime_[all.back().inode] = ToNanos(st.st_ctim);
+    });
+    errno = made ? 0 : made.error().error_number();
+    return made || errno == 0 ? 0 : -1;
+  });
+  if (!made) {
+    VRUN_TRY(RemoveTree(temporary_path));
+    const bool full = error == ENOSPC || error == EDQUOT || error == EMFILE || error == ENFILE || error == ENOMEM;
+    if (full) return std::move(made).error().With("write " + Escape(to.path));
+    return false;
+  }
+  for (const Made& one : all) restored_[one.inode] = one.was;
+  flush_.TouchedMuch(parent);
+  VRUN_TRY(Install(to, temporary, meta, BaseOf(message)));
+  if (meta != nullptr) VRUN_TRY(FinishMeta(to, to.name, *meta, MetaFor::kFinal));
+  // Its name, and what it lost to a conflict, move its ctime.
+  const auto st = LstatAt(parent, to.name);
+  if (st && *st) own_ctime_[{(*st)->st_dev, (*st)->st_ino}] = ToNanos((*st)->st_ctim);
+  Touched(to);
+  return true;
 }
 
 // --- metadata ---

@@ -8,7 +8,8 @@
 //     is sent again, which it is, because it was never acknowledged.
 //   * What changed at home since the command saw it stays: the job's version lands beside it as NAME.vrun-JOB (.1, .2,
 //   ...
-//     when taken) and `notice` says so; a changed file is not removed or renamed, which is said too.
+//     when taken) and `notice` says so; a changed file is not removed or renamed, which is said too, and what the job
+//     renamed or linked it to becomes a copy of what the job saw, where home still knows that.
 //   * No operation leaves the root, follows a symbolic link, or touches a hidden path.
 //   * The series may be sent again from any operation on, also to a new Applier after a crash: what is there already is
 //     recognised and neither repeated nor taken for a conflict.
@@ -32,6 +33,7 @@
 
 #include "base/result.h"
 #include "proto/task.pb.h"
+#include "tree/tree.h"
 
 namespace vrun::home {
 
@@ -51,6 +53,12 @@ struct ApplyOptions {
   bool live = false;
   // One line of text for the user, without "vrun: " in front.
   std::function<void(const std::string&)> notice;
+  // Makes again, as `name` in an open directory, what the job's root had at `path` before it wrote, with all below;
+  // `made` is told of each file (O_PATH) and what it is a copy of. An error: home does not have all of it any more.
+  // Null: nothing is known.
+  std::function<Status(const std::string& path, int directory, const std::string& name,
+                       const std::function<void(int fd, const tree::Entry& was)>& made)>
+      restore;
   // At this path (in the root) is now what the job put there, or nothing any more. Null: nobody wants to know.
   std::function<void(const std::string& path)> applied;
   // A small file that remembers across restarts of home what was put beside and how far the series was applied. "":

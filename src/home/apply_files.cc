@@ -38,20 +38,6 @@ std::optional<std::string> LinkTarget(int directory, const std::string& name) {
   return std::string(buffer, static_cast<size_t>(n));
 }
 
-Status CopyData(int from, int to, const struct stat& st) {
-  std::string buffer(kBuffer, '\0');
-  bool sparse = st.st_blocks * 512 < st.st_size;
-  uint64_t at = 0;
-  for (;;) {
-    VRUN_ASSIGN(size_t n, PreadUpTo(from, buffer.data(), buffer.size(), at));
-    if (n == 0) break;
-    VRUN_TRY(WriteRange(to, std::string_view(buffer.data(), n), at, sparse));
-    at += n;
-  }
-  if (::ftruncate(to, static_cast<off_t>(at)) != 0) return ErrnoError("write");
-  return {};
-}
-
 Status CopyOne(int from_directory, const std::string& from, int to_directory, const std::string& to, int depth);
 
 Status CopyEntries(int from, int to, int depth) {
@@ -188,6 +174,20 @@ Status WriteRange(int fd, std::string_view data, uint64_t offset, bool sparse) {
     offset += run;
     data.remove_prefix(run);
   }
+  return {};
+}
+
+Status CopyData(int from, int to, const struct stat& st) {
+  std::string buffer(kBuffer, '\0');
+  bool sparse = st.st_blocks * 512 < st.st_size;
+  uint64_t at = 0;
+  for (;;) {
+    VRUN_ASSIGN(size_t n, PreadUpTo(from, buffer.data(), buffer.size(), at));
+    if (n == 0) break;
+    VRUN_TRY(WriteRange(to, std::string_view(buffer.data(), n), at, sparse));
+    at += n;
+  }
+  if (::ftruncate(to, static_cast<off_t>(at)) != 0) return ErrnoError("write");
   return {};
 }
 

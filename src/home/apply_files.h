@@ -36,6 +36,10 @@ int RenameToFreeName(int from_directory, const std::string& from, int to_directo
 // Writes, leaving whole aligned blocks of zeros out when `sparse`.
 Status WriteRange(int fd, std::string_view data, uint64_t offset, bool sparse);
 
+// All that one open file has becomes all that the other has; `st` is that of the first. Holes stay holes where the
+// other is empty.
+Status CopyData(int from, int to, const struct stat& st);
+
 // Copies a file or a whole directory to a new name, metadata included, across file systems. A failed copy is removed.
 Status CopyTree(int from_directory, const std::string& from, int to_directory, const std::string& to);
 

@@ -173,7 +173,7 @@ void LiveApplier::LostName(const UniqueFd& file, uint64_t sequence, const std::o
 
 bool LiveApplier::IsOwn(const struct stat& st) const {
   const auto own = own_.find({st.st_dev, st.st_ino});
-  return own != own_.end() && own->second == ToNanos(st.st_ctim);
+  return own != own_.end() && own->second.ctime_ns == ToNanos(st.st_ctim);
 }
 
 void LiveApplier::Tell(const struct stat& st, uint64_t sequence, const struct stat* before, bool other) {
@@ -195,7 +195,7 @@ void LiveApplier::Tell(const struct stat& st, uint64_t sequence, const struct st
     return;
   }
   if (own_.size() >= kMostOwn) own_.clear();
-  own_[inode] = ToNanos(st.st_ctim);
+  own_[inode] = {ToNanos(st.st_ctim), static_cast<uint64_t>(st.st_size)};
   journal_.AddOwnChange({st.st_dev, st.st_ino, ToNanos(st.st_ctim)});
 }
 
@@ -242,18 +242,11 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
     return S_ISREG(st.st_mode) && (given || IsOwn(st));
   };
   *refused = true;
+  if (file->put.over() == vrun::v1::APPEND_ANY) return BeginAppend(message, is_meant, file, refused);
   VRUN_ASSIGN(const auto current, LstatAt(parent, file->place.name));
-  if (!current || !is_meant(*current)) return {};
-  file->base_size = static_cast<uint64_t>(current->st_size);
-  if (file->put.over() == vrun::v1::APPEND) {
-    if (file->base_size > file->put.size()) return {};
-    // Not to be had by somebody without the right to write, or while it is executed: whole, then.
-    file->fd.Reset(::openat(parent, file->place.name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    struct stat opened {};
-    *refused = !file->fd || ::fstat(file->fd.get(), &opened) != 0 || !is_meant(opened);
-    file->ctime_ns = ToNanos(opened.st_ctim);
-    return {};
-  }
+  if (!current) return {};
+  if (file->put.over() == vrun::v1::APPEND) return BeginAppend(message, is_meant, file, refused);
+  if (!is_meant(*current)) return {};
   if (file->put.over() != vrun::v1::PATCH) {
     return Error(Code::kUnsupported, Escape(message.path()) + ": a file over what this version does not know");
   }
@@ -277,6 +270,41 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
   return {};
 }
 
+Status LiveApplier::BeginAppend(const WriteBack& message, const std::function<bool(const struct stat&)>& is_meant,
+                                OpenFileState* file, bool* refused) {
+  const bool any = file->put.over() == vrun::v1::APPEND_ANY;
+  // Not to be had by somebody without the right to write, or while it is executed: whole, then.
+  file->fd.Reset(::openat(file->place.parent.get(), file->place.name.c_str(),
+                          O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (any ? O_CREAT : 0), 0600));
+  struct stat st {};
+  const bool opened = file->fd && ::fstat(file->fd.get(), &st) == 0;
+  if (any && (!opened || !S_ISREG(st.st_mode))) {
+    return ErrnoError(opened ? EEXIST : errno, "append to " + Escape(file->place.path));
+  }
+  if (!opened) return {};
+  file->alone = !any && is_meant(st);
+  if (!any && !file->alone && !MayMerge(message, st)) return {};
+  const auto size = static_cast<uint64_t>(st.st_size);
+  const auto own = own_.find({st.st_dev, st.st_ino});
+  if (any) {
+    file->node_size = file->put.append_from();
+  } else if (file->alone || own == own_.end()) {
+    file->node_size = file->alone ? size : message.base().size();
+  } else {
+    file->node_size = message.has_base() ? message.base().size() : own->second.node_size.value_or(size);
+  }
+  if (file->node_size > file->put.size()) {
+    return any ? Error(Code::kInvalid, Escape(message.path()) + ": data beyond the end of the file") : Status();
+  }
+  file->shift = static_cast<int64_t>(size) - static_cast<int64_t>(file->node_size);
+  file->home_begin = file->home_end = size;
+  file->ctime_ns = ToNanos(st.st_ctim);
+  // If it comes again, nobody knows how much of it is there: it is not appended to what others have written once more.
+  journal_.SetIntent({message.sequence(), st.st_dev, st.st_ino, 0});
+  *refused = false;
+  return {};
+}
+
 Status LiveApplier::TakeData(const WriteBack& message) {
   if (!file_ || message.path() != file_->place.asked || message.sequence() <= file_->sequence) {
     return Error(Code::kInvalid, Escape(message.path()) + ": data of a file that was not begun");
@@ -286,14 +314,15 @@ Status LiveApplier::TakeData(const WriteBack& message) {
   if (data.offset() > size || data.data().size() > size - data.offset()) {
     return Error(Code::kInvalid, Escape(message.path()) + ": data beyond the end of the file");
   }
-  if (file_->temporary.empty() && data.offset() < file_->base_size) {
+  if (file_->temporary.empty() && data.offset() < file_->node_size) {
     return Error(Code::kInvalid, Escape(message.path()) + ": data before the end of the file that it is appended to");
   }
   BeforeOwnChange(&*file_);
-  Status status = WriteRange(file_->fd.get(), data.data(), data.offset(), file_->put.sparse());
+  const uint64_t at = data.offset() + static_cast<uint64_t>(file_->shift);
+  Status status = WriteRange(file_->fd.get(), data.data(), at, file_->put.sparse());
   AfterOwnChange(&*file_);
   if (!status) return std::move(status).error().With("write " + Escape(file_->place.path));
-  if (!data.data().empty()) file_->end = std::max(file_->end, data.offset() + data.data().size());
+  if (!data.data().empty()) file_->end = std::max(file_->end, at + data.data().size());
   bytes_ += data.data().size();
   if (!data.last()) return {};
   VRUN_TRY(EndFile(message.sequence()));
@@ -304,38 +333,85 @@ Status LiveApplier::TakeData(const WriteBack& message) {
 
 Status LiveApplier::EndFile(uint64_t sequence) {
   OpenFileState& file = *file_;
+  const bool appended = file.temporary.empty();
   BeforeOwnChange(&file);
-  if ((file.put.sparse() || file.end < file.put.size()) &&
-      ::ftruncate(file.fd.get(), static_cast<off_t>(file.put.size())) != 0) {
+  const uint64_t size = file.put.size() + static_cast<uint64_t>(file.shift);
+  const bool short_of = appended ? file.home_end < size : file.put.sparse() || file.end < size;
+  if (short_of && ::ftruncate(file.fd.get(), static_cast<off_t>(size)) != 0) {
     return ErrnoError("write " + Escape(file.place.path));
   }
-  VRUN_TRY(FinishMeta(file.place, file.temporary.empty() ? file.place.name : file.temporary, file.put.meta(),
-                      MetaFor::kFinal));
+  bool through = false;
+  if (!appended && file.put.linked()) {
+    VRUN_ASSIGN(through, WriteThrough(&file));
+  }
+  VRUN_TRY(
+      FinishMeta(file.place, appended || through ? file.place.name : file.temporary, file.put.meta(), MetaFor::kFinal));
   struct stat made {
   }, now{};
   const bool known = ::fstat(file.fd.get(), &made) == 0;
-  made.st_size = static_cast<off_t>(file.put.size());
-  if (!file.temporary.empty()) VRUN_TRY(Install(file.place, file.temporary));
+  made.st_size = static_cast<off_t>(size);
+  if (!appended && !through) VRUN_TRY(Install(file.place, file.temporary));
   ++files_;
-  if (file.alone && known && ::fstat(file.fd.get(), &now) == 0 && HasContentOf(made, now))
+  if (file.alone && known && ::fstat(file.fd.get(), &now) == 0 && HasContentOf(made, now)) {
     Tell(now, sequence, nullptr, false);
+  } else if (known) {
+    own_[{made.st_dev, made.st_ino}] = {0, file.put.size()};
+  }
   flush_.Touched(file.place.parent.get(), std::move(file.fd));
   file_.reset();
   return {};
+}
+
+// A file that was written in place by one of its names has the same content under the others.
+Result<bool> LiveApplier::WriteThrough(OpenFileState* file) {
+  const int parent = file->place.parent.get();
+  UniqueFd target(::openat(parent, file->place.name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat there {
+  }, made{};
+  if (!target || ::fstat(target.get(), &there) != 0 || !S_ISREG(there.st_mode) || there.st_nlink < 2) return false;
+  const bool ours = there.st_ino == file->put.linked() || own_.contains({there.st_dev, there.st_ino});
+  if (!ours || ::fstat(file->fd.get(), &made) != 0) return false;
+  // Half of it is nothing: room for all of it before it is touched.
+  if (made.st_size > 0 && ::fallocate(target.get(), FALLOC_FL_KEEP_SIZE, 0, made.st_size) != 0 &&
+      (errno == ENOSPC || errno == EDQUOT)) {
+    return ErrnoError("write " + Escape(file->place.path));
+  }
+  if (const Status copied = CopyData(file->fd.get(), target.get(), made); !copied) {
+    return copied.error().With("write " + Escape(file->place.path));
+  }
+  DropTemporary(file->place, file->temporary);
+  file->fd = std::move(target);
+  return true;
+}
+
+bool LiveApplier::MayMerge(const WriteBack& message, const struct stat& st) const {
+  if (!S_ISREG(st.st_mode) || message.sequence() <= journal_.applied_before() ||
+      message.sequence() == journal_.intent().sequence) {
+    return false;
+  }
+  if (message.has_base()) return message.base().ino() == st.st_ino;
+  const auto own = own_.find({st.st_dev, st.st_ino});
+  return own != own_.end() && own->second.node_size.has_value();
 }
 
 // What is written to a file that grows in place, and not by us, is not the job's: the next tree tells of it.
 void LiveApplier::BeforeOwnChange(OpenFileState* file) {
   struct stat st {};
   if (!file->temporary.empty()) return;
-  file->alone &= ::fstat(file->fd.get(), &st) == 0 && ToNanos(st.st_ctim) == file->ctime_ns;
+  const bool known = ::fstat(file->fd.get(), &st) == 0;
+  file->alone &= known && ToNanos(st.st_ctim) == file->ctime_ns;
+  if (!known || file->alone || static_cast<uint64_t>(st.st_size) <= file->home_end) return;
+  file->shift += st.st_size - static_cast<int64_t>(file->home_end);
+  file->home_end = static_cast<uint64_t>(st.st_size);
 }
 
 void LiveApplier::AfterOwnChange(OpenFileState* file) {
   struct stat st {};
   if (!file->temporary.empty()) return;
-  file->alone &= ::fstat(file->fd.get(), &st) == 0;
+  const bool known = ::fstat(file->fd.get(), &st) == 0;
+  file->alone &= known;
   file->ctime_ns = ToNanos(st.st_ctim);
+  if (known) file->home_end = static_cast<uint64_t>(st.st_size);
 }
 
 void LiveApplier::DropFile() {
@@ -345,10 +421,13 @@ void LiveApplier::DropFile() {
   } else if (file_->end > 0) {
     BeforeOwnChange(&*file_);
     struct stat st {};
-    const bool cut = ::fstat(file_->fd.get(), &st) == 0 && static_cast<uint64_t>(st.st_size) == file_->end &&
-                     ::ftruncate(file_->fd.get(), static_cast<off_t>(file_->base_size)) == 0;
+    const bool cut = file_->alone && ::fstat(file_->fd.get(), &st) == 0 &&
+                     static_cast<uint64_t>(st.st_size) == file_->end &&
+                     ::ftruncate(file_->fd.get(), static_cast<off_t>(file_->home_begin)) == 0;
     // As it was; the rest comes again.
-    if (cut && file_->alone && ::fstat(file_->fd.get(), &st) == 0) own_[{st.st_dev, st.st_ino}] = ToNanos(st.st_ctim);
+    if (cut && ::fstat(file_->fd.get(), &st) == 0) {
+      own_[{st.st_dev, st.st_ino}] = {ToNanos(st.st_ctim), file_->node_size};
+    }
   }
   file_.reset();
 }

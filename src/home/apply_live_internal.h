@@ -31,7 +31,7 @@ class LiveApplier final : public Applier {
         journal_(std::move(journal)),
         paths_(&options_, &journal_, std::move(root)),
         prefix_(".vrun-" + std::to_string(options_.job) + "-s-") {
-    for (const auto& own : journal_.own_changes()) own_[{own.device, own.inode}] = own.ctime_ns;
+    for (const auto& own : journal_.own_changes()) own_[{own.device, own.inode}] = {own.ctime_ns, std::nullopt};
     if (journal_.same_boot() && journal_.applied_before() > journal_.durable_before()) {
       // Done by a process that died, but perhaps not flushed.
       sequence_ = journal_.applied_before();
@@ -82,10 +82,14 @@ class LiveApplier final : public Applier {
     std::string temporary;  // "": it grows in place
     UniqueFd fd;
     uint64_t sequence = 0;
-    uint64_t base_size = 0;
     uint64_t end = 0;  // of what was written
     vrun::v1::PutFile put;
-    // Of one that grows in place: its ctime as we left it, and whether nobody else has changed it since.
+    // Of one that grows in place: where the node takes its end to be, and where it is, which is further on (or not as
+    // far) where somebody at home has written to it as well: what was appended goes behind that.
+    uint64_t node_size = 0;
+    int64_t shift = 0;
+    uint64_t home_begin = 0, home_end = 0;  // before we wrote, and as we left it
+    // Its ctime as we left it, and whether nobody else has changed it.
     int64_t ctime_ns = 0;
     bool alone = true;
   };
@@ -93,11 +97,17 @@ class LiveApplier final : public Applier {
   Status Dispatch(const vrun::v1::WriteBack& message);
   Status BeginFile(const vrun::v1::WriteBack& message);
   Status BeginOver(const vrun::v1::WriteBack& message, OpenFileState* file, bool* refused);
+  Status BeginAppend(const vrun::v1::WriteBack& message, const std::function<bool(const struct stat&)>& is_meant,
+                     OpenFileState* file, bool* refused);
   Status TakeData(const vrun::v1::WriteBack& message);
   Status EndFile(uint64_t sequence);
   void DropFile();
+  // Whether what the node appended to a file that somebody at home has changed too may go behind that.
+  bool MayMerge(const vrun::v1::WriteBack& message, const struct stat& st) const;
   static void BeforeOwnChange(OpenFileState* file);
   static void AfterOwnChange(OpenFileState* file);
+  // The content of the temporary goes into home's file itself, which has other names. False: it cannot.
+  Result<bool> WriteThrough(OpenFileState* file);
   Status MakeDirectory(const vrun::v1::WriteBack& message);
   Status MakeNamed(const vrun::v1::WriteBack& message, const vrun::v1::Meta& meta,
                    const std::function<int(int, const char*)>& make);
@@ -135,7 +145,13 @@ class LiveApplier final : public Applier {
   bool ignore_data_ = false;
   std::optional<OpenFileState> file_;
   using Inode = std::pair<uint64_t, uint64_t>;  // device, number
-  std::map<Inode, int64_t> own_;                // ctime as we left it
+  // Files as we left them: ctime (0: somebody else has changed it, too), and the size that the node takes them to have.
+  struct Own {
+    int64_t ctime_ns = 0;
+    std::optional<uint64_t> node_size;
+  };
+  std::map<Inode, Own> own_;
+  std::string given_up_;  // path
   // Content that is not ours, under names and attributes that are: ctime before and after.
   std::map<Inode, std::pair<int64_t, int64_t>> carried_;
   std::set<std::string> attributes_left_out_;

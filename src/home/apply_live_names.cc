@@ -183,7 +183,12 @@ Status LiveApplier::Exchange(const WriteBack& message, const Place& from, const 
 
 Status LiveApplier::SetMeta(const WriteBack& message) {
   const Meta& meta = message.set_meta().meta();
-  if ((meta.mode() & S_IFMT) == 0) return {};
+  if ((meta.mode() & S_IFMT) == 0) {
+    // The end of what the node has to say; or of a file (it says so twice) that it cannot give.
+    if (message.path() == "/" || std::exchange(given_up_, message.path()) == message.path()) return {};
+    return Error(Code::kAborted,
+                 Escape(message.path()) + ": it was changed here and by the job, and what both had before is gone");
+  }
   VRUN_ASSIGN(const auto found, paths_.FindOrRoot(message.path()));
   if (!found) return {};
   const Place& place = *found;

@@ -143,20 +143,120 @@ TEST_F(ApplyLive, WhatSomebodyElseWroteBesideAnAppendIsNeverToldAsTheJobs) {
     ASSERT_TRUE(Data(path, "four", 14, true));
     EXPECT_EQ(applier_->TakeApplied().size(), when == 2 ? 1u : 0u);
     EXPECT_EQ(Read(path), when == 2 ? "one two three four" : "ONE two three four");
-    // The next one has to come whole.
-    const uint64_t before = applier_->sequence();
+    // The next one goes behind what is there, all the same.
     write(2);
     ASSERT_TRUE(Put(path, "five", v1::APPEND, 18));
-    EXPECT_EQ(applier_->TakeWantWhole(), before + 1);
-    next_ = before;
+    EXPECT_EQ(Read(path), "ONE two three fourfive");
+    EXPECT_EQ(applier_->TakeApplied().size(), 0u);
+    EXPECT_EQ(applier_->TakeWantWhole(), 0u);
   }
+}
+
+TEST_F(ApplyLive, WhatBothAppendIsAllThere) {
+  Write("/log", "home 1\n");
+  const auto append = [&](const std::string& text) {
+    const UniqueFd fd(::open(Path("/log").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+    ASSERT_EQ(::write(fd.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  };
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(::stat(Path("/log").c_str(), &before), 0);
+  const auto over_homes = [&](const std::string& text) {
+    WriteBack put = Message("/log");
+    SetMeta(put.mutable_put_file()->mutable_meta(), S_IFREG | 0644);
+    put.mutable_put_file()->set_size(7 + text.size());
+    put.mutable_put_file()->set_over(v1::APPEND);
+    put.mutable_base()->set_ino(before.st_ino);
+    put.mutable_base()->set_ctime_ns(int64_t{before.st_ctim.tv_sec} * 1'000'000'000 + before.st_ctim.tv_nsec);
+    put.mutable_base()->set_size(7);
+    return applier_->Apply(put);
+  };
+  append("home 2\n");
+  ASSERT_TRUE(over_homes("job 1\n"));
+  append("home 3\n");  // between the parts
+  ASSERT_TRUE(Data("/log", "job 1\n", 7, true));
+  EXPECT_EQ(Read("/log"), "home 1\nhome 2\nhome 3\njob 1\n");
+  append("home 4\n");
+  ASSERT_TRUE(Put("/log", "job 2\n", v1::APPEND, 13));  // where the node takes the end to be
+  EXPECT_EQ(Read("/log"), "home 1\nhome 2\nhome 3\njob 1\nhome 4\njob 2\n");
+  ASSERT_EQ(::stat(Path("/log").c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino) << "`tail -f` goes on";
+
+  // What a process did that died may be there in part: never twice.
+  append("home 5\n");
+  const uint64_t last = next_;
+  ASSERT_TRUE(Begin("/log", v1::APPEND, 25));
+  ASSERT_TRUE(Data("/log", "jo", 19, false));
+  Open();
+  next_ = last;
+  ASSERT_TRUE(Begin("/log", v1::APPEND, 25));
+  EXPECT_EQ(applier_->TakeWantWhole(), last + 1);
+}
+
+TEST_F(ApplyLive, WhatWasOnlyAppendedToAFileThatIsGoneOrAnotherIsNotLost) {
+  const auto any = [&](const std::string& path, const std::string& text) {
+    WriteBack put = Message(path);
+    SetMeta(put.mutable_put_file()->mutable_meta(), S_IFREG | 0644);
+    put.mutable_put_file()->set_size(100 + text.size());
+    put.mutable_put_file()->set_over(v1::APPEND_ANY);
+    put.mutable_put_file()->set_append_from(100);
+    ASSERT_TRUE(applier_->Apply(put));
+    ASSERT_TRUE(Data(path, text, 100, true));
+  };
+  Write("/new", "another log\n");
+  any("/new", "of the job\n");
+  EXPECT_EQ(Read("/new"), "another log\nof the job\n");
+  any("/none", "of the job\n");
+  EXPECT_EQ(Read("/none"), "of the job\n");
+  // And what cannot be sent counts as lost.
+  WriteBack given_up = Message("/patched");
+  given_up.mutable_set_meta()->mutable_meta();
+  EXPECT_EQ(applier_->Apply(given_up).error().code(), Code::kAborted);
+  given_up = Message("/patched");
+  given_up.mutable_set_meta()->mutable_meta();
+  EXPECT_TRUE(applier_->Apply(given_up)) << "once";
+}
+
+TEST_F(ApplyLive, AFileWithOtherNamesChangesUnderAll) {
+  Write("/a", "both");
+  ASSERT_EQ(::link(Path("/a").c_str(), Path("/b").c_str()), 0);
+  struct stat st {};
+  ASSERT_EQ(::stat(Path("/a").c_str(), &st), 0);
+  const auto put = [&](const std::string& content, uint64_t linked) {
+    WriteBack message = Message("/a");
+    SetMeta(message.mutable_put_file()->mutable_meta(), S_IFREG | 0640);
+    message.mutable_put_file()->set_size(content.size());
+    message.mutable_put_file()->set_linked(linked);
+    ASSERT_TRUE(applier_->Apply(message));
+    ASSERT_TRUE(Data("/a", content, 0, true));
+  };
+  put("changed by the job", st.st_ino);
+  EXPECT_EQ(Read("/b"), "changed by the job");
+  const auto applied = applier_->TakeApplied();
+  ASSERT_EQ(applied.size(), 1u);
+  EXPECT_EQ(applied[0].ino(), st.st_ino);
+  put("less", st.st_ino);
+  EXPECT_EQ(Read("/b"), "less");
+  struct stat now {};
+  ASSERT_EQ(::stat(Path("/b").c_str(), &now), 0);
+  EXPECT_EQ(now.st_mode & 07777, 0640u);
+  EXPECT_EQ(now.st_nlink, 2u);
+  // Another file has taken the name: that one's other names are not the job's.
+  ASSERT_EQ(::unlink(Path("/a").c_str()), 0);
+  Write("/c", "of home");
+  ASSERT_EQ(::link(Path("/c").c_str(), Path("/a").c_str()), 0);
+  put("of the job", st.st_ino);
+  EXPECT_EQ(Read("/a"), "of the job");
+  EXPECT_EQ(Read("/c"), "of home");
+  EXPECT_EQ(Read("/b"), "less");
 }
 
 TEST_F(ApplyLive, AnAppendNeedsTheFileThatItIsAppendedTo) {
   ASSERT_TRUE(Put("/log", "one"));
   ASSERT_TRUE(Put("/log", "two", v1::APPEND, 3));
   EXPECT_EQ(Read("/log"), "onetwo");
-  Write("/log", "other!");
+  Write("/other", "other!");
+  ASSERT_EQ(::rename(Path("/other").c_str(), Path("/log").c_str()), 0);
   const uint64_t before = applier_->sequence();
   ASSERT_TRUE(Put("/log", "three", v1::APPEND, 6));
   ASSERT_TRUE(Put("/after", "x"));  // nothing is applied out of order

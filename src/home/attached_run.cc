@@ -364,6 +364,15 @@ void AttachedRun::OnNotice(const std::string& text) {
   client_->Send(message);
 }
 
+void AttachedRun::OnWriteNotice(const std::string& text) {
+  OnNotice(text);
+  if (!options_.detached) return;
+  if (notes_.size() < kMostNotes)
+    notes_.push_back(text);
+  else
+    ++more_notes_;
+}
+
 void AttachedRun::OnStarted() {
   if (started_us_ == 0) started_us_ = MonotonicMicros();
   if (!client_ || !options_.terminal || std::exchange(raw_, true)) return;
@@ -434,6 +443,10 @@ void AttachedRun::TellFinished(Outcome outcome) {
   // Never 0 without a record, whatever went wrong above; leaving a job that goes on (RUNNING) is no end of it.
   if (outcome.exit_status == 0 && !outcome.record && outcome.state != v1::RUNNING && outcome.state != v1::PENDING) {
     outcome.exit_status = kExitUnknown;
+  }
+  if (more_notes_ > 0) notes_.push_back("and " + std::to_string(more_notes_) + " more; home's log has them all");
+  for (const std::string& note : notes_) {
+    if (pump_) pump_->Append("vrun: " + note + "\n");
   }
   // Before the client hears of the end: whoever reads its pipes must not wait for us to let go of them.
   if (pump_) pump_->Close();

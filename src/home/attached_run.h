@@ -71,6 +71,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   // --- JobRun::Sink ---
   void OnProgress(v1::JobState state, const std::string& text, const std::string& node) override;
   void OnNotice(const std::string& text) override;
+  void OnWriteNotice(const std::string& text) override;
   void OnStarted() override;
   void OnInputWanted(uint64_t offset) override;
   void OnInputAcked(uint64_t offset, bool closed) override;
@@ -129,6 +130,10 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   EventLoop::TimerId answer_ = 0;
   bool spool_full_ = false;
   std::string output_lost_;  // why some of the output could not be written
+  // Of a batch job, for the end of its output: there is nobody else to be told.
+  static constexpr size_t kMostNotes = 20;
+  std::vector<std::string> notes_;
+  size_t more_notes_ = 0;
 
   int64_t begun_us_ = 0;  // monotonic
   int64_t accepted_us_ = 0;

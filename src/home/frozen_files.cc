@@ -27,6 +27,7 @@ namespace {
 constexpr uint64_t kKernelBytes = 2048;  // of one open file: inode, name, file, lease
 constexpr int kBuilderNice = 10;
 constexpr std::chrono::seconds kCopyPatience{60};  // the kernel has less
+constexpr int64_t kScanMicros = 120'000'000;       // so long home's first look at its root may take
 // Between two looks at what has changed: a look at one file takes 0.25 us, so that it is half a percent of a processor.
 constexpr int64_t kLookMillis = 2000;
 constexpr size_t kFilesLookedAtAMilli = 20;
@@ -95,6 +96,8 @@ struct FrozenFiles::Hold::Parts {
 struct FrozenFiles::Walk {
   const std::weak_ptr<Hold>& hold;
   size_t most;  // files, of all holds together
+  // Not to be had by their paths, and whose they are.
+  std::unordered_map<tree::FileVersion, std::shared_ptr<Directory>, tree::FileVersionHash> missed;
   bool Wanted() const { return !hold.expired(); }
 };
 
@@ -172,7 +175,7 @@ void FrozenFiles::DropUnclaimed() {
 void FrozenFiles::Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr& tree,
                         const std::vector<std::string>& first) {
   (void)::setpriority(PRIO_PROCESS, 0, kBuilderNice);  // of this thread
-  Walk walk{hold, max_files_};
+  Walk walk{hold, max_files_, {}};
   const auto parts = [&] {
     const HoldPtr held = hold.lock();
     return held ? held->parts_ : nullptr;
@@ -188,7 +191,7 @@ void FrozenFiles::Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr
   // The rest leaves room for what the next job has first.
   walk.most = max_files_ / 4 * 3;
   DirectoryPtr all = BuildDirectory(&walk, "/", tree->directory);
-  const uint64_t files = all->below, left_out = all->left_out;
+  const uint64_t files = all->below, left_out = all->left_out - ProtectMoved(&walk);
   // The order in which they were held means nothing any more: the whole has all of them.
   parts->directories = {std::move(all)};
   parts->files.clear();
@@ -225,12 +228,53 @@ FrozenFiles::DirectoryPtr FrozenFiles::BuildDirectory(Walk* walk, const std::str
       made->files.push_back(std::move(file));
     } else {
       ++made->left_out;
+      if (options_.now) walk->missed.emplace(entry.version(), made);
     }
   }
   if (stopping_ || !walk->Wanted()) return made;
   made->key = key;
   directories_[std::move(key)] = made;
   return made;
+}
+
+// A directory that is renamed is no event of the files below it: held open they are there all the same, but home may
+// have been started again since.
+uint64_t FrozenFiles::ProtectMoved(Walk* walk) {
+  if (walk->missed.empty()) return 0;
+  tree::SnapshotPtr now = options_.now();
+  for (const int64_t patience = MonotonicMicros() + kScanMicros;
+       !now && !stopping_ && walk->Wanted() && MonotonicMicros() < patience; now = options_.now()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  if (!now) return 0;
+  std::vector<uint64_t> inodes;
+  for (const auto& [version, directory] : walk->missed) inodes.push_back(version.ino);
+  std::sort(inodes.begin(), inodes.end());
+  uint64_t found = 0;
+  std::vector<std::pair<std::string, tree::DirectoryPtr>> left{{"/", now->directory}};
+  while (!left.empty() && !stopping_ && walk->Wanted()) {
+    const auto [path, directory] = std::move(left.back());
+    left.pop_back();
+    for (size_t i = 0; i < directory->size(); ++i) {
+      if (tree::DirectoryPtr child = directory->Child(i)) {
+        const tree::Directory::Totals& below = child->totals();
+        const auto at = std::lower_bound(inodes.begin(), inodes.end(), below.min_ino);
+        if (at == inodes.end() || *at > below.max_ino) continue;
+        left.emplace_back(tree::JoinPath(path, directory->NameAt(i)), std::move(child));
+        continue;
+      }
+      const tree::Entry entry = directory->At(i);
+      const auto missed = entry.is_regular() ? walk->missed.find(entry.version()) : walk->missed.end();
+      if (missed == walk->missed.end()) continue;
+      if (FilePtr file = Protect(tree::JoinPath(path, entry.name), entry, walk->most)) {
+        missed->second->files.push_back(std::move(file));
+        --missed->second->left_out;
+        ++found;
+      }
+      walk->missed.erase(missed);
+    }
+  }
+  return found;
 }
 
 // Null: its content has changed already, there is no room for it, or it may not be read (then nobody can ask for it).
@@ -469,7 +513,7 @@ Result<UniqueFd> FrozenFiles::OpenPart(std::string_view path, const tree::FileVe
     }
   }
   auto kept = kept_.Open(version);
-  return kept ? std::move(kept) : std::move(fd);
+  return kept || kept.error().code() == Code::kExhausted ? std::move(kept) : std::move(fd);
 }
 
 Status FrozenFiles::Check(int fd, std::string_view path, const tree::FileVersion& version) const {

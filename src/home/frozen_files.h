@@ -43,6 +43,8 @@ class FrozenFiles final : public ContentFiles {
   struct Options {
     KeptContent::Options kept;
     size_t max_files = 0;  // held at a time; 0: as many as descriptors and memory allow
+    // The root as it is by now: where a file is whose directory was renamed. Null: it is not known yet. Any thread.
+    std::function<tree::SnapshotPtr()> now = nullptr;
   };
   static constexpr uint64_t kEagerBytes = 64u << 20;
 
@@ -106,6 +108,8 @@ class FrozenFiles final : public ContentFiles {
   // On the builder.
   void Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr& tree, const std::vector<std::string>& first);
   DirectoryPtr BuildDirectory(Walk* walk, const std::string& path, const tree::DirectoryPtr& directory);
+  // Files that are not at their path any more, but elsewhere. How many of them are held now.
+  uint64_t ProtectMoved(Walk* walk);
   // Unless `most` are held already.
   FilePtr Protect(const std::string& path, const tree::Entry& entry, size_t most);
 

@@ -16,9 +16,12 @@
 #include <map>
 #include <optional>
 #include <thread>
+#include <vector>
 
+#include "home/apply.h"
 #include "home/root_files.h"
 #include "home/test_directory.h"
+#include "home/tree_restore.h"
 #include "tree/scan.h"
 
 namespace vrun::home {
@@ -170,6 +173,34 @@ TEST_F(FrozenFilesTest, OldContentSurvivesARestart) {
 }
 
 // The next home claims what the one before has kept, and the job's next attempt begins before that is done.
+TEST_F(FrozenFilesTest, WhatIsInADirectoryThatWasRenamedSurvivesARestart) {
+  for (const char* name : {"d/a", "d/sub/b", "one/f", "two/f"}) root_.Put(name, std::string(kOld) + name);
+  Freeze();
+  std::filesystem::rename(At("/d"), At("/e"));
+  std::filesystem::rename(At("/one"), At("/three"));
+  std::filesystem::rename(At("/two"), At("/one"));
+  std::filesystem::rename(At("/three"), At("/two"));
+  End();
+  FrozenFiles::Options options;
+  options.now = [this] {
+    tree::ScanOptions scan;
+    scan.root = root_.path();
+    scan.hollow.clear();
+    return *tree::Scan(scan);
+  };
+  Start(options);
+  hold_ = files_->Freeze(tree_, {});
+  files_->Settle();
+  EXPECT_EQ(hold_->left_out(), 0u);
+  for (const char* name : {"d/a", "d/sub/b", "one/f", "two/f"}) {
+    EXPECT_EQ(Frozen(std::string("/") + name), std::string(kOld) + name);
+  }
+  // Held as any other.
+  root_.Put("e/a", "another");
+  files_->Settle();
+  EXPECT_EQ(Frozen("/d/a"), std::string(kOld) + "d/a");
+}
+
 TEST_F(FrozenFilesTest, WhatIsReplacedBeforeItHasBegunKeepsItsCopies) {
   root_.Put("f", kOld);
   for (int i = 0; i < 2000; ++i) root_.Put("many/" + std::to_string(i), "x");
@@ -336,6 +367,107 @@ TEST_F(FrozenFilesTest, WhatCannotBeLeasedIsHeldOpen) {
   EXPECT_EQ(Frozen("/removed"), kOld);
   EXPECT_EQ(Frozen("/mode"), kOld);
   EXPECT_EQ(Frozen("/written"), "!/written: changed at home after the job's tree was taken");
+}
+
+// A job renamed and linked what home has changed meanwhile: home's stays, and the job's names have what the job had.
+TEST_F(FrozenFilesTest, WhatAJobRenamedAndHomeChangedIsThereUnderBothNames) {
+  for (const char* name : {"edited", "removed", "moved", "linked", "unlinked"}) root_.Put(name, std::string(kOld));
+  for (const char* name : {"d/one", "d/two", "d/sub/three", "changed/f"}) root_.Put(name, std::string(kOld));
+  ASSERT_EQ(::symlink("one", At("/d/link").c_str()), 0);
+  ASSERT_EQ(::chmod(At("/removed").c_str(), 0640), 0);
+  Freeze();
+  const auto seen = [&](const std::string& path) {
+    const auto entry = tree::Lookup(*tree_, path);
+    EXPECT_TRUE(entry) << path;
+    v1::BaseVersion base;
+    base.set_ino(entry->ino);
+    base.set_type(entry->mode & S_IFMT);
+    base.set_ctime_ns(entry->ctime_ns);
+    base.set_mtime_ns(entry->mtime_ns);
+    base.set_size(entry->size);
+    base.set_nlink(entry->nlink);
+    return base;
+  };
+  // Home goes on.
+  root_.Put("edited", "edited at home");
+  root_.Put("linked", "edited at home");
+  for (const char* name : {"/removed", "/unlinked"}) ASSERT_EQ(::unlink(At(name).c_str()), 0);
+  std::filesystem::rename(At("/moved"), At("/elsewhere"));
+  std::filesystem::remove_all(At("/d"));
+  files_->Settle();
+
+  std::vector<std::string> notices;
+  ApplyOptions options;
+  options.root = root_.path();
+  options.job = 7;
+  options.attempt = 1;
+  options.notice = [&](const std::string& text) { notices.push_back(text); };
+  options.restore = [&](const std::string& path, int directory, const std::string& name, const auto& made) {
+    return RestoreFromTree(*tree_, *files_, path, directory, name, made);
+  };
+  const auto applier = Applier::Open(std::move(options));
+  ASSERT_TRUE(applier);
+  uint64_t sequence = 0;
+  const auto message = [&](const std::string& path) {
+    v1::WriteBack m;
+    m.set_sequence(++sequence);
+    m.set_path(path);
+    return m;
+  };
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    v1::WriteBack m = message(to);
+    m.mutable_rename()->set_from(from);
+    m.mutable_rename()->set_seen(from);
+    *m.mutable_rename()->mutable_source() = seen(from);
+    const Status renamed = (*applier)->Apply(m);
+    EXPECT_TRUE(renamed) << renamed.error().message();
+  };
+  const auto link = [&](const std::string& existing, const std::string& to) {
+    v1::WriteBack m = message(to);
+    m.mutable_make_hard_link()->set_existing(existing);
+    m.mutable_make_hard_link()->set_seen(existing);
+    *m.mutable_make_hard_link()->mutable_source() = seen(existing);
+    const Status linked = (*applier)->Apply(m);
+    EXPECT_TRUE(linked) << linked.error().message();
+  };
+  rename("/edited", "/edited.new");
+  rename("/removed", "/removed.new");
+  rename("/moved", "/moved.new");
+  link("/linked", "/linked.new");
+  link("/unlinked", "/unlinked.new");
+  rename("/d", "/e");
+  // What follows knows the copies for what they are copies of.
+  v1::WriteBack put = message("/e/one");
+  *put.mutable_base() = seen("/d/one");
+  put.mutable_put_file()->mutable_meta()->set_mode(S_IFREG | 0600);
+  put.mutable_put_file()->set_size(3);
+  ASSERT_TRUE((*applier)->Apply(put));
+  v1::WriteBack data = message("/e/one");
+  data.mutable_file_data()->set_data("new");
+  data.mutable_file_data()->set_last(true);
+  ASSERT_TRUE((*applier)->Apply(data));
+  v1::WriteBack remove = message("/e/two");
+  *remove.mutable_base() = seen("/d/two");
+  remove.mutable_remove();
+  ASSERT_TRUE((*applier)->Apply(remove));
+
+  const auto read = [&](const std::string& path) { return ReadFile(At(path)).value_or("(none)"); };
+  for (const char* path :
+       {"/edited.new", "/removed.new", "/moved.new", "/linked.new", "/unlinked.new", "/e/sub/three"}) {
+    EXPECT_EQ(read(path), kOld) << path;
+  }
+  EXPECT_EQ(read("/edited"), "edited at home");
+  EXPECT_EQ(read("/linked"), "edited at home");
+  EXPECT_EQ(read("/elsewhere"), kOld);
+  EXPECT_EQ(read("/e/one"), "new");
+  EXPECT_EQ(read("/e/two"), "(none)");
+  EXPECT_EQ(std::filesystem::read_symlink(At("/e/link")), "one");
+  struct stat st {};
+  ASSERT_EQ(::stat(At("/removed.new").c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0640u);
+  EXPECT_FALSE(PathExists(At("/d")));
+  EXPECT_EQ(notices.size(), 5u) << "one for each but the link to what is gone";
+  for (const std::string& notice : notices) EXPECT_NE(notice.find("is a copy of what the job had"), std::string::npos);
 }
 
 }  // namespace

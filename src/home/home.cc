@@ -66,8 +66,9 @@ Status PreparePlaces(Places* places) {
   return {};
 }
 
-FrozenFiles::Options FrozenOptions(const Places& places) {
+FrozenFiles::Options FrozenOptions(const Places& places, const SnapshotTable& trees) {
   FrozenFiles::Options options;
+  options.now = [&trees] { return trees.current(); };
   options.kept.directory = places.state_dir + "/frozen/content";
   return options;
 }
@@ -187,7 +188,7 @@ class Home {
        std::shared_ptr<SharedMappings> mappings)
       : loop_(loop),
         root_files_(std::move(files)),
-        files_(&root_files_, FrozenOptions(places)),
+        files_(&root_files_, FrozenOptions(places, trees_)),
         digests_(places.state_dir + "/digests"),
         live_writes_({root, places.state_dir + "/apply", [this] { return trees_.rules(); }}),
         content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces", LoadHomeId(places.state_dir),
@@ -216,6 +217,7 @@ class Home {
     services_.tree = &tree_;
     services_.trees = &trees_;
     services_.traces = &content_.traces();
+    services_.files = &files_;
     services_.snapshots = &*snapshots_;
     services_.frozen = &frozen_;
     services_.live_writes = &live_writes_;

@@ -14,6 +14,7 @@
 #include "home/snapshots.h"
 #include "home/traces.h"
 #include "home/tree_board.h"
+#include "home/tree_restore.h"
 
 namespace vrun::home {
 namespace {
@@ -416,6 +417,12 @@ void JobRun::MakeWriteBack() {
   std::string directory = services_->state_directory + "/apply";
   // Without a journal (a read-only or full state directory) it works in memory.
   if (MakeDirs(directory, 0700)) options.journal = directory + "/" + std::to_string(plan_.job);
+  if (plan_.tree) {
+    options.restore = [tree = plan_.tree, files = services_->files](const std::string& path, int directory,
+                                                                    const std::string& name, const auto& made) {
+      return RestoreFromTree(*tree, *files, path, directory, name, made);
+    };
+  }
   if (plan_.frozen && plan_.requeue) options.applied = services_->frozen->Recorder(plan_.job);
   write_back_ = std::make_unique<WriteBack>(
       services_->loop, std::move(options),
@@ -425,7 +432,7 @@ void JobRun::MakeWriteBack() {
                               up.mutable_write_back_ack()->set_sequence(sequence);
                               Send(up);
                             },
-                        .on_notice = [this](std::string text) { sink_->OnNotice(text); },
+                        .on_notice = [this](std::string text) { sink_->OnWriteNotice(text); },
                         .on_blocked =
                             [this](Error error) {
                               sink_->OnNotice(error.message() +

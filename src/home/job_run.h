@@ -56,6 +56,8 @@ class JobRun {
     virtual ~Sink() = default;
     virtual void OnProgress(v1::JobState state, const std::string& text, const std::string& node) = 0;
     virtual void OnNotice(const std::string& text) = 0;
+    // What became of something that the job wrote is not what its user will expect.
+    virtual void OnWriteNotice(const std::string& text) { OnNotice(text); }
     // The command runs, or will at once. Also after each reconnection.
     virtual void OnStarted() = 0;
     // The node wants stdin from here on.

@@ -8,6 +8,7 @@
 
 namespace vrun::home {
 
+class ContentFiles;
 class ControllerClient;
 class FrozenRoots;
 class LiveWrites;
@@ -29,6 +30,7 @@ struct Services {
   Traces* traces = nullptr;
   Snapshots* snapshots = nullptr;
   FrozenRoots* frozen = nullptr;
+  const ContentFiles* files = nullptr;  // what the root has, and what it had where that is kept
   LiveWrites* live_writes = nullptr;
   TreeBoard* tree_board = nullptr;
   std::string home_id;

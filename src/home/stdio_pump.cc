@@ -56,6 +56,12 @@ void StdioPump::AddChannel(UniqueFd fd, size_t index) {
   outputs_[index].channel = channels_[index].get();
 }
 
+void StdioPump::Append(std::string_view text) {
+  const Output& output = outputs_[Index(v1::STDERR)];
+  if (output.channel == nullptr || output.broken) return;
+  (void)!::write(output.channel->fd.fd.get(), text.data(), text.size());
+}
+
 void StdioPump::Close() {
   if (closed_) return;
   closed_ = true;

@@ -70,6 +70,8 @@ class StdioPump {
   // Nothing is on its way to the descriptors.
   bool drained() const;
 
+  // Behind all that was written: a text of ours to where stderr goes, if it takes it at once. Once drained().
+  void Append(std::string_view text);
   // Gives all descriptors back; nothing happens afterwards.
   void Close();
 

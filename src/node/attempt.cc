@@ -317,6 +317,10 @@ void Attempt::OnSupervisorClosed() {
     std::string text = "the task supervisor ended before all writes were home: they are kept on " + host_->node_name() +
                        " in " + Escape(directory()) + "/upper";
     LogError("job {}: {}", job(), text);
+    v1::ExitRecord* exit = report_.mutable_exit();
+    if (exit->reason().empty()) exit->set_reason(text);
+    // Not as well as the command thought.
+    if (exit->kind() == v1::ExitRecord::EXITED && exit->exit_code() == 0) exit->set_exit_code(125);
     report_.set_state(EndState());
     host_->Report(report_);
     if (home_) home_->Fail(Error(Code::kInternal, text));

@@ -363,7 +363,12 @@ Status CarryImpl::PlanEntry(const UpperDirectory& directory, const std::string& 
     const std::string& primary = plan_->PrimaryName(st->st_ino);
     auto [it, first] = links_.try_emplace(st->st_ino, primary.empty() ? path : primary);
     if (it->second != path) {
-      Push(std::move(path), base).mutable_make_hard_link()->set_existing(it->second);
+      vrun::v1::MakeHardLink* link = Push(std::move(path), base).mutable_make_hard_link();
+      link->set_existing(it->second);
+      if (!metacopy) return {};
+      VRUN_ASSIGN(const auto seen, lower_.Lstat(data));
+      if (seen) *link->mutable_source() = VersionOf(*seen);
+      link->set_seen(data);
       return {};
     }
   }
@@ -481,6 +486,7 @@ Status CarryImpl::PlanMove(const Move& move) {
   if (!source) return Error(Code::kCorrupt, Escape(move.from) + ": it was renamed but is not in the root");
   WriteBack& message = Push(move.to, base);
   message.mutable_rename()->set_from(Current(move.from));
+  message.mutable_rename()->set_seen(move.from);
   *message.mutable_rename()->mutable_source() = VersionOf(*source);
   if (!move.directory) {
     VRUN_ASSIGN(auto st, upper_.Lstat(move.to));
@@ -546,6 +552,7 @@ Status CarryImpl::Evacuate(const std::string& from) {
   if (!source) return Error(Code::kCorrupt, Escape(from) + ": it was renamed but is not in the root");
   WriteBack& message = Push(temporary, std::nullopt);
   message.mutable_rename()->set_from(current);
+  message.mutable_rename()->set_seen(from);
   *message.mutable_rename()->mutable_source() = VersionOf(*source);
   located_[from] = std::move(temporary);
   pending_.erase(from);

@@ -160,6 +160,10 @@ void TaskSupervisor::Fail(const Error& error) {
 void TaskSupervisor::FailWrites(const Error& error) {
   const Code code = error.code() == Code::kUnavailable ? Code::kAborted : error.code();
   Fail(Error(code, error.message()).With("read what the command wrote (it is kept on the node)"));
+  // Then nobody waits for us either: the agent says where it is, and the job's resources are free.
+  if (error.error_number() != ENOTCONN || !told_exited_ || leaving_) return;
+  leaving_ = true;
+  loop_->Post([this] { Leave(false); });
 }
 
 void TaskSupervisor::Send(const v1::TaskDown& down) {

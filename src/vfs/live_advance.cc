@@ -419,6 +419,7 @@ void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
   std::erase_if(node->names, [&](const LiveName& link) { return link.parent == directory && link.name == name; });
   if (node->names.empty()) {
     node->attributes.nlink = 0;
+    node->gone_at_home = true;
     if (!node->home_path) node->home_path = std::make_unique<const std::string>(std::move(path));
     tree_.ForgetInode(node);
     if (!node->file) node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(directory->nodeid, name);

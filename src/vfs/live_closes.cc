@@ -27,6 +27,7 @@ void LiveRoot::SettleCloses() {
 void LiveRoot::Closed(uint64_t nodeid) {
   std::shared_ptr<LiveFile> file;
   bool released = false, whole = false;
+  std::string nowhere;
   {
     std::lock_guard lock(dirty_mutex_);
     dirty_.erase(nodeid);
@@ -39,8 +40,15 @@ void LiveRoot::Closed(uint64_t nodeid) {
     node->dirty = node->truncated = false;
     file = node->file;
     if (!file) return;
+    // As a process's here that has it open; but it may also be that home has renamed it, and then it is expected there.
+    if (file->dirty() && node->names.empty() && node->gone_at_home) nowhere = node->HomePath();
     whole = file->complete() || !file->dirty();
     if (whole) (void)PublishLocked(node);
+  }
+  if (!nowhere.empty()) {
+    ReportLost(
+        nodeid, nowhere,
+        Error(Code::kAborted, "home has removed, renamed or replaced it: what was written to it since is not there"));
   }
   file->Pin(false);
   if (!whole) PublishWhole(nodeid, file);
@@ -52,12 +60,12 @@ void LiveRoot::PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& fi
   NoteDirty(nodeid);
   {
     std::lock_guard lock(dirty_mutex_);
-    ++completing_;
+    if (!completing_.insert(nodeid).second) return;
   }
   NeedOwn(nodeid, file, {0, UINT64_MAX}, false, [this, nodeid](int /*error*/) {
     Publish(nodeid);  // what was written, where the rest did not come: home knows whether it is still over what it has
     std::lock_guard lock(dirty_mutex_);
-    --completing_;
+    completing_.erase(nodeid);
     completed_.notify_all();
   });
 }
@@ -75,7 +83,7 @@ void LiveRoot::ClosesMissed() {
 
 void LiveRoot::WaitForWhole(int64_t micros) {
   std::unique_lock lock(dirty_mutex_);
-  completed_.wait_for(lock, std::chrono::microseconds(micros), [this] { return completing_ == 0; });
+  completed_.wait_for(lock, std::chrono::microseconds(micros), [this] { return completing_.empty(); });
 }
 
 }  // namespace vrun::vfs

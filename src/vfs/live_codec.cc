@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <string>
 #include <utility>
 
 namespace vrun::vfs {
@@ -276,6 +278,12 @@ bool TakeOperation(Taker* in, LiveState* state) {
   }
   if (kind < 1 || kind > static_cast<uint8_t>(LiveOperation::Kind::kMeta)) return false;
   op.kind = static_cast<LiveOperation::Kind>(kind);
+  if (op.kind == LiveOperation::Kind::kPut && !op.target.empty()) {
+    const char* end = op.target.data() + op.target.size();
+    const auto [at, error] = std::from_chars(op.target.data(), end, op.linked);
+    if (error != std::errc() || at != end) return false;
+    op.target.clear();
+  }
   for (; ranges > 0; --ranges) {
     ByteRange& range = op.content.ranges.emplace_back();
     if (!in->Number(&range.offset) || !in->Number(&range.length)) return false;
@@ -489,7 +497,8 @@ void LiveFrame::Operation(const LiveOperation& op) {
   PutText(&body_, op.from);
   PutAttributes(&body_, op.attributes);
   PutXattrs(&body_, op.xattrs);
-  PutText(&body_, op.target);
+  // (A file has no target: its place in the layout is for what came later.)
+  PutText(&body_, op.linked != 0 ? std::to_string(op.linked) : op.target);
   PutVersion(&body_, op.base);
   PutNumber(&body_, op.content.file);
   PutNumber(&body_, op.content.generation);

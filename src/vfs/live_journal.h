@@ -80,6 +80,7 @@ struct LiveOperation {
   std::vector<std::pair<std::string, std::string>> xattrs;
   std::string target;
   tree::FileVersion base;  // of a content over home's own; ino 0: over what this journal put there
+  uint64_t linked = 0;     // kPut: v1::PutFile.linked
   LiveContent content;
   std::shared_ptr<LiveVersion> version;  // `content`, to be read; not in the journal
 };

@@ -381,6 +381,10 @@ int LiveRoot::PublishLocked(LiveNode* node) {
   op.base = base;
   op.content = version->content();
   op.version = version;
+  // Names that it has at home and not here.
+  if (node->home && node->attributes.nlink > node->names.size()) {
+    op.linked = node->at_home.ino != 0 ? node->at_home.ino : node->version.ino;
+  }
   node->named_at_home = true;
   tree_.Changed(node);  // anew: its number is to be one that home has with this operation, and not with an earlier one
   for (const LiveName& name : node->names) tree_.TouchName(*name.parent, name.name);
@@ -428,13 +432,19 @@ void LiveRoot::Tick() {
   }
   for (const auto& [nodeid, owed] : due) {
     bool appended = owed;
+    std::shared_ptr<LiveFile> incomplete;
     if (!owed) {
       const TreeLock lock(*this);
       const LiveNode* node = tree_.Find(nodeid);
       appended = node == nullptr || !node->file || !node->named_at_home || node->file->Appended() > 0 ||
                  node->truncated || (no_open_ && closes_ == nullptr);
+      if (appended && node != nullptr && node->file && !node->file->complete()) incomplete = node->file;
     }
-    if (appended) Publish(nodeid);
+    if (incomplete) {
+      PublishWhole(nodeid, incomplete);
+    } else if (appended) {
+      Publish(nodeid);
+    }
   }
   Checkpoint();
   std::lock_guard lock(dirty_mutex_);

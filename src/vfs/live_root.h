@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -407,7 +408,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   std::mutex dirty_mutex_;                     // after mutex_
   std::unordered_map<uint64_t, Dirty> dirty_;  // by node
   TimerThread::Id tick_ = 0;                   // guarded by dirty_mutex_
-  size_t completing_ = 0;                      // closed files of which home's part is on its way; guarded by it, too
+  std::set<uint64_t> completing_;              // nodes of which home's part is on its way; guarded by it, too
   std::condition_variable completed_;
 };
 

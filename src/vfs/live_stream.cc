@@ -46,6 +46,11 @@ void SetPut(const LiveOperation& op, v1::WriteBack* message) {
   SetMeta(op, put->mutable_meta());
   put->set_size(op.content.size);
   put->set_over(static_cast<v1::Over>(op.content.over));
+  put->set_linked(op.linked);
+  if (op.content.over == v1::APPEND_ANY) {
+    put->set_append_from(op.content.ranges.empty() ? op.content.size : op.content.ranges.front().offset);
+    return;
+  }
   if (op.base.ino == 0 || op.content.over == v1::NOTHING) return;
   v1::BaseVersion* base = message->mutable_base();
   base->set_ino(op.base.ino);
@@ -202,7 +207,7 @@ void LiveStream::Resume(uint64_t sequence) {
 }
 
 // Home has not what the version is over: it goes whole, as the file is now. What cannot be whole, because the rest was
-// home's and is gone, cannot be sent at all.
+// home's and is gone, cannot be sent at all, unless it was appended: that goes behind what is there.
 void LiveStream::AskForWhole(uint64_t number) {
   std::lock_guard lock(mutex_);
   const auto it = items_.find(number);
@@ -213,6 +218,8 @@ void LiveStream::AskForWhole(uint64_t number) {
     bytes_ -= it->second.bytes;
     it->second.bytes = BytesOf(op.content);
     bytes_ += it->second.bytes;
+  } else if (op.kind == Kind::kPut && op.content.over == v1::APPEND) {
+    op.content.over = v1::APPEND_ANY;
   } else if (op.kind == Kind::kPut) {
     LogError("{} was changed here and at home, and what both had before is gone: home's stays", Escape(op.path));
     op.kind = Kind::kMeta;

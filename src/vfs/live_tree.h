@@ -102,6 +102,7 @@ struct LiveNode {
   // Home's next version took its place: the kernel may have the old attributes. Not with no-open.
   bool renewed = false;
   bool lost_reported = false;
+  bool gone_at_home = false;  // it has lost its last name there, and not by us
   // Home has something else, or nothing, in place of what this is a change of, and all that it was told of it: what of
   // that is not here will not come.
   bool overtaken = false;

@@ -243,7 +243,7 @@ uint64_t LiveFile::Appended() const {
   const auto size = static_cast<uint64_t>(st.st_size);
   if (base_ == Base::kNone) return size;
   const bool beyond = changed_.empty() || changed_.first() >= base_size_;
-  return base_ == Base::kPublished && beyond && size > base_size_ ? size - base_size_ : 0;
+  return beyond && size > base_size_ ? size - base_size_ : 0;
 }
 
 Result<std::shared_ptr<LiveVersion>> LiveFile::Publish(tree::FileVersion* base) {
@@ -258,7 +258,9 @@ Result<std::shared_ptr<LiveVersion>> LiveFile::Publish(tree::FileVersion* base) 
   content.size = static_cast<uint64_t>(st.st_size);
   const uint64_t changed = changed_.BytesBelow(content.size);
   const bool beyond = changed_.empty() || changed_.first() >= base_size_;
-  if (base_ == Base::kPublished && beyond && content.size >= base_size_) {
+  // (Of home's own it says something only where it has grown: else its version has the same size for other content.)
+  const bool grown = base_ == Base::kPublished || (base_ == Base::kHome && content.size > base_size_);
+  if (grown && beyond && content.size >= base_size_) {
     content.over = v1::APPEND;
   } else if (base_ != Base::kNone && (lower_ != nullptr || (content.size > kSmall && changed < content.size / 2))) {
     content.over = v1::PATCH;

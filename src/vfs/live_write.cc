@@ -202,7 +202,8 @@ void LiveRoot::NeedOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, B
                  return;
                }
                if (error == LiveFile::kLost) {
-                 ReportLost(nodeid, path, Error(Code::kAborted, "the file has changed"));
+                 // What was only appended goes behind what is there.
+                 if (file->Appended() == 0) ReportLost(nodeid, path, Error(Code::kAborted, "the file has changed"));
                  error = EIO;
                }
                done(error);

@@ -178,6 +178,40 @@ def test_a_tree_that_was_lost_fails_the_job(own):
     assert info["state"] == "FAILED" and "home has lost the root as it was when this job was submitted" in info["reason"], info
 
 
+@pytest.mark.seconds(120)
+def test_what_a_job_renames_and_links_comes_home_whatever_home_did(own):
+    c = own(node_options=GPUS)
+    place = c.root / "root/proj"
+    (place / "dir/sub").mkdir(parents=True)
+    for name in ("edited", "removed", "moved", "linked", "both", "dir/f", "dir/sub/g"):
+        (place / name).write_text("as it was")
+    holder = submit(c, "-G", "2", "--", "sleep", "300")
+    wait_for(c, holder, "RUNNING")
+    job = submit(c, "-G", "2", "--", "sh", "-c", "cd /root/proj && mv edited edited.new && mv removed removed.new && "
+                 "mv moved moved.new && ln linked linked.new && mv both both.bak && echo new > both && mv dir dir.new && "
+                 "echo new > dir.new/h && cat edited.new removed.new moved.new linked.new dir.new/f")
+    held(c, 2)
+    for name in ("edited", "linked", "both"):
+        (place / name).write_text("edited at home")
+    (place / "removed").unlink()
+    os.rename(place / "moved", place / "elsewhere")
+    shutil.rmtree(place / "dir")
+    c.vctl("cancel", holder)
+    c.vctl("wait", job)
+    assert c.json("job", job)["state"] == "COMPLETED"
+    home = {str(f.relative_to(place)): f.read_text() for f in place.rglob("*") if f.is_file()}
+    assert home == {
+        "edited": "edited at home", "edited.new": "as it was", "removed.new": "as it was", "moved.new": "as it was",
+        "elsewhere": "as it was", "linked": "edited at home", "linked.new": "as it was", "both": "edited at home",
+        f"both.vrun-{job}": "new\n", "both.bak": "as it was", "dir.new/f": "as it was", "dir.new/sub/g": "as it was",
+        "dir.new/h": "new\n"}
+    # There is nobody else to be told: the output ends with it.
+    told = output(c, job)
+    assert told.startswith("as it was" * 5), told
+    assert f"vrun: /root/proj/both changed at home while job {job} ran: its version is in /root/proj/both.vrun-{job}\n" in told
+    assert f"vrun: /root/proj/edited changed at home while job {job} ran: it stays, and /root/proj/edited.new is a copy" in told
+
+
 class BusyDisk:
     """The record of the next job's root does not get to the disk: home waits for whoever reads this pipe."""
     def __init__(self, cluster, job):

@@ -218,11 +218,23 @@ TEST_P(LiveStreamTest, AFewBytesOfALargeFileAreAFewBytesOnTheWay) {
   EXPECT_TRUE(AtHome("/data") == Content("/data"));
 }
 
-TEST_P(LiveStreamTest, WhatSomebodyElseChangedAtHomeIsReplacedWhole) {
+TEST_P(LiveStreamTest, WhatBothAppendIsThere) {
   Begin();
   Put("/log", "one\n");
   at_home_->TakeAll(stream());
   ASSERT_EQ(::system(("echo from elsewhere >> '" + home_ + "/log'").c_str()), 0);
+  Put("/log", "two\n", O_APPEND);
+  Put("/log", "three\n", O_APPEND);
+  at_home_->TakeAll(stream());
+  EXPECT_EQ(at_home_->wanted_whole, 0);
+  EXPECT_EQ(AtHome("/log"), "one\nfrom elsewhere\ntwo\nthree\n");
+}
+
+TEST_P(LiveStreamTest, WhatSomebodyElsePutInItsPlaceIsReplacedWhole) {
+  Begin();
+  Put("/log", "one\n");
+  at_home_->TakeAll(stream());
+  ASSERT_TRUE(WriteFileAtomic(home_ + "/log", "from elsewhere", 0644));
   Put("/log", "two\n", O_APPEND);
   Put("/after", "x");
   at_home_->TakeAll(stream());
@@ -231,7 +243,7 @@ TEST_P(LiveStreamTest, WhatSomebodyElseChangedAtHomeIsReplacedWhole) {
   EXPECT_EQ(AtHome("/after"), "x");
 }
 
-// An append to what home has otherwise by now, by a view that never had the rest.
+// A change of what home has otherwise by now, by a view that never had the rest.
 TEST(LiveStreamGivesUpTest, WhatBothChangedAndNobodyHasWholeIsHomesAndTheRestGoesOn) {
   const vfs::TestDirectory directory;
   const std::string home = directory.path() + "/home", path = home + "/data";
@@ -242,14 +254,14 @@ TEST(LiveStreamGivesUpTest, WhatBothChangedAndNobodyHasWholeIsHomesAndTheRestGoe
   ASSERT_EQ(::stat(path.c_str(), &before), 0);
   vfs::LiveStream stream({});
   HomeEnd at_home(home, directory.path() + "/apply");
-  vfs::LiveOperation append;
-  append.kind = vfs::LiveOperation::Kind::kPut;
-  append.path = "/data";
-  append.attributes.mode = S_IFREG | 0600;
-  append.base = {1, 1, 1, 100};
-  append.content.over = v1::APPEND;
-  append.content.size = 104;
-  stream.Add(append);
+  vfs::LiveOperation patch;
+  patch.kind = vfs::LiveOperation::Kind::kPut;
+  patch.path = "/data";
+  patch.attributes.mode = S_IFREG | 0600;
+  patch.base = {1, 1, 1, 100};
+  patch.content.over = v1::PATCH;
+  patch.content.size = 104;
+  stream.Add(patch);
   vfs::LiveOperation made;
   made.kind = vfs::LiveOperation::Kind::kDirectory;
   made.path = "/after";
@@ -263,6 +275,7 @@ TEST(LiveStreamGivesUpTest, WhatBothChangedAndNobodyHasWholeIsHomesAndTheRestGoe
   }
   EXPECT_EQ(stream.stats().operations, 0u);
   EXPECT_EQ(at_home.wanted_whole, 1);
+  EXPECT_EQ(at_home.given_up, 1) << "which counts as a write that is lost";
   EXPECT_EQ(ReadFile(path).value_or(""), "home's");
   ASSERT_EQ(::stat(path.c_str(), &after), 0);
   EXPECT_EQ(after.st_mode, before.st_mode);
@@ -291,6 +304,7 @@ TEST_P(LiveStreamTest, AFileWhoseRestIsGoneIsNotKeptFromHomesForEver) {
   }
   EXPECT_EQ(at_home_->wanted_whole, 1);
   at_home_->TakeAll(stream());
+  EXPECT_EQ(at_home_->given_up, 1);
   source_.FailWith(nullptr);
   EXPECT_EQ(AtHome("/data"), "home's");
   EXPECT_EQ(AtHome("/after"), "x");
