@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kBarrierTimeout{2000};
 // For how long a root that changes all the time is looked at for a moment in which it does not.
-constexpr int64_t kOneMomentMicros = 20'000;
+constexpr int64_t kOneMomentMicros = 10'000;
 
 // Marks the names that are in exactly one of the lists.
 void MarkDifferences(std::vector<std::string> a, std::vector<std::string> b, tree::DirtySet* dirty) {
@@ -174,16 +174,18 @@ Status RootTree::MakeCurrent() {
   tree::DirtySet dirty = Changes();
   if (options_.mappings) options_.mappings->AddChanged(&dirty);
   for (auto& [directory, names] : std::exchange(doubted_, {}).names) dirty.names[directory].merge(names);
-  const bool denied_anew = std::exchange(denied_anew_, false);
+  bool denied_anew = std::exchange(denied_anew_, false);
   if (dirty.empty() && !denied_anew) return {};
-  VRUN_TRY(Look(std::move(dirty), denied_anew));
-  // Names are looked at one after the other. Nothing has changed meanwhile: it is a state that the root had. Else what
-  // was renamed may be missing under both names, and we look again, at what has changed since.
+  // Names are looked at one after the other: what was renamed meanwhile may be missing under both. So where names have
+  // changed we look again at what has changed since, until no more of them have: that is a state that the root had.
   const int64_t enough = MonotonicMicros() + kOneMomentMicros;
-  while (watcher_ && watcher_->kind() != "rescan" && MonotonicMicros() < enough) {
+  for (bool again = true; again;) {
+    bool names = false;
+    VRUN_TRY(Look(std::move(dirty), denied_anew, &names));
+    denied_anew = again = false;
+    if (!names || !watcher_ || watcher_->kind() == "rescan" || MonotonicMicros() > enough) break;
     dirty = Changes();
-    if (dirty.empty()) break;
-    VRUN_TRY(Look(std::move(dirty), false));
+    again = !dirty.empty();
   }
   table_->SetCurrent(snapshot_, rules_);
   return {};
@@ -200,7 +202,7 @@ tree::DirtySet RootTree::Changes() {
   return everything;
 }
 
-Status RootTree::Look(tree::DirtySet dirty, bool denied_anew) {
+Status RootTree::Look(tree::DirtySet dirty, bool denied_anew, bool* names) {
   std::shared_ptr<const DenyRules> rules = rules_;
   if (denied_anew || deny_.Concerns(dirty)) {
     rules = deny_.Current();
@@ -208,7 +210,7 @@ Status RootTree::Look(tree::DirtySet dirty, bool denied_anew) {
   }
   if (dirty.empty()) return {};
   rules_ = rules;
-  auto next = tree::Rescan(snapshot_, dirty, ScanFor({}));
+  auto next = tree::Rescan(snapshot_, dirty, ScanFor({}), names);
   if (!next) {
     // What is dirty is known to nobody any more: the next one begins anew.
     snapshot_.reset();

@@ -70,8 +70,8 @@ class RootTree {
   Status MakeCurrent();
   Status FirstScan();
   tree::DirtySet Changes();  // since the last time
-  // Brings snapshot_ and rules_ up to date with what is dirty.
-  Status Look(tree::DirtySet dirty, bool denied_anew);
+  // Brings snapshot_ and rules_ up to date with what is dirty. `names`: as of tree::Rescan.
+  Status Look(tree::DirtySet dirty, bool denied_anew, bool* names);
   void ListenToWatcher();
   Result<tree::SnapshotPtr> Expose(const std::vector<std::string>& exposed);
   tree::ScanOptions ScanFor(const std::vector<std::string>& exposed) const;

@@ -67,6 +67,8 @@ class Rescanner {
  public:
   explicit Rescanner(const ScanContext& context) : context_(context), engine_(context) {}
 
+  bool names_changed() const { return names_changed_; }
+
   // `base` may be null: nothing known. Null result: the directory is gone.
   Result<DirectoryPtr> Walk(const Dirty& dirty, const Directory* base, const std::string& path, bool list,
                             size_t depth) {
@@ -119,6 +121,7 @@ class Rescanner {
   Status Take(Level& level, int fd, const char* name, uint64_t ino, const Dirty* dirty) {
     Entry entry;
     auto kind = context_.ReadName(fd, level.path, name, ino, reader_, &entry);
+    NoteName(level, name, kind == ScanContext::Kind::kAbsent ? nullptr : &entry);
     if (kind == ScanContext::Kind::kAbsent) return {};
     if (kind == ScanContext::Kind::kHollow && entry.ino == 0) entry.ino = ListedIno(level, name);
     DirectoryPtr child;
@@ -131,6 +134,18 @@ class Rescanner {
     level.fits = level.builder.Add(entry) && level.fits;
     if (child) level.children.emplace_back(name, std::move(child));
     return {};
+  }
+
+  void NoteName(const Level& level, const char* name, const Entry* now) {
+    if (names_changed_) return;
+    const size_t i = now != nullptr ? level.base->Find(name) : level.base->size();
+    if (i == level.base->size()) {
+      names_changed_ = true;
+      return;
+    }
+    const Peek before = PeekEntry(level.base->EncodedAt(i));
+    // (Of directories Below knows.)
+    names_changed_ = (before.mode & S_IFMT) != (now->mode & S_IFMT) || (!now->is_directory() && before.ino != now->ino);
   }
 
   // A mount point that we do not look at has its number from the listing of its directory only.
@@ -147,7 +162,10 @@ class Rescanner {
     if (!old_child) return ScanBelow(path);
     const Entry old = level.base->At(i);
     // Another directory of that name.
-    if (old.dev != entry.dev || old.ino != entry.ino) return ScanBelow(path);
+    if (old.dev != entry.dev || old.ino != entry.ino) {
+      names_changed_ = true;
+      return ScanBelow(path);
+    }
     // Other permissions: what we may list and look at may differ.
     const bool same = SameAttributes(old, entry);
     if (dirty != nullptr && (dirty->list || !dirty->children.empty())) {
@@ -174,6 +192,7 @@ class Rescanner {
   ScanEngine engine_;
   AttributeReader reader_;
   const Dirty nothing_;
+  bool names_changed_ = false;
 };
 
 // Inode numbers of files with several names that differ between the two (of whatever device: too many is harmless).
@@ -224,7 +243,7 @@ DirtySet FindInodes(const DirectoryPtr& root, const std::vector<uint64_t>& inode
 }
 
 // One walk over the dirty paths. Null: nothing to gain over a scan.
-Result<SnapshotPtr> Pass(const Snapshot& base, const DirtySet& dirty, const ScanContext& context) {
+Result<SnapshotPtr> Pass(const Snapshot& base, const DirtySet& dirty, const ScanContext& context, bool* names) {
   VRUN_ASSIGN(Entry root, ReadEntry(context.root.get(), ""));
   const Dirty paths = MakeDirty(dirty);
   if (paths.recursive || root.dev != base.root.dev || root.ino != base.root.ino) return SnapshotPtr();
@@ -232,25 +251,29 @@ Result<SnapshotPtr> Pass(const Snapshot& base, const DirtySet& dirty, const Scan
   VRUN_ASSIGN(DirectoryPtr directory,
               rescanner.Walk(paths, base.directory.get(), "/", !SameAttributes(root, base.root), 0));
   if (!directory) return Error(Code::kNotFound, "rescan: the root is gone");
+  *names |= rescanner.names_changed();
   return MakeSnapshot(std::move(root), std::move(directory));
 }
 
 }  // namespace
 
-Result<SnapshotPtr> Rescan(const SnapshotPtr& base, const DirtySet& dirty, const ScanOptions& options) {
+Result<SnapshotPtr> Rescan(const SnapshotPtr& base, const DirtySet& dirty, const ScanOptions& options, bool* names) {
   if (dirty.empty()) return base;
+  bool unasked = false;
+  if (names == nullptr) names = &unasked;
+  *names |= dirty.everything() || !dirty.recursive.empty();
   if (dirty.everything()) return Scan(options);
   VRUN_ASSIGN(const ScanContext context, ScanContext::Open(options));
-  VRUN_ASSIGN(SnapshotPtr now, Pass(*base, dirty, context));
+  VRUN_ASSIGN(SnapshotPtr now, Pass(*base, dirty, context, names));
   if (!now) return Scan(options);
   // A file with several names changes under all of them, but only one was announced, or none that it has.
   std::vector<uint64_t> inodes = ChangedLinks(base->directory, now->directory);
   inodes.insert(inodes.end(), dirty.inodes.begin(), dirty.inodes.end());
   std::sort(inodes.begin(), inodes.end());
   if (!inodes.empty()) {
-    const DirtySet names = FindInodes(now->directory, inodes);
-    if (!names.empty()) {
-      VRUN_ASSIGN(SnapshotPtr again, Pass(*now, names, context));
+    const DirtySet linked = FindInodes(now->directory, inodes);
+    if (!linked.empty()) {
+      VRUN_ASSIGN(SnapshotPtr again, Pass(*now, linked, context, names));
       if (!again) return Scan(options);
       now = std::move(again);
     }

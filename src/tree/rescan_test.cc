@@ -65,6 +65,28 @@ TEST_F(RescanTest, NothingDirtyIsTheSameSnapshot) {
   EXPECT_EQ(*Rescan(base_, Directories({"/a"}), options_), base_);
 }
 
+TEST_F(RescanTest, SaysWhetherNamesHaveChanged) {
+  const auto changed = [&](const DirtySet& dirty) {
+    bool names = false;
+    const auto now = Rescan(base_, dirty, options_, &names);
+    EXPECT_TRUE(now);
+    base_ = *now;
+    return names;
+  };
+  dir_.Write("a/b/g", "longer, in place");
+  EXPECT_FALSE(changed(Names({{"/a/b", {"g"}}})));
+  EXPECT_FALSE(changed(Directories({"/a/b"})));
+  dir_.Write("a/b/new", "x");
+  EXPECT_TRUE(changed(Names({{"/a/b", {"new"}}})));
+  EXPECT_TRUE(changed(Names({{"/a/b", {"came and went"}}})));
+  ASSERT_EQ(::rename((dir_.path() + "/a/b/new").c_str(), (dir_.path() + "/a/b/g").c_str()), 0);
+  EXPECT_TRUE(changed(Names({{"/a/b", {"g"}}})));  // of another file
+  EXPECT_TRUE(changed(Names({{"/a/b", {"new"}}})));
+  ASSERT_EQ(::rename((dir_.path() + "/other/x").c_str(), (dir_.path() + "/other/y").c_str()), 0);
+  EXPECT_TRUE(changed(Directories({"/other"})));
+  EXPECT_FALSE(changed(Directories({"/other", "/a", "/a/b"})));
+}
+
 TEST_F(RescanTest, SharesWhatDidNotChange) {
   dir_.Write("a/b/new", "x");
   auto now = Check(Names({{"/a/b", {"new"}}}));
