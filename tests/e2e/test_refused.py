@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 
@@ -40,6 +41,7 @@ def test_a_key_that_was_made_after_the_view_is_kept_from_jobs_too(own, view):
 def test_where_nothing_is_kept_from_jobs_they_do_what_they_like(own, view):
     """Directories that could have keys and have none, and files beside home directories."""
     cluster = own()
+    shutil.rmtree(cluster.root / "root/.config", ignore_errors=True)  # of a test before
     for name in ("root/.config/editor/settings", "root/.local/share/app/data", "home/notes.txt", "home/project/file"):
         (cluster.root / name).parent.mkdir(parents=True, exist_ok=True)
         (cluster.root / name).write_text(name)
