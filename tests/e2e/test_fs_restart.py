@@ -14,6 +14,7 @@ import time
 import pytest
 
 from cluster import wait_until
+from test_scheduler import submit
 
 pytestmark = pytest.mark.view("frozen")
 both_views = pytest.mark.parametrize("view", ["frozen", "live"])
@@ -262,3 +263,18 @@ def test_the_agent_and_its_programs_are_upgraded_under_a_job(own, view):
             second.wait(20)
     finally:
         os.kill(init, signal.SIGCONT)
+
+
+@pytest.mark.view("frozen")
+def test_a_job_whose_server_and_keeper_are_killed_ends_and_says_where_its_writes_are(own):
+    cluster = own()
+    job = submit(cluster, "--", "sh", "-c", "echo written > /root/out; sleep 5; echo more > /root/more")
+    written = cluster.directory / f"n1/state/node/tasks/{job}.1/upper/root/out"
+    wait_until("it has written", written.exists)
+    for program in ("fs-keeper", "fs"):
+        for pid in program_pids(cluster, program):
+            os.kill(pid, signal.SIGKILL)
+    wait_until("it is over", lambda: cluster.json("job", job)["state"] == "FAILED", 30)
+    reason = cluster.json("job", job)["reason"]
+    assert f"kept on n1 in /var/lib/vrun/node/tasks/{job}.1/upper" in reason, reason
+    assert written.read_text() == "written\n"
