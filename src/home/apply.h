@@ -17,8 +17,9 @@
 //
 // Hard links: a file that is replaced gets a new inode, so its other names keep the old content, even where the command
 // wrote in place. That is what the command itself saw (the overlay breaks such links, too), it is never half a file,
-// and it keeps the stores of pnpm, ccache and git, whose files are linked into trees, from being changed by a job. A
-// change of metadata alone is made in place and shows under all names, and links that the job made are links at home.
+// and it keeps the stores of pnpm, ccache and git, whose files are linked into trees, from being changed by a job. (In
+// a live view a write goes to all names, and it does at home, too: v1::PutFile.linked.) A change of metadata alone is
+// made in place and shows under all names, and links that the job made are links at home.
 //
 // One thread; may block on the disk (give it a worker thread's queue).
 #pragma once

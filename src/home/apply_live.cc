@@ -176,6 +176,11 @@ bool LiveApplier::IsOwn(const struct stat& st) const {
   return own != own_.end() && own->second.ctime_ns == ToNanos(st.st_ctim);
 }
 
+void LiveApplier::NoteOwn(const struct stat& st, int64_t ctime_ns, uint64_t node_size) {
+  if (own_.size() >= kMostOwn) own_.clear();
+  own_[{st.st_dev, st.st_ino}] = {ctime_ns, node_size};
+}
+
 void LiveApplier::Tell(const struct stat& st, uint64_t sequence, const struct stat* before, bool other) {
   if (before != nullptr && !IsInode(*before, st)) before = nullptr;  // a copy
   vrun::v1::Applied& applied = applied_.emplace_back();
@@ -194,8 +199,7 @@ void LiveApplier::Tell(const struct stat& st, uint64_t sequence, const struct st
     last = ToNanos(st.st_ctim);
     return;
   }
-  if (own_.size() >= kMostOwn) own_.clear();
-  own_[inode] = {ToNanos(st.st_ctim), static_cast<uint64_t>(st.st_size)};
+  NoteOwn(st, ToNanos(st.st_ctim), static_cast<uint64_t>(st.st_size));
   journal_.AddOwnChange({st.st_dev, st.st_ino, ToNanos(st.st_ctim)});
 }
 
@@ -355,7 +359,7 @@ Status LiveApplier::EndFile(uint64_t sequence) {
   if (file.alone && known && ::fstat(file.fd.get(), &now) == 0 && HasContentOf(made, now)) {
     Tell(now, sequence, nullptr, false);
   } else if (known) {
-    own_[{made.st_dev, made.st_ino}] = {0, file.put.size()};
+    NoteOwn(made, 0, file.put.size());
   }
   flush_.Touched(file.place.parent.get(), std::move(file.fd));
   file_.reset();
@@ -426,7 +430,7 @@ void LiveApplier::DropFile() {
                      ::ftruncate(file_->fd.get(), static_cast<off_t>(file_->home_begin)) == 0;
     // As it was; the rest comes again.
     if (cut && ::fstat(file_->fd.get(), &st) == 0) {
-      own_[{st.st_dev, st.st_ino}] = {ToNanos(st.st_ctim), file_->node_size};
+      NoteOwn(st, ToNanos(st.st_ctim), file_->node_size);
     }
   }
   file_.reset();

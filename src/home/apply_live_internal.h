@@ -118,6 +118,7 @@ class LiveApplier final : public Applier {
   Status SetMeta(const vrun::v1::WriteBack& message);
 
   bool IsOwn(const struct stat& st) const;
+  void NoteOwn(const struct stat& st, int64_t ctime_ns, uint64_t node_size);
   // The name is free for a directory (or for anything else) to take.
   Status MakeWay(const Place& place, bool for_directory);
   Status Install(const Place& place, const std::string& temporary);
@@ -151,7 +152,7 @@ class LiveApplier final : public Applier {
     std::optional<uint64_t> node_size;
   };
   std::map<Inode, Own> own_;
-  std::string given_up_;  // path
+  std::string given_up_;  // path of a file of which the node has said so once
   // Content that is not ours, under names and attributes that are: ctime before and after.
   std::map<Inode, std::pair<int64_t, int64_t>> carried_;
   std::set<std::string> attributes_left_out_;

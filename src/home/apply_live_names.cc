@@ -185,7 +185,12 @@ Status LiveApplier::SetMeta(const WriteBack& message) {
   const Meta& meta = message.set_meta().meta();
   if ((meta.mode() & S_IFMT) == 0) {
     // The end of what the node has to say; or of a file (it says so twice) that it cannot give.
-    if (message.path() == "/" || std::exchange(given_up_, message.path()) == message.path()) return {};
+    if (message.path() == "/") return {};
+    if (given_up_ == message.path()) {
+      given_up_.clear();
+      return {};
+    }
+    given_up_ = message.path();
     return Error(Code::kAborted,
                  Escape(message.path()) + ": it was changed here and by the job, and what both had before is gone");
   }

@@ -228,13 +228,18 @@ FrozenFiles::DirectoryPtr FrozenFiles::BuildDirectory(Walk* walk, const std::str
       made->files.push_back(std::move(file));
     } else {
       ++made->left_out;
-      if (options_.now) walk->missed.emplace(entry.version(), made);
+      if (options_.now && HasRoom(walk->most)) walk->missed.emplace(entry.version(), made);
     }
   }
   if (stopping_ || !walk->Wanted()) return made;
   made->key = key;
   directories_[std::move(key)] = made;
   return made;
+}
+
+bool FrozenFiles::HasRoom(size_t most) const {
+  std::lock_guard lock(mutex_);
+  return held_.size() < most;
 }
 
 // A directory that is renamed is no event of the files below it: held open they are there all the same, but home may

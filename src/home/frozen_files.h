@@ -110,6 +110,7 @@ class FrozenFiles final : public ContentFiles {
   DirectoryPtr BuildDirectory(Walk* walk, const std::string& path, const tree::DirectoryPtr& directory);
   // Files that are not at their path any more, but elsewhere. How many of them are held now.
   uint64_t ProtectMoved(Walk* walk);
+  bool HasRoom(size_t most) const;
   // Unless `most` are held already.
   FilePtr Protect(const std::string& path, const tree::Entry& entry, size_t most);
 

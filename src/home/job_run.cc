@@ -140,8 +140,9 @@ void JobRun::SettleFromWatch() {
   if (!record_) record_ = event.exit();
   bool complete = record_->started_us() == 0 || between_ || Complete();
   if (!complete) {
+    const std::string why = fatal_ ? fatal_->message() : "it cannot be reached";
     sink_->OnNotice("job " + std::to_string(plan_.job) + " ended on " + Escape(record_->node()) +
-                    ", which cannot be reached: the end of its output and of its writes may be missing");
+                    ", and the end of its output and of its writes may be missing: " + why);
   }
   Outcome outcome;
   outcome.record = record_;

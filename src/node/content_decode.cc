@@ -281,4 +281,22 @@ Result<std::optional<vfs::FetchedDirectory>> DirectoryAssembler::Add(const v1::D
   return std::optional(std::move(fetched));
 }
 
+Result<bool> SliceAssembler::Add(v1::ContentReply* reply) {
+  const uint64_t id = reply->id();
+  std::string& whole = parts_[id];
+  bytes_ += reply->slice().data().size();
+  if (bytes_ > kMostBytes || parts_.size() > kMostMessages) {
+    return Error(Code::kCorrupt, "home sent slices without an end");
+  }
+  whole += reply->slice().data();
+  if (reply->slice().more()) return false;
+  const std::string message = std::move(whole);
+  parts_.erase(id);
+  bytes_ -= message.size();
+  if (!reply->ParseFromString(message) || reply->id() != id || reply->has_slice()) {
+    return Error(Code::kCorrupt, "home sent slices that are no message");
+  }
+  return true;
+}
+
 }  // namespace vrun::node

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/digest.h"
@@ -14,6 +15,7 @@
 #include "vfs/source.h"
 
 namespace vrun::v1 {
+class ContentReply;
 class DirectoryDelta;
 class DirectoryObject;
 class DirectoryPack;
@@ -83,6 +85,20 @@ class DirectoryAssembler {
   uint64_t total_ = 0;
   std::string encoded_;
   std::string known_ids_;
+};
+
+// Puts replies together that came in slices (v1::Slice): some of different requests at a time, bounded in bytes.
+class SliceAssembler {
+ public:
+  // `reply` has a slice. True: it is the whole message now. False: more of it is to come. kCorrupt: the slices are no
+  // message of that request, or have no end.
+  Result<bool> Add(v1::ContentReply* reply);
+
+ private:
+  static constexpr size_t kMostBytes = 64u << 20;
+  static constexpr size_t kMostMessages = 64;
+  std::unordered_map<uint64_t, std::string> parts_;  // by request
+  size_t bytes_ = 0;
 };
 
 }  // namespace vrun::node

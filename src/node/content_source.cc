@@ -19,9 +19,7 @@ namespace {
 
 constexpr int64_t kHelloMicros = 10'000'000;  // to say Hello with a token that is allowed
 constexpr size_t kMaxTokens = 4096;
-constexpr int kMaxCorrupt = 3;            // of one request
-constexpr size_t kMaxSliced = 64u << 20;  // bytes, and messages that come at a time
-constexpr size_t kMaxSlicedMessages = 64;
+constexpr int kMaxCorrupt = 3;       // of one request
 constexpr size_t kMaxSessions = 16;  // a home has one; more are half-open leftovers
 
 Error Away() { return Error(Code::kUnavailable, "home is away: its content stream is not connected"); }
@@ -56,27 +54,7 @@ class ContentSource::Session final : public rpc::Stream::Handler {
 
   // Of this stream's thread.
   std::unordered_map<uint64_t, std::unique_ptr<Answer>> answers;
-  std::unordered_map<uint64_t, std::string> slices;  // of messages that are not whole yet, by request
-  size_t sliced_bytes = 0;
-
-  // True: `reply` is a whole message now. False: more of it is to come. An error: home does not keep to the rules.
-  Result<bool> Join(v1::ContentReply* reply) {
-    const uint64_t id = reply->id();
-    std::string& whole = slices[id];
-    sliced_bytes += reply->slice().data().size();
-    if (sliced_bytes > kMaxSliced || slices.size() > kMaxSlicedMessages) {
-      return Error(Code::kCorrupt, "home sent slices without an end");
-    }
-    whole += reply->slice().data();
-    if (reply->slice().more()) return false;
-    const std::string message = std::move(whole);
-    slices.erase(id);
-    sliced_bytes -= message.size();
-    if (!reply->ParseFromString(message) || reply->id() != id || reply->has_slice()) {
-      return Error(Code::kCorrupt, "home sent slices that are no message");
-    }
-    return true;
-  }
+  SliceAssembler slices;
 
  private:
   ContentSource* source_;
@@ -329,7 +307,7 @@ void ContentSource::OnMessage(Session* session, const std::string& bytes) {
     stats_.busy_micros = meter_.busy_micros();
   }
   if (reply.has_slice() && trusted) {
-    const Result<bool> whole = session->Join(&reply);
+    const Result<bool> whole = session->slices.Add(&reply);
     if (!whole) return Broken(session, nullptr, whole.error());
     if (!*whole) return;
   }

@@ -2,7 +2,6 @@
 #include "rpc/internal.h"
 
 #include <absl/synchronization/mutex.h>
-#include <dirent.h>
 #include <grpc/support/log.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
@@ -12,13 +11,12 @@
 #include <sys/socket.h>
 
 #include <charconv>
-#include <cstdlib>
-#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "base/files.h"
 #include "base/log.h"
 
 namespace vrun::rpc {
@@ -88,6 +86,16 @@ bool IsNameText(std::string_view text) {
     if (!fine) return false;
   }
   return true;
+}
+
+// All descriptors of this process are below it. 0: not known.
+int DescriptorTableSize() {
+  constexpr std::string_view kField = "\nFDSize:\t";
+  const std::string status = ReadFile("/proc/self/status").value_or("");
+  const size_t at = status.find(kField);
+  int size = 0;
+  if (at != std::string::npos) std::from_chars(status.data() + at + kField.size(), status.data() + status.size(), size);
+  return size;
 }
 
 }  // namespace
@@ -164,10 +172,9 @@ void KeepKernelQueueShort(const std::string& address) {
   const std::string_view port = std::string_view(address).substr(address.rfind(':') + 1);
   uint16_t wanted = 0;
   if (std::from_chars(port.data(), port.data() + port.size(), wanted).ec != std::errc()) return;
-  const std::unique_ptr<DIR, int (*)(DIR*)> descriptors(::opendir("/proc/self/fd"), ::closedir);
-  if (!descriptors) return;
-  while (const dirent* entry = ::readdir(descriptors.get())) {
-    const int fd = std::atoi(entry->d_name);  // "." and "..": no socket
+  // By number: a home may hold 100,000 files, and to list them in /proc takes ten times as long.
+  const int end = DescriptorTableSize();
+  for (int fd = 0; fd < end; ++fd) {
     sockaddr_storage peer{};
     socklen_t size = sizeof peer;
     if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;

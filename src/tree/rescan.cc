@@ -243,7 +243,7 @@ DirtySet FindInodes(const DirectoryPtr& root, const std::vector<uint64_t>& inode
 }
 
 // One walk over the dirty paths. Null: nothing to gain over a scan.
-Result<SnapshotPtr> Pass(const Snapshot& base, const DirtySet& dirty, const ScanContext& context, bool* names) {
+Result<SnapshotPtr> Pass(const Snapshot& base, const DirtySet& dirty, const ScanContext& context, bool* names_changed) {
   VRUN_ASSIGN(Entry root, ReadEntry(context.root.get(), ""));
   const Dirty paths = MakeDirty(dirty);
   if (paths.recursive || root.dev != base.root.dev || root.ino != base.root.ino) return SnapshotPtr();
@@ -251,20 +251,21 @@ Result<SnapshotPtr> Pass(const Snapshot& base, const DirtySet& dirty, const Scan
   VRUN_ASSIGN(DirectoryPtr directory,
               rescanner.Walk(paths, base.directory.get(), "/", !SameAttributes(root, base.root), 0));
   if (!directory) return Error(Code::kNotFound, "rescan: the root is gone");
-  *names |= rescanner.names_changed();
+  *names_changed |= rescanner.names_changed();
   return MakeSnapshot(std::move(root), std::move(directory));
 }
 
 }  // namespace
 
-Result<SnapshotPtr> Rescan(const SnapshotPtr& base, const DirtySet& dirty, const ScanOptions& options, bool* names) {
+Result<SnapshotPtr> Rescan(const SnapshotPtr& base, const DirtySet& dirty, const ScanOptions& options,
+                           bool* names_changed) {
   if (dirty.empty()) return base;
   bool unasked = false;
-  if (names == nullptr) names = &unasked;
-  *names |= dirty.everything() || !dirty.recursive.empty();
+  if (names_changed == nullptr) names_changed = &unasked;
+  *names_changed |= dirty.everything() || !dirty.recursive.empty();
   if (dirty.everything()) return Scan(options);
   VRUN_ASSIGN(const ScanContext context, ScanContext::Open(options));
-  VRUN_ASSIGN(SnapshotPtr now, Pass(*base, dirty, context, names));
+  VRUN_ASSIGN(SnapshotPtr now, Pass(*base, dirty, context, names_changed));
   if (!now) return Scan(options);
   // A file with several names changes under all of them, but only one was announced, or none that it has.
   std::vector<uint64_t> inodes = ChangedLinks(base->directory, now->directory);
@@ -273,7 +274,7 @@ Result<SnapshotPtr> Rescan(const SnapshotPtr& base, const DirtySet& dirty, const
   if (!inodes.empty()) {
     const DirtySet linked = FindInodes(now->directory, inodes);
     if (!linked.empty()) {
-      VRUN_ASSIGN(SnapshotPtr again, Pass(*now, linked, context, names));
+      VRUN_ASSIGN(SnapshotPtr again, Pass(*now, linked, context, names_changed));
       if (!again) return Scan(options);
       now = std::move(again);
     }

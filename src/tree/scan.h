@@ -54,10 +54,10 @@ struct DirtySet {
 // whole. When a file with several names changed, its other names are found and read again too. Paths that are gone,
 // hidden or below a hollow directory are fine. Cost: the entries of the dirty directories and of their ancestors'
 // objects, not the size of the tree.
-// `names`, where not null: set if a name has come or gone, was looked for in vain, or is of something else than in
-// `base`: of names the result may then be a mixture of two moments. Else it is not touched.
+// `names_changed`, where not null: set if a name has come or gone, was looked for in vain, or is of something else than
+// in `base`: of names the result may then be a mixture of two moments. Else it is not touched.
 Result<SnapshotPtr> Rescan(const SnapshotPtr& base, const DirtySet& dirty, const ScanOptions& options,
-                           bool* names = nullptr);
+                           bool* names_changed = nullptr);
 
 // One name as the tree would hold it, xattrs and symlink target included (no child digest). `dir_fd` as in fstatat;
 // with an empty name dir_fd itself. kNotFound when it is not there.

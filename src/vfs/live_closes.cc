@@ -51,23 +51,48 @@ void LiveRoot::Closed(uint64_t nodeid) {
         Error(Code::kAborted, "home has removed, renamed or replaced it: what was written to it since is not there"));
   }
   file->Pin(false);
-  if (!whole) PublishWhole(nodeid, file);
+  if (!whole) PublishWhole(nodeid, file, /*closed=*/true);
   if (released && options_.on_released) options_.on_released();
 }
 
 // The rest of it is home's, and goes from there with this version.
-void LiveRoot::PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& file) {
+void LiveRoot::PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, bool closed) {
   NoteDirty(nodeid);
   {
     std::lock_guard lock(dirty_mutex_);
-    if (!completing_.insert(nodeid).second) return;
+    const auto [it, first] = completing_.try_emplace(nodeid, 0);
+    if (closed) ++it->second;
+    if (!first) return;
   }
-  NeedOwn(nodeid, file, {0, UINT64_MAX}, false, [this, nodeid](int /*error*/) {
-    Publish(nodeid);  // what was written, where the rest did not come: home knows whether it is still over what it has
-    std::lock_guard lock(dirty_mutex_);
-    completing_.erase(nodeid);
-    completed_.notify_all();
-  });
+  const auto came = [this, nodeid, file](int error) {
+    const bool appended = file->Appended() > 0;
+    // What was only appended goes behind what is there.
+    if (error == LiveFile::kLost && !appended) {
+      std::string path;
+      {
+        const TreeLock lock(*this);
+        if (const LiveNode* node = tree_.Find(nodeid)) path = node->HomePath();
+      }
+      ReportLost(nodeid, path, Error(Code::kAborted, "the file has changed"));
+    }
+    // Also where the rest did not come: home knows whether it is still over what it has. But not while its writer has
+    // gone on to change it in place.
+    if (appended) Publish(nodeid);
+    for (size_t published = 0;;) {
+      {
+        std::lock_guard lock(dirty_mutex_);
+        const auto it = completing_.find(nodeid);
+        if (it->second == published) {
+          completing_.erase(it);
+          completed_.notify_all();
+          return;
+        }
+        published = it->second;
+      }
+      Publish(nodeid);
+    }
+  };
+  NeedOwn(nodeid, file, {0, UINT64_MAX}, false, came, /*quietly=*/true);
 }
 
 void LiveRoot::ClosesMissed() {

@@ -416,8 +416,17 @@ void LiveRoot::Publish(uint64_t nodeid) {
 }
 
 // A writer that goes on and on. What is rewritten in place waits for its writer to be done: half of it is nothing.
-void LiveRoot::PublishAppended(uint64_t nodeid, LiveFile& file) {
-  if (journal_ != nullptr && file.Appended() >= options_.publish_bytes) Publish(nodeid);
+void LiveRoot::PublishAppended(uint64_t nodeid, const std::shared_ptr<LiveFile>& file) {
+  if (journal_ == nullptr || file->Appended() < options_.publish_bytes) return;
+  PublishWritten(nodeid, file);
+}
+
+void LiveRoot::PublishWritten(uint64_t nodeid, const std::shared_ptr<LiveFile>& file) {
+  if (file && !file->complete()) {
+    PublishWhole(nodeid, file, /*closed=*/false);
+  } else {
+    Publish(nodeid);
+  }
 }
 
 void LiveRoot::Tick() {
@@ -432,19 +441,15 @@ void LiveRoot::Tick() {
   }
   for (const auto& [nodeid, owed] : due) {
     bool appended = owed;
-    std::shared_ptr<LiveFile> incomplete;
+    std::shared_ptr<LiveFile> file;
     if (!owed) {
       const TreeLock lock(*this);
       const LiveNode* node = tree_.Find(nodeid);
       appended = node == nullptr || !node->file || !node->named_at_home || node->file->Appended() > 0 ||
                  node->truncated || (no_open_ && closes_ == nullptr);
-      if (appended && node != nullptr && node->file && !node->file->complete()) incomplete = node->file;
+      if (node != nullptr) file = node->file;
     }
-    if (incomplete) {
-      PublishWhole(nodeid, incomplete);
-    } else if (appended) {
-      Publish(nodeid);
-    }
+    if (appended) PublishWritten(nodeid, file);
   }
   Checkpoint();
   std::lock_guard lock(dirty_mutex_);

@@ -16,7 +16,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -302,9 +301,12 @@ class LiveRoot final : public Operations, public WriteOperations {
   // live_drop.cc. What was written of it is at home, as the version that the tree has.
   static bool IsHomes(const LiveNode& node);
   // live_closes.cc
-  void PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& file);
+  // Once all of it is here; while nobody has closed it only what was appended.
+  void PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, bool closed);
+  // Of one that its writer goes on with.
+  void PublishWritten(uint64_t nodeid, const std::shared_ptr<LiveFile>& file);
   void WaitForWhole(int64_t micros);
-  void PublishAppended(uint64_t nodeid, LiveFile& file);
+  void PublishAppended(uint64_t nodeid, const std::shared_ptr<LiveFile>& file);
   void Tick();
 
   // live_write.cc
@@ -320,12 +322,14 @@ class LiveRoot final : public Operations, public WriteOperations {
   void FetchForWriting(uint64_t nodeid, ByteRange range, int64_t deadline, std::function<void(int error)> done);
   enum class After : uint8_t { kNow, kNews, kLost };  // when to try again
   After AfterLoss(uint64_t nodeid, const FileContent& lost);
-  // LiveFile::Need, wherever home has the content by now.
+  // LiveFile::Need, wherever home has the content by now. What is lost is told, and EIO; not with `quietly`, where
+  // `done` gets LiveFile::kLost.
   void NeedOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, ByteRange range, bool overwrite,
-               std::function<void(int error)> done, int64_t deadline = 0);
+               std::function<void(int error)> done, bool quietly = false, int64_t deadline = 0);
   void WriteNow(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply);
   void WriteHere(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply);
-  void WriteOwn(uint64_t nodeid, LiveFile& file, uint64_t offset, std::string_view data, Reply reply);
+  void WriteOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, uint64_t offset, std::string_view data,
+                Reply reply);
   void AllocateNow(const Request& request, const fuse_fallocate_in& in, Reply reply);
 
   // live_data.cc
@@ -408,7 +412,9 @@ class LiveRoot final : public Operations, public WriteOperations {
   std::mutex dirty_mutex_;                     // after mutex_
   std::unordered_map<uint64_t, Dirty> dirty_;  // by node
   TimerThread::Id tick_ = 0;                   // guarded by dirty_mutex_
-  std::set<uint64_t> completing_;              // nodes of which home's part is on its way; guarded by it, too
+  // Nodes of which home's part is on its way, and how often they were closed since it was asked for. Guarded by it,
+  // too.
+  std::unordered_map<uint64_t, size_t> completing_;
   std::condition_variable completed_;
 };
 

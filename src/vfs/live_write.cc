@@ -171,7 +171,7 @@ LiveRoot::After LiveRoot::AfterLoss(uint64_t nodeid, const FileContent& lost) {
 }
 
 void LiveRoot::NeedOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, ByteRange range, bool overwrite,
-                       std::function<void(int error)> done, int64_t deadline) {
+                       std::function<void(int error)> done, bool quietly, int64_t deadline) {
   if (deadline == 0) deadline = MonotonicMicros() + kHomeMicros;
   FileContent::Place place;
   tree::FileVersion version;
@@ -191,19 +191,18 @@ void LiveRoot::NeedOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, B
   }
   if (named) file->SetLower(backend_.files().Get(version, known), place);
   file->Need(range.offset, range.length, overwrite,
-             [this, gate = gate_, nodeid, file, range, overwrite, deadline, news, wait = named && !overtaken,
+             [this, gate = gate_, nodeid, file, range, overwrite, deadline, news, quietly, wait = named && !overtaken,
               path = place.path, done = std::move(done)](int error) {
                const Gate::Pass pass(gate.get());
                if (!pass) return;
                if (error == LiveFile::kLost && wait && MonotonicMicros() < deadline) {
-                 AfterNews(news, deadline, [this, nodeid, file, range, overwrite, deadline, done] {
-                   NeedOwn(nodeid, file, range, overwrite, done, deadline);
+                 AfterNews(news, deadline, [this, nodeid, file, range, overwrite, quietly, deadline, done] {
+                   NeedOwn(nodeid, file, range, overwrite, done, quietly, deadline);
                  });
                  return;
                }
-               if (error == LiveFile::kLost) {
-                 // What was only appended goes behind what is there.
-                 if (file->Appended() == 0) ReportLost(nodeid, path, Error(Code::kAborted, "the file has changed"));
+               if (error == LiveFile::kLost && !quietly) {
+                 ReportLost(nodeid, path, Error(Code::kAborted, "the file has changed"));
                  error = EIO;
                }
                done(error);
@@ -243,7 +242,7 @@ void LiveRoot::WriteHere(const Request& request, const fuse_write_in& in, std::s
   }
   BeforeWrite(request.nodeid, (in.write_flags & FUSE_WRITE_KILL_SUIDGID) != 0 ? &request : nullptr, true);
   if (no_open_) file->Pin(true);
-  if (file->complete()) return WriteOwn(request.nodeid, *file, in.offset, data, std::move(reply));
+  if (file->complete()) return WriteOwn(request.nodeid, file, in.offset, data, std::move(reply));
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
   NeedOwn(request.nodeid, file, {in.offset, data.size()}, true,
@@ -251,13 +250,14 @@ void LiveRoot::WriteHere(const Request& request, const fuse_write_in& in, std::s
             if (error != 0) {
               shared->Error(error);
             } else {
-              WriteOwn(nodeid, *file, offset, kept, std::move(*shared));
+              WriteOwn(nodeid, file, offset, kept, std::move(*shared));
             }
           });
 }
 
-void LiveRoot::WriteOwn(uint64_t nodeid, LiveFile& file, uint64_t offset, std::string_view data, Reply reply) {
-  if (const int error = file.Write(offset, data); error != 0) {
+void LiveRoot::WriteOwn(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, uint64_t offset, std::string_view data,
+                        Reply reply) {
+  if (const int error = file->Write(offset, data); error != 0) {
     reply.Error(error);
     return;
   }

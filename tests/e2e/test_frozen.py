@@ -183,13 +183,14 @@ def test_what_a_job_renames_and_links_comes_home_whatever_home_did(own):
     c = own(node_options=GPUS)
     place = c.root / "root/proj"
     (place / "dir/sub").mkdir(parents=True)
-    for name in ("edited", "removed", "moved", "linked", "both", "dir/f", "dir/sub/g"):
+    for name in ("edited", "removed", "moved", "linked", "both", "dir/f", "dir/sub/g", "plain"):
         (place / name).write_text("as it was")
     holder = submit(c, "-G", "2", "--", "sleep", "300")
     wait_for(c, holder, "RUNNING")
     job = submit(c, "-G", "2", "--", "sh", "-c", "cd /root/proj && mv edited edited.new && mv removed removed.new && "
                  "mv moved moved.new && ln linked linked.new && mv both both.bak && echo new > both && mv dir dir.new && "
-                 "echo new > dir.new/h && cat edited.new removed.new moved.new linked.new dir.new/f")
+                 "echo new > dir.new/h && chmod 600 plain && touch -d 2001-01-01 plain && ln plain plain.too && "
+                 "cat edited.new removed.new moved.new linked.new dir.new/f")
     held(c, 2)
     for name in ("edited", "linked", "both"):
         (place / name).write_text("edited at home")
@@ -199,6 +200,9 @@ def test_what_a_job_renames_and_links_comes_home_whatever_home_did(own):
     c.vctl("cancel", holder)
     c.vctl("wait", job)
     assert c.json("job", job)["state"] == "COMPLETED"
+    assert (place / "plain.too").samefile(place / "plain"), "what the job alone has changed is linked"
+    for name in ("plain", "plain.too"):
+        (place / name).unlink()
     home = {str(f.relative_to(place)): f.read_text() for f in place.rglob("*") if f.is_file()}
     assert home == {
         "edited": "edited at home", "edited.new": "as it was", "removed.new": "as it was", "moved.new": "as it was",

@@ -286,56 +286,6 @@ for mode in ("delete", "wal"):
 
 
 @pytest.mark.skipif(GIT is None, reason="git is not installed")
-def test_a_file_with_other_names_changes_under_all(live):
-    place = live.place
-    (place / "d").mkdir()
-    (place / "a").write_text("both")
-    for name in ("b", "d/c"):
-        os.link(place / "a", place / name)
-    everywhere = lambda: {(place / n).read_text() for n in ("a", "b", "d/c")}
-    # By one name, and nobody has looked at the others before.
-    for script, content in [("printf changed > a", "changed"), ("printf ' more' >> a", "changed more"),
-                            ("printf CH | dd of=a conv=notrunc status=none", "CHanged more"), ("truncate -s 4 a", "CHan"),
-                            ("python3 -c 'open(\"a\", \"r+\").write(\"py\")'", "pyan")]:
-        assert said(sh(live, script + "; cat b d/c")) == (0, content * 2, ""), script
-        assert everywhere() == {content}, script
-        assert (place / "b").samefile(place / "a") and (place / "b").samefile(place / "d/c"), script
-    # What is put in its place has no other name.
-    assert said(sh(live, "echo new > t; mv t a; cat b")) == (0, "pyan", "")
-    assert (place / "a").read_text() == "new\n" and (place / "b").read_text() == "pyan"
-
-
-def test_what_a_job_and_home_append_to_one_file(live):
-    log = live.place / "log"
-    log.write_text("home 1\n")
-    inode = log.stat().st_ino
-    p = started(live, SHELL)
-    # While it is open: within a second or two.
-    ask(p, "exec 7>>log; echo job 1 >&7")
-    wait_until("home has the line", lambda: log.read_text() == "home 1\njob 1\n", 10)
-    with open(log, "a") as f:
-        f.write("home 2\n")
-    ask(p, "echo job 2 >&7")
-    with open(log, "a") as f:
-        f.write("home 3\n")
-    ask(p, "echo job 3 >&7; exec 7>&-")
-    wait_until("all of it is there", lambda: len(log.read_text().splitlines()) == 6, 10)
-    assert sorted(log.read_text().splitlines()) == ["home 1", "home 2", "home 3", "job 1", "job 2", "job 3"]
-    assert log.stat().st_ino == inode, "`tail -f` goes on"
-    wait_until("the job has all of it, too", lambda: ask(p, "cat log") == log.read_text(), 10)
-    # What was appended before home moved it away is where it is by now.
-    ask(p, "exec 7>>log; echo job 4 >&7")
-    wait_until("home has the line", lambda: "job 4" in log.read_text(), 10)
-    os.rename(log, live.place / "log.1")
-    log.write_text("new log\n")
-    ask(p, "exec 7>&-")
-    wait_until("the job sees it", lambda: ask(p, "cat log") == "new log\n", 10)
-    ask(p, "echo job 5 >> log")
-    wait_until("it goes there", lambda: log.read_text() == "new log\njob 5\n", 10)
-    assert "job 4" in (live.place / "log.1").read_text()
-    finish(p)
-
-
 def test_git(live):
     exec_path = subprocess.run([GIT, "--exec-path"], capture_output=True, text=True, check=True).stdout.strip()
     for program in [GIT, *(f"{exec_path}/{name}" for name in ("git", "git-upload-pack", "git-index-pack"))]:

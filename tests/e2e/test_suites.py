@@ -53,7 +53,9 @@ def place(tools, request):
 @pytest.fixture
 def sides(tools, place, request):
     """Where it runs natively, and where as a job."""
-    return Side(tools, place), Side(tools, place, request.getfixturevalue("view"))
+    outside = pathlib.Path(tools.root).parent / "native" / place.name
+    yield Side(tools, outside), Side(tools, place, request.getfixturevalue("view"))
+    shutil.rmtree(outside, ignore_errors=True)
 
 
 # Known differences, by the beginnings of lines. A live view shows the times of home's directories, which are those at which home did

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live views: what a job writes goes into home's own file where others have it too, by another name, at its end, or open."""
+import os
+
+import pytest
+
+from cluster import wait_until
+from test_live import SHELL, ask, finish, live, live_root, said, sh, started, two_nodes  # noqa: F401 (fixtures)
+
+pytestmark = pytest.mark.seconds(120)
+
+
+def test_a_file_with_other_names_changes_under_all(live):
+    place = live.place
+    (place / "d").mkdir()
+    (place / "a").write_text("both")
+    for name in ("b", "d/c"):
+        os.link(place / "a", place / name)
+    everywhere = lambda: {(place / n).read_text() for n in ("a", "b", "d/c")}
+    # By one name, and nobody has looked at the others before.
+    for script, content in [("printf changed > a", "changed"), ("printf ' more' >> a", "changed more"),
+                            ("printf CH | dd of=a conv=notrunc status=none", "CHanged more"), ("truncate -s 4 a", "CHan"),
+                            ("python3 -c 'open(\"a\", \"r+\").write(\"py\")'", "pyan")]:
+        assert said(sh(live, script + "; cat b d/c")) == (0, content * 2, ""), script
+        assert everywhere() == {content}, script
+        assert (place / "b").samefile(place / "a") and (place / "b").samefile(place / "d/c"), script
+    # What is put in its place has no other name.
+    assert said(sh(live, "echo new > t; mv t a; cat b")) == (0, "pyan", "")
+    assert (place / "a").read_text() == "new\n" and (place / "b").read_text() == "pyan"
+
+
+def test_what_a_job_and_home_append_to_one_file(live):
+    log = live.place / "log"
+    log.write_text("home 1\n")
+    inode = log.stat().st_ino
+    p = started(live, SHELL)
+    # While it is open: within a second or two.
+    ask(p, "exec 7>>log; echo job 1 >&7")
+    wait_until("home has the line", lambda: log.read_text() == "home 1\njob 1\n", 10)
+    with open(log, "a") as f:
+        f.write("home 2\n")
+    ask(p, "echo job 2 >&7")
+    with open(log, "a") as f:
+        f.write("home 3\n")
+    ask(p, "echo job 3 >&7; exec 7>&-")
+    wait_until("all of it is there", lambda: len(log.read_text().splitlines()) == 6, 10)
+    assert sorted(log.read_text().splitlines()) == ["home 1", "home 2", "home 3", "job 1", "job 2", "job 3"]
+    assert log.stat().st_ino == inode, "`tail -f` goes on"
+    wait_until("the job has all of it, too", lambda: ask(p, "cat log") == log.read_text(), 10)
+    # What was appended before home moved it away is where it is by now.
+    ask(p, "exec 7>>log; echo job 4 >&7")
+    wait_until("home has the line", lambda: "job 4" in log.read_text(), 10)
+    os.rename(log, live.place / "log.1")
+    log.write_text("new log\n")
+    ask(p, "exec 7>&-")
+    wait_until("the job sees it", lambda: ask(p, "cat log") == "new log\n", 10)
+    ask(p, "echo job 5 >> log")
+    wait_until("it goes there", lambda: log.read_text() == "new log\njob 5\n", 10)
+    assert "job 4" in (live.place / "log.1").read_text()
+    finish(p)
+
+
+def test_an_append_to_a_file_that_the_job_has_read_little_of(live):
+    """What home had goes with the append: all of it is on the node before, so that it can still be read there."""
+    log = live.place / "log"
+    content = os.urandom(9 << 20)
+    log.write_bytes(content)
+    p = started(live, SHELL)
+    ask(p, "exec 7>>log; printf end >&7")
+    wait_until("home has it", lambda: log.stat().st_size == len(content) + 3, 20)
+    # It is home's next version now, and the job is still at it.
+    assert ask(p, "printf more >&7; tail -c 7 log; echo; cksum < log").splitlines()[0] == "endmore"
+    ask(p, "exec 7>&-")
+    wait_until("home has all", lambda: log.stat().st_size == len(content) + 7, 20)
+    assert log.read_bytes() == content + b"endmore"
+    finish(p)
+
+
+def test_what_goes_to_a_file_that_home_has_removed_is_said(live):
+    (live.place / "log").write_text("home\n")
+    p = started(live, SHELL)
+    ask(p, "exec 7>>log")
+    os.unlink(live.place / "log")
+    wait_until("the job sees it", lambda: ask(p, "ls") == "", 10)
+    ask(p, "echo nowhere >&7; exec 7>&-")
+    out, err = p.communicate(timeout=60)
+    assert (p.returncode, out) == (3, "") and "home has removed, renamed or replaced it" in err, err
+    assert not list(live.place.iterdir())
