@@ -43,6 +43,8 @@ class DirectoryCache {
 
   // From memory or the store (disk I/O); null when it must be fetched.
   LoadedDirectoryPtr Find(const Digest& digest);
+  // From memory; null when it is not there.
+  LoadedDirectoryPtr InMemory(const Digest& digest);
   // As Find, then from home: `tree` and `path` say where it is. `done` runs once, on any thread, perhaps at once.
   // Fetches of one digest are one. Waits for a home that is away until the deadline.
   void Get(const Digest& tree, const std::string& path, const Digest& digest, Done done);
@@ -71,7 +73,6 @@ class DirectoryCache {
     std::list<Digest>::iterator position;
   };
 
-  LoadedDirectoryPtr InMemory(const Digest& digest);
   void Remember(LoadedDirectoryPtr directory);
   void Start(const Digest& digest);
   void Answered(const Digest& digest, uint64_t attempt, Result<FetchedDirectory> answer);

@@ -435,7 +435,7 @@ int Dispatcher::InvalidateEntry(uint64_t parent, std::string_view name) { return
 
 int Dispatcher::ExpireEntry(uint64_t parent, std::string_view name) {
   // Without it the flag is not looked at, and the name would be dropped with what is mounted on it.
-  if ((init_flags_.load() & kFuseHasExpireOnly) == 0) return 0;
+  if (!can_expire()) return 0;
   return NotifyEntry(parent, name, kFuseExpireOnly);
 }
 

@@ -131,6 +131,7 @@ class Dispatcher {
 
   // Notifications, as Notify says (transport.h).
   int InvalidateEntry(uint64_t parent, std::string_view name);
+  bool can_expire() const { return (init_flags_.load() & kFuseHasExpireOnly) != 0; }
   // The name is asked for again before it is used; a no-op where the kernel cannot (Linux before 6.2).
   int ExpireEntry(uint64_t parent, std::string_view name);
   int InvalidateAttributes(uint64_t nodeid);

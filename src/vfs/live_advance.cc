@@ -4,36 +4,19 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
+#include <unordered_map>
+#include <utility>
 
 #include "vfs/attributes.h"
+#include "vfs/directory_walk.h"
 #include "vfs/lazy_root.h"
 #include "vfs/live_file.h"
 #include "vfs/live_root.h"
 
 namespace vrun::vfs {
 namespace {
-
-constexpr size_t kGone = SIZE_MAX;
-
-// Walks two directories side by side, in order of names: fn(index before or kGone, index after or kGone).
-template <typename Fn>
-void Walk(const LoadedDirectoryPtr& before, const tree::Directory& after, Fn fn) {
-  const size_t had = before ? before->directory->size() : 0;
-  size_t i = 0, j = 0;
-  while (i < had || j < after.size()) {
-    int order = 0;
-    if (i == had) {
-      order = 1;
-    } else if (j == after.size()) {
-      order = -1;
-    } else {
-      order = before->directory->NameAt(i).compare(after.NameAt(j));
-    }
-    fn(order <= 0 ? i : kGone, order >= 0 ? j : kGone);
-    if (order <= 0) ++i;
-    if (order >= 0) ++j;
-  }
-}
 
 // So that a listing that is under way gives each name that stays exactly once.
 void KeepPlaces(LiveDirectory* of, const LoadedDirectoryPtr& before, const tree::Directory& after) {
@@ -45,9 +28,9 @@ void KeepPlaces(LiveDirectory* of, const LoadedDirectoryPtr& before, const tree:
     for (uint32_t i = 0; i < had; ++i) place_of[i] = i;
     for (const auto& [place, index] : of->places) place_of[index] = place;
     next = of->places.empty() ? had : of->next_place;
-    Walk(before, after, [&](size_t i, size_t j) {
-      if (j == kGone) return;
-      const uint64_t place = i == kGone ? next++ : place_of[i];
+    WalkBoth(before.get(), after, [&](size_t i, size_t j) {
+      if (j == kNoEntry) return;
+      const uint64_t place = i == kNoEntry ? next++ : place_of[i];
       places.emplace_back(static_cast<uint32_t>(place), static_cast<uint32_t>(j));
     });
     std::sort(places.begin(), places.end());
@@ -113,7 +96,9 @@ void LiveMerge::Run(const tree::Entry& root) {
   LiveNode* top = tree_.root_;
   if (!IsCurrent(*top->directory, root.child)) {
     if (Needs(*top)) {
+      BeginMoves(root);
       Take(top, root.child, Object(*top->directory, root.child));
+      FinishMoves();
     } else {
       top->directory->digest = root.child;
       top->directory->restored = false;
@@ -196,12 +181,12 @@ void LiveMerge::Take(LiveNode* directory, const Digest& digest, const LoadedDire
   }
   LiveTree::SetLoaded(directory, next);
   std::vector<std::string> known;
-  Walk(before, after, [&](size_t i, size_t j) {
-    if (i != kGone && j != kGone && before->directory->EncodedAt(i) == after.EncodedAt(j)) return;
-    const std::string_view name = j != kGone ? after.NameAt(j) : before->directory->NameAt(i);
+  WalkBoth(before.get(), after, [&](size_t i, size_t j) {
+    if (i != kNoEntry && j != kNoEntry && before->directory->EncodedAt(i) == after.EncodedAt(j)) return;
+    const std::string_view name = j != kNoEntry ? after.NameAt(j) : before->directory->NameAt(i);
     if (of.entries.find(name) != of.entries.end()) {
       if (!all) known.emplace_back(name);
-    } else if (i == kGone) {
+    } else if (i == kNoEntry) {
       ForgetName(*directory, name);  // that it is not there may be cached
     }
   });
@@ -275,6 +260,10 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
     if (!node->home || node->home_path || node->change != 0) tree_.Touch(node);
     node->home_path.reset();
     node->home = true;
+    if (node->version != is.version()) {
+      node->version = is.version();
+      tree_.Touch(node);
+    }
     if (node->change <= included_) {
       node->change = 0;
       SetAttributes(node, is);
@@ -282,7 +271,7 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
     Below(directory, name, node, is.child);
     return;
   }
-  if (IsSame(*node, is)) {
+  if (IsSame(*node, is) || BecomesNext(*node, is)) {
     Adopt(directory, entry, is, index);
     return;
   }
@@ -357,6 +346,7 @@ void LiveMerge::Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& 
     return;
   }
   if (node->version != is.version()) tree_.ForgetInode(node);
+  if (node->file) node->at_home = is.version();
   node->version = is.version();
   node->known_id = directory->directory->loaded->KnownId(index);
   if (!is.is_directory() && (is.nlink > 1 || node->names.size() > 1)) tree_.hard_links_[{is.dev, is.ino}] = node;
@@ -410,31 +400,183 @@ bool LiveMerge::CanRenew(const LiveNode& node, const tree::Entry& is) const {
 
 void LiveMerge::Hold(LiveNode* directory, const std::string& name) { tree_.held_.emplace(directory->nodeid, name); }
 
+bool LiveMerge::BecomesNext(const LiveNode& node, const tree::Entry& is) const {
+  if (!is.is_regular() || !S_ISREG(node.attributes.mode)) return false;
+  return (node.file || !node.opened) && LiveMoves::IsUntouched(node, is);
+}
+
 void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
   LiveDirectory& of = *directory->directory;
-  const LiveEntry entry = of.entries.find(name)->second;
+  const uint64_t cookie = LoseName(directory, name);
+  // What takes its place is listed there: a listing that is under way has perhaps given it already.
+  const size_t index = of.loaded && cookie != 0 ? of.loaded->directory->Find(name) : SIZE_MAX;
+  if (cookie == 0 || !of.loaded || index == of.loaded->directory->size()) return;
+  tree_.FromEntry(directory, index);
+  tree_.Keep(directory, name, cookie);
+}
+
+uint64_t LiveMerge::LoseName(LiveNode* directory, const std::string& name) {
+  const LiveEntry entry = directory->directory->entries.find(name)->second;
   LiveNode* node = entry.node;
   std::string path = node->HomePath();
   tree_.Erase(directory, name);
   std::erase_if(node->names, [&](const LiveName& link) { return link.parent == directory && link.name == name; });
   if (node->names.empty()) {
-    node->attributes.nlink = 0;
-    node->gone_at_home = true;
-    if (!node->home_path) node->home_path = std::make_unique<const std::string>(std::move(path));
-    tree_.ForgetInode(node);
+    LoseLastName(node, std::move(path));
     if (!node->file) node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(directory->nodeid, name);
   }
   tree_.Touch(node);
-  const bool used = node->opened || (!renew_ && node->lookups > 0);
-  if (used && S_ISREG(node->attributes.mode) && !node->file) replaced_.push_back(node->nodeid);
   ForgetName(*directory, name);
   emptied_.push_back(directory->nodeid);
   emptied_.push_back(node->nodeid);
-  // What takes its place is listed there: a listing that is under way has perhaps given it already.
-  const size_t index = of.loaded && entry.cookie != 0 ? of.loaded->directory->Find(name) : SIZE_MAX;
-  if (entry.cookie == 0 || !of.loaded || index == of.loaded->directory->size()) return;
-  tree_.FromEntry(directory, index);
-  tree_.Keep(directory, name, entry.cookie);
+  const bool used = node->opened || (!renew_ && node->lookups > 0);
+  if (used && S_ISREG(node->attributes.mode) && !node->file) replaced_.push_back(node->nodeid);
+  return entry.cookie;
+}
+
+void LiveMerge::LoseLastName(LiveNode* node, std::string home_path) {
+  node->attributes.nlink = 0;
+  node->gone_at_home = true;
+  if (!node->home_path) node->home_path = std::make_unique<const std::string>(std::move(home_path));
+  tree_.ForgetInode(node);
+  tree_.Touch(node);
+}
+
+// --- renames ---------------------------------------------------------------------------------------------------------
+
+bool LiveMerge::HasOurs(const LiveNode& node) const {
+  if (node.change > included_) return true;
+  if (!node.is_directory()) return InUse(node);
+  const auto& entries = node.directory->entries;
+  return std::any_of(entries.begin(), entries.end(), [&](const auto& item) {
+    return item.second.change > included_ || (item.second.node != nullptr && HasOurs(*item.second.node));
+  });
+}
+
+// Whoever has that name goes from there with this tree.
+bool LiveMerge::IsFree(const LiveMove& move, const std::vector<LiveMove>& moves) const {
+  if (!move.below.empty()) return true;
+  const auto& entries = move.directory->directory->entries;
+  const auto there = entries.find(move.to);
+  if (there == entries.end()) return true;
+  const LiveEntry& entry = there->second;
+  if (entry.change > included_) return false;
+  if (entry.node == nullptr) return true;
+  if (!HasOurs(*entry.node)) return true;
+  return std::any_of(moves.begin(), moves.end(), [&](const LiveMove& other) {
+    return other.node == entry.node && other.from == move.directory && other.name == move.to;
+  });
+}
+
+// Takes what was renamed out of its names, and whoever has the new ones out of them.
+void LiveMerge::BeginMoves(const tree::Entry& root) {
+  LiveMoves finder(included_, [this](const Digest& digest) {
+    const auto object = have_.find(digest);
+    return object != have_.end() ? object->second : in_memory_(digest);
+  });
+  std::vector<LiveMove> found = finder.Find(tree_.root_, root);
+  const auto stays = std::stable_partition(found.begin(), found.end(), [&](const LiveMove& move) {
+    const LiveNode& node = *move.node;
+    return !S_ISREG(node.attributes.mode) || node.file || !node.opened || InUse(node);
+  });
+  elsewhere_.assign(std::move_iterator(stays), std::move_iterator(found.end()));
+  found.erase(stays, found.end());
+  // One that cannot go may be in the way of another.
+  const auto stuck = [&] {
+    return std::find_if(found.begin(), found.end(), [&](const LiveMove& move) { return !IsFree(move, found); });
+  };
+  for (auto at = stuck(); at != found.end(); at = stuck()) found.erase(at);
+  for (LiveMove& move : found) moves_.push_back({std::move(move), "", 0, false});
+  for (Move& move : moves_) {
+    LiveNode* node = move.is.node;
+    move.home_path = node->HomePath();
+    tree_.Erase(move.is.from, move.is.name);
+    std::erase_if(node->names,
+                  [&](const LiveName& link) { return link.parent == move.is.from && link.name == move.is.name; });
+    tree_.Touch(node);
+    ForgetName(*move.is.from, move.is.name);
+    emptied_.push_back(move.is.from->nodeid);
+    emptied_.push_back(node->nodeid);
+  }
+  for (Move& move : moves_) {
+    if (!move.is.below.empty()) continue;
+    const auto& entries = move.is.directory->directory->entries;
+    const auto there = entries.find(move.is.to);
+    if (there == entries.end()) continue;
+    if (there->second.node == nullptr) {
+      tree_.Erase(move.is.directory, move.is.to);
+      continue;
+    }
+    if (there->second.node->is_directory()) TakeNothing(there->second.node);
+    move.cookie = LoseName(move.is.directory, move.is.to);
+  }
+}
+
+// Gives them the names that they have in the tree that is there now.
+void LiveMerge::FinishMoves() {
+  if (moves_.empty() && elsewhere_.empty()) return;
+  std::unordered_map<const LiveNode*, Move*> directories;
+  std::vector<Move*> order;
+  for (Move& move : moves_) {
+    order.push_back(&move);
+    if (move.is.node->is_directory()) directories[move.is.node] = &move;
+  }
+  // A directory comes before what is in it, whether it was known before or not.
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Move* a, const Move* b) { return a->is.below.size() < b->is.below.size(); });
+  const std::function<void(Move*)> finish = [&](Move* move) {
+    if (std::exchange(move->done, true)) return;
+    if (const auto of = directories.find(move->is.directory); of != directories.end()) finish(of->second);
+    FinishMove(*move);
+  };
+  for (Move* move : order) finish(move);
+  // Whoever has read it keeps its bytes, but what he writes belongs there.
+  for (const LiveMove& move : elsewhere_) {
+    LiveNode* node = move.node;
+    if (!node->names.empty() || node->file || !move.below.empty()) continue;
+    node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(move.directory->nodeid, move.to);
+  }
+}
+
+// The directory that it is in now, as this tree has it. Null: it cannot be told.
+LiveNode* LiveMerge::Reach(const LiveMove& move) const {
+  LiveNode* at = move.directory;
+  for (size_t i = 0;; ++i) {
+    if (LiveTree::NeedsLoading(*at)) {
+      const auto object = have_.find(at->directory->digest);
+      LoadedDirectoryPtr loaded = object != have_.end() ? object->second : in_memory_(at->directory->digest);
+      if (loaded == nullptr) return nullptr;
+      LiveTree::SetLoaded(at, std::move(loaded));
+    }
+    if (i == move.below.size()) return at;
+    at = tree_.Child(at, move.below[i]);
+    if (at == nullptr || !at->is_directory()) return nullptr;
+  }
+}
+
+void LiveMerge::FinishMove(const Move& move) {
+  LiveNode* node = move.is.node;
+  LiveNode* directory = Reach(move.is);
+  const LoadedDirectoryPtr& home = directory != nullptr ? directory->directory->loaded : nullptr;
+  const size_t index = home != nullptr ? home->directory->Find(move.is.to) : 0;
+  const bool there = home != nullptr && index < home->directory->size();
+  const bool may = there && !directory->directory->entries.contains(move.is.to) &&
+                   home->directory->At(index).ino == LiveMoves::InodeOf(*node).ino;
+  if (!may) {
+    if (node->is_directory()) TakeNothing(node);
+    if (node->names.empty()) LoseLastName(node, move.home_path);
+    return;
+  }
+  LiveEntry* entry = &directory->directory->entries.emplace(move.is.to, LiveEntry{node, 0, 0, 0}).first->second;
+  node->names.push_back({directory, move.is.to});
+  tree_.TouchName(*directory, move.is.to);
+  tree_.Touch(node);
+  if (move.cookie != 0) tree_.Keep(directory, move.is.to, move.cookie);
+  ForgetName(*directory, move.is.to);
+  if (node->is_directory() && node->lookups > 0) {
+    moved_.push_back({move.is.from->nodeid, move.is.name, tree_.PathOf(*node)});
+  }
+  Meet(directory, move.is.to, entry, index);
 }
 
 // A directory on which the kernel has no lookup has nothing below it that the kernel knows.
@@ -470,6 +612,8 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
     LiveNotices notices;
     std::vector<uint64_t> replaced;
     std::vector<std::function<void()>> waited;
+    Names moved;
+    std::vector<std::string> paths;
     {
       const TreeLock lock(*this);
       uint64_t included = included_, operation = 0;
@@ -479,7 +623,9 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
         operation = std::min(included_, acknowledged_);
         included = ChangesIn(operation);
       }
-      LiveMerge merge(tree_, included, operation, have, !no_open_);
+      LiveMerge merge(
+          tree_, included, operation, have,
+          [this](const Digest& digest) { return backend_.directories().InMemory(digest); }, !no_open_);
       missing = merge.FindMissing(root);
       if (missing.empty()) {
         merge.Run(root);
@@ -488,13 +634,18 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
         if (journal_ != nullptr) frame_.Header(NumbersLocked());
         missing = merge.wanted();
         replaced = merge.replaced();
+        for (const LiveMerge::Moved& one : merge.moved()) {
+          moved.emplace(one.parent, one.name);
+          paths.push_back(one.path);
+        }
         AddUntoldLocked(merge.notices());
         notices = untold_;
         waited = NewsLocked();
       }
     }
     for (const uint64_t nodeid : replaced) KeepContent(nodeid);
-    VRUN_TRY(Tell(dispatcher, notices, waited));
+    VRUN_TRY(Tell(dispatcher, notices, waited, moved));
+    if (LivePush* push = push_.load(); push != nullptr && !paths.empty()) push->LookUp(paths);
     if (!notices.empty()) {
       const TreeLock lock(*this);
       ToldLocked(&untold_);
@@ -558,7 +709,7 @@ Status LiveRoot::TellRestored(Dispatcher& dispatcher) {
 
 // Outside of every lock: the kernel takes a directory's own lock for these, under which it may wait for our answers.
 Status LiveRoot::Tell(Dispatcher& dispatcher, const LiveNotices& notices,
-                      const std::vector<std::function<void()>>& waited) {
+                      const std::vector<std::function<void()>>& waited, const Names& moved) {
   int failure = 0;
   const auto note = [&](int error) {
     if (error != 0 && error != ENOENT) failure = error;
@@ -568,7 +719,11 @@ Status LiveRoot::Tell(Dispatcher& dispatcher, const LiveNotices& notices,
   // Lookups that wait for this word of home's hold the locks that the rest needs; their names were expired.
   doubt_.Answered();
   for (const auto& waiter : waited) waiter();
-  for (const auto& [parent, name] : notices.names) note(dispatcher.InvalidateEntry(parent, name));
+  for (const auto& [parent, name] : notices.names) {
+    // An expired name is one until somebody asks for it or for the new one: whoever stands there has a path all along.
+    const bool expire = dispatcher.can_expire() && moved.contains({parent, name});
+    note(expire ? dispatcher.ExpireEntry(parent, name) : dispatcher.InvalidateEntry(parent, name));
+  }
   if (failure != 0) return ErrnoError(failure, "invalidate names of a live view");
   return {};
 }

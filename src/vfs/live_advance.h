@@ -9,6 +9,9 @@
 //   * A file that is open for writing, and a directory that is gone at home but has something of ours in it, keep their
 //     names until they are closed, or empty: they are looked at again with each tree. The last close wins.
 //   * Directories that are directories on both sides are one, and keep their node.
+//   * What home has renamed (live_moves.h) keeps its node and gets the new name: directories with all that is in them,
+//     what was written here, and what nobody has read. A file of home's that was read keeps its bytes, as above.
+//   * So does a file of which home has changed the attributes alone.
 //
 // Pure memory, under LiveRoot's lock; the notices go to the kernel afterwards, from a thread that answers no requests.
 #pragma once
@@ -19,6 +22,7 @@
 #include <vector>
 
 #include "vfs/live_journal.h"
+#include "vfs/live_moves.h"
 #include "vfs/live_tree.h"
 
 namespace vrun::vfs {
@@ -29,10 +33,16 @@ class LiveMerge {
   using Missing = std::vector<std::pair<Digest, std::string>>;  // directory objects and where home has them
 
   // `included`: number of the last change of this node's that the tree has, `operation`: of the last operation (0
-  // without a journal). `have`: directory objects at hand. `renew`: a file that nobody has opened becomes home's next
-  // version, the same node; else a node keeps its content.
-  LiveMerge(LiveTree& tree, uint64_t included, uint64_t operation, const Loaded& have, bool renew)
-      : tree_(tree), included_(included), operation_(operation), have_(have), renew_(renew) {}
+  // without a journal). `have`: directory objects at hand, `in_memory`: further ones. `renew`: a file that nobody has
+  // opened becomes home's next version, the same node; else a node keeps its content.
+  LiveMerge(LiveTree& tree, uint64_t included, uint64_t operation, const Loaded& have, LiveMoves::Object in_memory,
+            bool renew)
+      : tree_(tree),
+        included_(included),
+        operation_(operation),
+        have_(have),
+        in_memory_(std::move(in_memory)),
+        renew_(renew) {}
 
   // What Run(root) has to have.
   Missing FindMissing(const tree::Entry& root) const;
@@ -43,8 +53,23 @@ class LiveMerge {
   const LiveNotices& notices() const { return notices_; }
   // Nodes that lost a name, of whose content somebody may have seen.
   const std::vector<uint64_t>& replaced() const { return replaced_; }
+  // Directories that home has renamed and the kernel knows: the name that each had, and its path now. Whoever stands in
+  // one goes with it as soon as somebody has asked for that path.
+  struct Moved {
+    uint64_t parent;
+    std::string name;
+    std::string path;
+  };
+  const std::vector<Moved>& moved() const { return moved_; }
 
  private:
+  // A move that is under way.
+  struct Move {
+    LiveMove is;
+    std::string home_path;  // before it
+    uint64_t cookie = 0;    // of what had the name that it gets
+    bool done = false;
+  };
   static bool Needs(const LiveNode& directory);
   static bool IsCurrent(const LiveDirectory& of, const Digest& digest);
   LoadedDirectoryPtr Object(const LiveDirectory& of, const Digest& digest) const;
@@ -65,7 +90,19 @@ class LiveMerge {
   bool InUse(const LiveNode& node) const;
   bool IsOvertaken(const LiveNode& node);
   void Hold(LiveNode* directory, const std::string& name);
+  // What it has of home's is what home has by now, but for attributes.
+  bool BecomesNext(const LiveNode& node, const tree::Entry& is) const;
+  // It, or anything below it, is not home's.
+  bool HasOurs(const LiveNode& node) const;
+  bool IsFree(const LiveMove& move, const std::vector<LiveMove>& moves) const;
+  void BeginMoves(const tree::Entry& root);
+  void FinishMoves();
+  void FinishMove(const Move& move);
+  LiveNode* Reach(const LiveMove& move) const;
   void Replace(LiveNode* directory, const std::string& name);
+  // A name goes. Returned: its cookie.
+  uint64_t LoseName(LiveNode* directory, const std::string& name);
+  void LoseLastName(LiveNode* node, std::string home_path);
   void ForgetName(const LiveNode& directory, std::string_view name);
   void ForgetListing(const LiveNode& directory);
 
@@ -73,10 +110,14 @@ class LiveMerge {
   const uint64_t included_;
   const uint64_t operation_;
   const Loaded& have_;
+  const LiveMoves::Object in_memory_;
   const bool renew_;
   Missing wanted_;
   LiveNotices notices_;
   std::vector<uint64_t> replaced_;
+  std::vector<Moved> moved_;
+  std::vector<Move> moves_;
+  std::vector<LiveMove> elsewhere_;  // files that keep what they have
   std::vector<uint64_t> differing_;  // home has something else, or nothing, under a name of theirs
   std::vector<uint64_t> emptied_;    // directories that may not be needed any more
 };

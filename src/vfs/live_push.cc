@@ -72,10 +72,13 @@ void LivePush::Told(std::span<const PushPiece> files) {
 }
 
 void LivePush::TraceBegins(std::span<const TracedFiles::File> files) {
-  if (!backend_.options().warmer) return;
   std::vector<std::string> paths;
   for (const TracedFiles::File& file : files) paths.push_back(file.path);
-  backend_.options().warmer->LookUp(directory_->get(), paths);
+  LookUp(paths);
+}
+
+void LivePush::LookUp(std::span<const std::string> paths) {
+  if (backend_.options().warmer) backend_.options().warmer->LookUp(directory_->get(), paths);
 }
 
 void LivePush::TraceArrived(const tree::FileVersion& version, TracedFiles::Range range) {

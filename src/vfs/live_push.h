@@ -40,6 +40,8 @@ class LivePush final : public TracedFiles::Listener {
   bool active() const { return backend_.traced().active(); }
   // The kernel has been told of these: node id, version, id.
   void Told(std::span<const PushPiece> files);
+  // Has the kernel ask for these, absolute, if it can be done. Does not wait.
+  void LookUp(std::span<const std::string> paths);
   uint64_t pushed() const { return pusher_.pushed(); }
 
   void TraceBegins(std::span<const TracedFiles::File> files) override;

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -184,8 +185,10 @@ class LiveRoot final : public Operations, public WriteOperations {
   void LoadRestored();
   void AddUntoldLocked(const LiveNotices& notices);
   void ToldLocked(LiveNotices* told);
-  // `waited`: who waits for this word of home's.
-  Status Tell(Dispatcher& dispatcher, const LiveNotices& notices, const std::vector<std::function<void()>>& waited);
+  // `waited`: who waits for this word of home's. `moved`: names of directories that are elsewhere, as in a LiveMerge.
+  using Names = std::set<std::pair<uint64_t, std::string>>;
+  Status Tell(Dispatcher& dispatcher, const LiveNotices& notices, const std::vector<std::function<void()>>& waited,
+              const Names& moved = {});
 
   // live_root.cc. Runs `then` with home's part of the directory loaded, now or once it has come; answers the error
   // itself.
@@ -349,6 +352,10 @@ class LiveRoot final : public Operations, public WriteOperations {
   bool HasName(uint64_t nodeid);
   // From now on somebody has seen this version. False: home's next tree came in between.
   bool BeginReading(uint64_t nodeid, const FileContent& content);
+  // Before the first write to it: a file that home has renamed, or whose attributes it has changed, gets its name back.
+  void Reclaim(uint64_t nodeid);
+  // With mutex_ held. True: on_released is to be called without it.
+  bool TakeBackLocked(LiveNode* node, const LiveTree::Successor& successor);
   void ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadline, const std::shared_ptr<Reply>& reply);
   bool Declines(uint64_t nodeid, uint64_t offset, uint32_t size);
   void ReadAt(uint64_t nodeid, uint64_t offset, uint32_t size, int tries, int64_t deadline, Reply reply);

@@ -174,26 +174,40 @@ void LiveTree::Become(LiveNode* node, const Successor& successor) {
 bool LiveTree::TakeBack(LiveNode* node, const Successor& successor) {
   LiveNode* directory = Find(node->replaced->first);
   const std::string name = node->replaced->second;
-  LiveDirectory& of = *directory->directory;
-  const auto entry = of.entries.find(name);
-  const uint64_t cookie = entry != of.entries.end() ? entry->second.cookie : 0;
-  LiveNode* other = entry != of.entries.end() ? entry->second.node : nullptr;
-  if (successor.entry.nlink != 1) return false;
+  const auto entry_of = [](const LiveName& link) { return link.parent->directory->entries.find(link.name); };
+  std::vector<LiveName> names{{directory, name}};
+  const auto entry = entry_of(names.front());
+  const bool known = entry != directory->directory->entries.end();
+  LiveNode* other = known ? entry->second.node : nullptr;
+  if (const auto it = hard_links_.find({successor.entry.dev, successor.entry.ino}); !known && it != hard_links_.end()) {
+    if (it->second->version == successor.entry.version()) other = it->second;
+  }
   if (other != nullptr) {
-    if (other->lookups > 0 || other->change != 0 || entry->second.change != 0 || other->names.size() != 1) return false;
-    Erase(directory, name);
+    if (other->version != successor.entry.version()) return false;
+    const auto changed = [&](const LiveName& link) { return entry_of(link)->second.change != 0; };
+    if (other == node || other->change != 0 || other->writers > 0 || other->file) return false;
+    if (std::any_of(other->names.begin(), other->names.end(), changed)) return false;
+    if (!known) names.insert(names.end(), other->names.begin(), other->names.end());
+    if (known) names = other->names;
+    if (!other->home_path) other->home_path = std::make_unique<const std::string>(other->HomePath());
+    ForgetInode(other);
     other->names.clear();
     other->attributes.nlink = 0;
-    Drop(other);
+    other->gone_at_home = true;
+    Touch(other);
   }
   Become(node, successor);
-  node->attributes.nlink = 1;
+  node->attributes.nlink = successor.entry.nlink;
+  node->gone_at_home = false;
   node->home_path.reset();
   node->replaced.reset();
-  node->names.push_back({directory, name});
-  of.entries[name] = {node, 0};
-  TouchName(*directory, name);
-  if (cookie != 0) Keep(directory, name, cookie);
+  for (const LiveName& link : names) {
+    link.parent->directory->entries[link.name].node = node;
+    TouchName(*link.parent, link.name);
+  }
+  node->names = std::move(names);
+  if (successor.entry.nlink > 1) hard_links_[{successor.entry.dev, successor.entry.ino}] = node;
+  if (other != nullptr) Drop(other);
   return true;
 }
 
@@ -353,7 +367,7 @@ int LiveTree::Remove(LiveNode* directory, std::string_view name, bool want_direc
   return 0;
 }
 
-bool LiveTree::IsInside(const LiveNode& node, const LiveNode& directory) const {
+bool LiveTree::IsInside(const LiveNode& node, const LiveNode& directory) {
   for (const LiveNode* at = &node; at != nullptr; at = at->names.empty() ? nullptr : at->names.front().parent) {
     if (at == &directory) return true;
   }

@@ -152,6 +152,8 @@ class LiveTree {
     return directory.directory->has_lower && !directory.directory->loaded;
   }
   static bool IsEmpty(const LiveNode& directory);
+  // Or it is the directory itself.
+  static bool IsInside(const LiveNode& node, const LiveNode& directory);
   // Home's part of a directory has come.
   static void SetLoaded(LiveNode* directory, LoadedDirectoryPtr loaded);
 
@@ -183,8 +185,8 @@ class LiveTree {
   std::optional<Successor> SuccessorOf(const LiveNode& node);
   // A node without a name gets that content and attributes, and still no name.
   void Become(LiveNode* node, const Successor& successor);
-  // And gets its name back. False: that has another node, which the kernel knows or which was changed, or home has
-  // given the file further names.
+  // And gets the names that the successor has, of which the kernel is to be told. False: that has another node, which
+  // was changed.
   bool TakeBack(LiveNode* node, const Successor& successor);
   // Removes what nobody holds and the tree can do without. `node` may be gone afterwards.
   void Drop(LiveNode* node);
@@ -240,7 +242,6 @@ class LiveTree {
   // A name of home's is listed by this cookie from now on.
   void Keep(LiveNode* directory, const std::string& name, uint64_t cookie);
   bool CanGo(const LiveNode& node) const;
-  bool IsInside(const LiveNode& node, const LiveNode& directory) const;
 
   const IdMap ids_;
   uint64_t root_dev_;

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "store/object_id.h"
+#include "vfs/live_moves.h"
 #include "vfs/live_root.h"
 #include "vfs/retry.h"
 
@@ -19,8 +20,31 @@ int ErrnoOfFile(const Error& error) { return error.error_number() != 0 ? error.e
 
 }  // namespace
 
+bool LiveRoot::TakeBackLocked(LiveNode* node, const LiveTree::Successor& successor) {
+  if (!tree_.TakeBack(node, successor)) return false;
+  LiveNotices notices;
+  for (const LiveName& link : node->names) notices.names.emplace_back(link.parent->nodeid, link.name);
+  AddUntoldLocked(notices);  // with the next Advance, for a request must not wait for the kernel
+  return true;
+}
+
+// Whoever has it open has read it, and so it kept its bytes (live_advance.h); they are still those of the file.
+void LiveRoot::Reclaim(uint64_t nodeid) {
+  {
+    const TreeLock lock(*this);
+    LiveNode* node = tree_.Find(nodeid);
+    if (node == nullptr || node->file || !node->gone_at_home || !node->names.empty()) return;
+    const auto successor = tree_.SuccessorOf(*node);
+    if (!successor || !LiveMoves::IsUntouched(*node, successor->entry)) return;
+    if (!TakeBackLocked(node, *successor)) return;
+  }
+  ForgetAttributes(nodeid);
+  if (options_.on_released) options_.on_released();
+}
+
 int LiveRoot::Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>* out) {
   SeekJournalRoom();
+  Reclaim(nodeid);
   Content content = ContentOf(nodeid);
   if (content.file) {
     *out = std::move(content.file);
@@ -147,6 +171,7 @@ void LiveRoot::FetchForWriting(uint64_t nodeid, ByteRange range, int64_t deadlin
 
 // Of a file of home's that home has otherwise by now.
 LiveRoot::After LiveRoot::AfterLoss(uint64_t nodeid, const FileContent& lost) {
+  bool released = false;
   {
     const TreeLock lock(*this);
     LiveNode* node = tree_.Find(nodeid);
@@ -161,12 +186,15 @@ LiveRoot::After LiveRoot::AfterLoss(uint64_t nodeid, const FileContent& lost) {
     // Written at home in place, or given another mode: what is written here belongs into it, but for a size that the
     // kernel does not know of.
     if (same_file) {
-      if (successor->entry.size != node->attributes.size || !tree_.TakeBack(node, *successor)) return After::kLost;
+      if (successor->entry.size != node->attributes.size) return After::kLost;
+      released = TakeBackLocked(node, *successor);
+      if (!released) return After::kLost;
     } else {
       tree_.Become(node, *successor);
     }
   }
   ForgetAttributes(nodeid);
+  if (released && options_.on_released) options_.on_released();
   return After::kNow;
 }
 

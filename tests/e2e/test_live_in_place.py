@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live views: what a job writes goes into home's own file where others have it too, by another name, at its end, or open."""
+"""Live views: a file or directory is the same one for jobs and home, whoever else has it: by another name, at its end, open, or under
+the name that home has given it meanwhile."""
 import os
 
 import pytest
 
 from cluster import wait_until
-from test_live import SHELL, ask, finish, live, live_root, said, sh, started, two_nodes  # noqa: F401 (fixtures)
+from test_live import SHELL, ask, finish, inside, live, live_root, said, sh, started, two_nodes  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.seconds(120)
 
@@ -86,3 +87,75 @@ def test_what_goes_to_a_file_that_home_has_removed_is_said(live):
     out, err = p.communicate(timeout=60)
     assert (p.returncode, out) == (3, "") and "home has removed, renamed or replaced it" in err, err
     assert not list(live.place.iterdir())
+
+
+def test_who_stands_in_a_directory_that_home_renames(live):
+    place = live.place
+    (place / "project/src").mkdir(parents=True)
+    (place / "project/src/a.py").write_text("x = 1\n")
+    (place / "project/src/unread").write_text("unread\n")
+    p = started(live, f"cd project/src; cat a.py >/dev/null; exec 8<unread; {SHELL}")
+    assert ask(p, "echo one > made; exec 7>>log; echo first >&7") == ""
+    wait_until("home has it", lambda: (place / "project/src/log").exists() and (place / "project/src/log").read_text() == "first\n", 10)
+    os.rename(place / "project", place / "project.old")
+    wait_until("the job sees it", lambda: "project.old" in ask(p, f"ls {inside(live)}"), 10)
+    wait_until("its path is the new one", lambda: ask(p, "/bin/pwd") == f"{inside(live)}/project.old/src\n", 10)
+    assert ask(p, "cat a.py; cat <&8; ls") == "x = 1\nunread\na.py\nlog\nmade\nunread\n"
+    assert ask(p, "echo two > made.too; echo second >&7; python3 -c 'import os, a; print(a.x, os.getcwd())'") == f"1 {inside(live)}/project.old/src\n"
+    wait_until("home has all", lambda: (place / "project.old/src/log").read_text() == "first\nsecond\n", 10)
+    wait_until("home has all", lambda: (place / "project.old/src/made.too").exists(), 10)
+    # And another directory takes the name.
+    (place / "project/src").mkdir(parents=True)
+    (place / "project/src/b").write_text("new")
+    wait_until("it is seen", lambda: ask(p, f"cat {inside(live)}/project/src/b 2>&1") == "new", 10)
+    assert ask(p, "echo third >&7; ls; cd ../..; ls") == "a.py\nlog\nmade\nmade.too\nunread\nproject\nproject.old\n"
+    finish(p)
+    assert (place / "project.old/src/log").read_text() == "first\nsecond\nthird\n"
+    assert sorted(f.name for f in place.iterdir()) == ["project", "project.old"]
+    assert os.listdir(place / "project/src") == ["b"]
+
+
+def test_a_log_that_home_rotates_while_the_job_writes(live):
+    log, old = live.place / "log", live.place / "log.1"
+    log.write_text("home\n")
+    p = started(live, SHELL)
+    ask(p, "exec 7>>log; echo one >&7")
+    wait_until("home has it", lambda: log.read_text() == "home\none\n", 10)
+    os.rename(log, old)
+    log.write_text("new\n")
+    wait_until("the job sees it", lambda: ask(p, "cat log log.1 2>&1") == "new\nhome\none\n", 10)
+    ask(p, "echo two >&7")
+    wait_until("it goes on in the same file", lambda: old.read_text() == "home\none\ntwo\n", 10)
+    ask(p, "echo three >&7; exec 7>&-; echo job >> log")
+    wait_until("both are right", lambda: (log.read_text(), old.read_text()) == ("new\njob\n", "home\none\ntwo\nthree\n"), 10)
+    finish(p)
+
+
+@pytest.mark.parametrize("done", ["chmod", "rename", "link"])
+@pytest.mark.parametrize("before", ["nothing", "a read", "a write"])
+def test_a_file_that_home_changes_nothing_in_is_written_to_all_the_same(live, done, before):
+    file, other = live.place / "file", live.place / "other"
+    file.write_text("home's\n")
+    p = started(live, SHELL)
+    ask(p, "exec 7<>file")
+    if before == "a read":
+        assert ask(p, "read x <&7; echo $x") == "home's\n"
+    if before == "a write":
+        ask(p, "echo HOME >&7; python3 -c 'import os; os.fsync(7)'")
+        assert file.read_text() == "HOME\ns\n"
+    if done == "chmod":
+        file.chmod(0o600)
+        wait_until("the job sees it", lambda: ask(p, "stat -c %a file") == "600\n", 10)
+    elif done == "rename":
+        os.rename(file, other)
+        wait_until("the job sees it", lambda: ask(p, "ls") == "other\n", 10)
+    else:
+        os.link(file, other)
+        wait_until("the job sees it", lambda: ask(p, "stat -c %h file other") == "2\n2\n", 10)
+    ask(p, "printf more >&7; exec 7>&-")
+    want = {"nothing": "more's\n", "a read": "home's\nmore", "a write": "HOME\nmore"}[before]
+    names = {"chmod": [file], "rename": [other], "link": [file, other]}[done]
+    wait_until("home has it", lambda: [f.read_text() for f in names] == [want] * len(names), 10)
+    assert ask(p, f"cat {names[0].name}") == want
+    finish(p)
+    assert len(list(live.place.iterdir())) == len(names)
