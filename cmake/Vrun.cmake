@@ -51,6 +51,8 @@ function(vrun_test name)
   find_package(GTest REQUIRED)
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE vrun_flags ${A_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  # What is tested is built as it is installed; the test itself only has to be compiled, in two thirds of the time.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 60)
   endif()

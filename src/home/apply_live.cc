@@ -151,6 +151,7 @@ Status LiveApplier::FinishMeta(const Place& place, const std::string& name, cons
 
 void LiveApplier::Done(const Place& place, uint64_t sequence, const struct stat* before, bool copied, bool other) {
   flush_.Touched(place.parent.get());
+  paths_.Use(place);
   const auto found = LstatAt(place.parent.get(), place.name);
   if (!found || !*found) return;
   const struct stat& now = **found;
@@ -173,12 +174,15 @@ void LiveApplier::LostName(const UniqueFd& file, uint64_t sequence, const std::o
 
 bool LiveApplier::IsOwn(const struct stat& st) const {
   const auto own = own_.find({st.st_dev, st.st_ino});
-  return own != own_.end() && own->second.ctime_ns == ToNanos(st.st_ctim);
+  if (own == own_.end() || own->second.ctime_ns == 0) return false;
+  const bool same_content =
+      own->second.mtime_ns == ToNanos(st.st_mtim) && own->second.size == static_cast<uint64_t>(st.st_size);
+  return same_content || own->second.ctime_ns == ToNanos(st.st_ctim);
 }
 
 void LiveApplier::NoteOwn(const struct stat& st, int64_t ctime_ns, uint64_t node_size) {
   if (own_.size() >= kMostOwn) own_.clear();
-  own_[{st.st_dev, st.st_ino}] = {ctime_ns, node_size};
+  own_[{st.st_dev, st.st_ino}] = {ctime_ns, node_size, static_cast<uint64_t>(st.st_size), ToNanos(st.st_mtim)};
 }
 
 void LiveApplier::Tell(const struct stat& st, uint64_t sequence, const struct stat* before, bool other) {
@@ -215,6 +219,11 @@ Status LiveApplier::BeginFile(const WriteBack& message) {
   file.put = message.put_file();
   if (file.put.over() != vrun::v1::NOTHING) {
     bool refused = false;
+    VRUN_ASSIGN(const auto current, LstatAt(file.place.parent.get(), file.place.name));
+    if (!current || !message.has_base() || message.base().ino() != current->st_ino) {
+      VRUN_ASSIGN(auto now, paths_.FindFileNow(file.place, current));
+      if (now) file.place = *std::move(now);
+    }
     VRUN_TRY(BeginOver(message, &file, &refused));
     if (refused) {
       refused_ = want_whole_ = message.sequence();
@@ -321,6 +330,11 @@ Status LiveApplier::TakeData(const WriteBack& message) {
   if (file_->temporary.empty() && data.offset() < file_->node_size) {
     return Error(Code::kInvalid, Escape(message.path()) + ": data before the end of the file that it is appended to");
   }
+  // Others have written to it, and what the node takes its end to be is not known for sure: no hole is made of that.
+  if (file_->temporary.empty() && !file_->alone && file_->end == 0 && data.offset() > file_->node_size) {
+    file_->shift -= static_cast<int64_t>(data.offset() - file_->node_size);
+    file_->node_size = data.offset();
+  }
   BeforeOwnChange(&*file_);
   const uint64_t at = data.offset() + static_cast<uint64_t>(file_->shift);
   Status status = WriteRange(file_->fd.get(), data.data(), at, file_->put.sparse());
@@ -348,8 +362,14 @@ Status LiveApplier::EndFile(uint64_t sequence) {
   if (!appended && file.put.linked()) {
     VRUN_ASSIGN(through, WriteThrough(&file));
   }
-  VRUN_TRY(
-      FinishMeta(file.place, appended || through ? file.place.name : file.temporary, file.put.meta(), MetaFor::kFinal));
+  Meta meta = file.put.meta();
+  struct stat grown {};
+  if (file.put.over() == vrun::v1::APPEND && ::fstat(file.fd.get(), &grown) == 0) {
+    // Its mode is what home has made it, which the job may not have heard of; but for what a write takes away.
+    constexpr mode_t kPrivileged = S_ISUID | S_ISGID;
+    meta.set_mode((grown.st_mode & ~kPrivileged) | (grown.st_mode & meta.mode() & kPrivileged));
+  }
+  VRUN_TRY(FinishMeta(file.place, appended || through ? file.place.name : file.temporary, meta, MetaFor::kFinal));
   struct stat made {
   }, now{};
   const bool known = ::fstat(file.fd.get(), &made) == 0;
@@ -361,6 +381,7 @@ Status LiveApplier::EndFile(uint64_t sequence) {
   } else if (known) {
     NoteOwn(made, 0, file.put.size());
   }
+  paths_.Use(file.place, known ? &made : nullptr);
   flush_.Touched(file.place.parent.get(), std::move(file.fd));
   file_.reset();
   return {};

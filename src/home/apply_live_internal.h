@@ -147,9 +147,12 @@ class LiveApplier final : public Applier {
   std::optional<OpenFileState> file_;
   using Inode = std::pair<uint64_t, uint64_t>;  // device, number
   // Files as we left them: ctime (0: somebody else has changed it, too), and the size that the node takes them to have.
+  // Whose name or attributes somebody has changed since is still ours: size and time of the content tell.
   struct Own {
     int64_t ctime_ns = 0;
     std::optional<uint64_t> node_size;
+    uint64_t size = 0;
+    int64_t mtime_ns = -1;  // -1: not known
   };
   std::map<Inode, Own> own_;
   std::string given_up_;  // path of a file of which the node has said so once

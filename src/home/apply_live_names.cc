@@ -96,6 +96,7 @@ Status LiveApplier::Remove(const WriteBack& message) {
   }
   if (error != 0 && error != ENOENT) return ErrnoError(error, "remove " + Escape(place->path));
   flush_.Touched(parent);
+  paths_.Forget(message.path());
   LostName(file, message.sequence(), current, false);
   return {};
 }
@@ -155,6 +156,8 @@ Status LiveApplier::Rename(const WriteBack& message) {
   }
   if (error != 0) return ErrnoError(error, "rename " + Escape(from->path) + " to " + Escape(to.path));
   flush_.Touched(from->parent.get());
+  paths_.Forget(rename.from());
+  paths_.Forget(message.path());
   Done(to, message.sequence(), &*source, copied);
   LostName(replaced, message.sequence(), target, true);
   return {};
@@ -175,6 +178,8 @@ Status LiveApplier::Exchange(const WriteBack& message, const Place& from, const 
     });
     if (error != 0) return ErrnoError(error, "exchange " + Escape(from.path) + " and " + Escape(to.path));
   }
+  paths_.Forget(message.rename().from());
+  paths_.Forget(message.path());
   // Done before: what both were like then is not known.
   Done(from, message.sequence(), done ? nullptr : &*target, false, true);
   Done(to, message.sequence(), done ? nullptr : &*source);

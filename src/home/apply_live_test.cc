@@ -134,7 +134,9 @@ TEST_F(ApplyLive, WhatSomebodyElseWroteBesideAnAppendIsNeverToldAsTheJobs) {
     EXPECT_EQ(applier_->TakeApplied().size(), 1u);
     const auto write = [&](int now) {
       const UniqueFd fd(::open(Path(path).c_str(), O_WRONLY | O_CLOEXEC));
-      if (now == when) ASSERT_EQ(::pwrite(fd.get(), "ONE", 3, 0), 3);
+      if (now == when) {
+        ASSERT_EQ(::pwrite(fd.get(), "ONE", 3, 0), 3);
+      }
     };
     ASSERT_TRUE(Begin(path, v1::APPEND, 18));
     write(0);
@@ -249,6 +251,51 @@ TEST_F(ApplyLive, AFileWithOtherNamesChangesUnderAll) {
   EXPECT_EQ(Read("/a"), "of the job");
   EXPECT_EQ(Read("/c"), "of home");
   EXPECT_EQ(Read("/b"), "less");
+}
+
+// What a node tells before it has heard of a rename at home.
+TEST_F(ApplyLive, WhatHomeHasRenamedMeanwhileIsFound) {
+  ASSERT_TRUE(MakeDirs(Path("/proj/run"), 0755));
+  ASSERT_TRUE(Put("/proj/run/log", "one"));
+  ASSERT_TRUE(Put("/proj/run/ck.tmp", "checkpoint"));
+  ASSERT_EQ(::rename(Path("/proj").c_str(), Path("/old").c_str()), 0);
+  WriteBack rename = Message("/proj/run/ck");
+  rename.mutable_rename()->set_from("/proj/run/ck.tmp");
+  ASSERT_TRUE(applier_->Apply(rename));
+  ASSERT_TRUE(Put("/proj/run/log", "two", v1::APPEND, 3));
+  ASSERT_TRUE(Put("/proj/run/deep/new", "x"));
+  EXPECT_EQ(Read("/old/run/log"), "onetwo");
+  EXPECT_EQ(Read("/old/run/ck"), "checkpoint");
+  EXPECT_EQ(Read("/old/run/deep/new"), "x");
+  EXPECT_FALSE(PathExists(Path("/proj")) || PathExists(Path("/old/run/ck.tmp")));
+  // What has the name now is what is meant; and what is gone is made again.
+  ASSERT_TRUE(MakeDirs(Path("/proj/run"), 0755));
+  ASSERT_TRUE(Put("/proj/run/new", "x"));
+  EXPECT_EQ(Read("/proj/run/new"), "x");
+  ASSERT_TRUE(RemoveTree(Path("/proj")));
+  notices_.clear();
+  ASSERT_TRUE(Put("/proj/run/again", "x"));
+  EXPECT_EQ(Read("/proj/run/again"), "x");
+  EXPECT_EQ(notices_.size(), 1u);
+  // A log that is rotated.
+  ASSERT_TRUE(Put("/log", "one"));
+  ASSERT_EQ(::rename(Path("/log").c_str(), Path("/log.1").c_str()), 0);
+  Write("/log", "new");
+  ASSERT_TRUE(Put("/log", "two", v1::APPEND, 3));
+  EXPECT_EQ(Read("/log") + " " + Read("/log.1"), "new onetwo");
+  // And what the job itself has renamed is where it says.
+  ASSERT_TRUE(Put("/a", "a"));
+  ASSERT_TRUE(Put("/b", "b"));
+  WriteBack exchange = Message("/b");
+  exchange.mutable_rename()->set_from("/a");
+  exchange.mutable_rename()->set_exchange(true);
+  ASSERT_TRUE(applier_->Apply(exchange));
+  ASSERT_TRUE(Put("/a", "2", v1::APPEND, 1));
+  EXPECT_EQ(Read("/a") + " " + Read("/b"), "b2 a");
+  ASSERT_TRUE(Put("/secret.d/f", "x"));
+  ASSERT_EQ(::rename(Path("/secret.d").c_str(), Path("/secret").c_str()), 0);
+  EXPECT_FALSE(Put("/secret.d/g", "x"));
+  EXPECT_FALSE(PathExists(Path("/secret/g")));
 }
 
 TEST_F(ApplyLive, AnAppendNeedsTheFileThatItIsAppendedTo) {

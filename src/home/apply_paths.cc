@@ -43,6 +43,13 @@ Result<std::optional<Place>> ApplyPaths::Find(const std::string& asked) const {
   place.path = Actual(asked);
   VRUN_TRY(RefuseHidden(place.path));
   auto parent = root_.OpenDirectory(ParentOf(place.path));
+  if (!parent && (parent.error().error_number() == ENOENT || parent.error().error_number() == ENOTDIR)) {
+    if (const auto now = used_.DirectoryNow(place.path, root_.fd())) {
+      place.path = Actual(*now);
+      VRUN_TRY(RefuseHidden(place.path));
+      parent = root_.OpenDirectory(ParentOf(place.path));
+    }
+  }
   if (!parent) {
     int error = parent.error().error_number();
     if (error == ENOENT || error == ENOTDIR) return std::nullopt;
@@ -68,9 +75,29 @@ Result<Place> ApplyPaths::FindOrMakeParents(const std::string& asked) {
   for (int detour = 0; detour < kMaxDetours; ++detour) {
     VRUN_ASSIGN(auto place, Find(asked));
     if (place) return *std::move(place);
-    VRUN_TRY(MakeParents(asked, Actual(asked)));
+    const std::string now = used_.DirectoryNow(Actual(asked), root_.fd()).value_or(asked);
+    VRUN_TRY(MakeParents(now, Actual(now)));
   }
   return Error(Code::kAborted, Escape(asked) + ": its directories change too fast at home");
+}
+
+void ApplyPaths::Use(const Place& place, const struct stat* file) {
+  used_.UseDirectory(std::string(ParentOf(place.asked)), place.parent.get(), root_.fd());
+  if (file != nullptr) used_.UseFile(place.asked, *file);
+}
+
+Result<std::optional<Place>> ApplyPaths::FindFileNow(const Place& place,
+                                                     const std::optional<struct stat>& current) const {
+  const auto name = used_.FileNow(place.asked, place.parent.get(), current);
+  if (!name) return std::nullopt;
+  Place now;
+  now.asked = place.asked;
+  now.name = *name;
+  now.path = ChildOf(ParentOf(place.path), now.name);
+  VRUN_TRY(RefuseHidden(now.path));
+  now.parent.Reset(::fcntl(place.parent.get(), F_DUPFD_CLOEXEC, 0));
+  if (!now.parent) return ErrnoError("open the directory of " + Escape(now.path));
+  return now;
 }
 
 // A directory of the path is gone at home, or something else has its name now. A diversion keeps the parent and changes

@@ -11,6 +11,7 @@
 #include "home/apply.h"
 #include "home/apply_journal.h"
 #include "home/safe_root.h"
+#include "home/used_places.h"
 
 namespace vrun::home {
 
@@ -39,6 +40,12 @@ class ApplyPaths {
   // Also "/", which is "." in itself.
   Result<std::optional<Place>> FindOrRoot(const std::string& asked) const;
   Result<Place> FindOrMakeParents(const std::string& asked);
+  // Of a live view: what it writes to is found where home has put it meanwhile.
+  void Use(const Place& place, const struct stat* file = nullptr);
+  void Forget(const std::string& asked) { used_.Forget(asked); }
+  // The place where the file of that name is now, which was written to before; nullopt: it is there (`current` is what
+  // has the name), or it is gone.
+  Result<std::optional<Place>> FindFileNow(const Place& place, const std::optional<struct stat>& current) const;
   Result<UniqueFd> OpenRoot() const { return root_.OpenDirectory("/"); }
   // NAME.vrun-JOB, then NAME.vrun-JOB.1 and so on, cut to what a name may have.
   std::string BesideName(const std::string& name, int attempt) const;
@@ -52,6 +59,7 @@ class ApplyPaths {
   const ApplyOptions* options_;
   ApplyJournal* journal_;
   SafeRoot root_;
+  UsedPlaces used_;
 };
 
 }  // namespace vrun::home

@@ -109,6 +109,7 @@ void LiveMerge::Run(const tree::Entry& root) {
     top->change = 0;
     SetAttributes(top, root);
   }
+  settling_ = true;
   std::deque<LiveTree::Pending>& pending = tree_.pending_;
   while (!pending.empty() && pending.front().change <= included_) {
     const LiveTree::Pending item = std::move(pending.front());
@@ -116,6 +117,7 @@ void LiveMerge::Run(const tree::Entry& root) {
     Settle(item.nodeid, item.name);
   }
   for (const auto& [nodeid, name] : std::exchange(tree_.held_, {})) Settle(nodeid, name);
+  FindDeferred();
   for (size_t i = 0; i < differing_.size(); ++i) {  // it may become longer
     if (LiveNode* node = tree_.Find(differing_[i])) node->overtaken = IsOvertaken(*node);
   }
@@ -275,6 +277,7 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
     Adopt(directory, entry, is, index);
     return;
   }
+  if (Defer(directory, name, entry)) return;
   if (node->is_directory()) TakeNothing(node);
   differing_.push_back(node->nodeid);
   if (node->change > included_) return;
@@ -292,7 +295,7 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
 // Home has nothing of that name.
 void LiveMerge::Miss(LiveNode* directory, const std::string& name, LiveEntry* entry) {
   LiveNode* node = entry->node;
-  if (entry->change > included_) return;
+  if (entry->change > included_ || Defer(directory, name, entry)) return;
   const bool changed = node->change > included_;
   if (node->is_directory()) TakeNothing(node);
   if (!changed && !InUse(*node)) {
@@ -402,7 +405,9 @@ void LiveMerge::Hold(LiveNode* directory, const std::string& name) { tree_.held_
 
 bool LiveMerge::BecomesNext(const LiveNode& node, const tree::Entry& is) const {
   if (!is.is_regular() || !S_ISREG(node.attributes.mode)) return false;
-  return (node.file || !node.opened) && LiveMoves::IsUntouched(node, is);
+  // What nobody has read is what home has; the kernel knows its size.
+  if (!node.file && !node.opened) return IsInodeOf(node, is) && node.version.size == is.size;
+  return node.file && LiveMoves::IsUntouched(node, is);
 }
 
 void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
@@ -468,13 +473,47 @@ bool LiveMerge::IsFree(const LiveMove& move, const std::vector<LiveMove>& moves)
   });
 }
 
-// Takes what was renamed out of its names, and whoever has the new ones out of them.
-void LiveMerge::BeginMoves(const tree::Entry& root) {
-  LiveMoves finder(included_, [this](const Digest& digest) {
+LiveTree::Objects LiveMerge::Objects() const {
+  return [this](const Digest& digest) {
     const auto object = have_.find(digest);
     return object != have_.end() ? object->second : in_memory_(digest);
-  });
+  };
+}
+
+void LiveMerge::BeginMove(Move* move) {
+  LiveNode* node = move->is.node;
+  move->home_path = node->HomePath();
+  tree_.Erase(move->is.from, move->is.name);
+  std::erase_if(node->names,
+                [&](const LiveName& link) { return link.parent == move->is.from && link.name == move->is.name; });
+  tree_.Touch(node);
+  ForgetName(*move->is.from, move->is.name);
+  emptied_.push_back(move->is.from->nodeid);
+  emptied_.push_back(node->nodeid);
+}
+
+void LiveMerge::MakeWay(Move* move) {
+  if (!move->is.below.empty()) return;
+  const auto& entries = move->is.directory->directory->entries;
+  const auto there = entries.find(move->is.to);
+  if (there == entries.end()) return;
+  if (there->second.node == nullptr) {
+    tree_.Erase(move->is.directory, move->is.to);
+    return;
+  }
+  if (there->second.node->is_directory()) TakeNothing(there->second.node);
+  move->cookie = LoseName(move->is.directory, move->is.to);
+}
+
+// Takes what was renamed out of its names, and whoever has the new ones out of them.
+void LiveMerge::BeginMoves(const tree::Entry& root) {
+  LiveMoves finder(included_, Objects());
   std::vector<LiveMove> found = finder.Find(tree_.root_, root);
+  for (const LiveMoves::Place& place : finder.TakeArrivals()) {
+    const tree::Entry is = place.object->directory->At(place.index);
+    tree_.arrivals_.push_front({is.dev, is.ino, place.directory->nodeid, place.below, is.name});
+  }
+  if (tree_.arrivals_.size() > 2 * LiveMoves::kMostArrivals) tree_.arrivals_.resize(2 * LiveMoves::kMostArrivals);
   const auto stays = std::stable_partition(found.begin(), found.end(), [&](const LiveMove& move) {
     const LiveNode& node = *move.node;
     return !S_ISREG(node.attributes.mode) || node.file || !node.opened || InUse(node);
@@ -487,28 +526,37 @@ void LiveMerge::BeginMoves(const tree::Entry& root) {
   };
   for (auto at = stuck(); at != found.end(); at = stuck()) found.erase(at);
   for (LiveMove& move : found) moves_.push_back({std::move(move), "", 0, false});
-  for (Move& move : moves_) {
-    LiveNode* node = move.is.node;
-    move.home_path = node->HomePath();
-    tree_.Erase(move.is.from, move.is.name);
-    std::erase_if(node->names,
-                  [&](const LiveName& link) { return link.parent == move.is.from && link.name == move.is.name; });
-    tree_.Touch(node);
-    ForgetName(*move.is.from, move.is.name);
-    emptied_.push_back(move.is.from->nodeid);
-    emptied_.push_back(node->nodeid);
-  }
-  for (Move& move : moves_) {
-    if (!move.is.below.empty()) continue;
-    const auto& entries = move.is.directory->directory->entries;
-    const auto there = entries.find(move.is.to);
-    if (there == entries.end()) continue;
-    if (there->second.node == nullptr) {
-      tree_.Erase(move.is.directory, move.is.to);
+  for (Move& move : moves_) BeginMove(&move);
+  for (Move& move : moves_) MakeWay(&move);
+}
+
+bool LiveMerge::Defer(LiveNode* directory, const std::string& name, LiveEntry* entry) {
+  LiveNode* node = entry->node;
+  if (!settling_ || node->sought >= entry->change || LiveMoves::InodeOf(*node).ino == 0) return false;
+  node->sought = entry->change;
+  deferred_.emplace_back(directory->nodeid, name);
+  return true;
+}
+
+void LiveMerge::FindDeferred() {
+  for (const auto& [nodeid, name] : std::exchange(deferred_, {})) {
+    LiveNode* directory = tree_.Find(nodeid);
+    if (directory == nullptr || !directory->is_directory()) continue;
+    const auto entry = directory->directory->entries.find(name);
+    if (entry == directory->directory->entries.end() || entry->second.node == nullptr) continue;
+    LiveNode* node = entry->second.node;
+    Move move;
+    const LiveMoves same(included_, Objects());
+    const auto place = tree_.PlaceOf(LiveMoves::InodeOf(*node), Objects(),
+                                     [&](const tree::Entry& is) { return same.IsSame(*node, is); });
+    if (place) move.is = {node, directory, name, place->parent, {}, place->name};
+    if (!place || LiveTree::IsInside(*place->parent, *node) || !IsFree(move.is, {})) {
+      Reconcile(directory, name);
       continue;
     }
-    if (there->second.node->is_directory()) TakeNothing(there->second.node);
-    move.cookie = LoseName(move.is.directory, move.is.to);
+    BeginMove(&move);
+    MakeWay(&move);
+    FinishMove(move);
   }
 }
 
@@ -533,33 +581,22 @@ void LiveMerge::FinishMoves() {
   // Whoever has read it keeps its bytes, but what he writes belongs there.
   for (const LiveMove& move : elsewhere_) {
     LiveNode* node = move.node;
-    if (!node->names.empty() || node->file || !move.below.empty()) continue;
+    if (!node->names.empty() || node->file || !move.below.empty()) continue;  // else it is found where it arrived
     node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(move.directory->nodeid, move.to);
   }
 }
 
-// The directory that it is in now, as this tree has it. Null: it cannot be told.
-LiveNode* LiveMerge::Reach(const LiveMove& move) const {
-  LiveNode* at = move.directory;
-  for (size_t i = 0;; ++i) {
-    if (LiveTree::NeedsLoading(*at)) {
-      const auto object = have_.find(at->directory->digest);
-      LoadedDirectoryPtr loaded = object != have_.end() ? object->second : in_memory_(at->directory->digest);
-      if (loaded == nullptr) return nullptr;
-      LiveTree::SetLoaded(at, std::move(loaded));
-    }
-    if (i == move.below.size()) return at;
-    at = tree_.Child(at, move.below[i]);
-    if (at == nullptr || !at->is_directory()) return nullptr;
-  }
-}
-
-void LiveMerge::FinishMove(const Move& move) {
+void LiveMerge::FinishMove(Move move) {
   LiveNode* node = move.is.node;
-  LiveNode* directory = Reach(move.is);
+  LiveNode* directory = tree_.Reach(move.is.directory, move.is.below, Objects());
   const LoadedDirectoryPtr& home = directory != nullptr ? directory->directory->loaded : nullptr;
   const size_t index = home != nullptr ? home->directory->Find(move.is.to) : 0;
   const bool there = home != nullptr && index < home->directory->size();
+  if (there && directory->directory->entries.contains(move.is.to)) {  // of one that was not known to be there
+    move.is.directory = directory;
+    move.is.below.clear();
+    if (IsFree(move.is, {})) MakeWay(&move);
+  }
   const bool may = there && !directory->directory->entries.contains(move.is.to) &&
                    home->directory->At(index).ino == LiveMoves::InodeOf(*node).ino;
   if (!may) {
@@ -623,9 +660,7 @@ Status LiveRoot::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, const
         operation = std::min(included_, acknowledged_);
         included = ChangesIn(operation);
       }
-      LiveMerge merge(
-          tree_, included, operation, have,
-          [this](const Digest& digest) { return backend_.directories().InMemory(digest); }, !no_open_);
+      LiveMerge merge(tree_, included, operation, have, DirectoriesInMemory(), !no_open_);
       missing = merge.FindMissing(root);
       if (missing.empty()) {
         merge.Run(root);

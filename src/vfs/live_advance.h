@@ -35,7 +35,7 @@ class LiveMerge {
   // `included`: number of the last change of this node's that the tree has, `operation`: of the last operation (0
   // without a journal). `have`: directory objects at hand, `in_memory`: further ones. `renew`: a file that nobody has
   // opened becomes home's next version, the same node; else a node keeps its content.
-  LiveMerge(LiveTree& tree, uint64_t included, uint64_t operation, const Loaded& have, LiveMoves::Object in_memory,
+  LiveMerge(LiveTree& tree, uint64_t included, uint64_t operation, const Loaded& have, LiveTree::Objects in_memory,
             bool renew)
       : tree_(tree),
         included_(included),
@@ -95,10 +95,17 @@ class LiveMerge {
   // It, or anything below it, is not home's.
   bool HasOurs(const LiveNode& node) const;
   bool IsFree(const LiveMove& move, const std::vector<LiveMove>& moves) const;
+  LiveTree::Objects Objects() const;
   void BeginMoves(const tree::Entry& root);
+  void BeginMove(Move* move);
+  // Whoever has the new name goes.
+  void MakeWay(Move* move);
+  // Home acknowledges what was made here, and renames it, before a tree of its had it: it is looked for in the tree
+  // that has neither. True: later, by FindDeferred.
+  bool Defer(LiveNode* directory, const std::string& name, LiveEntry* entry);
+  void FindDeferred();
   void FinishMoves();
-  void FinishMove(const Move& move);
-  LiveNode* Reach(const LiveMove& move) const;
+  void FinishMove(Move move);
   void Replace(LiveNode* directory, const std::string& name);
   // A name goes. Returned: its cookie.
   uint64_t LoseName(LiveNode* directory, const std::string& name);
@@ -110,13 +117,15 @@ class LiveMerge {
   const uint64_t included_;
   const uint64_t operation_;
   const Loaded& have_;
-  const LiveMoves::Object in_memory_;
+  const LiveTree::Objects in_memory_;
   const bool renew_;
   Missing wanted_;
   LiveNotices notices_;
   std::vector<uint64_t> replaced_;
   std::vector<Moved> moved_;
   std::vector<Move> moves_;
+  bool settling_ = false;  // the tree is taken
+  std::vector<std::pair<uint64_t, std::string>> deferred_;
   std::vector<LiveMove> elsewhere_;  // files that keep what they have
   std::vector<uint64_t> differing_;  // home has something else, or nothing, under a name of theirs
   std::vector<uint64_t> emptied_;    // directories that may not be needed any more

@@ -520,19 +520,27 @@ TEST_F(LiveAdvanceTest, RenamesAreFoundHoweverTheyAreDone) {
   Follow();
   EXPECT_EQ(inode("/b"), was["/a"]);
   EXPECT_FALSE(Is(In("/a")));
-  const uint64_t number = Stat(Origin("/b")).st_ino;
-  const UniqueFd fd(::open(In("/b").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  ASSERT_TRUE(RemoveTree(Origin("/b")));
-  std::string name;
-  for (int i = 0; i < 200 && name.empty(); ++i) {
-    const std::string made = "/new" + std::to_string(i);
-    ASSERT_EQ(::mkdir(Origin(made).c_str(), 0755), 0);
-    if (Stat(Origin(made)).st_ino == number) name = made;
-  }
-  Follow();
-  EXPECT_EQ(Describe(mount_), Describe(origin_));
-  if (!name.empty()) {
-    EXPECT_EQ(::openat(fd.get(), "x", O_WRONLY | O_CREAT | O_CLOEXEC, 0644), -1) << "it is another directory";
+  // An inode number that another directory gets, with content and without.
+  for (const bool empty : {false, true}) {
+    const std::string gone = empty ? "/empty" : "/b";
+    if (empty) {
+      ASSERT_EQ(::mkdir(Origin(gone).c_str(), 0755), 0);
+    }
+    Follow();
+    const uint64_t number = Stat(Origin(gone)).st_ino;
+    const UniqueFd fd(::open(In(gone).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    EXPECT_TRUE(fd && Stat(In(gone)).st_nlink > 0);
+    ASSERT_TRUE(RemoveTree(Origin(gone)));
+    std::string name;
+    for (int i = 0; i < 200 && name.empty(); ++i) {
+      const std::string made = gone + std::to_string(i);
+      ASSERT_EQ(::mkdir(Origin(made).c_str(), 0755), 0);
+      if (Stat(Origin(made)).st_ino == number) name = made;
+    }
+    Follow();
+    EXPECT_EQ(Describe(mount_), Describe(origin_));
+    if (name.empty()) continue;
+    EXPECT_EQ(::openat(fd.get(), "x", O_WRONLY | O_CREAT | O_CLOEXEC, 0644), -1) << name << " is another directory";
   }
 }
 

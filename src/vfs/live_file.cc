@@ -264,9 +264,10 @@ void LiveFile::SetLower(std::shared_ptr<FileContent> lower, FileContent::Place p
   if (lower_ == nullptr || lower->size() != lower_->size()) return;
   const bool same = lower->version() == lower_->version();
   if (same && place.path == place_.path && place.tree == place_.tree) return;
+  if (base_ == Base::kHome) home_version_ = lower->version();
+  if (!same && lower_->IsComplete()) return;  // the same content, and here
   lower_ = std::move(lower);
   place_ = std::move(place);
-  if (base_ == Base::kHome) home_version_ = lower_->version();
   if (same || files_->journal() == nullptr) return;
   LiveFrame frame;
   frame.File(StateLocked());

@@ -35,18 +35,20 @@ bool LiveMoves::IsUntouched(const LiveNode& node, const tree::Entry& is) {
 }
 
 bool LiveMoves::IsSame(const LiveNode& node, const tree::Entry& is) const {
-  if (!SameType(node, is) || !IsInode(InodeOf(node), is)) return false;
+  const tree::FileVersion& inode = InodeOf(node);
+  if (!SameType(node, is) || !IsInode(inode, is)) return false;
   if (is.is_regular()) return IsUntouched(node, is);
-  if (!is.is_directory()) return node.target == is.target && node.attributes.rdev == is.rdev;
+  if (is.is_symlink()) return node.target == is.target;
+  if (!is.is_directory()) return is.mtime_ns <= inode.ctime_ns;
   const LiveDirectory& of = *node.directory;
-  if ((of.has_lower && of.digest == is.child) || ToNanos(node.attributes.mtime) == is.mtime_ns) return true;
+  static const Digest kEmpty = tree::Directory::Make({}, nullptr)->digest();
+  if (of.has_lower && of.digest == is.child && is.child != kEmpty) return true;
+  if (ToNanos(node.attributes.mtime) == is.mtime_ns) return true;
   const LoadedDirectoryPtr next = of.loaded ? object_(is.child) : nullptr;
   bool shared = false;
   if (next != nullptr) {
     WalkBoth(of.loaded.get(), *next->directory, [&](size_t i, size_t j) {
-      if (shared || i == kNoEntry || j == kNoEntry) return;
-      const tree::Entry was = of.loaded->directory->At(i), now = next->directory->At(j);
-      shared = was.dev == now.dev && was.ino == now.ino;
+      shared |= i != kNoEntry && j != kNoEntry && of.loaded->directory->EncodedAt(i) == next->directory->EncodedAt(j);
     });
   }
   return shared;
@@ -61,20 +63,23 @@ std::vector<LiveMove> LiveMoves::Find(LiveNode* root, const tree::Entry& next) {
       pairs_.pop_back();
       Compare(pair);
     }
-    if (lost_.empty()) return moves;
-    while (!unknown_.empty() && searched_ < kMostUnknown) {
-      const Unknown unknown = std::move(unknown_.back());
-      unknown_.pop_back();
-      Search(unknown);
+    Search(lost_.empty() ? kMostArrivals : kMostUnknown);
+    if (arrivals_.empty()) {
+      for (const auto& [inode, place] : found_) {
+        if (arrivals_.size() < kMostArrivals) arrivals_.push_back(place);
+      }
     }
+    if (lost_.empty()) return moves;
     for (Lost& lost : lost_) {
       if (lost.done) continue;
       const tree::FileVersion& inode = InodeOf(*lost.node);
       const auto [first, last] = found_.equal_range({inode.dev, inode.ino});
       const auto at = std::find_if(first, last, [&](const auto& found) {
         const Place& place = found.second;
-        return !LiveTree::IsInside(*place.directory, *lost.node) &&
-               IsSame(*lost.node, place.object->directory->At(place.index));
+        if (LiveTree::IsInside(*place.directory, *lost.node)) return false;
+        const tree::Entry is = place.object->directory->At(place.index);
+        if (lost.was && is.is_regular() && is.size == lost.was->size && is.mtime_ns == lost.was->mtime_ns) return true;
+        return IsSame(*lost.node, is);
       });
       if (at == last) continue;
       const tree::Entry is = at->second.object->directory->At(at->second.index);
@@ -132,12 +137,15 @@ void LiveMoves::Differs(LiveNode* directory, const std::string& name, const Load
   const auto& entries = directory->directory->entries;
   const auto entry = entries.find(name);
   LiveNode* node = entry != entries.end() ? entry->second.node : nullptr;
-  const bool homes = node != nullptr && node->home && entry->second.change <= included_;
+  // Home may have renamed what was made here before a tree of its had it.
+  const bool homes = node != nullptr && entry->second.change <= included_ && InodeOf(*node).ino != 0;
   const bool stays = homes && is && SameType(*node, *is) && IsInode(InodeOf(*node), *is);
   if (homes && !stays) {
     std::optional<Digest> other;
     if (is && is->is_directory()) other = is->child;
-    lost_.push_back({directory, name, node, other});
+    std::optional<tree::Entry> was;
+    if (before != nullptr && before->is_regular() && IsInode(InodeOf(*node), *before)) was = *before;
+    lost_.push_back({directory, name, node, other, was});
   }
   if (!is) return;
   if (stays) {
@@ -152,12 +160,22 @@ void LiveMoves::Differs(LiveNode* directory, const std::string& name, const Load
   if (is->is_directory()) unknown_.push_back({directory, {name}, std::nullopt, is->child});
 }
 
-void LiveMoves::Search(const Unknown& unknown) {
+std::vector<LiveMoves::Place> LiveMoves::TakeArrivals() { return std::exchange(arrivals_, {}); }
+
+void LiveMoves::Search(size_t most) {
+  while (!unknown_.empty() && searched_ < most) {
+    const Unknown unknown = std::move(unknown_.back());
+    unknown_.pop_back();
+    Search(unknown, most);
+  }
+}
+
+void LiveMoves::Search(const Unknown& unknown, size_t most) {
   const LoadedDirectoryPtr next = object_(unknown.next);
   if (next == nullptr) return;
   const LoadedDirectoryPtr before = unknown.before ? object_(*unknown.before) : nullptr;
   WalkBoth(before.get(), *next->directory, [&](size_t i, size_t j) {
-    if (j == kNoEntry) return;
+    if (j == kNoEntry || searched_ >= most) return;
     if (i != kNoEntry && before->directory->EncodedAt(i) == next->directory->EncodedAt(j)) return;
     ++searched_;
     const tree::Entry is = next->directory->At(j);

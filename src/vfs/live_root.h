@@ -352,6 +352,7 @@ class LiveRoot final : public Operations, public WriteOperations {
   bool HasName(uint64_t nodeid);
   // From now on somebody has seen this version. False: home's next tree came in between.
   bool BeginReading(uint64_t nodeid, const FileContent& content);
+  LiveTree::Objects DirectoriesInMemory() const;
   // Before the first write to it: a file that home has renamed, or whose attributes it has changed, gets its name back.
   void Reclaim(uint64_t nodeid);
   // With mutex_ held. True: on_released is to be called without it.

@@ -159,6 +159,34 @@ std::optional<LiveTree::Successor> LiveTree::SuccessorOf(const LiveNode& node) {
   return Successor{is, of.loaded->KnownId(index), PathOf(*directory, name)};
 }
 
+LiveNode* LiveTree::Reach(LiveNode* directory, const std::vector<std::string>& below, const Objects& objects) {
+  for (size_t i = 0;; ++i) {
+    if (NeedsLoading(*directory)) {
+      LoadedDirectoryPtr loaded = objects(directory->directory->digest);
+      if (loaded == nullptr) return nullptr;
+      SetLoaded(directory, std::move(loaded));
+    }
+    if (i == below.size()) return directory;
+    directory = Child(directory, below[i]);
+    if (directory == nullptr || !directory->is_directory()) return nullptr;
+  }
+}
+
+std::optional<LiveName> LiveTree::PlaceOf(const tree::FileVersion& inode, const Objects& objects,
+                                          const std::function<bool(const tree::Entry&)>& is_it) {
+  for (const Arrival& arrival : arrivals_) {
+    if (arrival.ino != inode.ino || arrival.dev != inode.dev) continue;
+    LiveNode* directory = Find(arrival.directory);
+    if (directory == nullptr || !directory->is_directory()) continue;
+    directory = Reach(directory, arrival.below, objects);
+    if (directory == nullptr || !directory->directory->loaded) continue;
+    const tree::Directory& home = *directory->directory->loaded->directory;
+    const size_t index = home.Find(arrival.name);
+    if (index < home.size() && is_it(home.At(index))) return LiveName{directory, arrival.name};
+  }
+  return std::nullopt;
+}
+
 void LiveTree::Become(LiveNode* node, const Successor& successor) {
   const uint64_t ino = node->attributes.ino;
   node->xattrs.clear();

@@ -106,6 +106,7 @@ struct LiveNode {
   // Home has something else, or nothing, in place of what this is a change of, and all that it was told of it: what of
   // that is not here will not come.
   bool overtaken = false;
+  uint64_t sought = 0;          // the change of its name after which home's tree was searched for it (LiveMerge::Defer)
   std::vector<LiveName> names;  // known ones; of a directory at most one
   std::unique_ptr<LiveDirectory> directory;
   std::shared_ptr<LiveFile> file;  // content written here; null: home's `version`, or none
@@ -185,6 +186,13 @@ class LiveTree {
   std::optional<Successor> SuccessorOf(const LiveNode& node);
   // A node without a name gets that content and attributes, and still no name.
   void Become(LiveNode* node, const Successor& successor);
+  // A directory object, if it is at hand.
+  using Objects = std::function<LoadedDirectoryPtr(const Digest&)>;
+  // A directory below another one, loaded. Null: it is not there, or not at hand.
+  LiveNode* Reach(LiveNode* directory, const std::vector<std::string>& below, const Objects& objects);
+  // Where home's inode is that one of the last trees has brought, if `is_it` its entry there.
+  std::optional<LiveName> PlaceOf(const tree::FileVersion& inode, const Objects& objects,
+                                  const std::function<bool(const tree::Entry&)>& is_it);
   // And gets the names that the successor has, of which the kernel is to be told. False: that has another node, which
   // was changed.
   bool TakeBack(LiveNode* node, const Successor& successor);
@@ -231,6 +239,14 @@ class LiveTree {
     uint64_t nodeid;
     std::string name;
   };
+  // A name that a tree of home's has brought, and its inode.
+  struct Arrival {
+    uint64_t dev = 0;
+    uint64_t ino = 0;
+    uint64_t directory = 0;  // a node
+    std::vector<std::string> below;
+    std::string name;
+  };
   LiveNode* FromEntry(LiveNode* parent, size_t index);
   void SetHome(LiveNode* node, const tree::Entry& entry);
   void SetHomeAttributes(LiveNode* node, const tree::Entry& entry);
@@ -258,6 +274,7 @@ class LiveTree {
   // Names (directory, name) of which home has the change, but what has them is in use, or lies in a directory of which
   // home has not: looked at again with each tree.
   std::set<std::pair<uint64_t, std::string>> held_;
+  std::deque<Arrival> arrivals_;  // the last ones
 };
 
 }  // namespace vrun::vfs

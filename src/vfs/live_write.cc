@@ -28,14 +28,25 @@ bool LiveRoot::TakeBackLocked(LiveNode* node, const LiveTree::Successor& success
   return true;
 }
 
+LiveTree::Objects LiveRoot::DirectoriesInMemory() const {
+  return [this](const Digest& digest) { return backend_.directories().InMemory(digest); };
+}
+
 // Whoever has it open has read it, and so it kept its bytes (live_advance.h); they are still those of the file.
 void LiveRoot::Reclaim(uint64_t nodeid) {
   {
     const TreeLock lock(*this);
     LiveNode* node = tree_.Find(nodeid);
     if (node == nullptr || node->file || !node->gone_at_home || !node->names.empty()) return;
-    const auto successor = tree_.SuccessorOf(*node);
-    if (!successor || !LiveMoves::IsUntouched(*node, successor->entry)) return;
+    const auto is_it = [&](const tree::Entry& is) { return LiveMoves::IsUntouched(*node, is); };
+    auto successor = tree_.SuccessorOf(*node);
+    if (!successor || !is_it(successor->entry)) {  // renamed again since
+      const auto place = tree_.PlaceOf(node->version, DirectoriesInMemory(), is_it);
+      if (!place) return;
+      node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(place->parent->nodeid, place->name);
+      successor = tree_.SuccessorOf(*node);
+    }
+    if (!successor || !is_it(successor->entry)) return;
     if (!TakeBackLocked(node, *successor)) return;
   }
   ForgetAttributes(nodeid);
@@ -44,7 +55,6 @@ void LiveRoot::Reclaim(uint64_t nodeid) {
 
 int LiveRoot::Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>* out) {
   SeekJournalRoom();
-  Reclaim(nodeid);
   Content content = ContentOf(nodeid);
   if (content.file) {
     *out = std::move(content.file);
@@ -103,6 +113,7 @@ void LiveRoot::BeforeWrite(uint64_t nodeid, const Request* by, bool open) {
 }
 
 int LiveRoot::Truncate(uint64_t nodeid, uint64_t size, const Request* by, bool open) {
+  Reclaim(nodeid);
   std::shared_ptr<LiveFile> file;
   if (const int error = Materialize(nodeid, size == 0, &file); error != 0) return error;
   BeforeWrite(nodeid, by, open);
@@ -249,6 +260,7 @@ void LiveRoot::Write(const Request& request, const fuse_write_in& in, std::strin
 
 void LiveRoot::WriteNow(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply) {
   const ByteRange range{in.offset, data.size()};
+  Reclaim(request.nodeid);
   if (!LacksForWriting(request.nodeid, range)) return WriteHere(request, in, data, std::move(reply));
   reply.Suspend();
   const auto shared = std::make_shared<Reply>(std::move(reply));
@@ -310,6 +322,7 @@ void LiveRoot::Allocate(const Request& request, const fuse_fallocate_in& in, Rep
 }
 
 void LiveRoot::AllocateNow(const Request& request, const fuse_fallocate_in& in, Reply reply) {
+  Reclaim(request.nodeid);
   std::shared_ptr<LiveFile> file;
   if (const int error = Materialize(request.nodeid, false, &file); error != 0) {
     reply.Error(error);

@@ -2,6 +2,7 @@
 """Live views: a file or directory is the same one for jobs and home, whoever else has it: by another name, at its end, open, or under
 the name that home has given it meanwhile."""
 import os
+import stat
 
 import pytest
 
@@ -129,6 +130,37 @@ def test_a_log_that_home_rotates_while_the_job_writes(live):
     ask(p, "echo three >&7; exec 7>&-; echo job >> log")
     wait_until("both are right", lambda: (log.read_text(), old.read_text()) == ("new\njob\n", "home\none\ntwo\nthree\n"), 10)
     finish(p)
+
+
+def test_one_file_through_all_that_home_does_with_its_name(live):
+    p = started(live, SHELL)
+    ask(p, "exec 7>>a; echo 1 >&7")
+    names = ["a", "b", "c", "sub/d", "b"]
+    (live.place / "sub").mkdir()
+    for i, (old, new) in enumerate(zip(names, names[1:]), 2):
+        wait_until("home has it", lambda: (live.place / old).exists() and len((live.place / old).read_text().splitlines()) == i - 1, 10)
+        os.rename(live.place / old, live.place / new)
+        (live.place / new).chmod(0o600 + i)
+        ask(p, f"echo {i} >&7")  # whether the job has seen it or not
+    wait_until("all of it is there", lambda: (live.place / "b").read_text() == "1\n2\n3\n4\n5\n", 10)
+    assert stat.S_IMODE((live.place / "b").stat().st_mode) == 0o605
+    wait_until("the job sees it", lambda: ask(p, "find . -type f -printf '%m %P '; cat b") == "605 b 1\n2\n3\n4\n5\n", 10)
+    finish(p)
+    assert sorted(f.name for f in live.place.iterdir()) == ["b", "sub"] and not list((live.place / "sub").iterdir())
+
+
+def test_what_a_job_makes_is_moved_away_at_once(live):
+    (live.place / "done").mkdir()
+    p = started(live, SHELL)
+    for i in range(5):
+        ask(p, f"exec 7>new{i}; echo one >&7; python3 -c 'import os; os.fsync(7)'")
+        os.rename(live.place / f"new{i}", live.place / f"done/{i}")
+        wait_until("the job sees it", lambda: str(i) in ask(p, "ls done").splitlines(), 10)
+        ask(p, "echo two >&7; exec 7>&-")
+        wait_until("it is complete", lambda: (live.place / f"done/{i}").read_text() == "one\ntwo\n", 10)
+    wait_until("the job sees it", lambda: ask(p, "ls . done") == ".:\ndone\n\ndone:\n0\n1\n2\n3\n4\n", 10)
+    finish(p)
+    assert os.listdir(live.place) == ["done"]
 
 
 @pytest.mark.parametrize("done", ["chmod", "rename", "link"])
