@@ -222,7 +222,11 @@ Status LiveApplier::BeginFile(const WriteBack& message) {
     VRUN_ASSIGN(const auto current, LstatAt(file.place.parent.get(), file.place.name));
     if (!current || !message.has_base() || message.base().ino() != current->st_ino) {
       VRUN_ASSIGN(auto now, paths_.FindFileNow(file.place, current));
-      if (now) file.place = *std::move(now);
+      std::optional<struct stat> there;
+      if (now) {
+        VRUN_ASSIGN(there, LstatAt(now->parent.get(), now->name));
+      }
+      if (there && IsOwn(*there)) file.place = *std::move(now);  // else another file may have the number
     }
     VRUN_TRY(BeginOver(message, &file, &refused));
     if (refused) {
@@ -331,7 +335,7 @@ Status LiveApplier::TakeData(const WriteBack& message) {
     return Error(Code::kInvalid, Escape(message.path()) + ": data before the end of the file that it is appended to");
   }
   // Others have written to it, and what the node takes its end to be is not known for sure: no hole is made of that.
-  if (file_->temporary.empty() && !file_->alone && file_->end == 0 && data.offset() > file_->node_size) {
+  if (file_->temporary.empty() && file_->shift != 0 && file_->end == 0 && data.offset() > file_->node_size) {
     file_->shift -= static_cast<int64_t>(data.offset() - file_->node_size);
     file_->node_size = data.offset();
   }

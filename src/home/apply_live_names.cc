@@ -26,6 +26,7 @@ Status LiveApplier::MakeNamed(const WriteBack& message, const Meta& meta,
     DropTemporary(place, temporary);
     return status;
   }
+  paths_.Forget(message.path());
   Done(place, message.sequence(), nullptr);
   return {};
 }
@@ -61,6 +62,7 @@ Status LiveApplier::MakeHardLink(const WriteBack& message) {
     DropTemporary(place, temporary);
     return status;
   }
+  paths_.Forget(message.path());
   Done(place, message.sequence(), &*source_st, !made);
   return {};
 }
@@ -71,6 +73,7 @@ Status LiveApplier::MakeDirectory(const WriteBack& message) {
   const int parent = place.parent.get();
   const int error = WithWritable(parent, [&] { return ::mkdirat(parent, place.name.c_str(), 0700); });
   if (error != 0 && error != EEXIST) return ErrnoError(error, "make " + Escape(place.path));
+  if (error == 0) paths_.Forget(message.path());
   VRUN_TRY(FinishMeta(place, place.name, message.make_directory().meta(), MetaFor::kOpenDirectory));
   flush_.TouchedAttributes(parent, place.name);
   Done(place, message.sequence(), nullptr);

@@ -82,7 +82,6 @@ Status ApplierImpl::MakeHardLink(const WriteBack& message) {
       }
       return {};
     }
-    if (changed) paths_.NoticeChanged(existing, Escape(message.path()) + ", a hard link to it, has what home has now");
   }
   if (!source_st || S_ISDIR(source_st->st_mode)) {
     paths_.Notice(Escape(existing) + " was removed at home while job " + std::to_string(options_.job) +
