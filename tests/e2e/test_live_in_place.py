@@ -141,7 +141,9 @@ def test_one_file_through_all_that_home_does_with_its_name(live):
         wait_until("home has it", lambda: (live.place / old).exists() and len((live.place / old).read_text().splitlines()) == i - 1, 10)
         os.rename(live.place / old, live.place / new)
         (live.place / new).chmod(0o600 + i)
-        ask(p, f"echo {i} >&7")  # whether the job has seen it or not
+        if "/" in old + new:  # into another directory; else whether the job has seen it or not
+            wait_until("the job sees it", lambda: ask(p, f"test -e {new} && ! test -e {old} && echo yes") == "yes\n", 10)
+        ask(p, f"echo {i} >&7")
     wait_until("all of it is there", lambda: (live.place / "b").read_text() == "1\n2\n3\n4\n5\n", 10)
     assert stat.S_IMODE((live.place / "b").stat().st_mode) == 0o605
     wait_until("the job sees it", lambda: ask(p, "find . -type f -printf '%m %P '; cat b") == "605 b 1\n2\n3\n4\n5\n", 10)
