@@ -222,11 +222,7 @@ void AttachedRun::OnMessage(const v1::HomeMessage& message) {
     case v1::HomeMessage::kTerminalMode:
       remote_raw_ = message.terminal_mode().raw();
       if (remote_raw_) OnStarted();
-      if (remote_raw_ && options_.local_terminal) {
-        (void)terminal_.Enter();
-      } else {
-        terminal_.Leave();
-      }
+      SetTerminal();
       break;
     case v1::HomeMessage::kFinished: OnFinished(message.finished()); break;
     case v1::HomeMessage::kError: OnError(message.error()); break;
@@ -243,6 +239,18 @@ void AttachedRun::OnProgress(const v1::Progress& progress) {
   if (progress.state() == v1::COMPLETING) {
     OnStarted();
     completing_since_ = MonotonicMicros();
+    if (!completing_) interrupts_ = 0;  // they were for the command
+  }
+  completing_ = progress.state() == v1::COMPLETING;
+  SetTerminal();
+}
+
+// Once the command is over, keys are for us.
+void AttachedRun::SetTerminal() {
+  if (remote_raw_ && !completing_ && options_.local_terminal) {
+    (void)terminal_.Enter();
+  } else {
+    terminal_.Leave();
   }
 }
 
@@ -363,7 +371,7 @@ void AttachedRun::OnSignal(int number) {
     case SIGWINCH: return SendSize();
     case SIGTSTP: return StopAndContinue();
     case SIGCONT:
-      if (remote_raw_ && options_.local_terminal) {
+      if (remote_raw_ && !completing_ && options_.local_terminal) {
         terminal_.Resume();
         (void)terminal_.Enter();
       }
@@ -371,6 +379,7 @@ void AttachedRun::OnSignal(int number) {
       return SendSize();
     default:
       if (!started_) return CancelWaiting(number);
+      if (completing_ && number != SIGUSR1 && number != SIGUSR2) return StopWaiting();
       SendSignal(number);
   }
 }
@@ -380,14 +389,27 @@ void AttachedRun::OnInterrupt() {
   int64_t now = MonotonicMicros();
   interrupts_ = interrupts_ > 0 && now - last_interrupt_ <= kInterruptWindow ? interrupts_ + 1 : 1;
   last_interrupt_ = now;
+  if (completing_) {
+    if (interrupts_ > 1) return StopWaiting();
+    completing_since_ = 0;
+    return line_->Print("vrun: " + JobText() +
+                            ": the command is over, what it wrote is on its way home: once more to " +
+                            "stop waiting for it",
+                        terminal_.raw());
+  }
   if (interrupts_ == 1) return SendSignal(SIGINT);
   if (interrupts_ == 2) return SendSignal(SIGTERM);
+  StopWaiting();
+}
+
+void AttachedRun::StopWaiting() {
   v1::ClientMessage message;
   message.mutable_detach();
   (void)Send(message);
-  std::string id = std::to_string(job_);
-  End(kExitUnknown, v1::RUNNING,
-      JobText() + ": not waited for any more: it may go on: `vctl logs -f " + id + "` or `vctl cancel " + id + "`");
+  const std::string id = std::to_string(job_);
+  const std::string goes_on = completing_ ? "what it wrote comes home without you: `vctl job " + id + "`"
+                                          : "it may go on: `vctl logs -f " + id + "` or `vctl cancel " + id + "`";
+  End(kExitUnknown, completing_ ? v1::COMPLETING : v1::RUNNING, JobText() + ": not waited for any more: " + goes_on);
 }
 
 void AttachedRun::CancelWaiting(int number) {

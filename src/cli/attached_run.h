@@ -68,7 +68,9 @@ class AttachedRun {
   void Reconnect();
 
   void OnSignal(int number);
+  void SetTerminal();
   void OnInterrupt();
+  void StopWaiting();
   void CancelWaiting(int number);
   void StopAndContinue();
   void End(int status, v1::JobState state, std::string reason);
@@ -98,7 +100,8 @@ class AttachedRun {
   int64_t cancel_until_ = 0;
   int interrupts_ = 0;  // of the sequence 1-2-3
   int64_t last_interrupt_ = 0;
-  int64_t completing_since_ = 0;
+  int64_t completing_since_ = 0;  // 0: it need not be said
+  bool completing_ = false;       // the command is over, and what it wrote is not home
 
   int64_t lost_at_ = 0;  // 0: connected
   int64_t next_try_ = 0;

@@ -178,6 +178,29 @@ TEST_F(AttachedRunTest, ThreeInterruptsAreIntTermAndLeave) {
   EXPECT_THAT(vrun->Err(), HasSubstr("job 7"));
 }
 
+// Home's disk may be full for days.
+TEST_F(AttachedRunTest, WhatIsOnItsWayHomeIsWaitedForUntilASecondInterrupt) {
+  for (const int last : {SIGINT, SIGTERM}) {
+    auto vrun = Start({"x"});
+    Conversation home = Started();
+    home.fds.clear();
+    vrun->Signal(SIGINT);
+    EXPECT_EQ(ReceiveSignal(home), SIGINT);
+    home.Progress(v1::COMPLETING, "writing home");
+    vrun->Signal(SIGUSR2);  // answered in order
+    EXPECT_EQ(ReceiveSignal(home), SIGUSR2);
+    if (last == SIGINT) {
+      vrun->Signal(SIGINT);
+      pollfd p{vrun->err_fd(), POLLIN, 0};
+      ASSERT_EQ(::poll(&p, 1, kPatienceMs), 1);
+    }
+    vrun->Signal(last);
+    EXPECT_TRUE(home.Receive().has_detach());
+    EXPECT_EQ(vrun->Wait(), 255);
+    EXPECT_THAT(vrun->Err(), HasSubstr("what it wrote comes home without you: `vctl job 7`"));
+  }
+}
+
 TEST_F(AttachedRunTest, AnInterruptWhileWaitingCancelsAndIs130) {
   auto vrun = Start({"x"});
   Conversation home = AcceptOne();
@@ -372,6 +395,19 @@ TEST_F(TerminalTest, IsRawWhileTheCommandRunsAndRestoredAtTheEnd) {
   home.FinishExited(5);
   EXPECT_EQ(vrun->Wait(), 5);
   EXPECT_TRUE(Same(Modes(), before_));
+}
+
+TEST_F(TerminalTest, IsOursOnceTheCommandIsOverAndTheCommandsWhenItBeginsAgain) {
+  auto vrun = StartOnTerminal();
+  Conversation home = Started(true);
+  home.Progress(v1::COMPLETING, "writing home");
+  Settle(*vrun, home);
+  EXPECT_TRUE(Same(Modes(), before_));
+  home.Progress(v1::RUNNING, "running on n2");
+  for (int i = 0; i < kPatienceMs && Same(Modes(), before_); ++i) ::usleep(1'000);
+  EXPECT_FALSE(Same(Modes(), before_));
+  home.FinishExited(0);
+  EXPECT_EQ(vrun->Wait(), 0);
 }
 
 TEST_F(TerminalTest, IsRestoredWhenTheClientCrashes) {

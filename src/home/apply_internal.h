@@ -99,6 +99,11 @@ class ApplierImpl final : public Applier {
   }
   // The operation may have been applied by a process that died before it could say so.
   bool MayBeRepeated(const v1::WriteBack& message) const { return message.sequence() <= journal_.applied_before(); }
+  // Or it died before it could note so, which is the first that it has not noted; of a machine that went down any.
+  bool MayBeDone(const v1::WriteBack& message) const {
+    const bool unsure = journal_.found() && (!journal_.same_boot() || sequence_ <= journal_.applied_before());
+    return unsure || MayBeRepeated(message);
+  }
 
   ApplyOptions options_;
   const uint64_t root_dev_;

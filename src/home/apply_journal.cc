@@ -70,6 +70,7 @@ Result<ApplyJournal> ApplyJournal::Open(const std::string& path, uint32_t attemp
     journal.end_ = kHeader;
     return journal;
   }
+  journal.found_ = true;
   Header now = {};
   SetBoot(&now);
   journal.same_boot_ = std::memcmp(header.boot, now.boot, sizeof now.boot) == 0;

@@ -42,6 +42,8 @@ class ApplyJournal {
   const Intent& intent() const { return intent_; }
   void SetIntent(const Intent& intent);
 
+  // A process before this one had it.
+  bool found() const { return found_; }
   // The machine was not started again since the journal was written: what the page cache held is there.
   bool same_boot() const { return same_boot_; }
   // 0 when new.
@@ -62,6 +64,7 @@ class ApplyJournal {
   std::map<std::string, std::string> diversions_;
   std::vector<OwnChange> own_changes_;
   Intent intent_;
+  bool found_ = false;
   bool same_boot_ = false;
 };
 

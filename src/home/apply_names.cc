@@ -223,7 +223,15 @@ Status ApplierImpl::Rename(const WriteBack& message) {
   };
   const BaseVersion& source = rename.source();
   bool is_source = from_st && IsInode(*from_st, source);
-  if (current && IsInode(*current, source)) {
+  // The number alone may be that of another file by now, which home has made there.
+  const auto is_source_there = [&] {
+    if (!current || !IsInode(*current, source)) return false;
+    if (MayBeDone(message) || Matches(*current, source)) return true;  // of directories the number is all there is
+    if (from_st && from_st->st_ino == current->st_ino && from_st->st_dev == current->st_dev) return true;
+    return HasContent(*current, source, source.mtime_ns()) ||
+           (rename.has_meta() && HasContent(*current, source, rename.meta().mtime_ns()));
+  };
+  if (is_source_there()) {
     // Done before; or, where both were names of one file, rename(2) itself would do nothing.
     if (is_source && !S_ISDIR(from_st->st_mode) && from_st->st_dev == current->st_dev) {
       int error =
@@ -236,15 +244,15 @@ Status ApplierImpl::Rename(const WriteBack& message) {
   bool own_name = NameOf(rename.from()).starts_with(prefix_);
   if (!is_source || !Matches(*from_st, source, own_name)) {
     // A copy to another file system has another inode: absent here and present there is all that can be seen.
-    bool repeated = MayBeRepeated(message) ||
-                    (!from_st && current && (current->st_mode & S_IFMT) == source.type() && !message.has_base());
+    bool repeated = MayBeRepeated(message) || (MayBeDone(message) && !from_st && current &&
+                                               (current->st_mode & S_IFMT) == source.type() && !message.has_base());
     if (repeated) return {};
     bool aside = NameOf(message.path()).starts_with(prefix_);
     VRUN_ASSIGN(const bool restored, Restore(message, rename.seen(), to, rename.has_meta() ? &rename.meta() : nullptr));
     if (restored) {
       if (!own_name && !aside) {
-        paths_.NoticeChanged(rename.from(),
-                             "it stays, and " + Escape(to.path) + " is a copy of what the job had there");
+        paths_.NoticeChanged(rename.from(), (from_st ? "it stays, and " : "") + Escape(to.path) +
+                                                " is a copy of what the job had there");
       }
       return {};
     }

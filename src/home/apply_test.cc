@@ -1,23 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "home/apply.h"
-
-#include <dirent.h>
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <grp.h>
-#include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <sys/xattr.h>
-#include <unistd.h>
-
-#include <cstring>
-#include <optional>
-
-#include "base/files.h"
-#include "home/deny_list.h"
+#include "home/apply_testing.h"
 
 namespace vrun::home {
 namespace {
@@ -26,173 +8,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
-using v1::BaseVersion;
-using v1::WriteBack;
-
-constexpr int64_t kMtime = 1'600'000'000'123'456'789;
-
-bool PrivateMounts() {
-  static const bool have = ::geteuid() == 0 && ::unshare(CLONE_NEWNS) == 0 &&
-                           ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
-  return have;
-}
-
-class Apply : public testing::Test {
- protected:
-  void SetUp() override {
-    ::alarm(60);
-    std::string pattern = "/var/tmp/vrun-apply-XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    top_ = pattern;
-    ::chmod(top_.c_str(), 0755);
-    ASSERT_EQ(::mkdir(Path("").c_str(), 0755), 0);
-    Open();
-  }
-  void TearDown() override {
-    applier_.reset();
-    for (const std::string& mount : mounts_) ::umount2(mount.c_str(), MNT_DETACH);
-    EXPECT_TRUE(RemoveTree(top_).has_value());
-    ::alarm(0);
-  }
-
-  // `kept`: from jobs.
-  void Open(uint64_t job = 7, const std::string& kept = "") {
-    applier_.reset();
-    ApplyOptions options;
-    options.root = Path("");
-    options.job = job;
-    options.attempt = 1;
-    if (!kept.empty()) {
-      options.rules =
-          [rules = DenyList({.root = Path(""), .homes = {}, .home_parents = {}, .own = {Path(kept)}}).Current()] {
-            return rules;
-          };
-    }
-    options.journal = top_ + "/journal." + std::to_string(job);
-    options.notice = [this](const std::string& text) { notices_.push_back(text); };
-    auto applier = Applier::Open(std::move(options));
-    ASSERT_TRUE(applier.has_value()) << applier.error().message();
-    applier_ = *std::move(applier);
-  }
-  void Mount(const std::string& path, const std::string& options) {
-    ASSERT_EQ(::mount("tmpfs", path.c_str(), "tmpfs", 0, options.c_str()), 0);
-    mounts_.push_back(path);
-  }
-
-  std::string Path(const std::string& in_root) const { return top_ + "/root" + in_root; }
-  void Write(const std::string& path, const std::string& data) {
-    auto fd = OpenFile(Path(path), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    ASSERT_TRUE(fd.has_value()) << path;
-    ASSERT_TRUE(WriteAll(fd->get(), data).has_value());
-  }
-  std::string Read(const std::string& path) { return ReadFile(Path(path)).value_or("(none)"); }
-  std::vector<std::string> List(const std::string& path) {
-    std::vector<std::string> out;
-    DIR* dir = ::opendir(Path(path).c_str());
-    while (dirent* entry = dir == nullptr ? nullptr : ::readdir(dir)) {
-      if (entry->d_name[0] != '.' || std::strlen(entry->d_name) > 2) out.emplace_back(entry->d_name);
-    }
-    if (dir != nullptr) ::closedir(dir);
-    return out;
-  }
-  struct stat Stat(const std::string& path) {
-    struct stat st = {};
-    ::lstat(Path(path).c_str(), &st);
-    return st;
-  }
-  BaseVersion Base(const std::string& path) {
-    struct stat st = Stat(path);
-    BaseVersion base;
-    base.set_ino(st.st_ino);
-    base.set_type(st.st_mode & S_IFMT);
-    base.set_ctime_ns(int64_t{st.st_ctim.tv_sec} * 1'000'000'000 + st.st_ctim.tv_nsec);
-    base.set_mtime_ns(int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec);
-    base.set_size(static_cast<uint64_t>(st.st_size));
-    base.set_nlink(st.st_nlink);
-    return base;
-  }
-
-  WriteBack Message(const std::string& path, const std::optional<BaseVersion>& base = std::nullopt) {
-    WriteBack m;
-    m.set_sequence(++next_);
-    m.set_path(path);
-    if (base) *m.mutable_base() = *base;
-    return m;
-  }
-  v1::Meta Meta(uint32_t mode) {
-    v1::Meta meta;
-    meta.set_mode(mode);
-    meta.set_uid(::geteuid());
-    meta.set_gid(::getegid());
-    meta.set_mtime_ns(kMtime);
-    meta.set_atime_ns(kMtime);
-    return meta;
-  }
-  std::vector<WriteBack> Put(const std::string& path, const std::string& data,
-                             const std::optional<BaseVersion>& base = std::nullopt, uint32_t mode = 0644) {
-    WriteBack put = Message(path, base);
-    *put.mutable_put_file()->mutable_meta() = Meta(S_IFREG | mode);
-    put.mutable_put_file()->set_size(data.size());
-    WriteBack content = Message(path);
-    content.mutable_file_data()->set_data(data);
-    content.mutable_file_data()->set_last(true);
-    return {put, content};
-  }
-  WriteBack MakeDirectory(const std::string& path, const std::optional<BaseVersion>& base = std::nullopt) {
-    WriteBack m = Message(path, base);
-    *m.mutable_make_directory()->mutable_meta() = Meta(S_IFDIR | 0755);
-    return m;
-  }
-  WriteBack Remove(const std::string& path, const BaseVersion& base) {
-    WriteBack m = Message(path, base);
-    m.mutable_remove();
-    return m;
-  }
-  WriteBack Rename(const std::string& from, const std::string& to, const BaseVersion& source) {
-    WriteBack m = Message(to);
-    m.mutable_rename()->set_from(from);
-    *m.mutable_rename()->mutable_source() = source;
-    return m;
-  }
-  Status Do(const std::vector<WriteBack>& messages) {
-    for (const WriteBack& m : messages) VRUN_TRY(applier_->Apply(m));
-    return {};
-  }
-  Status Do(const WriteBack& message) { return applier_->Apply(message); }
-
-  // As an ordinary user, in a child; true when `body` said so.
-  template <typename Body>
-  bool AsUser(Body body) {
-    if (::geteuid() != 0) return body();
-    EXPECT_EQ(::chown(top_.c_str(), 1000, 1000), 0);
-    EXPECT_EQ(::chown(Path("").c_str(), 1000, 1000), 0);
-    ::unlink((top_ + "/journal.7").c_str());
-    pid_t child = ::fork();
-    if (child == 0) {
-      bool ok =
-          ::setgroups(0, nullptr) == 0 && ::setresgid(1000, 1000, 1000) == 0 && ::setresuid(1000, 1000, 1000) == 0;
-      if (ok) Open();
-      ok = ok && applier_ && body();
-      applier_.reset();
-      ::_exit(ok ? 0 : 1);
-    }
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    return status == 0;
-  }
-
-  std::string top_;
-  std::unique_ptr<Applier> applier_;
-  std::vector<std::string> notices_;
-  std::vector<std::string> mounts_;
-  uint64_t next_ = 0;
-};
-
-#define EXPECT_OK(expression)                                          \
-  do {                                                                 \
-    auto ok_result = (expression);                                     \
-    EXPECT_TRUE(ok_result.has_value()) << ok_result.error().message(); \
-  } while (0)
 
 TEST_F(Apply, ARootThatIsNotThereIsAnError) {
   ApplyOptions options;
@@ -339,61 +154,6 @@ TEST_F(Apply, WhatIsDurableIsNotAskedForAgainAndAnotherAttemptStartsAnew) {
   EXPECT_EQ((*other)->sequence(), 0u);
 }
 
-TEST_F(Apply, AChangedFileIsNotRemovedNorIsItsDirectory) {
-  ASSERT_EQ(::mkdir(Path("/d").c_str(), 0755), 0);
-  Write("/d/f", "old");
-  BaseVersion file = Base("/d/f");
-  BaseVersion directory = Base("/d");
-  Write("/d/f", "edited");
-  EXPECT_OK(Do(Remove("/d/f", file)));
-  EXPECT_OK(Do(Remove("/d", directory)));
-  EXPECT_EQ(Read("/d/f"), "edited");
-  EXPECT_THAT(notices_, ElementsAre("/d/f changed at home while job 7 ran: the job removed it, but it stays"));
-}
-
-TEST_F(Apply, ADirectoryWithSomethingNewStays) {
-  ASSERT_EQ(::mkdir(Path("/d").c_str(), 0755), 0);
-  BaseVersion directory = Base("/d");
-  Write("/d/new", "x");
-  EXPECT_OK(Do(Remove("/d", directory)));
-  EXPECT_EQ(Read("/d/new"), "x");
-  ASSERT_EQ(notices_.size(), 1u);
-  EXPECT_THAT(notices_[0], HasSubstr("/d was removed by job 7, but it stays"));
-}
-
-TEST_F(Apply, ARenamedDirectoryWhoseNewNameIsTakenLandsBesideWithAllThatFollows) {
-  ASSERT_EQ(::mkdir(Path("/a").c_str(), 0755), 0);
-  Write("/a/f", "f");
-  BaseVersion source = Base("/a");
-  BaseVersion file = Base("/a/f");
-  ASSERT_EQ(::mkdir(Path("/b").c_str(), 0755), 0);
-  Write("/b/mine", "home's");
-  auto rename = Rename("/a", "/b", source);
-  EXPECT_OK(Do(rename));
-  EXPECT_OK(Do(Put("/b/new", "new")));
-  Open();  // home restarts
-  EXPECT_OK(Do(rename));
-  EXPECT_OK(Do(Put("/b/f", "changed", file)));
-  EXPECT_THAT(List("/b"), ElementsAre("mine"));
-  EXPECT_THAT(List("/b.vrun-7"), UnorderedElementsAre("f", "new"));
-  EXPECT_EQ(Read("/b.vrun-7/f"), "changed");
-  EXPECT_THAT(notices_, ElementsAre("/b changed at home while job 7 ran: its version is in /b.vrun-7"));
-}
-
-TEST_F(Apply, AFileThatWasEditedIsNotRenamed) {
-  Write("/a", "old");
-  BaseVersion source = Base("/a");
-  Write("/a", "edited");
-  EXPECT_OK(Do(Rename("/a", "/b", source)));
-  EXPECT_EQ(Read("/a"), "edited");
-  EXPECT_THAT(notices_, ElementsAre("/a changed at home while job 7 ran: it was not renamed to /b"));
-}
-
-TEST_F(Apply, ARenameIntoItselfIsRefused) {
-  ASSERT_EQ(::mkdir(Path("/a").c_str(), 0755), 0);
-  EXPECT_EQ(Do(Rename("/a", "/a/b", Base("/a"))).error().code(), Code::kInvalid);
-}
-
 TEST_F(Apply, NoSymbolicLinkLeadsOutOfTheRoot) {
   ASSERT_EQ(::mkdir((top_ + "/outside").c_str(), 0755), 0);
   ASSERT_EQ(::symlink((top_ + "/outside").c_str(), Path("/d").c_str()), 0);
@@ -479,24 +239,6 @@ TEST_F(Apply, HolesStayHoles) {
   EXPECT_LT(st.st_blocks * 512, 100'000);
 }
 
-TEST_F(Apply, TwoNamesOfOneFileThatTheJobMovedTogetherAreStillItsOwn) {
-  Write("/a", "text");
-  for (const char* name : {"/b", "/c"}) ASSERT_EQ(::link(Path("/a").c_str(), Path(name).c_str()), 0);
-  const BaseVersion base = Base("/a");
-  // The overlay sees three files: /a was given other times and replaced /b, /c got another mode.
-  WriteBack moved = Rename("/a", "/b", base);
-  *moved.mutable_base() = base;
-  *moved.mutable_rename()->mutable_meta() = Meta(S_IFREG | 0644);
-  ASSERT_TRUE(Do(moved));
-  WriteBack changed = Message("/c", base);
-  *changed.mutable_set_meta()->mutable_meta() = Meta(S_IFREG | 0600);
-  changed.mutable_set_meta()->mutable_meta()->set_mtime_ns(base.mtime_ns());
-  ASSERT_TRUE(Do(changed));
-  EXPECT_TRUE(notices_.empty()) << notices_.front();
-  EXPECT_EQ(Stat("/c").st_mode & 07777, 0600u);
-  EXPECT_EQ(Stat("/a").st_ino, 0u) << "gone";
-}
-
 TEST_F(Apply, OtherNamesOfAReplacedFileKeepTheirContent) {
   Write("/a", "old");
   ASSERT_EQ(::link(Path("/a").c_str(), Path("/b").c_str()), 0);
@@ -507,25 +249,6 @@ TEST_F(Apply, OtherNamesOfAReplacedFileKeepTheirContent) {
   // The first operation moved the ctime that both names share.
   EXPECT_OK(Do(Remove("/b", b)));
   EXPECT_THAT(List("/"), ElementsAre("a"));
-  EXPECT_THAT(notices_, IsEmpty());
-}
-
-TEST_F(Apply, KindsReplaceEachOther) {
-  Write("/to-directory", "x");
-  ASSERT_EQ(::mkdir(Path("/to-file").c_str(), 0755), 0);
-  Write("/to-fifo", "x");
-  EXPECT_OK(Do(MakeDirectory("/to-directory", Base("/to-directory"))));
-  EXPECT_OK(Do(Put("/to-file", "file", Base("/to-file"))));
-  WriteBack fifo = Message("/to-fifo", Base("/to-fifo"));
-  *fifo.mutable_make_special()->mutable_meta() = Meta(S_IFIFO | 0600);
-  EXPECT_OK(Do(fifo));
-  WriteBack socket = Message("/socket");
-  *socket.mutable_make_special()->mutable_meta() = Meta(S_IFSOCK | 0600);
-  EXPECT_OK(Do(socket));
-  EXPECT_TRUE(S_ISDIR(Stat("/to-directory").st_mode));
-  EXPECT_EQ(Read("/to-file"), "file");
-  EXPECT_TRUE(S_ISFIFO(Stat("/to-fifo").st_mode));
-  EXPECT_TRUE(S_ISSOCK(Stat("/socket").st_mode));
   EXPECT_THAT(notices_, IsEmpty());
 }
 
@@ -585,30 +308,6 @@ TEST_F(Apply, AReadOnlyHomeIsAnErrorThatNamesThePath) {
   EXPECT_EQ(status.error().error_number(), EROFS);
   EXPECT_THAT(status.error().message(), HasSubstr("/ro/f"));
   EXPECT_OK(Do(Put("/rw", "the others still go")));
-}
-
-TEST_F(Apply, WhatTheJobMovedBetweenFileSystemsIsCopied) {
-  if (!PrivateMounts()) GTEST_SKIP() << "needs root to mount";
-  ASSERT_EQ(::mkdir(Path("/other").c_str(), 0755), 0);
-  Mount(Path("/other"), "size=8m");
-  ASSERT_EQ(::mkdir(Path("/d").c_str(), 0750), 0);
-  Write("/d/f", "content");
-  ASSERT_EQ(::symlink("f", Path("/d/s").c_str()), 0);
-  BaseVersion file = Base("/d/f");
-  auto rename = Rename("/d", "/other/d", Base("/d"));
-  EXPECT_OK(Do(rename));
-  ::unlink((top_ + "/journal.7").c_str());
-  Open();
-  EXPECT_OK(Do(rename));
-  EXPECT_THAT(notices_, IsEmpty());
-  EXPECT_EQ(Read("/other/d/f"), "content");
-  EXPECT_EQ(Stat("/other/d").st_mode & 07777, 0750u);
-  EXPECT_EQ(Base("/other/d/f").mtime_ns(), file.mtime_ns());
-  EXPECT_THAT(List("/"), ElementsAre("other"));
-  WriteBack link = Message("/here");
-  link.mutable_make_hard_link()->set_existing("/other/d/f");
-  EXPECT_OK(Do(link));
-  EXPECT_EQ(Read("/here"), "content");
 }
 
 TEST_F(Apply, AUserWritesInADirectoryThatHeMadeReadOnly) {

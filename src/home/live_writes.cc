@@ -25,8 +25,10 @@ namespace {
 // Of the node's window (vfs/live_stream.h) a fraction, so that it never waits for us in a steady stream.
 constexpr size_t kSyncOperations = 1024;
 constexpr uint64_t kSyncBytes = 16u << 20;
-constexpr int64_t kGatherMicros = 1'000;      // what comes within this goes into the same flush
-constexpr uint64_t kMostQueued = 256u << 20;  // bytes; more than any window
+constexpr int64_t kGatherMicros = 1'000;   // what comes within this goes into the same flush
+constexpr uint64_t kWindow = 128u << 20;   // bytes of content that a node may send before they are taken off the queue
+constexpr uint64_t kTakenStep = 8u << 20;  // it hears of them in such steps
+constexpr uint64_t kMostQueued = 256u << 20;  // of a node that does not keep to it
 constexpr int64_t kFullMicros = 5'000'000;    // between two tries while home is full
 constexpr size_t kLately = 16384;             // more than a window has operations
 constexpr uint64_t kMostTold = 10;            // failures one after the other
@@ -176,8 +178,11 @@ class LiveWrites::View {
         const v1::WriteBack message = std::move(queue_.front());
         queue_.pop_front();
         queued_bytes_ -= message.file_data().data().size();
+        taken_ += message.file_data().data().size();
+        const bool tell = taken_ - told_taken_ >= kTakenStep;
         lock.unlock();
         ApplyOne(message);
+        if (tell) Acknowledge(0);
         lock.lock();
       } else if (unsynced_ > 0 && !flushing_ && now >= sync_due_) {
         lock.unlock();
@@ -250,7 +255,9 @@ class LiveWrites::View {
     lock->lock();
     if (restart_ || !applier_) return Later();
     begin_ = ++next_begin_;
+    taken_ = told_taken_ = 0;
     first.set_begin(begin_);
+    first.set_window(kWindow);
     first.mutable_ack()->set_sequence(durable_);
     // Those of acknowledgements that were lost with the stream before.
     for (const v1::Applied& one : lately_) *first.mutable_ack()->add_applied() = one;
@@ -279,7 +286,7 @@ class LiveWrites::View {
     Advance();
     if (unsynced_++ == 0) sync_due_ = std::max(MonotonicMicros() + kGatherMicros, rest_until_);
     unsynced_bytes_ += message.file_data().data().size();
-    if (const uint64_t wanted = applier_ ? applier_->TakeWantWhole() : 0; wanted != 0) Ask(wanted);
+    if (const uint64_t wanted = applier_ ? applier_->TakeWantWhole() : 0; wanted != 0) Acknowledge(wanted);
     const bool much = unsynced_ >= kSyncOperations || unsynced_bytes_ >= kSyncBytes;
     if (much && !flushing_) BeginFlush();
   }
@@ -303,14 +310,16 @@ class LiveWrites::View {
     BeginLocked();
   }
 
-  void Ask(uint64_t whole) {
+  // Something else than that more is durable. `want_whole`: 0: nothing.
+  void Acknowledge(uint64_t want_whole) {
     v1::LiveAck ack;
     Send send;
     {
       std::lock_guard lock(mutex_);
       ack.mutable_ack()->set_sequence(durable_);
-      ack.mutable_ack()->set_want_whole(whole);
-      send = send_;
+      ack.mutable_ack()->set_want_whole(want_whole);
+      ack.set_taken(told_taken_ = taken_);
+      send = begin_ != 0 ? send_ : nullptr;  // the next series begins with all of it
     }
     if (send) send(ack);
   }
@@ -396,6 +405,8 @@ class LiveWrites::View {
   uint64_t queued_bytes_ = 0;
   uint64_t next_begin_ = 0;
   uint64_t begin_ = 0;  // of the series that is taken; 0: none
+  uint64_t taken_ = 0;  // bytes of content of it that have left the queue
+  uint64_t told_taken_ = 0;
   bool restart_ = false;
   bool open_ = false;
   bool stop_ = false;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <filesystem>
@@ -58,6 +59,8 @@ class LiveWritesTest : public testing::Test {
     const uint64_t joined = writes_->Join(kView, [this](const v1::LiveAck& ack) {
       std::lock_guard lock(mutex_);
       if (ack.begin() != 0) begin_ = ack.begin();
+      if (ack.begin() != 0) window_ = ack.window();
+      taken_ = ack.begin() != 0 ? 0 : std::max(taken_, ack.taken());
       acknowledged_ = ack.ack().sequence();
       changed_.notify_all();
     });
@@ -122,6 +125,8 @@ class LiveWritesTest : public testing::Test {
   std::condition_variable changed_;
   uint64_t begin_ = 0;
   uint64_t acknowledged_ = 0;
+  uint64_t window_ = 0;
+  uint64_t taken_ = 0;
   int flushes_ = 0;
   bool disk_busy_ = false;
   bool fails_ = false;
@@ -136,6 +141,33 @@ TEST_F(LiveWritesTest, WhatComesIsAppliedAndAcknowledged) {
   ASSERT_TRUE(Acknowledged(2));
   EXPECT_EQ(Read("/a") + Read("/b"), "onetwo");
   EXPECT_EQ(writes_->Applied().at(kView), Sequence(2));
+}
+
+// Durable is another thing: a node that has a window's worth of one file on its way waits for this alone.
+TEST_F(LiveWritesTest, ANodeHearsHowMuchOfAFileIsTaken) {
+  constexpr uint64_t kMessage = 1 << 20;
+  Join();
+  ASSERT_GE(window_, 64 * kMessage);
+  v1::WriteBack put;
+  put.set_sequence(1 << 24);
+  put.set_path("/large");
+  put.mutable_put_file()->set_size(2 * window_);
+  put.mutable_put_file()->mutable_meta()->set_mode(S_IFREG | 0644);
+  writes_->Write(kView, begin_, put);
+  const std::string content(kMessage, 'x');
+  for (uint64_t at = 0; at < 2 * window_; at += kMessage) {
+    ASSERT_TRUE(Until([&] { return at - taken_ < window_; })) << at;
+    v1::WriteBack data;
+    const bool last = at + kMessage == 2 * window_;
+    data.set_sequence(last ? Sequence(1) : (1 << 24) + at / kMessage + 1);
+    data.set_path("/large");
+    data.mutable_file_data()->set_offset(at);
+    data.mutable_file_data()->set_data(content);
+    data.mutable_file_data()->set_last(last);
+    writes_->Write(kView, begin_, data);
+  }
+  ASSERT_TRUE(Acknowledged(1));
+  EXPECT_EQ(std::filesystem::file_size(top_ + "/root/large"), 2 * window_);
 }
 
 TEST_F(LiveWritesTest, TheNextStreamBeginsWhereHomeIsAndTheLastOneIsNotHeard) {

@@ -10,13 +10,14 @@
 
 #include "base/clock.h"
 #include "node/content_decode.h"
+#include "node/content_wire_testing.h"
 #include "proto/content.pb.h"
 #include "tree/codec.h"
 
 namespace vrun::node {
 namespace {
 
-constexpr char kHome[] = "u@h";
+constexpr auto& kHome = Wire::kHome;
 
 std::string Bytes(size_t n, int seed) {
   std::mt19937 random(static_cast<unsigned>(seed));
@@ -30,47 +31,6 @@ std::string Zstd(std::string_view data) {
   out.resize(ZSTD_compress(out.data(), out.size(), data.data(), data.size(), 1));
   return out;
 }
-
-// The end that home holds: what the node asked, in order.
-class Wire {
- public:
-  class NodeEnd final : public rpc::Stream {
-   public:
-    explicit NodeEnd(std::shared_ptr<Wire> wire) : wire_(std::move(wire)) {}
-    void Send(std::string message) override {
-      v1::ContentRequest request;
-      VRUN_CHECK(request.ParseFromString(message));
-      wire_->asked.push_back(std::move(request));
-    }
-    void SendUrgent(std::string message) override { Send(std::move(message)); }
-    size_t queued_bytes() const override { return 0; }
-    void Finish() override {}
-    void Cancel(Error reason) override { wire_->cancelled = reason.message(); }
-
-   private:
-    std::shared_ptr<Wire> wire_;
-  };
-
-  void Say(const v1::ContentReply& reply) { handler->OnMessage(reply.SerializeAsString()); }
-  void SayHello(const std::string& token = "secret", const std::string& home = kHome) {
-    v1::ContentReply reply;
-    reply.mutable_hello()->set_home_id(home);
-    reply.mutable_hello()->set_token(token);
-    reply.mutable_hello()->set_job(7);
-    reply.mutable_hello()->set_attempt(1);
-    Say(reply);
-  }
-  v1::ContentRequest Next() {
-    if (asked.empty()) return {};
-    v1::ContentRequest r = asked.front();
-    asked.erase(asked.begin());
-    return r;
-  }
-
-  std::vector<v1::ContentRequest> asked;
-  std::string cancelled;
-  rpc::Stream::Handler* handler = nullptr;
-};
 
 class ContentSourceTest : public testing::Test {
  protected:

@@ -19,8 +19,9 @@ class ContentSource;
 
 class LiveSender {
  public:
-  // `view`: its id at home. `home` must outlive it.
-  LiveSender(ContentSource* home, uint64_t view);
+  // `view`: its id at home. `home` must outlive it. `patience_micros`: for so long home may say nothing of what it was
+  // sent before it is asked anew from where to go on, then for twice as long, and so on up to 20 times.
+  LiveSender(ContentSource* home, uint64_t view, int64_t patience_micros = 30'000'000);
   ~LiveSender();
   LiveSender(const LiveSender&) = delete;
   LiveSender& operator=(const LiveSender&) = delete;
@@ -34,12 +35,18 @@ class LiveSender {
   struct Shared;  // what callbacks of home and of the stream keep alive
   void Begin();
   void Run();
+  struct Message {
+    std::string bytes;     // serialized; empty: none
+    uint64_t request = 0;  // the BeginWrites that it belongs to
+    uint64_t begin = 0;    // and the series
+  };
   enum class Taken { kMessage, kNothing, kFailed };
-  // The next message of the stream, serialized, and the BeginWrites that it belongs to.
-  Taken Take(std::string* message, uint64_t* request);
+  Taken Take(Message* message);  // the next of the stream
+  void AskAgainIfQuiet(std::unique_lock<std::mutex>* lock);
 
   ContentSource* const home_;
   const uint64_t view_;
+  const int64_t patience_micros_;
   const std::shared_ptr<Shared> shared_;
   std::thread thread_;
 };

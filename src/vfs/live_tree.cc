@@ -445,6 +445,7 @@ bool LiveTree::CanGo(const LiveNode& node) const {
   if (node.nodeid == kRootId || node.lookups > 0) return false;
   if (node.attributes.nlink == 0) return true;
   if (!node.home || node.change != 0 || (node.is_directory() && !node.directory->entries.empty())) return false;
+  if (node.file && node.file->dirty()) return false;  // also of what is home's by all else: it is told with its content
   return std::all_of(node.names.begin(), node.names.end(), [](const LiveName& link) {
     return link.parent->directory->entries.find(link.name)->second.change == 0;
   });

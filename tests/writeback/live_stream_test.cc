@@ -2,6 +2,7 @@
 // What is written in a live view comes home: a real mount, the real stream, the real Applier; what is between them is
 // cut, and home dies, wherever it hurts.
 #include <fcntl.h>
+#include <linux/fuse.h>
 #include <sys/stat.h>
 
 #include <chrono>
@@ -310,6 +311,39 @@ TEST_P(LiveStreamTest, AFileWhoseRestIsGoneIsNotKeptFromHomesForEver) {
   EXPECT_EQ(AtHome("/after"), "x");
   ASSERT_TRUE(view_->Advance(Scan(), view_->changes()));
   EXPECT_EQ(Content("/data"), "home's");
+}
+
+// Home's part of it is on its way, so it is not published yet; and the kernel has forgotten it, so nobody holds it but
+// us.
+TEST_P(LiveStreamTest, WhatWasAppendedStaysWhateverHomeDoesWithTheName) {
+  if (!GetParam()) return;
+  const std::string content = vfs::Noise(8 << 20, 3);
+  Write("/data", content);
+  Mount();
+  at_home_ = std::make_unique<HomeEnd>(origin_, directory_.path() + "/apply");
+  {
+    const UniqueFd fd(::open(In("/data").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+    ASSERT_TRUE(fd && WriteAll(fd.get(), "appended"));
+    source_.FailWith([](const vfs::FakeSource::Asked& asked) -> std::optional<Error> {
+      if (asked.what != 'f') return std::nullopt;
+      return Error(Code::kUnavailable, "home is away");
+    });
+  }
+  ASSERT_EQ(::mkdir(In("/after").c_str(), 0755), 0);
+  at_home_->TakeAll(*view_->stream());
+  for (const auto& [from, to] : {std::pair("/data", "/moved"), std::pair("/moved", "/data")}) {
+    ASSERT_EQ(::rename((origin_ + from).c_str(), (origin_ + to).c_str()), 0);
+    const uint64_t forgotten = view_->stats().requests[FUSE_FORGET] + view_->stats().requests[FUSE_BATCH_FORGET];
+    ASSERT_TRUE(view_->Advance(Scan(), at_home_->sequence() >> vfs::LiveStream::kPlaceBits));
+    for (int i = 0; i < 100; ++i) {
+      if (view_->stats().requests[FUSE_FORGET] + view_->stats().requests[FUSE_BATCH_FORGET] > forgotten) break;
+      ::usleep(2'000);
+    }
+  }
+  source_.FailWith(nullptr);
+  at_home_->TakeAll(stream());
+  EXPECT_TRUE(ReadFile(origin_ + "/data").value_or("(none)") == content + "appended");
+  EXPECT_TRUE(Content("/data") == content + "appended");
 }
 
 TEST_P(LiveStreamTest, ATemporaryFileIsNeverSent) {
