@@ -117,7 +117,6 @@ class ApplierImpl final : public Applier {
   std::map<std::pair<dev_t, ino_t>, int64_t> own_ctime_;
   std::map<std::pair<dev_t, ino_t>, ino_t> restored_;  // copies, and what they are copies of
   std::set<std::string> kept_;                         // what was not removed
-  std::set<std::string> attributes_left_out_;
   uint64_t files_ = 0;
   uint64_t bytes_ = 0;
   ApplyFlush flush_;

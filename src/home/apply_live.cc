@@ -143,9 +143,7 @@ Status LiveApplier::FinishMeta(const Place& place, const std::string& name, cons
   std::string left_out;
   Status status = SetFileMeta(fd->get(), KeepOwners(meta, before), use, &left_out);
   if (!status) return std::move(status).error().With(Escape(place.path));
-  if (!left_out.empty() && attributes_left_out_.insert(left_out).second) {
-    paths_.Notice(Escape(place.path) + " was written without the attribute " + left_out);
-  }
+  if (!left_out.empty()) paths_.NoticeLeftOut(place.path, left_out);
   return {};
 }
 

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -158,7 +157,6 @@ class LiveApplier final : public Applier {
   std::string given_up_;  // path of a file of which the node has said so once
   // Content that is not ours, under names and attributes that are: ctime before and after.
   std::map<Inode, std::pair<int64_t, int64_t>> carried_;
-  std::set<std::string> attributes_left_out_;
   std::vector<vrun::v1::Applied> applied_;
   ApplyFlush flush_;
   uint64_t files_ = 0;

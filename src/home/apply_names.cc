@@ -203,6 +203,8 @@ Status ApplierImpl::Rename(const WriteBack& message) {
   }
   VRUN_ASSIGN(Place to, paths_.FindOrMakeParents(message.path()));
   VRUN_ASSIGN(auto from, paths_.Find(rename.from()));
+  const bool aside = NameOf(message.path()).starts_with(prefix_);
+  if (aside) paths_.SetAside(message.path(), rename.from());
   if (paths_.HasHiddenBelow(to.path) || (from && paths_.HasHiddenBelow(from->path))) {
     return Error(Code::kDenied, Escape(rename.from()) + ": jobs may not rename it: something below is kept from them");
   }
@@ -247,7 +249,6 @@ Status ApplierImpl::Rename(const WriteBack& message) {
     bool repeated = MayBeRepeated(message) || (MayBeDone(message) && !from_st && current &&
                                                (current->st_mode & S_IFMT) == source.type() && !message.has_base());
     if (repeated) return {};
-    bool aside = NameOf(message.path()).starts_with(prefix_);
     VRUN_ASSIGN(const bool restored, Restore(message, rename.seen(), to, rename.has_meta() ? &rename.meta() : nullptr));
     if (restored) {
       if (!own_name && !aside) {

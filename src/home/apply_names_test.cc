@@ -87,6 +87,16 @@ TEST_F(ApplyNames, AFileThatHomeRemovedWhileItMadeAnotherIsNoRenameThatWasDone) 
   EXPECT_THAT(notices_, ElementsAre(HasSubstr("was not renamed")));
 }
 
+TEST_F(ApplyNames, WhatWasPutAsideIsToldOfByTheNameThatTheJobKnows) {
+  ASSERT_EQ(::mkdir(Path("/d").c_str(), 0755), 0);
+  Write("/d/f", "as the job saw it");
+  const auto source = Base("/d/f");
+  EXPECT_OK(Do(Rename("/d", "/.vrun-7-1", Base("/d"))));
+  Write("/.vrun-7-1/f", "edited at home");
+  EXPECT_OK(Do(Rename("/.vrun-7-1/f", "/g", source)));
+  EXPECT_THAT(notices_, ElementsAre("/d/f changed at home while job 7 ran: it was not renamed to /g"));
+}
+
 TEST_F(ApplyNames, ARenameIntoItselfIsRefused) {
   ASSERT_EQ(::mkdir(Path("/a").c_str(), 0755), 0);
   EXPECT_EQ(Do(Rename("/a", "/a/b", Base("/a"))).error().code(), Code::kInvalid);

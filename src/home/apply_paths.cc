@@ -152,8 +152,25 @@ void ApplyPaths::Notice(const std::string& text) const {
   if (options_->notice) options_->notice(text);
 }
 
+void ApplyPaths::NoticeLeftOut(const std::string& path, const std::string& attribute) {
+  constexpr int kMostTold = 10;
+  const int told = ++left_out_[attribute];
+  if (told > kMostTold) return;
+  Notice(Escape(Shown(path)) + " was written without the attribute " + attribute +
+         (told == kMostTold ? ", which is not said of others any more" : ""));
+}
+
+std::string ApplyPaths::Shown(const std::string& path) const {
+  for (const auto& [aside, shown] : aside_) {
+    if (AtOrBelow(path, aside)) return shown + path.substr(aside.size());
+  }
+  return path;
+}
+
+void ApplyPaths::SetAside(const std::string& aside, const std::string& path) { aside_[aside] = Shown(path); }
+
 void ApplyPaths::NoticeChanged(const std::string& path, const std::string& what) const {
-  Notice(Escape(path) + " changed at home while job " + std::to_string(options_->job) + " ran: " + what);
+  Notice(Escape(Shown(path)) + " changed at home while job " + std::to_string(options_->job) + " ran: " + what);
 }
 
 }  // namespace vrun::home

@@ -3,6 +3,7 @@
 // beside, and makes directories again that home has lost. Part of Applier.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
@@ -52,6 +53,10 @@ class ApplyPaths {
 
   void Notice(const std::string& text) const;
   void NoticeChanged(const std::string& path, const std::string& what) const;
+  // Home's file system does not take the attribute. A few times of each.
+  void NoticeLeftOut(const std::string& path, const std::string& attribute);
+  // What is at `aside`, or was, is told of as what it was to the job: at `path`.
+  void SetAside(const std::string& aside, const std::string& path);
 
  private:
   Status MakeParents(const std::string& asked, const std::string& actual);
@@ -60,6 +65,9 @@ class ApplyPaths {
   ApplyJournal* journal_;
   SafeRoot root_;
   UsedPlaces used_;
+  std::map<std::string, std::string> aside_;
+  std::map<std::string, int> left_out_;  // attribute: how often it was told
+  std::string Shown(const std::string& path) const;
 };
 
 }  // namespace vrun::home

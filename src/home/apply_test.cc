@@ -32,6 +32,19 @@ TEST_F(Apply, AFileComesWithModeTimesAndAttributes) {
   EXPECT_THAT(List("/"), ElementsAre("f"));
 }
 
+TEST_F(Apply, AnAttributeThatHomeDoesNotTakeIsSaidOfEachFile) {
+  for (const char* path : {"/a", "/b"}) {
+    auto messages = Put(path, "x");
+    v1::Xattr* attribute = messages[0].mutable_put_file()->mutable_meta()->add_xattrs();
+    attribute->set_name("user.large");
+    attribute->set_value(std::string(64 << 10, 'x'));
+    EXPECT_OK(Do(messages));
+  }
+  if (notices_.empty()) GTEST_SKIP() << "this file system takes large attributes";
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr("/a was written without the attribute user.large"),
+                                    HasSubstr("/b was written without the attribute user.large")));
+}
+
 TEST_F(Apply, ABeginningFileIsNotThereBeforeItsEnd) {
   Write("/f", "old");
   auto messages = Put("/f", "new", Base("/f"));
