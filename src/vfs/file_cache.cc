@@ -554,6 +554,22 @@ std::shared_ptr<FileContent> FileCache::Get(const tree::FileVersion& version,
   return content;
 }
 
+void FileCache::Close() {
+  gate_->Close();
+  std::vector<std::shared_ptr<FileContent>> contents;
+  std::list<FileContent::Waiter> waiters;  // gone without a lock
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [version, known] : known_) {
+      if (auto content = known.lock()) contents.push_back(std::move(content));
+    }
+  }
+  for (const auto& content : contents) {
+    std::lock_guard lock(content->mutex_);
+    waiters.splice(waiters.end(), content->waiters_);
+  }
+}
+
 void FileCache::ReleaseIdle() {
   std::vector<std::shared_ptr<FileContent>> idle;  // freed without the lock
   {

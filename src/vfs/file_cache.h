@@ -201,7 +201,8 @@ class FileCache {
   // Lets go of what nobody uses at the moment, so that the store may evict it. Any thread; the store's locks may be
   // held.
   void ReleaseIdle();
-  void Close() { gate_->Close(); }
+  // Nothing comes any more. Who still waits is not called: he may hold what he waits for.
+  void Close();
 
  private:
   friend class FileContent;

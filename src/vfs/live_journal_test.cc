@@ -213,6 +213,9 @@ TEST_F(LiveJournalTest, WhatIsKeptOpenIsGivenUpForWhatIsToBeOpened) {
 }
 
 TEST_F(LiveJournalTest, WhatCannotBeOpenedIsPublishedLater) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer looks at objects through a pipe, and here there are no descriptors";
+#endif
   const auto files = Files();
   const auto file = *LiveFile::Create(*files), empty = *LiveFile::Create(*files);
   ASSERT_EQ(file->Write(0, "written"), 0);
