@@ -2,6 +2,7 @@
 #include "home/tree_follower.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/escape.h"
@@ -18,10 +19,11 @@ constexpr int64_t kFirstGapMicros = 300;
 constexpr int64_t kGapMicros = 3'000;
 constexpr int64_t kQuietMicros = 12'000;    // after which the next is no burst's
 constexpr int64_t kBeatMicros = 1'000'000;  // without any change
-// Where a refresh takes longer than this (a root that cannot be watched is read anew each time), it is for a part of
-// the time only.
+// Where two looks in a row take longer than this (a root that cannot be watched is read anew each time), we look for a
+// part of the time only.
 constexpr int64_t kSlowMicros = 1'000;
 constexpr int64_t kRest = 4;
+constexpr int64_t kMostRestMicros = 5'000'000;
 
 }  // namespace
 
@@ -58,6 +60,7 @@ void TreeFollower::Wanted(bool wanted) {
   loop_->Cancel(std::exchange(ping_, 0));
   if (wanted) {
     Beat();
+    took_ = rest_ = 0;  // a job waits to hear of it
     Changed();
   } else {
     loop_->Cancel(std::exchange(timer_, 0));
@@ -73,7 +76,7 @@ void TreeFollower::Changed() {
 }
 
 void TreeFollower::Refresh() {
-  const int64_t gap = std::max(gap_, took_ > kSlowMicros ? took_ * kRest : 0);
+  const int64_t gap = std::max(gap_, rest_);
   const int64_t due = std::max(began_ + gap, changed_ + kSettleMicros) - MonotonicMicros();
   if (due > 0) {
     timer_is_beat_ = false;
@@ -96,7 +99,9 @@ void TreeFollower::Refresh() {
 
 void TreeFollower::Refreshed(Result<tree::SnapshotPtr> result, const std::map<uint64_t, uint64_t>& included) {
   running_ = false;
-  took_ = MonotonicMicros() - began_;
+  const int64_t took = MonotonicMicros() - began_;
+  const int64_t slow = std::min(took, std::exchange(took_, took));
+  rest_ = slow > kSlowMicros ? slow + std::min(slow * (kRest - 1), kMostRestMicros) : 0;
   if (result) {
     board_->Tell(included);
   } else {
@@ -105,7 +110,7 @@ void TreeFollower::Refreshed(Result<tree::SnapshotPtr> result, const std::map<ui
   if (!wanted_) return;
   if (changed_ != 0) return Refresh();
   timer_is_beat_ = true;
-  timer_ = loop_->After(std::max(kBeatMicros, took_ * kRest), [this] {
+  timer_ = loop_->After(std::max(kBeatMicros, rest_), [this] {
     timer_ = 0;
     Refresh();
   });

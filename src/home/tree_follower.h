@@ -36,8 +36,9 @@ class TreeFollower {
   bool running_ = false;
   int64_t changed_ = 0;  // monotonic, the first change since the last one began; 0: none
   int64_t began_ = 0;    // of the last one
-  int64_t took_ = 0;
-  int64_t gap_ = 0;  // microseconds from began_ to the next, at least
+  int64_t took_ = 0;     // the last one
+  int64_t rest_ = 0;     // from began_ to the next, at least, for those are slow
+  int64_t gap_ = 0;      // microseconds from began_ to the next, at least
   EventLoop::TimerId timer_ = 0;
   bool timer_is_beat_ = false;
   EventLoop::TimerId ping_ = 0;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "home/tree_follower.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/unique_fd.h"
 #include "home/test_directory.h"
 
 namespace vrun::home {
@@ -105,6 +107,30 @@ TEST_F(TreeFollowerTest, WhatIsRenamedAllTheTimeIsNotMissing) {
   renamer.join();
   EXPECT_GT(looks, 50u);
   EXPECT_LE(missing, looks / 50) << "of " << looks;  // on a busy machine a look may take longer than home's next change
+  board_.Leave(id);
+}
+
+// As after the removal of a million files: what comes next is small, and is not to wait as long as that took.
+TEST_F(TreeFollowerTest, AfterOneLargeChangeTheNextIsSoonSeen) {
+  const uint64_t id = board_.Join([] {});
+  ASSERT_TRUE(Until([&] { return Shows("/d/f", 1); }));
+  std::filesystem::create_directories(root_ / "away/many");
+  for (int i = 0; i < 15'000; ++i) {
+    const UniqueFd made(
+        ::open((root_ / ("away/many/" + std::to_string(i))).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+    if (i % 1'000 == 0) loop_.RunOnce(0);
+  }
+  ASSERT_TRUE(Until([&] { return Shows("/away/many/14999", 0); }));
+  for (int i = 0; i < 150; ++i) loop_.RunOnce(10);  // nothing more
+  // All of it is read.
+  std::filesystem::rename(root_ / "away/many", root_ / "away/more");
+  int64_t began = MonotonicMicros();
+  ASSERT_TRUE(Until([&] { return Shows("/away/more/14999", 0); }));
+  const int64_t large = MonotonicMicros() - began;
+  root_.Put("d/f", "xyz");
+  began = MonotonicMicros();
+  ASSERT_TRUE(Until([&] { return Shows("/d/f", 3); }));
+  EXPECT_LT(MonotonicMicros() - began, 2 * large);
   board_.Leave(id);
 }
 
