@@ -391,6 +391,23 @@ TEST_F(TracesTest, WhatOneRunTouchedTheNextOneGets) {
   EXPECT_EQ(again->id(), table->id());
 }
 
+// What a home remembers of runs that have ended must not grow with them: a plan may be a megabyte.
+TEST_F(TracesTest, FramesOfRunsThatHaveEndedAreToBeHadForAWhile) {
+  Expect(1);
+  ASSERT_TRUE(traces_->Put(PutOf(1, Touched())));
+  std::string name;
+  for (uint64_t job = 2; job < 40; ++job) {
+    Expect(job);
+    const auto table = Table(job);
+    ASSERT_TRUE(table && table->frame_size() > 0);
+    name = table->id();
+    if (job > 2) ASSERT_TRUE(traces_->Put(PutOf(job, Touched())));
+  }
+  EXPECT_TRUE(Frame(2, name, 0)) << "it runs";
+  EXPECT_TRUE(Frame(39, name, 0) && Frame(30, name, 0)) << "the last ones";
+  EXPECT_EQ(Frame(3, name, 0).error().code(), Code::kAborted);
+}
+
 TEST_F(TracesTest, OnlyTheRunsOwnNodeGetsIt) {
   Expect(1);
   ASSERT_TRUE(traces_->Put(PutOf(1, Touched())));

@@ -164,6 +164,21 @@ Traces::PlannedPtr Traces::Plan(const Run& run) {
   return planned;
 }
 
+void Traces::KeepPlannedLocked(uint64_t job, const PlannedPtr& planned) {
+  runs_.at(job).planned = planned;
+  std::erase(planned_, job);
+  planned_.push_back(job);
+  for (auto it = planned_.begin(); planned_.size() > kMaxPlanned && it != planned_.end();) {
+    const auto run = runs_.find(*it);
+    if (run != runs_.end() && !run->second.report) {
+      ++it;
+      continue;
+    }
+    if (run != runs_.end()) run->second.planned.reset();
+    it = planned_.erase(it);
+  }
+}
+
 Result<v1::TraceTable> Traces::Table(const v1::ContentRequest::GetTrace& get) {
   Run run;
   {
@@ -178,7 +193,7 @@ Result<v1::TraceTable> Traces::Table(const v1::ContentRequest::GetTrace& get) {
   if (!planned) return none;
   {
     std::lock_guard lock(mutex_);
-    if (Known* known = FindLocked(get.job(), get.attempt(), get.token())) known->planned = planned;
+    if (FindLocked(get.job(), get.attempt(), get.token()) != nullptr) KeepPlannedLocked(get.job(), planned);
   }
   const bool has = std::any_of(get.have().begin(), get.have().end(),
                                [&planned](const std::string& id) { return id == planned->id.view(); });

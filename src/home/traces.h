@@ -86,6 +86,8 @@ class Traces {
   void MergeLocked(const Digest& key, std::optional<Trace> earlier, const Trace& trace, bool shared);
   // Null: there is no trace.
   PlannedPtr Plan(const Run& run);
+  // A node may ask for frames after the end of a run: of the last ones that have ended, and of all that have not.
+  void KeepPlannedLocked(uint64_t job, const PlannedPtr& planned);
 
   static constexpr size_t kMaxRuns = 1024;
   static constexpr size_t kMaxPlanned = 16;
@@ -98,7 +100,8 @@ class Traces {
 
   std::mutex mutex_;  // never together with store_mutex_
   std::map<uint64_t, Known> runs_;
-  std::deque<uint64_t> order_;  // of runs_, oldest first
+  std::deque<uint64_t> order_;    // of runs_, oldest first
+  std::deque<uint64_t> planned_;  // runs with a plan, which may be a megabyte; oldest first
 };
 
 }  // namespace vrun::home
