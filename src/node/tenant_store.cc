@@ -44,7 +44,12 @@ Result<TenantStore> OpenTenantStore(store::Options options) {
   options.max_open_files = DescriptorsForStore();
   TenantStore opened;
   VRUN_ASSIGN(opened.store, store::Store::Open(options));
-  VRUN_ASSIGN(opened.lock, OpenFile(options.directory + "/lock", O_RDWR | O_CREAT, 0600));
+  const std::string lock = options.directory + "/lock";
+  auto locked = OpenFile(lock, O_RDWR | O_CREAT, 0600);
+  if (!locked && locked.error().error_number() == EISDIR && RemoveTree(lock)) {
+    locked = OpenFile(lock, O_RDWR | O_CREAT, 0600);
+  }
+  VRUN_ASSIGN(opened.lock, std::move(locked));
   while (::flock(opened.lock.get(), LOCK_SH) != 0 && errno == EINTR) {
   }
   ::futimens(opened.lock.get(), nullptr);

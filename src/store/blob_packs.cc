@@ -117,6 +117,7 @@ Status BlobPacks::NewPack() {
     char name[64];
     std::snprintf(name, sizeof name, "/%016llx-%d-%d.pack", static_cast<unsigned long long>(WallMicros()),
                   static_cast<int>(::getpid()), i);
+    VRUN_TRY(MakeDirs(directory_, 0700));  // somebody may have removed it
     auto fd = OpenFile(directory_ + name, O_RDWR | O_CREAT | O_EXCL, 0600);
     if (!fd && fd.error().error_number() == EEXIST) continue;
     if (!fd) return std::move(fd).error();

@@ -33,7 +33,19 @@ bool FitsSize(const ObjectId& id, uint64_t size) {
   return false;
 }
 
+Status MakeDirectory(const std::string& path) {
+  struct stat st;
+  if (::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode)) return {};
+  (void)::unlink(path.c_str());
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoError("make " + path);
+  return {};
+}
+
 }  // namespace
+
+bool IsMissing(const Error& error) {
+  return error.error_number() == ENOENT || error.error_number() == ENOTDIR || error.error_number() == ELOOP;
+}
 
 bool IsDiskFull(const Error& error) { return error.error_number() == ENOSPC || error.error_number() == EDQUOT; }
 
@@ -50,13 +62,19 @@ Core::Core(const Options& o)
       unchecked_bytes_(kFreeSpaceEvery) {}
 
 Status Core::Prepare() {
-  for (const char* name : {"/objects", "/blobs"}) VRUN_TRY(MakeDirs(options.directory + name, 0700));
+  VRUN_TRY(MakeDirs(options.directory, 0700));
+  for (const char* name : {"/objects", "/blobs"}) VRUN_TRY(MakeDirectory(options.directory + name));
   static constexpr char kHex[] = "0123456789abcdef";
   for (int i = 0; i < 256; ++i) {
-    const std::string shard = options.directory + "/objects/" + kHex[i >> 4] + kHex[i & 15];
-    if (::mkdir(shard.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoError("make " + shard);
+    VRUN_TRY(MakeDirectory(options.directory + "/objects/" + kHex[i >> 4] + kHex[i & 15]));
   }
   return aliases_.Load(options.directory + "/aliases");
+}
+
+Status Core::MakeShard(const ObjectId& id) {
+  VRUN_TRY(MakeDirs(options.directory, 0700));
+  VRUN_TRY(MakeDirectory(options.directory + "/objects"));
+  return MakeDirectory(ShardPath(id));
 }
 
 std::string Core::ShardPath(const ObjectId& id) const {
@@ -76,7 +94,12 @@ Result<UniqueFd> Core::Open(const std::string& path, int flags, mode_t mode) {
 }
 
 Result<UniqueFd> Core::LockShard(const ObjectId& id, int operation) {
-  VRUN_ASSIGN(UniqueFd fd, Open(ShardPath(id), O_RDONLY | O_DIRECTORY));
+  auto opened = Open(ShardPath(id), O_RDONLY | O_DIRECTORY);
+  // Somebody has removed it, or put something else there.
+  if (!opened && operation == LOCK_EX && IsMissing(opened.error()) && MakeShard(id)) {
+    opened = Open(ShardPath(id), O_RDONLY | O_DIRECTORY);
+  }
+  VRUN_ASSIGN(UniqueFd fd, std::move(opened));
   while (::flock(fd.get(), operation) != 0) {
     if (errno != EINTR) return ErrnoError("lock " + ShardPath(id));
   }
@@ -157,8 +180,7 @@ bool Core::TakeVictim(EvictionIndex::Entry* victim) {
 int Core::RemoveFiles(const ObjectId& id) {
   auto shard = LockShard(id, LOCK_EX);
   if (!shard) {
-    const int error = shard.error().error_number();
-    return error == ENOENT || error == ENOTDIR ? 0 : error;  // somebody has removed the directory
+    return IsMissing(shard.error()) ? 0 : shard.error().error_number();  // somebody has removed the directory
   }
   int failed = 0;
   for (const std::string& path : {MapPath(id), ContentPath(id)}) {

@@ -27,7 +27,8 @@ class Core : public std::enable_shared_from_this<Core> {
  public:
   explicit Core(const Options& options);
 
-  // Makes the directories, loads the aliases.
+  // Makes the directories, loads the aliases. What has the name of one of them and is none goes: all that is here is
+  // the store's.
   Status Prepare();
 
   // `used`: for the order of eviction.
@@ -40,7 +41,9 @@ class Core : public std::enable_shared_from_this<Core> {
   std::string ShardPath(const ObjectId& id) const;
   // flock(LOCK_SH or LOCK_EX) on the directory that holds the object's files: while shared, the two files of an object
   // belong together; exclusive to make or remove them. Also between processes. Released with the descriptor.
+  // With LOCK_EX it is made where there is none.
   Result<UniqueFd> LockShard(const ObjectId& id, int operation);
+  Status MakeShard(const ObjectId& id);
 
   // Evicts so that `bytes` more fit below the limit and the watermark. False when that cannot be had.
   bool MakeRoom(uint64_t bytes);
@@ -102,6 +105,8 @@ class Core : public std::enable_shared_from_this<Core> {
 
 // The errnos that say "no room" rather than "broken".
 bool IsDiskFull(const Error& error);
+// There is no such directory: gone, or something else is in its place.
+bool IsMissing(const Error& error);
 // Out of descriptors or memory: no news about what is on disk.
 bool SaysNothing(const Error& error);
 

@@ -90,7 +90,11 @@ Status SmallObject::WriteFile(std::string_view data) {
   const std::string temporary =
       core_->ShardPath(id_) + "/.tmp-" + std::to_string(::getpid()) + "-" + std::to_string(++core_->temporary_serial);
   auto write = [&]() -> Status {
-    VRUN_ASSIGN(UniqueFd fd, core_->Open(temporary, O_WRONLY | O_CREAT | O_EXCL, 0600));
+    auto opened = core_->Open(temporary, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    if (!opened && IsMissing(opened.error()) && core_->MakeShard(id_)) {
+      opened = core_->Open(temporary, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    }
+    VRUN_ASSIGN(UniqueFd fd, std::move(opened));
     VRUN_TRY(PwriteAll(fd.get(), data, 0));
     const std::string path = core_->ContentPath(id_);
     int failed = ::rename(temporary.c_str(), path.c_str());

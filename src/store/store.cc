@@ -284,7 +284,14 @@ class StoreImpl final : public Store {
   void VerifyObject(const Found& found, VerifyReport* report) {
     if (!found.has_map) return VerifySmall(found.id, report);
     auto object = core_->Acquire(found.id, SizeInMap(found.id, found.size), /*used=*/false);
-    if (!object) return;
+    if (!object) {
+      // What the map says cannot be.
+      ++report->units;
+      ++report->corrupt_units;
+      ++core_->corrupt;
+      core_->Remove(found.id);
+      return;
+    }
     const uint64_t found_before = report->corrupt_units;
     const uint64_t before = core_->corrupt;
     (*object)->VerifyAll(report);

@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/files.h"
 #include "store/store_testing.h"
@@ -304,6 +306,68 @@ TEST_F(StoreDamageTest, NobodyWaitsForAFifo) {
       EXPECT_TRUE(ReadAll(*object) == content);
     }
   }
+}
+
+TEST_F(StoreDamageTest, WhatIsThereInPlaceOfItsDirectoriesGoes) {
+  const std::string small = Bytes(5000, 1), large = Bytes(9 * kUnitBytes, 2);
+  const std::string store_directory = directory_ + "/store", objects = store_directory + "/objects";
+  const auto puts = [&](store::Store& store) {
+    for (const std::string& content : {small, large}) {
+      const auto object = *store.Acquire(FinalId(content), content.size());
+      if (ReadAll(*object) != content) EXPECT_TRUE(PutAll(*object, content));
+      EXPECT_TRUE(ReadAll(*object) == content);
+    }
+    EXPECT_TRUE(store.PutBlob(Sha256("blob"), "blob"));
+    EXPECT_EQ(*store.GetBlob(Sha256("blob")), "blob");
+    EXPECT_TRUE(PathExists(PathOf(FinalId(small)))) << "of the large one the descriptors are there";
+  };
+  const std::vector<std::function<void()>> damages = {
+      [&] { fs::remove_all(objects); },
+      [&] {
+        for (const auto& entry : fs::directory_iterator(store_directory)) fs::remove_all(entry.path());
+      },
+      [&] { fs::remove_all(store_directory); },
+      [&] {
+        fs::remove_all(objects);
+        std::ofstream(objects) << "a file";
+      },
+      [&] {
+        fs::remove_all(objects);
+        fs::create_symlink("nowhere", objects);
+      },
+      [&] {
+        const fs::path shard = fs::path(PathOf(FinalId(small))).parent_path();
+        fs::remove_all(shard);
+        fs::create_symlink(shard, shard);
+      },
+  };
+  for (const auto& damage : damages) {
+    {
+      auto store = Open();
+      puts(*store);
+      damage();
+      puts(*store);
+      EXPECT_EQ(store->stats().failed_writes, 0u);
+    }
+    damage();
+    puts(*Open());
+  }
+}
+
+TEST_F(StoreDamageTest, AMapThatSaysWhatCannotBeIsCountedAndGoes) {
+  const std::string content = Bytes(9 * kUnitBytes, 2);
+  {
+    auto store = Open();
+    ASSERT_TRUE(PutAll(**store->Acquire(FinalId(content), content.size()), content));
+  }
+  const std::string path = PathOf(FinalId(content));
+  Overwrite(path + ".map", 0, std::string(64, 'x'));
+  fs::resize_file(path, 100);
+  auto store = Open();
+  const auto report = store->Verify();
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->corrupt_units, 1u);
+  EXPECT_EQ(CountFiles(""), 0);
 }
 
 TEST_F(StoreDamageTest, ADirectoryInTheWayGoes) {

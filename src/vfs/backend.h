@@ -95,6 +95,7 @@ class Backend {
   Prefetcher& prefetcher() { return *prefetcher_; }
   Recorder& recorder() { return *recorder_; }
   TracedFiles& traced() { return *traced_; }
+  Bursts& bursts() { return *bursts_; }
   WriteBehind& write_behind() { return *write_behind_; }
   Verifier& verifier() { return *verifier_; }
   TimerThread& timers() { return *timers_; }

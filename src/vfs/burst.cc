@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "store/store.h"
 #include "vfs/backend.h"
 #include "vfs/file_cache.h"
 #include "vfs/source.h"
@@ -27,8 +28,10 @@ void Bursts::Start(const RunId& run) {
   auto burst = std::make_shared<Burst>();
   burst->run = run;
   std::vector<Digest> have;
+  const uint64_t evictions = backend_.store()->stats().evictions;
   {
     std::lock_guard lock(mutex_);
+    if (evictions != have_evictions_) have_.clear();
     if (bursts_.size() >= kMaxBursts || !bursts_.emplace(std::pair(run.job, run.attempt), burst).second) return;
     have.assign(have_.begin(), have_.end());
   }
@@ -60,12 +63,7 @@ bool Bursts::Wanted(const BurstPtr& burst) {
 
 void Bursts::Begin(const BurstPtr& burst, TraceTable table) {
   burst->table = std::make_shared<const TraceTable>(std::move(table));
-  const TraceTable& trace = *burst->table;
-  backend_.traced().Add(trace);
-  burst->contents.reserve(trace.files.size());
-  for (const TraceTable::File& file : trace.files) {
-    burst->contents.push_back(backend_.files().Get(file.version, file.object_id));
-  }
+  backend_.traced().Add(*burst->table);
   LeadOrFollow(burst);
 }
 
@@ -85,18 +83,24 @@ void Bursts::LeadOrFollow(const BurstPtr& burst) {
 
 void Bursts::FetchMissing(const BurstPtr& burst) {
   const TraceTable& trace = *burst->table;
+  auto contents = std::make_shared<Contents>();
+  contents->reserve(trace.files.size());
+  for (const TraceTable::File& file : trace.files) {
+    contents->push_back(backend_.files().Get(file.version, file.object_id));
+  }
   std::deque<uint32_t> wanted;
   for (uint32_t frame = 0; frame < trace.frames.size(); ++frame) {
     bool missing = false;
     for (const TraceRange& range : trace.frames[frame]) {
       const FileContent::Place place{trace.tree, trace.files[range.file].path};
-      missing |= burst->contents[range.file]->Expect(place, range.first, range.count, burst->progress, frame,
-                                                     /*all=*/!trace.partial);
+      missing |= (*contents)[range.file]->Expect(place, range.first, range.count, burst->progress, frame,
+                                                 /*all=*/!trace.partial);
     }
     if (missing) wanted.push_back(frame);
   }
   {
     std::lock_guard lock(mutex_);
+    burst->contents = std::move(contents);
     burst->wanted = std::move(wanted);
     if (!burst->wanted.empty()) burst->progress->front = burst->wanted.front();
   }
@@ -136,6 +140,12 @@ void Bursts::Pump(const BurstPtr& burst) {
 
 void Bursts::Arrived(const BurstPtr& burst, const TraceFrame& frame) {
   const TraceTable& trace = *burst->table;
+  std::shared_ptr<const Contents> contents;
+  {
+    std::lock_guard lock(mutex_);
+    contents = burst->contents;
+  }
+  if (!contents) return;
   const std::string_view data = frame.data;
   size_t unit = 0;
   uint64_t at = 0;
@@ -143,8 +153,8 @@ void Bursts::Arrived(const BurstPtr& burst, const TraceFrame& frame) {
     const uint64_t size = trace.files[range.file].version.size;
     const uint64_t unit_bytes = store::UnitBytes(size);
     const uint64_t bytes = std::min(range.count * unit_bytes, size - range.first * unit_bytes);
-    burst->contents[range.file]->Arrived(range.first, std::span(frame.digests).subspan(unit, range.count),
-                                         data.substr(at, bytes), Origin::kTrace);
+    (*contents)[range.file]->Arrived(range.first, std::span(frame.digests).subspan(unit, range.count),
+                                     data.substr(at, bytes), Origin::kTrace);
     backend_.traced().Arrived(trace.files[range.file].version, {range.first, range.count});
     unit += range.count;
     at += bytes;
@@ -189,12 +199,17 @@ void Bursts::Over(const BurstPtr& burst) {
   burst->progress->over = true;
   BurstPtr taken;
   std::vector<BurstPtr> followers;
+  std::shared_ptr<const Contents> contents;  // let go without the lock
+  const uint64_t evictions = backend_.store()->stats().evictions;
   {
     std::lock_guard lock(mutex_);
     burst->over = true;
+    contents.swap(burst->contents);
     followers.swap(burst->followers);
     if (burst->stopped) taken = TakeLocked(burst->run.job, burst->run.attempt);
     if (burst->table && !burst->stopped && !burst->incomplete) {
+      if (evictions != have_evictions_) have_.clear();
+      have_evictions_ = evictions;
       std::erase(have_, burst->table->id);
       have_.push_front(burst->table->id);
       if (have_.size() > kHaveKept) have_.pop_back();
@@ -214,6 +229,15 @@ void Bursts::Stop(uint64_t job, uint32_t attempt) {
     if (it->second->over) taken = TakeLocked(job, attempt);
   }
   Drop(taken);
+}
+
+std::vector<std::shared_ptr<FileContent>> Bursts::Held() {
+  std::vector<std::shared_ptr<FileContent>> held;
+  std::lock_guard lock(mutex_);
+  for (const auto& [run, burst] : bursts_) {
+    if (burst->contents) held.insert(held.end(), burst->contents->begin(), burst->contents->end());
+  }
+  return held;
 }
 
 void Bursts::Drop(const BurstPtr& taken) {

@@ -54,18 +54,22 @@ class Bursts {
   void Start(const RunId& run);
   // The run is over: no more is asked for.
   void Stop(uint64_t job, uint32_t attempt);
+  // What the bursts that are not over hold, once for each that does. They need it only to add what comes, or to tell
+  // who reads it of what will: not its object in the store. Any thread; the store's locks may be held.
+  std::vector<std::shared_ptr<FileContent>> Held();
   void Close() { gate_->Close(); }
 
  private:
+  using Contents = std::vector<std::shared_ptr<FileContent>>;
   struct Burst {
     RunId run;
     std::shared_ptr<const TraceTable> table;
-    std::vector<std::shared_ptr<FileContent>> contents;  // by file of the table; held while the run is
-    bool leads = false;                                  // it fetches, or has; else it waits for another one
-    std::vector<std::shared_ptr<Burst>> followers;       // of the same table, that wait for it
-    std::deque<uint32_t> wanted;                         // frames not asked for yet
-    std::map<uint32_t, int64_t> on_the_way;              // asked for, and not here yet; since when
-    size_t under_way = 0;                                // requests
+    std::shared_ptr<const Contents> contents;       // by file of the table; null when it is over, or waits
+    bool leads = false;                             // it fetches, or has; else it waits for another one
+    std::vector<std::shared_ptr<Burst>> followers;  // of the same table, that wait for it
+    std::deque<uint32_t> wanted;                    // frames not asked for yet
+    std::map<uint32_t, int64_t> on_the_way;         // asked for, and not here yet; since when
+    size_t under_way = 0;                           // requests
     std::shared_ptr<BurstProgress> progress = std::make_shared<BurstProgress>();
     bool over = false;
     bool stopped = false;
@@ -95,7 +99,8 @@ class Bursts {
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::mutex mutex_;
   std::map<std::pair<uint64_t, uint32_t>, BurstPtr> bursts_;
-  std::deque<Digest> have_;  // tables of which everything is here, latest first
+  std::deque<Digest> have_;      // tables of which everything is here, latest first
+  uint64_t have_evictions_ = 0;  // what the store had evicted by then: with the next one they may not be any more
 };
 
 }  // namespace vrun::vfs

@@ -23,6 +23,7 @@ constexpr uint64_t kWindowBytes = 1 << 20;    // largest fetch of a file that is
 constexpr uint64_t kLongRunBytes = 16 << 20;  // from here on a reader is taken to want it all
 constexpr uint64_t kLongWindowBytes = 4 << 20;
 constexpr uint64_t kReadAheadRunBytes = 2 << 20;  // sequential reading for this long is fetched ahead of
+constexpr int64_t kSaidAgainMicros = 60'000'000;
 
 }  // namespace
 
@@ -425,6 +426,7 @@ Status FileContent::Put(uint64_t first, const std::vector<store::PutUnit>& units
       return put;
     }
     ++counters.store_write_failures;
+    cache_.StoreRefuses(put.error());
     {
       std::lock_guard lock(mutex_);
       for (size_t i = 0; i < units.size(); ++i) {
@@ -571,18 +573,20 @@ void FileCache::Close() {
 }
 
 void FileCache::ReleaseIdle() {
-  std::vector<std::shared_ptr<FileContent>> idle;  // freed without the lock
+  // One reference here for each that does not count as a use: of a burst, or of the table. Freed without the lock.
+  std::vector<std::shared_ptr<FileContent>> idle = backend_.bursts().Held();
   {
     std::lock_guard lock(mutex_);
     for (const auto& [version, cached] : cached_) idle.push_back(cached.content);
   }
-  // What only memory holds would have to be fetched again: that stays, without its object when nobody else is there
-  // (the table and this list are two).
-  std::erase_if(idle, [](const auto& content) {
-    if (!content->HoldsUnstored()) return false;
-    if (content.use_count() <= 2) content->ReleaseObject();
-    return true;
-  });
+  std::unordered_map<const FileContent*, long> unused;
+  for (const auto& content : idle) unused[content.get()] += 2;
+  // What only memory holds would have to be fetched again, and what a burst holds has to be told of what comes: these
+  // stay, without their objects.
+  for (const auto& content : idle) {
+    if (content.use_count() <= unused[content.get()]) content->ReleaseObject();
+  }
+  std::erase_if(idle, [](const auto& content) { return content->HoldsUnstored(); });
   std::lock_guard lock(mutex_);
   for (const auto& content : idle) {
     const auto it = cached_.find(content->version_);
@@ -590,6 +594,14 @@ void FileCache::ReleaseIdle() {
     recent_.erase(it->second.position);
     cached_.erase(it);
   }
+}
+
+void FileCache::StoreRefuses(const Error& error) {
+  const int64_t now = MonotonicMicros();
+  int64_t said = said_refused_micros_;
+  if (now - said < kSaidAgainMicros || !said_refused_micros_.compare_exchange_strong(said, now)) return;
+  LogWarning("the content cache does not take what comes, which is kept in memory as long as there is room: {}",
+             Escape(error.message()));
 }
 
 void FileCache::AddUnstored(const std::shared_ptr<FileContent>& content, uint64_t unit, uint64_t bytes) {

@@ -210,12 +210,15 @@ class FileCache {
     std::shared_ptr<FileContent> content;
     std::list<tree::FileVersion>::iterator position;
   };
+  // Says so, now and then.
+  void StoreRefuses(const Error& error);
   // Accounts for a unit that only memory holds; the oldest beyond the limit are dropped.
   void AddUnstored(const std::shared_ptr<FileContent>& content, uint64_t unit, uint64_t bytes);
 
   Backend& backend_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::atomic<int64_t> last_came_micros_{INT64_MIN / 2};  // content, of any file
+  std::atomic<int64_t> said_refused_micros_{INT64_MIN / 2};
   std::mutex mutex_;
   std::unordered_map<tree::FileVersion, Cached, tree::FileVersionHash> cached_;
   std::unordered_map<tree::FileVersion, std::weak_ptr<FileContent>, tree::FileVersionHash> known_;

@@ -447,6 +447,36 @@ TEST_F(BurstTest, ATableThatIsHereIsNotSentAgain) {
   FAIL() << "the table was never said to be here";
 }
 
+TEST_F(BurstTest, WhatItHasBroughtGivesWayToWhoeverNeedsTheRoom) {
+  source_.Hold(true);
+  Begin();
+  ASSERT_TRUE(source_.WaitHeld(1));
+  source_.Release(1);  // the table
+  ASSERT_TRUE(source_.WaitHeld(4));
+  source_.Release(3);
+  WaitForFrames(4);
+  // What is being written at this moment is in use, and in memory.
+  const auto goes = [&](uint64_t unit) {
+    for (int i = 0; i < 1000; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+      const auto left = store_->Prune(0);
+      if (left && *left == 0 && Bytes(big_, unit * kUnit, 10) == "nothing") return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(goes(0)) << "while it goes on";
+  source_.Hold(false);
+  WaitForFrames(13);
+  EXPECT_TRUE(Read(big_, "/lib/big.so", 33 * kUnit, 10));
+  EXPECT_TRUE(goes(33)) << "when it is over, and its run is not";
+  EXPECT_TRUE(Read(big_, "/lib/big.so", 33 * kUnit, 10));
+  EXPECT_GT(source_.CountAsked('f'), 0u);
+  // The next run does not say that it has everything.
+  Begin();
+  const auto asked = source_.asked();
+  const auto last = std::find_if(asked.rbegin(), asked.rend(), [](const auto& a) { return a.what == 't'; });
+  EXPECT_EQ(last->offset, 0u);
+}
+
 TEST_F(BurstTest, WhoeverHearsOfTheRunAMomentLaterGivesTheTraceAllTheSame) {
   source_.DenyTrace(3);
   Begin();

@@ -264,6 +264,30 @@ def test_the_disk_fills_in_the_middle_of_a_job(own):
         subprocess.run(["umount", "-l", state])
 
 
+def test_what_a_trace_names_gives_way_to_what_its_job_writes(own):
+    """A job of which there is a trace fills the disk that it shares with the cache: the cache can be fetched again."""
+    cluster = own(nodes=0, node_options=("--cache-bytes", str(200 << 20)))
+    state = small_disk(cluster, 120)
+    try:
+        cluster.start_node("n1")
+        for i in range(60):
+            (cluster.root / f"root/f{i}").write_bytes(os.urandom(1 << 20))
+        script = ("cd /root; cat f? f?? | sha256sum; sleep 1.5; for i in $(seq 15); do head -c 4194304 /dev/zero >> out || exit 3; "
+                  "sleep 0.3; done; stat -c %s out; rm out")
+        for run in range(3):
+            p = cluster.sh(script, check=False)
+            assert (p.returncode, p.stdout.split()[2:]) == (0, [str(60 << 20)]), (run, p.stdout, p.stderr, stat(cluster))
+        # And to whoever asks for room while one runs.
+        p = cluster.popen("vrun", "-D", "/root", "--", "sh", "-c", "cd /root; cat f? f?? | sha256sum; read line", stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True)
+        p.stdout.readline()
+        wait_until("what was read is let go", lambda: cluster.vctl("cache", "prune", "--to", "0") and stat(cluster)["bytes"] < 4 << 20)
+        p.communicate("\n", timeout=30)
+    finally:
+        cluster.stop_node("n1")
+        subprocess.run(["umount", "-l", state])
+
+
 def test_the_watermark_holds_whoever_fills_the_disk(own):
     """No job runs and nothing is written to the cache: it shrinks all the same."""
     cluster = own(nodes=0, node_options=["--cache-min-free-percent", "30"])
