@@ -27,14 +27,16 @@ std::string ApplyPaths::Actual(const std::string& asked) const {
 }
 
 Status ApplyPaths::RefuseHidden(const std::string& path) const {
-  const auto rules = options_->rules ? options_->rules() : nullptr;
-  if (!rules || !rules->Denies(path, options_->exposed)) return {};
+  if (!options_->rules) return {};
+  const auto rules = options_->rules();
+  if (rules && !rules->Denies(path, options_->exposed)) return {};
   return Error(Code::kDenied, Escape(path) + ": jobs may not write here: it is kept from them by this machine");
 }
 
 bool ApplyPaths::HasHiddenBelow(const std::string& path) const {
-  const auto rules = options_->rules ? options_->rules() : nullptr;
-  return rules && rules->HidesBelow(path, options_->exposed);
+  if (!options_->rules) return false;
+  const auto rules = options_->rules();
+  return !rules || rules->HidesBelow(path, options_->exposed);
 }
 
 Result<std::optional<Place>> ApplyPaths::Find(const std::string& asked) const {

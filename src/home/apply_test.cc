@@ -204,6 +204,8 @@ TEST_F(Apply, HiddenPathsAreNeitherWrittenNorMovedWithAParent) {
   EXPECT_EQ(Do(Remove("/u/.ssh/id", Base("/u/.ssh/id"))).error().code(), Code::kDenied);
   EXPECT_OK(Do(Put("/u/.sshx", "fine")));
   EXPECT_EQ(Read("/u/.ssh/id"), "secret");
+  Open(8, "?");
+  EXPECT_EQ(Do(Put("/u/new", "x")).error().code(), Code::kDenied);
 }
 
 TEST_F(Apply, ImpossibleMessagesAreRefused) {

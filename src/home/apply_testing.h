@@ -56,14 +56,16 @@ class Apply : public ::testing::Test {
     ::alarm(0);
   }
 
-  // `kept`: from jobs.
+  // `kept`: from jobs. "?": that is not known yet.
   void Open(uint64_t job = 7, const std::string& kept = "") {
     applier_.reset();
     ApplyOptions options;
     options.root = Path("");
     options.job = job;
     options.attempt = 1;
-    if (!kept.empty()) {
+    if (kept == "?") {
+      options.rules = [] { return nullptr; };
+    } else if (!kept.empty()) {
       options.rules =
           [rules = DenyList({.root = Path(""), .homes = {}, .home_parents = {}, .own = {Path(kept)}}).Current()] {
             return rules;

@@ -135,7 +135,8 @@ class ContentSession : public std::enable_shared_from_this<ContentSession> {
   std::string KnownIds(const tree::Directory& directory) const;
   // Those from work->next on that go into one pack, at least one; their bytes before compression.
   uint64_t SendPack(Work* work);
-  static Error UnknownTree(const std::optional<Digest>& id = std::nullopt);
+  // Of the tree that was asked for: a home that has not looked at its root yet may know it in a moment.
+  Error UnknownTree(const std::optional<Digest>& id = std::nullopt) const;
   bool Fail(uint64_t id, const Error& error);
   // A part of an answer. All of one go the same way: by their urgency.
   // An answer, or a part of one, that comes when nothing more urgent does.

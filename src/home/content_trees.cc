@@ -37,11 +37,12 @@ std::string ContentSession::KnownIds(const tree::Directory& directory) const {
   return KnownIds(directory, all);
 }
 
-Error ContentSession::UnknownTree(const std::optional<Digest>& id) {
+Error ContentSession::UnknownTree(const std::optional<Digest>& id) const {
   // As JobRun names it.
   if (id && *id == Digest()) {
     return Error(Code::kAborted, "home has lost the root as it was when this job was submitted: submit it again");
   }
+  if (!server_->trees_->current()) return Error(Code::kUnavailable, "home has not looked at its root yet");
   return Error(Code::kAborted, "home does not have this tree any more");
 }
 

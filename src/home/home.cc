@@ -8,15 +8,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <optional>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/escape.h"
 #include "base/files.h"
+#include "base/frame_socket.h"
 #include "base/log.h"
 #include "home/client_server.h"
 #include "home/content_server.h"
@@ -44,6 +47,8 @@ namespace {
 
 // Where a node of this machine keeps its cache and its tasks: not part of anybody's root.
 constexpr const char* kNodeState = "/var/lib/vrun";
+constexpr std::chrono::milliseconds kEndingPause{20};
+constexpr int64_t kEndingMicros = 8'000'000;  // that the home of before may take to end
 
 void TellReady(int fd, const std::string& line) {
   if (fd < 0) return;
@@ -86,12 +91,20 @@ void RaiseDescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// One home a user: the lock is on the socket's directory, which all that could reach the same socket share.
+// One home a user: the lock is on the socket's directory, which all that could reach the same socket share. A home that
+// is ending has the lock and no socket: it copies what it only holds open.
 Result<UniqueFd> Lock(const Places& places) {
   VRUN_ASSIGN(UniqueFd lock, OpenFile(places.socket_dir + "/home.lock", O_RDWR | O_CREAT, 0600));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
-  if (errno == EWOULDBLOCK) return Error(Code::kExists, "another home daemon runs already: " + Escape(places.socket));
-  return ErrnoError("lock " + Escape(places.socket_dir) + "/home.lock");
+  for (const int64_t began = MonotonicMicros();; std::this_thread::sleep_for(kEndingPause)) {
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+    if (errno != EWOULDBLOCK) return ErrnoError("lock " + Escape(places.socket_dir) + "/home.lock");
+    if (ConnectUnix(places.socket)) {
+      return Error(Code::kExists, "another home daemon runs already: " + Escape(places.socket));
+    }
+    if (MonotonicMicros() - began > kEndingMicros) {
+      return Error(Code::kExists, "the home daemon of before does not end: " + Escape(places.socket));
+    }
+  }
 }
 
 // What no --expose opens: our own state, and each file of secrets that the configuration names.

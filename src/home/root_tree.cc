@@ -31,7 +31,11 @@ void MarkDifferences(std::vector<std::string> a, std::vector<std::string> b, tre
 }  // namespace
 
 RootTree::RootTree(EventLoop* loop, Options options, SnapshotTable* table)
-    : loop_(loop), options_(std::move(options)), table_(table), deny_(options_.deny) {}
+    : loop_(loop), options_(std::move(options)), table_(table), deny_(options_.deny) {
+  // A home that was started again serves, and applies what runs that go on have written, before it has looked at the
+  // root.
+  table_->SetRules(deny_.Current());
+}
 
 RootTree::~RootTree() {
   *alive_ = false;

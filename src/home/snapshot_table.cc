@@ -23,6 +23,11 @@ void SnapshotTable::SetCurrent(tree::SnapshotPtr snapshot, std::shared_ptr<const
   rules_ = std::move(rules);
 }
 
+void SnapshotTable::SetRules(std::shared_ptr<const DenyRules> rules) {
+  std::lock_guard lock(mutex_);
+  rules_ = std::move(rules);
+}
+
 tree::SnapshotPtr SnapshotTable::current() const {
   std::lock_guard lock(mutex_);
   return current_;

@@ -48,10 +48,12 @@ class SnapshotTable {
   };
 
   void SetCurrent(tree::SnapshotPtr snapshot, std::shared_ptr<const DenyRules> rules);
+  // Until the first scan is over: what is kept from jobs is so from the beginning.
+  void SetRules(std::shared_ptr<const DenyRules> rules);
   tree::SnapshotPtr current() const;  // null before the first scan
   // The current one, with a number that grows with each that is another one, over restarts of home as well.
   std::pair<tree::SnapshotPtr, uint64_t> Numbered() const;
-  std::shared_ptr<const DenyRules> rules() const;  // null before the first scan
+  std::shared_ptr<const DenyRules> rules() const;  // null where there is no RootTree
 
   Pin Add(tree::SnapshotPtr snapshot, std::vector<std::string> exposed);
   std::optional<Held> Find(const Digest& id) const;

@@ -138,7 +138,9 @@ Error FromGrpcStatus(const grpc::Status& status, std::string_view code_text, con
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return Error(Code::kTimeout, where + ": no answer in time");
   }
-  if (text.find("andshake") != std::string::npos || text.find("CERTIFICATE") != std::string::npos) {
+  // ("tcp handshaker shutdown": the connection was never there.)
+  const bool connected = text.find("tcp handshaker") == std::string::npos;
+  if ((connected && text.find("andshake") != std::string::npos) || text.find("CERTIFICATE") != std::string::npos) {
     return Error(Code::kUnavailable,
                  where + ": TLS handshake failed: the certificates may belong to another cluster or be " +
                      "out of date: " + Escape(text));
