@@ -22,6 +22,8 @@ namespace {
 
 constexpr int64_t kInterruptSequenceMicros = 2'000'000;
 constexpr int64_t kDurableMicros = 500'000;  // that a client waits for a busy disk
+// A run in the foreground that is over by then leaves nothing of its frozen root on home's disk.
+constexpr int64_t kShortRunMicros = 2'000'000;
 
 bool EndsAWaitingRun(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
@@ -86,8 +88,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                            if (plan.trace) RememberTraced(*services_, job_, *run);
                            plan.requeue = run->scheduling().requeue();
                            plan.live = request.live_view();
-                           const bool freeze =
-                               options_.detached && !plan.live && plan.tree && services_->frozen->enabled();
+                           const bool freeze = !plan.live && plan.tree && services_->frozen->enabled();
                            plan.late = plan.tree && ComesAfterOthers(run->scheduling());
                            plan.frozen = freeze && !plan.late;
                            if (plan.frozen) {
@@ -165,7 +166,10 @@ void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory)
   const char* home = ::getenv("HOME");
   const std::string root = services_->root == "/" ? "" : services_->root;
   if (home != nullptr && std::string_view(home).starts_with(root + "/")) first.push_back(home + root.size());
-  services_->frozen->Add(plan.job, plan.tree, plan.exposed, std::move(first), [this, alive = alive_] {
+  if (!options_.detached) {
+    return services_->frozen->Add(plan.job, plan.tree, plan.exposed, std::move(first), kShortRunMicros);
+  }
+  services_->frozen->Add(plan.job, plan.tree, plan.exposed, std::move(first), 0, [this, alive = alive_] {
     if (*alive) Answer();
   });
 }
@@ -176,7 +180,7 @@ bool AttachedRun::ComesAfterOthers(const v1::Scheduling& scheduling) {
 
 std::function<void(const JobRun::Plan&)> AttachedRun::LateFreeze(const std::string& directory) {
   return [this, directory](const JobRun::Plan& plan) {
-    services_->frozen->Begin(plan.job);
+    if (options_.detached) services_->frozen->Begin(plan.job);
     Freeze(plan, directory);
   };
 }

@@ -87,7 +87,8 @@ class CacheConversation : public std::enable_shared_from_this<CacheConversation>
                if (node->over) return;
                // Unreachable: perhaps at another address.
                if (reason.code() == Code::kUnavailable && node->address < node->info.addresses_size()) {
-                 return Open(node);
+                 Open(node);
+                 return FinishWhenAllAreOver();
                }
                const std::string text = reason.code() == Code::kOk ? "no answer" : reason.message();
                Over(node, Error(reason.code() == Code::kOk ? Code::kInternal : reason.code(),

@@ -215,11 +215,21 @@ void FrozenRoots::Begin(uint64_t job) {
 bool FrozenRoots::Begun(uint64_t job) const { return Has(job) || PathExists(PathOf(job)); }
 
 void FrozenRoots::Add(uint64_t job, tree::SnapshotPtr tree, std::vector<std::string> exposed,
-                      std::vector<std::string> first, std::function<void()> durable) {
+                      std::vector<std::string> first, int64_t written_after, std::function<void()> durable) {
   Job& kept = jobs_[job];
   kept.exposed = std::move(exposed);
   kept.first = std::move(first);
   Hold(job, std::move(tree));
+  if (written_after == 0) return WriteLater(job, std::move(durable));
+  loop_->After(written_after, [this, alive = alive_, job, tree = kept.tree, durable = std::move(durable)]() mutable {
+    if (!*alive) return;
+    const auto it = jobs_.find(job);
+    if (it != jobs_.end() && it->second.tree == tree) WriteLater(job, std::move(durable));
+  });
+}
+
+void FrozenRoots::WriteLater(uint64_t job, std::function<void()> durable) {
+  const Job& kept = jobs_.at(job);
   writer_.Post([this, job, tree = kept.tree, record = RecordOf(*kept.tree, kept.exposed, kept.first),
                 durable = std::move(durable)] {
     if (Status written = Write(job, *tree, record); !written) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The roots of jobs that see them as they were at submission: their trees on home's disk, their content held
-// (frozen_files.h), from the submission to the end of the job, over restarts of home.
+// The roots of jobs that see them as they were at submission (every view that is not live): their trees on home's disk,
+// their content held (frozen_files.h), from the submission to the end of the job, over restarts of home.
 //
 // To freeze costs the submission nothing: the tree is written in the background. A home that dies before that has lost
 // it, which Find says; the job then fails.
@@ -50,10 +50,10 @@ class FrozenRoots {
   void Begin(uint64_t job);
   // Also of a job whose tree was lost with an earlier home.
   bool Begun(uint64_t job) const;
-  // The job sees this tree from now on. `first`: as FrozenFiles::Freeze. `durable`: it will, also if home is killed
-  // now, as far as the disk took it.
+  // The job sees this tree from now on. `first`: as FrozenFiles::Freeze. The disk has it only if the job is there for
+  // `written_after` microseconds. `durable`: it will see it also if home is killed now, as far as the disk took it.
   void Add(uint64_t job, tree::SnapshotPtr tree, std::vector<std::string> exposed, std::vector<std::string> first,
-           std::function<void()> durable = nullptr);
+           int64_t written_after = 0, std::function<void()> durable = nullptr);
   struct Found {
     tree::SnapshotPtr tree;
     std::vector<std::string> exposed;
@@ -89,6 +89,7 @@ class FrozenRoots {
   };
   std::string PathOf(uint64_t job) const { return directory_ + "/jobs/" + std::to_string(job); }
   void Hold(uint64_t job, tree::SnapshotPtr tree);
+  void WriteLater(uint64_t job, std::function<void()> durable);
   Status RecallOne(uint64_t job);
   Result<tree::DirectoryPtr> LoadDirectory(const Digest& digest, int depth);
   // On the writer.

@@ -340,7 +340,7 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
     case v1::TaskDown::kError: return OnTaskError(message.error());
     case v1::TaskDown::kNotice:
       sink_->OnNotice(Escape(message.notice().text()));
-      if (message.notice().content_lost() && plan_.frozen) FailFor(message.notice().text());
+      if (message.notice().content_lost() && !plan_.live) FailFor(message.notice().text());
       return;
     default: {
       LogWarning("job {}: the node sent a message that this version does not know", plan_.job);
@@ -499,7 +499,7 @@ void JobRun::FinishWithout(const std::string& reason) {
 void JobRun::Finish(Outcome outcome) {
   if (std::exchange(ended_, true)) return;
   if (bases_.attempt > 1) ForgetBases(*services_, plan_.job);
-  if (plan_.frozen) services_->frozen->Forget(plan_.job);
+  if (plan_.frozen || plan_.detached) services_->frozen->Forget(plan_.job);  // of a live one it has the beginning
   outcome.node = record_ && !record_->node().empty() ? record_->node() : node();
   outcome.attempt = plan_.placement ? plan_.placement->attempt() : 0;
   outcome.fetched_bytes = fetched_before_ + (content_ ? content_->sent_bytes() : 0);

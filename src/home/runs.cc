@@ -399,9 +399,9 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
   if (reply.has_placement()) plan.placement = reply.placement();
   plan.late = plan.tree && !reply.has_placement() && !services_->frozen->Begun(job) &&
               AttachedRun::ComesAfterOthers(reply.info().scheduling());
+  plan.frozen = !plan.live && services_->frozen->Begun(job);
+  if (plan.frozen && !services_->frozen->Has(job)) plan.tree.reset();
   if (auto files = RecallDetached(*services_, job)) {
-    plan.frozen = services_->frozen->Begun(job);
-    if (plan.frozen && !services_->frozen->Has(job)) plan.tree.reset();
     auto streams = OpenDetached(*services_, job, *files);
     if (streams) {
       AttachedRun::Options options;

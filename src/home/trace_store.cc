@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -62,6 +63,9 @@ void TraceStore::Save(const Digest& key, const Trace& trace) {
   const std::string path = PathOf(key);
   const bool fresh = !PathExists(path);
   if (saved) saved = WriteFileAtomic(path, Encode(trace), 0600);
+  if (!saved && saved.error().error_number() == EISDIR && RemoveTree(path)) {
+    saved = WriteFileAtomic(path, Encode(trace), 0600);
+  }
   if (!saved) LogWarning("a trace is not kept: {}", saved.error().message());
   if (saved && fresh) Trim();
 }

@@ -292,9 +292,10 @@ FsClient::Events Agent::FsEvents(const std::string& tenant_key) {
   events.on_presign = [this, tenant_key](const v1::PresignRequest& request) { Presign(tenant_key, request); };
   events.on_content_lost = [this](const std::string& path, const std::string& reason,
                                   const std::vector<uint64_t>& leases) {
+    const std::string name = Escape(path) + ": ";
     for (auto& [key, attempt] : attempts_) {
       for (uint64_t lease : leases) {
-        if (attempt->HoldsLease(lease)) attempt->Notice(Escape(path) + ": " + reason, true);
+        if (attempt->HoldsLease(lease)) attempt->Notice(reason.starts_with(name) ? reason : name + reason, true);
       }
     }
   };

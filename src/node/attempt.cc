@@ -114,10 +114,10 @@ void Attempt::FirstAttach(const v1::Attach& attach) {
   std::vector<uint32_t> ids(identity.groups().begin(), identity.groups().end());
   ids.insert(ids.end(), {identity.uid(), identity.gid()});
   Result<UidRanges::Range> uids = host_->Uids(tenant(), ids);
-  if (!uids) return Fail(v1::ExitRecord::START_FAILED, uids.error().message());
+  if (!uids) return CannotStart("cannot give its user ids", uids.error());
   Error error(Code::kOk, "");
   FsClient* fs = host_->FsServer(tenant(), &error);
-  if (fs == nullptr) return Fail(v1::ExitRecord::START_FAILED, Text("cannot start the file system server", error));
+  if (fs == nullptr) return CannotStart("cannot start the file system server", error);
   state_ = State::kOpening;
   std::weak_ptr<bool> alive = alive_;
   fs->WhenListening([this, alive](const std::vector<std::string>& addresses) {
@@ -153,9 +153,13 @@ void Attempt::OpenView(const v1::Attach& attach, FsClient* fs, const UidRanges::
 
 void Attempt::ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::Range& uids) {
   if (state_ != State::kOpening) return;  // cancelled meanwhile
-  if (!mounts) return Fail(v1::ExitRecord::START_FAILED, Text("cannot mount the root", mounts.error()));
+  if (!mounts) return CannotStart("cannot mount the root", mounts.error());
   Status started = StartSupervisor(std::move(*mounts), uids);
-  if (!started) Fail(v1::ExitRecord::START_FAILED, started.error().message());
+  if (!started) CannotStart("cannot start the command", started.error());
+}
+
+void Attempt::CannotStart(const char* what, const Error& why) {
+  Fail(v1::ExitRecord::START_FAILED, "node " + host_->node_name() + ": " + Text(what, why));
 }
 
 Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::Range& uids) {

@@ -89,6 +89,8 @@ class Attempt {
   // In a live view: home has to have all that was written there, which does not come by way of the supervisor.
   void PublishWrites();
   void ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::Range& uids);
+  // For reasons that are this machine's, which its user may never have heard of.
+  void CannotStart(const char* what, const Error& why);
   Status StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::Range& uids);
   // Where its writes are to stay, and on top of which of an earlier attempt.
   Status KeepWrites(v1::TaskSpec* spec);

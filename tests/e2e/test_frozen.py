@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch job sees the root as it was when it was submitted, in every attempt, whatever happened at home meanwhile."""
+"""A batch job, or one with --view=frozen, sees the root as it was when it was submitted, in every attempt, whatever
+happened at home meanwhile."""
+import hashlib
 import os
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -113,6 +116,125 @@ def test_what_was_changed_between_submission_and_start_is_as_it_was(own, restart
     # And nothing of it is left.
     wait_until("its tree is gone", lambda: not list(next(c.directory.rglob("frozen/jobs")).iterdir()))
     wait_until("its content is gone", lambda: not list(next(c.directory.rglob("frozen/content")).iterdir()))
+
+
+@pytest.mark.seconds(180)
+@pytest.mark.parametrize("options", [(), ("--writes=discard",), ("--requeue",)])
+def test_a_run_in_the_foreground_sees_the_root_as_it_was_when_it_was_typed(own, options):
+    c = own(view="live")
+    expected = make_project(c)
+    p = c.popen("vrun", "--view=frozen", *options, "--", "sh", "-c", f"echo ready; read line; {LOOK}", stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "ready\n"
+    held(c, 1)
+    change_all(c)
+    out, err = p.communicate("\n", timeout=60)
+    assert (p.returncode, out, err) == (0, expected, "")
+    assert not list(c.directory.rglob("frozen/jobs/*"))
+
+
+@pytest.mark.seconds(120)
+def test_a_run_in_the_foreground_outlives_home_in_its_frozen_root(own):
+    c = own(view="live")
+    expected = make_project(c)
+    p = c.popen("vrun", "--view=frozen", "--", "sh", "-c", f"echo ready; read line; {LOOK}", stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "ready\n"
+    held(c, 1)
+    change_all(c)
+    wait_until("copies are told", lambda: c.json("status")["frozen"]["kept_files"] > 0)
+    wait_until("its tree is on the disk", lambda: any(f.stat().st_size for f in c.directory.rglob("frozen/jobs/*")))
+    end_home(c, signal.SIGTERM)
+    out, err = p.communicate("\n", timeout=90)
+    assert (p.returncode, out) == (0, expected), err
+    wait_until("its tree is gone", lambda: not list(c.directory.rglob("frozen/jobs/*")))
+
+
+@pytest.mark.seconds(120)
+def test_what_is_lost_to_a_run_in_the_foreground_fails_it_and_is_named_once(own):
+    c = own(view="live")
+    make_project(c)
+    p = c.popen("vrun", "--view=frozen", "--", "sh", "-c", "echo ready; read line; cat /root/proj/large; sleep 60; exit 0",
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert p.stdout.readline() == b"ready\n"
+    wait_until("its tree is on the disk", lambda: any(f.stat().st_size for f in c.directory.rglob("frozen/jobs/*")))
+    os.kill(p.pid, signal.SIGSTOP)  # or it starts the next home
+    end_home(c, signal.SIGKILL)
+    with open(c.root / "root/proj/large", "r+b") as f:  # while nobody looks
+        f.write(b"CHANGED")
+    os.kill(p.pid, signal.SIGCONT)
+    out, err = p.communicate(b"\n", timeout=90)
+    assert p.returncode == 125 and b"CHANGED" not in out, (p.returncode, err)
+    last = err.splitlines()[-1]
+    assert last.count(b"/root/proj/large") == 1 and b"changed at home" in last, err
+
+
+@pytest.mark.seconds(120)
+def test_a_home_that_has_not_looked_at_its_root_yet(own):
+    """What a large root's home does in its first second: it applies nothing that it should not, and loses nobody's content."""
+    c = own(node_options=GPUS)
+    secrets = c.root / "root/.ssh"
+    secrets.mkdir(mode=0o700)
+    (secrets / "id_rsa").write_text("home's own")
+    for i in range(60):
+        (c.root / f"many/{i}").mkdir(parents=True)
+        for k in range(1000):
+            os.close(os.open(c.root / f"many/{i}/{k}", os.O_CREAT | os.O_WRONLY))
+    cold = {f"cold{i}": os.urandom(100_000) for i in range(20)}
+    for name, content in cold.items():
+        (c.root / "root" / name).write_bytes(content)
+    writer = submit(c, "-G", "1", "--", "sh", "-c", "echo ready; sleep 3; mkdir -p /root/.ssh; echo mine > /root/.ssh/id_rsa; "
+                    "echo mine > /root/.ssh/id_new; echo mine > /root/fine")
+    reader = submit(c, "-G", "1", "--", "sh", "-c", "echo ready; sleep 3; cat /root/cold* | sha256sum")
+    # Its content comes by the same stream: of a tree that a home which begins does not know at all.
+    live = c.popen("vrun", "--view=live", "--", "sh", "-c", "echo ready; sleep 3.2; cat /root/cold* | sha256sum", stdout=subprocess.PIPE,
+                   stderr=subprocess.PIPE, text=True)
+    assert live.stdout.readline() == "ready\n"
+    for job in (writer, reader):
+        wait_until("it runs", lambda: (c.root / f"root/vrun-{job}.out").exists() and output(c, job))
+    held(c, 2)
+    os.kill(live.pid, signal.SIGSTOP)  # or it starts the next home
+    end_home(c, signal.SIGKILL)
+    time.sleep(4)
+    os.kill(live.pid, signal.SIGCONT)
+    out, err = live.communicate(timeout=60)
+    digest = hashlib.sha256(b"".join(cold[name] for name in sorted(cold))).hexdigest() + "  -\n"
+    assert (live.returncode, out) == (0, digest), err
+    c.vctl("wait", reader, timeout=60)
+    assert output(c, reader) == "ready\n" + digest and c.json("job", reader)["state"] == "COMPLETED", output(c, reader)
+    wait_until("it is told", lambda: output(c, writer).count("jobs may not write here") == 2)
+    assert (c.root / "root/fine").read_text() == "mine\n"
+    assert {f.name: f.read_text() for f in secrets.iterdir()} == {"id_rsa": "home's own"}, output(c, writer)
+
+
+@pytest.mark.seconds(60)
+def test_whoever_comes_while_home_ends_gets_the_next_one(own):
+    c = own(node_options=GPUS)
+    for i in range(20):
+        (c.root / f"many/{i}").mkdir(parents=True)
+        for k in range(500):
+            (c.root / f"many/{i}/{k}").write_text("x")
+    submit(c, "-G", "1", "--", "sleep", "50")
+    held(c, 1)
+    for _ in range(3):
+        os.kill(c.pid_of("home"), signal.SIGTERM)
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            assert c.vctl("jobs", check=False).returncode == 0
+
+
+@pytest.mark.seconds(120)
+def test_a_live_batch_job_that_waits_outlives_home(own):
+    c = own(node_options=GPUS)
+    holder = submit(c, "-G", "2", "--", "sleep", "300")
+    wait_for(c, holder, "RUNNING")
+    job = submit(c, "-G", "2", "--view=live", "--", "cat", "/root/now")
+    end_home(c, signal.SIGKILL)
+    (c.root / "root/now").write_text("as it is")
+    c.vctl("cancel", holder)
+    c.vctl("wait", job)
+    assert output(c, job) == "as it is"
+    wait_until("nothing is left of it", lambda: not list(c.directory.rglob("frozen/jobs/*")))
 
 
 @pytest.mark.seconds(180)
