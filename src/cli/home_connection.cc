@@ -96,8 +96,8 @@ Result<v1::HomeMessage> ReceiveMessage(int socket, bool quiet) {
   pollfd p{socket, POLLIN, 0};
   int n = ::poll(&p, 1, 2000);
   if (n == 0 && !quiet) {
-    std::fprintf(stderr,
-                 "vrun: still waiting: home has not answered yet: its log may say why (`vctl status` names it)\n");
+    std::fprintf(stderr, "%s: still waiting: home has not answered yet: its log may say why (`vctl status` names it)\n",
+                 program_invocation_short_name);
   }
   auto frame = ReceiveFrame(socket);
   if (!frame) return std::move(frame).error().With("home");
