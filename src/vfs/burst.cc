@@ -199,12 +199,10 @@ void Bursts::Over(const BurstPtr& burst) {
   burst->progress->over = true;
   BurstPtr taken;
   std::vector<BurstPtr> followers;
-  std::shared_ptr<const Contents> contents;  // let go without the lock
   const uint64_t evictions = backend_.store()->stats().evictions;
   {
     std::lock_guard lock(mutex_);
     burst->over = true;
-    contents.swap(burst->contents);
     followers.swap(burst->followers);
     if (burst->stopped) taken = TakeLocked(burst->run.job, burst->run.attempt);
     if (burst->table && !burst->stopped && !burst->incomplete) {

@@ -54,8 +54,8 @@ class Bursts {
   void Start(const RunId& run);
   // The run is over: no more is asked for.
   void Stop(uint64_t job, uint32_t attempt);
-  // What the bursts that are not over hold, once for each that does. They need it only to add what comes, or to tell
-  // who reads it of what will: not its object in the store. Any thread; the store's locks may be held.
+  // What the bursts of the runs that there are hold, once for each that does. They need it to add what comes, and it
+  // has to know that a trace tells of it: not its object in the store. Any thread; the store's locks may be held.
   std::vector<std::shared_ptr<FileContent>> Held();
   void Close() { gate_->Close(); }
 
@@ -64,7 +64,7 @@ class Bursts {
   struct Burst {
     RunId run;
     std::shared_ptr<const TraceTable> table;
-    std::shared_ptr<const Contents> contents;       // by file of the table; null when it is over, or waits
+    std::shared_ptr<const Contents> contents;       // by file of the table, while the run is; null: it waits
     bool leads = false;                             // it fetches, or has; else it waits for another one
     std::vector<std::shared_ptr<Burst>> followers;  // of the same table, that wait for it
     std::deque<uint32_t> wanted;                    // frames not asked for yet

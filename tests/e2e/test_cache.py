@@ -385,7 +385,7 @@ def test_what_one_tenant_fetched_is_closed_to_the_other(own, tmp_path):
     other = OtherHome(cluster, "mallory@elsewhere", root)
     try:
         # As if it were the same home: the id that a home gives itself opens nothing.
-        seed = next((cluster.directory / "home").rglob("home_id"))
+        seed = cluster.home_state / "home_id"
         stolen = other.directory / seed.relative_to(cluster.directory / "home")
         stolen.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(seed, stolen)

@@ -106,7 +106,7 @@ def test_what_was_changed_between_submission_and_start_is_as_it_was(own, restart
     if restart:
         if restart == signal.SIGKILL:
             # What is only held open is copied within seconds. Copies have the inode in their names.
-            content = next(c.directory.rglob("frozen/content"))
+            content = c.home_state / "frozen/content"
             wait_until("what has lost its name is kept",
                        lambda: files <= {int(f.name.split("-")[1], 16) for f in content.iterdir() if f.name[0] != "n"})
         end_home(c, restart)
@@ -114,8 +114,8 @@ def test_what_was_changed_between_submission_and_start_is_as_it_was(own, restart
     c.vctl("wait", job)
     assert output(c, job) == expected
     # And nothing of it is left.
-    wait_until("its tree is gone", lambda: not list(next(c.directory.rglob("frozen/jobs")).iterdir()))
-    wait_until("its content is gone", lambda: not list(next(c.directory.rglob("frozen/content")).iterdir()))
+    wait_until("its tree is gone", lambda: not list((c.home_state / "frozen/jobs").iterdir()))
+    wait_until("its content is gone", lambda: not list((c.home_state / "frozen/content").iterdir()))
 
 
 @pytest.mark.seconds(180)
@@ -130,7 +130,7 @@ def test_a_run_in_the_foreground_sees_the_root_as_it_was_when_it_was_typed(own, 
     change_all(c)
     out, err = p.communicate("\n", timeout=60)
     assert (p.returncode, out, err) == (0, expected, "")
-    assert not list(c.directory.rglob("frozen/jobs/*"))
+    assert not list(c.home_state.glob("frozen/jobs/*"))
 
 
 @pytest.mark.seconds(120)
@@ -143,11 +143,11 @@ def test_a_run_in_the_foreground_outlives_home_in_its_frozen_root(own):
     held(c, 1)
     change_all(c)
     wait_until("copies are told", lambda: c.json("status")["frozen"]["kept_files"] > 0)
-    wait_until("its tree is on the disk", lambda: any(f.stat().st_size for f in c.directory.rglob("frozen/jobs/*")))
+    wait_until("its tree is on the disk", lambda: any(f.stat().st_size for f in c.home_state.glob("frozen/jobs/*")))
     end_home(c, signal.SIGTERM)
     out, err = p.communicate("\n", timeout=90)
     assert (p.returncode, out) == (0, expected), err
-    wait_until("its tree is gone", lambda: not list(c.directory.rglob("frozen/jobs/*")))
+    wait_until("its tree is gone", lambda: not list(c.home_state.glob("frozen/jobs/*")))
 
 
 @pytest.mark.seconds(120)
@@ -157,7 +157,7 @@ def test_what_is_lost_to_a_run_in_the_foreground_fails_it_and_is_named_once(own)
     p = c.popen("vrun", "--view=frozen", "--", "sh", "-c", "echo ready; read line; cat /root/proj/large; sleep 60; exit 0",
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert p.stdout.readline() == b"ready\n"
-    wait_until("its tree is on the disk", lambda: any(f.stat().st_size for f in c.directory.rglob("frozen/jobs/*")))
+    wait_until("its tree is on the disk", lambda: any(f.stat().st_size for f in c.home_state.glob("frozen/jobs/*")))
     os.kill(p.pid, signal.SIGSTOP)  # or it starts the next home
     end_home(c, signal.SIGKILL)
     with open(c.root / "root/proj/large", "r+b") as f:  # while nobody looks
@@ -234,7 +234,7 @@ def test_a_live_batch_job_that_waits_outlives_home(own):
     c.vctl("cancel", holder)
     c.vctl("wait", job)
     assert output(c, job) == "as it is"
-    wait_until("nothing is left of it", lambda: not list(c.directory.rglob("frozen/jobs/*")))
+    wait_until("nothing is left of it", lambda: not list(c.home_state.glob("frozen/jobs/*")))
 
 
 @pytest.mark.seconds(180)
@@ -293,7 +293,7 @@ def test_a_tree_that_was_lost_fails_the_job(own):
     job = submit(c, "-G", "2", "--", "true")
     held(c, 2)
     end_home(c, signal.SIGKILL)
-    shutil.rmtree(next(c.directory.rglob("frozen/store")))
+    shutil.rmtree(c.home_state / "frozen/store")
     c.vctl("cancel", holder)
     assert c.vctl("wait", job, check=False, timeout=90).returncode == 125
     info = c.json("job", job)
@@ -341,7 +341,7 @@ def test_what_a_job_renames_and_links_comes_home_whatever_home_did(own):
 class BusyDisk:
     """The record of the next job's root does not get to the disk: home waits for whoever reads this pipe."""
     def __init__(self, cluster, job):
-        jobs = next(cluster.directory.rglob("frozen/jobs"))
+        jobs = cluster.home_state / "frozen/jobs"
         self.pipe = jobs / f"{job}.tmp.{cluster.pid_of('home')}"   # as WriteFileAtomic names it
 
     def __enter__(self):

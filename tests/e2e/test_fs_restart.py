@@ -155,7 +155,7 @@ def traced(own, script, view="frozen", prepare=lambda cluster: None):
     for i, content in enumerate(contents):
         (here / f"f{i}").write_bytes(content)
     first = cluster.vrun("--", "python3", "/root/traced/script.py")
-    wait_until("the trace is home", lambda: list((cluster.directory / "home").rglob("*.trace")))
+    wait_until("the trace is home", lambda: list(cluster.home_state.glob("traces/*.trace")))
     cluster.stop_node("n1")
     prepare(cluster)
     cluster.start_node("n2")

@@ -295,12 +295,12 @@ def test_the_journal_of_a_real_controller_replays_to_the_same_decisions(own):
     wait_for(c, waiting, "RUNNING")
     os.kill(c.pid_of("controller"), signal.SIGKILL)
     wait_until("it is dead", lambda: c.pid_of("controller") is None)
-    for file in list(c.directory.rglob("vrun.db*")):   # a copy: nobody else may have it open
+    for file in list(c.home_state.glob("controller/vrun.db*")):   # a copy: nobody else may have it open
         shutil.copy(file, c.directory / f"copy-{file.name}")
     with contextlib.closing(sqlite3.connect(c.directory / "copy-vrun.db")) as database:
         assert database.execute("SELECT count(*) FROM journal").fetchone()[0] >= 10
     c.vctl("up", "--no-node", "--listen", f"0.0.0.0:{c.port}", "--root", str(c.root))
     wait_for(c, waiting, "RUNNING")
-    logs = [log.read_text(errors="replace") for log in c.directory.rglob("*controller*.log")]
+    logs = [log.read_text(errors="replace") for log in c.home_state.glob("log/*controller*.log")]
     assert logs and not any("begun anew" in log for log in logs)
     c.vctl("cancel", waiting)

@@ -36,7 +36,7 @@ def account(stderr):
 
 
 def traces(cluster):
-    return {f.name: f.stat().st_mtime_ns for f in (cluster.directory / "home/state/traces").rglob("*.trace")}
+    return {f.name: f.stat().st_mtime_ns for f in cluster.home_state.glob("traces/*.trace")}
 
 
 def run(cluster, *options):
@@ -91,7 +91,7 @@ def test_a_second_node_fetches_by_trace_and_the_account_is_true(own, view):
     # Traces that are damaged were never there.
     cluster.stop_node("n2")
     for name in traces(cluster):
-        path = next((cluster.directory / "home").rglob(name))
+        path = cluster.home_state / "traces" / name
         path.write_bytes(path.read_bytes()[:-1] + b"x")
     cluster.start_node("n3")
     rows, waits, text = run(cluster)
@@ -119,7 +119,7 @@ def test_runs_in_a_snapshot_have_the_traces_of_the_root_and_the_other_way_round(
     cluster.start_node("n3")
     before = traces(cluster)
     for name in before:
-        next((cluster.directory / "home").rglob(name)).unlink()
+        (cluster.home_state / "traces" / name).unlink()
     cluster.vrun("--snapshot", "v1", "--", "python3", "/root/traced/script.py", check=True)
     wait_until("the trace is home", lambda: set(traces(cluster)) == set(before))
     cluster.vctl("snapshot", "delete", "v1")

@@ -81,6 +81,8 @@ class Cluster:
         self.view = view
         self.root = pathlib.Path(root)
         self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix="vrun-e2e-", dir="/var/tmp"))
+        # What home makes and removes meanwhile is no place to look for something in.
+        self.home_state = self.directory / "home/state"
         self.environment = dict(os.environ, VRUN_DIR=str(self.directory / "home"), VRUN_LOG=os.environ.get("VRUN_LOG", "info"))
         for name in list(self.environment):
             if name.startswith(("SLURM_", "VRUN_JOB")):
@@ -151,7 +153,7 @@ class Cluster:
     # --- the nodes
 
     def pki(self):
-        return next(p.parent for p in (self.directory / "home").rglob("ca.key"))
+        return self.directory / "home/pki"
 
     def start_node(self, name):
         index = self.nodes[name]["index"] if name in self.nodes else free_link()
