@@ -174,7 +174,7 @@ def test_a_home_that_has_not_looked_at_its_root_yet(own):
     """What a large root's home does in its first second: it applies nothing that it should not, and loses nobody's content."""
     c = own(node_options=GPUS)
     secrets = c.root / "root/.ssh"
-    secrets.mkdir(mode=0o700)
+    secrets.mkdir(mode=0o700, exist_ok=True)
     (secrets / "id_rsa").write_text("home's own")
     for i in range(60):
         (c.root / f"many/{i}").mkdir(parents=True)
@@ -204,7 +204,8 @@ def test_a_home_that_has_not_looked_at_its_root_yet(own):
     assert output(c, reader) == "ready\n" + digest and c.json("job", reader)["state"] == "COMPLETED", output(c, reader)
     wait_until("it is told", lambda: output(c, writer).count("jobs may not write here") == 2)
     assert (c.root / "root/fine").read_text() == "mine\n"
-    assert {f.name: f.read_text() for f in secrets.iterdir()} == {"id_rsa": "home's own"}, output(c, writer)
+    assert (secrets / "id_rsa").read_text() == "home's own" and not (secrets / "id_new").exists(), output(c, writer)
+    assert not list(secrets.glob("*.vrun-*"))
 
 
 @pytest.mark.seconds(60)
