@@ -192,7 +192,7 @@ Status AttachedRun::OpenOutputFiles(const v1::Run& run) {
   files.directory = run.command().directory();
   // Remembered before the client is told: a home that comes after this one goes on with these files.
   files.exposed.assign(run.expose().begin(), run.expose().end());
-  const bool frozen = run.snapshot().empty() && services_->frozen->enabled();
+  const bool frozen = run.snapshot().empty() && !launch_->live() && services_->frozen->enabled();
   if (frozen && !ComesAfterOthers(run.scheduling())) services_->frozen->Begin(job_);
   Status remembered = RememberDetached(*services_, job_, files);
   if (!remembered) LogWarning("job {}: not remembered over a restart: {}", job_, remembered.error().message());

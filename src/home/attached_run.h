@@ -58,7 +58,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   void StartRun(const v1::Run& run);
   // A run that exists: `job` is bound, `run` may be null when it has ended already.
   void Resume(uint64_t job, JobRun* run);
-  // Its root is the one of when it starts (JobRun::Plan::late); for that, of a batch job in `directory`.
+  // Its root is the one of when it starts (JobRun::Plan::late); for that, in `directory`.
   static bool ComesAfterOthers(const v1::Scheduling& scheduling);
   std::function<void(const JobRun::Plan&)> LateFreeze(const std::string& directory);
   // Home ends; the job does not.

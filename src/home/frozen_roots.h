@@ -3,7 +3,7 @@
 // their content held (frozen_files.h), from the submission to the end of the job, over restarts of home.
 //
 // To freeze costs the submission nothing: the tree is written in the background. A home that dies before that has lost
-// it, which Find says; the job then fails.
+// it, which Find says; a job that Begin was told of then fails.
 //
 // On disk, below the directory: jobs/JOB (proto/frozen.proto; empty: begun), jobs/JOB.wrote (paths, each ended by a
 // NUL), store/ (the directories of all trees, each once), content/ (kept_content.h).
@@ -44,7 +44,7 @@ class FrozenRoots {
   // Forgets those of Recall that are not among these (jobs that have not ended).
   void Retain(const std::set<uint64_t>& jobs);
 
-  // False (VRUN_FREEZE=0, to measure what it costs): batch jobs see the root as it is when an attempt starts.
+  // False (VRUN_FREEZE=0, to measure what it costs): frozen views show the root as it is when an attempt starts.
   bool enabled() const { return enabled_; }
   // The job will see the tree that Add is going to tell. As durable as the file system makes a name.
   void Begin(uint64_t job);

@@ -499,7 +499,7 @@ void JobRun::FinishWithout(const std::string& reason) {
 void JobRun::Finish(Outcome outcome) {
   if (std::exchange(ended_, true)) return;
   if (bases_.attempt > 1) ForgetBases(*services_, plan_.job);
-  if (plan_.frozen || plan_.detached) services_->frozen->Forget(plan_.job);  // of a live one it has the beginning
+  if (plan_.frozen) services_->frozen->Forget(plan_.job);
   outcome.node = record_ && !record_->node().empty() ? record_->node() : node();
   outcome.attempt = plan_.placement ? plan_.placement->attempt() : 0;
   outcome.fetched_bytes = fetched_before_ + (content_ ? content_->sent_bytes() : 0);

@@ -35,6 +35,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   void Abandon(int signal);
   // No callback runs any more; the job, if there is or will be one, stays.
   void Forget();
+  bool live() const { return request_.live_view(); }  // its root is to be a live view
 
  private:
   void Submit();

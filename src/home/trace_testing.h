@@ -2,12 +2,22 @@
 // For the tests of traces.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "home/trace.h"
 #include "proto/common.pb.h"
+#include "store/object_id.h"
 
 namespace vrun::home {
+
+constexpr uint64_t kUnit = store::kUnitBytes;
+
+inline Trace Make(std::vector<Trace::File> files, std::vector<Trace::Range> ranges) {
+  return {std::move(files), std::move(ranges)};
+}
 
 inline v1::Command Command(const std::vector<std::string>& argv, const std::vector<std::string>& environment = {},
                            const std::string& directory = "/project") {

@@ -2,11 +2,13 @@
 // For tests: a small root (busybox), a real vrund-task, and this test as its agent and home.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -100,5 +102,28 @@ std::vector<pid_t> ProcessesOfRange(uint32_t uid_base);
 bool GroupsLeft(uint64_t job);
 // Calls until true or a minute has passed.
 bool Eventually(const std::function<bool()>& condition);
+
+class TaskTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why = WhyNot();
+    if (!why.empty()) GTEST_SKIP() << why;
+    MakeRoot(base_.path() + "/root");
+    task_ = std::make_unique<TaskProcess>(base_.path());
+  }
+  void TearDown() override {
+    task_.reset();
+    EXPECT_TRUE(Eventually([] { return ProcessesOfRange(kUidBase).empty(); })) << "processes were left behind";
+  }
+  std::unique_ptr<TaskProcess> Another() { return std::make_unique<TaskProcess>(base_.path()); }
+  Outcome& Shell(const std::string& script) {
+    task_->Shell(script);
+    return task_->Run();
+  }
+  void Environment(const std::string& e) { task_->command().add_environment(e); }
+
+  TemporaryDirectory base_;
+  std::unique_ptr<TaskProcess> task_;
+};
 
 }  // namespace vrun::node::testing

@@ -314,7 +314,9 @@ TEST_F(StoreDamageTest, WhatIsThereInPlaceOfItsDirectoriesGoes) {
   const auto puts = [&](store::Store& store) {
     for (const std::string& content : {small, large}) {
       const auto object = *store.Acquire(FinalId(content), content.size());
-      if (ReadAll(*object) != content) EXPECT_TRUE(PutAll(*object, content));
+      if (ReadAll(*object) != content) {
+        EXPECT_TRUE(PutAll(*object, content));
+      }
       EXPECT_TRUE(ReadAll(*object) == content);
     }
     EXPECT_TRUE(store.PutBlob(Sha256("blob"), "blob"));

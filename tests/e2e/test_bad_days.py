@@ -11,6 +11,7 @@ import time
 import pytest
 
 from cluster import BIN, wait_until
+from test_cache import sha, small_disk
 from test_fs_restart import program_pids
 
 
@@ -118,19 +119,12 @@ def test_two_first_runs_start_one_home(own):
 def test_a_full_disk_at_the_nodes_cache(own):
     """The cache lies on a tiny file system: everything still works, through memory."""
     cluster = own(nodes=0)
-    host = cluster.directory / "n1"
-    (host / "state").mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", host / "state"], check=True)
-    try:
+    with small_disk(cluster, 8):
         cluster.start_node("n1")
         (cluster.root / "root/big").write_bytes(os.urandom(32 << 20))
         r = cluster.sh("sha256sum < /root/big; python3 -c 'import json, ssl; print(1)'")
-        import hashlib
         assert r.returncode == 0, r.stderr
-        assert r.stdout.split()[0] == hashlib.sha256((cluster.root / "root/big").read_bytes()).hexdigest()
-    finally:
-        cluster.stop_node("n1")
-        subprocess.run(["umount", "-l", host / "state"])
+        assert r.stdout.split()[0] == sha(cluster.root / "root/big")
 
 
 def test_a_damaged_cache_is_refetched_never_served(own):

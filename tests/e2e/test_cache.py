@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The content cache of a node: what is damaged is never served, what is full gives way, what is another's stays closed."""
+import contextlib
 import hashlib
 import json
 import os
@@ -35,12 +36,18 @@ def fs_pid(cluster, node="n1"):
     return program_pids(cluster, "fs", node)[0]
 
 
+@contextlib.contextmanager
 def small_disk(cluster, megabytes, node="n1"):
-    """Puts the node's state on a file system of its own, before the node starts."""
+    """The node's state is on a file system of its own, from before the node starts to its end."""
     state = cluster.directory / node / "state"
     state.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", state], check=True)
-    return state
+    try:
+        yield state
+    finally:
+        if node in cluster.nodes:
+            cluster.stop_node(node)
+        subprocess.run(["umount", "-l", state])
 
 
 def fill(file, megabytes=None):
@@ -236,8 +243,7 @@ def test_the_cache_keeps_its_bound(own):
 def test_the_disk_fills_in_the_middle_of_a_job(own):
     """Somebody else takes all that is left while a job fetches: the cache gives way, or does without; the job sees nothing."""
     cluster = own(nodes=0)
-    state = small_disk(cluster, 96)
-    try:
+    with small_disk(cluster, 96) as state:
         cluster.start_node("n1")
         for i in range(30):
             (cluster.root / f"root/f{i}").write_bytes(os.urandom(2 << 20))
@@ -259,16 +265,41 @@ def test_the_disk_fills_in_the_middle_of_a_job(own):
         assert after["evictions"] > before["evictions"] or after["failed_writes"] > 0, after
         os.unlink(state / "filler")
         assert cluster.sh("sha256sum < f0 | cut -d' ' -f1", check=True).stdout == lines[0]
-    finally:
-        cluster.stop_node("n1")
-        subprocess.run(["umount", "-l", state])
+
+
+@pytest.mark.parametrize("view", ["live", "frozen"])
+def test_a_full_disk_at_the_start_is_one_line_that_names_the_node(own, view):
+    cluster = own(nodes=0, view=view)
+    with small_disk(cluster, 40) as state:
+        cluster.start_node("n1")
+        fill(state / "filler")
+        with open(state / "rest", "wb", buffering=0) as f, contextlib.suppress(OSError):
+            while f.write(b"x"):
+                pass
+        r = cluster.vrun("--", "true", timeout=50)
+        assert r.returncode == 125 and r.stderr.count("\n") == 1, r.stderr
+        assert r.stderr.startswith("vrun: node n1: cannot ") and "No space left on device" in r.stderr, r.stderr
+
+
+def test_something_else_in_the_place_of_the_stores_own_files(own):
+    cluster = own()
+    (cluster.root / "root/data").write_bytes(os.urandom(5 << 20))
+    assert cluster.sh("sha256sum < data").stdout.split()[0] == sha(cluster.root / "root/data")
+    cluster.stop_node("n1")
+    for store in (cluster.directory / "n1/state/node/store").iterdir():
+        shutil.rmtree(store / "objects")
+        (store / "objects").write_text("a file")
+        (store / "lock").unlink()
+        (store / "lock").mkdir()
+    cluster.start_node("n1")
+    assert cluster.sh("sha256sum < data").stdout.split()[0] == sha(cluster.root / "root/data")
+    assert stat(cluster)["bytes"] >= 5 << 20
 
 
 def test_what_a_trace_names_gives_way_to_what_its_job_writes(own):
     """A job of which there is a trace fills the disk that it shares with the cache: the cache can be fetched again."""
     cluster = own(nodes=0, node_options=("--cache-bytes", str(200 << 20)))
-    state = small_disk(cluster, 120)
-    try:
+    with small_disk(cluster, 120) as state:
         cluster.start_node("n1")
         for i in range(60):
             (cluster.root / f"root/f{i}").write_bytes(os.urandom(1 << 20))
@@ -283,16 +314,12 @@ def test_what_a_trace_names_gives_way_to_what_its_job_writes(own):
         p.stdout.readline()
         wait_until("what was read is let go", lambda: cluster.vctl("cache", "prune", "--to", "0") and stat(cluster)["bytes"] < 4 << 20)
         p.communicate("\n", timeout=30)
-    finally:
-        cluster.stop_node("n1")
-        subprocess.run(["umount", "-l", state])
 
 
 def test_the_watermark_holds_whoever_fills_the_disk(own):
     """No job runs and nothing is written to the cache: it shrinks all the same."""
     cluster = own(nodes=0, node_options=["--cache-min-free-percent", "30"])
-    state = small_disk(cluster, 96)
-    try:
+    with small_disk(cluster, 96) as state:
         cluster.start_node("n1")
         (cluster.root / "root/data").write_bytes(os.urandom(40 << 20))
         cluster.sh("cat data > /dev/null", check=True)
@@ -306,9 +333,6 @@ def test_the_watermark_holds_whoever_fills_the_disk(own):
         after = stat(cluster)
         assert after["bytes"] < before["bytes"] and after["evictions"] > before["evictions"]
         assert cluster.sh("sha256sum < data", check=True).stdout.split()[0] == sha(cluster.root / "root/data")
-    finally:
-        cluster.stop_node("n1")
-        subprocess.run(["umount", "-l", state])
 
 
 # --- few descriptors -------------------------------------------------------------------------------------------------

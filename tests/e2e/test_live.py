@@ -426,8 +426,7 @@ def test_the_nodes_disk_is_full_for_a_while(own):
     for i in range(2000):
         (cluster.place / "many" / f"{i:05}{'n' * 60}").write_text(f"{i}\n")
     want = hashlib.sha256("".join(f"{i}\n" for i in range(2000)).encode()).hexdigest()
-    state = small_disk(cluster, 48)
-    try:
+    with small_disk(cluster, 48) as state:
         cluster.start_node("n1")
         p = started(cluster, SHELL)
         assert int(ask(p, "find / -xdev 2> /dev/null | wc -l")) > 2000
@@ -446,9 +445,6 @@ def test_the_nodes_disk_is_full_for_a_while(own):
         r = sh(cluster, "echo y > second; cat out second")
         assert said(r) == (0, "x\ny\n", "")
         assert (cluster.place / "second").read_text() == "y\n"
-    finally:
-        cluster.stop_node("n1")
-        subprocess.run(["umount", "-l", state])
 
 
 @pytest.mark.parametrize("spare", [4, 24])
