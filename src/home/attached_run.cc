@@ -22,8 +22,6 @@ namespace {
 
 constexpr int64_t kInterruptSequenceMicros = 2'000'000;
 constexpr int64_t kDurableMicros = 500'000;  // that a client waits for a busy disk
-// A run in the foreground that is over by then leaves nothing of its frozen root on home's disk.
-constexpr int64_t kShortRunMicros = 2'000'000;
 
 bool EndsAWaitingRun(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
@@ -166,10 +164,8 @@ void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory)
   const char* home = ::getenv("HOME");
   const std::string root = services_->root == "/" ? "" : services_->root;
   if (home != nullptr && std::string_view(home).starts_with(root + "/")) first.push_back(home + root.size());
-  if (!options_.detached) {
-    return services_->frozen->Add(plan.job, plan.tree, plan.exposed, std::move(first), kShortRunMicros);
-  }
-  services_->frozen->Add(plan.job, plan.tree, plan.exposed, std::move(first), 0, [this, alive = alive_] {
+  if (!options_.detached) return services_->frozen->AddShort(plan.job, plan.tree, plan.exposed, std::move(first));
+  services_->frozen->Add(plan.job, plan.tree, plan.exposed, std::move(first), [this, alive = alive_] {
     if (*alive) Answer();
   });
 }

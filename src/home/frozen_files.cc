@@ -128,7 +128,7 @@ void FrozenFiles::Close() {
   keepers_.Drain();
 }
 
-FrozenFiles::HoldPtr FrozenFiles::Freeze(tree::SnapshotPtr tree, std::vector<std::string> first, HoldPtr before) {
+FrozenFiles::HoldPtr FrozenFiles::MakeHold() {
   auto hold = std::make_shared<Hold>();
   hold->owner_ = this;
   hold->parts_ = std::make_shared<Hold::Parts>();
@@ -136,8 +136,21 @@ FrozenFiles::HoldPtr FrozenFiles::Freeze(tree::SnapshotPtr tree, std::vector<std
     std::lock_guard lock(mutex_);
     if (breaks_ && !std::exchange(attending_, true)) attendant_ = std::thread([this] { Attend(); });
   }
+  return hold;
+}
+
+FrozenFiles::HoldPtr FrozenFiles::Freeze(tree::SnapshotPtr tree, std::vector<std::string> first, HoldPtr before) {
+  HoldPtr hold = MakeHold();
   builder_.Post([this, weak = std::weak_ptr(hold), tree = std::move(tree), first = std::move(first),
-                 before = std::move(before)] { Build(weak, tree, first); });
+                 before = std::move(before)] { Build(weak, tree, first, true); });
+  return hold;
+}
+
+FrozenFiles::HoldPtr FrozenFiles::FreezeFirst(tree::SnapshotPtr tree, std::vector<std::string> first) {
+  HoldPtr hold = MakeHold();
+  builder_.Post([this, weak = std::weak_ptr(hold), tree = std::move(tree), first = std::move(first)] {
+    Build(weak, tree, first, false);
+  });
   return hold;
 }
 
@@ -173,7 +186,7 @@ void FrozenFiles::DropUnclaimed() {
 // --- holding ---
 
 void FrozenFiles::Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr& tree,
-                        const std::vector<std::string>& first) {
+                        const std::vector<std::string>& first, bool all_of_it) {
   (void)::setpriority(PRIO_PROCESS, 0, kBuilderNice);  // of this thread
   Walk walk{hold, max_files_, {}};
   const auto parts = [&] {
@@ -188,6 +201,7 @@ void FrozenFiles::Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr
       if (FilePtr file = Protect(path, *entry, walk.most)) parts->files.push_back(std::move(file));
     }
   }
+  if (!all_of_it) return;
   // The rest leaves room for what the next job has first.
   walk.most = max_files_ / 4 * 3;
   DirectoryPtr all = BuildDirectory(&walk, "/", tree->directory);

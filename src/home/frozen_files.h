@@ -86,6 +86,8 @@ class FrozenFiles final : public ContentFiles {
   // the hold that this one takes the place of; it stays until this one holds what both have, also where it has not
   // begun yet: copies that belong to neither for a moment would be dropped.
   HoldPtr Freeze(tree::SnapshotPtr tree, std::vector<std::string> first, HoldPtr before = nullptr);
+  // Only what is first, until another hold takes its place.
+  HoldPtr FreezeFirst(tree::SnapshotPtr tree, std::vector<std::string> first);
   // Waits until everything that was asked for before is held, or cannot be, and no copy is under way; for tests.
   void Settle();
   // Drops copies that belong to no hold, soon. (Not done when a hold goes: at the end of home all of them go, and the
@@ -105,8 +107,10 @@ class FrozenFiles final : public ContentFiles {
   using FilePtr = std::shared_ptr<File>;
   using DirectoryPtr = std::shared_ptr<Directory>;
 
+  HoldPtr MakeHold();
   // On the builder.
-  void Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr& tree, const std::vector<std::string>& first);
+  void Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr& tree, const std::vector<std::string>& first,
+             bool all_of_it);
   DirectoryPtr BuildDirectory(Walk* walk, const std::string& path, const tree::DirectoryPtr& directory);
   // Files that are not at their path any more, but elsewhere. How many of them are held now.
   uint64_t ProtectMoved(Walk* walk);

@@ -215,16 +215,31 @@ void FrozenRoots::Begin(uint64_t job) {
 bool FrozenRoots::Begun(uint64_t job) const { return Has(job) || PathExists(PathOf(job)); }
 
 void FrozenRoots::Add(uint64_t job, tree::SnapshotPtr tree, std::vector<std::string> exposed,
-                      std::vector<std::string> first, int64_t written_after, std::function<void()> durable) {
+                      std::vector<std::string> first, std::function<void()> durable) {
   Job& kept = jobs_[job];
   kept.exposed = std::move(exposed);
   kept.first = std::move(first);
   Hold(job, std::move(tree));
-  if (written_after == 0) return WriteLater(job, std::move(durable));
-  loop_->After(written_after, [this, alive = alive_, job, tree = kept.tree, durable = std::move(durable)]() mutable {
+  WriteLater(job, std::move(durable));
+}
+
+void FrozenRoots::AddShort(uint64_t job, tree::SnapshotPtr tree, std::vector<std::string> exposed,
+                           std::vector<std::string> first) {
+  Job& kept = jobs_[job];
+  kept.exposed = std::move(exposed);
+  kept.first = std::move(first);
+  kept.pin = table_->Add(tree, kept.exposed);
+  kept.hold = files_->FreezeFirst(tree, kept.first);
+  kept.tree = std::move(tree);
+  After(kHeldMicros, job, [this, job, tree = kept.tree] { Hold(job, tree); });
+  After(kWrittenMicros, job, [this, job] { WriteLater(job, nullptr); });
+}
+
+void FrozenRoots::After(int64_t micros, uint64_t job, std::function<void()> done) {
+  loop_->After(micros, [this, alive = alive_, job, tree = jobs_.at(job).tree, done = std::move(done)] {
     if (!*alive) return;
     const auto it = jobs_.find(job);
-    if (it != jobs_.end() && it->second.tree == tree) WriteLater(job, std::move(durable));
+    if (it != jobs_.end() && it->second.tree == tree) done();
   });
 }
 

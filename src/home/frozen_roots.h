@@ -50,10 +50,13 @@ class FrozenRoots {
   void Begin(uint64_t job);
   // Also of a job whose tree was lost with an earlier home.
   bool Begun(uint64_t job) const;
-  // The job sees this tree from now on. `first`: as FrozenFiles::Freeze. The disk has it only if the job is there for
-  // `written_after` microseconds. `durable`: it will see it also if home is killed now, as far as the disk took it.
+  // The job sees this tree from now on. `first`: as FrozenFiles::Freeze. `durable`: it will, also if home is killed
+  // now, as far as the disk took it.
   void Add(uint64_t job, tree::SnapshotPtr tree, std::vector<std::string> exposed, std::vector<std::string> first,
-           int64_t written_after = 0, std::function<void()> durable = nullptr);
+           std::function<void()> durable = nullptr);
+  // The same of a run that may be over in a moment, and then should have cost home nothing: what is first is held at
+  // once, the rest after kHeldMicros, and the disk has the tree after kWrittenMicros.
+  void AddShort(uint64_t job, tree::SnapshotPtr tree, std::vector<std::string> exposed, std::vector<std::string> first);
   struct Found {
     tree::SnapshotPtr tree;
     std::vector<std::string> exposed;
@@ -79,6 +82,7 @@ class FrozenRoots {
   std::string Describe(uint64_t job) const;
 
  private:
+  static constexpr int64_t kHeldMicros = 250'000, kWrittenMicros = 2'000'000;
   struct Job {
     tree::SnapshotPtr tree;
     std::vector<std::string> exposed;
@@ -90,6 +94,8 @@ class FrozenRoots {
   std::string PathOf(uint64_t job) const { return directory_ + "/jobs/" + std::to_string(job); }
   void Hold(uint64_t job, tree::SnapshotPtr tree);
   void WriteLater(uint64_t job, std::function<void()> durable);
+  // If the job has this tree still.
+  void After(int64_t micros, uint64_t job, std::function<void()> done);
   Status RecallOne(uint64_t job);
   Result<tree::DirectoryPtr> LoadDirectory(const Digest& digest, int depth);
   // On the writer.

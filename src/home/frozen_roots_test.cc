@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -152,6 +153,30 @@ TEST_F(FrozenRootsTest, WhatWasWrittenIsKnownToTheHomeThatComesNext) {
   home_->files.Settle();
   EXPECT_EQ(Frozen(*next, "/p/a"), "old a");
   EXPECT_EQ(Frozen(*next, "/p/b"), "new b");
+}
+
+TEST_F(FrozenRootsTest, ARunThatMayBeShortCostsLittleUntilItIsNot) {
+  root_.Put("p/a", "old");
+  root_.Put("q/b", "old");
+  const auto waits_for = [&](const std::function<bool()>& done) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!done() && std::chrono::steady_clock::now() < until) home_->loop.RunOnce(20);
+    return done();
+  };
+  home_->roots.AddShort(8, home_->Now(), {}, {"/p"});
+  home_->roots.AddShort(kJob, home_->Now(), {}, {"/p"});
+  home_->roots.Forget(8);
+  home_->files.Settle();
+  EXPECT_EQ(home_->files.stats().held, 1u) << "what is first";
+  EXPECT_FALSE(PathExists(state_ / "frozen/jobs/7"));
+  EXPECT_TRUE(waits_for([&] { return home_->files.stats().held == 2; }));
+  EXPECT_TRUE(waits_for([&] { return PathExists(state_ / "frozen/jobs/7"); }));
+  EXPECT_FALSE(PathExists(state_ / "frozen/jobs/8"));
+  home_.reset();
+  root_.Put("q/b", "new");
+  Start();
+  EXPECT_TRUE(home_->roots.Find(kJob));
+  EXPECT_FALSE(home_->roots.Find(8));
 }
 
 TEST_F(FrozenRootsTest, NothingIsLeftOfAJobThatIsOver) {
