@@ -351,7 +351,7 @@ class BusyDisk:
 
     def __exit__(self, *error):
         reader = os.open(self.pipe, os.O_RDONLY | os.O_NONBLOCK)   # whoever waits goes on, and fails
-        self.pipe.unlink()                                         # who comes later finds a disk
+        self.pipe.unlink(missing_ok=True)                          # who comes later finds a disk; home may have been first
         os.close(reader)
 
 
