@@ -2,7 +2,6 @@
 // Both ends over real mTLS on loopback.
 #include "rpc/rpc.h"
 
-#include <grpcpp/support/status.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -14,7 +13,6 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "rpc/internal.h"
 #include "rpc/testing.h"
 
 namespace vrun::rpc {
@@ -213,16 +211,6 @@ TEST_F(RpcTest, ErrorsKeepTheirCodeAndText) {
   EXPECT_EQ(Call(*channel, kEcho, "drop").error().code(), Code::kAborted);
   EXPECT_EQ(Call(*channel, "/vrun.v1.Test/Nothing", "").error().code(), Code::kUnsupported);
   EXPECT_EQ(Call(*channel, kEcho, "keep", 50'000).error().code(), Code::kTimeout);
-}
-
-TEST(FromGrpcStatus, OnlyWhatIsAboutCertificatesBlamesThem) {
-  const auto of = [](const char* text) { return FromGrpcStatus({grpc::StatusCode::UNAVAILABLE, text}, "", "node n1"); };
-  for (const char* text : {"Ssl handshake failed: SSL_ERROR_SSL", "x: CERTIFICATE_VERIFY_FAILED"}) {
-    EXPECT_NE(of(text).message().find("certificates may belong to another cluster"), std::string::npos) << text;
-  }
-  const Error down = of("failed to connect to all addresses; last error: UNAVAILABLE: tcp handshaker shutdown");
-  EXPECT_EQ(down.code(), Code::kUnavailable);
-  EXPECT_EQ(down.message().find("certificates"), std::string::npos) << "a link that is down";
 }
 
 TEST_F(RpcTest, NobodyThereIsSaidAndTheChannelComesBackByItself) {
