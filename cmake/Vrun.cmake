@@ -21,11 +21,36 @@ if(VRUN_FUZZ)
   target_compile_options(vrun_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# What nearly every file includes, parsed once: a file of this project compiles in a third of the time. Only <...> names: those
+# do not put the path of this tree into the precompiled header, so ccache finds it again in another tree.
+set(vrun_precompiled
+  <algorithm> <atomic> <chrono> <condition_variable> <cstdint> <cstring> <deque> <filesystem> <functional> <map> <memory> <mutex>
+  <optional> <set> <span> <string> <string_view> <thread> <unordered_map> <unordered_set> <utility> <variant> <vector>
+  <fmt/format.h> <tl/expected.hpp>)
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "int main() { return 0; }\n")
+# The three ways in which code is compiled here: in a library, in a program, in a test.
+add_library(vrun_precompiled_library OBJECT ${CMAKE_BINARY_DIR}/precompiled.cc)
+add_executable(vrun_precompiled_binary EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled.cc)
+foreach(kind library binary)
+  target_link_libraries(vrun_precompiled_${kind} PRIVATE vrun_flags)
+  target_precompile_headers(vrun_precompiled_${kind} PRIVATE ${vrun_precompiled})
+endforeach()
+# A test itself only has to be compiled, in two thirds of the time; what is tested is built as it is installed.
+set(vrun_test_options $<$<CONFIG:RelWithDebInfo>:-O1>)
+if(VRUN_TESTS)
+  find_package(GTest REQUIRED)
+  add_executable(vrun_precompiled_test EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled.cc)
+  target_link_libraries(vrun_precompiled_test PRIVATE vrun_flags GTest::gtest GTest::gmock)
+  target_compile_options(vrun_precompiled_test PRIVATE ${vrun_test_options})
+  target_precompile_headers(vrun_precompiled_test PRIVATE ${vrun_precompiled} <gtest/gtest.h> <gmock/gmock.h>)
+endif()
+
 # vrun_library(NAME SOURCES a.cc ... DEPS other_lib ...): static library vrun_NAME.
 function(vrun_library name)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
   add_library(vrun_${name} STATIC ${A_SOURCES})
   target_link_libraries(vrun_${name} PUBLIC vrun_flags ${A_DEPS})
+  target_precompile_headers(vrun_${name} REUSE_FROM vrun_precompiled_library)
 endfunction()
 
 # vrun_binary(NAME [STATIC] SOURCES main.cc ... DEPS lib ...): an executable in build/bin. STATIC asks for a
@@ -34,6 +59,7 @@ function(vrun_binary name)
   cmake_parse_arguments(A "STATIC" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE vrun_flags ${A_DEPS})
+  target_precompile_headers(${name} REUSE_FROM vrun_precompiled_binary)
   if(A_STATIC AND NOT VRUN_SANITIZE)
     target_link_options(${name} PRIVATE -static-pie)
   elseif(NOT VRUN_SANITIZE)
@@ -48,11 +74,10 @@ function(vrun_test name)
   if(NOT VRUN_TESTS)
     return()
   endif()
-  find_package(GTest REQUIRED)
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE vrun_flags ${A_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
-  # What is tested is built as it is installed; the test itself only has to be compiled, in two thirds of the time.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  target_compile_options(${name} PRIVATE ${vrun_test_options})
+  target_precompile_headers(${name} REUSE_FROM vrun_precompiled_test)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 60)
   endif()

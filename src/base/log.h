@@ -7,7 +7,7 @@
 // go through Escape (base/escape.h) before they come here.
 #pragma once
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
 #include <string>
 #include <string_view>
