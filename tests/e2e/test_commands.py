@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """vbatch and vctl."""
+import glob
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -108,3 +111,12 @@ def test_a_node_on_a_host_without_fuse_says_so_in_one_line(tmp_path):
                         "--controller", "127.0.0.1:9", "--name", "n", "--pool", "p", "--state-dir", str(tmp_path / "s"), "--pki",
                         str(tmp_path)], capture_output=True, text=True, timeout=30)
     assert r.returncode != 0 and "/dev/fuse" in r.stderr, r.stderr
+
+
+@pytest.mark.skipif(bool(glob.glob("/dev/nvidia[0-9]*")), reason="this machine has a GPU: tools/gpu-check would look at it")
+def test_gpu_check_says_in_one_line_that_a_machine_has_no_gpu(tmp_path):
+    tool = pathlib.Path(__file__).resolve().parents[2] / "tools/gpu-check"
+    r = subprocess.run([sys.executable, tool, "--out", tmp_path / "out"], capture_output=True, text=True)
+    assert r.returncode == 2
+    assert re.fullmatch(r"gpu-check: this machine has no NVIDIA GPU: .+\n", r.stdout + r.stderr)
+    assert not (tmp_path / "out").exists()
