@@ -20,7 +20,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr uint32_t kEvents =
+constexpr uint32_t kInotifyEvents =
     IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_MODIFY | IN_CLOSE_WRITE | IN_ATTRIB | IN_ONLYDIR;
 
 class InotifyWatcher final : public EventWatcher {
@@ -103,7 +103,8 @@ class InotifyWatcher final : public EventWatcher {
         errno = ENOSPC;
         return LimitError("watch " + Escape(path));
       }
-      const int wd = ::inotify_add_watch(queue_.get(), ("/proc/self/fd/" + std::to_string(fd.get())).c_str(), kEvents);
+      const int wd =
+          ::inotify_add_watch(queue_.get(), ("/proc/self/fd/" + std::to_string(fd.get())).c_str(), kInotifyEvents);
       if (wd < 0) {
         if (errno == ENOSPC || tree::OutOfResources(errno)) return LimitError("watch " + Escape(path));
         continue;

@@ -14,15 +14,13 @@
 namespace vrun::node {
 namespace {
 
-Error Corrupt(const char* what) { return Error(Code::kCorrupt, std::string("home sent ") + what); }
-
 constexpr char kWrongLength[] = "content of another length than it says";
 
 Status AddKnownIds(std::string_view encoded, vfs::FetchedDirectory* fetched) {
   VRUN_ASSIGN(auto known, tree::DecodeKnownIds(encoded, fetched->directory->size()));
   for (const tree::KnownId& k : known) {
     const auto id = store::ObjectId::Decode(k.id);
-    if (!id || id->algorithm == store::IdAlgorithm::kProvisional) return Corrupt("a malformed object id");
+    if (!id || id->algorithm == store::IdAlgorithm::kProvisional) return CorruptFromHome("a malformed object id");
     fetched->known_ids.emplace_back(k.index, *id);
   }
   return {};
@@ -47,7 +45,7 @@ bool DecodeRanges(const google::protobuf::RepeatedField<uint64_t>& told, uint64_
 Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes, std::string_view prefix,
                            std::string out) {
   if (!zstd) {
-    if (data.size() != raw_bytes) return Corrupt(kWrongLength);
+    if (data.size() != raw_bytes) return CorruptFromHome(kWrongLength);
     out.assign(data);
     return out;
   }
@@ -59,7 +57,7 @@ Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes,
   if (!prefix.empty()) ::ZSTD_DCtx_refPrefix(context.get(), prefix.data(), prefix.size());
   const size_t n = ::ZSTD_decompressDCtx(context.get(), out.data(), out.size(), data.data(), data.size());
   if (!prefix.empty()) ::ZSTD_DCtx_reset(context.get(), ZSTD_reset_session_and_parameters);
-  if (ZSTD_isError(n) || n != raw_bytes) return Corrupt("content that does not decompress to its length");
+  if (ZSTD_isError(n) || n != raw_bytes) return CorruptFromHome("content that does not decompress to its length");
   return out;
 }
 
@@ -144,7 +142,7 @@ Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told) {
 
 Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table, uint64_t index,
                                          std::string buffer) {
-  if (index >= table.frames.size()) return Corrupt("a frame that is not in its table");
+  if (index >= table.frames.size()) return CorruptFromHome("a frame that is not in its table");
   std::vector<uint64_t> lengths;  // of the units
   uint64_t bytes = 0;
   for (const vfs::TraceRange& range : table.frames[index]) {
@@ -155,7 +153,7 @@ Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::
     }
   }
   if (told.raw_bytes() != bytes || told.digests().size() != lengths.size() * sizeof(Digest::bytes)) {
-    return Corrupt("a frame of another size than its table says");
+    return CorruptFromHome("a frame of another size than its table says");
   }
   vfs::TraceFrame frame{.index = static_cast<uint32_t>(index), .digests = {}, .data = {}};
   VRUN_ASSIGN(frame.data, Unpack(told.data(), told.zstd(), bytes, {}, std::move(buffer)));
@@ -164,7 +162,7 @@ Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::
   for (size_t i = 0; i < lengths.size(); at += lengths[i++]) {
     frame.digests.push_back(*Digest::FromBytes(digests.substr(i * sizeof(Digest::bytes), sizeof(Digest::bytes))));
     if (store::UnitDigest(data.substr(at, lengths[i])) != frame.digests.back())
-      return Corrupt("a unit that does not match its digest");
+      return CorruptFromHome("a unit that does not match its digest");
   }
   return frame;
 }
@@ -176,34 +174,35 @@ RangeAssembler::RangeAssembler(uint64_t file_size, uint64_t offset, uint64_t len
 
 Status RangeAssembler::Add(const v1::Units& units) {
   if (units.piece_size() > 0 && units.offset() != next_)
-    return Corrupt("a part of a file at an offset that was not its turn");
+    return CorruptFromHome("a part of a file at an offset that was not its turn");
   for (const v1::Piece& piece : units.piece()) {
     const uint64_t count = piece.digests().size() / sizeof(Digest::bytes);
-    if (count == 0 || piece.digests().size() % sizeof(Digest::bytes) != 0) return Corrupt("units without digests");
+    if (count == 0 || piece.digests().size() % sizeof(Digest::bytes) != 0)
+      return CorruptFromHome("units without digests");
     if (next_ >= end_ || count > (end_ - next_ + unit_bytes_ - 1) / unit_bytes_)
-      return Corrupt("more of a file than was asked for");
+      return CorruptFromHome("more of a file than was asked for");
     const uint64_t length = std::min(count * unit_bytes_, file_size_ - next_);
-    if (piece.raw_bytes() != length) return Corrupt("a piece of the wrong length");
+    if (piece.raw_bytes() != length) return CorruptFromHome("a piece of the wrong length");
     std::string unpacked;
     std::string_view data = piece.data();
     if (piece.zstd()) {
       VRUN_ASSIGN(unpacked, Unpack(data, true, length));
       data = unpacked;
     } else if (data.size() != length) {
-      return Corrupt(kWrongLength);
+      return CorruptFromHome(kWrongLength);
     }
     for (uint64_t i = 0; i < count; ++i) {
       const std::string_view unit = data.substr(i * unit_bytes_, unit_bytes_);
       const auto digest = *Digest::FromBytes(
           std::string_view(piece.digests()).substr(i * sizeof(Digest::bytes), sizeof(Digest::bytes)));
-      if (store::UnitDigest(unit) != digest) return Corrupt("a unit that does not match its digest");
+      if (store::UnitDigest(unit) != digest) return CorruptFromHome("a unit that does not match its digest");
       range_.units.push_back({digest, std::string(unit)});
     }
     next_ += length;
   }
   if (!units.object_id().empty()) {
     const auto id = store::ObjectId::Decode(units.object_id());
-    if (!id || id->algorithm == store::IdAlgorithm::kProvisional) return Corrupt("a malformed object id");
+    if (!id || id->algorithm == store::IdAlgorithm::kProvisional) return CorruptFromHome("a malformed object id");
     range_.object_id = *id;
   }
   return {};
@@ -212,9 +211,9 @@ Status RangeAssembler::Add(const v1::Units& units) {
 Result<std::vector<vfs::FetchedDirectory>> DecodePack(const v1::DirectoryPack& pack) {
   uint64_t total = 0;
   for (const uint32_t size : pack.raw_bytes()) total += size;
-  if (total > kMaxPartBytes) return Corrupt("too large a pack of directories");
+  if (total > kMaxPartBytes) return CorruptFromHome("too large a pack of directories");
   if (pack.known_ids_size() != 0 && pack.known_ids_size() != pack.raw_bytes_size()) {
-    return Corrupt("a pack that names the contents of other directories");
+    return CorruptFromHome("a pack that names the contents of other directories");
   }
   VRUN_ASSIGN(const std::string raw, Unpack(pack.encoded(), pack.zstd(), total));
   std::vector<vfs::FetchedDirectory> objects;
@@ -230,13 +229,14 @@ Result<std::vector<vfs::FetchedDirectory>> DecodePack(const v1::DirectoryPack& p
 
 Result<vfs::FetchedDirectory> DecodeDelta(const v1::DirectoryDelta& delta, const vfs::LoadedDirectory& base) {
   const auto digest = Digest::FromBytes(delta.digest());
-  if (!digest || delta.raw_bytes() > kMaxDirectoryBytes) return Corrupt("a malformed difference of directories");
+  if (!digest || delta.raw_bytes() > kMaxDirectoryBytes)
+    return CorruptFromHome("a malformed difference of directories");
   const tree::Directory& was = *base.directory;
   VRUN_ASSIGN(std::string encoded, Unpack(delta.patch(), true, delta.raw_bytes(), was.encoded()));
   vfs::FetchedDirectory fetched;
   VRUN_ASSIGN(fetched.directory, tree::Directory::Parse(std::move(encoded)));
   const tree::Directory& now = *fetched.directory;
-  if (now.digest() != *digest) return Corrupt("a directory that does not match its digest");
+  if (now.digest() != *digest) return CorruptFromHome("a directory that does not match its digest");
   VRUN_TRY(AddKnownIds(delta.known_ids(), &fetched));
   for (const auto& [index, id] : base.known_ids) {
     const size_t at = now.Find(was.NameAt(index));
@@ -251,9 +251,9 @@ Result<vfs::FetchedDirectory> DecodeDelta(const v1::DirectoryDelta& delta, const
 Result<std::optional<vfs::FetchedDirectory>> DirectoryAssembler::Add(const v1::DirectoryObject& part,
                                                                      const Digest* wanted) {
   const auto digest = Digest::FromBytes(part.digest());
-  if (!digest || (wanted && *digest != *wanted)) return Corrupt("a directory that was not asked for");
+  if (!digest || (wanted && *digest != *wanted)) return CorruptFromHome("a directory that was not asked for");
   if (part.raw_bytes() > kMaxPartBytes || part.total_bytes() > kMaxDirectoryBytes)
-    return Corrupt("too large a directory");
+    return CorruptFromHome("too large a directory");
   if (!started_) {
     started_ = true;
     digest_ = *digest;
@@ -261,22 +261,22 @@ Result<std::optional<vfs::FetchedDirectory>> DirectoryAssembler::Add(const v1::D
     encoded_.clear();
     known_ids_.clear();
   } else if (*digest != digest_ || part.total_bytes() != total_) {
-    return Corrupt("parts of two directories as one");
+    return CorruptFromHome("parts of two directories as one");
   }
   if (part.raw_bytes() > total_ - encoded_.size() || (part.raw_bytes() == 0 && total_ > 0)) {
-    return Corrupt("a directory of another length than it says");
+    return CorruptFromHome("a directory of another length than it says");
   }
   VRUN_ASSIGN(std::string raw, Unpack(part.encoded(), part.zstd(), part.raw_bytes()));
   encoded_ += raw;
   // 33 bytes and an index for each entry, of which none is shorter than that: never more than the object itself.
-  if (known_ids_.size() + part.known_ids().size() > kMaxDirectoryBytes) return Corrupt("too many object ids");
+  if (known_ids_.size() + part.known_ids().size() > kMaxDirectoryBytes) return CorruptFromHome("too many object ids");
   known_ids_ += part.known_ids();
   if (encoded_.size() < total_) return std::optional<vfs::FetchedDirectory>();
 
   started_ = false;
   vfs::FetchedDirectory fetched;
   VRUN_ASSIGN(fetched.directory, tree::Directory::Parse(std::move(encoded_)));
-  if (fetched.directory->digest() != digest_) return Corrupt("a directory that does not match its digest");
+  if (fetched.directory->digest() != digest_) return CorruptFromHome("a directory that does not match its digest");
   VRUN_TRY(AddKnownIds(known_ids_, &fetched));
   return std::optional(std::move(fetched));
 }

@@ -31,6 +31,9 @@ namespace vrun::node {
 inline constexpr uint64_t kMaxDirectoryBytes = 512u << 20;  // about five million names
 inline constexpr uint64_t kMaxPartBytes = 4u << 20;         // of one part of a directory object
 
+// kCorrupt: "home sent WHAT".
+inline Error CorruptFromHome(const char* what) { return Error(Code::kCorrupt, std::string("home sent ") + what); }
+
 // `data`, decompressed if `zstd`, has exactly `raw_bytes` bytes; else kCorrupt. Never allocates more than that.
 // `prefix`: of what was compressed as following on that. `out`: a string whose memory is used for it.
 Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes, std::string_view prefix = {},

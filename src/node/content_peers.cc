@@ -13,8 +13,6 @@
 namespace vrun::node {
 namespace {
 
-Error Corrupt(const char* what) { return Error(Code::kCorrupt, std::string("home sent ") + what); }
-
 uint64_t UnitsIn(const v1::Units& units) {
   uint64_t count = 0;
   for (const v1::Piece& piece : units.piece()) count += piece.digests().size() / sizeof(Digest::bytes);
@@ -54,7 +52,7 @@ void ContentSource::FetchSigned(const UnitPlace& place, uint64_t first, uint64_t
     SignedAnswer(uint64_t size, uint64_t offset, uint64_t length, std::function<void(Result<SignedRange>)> done)
         : parts_(size, offset, length), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (!reply.has_units()) return Corrupt("something else than content");
+      if (!reply.has_units()) return CorruptFromHome("something else than content");
       VRUN_TRY(parts_.Add(reply.units()));
       const SignedUnitsPtr statement = reply.units().signature().empty() ? nullptr : StatementIn(reply.units());
       statements_.insert(statements_.end(), UnitsIn(reply.units()), statement);
@@ -100,10 +98,10 @@ void ContentSource::FetchStatements(const UnitPlace& place, uint64_t first, uint
       const uint64_t count = UnitsIn(units);
       if (!reply.has_units() || units.signature().empty() || units.offset() != next_ * unit_bytes_ ||
           count > end_ - next_) {
-        return Corrupt("something else than statements");
+        return CorruptFromHome("something else than statements");
       }
       for (const v1::Piece& piece : units.piece()) {
-        if (piece.digests().size() % sizeof(Digest::bytes) != 0) return Corrupt("units without digests");
+        if (piece.digests().size() % sizeof(Digest::bytes) != 0) return CorruptFromHome("units without digests");
       }
       next_ += count;
       statements_.push_back(StatementIn(units));
@@ -136,7 +134,7 @@ void ContentSource::FetchSignedFrame(const vfs::RunId& run, const Digest& table,
         : index_(index), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
       if (!reply.has_frame() || frame_ || reply.frame().index() != index_)
-        return Corrupt("something else than a frame");
+        return CorruptFromHome("something else than a frame");
       frame_ = std::make_shared<const v1::TraceFrame>(reply.frame());
       return {};
     }
@@ -167,7 +165,7 @@ void ContentSource::WatchPeers(const std::string& name, const std::string& addre
    public:
     explicit PeersAnswer(std::function<void(const v1::Peers&)> changed) : changed_(std::move(changed)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (!reply.has_peers()) return Corrupt("something else than a list of peers");
+      if (!reply.has_peers()) return CorruptFromHome("something else than a list of peers");
       changed_(reply.peers());
       return {};
     }

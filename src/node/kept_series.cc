@@ -10,6 +10,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "node/overlay_layer.h"
 
 namespace vrun::node {
 namespace {
@@ -22,11 +23,6 @@ constexpr char kWhat[] = "keep what the command wrote on the node";
 // Longer than any path and all attributes together.
 constexpr uint32_t kMaxFrame = 16u << 20;
 constexpr size_t kMaxData = 4u << 20;
-
-bool IsAtOrBelow(std::string_view path, std::string_view above) {
-  if (above == "/") return true;
-  return path.starts_with(above) && (path.size() == above.size() || path[above.size()] == '/');
-}
 
 Status SyncDirectory(const std::string& path) {
   VRUN_ASSIGN(UniqueFd fd, OpenFile(path, O_RDONLY | O_DIRECTORY));

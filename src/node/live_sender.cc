@@ -18,8 +18,8 @@ namespace vrun::node {
 namespace {
 
 constexpr std::chrono::milliseconds kFull{1};
-constexpr std::chrono::seconds kAgain{1};  // after home could not, or content could not be read
-constexpr int kMostPatience = 20;          // times as long as at first
+constexpr std::chrono::seconds kSendAgain{1};  // after home could not, or content could not be read
+constexpr int kMostPatience = 20;              // times as long as at first
 
 }  // namespace
 
@@ -128,8 +128,8 @@ void LiveSender::Run() {
     }
     const auto may_go_on = [&] { return s.begin != 0 && (!message.bytes.empty() || s.MaySend()); };
     if (!may_go_on()) {
-      s.changed.wait_for(lock, kAgain, [&] { return s.stop || may_go_on(); });
-      if (!s.stop && !may_go_on()) AskAgainIfQuiet(&lock);
+      s.changed.wait_for(lock, kSendAgain, [&] { return s.stop || may_go_on(); });
+      if (!s.stop && !may_go_on()) AskSendAgainIfQuiet(&lock);
       continue;
     }
     lock.unlock();
@@ -142,13 +142,13 @@ void LiveSender::Run() {
     // What was lost with the stream comes again: home says from where. It may have said so by now.
     if (sent == ContentSource::Sent::kAway && s.begin == message.begin) s.begin = 0;
     if (sent == ContentSource::Sent::kFull) s.changed.wait_for(lock, kFull, [&] { return s.stop; });
-    if (taken == Taken::kFailed) s.changed.wait_for(lock, kAgain, [&] { return s.stop; });
+    if (taken == Taken::kFailed) s.changed.wait_for(lock, kSendAgain, [&] { return s.stop; });
   }
 }
 
 // All is sent, and home says nothing of it: if it waits for us as well, for something that got lost, this sets both
 // going. If it is only slow, it gets again what it has.
-void LiveSender::AskAgainIfQuiet(std::unique_lock<std::mutex>* lock) {
+void LiveSender::AskSendAgainIfQuiet(std::unique_lock<std::mutex>* lock) {
   Shared& s = *shared_;
   if (!s.asked || MonotonicMicros() - s.active < patience_micros_ * s.patience) return;
   s.active = MonotonicMicros();

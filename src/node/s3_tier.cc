@@ -12,7 +12,7 @@
 namespace vrun::node {
 namespace {
 
-constexpr size_t kThreads = 2;
+constexpr size_t kS3Threads = 2;
 constexpr size_t kMaxKnown = 4096;  // tables: 2 KiB each at most
 constexpr int64_t kAbsentMicros = 60'000'000;
 constexpr uint64_t kWholeUnits = 16;  // an extent of so few units is read in one go
@@ -52,7 +52,7 @@ struct S3Tier::Part {
 };
 
 S3Tier::S3Tier(S3Urls* urls) : urls_(urls) {
-  for (size_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Work(); });
+  for (size_t i = 0; i < kS3Threads; ++i) threads_.emplace_back([this] { Work(); });
 }
 
 S3Tier::~S3Tier() {

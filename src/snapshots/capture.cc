@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kRequests = 256;           // at a time
 constexpr uint64_t kRangeBytes = 4u << 20;  // of one request; a multiple of every unit
-constexpr int64_t kTellMicros = 200'000;
+constexpr int64_t kTellCapturedMicros = 200'000;
 
 }  // namespace
 
@@ -202,7 +202,7 @@ void Capture::Arrived(const FilePtr& file, uint64_t offset, uint64_t length, vru
     told_.set_files(told_.files() + 1);
     over_.push_back(file);
   }
-  if (const int64_t now = MonotonicMicros(); progress_ && now - told_us_ > kTellMicros) {
+  if (const int64_t now = MonotonicMicros(); progress_ && now - told_us_ > kTellCapturedMicros) {
     told_us_ = now;
     if (!progress_(told_) && !failed_) failed_ = Error(Code::kAborted, "snapshot: home has gone");
   }

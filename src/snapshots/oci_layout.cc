@@ -15,7 +15,7 @@
 namespace vrun::snapshots {
 namespace {
 
-constexpr size_t kPartBytes = 256 * 1024;
+constexpr size_t kLayerPartBytes = 256 * 1024;
 constexpr int kLevel = 3;
 
 using Emit = std::function<Status(v1::ExportPart)>;
@@ -60,7 +60,7 @@ class LayerWriter {
       hash_.Update(made);
       size_ += made.size();
       part_ += made;
-      if (part_.size() >= kPartBytes) VRUN_TRY(SendPart(""));
+      if (part_.size() >= kLayerPartBytes) VRUN_TRY(SendPart(""));
       if (directive == ZSTD_e_end ? left == 0 : in.pos == in.size) return {};
     }
   }

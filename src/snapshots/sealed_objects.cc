@@ -18,7 +18,7 @@ constexpr size_t kSaltAt = 16, kSaltBytes = 16;
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kNamesAtATime = 500;
 
-Error Damaged(const std::string& name) {
+Error DamagedObject(const std::string& name) {
   return Error(Code::kCorrupt, "the S3 store: " + Escape(name) + " of the snapshots: damaged, or not ours");
 }
 
@@ -123,13 +123,13 @@ Result<std::vector<std::string>> SealedObjects::GetParts(const std::string& name
                                                          const std::vector<uint64_t>& lengths) {
   std::string seal;
   VRUN_ASSIGN(const std::string object, Read(name, &seal));
-  if (!salt.empty() && SaltOf(object) != salt) return Damaged(name);
+  if (!salt.empty() && SaltOf(object) != salt) return DamagedObject(name);
   auto table = s3::ExtentTable::Open(seal, name, lengths.size(), object);
-  if (!table) return Damaged(name);
+  if (!table) return DamagedObject(name);
   std::vector<std::string> parts;
   for (size_t i = 0; i < lengths.size(); ++i) {
     auto part = OpenPart(*table, i, object, lengths[i]);
-    if (!part) return Damaged(name);
+    if (!part) return DamagedObject(name);
     parts.push_back(*std::move(part));
   }
   return parts;
@@ -160,18 +160,18 @@ Status SealedObjects::Put(const std::string& name, std::string_view bytes) {
 Result<std::string> SealedObjects::Get(const std::string& name) {
   std::string seal;
   VRUN_ASSIGN(const std::string object, Read(name, &seal));
-  if (object.size() < kCountAt + 4) return Damaged(name);
+  if (object.size() < kCountAt + 4) return DamagedObject(name);
   const uint64_t count = Number(std::string_view(object).substr(kCountAt, 4));
-  if (count == 0 || count > kMaxParts) return Damaged(name);
+  if (count == 0 || count > kMaxParts) return DamagedObject(name);
   auto table = s3::ExtentTable::Open(seal, name, count, object);
-  auto first = table ? OpenPart(*table, 0, object, kLengthBytes) : Result<std::string>(Damaged(name));
-  if (!first) return Damaged(name);
+  auto first = table ? OpenPart(*table, 0, object, kLengthBytes) : Result<std::string>(DamagedObject(name));
+  if (!first) return DamagedObject(name);
   uint64_t left = Number(*first);
-  if ((left + kPartBytes - 1) / kPartBytes != count - 1) return Damaged(name);
+  if ((left + kPartBytes - 1) / kPartBytes != count - 1) return DamagedObject(name);
   std::string bytes;
   for (size_t i = 1; i < count; ++i) {
     auto part = OpenPart(*table, i, object, std::min(left, kPartBytes));
-    if (!part) return Damaged(name);
+    if (!part) return DamagedObject(name);
     left -= part->size();
     bytes += *part;
   }

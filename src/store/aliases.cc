@@ -14,14 +14,14 @@ namespace vrun::store {
 namespace {
 
 constexpr size_t kRecordBytes = 80;
-constexpr size_t kCheckBytes = 8;
+constexpr size_t kAliasCheckBytes = 8;
 constexpr size_t kMaxFileBytes = 64u << 20;  // 800,000 names
 
 std::string Encode(const Digest& provisional, const ObjectId& final_id) {
   std::string record(provisional.view());
   record += final_id.Encode();
-  record.resize(kRecordBytes - kCheckBytes);
-  record.append(Sha256(record).view().substr(0, kCheckBytes));
+  record.resize(kRecordBytes - kAliasCheckBytes);
+  record.append(Sha256(record).view().substr(0, kAliasCheckBytes));
   return record;
 }
 
@@ -44,8 +44,8 @@ Status Aliases::Load(const std::string& path) {
   VRUN_ASSIGN(size_t n, PreadUpTo(fd.get(), bytes.data(), bytes.size(), 0));
   for (size_t at = 0; at + kRecordBytes <= n; at += kRecordBytes) {
     const std::string_view record(&bytes[at], kRecordBytes);
-    const Digest check = Sha256(record.substr(0, kRecordBytes - kCheckBytes));
-    if (record.substr(kRecordBytes - kCheckBytes) != check.view().substr(0, kCheckBytes)) continue;
+    const Digest check = Sha256(record.substr(0, kRecordBytes - kAliasCheckBytes));
+    if (record.substr(kRecordBytes - kAliasCheckBytes) != check.view().substr(0, kAliasCheckBytes)) continue;
     if (auto id = ObjectId::Decode(record.substr(32, 33))) map_[*Digest::FromBytes(record.substr(0, 32))] = *id;
   }
   return {};

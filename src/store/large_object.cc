@@ -14,12 +14,6 @@
 #include "base/files.h"
 
 namespace vrun::store {
-namespace {
-
-Error NotHere() { return Error(Code::kNotFound, "store: content is not in the cache"); }
-
-}  // namespace
-
 LargeObject::LargeObject(std::shared_ptr<Core> core, const ObjectId& id, uint64_t size)
     : ObjectBase(std::move(core), id, size), files_key_(core_->files.NewKey()) {}
 

@@ -10,6 +10,8 @@
 
 namespace vrun::store {
 
+inline Error NotHere() { return Error(Code::kNotFound, "store: content is not in the cache"); }
+
 class ObjectBase : public Object {
  public:
   ObjectBase(std::shared_ptr<Core> core, const ObjectId& id, uint64_t size)

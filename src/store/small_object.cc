@@ -14,7 +14,6 @@ namespace vrun::store {
 namespace {
 
 uint64_t DiskBytes(uint64_t size) { return (size + 4095) / 4096 * 4096; }
-Error NotHere() { return Error(Code::kNotFound, "store: content is not in the cache"); }
 
 }  // namespace
 

@@ -37,6 +37,9 @@
 
 namespace vrun::vfs {
 
+// The errno that a request about a file fails with.
+inline int ErrnoOfFile(const Error& error) { return error.error_number() != 0 ? error.error_number() : EIO; }
+
 // Where backing files lie, by number; they keep it. Thread safety: any thread.
 class LiveFiles : public std::enable_shared_from_this<LiveFiles> {
  public:

@@ -31,8 +31,6 @@ struct CreateOut {
   OpenOut open;
 };
 
-int ErrnoOfFile(const Error& error) { return error.error_number() != 0 ? error.error_number() : EIO; }
-
 }  // namespace
 
 int LiveRoot::MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made,

@@ -41,8 +41,6 @@ std::vector<ByteRange> AllOf(uint64_t size) {
   return size > 0 ? std::vector<ByteRange>{{0, size}} : std::vector<ByteRange>();
 }
 
-int ErrnoOfFile(const Error& error) { return error.error_number() != 0 ? error.error_number() : EIO; }
-
 // What lies beyond the end of the file is zeros.
 int ReadZeroFilled(int fd, uint64_t offset, char* buffer, size_t n) {
   const auto got = PreadUpTo(fd, buffer, n, offset);

@@ -14,12 +14,6 @@
 #include "vfs/retry.h"
 
 namespace vrun::vfs {
-namespace {
-
-int ErrnoOfFile(const Error& error) { return error.error_number() != 0 ? error.error_number() : EIO; }
-
-}  // namespace
-
 bool LiveRoot::TakeBackLocked(LiveNode* node, const LiveTree::Successor& successor) {
   if (!tree_.TakeBack(node, successor)) return false;
   LiveNotices notices;

@@ -15,8 +15,8 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint32_t kFirstWindow = 4;  // files
-constexpr uint32_t kMostWindow = 128;
+constexpr uint32_t kFirstPushWindow = 4;  // files
+constexpr uint32_t kMostPushWindow = 128;
 // The next few the reader asks for before a push can come; pushing those would only be in his way (one that is asked
 // for when it is pushed is read twice, and the push waits for the answer).
 constexpr size_t kLead = 4;
@@ -40,7 +40,7 @@ void LazyRoot::PushAfterRead(uint64_t nodeid) {
     Inode* parent = inode->link.parent;
     if (parent == nullptr) return;
     DirectoryState& directory = *parent->directory;
-    directory.push_window = std::clamp(directory.push_window * 2, kFirstWindow, kMostWindow);
+    directory.push_window = std::clamp(directory.push_window * 2, kFirstPushWindow, kMostPushWindow);
     uint32_t left = directory.push_window;
     const size_t count = directory.children.size();
     // He has caught up with the pusher, which else would meet him at each file from now on.
