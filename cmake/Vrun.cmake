@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The helpers with which every module declares itself: vrun_library, vrun_binary, vrun_test.
 
+include(Unity)
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 
@@ -48,6 +49,7 @@ endif()
 # vrun_library(NAME SOURCES a.cc ... DEPS other_lib ...): static library vrun_NAME.
 function(vrun_library name)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  vrun_compile_alone(${A_SOURCES})
   add_library(vrun_${name} STATIC ${A_SOURCES})
   target_link_libraries(vrun_${name} PUBLIC vrun_flags ${A_DEPS})
   target_precompile_headers(vrun_${name} REUSE_FROM vrun_precompiled_library)
