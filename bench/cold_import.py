@@ -184,7 +184,7 @@ def main(arguments):
             return name
         try:
             home_has_scanned(cluster)
-            vrun = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "--", "/usr/bin/python3", "-c", statement)
+            vrun = cluster.command("vrun", *lib.VIEW, "-D", "/", "-q", "-c", str(os.cpu_count()), "--", "/usr/bin/python3", "-c", statement)
             env = dict(cluster.environment, **ENV)
             for k in range(o.rounds):
                 first_run_ever(cluster)

@@ -68,6 +68,7 @@ Status ApplyScript(std::span<const std::string> words, const std::string& root, 
   options->command[0] = in_root;
   if (::access(path.c_str(), X_OK) != 0) {
     options->command.insert(options->command.begin(), script.interpreter.begin(), script.interpreter.end());
+    options->script = script.interpreter.size();
   }
   if (options->name.empty()) options->name = path.substr(path.rfind('/') + 1);
   return {};

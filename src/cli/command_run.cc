@@ -19,6 +19,7 @@
 #include "cli/exit_status.h"
 #include "cli/explain_io.h"
 #include "cli/job_command.h"
+#include "cli/named_paths.h"
 #include "cli/status_json.h"
 #include "cli/terminal.h"
 
@@ -154,6 +155,7 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
   const Dependencies& other = options.dependencies;
   scheduling->mutable_after()->Assign(other.after.begin(), other.after.end());
   scheduling->mutable_after_ok()->Assign(other.after_ok.begin(), other.after_ok.end());
+  AddNamedPaths(options.script, root, &run);
   run.set_snapshot(Escape(options.snapshot));
   if (options.live_view) run.set_live_view(*options.live_view);
   VRUN_ASSIGN(*run.mutable_request_id(), NewRequestId());

@@ -51,7 +51,7 @@ constexpr OptionSpec kPoolSpec{
     kPool, 'P', "pool", kValue, "POOL", "where to run (default: the configuration's)", Completes::kPools};
 constexpr OptionSpec kPartition{kPool, 'p', "partition", kValue, "POOL"};
 constexpr OptionSpec kNameSpec{kName, 'J', "job-name", kValue, "NAME", "name of the job (default: the command's)"};
-constexpr OptionSpec kCpusSpec{kCpus, 'c', "cpus-per-task", kValue, "N", "cores, as in 4 or 0.5"};
+constexpr OptionSpec kCpusSpec{kCpus, 'c', "cpus-per-task", kValue, "N", "cores, as in 4 or 0.5 (1)"};
 constexpr OptionSpec kMemorySpec{
     kMemory, 0, "mem", kValue, "SIZE", "memory, as in 16G; a bare number is in MiB", Completes::kMemory};
 constexpr OptionSpec kGpusSpec{kGpus, 'G', "gpus", kValue, "[TYPE:]N", "GPUs"};

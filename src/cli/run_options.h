@@ -53,6 +53,7 @@ struct RunOptions {
   bool help = false;
   bool version = false;
   std::vector<std::string> command;
+  size_t script = 0;          // the word of `command` that is a script behind its interpreter; 0: none
   bool after_dashes = false;  // the command was set off with "--": never a script
 };
 

@@ -378,6 +378,8 @@ Status State::SendStart(const JobRow& job) {
   *start->mutable_placement() = PlacementOf(job);
   *start->mutable_command() = std::move(*request.mutable_command());
   *start->mutable_resources() = request.resources();
+  // What is accounted is what it gets, also where it asked for nothing.
+  start->mutable_resources()->set_milli_cpus(ToProto(job.needs).milli_cpus());
   start->set_time_limit_s(request.time_limit_s());
   start->set_home_id(job.home_id);
   start->set_user(job.user);

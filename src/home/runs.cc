@@ -12,9 +12,11 @@
 #include "home/controller_client.h"
 #include "home/exit_status.h"
 #include "home/frozen_roots.h"
+#include "home/job_environment.h"
 #include "home/log_spool.h"
 #include "home/root_tree.h"
 #include "home/run_files.h"
+#include "home/snapshot_table.h"
 
 namespace vrun::home {
 namespace {
@@ -76,7 +78,7 @@ class Runs::Release {
   std::unique_ptr<TaskStream> task_;
 };
 
-Runs::Runs(const Services* services) : services_(services) {}
+Runs::Runs(const Services* services) : services_(services), places_(services->root) {}
 
 Runs::~Runs() {
   *alive_ = false;
@@ -104,6 +106,14 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   if (run.command().directory().empty() || run.command().directory()[0] != '/') {
     return client->SendError(Error(Code::kInvalid, "the directory of the command is not absolute"));
   }
+  NamedCheck named = CheckNamed(run, &places_, services_->trees->rules().get());
+  if (named.refusal) return Refuse(client.get(), run, named);
+  for (const std::string& text : named.notices) {
+    if (run.quiet() && !run.detached()) break;  // vbatch decides for itself
+    v1::HomeMessage message;
+    message.mutable_notice()->set_text(text);
+    client->Send(message);
+  }
   AttachedRun::Options options;
   options.quiet = run.quiet();
   options.progress = run.progress();
@@ -119,7 +129,24 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   }
   AttachedRun* raw = attached.get();
   launching_.push_back(std::move(attached));
-  raw->StartRun(run);
+  v1::Run complete = run;
+  complete.clear_named();
+  AddDefaultVariables(run.resources(), named.cache, complete.mutable_command());
+  raw->StartRun(complete);
+}
+
+// As the node would say it, but at once and without a job.
+void Runs::Refuse(ClientConnection* client, const v1::Run& run, const NamedCheck& named) {
+  if (run.detached() || !named.not_found) return client->SendError(*named.refusal);
+  v1::HomeMessage message;
+  v1::Finished* finished = message.mutable_finished();
+  finished->mutable_record()->set_kind(v1::ExitRecord::NOT_FOUND);
+  finished->mutable_record()->set_reason(named.refusal->message());
+  finished->set_reason(named.refusal->message());
+  finished->set_exit_status(ExitStatus(finished->record()));
+  finished->set_state(v1::FAILED);
+  client->Send(message);
+  client->Close();
 }
 
 bool Runs::OnAccepted(AttachedRun* attached, uint64_t job) {

@@ -10,6 +10,7 @@
 
 #include "home/attached_run.h"
 #include "home/job_run.h"
+#include "home/mirrored.h"
 #include "home/orphan_run.h"
 #include "home/services.h"
 #include "proto/local.pb.h"
@@ -54,6 +55,7 @@ class Runs : public AttachedRun::Owner {
   };
   class Release;
 
+  static void Refuse(ClientConnection* client, const v1::Run& run, const NamedCheck& named);
   std::unique_ptr<AttachedRun> Take(AttachedRun* attached);
   void Later(std::shared_ptr<void> dead);
   void TreeFor(uint64_t job, std::function<void(Result<tree::SnapshotPtr>)> done);
@@ -66,6 +68,7 @@ class Runs : public AttachedRun::Owner {
                                                     AttachedRun::Options options, std::vector<UniqueFd> fds);
 
   const Services* const services_;
+  MirroredPlaces places_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<uint64_t, Entry> runs_;
   std::vector<std::unique_ptr<AttachedRun>> launching_;             // no job yet

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/agent.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/resource.h>
@@ -12,17 +12,20 @@
 
 #include <algorithm>
 #include <cctype>
+#include <climits>
 #include <cstdlib>
 #include <map>
 #include <set>
 
 #include "base/clock.h"
+#include "base/cpu_list.h"
 #include "base/escape.h"
 #include "base/event_loop.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "node/attempt.h"
 #include "node/controller_link.h"
+#include "node/cpu_shares.h"
 #include "node/kept_server.h"
 #include "node/kept_store.h"
 #include "node/node_caches.h"
@@ -65,8 +68,7 @@ int CountGpus() {
 
 v1::Resources MachineResources(const AgentOptions& o) {
   v1::Resources r;
-  cpu_set_t cpus;
-  uint32_t count = ::sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? static_cast<uint32_t>(CPU_COUNT(&cpus)) : 1;
+  const auto count = static_cast<uint32_t>(AllowedCpus().size());
   r.set_milli_cpus(o.milli_cpus > 0 ? o.milli_cpus : count * 1000);
   struct sysinfo info {};
   ::sysinfo(&info);
@@ -74,6 +76,21 @@ v1::Resources MachineResources(const AgentOptions& o) {
   r.set_gpus(static_cast<uint32_t>(o.gpus >= 0 ? o.gpus : CountGpus()));
   r.set_gpu_type(o.gpu_type);
   return r;
+}
+
+// The names of this host, so that a job can resolve them wherever its root's own /etc/hosts comes from: at the address
+// where homes reach the node, where that is one of its own.
+std::string HostsLines(const AgentOptions& o) {
+  char name[HOST_NAME_MAX + 1] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "";
+  in_addr v4{};
+  in6_addr v6{};
+  const std::string& listen = o.listen_host;
+  const bool usable = (::inet_pton(AF_INET, listen.c_str(), &v4) == 1 && v4.s_addr != INADDR_ANY) ||
+                      (::inet_pton(AF_INET6, listen.c_str(), &v6) == 1 && !IN6_IS_ADDR_UNSPECIFIED(&v6));
+  std::string line = (usable ? listen : "127.0.1.1") + "\t" + name;
+  if (o.name != name) line += " " + o.name;
+  return line + "\n";
 }
 
 // Differs after every boot of the host: attempts that a record of another boot names are certainly over.
@@ -90,7 +107,8 @@ class Agent : public AttemptHost {
       : options_(options),
         tasks_directory_(options.state_directory + "/tasks"),
         reports_directory_(options.state_directory + "/reports"),
-        kept_(options.state_directory + "/kept", {options.kept_bytes, options.kept_days}, WallMicros) {}
+        kept_(options.state_directory + "/kept", {options.kept_bytes, options.kept_days}, WallMicros),
+        hosts_(HostsLines(options)) {}
 
   Status Start();
   void Run() { loop_.Run(); }
@@ -102,9 +120,14 @@ class Agent : public AttemptHost {
   }
   Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() override;
   uint64_t NextLease() override { return next_lease_++; }
+  CpuList GiveCpus(uint64_t job, uint32_t attempt, uint32_t milli_cpus) override {
+    return cpus_.Give({job, attempt}, milli_cpus);
+  }
+  void FreeCpus(uint64_t job, uint32_t attempt) override { cpus_.Free({job, attempt}); }
   void Report(const v1::AttemptReport& report) override;
   void Over(uint64_t job, uint32_t attempt) override;
   const std::string& node_name() const override { return options_.name; }
+  const std::string& hosts() const override { return hosts_; }
   const std::string& pool() const override { return options_.pool; }
   const std::string& tasks_directory() const override { return tasks_directory_; }
   KeptStore* kept() override { return &kept_; }
@@ -134,6 +157,8 @@ class Agent : public AttemptHost {
   const std::string reports_directory_;
   KeptStore kept_;
   EventLoop loop_;
+  const std::string hosts_;
+  CpuShares cpus_{AllowedCpus()};
   UniqueFd lock_;
   UidRanges uid_ranges_;
   std::vector<std::string> addresses_;
@@ -514,7 +539,10 @@ void Agent::RecoverTask(const std::string& name) {
     const std::string leased = ReadFile(directory + "/lease").value_or("0");
     char* rest = nullptr;
     const uint64_t lease = std::strtoull(leased.c_str(), &rest, 10);
-    const uint64_t live_view = std::strtoull(rest, nullptr, 10);
+    const uint64_t live_view = std::strtoull(rest, &rest, 10);
+    if (const auto cpus = ParseCpuList(rest + (*rest == ' ' ? 1 : 0))) {
+      cpus_.Restore(key, order.resources().milli_cpus(), *cpus);
+    }
     next_lease_ = std::max(next_lease_, lease + 1);
     attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses), lease, live_view);
     return;

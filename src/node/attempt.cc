@@ -183,6 +183,9 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   spec.set_grace_ms(order_.grace_ms());
   spec.set_gpus(order_.placement().gpus());
   spec.set_live_view(live_view_ != 0);
+  const CpuList cpus = host_->GiveCpus(job(), attempt(), order_.resources().milli_cpus());
+  spec.mutable_cpus()->Add(cpus.begin(), cpus.end());
+  spec.set_hosts(host_->hosts());
   if (order_.keep_writes()) VRUN_TRY(KeepWrites(&spec));
   VRUN_ASSIGN(supervisor_, host_->TakeSupervisor());
   BindSupervisor();
@@ -200,7 +203,7 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   VRUN_ASSIGN(UniqueFd addresses, OpenFile(directory() + "/content", O_WRONLY | O_CREAT | O_TRUNC, 0600));
   VRUN_TRY(WriteAll(addresses.get(), content));
   VRUN_ASSIGN(UniqueFd lease, OpenFile(directory() + "/lease", O_WRONLY | O_CREAT | O_TRUNC, 0600));
-  return WriteAll(lease.get(), std::to_string(lease_) + " " + std::to_string(live_view_));
+  return WriteAll(lease.get(), std::to_string(lease_) + " " + std::to_string(live_view_) + " " + FormatCpuList(cpus));
 }
 
 Status Attempt::KeepWrites(v1::TaskSpec* spec) {
@@ -413,6 +416,7 @@ v1::JobState Attempt::EndState() const {
 }
 
 void Attempt::EndRun() {
+  host_->FreeCpus(job(), attempt());
   if (!std::exchange(run_began_, false)) return;
   Error unused(Code::kOk, "");
   if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->EndRun(job(), attempt());

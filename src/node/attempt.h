@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cpu_list.h"
 #include "base/event_loop.h"
 #include "base/result.h"
 #include "node/fs_client.h"
@@ -38,11 +39,16 @@ class AttemptHost {
   virtual Result<UidRanges::Range> Uids(const Tenant& tenant, const std::vector<uint32_t>& ids) = 0;
   virtual Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() = 0;
   virtual uint64_t NextLease() = 0;
+  // The processors that it is to use, until FreeCpus; empty: all.
+  virtual CpuList GiveCpus(uint64_t job, uint32_t attempt, uint32_t milli_cpus) = 0;
+  virtual void FreeCpus(uint64_t job, uint32_t attempt) = 0;
   // The state changed: tell the controller, again and again until it acknowledges.
   virtual void Report(const v1::AttemptReport& report) = 0;
   // The attempt is over: home has everything or never will. The attempt may be destroyed after the call returns.
   virtual void Over(uint64_t job, uint32_t attempt) = 0;
   virtual const std::string& node_name() const = 0;
+  // Lines for /etc/hosts, by which a job resolves the names of the node that it runs on.
+  virtual const std::string& hosts() const = 0;
   virtual const std::string& pool() const = 0;
   virtual const std::string& tasks_directory() const = 0;
   virtual KeptStore* kept() = 0;

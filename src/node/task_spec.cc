@@ -41,6 +41,8 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   out.live_root = in.live_view();
   out.limits.memory_bytes = in.resources().memory_bytes();
   out.limits.milli_cpus = in.resources().milli_cpus();
+  out.limits.cpus.assign(in.cpus().begin(), in.cpus().end());
+  out.hosts = in.hosts();
   out.limits.pids = in.resources().pids() != 0 ? in.resources().pids() : kDefaultPids;
   out.hostname = command.hostname();
   out.argv.assign(command.argv().begin(), command.argv().end());

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "base/cpu_list.h"
 #include "base/files.h"
 #include "node/task_ending.h"
 #include "node/task_fixture.h"
@@ -243,6 +244,35 @@ TEST_F(TaskTest, HostnameAndPlaces) {
                 "ro\nro\n4\nbin\ndev\netc\nhome\nproc\nroot\nrun\nsub\nsys\ntmp\n",
             o.out);
   for (const v1::WriteBack& w : o.writes) ADD_FAILURE() << "carried home: " << w.path();
+}
+
+TEST_F(TaskTest, TheNamesOfTheNodeAreBehindThoseOfTheRoot) {
+  ASSERT_TRUE(WriteFileAtomic(task_->root() + "/etc/hosts", "127.0.0.1 localhost\n", 0644));
+  task_->spec().set_hosts("10.0.0.7\tn1\n");
+  Outcome& o = Shell("cat /etc/hosts; stat -c '%u %a' /etc/hosts; echo x >> /etc/hosts || echo no");
+  EXPECT_EQ("127.0.0.1 localhost\n10.0.0.7\tn1\n0 644\nno\n", o.out);
+  EXPECT_TRUE(o.writes.empty());
+}
+
+TEST_F(TaskTest, ACommandHasTheProcessorsThatItWasGivenAndNoOthers) {
+  const CpuList all = AllowedCpus();
+  task_->spec().add_cpus(all.back());
+  Outcome& o = Shell("grep Cpus_allowed_list /proc/self/status");
+  EXPECT_EQ("Cpus_allowed_list:\t" + std::to_string(all.back()) + "\n", o.out);
+  EXPECT_TRUE(o.notices.empty());
+}
+
+TEST_F(TaskTest, WhatIsMadeInTmpCanBeMovedIntoAFrozenRootAndNothingElseOfItGoesHome) {
+  Outcome& o = Shell(
+      "mkdir /tmp/d && echo x > /tmp/d/f && ln /tmp/d/f /root/linked && mv /tmp/d /root/d && echo t > /tmp/t && "
+      "mkdir /root/gone && mv /root/gone /tmp/gone && ls /tmp");
+  EXPECT_EQ("gone\nt\n", o.out);
+  std::vector<std::string> paths;
+  for (const v1::WriteBack& w : o.writes) {
+    if (!w.has_set_meta() && !w.has_file_data()) paths.push_back(w.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  EXPECT_EQ((std::vector<std::string>{"/root/d", "/root/d/f", "/root/linked"}), paths);
 }
 
 TEST_F(TaskTest, ResolvConfOfSystemdResolved) {

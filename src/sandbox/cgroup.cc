@@ -62,6 +62,35 @@ Status MakeDir(const std::string& path) {
   return {};
 }
 
+// A command cannot use more than it may because it has no more processors.
+bool HeldByItsProcessors(const GroupLimits& limits) {
+  const size_t cpus = limits.cpus.empty() ? AllowedCpus().size() : limits.cpus.size();
+  return cpus * 1000 <= limits.milli_cpus;
+}
+
+// Gives the groups in ours of the version 2 mount a controller.
+void HandDown(const std::string& unified, const char* word) {
+  static_cast<void>(WriteKernelFile(unified + "/cgroup.subtree_control", word));
+  static_cast<void>(WriteKernelFile(unified + kParent + "/cgroup.subtree_control", word));
+}
+
+// A version 1 cpuset takes no process before it has processors and memory nodes, and its own are a part of its
+// parent's.
+Status FillParentCpuset(const std::string& mount) {
+  for (const char* file : {"/cpuset.mems", "/cpuset.cpus"}) {
+    VRUN_ASSIGN(std::string all, ReadFile(mount + file, 1 << 16));
+    VRUN_TRY(WriteKernelFile(mount + kParent + file, all));
+  }
+  return {};
+}
+
+Status FillCpuset(const std::string& mount, const std::string& path, const std::string& cpus) {
+  VRUN_ASSIGN(std::string nodes, ReadFile(mount + kParent + "/cpuset.mems", 1 << 16));
+  if (nodes.empty() || nodes == "\n") return Error(Code::kNotFound, "no memory nodes");
+  VRUN_TRY(WriteKernelFile(path + "/cpuset.mems", nodes));
+  return WriteKernelFile(path + "/cpuset.cpus", cpus);
+}
+
 // An empty group of that name; one that a killed supervisor left is replaced, for its counters are not ours.
 Status MakeGroup(const std::string& mount, const std::string& path) {
   if (::mkdir(path.c_str(), 0755) == 0) return {};
@@ -101,6 +130,7 @@ CgroupHost ParseCgroupMounts(const std::string& mountinfo, const std::string& v2
     take(&host.memory, "memory");
     take(&host.cpu, "cpu");
     take(&host.pids, "pids");
+    take(&host.cpuset, "cpuset");
   }
   if (host.unified.empty()) return host;
   std::string controllers = v2_controllers;
@@ -111,6 +141,7 @@ CgroupHost ParseCgroupMounts(const std::string& mountinfo, const std::string& v2
   take(&host.memory, "memory");
   take(&host.cpu, "cpu");
   take(&host.pids, "pids");
+  take(&host.cpuset, "cpuset");
   return host;
 }
 
@@ -125,7 +156,8 @@ CgroupHost DetectCgroups() {
 
 Status RemoveCgroups(const CgroupHost& host, const std::string& name) {
   Status status;
-  for (const std::string& mount : {host.memory.mount, host.cpu.mount, host.pids.mount, host.unified}) {
+  for (const std::string& mount :
+       {host.memory.mount, host.cpu.mount, host.pids.mount, host.cpuset.mount, host.unified}) {
     if (mount.empty()) continue;
     Status removed = RemoveGroup(mount + kParent + "/" + name);
     if (!removed) status = std::move(removed);
@@ -134,7 +166,8 @@ Status RemoveCgroups(const CgroupHost& host, const std::string& name) {
 }
 
 void SweepCgroups(const CgroupHost& host, int64_t min_age_s) {
-  for (const std::string& mount : {host.memory.mount, host.cpu.mount, host.pids.mount, host.unified}) {
+  for (const std::string& mount :
+       {host.memory.mount, host.cpu.mount, host.pids.mount, host.cpuset.mount, host.unified}) {
     if (mount.empty()) continue;
     std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir((mount + kParent).c_str()), ::closedir);
     if (!directory) continue;
@@ -168,9 +201,7 @@ void Cgroup::CreateUnified(const CgroupHost& host, const std::string& name, cons
   if (first) static_cast<void>(MakeDir(host.unified + kParent));
   // A controller serves a group only when every group above hands it down.
   for (auto [place, word] : {std::pair(&host.memory, "+memory"), {&host.cpu, "+cpu"}, {&host.pids, "+pids"}}) {
-    if (!first || !place->v2) continue;
-    static_cast<void>(WriteKernelFile(host.unified + "/cgroup.subtree_control", word));
-    static_cast<void>(WriteKernelFile(host.unified + kParent + "/cgroup.subtree_control", word));
+    if (first && place->v2) HandDown(host.unified, word);
   }
   Status status;
   std::string path = AddGroup(host.unified, name, &status);
@@ -190,6 +221,27 @@ void Cgroup::CreateUnified(const CgroupHost& host, const std::string& name, cons
     if (!WriteKernelFile(path + "/cpu.max", quota)) unenforced_.push_back("cpu");
   }
   if (host.pids.v2 && limits.pids != 0) Limit(path + "/pids.max", limits.pids, "processes");
+}
+
+// Best effort, and without a notice: the command's own affinity says the same, and shows it to programs that ask. The
+// group is what a program cannot leave.
+void Cgroup::CreateCpuset(const CgroupHost& host, const std::string& name, const CpuList& cpus) {
+  if (cpus.empty() || !host.cpuset) return;
+  const std::string list = FormatCpuList(cpus);
+  if (host.cpuset.v2) {
+    if (unified_path_.empty() || WriteKernelFile(unified_path_ + "/cpuset.cpus", list)) return;
+    HandDown(host.unified, "+cpuset");
+    static_cast<void>(WriteKernelFile(unified_path_ + "/cpuset.cpus", list));
+    return;
+  }
+  const std::string& mount = host.cpuset.mount;
+  Status status;
+  const std::string path = AddGroup(mount, name, &status);
+  if (!status) return;
+  // Where the parent is new, or has lost a processor that was away for a while, it is filled first.
+  if (!FillCpuset(mount, path, list) && (!FillParentCpuset(mount) || !FillCpuset(mount, path, list))) return;
+  UniqueFd entrance(::open((path + "/tasks").c_str(), O_WRONLY | O_CLOEXEC));
+  if (entrance) entrances_.push_back(std::move(entrance));
 }
 
 // A version 1 group and its entrance. "" where there is none to be had: then `what` is noted.
@@ -228,8 +280,10 @@ void Cgroup::Create(const CgroupHost& host, const std::string& name, const Group
     std::string path = CreateFor(host.pids, name, "processes");
     if (!path.empty()) Limit(path + "/pids.max", limits.pids, "processes");
   }
+  CreateCpuset(host, name, limits.cpus);
   for (const std::string& what : unenforced_) {
     if (what == "memory" && limits.memory_bytes == 0) continue;
+    if (what == "cpu" && HeldByItsProcessors(limits)) continue;
     notices->push_back("the limit on " + what + " is not enforced: the node has no usable control group for it");
   }
   unenforced_.clear();

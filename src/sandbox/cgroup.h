@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control groups of one sandbox: limits on memory, cpu and processes, killing, usage.
+// Control groups of one sandbox: limits on memory, cpu and processes, which processors it uses, killing, usage.
 //
 // Hosts differ: version 1 hierarchies (limits) with a version 2 one beside them (kill, usage), or version 2 alone.
 // Groups are MOUNT/vrun/NAME in every hierarchy that is needed. A host that offers none still runs jobs, without
@@ -25,7 +25,7 @@ struct CgroupHost {
     bool v2 = false;
     explicit operator bool() const { return !mount.empty(); }
   };
-  Place memory, cpu, pids;
+  Place memory, cpu, pids, cpuset;
   std::string unified;  // the version 2 mount, with or without controllers
 };
 // From the text of /proc/self/mountinfo and, for version 2, cgroup.controllers.
@@ -66,6 +66,7 @@ class Cgroup {
   void CreateUnified(const CgroupHost& host, const std::string& name, const GroupLimits& limits);
   std::string CreateFor(const CgroupHost::Place& place, const std::string& name, const char* what);
   std::string AddGroup(const std::string& mount, const std::string& name, Status* status);
+  void CreateCpuset(const CgroupHost& host, const std::string& name, const CpuList& cpus);
   void Limit(const std::string& file, uint64_t value, const char* what);
 
   UniqueFd unified_;

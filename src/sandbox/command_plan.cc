@@ -84,7 +84,8 @@ CommandPlan::CommandPlan(const Spec& spec)
       candidates_(CommandCandidates(spec.argv.empty() ? "" : spec.argv[0], spec.environment)),
       argv_(Pointers(spec_.argv)),
       environment_(Pointers(spec_.environment)),
-      groups_(spec.identity.groups.begin(), spec.identity.groups.end()) {
+      groups_(spec.identity.groups.begin(), spec.identity.groups.end()),
+      cpus_(CpuMask(spec.limits.cpus)) {
   static char shell[] = "/bin/sh";
   shell_argv_ = {shell, nullptr};
   for (size_t i = 1; i < argv_.size(); ++i) shell_argv_.push_back(argv_[i]);
@@ -110,6 +111,8 @@ void CommandPlan::Fill(InsidePlan* plan) const {
   plan->group_count = groups_.size();
   plan->umask = spec_.umask & 0777;
   plan->nice = spec_.nice;
+  plan->cpus = cpus_.data();
+  plan->cpus_size = cpus_.size() * sizeof(unsigned long);
   plan->limits = limits_.data();
   plan->limit_count = limits_.size();
   plan->candidates = candidate_pointers_.data();

@@ -30,6 +30,7 @@ class CommandPlan {
   std::vector<const char*> candidate_pointers_;
   std::vector<gid_t> groups_;
   std::vector<InsidePlan::Limit> limits_;
+  std::vector<unsigned long> cpus_;
 };
 
 // What the message of a failed start means to people.

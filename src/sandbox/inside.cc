@@ -292,6 +292,8 @@ void ResetSignals() {
       Fail(plan, Stage::kLimits, errno);
     }
   }
+  // Of a processor that has gone meanwhile there is nothing to be had, and the control groups limit it in any case.
+  if (plan.cpus_size != 0) ::syscall(SYS_sched_setaffinity, 0, plan.cpus_size, plan.cpus);
   ::setpriority(PRIO_PROCESS, 0, plan.nice);  // raising it needs a privilege that the node may not have
   if (::syscall(SYS_setgroups, plan.group_count, plan.groups) != 0) Fail(plan, Stage::kGroups, errno);
   if (::syscall(SYS_setresgid, plan.gid, plan.gid, plan.gid) != 0) Fail(plan, Stage::kGid, errno);

@@ -94,6 +94,8 @@ struct InsidePlan {
   size_t group_count;
   mode_t umask;
   int nice;
+  const unsigned long* cpus;  // bit mask of the processors that it may use; empty: as they are
+  size_t cpus_size;           // bytes
   const Limit* limits;
   size_t limit_count;
   const char* const* candidates;  // paths to try, null at the end

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
+#include <sstream>
 #include <string>
 
 #include "base/files.h"
@@ -90,7 +92,54 @@ void AddResolvConf(int root, int run, const Spec& spec, PreparedMounts* mounts) 
   if (content) static_cast<void>(WriteBelow(run, path, *content, spec.ids.base()));
 }
 
+// The root's own file, and the names of the node behind it: what home's file says of a name comes first. Read-only, so
+// that a command that edits it hears of it: what it would write could not go home. Best effort, as with the name
+// servers.
+void AddHosts(int root, const Spec& spec, PreparedMounts* mounts) {
+  constexpr size_t kMost = 4u << 20;
+  if (spec.hosts.empty()) return;
+  Result<UniqueFd> target = OpenInRoot(root, "etc/hosts", 0);
+  if (!target) return;
+  struct stat st;
+  if (::fstat(target->get(), &st) != 0 || !S_ISREG(st.st_mode)) return;
+  Result<std::string> own = ReadFile("/proc/self/fd/" + std::to_string(target->get()), kMost);
+  if (!own) return;
+  const std::string lines = HostsWith(*own, spec.hosts);
+  if (lines == *own) return;
+  // A file of the task directory, which is where we are.
+  Result<UniqueFd> file = OpenFile("hosts", O_CREAT | O_TRUNC | O_WRONLY, 0644);
+  if (!file || !WriteAll(file->get(), lines)) return;
+  if (::fchmod(file->get(), 0644) != 0 || ::fchown(file->get(), spec.ids.base(), spec.ids.base()) != 0) return;
+  Result<UniqueFd> mount = CloneMount(AT_FDCWD, "hosts", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+  if (mount) mounts->list.push_back({*std::move(mount), *std::move(target)});
+}
+
 }  // namespace
+
+std::string HostsWith(const std::string& file, const std::string& lines) {
+  std::set<std::string, std::less<>> known;
+  auto each_name = [](const std::string& text, auto&& name) {
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) {
+      std::istringstream words(line.substr(0, line.find('#')));
+      std::string address;
+      words >> address;
+      for (std::string word; words >> word;) name(address, word);
+    }
+  };
+  each_name(file, [&](const std::string&, const std::string& name) { known.insert(name); });
+  std::string added;
+  each_name("127.0.0.1 localhost\n" + lines, [&](const std::string& address, const std::string& name) {
+    if (known.insert(name).second) added += address + "\t" + name + "\n";
+  });
+  if (added.empty()) return file;
+  return file + (file.empty() || file.ends_with('\n') ? "" : "\n") + added;
+}
+
+bool IsLink(int directory, const char* name) {
+  struct stat st;
+  return ::fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode);
+}
 
 Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
   PreparedMounts mounts;
@@ -111,9 +160,12 @@ Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
   VRUN_TRY(
       add(CloneMount(AT_FDCWD, "/sys", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC),
           point("sys")));
-  VRUN_TRY(add(CloneMount(AT_FDCWD, "tmp", MOUNT_ATTR_NODEV), point("tmp")));
+  // Elsewhere it is in the overlay (sandbox.cc). What is written in a live root goes home, so there it is a mount of
+  // its own; and so where the root has a link in its place, which stays one.
+  if (spec.live_root || IsLink(root, "tmp")) VRUN_TRY(add(CloneMount(AT_FDCWD, "tmp", MOUNT_ATTR_NODEV), point("tmp")));
   VRUN_TRY(add(MakeRun(spec), point("run")));
   AddResolvConf(root, mounts.list.back().mount.get(), spec, &mounts);
+  AddHosts(root, spec, &mounts);
 
   VRUN_ASSIGN(mounts.proc_target, point("proc"));
   VRUN_ASSIGN(mounts.pts_target, OpenInRoot(dev, "pts", O_DIRECTORY));

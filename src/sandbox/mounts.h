@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies over the root: /dev, /dev/shm, /sys, /tmp, /run, /etc/resolv.conf, made detached by host root in front of
-// the clone; and the places for what only the inside can mount (/proc, /dev/pts, /dev/mqueue).
+// What lies over the root: /dev, /dev/shm, /sys, /tmp, /run, /etc/resolv.conf, /etc/hosts, made detached by host root
+// in front of the clone; and the places for what only the inside can mount (/proc, /dev/pts, /dev/mqueue).
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -23,7 +24,13 @@ struct PreparedMounts {
   UniqueFd dev;  // the tmpfs of /dev; /dev/null covers what is masked in /proc
 };
 
-// The working directory is the task directory ("tmp" in it becomes /tmp). `root` is the detached overlay.
+// The working directory is the task directory ("tmp" in it becomes /tmp of a live root). `root` is the detached
+// overlay.
 Result<PreparedMounts> PrepareMounts(int root, const Spec& spec);
+
+bool IsLink(int directory, const char* name);
+
+// The text of a hosts file with `lines` and localhost behind it, without the names that it has already.
+std::string HostsWith(const std::string& file, const std::string& lines);
 
 }  // namespace vrun::sandbox

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <climits>
@@ -55,6 +56,21 @@ struct Builder {
 
 namespace {
 
+// /tmp is a directory of the overlay where there is one: so a command can move what it made there to where it belongs.
+// Opaque, for no name in it is the root's: no file that is made there is asked for below. It is never carried home
+// (node/carry.h, CarryOptions::skip), and what an earlier attempt left in an upper that goes on is removed.
+Status MakeTmpOfTheUpper() {
+  struct stat upper;
+  if (::stat("upper", &upper) != 0) return ErrnoError("stat upper");
+  VRUN_TRY(RemoveTree("upper/tmp"));
+  if (::mkdir("upper/tmp", 0700) != 0) return ErrnoError("mkdir upper/tmp");
+  if (::setxattr("upper/tmp", "trusted.overlay.opaque", "y", 1, 0) != 0) return ErrnoError("mark upper/tmp");
+  // The command did not do this.
+  const timespec times[2] = {upper.st_atim, upper.st_mtim};
+  if (::utimensat(AT_FDCWD, "upper", times, 0) != 0) return ErrnoError("set the times of upper");
+  return {};
+}
+
 struct Step {
   const char* name;
   Status (Builder::*run)();
@@ -77,8 +93,11 @@ Status Builder::MakeDirectories() {
   for (const char* name : {"upper", "work", "lower", "apart", "tmp"}) {
     if (::mkdir(name, 0700) != 0 && errno != EEXIST) return ErrnoError(std::string("mkdir ") + name);
   }
-  if (::lchown("tmp", spec.ids.base(), spec.ids.base()) != 0) return ErrnoError("chown tmp");
-  if (::chmod("tmp", 01777) != 0) return ErrnoError("chmod tmp");
+  const bool of_the_upper = !spec.live_root && !IsLink(views.whole.get(), "tmp");
+  if (of_the_upper) VRUN_TRY(MakeTmpOfTheUpper());
+  const char* tmp = of_the_upper ? "upper/tmp" : "tmp";
+  if (::lchown(tmp, spec.ids.base(), spec.ids.base()) != 0) return ErrnoError("chown tmp");
+  if (::chmod(tmp, 01777) != 0) return ErrnoError("chmod tmp");
   return {};
 }
 

@@ -94,7 +94,8 @@ TEST_F(SandboxTest, DestructionKillsAndRemoves) {
               pid_t pid = (*sandbox)->pid();
               sandbox->reset();
               if (::kill(pid, 0) == 0 || errno != ESRCH) return 2;
-              for (const std::string& mount : {host.memory.mount, host.cpu.mount, host.pids.mount, host.unified}) {
+              for (const std::string& mount :
+                   {host.memory.mount, host.cpu.mount, host.pids.mount, host.cpuset.mount, host.unified}) {
                 if (!mount.empty() && PathExists(mount + "/vrun/" + spec.name)) return 3;
               }
               return 0;

@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "sandbox/cgroup.h"
 #include "sandbox/command_plan.h"
+#include "sandbox/mounts.h"
 #include "sandbox/user_map.h"
 
 namespace vrun::sandbox {
@@ -68,6 +69,8 @@ TEST(ParseCgroupMounts, Hybrid) {
   EXPECT_EQ("/sys/fs/cgroup/mem ory", host.memory.mount);
   EXPECT_FALSE(host.memory.v2);
   EXPECT_EQ("/sys/fs/cgroup/cpu,cpuacct", host.cpu.mount);
+  EXPECT_EQ("/sys/fs/cgroup/cpu set", host.cpuset.mount);
+  EXPECT_FALSE(host.cpuset.v2);
   EXPECT_EQ("/sys/fs/cgroup/unified", host.pids.mount);
   EXPECT_TRUE(host.pids.v2);
   EXPECT_EQ("/sys/fs/cgroup/unified", host.unified);
@@ -76,7 +79,7 @@ TEST(ParseCgroupMounts, Hybrid) {
 TEST(ParseCgroupMounts, PureAndNoneAndRubbish) {
   CgroupHost pure =
       ParseCgroupMounts("30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "cpuset cpu io memory pids\n");
-  EXPECT_TRUE(pure.memory.v2 && pure.cpu.v2 && pure.pids.v2);
+  EXPECT_TRUE(pure.memory.v2 && pure.cpu.v2 && pure.pids.v2 && pure.cpuset.v2);
   CgroupHost none = ParseCgroupMounts("24 1 0:22 / / rw - ext4 /dev/vda rw\n", "memory");
   EXPECT_FALSE(none.memory || none.cpu || none.pids);
   EXPECT_EQ("", none.unified);
@@ -109,6 +112,46 @@ TEST(Cgroup, NoticesWhatIsNotEnforced) {
   notices.clear();
   group.Create({}, "x", {}, &notices);
   EXPECT_TRUE(notices.empty());
+  // One processor and one core is the same without a control group, but half of it is not.
+  group.Create({}, "x", {0, 1000, 0, {0}}, &notices);
+  EXPECT_TRUE(notices.empty());
+  group.Create({}, "x", {0, 500, 0, {0}}, &notices);
+  EXPECT_EQ(1u, notices.size());
+}
+
+// In place of a version 1 hierarchy, which would fill the files itself.
+TEST(Cgroup, ACpusetOfVersion1HasMemoryNodesAndProcessorsBeforeAnybodyEnters) {
+  char directory[] = "/var/tmp/vrun-cpuset-XXXXXX";
+  ASSERT_NE(nullptr, ::mkdtemp(directory));
+  const std::string top = directory, parent = top + "/vrun", own = parent + "/x";
+  for (const std::string& d : {top, parent, own}) {
+    ASSERT_TRUE(MakeDirs(d, 0755));
+    for (const char* file : {"/cpuset.cpus", "/cpuset.mems", "/tasks"})
+      ASSERT_TRUE(WriteFileAtomic(d + file, "", 0644));
+  }
+  ASSERT_TRUE(WriteFileAtomic(parent + "/cpuset.mems", "0-1\n", 0644));
+  ASSERT_TRUE(WriteFileAtomic(top + "/cpuset.cpus", "0-7\n", 0644));
+  ASSERT_TRUE(WriteFileAtomic(top + "/cpuset.mems", "0-1\n", 0644));
+  CgroupHost host;
+  host.cpuset = {top, false};
+  Cgroup group;
+  std::vector<std::string> notices;
+  group.Create(host, "x", {0, 3000, 0, {2, 3, 5}}, &notices);
+  EXPECT_TRUE(notices.empty());
+  EXPECT_EQ("2-3,5", *ReadFile(own + "/cpuset.cpus"));
+  EXPECT_EQ(1u, group.entrances().size());
+  ASSERT_TRUE(RemoveTree(top));
+}
+
+TEST(HostsWith, TheNamesOfTheNodeComeBehindTheOnesOfTheRoot) {
+  const std::string node = "10.0.0.7\tgpu7 n7\n";
+  EXPECT_EQ("127.0.0.1\tlocalhost\n10.0.0.7\tgpu7\n10.0.0.7\tn7\n", HostsWith("", node));
+  EXPECT_EQ("127.0.0.1 localhost\n10.0.0.7\tgpu7\n10.0.0.7\tn7\n", HostsWith("127.0.0.1 localhost", node));
+  // What home says of a name comes first, but a comment says nothing.
+  EXPECT_EQ("::1 localhost\n192.0.2.1 box gpu7 # n7\n10.0.0.7\tn7\n",
+            HostsWith("::1 localhost\n192.0.2.1 box gpu7 # n7\n", node));
+  const std::string all = "127.0.0.1 localhost gpu7\n127.0.0.1 n7";
+  EXPECT_EQ(all, HostsWith(all, node));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cpu_list.h"
 #include "base/id_map.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -33,6 +34,7 @@ struct GroupLimits {
   uint64_t memory_bytes = 0;
   uint32_t milli_cpus = 0;
   uint64_t pids = 0;
+  CpuList cpus = {};  // the only ones that it may use; empty: no limit
 };
 
 struct Spec {
@@ -43,6 +45,7 @@ struct Spec {
   bool live_root = false;  // the view is the root itself, and written to: no overlay, no upper
   GroupLimits limits;
   std::string hostname;  // "": the node's
+  std::string hosts;     // lines for /etc/hosts of this job, after those of its root; "": only the root's
 
   std::vector<std::string> argv;         // argv[0] is resolved inside, with PATH of `environment`
   std::vector<std::string> environment;  // exactly what the command gets

@@ -66,6 +66,7 @@ def make(root, with_python=True):
                                      "nobody:x:65534:65534::/:/bin/false\n")
     (root / "etc/group").write_text("root:x:0:\nuser:x:1000:\ntty:x:5:\nextra:x:4242:user\nnogroup:x:65534:\n")
     (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n192.0.2.7 homes-own-name\n")
     (root / "home/user").mkdir()
     os.chown(root / "home/user", 1000, 1000)
     if with_python:
