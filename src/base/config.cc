@@ -218,6 +218,7 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"credentials_name", &config.credentials_name},
                           {"pool", &config.pool},
                           {"view", &config.view},
+                          {"conflicts", &config.conflicts},
                           {"root", &config.root},
                           {"cache_size", &config.cache_size},
                           {"cache_min_free", &config.cache_min_free},
@@ -305,6 +306,9 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
   if (config.view != "live" && config.view != "frozen") {
     return At(file, where("view"), "view: must be \"live\" or \"frozen\"");
   }
+  if (config.conflicts != "beside" && config.conflicts != "error") {
+    return At(file, where("conflicts"), "conflicts: must be \"beside\" or \"error\"");
+  }
   if (config.pool.empty()) return At(file, where("pool"), "pool: must not be empty");
   return config;
 }
@@ -336,6 +340,9 @@ std::string FormatConfig(const Config& config) {
   line("credentials_name", config.credentials_name, "NAME of the certificate in it");
   line("pool", config.pool, "where a run goes that names no pool");
   if (config.view != Config().view) line("view", config.view, "live or frozen: what a run sees that says neither");
+  if (config.conflicts != Config().conflicts) {
+    line("conflicts", config.conflicts, "beside or error: what a job comes to that wrote what home has changed, too");
+  }
   line("root", config.root, "the directory of this machine that the jobs see as /");
   if (!config.cache_size.empty()) line("cache_size", config.cache_size, "bound of the node's content caches");
   if (!config.cache_min_free.empty()) {

@@ -46,8 +46,11 @@ struct Config {
   std::string credentials;       // directory of ca.pem, NAME.pem and NAME.key
   std::string credentials_name;  // NAME
   std::string pool = "local";    // where a run goes that names none
-  std::string view = "live";     // or "frozen": what a run sees that says neither (batch jobs: frozen)
-  std::string root = "/";        // directory of this machine that the jobs see as "/"
+  // Or "error": a job whose writes conflict with what home has changed meanwhile has failed. ("beside": what it wrote
+  // lies beside home's, and it is told.)
+  std::string conflicts = "beside";
+  std::string view = "live";  // or "frozen": what a run sees that says neither (batch jobs: frozen)
+  std::string root = "/";     // directory of this machine that the jobs see as "/"
   // Of the node that `vctl up` starts on this machine:
   std::string cache_size;      // bound of its content caches, as "20G"; "": a quarter of their file system
   std::string cache_min_free;  // they shrink while that has less free, as "5G" or "10%"; "": 1 GiB, at most a tenth

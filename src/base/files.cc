@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -110,6 +112,20 @@ Result<size_t> PreadUpTo(int fd, void* buffer, size_t n, uint64_t offset) {
     done += static_cast<size_t>(r);
   }
   return done;
+}
+
+bool SameBeginning(int a, int b, uint64_t n) {
+  constexpr size_t kPart = 256 * 1024;
+  std::string ba(std::min<uint64_t>(kPart, n), '\0');
+  std::string bb(ba.size(), '\0');
+  for (uint64_t at = 0; at < n;) {
+    const size_t part = static_cast<size_t>(std::min<uint64_t>(kPart, n - at));
+    auto na = PreadUpTo(a, ba.data(), part, at);
+    auto nb = PreadUpTo(b, bb.data(), part, at);
+    if (!na || !nb || *na != part || *nb != part || std::memcmp(ba.data(), bb.data(), part) != 0) return false;
+    at += part;
+  }
+  return true;
 }
 
 Status PwriteAll(int fd, std::string_view data, uint64_t offset) {

@@ -24,6 +24,8 @@ Status WriteAll(int fd, std::string_view data);
 // Reads up to n bytes; short only at end of file.
 Result<size_t> ReadUpTo(int fd, void* buffer, size_t n);
 Result<size_t> PreadUpTo(int fd, void* buffer, size_t n, uint64_t offset);
+// Whether both open files have `n` bytes at least, and begin with the same `n`. False when one cannot be read.
+bool SameBeginning(int a, int b, uint64_t n);
 Status PwriteAll(int fd, std::string_view data, uint64_t offset);
 
 // mkdir -p with this mode for what is created.

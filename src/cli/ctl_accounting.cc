@@ -47,7 +47,7 @@ std::string Line(const v1::Account& account) {
         Cell(job.name()), Cell(job.user()), JobClassName(job.scheduling().class_()), Cell(job.pool()),
         Cell(r.gpu_type()), std::to_string(r.milli_cpus()), std::to_string(r.memory_bytes()),
         std::string(StateName(job.state())), std::to_string(job.attempt()), std::to_string(account.preemptions()),
-        Seconds(account.held_us()), Date(job.ended_us())}) {
+        Seconds(account.held_us()), Date(job.ended_us()), std::to_string(job.exit().conflicts())}) {
     out += "," + cell;
   }
   return out + "\n";
@@ -58,7 +58,7 @@ Result<int> Run(const CtlInvocation& invocation) {
   if (invocation.headers) {
     Print(
         "timestamp,duration,num_gpus,cluster,job,name,user,class,pool,gpu_type,milli_cpus,memory_bytes,state,"
-        "attempts,preemptions,held_s,ended\n");
+        "attempts,preemptions,held_s,ended,conflicts\n");
   }
   uint64_t after = 0;
   for (;;) {

@@ -40,6 +40,14 @@ std::string ReasonOf(const v1::JobInfo& job) {
   return !job.reason().empty() || !job.has_exit() ? job.reason() : job.exit().reason();
 }
 
+// What it wrote and home had changed meanwhile.
+std::string ConflictsCell(const v1::ExitRecord& exit) {
+  if (exit.conflicts() == 0) return "";
+  std::string out = std::to_string(exit.conflicts()) + ", changed at home meanwhile: ";
+  for (int i = 0; i < exit.conflict_size(); ++i) out += (i > 0 ? ", " : "") + Escape(exit.conflict(i));
+  return out + (exit.conflicts() > static_cast<uint64_t>(exit.conflict_size()) ? ", ..." : "");
+}
+
 const char* KeptStateName(const v1::Kept& kept) {
   switch (kept.state()) {
     case v1::KEPT_THERE: return "kept";
@@ -106,6 +114,9 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   job.has_exit() ? json->Int(StatusOf(job.exit())) : json->Null();
   json->Key("signal");
   job.has_exit() && job.exit().signal() != 0 ? json->Int(job.exit().signal()) : json->Null();
+  json->Key("conflicts").Uint(job.exit().conflicts()).Key("conflict_paths").BeginArray();
+  for (const std::string& path : job.exit().conflict()) json->String(path);
+  json->EndArray();
   json->Key("cpu_s").Seconds(static_cast<int64_t>(job.exit().cpu_us()));
   json->Key("peak_memory_bytes").Uint(job.exit().peak_memory_bytes());
   const v1::Scheduling& s = job.scheduling();
@@ -205,6 +216,7 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("ended", TimeCell(job.ended_us()));
   line("ran", FormatDuration(RanMicros(job)));
   line("exit", ExitCell(job));
+  line("conflicts", ConflictsCell(job.exit()));
   line("command", CommandCell(job));
   line("directory", Escape(job.directory()));
   line("cpus", CpusCell(r.milli_cpus()));

@@ -11,6 +11,7 @@
 
 #include "base/escape.h"
 #include "base/files.h"
+#include "home/apply_append.h"
 #include "home/apply_internal.h"
 #include "home/apply_live.h"
 #include "tree/inode_number.h"
@@ -231,12 +232,53 @@ Status ApplierImpl::EndFile() {
       ::ftruncate(file.fd.get(), static_cast<off_t>(file.put.size())) != 0) {
     return ErrnoError("write " + Escape(file.place.path));
   }
-  VRUN_TRY(FinishMeta(file.place, file.temporary, file.put.meta(), MetaFor::kFinal));
-  VRUN_TRY(Install(file.place, file.temporary, &file.put.meta(), file.base));
+  const NameLock lock(file.place);
+  VRUN_ASSIGN(const bool appended, AppendTail());
+  if (!appended) {
+    VRUN_TRY(FinishMeta(file.place, file.temporary, file.put.meta(), MetaFor::kFinal));
+    VRUN_TRY(Install(file.place, file.temporary, &file.put.meta(), file.base));
+  }
   ++files_;
   Touched(file.place, std::move(file.fd));
   file_.reset();
   return {};
+}
+
+Result<bool> ApplierImpl::AppendTail() {
+  OpenFileState& file = *file_;
+  if (!file.put.appended() || !file.base || file.base->size() > file.put.size()) return false;
+  const uint64_t begin = file.base->size();
+  const int parent = file.place.parent.get();
+  for (;;) {
+    VRUN_ASSIGN(auto there, Appender::Open(file.place));
+    if (!there) return false;
+    struct stat st {};
+    if (::fstat(there->get(), &st) != 0) return ErrnoError("append to " + Escape(file.place.path));
+    // Its other names are not the job's to change.
+    if (st.st_nlink != 1) return false;
+    const bool unchanged = Matches(st, *file.base);
+    Appender appender(there->get(), file.sequence, /*durable=*/true, &journal_);
+    const bool over = appender.resumed() && file.sequence <= journal_.applied_before();
+    if (!over && !SameBeginning(there->get(), file.fd.get(), begin)) return false;
+    std::string part(1 << 20, '\0');
+    for (uint64_t at = begin; !over && at < file.put.size();) {
+      VRUN_ASSIGN(const size_t n, PreadUpTo(file.fd.get(), part.data(), part.size(), at));
+      if (n == 0)
+        return Error(Code::kAborted, Escape(file.place.path) + ": somebody cut the file while it was written");
+      Status appended = appender.Append({part.data(), n}, at - begin);
+      if (!appended) return std::move(appended).error().With(Escape(file.place.path));
+      at += n;
+    }
+    VRUN_ASSIGN(const auto now, LstatAt(parent, file.place.name));
+    // Somebody has replaced the file meanwhile: what was appended goes to what is there now.
+    if (now && (now->st_ino != st.st_ino || now->st_dev != st.st_dev)) continue;
+    if (now && (unchanged || appender.resumed()) && static_cast<uint64_t>(now->st_size) == file.put.size()) {
+      VRUN_TRY(FinishMeta(file.place, file.place.name, file.put.meta(), MetaFor::kFinal));
+    }
+    (void)WithWritable(parent, [&] { return ::unlinkat(parent, file.temporary.c_str(), 0); });
+    file.fd = *std::move(there);
+    return true;
+  }
 }
 
 void ApplierImpl::DropFile() {

@@ -6,7 +6,11 @@
 //   and
 //     renamed, so that a reader sees the old or the new file. A temporary that a crash leaves goes when the operation
 //     is sent again, which it is, because it was never acknowledged.
-//   * What changed at home since the command saw it stays: the job's version lands beside it as NAME.vrun-JOB (.1, .2,
+//   * What the command has only appended to a file goes to the end of home's file, in place, whatever others have
+//   appended
+//     to it meanwhile.
+//   * What else changed at home since the command saw it stays: the job's version lands beside it as NAME.vrun-JOB (.1,
+//   .2,
 //   ...
 //     when taken) and `notice` says so; a changed file is not removed or renamed, which is said too, and what the job
 //     renamed or linked it to becomes a copy of what the job saw, where home still knows that.
@@ -54,6 +58,9 @@ struct ApplyOptions {
   bool live = false;
   // One line of text for the user, without "vrun: " in front.
   std::function<void(const std::string&)> notice;
+  // Home had changed what is at this path, and it is not as the job left it; `notice` says what became of it. Null:
+  // nobody wants to know.
+  std::function<void(const std::string& path)> conflict;
   // Makes again, as `name` in an open directory, what the job's root had at `path` before it wrote, with all below;
   // `made` is told of each file (O_PATH) and what it is a copy of. An error: home does not have all of it any more.
   // Null: nothing is known.

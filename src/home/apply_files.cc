@@ -113,15 +113,7 @@ bool SameContent(int directory_a, const std::string& a, int directory_b, const s
   auto fa = OpenToRead(directory_a, a);
   auto fb = OpenToRead(directory_b, b);
   if (!fa || !fb) return false;
-  std::string ba(kBuffer, '\0');
-  std::string bb(kBuffer, '\0');
-  for (uint64_t at = 0;;) {
-    auto na = PreadUpTo(fa->get(), ba.data(), ba.size(), at);
-    auto nb = PreadUpTo(fb->get(), bb.data(), bb.size(), at);
-    if (!na || !nb || *na != *nb || std::memcmp(ba.data(), bb.data(), *na) != 0) return false;
-    if (*na == 0) return true;
-    at += *na;
-  }
+  return SameBeginning(fa->get(), fb->get(), static_cast<uint64_t>((*sa)->st_size));
 }
 
 int WithWritable(int directory, const std::function<int()>& call) {

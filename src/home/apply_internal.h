@@ -61,6 +61,9 @@ class ApplierImpl final : public Applier {
   Status BeginFile(const v1::WriteBack& message);
   Status TakeData(const v1::WriteBack& message);
   Status EndFile();
+  // The command has only appended to home's file, of which `file_` has all of it: that goes to the end of what home has
+  // by now, if that begins as what the command saw. False: it does not, or may not be written to in place.
+  Result<bool> AppendTail();
   void DropFile();
   Status MakeDirectory(const v1::WriteBack& message);
   Status MakeSymlink(const v1::WriteBack& message);

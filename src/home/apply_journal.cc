@@ -14,7 +14,7 @@
 namespace vrun::home {
 namespace {
 // Header: magic, attempt, last operation, last durable operation, boot. Records: two times (length, bytes): a
-// diversion, or "" and an OwnChange or an Intent. Written and read by the same machine: native order.
+// diversion, or "" and an OwnChange, an Intent or an Append. Written and read by the same machine: native order.
 constexpr char kMagic[8] = {'v', 'r', 'u', 'n', 'a', 'p', 'l', '2'};
 struct Header {
   char magic[8];
@@ -92,6 +92,9 @@ Result<ApplyJournal> ApplyJournal::Open(const std::string& path, uint32_t attemp
       journal.own_changes_.push_back(change);
     } else if (to.size() == sizeof journal.intent_) {
       std::memcpy(&journal.intent_, to.data(), sizeof journal.intent_);
+    } else if (Append append; to.size() == sizeof append) {
+      std::memcpy(&append, to.data(), sizeof append);
+      journal.appends_[append.sequence] = append;
     }
     journal.end_ = data.size() - rest.size();
   }
@@ -131,6 +134,18 @@ void ApplyJournal::SetIntent(const Intent& intent) {
   if (PwriteAll(fd_.get(), record, end_)) end_ += record.size();
 }
 
+Status ApplyJournal::AddAppend(const Append& append, bool durable) {
+  appends_[append.sequence] = append;
+  if (!fd_) return {};
+  std::string record;
+  PutString(&record, "");
+  PutString(&record, std::string(reinterpret_cast<const char*>(&append), sizeof append));
+  VRUN_TRY(PwriteAll(fd_.get(), record, end_));
+  if (durable && ::fdatasync(fd_.get()) != 0) return ErrnoError("write " + Escape(path_));
+  end_ += record.size();
+  return {};
+}
+
 void ApplyJournal::SetApplied(uint64_t sequence) {
   if (!fd_) return;
   // A hint: without it a repetition after a crash may at worst report a conflict that is none.
@@ -138,6 +153,7 @@ void ApplyJournal::SetApplied(uint64_t sequence) {
 }
 
 void ApplyJournal::SetDurable(uint64_t sequence) {
+  appends_.erase(appends_.begin(), appends_.upper_bound(sequence));
   if (!fd_) return;
   // Lost, it only makes the node send again what home has.
   (void)PwriteAll(fd_.get(), {reinterpret_cast<const char*>(&sequence), sizeof sequence}, offsetof(Header, durable));

@@ -42,6 +42,20 @@ class ApplyJournal {
   const Intent& intent() const { return intent_; }
   void SetIntent(const Intent& intent);
 
+  // How far an operation has come that appends to a file that others append to: `done` bytes of what it appends are
+  // there, and the next ones were to be written at `at`, or behind what others have written meanwhile. With `durable`
+  // it is on the disk when AddAppend returns. Forgotten when the operation is durable.
+  struct Append {
+    uint64_t sequence = 0;
+    uint64_t device = 0, inode = 0;
+    uint64_t done = 0, at = 0;
+  };
+  Status AddAppend(const Append& append, bool durable);
+  const Append* FindAppend(uint64_t sequence) const {
+    const auto it = appends_.find(sequence);
+    return it != appends_.end() ? &it->second : nullptr;
+  }
+
   // A process before this one had it.
   bool found() const { return found_; }
   // The machine was not started again since the journal was written: what the page cache held is there.
@@ -64,6 +78,7 @@ class ApplyJournal {
   std::map<std::string, std::string> diversions_;
   std::vector<OwnChange> own_changes_;
   Intent intent_;
+  std::map<uint64_t, Append> appends_;
   bool found_ = false;
   bool same_boot_ = false;
 };

@@ -172,6 +172,7 @@ std::string ApplyPaths::Shown(const std::string& path) const {
 void ApplyPaths::SetAside(const std::string& aside, const std::string& path) { aside_[aside] = Shown(path); }
 
 void ApplyPaths::NoticeChanged(const std::string& path, const std::string& what) const {
+  if (options_->conflict) options_->conflict(Shown(path));
   Notice(Escape(Shown(path)) + " changed at home while job " + std::to_string(options_->job) + " ran: " + what);
 }
 

@@ -73,6 +73,7 @@ class Apply : public ::testing::Test {
     }
     options.journal = top_ + "/journal." + std::to_string(job);
     options.notice = [this](const std::string& text) { notices_.push_back(text); };
+    options.conflict = [this](const std::string& path) { conflicts_.push_back(path); };
     auto applier = Applier::Open(std::move(options));
     ASSERT_TRUE(applier.has_value()) << applier.error().message();
     applier_ = *std::move(applier);
@@ -187,6 +188,7 @@ class Apply : public ::testing::Test {
   std::string top_;
   std::unique_ptr<Applier> applier_;
   std::vector<std::string> notices_;
+  std::vector<std::string> conflicts_;
   std::vector<std::string> mounts_;
   uint64_t next_ = 0;
 };

@@ -445,8 +445,14 @@ void AttachedRun::TellFinished(Outcome outcome) {
     outcome.exit_status = kExitUnknown;
   }
   if (more_notes_ > 0) notes_.push_back("and " + std::to_string(more_notes_) + " more; home's log has them all");
-  for (const std::string& note : notes_) {
-    if (pump_) pump_->Append("vrun: " + note + "\n");
+  std::string end;
+  for (const std::string& note : notes_) end += "vrun: " + note + "\n";
+  if (pump_ && !end.empty()) {
+    // In the log, too, for `vctl logs` and whoever follows it.
+    if (!spool_full_) {
+      services_->spool->Append(job_, v1::STDERR, pump_->received(v1::STDERR), end, LogSpool::kJobBytes);
+    }
+    pump_->Append(end);
   }
   // Before the client hears of the end: whoever reads its pipes must not wait for us to let go of them.
   if (pump_) pump_->Close();

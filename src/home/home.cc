@@ -239,6 +239,7 @@ class Home {
     services_.state_directory = places.state_dir;
     services_.default_pool = config.pool;
     services_.default_live = config.view == "live";
+    services_.conflicts_fail = config.conflicts == "error";
     cluster_.emplace(places, &services_, &controller_, &*nodes_, &*snapshots_);
     runs_.emplace(&services_);
     queries_.emplace(&services_, &*runs_, &content_, [this] { End(); });

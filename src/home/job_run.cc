@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "home/job_run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 
@@ -339,7 +341,7 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
     case v1::TaskDown::kWriteBackEnd: return OnWriteBackEnd(message.write_back_end());
     case v1::TaskDown::kError: return OnTaskError(message.error());
     case v1::TaskDown::kNotice:
-      sink_->OnNotice(Escape(message.notice().text()));
+      NoticeOnce(Escape(message.notice().text()));
       if (message.notice().content_lost() && !plan_.live) FailFor(message.notice().text());
       return;
     default: {
@@ -434,18 +436,34 @@ void JobRun::MaybeFinish() {
     }
     return Finish(std::move(outcome));
   }
-  if (const uint64_t failed = LiveFailed(); failed > 0 && outcome.exit_status == 0) {
-    outcome.exit_status = kExitNotStarted;
-    outcome.state = v1::FAILED;
-    outcome.reason = std::to_string(failed) + " of the writes in its view could not be applied at home, and are lost";
-  }
+  AddToOutcome(&outcome);
   if (!task_) return Retry(delay_);  // the end is told to the node before anybody else hears of it
   v1::TaskUp up;
-  up.mutable_release();
+  *up.mutable_release() = release_;
   task_->Send(up);
   task_->Finish();
   if (plan_.explain_io && plan_.trace && services_->traces != nullptr) return AwaitReport(std::move(outcome));
   Finish(std::move(outcome));
+}
+
+void JobRun::AddToOutcome(Outcome* outcome) {
+  if (release_.conflicts() > 0) {
+    outcome->record->set_conflicts(release_.conflicts());
+    *outcome->record->mutable_conflict() = release_.conflict();
+  }
+  if (outcome->exit_status != 0) return;
+  if (const uint64_t failed = LiveFailed(); failed > 0) {
+    release_.set_failed(std::to_string(failed) +
+                        " of the writes in its view could not be applied at home, and are lost");
+  } else if (release_.conflicts() > 0 && services_->conflicts_fail) {
+    release_.set_failed("what it wrote conflicts with what changed at home meanwhile (" +
+                        std::to_string(release_.conflicts()) + ", the first one in " + Escape(release_.conflict(0)) +
+                        "), and the configuration says conflicts = \"error\"");
+  }
+  if (release_.failed().empty()) return;
+  outcome->exit_status = kExitNotStarted;
+  outcome->state = v1::FAILED;
+  outcome->reason = release_.failed();
 }
 
 void JobRun::AwaitReport(Outcome outcome) {
@@ -496,10 +514,20 @@ void JobRun::FinishWithout(const std::string& reason) {
   Finish(std::move(outcome));
 }
 
+void JobRun::NoticeOnce(const std::string& text) {
+  constexpr size_t kMost = 10'000;
+  if (notices_.size() < kMost && ++notices_[text] > 1) return;
+  sink_->OnNotice(text);
+}
+
 void JobRun::Finish(Outcome outcome) {
   if (std::exchange(ended_, true)) return;
+  for (const auto& [text, times] : notices_) {
+    if (times > 1) sink_->OnNotice(text + " (" + std::to_string(times) + " times)");
+  }
   if (bases_.attempt > 1) ForgetBases(*services_, plan_.job);
   if (plan_.frozen) services_->frozen->Forget(plan_.job);
+  if (!plan_.live) ::unlink(ApplyJournalPath().c_str());
   outcome.node = record_ && !record_->node().empty() ? record_->node() : node();
   outcome.attempt = plan_.placement ? plan_.placement->attempt() : 0;
   outcome.fetched_bytes = fetched_before_ + (content_ ? content_->sent_bytes() : 0);

@@ -151,8 +151,13 @@ class JobRun {
   void MarkLive(uint32_t attempt);
   LiveWrites::Mark MarkOf(uint64_t view) const;
   void MakeWriteBack();
+  std::string ApplyJournalPath() const;
   bool Complete() const;
   void MaybeFinish();
+  // What became of the command's writes, as it is in the record at the node, too.
+  void AddToOutcome(Outcome* outcome);
+  // What may come again and again is told once, and how often it came at the end.
+  void NoticeOnce(const std::string& text);
   // Of an attempt that had to leave.
   bool Preempted() const { return record_ && record_->kind() == v1::ExitRecord::PREEMPTED_BY_JOB; }
   void MaybeRestart();
@@ -206,6 +211,8 @@ class JobRun {
   bool write_back_done_ = false;
   std::string kept_on_;  // the node that has what an earlier attempt wrote
   uint64_t write_back_failed_ = 0;
+  v1::Release release_;                      // what the node is told at the end
+  std::map<std::string, uint64_t> notices_;  // how often
   // The live view that it runs in.
   uint64_t live_view_ = 0;
   uint64_t live_listener_ = 0;

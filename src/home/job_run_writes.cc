@@ -14,10 +14,15 @@ namespace {
 
 // The node says every second that its live view is not.
 constexpr int64_t kViewBehindMicros = 3'000'000;
-constexpr int kMaxBlocked = 60;  // times 5 s
+constexpr int kMostConflicts = 20;  // of which the paths are in the record
+constexpr int kMaxBlocked = 60;     // times 5 s
 constexpr int64_t kBlockedRetryMicros = 5'000'000;
 
 }  // namespace
+
+std::string JobRun::ApplyJournalPath() const {
+  return services_->state_directory + "/apply/" + std::to_string(plan_.job);
+}
 
 void JobRun::MakeWriteBack() {
   if (write_back_) return;
@@ -27,9 +32,8 @@ void JobRun::MakeWriteBack() {
   if (plan_.placement) options.attempt = plan_.placement->attempt();
   options.rules = [trees = services_->trees] { return trees->rules(); };
   options.exposed = plan_.exposed;
-  std::string directory = services_->state_directory + "/apply";
   // Without a journal (a read-only or full state directory) it works in memory.
-  if (MakeDirs(directory, 0700)) options.journal = directory + "/" + std::to_string(plan_.job);
+  if (MakeDirs(services_->state_directory + "/apply", 0700)) options.journal = ApplyJournalPath();
   if (plan_.tree) {
     options.restore = [tree = plan_.tree, files = services_->files](const std::string& path, int directory,
                                                                     const std::string& name, const auto& made) {
@@ -46,6 +50,11 @@ void JobRun::MakeWriteBack() {
                               Send(up);
                             },
                         .on_notice = [this](std::string text) { sink_->OnWriteNotice(text); },
+                        .on_conflict =
+                            [this](std::string path) {
+                              release_.set_conflicts(release_.conflicts() + 1);
+                              if (release_.conflict_size() < kMostConflicts) release_.add_conflict(std::move(path));
+                            },
                         .on_blocked =
                             [this](Error error) {
                               sink_->OnNotice(error.message() +
@@ -128,7 +137,7 @@ void JobRun::ListenTo(uint64_t view) {
   live_listener_ = services_->live_writes->Listen(
       view, MarkOf(view).told, [this, loop = services_->loop, alive = alive_](const std::string& text) {
         loop->Post([this, alive, text] {
-          if (*alive && !ended_) sink_->OnNotice(text);
+          if (*alive && !ended_) NoticeOnce(text);
         });
       });
 }

@@ -31,6 +31,7 @@ bool MayPass(const Error& error) {
 WriteBack::WriteBack(EventLoop* loop, ApplyOptions options, Events events)
     : loop_(loop), options_(std::move(options)), events_(std::move(events)) {
   options_.notice = [this](const std::string& text) { OnLoop([this, text] { events_.on_notice(text); }); };
+  options_.conflict = [this](const std::string& path) { OnLoop([this, path] { events_.on_conflict(path); }); };
 }
 
 WriteBack::~WriteBack() {
@@ -157,7 +158,11 @@ void WriteBack::SyncAndAcknowledge() {
 void WriteBack::FinishAll() {
   if (blocked_) return;
   Status opened = OpenApplier();
-  Status finished = opened ? applier_->Finish() : opened;
+  // The journal stays until the node has been told: it may send all of it once more, to another process.
+  Status finished = opened;
+  if (opened) {
+    if (auto synced = applier_->Sync(); !synced) finished = synced.error();
+  }
   if (!finished) Failed(last_, finished.error());
   if (failed_ > kMaxTold) {
     OnLoop([this, more = failed_ - kMaxTold] {

@@ -24,6 +24,8 @@ class WriteBack {
     std::function<void(uint64_t sequence)> on_acknowledge;
     // A line for the user: conflicts, failures.
     std::function<void(std::string)> on_notice;
+    // Before on_notice: home had changed this path.
+    std::function<void(std::string path)> on_conflict;
     // Stopped because home is full (or the like): nothing after this operation was applied. The series has to be sent
     // again from sequence() on, later.
     std::function<void(Error)> on_blocked;
@@ -31,7 +33,7 @@ class WriteBack {
     std::function<void(uint64_t failed)> on_finished;
   };
 
-  // `options.notice` is set here. `patient`: a full disk blocks instead of failing.
+  // `options.notice` and `options.conflict` are set here. `patient`: a full disk blocks instead of failing.
   WriteBack(EventLoop* loop, ApplyOptions options, Events events);
   ~WriteBack();
 

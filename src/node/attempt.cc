@@ -238,6 +238,8 @@ void Attempt::BindSupervisor() {
 void Attempt::OnHomeFrame(std::string frame) {
   if (OneofField(frame) == v1::TaskUp::kRelease) {
     released_ = true;
+    v1::TaskUp up;
+    if (up.ParseFromString(frame)) AddToRecord(up.release());
     // The record must outlive the task's directory, which the supervisor removes now.
     report_.set_state(EndState());
     host_->Report(report_);
@@ -250,6 +252,16 @@ void Attempt::OnHomeFrame(std::string frame) {
   } else if (supervisor_) {
     supervisor_->Send(std::move(frame));
   }
+}
+
+// What became of the command's writes, which only home knows.
+void Attempt::AddToRecord(const v1::Release& release) {
+  v1::ExitRecord* exit = report_.mutable_exit();
+  exit->set_conflicts(release.conflicts());
+  *exit->mutable_conflict() = release.conflict();
+  if (release.failed().empty() || exit->kind() != v1::ExitRecord::EXITED || exit->exit_code() != 0) return;
+  exit->set_exit_code(125);
+  exit->set_reason(release.failed());
 }
 
 void Attempt::OnSupervisorFrame(std::string frame) {

@@ -102,6 +102,7 @@ class Attempt {
   Status KeepWrites(v1::TaskSpec* spec);
   void BindSupervisor();
   void OnHomeFrame(std::string frame);
+  void AddToRecord(const vrun::v1::Release& release);
   void OnSupervisorFrame(std::string frame);
   void OnSupervisorClosed();
   // Ends without a supervisor's record.

@@ -70,6 +70,7 @@ class CarryImpl final : public Carry {
     WriteBack message;                    // kMessage, kFile
     const OverlayLayer* layer = nullptr;  // kFile: whose data
     std::string from;                     // kFile: path of the data in `layer`; removals: path in the lower
+    std::string below;                    // kFile: path in the lower of the file that it has grown from; "": none
     std::string path;                     // removals: where that is at home now
   };
 
@@ -210,6 +211,11 @@ Result<std::optional<WriteBack>> CarryImpl::BeginFile() {
   UniqueFd fd;
   if (size > 0) {
     VRUN_ASSIGN(fd, work.layer->OpenRegular(work.from));
+  }
+  if (!work.below.empty()) {
+    const auto below = lower_.OpenRegular(work.below);
+    work.message.mutable_put_file()->set_appended(below &&
+                                                  SameBeginning(fd.get(), below->get(), work.message.base().size()));
   }
   data_.emplace(std::move(fd), work.message.path(), size, sequence_ + 1);
   return std::move(work.message);
@@ -382,6 +388,9 @@ Status CarryImpl::PlanEntry(const UpperDirectory& directory, const std::string& 
     work.kind = Work::Kind::kFile;
     work.layer = metacopy ? &lower_ : &upper_;
     work.from = metacopy ? data : path;
+    if (!metacopy && occupant && S_ISREG(occupant->st_mode) && st->st_size > occupant->st_size) {
+      work.below = JoinPath(*directory.home, name);
+    }
   } else if (S_ISLNK(st->st_mode)) {
     VRUN_ASSIGN(std::string target, upper_.ReadLink(path));
     message.mutable_make_symlink()->set_target(std::move(target));

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <map>
 
 #include "base/files.h"
 
@@ -154,6 +155,25 @@ TEST_F(CarryTest, VersionsAreThoseOfTheLower) {
   EXPECT_EQ(series[0].base().size(), 3u);
   EXPECT_EQ(series[0].base().ctime_ns(), int64_t{st.st_ctim.tv_sec} * 1'000'000'000 + st.st_ctim.tv_nsec);
   EXPECT_EQ(series[0].put_file().size(), 5u);
+}
+
+TEST_F(CarryTest, WhatWasOnlyAppendedIsToldAsThat) {
+  const std::string large(3'000'000, 'x');
+  for (const char* name : {"/appended", "/changed", "/cut"}) Write(Lower(name), large);
+  Write(Lower("/empty"), "");
+  Mount();
+  Write(Merged("/appended"), large + "more");
+  Write(Merged("/changed"), large.substr(1) + "y and more");
+  Write(Merged("/cut"), "less");
+  Write(Merged("/empty"), "more");
+  Write(Merged("/new"), "new");
+  std::map<std::string, bool> appended;
+  for (const WriteBack& message : Series()) {
+    if (message.has_put_file()) appended[message.path()] = message.put_file().appended();
+  }
+  const std::map<std::string, bool> expected{
+      {"/appended", true}, {"/changed", false}, {"/cut", false}, {"/empty", true}, {"/new", false}};
+  EXPECT_EQ(appended, expected);
 }
 
 TEST_F(CarryTest, AChangeOfModeSendsNoData) {

@@ -39,6 +39,10 @@ void KeepPlaces(LiveDirectory* of, const LoadedDirectoryPtr& before, const tree:
   of->places = std::move(places);
 }
 
+bool Later(const timespec& a, const timespec& b) {
+  return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
+}
+
 bool IsInodeOf(const LiveNode& node, const tree::Entry& is) {
   return node.version.dev == is.dev && node.version.ino == is.ino;
 }
@@ -104,8 +108,8 @@ void LiveMerge::Run(const tree::Entry& root) {
     tree_.Touch(top);
   }
   if (top->change <= included_) {
-    top->change = 0;
-    SetAttributes(top, root);
+    const bool ours = std::exchange(top->change, 0) != 0;
+    SetAttributes(top, root, ours);
   }
   settling_ = true;
   std::deque<LiveTree::Pending>& pending = tree_.pending_;
@@ -256,7 +260,8 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
   const bool ours = entry->change > included_;
   if (ours) return;  // of a directory, too: what home has there may be another one, which was moved away here
   if (node->is_directory() && is.is_directory()) {
-    if (std::exchange(entry->change, 0) != 0) tree_.TouchName(*directory, name);
+    const bool named_here = std::exchange(entry->change, 0) != 0;
+    if (named_here) tree_.TouchName(*directory, name);
     if (!node->home || node->home_path || node->change != 0) tree_.Touch(node);
     node->home_path.reset();
     node->home = true;
@@ -265,8 +270,8 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
       tree_.Touch(node);
     }
     if (node->change <= included_) {
-      node->change = 0;
-      SetAttributes(node, is);
+      const bool changed_here = std::exchange(node->change, 0) != 0;
+      SetAttributes(node, is, named_here || changed_here);
     }
     Below(directory, name, node, is.child);
     return;
@@ -353,11 +358,13 @@ void LiveMerge::Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& 
   if (!is.is_directory() && (is.nlink > 1 || node->names.size() > 1)) tree_.hard_links_[{is.dev, is.ino}] = node;
   if (node->change > included_) return;
   node->change = 0;
-  SetAttributes(node, is);
+  SetAttributes(node, is, ours);
 }
 
 // Of what is home's again. Content of ours has its own size and times, and the number stays what it was.
-void LiveMerge::SetAttributes(LiveNode* node, const tree::Entry& is) {
+// `ours`: home has it as it is here. Then its times are, too: the moment at which home did the same is nothing to a
+// job, and of atime (and of a directory's ctime) home tells nothing.
+void LiveMerge::SetAttributes(LiveNode* node, const tree::Entry& is, bool ours) {
   LiveNode now;
   now.attributes.ino = node->attributes.ino;
   tree_.SetHomeAttributes(&now, is);
@@ -375,7 +382,14 @@ void LiveMerge::SetAttributes(LiveNode* node, const tree::Entry& is) {
     b.mtime = a.mtime;
     b.ctime = a.ctime;
   }
-  different |= a.size != b.size || !same_time(a.mtime, b.mtime) || !same_time(a.ctime, b.ctime);
+  different |= a.size != b.size || !same_time(a.mtime, b.mtime);
+  if (ours && !different) {
+    b.atime = a.atime;
+    b.ctime = a.ctime;
+  } else if (node->is_directory() && Later(a.ctime, b.ctime)) {
+    b.ctime = a.ctime;
+  }
+  different |= !same_time(a.ctime, b.ctime);
   b.ino = a.ino;
   a = b;
   node->xattrs = std::move(now.xattrs);
@@ -426,7 +440,7 @@ uint64_t LiveMerge::LoseName(LiveNode* directory, const std::string& name) {
   std::erase_if(node->names, [&](const LiveName& link) { return link.parent == directory && link.name == name; });
   if (node->names.empty()) {
     LoseLastName(node, std::move(path));
-    if (!node->file) node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(directory->nodeid, name);
+    node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(directory->nodeid, name);
   }
   tree_.Touch(node);
   ForgetName(*directory, name);

@@ -86,7 +86,7 @@ class LiveMerge {
   bool IsSame(const LiveNode& node, const tree::Entry& is) const;
   bool CanRenew(const LiveNode& node, const tree::Entry& is) const;
   void Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& is, size_t index);
-  void SetAttributes(LiveNode* node, const tree::Entry& is);
+  void SetAttributes(LiveNode* node, const tree::Entry& is, bool ours);
   bool InUse(const LiveNode& node) const;
   bool IsOvertaken(const LiveNode& node);
   void Hold(LiveNode* directory, const std::string& name);

@@ -79,6 +79,36 @@ TEST_F(LiveAdvanceTest, AListingUnderWayGivesANameOnceWhoeverHasItNow) {
   EXPECT_EQ(Content("/dir/name7"), "other files");
 }
 
+TEST_F(LiveAdvanceTest, TimesThatAJobHasMadeStayWhenHomeHasTheSame) {
+  Write("/d/f", "x");
+  ASSERT_EQ(::symlink("f", Origin("/link").c_str()), 0);
+  Mount();
+  const timespec times[2] = {{1'000, 1}, {2'000, 2}};
+  const auto change = [&](const std::string& directory, const std::string& link) {
+    ASSERT_EQ(::chmod(directory.c_str(), 0700), 0);
+    ASSERT_EQ(::utimensat(AT_FDCWD, directory.c_str(), times, 0), 0);
+    ASSERT_EQ(::utimensat(AT_FDCWD, link.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
+  };
+  change(In("/d"), In("/link"));
+  std::map<std::string, struct stat> before;
+  for (const std::string name : {"/d", "/link"}) before[name] = Stat(In(name));
+  ::usleep(20'000);
+  change(Origin("/d"), Origin("/link"));
+  FollowAll();
+  for (const auto& [name, was] : before) {
+    const struct stat is = Stat(In(name));
+    EXPECT_EQ(is.st_atim.tv_sec, 1'000) << name;
+    EXPECT_EQ(is.st_mtim.tv_nsec, 2) << name;
+    EXPECT_EQ(is.st_ctim.tv_sec, was.st_ctim.tv_sec) << name;
+    EXPECT_EQ(is.st_ctim.tv_nsec, was.st_ctim.tv_nsec) << name;
+  }
+  // What home changes afterwards is seen.
+  ASSERT_EQ(::chmod(Origin("/d").c_str(), 0755), 0);
+  FollowAll();
+  EXPECT_EQ(Stat(In("/d")).st_mode & 07777, 0755u);
+  EXPECT_GE(Stat(In("/d")).st_ctim.tv_sec, before["/d"].st_ctim.tv_sec) << "never back";
+}
+
 TEST_F(LiveAdvanceTest, WhatIsMappedKeepsItsBytes) {
   Write("/lib.so", std::string(8192, 'a'));
   Mount();

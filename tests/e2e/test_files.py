@@ -250,6 +250,36 @@ def test_a_file_that_changed_at_home_meanwhile_is_not_overwritten(cluster, here)
     assert beside[0] in err
 
 
+def test_the_rows_of_all_jobs_of_a_sweep_are_there_and_a_conflict_is_told(cluster, here):
+    (here / "results.csv").write_text("lr,acc\n")
+    (here / "best").write_text("none\n")
+    inode = (here / "results.csv").stat().st_ino
+    command = ["sh", "-c", "sleep 1; echo $0,0.5 >> results.csv; echo $0 > best"]
+    options = ["vbatch", "-D", inside(cluster, here), "-o", "out.%j"]
+    jobs = [int(cluster.run(*options, "--parsable", "--", *command, str(i), check=True).stdout) for i in range(3)]
+    followed = cluster.run(*options, "-f", "--", *command, "3", check=True)
+    for job in jobs:
+        cluster.vctl("wait", job)
+    job = max(j["job"] for j in cluster.json("jobs", "--all")["jobs"])
+    assert sorted((here / "results.csv").read_text().splitlines()) == ["0,0.5", "1,0.5", "2,0.5", "3,0.5", "lr,acc"]
+    assert (here / "results.csv").stat().st_ino == inode and not list(here.glob("results.csv.vrun-*"))
+    told = {j: cluster.json("job", j) for j in [*jobs, job]}
+    beside = {int(f.name.rpartition("-")[2]) for f in here.glob("best.vrun-*")}
+    assert len(beside) == 3
+    assert {j for j, info in told.items() if info["conflicts"] == 1} == beside
+    accounts = {int(line.split(",")[4]): line.split(",")[-1] for line in cluster.vctl("accounting", "--no-headers").stdout.splitlines()}
+    for j in beside:
+        line = f"vrun: {inside(cluster, here)}/best changed at home while job {j} ran: its version is in {inside(cluster, here)}/best.vrun-{j}\n"
+        assert told[j]["conflict_paths"] == [f"{inside(cluster, here)}/best"]
+        assert line in (here / f"out.{j}").read_text()
+        log = cluster.vctl("logs", j)
+        assert line in log.stdout + log.stderr
+        assert "conflicts:  1, changed at home meanwhile" in cluster.vctl("job", j).stdout
+        assert accounts[j] == "1"
+        if j == job:
+            assert line in followed.stdout + followed.stderr
+
+
 def test_many_small_files_come_home(cluster, here):
     r = cluster.sh(f"cd {inside(cluster, here)}; for d in 1 2 3 4 5; do mkdir $d; for f in $(seq 200); do echo $f > $d/$f; done; done")
     assert r.returncode == 0, r.stderr
