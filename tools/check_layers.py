@@ -17,13 +17,14 @@ ALLOWED = {
     "gpu": {"base"},
     "sched": {"base"},
     "sim": {"base", "sched"},
-    "home": {"base", "tree", "store", "rpc"},
+    "jobs": {"base"},
+    "home": {"base", "tree", "store", "rpc", "jobs"},
     "node": {"base", "tree", "store", "vfs", "sandbox", "gpu", "rpc", "s3"},
     # A node towards homes, a home towards nodes: made of one half of each.
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
     "control": {"base", "sched", "rpc", "s3"},
     "pools": {"base", "rpc"},
-    "cli": {"base", "sim"},
+    "cli": {"base", "sim", "jobs"},
     "daemon": {"base", "rpc", "home", "node", "snapshots", "control"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/')

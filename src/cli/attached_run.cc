@@ -271,13 +271,13 @@ void AttachedRun::OnFinished(const v1::Finished& finished) {
   if (job_ == 0) job_ = finished.job();
   bool has_record = finished.has_record();
   int status = finished.exit_status();
-  if (status < 0 || status > 255) status = has_record ? StatusOf(finished.record()) : kExitUnknown;
+  if (status < 0 || status > 255) status = has_record ? ExitStatus(finished.record()) : kExitUnknown;
   bool success = has_record && finished.record().kind() == v1::ExitRecord::EXITED && finished.record().exit_code() == 0;
-  if (status == 0 && !success) status = has_record ? StatusOf(finished.record()) : kExitUnknown;
+  if (status == 0 && !success) status = has_record ? ExitStatus(finished.record()) : kExitUnknown;
   v1::JobState state = finished.state();
   if (state == v1::CANCELLED && cancel_signal_ != 0 && !started_) status = kExitSignal + cancel_signal_;
-  std::string reason = finished.reason().empty() && has_record ? finished.record().reason() : finished.reason();
-  reason = status == 0 ? "" : SafeLine(reason);
+  std::string reason = finished.reason().empty() && has_record ? EndReason(finished.record()) : finished.reason();
+  reason = SafeLine(reason);
   if (reason.empty() && state == v1::CANCELLED && !started_) reason = JobText() + ": cancelled before it started";
   if (!has_record && status == kExitUnknown) {
     reason = JobText() + ": " + (reason.empty() ? "its end is not known" : reason) + ": ask later with `vctl job " +

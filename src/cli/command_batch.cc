@@ -4,18 +4,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <optional>
+#include <utility>
 
+#include "base/command_path.h"
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/stream_progress.h"
+#include "cli/command_lookup.h"
 #include "cli/command_run.h"
 #include "cli/ctl.h"
 #include "cli/exit_status.h"
 #include "cli/home_connection.h"
 #include "cli/job_command.h"
 #include "cli/job_log.h"
+#include "cli/log_path.h"
 #include "cli/script_options.h"
 #include "cli/table.h"
 
@@ -23,100 +29,182 @@ namespace vrun::cli {
 namespace {
 
 constexpr size_t kMaxScriptHead = 1u << 20;
+constexpr size_t kMaxScript = 4u << 20;  // as Slurm's
 
 constexpr std::string_view kHelp =
     "usage: vbatch [options] [--] COMMAND [ARG...]\n"
     "       vbatch [options] SCRIPT [ARG...]\n"
-    "Submits COMMAND, prints the job's id and returns. A SCRIPT is a file that begins with #!; its lines #VRUN and "
-    "#SBATCH\n"
-    "before the first command hold options, which those of the command line override.\n\n";
+    "       vbatch [options] <<EOF ...\n"
+    "       vbatch [options] --wrap TEXT\n"
+    "Submits COMMAND, prints the job's id and returns. A SCRIPT is a file that begins with #!, or what comes on "
+    "standard\n"
+    "input; its lines #VRUN and #SBATCH before the first command hold options, which those of the command line "
+    "override.\n\n";
 
 int Usage(const std::string& text) {
   std::fprintf(stderr, "vbatch: %s\n", text.c_str());
   return kExitUsage;
 }
 
-// The head of a script: a regular file that begins with "#!". Empty: not one.
-Result<std::string> ReadScript(const std::string& path) {
-  auto fd = OpenFile(path, O_RDONLY | O_NONBLOCK);
-  if (!fd) return std::string();
+// A script and how the job gets it.
+struct Source {
+  std::string name;      // for messages
+  std::string text;      // all of it, or of a file that is mirrored its first kMaxScriptHead bytes
+  bool travels = false;  // with the request, since the root of the job does not have it
+};
+
+Error NoInterpreter(const std::string& name) {
+  return Error(Code::kInvalid,
+               Escape(name) + ":1: the first line names no interpreter: begin with one, as in #!/bin/sh");
+}
+
+// A script that can be read only once, or that lies where the job cannot see it.
+Result<Source> ReadStream(int fd, std::string name) {
+  Source out{std::move(name), std::string(kMaxScript + 1, 0), true};
+  VRUN_ASSIGN(size_t n, ReadUpTo(fd, out.text.data(), out.text.size()));
+  if (n > kMaxScript) {
+    return Error(Code::kInvalid,
+                 Escape(out.name) + ": a script of more than 4 MiB: put it into a file below your root");
+  }
+  out.text.resize(n);
+  return out;
+}
+
+// The script that the first word names. None: it is no script.
+Result<std::optional<Source>> FindScript(const std::string& path, const std::string& root) {
+  UniqueFd place(::open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat st;
-  if (::fstat(fd->get(), &st) != 0 || !S_ISREG(st.st_mode)) return std::string();
-  std::string text(std::min<size_t>(static_cast<size_t>(st.st_size), kMaxScriptHead), 0);
-  VRUN_ASSIGN(size_t n, ReadUpTo(fd->get(), text.data(), text.size()));
-  text.resize(n);
-  if (!text.starts_with("#!")) return std::string();
-  return text;
+  if (!place || ::fstat(place.get(), &st) != 0 || S_ISDIR(st.st_mode)) return std::optional<Source>();
+  const bool regular = S_ISREG(st.st_mode);
+  // A bare word is a command unless it is a file: no pipe of that name is read.
+  if (!regular && path.find('/') == std::string::npos) return std::optional<Source>();
+  VRUN_ASSIGN(std::string here, CurrentDirectory());
+  // /dev/stdin may be a link to a file that is mirrored; it is read all the same, for its offset may be anywhere.
+  const bool own_place = IsBelowOwnPlace(place.get(), root) || IsOwnPlace(InRoot(Absolute(path, here), root));
+  auto fd = OpenFile(path, O_RDONLY);
+  if (!fd && regular) return std::optional<Source>();  // a program need not be readable
+  if (!fd) return std::move(fd).error();
+  if (regular && !own_place) {
+    Source out{path, std::string(kMaxScriptHead, 0)};
+    VRUN_ASSIGN(size_t n, ReadUpTo(fd->get(), out.text.data(), out.text.size()));
+    out.text.resize(n);
+    if (!out.text.starts_with("#!")) return std::optional<Source>();
+    return out;
+  }
+  char head[2] = {};
+  if (regular && (!PreadUpTo(fd->get(), head, 2, 0) || std::string_view(head, 2) != "#!")) {
+    return std::optional<Source>();  // a program, which cannot travel
+  }
+  VRUN_ASSIGN(Source out, ReadStream(fd->get(), path));
+  if (!out.text.starts_with("#!")) return NoInterpreter(path);
+  return out;
+}
+
+// What will run: a text behind --wrap, a script on stdin, a script that the first word names, or a command.
+Result<std::optional<Source>> FindSource(const RunOptions& options, const std::string& root) {
+  if (!options.wrap.empty()) {
+    if (options.command.empty()) return std::optional<Source>();
+    return Error(Code::kInvalid, "--wrap: there is a command too: leave one of them out");
+  }
+  if (options.command.empty() || (!options.after_dashes && options.command[0] == "-")) {
+    const bool asked = !options.command.empty();
+    if (!asked && (options.after_dashes || ::isatty(STDIN_FILENO) == 1)) {
+      return Error(Code::kInvalid, "no command: name one, or a script: `vbatch --help` shows how");
+    }
+    VRUN_ASSIGN(Source out, ReadStream(STDIN_FILENO, "standard input"));
+    if (out.text.empty() && !asked) {
+      return Error(Code::kInvalid, "no command, and no script on standard input: `vbatch --help` shows how");
+    }
+    if (!out.text.starts_with("#!")) return NoInterpreter(out.name);
+    return out;
+  }
+  if (options.after_dashes) return std::optional<Source>();
+  return FindScript(options.command[0], root);
 }
 
 // Options of the script's lines, then those of the command line again, which win. The command becomes the script as the
-// jobs see it, behind its interpreter when it is not executable itself (sbatch does not ask for that bit either).
-Status ApplyScript(std::span<const std::string> words, const std::string& root, RunOptions* options) {
-  if (options->after_dashes) return {};
-  std::string path = options->command[0];
-  VRUN_ASSIGN(std::string text, ReadScript(path));
-  if (text.empty()) return {};
-  VRUN_ASSIGN(Script script, ParseScript(text, path));
+// job sees it, behind its interpreter when it is not executable itself (sbatch does not ask for that bit either).
+Status ApplyScript(const Source& source, std::span<const std::string> words, const std::string& root,
+                   RunOptions* options) {
+  VRUN_ASSIGN(Script script, ParseScript(source.text, source.name));
+  if (script.interpreter.empty()) return NoInterpreter(source.name);
   RunOptions merged;
   VRUN_TRY(ApplyOptions(script.options, &merged));
   VRUN_ASSIGN(ParsedWords line, ParseWords(BatchTable(), words));
   VRUN_TRY(ApplyOptions(line.options, &merged));
+  if (!merged.wrap.empty())
+    return Error(Code::kInvalid, Escape(source.name) + ": --wrap: not in a script: leave it out");
+  Status view = CheckView(merged);
+  if (!view) return std::move(view).error().With(Escape(source.name));
   merged.command = std::move(options->command);
+  merged.notes = std::move(script.notes);
+  merged.notes.insert(merged.notes.end(), line.notes.begin(), line.notes.end());
   *options = std::move(merged);
-  VRUN_ASSIGN(std::string here, CurrentDirectory());
-  std::string in_root = InRoot(Absolute(path, here), root);
-  options->command[0] = in_root;
-  if (::access(path.c_str(), X_OK) != 0) {
-    options->command.insert(options->command.begin(), script.interpreter.begin(), script.interpreter.end());
-    options->script = script.interpreter.size();
+  if (options->command.empty() || options->command[0] == "-") {
+    options->command.resize(std::max<size_t>(options->command.size(), 1));
+    if (options->name.empty()) options->name = "vbatch";
   }
-  if (options->name.empty()) options->name = path.substr(path.rfind('/') + 1);
+  std::string& command = options->command[0];
+  if (options->name.empty()) options->name = command.substr(command.rfind('/') + 1);
+  const std::string& interpreter = script.interpreter[0];
+  if (options->snapshot.empty() && interpreter.starts_with('/') && !IsInRoot(interpreter, root)) {
+    return Error(Code::kNotFound, InterpreterNotFound(source.name, interpreter));
+  }
+  if (source.travels) {
+    command = kScriptPath;
+    return {};
+  }
+  VRUN_ASSIGN(std::string here, CurrentDirectory());
+  const bool executable = ::access(command.c_str(), X_OK) == 0;
+  command = InRoot(Absolute(command, here), root);
+  if (executable) return {};
+  options->command.insert(options->command.begin(), script.interpreter.begin(), script.interpreter.end());
+  options->script = script.interpreter.size();
   return {};
 }
 
-// Slurm's patterns; %j is home's to fill in, since the id is not known yet. kInvalid: a pattern that is not known.
-Result<std::string> LogPath(const std::string& pattern, const std::string& name, const std::string& directory) {
-  if (pattern.empty()) return std::string();
-  std::string out;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    if (pattern[i] != '%' || i + 1 == pattern.size()) {
-      out.push_back(pattern[i]);
-      continue;
-    }
-    char c = pattern[++i];
-    if (c == 'x') {
-      for (char n : name) out.push_back(n == '/' || n == '%' ? '_' : n);
-    } else if (c == 'j' || c == 'A' || c == '%') {
-      out += c == '%' ? "%" : "%j";
-    } else {
-      return Error(Code::kInvalid, Escape(pattern) + ": unknown pattern %" + Escape(std::string(1, c)) +
-                                       ": known are %j (id), %x (name) and %%");
-    }
+// What the job's end would say with 126 or 127, hours later.
+Status CheckStart(const RunOptions& options, const v1::Command& command, const std::string& root) {
+  // Another root, or one in which the jobs before it may have put the command.
+  if (!options.snapshot.empty() || !options.dependencies.after.empty() || !options.dependencies.after_ok.empty()) {
+    return {};
   }
-  return Absolute(out, directory);
+  Status status = CheckCommand(command, root);
+  const std::string& name = command.argv(0);
+  if (status || name.find('/') != std::string::npos || !PathExists(name)) return status;
+  return Error(Code::kDenied, Escape(name) +
+                                  ": not a script: its first line is not #! and an interpreter: add that line, or give "
+                                  "its path if it is a program");
 }
 
 // The output up to the job's end; then its own status.
 Result<int> Follow(const HomeConnection& home, uint64_t job) {
-  VRUN_TRY(CopyLog(home, job, true));
-  v1::Query query;
-  query.mutable_get_job()->set_job(job);
-  VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
-  if (!answer.has_jobs() || answer.jobs().jobs_size() != 1 || !answer.jobs().jobs(0).has_exit()) return kExitUnknown;
-  return StatusOf(answer.jobs().jobs(0).exit());
+  VRUN_ASSIGN(LogEnd end, CopyLog(home, job, true));
+  int status;
+  std::string reason;
+  if (end.finished) {
+    status = end.finished->exit_status();
+    if (status < 0 || status > 255 || (status == 0 && !end.finished->has_record())) status = kExitUnknown;
+    reason = SafeLine(end.finished->reason());
+  } else {
+    VRUN_ASSIGN(v1::JobInfo info, WaitForJob(home, job));
+    status = ExitStatus(info);
+    reason = EndReason(info);
+  }
+  // It is the last line of the log, unless the log could not take it.
+  const std::string line = "vrun: " + reason + "\n";
+  if (!reason.empty() && end.last_note != line) std::fputs(line.c_str(), stderr);
+  return status;
 }
 
-Result<int> Submit(const RunOptions& options, const std::string& root) {
-  VRUN_ASSIGN(v1::Run run, MakeRequest(options, root));
-  run.set_detached(true);
-  run.mutable_scheduling()->set_requeue(options.requeue.value_or(true));
-  run.set_quiet(true);
-  std::string name = options.name;
-  if (name.empty()) name = options.command[0].substr(options.command[0].rfind('/') + 1);
-  run.set_name(Escape(name));
-  const std::string& directory = run.command().directory();
-  VRUN_ASSIGN(*run.mutable_stdout_path(), LogPath(options.output, name, directory));
-  VRUN_ASSIGN(*run.mutable_stderr_path(), LogPath(options.error, name, directory));
+// The id, where it is not taken for the job's output.
+void TellId(const RunOptions& options, const std::string& id) {
+  const std::string text = options.parsable ? id + "\n" : "Submitted batch job " + id + "\n";
+  if (!options.follow) return Print(text);
+  if (!options.quiet) std::fputs(text.c_str(), stderr);
+}
+
+Result<int> Submit(const RunOptions& options, v1::Run run) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::ClientMessage message;
   *message.mutable_run() = std::move(run);
@@ -133,11 +221,31 @@ Result<int> Submit(const RunOptions& options, const std::string& root) {
       VRUN_ASSIGN(answer, ReceiveMessage(first.socket.get(), options.quiet));
       continue;
     }
-    std::string id = std::to_string(answer.accepted().job());
-    Print(options.parsable ? id + "\n" : "Submitted batch job " + id + "\n");
+    TellId(options, std::to_string(answer.accepted().job()));
     if (!options.follow) return 0;
     return Follow(home, answer.accepted().job());
   }
+}
+
+Result<v1::Run> MakeBatchRequest(const RunOptions& options, const std::string& root, std::string script) {
+  VRUN_ASSIGN(v1::Run run, MakeRequest(options, root));
+  run.set_detached(true);
+  run.mutable_scheduling()->set_requeue(options.requeue.value_or(true));
+  run.set_quiet(true);
+  run.mutable_command()->set_script(std::move(script));
+  std::string name = options.name;
+  if (name.empty()) name = options.command[0].substr(options.command[0].rfind('/') + 1);
+  run.set_name(Escape(name));
+  const std::string& directory = run.command().directory();
+  const LogNames names{name, run.command().identity().user_name()};
+  for (auto [pattern, path] :
+       {std::pair(&options.output, run.mutable_stdout_path()), std::pair(&options.error, run.mutable_stderr_path())}) {
+    if (pattern->empty()) continue;
+    VRUN_ASSIGN(std::string expanded, ExpandLogPath(*pattern, names));
+    *path = Absolute(expanded, directory);
+  }
+  run.set_append_output(options.append_output);
+  return run;
 }
 
 }  // namespace
@@ -153,22 +261,36 @@ int BatchMain(std::span<const std::string> words) {
     Print("vbatch " VRUN_VERSION "\n");
     return 0;
   }
-  if (options->command.empty()) return Usage("no command: name one, or a script: `vbatch --help` shows how");
   ::signal(SIGPIPE, SIG_IGN);
   auto failed = [](const Error& error) {
+    std::fprintf(stderr, "vbatch: %s\n", error.message().c_str());
+    return error.code() == Code::kNotFound ? kExitNotFound : kExitNotExecutable;
+  };
+  auto not_submitted = [](const Error& error) {
     std::fprintf(stderr, "vbatch: %s\n", error.message().c_str());
     return kExitNotStarted;
   };
   auto root = ConfiguredRoot();
-  if (!root) return failed(root.error());
-  Status script = ApplyScript(words, *root, &*options);
-  if (!script) return Usage(script.error().message());
-  for (const std::string* pattern : {&options->output, &options->error}) {
-    auto path = LogPath(*pattern, "", "/");
-    if (!path) return Usage(path.error().message());
+  if (!root) return not_submitted(root.error());
+  auto source = FindSource(*options, *root);
+  if (!source) return Usage(source.error().message());
+  if (*source) {
+    Status script = ApplyScript(**source, words, *root, &*options);
+    if (!script && script.error().code() == Code::kNotFound) return failed(script.error());
+    if (!script) return Usage(script.error().message());
+  } else if (!options->wrap.empty()) {
+    options->command = {"/bin/sh", "-c", options->wrap};
+    if (options->name.empty()) options->name = "wrap";
   }
-  auto status = Submit(*options, *root);
-  return status ? *status : failed(status.error());
+  if (!options->quiet) {
+    for (const std::string& note : options->notes) std::fprintf(stderr, "vbatch: %s\n", note.c_str());
+  }
+  auto run = MakeBatchRequest(*options, *root, *source && (*source)->travels ? std::move((*source)->text) : "");
+  if (!run) return not_submitted(run.error());
+  Status start = CheckStart(*options, run->command(), *root);
+  if (!start) return failed(start.error());
+  auto status = Submit(*options, *std::move(run));
+  return status ? *status : not_submitted(status.error());
 }
 
 }  // namespace vrun::cli

@@ -178,6 +178,9 @@ int RunMain(std::span<const std::string> words) {
     Status fine = CheckStatusTarget(options->status_json);
     if (!fine) return Usage(fine.error().message());
   }
+  if (!options->quiet) {
+    for (const std::string& note : options->notes) std::fprintf(stderr, "vrun: %s\n", note.c_str());
+  }
   // A reader of our messages may be gone; that ends nothing.
   ::signal(SIGPIPE, SIG_IGN);
   UniqueFd null;

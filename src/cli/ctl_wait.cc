@@ -6,7 +6,7 @@
 
 #include "cli/ctl.h"
 #include "cli/exit_status.h"
-#include "cli/home_connection.h"
+#include "cli/job_log.h"
 #include "cli/job_view.h"
 #include "cli/values.h"
 
@@ -18,19 +18,6 @@ namespace {
 constexpr int kFirstPauseMs = 50;
 constexpr int kLongestPauseMs = 1000;
 
-Result<v1::JobInfo> WaitForJob(const HomeConnection& home, uint64_t id) {
-  v1::Query query;
-  query.mutable_get_job()->set_job(id);
-  for (int pause = kFirstPauseMs;; pause = std::min(pause * 2, kLongestPauseMs)) {
-    VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
-    if (!answer.has_jobs() || answer.jobs().jobs_size() != 1) {
-      return Error(Code::kNotFound, "job " + std::to_string(id) + ": there is none: `vctl jobs --all` lists yours");
-    }
-    if (IsOver(answer.jobs().jobs(0).state())) return answer.jobs().jobs(0);
-    ::poll(nullptr, 0, pause);
-  }
-}
-
 Result<int> Run(const CtlInvocation& invocation) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::JobList ended;
@@ -38,8 +25,7 @@ Result<int> Run(const CtlInvocation& invocation) {
   for (const std::string& word : invocation.words.operands) {
     VRUN_ASSIGN(uint64_t id, ParseJobId(word));
     VRUN_ASSIGN(v1::JobInfo job, WaitForJob(home, id));
-    int status = job.has_exit() ? StatusOf(job.exit()) : job.state() == v1::CANCELLED ? kExitNotStarted : kExitUnknown;
-    highest = std::max(highest, status);
+    highest = std::max(highest, ExitStatus(job));
     *ended.add_jobs() = std::move(job);
   }
   if (invocation.format != OutputFormat::kTable) {
@@ -49,6 +35,19 @@ Result<int> Run(const CtlInvocation& invocation) {
 }
 
 }  // namespace
+
+Result<v1::JobInfo> WaitForJob(const HomeConnection& home, uint64_t job) {
+  v1::Query query;
+  query.mutable_get_job()->set_job(job);
+  for (int pause = kFirstPauseMs;; pause = std::min(pause * 2, kLongestPauseMs)) {
+    VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
+    if (!answer.has_jobs() || answer.jobs().jobs_size() != 1) {
+      return Error(Code::kNotFound, "job " + std::to_string(job) + ": there is none: `vctl jobs --all` lists yours");
+    }
+    if (IsOver(answer.jobs().jobs(0).state())) return answer.jobs().jobs(0);
+    ::poll(nullptr, 0, pause);
+  }
+}
 
 const CtlCommand kCtlWait{
     "wait",   "ID...", "wait for the end of jobs; exits as they did, with the highest status", {}, Completes::kJobs,

@@ -4,7 +4,9 @@
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 
+#include "base/command_path.h"
 #include "cli/daemon_process.h"
 #include "cli/fake_home_test_util.h"
 
@@ -392,10 +394,92 @@ TEST_F(BatchTest, AScriptBringsItsOptionsAndTheCommandLineWins) {
   EXPECT_EQ(run.resources().milli_cpus(), 0u);
 }
 
+TEST_F(BatchTest, AScriptOnStdinTravelsWithTheRequest) {
+  Listen();
+  UniqueFd script(::memfd_create("script", MFD_CLOEXEC));
+  const std::string text = "#!/bin/sh\n#SBATCH -c 3\necho $1\n";
+  ASSERT_TRUE(WriteAll(script.get(), text));
+  for (const Words& words : {Words{}, Words{"-", "a"}, Words{"/dev/stdin", "a"}}) {
+    ASSERT_EQ(::lseek(script.get(), 0, SEEK_SET), 0);
+    auto vbatch = Start(words, {.in = script.get()}, {}, "vbatch");
+    Conversation home = AcceptOne();
+    const v1::Run run = home.Receive().run();
+    home.fds.clear();
+    home.Accept(7);
+    EXPECT_EQ(vbatch->Wait(), 0) << vbatch->Err();
+    EXPECT_EQ(run.command().script(), text);
+    EXPECT_EQ(run.command().argv(0), kScriptPath);
+    EXPECT_EQ(run.command().argv_size(), words.empty() ? 1 : 2);
+    EXPECT_EQ(run.resources().milli_cpus(), 3000u);
+  }
+  const v1::Run run = Submit({"--wrap", "echo one; exit 3"});
+  EXPECT_EQ(Words(run.command().argv().begin(), run.command().argv().end()),
+            (Words{"/bin/sh", "-c", "echo one; exit 3"}));
+  EXPECT_EQ(run.name(), "wrap");
+}
+
+TEST_F(BatchTest, WhatCannotStartIsRefusedBeforeHomeHearsOfIt) {
+  const std::string dos = dir_ + "/dos.sh", plain = dir_ + "/plain", value = dir_ + "/value.sh";
+  ASSERT_TRUE(WriteFileAtomic(dos, "#!/bin/sh\r\necho\r\n", 0755));
+  ASSERT_TRUE(WriteFileAtomic(plain, "text\n", 0644));
+  ASSERT_TRUE(WriteFileAtomic(value, "#!/bin/sh\n#SBATCH --mem=lots\n", 0755));
+  struct Case {
+    Words words;
+    int status;
+    std::string said;
+  };
+  for (const Case& c :
+       {Case{{"typo.sh"}, 127, "typo.sh: command not found in PATH: install it or give its path"},
+        Case{{dir_ + "/typo.sh"}, 127, dir_ + "/typo.sh: not in the mirrored root: check the path"},
+        Case{{"/tmp/no-such-program"}, 127, "/tmp/no-such-program: not in the mirrored root"},
+        Case{{plain}, 126, plain + ": Permission denied: chmod +x or name another file"},
+        Case{{dos}, 2, dos + ":1: DOS line ends"}, Case{{value}, 2, value + ":2: --mem: lots: not a size"},
+        Case{{"--wrap", "x", "true"}, 2, "--wrap: there is a command too"},
+        Case{{}, 2, "no command, and no script on standard input"},
+        Case{{"-"}, 2, "standard input:1: the first line names no interpreter"}}) {
+    auto vbatch = Start(c.words, {}, {}, "vbatch");
+    EXPECT_EQ(vbatch->Wait(), c.status) << c.said;
+    EXPECT_EQ(vbatch->Out(), "");
+    EXPECT_THAT(vbatch->Err(), testing::StartsWith("vbatch: " + c.said));
+  }
+}
+
+TEST_F(BatchTest, WhoFollowsGetsTheOutputAloneOnStdout) {
+  Listen();
+  for (bool quiet : {true, false}) {
+    auto vbatch = Start(quiet ? Words{"-f", "-q", "true"} : Words{"-f", "true"}, {}, {}, "vbatch");
+    {
+      Conversation home = AcceptOne();
+      home.Receive();
+      home.fds.clear();
+      home.Accept(7);
+    }
+    Conversation log = AcceptOne();
+    EXPECT_TRUE(log.Receive().query().read_log().follow());
+    v1::HomeMessage message;
+    message.mutable_log()->set_data("out\n");
+    log.Send(message);
+    message.mutable_finished()->set_exit_status(124);
+    message.mutable_finished()->set_reason("time limit of 1 s reached");
+    log.Send(message);
+    message.mutable_done();
+    log.Send(message);
+    EXPECT_EQ(vbatch->Wait(), 124);
+    EXPECT_EQ(vbatch->Out(), "out\n");
+    EXPECT_EQ(vbatch->Err(), std::string(quiet ? "" : "Submitted batch job 7\n") + "vrun: time limit of 1 s reached\n");
+  }
+}
+
 TEST_F(BatchTest, ARootThatIsADirectoryIsTakenOffThePaths) {
   ASSERT_TRUE(MakeDirs(dir_ + "/root/home", 0755));
   ASSERT_TRUE(WriteFileAtomic(dir_ + "/v/config.toml", "root = \"" + dir_ + "/root\"\n", 0600));
   ASSERT_TRUE(WriteFileAtomic(dir_ + "/root/home/job.sh", "#!/bin/sh\n", 0755));
+  // Without its interpreter there it could not start.
+  auto refused = Start({dir_ + "/root/home/job.sh"}, {}, {}, "vbatch");
+  EXPECT_EQ(refused->Wait(), 127);
+  EXPECT_THAT(refused->Err(), HasSubstr("job.sh: its interpreter /bin/sh is not in the mirrored root"));
+  ASSERT_TRUE(MakeDirs(dir_ + "/root/bin", 0755));
+  ASSERT_TRUE(WriteFileAtomic(dir_ + "/root/bin/sh", "", 0755));
   Listen();
   v1::Run run = Submit({"-D", dir_ + "/root/home", dir_ + "/root/home/job.sh"});
   EXPECT_EQ(run.command().argv(0), "/home/job.sh");

@@ -34,11 +34,7 @@ std::string GpusCell(const v1::Resources& r) {
   return (r.gpu_type().empty() ? "" : r.gpu_type() + ":") + std::to_string(r.gpus());
 }
 
-std::string ExitCell(const v1::JobInfo& job) { return job.has_exit() ? std::to_string(StatusOf(job.exit())) : ""; }
-
-std::string ReasonOf(const v1::JobInfo& job) {
-  return !job.reason().empty() || !job.has_exit() ? job.reason() : job.exit().reason();
-}
+std::string ExitCell(const v1::JobInfo& job) { return job.has_exit() ? std::to_string(ExitStatus(job)) : ""; }
 
 // What it wrote and home had changed meanwhile.
 std::string ConflictsCell(const v1::ExitRecord& exit) {
@@ -93,7 +89,7 @@ void WriteResources(const v1::Resources& r, JsonWriter* json) {
 
 void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->BeginObject().Key("job").Uint(job.job()).Key("name").String(job.name());
-  json->Key("state").String(StateName(job.state())).Key("reason").String(ReasonOf(job));
+  json->Key("state").String(StateName(job.state())).Key("reason").String(EndReason(job));
   json->Key("pool").String(job.pool()).Key("user").String(job.user()).Key("node").String(job.node());
   json->Key("attempt").Uint(job.attempt());
   json->Key("submitted").Time(job.submitted_us()).Key("started").Time(job.started_us());
@@ -111,14 +107,14 @@ void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
   json->Key("resources");
   WriteResources(job.resources(), json);
   json->Key("exit");
-  job.has_exit() ? json->Int(StatusOf(job.exit())) : json->Null();
+  job.has_exit() ? json->Int(ExitStatus(job)) : json->Null();
   json->Key("signal");
   job.has_exit() && job.exit().signal() != 0 ? json->Int(job.exit().signal()) : json->Null();
   json->Key("conflicts").Uint(job.exit().conflicts()).Key("conflict_paths").BeginArray();
   for (const std::string& path : job.exit().conflict()) json->String(path);
   json->EndArray();
   json->Key("cpu_s").Seconds(static_cast<int64_t>(job.exit().cpu_us()));
-  json->Key("peak_memory_bytes").Uint(job.exit().peak_memory_bytes());
+  json->Key("peak_memory_bytes").Uint(job.exit().peak_memory_bytes()).Key("oom_kills").Uint(job.exit().oom_kills());
   const v1::Scheduling& s = job.scheduling();
   json->Key("team").String(s.team()).Key("class").String(JobClassName(s.class_())).Key("requeue").Bool(s.requeue());
   json->Key("queue_position");
@@ -171,7 +167,7 @@ std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool header
   for (const v1::JobInfo& job : jobs.jobs()) {
     std::vector<std::string> cells{std::to_string(job.job()),           job.name(),    job.pool(),
                                    std::string(StateName(job.state())), job.node(),    TimeCell(job.submitted_us()),
-                                   FormatDuration(RanMicros(job)),      ExitCell(job), ReasonOf(job)};
+                                   FormatDuration(RanMicros(job)),      ExitCell(job), EndReason(job)};
     if (wide) {
       const v1::Resources& r = job.resources();
       cells.insert(cells.end(), {job.user(), CpusCell(r.milli_cpus()), FormatBytes(r.memory_bytes()), GpusCell(r),
@@ -202,7 +198,7 @@ std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   line("job", std::to_string(job.job()));
   line("name", Escape(job.name()));
   line("state", std::string(StateName(job.state())));
-  line("reason", Escape(ReasonOf(job)));
+  line("reason", EndReason(job));
   line("pool", Escape(job.pool()));
   line("user", Escape(job.user()));
   line("node", Escape(job.node()));

@@ -2,6 +2,7 @@
 #include "cli/options.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/escape.h"
 
@@ -49,21 +50,34 @@ class Parser {
 
  private:
   Status Long(const std::string& word) {
-    size_t equals = word.find('=');
-    std::string_view name = std::string_view(word).substr(2, equals == std::string::npos ? equals : equals - 2);
+    const std::string_view text = word;
+    const size_t equals = text.find('=');
+    const std::string_view name = text.substr(2, equals == std::string_view::npos ? equals : equals - 2);
+    const std::string shown = "--" + std::string(name);
+    std::optional<std::string> value;
+    if (equals != std::string_view::npos) value = text.substr(equals + 1);
     const OptionSpec* found = name.empty() ? nullptr : Find([&](const OptionSpec& o) { return o.long_name == name; });
     if (found != nullptr) {
-      if (found->argument == Argument::kNone) {
-        if (equals != std::string::npos) return Bad("--" + std::string(name), "takes no value", "leave =... away");
-        return Take(*found, "");
-      }
-      if (equals != std::string::npos) return Take(*found, word.substr(equals + 1));
-      return TakeNext(*found, "--" + std::string(name));
+      VRUN_ASSIGN(std::string text, LongValue(found->argument, shown, std::move(value), found->value_name));
+      return Take(*found, std::move(text));
+    }
+    for (const HarmlessOption& h : table_.harmless) {
+      if (h.long_name != name || name.empty()) continue;
+      VRUN_ASSIGN(std::string text, LongValue(h.argument, shown, std::move(value), "VALUE"));
+      return Ignore(h, shown, text);
     }
     for (const UnsupportedOption& u : table_.unsupported) {
-      if (u.long_name == name && !name.empty()) return Bad("--" + std::string(name), "not supported yet", u.instead);
+      if (u.long_name == name && !name.empty()) return Bad(shown, "not supported yet", u.instead);
     }
-    return Unknown("--" + std::string(name));
+    return Unknown(shown);
+  }
+
+  Result<std::string> LongValue(Argument argument, const std::string& shown, std::optional<std::string> value,
+                                std::string_view value_name) {
+    if (argument == Argument::kNone && value) return Bad(shown, "takes no value", "leave =... away");
+    if (value) return *std::move(value);
+    if (argument != Argument::kRequired) return std::string();
+    return NextWord(shown, value_name);
   }
 
   // "-qc4": flags may be joined, and the value may follow at once.
@@ -71,19 +85,32 @@ class Parser {
     for (size_t i = 1; i < word.size(); ++i) {
       std::string shown = std::string("-") + word[i];
       const OptionSpec* found = Find([&](const OptionSpec& o) { return o.short_name != 0 && o.short_name == word[i]; });
-      if (found == nullptr) {
-        for (const UnsupportedOption& u : table_.unsupported) {
-          if (u.short_name != 0 && u.short_name == word[i]) return Bad(shown, "not supported yet", u.instead);
-        }
-        return Unknown(i == 1 ? word : shown);
+      // The value follows at once, or is the next word.
+      auto value = [&](std::string_view value_name) -> Result<std::string> {
+        if (i + 1 < word.size()) return word.substr(word[i + 1] == '=' ? i + 2 : i + 1);
+        return NextWord(shown, value_name);
+      };
+      if (found != nullptr && found->argument == Argument::kRequired) {
+        VRUN_ASSIGN(std::string text, value(found->value_name));
+        return Take(*found, std::move(text));
       }
-      if (found->argument == Argument::kNone) {
+      if (found != nullptr) {
         VRUN_TRY(Take(*found, ""));
-      } else if (i + 1 < word.size()) {
-        return Take(*found, word.substr(word[i + 1] == '=' ? i + 2 : i + 1));
-      } else {
-        return TakeNext(*found, shown);
+        continue;
       }
+      const HarmlessOption* harmless = nullptr;
+      for (const HarmlessOption& h : table_.harmless) {
+        if (h.short_name != 0 && h.short_name == word[i]) harmless = &h;
+      }
+      if (harmless != nullptr) {
+        if (harmless->argument != Argument::kRequired) continue;
+        VRUN_ASSIGN(std::string text, value("VALUE"));
+        return Ignore(*harmless, shown, text);
+      }
+      for (const UnsupportedOption& u : table_.unsupported) {
+        if (u.short_name != 0 && u.short_name == word[i]) return Bad(shown, "not supported yet", u.instead);
+      }
+      return Unknown(i == 1 ? word : shown);
     }
     return {};
   }
@@ -98,11 +125,16 @@ class Parser {
     return nullptr;
   }
 
-  Status TakeNext(const OptionSpec& o, const std::string& shown) {
-    if (at_ >= words_.size()) {
-      return Bad(shown, "needs a value", "write " + shown + " " + std::string(o.value_name));
-    }
-    return Take(o, words_[at_++]);
+  Result<std::string> NextWord(const std::string& shown, std::string_view value_name) {
+    if (at_ >= words_.size()) return Bad(shown, "needs a value", "write " + shown + " " + std::string(value_name));
+    return words_[at_++];
+  }
+
+  Status Ignore(const HarmlessOption& h, const std::string& shown, const std::string& value) {
+    if (h.value.empty() || value.empty() || value == h.value) return {};
+    if (h.note.empty()) return Bad(shown + "=" + value, "not supported yet", h.instead);
+    out_.notes.push_back(shown + ": " + std::string(h.note));
+    return {};
   }
 
   Status Take(const OptionSpec& o, std::string value) {

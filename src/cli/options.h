@@ -15,7 +15,7 @@
 
 namespace vrun::cli {
 
-enum class Argument { kNone, kRequired };
+enum class Argument { kNone, kRequired, kOptional };  // kOptional: only behind "="
 
 // What a shell may offer for an argument or an operand.
 enum class Completes {
@@ -54,22 +54,36 @@ struct UnsupportedOption {
   std::string_view instead;  // what to do, a clause
 };
 
+// An option of Slurm's that is accepted and changes nothing, because a job has one task on one node anyway, or because
+// it is a remark or a hint.
+struct HarmlessOption {
+  char short_name = 0;
+  std::string_view long_name;
+  Argument argument = Argument::kNone;
+  std::string_view value = {};    // not "": the only value that is harmless
+  std::string_view instead = {};  // what to do with another value, a clause
+  std::string_view note = {};     // not "": another value is accepted, and people are told this
+};
+
 struct OptionTable {
   std::span<const OptionSpec> options;
   std::span<const UnsupportedOption> unsupported = {};
   std::span<const OptionSpec> common = {};  // of all commands of a family
   bool stop_at_operand = true;              // false: options may follow operands
+  std::span<const HarmlessOption> harmless = {};
 };
 
 struct ParsedOption {
   const OptionSpec* spec;
   std::string value;
+  std::string where = {};  // "job.sh:3" of a line of a script; "": the command line
 };
 
 struct ParsedWords {
   std::vector<ParsedOption> options;
   std::vector<std::string> operands;
-  bool after_dashes = false;  // the operands began with "--"
+  bool after_dashes = false;       // the operands began with "--"
+  std::vector<std::string> notes;  // for people, about what was accepted and has no effect
 };
 
 // Words as a shell handed them over, the program's name not among them. kInvalid: one line that names the word and the

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <tuple>
 
 #include "cli/job_command.h"
+#include "cli/log_path.h"
 #include "cli/run_options.h"
 #include "cli/script_options.h"
 #include "cli/values.h"
@@ -67,11 +69,47 @@ TEST(RunOptionsTest, UnknownOptionsAreNamedWithTheNearestOne) {
 
 TEST(RunOptionsTest, OptionsOfSlurmThatAreNotThereAreRefusedByName) {
   for (const Words& w :
-       {Words{"--gres=gpu:2", "x"}, Words{"-a", "0-3", "x"}, Words{"-N", "2", "x"}, Words{"-C", "a100", "x"},
+       {Words{"--gres=craynetwork:2", "x"}, Words{"-a", "0-3", "x"}, Words{"-N", "2", "x"}, Words{"-C", "a100", "x"},
+        Words{"--ntasks-per-node=2", "x"}, Words{"--propagate=NONE", "x"}, Words{"--wrap=x"}, Words{"--x11"},
         Words{"--exclusive", "x"}, Words{"-w", "n1", "x"}, Words{"-n4", "x"}, Words{"-o", "file", "x"}}) {
     EXPECT_NE(ErrorOf(w).find("not supported yet"), std::string::npos) << w[0] << ": " << ErrorOf(w);
   }
   EXPECT_TRUE(ParseRun(Words{"-N1", "-n", "1", "x"}));
+}
+
+TEST(RunOptionsTest, OptionsOfSlurmThatChangeNothingAreAccepted) {
+  const auto o = ParseBatch(Words{"--wckey=w", "--comment", "a remark", "--ntasks-per-node=1", "-k", "-s", "-mblock",
+                                  "--get-user-env", "--get-user-env=10L", "--propagate", "-v", "-Q",
+                                  "--mail-user=me@there", "--mail-type=NONE", "--kill-on-invalid-dep=yes", "x"});
+  ASSERT_TRUE(o) << o.error().message();
+  EXPECT_EQ(o->command, Words{"x"});
+  EXPECT_TRUE(o->quiet);
+  EXPECT_TRUE(o->notes.empty());
+  EXPECT_EQ(ParseBatch(Words{"--mail-type=END", "x"})->notes, Words{"--mail-type: no mail is sent"});
+  for (const auto& [gres, count, type] : {std::tuple("gpu", 1u, ""), std::tuple("gpu:2", 2u, ""),
+                                          std::tuple("gpu:a100", 1u, "a100"), std::tuple("gpu:a100:4", 4u, "a100")}) {
+    const auto gpus = ParseBatch(Words{std::string("--gres=") + gres, "x"});
+    ASSERT_TRUE(gpus) << gres << gpus.error().message();
+    EXPECT_EQ(gpus->gpus.count, count) << gres;
+    EXPECT_EQ(gpus->gpus.type, type) << gres;
+  }
+  EXPECT_EQ(ParseBatch(Words{"--gpus-per-node=h100:2", "x"})->gpus.count, 2u);
+  EXPECT_TRUE(ParseBatch(Words{"--open-mode=append", "x"})->append_output);
+  EXPECT_FALSE(ParseBatch(Words{"--open-mode=sideways", "x"}));
+}
+
+TEST(LogPathTest, SlurmsPatterns) {
+  const LogNames names{"a/b", "anna"};
+  auto path = [&](const char* pattern) { return ExpandLogPath(pattern, names).value_or("refused"); };
+  EXPECT_EQ(path("out-%j-%A-%J.txt"), "out-%j-%j-%j.txt");
+  EXPECT_EQ(path("%x.%u.%N.%s"), "a_b.anna.%N.batch");
+  EXPECT_EQ(path("%4j-%a-%3a-%n-%t"), "%4j-0-000-0-0");
+  EXPECT_EQ(path("%99j"), "%10j");
+  EXPECT_EQ(path("100%%-%"), "100%%-%%");
+  EXPECT_EQ(path("\\%j"), "%%j");
+  EXPECT_EQ(path("%q"), "refused");
+  EXPECT_EQ(ParseBatch(Words{"-o", "x-%q", "x"}).error().message().substr(0, 35),
+            "--output: x-%q: unknown pattern %q:");
 }
 
 TEST(RunOptionsTest, WhatTheSchedulerIsTold) {
@@ -207,7 +245,7 @@ TEST(ValuesTest, CpusGpusAndIds) {
 
 TEST(ScriptTest, OptionLinesCountUntilTheFirstCommand) {
   auto s = ParseScript(
-      "#!/bin/sh -e\n\n# a comment\n#SBATCH -J first --time=2:00  # an hour\n#VRUN -c 2 -J 'second name'\r\n"
+      "#!/bin/sh -e\n\n# a comment\n#SBATCH -J first --time=2:00  # an hour\n#VRUN -c 2 -J 'second name'\n"
       "#SBATCHING is no option line\n#SBATCH --output=\"a b-%j.txt\"\necho\n#SBATCH -c 99\n",
       "job.sh");
   ASSERT_TRUE(s) << s.error().message();
@@ -224,15 +262,38 @@ TEST(ScriptTest, MistakesAreNamedWithFileAndLine) {
   struct Case {
     const char *text, *expected;
   };
-  for (const Case& c : {Case{"#!/bin/sh\n#SBATCH --nope\n", "job.sh:2: --nope: unknown option"},
-                        Case{"#!/bin/sh\n\n#SBATCH -q normal\n", "job.sh:3: -q: not supported yet"},
-                        Case{"#!/bin/sh\n#VRUN -J 'open\n", "job.sh:2: a quote"},
-                        Case{"#!/bin/sh\n#VRUN word\n", "job.sh:2: word: not an option"},
-                        Case{"#!/bin/sh\n#SBATCH --array=1-3\n", "job.sh:2: --array: not supported yet"}}) {
+  for (const Case& c :
+       {Case{"#!/bin/sh\n#SBATCH --nope\n", "job.sh:2: --nope: unknown option"},
+        Case{"#!/bin/sh\n\n#SBATCH -q normal\n", "job.sh:3: -q: not supported yet"},
+        Case{"#!/bin/sh\n#VRUN -J 'open\n", "job.sh:2: a quote"},
+        Case{"#!/bin/sh\n#VRUN word\n", "job.sh:2: word: not an option"},
+        Case{"#!/bin/sh\r\necho\r\n", "job.sh:1: DOS line ends"},
+        Case{"#!/bin/sh\necho\necho\r\n", "job.sh:3: DOS line ends"},
+        Case{"#!/bin/sh\n#SBATCH --ntasks-per-node=4\n", "job.sh:2: --ntasks-per-node=4: not supported"},
+        Case{"#!/bin/sh\n#SBATCH --array=1-3\n", "job.sh:2: --array: not supported yet"}}) {
     auto s = ParseScript(c.text, "job.sh");
     ASSERT_FALSE(s) << c.text;
     EXPECT_TRUE(s.error().message().starts_with(c.expected)) << s.error().message();
   }
+}
+
+TEST(ScriptTest, AValueThatIsRefusedIsNamedWithFileAndLineToo) {
+  struct Case {
+    const char *line, *expected;
+  };
+  for (const Case& c : {Case{"#SBATCH --mem=lots", "job.sh:3: --mem: lots: not a size"},
+                        Case{"#SBATCH -N 2", "job.sh:3: --nodes: 2: not supported yet"},
+                        Case{"#SBATCH --qos=normal", "job.sh:3: --qos: normal: unknown class"},
+                        Case{"#SBATCH -o out-%q", "job.sh:3: --output: out-%q: unknown pattern %q"}}) {
+    const auto s = ParseScript(std::string("#!/bin/sh\n\n") + c.line + "\n", "job.sh");
+    ASSERT_TRUE(s) << c.line;
+    RunOptions o;
+    const Status applied = ApplyOptions(s->options, &o);
+    ASSERT_FALSE(applied) << c.line;
+    EXPECT_TRUE(applied.error().message().starts_with(c.expected)) << applied.error().message();
+  }
+  // Shell archives carry bytes that are no text.
+  EXPECT_TRUE(ParseScript(std::string_view("#!/bin/sh\nexit\n\0\r\n", 18), "setup.run"));
 }
 
 TEST(ScriptTest, AnythingIsParsedOrRefusedButNeverCrashes) {

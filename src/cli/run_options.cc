@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "cli/log_path.h"
 
 namespace vrun::cli {
 namespace {
@@ -38,6 +39,9 @@ enum Id {
   kError,
   kFollow,
   kParsable,
+  kWrap,
+  kOpenMode,
+  kGres,
   kNodes,
   kTasks,
   kHelp,
@@ -55,6 +59,10 @@ constexpr OptionSpec kCpusSpec{kCpus, 'c', "cpus-per-task", kValue, "N", "cores,
 constexpr OptionSpec kMemorySpec{
     kMemory, 0, "mem", kValue, "SIZE", "memory, as in 16G; a bare number is in MiB", Completes::kMemory};
 constexpr OptionSpec kGpusSpec{kGpus, 'G', "gpus", kValue, "[TYPE:]N", "GPUs"};
+// One node and one task: for each of them is for the job.
+constexpr OptionSpec kGpusPerNode{kGpus, 0, "gpus-per-node", kValue, "[TYPE:]N"};
+constexpr OptionSpec kGpusPerTask{kGpus, 0, "gpus-per-task", kValue, "[TYPE:]N"};
+constexpr OptionSpec kGresSpec{kGres, 0, "gres", kValue, "gpu[:TYPE][:N]"};
 constexpr OptionSpec kTimeSpec{kTime,  't',     "time",
                                kValue, "LIMIT", "time limit: minutes, MM:SS, HH:MM:SS, D-HH[:MM[:SS]]"};
 constexpr OptionSpec kDirectorySpec{
@@ -114,10 +122,12 @@ constexpr OptionSpec kViewSpec{
     "the end (default)",
     Completes::kViews};
 constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing about waiting"};
+constexpr OptionSpec kQuietOfSlurm{kQuiet, 'Q', "", kFlag};
 constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};
 constexpr OptionSpec kTasksSpec{kTasks, 'n', "ntasks", kValue, "1"};
 constexpr OptionSpec kHelpSpec{kHelp, 'h', "help", kFlag, "", "this text"};
 constexpr OptionSpec kVersionSpec{kVersion, 0, "version", kFlag, "", "the version"};
+constexpr OptionSpec kVersionOfSlurm{kVersion, 'V', "", kFlag};
 
 constexpr OptionSpec kRunOptions[] = {
     kPoolSpec,
@@ -126,6 +136,9 @@ constexpr OptionSpec kRunOptions[] = {
     kCpusSpec,
     kMemorySpec,
     kGpusSpec,
+    kGpusPerNode,
+    kGpusPerTask,
+    kGresSpec,
     kTimeSpec,
     kDirectorySpec,
     kExportSpec,
@@ -146,11 +159,13 @@ constexpr OptionSpec kRunOptions[] = {
     {kTty, 'T', "tty", kFlag, "", "give the command a terminal in any case"},
     {kNoTty, 0, "no-tty", kFlag, "", "give the command pipes in any case"},
     kQuietSpec,
+    kQuietOfSlurm,
     {kExplainIo, 0, "explain-io", kFlag, "", "say afterwards what was fetched, why, and what was waited for"},
     {kStatusJson, 0, "status-json", kValue, "FILE|fd:N", "write how it ended as JSON", Completes::kFiles},
     kNodesSpec,
     kTasksSpec,
     kVersionSpec,
+    kVersionOfSlurm,
     kHelpSpec};
 
 constexpr OptionSpec kBatchOptions[] = {
@@ -160,11 +175,16 @@ constexpr OptionSpec kBatchOptions[] = {
     kCpusSpec,
     kMemorySpec,
     kGpusSpec,
+    kGpusPerNode,
+    kGpusPerTask,
+    kGresSpec,
     kTimeSpec,
     kDirectorySpec,
-    {kOutput, 'o', "output", kValue, "FILE", "stdout; %j is the job id, %x its name (default: vrun-%j.out)",
-     Completes::kFiles},
+    {kOutput, 'o', "output", kValue, "FILE",
+     "stdout; %j is the job id, %x its name, %u the user, %N the node (default: vrun-%j.out)", Completes::kFiles},
     {kError, 'e', "error", kValue, "FILE", "stderr (default: where stdout goes)", Completes::kFiles},
+    {kOpenMode, 0, "open-mode", kValue, "append|truncate", "what becomes of output files that exist (truncate)"},
+    {kWrap, 0, "wrap", kValue, "TEXT", "run this text with /bin/sh; there is no COMMAND then"},
     kExportSpec,
     kExposeSpec,
     kWritesSpec,
@@ -180,43 +200,112 @@ constexpr OptionSpec kBatchOptions[] = {
     kDeadlineSpec,
     kDependencySpec,
     kViewSpec,
-    {kFollow, 'f', "follow", kFlag, "", "show the output; Ctrl-C leaves the job running"},
+    {kFollow, 'f', "follow", kFlag, "",
+     "show the output, and exit as the job did; stdout is the job's alone; Ctrl-C leaves the job running"},
     {kParsable, 0, "parsable", kFlag, "", "print nothing but the id"},
     kQuietSpec,
+    kQuietOfSlurm,
     kNodesSpec,
     kTasksSpec,
     kVersionSpec,
+    kVersionOfSlurm,
     kHelpSpec};
 
 constexpr std::string_view kOneTask = "jobs of several tasks are not there yet, start one job for each";
 constexpr std::string_view kLeaveOut = "leave it out";
-#define VRUN_COMMON_UNSUPPORTED                                                                                  \
-  {0, "ntasks-per-node", kOneTask}, {0, "gres", "write -G [TYPE:]N for GPUs"},                                   \
-      {0, "gpus-per-node", "write -G [TYPE:]N"}, {0, "gpus-per-task", "write -G [TYPE:]N"},                      \
-      {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                                                  \
-      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {'a', "array", "submit one job for each index"}, \
-      {'w', "nodelist", "choose a pool with -P"}, {'x', "exclude", "choose a pool with -P"},                     \
-      {'C', "constraint", "choose a pool with -P or a GPU type with -G TYPE:N"},                                 \
-      {0, "exclusive", "ask for all cores with -c"}, {0, "test-only", kLeaveOut}, {'H', "hold", kLeaveOut},      \
-      {0, "mail-type", "no mail is sent, leave it out"}, {0, "mail-user", "no mail is sent, leave it out"},      \
-      {'l', "label", kOneTask}, {'W', "wait", "use vrun, or `vctl wait ID`"},                                    \
-      {0, "propagate", "soft limits always come along, leave it out"}, {0, "wrap", "write the command itself"},  \
-      {'I', "immediate", kLeaveOut}, {                                                                           \
-    0, "switches", kLeaveOut                                                                                     \
+constexpr std::string_view kChoosePool = "choose a pool with -P";
+constexpr std::string_view kNodeDecides = "the node decides, leave it out";
+
+// The rest of sbatch's options (Slurm 24.05): harmless, or refused by name. srun has most of them too.
+constexpr HarmlessOption kHarmless[] = {
+    {.long_name = "acctg-freq", .argument = kValue},
+    {.long_name = "comment", .argument = kValue},
+    {.long_name = "contiguous"},
+    {.long_name = "delay-boot", .argument = kValue},
+    {.short_name = 'm', .long_name = "distribution", .argument = kValue},
+    {.long_name = "extra", .argument = kValue},
+    {.long_name = "get-user-env", .argument = Argument::kOptional},
+    {.long_name = "gpu-bind", .argument = kValue},
+    {.long_name = "gres-flags", .argument = kValue},
+    {.long_name = "hint", .argument = kValue},
+    {.long_name = "ignore-pbs"},
+    {.long_name = "kill-on-invalid-dep",
+     .argument = kValue,
+     .value = "yes",
+     .instead = "a job whose dependency failed is cancelled, leave it out"},
+    {.long_name = "mail-type", .argument = kValue, .value = "NONE", .note = "no mail is sent"},
+    {.long_name = "mail-user", .argument = kValue},
+    {.long_name = "mem-bind", .argument = kValue},
+    {.short_name = 'k', .long_name = "no-kill", .argument = Argument::kOptional},
+    {.long_name = "ntasks-per-core", .argument = kValue},
+    {.long_name = "ntasks-per-gpu", .argument = kValue, .value = "1", .instead = kOneTask},
+    {.long_name = "ntasks-per-node", .argument = kValue, .value = "1", .instead = kOneTask},
+    {.long_name = "ntasks-per-socket", .argument = kValue},
+    {.long_name = "oom-kill-step",
+     .argument = Argument::kOptional,
+     .value = "0",
+     .instead = "only the process that takes the memory is killed, leave it out"},
+    {.short_name = 'O', .long_name = "overcommit"},
+    {.short_name = 's', .long_name = "oversubscribe"},
+    {.long_name = "prefer", .argument = kValue},
+    {.long_name = "profile", .argument = kValue, .value = "none", .instead = "no profile is taken, leave it out"},
+    {.long_name = "propagate",
+     .argument = Argument::kOptional,
+     .value = "ALL",
+     .instead = "all soft limits come along, leave it out"},
+    {.long_name = "spread-job"},
+    {.long_name = "stepmgr"},
+    {.long_name = "switches", .argument = kValue},
+    {.long_name = "threads-per-core", .argument = kValue},
+    {.long_name = "time-min", .argument = kValue},
+    {.long_name = "tres-bind", .argument = kValue},
+    {.long_name = "use-min-nodes"},
+    {.short_name = 'v', .long_name = "verbose"},
+    {.long_name = "wait-all-nodes", .argument = kValue},
+    {.long_name = "wckey", .argument = kValue},
+};
+
+#define VRUN_COMMON_UNSUPPORTED                                                                                      \
+  {'a', "array", "submit one job for each index"}, {0, "batch", kChoosePool}, {0, "bb", kLeaveOut},                  \
+      {0, "bbf", kLeaveOut}, {0, "cluster-constraint", kChoosePool}, {'M', "clusters", kChoosePool},                 \
+      {'C', "constraint", "choose a pool with -P or a GPU type with -G TYPE:N"},                                     \
+      {0, "container", "the job runs in your root, see also --snapshot"},                                            \
+      {0, "container-id", "the job runs in your root, see also --snapshot"},                                         \
+      {'S', "core-spec", "write -c N for the cores that it needs"}, {0, "cores-per-socket", kChoosePool},            \
+      {0, "cpu-freq", kNodeDecides}, {0, "cpus-per-gpu", "write -c N for the whole job"},                            \
+      {'x', "exclude", kChoosePool}, {0, "exclusive", "ask for all cores with -c"},                                  \
+      {0, "export-file", "write --export NAME=VALUE,..."}, {'B', "extra-node-info", kChoosePool},                    \
+      {0, "gid", "jobs run as you"}, {0, "gpu-freq", kNodeDecides}, {0, "gpus-per-socket", "write -G [TYPE:]N"},     \
+      {'H', "hold", "submit it later, or write --begin"}, {'I', "immediate", kLeaveOut}, {'l', "label", kOneTask},   \
+      {'L', "licenses", kLeaveOut}, {0, "mcs-label", kLeaveOut},                                                     \
+      {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                                                      \
+      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {0, "mincpus", "write -c N"},                        \
+      {0, "network", kLeaveOut}, {0, "nice", "write --class CLASS"}, {'F', "nodefile", kChoosePool},                 \
+      {'w', "nodelist", kChoosePool}, {0, "power", kNodeDecides}, {0, "priority", "write --class CLASS"},            \
+      {0, "reboot", kNodeDecides}, {0, "reservation", kChoosePool}, {0, "resv-ports", kLeaveOut},                    \
+      {0, "segment", kLeaveOut}, {0, "sockets-per-node", kChoosePool}, {0, "test-only", kLeaveOut},                  \
+      {0, "thread-spec", "write -c N for the cores that it needs"}, {0, "tmp", kChoosePool},                         \
+      {0, "tres-per-task", "write -c, --mem and -G"}, {0, "uid", "jobs run as you"}, {'u', "usage", "write --help"}, \
+      {'W', "wait", "write vbatch -f, or use `vctl wait ID`"}, {                                                     \
+    0, "x11", "there is no display in a job, leave it out"                                                           \
   }
 
-constexpr UnsupportedOption kRunUnsupported[] = {VRUN_COMMON_UNSUPPORTED,
-                                                 {'o', "output", "redirect with the shell, > FILE"},
+constexpr UnsupportedOption kRunUnsupported[] = {{'o', "output", "redirect with the shell, > FILE"},
                                                  {'e', "error", "redirect with the shell, 2> FILE"},
+                                                 {'i', "input", "redirect with the shell, < FILE"},
+                                                 {0, "open-mode", "redirect with the shell, >> FILE"},
+                                                 {0, "wrap", "write the command itself"},
                                                  {0, "pty", "a terminal is given by itself, or with -T"},
-                                                 {'u', "unbuffered", "output is never held back, leave it out"}};
-constexpr UnsupportedOption kBatchUnsupported[] = {VRUN_COMMON_UNSUPPORTED,
-                                                   {'T', "tty", "a batch job has no terminal, use vrun"},
-                                                   {0, "status-json", "use `vctl job ID -o json`"}};
+                                                 {'u', "unbuffered", "output is never held back, leave it out"},
+                                                 VRUN_COMMON_UNSUPPORTED};
+constexpr UnsupportedOption kBatchUnsupported[] = {{'T', "tty", "a batch job has no terminal, use vrun"},
+                                                   {'i', "input", "redirect in the script, < FILE"},
+                                                   {0, "status-json", "use `vctl job ID -o json`"},
+                                                   VRUN_COMMON_UNSUPPORTED};
 #undef VRUN_COMMON_UNSUPPORTED
 
-constexpr OptionTable kRunTable{kRunOptions, kRunUnsupported};
-constexpr OptionTable kBatchTable{kBatchOptions, kBatchUnsupported};
+constexpr OptionTable kRunTable{.options = kRunOptions, .unsupported = kRunUnsupported, .harmless = kHarmless};
+constexpr OptionTable kBatchTable{.options = kBatchOptions, .unsupported = kBatchUnsupported, .harmless = kHarmless};
 
 Status ApplyExport(const std::string& value, RunOptions* out) {
   out->exported.clear();
@@ -269,6 +358,8 @@ Result<bool> ParseView(const std::string& value) {
   return value == "live";
 }
 
+}  // namespace
+
 // What a view that all jobs of a node share cannot do for one of them.
 Status CheckView(const RunOptions& options) {
   if (!options.live_view.value_or(false)) return {};
@@ -280,6 +371,35 @@ Status CheckView(const RunOptions& options) {
   if (options.discard_writes) return with("--writes=discard");
   if (options.keep_writes) return with("--writes=keep");
   return {};
+}
+
+namespace {
+
+// Slurm's gpu, gpu:2, gpu:a100 and gpu:a100:2.
+Status ApplyGres(const std::string& value, RunOptions* out) {
+  if (value == "none") return {};
+  if (value != "gpu" && !value.starts_with("gpu:")) {
+    return Error(Code::kInvalid,
+                 Escape(value) + ": not supported yet: GPUs are all that there is, write gpu[:TYPE][:N]");
+  }
+  std::string gpus = value == "gpu" ? "1" : value.substr(4);
+  const bool counted = gpus.find(':') != std::string::npos || gpus.find_first_not_of("0123456789") == std::string::npos;
+  return Store(ParseGpus(counted ? gpus : gpus + ":1"), &out->gpus);
+}
+
+Status ApplyOpenMode(const std::string& value, RunOptions* out) {
+  if (value.empty() ||
+      (!std::string_view("append").starts_with(value) && !std::string_view("truncate").starts_with(value))) {
+    return Error(Code::kInvalid, Escape(value) + ": no such mode: write append or truncate");
+  }
+  out->append_output = value[0] == 'a';
+  return {};
+}
+
+Status ApplyLogPath(const std::string& value, std::string* to) {
+  VRUN_TRY(StoreText(value, to));
+  auto known = ExpandLogPath(value, {});
+  return known ? Status() : std::move(known).error();
 }
 
 Status OnlyOne(const std::string& value) {
@@ -321,8 +441,11 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kRequeue: out->requeue = true; return {};
     case kNoRequeue: out->requeue = false; return {};
     case kSignal: return Store(ParseEndSignal(value), &out->end_signal);
-    case kOutput: return StoreText(value, &out->output);
-    case kError: return StoreText(value, &out->error);
+    case kOutput: return ApplyLogPath(value, &out->output);
+    case kError: return ApplyLogPath(value, &out->error);
+    case kOpenMode: return ApplyOpenMode(value, out);
+    case kWrap: return StoreText(value, &out->wrap);
+    case kGres: return ApplyGres(value, out);
     case kFollow: out->follow = true; return {};
     case kParsable: out->parsable = true; return {};
     case kNodes:
@@ -338,6 +461,7 @@ Result<RunOptions> Parse(const OptionTable& table, std::span<const std::string> 
   RunOptions out;
   VRUN_TRY(ApplyOptions(parsed.options, &out));
   VRUN_TRY(CheckView(out));
+  out.notes = std::move(parsed.notes);
   out.command = std::move(parsed.operands);
   out.after_dashes = parsed.after_dashes;
   return out;
@@ -351,7 +475,11 @@ const OptionTable& BatchTable() { return kBatchTable; }
 Status ApplyOptions(std::span<const ParsedOption> options, RunOptions* out) {
   for (const ParsedOption& option : options) {
     Status status = Apply(option, out);
-    if (!status) return std::move(status).error().With("--" + std::string(option.spec->long_name));
+    if (status) continue;
+    const std::string_view name = option.spec->long_name;
+    Error error = std::move(status).error().With(name.empty() ? std::string("-") + option.spec->short_name
+                                                              : "--" + std::string(name));
+    return option.where.empty() ? error : std::move(error).With(option.where);
   }
   return {};
 }

@@ -46,22 +46,28 @@ struct RunOptions {
   Dependencies dependencies;
   std::optional<bool> live_view;  // not said: as configured
   // vbatch
-  std::string output, error;
+  std::string output, error;  // patterns as in cli/log_path.h
+  bool append_output = false;
+  std::string wrap;  // not "": the text that /bin/sh runs in place of a command
   bool follow = false;
   bool parsable = false;
   // both
   bool help = false;
   bool version = false;
   std::vector<std::string> command;
-  size_t script = 0;          // the word of `command` that is a script behind its interpreter; 0: none
-  bool after_dashes = false;  // the command was set off with "--": never a script
+  size_t script = 0;               // the word of `command` that is a script behind its interpreter; 0: none
+  bool after_dashes = false;       // the command was set off with "--": never a script
+  std::vector<std::string> notes;  // for people, about what was accepted and has no effect
 };
 
 const OptionTable& RunTable();
 const OptionTable& BatchTable();
 
-// Applies parsed options in order: a later one wins. kInvalid names the option.
+// Applies parsed options in order: a later one wins. kInvalid names the option, and the line of a script.
 Status ApplyOptions(std::span<const ParsedOption> options, RunOptions* out);
+
+// What does not go together with a live view. kInvalid.
+Status CheckView(const RunOptions& options);
 
 // Words of the command line. kInvalid: unknown option, bad value.
 Result<RunOptions> ParseRun(std::span<const std::string> words);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/script_options.h"
 
+#include <algorithm>
+
 #include "base/escape.h"
 
 namespace vrun::cli {
@@ -63,7 +65,7 @@ std::vector<std::string> InterpreterWords(std::string_view line) {
 // In a script of Slurm's, -q is the quality of service.
 constexpr UnsupportedOption kSlurmQos{'q', "qos", "write --class CLASS"};
 
-Status ParseLine(std::string_view line, bool slurm, Script* out) {
+Status ParseLine(std::string_view line, bool slurm, const std::string& where, Script* out) {
   VRUN_ASSIGN(std::vector<std::string> words, SplitWords(line));
   for (const std::string& word : words) {
     bool quiet = word.size() > 1 && word[0] == '-' && word[1] == 'q';
@@ -76,13 +78,28 @@ Status ParseLine(std::string_view line, bool slurm, Script* out) {
     return Error(Code::kInvalid, Escape(parsed.operands.empty() ? "--" : parsed.operands[0]) +
                                      ": not an option: only options may stand here");
   }
-  for (ParsedOption& o : parsed.options) out->options.push_back(std::move(o));
+  for (ParsedOption& o : parsed.options) {
+    o.where = where;
+    out->options.push_back(std::move(o));
+  }
+  for (const std::string& note : parsed.notes) out->notes.push_back(where + ": " + note);
   return {};
+}
+
+// sbatch refuses such a script too. A script with a NUL byte carries something that is no text: it may have any bytes.
+Status CheckLineEnds(std::string_view text, const std::string& name) {
+  const size_t found = text.find("\r\n");
+  if (found == std::string_view::npos || text.find('\0') != std::string_view::npos) return {};
+  const auto number = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(found), '\n') + 1;
+  return Error(Code::kInvalid, name + ":" + std::to_string(number) +
+                                   ": DOS line ends: its interpreter takes the carriage return for a part of the line: "
+                                   "remove them, as with `sed -i 's/\\r$//' FILE`");
 }
 
 }  // namespace
 
 Result<Script> ParseScript(std::string_view text, std::string_view name) {
+  VRUN_TRY(CheckLineEnds(text, Escape(name)));
   Script out;
   size_t number = 0;
   while (!text.empty()) {
@@ -99,10 +116,9 @@ Result<Script> ParseScript(std::string_view text, std::string_view name) {
     bool slurm = line.starts_with("#SBATCH");
     size_t prefix = slurm ? 7 : line.starts_with("#VRUN") ? 5 : 0;
     if (prefix == 0 || (line.size() > prefix && line[prefix] != ' ' && line[prefix] != '\t')) continue;
-    Status status = ParseLine(line.substr(prefix), slurm, &out);
-    if (!status) {
-      return std::move(status).error().With(Escape(name) + ":" + std::to_string(number));
-    }
+    const std::string where = Escape(name) + ":" + std::to_string(number);
+    Status status = ParseLine(line.substr(prefix), slurm, where, &out);
+    if (!status) return std::move(status).error().With(where);
   }
   return out;
 }

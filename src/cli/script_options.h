@@ -19,9 +19,10 @@ struct Script {
   // The words of the "#!" line: interpreter and at most one argument, as the kernel splits it. Empty: there is none.
   std::vector<std::string> interpreter;
   std::vector<ParsedOption> options;
+  std::vector<std::string> notes;  // as ParsedWords::notes, with their lines
 };
 
-// `name` is for messages. kInvalid: "NAME:LINE: ...".
+// `name` is for messages. kInvalid: "NAME:LINE: ..."; also of a script with DOS line ends.
 Result<Script> ParseScript(std::string_view text, std::string_view name);
 
 }  // namespace vrun::cli

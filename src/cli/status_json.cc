@@ -46,7 +46,7 @@ std::string FormatStatus(const RunOutcome& outcome) {
   f.first_output_us() != 0 ? json.Seconds(static_cast<int64_t>(f.first_output_us()) + outcome.sent_after_us)
                            : json.Null();
   json.Key("fetched_bytes").Uint(f.fetched_bytes()).Key("root_bytes").Uint(f.root_bytes());
-  json.Key("root_entries").Uint(f.root_entries()).EndObject();
+  json.Key("root_entries").Uint(f.root_entries()).Key("oom_kills").Uint(f.record().oom_kills()).EndObject();
   return json.Take();
 }
 

@@ -10,7 +10,7 @@
 namespace vrun::cli {
 
 // The text: {schema, job, attempt, state, reason, exit, signal, node, queued_s, ran_s, first_output_s, fetched_bytes,
-// root_bytes, root_entries}. first_output_s counts from the start of the program.
+// root_bytes, root_entries, oom_kills}. first_output_s counts from the start of the program.
 std::string FormatStatus(const RunOutcome& outcome);
 
 // `where`: a file, or fd:N. CheckStatusTarget finds what would fail later, before anything runs.

@@ -132,7 +132,7 @@ TEST(ExitStatusTest, FollowsTheTableAndIsNeverZeroWithoutProof) {
     r.set_kind(kind);
     r.set_exit_code(code);
     r.set_signal(signal);
-    return StatusOf(r);
+    return ExitStatus(r);
   };
   EXPECT_EQ(status(v1::ExitRecord::EXITED, 0, 0), 0);
   EXPECT_EQ(status(v1::ExitRecord::EXITED, 255, 0), 255);

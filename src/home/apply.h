@@ -56,6 +56,9 @@ struct ApplyOptions {
   std::vector<std::string> exposed;  // not by those
   // The series of a live view (apply_live.h): the last writer wins. `attempt` then names the view.
   bool live = false;
+  // The job that notices and names beside others show. Null: `job`. A live view has a number of its own for `job`,
+  // which no user knows.
+  std::function<uint64_t()> shown_job = nullptr;
   // One line of text for the user, without "vrun: " in front.
   std::function<void(const std::string&)> notice;
   // Home had changed what is at this path, and it is not as the job left it; `notice` says what became of it. Null:

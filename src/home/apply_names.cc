@@ -84,7 +84,7 @@ Status ApplierImpl::MakeHardLink(const WriteBack& message) {
     }
   }
   if (!source_st || S_ISDIR(source_st->st_mode)) {
-    paths_.Notice(Escape(existing) + " was removed at home while job " + std::to_string(options_.job) +
+    paths_.Notice(Escape(existing) + " was removed at home while job " + paths_.JobShown() +
                   " ran: " + Escape(message.path()) + ", a hard link to it, was not made");
     return {};
   }
@@ -151,7 +151,7 @@ Status ApplierImpl::Remove(const WriteBack& message) {
   int parent = place->parent.get();
   VRUN_ASSIGN(auto current, LstatAt(parent, place->name));
   if (!current) return {};
-  std::string job = std::to_string(options_.job);
+  std::string job = paths_.JobShown();
   if (!message.has_base() || !Matches(*current, message.base())) {
     kept_.insert(place->path);
     if (!MayBeRepeated(message)) paths_.NoticeChanged(place->path, "the job removed it, but it stays");

@@ -118,7 +118,7 @@ Status ApplyPaths::MakeParents(const std::string& asked, const std::string& actu
       int error = WithWritable(at.get(), [&] { return ::mkdirat(at.get(), name.c_str(), 0777); });
       if (error != 0 && error != EEXIST) return ErrnoError(error, "make " + Escape(path));
       if (error == 0 && !told) {
-        Notice(Escape(path) + " was removed at home while job " + std::to_string(options_->job) +
+        Notice(Escape(path) + " was removed at home while job " + JobShown() +
                " ran: it was made again for what the job wrote there");
         told = true;
       }
@@ -145,9 +145,13 @@ Status ApplyPaths::MakeParents(const std::string& asked, const std::string& actu
 }
 
 std::string ApplyPaths::BesideName(const std::string& name, int attempt) const {
-  std::string tail = ".vrun-" + std::to_string(options_->job);
+  std::string tail = ".vrun-" + JobShown();
   if (attempt > 0) tail += "." + std::to_string(attempt);
   return name.substr(0, NAME_MAX - tail.size()) + tail;
+}
+
+std::string ApplyPaths::JobShown() const {
+  return std::to_string(options_->shown_job ? options_->shown_job() : options_->job);
 }
 
 void ApplyPaths::Notice(const std::string& text) const {
@@ -173,7 +177,7 @@ void ApplyPaths::SetAside(const std::string& aside, const std::string& path) { a
 
 void ApplyPaths::NoticeChanged(const std::string& path, const std::string& what) const {
   if (options_->conflict) options_->conflict(Shown(path));
-  Notice(Escape(Shown(path)) + " changed at home while job " + std::to_string(options_->job) + " ran: " + what);
+  Notice(Escape(Shown(path)) + " changed at home while job " + JobShown() + " ran: " + what);
 }
 
 }  // namespace vrun::home

@@ -51,6 +51,7 @@ class ApplyPaths {
   // NAME.vrun-JOB, then NAME.vrun-JOB.1 and so on, cut to what a name may have.
   std::string BesideName(const std::string& name, int attempt) const;
 
+  std::string JobShown() const;
   void Notice(const std::string& text) const;
   void NoticeChanged(const std::string& path, const std::string& what) const;
   // Home's file system does not take the attribute. A few times of each.

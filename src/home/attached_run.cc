@@ -10,12 +10,11 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "home/exit_status.h"
 #include "home/frozen_roots.h"
 #include "home/log_spool.h"
-#include "home/run_files.h"
 #include "home/trace.h"
 #include "home/traces.h"
+#include "jobs/ending.h"
 
 namespace vrun::home {
 namespace {
@@ -102,6 +101,14 @@ void AttachedRun::StartRun(const v1::Run& request) {
                          [this](Error error) {
                            auto launch = std::move(launch_);
                            ended_ = true;
+                           if (options_.detached && job_ != 0 && !client_) {
+                             // The client has its number, and is gone.
+                             Outcome outcome;
+                             outcome.exit_status = kExitNotStarted;
+                             outcome.state = v1::FAILED;
+                             outcome.reason = error.message();
+                             return TellFinished(std::move(outcome));
+                           }
                            if (client_) client_->SendError(error);
                            client_.reset();
                            End();
@@ -186,12 +193,32 @@ Status AttachedRun::OpenOutputFiles(const v1::Run& run) {
   files.stdout_path = run.stdout_path();
   files.stderr_path = run.stderr_path();
   files.directory = run.command().directory();
+  files.append = run.append_output();
   // Remembered before the client is told: a home that comes after this one goes on with these files.
   files.exposed.assign(run.expose().begin(), run.expose().end());
   const bool frozen = run.snapshot().empty() && !launch_->live() && services_->frozen->enabled();
   if (frozen && !ComesAfterOthers(run.scheduling())) services_->frozen->Begin(job_);
   Status remembered = RememberDetached(*services_, job_, files);
   if (!remembered) LogWarning("job {}: not remembered over a restart: {}", job_, remembered.error().message());
+  files_ = std::move(files);
+  if (NamesNode(*files_)) return CheckDetached(*services_, *files_);
+  return OpenFiles("");
+}
+
+Status AttachedRun::TakeFiles(uint64_t job, DetachedFiles files) {
+  job_ = job;
+  files_ = std::move(files);
+  return NamesNode(*files_) ? Status() : OpenFiles("");
+}
+
+Status AttachedRun::OpenFiles(const std::string& node) {
+  DetachedFiles files = *std::exchange(files_, std::nullopt);
+  if (NamesNode(files)) {
+    // Later attempts, and a later home, go on with the same files.
+    SetNode(node, &files);
+    Status remembered = RememberDetached(*services_, job_, files);
+    if (!remembered) LogWarning("job {}: not remembered over a restart: {}", job_, remembered.error().message());
+  }
   VRUN_ASSIGN(DetachedStreams streams, OpenDetached(*services_, job_, files));
   TakeDescriptors(std::move(streams.in), std::move(streams.out), std::move(streams.err), std::move(streams.progress));
   return {};
@@ -345,6 +372,17 @@ void AttachedRun::Leave(int exit_status, const std::string& reason) {
 // --- JobRun::Sink ---
 
 void AttachedRun::OnProgress(v1::JobState state, const std::string& text, const std::string& node) {
+  if (files_ && !node.empty()) {
+    if (Status opened = OpenFiles(node); !opened) {
+      output_lost_ = opened.error().message() + ": the output is in `vctl logs " + std::to_string(job_) + "` only";
+      // Somebody has to take what the command prints.
+      if (auto nowhere = OpenNowhere()) {
+        TakeDescriptors(std::move(nowhere->in), std::move(nowhere->out), std::move(nowhere->err),
+                        std::move(nowhere->progress));
+      }
+      OnNotice(output_lost_);
+    }
+  }
   if (!client_) return;
   // RUNNING and COMPLETING are always told: what a Ctrl-C means depends on them.
   bool wanted = options_.progress && !options_.quiet;
@@ -358,6 +396,11 @@ void AttachedRun::OnProgress(v1::JobState state, const std::string& text, const 
 
 void AttachedRun::OnNotice(const std::string& text) {
   LogInfo("job {}: {}", job_, text);
+  if (options_.detached && job_ != 0) {
+    if (++notes_ <= kMostNotes) return Note(text);
+    ++untold_notes_;
+    return;
+  }
   if (!client_) return;
   v1::HomeMessage message;
   message.mutable_notice()->set_text(text);
@@ -365,12 +408,21 @@ void AttachedRun::OnNotice(const std::string& text) {
 }
 
 void AttachedRun::OnWriteNotice(const std::string& text) {
-  OnNotice(text);
-  if (!options_.detached) return;
-  if (notes_.size() < kMostNotes)
-    notes_.push_back(text);
-  else
-    ++more_notes_;
+  if (!options_.detached || ++write_notes_ <= kMostWriteNotes) return OnNotice(text);
+  LogInfo("job {}: {}", job_, text);
+  ++untold_notes_;
+}
+
+void AttachedRun::Note(const std::string& text) {
+  const std::string line = "vrun: " + text + "\n";
+  services_->spool->Note(job_, line);
+  unwritten_notes_ += line;
+  FlushNotes();
+}
+
+void AttachedRun::FlushNotes() {
+  if (unwritten_notes_.empty() || !pump_ || !pump_->drained()) return;
+  pump_->Append(std::exchange(unwritten_notes_, ""));
 }
 
 void AttachedRun::OnStarted() {
@@ -444,15 +496,11 @@ void AttachedRun::TellFinished(Outcome outcome) {
   if (outcome.exit_status == 0 && !outcome.record && outcome.state != v1::RUNNING && outcome.state != v1::PENDING) {
     outcome.exit_status = kExitUnknown;
   }
-  if (more_notes_ > 0) notes_.push_back("and " + std::to_string(more_notes_) + " more; home's log has them all");
-  std::string end;
-  for (const std::string& note : notes_) end += "vrun: " + note + "\n";
-  if (pump_ && !end.empty()) {
-    // In the log, too, for `vctl logs` and whoever follows it.
-    if (!spool_full_) {
-      services_->spool->Append(job_, v1::STDERR, pump_->received(v1::STDERR), end, LogSpool::kJobBytes);
-    }
-    pump_->Append(end);
+  if (outcome.state != v1::RUNNING && outcome.state != v1::PENDING) outcome_ = outcome;
+  if (options_.detached && job_ != 0) {
+    if (untold_notes_ > 0)
+      Note("and " + std::to_string(untold_notes_) + " more lines like these; home's log has them all");
+    if (!outcome.reason.empty()) Note(outcome.reason);
   }
   // Before the client hears of the end: whoever reads its pipes must not wait for us to let go of them.
   if (pump_) pump_->Close();
@@ -496,6 +544,7 @@ void AttachedRun::OnInput(uint64_t offset, std::string_view data, bool eof) {
 
 void AttachedRun::OnOutputWritten(v1::StreamId stream, uint64_t offset) {
   if (options_.detached) RememberOffsets(*services_, job_, pump_->written(v1::STDOUT), pump_->written(v1::STDERR));
+  FlushNotes();
   if (run_ != nullptr && !run_->ended()) run_->Acknowledge(stream, offset);
   if (!waiting_outcome_ || !pump_->drained()) return;
   // The pump is on the stack: it is closed when it is not.

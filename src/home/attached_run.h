@@ -20,6 +20,7 @@
 #include "home/foreground.h"
 #include "home/job_run.h"
 #include "home/launch.h"
+#include "home/run_files.h"
 #include "home/services.h"
 #include "home/stdio_pump.h"
 #include "proto/local.pb.h"
@@ -52,6 +53,9 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   AttachedRun(const Services* services, Owner* owner, std::shared_ptr<ClientConnection> client, Options options);
   ~AttachedRun() override;
 
+  // Of a batch job that an earlier home has taken: its output files. Those that name its node are opened when it has
+  // one.
+  Status TakeFiles(uint64_t job, DetachedFiles files);
   // stdin, stdout, stderr and the memory of their offsets.
   void TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress);
   // A new run.
@@ -67,6 +71,8 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   uint64_t job() const { return job_; }
   bool has_client() const { return client_ != nullptr; }
   StdioPump* pump() { return pump_.get(); }
+  // How the job ended, as the client was told. None: it has not, or goes on without this client.
+  const std::optional<Outcome>& outcome() const { return outcome_; }
 
   // --- JobRun::Sink ---
   void OnProgress(v1::JobState state, const std::string& text, const std::string& node) override;
@@ -96,6 +102,10 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   void CancelNow(int signal);
   void Accepted(const v1::Run& run, uint64_t job);
   Status OpenOutputFiles(const v1::Run& run);
+  Status OpenFiles(const std::string& node);
+  // A line for the output of a batch job: there is nobody else to be told. In its file, and in the log for `vbatch -f`.
+  void Note(const std::string& text);
+  void FlushNotes();
   void Freeze(const JobRun::Plan& plan, const std::string& directory);
   // Tells the client of a batch job its number, once what the job will see survives this home; at the latest after
   // kDurableMicros, or with this object.
@@ -130,10 +140,15 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   EventLoop::TimerId answer_ = 0;
   bool spool_full_ = false;
   std::string output_lost_;  // why some of the output could not be written
-  // Of a batch job, for the end of its output: there is nobody else to be told.
-  static constexpr size_t kMostNotes = 20;
-  std::vector<std::string> notes_;
-  size_t more_notes_ = 0;
+  std::optional<Outcome> outcome_;
+  // Of a batch job. Notes of writes may be many, and must not crowd out the others.
+  static constexpr size_t kMostWriteNotes = 20;
+  static constexpr size_t kMostNotes = 100;
+  std::optional<DetachedFiles> files_;  // to be opened when its node is known
+  std::string unwritten_notes_;         // behind the output that is on its way to the file
+  size_t write_notes_ = 0;
+  size_t notes_ = 0;
+  size_t untold_notes_ = 0;
 
   int64_t begun_us_ = 0;  // monotonic
   int64_t accepted_us_ = 0;

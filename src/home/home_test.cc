@@ -531,6 +531,102 @@ TEST_F(HomeTest, DetachedRunsWriteFiles) {
   EXPECT_EQ(*ReadFile(root_ / ("project/vrun-" + std::to_string(job) + ".out")), "one two three");
 }
 
+// What vrun says on stderr, a batch job has in its output, and whoever follows it hears.
+TEST_F(HomeTest, ABatchJobThatIsPreemptedAndThenLostSaysBothInItsOutputAndToWhoFollows) {
+  Client client = StartRun([&](v1::Run* run) {
+    run->set_detached(true);
+    run->set_stdout_path("/project/out-%N-%4j");
+    run->mutable_scheduling()->set_requeue(true);
+  });
+  const uint64_t job = client.Accepted();
+  Client follower = Connect();
+  v1::ClientMessage follow;
+  follow.mutable_query()->mutable_read_log()->set_job(job);
+  follow.mutable_query()->mutable_read_log()->set_follow(true);
+  follower.Send(follow);
+  auto first = tasks_.Next();
+  const v1::Placement placement = PlacementOf(job);
+  NextAttach(first.get());
+  Attached(first.get(), false);
+  Started(first.get());
+  first->Send(OutputOf(v1::STDOUT, 0, "first\n", true));
+  first->Send(OutputOf(v1::STDERR, 0, "", true));
+  v1::TaskDown down;
+  v1::ExitRecord* record = down.mutable_exited()->mutable_record();
+  record->set_job(job);
+  record->set_attempt(1);
+  record->set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
+  record->set_reason("preempted: job 9 needs its room");
+  record->set_started_us(1);
+  first->Send(down);
+  WritesEnd(first.get(), 0);
+  Released(first.get());
+  auto watch = watches_.Next();
+  v1::JobEvent event;
+  event.set_state(v1::STARTING);
+  *event.mutable_placement() = placement;
+  event.mutable_placement()->set_attempt(2);
+  event.mutable_placement()->set_epoch(2);
+  watch->Send(event);
+  auto second = tasks_.Next();
+  NextAttach(second.get());
+  Attached(second.get(), false);
+  Started(second.get());
+  second->Send(OutputOf(v1::STDOUT, 0, "second\n", false));
+  second->Next([](const v1::TaskUp& up) { return up.has_ack(); });
+  second->Break();
+  event.set_state(v1::LOST);
+  watches_.Next()->Send(event);
+
+  const std::string again = "vrun: preempted: job 9 needs its room: job " + std::to_string(job) +
+                            " waits, and is started again from its beginning\n";
+  const std::string lost =
+      "vrun: node " + placement.node() + " is lost: the outcome is unknown (job " + std::to_string(job) + ")\n";
+  std::string heard;
+  v1::HomeMessage last;
+  do {
+    last = follower.Next([](const v1::HomeMessage& m) { return m.has_log() || m.has_finished() || m.has_error(); });
+    heard += last.log().data();
+  } while (last.has_log());
+  EXPECT_EQ(heard, "first\n" + again + "second\n" + lost);
+  EXPECT_EQ(last.finished().exit_status(), 255);
+  EXPECT_FALSE(last.finished().has_record());
+  const std::string number = std::to_string(job);
+  const std::string path =
+      "project/out-" + placement.node() + "-" + std::string(4 - std::min<size_t>(4, number.size()), '0');
+  EXPECT_EQ(*ReadFile(root_ / (path + number)), heard);
+}
+
+TEST_F(HomeTest, ABatchJobThatEndedWhileThereWasNoHomeSaysSoInItsOutput) {
+  {
+    std::lock_guard lock(mutex_);
+    place_ = false;
+  }
+  Client client = StartRun([](v1::Run* run) { run->set_detached(true); });
+  const uint64_t job = client.Accepted();
+  auto before = watches_.Next();
+  StopHome(SIGKILL);
+  {
+    std::lock_guard lock(mutex_);
+    states_[job] = v1::CANCELLED;
+  }
+  ASSERT_EQ(StartHome(), "ok\n");
+  auto watch = watches_.Next();
+  Client follower = Connect();
+  v1::ClientMessage follow;
+  follow.mutable_query()->mutable_read_log()->set_job(job);
+  follow.mutable_query()->mutable_read_log()->set_follow(true);
+  follower.Send(follow);
+  v1::JobEvent event;
+  event.set_state(v1::CANCELLED);
+  event.set_reason("cancelled while it waited");
+  watch->Send(event);
+  const v1::HomeMessage heard =
+      follower.Next([](const v1::HomeMessage& m) { return m.has_log() || m.has_finished() || m.has_error(); });
+  EXPECT_EQ(heard.log().data(), "vrun: cancelled while it waited\n");
+  EXPECT_EQ(*ReadFile(root_ / ("project/vrun-" + std::to_string(job) + ".out")), heard.log().data());
+}
+
 TEST_F(HomeTest, ErrorsOfTheSubmissionEndTheConversation) {
   Client client = StartRun([](v1::Run* run) { run->set_pool("nowhere"); });
   auto error = client.Next([](const v1::HomeMessage& m) { return m.has_error(); });

@@ -10,12 +10,12 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "home/exit_status.h"
 #include "home/frozen_roots.h"
 #include "home/live_writes.h"
 #include "home/snapshots.h"
 #include "home/traces.h"
 #include "home/tree_board.h"
+#include "jobs/ending.h"
 
 namespace vrun::home {
 namespace {
@@ -144,7 +144,7 @@ void JobRun::SettleFromWatch() {
   Outcome outcome;
   outcome.record = record_;
   outcome.exit_status = ExitStatus(*record_);
-  outcome.reason = ExitReason(*record_);
+  outcome.reason = EndReason(*record_);
   outcome.state = event.state();
   if (!complete && outcome.exit_status == 0) {
     outcome.exit_status = kExitNotStarted;
@@ -417,7 +417,7 @@ void JobRun::MaybeFinish() {
   Outcome outcome;
   outcome.record = record_;
   outcome.exit_status = ExitStatus(*record_);
-  outcome.reason = ExitReason(*record_);
+  outcome.reason = EndReason(*record_);
   outcome.state = EndState(*record_);
   if (write_back_failed_ > 0) {
     // Nothing is lost: without Release the node keeps all that the command wrote.
@@ -498,7 +498,7 @@ void JobRun::FinishWithout(const std::string& reason) {
     outcome.exit_status = ExitStatus(*record_);
     outcome.state = EndState(*record_);
     if (Complete() && write_back_failed_ == 0) {
-      outcome.reason = ExitReason(*record_);
+      outcome.reason = EndReason(*record_);
     } else if (outcome.exit_status == 0) {
       outcome.exit_status = kExitNotStarted;
       outcome.state = v1::FAILED;

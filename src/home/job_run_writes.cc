@@ -119,6 +119,7 @@ uint64_t JobRun::LiveFailed() const {
 // Before the node can start it: its first writes may be here before we hear that it runs.
 void JobRun::MarkLive(uint32_t attempt) {
   if (std::exchange(live_marked_, attempt) == attempt) return;
+  services_->live_writes->Expect(plan_.job);
   auto marks = services_->live_writes->Marks();
   if (live_view_ != 0) marks[live_view_] = MarkOf(live_view_);  // of the attempt before, in which it listens on
   live_marks_ = std::move(marks);
@@ -135,7 +136,7 @@ void JobRun::ListenTo(uint64_t view) {
   if (live_view_ != 0) services_->live_writes->Unlisten(live_view_, live_listener_);
   live_view_ = view;
   live_listener_ = services_->live_writes->Listen(
-      view, MarkOf(view).told, [this, loop = services_->loop, alive = alive_](const std::string& text) {
+      view, plan_.job, MarkOf(view).told, [this, loop = services_->loop, alive = alive_](const std::string& text) {
         loop->Post([this, alive, text] {
           if (*alive && !ended_) NoticeOnce(text);
         });

@@ -50,14 +50,16 @@ bool MayPass(const Error& error) {
 
 class LiveWrites::View {
  public:
-  View(uint64_t id, const Options& options, std::shared_ptr<Refusals> refusals)
-      : id_(id), flush_(options.flush), refusals_(std::move(refusals)) {
+  View(uint64_t id, const Options& options, std::shared_ptr<Refusals> refusals,
+       std::shared_ptr<std::atomic<uint64_t>> expected)
+      : id_(id), flush_(options.flush), refusals_(std::move(refusals)), expected_(std::move(expected)) {
     // Numbers of series must not come again after a restart of home: what an earlier one was sent is dropped.
     next_begin_ = static_cast<uint64_t>(WallMicros());
     apply_.root = options.root;
     apply_.job = id >> 32;
     apply_.attempt = static_cast<uint32_t>(id);
     apply_.live = true;
+    apply_.shown_job = [this] { return ShownJob(); };
     apply_.rules = options.rules;
     apply_.notice = [this](const std::string& text) { Tell(text); };
     if (!options.journals.empty() && MakeDirs(options.journals, 0700)) {
@@ -123,11 +125,12 @@ class LiveWrites::View {
     }
     done();
   }
-  uint64_t Listen(uint64_t told, std::function<void(const std::string&)> notice) {
+  uint64_t Listen(uint64_t job, uint64_t told, std::function<void(const std::string&)> notice) {
     std::lock_guard lock(mutex_);
+    last_job_ = job;
     const uint64_t forgotten = told_ - told_lately_.size();
     for (uint64_t i = std::max(told, forgotten); i < told_; ++i) notice(told_lately_[i - forgotten]);
-    listeners_[++next_listener_] = std::move(notice);
+    listeners_[++next_listener_] = {job, std::move(notice)};
     return next_listener_;
   }
   void Unlisten(uint64_t id) {
@@ -137,6 +140,10 @@ class LiveWrites::View {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+  struct Listener {
+    uint64_t job;
+    std::function<void(const std::string&)> notice;
+  };
   struct Flushed {
     Applier::Flushing begun;
     uint64_t settled = 0;
@@ -144,6 +151,13 @@ class LiveWrites::View {
     Status status;
     int64_t micros = 0;
   };
+
+  uint64_t ShownJob() const {
+    std::lock_guard lock(mutex_);
+    if (!listeners_.empty()) return listeners_.rbegin()->second.job;
+    // The first writes of a job may be here before home hears that it runs.
+    return std::max(last_job_, expected_->load());
+  }
 
   void BeginLocked() {
     queue_.clear();
@@ -382,7 +396,7 @@ class LiveWrites::View {
   }
 
   void Tell(const std::string& text) {
-    std::map<uint64_t, std::function<void(const std::string&)>> listeners;
+    std::map<uint64_t, Listener> listeners;
     {
       std::lock_guard lock(mutex_);
       listeners = listeners_;
@@ -391,12 +405,13 @@ class LiveWrites::View {
       if (told_lately_.size() > kToldLately) told_lately_.pop_front();
     }
     if (listeners.empty()) LogWarning("live view {:x}: {}", id_, Escape(text));
-    for (const auto& [id, notice] : listeners) notice(text);
+    for (const auto& [id, listener] : listeners) listener.notice(text);
   }
 
   const uint64_t id_;
   const std::function<Status(ApplyFlush*)> flush_;
   const std::shared_ptr<Refusals> refusals_;
+  const std::shared_ptr<std::atomic<uint64_t>> expected_;
   ApplyOptions apply_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -419,7 +434,8 @@ class LiveWrites::View {
   uint64_t failed_ = 0;
   std::multimap<uint64_t, std::function<void()>> waiting_;
   uint64_t next_listener_ = 0;
-  std::map<uint64_t, std::function<void(const std::string&)>> listeners_;
+  std::map<uint64_t, Listener> listeners_;
+  uint64_t last_job_ = 0;
   uint64_t told_ = 0;
   std::deque<std::string> told_lately_;
   std::optional<Flushed> flushed_;  // of the flusher
@@ -457,7 +473,7 @@ std::shared_ptr<LiveWrites::View> LiveWrites::Find(uint64_t view) const {
 std::shared_ptr<LiveWrites::View> LiveWrites::Make(uint64_t view) {
   std::lock_guard lock(mutex_);
   auto& made = views_[view];
-  if (!made) made = std::make_shared<View>(view, options_, refusals_);
+  if (!made) made = std::make_shared<View>(view, options_, refusals_, expected_);
   return made;
 }
 
@@ -511,8 +527,11 @@ uint64_t LiveWrites::Failed(uint64_t view) const {
   return found ? found->mark().failed : 0;
 }
 
-uint64_t LiveWrites::Listen(uint64_t view, uint64_t told, std::function<void(const std::string&)> notice) {
-  return Make(view)->Listen(told, std::move(notice));
+void LiveWrites::Expect(uint64_t job) { *expected_ = job; }
+
+uint64_t LiveWrites::Listen(uint64_t view, uint64_t job, uint64_t told,
+                            std::function<void(const std::string&)> notice) {
+  return Make(view)->Listen(job, told, std::move(notice));
 }
 
 void LiveWrites::Unlisten(uint64_t view, uint64_t id) {

@@ -9,6 +9,7 @@
 // half of the time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -67,9 +68,11 @@ class LiveWrites {
   std::map<uint64_t, Mark> Marks() const;
   // Operations that failed for good, in this process.
   uint64_t Failed(uint64_t view) const;
+  // `job` is about to run in a live view, nobody knows yet in which. Lines of a view without a listener name it.
+  void Expect(uint64_t job);
   // Lines for the user: conflicts, failures, that home is full. First, before it returns, those after `told` that are
-  // still known.
-  uint64_t Listen(uint64_t view, uint64_t told, std::function<void(const std::string&)> notice);
+  // still known. `job` runs in the view: lines name the latest such job that has not left.
+  uint64_t Listen(uint64_t view, uint64_t job, uint64_t told, std::function<void(const std::string&)> notice);
   void Unlisten(uint64_t view, uint64_t id);
 
  private:
@@ -82,6 +85,7 @@ class LiveWrites {
   std::shared_ptr<View> Make(uint64_t view);
 
   const Options options_;
+  const std::shared_ptr<std::atomic<uint64_t>> expected_ = std::make_shared<std::atomic<uint64_t>>(0);
   const std::shared_ptr<Refusals> refusals_ = std::make_shared<Refusals>();
   mutable std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<View>> views_;  // guarded by mutex_

@@ -203,7 +203,7 @@ TEST_F(LiveWritesTest, ANewHomeKnowsWhatTheOneBeforeHad) {
 
 TEST_F(LiveWritesTest, WhatCannotBeAppliedIsToldAndTheRestGoesOn) {
   std::string told;
-  writes_->Listen(kView, 0, [&](const std::string& text) {
+  writes_->Listen(kView, 21, 0, [&](const std::string& text) {
     std::lock_guard lock(mutex_);
     told += text;
     changed_.notify_all();
@@ -236,6 +236,30 @@ TEST_F(LiveWritesTest, ThatTheRootIsNotAsTheViewShowsItIsSaidBeforeWhoWaitsGoesO
   EXPECT_EQ(refused, 1);
 }
 
+TEST_F(LiveWritesTest, ANoticeNamesAJobThatTheUserKnows) {
+  std::string told;
+  const auto hear = [&](const std::string& text) {
+    std::lock_guard lock(mutex_);
+    told += text + "\n";
+  };
+  writes_->Expect(20);
+  Join();
+  const uint64_t listener = writes_->Listen(kView, 20, 0, hear);
+  ASSERT_TRUE(WriteFileAtomic(top_ + "/root/d", "no directory", 0644));
+  Put(1, "/d/one", "x");
+  ASSERT_TRUE(Acknowledged(1));
+  EXPECT_EQ(told, "/d changed at home while job 20 ran: what the job wrote below is in /d.vrun-20\n");
+  writes_->Unlisten(kView, listener);
+  // Another job that has just been started there.
+  writes_->Expect(21);
+  ASSERT_TRUE(WriteFileAtomic(top_ + "/root/e", "no directory", 0644));
+  Put(2, "/e/one", "x");
+  ASSERT_TRUE(Acknowledged(2));
+  told.clear();
+  writes_->Listen(kView, 21, 0, hear);
+  EXPECT_NE(told.find("/e changed at home while job 21 ran"), std::string::npos) << told;
+}
+
 // A job's first write may fail before home hears that the job runs, and in which view.
 TEST_F(LiveWritesTest, WhoBeginsToListenHearsWhatCameAfterHisMark) {
   Join();
@@ -245,7 +269,7 @@ TEST_F(LiveWritesTest, WhoBeginsToListenHearsWhatCameAfterHisMark) {
   Put(2, "/secret/late", "no");
   ASSERT_TRUE(Acknowledged(2));
   std::string told;
-  writes_->Listen(kView, mark.told, [&](const std::string& text) { told += text; });
+  writes_->Listen(kView, 21, mark.told, [&](const std::string& text) { told += text; });
   EXPECT_NE(told.find("/secret/late"), std::string::npos);
   EXPECT_EQ(told.find("/secret/early"), std::string::npos);
   EXPECT_EQ(writes_->Failed(kView) - mark.failed, 1u);
@@ -404,7 +428,7 @@ TEST_F(LiveWritesTest, AViewThatEndsWaitsForItsFlush) {
 
 TEST_F(LiveWritesTest, AFlushThatFailsIsToldAndDoneAgain) {
   std::string told;
-  writes_->Listen(kView, 0, [&](const std::string& text) {
+  writes_->Listen(kView, 21, 0, [&](const std::string& text) {
     std::lock_guard lock(mutex_);
     told += text;
     changed_.notify_all();

@@ -17,14 +17,15 @@
 namespace vrun::home {
 namespace {
 
-// u8 stream, 3 bytes of 'V','R','L', u32 length, u64 offset; then the data.
+// u8 stream (kNote: of none), 3 bytes of 'V','R','L', u32 length, u64 offset; then the data.
 constexpr size_t kHeader = 16;
 constexpr size_t kMaxRecord = 4u << 20;
 constexpr size_t kMaxOpen = 64;
+constexpr char kNote = 'N';
 
-std::string Header(v1::StreamId stream, size_t size, uint64_t offset) {
+std::string Header(char stream, size_t size, uint64_t offset) {
   std::string h(kHeader, '\0');
-  h[0] = static_cast<char>(stream);
+  h[0] = stream;
   h[1] = 'V';
   h[2] = 'R';
   h[3] = 'L';
@@ -34,6 +35,7 @@ std::string Header(v1::StreamId stream, size_t size, uint64_t offset) {
 }
 
 struct Parsed {
+  bool note;
   v1::StreamId stream;
   size_t size;
   uint64_t offset;
@@ -41,8 +43,9 @@ struct Parsed {
 
 bool Parse(const char* h, Parsed* out) {
   if (h[1] != 'V' || h[2] != 'R' || h[3] != 'L') return false;
-  if (h[0] != v1::STDOUT && h[0] != v1::STDERR) return false;
-  out->stream = static_cast<v1::StreamId>(h[0]);
+  out->note = h[0] == kNote;
+  if (!out->note && h[0] != v1::STDOUT && h[0] != v1::STDERR) return false;
+  out->stream = out->note ? v1::STDERR : static_cast<v1::StreamId>(h[0]);
   out->size = 0;
   out->offset = 0;
   for (size_t i = 0; i < 4; ++i) out->size |= static_cast<size_t>(static_cast<uint8_t>(h[4 + i])) << (8 * i);
@@ -93,12 +96,25 @@ void LogSpool::Append(uint64_t job, v1::StreamId stream, uint64_t offset, std::s
     loop_->Post([this, alive = alive_, job, done = std::move(done), appended = std::move(appended)] {
       if (!*alive) return;
       if (done) done(appended);
-      std::vector<std::function<void()>> told;  // a subscriber may go while it is told
-      auto [begin, end] = subscribers_.equal_range(job);
-      for (auto it = begin; it != end; ++it) told.push_back(it->second->changed());
-      for (auto& t : told) t();
+      Wake(job);
     });
   });
+}
+
+void LogSpool::Note(uint64_t job, std::string line) {
+  worker_.Post([this, job, line = std::move(line)] {
+    (void)WriteNote(job, line);
+    loop_->Post([this, alive = alive_, job] {
+      if (*alive) Wake(job);
+    });
+  });
+}
+
+void LogSpool::Wake(uint64_t job) {
+  std::vector<std::function<void()>> told;  // a subscriber may go while it is told
+  auto [begin, end] = subscribers_.equal_range(job);
+  for (auto it = begin; it != end; ++it) told.push_back(it->second->changed());
+  for (auto& t : told) t();
 }
 
 LogSpool::File* LogSpool::Open(uint64_t job) {
@@ -134,6 +150,7 @@ LogSpool::File* LogSpool::Open(uint64_t job) {
       break;
     }
     at += kHeader + record.size;
+    if (record.note) continue;
     file.size += record.size;
     uint64_t& next = file.next[record.stream == v1::STDERR];
     next = std::max(next, record.offset + record.size);
@@ -155,9 +172,23 @@ LogSpool::Appended LogSpool::Write(uint64_t job, v1::StreamId stream, uint64_t o
   }
   if (data.empty()) return {true, ""};
   if (file->size + data.size() > limit) return {false, "the log of the job is full"};
-  MakeRoom(data.size() + kHeader);
+  Appended appended = WriteRecord(file, Header(static_cast<char>(stream), data.size(), offset), data);
+  if (!appended.kept) return appended;
+  next = offset + data.size();
+  file->size += data.size();
+  return appended;
+}
+
+LogSpool::Appended LogSpool::WriteNote(uint64_t job, const std::string& line) {
+  File* file = Open(job);
+  if (file->failed) return {false, "output of jobs cannot be kept"};
+  return WriteRecord(file, Header(kNote, line.size(), 0), line);
+}
+
+LogSpool::Appended LogSpool::WriteRecord(File* file, const std::string& header, const std::string& data) {
+  MakeRoom(header.size() + data.size());
   off_t before = ::lseek(file->fd.get(), 0, SEEK_END);
-  Status written = WriteAll(file->fd.get(), Header(stream, data.size(), offset));
+  Status written = WriteAll(file->fd.get(), header);
   if (written) written = WriteAll(file->fd.get(), data);
   if (!written) {
     if (!complained_) LogWarning("output of jobs is not kept: {}", written.error().message());
@@ -165,9 +196,7 @@ LogSpool::Appended LogSpool::Write(uint64_t job, v1::StreamId stream, uint64_t o
     if (before < 0 || ::ftruncate(file->fd.get(), before) != 0) file->failed = true;
     return {false, written.error().message()};
   }
-  next = offset + data.size();
-  file->size += data.size();
-  total_ += data.size() + kHeader;
+  total_ += header.size() + data.size();
   return {true, ""};
 }
 
@@ -224,7 +253,7 @@ void LogSpool::ReadFrom(uint64_t job, uint64_t position, uint64_t bytes, std::fu
           read.at_end = true;
           break;
         }
-        Record record{parsed.stream, parsed.offset, std::string(parsed.size, '\0')};
+        Record record{parsed.note, parsed.stream, parsed.offset, std::string(parsed.size, '\0')};
         VRUN_ASSIGN(n, PreadUpTo(fd->get(), record.data.data(), parsed.size, read.next + kHeader));
         if (n < parsed.size) {
           read.at_end = true;

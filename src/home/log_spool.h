@@ -2,8 +2,9 @@
 // The output of home's jobs, kept on disk: for `vctl logs`, and for clients that come back after home died.
 //
 // One file a job: records of (stream, offset, bytes), so that the two streams keep their order and a reader can go on
-// at an offset. Bounded in all (the oldest jobs go first) and for each job. A disk that is full or read-only costs the
-// log, never the run: append says so and the caller goes on.
+// at an offset. Between them lie notes: lines that home itself says about the job, of no stream. Bounded in all (the
+// oldest jobs go first) and for each job. A disk that is full or read-only costs the log, never the run: append says so
+// and the caller goes on.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ class LogSpool {
   static constexpr uint64_t kTotalBytes = 512u << 20;
 
   struct Record {
-    v1::StreamId stream;
+    bool note = false;    // a line of home's own; stream and offset mean nothing
+    v1::StreamId stream;  // STDERR of a note
     uint64_t offset;
     std::string data;
   };
@@ -47,6 +49,10 @@ class LogSpool {
   void Append(uint64_t job, v1::StreamId stream, uint64_t offset, std::string data, uint64_t limit,
               std::function<void(Appended)> done = nullptr);
 
+  // Keeps a line of home's own, complete with its line end, where the streams are by now. Also of a job whose log is
+  // full.
+  void Note(uint64_t job, std::string line);
+
   // Reads records from `position` of the file on, about `bytes` of data at most. `next`: where to go on.
   struct Read {
     std::vector<Record> records;
@@ -55,12 +61,13 @@ class LogSpool {
   };
   void ReadFrom(uint64_t job, uint64_t position, uint64_t bytes, std::function<void(Result<Read>)> done);
 
-  // Calls `changed` (loop) after each append to the job's file until the handle goes.
+  // Calls `changed` (loop) after each append to the job's file, and at each Wake, until the handle goes.
   class Subscription {
    public:
     virtual ~Subscription() = default;
   };
   std::unique_ptr<Subscription> Subscribe(uint64_t job, std::function<void()> changed);
+  void Wake(uint64_t job);
 
  private:
   class Handle;
@@ -74,6 +81,8 @@ class LogSpool {
   std::string Path(uint64_t job) const { return directory_ + "/" + std::to_string(job); }
   // Worker.
   Appended Write(uint64_t job, v1::StreamId stream, uint64_t offset, std::string data, uint64_t limit);
+  Appended WriteNote(uint64_t job, const std::string& line);
+  Appended WriteRecord(File* file, const std::string& header, const std::string& data);
   File* Open(uint64_t job);
   void MakeRoom(uint64_t bytes);
 

@@ -36,7 +36,15 @@ OrphanRun::~OrphanRun() {
   services_->loop->Cancel(let_go_);
 }
 
-void OrphanRun::OnNotice(const std::string& text) { LogInfo("job {}: {}", job_, text); }
+void OrphanRun::OnNotice(const std::string& text) {
+  LogInfo("job {}: {}", job_, text);
+  services_->spool->Note(job_, "vrun: " + text + "\n");
+}
+
+void OrphanRun::OnEnded(const Outcome& outcome) {
+  if (!outcome.reason.empty()) services_->spool->Note(job_, "vrun: " + outcome.reason + "\n");
+  on_ended_(outcome);
+}
 
 void OrphanRun::OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) {
   Stream& s = streams_[stream == v1::STDERR];

@@ -41,7 +41,7 @@ class OrphanRun : public JobRun::Sink {
     const Stream& s = streams_[stream == v1::STDERR];
     return s.ended && s.held == 0;
   }
-  void OnEnded(const Outcome& outcome) override { on_ended_(outcome); }
+  void OnEnded(const Outcome& outcome) override;
 
  private:
   struct Stream {

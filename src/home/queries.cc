@@ -15,6 +15,7 @@
 #include "home/runs.h"
 #include "home/snapshot_table.h"
 #include "home/snapshots.h"
+#include "jobs/ending.h"
 
 namespace vrun::home {
 namespace {
@@ -84,21 +85,36 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
     for (LogSpool::Record& record : read->records) {
       message.mutable_log()->set_data(std::move(record.data));
       message.mutable_log()->set_is_stderr(record.stream == v1::STDERR);
+      message.mutable_log()->set_is_note(record.note);
       client->Send(message);
     }
     if (!read->at_end) {
       if (client->queued_bytes() == 0) Next();
       return;
     }
-    if (over) return Done(client);
+    if (over) return End(client);
     CheckLater();
   }
 
+  void End(const std::shared_ptr<ClientConnection>& client) {
+    if (const Outcome* outcome = follow_ ? runs_->OutcomeOf(job_) : nullptr) {
+      v1::HomeMessage message;
+      v1::Finished* finished = message.mutable_finished();
+      if (outcome->record) *finished->mutable_record() = *outcome->record;
+      finished->set_exit_status(outcome->exit_status);
+      finished->set_state(outcome->state);
+      finished->set_reason(outcome->reason);
+      finished->set_job(job_);
+      client->Send(message);
+    }
+    Done(client);
+  }
+
   void NothingKept(const std::shared_ptr<ClientConnection>& client) {
-    services_->controller->Get(job_, [weak = std::weak_ptr(client), job = job_](Result<v1::GetReply> reply) {
-      auto to = weak.lock();
+    services_->controller->Get(job_, [self = shared_from_this(), job = job_](Result<v1::GetReply> reply) {
+      auto to = self->client_.lock();
       if (!to) return;
-      if (reply) return Done(to);  // it has said nothing, or not here
+      if (reply) return self->End(to);  // it has said nothing, or not here
       to->SendError(reply.error().code() == Code::kNotFound
                         ? Error(Code::kNotFound, "job " + std::to_string(job) + ": there is no such job")
                         : reply.error());
@@ -204,24 +220,32 @@ void Queries::ListJobs(const Client& client, bool all) {
 }
 
 void Queries::GetJob(const Client& client, uint64_t job) {
-  services_->controller->Get(
-      job, [this, alive = alive_, client, job, live_state = runs_->LiveState(job)](Result<v1::GetReply> reply) {
-        if (!*alive) return;
-        if (!reply) return client->SendError(reply.error());
-        v1::HomeMessage message;
-        v1::JobInfo* info = message.mutable_jobs()->add_jobs();
-        *info = reply->info();
-        info->set_frozen(services_->frozen->Describe(job));
-        info->set_live_state(live_state);
-        if (!info->keep_writes()) return Finish(client, message);
-        // Only its nodes know what has become of it.
-        const v1::JobInfo asked = *info;
-        FindKept(services_, asked, [client, message](Result<KeptFound> found) mutable {
-          v1::JobInfo* info = message.mutable_jobs()->mutable_jobs(0);
-          if (found) info->mutable_kept()->Assign(found->kept.begin(), found->kept.end());
-          Finish(client, message);
-        });
-      });
+  services_->controller->Get(job, [this, alive = alive_, client, job,
+                                   live_state = runs_->LiveState(job)](Result<v1::GetReply> reply) {
+    if (!*alive) return;
+    if (!reply) return client->SendError(reply.error());
+    v1::HomeMessage message;
+    v1::JobInfo* info = message.mutable_jobs()->add_jobs();
+    *info = reply->info();
+    info->set_frozen(services_->frozen->Describe(job));
+    info->set_live_state(live_state);
+    // Home knows more of an end than the controller: whether all that it printed and wrote is here.
+    // (Of a job that was lost the controller may hear again.)
+    const Outcome* outcome = runs_->OutcomeOf(job);
+    if (outcome != nullptr && (info->state() == outcome->state || (IsEnd(info->state()) && IsEnd(outcome->state)))) {
+      info->set_home_status(outcome->exit_status);
+      if (!outcome->reason.empty()) info->set_reason(outcome->reason);
+      info->set_state(outcome->state);
+    }
+    if (!info->keep_writes()) return Finish(client, message);
+    // Only its nodes know what has become of it.
+    const v1::JobInfo asked = *info;
+    FindKept(services_, asked, [client, message](Result<KeptFound> found) mutable {
+      v1::JobInfo* info = message.mutable_jobs()->mutable_jobs(0);
+      if (found) info->mutable_kept()->Assign(found->kept.begin(), found->kept.end());
+      Finish(client, message);
+    });
+  });
 }
 
 void Queries::ListNodes(const Client& client) {

@@ -30,18 +30,39 @@ struct Offsets {
   uint64_t err = 0;
 };
 
-std::string ForJob(std::string path, uint64_t job) {
-  for (size_t at = 0; (at = path.find('%', at)) != std::string::npos;) {
-    char what = at + 1 < path.size() ? path[at + 1] : '\0';
-    std::string with = what == 'j' ? std::to_string(job) : what == '%' ? "%" : "";
-    if (with.empty()) {
-      ++at;
+// One pattern of a path: %, a width of at most two digits, a letter. What is none stays as it is.
+struct Pattern {
+  size_t size = 1;
+  size_t width = 0;
+  char letter = '\0';
+};
+
+Pattern PatternAt(std::string_view path, size_t at) {
+  Pattern out;
+  size_t end = at + 1;
+  while (end < path.size() && end < at + 3 && path[end] >= '0' && path[end] <= '9') {
+    out.width = out.width * 10 + static_cast<size_t>(path[end++] - '0');
+  }
+  if (end == path.size()) return {};
+  out.letter = path[end];
+  out.size = end + 1 - at;
+  return out;
+}
+
+// Calls `replace(pattern, text)` for each pattern; what it returns takes the place of the text.
+template <typename Replace>
+std::string ReplacePatterns(std::string_view path, Replace replace) {
+  std::string out;
+  for (size_t at = 0; at < path.size();) {
+    if (path[at] != '%') {
+      out.push_back(path[at++]);
       continue;
     }
-    path.replace(at, 2, with);
-    at += with.size();
+    const Pattern pattern = PatternAt(path, at);
+    out += replace(pattern, path.substr(at, pattern.size));
+    at += pattern.size;
   }
-  return path;
+  return out;
 }
 
 std::string OnHost(const Services& services, const std::string& path) {
@@ -54,7 +75,52 @@ Result<UniqueFd> OpenOutput(const Services& services, const std::string& path, b
   return OpenFile(OnHost(services, path), O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | (fresh ? O_TRUNC : 0), 0666);
 }
 
+std::string Absolute(const DetachedFiles& files, const std::string& path) {
+  return path.empty() ? tree::JoinPath(files.directory, "vrun-%j.out") : path;
+}
+
 }  // namespace
+
+std::string ForJob(std::string_view pattern, uint64_t job) {
+  return ReplacePatterns(pattern, [&](const Pattern& p, std::string_view text) {
+    if (p.letter == '%') return std::string("%");
+    if (p.letter != 'j') return std::string(text);
+    std::string number = std::to_string(job);
+    if (number.size() < p.width) number.insert(0, p.width - number.size(), '0');
+    return number;
+  });
+}
+
+bool NamesNode(const DetachedFiles& files) {
+  bool found = false;
+  for (const std::string* path : {&files.stdout_path, &files.stderr_path}) {
+    (void)ReplacePatterns(*path, [&](const Pattern& p, std::string_view) {
+      found = found || p.letter == 'N';
+      return "";
+    });
+  }
+  return found;
+}
+
+void SetNode(std::string_view node, DetachedFiles* files) {
+  std::string name;
+  for (char c : node) name += c == '/' ? "_" : c == '%' ? "%%" : std::string(1, c);
+  for (std::string* path : {&files->stdout_path, &files->stderr_path}) {
+    *path = ReplacePatterns(
+        *path, [&](const Pattern& p, std::string_view text) { return p.letter == 'N' ? name : std::string(text); });
+  }
+}
+
+Status CheckDetached(const Services& services, const DetachedFiles& files) {
+  for (const std::string& path : {Absolute(files, files.stdout_path), files.stderr_path}) {
+    const std::string directory = path.substr(0, path.rfind('/') + 1);
+    if (directory.empty() || directory.find('%') != std::string::npos) continue;
+    if (::access(OnHost(services, directory).c_str(), W_OK | X_OK) != 0) {
+      return ErrnoError(Escape(directory)).With("the directory of the output file");
+    }
+  }
+  return {};
+}
 
 Status RememberDetached(const Services& services, uint64_t job, const DetachedFiles& files) {
   VRUN_TRY(MakeDirs(Directory(services), 0700));
@@ -63,6 +129,7 @@ Status RememberDetached(const Services& services, uint64_t job, const DetachedFi
   run.set_stdout_path(files.stdout_path);
   run.set_stderr_path(files.stderr_path);
   run.mutable_command()->set_directory(files.directory);
+  run.set_append_output(files.append);
   for (const std::string& e : files.exposed) run.add_expose(e);
   return WriteFileAtomic(Path(services, job), run.SerializeAsString(), 0600);
 }
@@ -72,8 +139,22 @@ Result<DetachedFiles> RecallDetached(const Services& services, uint64_t job) {
   v1::Run run;
   if (!run.ParseFromString(bytes) || !run.detached())
     return Error(Code::kCorrupt, Path(services, job) + ": does not parse");
-  return DetachedFiles{
-      run.stdout_path(), run.stderr_path(), run.command().directory(), {run.expose().begin(), run.expose().end()}};
+  return DetachedFiles{run.stdout_path(),
+                       run.stderr_path(),
+                       run.command().directory(),
+                       run.append_output(),
+                       {run.expose().begin(), run.expose().end()}};
+}
+
+std::vector<uint64_t> RememberedDetached(const Services& services) {
+  std::vector<uint64_t> out;
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(Directory(services), error)) {
+    const std::string name = file.path().filename();
+    if (name.find_first_not_of("0123456789") == std::string::npos)
+      out.push_back(std::strtoull(name.c_str(), nullptr, 10));
+  }
+  return out;
 }
 
 void RememberOffsets(const Services& services, uint64_t job, uint64_t stdout_offset, uint64_t stderr_offset) {
@@ -145,9 +226,8 @@ Result<DetachedStreams> OpenDetached(const Services& services, uint64_t job, con
   VRUN_ASSIGN(StreamProgressMap progress, StreamProgressMap::Map(memory.get()));
   progress->stdout_written.store(offsets.out);
   progress->stderr_written.store(offsets.err);
-  bool fresh = offsets.out == 0 && offsets.err == 0;
-  std::string out_path =
-      ForJob(files.stdout_path.empty() ? tree::JoinPath(files.directory, "vrun-%j.out") : files.stdout_path, job);
+  bool fresh = offsets.out == 0 && offsets.err == 0 && !files.append;
+  std::string out_path = ForJob(Absolute(files, files.stdout_path), job);
   std::string err_path = files.stderr_path.empty() ? out_path : ForJob(files.stderr_path, job);
   VRUN_ASSIGN(UniqueFd in, OpenFile("/dev/null", O_RDONLY));
   VRUN_ASSIGN(UniqueFd out, OpenOutput(services, out_path, fresh));
@@ -159,6 +239,15 @@ Result<DetachedStreams> OpenDetached(const Services& services, uint64_t job, con
   } else {
     VRUN_ASSIGN(err, OpenOutput(services, err_path, fresh));
   }
+  return DetachedStreams{std::move(in), std::move(out), std::move(err), std::move(progress)};
+}
+
+Result<DetachedStreams> OpenNowhere() {
+  VRUN_ASSIGN(UniqueFd memory, CreateStreamProgress());
+  VRUN_ASSIGN(StreamProgressMap progress, StreamProgressMap::Map(memory.get()));
+  VRUN_ASSIGN(UniqueFd in, OpenFile("/dev/null", O_RDONLY));
+  VRUN_ASSIGN(UniqueFd out, OpenFile("/dev/null", O_WRONLY));
+  VRUN_ASSIGN(UniqueFd err, OpenFile("/dev/null", O_WRONLY));
   return DetachedStreams{std::move(in), std::move(out), std::move(err), std::move(progress)};
 }
 

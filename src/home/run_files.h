@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -20,16 +21,27 @@ class Run;
 namespace vrun::home {
 
 struct DetachedFiles {
-  std::string stdout_path;  // as in Run: absolute in the root, %j is the job; "": vrun-%j.out in `directory`
+  std::string stdout_path;  // as in Run: absolute in the root, with patterns; "": vrun-%j.out in `directory`
   std::string stderr_path;  // "": where stdout goes
   std::string directory;
+  bool append = false;  // what the files have stays
   std::vector<std::string> exposed;
 };
+
+// %j in `pattern` becomes the job, %4j the same with zeros in front, %% a percent sign; %N stays.
+std::string ForJob(std::string_view pattern, uint64_t job);
+// A path has %N, which nobody knows before the job has a node.
+bool NamesNode(const DetachedFiles& files);
+void SetNode(std::string_view node, DetachedFiles* files);
+// Whether files that name their node could be made, as far as that can be known without it.
+Status CheckDetached(const Services& services, const DetachedFiles& files);
 
 // STATE/runs/JOB, durable.
 Status RememberDetached(const Services& services, uint64_t job, const DetachedFiles& files);
 // kNotFound: that job is no detached run of this home.
 Result<DetachedFiles> RecallDetached(const Services& services, uint64_t job);
+// All jobs of which that is remembered.
+std::vector<uint64_t> RememberedDetached(const Services& services);
 // How far the files are written: STATE/runs/JOB.offsets. Best effort: too small an offset repeats bytes.
 void RememberOffsets(const Services& services, uint64_t job, uint64_t stdout_offset, uint64_t stderr_offset);
 void ForgetDetached(const Services& services, uint64_t job);
@@ -61,5 +73,7 @@ struct DetachedStreams {
 };
 // New files replace what is there; files of a run that has written already are gone on with.
 Result<DetachedStreams> OpenDetached(const Services& services, uint64_t job, const DetachedFiles& files);
+// Streams that go nowhere, where there are no files to be had.
+Result<DetachedStreams> OpenNowhere();
 
 }  // namespace vrun::home

@@ -4,19 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <set>
 
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "home/controller_client.h"
-#include "home/exit_status.h"
 #include "home/frozen_roots.h"
 #include "home/job_environment.h"
 #include "home/log_spool.h"
 #include "home/root_tree.h"
 #include "home/run_files.h"
 #include "home/snapshot_table.h"
+#include "jobs/ending.h"
 
 namespace vrun::home {
 namespace {
@@ -201,10 +200,22 @@ void Runs::Done(AttachedRun* attached) {
   if (current) {
     if (it->second.run) Later(std::move(it->second.run));
     runs_.erase(it);
+    if (taken->outcome()) RememberOutcome(job, *taken->outcome());
     ForgetDetached(*services_, job);
     ForgetTraced(*services_, job);
+    services_->spool->Wake(job);  // whoever follows its output need not wait for more
   }
   Later(std::move(taken));
+}
+
+void Runs::RememberOutcome(uint64_t job, const Outcome& outcome) {
+  outcomes_[job] = outcome;
+  if (outcomes_.size() > kMaxOutcomes) outcomes_.erase(outcomes_.begin());
+}
+
+const Outcome* Runs::OutcomeOf(uint64_t job) const {
+  const auto it = outcomes_.find(job);
+  return it == outcomes_.end() ? nullptr : &it->second;
 }
 
 void Runs::Orphan(AttachedRun* attached) {
@@ -233,8 +244,7 @@ void Runs::OrphanEnded(uint64_t job, const Outcome& outcome) {
   LogInfo("job {} ended without a client: status {}{}{}", job, outcome.exit_status, outcome.reason.empty() ? "" : ": ",
           outcome.reason);
   ForgetTraced(*services_, job);
-  outcomes_[job] = outcome;
-  if (outcomes_.size() > kMaxOutcomes) outcomes_.erase(outcomes_.begin());
+  RememberOutcome(job, outcome);
   auto it = runs_.find(job);
   if (it == runs_.end()) return;
   if (it->second.run) Later(std::move(it->second.run));
@@ -288,6 +298,7 @@ void Runs::Replay(uint64_t job, AttachedRun* attached, uint64_t position, std::f
         StdioPump* pump = attached->pump();
         if (!read || pump == nullptr) return done();
         for (LogSpool::Record& record : read->records) {
+          if (record.note) continue;
           // Only what follows on what the client has: a log that lacks something in between is told at the next output.
           if (record.offset > pump->received(record.stream)) {
             attached->OnOutput(record.stream, record.offset, std::move(record.data), false);
@@ -339,7 +350,7 @@ void Runs::ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attac
       if (reply->info().has_exit()) {
         outcome.record = reply->info().exit();
         outcome.exit_status = ExitStatus(*outcome.record);
-        outcome.reason = ExitReason(*outcome.record);
+        outcome.reason = EndReason(*outcome.record);
       } else {
         outcome.exit_status = kExitNotStarted;
       }
@@ -381,6 +392,7 @@ void Runs::Recover() {
           if (!IsEnd(info.state())) jobs.insert(info.job());
         }
         services_->frozen->Retain(jobs);
+        TellEnds(jobs);
         for (const auto& [job, entry] : runs_) jobs.insert(job);
         ForgetTracedBut(*services_, jobs);
         for (const v1::JobInfo& info : reply->jobs()) {
@@ -399,6 +411,20 @@ void Runs::Recover() {
           });
         }
       });
+}
+
+void Runs::TellEnds(const std::set<uint64_t>& not_over) {
+  for (uint64_t job : RememberedDetached(*services_)) {
+    if (not_over.contains(job) || runs_.contains(job) || PathExists(JobRun::WithheldPath(*services_, job))) continue;
+    services_->controller->Get(job, [this, alive = alive_, job](Result<v1::GetReply> reply) {
+      if (!*alive || !launching_.empty() || runs_.contains(job)) return;  // perhaps it has just been submitted
+      if (!reply && reply.error().code() == Code::kNotFound) return ForgetDetached(*services_, job);
+      if (!reply || !IsEnd(reply->info().state())) return;
+      // Nothing is left on its node: the controller's word is all that it waits for.
+      reply->clear_placement();
+      TakeUp(job, *reply, nullptr);
+    });
+  }
 }
 
 // Perhaps it waits for its next attempt; to one that goes on it makes no difference.
@@ -429,13 +455,11 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
   plan.frozen = !plan.live && services_->frozen->Begun(job);
   if (plan.frozen && !services_->frozen->Has(job)) plan.tree.reset();
   if (auto files = RecallDetached(*services_, job)) {
-    auto streams = OpenDetached(*services_, job, *files);
-    if (streams) {
-      AttachedRun::Options options;
-      options.detached = true;
-      entry.attached = std::make_unique<AttachedRun>(services_, this, nullptr, options);
-      entry.attached->TakeDescriptors(std::move(streams->in), std::move(streams->out), std::move(streams->err),
-                                      std::move(streams->progress));
+    AttachedRun::Options options;
+    options.detached = true;
+    entry.attached = std::make_unique<AttachedRun>(services_, this, nullptr, options);
+    Status taken = entry.attached->TakeFiles(job, *files);
+    if (taken) {
       plan.detached = true;
       plan.exposed = files->exposed;
       // It has not begun, and is frozen when it does.
@@ -446,7 +470,8 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
       entry.run->Start();
       return;
     }
-    LogWarning("job {}: {}: its output goes to the log only", job, streams.error().message());
+    entry.attached.reset();
+    LogWarning("job {}: {}: its output goes to the log only", job, taken.error().message());
   }
   OrphanRun::Options options;
   options.hold = true;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ class Runs : public AttachedRun::Owner {
   bool Has(uint64_t job) const { return runs_.contains(job); }
   // JobRun::live_state of one that runs; "" of any other.
   std::string LiveState(uint64_t job) const;
+  // How a run of this home ended, as its client or its output was told. Null: it has not, or too long ago.
+  const Outcome* OutcomeOf(uint64_t job) const;
 
   // --- AttachedRun::Owner ---
   bool OnAccepted(AttachedRun* attached, uint64_t job) override;
@@ -61,6 +64,9 @@ class Runs : public AttachedRun::Owner {
   void TreeFor(uint64_t job, std::function<void(Result<tree::SnapshotPtr>)> done);
   void TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tree);
   void OrphanEnded(uint64_t job, const Outcome& outcome);
+  void RememberOutcome(uint64_t job, const Outcome& outcome);
+  // Batch jobs that ended while there was no home: their output still lacks the end.
+  void TellEnds(const std::set<uint64_t>& not_over);
   void Replay(uint64_t job, AttachedRun* attached, uint64_t position, std::function<void()> done);
   void ResumeRunning(uint64_t job, std::unique_ptr<AttachedRun> attached);
   void ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attached, int tries);
@@ -73,7 +79,7 @@ class Runs : public AttachedRun::Owner {
   std::map<uint64_t, Entry> runs_;
   std::vector<std::unique_ptr<AttachedRun>> launching_;             // no job yet
   std::map<AttachedRun*, std::unique_ptr<AttachedRun>> replaying_;  // a run that ended meanwhile
-  std::map<uint64_t, Outcome> outcomes_;                            // of orphans, the latest few
+  std::map<uint64_t, Outcome> outcomes_;                            // the latest few
   std::map<uint64_t, std::unique_ptr<Release>> releases_;
   EventLoop::TimerId recover_timer_ = 0;
 };

@@ -12,11 +12,12 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "home/exit_status.h"
 #include "home/foreground.h"
 #include "home/log_spool.h"
+#include "home/run_files.h"
 #include "home/stdio_pump.h"
 #include "home/test_directory.h"
+#include "jobs/ending.h"
 
 namespace vrun::home {
 namespace {
@@ -355,12 +356,12 @@ TEST(Foreground, AskedOfTheKernel) {
 TEST(ExitStatus, TheTable) {
   v1::ExitRecord r;
   EXPECT_EQ(ExitStatus(r), 255) << "no kind is no success";
-  EXPECT_FALSE(ExitReason(r).empty());
+  EXPECT_FALSE(EndReason(r).empty());
   r.set_kind(v1::ExitRecord::EXITED);
   for (int c : {0, 1, 124, 255}) {
     r.set_exit_code(c);
     EXPECT_EQ(ExitStatus(r), c);
-    EXPECT_EQ(ExitReason(r), "");
+    EXPECT_EQ(EndReason(r), "");
     EXPECT_EQ(EndState(r), c == 0 ? v1::COMPLETED : v1::FAILED);
   }
   r.set_exit_code(0);
@@ -383,7 +384,20 @@ TEST(ExitStatus, TheTable) {
     EXPECT_EQ(EndState(r), c.state) << c.kind;
   }
   r.set_reason("two\nlines");
-  EXPECT_EQ(ExitReason(r).find('\n'), std::string::npos);
+  EXPECT_EQ(EndReason(r).find('\n'), std::string::npos);
+}
+
+TEST(RunFiles, PatternsOfOutputFiles) {
+  EXPECT_EQ(ForJob("/o-%j-%4j-%2j-%%-%N-%x-%", 17), "/o-17-0017-17-%-%N-%x-%");
+  EXPECT_EQ(ForJob("/%%j", 17), "/%j");
+  DetachedFiles files{"/a-%%N-%j", "/b", "/", false, {}};
+  EXPECT_FALSE(NamesNode(files));
+  files.stderr_path = "/b-%N-%3j";
+  EXPECT_TRUE(NamesNode(files));
+  SetNode("n/1%j", &files);
+  EXPECT_FALSE(NamesNode(files));
+  EXPECT_EQ(ForJob(files.stdout_path, 7), "/a-%N-7");
+  EXPECT_EQ(ForJob(files.stderr_path, 7), "/b-n_1%j-007");
 }
 
 class SpoolTest : public testing::Test {
@@ -402,7 +416,10 @@ class SpoolTest : public testing::Test {
     if (!*result) return "error";
     std::string all;
     for (auto& record : (*result)->records)
-      all += (record.stream == v1::STDERR ? "E" : "O") + std::to_string(record.offset) + record.data;
+      all += (record.note                   ? "N"
+              : record.stream == v1::STDERR ? "E"
+                                            : "O") +
+             std::to_string(record.offset) + record.data;
     return all;
   }
   EventLoop loop_;
@@ -424,6 +441,21 @@ TEST_F(SpoolTest, KeepsOrderDropsDoublesSurvivesATornEnd) {
   EXPECT_EQ(All(&spool, 7), "O0abcE0err");
   EXPECT_TRUE(Append(&spool, 7, v1::STDOUT, 3, "def").kept);
   EXPECT_EQ(All(&spool, 7), "O0abcE0errO3def");
+}
+
+TEST_F(SpoolTest, NotesLieBetweenTheStreamsAndAreOfNone) {
+  {
+    LogSpool spool(&loop_, dir_ / "spool");
+    EXPECT_TRUE(Append(&spool, 7, v1::STDERR, 0, "err", 3).kept);
+    int woken = 0;
+    auto subscription = spool.Subscribe(7, [&] { ++woken; });
+    spool.Note(7, "note\n");  // also of a job whose log is full
+    while (woken == 0) loop_.RunOnce(100);
+    EXPECT_EQ(All(&spool, 7), "E0errN0note\n");
+  }
+  LogSpool spool(&loop_, dir_ / "spool");
+  EXPECT_TRUE(Append(&spool, 7, v1::STDERR, 3, "more").kept);
+  EXPECT_EQ(All(&spool, 7), "E0errN0note\nE3more");
 }
 
 TEST_F(SpoolTest, IsBoundedForAJobAndInAll) {

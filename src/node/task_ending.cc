@@ -12,6 +12,13 @@ namespace {
 
 std::string MiB(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
+// Why there was no memory, and what to do.
+std::string MemoryAdvice(const v1::TaskSpec& spec) {
+  const uint64_t limit = spec.resources().memory_bytes();
+  return limit != 0 ? "out of memory: the job's limit is " + MiB(limit) + ": ask for more with --mem"
+                    : "out of memory: the node has no more: ask for memory with --mem";
+}
+
 // Killed by the kernel, or a shell that reports so of its child.
 bool KilledForMemory(const sandbox::Ending& ending) {
   if (ending.oom_kills == 0) return false;
@@ -38,13 +45,12 @@ v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
   SetOutcome(facts.ending.wait_status, &record);
   record.set_cpu_us(facts.ending.cpu_us);
   record.set_peak_memory_bytes(facts.ending.peak_memory_bytes);
+  record.set_oom_kills(facts.ending.oom_kills);
   if (KilledForMemory(facts.ending)) {
     record.set_kind(v1::ExitRecord::OUT_OF_MEMORY_KILL);
     record.set_exit_code(128 + SIGKILL);
     record.set_signal(SIGKILL);
-    uint64_t limit = spec.resources().memory_bytes();
-    record.set_reason(limit != 0 ? "out of memory: the job's limit is " + MiB(limit) + ": ask for more with --mem"
-                                 : "out of memory: the node has no more: ask for memory with --mem");
+    record.set_reason(MemoryAdvice(spec));
     return record;
   }
   switch (facts.stopped) {
@@ -72,6 +78,12 @@ v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
       break;
     case Stopped::kOrphaned: record.set_reason("killed: no node agent came back to it"); break;
     case Stopped::kNodeStops: record.set_reason("killed: the node stopped"); break;
+  }
+  if (const uint64_t kills = facts.ending.oom_kills; kills > 0) {
+    // A worker of a command that went on without it: without this line its end leaves no trace.
+    const std::string killed = (kills == 1 ? std::string("a process") : std::to_string(kills) + " processes") +
+                               " of the command " + (kills == 1 ? "was" : "were") + " killed: " + MemoryAdvice(spec);
+    record.set_reason(record.reason().empty() ? killed : record.reason() + "; " + killed);
   }
   return record;
 }

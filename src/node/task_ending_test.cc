@@ -52,6 +52,26 @@ TEST(JudgeEnding, MemoryNeedsAVictim) {
   EXPECT_EQ(v1::ExitRecord::EXITED, Judge(Stopped::kNot, Exited(1), 3).kind());  // it lived with that
 }
 
+TEST(JudgeEnding, AWorkerThatWasKilledForMemoryIsSaidWhateverItsParentSays) {
+  const v1::ExitRecord one = Judge(Stopped::kNot, Exited(0), 1);
+  EXPECT_EQ(v1::ExitRecord::EXITED, one.kind());
+  EXPECT_EQ(0, one.exit_code());
+  EXPECT_EQ(1u, one.oom_kills());
+  EXPECT_EQ(one.reason(),
+            "a process of the command was killed: out of memory: the node has no more: ask for memory with --mem");
+  v1::TaskSpec spec = Spec();
+  spec.mutable_resources()->set_memory_bytes(64 << 20);
+  const v1::ExitRecord two =
+      JudgeEnding(spec, {Stopped::kNot, 0, {.command_ended = true, .wait_status = Exited(1), .oom_kills = 2}});
+  EXPECT_EQ(
+      two.reason(),
+      "2 processes of the command were killed: out of memory: the job's limit is 64 MiB: ask for more with --mem");
+  EXPECT_EQ(Judge(Stopped::kTimeLimit, SIGTERM, 1).reason().substr(0, 57),
+            "time limit of 60 s reached; a process of the command was ");
+  EXPECT_EQ(2u, Judge(Stopped::kNot, SIGKILL, 2).oom_kills());
+  EXPECT_EQ("", Judge(Stopped::kNot, Exited(0)).reason());
+}
+
 TEST(JudgeEnding, StoppedByUs) {
   v1::ExitRecord limit = Judge(Stopped::kTimeLimit, Exited(0));
   EXPECT_EQ(v1::ExitRecord::TIME_LIMIT, limit.kind());

@@ -47,6 +47,7 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   out.hostname = command.hostname();
   out.argv.assign(command.argv().begin(), command.argv().end());
   out.environment.assign(command.environment().begin(), command.environment().end());
+  out.script = command.script();
   out.working_directory = command.directory();
   out.identity.uid = command.identity().uid();
   out.identity.gid = command.identity().gid();

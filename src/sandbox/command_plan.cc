@@ -4,19 +4,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/command_path.h"
 #include "base/escape.h"
 
 namespace vrun::sandbox {
 namespace {
-
-constexpr const char* kDefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-std::string PathOf(const std::vector<std::string>& environment) {
-  for (const std::string& e : environment) {
-    if (e.rfind("PATH=", 0) == 0) return e.substr(5);
-  }
-  return kDefaultPath;
-}
 
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   std::vector<char*> out;
@@ -53,31 +45,7 @@ const char* StageName(Stage stage) {
   }
 }
 
-// Directories that every job has of its own: what home has there is not mirrored.
-bool IsOwnPlace(const std::string& path) {
-  for (const char* place : {"/tmp", "/dev", "/proc", "/sys", "/run"}) {
-    size_t n = std::strlen(place);
-    if (path.compare(0, n, place) == 0 && (path.size() == n || path[n] == '/')) return true;
-  }
-  return false;
-}
-
 }  // namespace
-
-std::vector<std::string> CommandCandidates(const std::string& name, const std::vector<std::string>& environment) {
-  if (name.empty()) return {};
-  if (name.find('/') != std::string::npos) return {name};
-  std::vector<std::string> out;
-  std::string path = PathOf(environment);
-  for (size_t at = 0; at <= path.size();) {
-    size_t colon = std::min(path.find(':', at), path.size());
-    std::string directory = path.substr(at, colon - at);
-    // An empty element is the working directory, as it always was.
-    out.push_back(directory.empty() ? "./" + name : directory + "/" + name);
-    at = colon + 1;
-  }
-  return out;
-}
 
 CommandPlan::CommandPlan(const Spec& spec)
     : spec_(spec),
@@ -125,7 +93,8 @@ StartFailure ExplainStart(const StartMessage& message, const Spec& spec) {
   using Kind = StartFailure::Kind;
   std::string why = std::strerror(message.error);
   std::string name = Escape(spec.argv.empty() ? "" : spec.argv[0]);
-  std::string detail = Escape(std::string(message.detail, ::strnlen(message.detail, sizeof message.detail)));
+  std::string raw_detail(message.detail, ::strnlen(message.detail, sizeof message.detail));
+  std::string detail = Escape(raw_detail);
   switch (message.stage) {
     case Stage::kDirectory: {
       std::string text = "working directory " + Escape(spec.working_directory) + " is not in the mirrored root: " + why;
@@ -133,15 +102,9 @@ StartFailure ExplainStart(const StartMessage& message, const Spec& spec) {
       if (IsOwnPlace(spec.working_directory)) text += ": /tmp, /dev, /run, /proc and /sys are the job's own";
       return {Kind::kFailed, text + ": run from another directory"};
     }
-    case Stage::kNotFound:
-      if (spec.argv.empty() || spec.argv[0].empty()) return {Kind::kNotFound, "no command given: name one"};
-      if (spec.argv[0].find('/') != std::string::npos) {
-        return {Kind::kNotFound, name + ": not in the mirrored root: check the path"};
-      }
-      return {Kind::kNotFound, name + ": command not found in PATH: install it or give its path"};
+    case Stage::kNotFound: return {Kind::kNotFound, CommandNotFound(spec.argv.empty() ? "" : spec.argv[0])};
     case Stage::kNoInterpreter:
-      return {Kind::kNotFound, name + ": its interpreter " + (detail.empty() ? "(the loader of the program)" : detail) +
-                                   " is not in the mirrored root: install it"};
+      return {Kind::kNotFound, InterpreterNotFound(spec.argv.empty() ? "" : spec.argv[0], raw_detail)};
     case Stage::kNotExecutable:
       if (message.error == EACCES) return {Kind::kNotExecutable, name + ": " + why + ": chmod +x or name another file"};
       return {Kind::kNotExecutable, name + ": cannot be executed: " + why};

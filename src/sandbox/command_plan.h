@@ -11,9 +11,6 @@
 
 namespace vrun::sandbox {
 
-// Where execvp would look, in its order: argv[0] itself when it has a slash, else PATH of the environment.
-std::vector<std::string> CommandCandidates(const std::string& name, const std::vector<std::string>& environment);
-
 // Owns the memory that Fill points an InsidePlan to; must stay where it is and outlive the clone.
 class CommandPlan {
  public:

@@ -9,7 +9,9 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 
+#include "base/command_path.h"
 #include "base/files.h"
 #include "sandbox/devices.h"
 #include "sandbox/mount_api.h"
@@ -34,8 +36,30 @@ uint64_t SharedMemorySize(const Spec& spec) {
   return spec.limits.memory_bytes != 0 ? spec.limits.memory_bytes : HalfOfRam();
 }
 
+Status WriteBelow(int directory, const std::string& path, const std::string& content, uint32_t owner,
+                  mode_t mode = 0644) {
+  for (size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    std::string parent = path.substr(0, slash);
+    if (::mkdirat(directory, parent.c_str(), 0755) != 0) {
+      if (errno == EEXIST) continue;
+      return ErrnoError("mkdir /run/" + parent);
+    }
+    if (::fchownat(directory, parent.c_str(), owner, owner, 0) != 0) return ErrnoError("chown /run/" + parent);
+  }
+  UniqueFd file(::openat(directory, path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, mode));
+  if (!file) return ErrnoError("create /run/" + path);
+  // The umask is the supervisor's.
+  if (::fchmod(file.get(), mode) != 0 || ::fchown(file.get(), owner, owner) != 0)
+    return ErrnoError("chown /run/" + path);
+  return WriteAll(file.get(), content);
+}
+
 Result<UniqueFd> MakeRun(const Spec& spec) {
   VRUN_ASSIGN(UniqueFd run, MakeTmpfs("0755", spec.ids.base(), HalfOfRam() / 4, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+  if (!spec.script.empty()) {
+    constexpr std::string_view kRun = "/run/";
+    VRUN_TRY(WriteBelow(run.get(), std::string(kScriptPath).substr(kRun.size()), spec.script, spec.ids.base(), 0755));
+  }
   if (spec.identity.uid == 0) return run;
   uint32_t uid = spec.ids.ToNode(spec.identity.uid), gid = spec.ids.ToNode(spec.identity.gid);
   std::string own = "user/" + std::to_string(spec.identity.uid);
@@ -59,21 +83,6 @@ std::string ResolvConfBelowRun(int root) {
   }
   if (path.size() == static_cast<size_t>(n) || ("/" + path + "/").find("/../") != std::string::npos) return "";
   return path;
-}
-
-Status WriteBelow(int directory, const std::string& path, const std::string& content, uint32_t owner) {
-  for (size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
-    std::string parent = path.substr(0, slash);
-    if (::mkdirat(directory, parent.c_str(), 0755) != 0) {
-      if (errno == EEXIST) continue;
-      return ErrnoError("mkdir for resolv.conf");
-    }
-    if (::fchownat(directory, parent.c_str(), owner, owner, 0) != 0) return ErrnoError("chown for resolv.conf");
-  }
-  UniqueFd file(::openat(directory, path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
-  if (!file) return ErrnoError("create resolv.conf");
-  if (::fchown(file.get(), owner, owner) != 0) return ErrnoError("chown resolv.conf");
-  return WriteAll(file.get(), content);
 }
 
 // The node's name servers, not home's: the network is the node's. Best effort: a root without the file is left alone.

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/command_path.h"
 #include "base/files.h"
 #include "sandbox/cgroup.h"
 #include "sandbox/command_plan.h"

@@ -49,6 +49,7 @@ struct Spec {
 
   std::vector<std::string> argv;         // argv[0] is resolved inside, with PATH of `environment`
   std::vector<std::string> environment;  // exactly what the command gets
+  std::string script;                    // not "": the content of kScriptPath inside, executable
   std::string working_directory;         // absolute
   Identity identity;
   uint32_t umask = 022;

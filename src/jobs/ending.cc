@@ -1,31 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "home/exit_status.h"
+#include "jobs/ending.h"
 
 #include <csignal>
 
 #include "base/escape.h"
 
-namespace vrun::home {
+namespace vrun {
 
 int ExitStatus(const v1::ExitRecord& record) {
+  const bool signaled = record.signal() >= 1 && record.signal() <= 64;
   switch (record.kind()) {
-    case v1::ExitRecord::EXITED: return record.exit_code() & 0xff;
+    case v1::ExitRecord::EXITED:
+      return record.exit_code() >= 0 && record.exit_code() <= 255 ? record.exit_code() : kExitUnknown;
     case v1::ExitRecord::SIGNALED:
       // A record without a signal number is a defect of the node's; it must not become 128 and look like an exit code.
-      return record.signal() > 0 && record.signal() < 127 ? 128 + record.signal() : kExitUnknown;
+      return signaled ? kExitSignal + record.signal() : kExitUnknown;
     case v1::ExitRecord::NOT_FOUND: return kExitNotFound;
     case v1::ExitRecord::NOT_EXECUTABLE: return kExitNotExecutable;
     case v1::ExitRecord::START_FAILED: return kExitNotStarted;
     case v1::ExitRecord::TIME_LIMIT: return kExitTimeLimit;
-    case v1::ExitRecord::OUT_OF_MEMORY_KILL: return 128 + SIGKILL;
+    case v1::ExitRecord::OUT_OF_MEMORY_KILL: return kExitSignal + SIGKILL;
     case v1::ExitRecord::PREEMPTED_BY_JOB:  // only of a job that was cancelled, or lost, on its way to the next attempt
-    case v1::ExitRecord::CANCELLED_BY_USER:
-      return record.signal() > 0 && record.signal() < 127 ? 128 + record.signal() : kExitNotStarted;
+    case v1::ExitRecord::CANCELLED_BY_USER: return signaled ? kExitSignal + record.signal() : kExitNotStarted;
     default: return kExitUnknown;
   }
 }
 
-std::string ExitReason(const v1::ExitRecord& record) {
+int ExitStatus(const v1::JobInfo& job) {
+  if (job.has_home_status()) {
+    const int status = job.home_status();
+    return status >= 0 && status <= 255 ? status : kExitUnknown;
+  }
+  if (job.has_exit()) return ExitStatus(job.exit());
+  // Without a record it never ran, or nobody knows what it did.
+  return job.state() == v1::CANCELLED ? kExitNotStarted : kExitUnknown;
+}
+
+std::string EndReason(const v1::ExitRecord& record) {
   std::string reason = Escape(record.reason());
   if (!reason.empty()) return reason;
   switch (record.kind()) {
@@ -36,9 +47,14 @@ std::string ExitReason(const v1::ExitRecord& record) {
     case v1::ExitRecord::START_FAILED: return "the command could not be started";
     case v1::ExitRecord::TIME_LIMIT: return "the time limit was reached";
     case v1::ExitRecord::OUT_OF_MEMORY_KILL: return "killed: out of memory";
+    case v1::ExitRecord::PREEMPTED_BY_JOB: return "stopped for another job";
     case v1::ExitRecord::CANCELLED_BY_USER: return "cancelled";
     default: return "the node sent an exit record of an unknown kind";
   }
+}
+
+std::string EndReason(const v1::JobInfo& job) {
+  return !job.reason().empty() || !job.has_exit() ? Escape(job.reason()) : EndReason(job.exit());
 }
 
 v1::JobState EndState(const v1::ExitRecord& record) {
@@ -63,4 +79,4 @@ bool IsEnd(v1::JobState state) {
   }
 }
 
-}  // namespace vrun::home
+}  // namespace vrun
