@@ -19,7 +19,7 @@
 namespace vrun {
 
 inline constexpr size_t kMaxFrameBytes = 64u << 20;
-inline constexpr size_t kMaxFrameFds = 16;
+inline constexpr size_t kMaxFrameFds = 64;  // the kernel takes 253
 
 struct Frame {
   std::string bytes;

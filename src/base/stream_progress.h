@@ -44,7 +44,8 @@ struct StreamProgress {
   std::atomic<uint64_t> stdout_written{0};  // written to the descriptor
   std::atomic<uint64_t> stderr_written{0};
   std::atomic<uint32_t> stdin_eof{0};  // 1: the end of stdin was read
-  uint32_t reserved = 0;
+  // The last bytes below stdin_read that are still in the client's pipe: home has copied them and not taken them.
+  std::atomic<uint32_t> stdin_peeked{0};
   alignas(4096) unsigned char stdin_window[kStdinWindow];  // memory only once it is touched
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);

@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kSecond = 1000 * 1000;
 constexpr int64_t kInterruptWindow = 2 * kSecond;
 constexpr int64_t kSilence = 2 * kSecond;
+constexpr int64_t kForegroundLook = 200 * 1000;
 constexpr int64_t kCancelPatience = 10 * kSecond;
 constexpr int64_t kFirstBackoff = 50 * 1000;
 constexpr int64_t kLongestBackoff = 2 * kSecond;
@@ -73,6 +74,9 @@ RunOutcome AttachedRun::Go() {
 
 Status AttachedRun::Prepare() {
   VRUN_ASSIGN(memory_, CreateStreamProgress());
+  for (size_t i = 0; i < options_.descriptors.size(); ++i) {
+    VRUN_ASSIGN(more_memory_.emplace_back(), CreateStreamProgress());
+  }
   VRUN_ASSIGN(StreamProgressMap map, StreamProgressMap::Map(memory_.get()));
   shared_.emplace(std::move(map));
   ProgressLineWriter::Options line;
@@ -109,13 +113,21 @@ Status AttachedRun::SendRequest() {
   if (job_ == 0) {
     // The same request_id again: home and the controller answer with the same job if they had taken it.
     *message.mutable_run() = options_.request;
+    message.mutable_run()->set_terminal_ready(true);
   } else {
     v1::Resume* resume = message.mutable_resume();
     resume->set_job(job_);
     resume->set_quiet(options_.quiet);
     resume->set_progress(!options_.quiet);
+    resume->set_terminal_ready(true);
+    *resume->mutable_descriptors() = options_.request.command().descriptors();
   }
-  return SendMessage(socket_.get(), message, {options_.stdio[0], options_.stdio[1], options_.stdio[2], memory_.get()});
+  std::vector<int> fds = {options_.stdio[0], options_.stdio[1], options_.stdio[2], memory_.get()};
+  for (size_t i = 0; i < options_.descriptors.size(); ++i) {
+    fds.push_back(options_.descriptors[i]);
+    fds.push_back(more_memory_[i].get());
+  }
+  return SendMessage(socket_.get(), message, fds);
 }
 
 void AttachedRun::SendSignal(int number, bool background) {
@@ -165,6 +177,11 @@ int64_t AttachedRun::Tick() {
       return -1;
     }
     at(cancel_until_);
+  }
+  // `fg` of a job that runs sends no signal.
+  if (remote_raw_ && started_ && !completing_ && options_.local_terminal && !terminal_.raw()) {
+    if (!InBackground(options_.stdio[0])) GoOn();
+    if (!terminal_.raw()) at(now + kForegroundLook);
   }
   if (completing_since_ != 0 && !options_.quiet) {
     if (now >= completing_since_ + kSilence) {
@@ -223,7 +240,13 @@ void AttachedRun::OnMessage(const v1::HomeMessage& message) {
       remote_raw_ = message.terminal_mode().raw();
       if (remote_raw_) OnStarted();
       SetTerminal();
+      if (remote_raw_) {
+        v1::ClientMessage ready;
+        ready.mutable_terminal_ready();
+        (void)Send(ready);
+      }
       break;
+    case v1::HomeMessage::kStopped: StopAndContinue(true); break;
     case v1::HomeMessage::kFinished: OnFinished(message.finished()); break;
     case v1::HomeMessage::kError: OnError(message.error()); break;
     default:
@@ -245,10 +268,12 @@ void AttachedRun::OnProgress(const v1::Progress& progress) {
   SetTerminal();
 }
 
-// Once the command is over, keys are for us.
+// Once the command is over, keys are for us; its output may still be on its way to the terminal.
 void AttachedRun::SetTerminal() {
   if (remote_raw_ && !completing_ && options_.local_terminal) {
     (void)terminal_.Enter();
+  } else if (completing_) {
+    terminal_.LeaveInput();
   } else {
     terminal_.Leave();
   }
@@ -369,14 +394,8 @@ void AttachedRun::OnSignal(int number) {
   switch (number) {
     case SIGINT: return OnInterrupt();
     case SIGWINCH: return SendSize();
-    case SIGTSTP: return StopAndContinue();
-    case SIGCONT:
-      if (remote_raw_ && !completing_ && options_.local_terminal) {
-        terminal_.Resume();
-        (void)terminal_.Enter();
-      }
-      SendSignal(SIGCONT, ::isatty(options_.stdio[0]) == 1 && InBackground(options_.stdio[0]));
-      return SendSize();
+    case SIGTSTP: SendSignal(SIGTSTP); return StopAndContinue(false);
+    case SIGCONT: return GoOn();
     default:
       if (!started_) return CancelWaiting(number);
       if (completing_ && number != SIGUSR1 && number != SIGUSR2) return StopWaiting();
@@ -424,12 +443,26 @@ void AttachedRun::CancelWaiting(int number) {
   SendSignal(number);
 }
 
-void AttachedRun::StopAndContinue() {
-  SendSignal(SIGTSTP);
+void AttachedRun::StopAndContinue(bool by_key) {
   line_->Erase();
   terminal_.Leave();
-  ::raise(SIGSTOP);
-  // Goes on with SIGCONT, which is in the signal descriptor by now.
+  if (by_key)
+    StopAsByKey();
+  else
+    ::raise(SIGSTOP);
+  // It goes on with SIGCONT, which is in the signal descriptor by now; without it nothing has stopped us.
+  sigset_t pending;
+  if (::sigpending(&pending) == 0 && ::sigismember(&pending, SIGCONT) != 1) GoOn();
+}
+
+void AttachedRun::GoOn() {
+  if (remote_raw_ && options_.local_terminal) {
+    terminal_.Resume();
+    (void)terminal_.Enter();
+    if (completing_) terminal_.LeaveInput();
+  }
+  SendSignal(SIGCONT, ::isatty(options_.stdio[0]) == 1 && InBackground(options_.stdio[0]));
+  SendSize();
 }
 
 }  // namespace vrun::cli

@@ -11,6 +11,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/frame_socket.h"
 #include "base/stream_progress.h"
@@ -33,7 +34,8 @@ class AttachedRun {
  public:
   struct Options {
     v1::Run request;
-    int stdio[3] = {0, 1, 2};  // open descriptors, not owned
+    int stdio[3] = {0, 1, 2};      // open descriptors, not owned
+    std::vector<int> descriptors;  // in the order of the command's descriptors
     bool quiet = false;
     bool local_terminal = false;  // stdin is a terminal that becomes raw when home says so
     bool updating_line = false;   // stderr is a terminal that can show one
@@ -72,13 +74,15 @@ class AttachedRun {
   void OnInterrupt();
   void StopWaiting();
   void CancelWaiting(int number);
-  void StopAndContinue();
+  void StopAndContinue(bool by_key);
+  void GoOn();
   void End(int status, v1::JobState state, std::string reason);
   std::string JobText() const;
 
   const HomeConnection& home_;
   Options options_;
   UniqueFd memory_;
+  std::vector<UniqueFd> more_memory_;  // of options_.descriptors
   std::optional<StreamProgressMap> shared_;
   std::optional<ProgressLineWriter> line_;
   RawTerminal terminal_;

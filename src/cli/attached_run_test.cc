@@ -24,7 +24,9 @@ class AttachedRunTest : public FakeHomeTest {
     run_ = home.Receive().run();
     home.Accept(7);
     home.Progress(v1::RUNNING, "running on n1");
-    if (terminal) home.Raw(true);
+    if (!terminal) return home;
+    home.Raw(true);
+    EXPECT_TRUE(home.Receive().has_terminal_ready()) << "home writes no output before";
     return home;
   }
   int ReceiveSignal(Conversation& home) { return home.Receive().signal().signal(); }
@@ -63,6 +65,55 @@ TEST_F(AttachedRunTest, TheRequestIsWhatWasTypedAndTheDescriptorsAreOurs) {
   EXPECT_EQ(vrun->Wait(), 0);
   EXPECT_EQ(vrun->Out(), "to stdout");
   EXPECT_EQ(vrun->Err(), "to stderr");
+  ::close(in[0]);
+  ::close(in[1]);
+}
+
+TEST_F(AttachedRunTest, DescriptorsThatTheCommandNamesAreHandedOn) {
+  int in[2], out[2], both[2];
+  ASSERT_EQ(::pipe2(in, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(out, O_CLOEXEC), 0);
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, both), 0);
+  ASSERT_EQ(::dup2(in[0], 63), 63);  // as a shell does for <(...) and >(...)
+  ASSERT_EQ(::dup2(out[1], 62), 62);
+  ASSERT_EQ(::dup2(both[0], 61), 61);
+  auto vrun = Start({"x", "/dev/fd/63", "--to=/proc/self/fd/62", "/dev/fd/60", "echo /dev/fd/61", "a/dev/fd/61"});
+  Conversation home = AcceptOne();
+  const v1::Command command = home.Receive().run().command();
+  ASSERT_EQ(command.descriptors_size(), 2);
+  EXPECT_EQ(command.descriptors(0).number(), 63u);
+  EXPECT_FALSE(command.descriptors(0).output());
+  EXPECT_EQ(command.descriptors(1).number(), 62u);
+  EXPECT_TRUE(command.descriptors(1).output());
+  ASSERT_EQ(home.fds.size(), 8u);
+  ASSERT_EQ(::write(in[1], "x", 1), 1);
+  char c = 0;
+  EXPECT_EQ(::read(home.fds[4].get(), &c, 1), 1);
+  EXPECT_TRUE(WriteAll(home.fds[6].get(), "y"));
+  EXPECT_TRUE(StreamProgressMap::Map(home.fds[5].get()));
+  home.FinishExited(0);
+  EXPECT_EQ(vrun->Wait(), 0);
+
+  auto refused = Start({"x", "/dev/fd/61"});
+  EXPECT_EQ(refused->Wait(), 125);
+  EXPECT_THAT(refused->Err(), HasSubstr("/dev/fd/61: cannot be handed to the command: it is a socket"));
+  auto batch = Start({"x", "/dev/fd/63"}, {}, {}, "vbatch");
+  EXPECT_EQ(batch->Wait(), 2);
+  EXPECT_THAT(batch->Err(), HasSubstr("/dev/fd/63: is open only as long as this command runs"));
+  for (int fd : {in[0], in[1], out[0], out[1], both[0], both[1], 61, 62, 63}) ::close(fd);
+}
+
+TEST_F(AttachedRunTest, WithoutStdinItIsEmpty) {
+  int in[2];
+  ASSERT_EQ(::pipe2(in, O_CLOEXEC), 0);
+  ASSERT_EQ(::write(in[1], "x", 1), 1);
+  auto vrun = Start({"-n", "cmd"}, {.in = in[0]});
+  Conversation home = AcceptOne();
+  EXPECT_EQ(home.Receive().run().command().argv(0), "cmd");
+  char c = 0;
+  EXPECT_EQ(::read(home.fds[0].get(), &c, 1), 0);
+  home.FinishExited(0);
+  EXPECT_EQ(vrun->Wait(), 0);
   ::close(in[0]);
   ::close(in[1]);
 }
@@ -414,12 +465,15 @@ TEST_F(TerminalTest, IsOursOnceTheCommandIsOverAndTheCommandsWhenItBeginsAgain) 
   Conversation home = Started(true);
   home.Progress(v1::COMPLETING, "writing home");
   Settle(*vrun, home);
-  EXPECT_TRUE(Same(Modes(), before_));
+  EXPECT_EQ(Modes().c_lflag, before_.c_lflag) << "keys are ours";
+  EXPECT_EQ(Modes().c_iflag, before_.c_iflag);
+  EXPECT_EQ(Modes().c_oflag & OPOST, 0u) << "output of the command may be on its way, which has its \\r already";
   home.Progress(v1::RUNNING, "running on n2");
-  for (int i = 0; i < kPatienceMs && Same(Modes(), before_); ++i) ::usleep(1'000);
-  EXPECT_FALSE(Same(Modes(), before_));
+  for (int i = 0; i < kPatienceMs && (Modes().c_lflag & ICANON) != 0; ++i) ::usleep(1'000);
+  EXPECT_EQ(Modes().c_lflag & (ICANON | ECHO | ISIG), 0u);
   home.FinishExited(0);
   EXPECT_EQ(vrun->Wait(), 0);
+  EXPECT_TRUE(Same(Modes(), before_));
 }
 
 TEST_F(TerminalTest, IsRestoredWhenTheClientCrashes) {
@@ -465,6 +519,29 @@ TEST_F(TerminalTest, StopGivesItBackAndContinueTakesItAgain) {
   home.FinishExited(0);
   EXPECT_EQ(vrun->Wait(), 0);
   EXPECT_TRUE(Same(Modes(), before_));
+}
+
+TEST_F(TerminalTest, HomeHearsWhenTheTerminalIsReady) {
+  auto vrun = StartOnTerminal();
+  Conversation home = Started(true);
+  EXPECT_TRUE(run_.terminal_ready());
+  EXPECT_EQ(Modes().c_oflag & OPOST, 0u);
+  home.FinishExited(0);
+  EXPECT_EQ(vrun->Wait(), 0);
+}
+
+// Nobody could let it go on: as any program there, it does not stop.
+TEST_F(TerminalTest, AStoppedCommandGoesOnWhereThereIsNoShell) {
+  auto vrun = StartOnTerminal();
+  Conversation home = Started(true);
+  v1::HomeMessage message;
+  message.mutable_stopped();
+  home.Send(message);
+  EXPECT_EQ(ReceiveSignal(home), SIGCONT);
+  EXPECT_TRUE(home.Receive().has_resize());
+  EXPECT_EQ(Modes().c_lflag & (ICANON | ECHO | ISIG), 0u);
+  home.FinishExited(0);
+  EXPECT_EQ(vrun->Wait(), 0);
 }
 
 TEST_F(TerminalTest, ContinueWithoutStopDoesNotLoseTheOldModes) {

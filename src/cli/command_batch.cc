@@ -22,6 +22,7 @@
 #include "cli/job_command.h"
 #include "cli/job_log.h"
 #include "cli/log_path.h"
+#include "cli/named_descriptors.h"
 #include "cli/script_options.h"
 #include "cli/table.h"
 
@@ -281,6 +282,12 @@ int BatchMain(std::span<const std::string> words) {
   } else if (!options->wrap.empty()) {
     options->command = {"/bin/sh", "-c", options->wrap};
     if (options->name.empty()) options->name = "wrap";
+  }
+  auto named = FindNamedDescriptors(std::span<const std::string>(options->command).subspan(1));
+  if (!named || !named->empty()) {
+    return Usage(!named ? named.error().message()
+                        : Escape(named->front().word) +
+                              ": is open only as long as this command runs: name a file, or use vrun");
   }
   if (!options->quiet) {
     for (const std::string& note : options->notes) std::fprintf(stderr, "vbatch: %s\n", note.c_str());

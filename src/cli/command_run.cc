@@ -19,6 +19,7 @@
 #include "cli/exit_status.h"
 #include "cli/explain_io.h"
 #include "cli/job_command.h"
+#include "cli/named_descriptors.h"
 #include "cli/named_paths.h"
 #include "cli/status_json.h"
 #include "cli/terminal.h"
@@ -50,6 +51,22 @@ bool CanUpdateLines() {
   return ::isatty(2) == 1 && term != nullptr && *term != 0 && std::strcmp(term, "dumb") != 0;
 }
 
+Status NameDescriptors(const RunOptions& options, AttachedRun::Options* run) {
+  VRUN_ASSIGN(std::vector<NamedDescriptor> named, FindNamedDescriptors(options.command));
+  if (!named.empty() && options.requeue.value_or(false)) {
+    return Error(Code::kInvalid, Escape(named[0].word) +
+                                     ": --requeue: what was read from it once is not there for a "
+                                     "second start: name a file");
+  }
+  for (const NamedDescriptor& d : named) {
+    v1::Descriptor* out = run->request.mutable_command()->add_descriptors();
+    out->set_number(static_cast<uint32_t>(d.number));
+    out->set_output(d.output);
+    run->descriptors.push_back(d.number);
+  }
+  return {};
+}
+
 Result<AttachedRun::Options> MakeRun(const RunOptions& options, UniqueFd* null) {
   AttachedRun::Options run;
   VRUN_ASSIGN(std::string root, ConfiguredRoot());
@@ -59,9 +76,10 @@ Result<AttachedRun::Options> MakeRun(const RunOptions& options, UniqueFd* null) 
   run.request.set_explain_io(options.explain_io);
   run.quiet = options.quiet;
   run.updating_line = CanUpdateLines();
+  VRUN_TRY(NameDescriptors(options, &run));
   bool stdin_terminal = ::isatty(0) == 1;
-  if (stdin_terminal && InBackground(0)) {
-    // `vrun train.py &`: the keyboard is the shell's. A local program would stop when it reads; ours reads nothing.
+  // `vrun train.py &`: the keyboard is the shell's. A local program would stop when it reads; ours reads nothing.
+  if (options.no_stdin || (stdin_terminal && InBackground(0))) {
     VRUN_ASSIGN(*null, OpenFile("/dev/null", O_RDONLY));
     run.stdio[0] = null->get();
     stdin_terminal = false;

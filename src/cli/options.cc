@@ -24,6 +24,10 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
+bool IsNumber(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 class Parser {
  public:
   Parser(const OptionTable& table, std::span<const std::string> words) : table_(table), words_(words) {}
@@ -74,7 +78,7 @@ class Parser {
 
   Result<std::string> LongValue(Argument argument, const std::string& shown, std::optional<std::string> value,
                                 std::string_view value_name) {
-    if (argument == Argument::kNone && value) return Bad(shown, "takes no value", "leave =... away");
+    if ((argument == Argument::kNone || argument == Argument::kShortNumber) && value) return Bad(shown, "takes no value", "leave =... away");
     if (value) return *std::move(value);
     if (argument != Argument::kRequired) return std::string();
     return NextWord(shown, value_name);
@@ -93,6 +97,13 @@ class Parser {
       if (found != nullptr && found->argument == Argument::kRequired) {
         VRUN_ASSIGN(std::string text, value(found->value_name));
         return Take(*found, std::move(text));
+      }
+      if (found != nullptr && found->argument == Argument::kShortNumber) {
+        const std::string_view rest = std::string_view(word).substr(i + 1);
+        if (IsNumber(rest)) return Take(*found, std::string(rest));
+        const bool next = rest.empty() && at_ < words_.size() && IsNumber(words_[at_]);
+        VRUN_TRY(Take(*found, next ? words_[at_++] : ""));
+        continue;
       }
       if (found != nullptr) {
         VRUN_TRY(Take(*found, ""));

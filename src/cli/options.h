@@ -15,7 +15,12 @@
 
 namespace vrun::cli {
 
-enum class Argument { kNone, kRequired, kOptional };  // kOptional: only behind "="
+enum class Argument {
+  kNone,
+  kRequired,
+  kOptional,     // only behind "="
+  kShortNumber,  // a flag, but for a number behind its letter: -n is ssh's, -n 1 is Slurm's
+};
 
 // What a shell may offer for an argument or an operand.
 enum class Completes {

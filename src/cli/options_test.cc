@@ -56,6 +56,24 @@ TEST(RunOptionsTest, AllFormsOfAValueAreTheSame) {
   }
 }
 
+TEST(RunOptionsTest, NAloneIsSshsAndWithANumberSlurms) {
+  for (const Words& w : {Words{"-n", "x", "1"}, Words{"-qn", "x", "1"}, Words{"-nq", "x", "1"},
+                         Words{"--no-stdin", "x", "1"}, Words{"-n", "--", "x", "1"}}) {
+    auto o = ParseRun(w);
+    ASSERT_TRUE(o) << o.error().message();
+    EXPECT_TRUE(o->no_stdin);
+    EXPECT_EQ(o->command, (Words{"x", "1"}));
+  }
+  for (const Words& w :
+       {Words{"-n", "1", "x"}, Words{"-n1", "x"}, Words{"--ntasks=1", "x"}, Words{"--ntasks", "1", "x"}}) {
+    auto o = ParseRun(w);
+    ASSERT_TRUE(o) << o.error().message();
+    EXPECT_FALSE(o->no_stdin);
+    EXPECT_EQ(o->command, Words{"x"});
+  }
+  EXPECT_FALSE(ParseRun(Words{"-n", "2", "x"}));
+}
+
 TEST(RunOptionsTest, ADashAloneIsAWord) { EXPECT_EQ(ParseRun(Words{"-", "x"})->command, (Words{"-", "x"})); }
 
 TEST(RunOptionsTest, UnknownOptionsAreNamedWithTheNearestOne) {

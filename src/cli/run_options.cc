@@ -44,6 +44,7 @@ enum Id {
   kGres,
   kNodes,
   kTasks,
+  kNoStdin,
   kHelp,
   kVersion,
 };
@@ -125,6 +126,7 @@ constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing ab
 constexpr OptionSpec kQuietOfSlurm{kQuiet, 'Q', "", kFlag};
 constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};
 constexpr OptionSpec kTasksSpec{kTasks, 'n', "ntasks", kValue, "1"};
+constexpr OptionSpec kLongTasksSpec{kTasks, 0, "ntasks", kValue, "1"};
 constexpr OptionSpec kHelpSpec{kHelp, 'h', "help", kFlag, "", "this text"};
 constexpr OptionSpec kVersionSpec{kVersion, 0, "version", kFlag, "", "the version"};
 constexpr OptionSpec kVersionOfSlurm{kVersion, 'V', "", kFlag};
@@ -158,12 +160,13 @@ constexpr OptionSpec kRunOptions[] = {
     kViewSpec,
     {kTty, 'T', "tty", kFlag, "", "give the command a terminal in any case"},
     {kNoTty, 0, "no-tty", kFlag, "", "give the command pipes in any case"},
+    {kNoStdin, 'n', "no-stdin", Argument::kShortNumber, "", "its stdin is empty, whatever ours is (as with ssh)"},
     kQuietSpec,
     kQuietOfSlurm,
     {kExplainIo, 0, "explain-io", kFlag, "", "say afterwards what was fetched, why, and what was waited for"},
     {kStatusJson, 0, "status-json", kValue, "FILE|fd:N", "write how it ended as JSON", Completes::kFiles},
     kNodesSpec,
-    kTasksSpec,
+    kLongTasksSpec,
     kVersionSpec,
     kVersionOfSlurm,
     kHelpSpec};
@@ -450,6 +453,11 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kParsable: out->parsable = true; return {};
     case kNodes:
     case kTasks: return OnlyOne(value);
+    case kNoStdin:
+      // Slurm's -n 1.
+      if (!value.empty()) return OnlyOne(value);
+      out->no_stdin = true;
+      return {};
     case kHelp: out->help = true; return {};
     case kVersion: out->version = true; return {};
   }

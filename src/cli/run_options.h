@@ -33,6 +33,7 @@ struct RunOptions {
   TerminalWish terminal = TerminalWish::kAuto;
   bool quiet = false;
   bool explain_io = false;
+  bool no_stdin = false;
   std::string status_json;  // FILE or fd:N
   bool discard_writes = false;
   bool keep_writes = false;  // they stay on the node

@@ -72,7 +72,13 @@ size_t TerminalColumns(int fd) {
 }
 
 Status RawTerminal::Enter() {
-  if (raw_ || InBackground(fd_)) return {};
+  if (InBackground(fd_)) return {};
+  if (raw_ && !input_left_) return {};
+  if (raw_) {
+    if (!SetModes(fd_, Raw(before_))) return ErrnoError("terminal");
+    input_left_ = false;
+    return {};
+  }
   if (::tcgetattr(fd_, &before_) != 0) return ErrnoError("terminal");
   modes_to_restore = before_;
   terminal_to_restore = fd_;
@@ -81,18 +87,26 @@ Status RawTerminal::Enter() {
     return ErrnoError("terminal");
   }
   raw_ = true;
+  input_left_ = false;
   return {};
+}
+
+void RawTerminal::LeaveInput() {
+  if (!raw_ || input_left_ || InBackground(fd_)) return;
+  termios modes = before_;
+  modes.c_oflag = Raw(before_).c_oflag;
+  input_left_ = SetModes(fd_, modes);
 }
 
 void RawTerminal::Leave() {
   if (!raw_) return;
-  raw_ = false;
+  raw_ = input_left_ = false;
   // From the background this would stop us with SIGTTOU (blocked or not, the shell's modes are not ours to change).
   if (terminal_to_restore.exchange(-1) >= 0 && !InBackground(fd_)) SetModes(fd_, before_);
 }
 
 void RawTerminal::Resume() {
-  if (!raw_) return;
+  if (!raw_ || input_left_) return;
   termios now;
   termios ours = Raw(before_);
   // Still as we left it: a SIGCONT without a stop. Taking these modes for those to come back to would lose the real
@@ -103,6 +117,21 @@ void RawTerminal::Resume() {
   raw_ = false;
   terminal_to_restore = -1;
   (void)Enter();
+}
+
+void StopAsByKey() {
+  struct sigaction ours, standard{};
+  if (::sigaction(SIGTSTP, nullptr, &ours) != 0 || ours.sa_handler == SIG_IGN) return;
+  standard.sa_handler = SIG_DFL;
+  ::sigaction(SIGTSTP, &standard, nullptr);
+  sigset_t stop, before;
+  ::sigemptyset(&stop);
+  ::sigaddset(&stop, SIGTSTP);
+  // Whoever started us waits for the whole group: a script around us has to stop as well.
+  ::kill(0, SIGTSTP);
+  ::sigprocmask(SIG_UNBLOCK, &stop, &before);  // here it stops
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  ::sigaction(SIGTSTP, &ours, nullptr);
 }
 
 void RestoreTerminalOnFatalSignals(const sigset_t& handled) {

@@ -32,15 +32,22 @@ class RawTerminal {
   // Takes the present modes as those to come back to. In the background it does nothing: call again after SIGCONT.
   Status Enter();
   void Leave();
+  // Keys are ours again, but output is passed as it is: some of the command's may not be written yet.
+  void LeaveInput();
   // After SIGCONT: whoever had the terminal meanwhile may have set other modes.
   void Resume();
-  bool raw() const { return raw_; }
+  bool raw() const { return raw_; }  // output is; input too unless LeaveInput was called
 
  private:
   int fd_;
   bool raw_ = false;
+  bool input_left_ = false;
   termios before_{};
 };
+
+// Stops our process group as Ctrl-Z would: only where a shell can let it go on, which is not so in an orphaned group,
+// or where our starter ignores the key. Returns when it goes on. SIGTSTP may be blocked.
+void StopAsByKey();
 
 // Makes every signal that would end this process (but for those in `handled` and SIGKILL) restore the terminal first.
 void RestoreTerminalOnFatalSignals(const sigset_t& handled);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 
@@ -58,6 +59,12 @@ void AttachedRun::TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, Strea
   if (client_ && saved_) {
     pump_->SetTerminalGate([this] { return client_ && !stopped_ && MayReadTerminal(client_->peer().pid); });
   }
+  if (!options_.detached) pump_->SetPipeTurns(owner_->pipe_turns());
+}
+
+void AttachedRun::TakeDescriptor(const v1::Descriptor& descriptor, UniqueFd fd, StreamProgressMap progress) {
+  extras_.push_back(
+      std::make_unique<ExtraStream>(services_->loop, this, descriptor, std::move(fd), std::move(progress)));
 }
 
 void AttachedRun::StartRun(const v1::Run& request) {
@@ -237,6 +244,7 @@ void AttachedRun::HomeEnds() {
   if (launch_) launch_->Forget();
   launch_.reset();
   if (pump_) pump_->Close();
+  for (auto& extra : extras_) extra->pump().Close();
   Answer();  // the tree is still written
   // The client sees the connection end, starts a new home and resumes.
   if (client_) client_->Close();
@@ -255,6 +263,9 @@ void AttachedRun::OnClientMessage(v1::ClientMessage message) {
     case v1::ClientMessage::kDetach:
       if (run_ == nullptr) return OnSignal(SIGHUP, false, false);
       return Leave(0, "");
+    case v1::ClientMessage::kTerminalReady:
+      if (pump_) pump_->ReleaseOutput();
+      return;
     default:
       return client_->SendError(
           Error(Code::kUnsupported, "home does not know that message: client and home are of different versions"));
@@ -327,6 +338,7 @@ void AttachedRun::CancelNow(int signal) {
 
 void AttachedRun::OnClientGone() {
   client_.reset();
+  if (pump_) pump_->ReleaseOutput();
   if (ended_) return;
   if (saved_ && raw_ && terminal_) saved_->Restore(terminal_.get());
   if (run_ == nullptr && !launch_) {
@@ -431,28 +443,62 @@ void AttachedRun::OnStarted() {
   v1::HomeMessage message;
   message.mutable_terminal_mode()->set_raw(true);
   client_->Send(message);
+  // The remote terminal has done what ours would do to the output (a \r before each \n).
+  if (pump_ && options_.terminal_ready) pump_->HoldOutput();
 }
 
-void AttachedRun::OnInputWanted(uint64_t offset) {
+// As if the key had stopped our client: its shell gets the terminal. One that is stopped already has asked for this.
+void AttachedRun::OnStopped() {
+  if (!client_ || std::exchange(stopped_, true)) return;
+  v1::HomeMessage message;
+  message.mutable_stopped();
+  client_->Send(message);
+}
+
+ExtraStream* AttachedRun::Extra(v1::StreamId stream) {
+  for (auto& extra : extras_) {
+    if (extra->stream() == stream) return extra.get();
+  }
+  return nullptr;
+}
+
+std::vector<v1::Descriptor> AttachedRun::Descriptors() const {
+  std::vector<v1::Descriptor> out;
+  for (const auto& extra : extras_) out.push_back(extra->descriptor());
+  return out;
+}
+
+void AttachedRun::OnInputWanted(v1::StreamId stream, uint64_t offset) {
+  if (stream > v1::STDERR) {
+    if (ExtraStream* extra = Extra(stream)) extra->InputWanted(offset);
+    return;
+  }
   if (!pump_) return;
   if (!client_ && saved_) return;
   Status started = pump_->StartInput(offset);
   if (started) return;
   OnNotice(started.error().message());
-  run_->SendInput(offset, {}, true);
+  run_->SendInput(v1::STDIN, offset, {}, true);
 }
 
-void AttachedRun::OnInputAcked(uint64_t offset, bool closed) {
-  if (!pump_) return;
-  pump_->InputAcked(offset);
-  if (closed) pump_->EndInput();
+void AttachedRun::OnInputAcked(v1::StreamId stream, uint64_t offset, bool closed, std::optional<uint64_t> taken) {
+  ExtraStream* extra = stream > v1::STDERR ? Extra(stream) : nullptr;
+  StdioPump* pump = extra != nullptr ? &extra->pump() : pump_.get();
+  if (pump == nullptr || (stream > v1::STDERR && extra == nullptr)) return;
+  if (closed) return pump->EndInput(taken);
+  pump->InputAcked(offset);
 }
 
 void AttachedRun::OnDisconnected() {
   if (pump_) pump_->PauseInput();
+  for (auto& extra : extras_) extra->pump().PauseInput();
 }
 
 void AttachedRun::OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) {
+  if (stream > v1::STDERR) {
+    if (ExtraStream* extra = Extra(stream)) extra->Output(offset, std::move(data), eof);
+    return;
+  }
   if (!pump_) return;
   if (first_output_us_ == 0 && !data.empty()) first_output_us_ = MonotonicMicros();
   if (!spool_full_ && !data.empty()) {
@@ -470,15 +516,29 @@ void AttachedRun::OnOutput(v1::StreamId stream, uint64_t offset, std::string dat
   (void)pump_->Write(stream, offset, std::move(data), eof);
 }
 
-uint64_t AttachedRun::OutputWanted(v1::StreamId stream) { return pump_ ? pump_->received(stream) : 0; }
+uint64_t AttachedRun::OutputWanted(v1::StreamId stream) {
+  if (stream <= v1::STDERR) return pump_ ? pump_->received(stream) : 0;
+  const ExtraStream* extra = Extra(stream);
+  return extra != nullptr ? extra->wanted() : 0;
+}
 
-bool AttachedRun::OutputEnded(v1::StreamId stream) { return pump_ && pump_->ended(stream); }
+bool AttachedRun::OutputEnded(v1::StreamId stream) {
+  if (stream <= v1::STDERR) return pump_ && pump_->ended(stream);
+  const ExtraStream* extra = Extra(stream);
+  return extra == nullptr || extra->ended();
+}
+
+bool AttachedRun::Drained() const {
+  return (!pump_ || pump_->drained()) &&
+         std::all_of(extras_.begin(), extras_.end(), [](const auto& extra) { return extra->pump().drained(); });
+}
 
 void AttachedRun::OnEnded(const Outcome& outcome) {
   if (std::exchange(ended_, true)) return;
   if (pump_) pump_->EndInput();
+  for (auto& extra : extras_) extra->pump().EndInput();
   // Without a proper end there may be output that a slow reader has not taken yet.
-  if (pump_ && !pump_->drained()) {
+  if (!Drained()) {
     waiting_outcome_ = outcome;
     return;
   }
@@ -504,6 +564,7 @@ void AttachedRun::TellFinished(Outcome outcome) {
   }
   // Before the client hears of the end: whoever reads its pipes must not wait for us to let go of them.
   if (pump_) pump_->Close();
+  for (auto& extra : extras_) extra->pump().Close();
   if (client_) {
     v1::HomeMessage message;
     v1::Finished* finished = message.mutable_finished();
@@ -538,15 +599,34 @@ void AttachedRun::End() { owner_->Done(this); }
 
 // --- StdioPump::Handler ---
 
-void AttachedRun::OnInput(uint64_t offset, std::string_view data, bool eof) {
-  if (run_ != nullptr) run_->SendInput(offset, data, eof);
+void AttachedRun::OnInput(uint64_t offset, std::string_view data, bool eof, bool peeked) {
+  if (run_ != nullptr) run_->SendInput(v1::STDIN, offset, data, eof, peeked);
+}
+
+// Said only where somebody misses them: in `yes | vrun head -1` nobody does.
+void AttachedRun::OnInputUnused(uint64_t bytes) {
+  if (!client_ || options_.terminal || !SharedWithAncestors(client_->peer().pid, pump_->input())) return;
+  OnNotice("stdin: the command did not read the last " + std::to_string(bytes) +
+           " bytes that were read ahead for it, and nobody else will: give a command that shares its stdin an empty "
+           "one: `vrun -n`");
+}
+
+void AttachedRun::OnInputTakenTwice() {
+  output_lost_ =
+      "stdin: another process read from the same pipe at the same time: both got the same bytes: give each "
+      "its own, or `vrun -n`";
+  OnNotice(output_lost_);
 }
 
 void AttachedRun::OnOutputWritten(v1::StreamId stream, uint64_t offset) {
   if (options_.detached) RememberOffsets(*services_, job_, pump_->written(v1::STDOUT), pump_->written(v1::STDERR));
   FlushNotes();
   if (run_ != nullptr && !run_->ended()) run_->Acknowledge(stream, offset);
-  if (!waiting_outcome_ || !pump_->drained()) return;
+  TellWhenDrained();
+}
+
+void AttachedRun::TellWhenDrained() {
+  if (!waiting_outcome_ || !Drained()) return;
   // The pump is on the stack: it is closed when it is not.
   services_->loop->Post([this, alive = alive_, outcome = *std::exchange(waiting_outcome_, std::nullopt)] {
     if (*alive) TellFinished(outcome);
@@ -563,6 +643,11 @@ void AttachedRun::OnOutputBroken(v1::StreamId stream, const Error& reason) {
   output_lost_ = std::string(stream == v1::STDERR ? "stderr" : "stdout") + ": " + reason.message() +
                  ": the rest of the output is lost";
   OnNotice(output_lost_);
+}
+
+void AttachedRun::OnExtraBroken(const std::string& what) {
+  output_lost_ = what;
+  OnNotice(what);
 }
 
 }  // namespace vrun::home

@@ -17,6 +17,7 @@
 
 #include "base/event_loop.h"
 #include "home/client_connection.h"
+#include "home/extra_stream.h"
 #include "home/foreground.h"
 #include "home/job_run.h"
 #include "home/launch.h"
@@ -28,7 +29,7 @@
 namespace vrun::home {
 
 // Loop thread only.
-class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
+class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public ExtraStream::Owner {
  public:
   class Owner {
    public:
@@ -42,12 +43,14 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
     virtual void Orphan(AttachedRun* attached) = 0;
     // Over. Destroyed later.
     virtual void Done(AttachedRun* attached) = 0;
+    virtual PipeTurns* pipe_turns() = 0;
   };
   struct Options {
     bool quiet = false;
     bool progress = false;
     bool terminal = false;  // the command has a pty
     bool detached = false;
+    bool terminal_ready = false;  // the client says when its terminal is as it was asked for
   };
 
   AttachedRun(const Services* services, Owner* owner, std::shared_ptr<ClientConnection> client, Options options);
@@ -58,6 +61,8 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   Status TakeFiles(uint64_t job, DetachedFiles files);
   // stdin, stdout, stderr and the memory of their offsets.
   void TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress);
+  // One more, for a descriptor of the command above 2.
+  void TakeDescriptor(const v1::Descriptor& descriptor, UniqueFd fd, StreamProgressMap progress);
   // A new run.
   void StartRun(const v1::Run& run);
   // A run that exists: `job` is bound, `run` may be null when it has ended already.
@@ -79,8 +84,10 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   void OnNotice(const std::string& text) override;
   void OnWriteNotice(const std::string& text) override;
   void OnStarted() override;
-  void OnInputWanted(uint64_t offset) override;
-  void OnInputAcked(uint64_t offset, bool closed) override;
+  void OnStopped() override;
+  void OnInputWanted(v1::StreamId stream, uint64_t offset) override;
+  void OnInputAcked(v1::StreamId stream, uint64_t offset, bool closed, std::optional<uint64_t> taken) override;
+  std::vector<v1::Descriptor> Descriptors() const override;
   void OnDisconnected() override;
   void OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) override;
   uint64_t OutputWanted(v1::StreamId stream) override;
@@ -88,10 +95,17 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   void OnEnded(const Outcome& outcome) override;
 
   // --- StdioPump::Handler ---
-  void OnInput(uint64_t offset, std::string_view data, bool eof) override;
+  void OnInput(uint64_t offset, std::string_view data, bool eof, bool peeked) override;
+  void OnInputUnused(uint64_t bytes) override;
+  void OnInputTakenTwice() override;
   void OnOutputWritten(v1::StreamId stream, uint64_t offset) override;
   void OnOutputEnded(v1::StreamId stream) override;
   void OnOutputBroken(v1::StreamId stream, const Error& reason) override;
+
+  // --- ExtraStream::Owner ---
+  JobRun* run() override { return run_; }
+  void OnExtraBroken(const std::string& what) override;
+  void OnExtraWritten() override { TellWhenDrained(); }
 
  private:
   void OnClientMessage(v1::ClientMessage message);
@@ -112,6 +126,9 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   void Answer();
   void Leave(int exit_status, const std::string& reason);
   void TellFinished(Outcome outcome);
+  bool Drained() const;
+  void TellWhenDrained();
+  ExtraStream* Extra(v1::StreamId stream);
   void End();
 
   const Services* const services_;
@@ -122,6 +139,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
   std::unique_ptr<StdioPump> pump_;
+  std::vector<std::unique_ptr<ExtraStream>> extras_;
   UniqueFd terminal_;  // of our own, to set it back
   std::unique_ptr<SavedTerminal> saved_;
   bool raw_ = false;
@@ -139,7 +157,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler {
   EventLoop::TimerId hangup_ = 0;
   EventLoop::TimerId answer_ = 0;
   bool spool_full_ = false;
-  std::string output_lost_;  // why some of the output could not be written
+  std::string output_lost_;  // why some of the output could not be written, or of the input was read twice
   std::optional<Outcome> outcome_;
   // Of a batch job. Notes of writes may be many, and must not crowd out the others.
   static constexpr size_t kMostWriteNotes = 20;

@@ -258,6 +258,12 @@ void JobRun::Connect() {
     const uint64_t wanted = std::max(received_[i], bases_.out[i]) - bases_.out[i];
     stream == v1::STDOUT ? attach->set_stdout_offset(wanted) : attach->set_stderr_offset(wanted);
   }
+  for (const v1::Descriptor& d : sink_->Descriptors()) {
+    if (!d.output()) continue;
+    v1::StreamOffset* output = attach->add_outputs();
+    output->set_stream(static_cast<v1::StreamId>(d.number()));
+    output->set_offset(sink_->OutputWanted(output->stream()));
+  }
   attach->set_detached(plan_.detached);
   // Only a job that was attached before can have applied anything, perhaps by an earlier home.
   if (write_back_ || PathExists(services_->state_directory + "/apply/" + std::to_string(plan_.job))) {
@@ -329,13 +335,10 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
       if (std::exchange(started_, true)) return;
       sink_->OnProgress(v1::RUNNING, "running on " + Escape(node()), node());
       sink_->OnStarted();
-      sink_->OnInputWanted(bases_.in);
-      return;
+      return WantInputs(nullptr);
     case v1::TaskDown::kOutput: return OnOutput(std::move(*message.mutable_output()));
-    case v1::TaskDown::kInputAck:
-      input_acked_ = std::max(input_acked_, bases_.in + message.input_ack().offset());
-      // What this attempt does not read, the next one may.
-      return sink_->OnInputAcked(input_acked_, message.input_ack().closed() && !plan_.requeue);
+    case v1::TaskDown::kInputAck: return OnInputAck(message.input_ack());
+    case v1::TaskDown::kStopped: return sink_->OnStopped();
     case v1::TaskDown::kExited: return OnExited(message.exited().record());
     case v1::TaskDown::kWriteBack: return OnWrite(std::move(*message.mutable_write_back()));
     case v1::TaskDown::kWriteBackEnd: return OnWriteBackEnd(message.write_back_end());
@@ -382,6 +385,10 @@ void JobRun::OnAttached(const v1::Attached& attached) {
       up.mutable_close_output()->set_stream(stream);
       task_->Send(up);
     }
+    for (v1::StreamId stream : closed_more_) {
+      up.mutable_close_output()->set_stream(stream);
+      task_->Send(up);
+    }
     for (v1::SendSignal& signal : signals_) {
       *up.mutable_signal() = std::move(signal);
       task_->Send(up);
@@ -393,7 +400,7 @@ void JobRun::OnAttached(const v1::Attached& attached) {
     sink_->OnProgress(v1::RUNNING, "running on " + Escape(node()), node());
     sink_->OnStarted();
   }
-  sink_->OnInputWanted(bases_.in + attached.input_offset());
+  WantInputs(&attached);
 }
 
 std::unique_ptr<NodeLinks::ContentUse> JobRun::UseContent() {
@@ -407,7 +414,11 @@ std::unique_ptr<NodeLinks::ContentUse> JobRun::UseContent() {
 // The record is here, and all that the command has said and written is home.
 bool JobRun::Complete() const {
   if (!record_ || !write_back_done_) return false;
-  if (sink_->OutputEnded(v1::STDOUT) && sink_->OutputEnded(v1::STDERR)) return true;
+  bool ended = sink_->OutputEnded(v1::STDOUT) && sink_->OutputEnded(v1::STDERR);
+  for (const v1::Descriptor& d : sink_->Descriptors()) {
+    ended = ended && (!d.output() || sink_->OutputEnded(static_cast<v1::StreamId>(d.number())));
+  }
+  if (ended) return true;
   return record_->started_us() == 0 && sink_->OutputWanted(v1::STDOUT) == 0 && sink_->OutputWanted(v1::STDERR) == 0;
 }
 

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,9 +61,14 @@ class JobRun {
     virtual void OnWriteNotice(const std::string& text) { OnNotice(text); }
     // The command runs, or will at once. Also after each reconnection.
     virtual void OnStarted() = 0;
-    // The node wants stdin from here on.
-    virtual void OnInputWanted(uint64_t offset) = 0;
-    virtual void OnInputAcked(uint64_t offset, bool closed) = 0;
+    // The command, which has a terminal, was stopped by a key.
+    virtual void OnStopped() {}
+    // The node wants stdin, or another descriptor that the command reads, from here on.
+    virtual void OnInputWanted(v1::StreamId stream, uint64_t offset) = 0;
+    // `closed`: it reads no more, and `taken`, when it is known, is where it stopped.
+    virtual void OnInputAcked(v1::StreamId stream, uint64_t offset, bool closed, std::optional<uint64_t> taken) = 0;
+    // The sink's descriptors above 2.
+    virtual std::vector<v1::Descriptor> Descriptors() const { return {}; }
     virtual void OnDisconnected() = 0;
     virtual void OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) = 0;
     // From where output is wanted at the next Attach.
@@ -113,7 +119,8 @@ class JobRun {
   Sink* sink() const { return sink_; }
 
   // Ignored while there is no connection, but for signals, sizes and closed outputs, which are sent when there is one.
-  void SendInput(uint64_t offset, std::string_view data, bool eof);
+  // `peeked`: see task.proto, Input.
+  void SendInput(v1::StreamId stream, uint64_t offset, std::string_view data, bool eof, bool peeked = false);
   void Acknowledge(v1::StreamId stream, uint64_t offset);
   void SendSignal(int signal, bool by_user_cancel);
   void Resize(const v1::TerminalSize& size);
@@ -169,6 +176,8 @@ class JobRun {
   void NextTree(std::function<void(Result<tree::SnapshotPtr>)> done);
   void BeginAttempt(uint32_t attempt);
   void OnOutput(v1::Output output);
+  void OnInputAck(const v1::InputAck& ack);
+  void WantInputs(const v1::Attached* attached);
   void OnExited(const v1::ExitRecord& record);
   void FinishWithout(const std::string& reason);
   void Finish(Outcome outcome);
@@ -226,11 +235,13 @@ class JobRun {
   std::vector<v1::SendSignal> signals_;  // not sent yet
   std::optional<v1::TerminalSize> size_;
   bool closed_[2] = {false, false};
+  std::set<v1::StreamId> closed_more_;  // of those above 2
 
   StreamBases bases_;
   uint64_t received_[2] = {0, 0};  // of the job's outputs
   uint64_t acked_[2] = {0, 0};     // passed on
   uint64_t input_acked_ = 0;
+  std::optional<uint64_t> input_taken_;  // where the command stopped reading stdin
   bool eof_held_[2] = {false, false};
   bool between_ = false;  // one attempt is over, the next has not been placed
   bool releasing_ = false;

@@ -40,7 +40,12 @@ void JobRun::BeginAttempt(uint32_t attempt) {
 }
 
 void JobRun::OnOutput(v1::Output output) {
-  if (output.stream() != v1::STDOUT && output.stream() != v1::STDERR) return;
+  if (output.stream() == v1::STDIN) return;
+  if (output.stream() > v1::STDERR) {
+    // Not of a job that may be started again (Runs::StartRun), so there is one attempt.
+    sink_->OnOutput(output.stream(), output.offset(), std::move(*output.mutable_data()), output.eof());
+    return MaybeFinish();
+  }
   const size_t i = output.stream() == v1::STDERR;
   const uint64_t offset = bases_.out[i] + output.offset();
   received_[i] = std::max(received_[i], offset + output.data().size());
@@ -53,6 +58,32 @@ void JobRun::OnOutput(v1::Output output) {
   MaybeFinish();
 }
 
+void JobRun::OnInputAck(const v1::InputAck& ack) {
+  std::optional<uint64_t> taken;
+  const bool more = ack.stream() > v1::STDERR;
+  if (ack.closed() && ack.has_taken()) taken = (more ? 0 : bases_.in) + ack.taken();
+  if (more) return sink_->OnInputAcked(ack.stream(), ack.offset(), ack.closed(), taken);
+  input_acked_ = std::max(input_acked_, bases_.in + ack.offset());
+  if (taken) input_taken_ = taken;
+  // What this attempt does not read, the next one may.
+  sink_->OnInputAcked(v1::STDIN, input_acked_, ack.closed() && !plan_.requeue, taken);
+}
+
+// From where the node has them; without `attached`, all of them.
+void JobRun::WantInputs(const v1::Attached* attached) {
+  sink_->OnInputWanted(v1::STDIN, bases_.in + (attached != nullptr ? attached->input_offset() : 0));
+  for (const v1::Descriptor& d : sink_->Descriptors()) {
+    if (d.output()) continue;
+    uint64_t offset = 0;
+    if (attached != nullptr) {
+      for (const v1::StreamOffset& input : attached->inputs()) {
+        if (static_cast<uint32_t>(input.stream()) == d.number()) offset = input.offset();
+      }
+    }
+    sink_->OnInputWanted(static_cast<v1::StreamId>(d.number()), offset);
+  }
+}
+
 void JobRun::OnExited(const v1::ExitRecord& record) {
   record_ = record;
   if (Preempted()) {
@@ -63,7 +94,7 @@ void JobRun::OnExited(const v1::ExitRecord& record) {
     const size_t i = stream == v1::STDERR;
     if (std::exchange(eof_held_[i], false)) sink_->OnOutput(stream, received_[i], "", true);
   }
-  sink_->OnInputAcked(0, true);
+  sink_->OnInputAcked(v1::STDIN, 0, true, input_taken_);
   MaybeFinish();
 }
 
@@ -183,16 +214,25 @@ void JobRun::Send(const v1::TaskUp& message) {
   if (task_ && attached_) task_->Send(message);
 }
 
-void JobRun::SendInput(uint64_t offset, std::string_view data, bool eof) {
-  if (!task_ || !attached_ || offset < bases_.in) return;
+void JobRun::SendInput(v1::StreamId stream, uint64_t offset, std::string_view data, bool eof, bool peeked) {
+  const uint64_t base = stream == v1::STDIN ? bases_.in : 0;
+  if (!task_ || !attached_ || offset < base) return;
   v1::TaskUp up;
-  up.mutable_input()->set_offset(offset - bases_.in);
+  up.mutable_input()->set_stream(stream);
+  up.mutable_input()->set_peeked(peeked);
+  up.mutable_input()->set_offset(offset - base);
   up.mutable_input()->set_data(data.data(), data.size());
   up.mutable_input()->set_eof(eof);
   task_->Send(up);
 }
 
 void JobRun::Acknowledge(v1::StreamId stream, uint64_t offset) {
+  if (stream > v1::STDERR) {
+    v1::TaskUp up;
+    up.mutable_ack()->set_stream(stream);
+    up.mutable_ack()->set_offset(offset);
+    return Send(up);
+  }
   const size_t i = stream == v1::STDERR;
   acked_[i] = std::max(acked_[i], offset);
   if (offset >= bases_.out[i]) {
@@ -220,7 +260,10 @@ void JobRun::Resize(const v1::TerminalSize& size) {
 }
 
 void JobRun::CloseOutput(v1::StreamId stream) {
-  closed_[stream == v1::STDERR] = true;
+  if (stream > v1::STDERR)
+    closed_more_.insert(stream);
+  else
+    closed_[stream == v1::STDERR] = true;
   v1::TaskUp up;
   up.mutable_close_output()->set_stream(stream);
   Send(up);

@@ -47,6 +47,13 @@ void OrphanRun::OnEnded(const Outcome& outcome) {
 }
 
 void OrphanRun::OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) {
+  if (stream > v1::STDERR) {
+    // Nobody can fetch it from the log: dropped, unless its client may still come back.
+    uint64_t& received = more_[stream];
+    received = std::max(received, offset + data.size());
+    if (!options_.hold && run_ != nullptr && received > 0) run_->Acknowledge(stream, received);
+    return;
+  }
   Stream& s = streams_[stream == v1::STDERR];
   uint64_t end = offset + data.size();
   // What was acknowledged by an earlier home is not sent again, so the first bytes may begin anywhere.
@@ -79,6 +86,9 @@ void OrphanRun::LetGo() {
   for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
     Stream& s = streams_[stream == v1::STDERR];
     if (std::exchange(s.held, 0) > 0 && run_ != nullptr) run_->Acknowledge(stream, s.received);
+  }
+  for (const auto& [stream, received] : more_) {
+    if (run_ != nullptr && received > 0) run_->Acknowledge(stream, received);
   }
   if (run_ != nullptr) run_->OutputProgressed();
 }

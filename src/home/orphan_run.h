@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -32,8 +33,8 @@ class OrphanRun : public JobRun::Sink {
   void OnProgress(v1::JobState, const std::string&, const std::string&) override {}
   void OnNotice(const std::string& text) override;
   void OnStarted() override {}
-  void OnInputWanted(uint64_t) override {}
-  void OnInputAcked(uint64_t, bool) override {}
+  void OnInputWanted(v1::StreamId, uint64_t) override {}
+  void OnInputAcked(v1::StreamId, uint64_t, bool, std::optional<uint64_t>) override {}
   void OnDisconnected() override {}
   void OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) override;
   uint64_t OutputWanted(v1::StreamId stream) override { return streams_[stream == v1::STDERR].received; }
@@ -59,6 +60,7 @@ class OrphanRun : public JobRun::Sink {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   JobRun* run_ = nullptr;
   Stream streams_[2];
+  std::map<v1::StreamId, uint64_t> more_;  // received of descriptors above 2
   EventLoop::TimerId hangup_ = 0;
   EventLoop::TimerId let_go_ = 0;
 };

@@ -90,13 +90,23 @@ void Runs::Later(std::shared_ptr<void> dead) {
   services_->loop->Post([dead = std::move(dead)]() mutable { dead.reset(); });
 }
 
-Result<std::unique_ptr<AttachedRun>> Runs::MakeAttached(std::shared_ptr<ClientConnection> client,
-                                                        AttachedRun::Options options, std::vector<UniqueFd> fds) {
-  if (fds.size() != 4)
-    return Error(Code::kInvalid, "an attached run needs 4 descriptors, not " + std::to_string(fds.size()));
+Result<std::unique_ptr<AttachedRun>> Runs::MakeAttached(
+    std::shared_ptr<ClientConnection> client, AttachedRun::Options options,
+    const google::protobuf::RepeatedPtrField<v1::Descriptor>& extras, std::vector<UniqueFd> fds) {
+  const size_t wanted = 4 + 2 * static_cast<size_t>(extras.size());
+  if (fds.size() != wanted) {
+    return Error(Code::kInvalid,
+                 "an attached run needs " + std::to_string(wanted) + " descriptors, not " + std::to_string(fds.size()));
+  }
   VRUN_ASSIGN(StreamProgressMap progress, StreamProgressMap::Map(fds[3].get()));
   auto attached = std::make_unique<AttachedRun>(services_, this, std::move(client), options);
   attached->TakeDescriptors(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]), std::move(progress));
+  for (size_t at = 4; const v1::Descriptor& extra : extras) {
+    if (extra.number() <= 2) return Error(Code::kInvalid, "a further descriptor of the command has a number below 3");
+    VRUN_ASSIGN(StreamProgressMap memory, StreamProgressMap::Map(fds[at + 1].get()));
+    attached->TakeDescriptor(extra, std::move(fds[at]), std::move(memory));
+    at += 2;
+  }
   return attached;
 }
 
@@ -118,11 +128,16 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   options.progress = run.progress();
   options.terminal = run.command().terminal() && !run.detached();
   options.detached = run.detached();
+  options.terminal_ready = run.terminal_ready();
+  if (run.command().descriptors_size() > 0 && (run.detached() || run.scheduling().requeue())) {
+    return client->SendError(Error(Code::kInvalid, "a command that may be started again cannot be given /dev/fd/" +
+                                                       std::to_string(run.command().descriptors(0).number())));
+  }
   std::unique_ptr<AttachedRun> attached;
   if (run.detached()) {
     attached = std::make_unique<AttachedRun>(services_, this, client, options);
   } else {
-    auto made = MakeAttached(client, options, std::move(fds));
+    auto made = MakeAttached(client, options, run.command().descriptors(), std::move(fds));
     if (!made) return client->SendError(made.error());
     attached = std::move(*made);
   }
@@ -265,8 +280,9 @@ void Runs::Resume(std::shared_ptr<ClientConnection> client, const v1::Resume& re
   options.progress = resume.progress();
   // Whether the command has a terminal is not known here; setting ours raw is right exactly when both ends are
   // terminals.
-  options.terminal = fds.size() == 4 && ::isatty(fds[0].get()) == 1 && ::isatty(fds[1].get()) == 1;
-  auto attached = MakeAttached(client, options, std::move(fds));
+  options.terminal_ready = resume.terminal_ready();
+  options.terminal = fds.size() >= 4 && ::isatty(fds[0].get()) == 1 && ::isatty(fds[1].get()) == 1;
+  auto attached = MakeAttached(client, options, resume.descriptors(), std::move(fds));
   if (!attached) return client->SendError(attached.error());
   if (it != runs_.end() && it->second.run) return ResumeRunning(job, std::move(*attached));
   ResumeFromController(job, std::move(*attached), 0);

@@ -48,6 +48,7 @@ class Runs : public AttachedRun::Owner {
   JobRun* MakeRun(AttachedRun* attached, JobRun::Plan plan) override;
   void Orphan(AttachedRun* attached) override;
   void Done(AttachedRun* attached) override;
+  PipeTurns* pipe_turns() override { return &pipe_turns_; }
 
  private:
   struct Entry {
@@ -71,10 +72,13 @@ class Runs : public AttachedRun::Owner {
   void ResumeRunning(uint64_t job, std::unique_ptr<AttachedRun> attached);
   void ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attached, int tries);
   Result<std::unique_ptr<AttachedRun>> MakeAttached(std::shared_ptr<ClientConnection> client,
-                                                    AttachedRun::Options options, std::vector<UniqueFd> fds);
+                                                    AttachedRun::Options options,
+                                                    const google::protobuf::RepeatedPtrField<v1::Descriptor>& extras,
+                                                    std::vector<UniqueFd> fds);
 
   const Services* const services_;
   MirroredPlaces places_;
+  PipeTurns pipe_turns_;  // outlives the runs
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<uint64_t, Entry> runs_;
   std::vector<std::unique_ptr<AttachedRun>> launching_;             // no job yet

@@ -17,6 +17,7 @@ constexpr size_t kReadBytes = 256 * 1024;
 constexpr size_t kWriteBytes = 1u << 20;
 constexpr uint64_t kReportBytes = 256 * 1024;
 constexpr int64_t kForegroundRetryMicros = 200'000;
+constexpr int64_t kTurnRetryMicros = 100'000;
 
 bool SameDescription(int a, int b) { return ::syscall(SYS_kcmp, ::getpid(), ::getpid(), KCMP_FILE, a, b) == 0; }
 
@@ -31,6 +32,7 @@ StdioPump::StdioPump(EventLoop* loop, Handler* handler, UniqueFd in, UniqueFd ou
   input_.read = progress_->stdin_read.load();
   input_.acked = std::min(progress_->stdin_acked.load(), input_.read);
   input_.eof = progress_->stdin_eof.load() != 0;
+  input_.peeked = std::min<uint64_t>(progress_->stdin_peeked.load(), input_.read);
   AddChannel(std::move(out), 0);
   AddChannel(std::move(err), 1);
   for (size_t i = 0; i < 2; ++i) {
@@ -67,6 +69,7 @@ void StdioPump::Close() {
   closed_ = true;
   UnwatchInput();
   loop_->Cancel(input_.parked);
+  if (std::exchange(input_.turn, false)) turns_->GiveBack(input_.fd);
   input_.io.reset();
   input_.fd.fd.Reset();
   for (auto& channel : channels_) {
@@ -128,7 +131,15 @@ void StdioPump::SetWritten(v1::StreamId stream, uint64_t offset) {
   (stream == v1::STDERR ? progress_->stderr_written : progress_->stdout_written).store(offset);
 }
 
+void StdioPump::ReleaseOutput() {
+  if (!std::exchange(held_, false)) return;
+  for (auto& channel : channels_) {
+    if (channel && !channel->busy && !closed_) Work(channel.get());
+  }
+}
+
 void StdioPump::Work(Channel* channel) {
+  if (held_) return;
   while (!channel->queue.empty() && !channel->busy) {
     Chunk& chunk = channel->queue.front();
     if (outputs_[Index(chunk.stream)].broken) chunk.done = chunk.data.size();
@@ -269,13 +280,15 @@ Status StdioPump::StartInput(uint64_t offset) {
   for (uint64_t at = offset; at < input_.read;) {
     size_t begin = at % kRing;
     size_t n = std::min<uint64_t>({input_.read - at, kRing - begin, kReadBytes});
-    handler_->OnInput(at, {ring + begin, n}, false);
+    handler_->OnInput(at, {ring + begin, n}, false, input_.peeked > 0);
     if (closed_) return {};
     at += n;
   }
   input_.enabled = true;
+  if (turns_ != nullptr && input_.read == input_.peeked) input_.look = CanPeek(input_.fd);
+  if (input_.peeked > 0 && !input_.turn) input_.turn = turns_ != nullptr && turns_->Take(input_.fd);
   if (input_.eof) {
-    handler_->OnInput(input_.read, {}, true);
+    handler_->OnInput(input_.read, {}, true, input_.peeked > 0);
     return {};
   }
   ReadMore();
@@ -288,25 +301,41 @@ void StdioPump::PauseInput() {
 }
 
 void StdioPump::InputAcked(uint64_t offset) {
-  if (closed_ || offset <= input_.acked || offset > input_.read) return;
+  if (closed_ || offset > input_.read) return;
+  if (offset > input_.read - input_.peeked) {
+    // The command reads it: from now on as much as the window allows.
+    input_.look = false;
+    if (input_.peeked > 0) TakeLookedAt(input_.peeked);
+    if (closed_) return;
+  }
+  if (offset <= input_.acked) return ReadMore();
   input_.acked = offset;
   progress_->stdin_acked.store(offset);
   ReadMore();
 }
 
-void StdioPump::EndInput() {
+void StdioPump::EndInput(std::optional<uint64_t> taken) {
   if (closed_ || input_.over) return;
   input_.over = true;
+  input_.taken = taken;
   input_.enabled = false;
   UnwatchInput();
   if (input_.fd.regular && input_.reading) return;  // its end calls GiveBackInput
+  if (input_.peeked > 0) {
+    const uint64_t before = input_.read - input_.peeked;
+    const uint64_t end = std::clamp(taken.value_or(before), before, input_.read);
+    TakeLookedAt(end - before);
+  } else if (!input_.fd.regular && taken && *taken < input_.read) {
+    handler_->OnInputUnused(input_.read - *taken);
+  }
+  if (closed_) return;
   GiveBackInput(0);
   input_.io.reset();
 }
 
 // As if the command had read the file itself: whoever shares it goes on behind what the command took.
 void StdioPump::GiveBackInput(size_t just_read) {
-  uint64_t untaken = input_.read - input_.acked + just_read;
+  uint64_t untaken = input_.read - std::min(input_.taken.value_or(input_.acked), input_.read) + just_read;
   if (input_.fd.regular && untaken > 0) ::lseek(input_.fd.fd.get(), -static_cast<off_t>(untaken), SEEK_CUR);
 }
 
@@ -325,7 +354,7 @@ void StdioPump::UnwatchInput() {
 // Starts the next read when one is due: enabled, room in the window, none under way.
 void StdioPump::ReadMore() {
   if (closed_ || !input_.enabled || input_.eof || input_.reading || input_.parked != 0) return;
-  if (Window() == 0) return UnwatchInput();
+  if (Window() == 0 || input_.peeked > 0) return UnwatchInput();
   switch (input_.fd.access) {
     case ClientFd::Access::kNull: return InputEnded();
     case ClientFd::Access::kThread: {
@@ -360,13 +389,9 @@ void StdioPump::ReadMore() {
 void StdioPump::ReadPolled() {
   if (input_.fd.terminal && may_read_ && !may_read_()) {
     // Somebody else's turn: the shell reads this terminal now.
-    UnwatchInput();
-    input_.parked = loop_->After(kForegroundRetryMicros, [this] {
-      input_.parked = 0;
-      ReadMore();
-    });
-    return;
+    return RetryInput(kForegroundRetryMicros);
   }
+  if (input_.look) return LookAhead();
   size_t window = Window();
   if (window == 0) return UnwatchInput();
   char* ring = reinterpret_cast<char*>(progress_->stdin_window);
@@ -389,6 +414,56 @@ void StdioPump::ReadPolled() {
   if (!closed_ && Window() == 0) UnwatchInput();
 }
 
+void StdioPump::RetryInput(int64_t delay_micros) {
+  UnwatchInput();
+  input_.parked = loop_->After(delay_micros, [this] {
+    input_.parked = 0;
+    ReadMore();
+  });
+}
+
+// Copies what there is and leaves it in the pipe until the command reads.
+void StdioPump::LookAhead() {
+  if (!input_.turn) {
+    input_.turn = turns_->Take(input_.fd);
+    if (!input_.turn) return RetryInput(kTurnRetryMicros);
+  }
+  char* ring = reinterpret_cast<char*>(progress_->stdin_window);
+  const size_t begin = input_.read % kRing;
+  const auto looked = Peek(input_.fd, ring + begin, std::min(Window(), kRing - begin));
+  if (!looked && looked.error().error_number() == EAGAIN) return;
+  if (!looked || looked->bytes == 0) {
+    input_.look = false;
+    turns_->GiveBack(input_.fd);
+    input_.turn = false;
+    // The read says what it is.
+    if (!looked) return ReadPolled();
+    return InputEnded();
+  }
+  UnwatchInput();
+  input_.peeked = looked->bytes;
+  input_.eof = looked->ended;
+  progress_->stdin_peeked.store(static_cast<uint32_t>(input_.peeked));
+  if (input_.eof) progress_->stdin_eof.store(1);
+  TookInput(looked->bytes);
+}
+
+void StdioPump::TakeLookedAt(uint64_t n) {
+  const char* ring = reinterpret_cast<const char*>(progress_->stdin_window);
+  uint64_t at = input_.read - input_.peeked;
+  bool same = true;
+  for (uint64_t end = at + n; at < end && same;) {
+    const size_t begin = at % kRing;
+    const size_t piece = std::min<uint64_t>(end - at, kRing - begin);
+    same = TakePeeked(input_.fd, {ring + begin, piece});
+    at += piece;
+  }
+  input_.peeked = 0;
+  progress_->stdin_peeked.store(0);
+  if (std::exchange(input_.turn, false)) turns_->GiveBack(input_.fd);
+  if (!same) handler_->OnInputTakenTwice();
+}
+
 void StdioPump::TookInput(size_t n) {
   uint64_t at = input_.read;
   input_.read += n;
@@ -398,7 +473,8 @@ void StdioPump::TookInput(size_t n) {
   while (at < input_.read && input_.enabled && !closed_) {
     size_t begin = at % kRing;
     size_t piece = std::min<uint64_t>(input_.read - at, kRing - begin);
-    handler_->OnInput(at, {ring + begin, piece}, false);
+    const bool last = at + piece == input_.read;
+    handler_->OnInput(at, {ring + begin, piece}, last && input_.peeked > 0 && input_.eof, input_.peeked > 0);
     at += piece;
   }
 }
@@ -407,7 +483,7 @@ void StdioPump::InputEnded() {
   input_.eof = true;
   progress_->stdin_eof.store(1);
   UnwatchInput();
-  if (input_.enabled) handler_->OnInput(input_.read, {}, true);
+  if (input_.enabled) handler_->OnInput(input_.read, {}, true, false);
 }
 
 }  // namespace vrun::home

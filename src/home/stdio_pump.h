@@ -3,13 +3,15 @@
 //
 // The client's terminal, pipes and files behave as if the command had them itself: no flag of theirs changes, regular
 // files keep their shared offset and O_APPEND, output to a slow reader stops the command instead of filling memory, and
-// no more of stdin is read than the window allows.
+// no more of stdin is read than the window allows. Of a pipe the first bytes are only looked at, until the command
+// reads them: a command that reads nothing leaves them to the next reader.
 #pragma once
 
 #include <array>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/event_loop.h"
@@ -17,6 +19,7 @@
 #include "base/stream_progress.h"
 #include "home/blocking_io.h"
 #include "home/client_fd.h"
+#include "home/pipe_peek.h"
 #include "proto/task.pb.h"
 
 namespace vrun::home {
@@ -27,8 +30,13 @@ class StdioPump {
   class Handler {
    public:
     virtual ~Handler() = default;
-    // Bytes of stdin from `offset` on; with eof none follow.
-    virtual void OnInput(uint64_t offset, std::string_view data, bool eof) = 0;
+    // Bytes of stdin from `offset` on; with eof none follow. `peeked`: they are still in the pipe, and InputAcked is to
+    // be called when the command begins to read.
+    virtual void OnInput(uint64_t offset, std::string_view data, bool eof, bool peeked) = 0;
+    // The command stopped reading before these bytes, which were taken from the client's descriptor.
+    virtual void OnInputUnused(uint64_t) {}
+    // What was looked at was taken by somebody else meanwhile: both got it.
+    virtual void OnInputTakenTwice() {}
     // Everything below `offset` has been passed on. Not for each write: when there is a pause or enough has gathered.
     virtual void OnOutputWritten(v1::StreamId stream, uint64_t offset) = 0;
     // The stream's end was passed on, after all its bytes.
@@ -52,14 +60,21 @@ class StdioPump {
   // The connection is gone: nothing is read until StartInput.
   void PauseInput();
   void InputAcked(uint64_t offset);
-  // The command reads no more. A regular file's shared offset is set back to what was taken.
-  void EndInput();
+  // The command reads no more, and has read what lies below `taken` (not given: what was acknowledged). A regular
+  // file's shared offset is set back to there; of what was only looked at the rest stays in the pipe.
+  void EndInput(std::optional<uint64_t> taken = std::nullopt);
+  // Before StartInput: first bytes of a pipe are looked at in turn with other runs. Without it they are just taken.
+  void SetPipeTurns(PipeTurns* turns) { turns_ = turns; }
+  const ClientFd& input() const { return input_.fd; }
   // For a terminal: asked before each read whether the client is in the foreground and not stopped. When not, reading
   // waits, and is tried again every 200 ms or at Foreground().
   void SetTerminalGate(std::function<bool()> may_read) { may_read_ = std::move(may_read); }
   void Foreground();
 
   // --- output (STDOUT or STDERR) ---
+  // Nothing is written until ReleaseOutput: the client's terminal is not ready.
+  void HoldOutput() { held_ = true; }
+  void ReleaseOutput();
   // Bytes that were written before are dropped by their offset. kCorrupt: there is a gap.
   Status Write(v1::StreamId stream, uint64_t offset, std::string data, bool eof);
   // Goes on at a higher offset: the bytes between are lost. Nothing may be queued.
@@ -109,7 +124,11 @@ class StdioPump {
     bool eof = false;   // nothing more to be read
     bool over = false;  // nobody wants more
     bool registered = false;
-    bool reading = false;  // the thread does
+    bool reading = false;           // the thread does
+    bool look = false;              // nothing was taken yet, and it can be looked at
+    uint64_t peeked = 0;            // the last bytes of `read` that are still in the descriptor
+    bool turn = false;              // ours in turns_
+    std::optional<uint64_t> taken;  // by the command, once it is over
     EventLoop::TimerId parked = 0;
   };
 
@@ -130,6 +149,9 @@ class StdioPump {
   void TookInput(size_t n);
   void InputEnded();
   void GiveBackInput(size_t just_read);
+  void LookAhead();
+  void TakeLookedAt(uint64_t n);
+  void RetryInput(int64_t delay_micros);
   void UnwatchInput();
   size_t Window() const;
 
@@ -137,10 +159,12 @@ class StdioPump {
   Handler* const handler_;
   StreamProgressMap progress_;
   std::function<bool()> may_read_;
+  PipeTurns* turns_ = nullptr;
   Input input_;
   std::array<std::unique_ptr<Channel>, 2> channels_;
   std::array<Output, 2> outputs_;
   bool line_taken_ = false;
+  bool held_ = false;
   bool closed_ = false;
 };
 

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <termios.h>
@@ -63,8 +64,9 @@ class PumpTest : public testing::Test, public StdioPump::Handler {
     return true;
   }
 
-  void OnInput(uint64_t offset, std::string_view data, bool eof) override {
+  void OnInput(uint64_t offset, std::string_view data, bool eof, bool peeked) override {
     EXPECT_LE(offset, input_.size());
+    peeked_ = peeked;
     input_.resize(offset);
     input_ += data;
     input_eof_ |= eof;
@@ -74,6 +76,8 @@ class PumpTest : public testing::Test, public StdioPump::Handler {
       });
     }
   }
+  void OnInputUnused(uint64_t bytes) override { unused_ = bytes; }
+  void OnInputTakenTwice() override { taken_twice_ = true; }
   void OnOutputWritten(v1::StreamId stream, uint64_t offset) override { written_[stream == v1::STDERR] = offset; }
   void OnOutputEnded(v1::StreamId stream) override { ended_[stream == v1::STDERR] = true; }
   void OnOutputBroken(v1::StreamId stream, const Error& reason) override {
@@ -87,6 +91,9 @@ class PumpTest : public testing::Test, public StdioPump::Handler {
   std::string input_;
   bool input_eof_ = false;
   bool ack_input_ = true;
+  bool peeked_ = false;
+  bool taken_twice_ = false;
+  uint64_t unused_ = 0;
   uint64_t written_[2] = {0, 0};
   bool ended_[2] = {false, false};
   bool broken_[2] = {false, false};
@@ -194,6 +201,143 @@ TEST_F(PumpTest, WhatTheCommandDidNotTakeOfAFileIsLeftForTheNext) {
   pump_->EndInput();
   for (int i = 0; i < 5; ++i) loop_.RunOnce(20);
   EXPECT_EQ(::lseek(in.get(), 0, SEEK_CUR), 100'000);
+}
+
+TEST_F(PumpTest, WhatTheCommandDidNotReadOfAFileThatItWasGivenIsLeftForTheNext) {
+  TestDirectory dir;
+  dir.Put("in", "one\ntwo\nthree\n");
+  UniqueFd in(::open((dir / "in").c_str(), O_RDONLY | O_CLOEXEC));
+  Make(Dup(in.get()), Null(), Null());
+  ASSERT_TRUE(pump_->StartInput(0));
+  ASSERT_TRUE(RunUntil([&] { return input_eof_; }));
+  for (int i = 0; i < 5; ++i) loop_.RunOnce(1);
+  pump_->EndInput(4);  // all was acknowledged, but stayed in the command's pipe
+  EXPECT_EQ(::lseek(in.get(), 0, SEEK_CUR), 4);
+}
+
+// What a run does to a pipe that others read as well.
+class SharedPipeTest : public PumpTest {
+ protected:
+  void SetUp() override {
+    PumpTest::SetUp();
+    ack_input_ = false;
+  }
+  void Share(UniqueFd in) {
+    Make(std::move(in), Null(), Null());
+    pump_->SetPipeTurns(&turns_);
+    ASSERT_TRUE(pump_->StartInput(0));
+  }
+  static std::string Left(int fd) {
+    std::string left(100, '\0');
+    ssize_t n = 0;
+    if (pollfd p{fd, POLLIN, 0}; ::poll(&p, 1, 0) == 1) n = ::read(fd, left.data(), left.size());
+    left.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    return left;
+  }
+  PipeTurns turns_;
+  Pipe pipe_;
+};
+
+TEST_F(SharedPipeTest, ACommandThatReadsNothingLeavesItToTheNextReader) {
+  ASSERT_TRUE(WriteAll(pipe_.write.get(), "a\nb\n"));
+  Share(Dup(pipe_.read.get()));
+  ASSERT_TRUE(RunUntil([&] { return input_ == "a\nb\n"; })) << "it is there for a command that reads";
+  EXPECT_TRUE(peeked_);
+  EXPECT_FALSE(input_eof_);
+  pump_->EndInput(0);
+  EXPECT_EQ(Left(pipe_.read.get()), "a\nb\n");
+  EXPECT_EQ(unused_, 0u);
+}
+
+TEST_F(SharedPipeTest, ACommandThatReadsALineLeavesTheNext) {
+  ASSERT_TRUE(WriteAll(pipe_.write.get(), "a\nb\n"));
+  pipe_.write.Reset();
+  Share(Dup(pipe_.read.get()));
+  ASSERT_TRUE(RunUntil([&] { return input_eof_; })) << "the end comes along, without another question";
+  EXPECT_EQ(input_, "a\nb\n");
+  pump_->EndInput(2);
+  EXPECT_EQ(Left(pipe_.read.get()), "b\n");
+  EXPECT_FALSE(taken_twice_);
+}
+
+TEST_F(SharedPipeTest, ACommandThatReadsGetsAllThatComes) {
+  ASSERT_TRUE(WriteAll(pipe_.write.get(), "first"));
+  Share(Dup(pipe_.read.get()));
+  ASSERT_TRUE(RunUntil([&] { return input_ == "first"; }));
+  ASSERT_TRUE(WriteAll(pipe_.write.get(), "second"));
+  for (int i = 0; i < 5; ++i) loop_.RunOnce(1);
+  EXPECT_EQ(input_, "first");
+  pump_->InputAcked(5);
+  ASSERT_TRUE(RunUntil([&] { return input_ == "firstsecond"; }));
+  EXPECT_FALSE(peeked_);
+  pipe_.write.Reset();
+  ASSERT_TRUE(RunUntil([&] { return input_eof_; }));
+  pump_->EndInput(7);
+  EXPECT_EQ(unused_, 4u) << "taken from the pipe, and of no use";
+}
+
+TEST_F(SharedPipeTest, ASocketIsLookedAtTheSameWay) {
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  UniqueFd ours(pair[0]), theirs(pair[1]);
+  ASSERT_TRUE(WriteAll(theirs.get(), "a\nb\n"));
+  theirs.Reset();
+  Share(Dup(ours.get()));
+  ASSERT_TRUE(RunUntil([&] { return input_eof_; }));
+  pump_->EndInput(2);
+  EXPECT_EQ(Left(ours.get()), "b\n");
+}
+
+TEST_F(SharedPipeTest, TwoRunsNeverGetTheSameBytes) {
+  ASSERT_TRUE(WriteAll(pipe_.write.get(), "one"));
+  Share(Dup(pipe_.read.get()));
+  ASSERT_TRUE(RunUntil([&] { return input_ == "one"; }));
+  auto first = std::move(pump_);
+  memory_ = std::move(*CreateStreamProgress());
+  input_.clear();
+  Share(Dup(pipe_.read.get()));
+  for (int i = 0; i < 5; ++i) loop_.RunOnce(1);
+  EXPECT_EQ(input_, "");
+  first->EndInput(0);
+  ASSERT_TRUE(RunUntil([&] { return input_ == "one"; }));
+}
+
+TEST_F(SharedPipeTest, SomebodyElseWhoReadsMeanwhileIsNoticed) {
+  ASSERT_TRUE(WriteAll(pipe_.write.get(), "onetwo"));
+  Share(Dup(pipe_.read.get()));
+  ASSERT_TRUE(RunUntil([&] { return input_ == "onetwo"; }));
+  char three[3];
+  ASSERT_EQ(::read(pipe_.read.get(), three, 3), 3);
+  pump_->InputAcked(6);
+  EXPECT_TRUE(taken_twice_);
+}
+
+TEST_F(SharedPipeTest, AnotherHomeKnowsThatNothingWasTaken) {
+  ASSERT_TRUE(WriteAll(pipe_.write.get(), "onetwo"));
+  Share(Dup(pipe_.read.get()));
+  ASSERT_TRUE(RunUntil([&] { return input_ == "onetwo"; }));
+  pump_.reset();
+  input_ = "one";
+  Make(Dup(pipe_.read.get()), Null(), Null());
+  pump_->SetPipeTurns(&turns_);
+  ASSERT_TRUE(pump_->StartInput(3));
+  EXPECT_EQ(input_, "onetwo");
+  EXPECT_TRUE(peeked_);
+  pump_->EndInput(3);
+  EXPECT_EQ(Left(pipe_.read.get()), "two");
+}
+
+TEST_F(PumpTest, OutputIsHeldUntilTheTerminalIsReady) {
+  Pipe out;
+  Make(Null(), Dup(out.write.get()), Null());
+  pump_->HoldOutput();
+  ASSERT_TRUE(pump_->Write(v1::STDOUT, 0, "x", true));
+  for (int i = 0; i < 3; ++i) loop_.RunOnce(1);
+  EXPECT_EQ(written_[0], 0u);
+  EXPECT_FALSE(pump_->drained());
+  pump_->ReleaseOutput();
+  ASSERT_TRUE(RunUntil([&] { return ended_[0]; }));
+  EXPECT_EQ(written_[0], 1u);
 }
 
 TEST_F(PumpTest, SocketsAndNullAndAppend) {

@@ -136,8 +136,17 @@ void TaskProcess::Attach(uint64_t out, uint64_t err, uint64_t writes) {
   Send(up);
 }
 
-void TaskProcess::Input(const std::string& data, bool end) {
+void TaskProcess::InputOf(v1::StreamId stream, const std::string& data, bool end) {
   v1::TaskUp up;
+  up.mutable_input()->set_stream(stream);
+  up.mutable_input()->set_data(data);
+  up.mutable_input()->set_eof(end);
+  Send(up);
+}
+
+void TaskProcess::Input(const std::string& data, bool end, bool peeked) {
+  v1::TaskUp up;
+  up.mutable_input()->set_peeked(peeked);
   up.mutable_input()->set_offset(input_wanted);
   up.mutable_input()->set_data(data);
   up.mutable_input()->set_eof(end);
@@ -194,6 +203,13 @@ std::optional<v1::TaskDown> TaskProcess::Receive() {
     case v1::TaskDown::kStarted: started = true; break;
     case v1::TaskDown::kOutput: {
       const v1::Output& o = down.output();
+      if (o.stream() > v1::STDERR) {
+        EXPECT_FALSE(exited) << "the exit record overtook output";
+        more[o.stream()].replace(o.offset(), std::string::npos, o.data());
+        more_ended[o.stream()] |= o.eof();
+        if (acknowledge) Ack(o.stream(), o.offset() + o.data().size());
+        break;
+      }
       std::string& text = o.stream() == v1::STDERR ? outcome.err : outcome.out;
       EXPECT_LE(o.offset(), text.size()) << "a gap";
       size_t known = text.size() - o.offset();
@@ -203,9 +219,12 @@ std::optional<v1::TaskDown> TaskProcess::Receive() {
       break;
     }
     case v1::TaskDown::kInputAck:
+      if (down.input_ack().stream() != v1::STDIN) break;
       input_acknowledged = down.input_ack().offset();
+      if (down.input_ack().has_taken()) input_taken = down.input_ack().taken();
       input_closed |= down.input_ack().closed();
       break;
+    case v1::TaskDown::kStopped: ++stopped; break;
     case v1::TaskDown::kExited:
       EXPECT_TRUE(!attached || (out_eof && err_eof)) << "the exit record overtook output";
       exited = true;

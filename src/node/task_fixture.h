@@ -64,7 +64,8 @@ class TaskProcess {
   void Start(bool attach = true);
   void Send(const v1::TaskUp& up);
   void Attach(uint64_t out = 0, uint64_t err = 0, uint64_t writes = 0);
-  void Input(const std::string& data, bool end);
+  void Input(const std::string& data, bool end, bool peeked = false);
+  void InputOf(v1::StreamId stream, const std::string& data, bool end);  // all of it
   void Signal(int signal, bool cancel = false);
   void Ack(v1::StreamId stream, uint64_t offset);
   void Release();
@@ -87,6 +88,10 @@ class TaskProcess {
   Outcome outcome;
   bool started = false;
   uint64_t input_acknowledged = 0, input_wanted = 0;
+  std::optional<uint64_t> input_taken;
+  std::map<int, std::string> more;  // output of descriptors above 2
+  std::map<int, bool> more_ended;
+  int stopped = 0;  // how often the command was
   bool input_closed = false, out_eof = false, err_eof = false, exited = false, attached = false;
   pid_t pid() const { return pid_; }
 

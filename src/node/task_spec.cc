@@ -59,6 +59,14 @@ Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) 
   const v1::TerminalSize& size = command.terminal_size();
   out.window = {Clip(size.rows()), Clip(size.columns()), Clip(size.x_pixels()), Clip(size.y_pixels())};
 
+  for (const v1::Descriptor& d : command.descriptors()) {
+    if (d.number() <= 2 || d.number() > sandbox::kMostDescriptor) {
+      return Error(Code::kInvalid, "descriptor " + std::to_string(d.number()) + " of the command: not between 3 and " +
+                                       std::to_string(sandbox::kMostDescriptor));
+    }
+    out.descriptors.push_back({static_cast<int>(d.number()), d.output()});
+  }
+
   auto absolute = [](const std::string& path) { return !path.empty() && path[0] == '/' && IsCString(path); };
   if (!absolute(out.directory))
     return Error(Code::kInvalid, "task directory " + Escape(out.directory) + ": not absolute");

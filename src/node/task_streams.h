@@ -48,19 +48,34 @@ class InputPump {
 
   // `terminal`: the end of input is not the terminal's business, ^D comes as a byte.
   void Start(UniqueFd fd, bool terminal);
-  Status Receive(uint64_t offset, std::string data, bool end);
+  // `peeked`: home has not taken these bytes from where they came. The command gets them, but they are acknowledged
+  // only when it has begun to read.
+  Status Receive(uint64_t offset, std::string data, bool end, bool peeked = false);
   InputWindow* window() { return &window_; }
   bool closed() const { return window_.discarded(); }
+  // Passed on for good: to a command that reads.
+  uint64_t acknowledged() const {
+    if (closed()) return taken_;
+    return peeked_ ? 0 : window_.passed();
+  }
+  // Once closed: the command has read everything below this.
+  uint64_t taken() const { return taken_; }
   void Close();
 
  private:
   void Write();
+  bool FirstRead();
+  size_t Unread() const;
   void Watch(uint32_t events);
 
   EventLoop* loop_;
   std::function<void()> on_passed_;
   UniqueFd fd_;
+  UniqueFd ended_;  // the reading end of a pipe that we have ended: what is left in it was not read
   bool started_ = false, terminal_ = false, watched_ = false;
+  bool peeked_ = false;   // and the command has read none of it, as far as is known
+  bool offered_ = false;  // some of that is in the pipe, which has no room for more
+  uint64_t taken_ = 0;
   uint32_t events_ = 0;
   InputWindow window_;
 };

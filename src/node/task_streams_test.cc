@@ -111,7 +111,116 @@ TEST_F(TaskTest, ClosedOutputIsABrokenPipe) {
   EXPECT_EQ(SIGPIPE, o.record.signal());
 }
 
+// --- what the command has read ---
+
+TEST_F(TaskTest, HowFarTheCommandHasReadItsInput) {
+  struct Case {
+    const char* script;
+    bool peeked;
+    uint64_t taken;
+  };
+  for (const Case& c : {Case{"echo x", true, 0},
+                        {"echo x", false, 0},
+                        {"read a", true, 4},
+                        {"read a; read b", false, 8},
+                        {"cat", true, 12},
+                        {"cat", false, 12},
+                        {"exec <&-; sleep 0.1", true, 0}}) {
+    auto task = Another();
+    task->Shell(c.script);
+    task->Start();
+    task->Input("one\ntwo\nsix\n", true, c.peeked);
+    task->Finish();
+    EXPECT_EQ(task->input_taken, c.taken) << c.script << (c.peeked ? ", looked at" : "");
+    task->Release();
+    task->WaitForEnd();
+  }
+}
+
+TEST_F(TaskTest, WhatHomeHasOnlyLookedAtIsAcknowledgedWhenTheCommandReads) {
+  task_->Shell("trap 'cat; exit 0' USR1; echo ready; while :; do sleep 0.02; done");
+  task_->Start();
+  task_->Until([&] { return task_->attached; });
+  const std::string data = Noise(20'000);
+  task_->Input(data, false, true);
+  task_->Until([&] { return task_->outcome.out == "ready\n"; });
+  EXPECT_EQ(task_->input_acknowledged, 0u);
+  task_->Signal(SIGUSR1);
+  task_->Until([&] { return task_->input_acknowledged == data.size(); });
+  // And on as ever.
+  const std::string more = Noise(1 << 20);
+  task_->Input(more, true);
+  EXPECT_TRUE(task_->Finish().out == "ready\n" + data + more);
+  EXPECT_EQ(task_->input_taken, data.size() + more.size());
+}
+
+TEST_F(TaskTest, FurtherDescriptorsOfTheCommand) {
+  for (int number : {63, 62, 10}) {
+    v1::Descriptor* d = task_->command().add_descriptors();
+    d->set_number(static_cast<uint32_t>(number));
+    d->set_output(number == 10);
+  }
+  task_->Shell("cat /dev/fd/63 - /dev/fd/62; tee /dev/fd/10 < /etc/passwd >/dev/null; ls /proc/self/fd | grep -c .");
+  task_->Start();
+  const std::string large = Noise(1 << 20);
+  task_->InputOf(static_cast<v1::StreamId>(62), "last\n", true);
+  task_->InputOf(static_cast<v1::StreamId>(63), large, true);
+  task_->Input("middle\n", true);
+  Outcome& o = task_->Finish();
+  // ls: 0, 1, 2, its directory, and the three.
+  EXPECT_TRUE(o.out == large + "middle\nlast\n7\n") << o.out.size() << o.err;
+  EXPECT_EQ(task_->more[10], *ReadFile(task_->root() + "/etc/passwd"));
+  EXPECT_TRUE(task_->more_ended[10]);
+}
+
+TEST_F(TaskTest, ADescriptorThatNobodyReadsIsABrokenPipe) {
+  v1::Descriptor* d = task_->command().add_descriptors();
+  d->set_number(9);
+  d->set_output(true);
+  task_->Shell("yes >&9");
+  task_->Start();
+  task_->Until([&] { return task_->more[9].size() > 100000; });
+  v1::TaskUp up;
+  up.mutable_close_output()->set_stream(static_cast<v1::StreamId>(9));
+  task_->Send(up);
+  EXPECT_EQ(SIGPIPE, task_->Finish().record.signal());
+}
+
 // --- the terminal ---
+
+TEST_F(TaskTest, ControlZStopsTheCommandUntilItIsContinued) {
+  task_->command().set_terminal(true);
+  task_->Shell(
+      "trap 'echo redrawn' WINCH; echo ready; i=0; while [ $i -lt 10000 ]; do read -t 0.1 x && break; done; echo got "
+      "$x");
+  task_->Start();
+  task_->Until([&] { return task_->outcome.out.find("ready") != std::string::npos; });
+  task_->Input("\x1a", false);
+  task_->Until([&] { return task_->stopped == 1; });
+  // Told again to a home that comes meanwhile.
+  task_->Disconnect();
+  task_->Reconnect();
+  task_->Attach(task_->outcome.out.size());
+  task_->Until([&] { return task_->stopped == 2; });
+  task_->Signal(SIGCONT);
+  task_->Until([&] { return task_->outcome.out.find("redrawn") != std::string::npos; });
+  task_->Input("on\r", false);
+  EXPECT_NE(task_->Finish().out.find("got on"), std::string::npos);
+}
+
+TEST_F(TaskTest, ControlZInAShellIsTheShells) {
+  task_->command().set_terminal(true);
+  for (const char* word : {"sh", "-i"}) task_->command().add_argv(word);
+  task_->Start();
+  task_->Until([&] { return task_->attached; });
+  task_->Input("sh -c \"echo rea''dy; sleep 100\"\r", false);
+  task_->Until([&] { return task_->outcome.out.find("ready\r") != std::string::npos; });
+  task_->Input("\x1a", false);
+  task_->Until([&] { return task_->outcome.out.find("Stopped") != std::string::npos; });
+  task_->Input("exit 7\rexit 7\r", false);
+  EXPECT_EQ(7, task_->Finish().record.exit_code());
+  EXPECT_EQ(0, task_->stopped);
+}
 
 TEST_F(TaskTest, Terminal) {
   task_->command().set_terminal(true);

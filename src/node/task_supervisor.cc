@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/escape.h"
@@ -88,7 +89,9 @@ void TaskSupervisor::OnUp(v1::TaskUp up) {
     case v1::TaskUp::kAttach: return Attach(up.attach());
     case v1::TaskUp::kInput: {
       v1::Input* input = up.mutable_input();
-      Status status = stdin_.Receive(input->offset(), std::move(*input->mutable_data()), input->eof());
+      InputPump* pump = Input(input->stream());
+      if (pump == nullptr) return Fail(Error(Code::kInvalid, "input of no descriptor of the command"));
+      Status status = pump->Receive(input->offset(), std::move(*input->mutable_data()), input->eof(), input->peeked());
       if (!status) return Fail(status.error());
       return;
     }
@@ -130,10 +133,15 @@ void TaskSupervisor::OnUp(v1::TaskUp up) {
 void TaskSupervisor::Attach(const v1::Attach& attach) {
   Status status = stdout_.window()->SendFrom(attach.stdout_offset());
   if (status) status = stderr_.window()->SendFrom(attach.stderr_offset());
+  for (const v1::StreamOffset& wanted : attach.outputs()) {
+    OutputPump* output = Output(wanted.stream());
+    if (status && output != nullptr) status = output->window()->SendFrom(wanted.offset());
+  }
   if (status) status = writes_.Resume(attach.write_back_sequence());
   if (!status) return Fail(std::move(status).error().With("attach"));
   stdout_.Resume();
   stderr_.Resume();
+  for (auto& [id, output] : more_outputs_) output->Resume();
   attached_ = true;
   told_started_ = told_exited_ = false;
   if (record_ && !writes_.begun()) BeginWrites();  // it failed before; perhaps not now
@@ -141,8 +149,17 @@ void TaskSupervisor::Attach(const v1::Attach& attach) {
   v1::TaskDown down;
   down.mutable_attached()->set_input_offset(stdin_.window()->received());
   down.mutable_attached()->set_started(started_);
+  for (const auto& [id, input] : more_inputs_) {
+    v1::StreamOffset* wanted = down.mutable_attached()->add_inputs();
+    wanted->set_stream(id);
+    wanted->set_offset(input->window()->received());
+  }
   Send(down);
   if (stdin_.closed() || stdin_.window()->passed() > 0) AcknowledgeInput();
+  for (const auto& [id, input] : more_inputs_) {
+    if (input->closed() || input->window()->passed() > 0) AcknowledgeInput(id);
+  }
+  if (stopped_by_ != 0) OnCommandStopped(stopped_by_);
   Pump();
 }
 
@@ -182,6 +199,7 @@ void TaskSupervisor::Begin(Frame frame) {
   sandbox::RootViews views{std::move(frame.fds[0]), {}};
   if (frame.fds.size() > 1) views.apart = std::move(frame.fds[1]);
   has_apart_ = static_cast<bool>(views.apart);
+  MakeStreams();
   Status started = StartCommand(*spec_, std::move(views));
   loop_->Post([this] { Settle(); });
   if (started) return;
@@ -222,6 +240,8 @@ void TaskSupervisor::OnStart() {
   stdout_.Start(std::move(output));
   stderr_.Start(sandbox_->TakeError());
   stdin_.Start(sandbox_->TakeInput(), terminal);
+  for (auto& [id, output] : more_outputs_) output->Start(sandbox_->TakeDescriptor(static_cast<uint32_t>(id)));
+  for (auto& [id, input] : more_inputs_) input->Start(sandbox_->TakeDescriptor(static_cast<uint32_t>(id)), false);
   Tell();
   for (const v1::SendSignal& s : early_signals_) sandbox_->Signal(s.signal());
   early_signals_.clear();
@@ -260,6 +280,9 @@ void TaskSupervisor::Signal(const v1::SendSignal& request) {
   }
   if (!started_) return early_signals_.push_back(request);
   sandbox_->Signal(request.signal());
+  if (request.signal() != SIGCONT || std::exchange(stopped_by_, 0) == 0) return;
+  // The screen has been somebody else's meanwhile: whoever draws on it draws again.
+  sandbox_->Signal(SIGWINCH);
 }
 
 void TaskSupervisor::Stop(Stopped why, int signal) {
@@ -290,7 +313,18 @@ void TaskSupervisor::Terminate() {
 void TaskSupervisor::OnControl() {
   bool ended = sandbox_->ReadControl().has_value();
   if (sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
-  if (ended) Ended();
+  if (ended) return Ended();
+  if (const int signal = sandbox_->TakeStop(); signal != 0) OnCommandStopped(signal);
+}
+
+// Without a terminal whoever stopped it knows, and lets it go on.
+void TaskSupervisor::OnCommandStopped(int signal) {
+  if (!spec_->command().terminal()) return;
+  stopped_by_ = signal;
+  if (!attached_) return;  // told at the next Attach
+  v1::TaskDown down;
+  down.mutable_stopped()->set_signal(signal);
+  Send(down);
 }
 
 void TaskSupervisor::OnGone() {
@@ -315,6 +349,7 @@ void TaskSupervisor::Ended() {
 void TaskSupervisor::Drain() {
   stdout_.Drain();
   stderr_.Drain();
+  for (auto& [id, output] : more_outputs_) output->Drain();
   terminal_ = -1;
   Pump();
 }
@@ -331,11 +366,10 @@ void TaskSupervisor::Record(v1::ExitRecord record) {
   // Nobody is told less because the disk is full; only a restart of the node would then not know.
   if (!written) LogError("{}", written.error().message());
   record_ = std::move(record);
-  stdin_.Close();
-  stdout_.Close();
-  stderr_.Close();
+  CloseStreams();
   if (stopped_ == Stopped::kOrphaned || leaving_) return Leave(false);
   AcknowledgeInput();
+  for (const auto& [id, input] : more_inputs_) AcknowledgeInput(id);
   Tell();
   BeginWrites();
   Pump();
@@ -419,16 +453,53 @@ void TaskSupervisor::Leave(bool remove) {
 
 // --- streams ---------------------------------------------------------------------------------------------------------
 
-OutputPump* TaskSupervisor::Output(v1::StreamId id) {
-  if (id == v1::STDOUT) return &stdout_;
-  return id == v1::STDERR ? &stderr_ : nullptr;
+void TaskSupervisor::MakeStreams() {
+  for (const v1::Descriptor& d : spec_->command().descriptors()) {
+    const auto id = static_cast<v1::StreamId>(d.number());
+    if (d.number() <= 2) continue;  // SandboxSpec refuses it
+    if (d.output())
+      more_outputs_[id] = std::make_unique<OutputPump>(loop_, [this] { Pump(); });
+    else
+      more_inputs_[id] = std::make_unique<InputPump>(loop_, [this, id] { AcknowledgeInput(id); });
+  }
 }
 
-void TaskSupervisor::AcknowledgeInput() {
+void TaskSupervisor::CloseStreams() {
+  stdin_.Close();
+  stdout_.Close();
+  stderr_.Close();
+  for (auto& [id, input] : more_inputs_) input->Close();
+  for (auto& [id, output] : more_outputs_) output->Close();
+}
+
+OutputPump* TaskSupervisor::Output(v1::StreamId id) {
+  if (id == v1::STDOUT) return &stdout_;
+  if (id == v1::STDERR) return &stderr_;
+  const auto it = more_outputs_.find(id);
+  return it == more_outputs_.end() ? nullptr : it->second.get();
+}
+
+InputPump* TaskSupervisor::Input(v1::StreamId id) {
+  if (id == v1::STDIN) return &stdin_;
+  const auto it = more_inputs_.find(id);
+  return it == more_inputs_.end() ? nullptr : it->second.get();
+}
+
+bool TaskSupervisor::OutputEndSent() {
+  return stdout_.window()->end_sent() && stderr_.window()->end_sent() &&
+         std::all_of(more_outputs_.begin(), more_outputs_.end(),
+                     [](const auto& output) { return output.second->window()->end_sent(); });
+}
+
+void TaskSupervisor::AcknowledgeInput(v1::StreamId id) {
   if (!attached_ || !connection_) return;
+  const InputPump& input = *Input(id);
   v1::TaskDown down;
-  down.mutable_input_ack()->set_offset(stdin_.window()->passed());
-  down.mutable_input_ack()->set_closed(stdin_.closed());
+  v1::InputAck* ack = down.mutable_input_ack();
+  ack->set_stream(id);
+  ack->set_offset(input.acknowledged());
+  ack->set_closed(input.closed());
+  if (input.closed()) ack->set_taken(input.taken());
   Send(down);
 }
 
@@ -447,7 +518,7 @@ void TaskSupervisor::Tell() {
     down.mutable_started()->set_started_us(started_us_);
     Send(down);
   }
-  bool output_told = !attached_ || (stdout_.window()->end_sent() && stderr_.window()->end_sent());
+  bool output_told = !attached_ || OutputEndSent();
   if (record_ && !told_exited_ && output_told) {
     told_exited_ = true;
     *down.mutable_exited()->mutable_record() = *record_;
@@ -489,6 +560,7 @@ void TaskSupervisor::Pump() {
   for (bool any = true; any && connection_->room();) {
     any = PumpOutput(&stdout_, v1::STDOUT);
     any |= PumpOutput(&stderr_, v1::STDERR);
+    for (auto& [id, output] : more_outputs_) any |= PumpOutput(output.get(), id);
     Tell();
   }
   while (attached_ && connection_->room() && PumpWrites()) {

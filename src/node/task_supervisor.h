@@ -19,6 +19,7 @@
 // Loop thread only.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,6 +73,7 @@ class TaskSupervisor {
   Status StartCommand(const v1::TaskSpec& spec, sandbox::RootViews views);
   void OnStart();
   void OnControl();
+  void OnCommandStopped(int signal);
   void OnGone();
   void Signal(const v1::SendSignal& request);
   void Stop(Stopped why, int signal);
@@ -88,7 +90,11 @@ class TaskSupervisor {
   void Pump();
   bool PumpOutput(OutputPump* pump, v1::StreamId id);
   bool PumpWrites();
-  void AcknowledgeInput();
+  void AcknowledgeInput(v1::StreamId id = v1::STDIN);
+  InputPump* Input(v1::StreamId id);
+  void MakeStreams();
+  void CloseStreams();
+  bool OutputEndSent();
   OutputPump* Output(v1::StreamId id);
   void Send(const v1::TaskDown& down);
   void Tell();  // Started and Exited, when due
@@ -120,7 +126,11 @@ class TaskSupervisor {
 
   OutputPump stdout_, stderr_;
   InputPump stdin_;
-  int terminal_ = -1;  // the master, owned by stdout_
+  // Descriptors of the command above 2.
+  std::map<v1::StreamId, std::unique_ptr<OutputPump>> more_outputs_;
+  std::map<v1::StreamId, std::unique_ptr<InputPump>> more_inputs_;
+  int stopped_by_ = 0;  // the signal that has stopped the command; 0: it goes on
+  int terminal_ = -1;   // the master, owned by stdout_
   TaskWrites writes_;
   std::unique_ptr<KeptWriter> keeping_;  // while what was written is put where it is kept
 };

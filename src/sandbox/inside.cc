@@ -207,6 +207,8 @@ int OpenTerminal(const InsidePlan& plan) {
     modes.c_iflag |= IUTF8;  // as terminal emulators set it: erase takes a whole character
     ::tcsetattr(slave, TCSANOW, &modes);
   }
+  // Of our session: the command is no leader of one, so that it has a parent there and can be stopped.
+  if (::ioctl(slave, TIOCSCTTY, 0) != 0) Fail(plan, Stage::kSession, errno);
   SendMaster(plan, master);
   ::close(master);
   return slave;
@@ -276,17 +278,32 @@ void ResetSignals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-[[noreturn]] void BecomeCommand(const InsidePlan& plan, int terminal) {
-  if (plan.terminal) {
-    if (::setsid() < 0 || ::ioctl(terminal, TIOCSCTTY, 0) != 0) Fail(plan, Stage::kSession, errno);
-  } else if (::setpgid(0, 0) != 0) {
-    // A group of its own in init's session: not orphaned, so that SIGTSTP stops it as it would at home.
-    Fail(plan, Stage::kSession, errno);
+// Out of the way of the numbers that the command's further descriptors will have.
+int MoveAbove(int fd, int highest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, highest + 1); }
+
+[[noreturn]] void BecomeCommand(InsidePlan plan, int terminal) {
+  if (plan.move_count > 0) {
+    int highest = 2;
+    for (size_t i = 0; i < plan.move_count; ++i) highest = plan.moves[i].to > highest ? plan.moves[i].to : highest;
+    const int start = MoveAbove(plan.start, highest);
+    if (start < 0) Fail(plan, Stage::kStreams, errno);
+    plan.start = start;
+    for (size_t i = 0; i < plan.move_count; ++i) {
+      plan.moves[i].from = MoveAbove(plan.moves[i].from, highest);
+      if (plan.moves[i].from < 0) Fail(plan, Stage::kStreams, errno);
+    }
   }
+  // A group of its own in init's session: not orphaned, so that SIGTSTP stops it as it would at home.
+  if (::setpgid(0, 0) != 0) Fail(plan, Stage::kSession, errno);
+  // SIGTTOU is blocked, as all signals are.
+  if (plan.terminal && ::tcsetpgrp(terminal, ::getpid()) != 0) Fail(plan, Stage::kSession, errno);
   for (int i = 0; i < 3; ++i) {
     if (::dup2(plan.terminal ? terminal : plan.streams[i], i) < 0) Fail(plan, Stage::kStreams, errno);
   }
   ::syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC);
+  for (size_t i = 0; i < plan.move_count; ++i) {
+    if (::dup2(plan.moves[i].from, plan.moves[i].to) < 0) Fail(plan, Stage::kStreams, errno);
+  }
   for (size_t i = 0; i < plan.limit_count; ++i) {
     if (::setrlimit(static_cast<__rlimit_resource_t>(plan.limits[i].resource), &plan.limits[i].value) != 0) {
       Fail(plan, Stage::kLimits, errno);
@@ -321,8 +338,17 @@ void ForwardSignal(pid_t command, int signal) {
   ::_exit(0);
 }
 
+// As a shell does for `fg`.
+void GiveTerminalTo(pid_t command) {
+  int terminal = ::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (terminal < 0) return;
+  ::tcsetpgrp(terminal, command);
+  ::close(terminal);
+}
+
 // Reaps until the command has ended.
 [[noreturn]] void Supervise(int control, int children, pid_t command) {
+  bool stopped = false;
   for (;;) {
     pollfd fds[2] = {{children, POLLIN, 0}, {control, POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0) continue;
@@ -330,15 +356,25 @@ void ForwardSignal(pid_t command, int signal) {
       ControlMessage message;
       ssize_t n = ::recv(control, &message, sizeof message, MSG_DONTWAIT);
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) ::_exit(1);  // the supervisor is gone
-      if (n == sizeof message && message.type == ControlType::kSignal) ForwardSignal(command, message.value);
+      if (n == sizeof message && message.type == ControlType::kSignal) {
+        if (message.value == SIGCONT && stopped) {
+          GiveTerminalTo(command);
+          stopped = false;
+        }
+        ForwardSignal(command, message.value);
+      }
     }
     if (fds[0].revents == 0) continue;
     signalfd_siginfo info;
     while (::read(children, &info, sizeof info) > 0) {
     }
     int status;
-    for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG | __WALL)) > 0;) {
-      if (pid == command) End(control, status);
+    for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED | __WALL)) > 0;) {
+      if (pid != command) continue;
+      if (!WIFSTOPPED(status)) End(control, status);
+      stopped = true;
+      ControlMessage message{ControlType::kStopped, WSTOPSIG(status)};
+      ::send(control, &message, sizeof message, MSG_NOSIGNAL);
     }
   }
 }

@@ -53,10 +53,11 @@ struct StartMessage {
 
 // Packets of the control socket.
 enum class ControlType : uint32_t {
-  kMapped = 1,  // to init: the user maps are written
-  kSignal = 2,  // to init: value is the signal for the command's process group
-  kPty = 3,     // from init, with the master as descriptor
-  kEnded = 4,   // from init, last: value is the command's wait status; nobody else is left inside
+  kMapped = 1,   // to init: the user maps are written
+  kSignal = 2,   // to init: value is the signal for the command's process group
+  kPty = 3,      // from init, with the master as descriptor
+  kStopped = 5,  // from init: the command was stopped by signal `value`
+  kEnded = 4,    // from init, last: value is the command's wait status; nobody else is left inside
 };
 struct ControlMessage {
   ControlType type;
@@ -66,6 +67,9 @@ struct ControlMessage {
 struct InsidePlan {
   struct Attachment {
     int mount, target;
+  };
+  struct Move {
+    int from, to;
   };
   struct Limit {
     int resource;
@@ -84,6 +88,8 @@ struct InsidePlan {
   const char* hostname;  // null: keep
 
   int streams[3];  // ignored with a terminal
+  Move* moves;     // further descriptors of the command, to numbers above 2
+  size_t move_count;
   bool terminal;
   winsize window;
 

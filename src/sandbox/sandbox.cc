@@ -42,6 +42,7 @@ struct Builder {
   UniqueFd root;
   PreparedMounts mounts;
   Pipes pipes;
+  std::vector<UniqueFd> descriptors;  // the command's ends, in the order of the spec
   UniqueFd control_inside, start_inside;
   ClonedChild child;
 
@@ -123,8 +124,13 @@ Status Builder::MakeStreams() {
   if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoError("pipe");
   sandbox->start_.Reset(ends[0]);
   start_inside.Reset(ends[1]);
+  const uint32_t uid = spec.ids.ToNode(spec.identity.uid), gid = spec.ids.ToNode(spec.identity.gid);
+  for (const Descriptor& d : spec.descriptors) {
+    UniqueFd* ours = &sandbox->descriptors_[static_cast<uint32_t>(d.number)];
+    VRUN_TRY(MakePipe(d.output, uid, gid, ours, &descriptors.emplace_back()));
+  }
   if (spec.terminal) return {};
-  VRUN_ASSIGN(pipes, MakePipes(spec.ids.ToNode(spec.identity.uid), spec.ids.ToNode(spec.identity.gid)));
+  VRUN_ASSIGN(pipes, MakePipes(uid, gid));
   sandbox->input_ = std::move(pipes.ours[0]);
   sandbox->output_ = std::move(pipes.ours[1]);
   sandbox->error_ = std::move(pipes.ours[2]);
@@ -155,6 +161,10 @@ Status Builder::CloneInit() {
   plan.pts_target = mounts.pts_target.get();
   plan.mqueue_target = mounts.mqueue_target.get();
   for (int i = 0; i < 3; ++i) plan.streams[i] = pipes.theirs[i].get();
+  std::vector<InsidePlan::Move> moves;
+  for (size_t i = 0; i < descriptors.size(); ++i) moves.push_back({descriptors[i].get(), spec.descriptors[i].number});
+  plan.moves = moves.data();
+  plan.move_count = moves.size();
   command.Fill(&plan);
 
   auto inside = [&plan] { RunInside(plan); };
@@ -169,6 +179,7 @@ Status Builder::CloneInit() {
   start_inside.Reset();
   control_inside.Reset();
   pipes = {};
+  descriptors.clear();
   return {};
 }
 
@@ -185,7 +196,7 @@ Result<std::unique_ptr<Sandbox>> Sandbox::Start(const Spec& spec, RootViews view
                                                 PrepareUpper prepare_upper) {
   std::unique_ptr<Sandbox> sandbox(new Sandbox);
   sandbox->spec_ = spec;
-  Builder builder{spec, cgroups, std::move(views), std::move(prepare_upper), sandbox.get(), {}, {}, {}, {}, {}, {}};
+  Builder builder{spec, cgroups, std::move(views), std::move(prepare_upper), sandbox.get(), {}, {}, {}, {}, {}, {}, {}};
   int64_t began = MonotonicMicros();
   for (const Step& step : kSteps) {
     Status status = (builder.*step.run)();
@@ -264,6 +275,8 @@ std::optional<Ending> Sandbox::ReadControl() {
     if (n < 0 && errno == EAGAIN) break;
     if (n != sizeof message) {
       control_closed_ = true;
+    } else if (message.type == ControlType::kStopped) {
+      stop_ = message.value;
     } else if (message.type == ControlType::kEnded) {
       ending_ = Ending{};
       ending_->command_ended = true;

@@ -10,9 +10,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -66,6 +68,8 @@ class Sandbox {
   UniqueFd TakeInput() { return std::move(input_); }
   UniqueFd TakeOutput() { return std::move(output_); }
   UniqueFd TakeError() { return std::move(error_); }
+  // Of Spec::descriptors; also with a terminal.
+  UniqueFd TakeDescriptor(uint32_t number) { return std::move(descriptors_[number]); }
 
   // To the command's process group. Only after FinishStart.
   void Signal(int signal);
@@ -78,6 +82,8 @@ class Sandbox {
   int control_fd() const { return control_.get(); }
   std::optional<Ending> ReadControl();
   bool control_closed() const { return control_closed_; }
+  // The signal that has stopped the command since the last call (Ctrl-Z, SIGSTOP); 0: none. After ReadControl.
+  int TakeStop() { return std::exchange(stop_, 0); }
 
   // Readable when no process is left inside, init included. The only sign when all was killed.
   int pidfd() const { return pidfd_.get(); }
@@ -97,6 +103,8 @@ class Sandbox {
   Spec spec_;
   UniqueFd start_, control_, pidfd_;
   UniqueFd input_, output_, error_;
+  std::map<uint32_t, UniqueFd> descriptors_;  // by number
+  int stop_ = 0;
   pid_t pid_ = -1;
   bool reaped_ = false;
   bool control_closed_ = false;

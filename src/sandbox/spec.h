@@ -25,6 +25,14 @@ struct ResourceLimit {
   uint64_t soft = 0;  // clipped to the hard limit that the node gives; UINT64_MAX: infinity
 };
 
+inline constexpr int kMostDescriptor = 900;  // a program may open 1024 unless somebody allowed more
+
+// One more pipe of the command: 3 to kMostDescriptor.
+struct Descriptor {
+  int number = 0;
+  bool output = false;  // the command writes
+};
+
 struct WindowSize {
   uint16_t rows = 0, columns = 0, x_pixels = 0, y_pixels = 0;
 };
@@ -56,6 +64,7 @@ struct Spec {
   int nice = 0;
   std::vector<ResourceLimit> resource_limits;
   bool terminal = false;  // a pty instead of three pipes
+  std::vector<Descriptor> descriptors;
   WindowSize window;
 };
 
