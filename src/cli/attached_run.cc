@@ -73,6 +73,7 @@ RunOutcome AttachedRun::Go() {
 }
 
 Status AttachedRun::Prepare() {
+  for (int i = 0; i < 3; ++i) was_terminal_[i] = ::isatty(options_.stdio[i]) == 1;
   VRUN_ASSIGN(memory_, CreateStreamProgress());
   for (size_t i = 0; i < options_.descriptors.size(); ++i) {
     VRUN_ASSIGN(more_memory_.emplace_back(), CreateStreamProgress());
@@ -121,6 +122,7 @@ Status AttachedRun::SendRequest() {
     resume->set_progress(!options_.quiet);
     resume->set_terminal_ready(true);
     *resume->mutable_descriptors() = options_.request.command().descriptors();
+    resume->set_on_disconnect(options_.request.scheduling().on_disconnect());
   }
   std::vector<int> fds = {options_.stdio[0], options_.stdio[1], options_.stdio[2], memory_.get()};
   for (size_t i = 0; i < options_.descriptors.size(); ++i) {
@@ -397,6 +399,7 @@ void AttachedRun::OnSignal(int number) {
     case SIGTSTP: SendSignal(SIGTSTP); return StopAndContinue(false);
     case SIGCONT: return GoOn();
     default:
+      if (number == SIGHUP && (options_.hangup_disconnects || TerminalIsGone())) return Disconnect();
       if (!started_) return CancelWaiting(number);
       if (completing_ && number != SIGUSR1 && number != SIGUSR2) return StopWaiting();
       SendSignal(number);
@@ -429,6 +432,20 @@ void AttachedRun::StopWaiting() {
   const std::string goes_on = completing_ ? "what it wrote comes home without you: `vctl job " + id + "`"
                                           : "it may go on: `vctl logs -f " + id + "` or `vctl cancel " + id + "`";
   End(kExitUnknown, completing_ ? v1::COMPLETING : v1::RUNNING, JobText() + ": not waited for any more: " + goes_on);
+}
+
+bool AttachedRun::TerminalIsGone() const {
+  for (int i = 0; i < 3; ++i) {
+    pollfd p{options_.stdio[i], 0, 0};
+    if (was_terminal_[i] && ::poll(&p, 1, 0) == 1 && (p.revents & POLLHUP) != 0) return true;
+  }
+  return false;
+}
+
+// Home does with the job what it does when we are killed.
+void AttachedRun::Disconnect() {
+  socket_.Reset();
+  End(kExitSignal + SIGHUP, started_ ? v1::RUNNING : v1::PENDING, JobText() + ": hung up (see --on-disconnect)");
 }
 
 void AttachedRun::CancelWaiting(int number) {

@@ -39,6 +39,9 @@ class AttachedRun {
     bool quiet = false;
     bool local_terminal = false;  // stdin is a terminal that becomes raw when home says so
     bool updating_line = false;   // stderr is a terminal that can show one
+    // Any SIGHUP is a hang-up that request.scheduling.on_disconnect speaks of, not only that of a terminal that is
+    // gone.
+    bool hangup_disconnects = false;
     int64_t resume_limit_us = 600ll * 1000 * 1000;
   };
 
@@ -76,6 +79,8 @@ class AttachedRun {
   void CancelWaiting(int number);
   void StopAndContinue(bool by_key);
   void GoOn();
+  bool TerminalIsGone() const;
+  void Disconnect();
   void End(int status, v1::JobState state, std::string reason);
   std::string JobText() const;
 
@@ -90,6 +95,7 @@ class AttachedRun {
   sigset_t handled_;
   sigset_t old_mask_;
   bool blocked_ = false;
+  bool was_terminal_[3] = {false, false, false};  // of options_.stdio
 
   UniqueFd socket_;
   FrameReader reader_;

@@ -217,6 +217,17 @@ TEST_F(AttachedRunTest, WithoutATerminalAlsoSignalsThatOurStarterIgnoresAreMeant
   EXPECT_EQ(vrun->Wait(), 0);
 }
 
+TEST_F(AttachedRunTest, AHangUpIsADisconnectionForWhoSaidWhatThatMeans) {
+  for (const char* wish : {"keep", "cancel"}) {
+    auto vrun = Start({std::string("--on-disconnect=") + wish, "x"});
+    Conversation home = Started();
+    EXPECT_EQ(run_.scheduling().on_disconnect(),
+              wish == std::string("keep") ? v1::ON_DISCONNECT_KEEP : v1::ON_DISCONNECT_CANCEL);
+    vrun->Signal(SIGHUP);
+    EXPECT_EQ(vrun->Wait(), 129) << "without a word to home, as if it had been killed";
+  }
+}
+
 TEST_F(AttachedRunTest, ThreeInterruptsAreIntTermAndLeave) {
   auto vrun = Start({"x"});
   Conversation home = Started();

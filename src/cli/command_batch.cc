@@ -141,6 +141,7 @@ Status ApplyScript(const Source& source, std::span<const std::string> words, con
   merged.notes = std::move(script.notes);
   merged.notes.insert(merged.notes.end(), line.notes.begin(), line.notes.end());
   *options = std::move(merged);
+  options->batch_script = true;
   if (options->command.empty() || options->command[0] == "-") {
     options->command.resize(std::max<size_t>(options->command.size(), 1));
     if (options->name.empty()) options->name = "vbatch";

@@ -93,6 +93,12 @@ Result<AttachedRun::Options> MakeRun(const RunOptions& options, UniqueFd* null) 
     return Error(Code::kInvalid, "--requeue: a command with a terminal cannot be started again: add --no-tty");
   }
   run.local_terminal = terminal && stdin_terminal;
+  run.hangup_disconnects = options.on_disconnect != v1::ON_DISCONNECT_UNSPECIFIED;
+  // Who has typed an unnamed command into a terminal that is gone will not look for it.
+  const bool transient = terminal && options.name.empty();
+  run.request.mutable_scheduling()->set_on_disconnect(run.hangup_disconnects ? options.on_disconnect
+                                                      : transient            ? v1::ON_DISCONNECT_HANG_UP
+                                                                             : v1::ON_DISCONNECT_KEEP);
   if (const char* seconds = std::getenv("VRUN_RESUME_SECONDS")) {
     auto n = ParseNumber(seconds, 1000000);
     if (!n) return std::move(n).error().With("VRUN_RESUME_SECONDS");
@@ -144,6 +150,7 @@ Result<std::string> NewRequestId() {
 Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) {
   v1::Run run;
   VRUN_ASSIGN(*run.mutable_command(), CollectCommand(options, root));
+  run.mutable_command()->set_batch_script(options.batch_script);
   // A string of the schema is UTF-8.
   run.set_pool(Escape(options.pool));
   run.set_name(Escape(options.name));
@@ -166,6 +173,8 @@ Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root) 
   scheduling->set_signal(options.end_signal.signal);
   scheduling->set_grace_s(options.end_signal.grace_s);
   scheduling->set_saves(options.end_signal.signal != 0);
+  scheduling->set_signal_shell_only(options.end_signal.shell_only);
+  scheduling->set_may_meet_maintenance(options.end_signal.may_meet_maintenance);
   scheduling->set_estimate_s(options.time_limit_s);
   scheduling->set_begin_us(options.begin_us);
   scheduling->set_deadline_us(options.deadline.at);

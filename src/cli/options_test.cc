@@ -8,6 +8,7 @@
 #include "cli/job_command.h"
 #include "cli/log_path.h"
 #include "cli/run_options.h"
+#include "cli/scheduling.h"
 #include "cli/script_options.h"
 #include "cli/values.h"
 
@@ -137,14 +138,29 @@ TEST(RunOptionsTest, WhatTheSchedulerIsTold) {
   EXPECT_EQ(options->klass, v1::PRODUCTION);
   EXPECT_EQ(options->end_signal.signal, SIGUSR1);
   EXPECT_EQ(options->end_signal.grace_s, 60u);
+  EXPECT_TRUE(options->end_signal.shell_only);
   EXPECT_EQ(options->requeue, true);
   EXPECT_EQ(ParseRun(Words{"x"})->requeue, std::nullopt);
   EXPECT_EQ(ParseRun(Words{"--requeue", "--no-requeue", "x"})->requeue, false);
   EXPECT_EQ(ErrorOf({"--class", "urgent", "x"}),
             "--class: urgent: unknown class: write scavenger, experiment, training, production or inference");
-  for (const char* bad : {"USR3", "USR1@", "USR1@0", "KILL", "@60", ""}) {
+  for (const char* bad : {"USR3", "USR1@", "KILL", "@60", "", "B:", ":USR1", "X:USR1", "RUSR1"}) {
     EXPECT_NE(ErrorOf({"--signal", bad, "x"}).find("not a signal"), std::string::npos) << bad;
   }
+}
+
+TEST(RunOptionsTest, TheSignalAheadOfTheEndIsWrittenAsSlurmWritesIt) {
+  auto plain = ParseEndSignal("USR1");
+  ASSERT_TRUE(plain);
+  EXPECT_EQ(plain->grace_s, 60u) << "Slurm's default";
+  EXPECT_FALSE(plain->shell_only || plain->may_meet_maintenance);
+  EXPECT_EQ(ParseEndSignal("10@65535")->grace_s, 65535u);
+  EXPECT_EQ(ParseEndSignal("SIGUSR2@0")->grace_s, 1u);
+  EXPECT_TRUE(ParseEndSignal("R:USR1@30")->may_meet_maintenance);
+  EXPECT_FALSE(ParseEndSignal("R:USR1@30")->shell_only);
+  auto both = ParseEndSignal("RB:SIGTERM@5");
+  ASSERT_TRUE(both);
+  EXPECT_TRUE(both->shell_only && both->may_meet_maintenance);
 }
 
 TEST(RunOptionsTest, BadValuesNameTheOption) {

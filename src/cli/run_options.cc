@@ -35,6 +35,7 @@ enum Id {
   kDeadline,
   kDependency,
   kView,
+  kOnDisconnect,
   kOutput,
   kError,
   kFollow,
@@ -101,7 +102,7 @@ constexpr OptionSpec kNoRequeueSpec{kNoRequeue, 0,  "no-requeue",
 constexpr OptionSpec kSignalSpec{
     kSignal,         0,
     "signal",        kValue,
-    "SIG[@SECONDS]", "it saves its state on this signal, so long before it is killed (TERM, 30)"};
+    "SIG[@SECONDS]", "it gets this signal so long (60) before its time limit, and when it has to make room"};
 constexpr OptionSpec kSnapshotSpec{
     kSnapshot, 0, "snapshot", kValue, "NAME", "run in this snapshot, not in the root as it is", Completes::kSnapshots};
 constexpr OptionSpec kBeginSpec{
@@ -158,6 +159,9 @@ constexpr OptionSpec kRunOptions[] = {
     kDeadlineSpec,
     kDependencySpec,
     kViewSpec,
+    {kOnDisconnect, 0, "on-disconnect", kValue, "keep|cancel",
+     "what becomes of the job, waiting or running, when vrun is killed or its terminal closes (default: keep; of an "
+     "unnamed command with a terminal: cancel after a minute)"},
     {kTty, 'T', "tty", kFlag, "", "give the command a terminal in any case"},
     {kNoTty, 0, "no-tty", kFlag, "", "give the command pipes in any case"},
     {kNoStdin, 'n', "no-stdin", Argument::kShortNumber, "", "its stdin is empty, whatever ours is (as with ssh)"},
@@ -303,6 +307,7 @@ constexpr UnsupportedOption kRunUnsupported[] = {{'o', "output", "redirect with 
                                                  VRUN_COMMON_UNSUPPORTED};
 constexpr UnsupportedOption kBatchUnsupported[] = {{'T', "tty", "a batch job has no terminal, use vrun"},
                                                    {'i', "input", "redirect in the script, < FILE"},
+                                                   {0, "on-disconnect", "a batch job goes on by itself, leave it out"},
                                                    {0, "status-json", "use `vctl job ID -o json`"},
                                                    VRUN_COMMON_UNSUPPORTED};
 #undef VRUN_COMMON_UNSUPPORTED
@@ -359,6 +364,11 @@ Result<bool> ParseView(const std::string& value) {
     return Error(Code::kInvalid, Escape(value) + ": no such view: write live or frozen");
   }
   return value == "live";
+}
+
+Result<v1::OnDisconnect> ParseOnDisconnect(const std::string& value) {
+  if (value != "keep" && value != "cancel") return Error(Code::kInvalid, Escape(value) + ": write keep or cancel");
+  return value == "keep" ? v1::ON_DISCONNECT_KEEP : v1::ON_DISCONNECT_CANCEL;
 }
 
 }  // namespace
@@ -449,6 +459,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kOpenMode: return ApplyOpenMode(value, out);
     case kWrap: return StoreText(value, &out->wrap);
     case kGres: return ApplyGres(value, out);
+    case kOnDisconnect: return Store(ParseOnDisconnect(value), &out->on_disconnect);
     case kFollow: out->follow = true; return {};
     case kParsable: out->parsable = true; return {};
     case kNodes:

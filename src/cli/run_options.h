@@ -46,7 +46,9 @@ struct RunOptions {
   Deadline deadline;
   Dependencies dependencies;
   std::optional<bool> live_view;  // not said: as configured
+  v1::OnDisconnect on_disconnect = v1::ON_DISCONNECT_UNSPECIFIED;
   // vbatch
+  bool batch_script = false;  // the command is the shell of a script
   std::string output, error;  // patterns as in cli/log_path.h
   bool append_output = false;
   std::string wrap;  // not "": the text that /bin/sh runs in place of a command

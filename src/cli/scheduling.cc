@@ -19,8 +19,10 @@ struct SignalName {
 };
 constexpr SignalName kSignals[] = {{"HUP", SIGHUP},   {"INT", SIGINT},   {"QUIT", SIGQUIT}, {"KILL", SIGKILL},
                                    {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"TERM", SIGTERM}, {"CONT", SIGCONT},
-                                   {"STOP", SIGSTOP}, {"TSTP", SIGTSTP}, {"ALRM", SIGALRM}, {"ABRT", SIGABRT}};
+                                   {"STOP", SIGSTOP}, {"TSTP", SIGTSTP}, {"ALRM", SIGALRM}, {"ABRT", SIGABRT},
+                                   {"URG", SIGURG},   {"TTIN", SIGTTIN}, {"TTOU", SIGTTOU}};
 constexpr uint64_t kMostGrace = 24 * 3600;
+constexpr uint32_t kSlurmsGrace = 60;
 
 }  // namespace
 
@@ -52,14 +54,22 @@ Result<EndSignal> ParseEndSignal(std::string_view text) {
     return Error(Code::kInvalid, Escape(text) + ": not a signal: write a name and seconds, as in USR1@60");
   };
   std::string_view rest = text;
-  if (rest.starts_with("R")) rest.remove_prefix(1);
-  if (rest.starts_with("B:")) rest.remove_prefix(2);
   EndSignal out;
+  out.grace_s = kSlurmsGrace;
+  if (const size_t colon = text.find(':'); colon != text.npos) {
+    for (char c : text.substr(0, colon)) {
+      if (c != 'B' && c != 'R') return bad();
+      (c == 'B' ? out.shell_only : out.may_meet_maintenance) = true;
+    }
+    if (colon == 0) return bad();
+    rest.remove_prefix(colon + 1);
+  }
   const size_t at = rest.find('@');
   if (at != rest.npos) {
     auto seconds = ParseNumber(rest.substr(at + 1), kMostGrace);
-    if (!seconds || *seconds == 0) return bad();
-    out.grace_s = static_cast<uint32_t>(*seconds);
+    if (!seconds) return bad();
+    // With 0 it would come when the job is gone.
+    out.grace_s = std::max<uint32_t>(static_cast<uint32_t>(*seconds), 1);
   }
   out.signal = ParseSignal(rest.substr(0, at));
   if (out.signal == 0 || out.signal == SIGKILL || out.signal == SIGSTOP) return bad();

@@ -18,10 +18,12 @@ std::string JobClassName(v1::JobClass klass);
 // "USR1", "SIGUSR1", "10"; 0: not a signal.
 int ParseSignal(std::string_view text);
 
-// Slurm's "[R][B:]SIG[@SECONDS]": the signal, and how long before its end it comes.
+// Slurm's "[{R|B}:]SIG[@SECONDS]": the signal, and how long before its end it comes.
 struct EndSignal {
   int signal = 0;
-  uint32_t grace_s = 0;  // 0: not said
+  uint32_t grace_s = 0;               // 0: there is no such signal
+  bool shell_only = false;            // B
+  bool may_meet_maintenance = false;  // R
 };
 Result<EndSignal> ParseEndSignal(std::string_view text);
 

@@ -99,6 +99,8 @@ void Encode(const core::JobSubmitted& e, Body* out) {
     step->set_value(s.value);
   }
   j->set_limit_us(job.limit);
+  j->set_notice_us(job.notice);
+  j->set_may_meet_maintenance(job.may_meet_maintenance);
   for (const core::JobId id : job.after) j->add_after(id);
   for (const core::JobId id : job.after_ok) j->add_after_ok(id);
 }
@@ -211,6 +213,8 @@ core::JobSubmitted Decode(const Body::JobSubmitted& j) {
   job.hard_deadline = j.hard_deadline();
   for (const auto& step : j.deadline_steps()) job.deadline_steps.push_back({step.at_us(), step.value()});
   job.limit = j.limit_us();
+  job.notice = j.notice_us();
+  job.may_meet_maintenance = j.may_meet_maintenance();
   job.after.assign(j.after().begin(), j.after().end());
   job.after_ok.assign(j.after_ok().begin(), j.after_ok().end());
   return e;

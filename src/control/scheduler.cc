@@ -36,7 +36,10 @@ core::JobSpec SpecOf(const JobRow& job) {
   if (!job.needs.gpu_type.empty()) spec.gpu_types = {job.needs.gpu_type};
   spec.submitted = job.submitted_us;
   spec.estimate = static_cast<core::Micros>(std::min<uint64_t>(job.scheduling.estimate_s(), 1u << 30)) * core::kSecond;
+  spec.limit = static_cast<core::Micros>(std::min<uint64_t>(job.scheduling.limit_s(), 1u << 30)) * core::kSecond;
   spec.checkpoint.on_demand = job.scheduling.saves();
+  if (job.scheduling.saves()) spec.notice = core::Micros{job.scheduling.grace_s()} * core::kSecond;
+  spec.may_meet_maintenance = job.scheduling.may_meet_maintenance();
   spec.begin_after = job.scheduling.begin_us();
   spec.deadline = job.scheduling.deadline_us();
   spec.hard_deadline = job.scheduling.hard_deadline();

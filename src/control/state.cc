@@ -150,6 +150,7 @@ Status State::End(uint64_t id, v1::JobState state, const std::string& exit, cons
   const bool good = Teaches(job.exit);
   scheduler_.Feed(core::JobEnded{id, good, good});
   admissions_.erase(id);
+  broken_promises_.erase(id);
   return Release(job);
 }
 
@@ -385,6 +386,8 @@ Status State::SendStart(const JobRow& job) {
   start->set_user(job.user);
   start->set_discard_writes(request.discard_writes());
   start->set_grace_ms(GraceMillis(job));
+  start->set_end_signal(job.scheduling.signal());
+  start->set_signal_shell_only(job.scheduling.signal_shell_only());
   start->set_content_home_id(request.snapshot().content_home_id());
   start->set_live_view(request.live_view());
   start->set_keep_writes(request.keep_writes());

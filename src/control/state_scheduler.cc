@@ -172,8 +172,16 @@ Status State::Carry(const core::Resize& resize) {
 }
 
 Status State::Carry(const core::Admission& admission) {
+  const bool broken = admissions_.contains(admission.job) && admissions_[admission.job].met && !admission.met;
   admissions_[admission.job] = admission;
-  return {};
+  if (!broken) return {};
+  const auto it = jobs_.find(admission.job);
+  if (it == jobs_.end()) return {};
+  // A scheduler that begins anew shall not promise it once more.
+  it->second.scheduling.set_hard_deadline(false);
+  LogInfo("job {} of {}: its deadline was promised and cannot be kept", admission.job, Escape(it->second.user));
+  broken_promises_.insert(admission.job);
+  return Save(it->second);
 }
 
 Status State::Carry(const core::Doomed& doomed) {
@@ -190,6 +198,14 @@ std::string State::DeadlineOf(uint64_t id) const {
   // The core's clock, in the terms of the wall's.
   const auto wall = [this](core::Micros at) { return FormatRfc3339(clock_->Wall() + at - scheduler_.Now()); };
   const std::string deadline = "the deadline, " + FormatRfc3339(job->second.scheduling.deadline_us());
+  if (broken_promises_.contains(id)) {
+    return deadline + ", was promised, and cannot be kept" +
+           (a.end == core::kNever ? "" : ": it would end by " + wall(a.end));
+  }
+  if (a.met && clock_->Wall() > job->second.scheduling.deadline_us()) return deadline + ", was promised, and is over";
+  if (!a.known) {
+    return deadline + ", cannot be promised: nobody has seen how long this runs: give it a time limit (-t)";
+  }
   if (a.met) return deadline + ", will be met: it starts by " + wall(a.start) + " and should end by " + wall(a.end);
   if (a.end == core::kNever) return deadline + ", cannot be promised: nobody knows when there will be room";
   return deadline + ", cannot be promised: by what is known it would end at " + wall(a.end);

@@ -117,7 +117,7 @@ TEST_F(WaitingTest, WhetherAHardDeadlineCanBeMetIsSaidWhenItIsSubmitted) {
   Register(SimpleNode("n1", 1, 1));
   const auto timed = [&](const std::string& id, int64_t hours) {
     v1::SubmitRequest request = SimpleJob(id, 1, 1);
-    request.mutable_scheduling()->set_estimate_s(3600);
+    request.set_time_limit_s(3600);
     request.mutable_scheduling()->set_hard_deadline(true);
     request.mutable_scheduling()->set_deadline_us(clock_.Wall() + hours * kHour);
     return request;
@@ -132,9 +132,22 @@ TEST_F(WaitingTest, WhetherAHardDeadlineCanBeMetIsSaidWhenItIsSubmitted) {
   v1::WhyRequest why;
   why.set_job(second.job());
   EXPECT_EQ(Why(*state_, kAnna, why)->deadline(), second.deadline());
+  // Nobody knows how long it runs.
+  v1::SubmitRequest unknown = timed("unknown", 4);
+  unknown.set_time_limit_s(0);
+  const std::string said = Submit(unknown).deadline();
+  EXPECT_NE(said.find("cannot be promised"), std::string::npos) << said;
+  EXPECT_NE(said.find("-t"), std::string::npos) << said;
   none.set_request_id("past");
   none.mutable_scheduling()->set_deadline_us(clock_.Wall() - 1);
   EXPECT_EQ(SubmitError(none).code(), Code::kInvalid);
+  // The first one has not ended: what was promised is not promised any more.
+  clock_.AdvanceMicros(5 * kHour);
+  Register(SimpleNode("n1", 1, 1));
+  why.set_job(first.job());
+  const std::string later = Why(*state_, kAnna, why)->deadline();
+  EXPECT_NE(later.find("was promised"), std::string::npos) << later;
+  EXPECT_EQ(later.find("will be met"), std::string::npos) << later;
 }
 
 }  // namespace

@@ -103,6 +103,8 @@ void AttachedRun::StartRun(const v1::Run& request) {
                            if (freeze && plan.late) plan.freeze = LateFreeze(run->command().directory());
                            run_ = owner_->MakeRun(this, std::move(plan));
                            run_->Start();
+                           // Its terminal has gone meanwhile.
+                           if (!client_ && options_.terminal) owner_->Orphan(this);
                          },
                      .on_failed =
                          [this](Error error) {
@@ -346,24 +348,31 @@ void AttachedRun::OnClientGone() {
     ended_ = true;
     return End();
   }
-  if (run_ == nullptr || !run_->started()) {
-    LogInfo("job {}: the client has gone before it started: cancelled", job_);
-    ended_ = true;
-    if (launch_)
-      launch_->Abandon(SIGHUP);
-    else
-      services_->controller->Cancel(job_, SIGHUP, [](Result<v1::CancelReply>) {});
-    launch_.reset();
-    return End();
-  }
+  if (options_.on_disconnect == v1::ON_DISCONNECT_CANCEL) CancelForGone();
+  if (ended_) return;
   if (!options_.terminal) {
     LogInfo("job {}: the client has gone: its pipes are served to the end", job_);
     // Its terminal is the shell's again.
     if (saved_) pump_->PauseInput();
     return;
   }
-  LogInfo("job {}: the client of a terminal has gone: hang-up in 60 s", job_);
-  owner_->Orphan(this);
+  LogInfo("job {}: the client of a terminal has gone", job_);
+  // One that is not there yet goes the same way when it is.
+  if (run_ != nullptr) owner_->Orphan(this);
+}
+
+void AttachedRun::CancelForGone() {
+  LogInfo("job {}: the client has gone: cancelled", job_);
+  if (run_ == nullptr) {
+    ended_ = true;
+    launch_->Abandon(SIGHUP);
+    launch_.reset();
+    return End();
+  }
+  // It is carried on with until its end is known: what it wrote comes home.
+  services_->controller->Cancel(job_, SIGHUP, [this, alive = alive_](Result<v1::CancelReply> reply) {
+    if (!reply && *alive && run_ != nullptr && !ended_) run_->SendSignal(SIGHUP, true);
+  });
 }
 
 // The client goes, the job does not.
@@ -638,6 +647,13 @@ void AttachedRun::OnOutputEnded(v1::StreamId) {
 }
 
 void AttachedRun::OnOutputBroken(v1::StreamId stream, const Error& reason) {
+  if (!client_ && !answering_ && !options_.detached && run_ != nullptr && !ended_) {
+    // The reader went with the client: the job goes on, so its output goes to the log. The pump is on the stack.
+    services_->loop->Post([this, alive = alive_] {
+      if (*alive && !client_ && !ended_) owner_->Orphan(this);
+    });
+    return;
+  }
   if (run_ != nullptr) run_->CloseOutput(stream);
   if (reason.error_number() == EPIPE || reason.error_number() == EIO || reason.error_number() == ECONNRESET) return;
   output_lost_ = std::string(stream == v1::STDERR ? "stderr" : "stdout") + ": " + reason.message() +

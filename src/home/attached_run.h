@@ -3,11 +3,12 @@
 //
 // When the client goes before the run ends
 //   Detach, or the third Ctrl-C:     the job goes on; its output goes to the log.
-//   killed, the job not started:     the job is cancelled.
-//   killed, a terminal:              the terminal is set back and left alone at once; the job goes on for 60 s, in
-//   which
-//                                    somebody may resume it, then it gets SIGHUP as if its terminal had gone.
+//   killed, CANCEL:                  the job is cancelled.
+//   killed, a terminal:              the terminal is set back and left alone at once; the job goes on, and its output
+//                                    goes to the log. HANG_UP: for 60 s, in which somebody may resume it; then it is
+//                                    cancelled with SIGHUP, as if its terminal had gone.
 //   killed, only pipes and files:    home holds them open and goes on: the reader gets all of the output.
+// All of it whether the job waits or runs. What is wanted is Scheduling.on_disconnect.
 #pragma once
 
 #include <memory>
@@ -51,6 +52,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
     bool terminal = false;  // the command has a pty
     bool detached = false;
     bool terminal_ready = false;  // the client says when its terminal is as it was asked for
+    v1::OnDisconnect on_disconnect = v1::ON_DISCONNECT_UNSPECIFIED;
   };
 
   AttachedRun(const Services* services, Owner* owner, std::shared_ptr<ClientConnection> client, Options options);
@@ -75,6 +77,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
 
   uint64_t job() const { return job_; }
   bool has_client() const { return client_ != nullptr; }
+  v1::OnDisconnect on_disconnect() const { return options_.on_disconnect; }
   StdioPump* pump() { return pump_.get(); }
   // How the job ended, as the client was told. None: it has not, or goes on without this client.
   const std::optional<Outcome>& outcome() const { return outcome_; }
@@ -114,6 +117,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   void OnInterruptKey();
   void CancelWaiting(int signal);
   void CancelNow(int signal);
+  void CancelForGone();
   void Accepted(const v1::Run& run, uint64_t job);
   Status OpenOutputFiles(const v1::Run& run);
   Status OpenFiles(const std::string& node);

@@ -229,6 +229,82 @@ TEST_F(HomeTest, CtrlCWhileWaitingCancels) {
   EXPECT_EQ(CancelSignal(job), SIGINT);
 }
 
+// --- the client is killed ---
+
+TEST_F(HomeTest, AWaitingJobGoesOnWhenItsClientIsKilled) {
+  {
+    std::lock_guard lock(mutex_);
+    place_ = false;
+  }
+  Client client = StartRun();
+  const uint64_t job = client.Accepted();
+  auto watch = watches_.Next();
+  client.socket.Reset();
+  v1::JobEvent event;
+  event.set_state(v1::STARTING);
+  *event.mutable_placement() = PlacementOf(job);
+  watch->Send(event);
+  auto task = tasks_.Next();
+  NextAttach(task.get());
+  Attached(task.get(), false);
+  Started(task.get());
+  task->Send(OutputOf(v1::STDOUT, 0, "hello", true));
+  EXPECT_EQ(client.ReadOut(5), "hello") << "home still has the pipe";
+  task->Send(OutputOf(v1::STDERR, 0, "", true));
+  Exited(task.get(), job, 0);
+  WritesEnd(task.get(), 0);
+  Released(task.get());
+}
+
+TEST_F(HomeTest, AJobIsCancelledWithItsClientIfThatIsAskedForWhetherItWaitsOrRuns) {
+  const auto cancel = [](v1::Run* run) { run->mutable_scheduling()->set_on_disconnect(v1::ON_DISCONNECT_CANCEL); };
+  {
+    Client client = StartRun(cancel);
+    const uint64_t job = client.Accepted();
+    auto task = tasks_.Next();
+    NextAttach(task.get());
+    Attached(task.get(), false);
+    Started(task.get());
+    client.Next([](const v1::HomeMessage& m) { return m.has_progress() && m.progress().state() == v1::RUNNING; });
+    client.socket.Reset();
+    EXPECT_EQ(CancelSignal(job), SIGHUP);
+    task->Send(OutputOf(v1::STDOUT, 0, "", true));
+    task->Send(OutputOf(v1::STDERR, 0, "", true));
+    Exited(task.get(), job, 129);
+    Put(task.get(), 1, "/project/left", "behind");
+    WritesEnd(task.get(), 2);
+    Released(task.get());
+    EXPECT_EQ(*ReadFile(root_ / "project/left"), "behind") << "what it wrote comes home all the same";
+  }
+  {
+    std::lock_guard lock(mutex_);
+    place_ = false;
+  }
+  Client client = StartRun(cancel);
+  const uint64_t job = client.Accepted();
+  auto watch = watches_.Next();
+  client.socket.Reset();
+  EXPECT_EQ(CancelSignal(job), SIGHUP);
+}
+
+TEST_F(HomeTest, AJobWhoseReaderWentWithItsClientGoesOnIntoTheLog) {
+  Client client = StartRun();
+  client.Accepted();
+  auto task = tasks_.Next();
+  NextAttach(task.get());
+  Attached(task.get(), false);
+  Started(task.get());
+  client.Next([](const v1::HomeMessage& m) { return m.has_progress() && m.progress().state() == v1::RUNNING; });
+  LetGo(&client);
+  client.out.Reset();
+  client.err.Reset();
+  client.socket.Reset();
+  task->Send(OutputOf(v1::STDOUT, 0, "to nobody", false));
+  // It is not closed for the command, which would end by SIGPIPE: another sink attaches.
+  auto orphan = tasks_.Next();
+  NextAttach(orphan.get());
+}
+
 TEST_F(HomeTest, APlacementThatComesLater) {
   {
     std::lock_guard lock(mutex_);

@@ -128,6 +128,7 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   options.progress = run.progress();
   options.terminal = run.command().terminal() && !run.detached();
   options.detached = run.detached();
+  options.on_disconnect = run.scheduling().on_disconnect();
   options.terminal_ready = run.terminal_ready();
   if (run.command().descriptors_size() > 0 && (run.detached() || run.scheduling().requeue())) {
     return client->SendError(Error(Code::kInvalid, "a command that may be started again cannot be given /dev/fd/" +
@@ -245,7 +246,7 @@ void Runs::Orphan(AttachedRun* attached) {
   }
   if (attached->has_client())
     options.hold = false;  // it left of its own will
-  else
+  else if (attached->on_disconnect() == v1::ON_DISCONNECT_HANG_UP)
     options.hangup_micros = kHangupMicros;
   Entry& entry = it->second;
   entry.orphan =
@@ -278,6 +279,7 @@ void Runs::Resume(std::shared_ptr<ClientConnection> client, const v1::Resume& re
   AttachedRun::Options options;
   options.quiet = resume.quiet();
   options.progress = resume.progress();
+  options.on_disconnect = resume.on_disconnect();
   // Whether the command has a terminal is not known here; setting ours raw is right exactly when both ends are
   // terminals.
   options.terminal_ready = resume.terminal_ready();
@@ -491,6 +493,9 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
   }
   OrphanRun::Options options;
   options.hold = true;
+  // Its client may have gone with the earlier home, or is on its way here.
+  const v1::OnDisconnect wanted = reply.info().scheduling().on_disconnect();
+  if (wanted == v1::ON_DISCONNECT_HANG_UP || wanted == v1::ON_DISCONNECT_CANCEL) options.hangup_micros = kHangupMicros;
   entry.orphan =
       std::make_unique<OrphanRun>(services_, job, options, [this, job](const Outcome& o) { OrphanEnded(job, o); });
   entry.run = std::make_unique<JobRun>(services_, std::move(plan), entry.orphan.get());

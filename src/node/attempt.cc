@@ -181,6 +181,8 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   spec.set_token(order_.placement().token());
   spec.set_home_id(home_id());
   spec.set_grace_ms(order_.grace_ms());
+  spec.set_end_signal(order_.end_signal());
+  spec.set_signal_shell_only(order_.signal_shell_only());
   spec.set_gpus(order_.placement().gpus());
   spec.set_live_view(live_view_ != 0);
   const CpuList cpus = host_->GiveCpus(job(), attempt(), order_.resources().milli_cpus());

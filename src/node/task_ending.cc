@@ -54,7 +54,11 @@ v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
     return record;
   }
   switch (facts.stopped) {
-    case Stopped::kNot: break;
+    case Stopped::kNot:
+      if (facts.warned && record.kind() == v1::ExitRecord::SIGNALED && record.signal() == spec.end_signal()) {
+        record.set_reason("ended by the signal that it gets ahead of its time limit (--signal): it does not handle it");
+      }
+      break;
     case Stopped::kTimeLimit:
       record.set_kind(v1::ExitRecord::TIME_LIMIT);
       record.set_exit_code(124);

@@ -18,6 +18,7 @@ struct EndingFacts {
   int cancel_signal = 0;
   sandbox::Ending ending;
   std::string why = {};  // of kPreempted and kContentLost, for people
+  bool warned = false;   // it was sent TaskSpec.end_signal ahead of its time limit
 };
 
 // kind, exit_code (what vrun exits with: 128+n, 124, 137, ...), signal and reason; usage. Times and names are the

@@ -17,6 +17,21 @@
 #include "node/task_spec.h"
 
 namespace vrun::node {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000;
+
+constexpr int64_t kMostLastMoments = 30 * kSecond;
+
+// SIGTERM comes so long before the limit, where SIGKILL comes. `notice`: what the command's own signal leaves it; 0: it
+// has none.
+int64_t LastMoments(int64_t limit, int64_t notice) {
+  int64_t last = std::clamp(limit / 20, std::min(limit / 2, kSecond), kMostLastMoments);
+  if (notice > 0) last = std::min(last, notice / 10);
+  return last;
+}
+
+}  // namespace
 
 TaskSupervisor::TaskSupervisor(EventLoop* loop, TaskOptions options, sandbox::CgroupHost cgroups)
     : loop_(loop),
@@ -230,7 +245,7 @@ void TaskSupervisor::OnStart() {
     loop_->Remove(sandbox_->pidfd());
     sandbox_.reset();
     if (stopped_ == Stopped::kNot) return Record(JudgeStartFailure(*failure));
-    return Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, {.wait_status = SIGKILL}, why_}));
+    return Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, {.wait_status = SIGKILL}, why_, warned_}));
   }
   started_ = true;
   started_us_ = WallMicros();
@@ -250,11 +265,34 @@ void TaskSupervisor::OnStart() {
     *up.mutable_resize() = *early_size_;
     OnUp(std::move(up));
   }
-  if (spec_->time_limit_s() != 0) {
-    // Saturates: a limit of more than 100 years is none.
-    int64_t limit = static_cast<int64_t>(std::min<uint64_t>(spec_->time_limit_s(), 3'000'000'000)) * 1'000'000;
-    limit_timer_ = loop_->After(limit, [this] { Stop(Stopped::kTimeLimit, SIGTERM); });
+  if (spec_->time_limit_s() != 0) ArmLimit();
+}
+
+// At the limit the command is gone: its own signal comes its notice before, SIGTERM a moment before.
+void TaskSupervisor::ArmLimit() {
+  // Saturates: a limit of more than 100 years is none.
+  const int64_t limit = static_cast<int64_t>(std::min<uint64_t>(spec_->time_limit_s(), 3'000'000'000)) * kSecond;
+  const int64_t notice = spec_->end_signal() != 0 ? options_.grace_micros : 0;
+  if (notice > 0) {
+    warn_timer_ = loop_->After(std::max<int64_t>(limit - notice, 0), [this] {
+      warned_ = true;
+      SendEndSignal();
+    });
   }
+  limit_timer_ = loop_->After(limit - LastMoments(limit, notice), [this] { Stop(Stopped::kTimeLimit, SIGTERM); });
+  // Also of a command that was told to leave for another reason shortly before.
+  end_timer_ = loop_->After(limit, [this] {
+    if (sandbox_ && !record_) sandbox_->Kill();
+  });
+}
+
+// As sbatch does it: every process but a batch script's shell, or (B:) the first process alone.
+void TaskSupervisor::SendEndSignal() {
+  using Target = sandbox::Sandbox::Target;
+  if (!sandbox_ || record_) return;
+  Target target = spec_->command().batch_script() ? Target::kOthers : Target::kAll;
+  if (spec_->signal_shell_only()) target = Target::kCommand;
+  sandbox_->Signal(spec_->end_signal(), target);
 }
 
 // Not needed to start, and each costs a fraction of a millisecond.
@@ -292,14 +330,24 @@ void TaskSupervisor::Stop(Stopped why, int signal) {
     cancel_signal_ = signal;
   }
   if (signal == SIGKILL || !started_) return sandbox_->Kill();
-  sandbox_->Signal(signal);
+  const bool own = why == Stopped::kPreempted && signal == spec_->end_signal();
+  if (own) {
+    SendEndSignal();
+  } else {
+    sandbox_->Signal(signal);
+  }
   // A stopped process group would not hear of it.
   if (signal != SIGSTOP && signal != SIGTSTP) sandbox_->Signal(SIGCONT);
-  if (kill_timer_ == 0) {
-    kill_timer_ = loop_->After(options_.grace_micros, [this] {
-      if (sandbox_ && !record_) sandbox_->Kill();
-    });
-  }
+  if (kill_timer_ != 0) return;
+  kill_timer_ = loop_->After(options_.grace_micros, [this] {
+    if (sandbox_ && !record_) sandbox_->Kill();
+  });
+  // A command may save on its signal and go on.
+  if (!own || signal == SIGTERM) return;
+  const int64_t last = std::min(kMostLastMoments, options_.grace_micros / 10);
+  term_timer_ = loop_->After(options_.grace_micros - last, [this] {
+    if (sandbox_ && !record_) sandbox_->Signal(SIGTERM);
+  });
 }
 
 void TaskSupervisor::Terminate() {
@@ -334,7 +382,7 @@ void TaskSupervisor::OnGone() {
   if (!record_) {
     if (!started_ && sandbox_->start_fd() >= 0) loop_->Remove(sandbox_->start_fd());
     Drain();
-    Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, ending, why_}));
+    Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, ending, why_, warned_}));
   }
   sandbox_.reset();
 }
@@ -342,7 +390,7 @@ void TaskSupervisor::OnGone() {
 void TaskSupervisor::Ended() {
   if (record_) return;
   Drain();
-  Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, *sandbox_->ReadControl(), why_}));
+  Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, *sandbox_->ReadControl(), why_, warned_}));
 }
 
 // What is left of the output travels while the record is written.
@@ -355,8 +403,8 @@ void TaskSupervisor::Drain() {
 }
 
 void TaskSupervisor::Record(v1::ExitRecord record) {
-  loop_->Cancel(limit_timer_);
-  loop_->Cancel(kill_timer_);
+  for (EventLoop::TimerId timer : {warn_timer_, limit_timer_, end_timer_, term_timer_, kill_timer_})
+    loop_->Cancel(timer);
   record.set_job(spec_->job());
   record.set_attempt(spec_->attempt());
   record.set_started_us(started_us_);

@@ -77,6 +77,8 @@ class TaskSupervisor {
   void OnGone();
   void Signal(const v1::SendSignal& request);
   void Stop(Stopped why, int signal);
+  void ArmLimit();
+  void SendEndSignal();
   void Settle();
   void Ended();
   void Drain();
@@ -119,8 +121,10 @@ class TaskSupervisor {
   std::optional<v1::TerminalSize> early_size_;
   Stopped stopped_ = Stopped::kNot;
   int cancel_signal_ = 0;
-  std::string why_;  // it was stopped, for people
-  EventLoop::TimerId limit_timer_ = 0, kill_timer_ = 0;
+  std::string why_;                                                      // it was stopped, for people
+  EventLoop::TimerId warn_timer_ = 0, limit_timer_ = 0, end_timer_ = 0;  // of the time limit
+  EventLoop::TimerId term_timer_ = 0, kill_timer_ = 0;                   // of whoever was told to leave
+  bool warned_ = false;                                                  // it got its own signal ahead of its limit
   std::optional<v1::ExitRecord> record_;
   bool leaving_ = false, remove_ = false;
 

@@ -368,6 +368,72 @@ TEST_F(TaskTest, TimeLimit) {
   EXPECT_NE(std::string::npos, o.record.reason().find("1 s"));
 }
 
+TEST_F(TaskTest, TheTimeLimitHoldsAlsoForACommandThatDoesNotHeedIt) {
+  task_->spec().set_time_limit_s(1);
+  task_->Shell("trap '' TERM; echo ready; while true; do sleep 0.1; done");
+  Outcome& o = task_->Run();
+  EXPECT_EQ(v1::ExitRecord::TIME_LIMIT, o.record.kind());
+  EXPECT_EQ(124, o.record.exit_code());
+  EXPECT_GE(o.record.ended_us() - o.record.started_us(), 950'000);
+  EXPECT_LT(o.record.ended_us() - o.record.started_us(), 10'000'000) << "not the grace of a cancellation, 30 s";
+}
+
+TEST_F(TaskTest, ACommandIsToldOfItsTimeLimitByTheSignalThatItAskedFor) {
+  task_->spec().set_time_limit_s(2);
+  task_->spec().set_grace_ms(1000);
+  task_->spec().set_end_signal(SIGUSR1);
+  task_->Shell("trap 'echo saved' USR1; trap 'echo over; exit 3' TERM; while true; do sleep 0.05; done");
+  Outcome& o = task_->Run();
+  EXPECT_EQ("saved\nover\n", o.out);
+  EXPECT_EQ(v1::ExitRecord::TIME_LIMIT, o.record.kind());
+}
+
+TEST_F(TaskTest, ACommandThatEndsOnItsSignalHasNotMetItsTimeLimit) {
+  task_->spec().set_time_limit_s(60);
+  task_->spec().set_grace_ms(59'500);
+  task_->spec().set_end_signal(SIGUSR1);
+  task_->Shell("trap 'echo saved; exit 85' USR1; while true; do sleep 0.05; done");
+  Outcome& o = task_->Run();
+  EXPECT_EQ("saved\n", o.out);
+  EXPECT_EQ(v1::ExitRecord::EXITED, o.record.kind());
+  EXPECT_EQ(85, o.record.exit_code());
+}
+
+TEST_F(TaskTest, ACommandThatDoesNotHandleItsSignalIsEndedByItAndThatIsSaid) {
+  task_->spec().set_time_limit_s(60);
+  task_->spec().set_grace_ms(59'800);
+  task_->spec().set_end_signal(SIGUSR1);
+  task_->Shell("sleep 50; true");
+  Outcome& o = task_->Run();
+  EXPECT_EQ(128 + SIGUSR1, o.record.exit_code());
+  EXPECT_NE(std::string::npos, o.record.reason().find("--signal"));
+}
+
+// As sbatch does without B:, so that a script need not handle a signal that is meant for its programs.
+TEST_F(TaskTest, TheSignalSparesTheShellOfABatchScript) {
+  task_->spec().set_time_limit_s(60);
+  task_->spec().set_grace_ms(59'500);
+  task_->spec().set_end_signal(SIGUSR1);
+  task_->command().set_batch_script(true);
+  task_->Shell("sh -c 'trap \"echo program; exit 5\" USR1; while true; do sleep 0.05; done'; echo script $?");
+  Outcome& o = task_->Run();
+  EXPECT_EQ("program\nscript 5\n", o.out);
+  EXPECT_EQ(0, o.record.exit_code());
+}
+
+TEST_F(TaskTest, WithBTheSignalIsForTheShellAlone) {
+  task_->spec().set_time_limit_s(60);
+  task_->spec().set_grace_ms(59'500);
+  task_->spec().set_end_signal(SIGUSR1);
+  task_->spec().set_signal_shell_only(true);
+  task_->command().set_batch_script(true);
+  task_->Shell(
+      "trap 'echo shell' USR1; sh -c 'trap \"echo program\" USR1; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.1; done' & "
+      "wait; wait; echo end");
+  Outcome& o = task_->Run();
+  EXPECT_EQ("shell\nend\n", o.out);
+}
+
 // --- limits ---
 
 TEST_F(TaskTest, OutOfMemory) {

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <initializer_list>
 
@@ -327,6 +328,36 @@ void ForwardSignal(pid_t command, int signal) {
   if (::kill(-command, signal) != 0) ::kill(command, signal);  // it has left the group that it was given
 }
 
+// To every process but init and `spared`. What starts meanwhile inherits how its parent handles the signal, and may be
+// missed.
+void SignalOthers(pid_t spared, int signal) {
+  const int proc = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (proc < 0) return;
+  alignas(8) char buffer[4096];
+  for (long n; (n = ::syscall(SYS_getdents64, proc, buffer, sizeof buffer)) > 0;) {
+    for (long at = 0; at < n;) {
+      uint16_t length;
+      std::memcpy(&length, buffer + at + 16, sizeof length);  // struct linux_dirent64: ino, off, reclen, type, name
+      pid_t pid = 0;
+      const char* c = buffer + at + 19;
+      for (; *c >= '0' && *c <= '9' && pid < (1 << 26); ++c) pid = pid * 10 + (*c - '0');
+      if (*c == '\0' && pid > 1 && pid != spared) ::kill(pid, signal);
+      at += length;
+    }
+  }
+  ::close(proc);
+}
+
+void HandleControl(const ControlMessage& message, pid_t command) {
+  switch (message.type) {
+    case ControlType::kSignal: return ForwardSignal(command, message.value);
+    case ControlType::kSignalCommand: ::kill(command, message.value); return;
+    case ControlType::kSignalAll: ::kill(-1, message.value); return;
+    case ControlType::kSignalOthers: return SignalOthers(command, message.value);
+    default: return;
+  }
+}
+
 // The command is over: so is everything that it left behind. All of it is dead before the end is reported, so that
 // nobody has to wait for the namespaces to be taken down (a millisecond or two) before the files may be looked at.
 [[noreturn]] void End(int control, int status) {
@@ -356,12 +387,12 @@ void GiveTerminalTo(pid_t command) {
       ControlMessage message;
       ssize_t n = ::recv(control, &message, sizeof message, MSG_DONTWAIT);
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) ::_exit(1);  // the supervisor is gone
-      if (n == sizeof message && message.type == ControlType::kSignal) {
-        if (message.value == SIGCONT && stopped) {
+      if (n == sizeof message) {
+        if (message.type == ControlType::kSignal && message.value == SIGCONT && stopped) {
           GiveTerminalTo(command);
           stopped = false;
         }
-        ForwardSignal(command, message.value);
+        HandleControl(message, command);
       }
     }
     if (fds[0].revents == 0) continue;

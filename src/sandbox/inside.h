@@ -53,11 +53,14 @@ struct StartMessage {
 
 // Packets of the control socket.
 enum class ControlType : uint32_t {
-  kMapped = 1,   // to init: the user maps are written
-  kSignal = 2,   // to init: value is the signal for the command's process group
-  kPty = 3,      // from init, with the master as descriptor
-  kStopped = 5,  // from init: the command was stopped by signal `value`
-  kEnded = 4,    // from init, last: value is the command's wait status; nobody else is left inside
+  kMapped = 1,         // to init: the user maps are written
+  kSignal = 2,         // to init: value is the signal for the command's process group
+  kSignalCommand = 5,  // to init: for the command's first process alone
+  kSignalAll = 6,      // to init: for every process
+  kSignalOthers = 7,   // to init: for every process but the command's first
+  kPty = 3,            // from init, with the master as descriptor
+  kStopped = 8,        // from init: the command was stopped by signal `value`
+  kEnded = 4,          // from init, last: value is the command's wait status; nobody else is left inside
 };
 struct ControlMessage {
   ControlType type;

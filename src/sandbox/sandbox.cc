@@ -227,8 +227,10 @@ std::optional<StartFailure> Sandbox::FinishStart() {
   return std::nullopt;
 }
 
-void Sandbox::Signal(int signal) {
-  ControlMessage message{ControlType::kSignal, signal};
+void Sandbox::Signal(int signal, Target target) {
+  constexpr ControlType kTypes[] = {ControlType::kSignal, ControlType::kSignalCommand, ControlType::kSignalAll,
+                                    ControlType::kSignalOthers};
+  ControlMessage message{kTypes[static_cast<int>(target)], signal};
   static_cast<void>(::send(control_.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 

@@ -71,8 +71,15 @@ class Sandbox {
   // Of Spec::descriptors; also with a terminal.
   UniqueFd TakeDescriptor(uint32_t number) { return std::move(descriptors_[number]); }
 
-  // To the command's process group. Only after FinishStart.
-  void Signal(int signal);
+  // Whom a signal goes to.
+  enum class Target {
+    kGroup,    // the command's process group
+    kCommand,  // its first process alone
+    kAll,      // every process inside
+    kOthers,   // every process inside but its first
+  };
+  // Only after FinishStart.
+  void Signal(int signal, Target target = Target::kGroup);
   // SIGKILL to everything inside.
   void Kill();
 

@@ -168,12 +168,14 @@ struct Resize {
 };
 
 // The answer to a job with a hard deadline, in the step that it was submitted in, or, if it comes after others or has a
-// begin time, in which it may begin. Met: it starts now or gets a hold, and
-// by the run times that are known (nine of ten) it ends in time. Not met: it is served as if its deadline were soft;
-// `end` is when it would, kNever when nothing is known to make room.
+// begin time, in which it may begin. Met: it starts now or gets a hold, and by its limit, or by what its own program
+// has needed (nine times of ten), it ends in time. Not met: it is served as if its deadline were soft; `end` is when it
+// would, kNever when nothing is known to make room. A second one, which is not met, takes back the first: what was
+// expected has not happened. There is no third.
 struct Admission {
   JobId job = 0;
   bool met = false;
+  bool known = true;  // how long it runs: it has a limit, or its program was seen
   Micros start = 0;
   Micros end = 0;
 };

@@ -38,7 +38,7 @@ std::vector<Action> Core::Step(std::span<const Event> events, Micros now) {
     if (jobs_[j].asked) Admit(j);
   }
   bool due = now_ - last_pass_ >= policy_.pass_interval;
-  bool urged = (waiting_ > 0 || hungry_) && now_ - last_pass_ >= policy_.urge_interval;
+  bool urged = (waiting_ > 0 || hungry_ || !promised_.empty()) && now_ - last_pass_ >= policy_.urge_interval;
   if (urged || (due && dirty_)) {
     Pass();
   } else {
@@ -51,7 +51,7 @@ std::vector<Action> Core::Step(std::span<const Event> events, Micros now) {
 Micros Core::NextWake() const {
   Micros next = kNever;
   if (dirty_) next = last_pass_ + policy_.pass_interval;
-  if (waiting_ > 0 || hungry_) next = std::min(next, last_pass_ + policy_.urge_interval);
+  if (waiting_ > 0 || hungry_ || !promised_.empty()) next = std::min(next, last_pass_ + policy_.urge_interval);
   if (!windows_.empty()) next = std::min(next, maintenance_due_);
   for (JobIndex j : not_yet_) {
     // One whose time has come waits for others, whose end is an event.
@@ -115,6 +115,7 @@ uint32_t Core::Intern(const JobSpec& spec) {
   state.like.labels = spec.labels;
   state.like.tolerations = spec.tolerations;
   state.like.preemptible = spec.preemptible;
+  state.like.may_meet_maintenance = spec.may_meet_maintenance;
   state.like.limit = spec.limit;
   Demand& d = state.demand;
   d.required = spec.required;

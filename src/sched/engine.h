@@ -69,6 +69,7 @@ struct Job {
   Micros hold_start = 0;          // expected
   Micros no_hold_before = 0;
   bool asked = false;            // it has a hard deadline, and nothing was said about it yet
+  bool promised = false;         // that its hard deadline is met
   JobId doomed_by = 0;           // did not succeed, so this one never starts
   Level wish = Level::kCluster;  // loosest level that it accepts now
 
@@ -198,6 +199,7 @@ class Core {
   void LimitNodes();
   void ServeMaintenance();
   Micros NextMaintenance() const;
+  Micros TellBefore(JobIndex j, Micros begins) const;
   void TellToLeave(JobIndex j, StopReason reason);
 
   // --- elastic.cc ---
@@ -305,6 +307,9 @@ class Core {
   std::optional<Opening> SoonestBlocks(const Demand::Part& part, ShapeId shape, Level level, Domain domain);
   bool MakeHold(JobIndex j);
   void Admit(JobIndex j);
+  static Micros RunOf(const Job& job);
+  void ReviewPromises();
+  bool KeepsPromise(JobIndex j, Admission* now);
   bool MayUseHold(const Job& job, const Job& holder) const;
   void DropHold(JobIndex j);
   bool TryBackfill(JobIndex j, DemandState& demand);
@@ -345,6 +350,7 @@ class Core {
   bool hungry_ = false;            // some of the elastic ones have less than they could use
   std::vector<JobIndex> elastic_;  // of these, those that may change their size
   std::vector<JobIndex> holders_;
+  std::vector<JobId> promised_;                 // in order of admission; some may have ended
   std::vector<std::vector<JobIndex>> on_node_;  // running jobs by node, each once
 
   std::vector<Ordered> order_, scratch_;

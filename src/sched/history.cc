@@ -8,6 +8,10 @@
 
 namespace vrun::sched::core {
 
+namespace {
+constexpr int64_t kJudgedRuns = 32;  // so many of the last make up the judgement
+}
+
 int Histogram::BinOf(Micros t) {
   auto seconds = static_cast<uint64_t>(std::max<Micros>(t / kSecond, 1));
   return std::min<int>(Log2(seconds * seconds) >> 16, kBins - 1);  // 2 * log2, rounded down
@@ -16,6 +20,10 @@ int Histogram::BinOf(Micros t) {
 int64_t Histogram::LowerSeconds(int bin) { return bin == 0 ? 0 : Exp2Milli(bin * (kLogOne / 2)) / 1000; }
 
 void Histogram::Add(Micros run, int64_t kept) {
+  // Judged by what it said before: a group of few that happen to be alike has foretold nothing yet.
+  const int64_t bits = Log2(static_cast<uint64_t>(total_ + kBins * kOne / 4)) -
+                       Log2(static_cast<uint64_t>(weight_[BinOf(run)] + kOne / 4));
+  surprise_ += (bits - surprise_) / kJudgedRuns;
   if (total_ >= kept * kOne) {
     total_ = 0;
     for (int64_t& w : weight_) {
@@ -66,9 +74,44 @@ const Histogram::Remaining& Histogram::Forecast::At(const Weights& weights, int 
   return r;
 }
 
+int64_t Histogram::Forecast::RankWithin(const Weights& weights, int b, int64_t left, int64_t later, int64_t worth) {
+  const int64_t age = LowerSeconds(b);
+  const int64_t alive = std::accumulate(weights.begin() + b, weights.end(), int64_t{0});
+  if (alive == 0) return INT64_MAX;
+  int64_t ended = 0, in_time = 0, also_later = 0, spent = 0, best = INT64_MAX;
+  int64_t lower = age;
+  for (int i = b; i < kBins; ++i) {
+    const int64_t upper = LowerSeconds(std::min(i + 1, kBins - 1));
+    const int64_t wait = std::max<int64_t>((lower + upper) / 2 - age, 1);
+    lower = upper;
+    if (weights[i] == 0) continue;
+    ended += weights[i];
+    if (wait <= left) in_time = ended;
+    if (wait <= later) also_later = ended;
+    spent += weights[i] * wait;
+    const __int128 value =
+        static_cast<__int128>(ended) * 1000 + static_cast<__int128>(2 * in_time - also_later) * worth / 2;
+    best = std::min(
+        best, static_cast<int64_t>((static_cast<__int128>(spent) + static_cast<__int128>(alive - ended) * wait) * 1000 /
+                                   value));
+  }
+  return std::max<int64_t>(best, 1);
+}
+
 // --- siblings ---
 
 namespace {
+// The parts of a window are counted in seconds of one of this length.
+constexpr int64_t kWindowSeconds = 1 << 16;
+constexpr int64_t kEveryWindow = kWindowSeconds * kSecond;
+
+Micros InWindow(Micros t, Micros window) {
+  return static_cast<Micros>(static_cast<__int128>(t) * kEveryWindow / window);
+}
+Micros OfWindow(Micros t, Micros window) {
+  return static_cast<Micros>(static_cast<__int128>(t) * window / kEveryWindow);
+}
+
 constexpr int64_t kSure = 1 << 16;  // probability 1
 // How far apart, in bins, the run times of two that are alike: about normal, sigma 0.4 of the natural logarithm.
 constexpr int64_t kAlike[] = {23593, 13763, 5243, 1311, 393, 131};
@@ -140,11 +183,12 @@ History::Groups History::Join(const JobSpec& job, Micros submitted) {
   const std::string wide = size + '\n';
   const std::string middle = wide + job.team + '\n' + job.user + '\n';
   Groups groups;
-  int i = 0;
-  for (const std::string& key : {middle + job.name, middle, wide}) {
-    auto [it, fresh] = index_.try_emplace(key, static_cast<uint32_t>(histograms_.size()));
-    if (fresh) histograms_.emplace_back();
-    groups.histograms[i++] = it->second;
+  groups.histograms = {IndexOf(middle + job.name), IndexOf(middle), IndexOf(wide)};
+  const Micros deadline =
+      job.deadline_steps.empty() ? job.deadline : std::max(job.deadline, job.deadline_steps.back().at);
+  if (const Micros from = std::max(submitted, job.begin_after); deadline > from) {
+    groups.window = deadline - from;
+    groups.windows = {IndexOf("deadline\n" + job.team + '\n' + job.user), IndexOf("deadline")};
   }
   auto [it, fresh] = youngest_.try_emplace(groups.histograms[0], 0);
   if (fresh || submitted - siblings_[it->second].last_submission() > policy_.sibling_gap) {
@@ -161,7 +205,16 @@ History::Groups History::Join(const JobSpec& job, Micros submitted) {
   return groups;
 }
 
+uint32_t History::IndexOf(const std::string& key) {
+  auto [it, fresh] = index_.try_emplace(key, static_cast<uint32_t>(histograms_.size()));
+  if (fresh) histograms_.emplace_back();
+  return it->second;
+}
+
 void History::Completed(const Groups& groups, Micros run) {
+  if (groups.window > 0) {
+    for (uint32_t g : groups.windows) histograms_[g].Add(InWindow(run, groups.window), policy_.history_samples_kept);
+  }
   for (uint32_t g : groups.histograms) histograms_[g].Add(run, policy_.history_samples_kept);
   siblings_[groups.siblings].Ended(run);
 }
@@ -178,19 +231,40 @@ History::Estimate History::Remaining(const JobSpec& job, const Groups& groups, i
   const auto gpus = static_cast<uint64_t>(std::max<int64_t>(gpu_milli, 1));
   const auto size = static_cast<Log>((Log2(gpus) - Log2(kMilli)) * policy_.beta / 1000);  // log2 of G^beta
   auto seconds = [](Micros t) { return static_cast<uint64_t>(std::max<Micros>(t / kSecond, 1)); };
-  auto from = [&](const Histogram::Remaining& r, uint8_t source) {
-    return Estimate{Log2(static_cast<uint64_t>(r.rank)) + size, r.rank * kSecond, r.expected * kSecond,
-                    r.late * kSecond, source};
+  const auto from = [&](const Histogram::Remaining& r, uint8_t source, uint32_t histogram) {
+    return Estimate{Log2(static_cast<uint64_t>(r.rank)) + size,
+                    r.rank * kSecond,
+                    r.expected * kSecond,
+                    r.late * kSecond,
+                    source,
+                    histogram};
   };
   Siblings& siblings = siblings_[groups.siblings];
   const int bin = Histogram::BinOf(served);
   siblings.Alive(bin);
-  for (uint8_t i = 0; i < groups.histograms.size(); ++i) {
-    Histogram& h = histograms_[groups.histograms[i]];
-    if (h.samples() < policy_.history_min_samples) continue;
-    if (siblings.Known(bin)) return from(siblings.At(bin, h, policy_.sibling_trust), 5);
-    return from(h.At(bin), i);
+  const auto knows = [&](uint32_t g) { return histograms_[g].samples() >= policy_.history_min_samples; };
+  const auto ask = [&](uint8_t i) {
+    const uint32_t g = groups.histograms[i];
+    Estimate estimate = siblings.Known(bin) ? from(siblings.At(bin, histograms_[g], policy_.sibling_trust), 5, g)
+                                            : from(histograms_[g].At(bin), i, g);
+    estimate.seen = i == 0 && !job.name.empty();
+    return estimate;
+  };
+  if (!job.name.empty() && knows(groups.histograms[0])) return ask(0);
+  const auto plain = std::find_if(groups.histograms.begin(), groups.histograms.end(), knows);
+  const auto part = std::find_if(groups.windows.begin(), groups.windows.end(), knows);
+  const bool by_part =
+      groups.window > 0 && part != groups.windows.end() &&
+      (plain == groups.histograms.end() || histograms_[*part].surprise() < histograms_[*plain].surprise());
+  if (by_part) {
+    Estimate estimate = from(histograms_[*part].At(Histogram::BinOf(InWindow(served, groups.window))), 6, *part);
+    for (Micros* t : {&estimate.service, &estimate.expected, &estimate.late}) {
+      *t = std::max(OfWindow(*t, groups.window), kSecond);
+    }
+    estimate.rank = Log2(seconds(estimate.service)) + size;
+    return estimate;
   }
+  if (plain != groups.histograms.end()) return ask(static_cast<uint8_t>(plain - groups.histograms.begin()));
   if (job.estimate > 0) {
     // One that outlives its estimate is taken to need as much again as it is late, not nothing.
     Micros left = std::max({job.estimate - served, served - job.estimate, job.estimate / 16});
@@ -202,6 +276,40 @@ History::Estimate History::Remaining(const JobSpec& job, const Groups& groups, i
   while (level < attained) level += 2 * kLogOne;
   Micros expected = std::max(served, policy_.level_base);
   return {level, Exp2Milli(level - size) * (kSecond / 1000), expected, expected * 4, 4};
+}
+
+Log History::ForDeadline(const Groups& groups, const Estimate& estimate, Micros served, Micros left,
+                         int64_t worth) const {
+  if (left <= 0 || worth <= 0) return 0;
+  const Micros later = std::max<Micros>(left - estimate.expected, 0);
+  const auto better = [](int64_t rank, int64_t within) {
+    return std::max<Log>(Log2(static_cast<uint64_t>(std::max<int64_t>(rank, 1))) - Log2(static_cast<uint64_t>(within)),
+                         0);
+  };
+  const auto likely = [&](int64_t chance) { return Log2(static_cast<uint64_t>(1000 + chance)) - Log2(1000); };
+  switch (estimate.source) {
+    case 3:  // believed, up to an eighth
+      if (left < estimate.expected / 8 * 7) return 0;
+      return likely(later < estimate.expected / 8 * 7 ? worth : worth / 2);
+    case 4: {
+      // A guess that may be wrong by any factor: it is over within t with the probability t / (t + guess).
+      const auto within = [&](Micros t) {
+        return static_cast<int64_t>(static_cast<__int128>(t) * worth / (t + estimate.expected));
+      };
+      return likely(within(left) - within(later) / 2);
+    }
+    case 5:
+      return better(estimate.service / kSecond, siblings_[groups.siblings].RankWithin(
+                                                    Histogram::BinOf(served), left / kSecond, later / kSecond, worth));
+    case 6:
+      return better(InWindow(estimate.service, groups.window) / kSecond,
+                    histograms_[estimate.histogram].RankWithin(Histogram::BinOf(InWindow(served, groups.window)),
+                                                               InWindow(left, groups.window) / kSecond,
+                                                               InWindow(later, groups.window) / kSecond, worth));
+    default:
+      return better(estimate.service / kSecond, histograms_[estimate.histogram].RankWithin(
+                                                    Histogram::BinOf(served), left / kSecond, later / kSecond, worth));
+  }
 }
 
 }  // namespace vrun::sched::core

@@ -183,25 +183,68 @@ bool Core::MakeHold(JobIndex j) {
 void Core::Admit(JobIndex j) {
   Job& job = jobs_[j];
   job.asked = false;
-  const Micros run = job.spec.limit > 0 ? job.spec.limit : job.estimate.late;
   // What is said stands before what is done about it.
   const size_t at = actions_.size();
-  actions_.push_back(Admission{job.spec.id, false, kNever, kNever});
+  actions_.push_back(Admission{job.spec.id, false, job.spec.limit > 0 || job.estimate.seen, kNever, kNever});
   auto answer = [&]() -> Admission& { return std::get<Admission>(actions_[at]); };
+  if (!answer().known || ClassOf(job) == Class::kScavenger) return;
+  const Micros run = RunOf(job);
+  const auto promise = [&](Micros start) {
+    answer() = {job.spec.id, start + run <= job.spec.deadline, true, start, start + run};
+    if (!answer().met) return false;
+    job.promised = true;
+    promised_.push_back(job.spec.id);
+    return true;
+  };
   DemandState fresh;
   fresh.demand = demands_[job.demand].demand;
-  const bool in_time = now_ + run <= job.spec.deadline;
-  if (in_time && ClassOf(job) != Class::kScavenger && TryPlace(j, fresh)) {
-    answer() = {job.spec.id, true, now_, now_ + run};
+  if (now_ + run <= job.spec.deadline && TryPlace(j, fresh)) {
+    promise(now_);
     return;
   }
-  if (ClassOf(job) != Class::kScavenger && holders_.size() < static_cast<size_t>(policy_.holds) && MakeHold(j)) {
-    const Micros end = job.hold_start + run;
-    answer() = {job.spec.id, end <= job.spec.deadline, job.hold_start, end};
-    if (end <= job.spec.deadline) return;
-    DropHold(j);
-    actions_.pop_back();  // the Hold
+  if (holders_.size() >= static_cast<size_t>(policy_.holds) || !MakeHold(j)) return;
+  if (promise(job.hold_start)) return;
+  DropHold(j);
+  actions_.pop_back();  // the Hold
+}
+
+// What a promise counts with, from a start to the end.
+Micros Core::RunOf(const Job& job) { return job.spec.limit > 0 ? job.spec.limit : job.estimate.late; }
+
+// What was promised is looked at again as long as it can break: a hold that is served late, a node that was lost, room
+// that a higher class took, a program that runs longer than ever before.
+void Core::ReviewPromises() {
+  std::erase_if(promised_, [this](JobId id) {
+    const JobIndex j = IndexOf(id);
+    if (j == kNoJob || !jobs_[j].promised) return true;
+    Admission now{id, false, true, kNever, kNever};
+    if (KeepsPromise(j, &now)) return false;
+    jobs_[j].promised = false;
+    actions_.push_back(now);
+    return true;
+  });
+}
+
+bool Core::KeepsPromise(JobIndex j, Admission* now) {
+  Job& job = jobs_[j];
+  const Micros deadline = job.spec.deadline;
+  switch (job.phase) {
+    case Phase::kRunning:
+      Estimate(j);
+      now->start = job.started;
+      now->end = job.spec.limit > 0 ? std::max(job.started + job.spec.limit, now_) : now_ + job.estimate.late;
+      return now->end <= deadline;
+    case Phase::kPending:
+      if (now_ + RunOf(job) > deadline) break;
+      // It lost its hold, or its room: another, if that is in time.
+      if (job.hold.empty() && (holders_.size() >= static_cast<size_t>(policy_.holds) || !MakeHold(j))) break;
+      now->start = std::max(job.hold_start, now_);
+      now->end = now->start + RunOf(job);
+      return now->end <= deadline;
+    default:  // on its way to a place or away from one
+      return now_ <= deadline;
   }
+  return false;
 }
 
 bool Core::MayUseHold(const Job& job, const Job& holder) const {

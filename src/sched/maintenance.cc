@@ -10,7 +10,7 @@ namespace vrun::sched::core {
 // How long a job stays wherever it starts: 0 when it may be told to leave. Rounded up to half octaves, since each
 // length is a shape of its own.
 Micros Core::RunsOf(const JobSpec& spec) {
-  if (spec.preemptible) return 0;
+  if (spec.preemptible || spec.may_meet_maintenance) return 0;
   if (spec.limit == 0) return kNever;
   Micros up = kSecond;
   while (up < spec.limit) up += up / 2;
@@ -19,7 +19,7 @@ Micros Core::RunsOf(const JobSpec& spec) {
 
 // Where it is to start, if that is now.
 bool Core::OutstaysWindow(const Job& job) const {
-  if (job.spec.preemptible) return false;
+  if (job.spec.preemptible || job.spec.may_meet_maintenance) return false;
   return std::any_of(job.placement.rooms.begin(), job.placement.rooms.end(), [&](const Room& r) {
     const Micros horizon = cluster_.node(r.node).horizon;
     return horizon != kNever && (job.spec.limit == 0 || job.spec.limit > horizon - now_);
@@ -84,6 +84,14 @@ void Core::LimitNodes() {
   }
 }
 
+// When it has to be told to leave a node that is closed. kNever: it stays to its end.
+Micros Core::TellBefore(JobIndex j, Micros begins) const {
+  const JobSpec& spec = jobs_[j].spec;
+  if (begins == kNever || !(spec.preemptible || spec.may_meet_maintenance)) return kNever;
+  // Not before its node is closed, or it would start there again.
+  return begins - std::max(PriceOf(j).latency, std::min(spec.notice, policy_.maintenance_lead));
+}
+
 void Core::ServeMaintenance() {
   if (now_ < maintenance_due_ && now_ - maintained_ < Cluster::kLimitEvery) return;
   maintained_ = now_;
@@ -93,7 +101,7 @@ void Core::ServeMaintenance() {
     const Windows::State state = windows_.At(name, now_, policy_.maintenance_lead);
     if (!state.closed) continue;
     for (JobIndex j : std::vector<JobIndex>(on_node_[n])) {
-      if (jobs_[j].spec.preemptible && now_ + PriceOf(j).latency >= state.begins) {
+      if (now_ >= TellBefore(j, state.begins)) {
         TellToLeave(j, StopReason::kMaintenance);
       }
     }
@@ -108,8 +116,8 @@ Micros Core::NextMaintenance() const {
     const NodeId n = cluster_.Find(name);
     if (n == kNoNode || !cluster_.node(n).closed || n >= on_node_.size()) continue;
     for (JobIndex j : on_node_[n]) {
-      const Micros at = cluster_.node(n).horizon - PriceOf(j).latency;
-      if (jobs_[j].spec.preemptible && at > now_) next = std::min(next, at);
+      const Micros at = TellBefore(j, cluster_.node(n).horizon);
+      if (at > now_) next = std::min(next, at);
     }
   }
   return next;

@@ -58,7 +58,7 @@ Status Validate(const JobSpec& job) {
   for (const auto* list : {&job.after, &job.after_ok}) {
     if (std::find(list->begin(), list->end(), job.id) != list->end()) return Invalid(what, "it depends on itself");
   }
-  if (std::min({job.deadline, job.estimate, job.limit}) < 0) return Invalid(what, "a time is negative");
+  if (std::min({job.deadline, job.estimate, job.limit, job.notice}) < 0) return Invalid(what, "a time is negative");
   if (job.hard_deadline && job.deadline == 0) return Invalid(what, "its hard deadline is not given");
   for (size_t i = 0; i < job.deadline_steps.size(); ++i) {
     const DeadlineStep& s = job.deadline_steps[i];

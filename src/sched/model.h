@@ -121,6 +121,8 @@ struct JobSpec {
   std::vector<JobId> after;
   std::vector<JobId> after_ok;
   Checkpoint checkpoint;
+  Micros notice = 0;                  // it wants to be told so long before it has to be gone; 0: no wish
+  bool may_meet_maintenance = false;  // it starts though it may outlast the time until a window: it is told to leave
 };
 
 struct NodeSpec {

@@ -49,26 +49,23 @@ Log Core::WaitCost(const Job& job, Log growth) const {
          teams_.Fairness(job.team) + growth + static_cast<Log>(int64_t{size} * (1000 - policy_.beta) / 1000);
 }
 
-// The part of the density that changes slowly: class and deadline / (T * G^beta). A deadline raises it by
-// 1 + weight * T / (slack + T/4), until it cannot be met any more.
+// The part of the density that changes slowly: class and deadline / (T * G^beta).
 Log Core::Base(const Job& job) const {
-  Log base = Log2(static_cast<uint64_t>(policy_.class_weight[static_cast<int>(ClassOf(job))])) - job.estimate.rank;
+  const Log base =
+      Log2(static_cast<uint64_t>(policy_.class_weight[static_cast<int>(ClassOf(job))])) - job.estimate.rank;
   if (job.spec.deadline == 0 && job.spec.deadline_steps.empty()) return base;
-  const Micros left = job.estimate.expected;
-  // Of a deadline with steps each counts with what is lost after it.
-  auto urgency = [&](Micros at, int64_t worth) {
-    const Micros slack = at - now_ - left;
-    if (slack < -left / 8) return int64_t{0};
-    auto u = static_cast<__int128>(left) * policy_.deadline_weight / std::max<Micros>(slack + left / 4, 1);
-    return static_cast<int64_t>(std::min<__int128>(u, 1 << 30)) * worth / 1000;
+  const auto worth = [&](Micros at, int64_t value) {
+    return history_.ForDeadline(job.groups, job.estimate, ServedNow(job), at - now_,
+                                policy_.deadline_weight * value / 1000);
   };
-  int64_t most = job.spec.deadline > 0 ? urgency(job.spec.deadline, 1000) : 0;
+  Log most = job.spec.deadline > 0 ? worth(job.spec.deadline, 1000) : 0;
+  // Of a deadline with steps each counts with what is lost after it.
   const std::vector<DeadlineStep>& steps = job.spec.deadline_steps;
   for (size_t i = 0; i < steps.size(); ++i) {
     const int64_t then = i + 1 < steps.size() ? steps[i + 1].value : 0;
-    most = std::max(most, urgency(steps[i].at, std::max<int64_t>(steps[i].value - then, 0)));
+    most = std::max(most, worth(steps[i].at, std::max<int64_t>(steps[i].value - then, 0)));
   }
-  return base + Log2(static_cast<uint64_t>(1000 + most)) - Log2(1000);
+  return base + most;
 }
 
 // What its team has no budget for is a scavenger.
@@ -198,6 +195,7 @@ void Core::Pass() {
   }
   hungry_ = false;
   if (!elastic_.empty()) GrowElastic();
+  if (!promised_.empty()) ReviewPromises();
 }
 
 uint64_t Core::AlternativesAllowed(const Job& job, const Demand& demand) {

@@ -26,8 +26,9 @@ struct Policy {
   Micros growth_floor = 1800 * kSecond;
   // With no history T is the level of the service attained: level_base * 4^k, the first above it.
   Micros level_base = 900 * kSecond;
-  // A deadline multiplies a job's worth by 1 + weight * T / (slack + T/4) while it can be met.
-  int64_t deadline_weight = 1000;
+  // To end by its deadline is worth so much more than to end, times the chance of it: one that will hardly make it is
+  // in nobody's way, and is served as if it had none.
+  int64_t deadline_weight = 4000;
   // A job that waited starvation_bound and starvation_stretch times its expected run time is served before others by
   // age, and gets a hold, whatever its size. Started so, it runs undisturbed for starvation_turn, and then its wait
   // counts anew.

@@ -153,6 +153,8 @@ bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Vic
   if (job.phase != Phase::kRunning || job.spec.id != v.id || !job.leaving.empty()) return false;
   if (now_ < job.turn_ends && ClassOf(job) == ClassOf(beneficiary) && !reclaim) return false;
   if (ClassOf(job) > ClassOf(beneficiary)) return false;
+  // What was promised is kept against its equals.
+  if (job.promised && ClassOf(job) == ClassOf(beneficiary) && !reclaim) return false;
   if (teams_.Protected(job.team, job.charges, beneficiary.team)) return false;
   if (reclaim) return teams_.MayReclaim(beneficiary.team, job.team);
   if (!v.settled && ClassOf(job) == ClassOf(beneficiary)) return false;
@@ -164,7 +166,7 @@ bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Vic
 bool Core::Movable(const Job& beneficiary, const Victim& v) const {
   if (v.job == kNoJob) return false;
   const Job& job = jobs_[v.job];
-  return job.phase == Phase::kRunning && job.leaving.empty() && job.spec.id == v.id && v.settled &&
+  return job.phase == Phase::kRunning && job.leaving.empty() && job.spec.id == v.id && v.settled && !job.promised &&
          job.milli < beneficiary.milli && ClassOf(job) <= ClassOf(beneficiary);
 }
 

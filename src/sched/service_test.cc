@@ -106,6 +106,36 @@ TEST(Maintenance, WhoWaitedForOthersToLeaveStartsOnlyIfThereIsStillTime) {
   EXPECT_TRUE(w.Runs(2));
 }
 
+TEST(Maintenance, AJobIsToldOfAWindowAsLongBeforeAsItAskedFor) {
+  World w;
+  JobSpec job = Gang(1, 1, 2);
+  job.checkpoint = {true, 60 * kSecond, 60 * kSecond, 0};
+  job.notice = 300 * kSecond;
+  w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{job}});
+  const Micros from = w.now + 4 * kHour;
+  w.Feed({MaintenanceSet{{"disks", {"a"}, from, from + kHour}}}, kSecond);
+  w.Run(from - w.now - 301 * kSecond);
+  EXPECT_FALSE(w.stopping.contains(1));
+  w.Run(2 * kSecond);
+  EXPECT_TRUE(w.stopping.contains(1));
+}
+
+// Slurm's --signal=R:
+TEST(Maintenance, WhoSaysSoMayMeetAWindowAndIsToldInTime) {
+  World w;
+  JobSpec job = Firm(1, 11 * kHour), other = Firm(2, 11 * kHour);
+  job.may_meet_maintenance = true;
+  job.notice = 120 * kSecond;
+  w.Feed({NodeUp{GpuNode("a")}});
+  const Micros from = w.now + 4 * kHour;
+  w.Feed({MaintenanceSet{{"disks", {"a"}, from, from + kHour}}}, kSecond);
+  w.Feed({JobSubmitted{job}, JobSubmitted{other}}, kSecond);
+  EXPECT_TRUE(w.Runs(1));
+  EXPECT_FALSE(w.Runs(2));
+  w.Run(from - w.now - 60 * kSecond);
+  EXPECT_TRUE(w.stopping.contains(1));
+}
+
 TEST(Maintenance, CalledOffItIsForgotten) {
   World w;
   w.Feed({NodeUp{GpuNode("a")}, MaintenanceSet{{"m", {"a"}, kHour, 2 * kHour}}});
@@ -184,6 +214,124 @@ TEST(Deadlines, AHardOneIsPromisedOrRefusedAtOnce) {
   actions = w.Feed({JobSubmitted{hard(5, w.now + 2 * kHour)}}, kSecond);
   EXPECT_TRUE(Find<Admission>(actions)->met);
   EXPECT_TRUE(w.Runs(5));
+}
+
+int Admissions(const std::vector<Action>& actions) {
+  return static_cast<int>(std::count_if(actions.begin(), actions.end(),
+                                        [](const Action& a) { return std::holds_alternative<Admission>(a); }));
+}
+
+TEST(Deadlines, NothingIsPromisedOfAProgramThatWasNeverSeenAndHasNoLimit) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}});
+  JobId id = 0;
+  const auto hard = [&](const std::string& name) {
+    JobSpec j = Gang(++id, 1, 1);
+    j.name = name;
+    j.deadline = w.now + 100 * kHour;
+    j.hard_deadline = true;
+    return j;
+  };
+  // Others of this size are known well, and that says nothing of this program.
+  for (int i = 0; i < 20; ++i) {
+    JobSpec other = hard("known");
+    other.hard_deadline = false;
+    w.Feed({JobSubmitted{other}}, kSecond);
+    w.Feed({JobEnded{id}}, 600 * kSecond);
+  }
+  auto actions = w.Feed({JobSubmitted{hard("new")}}, kSecond);
+  const Admission* answer = Find<Admission>(actions);
+  ASSERT_NE(answer, nullptr);
+  EXPECT_FALSE(answer->met);
+  EXPECT_FALSE(answer->known);
+  EXPECT_TRUE(w.Runs(id)) << "there is room, and nothing else to wait for";
+  actions = w.Feed({JobSubmitted{hard("known")}}, kSecond);
+  answer = Find<Admission>(actions);
+  ASSERT_NE(answer, nullptr);
+  EXPECT_TRUE(answer->met && answer->known);
+}
+
+TEST(Deadlines, ABrokenPromiseIsTakenBackOnceAndNotRepeated) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}});
+  JobSpec j = Gang(1, 1, 8);
+  j.limit = kHour;
+  j.deadline = w.now + 90 * 60 * kSecond;
+  j.hard_deadline = true;
+  auto actions = w.Feed({JobSubmitted{j}}, kSecond);
+  ASSERT_TRUE(Find<Admission>(actions)->met);
+  ASSERT_TRUE(w.Runs(1));
+  w.Feed({NodeLost{"a"}, JobStopped{1, w.now}}, 40 * 60 * kSecond);
+  actions = w.Run(2 * 60 * kSecond);
+  ASSERT_EQ(Admissions(actions), 1);
+  EXPECT_FALSE(Find<Admission>(actions)->met);
+  actions = w.Feed({NodeUp{GpuNode("a")}}, kSecond);
+  EXPECT_TRUE(w.Runs(1));
+  EXPECT_EQ(Admissions(actions) + Admissions(w.Run(3 * kHour)), 0);
+}
+
+TEST(Deadlines, AProgramThatRunsLongerThanEverBreaksItsPromise) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}});
+  JobSpec j = Gang(0, 1, 1);
+  j.name = "nightly";
+  for (j.id = 1; j.id <= 20; ++j.id) {
+    w.Feed({JobSubmitted{j}}, kSecond);
+    w.Feed({JobEnded{j.id}}, 600 * kSecond);
+  }
+  j.hard_deadline = true;
+  j.deadline = w.now + kHour;
+  auto actions = w.Feed({JobSubmitted{j}}, kSecond);
+  ASSERT_TRUE(Find<Admission>(actions)->met);
+  actions = w.Run(kHour);
+  ASSERT_EQ(Admissions(actions), 1);
+  EXPECT_FALSE(Find<Admission>(actions)->met);
+}
+
+TEST(Deadlines, OneThatCannotBeMetIsInNobodysWay) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a", 1)}, JobSubmitted{Gang(1, 1, 1)}});
+  JobSpec lost = Gang(2, 1, 1), plain = Gang(3, 1, 1), due = Gang(4, 1, 1);
+  lost.estimate = 2 * kHour, lost.deadline = w.now + kHour;
+  plain.estimate = 3 * kHour;
+  due.estimate = 4 * kHour, due.deadline = w.now + 5 * kHour;
+  w.Feed({JobSubmitted{lost}, JobSubmitted{plain}, JobSubmitted{due}}, kSecond);
+  w.Feed({JobEnded{1}}, kSecond);
+  EXPECT_TRUE(w.Runs(4)) << "the longest, and the only one that a deadline can still be met of";
+  w.Feed({JobEnded{4}}, kSecond);
+  EXPECT_TRUE(w.Runs(2)) << "as if it had none: the shorter first";
+}
+
+TEST(Deadlines, OfTwoAlikeTheOneThatCannotWaitGoesFirst) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a", 1)}, JobSubmitted{Gang(1, 1, 1)}});
+  JobSpec far = Gang(2, 1, 1), near = Gang(3, 1, 1);
+  far.estimate = near.estimate = kHour;
+  far.deadline = w.now + 20 * kHour;
+  near.deadline = w.now + 80 * 60 * kSecond;
+  w.Feed({JobSubmitted{far}, JobSubmitted{near}}, kSecond);
+  w.Feed({JobEnded{1}}, kSecond);
+  EXPECT_TRUE(w.Runs(3));
+}
+
+TEST(Deadlines, WhatPartOfTheirTimeOthersNeededTellsOfOneThatWasNeverSeen) {
+  World w;
+  w.Feed({NodeUp{GpuNode("a")}});
+  JobSpec j = Gang(0, 1, 1);
+  for (j.id = 1; j.id <= 60; ++j.id) {
+    const Micros run = (1 + static_cast<Micros>(j.id) * 7919 % 40) * 600 * kSecond;
+    j.deadline = w.now + 2 * run;
+    w.Feed({JobSubmitted{j}});
+    w.Feed({JobEnded{j.id}}, run);
+  }
+  for (const Micros window : {kHour, 10 * kHour}) {
+    ++j.id;
+    j.deadline = w.now + window;
+    w.Feed({JobSubmitted{j}});
+    const Micros expected = w.state.core().Find(j.id)->estimate.expected;
+    EXPECT_GT(expected, window / 3);
+    EXPECT_LT(expected, window * 3 / 4);
+  }
 }
 
 TEST(Deadlines, OfSoftStepsTheOneThatCanStillBeMetCounts) {

@@ -111,6 +111,7 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
   job.user = peer.name;
   VRUN_TRY(CheckScheduling(request.scheduling()));
   job.scheduling = request.scheduling();
+  job.scheduling.set_limit_s(request.time_limit_s());
   VRUN_TRY(CheckTimes(job.scheduling, state.clock().Wall()));
   VRUN_TRY(SettleDependencies(state, &job.scheduling));
   const v1::JobClass klass =
