@@ -70,7 +70,8 @@ function(vrun_binary name)
 endfunction()
 
 # vrun_test(NAME SOURCES x_test.cc ... DEPS lib ... [TIMEOUT s] [LABELS l]): a GoogleTest binary run by ctest.
-# Tests that need root, /dev/fuse or namespaces say SKIP with the reason where those are missing.
+# Tests that need root, /dev/fuse or namespaces say SKIP with the reason where those are missing. LABELS root: of those
+# that mount or make namespaces one runs at a time.
 function(vrun_test name)
   cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT VRUN_TESTS)
@@ -85,4 +86,7 @@ function(vrun_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}")
+  if("root" IN_LIST A_LABELS)
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK machine)
+  endif()
 endfunction()

@@ -23,8 +23,8 @@ def started(cluster, script, **kw):
     return p
 
 
-def test_controller_killed_while_the_job_runs(own):
-    cluster = own()
+def test_controller_killed_while_the_job_runs(sturdy):
+    cluster = sturdy()
     p = started(cluster, "echo ready; read line; echo $line > /root/result; echo said $line; exit 6")
     os.kill(cluster.pid_of("controller"), signal.SIGKILL)
     out, err = p.communicate("hello\n", timeout=60)
@@ -39,8 +39,8 @@ def test_controller_killed_while_the_job_runs(own):
     assert cluster.sh("echo on").stdout == "on\n"
 
 
-def test_controller_away_is_said_at_submission(own):
-    cluster = own()
+def test_controller_away_is_said_at_submission(sturdy):
+    cluster = sturdy()
     cluster.sh("true", check=True)
     os.kill(cluster.pid_of("controller"), signal.SIGKILL)
     began = time.monotonic()
@@ -48,8 +48,8 @@ def test_controller_away_is_said_at_submission(own):
     assert r.returncode == 125 and "controller" in r.stderr and time.monotonic() - began < 30
 
 
-def test_an_acknowledged_job_survives_the_controller(own):
-    cluster = own()
+def test_an_acknowledged_job_survives_the_controller(sturdy):
+    cluster = sturdy()
     cluster.stop_node("n1")
     ids = [int(cluster.run("vbatch", "-D", "/root", "--", "sh", "-c", f"echo {i} > /root/r{i}", check=True).stdout.split()[-1])
            for i in range(3)]
@@ -61,8 +61,8 @@ def test_an_acknowledged_job_survives_the_controller(own):
     wait_until("all are over", lambda: not cluster.json("jobs")["jobs"])
 
 
-def test_home_killed_while_the_job_runs(own):
-    cluster = own()
+def test_home_killed_while_the_job_runs(sturdy):
+    cluster = sturdy()
     p = started(cluster, "echo ready; read line; seq 100000; echo $line > /root/result; exit 6")
     time.sleep(0.1)  # home notes how much it has written just after it has: docs/known-issues.md
     os.kill(cluster.pid_of("home"), signal.SIGKILL)
@@ -72,9 +72,9 @@ def test_home_killed_while_the_job_runs(own):
     assert (cluster.root / "root/result").read_text() == "hello\n"
 
 
-def test_the_agent_killed_while_the_job_runs(own):
+def test_the_agent_killed_while_the_job_runs(sturdy):
     """The supervisor keeps the command; a new agent takes it up."""
-    cluster = own()
+    cluster = sturdy()
     p = started(cluster, "echo ready; read line; echo said $line; echo $line > /root/result; exit 6")
     agent = program_pids(cluster, "node")
     assert agent
@@ -87,8 +87,8 @@ def test_the_agent_killed_while_the_job_runs(own):
     assert cluster.sh("echo on").stdout == "on\n"
 
 
-def test_the_node_is_gone_for_good(own):
-    cluster = own()
+def test_the_node_is_gone_for_good(sturdy):
+    cluster = sturdy()
     p = started(cluster, "echo ready; sleep 1000")
     cluster.stop_node("n1", signal.SIGKILL)
     out, err = p.communicate(timeout=100)
@@ -101,24 +101,24 @@ def test_two_vctl_ups(cluster):
     assert cluster.sh("echo fine").stdout == "fine\n"
 
 
-def test_a_stale_socket_is_replaced(own):
-    cluster = own()
+def test_a_stale_socket_is_replaced(sturdy):
+    cluster = sturdy()
     os.kill(cluster.pid_of("home"), signal.SIGKILL)
     wait_until("home is dead", lambda: cluster.pid_of("home") is None)
     assert cluster.sh("echo fine").stdout == "fine\n"
 
 
-def test_two_first_runs_start_one_home(own):
-    cluster = own()
+def test_two_first_runs_start_one_home(sturdy):
+    cluster = sturdy()
     os.kill(cluster.pid_of("home"), signal.SIGKILL)
     wait_until("home is dead", lambda: cluster.pid_of("home") is None)
     runs = [cluster.popen("vrun", "-D", "/root", "--", "echo", "fine", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) for _ in range(4)]
     assert [p.communicate(timeout=60)[0] for p in runs] == [b"fine\n"] * 4
 
 
-def test_a_full_disk_at_the_nodes_cache(own):
+def test_a_full_disk_at_the_nodes_cache(sturdy):
     """The cache lies on a tiny file system: everything still works, through memory."""
-    cluster = own(nodes=0)
+    cluster = sturdy(fresh=0)
     with small_disk(cluster, 8):
         cluster.start_node("n1")
         (cluster.root / "root/big").write_bytes(os.urandom(32 << 20))
@@ -127,8 +127,8 @@ def test_a_full_disk_at_the_nodes_cache(own):
         assert r.stdout.split()[0] == sha(cluster.root / "root/big")
 
 
-def test_a_damaged_cache_is_refetched_never_served(own):
-    cluster = own()
+def test_a_damaged_cache_is_refetched_never_served(sturdy):
+    cluster = sturdy(fresh=1)
     (cluster.root / "root/data").write_bytes(os.urandom(5 << 20))
     want = cluster.sh("sha256sum < /root/data").stdout
     cluster.stop_node("n1")
@@ -146,23 +146,20 @@ def test_a_damaged_cache_is_refetched_never_served(own):
     assert cluster.sh("sha256sum < /root/data").stdout == want
 
 
-def test_home_without_permission_to_run_daemons(own, tmp_path):
-    cluster = own()
+def test_home_without_permission_to_run_daemons(cluster, tmp_path):
     env = dict(cluster.environment, VRUN_DIR="/proc/no-such-place")
     r = cluster.run("vrun", "--", "true", env=env)
     assert r.returncode == 125 and r.stderr.count("\n") == 1
 
 
-def test_a_client_that_is_killed_leaves_the_job_and_the_id(own):
-    cluster = own()
+def test_a_client_that_is_killed_leaves_the_job_and_the_id(cluster):
     p = started(cluster, "echo ready; sleep 2; echo late > /root/late")
     p.kill()
     p.wait()
     wait_until("the job went on and its result came home", lambda: (cluster.root / "root/late").exists())
 
 
-def test_cancel_from_another_shell(own):
-    cluster = own()
+def test_cancel_from_another_shell(cluster):
     p = started(cluster, "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.1; done")
     job = cluster.json("jobs")["jobs"][0]["job"]
     cluster.vctl("cancel", job)
@@ -171,8 +168,8 @@ def test_cancel_from_another_shell(own):
     wait_until("the job is over", lambda: cluster.json("job", job)["state"] == "CANCELLED")
 
 
-def test_garbage_on_the_sockets_harms_nobody(own):
-    cluster = own()
+def test_garbage_on_the_sockets_harms_nobody(sturdy):
+    cluster = sturdy()
     path = next(str(p) for p in pathlib.Path(cluster.environment["VRUN_DIR"]).rglob("*.sock"))
     for junk in (b"\xff" * 100, os.urandom(5000), b"\x08\0\0\0\0\0\0\0garbage!", b""):
         s = socket.socket(socket.AF_UNIX)

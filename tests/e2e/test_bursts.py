@@ -27,10 +27,10 @@ for i in range(60):
 
 
 @both_views
-def test_the_disk_fills_in_a_burst(own, view):
+def test_the_disk_fills_in_a_burst(sturdy, view):
     with contextlib.ExitStack() as disks:
         states = []
-        cluster, digest = burst(own, view, lambda c: states.append(disks.enter_context(small_disk(c, 24, "n2"))))
+        cluster, digest = burst(sturdy, view, lambda c: states.append(disks.enter_context(small_disk(c, 24, "n2"))))
         p = start_burst(cluster)
         fill(states[0] / "filler")
         out, err = p.communicate(timeout=50)
@@ -68,10 +68,10 @@ def truncate(path, content):
 
 @both_views
 @pytest.mark.parametrize("change", [replace, rewrite, truncate])
-def test_files_change_at_home_in_a_burst(own, change, view):
+def test_files_change_at_home_in_a_burst(sturdy, change, view):
     """Each is read as it was when the job began (in a live view: or as it is now, or is an error that names it): never a
     mixture, never something else."""
-    cluster, contents, first = traced(own, FILE_BY_FILE, view)
+    cluster, contents, first = traced(sturdy, FILE_BY_FILE, view)
     forget_frames(cluster)
     old = [hashlib.sha256(content).hexdigest() for content in contents]
     assert first.stdout == "ready\n" + "".join(f"{i} {old[i]}\n" for i in range(60)), first.stderr
@@ -118,9 +118,9 @@ with open("/root/large", "rb", buffering=0) as f:
 
 
 @pytest.mark.parametrize("change", [replace, truncate])
-def test_a_large_file_changes_at_home_while_a_live_job_reads_it(own, change):
+def test_a_large_file_changes_at_home_while_a_live_job_reads_it(sturdy, change):
     """It gets one version or an error, never a mixture; who opens it afterwards gets what is there now."""
-    cluster = own(view="live", link=["--rate-mbit", "100"])
+    cluster = sturdy(fresh=1, view="live", link=["--rate-mbit", "100"])
     large = cluster.root / "root/large"
     versions = [os.urandom(24 << 20), os.urandom(24 << 20)]
     large.write_bytes(versions[0])

@@ -120,8 +120,8 @@ def forget_pages():
 
 @pytest.mark.parametrize("node", ["stopped", "running", pytest.param("running-live", marks=pytest.mark.view("live"))])
 @pytest.mark.parametrize("damage", [flip, cut, zero, swap, swap_names])
-def test_damage_between_two_jobs_is_refetched_and_counted(own, damage, node):
-    cluster = own()
+def test_damage_between_two_jobs_is_refetched_and_counted(sturdy, damage, node):
+    cluster = sturdy(fresh=1)
     here = cluster.root / "root/data"
     here.mkdir()
     names = ["large0", "large1", *(f"small{i}" for i in range(6))]
@@ -154,8 +154,8 @@ def test_damage_between_two_jobs_is_refetched_and_counted(own, damage, node):
     assert stat(cluster)["corrupt_units"] == after["corrupt_units"], "refetched once, and right since"
 
 
-def test_what_a_job_has_open_is_mended_for_whoever_opens_it_next(own):
-    cluster = own()
+def test_what_a_job_has_open_is_mended_for_whoever_opens_it_next(sturdy):
+    cluster = sturdy(fresh=1)
     (cluster.root / "root/large").write_bytes(os.urandom(5 << 20))
     want = cluster.sh("sha256sum < /root/large", check=True).stdout
     p = cluster.popen("vrun", "-D", "/root", "--", "bash", "-c", "exec 5< large; echo ready; read line; sha256sum <&5",
@@ -169,8 +169,8 @@ def test_what_a_job_has_open_is_mended_for_whoever_opens_it_next(own):
     assert cluster.json("cache", "verify")["nodes"][0]["verified"]["corrupt_units"] == 0
 
 
-def test_verify_finds_damage_that_nobody_has_read_yet(own):
-    cluster = own()
+def test_verify_finds_damage_that_nobody_has_read_yet(sturdy):
+    cluster = sturdy(fresh=1)
     (cluster.root / "root/large").write_bytes(os.urandom(3 << 20))
     want = cluster.sh("sha256sum < /root/large", check=True).stdout
     clean = cluster.json("cache", "verify")["nodes"][0]
@@ -187,8 +187,8 @@ def test_verify_finds_damage_that_nobody_has_read_yet(own):
 # --- size ------------------------------------------------------------------------------------------------------------
 
 
-def test_stat_and_prune(own):
-    cluster = own()
+def test_stat_and_prune(sturdy):
+    cluster = sturdy(fresh=1)
     empty = stat(cluster)
     assert empty["bytes"] == 0 and empty["objects"] == 0, "nothing is started to say so"
     for i in range(4):
@@ -210,8 +210,8 @@ def test_stat_and_prune(own):
     assert cluster.vctl("cache", "stat", "-o", "name").stdout == "n1\n"
 
 
-def test_what_a_job_has_open_survives_a_prune(own):
-    cluster = own()
+def test_what_a_job_has_open_survives_a_prune(sturdy):
+    cluster = sturdy(fresh=1)
     (cluster.root / "root/held").write_bytes(os.urandom(4 << 20))
     (cluster.root / "root/other").write_bytes(os.urandom(4 << 20))
     cluster.sh("cat /root/held /root/other > /dev/null", check=True)
@@ -225,8 +225,8 @@ def test_what_a_job_has_open_survives_a_prune(own):
     assert 4 << 20 <= left["bytes"] < 8 << 20 and len(held) == 1, left
 
 
-def test_the_cache_keeps_its_bound(own):
-    cluster = own(node_options=["--cache-bytes", str(16 << 20)])
+def test_the_cache_keeps_its_bound(sturdy):
+    cluster = sturdy(fresh=1, node_options=["--cache-bytes", str(16 << 20)])
     for i in range(12):
         (cluster.root / f"root/f{i}").write_bytes(os.urandom(4 << 20))
     want = "".join(sha(cluster.root / f"root/f{i}") + "\n" for i in range(12))
@@ -240,9 +240,9 @@ def test_the_cache_keeps_its_bound(own):
 # --- a full disk -----------------------------------------------------------------------------------------------------
 
 
-def test_the_disk_fills_in_the_middle_of_a_job(own):
+def test_the_disk_fills_in_the_middle_of_a_job(sturdy):
     """Somebody else takes all that is left while a job fetches: the cache gives way, or does without; the job sees nothing."""
-    cluster = own(nodes=0)
+    cluster = sturdy(fresh=0)
     with small_disk(cluster, 96) as state:
         cluster.start_node("n1")
         for i in range(30):
@@ -268,8 +268,8 @@ def test_the_disk_fills_in_the_middle_of_a_job(own):
 
 
 @pytest.mark.parametrize("view", ["live", "frozen"])
-def test_a_full_disk_at_the_start_is_one_line_that_names_the_node(own, view):
-    cluster = own(nodes=0, view=view)
+def test_a_full_disk_at_the_start_is_one_line_that_names_the_node(sturdy, view):
+    cluster = sturdy(fresh=0, view=view)
     with small_disk(cluster, 40) as state:
         cluster.start_node("n1")
         fill(state / "filler")
@@ -281,8 +281,8 @@ def test_a_full_disk_at_the_start_is_one_line_that_names_the_node(own, view):
         assert r.stderr.startswith("vrun: node n1: cannot ") and "No space left on device" in r.stderr, r.stderr
 
 
-def test_something_else_in_the_place_of_the_stores_own_files(own):
-    cluster = own()
+def test_something_else_in_the_place_of_the_stores_own_files(sturdy):
+    cluster = sturdy(fresh=1)
     (cluster.root / "root/data").write_bytes(os.urandom(5 << 20))
     assert cluster.sh("sha256sum < data").stdout.split()[0] == sha(cluster.root / "root/data")
     cluster.stop_node("n1")
@@ -296,9 +296,9 @@ def test_something_else_in_the_place_of_the_stores_own_files(own):
     assert stat(cluster)["bytes"] >= 5 << 20
 
 
-def test_what_a_trace_names_gives_way_to_what_its_job_writes(own):
+def test_what_a_trace_names_gives_way_to_what_its_job_writes(sturdy):
     """A job of which there is a trace fills the disk that it shares with the cache: the cache can be fetched again."""
-    cluster = own(nodes=0, node_options=("--cache-bytes", str(200 << 20)))
+    cluster = sturdy(fresh=0, node_options=("--cache-bytes", str(200 << 20)))
     with small_disk(cluster, 120) as state:
         cluster.start_node("n1")
         for i in range(60):
@@ -316,9 +316,9 @@ def test_what_a_trace_names_gives_way_to_what_its_job_writes(own):
         p.communicate("\n", timeout=30)
 
 
-def test_the_watermark_holds_whoever_fills_the_disk(own):
+def test_the_watermark_holds_whoever_fills_the_disk(sturdy):
     """No job runs and nothing is written to the cache: it shrinks all the same."""
-    cluster = own(nodes=0, node_options=["--cache-min-free-percent", "30"])
+    cluster = sturdy(fresh=0, node_options=["--cache-min-free-percent", "30"])
     with small_disk(cluster, 96) as state:
         cluster.start_node("n1")
         (cluster.root / "root/data").write_bytes(os.urandom(40 << 20))
@@ -339,8 +339,8 @@ def test_the_watermark_holds_whoever_fills_the_disk(own):
 
 
 @pytest.mark.parametrize("spare", [4, 24])
-def test_few_descriptors_for_the_file_system_server(own, spare):
-    cluster = own()
+def test_few_descriptors_for_the_file_system_server(sturdy, spare):
+    cluster = sturdy(fresh=1)
     for i in range(200):
         (cluster.root / f"root/f{i}").write_bytes(os.urandom(200_000 if i % 2 else 3000))
     names = [f"f{i}" for i in range(200)]
@@ -379,7 +379,7 @@ class OtherHome:
         return json.loads(self.run("vctl", "cache", "stat", "-o", "json", check=True).stdout)["nodes"][0]
 
     def close(self):
-        """Ends its daemon."""
+        """Ends its daemon, and nothing of it is left."""
         for p in pathlib.Path("/proc").iterdir():
             try:
                 if p.name.isdigit() and f"VRUN_DIR={self.directory}\0".encode() in (p / "environ").read_bytes() and \
@@ -387,10 +387,11 @@ class OtherHome:
                     os.kill(int(p.name), signal.SIGKILL)
             except OSError:
                 continue
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def test_what_one_tenant_fetched_is_closed_to_the_other(own, tmp_path):
-    cluster = own()
+def test_what_one_tenant_fetched_is_closed_to_the_other(sturdy, tmp_path):
+    cluster = sturdy(fresh=1)
     secret = os.urandom(3 << 20)
     (cluster.root / "root/secret").write_bytes(secret)
     small = b"the small secret" * 100
@@ -436,9 +437,9 @@ def test_what_one_tenant_fetched_is_closed_to_the_other(own, tmp_path):
         other.close()
 
 
-def test_tenants_share_the_nodes_bound(own, tmp_path):
+def test_tenants_share_the_nodes_bound(sturdy, tmp_path):
     """The first one filled it; it gives way to the second until each has a fair share."""
-    cluster = own(node_options=["--cache-bytes", str(32 << 20)])
+    cluster = sturdy(fresh=1, node_options=["--cache-bytes", str(32 << 20)])
     (cluster.root / "root/mine").write_bytes(os.urandom(30 << 20))
     for i in range(30):
         (cluster.root / f"root/m{i}").write_bytes(os.urandom(1 << 20))
@@ -466,8 +467,8 @@ def test_wrong_questions_are_usage_errors(cluster, words, what):
     assert r.returncode == 2 and what in r.stderr and len(r.stderr.splitlines()) == 1
 
 
-def test_a_node_that_is_not_there_or_away_is_one_clear_line(own):
-    cluster = own()
+def test_a_node_that_is_not_there_or_away_is_one_clear_line(sturdy):
+    cluster = sturdy(fresh=1)
     r = cluster.run("vctl", "cache", "stat", "--node", "n7")
     assert r.returncode == 1 and r.stderr == "vctl: node n7: there is no such node: `vctl nodes` lists them\n"
     cluster.sh("true", check=True)
@@ -489,8 +490,8 @@ def test_help_and_completion_know_it(cluster):
         assert "stat verify prune" in cluster.vctl("completion", shell).stdout
 
 
-def test_home_outlives_a_question_that_was_given_up(own):
-    cluster = own()
+def test_home_outlives_a_question_that_was_given_up(sturdy):
+    cluster = sturdy(fresh=1)
     cluster.sh("true", check=True)
     home, fs = cluster.pid_of("home"), fs_pid(cluster)
     os.kill(fs, signal.SIGSTOP)

@@ -144,8 +144,8 @@ def state_of(pid):
         return "Z"
 
 
-def test_no_room_is_said_and_leaves_nothing(own, archive):
-    c = own(nodes=0)
+def test_no_room_is_said_and_leaves_nothing(sturdy, archive):
+    c = sturdy(fresh=0)
     where = c.directory / "home/env"
     where.mkdir(mode=0o700)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", where], check=True)
@@ -169,11 +169,12 @@ def test_vrun_inside_of_an_environment(envs, archive):
 
 
 @pytest.mark.seconds(180)
-def test_made_of_a_snapshot(own):
-    c = own()
+def test_made_of_a_snapshot(sturdy):
+    c = sturdy()
     (c.root / "root/mark").write_text("then\n")
     c.vctl("snapshot", "create", "s", timeout=120)
     (c.root / "root/mark").write_text("now\n")
     c.vctl("env", "create", "again", "--from-snapshot", "s", timeout=120)
     r = shell(c, "again", "cat /root/mark; ls -A /", check=True)
     assert r.stdout.startswith("then\n") and ".vrun" not in r.stdout
+    c.vctl("env", "delete", "again")

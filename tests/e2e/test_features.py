@@ -37,9 +37,9 @@ def options(settings):
     return [word for setting in settings for word in ("--fuse", setting)]
 
 
-def descriptors(cluster, name):
+def descriptors(cluster, name, node="n1"):
     """How many of its file system server's descriptors are of this name."""
-    server, = program_pids(cluster, "fs")
+    server, = program_pids(cluster, "fs", node)
     found = 0
     for fd in pathlib.Path(f"/proc/{server}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):   # closed meanwhile
@@ -54,8 +54,8 @@ def rings(cluster):
 
 @pytest.mark.parametrize("settings", [[s] for s in ALL_OFF[:5]] + [ALL_OFF, pytest.param(["io_uring=on"], marks=needs_io_uring)],
                          ids=lambda settings: settings[0] if len(settings) == 1 else "all-off")
-def test_the_trees_are_the_same_without(own, settings):
-    cluster = own(node_options=options(settings))
+def test_the_trees_are_the_same_without(sturdy, settings):
+    cluster = sturdy(fresh=1, node_options=options(settings))
     here = cluster.root / "root/rich"
     here.mkdir()
     s = make_rich_tree(here)
@@ -79,14 +79,14 @@ SUMS = "export LC_ALL=C; find . -type f | sort | xargs sha256sum; find . -type l
 
 
 @pytest.mark.parametrize("settings", LIVE, ids=lambda settings: "all-off" if settings == ALL_OFF else "+".join(settings))
-def test_a_live_view_is_the_same_without(own, settings):
+def test_a_live_view_is_the_same_without(sturdy, settings, tmp_path):
     """What the job sees, what comes home of what it writes, an edit at home meanwhile, and a server that is killed under it."""
-    cluster = own(view="live", node_options=options(settings))
+    cluster = sturdy(fresh=1, view="live", node_options=options(settings))
     here = cluster.root / "root/rich"
     here.mkdir()
     make_rich_tree(here).close()
     check_tree(cluster, here, "/root/rich")
-    work, copy = cluster.root / "root/work", cluster.directory / "copy"
+    work, copy = cluster.root / "root/work", tmp_path / "copy"
     work.mkdir()
     for name, content in {"old": b"old", "gone": b"x", "log": b"first\n", "edited": b"one\n", "part": os.urandom(2_000_000)}.items():
         (work / name).write_bytes(content)
@@ -115,8 +115,8 @@ def test_a_live_view_is_the_same_without(own, settings):
     assert told[0] == told[1]
 
 
-def latency_requests(cluster):
-    return descriptors(cluster, str(CPU_LATENCY))
+def latency_requests(cluster, node="n1"):
+    return descriptors(cluster, str(CPU_LATENCY), node)
 
 
 def wanted_latency():
@@ -125,9 +125,9 @@ def wanted_latency():
 
 
 @needs_cpu_latency
-def test_processors_stay_awake_while_requests_come_fast(own):
+def test_processors_stay_awake_while_requests_come_fast(sturdy):
     """decisions/0027. isatty(3) of a file in a live view is a request each time, as Python makes one of each module."""
-    cluster = own(view="live")
+    cluster = sturdy(fresh=1, view="live")
     asks = "exec 8</etc/passwd; echo ready; while [ ! -e /root/stop ]; do [ -t 8 ] || :; done"
     p = cluster.popen("vrun", "-D", "/root", "--", "bash", "-c", asks, stdout=subprocess.PIPE, text=True)
     assert p.stdout.readline() == "ready\n"
@@ -136,21 +136,23 @@ def test_processors_stay_awake_while_requests_come_fast(own):
     (cluster.root / "root/stop").touch()
     assert p.wait(30) == 0
     # The next test's jobs may have it kept awake: what is certain is that it is off where it is turned off.
-    without = own(node_options=options(["cpu_latency=off"]))
-    without.sh("true", check=True)
-    assert latency_requests(without) == 0
+    cluster.stop_node("n1")
+    cluster.next_nodes(options(["cpu_latency=off"]))
+    cluster.start_node("n2")
+    cluster.sh("true", check=True)
+    assert latency_requests(cluster, "n2") == 0
 
 
-def test_io_uring_is_off_unless_asked_for(own):
-    cluster = own()
+def test_io_uring_is_off_unless_asked_for(sturdy):
+    cluster = sturdy(fresh=1)
     cluster.sh("true", check=True)
     assert rings(cluster) == 0
 
 
 @needs_io_uring
-def test_with_io_uring_a_killed_server_ends_its_users_and_hangs_nobody(own):
+def test_with_io_uring_a_killed_server_ends_its_users_and_hangs_nobody(sturdy):
     """decisions/0009: such a view cannot be taken over. The job is told at once, and the next one has a new server."""
-    cluster = own(node_options=options(["io_uring=on"]))
+    cluster = sturdy(fresh=1, node_options=options(["io_uring=on"]))
     p = cluster.popen("vrun", "-D", "/root", "--", "bash", "-c", "echo ready; read line; cat /etc/group", stdin=subprocess.PIPE,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert p.stdout.readline() == "ready\n"
@@ -163,8 +165,7 @@ def test_with_io_uring_a_killed_server_ends_its_users_and_hangs_nobody(own):
     assert cluster.sh("echo on").stdout == "on\n"
 
 
-def test_a_setting_that_is_not_known_is_said(own):
-    cluster = own(nodes=0)
+def test_a_setting_that_is_not_known_is_said(cluster):
     r = cluster.run("vrund", "node", "--controller", "127.0.0.1:1", "--name", "n", "--state-dir", "/nowhere", "--pki", "/nowhere",
                     "--fuse", "pusch=off")
     assert r.returncode == 2 and "no such feature: known are passthrough" in r.stderr

@@ -91,8 +91,8 @@ def end_home(cluster, how):
 
 @pytest.mark.seconds(180)
 @pytest.mark.parametrize("restart", [None, signal.SIGTERM, signal.SIGKILL])
-def test_what_was_changed_between_submission_and_start_is_as_it_was(own, restart):
-    c = own(node_options=GPUS)
+def test_what_was_changed_between_submission_and_start_is_as_it_was(sturdy, restart):
+    c = sturdy(node_options=GPUS)
     expected = make_project(c)
     holder = submit(c, "-G", "2", "--", "sleep", "300")
     wait_for(c, holder, "RUNNING")
@@ -120,8 +120,8 @@ def test_what_was_changed_between_submission_and_start_is_as_it_was(own, restart
 
 @pytest.mark.seconds(180)
 @pytest.mark.parametrize("options", [(), ("--writes=discard",), ("--requeue",)])
-def test_a_run_in_the_foreground_sees_the_root_as_it_was_when_it_was_typed(own, options):
-    c = own(view="live")
+def test_a_run_in_the_foreground_sees_the_root_as_it_was_when_it_was_typed(sturdy, options):
+    c = sturdy(view="live")
     expected = make_project(c)
     p = c.popen("vrun", "--view=frozen", *options, "--", "sh", "-c", f"echo ready; read line; {LOOK}", stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -134,8 +134,8 @@ def test_a_run_in_the_foreground_sees_the_root_as_it_was_when_it_was_typed(own, 
 
 
 @pytest.mark.seconds(120)
-def test_a_run_in_the_foreground_outlives_home_in_its_frozen_root(own):
-    c = own(view="live")
+def test_a_run_in_the_foreground_outlives_home_in_its_frozen_root(sturdy):
+    c = sturdy(view="live")
     expected = make_project(c)
     p = c.popen("vrun", "--view=frozen", "--", "sh", "-c", f"echo ready; read line; {LOOK}", stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -151,8 +151,8 @@ def test_a_run_in_the_foreground_outlives_home_in_its_frozen_root(own):
 
 
 @pytest.mark.seconds(120)
-def test_what_is_lost_to_a_run_in_the_foreground_fails_it_and_is_named_once(own):
-    c = own(view="live")
+def test_what_is_lost_to_a_run_in_the_foreground_fails_it_and_is_named_once(sturdy):
+    c = sturdy(view="live")
     make_project(c)
     p = c.popen("vrun", "--view=frozen", "--", "sh", "-c", "echo ready; read line; cat /root/proj/large; sleep 60; exit 0",
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -170,9 +170,9 @@ def test_what_is_lost_to_a_run_in_the_foreground_fails_it_and_is_named_once(own)
 
 
 @pytest.mark.seconds(120)
-def test_a_home_that_has_not_looked_at_its_root_yet(own):
+def test_a_home_that_has_not_looked_at_its_root_yet(sturdy):
     """What a large root's home does in its first second: it applies nothing that it should not, and loses nobody's content."""
-    c = own(node_options=GPUS)
+    c = sturdy(node_options=GPUS)
     secrets = c.root / "root/.ssh"
     secrets.mkdir(mode=0o700, exist_ok=True)
     (secrets / "id_rsa").write_text("home's own")
@@ -209,8 +209,8 @@ def test_a_home_that_has_not_looked_at_its_root_yet(own):
 
 
 @pytest.mark.seconds(60)
-def test_whoever_comes_while_home_ends_gets_the_next_one(own):
-    c = own(node_options=GPUS)
+def test_whoever_comes_while_home_ends_gets_the_next_one(sturdy):
+    c = sturdy(node_options=GPUS)
     for i in range(20):
         (c.root / f"many/{i}").mkdir(parents=True)
         for k in range(500):
@@ -225,8 +225,8 @@ def test_whoever_comes_while_home_ends_gets_the_next_one(own):
 
 
 @pytest.mark.seconds(120)
-def test_a_live_batch_job_that_waits_outlives_home(own):
-    c = own(node_options=GPUS)
+def test_a_live_batch_job_that_waits_outlives_home(sturdy):
+    c = sturdy(node_options=GPUS)
     holder = submit(c, "-G", "2", "--", "sleep", "300")
     wait_for(c, holder, "RUNNING")
     job = submit(c, "-G", "2", "--view=live", "--", "cat", "/root/now")
@@ -240,8 +240,8 @@ def test_a_live_batch_job_that_waits_outlives_home(own):
 
 @pytest.mark.seconds(180)
 @pytest.mark.parametrize("restart", [False, True])
-def test_every_attempt_sees_the_same_and_what_the_job_wrote(own, restart):
-    c = own(node_options=GPUS)
+def test_every_attempt_sees_the_same_and_what_the_job_wrote(sturdy, restart):
+    c = sturdy(node_options=GPUS)
     expected = make_project(c)
     script = (f"if [ $VRUN_RESTART_COUNT = 0 ]; then echo mine > /root/mark; rm /root/gone; mkdir /root/out; echo x > /root/out/x; "
               f"cat /root/proj/module1.py; exec sleep 300; fi; {LOOK}; cat /root/mark /root/out/x; cd /root; ls -d gone mark new out proj 2>/dev/null; true")
@@ -267,8 +267,8 @@ def test_every_attempt_sees_the_same_and_what_the_job_wrote(own, restart):
 
 
 @pytest.mark.seconds(120)
-def test_what_could_not_be_preserved_fails_the_job_and_is_named(own):
-    c = own(node_options=GPUS)
+def test_what_could_not_be_preserved_fails_the_job_and_is_named(sturdy):
+    c = sturdy(node_options=GPUS)
     make_project(c)
     holder = submit(c, "-G", "2", "--", "sleep", "300")
     wait_for(c, holder, "RUNNING")
@@ -287,8 +287,8 @@ def test_what_could_not_be_preserved_fails_the_job_and_is_named(own):
 
 
 @pytest.mark.seconds(120)
-def test_a_tree_that_was_lost_fails_the_job(own):
-    c = own(node_options=GPUS)
+def test_a_tree_that_was_lost_fails_the_job(sturdy):
+    c = sturdy(node_options=GPUS)
     holder = submit(c, "-G", "2", "--", "sleep", "300")
     wait_for(c, holder, "RUNNING")
     job = submit(c, "-G", "2", "--", "true")
@@ -302,8 +302,8 @@ def test_a_tree_that_was_lost_fails_the_job(own):
 
 
 @pytest.mark.seconds(120)
-def test_what_a_job_renames_and_links_comes_home_whatever_home_did(own):
-    c = own(node_options=GPUS)
+def test_what_a_job_renames_and_links_comes_home_whatever_home_did(sturdy):
+    c = sturdy(node_options=GPUS)
     place = c.root / "root/proj"
     (place / "dir/sub").mkdir(parents=True)
     for name in ("edited", "removed", "moved", "linked", "both", "dir/f", "dir/sub/g", "plain"):
@@ -356,8 +356,8 @@ class BusyDisk:
 
 
 @pytest.mark.seconds(120)
-def test_a_job_that_is_over_before_its_tree_is_on_the_disk_ends_well(own):
-    c = own()
+def test_a_job_that_is_over_before_its_tree_is_on_the_disk_ends_well(sturdy):
+    c = sturdy()
     first = submit(c, "--", "true")
     c.vctl("wait", first)
     with BusyDisk(c, first + 1) as disk:
@@ -375,8 +375,8 @@ def test_a_job_that_is_over_before_its_tree_is_on_the_disk_ends_well(own):
 
 
 @pytest.mark.seconds(120)
-def test_home_is_killed_before_the_tree_is_on_the_disk(own):
-    c = own(node_options=GPUS)
+def test_home_is_killed_before_the_tree_is_on_the_disk(sturdy):
+    c = sturdy(node_options=GPUS)
     holder = submit(c, "-G", "2", "--", "sleep", "300")
     wait_for(c, holder, "RUNNING")
     with BusyDisk(c, holder + 1) as disk:

@@ -37,7 +37,7 @@ def program_pids(cluster, verb, node="n1"):
 
 
 def node_log(cluster, node="n1"):
-    return (cluster.directory / node / "node.log").read_text(errors="replace")
+    return cluster.log(f"{node}/node.log")
 
 
 def end_server(cluster, how, moment):
@@ -66,8 +66,8 @@ def without_progress(err):
 
 
 @both_views
-def test_the_server_is_killed_again_and_again_under_a_job(own, view):
-    cluster = own(view=view)
+def test_the_server_is_killed_again_and_again_under_a_job(sturdy, view):
+    cluster = sturdy(view=view)
     data = cluster.root / "root/data"
     rounds, files = (len(IMPORTS), 120) if view == "frozen" else (6, 50)
     for i in range(rounds):
@@ -109,8 +109,8 @@ def test_the_server_is_killed_again_and_again_under_a_job(own, view):
 
 
 @both_views
-def test_a_killed_server_is_back_within_a_second(own, view):
-    cluster = own(view=view)
+def test_a_killed_server_is_back_within_a_second(sturdy, view):
+    cluster = sturdy(view=view)
     p = cluster.popen("vrun", "-D", "/root", "--", "bash", "-c", "echo ready; read line; cat /etc/group; python3 -c 'print(7)'",
                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert p.stdout.readline() == "ready\n"
@@ -124,8 +124,8 @@ def test_a_killed_server_is_back_within_a_second(own, view):
 
 
 @both_views
-def test_the_server_ends_with_the_node(own, view):
-    cluster = own(view=view)
+def test_the_server_ends_with_the_node(sturdy, view):
+    cluster = sturdy(view=view)
     cluster.sh("true", check=True)
     assert len(program_pids(cluster, "fs")) == len(program_pids(cluster, "fs-keeper")) == 1
     cluster.stop_node("n1")
@@ -144,10 +144,10 @@ sys.exit(6)
 """
 
 
-def traced(own, script, view="frozen", prepare=lambda cluster: None):
+def traced(sturdy, script, view="frozen", prepare=lambda cluster: None):
     """A cluster whose next run of the script, on another node, is one burst of 12 MB over a slow link; the bytes of the 60
     files that it reads, and its first run. `prepare` comes before that other node starts."""
-    cluster = own(link=["--rate-mbit", "60"], view=view)
+    cluster = sturdy(fresh=1, link=["--rate-mbit", "60"], view=view)
     here = cluster.root / "root/traced"
     here.mkdir()
     (here / "script.py").write_text(script)
@@ -162,9 +162,9 @@ def traced(own, script, view="frozen", prepare=lambda cluster: None):
     return cluster, contents, first
 
 
-def burst(own, view, prepare=lambda cluster: None):
+def burst(sturdy, view, prepare=lambda cluster: None):
     """The same with SCRIPT, and what it prints."""
-    cluster, contents, first = traced(own, SCRIPT, view, prepare)
+    cluster, contents, first = traced(sturdy, SCRIPT, view, prepare)
     digest = hashlib.sha256(b"".join(contents)).hexdigest()
     assert (first.returncode, first.stdout) == (6, f"ready\n{digest}\n"), first.stderr
     return cluster, digest
@@ -182,8 +182,8 @@ def start_burst(cluster):
 
 
 @both_views
-def test_home_killed_in_a_burst(own, view):
-    cluster, digest = burst(own, view)
+def test_home_killed_in_a_burst(sturdy, view):
+    cluster, digest = burst(sturdy, view)
     p = start_burst(cluster)
     os.kill(cluster.pid_of("home"), signal.SIGKILL)
     out, err = p.communicate(timeout=50)
@@ -193,8 +193,8 @@ def test_home_killed_in_a_burst(own, view):
 
 
 @both_views
-def test_controller_killed_in_a_burst(own, view):
-    cluster, digest = burst(own, view)
+def test_controller_killed_in_a_burst(sturdy, view):
+    cluster, digest = burst(sturdy, view)
     p = start_burst(cluster)
     os.kill(cluster.pid_of("controller"), signal.SIGKILL)
     out, err = p.communicate(timeout=50)
@@ -205,8 +205,8 @@ def test_controller_killed_in_a_burst(own, view):
 
 
 @both_views
-def test_the_server_killed_in_a_burst(own, view):
-    cluster, digest = burst(own, view)
+def test_the_server_killed_in_a_burst(sturdy, view):
+    cluster, digest = burst(sturdy, view)
     p = start_burst(cluster)
     pid, = program_pids(cluster, "fs", "n2")
     os.kill(pid, signal.SIGKILL)
@@ -219,10 +219,10 @@ def parent_of(pid):
 
 
 @both_views
-def test_the_agent_and_its_programs_are_upgraded_under_a_job(own, view):
+def test_the_agent_and_its_programs_are_upgraded_under_a_job(sturdy, view):
     """A new program lies where the old one was, the agent ends by SIGHUP (as a service manager's reload does) and starts again:
     the job, its view and its cache go on, and the file system server is the new program."""
-    cluster = own(view=view)
+    cluster = sturdy(view=view)
     fill(cluster.root / "root/data", 1)
     p = cluster.popen("vrun", "-D", "/root/data", "--", "bash", "-c",
                       "echo ready; read line; sha256sum --quiet -c SUMS; echo $line > /root/result; cat; exit 6",
@@ -263,11 +263,12 @@ def test_the_agent_and_its_programs_are_upgraded_under_a_job(own, view):
             second.wait(20)
     finally:
         os.kill(init, signal.SIGCONT)
+        cluster.nodes["n1"]["process"].wait(20)
 
 
 @pytest.mark.view("frozen")
-def test_a_job_whose_server_and_keeper_are_killed_ends_and_says_where_its_writes_are(own):
-    cluster = own()
+def test_a_job_whose_server_and_keeper_are_killed_ends_and_says_where_its_writes_are(sturdy):
+    cluster = sturdy()
     job = submit(cluster, "--", "sh", "-c", "echo written > /root/out; sleep 5; echo more > /root/more")
     written = cluster.directory / f"n1/state/node/tasks/{job}.1/upper/root/out"
     wait_until("it has written", written.exists)

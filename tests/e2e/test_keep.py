@@ -110,8 +110,8 @@ def test_nothing_written_is_nothing_kept(cluster):
 
 
 @pytest.mark.seconds(180)
-def test_it_outlives_home_controller_and_node(own):
-    c = own()
+def test_it_outlives_home_controller_and_node(sturdy):
+    c = sturdy()
     c.vctl("status")
     r = c.run("vbatch", "--parsable", "--writes=keep", "-D", "/root", "-o", "/out", "--", "sh", "-c", "echo kept > /root/result",
               check=True)
@@ -134,8 +134,8 @@ def test_it_outlives_home_controller_and_node(own):
 
 
 @pytest.mark.seconds(120)
-def test_the_oldest_goes_when_the_node_is_full_of_it(own):
-    c = own(node_options=["--kept-bytes", "3000000"])
+def test_the_oldest_goes_when_the_node_is_full_of_it(sturdy):
+    c = sturdy(fresh=1, node_options=["--kept-bytes", "3000000"])
     first, second = [keep(c, f"head -c 2000000 /dev/zero > /root/out{i}") for i in range(2)]
     wait_until("the first one has gone", lambda: kept(c, first)[0]["state"] == "expired")
     assert kept(c, second)[0]["state"] == "kept"
@@ -147,8 +147,8 @@ def test_the_oldest_goes_when_the_node_is_full_of_it(own):
 
 
 @pytest.mark.seconds(180)
-def test_the_next_attempt_goes_on_with_what_was_written(own):
-    c = own(node_options=GPUS)
+def test_the_next_attempt_goes_on_with_what_was_written(sturdy):
+    c = sturdy(node_options=GPUS)
     (c.root / "root/home").write_text("home\n")
     script = ("cd /root; if [ $VRUN_RESTART_COUNT = 0 ]; then echo mine >> home; echo first > mark; mkdir d; echo begun; exec sleep 300; fi; "
               "cat home mark; echo second >> mark; ls -d d")

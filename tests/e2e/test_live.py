@@ -10,44 +10,17 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 
 import pytest
 
 import miniroot
-from cluster import Cluster, wait_until
+from cluster import FULL, wait_until
 from test_cache import fill, small_disk
 from test_fs_restart import program_pids
 
 pytestmark = pytest.mark.seconds(120)
 GIT = shutil.which("git")
-
-
-@pytest.fixture(scope="module")
-def live_root(template_root):
-    directory = tempfile.mkdtemp(prefix="vrun-live-", dir="/var/tmp")
-    root = pathlib.Path(directory) / "root"
-    subprocess.run(["cp", "-a", template_root, root], check=True)
-    yield root
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def two_nodes(live_root):
-    c = Cluster(live_root, nodes=2, node_options=["--milli-cpus", "2000"])
-    yield c
-    c.close()
-
-
-@pytest.fixture
-def live(two_nodes, request):
-    """The module's cluster, and a directory of the test's own in its root."""
-    two_nodes.place = pathlib.Path(two_nodes.root) / "root" / request.node.name
-    two_nodes.place.mkdir()
-    request.node.own_clusters = [two_nodes]
-    yield two_nodes
-    two_nodes.settle()
 
 
 def inside(cluster, path=""):
@@ -375,9 +348,9 @@ def expected():
     return files
 
 
-def test_a_view_rests_and_is_woken(own):
+def test_a_view_rests_and_is_woken(sturdy):
     """It stays mounted after its last job, and the next one has home as it is then."""
-    cluster = own()
+    cluster = sturdy(fresh=1)
     cluster.place = pathlib.Path(cluster.root) / "root/w"
     cluster.place.mkdir()
     (cluster.place / "f").write_text("one")
@@ -394,8 +367,8 @@ def test_a_view_rests_and_is_woken(own):
     assert len(served) == 2 and len(set(served)) == 1, cluster.logs()
 
 
-def test_a_view_that_rests_leaves_its_room_to_the_cache(own):
-    cluster = own(node_options=["--cache-bytes", str(64 << 20)])
+def test_a_view_that_rests_leaves_its_room_to_the_cache(sturdy):
+    cluster = sturdy(fresh=1, node_options=["--cache-bytes", str(64 << 20)])
     cluster.place = pathlib.Path(cluster.root) / "root/w"
     cluster.place.mkdir()
     data = cluster.place / "data"
@@ -418,9 +391,9 @@ def test_a_view_that_rests_leaves_its_room_to_the_cache(own):
     assert r.stdout.split()[0] == hashlib.sha256((cluster.place / "made").read_bytes()).hexdigest()
 
 
-def test_the_nodes_disk_is_full_for_a_while(own):
+def test_the_nodes_disk_is_full_for_a_while(sturdy):
     """Who reads goes on, who writes is told, and when there is room again all is as before."""
-    cluster = own(nodes=0)
+    cluster = sturdy(fresh=0)
     cluster.place = pathlib.Path(cluster.root) / "root/w"
     (cluster.place / "many").mkdir(parents=True)
     for i in range(2000):
@@ -448,8 +421,8 @@ def test_the_nodes_disk_is_full_for_a_while(own):
 
 
 @pytest.mark.parametrize("spare", [4, 24])
-def test_few_descriptors_for_the_server_of_a_job_that_writes(own, spare):
-    cluster = own()
+def test_few_descriptors_for_the_server_of_a_job_that_writes(sturdy, spare):
+    cluster = sturdy(fresh=1)
     cluster.place = pathlib.Path(cluster.root) / "root/w"
     cluster.place.mkdir()
     names = [f"f{i}" for i in range(200)]
@@ -472,16 +445,16 @@ def test_few_descriptors_for_the_server_of_a_job_that_writes(own, spare):
         assert f"{hashlib.sha256((cluster.place / name).read_bytes()).hexdigest()}  {name}\n" in digests
 
 
-def own_writer(own):
-    cluster = own()
+def sturdy_writer(sturdy):
+    cluster = sturdy()
     cluster.place = pathlib.Path(cluster.root) / "root/w"
     cluster.place.mkdir()
     (cluster.place / "s.py").write_text(WRITER)
     return cluster, started(cluster, "exec python3 s.py")
 
 
-def test_home_is_killed_under_a_job_that_writes(own):
-    cluster, p = own_writer(own)
+def test_home_is_killed_under_a_job_that_writes(sturdy):
+    cluster, p = sturdy_writer(sturdy)
     p.stdin.write("go\n")
     p.stdin.flush()
     arbitrary = random.Random(3)
@@ -498,8 +471,8 @@ def test_home_is_killed_under_a_job_that_writes(own):
     assert written(cluster.place) == expected()
 
 
-def test_the_file_system_server_is_killed_under_a_job_that_writes(own):
-    cluster, p = own_writer(own)
+def test_the_file_system_server_is_killed_under_a_job_that_writes(sturdy):
+    cluster, p = sturdy_writer(sturdy)
     p.stdin.write("go\n")
     p.stdin.flush()
     arbitrary = random.Random(4)
@@ -516,8 +489,8 @@ def test_the_file_system_server_is_killed_under_a_job_that_writes(own):
     assert written(cluster.place) == expected()
 
 
-def test_the_node_is_lost_and_it_is_said(own):
-    cluster, p = own_writer(own)
+def test_the_node_is_lost_and_it_is_said(sturdy):
+    cluster, p = sturdy_writer(sturdy)
     cluster.stop_node("n1", signal.SIGKILL)
     out, err = p.communicate(timeout=100)
     assert p.returncode == 255 and "vrun: " in err, (p.returncode, err)
@@ -598,7 +571,7 @@ def tree(top):
     return seen
 
 
-@pytest.mark.parametrize("seed", [int(s) for s in os.environ.get("VRUN_LIVE_SEED", "1 2 3").split()])
+@pytest.mark.parametrize("seed", [int(s) for s in os.environ.get("VRUN_LIVE_SEED", "1 2 3" if FULL else "1").split()])
 def test_random_work_is_the_same_here_and_there(live, seed):
     """While home's trees come back with it."""
     (live.place / "s.py").write_text(RANDOM)

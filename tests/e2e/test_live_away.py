@@ -11,7 +11,7 @@ import time
 import pytest
 
 from cluster import wait_until
-from test_live import SHELL, live, live_root, started, two_nodes  # noqa: F401 (fixtures)
+from test_live import SHELL, started
 
 pytestmark = pytest.mark.seconds(240)
 
@@ -138,10 +138,10 @@ def test_what_is_open_is_read_to_its_end_though_home_removes_or_replaces_it(live
 
 # --- what a node that died had ---
 
-def node_that_died(own, then):
+def node_that_died(sturdy, then):
     """A cluster whose node n1 is dead, and has what a job wrote in a live view, of which home, stopped meanwhile, has taken nothing;
     it gets the signal `then`. And where the node's views are."""
-    cluster = own(nodes=1)
+    cluster = sturdy(fresh=1)
     place = cluster.root / "root/place"
     place.mkdir()
     (place / "old").write_text("old\n")
@@ -166,8 +166,8 @@ def node_that_died(own, then):
     return cluster, views
 
 
-def test_what_a_dead_nodes_view_had_goes_home_with_the_next_job_there(own):
-    cluster, views = node_that_died(own, signal.SIGCONT)
+def test_what_a_dead_nodes_view_had_goes_home_with_the_next_job_there(sturdy):
+    cluster, views = node_that_died(sturdy, signal.SIGCONT)
     place = cluster.root / "root/place"
     cluster.start_node("n1")
     assert cluster.run("vrun", "--view=live", "-D", "/root", "--", "true", timeout=120).returncode == 0, cluster.logs()
@@ -181,9 +181,9 @@ def test_what_a_dead_nodes_view_had_goes_home_with_the_next_job_there(own):
     wait_until("it is not kept", lambda: len(list(views.glob("*/live/*/journal"))) <= 1, 60)
 
 
-def test_what_a_view_had_before_the_machine_was_restarted_is_kept_there(own):
+def test_what_a_view_had_before_the_machine_was_restarted_is_kept_there(sturdy):
     """What of it reached the disk is not known: nobody sends it, nobody removes it, and it is said where it is."""
-    cluster, views = node_that_died(own, signal.SIGKILL)
+    cluster, views = node_that_died(sturdy, signal.SIGKILL)
     place = cluster.root / "root/place"
     (journal,) = views.glob("*/live/*/journal")
     left = journal.parent

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cluster import wait_until
-from test_live import SHELL, ask, finish, inside, live, live_root, said, sh, started, two_nodes  # noqa: F401 (fixtures)
+from test_live import SHELL, ask, finish, inside, said, sh, started
 
 pytestmark = pytest.mark.seconds(120)
 

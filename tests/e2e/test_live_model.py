@@ -11,9 +11,9 @@ import threading
 
 import pytest
 
-from cluster import wait_until
+from cluster import FULL, wait_until
 from test_fs_restart import program_pids
-from test_live import inside, live, live_root, nodes_of, started, two_nodes  # noqa: F401 (fixtures)
+from test_live import inside, nodes_of, started
 
 pytestmark = pytest.mark.seconds(300)
 # "server" too: a file system server is killed (docs/known-issues.md).
@@ -142,8 +142,8 @@ class Trouble:
             self.link_comes_back.join()
 
 
-@pytest.mark.parametrize("seed", [int(s) for s in os.environ.get("VRUN_LIVE_SEED", "1 2").split()])
-def test_home_and_two_nodes_agree(live, tmp_path, seed):  # noqa: F811
+@pytest.mark.parametrize("seed", [int(s) for s in os.environ.get("VRUN_LIVE_SEED", "1 2" if FULL else "1").split()])
+def test_home_and_two_nodes_agree(live, tmp_path, seed):
     source = random.Random(seed)
     (live.place / "s.py").write_text(AGENT)
     home, model = live.place / "w", tmp_path / "model"
@@ -208,7 +208,7 @@ print("wrote")
 """
 
 
-def test_readers_beside_a_writer_see_versions_whole_and_in_order(live):  # noqa: F811
+def test_readers_beside_a_writer_see_versions_whole_and_in_order(live):
     """On the writer's other node and at home, while home is killed and begins again."""
     last = 150
     for name, text in (("reader.py", READER), ("writer.py", WRITER), ("f", "1\n" * 701)):

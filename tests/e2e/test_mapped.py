@@ -20,8 +20,8 @@ def mapped(path):
 
 
 @both_views
-def test_what_is_stored_is_seen_by_the_next_run(own, view):
-    cluster = own(view=view)
+def test_what_is_stored_is_seen_by_the_next_run(sturdy, view):
+    cluster = sturdy(view=view)
     path = cluster.root / "root/array"
     path.write_bytes(b"0" * (1 << 20))
     assert cluster.sh("head -c 1 /root/array").stdout == "0"
@@ -34,8 +34,8 @@ def test_what_is_stored_is_seen_by_the_next_run(own, view):
     assert cluster.sh("head -c 1 /root/array").stdout == "h"
 
 
-def test_a_job_that_runs_sees_it(own):
-    cluster = own(view="live")
+def test_a_job_that_runs_sees_it(sturdy):
+    cluster = sturdy(view="live")
     path = cluster.root / "root/array"
     path.write_bytes(b"0" * 8192)
     with mapped(path) as array:
@@ -49,9 +49,9 @@ def test_a_job_that_runs_sees_it(own):
 
 
 @both_views
-def test_a_program_that_makes_an_array_and_ends(own, view):
+def test_a_program_that_makes_an_array_and_ends(sturdy, view):
     """As np.memmap(mode="w+") does: what is stored last is seen, whatever was read in between."""
-    cluster = own(view=view)
+    cluster = sturdy(view=view)
     for turn in range(4):
         path = cluster.root / f"root/array{turn}"
         path.write_bytes(b"")
@@ -65,9 +65,9 @@ def test_a_program_that_makes_an_array_and_ends(own, view):
         assert cluster.sh(f"head -c 5 {path.name}").stdout == "final"
 
 
-def test_in_another_place_of_another_namespace(own):
+def test_in_another_place_of_another_namespace(sturdy):
     """As in a container that has the project at /work."""
-    cluster = own(view="live")
+    cluster = sturdy(view="live")
     project = cluster.root / "root/project"
     project.mkdir()
     path = project / "array"

@@ -30,8 +30,8 @@ for name in sorted(os.listdir(".")):
 
 
 @pytest.mark.parametrize("view", [pytest.param(v, marks=pytest.mark.view(v)) for v in ("live", "frozen")])
-def test_what_lost_its_name_before_anything_was_read(own, view):
-    cluster = own(view=view)
+def test_what_lost_its_name_before_anything_was_read(sturdy, view):
+    cluster = sturdy(view=view)
     for how, (size, count) in itertools.product(["at once", "later", "over"], [(4, 60), (300_000, 60), (3_000_000, 8)]):
         there = cluster.root / f"root/{how} {size}"
         there.mkdir()
@@ -43,8 +43,8 @@ def test_what_lost_its_name_before_anything_was_read(own, view):
         assert [(there / n).read_text() for n in os.listdir(there)] == (count * ["new"] if how == "over" else [])
 
 
-def test_shells_idioms(own):
-    cluster = own(view="live")
+def test_shells_idioms(sturdy):
+    cluster = sturdy(view="live")
     data = cluster.root / "root/data"
     data.write_text("b\na\n" * 3000)
     assert cluster.sh("exec 3<data; rm data; sleep 0.1; wc -c <&3").stdout == "12000\n"
@@ -54,9 +54,9 @@ def test_shells_idioms(own):
     assert data.read_text() == "a\nb\n"
 
 
-def test_a_tree_of_which_nothing_was_read_goes_as_fast_as_before(own):
+def test_a_tree_of_which_nothing_was_read_goes_as_fast_as_before(sturdy):
     """What nobody has open is not waited for, and no content of it is fetched."""
-    cluster = own(view="live")
+    cluster = sturdy(view="live")
     there = cluster.root / "root/many"
     for i in range(20):
         (there / f"d{i}").mkdir(parents=True)

@@ -31,9 +31,9 @@ def fill(root, large, small):
     return hashlib.sha256(content).hexdigest() + "  -\n", len(content)
 
 
-def start(own, uplink_mbit):
+def start(sturdy, uplink_mbit):
     # One job fills a node, so that three jobs are on three nodes.
-    cluster = own(nodes=NODES, node_options=["--milli-cpus", "1000"], bridge=Bridge(uplink_mbit))
+    cluster = sturdy(nodes=NODES, node_options=["--milli-cpus", "1000"], uplink_mbit=uplink_mbit)
     jobs = begin(cluster, "read line", stdin=subprocess.PIPE)
     wait_until("each knows of the others", lambda: [n.get("peers") for n in stats(cluster)] == [NODES - 1] * NODES)
     for job in jobs:
@@ -55,8 +55,8 @@ def on_all(cluster, script):
     return [(*job.communicate(timeout=50), job.returncode) for job in jobs]
 
 
-def test_three_nodes_read_the_same_and_home_sends_it_about_once(own):
-    cluster = start(own, 0)
+def test_three_nodes_read_the_same_and_home_sends_it_about_once(sturdy):
+    cluster = start(sturdy, 0)
     expected, size = fill(cluster.root, 12 << 20, 100)
     before = cluster.bridge.sent_bytes()
     assert on_all(cluster, READ) == [(expected, "", 0)] * NODES
@@ -67,8 +67,8 @@ def test_three_nodes_read_the_same_and_home_sends_it_about_once(own):
     assert all(n["peer_lies"] == 0 for n in told), told
 
 
-def test_a_node_killed_in_the_middle_costs_its_share_and_no_byte_is_wrong(own):
-    cluster = start(own, 80)
+def test_a_node_killed_in_the_middle_costs_its_share_and_no_byte_is_wrong(sturdy):
+    cluster = start(sturdy, 80)
     expected, size = fill(cluster.root, 16 << 20, 60)
     before = cluster.bridge.sent_bytes()
     jobs = begin(cluster, READ)
@@ -81,9 +81,10 @@ def test_a_node_killed_in_the_middle_costs_its_share_and_no_byte_is_wrong(own):
     assert sent < 2 * size, f"{sent / size:.2f} times its size"
 
 
-def test_a_server_that_stops_in_the_middle_costs_the_others_a_moment(own):
+@pytest.mark.alone
+def test_a_server_that_stops_in_the_middle_costs_the_others_a_moment(sturdy):
     """It is there, its streams are open, and it says nothing any more."""
-    cluster = start(own, 80)
+    cluster = start(sturdy, 80)
     expected, size = fill(cluster.root, 16 << 20, 60)
     before = cluster.bridge.sent_bytes()
     jobs = begin(cluster, READ)
@@ -101,9 +102,9 @@ def test_a_server_that_stops_in_the_middle_costs_the_others_a_moment(own):
     assert took < 7, took  # the link needs more than one for it
 
 
-def test_a_node_that_is_gone_for_good_costs_the_others_its_share(own):
+def test_a_node_that_is_gone_for_good_costs_the_others_its_share(sturdy):
     """The whole host, in the middle: agent, keeper, server and all that it had."""
-    cluster = start(own, 80)
+    cluster = start(sturdy, 80)
     expected, size = fill(cluster.root, 16 << 20, 60)
     before = cluster.bridge.sent_bytes()
     jobs = begin(cluster, READ)
@@ -162,6 +163,7 @@ def hold(cluster):
     return job
 
 
+@pytest.mark.alone
 def test_a_traced_run_has_it_from_the_node_that_ran_it_first(own):
     """That one ran it without a trace, and does nothing now."""
     cluster = own(nodes=1, node_options=["--milli-cpus", "1000"], bridge=Bridge(80))
@@ -195,9 +197,9 @@ def test_a_traced_run_has_it_from_the_node_that_ran_it_first(own):
     held.communicate(timeout=20)
 
 
-def test_home_killed_in_the_middle_makes_nobody_a_liar(own):
+def test_home_killed_in_the_middle_makes_nobody_a_liar(sturdy):
     """What home signed before it was killed holds: nodes go on with one another, and what they have home does not send again."""
-    cluster = start(own, 80)
+    cluster = start(sturdy, 80)
     expected, size = fill(cluster.root, 16 << 20, 60)
     before = cluster.bridge.sent_bytes()
     jobs = begin(cluster, READ)

@@ -18,8 +18,8 @@ def as_other_user(statement):
 
 
 @pytest.mark.parametrize("view", [pytest.param(v, marks=pytest.mark.view(v)) for v in ("live", "frozen")])
-def test_a_key_that_was_made_after_the_view_is_kept_from_jobs_too(own, view):
-    cluster = own()
+def test_a_key_that_was_made_after_the_view_is_kept_from_jobs_too(sturdy, view):
+    cluster = sturdy()
     ssh = cluster.root / "root/.ssh"
     ssh.mkdir(mode=0o700, exist_ok=True)   # other tests leave things in the root that this one is a copy of
     (ssh / "known_hosts").write_text("hosts")
@@ -38,9 +38,9 @@ def test_a_key_that_was_made_after_the_view_is_kept_from_jobs_too(own, view):
 
 
 @pytest.mark.parametrize("view", [pytest.param(v, marks=pytest.mark.view(v)) for v in ("live", "frozen")])
-def test_where_nothing_is_kept_from_jobs_they_do_what_they_like(own, view):
+def test_where_nothing_is_kept_from_jobs_they_do_what_they_like(sturdy, view):
     """Directories that could have keys and have none, and files beside home directories."""
-    cluster = own()
+    cluster = sturdy()
     shutil.rmtree(cluster.root / "root/.config", ignore_errors=True)  # of a test before
     for name in ("root/.config/editor/settings", "root/.local/share/app/data", "home/notes.txt", "home/project/file"):
         (cluster.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -52,8 +52,8 @@ def test_where_nothing_is_kept_from_jobs_they_do_what_they_like(own, view):
     assert not any((cluster.root / name).exists() for name in ("root/.config", "root/.local", "home/notes.txt", "home/project"))
 
 
-def test_a_key_that_is_made_while_a_batch_job_runs_is_not_written_over(own):
-    cluster = own()
+def test_a_key_that_is_made_while_a_batch_job_runs_is_not_written_over(sturdy):
+    cluster = sturdy()
     key = cluster.root / "root/.ssh/id_made_later"
     key.parent.mkdir(mode=0o700, exist_ok=True)
     p = cluster.popen("vrun", "--view=frozen", "--", "sh", "-c", "echo ready; read go; echo evil > /root/.ssh/id_made_later", stdin=subprocess.PIPE,
@@ -77,8 +77,8 @@ def a_file_that_cannot_be_removed(cluster):
         subprocess.run(["chattr", "-i", held], check=True)
 
 
-def test_what_was_refused_is_there_for_the_next_run(own):
-    cluster = own()
+def test_what_was_refused_is_there_for_the_next_run(sturdy):
+    cluster = sturdy()
     with a_file_that_cannot_be_removed(cluster) as held:
         for _ in range(5):
             assert cluster.sh(f"rm {held}").returncode == 125
@@ -86,8 +86,8 @@ def test_what_was_refused_is_there_for_the_next_run(own):
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_after_a_refused_write_and_another_home_jobs_end(own, how):
-    cluster = own()
+def test_after_a_refused_write_and_another_home_jobs_end(sturdy, how):
+    cluster = sturdy()
     with a_file_that_cannot_be_removed(cluster) as held:
         assert cluster.sh(f"rm {held}").returncode == 125
         home = cluster.pid_of("home")
@@ -97,8 +97,8 @@ def test_after_a_refused_write_and_another_home_jobs_end(own, how):
 
 
 @pytest.mark.parametrize("view", ["live", "frozen"])
-def test_acls_of_home_count_in_jobs(own, view):
-    cluster = own()
+def test_acls_of_home_count_in_jobs(sturdy, view):
+    cluster = sturdy()
     there = pathlib.Path(cluster.root) / "root/acls"
     (there / "project").mkdir(parents=True)
     (cluster.root / "root").chmod(0o755)

@@ -16,25 +16,23 @@ pytestmark = [pytest.mark.skipif(s3.MISSING is not None, reason=s3.MISSING or ""
 both_views = pytest.mark.parametrize("view", [pytest.param(v, marks=pytest.mark.view(v)) for v in ("live", "frozen")])
 
 
-server = pytest.fixture(s3.running)
-
-
 @pytest.fixture
-def tiered(own, server):
-    """A cluster whose pool has the store, with a node n1 and the files that the tests read."""
-    def make(secret=None):
-        directory = tempfile.mkdtemp(prefix="vrun-e2e-", dir="/var/tmp")
-        server.configure(directory, secret)
-        cluster = own(nodes=0, directory=directory)
-        start(cluster, server, "n1")
-        data = cluster.root / "root/data"
-        data.mkdir()
-        (data / "large").write_bytes(os.urandom(6 << 20))
-        (data / "text").write_bytes(b"all work and no play\n" * 20000)
-        for i in range(30):
-            (data / f"small{i}").write_bytes(os.urandom(4000))
-        return cluster
-    return make
+def tiered(sturdy, server):
+    """A cluster whose pool has the store, which is empty, with a new node n1 and the files that the tests read."""
+    server.empty()
+    cluster = sturdy(fresh=0, store=server)
+    start(cluster, server, "n1")
+    make_data(cluster)
+    return cluster
+
+
+def make_data(cluster):
+    data = cluster.root / "root/data"
+    data.mkdir()
+    (data / "large").write_bytes(os.urandom(6 << 20))
+    (data / "text").write_bytes(b"all work and no play\n" * 20000)
+    for i in range(30):
+        (data / f"small{i}").write_bytes(os.urandom(4000))
 
 
 def start(cluster, server, node):
@@ -68,9 +66,10 @@ def fill(cluster, node="n1"):
     wait_until("the store has what the run fetched", written)
 
 
+@pytest.mark.alone
 @both_views
 def test_the_second_node_takes_it_from_the_store(tiered, server, view):
-    cluster = tiered()
+    cluster, refused = tiered, server.counts().get("refused", 0)
     fill(cluster)
     first = stat(cluster, "n1")
     assert first["fetched_bytes"] > 6 << 20
@@ -82,14 +81,14 @@ def test_the_second_node_takes_it_from_the_store(tiered, server, view):
     assert second["fetched_bytes"] < first["fetched_bytes"] / 10, "the tree and the trace come from home, content does not"
     assert second["s3"]["hit_units"] >= 96 + 7 + 30
     assert second["s3"]["corrupt_objects"] == second["s3"]["errors"] == 0 and second["s3"]["problem"] == ""
-    assert server.counts().get("refused", 0) == 0
+    assert server.counts().get("refused", 0) == refused
     table = cluster.vctl("cache", "stat", "--node", "n2", "-o", "wide").stdout.splitlines()
     assert table[0].split()[-8:] == ["S3", "HITS", "S3", "MISSES", "S3", "READ", "S3", "WRITTEN"]
     assert "works" in next(c["text"] for c in cluster.json_any("doctor")["checks"] if c["name"] == "s3")
 
 
 def test_keys_and_content_stay_where_they_belong(tiered, server):
-    cluster = tiered()
+    cluster = tiered
     fill(cluster)
     # The secret is in the controller's file and nowhere on the node; nothing in the bucket can be read or guessed.
     state = cluster.directory / "n1"
@@ -125,9 +124,10 @@ def test_the_keys_are_served_to_nobody(own):
     assert found.stdout == ""
 
 
+@pytest.mark.alone
 @pytest.mark.view("live")
 def test_a_store_that_hangs_costs_a_moment(tiered, server):
-    cluster = tiered()
+    cluster = tiered
     began = time.monotonic()
     fill(cluster)
     usual = time.monotonic() - began
@@ -148,7 +148,7 @@ def test_a_store_that_hangs_costs_a_moment(tiered, server):
 
 @both_views
 def test_the_store_dies_in_the_middle(tiered, server, view):
-    cluster = tiered()
+    cluster = tiered
     fill(cluster)
     cluster.stop_node("n1")
     start(cluster, server, "n2")
@@ -170,7 +170,7 @@ def test_the_store_dies_in_the_middle(tiered, server, view):
 
 
 def test_damage_in_the_store_is_never_served(tiered, server):
-    cluster = tiered()
+    cluster = tiered
     fill(cluster)
     cluster.stop_node("n1")
     objects = server.objects()
@@ -204,8 +204,12 @@ def test_damage_in_the_store_is_never_served(tiered, server):
     assert repaired["hit_units"] > 4 * 88 and repaired["corrupt_objects"] == 0, repaired
 
 
-def test_wrong_keys_are_one_line_and_runs_work(tiered, server):
-    cluster = tiered(secret="not the secret")
+def test_wrong_keys_are_one_line_and_runs_work(own, server):
+    directory = tempfile.mkdtemp(prefix="vrun-e2e-", dir="/var/tmp")
+    server.configure(directory, "not the secret")
+    cluster = own(nodes=0, directory=directory)
+    start(cluster, server, "n1")
+    make_data(cluster)
     assert cluster.sh(READ, check=True).stdout == want(cluster)
 
     def doctor():

@@ -50,8 +50,8 @@ exit 7
 
 
 @pytest.mark.seconds(120)
-def test_a_production_job_takes_the_room_and_the_victim_is_started_again(own):
-    c = own(node_options=GPUS)
+def test_a_production_job_takes_the_room_and_the_victim_is_started_again(sturdy):
+    c = sturdy(node_options=GPUS)
     victim = submit(c, "-G", "2", "--class", "experiment", "--", "sh", "-c", VICTIM)
     wait_for(c, victim, "RUNNING")
     wait_until("it has written", lambda: (c.root / f"root/vrun-{victim}.out").read_text())
@@ -67,8 +67,8 @@ def test_a_production_job_takes_the_room_and_the_victim_is_started_again(own):
 
 
 @pytest.mark.seconds(120)
-def test_an_attached_victim_goes_on_in_the_same_streams(own):
-    c = own(node_options=GPUS)
+def test_an_attached_victim_goes_on_in_the_same_streams(sturdy):
+    c = sturdy(node_options=GPUS)
     script = ("read line; echo $line at attempt $VRUN_RESTART_COUNT; echo and >&2; "
               "[ $VRUN_RESTART_COUNT = 1 ] || exec sleep 300; exit 9")
     v = c.popen("vrun", "-D", "/root", "-G", "2", "--requeue", "--", "sh", "-c", script, stdin=subprocess.PIPE,
@@ -86,8 +86,8 @@ def test_an_attached_victim_goes_on_in_the_same_streams(own):
 
 
 @pytest.mark.seconds(120)
-def test_the_signal_and_the_time_to_save(own):
-    c = own(node_options=GPUS)
+def test_the_signal_and_the_time_to_save(sturdy):
+    c = sturdy(node_options=GPUS)
     script = ("trap 'echo state > /root/ckpt; exit 0' USR1; "
               "if [ -e /root/ckpt ]; then cat /root/ckpt; echo grace $VRUN_GRACE_S; exit 0; fi; "
               "echo ready; while :; do sleep 0.1; done")
@@ -101,8 +101,8 @@ def test_the_signal_and_the_time_to_save(own):
 
 
 @pytest.mark.seconds(120)
-def test_who_asked_to_be_left_alone_is(own):
-    c = own(node_options=GPUS)
+def test_who_asked_to_be_left_alone_is(sturdy):
+    c = sturdy(node_options=GPUS)
     held = submit(c, "-G", "2", "--class", "scavenger", "--no-requeue", "--", "sleep", "300")
     wait_for(c, held, "RUNNING")
     urgent = submit(c, "-G", "2", "--class", "inference", "--", "true")
@@ -115,8 +115,8 @@ def test_who_asked_to_be_left_alone_is(own):
 
 
 @pytest.mark.seconds(120)
-def test_a_job_after_another_sees_what_that_wrote(own):
-    c = own()
+def test_a_job_after_another_sees_what_that_wrote(sturdy):
+    c = sturdy()
     first = submit(c, "--", "sh", "-c", "sleep 1; head -c 20000000 /dev/zero > /root/data; echo done > /root/result")
     second = submit(c, "-d", f"afterok:{first}", "--", "sh", "-c", "wc -c < /root/data; cat /root/result")
     assert f"waits for the end of job {first}" in c.vctl("why", second).stdout
@@ -140,8 +140,8 @@ def test_a_job_after_another_sees_what_that_wrote(own):
 
 
 @pytest.mark.seconds(120)
-def test_home_is_killed_while_a_job_waits_for_another(own):
-    c = own()
+def test_home_is_killed_while_a_job_waits_for_another(sturdy):
+    c = sturdy()
     first = submit(c, "--", "sh", "-c", "sleep 1; echo runs; sleep 4; echo done > /root/late")
     wait_until("it runs", lambda: (c.root / f"root/vrun-{first}.out").read_text())
     second = submit(c, "-d", f"afterok:{first}", "--", "cat", "/root/late")
@@ -153,8 +153,8 @@ def test_home_is_killed_while_a_job_waits_for_another(own):
 
 
 @pytest.mark.seconds(120)
-def test_why_says_the_truth(own):
-    c = own(nodes=2, node_options=GPUS)
+def test_why_says_the_truth(sturdy):
+    c = sturdy(nodes=2, node_options=GPUS)
     holders = [submit(c, "-G", "1", "--no-requeue", "-t", "10", "--", "sleep", "300") for _ in range(3)]
     for job in holders:
         wait_for(c, job, "RUNNING")
@@ -218,8 +218,8 @@ def test_a_wrong_file_stops_the_controller_with_its_line(own):
 
 @pytest.mark.seconds(180)
 @pytest.mark.parametrize("moment", ["ordered", "left"])
-def test_the_controller_is_killed_in_the_middle_of_a_preemption(own, moment):
-    c = own(node_options=GPUS)
+def test_the_controller_is_killed_in_the_middle_of_a_preemption(sturdy, moment):
+    c = sturdy(node_options=GPUS)
     # It leaves at the end of its grace only.
     script = ("echo attempt $VRUN_RESTART_COUNT; [ $VRUN_RESTART_COUNT = 0 ] || exit 3; trap '' TERM; "
               "while :; do sleep 0.1; done")
@@ -243,8 +243,8 @@ def test_the_controller_is_killed_in_the_middle_of_a_preemption(own, moment):
 
 @pytest.mark.seconds(180)
 @pytest.mark.parametrize("moment", ["running", "between"])
-def test_home_is_killed_around_a_preemption(own, moment):
-    c = own(node_options=GPUS)
+def test_home_is_killed_around_a_preemption(sturdy, moment):
+    c = sturdy(node_options=GPUS)
 
     def kill_home():
         pid = c.pid_of("home")
@@ -255,6 +255,8 @@ def test_home_is_killed_around_a_preemption(own, moment):
     out = c.root / f"root/vrun-{victim}.out"
     wait_until("it runs", lambda: out.exists() and out.read_text())
     if moment == "running":
+        # Before that another test kills it: test_home_is_killed_before_the_tree_is_on_the_disk.
+        wait_until("its root is on the disk", (c.home_state / f"frozen/jobs/{victim}").exists)
         kill_home()
     urgent = submit(c, "-G", "2", "--class", "production", "--no-requeue", "--", "sleep", "300")
     wait_for(c, urgent, "RUNNING")
@@ -285,9 +287,9 @@ def test_what_was_can_be_replayed(own):
 
 
 @pytest.mark.seconds(120)
-def test_the_journal_of_a_real_controller_replays_to_the_same_decisions(own):
+def test_the_journal_of_a_real_controller_replays_to_the_same_decisions(sturdy):
     """It says "begun anew" when a digest of what it decided differs from what is in its database."""
-    c = own(node_options=GPUS)
+    c = sturdy(node_options=GPUS)
     waiting = submit(c, "-G", "2", "--", "sh", "-c", "sleep 300")
     wait_for(c, waiting, "RUNNING")
     for _ in range(3):

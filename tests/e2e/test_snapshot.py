@@ -66,8 +66,8 @@ def test_create_list_show_diff_delete(cluster):
     assert cluster.json("snapshot", "list")["snapshots"] == []
 
 
-def test_a_run_sees_the_snapshot_when_home_has_nothing_left(own):
-    cluster = own()
+def test_a_run_sees_the_snapshot_when_home_has_nothing_left(sturdy):
+    cluster = sturdy()
     put(cluster, "root/program.py", "import sys, json, random\nprint('of the snapshot', open('/root/data').read(), len(open('/root/large', 'rb').read()))\n")
     put(cluster, "root/data", "v1")
     large = os.urandom(5 << 20)
@@ -86,9 +86,9 @@ def test_a_run_sees_the_snapshot_when_home_has_nothing_left(own):
     assert r.returncode == 125 and "/dev: the root has none" in r.stderr, r  # a live view does not make one at home
 
 
-def test_the_store_alone_keeps_a_running_job_reading(own):
+def test_the_store_alone_keeps_a_running_job_reading(sturdy):
     """Home killed, the store killed and started again: what the job has not read yet it still reads."""
-    cluster = own()
+    cluster = sturdy()
     files = {f"root/data/{i}": os.urandom(300_000) for i in range(6)}
     for path, content in files.items():
         put(cluster, path, content)
@@ -107,8 +107,8 @@ def test_the_store_alone_keeps_a_running_job_reading(own):
     assert (cluster.root / f"root/vrun-{job}.out").read_text() == want
 
 
-def test_what_a_run_writes_comes_home_and_conflicts_keep_both(own):
-    cluster = own()
+def test_what_a_run_writes_comes_home_and_conflicts_keep_both(sturdy):
+    cluster = sturdy()
     put(cluster, "root/result", "of home, unchanged since\n")
     put(cluster, "root/notes", "of the snapshot\n")
     cluster.vctl("snapshot", "create", "s")
@@ -125,8 +125,8 @@ def test_what_a_run_writes_comes_home_and_conflicts_keep_both(own):
     assert (cluster.root / "root/result").read_text() == "computed\n"
 
 
-def test_a_snapshot_in_use_is_not_deleted_and_one_that_is_gone_is_named(own):
-    cluster = own()
+def test_a_snapshot_in_use_is_not_deleted_and_one_that_is_gone_is_named(sturdy):
+    cluster = sturdy()
     cluster.vctl("snapshot", "create", "s")
     job = cluster.popen("vrun", "-D", "/root", "--snapshot", "s", "--", "cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     job.stdin.write(b"x\n")
@@ -140,8 +140,8 @@ def test_a_snapshot_in_use_is_not_deleted_and_one_that_is_gone_is_named(own):
     assert r.returncode == 125 and "snapshot s: there is none" in r.stderr and r.stderr.count("\n") == 1
 
 
-def test_export_is_a_layout_that_others_read(own, tmp_path):
-    cluster = own(nodes=0)
+def test_export_is_a_layout_that_others_read(sturdy, tmp_path):
+    cluster = sturdy()
     put(cluster, "root/export/plain", "plain\n")
     put(cluster, "root/export/" + "d" * 120 + "/" + "n" * 200, "a long name\n")
     os.link(cluster.root / "root/export/plain", cluster.root / "root/export/second-name")
@@ -207,8 +207,8 @@ def test_export_is_a_layout_that_others_read(own, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_a_snapshot_of_directories(own):
-    cluster = own(nodes=0)
+def test_a_snapshot_of_directories(sturdy):
+    cluster = sturdy()
     put(cluster, "root/project/main.py", "print()")
     put(cluster, "root/elsewhere", "no")
     made = cluster.json("snapshot", "create", "part", str(cluster.root / "root/project"))["snapshot"]
@@ -217,8 +217,9 @@ def test_a_snapshot_of_directories(own):
     assert "3 names" in r.stdout
 
 
-def test_a_file_that_never_stands_still_is_named(own):
-    cluster = own(nodes=0)
+@pytest.mark.alone
+def test_a_file_that_never_stands_still_is_named(sturdy):
+    cluster = sturdy()
     busy = put(cluster, "root/busy", "0")
     os.truncate(busy, 128 << 20)   # so large that no moment is enough to read it in
     writer = subprocess.Popen(["python3", "-c", "import os, sys\nf = os.open(sys.argv[1], os.O_WRONLY)\nwhile True: os.pwrite(f, b'x', 0)", busy])
@@ -232,8 +233,8 @@ def test_a_file_that_never_stands_still_is_named(own):
     cluster.vctl("snapshot", "create", "s")
 
 
-def test_private_keys_are_in_no_snapshot(own):
-    cluster = own(nodes=0)
+def test_private_keys_are_in_no_snapshot(sturdy):
+    cluster = sturdy()
     put(cluster, "root/.ssh/id_ed25519", "secret")
     put(cluster, "root/.ssh/id_ed25519.pub", "public")
     cluster.vctl("snapshot", "create", "s")
@@ -247,9 +248,9 @@ def after_removing(cluster, path):
     return "s", "without"
 
 
-def test_snapshots_are_their_owners(own, tmp_path):
+def test_snapshots_are_their_owners(sturdy, tmp_path):
     """Another person's certificate of the same cluster reaches none of them; the same person's other home all."""
-    cluster = own()
+    cluster = sturdy()
     put(cluster, "root/secret", "of root\n")
     cluster.vctl("snapshot", "create", "mine")
     mine = json.loads(cluster.vctl("snapshot", "list", "-o", "json").stdout)["snapshots"]
@@ -281,8 +282,8 @@ def test_snapshots_are_their_owners(own, tmp_path):
             cluster.run("vctl", "down", "--all", env=home)
 
 
-def test_a_store_killed_while_it_takes_a_snapshot_has_all_of_it_or_none(own):
-    cluster = own()
+def test_a_store_killed_while_it_takes_a_snapshot_has_all_of_it_or_none(sturdy):
+    cluster = sturdy()
     want = {}
     for i in range(400):
         want[f"root/data/{i}"] = os.urandom(20_000)
@@ -305,8 +306,8 @@ def test_a_store_killed_while_it_takes_a_snapshot_has_all_of_it_or_none(own):
         assert sorted(line.split()[0] for line in r.stdout.splitlines()) == sums
 
 
-def test_two_that_are_made_at_once(own):
-    cluster = own(nodes=0)
+def test_two_that_are_made_at_once(sturdy):
+    cluster = sturdy()
     for k in range(3):
         makers = [cluster.popen("vctl", "snapshot", "create", f"{name}{k}", stderr=subprocess.PIPE, text=True) for name in "ab"]
         for p in makers:

@@ -17,16 +17,11 @@ from cluster import empty, wait_until
 pytestmark = [pytest.mark.skipif(s3.MISSING is not None, reason=s3.MISSING or ""), pytest.mark.seconds(120)]
 
 
-server = pytest.fixture(s3.running)
-
-
 @pytest.fixture
-def kept(own, server):
+def kept(sturdy, server):
     """A cluster whose snapshots are in the store, and whose one node reaches it."""
     def make(more="", nodes=1):
-        directory = tempfile.mkdtemp(prefix="vrun-e2e-", dir="/var/tmp")
-        server.configure(directory, more='s3_snapshots = "on"\n' + more)
-        cluster = own(nodes=0, directory=directory)
+        cluster = sturdy(fresh=0, store=server, configuration='s3_snapshots = "on"\n' + more)
         if nodes:
             cluster.start_node("n1")
             server.route(cluster, "n1")

@@ -56,8 +56,8 @@ def make_traced(cluster):
 
 
 @pytest.mark.parametrize("view", ["frozen", pytest.param("live", marks=pytest.mark.view("live"))])
-def test_a_second_node_fetches_by_trace_and_the_account_is_true(own, view):
-    cluster = own()
+def test_a_second_node_fetches_by_trace_and_the_account_is_true(sturdy, view):
+    cluster = sturdy(fresh=1)
     make_traced(cluster)
     rows, waits, text = run(cluster)
     assert rows["trace"] == (0, 0), text
@@ -98,8 +98,8 @@ def test_a_second_node_fetches_by_trace_and_the_account_is_true(own, view):
     assert rows["trace"] == (0, 0) and rows["demand"][0] > 0, text
 
 
-def test_runs_in_a_snapshot_have_the_traces_of_the_root_and_the_other_way_round(own):
-    cluster = own()
+def test_runs_in_a_snapshot_have_the_traces_of_the_root_and_the_other_way_round(sturdy):
+    cluster = sturdy(fresh=1)
     make_traced(cluster)
     cluster.vctl("snapshot", "create", "v1")
     rows, waits, text = run(cluster, "--snapshot", "v1")
@@ -125,9 +125,9 @@ def test_runs_in_a_snapshot_have_the_traces_of_the_root_and_the_other_way_round(
     cluster.vctl("snapshot", "delete", "v1")
 
 
-def test_what_a_warm_node_did_not_see_comes_all_the_same(own):
+def test_what_a_warm_node_did_not_see_comes_all_the_same(sturdy):
     """The first node had the interpreter in its page cache: its record, and the trace, lacks that."""
-    cluster = own()
+    cluster = sturdy(fresh=1)
     make_traced(cluster)
     cluster.vrun("--", "python3", "-c", "pass", check=True)
     rows, waits, text = run(cluster)
@@ -145,8 +145,8 @@ def test_what_a_warm_node_did_not_see_comes_all_the_same(own):
     assert rows["demand"][0] + rows["ahead"][0] <= rows["trace"][0] // 10 and rows["demand"][1] <= 5, text
 
 
-def test_a_changed_file_costs_the_rest_of_a_trace_nothing(own):
-    cluster = own()
+def test_a_changed_file_costs_the_rest_of_a_trace_nothing(sturdy):
+    cluster = sturdy(fresh=1)
     here = make_traced(cluster)
     run(cluster)
     wait_until("the trace is home", lambda: traces(cluster))
@@ -158,8 +158,8 @@ def test_a_changed_file_costs_the_rest_of_a_trace_nothing(own):
     assert rows["trace"][0] >= 40 * 2 + 5 and rows["demand"][1] <= 5, text
 
 
-def test_without_explain_io_nothing_is_said(own):
-    cluster = own()
+def test_without_explain_io_nothing_is_said(sturdy):
+    cluster = sturdy(fresh=1)
     r = cluster.vrun("--", "true", check=True)
     assert "waits for content" not in r.stderr
     began = time.monotonic()
@@ -178,9 +178,9 @@ with open("/root/part", "rb", buffering=0) as part:
 
 
 @pytest.mark.view("live")
-def test_the_rest_of_a_small_file_is_there_though_home_has_another(own):
+def test_the_rest_of_a_small_file_is_there_though_home_has_another(sturdy):
     """A trace brings the beginning of it; a live view shows the job the file that it has opened."""
-    cluster = own()
+    cluster = sturdy(fresh=1)
     content = os.urandom(600 << 10)
     (cluster.root / "root/part").write_bytes(content)
     (cluster.root / "root/part.py").write_text(PART)
@@ -211,8 +211,8 @@ print(len(open("/root/late", "rb").read()))
 """
 
 
-def test_a_run_that_outlives_home_is_traced_and_accounted_for(own):
-    cluster = own()
+def test_a_run_that_outlives_home_is_traced_and_accounted_for(sturdy):
+    cluster = sturdy(fresh=1)
     (cluster.root / "root/late").write_bytes(os.urandom(200_000))
     (cluster.root / "root/slow.py").write_text(SLOW)
     job = cluster.popen("vrun", "--explain-io", "-D", "/root", "--", "python3", "/root/slow.py", stdin=subprocess.PIPE,
@@ -226,8 +226,8 @@ def test_a_run_that_outlives_home_is_traced_and_accounted_for(own):
     wait_until("the trace is home", lambda: traces(cluster))
 
 
-def test_a_job_that_is_placed_after_home_was_started_again_is_traced(own):
-    cluster = own()
+def test_a_job_that_is_placed_after_home_was_started_again_is_traced(sturdy):
+    cluster = sturdy(fresh=1)
     cluster.stop_node("n1")
     (cluster.root / "root/batch.py").write_text("print(len(open('/root/batch.py').read()))\n")
     job = cluster.run("vbatch", "-D", "/root", "--", "python3", "/root/batch.py", check=True).stdout.split()[-1]
@@ -258,9 +258,9 @@ def touch(file):
 
 
 @pytest.mark.seconds(120)
-def test_of_a_tree_only_the_directories_that_changed_travel(own):
+def test_of_a_tree_only_the_directories_that_changed_travel(sturdy):
     """However long a node was away, and whether home remembers what it had."""
-    cluster = own()
+    cluster = sturdy(fresh=1)
     many = cluster.root / "root/many"
     for i in range(500):
         (many / f"d{i}").mkdir(parents=True)
@@ -294,8 +294,8 @@ def test_of_a_tree_only_the_directories_that_changed_travel(own):
 
 
 @pytest.mark.view("live")
-def test_what_a_live_view_was_told_of_travels_once(own):
-    cluster = own()
+def test_what_a_live_view_was_told_of_travels_once(sturdy):
+    cluster = sturdy(fresh=1)
     large = cluster.root / "root/large"
     large.mkdir()
     for i in range(20_000):

@@ -130,8 +130,8 @@ def make_tree(top):
 
 @pytest.mark.seconds(120)
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_whole_root_is_homes(own, view):
-    cluster = own(view=view)
+def test_the_whole_root_is_homes(sturdy, view):
+    cluster = sturdy(view=view)
     for left in (cluster.root / "root").iterdir():  # by other tests: keys, which no job sees
         shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
     top = cluster.root / "root/rich"
@@ -152,8 +152,8 @@ def test_the_whole_root_is_homes(own, view):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_what_a_job_changes_keeps_an_owner_that_has_no_id_there(own, view):
-    cluster = own(view=view)
+def test_what_a_job_changes_keeps_an_owner_that_has_no_id_there(sturdy, view):
+    cluster = sturdy(view=view)
     for name in ("mode", "content", "both"):
         (cluster.root / "root" / name).write_text("old\n")
         os.chown(cluster.root / "root" / name, 3_000_000, 3_000_001)
@@ -169,10 +169,10 @@ def test_what_a_job_changes_keeps_an_owner_that_has_no_id_there(own, view):
 
 @pytest.mark.seconds(120)
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_user_of_a_directory_service_owns_their_files(own, view):
+def test_a_user_of_a_directory_service_owns_their_files(sturdy, view):
     """Ids above 65535, as such services give them out."""
     uid, gid, team = 1_200_345, 1_200_400, 3_999_999_999
-    cluster = own(view=view)
+    cluster = sturdy(view=view)
     root = cluster.root
     ann = root / "home/ann"
     ann.mkdir(mode=0o700)

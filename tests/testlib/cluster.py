@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole cluster for a test: controller and home on this machine, nodes that are other hosts (tools/emulate-host)."""
+import concurrent.futures
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -13,10 +16,18 @@ import time
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("VRUN_BIN", TOP / "build/bin"))
+# How much longer things may take here: many tests run at once (tools/run-tests), or the machine is busy with something else. What a
+# test asserts about speed does not change with it.
+SLOW = float(os.environ.get("VRUN_E2E_SLOW", "1"))
+
+
+# Random work goes on for longer than CI has time for (./test full).
+FULL = bool(os.environ.get("VRUN_FULL"))
 
 
 def wait_until(what, condition, seconds=30):
     """Waits for an external state that has no event to wait for; fails loudly."""
+    seconds *= SLOW
     end = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > end:
@@ -25,10 +36,65 @@ def wait_until(what, condition, seconds=30):
     return value
 
 
-def free_port(host="127.0.0.1"):
+class Taken:
+    """One of some numbers that no other test on this machine uses, in whatever process: locked until let go or the process ends."""
+    DIRECTORY = pathlib.Path("/run/lock/vrun-tests" if os.access("/run/lock", os.W_OK) else f"/tmp/vrun-tests-{os.getuid()}")
+    held = {}
+
+    @classmethod
+    def number(cls, what, numbers, free=lambda n: True):
+        """The first of them, begun at another one in each process."""
+        cls.DIRECTORY.mkdir(exist_ok=True)
+        begin = os.getpid() * 7 % len(numbers)
+        for n in [*numbers[begin:], *numbers[:begin]]:
+            if (what, n) in cls.held:
+                continue
+            lock = os.open(cls.DIRECTORY / f"{what}-{n}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if free(n):
+                    cls.held[what, n] = lock
+                    return n
+            except BlockingIOError:
+                pass
+            os.close(lock)
+        raise AssertionError(f"no {what} of {numbers} is free on this machine")
+
+    @classmethod
+    def let_go(cls, what, n):
+        lock = cls.held.pop((what, n), None)
+        if lock is not None:
+            os.close(lock)
+
+
+def can_be_bound(port, host="0.0.0.0"):
     with socket.socket() as s:
-        s.bind((host, 0))
-        return s.getsockname()[1]
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind((host, port))
+        except OSError:
+            return False
+        return True
+
+
+def free_port(host="0.0.0.0"):
+    """Not one of those that the kernel gives to whoever asks for any: a daemon that is started again gets it again."""
+    return Taken.number("port", range(20000, 30000), lambda n: can_be_bound(n, host))
+
+
+# Removes what is left of clusters, while the next tests run: namespaces and many directories take a while. Done when Python ends.
+cleaner = concurrent.futures.ThreadPoolExecutor(1)
+
+
+def discard(directory):
+    """It is gone for whoever looks for it, and its content goes."""
+    if os.environ.get("VRUN_KEEP"):
+        print(f"kept {directory}")
+        return
+    away = pathlib.Path(tempfile.mkdtemp(prefix="vrun-gone-", dir=pathlib.Path(directory).parent))
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(directory, away / "it")
+    cleaner.submit(subprocess.run, ["rm", "-rf", away], stderr=subprocess.DEVNULL)
 
 
 def empty(root):
@@ -42,15 +108,13 @@ def empty(root):
 
 def free_link():
     """A number for a link (10.213.N.0/30) that no other cluster on this machine uses."""
-    start = 20 + os.getpid() % 100
-    return next(i for i in [*range(start, 250), *range(20, start)] if not os.path.exists(f"/sys/class/net/vh{i}"))
+    return Taken.number("link", range(20, 250), lambda n: not os.path.exists(f"/sys/class/net/vh{n}"))
 
 
 class Bridge:
     """A network on which nodes reach each other; what this machine sends into it (home's uplink) may be shaped."""
     def __init__(self, uplink_mbit=0):
-        start = os.getpid() % 100
-        self.index = next(i for i in [*range(start, 250), *range(start)] if not os.path.exists(f"/sys/class/net/vb{i}"))
+        self.index = Taken.number("bridge", range(250), lambda n: not os.path.exists(f"/sys/class/net/vb{n}"))
         self.name = f"vb{self.index}"
         self.ip("link", "add", self.name, "type", "bridge")
         self.ip("addr", "add", f"{self.address(1)}/24", "dev", self.name)
@@ -71,6 +135,16 @@ class Bridge:
 
     def close(self):
         self.ip("link", "delete", self.name, check=False)
+        Taken.let_go("bridge", self.index)
+
+
+class Process(subprocess.Popen):
+    """What is waited for takes longer where all does (SLOW)."""
+    def wait(self, timeout=None):
+        return super().wait(timeout and timeout * SLOW)
+
+    def communicate(self, input=None, timeout=None):
+        return super().communicate(input, timeout and timeout * SLOW)
 
 
 class Cluster:
@@ -78,6 +152,7 @@ class Cluster:
     with the cluster) nodes reach each other. `view`: of every vrun that does not name one; None: vrun's own default."""
     def __init__(self, root, nodes=1, node_options=(), link=(), directory=None, bridge=None, view=None):
         self.bridge = bridge
+        self.hosts_on_bridge = 0
         self.view = view
         self.root = pathlib.Path(root)
         self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix="vrun-e2e-", dir="/var/tmp"))
@@ -87,19 +162,33 @@ class Cluster:
         for name in list(self.environment):
             if name.startswith(("SLURM_", "VRUN_JOB")):
                 del self.environment[name]
-        self.link = list(link)
-        self.node_options = [*([] if "--milli-cpus" in node_options else ["--milli-cpus", "64000"]), *node_options]
+        self.next_nodes(node_options, link)
         self.nodes = {}
         self.started = []
+        self.port = free_port()
+        names = [f"n{i + 1}" for i in range(nodes)]
+        self.first_nodes = tuple(names)
+        self.marks = {}   # of logs: how long they were when this test began
         try:
-            # The controller listens where every node can reach it: all links end on this machine.
-            self.port = free_port()
-            self.vctl("up", "--no-node", "--listen", f"0.0.0.0:{self.port}", "--root", str(self.root))
-            for i in range(nodes):
-                self.start_node(f"n{i + 1}")
+            # The hosts are made while the controller and home start.
+            with concurrent.futures.ThreadPoolExecutor(max(1, nodes)) as others:
+                for name in names:
+                    self.reserve(name)
+                made = [others.submit(self.make_host, name) for name in names]
+                self.up()
+                for host in made:
+                    host.result()
+                list(others.map(self.launch_node, names))
+                for name in names:
+                    self.await_node(name)
         except BaseException:
             self.close()
             raise
+
+    def up(self):
+        """Starts what does not run of controller, snapshot store and home."""
+        # The controller listens where every node can reach it: all links end on this machine.
+        self.vctl("up", "--no-node", "--listen", f"0.0.0.0:{self.port}", "--root", str(self.root))
 
     # --- the commands
 
@@ -110,25 +199,28 @@ class Cluster:
     def popen(self, *args, **kw):
         kw.setdefault("env", self.environment)
         kw.setdefault("cwd", "/")
-        self.started.append(subprocess.Popen(self.command(*args), **kw))
+        self.started.append(Process(self.command(*args), **kw))
         return self.started[-1]
 
     def settle(self):
         """Ends what a test left behind, so that a failed test is one failed test."""
-        for process in self.started:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        self.started.clear()
+        self.end_clients()
         left = [str(j["job"]) for j in self.json("jobs")["jobs"]]
         if left:
             self.run("vctl", "cancel", *left)
             wait_until("jobs left by the test are over", lambda: not self.json("jobs")["jobs"])
 
+    def end_clients(self):
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self.started.clear()
+
     def run(self, *args, input=None, timeout=60, check=False, cwd="/", env=None, text=True, **kw):
         if input is None and "stdin" not in kw:
             kw["stdin"] = subprocess.DEVNULL
-        result = subprocess.run(self.command(*args), input=input, capture_output=True, text=text, timeout=timeout, cwd=cwd,
+        result = subprocess.run(self.command(*args), input=input, capture_output=True, text=text, timeout=timeout * SLOW, cwd=cwd,
                                 env=env or self.environment, **kw)
         if check and result.returncode != 0:
             raise AssertionError(f"{args} exited {result.returncode}\n{result.stdout}\n{result.stderr}\n{self.logs()}")
@@ -155,40 +247,59 @@ class Cluster:
     def pki(self):
         return self.directory / "home/pki"
 
+    def next_nodes(self, node_options=(), link=()):
+        """Nodes that are made from now on have these options and this link."""
+        self.link = list(link)
+        self.node_options = [*([] if "--milli-cpus" in node_options else ["--milli-cpus", "64000"]), *node_options]
+
     def start_node(self, name):
-        index = self.nodes[name]["index"] if name in self.nodes else free_link()
-        host = self.directory / name
+        """A new one, or one that was stopped, as it was."""
         if name not in self.nodes:
-            link = self.link
-            if self.bridge:
-                link = ["--bridge", self.bridge.name, "--address", f"{self.bridge.address(len(self.nodes) + 2)}/24"]
-            subprocess.run([TOP / "tools/emulate-host", "up", f"{name}-{index}", "--dir", host, "--index", str(index),
-                            *link, "--copy", BIN / "vrund", BIN / "vrund-task"], check=True)
-            pki = host / "state/pki"
-            self.run("vrund", "pki", "issue", "--ca", str(self.pki()), "--dir", str(pki), "--role", "node", "--name", name,
-                     check=True)
-        if name in self.nodes:
-            ours, theirs = self.nodes[name]["ours"], self.nodes[name]["theirs"]
-        elif self.bridge:
-            ours, theirs = self.bridge.address(1), self.bridge.address(len(self.nodes) + 2)
+            self.reserve(name)
+            self.make_host(name)
+        self.launch_node(name)
+        self.await_node(name)
+
+    def reserve(self, name):
+        """Its numbers."""
+        index = free_link()
+        if self.bridge:
+            self.hosts_on_bridge += 1
+            ours, theirs = self.bridge.address(1), self.bridge.address(1 + self.hosts_on_bridge)
         else:
             ours, theirs = f"10.213.{index}.1", f"10.213.{index}.2"
-        ready, told = os.pipe()
-        log = open(host / "node.log", "ab")
-        process = subprocess.Popen(
-            [TOP / "tools/emulate-host", "exec", f"{name}-{index}", "--dir", host, "--", "/opt/vrun/vrund", "node",
-             "--controller", f"{ours}:{self.port}", "--name", name, "--pool", "local", "--state-dir",
-             "/var/lib/vrun/node", "--pki", "/var/lib/vrun/pki", "--listen", theirs, *self.node_options],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True)
-        os.close(told)
-        os.close(ready)
-        self.nodes[name] = {"index": index, "process": process, "directory": host, "ours": ours, "theirs": theirs}
+        self.nodes[name] = {"index": index, "process": None, "directory": self.directory / name, "ours": ours, "theirs": theirs,
+                            "options": self.node_options}
+
+    def make_host(self, name):
+        """The machine, its link and its programs."""
+        node = self.nodes[name]
+        index, host = node["index"], node["directory"]
+        link = ["--bridge", self.bridge.name, "--address", f"{node['theirs']}/24"] if self.bridge else self.link
+        subprocess.run([TOP / "tools/emulate-host", "up", f"{name}-{index}", "--dir", host, "--index", str(index),
+                        *link, "--copy", BIN / "vrund", BIN / "vrund-task"], check=True)
+
+    def launch_node(self, name):
+        node = self.nodes[name]
+        host = node["directory"]
+        if not (host / "state/pki").exists():
+            self.run("vrund", "pki", "issue", "--ca", str(self.pki()), "--dir", str(host / "state/pki"), "--role", "node", "--name", name,
+                     check=True)
+        with open(host / "node.log", "ab") as log:
+            node["process"] = subprocess.Popen(
+                [TOP / "tools/emulate-host", "exec", f"{name}-{node['index']}", "--dir", host, "--", "/opt/vrun/vrund", "node",
+                 "--controller", f"{node['ours']}:{self.port}", "--name", name, "--pool", "local", "--state-dir",
+                 "/var/lib/vrun/node", "--pki", "/var/lib/vrun/pki", "--listen", node["theirs"], *node["options"]],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment, start_new_session=True)
+
+    def await_node(self, name):
+        process = self.nodes[name]["process"]
         try:
             wait_until(f"node {name} is ready", lambda: self.node_state(name) == "ready" or process.poll() is not None)
         except AssertionError as e:
             raise AssertionError(f"{e}\n{self.logs()}") from None
         if process.poll() is not None:
-            raise AssertionError(f"node {name} ended: {(host / 'node.log').read_text()}")
+            raise AssertionError(f"node {name} ended: {(self.directory / name / 'node.log').read_text()}")
 
     def node_state(self, name):
         for node in self.json("nodes")["nodes"]:
@@ -213,13 +324,25 @@ class Cluster:
 
     def stop_node(self, name, how=signal.SIGTERM):
         process = self.nodes[name]["process"]
-        if process.poll() is None:
+        if process and process.poll() is None:
             process.send_signal(how)
             try:
                 process.wait(15)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def remove_node(self, name):
+        """Its host and all that it had."""
+        node = self.nodes[name]
+        self.stop_node(name)
+        del self.nodes[name]
+        cleaner.submit(self.remove_host, f"{name}-{node['index']}", node)
+
+    @staticmethod
+    def remove_host(host, node):
+        subprocess.run([TOP / "tools/emulate-host", "down", host, "--dir", node["directory"]])
+        Taken.let_go("link", node["index"])
 
     def pid_of(self, daemon):
         """Pid of "home", "controller" or "snapshots"."""
@@ -236,25 +359,55 @@ class Cluster:
                 return int(p.name)
         return None
 
+    # --- tests that share it
+
+    def begin(self):
+        """A test begins: what was logged before is not its."""
+        self.marks = {log: log.stat().st_size for log in self.log_files()}
+
+    def restore(self, template):
+        """All runs that a test may have ended, what it added is gone, and the root is like `template` again."""
+        self.end_clients()
+        for name in [n for n in self.nodes if n not in self.first_nodes]:
+            self.remove_node(name)
+            discard(self.directory / name)
+        self.up()
+        for name in self.first_nodes:
+            if name not in self.nodes or self.nodes[name]["process"].poll() is not None:
+                self.start_node(name)
+        self.settle()
+        for snapshot in self.json("snapshot", "list")["snapshots"]:
+            self.vctl("snapshot", "delete", snapshot["name"])
+        wait_until("no job's root is kept", lambda: not list(self.home_state.glob("frozen/jobs/*")), 10)
+        if self.first_nodes:
+            self.run("vrun", "-q", "--", "true", timeout=20, check=True)
+        for trace in self.home_state.glob("traces/*.trace"):
+            trace.unlink()
+        subprocess.run(["rsync", "-aHAX", "--delete", f"{template}/", f"{self.root}/"], check=True)
+
     # --- the end
 
     def logs(self):
-        text, logs = [], []
+        return "\n".join(f"--- {log}\n" + "".join(self.log(log).splitlines(True)[-40:]) for log in self.log_files())
+
+    def log_files(self):
+        found = []
         for directory, below, files in os.walk(self.directory):
-            below[:] = [d for d in below if d != "upper"]  # those are of jobs
-            logs += [pathlib.Path(directory) / f for f in files if f.endswith(".log")]
-        for log in sorted(logs):
-            text.append(f"--- {log}\n" + "".join(log.read_text(errors="replace").splitlines(True)[-40:]))
-        return "\n".join(text)
+            below[:] = [d for d in below if d not in ("upper", "store", "opt")]  # those are of jobs, content, programs
+            found += [pathlib.Path(directory) / f for f in files if f.endswith(".log")]
+        return sorted(found)
+
+    def log(self, file):
+        """What was said in this test."""
+        file = self.directory / file
+        with open(file, "rb") as f:
+            f.seek(self.marks.get(file, 0))
+            return f.read().decode(errors="replace")
 
     def close(self):
-        for process in self.started:   # a client that still waits would start home again
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        for name, node in self.nodes.items():
-            self.stop_node(name)
-            subprocess.run([TOP / "tools/emulate-host", "down", f"{name}-{node['index']}", "--dir", node["directory"]])
+        self.end_clients()   # one that still waits would start home again
+        with concurrent.futures.ThreadPoolExecutor(max(1, len(self.nodes))) as others:
+            list(others.map(self.remove_node, list(self.nodes)))
         if self.bridge:
             self.bridge.close()
         try:
@@ -265,7 +418,5 @@ class Cluster:
             pid = self.pid_of(daemon)
             if pid:
                 os.kill(pid, signal.SIGKILL)
-        if os.environ.get("VRUN_KEEP"):
-            print(f"kept {self.directory}")
-        else:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        Taken.let_go("port", self.port)
+        discard(self.directory)

@@ -9,6 +9,8 @@ import subprocess
 import tempfile
 import urllib.request
 
+from cluster import Taken
+
 HERE = pathlib.Path(__file__).resolve().parent / "s3server"
 MISSING = None
 if not shutil.which("node"):
@@ -32,7 +34,9 @@ class S3Server:
         self.process = None
         self.port = 0
         # Of this machine's loopback device: every node that has a route here reaches it by the same name.
-        self.address = f"10.214.{os.getpid() % 250}.1"
+        self.number = Taken.number("s3", range(250))
+        self.address = f"10.215.{self.number}.1"
+        subprocess.run(["ip", "addr", "del", f"{self.address}/32", "dev", "lo"], stderr=subprocess.DEVNULL)   # of one that was killed
         subprocess.run(["ip", "addr", "add", f"{self.address}/32", "dev", "lo"], check=True)
         try:
             self.start()
@@ -57,6 +61,12 @@ class S3Server:
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+    def empty(self):
+        """Forgets all that it keeps."""
+        self.stop()
+        shutil.rmtree(self.directory / "data", ignore_errors=True)
+        self.start()
 
     def pause(self):
         """It takes connections (the kernel does) and answers nothing until resume()."""
@@ -95,4 +105,5 @@ class S3Server:
     def close(self):
         self.stop()
         subprocess.run(["ip", "addr", "del", f"{self.address}/32", "dev", "lo"])
+        Taken.let_go("s3", self.number)
         shutil.rmtree(self.directory, ignore_errors=True)
