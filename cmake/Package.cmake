@@ -27,8 +27,8 @@ set(CPACK_PACKAGE_NAME vrun)
 set(CPACK_PACKAGE_VENDOR vrun)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "run any command on another machine, in your own root file system")
 set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "Prefix a command with vrun and it runs on a machine that has the processors, the memory
- or the GPUs that it needs, in the file system, the directory and the environment in which it was typed.
- This package has the commands vrun, vbatch and vctl and the daemons of controllers, nodes and homes.")
+or the GPUs that it needs, in the file system, the directory and the environment in which it was typed.
+This package has the commands vrun, vbatch and vctl and the daemons of controllers, nodes and homes.")
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER "The vrun authors")
 set(CPACK_DEBIAN_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)

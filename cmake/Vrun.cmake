@@ -70,8 +70,8 @@ function(vrun_binary name)
 endfunction()
 
 # vrun_test(NAME SOURCES x_test.cc ... DEPS lib ... [TIMEOUT s] [LABELS l]): a GoogleTest binary run by ctest.
-# Tests that need root, /dev/fuse or namespaces say SKIP with the reason where those are missing. LABELS root: of those
-# that mount or make namespaces one runs at a time.
+# Tests that need root, /dev/fuse or namespaces say SKIP with the reason where those are missing. ctest runs them at once:
+# each mounts in a namespace of its own, and ends no FUSE connection but its own.
 function(vrun_test name)
   cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT VRUN_TESTS)
@@ -86,7 +86,10 @@ function(vrun_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}")
+  # What may take long begins early; so do those that mount, which also wait.
+  set(cost ${A_TIMEOUT})
   if("root" IN_LIST A_LABELS)
-    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK machine)
+    math(EXPR cost "${cost} + 1000")
   endif()
+  set_tests_properties(${name} PROPERTIES COST ${cost})
 endfunction()

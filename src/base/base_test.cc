@@ -179,7 +179,6 @@ TEST(FrameSocket, AStaleSocketIsReplacedALiveOneIsNot) {
 TEST(EventLoop, PostsTimersAndRemovalFromACallback) {
   EventLoop loop;
   std::string order;
-  loop.After(2000, [&] { order += "t"; });
   EventLoop::TimerId cancelled = loop.After(1000, [&] { order += "X"; });
   loop.Cancel(cancelled);
   int p[2];
@@ -188,9 +187,12 @@ TEST(EventLoop, PostsTimersAndRemovalFromACallback) {
   ASSERT_TRUE(loop.Add(r.get(), EPOLLIN, [&](uint32_t) {
     order += "r";
     loop.Remove(r.get());
+    loop.After(2000, [&] {
+      order += "t";
+      loop.Stop();
+    });
   }));
   std::thread other([&] { loop.Post([&] { ASSERT_TRUE(WriteAll(w.get(), "x")); }); });
-  loop.After(5000, [&] { loop.Stop(); });
   loop.Run();
   other.join();
   EXPECT_EQ(order, "rt");

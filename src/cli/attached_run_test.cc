@@ -357,7 +357,7 @@ TEST_F(AttachedRunTest, ARunThatWasNotAnsweredIsAskedAgainUnderTheSameName) {
 }
 
 TEST_F(AttachedRunTest, ASubmissionThatWasNotAnsweredIsMadeAgainUnderTheSameName) {
-  auto vbatch = Start({"--parsable", "x"}, {}, {}, "vbatch");
+  auto vbatch = Start({"--parsable", "true"}, {}, {}, "vbatch");
   Conversation first = AcceptOne();
   std::string id = first.Receive().run().request_id();
   first.fds.clear();

@@ -282,6 +282,7 @@ int BatchMain(std::span<const std::string> words) {
     if (!script) return Usage(script.error().message());
   } else if (!options->wrap.empty()) {
     options->command = {"/bin/sh", "-c", options->wrap};
+    options->batch_script = true;
     if (options->name.empty()) options->name = "wrap";
   }
   auto named = FindNamedDescriptors(std::span<const std::string>(options->command).subspan(1));

@@ -390,6 +390,7 @@ TEST_F(BatchTest, AScriptBringsItsOptionsAndTheCommandLineWins) {
   ASSERT_EQ(::chmod(path.c_str(), 0644), 0);
   run = Submit({path});
   EXPECT_EQ(Words(run.command().argv().begin(), run.command().argv().end()), (Words{"/bin/sh", "-e", path}));
+  ASSERT_EQ(::chmod(path.c_str(), 0755), 0);
   run = Submit({"--", path});
   EXPECT_EQ(run.resources().milli_cpus(), 0u);
 }

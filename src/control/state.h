@@ -166,7 +166,7 @@ class State {
   std::map<uint64_t, JobRow> jobs_;
   std::multimap<uint64_t, uint64_t> dependents_;           // of those not ended: by the job that they come after
   std::map<uint64_t, sched::core::Admission> admissions_;  // of those not ended, since this process began
-  std::set<uint64_t> broken_promises_;  // of these
+  std::set<uint64_t> broken_promises_;                     // of these
   std::map<std::string, Node> nodes_;
   uint64_t epoch_ = 0;
   Outbox outbox_;

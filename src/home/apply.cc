@@ -246,20 +246,29 @@ Status ApplierImpl::EndFile() {
 
 Result<bool> ApplierImpl::AppendTail() {
   OpenFileState& file = *file_;
-  if (!file.put.appended() || !file.base || file.base->size() > file.put.size()) return false;
+  // Without a journal an operation that comes again could not be told from a new one.
+  if (!file.put.appended() || !journal_.is_kept() || !file.base || file.base->size() > file.put.size()) return false;
   const uint64_t begin = file.base->size();
   const int parent = file.place.parent.get();
+  const ApplyJournal::Append* before = journal_.FindAppend(file.sequence);
+  if (before == nullptr ? file.sequence <= journal_.applied_before() : before->inode == 0) return false;
+  // That it is not an append is noted as well: what is there after the next crash may look like one.
+  const auto otherwise = [&]() -> Result<bool> {
+    VRUN_TRY(journal_.AddAppend({.sequence = file.sequence}, /*durable=*/true));
+    return false;
+  };
   for (;;) {
     VRUN_ASSIGN(auto there, Appender::Open(file.place));
-    if (!there) return false;
+    if (!there) return otherwise();
     struct stat st {};
     if (::fstat(there->get(), &st) != 0) return ErrnoError("append to " + Escape(file.place.path));
     // Its other names are not the job's to change.
-    if (st.st_nlink != 1) return false;
-    const bool unchanged = Matches(st, *file.base);
+    if (st.st_nlink != 1) return otherwise();
     Appender appender(there->get(), file.sequence, /*durable=*/true, &journal_);
-    const bool over = appender.resumed() && file.sequence <= journal_.applied_before();
-    if (!over && !SameBeginning(there->get(), file.fd.get(), begin)) return false;
+    const bool unchanged = Matches(st, *file.base);
+    const bool over = file.sequence <= journal_.durable_before() ||
+                      (appender.resumed() && file.sequence <= journal_.applied_before());
+    if (!over && !SameBeginning(there->get(), file.fd.get(), begin)) return otherwise();
     std::string part(1 << 20, '\0');
     for (uint64_t at = begin; !over && at < file.put.size();) {
       VRUN_ASSIGN(const size_t n, PreadUpTo(file.fd.get(), part.data(), part.size(), at));

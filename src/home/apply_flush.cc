@@ -17,6 +17,7 @@
 
 #include "base/files.h"
 #include "base/work_queue.h"
+#include "tree/mounts.h"
 
 namespace vrun::home {
 namespace {
@@ -53,6 +54,22 @@ Status FsyncAll(const std::vector<int>& fds) {
   }
   if (error != 0) return ErrnoError(error, "flush what the job wrote");
   return {};
+}
+
+// Each local file system. Not sync(2), which waits for every mount of the machine: one that hangs would hold up
+// everybody.
+bool FlushLocalFileSystems() {
+  const auto text = ReadFile("/proc/self/mountinfo");
+  const auto mounts = text ? tree::MountTable::Parse(*text, "/") : Result<tree::MountTable>(text.error());
+  if (!mounts) return false;
+  bool all = true;
+  for (const tree::Mount& mount : mounts->mounts()) {
+    if (!mount.included) continue;
+    const UniqueFd fd(::open(mount.point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd && errno == ENOTDIR) continue;  // a file of a file system that is mounted elsewhere, too
+    all = fd && ::syncfs(fd.get()) == 0 && all;
+  }
+  return all;
 }
 
 }  // namespace
@@ -112,7 +129,7 @@ bool ApplyFlush::AddDirectory(int directory) {
 }
 
 Status ApplyFlush::Flush() {
-  if (everywhere_) ::sync();
+  if (everywhere_ && !FlushLocalFileSystems()) ::sync();
   const size_t inodes = files_.size() + directories_.size();
   if (inodes > 0) VRUN_TRY(much_ || FlushWhole(inodes, BytesNotOnDisk()) ? FlushFileSystems() : FlushInodes());
   *this = ApplyFlush();

@@ -43,8 +43,9 @@ class ApplyJournal {
   void SetIntent(const Intent& intent);
 
   // How far an operation has come that appends to a file that others append to: `done` bytes of what it appends are
-  // there, and the next ones were to be written at `at`, or behind what others have written meanwhile. With `durable`
-  // it is on the disk when AddAppend returns. Forgotten when the operation is durable.
+  // there, and the next ones were to be written at `at`, or behind what others have written meanwhile. Inode 0: it does
+  // not append, but puts a file in the place of home's. With `durable` it is on the disk when AddAppend returns.
+  // Forgotten when the operation is durable.
   struct Append {
     uint64_t sequence = 0;
     uint64_t device = 0, inode = 0;
@@ -56,6 +57,8 @@ class ApplyJournal {
     return it != appends_.end() ? &it->second : nullptr;
   }
 
+  // It is in a file, which the next process finds.
+  bool is_kept() const { return static_cast<bool>(fd_); }
   // A process before this one had it.
   bool found() const { return found_; }
   // The machine was not started again since the journal was written: what the page cache held is there.

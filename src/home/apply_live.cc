@@ -313,10 +313,12 @@ Status LiveApplier::BeginAppend(const WriteBack& message, const std::function<bo
   if (::fstat(file->fd.get(), &st) != 0) return ErrnoError("append to " + Escape(file->place.path));
   file->appender.emplace(file->fd.get(), message.sequence(), /*durable=*/false, &journal_);
   const bool resumed = file->appender->resumed();
-  file->alone = !any && !resumed && is_meant(st);
+  const auto size = static_cast<uint64_t>(st.st_size);
+  // The node may take the file to be as it was before what another node of the view, or home, has appended.
+  const bool is_end = size <= file->put.size() && (!message.has_base() || message.base().size() == size);
+  file->alone = !any && !resumed && is_end && is_meant(st);
   if (!any && !resumed && !file->alone && !MayMerge(message, st)) return {};
-  file->size = static_cast<uint64_t>(st.st_size);
-  if (file->alone && file->size > file->put.size()) return {};
+  file->size = size;
   if (file->alone) file->begin = file->size;
   file->ctime_ns = ToNanos(st.st_ctim);
   *refused = false;
@@ -414,6 +416,9 @@ Status LiveApplier::EndFile(uint64_t sequence) {
   if (file.alone && known && ::fstat(file.fd.get(), &now) == 0 && HasContentOf(made, now)) {
     Tell(now, sequence, nullptr, false);
   } else if (known) {
+    // So that a process after this one knows it, too, as a file of ours that others have changed.
+    const auto own = own_.find({made.st_dev, made.st_ino});
+    if (own == own_.end() || own->second.ctime_ns != 0) journal_.AddOwnChange({made.st_dev, made.st_ino, 0});
     NoteOwn(made, 0);
   }
   paths_.Use(file.place, known ? &made : nullptr);

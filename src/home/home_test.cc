@@ -652,7 +652,7 @@ TEST_F(HomeTest, ABatchJobThatIsPreemptedAndThenLostSaysBothInItsOutputAndToWhoF
   second->Next([](const v1::TaskUp& up) { return up.has_ack(); });
   second->Break();
   event.set_state(v1::LOST);
-  watches_.Next()->Send(event);
+  watch->Send(event);
 
   const std::string again = "vrun: preempted: job 9 needs its room: job " + std::to_string(job) +
                             " waits, and is started again from its beginning\n";

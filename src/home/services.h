@@ -37,7 +37,7 @@ struct Services {
   std::string root;             // directory of this machine that is "/" of the jobs
   std::string state_directory;  // runs/JOB: what has to be known of a run after a restart
   std::string default_pool;
-  bool default_live = false;  // a run that says neither gets a live view
+  bool default_live = false;    // a run that says neither gets a live view
   bool conflicts_fail = false;  // a job whose writes conflict with home's has failed
 };
 

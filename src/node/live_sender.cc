@@ -129,7 +129,7 @@ void LiveSender::Run() {
     const auto may_go_on = [&] { return s.begin != 0 && (!message.bytes.empty() || s.MaySend()); };
     if (!may_go_on()) {
       s.changed.wait_for(lock, kSendAgain, [&] { return s.stop || may_go_on(); });
-      if (!s.stop && !may_go_on()) AskSendAgainIfQuiet(&lock);
+      if (!s.stop && !may_go_on()) AskAgainIfQuiet(&lock);
       continue;
     }
     lock.unlock();
@@ -148,7 +148,7 @@ void LiveSender::Run() {
 
 // All is sent, and home says nothing of it: if it waits for us as well, for something that got lost, this sets both
 // going. If it is only slow, it gets again what it has.
-void LiveSender::AskSendAgainIfQuiet(std::unique_lock<std::mutex>* lock) {
+void LiveSender::AskAgainIfQuiet(std::unique_lock<std::mutex>* lock) {
   Shared& s = *shared_;
   if (!s.asked || MonotonicMicros() - s.active < patience_micros_ * s.patience) return;
   s.active = MonotonicMicros();

@@ -81,6 +81,7 @@ void OutputPump::Close() {
 void InputPump::Start(UniqueFd fd, bool terminal) {
   fd_ = std::move(fd);
   terminal_ = terminal;
+  if (terminal) peeked_ = false;  // whether a terminal was read cannot be seen
   started_ = true;
   if (!fd_) return Close();
   Watch(0);  // errors are always reported: the reader's end may be closed before we write

@@ -173,6 +173,15 @@ TEST_F(TaskTest, FurtherDescriptorsOfTheCommand) {
   EXPECT_TRUE(task_->more_ended[10]);
 }
 
+TEST_F(TaskTest, ATerminalAndADescriptorBesideIt) {
+  task_->command().set_terminal(true);
+  task_->command().add_descriptors()->set_number(63);
+  task_->Shell("test -t 0 && cat /dev/fd/63");
+  task_->Start();
+  task_->InputOf(static_cast<v1::StreamId>(63), "beside\n", true);
+  EXPECT_EQ(task_->Finish().out, "beside\r\n");
+}
+
 TEST_F(TaskTest, ADescriptorThatNobodyReadsIsABrokenPipe) {
   v1::Descriptor* d = task_->command().add_descriptors();
   d->set_number(9);

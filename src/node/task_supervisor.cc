@@ -26,7 +26,7 @@ constexpr int64_t kMostLastMoments = 30 * kSecond;
 // SIGTERM comes so long before the limit, where SIGKILL comes. `notice`: what the command's own signal leaves it; 0: it
 // has none.
 int64_t LastMoments(int64_t limit, int64_t notice) {
-  int64_t last = std::clamp(limit / 20, std::min(limit / 2, kSecond), kMostLastMoments);
+  int64_t last = std::clamp(limit / 20, kSecond / 4, kMostLastMoments);
   if (notice > 0) last = std::min(last, notice / 10);
   return last;
 }
@@ -260,6 +260,7 @@ void TaskSupervisor::OnStart() {
   Tell();
   for (const v1::SendSignal& s : early_signals_) sandbox_->Signal(s.signal());
   early_signals_.clear();
+  if (const int signal = sandbox_->TakeStop(); signal != 0) OnCommandStopped(signal);
   if (early_size_) {
     v1::TaskUp up;
     *up.mutable_resize() = *early_size_;

@@ -101,6 +101,23 @@ void AddResolvConf(int root, int run, const Spec& spec, PreparedMounts* mounts) 
   if (content) static_cast<void>(WriteBelow(run, path, *content, spec.ids.base()));
 }
 
+// A file of the task directory, which is where we are, to be mounted over `target`. Best effort.
+void CoverFile(const char* name, const std::string& content, UniqueFd target, const Spec& spec,
+               PreparedMounts* mounts) {
+  Result<UniqueFd> file = OpenFile(name, O_CREAT | O_TRUNC | O_WRONLY, 0644);
+  if (!file || !WriteAll(file->get(), content)) return;
+  if (::fchmod(file->get(), 0644) != 0 || ::fchown(file->get(), spec.ids.base(), spec.ids.base()) != 0) return;
+  Result<UniqueFd> mount = CloneMount(AT_FDCWD, name, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+  if (mount) mounts->list.push_back({*std::move(mount), std::move(target)});
+}
+
+// What sysconf(_SC_NPROCESSORS_ONLN) reads, and so Python's os.cpu_count: those that do not ask for the affinity.
+void ShowProcessors(int sys, const Spec& spec, PreparedMounts* mounts) {
+  if (spec.limits.cpus.empty()) return;
+  Result<UniqueFd> target = OpenInRoot(sys, "devices/system/cpu/online", 0);
+  if (target) CoverFile("online", FormatCpuList(spec.limits.cpus) + "\n", *std::move(target), spec, mounts);
+}
+
 // The root's own file, and the names of the node behind it: what home's file says of a name comes first. Read-only, so
 // that a command that edits it hears of it: what it would write could not go home. Best effort, as with the name
 // servers.
@@ -115,12 +132,7 @@ void AddHosts(int root, const Spec& spec, PreparedMounts* mounts) {
   if (!own) return;
   const std::string lines = HostsWith(*own, spec.hosts);
   if (lines == *own) return;
-  // A file of the task directory, which is where we are.
-  Result<UniqueFd> file = OpenFile("hosts", O_CREAT | O_TRUNC | O_WRONLY, 0644);
-  if (!file || !WriteAll(file->get(), lines)) return;
-  if (::fchmod(file->get(), 0644) != 0 || ::fchown(file->get(), spec.ids.base(), spec.ids.base()) != 0) return;
-  Result<UniqueFd> mount = CloneMount(AT_FDCWD, "hosts", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
-  if (mount) mounts->list.push_back({*std::move(mount), *std::move(target)});
+  CoverFile("hosts", lines, *std::move(target), spec, mounts);
 }
 
 }  // namespace
@@ -169,6 +181,7 @@ Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
   VRUN_TRY(
       add(CloneMount(AT_FDCWD, "/sys", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC),
           point("sys")));
+  ShowProcessors(mounts.list.back().mount.get(), spec, &mounts);
   // Elsewhere it is in the overlay (sandbox.cc). What is written in a live root goes home, so there it is a mount of
   // its own; and so where the root has a link in its place, which stays one.
   if (spec.live_root || IsLink(root, "tmp")) VRUN_TRY(add(CloneMount(AT_FDCWD, "tmp", MOUNT_ATTR_NODEV), point("tmp")));

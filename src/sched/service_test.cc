@@ -261,8 +261,8 @@ TEST(Deadlines, ABrokenPromiseIsTakenBackOnceAndNotRepeated) {
   auto actions = w.Feed({JobSubmitted{j}}, kSecond);
   ASSERT_TRUE(Find<Admission>(actions)->met);
   ASSERT_TRUE(w.Runs(1));
-  w.Feed({NodeLost{"a"}, JobStopped{1, w.now}}, 40 * 60 * kSecond);
-  actions = w.Run(2 * 60 * kSecond);
+  actions = w.Feed({NodeLost{"a"}, JobStopped{1, w.now}}, 40 * 60 * kSecond);
+  for (const Action& a : w.Run(2 * 60 * kSecond)) actions.push_back(a);
   ASSERT_EQ(Admissions(actions), 1);
   EXPECT_FALSE(Find<Admission>(actions)->met);
   actions = w.Feed({NodeUp{GpuNode("a")}}, kSecond);
@@ -321,7 +321,7 @@ TEST(Deadlines, WhatPartOfTheirTimeOthersNeededTellsOfOneThatWasNeverSeen) {
   for (j.id = 1; j.id <= 60; ++j.id) {
     const Micros run = (1 + static_cast<Micros>(j.id) * 7919 % 40) * 600 * kSecond;
     j.deadline = w.now + 2 * run;
-    w.Feed({JobSubmitted{j}});
+    w.Feed({JobSubmitted{j}}, kSecond);
     w.Feed({JobEnded{j.id}}, run);
   }
   for (const Micros window : {kHour, 10 * kHour}) {

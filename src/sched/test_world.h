@@ -144,7 +144,7 @@ class World {
       ++preemptions;
       EXPECT_TRUE(running.contains(v->job)) << Text(action);
       EXPECT_TRUE(stopping.insert(v->job).second) << Text(action);
-      EXPECT_TRUE(jobs.at(v->job).preemptible) << Text(action);
+      EXPECT_TRUE(jobs.at(v->job).preemptible || jobs.at(v->job).may_meet_maintenance) << Text(action);
       if (v->beneficiary != 0) {
         EXPECT_LE(jobs.at(v->job).klass, jobs.at(v->beneficiary).klass) << Text(action);
       }
@@ -217,7 +217,7 @@ class World {
       for (const auto& [name, w] : windows) {
         if (std::find(w.nodes.begin(), w.nodes.end(), n.name) == w.nodes.end() || now >= w.until) continue;
         EXPECT_LT(now, w.from) << text;
-        if (!job.preemptible) {
+        if (!job.preemptible && !job.may_meet_maintenance) {
           EXPECT_GT(job.limit, 0) << text;
           EXPECT_LE(now + job.limit, w.from) << text;
         }

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
+#include "sim/baselines.h"
 #include "sim/metrics.h"
 #include "sim/test_traces.h"
 
@@ -37,6 +40,26 @@ TEST(CorePolicy, NothingWaitsOnAClusterThatIsLargeEnough) {
   const Metrics metrics = Measure(trace, RunCore(trace, {.nodes = 2000}));
   EXPECT_EQ(metrics.max_wait_s, 0);
   EXPECT_EQ(metrics.preemptions, 0);
+}
+
+// docs/decisions/0034
+TEST(CorePolicy, UnderOverloadItMeetsAtLeastAsManyDeadlinesAsAnOrderThatIsBlindToThem) {
+  for (const uint32_t seed : {1u, 2u, 3u}) {
+    JobTrace trace = RandomTrace(seed, 1200);
+    std::mt19937 random(seed);
+    for (TraceJob& job : trace.jobs) {
+      job.deadlines = {{job.duration_us / 100 * static_cast<int64_t>(110 + random() % 300), 1}};
+    }
+    const EngineConfig config{.nodes = 6, .restore_us = 30'000'000};
+    const Metrics ours = Measure(trace, RunCore(trace, config));
+    EngineConfig moves = config;
+    moves.free_moves = true;
+    auto blind = MakeBaseline("mlfq");
+    ASSERT_TRUE(blind);
+    auto result = Engine::Run(trace, moves, **blind);
+    ASSERT_TRUE(result) << result.error().message();
+    EXPECT_GE(ours.deadlines_met_percent, Measure(trace, *result).deadlines_met_percent) << "seed " << seed;
+  }
 }
 
 }  // namespace

@@ -17,6 +17,9 @@ import miniroot  # noqa: E402
 import s3  # noqa: E402
 from cluster import SLOW, Bridge, Cluster, discard  # noqa: E402
 
+# The files that take longest come first, so that the workers are done at about the same time.
+LONGEST = """suites fs_restart cache trace s3 snapshot_s3 scheduler snapshot live frozen features bursts bad_days live_away peers run
+live_in_place files""".split()
 TEST_SECONDS = int(os.environ.get("VRUN_E2E_SECONDS", "60"))
 
 # Whoever runs the tests in the background or under nohup has some signals ignored, and commands inherit that. (Not SIGPIPE:
@@ -43,13 +46,12 @@ def pytest_collection_modifyitems(items):
     if missing:
         for item in items:
             item.add_marker(pytest.mark.skip(reason=missing))
-    # For xdist: tests of one file that share something run in one worker, one after another; the others where there is room. The
-    # files with the most to do come first.
-    shares = collections.Counter(item.path.name for item in items if "own" not in item.fixturenames)
-    for item in items:
-        if "own" not in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
-    items.sort(key=lambda item: -shares[item.path.name] if "own" not in item.fixturenames else 0)
+    # For xdist: tests of one file that share something run in one worker, one after another; the others where there is room.
+    shares = [item for item in items if "own" not in item.fixturenames]
+    for item in shares:
+        item.add_marker(pytest.mark.xdist_group(item.path.name))
+    place = {f"test_{name}.py": i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)) if "own" not in item.fixturenames else len(place))
 
 
 @pytest.hookimpl(hookwrapper=True)

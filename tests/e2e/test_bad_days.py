@@ -63,13 +63,18 @@ def test_an_acknowledged_job_survives_the_controller(sturdy):
 
 def test_home_killed_while_the_job_runs(sturdy):
     cluster = sturdy()
-    p = started(cluster, "echo ready; read line; seq 100000; echo $line > /root/result; exit 6")
+    r, w = os.pipe()
+    p = started(cluster, f"echo ready; read line; read more </dev/fd/{r}; seq 100000; echo $line $more > /root/result; exit 6",
+                pass_fds=[r])
+    os.close(r)
     time.sleep(0.1)  # home notes how much it has written just after it has: docs/known-issues.md
     os.kill(cluster.pid_of("home"), signal.SIGKILL)
+    os.write(w, b"again\n")
     out, err = p.communicate("hello\n", timeout=90)
+    os.close(w)
     assert p.returncode == 6, err
     assert out.split() == [str(i) for i in range(1, 100001)]
-    assert (cluster.root / "root/result").read_text() == "hello\n"
+    assert (cluster.root / "root/result").read_text() == "hello again\n"
 
 
 def test_the_agent_killed_while_the_job_runs(sturdy):

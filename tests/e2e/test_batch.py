@@ -65,7 +65,7 @@ def test_a_script_may_come_on_stdin_or_as_a_text(cluster):
     script = "#!/bin/sh\n#SBATCH -J here --comment ignored\n\necho $VRUN_JOB_ID $# $1; test -x $0 && cat /root/data\n"
     (cluster.root / "root/data").write_text("data\n")
     follow = [BIN / "vbatch", "-f", "-q", "-D", "/root"]
-    for arguments, count in (([], "0 "), (["/dev/stdin", "a b"], "1 a b"), (["-", "a b"], "1 a b")):
+    for arguments, count in (([], "0"), (["/dev/stdin", "a b"], "1 a b"), (["-", "a b"], "1 a b")):
         r = subprocess.run([*follow, *arguments], input=script, env=cluster.environment, capture_output=True, text=True)
         job = int(r.stdout.split()[0])
         assert (r.returncode, r.stdout, r.stderr) == (0, f"{job} {count}\ndata\n", "")

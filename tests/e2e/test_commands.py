@@ -25,6 +25,22 @@ def test_vbatch_prints_the_id_and_the_job_runs_alone(cluster):
     assert (cluster.root / f"root/vrun-{job}.out").read_text() == "out\nerr\n"
 
 
+def test_a_batch_script_is_told_of_its_time_limit_as_slurm_does_it(cluster):
+    """B: the shell; otherwise its programs, and not the shell."""
+    script = cluster.root / "root/told.sh"
+    for shell, said in (("B:", "shell\n"), ("", "program\nscript goes on\n")):
+        script.write_text(f"""#!/bin/sh
+#SBATCH --time=0:20 --signal={shell}USR1@19 -o told.out
+[ -z "{shell}" ] || trap 'echo shell; exit 0' USR1
+sh -c 'trap "echo program; exit 0" USR1; while :; do sleep 0.1; done' 2>/dev/null &
+wait
+echo script goes on
+""")
+        r = cluster.run("vbatch", "-f", "-q", "-D", "/root", str(script), check=True)
+        assert (cluster.root / "root/told.out").read_text() == said, r.stdout + r.stderr
+
+
+
 def test_a_batch_script_may_carry_its_options(cluster):
     script = cluster.root / "root/job.sh"
     script.write_text("#!/bin/sh\n#SBATCH -J named\n#VRUN -c 1\n#SBATCH -o /root/named-%j.txt\n\necho from a script $1\n")

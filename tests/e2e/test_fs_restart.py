@@ -221,13 +221,15 @@ def parent_of(pid):
 @both_views
 def test_the_agent_and_its_programs_are_upgraded_under_a_job(sturdy, view):
     """A new program lies where the old one was, the agent ends by SIGHUP (as a service manager's reload does) and starts again:
-    the job, its view and its cache go on, and the file system server is the new program."""
+    the job, its view, its processors and its cache go on, and the file system server is the new program."""
     cluster = sturdy(view=view)
     fill(cluster.root / "root/data", 1)
-    p = cluster.popen("vrun", "-D", "/root/data", "--", "bash", "-c",
-                      "echo ready; read line; sha256sum --quiet -c SUMS; echo $line > /root/result; cat; exit 6",
+    processors = "grep Cpus_allowed_list /proc/self/status"
+    p = cluster.popen("vrun", "-D", "/root/data", "-c", "1", "--", "bash", "-c",
+                      f"{processors}; read line; sha256sum --quiet -c SUMS; echo $line > /root/result; cat; exit 6",
                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert p.stdout.readline() == "ready\n"
+    its = p.stdout.readline()
+    assert its.startswith("Cpus_allowed_list:")
     agent, = program_pids(cluster, "node")
     server, = program_pids(cluster, "fs")
     keeper, = program_pids(cluster, "fs-keeper")
@@ -249,6 +251,8 @@ def test_the_agent_and_its_programs_are_upgraded_under_a_job(sturdy, view):
             assert program_pids(cluster, "fs-keeper") == [keeper]
             new, = program_pids(cluster, "fs")
             assert os.stat(f"/proc/{new}/exe").st_ino == os.stat(program).st_ino
+            others = cluster.vrun("-c", "1", "--", "sh", "-c", processors, check=True).stdout
+            assert others != its or os.cpu_count() == 1
             p.stdin.write("written\n")
             p.stdin.flush()
             os.kill(new, signal.SIGKILL)

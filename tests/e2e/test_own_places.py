@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-SEEN = "import os; print(len(os.sched_getaffinity(0)), os.environ.get('OMP_NUM_THREADS'))"
+SEEN = "import os; print(len(os.sched_getaffinity(0)), os.cpu_count(), os.environ.get('OMP_NUM_THREADS'))"
 VIEWS = pytest.mark.parametrize("view", ["live", "frozen"])
 
 
@@ -26,7 +26,7 @@ def in_tmp(cluster):
 @pytest.mark.parametrize("asked, cores", [([], 1), (["-c", "1"], 1), (["-c", "0.5"], 1), (["-c", "1.5"], 2), (["-c", "3"], 3)])
 def test_a_program_sees_the_processors_that_the_job_asked_for(cluster, asked, cores):
     r = cluster.vrun(*asked, "--", "python3", "-c", SEEN, check=True)
-    assert r.stdout.split() == [str(min(cores, os.cpu_count())), str(cores)]
+    assert r.stdout.split() == [str(min(cores, os.cpu_count()))] * 2 + [str(cores)]
 
 
 @pytest.mark.skipif(os.cpu_count() < 2, reason="needs two processors")
@@ -44,13 +44,13 @@ def test_a_program_cannot_take_more_processors_than_it_was_given(cluster):
     if not os.path.exists("/sys/fs/cgroup/cpuset/tasks") and "cpuset" not in open("/sys/fs/cgroup/cgroup.controllers").read():
         pytest.skip("needs the cpuset controller")
     r = cluster.vrun("-c", "1", "--", "python3", "-c",
-                     "import os; os.sched_setaffinity(0, range(os.cpu_count())); print(len(os.sched_getaffinity(0)))", check=True)
+                     "import os; os.sched_setaffinity(0, range(1024)); print(len(os.sched_getaffinity(0)))", check=True)
     assert r.stdout == "1\n"
 
 
 def test_a_number_of_threads_that_the_user_has_set_stays(cluster):
     r = cluster.vrun("-c", "1", "--", "python3", "-c", SEEN, env=dict(cluster.environment, OMP_NUM_THREADS="7"), check=True)
-    assert r.stdout.split()[1] == "7"
+    assert r.stdout.split()[2] == "7"
 
 
 # --- names

@@ -69,6 +69,18 @@ def test_the_time_limit_is_124(cluster):
     assert r.returncode == 124 and "time limit" in r.stderr.lower()
 
 
+def test_the_time_limit_holds_whatever_the_command_does(cluster):
+    began = time.monotonic()
+    r = cluster.vrun("-t", "0:01", "--", "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
+    assert r.returncode == 124 and time.monotonic() - began < 20, "not 30 s over the limit"
+
+
+def test_a_command_is_told_of_its_time_limit_by_its_signal(cluster):
+    r = cluster.vrun("-t", "0:20", "--signal", "USR1@19", "--", "sh", "-c",
+                     "trap 'echo saved; exit 85' USR1; while :; do sleep 0.1; done")
+    assert (r.returncode, r.stdout) == (85, "saved\n"), r.stderr
+
+
 def test_out_of_memory_is_137_and_the_reason_says_so(cluster):
     r = cluster.vrun("--mem", "64M", "--", "python3", "-c", "x = bytearray(400 << 20)\nprint(len(x))")
     assert r.returncode == 137, r.stderr

@@ -57,7 +57,7 @@ def look(name, said):
 
 def walk(said):
     for entry in sorted(os.listdir(b".")):
-        if not said and entry in OF_THE_JOB:
+        if not said and entry in OF_THE_JOB or (said, entry) == (b"/etc", b"hosts"):
             continue
         if stat.S_ISDIR(look(entry, said + b"/" + entry).st_mode):
             here = os.open(b".", os.O_PATH)
