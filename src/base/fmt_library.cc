@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The compiled half of {fmt}, as in its own src/format.cc (9.1.0): Debian has it as a shared library only, and our binaries are
-// static. Every other file includes the declarations alone, which compile in half of the time.
+// The compiled half of {fmt}, as in its own src/format.cc (9.1.0): Debian has it as a shared library only, and our
+// binaries are static. Every other file includes the declarations alone, which compile in half of the time.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

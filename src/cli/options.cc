@@ -78,7 +78,8 @@ class Parser {
 
   Result<std::string> LongValue(Argument argument, const std::string& shown, std::optional<std::string> value,
                                 std::string_view value_name) {
-    if ((argument == Argument::kNone || argument == Argument::kShortNumber) && value) return Bad(shown, "takes no value", "leave =... away");
+    if ((argument == Argument::kNone || argument == Argument::kShortNumber) && value)
+      return Bad(shown, "takes no value", "leave =... away");
     if (value) return *std::move(value);
     if (argument != Argument::kRequired) return std::string();
     return NextWord(shown, value_name);

@@ -383,7 +383,8 @@ void LiveMerge::SetAttributes(LiveNode* node, const tree::Entry& is, bool ours) 
     b.ctime = a.ctime;
   }
   different |= a.size != b.size || !same_time(a.mtime, b.mtime);
-  if (ours && !different) {
+  node->own_times = (ours || node->own_times) && !different;
+  if (node->own_times) {
     b.atime = a.atime;
     b.ctime = a.ctime;
   } else if (node->is_directory() && Later(a.ctime, b.ctime)) {

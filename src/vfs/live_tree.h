@@ -91,8 +91,9 @@ struct LiveNode {
   uint64_t nodeid = 0;
   uint64_t lookups = 0;  // the kernel's
   LiveAttributes attributes;
-  bool home = false;    // it is in home's tree
-  uint64_t change = 0;  // of attributes, names or content; 0: they are home's
+  bool home = false;       // it is in home's tree
+  uint64_t change = 0;     // of attributes, names or content; 0: they are home's
+  bool own_times = false;  // its atime and ctime are those of what a job did, and home has the same since
   // How often it is open for writing; with no-open: 1 from a write to the next close.
   uint32_t writers = 0;
   bool dirty = false;  // written since it was last flushed; of what the kernel writes by itself `written` tells

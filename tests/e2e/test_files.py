@@ -359,6 +359,7 @@ except OSError as e:
 
 
 @pytest.mark.seconds(400)
+@pytest.mark.alone   # every home of the machine hears of each name
 def test_a_directory_with_a_million_names(cluster, here):
     n = int(os.environ.get("VRUN_E2E_NAMES", "1000000"))
     d = here / "many"

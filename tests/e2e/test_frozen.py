@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from cluster import wait_until
+from cluster import preempted_once, wait_until
 from test_scheduler import GPUS, submit, wait_for
 
 # All that can be said of the project, as text.
@@ -261,7 +261,7 @@ def test_every_attempt_sees_the_same_and_what_the_job_wrote(sturdy, restart):
     c.vctl("cancel", urgent)
     c.vctl("wait", job, timeout=90)
     first = "branch one 1\n" * 2
-    text = out.read_text()
+    text = preempted_once(out)
     assert text.startswith(first)
     assert text[len(first):] == expected + "mine\nx\nmark\nout\nproj\n", "what it made, not what it removed, nothing of others"
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job has that is not home's: its processors, the names of its node, its /tmp; and what is said of it."""
 import os
+import pathlib
 import subprocess
 
 import pytest
@@ -84,12 +85,20 @@ def test_a_command_in_tmp_is_refused_by_name(cluster, in_tmp):
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o644])
-def test_a_batch_script_in_tmp_is_refused_at_once(cluster, in_tmp, mode):
+def test_a_batch_script_in_tmp_goes_along_with_the_job(cluster, in_tmp, mode):
     path = f"{cluster.root}{in_tmp}/job.sh"
     os.chmod(path, mode)
-    r = cluster.run("vbatch", "-D", "/root", path)
-    assert r.returncode == 125 and r.stdout == ""
-    assert r.stderr.startswith(f"vbatch: {in_tmp}/job.sh: /tmp is not mirrored") and r.stderr.count("\n") == 1
+    r = cluster.run("vbatch", "-f", "-q", "-D", "/root", path)
+    assert (r.returncode, r.stdout, r.stderr) == (0, "ran\n", "")
+
+
+def test_a_batch_program_in_tmp_is_refused_at_once(cluster, in_tmp):
+    path = cluster.root / "tmp/mine/program"
+    path.write_bytes(pathlib.Path("/bin/true").read_bytes())
+    path.chmod(0o755)
+    r = cluster.run("vbatch", "-D", "/root", f"{in_tmp}/program")
+    assert r.returncode in (125, 127) and r.stdout == ""
+    assert r.stderr.startswith(f"vbatch: {in_tmp}/program: ") and "mirrored" in r.stderr and r.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["vrun", "vbatch"])

@@ -169,6 +169,7 @@ def test_the_store_dies_in_the_middle(tiered, server, view):
     assert cluster.sh(READ, check=True).stdout == want(cluster)
 
 
+@pytest.mark.alone
 def test_damage_in_the_store_is_never_served(tiered, server):
     cluster = tiered
     fill(cluster)

@@ -15,17 +15,9 @@ import tempfile
 
 import pytest
 
-from cluster import wait_until
+from cluster import preempted_once, wait_until
 
 GPUS = ("--gpus", "2", "--gpu-type", "fake", "--milli-cpus", "8000")
-
-
-def preempted_once(output):
-    """What the job itself has written. vrun's own lines say between it, once, that the job was preempted."""
-    lines = output.read_text().splitlines(True)
-    ours = [line for line in lines if line.startswith("vrun: ")]
-    assert len(ours) == 1 and ours[0].startswith("vrun: preempted: "), ours
-    return "".join(line for line in lines if line not in ours)
 
 
 def submit(cluster, *args):

@@ -77,6 +77,14 @@ def can_be_bound(port, host="0.0.0.0"):
         return True
 
 
+def preempted_once(output):
+    """What a job itself has written to its output file. vrun's own lines say between it, once, that the job was preempted."""
+    lines = output.read_text().splitlines(True)
+    ours = [line for line in lines if line.startswith("vrun: ")]
+    assert [line.startswith("vrun: preempted: ") for line in ours].count(True) == 1, ours
+    return "".join(line for line in lines if line not in ours)
+
+
 def free_port(host="0.0.0.0"):
     """Not one of those that the kernel gives to whoever asks for any: a daemon that is started again gets it again."""
     return Taken.number("port", range(20000, 30000), lambda n: can_be_bound(n, host))
