@@ -21,13 +21,13 @@ class NamedPathsTest : public ::testing::Test {
   NamedPathsTest() {
     std::string pattern = "/var/tmp/vrun-named-XXXXXX";
     root_ = ::mkdtemp(pattern.data());
-    for (const char* d : {"/bin", "/tmp", "/work", "/home/ann"}) EXPECT_TRUE(MakeDirs(root_ + d, 0755));
+    for (const char* d : {"/bin", "/tmp", "/project", "/home/ann"}) EXPECT_TRUE(MakeDirs(root_ + d, 0755));
     Put("/bin/prog", 0755);
     Put("/tmp/prog", 0755);
     Put("/tmp/data", 0644);
-    Put("/work/data", 0644);
-    EXPECT_EQ(0, ::symlink("/tmp/data", (root_ + "/work/link").c_str()));
-    run_.mutable_command()->set_directory("/work");
+    Put("/project/data", 0644);
+    EXPECT_EQ(0, ::symlink("/tmp/data", (root_ + "/project/link").c_str()));
+    run_.mutable_command()->set_directory("/project");
   }
   ~NamedPathsTest() override { static_cast<void>(RemoveTree(root_)); }
   void Put(const std::string& path, mode_t mode) { EXPECT_TRUE(WriteFileAtomic(root_ + path, "x", mode)); }
@@ -50,18 +50,19 @@ class NamedPathsTest : public ::testing::Test {
 };
 
 TEST_F(NamedPathsTest, ArgumentsThatAreFilesHereByTheirPathsInTheRoot) {
-  EXPECT_THAT(Named(v1::NamedPath::ARGUMENT, {"cat", "data", "link", "/tmp/data", "--in=/tmp/data", "if=/work/data",
+  EXPECT_THAT(Named(v1::NamedPath::ARGUMENT, {"cat", "data", "link", "/tmp/data", "--in=/tmp/data", "if=/project/data",
                                               "nothing", "-x", "", "a=b"}),
-              ElementsAre("/work/data", "/work/link->/tmp/data", "/tmp/data", "/tmp/data", "/work/data"));
-  EXPECT_THAT(Named(v1::NamedPath::SCRIPT, {"/bin/sh", "-e", "link", "data"}, 2), ElementsAre("/work/link->/tmp/data"));
-  EXPECT_THAT(Named(v1::NamedPath::DIRECTORY, {"x"}), ElementsAre("/work"));
+              ElementsAre("/project/data", "/project/link->/tmp/data", "/tmp/data", "/tmp/data", "/project/data"));
+  EXPECT_THAT(Named(v1::NamedPath::SCRIPT, {"/bin/sh", "-e", "link", "data"}, 2),
+              ElementsAre("/project/link->/tmp/data"));
+  EXPECT_THAT(Named(v1::NamedPath::DIRECTORY, {"x"}), ElementsAre("/project"));
 }
 
 TEST_F(NamedPathsTest, TheCommandAndWhatRunsWhereItIsNot) {
-  run_.mutable_command()->add_environment("PATH=/no:/tmp:/bin:/work");
+  run_.mutable_command()->add_environment("PATH=/no:/tmp:/bin:/project");
   EXPECT_THAT(Named(v1::NamedPath::COMMAND, {"prog"}), ElementsAre("/tmp/prog", "/bin/prog"));
   EXPECT_THAT(Named(v1::NamedPath::COMMAND, {"data"}), IsEmpty()) << "nobody may run it";
-  EXPECT_THAT(Named(v1::NamedPath::COMMAND, {"./link"}), ElementsAre("/work/link->/tmp/data"));
+  EXPECT_THAT(Named(v1::NamedPath::COMMAND, {"./link"}), ElementsAre("/project/link->/tmp/data"));
   EXPECT_THAT(Named(v1::NamedPath::COMMAND, {"/nothing"}), IsEmpty());
 }
 
@@ -69,10 +70,10 @@ TEST_F(NamedPathsTest, TheCacheDirectoryIsWhereTheUserMayWrite) {
   EXPECT_THAT(Named(v1::NamedPath::CACHE, {"x"}), IsEmpty());
   run_.mutable_command()->add_environment("HOME=/home/ann");
   EXPECT_THAT(Named(v1::NamedPath::CACHE, {"x"}), ElementsAre("/home/ann/.cache->/home/ann"));
-  run_.mutable_command()->add_environment("XDG_CACHE_HOME=/work/c/d");
-  EXPECT_THAT(Named(v1::NamedPath::CACHE, {"x"}), ElementsAre("/work/c/d->/work"));
+  run_.mutable_command()->add_environment("XDG_CACHE_HOME=/project/c/d");
+  EXPECT_THAT(Named(v1::NamedPath::CACHE, {"x"}), ElementsAre("/project/c/d->/project"));
   run_.mutable_command()->clear_environment();
-  run_.mutable_command()->add_environment("HOME=/work/data");
+  run_.mutable_command()->add_environment("HOME=/project/data");
   EXPECT_THAT(Named(v1::NamedPath::CACHE, {"x"}), IsEmpty()) << "it is a file";
 }
 
