@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/files.h"
+#include "home/apply_append.h"
 #include "home/apply_live_internal.h"
 
 namespace vrun::home {
@@ -178,9 +179,9 @@ bool LiveApplier::IsOwn(const struct stat& st) const {
   return same_content || own->second.ctime_ns == ToNanos(st.st_ctim);
 }
 
-void LiveApplier::NoteOwn(const struct stat& st, int64_t ctime_ns, uint64_t node_size) {
+void LiveApplier::NoteOwn(const struct stat& st, int64_t ctime_ns) {
   if (own_.size() >= kMostOwn) own_.clear();
-  own_[{st.st_dev, st.st_ino}] = {ctime_ns, node_size, static_cast<uint64_t>(st.st_size), ToNanos(st.st_mtim)};
+  own_[{st.st_dev, st.st_ino}] = {ctime_ns, static_cast<uint64_t>(st.st_size), ToNanos(st.st_mtim)};
 }
 
 void LiveApplier::Tell(const struct stat& st, uint64_t sequence, const struct stat* before, bool other) {
@@ -201,7 +202,7 @@ void LiveApplier::Tell(const struct stat& st, uint64_t sequence, const struct st
     last = ToNanos(st.st_ctim);
     return;
   }
-  NoteOwn(st, ToNanos(st.st_ctim), static_cast<uint64_t>(st.st_size));
+  NoteOwn(st, ToNanos(st.st_ctim));
   journal_.AddOwnChange({st.st_dev, st.st_ino, ToNanos(st.st_ctim)});
 }
 
@@ -232,15 +233,19 @@ Status LiveApplier::BeginFile(const WriteBack& message) {
       return {};
     }
   } else {
-    file.temporary = TemporaryName(message.sequence());
-    VRUN_TRY(MakeTemporaryName(file.place.parent.get(), file.temporary, file.place.path, [&] {
-      file.fd.Reset(::openat(file.place.parent.get(), file.temporary.c_str(),
-                             O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-      return file.fd ? 0 : -1;
-    }));
+    VRUN_TRY(MakeTemporaryFile(&file));
   }
   file_ = std::move(file);
   return {};
+}
+
+Status LiveApplier::MakeTemporaryFile(OpenFileState* file) {
+  file->temporary = TemporaryName(file->sequence);
+  const int parent = file->place.parent.get();
+  return MakeTemporaryName(parent, file->temporary, file->place.path, [&] {
+    file->fd.Reset(::openat(parent, file->temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    return file->fd ? 0 : -1;
+  });
 }
 
 // Begins with what home has, if that is what the node means.
@@ -254,7 +259,11 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
                             carried->second.second == ToNanos(st.st_ctim));
     const bool given =
         message.has_base() && st.st_ino == base.ino() && same_time && static_cast<uint64_t>(st.st_size) == base.size();
-    return S_ISREG(st.st_mode) && (given || IsOwn(st));
+    // A patch that a process has done in part which died: once more is as good as once.
+    const ApplyJournal::Intent& begun = journal_.intent();
+    const bool half = file->put.over() == vrun::v1::PATCH && begun.sequence == message.sequence() &&
+                      begun.device == st.st_dev && begun.inode == st.st_ino;
+    return S_ISREG(st.st_mode) && (given || half || IsOwn(st));
   };
   *refused = true;
   if (file->put.over() == vrun::v1::APPEND_ANY) return BeginAppend(message, is_meant, file, refused);
@@ -267,6 +276,12 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
   }
   file->temporary = TemporaryName(message.sequence());
   DropTemporary(file->place, file->temporary);
+  if (OpenInPlace(*file)) {
+    file->patch = true;
+    file->ctime_ns = ToNanos(current->st_ctim);
+    *refused = false;
+    return MakeTemporaryFile(file);
+  }
   if (const Status copied = CopyTree(parent, file->place.name, parent, file->temporary); !copied) {
     if (copied.error().error_number() != EACCES && copied.error().error_number() != ENOENT) return copied;
     return {};
@@ -288,35 +303,42 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
 Status LiveApplier::BeginAppend(const WriteBack& message, const std::function<bool(const struct stat&)>& is_meant,
                                 OpenFileState* file, bool* refused) {
   const bool any = file->put.over() == vrun::v1::APPEND_ANY;
-  // Not to be had by somebody without the right to write, or while it is executed: whole, then.
-  file->fd.Reset(::openat(file->place.parent.get(), file->place.name.c_str(),
-                          O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (any ? O_CREAT : 0), 0600));
+  VRUN_ASSIGN(const auto before, LstatAt(file->place.parent.get(), file->place.name));
+  file->made = !before;
+  VRUN_ASSIGN(auto opened, Appender::Open(file->place, any ? std::optional<mode_t>(0600) : std::nullopt));
+  if (!opened && any) return ErrnoError(EACCES, "append to " + Escape(file->place.path));
+  if (!opened) return {};  // whole, then
+  file->fd = *std::move(opened);
   struct stat st {};
-  const bool opened = file->fd && ::fstat(file->fd.get(), &st) == 0;
-  if (any && (!opened || !S_ISREG(st.st_mode))) {
-    return ErrnoError(opened ? EEXIST : errno, "append to " + Escape(file->place.path));
-  }
-  if (!opened) return {};
-  file->alone = !any && is_meant(st);
-  if (!any && !file->alone && !MayMerge(message, st)) return {};
+  if (::fstat(file->fd.get(), &st) != 0) return ErrnoError("append to " + Escape(file->place.path));
+  file->appender.emplace(file->fd.get(), message.sequence(), /*durable=*/false, &journal_);
+  const bool resumed = file->appender->resumed();
   const auto size = static_cast<uint64_t>(st.st_size);
-  const auto own = own_.find({st.st_dev, st.st_ino});
-  if (any) {
-    file->node_size = file->put.append_from();
-  } else if (file->alone || own == own_.end()) {
-    file->node_size = file->alone ? size : message.base().size();
-  } else {
-    file->node_size = message.has_base() ? message.base().size() : own->second.node_size.value_or(size);
-  }
-  if (file->node_size > file->put.size()) {
-    return any ? Error(Code::kInvalid, Escape(message.path()) + ": data beyond the end of the file") : Status();
-  }
-  file->shift = static_cast<int64_t>(size) - static_cast<int64_t>(file->node_size);
-  file->home_begin = file->home_end = size;
+  // The node may take the file to be as it was before what another node of the view, or home, has appended.
+  const bool is_end = size <= file->put.size() && (!message.has_base() || message.base().size() == size);
+  file->alone = !any && !resumed && is_end && is_meant(st);
+  if (!any && !resumed && !file->alone && !MayMerge(message, st)) return {};
+  file->size = size;
+  if (file->alone) file->begin = file->size;
   file->ctime_ns = ToNanos(st.st_ctim);
-  // If it comes again, nobody knows how much of it is there: it is not appended to what others have written once more.
-  journal_.SetIntent({message.sequence(), st.st_dev, st.st_ino, 0});
   *refused = false;
+  return {};
+}
+
+Status LiveApplier::AppendData(std::string_view data, uint64_t offset) {
+  OpenFileState& file = *file_;
+  if (!file.begin || (file.appended == 0 && offset < *file.begin)) {
+    file.begin = offset;
+    file.alone = false;
+  }
+  if (offset < *file.begin + file.appended) {
+    return Error(Code::kInvalid, Escape(file.place.path) + ": data before the end of the file that it is appended to");
+  }
+  const uint64_t gap = offset - *file.begin - file.appended;
+  VRUN_TRY(file.appender->AppendZeros(gap, file.appended));
+  file.appended += gap;
+  VRUN_TRY(file.appender->Append(data, file.appended));
+  file.appended += data.size();
   return {};
 }
 
@@ -329,23 +351,23 @@ Status LiveApplier::TakeData(const WriteBack& message) {
   if (data.offset() > size || data.data().size() > size - data.offset()) {
     return Error(Code::kInvalid, Escape(message.path()) + ": data beyond the end of the file");
   }
-  if (file_->temporary.empty() && data.offset() < file_->node_size) {
-    return Error(Code::kInvalid, Escape(message.path()) + ": data before the end of the file that it is appended to");
+  Status status;
+  if (file_->appender) {
+    BeforeOwnChange(&*file_);
+    status = AppendData(data.data(), data.offset());
+    AfterOwnChange(&*file_);
+  } else {
+    status = WriteRange(file_->fd.get(), data.data(), data.offset(), file_->put.sparse());
   }
-  // Others have written to it, and what the node takes its end to be is not known for sure: no hole is made of that.
-  if (file_->temporary.empty() && file_->shift != 0 && file_->end == 0 && data.offset() > file_->node_size) {
-    file_->shift -= static_cast<int64_t>(data.offset() - file_->node_size);
-    file_->node_size = data.offset();
-  }
-  BeforeOwnChange(&*file_);
-  const uint64_t at = data.offset() + static_cast<uint64_t>(file_->shift);
-  Status status = WriteRange(file_->fd.get(), data.data(), at, file_->put.sparse());
-  AfterOwnChange(&*file_);
   if (!status) return std::move(status).error().With("write " + Escape(file_->place.path));
-  if (!data.data().empty()) file_->end = std::max(file_->end, at + data.data().size());
+  if (!data.data().empty()) {
+    file_->end = std::max(file_->end, data.offset() + data.data().size());
+    if (file_->patch) file_->ranges.emplace_back(data.offset(), data.data().size());
+  }
   bytes_ += data.data().size();
   if (!data.last()) return {};
   VRUN_TRY(EndFile(message.sequence()));
+  if (refused_ != 0) return {};
   sequence_ = message.sequence();
   journal_.SetApplied(sequence_);
   return {};
@@ -353,35 +375,51 @@ Status LiveApplier::TakeData(const WriteBack& message) {
 
 Status LiveApplier::EndFile(uint64_t sequence) {
   OpenFileState& file = *file_;
-  const bool appended = file.temporary.empty();
-  BeforeOwnChange(&file);
-  const uint64_t size = file.put.size() + static_cast<uint64_t>(file.shift);
-  const bool short_of = appended ? file.home_end < size : file.put.sparse() || file.end < size;
-  if (short_of && ::ftruncate(file.fd.get(), static_cast<off_t>(size)) != 0) {
-    return ErrnoError("write " + Escape(file.place.path));
-  }
-  bool through = false;
-  if (!appended && file.put.linked()) {
-    VRUN_ASSIGN(through, WriteThrough(&file));
+  bool in_place = file.appender.has_value();
+  if (in_place) {
+    BeforeOwnChange(&file);
+    const Status appended = AppendData({}, file.put.size());
+    AfterOwnChange(&file);
+    if (!appended) return appended.error().With("write " + Escape(file.place.path));
+  } else {
+    const bool short_of = file.put.sparse() || file.end < file.put.size();
+    if (!file.patch && short_of && ::ftruncate(file.fd.get(), static_cast<off_t>(file.put.size())) != 0) {
+      return ErrnoError("write " + Escape(file.place.path));
+    }
+    if (file.put.linked() != 0) {
+      VRUN_ASSIGN(in_place, WriteThrough(&file));
+    }
+    if (file.patch && !in_place) {  // home has changed it meanwhile
+      refused_ = want_whole_ = file.sequence;
+      DropFile();
+      return {};
+    }
   }
   Meta meta = file.put.meta();
   struct stat grown {};
-  if (file.put.over() == vrun::v1::APPEND && ::fstat(file.fd.get(), &grown) == 0) {
+  if (file.appender && !file.made && ::fstat(file.fd.get(), &grown) == 0) {
     // Its mode is what home has made it, which the job may not have heard of; but for what a write takes away.
     constexpr mode_t kPrivileged = S_ISUID | S_ISGID;
     meta.set_mode((grown.st_mode & ~kPrivileged) | (grown.st_mode & meta.mode() & kPrivileged));
   }
-  VRUN_TRY(FinishMeta(file.place, appended || through ? file.place.name : file.temporary, meta, MetaFor::kFinal));
+  VRUN_TRY(FinishMeta(file.place, in_place ? file.place.name : file.temporary, meta, MetaFor::kFinal));
   struct stat made {
   }, now{};
   const bool known = ::fstat(file.fd.get(), &made) == 0;
-  made.st_size = static_cast<off_t>(size);
-  if (!appended && !through) VRUN_TRY(Install(file.place, file.temporary));
+  if (file.appender) {
+    made.st_size = static_cast<off_t>(file.size);
+  } else {
+    made.st_size = static_cast<off_t>(file.put.size());
+  }
+  if (!in_place) VRUN_TRY(Install(file.place, file.temporary));
   ++files_;
   if (file.alone && known && ::fstat(file.fd.get(), &now) == 0 && HasContentOf(made, now)) {
     Tell(now, sequence, nullptr, false);
   } else if (known) {
-    NoteOwn(made, 0, file.put.size());
+    // So that a process after this one knows it, too, as a file of ours that others have changed.
+    const auto own = own_.find({made.st_dev, made.st_ino});
+    if (own == own_.end() || own->second.ctime_ns != 0) journal_.AddOwnChange({made.st_dev, made.st_ino, 0});
+    NoteOwn(made, 0);
   }
   paths_.Use(file.place, known ? &made : nullptr);
   flush_.Touched(file.place.parent.get(), std::move(file.fd));
@@ -389,22 +427,49 @@ Status LiveApplier::EndFile(uint64_t sequence) {
   return {};
 }
 
-// A file that was written in place by one of its names has the same content under the others.
+UniqueFd LiveApplier::OpenInPlace(const OpenFileState& file) const {
+  if (file.put.linked() == 0) return UniqueFd();
+  auto opened = Appender::Open(file.place);
+  struct stat there {};
+  if (!opened || !*opened || ::fstat((*opened)->get(), &there) != 0) return UniqueFd();
+  const bool ours = there.st_ino == file.put.linked() || own_.contains({there.st_dev, there.st_ino});
+  // Not only to append.
+  if (!ours || ::fcntl((*opened)->get(), F_SETFL, 0) != 0) return UniqueFd();
+  return std::move(**opened);
+}
+
+// A file that was written in place is the same file at home, for whoever has it open or knows it by another name.
 Result<bool> LiveApplier::WriteThrough(OpenFileState* file) {
-  const int parent = file->place.parent.get();
-  UniqueFd target(::openat(parent, file->place.name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  UniqueFd target = OpenInPlace(*file);
   struct stat there {
   }, made{};
-  if (!target || ::fstat(target.get(), &there) != 0 || !S_ISREG(there.st_mode) || there.st_nlink < 2) return false;
-  const bool ours = there.st_ino == file->put.linked() || own_.contains({there.st_dev, there.st_ino});
-  if (!ours || ::fstat(file->fd.get(), &made) != 0) return false;
-  // Half of it is nothing: room for all of it before it is touched.
-  if (made.st_size > 0 && ::fallocate(target.get(), FALLOC_FL_KEEP_SIZE, 0, made.st_size) != 0 &&
-      (errno == ENOSPC || errno == EDQUOT)) {
-    return ErrnoError("write " + Escape(file->place.path));
-  }
-  if (const Status copied = CopyData(file->fd.get(), target.get(), made); !copied) {
-    return copied.error().With("write " + Escape(file->place.path));
+  if (!target || ::fstat(target.get(), &there) != 0 || ::fstat(file->fd.get(), &made) != 0) return false;
+  auto fail = [&](const Error& error) { return Error(error).With("write " + Escape(file->place.path)); };
+  if (file->patch) {
+    if (ToNanos(there.st_ctim) != file->ctime_ns) return false;
+    journal_.SetIntent({file->sequence, there.st_dev, there.st_ino, 0});
+    std::string part(1 << 20, '\0');
+    for (const auto& [offset, length] : file->ranges) {
+      for (uint64_t done = 0; done < length;) {
+        const size_t n = static_cast<size_t>(std::min<uint64_t>(part.size(), length - done));
+        VRUN_ASSIGN(const size_t got, PreadUpTo(file->fd.get(), part.data(), n, offset + done));
+        if (got != n) return fail(Error(Code::kAborted, "somebody cut the file while it was written"));
+        if (const Status wrote = PwriteAll(target.get(), {part.data(), n}, offset + done); !wrote) {
+          return fail(wrote.error());
+        }
+        done += n;
+      }
+    }
+    if (::ftruncate(target.get(), static_cast<off_t>(file->put.size())) != 0) return fail(ErrnoError("cut"));
+  } else {
+    // Half of it is nothing: room for all of it before it is touched.
+    if (made.st_size > 0 && ::fallocate(target.get(), FALLOC_FL_KEEP_SIZE, 0, made.st_size) != 0 &&
+        (errno == ENOSPC || errno == EDQUOT)) {
+      return ErrnoError("write " + Escape(file->place.path));
+    }
+    const bool sparse = made.st_blocks * 512 < made.st_size;  // of which only the data is copied
+    if (sparse && ::ftruncate(target.get(), 0) != 0) return fail(ErrnoError("cut"));
+    if (const Status copied = CopyData(file->fd.get(), target.get(), made); !copied) return fail(copied.error());
   }
   DropTemporary(file->place, file->temporary);
   file->fd = std::move(target);
@@ -412,50 +477,31 @@ Result<bool> LiveApplier::WriteThrough(OpenFileState* file) {
 }
 
 bool LiveApplier::MayMerge(const WriteBack& message, const struct stat& st) const {
-  if (!S_ISREG(st.st_mode) || message.sequence() <= journal_.applied_before() ||
-      message.sequence() == journal_.intent().sequence) {
-    return false;
-  }
+  if (!S_ISREG(st.st_mode)) return false;
   if (message.has_base()) return message.base().ino() == st.st_ino;
-  const auto own = own_.find({st.st_dev, st.st_ino});
-  return own != own_.end() && own->second.node_size.has_value();
+  return own_.contains({st.st_dev, st.st_ino});
 }
 
 // What is written to a file that grows in place, and not by us, is not the job's: the next tree tells of it.
 void LiveApplier::BeforeOwnChange(OpenFileState* file) {
   struct stat st {};
-  if (!file->temporary.empty()) return;
   const bool known = ::fstat(file->fd.get(), &st) == 0;
   file->alone &= known && ToNanos(st.st_ctim) == file->ctime_ns;
-  if (!known || file->alone || static_cast<uint64_t>(st.st_size) <= file->home_end) return;
-  file->shift += st.st_size - static_cast<int64_t>(file->home_end);
-  file->home_end = static_cast<uint64_t>(st.st_size);
 }
 
 void LiveApplier::AfterOwnChange(OpenFileState* file) {
   struct stat st {};
-  if (!file->temporary.empty()) return;
   const bool known = ::fstat(file->fd.get(), &st) == 0;
-  file->alone &= known;
+  const auto size = static_cast<uint64_t>(st.st_size);
+  file->alone &= known && file->begin && size == *file->begin + file->appended;
   file->ctime_ns = ToNanos(st.st_ctim);
-  if (known) file->home_end = static_cast<uint64_t>(st.st_size);
+  if (known) file->size = size;
 }
 
+// What was appended stays: when it comes again, it goes on from there.
 void LiveApplier::DropFile() {
   if (!file_) return;
-  if (!file_->temporary.empty()) {
-    DropTemporary(file_->place, file_->temporary);
-  } else if (file_->end > 0) {
-    BeforeOwnChange(&*file_);
-    struct stat st {};
-    const bool cut = file_->alone && ::fstat(file_->fd.get(), &st) == 0 &&
-                     static_cast<uint64_t>(st.st_size) == file_->end &&
-                     ::ftruncate(file_->fd.get(), static_cast<off_t>(file_->home_begin)) == 0;
-    // As it was; the rest comes again.
-    if (cut && ::fstat(file_->fd.get(), &st) == 0) {
-      NoteOwn(st, ToNanos(st.st_ctim), file_->node_size);
-    }
-  }
+  if (!file_->temporary.empty()) DropTemporary(file_->place, file_->temporary);
   file_.reset();
 }
 

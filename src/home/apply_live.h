@@ -7,8 +7,11 @@
 //     or removed, whoever wrote it. Only what is of another kind, where a directory meets a file, is put aside under
 //     NAME.vrun-JOB, which `notice` tells.
 //   * A file may come as what was changed in it (v1::Over) over what this series or the given version put there. Where
-//     home has anything else, the whole is asked for (TakeWantWhole). Appends go into the file itself, as those of a
-//     process here would: `tail -f` sees them. All other content comes as a new inode, whole or not at all.
+//     home has anything else, the whole is asked for (TakeWantWhole).
+//   * What the job wrote to a file that home has goes into that file itself, as on any file system that several
+//   machines
+//     share: whoever has it open goes on with it, and nothing that others append is lost. What the job made anew, or
+//     put in another's place, comes as a new inode, whole or not at all.
 //   * A process that follows one that died begins after the last operation that one did; a machine that died, after the
 //     last that was durable. So home is always as the job once had it.
 #pragma once

@@ -14,6 +14,7 @@
 
 #include "base/unique_fd.h"
 #include "home/apply.h"
+#include "home/apply_append.h"
 #include "home/apply_files.h"
 #include "home/apply_flush.h"
 #include "home/apply_journal.h"
@@ -30,7 +31,7 @@ class LiveApplier final : public Applier {
         journal_(std::move(journal)),
         paths_(&options_, &journal_, std::move(root)),
         prefix_(".vrun-" + std::to_string(options_.job) + "-s-") {
-    for (const auto& own : journal_.own_changes()) own_[{own.device, own.inode}] = {own.ctime_ns, std::nullopt};
+    for (const auto& own : journal_.own_changes()) own_[{own.device, own.inode}] = {own.ctime_ns, 0, -1};
     if (journal_.same_boot() && journal_.applied_before() > journal_.durable_before()) {
       // Done by a process that died, but perhaps not flushed.
       sequence_ = journal_.applied_before();
@@ -78,34 +79,44 @@ class LiveApplier final : public Applier {
  private:
   struct OpenFileState {
     Place place;
-    std::string temporary;  // "": it grows in place
+    std::string temporary;  // "": it is written in place
     UniqueFd fd;
     uint64_t sequence = 0;
     uint64_t end = 0;  // of what was written
     vrun::v1::PutFile put;
-    // Of one that grows in place: where the node takes its end to be, and where it is, which is further on (or not as
-    // far) where somebody at home has written to it as well: what was appended goes behind that.
-    uint64_t node_size = 0;
-    int64_t shift = 0;
-    uint64_t home_begin = 0, home_end = 0;  // before we wrote, and as we left it
-    // Its ctime as we left it, and whether nobody else has changed it.
+    // Of one that is appended to in place: where the node takes its end to be. Not known where others have written to
+    // it, too: then it is where the data begins, which goes behind theirs.
+    std::optional<Appender> appender;
+    bool made = false;  // by us
+    std::optional<uint64_t> begin;
+    uint64_t appended = 0;  // what follows it is there so far
+    // Of one that is written to in place: its size and ctime as we left it, and whether nobody else has changed it.
+    uint64_t size = 0;
     int64_t ctime_ns = 0;
     bool alone = true;
+    // Of a patch that goes into home's file itself: what the temporary has of it.
+    bool patch = false;
+    std::vector<std::pair<uint64_t, uint64_t>> ranges;  // offset, length
   };
 
   Status Dispatch(const vrun::v1::WriteBack& message);
   Status BeginFile(const vrun::v1::WriteBack& message);
+  Status MakeTemporaryFile(OpenFileState* file);
   Status BeginOver(const vrun::v1::WriteBack& message, OpenFileState* file, bool* refused);
   Status BeginAppend(const vrun::v1::WriteBack& message, const std::function<bool(const struct stat&)>& is_meant,
                      OpenFileState* file, bool* refused);
   Status TakeData(const vrun::v1::WriteBack& message);
   Status EndFile(uint64_t sequence);
+  // Data of a file that is appended to, at an offset as the node has it; also none, at its end.
+  Status AppendData(std::string_view data, uint64_t offset);
   void DropFile();
   // Whether what the node appended to a file that somebody at home has changed too may go behind that.
   bool MayMerge(const vrun::v1::WriteBack& message, const struct stat& st) const;
   static void BeforeOwnChange(OpenFileState* file);
   static void AfterOwnChange(OpenFileState* file);
-  // The content of the temporary goes into home's file itself, which has other names. False: it cannot.
+  // Home's file, if that is the one to which the job wrote, and may be written to in place.
+  UniqueFd OpenInPlace(const OpenFileState& file) const;
+  // The content of the temporary goes into home's file itself. False: it cannot.
   Result<bool> WriteThrough(OpenFileState* file);
   Status MakeDirectory(const vrun::v1::WriteBack& message);
   Status MakeNamed(const vrun::v1::WriteBack& message, const vrun::v1::Meta& meta,
@@ -117,7 +128,7 @@ class LiveApplier final : public Applier {
   Status SetMeta(const vrun::v1::WriteBack& message);
 
   bool IsOwn(const struct stat& st) const;
-  void NoteOwn(const struct stat& st, int64_t ctime_ns, uint64_t node_size);
+  void NoteOwn(const struct stat& st, int64_t ctime_ns);
   // The name is free for a directory (or for anything else) to take.
   Status MakeWay(const Place& place, bool for_directory);
   Status Install(const Place& place, const std::string& temporary);
@@ -145,11 +156,10 @@ class LiveApplier final : public Applier {
   bool ignore_data_ = false;
   std::optional<OpenFileState> file_;
   using Inode = std::pair<uint64_t, uint64_t>;  // device, number
-  // Files as we left them: ctime (0: somebody else has changed it, too), and the size that the node takes them to have.
+  // Files as we left them: ctime (0: somebody else has changed it, too).
   // Whose name or attributes somebody has changed since is still ours: size and time of the content tell.
   struct Own {
     int64_t ctime_ns = 0;
-    std::optional<uint64_t> node_size;
     uint64_t size = 0;
     int64_t mtime_ns = -1;  // -1: not known
   };

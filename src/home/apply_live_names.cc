@@ -199,8 +199,9 @@ Status LiveApplier::SetMeta(const WriteBack& message) {
       return {};
     }
     given_up_ = message.path();
-    return Error(Code::kAborted,
-                 Escape(message.path()) + ": it was changed here and by the job, and what both had before is gone");
+    return Error(
+        Code::kAborted,
+        Escape(message.path()) + ": home has removed, renamed or replaced it, or has changed it as well as the job");
   }
   VRUN_ASSIGN(const auto found, paths_.FindOrRoot(message.path()));
   if (!found) return {};

@@ -13,6 +13,7 @@
 
 #include "base/files.h"
 #include "home/apply.h"
+#include "home/apply_journal.h"
 #include "home/deny_list.h"
 
 namespace vrun::home {
@@ -186,13 +187,81 @@ TEST_F(ApplyLive, WhatBothAppendIsAllThere) {
 
   // What a process did that died may be there in part: never twice.
   append("home 5\n");
-  const uint64_t last = next_;
-  ASSERT_TRUE(Begin("/log", v1::APPEND, 25));
-  ASSERT_TRUE(Data("/log", "jo", 19, false));
+  for (const std::string part : {"", "jo", "job 3\n"}) {
+    const std::string all = Read("/log");
+    const uint64_t last = next_;
+    ASSERT_TRUE(Begin("/log", v1::APPEND, 25));
+    ASSERT_TRUE(Data("/log", part, 19, false));
+    Open();
+    next_ = last;
+    ASSERT_TRUE(Begin("/log", v1::APPEND, 25));
+    ASSERT_TRUE(Data("/log", "job 3\n", 19, true));
+    EXPECT_EQ(applier_->TakeWantWhole(), 0u);
+    EXPECT_EQ(Read("/log"), all + "job 3\n") << part;
+  }
+}
+
+TEST_F(ApplyLive, NoLineIsLostHoweverFastBothAppend) {
+  ASSERT_TRUE(Put("/log", ""));
+  size_t of_home = 0, size = 0;
+  {
+    const std::jthread home([&](const std::stop_token& stop) {
+      const UniqueFd fd(::open(Path("/log").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+      for (; !stop.stop_requested(); ++of_home) {
+        ASSERT_EQ(::write(fd.get(), "home\n", 5), 5);
+        ::usleep(20);
+      }
+    });
+    for (int i = 0; i < 500; ++i, size += 4) ASSERT_TRUE(Put("/log", "job\n", v1::APPEND, size));
+  }
+  const std::string all = Read("/log");
+  size_t home = 0, job = 0;
+  for (size_t at = 0; at < all.size(); at = all.find('\n', at) + 1) {
+    home += all.compare(at, 5, "home\n") == 0 ? 1u : 0u;
+    job += all.compare(at, 4, "job\n") == 0 ? 1u : 0u;
+  }
+  EXPECT_EQ(job, 500u);
+  EXPECT_EQ(home, of_home);
+}
+
+TEST_F(ApplyLive, WhatIsWrittenInPlaceIsWrittenIntoTheFileThatHomeHasOpen) {
+  ASSERT_TRUE(Put("/f", std::string(5'000, 'a')));
+  const UniqueFd open(::open(Path("/f").c_str(), O_RDONLY | O_CLOEXEC));
+  const auto put = [&](v1::Over over, uint64_t size, const std::string& data, uint64_t offset,
+                       uint64_t linked) -> Status {
+    WriteBack message = Message("/f");
+    SetMeta(message.mutable_put_file()->mutable_meta(), S_IFREG | 0644);
+    message.mutable_put_file()->set_size(size);
+    message.mutable_put_file()->set_over(over);
+    message.mutable_put_file()->set_linked(linked);
+    VRUN_TRY(applier_->Apply(message));
+    return Data("/f", data, offset, true);
+  };
+  const auto read = [&] { return ReadFile("/proc/self/fd/" + std::to_string(open.get())).value_or("(none)"); };
+  ASSERT_TRUE(put(v1::PATCH, 5'000, "patched", 100, UINT64_MAX));
+  EXPECT_EQ(read(), std::string(100, 'a') + "patched" + std::string(4'893, 'a'));
+  ASSERT_TRUE(put(v1::NOTHING, 3, "new", 0, UINT64_MAX));
+  EXPECT_EQ(read(), "new");
+  ASSERT_TRUE(put(v1::NOTHING, 100'000, "end", 99'997, UINT64_MAX));
+  EXPECT_EQ(read(), std::string(99'997, '\0') + "end");
+  EXPECT_EQ(read(), Read("/f"));
+  // What the job puts in its place is another one.
+  ASSERT_TRUE(put(v1::NOTHING, 5, "other", 0, 0));
+  EXPECT_EQ(Read("/f"), "other");
+  EXPECT_EQ(read().size(), 100'000u);
+  // A patch that was done in part when home died is done again.
+  const std::string before(10'000, 'b');
+  ASSERT_TRUE(put(v1::NOTHING, before.size(), before, 0, UINT64_MAX));
+  struct stat st {};
+  ASSERT_EQ(::stat(Path("/f").c_str(), &st), 0);
+  applier_.reset();
+  ApplyJournal::Open(top_ + "/journal", 1)->SetIntent({next_ + 1, st.st_dev, st.st_ino, 0});
+  const auto half = OpenFile(Path("/f"), O_WRONLY);
+  ASSERT_TRUE(PwriteAll(half->get(), "PA", 10));
   Open();
-  next_ = last;
-  ASSERT_TRUE(Begin("/log", v1::APPEND, 25));
-  EXPECT_EQ(applier_->TakeWantWhole(), last + 1);
+  ASSERT_TRUE(put(v1::PATCH, before.size(), "PATCH", 10, UINT64_MAX));
+  EXPECT_EQ(applier_->TakeWantWhole(), 0u);
+  EXPECT_EQ(Read("/f"), std::string(10, 'b') + "PATCH" + std::string(9'985, 'b'));
 }
 
 TEST_F(ApplyLive, WhatWasOnlyAppendedToAFileThatIsGoneOrAnotherIsNotLost) {

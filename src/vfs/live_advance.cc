@@ -441,7 +441,7 @@ uint64_t LiveMerge::LoseName(LiveNode* directory, const std::string& name) {
   std::erase_if(node->names, [&](const LiveName& link) { return link.parent == directory && link.name == name; });
   if (node->names.empty()) {
     LoseLastName(node, std::move(path));
-    if (!node->file) node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(directory->nodeid, name);
+    node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(directory->nodeid, name);
   }
   tree_.Touch(node);
   ForgetName(*directory, name);

@@ -27,7 +27,6 @@ void LiveRoot::SettleCloses() {
 void LiveRoot::Closed(uint64_t nodeid) {
   std::shared_ptr<LiveFile> file;
   bool released = false, whole = false;
-  std::string nowhere;
   {
     std::lock_guard lock(dirty_mutex_);
     dirty_.erase(nodeid);
@@ -40,15 +39,12 @@ void LiveRoot::Closed(uint64_t nodeid) {
     node->dirty = node->truncated = false;
     file = node->file;
     if (!file) return;
-    // As a process's here that has it open; but it may also be that home has renamed it, and then it is expected there.
-    if (file->dirty() && node->names.empty() && node->gone_at_home) nowhere = node->HomePath();
     whole = file->complete() || !file->dirty();
     if (whole) (void)PublishLocked(node);
-  }
-  if (!nowhere.empty()) {
-    ReportLost(
-        nodeid, nowhere,
-        Error(Code::kAborted, "home has removed, renamed or replaced it: what was written to it since is not there"));
+    // As a process's here that has it open; but it may also be that home has renamed it, and then it is expected there.
+    if (file->dirty() && node->gone_at_home && node->names.empty() && PlaceOfOvertakenLocked(*node).empty()) {
+      TellLostLocked(node);
+    }
   }
   file->Pin(false);
   if (!whole) PublishWhole(nodeid, file, /*closed=*/true);
@@ -64,19 +60,10 @@ void LiveRoot::PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& fi
     if (closed) ++it->second;
     if (!first) return;
   }
-  const auto came = [this, nodeid, file](int error) {
+  const auto came = [this, nodeid, file](int /*error*/) {
     const bool appended = file->Appended() > 0;
-    // What was only appended goes behind what is there.
-    if (error == LiveFile::kLost && !appended) {
-      std::string path;
-      {
-        const TreeLock lock(*this);
-        if (const LiveNode* node = tree_.Find(nodeid)) path = node->HomePath();
-      }
-      ReportLost(nodeid, path, Error(Code::kAborted, "the file has changed"));
-    }
-    // Also where the rest did not come: home knows whether it is still over what it has. But not while its writer has
-    // gone on to change it in place.
+    // What was only appended goes behind what is there. And where the rest did not come home knows whether it is still
+    // over what it has, and says so if it is not. But not while its writer has gone on to change it in place.
     if (appended) Publish(nodeid);
     for (size_t published = 0;;) {
       {

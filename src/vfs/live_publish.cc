@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "base/log.h"
+#include "proto/task.pb.h"
 #include "vfs/attributes.h"
 #include "vfs/live_root.h"
 
@@ -337,6 +338,16 @@ void LiveRoot::NothingToTellLocked() {
   if (journal_ != nullptr) ++told_;
 }
 
+void LiveRoot::TellLostLocked(LiveNode* node) {
+  if (journal_ == nullptr || std::exchange(node->lost_reported, true)) return;
+  LogWarning("{} is gone at home: what was written to it since goes nowhere", Escape(node->HomePath()));
+  LiveOperation op;
+  op.kind = Kind::kMeta;  // of mode 0
+  op.node = node->nodeid;
+  op.path = node->HomePath();
+  if (ChangeLocked() == 0) AddLocked(std::move(op));
+}
+
 void LiveRoot::TellRemovedLocked(uint64_t nodeid, const std::string& path, bool gone) {
   if (journal_ == nullptr) return;
   if (gone) {
@@ -354,8 +365,28 @@ void LiveRoot::TellRemovedLocked(uint64_t nodeid, const std::string& path, bool 
   AddLocked(std::move(op));
 }
 
+// Home has changed or replaced a file, and with that another node has its name, while somebody here had it open or was
+// about to open it: what was written to it belongs into what is there now, as on any shared file system; but not what
+// home has put there in its place, other than at the end. "": there is no such place.
+std::string LiveRoot::PlaceOfOvertakenLocked(const LiveNode& node) {
+  if (!node.gone_at_home || !node.replaced || !node.file) return "";
+  const LiveNode* directory = tree_.Find(node.replaced->first);
+  const std::string& name = node.replaced->second;
+  if (directory == nullptr || !directory->is_directory() || !directory->directory->loaded) return "";
+  const LiveDirectory& of = *directory->directory;
+  const size_t index = of.loaded->directory->Find(name);
+  if (index == of.loaded->directory->size()) return "";
+  const tree::Entry is = of.loaded->directory->At(index);
+  const auto entry = of.entries.find(name);
+  if (!is.is_regular() || (entry != of.entries.end() && entry->second.node == nullptr)) return "";
+  const bool same = is.ino == node.version.ino || is.ino == node.at_home.ino;
+  return same || node.file->Appended() > 0 ? tree_.PathOf(*directory, name) : "";
+}
+
 int LiveRoot::PublishLocked(LiveNode* node) {
-  if (journal_ == nullptr || !node->file || node->names.empty()) return 0;
+  if (journal_ == nullptr || !node->file) return 0;
+  const std::string path = node->names.empty() ? PlaceOfOvertakenLocked(*node) : tree_.PathOf(*node);
+  if (path.empty()) return 0;
   if (node->named_at_home && !node->file->dirty()) return 0;
   tree::FileVersion base;
   std::shared_ptr<LiveVersion> version;
@@ -376,19 +407,20 @@ int LiveRoot::PublishLocked(LiveNode* node) {
   node->truncated = false;
   if (version == nullptr) return 0;  // nothing new
   LiveOperation op = OperationLocked(Kind::kPut, node);
-  op.path = tree_.PathOf(*node);
+  op.path = path;
   op.born = !node->named_at_home;
   op.base = base;
   op.content = version->content();
   op.version = version;
-  // Names that it has at home and not here.
-  if (node->home && node->attributes.nlink > node->names.size()) {
-    op.linked = node->at_home.ino != 0 ? node->at_home.ino : node->version.ino;
+  // Whatever file is there.
+  if (node->names.empty() && op.content.over == v1::APPEND) op.content.over = v1::APPEND_ANY;
+  // What home has of it already is written in place.
+  if (!op.born) {
+    op.linked = node->at_home.ino != 0 ? node->at_home.ino : node->home ? node->version.ino : UINT64_MAX;
   }
   node->named_at_home = true;
   tree_.Changed(node);  // anew: its number is to be one that home has with this operation, and not with an earlier one
   for (const LiveName& name : node->names) tree_.TouchName(*name.parent, name.name);
-  const std::string path = op.path;
   AddLocked(std::move(op));
   // Its other names are to be names of what took its place (also of an append, for which home may want the whole).
   for (size_t i = 1; i < node->names.size(); ++i) {

@@ -371,7 +371,11 @@ void LiveRoot::Forget(uint64_t nodeid, uint64_t count) {
   uint64_t held = 0;
   {
     const TreeLock lock(*this);
-    if (LiveNode* node = tree_.Find(nodeid)) tree_.Forget(node, count);
+    if (LiveNode* node = tree_.Find(nodeid)) {
+      // Closed, though perhaps nobody has said so yet; and it goes.
+      if (node->lookups <= count && node->gone_at_home && node->file && node->file->dirty()) (void)PublishLocked(node);
+      tree_.Forget(node, count);
+    }
     if ((kept_.empty() && held_.empty()) || tree_.Find(nodeid) != nullptr) return;
     held = TakeHeldLocked(nodeid);
     if (const auto it = kept_.find(nodeid); it != kept_.end()) {

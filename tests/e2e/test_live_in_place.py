@@ -64,6 +64,64 @@ def test_what_a_job_and_home_append_to_one_file(live):
     finish(p)
 
 
+def test_lines_that_a_job_and_home_append_at_the_same_time_are_all_there(live):
+    """One every 5 ms on each side, to a file that is opened for each line and to one that is held open."""
+    each, held = live.place / "each", live.place / "held"
+    for file in (each, held):
+        file.write_text("")
+    inodes = [f.stat().st_ino for f in (each, held)]
+    lines = 300
+    writer = """
+import sys, time
+who, lines = sys.argv[1], int(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+with open("held", "a") as held:
+    for i in range(lines):
+        with open("each", "a") as each: each.write(f"{who} {i}\\n")
+        held.write(f"{who} {i}\\n"); held.flush()
+        time.sleep(0.005)
+"""
+    p = live.popen("vrun", "--view=live", "-D", inside(live), "--", "python3", "-c", writer, "job", str(lines),
+                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "ready\n"
+    home = subprocess.Popen([sys.executable, "-c", writer, "home", str(lines)], cwd=live.place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    home.stdout.readline()
+    home.stdin.write("\n")
+    home.stdin.flush()
+    out, err = p.communicate("\n", timeout=60)
+    assert home.wait(60) == 0
+    for file in (each, held):
+        got = file.read_text().splitlines()
+        for who in ("home", "job"):
+            assert [line for line in got if line.startswith(who)] == [f"{who} {i}" for i in range(lines)], (file, who, err)
+    assert p.returncode == 0 and "vrun:" not in err, err
+    assert [f.stat().st_ino for f in (each, held)] == inodes
+
+
+def test_a_process_at_home_goes_on_with_the_file_that_a_job_writes(live):
+    file = live.place / "f"
+    file.write_text("as it was\n" * 30_000)
+    with open(file) as at_home, open(file, "a") as log:
+        for script, content in [("echo new > f", "new\n"), ("printf NEW | dd of=f conv=notrunc status=none", "NEW\n"),
+                                ("truncate -s 2 f; echo more >> f", "NEmore\n"),
+                                ("seq 100000 > f; printf zero | dd of=f bs=1 seek=50000 conv=notrunc status=none", None)]:
+            assert said(sh(live, script)) == (0, "", ""), script
+            at_home.seek(0)
+            text = at_home.read()
+            assert text == content or (content is None and len(text) == 588895 and text[50000:50004] == "zero"), (script, text[:100])
+            assert os.fstat(at_home.fileno()).st_ino == file.stat().st_ino, script
+        log.write("home\n")
+        log.flush()
+        assert said(sh(live, "tail -n1 f; echo job >> f")) == (0, "home\n", "")
+        log.write("home again\n")
+        log.flush()
+        assert file.read_text().endswith("home\njob\nhome again\n")
+        # What the job puts in its place is another file.
+        assert said(sh(live, "echo new > g; mv g f")) == (0, "", "")
+        assert os.fstat(at_home.fileno()).st_ino != file.stat().st_ino and file.read_text() == "new\n"
+
+
 def test_ctime_and_atime_are_those_of_the_job_when_home_has_what_it_did(live):
     """As file system tests look: the time moves with a change that was made, and not with one that was refused, a second later."""
     (live.place / "d").mkdir()
