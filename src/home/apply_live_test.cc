@@ -201,6 +201,32 @@ TEST_F(ApplyLive, WhatBothAppendIsAllThere) {
   }
 }
 
+// What is said of home's file with this is not what home has by now.
+TEST_F(ApplyLive, AHoleThatWasAppendedIsThereWhateverHomeHasDone) {
+  const auto put = [&](const struct stat& base, uint64_t ctime_ns) {
+    WriteBack message = Message("/f");
+    SetMeta(message.mutable_put_file()->mutable_meta(), S_IFREG | 0644);
+    message.mutable_put_file()->set_size(12);
+    message.mutable_put_file()->set_over(v1::APPEND);
+    message.mutable_base()->set_ino(base.st_ino);
+    message.mutable_base()->set_ctime_ns(static_cast<int64_t>(ctime_ns));
+    message.mutable_base()->set_size(5);
+    ASSERT_TRUE(applier_->Apply(message));
+    ASSERT_TRUE(Data("/f", "", 5, false));
+    ASSERT_TRUE(Data("/f", "job", 8, false));
+    ASSERT_TRUE(Data("/f", "", 12, true));
+  };
+  const std::string appended = std::string(3, '\0') + "job" + std::string(1, '\0');
+  for (const std::string home : {"home\n", "home\nmore\n"}) {
+    Write("/f", home);
+    struct stat st {};
+    ASSERT_EQ(::stat(Path("/f").c_str(), &st), 0);
+    put(st, 1);  // of another ctime
+    EXPECT_EQ(Read("/f"), home + appended);
+    EXPECT_EQ(applier_->TakeWantWhole(), 0u);
+  }
+}
+
 TEST_F(ApplyLive, NoLineIsLostHoweverFastBothAppend) {
   ASSERT_TRUE(Put("/log", ""));
   size_t of_home = 0, size = 0;

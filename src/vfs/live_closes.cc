@@ -41,10 +41,7 @@ void LiveRoot::Closed(uint64_t nodeid) {
     if (!file) return;
     whole = file->complete() || !file->dirty();
     if (whole) (void)PublishLocked(node);
-    // As a process's here that has it open; but it may also be that home has renamed it, and then it is expected there.
-    if (file->dirty() && node->gone_at_home && node->names.empty() && PlaceOfOvertakenLocked(*node).empty()) {
-      TellLostLocked(node);
-    }
+    TellIfLostLocked(node);
   }
   file->Pin(false);
   if (!whole) PublishWhole(nodeid, file, /*closed=*/true);

@@ -338,8 +338,10 @@ void LiveRoot::NothingToTellLocked() {
   if (journal_ != nullptr) ++told_;
 }
 
-void LiveRoot::TellLostLocked(LiveNode* node) {
-  if (journal_ == nullptr || std::exchange(node->lost_reported, true)) return;
+void LiveRoot::TellIfLostLocked(LiveNode* node) {
+  const bool lost = node->file && node->file->dirty() && node->gone_at_home && node->names.empty() &&
+                    PlaceOfOvertakenLocked(*node).empty();
+  if (!lost || journal_ == nullptr || std::exchange(node->lost_reported, true)) return;
   LogWarning("{} is gone at home: what was written to it since goes nowhere", Escape(node->HomePath()));
   LiveOperation op;
   op.kind = Kind::kMeta;  // of mode 0

@@ -373,7 +373,10 @@ void LiveRoot::Forget(uint64_t nodeid, uint64_t count) {
     const TreeLock lock(*this);
     if (LiveNode* node = tree_.Find(nodeid)) {
       // Closed, though perhaps nobody has said so yet; and it goes.
-      if (node->lookups <= count && node->gone_at_home && node->file && node->file->dirty()) (void)PublishLocked(node);
+      if (node->lookups <= count && node->gone_at_home && node->file && node->file->dirty()) {
+        (void)PublishLocked(node);
+        TellIfLostLocked(node);
+      }
       tree_.Forget(node, count);
     }
     if ((kept_.empty() && held_.empty()) || tree_.Find(nodeid) != nullptr) return;

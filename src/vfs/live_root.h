@@ -273,8 +273,8 @@ class LiveRoot final : public Operations, public WriteOperations {
   // Home gets the content as it is. The node is to have a name. 0, or an errno: it has not, and is published later.
   int PublishLocked(LiveNode* node);
   std::string PlaceOfOvertakenLocked(const LiveNode& node);
-  // Home is told that what was written to a file goes nowhere, and says so.
-  void TellLostLocked(LiveNode* node);
+  // What was written to a file that is closed goes nowhere: home is told, and says so.
+  void TellIfLostLocked(LiveNode* node);
   void NothingToTellLocked();
   // `gone`: it was a file's last name.
   void TellRemovedLocked(uint64_t nodeid, const std::string& path, bool gone);

@@ -265,6 +265,11 @@ Result<std::shared_ptr<LiveVersion>> LiveFile::Publish(tree::FileVersion* base) 
   }
   if (content.over != v1::NOTHING) {
     content.ranges = changed_.Below(content.size);
+    // Home may have other things at its end by now: what is appended says where it begins, if that is a hole, too.
+    const uint64_t first = content.ranges.empty() ? content.size : content.ranges.front().offset;
+    if (content.over == v1::APPEND && first > base_size_) {
+      content.ranges.insert(content.ranges.begin(), ByteRange{base_size_, 0});
+    }
   } else if (content.size > 0) {
     VRUN_ASSIGN(const auto fd, DescriptorLocked());
     content.ranges = DataOf(fd->get(), content.size);

@@ -179,6 +179,44 @@ def test_what_goes_to_a_file_that_home_has_removed_is_said(live):
     assert not list(live.place.iterdir())
 
 
+@pytest.mark.parametrize("home, times", [("removes", 1), ("replaces", 2)])
+def test_what_a_job_changes_in_a_file_that_home_removes_or_replaces_ends_it_with_125(live, home, times):
+    """Not what it appends, which goes to what has the name. Whatever is lost, it is said once a file, and how often."""
+    file = live.place / "file"
+    file.write_text("before\n")
+    script = f"""
+echo ready
+for i in $(seq {times}); do
+    read go
+    exec 7<>file
+    echo one >&7
+    python3 -c 'import os; os.fsync(7)'
+    was=$(cat file)
+    echo fsynced
+    while [ "$(cat file 2>&1)" = "$was" ]; do sleep 0.02; done
+    echo lost >&7
+    exec 7>&-
+    echo over
+done
+"""
+    p = started(live, script)
+    for i in range(times):
+        p.stdin.write("go\n")
+        p.stdin.flush()
+        assert p.stdout.readline() == "fsynced\n"
+        if home == "removes":
+            file.unlink()
+        else:
+            (live.place / "other").write_text(f"home's {i}\n")
+            os.rename(live.place / "other", file)
+        assert p.stdout.readline() == "over\n"
+    out, err = p.communicate(timeout=60)
+    said_of_it = [line.partition("lost")[2] for line in err.splitlines() if "/file: home has removed, renamed or replaced it" in line]
+    assert p.returncode == 125 and said_of_it == ["", " (2 times)"][:times], (p.returncode, err)
+    assert len(said_of_it) == len(err.splitlines()), err
+    assert [f.read_text() for f in live.place.iterdir()] == ([] if home == "removes" else ["home's 1\n"])
+
+
 def test_who_stands_in_a_directory_that_home_renames(live):
     place = live.place
     (place / "project/src").mkdir(parents=True)

@@ -231,6 +231,30 @@ TEST_P(LiveStreamTest, WhatBothAppendIsThere) {
   EXPECT_EQ(AtHome("/log"), "one\nfrom elsewhere\ntwo\nthree\n");
 }
 
+TEST_P(LiveStreamTest, AHoleAtTheEndIsThereAlsoWhereHomeHasAnotherVersion) {
+  Write("/f", "home's");
+  Write("/g", "home's");
+  Mount();
+  at_home_ = std::make_unique<HomeEnd>(origin_, directory_.path() + "/apply");
+  for (const std::string name : {"/f", "/g"}) {
+    ASSERT_EQ(Content(name), "home's");
+    ASSERT_EQ(::chmod((origin_ + name).c_str(), 0600), 0);
+  }
+  {
+    const UniqueFd fd(::open(In("/f").c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(fd.get(), "x", 1, 2'000'000), 1);
+  }
+  {
+    const UniqueFd fd(::open(In("/g").c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::ftruncate(fd.get(), 100'000), 0);
+  }
+  at_home_->TakeAll(stream());
+  EXPECT_EQ(at_home_->wanted_whole, 0);
+  for (const std::string name : {"/f", "/g"}) {
+    EXPECT_TRUE(ReadFile(origin_ + name).value_or("(none)") == Content(name)) << name;
+  }
+}
+
 TEST_P(LiveStreamTest, WhatSomebodyElsePutInItsPlaceIsReplacedWhole) {
   Begin();
   Put("/log", "one\n");
