@@ -84,8 +84,8 @@ class LiveApplier final : public Applier {
     uint64_t sequence = 0;
     uint64_t end = 0;  // of what was written
     vrun::v1::PutFile put;
-    // Of one that is appended to in place: where the node takes its end to be. Not known where others have written to
-    // it, too: then it is where the data begins, which goes behind theirs.
+    // Of one that is appended to in place: where the node takes its end to be, which is where its data begins (the
+    // first may be empty). Where others have written to it, too, that goes behind theirs.
     std::optional<Appender> appender;
     bool made = false;  // by us
     std::optional<uint64_t> begin;
