@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Debian package: cmake --preset demo && cmake --build --preset demo && cpack --preset demo (needs tools/install-deps
 # --package). What the package depends on dpkg-shlibdeps finds out; tools/fresh-machine deb installs and uses it.
-if(NOT (TARGET vrun AND TARGET vrund AND TARGET vrund-task))
+if(NOT (TARGET vrun AND TARGET vrun-sim AND TARGET vrund AND TARGET vrund-task))
   return()   # VRUN_MODULES left some of it out
 endif()
 
-install(TARGETS vrun vrund vrund-task RUNTIME DESTINATION bin)
+install(TARGETS vrun vrun-sim vrund vrund-task RUNTIME DESTINATION bin)
 install(PROGRAMS ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/vbatch ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/vctl DESTINATION bin)   # symlinks
 install(FILES docs/man/vrun.1 docs/man/vbatch.1 docs/man/vctl.1 DESTINATION share/man/man1)
 install(FILES docs/man/vrund.8 DESTINATION share/man/man8)

@@ -4,18 +4,18 @@
 # compiled alone. "redefinition of ...::{anonymous}::NAME" in that build: give it another name, or list the file.
 set(vrun_compiled_alone
   src/cli   # all of it: each command has its own Run, Validate and kOptions
-  src/control/ops/submit.cc src/control/scheduler_config.cc
-  src/home/apply_journal.cc src/home/digest_cache.cc src/home/kept_call.cc src/home/kept_pull.cc src/home/node_links.cc
-  src/home/snapshots.cc src/home/trace_frames.cc src/home/watch_inotify.cc
-  src/node/content_peers.cc src/node/kept_series.cc src/node/live_sender.cc src/node/s3_tier.cc
+  src/control/ops/submit.cc src/control/state/scheduler_config.cc
+  src/home/apply/apply_journal.cc src/home/pack/digest_cache.cc src/home/clients/kept_call.cc src/home/clients/kept_pull.cc src/home/links/node_links.cc
+  src/home/runs/snapshots.cc src/home/ahead/trace_frames.cc src/home/root/watch/watch_inotify.cc
+  src/node/source/content_peers.cc src/node/carry/kept_series.cc src/node/views/live_sender.cc src/node/s3/s3_tier.cc
   src/sandbox/sandbox.cc
-  src/sched/elastic.cc
-  src/sim/core_policy.cc src/sim/outcome.cc src/sim/preemptive_policies.cc src/sim/queue_policies.cc
-  src/sim/study.cc src/sim/trace.cc src/sim/virtual_clusters.cc
+  src/sched/engine/elastic.cc
+  src/sim/policies/core_policy.cc src/sim/report/outcome.cc src/sim/policies/preemptive_policies.cc src/sim/policies/queue_policies.cc
+  src/sim/report/study.cc src/sim/replay/trace.cc src/sim/policies/virtual_clusters.cc
   src/snapshots/collection.cc src/snapshots/manifest.cc src/snapshots/oci_layout.cc
-  src/store/small_object.cc src/store/unit_map.cc
+  src/store/small_object.cc src/store/format/unit_map.cc
   src/tree/graft.cc
-  src/vfs/live_names.cc src/vfs/live_write.cc src/vfs/push_ahead.cc)
+  src/vfs/live/root/live_names.cc src/vfs/live/content/live_writer.cc src/vfs/frozen/push_ahead.cc)
 
 # vrun_compile_alone(SOURCES...): of a library's sources, those of the list. Call it in the directory of the library.
 function(vrun_compile_alone)

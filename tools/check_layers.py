@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that modules below src/ include only what lies below them. Prints each offence; exit 1 if there is one."""
+"""Checks the rooms of the house: who includes whom below src/, and how many files a folder has. Prints each offence; exit 1 if
+there is one. docs/decisions/0035-rooms.md has the reasons."""
 import pathlib
 import re
 import sys
+
+MOST_FILES = 25  # of code, in one folder
 
 # Module -> the modules whose headers it may include (besides its own).
 ALLOWED = {
@@ -24,31 +27,75 @@ ALLOWED = {
     "snapshots": {"base", "tree", "store", "vfs", "rpc", "s3", "home", "node"},
     "control": {"base", "sched", "rpc", "s3"},
     "pools": {"base", "rpc"},
-    "cli": {"base", "sim", "jobs"},
+    "cli": {"base", "jobs"},
+    "simulator": {"base", "sim", "cli"},
     "daemon": {"base", "rpc", "home", "node", "snapshots", "control"},
 }
-INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/')
+
+# Folders of a module, lowest first: each includes only itself and those before it. "." is the module's own folder.
+# "testing", where there is one, is above all of them, and only tests include it.
+ROOMS = {
+    "base": [".", "hash", "io"],
+    "tree": [".", "scan"],
+    "store": ["format", "."],
+    "sched": ["model", "share", "place", ".", "engine"],
+    "sim": ["replay", "policies", "pods", "report"],
+    "snapshots": ["."],
+    "vfs": [".", "fuse", "trace", "content", "push", "frozen", "live/data", "live/tree",
+            "live/kernel", "live/content", "live/root", "live"],
+    "home": ["root/watch", "root", "apply", "pack", "ahead", "frozen", "serve", "serve/requests", "links", "streams", "runs/command",
+             "runs", "clients", "."],
+    "node": [".", "s3", "source", "peers", "views", "carry", "fs", "task", "agent"],
+    "control": ["store", "tier", "state", "ops", "duties", "."],
+    "cli": ["base", "request", "host", "run", "ctl", "."],
+}
+TESTING = "testing"
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z0-9_]+)/((?:[a-z0-9_]+/)*)[a-z0-9_]+\.h"')
 GRPC = re.compile(r'^\s*#\s*include\s+<grpc')
 
 
+def is_test(path):
+    return bool(re.search(r"_(test|bench)\.cc$", path.name)) or TESTING in path.parts
+
+
 def offences(root):
+    for folder in sorted({path.parent for path in root.rglob("*") if path.suffix in (".h", ".cc")}):
+        files = [path for path in folder.iterdir() if path.suffix in (".h", ".cc")]
+        if len(files) > MOST_FILES:
+            yield f"{folder}: {len(files)} files of code: at most {MOST_FILES} in a folder"
     for path in sorted(root.rglob("*")):
         if path.suffix not in (".h", ".cc"):
             continue
-        module = path.relative_to(root).parts[0]
+        module, *rooms = path.relative_to(root).parts[:-1]
+        room = "/".join(rooms) or "."
         if module not in ALLOWED:
             yield f"{path}: module {module} is not in tools/check_layers.py"
             continue
+        order = ROOMS.get(module, ["."]) + [TESTING]
+        if room not in order:
+            yield f"{path}: folder {room} of {module} is not in tools/check_layers.py"
+            continue
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-            match = INCLUDE.match(line)
-            if match and match[1] != module and match[1] in ALLOWED and match[1] not in ALLOWED[module]:
-                yield f"{path}:{number}: {module} must not include {match[1]}"
             if GRPC.match(line) and (module != "rpc" or path.suffix != ".cc"):
                 yield f"{path}:{number}: only src/rpc/*.cc includes gRPC"
+            match = INCLUDE.match(line)
+            if not match or match[1] not in ALLOWED:
+                continue
+            other, other_room = match[1], match[2].rstrip("/") or "."
+            if other != module and other not in ALLOWED[module]:
+                yield f"{path}:{number}: {module} must not include {other}"
+            elif other_room == TESTING and not is_test(path):
+                yield f"{path}:{number}: only tests include {other}/{TESTING}"
+            elif other == module and not is_test(path):
+                if other_room not in order:
+                    yield f"{path}:{number}: folder {other_room} of {module} is not in tools/check_layers.py"
+                elif order.index(other_room) > order.index(room):
+                    yield f"{path}:{number}: {module}/{room} must not include {module}/{other_room}, which is above it"
 
 
 def main():
-    found = list(offences(pathlib.Path(__file__).resolve().parent.parent / "src"))
+    source = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent / "src"
+    found = list(offences(source))
     print("\n".join(found) if found else "layers: fine")
     return 1 if found else 0
 

@@ -7,15 +7,15 @@
 
 #include <thread>
 
-#include "base/blake3.h"
 #include "base/clock.h"
-#include "base/digest.h"
 #include "base/escape.h"
-#include "base/event_loop.h"
 #include "base/files.h"
-#include "base/frame_socket.h"
+#include "base/hash/blake3.h"
+#include "base/hash/digest.h"
+#include "base/hash/secret.h"
 #include "base/id_map.h"
-#include "base/secret.h"
+#include "base/io/event_loop.h"
+#include "base/io/frame_socket.h"
 
 namespace vrun {
 namespace {

@@ -229,7 +229,6 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
                           {"fuse_readdirplus", &config.fuse_readdirplus},
                           {"fuse_no_open", &config.fuse_no_open},
                           {"fuse_cpu_latency", &config.fuse_cpu_latency},
-                          {"fuse_io_uring", &config.fuse_io_uring},
                           {"s3_bucket", &config.s3_bucket},
                           {"s3_endpoint", &config.s3_endpoint},
                           {"s3_region", &config.s3_region},
@@ -359,7 +358,6 @@ std::string FormatConfig(const Config& config) {
   given("fuse_readdirplus", config.fuse_readdirplus, "auto, on or off: listings give attributes");
   given("fuse_no_open", config.fuse_no_open, "auto, on or off: small files are opened without asking");
   given("fuse_cpu_latency", config.fuse_cpu_latency, "auto, on or off: processors stay awake while requests come fast");
-  given("fuse_io_uring", config.fuse_io_uring, "auto (off), on or off: requests come through io_uring");
   given("s3_bucket", config.s3_bucket, "S3 bucket that the nodes' caches share");
   given("s3_endpoint", config.s3_endpoint, "http[s]://HOST[:PORT] of the store");
   given("s3_region", config.s3_region, "of the bucket");

@@ -62,7 +62,6 @@ struct Config {
   std::string fuse_readdirplus;
   std::string fuse_no_open;
   std::string fuse_cpu_latency;
-  std::string fuse_io_uring;
   // Of the controller that `vctl up` starts on this machine: an S3 store that the nodes' caches share.
   std::string s3_bucket;       // "": none
   std::string s3_endpoint;     // http[s]://HOST[:PORT]; "": Amazon's

@@ -9,8 +9,8 @@
 #include <map>
 
 #include "base/files.h"
-#include "base/frame_socket.h"
-#include "base/stream_progress.h"
+#include "base/io/frame_socket.h"
+#include "base/io/stream_progress.h"
 
 namespace vrun {
 namespace {
@@ -134,7 +134,6 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
   c.kept_size = "30G";
   c.kept_days = "7";
   c.fuse_push = "off";
-  c.fuse_io_uring = "on";
   std::string file = dir_ + "/config.toml";
   ASSERT_TRUE(WriteConfig(file, c));
   auto back = ReadConfig(file);
@@ -149,7 +148,6 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(back->kept_size, c.kept_size);
   EXPECT_EQ(back->kept_days, c.kept_days);
   EXPECT_EQ(back->fuse_push, "off");
-  EXPECT_EQ(back->fuse_io_uring, "on");
   EXPECT_EQ(back->fuse_passthrough, "");
   struct stat st;
   ASSERT_EQ(::stat(file.c_str(), &st), 0);
@@ -157,8 +155,7 @@ TEST_F(ConfigTest, WhatIsWrittenIsReadBack) {
 }
 
 TEST(Config, WhatViewsUseIsAutoOnOrOff) {
-  for (const char* key :
-       {"fuse_passthrough", "fuse_push", "fuse_readdirplus", "fuse_no_open", "fuse_cpu_latency", "fuse_io_uring"}) {
+  for (const char* key : {"fuse_passthrough", "fuse_push", "fuse_readdirplus", "fuse_no_open", "fuse_cpu_latency"}) {
     const std::string setting = std::string(key) + " = ";
     for (const char* good : {"\"auto\"", "\"on\"", "\"off\""})
       EXPECT_TRUE(ParseConfig(setting + good, "f")) << key << good;

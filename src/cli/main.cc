@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/command_run.h"
-#include "cli/ctl.h"
+#include "cli/ctl/ctl.h"
+#include "cli/run/command_run.h"
 
 namespace {
 

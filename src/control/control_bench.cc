@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <thread>
 
-#include "control/rpc_testing.h"
 #include "control/service.h"
 #include "control/store/sqlite.h"
-#include "control/testing.h"
+#include "control/testing/rpc_testing.h"
+#include "control/testing/testing.h"
 #include "rpc/testing.h"
 
 namespace vrun::control {
@@ -64,7 +64,7 @@ int Main() {
   for (int i = 0; i < 600; ++i) {
     auto request = SimpleJob("r" + std::to_string(i));
     for (int e = 0; e < 40; ++e)
-      request.mutable_command()->add_environment("SOME_VARIABLE_" + std::to_string(e) + "=some value");
+      request.mutable_spec()->mutable_command()->add_environment("SOME_VARIABLE_" + std::to_string(e) + "=some value");
     int64_t begin = MonotonicMicros();
     lock.lock();
     started_at = 0;

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "base/escape.h"
-#include "base/event_loop.h"
 #include "base/files.h"
+#include "base/io/event_loop.h"
 #include "base/log.h"
 #include "control/service.h"
 #include "control/store/sqlite.h"

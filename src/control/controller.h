@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "control/content_tier.h"
+#include "control/tier/content_tier.h"
 
 namespace vrun::control {
 

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/event_loop.h"
+#include "base/io/event_loop.h"
 #include "control/duties/leases.h"
-#include "control/state.h"
+#include "control/state/state.h"
 #include "control/store/store.h"
 #include "rpc/rpc.h"
 

@@ -9,10 +9,10 @@
 #include "control/controller.h"
 #include "daemon/pki.h"
 #include "home/home.h"
-#include "node/agent.h"
-#include "node/fs_keeper.h"
-#include "node/fs_server.h"
-#include "node/view_features.h"
+#include "node/agent/agent.h"
+#include "node/fs/fs_keeper.h"
+#include "node/fs/fs_server.h"
+#include "node/views/view_features.h"
 #include "snapshots/snapshots.h"
 
 namespace {
@@ -23,9 +23,8 @@ void AddReadyFd(CLI::App* app, int* fd) {
 
 void AddFuse(CLI::App* app, std::vector<std::string>* settings) {
   app->add_option("--fuse", *settings,
-                  "NAME=auto|on|off, of passthrough, push, readdirplus, no_open, cpu_latency and io_uring: whether "
-                  "views use it where "
-                  "the kernel can (live views: never passthrough or io_uring); may be repeated")
+                  "NAME=auto|on|off, of passthrough, push, readdirplus, no_open and cpu_latency: whether views use it "
+                  "where the kernel can (live views: never passthrough); may be repeated")
       ->allow_extra_args(false)
       ->check([](const std::string& setting) {
         const auto parsed = vrun::node::ParseViewFeatures({setting});

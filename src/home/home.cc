@@ -19,27 +19,33 @@
 #include "base/config.h"
 #include "base/escape.h"
 #include "base/files.h"
-#include "base/frame_socket.h"
+#include "base/io/frame_socket.h"
 #include "base/log.h"
-#include "home/client_server.h"
-#include "home/content_server.h"
-#include "home/controller_client.h"
-#include "home/digest_cache.h"
-#include "home/frozen_files.h"
-#include "home/frozen_roots.h"
-#include "home/home_id.h"
-#include "home/lease.h"
-#include "home/live_writes.h"
-#include "home/log_spool.h"
-#include "home/node_links.h"
-#include "home/queries.h"
-#include "home/root_files.h"
-#include "home/root_tree.h"
-#include "home/runs.h"
-#include "home/services.h"
-#include "home/snapshot_table.h"
-#include "home/snapshots.h"
-#include "home/tree_follower.h"
+#include "home/clients/cache_queries.h"
+#include "home/clients/client_server.h"
+#include "home/clients/kept_queries.h"
+#include "home/clients/log_query.h"
+#include "home/clients/queries.h"
+#include "home/frozen/frozen_files.h"
+#include "home/frozen/frozen_roots.h"
+#include "home/frozen/lease.h"
+#include "home/links/controller_client.h"
+#include "home/links/home_id.h"
+#include "home/links/node_links.h"
+#include "home/pack/digest_cache.h"
+#include "home/root/root_files.h"
+#include "home/root/root_tree.h"
+#include "home/root/snapshot_table.h"
+#include "home/root/tree_follower.h"
+#include "home/runs/job_roots.h"
+#include "home/runs/launch.h"
+#include "home/runs/run_files.h"
+#include "home/runs/runs.h"
+#include "home/runs/snapshots.h"
+#include "home/runs/withheld.h"
+#include "home/serve/content_server.h"
+#include "home/serve/live_writes.h"
+#include "home/streams/log_spool.h"
 #include "rpc/credentials.h"
 
 namespace vrun::home {
@@ -133,12 +139,19 @@ DenyList::Options DenyOptions(const std::string& root, const Places& places, con
   return deny;
 }
 
+Launch::Defaults DefaultsOf(const Config& config) { return {.pool = config.pool, .live = config.view == "live"}; }
+
 // The configuration is looked at again when its file or the certificate has changed: `vctl up` may come after home.
 class ClusterConfig {
  public:
-  ClusterConfig(const Places& places, Services* services, ControllerClient* controller, NodeLinks* nodes,
-                Snapshots* snapshots)
-      : places_(places), services_(services), controller_(controller), nodes_(nodes), snapshots_(snapshots) {}
+  ClusterConfig(const Places& places, Launch::Defaults* defaults, RootTree* tree, ControllerClient* controller,
+                NodeLinks* nodes, Snapshots* snapshots)
+      : places_(places),
+        defaults_(defaults),
+        tree_(tree),
+        controller_(controller),
+        nodes_(nodes),
+        snapshots_(snapshots) {}
 
   void Refresh() {
     std::string now = Stamp(places_.config_file) + Stamp(certificate_);
@@ -151,9 +164,8 @@ class ClusterConfig {
           none ? Error(Code::kNotFound, "no cluster is configured: `vctl up` makes one on this machine")
                : config.error());
     }
-    services_->default_pool = config->pool;
-    services_->default_live = config->view == "live";
-    services_->tree->DenyOwn(OwnPlaces(places_, *config));
+    *defaults_ = DefaultsOf(*config);
+    tree_->DenyOwn(OwnPlaces(places_, *config));
     certificate_ = config->credentials + "/" + config->credentials_name + ".pem";
     stamp_ = Stamp(places_.config_file) + Stamp(certificate_);
     if (config->controller.empty()) {
@@ -177,7 +189,8 @@ class ClusterConfig {
   }
 
   const Places places_;
-  Services* const services_;
+  Launch::Defaults* const defaults_;
+  RootTree* const tree_;
   ControllerClient* const controller_;
   NodeLinks* const nodes_;
   Snapshots* const snapshots_;
@@ -200,12 +213,12 @@ class Home {
   Home(EventLoop* loop, const Places& places, const Config& config, const std::string& root, RootFiles files,
        std::shared_ptr<SharedMappings> mappings)
       : loop_(loop),
+        home_id_(LoadHomeId(places.state_dir)),
         root_files_(std::move(files)),
         files_(&root_files_, FrozenOptions(places, trees_)),
         digests_(places.state_dir + "/digests"),
         live_writes_({root, places.state_dir + "/apply", [this] { return trees_.rules(); }}),
-        content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces", LoadHomeId(places.state_dir),
-                 places.state_dir + "/peers"),
+        content_(&trees_, &files_, &digests_, 3, places.state_dir + "/traces", home_id_, places.state_dir + "/peers"),
         tree_(loop,
               {.root = root,
                .deny = DenyOptions(root, places, config),
@@ -214,46 +227,34 @@ class Home {
               &trees_),
         follower_(loop, &tree_, &content_.tree_board()),
         frozen_(loop, &tree_, &trees_, &files_, places.state_dir + "/frozen"),
-        controller_(loop),
-        spool_(loop, places.state_dir + "/spool") {
+        controller_(loop, home_id_),
+        spool_(loop, places.state_dir + "/spool"),
+        nodes_(loop, &content_, home_id_),
+        snapshots_(loop, &content_, &tree_, &trees_, home_id_),
+        defaults_(DefaultsOf(config)),
+        cluster_(places, &defaults_, &tree_, &controller_, &nodes_, &snapshots_),
+        roots_(&tree_, &trees_, &frozen_, &files_, &content_.tree_board()),
+        run_files_(root, places.state_dir),
+        withheld_(loop, &controller_, &nodes_, &run_files_),
+        runs_(loop, &controller_, &roots_, &content_.traces(), &spool_, &run_files_,
+              RunMakers(config.conflicts == "error")),
+        queries_(loop, &controller_, &nodes_, &roots_, &runs_, &withheld_, &content_, root),
+        clients_(loop, &runs_, &queries_, [this] { cluster_.Refresh(); }) {
     content_.SetLiveWrites(&live_writes_);
     live_writes_.OnRefused([this] { content_.tree_board().Look(); });
     content_.SetStale([this](const std::string& path) { tree_.LookAt(path); });
     content_.tree_board().SetMark([this] { return live_writes_.Applied(); });
-    services_.home_id = LoadHomeId(places.state_dir);
-    nodes_.emplace(loop, &content_, services_.home_id);
-    snapshots_.emplace(loop, &content_, &tree_, &trees_, services_.home_id);
-    services_.loop = loop;
-    services_.controller = &controller_;
-    services_.nodes = &*nodes_;
-    services_.spool = &spool_;
-    services_.tree = &tree_;
-    services_.trees = &trees_;
-    services_.traces = &content_.traces();
-    services_.files = &files_;
-    services_.snapshots = &*snapshots_;
-    services_.frozen = &frozen_;
-    services_.live_writes = &live_writes_;
-    services_.tree_board = &content_.tree_board();
-    services_.root = root;
-    services_.state_directory = places.state_dir;
-    services_.default_pool = config.pool;
-    services_.default_live = config.view == "live";
-    services_.conflicts_fail = config.conflicts == "error";
-    cluster_.emplace(places, &services_, &controller_, &*nodes_, &*snapshots_);
-    runs_.emplace(&services_);
-    queries_.emplace(&services_, &*runs_, &content_, [this] { End(); });
+    PassQueries();
     AgeLent();
-    clients_.emplace(loop, &*runs_, &*queries_, [this] { cluster_->Refresh(); });
   }
 
   Status Start(const std::string& socket) {
-    cluster_->Refresh();
-    VRUN_TRY(clients_->Listen(socket));
+    cluster_.Refresh();
+    VRUN_TRY(clients_.Listen(socket));
     // Before anything is served, and before anybody has time to change more.
     frozen_.Recall();
     tree_.Start();
-    runs_->Recover();
+    runs_.Recover();
     return {};
   }
 
@@ -263,22 +264,60 @@ class Home {
   }
 
   void End() {
-    clients_->Stop();
-    runs_->HomeEnds();
+    clients_.Stop();
+    runs_.HomeEnds();
     // One more turn: what was said last is on its way to the clients.
     loop_->Post([loop = loop_] { loop->Stop(); });
   }
 
  private:
+  Runs::Makers RunMakers(bool conflicts_fail) {
+    return {.job_run =
+                [this, conflicts_fail](JobRun::Plan plan, JobRun::Sink* sink) {
+                  return std::make_unique<JobRun>(loop_, &controller_, &nodes_, &snapshots_, &roots_, &live_writes_,
+                                                  &content_.traces(), &run_files_, conflicts_fail, std::move(plan),
+                                                  sink);
+                },
+            .launch =
+                [this](const v1::Run& run, Launch::Events events) {
+                  return std::make_shared<Launch>(loop_, &controller_, &tree_, &snapshots_, defaults_, run,
+                                                  std::move(events));
+                }};
+  }
+
+  void PassQueries() {
+    using Client = Queries::Client;
+    queries_.Pass(v1::Query::kShutdown, [this](const Client& client, const v1::Query&) {
+      v1::HomeMessage done;
+      done.mutable_done();
+      client->Send(done);
+      client->Close();
+      End();
+    });
+    queries_.Pass(v1::Query::kSnapshot, [this](const Client& client, const v1::Query& query) {
+      snapshots_.Answer(client, query.snapshot());
+    });
+    queries_.Pass(v1::Query::kCache, [this](const Client& client, const v1::Query& query) {
+      AnswerCacheQuery(loop_, &controller_, &nodes_, client, query.cache());
+    });
+    queries_.Pass(v1::Query::kKept, [this](const Client& client, const v1::Query& query) {
+      AnswerKeptQuery(loop_, &controller_, &nodes_, &trees_, &run_files_, client, query.kept());
+    });
+    queries_.Pass(v1::Query::kReadLog, [this](const Client& client, const v1::Query& query) {
+      AnswerLogQuery(loop_, &controller_, &spool_, &runs_, client, query.read_log());
+    });
+  }
+
   void AgeLent() {
     content_.lent().Age(MonotonicMicros());
     loop_->After(kAgeMicros, [this] { AgeLent(); });
   }
 
   EventLoop* const loop_;
+  const std::string home_id_;
   SnapshotTable trees_;
   RootFiles root_files_;
-  FrozenFiles files_;
+  FrozenFiles files_;  // what the root has, and what it had where that is kept
   DigestCache digests_;
   LiveWrites live_writes_;
   ContentServer content_;
@@ -287,13 +326,16 @@ class Home {
   FrozenRoots frozen_;
   ControllerClient controller_;
   LogSpool spool_;
-  Services services_;
-  std::optional<NodeLinks> nodes_;
-  std::optional<Snapshots> snapshots_;
-  std::optional<ClusterConfig> cluster_;
-  std::optional<Runs> runs_;
-  std::optional<Queries> queries_;
-  std::optional<ClientServer> clients_;
+  NodeLinks nodes_;
+  Snapshots snapshots_;
+  Launch::Defaults defaults_;
+  ClusterConfig cluster_;
+  const JobRoots roots_;
+  const RunFiles run_files_;
+  Withheld withheld_;
+  Runs runs_;
+  Queries queries_;
+  ClientServer clients_;
 };
 
 Status Run(const HomeOptions& options) {

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "base/clock.h"
-#include "home/home_testing.h"
+#include "home/testing/home_testing.h"
 
 namespace vrun::home {
 namespace {
@@ -257,7 +257,9 @@ TEST_F(HomeTest, AWaitingJobGoesOnWhenItsClientIsKilled) {
 }
 
 TEST_F(HomeTest, AJobIsCancelledWithItsClientIfThatIsAskedForWhetherItWaitsOrRuns) {
-  const auto cancel = [](v1::Run* run) { run->mutable_scheduling()->set_on_disconnect(v1::ON_DISCONNECT_CANCEL); };
+  const auto cancel = [](v1::Run* run) {
+    run->mutable_spec()->mutable_scheduling()->set_on_disconnect(v1::ON_DISCONNECT_CANCEL);
+  };
   {
     Client client = StartRun(cancel);
     const uint64_t job = client.Accepted();
@@ -322,7 +324,7 @@ TEST_F(HomeTest, APlacementThatComesLater) {
 }
 
 TEST_F(HomeTest, AnAttemptThatGaveItsRoomAwayIsFollowedByTheNextInTheSameStreams) {
-  Client client = StartRun([](v1::Run* run) { run->mutable_scheduling()->set_requeue(true); });
+  Client client = StartRun([](v1::Run* run) { run->mutable_spec()->mutable_scheduling()->set_requeue(true); });
   const uint64_t job = client.Accepted();
   auto reads = [](TaskInbox* task, const std::string& data) {
     return task->Next([&](const v1::TaskUp& up) { return up.input().data() == data; }).input().offset();
@@ -387,7 +389,7 @@ TEST_F(HomeTest, AnAttemptThatGaveItsRoomAwayIsFollowedByTheNextInTheSameStreams
 }
 
 TEST_F(HomeTest, AnAttemptThatVanishedWithItsNodeIsFollowedByTheNext) {
-  Client client = StartRun([](v1::Run* run) { run->mutable_scheduling()->set_requeue(true); });
+  Client client = StartRun([](v1::Run* run) { run->mutable_spec()->mutable_scheduling()->set_requeue(true); });
   const uint64_t job = client.Accepted();
   auto first = tasks_.Next();
   NextAttach(first.get());
@@ -560,21 +562,15 @@ TEST_F(HomeTest, SignalsGoToTheCommand) {
   Started(task.get());
   client.Next([](const v1::HomeMessage& m) { return m.has_progress() && m.progress().state() == v1::RUNNING; });
   v1::ClientMessage message;
-  for (int expected : {SIGINT, SIGTERM}) {
-    message.mutable_signal()->set_signal(SIGINT);
-    message.mutable_signal()->set_interrupt_key(true);
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    message.mutable_signal()->set_signal(signal);
     client.Send(message);
-    EXPECT_EQ(task->Next([](const v1::TaskUp& up) { return up.has_signal(); }).signal().signal(), expected);
+    EXPECT_EQ(task->Next([](const v1::TaskUp& up) { return up.has_signal(); }).signal().signal(), signal);
   }
-  message.mutable_signal()->set_interrupt_key(false);
-  message.mutable_signal()->set_signal(SIGUSR1);
-  client.Send(message);
-  EXPECT_EQ(task->Next([](const v1::TaskUp& up) { return up.has_signal(); }).signal().signal(), SIGUSR1);
-  message.mutable_signal()->set_signal(SIGINT);
-  message.mutable_signal()->set_interrupt_key(true);
+  message.mutable_detach();
   client.Send(message);
   v1::Finished finished = client.Finished();
-  EXPECT_EQ(finished.exit_status(), 130);
+  EXPECT_EQ(finished.exit_status(), 0);
   EXPECT_FALSE(finished.has_record());
   // The job goes on: its output goes to the log.
   auto orphan = tasks_.Next();
@@ -612,7 +608,7 @@ TEST_F(HomeTest, ABatchJobThatIsPreemptedAndThenLostSaysBothInItsOutputAndToWhoF
   Client client = StartRun([&](v1::Run* run) {
     run->set_detached(true);
     run->set_stdout_path("/project/out-%N-%4j");
-    run->mutable_scheduling()->set_requeue(true);
+    run->mutable_spec()->mutable_scheduling()->set_requeue(true);
   });
   const uint64_t job = client.Accepted();
   Client follower = Connect();
@@ -704,10 +700,10 @@ TEST_F(HomeTest, ABatchJobThatEndedWhileThereWasNoHomeSaysSoInItsOutput) {
 }
 
 TEST_F(HomeTest, ErrorsOfTheSubmissionEndTheConversation) {
-  Client client = StartRun([](v1::Run* run) { run->set_pool("nowhere"); });
+  Client client = StartRun([](v1::Run* run) { run->mutable_spec()->set_pool("nowhere"); });
   auto error = client.Next([](const v1::HomeMessage& m) { return m.has_error(); });
   EXPECT_EQ(error.error().code(), static_cast<int>(Code::kNotFound));
-  Client empty = StartRun([](v1::Run* run) { run->mutable_command()->clear_argv(); });
+  Client empty = StartRun([](v1::Run* run) { run->mutable_spec()->mutable_command()->clear_argv(); });
   EXPECT_TRUE(empty.Next([](const v1::HomeMessage& m) { return m.has_error(); }).has_error());
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/event_loop.h"
+#include "base/io/event_loop.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 

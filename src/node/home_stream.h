@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "base/event_loop.h"
+#include "base/io/event_loop.h"
 #include "base/result.h"
 #include "proto/task.pb.h"
 #include "rpc/rpc.h"

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "base/digest.h"
+#include "base/hash/digest.h"
 #include "proto/control.pb.h"
 
 namespace vrun::node {

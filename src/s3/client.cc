@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/digest.h"
+#include "base/hash/digest.h"
 #include "s3/answer.h"
 
 namespace vrun::s3 {

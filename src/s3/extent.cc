@@ -8,7 +8,7 @@
 #include <cstring>
 #include <memory>
 
-#include "base/blake3.h"
+#include "base/hash/blake3.h"
 #include "s3/sigv4.h"
 
 namespace vrun::s3 {
@@ -143,8 +143,6 @@ uint64_t ExtentTable::OffsetOf(uint64_t unit) const {
   }
   return at;
 }
-
-uint64_t ExtentTable::object_bytes() const { return OffsetOf(units_.size()); }
 
 Result<std::string> ExtentTable::OpenUnit(uint64_t unit, std::string_view stored, uint64_t length) const {
   if (!Has(unit) || stored.size() != BytesOf(unit)) return Corrupt("a unit of another length than its table says");

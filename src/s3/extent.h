@@ -23,7 +23,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/digest.h"
+#include "base/hash/digest.h"
 #include "base/result.h"
 
 namespace vrun::s3 {
@@ -54,8 +54,6 @@ class ExtentTable {
   // Where unit `unit` lies in the object; and its bytes there, the tag included.
   uint64_t OffsetOf(uint64_t unit) const;
   uint64_t BytesOf(uint64_t unit) const { return units_[unit].stored + 16; }
-  // Of all that is in it.
-  uint64_t object_bytes() const;
   // From the stored bytes of a unit to its content of `length` bytes, checked against its digest; else kCorrupt.
   Result<std::string> OpenUnit(uint64_t unit, std::string_view stored, uint64_t length) const;
 

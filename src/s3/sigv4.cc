@@ -6,7 +6,7 @@
 
 #include <ctime>
 
-#include "base/digest.h"
+#include "base/hash/digest.h"
 #include "base/result.h"
 
 namespace vrun::s3 {

@@ -59,7 +59,7 @@ namespace {
 
 // /tmp is a directory of the overlay where there is one: so a command can move what it made there to where it belongs.
 // Opaque, for no name in it is the root's: no file that is made there is asked for below. It is never carried home
-// (node/carry.h, CarryOptions::skip), and what an earlier attempt left in an upper that goes on is removed.
+// (node/carry/carry.h, CarryOptions::skip), and what an earlier attempt left in an upper that goes on is removed.
 Status MakeTmpOfTheUpper() {
   struct stat upper;
   if (::stat("upper", &upper) != 0) return ErrnoError("stat upper");

@@ -13,8 +13,8 @@
 #include <variant>
 #include <vector>
 
-#include "sched/model.h"
-#include "sched/policy.h"
+#include "sched/model/model.h"
+#include "sched/model/policy.h"
 
 namespace vrun::sched::core {
 

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "sched/explain.h"
-#include "sched/test_world.h"
+#include "sched/engine/explain.h"
+#include "sched/testing/test_world.h"
 
 namespace vrun::sched::core {
 namespace {
@@ -87,7 +87,7 @@ TEST(Core, SlicesShareOneGpuBeforeTheyTouchAnother) {
   slice.roles[0].request.gpu_milli = 500;
   w.Feed({JobSubmitted{slice}}, kSecond);
   ASSERT_TRUE(w.Runs(1));
-  EXPECT_EQ(w.running.at(1)[0].gpus, w.running.at(1)[1].gpus);
+  EXPECT_EQ(w.running.at(1)[0].gpu_mask, w.running.at(1)[1].gpu_mask);
   w.Feed({JobSubmitted{Gang(2, 1, 1)}}, kSecond);
   EXPECT_TRUE(w.Runs(2));
 }

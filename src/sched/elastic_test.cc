@@ -2,8 +2,8 @@
 // Gangs that grow and shrink, and gangs of blocks.
 #include <gtest/gtest.h>
 
-#include "sched/explain.h"
-#include "sched/test_world.h"
+#include "sched/engine/explain.h"
+#include "sched/testing/test_world.h"
 
 namespace vrun::sched::core {
 namespace {

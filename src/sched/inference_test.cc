@@ -2,9 +2,9 @@
 // Inference beside training: it comes at once, at the least cost to others, and they get their room back.
 #include <gtest/gtest.h>
 
-#include "sched/explain.h"
-#include "sched/headroom.h"
-#include "sched/test_world.h"
+#include "sched/engine/explain.h"
+#include "sched/place/headroom.h"
+#include "sched/testing/test_world.h"
 
 namespace vrun::sched::core {
 namespace {

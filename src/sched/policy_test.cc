@@ -5,11 +5,11 @@
 #include <bit>
 #include <cmath>
 
-#include "sched/explain.h"
-#include "sched/fixed.h"
-#include "sched/history.h"
-#include "sched/teams.h"
-#include "sched/test_world.h"
+#include "sched/engine/explain.h"
+#include "sched/model/fixed.h"
+#include "sched/share/history.h"
+#include "sched/share/teams.h"
+#include "sched/testing/test_world.h"
 
 namespace vrun::sched::core {
 namespace {

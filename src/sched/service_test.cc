@@ -2,9 +2,9 @@
 // What the world outside asks of the core: broken GPUs, maintenance, dependencies, deadlines, budgets.
 #include <gtest/gtest.h>
 
-#include "sched/explain.h"
-#include "sched/teams.h"
-#include "sched/test_world.h"
+#include "sched/engine/explain.h"
+#include "sched/share/teams.h"
+#include "sched/testing/test_world.h"
 
 namespace vrun::sched::core {
 namespace {

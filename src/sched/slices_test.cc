@@ -6,10 +6,10 @@
 #include <bit>
 #include <set>
 
-#include "sched/cluster.h"
-#include "sched/fragmentation.h"
-#include "sched/mig.h"
-#include "sched/placement.h"
+#include "sched/model/cluster.h"
+#include "sched/model/mig.h"
+#include "sched/place/fragmentation.h"
+#include "sched/place/placement.h"
 
 namespace vrun::sched::core {
 namespace {

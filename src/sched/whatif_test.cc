@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include "sched/explain.h"
-#include "sched/test_world.h"
+#include "sched/engine/explain.h"
+#include "sched/testing/test_world.h"
 
 namespace vrun::sched::core {
 namespace {

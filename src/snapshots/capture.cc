@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
-#include "node/content_source.h"
+#include "node/source/content_source.h"
 #include "snapshots/vault.h"
 
 namespace vrun::snapshots {

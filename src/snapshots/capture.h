@@ -17,7 +17,7 @@
 #include "snapshots/manifest.h"
 #include "store/store.h"
 #include "tree/tree.h"
-#include "vfs/source.h"
+#include "vfs/content/source.h"
 
 namespace vrun::node {
 class ContentSource;

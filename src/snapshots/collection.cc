@@ -14,7 +14,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "store/durable.h"
+#include "store/format/durable.h"
 #include "tree/codec.h"
 
 namespace vrun::snapshots {

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "base/event_loop.h"
+#include "base/io/event_loop.h"
 #include "base/result.h"
 #include "proto/snapshots.pb.h"
 #include "rpc/credentials.h"

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "base/files.h"
-#include "snapshots/collection_testing.h"
+#include "snapshots/testing/collection_testing.h"
 
 namespace vrun::snapshots {
 namespace {

@@ -10,10 +10,10 @@
 #include <unordered_set>
 #include <vector>
 
-#include "base/digest.h"
+#include "base/hash/digest.h"
 #include "base/result.h"
-#include "home/digest_cache.h"
-#include "store/object_id.h"
+#include "home/pack/digest_cache.h"
+#include "store/format/object_id.h"
 #include "store/store.h"
 #include "tree/tree.h"
 

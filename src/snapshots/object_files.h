@@ -8,8 +8,8 @@
 
 #include "base/escape.h"
 #include "base/files.h"
-#include "home/content_files.h"
-#include "home/digest_cache.h"
+#include "home/pack/digest_cache.h"
+#include "home/root/content_files.h"
 #include "snapshots/vault.h"
 #include "store/store.h"
 

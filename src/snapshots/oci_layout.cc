@@ -6,9 +6,9 @@
 #include <ctime>
 #include <memory>
 
-#include "base/digest.h"
 #include "base/escape.h"
 #include "base/files.h"
+#include "base/hash/digest.h"
 #include "snapshots/tar_writer.h"
 #include "tree/rules.h"
 

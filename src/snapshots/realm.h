@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "base/event_loop.h"
-#include "home/content_server.h"
-#include "home/deny_list.h"
-#include "home/node_links.h"
-#include "home/snapshot_table.h"
-#include "node/content_source.h"
+#include "base/io/event_loop.h"
+#include "home/links/node_links.h"
+#include "home/root/deny_list.h"
+#include "home/root/snapshot_table.h"
+#include "home/serve/content_server.h"
+#include "node/source/content_source.h"
 #include "rpc/credentials.h"
 #include "snapshots/manifest.h"
 #include "snapshots/object_files.h"

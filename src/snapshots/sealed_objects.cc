@@ -5,8 +5,8 @@
 #include <future>
 #include <utility>
 
-#include "base/blake3.h"
 #include "base/escape.h"
+#include "base/hash/blake3.h"
 #include "s3/extent.h"
 
 namespace vrun::snapshots {

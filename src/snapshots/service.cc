@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "base/escape.h"
+#include "base/io/work_queue.h"
 #include "base/log.h"
-#include "base/work_queue.h"
 #include "proto/content.pb.h"
 #include "proto/snapshots.pb.h"
 #include "snapshots/collection.h"
@@ -96,7 +96,6 @@ class Service::Conversation : public rpc::Stream::Handler, public std::enable_sh
     v1::SnapshotEvent event;
     event.mutable_error()->set_code(static_cast<int>(error.code()));
     event.mutable_error()->set_message(error.message());
-    event.mutable_error()->set_errno_value(error.error_number());
     Send(event);
     stream_->Finish();
   }

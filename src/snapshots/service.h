@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "base/event_loop.h"
+#include "base/io/event_loop.h"
 #include "base/result.h"
 #include "proto/s3.pb.h"
 #include "proto/vault.pb.h"

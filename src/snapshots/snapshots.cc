@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "base/escape.h"
-#include "base/event_loop.h"
 #include "base/files.h"
+#include "base/io/event_loop.h"
 #include "base/log.h"
-#include "home/home_id.h"
+#include "home/links/home_id.h"
 #include "rpc/credentials.h"
 #include "snapshots/service.h"
 

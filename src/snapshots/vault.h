@@ -23,13 +23,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/digest.h"
+#include "base/hash/digest.h"
+#include "base/io/work_queue.h"
 #include "base/result.h"
-#include "base/work_queue.h"
 #include "proto/vault.pb.h"
 #include "snapshots/manifest.h"
 #include "snapshots/sealed_objects.h"
-#include "store/object_id.h"
+#include "store/format/object_id.h"
 #include "store/store.h"
 
 namespace vrun::snapshots {

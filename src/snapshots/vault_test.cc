@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "s3/s3_testing.h"
-#include "snapshots/collection_testing.h"
+#include "snapshots/testing/collection_testing.h"
 
 namespace vrun::snapshots {
 namespace {

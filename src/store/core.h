@@ -14,8 +14,8 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "store/aliases.h"
 #include "store/eviction.h"
+#include "store/format/aliases.h"
 #include "store/open_files.h"
 #include "store/store.h"
 
@@ -75,7 +75,6 @@ class Core : public std::enable_shared_from_this<Core> {
   void SetOtherBytes(uint64_t bytes) { other_bytes_ = bytes; }
   uint64_t bytes() const;
   size_t objects() const;
-  size_t alias_count() const { return aliases_.size(); }
 
   const Options options;
   OpenFiles files;

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "store/object_id.h"
+#include "store/format/object_id.h"
 #include "store/store.h"
 
 namespace vrun::store {

@@ -18,8 +18,8 @@
 
 #include <optional>
 
+#include "store/format/unit_map.h"
 #include "store/object_base.h"
-#include "store/unit_map.h"
 
 namespace vrun::store {
 

@@ -31,8 +31,6 @@ class ObjectBase : public Object {
 
   // Reads everything on disk again, whether verified before or not; drops what is corrupt.
   virtual void VerifyAll(Store::VerifyReport* report) = 0;
-  // Whether the object's name on disk is `id`. Not so once it stands for another one.
-  bool Owns(const ObjectId& id) const { return id_ == id; }
 
  protected:
   uint64_t unit_bytes() const { return UnitBytes(size_); }

@@ -16,10 +16,10 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "store/blob_packs.h"
 #include "store/core.h"
+#include "store/format/blob_packs.h"
+#include "store/format/unit_map.h"
 #include "store/object_base.h"
-#include "store/unit_map.h"
 
 namespace vrun::store {
 namespace {

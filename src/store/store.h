@@ -8,9 +8,10 @@
 //
 // On disk, below Options::directory (one for each user and home: content of one is never reachable by another's name):
 //   objects/ab/HEX.A      content at its true offsets, sparse while incomplete; A is the IdAlgorithm
-//   objects/ab/HEX.A.map  log of the units that are present, with their digests (src/store/unit_map.h); a file of one
+//   objects/ab/HEX.A.map  log of the units that are present, with their digests (src/store/format/unit_map.h); a file
+//   of one
 //                         unit with its final id has none: its name is the digest
-//   blobs/*.pack          directory objects, appended (src/store/blob_packs.h)
+//   blobs/*.pack          directory objects, appended (src/store/format/blob_packs.h)
 //   aliases               provisional id -> final id, appended
 // The directory must be on a file system on which files can back FUSE passthrough (not overlayfs). Several processes
 // may use one directory at the same time; what one of them evicts, another finds missing.
@@ -28,10 +29,10 @@
 #include <string_view>
 #include <vector>
 
-#include "base/digest.h"
+#include "base/hash/digest.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "store/object_id.h"
+#include "store/format/object_id.h"
 
 namespace vrun::store {
 

@@ -13,7 +13,7 @@
 #include <random>
 #include <thread>
 
-#include "store/store_testing.h"
+#include "store/testing/store_testing.h"
 
 namespace vrun::store {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "store/store_testing.h"
+#include "store/testing/store_testing.h"
 
 namespace vrun::store {
 namespace {

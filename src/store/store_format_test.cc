@@ -5,9 +5,9 @@
 #include <random>
 
 #include "store/eviction.h"
-#include "store/names_testing.h"
+#include "store/format/unit_map.h"
 #include "store/object_base.h"
-#include "store/unit_map.h"
+#include "store/testing/names_testing.h"
 
 namespace vrun::store {
 namespace {

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <thread>
 
-#include "store/store_testing.h"
+#include "store/testing/store_testing.h"
 
 namespace vrun::store {
 namespace {

@@ -15,7 +15,7 @@
 #include <random>
 
 #include "base/files.h"
-#include "store/store_testing.h"
+#include "store/testing/store_testing.h"
 
 namespace vrun::store {
 namespace {

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/digest.h"
+#include "base/hash/digest.h"
 #include "base/result.h"
 
 namespace vrun::tree {
@@ -100,8 +100,9 @@ class Directory {
   };
   const Totals& totals() const { return totals_; }
 
-  // The part of it that a node mounts apart, above the whole (vfs/view.h): regular files from kApartBytes, whatever has
-  // extended attributes, and the directories on the way. Null when there is none; of what Parse gave it is not known.
+  // The part of it that a node mounts apart, above the whole (vfs/frozen/view.h): regular files from kApartBytes,
+  // whatever has extended attributes, and the directories on the way. Null when there is none; of what Parse gave it is
+  // not known.
   const DirectoryPtr& apart() const { return apart_; }
 
   ~Directory();

@@ -9,9 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "vfs/live_journal.h"
-
 namespace vrun::vfs {
+
+struct ByteRange {
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  bool operator==(const ByteRange&) const = default;
+};
 
 class ByteRanges {
  public:

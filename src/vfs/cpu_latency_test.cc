@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "vfs/testing/vfs_testing.h"
 #include "vfs/timer_thread.h"
-#include "vfs/vfs_testing.h"
 
 namespace vrun::vfs {
 namespace {

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace vrun::vfs {
 
@@ -50,5 +51,14 @@ class Gate {
   int inside_ = 0;
   bool closed_ = false;
 };
+
+// `act` for a callback that may come late: it runs inside a pass, or not at all.
+template <typename Act>
+auto Guarded(std::shared_ptr<Gate> gate, Act act) {
+  return [gate = std::move(gate), act = std::move(act)](auto&&... arguments) {
+    const Gate::Pass pass(gate.get());
+    if (pass) act(std::forward<decltype(arguments)>(arguments)...);
+  };
+}
 
 }  // namespace vrun::vfs

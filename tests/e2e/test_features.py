@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What views use of the kernel, each turned off (io_uring: on) in the node's configuration: the trees are the same."""
+"""What views use of the kernel, each turned off in the node's configuration: the trees are the same."""
 import contextlib
 import os
 import pathlib
@@ -18,17 +18,7 @@ from test_live import SHELL, ask, started
 
 pytestmark = pytest.mark.view("frozen")
 
-ENABLE = pathlib.Path("/sys/module/fuse/parameters/enable_uring")
-ALL_OFF = ["passthrough=off", "push=off", "readdirplus=off", "no_open=off", "cpu_latency=off", "io_uring=off"]
-
-
-def has_io_uring():
-    return ENABLE.exists() and ENABLE.read_text().startswith("Y")
-
-
-needs_io_uring = pytest.mark.skipif(not has_io_uring(), reason=f"SKIP: needs Linux 6.14 and `echo Y > {ENABLE}`")
-
-
+ALL_OFF = ["passthrough=off", "push=off", "readdirplus=off", "no_open=off", "cpu_latency=off"]
 CPU_LATENCY = pathlib.Path("/dev/cpu_dma_latency")
 needs_cpu_latency = pytest.mark.skipif(not CPU_LATENCY.exists(), reason=f"SKIP: needs {CPU_LATENCY}")
 
@@ -47,12 +37,7 @@ def descriptors(cluster, name, node="n1"):
     return found
 
 
-def rings(cluster):
-    """How many io_urings the file system server has."""
-    return descriptors(cluster, "anon_inode:[io_uring]")
-
-
-@pytest.mark.parametrize("settings", [[s] for s in ALL_OFF[:5]] + [ALL_OFF, pytest.param(["io_uring=on"], marks=needs_io_uring)],
+@pytest.mark.parametrize("settings", [[s] for s in ALL_OFF] + [ALL_OFF],
                          ids=lambda settings: settings[0] if len(settings) == 1 else "all-off")
 def test_the_trees_are_the_same_without(sturdy, settings):
     cluster = sturdy(fresh=1, node_options=options(settings))
@@ -66,11 +51,10 @@ def test_the_trees_are_the_same_without(sturdy, settings):
     server, = program_pids(cluster, "fs")
     argv = pathlib.Path(f"/proc/{server}/cmdline").read_text().split("\0")
     assert [argv[i + 1] for i, word in enumerate(argv) if word == "--fuse"] == settings
-    assert (rings(cluster) > 0) == (settings == ["io_uring=on"])
 
 
-# In a live view passthrough, cpu_latency and io_uring change nothing that can be seen: together they are one run.
-LIVE = [["push=off"], ["readdirplus=off"], ["no_open=off"], ["passthrough=off", "cpu_latency=off", "io_uring=on"], ALL_OFF]
+# In a live view passthrough and cpu_latency change nothing that can be seen: together they are one run.
+LIVE = [["push=off"], ["readdirplus=off"], ["no_open=off"], ["passthrough=off", "cpu_latency=off"], ALL_OFF]
 WORK = ("mkdir made; echo ours > made/f; mv old made/moved; rm gone; printf X | dd of=part bs=1 seek=1000000 conv=notrunc status=none; "
         "echo more >> log; ln -s made/f soft; head -c 300000 part > made/copy; ls made")
 MORE = ("for i in {1..300}; do echo $i > made/n$i; done; for i in {1..20}; do mv made/n$i made/m$i; rm made/n$((i + 100)); done; cat made/m?; "
@@ -107,8 +91,6 @@ def test_a_live_view_is_the_same_without(sturdy, settings, tmp_path):
     end.join()
     same(SUMS)
     wait_until("another one serves", lambda: (pids := program_pids(cluster, "fs")) and pids != [server])
-    assert rings(cluster) == 0
-    assert ("io_uring is on, but not for live views" in node_log(cluster)) == ("io_uring=on" in settings)
     out, err = p.communicate(timeout=40)
     assert (p.returncode, out) == (3, ""), (err, node_log(cluster)[-3000:])
     told = [subprocess.run(["bash", "-c", SUMS], cwd=top, capture_output=True, text=True, check=True).stdout for top in (work, copy)]
@@ -141,28 +123,6 @@ def test_processors_stay_awake_while_requests_come_fast(sturdy):
     cluster.start_node("n2")
     cluster.sh("true", check=True)
     assert latency_requests(cluster, "n2") == 0
-
-
-def test_io_uring_is_off_unless_asked_for(sturdy):
-    cluster = sturdy(fresh=1)
-    cluster.sh("true", check=True)
-    assert rings(cluster) == 0
-
-
-@needs_io_uring
-def test_with_io_uring_a_killed_server_ends_its_users_and_hangs_nobody(sturdy):
-    """decisions/0009: such a view cannot be taken over. The job is told at once, and the next one has a new server."""
-    cluster = sturdy(fresh=1, node_options=options(["io_uring=on"]))
-    p = cluster.popen("vrun", "-D", "/root", "--", "bash", "-c", "echo ready; read line; cat /etc/group", stdin=subprocess.PIPE,
-                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert p.stdout.readline() == "ready\n"
-    assert rings(cluster) > 0
-    server, = program_pids(cluster, "fs")
-    os.kill(server, signal.SIGKILL)
-    began = time.monotonic()
-    p.communicate("go\n", timeout=40)
-    assert p.returncode != 0 and time.monotonic() - began < 30
-    assert cluster.sh("echo on").stdout == "on\n"
 
 
 def test_a_setting_that_is_not_known_is_said(cluster):

@@ -337,6 +337,8 @@ def test_umask_limits_and_niceness_come_along(cluster):
                       stdin=subprocess.DEVNULL, text=True,
                       preexec_fn=lambda: (os.umask(0o027), __import__("resource").setrlimit(7, (777, 5000)), os.nice(3)))
     assert p.communicate(timeout=20)[0].split() == ["0027", "777", str(min(os.nice(0) + 3, 19))]
+    r = cluster.vrun("--nice", "19", "--", "nice", check=True)
+    assert r.stdout.split() == ["19"]
 
 
 def test_the_user_is_the_user(cluster):

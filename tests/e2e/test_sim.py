@@ -3,6 +3,7 @@
 import html.parser
 import json
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -124,6 +125,12 @@ def test_its_help_names_what_it_can(sim):
     for policy in ("vrun", "fifo", "greedy", "easy", "easy-padded", "slurm", "sjf", "ssf", "srtf", "srsf", "las", "mlfq", "timeslice",
                    "edf", "static", "kai", "random", "bestfit", "dotprod", "gpupacking", "gpuclustering", "fgd", "spread"):
         assert f"\n{policy} " in names, policy
+
+
+def test_without_its_program_it_says_what_is_missing(tmp_path):
+    shutil.copy(BIN / "vrun", tmp_path / "vctl")
+    r = subprocess.run([tmp_path / "vctl", "sim", "jobs.csv"], env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert r.returncode == 1 and r.stderr.startswith("vctl: vrun-sim: neither beside") and r.stderr.count("\n") == 1, r.stderr
 
 
 def test_faults_repeat_and_their_seed_matters(sim):

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/files.h"
-#include "home/apply.h"
+#include "home/apply/apply.h"
 
 namespace {
 

@@ -11,13 +11,13 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/blake3.h"
 #include "base/files.h"
-#include "home/elf_file.h"
-#include "home/shared_mappings.h"
-#include "home/trace.h"
-#include "home/trace_store.h"
-#include "node/content_decode.h"
+#include "base/hash/blake3.h"
+#include "home/ahead/elf_file.h"
+#include "home/ahead/trace.h"
+#include "home/ahead/trace_store.h"
+#include "home/root/shared_mappings.h"
+#include "node/source/content_decode.h"
 #include "proto/content.pb.h"
 
 namespace {

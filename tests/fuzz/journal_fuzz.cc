@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <string_view>
 
-#include "vfs/live_codec.h"
-#include "vfs/live_file.h"
-#include "vfs/live_journal.h"
-#include "vfs/live_tree.h"
+#include "vfs/live/data/live_codec.h"
+#include "vfs/live/data/live_file.h"
+#include "vfs/live/data/live_journal.h"
+#include "vfs/live/tree/live_tree.h"
 
 namespace vrun::vfs {
 namespace {

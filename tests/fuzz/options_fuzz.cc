@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "base/config.h"
-#include "cli/cluster.h"
-#include "cli/daemon_process.h"
-#include "cli/job_command.h"
-#include "cli/run_options.h"
-#include "cli/script_options.h"
-#include "cli/values.h"
+#include "cli/base/daemon_process.h"
+#include "cli/base/values.h"
+#include "cli/host/cluster.h"
+#include "cli/request/job_command.h"
+#include "cli/request/run_options.h"
+#include "cli/request/script_options.h"
 
 namespace {
 

@@ -8,11 +8,11 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/secret.h"
-#include "node/peer_proof.h"
+#include "base/hash/secret.h"
+#include "node/source/peer_proof.h"
 #include "proto/peer.pb.h"
-#include "store/object_id.h"
-#include "store/statement.h"
+#include "store/format/object_id.h"
+#include "store/format/statement.h"
 
 namespace {
 

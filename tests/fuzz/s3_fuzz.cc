@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/blake3.h"
+#include "base/hash/blake3.h"
 #include "s3/answer.h"
 #include "s3/bucket.h"
 #include "s3/extent.h"

@@ -9,11 +9,11 @@
 
 #include "base/files.h"
 #include "store/store.h"
-#include "vfs/dispatcher.h"
-#include "vfs/fake_kernel.h"
-#include "vfs/lazy_root.h"
-#include "vfs/saved_view.h"
-#include "vfs/vfs_testing.h"
+#include "vfs/frozen/lazy_root.h"
+#include "vfs/frozen/saved_view.h"
+#include "vfs/fuse/dispatcher.h"
+#include "vfs/testing/fake_kernel.h"
+#include "vfs/testing/vfs_testing.h"
 
 namespace vrun::vfs {
 namespace {

@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <string>
 
-#include "sim/pods.h"
-#include "sim/prices.h"
-#include "sim/slurm_policy.h"
-#include "sim/trace.h"
-#include "sim/virtual_clusters.h"
+#include "sim/pods/pods.h"
+#include "sim/policies/slurm_policy.h"
+#include "sim/policies/virtual_clusters.h"
+#include "sim/replay/trace.h"
+#include "sim/report/prices.h"
 
 namespace vrun::sim {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tree/codec.h"
-#include "tree/mounts.h"
+#include "tree/scan/mounts.h"
 #include "tree/tree.h"
 
 namespace vrun::tree {

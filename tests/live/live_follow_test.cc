@@ -11,16 +11,16 @@
 #include <filesystem>
 
 #include "base/clock.h"
-#include "base/event_loop.h"
-#include "home/content_server.h"
-#include "home/content_session.h"
-#include "home/root_files.h"
-#include "home/root_tree.h"
-#include "home/tree_follower.h"
-#include "node/content_source.h"
-#include "node/live_follower.h"
-#include "vfs/fuse_abi.h"
-#include "vfs/live_testing.h"
+#include "base/io/event_loop.h"
+#include "home/root/root_files.h"
+#include "home/root/root_tree.h"
+#include "home/root/tree_follower.h"
+#include "home/serve/content_server.h"
+#include "home/serve/requests/content_session.h"
+#include "node/source/content_source.h"
+#include "node/views/live_follower.h"
+#include "vfs/fuse/fuse_abi.h"
+#include "vfs/testing/live_testing.h"
 
 namespace vrun {
 namespace {
@@ -158,7 +158,7 @@ class LiveFollowTest : public testing::Test {
     if (session_) session_->Close();
     up_.reset();
     down_.reset();
-    session_ = server_->NewSession();
+    session_ = std::make_shared<home::ContentSession>(&*server_);
     up_ = std::make_unique<Wire>(kDelay, [this](std::string message) { session_->OnMessage(message); });
     auto handler = source_->Accept(std::make_unique<End>([this](std::string m) {
       v1::ContentRequest request;

@@ -69,7 +69,7 @@ def differences(want, got, most=20):
 
 class Side:
     """One of the sides of a comparison: runs a command in a directory of its own below `place`, and says what is left. That of a job is
-    below the cluster's root; the native one better is not, for home may give a file of the root a new ctime (src/home/shared_mappings.h)."""
+    below the cluster's root; the native one better is not, for home may give a file of the root a new ctime (src/home/root/shared_mappings.h)."""
 
     def __init__(self, cluster, place, view=None):
         self.cluster, self.view = cluster, view

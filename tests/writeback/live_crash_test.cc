@@ -13,13 +13,13 @@
 
 #include <random>
 
-#include "base/frame_socket.h"
+#include "base/io/frame_socket.h"
 #include "live_testing_home.h"
 #include "store/store.h"
-#include "tree/scan.h"
-#include "vfs/live_view.h"
-#include "vfs/mount_testing.h"
-#include "vfs/vfs_testing.h"
+#include "tree/scan/scan.h"
+#include "vfs/live/live_view.h"
+#include "vfs/testing/mount_testing.h"
+#include "vfs/testing/vfs_testing.h"
 
 namespace vrun::test {
 namespace {

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "live_stream_testing.h"
+#include "vfs/live/tree/live_tree.h"
 
 namespace vrun::test {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "live_testing_home.h"
-#include "vfs/live_testing.h"
+#include "vfs/testing/live_testing.h"
 
 namespace vrun::test {
 

@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "home/apply.h"
+#include "home/apply/apply.h"
 #include "tree_model.h"
-#include "vfs/live_stream.h"
+#include "vfs/live/data/live_stream.h"
 
 namespace vrun::test {
 

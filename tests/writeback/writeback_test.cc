@@ -14,8 +14,8 @@
 #include <random>
 
 #include "base/files.h"
-#include "home/apply.h"
-#include "node/carry.h"
+#include "home/apply/apply.h"
+#include "node/carry/carry.h"
 #include "tree_model.h"
 
 namespace vrun {

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "base/result.h"
-#include "control/state.h"
+#include "control/state/state.h"
 
 namespace vrun::control {
 

@@ -11,8 +11,8 @@
 
 #include "base/escape.h"
 #include "base/log.h"
-#include "control/content_tier.h"
 #include "control/ops/ops.h"
+#include "control/tier/content_tier.h"
 
 namespace vrun::control {
 namespace {
@@ -77,7 +77,6 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
 
   v1::ControllerMessage registered;
   registered.mutable_registered()->set_heartbeat_ms(static_cast<uint32_t>(state.settings().heartbeat_micros / 1000));
-  registered.mutable_registered()->set_lease_ms(static_cast<uint32_t>(state.settings().lease_micros / 1000));
   const ContentTier* tier = state.settings().tier;
   registered.mutable_registered()->set_s3(tier != nullptr && !tier->state().bucket().empty());
   state.outbox().to_nodes.emplace_back(name, std::move(registered));

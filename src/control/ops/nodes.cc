@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nodes: what has joined, and how full it is.
-#include "control/content_tier.h"
 #include "control/ops/ops.h"
+#include "control/tier/content_tier.h"
 
 namespace vrun::control {
 namespace {
@@ -52,7 +52,6 @@ Result<v1::NodesReply> Nodes(State& state, const rpc::Peer&, const v1::NodesRequ
     info->set_last_seen_us(node.connected ? wall - (now - node.last_heard) : node.row.last_seen_us);
     info->set_version(node.row.version);
   }
-  for (const std::string& pool : state.Pools()) reply.add_pools(pool);
   if (const ContentTier* tier = state.settings().tier) *reply.mutable_s3() = tier->state();
   return reply;
 }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "control/state.h"
+#include "control/state/state.h"
 #include "proto/control.pb.h"
 #include "proto/vault.pb.h"
 #include "rpc/rpc.h"

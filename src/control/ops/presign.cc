@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Presign: URLs of the pool's S3 store for what a node has or had jobs of, and for snapshots.
-#include "control/content_tier.h"
 #include "control/ops/ops.h"
+#include "control/tier/content_tier.h"
 
 namespace vrun::control {
 

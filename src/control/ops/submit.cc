@@ -14,11 +14,11 @@ constexpr size_t kMaxNameBytes = 256;
 constexpr int kMaxDependencies = 1000;
 
 Status Validate(const v1::SubmitRequest& request, size_t spec_bytes) {
-  if (request.command().argv_size() == 0) return Error(Code::kInvalid, "submit: no command");
+  if (request.spec().command().argv_size() == 0) return Error(Code::kInvalid, "submit: no command");
   if (request.request_id().empty() || request.request_id().size() > kMaxNameBytes) {
     return Error(Code::kInvalid, "submit: the request id is missing or too long");
   }
-  if (request.pool().size() > kMaxNameBytes || request.name().size() > kMaxNameBytes) {
+  if (request.spec().pool().size() > kMaxNameBytes || request.spec().name().size() > kMaxNameBytes) {
     return Error(Code::kInvalid, "submit: the name of the job or the pool is longer than " +
                                      std::to_string(kMaxNameBytes) + " bytes: use a shorter one");
   }
@@ -105,24 +105,23 @@ Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::Su
     return reply;
   }
   JobRow job;
-  VRUN_ASSIGN(job.pool, PoolOf(state, request.pool()));
-  job.needs = ToNeeds(request.resources());
+  VRUN_ASSIGN(job.pool, PoolOf(state, request.spec().pool()));
+  job.needs = ToNeeds(request.spec().resources());
   if (job.needs.milli_cpus == 0) job.needs.milli_cpus = 1000;
   job.user = peer.name;
-  VRUN_TRY(CheckScheduling(request.scheduling()));
-  job.scheduling = request.scheduling();
-  job.scheduling.set_limit_s(request.time_limit_s());
+  VRUN_TRY(CheckScheduling(request.spec().scheduling()));
+  job.scheduling = request.spec().scheduling();
   VRUN_TRY(CheckTimes(job.scheduling, state.clock().Wall()));
   VRUN_TRY(SettleDependencies(state, &job.scheduling));
   const v1::JobClass klass =
       job.scheduling.class_() == v1::JOB_CLASS_UNSPECIFIED ? v1::TRAINING : job.scheduling.class_();
   job.scheduling.set_class_(klass);
   VRUN_ASSIGN(*job.scheduling.mutable_team(),
-              state.settings().scheduler.TeamFor(peer.name, request.scheduling().team(), klass));
+              state.settings().scheduler.TeamFor(peer.name, request.spec().scheduling().team(), klass));
   VRUN_TRY(CheckFeasible(state.scheduler(), job));
   job.request_id = request.request_id();
   job.home_id = request.home_id();
-  job.name = request.name();
+  job.name = request.spec().name();
   job.submitted_us = state.clock().Wall();
   job.spec = std::move(spec);
   VRUN_ASSIGN(uint64_t id, state.Add(std::move(job)));

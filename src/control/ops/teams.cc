@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "control/ops/ops.h"
-#include "sched/view.h"
+#include "sched/engine/view.h"
 
 namespace vrun::control {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "control/store/sqlite.h"
-#include "control/testing.h"
+#include "control/testing/testing.h"
 
 namespace vrun::control {
 namespace {

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/hash/blake3.h"
+
+#include <blake3.h>
+
+namespace vrun {
+
+Digest Blake3(std::string_view data) {
+  blake3_hasher hasher;
+  ::blake3_hasher_init(&hasher);
+  ::blake3_hasher_update(&hasher, data.data(), data.size());
+  Digest d;
+  ::blake3_hasher_finalize(&hasher, d.bytes.data(), d.bytes.size());
+  return d;
+}
+
+}  // namespace vrun

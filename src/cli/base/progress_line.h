@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tells on stderr what a run waits for: one updating line on a terminal, whole lines after two seconds elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/io/stream_progress.h"
+#include "proto/local.pb.h"
+
+namespace vrun::cli {
+
+class ProgressLineWriter {
+ public:
+  struct Options {
+    bool quiet = false;
+    bool terminal = false;  // stderr is a terminal that understands "erase to the end of the line"
+    size_t columns = 80;
+    int fd = 2;
+  };
+  // `shared`: where home learns that a line is on the screen; outlives this.
+  ProgressLineWriter(const Options& options, StreamProgress* shared, int64_t now_micros);
+
+  void Update(const v1::Progress& progress);
+  // What is waited for before home says anything, or instead of it ("starting home").
+  void Say(std::string text);
+  // Draws what is due; returns the microseconds until something may be due again, -1: nothing.
+  int64_t Tick(int64_t now_micros);
+  // The command runs: nothing is drawn any more.
+  void Stop();
+  // Takes the line off the screen, if it is there.
+  void Erase();
+  // A whole line that must not be lost. `raw`: the terminal is raw.
+  void Print(std::string_view line, bool raw);
+
+ private:
+  void Draw();
+
+  Options options_;
+  StreamProgress* shared_;
+  int64_t started_;
+  std::string text_;  // what is to be shown
+  std::vector<std::string> steps_;
+  v1::JobState last_state_ = v1::JOB_STATE_UNSPECIFIED;
+  std::string drawn_;
+  std::string printed_;
+  int64_t printed_at_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace vrun::cli

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// vctl jobs, vctl job ID
+#include "base/escape.h"
+#include "cli/base/home_connection.h"
+#include "cli/base/values.h"
+#include "cli/ctl/ctl.h"
+#include "cli/ctl/job_view.h"
+#include "cli/ctl/kept_writes.h"
+
+namespace vrun::cli {
+namespace {
+
+enum Id { kAll };
+constexpr OptionSpec kJobsOptions[] = {{kAll, 'a', "all", Argument::kNone, "", "also those that are over"}};
+
+Result<int> RunJobs(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  v1::Query query;
+  query.mutable_list_jobs()->set_all(invocation.Has(kAll));
+  VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
+  if (!answer.has_jobs()) return Error(Code::kInternal, "home: answered something else than a list of jobs");
+  Print(FormatJobs(answer.jobs(), invocation.format, invocation.headers));
+  return 0;
+}
+
+enum JobId { kList, kTo };
+constexpr OptionSpec kJobOptions[] = {
+    {kList, 0, "list", Argument::kNone, "", "pull: only say what there is"},
+    {kTo, 0, "to", Argument::kRequired, "DIR", "pull: put it below this directory, not in its place",
+     Completes::kDirectories},
+};
+
+Status ValidateJob(const CtlInvocation& invocation) {
+  const auto& words = invocation.words.operands;
+  if (words.empty()) return SomeJobs(invocation);
+  if (auto id = ParseJobId(words[0]); !id) return std::move(id).error();
+  const bool pull = words.size() > 1 && words[1] == "pull";
+  if (!pull && (invocation.Has(kList) || invocation.Has(kTo))) {
+    return Error(Code::kInvalid, "--list and --to belong to `vctl job ID pull`");
+  }
+  if (pull && invocation.Has(kList) && invocation.Has(kTo)) {
+    return Error(Code::kInvalid, "--list puts nothing anywhere: leave --to out");
+  }
+  if (words.size() < 2 || pull) return {};
+  if (words[1] != "drop") return Error(Code::kInvalid, Escape(words[1]) + ": not one of pull and drop");
+  if (words.size() == 2) return {};
+  return Error(Code::kInvalid, Escape(words[2]) + ": unexpected: all that is kept of the job is dropped");
+}
+
+Result<int> RunJob(const CtlInvocation& invocation) {
+  const auto& words = invocation.words.operands;
+  if (words.size() > 1) return RunKept(invocation, words[1] == "pull", invocation.Has(kList), invocation.Value(kTo));
+  VRUN_ASSIGN(uint64_t id, ParseJobId(invocation.words.operands[0]));
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  v1::Query query;
+  query.mutable_get_job()->set_job(id);
+  VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
+  if (!answer.has_jobs() || answer.jobs().jobs_size() != 1) {
+    return Error(Code::kNotFound, "job " + std::to_string(id) + ": there is none: `vctl jobs --all` lists yours");
+  }
+  Print(FormatJob(answer.jobs().jobs(0), invocation.format));
+  return 0;
+}
+
+}  // namespace
+
+const CtlCommand kCtlJobs{"jobs",     "",     "the jobs that wait or run", kJobsOptions, Completes::kNothing,
+                          NoOperands, RunJobs};
+const CtlCommand kCtlJob{"job",
+                         "ID [pull [PATH...] | drop]",
+                         "everything about one job; what it left on its node",
+                         kJobOptions,
+                         Completes::kJobs,
+                         ValidateJob,
+                         RunJob};
+
+}  // namespace vrun::cli

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// vctl logs
+#include "base/files.h"
+#include "cli/base/values.h"
+#include "cli/ctl/ctl.h"
+#include "cli/run/job_log.h"
+
+namespace vrun::cli {
+namespace {
+
+enum Id { kFollow };
+constexpr OptionSpec kOptions[] = {
+    {kFollow, 'f', "follow", Argument::kNone, "", "go on until the job is over; Ctrl-C leaves it running"}};
+
+Result<int> Run(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(uint64_t id, ParseJobId(invocation.words.operands[0]));
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  VRUN_TRY(CopyLog(home, id, invocation.Has(kFollow)));
+  return 0;
+}
+
+}  // namespace
+
+Result<LogEnd> CopyLog(const HomeConnection& home, uint64_t job, bool follow) {
+  VRUN_ASSIGN(UniqueFd socket, home.ConnectOrStart());
+  v1::ClientMessage message;
+  message.mutable_query()->mutable_read_log()->set_job(job);
+  message.mutable_query()->mutable_read_log()->set_follow(follow);
+  VRUN_TRY(SendMessage(socket.get(), message));
+  LogEnd end;
+  for (;;) {
+    // Following a silent job is no news.
+    VRUN_ASSIGN(v1::HomeMessage answer, ReceiveMessage(socket.get(), true));
+    if (answer.has_error()) return FromWire(answer.error());
+    if (answer.has_done()) return end;
+    if (answer.has_finished()) {
+      end.finished = std::move(*answer.mutable_finished());
+      continue;
+    }
+    if (!answer.has_log()) return Error(Code::kInternal, "home: answered something else than a log");
+    Status written = WriteAll(answer.log().is_stderr() ? 2 : 1, answer.log().data());
+    if (!written) return std::move(written).error().With("logs");
+    if (answer.log().is_note()) end.last_note = std::move(*answer.mutable_log()->mutable_data());
+  }
+}
+
+const CtlCommand kCtlLogs{"logs", "[-f] ID", "what a job has printed", kOptions, Completes::kJobs, OneJob, Run};
+
+}  // namespace vrun::cli

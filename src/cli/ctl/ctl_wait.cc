@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// vctl wait
+#include <poll.h>
+
+#include <algorithm>
+
+#include "cli/base/exit_status.h"
+#include "cli/base/values.h"
+#include "cli/ctl/ctl.h"
+#include "cli/ctl/job_view.h"
+#include "cli/run/job_log.h"
+
+namespace vrun::cli {
+namespace {
+
+// Home is asked again and again: a question and its answer take a fraction of a millisecond, and a home that was
+// restarted in between does not matter.
+constexpr int kFirstPauseMs = 50;
+constexpr int kLongestPauseMs = 1000;
+
+Result<int> Run(const CtlInvocation& invocation) {
+  VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
+  v1::JobList ended;
+  int highest = 0;
+  for (const std::string& word : invocation.words.operands) {
+    VRUN_ASSIGN(uint64_t id, ParseJobId(word));
+    VRUN_ASSIGN(v1::JobInfo job, WaitForJob(home, id));
+    highest = std::max(highest, ExitStatus(job));
+    *ended.add_jobs() = std::move(job);
+  }
+  if (invocation.format != OutputFormat::kTable) {
+    Print(FormatJobs(ended, invocation.format, invocation.headers));
+  }
+  return highest;
+}
+
+}  // namespace
+
+Result<v1::JobInfo> WaitForJob(const HomeConnection& home, uint64_t job) {
+  v1::Query query;
+  query.mutable_get_job()->set_job(job);
+  for (int pause = kFirstPauseMs;; pause = std::min(pause * 2, kLongestPauseMs)) {
+    VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
+    if (!answer.has_jobs() || answer.jobs().jobs_size() != 1) {
+      return Error(Code::kNotFound, "job " + std::to_string(job) + ": there is none: `vctl jobs --all` lists yours");
+    }
+    if (IsOver(answer.jobs().jobs(0).state())) return answer.jobs().jobs(0);
+    ::poll(nullptr, 0, pause);
+  }
+}
+
+const CtlCommand kCtlWait{
+    "wait",   "ID...", "wait for the end of jobs; exits as they did, with the highest status", {}, Completes::kJobs,
+    SomeJobs, Run};
+
+}  // namespace vrun::cli

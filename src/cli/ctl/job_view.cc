@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/ctl/job_view.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "cli/base/exit_status.h"
+#include "cli/base/table.h"
+#include "cli/request/scheduling.h"
+
+namespace vrun::cli {
+namespace {
+
+std::string TimeCell(int64_t micros) { return micros == 0 ? "" : FormatRfc3339(micros); }
+
+std::string CommandCell(const v1::JobInfo& job) {
+  std::string out;
+  for (const std::string& word : job.argv()) out += (out.empty() ? "" : " ") + ShellQuote(word);
+  return out;
+}
+
+std::string CpusCell(uint32_t milli) {
+  if (milli % 1000 == 0) return std::to_string(milli / 1000);
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%u.%03u", milli / 1000, milli % 1000);
+  std::string text = buffer;
+  while (text.back() == '0') text.pop_back();
+  return text;
+}
+
+std::string GpusCell(const v1::Resources& r) {
+  return (r.gpu_type().empty() ? "" : r.gpu_type() + ":") + std::to_string(r.gpus());
+}
+
+std::string ExitCell(const v1::JobInfo& job) { return job.has_exit() ? std::to_string(ExitStatus(job)) : ""; }
+
+// What it wrote and home had changed meanwhile.
+std::string ConflictsCell(const v1::ExitRecord& exit) {
+  if (exit.conflicts() == 0) return "";
+  std::string out = std::to_string(exit.conflicts()) + ", changed at home meanwhile: ";
+  for (int i = 0; i < exit.conflict_size(); ++i) out += (i > 0 ? ", " : "") + Escape(exit.conflict(i));
+  return out + (exit.conflicts() > static_cast<uint64_t>(exit.conflict_size()) ? ", ..." : "");
+}
+
+const char* KeptStateName(const v1::Kept& kept) {
+  switch (kept.state()) {
+    case v1::KEPT_THERE: return "kept";
+    case v1::KEPT_PULLED: return "pulled";
+    case v1::KEPT_DROPPED: return "dropped";
+    case v1::KEPT_EXPIRED: return "expired";
+    default: return "unknown";
+  }
+}
+
+void WriteKept(const v1::Kept& kept, JsonWriter* json) {
+  json->BeginObject().Key("attempt").Uint(kept.attempt()).Key("node").String(kept.node());
+  json->Key("state").String(KeptStateName(kept)).Key("files").Uint(kept.files()).Key("bytes").Uint(kept.bytes());
+  json->Key("kept").Time(kept.kept_us()).Key("until").Time(kept.until_us()).Key("gone").Time(kept.gone_us());
+  json->Key("problem").String(kept.problem()).EndObject();
+}
+
+}  // namespace
+
+std::string FormatKept(const v1::Kept& kept) {
+  if (!kept.problem().empty()) return SafeLine(kept.problem());
+  if (kept.entries() == 0) return "nothing was written";
+  const std::string what =
+      std::to_string(kept.files()) + (kept.files() == 1 ? " file, " : " files, ") + FormatBytes(kept.bytes());
+  switch (kept.state()) {
+    case v1::KEPT_THERE: return "kept on " + Escape(kept.node()) + ": " + what + ", until " + TimeCell(kept.until_us());
+    case v1::KEPT_PULLED: return "pulled: " + what + ", " + TimeCell(kept.gone_us());
+    case v1::KEPT_DROPPED: return "dropped: " + what + ", " + TimeCell(kept.gone_us());
+    default: return "expired on " + Escape(kept.node()) + ": " + what + ", " + TimeCell(kept.gone_us());
+  }
+}
+
+int64_t RanMicros(const v1::JobInfo& job) {
+  if (job.started_us() == 0) return 0;
+  int64_t end = job.ended_us() != 0 ? job.ended_us() : IsOver(job.state()) ? job.started_us() : WallMicros();
+  return std::max<int64_t>(0, end - job.started_us());
+}
+
+void WriteResources(const v1::Resources& r, JsonWriter* json) {
+  json->BeginObject().Key("milli_cpus").Uint(r.milli_cpus()).Key("memory_bytes").Uint(r.memory_bytes());
+  json->Key("gpus").Uint(r.gpus()).Key("gpu_type").String(r.gpu_type()).EndObject();
+}
+
+void WriteJob(const v1::JobInfo& job, JsonWriter* json) {
+  json->BeginObject().Key("job").Uint(job.job()).Key("name").String(job.name());
+  json->Key("state").String(StateName(job.state())).Key("reason").String(EndReason(job));
+  json->Key("pool").String(job.pool()).Key("user").String(job.user()).Key("node").String(job.node());
+  json->Key("attempt").Uint(job.attempt());
+  json->Key("submitted").Time(job.submitted_us()).Key("started").Time(job.started_us());
+  json->Key("ended").Time(job.ended_us()).Key("ran_s").Seconds(RanMicros(job));
+  json->Key("argv").BeginArray();
+  for (const std::string& word : job.argv()) json->String(word);
+  json->EndArray().Key("directory").String(job.directory());
+  json->Key("snapshot").String(job.snapshot());
+  json->Key("view").String(job.live_view() ? "live" : "frozen").Key("view_state").String(job.live_state());
+  if (job.keep_writes()) {
+    json->Key("kept").BeginArray();
+    for (const v1::Kept& kept : job.kept()) WriteKept(kept, json);
+    json->EndArray();
+  }
+  json->Key("resources");
+  WriteResources(job.resources(), json);
+  json->Key("exit");
+  job.has_exit() ? json->Int(ExitStatus(job)) : json->Null();
+  json->Key("signal");
+  job.has_exit() && job.exit().signal() != 0 ? json->Int(job.exit().signal()) : json->Null();
+  json->Key("conflicts").Uint(job.exit().conflicts()).Key("conflict_paths").BeginArray();
+  for (const std::string& path : job.exit().conflict()) json->String(path);
+  json->EndArray();
+  json->Key("cpu_s").Seconds(static_cast<int64_t>(job.exit().cpu_us()));
+  json->Key("peak_memory_bytes").Uint(job.exit().peak_memory_bytes()).Key("oom_kills").Uint(job.exit().oom_kills());
+  const v1::Scheduling& s = job.scheduling();
+  json->Key("team").String(s.team()).Key("class").String(JobClassName(s.class_())).Key("requeue").Bool(s.requeue());
+  json->Key("queue_position");
+  job.queue_position() != 0 ? json->Uint(job.queue_position()) : json->Null();
+  if (job.attempts_size() > 0) {
+    json->Key("attempts");
+    WriteAttempts(job.attempts(), json);
+  }
+  json->EndObject();
+}
+
+void WriteAttempts(const google::protobuf::RepeatedPtrField<v1::AttemptInfo>& attempts, JsonWriter* json) {
+  json->BeginArray();
+  for (const v1::AttemptInfo& a : attempts) {
+    json->BeginObject().Key("attempt").Uint(a.attempt()).Key("node").String(a.node());
+    json->Key("state").String(StateName(a.state())).Key("placed").Time(a.placed_us()).Key("ended").Time(a.ended_us());
+    json->Key("reason").String(a.reason()).EndObject();
+  }
+  json->EndArray();
+}
+
+void WriteNode(const v1::NodeInfo& node, JsonWriter* json) {
+  json->BeginObject().Key("name").String(node.name()).Key("pool").String(node.pool());
+  json->Key("state").String(node.state()).Key("jobs").Uint(node.jobs()).Key("total");
+  WriteResources(node.total(), json);
+  json->Key("used");
+  WriteResources(node.used(), json);
+  json->Key("addresses").BeginArray();
+  for (const std::string& a : node.addresses()) json->String(a);
+  json->EndArray().Key("last_seen").Time(node.last_seen_us()).Key("version").String(node.version()).EndObject();
+}
+
+std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool headers) {
+  if (format == OutputFormat::kJson) {
+    JsonWriter json;
+    json.BeginObject().Key("schema").Int(kJsonSchema).Key("jobs").BeginArray();
+    for (const v1::JobInfo& job : jobs.jobs()) WriteJob(job, &json);
+    json.EndArray().EndObject();
+    return json.Take();
+  }
+  std::string out;
+  if (format == OutputFormat::kName) {
+    for (const v1::JobInfo& job : jobs.jobs()) out += std::to_string(job.job()) + "\n";
+    return out;
+  }
+  bool wide = format == OutputFormat::kWide;
+  std::vector<std::string> columns{"JOB", "NAME", "POOL", "STATE", "NODE", "SUBMITTED", "RAN", "EXIT", "REASON"};
+  if (wide) columns.insert(columns.end(), {"USER", "CPUS", "MEMORY", "GPUS", "DIRECTORY", "COMMAND"});
+  Table table(std::move(columns));
+  for (const v1::JobInfo& job : jobs.jobs()) {
+    std::vector<std::string> cells{std::to_string(job.job()),           job.name(),    job.pool(),
+                                   std::string(StateName(job.state())), job.node(),    TimeCell(job.submitted_us()),
+                                   FormatDuration(RanMicros(job)),      ExitCell(job), EndReason(job)};
+    if (wide) {
+      const v1::Resources& r = job.resources();
+      cells.insert(cells.end(), {job.user(), CpusCell(r.milli_cpus()), FormatBytes(r.memory_bytes()), GpusCell(r),
+                                 job.directory(), CommandCell(job)});
+    }
+    table.Add(std::move(cells));
+  }
+  return table.Format(headers);
+}
+
+std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
+  if (format == OutputFormat::kName) return std::to_string(job.job()) + "\n";
+  if (format == OutputFormat::kJson) {
+    // The job's own object with the version beside its fields.
+    JsonWriter body;
+    WriteJob(job, &body);
+    std::string text = body.Take();
+    return "{\n  \"schema\": " + std::to_string(kJsonSchema) + "," + text.substr(1);
+  }
+  const v1::Resources& r = job.resources();
+  std::string out;
+  auto line = [&](std::string_view name, const std::string& value) {
+    if (value.empty()) return;
+    std::string left = std::string(name) + ":";
+    left.resize(12, ' ');
+    out += left + value + "\n";
+  };
+  line("job", std::to_string(job.job()));
+  line("name", Escape(job.name()));
+  line("state", std::string(StateName(job.state())));
+  line("reason", EndReason(job));
+  line("pool", Escape(job.pool()));
+  line("user", Escape(job.user()));
+  line("node", Escape(job.node()));
+  line("snapshot", Escape(job.snapshot()));
+  line("root", Escape(job.frozen()));
+  if (job.live_view()) line("view", job.live_state().empty() ? "live" : "live, " + Escape(job.live_state()));
+  if (job.keep_writes() && job.kept().empty()) line("writes", "kept on its node when it has ended");
+  for (const v1::Kept& kept : job.kept()) line("writes", FormatKept(kept));
+  line("submitted", TimeCell(job.submitted_us()));
+  line("started", TimeCell(job.started_us()));
+  line("ended", TimeCell(job.ended_us()));
+  line("ran", FormatDuration(RanMicros(job)));
+  line("exit", ExitCell(job));
+  line("conflicts", ConflictsCell(job.exit()));
+  line("command", CommandCell(job));
+  line("directory", Escape(job.directory()));
+  line("cpus", CpusCell(r.milli_cpus()));
+  line("memory", r.memory_bytes() == 0 ? "no limit" : FormatBytes(r.memory_bytes()));
+  line("gpus", GpusCell(r));
+  const v1::Scheduling& s = job.scheduling();
+  line("team", Escape(s.team()));
+  line("class", JobClassName(s.class_()) + (s.requeue() ? ", may be preempted" : ""));
+  if (job.attempts_size() < 2) return out;
+  for (const v1::AttemptInfo& a : job.attempts()) {
+    line("attempt " + std::to_string(a.attempt()), std::string(StateName(a.state())) + " on " + Escape(a.node()) +
+                                                       (a.reason().empty() ? "" : ": " + Escape(a.reason())));
+  }
+  return out;
+}
+
+std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool headers) {
+  if (format == OutputFormat::kJson) {
+    JsonWriter json;
+    json.BeginObject().Key("schema").Int(kJsonSchema).Key("nodes").BeginArray();
+    for (const v1::NodeInfo& node : nodes.nodes()) WriteNode(node, &json);
+    json.EndArray().EndObject();
+    return json.Take();
+  }
+  std::string out;
+  if (format == OutputFormat::kName) {
+    for (const v1::NodeInfo& node : nodes.nodes()) out += Escape(node.name()) + "\n";
+    return out;
+  }
+  bool wide = format == OutputFormat::kWide;
+  std::vector<std::string> columns{"NODE", "POOL", "STATE", "JOBS", "CPUS", "MEMORY", "GPUS"};
+  if (wide) columns.insert(columns.end(), {"LAST SEEN", "ADDRESSES", "VERSION"});
+  Table table(std::move(columns));
+  for (const v1::NodeInfo& node : nodes.nodes()) {
+    const v1::Resources &used = node.used(), &total = node.total();
+    std::vector<std::string> cells{node.name(),
+                                   node.pool(),
+                                   node.state(),
+                                   std::to_string(node.jobs()),
+                                   CpusCell(used.milli_cpus()) + "/" + CpusCell(total.milli_cpus()),
+                                   FormatBytes(used.memory_bytes()) + "/" + FormatBytes(total.memory_bytes()),
+                                   std::to_string(used.gpus()) + "/" + GpusCell(total)};
+    if (wide) {
+      std::string addresses;
+      for (const std::string& a : node.addresses()) addresses += (addresses.empty() ? "" : ",") + a;
+      cells.insert(cells.end(), {TimeCell(node.last_seen_us()), addresses, node.version()});
+    }
+    table.Add(std::move(cells));
+  }
+  return table.Format(headers);
+}
+
+}  // namespace vrun::cli

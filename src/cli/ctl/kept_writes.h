@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// vctl job ID pull, vctl job ID drop: what a job with --writes=keep left on its node.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/ctl/ctl.h"
+
+namespace vrun::cli {
+
+// `invocation.words.operands`: ID, the word, PATHs. `pull`: false: drop. The exit status: 1 when something could not be
+// put in place.
+Result<int> RunKept(const CtlInvocation& invocation, bool pull, bool list, const std::optional<std::string>& to);
+
+}  // namespace vrun::cli

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// `vctl sim` as vctl, which parses, helps and completes, and the program vrun-sim, which simulates, both know it.
+#pragma once
+
+#include "cli/base/command.h"
+
+namespace vrun::cli {
+
+enum SimOption {
+  kNodes,
+  kNodesFile,
+  kFill,
+  kPolicy,
+  kPreemptCost,
+  kSaveCost,
+  kStartLatency,
+  kShift,
+  kFrom,
+  kUntil,
+  kExact,
+  kTeams,
+  kSlurm,
+  kCheckpoint,
+  kNodeMtbf,
+  kNodeRepair,
+  kSlowNodes,
+  kSeed,
+  kPrice
+};
+inline constexpr OptionSpec kSimOptions[] = {
+    {kNodes, 0, "nodes", Argument::kRequired, "NxG", "the cluster: nodes x GPUs of each (64x8)"},
+    {kNodesFile, 0, "nodes-file", Argument::kRequired, "FILE", "the nodes for a table of pods", Completes::kFiles},
+    {kFill, 0, "fill", Argument::kRequired, "RATIO", "GPUs that pods ask for, of those there are (1.3)"},
+    {kPolicy, 0, "policy", Argument::kRequired, "NAME|FILE,...",
+     "policies to compare, or weights of ours; `list` names them"},
+    {kPreemptCost, 0, "preempt-cost", Argument::kRequired, "SECONDS", "what a preempted job loses (0)"},
+    {kSaveCost, 0, "save-cost", Argument::kRequired, "SECONDS", "how long it holds its GPUs to save (0)"},
+    {kStartLatency, 0, "start-latency", Argument::kRequired, "SECONDS", "from having GPUs to working (0)"},
+    {kCheckpoint, 0, "checkpoint", Argument::kRequired, "SECONDS",
+     "jobs save so often by themselves, and go back to that when a node fails (0: all the time)"},
+    {kNodeMtbf, 0, "node-mtbf", Argument::kRequired, "HOURS", "each node fails so often, on average (never)"},
+    {kNodeRepair, 0, "node-repair", Argument::kRequired, "HOURS", "and is back after (1)"},
+    {kSlowNodes, 0, "slow-nodes", Argument::kRequired, "PERCENT:FACTOR", "of the nodes, how much slower: 5:1.5 (none)"},
+    {kSeed, 0, "seed", Argument::kRequired, "N", "which nodes fail when, and which are slow (1)"},
+    {kPrice, 0, "price", Argument::kRequired, "NUMBER|FILE",
+     "of a GPU-hour, or a table gpu_type,price (* for others): what it all costs", Completes::kFiles},
+    {kShift, 0, "shift", Argument::kRequired, "N", "N replays with shifted arrivals, averaged (1)"},
+    {kFrom, 0, "from", Argument::kRequired, "TIME", "only jobs submitted since: seconds, or a date"},
+    {kUntil, 0, "until", Argument::kRequired, "TIME", "only jobs submitted before"},
+    {kTeams, 0, "teams", Argument::kRequired, "FILE", "what is each team's own: a table team,gpus", Completes::kFiles},
+    {kSlurm, 0, "slurm", Argument::kRequired, "PARAMETERS", "SchedulerParameters of the model: bf_interval=30,..."},
+    {kExact, 0, "exact", Argument::kNone, "", "preemptive baselines cannot move jobs for nothing"},
+};
+
+constexpr CtlCommand SimCommand(Status (*validate)(const CtlInvocation&), Result<int> (*run)(const CtlInvocation&)) {
+  return {
+      "sim", "TRACE", "a trace of jobs or pods against scheduling policies", kSimOptions, Completes::kFiles, validate,
+      run,   true};
+}
+
+}  // namespace vrun::cli

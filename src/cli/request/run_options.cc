@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/request/run_options.h"
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "cli/request/log_path.h"
+
+namespace vrun::cli {
+namespace {
+
+enum Id {
+  kPool,
+  kName,
+  kCpus,
+  kMemory,
+  kGpus,
+  kTime,
+  kDirectory,
+  kExport,
+  kExpose,
+  kTty,
+  kNoTty,
+  kQuiet,
+  kStatusJson,
+  kExplainIo,
+  kWrites,
+  kDiscard,
+  kClass,
+  kTeam,
+  kRequeue,
+  kNoRequeue,
+  kSignal,
+  kSnapshot,
+  kBegin,
+  kDeadline,
+  kDependency,
+  kView,
+  kOnDisconnect,
+  kNice,
+  kOutput,
+  kError,
+  kFollow,
+  kParsable,
+  kWrap,
+  kOpenMode,
+  kGres,
+  kNodes,
+  kTasks,
+  kNoStdin,
+  kHelp,
+  kVersion,
+};
+
+constexpr auto kValue = Argument::kRequired;
+constexpr auto kFlag = Argument::kNone;
+
+constexpr OptionSpec kPoolSpec{
+    kPool, 'P', "pool", kValue, "POOL", "where to run (default: the configuration's)", Completes::kPools};
+constexpr OptionSpec kPartition{kPool, 'p', "partition", kValue, "POOL"};
+constexpr OptionSpec kNameSpec{kName, 'J', "job-name", kValue, "NAME", "name of the job (default: the command's)"};
+constexpr OptionSpec kCpusSpec{kCpus, 'c', "cpus-per-task", kValue, "N", "cores, as in 4 or 0.5 (1)"};
+constexpr OptionSpec kMemorySpec{
+    kMemory, 0, "mem", kValue, "SIZE", "memory, as in 16G; a bare number is in MiB", Completes::kMemory};
+constexpr OptionSpec kGpusSpec{kGpus, 'G', "gpus", kValue, "[TYPE:]N", "GPUs"};
+// One node and one task: for each of them is for the job.
+constexpr OptionSpec kGpusPerNode{kGpus, 0, "gpus-per-node", kValue, "[TYPE:]N"};
+constexpr OptionSpec kGpusPerTask{kGpus, 0, "gpus-per-task", kValue, "[TYPE:]N"};
+constexpr OptionSpec kGresSpec{kGres, 0, "gres", kValue, "gpu[:TYPE][:N]"};
+constexpr OptionSpec kTimeSpec{kTime,  't',     "time",
+                               kValue, "LIMIT", "time limit: minutes, MM:SS, HH:MM:SS, D-HH[:MM[:SS]]"};
+constexpr OptionSpec kDirectorySpec{
+    kDirectory, 'D', "chdir", kValue, "DIR", "working directory (default: this one)", Completes::kDirectories};
+constexpr OptionSpec kExportSpec{kExport, 0,      "export",
+                                 kValue,  "WHAT", "environment: ALL, NONE, or NAME[=VALUE],...; ALL,NAME=VALUE adds"};
+constexpr OptionSpec kExposeSpec{
+    kExpose, 0, "expose", kValue, "PATH", "serve this private file or directory to the job as well", Completes::kFiles};
+constexpr OptionSpec kWritesSpec{kWrites,
+                                 0,
+                                 "writes",
+                                 kValue,
+                                 "WHERE",
+                                 "what becomes of what the command writes: home (default): it is carried home; keep: "
+                                 "it stays on the node until `vctl "
+                                 "job ID pull` fetches it; discard: it is forgotten",
+                                 Completes::kWrites};
+constexpr OptionSpec kDiscardSpec{kDiscard, 0, "discard-writes", kFlag};
+constexpr OptionSpec kClassSpec{
+    kClass,
+    0,
+    "class",
+    kValue,
+    "CLASS",
+    "what it is for: scavenger, experiment, training (default), production or inference; a higher one "
+    "may take the room of a lower",
+    Completes::kClasses};
+constexpr OptionSpec kQosSpec{kClass, 0, "qos", kValue, "CLASS"};
+constexpr OptionSpec kTeamSpec{kTeam, 'A', "account", kValue, "TEAM", "whose share it counts against (default: yours)"};
+constexpr OptionSpec kRequeueSpec{
+    kRequeue, 0,  "requeue",
+    kFlag,    "", "it may be stopped for another job and is then started again from its beginning (vbatch: default)"};
+constexpr OptionSpec kNoRequeueSpec{kNoRequeue, 0,  "no-requeue",
+                                    kFlag,      "", "it runs undisturbed to its end (vrun: default)"};
+constexpr OptionSpec kSignalSpec{
+    kSignal,         0,
+    "signal",        kValue,
+    "SIG[@SECONDS]", "it gets this signal so long (60) before its time limit, and when it has to make room"};
+constexpr OptionSpec kSnapshotSpec{
+    kSnapshot, 0, "snapshot", kValue, "NAME", "run in this snapshot, not in the root as it is", Completes::kSnapshots};
+constexpr OptionSpec kBeginSpec{
+    kBegin, 'b', "begin", kValue, "TIME", "not before then: now+2hours, HH:MM, tomorrow, YYYY-MM-DD[THH:MM[:SS]]"};
+constexpr OptionSpec kDeadlineSpec{
+    kDeadline,     0,
+    "deadline",    kValue,
+    "[hard:]TIME", "it should have ended by then; hard: say whether it will, and keep room for it"};
+constexpr OptionSpec kDependencySpec{
+    kDependency, 'd',          "dependency",
+    kValue,      "WHEN:ID...", "after other jobs: afterok:ID[:ID...] if they succeed, afterany:ID[:ID...] in any case"};
+constexpr OptionSpec kViewSpec{
+    kView,
+    0,
+    "view",
+    kValue,
+    "live|frozen",
+    "the root as it is at any moment, what is written goes home at once; or as it is now, what is written goes home at "
+    "the end (default)",
+    Completes::kViews};
+constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing about waiting"};
+constexpr OptionSpec kQuietOfSlurm{kQuiet, 'Q', "", kFlag};
+constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};
+constexpr OptionSpec kTasksSpec{kTasks, 'n', "ntasks", kValue, "1"};
+constexpr OptionSpec kLongTasksSpec{kTasks, 0, "ntasks", kValue, "1"};
+constexpr OptionSpec kHelpSpec{kHelp, 'h', "help", kFlag, "", "this text"};
+constexpr OptionSpec kVersionSpec{kVersion, 0, "version", kFlag, "", "the version"};
+constexpr OptionSpec kVersionOfSlurm{kVersion, 'V', "", kFlag};
+
+constexpr OptionSpec kRunOptions[] = {
+    kPoolSpec,
+    kPartition,
+    kNameSpec,
+    kCpusSpec,
+    kMemorySpec,
+    kGpusSpec,
+    kGpusPerNode,
+    kGpusPerTask,
+    kGresSpec,
+    kTimeSpec,
+    kDirectorySpec,
+    kExportSpec,
+    kExposeSpec,
+    kWritesSpec,
+    kDiscardSpec,
+    kClassSpec,
+    kQosSpec,
+    kTeamSpec,
+    kRequeueSpec,
+    kNoRequeueSpec,
+    kSignalSpec,
+    kSnapshotSpec,
+    kBeginSpec,
+    kDeadlineSpec,
+    kDependencySpec,
+    kViewSpec,
+    {kOnDisconnect, 0, "on-disconnect", kValue, "keep|cancel",
+     "what becomes of the job, waiting or running, when vrun is killed or its terminal closes (default: keep; of an "
+     "unnamed command with a terminal: cancel after a minute)"},
+    {kNice, 0, "nice", kValue, "N", "niceness of the command, from -20 to 19, as of nice(1) (default: ours)"},
+    {kTty, 'T', "tty", kFlag, "", "give the command a terminal in any case"},
+    {kNoTty, 0, "no-tty", kFlag, "", "give the command pipes in any case"},
+    {kNoStdin, 'n', "no-stdin", Argument::kShortNumber, "", "its stdin is empty, whatever ours is (as with ssh)"},
+    kQuietSpec,
+    kQuietOfSlurm,
+    {kExplainIo, 0, "explain-io", kFlag, "", "say afterwards what was fetched, why, and what was waited for"},
+    {kStatusJson, 0, "status-json", kValue, "FILE|fd:N", "write how it ended as JSON", Completes::kFiles},
+    kNodesSpec,
+    kLongTasksSpec,
+    kVersionSpec,
+    kVersionOfSlurm,
+    kHelpSpec};
+
+constexpr OptionSpec kBatchOptions[] = {
+    kPoolSpec,
+    kPartition,
+    kNameSpec,
+    kCpusSpec,
+    kMemorySpec,
+    kGpusSpec,
+    kGpusPerNode,
+    kGpusPerTask,
+    kGresSpec,
+    kTimeSpec,
+    kDirectorySpec,
+    {kOutput, 'o', "output", kValue, "FILE",
+     "stdout; %j is the job id, %x its name, %u the user, %N the node (default: vrun-%j.out)", Completes::kFiles},
+    {kError, 'e', "error", kValue, "FILE", "stderr (default: where stdout goes)", Completes::kFiles},
+    {kOpenMode, 0, "open-mode", kValue, "append|truncate", "what becomes of output files that exist (truncate)"},
+    {kWrap, 0, "wrap", kValue, "TEXT", "run this text with /bin/sh; there is no COMMAND then"},
+    kExportSpec,
+    kExposeSpec,
+    kWritesSpec,
+    kDiscardSpec,
+    kClassSpec,
+    kQosSpec,
+    kTeamSpec,
+    kRequeueSpec,
+    kNoRequeueSpec,
+    kSignalSpec,
+    kSnapshotSpec,
+    kBeginSpec,
+    kDeadlineSpec,
+    kDependencySpec,
+    kViewSpec,
+    {kFollow, 'f', "follow", kFlag, "",
+     "show the output, and exit as the job did; stdout is the job's alone; Ctrl-C leaves the job running"},
+    {kParsable, 0, "parsable", kFlag, "", "print nothing but the id"},
+    kQuietSpec,
+    kQuietOfSlurm,
+    kNodesSpec,
+    kTasksSpec,
+    kVersionSpec,
+    kVersionOfSlurm,
+    kHelpSpec};
+
+constexpr std::string_view kOneTask = "jobs of several tasks are not there yet, start one job for each";
+constexpr std::string_view kLeaveOut = "leave it out";
+constexpr std::string_view kChoosePool = "choose a pool with -P";
+constexpr std::string_view kNodeDecides = "the node decides, leave it out";
+
+// The rest of sbatch's options (Slurm 24.05): harmless, or refused by name. srun has most of them too.
+constexpr HarmlessOption kHarmless[] = {
+    {.long_name = "acctg-freq", .argument = kValue},
+    {.long_name = "comment", .argument = kValue},
+    {.long_name = "contiguous"},
+    {.long_name = "delay-boot", .argument = kValue},
+    {.short_name = 'm', .long_name = "distribution", .argument = kValue},
+    {.long_name = "extra", .argument = kValue},
+    {.long_name = "get-user-env", .argument = Argument::kOptional},
+    {.long_name = "gpu-bind", .argument = kValue},
+    {.long_name = "gres-flags", .argument = kValue},
+    {.long_name = "hint", .argument = kValue},
+    {.long_name = "ignore-pbs"},
+    {.long_name = "kill-on-invalid-dep",
+     .argument = kValue,
+     .value = "yes",
+     .instead = "a job whose dependency failed is cancelled, leave it out"},
+    {.long_name = "mail-type", .argument = kValue, .value = "NONE", .note = "no mail is sent"},
+    {.long_name = "mail-user", .argument = kValue},
+    {.long_name = "mem-bind", .argument = kValue},
+    {.short_name = 'k', .long_name = "no-kill", .argument = Argument::kOptional},
+    {.long_name = "ntasks-per-core", .argument = kValue},
+    {.long_name = "ntasks-per-gpu", .argument = kValue, .value = "1", .instead = kOneTask},
+    {.long_name = "ntasks-per-node", .argument = kValue, .value = "1", .instead = kOneTask},
+    {.long_name = "ntasks-per-socket", .argument = kValue},
+    {.long_name = "oom-kill-step",
+     .argument = Argument::kOptional,
+     .value = "0",
+     .instead = "only the process that takes the memory is killed, leave it out"},
+    {.short_name = 'O', .long_name = "overcommit"},
+    {.short_name = 's', .long_name = "oversubscribe"},
+    {.long_name = "prefer", .argument = kValue},
+    {.long_name = "profile", .argument = kValue, .value = "none", .instead = "no profile is taken, leave it out"},
+    {.long_name = "propagate",
+     .argument = Argument::kOptional,
+     .value = "ALL",
+     .instead = "all soft limits come along, leave it out"},
+    {.long_name = "spread-job"},
+    {.long_name = "stepmgr"},
+    {.long_name = "switches", .argument = kValue},
+    {.long_name = "threads-per-core", .argument = kValue},
+    {.long_name = "time-min", .argument = kValue},
+    {.long_name = "tres-bind", .argument = kValue},
+    {.long_name = "use-min-nodes"},
+    {.short_name = 'v', .long_name = "verbose"},
+    {.long_name = "wait-all-nodes", .argument = kValue},
+    {.long_name = "wckey", .argument = kValue},
+};
+
+#define VRUN_COMMON_UNSUPPORTED                                                                                      \
+  {'a', "array", "submit one job for each index"}, {0, "batch", kChoosePool}, {0, "bb", kLeaveOut},                  \
+      {0, "bbf", kLeaveOut}, {0, "cluster-constraint", kChoosePool}, {'M', "clusters", kChoosePool},                 \
+      {'C', "constraint", "choose a pool with -P or a GPU type with -G TYPE:N"},                                     \
+      {0, "container", "the job runs in your root, see also --snapshot"},                                            \
+      {0, "container-id", "the job runs in your root, see also --snapshot"},                                         \
+      {'S', "core-spec", "write -c N for the cores that it needs"}, {0, "cores-per-socket", kChoosePool},            \
+      {0, "cpu-freq", kNodeDecides}, {0, "cpus-per-gpu", "write -c N for the whole job"},                            \
+      {'x', "exclude", kChoosePool}, {0, "exclusive", "ask for all cores with -c"},                                  \
+      {0, "export-file", "write --export NAME=VALUE,..."}, {'B', "extra-node-info", kChoosePool},                    \
+      {0, "gid", "jobs run as you"}, {0, "gpu-freq", kNodeDecides}, {0, "gpus-per-socket", "write -G [TYPE:]N"},     \
+      {'H', "hold", "submit it later, or write --begin"}, {'I', "immediate", kLeaveOut}, {'l', "label", kOneTask},   \
+      {'L', "licenses", kLeaveOut}, {0, "mcs-label", kLeaveOut},                                                     \
+      {0, "mem-per-cpu", "write --mem SIZE for the whole job"},                                                      \
+      {0, "mem-per-gpu", "write --mem SIZE for the whole job"}, {0, "mincpus", "write -c N"},                        \
+      {0, "network", kLeaveOut}, {'F', "nodefile", kChoosePool}, {'w', "nodelist", kChoosePool},                     \
+      {0, "power", kNodeDecides}, {0, "priority", "write --class CLASS"}, {0, "reboot", kNodeDecides},               \
+      {0, "reservation", kChoosePool}, {0, "resv-ports", kLeaveOut}, {0, "segment", kLeaveOut},                      \
+      {0, "sockets-per-node", kChoosePool}, {0, "test-only", kLeaveOut},                                             \
+      {0, "thread-spec", "write -c N for the cores that it needs"}, {0, "tmp", kChoosePool},                         \
+      {0, "tres-per-task", "write -c, --mem and -G"}, {0, "uid", "jobs run as you"}, {'u', "usage", "write --help"}, \
+      {'W', "wait", "write vbatch -f, or use `vctl wait ID`"}, {                                                     \
+    0, "x11", "there is no display in a job, leave it out"                                                           \
+  }
+
+constexpr UnsupportedOption kRunUnsupported[] = {{'o', "output", "redirect with the shell, > FILE"},
+                                                 {'e', "error", "redirect with the shell, 2> FILE"},
+                                                 {'i', "input", "redirect with the shell, < FILE"},
+                                                 {0, "open-mode", "redirect with the shell, >> FILE"},
+                                                 {0, "wrap", "write the command itself"},
+                                                 {0, "pty", "a terminal is given by itself, or with -T"},
+                                                 {'u', "unbuffered", "output is never held back, leave it out"},
+                                                 VRUN_COMMON_UNSUPPORTED};
+constexpr UnsupportedOption kBatchUnsupported[] = {{'T', "tty", "a batch job has no terminal, use vrun"},
+                                                   {'i', "input", "redirect in the script, < FILE"},
+                                                   {0, "on-disconnect", "a batch job goes on by itself, leave it out"},
+                                                   {0, "status-json", "use `vctl job ID -o json`"},
+                                                   {0, "nice", "write --class CLASS, or nice in the script"},
+                                                   VRUN_COMMON_UNSUPPORTED};
+#undef VRUN_COMMON_UNSUPPORTED
+
+constexpr OptionTable kRunTable{.options = kRunOptions, .unsupported = kRunUnsupported, .harmless = kHarmless};
+constexpr OptionTable kBatchTable{.options = kBatchOptions, .unsupported = kBatchUnsupported, .harmless = kHarmless};
+
+Status ApplyExport(const std::string& value, RunOptions* out) {
+  out->exported.clear();
+  out->export_mode = ExportMode::kListed;
+  size_t from = 0;
+  while (from <= value.size()) {
+    size_t comma = value.find(',', from);
+    std::string item = value.substr(from, comma == std::string::npos ? comma : comma - from);
+    from = comma == std::string::npos ? value.size() + 1 : comma + 1;
+    if (item == "ALL") {
+      out->export_mode = ExportMode::kAll;
+    } else if (item == "NONE" || item == "NIL") {
+      out->export_mode = ExportMode::kNone;
+    } else if (item.empty() || item[0] == '=') {
+      return Error(Code::kInvalid, Escape(value) + ": a variable without a name: write ALL, NONE or NAME[=VALUE],...");
+    } else {
+      out->exported.push_back(std::move(item));
+    }
+  }
+  return {};
+}
+
+// Gives `set` a parsed value, or passes the reason on.
+template <typename T, typename F>
+Status Store(Result<T> value, F set) {
+  if (!value) return std::move(value).error();
+  set(*std::move(value));
+  return {};
+}
+
+Status StoreText(const std::string& value, std::string* to) {
+  if (value.empty()) return Error(Code::kInvalid, "an empty value: write one or leave the option out");
+  *to = value;
+  return {};
+}
+
+// A string of the schema is UTF-8.
+Status StoreName(const std::string& value, std::string* to) {
+  VRUN_TRY(StoreText(value, to));
+  *to = Escape(*to);
+  return {};
+}
+
+Status ApplyWrites(const std::string& value, v1::RunSpec* spec) {
+  if (value != "home" && value != "keep" && value != "discard") {
+    return Error(Code::kInvalid, Escape(value) + ": no such place: write home, keep or discard");
+  }
+  spec->set_discard_writes(value == "discard");
+  spec->set_keep_writes(value == "keep");
+  return {};
+}
+
+Result<bool> ParseView(const std::string& value) {
+  if (value != "live" && value != "frozen") {
+    return Error(Code::kInvalid, Escape(value) + ": no such view: write live or frozen");
+  }
+  return value == "live";
+}
+
+Result<int> ParseNiceness(const std::string& value) {
+  const bool negative = value.starts_with('-');
+  const auto n = ParseNumber(std::string_view(value).substr(negative ? 1 : 0), negative ? 20 : 19);
+  if (n) return negative ? -static_cast<int>(*n) : static_cast<int>(*n);
+  return Error(Code::kInvalid,
+               Escape(value) + ": not a niceness from -20 to 19: for the place in the queue write --class CLASS");
+}
+
+Result<v1::OnDisconnect> ParseOnDisconnect(const std::string& value) {
+  if (value != "keep" && value != "cancel") return Error(Code::kInvalid, Escape(value) + ": write keep or cancel");
+  return value == "keep" ? v1::ON_DISCONNECT_KEEP : v1::ON_DISCONNECT_CANCEL;
+}
+
+}  // namespace
+
+// What a view that all jobs of a node share cannot do for one of them.
+Status CheckView(const RunOptions& options) {
+  if (!options.spec.live_view()) return {};
+  const auto with = [](const char* other) {
+    return Error(Code::kInvalid, std::string("--view=live with ") + other + ": needs a view of its own: leave one out");
+  };
+  if (!options.snapshot.empty()) return with("--snapshot");
+  if (!options.expose.empty()) return with("--expose");
+  if (options.spec.discard_writes()) return with("--writes=discard");
+  if (options.spec.keep_writes()) return with("--writes=keep");
+  return {};
+}
+
+namespace {
+
+Status ApplyGpus(const std::string& value, v1::RunSpec* spec) {
+  return Store(ParseGpus(value), [spec](const Gpus& gpus) {
+    spec->mutable_resources()->set_gpus(gpus.count);
+    spec->mutable_resources()->set_gpu_type(gpus.type);
+  });
+}
+
+Status ApplySignal(const std::string& value, v1::Scheduling* scheduling) {
+  return Store(ParseEndSignal(value), [scheduling](const EndSignal& end) {
+    scheduling->set_signal(end.signal);
+    scheduling->set_grace_s(end.grace_s);
+    scheduling->set_saves(true);
+    scheduling->set_signal_shell_only(end.shell_only);
+    scheduling->set_may_meet_maintenance(end.may_meet_maintenance);
+  });
+}
+
+// Slurm's gpu, gpu:2, gpu:a100 and gpu:a100:2.
+Status ApplyGres(const std::string& value, v1::RunSpec* spec) {
+  if (value == "none") return {};
+  if (value != "gpu" && !value.starts_with("gpu:")) {
+    return Error(Code::kInvalid,
+                 Escape(value) + ": not supported yet: GPUs are all that there is, write gpu[:TYPE][:N]");
+  }
+  std::string gpus = value == "gpu" ? "1" : value.substr(4);
+  const bool counted = gpus.find(':') != std::string::npos || gpus.find_first_not_of("0123456789") == std::string::npos;
+  return ApplyGpus(counted ? gpus : gpus + ":1", spec);
+}
+
+Status ApplyOpenMode(const std::string& value, RunOptions* out) {
+  if (value.empty() ||
+      (!std::string_view("append").starts_with(value) && !std::string_view("truncate").starts_with(value))) {
+    return Error(Code::kInvalid, Escape(value) + ": no such mode: write append or truncate");
+  }
+  out->append_output = value[0] == 'a';
+  return {};
+}
+
+Status ApplyLogPath(const std::string& value, std::string* to) {
+  VRUN_TRY(StoreText(value, to));
+  auto known = ExpandLogPath(value, {});
+  return known ? Status() : std::move(known).error();
+}
+
+Status OnlyOne(const std::string& value) {
+  auto n = ParseNumber(value, 1000000);
+  if (!n) return std::move(n).error();
+  if (*n != 1) return Error(Code::kInvalid, value + ": not supported yet: " + std::string(kOneTask));
+  return {};
+}
+
+Status Apply(const ParsedOption& option, RunOptions* out) {
+  const std::string& value = option.value;
+  v1::RunSpec* const spec = &out->spec;
+  v1::Resources* const resources = spec->mutable_resources();
+  v1::Scheduling* const scheduling = spec->mutable_scheduling();
+  switch (static_cast<Id>(option.spec->id)) {
+    case kPool: return StoreName(value, spec->mutable_pool());
+    case kName: return StoreName(value, spec->mutable_name());
+    case kCpus: return Store(ParseCpus(value), [&](uint32_t n) { resources->set_milli_cpus(n); });
+    case kMemory: return Store(ParseMemory(value), [&](uint64_t n) { resources->set_memory_bytes(n); });
+    case kGpus: return ApplyGpus(value, spec);
+    case kTime: return Store(ParseTimeLimit(value), [&](uint64_t s) { scheduling->set_limit_s(s); });
+    case kDirectory: return StoreText(value, &out->directory);
+    case kExport: return ApplyExport(value, out);
+    case kExpose: out->expose.emplace_back(); return StoreText(value, &out->expose.back());
+    case kTty: out->terminal = TerminalWish::kForce; return {};
+    case kNoTty: out->terminal = TerminalWish::kNever; return {};
+    case kSnapshot: return StoreText(value, &out->snapshot);
+    case kBegin: return Store(ParseMoment(value, WallMicros()), [&](int64_t us) { scheduling->set_begin_us(us); });
+    case kDeadline:
+      return Store(ParseDeadline(value, WallMicros()), [&](const Deadline& deadline) {
+        scheduling->set_deadline_us(deadline.at);
+        scheduling->set_hard_deadline(deadline.hard);
+      });
+    case kDependency:
+      return Store(ParseDependencies(value), [&](const Dependencies& other) {
+        scheduling->mutable_after()->Assign(other.after.begin(), other.after.end());
+        scheduling->mutable_after_ok()->Assign(other.after_ok.begin(), other.after_ok.end());
+      });
+    case kView: return Store(ParseView(value), [&](bool live) { spec->set_live_view(live); });
+    case kQuiet: out->quiet = true; return {};
+    case kExplainIo: out->explain_io = true; return {};
+    case kStatusJson: return StoreText(value, &out->status_json);
+    case kWrites: return ApplyWrites(value, spec);
+    case kDiscard: return ApplyWrites("discard", spec);
+    case kClass: return Store(ParseJobClass(value), [&](v1::JobClass klass) { scheduling->set_class_(klass); });
+    case kTeam: return StoreName(value, scheduling->mutable_team());
+    case kRequeue: scheduling->set_requeue(true); return {};
+    case kNoRequeue: scheduling->set_requeue(false); return {};
+    case kSignal: return ApplySignal(value, scheduling);
+    case kOutput: return ApplyLogPath(value, &out->output);
+    case kError: return ApplyLogPath(value, &out->error);
+    case kOpenMode: return ApplyOpenMode(value, out);
+    case kWrap: return StoreText(value, &out->wrap);
+    case kGres: return ApplyGres(value, spec);
+    case kOnDisconnect:
+      return Store(ParseOnDisconnect(value), [&](v1::OnDisconnect what) { scheduling->set_on_disconnect(what); });
+    case kNice: return Store(ParseNiceness(value), [&](int n) { spec->mutable_command()->set_nice(n); });
+    case kFollow: out->follow = true; return {};
+    case kParsable: out->parsable = true; return {};
+    case kNodes:
+    case kTasks: return OnlyOne(value);
+    case kNoStdin:
+      // Slurm's -n 1.
+      if (!value.empty()) return OnlyOne(value);
+      out->no_stdin = true;
+      return {};
+    case kHelp: out->help = true; return {};
+    case kVersion: out->version = true; return {};
+  }
+  return Error(Code::kInternal, "option without a meaning");
+}
+
+Result<RunOptions> Parse(const OptionTable& table, std::span<const std::string> words) {
+  VRUN_ASSIGN(ParsedWords parsed, ParseWords(table, words));
+  RunOptions out;
+  VRUN_TRY(ApplyOptions(parsed.options, &out));
+  VRUN_TRY(CheckView(out));
+  out.notes = std::move(parsed.notes);
+  out.command = std::move(parsed.operands);
+  out.after_dashes = parsed.after_dashes;
+  return out;
+}
+
+}  // namespace
+
+const OptionTable& RunTable() { return kRunTable; }
+const OptionTable& BatchTable() { return kBatchTable; }
+
+Status ApplyOptions(std::span<const ParsedOption> options, RunOptions* out) {
+  for (const ParsedOption& option : options) {
+    Status status = Apply(option, out);
+    if (status) continue;
+    const std::string_view name = option.spec->long_name;
+    Error error = std::move(status).error().With(name.empty() ? std::string("-") + option.spec->short_name
+                                                              : "--" + std::string(name));
+    return option.where.empty() ? error : std::move(error).With(option.where);
+  }
+  return {};
+}
+
+Result<RunOptions> ParseRun(std::span<const std::string> words) { return Parse(kRunTable, words); }
+Result<RunOptions> ParseBatch(std::span<const std::string> words) { return Parse(kBatchTable, words); }
+
+}  // namespace vrun::cli

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two commands that start jobs, and what they share.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "cli/request/run_options.h"
+#include "proto/local.pb.h"
+
+namespace vrun::cli {
+
+// `vrun` and `vbatch` as a whole; the process's exit status. `words`: without the program's name.
+int RunMain(std::span<const std::string> words);
+int BatchMain(std::span<const std::string> words);
+
+// The directory of this machine that the jobs see as "/".
+Result<std::string> ConfiguredRoot();
+// The request for these options, without streams and terminal.
+Result<v1::Run> MakeRequest(const RunOptions& options, const std::string& root);
+// 128 random bits in hex.
+Result<std::string> NewRequestId();
+
+}  // namespace vrun::cli

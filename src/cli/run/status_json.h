@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// --status-json: how a run ended, for programs.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "cli/run/attached_run.h"
+
+namespace vrun::cli {
+
+// The text: {schema, job, attempt, state, reason, exit, signal, node, queued_s, ran_s, first_output_s, fetched_bytes,
+// root_bytes, root_entries, oom_kills}. first_output_s counts from the start of the program.
+std::string FormatStatus(const RunOutcome& outcome);
+
+// `where`: a file, or fd:N. CheckStatusTarget finds what would fail later, before anything runs.
+Status CheckStatusTarget(const std::string& where);
+Status WriteStatus(const std::string& where, const std::string& text);
+
+}  // namespace vrun::cli

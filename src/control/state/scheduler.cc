@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/state/scheduler.h"
+
+#include <algorithm>
+
+#include "control/state/journal.h"
+
+namespace vrun::control {
+namespace {
+
+namespace core = sched::core;
+
+constexpr int64_t kMostBytes = int64_t{1} << 50;  // sums over all jobs of a node stay far from overflow
+
+}  // namespace
+
+core::Class ClassOf(v1::JobClass klass) {
+  if (klass < v1::SCAVENGER || klass > v1::INFERENCE) return core::Class::kTraining;
+  return static_cast<core::Class>(klass - v1::SCAVENGER);
+}
+
+core::JobSpec SpecOf(const JobRow& job) {
+  core::JobSpec spec;
+  spec.id = job.id;
+  spec.pool = job.pool;
+  spec.team = job.scheduling.team();
+  spec.user = job.user;
+  spec.name = job.name;
+  spec.klass = ClassOf(job.scheduling.class_());
+  spec.preemptible = job.scheduling.requeue();
+  core::Request request;
+  request.gpus = static_cast<int32_t>(std::min<int64_t>(job.needs.gpus, INT32_MAX));
+  request.milli_cpus = job.needs.milli_cpus;
+  request.memory_bytes = std::min(job.needs.memory_bytes, kMostBytes);
+  spec.roles = {{"", 1, request}};
+  if (!job.needs.gpu_type.empty()) spec.gpu_types = {job.needs.gpu_type};
+  spec.submitted = job.submitted_us;
+  spec.estimate = static_cast<core::Micros>(std::min<uint64_t>(job.scheduling.estimate_s(), 1u << 30)) * core::kSecond;
+  spec.limit = static_cast<core::Micros>(std::min<uint64_t>(job.scheduling.limit_s(), 1u << 30)) * core::kSecond;
+  spec.checkpoint.on_demand = job.scheduling.saves();
+  if (job.scheduling.saves()) spec.notice = core::Micros{job.scheduling.grace_s()} * core::kSecond;
+  spec.may_meet_maintenance = job.scheduling.may_meet_maintenance();
+  spec.begin_after = job.scheduling.begin_us();
+  spec.deadline = job.scheduling.deadline_us();
+  spec.hard_deadline = job.scheduling.hard_deadline();
+  spec.after.assign(job.scheduling.after().begin(), job.scheduling.after().end());
+  spec.after_ok.assign(job.scheduling.after_ok().begin(), job.scheduling.after_ok().end());
+  return spec;
+}
+
+core::NodeSpec SpecOf(const NodeRow& node) {
+  v1::Resources total;
+  (void)total.ParseFromString(node.total);
+  core::NodeSpec spec;
+  spec.name = node.name;
+  spec.pool = node.pool;
+  spec.gpu_type = total.gpu_type();
+  spec.gpus = static_cast<int32_t>(std::min<uint32_t>(total.gpus(), core::kMaxGpus));
+  spec.milli_cpus = total.milli_cpus();
+  spec.memory_bytes = static_cast<int64_t>(std::min<uint64_t>(total.memory_bytes(), kMostBytes));
+  return spec;
+}
+
+core::JobStarted StartedOf(const JobRow& job, core::Micros since) {
+  uint32_t mask = job.gpu_mask;
+  // Placed by a version that did not choose GPUs: some are as good as others.
+  if (mask == 0 && job.needs.gpus > 0) mask = (1u << std::min<int64_t>(job.needs.gpus, core::kMaxGpus)) - 1;
+  return {job.id, {{0, job.node, mask}}, since};
+}
+
+Scheduler::Scheduler(const Clock* clock, core::Policy policy) : clock_(clock), policy_(policy), state_(policy) {}
+
+core::Micros Scheduler::Now() const { return clock_->Monotonic() + offset_; }
+
+void Scheduler::Reset() {
+  state_ = core::State(policy_);
+  events_.clear();
+  steps_.Clear();
+  must_write_ = false;
+  rows_ = 0;
+  last_step_ = 0;
+  if (!std::exchange(clock_set_, true)) offset_ = clock_->Wall() - clock_->Monotonic();
+}
+
+Status Scheduler::Replay(const std::vector<std::string>& rows) {
+  for (const std::string& row : rows) {
+    v1::JournalSteps steps;
+    if (!steps.ParseFromString(row)) return Error(Code::kCorrupt, "scheduler's journal: a row does not parse");
+    VRUN_TRY(control::Replay(steps, &state_));
+    if (steps.steps_size() > 0) last_step_ = steps.steps(steps.steps_size() - 1).now_us();
+  }
+  rows_ = rows.size();
+  // The wall clock may have been set back since.
+  offset_ += std::max<int64_t>(last_step_ - Now(), 0);
+  return {};
+}
+
+void Scheduler::History(core::Micros at, std::vector<core::Event> events) {
+  last_step_ = std::max(last_step_, at);
+  Record(last_step_, events, core::Step(state_, events, last_step_));
+}
+
+std::vector<core::Action> Scheduler::Decide() {
+  last_step_ = std::max(last_step_, Now());
+  std::vector<core::Event> events = std::exchange(events_, {});
+  must_write_ = must_write_ || !events.empty();
+  std::vector<core::Action> actions = core::Step(state_, events, last_step_);
+  must_write_ = must_write_ || !actions.empty();
+  Record(last_step_, events, actions);
+  return actions;
+}
+
+void Scheduler::Record(core::Micros now, std::span<const core::Event> events, std::span<const core::Action> actions) {
+  *steps_.add_steps() = EncodeStep(now, events, actions);
+}
+
+std::string Scheduler::TakeJournal() {
+  constexpr int kManySteps = 1000;
+  if (!must_write_ && steps_.steps_size() < kManySteps) return "";
+  must_write_ = false;
+  ++rows_;
+  std::string row = steps_.SerializeAsString();
+  steps_.Clear();
+  return row;
+}
+
+std::optional<int64_t> Scheduler::NextWake() const {
+  const core::Micros wake = core::NextWake(state_);
+  if (wake == core::kNever) return std::nullopt;
+  return std::max<int64_t>(wake - Now(), 0);
+}
+
+}  // namespace vrun::control

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "control/state/scheduler_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "base/config.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "sched/share/weights.h"
+
+// Values or parse errors, no exceptions; nothing that prints.
+#define TOML_HEADER_ONLY 1
+#define TOML_EXCEPTIONS 0
+#define TOML_ENABLE_FORMATTERS 0
+#define TOML_ENABLE_UNRELEASED_FEATURES 0
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#include <toml++/toml.h>
+#pragma GCC diagnostic pop
+
+namespace vrun::control {
+namespace {
+
+constexpr size_t kMostBytes = 1u << 20;
+constexpr int64_t kMostGpus = 10'000'000;
+constexpr std::string_view kClasses[] = {"scavenger", "experiment", "training", "production", "inference"};
+
+// The name of a certificate is NAME@MACHINE.
+std::string_view Person(std::string_view user) { return user.substr(0, user.find('@')); }
+
+std::optional<double> Number(const toml::node& node) {
+  if (auto whole = node.value_exact<int64_t>()) return static_cast<double>(*whole);
+  return node.value_exact<double>();
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+
+  Result<SchedulerConfig> Read() {
+    if (const size_t line = LineOfBareLetterOutsideAscii(text_)) {
+      return Error(Code::kInvalid,
+                   Escape(name_) + ":" + std::to_string(line) + ": a letter outside of ASCII: put the text in quotes");
+    }
+    toml::parse_result parsed = toml::parse(text_);
+    if (!parsed) return At(parsed.error().source(), Escape(parsed.error().description()));
+    for (auto&& [key, node] : parsed.table()) {
+      if (key.str() == "weights" && node.is_table()) {
+        VRUN_TRY(ReadWeights());
+      } else if (key.str() == "team" && node.is_table()) {
+        VRUN_TRY(ReadTeams(*node.as_table()));
+      } else {
+        return At(key.source(), "unknown section " + Escape(key.str()) + ": known are [weights] and [team.NAME]");
+      }
+    }
+    return std::move(config_);
+  }
+
+ private:
+  Error At(const toml::source_region& where, const std::string& what) const {
+    return Error(Code::kInvalid, Escape(name_) + ":" + std::to_string(where.begin.line) + ": " + what);
+  }
+
+  // The reader of weights numbers lines, so it gets all of them, those of other sections empty.
+  Status ReadWeights() {
+    std::string lines;
+    bool inside = false;
+    for (std::string_view rest = text_; !rest.empty();) {
+      const size_t end = std::min(rest.find('\n'), rest.size());
+      std::string_view line = rest.substr(0, end);
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      const size_t first = line.find_first_not_of(" \t");
+      if (first != line.npos && line[first] == '[') {
+        inside = line.substr(first).starts_with("[weights]");
+        line = {};
+      }
+      if (inside) lines += line;
+      lines += '\n';
+    }
+    VRUN_ASSIGN(config_.weights, sched::core::ParseWeights(lines, name_, config_.weights));
+    return {};
+  }
+
+  Status ReadTeams(const toml::table& teams) {
+    // A table does not keep the order of the file, which says who stands before whom.
+    std::vector<std::pair<toml::source_position, std::string>> order;
+    for (auto&& [key, node] : teams) order.emplace_back(key.source().begin, std::string(key.str()));
+    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first.line < b.first.line; });
+    for (const auto& [where, team] : order) {
+      const toml::node& node = *teams.get(team);
+      if (!node.is_table()) return At(node.source(), "team." + Escape(team) + ": write it as a section [team.NAME]");
+      VRUN_TRY(ReadTeam(team, *node.as_table()));
+    }
+    return {};
+  }
+
+  Status ReadTeam(const std::string& name, const toml::table& table) {
+    TeamConfig team;
+    team.spec.name = name;
+    const std::string what = "team " + Escape(name) + ": ";
+    if (name.empty() || name.size() > 256) return At(table.source(), what + "a name has 1 to 256 bytes");
+    std::vector<sched::core::Quota>& quotas = team.spec.quotas;
+    for (auto&& [key, node] : table) {
+      const std::string_view k = key.str();
+      auto bad = [&](const char* form) { return At(node.source(), what + Escape(k) + ": expected " + form); };
+      if (k == "parent") {
+        auto value = node.value_exact<std::string>();
+        const bool known = value && std::any_of(config_.teams.begin(), config_.teams.end(),
+                                                [&](const TeamConfig& t) { return t.spec.name == *value; });
+        if (!known) return bad("the name of a team that stands before it");
+        team.spec.parent = *value;
+      } else if (k == "weight") {
+        auto value = Number(node);
+        if (!value || !(*value > 0 && *value <= 1e6)) return bad("a number above 0");
+        team.spec.weight = std::max<int64_t>(std::llround(*value * 1000), 1);
+      } else if (k == "users") {
+        if (!node.is_array()) return bad("a list of names");
+        team.everybody = false;
+        for (const toml::node& entry : *node.as_array()) {
+          auto user = entry.value_exact<std::string>();
+          if (!user || user->empty()) return bad("a list of names");
+          team.users.push_back(*std::move(user));
+        }
+      } else if (k == "max_class") {
+        auto value = ParseJobClass(node.value_exact<std::string>().value_or(""));
+        if (!value) return bad("scavenger, experiment, training, production or inference");
+        team.max_class = *value;
+      } else if (k == "guarantee" || k == "limit") {
+        if (!node.is_table() || !ReadGpus(*node.as_table(), k == "limit", &quotas)) {
+          return bad("GPUs by type, as in { h100 = 8, \"\" = 16 }");
+        }
+      } else {
+        return At(key.source(), what + "unknown setting " + Escape(k) +
+                                    ": known are parent, weight, users, max_class, guarantee and limit");
+      }
+    }
+    for (const sched::core::Quota& q : quotas) {
+      if (q.guarantee > q.limit) return At(table.source(), what + "it is guaranteed more than its limit");
+    }
+    config_.teams.push_back(std::move(team));
+    return {};
+  }
+
+  static bool ReadGpus(const toml::table& table, bool limit, std::vector<sched::core::Quota>* quotas) {
+    for (auto&& [type, node] : table) {
+      const auto gpus = node.template value_exact<int64_t>();
+      if (!gpus || *gpus < 0 || *gpus > kMostGpus) return false;
+      auto quota = std::find_if(quotas->begin(), quotas->end(),
+                                [&, t = type.str()](const sched::core::Quota& q) { return q.gpu_type == t; });
+      if (quota == quotas->end()) {
+        quotas->push_back({std::string(type.str())});
+        quota = std::prev(quotas->end());
+      }
+      (limit ? quota->limit : quota->guarantee) = *gpus * sched::core::kMilli;
+    }
+    return true;
+  }
+
+  const std::string_view text_;
+  const std::string& name_;
+  SchedulerConfig config_;
+};
+
+}  // namespace
+
+Result<v1::JobClass> ParseJobClass(std::string_view name) {
+  const auto found = std::find(std::begin(kClasses), std::end(kClasses), name);
+  if (found != std::end(kClasses)) return static_cast<v1::JobClass>(v1::SCAVENGER + (found - std::begin(kClasses)));
+  return Error(Code::kInvalid,
+               Escape(name) + ": unknown class: write scavenger, experiment, training, production or inference");
+}
+
+std::string_view JobClassName(v1::JobClass klass) {
+  if (klass < v1::SCAVENGER || klass > v1::INFERENCE) klass = v1::TRAINING;
+  return kClasses[klass - v1::SCAVENGER];
+}
+
+Result<std::string> SchedulerConfig::TeamFor(const std::string& user, const std::string& asked,
+                                             v1::JobClass klass) const {
+  const std::string person(Person(user));
+  auto may = [&](const TeamConfig& t) {
+    return t.everybody ||
+           std::any_of(t.users.begin(), t.users.end(), [&](const std::string& u) { return u == user || u == person; });
+  };
+  const TeamConfig* team = nullptr;
+  std::string known;
+  for (const TeamConfig& t : teams) {
+    if (may(t)) known += (known.empty() ? "" : ", ") + Escape(t.spec.name);
+    const bool wanted = asked.empty() ? team == nullptr && !t.everybody && may(t) : t.spec.name == asked;
+    if (wanted) team = &t;
+  }
+  if (team == nullptr) {
+    if (asked.empty()) return person;
+    if (teams.empty()) return asked;
+    return Error(Code::kNotFound,
+                 "team " + Escape(asked) + ": no such team: " + (known.empty() ? "name none" : "yours are " + known));
+  }
+  const std::string what = "team " + Escape(team->spec.name) + ": ";
+  if (!may(*team)) {
+    return Error(Code::kDenied,
+                 what + "you are not in its list: " + (known.empty() ? "name none" : "yours are " + known));
+  }
+  if (klass > team->max_class) {
+    return Error(Code::kDenied, what + "its jobs may be of class " + std::string(JobClassName(team->max_class)) +
+                                    " at most: choose that with --class");
+  }
+  return team->spec.name;
+}
+
+Result<SchedulerConfig> ParseSchedulerConfig(std::string_view text, const std::string& name) {
+  return Reader(text, name).Read();
+}
+
+Result<SchedulerConfig> ReadSchedulerConfig(const std::string& path) {
+  if (path.empty()) return SchedulerConfig();
+  auto text = ReadFile(path, kMostBytes);
+  if (!text && text.error().code() == Code::kNotFound) return SchedulerConfig();
+  if (!text) return std::move(text).error().With("scheduler's configuration");
+  return ParseSchedulerConfig(*text, path);
+}
+
+}  // namespace vrun::control

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of State that speaks with the scheduler: reading it back, carrying out what it decides, showing why.
+#include <sys/random.h>
+
+#include <algorithm>
+#include <variant>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "control/state/state.h"
+#include "sched/engine/view.h"
+
+namespace vrun::control {
+namespace {
+
+namespace core = sched::core;
+
+// Ended jobs that a scheduler without a journal learns from.
+constexpr int kTaught = 2000;
+// Why somebody waits is looked at in detail for this many at the head of a queue.
+constexpr uint32_t kExplained = 200;
+
+Result<std::string> NewToken() {
+  std::string token(16, '\0');
+  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) return ErrnoError("random token");
+  return token;
+}
+
+}  // namespace
+
+Status State::LoadScheduler(bool anew) {
+  scheduler_.Reset();
+  fresh_.clear();
+  positions_known_ = false;
+  if (!anew) {
+    VRUN_ASSIGN(std::vector<std::string> rows, store_->Journal());
+    Status replayed = scheduler_.Replay(rows);
+    if (replayed && !Agrees()) replayed = Error(Code::kAborted, "scheduler's journal: it is of other jobs");
+    if (!replayed) LogWarning("{}: begun anew from the jobs", replayed.error().message());
+    anew = rows.empty() || !replayed;
+  }
+  if (anew) {
+    scheduler_.Reset();
+    VRUN_TRY(store_->ClearJournal());
+    VRUN_TRY(TeachHistory());
+    for (const auto& [name, node] : nodes_) scheduler_.Feed(core::NodeUp{SpecOf(node.row)});
+    for (const auto& [id, job] : jobs_) {
+      if (job.state != v1::PENDING && !HoldsResources(job)) continue;
+      scheduler_.Feed(core::JobSubmitted{SpecOf(job)});
+      if (job.state == v1::PENDING) continue;
+      scheduler_.Feed(StartedOf(job, job.started_us > 0 ? job.started_us : scheduler_.Now()));
+    }
+  }
+  FeedTeams({});
+  for (const auto& [name, node] : nodes_) {
+    if (!node.connected) {
+      scheduler_.Feed(core::NodeLost{name});
+      continue;
+    }
+    scheduler_.Feed(core::NodeUp{SpecOf(node.row)});
+    if (node.row.draining) scheduler_.Feed(core::NodeDrained{name});
+  }
+  return Decide();
+}
+
+// Whether the scheduler believes of the jobs what their rows say.
+bool State::Agrees() const {
+  auto known = [this](core::JobId id) { return jobs_.contains(id); };
+  for (core::JobId id : core::Waiting(scheduler_.state())) {
+    if (!known(id)) return false;
+  }
+  for (const auto& [name, node] : nodes_) {
+    const std::vector<core::JobId> running = core::RunningOn(scheduler_.state(), name);
+    if (!std::all_of(running.begin(), running.end(), known)) return false;
+  }
+  return std::all_of(jobs_.begin(), jobs_.end(), [this](const auto& entry) {
+    const JobRow& job = entry.second;
+    const auto view = core::ViewJob(scheduler_.state(), job.id);
+    if (job.state != v1::PENDING && !HoldsResources(job)) return !view.has_value();
+    const bool waits = view && (view->phase == core::JobPhase::kWaiting || view->phase == core::JobPhase::kClaiming);
+    return view.has_value() && waits == (job.state == v1::PENDING);
+  });
+}
+
+// Runs of the past, at their times and with no node there to place anything on.
+Status State::TeachHistory() {
+  VRUN_ASSIGN(std::vector<JobRow> ended, store_->EndedJobs(0, kTaught, true));
+  std::multimap<core::Micros, std::vector<core::Event>> moments;
+  for (const JobRow& job : ended) {
+    if (job.started_us == 0 || job.ended_us < job.started_us) continue;
+    moments.emplace(job.started_us,
+                    std::vector<core::Event>{core::JobSubmitted{SpecOf(job)}, StartedOf(job, job.started_us)});
+    moments.emplace(job.ended_us, std::vector<core::Event>{core::JobEnded{job.id, job.state == v1::COMPLETED}});
+  }
+  for (auto& [at, events] : moments) scheduler_.History(at, std::move(events));
+  return {};
+}
+
+void State::FeedTeams(const std::vector<TeamConfig>& gone) {
+  for (const TeamConfig& team : gone) scheduler_.Feed(core::TeamSet{{team.spec.name, "", 1000, {}}});
+  for (const TeamConfig& team : settings_.scheduler.teams) scheduler_.Feed(core::TeamSet{team.spec});
+}
+
+void State::SetTeams(std::vector<TeamConfig> teams) {
+  std::vector<TeamConfig> gone = std::exchange(settings_.scheduler.teams, std::move(teams));
+  FeedTeams(gone);
+}
+
+Status State::Decide() {
+  // What is carried out may be told back at once: a job that had not begun has nothing to stop.
+  while (scheduler_.fed() || scheduler_.NextWake() == 0) {
+    for (const core::Action& action : scheduler_.Decide()) {
+      VRUN_TRY(std::visit([this](const auto& a) { return Carry(a); }, action));
+    }
+    positions_known_ = false;
+  }
+  for (uint64_t id : fresh_) {
+    // It was only needed to start it at once; jobs that wait may be many.
+    if (auto it = jobs_.find(id); it != jobs_.end()) it->second.spec.clear();
+  }
+  fresh_.clear();
+  const std::string row = scheduler_.TakeJournal();
+  if (!row.empty()) VRUN_TRY(store_->AppendJournal(row));
+  if (scheduler_.rows() < settings_.most_journal_rows) return {};
+  // Not while somebody leaves for somebody else: a scheduler that begins anew knows nothing of that.
+  const bool calm = std::all_of(jobs_.begin(), jobs_.end(), [](const auto& j) { return j.second.stopping.empty(); });
+  return calm ? LoadScheduler(true) : Status();
+}
+
+Status State::Carry(const core::Place& place) {
+  auto it = jobs_.find(place.job);
+  if (it == jobs_.end() || it->second.state != v1::PENDING || place.pods.size() != 1) {
+    LogError("job {}: the scheduler placed what does not wait", place.job);
+    return {};
+  }
+  JobRow& job = it->second;
+  VRUN_ASSIGN(job.token, NewToken());
+  job.state = v1::STARTING;
+  job.attempt += 1;
+  job.epoch = ++epoch_;
+  job.node = place.pods[0].node;
+  job.gpu_mask = place.pods[0].gpu_mask;
+  job.reason.clear();
+  VRUN_TRY(Save(job));
+  VRUN_TRY(SaveAttempt(job, v1::STARTING, clock_->Wall(), 0));
+  outbox_.pools.insert(job.pool);
+  return StartHeldBack(job) ? Status() : SendStart(job);
+}
+
+Status State::Carry(const core::Preempt& preempt) {
+  auto it = jobs_.find(preempt.job);
+  if (it == jobs_.end() || !HoldsResources(it->second)) {
+    LogError("job {}: the scheduler stopped what does not run", preempt.job);
+    return {};
+  }
+  JobRow& job = it->second;
+  const std::string reason = "preempted: " + PreemptionReason(preempt, jobs_);
+  LogInfo("job {} of {} has to leave node {}: {}", job.id, Escape(job.user), Escape(job.node), reason);
+  if (StartHeldBack(job)) return BackToQueue(job, 0, v1::PREEMPTED, reason);
+  job.stopping = reason;
+  job.stopping_us = clock_->Wall();
+  VRUN_TRY(Save(job));
+  SendPreempt(job);
+  return {};
+}
+
+// Of elastic gangs, which nobody can submit here yet.
+Status State::Carry(const core::Resize& resize) {
+  LogError("job {}: the scheduler decided about what nobody asked for", resize.job);
+  return {};
+}
+
+Status State::Carry(const core::Admission& admission) {
+  const bool broken = admissions_.contains(admission.job) && admissions_[admission.job].met && !admission.met;
+  admissions_[admission.job] = admission;
+  if (!broken) return {};
+  const auto it = jobs_.find(admission.job);
+  if (it == jobs_.end()) return {};
+  // A scheduler that begins anew shall not promise it once more.
+  it->second.scheduling.set_hard_deadline(false);
+  LogInfo("job {} of {}: its deadline was promised and cannot be kept", admission.job, Escape(it->second.user));
+  broken_promises_.insert(admission.job);
+  return Save(it->second);
+}
+
+Status State::Carry(const core::Doomed& doomed) {
+  if (!jobs_.contains(doomed.job)) return {};
+  return End(doomed.job, v1::CANCELLED, "",
+             "job " + std::to_string(doomed.dependency) + " did not succeed, and this was to start only then");
+}
+
+std::string State::DeadlineOf(uint64_t id) const {
+  const auto found = admissions_.find(id);
+  const auto job = jobs_.find(id);
+  if (found == admissions_.end() || job == jobs_.end()) return "";
+  const core::Admission& a = found->second;
+  // The core's clock, in the terms of the wall's.
+  const auto wall = [this](core::Micros at) { return FormatRfc3339(clock_->Wall() + at - scheduler_.Now()); };
+  const std::string deadline = "the deadline, " + FormatRfc3339(job->second.scheduling.deadline_us());
+  if (broken_promises_.contains(id)) {
+    return deadline + ", was promised, and cannot be kept" +
+           (a.end == core::kNever ? "" : ": it would end by " + wall(a.end));
+  }
+  if (a.met && clock_->Wall() > job->second.scheduling.deadline_us()) return deadline + ", was promised, and is over";
+  if (!a.known) {
+    return deadline + ", cannot be promised: nobody has seen how long this runs: give it a time limit (-t)";
+  }
+  if (a.met) return deadline + ", will be met: it starts by " + wall(a.start) + " and should end by " + wall(a.end);
+  if (a.end == core::kNever) return deadline + ", cannot be promised: nobody knows when there will be room";
+  return deadline + ", cannot be promised: by what is known it would end at " + wall(a.end);
+}
+
+uint32_t State::QueuePosition(uint64_t id) {
+  if (!std::exchange(positions_known_, true)) positions_ = QueuePositions(scheduler_.state(), jobs_);
+  auto it = positions_.find(id);
+  return it == positions_.end() ? 0 : it->second;
+}
+
+std::string State::Waiting(const JobRow& job) {
+  const uint32_t position = QueuePosition(job.id);
+  if (position > kExplained) return std::to_string(position - 1) + " jobs come before it";
+  return WhyItWaits(scheduler_.state(), job);
+}
+
+v1::WhyAnswer State::Explain(const JobRow& job) {
+  v1::WhyAnswer answer;
+  answer.set_job(job.id);
+  answer.set_state(job.state);
+  answer.set_queue_position(QueuePosition(job.id));
+  answer.set_summary(job.reason);
+  for (const auto& [id, position] : positions_) {
+    if (jobs_.at(id).pool == job.pool) answer.set_queue_length(std::max(answer.queue_length(), position));
+  }
+  ExplainJob(scheduler_.trial(), job, clock_->Wall(), scheduler_.Now(), &answer);
+  answer.set_deadline(DeadlineOf(job.id));
+  if (!job.stopping.empty()) answer.set_summary(job.stopping + "; it is being stopped");
+  return answer;
+}
+
+Status State::AddAttempts(uint64_t id, google::protobuf::RepeatedPtrField<v1::AttemptInfo>* to) {
+  VRUN_ASSIGN(std::vector<AttemptRow> attempts, store_->Attempts(id));
+  for (const AttemptRow& row : attempts) {
+    v1::AttemptInfo* info = to->Add();
+    info->set_attempt(row.attempt);
+    info->set_node(row.node);
+    info->set_state(row.state);
+    info->set_placed_us(row.placed_us);
+    info->set_ended_us(row.ended_us);
+    info->set_reason(row.reason);
+  }
+  return {};
+}
+
+}  // namespace vrun::control

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frames of content, ready to be sent: read, hashed and compressed once, well and in advance, and kept on disk by what
+// they hold, so that a node's burst costs home no more than sending it.
+//
+// A frame on disk is a magic, the BLAKE3 of the rest, and a v1::TraceFrame. Bounded in bytes: the oldest goes first.
+// What does not check is removed and was never there.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/hash/digest.h"
+#include "base/result.h"
+#include "proto/content.pb.h"
+#include "tree/tree.h"
+
+namespace vrun::home {
+
+class ContentFiles;
+
+// Units of versions of files, in order.
+struct FramePlan {
+  struct Part {
+    std::string path;
+    tree::FileVersion version;
+    uint64_t first = 0;
+    uint64_t count = 0;
+  };
+  Digest id;  // of versions and units
+  std::vector<Part> parts;
+
+  void Name();  // sets the id
+};
+
+// Any thread. A thread of its own at SCHED_IDLE, started with the first plan, makes frames in advance.
+class FrameCache {
+ public:
+  // `directory` is made when needed; "" keeps nothing. `files` must outlive it.
+  FrameCache(const ContentFiles* files, std::string directory, uint64_t limit_bytes = 1u << 30);
+  ~FrameCache();
+
+  // The frame, without its index: kept, else made now. kAborted: a file is not that version any more.
+  Result<v1::TraceFrame> Get(const FramePlan& plan);
+  // Makes those that are not kept when the machine has nothing better to do.
+  void Prepare(std::vector<FramePlan> plans);
+  // Something more important happens now.
+  void Busy();
+
+  // Reads, hashes and compresses. `level` of zstd.
+  static Result<v1::TraceFrame> Make(const ContentFiles& files, const FramePlan& plan, int level);
+  static std::string Encode(const v1::TraceFrame& frame);
+  static bool Decode(std::string_view bytes, v1::TraceFrame* frame);
+
+ private:
+  std::string PathOf(const Digest& id) const { return directory_ + "/" + id.Hex(); }
+  bool Kept(const Digest& id);
+  void Keep(const Digest& id, const v1::TraceFrame& frame);
+  void ListLocked();
+  void Run();
+  bool WaitForQuiet(std::unique_lock<std::mutex>* lock);
+
+  const ContentFiles* const files_;
+  const std::string directory_;
+  const uint64_t limit_bytes_;
+  std::atomic<int64_t> busy_until_us_{0};
+
+  std::mutex mutex_;
+  bool listed_ = false;  // guarded by mutex_, as all below
+  struct Entry {
+    uint64_t bytes = 0;
+    std::list<Digest>::iterator age;
+  };
+  std::unordered_map<Digest, Entry, DigestHash> kept_;
+  std::list<Digest> ages_;  // oldest first
+  uint64_t bytes_ = 0;
+  std::deque<FramePlan> waiting_;
+  std::deque<FramePlan> better_;                   // made once, to be made smaller
+  std::unordered_set<Digest, DigestHash> queued_;  // of both
+  std::condition_variable wake_;
+  std::thread thread_;
+  bool stopping_ = false;
+};
+
+}  // namespace vrun::home

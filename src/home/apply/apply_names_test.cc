@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a batch job removes, renames and replaces.
+#include "home/testing/apply_testing.h"
+
+namespace vrun::home {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+using ApplyNames = Apply;
+
+TEST_F(ApplyNames, AChangedFileIsNotRemovedNorIsItsDirectory) {
+  ASSERT_EQ(::mkdir(Path("/d").c_str(), 0755), 0);
+  Write("/d/f", "old");
+  BaseVersion file = Base("/d/f");
+  BaseVersion directory = Base("/d");
+  Write("/d/f", "edited");
+  EXPECT_OK(Do(Remove("/d/f", file)));
+  EXPECT_OK(Do(Remove("/d", directory)));
+  EXPECT_EQ(Read("/d/f"), "edited");
+  EXPECT_THAT(notices_, ElementsAre("/d/f changed at home while job 7 ran: the job removed it, but it stays"));
+}
+
+TEST_F(ApplyNames, ADirectoryWithSomethingNewStays) {
+  ASSERT_EQ(::mkdir(Path("/d").c_str(), 0755), 0);
+  BaseVersion directory = Base("/d");
+  Write("/d/new", "x");
+  EXPECT_OK(Do(Remove("/d", directory)));
+  EXPECT_EQ(Read("/d/new"), "x");
+  ASSERT_EQ(notices_.size(), 1u);
+  EXPECT_THAT(notices_[0], HasSubstr("/d was removed by job 7, but it stays"));
+}
+
+TEST_F(ApplyNames, ARenamedDirectoryWhoseNewNameIsTakenLandsBesideWithAllThatFollows) {
+  ASSERT_EQ(::mkdir(Path("/a").c_str(), 0755), 0);
+  Write("/a/f", "f");
+  BaseVersion source = Base("/a");
+  BaseVersion file = Base("/a/f");
+  ASSERT_EQ(::mkdir(Path("/b").c_str(), 0755), 0);
+  Write("/b/mine", "home's");
+  auto rename = Rename("/a", "/b", source);
+  EXPECT_OK(Do(rename));
+  EXPECT_OK(Do(Put("/b/new", "new")));
+  Open();  // home restarts
+  EXPECT_OK(Do(rename));
+  EXPECT_OK(Do(Put("/b/f", "changed", file)));
+  EXPECT_THAT(List("/b"), ElementsAre("mine"));
+  EXPECT_THAT(List("/b.vrun-7"), UnorderedElementsAre("f", "new"));
+  EXPECT_EQ(Read("/b.vrun-7/f"), "changed");
+  EXPECT_THAT(notices_, ElementsAre("/b changed at home while job 7 ran: its version is in /b.vrun-7"));
+}
+
+TEST_F(ApplyNames, AFileThatWasEditedIsNotRenamed) {
+  Write("/a", "old");
+  BaseVersion source = Base("/a");
+  Write("/a", "edited");
+  EXPECT_OK(Do(Rename("/a", "/b", source)));
+  EXPECT_EQ(Read("/a"), "edited");
+  EXPECT_THAT(notices_, ElementsAre("/a changed at home while job 7 ran: it was not renamed to /b"));
+}
+
+TEST_F(ApplyNames, AnInodeNumberThatHomeUsesAgainIsNoRenameThatWasDone) {
+  Write("/a", "as the job saw it");
+  const auto source = Base("/a");
+  ASSERT_EQ(::unlink(Path("/a").c_str()), 0);
+  for (int i = 0; i < 200 && Stat("/b").st_ino != source.ino(); ++i) {
+    if (i > 0) {
+      ASSERT_EQ(::rename(Path("/b").c_str(), Path("/other" + std::to_string(i)).c_str()), 0);
+    }
+    Write("/b", "home's");
+  }
+  if (Stat("/b").st_ino != source.ino()) GTEST_SKIP() << "this file system does not use inode numbers again";
+  EXPECT_OK(Do(Rename("/a", "/b", source)));
+  EXPECT_EQ(Read("/b"), "home's");
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr("was not renamed")));
+}
+
+TEST_F(ApplyNames, AFileThatHomeRemovedWhileItMadeAnotherIsNoRenameThatWasDone) {
+  Write("/a", "as the job saw it");
+  const auto source = Base("/a");
+  ASSERT_EQ(::rename(Path("/a").c_str(), Path("/c").c_str()), 0);
+  Write("/b", "home's");
+  EXPECT_OK(Do(Rename("/a", "/b", source)));
+  EXPECT_EQ(Read("/b"), "home's");
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr("was not renamed")));
+}
+
+TEST_F(ApplyNames, WhatWasPutAsideIsToldOfByTheNameThatTheJobKnows) {
+  ASSERT_EQ(::mkdir(Path("/d").c_str(), 0755), 0);
+  Write("/d/f", "as the job saw it");
+  const auto source = Base("/d/f");
+  EXPECT_OK(Do(Rename("/d", "/.vrun-7-1", Base("/d"))));
+  Write("/.vrun-7-1/f", "edited at home");
+  EXPECT_OK(Do(Rename("/.vrun-7-1/f", "/g", source)));
+  EXPECT_THAT(notices_, ElementsAre("/d/f changed at home while job 7 ran: it was not renamed to /g"));
+}
+
+TEST_F(ApplyNames, ARenameIntoItselfIsRefused) {
+  ASSERT_EQ(::mkdir(Path("/a").c_str(), 0755), 0);
+  EXPECT_EQ(Do(Rename("/a", "/a/b", Base("/a"))).error().code(), Code::kInvalid);
+}
+
+TEST_F(ApplyNames, TwoNamesOfOneFileThatTheJobMovedTogetherAreStillItsOwn) {
+  Write("/a", "text");
+  for (const char* name : {"/b", "/c"}) ASSERT_EQ(::link(Path("/a").c_str(), Path(name).c_str()), 0);
+  const BaseVersion base = Base("/a");
+  // The overlay sees three files: /a was given other times and replaced /b, /c got another mode.
+  WriteBack moved = Rename("/a", "/b", base);
+  *moved.mutable_base() = base;
+  *moved.mutable_rename()->mutable_meta() = Meta(S_IFREG | 0644);
+  ASSERT_TRUE(Do(moved));
+  WriteBack changed = Message("/c", base);
+  *changed.mutable_set_meta()->mutable_meta() = Meta(S_IFREG | 0600);
+  changed.mutable_set_meta()->mutable_meta()->set_mtime_ns(base.mtime_ns());
+  ASSERT_TRUE(Do(changed));
+  EXPECT_TRUE(notices_.empty()) << notices_.front();
+  EXPECT_EQ(Stat("/c").st_mode & 07777, 0600u);
+  EXPECT_EQ(Stat("/a").st_ino, 0u) << "gone";
+}
+
+TEST_F(ApplyNames, KindsReplaceEachOther) {
+  Write("/to-directory", "x");
+  ASSERT_EQ(::mkdir(Path("/to-file").c_str(), 0755), 0);
+  Write("/to-fifo", "x");
+  EXPECT_OK(Do(MakeDirectory("/to-directory", Base("/to-directory"))));
+  EXPECT_OK(Do(Put("/to-file", "file", Base("/to-file"))));
+  WriteBack fifo = Message("/to-fifo", Base("/to-fifo"));
+  *fifo.mutable_make_special()->mutable_meta() = Meta(S_IFIFO | 0600);
+  EXPECT_OK(Do(fifo));
+  WriteBack socket = Message("/socket");
+  *socket.mutable_make_special()->mutable_meta() = Meta(S_IFSOCK | 0600);
+  EXPECT_OK(Do(socket));
+  EXPECT_TRUE(S_ISDIR(Stat("/to-directory").st_mode));
+  EXPECT_EQ(Read("/to-file"), "file");
+  EXPECT_TRUE(S_ISFIFO(Stat("/to-fifo").st_mode));
+  EXPECT_TRUE(S_ISSOCK(Stat("/socket").st_mode));
+  EXPECT_THAT(notices_, IsEmpty());
+}
+
+TEST_F(ApplyNames, WhatTheJobMovedBetweenFileSystemsIsCopied) {
+  if (!PrivateMounts()) GTEST_SKIP() << "needs root to mount";
+  ASSERT_EQ(::mkdir(Path("/other").c_str(), 0755), 0);
+  Mount(Path("/other"), "size=8m");
+  ASSERT_EQ(::mkdir(Path("/d").c_str(), 0750), 0);
+  Write("/d/f", "content");
+  ASSERT_EQ(::symlink("f", Path("/d/s").c_str()), 0);
+  BaseVersion file = Base("/d/f");
+  auto rename = Rename("/d", "/other/d", Base("/d"));
+  const auto journal = ReadFile(top_ + "/journal.7");
+  EXPECT_OK(Do(rename));
+  // Home died before it could note that.
+  ASSERT_TRUE(journal && WriteFileAtomic(top_ + "/journal.7", *journal, 0600));
+  Open();
+  EXPECT_OK(Do(rename));
+  EXPECT_THAT(notices_, IsEmpty());
+  EXPECT_EQ(Read("/other/d/f"), "content");
+  EXPECT_EQ(Stat("/other/d").st_mode & 07777, 0750u);
+  EXPECT_EQ(Base("/other/d/f").mtime_ns(), file.mtime_ns());
+  EXPECT_THAT(List("/"), ElementsAre("other"));
+  WriteBack link = Message("/here");
+  link.mutable_make_hard_link()->set_existing("/other/d/f");
+  EXPECT_OK(Do(link));
+  EXPECT_EQ(Read("/here"), "content");
+}
+
+}  // namespace
+}  // namespace vrun::home

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/links/node_links.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "home/serve/content_server.h"
+#include "home/serve/requests/content_session.h"
+
+namespace vrun::home {
+namespace {
+
+// Two for each node that runs a job, and one that is dropped takes its streams with it: more than a pool has.
+constexpr size_t kMaxIdleChannels = 4096;
+constexpr int64_t kIdleMicros = 15 * 60 * 1'000'000LL;
+constexpr int64_t kFirstRetryMicros = 50'000;
+constexpr int64_t kLastRetryMicros = 2'000'000;
+
+}  // namespace
+
+// The content stream to one file system server, and who needs it.
+class NodeLinks::ContentLink {
+ public:
+  ContentLink(NodeLinks* links, std::vector<std::string> addresses) : links_(links), addresses_(std::move(addresses)) {}
+  ~ContentLink() {
+    links_->loop_->Cancel(retry_);
+    Drop();
+  }
+
+  void Add(const Use* use, const v1::Placement& placement) {
+    uses_[use] = placement;
+    if (!core_ && retry_ == 0) Open();
+  }
+  void Remove(const Use* use) { uses_.erase(use); }
+  uint64_t sent_bytes() const { return sent_before_ + (core_ ? core_->session->sent_bytes() : 0); }
+  int64_t shown_micros() const { return std::max(shown_before_, core_ ? core_->session->shown_micros() : 0); }
+  bool idle() const { return uses_.empty() && !core_ && retry_ == 0; }
+  bool connected() const { return core_ != nullptr; }
+  const std::vector<std::string>& addresses() const { return addresses_; }
+
+ private:
+  // What gRPC's threads call. Requests go straight to the session, the end to the loop.
+  struct Core : rpc::Stream::Handler {
+    void OnMessage(std::string message) override { session->OnMessage(message); }
+    void OnWritable() override { session->OnWritable(); }
+    void OnClosed(Error reason) override {
+      loop->Post([alive = alive, link = link, reason = std::move(reason)] {
+        if (*alive) link->Closed(reason);
+      });
+    }
+    EventLoop* loop = nullptr;
+    ContentLink* link = nullptr;
+    std::shared_ptr<bool> alive = std::make_shared<bool>(true);
+    std::shared_ptr<ContentSession> session;
+    std::unique_ptr<rpc::Stream> stream;
+  };
+
+  void Open() {
+    const std::string& address = addresses_[next_++ % addresses_.size()];
+    auto channel = links_->ChannelTo(address);
+    if (!channel) return Later(channel.error());
+    core_ = std::make_unique<Core>();
+    core_->loop = links_->loop_;
+    core_->link = this;
+    core_->session = std::make_shared<ContentSession>(links_->content_);
+    core_->stream = (*channel)->OpenStream("/vrun.v1.Content/Serve", core_.get());
+    // The node asks nothing before it has seen Hello.
+    core_->session->Start(core_->stream.get());
+    v1::ContentReply hello;
+    hello.set_last(true);
+    const v1::Placement& placement = uses_.begin()->second;
+    hello.mutable_hello()->set_home_id(links_->home_id_);
+    hello.mutable_hello()->set_token(placement.token());
+    hello.mutable_hello()->set_job(placement.job());
+    hello.mutable_hello()->set_attempt(placement.attempt());
+    hello.mutable_hello()->set_version(VRUN_VERSION);
+    opened_us_ = MonotonicMicros();
+    core_->stream->Send(hello.SerializeAsString());
+  }
+
+  void Drop() {
+    if (!core_) return;
+    *core_->alive = false;
+    core_->session->Close();
+    sent_before_ += core_->session->sent_bytes();
+    shown_before_ = shown_micros();
+    core_->stream.reset();
+    core_.reset();
+  }
+
+  void Closed(const Error& reason) {
+    Drop();
+    if (MonotonicMicros() - opened_us_ > kLastRetryMicros) delay_ = kFirstRetryMicros;
+    Later(reason);
+  }
+
+  void Later(const Error& reason) {
+    if (uses_.empty()) return;
+    LogInfo("content stream to {}: {}: opened again in {} ms", Escape(addresses_[0]), reason.message(), delay_ / 1000);
+    retry_ = links_->loop_->After(delay_, [this] {
+      retry_ = 0;
+      if (!uses_.empty()) Open();
+    });
+    delay_ = std::min(delay_ * 2, kLastRetryMicros);
+  }
+
+  NodeLinks* const links_;
+  const std::vector<std::string> addresses_;
+  size_t next_ = 0;
+  std::map<const Use*, v1::Placement> uses_;
+  std::unique_ptr<Core> core_;
+  EventLoop::TimerId retry_ = 0;
+  int64_t delay_ = kFirstRetryMicros;
+  int64_t opened_us_ = 0;
+  uint64_t sent_before_ = 0;  // by the streams before this one
+  int64_t shown_before_ = 0;
+};
+
+class NodeLinks::Use : public NodeLinks::ContentUse {
+ public:
+  Use(NodeLinks* links, std::string key) : links_(links), key_(std::move(key)), sent_at_start_(Sent()) {}
+  ~Use() override {
+    auto it = links_->content_links_.find(key_);
+    if (it == links_->content_links_.end()) return;
+    it->second->Remove(this);
+    if (it->second->idle()) links_->content_links_.erase(it);
+  }
+  uint64_t sent_bytes() const override { return Sent() - sent_at_start_; }
+  bool connected() const override {
+    const auto it = links_->content_links_.find(key_);
+    return it != links_->content_links_.end() && it->second->connected();
+  }
+  int64_t shown_micros() const override {
+    const auto it = links_->content_links_.find(key_);
+    return it == links_->content_links_.end() ? 0 : it->second->shown_micros();
+  }
+
+ private:
+  uint64_t Sent() const {
+    auto it = links_->content_links_.find(key_);
+    return it == links_->content_links_.end() ? 0 : it->second->sent_bytes();
+  }
+  NodeLinks* const links_;
+  const std::string key_;
+  const uint64_t sent_at_start_;
+};
+
+NodeLinks::NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id, std::string role)
+    : loop_(loop), content_(content), home_id_(std::move(home_id)), role_(std::move(role)) {}
+
+NodeLinks::~NodeLinks() { content_links_.clear(); }
+
+void NodeLinks::UseCredentials(const rpc::Credentials& credentials) {
+  bool same = credentials.certificate == credentials_.certificate && credentials.key == credentials_.key &&
+              credentials.ca == credentials_.ca;
+  credentials_ = credentials;
+  if (same) return;
+  // Streams live on without their channel; new ones come with the new certificate.
+  channels_.clear();
+}
+
+Result<rpc::Channel*> NodeLinks::ChannelTo(const std::string& address) {
+  auto it = channels_.find(address);
+  // A node or a file system server that was started again listens where it did: who asks now is not to hear of the
+  // attempt before.
+  if (it != channels_.end() && it->second.channel->failing()) {
+    channels_.erase(it);
+    it = channels_.end();
+  }
+  if (it == channels_.end()) {
+    DropIdleChannels();
+    auto channel = rpc::Channel::Dial(address, credentials_, role_);
+    if (!channel) return channel.error().With(role_ + " at " + Escape(address));
+    it = channels_.emplace(address, Connection{std::move(*channel), 0}).first;
+  }
+  it->second.used_us = MonotonicMicros();
+  return it->second.channel.get();
+}
+
+// Addresses of file system servers change with each of them; connections to dead ones would try for ever.
+void NodeLinks::DropIdleChannels() {
+  std::set<std::string> needed;
+  for (auto it = content_links_.begin(); it != content_links_.end();) {
+    if (it->second->idle()) {
+      it = content_links_.erase(it);
+      continue;
+    }
+    needed.insert(it->second->addresses().begin(), it->second->addresses().end());
+    ++it;
+  }
+  int64_t now = MonotonicMicros();
+  std::erase_if(channels_, [&](const auto& c) {
+    bool old = now - c.second.used_us > kIdleMicros || channels_.size() > kMaxIdleChannels;
+    return old && !needed.contains(c.first);
+  });
+}
+
+Result<std::unique_ptr<TaskStream>> NodeLinks::OpenTask(const std::string& address, TaskStream::Events events) {
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+  return TaskStream::Open(loop_, channel, "/vrun.v1.Node/Task", std::move(events));
+}
+
+Result<std::unique_ptr<CacheStream>> NodeLinks::OpenCache(const std::string& address, CacheStream::Events events) {
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+  return CacheStream::Open(loop_, channel, "/vrun.v1.Node/Cache", std::move(events));
+}
+
+Result<std::unique_ptr<KeptStream>> NodeLinks::OpenKept(const std::string& address, KeptStream::Events events) {
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+  return KeptStream::Open(loop_, channel, "/vrun.v1.Node/Kept", std::move(events));
+}
+
+Result<std::unique_ptr<SnapshotStream>> NodeLinks::OpenSnapshots(const std::string& address,
+                                                                 SnapshotStream::Events events) {
+  VRUN_ASSIGN(rpc::Channel * channel, ChannelTo(address));
+  return SnapshotStream::Open(loop_, channel, "/vrun.v1.Snapshots/Ask", std::move(events));
+}
+
+std::unique_ptr<NodeLinks::ContentUse> NodeLinks::UseContent(const std::vector<std::string>& addresses,
+                                                             const v1::Placement& placement) {
+  if (addresses.empty()) return nullptr;
+  std::string key;
+  for (const std::string& address : addresses) key += address + "\n";
+  auto& link = content_links_[key];
+  if (!link) link = std::make_unique<ContentLink>(this, addresses);
+  auto use = std::make_unique<Use>(this, key);
+  link->Add(use.get(), placement);
+  return use;
+}
+
+}  // namespace vrun::home

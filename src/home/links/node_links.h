@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections to the nodes: kept warm, one for each address, and on them the content streams that home answers.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/io/event_loop.h"
+#include "base/result.h"
+#include "home/links/message_stream.h"
+#include "proto/cache.pb.h"
+#include "proto/content.pb.h"
+#include "proto/control.pb.h"
+#include "proto/kept.pb.h"
+#include "proto/snapshots.pb.h"
+#include "proto/task.pb.h"
+#include "rpc/rpc.h"
+
+namespace vrun::home {
+
+class ContentServer;
+using TaskStream = MessageStream<v1::TaskUp, v1::TaskDown>;
+using CacheStream = MessageStream<v1::CacheRequest, v1::CacheEvent>;
+using KeptStream = MessageStream<v1::KeptRequest, v1::KeptEvent>;
+using SnapshotStream = MessageStream<v1::SnapshotRequest, v1::SnapshotEvent>;
+
+// Loop thread only. Must not outlive the content server.
+class NodeLinks {
+ public:
+  // `role`: what the certificates at the other ends must say (rpc::Channel::Dial).
+  NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id, std::string role = "node");
+  ~NodeLinks();
+
+  const std::string& home_id() const { return home_id_; }
+  void UseCredentials(const rpc::Credentials& credentials);
+
+  // Opens /vrun.v1.Node/Task to one address of a node.
+  Result<std::unique_ptr<TaskStream>> OpenTask(const std::string& address, TaskStream::Events events);
+
+  // The same for /vrun.v1.Node/Cache.
+  Result<std::unique_ptr<CacheStream>> OpenCache(const std::string& address, CacheStream::Events events);
+
+  // The same for /vrun.v1.Node/Kept.
+  Result<std::unique_ptr<KeptStream>> OpenKept(const std::string& address, KeptStream::Events events);
+
+  // The same for /vrun.v1.Snapshots/Ask: to the snapshot store, not to a node.
+  Result<std::unique_ptr<SnapshotStream>> OpenSnapshots(const std::string& address, SnapshotStream::Events events);
+
+  // A job's need of content at the file system server that listens at `addresses`: while it is held, a content stream
+  // that breaks is opened again. A stream that works stays open without any job: the node's caches are worth it.
+  class ContentUse {
+   public:
+    virtual ~ContentUse() = default;
+    // Sent to that file system server since this use began, for whichever job.
+    virtual uint64_t sent_bytes() const = 0;
+    virtual bool connected() const = 0;
+    // As ContentSession::shown_micros, over all streams to it.
+    virtual int64_t shown_micros() const = 0;
+  };
+  std::unique_ptr<ContentUse> UseContent(const std::vector<std::string>& addresses, const v1::Placement& placement);
+
+ private:
+  class ContentLink;
+  class Use;
+  Result<rpc::Channel*> ChannelTo(const std::string& address);
+  void DropIdleChannels();
+
+  EventLoop* const loop_;
+  ContentServer* const content_;
+  const std::string home_id_;
+  const std::string role_;
+  rpc::Credentials credentials_;
+  struct Connection {
+    std::unique_ptr<rpc::Channel> channel;
+    int64_t used_us = 0;
+  };
+  std::map<std::string, Connection> channels_;
+  std::map<std::string, std::unique_ptr<ContentLink>> content_links_;  // by the joined addresses
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names the large files that were served in part: reads and hashes the whole of them when the machine has nothing
+// better to do, so that their object ids are known for the next job.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_set>
+
+#include "store/format/object_id.h"
+#include "tree/tree.h"
+
+namespace vrun::home {
+
+class ContentFiles;
+
+// Any thread. One thread of its own at SCHED_IDLE, started with the first file.
+class BackgroundHasher {
+ public:
+  using Known = std::function<void(const tree::FileVersion&, const store::ObjectId&)>;
+
+  // `known` is called on the hasher's thread. It starts a file after `quiet` without a Busy call, and pauses between
+  // two megabytes while there are some.
+  BackgroundHasher(const ContentFiles* files, Known known,
+                   std::chrono::milliseconds quiet = std::chrono::milliseconds(1500));
+  ~BackgroundHasher();
+
+  // At most 4096 files wait; further ones are not remembered.
+  void Add(const std::string& path, const tree::FileVersion& version);
+  // Something more important happens now.
+  void Busy();
+
+ private:
+  struct File {
+    std::string path;
+    tree::FileVersion version;
+  };
+  void Run();
+  bool WaitForQuiet(std::unique_lock<std::mutex>* lock);
+  void Hash(const File& file);
+
+  const ContentFiles* const files_;
+  const Known known_;
+  const std::chrono::milliseconds quiet_;
+  std::atomic<int64_t> busy_until_us_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<File> waiting_;  // guarded by mutex_, as all below
+  std::unordered_set<tree::FileVersion, tree::FileVersionHash> listed_;
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pieces of files as they went over the wire, digest and all, for the next node that asks: sending one again costs
+// neither reading, hashing nor compressing it.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "proto/content.pb.h"
+#include "store/format/object_id.h"
+#include "tree/tree.h"
+
+namespace vrun::home {
+
+// Any thread. Bounded in bytes: what was used longest ago goes first.
+class HotUnits {
+ public:
+  explicit HotUnits(uint64_t max_bytes = 64u << 20) : max_bytes_(max_bytes) {}
+
+  // The pieces that are `count` units from `first` on, into *units; false and nothing added when they are not all here,
+  // or cut otherwise.
+  bool Find(const tree::FileVersion& version, uint64_t first, uint64_t count, v1::Units* units);
+  // Those that were compressed: an uncompressed one is the page cache's to keep. Not of a file that was changed so
+  // recently (`now_ns`, wall clock) that another change could still get the same ctime.
+  void Keep(const tree::FileVersion& version, uint64_t first, const v1::Units& units, int64_t now_ns);
+  uint64_t bytes() const;
+
+ private:
+  struct Key {
+    tree::FileVersion version;
+    uint64_t unit;  // the first of the piece
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& k) const {
+      return tree::FileVersionHash()(k.version) ^ (k.unit * 0x9E3779B97F4A7C15u);
+    }
+  };
+  struct Kept {
+    std::shared_ptr<const v1::Piece> piece;
+    std::list<Key>::iterator used;
+  };
+  const uint64_t max_bytes_;
+  mutable std::mutex mutex_;
+  std::unordered_map<Key, Kept, KeyHash> kept_;  // guarded by mutex_, as all below
+  std::list<Key> used_;                          // longest ago first
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The unit digests of files as they become known, until all of them name the file.
+#pragma once
+
+#include <list>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/hash/digest.h"
+#include "store/format/object_id.h"
+#include "tree/tree.h"
+
+namespace vrun::home {
+
+// Any thread. Bounded: the file that was touched longest ago is forgotten first.
+class UnitDigests {
+ public:
+  explicit UnitDigests(size_t max_units = 1u << 20) : max_units_(max_units) {}
+
+  // Digests of consecutive units from unit `first` on. The file's id once this made its last unit known; the digests
+  // are forgotten then.
+  std::optional<store::ObjectId> Add(const tree::FileVersion& version, uint64_t first,
+                                     const std::vector<Digest>& digests);
+
+ private:
+  struct File {
+    std::vector<Digest> digests;  // zero: not known
+    uint64_t missing;
+    std::list<tree::FileVersion>::iterator used;
+  };
+  const size_t max_units_;
+  std::mutex mutex_;
+  std::unordered_map<tree::FileVersion, File, tree::FileVersionHash> files_;  // guarded by mutex_, as all below
+  std::list<tree::FileVersion> used_;                                         // most recent first
+  size_t units_ = 0;
+};
+
+}  // namespace vrun::home

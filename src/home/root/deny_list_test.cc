@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/root/deny_list.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "home/testing/test_directory.h"
+#include "tree/diff.h"
+
+namespace vrun::home {
+namespace {
+
+TEST(DenyList, PatternsHomesAndExpose) {
+  TestDirectory root;
+  root.Put("root/.ssh/id_ed25519", "k");
+  root.Put("root/.ssh/deploy.pem", "k");
+  root.Put("root/.ssh/known_hosts", "k");
+  root.Put("home/ann/.mozilla/x", "k");
+  root.Put("home/ann/.config/gcloud/a/b", "k");
+  root.Put("home/ann/.config/gcloud/a/c", "k");
+  root.Put("elsewhere/kube", "k");
+  root.Put("own/key", "k");
+  ASSERT_EQ(::symlink((root / "elsewhere").c_str(), (root / "home/ann/.kube").c_str()), 0);
+  DenyList list({root.path(), {"/root"}, {"/home"}, {root / "own"}});
+  auto rules = list.Current();
+  EXPECT_TRUE(rules->Denies("/root/.ssh/id_ed25519"));
+  EXPECT_TRUE(rules->Denies("/root/.ssh/id_of_tomorrow"));
+  EXPECT_FALSE(rules->Denies("/root/.ssh/id_ed25519.pub"));
+  EXPECT_TRUE(rules->Denies("/root/.ssh/deploy.pem"));
+  EXPECT_FALSE(rules->Denies("/root/.ssh/known_hosts"));
+  EXPECT_FALSE(rules->Denies("/root/.ssh"));
+  EXPECT_TRUE(rules->Denies("/home/ann/.aws"));
+  EXPECT_TRUE(rules->Denies("/home/bob/.aws/credentials"));
+  EXPECT_FALSE(rules->Denies("/home/ann/.awsome"));
+  EXPECT_FALSE(rules->Denies("/srv/.aws/x"));
+  EXPECT_TRUE(rules->Denies("/home/ann/.config/gcloud/a/b"));
+  EXPECT_FALSE(rules->Denies("/home/ann/.config"));
+  EXPECT_TRUE(rules->Denies("/elsewhere/kube")) << "what a denied link points at";
+  EXPECT_TRUE(rules->Denies("/own/key"));
+  EXPECT_TRUE(rules->Denies("/own/key", {"/own"})) << "our own state cannot be exposed";
+
+  EXPECT_FALSE(rules->Denies("/home/ann/.config/gcloud/a/b", {"/home/ann/.config/gcloud/a"}));
+  EXPECT_TRUE(rules->Denies("/home/ann/.aws/x", {"/home/ann/.config"}));
+
+  auto hidden = rules->Hidden();
+  EXPECT_THAT(hidden, testing::IsSupersetOf({"/root/.ssh/id_ed25519", "/root/.ssh/deploy.pem",
+                                             "/home/ann/.config/gcloud", "/own", "/elsewhere"}));
+  hidden = rules->Hidden({"/home/ann/.config/gcloud/a/b"});
+  EXPECT_THAT(hidden, testing::Not(testing::Contains("/home/ann/.config/gcloud")));
+  EXPECT_THAT(hidden, testing::Contains("/home/ann/.config/gcloud/a/c"));
+  EXPECT_THAT(hidden, testing::Not(testing::Contains("/home/ann/.config/gcloud/a/b")));
+
+  tree::DirtySet dirty;
+  dirty.names["/var/log"] = {"x"};
+  EXPECT_FALSE(list.Concerns(dirty));
+  dirty.names["/root/.ssh"] = {"id_new"};
+  EXPECT_TRUE(list.Concerns(dirty));
+}
+
+// Whoever moves a directory is told by what is there then, not by what was there when the rules were made.
+TEST(DenyList, WhatADirectoryHidesIsAskedOfTheDisk) {
+  TestDirectory root;
+  root.Put("root/.ssh/known_hosts", "k");
+  root.Put("root/.config/editor/settings", "k");
+  root.Put("home/notes.txt", "k");
+  root.Put("own/key", "k");
+  const auto rules = DenyList({root.path(), {"/root"}, {"/home"}, {root / "own"}}).Current();
+  for (const char* path :
+       {"/root", "/root/.ssh", "/root/.config", "/home", "/home/notes.txt", "/home/bob", "/srv", "/owner"}) {
+    EXPECT_FALSE(rules->HidesBelow(path)) << path;
+  }
+  EXPECT_TRUE(rules->HidesBelow("/own"));
+  EXPECT_TRUE(rules->HidesBelow("/"));
+
+  root.Put("root/.ssh/id_rsa.pub", "k");
+  EXPECT_FALSE(rules->HidesBelow("/root"));
+  root.Put("root/.ssh/id_rsa", "k");
+  root.Put("home/bob/.config/gcloud/token", "k");
+  root.Put("home/notes/.aws/credentials", "k");
+  for (const char* path : {"/root", "/root/.ssh", "/root/.ssh/id_rsa", "/home", "/home/bob", "/home/bob/.config",
+                           "/home/bob/.config/gcloud", "/home/notes"}) {
+    EXPECT_TRUE(rules->HidesBelow(path)) << path;
+  }
+  for (const char* path :
+       {"/root/.ssh/known_hosts", "/root/.config", "/home/notes.txt", "/home/bo", "/home/bob/.cache"}) {
+    EXPECT_FALSE(rules->HidesBelow(path)) << path;
+  }
+  EXPECT_FALSE(rules->HidesBelow("/root/.ssh", {"/root/.ssh/id_rsa"}));
+  EXPECT_TRUE(rules->HidesBelow("/home/bob", {"/home/bob/.config/gcloud/another"}));
+}
+
+}  // namespace
+}  // namespace vrun::home

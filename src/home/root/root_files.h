@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads files of the root by path and version: that state of that file, or an error, never a mixture.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "home/root/content_files.h"
+#include "home/root/shared_mappings.h"
+#include "tree/tree.h"
+
+namespace vrun::home {
+
+// Any thread.
+class RootFiles final : public ContentFiles {
+ public:
+  // `root`: directory of this machine that is "/" of the tree. `mappings`: null where nobody looks for them.
+  static Result<RootFiles> Open(const std::string& root, std::shared_ptr<const SharedMappings> mappings = nullptr);
+
+  // No symlink is followed in any component, nothing but a regular file is ever opened, the atime is left alone where
+  // the kernel allows it. kDenied: this user may not read it.
+  Result<UniqueFd> OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
+                            uint64_t length) const override;
+  Status Check(int fd, std::string_view path, const tree::FileVersion& version) const override;
+
+ private:
+  RootFiles(UniqueFd root, std::shared_ptr<const SharedMappings> mappings)
+      : root_(std::move(root)), mappings_(std::move(mappings)) {}
+  UniqueFd root_;
+  std::shared_ptr<const SharedMappings> mappings_;
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,634 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/runs/attached_run.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "home/ahead/trace.h"
+#include "home/ahead/traces.h"
+#include "home/frozen/frozen_roots.h"
+#include "home/streams/log_spool.h"
+#include "jobs/ending.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr int64_t kDurableMicros = 500'000;  // that a client waits for a busy disk
+
+bool EndsAWaitingRun(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
+}  // namespace
+
+AttachedRun::AttachedRun(EventLoop* loop, ControllerClient* controller, const JobRoots* roots, Traces* traces,
+                         LogSpool* spool, const RunFiles* files, Owner* owner, std::shared_ptr<ClientConnection> client,
+                         Options options)
+    : loop_(loop),
+      controller_(controller),
+      roots_(roots),
+      traces_(traces),
+      spool_(spool),
+      files_(files),
+      owner_(owner),
+      client_(std::move(client)),
+      options_(options),
+      begun_us_(MonotonicMicros()) {
+  if (!client_) return;
+  client_->SetEvents(
+      {.on_message = [this](v1::ClientMessage message, std::vector<UniqueFd>) { OnClientMessage(std::move(message)); },
+       .on_closed = [this] { OnClientGone(); }});
+}
+
+AttachedRun::~AttachedRun() {
+  *alive_ = false;
+  Answer();  // also of a job that is over by now
+  if (launch_) launch_->Forget();
+  if (client_) client_->SetEvents({});
+}
+
+void AttachedRun::TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress) {
+  for (const UniqueFd* fd : {&in, &out, &err}) {
+    if (saved_) break;
+    auto saved = std::make_unique<SavedTerminal>(fd->get());
+    if (!saved->saved()) continue;
+    saved_ = std::move(saved);
+    terminal_.Reset(::fcntl(fd->get(), F_DUPFD_CLOEXEC, 3));
+  }
+  pump_ = std::make_unique<StdioPump>(loop_, this, std::move(in), std::move(out), std::move(err), std::move(progress));
+  if (client_ && saved_) {
+    pump_->SetTerminalGate([this] { return client_ && !stopped_ && MayReadTerminal(client_->peer().pid); });
+  }
+  if (!options_.detached) pump_->SetPipeTurns(owner_->pipe_turns());
+}
+
+void AttachedRun::TakeDescriptor(const v1::Descriptor& descriptor, UniqueFd fd, StreamProgressMap progress) {
+  extras_.push_back(std::make_unique<ExtraStream>(loop_, this, descriptor, std::move(fd), std::move(progress)));
+}
+
+void AttachedRun::StartRun(const v1::Run& request) {
+  auto run = std::make_shared<const v1::Run>(request);
+  launch_ = owner_->MakeLaunch(
+      *run, Launch::Events{.on_accepted = [this, run](uint64_t job) { Accepted(*run, job); },
+                           .on_progress = [this](std::string text) { OnProgress(v1::PENDING, text, ""); },
+                           .on_notice = [this](std::string text) { OnNotice(text); },
+                           .on_ready =
+                               [this, run](std::optional<v1::Placement> placement, tree::SnapshotPtr tree,
+                                           const v1::SubmitRequest& request) {
+                                 auto launch = std::move(launch_);
+                                 root_bytes_ = tree ? tree->bytes : 0;
+                                 root_entries_ = tree ? tree->entries : 0;
+                                 JobRun::Plan plan;
+                                 plan.job = job_;
+                                 plan.placement = std::move(placement);
+                                 plan.tree = std::move(tree);
+                                 if (!run->snapshot().empty()) plan.snapshot = request.snapshot();
+                                 plan.exposed.assign(run->expose().begin(), run->expose().end());
+                                 plan.detached = options_.detached;
+                                 if (plan.tree || plan.snapshot)
+                                   plan.trace = TraceOf(run->spec().command(), files_->root());
+                                 plan.explain_io = run->explain_io();
+                                 if (plan.trace) files_->RememberTraced(job_, *run);
+                                 plan.requeue = run->spec().scheduling().requeue();
+                                 plan.live = request.spec().live_view();
+                                 const bool freeze = !plan.live && plan.tree && roots_->frozen().enabled();
+                                 plan.late = plan.tree && ComesAfterOthers(run->spec().scheduling());
+                                 plan.frozen = freeze && !plan.late;
+                                 if (plan.frozen) {
+                                   Freeze(plan, run->spec().command().directory());
+                                 } else {
+                                   Answer();
+                                 }
+                                 if (freeze && plan.late) plan.freeze = LateFreeze(run->spec().command().directory());
+                                 run_ = owner_->MakeRun(this, std::move(plan));
+                                 run_->Start();
+                                 // Its terminal has gone meanwhile.
+                                 if (!client_ && options_.terminal) owner_->Orphan(this);
+                               },
+                           .on_failed =
+                               [this](Error error) {
+                                 auto launch = std::move(launch_);
+                                 ended_ = true;
+                                 if (options_.detached && job_ != 0 && !client_) {
+                                   // The client has its number, and is gone.
+                                   Outcome outcome;
+                                   outcome.exit_status = kExitNotStarted;
+                                   outcome.state = v1::FAILED;
+                                   outcome.reason = error.message();
+                                   return TellFinished(std::move(outcome));
+                                 }
+                                 if (client_) client_->SendError(error);
+                                 client_.reset();
+                                 End();
+                               }});
+  launch_->Start();
+}
+
+void AttachedRun::Accepted(const v1::Run& run, uint64_t job) {
+  job_ = job;
+  accepted_us_ = MonotonicMicros();
+  bool taken_up = owner_->OnAccepted(this, job);
+  if (taken_up) {
+    launch_->Forget();
+    // Later: the launch is on the stack.
+    loop_->Post([launch = std::move(launch_)] {});
+  } else if (options_.detached) {
+    Status opened = OpenOutputFiles(run);
+    if (!opened) {
+      launch_->Abandon(SIGTERM);
+      ended_ = true;
+      if (client_) client_->SendError(opened.error());
+      client_.reset();
+      return End();
+    }
+  }
+  if (!client_) return;
+  if (!options_.detached) {
+    v1::HomeMessage message;
+    message.mutable_accepted()->set_job(job);
+    client_->Send(message);
+    return;
+  }
+  client_->SetEvents({});
+  answering_ = std::move(client_);
+  const bool freezes = !taken_up && run.snapshot().empty() && roots_->frozen().Begun(job);
+  if (!freezes) return Answer();
+  answer_ = loop_->After(kDurableMicros, [this] {
+    answer_ = 0;
+    Answer();
+  });
+}
+
+void AttachedRun::Answer() {
+  loop_->Cancel(std::exchange(answer_, 0));
+  const auto client = std::move(answering_);
+  if (!client) return;
+  v1::HomeMessage message;
+  message.mutable_accepted()->set_job(job_);
+  client->Send(message);
+  client->Close();
+}
+
+// What is changed soonest is held first: the project, what earlier runs of this kind have touched, what is the user's
+// own.
+void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory) {
+  std::vector<std::string> first{ProjectOf(*plan.tree, directory)};
+  if (plan.trace) {
+    for (std::string& path : traces_->Touched(*plan.trace)) first.push_back(std::move(path));
+  }
+  const char* home = ::getenv("HOME");
+  const std::string root = files_->root() == "/" ? "" : files_->root();
+  if (home != nullptr && std::string_view(home).starts_with(root + "/")) first.push_back(home + root.size());
+  if (!options_.detached) return roots_->frozen().AddShort(plan.job, plan.tree, plan.exposed, std::move(first));
+  roots_->frozen().Add(plan.job, plan.tree, plan.exposed, std::move(first), [this, alive = alive_] {
+    if (*alive) Answer();
+  });
+}
+
+bool AttachedRun::ComesAfterOthers(const v1::Scheduling& scheduling) {
+  return scheduling.after_size() + scheduling.after_ok_size() > 0;
+}
+
+std::function<void(const JobRun::Plan&)> AttachedRun::LateFreeze(const std::string& directory) {
+  return [this, directory](const JobRun::Plan& plan) {
+    if (options_.detached) roots_->frozen().Begin(plan.job);
+    Freeze(plan, directory);
+  };
+}
+
+Status AttachedRun::OpenOutputFiles(const v1::Run& run) {
+  DetachedFiles files;
+  files.stdout_path = run.stdout_path();
+  files.stderr_path = run.stderr_path();
+  files.directory = run.spec().command().directory();
+  files.append = run.append_output();
+  // Remembered before the client is told: a home that comes after this one goes on with these files.
+  files.exposed.assign(run.expose().begin(), run.expose().end());
+  const bool frozen = run.snapshot().empty() && !launch_->live() && roots_->frozen().enabled();
+  if (frozen && !ComesAfterOthers(run.spec().scheduling())) roots_->frozen().Begin(job_);
+  batch_.emplace(spool_, files_, job_, std::move(files));
+  batch_->Remember();
+  return batch_->WaitsForNode() ? batch_->Check() : OpenFiles("");
+}
+
+Status AttachedRun::TakeFiles(uint64_t job, DetachedFiles files) {
+  job_ = job;
+  batch_.emplace(spool_, files_, job_, std::move(files));
+  return batch_->WaitsForNode() ? Status() : OpenFiles("");
+}
+
+Status AttachedRun::OpenFiles(const std::string& node) {
+  VRUN_ASSIGN(DetachedStreams streams, batch_->Open(node));
+  TakeStreams(std::move(streams));
+  return {};
+}
+
+void AttachedRun::TakeStreams(DetachedStreams streams) {
+  TakeDescriptors(std::move(streams.in), std::move(streams.out), std::move(streams.err), std::move(streams.progress));
+  batch_->SetPump(pump_.get());
+}
+
+void AttachedRun::Resume(uint64_t job, JobRun* run) {
+  job_ = job;
+  run_ = run;
+  accepted_us_ = begun_us_;
+  if (run == nullptr || !run->started()) return;
+  // The command runs already: the terminal has to be as if it had just been started.
+  OnStarted();
+}
+
+void AttachedRun::HomeEnds() {
+  if (launch_) launch_->Forget();
+  launch_.reset();
+  if (pump_) pump_->Close();
+  for (auto& extra : extras_) extra->pump().Close();
+  Answer();  // the tree is still written
+  // The client sees the connection end, starts a new home and resumes.
+  if (client_) client_->Close();
+}
+
+// --- the client's words ---
+
+void AttachedRun::OnClientMessage(v1::ClientMessage message) {
+  if (ended_) return;
+  switch (message.body_case()) {
+    case v1::ClientMessage::kSignal: return OnSignal(message.signal().signal(), message.signal().background());
+    case v1::ClientMessage::kResize:
+      if (run_ != nullptr) run_->Resize(message.resize());
+      return;
+    case v1::ClientMessage::kDetach:
+      if (run_ == nullptr) return OnSignal(SIGHUP, false);
+      return Leave(0, "");
+    case v1::ClientMessage::kTerminalReady:
+      if (pump_) pump_->ReleaseOutput();
+      return;
+    default:
+      return client_->SendError(
+          Error(Code::kUnsupported, "home does not know that message: client and home are of different versions"));
+  }
+}
+
+void AttachedRun::OnSignal(int signal, bool background) {
+  if (signal <= 0 || signal >= NSIG) return;
+  if (signal == SIGTSTP) stopped_ = true;
+  if (signal == SIGCONT) stopped_ = background;
+  if (signal == SIGCONT && pump_) pump_->Foreground();
+  bool started = run_ != nullptr && run_->started();
+  if (started) return run_->SendSignal(signal, false);
+  if (EndsAWaitingRun(signal)) return CancelWaiting(signal);
+  // What is stopped here has not begun there; the rest waits for the command.
+  if (run_ != nullptr && signal != SIGTSTP && signal != SIGCONT && signal != SIGTTIN && signal != SIGTTOU)
+    run_->SendSignal(signal, false);
+}
+
+void AttachedRun::CancelWaiting(int signal) {
+  if (job_ == 0) {
+    // Not submitted, or not answered: if there is a job by now it is cancelled when its number comes.
+    if (launch_) launch_->Abandon(signal);
+    launch_.reset();
+    Outcome outcome;
+    outcome.exit_status = 128 + signal;
+    outcome.state = v1::CANCELLED;
+    outcome.reason = "cancelled before it was submitted";
+    ended_ = true;
+    return TellFinished(std::move(outcome));
+  }
+  if (cancel_signal_ != 0) {
+    return Leave(128 + signal, "not waiting any more: job " + std::to_string(job_) + " is being cancelled");
+  }
+  CancelNow(signal);
+}
+
+void AttachedRun::CancelNow(int signal) {
+  cancel_signal_ = signal;
+  controller_->Cancel(job_, signal, [this, alive = alive_, signal](Result<v1::CancelReply> reply) {
+    if (!*alive || ended_) return;
+    if (reply && reply->state() == v1::CANCELLED) {
+      Outcome outcome;
+      outcome.exit_status = 128 + signal;
+      outcome.state = v1::CANCELLED;
+      outcome.reason = "cancelled";
+      outcome.node = run_ != nullptr ? run_->node() : "";
+      ended_ = true;
+      return TellFinished(std::move(outcome));
+    }
+    if (reply) return;  // it runs: the signal is on its way, and so is the record
+    // Without the controller the node can still be told.
+    if (run_ != nullptr) run_->SendSignal(signal, true);
+    OnNotice("cannot cancel job " + std::to_string(job_) + " at the controller: " + reply.error().message());
+  });
+}
+
+void AttachedRun::OnClientGone() {
+  client_.reset();
+  if (pump_) pump_->ReleaseOutput();
+  if (ended_) return;
+  if (saved_ && raw_ && terminal_) saved_->Restore(terminal_.get());
+  if (run_ == nullptr && !launch_) {
+    // It came back for a job and left again: nothing has changed for the job.
+    ended_ = true;
+    return End();
+  }
+  if (options_.on_disconnect == v1::ON_DISCONNECT_CANCEL) CancelForGone();
+  if (ended_) return;
+  if (!options_.terminal) {
+    LogInfo("job {}: the client has gone: its pipes are served to the end", job_);
+    // Its terminal is the shell's again.
+    if (saved_) pump_->PauseInput();
+    return;
+  }
+  LogInfo("job {}: the client of a terminal has gone", job_);
+  // One that is not there yet goes the same way when it is.
+  if (run_ != nullptr) owner_->Orphan(this);
+}
+
+void AttachedRun::CancelForGone() {
+  LogInfo("job {}: the client has gone: cancelled", job_);
+  if (run_ == nullptr) {
+    ended_ = true;
+    launch_->Abandon(SIGHUP);
+    launch_.reset();
+    return End();
+  }
+  // It is carried on with until its end is known: what it wrote comes home.
+  controller_->Cancel(job_, SIGHUP, [this, alive = alive_](Result<v1::CancelReply> reply) {
+    if (!reply && *alive && run_ != nullptr && !ended_) run_->SendSignal(SIGHUP, true);
+  });
+}
+
+// The client goes, the job does not.
+void AttachedRun::Leave(int exit_status, const std::string& reason) {
+  Outcome outcome;
+  outcome.exit_status = exit_status;
+  outcome.state = run_ != nullptr && run_->started() ? v1::RUNNING : v1::PENDING;
+  outcome.reason = reason;
+  outcome.node = run_ != nullptr ? run_->node() : "";
+  if (client_) client_->SetEvents({});
+  auto client = client_;
+  if (run_ != nullptr) owner_->Orphan(this);
+  ended_ = true;
+  client_ = client;
+  TellFinished(std::move(outcome));
+}
+
+// --- JobRun::Sink ---
+
+void AttachedRun::OnProgress(v1::JobState state, const std::string& text, const std::string& node) {
+  if (batch_ && batch_->WaitsForNode() && !node.empty()) {
+    if (Status opened = OpenFiles(node); !opened) {
+      output_lost_ = opened.error().message() + ": the output is in `vctl logs " + std::to_string(job_) + "` only";
+      // Somebody has to take what the command prints.
+      if (auto nowhere = OpenNowhere()) TakeStreams(std::move(*nowhere));
+      OnNotice(output_lost_);
+    }
+  }
+  if (!client_) return;
+  // RUNNING and COMPLETING are always told: what a Ctrl-C means depends on them.
+  bool wanted = options_.progress && !options_.quiet;
+  if (!wanted && state != v1::RUNNING && state != v1::COMPLETING) return;
+  v1::HomeMessage message;
+  message.mutable_progress()->set_state(state);
+  message.mutable_progress()->set_text(text);
+  message.mutable_progress()->set_node(node);
+  client_->Send(message);
+}
+
+void AttachedRun::OnNotice(const std::string& text) {
+  LogInfo("job {}: {}", job_, text);
+  if (batch_) return batch_->Note(text);
+  if (!client_) return;
+  v1::HomeMessage message;
+  message.mutable_notice()->set_text(text);
+  client_->Send(message);
+}
+
+void AttachedRun::OnWriteNotice(const std::string& text) {
+  if (!batch_) return OnNotice(text);
+  LogInfo("job {}: {}", job_, text);
+  batch_->NoteWrite(text);
+}
+
+void AttachedRun::OnStarted() {
+  if (started_us_ == 0) started_us_ = MonotonicMicros();
+  if (!client_ || !options_.terminal || std::exchange(raw_, true)) return;
+  v1::HomeMessage message;
+  message.mutable_terminal_mode()->set_raw(true);
+  client_->Send(message);
+  // The remote terminal has done what ours would do to the output (a \r before each \n).
+  if (pump_ && options_.terminal_ready) pump_->HoldOutput();
+}
+
+// As if the key had stopped our client: its shell gets the terminal. One that is stopped already has asked for this.
+void AttachedRun::OnStopped() {
+  if (!client_ || std::exchange(stopped_, true)) return;
+  v1::HomeMessage message;
+  message.mutable_stopped();
+  client_->Send(message);
+}
+
+ExtraStream* AttachedRun::Extra(v1::StreamId stream) {
+  for (auto& extra : extras_) {
+    if (extra->stream() == stream) return extra.get();
+  }
+  return nullptr;
+}
+
+std::vector<v1::Descriptor> AttachedRun::Descriptors() const {
+  std::vector<v1::Descriptor> out;
+  for (const auto& extra : extras_) out.push_back(extra->descriptor());
+  return out;
+}
+
+void AttachedRun::OnInputWanted(v1::StreamId stream, uint64_t offset) {
+  if (stream > v1::STDERR) {
+    if (ExtraStream* extra = Extra(stream)) extra->InputWanted(offset);
+    return;
+  }
+  if (!pump_) return;
+  if (!client_ && saved_) return;
+  Status started = pump_->StartInput(offset);
+  if (started) return;
+  OnNotice(started.error().message());
+  run_->SendInput(v1::STDIN, offset, {}, true);
+}
+
+void AttachedRun::OnInputAcked(v1::StreamId stream, uint64_t offset, bool closed, std::optional<uint64_t> taken) {
+  ExtraStream* extra = stream > v1::STDERR ? Extra(stream) : nullptr;
+  StdioPump* pump = extra != nullptr ? &extra->pump() : pump_.get();
+  if (pump == nullptr || (stream > v1::STDERR && extra == nullptr)) return;
+  if (closed) return pump->EndInput(taken);
+  pump->InputAcked(offset);
+}
+
+void AttachedRun::OnDisconnected() {
+  if (pump_) pump_->PauseInput();
+  for (auto& extra : extras_) extra->pump().PauseInput();
+}
+
+void AttachedRun::OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) {
+  if (stream > v1::STDERR) {
+    if (ExtraStream* extra = Extra(stream)) extra->Output(offset, std::move(data), eof);
+    return;
+  }
+  if (!pump_) return;
+  if (first_output_us_ == 0 && !data.empty()) first_output_us_ = MonotonicMicros();
+  if (!spool_full_ && !data.empty()) {
+    spool_->Append(job_, stream, offset, data, LogSpool::kJobBytes,
+                   [this, alive = alive_](LogSpool::Appended appended) {
+                     if (*alive && !appended.kept) spool_full_ = true;
+                   });
+  }
+  uint64_t have = pump_->received(stream);
+  if (offset > have) {
+    OnNotice(std::to_string(offset - have) + " bytes of output were lost");
+    if (output_lost_.empty()) output_lost_ = "some of its output was lost";
+    pump_->SkipTo(stream, offset);
+  }
+  (void)pump_->Write(stream, offset, std::move(data), eof);
+}
+
+uint64_t AttachedRun::OutputWanted(v1::StreamId stream) {
+  if (stream <= v1::STDERR) return pump_ ? pump_->received(stream) : 0;
+  const ExtraStream* extra = Extra(stream);
+  return extra != nullptr ? extra->wanted() : 0;
+}
+
+bool AttachedRun::OutputEnded(v1::StreamId stream) {
+  if (stream <= v1::STDERR) return pump_ && pump_->ended(stream);
+  const ExtraStream* extra = Extra(stream);
+  return extra == nullptr || extra->ended();
+}
+
+bool AttachedRun::Drained() const {
+  return (!pump_ || pump_->drained()) &&
+         std::all_of(extras_.begin(), extras_.end(), [](const auto& extra) { return extra->pump().drained(); });
+}
+
+void AttachedRun::OnEnded(const Outcome& outcome) {
+  if (std::exchange(ended_, true)) return;
+  if (pump_) pump_->EndInput();
+  for (auto& extra : extras_) extra->pump().EndInput();
+  // Without a proper end there may be output that a slow reader has not taken yet.
+  if (!Drained()) {
+    waiting_outcome_ = outcome;
+    return;
+  }
+  TellFinished(outcome);
+}
+
+void AttachedRun::TellFinished(Outcome outcome) {
+  if (cancel_signal_ != 0 && !outcome.record && outcome.state == v1::CANCELLED)
+    outcome.exit_status = 128 + cancel_signal_;
+  if (!output_lost_.empty() && outcome.exit_status == 0 && outcome.record) {
+    outcome.exit_status = kExitNotStarted;
+    outcome.reason = output_lost_;
+  }
+  // Never 0 without a record, whatever went wrong above; leaving a job that goes on (RUNNING) is no end of it.
+  if (outcome.exit_status == 0 && !outcome.record && outcome.state != v1::RUNNING && outcome.state != v1::PENDING) {
+    outcome.exit_status = kExitUnknown;
+  }
+  if (outcome.state != v1::RUNNING && outcome.state != v1::PENDING) outcome_ = outcome;
+  if (batch_) batch_->NoteEnd(outcome.reason);
+  // Before the client hears of the end: whoever reads its pipes must not wait for us to let go of them.
+  if (pump_) pump_->Close();
+  for (auto& extra : extras_) extra->pump().Close();
+  if (client_) {
+    v1::HomeMessage message;
+    v1::Finished* finished = message.mutable_finished();
+    if (outcome.record) {
+      *finished->mutable_record() = *outcome.record;
+      if (outcome.record->started_us() > 0)
+        finished->set_ran_us(outcome.record->ended_us() - outcome.record->started_us());
+    }
+    finished->set_exit_status(outcome.exit_status);
+    finished->set_state(outcome.state);
+    finished->set_reason(outcome.reason);
+    finished->set_attempt(outcome.attempt);
+    finished->set_job(job_);
+    finished->set_node(outcome.node);
+    finished->set_fetched_bytes(outcome.fetched_bytes);
+    if (outcome.io) *finished->mutable_io() = *outcome.io;
+    finished->set_root_bytes(root_bytes_);
+    finished->set_root_entries(root_entries_);
+    if (accepted_us_ > 0 && started_us_ > accepted_us_) finished->set_queued_us(started_us_ - accepted_us_);
+    if (first_output_us_ > 0) finished->set_first_output_us(first_output_us_ - begun_us_);
+    client_->Send(message);
+    client_->Close();
+    client_.reset();
+  } else if (options_.detached) {
+    LogInfo("job {} ended with status {}{}{}", job_, outcome.exit_status, outcome.reason.empty() ? "" : ": ",
+            outcome.reason);
+  }
+  End();
+}
+
+void AttachedRun::End() { owner_->Done(this); }
+
+// --- StdioPump::Handler ---
+
+void AttachedRun::OnInput(uint64_t offset, std::string_view data, bool eof, bool peeked) {
+  if (run_ != nullptr) run_->SendInput(v1::STDIN, offset, data, eof, peeked);
+}
+
+// Said only where somebody misses them: in `yes | vrun head -1` nobody does.
+void AttachedRun::OnInputUnused(uint64_t bytes) {
+  if (!client_ || options_.terminal || !SharedWithAncestors(client_->peer().pid, pump_->input())) return;
+  OnNotice("stdin: the command did not read the last " + std::to_string(bytes) +
+           " bytes that were read ahead for it, and nobody else will: give a command that shares its stdin an empty "
+           "one: `vrun -n`");
+}
+
+void AttachedRun::OnInputTakenTwice() {
+  output_lost_ =
+      "stdin: another process read from the same pipe at the same time: both got the same bytes: give each "
+      "its own, or `vrun -n`";
+  OnNotice(output_lost_);
+}
+
+void AttachedRun::OnOutputWritten(v1::StreamId stream, uint64_t offset) {
+  if (options_.detached) files_->RememberOffsets(job_, pump_->written(v1::STDOUT), pump_->written(v1::STDERR));
+  if (batch_) batch_->Flush();
+  if (run_ != nullptr && !run_->ended()) run_->Acknowledge(stream, offset);
+  TellWhenDrained();
+}
+
+void AttachedRun::TellWhenDrained() {
+  if (!waiting_outcome_ || !Drained()) return;
+  // The pump is on the stack: it is closed when it is not.
+  loop_->Post([this, alive = alive_, outcome = *std::exchange(waiting_outcome_, std::nullopt)] {
+    if (*alive) TellFinished(outcome);
+  });
+}
+
+void AttachedRun::OnOutputEnded(v1::StreamId) {
+  if (run_ != nullptr) run_->OutputProgressed();
+}
+
+void AttachedRun::OnOutputBroken(v1::StreamId stream, const Error& reason) {
+  if (!client_ && !answering_ && !options_.detached && run_ != nullptr && !ended_) {
+    // The reader went with the client: the job goes on, so its output goes to the log. The pump is on the stack.
+    loop_->Post([this, alive = alive_] {
+      if (*alive && !client_ && !ended_) owner_->Orphan(this);
+    });
+    return;
+  }
+  if (run_ != nullptr) run_->CloseOutput(stream);
+  if (reason.error_number() == EPIPE || reason.error_number() == EIO || reason.error_number() == ECONNRESET) return;
+  output_lost_ = std::string(stream == v1::STDERR ? "stderr" : "stdout") + ": " + reason.message() +
+                 ": the rest of the output is lost";
+  OnNotice(output_lost_);
+}
+
+void AttachedRun::OnExtraBroken(const std::string& what) {
+  output_lost_ = what;
+  OnNotice(what);
+}
+
+}  // namespace vrun::home

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run whose streams go to descriptors: those of a client that waits (vrun), or files (vbatch).
+//
+// When the client goes before the run ends
+//   Detach, or the third Ctrl-C:     the job goes on; its output goes to the log.
+//   killed, CANCEL:                  the job is cancelled.
+//   killed, a terminal:              the terminal is set back and left alone at once; the job goes on, and its output
+//                                    goes to the log. HANG_UP: for 60 s, in which somebody may resume it; then it is
+//                                    cancelled with SIGHUP, as if its terminal had gone.
+//   killed, only pipes and files:    home holds them open and goes on: the reader gets all of the output.
+// All of it whether the job waits or runs. What is wanted is Scheduling.on_disconnect.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/io/event_loop.h"
+#include "home/runs/batch_output.h"
+#include "home/runs/job_roots.h"
+#include "home/runs/job_run.h"
+#include "home/runs/launch.h"
+#include "home/streams/client_connection.h"
+#include "home/streams/extra_stream.h"
+#include "home/streams/foreground.h"
+#include "home/streams/stdio_pump.h"
+#include "proto/local.pb.h"
+
+namespace vrun::home {
+
+// Loop thread only.
+class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public ExtraStream::Owner {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // The job has a number now. True: it has a run already (the client's request came twice, to a home that died and to
+    // this one), which `attached` will take over by Resume.
+    virtual bool OnAccepted(AttachedRun* attached, uint64_t job) = 0;
+    virtual std::shared_ptr<Launch> MakeLaunch(const v1::Run& run, Launch::Events events) = 0;
+    // It can begin: makes the JobRun with `attached` as its sink.
+    virtual JobRun* MakeRun(AttachedRun* attached, JobRun::Plan plan) = 0;
+    // The client has left, the job goes on: its sink becomes something else. `attached` is destroyed later.
+    virtual void Orphan(AttachedRun* attached) = 0;
+    // Over. Destroyed later.
+    virtual void Done(AttachedRun* attached) = 0;
+    virtual PipeTurns* pipe_turns() = 0;
+  };
+  struct Options {
+    bool quiet = false;
+    bool progress = false;
+    bool terminal = false;  // the command has a pty
+    bool detached = false;
+    bool terminal_ready = false;  // the client says when its terminal is as it was asked for
+    v1::OnDisconnect on_disconnect = v1::ON_DISCONNECT_UNSPECIFIED;
+  };
+
+  // None but the client is owned; all outlive it.
+  AttachedRun(EventLoop* loop, ControllerClient* controller, const JobRoots* roots, Traces* traces, LogSpool* spool,
+              const RunFiles* files, Owner* owner, std::shared_ptr<ClientConnection> client, Options options);
+  ~AttachedRun() override;
+
+  // Of a batch job that an earlier home has taken: its output files. Those that name its node are opened when it has
+  // one.
+  Status TakeFiles(uint64_t job, DetachedFiles files);
+  // stdin, stdout, stderr and the memory of their offsets.
+  void TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress);
+  // One more, for a descriptor of the command above 2.
+  void TakeDescriptor(const v1::Descriptor& descriptor, UniqueFd fd, StreamProgressMap progress);
+  // A new run.
+  void StartRun(const v1::Run& run);
+  // A run that exists: `job` is bound, `run` may be null when it has ended already.
+  void Resume(uint64_t job, JobRun* run);
+  // Its root is the one of when it starts (JobRun::Plan::late); for that, in `directory`.
+  static bool ComesAfterOthers(const v1::Scheduling& scheduling);
+  std::function<void(const JobRun::Plan&)> LateFreeze(const std::string& directory);
+  // Home ends; the job does not.
+  void HomeEnds();
+
+  uint64_t job() const { return job_; }
+  bool has_client() const { return client_ != nullptr; }
+  v1::OnDisconnect on_disconnect() const { return options_.on_disconnect; }
+  StdioPump* pump() { return pump_.get(); }
+  // How the job ended, as the client was told. None: it has not, or goes on without this client.
+  const std::optional<Outcome>& outcome() const { return outcome_; }
+
+  // --- JobRun::Sink ---
+  void OnProgress(v1::JobState state, const std::string& text, const std::string& node) override;
+  void OnNotice(const std::string& text) override;
+  void OnWriteNotice(const std::string& text) override;
+  void OnStarted() override;
+  void OnStopped() override;
+  void OnInputWanted(v1::StreamId stream, uint64_t offset) override;
+  void OnInputAcked(v1::StreamId stream, uint64_t offset, bool closed, std::optional<uint64_t> taken) override;
+  std::vector<v1::Descriptor> Descriptors() const override;
+  void OnDisconnected() override;
+  void OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) override;
+  uint64_t OutputWanted(v1::StreamId stream) override;
+  bool OutputEnded(v1::StreamId stream) override;
+  void OnEnded(const Outcome& outcome) override;
+
+  // --- StdioPump::Handler ---
+  void OnInput(uint64_t offset, std::string_view data, bool eof, bool peeked) override;
+  void OnInputUnused(uint64_t bytes) override;
+  void OnInputTakenTwice() override;
+  void OnOutputWritten(v1::StreamId stream, uint64_t offset) override;
+  void OnOutputEnded(v1::StreamId stream) override;
+  void OnOutputBroken(v1::StreamId stream, const Error& reason) override;
+
+  // --- ExtraStream::Owner ---
+  void SendInput(v1::StreamId stream, uint64_t offset, std::string_view data, bool eof) override {
+    if (run_ != nullptr) run_->SendInput(stream, offset, data, eof);
+  }
+  void Acknowledge(v1::StreamId stream, uint64_t offset) override {
+    if (run_ != nullptr && !run_->ended()) run_->Acknowledge(stream, offset);
+  }
+  void CloseOutput(v1::StreamId stream) override {
+    if (run_ != nullptr) run_->CloseOutput(stream);
+  }
+  void OutputProgressed() override {
+    if (run_ != nullptr) run_->OutputProgressed();
+  }
+  void OnExtraBroken(const std::string& what) override;
+  void OnExtraWritten() override { TellWhenDrained(); }
+
+ private:
+  void OnClientMessage(v1::ClientMessage message);
+  void OnClientGone();
+  void OnSignal(int signal, bool background);
+  void CancelWaiting(int signal);
+  void CancelNow(int signal);
+  void CancelForGone();
+  void Accepted(const v1::Run& run, uint64_t job);
+  Status OpenOutputFiles(const v1::Run& run);
+  Status OpenFiles(const std::string& node);
+  void TakeStreams(DetachedStreams streams);
+  void Freeze(const JobRun::Plan& plan, const std::string& directory);
+  // Tells the client of a batch job its number, once what the job will see survives this home; at the latest after
+  // kDurableMicros, or with this object.
+  void Answer();
+  void Leave(int exit_status, const std::string& reason);
+  void TellFinished(Outcome outcome);
+  bool Drained() const;
+  void TellWhenDrained();
+  ExtraStream* Extra(v1::StreamId stream);
+  void End();
+
+  EventLoop* const loop_;
+  ControllerClient* const controller_;
+  const JobRoots* const roots_;
+  Traces* const traces_;
+  LogSpool* const spool_;
+  const RunFiles* const files_;
+  Owner* const owner_;
+  std::shared_ptr<ClientConnection> client_;
+  std::shared_ptr<ClientConnection> answering_;  // of a batch job: Answer is all that it waits for
+  const Options options_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+
+  std::unique_ptr<StdioPump> pump_;
+  std::optional<BatchOutput> batch_;  // of a batch job that has a number
+  std::vector<std::unique_ptr<ExtraStream>> extras_;
+  UniqueFd terminal_;  // of our own, to set it back
+  std::unique_ptr<SavedTerminal> saved_;
+  bool raw_ = false;
+  bool stopped_ = false;  // the client is, or goes on in the background: its terminal is not ours to read
+
+  std::shared_ptr<Launch> launch_;
+  uint64_t job_ = 0;
+  JobRun* run_ = nullptr;
+  bool ended_ = false;
+  std::optional<Outcome> waiting_outcome_;  // for the output to be written
+
+  int cancel_signal_ = 0;
+  EventLoop::TimerId hangup_ = 0;
+  EventLoop::TimerId answer_ = 0;
+  bool spool_full_ = false;
+  std::string output_lost_;  // why some of the output could not be written, or of the input was read twice
+  std::optional<Outcome> outcome_;
+
+  int64_t begun_us_ = 0;  // monotonic
+  int64_t accepted_us_ = 0;
+  int64_t started_us_ = 0;
+  int64_t first_output_us_ = 0;
+  uint64_t root_bytes_ = 0;
+  uint64_t root_entries_ = 0;
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of JobRun that joins the streams of a job's attempts, and goes from one attempt to the next.
+#include <algorithm>
+
+#include "base/escape.h"
+#include "base/log.h"
+#include "home/links/controller_client.h"
+#include "home/runs/job_run.h"
+
+namespace vrun::home {
+
+// --- from one attempt to the next ---
+
+// Its streams begin where those of the attempt before it ended: as an earlier home has written down, or as far as the
+// sink has them.
+void JobRun::BeginAttempt() {
+  const uint32_t attempt = placement_.attempt();
+  StreamBases bases = files_->RecallBases(plan_.job);
+  if (bases.attempt != attempt) {
+    bases = {.attempt = attempt, .out = {0, 0}, .in = input_acked_};
+    if (attempt > 1) {
+      for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
+        bases.out[stream == v1::STDERR] = sink_->OutputWanted(stream);
+      }
+      files_->RememberBases(plan_.job, bases);
+    }
+  }
+  input_acked_ = std::max(input_acked_, bases.in);
+  state_ = State::kAttaching;
+  attempt_ = std::make_unique<JobAttempt>(loop_, bases);
+  TakeAsPassedOn();
+  if (plan_.live) MarkLive();
+  if (!kept_on_.empty() && kept_on_ != node()) {
+    sink_->OnNotice("attempt " + std::to_string(attempt) + " runs on node " + Escape(node()) +
+                    ": it does not see what was written before, which is kept on node " + Escape(kept_on_));
+  }
+}
+
+// What the sink has needs no acknowledgement of its own.
+void JobRun::TakeAsPassedOn() {
+  for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
+    attempt_->outputs[stream == v1::STDERR].acked = sink_->OutputWanted(stream);
+  }
+}
+
+void JobRun::OnOutput(v1::Output output) {
+  if (output.stream() == v1::STDIN) return;
+  if (output.stream() > v1::STDERR) {
+    // Not of a job that may be started again (Runs::StartRun), so there is one attempt.
+    sink_->OnOutput(output.stream(), output.offset(), std::move(*output.mutable_data()), output.eof());
+    return MaybeFinish();
+  }
+  const size_t i = output.stream() == v1::STDERR;
+  JobAttempt::Output& mine = attempt_->outputs[i];
+  const uint64_t offset = attempt_->bases.out[i] + output.offset();
+  mine.received = std::max(mine.received, offset + output.data().size());
+  // Another attempt may go on with the stream: its end is told with that of the job.
+  const bool last = !plan_.requeue || (attempt_->record && !Preempted());
+  if (output.eof() && !last) mine.end_is_held = true;
+  if (!output.data().empty() || (output.eof() && last)) {
+    sink_->OnOutput(output.stream(), offset, std::move(*output.mutable_data()), output.eof() && last);
+  }
+  MaybeFinish();
+}
+
+void JobRun::OnInputAck(const v1::InputAck& ack) {
+  std::optional<uint64_t> taken;
+  const bool more = ack.stream() > v1::STDERR;
+  if (ack.closed() && ack.has_taken()) taken = (more ? 0 : attempt_->bases.in) + ack.taken();
+  if (more) return sink_->OnInputAcked(ack.stream(), ack.offset(), ack.closed(), taken);
+  input_acked_ = std::max(input_acked_, attempt_->bases.in + ack.offset());
+  if (taken) input_taken_ = taken;
+  // What this attempt does not read, the next one may.
+  sink_->OnInputAcked(v1::STDIN, input_acked_, ack.closed() && !plan_.requeue, taken);
+}
+
+// From where the node has them; without `attached`, all of them.
+void JobRun::WantInputs(const v1::Attached* attached) {
+  sink_->OnInputWanted(v1::STDIN, attempt_->bases.in + (attached != nullptr ? attached->input_offset() : 0));
+  for (const v1::Descriptor& d : sink_->Descriptors()) {
+    if (d.output()) continue;
+    uint64_t offset = 0;
+    if (attached != nullptr) {
+      for (const v1::StreamOffset& input : attached->inputs()) {
+        if (static_cast<uint32_t>(input.stream()) == d.number()) offset = input.offset();
+      }
+    }
+    sink_->OnInputWanted(static_cast<v1::StreamId>(d.number()), offset);
+  }
+}
+
+void JobRun::OnExited(const v1::ExitRecord& record) {
+  attempt_->record = record;
+  if (state_ < State::kEnding) state_ = State::kEnding;
+  if (Preempted()) {
+    sink_->OnDisconnected();  // stdin waits for the next attempt
+    return MaybeFinish();
+  }
+  for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
+    JobAttempt::Output& output = attempt_->outputs[stream == v1::STDERR];
+    if (std::exchange(output.end_is_held, false)) sink_->OnOutput(stream, output.received, "", true);
+  }
+  sink_->OnInputAcked(v1::STDIN, 0, true, input_taken_);
+  MaybeFinish();
+}
+
+void JobRun::OnKept(const v1::WriteBackEnd& end) {
+  if (Preempted()) {
+    if (end.entries() > 0) kept_on_ = node();
+  } else if (end.entries() > 0) {
+    const std::string job = std::to_string(plan_.job);
+    sink_->OnNotice("what job " + job + " wrote is kept on node " + Escape(node()) + " (" +
+                    std::to_string(end.files()) + (end.files() == 1 ? " file" : " files") + "): `vctl job " + job +
+                    " pull` fetches it");
+  }
+  attempt_->writes = JobAttempt::Writes::kFinished;
+  MaybeFinish();
+}
+
+// All that the attempt has said was passed on.
+bool JobRun::Drained() const {
+  if (attempt_->record->started_us() == 0) return true;
+  for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
+    const JobAttempt::Output& output = attempt_->outputs[stream == v1::STDERR];
+    if (closed_.contains(stream)) continue;
+    if (!output.end_is_held || output.acked < output.received) return false;
+  }
+  return true;
+}
+
+void JobRun::MaybeRestart() {
+  if (state_ != State::kEnding || attempt_->writes != JobAttempt::Writes::kFinished || !Drained()) return;
+  if (attempt_->failed_writes > 0) {
+    // The next attempt would not find what this one has saved.
+    return FinishWithout(std::to_string(attempt_->failed_writes) +
+                         " of the command's writes could not be applied at home, so it is not started again");
+  }
+  if (!attempt_->task) return Retry();
+  v1::TaskUp up;
+  up.mutable_release();
+  attempt_->task->Send(up);
+  attempt_->task->Finish();
+  state_ = State::kLeaving;
+  // Later: whoever told us may belong to what is thrown away.
+  loop_->Post([this, alive = alive_, reason = Escape(attempt_->record->reason())] {
+    if (*alive) Restart(reason.empty() ? "preempted" : reason);
+  });
+}
+
+void JobRun::Restart(const std::string& notice) {
+  if (ended() || !attempt_) return;
+  if (!notice.empty()) {
+    sink_->OnNotice(notice + ": job " + std::to_string(plan_.job) + " waits, and is started again from its beginning");
+  }
+  state_ = State::kLeaving;
+  for (EventLoop::TimerId* timer : {&watch_timer_, &settle_timer_}) loop_->Cancel(std::exchange(*timer, 0));
+  last_event_.reset();
+  fetched_before_ += attempt_->fetched_bytes();
+  attempt_.reset();
+  sink_->OnDisconnected();
+  sink_->OnProgress(v1::PENDING, "queued again", "");
+  // Later: the watch may be who told us. Then what the attempt has written, and whatever else has changed, is seen by
+  // the next one.
+  loop_->Post([this, alive = alive_] {
+    if (!*alive || ended()) return;
+    watch_.reset();
+    roots_->Next(plan_.job, plan_.frozen, plan_.exposed, [this, alive](Result<tree::SnapshotPtr> tree) {
+      if (!*alive || ended()) return;
+      if (tree) {
+        plan_.tree = std::move(*tree);
+        pin_ = roots_->Pin(plan_.tree, plan_.exposed);
+      } else {
+        LogWarning("job {}: the tree is that of the last attempt: {}", plan_.job, tree.error().message());
+      }
+      state_ = State::kWaiting;
+      OpenWatch();
+    });
+  });
+}
+
+// --- the sink's words ---
+
+void JobRun::Suspend(Sink* sink) {
+  sink_ = sink;
+  if (ended()) return;
+  suspended_ = true;
+  if (!attempt_) return;
+  attempt_->StopRetry();
+  Disconnect();
+}
+
+void JobRun::SetSink(Sink* sink) {
+  sink_ = sink;
+  suspended_ = false;
+  if (ended() || !attempt_) return;
+  attempt_->StopRetry();
+  TakeAsPassedOn();
+  attempt_->task.reset();
+  attempt_->attached = false;
+  Connect();
+}
+
+void JobRun::Send(const v1::TaskUp& message) {
+  if (Attached()) attempt_->task->Send(message);
+}
+
+void JobRun::SendInput(v1::StreamId stream, uint64_t offset, std::string_view data, bool eof, bool peeked) {
+  if (!Attached()) return;
+  const uint64_t base = stream == v1::STDIN ? attempt_->bases.in : 0;
+  if (offset < base) return;
+  v1::TaskUp up;
+  up.mutable_input()->set_stream(stream);
+  up.mutable_input()->set_peeked(peeked);
+  up.mutable_input()->set_offset(offset - base);
+  up.mutable_input()->set_data(data.data(), data.size());
+  up.mutable_input()->set_eof(eof);
+  attempt_->task->Send(up);
+}
+
+void JobRun::Acknowledge(v1::StreamId stream, uint64_t offset) {
+  if (stream > v1::STDERR) {
+    v1::TaskUp up;
+    up.mutable_ack()->set_stream(stream);
+    up.mutable_ack()->set_offset(offset);
+    return Send(up);
+  }
+  if (!attempt_) return;
+  const size_t i = stream == v1::STDERR;
+  uint64_t& acked = attempt_->outputs[i].acked;
+  acked = std::max(acked, offset);
+  if (const uint64_t base = attempt_->bases.out[i]; offset >= base) {
+    v1::TaskUp up;
+    up.mutable_ack()->set_stream(stream);
+    up.mutable_ack()->set_offset(offset - base);
+    Send(up);
+  }
+  if (Preempted()) MaybeRestart();
+}
+
+void JobRun::SendSignal(int signal, bool by_user_cancel) {
+  v1::TaskUp up;
+  up.mutable_signal()->set_signal(signal);
+  up.mutable_signal()->set_by_user_cancel(by_user_cancel);
+  if (Attached()) return attempt_->task->Send(up);
+  if (signals_.size() < 64) signals_.push_back(up.signal());
+}
+
+void JobRun::Resize(const v1::TerminalSize& size) {
+  size_ = size;
+  v1::TaskUp up;
+  *up.mutable_resize() = size;
+  Send(up);
+}
+
+void JobRun::CloseOutput(v1::StreamId stream) {
+  closed_.insert(stream);
+  v1::TaskUp up;
+  up.mutable_close_output()->set_stream(stream);
+  Send(up);
+}
+
+}  // namespace vrun::home

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/runs/launch.h"
+
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/hash/digest.h"
+#include "base/log.h"
+#include "home/links/controller_client.h"
+#include "home/root/root_tree.h"
+#include "home/runs/snapshots.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr int64_t kRetryMicros = 250'000;
+constexpr int64_t kPatienceMicros = 8'000'000;
+constexpr int64_t kScanNoteMicros = 500'000;
+
+std::string RandomId() {
+  Digest d;
+  [[maybe_unused]] ssize_t n = ::getrandom(d.bytes.data(), d.bytes.size(), 0);
+  return d.Hex().substr(0, 32);
+}
+
+std::string BaseName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+}  // namespace
+
+Launch::Launch(EventLoop* loop, ControllerClient* controller, RootTree* tree, Snapshots* snapshots,
+               const Defaults& defaults, const v1::Run& run, Events events)
+    : loop_(loop),
+      controller_(controller),
+      root_(tree),
+      snapshots_(snapshots),
+      events_(std::move(events)),
+      exposed_(run.expose().begin(), run.expose().end()),
+      snapshot_(run.snapshot()) {
+  request_.set_request_id(run.request_id().empty() ? RandomId() : run.request_id());
+  request_.set_home_id(controller->home_id());
+  v1::RunSpec* spec = request_.mutable_spec();
+  *spec = run.spec();
+  if (spec->pool().empty()) spec->set_pool(defaults.pool);
+  if (spec->name().empty() && spec->command().argv_size() > 0) {
+    spec->set_name(Escape(BaseName(spec->command().argv(0))));
+  }
+  // One that all jobs of a node share cannot be any of these.
+  const bool shareable =
+      run.snapshot().empty() && run.expose().empty() && !spec->discard_writes() && !spec->keep_writes();
+  spec->set_live_view(shareable && (spec->has_live_view() ? spec->live_view() : defaults.live && !run.detached()));
+}
+
+Launch::~Launch() {
+  loop_->Cancel(retry_);
+  loop_->Cancel(scan_note_);
+}
+
+void Launch::Start() {
+  if (!snapshot_.empty()) {
+    // Which one it is has to be known before the job is made: it is part of it.
+    return snapshots_->Find(snapshot_, [self = shared_from_this()](Result<v1::SnapshotReference> snapshot) {
+      self->OnSnapshot(std::move(snapshot));
+    });
+  }
+  root_->Current(exposed_,
+                 [self = shared_from_this()](Result<tree::SnapshotPtr> tree) { self->OnTree(std::move(tree)); });
+  if (root_->facts().scanned) return Submit();
+  // A slot on a node that waits for a scan helps nobody: the job is made when there is a tree.
+  events_.on_progress("scanning the root");
+  int64_t begun = MonotonicMicros();
+  auto note = [this, begun](auto& again) -> void {
+    scan_note_ = loop_->After(kScanNoteMicros, [this, begun, again] {
+      scan_note_ = 0;
+      if (abandoned_ || tree_) return;
+      events_.on_progress("scanning the root for " + std::to_string((MonotonicMicros() - begun) / 1'000'000) +
+                          " s (only the first time)");
+      again(again);
+    });
+  };
+  note(note);
+}
+
+void Launch::Submit() {
+  submitting_ = true;
+  if (first_try_us_ == 0) first_try_us_ = MonotonicMicros();
+  controller_->Submit(
+      request_, [self = shared_from_this()](Result<v1::SubmitReply> reply) { self->OnSubmitted(std::move(reply)); });
+}
+
+void Launch::OnSubmitted(Result<v1::SubmitReply> reply) {
+  submitting_ = false;
+  if (reply) {
+    if (forgotten_) return;
+    if (abandoned_) {
+      controller_->Cancel(reply->job(), signal_, [job = reply->job()](Result<v1::CancelReply> cancelled) {
+        if (!cancelled) LogWarning("job {}: cannot cancel: {}", job, cancelled.error().message());
+      });
+      return;
+    }
+    reply_ = std::move(*reply);
+    if (!reply_->deadline().empty()) events_.on_notice(reply_->deadline());
+    // Taken out first: they may end in Abandon, which clears the events.
+    auto accepted = std::exchange(events_.on_accepted, nullptr);
+    accepted(reply_->job());
+    return MaybeReady();
+  }
+  Code code = reply.error().code();
+  // The same request id makes the same job, however often it is asked: a lost answer does no harm.
+  bool again = code == Code::kUnavailable || code == Code::kTimeout;
+  if (again && !controller_->address().empty() && MonotonicMicros() - first_try_us_ < kPatienceMicros) {
+    if (!abandoned_) events_.on_progress("waiting for the controller at " + Escape(controller_->address()));
+    retry_ = loop_->After(kRetryMicros, [self = shared_from_this()] {
+      self->retry_ = 0;
+      self->Submit();
+    });
+    return;
+  }
+  if (abandoned_) return;
+  Fail(again ? std::move(reply).error().With("the controller does not answer") : std::move(reply).error());
+}
+
+void Launch::OnTree(Result<tree::SnapshotPtr> tree) {
+  loop_->Cancel(std::exchange(scan_note_, 0));
+  if (abandoned_) return;
+  if (!tree) return Fail(std::move(tree).error());
+  tree_ = std::move(*tree);
+  if (!reply_ && !submitting_ && retry_ == 0) Submit();
+  MaybeReady();
+}
+
+void Launch::OnSnapshot(Result<v1::SnapshotReference> snapshot) {
+  if (abandoned_) return;
+  if (!snapshot) return Fail(std::move(snapshot).error());
+  *request_.mutable_snapshot() = *std::move(snapshot);
+  Submit();
+}
+
+void Launch::MaybeReady() {
+  if (abandoned_ || !reply_ || (!tree_ && snapshot_.empty())) return;
+  std::optional<v1::Placement> placement;
+  if (reply_->has_placement()) placement = reply_->placement();
+  auto ready = std::exchange(events_.on_ready, nullptr);
+  if (ready) ready(std::move(placement), tree_, request_);
+}
+
+void Launch::Fail(Error error) {
+  if (abandoned_) return;
+  auto self = shared_from_this();
+  auto failed = std::move(events_.on_failed);
+  Abandon(0);
+  failed(std::move(error));
+}
+
+void Launch::Forget() {
+  abandoned_ = forgotten_ = true;
+  events_ = {};
+  loop_->Cancel(std::exchange(scan_note_, 0));
+  loop_->Cancel(std::exchange(retry_, 0));
+}
+
+void Launch::Abandon(int signal) {
+  if (std::exchange(abandoned_, true)) return;
+  signal_ = signal;
+  events_ = {};
+  loop_->Cancel(std::exchange(scan_note_, 0));
+  if (!reply_) return;  // OnSubmitted cancels it
+  controller_->Cancel(reply_->job(), signal, [](Result<v1::CancelReply>) {});
+}
+
+}  // namespace vrun::home

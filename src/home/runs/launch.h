@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a Run to a job: the tree is made current while the controller is asked, and both are waited for.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/io/event_loop.h"
+#include "base/result.h"
+#include "proto/control.pb.h"
+#include "proto/local.pb.h"
+#include "tree/tree.h"
+
+namespace vrun::home {
+
+class ControllerClient;
+class RootTree;
+class Snapshots;
+
+// Loop thread only. Lives in a shared_ptr; after Abandon no callback runs any more, and a job that was made is
+// cancelled.
+class Launch : public std::enable_shared_from_this<Launch> {
+ public:
+  struct Events {
+    std::function<void(uint64_t job)> on_accepted;  // the job exists, durably
+    std::function<void(std::string text)> on_progress;
+    std::function<void(std::string text)> on_notice;  // before on_accepted
+    // The root that it sees: a tree of home's, or (null) the snapshot.
+    std::function<void(std::optional<v1::Placement>, tree::SnapshotPtr, const v1::SubmitRequest&)> on_ready;
+    std::function<void(Error)> on_failed;  // there is no job, or it was cancelled
+  };
+
+  // What a run gets that does not say.
+  struct Defaults {
+    std::string pool;
+    bool live = false;  // a live view
+  };
+
+  Launch(EventLoop* loop, ControllerClient* controller, RootTree* tree, Snapshots* snapshots, const Defaults& defaults,
+         const v1::Run& run, Events events);
+  ~Launch();
+  // The barrier is asked for in here: everything that was written before is in the tree.
+  void Start();
+  void Abandon(int signal);
+  // No callback runs any more; the job, if there is or will be one, stays.
+  void Forget();
+  bool live() const { return request_.spec().live_view(); }  // its root is to be a live view
+
+ private:
+  void Submit();
+  void OnSubmitted(Result<v1::SubmitReply> reply);
+  void OnTree(Result<tree::SnapshotPtr> tree);
+  void OnSnapshot(Result<v1::SnapshotReference> snapshot);
+  void MaybeReady();
+  void Fail(Error error);
+
+  EventLoop* const loop_;
+  ControllerClient* const controller_;
+  RootTree* const root_;
+  Snapshots* const snapshots_;
+  Events events_;
+  v1::SubmitRequest request_;
+  std::vector<std::string> exposed_;
+  bool submitting_ = false;
+  bool abandoned_ = false;
+  bool forgotten_ = false;
+  int signal_ = 0;
+  int64_t first_try_us_ = 0;
+  EventLoop::TimerId retry_ = 0;
+  EventLoop::TimerId scan_note_ = 0;
+  std::optional<v1::SubmitReply> reply_;
+  tree::SnapshotPtr tree_;
+  const std::string snapshot_;  // name; "": the root as it is
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs whose output goes to files (vbatch): the files, and what a later home has to know to go on with them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/io/stream_progress.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace vrun::v1 {
+class Run;
+}
+
+namespace vrun::home {
+
+struct DetachedFiles {
+  std::string stdout_path;  // as in Run: absolute in the root, with patterns; "": vrun-%j.out in `directory`
+  std::string stderr_path;  // "": where stdout goes
+  std::string directory;
+  bool append = false;  // what the files have stays
+  std::vector<std::string> exposed;
+};
+
+// %j in `pattern` becomes the job, %4j the same with zeros in front, %% a percent sign; %N stays.
+std::string ForJob(std::string_view pattern, uint64_t job);
+// A path has %N, which nobody knows before the job has a node.
+bool NamesNode(const DetachedFiles& files);
+void SetNode(std::string_view node, DetachedFiles* files);
+// Where the streams of a job's present attempt begin in those of the job.
+struct StreamBases {
+  uint32_t attempt = 0;  // 0: none is known
+  uint64_t out[2] = {0, 0};
+  uint64_t in = 0;
+};
+
+struct DetachedStreams {
+  UniqueFd in;  // /dev/null
+  UniqueFd out;
+  UniqueFd err;
+  StreamProgressMap progress;
+};
+// Streams that go nowhere, where there are no files to be had.
+Result<DetachedStreams> OpenNowhere();
+
+class RunFiles {
+ public:
+  // `root`: the directory of this machine that is "/" of the jobs. `state_directory` is home's.
+  RunFiles(std::string root, std::string state_directory)
+      : root_(std::move(root)), state_directory_(std::move(state_directory)) {}
+
+  const std::string& root() const { return root_; }
+
+  // Whether files that name their node could be made, as far as that can be known without it.
+  Status CheckDetached(const DetachedFiles& files) const;
+  // New files replace what is there; files of a run that has written already are gone on with.
+  Result<DetachedStreams> OpenDetached(uint64_t job, const DetachedFiles& files) const;
+
+  // runs/JOB, durable.
+  Status RememberDetached(uint64_t job, const DetachedFiles& files) const;
+  // kNotFound: that job is no detached run of this home.
+  Result<DetachedFiles> RecallDetached(uint64_t job) const;
+  // All jobs of which that is remembered.
+  std::vector<uint64_t> RememberedDetached() const;
+  // How far the files are written: runs/JOB.offsets. Best effort: too small an offset repeats bytes.
+  void RememberOffsets(uint64_t job, uint64_t stdout_offset, uint64_t stderr_offset) const;
+  void ForgetDetached(uint64_t job) const;
+
+  // runs/JOB.attempt, of jobs that were started again.
+  void RememberBases(uint64_t job, const StreamBases& bases) const;
+  void ForgetBases(uint64_t job) const;
+  StreamBases RecallBases(uint64_t job) const;
+
+  // What a run is traced by, and whether its client wants the node's report: runs/JOB.traced. Best effort: without it a
+  // run that a later home takes up is not traced.
+  void RememberTraced(uint64_t job, const v1::Run& run) const;
+  std::optional<v1::Run> RecallTraced(uint64_t job) const;  // the command as TracedPart, explain_io
+  void ForgetTraced(uint64_t job) const;
+  // Of all jobs that are not among these: they ended while there was no home.
+  void ForgetTracedBut(const std::set<uint64_t>& jobs) const;
+
+  // runs/JOB.withheld: a job's writes are kept on its node because they could not be applied.
+  void RememberWithheld(uint64_t job, uint64_t writes) const;
+  bool IsWithheld(uint64_t job) const;
+  void ForgetWithheld(uint64_t job) const;
+
+  // apply/NAME: what is applied of a job's writes.
+  bool HasApplyJournal(const std::string& name) const;
+  // Its path. "" where it cannot be made (a read-only or full state directory): then it has to be kept in memory.
+  std::string MakeApplyJournal(const std::string& name) const;
+  void ForgetApplyJournal(const std::string& name) const;
+
+ private:
+  std::string Directory() const { return state_directory_ + "/runs"; }
+  std::string Path(uint64_t job) const { return Directory() + "/" + std::to_string(job); }
+  std::string ApplyJournal(const std::string& name) const { return state_directory_ + "/apply/" + name; }
+  std::string OnHost(const std::string& path) const { return root_ == "/" ? path : root_ + path; }
+  Result<UniqueFd> OpenOutput(const std::string& path, bool fresh) const;
+
+  const std::string root_;
+  const std::string state_directory_;
+};
+
+}  // namespace vrun::home

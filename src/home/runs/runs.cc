@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/runs/runs.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/escape.h"
+#include "base/log.h"
+#include "home/links/controller_client.h"
+#include "home/runs/command/job_environment.h"
+#include "home/streams/log_spool.h"
+#include "jobs/ending.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr int64_t kRecoverRetryMicros = 2'000'000;
+constexpr int64_t kHangupMicros = 60'000'000;
+constexpr int64_t kResumeRetryMicros = 500'000;
+constexpr int kResumeTries = 60;
+constexpr size_t kMaxOutcomes = 256;
+constexpr uint64_t kReplayBytes = 1u << 20;
+
+}  // namespace
+
+Runs::Runs(EventLoop* loop, ControllerClient* controller, const JobRoots* roots, Traces* traces, LogSpool* spool,
+           const RunFiles* files, Makers makers)
+    : loop_(loop),
+      controller_(controller),
+      roots_(roots),
+      traces_(traces),
+      spool_(spool),
+      files_(files),
+      makers_(std::move(makers)),
+      places_(files->root()) {}
+
+Runs::~Runs() {
+  *alive_ = false;
+  loop_->Cancel(recover_timer_);
+  for (auto& [job, entry] : runs_) entry.run.reset();
+}
+
+// Whoever is on the stack may be a member of what dies.
+void Runs::Later(std::shared_ptr<void> dead) {
+  loop_->Post([dead = std::move(dead)]() mutable { dead.reset(); });
+}
+
+std::unique_ptr<AttachedRun> Runs::Attach(std::shared_ptr<ClientConnection> client, AttachedRun::Options options) {
+  return std::make_unique<AttachedRun>(loop_, controller_, roots_, traces_, spool_, files_, this, std::move(client),
+                                       options);
+}
+
+Result<std::unique_ptr<AttachedRun>> Runs::MakeAttached(
+    std::shared_ptr<ClientConnection> client, AttachedRun::Options options,
+    const google::protobuf::RepeatedPtrField<v1::Descriptor>& extras, std::vector<UniqueFd> fds) {
+  const size_t wanted = 4 + 2 * static_cast<size_t>(extras.size());
+  if (fds.size() != wanted) {
+    return Error(Code::kInvalid,
+                 "an attached run needs " + std::to_string(wanted) + " descriptors, not " + std::to_string(fds.size()));
+  }
+  VRUN_ASSIGN(StreamProgressMap progress, StreamProgressMap::Map(fds[3].get()));
+  auto attached = Attach(std::move(client), options);
+  attached->TakeDescriptors(std::move(fds[0]), std::move(fds[1]), std::move(fds[2]), std::move(progress));
+  for (size_t at = 4; const v1::Descriptor& extra : extras) {
+    if (extra.number() <= 2) return Error(Code::kInvalid, "a further descriptor of the command has a number below 3");
+    VRUN_ASSIGN(StreamProgressMap memory, StreamProgressMap::Map(fds[at + 1].get()));
+    attached->TakeDescriptor(extra, std::move(fds[at]), std::move(memory));
+    at += 2;
+  }
+  return attached;
+}
+
+void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run, std::vector<UniqueFd> fds) {
+  if (run.spec().command().argv_size() == 0) return client->SendError(Error(Code::kInvalid, "no command"));
+  if (run.spec().command().directory().empty() || run.spec().command().directory()[0] != '/') {
+    return client->SendError(Error(Code::kInvalid, "the directory of the command is not absolute"));
+  }
+  NamedCheck named = CheckNamed(run, &places_, roots_->rules().get());
+  if (named.refusal) return Refuse(client.get(), run, named);
+  for (const std::string& text : named.notices) {
+    if (run.quiet() && !run.detached()) break;  // vbatch decides for itself
+    v1::HomeMessage message;
+    message.mutable_notice()->set_text(text);
+    client->Send(message);
+  }
+  AttachedRun::Options options;
+  options.quiet = run.quiet();
+  options.progress = run.progress();
+  options.terminal = run.spec().command().terminal() && !run.detached();
+  options.detached = run.detached();
+  options.on_disconnect = run.spec().scheduling().on_disconnect();
+  options.terminal_ready = run.terminal_ready();
+  if (run.spec().command().descriptors_size() > 0 && (run.detached() || run.spec().scheduling().requeue())) {
+    return client->SendError(Error(Code::kInvalid, "a command that may be started again cannot be given /dev/fd/" +
+                                                       std::to_string(run.spec().command().descriptors(0).number())));
+  }
+  std::unique_ptr<AttachedRun> attached;
+  if (run.detached()) {
+    attached = Attach(client, options);
+  } else {
+    auto made = MakeAttached(client, options, run.spec().command().descriptors(), std::move(fds));
+    if (!made) return client->SendError(made.error());
+    attached = std::move(*made);
+  }
+  AttachedRun* raw = attached.get();
+  launching_.push_back(std::move(attached));
+  v1::Run complete = run;
+  complete.clear_named();
+  AddDefaultVariables(run.spec().resources(), named.cache, complete.mutable_spec()->mutable_command());
+  raw->StartRun(complete);
+}
+
+// As the node would say it, but at once and without a job.
+void Runs::Refuse(ClientConnection* client, const v1::Run& run, const NamedCheck& named) {
+  if (run.detached() || !named.not_found) return client->SendError(*named.refusal);
+  v1::HomeMessage message;
+  v1::Finished* finished = message.mutable_finished();
+  finished->mutable_record()->set_kind(v1::ExitRecord::NOT_FOUND);
+  finished->mutable_record()->set_reason(named.refusal->message());
+  finished->set_reason(named.refusal->message());
+  finished->set_exit_status(ExitStatus(finished->record()));
+  finished->set_state(v1::FAILED);
+  client->Send(message);
+  client->Close();
+}
+
+bool Runs::OnAccepted(AttachedRun* attached, uint64_t job) {
+  auto it = std::find_if(launching_.begin(), launching_.end(), [&](const auto& a) { return a.get() == attached; });
+  if (it == launching_.end()) return false;
+  Entry& entry = runs_[job];
+  if (!entry.run) {
+    if (entry.attached) Later(std::move(entry.attached));
+    entry.attached = std::move(*it);
+    launching_.erase(it);
+    return false;
+  }
+  loop_->Post([this, alive = alive_, attached, job] {
+    if (!*alive) return;
+    auto taken = Take(attached);
+    if (!taken) return;
+    // Of a run that writes files there is nothing to take over.
+    if (!taken->pump()) return;
+    auto run = runs_.find(job);
+    if (run != runs_.end() && run->second.run) return ResumeRunning(job, std::move(taken));
+    ResumeFromController(job, std::move(taken), 0);
+  });
+  return true;
+}
+
+std::shared_ptr<Launch> Runs::MakeLaunch(const v1::Run& run, Launch::Events events) {
+  return makers_.launch(run, std::move(events));
+}
+
+JobRun* Runs::MakeRun(AttachedRun* attached, JobRun::Plan plan) {
+  Entry& entry = runs_[plan.job];
+  entry.run = makers_.job_run(std::move(plan), attached);
+  return entry.run.get();
+}
+
+std::unique_ptr<AttachedRun> Runs::Take(AttachedRun* attached) {
+  auto launching =
+      std::find_if(launching_.begin(), launching_.end(), [&](const auto& a) { return a.get() == attached; });
+  if (launching != launching_.end()) {
+    auto taken = std::move(*launching);
+    launching_.erase(launching);
+    return taken;
+  }
+  if (auto node = replaying_.extract(attached)) return std::move(node.mapped());
+  auto it = runs_.find(attached->job());
+  if (it == runs_.end() || it->second.attached.get() != attached) return nullptr;
+  return std::move(it->second.attached);
+}
+
+void Runs::Done(AttachedRun* attached) {
+  uint64_t job = attached->job();
+  auto it = runs_.find(job);
+  bool current = it != runs_.end() && it->second.attached.get() == attached;
+  auto taken = Take(attached);
+  if (!taken) return;
+  if (current) {
+    if (it->second.run) Later(std::move(it->second.run));
+    runs_.erase(it);
+    if (taken->outcome()) RememberOutcome(job, *taken->outcome());
+    files_->ForgetDetached(job);
+    files_->ForgetTraced(job);
+    spool_->Wake(job);  // whoever follows its output need not wait for more
+  }
+  Later(std::move(taken));
+}
+
+void Runs::RememberOutcome(uint64_t job, const Outcome& outcome) {
+  outcomes_[job] = outcome;
+  if (outcomes_.size() > kMaxOutcomes) outcomes_.erase(outcomes_.begin());
+}
+
+const Outcome* Runs::OutcomeOf(uint64_t job) const {
+  const auto it = outcomes_.find(job);
+  return it == outcomes_.end() ? nullptr : &it->second;
+}
+
+void Runs::Orphan(AttachedRun* attached) {
+  uint64_t job = attached->job();
+  auto it = runs_.find(job);
+  if (it == runs_.end() || it->second.attached.get() != attached || !it->second.run) return;
+  OrphanRun::Options options;
+  options.hold = true;
+  if (StdioPump* pump = attached->pump()) {
+    options.stdout_offset = pump->written(v1::STDOUT);
+    options.stderr_offset = pump->written(v1::STDERR);
+  }
+  if (attached->has_client())
+    options.hold = false;  // it left of its own will
+  else if (attached->on_disconnect() == v1::ON_DISCONNECT_HANG_UP)
+    options.hangup_micros = kHangupMicros;
+  Entry& entry = it->second;
+  entry.orphan = std::make_unique<OrphanRun>(loop_, controller_, spool_, job, options,
+                                             [this, job](const Outcome& o) { OrphanEnded(job, o); });
+  entry.orphan->Bind(entry.run.get());
+  entry.run->SetSink(entry.orphan.get());
+  Later(std::move(entry.attached));
+}
+
+void Runs::OrphanEnded(uint64_t job, const Outcome& outcome) {
+  LogInfo("job {} ended without a client: status {}{}{}", job, outcome.exit_status, outcome.reason.empty() ? "" : ": ",
+          outcome.reason);
+  files_->ForgetTraced(job);
+  RememberOutcome(job, outcome);
+  auto it = runs_.find(job);
+  if (it == runs_.end()) return;
+  if (it->second.run) Later(std::move(it->second.run));
+  if (it->second.orphan) Later(std::move(it->second.orphan));
+  runs_.erase(it);
+}
+
+// --- a client comes back ---
+
+void Runs::Resume(std::shared_ptr<ClientConnection> client, const v1::Resume& resume, std::vector<UniqueFd> fds) {
+  uint64_t job = resume.job();
+  auto it = runs_.find(job);
+  if (it != runs_.end() && ((it->second.attached && it->second.attached->has_client()) || it->second.resuming)) {
+    return client->SendError(Error(Code::kExists, "job " + std::to_string(job) + ": another client is attached to it"));
+  }
+  AttachedRun::Options options;
+  options.quiet = resume.quiet();
+  options.progress = resume.progress();
+  options.on_disconnect = resume.on_disconnect();
+  // Whether the command has a terminal is not known here; setting ours raw is right exactly when both ends are
+  // terminals.
+  options.terminal_ready = resume.terminal_ready();
+  options.terminal = fds.size() >= 4 && ::isatty(fds[0].get()) == 1 && ::isatty(fds[1].get()) == 1;
+  auto attached = MakeAttached(client, options, resume.descriptors(), std::move(fds));
+  if (!attached) return client->SendError(attached.error());
+  if (it != runs_.end() && it->second.run) return ResumeRunning(job, std::move(*attached));
+  ResumeFromController(job, std::move(*attached), 0);
+}
+
+void Runs::ResumeRunning(uint64_t job, std::unique_ptr<AttachedRun> attached) {
+  Entry& entry = runs_[job];
+  entry.resuming = true;
+  AttachedRun* raw = attached.get();
+  entry.run->Suspend(raw);
+  if (entry.attached) Later(std::move(entry.attached));
+  entry.attached = std::move(attached);
+  raw->Resume(job, entry.run.get());
+  // The reads come after all appends of the old sink, so the log is complete for what it acknowledged.
+  Replay(job, raw, 0, [this, job, raw] {
+    auto it = runs_.find(job);
+    if (it == runs_.end() || it->second.attached.get() != raw) return;
+    it->second.resuming = false;
+    it->second.run->SetSink(raw);  // does nothing when it has ended: the client is told already
+    if (it->second.orphan) Later(std::move(it->second.orphan));
+  });
+}
+
+void Runs::Replay(uint64_t job, AttachedRun* attached, uint64_t position, std::function<void()> done) {
+  spool_->ReadFrom(
+      job, position, kReplayBytes, [this, job, attached, done = std::move(done)](Result<LogSpool::Read> read) mutable {
+        bool here = replaying_.contains(attached) || (runs_.contains(job) && runs_[job].attached.get() == attached);
+        if (!here) return;
+        StdioPump* pump = attached->pump();
+        if (!read || pump == nullptr) return done();
+        for (LogSpool::Record& record : read->records) {
+          if (record.note) continue;
+          // Only what follows on what the client has: a log that lacks something in between is told at the next output.
+          if (record.offset > pump->received(record.stream)) {
+            attached->OnOutput(record.stream, record.offset, std::move(record.data), false);
+          } else {
+            (void)pump->Write(record.stream, record.offset, std::move(record.data), false);
+          }
+        }
+        if (read->at_end) return done();
+        Replay(job, attached, read->next, std::move(done));
+      });
+}
+
+void Runs::ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attached, int tries) {
+  AttachedRun* raw = attached.get();
+  raw->Resume(job, nullptr);
+  replaying_[raw] = std::move(attached);
+  auto fail = [this, raw](Outcome outcome) {
+    if (replaying_.contains(raw)) raw->OnEnded(outcome);
+  };
+  controller_->Get(job, [this, alive = alive_, raw, job, tries, fail](Result<v1::GetReply> reply) {
+    if (!*alive || !replaying_.contains(raw)) return;
+    auto again = [this, raw, job, tries] {
+      loop_->After(kResumeRetryMicros, [this, alive = alive_, raw, job, tries] {
+        if (!*alive) return;
+        auto node = replaying_.extract(raw);
+        if (!node) return;
+        // Recovery may have found it meanwhile.
+        auto it = runs_.find(job);
+        if (it != runs_.end() && it->second.run) return ResumeRunning(job, std::move(node.mapped()));
+        ResumeFromController(job, std::move(node.mapped()), tries + 1);
+      });
+    };
+    Outcome outcome;
+    outcome.reason = "job " + std::to_string(job) + ": the outcome is unknown";
+    if (!reply) {
+      if ((reply.error().code() == Code::kUnavailable || reply.error().code() == Code::kTimeout) &&
+          tries < kResumeTries)
+        return again();
+      outcome.reason += ": " + reply.error().message();
+      return fail(outcome);
+    }
+    if (auto known = outcomes_.find(job); known != outcomes_.end()) {
+      outcome = known->second;
+    } else if (IsEnd(reply->info().state()) || reply->info().has_exit()) {
+      outcome.state = reply->info().state();
+      outcome.node = reply->info().node();
+      outcome.attempt = reply->info().attempt();
+      outcome.reason = Escape(reply->info().reason());
+      if (reply->info().has_exit()) {
+        outcome.record = reply->info().exit();
+        outcome.exit_status = ExitStatus(*outcome.record);
+        outcome.reason = EndReason(*outcome.record);
+      } else {
+        outcome.exit_status = kExitNotStarted;
+      }
+    }
+    if (outcomes_.contains(job) || IsEnd(reply->info().state())) {
+      return Replay(job, raw, 0, [fail, outcome] { fail(outcome); });
+    }
+    if (reply->info().state() == v1::LOST && tries >= 4) return fail(outcome);
+    if (tries >= kResumeTries) return fail(outcome);
+    // It goes on: taken up as an orphan first, then by this client.
+    TreeFor(job, [this, alive = alive_, job, reply = *reply, again](Result<tree::SnapshotPtr> tree) {
+      if (!*alive) return;
+      if (tree && !runs_.contains(job)) TakeUp(job, reply, *tree);
+      again();
+    });
+  });
+}
+
+// --- after a restart ---
+
+void Runs::Recover() {
+  recover_timer_ = 0;
+  auto later = [this] {
+    if (recover_timer_ == 0) recover_timer_ = loop_->After(kRecoverRetryMicros, [this] { Recover(); });
+  };
+  v1::ListRequest request;
+  request.set_home_id(controller_->home_id());
+  controller_->Call<v1::ListRequest, v1::ListReply>(
+      "List", request, 5'000'000, [this, alive = alive_, later](Result<v1::ListReply> reply) {
+        if (!*alive) return;
+        if (!reply) {
+          bool wait = reply.error().code() == Code::kUnavailable || reply.error().code() == Code::kTimeout ||
+                      reply.error().code() == Code::kAborted;
+          if (!wait) LogWarning("jobs of an earlier home: {}", reply.error().message());
+          return later();
+        }
+        std::set<uint64_t> jobs;
+        for (const v1::JobInfo& info : reply->jobs()) {
+          if (!IsEnd(info.state())) jobs.insert(info.job());
+        }
+        roots_->frozen().Retain(jobs);
+        TellEnds(jobs);
+        for (const auto& [job, entry] : runs_) jobs.insert(job);
+        files_->ForgetTracedBut(jobs);
+        for (const v1::JobInfo& info : reply->jobs()) {
+          uint64_t job = info.job();
+          if (runs_.contains(job) || IsEnd(info.state()) || files_->IsWithheld(job)) continue;
+          bool launching = !launching_.empty();  // its answer may be on its way: it is not ours to take up
+          if (launching) {
+            later();
+            continue;
+          }
+          controller_->Get(job, [this, alive, job](Result<v1::GetReply> got) {
+            if (!*alive || !got || IsEnd(got->info().state())) return;
+            TreeFor(job, [this, alive, job, got = *got](Result<tree::SnapshotPtr> tree) {
+              if (*alive && tree && !runs_.contains(job)) TakeUp(job, got, *tree);
+            });
+          });
+        }
+      });
+}
+
+void Runs::TellEnds(const std::set<uint64_t>& not_over) {
+  for (uint64_t job : files_->RememberedDetached()) {
+    if (not_over.contains(job) || runs_.contains(job) || files_->IsWithheld(job)) continue;
+    controller_->Get(job, [this, alive = alive_, job](Result<v1::GetReply> reply) {
+      if (!*alive || !launching_.empty() || runs_.contains(job)) return;  // perhaps it has just been submitted
+      if (!reply && reply.error().code() == Code::kNotFound) return files_->ForgetDetached(job);
+      if (!reply || !IsEnd(reply->info().state())) return;
+      // Nothing is left on its node: the controller's word is all that it waits for.
+      reply->clear_placement();
+      TakeUp(job, *reply, nullptr);
+    });
+  }
+}
+
+// Perhaps it waits for its next attempt; to one that goes on it makes no difference.
+void Runs::TreeFor(uint64_t job, std::function<void(Result<tree::SnapshotPtr>)> done) {
+  roots_->Next(job, roots_->frozen().Has(job), {}, std::move(done));
+}
+
+void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tree) {
+  LogInfo("job {}: taken up again", job);
+  Entry& entry = runs_[job];
+  JobRun::Plan plan;
+  plan.job = job;
+  if (reply.has_snapshot()) {
+    plan.snapshot = reply.snapshot();
+  } else {
+    plan.tree = std::move(tree);
+  }
+  if (const auto run = plan.tree || plan.snapshot ? files_->RecallTraced(job) : std::nullopt) {
+    plan.trace = TraceOf(run->spec().command(), files_->root());
+    plan.explain_io = run->explain_io();
+  }
+  plan.requeue = reply.info().scheduling().requeue();
+  plan.live = reply.info().live_view();
+  if (reply.has_placement()) plan.placement = reply.placement();
+  plan.late = plan.tree && !reply.has_placement() && !roots_->frozen().Begun(job) &&
+              AttachedRun::ComesAfterOthers(reply.info().scheduling());
+  plan.frozen = !plan.live && roots_->frozen().Begun(job);
+  if (plan.frozen && !roots_->frozen().Has(job)) plan.tree.reset();
+  if (auto files = files_->RecallDetached(job)) {
+    AttachedRun::Options options;
+    options.detached = true;
+    entry.attached = Attach(nullptr, options);
+    Status taken = entry.attached->TakeFiles(job, *files);
+    if (taken) {
+      plan.detached = true;
+      plan.exposed = files->exposed;
+      // It has not begun, and is frozen when it does.
+      if (plan.late && !plan.live && roots_->frozen().enabled())
+        plan.freeze = entry.attached->LateFreeze(files->directory);
+      entry.run = makers_.job_run(std::move(plan), entry.attached.get());
+      entry.attached->Resume(job, entry.run.get());
+      entry.run->Start();
+      return;
+    }
+    entry.attached.reset();
+    LogWarning("job {}: {}: its output goes to the log only", job, taken.error().message());
+  }
+  OrphanRun::Options options;
+  options.hold = true;
+  // Its client may have gone with the earlier home, or is on its way here.
+  const v1::OnDisconnect wanted = reply.info().scheduling().on_disconnect();
+  if (wanted == v1::ON_DISCONNECT_HANG_UP || wanted == v1::ON_DISCONNECT_CANCEL) options.hangup_micros = kHangupMicros;
+  entry.orphan = std::make_unique<OrphanRun>(loop_, controller_, spool_, job, options,
+                                             [this, job](const Outcome& o) { OrphanEnded(job, o); });
+  entry.run = makers_.job_run(std::move(plan), entry.orphan.get());
+  entry.orphan->Bind(entry.run.get());
+  entry.run->Start();
+}
+
+std::string Runs::LiveState(uint64_t job) const {
+  const auto it = runs_.find(job);
+  return it == runs_.end() || !it->second.run ? "" : it->second.run->live_state();
+}
+
+void Runs::HomeEnds() {
+  for (auto& attached : launching_) attached->HomeEnds();
+  for (auto& [job, entry] : runs_) {
+    if (entry.attached) entry.attached->HomeEnds();
+  }
+}
+
+}  // namespace vrun::home

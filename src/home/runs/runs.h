@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// All runs of this home: those with a client, those that write files, those whose client is away.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "home/runs/attached_run.h"
+#include "home/runs/command/mirrored.h"
+#include "home/runs/job_run.h"
+#include "home/runs/orphan_run.h"
+#include "proto/local.pb.h"
+
+namespace vrun::home {
+
+// Loop thread only.
+class Runs : public AttachedRun::Owner {
+ public:
+  // What runs consist of that is not made here.
+  struct Makers {
+    std::function<std::unique_ptr<JobRun>(JobRun::Plan plan, JobRun::Sink* sink)> job_run;
+    std::function<std::shared_ptr<Launch>(const v1::Run& run, Launch::Events events)> launch;
+  };
+  // None is owned; all outlive it.
+  Runs(EventLoop* loop, ControllerClient* controller, const JobRoots* roots, Traces* traces, LogSpool* spool,
+       const RunFiles* files, Makers makers);
+  ~Runs() override;
+
+  // First messages of a conversation; descriptors as in proto/local.proto. Answers errors itself.
+  void StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run, std::vector<UniqueFd> fds);
+  void Resume(std::shared_ptr<ClientConnection> client, const v1::Resume& resume, std::vector<UniqueFd> fds);
+
+  // After a start: takes up the jobs that an earlier home left behind, as soon as there is a tree and a controller.
+  void Recover();
+
+  // Tells all clients that home ends; jobs go on.
+  void HomeEnds();
+  size_t running() const { return runs_.size(); }
+  bool Has(uint64_t job) const { return runs_.contains(job); }
+  // JobRun::live_state of one that runs; "" of any other.
+  std::string LiveState(uint64_t job) const;
+  // How a run of this home ended, as its client or its output was told. Null: it has not, or too long ago.
+  const Outcome* OutcomeOf(uint64_t job) const;
+
+  // --- AttachedRun::Owner ---
+  bool OnAccepted(AttachedRun* attached, uint64_t job) override;
+  std::shared_ptr<Launch> MakeLaunch(const v1::Run& run, Launch::Events events) override;
+  JobRun* MakeRun(AttachedRun* attached, JobRun::Plan plan) override;
+  void Orphan(AttachedRun* attached) override;
+  void Done(AttachedRun* attached) override;
+  PipeTurns* pipe_turns() override { return &pipe_turns_; }
+
+ private:
+  struct Entry {
+    std::unique_ptr<JobRun> run;  // its sink is one of the others
+    std::unique_ptr<AttachedRun> attached;
+    std::unique_ptr<OrphanRun> orphan;
+    bool resuming = false;
+  };
+
+  static void Refuse(ClientConnection* client, const v1::Run& run, const NamedCheck& named);
+  std::unique_ptr<AttachedRun> Take(AttachedRun* attached);
+  void Later(std::shared_ptr<void> dead);
+  void TreeFor(uint64_t job, std::function<void(Result<tree::SnapshotPtr>)> done);
+  void TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tree);
+  void OrphanEnded(uint64_t job, const Outcome& outcome);
+  void RememberOutcome(uint64_t job, const Outcome& outcome);
+  // Batch jobs that ended while there was no home: their output still lacks the end.
+  void TellEnds(const std::set<uint64_t>& not_over);
+  void Replay(uint64_t job, AttachedRun* attached, uint64_t position, std::function<void()> done);
+  void ResumeRunning(uint64_t job, std::unique_ptr<AttachedRun> attached);
+  void ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attached, int tries);
+  std::unique_ptr<AttachedRun> Attach(std::shared_ptr<ClientConnection> client, AttachedRun::Options options);
+  Result<std::unique_ptr<AttachedRun>> MakeAttached(std::shared_ptr<ClientConnection> client,
+                                                    AttachedRun::Options options,
+                                                    const google::protobuf::RepeatedPtrField<v1::Descriptor>& extras,
+                                                    std::vector<UniqueFd> fds);
+
+  EventLoop* const loop_;
+  ControllerClient* const controller_;
+  const JobRoots* const roots_;
+  Traces* const traces_;
+  LogSpool* const spool_;
+  const RunFiles* const files_;
+  const Makers makers_;
+  MirroredPlaces places_;
+  PipeTurns pipe_turns_;  // outlives the runs
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::map<uint64_t, Entry> runs_;
+  std::vector<std::unique_ptr<AttachedRun>> launching_;             // no job yet
+  std::map<AttachedRun*, std::unique_ptr<AttachedRun>> replaying_;  // a run that ended meanwhile
+  std::map<uint64_t, Outcome> outcomes_;                            // the latest few
+  EventLoop::TimerId recover_timer_ = 0;
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,541 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/serve/live_writes.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/io/work_queue.h"
+#include "base/log.h"
+#include "home/apply/apply.h"
+#include "home/apply/apply_flush.h"
+
+namespace vrun::home {
+namespace {
+
+// Of the node's window (vfs/live/data/live_stream.h) a fraction, so that it never waits for us in a steady stream.
+constexpr size_t kSyncOperations = 1024;
+constexpr uint64_t kSyncBytes = 16u << 20;
+constexpr int64_t kGatherMicros = 1'000;   // what comes within this goes into the same flush
+constexpr uint64_t kWindow = 128u << 20;   // bytes of content that a node may send before they are taken off the queue
+constexpr uint64_t kTakenStep = 8u << 20;  // it hears of them in such steps
+constexpr uint64_t kMostQueued = 256u << 20;  // of a node that does not keep to it
+constexpr int64_t kFullMicros = 5'000'000;    // between two tries while home is full
+constexpr size_t kLately = 16384;             // more than a window has operations
+constexpr uint64_t kMostTold = 10;            // failures one after the other
+constexpr size_t kToldLately = 64;            // lines, for those who begin to listen
+
+// Somebody can make room, and then it works.
+bool MayPass(const Error& error) {
+  switch (error.error_number()) {
+    case ENOSPC:
+    case EDQUOT:
+    case ENFILE:
+    case EMFILE:
+    case ENOMEM: return true;
+    default: return error.error_number() == 0 && error.code() == Code::kExhausted;
+  }
+}
+
+}  // namespace
+
+class LiveWrites::View {
+ public:
+  View(uint64_t id, const Options& options, std::shared_ptr<Refusals> refusals,
+       std::shared_ptr<std::atomic<uint64_t>> expected)
+      : id_(id), flush_(options.flush), refusals_(std::move(refusals)), expected_(std::move(expected)) {
+    // Numbers of series must not come again after a restart of home: what an earlier one was sent is dropped.
+    next_begin_ = static_cast<uint64_t>(WallMicros());
+    apply_.root = options.root;
+    apply_.job = id >> 32;
+    apply_.attempt = static_cast<uint32_t>(id);
+    apply_.live = true;
+    apply_.shown_job = [this] { return ShownJob(); };
+    apply_.rules = options.rules;
+    apply_.notice = [this](const std::string& text) { Tell(text); };
+    if (!options.journals.empty() && MakeDirs(options.journals, 0700)) {
+      apply_.journal = options.journals + "/live-" + std::to_string(id);
+    }
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  // `finish`: nothing more comes; its journal goes.
+  void Stop(bool finish) {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+      finish_ = finish;
+      changed_.notify_all();
+    }
+    if (thread_.joinable()) thread_.join();
+    flusher_.Stop();
+  }
+
+  uint64_t Join(Send send) {
+    std::lock_guard lock(mutex_);
+    send_ = std::move(send);
+    BeginLocked();
+    return ++joined_;
+  }
+  void Leave(uint64_t joined) {
+    std::lock_guard lock(mutex_);
+    if (joined_ == joined) send_ = nullptr;
+  }
+  void Write(uint64_t begin, v1::WriteBack message) {
+    std::lock_guard lock(mutex_);
+    if (begin != begin_) return;
+    queued_bytes_ += message.file_data().data().size();
+    queue_.push_back(std::move(message));
+    changed_.notify_all();
+    if (queued_bytes_ > kMostQueued) {
+      LogWarning("live view {:x}: its node sends more than its window: from the beginning", id_);
+      BeginLocked();
+    }
+  }
+
+  uint64_t applied() const {
+    std::lock_guard lock(mutex_);
+    return applied_;
+  }
+
+  Mark mark() const {
+    std::lock_guard lock(mutex_);
+    return {failed_, told_};
+  }
+
+  void WhenDurable(uint64_t sequence, std::function<void()> done) {
+    {
+      std::lock_guard lock(mutex_);
+      if (durable_ < sequence) {
+        waiting_.emplace(sequence, std::move(done));
+        // After a restart of home only the journal knows.
+        open_ = true;
+        changed_.notify_all();
+        return;
+      }
+    }
+    done();
+  }
+  uint64_t Listen(uint64_t job, uint64_t told, std::function<void(const std::string&)> notice) {
+    std::lock_guard lock(mutex_);
+    last_job_ = job;
+    const uint64_t forgotten = told_ - told_lately_.size();
+    for (uint64_t i = std::max(told, forgotten); i < told_; ++i) notice(told_lately_[i - forgotten]);
+    listeners_[++next_listener_] = {job, std::move(notice)};
+    return next_listener_;
+  }
+  void Unlisten(uint64_t id) {
+    std::lock_guard lock(mutex_);
+    listeners_.erase(id);
+  }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  struct Listener {
+    uint64_t job;
+    std::function<void(const std::string&)> notice;
+  };
+  struct Flushed {
+    Applier::Flushing begun;
+    uint64_t settled = 0;
+    std::vector<v1::Applied> applied;
+    Status status;
+    int64_t micros = 0;
+  };
+
+  uint64_t ShownJob() const {
+    std::lock_guard lock(mutex_);
+    if (!listeners_.empty()) return listeners_.rbegin()->second.job;
+    // The first writes of a job may be here before home hears that it runs.
+    return std::max(last_job_, expected_->load());
+  }
+
+  void BeginLocked() {
+    queue_.clear();
+    queued_bytes_ = 0;
+    begin_ = 0;  // nothing is taken before the node has heard of the next
+    restart_ = true;
+    changed_.notify_all();
+  }
+
+  void Run() {
+    ::pthread_setname_np(::pthread_self(), "live-apply");
+    Lock lock(mutex_);
+    while (!stop_ || flushing_ || (finish_ && !queue_.empty())) {
+      const int64_t now = MonotonicMicros();
+      if (flushed_) {
+        const Flushed flushed = *std::exchange(flushed_, std::nullopt);
+        lock.unlock();
+        EndFlush(flushed);
+        lock.lock();
+      } else if (stop_ && !finish_) {
+        changed_.wait(lock);  // for the flush under way: the applier is its
+      } else if (now < full_until_) {
+        changed_.wait_for(lock, std::chrono::microseconds(full_until_ - now),
+                          [this] { return (stop_ && !flushing_) || flushed_; });
+      } else if (std::exchange(restart_, false)) {
+        Begin(&lock);
+      } else if (std::exchange(open_, false)) {
+        lock.unlock();
+        OpenAndTell();
+        lock.lock();
+      } else if (!queue_.empty()) {
+        const v1::WriteBack message = std::move(queue_.front());
+        queue_.pop_front();
+        queued_bytes_ -= message.file_data().data().size();
+        taken_ += message.file_data().data().size();
+        const bool tell = taken_ - told_taken_ >= kTakenStep;
+        lock.unlock();
+        ApplyOne(message);
+        if (tell) Acknowledge(0);
+        lock.lock();
+      } else if (unsynced_ > 0 && !flushing_ && now >= sync_due_) {
+        lock.unlock();
+        BeginFlush();
+        lock.lock();
+      } else if (unsynced_ > 0 && !flushing_) {
+        changed_.wait_for(lock, std::chrono::microseconds(sync_due_ - now));
+      } else {
+        changed_.wait(lock);
+      }
+    }
+    const bool finish = finish_;
+    lock.unlock();
+    if (!finish || !Open()) return;
+    if (const Status finished = applier_->Finish(); !finished) {
+      LogWarning("live view {:x}: {}", id_, Escape(finished.error().message()));
+    }
+  }
+
+  // --- its thread's ---
+
+  Status Open() {
+    if (applier_) return {};
+    VRUN_ASSIGN(auto applier, Applier::Open(apply_));
+    // What an earlier home has applied.
+    VRUN_ASSIGN(const uint64_t durable, applier->Sync());
+    applier_ = std::move(applier);
+    Advance();
+    std::lock_guard lock(mutex_);
+    durable_ = std::max(durable_, durable);
+    return {};
+  }
+
+  // Who waits may wait for what an earlier home has applied.
+  void OpenAndTell() {
+    if (const Status opened = Open(); !opened) {
+      Tell("cannot make the job's writes durable: " + opened.error().message());
+      std::lock_guard lock(mutex_);
+      open_ = true;
+      full_until_ = MonotonicMicros() + kFullMicros;
+      return;
+    }
+    std::vector<std::function<void()>> calls;
+    {
+      std::lock_guard lock(mutex_);
+      calls = TakeServedLocked();
+    }
+    for (const auto& call : calls) call();
+  }
+
+  std::vector<std::function<void()>> TakeServedLocked() {
+    std::vector<std::function<void()>> calls;
+    for (auto it = waiting_.begin(); it != waiting_.end() && it->first <= durable_; it = waiting_.erase(it)) {
+      calls.push_back(std::move(it->second));
+    }
+    return calls;
+  }
+
+  // How far it is, where nothing of a file is missing. What failed for good is done with.
+  void Advance() {
+    std::lock_guard lock(mutex_);
+    applied_ = std::max({applied_, applier_ ? applier_->sequence() : 0, settled_});
+  }
+
+  void Begin(Lock* lock) {
+    lock->unlock();
+    const Status opened = Open();
+    if (!opened) Tell("cannot take the job's writes: " + opened.error().message());
+    v1::LiveAck first;
+    lock->lock();
+    if (restart_ || !applier_) return Later();
+    begin_ = ++next_begin_;
+    taken_ = told_taken_ = 0;
+    first.set_begin(begin_);
+    first.set_window(kWindow);
+    first.mutable_ack()->set_sequence(durable_);
+    // Those of acknowledgements that were lost with the stream before.
+    for (const v1::Applied& one : lately_) *first.mutable_ack()->add_applied() = one;
+    const Send send = send_;
+    lock->unlock();
+    if (send) send(first);
+    lock->lock();
+  }
+
+  // Under the lock.
+  void Later() {
+    restart_ = true;
+    full_until_ = MonotonicMicros() + (applier_ ? 0 : kFullMicros);
+  }
+
+  void ApplyOne(const v1::WriteBack& message) {
+    if (const Status opened = Open(); !opened) return Full(opened.error());
+    const Status applied = applier_->Apply(message);
+    if (!applied && MayPass(applied.error())) return Full(applied.error());
+    if (!applied) Failed(message, applied.error());
+    if (applied && !message.has_file_data()) ignoring_ = false;
+    if (applied && !ignoring_) failures_ = 0;
+    if (ignoring_) settled_ = message.sequence();
+    const bool whole = message.has_file_data() ? message.file_data().last() : !message.has_put_file();
+    if (whole && settled_ == message.sequence() && applier_) applier_->Settle(settled_);
+    Advance();
+    if (unsynced_++ == 0) sync_due_ = std::max(MonotonicMicros() + kGatherMicros, rest_until_);
+    unsynced_bytes_ += message.file_data().data().size();
+    if (const uint64_t wanted = applier_ ? applier_->TakeWantWhole() : 0; wanted != 0) Acknowledge(wanted);
+    const bool much = unsynced_ >= kSyncOperations || unsynced_bytes_ >= kSyncBytes;
+    if (much && !flushing_) BeginFlush();
+  }
+
+  void Failed(const v1::WriteBack& message, const Error& error) {
+    settled_ = message.sequence();
+    refused_ = true;
+    if (message.has_put_file() || message.has_file_data()) ignoring_ = true;
+    {
+      std::lock_guard lock(mutex_);
+      ++failed_;
+    }
+    if (++failures_ <= kMostTold) Tell(error.message() + ": what the job wrote there is lost");
+  }
+
+  void Full(const Error& error) {
+    Tell(error.message() + ": the job's writes wait on the node: make room at home");
+    if (applier_ && !flushing_) BeginFlush();
+    std::lock_guard lock(mutex_);
+    full_until_ = MonotonicMicros() + kFullMicros;
+    BeginLocked();
+  }
+
+  // Something else than that more is durable. `want_whole`: 0: nothing.
+  void Acknowledge(uint64_t want_whole) {
+    v1::LiveAck ack;
+    Send send;
+    {
+      std::lock_guard lock(mutex_);
+      ack.mutable_ack()->set_sequence(durable_);
+      ack.mutable_ack()->set_want_whole(want_whole);
+      ack.set_taken(told_taken_ = taken_);
+      send = begin_ != 0 ? send_ : nullptr;  // the next series begins with all of it
+    }
+    if (send) send(ack);
+  }
+
+  // On a thread of its own: a disk that is busy holds up neither what comes nor the ends of earlier flushes.
+  void BeginFlush() {
+    // Before whoever waits for the flush goes on: who looks next is to see what there is.
+    if (std::exchange(refused_, false)) {
+      const std::lock_guard lock(refusals_->mutex);
+      if (refusals_->tell) refusals_->tell();
+    }
+    unsynced_ = 0;
+    unsynced_bytes_ = 0;
+    flushing_ = true;
+    Flushed begun;
+    begun.begun = applier_->BeginSync();
+    begun.settled = settled_;
+    begun.applied = applier_->TakeApplied();
+    flusher_.Post([this, begun = std::move(begun)]() mutable {
+      const int64_t began = MonotonicMicros();
+      begun.status = flush_ ? flush_(begun.begun.flush.get()) : begun.begun.flush->Flush();
+      begun.micros = MonotonicMicros() - began;
+      std::lock_guard lock(mutex_);
+      flushed_ = std::move(begun);
+      changed_.notify_all();
+    });
+  }
+
+  void EndFlush(const Flushed& flushed) {
+    flushing_ = false;
+    const int64_t now = MonotonicMicros();
+    rest_until_ = now + flushed.micros;
+    sync_due_ = std::max(sync_due_, rest_until_);
+    applier_->EndSync(flushed.begun, flushed.status.has_value());
+    std::vector<std::function<void()>> calls;
+    v1::LiveAck ack;
+    Send send;
+    {
+      std::lock_guard lock(mutex_);
+      for (const v1::Applied& one : flushed.applied) unacknowledged_.push_back(one);
+      if (flushed.status) {
+        durable_ = std::max({durable_, flushed.begun.sequence, flushed.settled});
+        ack.mutable_ack()->set_sequence(durable_);
+        for (v1::Applied& one : std::exchange(unacknowledged_, {})) {
+          *ack.mutable_ack()->add_applied() = one;
+          lately_.push_back(std::move(one));
+          if (lately_.size() > kLately) lately_.pop_front();
+        }
+        calls = TakeServedLocked();
+        send = begin_ != 0 ? send_ : nullptr;
+      }
+    }
+    if (!flushed.status) {
+      ++unsynced_;
+      sync_due_ = now + kFullMicros;
+      return Tell("cannot make the job's writes durable: " + flushed.status.error().message());
+    }
+    if (send) send(ack);
+    for (const auto& call : calls) call();
+  }
+
+  void Tell(const std::string& text) {
+    std::map<uint64_t, Listener> listeners;
+    {
+      std::lock_guard lock(mutex_);
+      listeners = listeners_;
+      ++told_;
+      told_lately_.push_back(text);
+      if (told_lately_.size() > kToldLately) told_lately_.pop_front();
+    }
+    if (listeners.empty()) LogWarning("live view {:x}: {}", id_, Escape(text));
+    for (const auto& [id, listener] : listeners) listener.notice(text);
+  }
+
+  const uint64_t id_;
+  const std::function<Status(ApplyFlush*)> flush_;
+  const std::shared_ptr<Refusals> refusals_;
+  const std::shared_ptr<std::atomic<uint64_t>> expected_;
+  ApplyOptions apply_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::deque<v1::WriteBack> queue_;
+  uint64_t queued_bytes_ = 0;
+  uint64_t next_begin_ = 0;
+  uint64_t begin_ = 0;  // of the series that is taken; 0: none
+  uint64_t taken_ = 0;  // bytes of content of it that have left the queue
+  uint64_t told_taken_ = 0;
+  bool restart_ = false;
+  bool open_ = false;
+  bool stop_ = false;
+  bool finish_ = false;
+  int64_t full_until_ = 0;
+  uint64_t joined_ = 0;
+  Send send_;
+  uint64_t applied_ = 0;
+  uint64_t durable_ = 0;
+  uint64_t failed_ = 0;
+  std::multimap<uint64_t, std::function<void()>> waiting_;
+  uint64_t next_listener_ = 0;
+  std::map<uint64_t, Listener> listeners_;
+  uint64_t last_job_ = 0;
+  uint64_t told_ = 0;
+  std::deque<std::string> told_lately_;
+  std::optional<Flushed> flushed_;  // of the flusher
+
+  // The thread's own.
+  std::unique_ptr<Applier> applier_;
+  uint64_t settled_ = 0;   // of the last message that has failed for good
+  bool ignoring_ = false;  // the rest of this file fails with it
+  bool refused_ = false;   // something has failed, and nobody was told yet
+  uint64_t failures_ = 0;  // since the last that was applied
+  size_t unsynced_ = 0;
+  uint64_t unsynced_bytes_ = 0;
+  int64_t sync_due_ = 0;
+  int64_t rest_until_ = 0;
+  bool flushing_ = false;
+  std::vector<v1::Applied> unacknowledged_;  // of flushes that failed
+  std::deque<v1::Applied> lately_;
+  WorkQueue flusher_{"live-flush"};
+
+  std::thread thread_;
+};
+
+LiveWrites::LiveWrites(Options options) : options_(std::move(options)) {}
+
+LiveWrites::~LiveWrites() {
+  for (const auto& [id, view] : views_) view->Stop(false);
+}
+
+std::shared_ptr<LiveWrites::View> LiveWrites::Find(uint64_t view) const {
+  std::lock_guard lock(mutex_);
+  const auto it = views_.find(view);
+  return it == views_.end() ? nullptr : it->second;
+}
+
+std::shared_ptr<LiveWrites::View> LiveWrites::Make(uint64_t view) {
+  std::lock_guard lock(mutex_);
+  auto& made = views_[view];
+  if (!made) made = std::make_shared<View>(view, options_, refusals_, expected_);
+  return made;
+}
+
+uint64_t LiveWrites::Join(uint64_t view, Send send) { return Make(view)->Join(std::move(send)); }
+
+void LiveWrites::Leave(uint64_t view, uint64_t joined) {
+  if (const auto found = Find(view)) found->Leave(joined);
+}
+
+void LiveWrites::Write(uint64_t view, uint64_t begin, v1::WriteBack message) {
+  if (const auto found = Find(view)) found->Write(begin, std::move(message));
+}
+
+void LiveWrites::OnRefused(std::function<void()> refused) {
+  const std::lock_guard lock(refusals_->mutex);
+  refusals_->tell = std::move(refused);
+}
+
+void LiveWrites::End(uint64_t view) {
+  std::shared_ptr<View> ended;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = views_.find(view);
+    if (it == views_.end()) return;
+    ended = std::move(it->second);
+    views_.erase(it);
+  }
+  ended->Stop(true);
+}
+
+std::map<uint64_t, uint64_t> LiveWrites::Applied() const {
+  std::lock_guard lock(mutex_);
+  std::map<uint64_t, uint64_t> applied;
+  for (const auto& [id, view] : views_) applied[id] = view->applied();
+  return applied;
+}
+
+void LiveWrites::WhenDurable(uint64_t view, uint64_t sequence, std::function<void()> done) {
+  Make(view)->WhenDurable(sequence, std::move(done));
+}
+
+std::map<uint64_t, LiveWrites::Mark> LiveWrites::Marks() const {
+  std::lock_guard lock(mutex_);
+  std::map<uint64_t, Mark> marks;
+  for (const auto& [id, view] : views_) marks[id] = view->mark();
+  return marks;
+}
+
+uint64_t LiveWrites::Failed(uint64_t view) const {
+  const auto found = Find(view);
+  return found ? found->mark().failed : 0;
+}
+
+void LiveWrites::Expect(uint64_t job) { *expected_ = job; }
+
+uint64_t LiveWrites::Listen(uint64_t view, uint64_t job, uint64_t told,
+                            std::function<void(const std::string&)> notice) {
+  return Make(view)->Listen(job, told, std::move(notice));
+}
+
+void LiveWrites::Unlisten(uint64_t view, uint64_t id) {
+  if (const auto found = Find(view)) found->Unlisten(id);
+}
+
+}  // namespace vrun::home

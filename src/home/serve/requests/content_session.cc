@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/serve/requests/content_session.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "home/serve/content_server.h"
+#include "home/serve/requests/requests.h"
+
+namespace vrun::home {
+namespace {
+
+// Of an answer that is not urgent.
+constexpr double kSliceSeconds = 0.01;
+constexpr size_t kLeastSlice = 64u << 10, kMostSlice = 1u << 20;
+constexpr size_t kFirstSlice = 256u << 10;  // while the link's speed is not known
+
+size_t MostQueued(Urgency urgency) {
+  if (urgency == kDirectories) return std::numeric_limits<size_t>::max();
+  return urgency == kRanges ? 2 * rpc::Stream::kHighWater : rpc::Stream::kHighWater;
+}
+
+// Whose kind this version does not know.
+class UnknownRequest : public Request {
+ public:
+  using Request::Request;
+  bool Step() override {
+    return Fail(Error(Code::kUnsupported, "this home does not know that content request: update vrun"));
+  }
+};
+
+}  // namespace
+
+ContentSession::ContentSession(ContentServer* server)
+    : server_(server),
+      reader_(&server->served_, &server->ids_, &server->hot_units_, &server->compressor_, &server->signer_, &policy_),
+      resident_(&server->served_, server->digests_),
+      peers_(&server->peers_, this),
+      tree_(server->trees_, &server->tree_board_, server->digests_, &server->compressor_, &reader_, this),
+      live_(server->live_writes_, &server->lent_, this) {}
+
+// --- which request is which ---
+
+std::unique_ptr<Request> ContentSession::Make(v1::ContentRequest r) {
+  using Asked = v1::ContentRequest;
+  const auto reply = [&](Urgency urgency, OneReply::Answer answer) {
+    return std::make_unique<OneReply>(this, std::move(r), urgency, std::move(answer));
+  };
+  const auto order = [&](Order::Carry carry) { return std::make_unique<Order>(this, std::move(r), std::move(carry)); };
+  const auto directories = [&](Urgency urgency, GetDirectories::Find find) {
+    return std::make_unique<GetDirectories>(this, std::move(r), urgency, server_->trees_, server_->digests_,
+                                            &server_->compressor_, std::move(find));
+  };
+  switch (r.what_case()) {
+    case Asked::kGetRoot:
+      return reply(kDirectories, [this](const Asked& a) { return GetRoot(*server_->trees_, a.get_root()); });
+    case Asked::kGetDirectory: return directories(kDirectories, FindDirectory);
+    case Asked::kGetTree: return directories(kTrees, FindTree);
+    case Asked::kGetRange: return std::make_unique<GetRange>(this, std::move(r), &reader_);
+    case Asked::kGetExtents:
+      return reply(kDirectories, [this](const Asked& a) { return GetExtents(server_->served_, a.get_extents()); });
+    case Asked::kGetResident: return reply(kRanges, [this](const Asked& a) { return resident_.Get(a.get_resident()); });
+    case Asked::kGetTrace:
+      return reply(kRanges, [this](const Asked& a) { return GetTrace(server_->traces_, a.get_trace()); });
+    case Asked::kPutTrace:
+      return reply(kRanges, [this](const Asked& a) { return PutTrace(server_->traces_, a.put_trace()); });
+    case Asked::kGetFrames:
+      return std::make_unique<GetFrames>(this, std::move(r), &server_->traces_, &server_->signer_);
+    case Asked::kWatchPeers: return order([this](const Asked& a) { return peers_.Begin(a); });
+    case Asked::kWatchTree: return order([this](const Asked& a) { return tree_.Begin(a); });
+    case Asked::kBeginWrites: return order([this](const Asked& a) { return live_.Begin(a); });
+    case Asked::kEndWrites: return order([this](const Asked& a) { return live_.End(a); });
+    default: return std::make_unique<UnknownRequest>(this, std::move(r), kDirectories);
+  }
+}
+
+void ContentSession::OnMessage(const std::string& message) {
+  server_->ids_.Busy();
+  server_->traces_.frames().Busy();
+  v1::ContentRequest request;
+  if (!request.ParseFromString(message)) {
+    std::lock_guard lock(mutex_);
+    if (stream_ != nullptr) stream_->Cancel(Error(Code::kCorrupt, "content request does not parse"));
+    return;
+  }
+  if (closed()) return;
+  // These need no answer, and are cheap.
+  if (request.has_write()) return live_.Write(request.mutable_write());
+  if (request.has_heard()) return tree_.Heard(request.heard());
+  if (request.has_cancel()) return Cancel(request.cancel().id());
+  if (request.has_get_root() || request.has_get_directory() || request.has_get_tree()) ++server_->metadata_requests_;
+  auto made = Make(std::move(request));
+  std::lock_guard lock(mutex_);
+  if (stream_ == nullptr) return;
+  if (waiting_[made->urgency()].size() >= kMaxWaiting) {
+    stream_->Cancel(Error(Code::kExhausted, "too many content requests at a time"));
+    return;
+  }
+  waiting_[made->urgency()].push_back(std::move(made));
+  Schedule();
+}
+
+void ContentSession::Cancel(uint64_t id) {
+  tree_.Cancel(id);
+  std::vector<std::unique_ptr<Request>> dropped;  // without the lock
+  std::lock_guard lock(mutex_);
+  if (running_.contains(id)) cancelled_.insert(id);
+  for (auto& queue : waiting_) {
+    const auto kept = std::stable_partition(queue.begin(), queue.end(), [id](const auto& r) { return r->id() != id; });
+    std::move(kept, queue.end(), std::back_inserter(dropped));
+    queue.erase(kept, queue.end());
+  }
+}
+
+// --- the stream ---
+
+void ContentSession::Start(rpc::Stream* stream) {
+  std::lock_guard lock(mutex_);
+  stream_ = stream;
+}
+
+void ContentSession::Close() {
+  std::deque<std::unique_ptr<Request>> dropped[kUrgencies];
+  {
+    std::lock_guard lock(mutex_);
+    stream_ = nullptr;
+    for (int u = 0; u < kUrgencies; ++u) dropped[u].swap(waiting_[u]);
+  }
+  peers_.Leave();
+  tree_.Leave();
+  live_.Leave();
+}
+
+bool ContentSession::closed() const {
+  std::lock_guard lock(mutex_);
+  return stream_ == nullptr;
+}
+
+bool ContentSession::full() const {
+  std::lock_guard lock(mutex_);
+  return stream_ == nullptr || stream_->queued_bytes() > rpc::Stream::kHighWater;
+}
+
+void ContentSession::Queue(std::unique_ptr<Request> request) {
+  std::lock_guard lock(mutex_);
+  if (stream_ == nullptr) return;
+  waiting_[request->urgency()].push_back(std::move(request));
+  Schedule();
+}
+
+void ContentSession::OnWritable() {
+  {
+    std::lock_guard lock(mutex_);
+    parked_ = false;
+    Schedule();
+  }
+  tree_.Writable();
+}
+
+// One posted step for each request that could be worked on now, and no more than the workers can use.
+void ContentSession::Schedule() {
+  constexpr size_t kEnough = 8;
+  size_t wanted = waiting_[kDirectories].size() + waiting_[kRanges].size();
+  if (!parked_) wanted += waiting_[kTrees].size() + waiting_[kAhead].size();
+  while (scheduled_ < std::min(wanted, kEnough)) {
+    ++scheduled_;
+    server_->workers_.Post([self = shared_from_this(), this] { Step(); });
+  }
+}
+
+void ContentSession::Step() {
+  std::unique_ptr<Request> work;  // destroyed without the lock
+  {
+    std::lock_guard lock(mutex_);
+    --scheduled_;
+    if (stream_ == nullptr) return;
+    for (int u = 0; u < kUrgencies && !work; ++u) {
+      if (waiting_[u].empty()) continue;
+      if (stream_->queued_bytes() > MostQueued(static_cast<Urgency>(u))) {
+        parked_ = true;
+        // It may have become writable in between, and then nobody would tell us.
+        if (stream_->queued_bytes() > rpc::Stream::kLowWater) return;
+        parked_ = false;
+      }
+      work = std::move(waiting_[u].front());
+      waiting_[u].pop_front();
+    }
+    if (!work) return;
+    running_.insert(work->id());
+  }
+  const bool answered = work->Step();
+  std::lock_guard lock(mutex_);
+  running_.erase(work->id());
+  const bool cancelled = cancelled_.erase(work->id()) > 0;
+  if (!answered && !cancelled && stream_ != nullptr) waiting_[work->urgency()].push_front(std::move(work));
+  Schedule();
+}
+
+// What the link takes in kSliceSeconds: so long something urgent may have to wait for the one that is on its way.
+size_t ContentSession::SliceBytes() const {
+  const double link = policy_.link();
+  if (link <= 0) return kFirstSlice;
+  return static_cast<size_t>(std::clamp(link * kSliceSeconds, double{kLeastSlice}, double{kMostSlice}));
+}
+
+void ContentSession::Send(const v1::ContentReply& reply, Urgency urgency, bool slices) {
+  std::string bytes;
+  reply.SerializeToString(&bytes);
+  std::lock_guard lock(mutex_);
+  if (stream_ == nullptr || cancelled_.contains(reply.id())) return;
+  server_->served_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  sent_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  // Before it is queued: what is queued now is what the link has not taken since the last one.
+  bool more = running_.size() > 1 || !reply.last();
+  for (const auto& queue : waiting_) more |= !queue.empty();
+  policy_.Sent(MonotonicMicros(), sent_bytes_.load(std::memory_order_relaxed) - bytes.size(), stream_->queued_bytes(),
+               more);
+  if (urgency < kTrees) return stream_->SendUrgent(std::move(bytes));
+  const size_t slice = SliceBytes();
+  if (!slices || bytes.size() <= slice + slice / 2) return stream_->Send(std::move(bytes));
+  for (size_t at = 0; at < bytes.size(); at += slice) {
+    v1::ContentReply part;
+    part.set_id(reply.id());
+    part.mutable_slice()->set_data(bytes.substr(at, slice));
+    part.mutable_slice()->set_more(bytes.size() - at > slice);
+    stream_->Send(part.SerializeAsString());
+  }
+}
+
+}  // namespace vrun::home

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/serve/requests/live_streams.h"
+
+#include <utility>
+
+namespace vrun::home {
+
+Status LiveStreams::Begin(const v1::ContentRequest& request) {
+  if (writes_ == nullptr) return Error(Code::kUnsupported, "nothing is written here");
+  const uint64_t view = request.begin_writes().view();
+  const uint64_t joined =
+      writes_->Join(view, [weak = stream_->weak_from_this(), id = request.id()](const v1::LiveAck& ack) {
+        const auto stream = weak.lock();
+        if (!stream) return;
+        v1::ContentReply reply;
+        reply.set_id(id);
+        *reply.mutable_live_ack() = ack;
+        stream->Send(reply);
+      });
+  {
+    std::lock_guard lock(mutex_);
+    joined_[view] = joined;
+  }
+  if (stream_->closed()) Leave();  // meanwhile
+  return {};
+}
+
+void LiveStreams::Write(v1::ContentRequest::LiveWrite* write) {
+  if (writes_ != nullptr) writes_->Write(write->view(), write->begin(), std::move(*write->mutable_write()));
+}
+
+Status LiveStreams::End(const v1::ContentRequest& request) {
+  const uint64_t view = request.end_writes().view();
+  lent_->Drop(view);
+  {
+    std::lock_guard lock(mutex_);
+    if (joined_.erase(view) == 0) return {};  // somebody else's
+  }
+  writes_->End(view);
+  return {};
+}
+
+void LiveStreams::Leave() {
+  std::map<uint64_t, uint64_t> joined;
+  {
+    std::lock_guard lock(mutex_);
+    joined.swap(joined_);
+  }
+  for (const auto& [view, id] : joined) writes_->Leave(view, id);
+}
+
+}  // namespace vrun::home

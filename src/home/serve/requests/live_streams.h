@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What jobs write in the live views of a node, on its way to LiveWrites.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "home/serve/lent_files.h"
+#include "home/serve/live_writes.h"
+#include "home/serve/requests/request.h"
+
+namespace vrun::home {
+
+// Of one node. Any thread.
+class LiveStreams {
+ public:
+  // `writes`: null where nothing is written.
+  LiveStreams(LiveWrites* writes, LentFiles* lent, NodeStream* stream)
+      : writes_(writes), lent_(lent), stream_(stream) {}
+  Status Begin(const v1::ContentRequest& request);
+  void Write(v1::ContentRequest::LiveWrite* write);
+  // The view is no more. Blocks.
+  Status End(const v1::ContentRequest& request);
+  void Leave();
+
+ private:
+  LiveWrites* const writes_;
+  LentFiles* const lent_;
+  NodeStream* const stream_;
+  std::mutex mutex_;
+  std::map<uint64_t, uint64_t> joined_;  // by view: what LiveWrites::Join returned; guarded by mutex_
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node that wants to know which others read from this home.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+
+#include "home/serve/peer_board.h"
+#include "home/serve/requests/request.h"
+
+namespace vrun::home {
+
+// Of one node. Any thread.
+class PeerWatch {
+ public:
+  PeerWatch(PeerBoard* board, NodeStream* stream) : board_(board), stream_(stream) {}
+  // Replaces an earlier one.
+  Status Begin(const v1::ContentRequest& request);
+  void Leave();
+
+ private:
+  PeerBoard* const board_;
+  NodeStream* const stream_;
+  std::mutex mutex_;
+  uint64_t id_ = 0;  // on the board; 0: not on it; guarded by mutex_
+};
+
+}  // namespace vrun::home

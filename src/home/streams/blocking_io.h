@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading and writing on a thread, for descriptors that cannot be non-blocking: regular files, and what cannot be
+// opened again. Destruction does not wait for a reader or writer at the other end.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/io/event_loop.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace vrun::home {
+
+// Loop thread, callbacks too. One operation after the other, in order.
+class BlockingIo {
+ public:
+  // `regular`: reads and writes return soon. Otherwise poll is asked first, and no more is written at a time than a
+  // writable pipe takes without blocking. The descriptor is the caller's and must stay open.
+  BlockingIo(EventLoop* loop, int fd, bool regular);
+  ~BlockingIo();
+
+  // Up to n bytes; an empty string is the end.
+  void Read(size_t n, std::function<void(Result<std::string>)> done);
+  // All of it, or the error; how much was written counts then.
+  void Write(std::string data, std::function<void(size_t written, Status status)> done);
+
+ private:
+  struct Work {
+    bool write = false;
+    std::string data;
+    size_t n = 0;
+    std::function<void(Result<std::string>)> read_done;
+    std::function<void(size_t, Status)> write_done;
+  };
+  void Post(Work work);
+  void Run();
+  Status WaitFor(short events) const;
+  Result<std::string> DoRead(size_t n) const;
+  Status DoWrite(const std::string& data, size_t* written) const;
+
+  EventLoop* const loop_;
+  const int fd_;
+  const bool regular_;
+  UniqueFd cancel_;                                             // eventfd: readable when it is time to go
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // loop thread
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Work> work_;  // guarded by mutex_, as all below
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace vrun::home

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The output of home's jobs, kept on disk: for `vctl logs`, and for clients that come back after home died.
+//
+// One file a job: records of (stream, offset, bytes), so that the two streams keep their order and a reader can go on
+// at an offset. Between them lie notes: lines that home itself says about the job, of no stream. Bounded in all (the
+// oldest jobs go first) and for each job. A disk that is full or read-only costs the log, never the run: append says so
+// and the caller goes on.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/io/event_loop.h"
+#include "base/io/work_queue.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "proto/task.pb.h"
+
+namespace vrun::home {
+
+class LogSpool {
+ public:
+  static constexpr uint64_t kJobBytes = 16u << 20;     // of an attached or detached run
+  static constexpr uint64_t kOrphanBytes = 64u << 20;  // while nobody else has the output
+  static constexpr uint64_t kTotalBytes = 512u << 20;
+
+  struct Record {
+    bool note = false;    // a line of home's own; stream and offset mean nothing
+    v1::StreamId stream;  // STDERR of a note
+    uint64_t offset;
+    std::string data;
+  };
+  struct Appended {
+    bool kept = false;  // is in the file; false: over the job's limit, or the disk does not take it
+    std::string error;
+  };
+
+  // Loop thread; callbacks too. Files are written on a thread of the spool's own.
+  LogSpool(EventLoop* loop, std::string directory, uint64_t total_limit = kTotalBytes);
+  ~LogSpool();  // writes what is queued
+
+  // Keeps bytes of a stream up to `limit` bytes of the job in all. `done` may be null.
+  void Append(uint64_t job, v1::StreamId stream, uint64_t offset, std::string data, uint64_t limit,
+              std::function<void(Appended)> done = nullptr);
+
+  // Keeps a line of home's own, complete with its line end, where the streams are by now. Also of a job whose log is
+  // full.
+  void Note(uint64_t job, std::string line);
+
+  // Reads records from `position` of the file on, about `bytes` of data at most. `next`: where to go on.
+  struct Read {
+    std::vector<Record> records;
+    uint64_t next = 0;
+    bool at_end = false;
+  };
+  void ReadFrom(uint64_t job, uint64_t position, uint64_t bytes, std::function<void(Result<Read>)> done);
+
+  // Calls `changed` (loop) after each append to the job's file, and at each Wake, until the handle goes.
+  class Subscription {
+   public:
+    virtual ~Subscription() = default;
+  };
+  std::unique_ptr<Subscription> Subscribe(uint64_t job, std::function<void()> changed);
+  void Wake(uint64_t job);
+
+ private:
+  class Handle;
+  struct File {
+    UniqueFd fd;
+    uint64_t size = 0;          // of data
+    uint64_t next[2] = {0, 0};  // first byte that is not kept, for each stream
+    bool failed = false;
+    uint64_t used = 0;
+  };
+  std::string Path(uint64_t job) const { return directory_ + "/" + std::to_string(job); }
+  // Worker.
+  Appended Write(uint64_t job, v1::StreamId stream, uint64_t offset, std::string data, uint64_t limit);
+  Appended WriteNote(uint64_t job, const std::string& line);
+  Appended WriteRecord(File* file, const std::string& header, const std::string& data);
+  File* Open(uint64_t job);
+  void MakeRoom(uint64_t bytes);
+
+  EventLoop* const loop_;
+  const std::string directory_;
+  const uint64_t total_limit_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::multimap<uint64_t, Handle*> subscribers_;
+
+  // The worker's own.
+  std::map<uint64_t, File> files_;
+  uint64_t total_ = 0;
+  uint64_t uses_ = 0;
+  bool listed_ = false;
+  bool complained_ = false;
+  WorkQueue worker_{"spool"};
+};
+
+}  // namespace vrun::home

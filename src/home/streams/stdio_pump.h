@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves the three streams of an attached run between the client's descriptors and numbered bytes.
+//
+// The client's terminal, pipes and files behave as if the command had them itself: no flag of theirs changes, regular
+// files keep their shared offset and O_APPEND, output to a slow reader stops the command instead of filling memory, and
+// no more of stdin is read than the window allows. Of a pipe the first bytes are only looked at, until the command
+// reads them: a command that reads nothing leaves them to the next reader.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/io/event_loop.h"
+#include "base/io/stream_progress.h"
+#include "base/result.h"
+#include "home/streams/blocking_io.h"
+#include "home/streams/client_fd.h"
+#include "home/streams/pipe_peek.h"
+#include "proto/task.pb.h"
+
+namespace vrun::home {
+
+// Loop thread only. Callbacks run on the loop, never inside of a call to the pump except Write's.
+class StdioPump {
+ public:
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    // Bytes of stdin from `offset` on; with eof none follow. `peeked`: they are still in the pipe, and InputAcked is to
+    // be called when the command begins to read.
+    virtual void OnInput(uint64_t offset, std::string_view data, bool eof, bool peeked) = 0;
+    // The command stopped reading before these bytes, which were taken from the client's descriptor.
+    virtual void OnInputUnused(uint64_t) {}
+    // What was looked at was taken by somebody else meanwhile: both got it.
+    virtual void OnInputTakenTwice() {}
+    // Everything below `offset` has been passed on. Not for each write: when there is a pause or enough has gathered.
+    virtual void OnOutputWritten(v1::StreamId stream, uint64_t offset) = 0;
+    // The stream's end was passed on, after all its bytes.
+    virtual void OnOutputEnded(v1::StreamId stream) = 0;
+    // Nobody reads it any more (EPIPE), or it cannot be written (a full disk): the rest is dropped and counts as
+    // written.
+    virtual void OnOutputBroken(v1::StreamId stream, const Error& reason) = 0;
+  };
+
+  // Takes the descriptors. `progress` says where the streams begin (not at 0 when a run is resumed) and is kept
+  // current.
+  StdioPump(EventLoop* loop, Handler* handler, UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress);
+  ~StdioPump();
+  StdioPump(const StdioPump&) = delete;
+  StdioPump& operator=(const StdioPump&) = delete;
+
+  // --- input ---
+  // The job wants stdin from `offset` on: what was read and is not acknowledged is passed (again) from there, then
+  // reading goes on. kCorrupt when those bytes are gone.
+  Status StartInput(uint64_t offset);
+  // The connection is gone: nothing is read until StartInput.
+  void PauseInput();
+  void InputAcked(uint64_t offset);
+  // The command reads no more, and has read what lies below `taken` (not given: what was acknowledged). A regular
+  // file's shared offset is set back to there; of what was only looked at the rest stays in the pipe.
+  void EndInput(std::optional<uint64_t> taken = std::nullopt);
+  // Before StartInput: first bytes of a pipe are looked at in turn with other runs. Without it they are just taken.
+  void SetPipeTurns(PipeTurns* turns) { turns_ = turns; }
+  const ClientFd& input() const { return input_.fd; }
+  // For a terminal: asked before each read whether the client is in the foreground and not stopped. When not, reading
+  // waits, and is tried again every 200 ms or at Foreground().
+  void SetTerminalGate(std::function<bool()> may_read) { may_read_ = std::move(may_read); }
+  void Foreground();
+
+  // --- output (STDOUT or STDERR) ---
+  // Nothing is written until ReleaseOutput: the client's terminal is not ready.
+  void HoldOutput() { held_ = true; }
+  void ReleaseOutput();
+  // Bytes that were written before are dropped by their offset. kCorrupt: there is a gap.
+  Status Write(v1::StreamId stream, uint64_t offset, std::string data, bool eof);
+  // Goes on at a higher offset: the bytes between are lost. Nothing may be queued.
+  void SkipTo(v1::StreamId stream, uint64_t offset);
+  uint64_t written(v1::StreamId stream) const { return outputs_[Index(stream)].written; }
+  bool ended(v1::StreamId stream) const { return outputs_[Index(stream)].ended; }
+  uint64_t received(v1::StreamId stream) const { return outputs_[Index(stream)].received; }
+  // Nothing is on its way to the descriptors.
+  bool drained() const;
+
+  // Behind all that was written: a text of ours to where stderr goes, if it takes it at once. Once drained().
+  void Append(std::string_view text);
+  // Gives all descriptors back; nothing happens afterwards.
+  void Close();
+
+ private:
+  struct Chunk {
+    v1::StreamId stream;
+    std::string data;
+    size_t done = 0;
+    bool eof = false;
+    bool ours = false;  // no byte of the stream: the erasure of the client's progress line
+  };
+  // One file: stdout and stderr share a channel when they are the same, so that their bytes keep their order.
+  struct Channel {
+    ClientFd fd;
+    std::deque<Chunk> queue;
+    std::unique_ptr<BlockingIo> io;  // kThread
+    bool busy = false;               // waits for EPOLLOUT or for the thread
+    bool registered = false;
+  };
+  struct Output {
+    Channel* channel = nullptr;
+    uint64_t received = 0;
+    uint64_t written = 0;
+    uint64_t reported = 0;
+    bool eof_received = false;
+    bool broken = false;
+    bool ended = false;
+  };
+  struct Input {
+    ClientFd fd;
+    std::unique_ptr<BlockingIo> io;
+    uint64_t read = 0;
+    uint64_t acked = 0;
+    bool enabled = false;
+    bool eof = false;   // nothing more to be read
+    bool over = false;  // nobody wants more
+    bool registered = false;
+    bool reading = false;           // the thread does
+    bool look = false;              // nothing was taken yet, and it can be looked at
+    uint64_t peeked = 0;            // the last bytes of `read` that are still in the descriptor
+    bool turn = false;              // ours in turns_
+    std::optional<uint64_t> taken;  // by the command, once it is over
+    EventLoop::TimerId parked = 0;
+  };
+
+  static size_t Index(v1::StreamId stream) { return stream == v1::STDERR ? 1 : 0; }
+  void AddChannel(UniqueFd fd, size_t index);
+  void Work(Channel* channel);
+  void Wrote(Channel* channel, size_t n);
+  void SetWritten(v1::StreamId stream, uint64_t offset);
+  void EraseProgressLine();
+  void FinishChunk(Channel* channel);
+  void Break(Channel* channel, const Error& reason);
+  void Report(v1::StreamId stream, bool now);
+  void Watch(Channel* channel, uint32_t events);
+  void Unwatch(Channel* channel);
+
+  void ReadMore();
+  void ReadPolled();
+  void TookInput(size_t n);
+  void InputEnded();
+  void GiveBackInput(size_t just_read);
+  void LookAhead();
+  void TakeLookedAt(uint64_t n);
+  void RetryInput(int64_t delay_micros);
+  void UnwatchInput();
+  size_t Window() const;
+
+  EventLoop* const loop_;
+  Handler* const handler_;
+  StreamProgressMap progress_;
+  std::function<bool()> may_read_;
+  PipeTurns* turns_ = nullptr;
+  Input input_;
+  std::array<std::unique_ptr<Channel>, 2> channels_;
+  std::array<Output, 2> outputs_;
+  bool line_taken_ = false;
+  bool held_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace vrun::home

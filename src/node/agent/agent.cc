@@ -1,0 +1,600 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/agent/agent.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <climits>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "base/clock.h"
+#include "base/cpu_list.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/io/event_loop.h"
+#include "base/log.h"
+#include "node/agent/attempt.h"
+#include "node/agent/controller_link.h"
+#include "node/agent/cpu_shares.h"
+#include "node/agent/kept_server.h"
+#include "node/agent/node_caches.h"
+#include "node/fs/kept_store.h"
+#include "node/uid_ranges.h"
+#include "rpc/rpc.h"
+
+namespace vrun::node {
+namespace {
+
+// What no task can be started without; `vctl doctor` says more.
+Status CheckHost() {
+  if (::geteuid() != 0)
+    return Error(Code::kDenied, "a node needs root, to make namespaces, mounts and cgroups: start it as root");
+  if (!OpenFile("/dev/fuse", O_RDWR)) {
+    return ErrnoError("/dev/fuse")
+        .With("a node needs FUSE: run `modprobe fuse`; in a container add `--device /dev/fuse`");
+  }
+  return {};
+}
+
+using AttemptKey = std::pair<uint64_t, uint32_t>;
+
+std::vector<std::string> ListDirectory(const std::string& path) {
+  std::vector<std::string> names;
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), ::closedir);
+  if (dir == nullptr) return names;
+  while (dirent* e = ::readdir(dir.get())) {
+    if (e->d_name[0] != '.') names.push_back(e->d_name);
+  }
+  return names;
+}
+
+int CountGpus() {
+  int n = 0;
+  for (const std::string& name : ListDirectory("/dev")) {
+    if (name.size() > 6 && name.compare(0, 6, "nvidia") == 0 && isdigit(static_cast<unsigned char>(name[6]))) ++n;
+  }
+  return n;
+}
+
+v1::Resources MachineResources(const AgentOptions& o) {
+  v1::Resources r;
+  const auto count = static_cast<uint32_t>(AllowedCpus().size());
+  r.set_milli_cpus(o.milli_cpus > 0 ? o.milli_cpus : count * 1000);
+  struct sysinfo info {};
+  ::sysinfo(&info);
+  r.set_memory_bytes(o.memory_bytes > 0 ? o.memory_bytes : static_cast<uint64_t>(info.totalram) * info.mem_unit);
+  r.set_gpus(static_cast<uint32_t>(o.gpus >= 0 ? o.gpus : CountGpus()));
+  r.set_gpu_type(o.gpu_type);
+  return r;
+}
+
+// The names of this host, so that a job can resolve them wherever its root's own /etc/hosts comes from: at the address
+// where homes reach the node, where that is one of its own.
+std::string HostsLines(const AgentOptions& o) {
+  char name[HOST_NAME_MAX + 1] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "";
+  in_addr v4{};
+  in6_addr v6{};
+  const std::string& listen = o.listen_host;
+  const bool usable = (::inet_pton(AF_INET, listen.c_str(), &v4) == 1 && v4.s_addr != INADDR_ANY) ||
+                      (::inet_pton(AF_INET6, listen.c_str(), &v6) == 1 && !IN6_IS_ADDR_UNSPECIFIED(&v6));
+  std::string line = (usable ? listen : "127.0.1.1") + "\t" + name;
+  if (o.name != name) line += " " + o.name;
+  return line + "\n";
+}
+
+// Differs after every boot of the host: attempts that a record of another boot names are certainly over.
+uint64_t BootId() {
+  Result<std::string> text = ReadFile("/proc/sys/kernel/random/boot_id");
+  uint64_t id = 0;
+  for (char c : text.value_or("")) id = id * 1099511628211u ^ static_cast<uint8_t>(c);
+  return id;
+}
+
+class Agent : public AttemptHost {
+ public:
+  explicit Agent(const AgentOptions& options)
+      : options_(options),
+        tasks_directory_(options.state_directory + "/tasks"),
+        reports_directory_(options.state_directory + "/reports"),
+        kept_(options.state_directory + "/kept", {options.kept_bytes, options.kept_days}, WallMicros),
+        hosts_(HostsLines(options)) {}
+
+  Status Start();
+  void Run() { loop_.Run(); }
+
+  EventLoop* loop() override { return &loop_; }
+  FsClient* FsServer(const Tenant& tenant, Error* error) override;
+  Result<UidRanges::Range> Uids(const Tenant& tenant, const std::vector<uint32_t>& ids) override {
+    return uid_ranges_.RangeFor(tenant.Key(), ids);
+  }
+  Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() override;
+  uint64_t NextLease() override { return next_lease_++; }
+  CpuList GiveCpus(uint64_t job, uint32_t attempt, uint32_t milli_cpus) override {
+    return cpus_.Give({job, attempt}, milli_cpus);
+  }
+  void FreeCpus(uint64_t job, uint32_t attempt) override { cpus_.Free({job, attempt}); }
+  void Report(const v1::AttemptReport& report) override;
+  void Over(uint64_t job, uint32_t attempt) override;
+  const std::string& node_name() const override { return options_.name; }
+  const std::string& hosts() const override { return hosts_; }
+  const std::string& pool() const override { return options_.pool; }
+  const std::string& tasks_directory() const override { return tasks_directory_; }
+  KeptStore* kept() override { return &kept_; }
+  void KeptMore() override { kept_server_->Expire(); }
+
+ private:
+  Result<int> Listen();
+  v1::Register Describe();
+  void Presign(const std::string& tenant, v1::PresignRequest request);
+  void OnPresigned(v1::PresignReply reply);
+  void OnController(const v1::ControllerMessage& message);
+  void OnStart(const v1::StartAttempt& order);
+  void OnHomeStream(std::shared_ptr<HomeStream> stream);
+  void Keep(const std::shared_ptr<HomeStream>& stream);
+  void OnAttach(const std::shared_ptr<HomeStream>& stream, const std::string& frame);
+  void Recover();
+  void RecoverTask(const std::string& name);
+  void RecoverFsServer(const std::string& socket_name);
+  FsClient::Events FsEvents(const std::string& tenant_key);
+  void Stop(bool kill_tasks);
+  std::string ReportPath(const AttemptKey& key) const {
+    return reports_directory_ + "/" + std::to_string(key.first) + "." + std::to_string(key.second);
+  }
+
+  const AgentOptions options_;
+  const std::string tasks_directory_;
+  const std::string reports_directory_;
+  KeptStore kept_;
+  EventLoop loop_;
+  const std::string hosts_;
+  CpuShares cpus_{AllowedCpus()};
+  UniqueFd lock_;
+  UidRanges uid_ranges_;
+  std::vector<std::string> addresses_;
+  uint64_t next_lease_ = 1;
+
+  std::map<std::string, std::unique_ptr<FsClient>> fs_servers_;  // by tenant's key
+  bool has_s3_ = false;                                          // the pool has an S3 store
+  std::map<std::string, uint64_t> last_job_;                     // by tenant's key
+  // What file system servers asked the controller: by our id, whose it is and what it calls it.
+  std::map<uint64_t, std::pair<std::string, uint64_t>> presigns_;
+  uint64_t next_presign_ = 1;
+  std::unique_ptr<NodeCaches> caches_;
+  std::unique_ptr<KeptServer> kept_server_;
+  std::unique_ptr<SupervisorLink> spare_;
+  std::map<AttemptKey, std::unique_ptr<Attempt>> attempts_;
+  std::map<AttemptKey, v1::AttemptReport> ended_;  // not acknowledged by the controller yet
+  std::set<std::shared_ptr<HomeStream>> streams_;
+  // Homes that attached before the controller's order arrived: the two race.
+  std::map<AttemptKey, std::pair<std::shared_ptr<HomeStream>, v1::Attach>> early_;
+  std::unique_ptr<ControllerLink> controller_;
+  std::unique_ptr<rpc::Server> server_;  // destroyed first: its streams post to what is above
+};
+
+Status Agent::Start() {
+  VRUN_TRY(CheckHost());
+  for (const char* sub : {"/tasks", "/kept", "/reports", "/store", "/views", "/fs"}) {
+    VRUN_TRY(MakeDirs(options_.state_directory + sub, 0700));
+  }
+  VRUN_ASSIGN(lock_, OpenFile(options_.state_directory + "/lock", O_RDWR | O_CREAT, 0600));
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Error(Code::kExists, Escape(options_.state_directory) + ": another node agent uses it");
+  }
+  VRUN_ASSIGN(uid_ranges_, UidRanges::Load(options_.state_directory + "/uid_ranges"));
+  VRUN_ASSIGN(rpc::Credentials credentials, rpc::LoadCredentials(options_.pki_directory, options_.name));
+
+  for (int s : {SIGTERM, SIGINT}) VRUN_TRY(loop_.OnSignal(s, [this](int) { Stop(true); }));
+  VRUN_TRY(loop_.OnSignal(SIGHUP, [this](int) { Stop(false); }));
+
+  NodeCaches::Hooks hooks;
+  hooks.servers = [this] {
+    std::map<std::string, FsClient*> servers;
+    for (auto& [key, server] : fs_servers_) {
+      if (server->alive()) servers[key] = server.get();
+    }
+    return servers;
+  };
+  hooks.server_of = [this](const Tenant& tenant, Error* error) { return FsServer(tenant, error); };
+  caches_ =
+      std::make_unique<NodeCaches>(&loop_,
+                                   NodeCachesOptions{options_.state_directory + "/store", options_.cache_bytes,
+                                                     options_.cache_min_free_bytes, options_.cache_min_free_percent},
+                                   std::move(hooks));
+
+  kept_server_ = std::make_unique<KeptServer>(&loop_, &kept_, options_.name);
+
+  server_ = rpc::Server::Create(credentials);
+  server_->Streaming(
+      "/vrun.v1.Node/Task",
+      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+        if (peer.role != "home") return Error(Code::kDenied, "only a home may attach to a task");
+        auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
+        loop_.Post([this, home] { OnHomeStream(home); });
+        return home.get();
+      });
+  server_->Streaming(
+      "/vrun.v1.Node/Cache",
+      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+        if (peer.role != "home") return Error(Code::kDenied, "only a home has a cache here");
+        auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
+        loop_.Post([this, home] {
+          Keep(home);
+          caches_->Serve(home);
+        });
+        return home.get();
+      });
+  server_->Streaming(
+      "/vrun.v1.Node/Kept",
+      [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
+        if (peer.role != "home") return Error(Code::kDenied, "only a home has left anything here");
+        auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
+        loop_.Post([this, home] {
+          Keep(home);
+          kept_server_->Serve(home);
+        });
+        return home.get();
+      });
+  VRUN_ASSIGN(const int port, Listen());
+  addresses_ = {options_.listen_host + ":" + std::to_string(port)};
+
+  Recover();
+  VRUN_ASSIGN(controller_,
+              ControllerLink::Start(&loop_, options_.controller, credentials,
+                                    {.describe = [this] { return Describe(); },
+                                     .on_message = [this](const v1::ControllerMessage& m) { OnController(m); },
+                                     .on_registered =
+                                         [fd = options_.ready_fd, told = false]() mutable {
+                                           if (fd < 0 || std::exchange(told, true)) return;
+                                           [[maybe_unused]] ssize_t n = ::write(fd, "ok\n", 3);
+                                           ::close(fd);
+                                         }}));
+  if (Result<std::unique_ptr<SupervisorLink>> spare = SupervisorLink::Start(&loop_)) spare_ = std::move(*spare);
+  LogInfo("node {} listens on {}", options_.name, addresses_[0]);
+  return {};
+}
+
+// On the port of the agent before, unless one is asked for: homes whose jobs go on know it.
+Result<int> Agent::Listen() {
+  const std::string path = options_.state_directory + "/port", host = options_.listen_host + ":";
+  if (options_.listen_port != 0) return server_->Start(host + std::to_string(options_.listen_port));
+  const long before = std::strtol(ReadFile(path).value_or("").c_str(), nullptr, 10);
+  if (before > 0 && before < 65536) {
+    if (auto same = server_->Start(host + std::to_string(before))) return same;
+  }
+  VRUN_ASSIGN(const int port, server_->Start(host + "0"));
+  if (const Status written = WriteFileAtomic(path, std::to_string(port), 0600); !written) {
+    LogWarning("the next agent will listen elsewhere: {}", written.error().message());
+  }
+  return port;
+}
+
+FsClient* Agent::FsServer(const Tenant& tenant, Error* error) {
+  const std::string key = tenant.Key();
+  auto it = fs_servers_.find(key);
+  if (it != fs_servers_.end() && it->second->alive()) return it->second.get();
+  const Result<UidRanges::Range> uids = Uids(tenant, {});
+  if (!uids) {
+    *error = uids.error();
+    return nullptr;
+  }
+  FsServerSettings settings{tenant.home_id,
+                            key,
+                            options_.state_directory + "/fs",
+                            uids->base,
+                            options_.state_directory + "/uid_ranges",
+                            options_.state_directory + "/store",
+                            options_.state_directory + "/views",
+                            options_.listen_host,
+                            options_.pki_directory,
+                            options_.name,
+                            options_.pool,
+                            caches_->LimitForNew(),
+                            options_.cache_min_free_bytes,
+                            options_.cache_min_free_percent,
+                            options_.fuse,
+                            has_s3_};
+  Result<std::unique_ptr<FsClient>> client = FsClient::Start(&loop_, settings, FsEvents(key));
+  if (!client) {
+    *error = client.error();
+    return nullptr;
+  }
+  return (fs_servers_[key] = std::move(*client)).get();
+}
+
+FsClient::Events Agent::FsEvents(const std::string& tenant_key) {
+  FsClient::Events events;
+  events.on_presign = [this, tenant_key](const v1::PresignRequest& request) { Presign(tenant_key, request); };
+  events.on_content_lost = [this](const std::string& path, const std::string& reason,
+                                  const std::vector<uint64_t>& leases) {
+    const std::string name = Escape(path) + ": ";
+    for (auto& [key, attempt] : attempts_) {
+      for (uint64_t lease : leases) {
+        if (attempt->HoldsLease(lease)) attempt->Notice(reason.starts_with(name) ? reason : name + reason, true);
+      }
+    }
+  };
+  events.on_closed = [this, tenant_key] {
+    LogError("the file system server of tenant {} ended, and its keeper", tenant_key);
+    for (auto& [key, attempt] : attempts_) {
+      if (attempt->tenant().Key() == tenant_key) attempt->FsServerDied();
+    }
+    loop_.Post([this, tenant_key] {
+      auto it = fs_servers_.find(tenant_key);
+      if (it != fs_servers_.end() && !it->second->alive()) fs_servers_.erase(it);
+    });
+  };
+  return events;
+}
+
+Result<std::unique_ptr<SupervisorLink>> Agent::TakeSupervisor() {
+  std::unique_ptr<SupervisorLink> taken = std::move(spare_);
+  // The next one is started when this turn of the loop is over: it must not delay the task that waits for this one.
+  loop_.After(20'000, [this] {
+    if (spare_) return;
+    if (Result<std::unique_ptr<SupervisorLink>> next = SupervisorLink::Start(&loop_)) spare_ = std::move(*next);
+  });
+  if (taken) return taken;
+  return SupervisorLink::Start(&loop_);
+}
+
+void Agent::Report(const v1::AttemptReport& report) {
+  AttemptKey key{report.job(), report.attempt()};
+  if (report.state() > v1::COMPLETING) {
+    ended_[key] = report;
+    // On disk before the task's own record goes away with its directory.
+    Status written = WriteFileAtomic(ReportPath(key), report.SerializeAsString(), 0600);
+    if (!written) LogError("job {}: its end is only in memory: {}", key.first, written.error().message());
+  }
+  v1::AgentMessage message;
+  *message.mutable_report() = report;
+  if (controller_) controller_->Send(std::move(message));
+}
+
+void Agent::Over(uint64_t job, uint32_t attempt) {
+  loop_.Post([this, key = AttemptKey{job, attempt}] {
+    auto it = attempts_.find(key);
+    if (it != attempts_.end() && it->second->state() == Attempt::State::kOver) attempts_.erase(it);
+  });
+}
+
+v1::Register Agent::Describe() {
+  v1::Register r;
+  r.set_node(options_.name);
+  r.set_pool(options_.pool);
+  *r.mutable_total() = MachineResources(options_);
+  for (const std::string& a : addresses_) r.add_addresses(a);
+  r.set_version(VRUN_VERSION);
+  r.set_boot_id(BootId());
+  for (auto& [key, attempt] : attempts_) {
+    if (!ended_.contains(key)) *r.add_attempts() = attempt->report();
+  }
+  for (auto& [key, report] : ended_) *r.add_attempts() = report;
+  return r;
+}
+
+// For a file system server, about the content of its own tenant and no other: the job is ours to say.
+void Agent::Presign(const std::string& tenant, v1::PresignRequest request) {
+  const auto job = last_job_.find(tenant);
+  if (job == last_job_.end() || !controller_ || !controller_->registered()) {
+    // At once: readers wait for it, and would rather ask home.
+    v1::PresignReply refusal;
+    refusal.set_id(request.id());
+    refusal.mutable_error()->set_code(static_cast<int>(Code::kUnavailable));
+    refusal.mutable_error()->set_message("S3: the controller is away");
+    const auto server = fs_servers_.find(tenant);
+    if (server != fs_servers_.end()) server->second->Presigned(refusal);
+    return;
+  }
+  constexpr size_t kMaxPresigns = 1024;
+  if (presigns_.size() >= kMaxPresigns) presigns_.erase(presigns_.begin());
+  presigns_[next_presign_] = {tenant, request.id()};
+  request.set_id(next_presign_++);
+  request.set_job(job->second);
+  v1::AgentMessage message;
+  *message.mutable_presign() = std::move(request);
+  controller_->Send(std::move(message));
+}
+
+void Agent::OnPresigned(v1::PresignReply reply) {
+  const auto asked = presigns_.extract(reply.id());
+  if (asked.empty()) return;
+  reply.set_id(asked.mapped().second);
+  const auto server = fs_servers_.find(asked.mapped().first);
+  if (server != fs_servers_.end() && server->second->alive()) server->second->Presigned(reply);
+}
+
+void Agent::OnController(const v1::ControllerMessage& message) {
+  switch (message.body_case()) {
+    case v1::ControllerMessage::kRegistered: has_s3_ = message.registered().s3(); return;
+    case v1::ControllerMessage::kPresigned: return OnPresigned(message.presigned());
+    case v1::ControllerMessage::kStart: return OnStart(message.start());
+    case v1::ControllerMessage::kStop: {
+      AttemptKey key{message.stop().job(), message.stop().attempt()};
+      if (auto it = attempts_.find(key); it != attempts_.end()) it->second->Stop(message.stop());
+      return;
+    }
+    case v1::ControllerMessage::kReportAck: {
+      AttemptKey key{message.report_ack().job(), message.report_ack().attempt()};
+      auto it = ended_.find(key);
+      if (it == ended_.end() || it->second.state() != message.report_ack().state()) return;
+      ended_.erase(it);
+      ::unlink(ReportPath(key).c_str());
+      return;
+    }
+    default: return;
+  }
+}
+
+void Agent::OnStart(const v1::StartAttempt& order) {
+  AttemptKey key{order.placement().job(), order.placement().attempt()};
+  // Repeated after a reconnection: what is known already is told again, never done again.
+  if (auto it = ended_.find(key); it != ended_.end()) return Report(it->second);
+  if (auto it = attempts_.find(key); it != attempts_.end()) return Report(it->second->report());
+  last_job_[Tenant::Of(order).Key()] = key.first;
+  Attempt* attempt = (attempts_[key] = std::make_unique<Attempt>(this, order)).get();
+  if (auto early = early_.extract(key)) attempt->Attach(early.mapped().first, early.mapped().second);
+}
+
+void Agent::OnHomeStream(std::shared_ptr<HomeStream> stream) {
+  Keep(stream);
+  std::weak_ptr<HomeStream> weak = stream;
+  stream->SetEvents({.on_frame =
+                         [this, weak](std::string frame) {
+                           if (auto s = weak.lock()) OnAttach(s, frame);
+                         },
+                     .on_closed = {}});
+}
+
+void Agent::Keep(const std::shared_ptr<HomeStream>& stream) {
+  // Streams that were closed since: the table holds the only reference to an unattached one.
+  std::erase_if(streams_, [](const auto& s) { return !s->open(); });
+  streams_.insert(stream);
+}
+
+void Agent::OnAttach(const std::shared_ptr<HomeStream>& stream, const std::string& frame) {
+  v1::TaskUp up;
+  if (!up.ParseFromString(frame) || !up.has_attach()) {
+    return stream->Fail(Error(Code::kInvalid, "the first message of a task stream is not Attach"));
+  }
+  AttemptKey key{up.attach().job(), up.attach().attempt()};
+  if (auto it = attempts_.find(key); it != attempts_.end()) return it->second->Attach(stream, up.attach());
+  if (ended_.contains(key)) return stream->Fail(Error(Code::kNotFound, "the job is over on this node"));
+  early_[key] = {stream, up.attach()};
+  loop_.After(10'000'000, [this, key, stream] {
+    auto it = early_.find(key);
+    if (it == early_.end() || it->second.first != stream) return;
+    early_.erase(it);
+    stream->Fail(Error(Code::kNotFound, "job " + std::to_string(key.first) + " is not on node " + options_.name));
+  });
+}
+
+// After a restart: tasks whose supervisors live are taken up, ends that were not acknowledged are told again, and what
+// died with the host is reported as lost to it.
+void Agent::Recover() {
+  for (const std::string& name : ListDirectory(reports_directory_)) {
+    v1::AttemptReport report;
+    Result<std::string> bytes = ReadFile(reports_directory_ + "/" + name);
+    if (bytes && report.ParseFromString(*bytes)) ended_[{report.job(), report.attempt()}] = report;
+  }
+  for (const std::string& name : ListDirectory(tasks_directory_)) RecoverTask(name);
+  for (const std::string& name : ListDirectory(options_.state_directory + "/fs")) RecoverFsServer(name);
+}
+
+// The file system server of an earlier agent, whose tasks were taken up: it is told which of them go on.
+void Agent::RecoverFsServer(const std::string& socket_name) {
+  const std::string path = options_.state_directory + "/fs/" + socket_name;
+  const std::string key = socket_name.substr(0, socket_name.find('.'));
+  std::set<uint64_t> leases;
+  std::vector<FsRun> runs;
+  for (const auto& [id, attempt] : attempts_) {
+    if (attempt->tenant().Key() != key) continue;
+    if (attempt->lease() != 0) leases.insert(attempt->lease());
+    runs.push_back(attempt->fs_run());
+  }
+  auto client = FsClient::Adopt(&loop_, path, leases, runs, FsEvents(key));
+  if (client) {
+    LogInfo("the file system server of tenant {}: taken up again, {} leases", key, leases.size());
+    fs_servers_[key] = std::move(*client);
+    return;
+  }
+  ::unlink(path.c_str());
+  if (leases.empty()) return;
+  LogError("the file system server of tenant {} is gone: {}", key, client.error().message());
+  for (const auto& [id, attempt] : attempts_) {
+    if (attempt->tenant().Key() == key) attempt->FsServerDied();
+  }
+}
+
+void Agent::RecoverTask(const std::string& name) {
+  std::string directory = tasks_directory_ + "/" + name;
+  v1::StartAttempt order;
+  Result<std::string> bytes = ReadFile(directory + "/order");
+  if (!bytes || !order.ParseFromString(*bytes)) {
+    // It never got as far as a supervisor with a spec; nothing of a user is in it.
+    LogWarning("task {}: no order: removed", Escape(name));
+    if (Status removed = RemoveTree(directory); !removed) LogError("{}", removed.error().message());
+    return;
+  }
+  AttemptKey key{order.placement().job(), order.placement().attempt()};
+  Result<std::unique_ptr<SupervisorLink>> link = SupervisorLink::Adopt(&loop_, directory + "/sock");
+  if (link) {
+    std::vector<std::string> addresses;
+    std::string text = ReadFile(directory + "/content").value_or("");
+    for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+      addresses.push_back(text.substr(at, end - at));
+    }
+    LogInfo("job {} attempt {}: taken up again", key.first, key.second);
+    last_job_[Tenant::Of(order).Key()] = key.first;
+    const std::string leased = ReadFile(directory + "/lease").value_or("0");
+    char* rest = nullptr;
+    const uint64_t lease = std::strtoull(leased.c_str(), &rest, 10);
+    const uint64_t live_view = std::strtoull(rest, &rest, 10);
+    if (const auto cpus = ParseCpuList(rest + (*rest == ' ' ? 1 : 0))) {
+      cpus_.Restore(key, order.spec().resources().milli_cpus(), *cpus);
+    }
+    next_lease_ = std::max(next_lease_, lease + 1);
+    attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses), lease, live_view);
+    return;
+  }
+  if (ended_.contains(key)) return;  // its writes never got home; the directory keeps them
+  v1::AttemptReport report;
+  report.set_job(key.first);
+  report.set_attempt(key.second);
+  report.set_epoch(order.placement().epoch());
+  report.set_state(v1::FAILED);
+  v1::ExitRecord* record = report.mutable_exit();
+  Result<std::string> journal = ReadFile(directory + "/journal");
+  if (!journal || !record->ParseFromString(*journal) || record->kind() == v1::ExitRecord::KIND_UNSPECIFIED) {
+    record->Clear();
+    record->set_job(key.first);
+    record->set_attempt(key.second);
+    record->set_kind(v1::ExitRecord::START_FAILED);
+    record->set_reason("the node's agent and the task's supervisor were both killed");
+    record->set_node(options_.name);
+    record->set_ended_us(WallMicros());
+  }
+  Report(report);
+}
+
+void Agent::Stop(bool kill_tasks) {
+  LogInfo("stopping");
+  server_.reset();
+  if (kill_tasks) {
+    // A supervisor that gets SIGTERM kills its cgroup, writes its record and ends: the sandbox dies with it in any
+    // case.
+    for (auto& [key, attempt] : attempts_) attempt->Abandon();
+    for (auto& [home, fs] : fs_servers_) fs->Stop();
+  }
+  loop_.Stop();
+}
+
+}  // namespace
+
+int AgentMain(const AgentOptions& options) {
+  InitLog("node");
+  ::signal(SIGPIPE, SIG_IGN);
+  auto agent = std::make_unique<Agent>(options);
+  if (Status started = agent->Start(); !started) {
+    LogError("{}", started.error().message());
+    if (options.ready_fd >= 0) {
+      Status told = WriteAll(options.ready_fd, "error: " + started.error().message() + "\n");
+      ::close(options.ready_fd);
+    }
+    return 1;
+  }
+  agent->Run();
+  return 0;
+}
+
+}  // namespace vrun::node

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The node agent: `vrund node`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace vrun::node {
+
+struct AgentOptions {
+  std::string controller;  // host:port
+  std::string name;        // also the name in the certificate
+  std::string pool = "local";
+  std::string state_directory;            // store/, tasks/, kept/, views/, reports/, uid_ranges
+  std::string pki_directory;              // ca.pem, NAME.pem, NAME.key
+  std::string listen_host = "127.0.0.1";  // where homes reach this node
+  int listen_port = 0;                    // 0: any
+  int ready_fd = -1;                      // one line "ok" or "error: text" once it is known
+  // What the node offers; 0 / -1: what the machine has.
+  uint32_t milli_cpus = 0;
+  uint64_t memory_bytes = 0;
+  int gpus = -1;
+  std::string gpu_type;
+  uint64_t cache_bytes = 0;             // of all homes together; 0: a quarter of the file system
+  uint64_t cache_min_free_bytes = 0;    // 0: the store's default
+  uint32_t cache_min_free_percent = 0;  // instead of an amount, when not 0
+  uint64_t kept_bytes = 50ull << 30;    // of what jobs leave here with --writes=keep, all homes together
+  uint32_t kept_days = 14;              // how long it stays
+  std::vector<std::string> fuse;        // for file system servers: node/views/view_features.h
+};
+
+// Runs until SIGTERM or SIGINT (tasks are killed) or SIGHUP (tasks go on and are taken up by the next agent). Returns
+// the process's exit status.
+int AgentMain(const AgentOptions& options);
+
+}  // namespace vrun::node

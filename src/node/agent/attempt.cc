@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/agent/attempt.h"
+
+#include <fcntl.h>
+#include <signal.h>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "proto/fsctl.pb.h"
+
+namespace vrun::node {
+namespace {
+
+constexpr int64_t kAttachTimeoutMicros = 60'000'000;
+
+// The field number of a one-field message's oneof, read off its first byte: bulk messages are relayed without parsing.
+int OneofField(std::string_view frame) { return frame.empty() ? 0 : static_cast<uint8_t>(frame[0]) >> 3; }
+
+std::string Text(const std::string& what, const Error& error) { return what + ": " + error.message(); }
+
+}  // namespace
+
+Attempt::Attempt(AttemptHost* host, v1::StartAttempt order) : host_(host), order_(std::move(order)) {
+  report_.set_job(job());
+  report_.set_attempt(attempt());
+  report_.set_epoch(epoch());
+  report_.set_state(v1::STARTING);
+  Error unused(Code::kOk, "");
+  host_->FsServer(tenant(), &unused);  // ahead of need: an error shows again when the view is opened
+  attach_timer_ = host_->loop()->After(kAttachTimeoutMicros, [this] {
+    attach_timer_ = 0;
+    Fail(v1::ExitRecord::START_FAILED, "home did not attach within 60 s: is the home daemon still running?");
+  });
+}
+
+Attempt::Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<SupervisorLink> supervisor,
+                 std::vector<std::string> content_addresses, uint64_t lease, uint64_t live_view)
+    : host_(host),
+      order_(std::move(order)),
+      state_(State::kRunning),
+      supervisor_(std::move(supervisor)),
+      content_addresses_(std::move(content_addresses)),
+      lease_(lease),
+      live_view_(live_view),
+      run_began_(true) {
+  report_.set_job(job());
+  report_.set_attempt(attempt());
+  report_.set_epoch(epoch());
+  report_.set_state(v1::RUNNING);
+  BindSupervisor();
+}
+
+Attempt::~Attempt() {
+  *alive_ = false;
+  host_->loop()->Cancel(attach_timer_);
+  if (home_) home_->SetEvents({});
+}
+
+std::string Attempt::directory() const {
+  return host_->tasks_directory() + "/" + std::to_string(job()) + "." + std::to_string(attempt());
+}
+
+void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach) {
+  // The token is the right to this attempt; it is compared in constant time because anyone who reaches the port may
+  // try.
+  const std::string& token = order_.placement().token();
+  unsigned difference = token.size() != attach.token().size() || token.empty();
+  for (size_t i = 0; i < token.size() && i < attach.token().size(); ++i) {
+    difference |= static_cast<unsigned>(token[i] ^ attach.token()[i]);
+  }
+  if (difference != 0 || attach.home_id() != home_id()) {
+    return stream->Fail(Error(Code::kDenied, "job " + std::to_string(job()) + ": the token is not this attempt's"));
+  }
+  host_->loop()->Cancel(attach_timer_);
+  attach_timer_ = 0;
+  if (home_ && home_ != stream) {
+    home_->SetEvents({});
+    home_->Fail(Error(Code::kAborted, "another home stream attached to this job"));
+  }
+  home_ = stream;
+  std::weak_ptr<bool> alive = alive_;
+  stream->SetEvents({.on_frame =
+                         [this, alive](std::string frame) {
+                           if (!alive.expired()) OnHomeFrame(std::move(frame));
+                         },
+                     .on_closed =
+                         [this, alive, raw = stream.get()] {
+                           if (!alive.expired() && home_.get() == raw) home_.reset();
+                         }});
+  v1::TaskUp up;
+  *up.mutable_attach() = attach;
+  attach_frame_ = up.SerializeAsString();
+  switch (state_) {
+    case State::kWaiting: return FirstAttach(attach);
+    case State::kOpening: {  // home came back before the command began
+      before_start_.clear();
+      v1::TaskDown down;
+      down.mutable_attached()->mutable_content_addresses()->Add(content_addresses_.begin(), content_addresses_.end());
+      return home_->Send(down);
+    }
+    case State::kRunning: return supervisor_->Send(attach_frame_);
+    case State::kExited:
+      if (supervisor_) return supervisor_->Send(attach_frame_);
+      return SendRecordHome();
+    case State::kOver: return SendRecordHome();
+  }
+}
+
+void Attempt::FirstAttach(const v1::Attach& attach) {
+  // Before the server looks what ids there are.
+  const v1::Identity& identity = order_.spec().command().identity();
+  std::vector<uint32_t> ids(identity.groups().begin(), identity.groups().end());
+  ids.insert(ids.end(), {identity.uid(), identity.gid()});
+  Result<UidRanges::Range> uids = host_->Uids(tenant(), ids);
+  if (!uids) return CannotStart("cannot give its user ids", uids.error());
+  Error error(Code::kOk, "");
+  FsClient* fs = host_->FsServer(tenant(), &error);
+  if (fs == nullptr) return CannotStart("cannot start the file system server", error);
+  state_ = State::kOpening;
+  std::weak_ptr<bool> alive = alive_;
+  fs->WhenListening([this, alive](const std::vector<std::string>& addresses) {
+    if (alive.expired()) return;
+    content_addresses_ = addresses;
+    if (!home_) return;
+    v1::TaskDown down;
+    down.mutable_attached()->mutable_content_addresses()->Add(addresses.begin(), addresses.end());
+    home_->Send(down);
+  });
+  fs->AllowToken(tenant().home_id, attach.token(), job(), attempt());
+  run_began_ = true;
+  lease_ = host_->NextLease();
+  OpenView(attach, fs, *uids);
+}
+
+void Attempt::OpenView(const v1::Attach& attach, FsClient* fs, const UidRanges::Range& uids) {
+  std::weak_ptr<bool> alive = alive_;
+  if (!order_.spec().live_view()) {
+    return fs->OpenView(attach.tree(), attach.apart(), lease_,
+                        [this, alive, uids](Result<std::vector<UniqueFd>> mounts) {
+                          if (!alive.expired()) ViewOpened(std::move(mounts), uids);
+                        });
+  }
+  fs->OpenLiveView(attach.tree(), attach.tree_serial(), lease_,
+                   [this, alive, uids](Result<uint64_t> view, std::vector<UniqueFd> mounts) {
+                     if (alive.expired()) return;
+                     if (!view) return ViewOpened(view.error(), uids);
+                     live_view_ = *view;
+                     ViewOpened(std::move(mounts), uids);
+                   });
+}
+
+void Attempt::ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::Range& uids) {
+  if (state_ != State::kOpening) return;  // cancelled meanwhile
+  if (!mounts) return CannotStart("cannot mount the root", mounts.error());
+  Status started = StartSupervisor(std::move(*mounts), uids);
+  if (!started) CannotStart("cannot start the command", started.error());
+}
+
+void Attempt::CannotStart(const char* what, const Error& why) {
+  Fail(v1::ExitRecord::START_FAILED, "node " + host_->node_name() + ": " + Text(what, why));
+}
+
+Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::Range& uids) {
+  VRUN_TRY(MakeDirs(directory(), 0700));
+  v1::TaskSpec spec;
+  *spec.mutable_order() = order_;
+  spec.set_task_directory(directory());
+  spec.set_uid_base(uids.base);
+  spec.mutable_high_ids()->Add(uids.high.begin(), uids.high.end());
+  spec.set_node(host_->node_name());
+  spec.set_live_root(live_view_ != 0);
+  const CpuList cpus = host_->GiveCpus(job(), attempt(), order_.spec().resources().milli_cpus());
+  spec.mutable_cpus()->Add(cpus.begin(), cpus.end());
+  spec.set_hosts(host_->hosts());
+  if (order_.spec().keep_writes()) VRUN_TRY(KeepWrites(&spec));
+  VRUN_ASSIGN(supervisor_, host_->TakeSupervisor());
+  BindSupervisor();
+  state_ = State::kRunning;
+  supervisor_->Send(spec.SerializeAsString(), std::move(mounts));
+  supervisor_->Send(attach_frame_);
+  for (const std::string& frame : before_start_) supervisor_->Send(frame);
+  before_start_.clear();
+  // What a later agent needs to take the task up again (agent.cc, Recover). Not synced: after a power loss there is no
+  // supervisor to be taken up.
+  std::string content;
+  for (const std::string& a : content_addresses_) content += a + "\n";
+  VRUN_ASSIGN(UniqueFd order, OpenFile(directory() + "/order", O_WRONLY | O_CREAT | O_TRUNC, 0600));
+  VRUN_TRY(WriteAll(order.get(), order_.SerializeAsString()));
+  VRUN_ASSIGN(UniqueFd addresses, OpenFile(directory() + "/content", O_WRONLY | O_CREAT | O_TRUNC, 0600));
+  VRUN_TRY(WriteAll(addresses.get(), content));
+  VRUN_ASSIGN(UniqueFd lease, OpenFile(directory() + "/lease", O_WRONLY | O_CREAT | O_TRUNC, 0600));
+  return WriteAll(lease.get(), std::to_string(lease_) + " " + std::to_string(live_view_) + " " + FormatCpuList(cpus));
+}
+
+Status Attempt::KeepWrites(v1::TaskSpec* spec) {
+  v1::TaskUp up;
+  if (!up.ParseFromString(attach_frame_)) return Error(Code::kInternal, "the attach does not parse");
+  // Its home's, also where the content of its root is another's.
+  const std::string owner = Tenant{order_.user(), order_.home_id()}.Key();
+  spec->set_kept_directory(host_->kept()->PathOf(owner, job(), attempt()));
+  spec->set_kept_root(up.attach().tree() + up.attach().apart());
+  if (attempt() < 2) return {};
+  VRUN_ASSIGN(uint32_t before,
+              host_->kept()->TakeUpper(owner, job(), attempt(), spec->kept_root(), directory() + "/upper"));
+  spec->set_continues(before);
+  return {};
+}
+
+void Attempt::BindSupervisor() {
+  std::weak_ptr<bool> alive = alive_;
+  supervisor_->SetEvents({.on_frame =
+                              [this, alive](std::string f) {
+                                if (!alive.expired()) OnSupervisorFrame(std::move(f));
+                              },
+                          .on_closed =
+                              [this, alive] {
+                                // Later: the link is still on the stack.
+                                host_->loop()->Post([this, alive] {
+                                  if (!alive.expired()) OnSupervisorClosed();
+                                });
+                              }});
+}
+
+void Attempt::OnHomeFrame(std::string frame) {
+  if (OneofField(frame) == v1::TaskUp::kRelease) {
+    released_ = true;
+    v1::TaskUp up;
+    if (up.ParseFromString(frame)) AddToRecord(up.release());
+    // The record must outlive the task's directory, which the supervisor removes now.
+    report_.set_state(EndState());
+    host_->Report(report_);
+    if (supervisor_) return supervisor_->Send(std::move(frame));
+    return Finish();
+  }
+  if (OneofField(frame) == v1::TaskUp::kAttach) return;  // only the first message of a stream attaches
+  if (state_ == State::kOpening) {
+    before_start_.push_back(std::move(frame));
+  } else if (supervisor_) {
+    supervisor_->Send(std::move(frame));
+  }
+}
+
+// What became of the command's writes, which only home knows.
+void Attempt::AddToRecord(const v1::Release& release) {
+  v1::ExitRecord* exit = report_.mutable_exit();
+  exit->set_conflicts(release.conflicts());
+  *exit->mutable_conflict() = release.conflict();
+  if (release.failed().empty() || exit->kind() != v1::ExitRecord::EXITED || exit->exit_code() != 0) return;
+  exit->set_exit_code(125);
+  exit->set_reason(release.failed());
+}
+
+void Attempt::OnSupervisorFrame(std::string frame) {
+  switch (OneofField(frame)) {
+    case v1::TaskDown::kAttached: {
+      v1::TaskDown down;
+      if (!down.ParseFromString(frame)) return;
+      auto* addresses = down.mutable_attached()->mutable_content_addresses();
+      addresses->Clear();
+      addresses->Add(content_addresses_.begin(), content_addresses_.end());
+      frame = down.SerializeAsString();
+      break;
+    }
+    case v1::TaskDown::kStarted: {
+      SetState(v1::RUNNING);
+      v1::TaskDown down;
+      if (live_view_ == 0 || !down.ParseFromString(frame)) break;
+      down.mutable_started()->set_view(live_view_);
+      frame = down.SerializeAsString();
+      break;
+    }
+    case v1::TaskDown::kWriteBackEnd:
+      if (live_view_ != 0) return PublishWrites();
+      if (order_.spec().keep_writes()) host_->KeptMore();
+      break;
+    case v1::TaskDown::kExited: {
+      v1::TaskDown down;
+      if (!down.ParseFromString(frame) || !down.exited().has_record()) {
+        LogError("job {}: an exit record that does not parse", job());
+        return;
+      }
+      if (state_ != State::kExited) {
+        state_ = State::kExited;
+        *report_.mutable_exit() = down.exited().record();
+        EndRun();
+        SetState(v1::COMPLETING);
+      }
+      break;
+    }
+    default: break;
+  }
+  if (home_) home_->Send(std::move(frame));
+}
+
+void Attempt::PublishWrites() {
+  const auto told = [this, alive = std::weak_ptr(alive_), home = std::weak_ptr(home_)](Result<v1::FsReply> reply) {
+    // Another connection of home's: the supervisor says the end once more.
+    if (alive.expired() || !home_ || home_ != home.lock()) return;
+    v1::TaskDown down;
+    if (reply) {
+      down.mutable_write_back_end()->set_view(reply->view_published().view());
+      down.mutable_write_back_end()->set_sequence(reply->view_published().sequence());
+      return home_->Send(down);
+    }
+    const Code code = reply.error().code() == Code::kUnavailable ? Code::kAborted : reply.error().code();
+    down.mutable_error()->set_code(static_cast<int>(code));
+    down.mutable_error()->set_message("what the command wrote at last may be missing at home: " +
+                                      reply.error().message());
+    home_->Send(down);
+  };
+  Error error(Code::kOk, "");
+  FsClient* fs = host_->FsServer(tenant(), &error);
+  if (fs == nullptr) return told(error);
+  fs->PublishView(lease_, told);
+}
+
+void Attempt::OnSupervisorClosed() {
+  supervisor_.reset();
+  if (released_) return Finish();
+  if (state_ == State::kExited) {
+    // It wrote its record and died before the writes were home: they are still in its directory.
+    std::string text = "the task supervisor ended before all writes were home: they are kept on " + host_->node_name() +
+                       " in " + Escape(directory()) + "/upper";
+    LogError("job {}: {}", job(), text);
+    v1::ExitRecord* exit = report_.mutable_exit();
+    if (exit->reason().empty()) exit->set_reason(text);
+    // Not as well as the command thought.
+    if (exit->kind() == v1::ExitRecord::EXITED && exit->exit_code() == 0) exit->set_exit_code(125);
+    report_.set_state(EndState());
+    host_->Report(report_);
+    if (home_) home_->Fail(Error(Code::kInternal, text));
+    return Finish();
+  }
+  Fail(v1::ExitRecord::START_FAILED, "the task supervisor died: see the node's log");
+}
+
+void Attempt::Stop(const v1::StopAttempt& stop) {
+  const int signal = stop.signal() ? stop.signal() : SIGTERM;
+  if (state_ == State::kWaiting || state_ == State::kOpening) {
+    if (!stop.preempted().empty()) return Fail(v1::ExitRecord::PREEMPTED_BY_JOB, stop.preempted());
+    return Fail(v1::ExitRecord::CANCELLED_BY_USER, "cancelled before it started", signal);
+  }
+  if (!supervisor_ || state_ != State::kRunning) return;
+  v1::TaskUp up;
+  up.mutable_signal()->set_signal(signal);
+  up.mutable_signal()->set_by_user_cancel(stop.preempted().empty());
+  up.mutable_signal()->set_preempted(stop.preempted());
+  supervisor_->Send(up.SerializeAsString());
+}
+
+void Attempt::Abandon() {
+  if (supervisor_) supervisor_->Kill();
+}
+
+void Attempt::Notice(const std::string& text, bool content_lost) {
+  if (!home_) return;
+  v1::TaskDown down;
+  down.mutable_notice()->set_text(text);
+  down.mutable_notice()->set_content_lost(content_lost);
+  home_->Send(down);
+}
+
+void Attempt::FsServerDied() {
+  lease_ = 0;
+  if (state_ == State::kOpening) return;  // the pending OpenView fails by itself
+  if (state_ == State::kRunning) Notice("the file system server died: reads of files that are not cached fail");
+}
+
+void Attempt::Fail(v1::ExitRecord::Kind kind, const std::string& reason, int signal) {
+  if (state_ == State::kExited || state_ == State::kOver) return;
+  v1::ExitRecord* record = report_.mutable_exit();
+  record->set_job(job());
+  record->set_attempt(attempt());
+  record->set_kind(kind);
+  record->set_signal(signal);
+  record->set_reason(reason);
+  record->set_ended_us(WallMicros());
+  record->set_node(host_->node_name());
+  LogWarning("job {} attempt {}: {}", job(), attempt(), reason);
+  state_ = State::kExited;
+  supervisor_.reset();
+  report_.set_state(EndState());
+  host_->Report(report_);
+  if (home_) SendRecordHome();
+  Finish();
+}
+
+void Attempt::SendRecordHome() {
+  v1::TaskDown down;
+  down.mutable_attached();
+  home_->Send(down);
+  *down.mutable_exited()->mutable_record() = report_.exit();
+  home_->Send(down);
+  down.mutable_write_back_end();
+  home_->Send(down);
+}
+
+void Attempt::SetState(v1::JobState state) {
+  if (report_.state() == state) return;
+  report_.set_state(state);
+  host_->Report(report_);
+}
+
+v1::JobState Attempt::EndState() const {
+  const v1::ExitRecord& record = report_.exit();
+  switch (record.kind()) {
+    case v1::ExitRecord::EXITED: return record.exit_code() == 0 ? v1::COMPLETED : v1::FAILED;
+    case v1::ExitRecord::CANCELLED_BY_USER: return v1::CANCELLED;
+    case v1::ExitRecord::PREEMPTED_BY_JOB: return v1::PREEMPTED;
+    case v1::ExitRecord::TIME_LIMIT: return v1::TIMEOUT;
+    case v1::ExitRecord::OUT_OF_MEMORY_KILL: return v1::OUT_OF_MEMORY;
+    default: return v1::FAILED;
+  }
+}
+
+void Attempt::EndRun() {
+  host_->FreeCpus(job(), attempt());
+  if (!std::exchange(run_began_, false)) return;
+  Error unused(Code::kOk, "");
+  if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->EndRun(job(), attempt());
+}
+
+void Attempt::Finish() {
+  if (state_ == State::kOver) return;
+  state_ = State::kOver;
+  EndRun();
+  if (lease_ != 0) {
+    Error unused(Code::kOk, "");
+    if (FsClient* fs = host_->FsServer(tenant(), &unused)) fs->CloseView(lease_);
+    lease_ = 0;
+  }
+  host_->Over(job(), attempt());
+}
+
+}  // namespace vrun::node

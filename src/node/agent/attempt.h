@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// One attempt of one job on this node, from the controller's order to the final report.
+//
+//            order                 attach              view open             exit record          release
+//   (none) ────────▶ kWaiting ───────────▶ kOpening ────────────▶ kRunning ────────────▶ kExited ────────▶ kOver
+//                        └── cancelled, no attach, no view, no supervisor: a START_FAILED or CANCELLED record ──┘
+//
+// The supervisor keeps the command, its streams and its writes; the attempt relays between it and whichever home stream
+// attached last, and looks into the few messages that change the state. Home may come and go at any time.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/cpu_list.h"
+#include "base/io/event_loop.h"
+#include "base/result.h"
+#include "node/agent/supervisor_link.h"
+#include "node/fs/fs_client.h"
+#include "node/fs/kept_store.h"
+#include "node/home_stream.h"
+#include "node/tenant.h"
+#include "node/uid_ranges.h"
+#include "proto/control.pb.h"
+#include "proto/supervisor.pb.h"
+
+namespace vrun::node {
+
+// What an attempt needs of its agent. All on the loop.
+class AttemptHost {
+ public:
+  virtual ~AttemptHost() = default;
+  virtual EventLoop* loop() = 0;
+  // The file system server of a tenant, started when there is none. Null with *error set when it cannot be.
+  virtual FsClient* FsServer(const Tenant& tenant, Error* error) = 0;
+  // With a place for each of these ids of home.
+  virtual Result<UidRanges::Range> Uids(const Tenant& tenant, const std::vector<uint32_t>& ids) = 0;
+  virtual Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() = 0;
+  virtual uint64_t NextLease() = 0;
+  // The processors that it is to use, until FreeCpus; empty: all.
+  virtual CpuList GiveCpus(uint64_t job, uint32_t attempt, uint32_t milli_cpus) = 0;
+  virtual void FreeCpus(uint64_t job, uint32_t attempt) = 0;
+  // The state changed: tell the controller, again and again until it acknowledges.
+  virtual void Report(const v1::AttemptReport& report) = 0;
+  // The attempt is over: home has everything or never will. The attempt may be destroyed after the call returns.
+  virtual void Over(uint64_t job, uint32_t attempt) = 0;
+  virtual const std::string& node_name() const = 0;
+  // Lines for /etc/hosts, by which a job resolves the names of the node that it runs on.
+  virtual const std::string& hosts() const = 0;
+  virtual const std::string& pool() const = 0;
+  virtual const std::string& tasks_directory() const = 0;
+  virtual KeptStore* kept() = 0;
+  // Something more is kept.
+  virtual void KeptMore() = 0;
+};
+
+class Attempt {
+ public:
+  enum class State { kWaiting, kOpening, kRunning, kExited, kOver };
+
+  Attempt(AttemptHost* host, v1::StartAttempt order);
+  // Takes up a supervisor of an earlier agent; `lease` is of the view that this agent opened for it, 0: unknown.
+  // `live_view`: the id of that, 0: it is a frozen one.
+  Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<SupervisorLink> supervisor,
+          std::vector<std::string> content_addresses, uint64_t lease, uint64_t live_view);
+  ~Attempt();
+
+  uint64_t job() const { return order_.placement().job(); }
+  uint32_t attempt() const { return order_.placement().attempt(); }
+  uint64_t epoch() const { return order_.placement().epoch(); }
+  State state() const { return state_; }
+  const std::string& home_id() const { return order_.home_id(); }
+  Tenant tenant() const { return Tenant::Of(order_); }
+  const v1::AttemptReport& report() const { return report_; }
+  std::string directory() const;
+  uint64_t lease() const { return lease_; }
+  FsRun fs_run() const { return {tenant().home_id, order_.placement().token(), job(), attempt()}; }
+  bool HoldsLease(uint64_t lease) const { return lease_ == lease; }
+
+  // The first message of `stream` was this Attach. Refuses a wrong token.
+  void Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach);
+  void Stop(const v1::StopAttempt& stop);
+  // The agent stops for good: the task is killed, its record and its writes stay in its directory.
+  void Abandon();
+  // A line for the user.
+  void Notice(const std::string& text, bool content_lost = false);
+  // The file system server of its home is gone for good: what runs on it cannot go on.
+  void FsServerDied();
+
+ private:
+  void FirstAttach(const v1::Attach& attach);
+  void OpenView(const v1::Attach& attach, FsClient* fs, const UidRanges::Range& uids);
+  // In a live view: home has to have all that was written there, which does not come by way of the supervisor.
+  void PublishWrites();
+  void ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::Range& uids);
+  // For reasons that are this machine's, which its user may never have heard of.
+  void CannotStart(const char* what, const Error& why);
+  Status StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::Range& uids);
+  // Where its writes are to stay, and on top of which of an earlier attempt.
+  Status KeepWrites(v1::TaskSpec* spec);
+  void BindSupervisor();
+  void OnHomeFrame(std::string frame);
+  void AddToRecord(const vrun::v1::Release& release);
+  void OnSupervisorFrame(std::string frame);
+  void OnSupervisorClosed();
+  // Ends without a supervisor's record.
+  void Fail(v1::ExitRecord::Kind kind, const std::string& reason, int signal = 0);
+  void SendRecordHome();
+  void SetState(v1::JobState state);
+  // The file system server may sum up what the command did.
+  void EndRun();
+  void Finish();
+  v1::JobState EndState() const;
+
+  AttemptHost* host_;
+  v1::StartAttempt order_;
+  State state_ = State::kWaiting;
+  v1::AttemptReport report_;
+  std::shared_ptr<HomeStream> home_;
+  std::unique_ptr<SupervisorLink> supervisor_;
+  std::vector<std::string> content_addresses_;
+  std::string attach_frame_;              // the latest Attach, as it came
+  std::deque<std::string> before_start_;  // TaskUp frames that came before the supervisor had its spec
+  uint64_t lease_ = 0;
+  uint64_t live_view_ = 0;
+  bool run_began_ = false;
+  bool released_ = false;
+  EventLoop::TimerId attach_timer_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for callbacks that may outlive the attempt
+};
+
+}  // namespace vrun::node

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent's end of one task supervisor (vrund-task): its process and its frames (proto/task.proto).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/io/event_loop.h"
+#include "base/io/frame_socket.h"
+#include "base/result.h"
+#include "node/child_process.h"
+
+namespace vrun::node {
+
+// Loop thread only. A supervisor outlives this object: destroying the link closes the connection, no more.
+class SupervisorLink {
+ public:
+  struct Events {
+    std::function<void(std::string frame)> on_frame;  // a TaskDown
+    std::function<void()> on_closed;                  // last; the supervisor is gone or broke the protocol
+  };
+
+  // A supervisor that waits for its TaskSpec: started ahead of need, since exec costs a millisecond of somebody's wait.
+  static Result<std::unique_ptr<SupervisorLink>> Start(EventLoop* loop);
+  // A supervisor of an earlier agent, by the socket in its task directory.
+  static Result<std::unique_ptr<SupervisorLink>> Adopt(EventLoop* loop, const std::string& socket_path);
+  ~SupervisorLink();
+
+  void SetEvents(Events events);
+  void Send(std::string frame);
+  // With descriptors: the TaskSpec.
+  void Send(std::string frame, std::vector<UniqueFd> fds);
+
+  // SIGTERM to the process at the other end: it kills its task, writes the record and ends.
+  void Kill();
+
+ private:
+  SupervisorLink(EventLoop* loop, UniqueFd socket) : loop_(loop), socket_(std::move(socket)) {}
+  Status Watch();
+  void OnReady(uint32_t events);
+  void Close();
+
+  EventLoop* loop_;
+  UniqueFd socket_;
+  std::unique_ptr<ChildProcess> child_;  // null when adopted
+  FrameReader reader_;
+  FrameWriter writer_;
+  bool writing_ = false;
+  Events events_;
+};
+
+}  // namespace vrun::node

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who takes part in passing a home's content on, as home tells it, how each of them does, and the streams to them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "node/peers/peer_client.h"
+#include "rpc/credentials.h"
+#include "vfs/timer_thread.h"
+
+namespace vrun::v1 {
+class Peers;
+}
+
+namespace vrun::node {
+
+// Any thread.
+class PeerLinks {
+ public:
+  // One other node, or this one.
+  struct Member {
+    uint64_t id = 0;  // ascending in the order of joining
+    std::string name;
+    std::string address;
+    uint64_t seed = 0;
+    std::shared_ptr<PeerClient> client;  // null: this node
+  };
+  using MemberPtr = std::shared_ptr<const Member>;
+
+  PeerLinks(std::string home_id, std::string name, rpc::Credentials credentials, vfs::TimerThread* timers)
+      : home_id_(std::move(home_id)), name_(std::move(name)), credentials_(std::move(credentials)), timers_(timers) {}
+  ~PeerLinks();
+
+  // True: home signs with another key than before.
+  bool Update(const v1::Peers& peers);
+  // Other nodes that take part.
+  size_t mates() const;
+  // Who should have the key, best first, at most `count`; those that do not work at the moment are left out. Empty:
+  // nobody takes part but this node.
+  std::vector<MemberPtr> Owners(uint64_t key, size_t count) const;
+  // Who had it before this node joined, likeliest first, at most `count`; empty when this was long ago. Without those
+  // that did not answer lately: home knows as well.
+  std::vector<MemberPtr> OwnersBefore(uint64_t key, size_t count) const;
+  // Other nodes of these names, the owner of the key first; as above.
+  std::vector<MemberPtr> Named(const std::vector<std::string>& names, uint64_t key) const;
+  // This node may be asked by that one: it is on home's list, and knows the secret.
+  bool Proved(const std::string& asker, const v1::PeerHello& hello) const;
+  // Of this node, as the owner.
+  std::string Proof(const std::string& asker, const std::string& nonce) const;
+  std::string public_key() const;
+
+  // Neither left alone at the moment, nor late the last time.
+  bool Well(const Member& member) const;
+  void Answered(const Member& member);
+  void Late(const Member& member);
+  void Stalled(const Member& member);
+  void Broke(const Member& member);
+  void Lied(const Member& member);
+
+  // No more streams.
+  void Close();
+
+ private:
+  static constexpr int64_t kNewMicros = 120'000'000;  // for so long others may have what is ours now
+
+  // The best `count` of the members that `choose` takes.
+  std::vector<MemberPtr> RankLocked(uint64_t key, size_t count, const std::function<bool(const Member&)>& choose) const;
+  bool WellLocked(const Member& member) const;
+  PeerHealth& HealthLocked(const Member& member) { return health_[member.seed]; }
+
+  const std::string home_id_, name_;
+  const rpc::Credentials credentials_;
+  vfs::TimerThread* const timers_;
+  mutable std::mutex mutex_;
+  std::string secret_, public_key_;
+  std::vector<MemberPtr> members_;  // by id
+  uint64_t self_ = 0;
+  int64_t joined_ = 0;
+  std::map<uint64_t, PeerHealth> health_;  // by seed; of members
+  bool closed_ = false;
+};
+
+}  // namespace vrun::node

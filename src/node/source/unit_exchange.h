@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Units on their way from home to this node, for whoever wants them, here or on other nodes: each is fetched once
+// however many ask while it is under way. What came a moment ago is kept, since others will ask for it next; what home
+// signed is kept much longer, since it takes little room and without it content cannot be passed on.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "node/source/peer_proof.h"
+#include "tree/tree.h"
+#include "vfs/content/source.h"
+
+namespace vrun::node {
+
+// A file of a tree, as it is asked for.
+struct UnitPlace {
+  Digest tree;
+  std::string path;
+  tree::FileVersion version;
+};
+
+// Any thread. Callbacks run without locks.
+class UnitExchange {
+ public:
+  using Got = std::function<void(Result<SignedRange>)>;
+  using Done = std::function<void(Result<std::vector<HeldUnit>>)>;
+  // Gets [first, first + count); calls back once, now or later.
+  using Fetch =
+      std::function<void(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency, Got got)>;
+  struct Limits {
+    uint64_t recent_bytes = 32u << 20;
+    size_t statements = 1u << 17;  // units
+  };
+
+  UnitExchange(Fetch fetch, Limits limits) : fetch_(std::move(fetch)), limits_(limits) {}
+
+  // Fetches what is not under way already. True: it had to begin fetching something. Fails as a whole, and only by a
+  // question of its own: what somebody else has asked wrongly (another path, say) is asked again rightly.
+  bool Get(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency, Done done);
+  // What came lately; nullopt unless all of it is there.
+  std::optional<std::vector<HeldUnit>> Recent(const tree::FileVersion& version, uint64_t first, uint64_t count);
+  bool UnderWay(const tree::FileVersion& version, uint64_t first, uint64_t count) const;
+
+  // Null: not known.
+  SignedUnitsPtr StatementOf(const tree::FileVersion& version, uint64_t unit);
+  void Remember(const tree::FileVersion& version, const SignedUnitsPtr& statement);
+  // Home signs with another key from now on.
+  void ForgetStatements();
+
+ private:
+  struct Key {
+    tree::FileVersion version;
+    uint64_t unit = 0;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& k) const {
+      return tree::FileVersionHash()(k.version) ^ static_cast<size_t>(k.unit * 0x9e3779b97f4a7c15u);
+    }
+  };
+  // Somebody who waits for units that come with one or more fetches.
+  struct Waiter {
+    UnitPlace place;
+    vfs::Urgency urgency = vfs::Urgency::kDemand;
+    uint64_t first = 0;
+    std::vector<HeldUnit> units;
+    size_t missing = 0;
+    Done done;
+  };
+  using WaiterPtr = std::shared_ptr<Waiter>;
+  struct Kept {
+    HeldUnit unit;
+    std::list<Key>::iterator age;
+  };
+  struct Known {
+    SignedUnitsPtr statement;
+    std::list<Key>::iterator age;
+  };
+
+  // `asker` began this fetch.
+  void Arrived(const WaiterPtr& asker, uint64_t first, uint64_t count, Result<SignedRange> range);
+  void KeepLocked(const Key& key, const HeldUnit& unit);
+  void RememberLocked(const Key& key, const SignedUnitsPtr& statement);
+
+  const Fetch fetch_;
+  const Limits limits_;
+  mutable std::mutex mutex_;
+  std::unordered_map<Key, std::vector<WaiterPtr>, KeyHash> under_way_;
+  std::unordered_map<Key, Kept, KeyHash> recent_;
+  std::list<Key> recent_ages_;  // oldest first
+  uint64_t recent_bytes_ = 0;
+  std::unordered_map<Key, Known, KeyHash> statements_;
+  std::list<Key> statement_ages_;  // oldest first
+};
+
+}  // namespace vrun::node

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/task/task_ending.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "base/escape.h"
+#include "base/files.h"
+
+namespace vrun::node {
+namespace {
+
+std::string MiB(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+// Why there was no memory, and what to do.
+std::string MemoryAdvice(const v1::TaskSpec& spec) {
+  const uint64_t limit = spec.order().spec().resources().memory_bytes();
+  return limit != 0 ? "out of memory: the job's limit is " + MiB(limit) + ": ask for more with --mem"
+                    : "out of memory: the node has no more: ask for memory with --mem";
+}
+
+// Killed by the kernel, or a shell that reports so of its child.
+bool KilledForMemory(const sandbox::Ending& ending) {
+  if (ending.oom_kills == 0) return false;
+  int status = ending.wait_status;
+  return (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
+         (WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGKILL);
+}
+
+void SetOutcome(int status, v1::ExitRecord* record) {
+  if (WIFSIGNALED(status)) {
+    record->set_kind(v1::ExitRecord::SIGNALED);
+    record->set_signal(WTERMSIG(status));
+    record->set_exit_code(128 + WTERMSIG(status));
+  } else {
+    record->set_kind(v1::ExitRecord::EXITED);
+    record->set_exit_code(WEXITSTATUS(status));
+  }
+}
+
+}  // namespace
+
+v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
+  v1::ExitRecord record;
+  SetOutcome(facts.ending.wait_status, &record);
+  record.set_cpu_us(facts.ending.cpu_us);
+  record.set_peak_memory_bytes(facts.ending.peak_memory_bytes);
+  record.set_oom_kills(facts.ending.oom_kills);
+  if (KilledForMemory(facts.ending)) {
+    record.set_kind(v1::ExitRecord::OUT_OF_MEMORY_KILL);
+    record.set_exit_code(128 + SIGKILL);
+    record.set_signal(SIGKILL);
+    record.set_reason(MemoryAdvice(spec));
+    return record;
+  }
+  switch (facts.stopped) {
+    case Stopped::kNot:
+      if (facts.warned && record.kind() == v1::ExitRecord::SIGNALED &&
+          record.signal() == spec.order().spec().scheduling().signal()) {
+        record.set_reason("ended by the signal that it gets ahead of its time limit (--signal): it does not handle it");
+      }
+      break;
+    case Stopped::kTimeLimit:
+      record.set_kind(v1::ExitRecord::TIME_LIMIT);
+      record.set_exit_code(124);
+      record.set_reason("time limit of " + std::to_string(spec.order().spec().scheduling().limit_s()) + " s reached");
+      break;
+    case Stopped::kCancelled:
+      record.set_kind(v1::ExitRecord::CANCELLED_BY_USER);
+      if (record.signal() == 0) record.set_signal(facts.cancel_signal);
+      record.set_exit_code(128 + record.signal());
+      break;
+    case Stopped::kPreempted:
+      // However it ended: whoever is told to leave may say anything on its way out, and its work is not done.
+      record.set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
+      record.set_reason(facts.why);
+      break;
+    case Stopped::kContentLost:
+      // However it ended: it has not seen the root that it was to see.
+      record.set_kind(v1::ExitRecord::START_FAILED);
+      record.set_exit_code(125);
+      record.set_reason(facts.why);
+      break;
+    case Stopped::kOrphaned: record.set_reason("killed: no node agent came back to it"); break;
+    case Stopped::kNodeStops: record.set_reason("killed: the node stopped"); break;
+  }
+  if (const uint64_t kills = facts.ending.oom_kills; kills > 0) {
+    // A worker of a command that went on without it: without this line its end leaves no trace.
+    const std::string killed = (kills == 1 ? std::string("a process") : std::to_string(kills) + " processes") +
+                               " of the command " + (kills == 1 ? "was" : "were") + " killed: " + MemoryAdvice(spec);
+    record.set_reason(record.reason().empty() ? killed : record.reason() + "; " + killed);
+  }
+  return record;
+}
+
+v1::ExitRecord JudgeStartFailure(const sandbox::StartFailure& failure) {
+  v1::ExitRecord record;
+  switch (failure.kind) {
+    case sandbox::StartFailure::Kind::kNotFound:
+      record.set_kind(v1::ExitRecord::NOT_FOUND);
+      record.set_exit_code(127);
+      break;
+    case sandbox::StartFailure::Kind::kNotExecutable:
+      record.set_kind(v1::ExitRecord::NOT_EXECUTABLE);
+      record.set_exit_code(126);
+      break;
+    case sandbox::StartFailure::Kind::kFailed:
+      record.set_kind(v1::ExitRecord::START_FAILED);
+      record.set_exit_code(125);
+      break;
+  }
+  record.set_reason(failure.reason);
+  return record;
+}
+
+Status WriteJournal(const std::string& task_directory, const v1::ExitRecord& record) {
+  return WriteFileAtomic(task_directory + "/journal", record.SerializeAsString(), 0600);
+}
+
+Result<v1::ExitRecord> ReadJournal(const std::string& task_directory) {
+  VRUN_ASSIGN(std::string bytes, ReadFile(task_directory + "/journal", 1 << 20));
+  v1::ExitRecord record;
+  if (!record.ParseFromString(bytes) || record.kind() == v1::ExitRecord::KIND_UNSPECIFIED) {
+    return Error(Code::kCorrupt, Escape(task_directory) + "/journal: not an exit record");
+  }
+  return record;
+}
+
+}  // namespace vrun::node

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/task/task_spec.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/hash/digest.h"
+
+namespace vrun::node {
+namespace {
+
+bool IsCString(const std::string& s) { return s.find('\0') == std::string::npos; }
+
+void SetVariable(std::vector<std::string>* environment, const std::string& name, const std::string& value) {
+  std::string prefix = name + "=";
+  std::erase_if(*environment, [&](const std::string& e) { return e.rfind(prefix, 0) == 0; });
+  environment->push_back(prefix + value);
+}
+
+uint16_t Clip(uint32_t n) { return static_cast<uint16_t>(std::min<uint32_t>(n, UINT16_MAX)); }
+
+}  // namespace
+
+std::string GroupName(const v1::TaskSpec& in) {
+  struct stat st {};
+  ::stat(in.task_directory().c_str(), &st);
+  const std::string place = in.task_directory() + " " + std::to_string(st.st_dev) + " " + std::to_string(st.st_ino);
+  return std::to_string(in.order().placement().job()) + "." + std::to_string(in.order().placement().attempt()) + "-" +
+         Sha256(place).Hex().substr(0, 8);
+}
+
+IdMap IdsOf(const v1::TaskSpec& in) { return {in.uid_base(), {in.high_ids().begin(), in.high_ids().end()}}; }
+
+Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& in, int64_t grace_micros) {
+  const v1::RunSpec& run = in.order().spec();
+  const v1::Placement& placement = in.order().placement();
+  const v1::Command& command = run.command();
+  sandbox::Spec out;
+  out.directory = in.task_directory();
+  out.ids = IdsOf(in);
+  out.live_root = in.live_root();
+  out.limits.memory_bytes = run.resources().memory_bytes();
+  out.limits.milli_cpus = run.resources().milli_cpus();
+  out.limits.cpus.assign(in.cpus().begin(), in.cpus().end());
+  out.hosts = in.hosts();
+  out.limits.pids = run.resources().pids() != 0 ? run.resources().pids() : kDefaultPids;
+  out.hostname = command.hostname();
+  out.argv.assign(command.argv().begin(), command.argv().end());
+  out.environment.assign(command.environment().begin(), command.environment().end());
+  out.script = command.script();
+  out.working_directory = command.directory();
+  out.identity.uid = command.identity().uid();
+  out.identity.gid = command.identity().gid();
+  out.identity.groups.assign(command.identity().groups().begin(), command.identity().groups().end());
+  out.umask = command.umask();
+  out.nice = command.nice();
+  for (const v1::ResourceLimit& l : command.limits()) out.resource_limits.push_back({l.resource(), l.soft()});
+  out.terminal = command.terminal();
+  const v1::TerminalSize& size = command.terminal_size();
+  out.window = {Clip(size.rows()), Clip(size.columns()), Clip(size.x_pixels()), Clip(size.y_pixels())};
+
+  for (const v1::Descriptor& d : command.descriptors()) {
+    if (d.number() <= 2 || d.number() > sandbox::kMostDescriptor) {
+      return Error(Code::kInvalid, "descriptor " + std::to_string(d.number()) + " of the command: not between 3 and " +
+                                       std::to_string(sandbox::kMostDescriptor));
+    }
+    out.descriptors.push_back({static_cast<int>(d.number()), d.output()});
+  }
+
+  auto absolute = [](const std::string& path) { return !path.empty() && path[0] == '/' && IsCString(path); };
+  if (!absolute(out.directory))
+    return Error(Code::kInvalid, "task directory " + Escape(out.directory) + ": not absolute");
+  if (!absolute(out.working_directory)) {
+    return Error(Code::kInvalid, "working directory " + Escape(out.working_directory) + ": not absolute");
+  }
+  if (!std::all_of(out.argv.begin(), out.argv.end(), IsCString)) {
+    return Error(Code::kInvalid, "an argument of the command has a NUL byte");
+  }
+  if (!std::all_of(out.environment.begin(), out.environment.end(), IsCString)) {
+    return Error(Code::kInvalid, "an environment variable has a NUL byte");
+  }
+  if (!IsCString(out.hostname) || out.hostname.size() > 64) {
+    return Error(Code::kInvalid, "host name " + Escape(out.hostname) + ": longer than 64 bytes or not a text");
+  }
+
+  SetVariable(&out.environment, "VRUN_JOB_ID", std::to_string(placement.job()));
+  SetVariable(&out.environment, "VRUN_TASK", "0");
+  SetVariable(&out.environment, "VRUN_POOL", run.pool());
+  SetVariable(&out.environment, "VRUN_NODELIST", in.node());
+  SetVariable(&out.environment, "VRUN_RESTART_COUNT",
+              std::to_string(placement.attempt() > 0 ? placement.attempt() - 1 : 0));
+  SetVariable(&out.environment, "VRUN_GRACE_S", std::to_string(grace_micros / 1000000));
+  if (placement.gpu_mask() != 0) {
+    std::string devices;
+    for (int i = 0; i < 32; ++i) {
+      if (placement.gpu_mask() >> i & 1) devices += (devices.empty() ? "" : ",") + std::to_string(i);
+    }
+    SetVariable(&out.environment, "CUDA_VISIBLE_DEVICES", devices);
+  }
+  if (run.scheduling().limit_s() != 0) {
+    SetVariable(&out.environment, "VRUN_END_TIME",
+                std::to_string(WallMicros() / 1000000 + static_cast<int64_t>(run.scheduling().limit_s())));
+  }
+  return out;
+}
+
+}  // namespace vrun::node

@@ -1,0 +1,618 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/task/task_supervisor.h"
+
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "node/task/task_spec.h"
+
+namespace vrun::node {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000;
+
+constexpr int64_t kMostLastMoments = 30 * kSecond;
+
+// SIGTERM comes so long before the limit, where SIGKILL comes. `notice`: what the command's own signal leaves it; 0: it
+// has none.
+int64_t LastMoments(int64_t limit, int64_t notice) {
+  int64_t last = std::clamp(limit / 20, kSecond / 4, kMostLastMoments);
+  if (notice > 0) last = std::min(last, notice / 10);
+  return last;
+}
+
+}  // namespace
+
+TaskSupervisor::TaskSupervisor(EventLoop* loop, TaskOptions options, sandbox::CgroupHost cgroups)
+    : loop_(loop),
+      options_(options),
+      cgroups_(std::move(cgroups)),
+      stdout_(loop, [this] { Pump(); }),
+      stderr_(loop, [this] { Pump(); }),
+      stdin_(loop, [this] { AcknowledgeInput(); }) {}
+
+TaskSupervisor::~TaskSupervisor() {
+  if (listener_) loop_->Remove(listener_.get());
+}
+
+// --- the agent's connection ------------------------------------------------------------------------------------------
+
+void TaskSupervisor::Serve(UniqueFd connection) { Use(std::move(connection)); }
+
+void TaskSupervisor::Use(UniqueFd socket) {
+  loop_->Cancel(orphan_timer_);
+  attached_ = told_started_ = told_exited_ = false;
+  connection_ = std::make_unique<TaskConnection>(
+      loop_, std::move(socket),
+      TaskConnection::Events{.on_frame = [this](Frame frame) { OnFrame(std::move(frame)); },
+                             .on_writable = [this] { Pump(); },
+                             .on_closed = [this] { OnClosed(); }});
+  Tell();
+}
+
+void TaskSupervisor::OnClosed() {
+  connection_.reset();
+  attached_ = false;
+  if (leaving_) return;
+  if (!spec_) return loop_->Stop();  // a supervisor that was kept ready and is not needed any more
+  ArmOrphanTimer();
+}
+
+void TaskSupervisor::ArmOrphanTimer() {
+  loop_->Cancel(orphan_timer_);
+  orphan_timer_ = loop_->After(options_.orphan_micros, [this] {
+    LogWarning("no agent came back within {} s", options_.orphan_micros / 1000000);
+    if (record_) return Leave(false);
+    Stop(Stopped::kOrphaned, SIGKILL);
+  });
+}
+
+void TaskSupervisor::Listen() {
+  // By our working directory, which is the task directory: a socket's whole path may not be longer than 107 bytes.
+  Result<UniqueFd> listener = ListenUnix("sock");
+  if (listener) {
+    static_cast<void>(SetNonBlocking(listener->get(), true));
+    Status added = loop_->Add(listener->get(), EPOLLIN, [this](uint32_t) {
+      UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (socket) Use(std::move(socket));
+    });
+    if (added) listener_ = *std::move(listener);
+  }
+  if (!listener_) LogError("no socket for a later agent: {}", listener ? "" : listener.error().message());
+}
+
+void TaskSupervisor::OnFrame(Frame frame) {
+  if (!spec_) return Begin(std::move(frame));
+  if (leaving_) return;
+  v1::TaskUp up;
+  if (!up.ParseFromString(frame.bytes)) return Fail(Error(Code::kCorrupt, "a message from home does not parse"));
+  OnUp(std::move(up));
+}
+
+void TaskSupervisor::OnUp(v1::TaskUp up) {
+  switch (up.body_case()) {
+    case v1::TaskUp::kAttach: return Attach(up.attach());
+    case v1::TaskUp::kInput: {
+      v1::Input* input = up.mutable_input();
+      InputPump* pump = Input(input->stream());
+      if (pump == nullptr) return Fail(Error(Code::kInvalid, "input of no descriptor of the command"));
+      Status status = pump->Receive(input->offset(), std::move(*input->mutable_data()), input->eof(), input->peeked());
+      if (!status) return Fail(status.error());
+      return;
+    }
+    case v1::TaskUp::kAck: {
+      OutputPump* output = Output(up.ack().stream());
+      if (output == nullptr) return Fail(Error(Code::kInvalid, "acknowledgement of no output"));
+      Status status = output->window()->Acknowledge(up.ack().offset());
+      if (!status) return Fail(status.error());
+      output->Resume();
+      return;
+    }
+    case v1::TaskUp::kSignal: return Signal(up.signal());
+    case v1::TaskUp::kResize: {
+      if (terminal_ < 0) {
+        early_size_ = up.resize();
+        return;
+      }
+      winsize size{static_cast<uint16_t>(up.resize().rows()), static_cast<uint16_t>(up.resize().columns()),
+                   static_cast<uint16_t>(up.resize().x_pixels()), static_cast<uint16_t>(up.resize().y_pixels())};
+      ::ioctl(terminal_, TIOCSWINSZ, &size);
+      return;
+    }
+    case v1::TaskUp::kCloseOutput: {
+      OutputPump* output = Output(up.close_output().stream());
+      // A terminal is one thing for input and output: it is not closed by halves.
+      if (output == nullptr || Run().command().terminal()) return;
+      output->Close();
+      return Pump();
+    }
+    case v1::TaskUp::kWriteBackAck: writes_.Acknowledge(up.write_back_ack().sequence()); return Pump();
+    case v1::TaskUp::kRelease:
+      if (!record_) return Fail(Error(Code::kInvalid, "release of a task that has not ended"));
+      return Leave(true);
+    case v1::TaskUp::BODY_NOT_SET:
+      return Fail(Error(Code::kUnsupported, "a message of a kind that this node does not know: update the node"));
+  }
+}
+
+void TaskSupervisor::Attach(const v1::Attach& attach) {
+  Status status = stdout_.window()->SendFrom(attach.stdout_offset());
+  if (status) status = stderr_.window()->SendFrom(attach.stderr_offset());
+  for (const v1::StreamOffset& wanted : attach.outputs()) {
+    OutputPump* output = Output(wanted.stream());
+    if (status && output != nullptr) status = output->window()->SendFrom(wanted.offset());
+  }
+  if (status) status = writes_.Resume(attach.write_back_sequence());
+  if (!status) return Fail(std::move(status).error().With("attach"));
+  stdout_.Resume();
+  stderr_.Resume();
+  for (auto& [id, output] : more_outputs_) output->Resume();
+  attached_ = true;
+  told_started_ = told_exited_ = false;
+  if (record_ && !writes_.begun()) BeginWrites();  // it failed before; perhaps not now
+  if (attach.detached()) static_cast<void>(stdin_.Receive(stdin_.window()->received(), "", true));
+  v1::TaskDown down;
+  down.mutable_attached()->set_input_offset(stdin_.window()->received());
+  down.mutable_attached()->set_started(started_);
+  for (const auto& [id, input] : more_inputs_) {
+    v1::StreamOffset* wanted = down.mutable_attached()->add_inputs();
+    wanted->set_stream(id);
+    wanted->set_offset(input->window()->received());
+  }
+  Send(down);
+  if (stdin_.closed() || stdin_.window()->passed() > 0) AcknowledgeInput();
+  for (const auto& [id, input] : more_inputs_) {
+    if (input->closed() || input->window()->passed() > 0) AcknowledgeInput(id);
+  }
+  if (stopped_by_ != 0) OnCommandStopped(stopped_by_);
+  Pump();
+}
+
+void TaskSupervisor::Fail(const Error& error) {
+  LogWarning("{}", error.message());
+  v1::TaskDown down;
+  down.mutable_error()->set_code(static_cast<int32_t>(error.code()));
+  down.mutable_error()->set_message(error.message());
+  Send(down);
+}
+
+// Whoever reads through a view waits while its server is replaced. That the view is gone (ENOTCONN) means that none
+// will come, so nobody is asked to try again (kUnavailable).
+void TaskSupervisor::FailWrites(const Error& error) {
+  const Code code = error.code() == Code::kUnavailable ? Code::kAborted : error.code();
+  Fail(Error(code, error.message()).With("read what the command wrote (it is kept on the node)"));
+  // Then nobody waits for us either: the agent says where it is, and the job's resources are free.
+  if (error.error_number() != ENOTCONN || !told_exited_ || leaving_) return;
+  leaving_ = true;
+  loop_->Post([this] { Leave(false); });
+}
+
+void TaskSupervisor::Send(const v1::TaskDown& down) {
+  if (connection_) connection_->Send(down.SerializeAsString());
+}
+
+// --- the command -----------------------------------------------------------------------------------------------------
+
+void TaskSupervisor::Begin(Frame frame) {
+  spec_.emplace();
+  if (!spec_->ParseFromString(frame.bytes) || frame.fds.empty() || frame.fds.size() > 2) {
+    LogError("the first frame is no task");
+    return loop_->Stop();
+  }
+  if (const uint32_t grace_s = Run().scheduling().grace_s(); grace_s != 0) options_.grace_micros = grace_s * kSecond;
+  sandbox::RootViews views{std::move(frame.fds[0]), {}};
+  if (frame.fds.size() > 1) views.apart = std::move(frame.fds[1]);
+  has_apart_ = static_cast<bool>(views.apart);
+  MakeStreams();
+  Status started = StartCommand(*spec_, std::move(views));
+  loop_->Post([this] { Settle(); });
+  if (started) return;
+  sandbox_.reset();
+  Record(JudgeStartFailure({sandbox::StartFailure::Kind::kFailed, started.error().message()}));
+}
+
+Status TaskSupervisor::StartCommand(const v1::TaskSpec& in, sandbox::RootViews views) {
+  if (options_.unusable) return *options_.unusable;
+  VRUN_ASSIGN(sandbox::Spec spec, SandboxSpec(in, options_.grace_micros));
+  VRUN_TRY(MakeDirs(spec.directory, 0700));
+  spec.name = GroupName(in);
+  VRUN_ASSIGN(sandbox_, sandbox::Sandbox::Start(spec, std::move(views), cgroups_,
+                                                [&in](const auto& upper, const auto& lower, const auto& apart) {
+                                                  if (in.continues() != 0) return Status();
+                                                  return PrepareUpper(upper, lower, apart);
+                                                }));
+  notices_ = sandbox_->notices();
+  VRUN_TRY(loop_->Add(sandbox_->start_fd(), EPOLLIN, [this](uint32_t) { OnStart(); }));
+  VRUN_TRY(loop_->Add(sandbox_->control_fd(), EPOLLIN, [this](uint32_t) { OnControl(); }));
+  return loop_->Add(sandbox_->pidfd(), EPOLLIN, [this](uint32_t) { OnGone(); });
+}
+
+void TaskSupervisor::OnStart() {
+  loop_->Remove(sandbox_->start_fd());
+  if (std::optional<sandbox::StartFailure> failure = sandbox_->FinishStart()) {
+    loop_->Remove(sandbox_->control_fd());
+    loop_->Remove(sandbox_->pidfd());
+    sandbox_.reset();
+    if (stopped_ == Stopped::kNot) return Record(JudgeStartFailure(*failure));
+    return Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, {.wait_status = SIGKILL}, why_, warned_}));
+  }
+  started_ = true;
+  started_us_ = WallMicros();
+  bool terminal = Run().command().terminal();
+  UniqueFd output = sandbox_->TakeOutput();
+  if (terminal) terminal_ = output.get();
+  stdout_.Start(std::move(output));
+  stderr_.Start(sandbox_->TakeError());
+  stdin_.Start(sandbox_->TakeInput(), terminal);
+  for (auto& [id, output] : more_outputs_) output->Start(sandbox_->TakeDescriptor(static_cast<uint32_t>(id)));
+  for (auto& [id, input] : more_inputs_) input->Start(sandbox_->TakeDescriptor(static_cast<uint32_t>(id)), false);
+  Tell();
+  for (const v1::SendSignal& s : early_signals_) sandbox_->Signal(s.signal());
+  early_signals_.clear();
+  if (const int signal = sandbox_->TakeStop(); signal != 0) OnCommandStopped(signal);
+  if (early_size_) {
+    v1::TaskUp up;
+    *up.mutable_resize() = *early_size_;
+    OnUp(std::move(up));
+  }
+  if (Run().scheduling().limit_s() != 0) ArmLimit();
+}
+
+// At the limit the command is gone: its own signal comes its notice before, SIGTERM a moment before.
+void TaskSupervisor::ArmLimit() {
+  // Saturates: a limit of more than 100 years is none.
+  const int64_t limit = static_cast<int64_t>(std::min<uint64_t>(Run().scheduling().limit_s(), 3'000'000'000)) * kSecond;
+  const int64_t notice = Run().scheduling().signal() != 0 ? options_.grace_micros : 0;
+  if (notice > 0) {
+    warn_timer_ = loop_->After(std::max<int64_t>(limit - notice, 0), [this] {
+      warned_ = true;
+      SendEndSignal();
+    });
+  }
+  limit_timer_ = loop_->After(limit - LastMoments(limit, notice), [this] { Stop(Stopped::kTimeLimit, SIGTERM); });
+  // Also of a command that was told to leave for another reason shortly before.
+  end_timer_ = loop_->After(limit, [this] {
+    if (sandbox_ && !record_) sandbox_->Kill();
+  });
+}
+
+// As sbatch does it: every process but a batch script's shell, or (B:) the first process alone.
+void TaskSupervisor::SendEndSignal() {
+  using Target = sandbox::Sandbox::Target;
+  if (!sandbox_ || record_) return;
+  Target target = Run().command().batch_script() ? Target::kOthers : Target::kAll;
+  if (Run().scheduling().signal_shell_only()) target = Target::kCommand;
+  sandbox_->Signal(Run().scheduling().signal(), target);
+}
+
+// Not needed to start, and each costs a fraction of a millisecond.
+void TaskSupervisor::Settle() {
+  if (leaving_ || ::chdir(spec_->task_directory().c_str()) != 0) return;
+  Listen();
+  sandbox::ForgetForeignMounts();
+  sandbox::SweepCgroups(cgroups_);
+  // A node short of memory shall kill jobs, not those who watch them. Needs a privilege: without it, so be it.
+  static_cast<void>(WriteKernelFile("/proc/self/oom_score_adj", "-500"));
+}
+
+void TaskSupervisor::Signal(const v1::SendSignal& request) {
+  if (record_ || request.signal() <= 0 || request.signal() >= NSIG) return;
+  if (request.by_user_cancel()) return Stop(Stopped::kCancelled, request.signal());
+  if (!request.preempted().empty()) {
+    if (why_.empty()) why_ = request.preempted();
+    return Stop(Stopped::kPreempted, request.signal());
+  }
+  if (!request.content_lost().empty()) {
+    if (why_.empty()) why_ = request.content_lost();
+    return Stop(Stopped::kContentLost, request.signal());
+  }
+  if (!started_) return early_signals_.push_back(request);
+  sandbox_->Signal(request.signal());
+  if (request.signal() != SIGCONT || std::exchange(stopped_by_, 0) == 0) return;
+  // The screen has been somebody else's meanwhile: whoever draws on it draws again.
+  sandbox_->Signal(SIGWINCH);
+}
+
+void TaskSupervisor::Stop(Stopped why, int signal) {
+  if (record_ || !sandbox_) return;
+  if (stopped_ == Stopped::kNot) {
+    stopped_ = why;
+    cancel_signal_ = signal;
+  }
+  if (signal == SIGKILL || !started_) return sandbox_->Kill();
+  const bool own = why == Stopped::kPreempted && signal == Run().scheduling().signal();
+  if (own) {
+    SendEndSignal();
+  } else {
+    sandbox_->Signal(signal);
+  }
+  // A stopped process group would not hear of it.
+  if (signal != SIGSTOP && signal != SIGTSTP) sandbox_->Signal(SIGCONT);
+  if (kill_timer_ != 0) return;
+  kill_timer_ = loop_->After(options_.grace_micros, [this] {
+    if (sandbox_ && !record_) sandbox_->Kill();
+  });
+  // A command may save on its signal and go on.
+  if (!own || signal == SIGTERM) return;
+  const int64_t last = std::min(kMostLastMoments, options_.grace_micros / 10);
+  term_timer_ = loop_->After(options_.grace_micros - last, [this] {
+    if (sandbox_ && !record_) sandbox_->Signal(SIGTERM);
+  });
+}
+
+void TaskSupervisor::Terminate() {
+  if (!spec_ || record_) return Leave(false);
+  remove_ = false;
+  leaving_ = true;
+  if (sandbox_) return Stop(Stopped::kNodeStops, SIGKILL);
+  Leave(false);
+}
+
+void TaskSupervisor::OnControl() {
+  bool ended = sandbox_->ReadControl().has_value();
+  if (sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
+  if (ended) return Ended();
+  if (const int signal = sandbox_->TakeStop(); signal != 0) OnCommandStopped(signal);
+}
+
+// Without a terminal whoever stopped it knows, and lets it go on.
+void TaskSupervisor::OnCommandStopped(int signal) {
+  if (!Run().command().terminal()) return;
+  stopped_by_ = signal;
+  if (!attached_) return;  // told at the next Attach
+  v1::TaskDown down;
+  down.mutable_stopped()->set_signal(signal);
+  Send(down);
+}
+
+void TaskSupervisor::OnGone() {
+  loop_->Remove(sandbox_->pidfd());
+  if (!sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
+  sandbox::Ending ending = sandbox_->Reap();
+  if (!record_) {
+    if (!started_ && sandbox_->start_fd() >= 0) loop_->Remove(sandbox_->start_fd());
+    Drain();
+    Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, ending, why_, warned_}));
+  }
+  sandbox_.reset();
+}
+
+void TaskSupervisor::Ended() {
+  if (record_) return;
+  Drain();
+  Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, *sandbox_->ReadControl(), why_, warned_}));
+}
+
+// What is left of the output travels while the record is written.
+void TaskSupervisor::Drain() {
+  stdout_.Drain();
+  stderr_.Drain();
+  for (auto& [id, output] : more_outputs_) output->Drain();
+  terminal_ = -1;
+  Pump();
+}
+
+void TaskSupervisor::Record(v1::ExitRecord record) {
+  for (EventLoop::TimerId timer : {warn_timer_, limit_timer_, end_timer_, term_timer_, kill_timer_})
+    loop_->Cancel(timer);
+  record.set_job(Place().job());
+  record.set_attempt(Place().attempt());
+  record.set_started_us(started_us_);
+  record.set_ended_us(WallMicros());
+  record.set_node(spec_->node());
+  Status written = WriteJournal(spec_->task_directory(), record);
+  // Nobody is told less because the disk is full; only a restart of the node would then not know.
+  if (!written) LogError("{}", written.error().message());
+  record_ = std::move(record);
+  CloseStreams();
+  if (stopped_ == Stopped::kOrphaned || leaving_) return Leave(false);
+  AcknowledgeInput();
+  for (const auto& [id, input] : more_inputs_) AcknowledgeInput(id);
+  Tell();
+  BeginWrites();
+  Pump();
+}
+
+void TaskSupervisor::BeginWrites() {
+  std::optional<CarryOptions> options;
+  if (started_ && !Run().discard_writes() && !spec_->live_root()) {
+    options.emplace();
+    options->upper = spec_->task_directory() + "/upper";
+    options->lower = spec_->task_directory() + "/lower";
+    if (has_apart_) options->apart = spec_->task_directory() + "/apart";
+    options->job = Place().job();
+    options->ids = IdsOf(*spec_);
+  }
+  if (options && !spec_->kept_directory().empty()) return BeginKeeping(*std::move(options));
+  Status begun = writes_.Begin(std::move(options));
+  if (!begun) FailWrites(begun.error());
+}
+
+// Also without home, which may have gone home for the night: the root is needed for it, and is here now.
+void TaskSupervisor::BeginKeeping(CarryOptions options) {
+  if (keeping_) return;
+  auto carry = Carry::Open(std::move(options));
+  if (!carry) return FailWrites(carry.error());
+  auto writer = KeptWriter::Create(spec_->task_directory() + "/kept", *std::move(carry));
+  if (!writer) return FailWrites(writer.error());
+  keeping_ = *std::move(writer);
+  GoOnKeeping();
+}
+
+void TaskSupervisor::GoOnKeeping() {
+  if (!keeping_ || leaving_) return;
+  Result<bool> more = keeping_->Step();
+  if (more && *more) {
+    loop_->Post([this] { GoOnKeeping(); });
+    return;
+  }
+  v1::Kept kept;
+  kept.set_job(Place().job());
+  kept.set_attempt(Place().attempt());
+  kept.set_kept_us(WallMicros());
+  kept.set_root(spec_->kept_root());
+  kept.set_continues(spec_->continues());
+  const bool goes_on = record_->kind() == v1::ExitRecord::PREEMPTED_BY_JOB;
+  Status kept_all =
+      more ? keeping_->Finish(&kept, spec_->kept_directory(), goes_on ? spec_->task_directory() + "/upper" : "")
+           : Status(tl::unexpected(more.error()));
+  keeping_.reset();
+  if (!kept_all) return FailWrites(kept_all.error());
+  v1::WriteBackEnd end;
+  end.set_kept(true);
+  end.set_entries(kept.entries());
+  end.set_bytes(kept.bytes());
+  end.set_files(kept.files());
+  writes_.BeginKept(std::move(end));
+  Pump();
+}
+
+void TaskSupervisor::Leave(bool remove) {
+  leaving_ = true;
+  if (connection_) connection_->SendRest();
+  if (sandbox_) {
+    if (!sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
+    loop_->Remove(sandbox_->pidfd());
+    sandbox_.reset();  // waits for init's end, removes the control groups
+  }
+  if (spec_) {
+    std::string directory = spec_->task_directory();
+    ::umount2((directory + "/lower").c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    if (has_apart_) ::umount2((directory + "/apart").c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    ::unlink((directory + "/sock").c_str());
+    if (remove) {
+      if (::chdir("/") != 0) LogWarning("leave the task directory: {}", errno);
+      Status removed = RemoveTree(directory);
+      if (!removed) LogError("{}", removed.error().message());
+    }
+  }
+  loop_->Stop();
+}
+
+// --- streams ---------------------------------------------------------------------------------------------------------
+
+void TaskSupervisor::MakeStreams() {
+  for (const v1::Descriptor& d : Run().command().descriptors()) {
+    const auto id = static_cast<v1::StreamId>(d.number());
+    if (d.number() <= 2) continue;  // SandboxSpec refuses it
+    if (d.output())
+      more_outputs_[id] = std::make_unique<OutputPump>(loop_, [this] { Pump(); });
+    else
+      more_inputs_[id] = std::make_unique<InputPump>(loop_, [this, id] { AcknowledgeInput(id); });
+  }
+}
+
+void TaskSupervisor::CloseStreams() {
+  stdin_.Close();
+  stdout_.Close();
+  stderr_.Close();
+  for (auto& [id, input] : more_inputs_) input->Close();
+  for (auto& [id, output] : more_outputs_) output->Close();
+}
+
+OutputPump* TaskSupervisor::Output(v1::StreamId id) {
+  if (id == v1::STDOUT) return &stdout_;
+  if (id == v1::STDERR) return &stderr_;
+  const auto it = more_outputs_.find(id);
+  return it == more_outputs_.end() ? nullptr : it->second.get();
+}
+
+InputPump* TaskSupervisor::Input(v1::StreamId id) {
+  if (id == v1::STDIN) return &stdin_;
+  const auto it = more_inputs_.find(id);
+  return it == more_inputs_.end() ? nullptr : it->second.get();
+}
+
+bool TaskSupervisor::OutputEndSent() {
+  return stdout_.window()->end_sent() && stderr_.window()->end_sent() &&
+         std::all_of(more_outputs_.begin(), more_outputs_.end(),
+                     [](const auto& output) { return output.second->window()->end_sent(); });
+}
+
+void TaskSupervisor::AcknowledgeInput(v1::StreamId id) {
+  if (!attached_ || !connection_) return;
+  const InputPump& input = *Input(id);
+  v1::TaskDown down;
+  v1::InputAck* ack = down.mutable_input_ack();
+  ack->set_stream(id);
+  ack->set_offset(input.acknowledged());
+  ack->set_closed(input.closed());
+  if (input.closed()) ack->set_taken(input.taken());
+  Send(down);
+}
+
+void TaskSupervisor::Tell() {
+  if (!connection_) return;
+  v1::TaskDown down;
+  if (attached_ && !told_notices_) {
+    told_notices_ = true;
+    for (const std::string& notice : notices_) {
+      down.mutable_notice()->set_text(notice);
+      Send(down);
+    }
+  }
+  if (started_ && !told_started_) {
+    told_started_ = true;
+    down.mutable_started()->set_started_us(started_us_);
+    Send(down);
+  }
+  bool output_told = !attached_ || OutputEndSent();
+  if (record_ && !told_exited_ && output_told) {
+    told_exited_ = true;
+    *down.mutable_exited()->mutable_record() = *record_;
+    Send(down);
+  }
+}
+
+bool TaskSupervisor::PumpOutput(OutputPump* pump, v1::StreamId id) {
+  std::optional<OutputWindow::Piece> piece = pump->window()->Next();
+  if (!piece) return false;
+  v1::TaskDown down;
+  v1::Output* output = down.mutable_output();
+  output->set_stream(id);
+  output->set_offset(piece->offset);
+  output->set_data(piece->data.data(), piece->data.size());
+  output->set_eof(piece->end);
+  Send(down);
+  return true;
+}
+
+bool TaskSupervisor::PumpWrites() {
+  if (!told_exited_) return false;
+  Result<std::optional<v1::TaskDown>> next = writes_.Next();
+  if (next && *next) {
+    Send(**next);
+    return true;
+  }
+  if (next) return false;
+  FailWrites(next.error());
+  attached_ = false;  // until home attaches again
+  return false;
+}
+
+void TaskSupervisor::Pump() {
+  if (!connection_) return;
+  Tell();
+  if (!attached_) return;
+  // A piece of each in turn, so that neither output waits for the other.
+  for (bool any = true; any && connection_->room();) {
+    any = PumpOutput(&stdout_, v1::STDOUT);
+    any |= PumpOutput(&stderr_, v1::STDERR);
+    for (auto& [id, output] : more_outputs_) any |= PumpOutput(output.get(), id);
+    Tell();
+  }
+  while (attached_ && connection_->room() && PumpWrites()) {
+  }
+}
+
+}  // namespace vrun::node

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The supervisor of one task: its command's sandbox, streams, end and writes. What vrund-task runs.
+//
+// It keeps everything that must survive an agent or a home that goes and comes back:
+//
+//   connection        the agent's, by the socket pair it was started with, later by TASK_DIRECTORY/sock. The newest
+//   wins.
+//                     On each one Started and Exited are told at once, so that the agent knows; Output and WriteBack
+//                     flow after an Attach, which is answered by Attached and, once more, Started, what is missing of
+//                     the outputs, Exited, the writes. Exited never overtakes output.
+//   no connection     the command goes on; its output stops when the windows are full. After `orphan_micros` it is
+//   killed,
+//                     and the supervisor goes. The exit record and the upper directory stay on disk for the agent.
+//   the end           the command ends → everything else inside is killed → the record is on disk → it is told → the
+//   writes
+//                     go home → Release → the task directory is removed.
+//   SIGTERM           (the node stops) kills the task and leaves record and upper on disk, as above.
+//
+// Loop thread only.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/io/event_loop.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "node/carry/kept_series.h"
+#include "node/task/task_connection.h"
+#include "node/task/task_ending.h"
+#include "node/task/task_streams.h"
+#include "node/task/task_writes.h"
+#include "proto/supervisor.pb.h"
+#include "proto/task.pb.h"
+#include "sandbox/cgroup.h"
+#include "sandbox/sandbox.h"
+
+namespace vrun::node {
+
+struct TaskOptions {
+  int64_t orphan_micros = 600 * int64_t{1000000};
+  int64_t grace_micros = 30 * int64_t{1000000};  // between the signal of a time limit or cancellation and SIGKILL
+  std::optional<Error> unusable;                 // this host cannot run tasks: why every one fails
+};
+
+class TaskSupervisor {
+ public:
+  // Stops `loop` when it is done.
+  TaskSupervisor(EventLoop* loop, TaskOptions options, sandbox::CgroupHost cgroups);
+  ~TaskSupervisor();
+
+  // `connection`: to the agent that started us; its first frame is the TaskSpec.
+  void Serve(UniqueFd connection);
+  // The node stops.
+  void Terminate();
+
+ private:
+  // connection
+  void Use(UniqueFd socket);
+  void OnFrame(Frame frame);
+  void OnUp(v1::TaskUp up);
+  void OnClosed();
+  void Attach(const v1::Attach& attach);
+  void Fail(const Error& error);  // tells the other side
+  void FailWrites(const Error& error);
+  void Listen();
+  void ArmOrphanTimer();
+
+  // task
+  void Begin(Frame frame);
+  const v1::RunSpec& Run() const { return spec_->order().spec(); }
+  const v1::Placement& Place() const { return spec_->order().placement(); }
+  Status StartCommand(const v1::TaskSpec& spec, sandbox::RootViews views);
+  void OnStart();
+  void OnControl();
+  void OnCommandStopped(int signal);
+  void OnGone();
+  void Signal(const v1::SendSignal& request);
+  void Stop(Stopped why, int signal);
+  void ArmLimit();
+  void SendEndSignal();
+  void Settle();
+  void Ended();
+  void Drain();
+  void Record(v1::ExitRecord record);
+  void BeginWrites();
+  void BeginKeeping(CarryOptions options);
+  void GoOnKeeping();
+  void Leave(bool remove);
+
+  // streams
+  void Pump();
+  bool PumpOutput(OutputPump* pump, v1::StreamId id);
+  bool PumpWrites();
+  void AcknowledgeInput(v1::StreamId id = v1::STDIN);
+  InputPump* Input(v1::StreamId id);
+  void MakeStreams();
+  void CloseStreams();
+  bool OutputEndSent();
+  OutputPump* Output(v1::StreamId id);
+  void Send(const v1::TaskDown& down);
+  void Tell();  // Started and Exited, when due
+
+  EventLoop* loop_;
+  TaskOptions options_;
+  sandbox::CgroupHost cgroups_;
+
+  std::unique_ptr<TaskConnection> connection_;
+  UniqueFd listener_;
+  bool attached_ = false, told_started_ = false, told_exited_ = false, told_notices_ = false;
+  EventLoop::TimerId orphan_timer_ = 0;
+
+  std::optional<v1::TaskSpec> spec_;
+  std::unique_ptr<sandbox::Sandbox> sandbox_;
+  bool has_apart_ = false;  // something is mounted at "apart" in the task directory
+  std::vector<std::string> notices_;
+  bool started_ = false;
+  int64_t started_us_ = 0;
+  std::vector<v1::SendSignal> early_signals_;  // before the command runs
+  std::optional<v1::TerminalSize> early_size_;
+  Stopped stopped_ = Stopped::kNot;
+  int cancel_signal_ = 0;
+  std::string why_;                                                      // it was stopped, for people
+  EventLoop::TimerId warn_timer_ = 0, limit_timer_ = 0, end_timer_ = 0;  // of the time limit
+  EventLoop::TimerId term_timer_ = 0, kill_timer_ = 0;                   // of whoever was told to leave
+  bool warned_ = false;                                                  // it got its own signal ahead of its limit
+  std::optional<v1::ExitRecord> record_;
+  bool leaving_ = false, remove_ = false;
+
+  OutputPump stdout_, stderr_;
+  InputPump stdin_;
+  // Descriptors of the command above 2.
+  std::map<v1::StreamId, std::unique_ptr<OutputPump>> more_outputs_;
+  std::map<v1::StreamId, std::unique_ptr<InputPump>> more_inputs_;
+  int stopped_by_ = 0;  // the signal that has stopped the command; 0: it goes on
+  int terminal_ = -1;   // the master, owned by stdout_
+  TaskWrites writes_;
+  std::unique_ptr<KeptWriter> keeping_;  // while what was written is put where it is kept
+};
+
+}  // namespace vrun::node

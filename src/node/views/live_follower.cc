@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/views/live_follower.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "node/source/content_source.h"
+#include "store/store.h"
+#include "tree/codec.h"
+#include "vfs/content/backend.h"
+
+namespace vrun::node {
+namespace {
+
+constexpr std::chrono::seconds kAgain{1};  // after home could not, or would not tell; after a tree could not be taken
+constexpr int64_t kHeardMicros = 500'000;  // between two words to home that it was heard
+
+}  // namespace
+
+struct LiveFollower::Shared {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stop = false;
+  bool watched = false;
+  uint64_t watch = 0;
+  ContentSource::TreeNow shown;
+  ContentSource::TreeNow newest;
+  std::multimap<uint64_t, std::function<void()>> waiting;  // by serial
+
+  // What is included counts also where the tree is the same: what home has changed back is right from then on.
+  bool behind() const { return newest.tree != shown.tree || newest.included > shown.included; }
+  std::vector<std::function<void()>> TakeServed() {
+    std::vector<std::function<void()>> served;
+    while (!waiting.empty() && waiting.begin()->first <= shown.serial) {
+      served.push_back(std::move(waiting.begin()->second));
+      waiting.erase(waiting.begin());
+    }
+    return served;
+  }
+  int64_t heard = 0;  // monotonic
+  uint64_t trees = 0;
+  int64_t told = 0;     // of its tree, last; monotonic
+  int64_t doubted = 0;  // since when; 0: not
+  bool pinged = false;  // home understands Heard
+  int64_t said = 0;     // that it was heard; monotonic
+
+  // What home said last is shown: home is told so now and then.
+  bool TakeSay() {
+    const int64_t now = MonotonicMicros();
+    if (!pinged || doubted != 0 || behind() || now - said < kHeardMicros) return false;
+    said = now;
+    return true;
+  }
+};
+
+LiveFollower::LiveFollower(ContentSource* home, std::shared_ptr<vfs::Backend> backend, uint64_t view,
+                           const Digest& shown, uint64_t serial, Advance advance, Doubt doubt)
+    : home_(home),
+      view_(view),
+      backend_(std::move(backend)),
+      advance_(std::move(advance)),
+      doubt_(std::move(doubt)),
+      shared_(std::make_shared<Shared>()) {
+  shared_->shown.tree = shared_->newest.tree = shown;
+  shared_->shown.serial = shared_->newest.serial = serial;
+  shared_->heard = MonotonicMicros();
+  thread_ = std::thread([this] { Run(); });
+}
+
+LiveFollower::~LiveFollower() {
+  uint64_t watch = 0;
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->stop = true;
+    watch = shared_->watched ? shared_->watch : 0;
+    shared_->changed.notify_all();
+  }
+  thread_.join();
+  home_->Unwatch(watch);
+  // Whoever follows next finds out for himself.
+  if (shared_->doubted != 0 && doubt_) doubt_(false);
+}
+
+LiveFollower::State LiveFollower::state() const {
+  std::lock_guard lock(shared_->mutex);
+  return {shared_->shown.tree, shared_->shown.serial, MonotonicMicros() - shared_->heard, shared_->behind(),
+          shared_->trees};
+}
+
+void LiveFollower::WhenShown(uint64_t serial, std::function<void()> done) {
+  {
+    std::lock_guard lock(shared_->mutex);
+    if (shared_->shown.serial < serial) {
+      shared_->waiting.emplace(serial, std::move(done));
+      return;
+    }
+  }
+  done();
+}
+
+void LiveFollower::Watch() {
+  Digest have;
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->watched = true;
+    have = shared_->shown.tree;
+  }
+  ContentSource::TreeWatch watch;
+  watch.find = [backend = std::weak_ptr(backend_)](const Digest& digest) {
+    const auto kept = backend.lock();
+    return kept ? kept->directories().Find(digest) : nullptr;
+  };
+  watch.edited = [backend = std::weak_ptr(backend_)](const tree::FileVersion& version, vfs::FetchedRange content) {
+    if (const auto kept = backend.lock()) kept->Offer(version, std::move(content));
+  };
+  watch.arrived = [backend = std::weak_ptr(backend_)](std::vector<vfs::FetchedDirectory> objects) {
+    if (const auto kept = backend.lock()) kept->Preload(std::move(objects));
+  };
+  watch.now = [shared = shared_, backend = std::weak_ptr(backend_)](const ContentSource::TreeNow& now) {
+    std::lock_guard lock(shared->mutex);
+    shared->heard = shared->told = MonotonicMicros();
+    // So that taking it does not have to ask.
+    const auto kept = backend.lock();
+    if (kept && shared->newest.tree != now.tree) (void)kept->store()->PutBlob(now.tree, tree::EncodeRoot(now.root));
+    shared->newest = now;
+    shared->changed.notify_all();
+  };
+  watch.ping = [shared = shared_] {
+    std::lock_guard lock(shared->mutex);
+    shared->heard = MonotonicMicros();
+    shared->pinged = true;
+    shared->changed.notify_all();
+  };
+  watch.over = [shared = shared_](const Error& error) {
+    LogInfo("live view: home does not tell of changes: {}", Escape(error.message()));
+    std::lock_guard lock(shared->mutex);
+    shared->watched = false;
+  };
+  const uint64_t id = home_->WatchTree(have, view_, std::move(watch));
+  std::lock_guard lock(shared_->mutex);
+  shared_->watch = id;
+}
+
+// What is shown is what home has, as far as home speaks.
+void LiveFollower::Believe(std::unique_lock<std::mutex>* lock) {
+  Shared& s = *shared_;
+  const int64_t now = MonotonicMicros(), silent = now - s.heard;
+  // A ping says that home lives, not what it has: only a look at the root ends a doubt.
+  const bool doubt = s.doubted == 0 ? silent > kHomeSilentMicros : s.told <= s.doubted || s.behind();
+  if (doubt != (s.doubted != 0)) {
+    s.doubted = doubt ? now : 0;
+    lock->unlock();
+    if (doubt) {
+      LogWarning("live view: home has said nothing for {} s: what changed there may not be seen", silent / 1'000'000);
+    } else {
+      LogInfo("live view: home speaks again");
+    }
+    if (doubt_) doubt_(doubt);
+    lock->lock();
+  }
+  if (!s.TakeSay()) return;
+  lock->unlock();
+  home_->SendHeard(true, false);
+  lock->lock();
+}
+
+void LiveFollower::Run() {
+  Shared& s = *shared_;
+  std::unique_lock lock(s.mutex);
+  while (!s.stop) {
+    if (!s.watched) {
+      lock.unlock();
+      Watch();
+      lock.lock();
+    }
+    if (!s.behind()) {
+      s.shown.serial = s.newest.serial;
+      const auto served = s.TakeServed();
+      lock.unlock();
+      for (const auto& done : served) done();
+      lock.lock();
+      if (s.stop || s.behind()) continue;
+      const int64_t heard = s.heard;
+      Believe(&lock);
+      const auto news = [&] { return s.stop || s.behind() || s.newest.serial != s.shown.serial || s.heard != heard; };
+      const int64_t silent = heard + kHomeSilentMicros + 1 - MonotonicMicros();
+      const auto wait = silent > 0 ? std::min<std::chrono::microseconds>(kAgain, std::chrono::microseconds(silent))
+                                   : std::chrono::microseconds(kAgain);
+      s.changed.wait_for(lock, wait, news);
+      continue;
+    }
+    const ContentSource::TreeNow now = s.newest;
+    lock.unlock();
+    const Status advanced = advance_(now.tree, now.included);
+    if (!advanced) LogWarning("live view: {}", Escape(advanced.error().message()));
+    lock.lock();
+    if (advanced) {
+      s.shown = now;
+      ++s.trees;
+      const auto served = s.TakeServed();
+      lock.unlock();
+      for (const auto& done : served) done();
+      lock.lock();
+    } else {
+      Believe(&lock);
+      s.changed.wait_for(lock, kAgain, [&] { return s.stop || s.newest.tree != now.tree; });
+    }
+  }
+}
+
+}  // namespace vrun::node

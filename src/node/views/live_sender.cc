@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/views/live_sender.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/log.h"
+#include "node/source/content_source.h"
+#include "proto/content.pb.h"
+
+namespace vrun::node {
+namespace {
+
+constexpr std::chrono::milliseconds kFull{1};
+constexpr std::chrono::seconds kSendAgain{1};  // after home could not, or content could not be read
+constexpr int kMostPatience = 20;              // times as long as at first
+
+}  // namespace
+
+struct LiveSender::Shared {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stop = false;
+  bool asked = false;    // BeginWrites is under way
+  uint64_t request = 0;  // its id
+  uint64_t begin = 0;    // of the series that home takes; 0: none
+  bool ready = true;     // the stream may have something
+  // Of content, in this series. What home has not taken lies in its memory.
+  uint64_t window = 0;  // 0: home sets no limit
+  uint64_t sent = 0;
+  uint64_t taken = 0;
+  int64_t active = MonotonicMicros();  // when something was sent or heard
+  int patience = 1;
+  // The stream is called. Before `mutex`. What Next gives belongs to the series that began with the last Resume.
+  std::mutex hearing;
+  vfs::LiveStream* stream = nullptr;  // guarded by `hearing`; null before the start, and once the sender is gone
+
+  void Heard(const v1::LiveAck& ack) {
+    std::lock_guard hear(hearing);
+    if (stream == nullptr) return;
+    stream->Acknowledge(ack.ack());
+    if (ack.begin() != 0) stream->Resume(ack.ack().sequence());
+    std::lock_guard lock(mutex);
+    active = MonotonicMicros();
+    if (ack.begin() != 0) {
+      begin = ack.begin();
+      window = ack.window();
+      sent = taken = 0;
+    } else {
+      patience = 1;
+    }
+    taken = std::max(taken, ack.taken());
+    ready = true;
+    changed.notify_all();
+  }
+
+  // Under the lock.
+  bool MaySend() const { return begin != 0 && ready && (window == 0 || sent - std::min(sent, taken) < window); }
+};
+
+LiveSender::LiveSender(ContentSource* home, uint64_t view, int64_t patience_micros)
+    : home_(home), view_(view), patience_micros_(patience_micros), shared_(std::make_shared<Shared>()) {}
+
+std::function<void()> LiveSender::ReadyCallback() const {
+  return [shared = shared_] {
+    std::lock_guard lock(shared->mutex);
+    shared->ready = true;
+    shared->changed.notify_all();
+  };
+}
+
+void LiveSender::Start(vfs::LiveStream* stream) {
+  {
+    std::lock_guard hear(shared_->hearing);
+    shared_->stream = stream;
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+LiveSender::~LiveSender() {
+  uint64_t request = 0;
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->stop = true;
+    request = shared_->asked ? shared_->request : 0;
+    shared_->changed.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+  home_->Unwatch(request);
+  std::lock_guard hear(shared_->hearing);
+  shared_->stream = nullptr;
+}
+
+void LiveSender::Begin() {
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->asked = true;
+    shared_->begin = 0;
+  }
+  ContentSource::Writes writes;
+  writes.heard = [shared = shared_](const v1::LiveAck& ack) { shared->Heard(ack); };
+  writes.over = [shared = shared_](const Error& error) {
+    LogInfo("live view: home does not take what is written: {}", Escape(error.message()));
+    std::lock_guard lock(shared->mutex);
+    shared->asked = false;
+  };
+  const uint64_t id = home_->BeginWrites(view_, std::move(writes));
+  std::lock_guard lock(shared_->mutex);
+  shared_->request = id;
+}
+
+void LiveSender::Run() {
+  ::pthread_setname_np(::pthread_self(), "live-sender");
+  Shared& s = *shared_;
+  Message message;
+  std::unique_lock lock(s.mutex);
+  while (!s.stop) {
+    if (!s.asked) {
+      lock.unlock();
+      Begin();
+      lock.lock();
+    }
+    const auto may_go_on = [&] { return s.begin != 0 && (!message.bytes.empty() || s.MaySend()); };
+    if (!may_go_on()) {
+      s.changed.wait_for(lock, kSendAgain, [&] { return s.stop || may_go_on(); });
+      if (!s.stop && !may_go_on()) AskAgainIfQuiet(&lock);
+      continue;
+    }
+    lock.unlock();
+    const auto taken = message.bytes.empty() ? Take(&message) : Taken::kMessage;
+    const auto sent =
+        taken == Taken::kMessage ? home_->SendWrite(message.request, message.bytes) : ContentSource::Sent::kSent;
+    if (sent != ContentSource::Sent::kFull) message.bytes.clear();
+    lock.lock();
+    if (sent == ContentSource::Sent::kSent && taken == Taken::kMessage) s.active = MonotonicMicros();
+    // What was lost with the stream comes again: home says from where. It may have said so by now.
+    if (sent == ContentSource::Sent::kAway && s.begin == message.begin) s.begin = 0;
+    if (sent == ContentSource::Sent::kFull) s.changed.wait_for(lock, kFull, [&] { return s.stop; });
+    if (taken == Taken::kFailed) s.changed.wait_for(lock, kSendAgain, [&] { return s.stop; });
+  }
+}
+
+// All is sent, and home says nothing of it: if it waits for us as well, for something that got lost, this sets both
+// going. If it is only slow, it gets again what it has.
+void LiveSender::AskAgainIfQuiet(std::unique_lock<std::mutex>* lock) {
+  Shared& s = *shared_;
+  if (!s.asked || MonotonicMicros() - s.active < patience_micros_ * s.patience) return;
+  s.active = MonotonicMicros();
+  const uint64_t request = s.request;
+  lock->unlock();
+  uint64_t outstanding = 0;
+  {
+    std::lock_guard hear(s.hearing);
+    outstanding = s.stream->stats().operations;
+  }
+  if (outstanding > 0) home_->Unwatch(request);
+  lock->lock();
+  if (outstanding == 0) return;
+  LogInfo("live view: home says nothing of {} operations: it is asked from where to send them", outstanding);
+  s.patience = std::min(2 * s.patience, kMostPatience);
+  s.asked = false;
+}
+
+LiveSender::Taken LiveSender::Take(Message* message) {
+  Shared& s = *shared_;
+  std::lock_guard hear(s.hearing);
+  v1::ContentRequest out;
+  {
+    std::lock_guard lock(s.mutex);
+    message->request = s.request;
+    message->begin = s.begin;
+    out.mutable_write()->set_begin(s.begin);
+    s.ready = false;
+  }
+  auto written = s.stream->Next();
+  if (written && !*written) return Taken::kNothing;
+  {
+    std::lock_guard lock(s.mutex);
+    s.ready = true;
+    if (written) s.sent += (*written)->file_data().data().size();
+  }
+  if (!written) {
+    LogWarning("live view: {}", Escape(written.error().message()));
+    return Taken::kFailed;
+  }
+  out.mutable_write()->set_view(view_);
+  *out.mutable_write()->mutable_write() = *std::move(*written);
+  message->bytes = out.SerializeAsString();
+  return Taken::kMessage;
+}
+
+}  // namespace vrun::node

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// The room of the cluster: nodes in order of topology, what is free on each, and for every kind of pod that somebody
+// asks for (a shape) how many more of it fit on each node and in each domain of each level. "Can this gang fit there?"
+// is one comparison. Every change is on a journal until Commit, so that plans are tried and taken back.
+//
+// Invariants, each checked by a test: fit and slots equal a recount; Undo restores all of it exactly; free room is
+// never negative unless its owner said so (recovered jobs).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "sched/model/model.h"
+
+namespace vrun::sched::core {
+
+using NodeId = uint32_t;   // in order of first appearance, never reused
+using ShapeId = uint32_t;  // reused after Drop
+using Domain = uint32_t;   // per level, in order of topology
+constexpr NodeId kNoNode = UINT32_MAX;
+
+// Which nodes may take a pod.
+struct Constraint {
+  std::string pool;
+  std::string gpu_type;  // "": any
+  std::vector<std::string> labels;
+  std::vector<std::string> tolerations;
+  // What is started stays so long whatever happens; 0: it may be told to leave; kNever: nobody knows how long.
+  Micros runs = 0;
+  auto operator<=>(const Constraint&) const = default;
+};
+bool Admits(const Constraint& constraint, const NodeSpec& node);
+
+// Room on one node, taken or given back as a whole.
+struct Room {
+  NodeId node = kNoNode;
+  std::array<uint16_t, kMaxGpus> milli{};  // per GPU
+  std::array<Sharing, kMaxGpus> sharing{};
+  std::array<mig::SliceMask, kMaxGpus> mig{};
+  int64_t milli_cpus = 0;
+  int64_t memory_bytes = 0;
+  int32_t nics = 0;
+  bool operator==(const Room&) const = default;
+
+  uint32_t mask() const;
+  size_t gpus() const {  // those it has a part of
+    return kMaxGpus - static_cast<size_t>(std::count(milli.begin(), milli.end(), uint16_t{0}));
+  }
+  // Of a MIG instance its first memory slice, else -1.
+  int8_t mig_start() const;
+  int64_t total_milli() const;
+};
+
+// What a pod takes on a node beside GPUs.
+Room RoomOf(const Request& request, NodeId node);
+// Adds the slice of a GPU that the pod takes; `slices` of a MIG instance.
+void TakeSlice(const Request& request, mig::Model model, int gpu, mig::SliceMask slices, Room* room);
+
+// What is free on a node.
+struct FreeRoom {
+  std::array<int16_t, kMaxGpus> free_milli{};     // negative: overcommitted by its owner's word
+  std::array<Sharing, kMaxGpus> sharing{};        // kWhole: nobody shares it now
+  std::array<mig::SliceMask, kMaxGpus> sliced{};  // MIG: memory slices that are taken
+  int64_t free_cpus = 0;
+  int64_t free_memory = 0;
+  int32_t free_nics = 0;
+  int64_t free_total = 0;  // of free_milli
+  uint32_t whole = 0;      // mask of GPUs that are entirely free
+
+  // sign 1: the room becomes free. `usable`: the GPUs that are given to anybody.
+  void Apply(const Room& room, int sign, uint32_t usable);
+  // Pods that fit; at most UINT16_MAX.
+  int32_t Count(const Request& request, mig::Model model, uint32_t usable) const;
+  // Whether a pod that takes part of a GPU may go on this one, as far as the way of sharing is concerned.
+  bool Shares(int gpu, Sharing how) const { return (whole >> gpu & 1) != 0 || sharing[gpu] == how; }
+};
+
+class Cluster {
+ public:
+  struct Node : FreeRoom {
+    NodeSpec spec;
+    mig::Model mig_model = 0;
+    uint16_t held = 0;        // holds on it: hidden from fit, not from FitOn
+    bool up = false;          // known, joined, neither lost nor drained
+    bool closed = false;      // for maintenance
+    Micros horizon = kNever;  // then it is taken out of service
+    uint32_t position = 0;    // in order of topology
+    uint64_t changes = 0;     // grows with each change of its room or spec
+
+    int64_t free_milli_total() const { return free_total; }
+  };
+
+  // New, back or changed; what is taken stays taken.
+  NodeId Up(const NodeSpec& spec);
+  void Down(NodeId id);
+  // kNoNode when never heard of.
+  NodeId Find(const std::string& name) const;
+  // A node that is only known by name: room can be taken from it before it joins.
+  NodeId Name(const std::string& name);
+
+  size_t size() const { return nodes_.size(); }
+  const Node& node(NodeId id) const { return nodes_[id]; }
+
+  // Holding hides a node from the counters; it nests.
+  void Hold(NodeId id);
+  void Unhold(NodeId id);
+
+  // To be called this often while the node has a horizon: who is gone by then changes with time.
+  static constexpr Micros kLimitEvery = kSecond;
+  // What starts on the node must be gone at `horizon` (see Constraint::runs); when closed, nothing starts there.
+  void Limit(NodeId id, Micros horizon, bool closed, Micros now);
+  // Whether it is only for that that a pod does not fit.
+  bool Limited(ShapeId shape, NodeId id) const;
+
+  // Counts references: each Shape needs one Drop.
+  ShapeId Shape(const Request& request, const Constraint& constraint);
+  void Drop(ShapeId shape);
+  const Request& request(ShapeId shape) const { return shapes_[shape].request; }
+
+  // After joins the nodes are put in order again; the functions below need that done. Cheap when nothing joined.
+  void Settle();
+
+  // --- counters ---
+  int32_t Slots(ShapeId shape, Level level, Domain domain) const {
+    return shapes_[shape].slots[static_cast<int>(level)][domain];
+  }
+  std::span<const int32_t> Slots(ShapeId shape, Level level) const {
+    return shapes_[shape].slots[static_cast<int>(level)];
+  }
+  // By position.
+  std::span<const uint16_t> Fit(ShapeId shape) const { return shapes_[shape].fit; }
+  // Also of a held node; 0 of a node that is down or not admitted.
+  int32_t FitOn(ShapeId shape, NodeId id) const;
+  // As FitOn, were these rooms of the node free too.
+  int32_t FitWith(ShapeId shape, NodeId id, std::span<const Room* const> freed) const;
+  // As FitOn, were the node empty and not to go out of service.
+  int32_t FitEmpty(ShapeId shape, NodeId id) const;
+  static int32_t PodsWhenEmpty(const Request& request, const NodeSpec& node);
+
+  // --- topology ---
+  Domain domains(Level level) const { return static_cast<Domain>(first_[static_cast<int>(level)].size() - 1); }
+  // Positions [First(l, d), First(l, d + 1)).
+  uint32_t First(Level level, Domain domain) const { return first_[static_cast<int>(level)][domain]; }
+  Domain DomainOf(Level level, uint32_t position) const { return domain_[static_cast<int>(level)][position]; }
+  NodeId At(uint32_t position) const { return order_[position]; }
+
+  // --- changes ---
+  void Take(const Room& room) { Change(room, -1); }
+  void Release(const Room& room) { Change(room, 1); }
+  // The GPUs that a pod gets on the node, which must fit it: of as few groups as possible; a slice on `slice_gpu`, or
+  // on the fullest GPU that takes it when that is negative; a MIG instance at `mig_start`, or where it leaves most
+  // possible.
+  Room Choose(const Request& request, NodeId id, int slice_gpu = -1, int mig_start = -1) const;
+
+  // Undo(Mark()) takes back every Take and Release between the two.
+  size_t Mark() const { return journal_.size(); }
+  void Undo(size_t mark);
+  void Commit() { journal_.clear(); }
+
+  // Whether all counters equal what counting afresh gives; for tests.
+  bool Recount() const;
+  // The room of GPUs in nodes that are up.
+  int64_t total_milli() const { return total_milli_; }
+
+ private:
+  struct ShapeState {
+    Request request;
+    Constraint constraint;
+    std::vector<uint8_t> admits;  // by node id
+    std::vector<uint16_t> fit;    // by position
+    std::array<std::vector<int32_t>, kLevels> slots;
+    uint32_t references = 0;
+    uint64_t dropped = 0;  // when; 0: in use
+    bool exists = false;
+  };
+  struct Entry {
+    Room room;
+    int sign;
+  };
+  using Key = std::pair<Request, Constraint>;
+
+  static bool Fits(const Constraint& constraint, const Node& node, Micros now) {
+    return Admits(constraint, node.spec) &&
+           (node.horizon == kNever || constraint.runs == 0 ||
+            (constraint.runs < node.horizon && now + kLimitEvery + constraint.runs <= node.horizon));
+  }
+  static bool Open(const Node& node) { return node.up && !node.closed; }
+  int32_t FitNow(const ShapeState& shape, const Node& node, NodeId id) const;
+  void Change(const Room& room, int sign);
+  void Apply(const Room& room, int sign);
+  void Refresh(NodeId id);
+  void Fill(ShapeState& shape);
+  void Retire();
+
+  std::vector<Node> nodes_;
+  std::unordered_map<std::string, NodeId> by_name_;
+  std::vector<ShapeState> shapes_;
+  std::vector<ShapeId> active_;  // existing shapes, ascending
+  std::map<Key, ShapeId> by_key_;
+  uint64_t drops_ = 0;
+  size_t unused_ = 0;
+
+  bool settled_ = true;
+  std::vector<NodeId> order_;
+  std::array<std::vector<Domain>, kLevels> domain_;
+  std::array<std::vector<uint32_t>, kLevels> first_ = {std::vector<uint32_t>{0}, {0}, {0}, {0}, {0}, {0}};
+  std::vector<Entry> journal_;
+  int64_t total_milli_ = 0;
+  Micros now_ = 0;  // as of the last Limit
+};
+
+}  // namespace vrun::sched::core

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who decides where the pods of a fill go (fill.h): a baseline's scores, or our scheduler core. One object serves one
+// fill.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "sim/pods/pod_policies.h"
+#include "sim/replay/random.h"
+
+namespace vrun::sim {
+
+// Of one pod.
+struct PodPlacement {
+  int64_t node = -1;      // none: it is turned away
+  uint32_t gpu_mask = 0;  // of a share: the one GPU
+};
+
+struct PodDecision {
+  PodPlacement placement;
+  struct Move {
+    uint64_t arrival = 0;
+    PodPlacement to;
+  };
+  std::vector<Move> moves;  // of pods that were placed before; all of them leave, then all come
+};
+
+class PodScheduler {
+ public:
+  virtual ~PodScheduler() = default;
+  // Before the first arrival. The span stays valid; its owner keeps it up to date with what is decided.
+  virtual void Begin(std::span<const PodNodeState> nodes) = 0;
+  // `index` of the pod in the table; `arrival` counts from 0.
+  virtual PodDecision Arrived(uint64_t arrival, uint32_t index, const Pod& pod, Random* random) = 0;
+};
+
+inline constexpr BaselineInfo kCorePods = {"vrun", "our scheduler, no moves"};
+inline constexpr BaselineInfo kCorePodsMoved = {"vrun-moves", "our scheduler; it may move one pod in 50"};
+
+// A name of PodPolicies, or one of ours; kInvalid with the known names. All arguments must outlive the scheduler.
+Result<std::unique_ptr<PodScheduler>> MakePodScheduler(std::string_view name, std::span<const Pod> pods,
+                                                       const ModelNames& models, const FragmentationModel& model);
+
+}  // namespace vrun::sim

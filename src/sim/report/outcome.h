@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is said about one policy's replays of a trace of gangs, beyond the averages of metrics.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/policies/virtual_clusters.h"
+#include "sim/report/metrics.h"
+#include "sim/report/prices.h"
+#include "sim/report/recorder.h"
+
+namespace vrun::sim {
+
+// Seconds.
+struct Spread {
+  double mean = 0;
+  double p25 = 0;
+  double p50 = 0;
+  double p75 = 0;
+  double p95 = 0;
+};
+
+// Jobs of alike size.
+struct SizeClass {
+  std::string gpus;  // "1", "2-4", ...
+  int64_t jobs = 0;
+  Spread wait;
+  Spread completion;
+};
+
+struct TeamUsage {
+  std::string team;
+  int64_t jobs = 0;
+  double gpu_hours = 0;  // held, lost work included
+  double cost = 0;       // of these
+};
+
+struct JobOutcome {
+  std::string policy;
+  bool free_moves = false;
+  Summary summary;
+  std::vector<Metrics> runs;
+  // Of the first run:
+  std::vector<SizeClass> sizes;     // that there are jobs of
+  std::vector<double> waits;        // seconds, sorted
+  std::vector<double> completions;  // seconds, sorted
+  Curves curves;                    // with StudyOptions::curves
+  std::vector<TeamUsage> usage;     // by team, the largest first; empty without teams
+  std::vector<TeamOutcome> teams;   // with StudyOptions::teams_text
+};
+
+// The parts that come from the records of the first run.
+void Describe(const JobTrace& trace, const RunResult& result, const Prices& prices, JobOutcome* outcome);
+
+// Sets the costs. A job's type is what the trace says; idle GPUs cost what the used ones do on average.
+void MeasureCosts(const JobTrace& trace, const RunResult& result, const Prices& prices, Metrics* metrics);
+
+}  // namespace vrun::sim

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Provisional id -> final id, in memory and in an append-only file of fixed records. Several processes may append.
+//
+//   record = provisional[32] final id[33] zero[7] check[8]
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "base/hash/digest.h"
+#include "base/result.h"
+#include "store/format/object_id.h"
+
+namespace vrun::store {
+
+class Aliases {
+ public:
+  // Reads the file at `path`, made if absent. Damaged records are skipped. A file that has grown beyond what is useful
+  // is begun anew.
+  Status Load(const std::string& path);
+  std::optional<ObjectId> Find(const Digest& provisional) const;
+  // A failure to write is ignored: the alias is lost at the next restart, nothing else.
+  void Add(const Digest& provisional, const ObjectId& final_id);
+  size_t size() const;
+
+ private:
+  mutable std::mutex mu_;  // not held during disk I/O
+  std::string path_;
+  std::unordered_map<Digest, ObjectId, DigestHash> map_;
+};
+
+}  // namespace vrun::store

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Directory objects by digest: thousands of small immutable blobs, appended to a few pack files. (A file for each would
+// cost more than all else at the first contact with a root.)
+//
+//   pack    = (header blob)*        blobs/TIME-PID-N.pack
+//   header  = "VRBP" u32(length) digest[32] check[8]
+// Each process appends to a pack of its own and reads those of others that were there when it started. When all packs
+// together are beyond the limit the oldest goes. Any thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/hash/digest.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace vrun::store {
+
+class BlobPacks {
+ public:
+  BlobPacks(std::string directory, uint64_t limit_bytes);
+
+  // Indexes the packs that are there. Get and Put wait for it; it must be called once.
+  void Load();
+
+  // kNotFound when absent; `*corrupt` is set when it was there and wrong (it is forgotten then).
+  Result<std::string> Get(const Digest& digest, bool* corrupt);
+  Status Put(const Digest& digest, std::string_view bytes);
+  // Writes those that are needed into new packs, durably, and removes all others.
+  Status Sweep(const std::function<bool(const Digest&)>& needed);
+  uint64_t bytes() const;
+  // Every blob that is known.
+  std::vector<Digest> List() const;
+
+ private:
+  struct Pack {
+    std::string path;
+    UniqueFd fd;
+    uint64_t size = 0;
+  };
+  struct Place {
+    std::shared_ptr<Pack> pack;
+    uint64_t offset;  // of the blob
+    uint32_t length;
+  };
+  void IndexPack(const std::shared_ptr<Pack>& pack);
+  Status NewPack();
+  Status PutLocked(const Digest& digest, std::string_view bytes);
+  void DropOldest();
+
+  const std::string directory_;
+  const uint64_t limit_;
+  mutable std::mutex mu_;
+  std::condition_variable loaded_cv_;
+  bool loaded_ = false;
+  std::vector<std::shared_ptr<Pack>> packs_;  // oldest first
+  std::shared_ptr<Pack> current_;             // the one of this process; in packs_ too
+  uint64_t bytes_ = 0;
+  std::unordered_map<Digest, Place, DigestHash> index_;
+};
+
+}  // namespace vrun::store

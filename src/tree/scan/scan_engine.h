@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scans directories with everything below them. Internal to tree: Scan and Rescan are the ways in.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "tree/attributes.h"
+#include "tree/directory_builder.h"
+#include "tree/rules.h"
+#include "tree/scan/mounts.h"
+#include "tree/scan/scan.h"
+
+namespace vrun::tree {
+
+// What a scan and a rescan share: the root, the rules, the mounts.
+struct ScanContext {
+  static Result<ScanContext> Open(const ScanOptions& options);
+
+  UniqueFd root;
+  PathRules rules;
+  MountTable mounts;
+  unsigned threads = 2;
+
+  enum class Kind { kAbsent, kLeaf, kDirectory, kHollow };
+  // Reads `name` of `directory` as the tree shows it. kHollow: a directory that stays empty. kAbsent: hidden, gone, or
+  // we may not look at it. Does not stat what is mounted from elsewhere: that could wait for a server. `ino`: as
+  // listed.
+  Kind ReadName(int dir_fd, const std::string& directory, const char* name, uint64_t ino, AttributeReader& reader,
+                Entry* entry) const;
+};
+
+class ScanEngine {
+ public:
+  explicit ScanEngine(const ScanContext& context) : context_(context) {}
+
+  // The directory at `path` in the root. kNotFound when it is gone or no directory, kExhausted when we ran out of
+  // descriptors or memory. One that may not be read is empty.
+  Result<DirectoryPtr> Run(const std::string& path);
+
+  uint64_t unreadable() const { return unreadable_; }
+
+ private:
+  struct Node;
+  struct Task {
+    Node* node;
+    size_t begin, end;  // slice of its names; both 0: list it first
+  };
+
+  void Work();
+  void Do(const Task& task, AttributeReader& reader);
+  void List(Node* node, AttributeReader& reader);
+  void StatSlice(Node* node, size_t begin, size_t end, AttributeReader& reader);
+  void Push(std::vector<Task> tasks);
+  void StartHelpers();
+  void Release(Node* node);
+  void Fail(Error error);
+
+  const ScanContext& context_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Task> stack_;  // last in, first out: keeps few directories open ended
+  std::vector<std::thread> helpers_;
+  bool done_ = false;
+  bool root_gone_ = false;
+  DirectoryPtr result_;
+  std::unique_ptr<Error> error_;
+  std::atomic<bool> failed_ = false;
+  std::atomic<uint64_t> unreadable_ = 0;
+};
+
+}  // namespace vrun::tree

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contents of files that are in use, or were lately, by version: one of each. Shared by the views of one home.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "base/result.h"
+#include "store/format/object_id.h"
+#include "tree/tree.h"
+#include "vfs/content/file_content.h"
+#include "vfs/gate.h"
+
+namespace vrun::vfs {
+
+class Backend;
+
+// Thread safety: any thread. Owned by the Backend.
+class FileCache {
+ public:
+  explicit FileCache(Backend& backend) : backend_(backend) {}
+
+  std::shared_ptr<FileContent> Get(const tree::FileVersion& version, const std::optional<store::ObjectId>& known_id);
+  // Lets go of what nobody uses at the moment, so that the store may evict it. Any thread; the store's locks may be
+  // held.
+  void ReleaseIdle();
+  // Nothing comes any more. Who still waits is not called: he may hold what he waits for.
+  void Close();
+
+ private:
+  friend class FileContent;
+  struct Cached {
+    std::shared_ptr<FileContent> content;
+    std::list<tree::FileVersion>::iterator position;
+  };
+  // Says so, now and then.
+  void StoreRefuses(const Error& error);
+  // Accounts for a unit that only memory holds; the oldest beyond the limit are dropped.
+  void AddUnstored(const std::shared_ptr<FileContent>& content, uint64_t unit, uint64_t bytes);
+
+  Backend& backend_;
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  std::atomic<int64_t> last_came_micros_{INT64_MIN / 2};  // content, of any file
+  std::atomic<int64_t> said_refused_micros_{INT64_MIN / 2};
+  std::mutex mutex_;
+  std::unordered_map<tree::FileVersion, Cached, tree::FileVersionHash> cached_;
+  std::unordered_map<tree::FileVersion, std::weak_ptr<FileContent>, tree::FileVersionHash> known_;
+  size_t sweep_at_ = 4096;
+  std::list<tree::FileVersion> recent_;
+  struct Unstored {
+    std::weak_ptr<FileContent> content;
+    uint64_t unit;
+    uint64_t bytes;
+  };
+  std::deque<Unstored> unstored_;
+  uint64_t unstored_bytes_ = 0;
+};
+
+}  // namespace vrun::vfs

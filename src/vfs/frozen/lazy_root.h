@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file system of a view: answers FUSE requests from a tree whose directories and content arrive when they are
+// touched.
+//
+// Locks: `mutex_` guards the inode table and is held for memory work only, never over disk, network or a notification.
+// What must wait keeps its Reply in a callback, guarded by a Gate, so that a view can go while home still owes answers.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/id_map.h"
+#include "vfs/content/backend.h"
+#include "vfs/content/file_cache.h"
+#include "vfs/frozen/inode_table.h"
+#include "vfs/frozen/saved_view.h"
+#include "vfs/fuse/dispatcher.h"
+#include "vfs/push/pusher.h"
+#include "vfs/trace/traced_files.h"
+
+namespace vrun::vfs {
+
+struct LazyRootOptions {
+  IdMap ids;
+  bool passthrough = true;
+  bool xattrs = true;
+  bool posix_acls = false;
+  bool push = true;
+  bool list_attributes = true;
+  bool no_open = true;
+  bool resend = true;  // false: as if the kernel could not send requests again
+  std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
+};
+
+// The root entry of a tree: from the store, else from home, checked against `tree`. Blocks.
+Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree);
+
+class LazyRoot final : public Operations, private TracedFiles::Listener {
+ public:
+  // `backend`, `transport` and `saved` must outlive it. With `saved`, another process can serve the mount on (Restore).
+  LazyRoot(Backend& backend, Transport& transport, const Digest& tree, tree::Entry root, LazyRootOptions options,
+           SavedView* saved = nullptr);
+  // Callbacks that home still owes find nothing. After the Dispatcher has stopped.
+  ~LazyRoot() override;
+
+  // Before any request: takes over what `saved` says of a process that is dead. Directories that are not in the store
+  // come from home; blocks. What of the tree cannot be had by the deadline is lost to whoever uses it (ESTALE).
+  void Restore();
+
+  // See View::Advance. Notifies through `dispatcher`.
+  Status Advance(Dispatcher& dispatcher, const Digest& tree);
+
+  Digest tree() const;
+  size_t inodes() const;
+  // No more is pushed. After the connection has ended.
+  void StopPushing();
+  uint64_t pushed() const { return pusher_ ? pusher_->pushed() : 0; }
+  uint64_t passthrough_opens() const { return passthrough_opens_.load(); }
+  bool passthrough_offered() const { return passthrough_offered_.load(); }
+
+  InitChoice Init(const KernelOffer& offer) override;
+  void Lookup(const Request& request, std::string_view name, Reply reply) override;
+  void Forget(uint64_t nodeid, uint64_t count) override;
+  void GetAttr(const Request& request, Reply reply) override;
+  void ReadLink(const Request& request, Reply reply) override;
+  void Open(const Request& request, uint32_t flags, Reply reply) override;
+  void Read(const Request& request, uint64_t offset, uint32_t size, Reply reply) override;
+  void Release(const Request& request, uint64_t handle, Reply reply) override;
+  void OpenDir(const Request& request, Reply reply) override;
+  void ReadDir(const Request& request, uint64_t offset, uint32_t size, bool plus, Reply reply) override;
+  void StatFs(const Request& request, Reply reply) override;
+  void GetXattr(const Request& request, std::string_view name, uint32_t size, Reply reply) override;
+  void ListXattr(const Request& request, uint32_t size, Reply reply) override;
+  void Seek(const Request& request, uint64_t offset, uint32_t whence, Reply reply) override;
+
+ private:
+  using SharedReply = std::shared_ptr<Reply>;
+  struct OpenFiles {
+    uint32_t cached = 0;
+    uint32_t passthrough = 0;
+    int backing = 0;
+    uint32_t saved = SavedTable<SavedOpen>::kNone;  // its record
+    std::shared_ptr<FileContent> content;           // not evicted while the file is open
+  };
+  struct Changes;  // advance.cc
+
+  // Runs `then` with the directory loaded, now or once it has come; answers the error itself.
+  void WithDirectory(uint64_t nodeid, Reply reply, std::function<void(Reply)> then);
+  void LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply);
+  void ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply);
+  void ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content, uint64_t offset, uint32_t size, int tries,
+                   Reply reply);
+  // What a reader got, for the trace of the next run.
+  void Record(uint64_t nodeid, const tree::FileVersion& version, uint64_t offset, uint64_t n);
+  void OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply reply);
+  // False: not this time, open it cached.
+  bool OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply* reply);
+  bool AnswerThrough(uint64_t nodeid, Reply* reply);
+  enum class Opened { kNot, kCached, kThrough };
+  Opened HowOpen(uint64_t nodeid);
+  // Of what is open through, and not verified as it is now.
+  void OpenChecked(uint64_t nodeid, const std::shared_ptr<FileContent>& content, int tries, SharedReply reply);
+  // Fetches what is missing from `offset` on, then opens it.
+  void Repair(uint64_t nodeid, const std::shared_ptr<FileContent>& content, uint64_t offset, int tries,
+              SharedReply reply);
+  void CloseHandle(uint64_t nodeid, uint64_t handle);
+  // With open_mutex_ held. Before the kernel hears of an open, after it has told of a close.
+  void SaveOpenLocked(uint64_t nodeid, OpenFiles* files);
+  // restore.cc
+  size_t RestoreInodes();
+  void RestoreOpens();
+
+  // push_ahead.cc. After a read of a whole small file that had to ask us.
+  void PushAfterRead(uint64_t nodeid);
+  bool MayPushLocked(const Inode& inode) const;
+  bool ClaimPush(uint64_t nodeid);
+
+  // push_traced.cc. The kernel has been told of these, or (`opened`) opens them.
+  void PushTraced(std::span<const uint64_t> nodeids, bool opened);
+  void TraceArrived(const tree::FileVersion& version, TracedFiles::Range range) override;
+  void TracesOver() override;
+  Pusher::Piece PieceLocked(const Inode& inode, TracedFiles::Range range) const;
+  bool opens_are_seen() const { return passthrough_works_ || !options_.no_open; }
+
+  // With mutex_ held.
+  std::shared_ptr<FileContent> ContentLocked(const Inode& inode);
+  std::optional<tree::Entry> EntryLocked(const Inode& inode) const;
+  fuse_entry_out EntryOutLocked(const Inode& inode, const tree::Entry& entry) const;
+  fuse_attr AttrLocked(const Inode& inode, const tree::Entry& entry) const;
+
+  void ReportLost(uint64_t nodeid, const std::string& path, const Error& error);
+
+  // advance.cc
+  bool FindMissing(const Inode& directory, const std::string& path, const LoadedDirectoryPtr& next,
+                   const std::unordered_map<Digest, LoadedDirectoryPtr, DigestHash>& have,
+                   std::vector<std::pair<Digest, std::string>>* missing) const;
+  void Apply(Inode* directory, const Digest& digest, const LoadedDirectoryPtr& next,
+             const std::unordered_map<Digest, LoadedDirectoryPtr, DigestHash>& have, Changes* changes);
+
+  Backend& backend_;
+  Transport& transport_;
+  const LazyRootOptions options_;
+  SavedView* const saved_;
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  std::atomic<bool> passthrough_offered_{false};
+  std::atomic<bool> passthrough_works_{false};  // until the kernel refuses a backing file for good
+  std::atomic<uint64_t> passthrough_opens_{0};
+
+  mutable std::mutex mutex_;
+  Digest tree_;
+  tree::Entry root_;
+  InodeTable inodes_;
+  // Of files of a trace: the inodes that what comes is pushed to.
+  std::unordered_map<tree::FileVersion, uint64_t, tree::FileVersionHash> traced_nodes_;
+
+  std::unique_ptr<Pusher> pusher_;  // null: nothing is pushed
+
+  std::mutex open_mutex_;  // never together with mutex_
+  std::unordered_map<uint64_t, OpenFiles> open_files_;
+};
+
+}  // namespace vrun::vfs

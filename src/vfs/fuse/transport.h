@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// How FUSE packets move, apart from what they mean: /dev/fuse in production, FakeKernel in tests.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace vrun::vfs {
+
+// Thread safety: any thread, any number at once.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  // Blocks for the next request and returns its length. 0: the connection is over, for every thread.
+  virtual size_t Receive(void* buffer, size_t size) = 0;
+  // One whole packet (reply or notification). Returns 0 or the errno; ENOENT: nobody waits for this reply, or the
+  // kernel does not know what the notification names.
+  virtual int Send(const iovec* parts, int count) = 0;
+  // Registers a file for passthrough; the kernel keeps its own reference. Returns the id (> 0) or -errno.
+  virtual int OpenBacking(int fd) = 0;
+  virtual void CloseBacking(int id) = 0;
+  // Makes Receive return 0, now and later. Idempotent.
+  virtual void Abort() = 0;
+};
+
+// Tells the kernel something unasked: `code` is a fuse_notify_code, `head` and `tail` follow each other. 0 or an errno;
+// ENOENT: the kernel does not know what it names, which is fine. Never from an operation, and never while holding what
+// an operation waits for: the kernel takes locks under which it may be waiting for an answer.
+int Notify(Transport& transport, int code, std::string_view head, std::string_view tail);
+
+class DevFuse final : public Transport {
+ public:
+  explicit DevFuse(UniqueFd fd) : fd_(std::move(fd)) {}
+  // `abort` ends the connection (a blocked read of /dev/fuse cannot be woken from this side).
+  void SetAbort(std::function<void()> abort);
+  int fd() const { return fd_.get(); }
+
+  size_t Receive(void* buffer, size_t size) override;
+  int Send(const iovec* parts, int count) override;
+  int OpenBacking(int fd) override;
+  void CloseBacking(int id) override;
+  void Abort() override;
+
+ private:
+  const UniqueFd fd_;
+  std::mutex mutex_;
+  std::function<void()> abort_;
+};
+
+}  // namespace vrun::vfs

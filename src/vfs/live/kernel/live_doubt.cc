@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vfs/live/kernel/live_doubt.h"
+
+#include "base/clock.h"
+
+namespace vrun::vfs {
+
+LiveDoubt::LiveDoubt(TimerThread* timers, std::function<void()> ask) : timers_(timers), ask_(std::move(ask)) {}
+
+void LiveDoubt::Begin() {
+  std::lock_guard lock(mutex_);
+  question_ = nullptr;
+  doubted_ = true;
+}
+
+void LiveDoubt::End() {
+  doubted_ = false;
+  Answered();
+}
+
+void LiveDoubt::Answered() {
+  std::shared_ptr<Question> question;
+  {
+    std::lock_guard lock(mutex_);
+    question = std::exchange(question_, nullptr);
+  }
+  if (question) Close(*question);
+}
+
+bool LiveDoubt::Close(Question& question) {
+  std::vector<std::function<void()>> waiting;
+  {
+    std::lock_guard lock(question.mutex);
+    if (std::exchange(question.over, true)) return false;
+    waiting.swap(question.waiting);
+  }
+  for (const auto& then : waiting) then();
+  return true;
+}
+
+void LiveDoubt::After(const std::function<void()>& waits, std::function<void()> then) {
+  if (!doubted() || !ask_) return then();
+  std::shared_ptr<Question> question;
+  bool asks = false;
+  {
+    std::lock_guard lock(mutex_);
+    const int64_t now = MonotonicMicros();
+    asks = !question_ || now - asked_ > kUnansweredMicros;
+    if (asks) {
+      question_ = std::make_shared<Question>();
+      asked_ = now;
+    }
+    question = question_;
+  }
+  {
+    std::lock_guard lock(question->mutex);
+    if (!question->over) {
+      waits();
+      question->waiting.push_back(std::exchange(then, nullptr));
+    }
+  }
+  if (then) then();
+  if (!asks) return;
+  timers_->After(kAnswerMicros, [question] { Close(*question); });
+  ask_();
+}
+
+LiveDoubt::Noted LiveDoubt::NoteAbsent(uint64_t directory, std::string_view name) {
+  std::lock_guard lock(mutex_);
+  auto& names = absent_[directory];
+  if (names.contains(std::string(name))) return Noted::kBefore;
+  if (absent_count_ >= kMostAbsent) return Noted::kFull;
+  names.emplace(name);
+  ++absent_count_;
+  return Noted::kNew;
+}
+
+LiveDoubt::Names LiveDoubt::AbsentLocked() const {
+  Names all;
+  for (const auto& [directory, names] : absent_) {
+    for (const std::string& name : names) all.emplace_back(directory, name);
+  }
+  return all;
+}
+
+LiveDoubt::Names LiveDoubt::absent() const {
+  std::lock_guard lock(mutex_);
+  return AbsentLocked();
+}
+
+LiveDoubt::Names LiveDoubt::TakeAbsent() {
+  std::lock_guard lock(mutex_);
+  Names taken = AbsentLocked();
+  absent_.clear();
+  absent_count_ = 0;
+  return taken;
+}
+
+}  // namespace vrun::vfs

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file system of a live view: home's tree, read and written. decisions/0013.
+//
+// What is read comes from the tree and the file cache, as in LazyRoot; what is changed lies in a LiveTree (names and
+// attributes, in memory) and in LiveFiles (content, on the node's disk). This class answers what is asked of names and
+// attributes. The rest is that of its parts:
+//
+//   JournaledTree   the tree with its lock, and the journal that has what is changed under it
+//   KernelNotices   what the kernel may cache, and what it is told
+//   LiveContents    where a file's content is; LiveOpens, LiveReader, LiveWriter: what requests do with it
+//   HomeTeller      what home is told; Publisher: when it gets what was written; RemovedFiles: what it waits with
+//   LiveDirectories home's part of a directory
+//   HomeTrees       home's next tree
+//
+// Locks, in the order in which they are taken: HomeTrees', the checkpoint's, the tree's; then that of Publisher,
+// HomeNews or LiveDoubt. LiveOpens' goes with none of them. What must wait keeps its Reply in a callback guarded by a
+// Gate.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/id_map.h"
+#include "vfs/fuse/write_operations.h"
+#include "vfs/live/content/live_reader.h"
+#include "vfs/live/content/live_writer.h"
+#include "vfs/live/content/removed_files.h"
+#include "vfs/live/root/done_requests.h"
+#include "vfs/live/root/home_trees.h"
+#include "vfs/live/root/live_directories.h"
+
+namespace vrun::vfs {
+
+struct LiveRootOptions {
+  IdMap ids;
+  bool passthrough = true;
+  // Files are opened without a request: WatchCloses says what is closed. With a journal, without passthrough.
+  bool no_open = false;
+  std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
+  // What home changed could not be shown because it was in use, and now it is not: Advance again, with the same tree
+  // if there is no newer one. Any thread, no lock held.
+  std::function<void()> on_released;
+  std::function<void()> on_doubt;  // as LiveViewOptions
+  // As LiveViewOptions.
+  uint64_t publish_bytes = 64u << 20;
+  int64_t publish_micros = 1'000'000;
+  bool list_attributes = true;
+  uint64_t hidden_flags = 0;
+  bool nameless_files = true;
+};
+
+class LiveRoot final : public Operations, public WriteOperations {
+ public:
+  // `backend`, `transport` and `files` must outlive it.
+  LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, const Digest& tree, const tree::Entry& root,
+           LiveRootOptions options);
+  // After the Dispatcher has stopped. Callbacks that home still owes find nothing.
+  ~LiveRoot() override;
+
+  // From now on what changes is written to the journal, and goes home by the stream. Both must outlive it; before the
+  // first request. `state`: what the journal has, of another process that served this view.
+  Status Begin(LiveJournal* journal, LiveStream* stream, LiveState* state);
+  // As agreed on with the kernel, once it has said INIT.
+  uint64_t init_flags() const { return init_flags_.load(); }
+  // Of a connection whose INIT another process answered, before the first request.
+  void SetInitialized(uint64_t init_flags);
+  bool no_open() const { return notices_.no_open(); }
+  // From now on `push`, which must outlive it, is told which files the kernel knows.
+  void PushInto(LivePush* push) { push_ = push; }
+  // From now on `closes` tells Closed and ClosesMissed; null: not any more. What was written before may have been
+  // closed.
+  void WatchCloses(CloseWatch* closes) { publisher_.WatchCloses(closes); }
+  void Closed(uint64_t nodeid) { publisher_.Closed(nodeid); }
+  void ClosesMissed() { publisher_.ClosesMissed(); }
+
+  // As LiveView, as all that follow; notifies through `dispatcher`.
+  Status Advance(Dispatcher& dispatcher, const Digest& tree, uint64_t included) {
+    return home_trees_.Advance(dispatcher, tree, included, push_);
+  }
+  // With the same tree: something was released.
+  Status AdvanceAgain(Dispatcher& dispatcher) { return home_trees_.AdvanceAgain(dispatcher, push_); }
+  // After a take-over: what the server before had not told the kernel. Blocks, as Advance.
+  Status TellRestored(Dispatcher& dispatcher) { return notices_.TellRestored(dispatcher); }
+  void Acknowledge(uint64_t nodeid, const tree::FileVersion& version) { home_trees_.Acknowledge(nodeid, version); }
+  void Doubt(Dispatcher& dispatcher, bool doubt) { notices_.Doubt(dispatcher, doubt); }
+  uint64_t PublishAll() { return publisher_.PublishAll(); }
+  void SettleCloses() { publisher_.SettleCloses(); }
+  uint64_t DropWritten(uint64_t keep_bytes) { return contents_.DropWritten(keep_bytes); }
+  Digest tree() const { return tree_.HomeTreeNow(); }
+  uint64_t changes() const { return tree_.ChangesNow(); }
+  size_t inodes() const { return tree_.SizeNow(); }
+  uint64_t passthrough_opens() const { return opens_.passthrough_opens(); }
+  bool passthrough_works() const { return opens_.passthrough_works(); }
+
+  WriteOperations* writes() override { return this; }
+  InitChoice Init(const KernelOffer& offer) override;
+  void Lookup(const Request& request, std::string_view name, Reply reply) override;
+  void Forget(uint64_t nodeid, uint64_t count) override;
+  void GetAttr(const Request& request, Reply reply) override;
+  void ReadLink(const Request& request, Reply reply) override;
+  void Open(const Request& request, uint32_t flags, Reply reply) override;
+  void Read(const Request& request, uint64_t offset, uint32_t size, Reply reply) override {
+    reader_.Read(request, offset, size, std::move(reply));
+  }
+  void Release(const Request& request, uint64_t handle, Reply reply) override;
+  void OpenDir(const Request& request, Reply reply) override;
+  void ReadDir(const Request& request, uint64_t offset, uint32_t size, bool plus, Reply reply) override;
+  void StatFs(const Request& request, Reply reply) override;
+  void GetXattr(const Request& request, std::string_view name, uint32_t size, Reply reply) override;
+  void ListXattr(const Request& request, uint32_t size, Reply reply) override;
+
+  void SetAttr(const Request& request, const fuse_setattr_in& in, Reply reply) override;
+  void Make(const Request& request, const NewName& made, Reply reply) override;
+  void Link(const Request& request, uint64_t source, std::string_view name, Reply reply) override;
+  void Create(const Request& request, const NewName& made, uint32_t flags, Reply reply) override;
+  void Remove(const Request& request, std::string_view name, bool directory, Reply reply) override;
+  void Rename(const Request& request, std::string_view name, uint64_t to_parent, std::string_view to_name,
+              uint32_t flags, Reply reply) override;
+  void Write(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply) override {
+    writer_.Write(request, in, data, std::move(reply));
+  }
+  void Flush(const Request& request, Reply reply) override;
+  void Sync(const Request& request, bool data_only, Reply reply) override;
+  void Allocate(const Request& request, const fuse_fallocate_in& in, Reply reply) override {
+    writer_.Allocate(request, in, std::move(reply));
+  }
+  void Seek(const Request& request, uint64_t offset, uint32_t whence, Reply reply) override {
+    reader_.Seek(request.nodeid, offset, whence, std::move(reply));
+  }
+  void CopyRange(const Request& request, const fuse_copy_file_range_in& in, Reply reply) override {
+    writer_.CopyRange(request, in, std::move(reply));
+  }
+  void SetXattr(const Request& request, std::string_view name, std::string_view value, uint32_t flags, bool kill_sgid,
+                Reply reply) override;
+  void RemoveXattr(const Request& request, std::string_view name, Reply reply) override;
+
+ private:
+  using Kind = LiveOperation::Kind;
+
+  // With a TreeLock.
+  fuse_attr AttrLocked(const LiveNode& node, uint64_t* valid) const;
+  fuse_entry_out EntryOutLocked(const LiveNode& node) const;
+  fuse_entry_out CountedEntryLocked(LiveNode* node);  // what the kernel is about to be told of
+  // The kernel is told of this node.
+  void NoteForPushLocked(const LiveNode& node, std::vector<PushPiece>* files) const;
+  void PushTold(const std::vector<PushPiece>& files);
+  void AnswerAttr(uint64_t nodeid, Reply reply);
+  // Once all of a file's content is here it is published, and the request answered.
+  void PublishAndAnswer(uint64_t nodeid, Reply reply);
+  // A request changed names, and made `node` (0: nothing). The server may die before it is answered: then it comes
+  // again. With a TreeLock.
+  void DidLocked(const Request& request, uint64_t node) { done_.Did(request.unique, node, tree_.FrameLocked()); }
+  // It was done by the server before: answers it (but for `reply` null, where there is more to the answer), and says
+  // with what it made.
+  std::optional<uint64_t> WasDone(const Request& request, Reply* reply);
+
+  // Once home's part of the directories is here.
+  void LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply);
+  void ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply);
+  void MakeLoaded(const Request& request, const NewName& made, Reply reply);
+  void CreateLoaded(const Request& request, const NewName& made, bool write, Reply reply);
+  void LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply reply);
+  void RenameLoaded(const Request& request, const std::string& name, uint64_t to_parent, const std::string& to_name,
+                    uint32_t flags, Reply reply);
+  void AnswerCreated(uint64_t nodeid, Reply reply);               // lookups counted already
+  uint64_t ChildId(uint64_t directory, const std::string& name);  // 0: none
+  // With a TreeLock. 0 or an errno; home is told.
+  int RemoveLocked(LiveNode* parent, const std::string& name, bool directory);
+  int RenameLocked(LiveNode* from, const std::string& name, LiveNode* to, const std::string& to_name, uint32_t flags);
+  // A node of the kind in `made`, in `parent` and by its rules.
+  int MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made, std::shared_ptr<LiveFile> file,
+                     LiveNode** out);
+  void SetAttrNow(const Request& request, const fuse_setattr_in& in, Reply reply);
+  void SetAttrResized(const Request& request, const fuse_setattr_in& in, Reply reply);
+
+  Backend& backend_;
+  LiveFiles& files_;
+  const LiveRootOptions options_;
+  std::atomic<LivePush*> push_{nullptr};
+  std::atomic<uint64_t> init_flags_{0};
+
+  JournaledTree tree_;
+  KernelNotices notices_;
+  LiveContents contents_;
+  LiveDirectories directories_;
+  HomeTeller teller_;
+  Publisher publisher_;
+  RemovedFiles removed_;
+  LiveOpens opens_;
+  LiveReader reader_;
+  LiveWriter writer_;
+  HomeTrees home_trees_;
+  DoneRequests done_;  // guarded by the tree's lock
+};
+
+}  // namespace vrun::vfs
