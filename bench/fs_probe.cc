@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the file system benchmarks time, on both sides the same program. One question a line, one answer a line:
+// The operations that the file system benchmarks time; the same program runs on both sides. One request per line, one
+// answer per line:
 //   small DIR          seconds to open, read and close every file of the directories in DIR
-//   run COMMAND        seconds of `sh -c COMMAND` with its output thrown away
+//   run COMMAND        seconds of `sh -c COMMAND` with its output discarded
 //   sequential FILE    seconds to read all of it, 128 KiB at a time
-//   random FILE N      seconds of N reads of 4 KiB at places that only N determines
+//   random FILE N      seconds of N reads of 4 KiB at offsets determined by N alone
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A link with a rate and a delay between this network namespace and another: two TUN devices and a relay. For kernels
-// that have no netem. Started by tools/emulate-host.
+// Connects this network namespace to another one with a limited rate and a delay: two TUN devices and a relay. For
+// kernels without netem. Started by tools/emulate-host.
 //
 //   tunlink HERE THERE NETNS_FILE RATE_MBIT ONE_WAY_MS     prints "ready", runs until it is killed
 //
-// Packets leave at the rate and arrive ONE_WAY_MS later; more than 50 ms of queue is dropped, as a router would. The
-// MTU is 16,000 so that the relay's own cost stays at a few percent of a core at 500 Mbit/s.
+// Packets leave at the rate and arrive ONE_WAY_MS later. Packets beyond 50 ms of queue are dropped, as by a router. The
+// MTU is 16,000, so that the relay itself costs only a few percent of a core at 500 Mbit/s.
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# The Debian package: cmake --preset demo && cmake --build --preset demo && cpack --preset demo (needs tools/install-deps
-# --package). What the package depends on dpkg-shlibdeps finds out; tools/fresh-machine deb installs and uses it.
+# The Debian package: cmake --preset demo && cmake --build --preset demo && cpack --preset demo (needs
+# tools/install-deps --package). dpkg-shlibdeps finds its dependencies. `tools/fresh-machine deb` installs and uses it.
 if(NOT (TARGET vrun AND TARGET vrun-sim AND TARGET vrund AND TARGET vrund-task))
-  return()   # VRUN_MODULES left some of it out
+  return()   # VRUN_MODULES left out a part of it
 endif()
 
 install(TARGETS vrun vrun-sim vrund vrund-task RUNTIME DESTINATION bin)
@@ -14,7 +14,7 @@ install(FILES README.md CHANGELOG.md DESTINATION share/doc/vrun)
 install(FILES packaging/config.toml DESTINATION share/doc/vrun/examples)
 install(FILES packaging/etc/controller packaging/etc/node packaging/etc/scheduler.toml DESTINATION /etc/vrun)
 install(FILES packaging/systemd/vrun-controller.service packaging/systemd/vrun-node.service DESTINATION /lib/systemd/system)
-# Shells look for a completion by the name of the command.
+# Shells find a completion by the name of the command.
 set(completions ${CMAKE_BINARY_DIR}/completions)
 foreach(command vrun vbatch vctl)
   install(FILES ${completions}/vrun.bash DESTINATION share/bash-completion/completions RENAME ${command})

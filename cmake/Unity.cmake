@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-# The preset `demo` compiles sixteen files at a time (CMAKE_UNITY_BUILD): half the work, since what they include is parsed
-# once. Two such files cannot both have a name of their own in an unnamed namespace: where they do, one is listed here and
-# compiled alone. "redefinition of ...::{anonymous}::NAME" in that build: give it another name, or list the file.
+# The preset `demo` compiles sixteen files at a time (CMAKE_UNITY_BUILD). That halves the work, because shared includes
+# are parsed once. Two such files cannot define the same name in an unnamed namespace; then one of them is listed here
+# and compiled alone. If that build reports "redefinition of ...::{anonymous}::NAME", rename one, or list the file.
 set(vrun_compiled_alone
   src/cli   # all of it: each command has its own Run, Validate and kOptions
   src/control/ops/submit.cc src/control/state/scheduler_config.cc
   src/home/apply/apply_journal.cc src/home/pack/digest_cache.cc src/home/clients/kept_call.cc src/home/clients/kept_pull.cc src/home/links/node_links.cc
-  src/home/runs/snapshots.cc src/home/ahead/trace_frames.cc src/home/root/watch/watch_inotify.cc
+  src/home/runs/snapshot_client.cc src/home/ahead/trace_frames.cc src/home/root/watch/watch_inotify.cc
   src/node/source/content_peers.cc src/node/carry/kept_series.cc src/node/views/live_sender.cc src/node/s3/s3_tier.cc
   src/sandbox/sandbox.cc
   src/sched/engine/elastic.cc
   src/sim/policies/core_policy.cc src/sim/report/outcome.cc src/sim/policies/preemptive_policies.cc src/sim/policies/queue_policies.cc
-  src/sim/report/study.cc src/sim/replay/trace.cc src/sim/policies/virtual_clusters.cc
+  src/sim/report/study.cc src/sim/replay/job_trace.cc src/sim/policies/virtual_clusters.cc
   src/snapshots/collection.cc src/snapshots/manifest.cc src/snapshots/oci_layout.cc
   src/store/small_object.cc src/store/format/unit_map.cc
   src/tree/graft.cc
-  src/vfs/live/root/live_names.cc src/vfs/live/content/live_writer.cc src/vfs/frozen/push_ahead.cc)
+  src/vfs/live/root/live_names.cc src/vfs/live/content/live_writer.cc src/vfs/frozen/lazy_push_ahead.cc)
 
-# vrun_compile_alone(SOURCES...): of a library's sources, those of the list. Call it in the directory of the library.
+# vrun_compile_alone(SOURCES...): compiles alone those of a library's sources that are in the list. Call it in the
+# directory of the library.
 function(vrun_compile_alone)
   foreach(source IN LISTS ARGN)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} NORMALIZE OUTPUT_VARIABLE path)

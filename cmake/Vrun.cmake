@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The helpers with which every module declares itself: vrun_library, vrun_binary, vrun_test.
+# The functions with which modules declare their targets: vrun_library, vrun_binary, vrun_test.
 
 include(Unity)
 find_package(Threads REQUIRED)
@@ -22,21 +22,22 @@ if(VRUN_FUZZ)
   target_compile_options(vrun_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# What nearly every file includes, parsed once: a file of this project compiles in a third of the time. Only <...> names: those
-# do not put the path of this tree into the precompiled header, so ccache finds it again in another tree.
+# Headers that nearly every file includes, parsed once: a file of this project compiles in a third of the time. Only
+# <...> names, because they keep the path of this tree out of the precompiled header, so that ccache can reuse it in
+# another tree.
 set(vrun_precompiled
   <algorithm> <atomic> <chrono> <condition_variable> <cstdint> <cstring> <deque> <filesystem> <functional> <map> <memory> <mutex>
   <optional> <set> <span> <string> <string_view> <thread> <unordered_map> <unordered_set> <utility> <variant> <vector>
   <fmt/format.h> <tl/expected.hpp>)
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "int main() { return 0; }\n")
-# The three ways in which code is compiled here: in a library, in a program, in a test.
+# Code is compiled here in three ways: in a library, in a program, in a test.
 add_library(vrun_precompiled_library OBJECT ${CMAKE_BINARY_DIR}/precompiled.cc)
 add_executable(vrun_precompiled_binary EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/precompiled.cc)
 foreach(kind library binary)
   target_link_libraries(vrun_precompiled_${kind} PRIVATE vrun_flags)
   target_precompile_headers(vrun_precompiled_${kind} PRIVATE ${vrun_precompiled})
 endforeach()
-# A test itself only has to be compiled, in two thirds of the time; what is tested is built as it is installed.
+# Test code is compiled with -O1, in two thirds of the time. The code under test is built as it is installed.
 set(vrun_test_options $<$<CONFIG:RelWithDebInfo>:-O1>)
 if(VRUN_TESTS)
   find_package(GTest REQUIRED)
@@ -70,8 +71,8 @@ function(vrun_binary name)
 endfunction()
 
 # vrun_test(NAME SOURCES x_test.cc ... DEPS lib ... [TIMEOUT s] [LABELS l]): a GoogleTest binary run by ctest.
-# Tests that need root, /dev/fuse or namespaces say SKIP with the reason where those are missing. ctest runs them at once:
-# each mounts in a namespace of its own, and ends no FUSE connection but its own.
+# Tests that need root, /dev/fuse or namespaces print SKIP with the reason where those are missing. ctest runs tests in
+# parallel: each mounts in its own namespace and aborts no FUSE connection but its own.
 function(vrun_test name)
   cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT VRUN_TESTS)
@@ -86,7 +87,7 @@ function(vrun_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}")
-  # What may take long begins early; so do those that mount, which also wait.
+  # Tests that may take long start early, and so do tests that mount, because they also wait.
   set(cost ${A_TIMEOUT})
   if("root" IN_LIST A_LABELS)
     math(EXPR cost "${cost} + 1000")

@@ -15,7 +15,7 @@
 #include "base/hash/secret.h"
 #include "base/id_map.h"
 #include "base/io/event_loop.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 
 namespace vrun {
 namespace {
@@ -46,7 +46,7 @@ TEST(Digest, KnownAnswerAndHexRoundTrip) {
   EXPECT_EQ(s.Finish(), Sha256("abc"));
 }
 
-// Upstream's test_vectors.json: bytes that count up to 250, and again.
+// Upstream's test_vectors.json: the input bytes count from 0 to 250 and repeat.
 TEST(Blake3, KnownAnswers) {
   std::string input(102'400, '\0');
   for (size_t i = 0; i < input.size(); ++i) input[i] = static_cast<char>(i % 251);
@@ -88,7 +88,7 @@ TEST(Files, AtomicWriteReplacesAndKeepsModes) {
   EXPECT_TRUE(RemoveTree(dir));
 }
 
-TEST(FrameSocket, DescriptorsArriveWithTheirFrame) {
+TEST(MessageSocket, DescriptorsArriveWithTheirFrame) {
   Pair p;
   int pipe_fds[2];
   ASSERT_EQ(pipe2(pipe_fds, O_CLOEXEC), 0);
@@ -114,7 +114,7 @@ TEST(FrameSocket, DescriptorsArriveWithTheirFrame) {
   EXPECT_EQ(got[2].bytes, "third");
 }
 
-TEST(FrameSocket, FramesComeWholeAndInOrderHoweverTheyAreCut) {
+TEST(MessageSocket, FramesComeWholeAndInOrderHoweverTheyAreCut) {
   Pair p;
   std::string wire;
   std::vector<std::string> sent;
@@ -125,7 +125,7 @@ TEST(FrameSocket, FramesComeWholeAndInOrderHoweverTheyAreCut) {
     }
     wire += sent.back();
   }
-  // Headers and bodies are cut at odd places, and several frames come at once.
+  // Headers and bodies are split at odd places, and several frames arrive at once.
   FrameReader reader;
   std::vector<std::string> got;
   for (size_t at = 0, piece = 1; at < wire.size(); at += piece, piece = std::min<size_t>(piece * 3, 150'000)) {
@@ -137,7 +137,7 @@ TEST(FrameSocket, FramesComeWholeAndInOrderHoweverTheyAreCut) {
   EXPECT_FALSE(*reader.ReadAvailable(p.b.get(), [](Frame) { FAIL(); }));
 }
 
-TEST(FrameSocket, LargeFramesCrossANonBlockingSocketWhole) {
+TEST(MessageSocket, LargeFramesCrossANonBlockingSocketWhole) {
   Pair p;
   std::string big(5u << 20, 'x');
   big[1234567] = 'y';
@@ -152,7 +152,7 @@ TEST(FrameSocket, LargeFramesCrossANonBlockingSocketWhole) {
   EXPECT_EQ(end.error().code(), Code::kUnavailable);
 }
 
-TEST(FrameSocket, AnOversizedFrameIsRefused) {
+TEST(MessageSocket, AnOversizedFrameIsRefused) {
   Pair p;
   ASSERT_TRUE(WriteAll(p.a.get(), std::string("\xff\xff\xff\x7f\0\0\0\0", 8)));
   FrameReader reader;
@@ -161,7 +161,7 @@ TEST(FrameSocket, AnOversizedFrameIsRefused) {
   EXPECT_EQ(r.error().code(), Code::kCorrupt);
 }
 
-TEST(FrameSocket, AStaleSocketIsReplacedALiveOneIsNot) {
+TEST(MessageSocket, AStaleSocketIsReplacedALiveOneIsNot) {
   std::string dir = TempDir(), path = dir + "/s";
   {
     Result<UniqueFd> first = ListenUnix(path);

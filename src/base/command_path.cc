@@ -27,7 +27,7 @@ std::vector<std::string> CommandCandidates(const std::string& name, const std::v
   for (size_t at = 0; at <= path.size();) {
     size_t colon = std::min(path.find(':', at), path.size());
     std::string directory = path.substr(at, colon - at);
-    // An empty element is the working directory, as it always was.
+    // An empty element means the working directory, by tradition.
     out.push_back(directory.empty() ? "./" + name : directory + "/" + name);
     at = colon + 1;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a job's command is looked for, and what is said when it is not there: by the sandbox when it starts a command,
+// Where a job's command is looked up, and the error when it is missing. Used by the sandbox when it starts a command,
 // and by vbatch before it submits one.
 #pragma once
 
@@ -9,20 +9,20 @@
 
 namespace vrun {
 
-// Where execvp would look, in its order: the name itself when it has a slash, else PATH of the environment.
+// The paths that execvp would try, in order: the name itself if it has a slash, else in PATH of the environment.
 std::vector<std::string> CommandCandidates(const std::string& name, const std::vector<std::string>& environment);
 
-// "NAME: why: what to do" of a command that is in none of these places.
+// "NAME: why: what to do" for a command that is in none of these places.
 std::string CommandNotFound(const std::string& name);
 
-// The same of one that is there, whose interpreter is not.
+// The same for a command that exists but whose interpreter does not.
 std::string InterpreterNotFound(const std::string& name, const std::string& interpreter);
 
-// At or below a directory that every job has of its own (/tmp, /dev, /run, /proc, /sys): what home has there is not
+// At or below a directory of which every job has its own (/tmp, /dev, /run, /proc, /sys); home's content there is not
 // mirrored. `path` is absolute, as the job sees it.
 bool IsOwnPlace(std::string_view path);
 
-// Where a job finds a script that came with its request (Command.script) and not with the root.
+// Where a job finds a script that came with its request (Command.script) instead of from the root.
 inline constexpr const char kScriptPath[] = "/run/vrun/script";
 
 }  // namespace vrun

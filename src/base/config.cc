@@ -17,8 +17,8 @@
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
 #define TOML_ENABLE_UNRELEASED_FEATURES 0
-// Some of its assertions do not hold for what it refuses a line further down ("[#"): without NDEBUG they would end the
-// process, with it they are what a compiler may assume.
+// Some of its assertions fail for input that it refuses a line later ("[#"). Without NDEBUG they would abort the
+// process; with it, the compiler assumes them.
 #pragma push_macro("NDEBUG")
 #undef NDEBUG
 #define TOML_ASSERT(expr) static_cast<void>(0)
@@ -50,7 +50,7 @@ std::string XdgDirectory(const GetEnv& env, const char* name, const std::string&
   return !value.empty() && value[0] == '/' ? WithoutFinalSlashes(value) : otherwise;
 }
 
-// Names a directory in a short path: two VRUN_DIRs must not meet in one socket.
+// Names a directory in a short path, so that two VRUN_DIRs do not share a socket.
 std::string ShortName(std::string_view text) {
   uint64_t h = 14695981039346656037u;  // FNV-1a
   for (char c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211u;
@@ -64,8 +64,8 @@ bool IsOwnDirectory(const std::string& path, uid_t uid) {
   return ::lstat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid && (st.st_mode & 077) == 0;
 }
 
-// The same answer for every process of the user, whatever its environment: /run is root's to write, so only root and
-// those for whom the directory was made get it.
+// The same result for every process of the user, whatever its environment. Only root writes to /run, so this directory
+// exists only for users for whom root created it.
 std::string ShortDirectory(uid_t uid) {
   std::string name = "vrun-" + std::to_string(uid);
   std::string in_run = "/run/" + name;
@@ -124,7 +124,7 @@ Result<Places> FindPlaces(const GetEnv& env, uid_t uid) {
     }
     p.config_dir = XdgDirectory(env, "XDG_CONFIG_HOME", home + "/.config") + "/vrun";
     p.state_dir = XdgDirectory(env, "XDG_STATE_HOME", home + "/.local/state") + "/vrun";
-    // A shell without a session (cron, su) must find the home daemon of one with: systemd's directory is tried by name.
+    // A shell without a session (cron, su) must find the home daemon of a session: tries systemd's directory by name.
     std::string runtime = XdgDirectory(env, "XDG_RUNTIME_DIR", "/run/user/" + std::to_string(uid));
     ChooseSocket(IsOwnDirectory(runtime, uid) ? runtime + "/vrun" : "", "", uid, &p);
   }
@@ -143,7 +143,7 @@ Status MakePlaces(const Places& p, uid_t uid) {
 
 Status CheckSocketDirectory(const Places& p, uid_t uid) {
   VRUN_TRY(CheckPrivateDirectory(p.socket_dir, uid));
-  // Below /tmp the parent must be ours as well: its owner could swap the directory.
+  // Below /tmp the parent must belong to the user too: its owner could replace the directory.
   size_t slash = p.socket_dir.rfind('/');
   if (p.socket_dir.starts_with("/tmp/vrun-") && slash > 4) {
     return CheckPrivateDirectory(p.socket_dir.substr(0, slash), uid);
@@ -159,8 +159,8 @@ Result<Config> ReadConfig(const std::string& file) {
 
 namespace {
 
-// Where a letter outside of ASCII stands that is in no quotes and no comment. toml++ 3.3 has an "unreachable" that such
-// a letter in a bare key reaches, and nothing of ours is spelled with one.
+// The position of the first non-ASCII letter outside quotes and comments. In toml++ 3.3 such a letter in a bare key
+// reaches an "unreachable", and no key of ours contains one.
 std::optional<toml::source_position> BareLetterOutsideAscii(std::string_view text) {
   toml::source_position at{1, 1};
   char quote = 0;
@@ -169,7 +169,7 @@ std::optional<toml::source_position> BareLetterOutsideAscii(std::string_view tex
     const char c = text[i];
     if (c == '\n') {
       at = {at.line + 1, 0};
-      quote = 0;  // strings of several lines are no use here
+      quote = 0;  // multi-line strings are not supported
       comment = false;
     } else if (comment) {
       continue;
@@ -313,8 +313,8 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
 }
 
 std::string FormatConfig(const Config& config) {
-  // A basic string of TOML: what is no plain text is escaped. Bytes that are no UTF-8 cannot be written in TOML at all,
-  // which WriteConfig finds by reading back.
+  // A TOML basic string, with escapes where needed. TOML cannot represent invalid UTF-8; WriteConfig detects that by
+  // reading the result back.
   auto quoted = [](std::string_view s) {
     std::string out = "\"";
     for (char c : s) {

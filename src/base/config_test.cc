@@ -9,7 +9,7 @@
 #include <map>
 
 #include "base/files.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/io/stream_progress.h"
 
 namespace vrun {
@@ -109,7 +109,7 @@ TEST_F(ConfigTest, ASocketPathThatIsTooLongMovesToAShortDirectoryAndWorks) {
 TEST_F(ConfigTest, ASocketDirectoryOfSomebodyElseIsRefused) {
   auto p = Find({{"VRUN_DIR", dir_ + "/v"}});
   ASSERT_TRUE(p);
-  EXPECT_FALSE(CheckSocketDirectory(*p, ::geteuid()));  // not there
+  EXPECT_FALSE(CheckSocketDirectory(*p, ::geteuid()));  // does not exist
   ASSERT_TRUE(MakePlaces(*p, ::geteuid()));
   EXPECT_TRUE(CheckSocketDirectory(*p, ::geteuid()));
   auto other = CheckSocketDirectory(*p, ::geteuid() + 1);

@@ -59,7 +59,7 @@ Result<CpuList> ParseCpuList(std::string_view text) {
 }
 
 CpuList AllowedCpus() {
-  // The raw call: its mask may be as large as any kernel's, and it says how much of it was filled.
+  // The raw system call: it takes a mask for any kernel's size and returns how much was filled.
   std::vector<unsigned long> mask(kMostCpus / kBits);
   const long bytes = ::syscall(SYS_sched_getaffinity, 0, mask.size() * sizeof(unsigned long), mask.data());
   CpuList cpus;

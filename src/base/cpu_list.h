@@ -13,14 +13,14 @@ namespace vrun {
 
 using CpuList = std::vector<uint32_t>;
 
-// As the kernel writes them: "0-3,8". An empty list is "".
+// In the kernel's format: "0-3,8". An empty list is "".
 std::string FormatCpuList(const CpuList& cpus);
-// kInvalid; also of more than 65536 processors. A final newline is fine.
+// kInvalid; also for more than 65536 processors. A final newline is allowed.
 Result<CpuList> ParseCpuList(std::string_view text);
 
-// The processors that this process may use. Never empty: {0} when the kernel does not say.
+// The processors that this process may use. Never empty: {0} if unknown.
 CpuList AllowedCpus();
-// What sched_setaffinity takes: `cpus` as a bit mask of whole longs.
+// `cpus` as a bit mask of whole longs, for sched_setaffinity.
 std::vector<unsigned long> CpuMask(const CpuList& cpus);
 
 }  // namespace vrun

@@ -7,7 +7,7 @@ namespace vrun {
 namespace {
 
 // Length of the valid UTF-8 sequence at the front of s, 0 when there is none. Refuses overlong forms, surrogates, C1
-// controls and the bidirectional overrides, which reorder a terminal line.
+// controls and bidirectional overrides, which reorder a terminal line.
 size_t PrintableUtf8(std::string_view s) {
   auto byte = [&](size_t i) { return static_cast<uint8_t>(s[i]); };
   uint8_t b = byte(0);

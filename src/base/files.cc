@@ -148,7 +148,8 @@ Status MakeDirs(const std::string& path, mode_t mode) {
     if (::mkdir(prefix.c_str(), mode) != 0 && errno != EEXIST) {
       int e = errno;
       struct stat st;
-      if (::stat(prefix.c_str(), &st) == 0 && S_ISDIR(st.st_mode)) continue;  // a read-only parent says EROFS
+      // mkdir in a read-only parent fails with EROFS
+      if (::stat(prefix.c_str(), &st) == 0 && S_ISDIR(st.st_mode)) continue;
       return ErrnoError(e, "mkdir " + Escape(prefix));
     }
   }
@@ -157,7 +158,7 @@ Status MakeDirs(const std::string& path, mode_t mode) {
 
 namespace {
 
-// Depth is bounded by descriptors, not by the stack: each level holds its directory stream.
+// Descriptors, not the stack, limit the depth: each level holds its directory stream.
 Status RemoveBelow(int parent, const char* name, dev_t device) {
   int fd = ::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return ErrnoError(std::string("open ") + Escape(name));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The compiled half of {fmt}, as in its own src/format.cc (9.1.0): Debian has it as a shared library only, and our
-// binaries are static. Every other file includes the declarations alone, which compile in half of the time.
+// The compiled half of {fmt}, like its own src/format.cc (9.1.0): Debian has it only as a shared library, and our
+// binaries are static. All other files include only the declarations, which halves their compile time.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -6,7 +6,7 @@
 namespace vrun {
 
 void KeepFreedMemory() {
-  // What is larger than this is mapped by itself; 32 MiB is the most that glibc takes.
+  // Larger blocks are mapped individually; 32 MiB is glibc's maximum.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, kKeptHeapBytes);
   ::mallopt(M_TOP_PAD, 4 << 20);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How malloc treats what a daemon frees.
+// Tunes malloc's handling of freed memory in daemons.
 #pragma once
 
 namespace vrun {
 
-// Once, at the beginning of a program that moves content. Messages of up to some MiB come and go thousands of times a
-// second; by default glibc gives such blocks back to the kernel each time, which then clears and maps their pages anew:
-// half of the time that the transport took (docs/performance.md). Costs up to kKeptHeapBytes of memory that is not
-// used at the moment.
+// Call once, at the start of a program that transfers content. Messages of up to some MiB are allocated and freed
+// thousands of times a second. By default glibc returns such blocks to the kernel each time, which then clears and maps
+// new pages: half of the transport's time (docs/performance.md). Costs up to kKeptHeapBytes of unused memory.
 void KeepFreedMemory();
 inline constexpr int kKeptHeapBytes = 64 << 20;
 

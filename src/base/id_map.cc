@@ -10,7 +10,7 @@ namespace vrun {
 
 struct IdMap::Table {
   std::shared_mutex mutex;
-  std::vector<uint32_t> ids;  // of home
+  std::vector<uint32_t> ids;  // home's ids
 };
 
 IdMap::IdMap(uint32_t base) : base_(base), table_(std::make_shared<Table>()) {}

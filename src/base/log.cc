@@ -50,7 +50,8 @@ void LogLine(LogLevel level, std::string_view text) {
                                  ts.tv_nsec / 1000000, LevelName(level), process_name);
   for (char c : text) line.push_back(c == '\n' || c == '\r' ? ' ' : c);
   line.push_back('\n');
-  // One write: lines of several threads and processes on one file never interleave. A lost line is no failure.
+  // One write, so that lines of several threads and processes in one file never interleave. Losing a line is not an
+  // error.
   [[maybe_unused]] ssize_t n = ::write(2, line.data(), line.size());
 }
 

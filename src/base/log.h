@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The log of the daemons: one line an event on stderr, which the starter points at a file.
+// The daemons' log: one line per event on stderr, which the starter redirects to a file.
 //
 //   LogInfo("node {} registered with {} gpus", name, gpus);
 //
-// "2026-11-20T23:59:01.123Z INFO home: node n1 registered with 8 gpus". Any thread. Values from outside (names, paths)
-// go through Escape (base/escape.h) before they come here.
+// "2026-11-20T23:59:01.123Z INFO home: node n1 registered with 8 gpus". Any thread. Pass external values (names, paths)
+// through Escape (base/escape.h) first.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +16,8 @@ namespace vrun {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Names the process in each line ("home", "node", ...). Level from $VRUN_LOG (debug|info|warning|error), default info.
+// Sets the process name in each line ("home", "node", ...). Level from $VRUN_LOG (debug|info|warning|error), default
+// info.
 void InitLog(std::string_view process);
 bool LogEnabled(LogLevel level);
 void LogLine(LogLevel level, std::string_view text);

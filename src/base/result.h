@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Result<T>: the value of an operation or the Error that says what failed, why and what to do.
+// Result<T>: the value of an operation, or the Error that says what failed, why and what to do.
 //
-// No exception crosses an interface of ours. Error::ToString() is the text after "vrun: ": "what: why: what to do".
+// Our interfaces throw no exceptions. Error::ToString() is the text after "vrun: ": "what: why: what to do".
 #pragma once
 
 #include <cerrno>
@@ -12,20 +12,20 @@
 
 namespace vrun {
 
-// Fixed numbers: they travel on the wire. Append only.
+// Fixed numbers, because they are sent over the wire. Append only.
 enum class Code : int {
   kOk = 0,
   kInvalid = 1,  // the request is malformed or impossible
   kNotFound = 2,
   kExists = 3,
   kDenied = 4,       // permission or policy
-  kUnavailable = 5,  // the other side is away; trying again may help
+  kUnavailable = 5,  // the other side is unreachable; a retry may help
   kExhausted = 6,    // disk, memory, descriptors, quota
   kAborted = 7,      // superseded: stale version, lost epoch, cancelled
   kTimeout = 8,
   kCorrupt = 9,       // content does not match its digest, or bytes do not parse
   kUnsupported = 10,  // this host or kernel cannot do it
-  kInternal = 11,     // a defect of ours
+  kInternal = 11,     // a bug in vrun
 };
 
 std::string_view CodeName(Code code);
@@ -36,11 +36,11 @@ class Error {
   Error(Code code, std::string message) : code_(code), message_(std::move(message)) {}
 
   Code code() const { return code_; }
-  // The errno behind the failure, 0 when there is none.
+  // The errno that caused the failure, 0 if none.
   int error_number() const { return errno_; }
   const std::string& message() const { return message_; }
 
-  // Puts what was being attempted in front: "mount overlay: " + message.
+  // Prepends what was being attempted: "mount overlay: " + message.
   Error With(std::string_view what) &&;
   Error With(std::string_view what) const&;
 

@@ -13,7 +13,8 @@
 
 namespace {
 
-// A closed 0, 1 or 2 would become the number of the first file that we open, and get our messages or its bytes.
+// If 0, 1 or 2 is closed, the first file that we open would get that number. Then it would receive our messages, or be
+// read as our input.
 bool OpenStandardDescriptors() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd)
@@ -26,7 +27,7 @@ bool OpenStandardDescriptors() {
 
 int main(int argc, char** argv) {
   if (!OpenStandardDescriptors()) return 125;
-  // A starter that ignores it would make every wait for a child of ours fail.
+  // If our parent ignores SIGCHLD, every wait for a child of ours would fail.
   ::signal(SIGCHLD, SIG_DFL);
   std::string_view name = argc > 0 ? argv[0] : "vrun";
   name = name.substr(name.rfind('/') + 1);

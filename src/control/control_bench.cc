@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From Submit at a home to StartAttempt at a node, through one real controller process with its fsync, on loopback.
-// The state lies below $TMPDIR or /var/tmp. Prints one JSON object.
+// Measures the time from Submit at a home to StartAttempt at a node, through one real controller process with its
+// fsync, on loopback. The state is below $TMPDIR or /var/tmp. Prints one JSON object.
 #include <algorithm>
 #include <cstdio>
 #include <thread>

@@ -27,7 +27,7 @@ Result<UniqueFd> LockState(const std::string& directory) {
   return lock;
 }
 
-// HOST:0 means the port of the last time, if it is free: nodes and homes remember the address.
+// HOST:0 uses the last port if it is free, because nodes and homes remember the address.
 std::string AddressToTry(const ControllerOptions& options, const std::string& remembered) {
   size_t colon = options.listen.rfind(':');
   if (colon == std::string::npos || options.listen.substr(colon) != ":0") return options.listen;
@@ -51,10 +51,10 @@ Result<int> Serve(Service& service, const ControllerOptions& options, const rpc:
   return port;
 }
 
-// What is wrong is in the log, and the teams stay as they are.
+// On an error the log has the reason and the teams stay unchanged.
 void ReadTeamsAgain(const std::string& path, Service* service) {
   Result<SchedulerConfig> config = ReadSchedulerConfig(path);
-  if (!config) return LogError("{}: the teams stay as they were", config.error().message());
+  if (!config) return LogError("{}: the old configuration of teams stays in use", config.error().message());
   LogInfo("{} teams read from {}", config->teams.size(), Escape(path));
   if (service != nullptr) service->SetTeams(std::move(config->teams));
 }

@@ -8,14 +8,14 @@
 namespace vrun::control {
 namespace {
 
-// Passes of the scheduler are never closer together than this, however little it asks for.
+// Minimum time between passes of the scheduler, even if it asks for less.
 constexpr int64_t kShortestWakeMicros = 1'000;
-// Those who watch a queue hear of its moves together.
+// Moves of a queue are reported to its watchers together, after this time.
 constexpr int64_t kTellQueuesMicros = 100'000;
 
 }  // namespace
 
-// A node's stream. Created on a thread of gRPC, owned by the state thread from then on.
+// A node's stream. Created on a gRPC thread, then owned by the state thread.
 class Service::AgentSession : public rpc::Stream::Handler, public std::enable_shared_from_this<AgentSession> {
  public:
   AgentSession(Service* service, std::string node, std::unique_ptr<rpc::Stream> stream)
@@ -36,7 +36,7 @@ class Service::AgentSession : public rpc::Stream::Handler, public std::enable_sh
   std::unique_ptr<rpc::Stream> stream_;
 };
 
-// A home's look at one job.
+// A home's watch on one job.
 class Service::WatchSession : public rpc::Stream::Handler, public std::enable_shared_from_this<WatchSession> {
  public:
   WatchSession(Service* service, std::string viewer, std::unique_ptr<rpc::Stream> stream)
@@ -58,7 +58,7 @@ class Service::WatchSession : public rpc::Stream::Handler, public std::enable_sh
     });
   }
 
-  // State thread. Sends the present state of the job unless it was the last that was sent; the end ends the stream.
+  // State thread. Sends the job's present state unless it was the last one sent. The end of the job ends the stream.
   void Tell() {
     if (over_) return;
     Result<v1::JobEvent> event = service_->state_.EventOf(job_, viewer_);
@@ -77,7 +77,7 @@ class Service::WatchSession : public rpc::Stream::Handler, public std::enable_sh
     stream_->Cancel(error);
   }
 
-  uint64_t job_ = 0;  // 0: not asked yet
+  uint64_t job_ = 0;  // 0: no request yet
 
  private:
   Service* const service_;
@@ -135,8 +135,7 @@ template <typename Request, typename Reply>
 void Service::ServeUnary(const std::string& method, Result<Reply> (*op)(State&, const rpc::Peer&, const Request&),
                          const char* role) {
   server_->Unary(method, [this, op, method, role](const rpc::Peer& peer, std::string bytes, auto reply) {
-    if (peer.role != role)
-      return reply(Error(Code::kDenied, method + ": only who has the role " + role + " may ask this"));
+    if (peer.role != role) return reply(Error(Code::kDenied, method + ": only the role " + role + " may call this"));
     auto request = std::make_shared<Request>();
     if (!request->ParseFromString(bytes)) return reply(Error(Code::kCorrupt, method + ": the request does not parse"));
     auto answer = std::make_shared<Result<Reply>>(Reply());
@@ -180,7 +179,7 @@ void Service::RunBatch() {
     broken_ = true;
     Recover();
   }
-  // Orders to nodes first: they are what a person waits for.
+  // Orders to nodes first, because users wait for them.
   if (committed) Flush();
   for (Work& work : batch) {
     if (work.done) work.done(committed);
@@ -188,7 +187,7 @@ void Service::RunBatch() {
   ArmWake();
 }
 
-// The scheduler looks at the queue again though nothing happens: waiting makes jobs dearer, and passes have a pause.
+// Runs the scheduler again even if nothing happens: waiting increases a job's worth, and passes have a pause.
 void Service::ArmWake() {
   loop_->Cancel(std::exchange(wake_, 0));
   const std::optional<int64_t> in = state_.NextWake();
@@ -257,7 +256,7 @@ void Service::TellWatchers(const Outbox& outbox) {
   });
 }
 
-// Whoever still waits in a queue that has moved has a new position or another reason.
+// A job that waits in a queue that has moved has a new position or another reason.
 void Service::TellQueues() {
   const std::set<std::string> moved = std::exchange(moved_pools_, {});
   for (const auto& [id, sessions] : watchers_) {
@@ -270,7 +269,7 @@ void Service::TellQueues() {
 void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::string bytes) {
   auto message = std::make_shared<v1::AgentMessage>();
   if (!message->ParseFromString(bytes) || message->body_case() == v1::AgentMessage::BODY_NOT_SET) {
-    session->stream().Cancel(Error(Code::kUnsupported, "agent: a message that this controller does not know"));
+    session->stream().Cancel(Error(Code::kUnsupported, "agent: unknown message: update vrun on the controller"));
     return;
   }
   auto refused = std::make_shared<Status>();
@@ -308,8 +307,8 @@ void Service::OnAgentMessage(const std::shared_ptr<AgentSession>& session, std::
                    if (!*refused) session->stream().Cancel(refused->error());
                    return;
                  }
-                 // Whatever was in it is told again after the next registration. That it cannot be written down is no
-                 // reason to call the node silent.
+                 // The node repeats the reports of this batch after its next registration. A failed write is no reason
+                 // to call the node silent.
                  (void)Heard(state_, session->node());
                  session->stream().Cancel(committed.error());
                }});
@@ -331,7 +330,7 @@ void Service::OnAgentClosed(const std::shared_ptr<AgentSession>& session) {
 void Service::OnWatchMessage(const std::shared_ptr<WatchSession>& session, std::string bytes) {
   auto request = std::make_shared<v1::WatchRequest>();
   bool parses = request->ParseFromString(bytes);
-  // Through the queue: a watch that follows a submit on the same connection sees it.
+  // Goes through the queue, so that a watch after a submit on the same connection sees the job.
   Enqueue({.apply = nullptr, .decided = nullptr, .done = [this, session, request, parses](const Status& committed) {
              if (!watch_sessions_.Contains(session)) return;
              if (!parses || session->job_ != 0) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The controller on the wire: gRPC in, the state thread, gRPC out.
+// The controller's gRPC service: requests in, the state thread, replies out.
 //
-// gRPC's threads only parse and queue. The loop takes everything that has queued up, applies it in one transaction, and
-// after the COMMIT answers, tells the nodes and tells those who watch. When the transaction fails all of its requests
-// are answered with the store's error, the state is read again from the store, and nodes whose reports were in it are
-// disconnected: they come back and tell everything again.
+// gRPC's threads only parse and queue. The state thread takes everything queued, applies it in one transaction, and
+// after the COMMIT sends answers, orders to nodes and events to watchers. If the transaction fails, all of its requests
+// are answered with the store's error, the state is reloaded from the store, and the nodes whose reports were in the
+// batch are disconnected. They reconnect and report everything again.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/io/event_loop.h"
-#include "control/duties/leases.h"
+#include "control/duties/node_timeouts.h"
 #include "control/state/state.h"
 #include "control/store/store.h"
 #include "rpc/rpc.h"
@@ -31,25 +31,25 @@ class Service {
   // State thread, after its loop has stopped.
   ~Service();
 
-  // State thread. Reads the store and starts to serve; the port.
+  // State thread. Reads the store and starts to serve. Returns the port.
   Result<int> Start(const std::string& listen, const rpc::Credentials& credentials);
-  // State thread. Other teams (scheduler_config.h), from the next batch on.
+  // State thread. Replaces the teams (scheduler_config.h) from the next batch on.
   void SetTeams(std::vector<TeamConfig> teams);
 
  private:
   class AgentSession;
   class WatchSession;
 
-  // One request in a batch. `apply` runs in the transaction, `decided` too, when the scheduler has decided about all of
-  // the batch; `done` after it: with the store's error if it failed.
+  // One request of a batch. `apply` runs in the transaction; `decided` also runs in it, after the scheduler has decided
+  // on the whole batch. `done` runs after the transaction, with the store's error if that failed.
   struct Work {
     std::function<void()> apply;
     std::function<void()> decided;
     std::function<void(const Status&)> done;
   };
 
-  // The open streams. They are here before their first message is queued, which the state thread may take at once.
-  // Any thread.
+  // The open streams. A stream is added before its first message is queued, because the state thread may take that
+  // message at once. Any thread.
   template <typename Session>
   class Sessions {
    public:
@@ -91,16 +91,16 @@ class Service {
   EventLoop* const loop_;
   Store* const store_;
   State state_;
-  LeaseDuty leases_;
-  bool broken_ = true;                  // the state does not mirror the store
-  EventLoop::TimerId wake_ = 0;         // the scheduler's
+  NodeTimeoutDuty leases_;
+  bool broken_ = true;                  // the state does not match the store
+  EventLoop::TimerId wake_ = 0;         // the scheduler's next wake-up
   EventLoop::TimerId tell_queues_ = 0;  // armed while moved_pools_ is not empty
   std::set<std::string> moved_pools_;
 
   std::mutex mu_;
   std::vector<Work> inbox_;  // guarded by mu_
 
-  std::map<std::string, std::shared_ptr<AgentSession>> agents_;  // by node; registered ones
+  std::map<std::string, std::shared_ptr<AgentSession>> agents_;  // registered nodes, by name
   Sessions<AgentSession> agent_sessions_;
   Sessions<WatchSession> watch_sessions_;
   std::map<uint64_t, std::set<WatchSession*>> watchers_;  // by job

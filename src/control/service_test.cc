@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The controller over real mTLS, with homes and nodes played by the test; in this process, or as one that is killed.
+// The controller over real mTLS, with homes and nodes played by the test. It runs in this process, or in one that is
+// killed.
 #include "control/service.h"
 
 #include <gtest/gtest.h>
@@ -131,7 +132,7 @@ TEST_F(ServiceTest, NoWatchIsForgottenWhenManyComeAtOnce) {
   auto busy = Dial("home", "ben@h");
   auto submitted = CallAndWait<v1::SubmitReply>(*home, "Submit", SimpleJob("r1"));
   ASSERT_TRUE(submitted);
-  // Batches are taken all the time, so that a watch meets one at each point of its opening.
+  // Batches are processed all the time, so that a watch meets one at each point of its opening.
   std::atomic<bool> stop = false;
   std::thread others([&] {
     while (!stop) (void)CallAndWait<v1::ListReply>(*busy, "List", v1::ListRequest());

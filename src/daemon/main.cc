@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// vrund: the daemons. People meet them through vctl and service managers; --help tells the rest.
+// vrund: the daemons. Users start them through vctl and service managers; see --help.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>

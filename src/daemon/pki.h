@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `vrund pki`: makes the certificates of a cluster; the static command line has no TLS in it and runs this.
+// `vrund pki`: makes the certificates of a cluster. The CLI runs it, because its static binary has no TLS.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct PkiOptions {
   int days = 365;
 };
 
-// The process's exit status; errors on stderr.
+// Returns the exit status; prints errors to stderr.
 int PkiMain(const PkiOptions& options);
 
 }  // namespace vrun::daemon

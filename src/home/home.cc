@@ -19,29 +19,29 @@
 #include "base/config.h"
 #include "base/escape.h"
 #include "base/files.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/log.h"
 #include "home/clients/cache_queries.h"
 #include "home/clients/client_server.h"
 #include "home/clients/kept_queries.h"
 #include "home/clients/log_query.h"
 #include "home/clients/queries.h"
+#include "home/frozen/file_lease.h"
 #include "home/frozen/frozen_files.h"
 #include "home/frozen/frozen_roots.h"
-#include "home/frozen/lease.h"
 #include "home/links/controller_client.h"
 #include "home/links/home_id.h"
 #include "home/links/node_links.h"
 #include "home/pack/digest_cache.h"
 #include "home/root/root_files.h"
 #include "home/root/root_tree.h"
-#include "home/root/snapshot_table.h"
 #include "home/root/tree_follower.h"
+#include "home/root/tree_table.h"
 #include "home/runs/job_roots.h"
 #include "home/runs/launch.h"
 #include "home/runs/run_files.h"
 #include "home/runs/runs.h"
-#include "home/runs/snapshots.h"
+#include "home/runs/snapshot_client.h"
 #include "home/runs/withheld.h"
 #include "home/serve/content_server.h"
 #include "home/serve/live_writes.h"
@@ -51,10 +51,10 @@
 namespace vrun::home {
 namespace {
 
-// Where a node of this machine keeps its cache and its tasks: not part of anybody's root.
+// Where a node on this machine stores its cache and tasks; never part of a root.
 constexpr const char* kNodeState = "/var/lib/vrun";
 constexpr std::chrono::milliseconds kEndingPause{20};
-constexpr int64_t kEndingMicros = 8'000'000;  // that the home of before may take to end
+constexpr int64_t kEndingMicros = 8'000'000;  // how long the previous home may take to exit
 
 void TellReady(int fd, const std::string& line) {
   if (fd < 0) return;
@@ -62,8 +62,8 @@ void TellReady(int fd, const std::string& line) {
   ::close(fd);
 }
 
-// A state directory that cannot be written (a read-only or full home directory) is replaced by one beside the socket:
-// runs work, only what is remembered over a reboot is lost.
+// A state directory that cannot be written (read-only or full) is replaced by one beside the socket: runs work, but
+// nothing survives a reboot.
 Status PreparePlaces(Places* places) {
   Status made = MakePlaces(*places, ::geteuid());
   if (made && ::access(places->state_dir.c_str(), W_OK) == 0) return {};
@@ -77,18 +77,18 @@ Status PreparePlaces(Places* places) {
   return {};
 }
 
-FrozenFiles::Options FrozenOptions(const Places& places, const SnapshotTable& trees) {
+FrozenFiles::Options FrozenOptions(const Places& places, const TreeTable& trees) {
   FrozenFiles::Options options;
   options.now = [&trees] { return trees.current(); };
   options.kept.directory = places.state_dir + "/frozen/content";
   return options;
 }
 
-// Every run holds a few descriptors, every pinned connection some more, a frozen root one for each file.
+// A run uses a few descriptors, a pinned connection some more, a frozen root one per file.
 void RaiseDescriptorLimit() {
   rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  // Root may have as many as the kernel gives to one process.
+  // Root may raise it to the kernel's limit per process.
   rlimit most{0, 0};
   most.rlim_cur = most.rlim_max =
       std::strtoull(ReadFile("/proc/sys/fs/nr_open", 32).value_or("0").c_str(), nullptr, 10);
@@ -97,8 +97,8 @@ void RaiseDescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// One home a user: the lock is on the socket's directory, which all that could reach the same socket share. A home that
-// is ending has the lock and no socket: it copies what it only holds open.
+// One home per user: the lock is on the socket's directory, so it covers everybody who could reach the same socket. An
+// exiting home has the lock but no socket: it copies the files that it only holds open.
 Result<UniqueFd> Lock(const Places& places) {
   VRUN_ASSIGN(UniqueFd lock, OpenFile(places.socket_dir + "/home.lock", O_RDWR | O_CREAT, 0600));
   for (const int64_t began = MonotonicMicros();; std::this_thread::sleep_for(kEndingPause)) {
@@ -108,12 +108,12 @@ Result<UniqueFd> Lock(const Places& places) {
       return Error(Code::kExists, "another home daemon runs already: " + Escape(places.socket));
     }
     if (MonotonicMicros() - began > kEndingMicros) {
-      return Error(Code::kExists, "the home daemon of before does not end: " + Escape(places.socket));
+      return Error(Code::kExists, "the previous home daemon does not exit: " + Escape(places.socket));
     }
   }
 }
 
-// What no --expose opens: our own state, and each file of secrets that the configuration names.
+// What --expose cannot open: our own state, and each file of secrets named in the configuration.
 std::vector<std::string> OwnPlaces(const Places& places, const Config& config) {
   std::vector<std::string> own = {places.config_dir, places.state_dir, places.socket_dir, places.pki_dir, kNodeState};
   if (!config.credentials.empty()) own.push_back(config.credentials);
@@ -141,11 +141,12 @@ DenyList::Options DenyOptions(const std::string& root, const Places& places, con
 
 Launch::Defaults DefaultsOf(const Config& config) { return {.pool = config.pool, .live = config.view == "live"}; }
 
-// The configuration is looked at again when its file or the certificate has changed: `vctl up` may come after home.
+// The configuration is read again when its file or the certificate has changed: `vctl up` may run after the start of
+// home.
 class ClusterConfig {
  public:
   ClusterConfig(const Places& places, Launch::Defaults* defaults, RootTree* tree, ControllerClient* controller,
-                NodeLinks* nodes, Snapshots* snapshots)
+                NodeLinks* nodes, SnapshotClient* snapshots)
       : places_(places),
         defaults_(defaults),
         tree_(tree),
@@ -193,7 +194,7 @@ class ClusterConfig {
   RootTree* const tree_;
   ControllerClient* const controller_;
   NodeLinks* const nodes_;
-  Snapshots* const snapshots_;
+  SnapshotClient* const snapshots_;
   std::string certificate_;
   std::string stamp_ = "never";
 };
@@ -207,7 +208,7 @@ Result<std::string> RealRoot(const std::string& path) {
 
 constexpr int64_t kAgeMicros = 60'000'000;
 
-// Everything that a home consists of, in the order in which it depends on each other.
+// All parts of a home, in order of dependency.
 class Home {
  public:
   Home(EventLoop* loop, const Places& places, const Config& config, const std::string& root, RootFiles files,
@@ -251,7 +252,7 @@ class Home {
   Status Start(const std::string& socket) {
     cluster_.Refresh();
     VRUN_TRY(clients_.Listen(socket));
-    // Before anything is served, and before anybody has time to change more.
+    // Before anything is served, and as early as possible, so that little can change before.
     frozen_.Recall();
     tree_.Start();
     runs_.Recover();
@@ -260,13 +261,13 @@ class Home {
 
   ~Home() {
     live_writes_.OnRefused(nullptr);
-    files_.Close();  // what is only held open gets its copy, while it is still claimed
+    files_.Close();  // copies files that are only held open, while they are still claimed
   }
 
   void End() {
     clients_.Stop();
     runs_.HomeEnds();
-    // One more turn: what was said last is on its way to the clients.
+    // One more turn of the loop: the last messages are still being sent to the clients.
     loop_->Post([loop = loop_] { loop->Stop(); });
   }
 
@@ -315,9 +316,9 @@ class Home {
 
   EventLoop* const loop_;
   const std::string home_id_;
-  SnapshotTable trees_;
+  TreeTable trees_;
   RootFiles root_files_;
-  FrozenFiles files_;  // what the root has, and what it had where that is kept
+  FrozenFiles files_;  // current and old content of the root
   DigestCache digests_;
   LiveWrites live_writes_;
   ContentServer content_;
@@ -327,7 +328,7 @@ class Home {
   ControllerClient controller_;
   LogSpool spool_;
   NodeLinks nodes_;
-  Snapshots snapshots_;
+  SnapshotClient snapshots_;
   Launch::Defaults defaults_;
   ClusterConfig cluster_;
   const JobRoots roots_;
@@ -357,7 +358,7 @@ Status Run(const HomeOptions& options) {
   BlockLeaseSignals();
   EventLoop loop;
   std::optional<Home> home;
-  // Before any thread starts: they inherit the mask.
+  // Before any thread starts, because threads inherit the mask.
   for (int signal : {SIGTERM, SIGINT, SIGHUP}) {
     VRUN_TRY(loop.OnSignal(signal, [&home](int s) {
       LogInfo("signal {}: home ends, jobs go on", s);
@@ -369,7 +370,7 @@ Status Run(const HomeOptions& options) {
   LogInfo("home of {} at {}, root {}", ::geteuid(), Escape(places.socket), Escape(root));
   TellReady(options.ready_fd, "ok");
   loop.Run();
-  // What was put off until nobody is on the stack, and needs what home consists of.
+  // Runs deferred calls, which need the parts of home.
   for (int i = 0; i < 4; ++i) loop.RunOnce(0);
   home.reset();
   LogInfo("home has ended");
@@ -384,7 +385,7 @@ int HomeMain(const HomeOptions& options) {
   Status ran = Run(options);
   if (ran) return 0;
   LogError("{}", ran.error().message());
-  // After "ok" the descriptor is closed already; errors come before it.
+  // After "ok" the descriptor is already closed; an error can only come before.
   TellReady(options.ready_fd, "error: " + ran.error().message());
   return 1;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `vrund home`: the developer's side, one process per user. It keeps the tree of the root current, serves it to the
-// nodes, applies what the jobs wrote, and pumps the streams of the attached runs.
+// `vrund home`: the daemon on the developer's machine, one process per user. It keeps the root's tree current, serves
+// it to nodes, applies what jobs wrote, and pumps the streams of attached runs.
 //
-// It is started by the command line when there is none, and needs no privilege: it serves what its user can read.
+// The command line starts it on demand. It needs no privilege: it serves only what its user can read.
 #pragma once
 
 #include <string>
@@ -10,14 +10,15 @@
 namespace vrun::home {
 
 struct HomeOptions {
-  std::string root;  // directory of this machine that the jobs see as "/"; "": what the configuration says
-  // When >= 0: one line is written there and the descriptor closed as soon as the socket listens, which is before the
-  // first scan has ended: "ok\n", or "error: TEXT\n" when the daemon cannot start.
+  std::string root;  // directory of this machine that jobs see as "/"; "": the configured one
+  // If >= 0: once the socket listens (before the end of the first scan), one line is written to this descriptor, then
+  // it is closed: "ok\n", or "error: TEXT\n" if the daemon cannot start.
   int ready_fd = -1;
 };
 
-// Runs until SIGTERM, SIGINT or a Shutdown query; the process's exit status. Places come from the environment and the
-// configuration (base/config.h). A second home of the same user reports that on ready_fd and returns 1.
+// Runs until SIGTERM, SIGINT or a Shutdown query. Returns the exit status of the process. Paths come from the
+// environment and the configuration (base/config.h). A second home of the same user reports that on ready_fd and
+// returns 1.
 int HomeMain(const HomeOptions& options);
 
 }  // namespace vrun::home

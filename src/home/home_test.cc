@@ -62,7 +62,7 @@ TEST_F(HomeTest, ARunFromSubmissionToRelease) {
   EXPECT_EQ(*ReadFile(root_ / "project/model"), "weights");
   EXPECT_TRUE(task->WaitClosed());
 
-  // What was written just now is in the next tree, over the same content stream.
+  // A recent write is in the next tree, over the same content stream.
   root_.Put("just-now", "x");
   Client next = StartRun();
   auto second = tasks_.Next();
@@ -140,7 +140,7 @@ TEST_F(HomeTest, KilledAndResumedWithoutALostOrDoubledByte) {
   StopHome(SIGKILL);
   EXPECT_TRUE(task->WaitClosed());
 
-  // The socket file is stale now; a new home takes up the job before its client is back.
+  // The socket file is stale now; a new home resumes the job before its client reconnects.
   ASSERT_EQ(StartHome(), "ok\n");
   auto orphan = tasks_.Next();
   NextAttach(orphan.get());
@@ -302,7 +302,7 @@ TEST_F(HomeTest, AJobWhoseReaderWentWithItsClientGoesOnIntoTheLog) {
   client.err.Reset();
   client.socket.Reset();
   task->Send(OutputOf(v1::STDOUT, 0, "to nobody", false));
-  // It is not closed for the command, which would end by SIGPIPE: another sink attaches.
+  // The output stays open for the command, which would get SIGPIPE otherwise: another sink attaches.
   auto orphan = tasks_.Next();
   NextAttach(orphan.get());
 }
@@ -363,7 +363,7 @@ TEST_F(HomeTest, AnAttemptThatGaveItsRoomAwayIsFollowedByTheNextInTheSameStreams
   auto watch = watches_.Next();
   v1::JobEvent event;
   event.set_state(v1::PENDING);
-  *event.mutable_placement() = PlacementOf(job);  // the controller has not heard of the release yet
+  *event.mutable_placement() = PlacementOf(job);  // the controller does not know of the release yet
   watch->Send(event);
   event.set_state(v1::STARTING);
   event.mutable_placement()->set_attempt(2);
@@ -410,7 +410,7 @@ TEST_F(HomeTest, AnAttemptThatVanishedWithItsNodeIsFollowedByTheNext) {
   next_watch->Send(event);
   auto second = tasks_.Next();
   v1::Attach attach = NextAttach(second.get());
-  while (attach.attempt() == 1) {  // it looked for the first one until it was told
+  while (attach.attempt() == 1) {  // it tries the first attempt until it is told
     second->Break();
     second = tasks_.Next();
     attach = NextAttach(second.get());
@@ -440,7 +440,7 @@ TEST_F(HomeTest, ANodeThatWasStartedAgainIsFoundElsewhere) {
   *event.mutable_placement() = PlacementOf(job);
   event.mutable_placement()->set_addresses(0, "127.0.0.1:1");
   watch->Send(event);
-  // The same attempt: the controller tells only where the node is now.
+  // The same attempt: the controller only reports the node's new address.
   event.mutable_placement()->set_addresses(0, node_address_);
   watch->Send(event);
   RunSilently(job, 0);
@@ -448,7 +448,7 @@ TEST_F(HomeTest, ANodeThatWasStartedAgainIsFoundElsewhere) {
 }
 
 TEST_F(HomeTest, ANodeThatDoesNotAnswerIsAskedForAtTheController) {
-  // Takes connections and says nothing, as a host does that has gone away.
+  // Accepts connections and stays silent, like a dead host.
   const UniqueFd silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -533,7 +533,7 @@ TEST_F(HomeTest, WritesThatCannotBeAppliedAreNeverSilent) {
   task->Send(OutputOf(v1::STDOUT, 0, "", true));
   task->Send(OutputOf(v1::STDERR, 0, "", true));
   Exited(task.get(), job, 0);
-  Put(task.get(), 1, "/root/.aws/credentials", "x");  // never written by a job
+  Put(task.get(), 1, "/root/.aws/credentials", "x");  // denied to jobs
   Put(task.get(), 3, "/project/fine", "y");
   WritesEnd(task.get(), 4);
   v1::Finished finished = client.Finished();
@@ -542,7 +542,7 @@ TEST_F(HomeTest, WritesThatCannotBeAppliedAreNeverSilent) {
   EXPECT_EQ(*ReadFile(root_ / "project/fine"), "y");
   EXPECT_TRUE(task->WaitClosed());
 
-  // Until somebody gives them up the node keeps them.
+  // The node keeps them until somebody gives them up.
   Client cancel = Connect();
   v1::ClientMessage message;
   message.mutable_query()->mutable_cancel_jobs()->add_jobs(job);
@@ -572,7 +572,7 @@ TEST_F(HomeTest, SignalsGoToTheCommand) {
   v1::Finished finished = client.Finished();
   EXPECT_EQ(finished.exit_status(), 0);
   EXPECT_FALSE(finished.has_record());
-  // The job goes on: its output goes to the log.
+  // The job continues: its output goes to the log.
   auto orphan = tasks_.Next();
   v1::Attach attach = NextAttach(orphan.get());
   Attached(orphan.get(), true);
@@ -603,7 +603,7 @@ TEST_F(HomeTest, DetachedRunsWriteFiles) {
   EXPECT_EQ(*ReadFile(root_ / ("project/vrun-" + std::to_string(job) + ".out")), "one two three");
 }
 
-// What vrun says on stderr, a batch job has in its output, and whoever follows it hears.
+// What vrun prints on stderr, a batch job has in its output, and followers see it.
 TEST_F(HomeTest, ABatchJobThatIsPreemptedAndThenLostSaysBothInItsOutputAndToWhoFollows) {
   Client client = StartRun([&](v1::Run* run) {
     run->set_detached(true);

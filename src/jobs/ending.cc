@@ -13,14 +13,14 @@ int ExitStatus(const v1::ExitRecord& record) {
     case v1::ExitRecord::EXITED:
       return record.exit_code() >= 0 && record.exit_code() <= 255 ? record.exit_code() : kExitUnknown;
     case v1::ExitRecord::SIGNALED:
-      // A record without a signal number is a defect of the node's; it must not become 128 and look like an exit code.
+      // A record without a signal number is a bug of the node; it must not become 128 and look like an exit code.
       return signaled ? kExitSignal + record.signal() : kExitUnknown;
     case v1::ExitRecord::NOT_FOUND: return kExitNotFound;
     case v1::ExitRecord::NOT_EXECUTABLE: return kExitNotExecutable;
     case v1::ExitRecord::START_FAILED: return kExitNotStarted;
     case v1::ExitRecord::TIME_LIMIT: return kExitTimeLimit;
     case v1::ExitRecord::OUT_OF_MEMORY_KILL: return kExitSignal + SIGKILL;
-    case v1::ExitRecord::PREEMPTED_BY_JOB:  // only of a job that was cancelled, or lost, on its way to the next attempt
+    case v1::ExitRecord::PREEMPTED_BY_JOB:  // only for a job that was cancelled or lost before its next attempt
     case v1::ExitRecord::CANCELLED_BY_USER: return signaled ? kExitSignal + record.signal() : kExitNotStarted;
     default: return kExitUnknown;
   }
@@ -32,7 +32,7 @@ int ExitStatus(const v1::JobInfo& job) {
     return status >= 0 && status <= 255 ? status : kExitUnknown;
   }
   if (job.has_exit()) return ExitStatus(job.exit());
-  // Without a record it never ran, or nobody knows what it did.
+  // Without a record, it never ran or its result is unknown.
   return job.state() == v1::CANCELLED ? kExitNotStarted : kExitUnknown;
 }
 

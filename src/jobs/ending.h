@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the end of a job is told: its exit status and its line for people. The stderr of vrun, the output file of a batch
-// job, `vbatch -f`, `vctl job` and `vctl wait` all say it with these functions, so they say the same.
+// Describes the end of a job: its exit status and one line for people. The stderr of vrun, the output file of a batch
+// job, `vbatch -f`, `vctl job` and `vctl wait` all use these functions, so they agree.
 #pragma once
 
 #include <string>
@@ -17,19 +17,19 @@ inline constexpr int kExitNotFound = 127;
 inline constexpr int kExitSignal = 128;  // + the signal's number
 inline constexpr int kExitUnknown = 255;
 
-// The process status of `vrun` for this record. Never 0 unless the record says that the command exited with 0.
+// The exit status of `vrun` for this record. Never 0 unless the command exited with 0.
 int ExitStatus(const v1::ExitRecord& record);
-// The same of a job that is over, with or without a record.
+// The same for a job that is over, with or without a record.
 int ExitStatus(const v1::JobInfo& job);
 
-// One line for people, without "vrun: ". "": the status says it all (an exit code, or a plain signal).
+// One line for people, without "vrun: ". "": the status is enough (an exit code, or a plain signal).
 std::string EndReason(const v1::ExitRecord& record);
 // Why a job waits, or how it ended.
 std::string EndReason(const v1::JobInfo& job);
 
-// The end state that belongs to a record.
+// The end state for a record.
 v1::JobState EndState(const v1::ExitRecord& record);
-// The job is over and its outcome is known.
+// Whether the job is over and its outcome is known.
 bool IsEnd(v1::JobState state);
 
 }  // namespace vrun

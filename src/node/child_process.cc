@@ -17,7 +17,7 @@ namespace vrun::node {
 
 Result<std::unique_ptr<ChildProcess>> ChildProcess::Spawn(EventLoop* loop, const std::vector<std::string>& argv,
                                                           const std::vector<int>& inherited) {
-  // Out of the way of the numbers that they are to get.
+  // Moved above the numbers that the child will get.
   std::vector<UniqueFd> high;
   for (const int fd : inherited) {
     high.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3 + static_cast<int>(inherited.size())));
@@ -41,7 +41,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Spawn(EventLoop* loop, const
   }
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  // The loop blocks the signals that it reads by signalfd; a child must not start deaf to them.
+  // The loop blocks the signals that it reads with signalfd; the child must start with them unblocked.
   sigset_t none, all;
   sigemptyset(&none);
   sigfillset(&all);
@@ -77,7 +77,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Spawn(EventLoop* loop, const
 ChildProcess::~ChildProcess() {
   if (ended_) return;
   loop_->Remove(pidfd_.get());
-  // Nobody asks for it any more, but somebody must reap it.
+  // The owner no longer needs it, but it must still be reaped.
   auto pidfd = std::make_shared<UniqueFd>(std::move(pidfd_));
   (void)loop_->Add(pidfd->get(), EPOLLIN, [loop = loop_, pid = pid_, pidfd](uint32_t) {
     ::waitpid(pid, nullptr, WNOHANG);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts a helper program of ours and tells when it has ended.
+// Starts one of our helper programs and reports its exit.
 #pragma once
 
 #include <sys/types.h>
@@ -14,13 +14,13 @@
 
 namespace vrun::node {
 
-// One child. Loop thread only. Destroying it neither kills nor waits: the child goes on, and
-// the loop reaps it (init, when we are gone).
+// One child. Loop thread only. Destroying the object neither kills nor waits: the child continues, and the loop reaps
+// it (init does once this process is gone).
 class ChildProcess {
  public:
-  // Runs argv[0] (a path) with an empty-ish environment (PATH, VRUN_LOG), stdin from /dev/null, our stderr for logs,
-  // and `inherited` (ours) as descriptors 3, 4, ... posix_spawn: no copy of our memory, nothing runs between fork and
-  // exec.
+  // Runs argv[0] (a path) with only PATH and VRUN_LOG in the environment, stdin from /dev/null, our stderr for logs,
+  // and `inherited` (our descriptors) as 3, 4, ... Uses posix_spawn: our memory is not copied and no code runs between
+  // fork and exec.
   static Result<std::unique_ptr<ChildProcess>> Spawn(EventLoop* loop, const std::vector<std::string>& argv,
                                                      const std::vector<int>& inherited);
   ~ChildProcess();
@@ -39,7 +39,7 @@ class ChildProcess {
   std::function<void(int)> on_exit_;
 };
 
-// The directory of the running executable: our other binaries lie beside it.
+// The directory of the running executable, which also contains our other binaries.
 std::string BinaryDirectory();
 
 }  // namespace vrun::node

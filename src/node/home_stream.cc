@@ -17,7 +17,7 @@ void HomeStream::Close() {
 
 void HomeStream::OnMessage(std::string message) {
   loop_->Post([self = shared_from_this(), message = std::move(message)]() mutable {
-    // A copy: the callback may put another one in its place.
+    // A copy, because the callback may replace itself.
     if (auto callback = self->events_.on_frame) callback(std::move(message));
   });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One /vrun.v1.Node/Task stream of a home, brought onto the agent's loop.
+// One /vrun.v1.Node/Task stream from a home, handled on the agent's loop.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace vrun::node {
 
-// Loop thread only, but for the two overrides, which gRPC calls. Shared by the agent's table of open streams and by the
-// attempt that it is attached to.
+// Loop thread only, except the two overrides, which the RPC library calls. Shared by the agent's table of open streams
+// and by the attempt to which it is attached.
 class HomeStream : public rpc::Stream::Handler, public std::enable_shared_from_this<HomeStream> {
  public:
   struct Events {
@@ -26,13 +26,13 @@ class HomeStream : public rpc::Stream::Handler, public std::enable_shared_from_t
       : loop_(loop), peer_(std::move(peer)), stream_(std::move(stream)) {}
 
   const rpc::Peer& peer() const { return peer_; }
-  // Whoever is attached last hears the stream; before that the agent does.
+  // Events go to the attempt attached last; before that, to the agent.
   void SetEvents(Events events) { events_ = std::move(events); }
   void Send(std::string frame) {
     if (open_) stream_->Send(std::move(frame));
   }
   void Send(const v1::TaskDown& message) { Send(message.SerializeAsString()); }
-  // Tells home why and ends the stream.
+  // Sends home the error and ends the stream.
   void Fail(const Error& error);
   void Close();
   bool open() const { return open_; }

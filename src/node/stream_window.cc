@@ -11,7 +11,7 @@ OutputWindow::Space OutputWindow::Reserve() {
   if (end_ >= limit) return {nullptr, 0};
   size_t block = static_cast<size_t>((end_ - BlockStart()) / kBlock);
   if (block == blocks_.size()) {
-    // Not cleared: whole pages come from the kernel as they are touched.
+    // Not zeroed: the kernel provides pages as they are touched.
     blocks_.push_back(spare_ ? std::move(spare_) : std::unique_ptr<char[]>(new char[kBlock]));
   }
   size_t at = static_cast<size_t>(end_ % kBlock);
@@ -37,7 +37,7 @@ Status OutputWindow::Acknowledge(uint64_t offset) {
                                      std::to_string(end_));
   }
   if (offset <= acknowledged_) return {};
-  sent_ = std::max(sent_, offset);  // sent over an earlier connection
+  sent_ = std::max(sent_, offset);  // was sent over an earlier connection
   size_t whole = static_cast<size_t>(offset / kBlock - acknowledged_ / kBlock);
   for (size_t i = 0; i < whole && !blocks_.empty(); ++i) {
     spare_ = std::move(blocks_.front());

@@ -45,7 +45,7 @@ TEST(OutputWindow, IsFullUntilAcknowledged) {
   EXPECT_TRUE(w.full());
   EXPECT_EQ(0u, w.Reserve().size);
   EXPECT_EQ(kStreamWindow, TakeAll(&w).size());
-  EXPECT_TRUE(w.full());  // sent is not passed on
+  EXPECT_TRUE(w.full());  // sent does not mean passed on
   ASSERT_TRUE(w.Acknowledge(5));
   EXPECT_EQ(5u, w.Reserve().size);
   w.SetUnbounded();
@@ -66,7 +66,7 @@ TEST(OutputWindow, SendsAgainFromAnyUnacknowledgedByte) {
     EXPECT_EQ(all.substr(from), TakeAll(&w));
     EXPECT_TRUE(w.end_sent());
   }
-  ASSERT_TRUE(w.SendFrom(3));  // gone: what is left
+  ASSERT_TRUE(w.SendFrom(3));  // already freed: gets the rest
   EXPECT_EQ(2'000'000u, w.acknowledged());
   EXPECT_FALSE(w.SendFrom(all.size() + 1));
   EXPECT_FALSE(w.Acknowledge(all.size() + 1));

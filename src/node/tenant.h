@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whose a cache, a uid range and a file system server are on a node: a home, and the user that its certificate names.
-// The id that a home gives itself is no secret and no proof; with the user in it, nobody reaches what another has there
-// by giving that other's id.
+// The owner of a cache, a uid range and a file system server on a node: a home and the user that its certificate names.
+// A home chooses its own id, which is neither secret nor proof. Because the user is part of the tenant, nobody can
+// reach another user's data by claiming that user's home id.
 #pragma once
 
 #include <string>
@@ -13,15 +13,15 @@ namespace vrun::node {
 
 struct Tenant {
   std::string user;     // the certificate's name
-  std::string home_id;  // as home says
+  std::string home_id;  // as home claims
 
-  // Of a job: the content of its root may be another's than its home's (a snapshot).
+  // The tenant of a job. Its root's content may belong to another home than the job's (a snapshot).
   static Tenant Of(const v1::StartAttempt& order) {
     return {order.user(), order.content_home_id().empty() ? order.home_id() : order.content_home_id()};
   }
 
   auto operator<=>(const Tenant&) const = default;
-  // 32 hex digits: name of its directories.
+  // 32 hex digits: the name of its directories.
   std::string Key() const { return Sha256(std::to_string(user.size()) + ":" + user + home_id).Hex().substr(0, 32); }
 };
 

@@ -11,7 +11,7 @@
 namespace vrun::node {
 namespace {
 
-// "TENANT BASE [ID]..."; false: it is not.
+// Parses "TENANT BASE [ID]..."; false if malformed.
 bool ParseLine(std::string_view line, std::string* tenant, UidRanges::Range* range) {
   const size_t space = line.find(' ');
   if (space == std::string_view::npos || space == 0) return false;
@@ -48,7 +48,7 @@ Result<UidRanges> UidRanges::Load(const std::string& path) {
     at = end + 1;
     std::string tenant;
     Range range;
-    // Two homes on one range would be two users who own each other's files: never guess here.
+    // If two homes shared a range, two users would own each other's files: never guess here.
     if (!ParseLine(line, &tenant, &range) || !used.insert(range.base).second) {
       return Error(Code::kCorrupt, Escape(path) + ": bad line \"" + Escape(line) + "\": repair or remove the file");
     }

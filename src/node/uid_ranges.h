@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which host uids a tenant's sandboxes use: 65,536 of their own for every home, the same ones for ever, and one for
-// each id above 65535 that its user has (base/id_map.h).
+// Assigns host uids to tenants' sandboxes: a permanent range of 65,536 for each tenant, and one more for each id above
+// 65535 that its user has (base/id_map.h).
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@
 namespace vrun::node {
 
 inline constexpr uint32_t kUidRangeStart =
-    0x40000000;  // far above what distributions hand out (subuid ends at 600100000)
+    0x40000000;  // far above what distributions assign (subuid ends at 600100000)
 inline constexpr uint32_t kUidRangeSize = IdMap::kIds;
 
-// Not thread safe. The file is "TENANT BASE [ID]..." lines; it is written before a new range or id is used.
+// Not thread safe. The file has lines "TENANT BASE [ID]..."; it is written before a new range or id is used.
 class UidRanges {
  public:
   struct Range {
     uint32_t base = 0;
-    std::vector<uint32_t> high;  // home's ids; what is here stays where it is
+    std::vector<uint32_t> high;  // home's ids above 65535; entries never move
   };
 
   static Result<UidRanges> Load(const std::string& path);
-  // The range of a tenant (Tenant::Key), with a place for each of these ids of home that is above 65535. kExhausted
-  // after 16,384 tenants, or when the tenant has too many such ids.
+  // The range of a tenant (Tenant::Key), extended with each of these home ids above 65535. kExhausted after 16,384
+  // tenants, or when the tenant has too many such ids.
   Result<Range> RangeFor(const std::string& tenant, const std::vector<uint32_t>& ids = {});
-  // nullptr: it has none yet.
+  // nullptr: none yet.
   const Range* Find(const std::string& tenant) const;
 
  private:

@@ -115,7 +115,7 @@ class ClientUnary final : public CountedCall {
   void Open(grpc::GenericStub* stub, grpc::CompletionQueue* queue, const std::string& method, std::string request,
             int64_t timeout_micros) {
     if (timeout_micros > 0) {
-      // The monotonic clock: a step of the wall clock ends no call.
+      // Monotonic clock: a step of the wall clock must not end calls.
       context_.set_deadline(
           gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(timeout_micros, GPR_TIMESPAN)));
     }
@@ -140,7 +140,7 @@ class ClientUnary final : public CountedCall {
     } else {
       done_(FromGrpcStatus(status_, TrailingCode(context_), where_));
     }
-    done_ = nullptr;  // what it holds goes before the channel's destructor goes on
+    done_ = nullptr;  // what it holds is released before the channel's destructor continues
     CallSet* calls = calls_;
     calls->Remove(this);
     delete this;
@@ -157,8 +157,8 @@ class ClientUnary final : public CountedCall {
   MemberTag<ClientUnary, &ClientUnary::OnFinished> finished_{this};
 };
 
-// Keeps the connection polled and up while nobody calls: without a watch gRPC looks at an idle connection every 5 s
-// only (too late for the other side's keepalive) and does not reconnect before the next call. Sets up new connections.
+// Keeps an idle connection polled and connected. Without a watch gRPC polls an idle connection only every 5 s (too late
+// for the peer's keepalive) and reconnects only at the next call. Configures new connections.
 class ConnectionWatch {
  public:
   ConnectionWatch(grpc::Channel* channel, grpc::CompletionQueue* queue, const std::string& address)
@@ -270,7 +270,7 @@ Result<std::unique_ptr<Channel>> Channel::Dial(const std::string& address, const
   args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, INT_MAX);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  // Despite its name this is the time that one attempt to connect is given.
+  // Despite its name, this is the timeout of one connection attempt.
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, kEstimateWindow);

@@ -39,7 +39,7 @@ using StorePtr = std::unique_ptr<X509_STORE, Freer<X509_STORE_free>>;
 using StoreContextPtr = std::unique_ptr<X509_STORE_CTX, Freer<X509_STORE_CTX_free>>;
 
 constexpr int kAuthorityDays = 3650;
-// A certificate is valid on machines whose clock is this much behind.
+// Certificates must be valid on machines whose clock is this much behind.
 constexpr int64_t kClockSkewSeconds = 3600;
 
 Error SslError(std::string_view what) {
@@ -79,13 +79,13 @@ CertPtr CertFromPem(std::string_view pem) {
 
 KeyPtr KeyFromPem(std::string_view pem) {
   BioPtr bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-  // The empty pass phrase keeps OpenSSL from asking on the terminal for one.
+  // The empty pass phrase keeps OpenSSL from prompting for one on the terminal.
   KeyPtr key(bio ? PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, const_cast<char*>("")) : nullptr);
   ERR_clear_error();
   return key;
 }
 
-// Seconds from now to the end of the certificate's time; negative when it is over.
+// Seconds until the certificate expires; negative if it has.
 int64_t SecondsLeft(const X509* cert) {
   int days = 0;
   int seconds = 0;
@@ -144,7 +144,7 @@ Result<CertPtr> NewCertificate(EVP_PKEY* key, const std::string& common_name, in
   BIGNUM* number = BN_bin2bn(serial, sizeof serial, nullptr);
   bool fine = number != nullptr && BN_to_ASN1_INTEGER(number, X509_get_serialNumber(cert.get())) != nullptr;
   BN_free(number);
-  // 64 bytes is the limit of the standard for a common name; the identity that counts is the URI.
+  // The standard limits a common name to 64 bytes; only the URI matters as identity.
   std::string cn = common_name.substr(0, 64);
   X509_NAME* subject = X509_get_subject_name(cert.get());
   fine = fine && X509_set_version(cert.get(), 2) == 1 &&
@@ -169,7 +169,7 @@ Status RequirePrivate(const std::string& path) {
   return {};
 }
 
-// Makes the directory, private when it is new, and holds it against other processes that want the same.
+// Creates the directory (private if new) and locks it against concurrent processes.
 Result<UniqueFd> LockDirectory(const std::string& directory) {
   VRUN_TRY(MakeDirs(directory, 0700));
   VRUN_ASSIGN(UniqueFd fd, OpenFile(directory + "/.lock", O_RDWR | O_CREAT, 0600));
@@ -205,7 +205,7 @@ bool IsIdentity(const std::string& role, const std::string& name) {
   return ParseIdentity("vrun://" + role + "/" + name, &ignored);
 }
 
-// Whether the pair on disk can stay.
+// Whether the pair on disk can be kept.
 bool IsGoodFor(const std::string& base, X509* ca, const std::string& uri) {
   auto cert_pem = ReadFile(base + ".pem");
   auto key_pem = ReadFile(base + ".key");
@@ -252,7 +252,7 @@ Status EnsureAuthority(const std::string& directory) {
   if (X509_sign(cert.get(), key.get(), EVP_sha256()) == 0) return SslError("sign certificate");
   VRUN_ASSIGN(std::string key_pem, KeyToPem(key.get()));
   VRUN_ASSIGN(std::string cert_pem, CertToPem(cert.get()));
-  // The key first: an authority exists when its certificate does.
+  // The key first: an authority exists once its certificate does.
   VRUN_TRY(WriteFileAtomic(directory + "/ca.key", key_pem, 0600));
   return WriteFileAtomic(directory + "/ca.pem", cert_pem, 0644);
 }
@@ -308,10 +308,10 @@ Status CheckCredentials(const Credentials& credentials) {
   CertPtr cert = CertFromPem(credentials.certificate);
   KeyPtr key = KeyFromPem(credentials.key);
   if (!ca || !cert || !key)
-    return Error(Code::kDenied, "the certificate, its key or the CA does not parse: make them anew");
+    return Error(Code::kDenied, "the certificate, its key or the CA does not parse: create them again");
   bool match = X509_check_private_key(cert.get(), key.get()) == 1;
   ERR_clear_error();
-  if (!match) return Error(Code::kDenied, "the key is not the certificate's: make them anew");
+  if (!match) return Error(Code::kDenied, "the key does not match the certificate: create both again");
   if (!IsSignedBy(cert.get(), ca.get())) {
     return Error(Code::kDenied,
                  "the certificate is not signed by this CA: it belongs to another cluster: make it anew");

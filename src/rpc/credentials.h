@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificates of the daemons: one local CA, one certificate a role and name.
+// Certificates of the daemons: one local CA, one certificate per role and name.
 //
-// A certificate says who its holder is by a URI in its subject alternative names: vrun://ROLE/NAME (also as CN), and by
+// A certificate identifies its holder by a URI in its subject alternative names, vrun://ROLE/NAME (also as CN), and by
 // the DNS name ROLE.vrun, which clients check instead of a host name. Keys are EC P-256, files 0600, directory 0700.
 #pragma once
 
@@ -18,17 +18,18 @@ struct Credentials {
   std::string key;
 };
 
-// A new CA in `directory` (ca.pem, ca.key), or the one that is there. kDenied when a key's mode is too open.
+// Creates a CA in `directory` (ca.pem, ca.key) unless there is one. kDenied when a key's mode is too open.
 Status EnsureAuthority(const std::string& directory);
-// Makes directory/NAME.pem and NAME.key signed by the CA of `authority`, valid for `days`; replaces those that have
-// less than a third of their time left or were made for another CA or role, keeps others. Copies the CA's certificate
-// beside it. Roles and names are words of letters, digits and "._-+@".
+// Creates directory/NAME.pem and NAME.key, signed by the CA of `authority` and valid for `days`. Replaces existing ones
+// that have less than a third of their lifetime left or were made for another CA or role. Copies the CA's certificate
+// beside them. Roles and names consist of letters, digits and "._-+@".
 Status EnsureCertificate(const std::string& authority, const std::string& directory, const std::string& role,
                          const std::string& name, int days);
 // Reads ca.pem, NAME.pem and NAME.key. Refuses a key that others may read.
 Result<Credentials> LoadCredentials(const std::string& directory, const std::string& name);
 
-// kDenied with the reason when the key is not the certificate's, the certificate is not the CA's, or its time is over.
+// kDenied with the reason when the key does not match the certificate, the certificate is not from the CA, or it has
+// expired.
 Status CheckCredentials(const Credentials& credentials);
 
 }  // namespace vrun::rpc

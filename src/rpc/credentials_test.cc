@@ -52,7 +52,7 @@ TEST(Credentials, AreKeptWhileTheyAreGoodAndReplacedWhenNot) {
   EXPECT_TRUE(EnsureAuthority(dir));
   EXPECT_EQ(authority.Make("node", "n1").certificate, first) << "the authority must be kept";
 
-  // Another role under the same name, a lost key, a torn file, and an end that is near.
+  // Another role under the same name, a lost key, a torn file, and an approaching expiry.
   EXPECT_NE(authority.Make("home", "n1").certificate, first);
   std::filesystem::remove(dir + "/n1.key");
   EXPECT_TRUE(EnsureCertificate(dir, dir, "node", "n1", 30));

@@ -63,7 +63,7 @@ Code FromGrpcCode(grpc::StatusCode code) {
 
 void LogFromGrpc(gpr_log_func_args* args) {
   if (args->severity == GPR_LOG_SEVERITY_ERROR) {
-    // A connection that cannot be made is tried again every two seconds: once a minute is enough to read of it.
+    // A failing connection is retried every two seconds; log it only once a minute.
     static std::mutex mu;
     static std::string last;
     static int64_t last_time = 0;
@@ -88,7 +88,7 @@ bool IsNameText(std::string_view text) {
   return true;
 }
 
-// All descriptors of this process are below it. 0: not known.
+// All descriptors of this process are below this number. 0: unknown.
 int DescriptorTableSize() {
   constexpr std::string_view kField = "\nFDSize:\t";
   const std::string status = ReadFile("/proc/self/status").value_or("");
@@ -138,7 +138,7 @@ Error FromGrpcStatus(const grpc::Status& status, std::string_view code_text, con
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return Error(Code::kTimeout, where + ": no answer in time");
   }
-  // ("tcp handshaker shutdown": the connection was never there.)
+  // ("tcp handshaker shutdown": there was never a connection.)
   const bool connected = text.find("tcp handshaker") == std::string::npos;
   if ((connected && text.find("andshake") != std::string::npos) || text.find("CERTIFICATE") != std::string::npos) {
     return Error(Code::kUnavailable,
@@ -151,7 +151,7 @@ Error FromGrpcStatus(const grpc::Status& status, std::string_view code_text, con
 void PrepareGrpc() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // Debian's absl is built to look for deadlocks at every lock.
+    // Debian's absl is built to search for deadlocks at every lock.
     absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
     gpr_set_log_verbosity(LogEnabled(LogLevel::kDebug) ? GPR_LOG_SEVERITY_INFO : GPR_LOG_SEVERITY_ERROR);
     gpr_set_log_function(LogFromGrpc);
@@ -174,7 +174,7 @@ void KeepKernelQueueShort(const std::string& address) {
   const std::string_view port = std::string_view(address).substr(address.rfind(':') + 1);
   uint16_t wanted = 0;
   if (std::from_chars(port.data(), port.data() + port.size(), wanted).ec != std::errc()) return;
-  // By number: a home may hold 100,000 files, and to list them in /proc takes ten times as long.
+  // By number: a home may have 100,000 open files, and listing them in /proc takes ten times as long.
   const int end = DescriptorTableSize();
   for (int fd = 0; fd < end; ++fd) {
     sockaddr_storage peer{};

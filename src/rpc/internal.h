@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What channel.cc and server.cc share: conversions between gRPC's types and ours. Not for other modules.
+// Shared by channel.cc and server.cc: conversions between gRPC's types and ours. Not for other modules.
 #pragma once
 
 #if defined(__SANITIZE_THREAD__)
@@ -22,18 +22,19 @@ namespace vrun::rpc {
 
 inline constexpr int kMaxMessageBytes = 64 << 20;
 inline constexpr int kKeepaliveMillis = 5000;
-// Room for what is under way on a fast or a long link.
+// Large enough for data in flight on a fast or long link.
 inline constexpr int kStreamWindowBytes = 8 << 20;
-// The connection's window is the estimator's alone: without it (gRPC 1.51) it stays at 64 KiB and what one message
-// needs, which is one message for each round trip, however large the streams' windows are.
+// The connection's window is set only by gRPC's estimator. Without the estimator (gRPC 1.51) it stays at 64 KiB plus
+// the current message, so one message per round trip, however large the streams' windows are.
 inline constexpr int kEstimateWindow = 1;
 inline constexpr int kFrameBytes = 1 << 20;
-// Of one connection, in the kernel, beside what is on its way: 4 ms at 500 Mbit/s.
+// Unsent bytes of one connection in the kernel, besides those in flight: 4 ms at 500 Mbit/s.
 inline constexpr int kKernelQueueBytes = 256 << 10;
-// Trailing metadata that marks an error as an answer of the application and carries its Code.
+// Trailing metadata with the Code; marks an error as sent by the application.
 inline constexpr char kCodeKey[] = "vrun-code";
 
-// ThreadSanitizer cannot look into gRPC: what is handed to it with Before is in order with what comes back with After.
+// ThreadSanitizer cannot see inside gRPC: these tell it that Before, when data is handed to gRPC, happens before After,
+// when it comes back.
 #if defined(__SANITIZE_THREAD__)
 inline void TellSanitizerBefore(void* p) { __tsan_release(p); }
 inline void TellSanitizerAfter(void* p) { __tsan_acquire(p); }
@@ -42,24 +43,23 @@ inline void TellSanitizerBefore(void*) {}
 inline void TellSanitizerAfter(void*) {}
 #endif
 
-// The buffer takes the string over; nothing is copied.
+// Takes over the string without copying.
 grpc::ByteBuffer ToBuffer(std::string message);
 std::string FromBuffer(const grpc::ByteBuffer& buffer);
 
 grpc::Status ToGrpcStatus(const Error& error);
-// `code_text` is the value of kCodeKey or empty; `where` names the other side in errors of the connection.
+// `code_text` is the value of kCodeKey or empty; `where` names the peer in connection errors.
 Error FromGrpcStatus(const grpc::Status& status, std::string_view code_text, const std::string& where);
 
-// Points gRPC's own log at ours (warnings and errors), and other settings that a process has once; the first call does
-// it.
+// Redirects gRPC's log (warnings and errors) to ours and makes other process-wide settings, on the first call.
 void PrepareGrpc();
 
-// The kernel takes no more of what is to be sent to `address` than the connection needs to stay busy
-// (TCP_NOTSENT_LOWAT, tcp(7)): by default up to 4 MiB, in which no urgent message overtakes. gRPC gives nobody its
-// sockets: they are looked for among the descriptors of this process.
+// Limits unsent data in the kernel for connections to `address` to what keeps them busy (TCP_NOTSENT_LOWAT, tcp(7)).
+// The default is up to 4 MiB, which urgent messages cannot overtake. gRPC does not expose its sockets, so this searches
+// the process's descriptors.
 void KeepKernelQueueShort(const std::string& address);
 
-// "vrun://ROLE/NAME". False when it is none.
+// Parses "vrun://ROLE/NAME"; false if it is something else.
 bool ParseIdentity(std::string_view uri, Peer* peer);
 
 }  // namespace vrun::rpc

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A completion queue of gRPC and the threads that wait on it. Not for other modules.
+// A gRPC completion queue and the threads that wait on it. Not for other modules.
 //
-// Why not gRPC's callback API: in 1.51 its threads sleep for 100 ms after a second without events, which a call after a
-// pause would pay for, and its queue is taken down by whoever lets go last, which may be one of its own threads.
+// Why not gRPC's callback API: in version 1.51 its threads sleep for 100 ms after a second without events, which delays
+// a call after a pause. Also, its queue is destroyed by the last user, which may be one of its own threads.
 #pragma once
 
 #include <atomic>
@@ -21,12 +21,12 @@ class CompletionQueue;
 
 namespace vrun::rpc {
 
-// What an operation is started with; Complete runs on a poller's thread when it is over.
+// The tag of an operation; Complete runs on a poller's thread when the operation is over.
 class Tag {
  public:
   virtual void Complete(bool ok) = 0;
-  // This, to be given to gRPC. What was written before is seen by Complete: gRPC promises it, and ThreadSanitizer,
-  // which cannot look into gRPC, is told.
+  // Returns this, to pass to gRPC. Complete sees everything written before: gRPC guarantees it, and ThreadSanitizer,
+  // which cannot see inside gRPC, is told.
   Tag* Arm() {
     TellSanitizerBefore(this);
     return this;
@@ -53,7 +53,7 @@ class MemberTag final : public Tag {
 class Poller {
  public:
   Poller(std::unique_ptr<grpc::CompletionQueue> queue, int threads);
-  // Every operation must have been started before; waits for all of them. Not on one of its threads.
+  // Waits for all operations; none may be started afterwards. Not on one of its own threads.
   ~Poller();
   grpc::CompletionQueue* queue() const { return queue_.get(); }
   bool OnThisThread() const;
@@ -63,11 +63,11 @@ class Poller {
   std::vector<std::thread> threads_;
 };
 
-// A call whose operations are counted: it is over, and deleted, when the last has completed.
+// A call that counts its operations: it is over, and deleted, when the last one has completed.
 class CountedCall {
  public:
   virtual ~CountedCall() = default;
-  // Makes it end soon; called while it is registered.
+  // Makes the call end soon; only called while it is registered.
   virtual void Abort() = 0;
 
  protected:
@@ -81,7 +81,7 @@ class CountedCall {
   std::atomic<int> pending_{0};
 };
 
-// The calls that are open, so that their owner can end them and wait for that.
+// The open calls, so that their owner can end them and wait.
 class CallSet {
  public:
   void Add(CountedCall* call);

@@ -3,10 +3,10 @@
 // "/vrun.v1.Service/Name".
 //
 // Any gRPC implementation can talk to it: the schemas are in proto/, the transport is plain gRPC over mTLS. Callbacks
-// run on gRPC's threads, one at a time per stream; they must not block. Post to an EventLoop to get home. A callback
-// may destroy the stream that it belongs to, but neither the channel nor the server.
+// run on gRPC's threads, one at a time per stream, and must not block: Post to an EventLoop. A callback may destroy its
+// own stream, but neither the channel nor the server.
 //
-// An Error given to a reply or to Cancel arrives at the other side with its code and text (not its errno). Failures of
+// An Error given to a reply or to Cancel reaches the other side with its code and text, without its errno. Failures of
 // the connection itself are kUnavailable and name the address.
 #pragma once
 
@@ -27,55 +27,55 @@ class Stream {
    public:
     virtual ~Handler() = default;
     virtual void OnMessage(std::string message) = 0;
-    // queued_bytes() fell to kLowWater again after it had passed kHighWater.
+    // queued_bytes() fell to kLowWater after it had exceeded kHighWater.
     virtual void OnWritable() {}
-    // Last callback. An orderly end by the other side is Code::kOk with an empty message; a local Cancel gives its own
-    // reason back.
+    // Last callback. A Finish by the other side gives Code::kOk with an empty message; a local Cancel gives its own
+    // reason.
     virtual void OnClosed(Error reason) = 0;
   };
   static constexpr size_t kHighWater = 4u << 20;
   static constexpr size_t kLowWater = 1u << 20;
 
-  // No callback runs any more once the destructor has returned. After Finish what was queued still goes out; without it
+  // No callback runs after the destructor has returned. After Finish, queued messages are still sent; without Finish
   // the stream is cancelled.
   virtual ~Stream() = default;
-  // Any thread; queues without bound: a sender looks at queued_bytes(). Dropped after the stream has closed.
+  // Any thread. The queue is unbounded: senders must check queued_bytes(). Dropped after the stream has closed.
   virtual void Send(std::string message) = 0;
-  // Overtakes what was sent with Send and is still queued; in order among themselves.
+  // Sent before messages still queued by Send; in order among themselves.
   virtual void SendUrgent(std::string message) = 0;
   virtual size_t queued_bytes() const = 0;
-  // Nothing more from this end. The other side gets everything that was sent; a server's stream then ends, a client's
-  // ends when the server has sent what it had queued by then. Both sides see OnClosed(kOk).
+  // Ends sending. The other side gets everything that was sent. A server's stream then ends; a client's ends when the
+  // server has sent what it had queued by then. Both sides see OnClosed(kOk).
   virtual void Finish() = 0;
-  // Tears down at once; what is queued is lost.
+  // Closes at once; queued messages are lost.
   virtual void Cancel(Error reason) = 0;
 };
 
-// A client's connection, its own (nothing is shared between two Dials). Reconnects by itself with a back-off of 50 ms
-// to 2 s; keepalive notices a silent peer within about 10 s. While there is no connection calls and streams fail with
-// kUnavailable, after the attempt that is under way.
+// A client's own connection (two Dials share nothing). Reconnects automatically with a back-off of 50 ms to 2 s;
+// keepalive detects a silent peer within about 10 s. While disconnected, calls and streams fail with kUnavailable after
+// the connection attempt in progress.
 class Channel {
  public:
-  // `peer` is the role that the other side's certificate must have ("controller", "node"). Connects in the background;
-  // an error means that the certificate cannot be used (expired, not of this CA, key does not match).
+  // `peer` is the role that the other side's certificate must have ("controller", "node"). Connects in the background.
+  // An error means that our certificate is unusable (expired, not from this CA, key does not match).
   static Result<std::unique_ptr<Channel>> Dial(const std::string& address, const Credentials& mine,
                                                const std::string& peer);
-  // Unfinished calls are answered and open streams closed with kAborted before the destructor returns; Stream objects
+  // Before the destructor returns, unfinished calls are answered and open streams closed with kAborted; Stream objects
   // stay valid.
   virtual ~Channel() = default;
-  // `timeout_micros` 0: no limit but the connection's. `done` is called exactly once.
+  // `timeout_micros` 0: only the connection's limits. `done` is called exactly once.
   virtual void Call(const std::string& method, std::string request, int64_t timeout_micros,
                     std::function<void(Result<std::string>)> done) = 0;
-  // Never fails at once: a stream that cannot be opened is closed with the reason. `handler` must outlive the stream;
+  // Never fails directly: a stream that cannot be opened is closed with the reason. `handler` must outlive the stream;
   // its callbacks may run before this returns.
   virtual std::unique_ptr<Stream> OpenStream(const std::string& method, Stream::Handler* handler) = 0;
   virtual const std::string& address() const = 0;
-  // The last attempt to connect failed. A call made now fails with that at once, until the next attempt, up to 2 s
-  // later; whoever knows that the other side may be back dials anew.
+  // Whether the last connection attempt failed. Calls then fail at once until the next attempt, up to 2 s later. A
+  // caller who expects the other side to be back should Dial again.
   virtual bool failing() const = 0;
 };
 
-// Who called: from the verified client certificate.
+// The caller, from the verified client certificate.
 struct Peer {
   std::string role;  // "home", "node", "controller"
   std::string name;  // user@host for a home, the node's name for a node
@@ -87,19 +87,19 @@ class Server {
   using UnaryHandler =
       std::function<void(const Peer&, std::string request, std::function<void(Result<std::string>)> reply)>;
   // `reply` is called at most once, by any thread, now or later; dropping it without a call answers kAborted.
-  // Takes the stream; the returned handler gets its callbacks, starting after this returns. It must outlive the stream.
-  // An error refuses the stream.
+  // StreamHandler takes the stream. The returned handler gets its callbacks, starting after the return, and must
+  // outlive the stream. An error refuses the stream.
   using StreamHandler = std::function<Result<Stream::Handler*>(const Peer&, std::unique_ptr<Stream>)>;
 
   static std::unique_ptr<Server> Create(const Credentials& mine);
-  // Stops: open streams are cancelled and closed (their Stream objects stay valid), waits for running callbacks. Not
-  // from within a callback.
+  // Cancels and closes open streams (their Stream objects stay valid), and waits for running callbacks. Not from within
+  // a callback.
   virtual ~Server() = default;
-  // Before Start. Handlers run on gRPC's threads, several at a time.
+  // Call before Start. Handlers run on gRPC's threads, several at a time.
   virtual void Unary(const std::string& method, UnaryHandler handler) = 0;
   virtual void Streaming(const std::string& method, StreamHandler handler) = 0;
-  // `address` is host:port, port 0 picks one; returns the port in use. Clients without a certificate of this CA that
-  // names a role are refused.
+  // `address` is host:port; port 0 picks one. Returns the port in use. Refuses clients without a certificate from this
+  // CA that names a role.
   virtual Result<int> Start(const std::string& address) = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this layer costs on loopback, both ends in one process, with mTLS. Prints one JSON object.
+// The cost of this layer on loopback, with both ends in one process and mTLS. Prints one JSON object.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>

@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// A handler that remembers, and a way to wait for what it has seen.
+// A handler that records events, and can wait for them.
 class Recorder : public Stream::Handler {
  public:
   void OnMessage(std::string message) override {
@@ -63,7 +63,7 @@ class Recorder : public Stream::Handler {
   bool WaitWritable() {
     return Wait([&] { return writable_ > 0; });
   }
-  // The reason of the end.
+  // The reason of the close.
   Error WaitClosed() {
     if (!Wait([&] { return announced_; })) return Error(Code::kInternal, "never closed");
     return *closed_;
@@ -97,7 +97,7 @@ class Recorder : public Stream::Handler {
   std::function<void()> on_closed_;
 };
 
-// Sends everything back; goes when its stream has ended.
+// Echoes everything; is destroyed when its stream has ended.
 class EchoSession : public Stream::Handler {
  public:
   explicit EchoSession(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
@@ -230,11 +230,11 @@ TEST_F(RpcTest, NobodyThereIsSaidAndTheChannelComesBackByItself) {
   EXPECT_TRUE(again);
 }
 
-// What the kernel has taken no urgent message overtakes.
+// Urgent messages cannot overtake what is already in the kernel.
 TEST_F(RpcTest, TheKernelTakesNoMoreThanItNeeds) {
   const auto queue = [&] {  // of our end of the connection
     for (int fd = 0; fd < 1024; ++fd) {
-      sockaddr_in6 peer{};  // of IPv4 the port is in the same place
+      sockaddr_in6 peer{};  // the port is at the same place for IPv4
       socklen_t size = sizeof peer;
       int bytes = 0;
       socklen_t of_bytes = sizeof bytes;
@@ -262,7 +262,7 @@ TEST_F(RpcTest, StrangersAreRefused) {
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code(), Code::kUnavailable) << answer.error().message();
 
-  // A certificate of another cluster under our CA's name never gets as far as dialing.
+  // A certificate of another cluster under our CA's name is refused before any connection.
   Credentials mixed = other.Make("home", "eve@h");
   mixed.ca = authority_.Make("home", "anna@h").ca;
   EXPECT_EQ(Channel::Dial(address_, mixed, "controller").error().code(), Code::kDenied);
@@ -366,8 +366,8 @@ TEST_F(RpcTest, ASlowReaderShowsAsQueuedBytesAndCanStillBeCancelled) {
     std::condition_variable opened;
     bool open = false;
   };
-  const auto gate = std::make_shared<Gate>();  // the last message may still be on its way through it when this ends
-  at_server_.SetOnMessage([gate](const std::string&) {  // blocks one thread of gRPC: only a test may do this
+  const auto gate = std::make_shared<Gate>();           // the last message may still be passing it when this ends
+  at_server_.SetOnMessage([gate](const std::string&) {  // blocks one of gRPC's threads: only allowed in a test
     std::unique_lock lock(gate->mutex);
     gate->opened.wait(lock, [&] { return gate->open; });
   });
@@ -482,7 +482,7 @@ TEST_F(RpcTest, NoCallbackAfterTheDestructor) {
     for (int i = 0; i < 20; ++i) stream->Send("ping");
     if (round % 3 == 0) at_client->WaitMessages(1);
     stream.reset();
-    at_client.reset();  // a late callback would be caught by the sanitizers
+    at_client.reset();  // sanitizers would detect a late callback
   }
 }
 
@@ -544,7 +544,7 @@ TEST_F(RpcTest, AChannelClosesItsStreamsBeforeItGoes) {
 }
 
 TEST_F(RpcTest, NothingButTheConnectionMovesWhileNobodyCalls) {
-  // A channel without calls answers the server's keepalive and is warm afterwards.
+  // An unused channel answers the server's keepalive and stays connected.
   auto channel = Dial();
   ASSERT_TRUE(Call(*channel, kEcho, "x"));
   std::mutex mu;

@@ -23,7 +23,7 @@ namespace {
 
 // One thread reads and decrypts while the other runs a handler.
 constexpr int kServerThreads = 2;
-// Calls that may arrive at once without waiting for a thread; more only wait.
+// Calls that can arrive at once without waiting for a thread; more just wait.
 constexpr int kWaitingCalls = 8;
 
 void MarkAsAnswer(grpc::GenericServerContext* context, const Error& error) {
@@ -49,7 +49,7 @@ Result<Peer> PeerOf(const grpc::GenericServerContext& context) {
   return peer;
 }
 
-// gRPC says only in its log why it cannot listen; the kernel is asked first.
+// gRPC reports only in its log why it cannot listen, so this asks the kernel first.
 Status ProbeAddress(const std::string& address) {
   const std::string what = "listen on " + Escape(address);
   size_t colon = address.rfind(':');
@@ -79,8 +79,8 @@ Status ProbeAddress(const std::string& address) {
 
 class GrpcServer;
 
-// One call, waited for, served and ended; deletes itself when its last operation has completed. A unary call is one
-// message up and one down, so both kinds are served through the same generic stream.
+// One call: accepted, served and finished; deletes itself when its last operation has completed. A unary call is one
+// message in each direction, so both kinds use the same generic stream.
 class ServerCall final : public CountedCall, public StreamCore::Transport {
  public:
   ServerCall(GrpcServer* server, grpc::AsyncGenericService* service, grpc::ServerCompletionQueue* queue);
@@ -104,10 +104,10 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
   void TryCancel() override { context_.TryCancel(); }
 
  private:
-  // What outlives the call when a reply comes after its end.
+  // Outlives the call, for a reply that comes after its end.
   struct ReplyLink {
     std::mutex mu;
-    ServerCall* call = nullptr;  // until answered: a call stays until it was finished
+    ServerCall* call = nullptr;  // until answered: a call stays until it is finished
 
     static void Answer(const std::shared_ptr<ReplyLink>& link, Result<std::string> answer) {
       ServerCall* call = nullptr;
@@ -146,8 +146,8 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
     End();
   }
   void OnFinished(bool) { End(); }
-  // The call is over in gRPC's eyes, in order or not. May run beside OnAccepted: whichever of the two is not set up yet
-  // (the core not started, the link not set) ignores this and meets the end in its first read.
+  // gRPC considers the call over, in order or not. May run concurrently with OnAccepted: if the core has not started or
+  // the link is not set, this does nothing, and the first read finds the end.
   void OnCallOver(bool) {
     if (context_.IsCancelled()) {
       core_->Cancelled();
@@ -162,7 +162,7 @@ class ServerCall final : public CountedCall, public StreamCore::Transport {
   grpc::GenericServerAsyncReaderWriter call_{&context_};
   const std::shared_ptr<ReplyLink> link_ = std::make_shared<ReplyLink>();
   const std::shared_ptr<StreamCore> core_ = std::make_shared<StreamCore>(StreamCore::Side::kServer, this);
-  const Server::UnaryHandler* unary_ = nullptr;  // of a unary call
+  const Server::UnaryHandler* unary_ = nullptr;  // for a unary call
   Peer peer_;
   grpc::ByteBuffer read_;
   grpc::ByteBuffer write_;
@@ -184,7 +184,7 @@ class GrpcServer final : public Server {
       std::lock_guard lock(mu_);
       stopping_ = true;
     }
-    // A deadline that has passed cancels every call at once.
+    // A deadline in the past cancels every call at once.
     server_->Shutdown(gpr_time_0(GPR_CLOCK_MONOTONIC));
     calls_.WaitEmpty();
     server_.reset();
@@ -204,7 +204,7 @@ class GrpcServer final : public Server {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
-    // Without this a second server could bind the same port and take half of the calls.
+    // Otherwise a second server could bind the same port and receive half of the calls.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMillis);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMillis);
@@ -269,7 +269,7 @@ ServerCall::ServerCall(GrpcServer* server, grpc::AsyncGenericService* service, g
 }
 
 void ServerCall::OnAccepted(bool ok) {
-  if (!ok) {  // the server stops; a call that never began has no end either
+  if (!ok) {  // the server stops; a call that never began has no end
     End();
     return End();
   }
@@ -300,7 +300,7 @@ void ServerCall::Dispatch() {
 
 void ServerCall::ServeUnary(bool ok) {
   if (!ok) return ReplyLink::Answer(link_, Error(Code::kInvalid, "the call has no request"));
-  // The last copy of the reply function that goes without having been called answers the call.
+  // When the last copy of the reply function is destroyed without a call, this answers the call.
   std::shared_ptr<void> dropped(nullptr, [link = link_](void*) {
     ReplyLink::Answer(link, Error(Code::kAborted, "the request was dropped: the server is stopping"));
   });

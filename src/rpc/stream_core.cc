@@ -29,7 +29,7 @@ void StreamCore::ReadDone(std::optional<std::string> message) {
   std::unique_lock lock(mu_);
   if (!message) {
     read_ended_ = true;
-    // The server has ended the call: whatever the client has queued cannot be delivered any more.
+    // The server has ended the call: queued messages of the client can no longer be delivered.
     if (side_ == Side::kClient) DropQueueLocked();
     Pump(lock);
     return;
@@ -120,8 +120,8 @@ void StreamCore::CancelLocked(Error reason) {
   reason_ = std::move(reason);
   cancelled_ = true;
   DropQueueLocked();
-  // A server that has no write under way ends the call with the reason as its status, so that the other side learns it.
-  // Otherwise the write may be stuck for ever in a full window, and only cancellation gets it out.
+  // A server without a write in progress ends the call with the reason as its status, so that the peer learns it.
+  // Otherwise the write may be stuck in a full window, and only cancellation ends it.
   if (side_ == Side::kClient || writing_) transport_->TryCancel();
 }
 
@@ -138,7 +138,7 @@ void StreamCore::Pump(std::unique_lock<std::mutex>& lock) {
     next.pop_front();
     writing_ = true;
     writing_bytes_ = message.size();
-    // While writing_ is set nobody closes out, so the transport stays.
+    // Nobody calls CloseOut while writing_ is set, so the transport stays alive.
     lock.unlock();
     transport_->StartWrite(std::move(message));
     lock.lock();
@@ -172,7 +172,7 @@ void StreamCore::Deliver(std::unique_lock<std::mutex>& lock) {
   in_callback_ = true;
   callback_thread_ = std::this_thread::get_id();
   while (due_message_ || due_writable_ || due_closed_) {
-    // A message comes before the news that the stream has ended.
+    // Deliver a message before the end of the stream.
     if (due_message_) {
       std::string message = std::move(*due_message_);
       due_message_.reset();

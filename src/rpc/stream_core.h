@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of one stream, the same for both ends: the queue of writes, the order of callbacks, the end. Not for other
+// The life cycle of one stream, the same for both ends: the write queue, the order of callbacks, the end. Not for other
 // modules.
 //
-// Three parties with different lifetimes meet here: the user's Stream object (may be destroyed at any moment), gRPC's
-// call (lives until its last operation has completed) and the handler (outlives the Stream object). The core is shared
-// by the first two. All its state is behind one mutex; neither gRPC nor the handler is called with it held, except
-// TryCancel.
+// Connects three parties with different lifetimes: the user's Stream object (may be destroyed at any moment), gRPC's
+// call (lives until its last operation has completed) and the handler (outlives the Stream object). The first two share
+// the core. One mutex guards all its state. It is not held while calling gRPC or the handler, except for TryCancel.
 //
-// Rules of gRPC that it keeps: one write at a time; one read at a time; CloseOut only when no write is under way, and
-// no write after it.
+// gRPC's rules: one write at a time; one read at a time; CloseOut only when no write is in progress, and no write after
+// it.
 #pragma once
 
 #include <condition_variable>
@@ -26,13 +25,13 @@ namespace vrun::rpc {
 
 class StreamCore {
  public:
-  // A call of gRPC. Valid until Done.
+  // A gRPC call. Valid until Done.
   class Transport {
    public:
     virtual void StartRead() = 0;                      // answered by ReadDone
     virtual void StartWrite(std::string message) = 0;  // answered by WriteDone
     virtual void StartWritesDone() = 0;                // client only; answered by WriteDone
-    // The last thing that is asked: a server finishes the call, a client lets go of it.
+    // The last request: a server finishes the call, a client releases it.
     virtual void CloseOut(const Error& reason) = 0;
     virtual void TryCancel() = 0;
 
@@ -41,28 +40,28 @@ class StreamCore {
   };
   enum class Side { kClient, kServer };
 
-  // A client's stream starts as if a write were under way, which is the opening of the call: WriteDone ends it.
+  // A client's stream starts as if a write were in progress: the opening of the call, which WriteDone completes.
   StreamCore(Side side, Transport* transport) : side_(side), transport_(transport), writing_(side == Side::kClient) {}
 
-  // --- the calls of the transport ---
-  void Start(Stream::Handler* handler);               // what was queued before goes out; the first read starts
+  // --- called by the transport ---
+  void Start(Stream::Handler* handler);               // sends what was queued before; starts the first read
   void Refuse(Error reason);                          // instead of Start
-  void ReadDone(std::optional<std::string> message);  // nullopt: no more
+  void ReadDone(std::optional<std::string> message);  // nullopt: no more messages
   void WriteDone(bool ok);
   void Cancelled();         // server: the call was cancelled or its connection broke
-  void Done(Error status);  // nothing follows; the transport is gone after this. kOk: orderly
+  void Done(Error status);  // last call; the transport is gone afterwards. kOk: orderly
 
-  // --- the Stream object's calls ---
+  // --- called by the Stream object ---
   void Send(std::string message) { Queue(&queue_, std::move(message)); }
   void SendUrgent(std::string message) { Queue(&urgent_, std::move(message)); }
   size_t queued_bytes() const;
   void Finish();
   void Cancel(Error reason);
-  void Detach();  // the Stream object goes away; returns when no callback runs on another thread
+  void Detach();  // the Stream object is destroyed; returns when no callback runs on another thread
 
  private:
   void Queue(std::deque<std::string>* queue, std::string message);
-  void Pump(std::unique_lock<std::mutex>& lock);  // starts what can be started; may release and retake the lock
+  void Pump(std::unique_lock<std::mutex>& lock);  // starts possible operations; may release and retake the lock
   void Deliver(std::unique_lock<std::mutex>& lock);
   void CancelLocked(Error reason);
   void DropQueueLocked();
@@ -74,21 +73,21 @@ class StreamCore {
 
   Stream::Handler* handler_ = nullptr;
   bool started_ = false;
-  std::deque<std::string> urgent_;  // before queue_
+  std::deque<std::string> urgent_;  // sent before queue_
   std::deque<std::string> queue_;
-  size_t queued_bytes_ = 0;  // of both, with the message under way
+  size_t queued_bytes_ = 0;  // of both, including the message being written
   size_t writing_bytes_ = 0;
   bool above_high_water_ = false;
   bool writing_;
-  bool finish_ = false;       // asked for by the user
+  bool finish_ = false;       // requested by the user
   bool writes_done_ = false;  // client: half-closed
   bool read_ended_ = false;
   bool cancelled_ = false;  // no more writes
   bool closed_out_ = false;
   bool done_ = false;
-  std::optional<Error> reason_;  // of a local Cancel
+  std::optional<Error> reason_;  // reason of a local Cancel
 
-  // Callbacks run one at a time; what becomes due meanwhile is run by the thread that is in one.
+  // Callbacks run one at a time. A thread that is in a callback also runs those that become due meanwhile.
   bool in_callback_ = false;
   std::thread::id callback_thread_;
   std::optional<std::string> due_message_;
@@ -96,7 +95,7 @@ class StreamCore {
   std::optional<Error> due_closed_;
 };
 
-// The object that users hold.
+// The object that users own.
 std::unique_ptr<Stream> MakeStream(std::shared_ptr<StreamCore> core);
 
 }  // namespace vrun::rpc

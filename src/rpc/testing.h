@@ -26,7 +26,7 @@ class TestAuthority {
   TestAuthority(const TestAuthority&) = delete;
   TestAuthority& operator=(const TestAuthority&) = delete;
 
-  // ca.pem, ca.key and what Make has made: NAME.pem and NAME.key.
+  // Contains ca.pem, ca.key and what Make has created: NAME.pem and NAME.key.
   const std::string& directory() const { return directory_; }
   Credentials Make(const std::string& role, const std::string& name) const {
     VRUN_CHECK(EnsureCertificate(directory_, directory_, role, name, 30).has_value());

@@ -42,7 +42,7 @@ Error FromAnswer(long status, std::string_view body, std::string_view what) {
             "not allowed: give the keys s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket on the bucket" +
             tail);
   }
-  if (status == 416) return Error(Code::kCorrupt, head + "an object that is too short" + tail);
+  if (status == 416) return Error(Code::kCorrupt, head + "the object is too short" + tail);
   if (status == 404) return Error(Code::kNotFound, head + "not there" + tail);
   if (status == 408 || status == 429 || status >= 500) {
     return Error(Code::kUnavailable, head + "the store is busy or broken: trying again may help" + tail);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store's answer means. Pure.
+// Interprets a store's answers. Pure.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace vrun::s3 {
 
-// Of an HTTP status of 300 and above, with the XML that came with it: one line, with what to do.
-//   kCorrupt      a range behind its end (416)
+// Converts an HTTP status of 300 and above, with its XML, to an error of one line with advice.
+//   kCorrupt      a range behind the object's end (416)
 //   kNotFound     the object is not there (404 without NoSuchBucket)
-//   kDenied       wrong credentials, no permission, a clock that is off, an expired URL
-//   kInvalid      there is no such bucket, or it is elsewhere
-//   kUnavailable  trying again may help (5xx, 429, 408)
+//   kDenied       wrong credentials, no permission, a wrong clock, an expired URL
+//   kInvalid      the bucket does not exist or is elsewhere
+//   kUnavailable  a retry may help (5xx, 429, 408)
 Error FromAnswer(long status, std::string_view body, std::string_view what);
-// <Code> of an error's XML; "" when there is none. Bounded, printable.
+// <Code> of an error's XML; "" if there is none. Bounded, printable.
 std::string ErrorCode(std::string_view body);
 
 }  // namespace vrun::s3

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When to leave a store alone. Pure decisions; the caller brings the clock. Any thread.
+// Decides when to stop using a store for a while. Pure decisions; the caller provides the time. Any thread.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,15 @@
 
 namespace vrun::s3 {
 
-// Opens after kFailures failures in a row: nothing is asked for a while, twice as long each time. Then one request is
-// let through, whose fate decides.
+// Opens after kFailures consecutive failures: blocks requests for a while, twice as long each time. Then it admits one
+// request, whose result decides.
 class Breaker {
  public:
   static constexpr int kFailures = 4;
   static constexpr int64_t kFirstPauseMicros = 2'000'000;
   static constexpr int64_t kLongestPauseMicros = 60'000'000;
 
-  // Whether to ask now. After true exactly one of Succeeded, Failed and Dropped is owed.
+  // Whether to send a request now. After true, the caller must call exactly one of Succeeded, Failed and Dropped.
   bool Allow(int64_t now) {
     std::lock_guard lock(mutex_);
     if (failures_ < kFailures) return true;
@@ -24,7 +24,7 @@ class Breaker {
     probing_ = true;
     return true;
   }
-  // The store answered, if only that it has not got something.
+  // The store answered, even if only that an object is missing.
   void Succeeded() {
     std::lock_guard lock(mutex_);
     failures_ = 0;
@@ -36,17 +36,17 @@ class Breaker {
     probing_ = false;
     CountLocked(now);
   }
-  // A failure too, of what is still under way: one of the three is still owed.
+  // Reports a failure of a request still in progress: one of the three calls must still follow.
   void Late(int64_t now) {
     std::lock_guard lock(mutex_);
     CountLocked(now);
   }
-  // It was never asked, or its failure has been counted.
+  // The request was never sent, or its failure has been counted.
   void Dropped() {
     std::lock_guard lock(mutex_);
     probing_ = false;
   }
-  // Nothing is asked now; also while the fate of the one request is not known.
+  // Whether requests are blocked now, also while the result of the one admitted request is pending.
   bool open(int64_t now) const {
     std::lock_guard lock(mutex_);
     return failures_ >= kFailures && (now < closed_until_ || probing_);
@@ -55,7 +55,7 @@ class Breaker {
  private:
   void CountLocked(int64_t now) {
     if (failures_ < kFailures && ++failures_ < kFailures) return;
-    // What was under way when it opened says nothing new.
+    // Results of requests sent before it opened carry no news.
     if (now < closed_until_) return;
     closed_until_ = now + pause_;
     pause_ = std::min(pause_ * 2, kLongestPauseMicros);

@@ -53,7 +53,8 @@ Status Normalize(Bucket* bucket) {
   }
   if (bucket->endpoint.empty()) {
     bucket->endpoint = "https://s3." + bucket->region + ".amazonaws.com";
-    bucket->path_style = bucket->name.find('.') != std::string::npos;  // the wildcard certificate covers no dots
+    // the wildcard certificate does not cover names with dots
+    bucket->path_style = bucket->name.find('.') != std::string::npos;
   }
   std::string text = bucket->endpoint;
   while (text.ends_with('/')) text.pop_back();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which bucket at which store, and the names in it.
+// A bucket at a store, and the object names in it.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 namespace vrun::s3 {
 
 struct Bucket {
-  std::string endpoint;  // http[s]://HOST[:PORT], nothing behind it
+  std::string endpoint;  // http[s]://HOST[:PORT], nothing after it
   std::string name;
   std::string region = "us-east-1";
-  std::string prefix = "vrun/";  // of every key; ends with '/' unless empty
+  std::string prefix = "vrun/";  // prefix of every key; ends with '/' unless empty
   bool path_style = true;        // ENDPOINT/BUCKET/KEY; else BUCKET.HOST/KEY
-  std::string ca_pem;            // the authorities that the endpoint's certificate is checked with; "": the system's
+  std::string ca_pem;            // the authorities for the endpoint's certificate; "": the system's
 
   // "https" or "http".
   std::string scheme() const { return endpoint.substr(0, endpoint.find("://")); }
@@ -25,12 +25,12 @@ struct Bucket {
   std::string base() const { return scheme() + "://" + host(); }
 };
 
-// Takes the endpoint apart and puts it together in its usual form (no default port, lower case, no final slash).
-// kInvalid with what to write instead.
+// Brings the endpoint into its usual form (no default port, lower case, no final slash). kInvalid says what to write
+// instead.
 Status Normalize(Bucket* bucket);
 
-// The format of ~/.aws/credentials: NAME = VALUE lines, the first section that has both keys. kDenied when others than
-// its owner may read the file.
+// Reads the format of ~/.aws/credentials: NAME = VALUE lines; uses the first section that has both keys. kDenied when
+// others than its owner may read the file.
 Result<Keys> ReadKeys(const std::string& file);
 Result<Keys> ParseKeys(std::string_view text, const std::string& file);
 

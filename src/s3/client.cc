@@ -19,7 +19,7 @@
 namespace vrun::s3 {
 namespace {
 
-// Once in the process. Nothing in curl is used before it, and it is never undone.
+// Once per process. Called before any other use of curl, and never undone.
 void InitCurl() {
   static const CURLcode done = ::curl_global_init(CURL_GLOBAL_DEFAULT);
   VRUN_CHECK(done == CURLE_OK);
@@ -120,7 +120,7 @@ class Client::Loop {
     return n;
   }
 
-  // libcurl rewinds what it sends when a kept connection turns out to be dead.
+  // libcurl rewinds the body when a kept connection turns out to be dead.
   static int Rewind(void* self, curl_off_t offset, int origin) {
     auto* transfer = static_cast<Transfer*>(self);
     if (origin != SEEK_SET || offset < 0) return CURL_SEEKFUNC_CANTSEEK;
@@ -139,7 +139,7 @@ class Client::Loop {
     t->sent = 0;
     t->error[0] = 0;
     ::curl_easy_setopt(easy, CURLOPT_URL, t->request.url.c_str());
-    // The bucket's own host and nothing else: an answer that points elsewhere is an error.
+    // Only the bucket's own host: a redirect elsewhere is an error.
     ::curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     ::curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
     ::curl_easy_setopt(easy, CURLOPT_PROXY, "");
@@ -155,8 +155,8 @@ class Client::Loop {
     ::curl_easy_setopt(easy, CURLOPT_WRITEDATA, t);
     ::curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 256L * 1024);
     if (!options_.keys) {
-      // No "Expect: 100-continue", whose answer many stores never give, and no type that the signature leaves out.
-      // (When libcurl signs, it would sign these as headers without a value; those bodies are small.)
+      // No "Expect: 100-continue", which many stores never answer, and no content type, which the signature does not
+      // cover. (When libcurl signs, it would sign these as headers without a value; those bodies are small.)
       t->headers = ::curl_slist_append(nullptr, "Expect:");
       t->headers = ::curl_slist_append(t->headers, "Content-Type:");
     }
@@ -188,7 +188,7 @@ class Client::Loop {
       ::curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, ("aws:amz:" + options_.region + ":s3").c_str());
       ::curl_easy_setopt(easy, CURLOPT_USERNAME, options_.keys->access_key.c_str());
       ::curl_easy_setopt(easy, CURLOPT_PASSWORD, options_.keys->secret_key.c_str());
-      // S3 wants it, and libcurl 7.88 only passes it on.
+      // S3 requires this header, and libcurl 7.88 only passes it on.
       const Digest payload = Sha256(t->request.body ? std::string_view(*t->request.body) : std::string_view());
       t->headers = ::curl_slist_append(t->headers, ("x-amz-content-sha256: " + payload.Hex()).c_str());
       if (!options_.keys->session_token.empty()) {
@@ -221,7 +221,7 @@ class Client::Loop {
     BreakOff();
   }
 
-  // Of those that may start, as many as there is room for. Until when to wait for the next one, in milliseconds.
+  // Starts as many waiting transfers as there is room for. Returns the wait for the next one in milliseconds.
   int StartWaiting() {
     std::vector<TransferPtr> given_up;
     const int64_t next = StartSome(&given_up);
@@ -274,7 +274,7 @@ class Client::Loop {
     const int most = t->request.tries > 0 ? t->request.tries : options_.tries;
     const bool again = code == CURLE_OK ? !result && result.error().code() == Code::kUnavailable : Transient(code);
     if (!again || t->tried >= most) return t->done(std::move(result));
-    // Full jitter: those that failed together do not come back together.
+    // Full jitter, so that requests that failed together do not retry together.
     const int64_t most_pause = options_.pause_micros << std::min(t->tried - 1, 6);
     t->not_before = MonotonicMicros() + static_cast<int64_t>((*random)() % static_cast<uint64_t>(most_pause + 1));
     std::lock_guard lock(mutex_);
@@ -298,7 +298,7 @@ class Client::Loop {
     }
     if (status >= 300) return FromAnswer(status, t->body, t->request.what);
     if (t->request.bytes > 0 && status != 206) {
-      return Error(Code::kCorrupt, head + "the store does not know ranges");
+      return Error(Code::kCorrupt, head + "the store ignored the requested range");
     }
     return std::move(t->body);
   }
@@ -325,7 +325,7 @@ class Client::Loop {
   mutable std::mutex mutex_;
   std::deque<TransferPtr> waiting_;  // guarded by mutex_
   ClientStats stats_;                // guarded by mutex_
-  // Of the thread:
+  // Used by the thread:
   std::map<CURL*, TransferPtr> running_;
   std::vector<CURL*> idle_;
   std::thread thread_;

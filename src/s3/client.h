@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transfers to and from a store, over libcurl: many at a time on one thread, over connections that are kept.
+// Transfers to and from a store with libcurl: many at a time on one thread, over persistent connections.
 //
-// A URL is either presigned, and then needs nothing else, or is signed by libcurl with the keys given to the client
-// (the controller's own calls). What may pass by itself (connection errors, time-outs, 5xx, 429, 408) is tried again
-// after a pause with jitter. Bodies of answers are bounded by the request.
+// A URL is either presigned, and needs nothing else, or libcurl signs it with the keys given to the client (the
+// controller's own calls). Transient failures (connection errors, timeouts, 5xx, 429, 408) are retried after a pause
+// with jitter. Each request limits the size of its answer's body.
 #pragma once
 
 #include <atomic>
@@ -20,15 +20,15 @@
 namespace vrun::s3 {
 
 struct ClientOptions {
-  size_t concurrency = 24;  // transfers at a time; more wait in order
+  size_t concurrency = 24;  // concurrent transfers; more wait in order
   size_t max_waiting = 4096;
   int64_t connect_micros = 3'000'000;
-  int64_t transfer_micros = 20'000'000;  // one try, all of it
+  int64_t transfer_micros = 20'000'000;  // limit for one whole try
   int tries = 3;
-  int64_t pause_micros = 100'000;  // before the second try, at most; doubles with each
-  std::string ca_pem;              // as in Bucket
-  std::optional<Keys> keys;        // sign with them
-  std::string region;              // for that
+  int64_t pause_micros = 100'000;  // maximum pause before the second try; doubles with each
+  std::string ca_pem;              // see Bucket
+  std::optional<Keys> keys;        // sign with these
+  std::string region;              // for signing
 };
 
 enum class Method { kGet, kPut, kHead, kDelete };
@@ -36,12 +36,12 @@ enum class Method { kGet, kPut, kHead, kDelete };
 struct Request {
   Method method = Method::kGet;
   std::string url;
-  uint64_t first = 0, bytes = 0;            // of a GET: this range; bytes 0: all
-  uint64_t max_bytes = 8u << 20;            // of the answer; more is an error
-  std::shared_ptr<const std::string> body;  // of a PUT
-  std::string what;                         // for messages: "get", "bucket b"; never the URL, which is a secret
-  int tries = 0;                            // 0: as in the options
-  // Once true nobody waits for the answer any more: what has not begun never does, and ends with kAborted.
+  uint64_t first = 0, bytes = 0;            // range of a GET; bytes 0: everything
+  uint64_t max_bytes = 8u << 20;            // limit of the answer; a larger one is an error
+  std::shared_ptr<const std::string> body;  // for a PUT
+  std::string what;                         // for messages: "get", "bucket b"; never the URL, which is secret
+  int tries = 0;                            // 0: the options' value
+  // Once true, nobody waits for the answer: a request that has not begun never does, and ends with kAborted.
   std::shared_ptr<const std::atomic<bool>> given_up;
 };
 
@@ -53,18 +53,17 @@ struct ClientStats {
   uint64_t connections = 0;  // opened
 };
 
-// Any thread. Callbacks run once each, on the client's thread, which they must not hold up.
+// Any thread. Each callback runs once, on the client's thread, and must not block it.
 class Client {
  public:
   using Done = std::function<void(Result<std::string> body)>;
 
   explicit Client(ClientOptions options);
-  // What is under way is broken off: kAborted.
+  // Aborts transfers in progress with kAborted.
   ~Client();
 
-  // Errors as FromAnswer (answer.h); kUnavailable where the store is not reached, kTimeout when it is too slow,
-  // kCorrupt when the answer is larger than max_bytes or a range was asked for and all of it came, kExhausted when too
-  // many wait.
+  // Errors as from FromAnswer (answer.h). Also kUnavailable if the store is unreachable, kTimeout if it is too slow,
+  // kCorrupt if the answer exceeds max_bytes or ignored the range, kExhausted if too many requests wait.
   void Start(Request request, Done done);
   ClientStats stats() const;
 

@@ -57,7 +57,7 @@ void Seal(std::string_view key, uint32_t nonce, std::string_view aad, std::strin
   fine = fine && EVP_EncryptFinal_ex(cipher.get(), Bytes(out->data() + at + text.size()), &n) == 1;
   fine =
       fine && EVP_CIPHER_CTX_ctrl(cipher.get(), EVP_CTRL_GCM_GET_TAG, kTagBytes, out->data() + at + text.size()) == 1;
-  VRUN_CHECK(fine);  // only memory can fail here
+  VRUN_CHECK(fine);  // fails only without memory
 }
 
 bool Unseal(std::string_view key, uint32_t nonce, std::string_view aad, std::string_view sealed, std::string* text) {
@@ -95,7 +95,7 @@ std::string SealExtent(std::string_view key, std::string_view name, const std::v
   for (size_t i = 0; i < units.size(); ++i) {
     if (!units[i]) continue;
     std::string_view stored = units[i]->data;
-    // Room for nine tenths only: zstd gives up by itself when the saving is not worth it.
+    // Room for only nine tenths: zstd then fails by itself when the saving is too small.
     packed.resize(stored.size() - stored.size() / 10);
     const size_t n = ::ZSTD_compress(packed.data(), packed.size(), stored.data(), stored.size(), zstd_level);
     const bool zstd = !::ZSTD_isError(n);
@@ -114,7 +114,7 @@ std::string SealExtent(std::string_view key, std::string_view name, const std::v
 
 Result<ExtentTable> ExtentTable::Open(std::string_view key, std::string_view name, uint64_t units,
                                       std::string_view header) {
-  if (header.size() < ExtentHeaderBytes(units)) return Corrupt("an object that is too short");
+  if (header.size() < ExtentHeaderBytes(units)) return Corrupt("the object is too short");
   if (header.substr(0, kMagic.size()) != kMagic) return Corrupt("an object that is not of this format");
   if (GetU32(header.data() + 8) != units) return Corrupt("an extent of another size");
   ExtentTable out;
@@ -130,7 +130,7 @@ Result<ExtentTable> ExtentTable::Open(std::string_view key, std::string_view nam
     std::memcpy(unit.digest.bytes.data(), row, 32);
     unit.stored = GetU32(row + 32);
     unit.zstd = (row[36] & 1) != 0;
-    if (unit.stored > kMostStored || (row[36] & ~1) != 0) return Corrupt("a table that does not hold together");
+    if (unit.stored > kMostStored || (row[36] & ~1) != 0) return Corrupt("the table is inconsistent");
     out.units_.push_back(unit);
   }
   return out;
@@ -149,7 +149,7 @@ Result<std::string> ExtentTable::OpenUnit(uint64_t unit, std::string_view stored
   std::string text;
   if (!Unseal(key_, static_cast<uint32_t>(unit + 1), {}, stored, &text)) return Corrupt("a unit that is damaged");
   if (units_[unit].zstd) {
-    // The output buffer is the bound, whatever the frame claims.
+    // The output buffer is the limit, whatever the frame claims.
     std::string out(length, '\0');
     const size_t n = ::ZSTD_decompress(out.data(), out.size(), text.data(), text.size());
     if (::ZSTD_isError(n) || n != length) return Corrupt("a unit that does not decompress to its length");

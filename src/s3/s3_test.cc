@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// --- signatures: the vectors that AWS and the RFC publish ---
+// --- signatures: test vectors from AWS and the RFC ---
 
 TEST(SigV4, HmacOfTheRfc) {
   EXPECT_EQ(Hex(HmacSha256("Jefe", "what do ya want for nothing?")),
@@ -183,7 +183,7 @@ Content SomeUnits(size_t n) {
   unsigned seed = 7;
   for (size_t i = 0; i < n; ++i) {
     std::string unit(65536 - (i + 1 == n ? 100 : 0), 'a');
-    // Every second one does not compress.
+    // Every second unit is incompressible.
     for (char& b : unit) b = i % 2 ? static_cast<char>(::rand_r(&seed)) : static_cast<char>('a' + i);
     c.data.push_back(std::move(unit));
   }
@@ -329,7 +329,7 @@ TEST_F(WithServer, HostStyle) {
   b.endpoint = "http://s3.localhost:" + std::to_string(server->port());
   b.path_style = false;
   Client client({});
-  // "testbucket.s3.localhost" is loopback for libcurl, as it is for every resolver that follows RFC 6761.
+  // "testbucket.s3.localhost" is loopback for libcurl, as for every resolver that follows RFC 6761.
   auto put = Do(client, {.method = Method::kPut, .url = Presigned(b, "PUT", "k"), .body = Body("v")});
   ASSERT_TRUE(put) << put.error().message();
   auto got = Do(client, {.url = Presigned(b, "GET", "k")});

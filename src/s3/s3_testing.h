@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real S3 server for a test (tests/testlib/s3server), on loopback, in a directory of its own. Tests only.
+// A real S3 server for a test (tests/testlib/s3server), on loopback, in its own directory. Tests only.
 #pragma once
 
 #include <arpa/inet.h>
@@ -24,7 +24,7 @@ namespace vrun::s3 {
 
 class TestServer {
  public:
-  // Null when node or the server's packages are not there (tools/install-deps --test gets them).
+  // Null when node or the server's packages are missing (tools/install-deps --test installs them).
   static std::unique_ptr<TestServer> Start(std::vector<std::string> more = {}, int port = 0) {
     const std::string server = S3_SERVER;
     if (!PathExists(server + "/node_modules/s3rver")) return nullptr;
@@ -68,7 +68,7 @@ class TestServer {
     pid_ = -1;
   }
 
-  // It takes connections, and answers nothing until Resume.
+  // Accepts connections but answers nothing until Resume.
   void Pause() { ::kill(pid_, SIGSTOP); }
   void Resume() { ::kill(pid_, SIGCONT); }
 
@@ -90,7 +90,8 @@ class TestServer {
   int port_ = 0;
 };
 
-// Takes connections (the kernel does) and answers nothing; closed, it refuses them, and those that it has end.
+// Accepts connections (the kernel does) but never answers. Once closed, it refuses new connections and existing ones
+// end.
 class SilentServer {
  public:
   SilentServer() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

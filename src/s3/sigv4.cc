@@ -65,7 +65,7 @@ Presigner::Presigner(Keys keys, std::string host, std::string region, int64_t wa
   time_ = text;
   const std::string date = time_.substr(0, 8);
   scope_ = date + "/" + region + "/s3/aws4_request";
-  // In the order of the names, as the canonical request wants them.
+  // Sorted by name, as the canonical request requires.
   query_ = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=" + UriEncode(keys.access_key + "/" + scope_, false) +
            "&X-Amz-Date=" + time_ + "&X-Amz-Expires=" + std::to_string(expires_s);
   if (!keys.session_token.empty()) query_ += "&X-Amz-Security-Token=" + UriEncode(keys.session_token, false);

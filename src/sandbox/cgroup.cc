@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kParent = "/vrun";
 
-// mountinfo writes blanks and backslashes as \ooo.
+// mountinfo writes spaces and backslashes as \ooo.
 std::string Unquote(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -40,7 +40,7 @@ bool HasWord(const std::string& list, const std::string& word, char separator) {
   return false;
 }
 
-// The value behind `key` in a file of "key value" lines; 0 when there is none.
+// The value of `key` in a file of "key value" lines; 0 if absent.
 uint64_t KeyedValue(const std::string& path, const std::string& key) {
   Result<std::string> text = ReadFile(path, 1 << 20);
   if (!text) return 0;
@@ -62,19 +62,19 @@ Status MakeDir(const std::string& path) {
   return {};
 }
 
-// A command cannot use more than it may because it has no more processors.
+// Whether the assigned processors already enforce the CPU limit.
 bool HeldByItsProcessors(const GroupLimits& limits) {
   const size_t cpus = limits.cpus.empty() ? AllowedCpus().size() : limits.cpus.size();
   return cpus * 1000 <= limits.milli_cpus;
 }
 
-// Gives the groups in ours of the version 2 mount a controller.
+// Enables a controller for our groups in the version 2 mount.
 void HandDown(const std::string& unified, const char* word) {
   static_cast<void>(WriteKernelFile(unified + "/cgroup.subtree_control", word));
   static_cast<void>(WriteKernelFile(unified + kParent + "/cgroup.subtree_control", word));
 }
 
-// A version 1 cpuset takes no process before it has processors and memory nodes, and its own are a part of its
+// A version 1 cpuset accepts no process before it has processors and memory nodes, which must be a subset of its
 // parent's.
 Status FillParentCpuset(const std::string& mount) {
   for (const char* file : {"/cpuset.mems", "/cpuset.cpus"}) {
@@ -91,7 +91,7 @@ Status FillCpuset(const std::string& mount, const std::string& path, const std::
   return WriteKernelFile(path + "/cpuset.cpus", cpus);
 }
 
-// An empty group of that name; one that a killed supervisor left is replaced, for its counters are not ours.
+// Creates an empty group. Replaces one that a killed supervisor left, because its counters are not ours.
 Status MakeGroup(const std::string& mount, const std::string& path) {
   if (::mkdir(path.c_str(), 0755) == 0) return {};
   if (errno == ENOENT) VRUN_TRY(MakeDir(mount + kParent));
@@ -100,7 +100,7 @@ Status MakeGroup(const std::string& mount, const std::string& path) {
 }
 
 Status RemoveGroup(const std::string& path) {
-  // A dead process stays in its group until its parent in there has been reaped as well: a few milliseconds at most.
+  // A dead process stays in its group until it has been reaped by its parent there: a few milliseconds at most.
   for (int i = 0; i < 50; ++i) {
     if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return {};
     if (errno != EBUSY) break;
@@ -176,7 +176,7 @@ void SweepCgroups(const CgroupHost& host, int64_t min_age_s) {
       if (entry->d_name[0] == '.' || entry->d_type != DT_DIR) continue;
       if (::fstatat(::dirfd(directory.get()), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) continue;
       if (st.st_ctim.tv_sec > WallMicros() / 1000000 - min_age_s) continue;
-      ::unlinkat(::dirfd(directory.get()), entry->d_name, AT_REMOVEDIR);  // EBUSY where somebody lives
+      ::unlinkat(::dirfd(directory.get()), entry->d_name, AT_REMOVEDIR);  // EBUSY if it contains processes
     }
   }
 }
@@ -184,7 +184,7 @@ void SweepCgroups(const CgroupHost& host, int64_t min_age_s) {
 std::string Cgroup::AddGroup(const std::string& mount, const std::string& name, Status* status) {
   std::string path = mount + kParent + "/" + name;
   for (const std::string& p : paths_) {
-    if (p == path) return path;  // several controllers on one hierarchy
+    if (p == path) return path;  // several controllers in one hierarchy
   }
   *status = MakeGroup(mount, path);
   if (*status) paths_.push_back(path);
@@ -199,7 +199,7 @@ void Cgroup::CreateUnified(const CgroupHost& host, const std::string& name, cons
   if (host.unified.empty()) return;
   bool first = !PathExists(host.unified + kParent);
   if (first) static_cast<void>(MakeDir(host.unified + kParent));
-  // A controller serves a group only when every group above hands it down.
+  // A controller works in a group only when every group above enables it.
   for (auto [place, word] : {std::pair(&host.memory, "+memory"), {&host.cpu, "+cpu"}, {&host.pids, "+pids"}}) {
     if (first && place->v2) HandDown(host.unified, word);
   }
@@ -223,8 +223,8 @@ void Cgroup::CreateUnified(const CgroupHost& host, const std::string& name, cons
   if (host.pids.v2 && limits.pids != 0) Limit(path + "/pids.max", limits.pids, "processes");
 }
 
-// Best effort, and without a notice: the command's own affinity says the same, and shows it to programs that ask. The
-// group is what a program cannot leave.
+// Best effort, without a notice: the command's own affinity has the same effect and is visible to programs that query
+// it. A program cannot escape the group.
 void Cgroup::CreateCpuset(const CgroupHost& host, const std::string& name, const CpuList& cpus) {
   if (cpus.empty() || !host.cpuset) return;
   const std::string list = FormatCpuList(cpus);
@@ -238,13 +238,13 @@ void Cgroup::CreateCpuset(const CgroupHost& host, const std::string& name, const
   Status status;
   const std::string path = AddGroup(mount, name, &status);
   if (!status) return;
-  // Where the parent is new, or has lost a processor that was away for a while, it is filled first.
+  // If the parent is new, or has lost a processor that was offline for a while, fill it first.
   if (!FillCpuset(mount, path, list) && (!FillParentCpuset(mount) || !FillCpuset(mount, path, list))) return;
   UniqueFd entrance(::open((path + "/tasks").c_str(), O_WRONLY | O_CLOEXEC));
   if (entrance) entrances_.push_back(std::move(entrance));
 }
 
-// A version 1 group and its entrance. "" where there is none to be had: then `what` is noted.
+// Creates a version 1 group and opens its entrance. Returns "" and notes `what` if that fails.
 std::string Cgroup::CreateFor(const CgroupHost::Place& place, const std::string& name, const char* what) {
   if (place.v2 && !unified_path_.empty()) return "";  // done by CreateUnified
   Status status;
@@ -263,7 +263,7 @@ std::string Cgroup::CreateFor(const CgroupHost::Place& place, const std::string&
 void Cgroup::Create(const CgroupHost& host, const std::string& name, const GroupLimits& limits,
                     std::vector<std::string>* notices) {
   CreateUnified(host, name, limits);
-  // Memory is accounted without a limit too, for the peak and the reason of a kill.
+  // Memory is accounted even without a limit, for the peak and the reason of a kill.
   if (std::string path = CreateFor(host.memory, name, "memory"); !path.empty()) {
     memory_path_ = path;
     if (limits.memory_bytes != 0) {

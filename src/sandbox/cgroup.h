@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control groups of one sandbox: limits on memory, cpu and processes, which processors it uses, killing, usage.
+// Control groups of one sandbox: limits on memory, CPU and processes, the allowed processors, killing, usage.
 //
-// Hosts differ: version 1 hierarchies (limits) with a version 2 one beside them (kill, usage), or version 2 alone.
-// Groups are MOUNT/vrun/NAME in every hierarchy that is needed. A host that offers none still runs jobs, without
-// limits.
+// Hosts differ: version 1 hierarchies (limits) plus a version 2 one (kill, usage), or version 2 alone. Groups are
+// MOUNT/vrun/NAME in each needed hierarchy. A host without control groups still runs jobs, without limits.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +17,7 @@
 
 namespace vrun::sandbox {
 
-// Where this host has which controller. "" where it does not.
+// Where this host has each controller; "" if it has not.
 struct CgroupHost {
   struct Place {
     std::string mount;
@@ -28,35 +27,35 @@ struct CgroupHost {
   Place memory, cpu, pids, cpuset;
   std::string unified;  // the version 2 mount, with or without controllers
 };
-// From the text of /proc/self/mountinfo and, for version 2, cgroup.controllers.
+// Reads /proc/self/mountinfo and, for version 2, cgroup.controllers.
 CgroupHost DetectCgroups();
 CgroupHost ParseCgroupMounts(const std::string& mountinfo, const std::string& v2_controllers);
 
-// Removes the groups that a killed supervisor left behind. Fails where processes are still inside.
+// Removes groups left by a killed supervisor. Fails if processes are still inside.
 Status RemoveCgroups(const CgroupHost& host, const std::string& name);
 
-// Removes what killed supervisors left behind: groups without processes that are older than `min_age_s`. A group that
-// is in use has init inside from its first milliseconds to the end.
+// Removes what killed supervisors left: groups without processes that are older than `min_age_s`. A group in use
+// contains its init from the first milliseconds to the end.
 void SweepCgroups(const CgroupHost& host, int64_t min_age_s = 60);
 
-// One thread. Not removed by the destructor: Remove says whether it worked.
+// Single-threaded. The destructor does not remove the groups; Remove does and reports failures.
 class Cgroup {
  public:
   Cgroup() = default;
 
-  // Makes the groups and sets the limits. What cannot be enforced becomes a line in `notices`.
+  // Creates the groups and sets the limits. Limits that cannot be enforced are added as lines to `notices`.
   void Create(const CgroupHost& host, const std::string& name, const GroupLimits& limits,
               std::vector<std::string>* notices);
-  // The version 2 group, for clone3; -1: there is none.
+  // The version 2 group, for clone3; -1 if there is none.
   int unified_fd() const { return unified_.get(); }
-  // Of version 1: whoever writes "0" here has entered. The child does it itself, because a thread that moves itself
-  // takes no machine-wide lock; moving another one waits for an RCU grace period, about 10 ms. Checked against our
-  // rights, not the child's.
+  // Version 1: writing "0" to one of these moves the writer into the group. The child does it itself, because a thread
+  // that moves itself takes no machine-wide lock, while moving another one waits for an RCU grace period (about 10 ms).
+  // The kernel checks our rights, not the child's.
   std::vector<int> entrances() const;
-  // The child is inside.
+  // Call once the child is inside.
   void CloseEntrances() { entrances_.clear(); }
 
-  void Kill();  // version 2 only; otherwise the death of pid 1 does it
+  void Kill();  // version 2 only; otherwise the death of pid 1 kills the processes
   uint64_t oom_kills() const;
   uint64_t peak_memory_bytes() const;  // 0: unknown
   uint64_t cpu_us() const;             // 0: unknown
@@ -72,9 +71,9 @@ class Cgroup {
   UniqueFd unified_;
   std::vector<UniqueFd> entrances_;
   std::string unified_path_;
-  std::string memory_path_;  // where memory is accounted; version 1 or 2
+  std::string memory_path_;  // where memory is accounted, version 1 or 2
   bool memory_v2_ = false;
-  std::vector<std::string> paths_;  // all that were made
+  std::vector<std::string> paths_;  // all created groups
   std::vector<std::string> unenforced_;
 };
 

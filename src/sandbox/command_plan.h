@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns the command of a Spec into the arrays that inside.cc needs after the clone, where nothing can be allocated.
+// Converts a Spec's command to the arrays that inside.cc needs after the clone, where allocation is impossible.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace vrun::sandbox {
 
-// Owns the memory that Fill points an InsidePlan to; must stay where it is and outlive the clone.
+// Owns the memory to which Fill points an InsidePlan. Must not move and must outlive the clone.
 class CommandPlan {
  public:
   explicit CommandPlan(const Spec& spec);
@@ -30,7 +30,7 @@ class CommandPlan {
   std::vector<unsigned long> cpus_;
 };
 
-// What the message of a failed start means to people.
+// Translates a failed start into a message for people.
 StartFailure ExplainStart(const StartMessage& message, const Spec& spec);
 
 }  // namespace vrun::sandbox

@@ -44,7 +44,7 @@ Status MakeNode(int dev, const Node& node, uint32_t uid_base) {
     if (errno != EPERM) return ErrnoError(std::string("mknod /dev/") + node.name);
     return BindNode(dev, node.name);
   }
-  // chmod too: the umask is whoever started us.
+  // chmod too, because the umask is inherited.
   if (::fchownat(dev, node.name, uid_base, uid_base, 0) != 0 || ::fchmodat(dev, node.name, 0666, 0) != 0) {
     return ErrnoError("chown a device");
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sandbox's own /dev: the harmless nodes, the links that every program expects, places for pts, shm and mqueue.
+// The sandbox's own /dev: harmless device nodes, the usual links, directories for pts, shm and mqueue.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 namespace vrun::sandbox {
 
-// A detached tmpfs. Its nodes work inside because the file system is the host's: one made inside a user namespace would
-// refuse to open any. Where host root may not make nodes (a container), the host's own are bound onto empty files.
+// Returns a detached tmpfs. It must be made by the host: the kernel refuses to open device nodes on a file system made
+// in a user namespace. Where host root may not create nodes (in a container), the host's own are bind-mounted over
+// empty files.
 Result<UniqueFd> MakeDevices(uint32_t uid_base);
 
 }  // namespace vrun::sandbox

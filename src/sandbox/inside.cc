@@ -36,7 +36,7 @@ namespace {
   ::_exit(127);
 }
 
-// Waits for one packet of this type. The supervisor's death ends everything.
+// Waits for one packet of this type. Exits if the supervisor has died.
 void Await(const InsidePlan& plan, ControlType type) {
   ControlMessage message;
   ssize_t n;
@@ -57,18 +57,18 @@ int EnterGroups(const InsidePlan& plan) {
 
 int BecomeRoot(const InsidePlan& plan) {
   Await(plan, ControlType::kMapped);
-  // Raw calls: glibc's want to tell other threads, of which the copied memory may speak but which do not exist here.
+  // Raw calls: glibc's wrappers would signal other threads, which the copied memory lists but which do not exist here.
   if (::syscall(SYS_setgroups, 0, nullptr) != 0) return errno;
   if (::syscall(SYS_setresgid, 0, 0, 0) != 0) return errno;
   if (::syscall(SYS_setresuid, 0, 0, 0) != 0) return errno;
-  // Our memory is a copy of the supervisor's: nobody inside may read it, not even root there.
+  // Our memory is a copy of the supervisor's: nobody inside may read it, not even the sandbox's root.
   if (::prctl(PR_SET_DUMPABLE, 0) != 0) return errno;
   ::umask(0);
   return 0;
 }
 
 int EnterRoot(const InsidePlan& plan) {
-  // Over /, because no other directory is sure to be there and open to us; pivot_root then takes it from there.
+  // Mounted over /, because no other directory is sure to exist and be accessible; pivot_root then moves it.
   if (::move_mount(plan.root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) != 0) return errno;
   return ::fchdir(plan.root) != 0 ? errno : 0;
 }
@@ -81,7 +81,7 @@ int AttachMounts(const InsidePlan& plan) {
   return 0;
 }
 
-// A new file system of a type that belongs to the new namespaces. Returns the mount (kept open) or -errno.
+// Mounts a new file system of a type that belongs to the new namespaces. Returns the mount (kept open) or -errno.
 int MountFresh(const char* type, int target, const char* const (*options)[2], unsigned attributes) {
   int context = ::fsopen(type, FSOPEN_CLOEXEC);
   if (context < 0) return -errno;
@@ -147,7 +147,7 @@ int MountMqueue(const InsidePlan& plan) {
 }
 
 int PivotRoot(const InsidePlan&) {
-  // The old root is put over the new one and then taken off: no directory for it is needed.
+  // The old root is stacked over the new one and then unmounted, so no directory is needed for it.
   if (::syscall(SYS_pivot_root, ".", ".") != 0) return errno;
   if (::umount2(".", MNT_DETACH) != 0) return errno;
   return ::chdir("/") != 0 ? errno : 0;
@@ -158,7 +158,7 @@ int SetHostname(const InsidePlan& plan) {
   return ::sethostname(plan.hostname, std::strlen(plan.hostname)) != 0 ? errno : 0;
 }
 
-// After the control groups hold us: the namespace's root is the group at the moment of its creation.
+// After entering the control groups: the namespace's root is the current group at its creation.
 int EnterCgroupNamespace(const InsidePlan&) { return ::unshare(CLONE_NEWCGROUP) != 0 && errno != EINVAL ? errno : 0; }
 
 struct Step {
@@ -192,7 +192,7 @@ void SendMaster(const InsidePlan& plan, int master) {
   if (::sendmsg(plan.control, &m, MSG_NOSIGNAL) < 0) Fail(plan, Stage::kTerminal, errno);
 }
 
-// A pty of the sandbox's own devpts, so that ttyname works inside. Returns the slave.
+// A pty from the sandbox's own devpts, so that ttyname works inside. Returns the slave.
 int OpenTerminal(const InsidePlan& plan) {
   int master = ::open("/dev/pts/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
   if (master < 0) Fail(plan, Stage::kTerminal, errno);
@@ -205,10 +205,11 @@ int OpenTerminal(const InsidePlan& plan) {
   if (plan.window.ws_row != 0 || plan.window.ws_col != 0) ::ioctl(master, TIOCSWINSZ, &plan.window);
   termios modes;
   if (::tcgetattr(slave, &modes) == 0) {
-    modes.c_iflag |= IUTF8;  // as terminal emulators set it: erase takes a whole character
+    modes.c_iflag |= IUTF8;  // like terminal emulators: erase removes a whole character
     ::tcsetattr(slave, TCSANOW, &modes);
   }
-  // Of our session: the command is no leader of one, so that it has a parent there and can be stopped.
+  // Belongs to init's session: the command is not a session leader, so it has a parent in the session and can be
+  // stopped.
   if (::ioctl(slave, TIOCSCTTY, 0) != 0) Fail(plan, Stage::kSession, errno);
   SendMaster(plan, master);
   ::close(master);
@@ -217,7 +218,7 @@ int OpenTerminal(const InsidePlan& plan) {
 
 // --- the command -----------------------------------------------------------------------------------------------------
 
-// argv[0] as execvp finds it, but with its reasons kept apart.
+// Finds argv[0] like execvp, but distinguishes the reasons of a failure.
 [[noreturn]] void Exec(const InsidePlan& plan) {
   int denied = 0;
   for (const char* const* p = plan.candidates; *p != nullptr; ++p) {
@@ -227,7 +228,7 @@ int OpenTerminal(const InsidePlan& plan) {
       case ENOENT:
       case ENOTDIR: {
         if (::faccessat(AT_FDCWD, *p, F_OK, 0) != 0) continue;
-        // The file is there: what is missing is the program that its first line, or its ELF header, asks for.
+        // The file exists: what is missing is the interpreter named by its first line or its ELF header.
         char head[sizeof(StartMessage::detail) + 2] = {};
         int fd = ::open(*p, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd >= 0 && ::read(fd, head, sizeof head - 1) < 2) head[0] = '\0';
@@ -242,7 +243,7 @@ int OpenTerminal(const InsidePlan& plan) {
         Fail(plan, Stage::kNoInterpreter, e, line);
       }
       case ENOEXEC: {
-        // A text without #! is the shell's; anything else is for another machine.
+        // A text file without #! is run by the shell; anything else is for another machine.
         char head[128];
         int fd = ::open(*p, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         ssize_t n = fd >= 0 ? ::read(fd, head, sizeof head) : 0;
@@ -253,7 +254,7 @@ int OpenTerminal(const InsidePlan& plan) {
         Fail(plan, Stage::kNotExecutable, e, *p);
       }
       case EACCES:
-        // A directory of PATH that may not be searched hides what is in it; a file that may not be run is an answer.
+        // A PATH directory without search permission hides its content; a file without execute permission is an answer.
         if (plan.candidates[1] == nullptr || ::faccessat(AT_FDCWD, *p, F_OK, 0) == 0) denied = e;
         continue;
       case EISDIR:
@@ -279,7 +280,7 @@ void ResetSignals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// Out of the way of the numbers that the command's further descriptors will have.
+// Moves fd above the numbers that the command's further descriptors will have.
 int MoveAbove(int fd, int highest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, highest + 1); }
 
 [[noreturn]] void BecomeCommand(InsidePlan plan, int terminal) {
@@ -294,9 +295,9 @@ int MoveAbove(int fd, int highest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, highest
       if (plan.moves[i].from < 0) Fail(plan, Stage::kStreams, errno);
     }
   }
-  // A group of its own in init's session: not orphaned, so that SIGTSTP stops it as it would at home.
+  // A process group of its own in init's session: not orphaned, so that SIGTSTP stops it as at home.
   if (::setpgid(0, 0) != 0) Fail(plan, Stage::kSession, errno);
-  // SIGTTOU is blocked, as all signals are.
+  // SIGTTOU is blocked, like all signals.
   if (plan.terminal && ::tcsetpgrp(terminal, ::getpid()) != 0) Fail(plan, Stage::kSession, errno);
   for (int i = 0; i < 3; ++i) {
     if (::dup2(plan.terminal ? terminal : plan.streams[i], i) < 0) Fail(plan, Stage::kStreams, errno);
@@ -310,9 +311,9 @@ int MoveAbove(int fd, int highest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, highest
       Fail(plan, Stage::kLimits, errno);
     }
   }
-  // Of a processor that has gone meanwhile there is nothing to be had, and the control groups limit it in any case.
+  // Fails if a processor has gone offline meanwhile; the control groups enforce the limit in any case.
   if (plan.cpus_size != 0) ::syscall(SYS_sched_setaffinity, 0, plan.cpus_size, plan.cpus);
-  ::setpriority(PRIO_PROCESS, 0, plan.nice);  // raising it needs a privilege that the node may not have
+  ::setpriority(PRIO_PROCESS, 0, plan.nice);  // raising the priority needs a privilege that the node may lack
   if (::syscall(SYS_setgroups, plan.group_count, plan.groups) != 0) Fail(plan, Stage::kGroups, errno);
   if (::syscall(SYS_setresgid, plan.gid, plan.gid, plan.gid) != 0) Fail(plan, Stage::kGid, errno);
   if (::syscall(SYS_setresuid, plan.uid, plan.uid, plan.uid) != 0) Fail(plan, Stage::kUid, errno);
@@ -325,11 +326,11 @@ int MoveAbove(int fd, int highest) { return ::fcntl(fd, F_DUPFD_CLOEXEC, highest
 // --- init ------------------------------------------------------------------------------------------------------------
 
 void ForwardSignal(pid_t command, int signal) {
-  if (::kill(-command, signal) != 0) ::kill(command, signal);  // it has left the group that it was given
+  if (::kill(-command, signal) != 0) ::kill(command, signal);  // it has left its original group
 }
 
-// To every process but init and `spared`. What starts meanwhile inherits how its parent handles the signal, and may be
-// missed.
+// Signals every process except init and `spared`. A process started meanwhile may be missed; it inherits its parent's
+// signal handling.
 void SignalOthers(pid_t spared, int signal) {
   const int proc = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (proc < 0) return;
@@ -358,8 +359,8 @@ void HandleControl(const ControlMessage& message, pid_t command) {
   }
 }
 
-// The command is over: so is everything that it left behind. All of it is dead before the end is reported, so that
-// nobody has to wait for the namespaces to be taken down (a millisecond or two) before the files may be looked at.
+// The command is over, and everything that it left behind is killed. All of it is dead before the end is reported, so
+// the files can be examined without waiting for the namespaces to be torn down (a millisecond or two).
 [[noreturn]] void End(int control, int status) {
   ::kill(-1, SIGKILL);
   while (::waitpid(-1, nullptr, __WALL) > 0 || errno == EINTR) {
@@ -369,7 +370,7 @@ void HandleControl(const ControlMessage& message, pid_t command) {
   ::_exit(0);
 }
 
-// As a shell does for `fg`.
+// Like a shell's `fg`.
 void GiveTerminalTo(pid_t command) {
   int terminal = ::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (terminal < 0) return;
@@ -410,7 +411,7 @@ void GiveTerminalTo(pid_t command) {
   }
 }
 
-// Nothing of the supervisor's stays open in init.
+// Closes all of the supervisor's descriptors in init.
 void CloseAllBut(int a, int b) {
   unsigned low = static_cast<unsigned>(a < b ? a : b), high = static_cast<unsigned>(a < b ? b : a);
   if (low > 0) ::syscall(SYS_close_range, 0u, low - 1, 0u);
@@ -418,7 +419,7 @@ void CloseAllBut(int a, int b) {
   ::syscall(SYS_close_range, high + 1, ~0u, 0u);
 }
 
-// Blocks every signal; SIGCHLD comes through the descriptor.
+// Blocks every signal; SIGCHLD is read from the descriptor.
 int PrepareInit(const InsidePlan& plan) {
   sigset_t all, child;
   sigfillset(&all);
@@ -429,7 +430,7 @@ int PrepareInit(const InsidePlan& plan) {
   action.sa_handler = SIG_DFL;
   ::sigaction(SIGCHLD, &action, nullptr);
   int children = ::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
-  // Both: the signal comes at once, the socket's end also when the supervisor died before the next line.
+  // Both: the signal is immediate; the socket's end also covers a supervisor that died before the next line.
   if (children < 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) Fail(plan, Stage::kSupervise, errno);
   ::prctl(PR_SET_NAME, "vrun-init");
   ::setsid();
@@ -439,7 +440,7 @@ int PrepareInit(const InsidePlan& plan) {
 }  // namespace
 
 void RunInside(const InsidePlan& plan) {
-  ::close(plan.supervisor_end);  // a copy of ours would hide the supervisor's death
+  ::close(plan.supervisor_end);  // a copy here would hide the supervisor's death
   for (const Step& step : kSteps) {
     if (int e = step.run(plan)) Fail(plan, step.stage, e);
   }
@@ -448,7 +449,7 @@ void RunInside(const InsidePlan& plan) {
   pid_t command = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
   if (command < 0) Fail(plan, Stage::kFork, errno);
   if (command == 0) BecomeCommand(plan, terminal);
-  if (!plan.terminal) ::setpgid(command, command);  // whoever comes first
+  if (!plan.terminal) ::setpgid(command, command);  // parent and child both do this; the first one wins
   CloseAllBut(plan.control, children);
   Supervise(plan.control, children, command);
 }

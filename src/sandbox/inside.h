@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that runs between the clone and the exec of the command, and the init that stays behind as pid 1.
+// All code that runs between the clone and the exec of the command, and the init that stays as pid 1.
 //
-// inside.cc is the only place where code of ours runs in a copy of another process's memory: it makes system calls and
-// touches what the plan points to, allocates nothing and takes no lock. Whatever can be prepared is prepared outside.
+// Only inside.cc runs in a copy of another process's memory. It makes system calls and reads the plan; it allocates
+// nothing and takes no lock. Everything that can be prepared is prepared outside.
 #pragma once
 
 #include <sys/ioctl.h>
@@ -14,11 +14,11 @@
 
 namespace vrun::sandbox {
 
-// How far it came; the first part builds the sandbox (init), the second becomes the user (command).
+// The steps of a start. The first part builds the sandbox (init), the second becomes the user (command).
 enum class Stage : uint32_t {
   kNone = 0,
   kEnterGroups,  // control groups of version 1
-  kIdentity,     // root of the user namespace
+  kIdentity,     // become root of the user namespace
   kEnterRoot,    // the overlay over /
   kAttachMounts,
   kMountProc,
@@ -28,7 +28,7 @@ enum class Stage : uint32_t {
   kPivotRoot,
   kHostname,
   kCgroupNamespace,
-  kSupervise,  // signalfd, death with the supervisor
+  kSupervise,  // signalfd, parent-death signal
   kTerminal,
   kFork,
   kStreams,
@@ -44,7 +44,7 @@ enum class Stage : uint32_t {
   kExec,  // any other reason
 };
 
-// Written to the start pipe by whoever failed. Nothing written and end of file: the command was executed.
+// Written to the start pipe by the process that failed. End of file without a message: the command was executed.
 struct StartMessage {
   Stage stage;
   int32_t error;
@@ -53,14 +53,14 @@ struct StartMessage {
 
 // Packets of the control socket.
 enum class ControlType : uint32_t {
-  kMapped = 1,         // to init: the user maps are written
-  kSignal = 2,         // to init: value is the signal for the command's process group
-  kSignalCommand = 5,  // to init: for the command's first process alone
-  kSignalAll = 6,      // to init: for every process
-  kSignalOthers = 7,   // to init: for every process but the command's first
-  kPty = 3,            // from init, with the master as descriptor
+  kMapped = 1,         // to init: the user maps have been written
+  kSignal = 2,         // to init: send signal `value` to the command's process group
+  kSignalCommand = 5,  // to init: to the command's first process only
+  kSignalAll = 6,      // to init: to every process
+  kSignalOthers = 7,   // to init: to every process except the command's first
+  kPty = 3,            // from init, with the pty's master as descriptor
   kStopped = 8,        // from init: the command was stopped by signal `value`
-  kEnded = 4,          // from init, last: value is the command's wait status; nobody else is left inside
+  kEnded = 4,          // from init, last message: value is the command's wait status; no other process is left inside
 };
 struct ControlMessage {
   ControlType type;
@@ -80,18 +80,18 @@ struct InsidePlan {
   };
 
   int control;           // SOCK_SEQPACKET
-  int supervisor_end;    // its other end, closed at once
+  int supervisor_end;    // its other end; the child closes it at once
   int start;             // O_CLOEXEC pipe
   int root;              // the overlay
-  const int* entrances;  // of control groups
+  const int* entrances;  // of version 1 control groups
   size_t entrance_count;
   const Attachment* attachments;
   size_t attachment_count;
   int dev, proc_target, pts_target, mqueue_target;
-  const char* hostname;  // null: keep
+  const char* hostname;  // null: keep the current one
 
   int streams[3];  // ignored with a terminal
-  Move* moves;     // further descriptors of the command, to numbers above 2
+  Move* moves;     // further descriptors of the command, with numbers above 2
   size_t move_count;
   bool terminal;
   winsize window;
@@ -103,11 +103,11 @@ struct InsidePlan {
   size_t group_count;
   mode_t umask;
   int nice;
-  const unsigned long* cpus;  // bit mask of the processors that it may use; empty: as they are
+  const unsigned long* cpus;  // bit mask of the allowed processors; empty: unchanged
   size_t cpus_size;           // bytes
   const Limit* limits;
   size_t limit_count;
-  const char* const* candidates;  // paths to try, null at the end
+  const char* const* candidates;  // paths to try, null-terminated
   char* const* argv;
   char** shell_argv;  // {"/bin/sh", (candidate), argv[1], ...}: for a script without #!
   char* const* environment;

@@ -10,7 +10,7 @@
 namespace vrun::sandbox {
 namespace {
 
-// The kernel explains a refused mount in lines that are read from the context: "e overlay: ...".
+// The kernel's explanation of a refused mount, read from the context as lines: "e overlay: ...".
 std::string Explanation(int context) {
   std::string text;
   char line[512];

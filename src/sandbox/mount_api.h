@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel's descriptor based mount calls, as Results: a mount is made detached, configured, and attached by
-// descriptor, so that no path of a job's root is ever walked as a path of the host.
+// The kernel's descriptor-based mount calls, as Results. A mount is created detached, configured, and attached by
+// descriptor, so a path of a job's root is never resolved as a path of the host.
 #pragma once
 
 #include <fcntl.h>
@@ -16,11 +16,11 @@
 
 namespace vrun::sandbox {
 
-using MountOptions = std::vector<std::pair<std::string, std::string>>;  // "" as value: a flag
+using MountOptions = std::vector<std::pair<std::string, std::string>>;  // an empty value: a flag
 
-// A new file system of `type`, not attached anywhere. `attributes`: MOUNT_ATTR_*.
+// A new detached file system of `type`. `attributes`: MOUNT_ATTR_*.
 Result<UniqueFd> NewMount(const char* type, const MountOptions& options, unsigned attributes);
-// A detached copy of the mount at dir/path (one mount, not what is mounted below).
+// A detached copy of the mount at dir/path, without the mounts below it.
 Result<UniqueFd> CloneMount(int dir, const std::string& path, unsigned attributes);
 Status AttachMount(int mount, int dir, const std::string& path);
 

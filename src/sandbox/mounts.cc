@@ -31,7 +31,7 @@ uint64_t HalfOfRam() {
   return uint64_t{info.totalram} * info.mem_unit / 2;
 }
 
-// As big as the job may be: PyTorch's data loaders share their batches there, and 64 MB are not enough.
+// As large as the job may be: PyTorch's data loaders share their batches there, and 64 MB are not enough.
 uint64_t SharedMemorySize(const Spec& spec) {
   return spec.limits.memory_bytes != 0 ? spec.limits.memory_bytes : HalfOfRam();
 }
@@ -71,8 +71,8 @@ Result<UniqueFd> MakeRun(const Spec& spec) {
   return run;
 }
 
-// Where /etc/resolv.conf of the root leads, when it leads into /run: "" when it does not. systemd-resolved's file is a
-// link to ../run/systemd/resolve/stub-resolv.conf, which no tree has.
+// The target of the root's /etc/resolv.conf if it is below /run; else "". systemd-resolved's file is a link to
+// ../run/systemd/resolve/stub-resolv.conf, which no tree contains.
 std::string ResolvConfBelowRun(int root) {
   char target[256];
   ssize_t n = ::readlinkat(root, "etc/resolv.conf", target, sizeof target);
@@ -85,7 +85,8 @@ std::string ResolvConfBelowRun(int root) {
   return path;
 }
 
-// The node's name servers, not home's: the network is the node's. Best effort: a root without the file is left alone.
+// The node's name servers, not home's, because the network is the node's. Best effort: a root without the file is not
+// changed.
 void AddResolvConf(int root, int run, const Spec& spec, PreparedMounts* mounts) {
   constexpr const char* kPath = "/etc/resolv.conf";
   if (Result<UniqueFd> target = OpenInRoot(root, "etc/resolv.conf", 0)) {
@@ -101,7 +102,7 @@ void AddResolvConf(int root, int run, const Spec& spec, PreparedMounts* mounts) 
   if (content) static_cast<void>(WriteBelow(run, path, *content, spec.ids.base()));
 }
 
-// A file of the task directory, which is where we are, to be mounted over `target`. Best effort.
+// Mounts a file of the task directory (the working directory) over `target`. Best effort.
 void CoverFile(const char* name, const std::string& content, UniqueFd target, const Spec& spec,
                PreparedMounts* mounts) {
   Result<UniqueFd> file = OpenFile(name, O_CREAT | O_TRUNC | O_WRONLY, 0644);
@@ -111,16 +112,15 @@ void CoverFile(const char* name, const std::string& content, UniqueFd target, co
   if (mount) mounts->list.push_back({*std::move(mount), std::move(target)});
 }
 
-// What sysconf(_SC_NPROCESSORS_ONLN) reads, and so Python's os.cpu_count: those that do not ask for the affinity.
+// The file that sysconf(_SC_NPROCESSORS_ONLN) and so Python's os.cpu_count read: for programs that ignore the affinity.
 void ShowProcessors(int sys, const Spec& spec, PreparedMounts* mounts) {
   if (spec.limits.cpus.empty()) return;
   Result<UniqueFd> target = OpenInRoot(sys, "devices/system/cpu/online", 0);
   if (target) CoverFile("online", FormatCpuList(spec.limits.cpus) + "\n", *std::move(target), spec, mounts);
 }
 
-// The root's own file, and the names of the node behind it: what home's file says of a name comes first. Read-only, so
-// that a command that edits it hears of it: what it would write could not go home. Best effort, as with the name
-// servers.
+// The root's own file, followed by the node's names, so that home's entries take precedence. Read-only, so that a
+// command that edits it gets an error: the change could not go home. Best effort, as with the name servers.
 void AddHosts(int root, const Spec& spec, PreparedMounts* mounts) {
   constexpr size_t kMost = 4u << 20;
   if (spec.hosts.empty()) return;
@@ -177,13 +177,13 @@ Result<PreparedMounts> PrepareMounts(int root, const Spec& spec) {
   int dev = mounts.dev.get();
   VRUN_TRY(add(MakeTmpfs("1777", spec.ids.base(), SharedMemorySize(spec), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV),
                OpenInRoot(dev, "shm", O_DIRECTORY)));
-  // One mount, not what is mounted below it: no control groups, no debugfs.
+  // One mount without those below it: no control groups, no debugfs.
   VRUN_TRY(
       add(CloneMount(AT_FDCWD, "/sys", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC),
           point("sys")));
   ShowProcessors(mounts.list.back().mount.get(), spec, &mounts);
-  // Elsewhere it is in the overlay (sandbox.cc). What is written in a live root goes home, so there it is a mount of
-  // its own; and so where the root has a link in its place, which stays one.
+  // Otherwise /tmp is in the overlay (sandbox.cc). Writes in a live root go home, so there /tmp is a separate mount.
+  // Also separate where the root has a link there, which stays a link.
   if (spec.live_root || IsLink(root, "tmp")) VRUN_TRY(add(CloneMount(AT_FDCWD, "tmp", MOUNT_ATTR_NODEV), point("tmp")));
   VRUN_TRY(add(MakeRun(spec), point("run")));
   AddResolvConf(root, mounts.list.back().mount.get(), spec, &mounts);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies over the root: /dev, /dev/shm, /sys, /tmp, /run, /etc/resolv.conf, /etc/hosts, made detached by host root
-// in front of the clone; and the places for what only the inside can mount (/proc, /dev/pts, /dev/mqueue).
+// The mounts over the root: /dev, /dev/shm, /sys, /tmp, /run, /etc/resolv.conf, /etc/hosts, created detached by host
+// root before the clone. Also the mount points of what only the inside can mount (/proc, /dev/pts, /dev/mqueue).
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace vrun::sandbox {
 
-// A detached mount and the directory or file of the root (or of an earlier mount of the list) that it will cover.
+// A detached mount, and the directory or file that it will cover, in the root or in an earlier mount of the list.
 struct PreparedMount {
   UniqueFd mount;
   UniqueFd target;
@@ -21,16 +21,16 @@ struct PreparedMount {
 struct PreparedMounts {
   std::vector<PreparedMount> list;  // in order of attachment
   UniqueFd proc_target, pts_target, mqueue_target;
-  UniqueFd dev;  // the tmpfs of /dev; /dev/null covers what is masked in /proc
+  UniqueFd dev;  // the tmpfs of /dev; its /dev/null covers the masked files of /proc
 };
 
-// The working directory is the task directory ("tmp" in it becomes /tmp of a live root). `root` is the detached
+// Requires the task directory as working directory (its "tmp" becomes /tmp of a live root). `root` is the detached
 // overlay.
 Result<PreparedMounts> PrepareMounts(int root, const Spec& spec);
 
 bool IsLink(int directory, const char* name);
 
-// The text of a hosts file with `lines` and localhost behind it, without the names that it has already.
+// The text of a hosts file, followed by `lines` and localhost, without names that it already has.
 std::string HostsWith(const std::string& file, const std::string& lines);
 
 }  // namespace vrun::sandbox

@@ -12,7 +12,7 @@ namespace vrun::sandbox {
 Result<ClonedChild> CloneIntoNamespaces(int cgroup, const std::function<void()>& inside) {
   int pidfd = -1;
   clone_args args{};
-  // The cgroup namespace comes later, when the groups hold the child: its root is where one is when one makes it.
+  // The cgroup namespace is created later, inside the groups: its root is the creator's current group.
   args.flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_PIDFD;
   args.pidfd = reinterpret_cast<uint64_t>(&pidfd);
   args.exit_signal = SIGCHLD;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A child in new user, mount, pid, uts and ipc namespaces. The network stays the node's.
+// Creates a child in new user, mount, pid, uts and ipc namespaces. It shares the node's network.
 #pragma once
 
 #include <sys/types.h>
@@ -16,8 +16,8 @@ struct ClonedChild {
   UniqueFd pidfd;
 };
 
-// clone3. `inside` runs in the child, as pid 1 of the new pid namespace, must be async-signal-safe and not return.
-// `cgroup`: a version 2 group that the child is born in, or -1. The user maps are the caller's to write.
+// Uses clone3. `inside` runs in the child as pid 1 of the new pid namespace; it must be async-signal-safe and must not
+// return. `cgroup`: the version 2 group in which the child starts, or -1. The caller writes the user maps.
 Result<ClonedChild> CloneIntoNamespaces(int cgroup, const std::function<void()>& inside);
 
 }  // namespace vrun::sandbox

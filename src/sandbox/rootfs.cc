@@ -36,9 +36,9 @@ Result<UniqueFd> MountRoot(RootViews views, const PrepareUpper& prepare_upper) {
   VRUN_TRY(prepare_upper ? prepare_upper("upper", "lower", views.apart ? "apart" : "")
                          : CopyRootAttributes(views.whole.get()));
 
-  // Relative paths, so that no character of the task directory's name needs quoting. The least missed option is last.
-  // volatile: without it the end of every job would sync the node's whole disk, and each fsync inside would wait for
-  // it; an attempt does not survive a crash of its node anyway.
+  // Relative paths, so that no character of the task directory's name needs quoting. The most dispensable option is
+  // last. volatile: without it the end of every job would sync the node's whole disk, and each fsync inside would wait
+  // for it. An attempt does not survive a crash of its node anyway.
   MountOptions options = {{"lowerdir", views.apart ? "apart:lower" : "lower"},
                           {"upperdir", "upper"},
                           {"workdir", "work"},
@@ -63,7 +63,7 @@ Result<UniqueFd> MountPoint(int root, const char* name, const Spec& spec) {
   Result<UniqueFd> fd = OpenInRoot(root, name, O_DIRECTORY);
   if (fd || fd.error().error_number() != ENOENT) return fd;
   if (spec.live_root) {
-    // What is made there is made at home.
+    // A directory made there would be made at home.
     return Error(Code::kNotFound, std::string("/") + name + ": the root has none: make that directory at home");
   }
   struct stat before;
@@ -73,7 +73,7 @@ Result<UniqueFd> MountPoint(int root, const char* name, const Spec& spec) {
   }
   if (::fchownat(root, name, spec.ids.base(), spec.ids.base(), AT_SYMLINK_NOFOLLOW) != 0)
     return ErrnoError(std::string("chown /") + name);
-  // The command did not do this: the root's times stay what they were, or they would be carried home as a change of /.
+  // Not a change by the command: restores the root's times, or they would be carried home as a change of /.
   timespec times[2] = {before.st_atim, before.st_mtim};
   if (::utimensat(root, "", times, AT_EMPTY_PATH) != 0) return ErrnoError("set the times of the root");
   return OpenInRoot(root, name, O_DIRECTORY);

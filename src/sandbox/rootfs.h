@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The writable root: an overlay of the read-only view (lower) and the task's own directory (upper), made by host root.
+// The writable root: an overlay of the read-only view (lower) and the task's own directory (upper), mounted by host
+// root.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +12,19 @@
 
 namespace vrun::sandbox {
 
-// The working directory is the task directory; the views are attached at "lower" and "apart" in it, "upper" and "work"
-// are used. Returns the overlay as a detached mount.
+// Requires the task directory as working directory. Attaches the views at "lower" and "apart" there and uses "upper"
+// and "work". Returns the overlay as a detached mount.
 //
-// Options: redirect_dir and metacopy make renames of directories and changes of attributes cheap, xino keeps inode
-// numbers, volatile leaves syncing out. A kernel that refuses one of them gets the mount without it.
+// Options: redirect_dir and metacopy make directory renames and attribute changes cheap, xino keeps inode numbers,
+// volatile skips syncing. If the kernel refuses an option, it mounts without it.
 //
-// Without `prepare_upper` the upper gets the view's owner, mode and times, for the attributes of the merged / are the
-// upper's.
+// Without `prepare_upper`, the upper gets the view's owner, mode and times, because the merged / has the upper's
+// attributes.
 Result<UniqueFd> MountRoot(RootViews views, const PrepareUpper& prepare_upper);
 
-// The directory inside the root that a mount will cover, made in the upper if the tree has none. Owner: the sandbox's
-// root. Only hollow places (/proc /sys /dev /run /tmp) are made; they are never carried home. In a live root they have
-// to be there.
+// The directory inside the root that a mount will cover. Created in the upper if the tree has none, with the sandbox's
+// root as owner. Only hollow places (/proc /sys /dev /run /tmp) are created; they are never carried home. In a live
+// root they must exist.
 Result<UniqueFd> MountPoint(int root, const char* name, const Spec& spec);
 
 }  // namespace vrun::sandbox

@@ -31,7 +31,7 @@
 
 namespace vrun::sandbox {
 
-// What the steps hand to each other while a sandbox is made.
+// Intermediate results of the steps that build a sandbox.
 struct Builder {
   const Spec& spec;
   const CgroupHost& host;
@@ -57,16 +57,16 @@ struct Builder {
 
 namespace {
 
-// /tmp is a directory of the overlay where there is one: so a command can move what it made there to where it belongs.
-// Opaque, for no name in it is the root's: no file that is made there is asked for below. It is never carried home
-// (node/carry/carry.h, CarryOptions::skip), and what an earlier attempt left in an upper that goes on is removed.
+// /tmp is a directory of the overlay, so that a command can rename files from there to their destination. It is opaque,
+// because the root has no names in it, so lookups need not go to the lower. It is never carried home
+// (node/carry/carry.h, CarryOptions::skip). What an earlier attempt left in a continued upper is removed.
 Status MakeTmpOfTheUpper() {
   struct stat upper;
   if (::stat("upper", &upper) != 0) return ErrnoError("stat upper");
   VRUN_TRY(RemoveTree("upper/tmp"));
   if (::mkdir("upper/tmp", 0700) != 0) return ErrnoError("mkdir upper/tmp");
   if (::setxattr("upper/tmp", "trusted.overlay.opaque", "y", 1, 0) != 0) return ErrnoError("mark upper/tmp");
-  // The command did not do this.
+  // Not a change by the command.
   const timespec times[2] = {upper.st_atim, upper.st_mtim};
   if (::utimensat(AT_FDCWD, "upper", times, 0) != 0) return ErrnoError("set the times of upper");
   return {};
@@ -76,7 +76,7 @@ struct Step {
   const char* name;
   Status (Builder::*run)();
 };
-// The whole of isolation, outside; the inside's list is in inside.cc and begins with the clone.
+// The isolation steps done outside; the inside's list is in inside.cc and begins with the clone.
 constexpr Step kSteps[] = {
     {"make directories", &Builder::MakeDirectories},
     {"mount the root", &Builder::MountTheRoot},
@@ -169,7 +169,7 @@ Status Builder::CloneInit() {
 
   auto inside = [&plan] { RunInside(plan); };
   Result<ClonedChild> cloned = CloneIntoNamespaces(sandbox->cgroup_.unified_fd(), inside);
-  // A version 2 group may refuse to be born into (threaded, frozen, not ours); the job then runs beside it.
+  // A version 2 group may refuse new processes (threaded, frozen, not ours); the job then runs without it.
   if (!cloned && sandbox->cgroup_.unified_fd() >= 0) cloned = CloneIntoNamespaces(-1, inside);
   if (!cloned) return std::move(cloned).error();
   child = *std::move(cloned);
@@ -223,7 +223,7 @@ std::optional<StartFailure> Sandbox::FinishStart() {
   } while (n < 0 && errno == EINTR);
   start_.Reset();
   if (n == sizeof message) return ExplainStart(message, spec_);
-  static_cast<void>(ReadControl());  // the terminal was sent before
+  static_cast<void>(ReadControl());  // the terminal was sent before this
   return std::nullopt;
 }
 
@@ -236,7 +236,7 @@ void Sandbox::Signal(int signal, Target target) {
 
 void Sandbox::Kill() {
   if (pid_ <= 0 || reaped_) return;
-  ::kill(pid_, SIGKILL);  // not reaped yet, so the number is still its own
+  ::kill(pid_, SIGKILL);  // not reaped yet, so the pid is still valid
   cgroup_.Kill();
 }
 
@@ -246,7 +246,7 @@ void Sandbox::ReadUsage() {
   ending_->cpu_us = cgroup_.cpu_us();
 }
 
-// One packet without waiting; what recvmsg returns. A descriptor that came along is the terminal's master.
+// Receives one packet without waiting; returns recvmsg's result. A received descriptor is the terminal's master.
 ssize_t Sandbox::ReceiveControl(void* packet, size_t size) {
   iovec io{packet, size};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
@@ -265,7 +265,7 @@ ssize_t Sandbox::ReceiveControl(void* packet, size_t size) {
     int master;
     std::memcpy(&master, CMSG_DATA(c), sizeof master);
     output_.Reset(master);
-    input_.Reset(::fcntl(master, F_DUPFD_CLOEXEC, 3));  // an event loop wants a descriptor for each direction
+    input_.Reset(::fcntl(master, F_DUPFD_CLOEXEC, 3));  // an event loop needs one descriptor per direction
   }
   return n;
 }
@@ -299,7 +299,7 @@ Ending Sandbox::Reap() {
     ending_->wait_status = SIGKILL;
     ReadUsage();
   }
-  // Without control groups: what init has waited for, and the largest single process.
+  // Without control groups: the usage of the processes that init has reaped, and the largest single process.
   auto micros = [](const timeval& t) {
     return static_cast<uint64_t>(t.tv_sec) * 1000000 + static_cast<uint64_t>(t.tv_usec);
   };
@@ -315,7 +315,7 @@ Status EnterSupervisorNamespace() {
     Error error = ErrnoError("make a mount namespace");
     return Error(error.code(), error.message() + ": run the node as root");
   }
-  // Slave, not private: what the host unmounts goes here too.
+  // Slave, not private: what the host unmounts is unmounted here too.
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) return ErrnoError("make mounts private");
   return {};
 }
@@ -338,7 +338,7 @@ void ForgetForeignMounts() {
     fields >> id >> parent >> device >> root >> path;
     if (id == lower.stx_mnt_id || id == apart.stx_mnt_id || path == "/" || directory.rfind(path + "/", 0) == 0)
       continue;
-    // A name with quoted characters is not found, and stays: the node's own views have none.
+    // A name with quoted characters is not found and stays mounted; the node's own views have no such names.
     ::umount2(path.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
   }
 }

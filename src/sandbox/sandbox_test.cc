@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the supervisor's own tests (src/node) do not reach: failures in the midst of building, and taking things down.
+// Cases that the supervisor's own tests (src/node) do not reach: failures while building, and teardown.
 #include "sandbox/sandbox.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint32_t kUidBase = 0x40000000;
 
-// Runs in a child of its own: a supervisor changes its namespace and working directory. 0: all well.
+// Runs in a child process, because a supervisor changes its namespace and working directory. 0: success.
 int InSupervisor(const std::function<int(const std::string& base)>& body) {
   std::string base = "/var/tmp/vrun-sandbox-XXXXXX";
   if (::mkdtemp(base.data()) == nullptr) return 99;
@@ -54,7 +54,7 @@ Spec TrueIn(const std::string& base) {
 }
 
 UniqueFd View(const std::string& base) {
-  static_cast<void>(MakeDirs(base + "/root/bin", 0755));  // arguments are evaluated in any order
+  static_cast<void>(MakeDirs(base + "/root/bin", 0755));  // argument evaluation has no fixed order
   return UniqueFd(::open_tree(AT_FDCWD, (base + "/root").c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts that need no root.
+// The parts that do not need root.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -54,7 +54,7 @@ TEST(ExplainStart, EscapesAndNames) {
   EXPECT_EQ(StartFailure::Kind::kFailed, f.kind);
   EXPECT_EQ(std::string::npos, f.reason.find('\033'));
   m = {static_cast<Stage>(12345), EIO, {}};
-  std::memset(m.detail, 'x', sizeof m.detail);  // no end
+  std::memset(m.detail, 'x', sizeof m.detail);  // not terminated
   EXPECT_EQ(StartFailure::Kind::kFailed, ExplainStart(m, spec).kind);
 }
 
@@ -88,7 +88,7 @@ TEST(ParseCgroupMounts, PureAndNoneAndRubbish) {
 }
 
 TEST(SweepCgroups, TakesOldEmptyGroupsOnly) {
-  char directory[] = "/var/tmp/vrun-sweep-XXXXXX";  // in place of a cgroup mount, whose groups others use meanwhile
+  char directory[] = "/var/tmp/vrun-sweep-XXXXXX";  // instead of a real cgroup mount, which others use meanwhile
   ASSERT_NE(nullptr, ::mkdtemp(directory));
   CgroupHost host;
   host.unified = directory;
@@ -113,14 +113,14 @@ TEST(Cgroup, NoticesWhatIsNotEnforced) {
   notices.clear();
   group.Create({}, "x", {}, &notices);
   EXPECT_TRUE(notices.empty());
-  // One processor and one core is the same without a control group, but half of it is not.
+  // One core on one processor needs no control group to be enforced, but half a core does.
   group.Create({}, "x", {0, 1000, 0, {0}}, &notices);
   EXPECT_TRUE(notices.empty());
   group.Create({}, "x", {0, 500, 0, {0}}, &notices);
   EXPECT_EQ(1u, notices.size());
 }
 
-// In place of a version 1 hierarchy, which would fill the files itself.
+// Stands in for a version 1 hierarchy, which would fill the files itself.
 TEST(Cgroup, ACpusetOfVersion1HasMemoryNodesAndProcessorsBeforeAnybodyEnters) {
   char directory[] = "/var/tmp/vrun-cpuset-XXXXXX";
   ASSERT_NE(nullptr, ::mkdtemp(directory));
@@ -148,7 +148,7 @@ TEST(HostsWith, TheNamesOfTheNodeComeBehindTheOnesOfTheRoot) {
   const std::string node = "10.0.0.7\tgpu7 n7\n";
   EXPECT_EQ("127.0.0.1\tlocalhost\n10.0.0.7\tgpu7\n10.0.0.7\tn7\n", HostsWith("", node));
   EXPECT_EQ("127.0.0.1 localhost\n10.0.0.7\tgpu7\n10.0.0.7\tn7\n", HostsWith("127.0.0.1 localhost", node));
-  // What home says of a name comes first, but a comment says nothing.
+  // Home's entry for a name takes precedence, but a comment does not count.
   EXPECT_EQ("::1 localhost\n192.0.2.1 box gpu7 # n7\n10.0.0.7\tn7\n",
             HostsWith("::1 localhost\n192.0.2.1 box gpu7 # n7\n", node));
   const std::string all = "127.0.0.1 localhost gpu7\n127.0.0.1 n7";

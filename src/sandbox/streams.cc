@@ -20,7 +20,7 @@ Status MakePipe(bool output, uint32_t host_uid, uint32_t host_gid, UniqueFd* our
   ours->Reset(ends[output ? 0 : 1]);
   theirs->Reset(ends[output ? 1 : 0]);
   if (::fchown(ends[0], host_uid, host_gid) != 0) return ErrnoError("chown a pipe");
-  ::fcntl(ends[0], F_SETPIPE_SZ, 256 * 1024);  // a wish: the user's share of pipe memory may be used up
+  ::fcntl(ends[0], F_SETPIPE_SZ, 256 * 1024);  // best effort: the user's share of pipe memory may be used up
   return SetNonBlocking(ours->get(), true);
 }
 

@@ -13,7 +13,7 @@ struct Pipes {
   UniqueFd theirs[3];
 };
 
-// Owned by this host uid and gid, so that the command may open /dev/stdout and its like. 256 KiB where allowed.
+// Owned by this host uid and gid, so that the command may open /dev/stdout and the like. 256 KiB where allowed.
 Result<Pipes> MakePipes(uint32_t host_uid, uint32_t host_gid);
 // One such pipe; `output`: the command writes to it.
 Status MakePipe(bool output, uint32_t host_uid, uint32_t host_gid, UniqueFd* ours, UniqueFd* theirs);

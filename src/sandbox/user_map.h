@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The uid and gid maps of a sandbox: inside, ids are home's; outside, they are the tenant's on this node
-// (base/id_map.h).
+// The uid and gid maps of a sandbox: inside, ids are home's; outside, the tenant's on this node (base/id_map.h).
 #pragma once
 
 #include <sys/types.h>
@@ -15,9 +14,9 @@ namespace vrun::sandbox {
 
 // Text for /proc/PID/uid_map and gid_map. kInvalid when there is no room above the base.
 Result<std::string> IdMapText(const IdMap& ids);
-// kInvalid: this user is, or is in a group, of which the map does not know.
+// kInvalid: the map lacks this user's id or one of its groups.
 Status CheckMapped(const IdMap& ids, const Identity& identity);
-// The maps of the process whose /proc/PID directory this is. Needs to run as root of the parent namespace.
+// Writes the maps of process `pid`. Must run as root of the parent namespace.
 Status WriteUserMaps(pid_t pid, const IdMap& ids, const Identity& identity);
 
 }  // namespace vrun::sandbox

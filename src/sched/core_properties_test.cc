@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever happens, in whatever order: nothing is given twice, gangs are whole, quotas hold at every instant, counters
-// equal a recount (World checks all of that after every step), the same events give the same actions, and what could
-// run runs in the end.
+// Properties for any events in any order: no room is given twice, gangs are whole, quotas hold at every instant, and
+// counters equal a recount (World checks all of this after every step). The same events give the same actions, and
+// every job that can run runs in the end.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -90,7 +90,7 @@ JobSpec AnyJob(JobId id, const Move& m, const World& w) {
   return j;
 }
 
-// What the move means for this world, if anything.
+// The events of this move in this world, if it applies.
 std::vector<Event> EventsOf(const Move& m, const World& w, JobId* next) {
   auto pick = [&](const auto& set, int n) {
     auto it = set.begin();
@@ -124,7 +124,7 @@ std::vector<Event> EventsOf(const Move& m, const World& w, JobId* next) {
       if (!w.running.empty()) return {JobSaved{pick(w.running, m.a)->first, w.now, m.b % 50 * kSecond}};
       return {Tick{}};
     case 9:
-      if (!w.running.empty() && m.b % 4 == 0) return {JobStopped{pick(w.running, m.a)->first, 0}};  // a fault
+      if (!w.running.empty() && m.b % 4 == 0) return {JobStopped{pick(w.running, m.a)->first, 0}};  // a failure
       return {Tick{}};
     default: {
       JobId id = (*next)++;
@@ -157,7 +157,7 @@ void CheckWorld(const std::vector<Move>& moves, Policy policy) {
     for (size_t i = 0; i < actions.size(); ++i) RC_ASSERT(Text(actions[i]) == Text(again[i]));
     if (::testing::Test::HasFailure()) RC_FAIL("see above");
   }
-  // Everything that runs ends, victims obey, all nodes are there: then nobody who can run is left.
+  // All running jobs end, victims obey, all nodes are up: then every job that can run must have run.
   std::vector<Event> nodes;
   for (int i = 0; i < 8; ++i) nodes.push_back(NodeUp{AnyNode(i, i)});
   one.Feed({MaintenanceOver{"w0"}, MaintenanceOver{"w1"}}, kSecond);
@@ -174,7 +174,7 @@ void CheckWorld(const std::vector<Move>& moves, Policy policy) {
     one.Run(kSecond);
     if (::testing::Test::HasFailure()) RC_FAIL("see above");
     if (!one.running.empty()) continue;
-    one.Run(kHour);  // a hold ends, and who starts then may have to leave for another
+    one.Run(kHour);  // a hold ends, and the job that starts then may have to leave for another
     if (one.running.empty()) break;
   }
   for (const auto& [id, job] : one.jobs) {
@@ -186,9 +186,9 @@ void CheckWorld(const std::vector<Move>& moves, Policy policy) {
       excused = excused || b.kind == Blocker::Kind::kNeverFits || b.kind == Blocker::Kind::kTopology ||
                 b.kind == Blocker::Kind::kLimit || b.kind == Blocker::Kind::kGuarantee ||
                 b.kind == Blocker::Kind::kDependency || b.kind == Blocker::Kind::kDoomed ||
-                (b.kind == Blocker::Kind::kPatience && b.time > one.now);  // by its own wish, and not for ever
+                (b.kind == Blocker::Kind::kPatience && b.time > one.now);  // by its own preference, and not forever
     }
-    // Several roles may each fit alone and not together.
+    // Several roles may fit separately but not together.
     if (excused || job.roles.size() > 1) continue;
     std::ostringstream text;
     text << "job " << id << " waits: " << job.roles[0].pods << " pods, at least " << job.roles[0].least() << ", of "
@@ -218,7 +218,7 @@ TEST(CoreProperties, WithPreemptionStorms) {
 }
 
 TEST(CoreProperties, AllJobsRunWithinTheBoundWhateverTheirSize) {
-  // A stream of small jobs would keep a large gang out for ever.
+  // A stream of small jobs would keep a large gang waiting forever.
   World w;
   std::vector<Event> nodes;
   for (int i = 0; i < 4; ++i) nodes.push_back(NodeUp{GpuNode("n" + std::to_string(i))});
@@ -244,7 +244,7 @@ TEST(CoreProperties, AllJobsRunWithinTheBoundWhateverTheirSize) {
   }
   EXPECT_GT(w.holds, 0);
   ASSERT_GT(started, 0);
-  // Its run time is unknown: taken for the lowest level. Then it gets a hold, and that is served within the hour.
+  // Its run time is unknown, so it counts as the lowest level. Then it gets a hold, which is served within the hour.
   const Policy p;
   EXPECT_LT(started, p.starvation_bound + p.level_base * p.starvation_stretch / 1000 + kHour);
 }

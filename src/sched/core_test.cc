@@ -35,7 +35,7 @@ TEST(Core, GangsGoTogetherAndFillWhatIsTight) {
   EXPECT_TRUE(w.Runs(3));
 }
 
-// Two racks of two nodes, full but for one node in each.
+// Two full racks of two nodes, except for one free node in each.
 void OneFreeNodeInEachOfTwoRacks(World& w, JobId* in_first) {
   for (const char* r : {"r1", "r2"}) {
     w.Feed({NodeUp{GpuNode(std::string("a") + r, 4, r)}, NodeUp{GpuNode(std::string("b") + r, 4, r)}});

@@ -47,7 +47,7 @@ TEST(Elastic, WhoComesGetsTheSurplusForThePriceOfAResize) {
   w.Feed({JobSubmitted{Elastic(1, 1, 3, 8)}}, kSecond);
   EXPECT_EQ(w.running.at(1).size(), 3u);
   JobSpec large = Gang(2, 2, 8);
-  large.estimate = 100 * kHour;  // it could evict nobody
+  large.estimate = 100 * kHour;  // so it could not evict any job
   w.Feed({JobSubmitted{large}}, kHour);
   ASSERT_EQ(w.shrinking.at(1).size(), 2u);
   EXPECT_FALSE(w.Runs(2)) << "not before they have left";
@@ -59,7 +59,7 @@ TEST(Elastic, WhoComesGetsTheSurplusForThePriceOfAResize) {
   EXPECT_TRUE(w.Runs(2));
   EXPECT_EQ(w.running.at(1).size(), 1u);
   EXPECT_EQ(w.preemptions, 0);
-  // No more than it needs, and back again later.
+  // It gives up no more than needed, and gets it back later.
   w.Feed({JobEnded{2}}, kHour);
   EXPECT_TRUE(w.Runs(3));
   EXPECT_EQ(w.running.at(1).size(), 2u);
@@ -112,7 +112,7 @@ TEST(Elastic, WorkIsCountedAtTheSizeThatItWasDoneWith) {
   JobSpec waits = Gang(2, 1, 8);
   waits.estimate = 1000 * kHour;
   w.Feed({JobSubmitted{waits}}, kSecond);
-  // Half of ten hours' work is done: ten hours left alone, five at full size.
+  // Half of the ten hours' work is done: ten hours remain at its size, five at full size.
   EXPECT_NEAR(static_cast<double>(w.state.core().Find(1)->estimate.expected), 10.0 * kHour, 0.1 * kHour);
   w.Feed({JobEnded{2, false}}, kSecond);
   w.Feed(Nodes(2, 8), kSecond);
@@ -142,7 +142,7 @@ TEST(Segments, EachBlockLiesInOneDomain) {
   w.Feed({JobSubmitted{job}}, kSecond);
   ASSERT_TRUE(w.Runs(1));
   for (const auto& [rack, pods] : RacksOf(w, 1)) EXPECT_EQ(pods % 2, 0) << rack;
-  // Five nodes are free, in no rack more than one block of them fits.
+  // Five nodes are free, but each rack has room for at most one block.
   job.id = 2;
   w.Feed({JobSubmitted{job}}, kSecond);
   EXPECT_FALSE(w.Runs(2)) << "two of its pods would be apart";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference beside training: it comes at once, at the least cost to others, and they get their room back.
+// Inference beside training: it starts at once, at the least cost to others, and they get their room back.
 #include <gtest/gtest.h>
 
 #include "sched/engine/explain.h"
@@ -29,7 +29,7 @@ TEST(Inference, TakesTheCheapestVictimWithoutWaitingForAPass) {
   w.Feed({NodeUp{GpuNode("a")}, NodeUp{GpuNode("b")}});
   w.Feed({JobSubmitted{Training(1, 8, 600 * kSecond)}}, kSecond);
   w.Feed({JobSubmitted{Training(2, 8, 5 * kSecond)}}, kSecond);
-  // The first of its class makes the shelf; then the pass is not waited for.
+  // The first inference job fills the shelf. Later ones do not wait for a pass.
   w.Feed({JobSubmitted{Replica(90, 1)}}, 3 * kHour);
   w.Feed({JobEnded{90, false}}, kSecond);
   for (JobId id : std::set<JobId>(w.stopping)) w.Feed({JobStopped{id, 0}}, kSecond);
@@ -44,7 +44,7 @@ TEST(Inference, TakesTheCheapestVictimWithoutWaitingForAPass) {
   EXPECT_EQ(p.beneficiary, 3u);
   w.Feed({JobStopped{2, 0}}, 5 * kSecond);
   EXPECT_TRUE(w.Runs(3));
-  // Whatever waits, the room goes back to whom it was taken from.
+  // The room goes back to the job it was taken from, whatever else waits.
   JobSpec rival = Gang(4, 1, 8);
   rival.klass = Class::kProduction;
   rival.preemptible = false;
@@ -86,7 +86,7 @@ TEST(Inference, HeadroomIsWhatDemandGrowsByInAWindow) {
   Policy policy;
   policy.headroom_most = 1000;
   Headroom h(policy);
-  // Each minute four GPUs more for half of it; once in 200 minutes twenty.
+  // Each minute four more GPUs for half of it; once in 200 minutes twenty.
   Micros now = 0;
   for (int minute = 0; minute < 2000; ++minute) {
     const int64_t burst = minute % 200 == 0 ? 20'000 : 4000;

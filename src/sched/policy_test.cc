@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Order, prices and quotas: what the policy decides, one rule a test.
+// Order, prices and quotas: one rule of the policy per test.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -53,7 +53,7 @@ TEST(History, SiblingsRunAboutEquallyLong) {
   Policy policy;
   History h(policy);
   JobSpec job = Gang(1, 1, 8);
-  for (int i = 0; i < 40; ++i) {  // each for itself
+  for (int i = 0; i < 40; ++i) {  // each submitted separately
     job.submitted += kHour;
     auto alone = h.Join(job, job.submitted);
     h.Completed(alone, i % 2 ? 600 * kSecond : 20 * kHour);
@@ -67,12 +67,12 @@ TEST(History, SiblingsRunAboutEquallyLong) {
   job.submitted += 60 * kSecond;
   auto second = h.Join(job, job.submitted);
   EXPECT_EQ(second.siblings, first.siblings);
-  // What has not ended tells, too.
+  // A running sibling predicts too.
   h.Remaining(job, first, 8000, 5 * kHour);
   EXPECT_EQ(ask(second).source, 5);
   EXPECT_GT(ask(second).service, 2 * before.service);
   EXPECT_GT(ask(second).expected, 15 * kHour);
-  // And what has: the opposite here, so that nothing else can explain it.
+  // And so does an ended one, here with the opposite prediction, so that nothing else can explain it.
   job.submitted += 2 * policy.sibling_gap;
   auto other = h.Join(job, job.submitted);
   EXPECT_NE(other.siblings, first.siblings) << "submitted later";
@@ -165,7 +165,7 @@ TEST(Preemption, WhatIsShortGoesBeforeWhatIsLong) {
   EXPECT_EQ(p.mode, StopMode::kSave);
   EXPECT_GT(p.terms.gain, p.terms.price);
   EXPECT_EQ(Explain(w.state, 2)->at(0).kind, Blocker::Kind::kClaiming);
-  // The freed room is the beneficiary's, whoever else comes.
+  // The freed room belongs to the beneficiary, whatever other jobs come.
   w.Feed({JobSubmitted{Gang(3, 1, 1)}}, kSecond);
   w.Feed({JobStopped{1, 0}}, 10 * kSecond);
   EXPECT_TRUE(w.Runs(2));
@@ -177,7 +177,7 @@ TEST(Preemption, NotWhenItEndsSoonAndNotAtAnyPrice) {
     World w;
     JobSpec v = Long(1, 1, 8);
     v.estimate = soon ? 3700 * kSecond : 24 * kHour;
-    if (!soon) v.checkpoint = {false, -1, 24 * kHour, 0};  // it would lose all, and the restore is long
+    if (!soon) v.checkpoint = {false, -1, 24 * kHour, 0};  // it would lose everything, and its restore takes long
     w.Feed({NodeUp{GpuNode("a")}, JobSubmitted{v}});
     w.Run(kHour);
     JobSpec other = Gang(2, 1, 8);
@@ -197,7 +197,7 @@ TEST(Preemption, NobodyIsDelayedLongerThanTheQueueTakesToDrain) {
   small.estimate = 48 * kHour;
   w.Feed({NodeUp{GpuNode("b")}, JobSubmitted{small}}, kSecond);
   w.Run(kHour);
-  // Two hours from now there is room for all: that is what either of them has to wait, not the six hours of the large.
+  // In two hours there is room for all, so both wait that long, not the six hours of the large one.
   JobSpec large = Long(3, 1, 8);
   large.estimate = 6 * kHour;
   auto actions = w.Feed({JobSubmitted{large}}, kSecond);
@@ -258,7 +258,7 @@ TEST(Preemption, ALongGangLeavesWhenOthersWaitForItsRest) {
   EXPECT_TRUE(w.Runs(4));
 }
 
-// Half a node is free on each of two: the small ones are worth more per GPU than the large one, so nobody is evicted.
+// Two nodes are half free. The small jobs are worth more per GPU than the large one, so none is evicted.
 struct Scattered {
   World w;
   explicit Scattered(Micros restore = 10 * kSecond) {
@@ -269,7 +269,7 @@ struct Scattered {
       small.checkpoint = {true, kSecond, restore, 0};
       if (id == 1) {
         w.Feed({JobSubmitted{small}}, kSecond);
-        // A full node keeps the second from joining the first.
+        // A full node prevents the second from joining the first.
         JobSpec rest = Gang(9, 1, 5);
         w.Feed({JobSubmitted{rest}, NodeUp{GpuNode("b")}}, kSecond);
       } else {
@@ -289,7 +289,7 @@ TEST(Moves, ScatteredRoomIsPutTogetherWhenThatIsWorthIt) {
   const auto moved = std::get<Preempt>(actions[0]);
   EXPECT_EQ(moved.reason, StopReason::kMove);
   EXPECT_EQ(moved.beneficiary, 3u);
-  // Its new room is kept for it while it leaves.
+  // Its new room is reserved while it leaves.
   JobSpec thief = Gang(4, 1, 5);
   thief.estimate = 60 * kSecond;
   s.w.Feed({JobSubmitted{thief}}, kSecond);
@@ -346,20 +346,21 @@ TEST(Preemption, AGuaranteeIsTakenBackFromBorrowers) {
   w.Run(60 * kSecond);
   JobSpec owner = Long(3, 1, 8);
   owner.team = "owner";
-  owner.estimate = 240 * kHour;  // by density it would wait
+  owner.estimate = 240 * kHour;  // by its density it would wait
   auto actions = w.Feed({JobSubmitted{owner}}, kSecond);
   ASSERT_EQ(actions.size(), 1u);
   EXPECT_EQ(std::get<Preempt>(actions[0]).reason, StopReason::kGuarantee);
   w.Feed({JobStopped{std::get<Preempt>(actions[0]).job, 0}}, kSecond);
   EXPECT_TRUE(w.Runs(3));
-  // And not more than that.
+  // But not more than that.
   owner.id = 4;
   w.Feed({JobSubmitted{owner}}, kSecond);
   w.Run(600 * kSecond);
   EXPECT_EQ(w.preemptions, 1);
 }
 
-// Teams ask for the same, the first without a right to it: the second still gets what is its own, in the same pass.
+// Two teams ask for the same room, the first without a right to it. The second still gets its guarantee in the same
+// pass.
 TEST(Preemption, AGuaranteeIsTakenBackWhoeverAskedInVainBefore) {
   World w;
   w.Feed({NodeUp{GpuNode("a")}, TeamSet{{"owner", "", 1000, {{"", 8000, INT64_MAX}}}}});
@@ -369,7 +370,7 @@ TEST(Preemption, AGuaranteeIsTakenBackWhoeverAskedInVainBefore) {
   w.Run(60 * kSecond);
   JobSpec greedy = Long(2, 1, 8), owner = Long(3, 1, 8);
   greedy.team = "greedy";
-  greedy.estimate = 23 * kHour;  // denser than the owner's, not by enough to evict anybody
+  greedy.estimate = 23 * kHour;  // denser than the owner's, but not enough to evict
   owner.team = "owner";
   owner.estimate = 240 * kHour;
   auto actions = w.Feed({JobSubmitted{greedy}, JobSubmitted{owner}}, kSecond);
@@ -378,7 +379,7 @@ TEST(Preemption, AGuaranteeIsTakenBackWhoeverAskedInVainBefore) {
   EXPECT_EQ(std::get<Preempt>(actions[0]).reason, StopReason::kGuarantee);
 }
 
-// What is short here is not what the guarantee counts, so both teams stay below it for ever.
+// The scarce resource here is not the one that the guarantee counts, so both teams stay below it forever.
 TEST(Preemption, WithinOneGuaranteeNobodyTakesItBackFromAnother) {
   World w;
   NodeSpec node = GpuNode("a");
@@ -408,7 +409,7 @@ TEST(Holds, ARoomThatAQuotaForbidsIsNotKeptFromOthers) {
   JobSpec busy = Gang(1, 1, 8);
   busy.preemptible = false;
   w.Feed({JobSubmitted{busy}}, kSecond);
-  JobSpec never = Gang(2, 1, 8);  // of any type: only its place tells that it may not
+  JobSpec never = Gang(2, 1, 8);  // of any type, so only its placement shows that it may not start
   never.team = "t";
   w.Feed({JobSubmitted{never}}, kSecond);
   w.Run(policy.starvation_bound + policy.level_base * policy.starvation_stretch / 1000 + kHour);
@@ -463,7 +464,7 @@ TEST(Holds, OnlyWhoIsGoneInTimeOrCheapMayUseHeldRoom) {
   w.Feed({JobSubmitted{brief}, JobSubmitted{cheap}}, kSecond);
   EXPECT_TRUE(w.Runs(3));
   EXPECT_TRUE(w.Runs(5));
-  // The gang's time has come: the cheap one leaves.
+  // The gang's time has come, so the job that is cheap to evict leaves.
   w.Feed({JobEnded{3}, JobEnded{1}}, kSecond);
   w.Run(60 * kSecond);
   ASSERT_TRUE(w.stopping.contains(5));

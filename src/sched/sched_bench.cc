@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the scheduler core thinks: a full cluster with a long queue, 1,000 events a second for a while, a pass every
-// 10 ms of its time. Prints one JSON object.
+// Measures the time of the scheduler core: a full cluster with a long queue, 1,000 events per second for a while, a
+// pass every 10 ms of its time. Prints one JSON object.
 //
 //   sched_bench [--nodes 10000] [--pending 100000] [--steps 2000] [--scale]
 //
@@ -24,7 +24,7 @@
 namespace vrun::sched::core {
 namespace {
 
-// The same numbers everywhere: no library's distributions.
+// Gives the same numbers everywhere: uses no distribution of the library.
 struct Random {
   uint64_t state;
   uint64_t Next() {
@@ -51,7 +51,7 @@ NodeSpec MakeNode(int i) {
   return n;
 }
 
-// Sizes as in production traces: most jobs small, most GPU time in large ones.
+// Sizes as in production traces: most jobs are small, most GPU time is in large ones.
 JobSpec MakeJob(JobId id, Random& random) {
   JobSpec j;
   j.id = id;
@@ -80,7 +80,7 @@ JobSpec MakeJob(JobId id, Random& random) {
 
 struct Numbers {
   std::vector<double> pass_us, fast_us;  // wall time
-  std::vector<double> cpu_us;            // of passes: what they cost on a machine that is not shared
+  std::vector<double> cpu_us;            // of passes: their cost on a machine that is not shared
   std::vector<double> fast_cpu_us;
   int64_t placed = 0, preempted = 0, holds = 0, pending = 0, running = 0;
   double fill_s = 0;
@@ -140,7 +140,7 @@ Numbers Measure(int nodes, int pending, int steps, uint64_t seed) {
   }
   for (int i = 0; i < nodes; ++i) events.push_back(NodeUp{MakeNode(i)});
   execute(Step(state, events, now));
-  // Fill it, with some history, then let the queue grow.
+  // Fill the cluster, with some history, then let the queue grow.
   auto began = Clock::now();
   int target = pending;
   for (int waiting = 0; waiting < target;) {
@@ -151,7 +151,7 @@ Numbers Measure(int nodes, int pending, int steps, uint64_t seed) {
     waiting = static_cast<int>(next - 1) - static_cast<int>(running.size());
   }
   out.fill_s = std::chrono::duration<double>(Clock::now() - began).count();
-  now += 1800 * kSecond;  // all past their quanta
+  now += 1800 * kSecond;  // all are past their quanta
   out.placed = out.preempted = out.holds = 0;
   for (int s = 0; s < steps; ++s) {
     events.clear();
@@ -160,7 +160,7 @@ Numbers Measure(int nodes, int pending, int steps, uint64_t seed) {
       events.push_back(JobStopped{stops.front().second, 60 * kSecond});
       stops.pop_front();
     }
-    // 1,000 events a second: as many come as go.
+    // 1,000 events per second: as many jobs come as go.
     for (int k = 0; k < 5; ++k) {
       events.push_back(JobSubmitted{MakeJob(next++, random)});
       if (running.empty()) continue;
@@ -174,7 +174,7 @@ Numbers Measure(int nodes, int pending, int steps, uint64_t seed) {
     out.cpu_us.push_back(CpuMicros() - c0);
     out.pass_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - t0).count());
     execute(actions);
-    // Between passes: one urgent job comes.
+    // Between passes: one urgent job arrives.
     JobSpec urgent = MakeJob(next++, random);
     urgent.klass = Class::kInference;
     urgent.roles[0].pods = 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the world outside asks of the core: broken GPUs, maintenance, dependencies, deadlines, budgets.
+// External conditions of the core: broken GPUs, maintenance, dependencies, deadlines, budgets.
 #include <gtest/gtest.h>
 
 #include "sched/engine/explain.h"
@@ -67,7 +67,8 @@ TEST(Maintenance, OnlyWhoIsGoneByThenOrMayBeToldToLeaveStarts) {
   EXPECT_EQ(why->at(0).kind, Kind::kMaintenance);
   EXPECT_EQ(why->at(0).time, from + 2 * kHour);
   w.Feed({JobEnded{2}}, kHour);
-  // Not at all when it is near: and in time, who may leave is told to, late enough to lose nothing.
+  // Just before the window nothing starts. Jobs that may be told to leave are told in time, but late enough to lose
+  // nothing.
   auto actions = w.Run(from - w.now - 30 * kSecond);
   const Preempt* told = Find<Preempt>(actions);
   ASSERT_NE(told, nullptr);
@@ -200,7 +201,7 @@ TEST(Deadlines, AHardOneIsPromisedOrRefusedAtOnce) {
   ASSERT_NE(answer, nullptr);
   EXPECT_TRUE(answer->met);
   EXPECT_LE(answer->end, w.now + 4 * kHour);
-  // What was promised is kept, whoever comes.
+  // A promise is kept, whatever other jobs come.
   JobSpec rival = Gang(4, 1, 8);
   rival.estimate = 60 * kSecond;
   rival.preemptible = false;
@@ -208,7 +209,7 @@ TEST(Deadlines, AHardOneIsPromisedOrRefusedAtOnce) {
   w.Feed({JobEnded{1}}, kHour);
   w.Run(kSecond);
   EXPECT_TRUE(w.Runs(3));
-  // And where there is room it starts at once.
+  // Where there is room it starts at once.
   w.Feed({NodeUp{GpuNode("b")}}, kSecond);
   w.Feed({JobEnded{2}, JobEnded{4}}, kSecond);
   actions = w.Feed({JobSubmitted{hard(5, w.now + 2 * kHour)}}, kSecond);
@@ -232,7 +233,7 @@ TEST(Deadlines, NothingIsPromisedOfAProgramThatWasNeverSeenAndHasNoLimit) {
     j.hard_deadline = true;
     return j;
   };
-  // Others of this size are known well, and that says nothing of this program.
+  // Others of this size are well known, which predicts nothing for this program.
   for (int i = 0; i < 20; ++i) {
     JobSpec other = hard("known");
     other.hard_deadline = false;
@@ -341,7 +342,7 @@ TEST(Deadlines, OfSoftStepsTheOneThatCanStillBeMetCounts) {
     JobSpec plain = Gang(2, 1, 1), steps = Gang(3, 1, 1);
     plain.estimate = kHour;
     steps.estimate = 2 * kHour;
-    // The first is missed in either case.
+    // The first deadline is missed in both cases.
     steps.deadline_steps = {{w.now + kHour, 1000}, {w.now + (late ? 90 * 60 * kSecond : 150 * 60 * kSecond), 900}};
     w.Feed({JobSubmitted{plain}, JobSubmitted{steps}}, kSecond);
     w.Feed({JobEnded{1}}, kSecond);
@@ -364,11 +365,11 @@ TEST(Budgets, WhoHasUsedItUpIsAScavengerAndNotBlocked) {
   w.Feed({JobSubmitted{first}}, kSecond);
   w.Run(1800 * kSecond);
   EXPECT_FALSE(w.state.core().teams().OverBudget(w.state.core().Find(1)->team));
-  // It runs on when the budget is used up, since nobody else wants the room.
+  // It runs on when the budget is used up, because no other job wants the room.
   for (int i = 0; i < 60; ++i) w.Feed({JobSaved{1, w.now, 0}}, 60 * kSecond);
   EXPECT_TRUE(w.Runs(1));
   EXPECT_TRUE(w.state.core().teams().OverBudget(w.state.core().Find(1)->team));
-  // But whoever comes goes before it, however long he runs.
+  // But any new job goes before it, however long that job runs.
   JobSpec other = Gang(2, 1, 8);
   other.team = "rich";
   other.estimate = 20 * kHour;
@@ -381,7 +382,7 @@ TEST(Budgets, WhoHasUsedItUpIsAScavengerAndNotBlocked) {
 TEST(Budgets, RefilledEvenlyAndUsedUpOnlyByWhatIsCharged) {
   Policy policy;
   Teams t(policy);
-  t.Set({"a", "", 1000, {}, {3600, kHour, 7200}});  // one GPU for ever, two hours of it saved
+  t.Set({"a", "", 1000, {}, {3600, kHour, 7200}});  // one GPU forever, and savings of two GPU-hours
   const TeamId a = t.Find("a");
   t.Set({"b", "a", 1000, {}, {}});
   t.Take(t.Find("b"), {{0, 2000, 1000}}, true, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of GPUs: what may lie where, and that a GPU is shared in one way at a time.
+// Parts of GPUs: where they may lie, and that a GPU is shared in only one way at a time.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -44,7 +44,7 @@ TEST(Mig, ModelsByTheNameOfTheProduct) {
   EXPECT_EQ(name("NVIDIA L40S"), "");
 }
 
-// All ways to put instances side by side.
+// Tries all ways to place instances side by side.
 int MostByTrying(mig::Model model, mig::Profile profile, mig::SliceMask used) {
   int most = 0;
   for (int start = 0; start < mig::kMostSlices; ++start) {

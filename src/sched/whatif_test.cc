@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Explanations: what would help, when it will start, and what decided. What is said is then tried.
+// Explanations: what would help, when the job will start, and what was decided. The tests then try what was said.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -72,7 +72,7 @@ TEST(WhatIf, PodsLevelsAndClasses) {
   EXPECT_EQ(Find(all, Kind::kFewerPods)->number, 2);
   ASSERT_NE(Find(all, Kind::kClass), nullptr);
   EXPECT_GT(Find(all, Kind::kClass)->klass, Class::kTraining);
-  // And it is so.
+  // The answer is true.
   const Class klass = Find(all, Kind::kClass)->klass;
   w.Feed({JobEnded{2, false}}, kSecond);
   JobSpec close = Gang(3, 2, 8);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// vrun-sim, which `vctl sim` starts: a trace against scheduling policies, on this machine alone; no cluster is asked.
+// vrun-sim, started by `vctl sim`: replays a trace against scheduling policies on this machine. It does not contact a
+// cluster.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -26,7 +27,7 @@ constexpr size_t kMostBytes = size_t{1} << 30;
 Result<double> ParseBetween(const std::string& text, double least, double most, const std::string& how) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  // strtod also reads spaces, nan, and hexadecimal numbers.
+  // strtod also accepts spaces, nan, and hexadecimal numbers.
   const bool digits = text.find_first_not_of("0123456789.") == text.npos;
   if (text.empty() || !digits || *end != 0 || value < least || value > most) {
     return Error(Code::kInvalid, "'" + Escape(text) + "': not " + how);
@@ -77,7 +78,7 @@ Status ReadExecutor(const CtlInvocation& invocation, sim::EngineConfig* cluster)
   return ReadSlowNodes(invocation, cluster);
 }
 
-// All but the files' contents.
+// All options except the files' contents.
 Result<sim::StudyOptions> OptionsOf(const CtlInvocation& invocation) {
   sim::StudyOptions options;
   if (auto text = invocation.Value(kNodes)) VRUN_TRY(sim::ParseNodes(*text, &options.cluster));
@@ -123,7 +124,7 @@ std::string Fixed(double value, int decimals) {
   return buffer;
 }
 
-// "27157" or, of several replays, "27157±310".
+// "27157", or for several replays "27157±310".
 std::string WithError(double mean, double half_width, int decimals) {
   return Fixed(mean, decimals) + (half_width > 0 ? "±" + Fixed(half_width, decimals) : "");
 }
@@ -240,7 +241,7 @@ void PodFields(const sim::PodOutcome& outcome, const sim::Study& study, JsonWrit
   json->Key("fragmentation_percent").Number(outcome.fragmentation_half_width, 3).EndObject();
 }
 
-// The figures of the first policy stand at the top, those of all under "policies".
+// The metrics of the first policy are at the top level, those of all policies under "policies".
 std::string AsJson(const sim::Study& study) {
   JsonWriter json;
   json.BeginObject().Key("schema").Int(kJsonSchema).Key("trace").String(study.trace_name);
@@ -302,7 +303,7 @@ Result<int> Run(const CtlInvocation& invocation) {
     VRUN_ASSIGN(options.teams_text, ReadFile(options.teams_name, kMostBytes));
   }
   if (auto price = invocation.Value(kPrice)) {
-    // A number may have a point, as a file's name may.
+    // A number may contain a point, and so may a file name.
     auto one = sim::ParsePrice(*price);
     if (one) {
       options.prices = std::move(*one);

@@ -12,20 +12,20 @@
 namespace vrun::snapshots {
 namespace {
 
-constexpr size_t kRequests = 256;           // at a time
-constexpr uint64_t kRangeBytes = 4u << 20;  // of one request; a multiple of every unit
+constexpr size_t kRequests = 256;           // concurrent requests
+constexpr uint64_t kRangeBytes = 4u << 20;  // per request; a multiple of every unit size
 constexpr int64_t kTellCapturedMicros = 200'000;
 
 }  // namespace
 
-// One file on its way.
+// One file being captured.
 struct Capture::File {
   NewFile what;
   std::mutex mutex;  // ranges may arrive on several threads
   std::shared_ptr<store::Object> object;
-  std::vector<Digest> digests;  // of all units
+  std::vector<Digest> digests;  // digests of all units
   uint64_t bytes_left = 0;
-  std::optional<store::ObjectId> id;  // once it is whole
+  std::optional<store::ObjectId> id;  // set once the file is complete
   std::optional<Error> error;
 };
 
@@ -38,7 +38,7 @@ Capture::Capture(node::ContentSource* source, store::Store* store, const Vault* 
       home_id_(std::move(home_id)),
       progress_(std::move(progress)) {}
 
-// What was asked for holds us.
+// Pending requests refer to this.
 Capture::~Capture() {
   std::unique_lock lock(mu_);
   changed_cv_.wait(lock, [&] { return under_way_ == 0; });
@@ -160,7 +160,7 @@ void Capture::Fetch(const Digest& tree, const FilePtr& file) {
     const uint64_t length = std::min(kRangeBytes, version.size - offset);
     {
       std::unique_lock lock(mu_);
-      // A file of very many ranges waits between them.
+      // A file with very many ranges waits in between.
       changed_cv_.wait(lock, [&] { return under_way_ <= kRequests; });
       ++under_way_;
     }
@@ -182,13 +182,13 @@ void Capture::Arrived(const FilePtr& file, uint64_t offset, uint64_t length, vru
       if (!range) {
         kept = std::move(range).error();
       } else if (range->offset != offset) {
-        kept = Error(Code::kInternal, "home answered another range than was asked for");
+        kept = Error(Code::kInternal, "home sent a different range than requested");
       } else {
         kept = Keep(file, *range);
       }
       if (kept && file->bytes_left == 0) kept = Complete(file.get());
       if (!kept) file->error = kept.error();
-      // A file that changed is tried again, one that home may not read is left out: the rest is a failure of all.
+      // A changed file is retried, an unreadable one is left out; any other error fails the capture.
       const bool bearable = kept || kept.error().code() == Code::kAborted || kept.error().code() == Code::kDenied;
       if (!bearable) fatal = kept.error().With(Escape(file->what.path));
     }
@@ -219,12 +219,12 @@ Status Capture::Keep(const FilePtr& file, const vfs::FetchedRange& range) {
     units.push_back({unit.digest, unit.data});
   }
   if (!file->object) {
-    // Of a file that comes as one range the name is known before anything is written; else it is given at the end.
+    // If a file comes as one range, its name is known before anything is written; otherwise it is set at the end.
     store::ObjectId id = store::ProvisionalId(home_id_, v.dev, v.ino, v.ctime_ns, v.size);
     if (units.size() == file->digests.size()) id = store::ContentId(v.size, file->digests);
     VRUN_ASSIGN(file->object, store_->Acquire(id, v.size));
   }
-  // kAborted: of an attempt before a unit of another content is there under this version.
+  // kAborted: an earlier attempt stored a unit with other content under this version.
   return file->object->Put(first, units, true);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes a tree and all of its content from a home into the store, by asking it as a node does. What the store has is
-// not asked for.
+// Copies a tree and all its content from a home into the store, through the same requests as a node. Skips content that
+// the store has.
 #pragma once
 
 #include <condition_variable>
@@ -25,23 +25,23 @@ class ContentSource;
 
 namespace vrun::snapshots {
 
-// For one run. All of it on the caller's thread, but for what arrives, which the stream's thread writes to the store.
+// For one run. Everything happens on the caller's thread, except that the stream's thread writes arriving content to
+// the store.
 class Capture {
  public:
   struct Result {
     tree::Entry root;
     tree::DirectoryPtr directory;
-    std::vector<store::ObjectId> stored;  // objects that were put
-    uint64_t sent_bytes = 0;              // content that crossed the wire
+    std::vector<store::ObjectId> stored;  // objects that were stored
+    uint64_t sent_bytes = 0;              // content sent over the wire
     std::vector<std::string>
-        changed;  // files that changed meanwhile: the rest is in the store, the snapshot is not whole
+        changed;  // files that changed during the capture: the rest is stored, but the snapshot is incomplete
   };
-  // False: nobody waits any more, and the capture ends.
+  // Return false to end the capture, because the caller is gone.
   using Progress = std::function<bool(const v1::SnapshotProgress&)>;
 
-  // None is owned. `home_id`: of the home that `source` asks. `progress` may be called from another thread, a few times
-  // a second.
-  // `vault` (null: none): what is there need not be asked for either.
+  // Owns none of them. `home_id`: the home that `source` asks. `progress` may run on another thread, a few times a
+  // second. `vault` (null: none): content that it has is skipped too.
   Capture(node::ContentSource* source, store::Store* store, const Vault* vault, Manifest* manifest, std::string home_id,
           Progress progress);
   ~Capture();
@@ -71,9 +71,9 @@ class Capture {
 
   std::mutex mu_;
   std::condition_variable changed_cv_;
-  size_t under_way_ = 0;         // guarded by mu_, as all below: requests
-  std::vector<FilePtr> over_;    // to be looked at by Run's thread
-  std::optional<Error> failed_;  // the first failure that ends it
+  size_t under_way_ = 0;         // requests in progress; guarded by mu_, as everything below
+  std::vector<FilePtr> over_;    // finished, for Run's thread to process
+  std::optional<Error> failed_;  // the first fatal error
   v1::SnapshotProgress told_;
   int64_t told_us_ = 0;
 };

@@ -32,7 +32,8 @@ bool IsNameByte(char c, bool first) {
 }
 
 Error NoSuch(const std::string& name) {
-  return Error(Code::kNotFound, "snapshot " + Escape(name) + ": there is none: `vctl snapshot list` shows them");
+  return Error(Code::kNotFound,
+               "snapshot " + Escape(name) + ": no such snapshot: `vctl snapshot list` shows all names");
 }
 
 Error Exists(const std::string& name) {
@@ -61,11 +62,11 @@ Collection::~Collection() {
   std::map<std::string, std::unique_ptr<Realm>> realms;
   {
     std::lock_guard lock(mu_);
-    reconciled_ = false;  // no room is made any more
+    reconciled_ = false;  // stops MakeRoom
     snapshots.swap(snapshots_);
     realms.swap(realms_);
   }
-  // Those who read, then what fetches for them.
+  // First the readers, then what fetches for them.
   snapshots.clear();
   realms.clear();
   vault_.reset();
@@ -78,7 +79,7 @@ Result<std::unique_ptr<Collection>> Collection::Open(EventLoop* loop, const std:
   VRUN_TRY(MakeDirs(directory + "/snapshots", 0700));
   VRUN_TRY(MakeDirs(directory + "/store", 0700));
   store::Options options{.directory = directory + "/store"};
-  options.keep_all = true;
+  options.never_evict = true;
   VRUN_ASSIGN(collection->store_, store::Store::Open(options));
   if (vault) {
     collection->disk_bytes_ = vault->disk_bytes;
@@ -98,7 +99,7 @@ Status Collection::Load() {
     if (CheckName(entry->d_name)) names.push_back(entry->d_name);
   }
   ::closedir(dir);
-  // Before the others: what the disk has lost of them is there.
+  // First: this provides what the disk has lost of the others.
   const Status opened = vault_ ? OpenVault() : Status();
   if (!opened) LogWarning("snapshots in the S3 store: {}: asked for again", opened.error().message());
   for (const std::string& name : names) {
@@ -118,7 +119,7 @@ Status Collection::OpenVault() {
   const std::string& theirs = vault_->catalog().store_id();
   {
     std::lock_guard lock(mu_);
-    // Nodes know what is in these snapshots by it. It cannot change under those that are in use.
+    // Nodes know the snapshots' content by this id. It cannot change under snapshots in use.
     if (!theirs.empty() && theirs != store_id_ && realms_.empty()) {
       store_id_ = theirs;
       if (Status kept = WriteFileAtomic(StoreIdFile(), theirs, 0600); !kept)
@@ -152,7 +153,7 @@ Status Collection::Reconcile() {
     }
     const bool same = ours && ours->info.reference().id() == info.reference().id();
     if (ours && !same && ours->info.bucket().empty()) {
-      LogError("snapshot {}: the S3 store has another one of that name: this one is on this disk alone", name);
+      LogError("snapshot {}: the S3 store has a different snapshot of this name: this one is on this disk only", name);
       continue;
     }
     if (same && !ours->info.bucket().empty()) continue;
@@ -189,7 +190,7 @@ Status Collection::Reconcile() {
     VRUN_TRY(SaveInVault(&info, snapshot->tree->directory, nullptr, snapshot->realm, nullptr));
     VRUN_TRY(WriteFileAtomic(PathOf(name), info.SerializeAsString(), 0600));
     LogInfo("snapshot {}: now in the S3 store as well", name);
-    tree::SnapshotPtr tree = snapshot->tree;
+    tree::TreePtr tree = snapshot->tree;
     Realm* realm = snapshot->realm;
     snapshot.reset();
     Add(std::move(info), std::move(tree), realm);
@@ -228,7 +229,7 @@ void Collection::Housekeep() {
     std::lock_guard lock(mu_);
     if (!AllInBucketLocked()) return;
   }
-  // Of a capture that did not become a snapshot some is not synced yet, and may be gone then.
+  // Some content of a failed capture is not synced yet and may be lost later.
   if (!unsynced_.empty()) sync_all_ = true;
   unsynced_.clear();
   if (const auto left = store_->Prune(disk_bytes_ / 10 * 9); !left) LogWarning("snapshots: {}", left.error().message());
@@ -247,7 +248,7 @@ bool Collection::MakeRoom() {
   sync_all_ = true;  // as in Housekeep
   const uint64_t before = store_->stats().bytes;
   const auto left = store_->Prune(before / 2);
-  LogWarning("snapshots: the disk is full: {} MiB of what the S3 store has too went from it",
+  LogWarning("snapshots: the disk is full: removed {} MiB that the S3 store has too",
              left ? (before - std::min(before, *left)) >> 20 : 0);
   return left && *left < before;
 }
@@ -266,8 +267,8 @@ Status Collection::LoadOne(const std::string& name) {
   const auto id = Digest::FromBytes(info.reference().tree());
   if (!id) return Error(Code::kCorrupt, "its record is damaged");
   VRUN_ASSIGN(tree::Entry root, tree::DecodeRoot(info.root(), *id));
-  tree::SnapshotPtr tree = tree::MakeSnapshot(std::move(root), directory);
-  if (tree->id != *id) return Error(Code::kCorrupt, "its directories are not those of its record");
+  tree::TreePtr tree = tree::AssembleTree(std::move(root), directory);
+  if (tree->id != *id) return Error(Code::kCorrupt, "its directories do not match its record");
   Add(std::move(info), std::move(tree), realm);
   return {};
 }
@@ -291,7 +292,7 @@ void Collection::Tick(int64_t now_micros) {
   for (Realm* realm : realms) realm->source().Tick(now_micros);
 }
 
-void Collection::Add(v1::SnapshotInfo info, tree::SnapshotPtr tree, Realm* realm) {
+void Collection::Add(v1::SnapshotInfo info, tree::TreePtr tree, Realm* realm) {
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->pin = realm->trees().Add(tree, {});
   snapshot->info = std::move(info);
@@ -330,7 +331,7 @@ Result<Collection::SnapshotPtr> Collection::Find(const v1::SnapshotReference& re
   std::lock_guard lock(mu_);
   const auto it = snapshots_.find(reference.name());
   if (it != snapshots_.end() && it->second->info.reference().id() == reference.id()) return it->second;
-  // The same under another name is as good: it is what the job was submitted with.
+  // The same snapshot under another name is fine: the job was submitted with it.
   for (const auto& [name, snapshot] : snapshots_) {
     if (snapshot->info.reference().id() == reference.id()) return snapshot;
   }
@@ -338,7 +339,7 @@ Result<Collection::SnapshotPtr> Collection::Find(const v1::SnapshotReference& re
                "snapshot " + Escape(reference.name()) + ": it was deleted after the job was submitted");
 }
 
-// What the root of now resembles most: the last snapshot of this home, of the same paths if there is one.
+// The snapshot most similar to the current root: this home's last one, preferably of the same paths.
 Collection::SnapshotPtr Collection::BaseFor(const v1::CreateSnapshot& request, const Realm* realm) const {
   const auto rank = [&](const SnapshotPtr& snapshot) {
     const auto& paths = snapshot->info.path();
@@ -373,7 +374,7 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
   };
   auto run = capture();
   if (!run && run.error().code() == Code::kExhausted && vault_) {
-    // What the bucket has is in the way. What this attempt has brought may go with it.
+    // Evicts what the bucket also has. Content of this attempt may be evicted too.
     capturing_ = false;
     const bool room = MakeRoom();
     capturing_ = true;
@@ -391,8 +392,8 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
   }
   v1::SnapshotInfo& info = created.info;
   info.set_root(tree::EncodeRoot(captured.root));
-  tree::SnapshotPtr tree = tree::MakeSnapshot(captured.root, captured.directory);
-  if (tree->id != *wanted) return Error(Code::kCorrupt, "snapshot: home sent another tree than it named");
+  tree::TreePtr tree = tree::AssembleTree(captured.root, captured.directory);
+  if (tree->id != *wanted) return Error(Code::kCorrupt, "snapshot: the tree that home sent does not match its digest");
   VRUN_ASSIGN(const Digest manifest, realm->manifest().Write(captured.directory));
   info.set_manifest(std::string(manifest.view()));
   info.set_created_us(WallMicros());
@@ -411,7 +412,7 @@ Result<Collection::Created> Collection::Create(const v1::CreateSnapshot& request
   reference->set_tree(std::string(tree->id.view()));
   if (tree->apart) reference->set_apart(std::string(tree->apart->id.view()));
   reference->set_content_home_id(realm->content_home_id());
-  // What the record will name is on disk before the record is: content, maps and directories alike.
+  // Everything that the record refers to is on disk before the record: content, maps and directories.
   const std::string kept = directory_ + "/store";
   VRUN_TRY(sync_all_ ? store::MakeAllDurable(kept) : store::MakeDurable(kept, unsynced_));
   sync_all_ = false;
@@ -435,7 +436,7 @@ Result<uint64_t> Collection::Delete(const std::vector<std::string>& names) {
       const auto it = snapshots_.find(name);
       return it != snapshots_.end() && it->second.use_count() > 1;
     };
-    // Of a job that has just ended this is heard in a moment.
+    // A job that has just ended releases its snapshot in a moment.
     for (int turn = 0; turn < kUseTurns && std::any_of(names.begin(), names.end(), in_use); ++turn) {
       lock.unlock();
       std::this_thread::sleep_for(kUseTurn);

@@ -56,7 +56,7 @@ TEST_F(CollectionTest, TheNextSnapshotSendsWhatChanged) {
   Write("b/7", "changed");
   const uint64_t before = server_->served_bytes();
   EXPECT_EQ(Made("two").sent_bytes(), 7u);
-  EXPECT_LT(server_->served_bytes() - before, 20'000u);  // and two directories
+  EXPECT_LT(server_->served_bytes() - before, 20'000u);  // plus two directories
   EXPECT_EQ(*Read("one", "/b/7"), Random(1000, 7));
   EXPECT_EQ(*Read("two", "/b/7"), "changed");
 }
@@ -92,7 +92,7 @@ TEST_F(CollectionTest, WhatHomeMayNotReadIsLeftOutAndSaid) {
   EXPECT_THAT(info.unreadable(), ElementsAre("/etc/shadow"));
   EXPECT_EQ(*Read("one", "/etc/passwd"), "public");
   EXPECT_EQ(Read("one", "/etc/shadow").error().code(), Code::kDenied);
-  // It is known of later snapshots, too, and after a restart of the store.
+  // Later snapshots also know it, even after a restart of the store.
   OpenCollection();
   Write("more", "m");
   EXPECT_THAT(Made("two").unreadable(), ElementsAre("/etc/shadow"));
@@ -124,7 +124,7 @@ TEST_F(CollectionTest, WhatIsDeletedIsFreeAndWhatOthersNeedIsNot) {
     ASSERT_FALSE(refused);
     EXPECT_THAT(refused.error().message(), HasSubstr("snapshot one: it is in use"));
   }
-  // Whoever is about to let go of it is waited for.
+  // Waits for a user who is about to release it.
   std::thread user([used = *collection_->Find("one")]() mutable {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     used.reset();
@@ -137,7 +137,7 @@ TEST_F(CollectionTest, WhatIsDeletedIsFreeAndWhatOthersNeedIsNot) {
   EXPECT_FALSE(collection_->Find("one"));
   OpenCollection();
   EXPECT_EQ(*Read("two", "/shared"), Random(3'000'000, 5));
-  // The name is free, and what it needs comes again.
+  // The name is free, and the needed content is fetched again.
   Write("first", Random(4'000'000, 6));
   EXPECT_EQ(Made("one").sent_bytes(), 4'000'000u);
   EXPECT_EQ(*Read("one", "/first"), Random(4'000'000, 6));
@@ -154,7 +154,7 @@ TEST_F(CollectionTest, DifferencesSayWhatAPersonWouldSay) {
   Write("gone/below", "g");
   std::filesystem::create_symlink("here", root_.path() + "/link");
   Made("from");
-  Write("touched", "y");  // another time, another inode perhaps, the same content
+  Write("touched", "y");  // another time, perhaps another inode, the same content
   Write("content", "two");
   ::chmod((root_.path() + "/mode").c_str(), 0600);
   const bool root = ::geteuid() == 0 && ::chown((root_.path() + "/owner").c_str(), 12, 13) == 0;
@@ -226,7 +226,7 @@ TEST_F(CollectionTest, AFullDiskIsAnErrorAndCostsNoOtherSnapshot) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kExhausted) << refused.error().message();
   EXPECT_EQ(*Read("one", "/first"), Random(4'000'000, 9));
-  // With room again, it goes on.
+  // Works again once there is room.
   std::filesystem::remove(root_.path() + "/second");
   Write("third", "small");
   ASSERT_TRUE(collection_->Delete({"one"}));

@@ -14,7 +14,7 @@ bool SameContent(const Collection::Snapshot& from, const tree::Entry& a, const C
   if (a.size != b.size) return false;
   const auto x = from.realm->manifest().ids().Find(a.version()), y = to.realm->manifest().ids().Find(b.version());
   if (x && y) return *x == *y;
-  // What could not be read is the same as long as it is the same version.
+  // Unreadable files count as equal while their version is equal.
   return a.size == 0 || (from.realm == to.realm && a.version() == b.version());
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between two snapshots, as a person would say it: not that a file has another inode, but that it says
-// something else.
+// The differences between two snapshots that matter to people: changed content, not a changed inode.
 #pragma once
 
 #include <functional>
@@ -10,7 +9,8 @@
 
 namespace vrun::snapshots {
 
-// In no order but that a directory comes before what is below it. Times do not count. Costs what differs.
+// Unordered, except that a directory comes before its content. Ignores times. The cost is proportional to the
+// differences.
 void Compare(const Collection::Snapshot& from, const Collection::Snapshot& to,
              const std::function<void(v1::SnapshotDifference)>& found);
 

@@ -14,7 +14,7 @@
 namespace vrun::snapshots {
 namespace {
 
-// A path has at most half of PATH_MAX names; what is deeper was made by somebody who tests that.
+// A path has at most half of PATH_MAX names; deeper trees exist only in tests of that.
 constexpr int kMaxDepth = 4096;
 
 Error TooDeep(const std::string& path) {
@@ -31,10 +31,10 @@ Error Damaged(const std::string& what) {
 Result<tree::DirectoryPtr> Manifest::Load(const Digest& blob) { return LoadAt(blob, 0); }
 
 Result<tree::DirectoryPtr> Manifest::LoadAt(const Digest& blob, int depth) {
-  if (depth > kMaxDepth) return Damaged("directories without end");
+  if (depth > kMaxDepth) return Damaged("the directories are nested too deeply");
   VRUN_ASSIGN(const std::string bytes, Blob(blob));
   v1::SnapshotDirectory object;
-  if (!object.ParseFromString(bytes)) return Damaged("a directory that does not parse");
+  if (!object.ParseFromString(bytes)) return Damaged("a directory does not parse");
   VRUN_ASSIGN(const tree::DirectoryPtr parsed, tree::Directory::Parse(std::move(*object.mutable_directory())));
   if (const auto it = known_.find(parsed->digest()); it != known_.end()) return it->second.directory;
   VRUN_ASSIGN(const std::vector<tree::KnownId> ids, tree::DecodeKnownIds(object.known_ids(), parsed->size()));
@@ -43,7 +43,7 @@ Result<tree::DirectoryPtr> Manifest::LoadAt(const Digest& blob, int depth) {
   auto id = ids.begin();
   for (size_t i = 0; i < parsed->size(); ++i) {
     const tree::Entry entry = parsed->At(i);
-    if (!builder.AddEncoded(parsed->EncodedAt(i))) return Damaged("a directory that is too large");
+    if (!builder.AddEncoded(parsed->EncodedAt(i))) return Damaged("a directory is too large");
     const bool identified = id != ids.end() && id->index == i;
     if (identified) {
       const auto decoded = store::ObjectId::Decode((id++)->id);
@@ -94,7 +94,7 @@ Result<tree::DirectoryPtr> Manifest::CompleteAt(const Digest& digest, const std:
   auto known = it->second.known_ids.begin();
   for (size_t i = 0; i < directory.size(); ++i) {
     const tree::Entry entry = directory.At(i);
-    if (!builder.AddEncoded(directory.EncodedAt(i))) return Error(Code::kCorrupt, "a directory that is too large");
+    if (!builder.AddEncoded(directory.EncodedAt(i))) return Error(Code::kCorrupt, "a directory is too large");
     const bool told = known != it->second.known_ids.end() && known->first == i;
     std::optional<store::ObjectId> id;
     if (told) id = (known++)->second;
@@ -113,7 +113,8 @@ Result<tree::DirectoryPtr> Manifest::CompleteAt(const Digest& digest, const std:
 }
 
 void Manifest::Identify(const tree::FileVersion& version, const store::ObjectId& id) {
-  // The clock's doubt about versions is home's: it named the content when it served it, and looked at the file after.
+  // Doubts about recently changed versions are home's to resolve: it named the content when it served it, and checked
+  // the file afterwards.
   ids_.Remember(version, id, INT64_MAX);
   unreadable_.erase(version);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directories of one home's snapshots: complete trees in memory, a Merkle tree of SnapshotDirectory blobs in the
-// store (proto/snapshots.proto), and what the files in them are. Snapshots share what they have in common.
+// The directories of one home's snapshots, and the content of their files: complete trees in memory, a Merkle tree of
+// SnapshotDirectory blobs in the store (proto/snapshots.proto). Snapshots share common parts.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,8 @@ namespace vrun::snapshots {
 
 class Vault;
 
-// What snapshots need, each once, in the order of their trees: what lies side by side there is used together.
+// Everything that snapshots need, without duplicates, in the order of their trees, so that neighbours are used
+// together.
 struct Contents {
   std::vector<Digest> directories;                            // SnapshotDirectory
   std::vector<std::pair<store::ObjectId, uint64_t>> objects;  // with their sizes
@@ -29,11 +30,11 @@ struct Contents {
   std::unordered_set<store::ObjectId, store::ObjectIdHash> object_set;
 };
 
-// A file of a directory that is new here.
+// A file in a directory that is new here.
 struct NewFile {
   std::string path;
   tree::FileVersion version;
-  std::optional<store::ObjectId> id;  // as home says, or as is known here
+  std::optional<store::ObjectId> id;  // from home, or already known here
 };
 
 // A directory object as home sent it.
@@ -43,36 +44,36 @@ struct NewDirectory {
 };
 using NewDirectories = std::unordered_map<Digest, NewDirectory, DigestHash>;
 
-// One thread at a time, but for ids().
+// One thread at a time, except ids().
 class Manifest {
  public:
-  // `vault`: where a directory is that the store lacks; null: nowhere. Neither is owned.
+  // `vault`: the source of directories missing in the store; null: none. Owns neither.
   explicit Manifest(store::Store* store, Vault* vault = nullptr) : store_(store), vault_(vault), ids_("", SIZE_MAX) {}
 
-  // The tree of a snapshot from its blobs. kCorrupt, kNotFound: the store lost some of it.
+  // Loads a snapshot's tree from its blobs. kCorrupt, kNotFound: the store lost some of it.
   Result<tree::DirectoryPtr> Load(const Digest& blob);
 
-  // The complete tree whose root directory is `root`: directories that are not known come out of `fresh`, and their
-  // files are added to *files, each version once. kCorrupt: one is in neither.
+  // The complete tree with root directory `root`. Unknown directories are taken from `fresh`, and their files are added
+  // to *files, each version once. kCorrupt: a directory is in neither.
   Result<tree::DirectoryPtr> Complete(const Digest& root, const NewDirectories& fresh, std::vector<NewFile>* files);
 
-  // What a file is. Its content is in the store.
+  // Sets the content id of a file version. Its content is in the store.
   void Identify(const tree::FileVersion& version, const store::ObjectId& id);
-  // Nobody here could read it.
+  // Marks a file that the user at home could not read.
   void MarkUnreadable(const NewFile& file) { unreadable_.insert(file.version); }
-  // Paths of such files in this tree, at most `most`; how many there are.
+  // Adds at most `most` paths of unreadable files in this tree; returns their total number.
   uint64_t Unreadable(const tree::DirectoryPtr& root, size_t most, std::vector<std::string>* paths) const;
 
-  // Writes the blobs that the store has not got. The root's digest.
+  // Writes the blobs missing in the store. Returns the root's digest.
   Result<Digest> Write(const tree::DirectoryPtr& root);
 
-  // Adds what this tree, which has been loaded or written, needs and *contents has not got. Without directories that
-  // `base` (null: none) has at the same place, and what is below them.
+  // Adds what this loaded or written tree needs and *contents lacks. Skips directories that `base` (null: none) has at
+  // the same place, including everything below.
   void Need(const tree::DirectoryPtr& root, const tree::DirectoryPtr& base, Contents* contents) const;
-  // Forgets what is in none of these trees.
+  // Forgets everything that is in none of these trees.
   void Retain(const std::vector<tree::DirectoryPtr>& roots);
 
-  // By version, of every file whose content is in the store. Any thread; never forgets.
+  // By version: the id of every file whose content is in the store. Any thread; never forgets.
   home::DigestCache& ids() { return ids_; }
 
  private:
@@ -94,7 +95,7 @@ class Manifest {
   std::unordered_set<tree::FileVersion, tree::FileVersionHash> unreadable_;
 };
 
-// Calls `visit` for every directory of the tree, each digest once, with a path.
+// Calls `visit` once for each distinct directory of the tree, with a path.
 void VisitDirectories(const tree::DirectoryPtr& root,
                       const std::function<void(const std::string& path, const tree::DirectoryPtr&)>& visit);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of snapshots for a ContentServer: by version, out of the store. Immutable, so never another version.
+// Files of snapshots for a ContentServer: looks up the version and reads the store. Content is immutable, so a version
+// never changes.
 #pragma once
 
 #include <fcntl.h>
@@ -15,18 +16,18 @@
 
 namespace vrun::snapshots {
 
-// Any thread. What is opened of a file is verified the first time since the process started (about 1 s a GB), or comes
-// out of the vault first.
+// Any thread. A file is verified when it is first opened after a restart (about 1 s per GB), or fetched from the vault
+// first.
 class ObjectFiles final : public home::ContentFiles {
  public:
-  // None is owned. `vault`: where content is that the store lacks; null: nowhere.
+  // Owns none of them. `vault`: the source of content missing in the store; null: none.
   ObjectFiles(store::Store* store, Vault* vault, const home::DigestCache* ids)
       : store_(store), vault_(vault), ids_(ids) {}
 
   Result<UniqueFd> OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
                             uint64_t length) const override {
     if (version.size == 0 || length == 0) return OpenFile("/dev/null", O_RDONLY);
-    // What was fetched may have had to give way to what somebody else fetched.
+    // Fetched content may have been evicted again for another caller.
     for (int turn = 0; turn < kTurns; ++turn) {
       VRUN_ASSIGN(std::shared_ptr<store::Object> object, Find(path, version));
       auto fd = object->OpenPart(offset, length);

@@ -27,7 +27,7 @@ struct Blob {
 
 std::string PathOf(const Blob& blob) { return "blobs/sha256/" + blob.digest.substr(7); }
 
-// Compresses a tar and emits it; both digests come out at the end.
+// Compresses a tar and emits it; computes both digests.
 class LayerWriter {
  public:
   explicit LayerWriter(const Emit& emit) : emit_(emit), context_(::ZSTD_createCCtx(), ::ZSTD_freeCCtx) {
@@ -39,7 +39,7 @@ class LayerWriter {
     tar_hash_.Update(data);
     return Compress(data, ZSTD_e_continue);
   }
-  // *tar_digest: of what was written, uncompressed.
+  // *tar_digest: of the uncompressed tar.
   Result<Blob> Finish(std::string* tar_digest) {
     VRUN_TRY(Compress({}, ZSTD_e_end));
     *tar_digest = "sha256:" + tar_hash_.Finish().Hex();
@@ -97,7 +97,7 @@ Status WriteTree(const Collection::Snapshot& snapshot, const home::ContentFiles&
     UniqueFd fd;
     if (entry.is_regular() && entry.size > 0) {
       auto opened = files.OpenVersion(path, entry.version());
-      // What could not be read is not part of the snapshot: said when it was made, and by `show`.
+      // Unreadable files are not part of the snapshot, as reported when it was made and by `show`.
       if (!opened && opened.error().code() == Code::kDenied) continue;
       if (!opened) return std::move(opened).error();
       fd = std::move(*opened);
@@ -142,7 +142,7 @@ Status ExportLayout(const Collection::Snapshot& snapshot, const home::ContentFil
   std::string tar_digest;
   VRUN_ASSIGN(const Blob layer_blob, layer.Finish(&tar_digest));
 
-  // Names of snapshots and architectures need no quoting in JSON: CheckName, and home's own word.
+  // Names of snapshots and architectures need no JSON quoting: the former pass CheckName, the latter come from home.
   const v1::SnapshotInfo& info = snapshot.info;
   const std::string name = info.reference().name(), created = Time(info.created_us());
   const std::string platform = "\"architecture\":\"" + info.architecture() + "\",\"os\":\"linux\"";
@@ -170,7 +170,7 @@ Status ExportLayout(const Collection::Snapshot& snapshot, const home::ContentFil
                 "{\"schemaVersion\":2,\"mediaType\":\"application/vnd.oci.image.index.v1+json\",\"manifests\":[{" +
                     Descriptor("manifest.v1+json", manifest) + ",\"platform\":{" + platform +
                     "},\"annotations\":{\"org.opencontainers.image.ref.name\":\"" + name + "\"}}]}\n"));
-  // Last: a layout without it is none.
+  // Last, because a layout without it is invalid.
   return file("oci-layout", "{\"imageLayoutVersion\":\"1.0.0\"}\n");
 }
 

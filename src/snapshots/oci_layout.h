@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A snapshot as an OCI image layout: one layer (tar, zstd), a configuration, a manifest, an index. For those who must
-// ship a container at the end.
+// Exports a snapshot as an OCI image layout: one layer (tar, zstd), a configuration, a manifest, an index. For users
+// who must deliver a container.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace vrun::snapshots {
 
-// The files of the layout, one after the other, in parts. `emit` may block; an error of it ends the export.
+// Emits the files of the layout one after the other, in parts. `emit` may block; its error ends the export.
 Status ExportLayout(const Collection::Snapshot& snapshot, const home::ContentFiles& files,
                     const std::function<Status(v1::ExportPart)>& emit);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The snapshots of one home at the store: asked of that home when one is made, served to nodes when one is used.
-// Versions of files mean something within one home only, so each has its own.
+// The snapshots of one home in the store: captured from that home, served to nodes. File versions are meaningful only
+// within one home, so each home has its own realm.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 #include "base/io/event_loop.h"
 #include "home/links/node_links.h"
 #include "home/root/deny_list.h"
-#include "home/root/snapshot_table.h"
+#include "home/root/tree_table.h"
 #include "home/serve/content_server.h"
 #include "node/source/content_source.h"
 #include "rpc/credentials.h"
@@ -21,8 +21,8 @@ namespace vrun::snapshots {
 
 class Realm {
  public:
-  // `home_id`: of the home; `content_home_id`: as whose home the store answers nodes for it. `store` and `vault`
-  // (null: none) outlive it.
+  // `home_id`: the home. `content_home_id`: the home id under which the store serves nodes. `store` and `vault` (null:
+  // none) must outlive it.
   Realm(EventLoop* loop, store::Store* store, Vault* vault, const rpc::Credentials& mine, std::string home_id,
         std::string content_home_id)
       : home_id_(std::move(home_id)),
@@ -33,16 +33,16 @@ class Realm {
         server_(&trees_, &files_, &manifest_.ids(), vault != nullptr ? 6 : 2, "", content_home_id_),
         nodes_(loop, &server_, content_home_id_) {
     nodes_.UseCredentials(mine);
-    // Nothing is secret here that was not when the snapshot was made.
-    trees_.SetCurrent(tree::MakeSnapshot({}, tree::Directory::Make({}, nullptr)),
+    // Nothing that was readable when the snapshot was made is treated as secret here.
+    trees_.SetCurrent(tree::AssembleTree({}, tree::Directory::Make({}, nullptr)),
                       std::make_shared<const home::DenyRules>());
   }
 
   const std::string& home_id() const { return home_id_; }
   const std::string& content_home_id() const { return content_home_id_; }
   node::ContentSource& source() { return source_; }    // any thread
-  Manifest& manifest() { return manifest_; }           // the thread of whoever changes snapshots
-  home::SnapshotTable& trees() { return trees_; }      // any thread
+  Manifest& manifest() { return manifest_; }           // the thread that changes snapshots
+  home::TreeTable& trees() { return trees_; }          // any thread
   const ObjectFiles& files() const { return files_; }  // any thread
   home::NodeLinks& nodes() { return nodes_; }          // the loop's thread
   home::Traces& traces() { return server_.traces(); }  // any thread
@@ -53,7 +53,7 @@ class Realm {
   node::ContentSource source_;
   Manifest manifest_;
   ObjectFiles files_;
-  home::SnapshotTable trees_;
+  home::TreeTable trees_;
   home::ContentServer server_;
   home::NodeLinks nodes_;
 };

@@ -13,13 +13,14 @@ namespace vrun::snapshots {
 namespace {
 
 constexpr uint64_t kMaxObjectBytes = kMaxParts * (kPartBytes + 64) + (64u << 10);
-constexpr size_t kCountAt = 8;  // how many parts an object has, and its salt: s3/extent.h
+constexpr size_t kCountAt = 8;  // number of parts of an object, and its salt: s3/extent.h
 constexpr size_t kSaltAt = 16, kSaltBytes = 16;
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kNamesAtATime = 500;
 
 Error DamagedObject(const std::string& name) {
-  return Error(Code::kCorrupt, "the S3 store: " + Escape(name) + " of the snapshots: damaged, or not ours");
+  return Error(Code::kCorrupt,
+               "the S3 store: snapshot object " + Escape(name) + " is damaged or sealed with another key");
 }
 
 uint64_t Number(std::string_view bytes) {
@@ -32,7 +33,7 @@ std::string_view SaltOf(std::string_view object) {
   return object.size() < kSaltAt + kSaltBytes ? std::string_view() : object.substr(kSaltAt, kSaltBytes);
 }
 
-// The parts that follow one another in `bytes`, all as long as they may be but for the last.
+// Cuts `bytes` into consecutive parts of maximum size; the last may be shorter.
 std::vector<std::string_view> Cut(std::string_view bytes) {
   std::vector<std::string_view> parts;
   for (; !bytes.empty(); bytes.remove_prefix(parts.back().size())) parts.push_back(bytes.substr(0, kPartBytes));
@@ -47,7 +48,7 @@ std::string Seal(const std::string& key, const std::string& name, const std::vec
 
 Result<std::string> OpenPart(const s3::ExtentTable& table, size_t part, std::string_view object, uint64_t length) {
   const uint64_t at = table.OffsetOf(part), bytes = table.BytesOf(part);
-  if (!table.Has(part) || at + bytes > object.size()) return Error(Code::kCorrupt, "an object that is too short");
+  if (!table.Has(part) || at + bytes > object.size()) return Error(Code::kCorrupt, "the object is truncated");
   return table.OpenUnit(part, object.substr(at, bytes), length);
 }
 
@@ -69,7 +70,7 @@ Result<SealedObjects::Signed> SealedObjects::Sign(v1::VaultPresign::Method metho
   if (reply.has_error()) return Error(static_cast<Code>(reply.error().code()), Escape(reply.error().message()));
   const int count = static_cast<int>(names.size());
   if (reply.key_size() != count || reply.signature_size() != count || reply.seal().empty())
-    return Error(Code::kUnavailable, "the controller answered something else than URLs of the S3 store");
+    return Error(Code::kUnavailable, "the controller's answer has no URLs of the S3 store");
   Signed out;
   for (int i = 0; i < count; ++i)
     out.urls.push_back(reply.base() + reply.key(i) + "?" + reply.query() + "&X-Amz-Signature=" + reply.signature(i));
@@ -86,7 +87,7 @@ Result<SealedObjects::Signed> SealedObjects::Sign(v1::VaultPresign::Method metho
 
 namespace {
 
-// Starts them all and waits for all; the first error counts.
+// Starts all requests and waits for them; returns the first error.
 Result<std::vector<std::string>> Transfer(s3::Client* client, std::vector<s3::Request> requests) {
   std::vector<std::future<Result<std::string>>> answers;
   for (s3::Request& request : requests) {
@@ -146,7 +147,7 @@ Result<std::string> SealedObjects::PutParts(const std::string& name, const std::
   return salt;
 }
 
-// The first part says how long all that follows is.
+// The first part contains the total length of the rest.
 Status SealedObjects::Put(const std::string& name, std::string_view bytes) {
   std::string length(kLengthBytes, '\0');
   for (size_t i = 0; i < kLengthBytes; ++i) length[i] = static_cast<char>(bytes.size() >> (8 * i));

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "home/links/home_id.h"
 #include "rpc/credentials.h"
-#include "snapshots/service.h"
+#include "snapshots/snapshot_service.h"
 
 namespace vrun::snapshots {
 namespace {
@@ -41,8 +41,7 @@ Status Run(const SnapshotsOptions& options) {
   Tell(options.ready_fd, "ok");
   loop.Run();
   LogInfo("stopping");
-  // No destructors: a thread may wait for a home that is away, for up to a minute. What is on disk is consistent at
-  // every moment.
+  // Skips destructors: a thread may wait up to a minute for a home that is away. The disk state is always consistent.
   ::_exit(0);
 }
 

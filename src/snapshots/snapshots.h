@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `vrund snapshots`: the snapshot store, on a host with a disk that is worth trusting. Independent of homes: what it
-// keeps can be used when the home that made it is gone.
+// `vrund snapshots`: the snapshot store, to be run on a host with a reliable disk. Independent of homes: its snapshots
+// can be used when the home that made them is gone.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ struct SnapshotsOptions {
   std::string listen;           // HOST:PORT; where homes reach it
   std::string state_directory;  // all content of all snapshots
   std::string pki_directory;    // ca.pem, snapshots.pem, snapshots.key
-  // The pool's S3 store keeps the snapshots too (docs/decisions/0030); "": it does not.
-  std::string s3_bucket;    // its name, for people: where it is the controller knows
-  std::string controller;   // HOST:PORT; for that
-  uint64_t disk_bytes = 0;  // so much of an owner's content stays here; 0: all that was here
-  int ready_fd = -1;        // one line "ok" or "error: text" once it is known
+  // The pool's S3 store also holds the snapshots (docs/decisions/0030); "": it does not.
+  std::string s3_bucket;    // its name, for messages only: the controller knows where it is
+  std::string controller;   // HOST:PORT; used with s3_bucket
+  uint64_t disk_bytes = 0;  // how much of an owner's content stays here; 0: no limit
+  int ready_fd = -1;        // gets one line "ok" or "error: text" when startup succeeded or failed
 };
 
 // Runs until SIGTERM or SIGINT. Returns the process's exit status.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kBlock = 512;
 constexpr size_t kBuffer = 1u << 20;
-constexpr size_t kHole = 4096;  // smaller ones are written out
+constexpr size_t kHole = 4096;  // smaller holes are written as zeros
 
 struct UstarHeader {
   char name[100], mode[8], uid[8], gid[8], size[12], mtime[12], checksum[8], type, link[100], magic[6], version[2],
@@ -24,7 +24,7 @@ struct UstarHeader {
 };
 static_assert(sizeof(UstarHeader) == kBlock);
 
-// False when it does not fit; then a pax record has it.
+// False if it does not fit; then a pax record carries it.
 template <size_t N>
 bool Octal(char (&field)[N], uint64_t value) {
   char text[32];
@@ -41,7 +41,7 @@ bool Text(char (&field)[N], const std::string& text) {
   return text.size() <= N;
 }
 
-// "LENGTH KEY=VALUE\n", whose length counts its own digits.
+// "LENGTH KEY=VALUE\n"; the length includes its own digits.
 std::string PaxRecord(const std::string& key, const std::string& value) {
   const size_t rest = key.size() + value.size() + 3;
   size_t length = rest + 1;
@@ -50,7 +50,7 @@ std::string PaxRecord(const std::string& key, const std::string& value) {
 }
 
 std::string Seconds(int64_t ns) {
-  // Floor, so that the fraction is positive before 1970 as well.
+  // Floor, so that the fraction is also positive before 1970.
   int64_t s = ns / 1'000'000'000, rest = ns % 1'000'000'000;
   if (rest < 0) {
     --s;
@@ -68,13 +68,13 @@ std::string Seconds(int64_t ns) {
 
 bool Zeros(const char* data, size_t n) { return n == 0 || (data[0] == 0 && std::memcmp(data, data + 1, n - 1) == 0); }
 
-// The parts of a file that are not zeros, in whole blocks of kHole.
+// The non-zero parts of a file, in whole blocks of kHole.
 Result<std::vector<std::pair<uint64_t, uint64_t>>> DataOf(uint64_t size, const TarWriter::Reader& read) {
   std::vector<std::pair<uint64_t, uint64_t>> data;
   std::string buffer(kBuffer, '\0');
   for (uint64_t offset = 0; offset < size;) {
     VRUN_ASSIGN(const size_t n, read(offset, buffer.data(), std::min<uint64_t>(buffer.size(), size - offset)));
-    if (n == 0) return Error(Code::kCorrupt, "shorter than its size says");
+    if (n == 0) return Error(Code::kCorrupt, "the file ends before its size");
     for (size_t at = 0; at < n; at += kHole) {
       const size_t length = std::min(kHole, n - at);
       if (Zeros(buffer.data() + at, length)) continue;
@@ -126,7 +126,7 @@ Status TarWriter::AddSparse(const std::string& name, const tree::Entry& entry, c
   std::string map;
   uint64_t bytes = 0;
   std::vector<std::pair<uint64_t, uint64_t>> parts = data;
-  // The end of the file is said by a part of no bytes there.
+  // A part of zero bytes marks the end of the file.
   if (parts.empty() || parts.back().first + parts.back().second < entry.size) parts.emplace_back(entry.size, 0);
   map += std::to_string(parts.size()) + "\n";
   for (const auto& [offset, length] : parts) {
@@ -163,7 +163,7 @@ Status TarWriter::Header(char type, const std::string& name, const std::string& 
     Octal(header.major, ::major(entry.rdev));
     Octal(header.minor, ::minor(entry.rdev));
   }
-  // A link has the attributes of what it links to.
+  // A link shares the attributes of its target.
   for (const auto& [key, value] : entry.xattrs) {
     if (type != '1') pax["SCHILY.xattr." + key] = value;
   }
@@ -191,7 +191,7 @@ Status TarWriter::Copy(const Reader& read, uint64_t offset, uint64_t length) {
   std::string buffer(std::min<uint64_t>(kBuffer, length), '\0');
   while (length > 0) {
     VRUN_ASSIGN(const size_t n, read(offset, buffer.data(), std::min<uint64_t>(buffer.size(), length)));
-    if (n == 0) return Error(Code::kCorrupt, "shorter than its size says");
+    if (n == 0) return Error(Code::kCorrupt, "the file ends before its size");
     VRUN_TRY(sink_(std::string_view(buffer).substr(0, n)));
     offset += n;
     length -= n;

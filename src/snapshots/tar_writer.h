@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tar archive (POSIX pax, with GNU's sparse files in pax form): what `tar`, Python and the tools of containers read.
+// Writes a tar archive (POSIX pax, with GNU sparse files in pax form), readable by `tar`, Python and container tools.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,17 @@
 
 namespace vrun::snapshots {
 
-// One thread.
+// Single-threaded.
 class TarWriter {
  public:
   using Sink = std::function<Status(std::string_view)>;
-  // Bytes of the file's content from `offset` on, at most n: kInvalid never, less than n at the end only.
+  // Reads at most n bytes of the file's content at `offset`; fewer only at the end. Never returns kInvalid.
   using Reader = std::function<Result<size_t>(uint64_t offset, char* buffer, size_t n)>;
 
   explicit TarWriter(Sink sink) : sink_(std::move(sink)) {}
 
-  // `path`: absolute in the root; parents first. The second name of a file becomes a link to the first. A socket, which
-  // no archive can hold, is left out. `read` is used for regular files only.
+  // `path`: absolute in the root; parents first. A later name of the same file becomes a link to the first. Sockets are
+  // omitted, because no archive can hold them. `read` is used for regular files only.
   Status Add(const std::string& path, const tree::Entry& entry, const Reader& read);
   Status Finish();
 
@@ -32,7 +32,7 @@ class TarWriter {
   Status AddFile(const std::string& name, const tree::Entry& entry, const Reader& read);
   Status AddSparse(const std::string& name, const tree::Entry& entry, const Reader& read,
                    const std::vector<std::pair<uint64_t, uint64_t>>& data);
-  // One header, behind a pax header if what it says does not fit.
+  // Writes one header, preceded by a pax header if the values do not fit.
   Status Header(char type, const std::string& name, const std::string& link, const tree::Entry& entry, uint64_t size,
                 std::map<std::string, std::string> pax);
   Status Copy(const Reader& read, uint64_t offset, uint64_t length);

@@ -15,7 +15,7 @@ constexpr uint32_t kVersion = 1;
 constexpr uint64_t kPackBytes = 4u << 20;
 constexpr size_t kPacksOfIndex = 1024;
 constexpr size_t kMaxSmallIndexes = 32;
-constexpr size_t kAtATime = 8;  // packs on their way, in memory: 4 MiB each, twice
+constexpr size_t kAtATime = 8;  // packs in transfer, in memory: 4 MiB each, twice
 constexpr uint32_t kPackPieces = kPackBytes / kPartBytes;
 constexpr uint32_t kMostAhead = 8 * kPackPieces;
 constexpr size_t kReaders = 4096;
@@ -25,10 +25,10 @@ std::string PackName(uint64_t number) { return "pack " + std::to_string(number);
 std::string IndexName(uint64_t number) { return "index " + std::to_string(number); }
 
 Error Lost(const std::string& what) {
-  return Error(Code::kCorrupt, "the S3 store: " + what + ": the snapshots there are damaged");
+  return Error(Code::kCorrupt, "the S3 store: " + what + ": the snapshots stored there are damaged");
 }
 
-Error NotThere() { return Error(Code::kNotFound, "the S3 store has not got it"); }
+Error NotThere() { return Error(Code::kNotFound, "the S3 store does not have it"); }
 
 void Unname(const std::vector<std::string>& names, v1::VaultCatalog* catalog) {
   auto* all = catalog->mutable_snapshot();
@@ -38,13 +38,13 @@ void Unname(const std::vector<std::string>& names, v1::VaultCatalog* catalog) {
   all->erase(gone, all->end());
 }
 
-// So many at a time on a queue, and the first error of all.
+// Runs a limited number of functions at a time on a queue, and keeps the first error.
 class Together {
  public:
   Together(WorkQueue* queue, size_t most) : queue_(queue), most_(most) {}
   ~Together() { (void)Wait(); }
 
-  // Waits until there is room. False: one has failed, no more is done.
+  // Waits for room. False: one has failed, so stop.
   bool Start(std::function<Status()> work) {
     std::unique_lock lock(mu_);
     changed_.wait(lock, [&] { return under_way_ < most_; });
@@ -101,7 +101,7 @@ Status Vault::Open() {
   v1::VaultCatalog catalog;
   auto bytes = objects_.Get(kCatalog);
   if (!bytes && bytes.error().code() != Code::kNotFound) return std::move(bytes).error();
-  if (bytes && !catalog.ParseFromString(*bytes)) return Lost("a catalog that does not parse");
+  if (bytes && !catalog.ParseFromString(*bytes)) return Lost("a catalog does not parse");
   if (bytes && catalog.version() != kVersion) {
     return Error(Code::kUnsupported, "the S3 store: its snapshots were written by another version of vrun: update it");
   }
@@ -122,7 +122,7 @@ Status Vault::ReadIndexes(const v1::VaultCatalog& catalog, Indexes* indexes, Pac
     const bool going = reads.Start([this, number, indexes, packs, &together]() -> Status {
       VRUN_ASSIGN(const std::string bytes, objects_.Get(IndexName(number)));
       v1::VaultIndex index;
-      if (!index.ParseFromString(bytes)) return Lost("an index that does not parse");
+      if (!index.ParseFromString(bytes)) return Lost("an index does not parse");
       std::lock_guard lock(together);
       for (const v1::VaultPack& listed : index.pack()) {
         Pack& pack = (*packs)[listed.number()];
@@ -133,12 +133,12 @@ Status Vault::ReadIndexes(const v1::VaultCatalog& catalog, Indexes* indexes, Pac
           else if (const auto id = store::ObjectId::Decode(p.id()); id && id->algorithm != piece.id.algorithm)
             piece.id = *id;
           else
-            return Lost("an index that names what is no content");
-          if (piece.index >= PiecesOf(piece.size)) return Lost("an index that names a piece that cannot be");
+            return Lost("an index has an invalid digest");
+          if (piece.index >= PiecesOf(piece.size)) return Lost("an index has an impossible piece");
           pack.pieces.push_back(piece);
         }
         pack.salt = listed.salt();
-        if (pack.pieces.empty() || pack.pieces.size() > kMaxParts) return Lost("an index with a pack that cannot be");
+        if (pack.pieces.empty() || pack.pieces.size() > kMaxParts) return Lost("an index has an impossible pack");
         (*indexes)[number].push_back(listed.number());
       }
       return {};
@@ -146,7 +146,7 @@ Status Vault::ReadIndexes(const v1::VaultCatalog& catalog, Indexes* indexes, Pac
     if (!going) break;
   }
   auto read = reads.Wait();
-  if (!read && read.error().code() == Code::kNotFound) return Lost("an index that is not there");
+  if (!read && read.error().code() == Code::kNotFound) return Lost("an index is missing");
   return read;
 }
 
@@ -176,18 +176,18 @@ Status Vault::PutCatalog(const Indexes& indexes, v1::VaultCatalog* next) {
   next->clear_index();
   for (const auto& [number, of] : indexes) next->add_index(number);
   const Status put = objects_.Put(kCatalog, next->SerializeAsString());
-  doubtful_ = !put;  // it may have come there all the same
+  doubtful_ = !put;  // it may have been stored all the same
   return put;
 }
 
 void Vault::Clean() {
   if (catalog_.doomed_size() == 0) return;
-  // One that stays is tried again after the next start, and once more with the next change.
+  // Deletions that failed are retried at the next start and with the next change.
   const auto gone = objects_.Delete({catalog_.doomed().begin(), catalog_.doomed().end()});
   if (gone)
     catalog_.clear_doomed();
   else
-    LogWarning("snapshots in the S3 store: {}: what is needed no more stays there meanwhile", gone.error().message());
+    LogWarning("snapshots in the S3 store: {}: unneeded objects stay there until the next try", gone.error().message());
 }
 
 // --- changes
@@ -231,7 +231,7 @@ Status Vault::Add(const v1::SnapshotInfo& info, const Contents& contents, const 
   return {};
 }
 
-// Each snapshot adds a small one, and whoever opens the vault reads them all.
+// Each snapshot adds a small index, and whoever opens the vault reads them all.
 Status Vault::MergeIndexes(const Packs& fresh, uint64_t* next, Indexes* indexes, v1::VaultCatalog* catalog) {
   std::vector<uint64_t> small, packs;
   for (const auto& [number, of] : *indexes) {
@@ -261,7 +261,7 @@ Status Vault::Remove(const std::vector<std::string>& names, const Contents* need
   const auto live = [&](const Piece& piece) {
     return piece.directory() ? needed->directory_set.contains(piece.id.digest) : needed->object_set.contains(piece.id);
   };
-  // What of a pack is needed moves to a new one when it is less than half.
+  // When less than half of a pack is needed, that part moves to a new pack.
   Packs packs;
   std::unordered_set<uint64_t> dead;
   std::vector<Piece> moved;
@@ -312,8 +312,7 @@ Status Vault::Upload(const std::vector<Piece>& pieces, uint64_t* next, Indexes* 
       fresh.push_back(number);
       Pack* const pack = &(*packs)[number];
       uint64_t bytes = 0;
-      // Directories by themselves: a store that starts with an empty disk reads them all, and content when it is asked
-      // for.
+      // Directories are packed separately: a store with an empty disk reads all of them, but content only on request.
       for (; at < pieces.size() && pack->pieces.size() < kMaxParts && bytes + pieces[at].bytes() <= kPackBytes &&
              (pack->pieces.empty() || pack->pieces.front().directory() == pieces[at].directory());
            ++at) {
@@ -368,7 +367,7 @@ Status Vault::UploadIndex(uint64_t number, const std::vector<uint64_t>& numbers,
   return objects_.Put(IndexName(number), index.SerializeAsString());
 }
 
-// From the disk; what moves from one pack to another may have to come from the bucket first.
+// From the disk; pieces that move to another pack may have to be fetched from the bucket first.
 Result<std::string> Vault::ReadPiece(const Piece& piece) {
   if (piece.directory()) {
     auto bytes = store_->GetBlob(piece.id.digest);
@@ -385,12 +384,12 @@ Result<std::string> Vault::ReadPiece(const Piece& piece) {
     const auto read = object->Read(piece.offset(), bytes.data(), bytes.size());
     if (read && *read == bytes.size()) return bytes;
     if (turn > 0 || (!read && read.error().code() != Code::kNotFound))
-      return read ? Error(Code::kCorrupt, "the snapshot store: a content is shorter than it was") : read.error();
+      return read ? Error(Code::kCorrupt, "the snapshot store: content on its disk is truncated") : read.error();
     uint64_t pack;
     {
       std::lock_guard lock(mu_);
       const auto it = where_.find(piece);
-      if (it == where_.end()) return Error(Code::kCorrupt, "the snapshot store: its disk has lost a content");
+      if (it == where_.end()) return Error(Code::kCorrupt, "the snapshot store: content is missing on its disk");
       pack = it->second;
     }
     VRUN_TRY(Restore(pack));
@@ -421,7 +420,7 @@ std::vector<Vault::PieceRange> Vault::ReadOn(const store::ObjectId& id, uint64_t
   std::lock_guard lock(mu_);
   if (readers_.size() >= kReaders) readers_.clear();
   Reader& reader = readers_[id];
-  // With a piece came the rest of its pack.
+  // The rest of a pack came with its piece.
   const bool reads_on = pieces.first > 0 && pieces.first + reader.window + kPackPieces >= reader.next &&
                         pieces.first <= reader.next + kPackPieces;
   reader.window = reads_on ? std::clamp(2 * reader.window, kPackPieces, kMostAhead) : 0;
@@ -446,7 +445,7 @@ bool Vault::OnDisk(const store::ObjectId& id, uint64_t size, PieceRange pieces) 
 }
 
 Status Vault::FetchPieces(const store::ObjectId& id, uint64_t size, PieceRange pieces) {
-  // Twice: a pack may be removed, and what is needed of it be in another, while it is asked for.
+  // Twice: a pack may be removed during the request, with its needed pieces moved to another.
   Status fetched;
   for (int turn = 0; turn < 2; ++turn) {
     std::vector<std::pair<uint64_t, PieceRange>> packs;
@@ -469,7 +468,7 @@ Status Vault::FetchPieces(const store::ObjectId& id, uint64_t size, PieceRange p
     if (fetched && OnDisk(id, size, pieces)) return {};
   }
   if (!fetched) return fetched;
-  return Lost("a content that is not what its name says");
+  return Lost("content does not match its digest");
 }
 
 Status Vault::FetchDirectory(const Digest& blob) {
@@ -492,7 +491,7 @@ Status Vault::FetchDirectory(const Digest& blob) {
       if (piece.id == id) bytes.replace(piece.offset(), data.size(), data);
     }));
   }
-  if (Sha256(bytes) != blob) return Lost("a directory that is not what its name says");
+  if (Sha256(bytes) != blob) return Lost("a directory does not match its digest");
   return store_->PutBlob(blob, bytes);
 }
 
@@ -547,7 +546,7 @@ Status Vault::Restore(uint64_t number, const std::function<bool()>& needed, cons
 
 Status Vault::Keep(const Piece& piece, const std::string& data) {
   if (piece.directory()) {
-    // One of several pieces is put together by whoever wants it.
+    // Content of several pieces is assembled by whoever needs it.
     if (piece.bytes() < piece.size || Sha256(data) != piece.id.digest) return {};
     return store_->PutBlob(piece.id.digest, data);
   }

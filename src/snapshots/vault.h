@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// An owner's snapshots in the pool's S3 store: everything that they need, so that a snapshot store with an empty disk
-// has all of them. Its own disk is a cache then (docs/decisions/0030).
+// An owner's snapshots in the pool's S3 store, with everything that they need, so that a snapshot store with an empty
+// disk has all of them. The local disk is then a cache (docs/decisions/0030).
 //
-// In the bucket (proto/vault.proto): packs, each of up to 256 pieces and 4 MiB of content and directories; indexes,
-// which say what is in which pack; and the catalog, which names the snapshots and the indexes that count. Only the
-// catalog is ever overwritten, and last: until then nothing has happened. What an attempt that failed has left has
-// numbers that the next one uses again.
+// The bucket (proto/vault.proto) holds packs of up to 256 pieces and 4 MiB of content and directories, indexes that
+// list the packs' contents, and the catalog, which names the snapshots and the valid indexes. Only the catalog is
+// overwritten, and it is written last: that write commits the change. The next attempt reuses the object numbers of a
+// failed one.
 //
-// A piece is believed when it opens under the owner's key, the name of its pack and the salt that the index has of it:
-// a part of a content is served before the rest is here. What is whole is checked against its own name by the disk
-// store besides.
+// A piece is valid if it opens under the owner's key, its pack's name and the salt in the index. So part of a content
+// can be served before the rest arrives. The disk store also checks complete content against its own name.
 #pragma once
 
 #include <condition_variable>
@@ -36,45 +35,43 @@ namespace vrun::snapshots {
 
 class Vault {
  public:
-  // Bytes of content on their way, and of all. False: nobody waits any more.
+  // Content bytes saved, and the total. Return false to stop, because the caller is gone.
   using Progress = std::function<bool(uint64_t saved, uint64_t total)>;
 
-  // `store` outlives it. `bucket`: for people.
-  // `make_room`: the disk is full; true: something that is in the bucket has gone from it. Any thread.
+  // `store` must outlive it. `bucket`: for messages. `make_room` is called on any thread when the disk is full; true:
+  // something that the bucket also has was removed.
   Vault(store::Store* store, std::string bucket, SealedObjects::Presign presign, std::string owner,
         std::string store_id, std::function<bool()> make_room);
   ~Vault();
 
-  // One thread at a time, all five. Blocking.
-  // Reads what there is; again after an error, and nothing else but that may be called before. A bucket that has
-  // nothing of this owner is fine.
+  // All five methods: one thread at a time, blocking. Open reads the catalog. After an error call it again; no other
+  // method may be called before it succeeds. An empty bucket is allowed.
   Status Open();
-  // The answer to a change of the catalog was lost: it may be another one. Whoever goes by what it was opens it again.
+  // The answer to a catalog write was lost, so the catalog may have changed. Call Open again before relying on it.
   bool doubtful() const { return doubtful_; }
   const v1::VaultCatalog& catalog() const { return catalog_; }
-  // Not while it is doubtful:
-  // Saves what is not there yet, then names the snapshot in the catalog, instead of one of that name. After an error
-  // nothing has changed, unless it is doubtful: then it may be whole there.
+  // Not allowed while doubtful. Uploads what is missing, then adds the snapshot to the catalog, replacing one of that
+  // name. After an error nothing has changed, unless the vault is doubtful: then the snapshot may be completely there.
   Status Add(const v1::SnapshotInfo& info, const Contents& contents, const Progress& progress);
-  // Takes these out of the catalog, then removes what the others do not need; nullptr: that is not known, and all
-  // stays.
+  // Removes these from the catalog, then deletes what the others do not need. `needed` nullptr: unknown, so nothing is
+  // deleted.
   Status Remove(const std::vector<std::string>& names, const Contents* needed);
 
   // Any thread.
   bool is_open() const;
   const std::string& bucket() const { return bucket_; }
-  // All of it is there.
+  // Whether all of it is in the vault.
   bool Has(const store::ObjectId& id, uint64_t size) const;
-  // Brings what the disk lacks of bytes [offset, offset+length) of it to the disk, with what is packed beside it, and
-  // for who reads on from there what follows, ahead of him. Blocks. kNotFound: it is not there.
+  // Brings what the disk lacks of bytes [offset, offset+length) to the disk, together with the rest of its packs, and
+  // reads ahead for sequential readers. Blocks. kNotFound: it is not in the vault.
   Status Fetch(const store::ObjectId& id, uint64_t size, uint64_t offset, uint64_t length);
   Status FetchDirectory(const Digest& blob);
-  // All directories that the disk lacks, several at a time. Those that do not come are asked for again one by one.
+  // Fetches all directories that the disk lacks, several at a time. Failed ones are fetched again individually later.
   void FetchDirectories();
 
  private:
   struct Piece {
-    store::ObjectId id;  // of a directory: provisional, which no content here ever is
+    store::ObjectId id;  // for a directory: a provisional id, which content never has here
     uint64_t size = 0;
     uint32_t index = 0;
     bool operator==(const Piece&) const = default;
@@ -86,17 +83,17 @@ class Vault {
     size_t operator()(const Piece& p) const { return store::ObjectIdHash()(p.id) + p.index * 0x9e3779b97f4a7c15u; }
   };
   struct Pack {
-    std::string salt;  // of the object; empty: it was written before salts were noted
+    std::string salt;  // salt of the object; empty: written before salts were recorded
     std::vector<Piece> pieces;
   };
   using Packs = std::map<uint64_t, Pack>;                     // by number
-  using Indexes = std::map<uint64_t, std::vector<uint64_t>>;  // the packs of each
+  using Indexes = std::map<uint64_t, std::vector<uint64_t>>;  // index number -> its packs
   using PieceCome = std::function<void(const Piece&, const std::string& data)>;
 
-  // Who reads one content from front to back.
+  // A sequential reader of one content.
   struct Reader {
-    uint32_t next = 0;    // piece after all that was asked for
-    uint32_t window = 0;  // pieces of that nobody waited for
+    uint32_t next = 0;    // the piece after the last requested one
+    uint32_t window = 0;  // read-ahead, in pieces
   };
   struct PieceRange {
     uint32_t first, end;
@@ -106,30 +103,30 @@ class Vault {
   static store::ObjectId DirectoryId(const Digest& blob) { return {store::IdAlgorithm::kProvisional, blob}; }
 
   Status ReadIndexes(const v1::VaultCatalog& catalog, Indexes* indexes, Packs* packs);
-  // All that counts from now on.
+  // Replaces the current state.
   void Use(v1::VaultCatalog catalog, Indexes indexes, Packs packs);
   void IncludeLocked(Packs fresh);
   Status PutCatalog(const Indexes& indexes, v1::VaultCatalog* next);
   Status MergeIndexes(const Packs& fresh, uint64_t* next, Indexes* indexes, v1::VaultCatalog* catalog);
-  // Removes the doomed.
+  // Deletes the doomed objects.
   void Clean();
 
-  // Uploads these in new packs, and the indexes of those, and adds both; numbers from *next on.
+  // Uploads these pieces in new packs, with indexes, and adds both; numbers start at *next.
   Status Upload(const std::vector<Piece>& pieces, uint64_t* next, Indexes* indexes, Packs* packs,
                 const Progress& progress);
-  Result<std::string> UploadPack(uint64_t number, const std::vector<Piece>& pieces);  // the salt
-  // Of packs that are in `fresh`, or in use.
+  Result<std::string> UploadPack(uint64_t number, const std::vector<Piece>& pieces);  // returns the salt
+  // For packs in `fresh` or in use.
   Status UploadIndex(uint64_t number, const std::vector<uint64_t>& numbers, const Packs& fresh);
   Result<std::string> ReadPiece(const Piece& piece);
 
-  // No object is held here while there may be no room for it: then it may have to give way itself.
+  // Holds no Object while the disk may be full, because that Object may have to be evicted itself.
   bool OnDisk(const store::ObjectId& id, uint64_t size, PieceRange pieces) const;
   Status FetchPieces(const store::ObjectId& id, uint64_t size, PieceRange pieces);
-  // Somebody waits for these. What is brought ahead of him: one range a pack.
+  // For pieces that a caller waits for: returns the read-ahead, one range per pack.
   std::vector<PieceRange> ReadOn(const store::ObjectId& id, uint64_t size, PieceRange pieces);
 
-  // All that is in the pack to the disk, but for directories of several pieces; `piece_come` gets those too. `needed`:
-  // asked when nobody else is doing it (or has just done it).
+  // Writes everything in the pack to the disk, except directories of several pieces; `piece_come` gets those too.
+  // `needed` is asked once no other thread is restoring the pack or has just done so.
   Status Restore(uint64_t number, const std::function<bool()>& needed = nullptr, const PieceCome& piece_come = nullptr);
   Status Keep(const Piece& piece, const std::string& data);
 
@@ -137,14 +134,14 @@ class Vault {
   const std::string bucket_, store_id_;
   SealedObjects objects_;
   const std::function<bool()> make_room_;
-  v1::VaultCatalog catalog_;  // of the one thread, as the next
+  v1::VaultCatalog catalog_;  // only used by the one thread; so is the next
   Indexes indexes_;
-  bool doubtful_ = false;  // whether the catalog is the one that is there
+  bool doubtful_ = false;  // whether the stored catalog may differ
   mutable std::mutex mu_;
   std::condition_variable restored_;
-  bool open_ = false;                                     // guarded by mu_, as all below
-  Packs packs_;                                           // changed on the one thread only
-  std::unordered_map<Piece, uint64_t, PieceHash> where_;  // pack of each
+  bool open_ = false;                                     // guarded by mu_, as everything below
+  Packs packs_;                                           // changed only by the one thread
+  std::unordered_map<Piece, uint64_t, PieceHash> where_;  // the pack of each piece
   std::unordered_map<store::ObjectId, uint64_t, store::ObjectIdHash> directory_sizes_;
   std::unordered_set<uint64_t> restoring_;
   std::unordered_map<store::ObjectId, Reader, store::ObjectIdHash> readers_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collection whose snapshots a real S3 server keeps. The test signs, as the controller would.
+// A collection whose snapshots are kept by a real S3 server. The test signs like the controller.
 #include "snapshots/vault.h"
 
 #include <gmock/gmock.h>
@@ -57,7 +57,7 @@ class VaultTest : public CollectionTest {
     store_id_ += "-of-another-host";
     OpenCollection();
   }
-  // What is put there arrives, and the answer does not; "": no more.
+  // Objects put under this name arrive, but the answer is lost; "": stop.
   void LoseAnswersTo(const std::string& object) const {
     const std::string file = server_s3_->directory() + "/lose-answers-to";
     if (object.empty())
@@ -65,7 +65,7 @@ class VaultTest : public CollectionTest {
     else
       ASSERT_TRUE(WriteFileAtomic(file, s3::Hex(object), 0600));
   }
-  // Files of the server that hold an object, with their sizes.
+  // The server's files that hold an object, with their sizes.
   std::map<std::string, uint64_t> Objects(const std::string& kind = "") const {
     std::map<std::string, uint64_t> all;
     for (const auto& file : std::filesystem::recursive_directory_iterator(server_s3_->directory())) {
@@ -109,7 +109,7 @@ TEST_F(VaultTest, ALostDiskIsNoLoss) {
   EXPECT_EQ(*Read("one", "/etc/small"), "small\n");
   EXPECT_EQ(*Read("one", "/etc/empty"), "");
   EXPECT_EQ(*Read("one", "/many/" + std::string(150, 'n') + "7"), "seven");
-  // From the disk now.
+  // Now from the disk.
   away_ = true;
   OpenCollection();
   Disconnect();
@@ -123,7 +123,7 @@ TEST_F(VaultTest, APartOfALargeFileComesWithoutTheRest) {
   LoseTheDisk();
   Disconnect();
   gets_ = 0;
-  // Here and there: one pack each.
+  // Scattered reads: one pack each.
   for (const uint64_t offset : {50'000'000, 11'000'000, 30'000'000}) {
     EXPECT_EQ(*ReadPart("one", "/large", offset, 1000), large.substr(offset, 1000));
   }
@@ -131,12 +131,12 @@ TEST_F(VaultTest, APartOfALargeFileComesWithoutTheRest) {
   EXPECT_EQ(ReadPart("one", "/large", 59'999'000, 5000)->size(), 1000u) << "cut at its end";
   EXPECT_EQ(*ReadPart("one", "/large", 50'001'000, 1000), large.substr(50'001'000, 1000));
   EXPECT_EQ(gets_, 4) << "what was beside it is here";
-  // Nobody who only guesses brings it.
+  // A mere guess does not fetch it.
   const auto snapshot = *collection_->Find("one");
   const auto entry = tree::Lookup(*snapshot->tree, "/large");
   EXPECT_EQ(snapshot->realm->files().OpenAtHand("/large", entry->version()).error().code(), Code::kUnavailable);
   EXPECT_EQ(gets_, 4);
-  // Whoever reads from front to back has it brought ahead of him, and nothing twice.
+  // A sequential reader gets read-ahead, and nothing is fetched twice.
   for (uint64_t at = 0; at < large.size(); at += 1 << 20) {
     ASSERT_EQ(*ReadPart("one", "/large", at, 1 << 20), large.substr(at, 1 << 20)) << at;
   }
@@ -145,7 +145,7 @@ TEST_F(VaultTest, APartOfALargeFileComesWithoutTheRest) {
 }
 
 TEST_F(VaultTest, AnObjectThatHadTheNameBeforeIsNone) {
-  // The second attempt uses the numbers of the first again, for other content of the same sizes.
+  // The second attempt reuses the first one's numbers, for other content of the same sizes.
   Write("large", Random(6'000'000, 1));
   puts_left_ = 3;
   ASSERT_FALSE(Create("one", Scan()));
@@ -157,7 +157,7 @@ TEST_F(VaultTest, AnObjectThatHadTheNameBeforeIsNone) {
   Made("one");
   for (const auto& [path, bytes] : first) {
     ASSERT_EQ(ReadFile(path, 8 << 20)->size(), bytes.size());
-    if (bytes.size() < 1'000'000) continue;  // of directories
+    if (bytes.size() < 1'000'000) continue;  // contains directories
     ASSERT_TRUE(WriteFileAtomic(path, bytes, 0600));
   }
   LoseTheDisk();
@@ -173,7 +173,7 @@ TEST_F(VaultTest, TheNextSnapshotAddsWhatIsNew) {
   Write("new", Random(50'000, 4));
   EXPECT_EQ(Made("two").sent_bytes(), 50'000u);
   EXPECT_LT(BucketBytes() - before, 80'000u);
-  // Nor is what the bucket has asked of home again when the disk has lost it.
+  // What the bucket has is not requested from home again after the disk has lost it.
   LoseTheDisk();
   EXPECT_EQ(Made("three").sent_bytes(), 0u);
   EXPECT_THAT(Differences("two", "three"), IsEmpty());
@@ -218,7 +218,7 @@ TEST_F(VaultTest, WhatACaptureLeftMayGoFromTheDisk) {
   EXPECT_EQ(*Read("one", "/large"), Random(400'000, 1));
 }
 
-// On a disk of 16 MB that nobody bounds.
+// On a disk of 16 MB without a configured limit.
 TEST_F(VaultTest, AFullDiskGivesWayToReadersAndToTheNextSnapshot) {
   Disconnect();
   collection_.reset();
@@ -227,7 +227,7 @@ TEST_F(VaultTest, AFullDiskGivesWayToReadersAndToTheNextSnapshot) {
   Write("first", Random(9'000'000, 1));
   Made("one");
   std::filesystem::remove(root_.path() + "/first");
-  // An attempt that leaves its content on the disk, unsynced, and what does not fit beside it.
+  // An attempt that leaves its content on the disk, unsynced, and further content for which there is no room.
   Write("second", Random(6'000'000, 2));
   Write("busy", "1");
   const auto tree = Scan();
@@ -309,7 +309,7 @@ TEST_F(VaultTest, WhatIsDeletedLeavesTheBucketAndNothingElseDoes) {
   ASSERT_EQ(collection_->List().size(), 1u);
   EXPECT_EQ(*Read("two", "/shared"), Random(3'000'000, 5));
   EXPECT_EQ(*Read("two", "/first/kept"), "kept");
-  // What was needed of a pack that has gone may be deleted, too, and then nothing is left but the catalog.
+  // The still needed part of a removed pack may be deleted too; then only the catalog is left.
   ASSERT_TRUE(collection_->Delete({"two"}));
   EXPECT_EQ(Objects().size(), 1u);
   Write("again", "again");
@@ -351,7 +351,7 @@ TEST_F(VaultTest, WhatFailsInTheMiddleIsAsIfItHadNotBegun) {
   Write("old", Random(1'000'000, 1));
   Made("one");
   for (int i = 0; i < 10; ++i) Write(std::to_string(i), Random(3'000'000, static_cast<uint32_t>(i + 10)));
-  // After each number of objects that arrive: packs, the index, the catalog.
+  // Fails after this number of stored objects: packs, the index, the catalog.
   for (const int puts : {1, 5, 8, 9}) {
     puts_left_ = puts;
     const auto refused = Create("two", Scan());
@@ -376,13 +376,13 @@ TEST_F(VaultTest, AChangeWhoseAnswerWasLostIsKnownBeforeTheNext) {
   LoseAnswersTo("catalog");
   ASSERT_FALSE(collection_->Delete({"one"}));
   LoseAnswersTo("");
-  // It was deleted: the next one cannot go by what it had.
+  // It was deleted: the next one cannot reuse its content.
   Write("new", "new");
   Made("two");
   LoseTheDisk();
   ASSERT_EQ(collection_->List().size(), 1u);
   EXPECT_EQ(*Read("two", "/shared"), Random(3'000'000, 1));
-  // And it was made: what it needs stays when another one goes.
+  // And it was created: what it needs stays when another one is deleted.
   Write("more", Random(2'000'000, 2));
   LoseAnswersTo("catalog");
   ASSERT_FALSE(Create("three", Scan()));
@@ -410,7 +410,7 @@ TEST_F(VaultTest, WhileTheStoreIsNotReachedNobodyIsToldThatThereIsNone) {
 TEST_F(VaultTest, DamageInTheBucketIsAnErrorAndNoWrongByte) {
   for (int i = 0; i < 4; ++i) Write(std::to_string(i), Random(3'500'000, static_cast<uint32_t>(i)));
   Made("one");
-  // One pack is exchanged for another, one is cut off, in one a bit is flipped.
+  // Exchanges two packs, truncates one, flips a bit in one.
   std::vector<std::string> packs;
   for (const auto& [path, size] : Objects("pack ")) {
     if (size > 3'000'000) packs.push_back(path);

@@ -17,14 +17,14 @@
 namespace vrun::store {
 namespace {
 
-constexpr size_t kMostStuck = 64;       // objects whose files cannot be removed, before none can
+constexpr size_t kMostStuck = 64;       // objects whose files cannot be removed, until eviction gives up
 constexpr size_t kMaxResident = 20000;  // objects in memory, about 0.5 KB each
 constexpr uint64_t kMinFreeInodes = 10'000;
 constexpr uint64_t kInodesOfObject = 2;
-constexpr uint64_t kFreeSpaceEvery = 16u << 20;  // bytes written between two looks at the free space
+constexpr uint64_t kFreeSpaceEvery = 16u << 20;  // bytes written between two checks of the free space
 
 bool FitsSize(const ObjectId& id, uint64_t size) {
-  if (size > uint64_t{1} << 46) return false;  // 64 TiB: unit numbers stay far below 2^32
+  if (size > uint64_t{1} << 46) return false;  // 64 TiB: keeps unit numbers far below 2^32
   switch (id.algorithm) {
     case IdAlgorithm::kProvisional: return true;
     case IdAlgorithm::kBlake3: return UnitCount(size) <= 1;
@@ -86,7 +86,7 @@ std::string Core::ContentPath(const ObjectId& id) const {
 }
 
 Result<UniqueFd> Core::Open(const std::string& path, int flags, mode_t mode) {
-  flags |= O_NONBLOCK;  // somebody may have put a FIFO there
+  flags |= O_NONBLOCK;  // there may be a FIFO at this path
   auto fd = OpenFile(path, flags, mode);
   if (fd || (fd.error().error_number() != EMFILE && fd.error().error_number() != ENFILE)) return fd;
   files.CloseAll();
@@ -95,7 +95,7 @@ Result<UniqueFd> Core::Open(const std::string& path, int flags, mode_t mode) {
 
 Result<UniqueFd> Core::LockShard(const ObjectId& id, int operation) {
   auto opened = Open(ShardPath(id), O_RDONLY | O_DIRECTORY);
-  // Somebody has removed it, or put something else there.
+  // The directory was removed or replaced.
   if (!opened && operation == LOCK_EX && IsMissing(opened.error()) && MakeShard(id)) {
     opened = Open(ShardPath(id), O_RDONLY | O_DIRECTORY);
   }
@@ -113,11 +113,11 @@ void Core::Close() {
 }
 
 Result<std::shared_ptr<ObjectBase>> Core::Acquire(const ObjectId& asked, uint64_t size, bool used) {
-  if (!FitsSize(asked, size)) return Error(Code::kInvalid, "store: an object id of a kind that its size cannot have");
+  if (!FitsSize(asked, size)) return Error(Code::kInvalid, "store: the kind of object id does not fit the size");
   std::vector<std::shared_ptr<ObjectBase>> trimmed;  // destroyed after the lock
   std::lock_guard lock(mu_);
-  // Under the lock: SetAlias first makes the alias and then takes the provisional object out of the table, so one of
-  // the two is always seen here.
+  // Under the lock: SetAlias first adds the alias and then removes the provisional object from the table, so one of the
+  // two is always visible here.
   ObjectId id = asked;
   if (asked.algorithm == IdAlgorithm::kProvisional) {
     if (auto final_id = aliases_.Find(asked.digest); final_id && FitsSize(*final_id, size)) id = *final_id;
@@ -175,12 +175,12 @@ bool Core::TakeVictim(EvictionIndex::Entry* victim) {
   return index_.TakeVictim(victim);
 }
 
-// 0: its files are gone, or an errno. The map goes first: content without a map is garbage to everybody, a map without
-// content would be a lie.
+// Returns 0 when its files are gone, or an errno. Deletes the map first: content without a map is garbage, but a map
+// without content would be wrong.
 int Core::RemoveFiles(const ObjectId& id) {
   auto shard = LockShard(id, LOCK_EX);
   if (!shard) {
-    return IsMissing(shard.error()) ? 0 : shard.error().error_number();  // somebody has removed the directory
+    return IsMissing(shard.error()) ? 0 : shard.error().error_number();  // the directory was removed
   }
   int failed = 0;
   for (const std::string& path : {MapPath(id), ContentPath(id)}) {
@@ -190,8 +190,8 @@ int Core::RemoveFiles(const ObjectId& id) {
 }
 
 bool Core::EvictOne(uint64_t* freed, bool asked) {
-  if (options.keep_all && !asked) return false;
-  std::vector<EvictionIndex::Entry> stuck;  // a disk that has become read-only, a file that is immutable
+  if (options.never_evict && !asked) return false;
+  std::vector<EvictionIndex::Entry> stuck;  // on a disk that became read-only, or an immutable file
   bool evicted = false;
   while (!evicted && stuck.size() < kMostStuck) {
     EvictionIndex::Entry victim;
@@ -234,7 +234,7 @@ void Core::FreeSpace(uint64_t* available, uint64_t* keep) const {
   if (::statvfs(options.directory.c_str(), &fs) != 0) return;
   const uint64_t total = fs.f_blocks * fs.f_frsize;
   *available = fs.f_bavail * fs.f_frsize;
-  // On a small file system the watermark is a tenth of it, or nothing would fit at all.
+  // On a small file system the watermark is a tenth of it, or nothing would fit.
   *keep = options.min_free_percent > 0 ? total / 100 * options.min_free_percent
                                        : std::min(options.min_free_bytes, total / 10);
 }
@@ -261,14 +261,14 @@ uint64_t Core::InodeShortage(uint64_t inodes, uint64_t* spare) const {
 
 bool Core::EvictInodes(uint64_t count) {
   uint64_t freed = 0;
-  for (; count > 0; --count) {  // each object has one at least
+  for (; count > 0; --count) {  // each object has at least one
     if (!EvictOne(&freed)) return false;
   }
   return true;
 }
 
 bool Core::MakeRoom(uint64_t bytes) {
-  if (options.keep_all) return true;  // the disk says when it is full
+  if (options.never_evict) return true;  // the disk reports when it is full
   uint64_t freed = 0;
   while (this->bytes() + bytes > max_bytes_) {
     if (!EvictOne(&freed)) return false;
@@ -277,8 +277,8 @@ bool Core::MakeRoom(uint64_t bytes) {
   uint64_t spare, spare_inodes;
   const uint64_t shortage = FreeSpaceShortage(bytes, &spare);
   const uint64_t lacking = InodeShortage(kInodesOfObject, &spare_inodes);
-  // Again before we can have come below the watermark; there, every write looks, until there is room. No object counts
-  // for less than a block.
+  // Check again before we can have reached the watermark. Once there, every write checks, until there is room. Each
+  // object counts as at least one block.
   spare = std::min(spare, spare_inodes > kFreeSpaceEvery ? kFreeSpaceEvery : spare_inodes / kInodesOfObject * 4096);
   unchecked_bytes_ = kFreeSpaceEvery - std::min(kFreeSpaceEvery, spare);
   for (freed = 0; freed < shortage;) {
@@ -295,7 +295,7 @@ bool Core::EvictAtLeast(uint64_t bytes) {
 }
 
 void Core::KeepFreeSpace() {
-  // No more than is lacking now: space that others hold open comes back later than it is counted here.
+  // Only what is lacking now: space of files that others hold open is freed later than it is counted here.
   const uint64_t shortage = FreeSpaceShortage(0);
   for (uint64_t freed = 0; freed < shortage;) {
     if (!EvictOne(&freed)) return;

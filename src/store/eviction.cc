@@ -73,7 +73,7 @@ std::shared_ptr<ObjectBase> EvictionIndex::Remove(const ObjectId& id) {
 }
 
 bool EvictionIndex::TakeFrom(List* list, Entry* victim) {
-  // Entries in use are by definition recently used: they move to the front, so each is passed over once only.
+  // Entries in use count as recently used: they move to the front, so each is skipped only once.
   for (size_t left = list->size(); left > 0; --left) {
     auto it = std::prev(list->end());
     if (it->bytes == 0 || InUse(*it)) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which object goes first: a segmented LRU over bytes. New objects are on probation and leave first, so that one walk
-// over the whole root does not push out what is used every day; an object used again moves to the protected segment,
-// which holds at most `protected_bytes`.
+// The eviction order: a segmented LRU by bytes. New objects are on probation and are evicted first, so that one walk
+// over the whole root does not evict what is used daily. An object used again moves to the protected segment, which
+// holds at most `protected_bytes`.
 //
-// Also the table of the objects that are in memory. Not thread safe: the store's lock is around it.
+// Also the table of objects in memory. Not thread safe: guarded by the store's lock.
 #pragma once
 
 #include <cstdint>
@@ -31,21 +31,21 @@ class EvictionIndex {
   explicit EvictionIndex(uint64_t protected_bytes) : protected_limit_(protected_bytes) {}
 
   Entry* Find(const ObjectId& id);
-  // The entry, made if need be, as the most recently used of its segment; promoted when it was there already with
-  // content and nobody was using it.
+  // Returns the entry, created if needed, as the most recently used of its segment. Promotes it if it already had
+  // content and was not in use.
   Entry& Use(const ObjectId& id);
-  // An object found on disk by the scan, older than everything known. No-op when known.
+  // Adds an object found on disk by the scan, as the oldest. Does nothing if it is known.
   void AddOldest(const ObjectId& id, uint64_t bytes);
   void SetBytes(Entry& entry, uint64_t bytes);
   void SetProtectedLimit(uint64_t bytes);
-  // Takes the entry out. Its object is handed back so that it can be destroyed outside the lock.
+  // Removes the entry. Returns its object, to be destroyed outside the lock.
   std::shared_ptr<ObjectBase> Remove(const ObjectId& id);
 
-  // The next one to evict, taken out of the index; nullptr-like (bytes 0, false) when all are in use or none has bytes.
+  // Removes the next victim from the index; false when all are in use or none has bytes.
   bool TakeVictim(Entry* victim);
-  // Lets go of in-memory objects that nobody uses, at most all but `keep` of them, oldest first. They are handed back.
+  // Drops unused objects from memory until at most `keep` are left, oldest first. Returns them.
   std::vector<std::shared_ptr<ObjectBase>> TrimResident(size_t keep);
-  // All of them, in use or not: the end.
+  // Returns all of them, even those in use; for shutdown.
   std::vector<std::shared_ptr<ObjectBase>> TakeResident();
 
   uint64_t bytes() const { return bytes_; }

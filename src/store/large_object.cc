@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a large object on disk, and reading it. Writing is in large_object_write.cc.
+// The life of a large object on disk, and reading it. For writing see large_object_write.cc.
 #include "store/large_object.h"
 
 #include <fcntl.h>
@@ -68,7 +68,7 @@ ObjectFilesPtr LargeObject::FilesLocked() {
   auto open = core_->files.Get(files_key_);
   if (open && UntouchedLocked(open.get())) return open;
   struct stat st;
-  // Another process has evicted it: what is open stays readable.
+  // Another process has evicted it: open files stay readable.
   if (open && !StillLinked(*open) && ::fstat(open->content.get(), &st) == 0) {
     NoteStampLocked(StampOf(st));
     return open;
@@ -102,7 +102,7 @@ void LargeObject::NoteStampLocked(const Stamp& now) {
 }
 
 ObjectFilesPtr LargeObject::OpenLocked() {
-  // First as one reader of many. What turns out to be unusable is looked at again, and removed, by one process only.
+  // First as one of many readers. An unusable object is checked again, and removed, by only one process.
   for (int operation : {LOCK_SH, LOCK_EX}) {
     auto shard = core_->LockShard(id_, operation);
     if (!shard && SaysNothing(shard.error())) return nullptr;
@@ -119,8 +119,8 @@ ObjectFilesPtr LargeObject::OpenLocked() {
     const bool ours = header && header->id == id_ && header->size == size_;
     bool usable = ours && content && ::fstat(content->get(), &st) == 0 && S_ISREG(st.st_mode) &&
                   st.st_ino == header->content_inode;
-    // A kill between the steps of CreateFiles or Adopt leaves an empty map, or one whose content is not here yet: that
-    // is no damage.
+    // A crash between the steps of CreateFiles or Adopt leaves an empty map, or one without its content: that is not
+    // damage.
     uint64_t damaged = n && *n > 0 && !ours ? 1 : 0;
     if (ours && (content || content.error().error_number() != ENOENT)) {
       if (life_ != header->nonce) {
@@ -133,7 +133,7 @@ ObjectFilesPtr LargeObject::OpenLocked() {
       damaged = std::max<uint64_t>(1, present_);
       usable = usable && (present_ < unit_count() || DigestsMatchIdLocked());
     }
-    // Grown: whoever is given the descriptor reads no more than the file.
+    // The file has grown: whoever gets the descriptor must not read beyond the object's size.
     if (usable && static_cast<uint64_t>(st.st_size) > size_) {
       usable = ::ftruncate(content->get(), static_cast<off_t>(size_)) == 0 && ::fstat(content->get(), &st) == 0;
     }
@@ -230,7 +230,7 @@ Result<size_t> LargeObject::DoRead(uint64_t offset, char* buffer, size_t n) {
   {
     std::lock_guard lock(mu_);
     if (!MissingLocked(range).empty()) RefreshLocked();
-    files = FilesLocked();  // may find that the object has another life now, so before looking at the units
+    files = FilesLocked();  // may detect a new life of the object, so call it before examining the units
     epoch = epoch_;
     uint64_t absent = files ? 0 : range.count;
     for (uint64_t u = range.first; files && u < range.first + range.count; ++u) {
@@ -247,7 +247,7 @@ Result<size_t> LargeObject::DoRead(uint64_t offset, char* buffer, size_t n) {
   std::string scratch;
   auto got = PreadUpTo(files->content.get(), buffer, n, offset);
   if (!got || *got < n) {
-    // Cut short behind our back, or the disk is failing: find out which units, and be rid of them.
+    // The file was truncated, or the disk is failing: find the affected units and drop them.
     for (uint64_t u = range.first; u < range.first + range.count; ++u) VerifyUnit(files, u, &scratch);
     return NotHere();
   }
@@ -263,7 +263,7 @@ Result<size_t> LargeObject::DoRead(uint64_t offset, char* buffer, size_t n) {
       good = false;
       continue;
     }
-    // Only part of the unit was asked for. What is handed out is what was hashed, not a second reading of it.
+    // Only part of the unit was requested. Returns the bytes that were hashed, not a second read.
     if (!VerifyUnit(files, unit, &scratch)) {
       good = false;
       continue;
@@ -282,7 +282,7 @@ std::optional<uint64_t> LargeObject::DoVerifySome(uint64_t bytes) {
     std::lock_guard lock(mu_);
     if (present_ < unit_count()) RefreshLocked();
     if (present_ < unit_count()) return std::nullopt;
-    // No descriptors only to find out that nothing has to be done.
+    // Avoids opening descriptors when there is nothing to do.
     if (verified_ == unit_count() && UntouchedLocked(core_->files.Get(files_key_).get())) return 0;
     files = FilesLocked();
     if (!files || present_ < unit_count()) return std::nullopt;
@@ -299,7 +299,7 @@ std::optional<uint64_t> LargeObject::DoVerifySome(uint64_t bytes) {
 
 Result<UniqueFd> LargeObject::DoOpenForPassthrough() {
   if (DoVerifySome(size_) != uint64_t{0}) return NotHere();
-  // The name may belong to another file by now; the one that was verified is what counts.
+  // Another file may have this name by now; only the verified one may be returned.
   VRUN_ASSIGN(UniqueFd fd, core_->Open(core_->ContentPath(id_), O_RDONLY | O_NOFOLLOW));
   struct stat named;
   if (::fstat(fd.get(), &named) != 0) return ErrnoError("store: stat");
@@ -322,7 +322,8 @@ Result<UniqueFd> LargeObject::DoOpenPart(UnitRange range) {
   }
   std::string scratch;
   bool good = true;
-  for (uint64_t u : unverified) good &= VerifyUnit(files, u, &scratch);  // all: whoever fetches them fetches once
+  // all: so that the caller fetches all of them in one go
+  for (uint64_t u : unverified) good &= VerifyUnit(files, u, &scratch);
   if (!good) return NotHere();
   UniqueFd fd(::fcntl(files->content.get(), F_DUPFD_CLOEXEC, 0));
   if (!fd) return ErrnoError("store: open");

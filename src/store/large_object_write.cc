@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing a large object. The order everywhere: content, then the record that says it is there.
+// Writing a large object. Always in this order: content, then the record that marks it present.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@
 namespace vrun::store {
 namespace {
 
-// flock on the map, between processes (threads of this one are kept apart by write_mu_).
+// flock on the map, between processes (write_mu_ excludes threads of this one).
 class MapLock {
  public:
   explicit MapLock(ObjectFilesPtr files) : files_(std::move(files)) {
@@ -55,7 +55,7 @@ class LargeObject::OwnWrite {
   }
   OwnWrite(const OwnWrite&) = delete;
 
-  uint64_t epoch = 0;  // of what is written; 0: the files are not the object's any more
+  uint64_t epoch = 0;  // of what is written; 0: the files no longer belong to the object
 
  private:
   LargeObject* const object_;
@@ -71,7 +71,7 @@ Status LargeObject::CreateFiles() {
   auto shard = core_->LockShard(id_, LOCK_EX);
   if (!shard) return Exhausted(shard.error());
   if (PathExists(map_path)) return {};  // another process was first
-  ::unlink(content_path.c_str());       // left by a crash between the two files
+  ::unlink(content_path.c_str());       // left by a crash between the creation of the two files
   auto make = [&]() -> Status {
     VRUN_ASSIGN(content, core_->Open(content_path, O_RDWR | O_CREAT | O_EXCL, 0600));
     if (::ftruncate(content.get(), static_cast<off_t>(size_)) != 0) return ErrnoError("store: make a file");
@@ -105,7 +105,7 @@ Result<ObjectFilesPtr> LargeObject::FilesForWriting() {
     {
       std::lock_guard lock(mu_);
       if (auto files = FilesLocked()) return files;
-      loaded_ = false;  // so that files made by another process are seen
+      loaded_ = false;  // so that files created by another process are seen
     }
     VRUN_TRY(CreateFiles());
   }
@@ -147,8 +147,8 @@ Status LargeObject::Append(const ObjectFiles& files, const std::vector<MapRecord
 
 Status LargeObject::WriteUnits(const ObjectFiles& files, std::span<const uint64_t> at, uint64_t first_unit,
                                std::span<const PutUnit> units) {
-  // Neighbours in one call: the kernel then caches them in large folios, which makes 4 KiB reads here and there a fifth
-  // faster (measured with 1 MiB against 64 KiB), also for those that come by way of passthrough.
+  // Neighbouring units in one call: the kernel then caches them in large folios, which makes scattered 4 KiB reads a
+  // fifth faster (measured with 1 MiB against 64 KiB), also through passthrough.
   std::array<iovec, kUnitsAWrite> parts;
   for (size_t i = 0; i < at.size();) {
     const uint64_t first = at[i];
@@ -165,7 +165,7 @@ Status LargeObject::WriteUnits(const ObjectFiles& files, std::span<const uint64_
                     static_cast<off_t>(first * unit_bytes()));
     } while (n < 0 && errno == EINTR);
     if (n < 0) return ErrnoError("pwritev");
-    // What a short write left out, which a full disk may have made of it: one by one, to its error.
+    // Writes the rest after a short write (perhaps a full disk) one by one, to get its error.
     for (size_t k = 0; static_cast<size_t>(n) < bytes && k < count; ++k) {
       VRUN_TRY(PwriteAll(files.content.get(), units[first + k - first_unit].data, (first + k) * unit_bytes()));
     }
@@ -177,7 +177,7 @@ Status LargeObject::DoPut(uint64_t first_unit, std::span<const PutUnit> units) {
   uint64_t bytes = 4096;
   for (const PutUnit& unit : units) bytes += unit.data.size();
   if (!core_->MakeRoom(bytes)) {
-    // Units that are here already need no room.
+    // Units already present need no room.
     if (DoMissing({first_unit, units.size()}).empty()) return {};
     ++core_->failed_writes;
     return Error(Code::kExhausted, "store: the cache is full of files in use");
@@ -193,7 +193,7 @@ Status LargeObject::DoPut(uint64_t first_unit, std::span<const PutUnit> units) {
     VRUN_ASSIGN(Outcome outcome, PutInto(*files, first_unit, units));
     if (outcome == Outcome::kDone) return {};
   }
-  return Error(Code::kExhausted, "store: the object is evicted as fast as it is written");
+  return Error(Code::kExhausted, "store: no room: the object is evicted while it is written");
 }
 
 Result<LargeObject::Outcome> LargeObject::PutInto(const ObjectFilesPtr& files, uint64_t first_unit,
@@ -224,15 +224,15 @@ Result<LargeObject::Outcome> LargeObject::PutInto(const ObjectFilesPtr& files, u
     const bool same = there.digest == units[i].digest;
     if (there.present && same && there.verified) continue;
     if (there.present && same) {
-      rewrite.push_back(u);  // maybe damaged since the restart, and here is a good copy
+      rewrite.push_back(u);  // may be damaged since the restart, and this is a good copy
       continue;
     }
     if (there.present && (there.verified || UnitMatches(*files, u, there.digest, &scratch))) {
       if (id_.algorithm == IdAlgorithm::kProvisional) {
         return Error(Code::kAborted, "store: the file's content changed while it was fetched");
       }
-      if (present == unit_count()) return Error(Code::kCorrupt, "store: content is not what its id says");
-      // Under a final id one of the two is a lie, and only the whole can tell which: begin again.
+      if (present == unit_count()) return Error(Code::kCorrupt, "store: the content does not match its id");
+      // Under a final id one of the two is wrong, and only the complete content shows which: start over.
       RemoveFromDisk(*files);
       return Outcome::kAgain;
     }
@@ -279,7 +279,7 @@ Status LargeObject::CheckComplete(const ObjectFilesPtr& files) {
   }
   core_->corrupt += unit_count();
   RemoveFromDisk(*files);
-  return Error(Code::kCorrupt, "store: content is not what its id says");
+  return Error(Code::kCorrupt, "store: the content does not match its id");
 }
 
 void LargeObject::RemoveFromDisk(const ObjectFiles& files) {
@@ -303,7 +303,7 @@ void LargeObject::DropUnit(const ObjectFilesPtr& files, uint64_t unit, const Dig
   ++core_->corrupt;
   const MapRecord record{false, static_cast<uint32_t>(unit), expected};
   if (Append(*files, {record})) return;
-  // The disk does not take the record: at least this process never looks at the unit again.
+  // The record cannot be written: at least this process never uses the unit again.
   std::lock_guard lock(mu_);
   if (life_ == files->life) ApplyLocked(record);
 }
@@ -321,7 +321,7 @@ Status LargeObject::MoveInto(const std::shared_ptr<ObjectBase>& target) {
   if (files) {
     MapLock map_lock(files);
     if (StillLinked(*files) && SyncMap(*files)) {
-      const OwnWrite own(this, *files);  // renaming it is one
+      const OwnWrite own(this, *files);  // renaming counts as a write
       auto adopted = to->Adopt(this, files);
       if (!adopted) result = std::move(adopted).error();
       std::string scratch;
@@ -355,7 +355,7 @@ Result<bool> LargeObject::Adopt(LargeObject* from, const ObjectFilesPtr& from_fi
     std::lock_guard lock(from->mu_);
     units = from->units_;
   }
-  // No mu_ under a shard's lock. Both directories, in one order everywhere.
+  // mu_ must not be taken under a shard's lock. Both directories are locked in a global order.
   const bool ours_first = core_->ShardPath(id_) < core_->ShardPath(from->id_);
   auto first = core_->LockShard(ours_first ? id_ : from->id_, LOCK_EX);
   Result<UniqueFd> second = UniqueFd();
@@ -371,8 +371,8 @@ Result<bool> LargeObject::Adopt(LargeObject* from, const ObjectFilesPtr& from_fi
   for (size_t u = 0; u < units.size(); ++u) {
     if (units[u].present) EncodeMapRecord(header.nonce, {true, static_cast<uint32_t>(u), units[u].digest}, &bytes);
   }
-  // Whatever this is interrupted by, a map without its content file is refused by the next reader, and content without
-  // a map is removed by the next writer.
+  // Whatever interrupts this: the next reader refuses a map without content, and the next writer removes content
+  // without a map.
   ::unlink(core_->ContentPath(id_).c_str());
   auto map = core_->Open(core_->MapPath(id_), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (!map) return false;
@@ -405,7 +405,7 @@ Result<bool> LargeObject::Adopt(LargeObject* from, const ObjectFilesPtr& from_fi
     AccountLocked();
     if (files->content) core_->files.Insert(files_key_, files);
   }
-  if (!files->content) return true;  // out of descriptors: the next use opens it by name, and checks it then
+  if (!files->content) return true;  // out of descriptors: the next use opens and checks it by name
   MapLock map_lock(files);
   VRUN_TRY(CheckComplete(files));
   return true;

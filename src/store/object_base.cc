@@ -66,7 +66,7 @@ Status ObjectBase::Put(uint64_t first_unit, std::span<const PutUnit> units, bool
   }
   if (units.empty()) return {};
   Status status = DoPut(first_unit, units);
-  // A Resolve on another thread can come between the question for the target and the work.
+  // Another thread's Resolve may come between the target check and the work.
   if (auto t = target(); t && !status) return t->Put(first_unit, units, true);
   return status;
 }
@@ -94,7 +94,7 @@ Status ObjectBase::Resolve(const ObjectId& final_id) {
   }
   VRUN_ASSIGN(std::shared_ptr<ObjectBase> final_object, core_->Acquire(final_id, size_));
   Status moved = MoveInto(final_object);
-  // A full disk loses cached units, not the name.
+  // A full disk loses cached units, but not the name.
   if (!moved && moved.error().code() != Code::kExhausted) return moved;
   StandFor(final_object);
   core_->SetAlias(id_, final_id);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two kinds of objects share: the id, and standing for another object once a provisional name is resolved.
+// Common parts of both kinds of objects: the id, and forwarding to another object once a provisional name is resolved.
 #pragma once
 
 #include <memory>
@@ -29,28 +29,28 @@ class ObjectBase : public Object {
   Result<UniqueFd> OpenPart(uint64_t offset, uint64_t length) final;
   Status Resolve(const ObjectId& final_id) final;
 
-  // Reads everything on disk again, whether verified before or not; drops what is corrupt.
+  // Rereads everything on disk, even if verified before; drops what is corrupt.
   virtual void VerifyAll(Store::VerifyReport* report) = 0;
 
  protected:
   uint64_t unit_bytes() const { return UnitBytes(size_); }
   uint64_t unit_count() const { return UnitCount(size_); }
   uint64_t LengthOf(uint64_t unit) const { return std::min(unit_bytes(), size_ - unit * unit_bytes()); }
-  // Units that [offset, offset+length) touches, cut at the end of the file.
+  // The units that [offset, offset+length) touches, up to the end of the file.
   UnitRange Touched(uint64_t offset, uint64_t length) const;
 
-  // The work, on arguments that were checked already: ranges lie inside the file, every unit has its length and, unless
-  // the caller vouched for it, matches its digest.
+  // The implementations. Arguments are already checked: ranges lie inside the file, each unit has its length and,
+  // unless the caller vouched for it, matches its digest.
   virtual std::vector<UnitRange> DoMissing(UnitRange units) = 0;
   virtual Result<size_t> DoRead(uint64_t offset, char* buffer, size_t n) = 0;
   virtual Status DoPut(uint64_t first_unit, std::span<const PutUnit> units) = 0;
   virtual std::optional<uint64_t> DoVerifySome(uint64_t bytes) = 0;
   virtual Result<UniqueFd> DoOpenForPassthrough() = 0;
   virtual Result<UniqueFd> DoOpenPart(UnitRange units) = 0;
-  // Moves what is here under `target`, which has the same size and a final id.
+  // Moves the content to `target`, which has the same size and a final id.
   virtual Status MoveInto(const std::shared_ptr<ObjectBase>& target) = 0;
 
-  // From now on every call goes to `target`.
+  // Forwards every later call to `target`.
   void StandFor(std::shared_ptr<ObjectBase> target);
 
   const std::shared_ptr<Core> core_;

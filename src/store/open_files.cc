@@ -44,7 +44,7 @@ void OpenFiles::Erase(uint64_t key) {
 }
 
 void OpenFiles::CloseAll() {
-  std::list<Item> closed;  // after the lock
+  std::list<Item> closed;  // closed after the lock
   std::lock_guard lock(mu_);
   closed.swap(lru_);
   index_.clear();

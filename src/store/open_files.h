@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few descriptors that the store keeps open, least recently used first out.
+// An LRU of the few descriptors that the store keeps open.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace vrun::store {
 
-// Of one object. Whoever holds the pointer may go on using the descriptors after the LRU has let go of them.
+// The files of one object. Whoever holds the pointer may use the descriptors even after the LRU dropped them.
 struct ObjectFiles {
   UniqueFd content;                // read and write
   UniqueFd map;                    // read and write
@@ -26,13 +26,13 @@ class OpenFiles {
  public:
   explicit OpenFiles(size_t max_objects) : max_objects_(max_objects < 1 ? 1 : max_objects) {}
 
-  // A key that no other object of this process has.
+  // A key unique in this process.
   uint64_t NewKey();
   // Null when they are not open.
   ObjectFilesPtr Get(uint64_t key);
   void Insert(uint64_t key, ObjectFilesPtr files);
   void Erase(uint64_t key);
-  // For whoever needs descriptors more.
+  // Frees descriptors for other uses.
   void CloseAll();
   size_t size() const;
 

@@ -23,7 +23,7 @@ std::vector<UnitRange> SmallObject::DoMissing(UnitRange) {
   if (present_) return {};
   if (bad_) return {{0, 1}};
   struct stat st;
-  // Anything else under this name is no content; a Put replaces it.
+  // Anything but a regular file under this name is not content; a Put replaces it.
   if (::lstat(core_->ContentPath(id_).c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return {{0, 1}};
   present_ = true;
   core_->SetBytes(id_, DiskBytes(size_));
@@ -74,7 +74,7 @@ Result<size_t> SmallObject::DoRead(uint64_t offset, char* buffer, size_t n) {
   return n;
 }
 
-// Whoever opens it verifies it.
+// It is verified when it is opened.
 std::optional<uint64_t> SmallObject::DoVerifySome(uint64_t) {
   return DoMissing({0, 1}).empty() ? std::optional<uint64_t>(0) : std::nullopt;
 }
@@ -116,7 +116,7 @@ Status SmallObject::DoPut(uint64_t, std::span<const PutUnit> units) {
     core_->SetAlias(id_, final_id);
     return {};
   }
-  if (unit.digest != id_.digest) return Error(Code::kCorrupt, "store: content is not what its id says");
+  if (unit.digest != id_.digest) return Error(Code::kCorrupt, "store: the content does not match its id");
   if (DoMissing({0, 1}).empty()) return {};
   const uint64_t bytes = DiskBytes(size_);
   Status status = core_->MakeRoom(bytes) ? WriteFile(unit.data)

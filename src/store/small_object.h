@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file of at most one unit: one file on disk, whose name is the digest of its content. It appears by rename, so it is
-// whole or absent, and it is verified on every read (the kernel reads it once). Before its digest is known it has
-// nothing on disk: the first Put gives the final name.
+// A file of at most one unit: one file on disk, named by the digest of its content. It appears by rename, so it is
+// whole or absent, and it is verified on every read (the kernel reads it once). While its digest is unknown nothing is
+// on disk; the first Put sets the final name.
 #pragma once
 
 #include "store/object_base.h"
@@ -24,13 +24,13 @@ class SmallObject final : public ObjectBase {
   Status MoveInto(const std::shared_ptr<ObjectBase>& target) override;
 
   Status WriteFile(std::string_view data);
-  // Opens the file and reads all of it into `buffer` (size() bytes). kNotFound when absent or corrupt (dropped then).
+  // Opens the file and reads all of it into `buffer` (size() bytes). kNotFound when absent, or corrupt (then dropped).
   Result<UniqueFd> ReadVerified(char* buffer);
   void Drop();
 
   std::mutex mu_;
-  bool present_ = false;  // seen on disk; another process may have evicted it since
-  bool bad_ = false;      // what is on disk is damaged and cannot be removed (a disk that has become read-only)
+  bool present_ = false;  // was on disk; another process may have evicted it since
+  bool bad_ = false;      // the file is damaged and cannot be removed (a disk that became read-only)
 };
 
 }  // namespace vrun::store

@@ -24,19 +24,19 @@
 namespace vrun::store {
 namespace {
 
-constexpr time_t kTemporaryAge = 3600;  // an abandoned temporary file is removed after this
+constexpr time_t kTemporaryAge = 3600;  // abandoned temporary files older than this are removed
 
 uint64_t BlobLimit(const Options& options) {
-  if (options.keep_all) return UINT64_MAX;
+  if (options.never_evict) return UINT64_MAX;
   return std::clamp<uint64_t>(options.max_bytes / 8, 4u << 20, 1u << 30);
 }
 
-// The id in a name "HEX.A"; nullopt for anything else.
-// What was kept under a name of SHA-256 is named by nobody any more.
+// Whether a name "HEX.A" uses one of the SHA-256 algorithms, which nothing refers to any more.
 bool IsOutdated(std::string_view name) {
   return name.size() >= 66 && name[64] == '.' && (name[65] == '1' || name[65] == '2');
 }
 
+// The id in a name "HEX.A"; nullopt for anything else.
 std::optional<ObjectId> IdOfName(std::string_view name) {
   if (name.size() != 66 || name[64] != '.' || !IsIdAlgorithm(static_cast<uint8_t>(name[65] - '0'))) return std::nullopt;
   const auto digest = Digest::FromHex(name.substr(0, 64));
@@ -202,7 +202,7 @@ class StoreImpl final : public Store {
     changed_cv_.notify_all();
   }
 
-  // The disk may be filled by anybody, and the limit lowered, also while nothing is written here.
+  // Evicts continually: others may fill the disk, and the limit may be lowered, while nothing is written here.
   void Keep() {
     std::unique_lock lock(mu_);
     const auto every = std::chrono::microseconds(core_->options.free_space_check_micros);
@@ -211,7 +211,7 @@ class StoreImpl final : public Store {
       if (stop_) return;
       limit_changed_ = false;
       lock.unlock();
-      if (!core_->options.keep_all) {
+      if (!core_->options.never_evict) {
         core_->EvictDownTo(core_->limit());
         core_->KeepFreeSpace();
       }
@@ -219,7 +219,7 @@ class StoreImpl final : public Store {
     }
   }
 
-  // What is on disk. Removes remains of crashes on the way.
+  // Lists what is on disk. Also removes remains of crashes.
   std::vector<Found> List() {
     std::vector<Found> all;
     const std::string objects = core_->options.directory + "/objects/";
@@ -250,7 +250,7 @@ class StoreImpl final : public Store {
     ::closedir(dir);
     for (const auto& [name, files] : by_name) {
       const auto id = IdOfName(name);
-      if (!id && IsOutdated(name) && !core_->options.keep_all) {
+      if (!id && IsOutdated(name) && !core_->options.never_evict) {
         ::unlink((shard + "/" + name).c_str());
         ::unlink((shard + "/" + name + ".map").c_str());
       }
@@ -272,7 +272,7 @@ class StoreImpl final : public Store {
     }
   }
 
-  // A content file that was cut short has its true size in the map only.
+  // For a truncated content file, only the map has the true size.
   uint64_t SizeInMap(const ObjectId& id, uint64_t otherwise) const {
     auto fd = OpenFile(core_->MapPath(id), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     char bytes[kMapHeaderBytes];
@@ -285,7 +285,7 @@ class StoreImpl final : public Store {
     if (!found.has_map) return VerifySmall(found.id, report);
     auto object = core_->Acquire(found.id, SizeInMap(found.id, found.size), /*used=*/false);
     if (!object) {
-      // What the map says cannot be.
+      // The map's content is impossible.
       ++report->units;
       ++report->corrupt_units;
       ++core_->corrupt;
@@ -295,11 +295,11 @@ class StoreImpl final : public Store {
     const uint64_t found_before = report->corrupt_units;
     const uint64_t before = core_->corrupt;
     (*object)->VerifyAll(report);
-    // Files that were refused. (What somebody else finds meanwhile is counted with them, if he is unlucky.)
+    // Refused files. (May also include what other threads find meanwhile.)
     if (report->corrupt_units == found_before) report->corrupt_units += core_->corrupt - before;
   }
 
-  // By name alone: a file that was cut short would have the wrong size for an Object.
+  // By name alone: a truncated file would have the wrong size for an Object.
   void VerifySmall(const ObjectId& id, VerifyReport* report) {
     ++report->units;
     const std::string path = core_->ContentPath(id);
@@ -309,7 +309,7 @@ class StoreImpl final : public Store {
     std::string content(kUnitBytes + 1, '\0');
     const auto n = fd ? PreadUpTo(fd->get(), content.data(), content.size(), 0) : Result<size_t>(size_t{0});
     if (!n && SaysNothing(n.error())) return;
-    content.resize(n ? *n : 0);  // of what is no regular file: nothing
+    content.resize(n ? *n : 0);  // not a regular file: no content
     report->bytes += content.size();
     if (fd && n && UnitDigest(content) == id.digest) return;
     ++report->corrupt_units;
@@ -321,7 +321,7 @@ class StoreImpl final : public Store {
   void RemoveHalf(const std::string& content, const ObjectId& id) {
     auto lock = core_->LockShard(id, LOCK_EX);
     if (!lock) return;
-    // Under the lock both are there or one is garbage.
+    // Under the lock, both files exist or one is garbage.
     if (PathExists(content) && PathExists(content + ".map")) return;
     ::unlink((content + ".map").c_str());
     ::unlink(content.c_str());
@@ -334,7 +334,7 @@ class StoreImpl final : public Store {
   std::condition_variable changed_cv_;  // scanned_, stop_, limit_changed_
   bool limit_changed_ = false;
   bool scanned_ = false;
-  std::thread keeper_;  // counts what is there, then watches the free space
+  std::thread keeper_;  // counts existing content, then watches the free space
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store under the worst days: kill -9 in the middle of writing, a full disk, many threads, several processes.
+// The store under extreme conditions: kill -9 in the middle of a write, a full disk, many threads, several processes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ class StoreChaosTest : public StoreTestBase {
     return contents;
   }
 
-  // One process's life: puts, reads, resolves, prunes. Exits 1 on a wrong byte.
+  // The life of one process: puts, reads, resolves, prunes. Exits 1 on a wrong byte.
   static void Worker(Store& store, const std::vector<std::string>& contents, uint64_t seed, int steps) {
     std::mt19937_64 random(seed);
     for (int step = 0; step < steps || steps < 0; ++step) {
@@ -100,7 +100,7 @@ TEST_F(StoreChaosTest, KilledAtAnyPointNothingWrongIsServed) {
     ASSERT_EQ(::read(ready[0], &byte, 1), 1);
     ::close(ready[0]);
     ::close(ready[1]);
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));  // the random point of the kill
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));  // the random time of the kill
     ::kill(child, SIGKILL);
     int status;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -208,7 +208,7 @@ TEST_F(FullDiskTest, WithNothingToEvictPutFailsAndNothingIsBroken) {
 }
 
 TEST_F(FullDiskTest, TheWatermarkKeepsFreeSpace) {
-  auto store = Open({.max_bytes = 1u << 30, .min_free_bytes = 1u << 30});  // a tenth of the file system, then
+  auto store = Open({.max_bytes = 1u << 30, .min_free_bytes = 1u << 30});  // limited to a tenth of the file system
   std::vector<std::shared_ptr<Object>> in_use;
   Status put;
   for (int i = 0; i < 60 && put; ++i) {
@@ -242,7 +242,7 @@ TEST_F(FullDiskTest, TheWatermarkKeepsInodesFree) {
     ASSERT_TRUE(PutAll(**store->Acquire(FinalId(content), content.size()), content)) << i;
     ASSERT_GE(free(), 60u - 2) << i;
   }
-  for (int i = 0; i < 200; ++i) {  // of two files each
+  for (int i = 0; i < 200; ++i) {  // two files each
     const std::string content = Bytes(2 * kUnitBytes, 5000 + i);
     ASSERT_TRUE(PutAll(**store->Acquire(FinalId(content), content.size()), content)) << i;
     ASSERT_GE(free(), 60u - 2) << i;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Damage done while the store is in use, to what it has verified already: found before it is served, dropped, counted.
+// Damage to already verified content while the store is in use: must be detected before it is served, dropped and
+// counted.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +34,7 @@ class StoreDamageTest : public StoreTestBase {
     EXPECT_EQ(::stat(path.c_str(), &st), 0) << path;
     return {st.st_ctim.tv_sec, st.st_ctim.tv_nsec};
   }
-  // Not within the tick of the clock in which the file was written: that would not be seen.
+  // Not within the clock tick of the file's last write, where the change would not be detected.
   void AfterATick(const std::string& path, const Change& change) {
     const auto written = Changed(path);
     const std::string clock = directory_ + "/clock";
@@ -134,7 +135,7 @@ TEST_F(StoreDamageTest, OnlyTheDamagedUnitIsLost) {
   EXPECT_TRUE(ReadAll(*object) == content);
 }
 
-// A descriptor that the kernel reads by, from before the damage: the repair is where it looks.
+// A descriptor that the kernel uses since before the damage sees the repair.
 TEST_F(StoreDamageTest, ARepairIsInPlace) {
   const std::string content = Bytes(10 * kUnitBytes, 2);
   auto store = Open();
@@ -248,7 +249,7 @@ TEST_F(StoreDamageTest, ADirectoryThatIsGoneStopsNoEviction) {
   EXPECT_EQ(CountFiles(""), 0);
 }
 
-// A node's disk that has become read-only: here a file that nobody may change.
+// Simulates a disk that became read-only with an immutable file.
 TEST_F(StoreDamageTest, WhatCannotBeRemovedIsNotServedAndCountedOnce) {
   const std::string content = Bytes(5000, 1), other = Bytes(5000, 2);
   auto store = Open({.max_bytes = 40 * kUnitBytes, .min_free_bytes = 0});

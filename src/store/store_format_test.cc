@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a unit map, the order of eviction, the alias file: what must hold without any disk trouble.
+// The unit map format, the eviction order, the alias file: properties that hold without disk trouble.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -120,7 +120,7 @@ TEST(EvictionIndex, ScannedObjectsAreOlderThanUsedOnes) {
   index.SetBytes(index.Use(Id(1)), 10);
   index.AddOldest(Id(2), 10);
   index.AddOldest(Id(3), 10);
-  index.AddOldest(Id(1), 99);  // known: its size stays
+  index.AddOldest(Id(1), 99);  // already known: its size stays
   EvictionIndex::Entry victim;
   ASSERT_TRUE(index.TakeVictim(&victim));
   EXPECT_EQ(victim.id, Id(3));

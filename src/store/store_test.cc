@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user of the store relies on: what was put is read back, across restarts; what is damaged on disk is never
-// served.
+// The store's guarantees: what was put is read back, across restarts; damage on disk is never served.
 #include "store/store.h"
 
 #include <dirent.h>
@@ -107,7 +106,7 @@ TEST_F(StoreTest, APartIsOpenedWithoutTheRest) {
   ASSERT_TRUE(PutUnits(*object, content, 6, 1));
   EXPECT_TRUE(*part(6 * kUnitBytes + 100, 100) == content.substr(6 * kUnitBytes + 100)) << "cut at the end";
 
-  // What another process finds on the disk it verifies first: of two damaged units both go at once.
+  // Content written by another process is verified first: of two damaged units both are dropped at once.
   object.reset();
   store.reset();
   {
@@ -245,7 +244,7 @@ TEST_F(StoreTest, SmallProvisionalFileNamesItself) {
   EXPECT_TRUE(ReadAll(*object) == content);
 }
 
-// Every way of damaging the files of a complete object. After a restart the damage is found, only what is damaged is
+// Every way of damaging the files of a complete object. After a restart the damage is detected, only damaged parts are
 // gone, and after a refill all is well.
 TEST_F(StoreTest, DamageOnDiskIsNeverServed) {
   const auto flip = [](const std::string& path, uint64_t at) {
@@ -308,7 +307,7 @@ TEST_F(StoreTest, DamageOnDiskIsNeverServed) {
           EXPECT_TRUE(whole == content);
         }
         if (fs::is_directory(PathOf(FinalId(content)) + suffix)) {
-          // Somebody's joke: nothing can be written there, but nothing wrong is served and nothing crashes.
+          // An obstacle in the way: nothing can be written there, but nothing wrong is served and nothing crashes.
           object.reset();
           store.reset();
           fs::remove_all(PathOf(FinalId(content)) + suffix);
@@ -432,7 +431,7 @@ TEST_F(StoreTest, StaysBelowItsLimitAndKeepsWhatIsInUse) {
   EXPECT_TRUE(ReadAll(*pinned) == kept);
   EXPECT_LE(DiskUse(), 44 * kUnitBytes);
 
-  // All in use: refused, and nothing is broken.
+  // All in use: refused without damage.
   std::vector<std::shared_ptr<Object>> all;
   Status put;
   for (int i = 200; i < 300 && put; ++i) {
@@ -476,7 +475,7 @@ TEST_F(StoreTest, FewDescriptors) {
 }
 
 TEST_F(StoreTest, AnEvictedObjectOfAnotherProcessIsNoHole) {
-  // Two stores on one directory are what two processes are to each other: all state is per Store.
+  // Two stores on one directory behave like two processes: all state is per Store.
   auto mine = Open({.max_open_files = 2}), theirs = Open();
   const std::string content = Bytes(8 * kUnitBytes, 20), other = Bytes(8 * kUnitBytes, 21);
   auto object = *mine->Acquire(FinalId(content), content.size());
@@ -486,7 +485,7 @@ TEST_F(StoreTest, AnEvictedObjectOfAnotherProcessIsNoHole) {
   ASSERT_TRUE((*theirs->Acquire(FinalId(content), content.size()))->Has(0, 1));
   ASSERT_TRUE(theirs->Prune(0));
   EXPECT_TRUE(ReadAll(*object) == content) << "the open descriptor still has it";
-  // The other one begins it anew, with one unit; our descriptors get closed by the LRU.
+  // The other store recreates it with one unit; the LRU closes our descriptors.
   ASSERT_TRUE(PutUnits(**theirs->Acquire(FinalId(content), content.size()), content, 2, 1));
   ASSERT_TRUE(PutAll(**mine->Acquire(FinalId(other), other.size()), other));
   std::string all(content.size(), '\0');

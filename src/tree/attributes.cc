@@ -18,7 +18,7 @@
 namespace vrun::tree {
 namespace {
 
-// Of Linux 6.13; the libc of the build host does not know them yet. The same numbers on all architectures.
+// Added in Linux 6.13; the build host's libc does not define them yet. The same numbers on all architectures.
 constexpr long kGetxattrat = 464;
 constexpr long kListxattrat = 465;
 struct XattrArgs {
@@ -29,7 +29,7 @@ struct XattrArgs {
 
 int64_t Nanos(const struct statx_timestamp& t) { return ToNanos(t.tv_sec, t.tv_nsec); }
 
-// On ext4 a file has xattrs seldom, and the answer "none" comes from the inode: a small buffer, grown when it matters.
+// On ext4 few files have xattrs, and the inode alone answers "none": start with a small buffer and grow it if needed.
 constexpr size_t kFirstBuffer = 4096;
 
 }  // namespace
@@ -83,7 +83,7 @@ ssize_t AttributeReader::List(int dir_fd, const char* name) {
     const int flags = AT_SYMLINK_NOFOLLOW | (*name == '\0' ? AT_EMPTY_PATH : 0);
     const long n = ::syscall(kListxattrat, dir_fd, name, flags, list_.data(), list_.size());
     if (n >= 0 || (errno != ENOSYS && errno != EPERM)) return n;
-    at_calls_ = false;  // an older kernel, or a filter that does not know the call
+    at_calls_ = false;  // an older kernel, or a seccomp filter that rejects the call
   }
   // A path through our own descriptor: the only way that neither follows the link nor opens the file.
   if (*name == '\0') return ::flistxattr(dir_fd, list_.data(), list_.size());
@@ -111,7 +111,7 @@ int AttributeReader::ReadXattrs(int dir_fd, const char* name, Entry* entry) {
   }
   if (n < 0) {
     if (errno == EOPNOTSUPP && (entry->is_regular() || entry->is_directory())) no_xattrs_.push_back(entry->dev);
-    // Whatever else: a name without its xattrs is more use than none. Gone meanwhile is gone.
+    // For other errors: a name without its xattrs is better than no name. ENOENT means that it is gone.
     return errno == ENOENT ? ENOENT : 0;
   }
   for (const char *at = list_.data(), *end = at + n; at < end; at += std::strlen(at) + 1) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// lstat, readlink and the xattrs of one name, without opening it: what it is must not matter (a FIFO, a device).
+// lstat, readlink and the xattrs of one name, without opening it, so that it works for any type (FIFO, device).
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace vrun::tree {
 
-// Keeps its buffers and what it learned about the kernel and the file systems. One thread at a time.
+// Reuses its buffers and remembers the abilities of the kernel and the file systems. One thread at a time.
 class AttributeReader {
  public:
-  // Fills *entry for `name` in dir_fd ("" is dir_fd itself), reusing its memory. 0, or the errno.
+  // Fills *entry for `name` in dir_fd ("" is dir_fd itself), reusing its memory. Returns 0 or the errno.
   int Read(int dir_fd, const char* name, Entry* entry);
 
  private:
@@ -24,7 +24,7 @@ class AttributeReader {
   ssize_t Get(int dir_fd, const char* name, const char* attribute);
 
   bool at_calls_ = true;             // the kernel has listxattrat (6.13)
-  std::vector<uint64_t> no_xattrs_;  // file systems that have none at all
+  std::vector<uint64_t> no_xattrs_;  // file systems without any xattrs
   std::vector<char> list_;
   std::vector<char> value_;
   std::string path_;

@@ -12,7 +12,7 @@
 namespace vrun::tree {
 namespace {
 
-// Fields of one entry leave the reader in order; the first that does not parse makes it fail for good.
+// Reads the fields of one entry in order; the first invalid one makes all later reads fail.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -247,7 +247,7 @@ Result<uint64_t> DecodeCount(std::string_view* bytes) {
     return Error(Code::kCorrupt, "directory object: it does not start with VRD1");
   Reader reader(bytes->substr(kDirectoryMagic.size()));
   const uint64_t count = reader.Varint(kU32);
-  // The shortest entry has 10 bytes: what claims more of them than fit must not make us reserve memory.
+  // The shortest entry has 10 bytes: an impossible count must not make us allocate memory.
   if (reader.ok() && count > reader.rest().size() / 10) reader.Fail("its count of entries is out of bounds");
   if (!reader.ok()) return Error(Code::kCorrupt, std::string("directory object: ") + reader.failure());
   *bytes = reader.rest();
@@ -302,7 +302,7 @@ Peek PeekEntry(std::string_view entry) {
 
 std::string_view PeekName(const char* entry) {
   const auto first = static_cast<uint8_t>(*entry);
-  // At most 255: one byte, or two.
+  // At most 255: one or two bytes.
   if (first < 0x80) return {entry + 1, first};
   return {entry + 2, static_cast<size_t>(first & 0x7f) | static_cast<size_t>(static_cast<uint8_t>(entry[1])) << 7};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tree.cc needs of the encoding beside codec.h. Not for other modules.
+// Parts of the encoding that only tree.cc needs. Not for other modules.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 namespace vrun::tree {
 
 void EncodeCount(uint64_t count, std::string* out);
-// Takes magic and count off the front of *bytes. kCorrupt; the count is bounded by what may follow.
+// Removes magic and count from the front of *bytes. kCorrupt; the count is limited by the remaining bytes.
 Result<uint64_t> DecodeCount(std::string_view* bytes);
 
 // The few fields that the index needs. The bytes must be a valid entry.
 struct Peek {
   uint32_t mode = 0;
   uint32_t nlink = 0;    // 0 for directories
-  uint64_t size = 0;     // regular files
-  uint64_t dev = 0;      // not of directories
-  uint64_t ino = 0;      // not of directories
-  size_t digest_at = 0;  // of directories: where the 32 bytes are
-  bool xattrs = false;   // it has some
+  uint64_t size = 0;     // for regular files
+  uint64_t dev = 0;      // not for directories
+  uint64_t ino = 0;      // not for directories
+  size_t digest_at = 0;  // for directories: position of the 32-byte digest
+  bool xattrs = false;   // whether it has any
 };
 Peek PeekEntry(std::string_view entry);
 std::string_view PeekName(const char* entry);

@@ -59,7 +59,7 @@ TEST(Codec, EveryKindOfFileSurvives) {
     ASSERT_TRUE(back) << back.error().message();
     EXPECT_EQ(*back, entry);
     EXPECT_TRUE(rest.empty());
-    // No prefix of it is an entry, and what it is cut to must not be read past.
+    // No prefix of it is a valid entry, and decoding must not read beyond the prefix.
     for (size_t n = 0; n < bytes.size(); ++n) EXPECT_FALSE(Decode(std::string(bytes, 0, n)));
   }
 }
@@ -81,7 +81,7 @@ TEST(Codec, RefusesWhatIsNotCanonical) {
   entry.uid = 5;
   EncodeEntry(entry, &bytes);
   ASSERT_TRUE(Decode(bytes));
-  // The uid follows the name (2 bytes) and the mode (3 bytes): spell it in two bytes.
+  // The uid follows the name (2 bytes) and the mode (3 bytes): encode it in two bytes.
   std::string longer = bytes;
   longer.replace(5, 1, std::string("\x85\x00", 2));
   EXPECT_FALSE(Decode(longer));

@@ -22,7 +22,7 @@ class Walker {
   Walker(const std::function<void(const Difference&)>& visit, const DiffOptions& options)
       : visit_(visit), options_(options) {}
 
-  // An own stack: trees may be deeper than the thread's.
+  // Uses an explicit stack: trees may be deeper than the call stack.
   void Run(DirectoryPtr old_directory, DirectoryPtr new_directory) {
     stack_.push_back({"/", std::move(old_directory), std::move(new_directory)});
     while (!stack_.empty()) {

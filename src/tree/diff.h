@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between two trees. Visits only directories whose digests differ, so it costs what changed (and the
-// objects of the ancestors), not what is there.
+// The differences between two trees. Visits only directories whose digests differ, so the cost depends on the changes
+// (and their ancestors' objects), not on the size of the tree.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace vrun::tree {
 
 enum class Change : uint8_t { kAdded, kRemoved, kChanged };
 
-// One name whose bytes in its directory object differ. The pointers live during the call only.
+// One name whose encoded entry differs. The pointers are valid only during the call.
 struct Difference {
   Change change;
   std::string_view directory;  // absolute path of the directory, "/" for the root
@@ -24,26 +24,25 @@ struct Difference {
   size_t old_index = 0;
   const Directory* new_directory = nullptr;  // null when removed
   size_t new_index = 0;
-  // kChanged, both are directories and only what is below differs: their own attributes are the same.
+  // kChanged where both are directories with equal attributes: only something below differs.
   bool only_below = false;
 };
 
-// Gives the Directory of the i-th entry of `parent`, null when it is not at hand (then nothing is said about what is
-// below).
+// Returns the Directory of the i-th entry of `parent`; null when it is not available (then nothing below is reported).
 using ChildLoader = std::function<DirectoryPtr(const Directory& parent, size_t i)>;
 
 struct DiffOptions {
-  // For trees that are not complete (a node's). Default: Directory::Child.
+  // For incomplete trees (on a node). Default: Directory::Child.
   ChildLoader old_child;
   ChildLoader new_child;
-  // Whether an added or removed directory is followed by the names below it.
+  // Whether to report the names below an added or removed directory.
   bool descend_added = false;
   bool descend_removed = false;
-  // True: nothing is said about what differs between these two (either may be null), nor below.
+  // True: report nothing about the differences between these two (either may be null), nor below.
   std::function<bool(const Directory* old_directory, const Directory* new_directory)> skip;
 };
 
-// Calls `visit` for each difference, a directory before what is below it. Either side may be null: an empty directory.
+// Calls `visit` for each difference, a directory before its content. Null on either side: an empty directory.
 void Diff(const DirectoryPtr& old_directory, const DirectoryPtr& new_directory,
           const std::function<void(const Difference&)>& visit, const DiffOptions& options = {});
 
@@ -51,15 +50,15 @@ void Diff(const DirectoryPtr& old_directory, const DirectoryPtr& new_directory,
 struct NewDirectory {
   std::string path;
   DirectoryPtr directory;
-  DirectoryPtr base;  // what `old` has at this path; null: nothing
+  DirectoryPtr base;  // the directory of `old` at this path; null: none
 };
 
-// Every directory object of `now` (its root's included) that `old` does not have at the same path, parents first, each
-// digest once. `old` may be null: all of them. A directory that moved is among them, with what is below it.
+// Every directory object of `now` (including its root's) that `old` does not have at the same path, parents first, each
+// digest once. `old` may be null: then all of them. Includes a moved directory with everything below it.
 std::vector<NewDirectory> NewDirectories(const DirectoryPtr& old_directory, const DirectoryPtr& new_directory);
 
-// Calls `visit` with the index of each entry of `now` that `old` does not have exactly so, ascending, and the index in
-// `old` of the entry of that name (its size: none). Nothing is decoded.
+// Calls `visit`, in ascending order, with the index of each entry of `now` that has no equal entry in `old`, and the
+// index in `old` of the entry of that name (`old`'s size if none). Decodes nothing.
 void VisitChanged(const Directory& old_directory, const Directory& now,
                   const std::function<void(size_t index, size_t old_index)>& visit);
 

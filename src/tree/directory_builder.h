@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects the entries of one directory as encoded bytes and makes the Directory of them. One thread at a time.
+// Collects the encoded entries of one directory and builds the Directory. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,23 @@ class DirectoryBuilder {
  public:
   using NamedDirectory = std::pair<std::string, DirectoryPtr>;
 
-  // In any order. Of two entries with one name the first stays. False: the object would pass its bound (codec.h).
+  // In any order. Of two entries with the same name the first stays. False: the object would exceed its limit
+  // (codec.h).
   [[nodiscard]] bool Add(const Entry& entry);
-  // One entry of another Directory, as EncodedAt gives it.
+  // Adds an entry of another Directory, as returned by EncodedAt.
   [[nodiscard]] bool AddEncoded(std::string_view encoded);
   [[nodiscard]] bool Append(DirectoryBuilder other);
   // Drops the entries of these names, in any order.
   void Remove(std::vector<std::string> names);
   size_t size() const { return items_.size(); }
 
-  // `children`: sub-directories by name, in any order; their digests become those of their entries. A child without an
-  // entry is dropped. Entries of directories without a child here keep the digest that they were added with.
+  // `children`: sub-directories by name, in any order; their digests are stored in their entries. A child without an
+  // entry is dropped. Directory entries without a child here keep the digest with which they were added.
   DirectoryPtr Finish(std::vector<NamedDirectory> children) &&;
 
  private:
   friend class Directory;
-  // The first eight bytes of the name as a number: most comparisons end there and touch no other memory.
+  // Holds the first eight bytes of the name as a number: most comparisons need no other memory.
   struct Item {
     uint64_t prefix;
     uint32_t offset;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which files of a directory are likely to be read together, by their names.
+// Predicts from their names which files of a directory are read together.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace vrun::tree {
 
-// The extension (".pyc" of "x.cpython-311.pyc"), or the whole name where there is none but a number ("f#" of "f17"),
-// each number as '#'. "": nothing tells, as of programs.
+// The extension (".pyc" of "x.cpython-311.pyc"); without one, the whole name with each number replaced by '#' ("f#" of
+// "f17") if it has a number. "": unknown, as for programs.
 inline std::string KindOf(std::string_view path) {
   constexpr std::string_view kDigits = "0123456789";
   std::string_view name = path.substr(path.rfind('/') + 1);

@@ -36,8 +36,8 @@ Wanted Sort(const std::set<std::string>& paths) {
 
 // One name in one directory.
 struct Named {
-  std::optional<Entry> entry;  // none: there is no such name
-  DirectoryPtr directory;      // of a directory
+  std::optional<Entry> entry;  // none: the name does not exist
+  DirectoryPtr directory;      // if it is a directory
 };
 
 Named Look(const Directory* directory, std::string_view name) {
@@ -75,10 +75,10 @@ Result<DirectoryPtr> GraftAt(const Directory& base, const Directory* from, const
 
 }  // namespace
 
-Result<SnapshotPtr> Graft(const SnapshotPtr& base, const Snapshot& from, const std::set<std::string>& paths) {
+Result<TreePtr> Graft(const TreePtr& base, const Tree& from, const std::set<std::string>& paths) {
   if (paths.empty()) return base;
   VRUN_ASSIGN(DirectoryPtr directory, GraftAt(*base->directory, from.directory.get(), Sort(paths), ""));
-  return MakeSnapshot(base->root, std::move(directory));
+  return AssembleTree(base->root, std::move(directory));
 }
 
 }  // namespace vrun::tree

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tree with some names as another tree has them: the root as it was, with what a job has written since.
+// Combines trees: the root as it was, with some names as another tree has them (a job's writes since).
 #pragma once
 
 #include <set>
@@ -10,9 +10,9 @@
 
 namespace vrun::tree {
 
-// `base`, in which each of `paths` (absolute, clean) is as in `from`: its attributes and its version there, or gone.
-// Nothing else of `from` comes along, with one exception: a directory that `base` has not comes whole. Both are
-// complete trees; what did not change is shared with them. kExhausted: a directory object would be too large.
-Result<SnapshotPtr> Graft(const SnapshotPtr& base, const Snapshot& from, const std::set<std::string>& paths);
+// Returns `base` with each of `paths` (absolute, clean) as in `from`: with its attributes and version there, or
+// removed. Nothing else of `from` is included, except that a directory missing in `base` is taken whole. Both are
+// complete trees; unchanged parts are shared. kExhausted: a directory object would be too large.
+Result<TreePtr> Graft(const TreePtr& base, const Tree& from, const std::set<std::string>& paths);
 
 }  // namespace vrun::tree

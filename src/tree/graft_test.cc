@@ -9,7 +9,7 @@
 namespace vrun::tree {
 namespace {
 
-// path -> size of a file; paths of directories end with '/'. Every directory on the way is made.
+// path -> size of a file; paths of directories end with '/'. Parent directories are created.
 using Names = std::map<std::string, uint64_t>;
 
 DirectoryPtr MakeAt(const Names& names, const std::string& prefix) {
@@ -35,10 +35,10 @@ DirectoryPtr MakeAt(const Names& names, const std::string& prefix) {
   return Directory::Make(std::move(entries), [&](std::string_view name) { return children.find(name)->second; });
 }
 
-SnapshotPtr Make(const Names& names) {
+TreePtr Make(const Names& names) {
   Entry root;
   root.mode = S_IFDIR | 0755;
-  return MakeSnapshot(root, MakeAt(names, "/"));
+  return AssembleTree(root, MakeAt(names, "/"));
 }
 
 void ListAt(const Directory& directory, const std::string& prefix, Names* out) {
@@ -59,7 +59,7 @@ Names Grafted(const Names& base, const Names& from, const std::set<std::string>&
   if (!made) return {};
   Names out;
   ListAt(*(*made)->directory, "/", &out);
-  // What it is made of is what it says it is.
+  // The id matches the content.
   EXPECT_EQ((*made)->id, Make(out)->id);
   return out;
 }
@@ -84,7 +84,7 @@ TEST(Graft, ADirectoryThatIsNewComesWhole) {
   const Names whole{{"/a", 1}, {"/out/deep/x", 5}, {"/out/y", 6}};
   EXPECT_EQ(Grafted(base, now, {"/out"}), whole);
   EXPECT_EQ(Grafted(base, now, {"/out/deep/x"}), whole);
-  // One that is known does not.
+  // A directory that the base has is not taken whole.
   EXPECT_EQ(Grafted({{"/out/y", 1}}, now, {"/out"}), (Names{{"/out/y", 1}}));
 }
 
@@ -94,7 +94,7 @@ TEST(Graft, KindsMayChange) {
 }
 
 TEST(Graft, SharesWhatStays) {
-  const SnapshotPtr base = Make({{"/p/a", 1}, {"/q/d", 4}});
+  const TreePtr base = Make({{"/p/a", 1}, {"/q/d", 4}});
   auto made = Graft(base, *Make({{"/p/a", 2}}), {"/p/a"});
   ASSERT_TRUE(made);
   EXPECT_EQ(LookupDirectory(**made, "/q")->get(), LookupDirectory(*base, "/q")->get());

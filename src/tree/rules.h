@@ -10,11 +10,11 @@
 
 namespace vrun::tree {
 
-// "/a/b" of any spelling of an absolute path: no doubled or trailing slash, no "."; "/" for the root.
+// Normalizes an absolute path to "/a/b": no doubled or trailing slash, no "."; "/" for the root.
 std::string CleanPath(std::string_view path);
 // "/a" + "b" = "/a/b", "/" + "b" = "/b".
 std::string JoinPath(std::string_view directory, std::string_view name);
-// `path` is `ancestor` or lies below it.
+// Whether `path` is `ancestor` or lies below it.
 bool IsBelow(std::string_view path, std::string_view ancestor);
 
 class PathRules {
@@ -23,9 +23,9 @@ class PathRules {
 
   bool IsHollow(const std::string& path) const { return hollow_.contains(path); }
   bool IsHidden(std::string_view directory, std::string_view name) const;
-  // The names that are hidden in this directory; null when there are none.
+  // The hidden names in this directory; null when there are none.
   const std::unordered_set<std::string>* HiddenIn(const std::string& directory) const;
-  // What happens in this directory is not part of the tree: it is, or lies below, a hollow or hidden one.
+  // Whether this directory is, or lies below, a hollow or hidden one, so that its content is not part of the tree.
   bool Excludes(std::string_view directory) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace vrun::tree {
 namespace {
 
-// The names that are wanted of a directory: those without children are wanted whole.
+// The wanted names of a directory; those without children are wanted with everything below.
 struct Wanted {
   std::map<std::string, std::unique_ptr<Wanted>, std::less<>> names;
   bool whole = false;
@@ -28,7 +28,7 @@ void Want(std::string_view path, Wanted* at) {
   at->whole = true;
 }
 
-// No deeper than the paths have names.
+// The recursion is no deeper than the paths.
 DirectoryPtr Filter(const DirectoryPtr& directory, const Wanted& wanted) {
   if (wanted.whole) return directory;
   DirectoryBuilder builder;
@@ -43,7 +43,7 @@ DirectoryPtr Filter(const DirectoryPtr& directory, const Wanted& wanted) {
 
 }  // namespace
 
-Result<SnapshotPtr> Subset(const SnapshotPtr& snapshot, const std::vector<std::string>& paths) {
+Result<TreePtr> Subset(const TreePtr& snapshot, const std::vector<std::string>& paths) {
   if (paths.empty()) return snapshot;
   Wanted wanted;
   for (const std::string& path : paths) {
@@ -52,7 +52,7 @@ Result<SnapshotPtr> Subset(const SnapshotPtr& snapshot, const std::vector<std::s
     if (!entry) return Error(Code::kNotFound, Escape(path) + ": not in the root: name a path without symlinks");
     Want(clean, &wanted);
   }
-  return MakeSnapshot(snapshot->root, Filter(snapshot->directory, wanted));
+  return AssembleTree(snapshot->root, Filter(snapshot->directory, wanted));
 }
 
 }  // namespace vrun::tree

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A part of a tree, as a tree of its own.
+// Extracts a part of a tree as a tree.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace vrun::tree {
 
-// Only what lies at or below `paths` (absolute), and the directories on the way there, with their own attributes.
-// kNotFound names a path that is not in the tree (symlinks are not followed); no paths: `snapshot` itself.
-Result<SnapshotPtr> Subset(const SnapshotPtr& snapshot, const std::vector<std::string>& paths);
+// Keeps only what is at or below `paths` (absolute), and the directories leading there, with their own attributes.
+// kNotFound names a path that is not in the tree (symlinks are not followed). Without paths returns `snapshot` itself.
+Result<TreePtr> Subset(const TreePtr& snapshot, const std::vector<std::string>& paths);
 
 }  // namespace vrun::tree

@@ -19,7 +19,7 @@ bool Entry::is_symlink() const { return S_ISLNK(mode); }
 
 Directory::~Directory() {
   if (children_.empty()) return;
-  // Released one by one: a chain of directories deeper than the stack must not recurse here.
+  // Released one by one: a very deep chain of directories must not recurse here.
   static thread_local std::vector<std::pair<uint32_t, DirectoryPtr>>* doomed = nullptr;
   if (doomed != nullptr) {
     std::move(children_.begin(), children_.end(), std::back_inserter(*doomed));
@@ -153,7 +153,7 @@ bool DirectoryBuilder::Less(const Item& a, const Item& b) const {
   return order != 0 ? order < 0 : a.offset < b.offset;
 }
 
-// Of one entry at the front of `entry`; what is below a child is added when the child is.
+// Adds one entry at the front of `entry`; what is below a child is added with the child.
 void DirectoryBuilder::AddTotals(const Peek& peek, Directory* directory) {
   Directory::Totals& totals = directory->totals_;
   ++totals.entries;
@@ -231,8 +231,8 @@ DirectoryPtr DirectoryBuilder::Finish(std::vector<NamedDirectory> children) && {
 
 namespace {
 
-std::shared_ptr<Snapshot> SnapshotOf(Entry root, DirectoryPtr directory) {
-  auto snapshot = std::make_shared<Snapshot>();
+std::shared_ptr<Tree> SnapshotOf(Entry root, DirectoryPtr directory) {
+  auto snapshot = std::make_shared<Tree>();
   root.name.clear();
   root.child = directory->digest();
   snapshot->id = Sha256(EncodeRoot(root));
@@ -245,8 +245,8 @@ std::shared_ptr<Snapshot> SnapshotOf(Entry root, DirectoryPtr directory) {
 
 }  // namespace
 
-SnapshotPtr MakeSnapshot(Entry root, DirectoryPtr directory) {
-  std::shared_ptr<Snapshot> snapshot = SnapshotOf(std::move(root), std::move(directory));
+TreePtr AssembleTree(Entry root, DirectoryPtr directory) {
+  std::shared_ptr<Tree> snapshot = SnapshotOf(std::move(root), std::move(directory));
   DirectoryPtr apart = snapshot->directory->apart();
   if (!apart && !snapshot->root.xattrs.empty()) apart = Directory::Make({}, nullptr);
   if (apart) snapshot->apart = SnapshotOf(snapshot->root, std::move(apart));
@@ -255,7 +255,7 @@ SnapshotPtr MakeSnapshot(Entry root, DirectoryPtr directory) {
 
 namespace {
 
-// The directory that holds the last component of `path`, and that component ("" for the root itself).
+// The directory that contains the last component of `path`, and that component ("" for the root itself).
 struct Place {
   DirectoryPtr directory;
   std::string_view name;
@@ -263,7 +263,7 @@ struct Place {
 
 Error NoSuchPath(std::string_view path) { return Error(Code::kNotFound, Escape(path) + ": no such file in the tree"); }
 
-Result<Place> Walk(const Snapshot& snapshot, std::string_view path) {
+Result<Place> Walk(const Tree& snapshot, std::string_view path) {
   if (!path.starts_with('/')) return Error(Code::kInvalid, Escape(path) + ": not an absolute path");
   Place place{snapshot.directory, {}};
   std::string_view rest = path;
@@ -286,7 +286,7 @@ Result<Place> Walk(const Snapshot& snapshot, std::string_view path) {
 
 }  // namespace
 
-Result<Entry> Lookup(const Snapshot& snapshot, std::string_view path) {
+Result<Entry> Lookup(const Tree& snapshot, std::string_view path) {
   VRUN_ASSIGN(Place place, Walk(snapshot, path));
   if (place.name.empty()) return snapshot.root;
   const size_t i = place.directory->Find(place.name);
@@ -294,7 +294,7 @@ Result<Entry> Lookup(const Snapshot& snapshot, std::string_view path) {
   return place.directory->At(i);
 }
 
-Result<DirectoryPtr> LookupDirectory(const Snapshot& snapshot, std::string_view path) {
+Result<DirectoryPtr> LookupDirectory(const Tree& snapshot, std::string_view path) {
   VRUN_ASSIGN(Place place, Walk(snapshot, path));
   if (place.name.empty()) return place.directory;
   const size_t i = place.directory->Find(place.name);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Merkle tree of a root filesystem: one immutable snapshot of all names and attributes, content not included.
+// The Merkle tree of a root file system: one immutable snapshot of all names and attributes, without content.
 //
-// A Directory is its canonical encoding (codec.h) plus an index into it; its digest is the SHA-256 of that encoding,
-// which holds the digests of its sub-directories. So equal digests mean equal trees, and two snapshots share every
-// directory that did not change. All of it is immutable once made and may be read by any thread; lifetime is by
-// shared_ptr.
+// A Directory is its canonical encoding (codec.h) plus an index into it. Its digest is the SHA-256 of that encoding,
+// which contains the digests of its sub-directories. So equal digests mean equal trees, and two snapshots share every
+// unchanged directory. Everything is immutable, may be read by any thread, and is held by shared_ptr.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@
 
 namespace vrun::tree {
 
-// One state of one file's content. Any write, truncation or change of attributes gives a new ctime.
+// One state of one file's content. Any write, truncation or attribute change gives a new ctime.
 struct FileVersion {
   uint64_t dev = 0;
   uint64_t ino = 0;
@@ -36,19 +35,19 @@ struct FileVersionHash {
   }
 };
 
-// What lstat tells of a name, and the two things it does not: the target of a symlink and the xattrs.
+// The result of lstat for a name, plus the target of a symlink and the xattrs.
 struct Entry {
   std::string name;   // any bytes but '/' and NUL, 1..255; "" only for the root's own entry
   uint32_t mode = 0;  // S_IFMT and permission bits
   uint32_t uid = 0;
   uint32_t gid = 0;
-  uint64_t size = 0;    // of a directory: 0 (what stat says is no property of the tree)
+  uint64_t size = 0;    // directories: 0 (stat's value is not a property of the tree)
   uint64_t blocks = 0;  // 512-byte blocks: shows sparse files; 0 for directories
   int64_t mtime_ns = 0;
-  int64_t ctime_ns = 0;  // of a directory: 0, so that an unrelated change of a child's name alone moves only mtime
+  int64_t ctime_ns = 0;  // directories: 0, so that an unrelated change of a child's name moves only mtime
   uint64_t dev = 0;
   uint64_t ino = 0;
-  uint32_t nlink = 1;                                       // of a directory: 0
+  uint32_t nlink = 1;                                       // directories: 0
   uint64_t rdev = 0;                                        // devices
   std::string target;                                       // symlinks
   std::vector<std::pair<std::string, std::string>> xattrs;  // sorted by name; user.*, security.capability, POSIX ACLs
@@ -61,7 +60,7 @@ struct Entry {
   bool operator==(const Entry&) const = default;
 };
 
-// From this size files are worth a request for each open(), because then the kernel reads them from the store itself.
+// From this size on, a request per open() is worthwhile, because the kernel then reads the file from the store itself.
 inline constexpr uint64_t kApartBytes = 1 << 20;
 
 class Directory;
@@ -69,11 +68,11 @@ using DirectoryPtr = std::shared_ptr<const Directory>;
 
 class Directory {
  public:
-  // `entries` in any order; names must be unique. `children` gives the Directory of each sub-directory by name, whose
-  // digest then becomes the entry's; null for one whose object is elsewhere (a node that has not fetched it): the
-  // entry's `child` stays as it is.
+  // `entries` in any order with unique names. `children` returns the Directory of each sub-directory by name, whose
+  // digest is stored in the entry; null if its object is elsewhere (a node that has not fetched it): the entry's
+  // `child` then stays as it is.
   static DirectoryPtr Make(std::vector<Entry> entries, const std::function<DirectoryPtr(std::string_view)>& children);
-  // Parses bytes from the network; every field is checked. kCorrupt. Children are null.
+  // Parses bytes from the network and checks every field. kCorrupt. Children are null.
   static Result<DirectoryPtr> Parse(std::string encoded);
 
   const Digest& digest() const { return digest_; }
@@ -85,24 +84,25 @@ class Directory {
   std::string_view NameAt(size_t i) const;
   // Index of `name`, or size() when it is not there. O(log n).
   size_t Find(std::string_view name) const;
-  // Child directory of the i-th entry; null when it is no directory or not loaded. (Home's trees are always complete.)
+  // Child directory of the i-th entry; null when it is not a directory or not loaded. (Home's trees are always
+  // complete.)
   DirectoryPtr Child(size_t i) const;
-  // The bytes of the i-th entry in encoded(): equal bytes are equal entries, digests of sub-directories included.
+  // The encoded bytes of the i-th entry: equal bytes mean equal entries, including digests of sub-directories.
   std::string_view EncodedAt(size_t i) const;
 
-  // Sums over this directory and everything below that is loaded; not part of the encoding.
+  // Sums over this directory and everything loaded below; not part of the encoding.
   struct Totals {
     uint64_t entries = 0;      // names
     uint64_t bytes = 0;        // sizes of regular files, hard links counted once per name
-    uint64_t linked = 0;       // names of files that have more than one
-    uint64_t min_ino = ~0ull;  // inode numbers of what is no directory: prunes the search for the other names of a file
+    uint64_t linked = 0;       // names of files with several names
+    uint64_t min_ino = ~0ull;  // lowest inode number of a non-directory: prunes the search for a file's other names
     uint64_t max_ino = 0;
   };
   const Totals& totals() const { return totals_; }
 
-  // The part of it that a node mounts apart, above the whole (vfs/frozen/view.h): regular files from kApartBytes,
-  // whatever has extended attributes, and the directories on the way. Null when there is none; of what Parse gave it is
-  // not known.
+  // The part that a node mounts apart, above the whole (vfs/frozen/frozen_view.h): regular files from kApartBytes,
+  // everything with extended attributes, and the directories leading there. Null when there is none; unknown for
+  // directories made by Parse.
   const DirectoryPtr& apart() const { return apart_; }
 
   ~Directory();
@@ -121,23 +121,23 @@ class Directory {
 };
 
 // A whole root. The tree's id is the SHA-256 of the encoding of its root entry (name "").
-struct Snapshot {
+struct Tree {
   Entry root;
   DirectoryPtr directory;
   Digest id;
   uint64_t entries = 0;  // all names below the root
   uint64_t bytes = 0;    // sum of sizes of regular files, hard links counted once per name
-  // A tree of its own: the same root entry over directory->apart(). Null: nothing is apart (home only, as that is).
-  std::shared_ptr<const Snapshot> apart;
+  // The apart view as a tree: the same root entry over directory->apart(). Null: nothing is apart. Home only.
+  std::shared_ptr<const Tree> apart;
 };
-using SnapshotPtr = std::shared_ptr<const Snapshot>;
+using TreePtr = std::shared_ptr<const Tree>;
 
-SnapshotPtr MakeSnapshot(Entry root, DirectoryPtr directory);
+TreePtr AssembleTree(Entry root, DirectoryPtr directory);
 
 // Entry of an absolute path (symlinks are not followed); kNotFound, kInvalid for ".." and relative paths. Home only:
 // needs complete trees.
-Result<Entry> Lookup(const Snapshot& snapshot, std::string_view path);
+Result<Entry> Lookup(const Tree& snapshot, std::string_view path);
 // The Directory object of an absolute path; kNotFound when it is no directory.
-Result<DirectoryPtr> LookupDirectory(const Snapshot& snapshot, std::string_view path);
+Result<DirectoryPtr> LookupDirectory(const Tree& snapshot, std::string_view path);
 
 }  // namespace vrun::tree

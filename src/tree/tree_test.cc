@@ -72,9 +72,9 @@ TEST(Directory, ParsesItsOwnBytesAndNoOthers) {
   std::string version = bytes;
   version[3] = '2';
   EXPECT_FALSE(Directory::Parse(version));
-  // A count that would reserve gigabytes.
+  // A count that would allocate gigabytes.
   EXPECT_FALSE(Directory::Parse("VRD1\xff\xff\xff\xff\x0f"));
-  // Out of order and doubled names.
+  // Wrong order and duplicate names.
   std::string a, z;
   EncodeEntry(File("a"), &a);
   EncodeEntry(File("z"), &z);
@@ -96,11 +96,11 @@ TEST(Directory, DigestOfAChildIsInItsParent) {
   EXPECT_EQ(one->totals().bytes, 11u);
 }
 
-TEST(Snapshot, LooksUpPaths) {
+TEST(Tree, LooksUpPaths) {
   auto leaf = Directory::Make({File("x", 10)}, nullptr);
   auto middle = MakeWith({Dir("leaf")}, {{"leaf", leaf}});
   auto top = MakeWith({Dir("m"), File("f")}, {{"m", middle}});
-  auto snapshot = MakeSnapshot(Dir(""), top);
+  auto snapshot = AssembleTree(Dir(""), top);
   EXPECT_EQ(snapshot->entries, 4u);
   EXPECT_EQ(Lookup(*snapshot, "/m/leaf/x")->size, 10u);
   EXPECT_EQ(Lookup(*snapshot, "//m/./leaf/")->child, leaf->digest());
@@ -117,7 +117,7 @@ TEST(Snapshot, LooksUpPaths) {
   EXPECT_EQ(root->child, top->digest());
 }
 
-TEST(Snapshot, WhatLiesApartIsATreeOfItsOwn) {
+TEST(Tree, WhatLiesApartIsATreeOfItsOwn) {
   Entry marked = File("marked", 3);
   marked.xattrs = {{"user.a", "1"}};
   Entry acl = Dir("acl");
@@ -126,9 +126,9 @@ TEST(Snapshot, WhatLiesApartIsATreeOfItsOwn) {
   auto plain = Directory::Make({File("x", 10)}, nullptr);
   auto top =
       MakeWith({Dir("deep"), Dir("plain"), acl, File("f", 1)}, {{"deep", deep}, {"plain", plain}, {"acl", plain}});
-  auto snapshot = MakeSnapshot(Dir(""), top);
+  auto snapshot = AssembleTree(Dir(""), top);
   ASSERT_TRUE(snapshot->apart);
-  const Snapshot& apart = *snapshot->apart;
+  const Tree& apart = *snapshot->apart;
   EXPECT_NE(apart.id, snapshot->id);
   EXPECT_EQ(apart.entries, 4u) << "deep, deep/large, deep/marked, acl";
   EXPECT_EQ(*Lookup(apart, "/deep/large"), *Lookup(*snapshot, "/deep/large"));
@@ -137,17 +137,17 @@ TEST(Snapshot, WhatLiesApartIsATreeOfItsOwn) {
   EXPECT_FALSE(Lookup(apart, "/plain"));
   EXPECT_EQ(Lookup(apart, "/acl")->xattrs, acl.xattrs);
   EXPECT_EQ((*LookupDirectory(apart, "/acl"))->size(), 0u);
-  // What is not apart changes: the part stays the same object.
+  // Changing something outside the apart view keeps the same apart object.
   auto other = MakeWith({Dir("deep"), acl, File("f", 2)}, {{"deep", deep}, {"acl", plain}});
-  EXPECT_EQ(MakeSnapshot(Dir(""), other)->apart->id, apart.id);
-  EXPECT_FALSE(MakeSnapshot(Dir(""), plain)->apart);
+  EXPECT_EQ(AssembleTree(Dir(""), other)->apart->id, apart.id);
+  EXPECT_FALSE(AssembleTree(Dir(""), plain)->apart);
   Entry root = Dir("");
   root.xattrs = acl.xattrs;
-  EXPECT_EQ(MakeSnapshot(root, plain)->apart->root.xattrs, acl.xattrs);
+  EXPECT_EQ(AssembleTree(root, plain)->apart->root.xattrs, acl.xattrs);
 }
 
 TEST(Directory, AChainDeeperThanTheStackIsMadeAndReleased) {
-  DirectoryPtr at = Directory::Make({File("bottom", kApartBytes)}, nullptr);  // apart all the way
+  DirectoryPtr at = Directory::Make({File("bottom", kApartBytes)}, nullptr);  // apart at every level
   for (int i = 0; i < 300000; ++i) at = MakeWith({Dir("d")}, {{"d", at}});
   EXPECT_EQ(at->totals().entries, 300001u);
   at.reset();

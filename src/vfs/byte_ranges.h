@@ -44,7 +44,7 @@ class ByteRanges {
   bool empty() const { return ranges_.empty(); }
   size_t size() const { return ranges_.size(); }
   uint64_t first() const { return ranges_.begin()->first; }
-  // First byte of [offset, end) that is in the set, or is not; `end`: none.
+  // First byte of [offset, end) that is in the set (NextIn) or not in it (NextOut); `end`: none.
   uint64_t NextIn(uint64_t offset, uint64_t end) const {
     const auto it = Containing(offset);
     if (it != ranges_.end()) return offset;
@@ -55,7 +55,7 @@ class ByteRanges {
     const auto it = Containing(offset);
     return it == ranges_.end() ? offset : std::min(end, it->second);
   }
-  // Those below `end`.
+  // The ranges below `end`, clipped to it.
   std::vector<ByteRange> Below(uint64_t end) const {
     std::vector<ByteRange> out;
     for (const auto& [from, to] : ranges_) {
@@ -68,7 +68,7 @@ class ByteRanges {
     for (const ByteRange& range : Below(end)) bytes += range.length;
     return bytes;
   }
-  // Closes gaps until at most `most` ranges are left.
+  // Merges neighbouring ranges until at most `most` are left.
   void Coarsen(size_t most) {
     while (ranges_.size() > most) {
       auto at = ranges_.begin();
@@ -88,7 +88,7 @@ class ByteRanges {
     --it;
     return it->second > offset ? it : ranges_.end();
   }
-  std::map<uint64_t, uint64_t> ranges_;  // offset -> end, apart
+  std::map<uint64_t, uint64_t> ranges_;  // offset -> end; ranges do not touch
 };
 
 }  // namespace vrun::vfs

@@ -22,7 +22,7 @@ constexpr int32_t kRealMachineMicros = 10;
 }  // namespace
 
 int32_t CpuLatency::BearableMicros() {
-  // "hypervisor" is a flag of x86 processors; elsewhere the driver of a guest's idle loop gives it away.
+  // "hypervisor" is a flag of x86 processors; elsewhere the idle driver of a guest shows it.
   const auto processors = ReadFile("/proc/cpuinfo");
   if (processors && processors->find(" hypervisor") != std::string::npos) return 0;
   const auto driver = ReadFile("/sys/devices/system/cpu/cpuidle/current_driver");
@@ -33,11 +33,11 @@ int32_t CpuLatency::BearableMicros() {
 std::unique_ptr<CpuLatency> CpuLatency::Open(CpuLatencyOptions options, TimerThread* timers) {
   auto device = OpenFile(options.device, O_RDWR);
   if (!device) {
-    LogInfo("processors may sleep between requests: {}", device.error().message());
+    LogInfo("cannot keep processors awake between requests: {}", device.error().message());
     return nullptr;
   }
   auto latency = std::unique_ptr<CpuLatency>(new CpuLatency(std::move(options), timers, *std::move(device)));
-  // The kernel begins with what everybody else bears, and so does a request of ours.
+  // The kernel starts with no limit, and so do we.
   if (!latency->Say(kAnyMicros)) return nullptr;
   return latency;
 }
@@ -80,9 +80,9 @@ void CpuLatency::Look() {
 }
 
 bool CpuLatency::Say(int32_t micros) {
-  // Not a stream: the kernel takes all four bytes of each write, wherever.
+  // The device is not a stream: the kernel takes all four bytes of each write, at any offset.
   if (::pwrite(device_.get(), &micros, sizeof micros, 0) == sizeof micros) return true;
-  LogWarning("processors may sleep between requests: {}", ErrnoError("write " + options_.device).message());
+  LogWarning("cannot keep processors awake between requests: {}", ErrnoError("write " + options_.device).message());
   return false;
 }
 

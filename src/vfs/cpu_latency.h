@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps this machine's processors awake while requests come thick and fast.
+// Keeps this machine's processors awake while requests come in quick succession.
 //
-// Whoever asks a view waits for another thread to be woken, and then to be woken itself. A processor that has gone to
-// sleep meanwhile adds what it takes to wake up: 100 us and more in a virtual machine that has halted, or in a deep
-// idle state of a real one, where the answer takes 3 us. The kernel lets a process say how much of that it bears (PM
-// QoS, Documentation/power/pm_qos_interface.rst: CPU latency, for as long as /dev/cpu_dma_latency is open): so this
-// says it while an import goes on, and takes it back after. docs/decisions/0027.
+// A program that asks a view waits for another thread to wake up, and then to be woken itself. If the processor has
+// gone to sleep meanwhile, its wake-up time is added: 100 us and more in a halted virtual machine or in a deep idle
+// state of a real one, where the answer takes 3 us. The kernel lets a process limit this latency (PM QoS,
+// Documentation/power/pm_qos_interface.rst: CPU latency, for as long as /dev/cpu_dma_latency is open). This class sets
+// the limit while an import runs and removes it afterwards. docs/decisions/0027.
 #pragma once
 
 #include <atomic>
@@ -22,27 +22,27 @@ class TimerThread;
 
 struct CpuLatencyOptions {
   std::string device = "/dev/cpu_dma_latency";
-  // What a wake-up may take. 0: processors that have nothing to do do not sleep at all.
+  // The permitted wake-up latency. 0: idle processors do not sleep at all.
   int32_t bearable_micros = 0;
-  int64_t pace_micros = 4'000;          // requests that follow each other sooner count as fast
-  int64_t quiet_micros = 20'000;        // without a request, then it is taken back
-  int64_t longest_micros = 10'000'000;  // then processors may sleep for as long again, whatever is asked for
-  int fast_requests = 8;                // one after another, then it is said
+  int64_t pace_micros = 4'000;          // requests closer together than this count as fast
+  int64_t quiet_micros = 20'000;        // after this time without a request the limit is removed
+  int64_t longest_micros = 10'000'000;  // then the limit is off for as long again, even if requests come
+  int fast_requests = 8;                // so many in a row set the limit
 };
 
 // Thread safety: any thread.
 class CpuLatency {
  public:
-  // What a wake-up may take here. In a virtual machine 0: its processors have one idle state, whose latency is said to
-  // be 1 us and is that of the machine below. On a real one 10: the light idle states are good enough, and no
-  // processor is kept spinning.
+  // The latency limit for this machine. In a virtual machine 0: its processors have one idle state, which claims 1 us
+  // but takes as long as the machine below. On a real one 10: the light idle states are good enough, and no processor
+  // is kept spinning.
   static int32_t BearableMicros();
 
-  // Null, with a line in the log: there is no such device (a container), or it may not be opened. `timers` must outlive
-  // every call of OnRequest, and be stopped before this ends.
+  // Null, with a line in the log, if there is no such device (a container) or it may not be opened. `timers` must
+  // outlive every call of OnRequest, and must be stopped before this object is destroyed.
   static std::unique_ptr<CpuLatency> Open(CpuLatencyOptions options, TimerThread* timers);
 
-  // A request has come that somebody waits for.
+  // A request has come for which somebody waits.
   void OnRequest();
 
  private:
@@ -55,7 +55,7 @@ class CpuLatency {
   TimerThread* const timers_;
   const UniqueFd device_;
   std::atomic<int64_t> last_micros_{0};
-  std::atomic<int> fast_{0};  // requests in a row that followed the one before soon
+  std::atomic<int> fast_{0};  // consecutive requests that came soon after the one before
   std::atomic<bool> held_{false};
   std::mutex mutex_;
   int64_t held_since_ = 0;

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int32_t kAny = 0x7fffffff;
 
-// A file in the place of the device: the kernel's says what all processes of the machine want.
+// A file in place of the device, whose value in the kernel combines the requests of all processes.
 class CpuLatencyTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -61,7 +61,7 @@ class CpuLatencyTest : public ::testing::Test {
 
 TEST_F(CpuLatencyTest, IsSaidWhileRequestsComeFastAndTakenBackAfter) {
   Open();
-  Requests(options_.fast_requests);  // the first followed none
+  Requests(options_.fast_requests);  // the first one follows no other
   EXPECT_EQ(Said(), kAny);
   Requests(1);
   EXPECT_EQ(Said(), 7);
@@ -98,7 +98,7 @@ TEST_F(CpuLatencyTest, ProcessorsSleepAgainAfterAWhileWhateverIsAskedFor) {
   Requests(options_.fast_requests + 1);
   int64_t changed_at[2] = {0, 0};
   int32_t now = 7;
-  for (int64_t& at : changed_at) {  // released; said again
+  for (int64_t& at : changed_at) {  // released and set again
     for (const int64_t end = MonotonicMicros() + 10'000'000; Said() == now && MonotonicMicros() < end; ::usleep(1000)) {
       Requests(1);
     }
@@ -132,7 +132,7 @@ TEST_F(CpuLatencyTest, TheKernelTakesIt) {
   ASSERT_NE(latency_, nullptr);
   Requests(options_.fast_requests + 1);
   UniqueFd device = *OpenFile(options_.device, O_RDONLY);
-  int32_t wanted = -1;  // by whoever wants least
+  int32_t wanted = -1;  // the strictest request
   ASSERT_EQ(::read(device.get(), &wanted, sizeof wanted), 4);
   EXPECT_LE(wanted, 3);
 }

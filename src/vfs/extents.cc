@@ -10,7 +10,7 @@ namespace vrun::vfs {
 std::optional<uint64_t> SeekIn(const Extents* extents, uint64_t size, uint64_t offset, uint32_t whence) {
   if (offset >= size) return std::nullopt;
   if (extents == nullptr) return whence == SEEK_DATA ? offset : size;
-  // The first one that ends behind the offset.
+  // The first extent that ends after the offset.
   auto it = std::ranges::upper_bound(*extents, offset, {}, &Extents::value_type::second);
   if (whence == SEEK_DATA) {
     if (it == extents->end() || it->first >= size) return std::nullopt;

@@ -11,13 +11,13 @@
 
 namespace vrun::vfs {
 
-// [first, end) in bytes, ascending; what is between them, and after the last, is zeros.
+// [first, end) in bytes, ascending. The bytes between them and after the last one are zeros.
 using Extents = std::vector<std::pair<uint64_t, uint64_t>>;
 constexpr size_t kMaxExtents = 65536;
 using ExtentsPtr = std::shared_ptr<const Extents>;
 
-// What lseek(2) says of a file of that size with `whence` SEEK_DATA or SEEK_HOLE; nullopt: ENXIO. Null extents: all of
-// the file is data, which is always allowed to be said.
+// The result of lseek(2) with `whence` SEEK_DATA or SEEK_HOLE in a file of that size; nullopt: ENXIO. Null extents: the
+// whole file is reported as data, which lseek(2) always permits.
 std::optional<uint64_t> SeekIn(const Extents* extents, uint64_t size, uint64_t offset, uint32_t whence);
 
 }  // namespace vrun::vfs

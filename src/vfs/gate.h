@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets callbacks that arrive late find out that what they were for is gone, without keeping it alive.
+// Lets a late callback detect that its owner is gone, without keeping the owner alive.
 //
-// The owner holds a shared_ptr<Gate>, hands copies to callbacks and calls Close before it dies; a callback works only
-// inside a pass. Close waits for passes that are held; so it must not be called from inside one.
+// The owner holds a shared_ptr<Gate>, gives copies to callbacks and calls Close before it is destroyed. A callback
+// works only inside a pass. Close waits until no pass is held, so it must not be called from inside a pass.
 #pragma once
 
 #include <condition_variable>
@@ -52,7 +52,7 @@ class Gate {
   bool closed_ = false;
 };
 
-// `act` for a callback that may come late: it runs inside a pass, or not at all.
+// Wraps `act` for a callback that may come late: it runs inside a pass, or not at all.
 template <typename Act>
 auto Guarded(std::shared_ptr<Gate> gate, Act act) {
   return [gate = std::move(gate), act = std::move(act)](auto&&... arguments) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a failed fetch is tried again, and how long until then.
+// When to retry a failed fetch, and after how long.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 namespace vrun::vfs {
 
 struct Retry {
-  int64_t deadline = 0;  // monotonic; nothing is tried after it
+  int64_t deadline = 0;  // monotonic; no retry after it
   int away = 0;          // answers that said "home is away"
-  int corrupt = 0;       // answers that did not hold together
+  int corrupt = 0;       // answers that failed verification
 
-  // Microseconds until the next try; negative: this error is final.
+  // Microseconds until the next try; negative: the error is final.
   int64_t Next(const Error& error, int64_t now) {
     switch (error.code()) {
       case Code::kUnavailable:
@@ -29,14 +29,14 @@ struct Retry {
   }
 };
 
-// Until what is here, and could not be read for want of descriptors or memory, is tried again; two thirds of a second
-// over the seven times that readers try.
+// Pause before the retry of a local read that failed for lack of descriptors or memory. The seven tries of a reader
+// take two thirds of a second together.
 inline int64_t PauseMicros(int failed) { return 5'000ll << std::min(failed - 1, 6); }
 
-// What a reader gets for a final error.
+// The errno that a reader gets for a final error.
 inline int ErrnoOf(const Error& error) { return error.code() == Code::kDenied ? EACCES : EIO; }
 
-// The content named by a tree is no longer to be had from home, and never will be.
+// Home does not have the content that a tree names any more, and will not have it again.
 inline bool IsLost(const Error& error) {
   return error.code() == Code::kAborted || error.code() == Code::kNotFound || error.code() == Code::kCorrupt;
 }

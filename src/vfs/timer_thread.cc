@@ -25,7 +25,7 @@ TimerThread::Id TimerThread::After(int64_t delay_micros, std::function<void()> t
 }
 
 void TimerThread::Cancel(Id id) {
-  std::function<void()> dropped;  // destroyed without the lock: it may hold anything
+  std::function<void()> dropped;  // destroyed without the lock: it may own anything
   std::lock_guard lock(mutex_);
   const auto it = by_id_.find(id);
   if (it == by_id_.end()) return;

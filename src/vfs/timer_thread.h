@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread that runs work later: retries, deadlines, and what a reader of /dev/fuse should not wait for.
+// One thread that runs work later: retries, deadlines, and work that a thread reading /dev/fuse should not wait for.
 #pragma once
 
 #include <condition_variable>
@@ -11,7 +11,7 @@
 
 namespace vrun::vfs {
 
-// Thread safety: any thread, but destruction and Stop not from a task.
+// Thread safety: any thread. Do not call the destructor or Stop from a task.
 class TimerThread {
  public:
   using Id = uint64_t;
@@ -20,12 +20,12 @@ class TimerThread {
   TimerThread(const TimerThread&) = delete;
   TimerThread& operator=(const TimerThread&) = delete;
 
-  // Runs `task` on the thread, `delay_micros` from now (monotonic). An expeditable task is run early by Expedite.
+  // Runs `task` on the thread, `delay_micros` from now (monotonic). Expedite runs an expeditable task early.
   Id After(int64_t delay_micros, std::function<void()> task, bool expeditable = false);
-  // Forgets a task that has not started. Does not wait for one that runs.
+  // Drops a task that has not started. Does not wait for a running one.
   void Cancel(Id id);
   void Expedite();
-  // Drops what has not started and joins.
+  // Drops all tasks that have not started, and joins.
   void Stop();
 
  private:

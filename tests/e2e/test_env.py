@@ -150,7 +150,7 @@ def test_no_room_is_said_and_leaves_nothing(sturdy, archive):
     where.mkdir(mode=0o700)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", where], check=True)
     try:
-        assert "no room" in refused(c, "create", "large", "--from-tar", archive)
+        assert "is full: free space" in refused(c, "create", "large", "--from-tar", archive)
         assert left(c) == []
     finally:
         subprocess.run(["umount", where], check=True)

@@ -298,7 +298,7 @@ def test_a_tree_that_was_lost_fails_the_job(sturdy):
     c.vctl("cancel", holder)
     assert c.vctl("wait", job, check=False, timeout=90).returncode == 125
     info = c.json("job", job)
-    assert info["state"] == "FAILED" and "home has lost the root as it was when this job was submitted" in info["reason"], info
+    assert info["state"] == "FAILED" and "home no longer has the root from when this job was submitted" in info["reason"], info
 
 
 @pytest.mark.seconds(120)
@@ -386,4 +386,4 @@ def test_home_is_killed_before_the_tree_is_on_the_disk(sturdy):
     c.vctl("cancel", holder)
     assert c.vctl("wait", job, check=False, timeout=90).returncode == 125
     info = c.json("job", job)
-    assert info["state"] == "FAILED" and "home has lost the root as it was when this job was submitted" in info["reason"], info
+    assert info["state"] == "FAILED" and "home no longer has the root from when this job was submitted" in info["reason"], info

@@ -30,7 +30,7 @@ def test_a_key_that_was_made_after_the_view_is_kept_from_jobs_too(sturdy, view):
     credentials.parent.mkdir(parents=True)
     credentials.write_text("the credentials")
     r = cluster.sh("ls -A .ssh; echo evil > .ssh/id_made_later")
-    assert "known_hosts" in r.stdout and key.name not in r.stdout and r.returncode == 125 and "kept from them" in r.stderr
+    assert "known_hosts" in r.stdout and key.name not in r.stdout and r.returncode == 125 and "the deny-list of this machine hides it" in r.stderr
     for script in ("mv .ssh moved && sleep 0.3; cat moved/id_made_later", "mv /home/latecomer /mnt/l && sleep 0.3; cat /mnt/l/.aws/credentials"):
         r = cluster.sh(script)
         assert r.returncode != 0 and "the " not in r.stdout, (script, r)
@@ -61,7 +61,7 @@ def test_a_key_that_is_made_while_a_batch_job_runs_is_not_written_over(sturdy):
     assert p.stdout.readline() == "ready\n"
     key.write_text("the key")
     out, err = p.communicate("go\n", timeout=30)
-    assert p.returncode == 125 and "kept from them" in err
+    assert p.returncode == 125 and "the deny-list of this machine hides it" in err
     assert key.read_text() == "the key"
 
 

@@ -288,7 +288,7 @@ def test_what_was_can_be_replayed(own):
 
 @pytest.mark.seconds(120)
 def test_the_journal_of_a_real_controller_replays_to_the_same_decisions(sturdy):
-    """It says "begun anew" when a digest of what it decided differs from what is in its database."""
+    """It says "rebuilt from the jobs" when a digest of what it decided differs from what is in its database."""
     c = sturdy(node_options=GPUS)
     waiting = submit(c, "-G", "2", "--", "sh", "-c", "sleep 300")
     wait_for(c, waiting, "RUNNING")
@@ -304,5 +304,5 @@ def test_the_journal_of_a_real_controller_replays_to_the_same_decisions(sturdy):
     c.vctl("up", "--no-node", "--listen", f"0.0.0.0:{c.port}", "--root", str(c.root))
     wait_for(c, waiting, "RUNNING")
     logs = [log.read_text(errors="replace") for log in c.home_state.glob("log/*controller*.log")]
-    assert logs and not any("begun anew" in log for log in logs)
+    assert logs and not any("rebuilt from the jobs" in log for log in logs)
     c.vctl("cancel", waiting)

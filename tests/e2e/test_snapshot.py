@@ -55,7 +55,7 @@ def test_create_list_show_diff_delete(cluster):
 
     assert "there is one already" in error(cluster, "snapshot", "create", "first")
     assert "not a name" in error(cluster, "snapshot", "create", "a/b")
-    assert "snapshot nobody: there is none" in error(cluster, "snapshot", "show", "nobody")
+    assert "snapshot nobody: no such snapshot" in error(cluster, "snapshot", "show", "nobody")
     assert "not in the root" in error(cluster, "snapshot", "create", "third", "/does/not/exist")
     assert cluster.vctl("snapshot", "diff", "first", check=False).returncode == 2
     r = cluster.run("vctl", "snapshot", "show", "nobody", "-o", "json")
@@ -137,7 +137,7 @@ def test_a_snapshot_in_use_is_not_deleted_and_one_that_is_gone_is_named(sturdy):
     assert job.wait(20) == 0
     wait_until("it can be deleted", lambda: cluster.vctl("snapshot", "delete", "s", check=False).returncode == 0)
     r = cluster.vrun("--snapshot", "s", "--", "true")
-    assert r.returncode == 125 and "snapshot s: there is none" in r.stderr and r.stderr.count("\n") == 1
+    assert r.returncode == 125 and "snapshot s: no such snapshot" in r.stderr and r.stderr.count("\n") == 1
 
 
 def test_export_is_a_layout_that_others_read(sturdy, tmp_path):
@@ -202,8 +202,8 @@ def test_export_is_a_layout_that_others_read(sturdy, tmp_path):
     assert (unpacked / "root/export/sparse").stat().st_blocks < 1000
     assert subprocess.run(["diff", "-r", "--no-dereference", cluster.root / "usr", unpacked / "usr"]).returncode == 0
 
-    assert "there already" in error(cluster, "snapshot", "export", "v1", "--oci", str(layout))
-    assert "there is none" in error(cluster, "snapshot", "export", "v2", "--oci", str(tmp_path / "other"))
+    assert "already exists" in error(cluster, "snapshot", "export", "v1", "--oci", str(layout))
+    assert "no such snapshot" in error(cluster, "snapshot", "export", "v2", "--oci", str(tmp_path / "other"))
     assert not (tmp_path / "other").exists()
 
 
@@ -270,7 +270,7 @@ def test_snapshots_are_their_owners(sturdy, tmp_path):
     eve, again = another_home(tmp_path / "eve", "eve@elsewhere"), another_home(tmp_path / "again", name)
     try:
         assert json.loads(cluster.vctl("snapshot", "list", "-o", "json", env=eve).stdout)["snapshots"] == []
-        assert "there is none" in cluster.vctl("snapshot", "export", "mine", "--oci", str(tmp_path / "x"), env=eve, check=False).stderr
+        assert "no such snapshot" in cluster.vctl("snapshot", "export", "mine", "--oci", str(tmp_path / "x"), env=eve, check=False).stderr
         assert cluster.vrun("--snapshot", "mine", "--", "cat", "secret", env=eve).returncode == 125
         cluster.vctl("snapshot", "create", "mine", env=eve)   # names are everybody's own
 

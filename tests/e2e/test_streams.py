@@ -67,7 +67,7 @@ def test_process_substitutions_are_files_of_the_command(cluster):
 
 def test_a_descriptor_that_cannot_be_handed_on_is_refused_by_name(cluster):
     r = bash(cluster, "vrun -q -D /root cat /dev/fd/7 7<>/dev/null", stdin=subprocess.DEVNULL)
-    assert r.returncode == 125 and "/dev/fd/7: cannot be handed to the command: it is a device" in r.stderr
+    assert r.returncode == 125 and "/dev/fd/7: cannot be passed to the command: it is a device" in r.stderr
 
 
 # --- a person's terminal, with a shell in it

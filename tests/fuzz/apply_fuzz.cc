@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node that sends anything: home must neither crash nor write outside of its root.
+// A malicious node: home must neither crash nor write outside its root.
 //
-// Input: WriteBack messages, each after its length (one byte times 256, one byte).
+// Input: WriteBack messages, each preceded by its length (one byte times 256, plus one byte).
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     size_t length = std::min<size_t>(size - 2, static_cast<size_t>(data[0]) * 256 + data[1]);
     vrun::v1::WriteBack message;
     if (message.ParseFromArray(data + 2, static_cast<int>(length))) {
-      // Most random numbers would be ignored as old.
+      // Without this, most random numbers would be ignored as old.
       if (message.sequence() <= sequence) message.set_sequence(sequence + 1);
       sequence = std::min<uint64_t>(message.sequence(), UINT64_MAX - 2);
       if (message.put_file().size() > (1u << 20)) message.mutable_put_file()->set_size(1u << 20);

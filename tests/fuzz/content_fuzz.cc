@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A home that sends anything as content, and a root with any ELF files.
+// A home that sends arbitrary content, and a root with arbitrary ELF files.
 //
-// Input: a byte that chooses, then Units, DirectoryObject or DirectoryPack, Resident or one of the trace's messages as
-// they come from the wire, a file, or a list of mappings. With its upper bit the digests of content are put right here:
-// else nothing would get past the first of them.
+// Input: a byte that selects, then Units, DirectoryObject or DirectoryPack, Resident or one of the trace messages as on
+// the wire, a file, or a list of mappings. If the byte's upper bit is set, the digests of the content are corrected
+// here, because otherwise nothing would pass the first of them.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ void Units(const std::string& bytes, bool right) {
   for (auto& piece : *units.mutable_piece()) {
     if (right) piece.set_digests(DigestsOf(piece.data()));
   }
-  // Whatever comes, what was taken is what its digests say, and no more than was asked for.
+  // Whatever comes, accepted content matches its digests, and is no more than was requested.
   constexpr uint64_t kSize = 5 * vrun::store::kUnitBytes + 100;
   vrun::node::RangeAssembler range(kSize, vrun::store::kUnitBytes, kSize - vrun::store::kUnitBytes);
   if (!range.Add(units)) return;
@@ -99,7 +99,7 @@ void Mappings(const std::string& bytes) {
 }
 
 void Traces(const std::string& bytes, bool right) {
-  // As a node reads a table and a frame, and home a record from a node or its own disk.
+  // Like a node reads a table and a frame, and home a record from a node or from its own disk.
   vrun::v1::TraceTable told;
   if (told.ParseFromString(bytes)) {
     if (auto table = vrun::node::DecodeTraceTable(told)) {

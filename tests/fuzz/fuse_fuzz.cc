@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever a kernel (or what plays one) sends on /dev/fuse: the dispatcher and the lazy root answer or refuse it.
+// Anything that a kernel (or an imitation of one) sends on /dev/fuse: the dispatcher and the lazy root answer or refuse
+// it.
 //
-// Input: packets, each after its length (u16, little-endian). The first byte of the input chooses the options.
+// Input: packets, each preceded by its length (u16, little-endian). The first byte of the input selects the options.
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -20,7 +21,7 @@
 namespace vrun::vfs {
 namespace {
 
-// One world for all inputs: only the view is made anew.
+// Shared by all inputs; only the view is created anew.
 struct World {
   World() {
     source.AnswerInline(true);
@@ -55,7 +56,7 @@ void Run(World& world, std::string_view input) {
     input.remove_prefix(sizeof size);
     std::string packet(input.substr(0, size));
     input.remove_prefix(packet.size());
-    if (packet.size() >= sizeof(fuse_in_header) && (options & 8) != 0) {  // past the first check
+    if (packet.size() >= sizeof(fuse_in_header) && (options & 8) != 0) {  // to pass the first check
       const uint32_t length = static_cast<uint32_t>(packet.size());
       std::memcpy(packet.data(), &length, sizeof length);
     }

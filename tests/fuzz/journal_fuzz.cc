@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The journal of a live view says anything: it is read, or refused, and what is read makes a tree or is refused.
+// An arbitrary journal of a live view: it is read or refused, and what is read makes a tree or is refused.
 //
-// Input: a journal; and the same bytes as the body of one frame whose checksum is right.
+// Input: a journal. The same bytes are also tried as the body of one frame with a correct checksum.
 #include <cstdint>
 #include <string_view>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever stands in a batch script, on a command line, or in the configuration is parsed or refused in one line.
+// Any batch script, command line or configuration is parsed, or refused with one line.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -9,7 +9,7 @@
 #include "base/config.h"
 #include "cli/base/daemon_process.h"
 #include "cli/base/values.h"
-#include "cli/host/cluster.h"
+#include "cli/host/local_cluster.h"
 #include "cli/request/job_command.h"
 #include "cli/request/run_options.h"
 #include "cli/request/script_options.h"
@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     vrun::cli::RunOptions options;
     Check(vrun::cli::ApplyOptions(script->options, &options));
   }
-  // The same bytes as words, separated by zero bytes as execve would have them.
+  // The same bytes as words, separated by zero bytes as for execve.
   std::vector<std::string> words;
   for (size_t from = 0; from <= text.size();) {
     size_t end = std::min(text.find('\0', from), text.size());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another node that answers anything when it is asked for units of a file.
+// A peer that answers arbitrarily when asked for units of a file.
 //
-// Input: a byte that chooses, then PeerUnits as it comes from the wire. Unless the choice says otherwise the statements
-// are signed and the digests put right here, as by a home that lies: else nothing would get past the first signature.
+// Input: a byte that selects, then PeerUnits as on the wire. Unless the selection says otherwise, the statements are
+// signed and the digests corrected here, as by a lying home, because otherwise nothing would pass the first signature.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -22,7 +22,7 @@ void Check(bool holds) {
   if (!holds) std::abort();
 }
 
-// What home would have said of just this data, as far as a statement's own shape allows.
+// Turns the statements into home's statements about exactly this data, as far as their shape allows.
 void PutRight(const vrun::tree::FileVersion& version, uint64_t first, bool sign, const vrun::SigningKey& key,
               vrun::v1::PeerUnits* told) {
   const uint64_t unit = vrun::store::UnitBytes(version.size);
@@ -50,7 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const vrun::SigningKey& key = *new vrun::SigningKey(*vrun::SigningKey::Generate());
   vrun::v1::PeerUnits told;
   if (size < 1 || !told.ParseFromArray(data + 1, static_cast<int>(size - 1))) return 0;
-  // A small file is one unit; of a large one all are whole but the last.
+  // A small file is one unit. In a large file all units but the last are full.
   const bool large = (data[0] & 1) != 0;
   const vrun::tree::FileVersion version{1, 2, 3, large ? 3 * vrun::store::kUnitBytes + 5 : 100};
   const uint64_t first = large ? (data[0] >> 1) % 4 : 0, count = large ? 4 - first : 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fuzzer's target in builds without one: its seeds, and inputs that a fixed generator makes of them.
+// Runs a fuzz target in builds without a fuzzer: on its seeds, and on inputs that a fixed generator derives from them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kMade = 20'000;
 
-// In memory of just its size, so that a sanitizer sees what reads past it.
+// Copies to memory of exactly this size, so that a sanitizer detects reads past its end.
 void Take(const std::string& input) {
   const auto bytes = std::make_unique<uint8_t[]>(input.size());
   std::copy(input.begin(), input.end(), bytes.get());
@@ -29,7 +29,7 @@ std::string Near(std::string input, std::mt19937& random) {
   const auto below = [&](size_t n) { return n == 0 ? 0 : random() % n; };
   for (size_t changes = 1 + below(4); changes > 0; --changes) {
     const size_t at = below(input.size()), n = 1 + below(std::min<size_t>(input.size() - at, 16));
-    switch (below(12)) {  // what moves the rest is mostly refused at once
+    switch (below(12)) {  // inputs with shifted bytes are mostly refused at once
       case 0: input.resize(at); break;
       case 1: input.insert(at, input.substr(at, n)); break;
       case 2: input.erase(at, n); break;
@@ -49,7 +49,7 @@ TEST(Fuzz, SeedsAndWhatIsNearThem) {
     seeds.push_back(*seed);
   }
   ASSERT_FALSE(seeds.empty());
-  std::sort(seeds.begin(), seeds.end());  // as they are listed differs
+  std::sort(seeds.begin(), seeds.end());  // the directory order differs between runs
   for (const std::string& seed : seeds) Take(seed);
   std::mt19937 random(1);
   for (int i = 0; i < kMade; ++i) Take(Near(seeds[static_cast<size_t>(i) % seeds.size()], random));

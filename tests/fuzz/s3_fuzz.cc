@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes from an S3 store and from the files about it, from any bytes: objects, error documents, key files,
-// endpoints. The first byte chooses the parser. An object that was not sealed with the key never opens; one that was,
-// and then was touched, neither.
+// Arbitrary bytes from an S3 store and from its configuration files: objects, error documents, key files, endpoints.
+// The first byte selects the parser. An object that was not sealed with the key never opens, and neither does a sealed
+// object that was changed.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -30,7 +30,7 @@ const std::string& Sealed() {
   return object;
 }
 
-// Bytes that are put over an object of ours, at the place that the first two say.
+// Overwrites a part of one of our objects with these bytes, at the position in the first two.
 void FuzzExtent(std::string_view bytes) {
   Require(!ExtentTable::Open("key", "name", 1 + bytes.size() % 64, bytes));
   if (bytes.size() < 3) return;

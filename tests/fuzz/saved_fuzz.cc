@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server that died left any state of a view: the next one takes it over or refuses it, and answers the kernel then.
+// A server that died left an arbitrary state of a view: its successor takes the state over or refuses it, and then
+// answers the kernel.
 //
-// Input: a byte that chooses, then records of 8 bytes: kind, node id, parent, index, lookups or opens, ...
+// Input: a byte that selects, then records of 8 bytes: kind, node id, parent, index, lookups or opens, ...
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -50,7 +51,7 @@ void Fill(SavedView* saved, const uint8_t* data, size_t size) {
                           .backing = static_cast<int8_t>(data[4]),
                           .unused = 0});
     }
-    // Counters of what is in use that say less than there is, or more.
+    // Usage counters that are too low or too high.
     if ((data[0] & 8) != 0) saved->header().inodes_used += data[5] % 3;
     if ((data[0] & 16) != 0) saved->header().next_nodeid = data[6] + large;
   }
@@ -62,7 +63,7 @@ void Run(World& world, const uint8_t* data, size_t size) {
   saved->header().resend = 1;
   saved->header().passthrough = data[0] & 1;
   Fill(saved.get(), data + 1, size - 1);
-  // As the next process does.
+  // Like the next process does.
   auto opened = SavedView::Open(UniqueFd(::dup(saved->fd())));
   if (!opened || !(*opened)->Usable()) return;
   const auto kernel = std::make_shared<FakeKernel>();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of jobs, pods, nodes, prices and teams, and parameters of Slurm, from any bytes. The first byte chooses the
-// reader. What is refused is refused with one line that names the place; what is accepted keeps the promises of the
-// readers.
+// Arbitrary tables of jobs, pods, nodes, prices and teams, and parameters of Slurm. The first byte selects the reader.
+// A refusal is one line that names the place; accepted input satisfies the guarantees of the readers.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -10,7 +9,7 @@
 #include "sim/pods/pods.h"
 #include "sim/policies/slurm_policy.h"
 #include "sim/policies/virtual_clusters.h"
-#include "sim/replay/trace.h"
+#include "sim/replay/job_trace.h"
 #include "sim/report/prices.h"
 
 namespace vrun::sim {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directory objects, root entries, known ids and mount tables, from any bytes. The first byte chooses the parser. What
-// is accepted must be canonical: encoded again it gives the same bytes.
+// Arbitrary directory objects, root entries, known ids and mount tables. The first byte selects the parser. Accepted
+// input must be canonical: encoding it again gives the same bytes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Home's side and a node's, with a link of 1 ms between them: what is changed at home is seen in a mounted live view.
-// The watcher, the tree, the content stream and the file system are the real ones; the link and the agent are not.
+// Home's side and a node's, connected by a link of 1 ms: changes at home appear in a mounted live view. The watcher,
+// the tree, the content stream and the file system are real; the link and the agent are not.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@
 namespace vrun {
 namespace {
 
-// Messages in order, each after `delay`, on a thread of its own.
+// Delivers messages in order, each after `delay`, on its own thread.
 class Wire {
  public:
   Wire(int64_t delay, std::function<void(std::string)> deliver) : delay_(delay), deliver_(std::move(deliver)) {
@@ -204,7 +204,7 @@ class LiveFollowTest : public testing::Test {
                     state_ = directory_.path() + "/state", written_ = directory_.path() + "/written";
   EventLoop loop_;
   std::thread loop_thread_;
-  home::SnapshotTable trees_;
+  home::TreeTable trees_;
   home::DigestCache digests_{""};
   std::unique_ptr<home::RootFiles> files_;
   std::unique_ptr<home::ContentServer> server_;
@@ -214,7 +214,7 @@ class LiveFollowTest : public testing::Test {
   std::unique_ptr<End> home_end_;
   std::unique_ptr<node::ContentSource> source_;
   std::unique_ptr<Wire> up_, down_;
-  std::atomic<int> questions_{0};  // of content and directories, so far
+  std::atomic<int> questions_{0};  // requests for content and directories so far
   std::unique_ptr<store::Store> store_;
   std::shared_ptr<vfs::Backend> backend_;
   std::unique_ptr<vfs::LiveView> view_;
@@ -252,7 +252,7 @@ TEST_F(LiveFollowTest, AnEditCostsWhatItChanges) {
     EXPECT_LT(session_->sent_bytes() - sent, 20'000u) << "the directory is " << 2000 * 100;
     EXPECT_EQ(questions_, questions) << "its content came with its name";
   }
-  // What was told as a difference is what it should be: names, attributes, and what the others hold.
+  // The differences that were sent result in the right state: names, attributes, and the content of the other files.
   EXPECT_TRUE(Same());
   Save("/src/file8.cc", std::string(100'000, 'x'));
   EXPECT_TRUE(Soon([&] { return Content("/src/file8.cc") == std::string(100'000, 'x'); })) << "asked for";
@@ -277,7 +277,7 @@ TEST_F(LiveFollowTest, HomeIsAwayAndWhatChangedMeanwhileComesWithItsReturn) {
   EXPECT_FALSE(follower_->state().silent());
   session_->Close();
   Save("/src/main.c", "while away");
-  EXPECT_TRUE(Soon([&] { return follower_->state().silent(); }));  // and it is said
+  EXPECT_TRUE(Soon([&] { return follower_->state().silent(); }));  // and the state reports it
   EXPECT_EQ(Content("/src/main.c"), "int main() {}\n");
   Connect();
   EXPECT_TRUE(Soon([&] { return Content("/src/main.c") == "while away"; }));
@@ -307,16 +307,16 @@ TEST_F(LiveFollowTest, WhileHomeIsSilentNothingIsBelievedAndTheJobGoesOn) {
   EXPECT_GE(asked_, 1);
   Connect();
   ASSERT_TRUE(Soon([&] { return !doubted_; }));
-  // Home's word ended the doubt, so what it said is what is seen, at once.
+  // Home's message ended the doubt, so its state is visible at once.
   EXPECT_EQ(Content("/src/main.c"), "while away");
   EXPECT_EQ(Content("/src/new.c"), "new");
-  EXPECT_TRUE(Soon([&] {  // and believed again
+  EXPECT_TRUE(Soon([&] {  // cached names are trusted again
     const uint64_t before = Lookups();
     return ::stat(file.c_str(), &st) == 0 && ::stat(file.c_str(), &st) == 0 && Lookups() == before;
   }));
 }
 
-// Not a bound: machines that run tests are busy. bench/run edit-visible has the goal.
+// No time limit is tested, because machines that run tests are busy. bench/run edit-visible has the goal.
 TEST_F(LiveFollowTest, TheStateThatTheViewBeganWithIsShownBeforeHomeSaysAnything) {
   Start();
   std::atomic<int> shown{0};
@@ -324,7 +324,7 @@ TEST_F(LiveFollowTest, TheStateThatTheViewBeganWithIsShownBeforeHomeSaysAnything
   Save("/src/main.c", "int main() { return 1; }\n");
   ASSERT_TRUE(Soon([&] { return trees_.Numbered().second > now; }));
   const auto [next, later] = trees_.Numbered();
-  // Of a source that nobody connects to.
+  // A source that is never connected.
   node::ContentSource away(node::ContentSourceOptions{.home_id = "u@h"});
   node::LiveFollower follower(&away, backend_, 0, next->id, later, [](const Digest&, uint64_t) { return Status(); });
   for (const uint64_t serial : {now, later}) follower.WhenShown(serial, [&] { ++shown; });

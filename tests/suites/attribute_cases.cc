@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modes, owners, set-id bits and who may do what.
+// Modes, owners, set-id bits and permissions.
 #include <grp.h>
 #include <sys/sysmacros.h>
 
@@ -107,7 +107,7 @@ constexpr Case kCases[] = {
        Owned("f", 1000, 1000, 06777);
        As(1001, 1001, [&] { l.Count("by-other", write(Fd("f", O_WRONLY), "x", 1)); });
        l.Octal("mode", Mode("f"));
-       // By root: the kernel lets only the machine's root keep them, not that of a user namespace.
+       // As root: the kernel lets only the machine's root keep the bits, not the root of a user namespace.
        Owned("g", 1000, 1000, 02767);
        As(1001, 1001, [&] { l.Count("no-group-exec", write(Fd("g", O_WRONLY), "x", 1)); });
        l.Octal("mode", Mode("g"));
@@ -133,8 +133,7 @@ constexpr Case kCases[] = {
     {"set-uid-program",
      [](Line& l) {
        Owned("f", 1000, 1000, 04755);
-       // That the kernel lets it happen is a matter of the mount: the same must be so on both sides, or it is a
-       // difference.
+       // Whether the kernel allows it depends on the mount. Both sides must agree, otherwise the result differs.
        l.Octal("mode", Mode("f"));
        As(1000, 1000, [&] { l.Call("chmod", chmod("f", 06711)); });
        l.Octal("mode", Mode("f"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random work on a tree by several processes at once, each in a directory of its own, so that what each of them sees
-// depends on its seed alone.
+// Random work on a tree by several processes at once, each in its own directory, so that the results of each depend
+// only on its seed.
 #include <dirent.h>
 #include <linux/falloc.h>
 #include <linux/fs.h>
@@ -23,7 +23,7 @@
 namespace vrun::suites {
 namespace {
 
-constexpr size_t kNames = 400;  // of the existing ones that are remembered
+constexpr size_t kNames = 400;  // existing names to remember
 constexpr size_t kOpen = 8;
 
 class Churner {
@@ -66,9 +66,9 @@ class Churner {
  private:
   static std::string Result(int64_t r) { return r < 0 ? ErrnoName(errno) : std::to_string(r); }
 
-  // A name that was there once, and mostly still is.
+  // A name that existed once, and mostly still does.
   const std::string& Any() { return Say(names_[random_() % names_.size()]); }
-  // In a directory that was there once; every other one new.
+  // A name in a directory that existed once, mostly a new one.
   std::string New() {
     std::string parent = names_[random_() % names_.size()];
     if (random_() % 8 != 0) {
@@ -94,7 +94,7 @@ class Churner {
     static constexpr size_t kSizes[] = {0, 1, 100, 4096, 5000, 70'000, 200'000};
     return Pattern(kSizes[random_() % std::size(kSizes)], static_cast<char>('a' + random_() % 26));
   }
-  // What is at the end of a name, never through a FIFO, which would wait.
+  // Opens the file that a name leads to, but never through a FIFO, where it would block.
   static int Open(const std::string& name, int flags) {
     return open(name.c_str(), flags | O_NONBLOCK | O_CLOEXEC, 0644);
   }
@@ -215,8 +215,7 @@ class Churner {
   std::string Unlink() { return Result(unlink(Any().c_str())); }
   std::string Rmdir() { return Result(rmdir(Any().c_str())); }
   std::string Chmod() {
-    // Set-id bits for directories only: whether a file keeps them when root writes to it is a matter of whose root it
-    // is.
+    // Set-id bits for directories only: whether a file keeps them when root writes to it depends on which root it is.
     static constexpr mode_t kModes[] = {0644, 0755, 0700, 0600, 0711, 02755};
     const std::string name = Any();
     struct stat st {};

@@ -22,7 +22,7 @@ char* Map(int fd, size_t size, int protection, int flags, off_t at = 0) {
   return static_cast<char*>(p);
 }
 
-// The signal that touching it ends a process with, or 0.
+// The signal that ends a process which touches the byte, or 0.
 int Touch(const char* p) {
   const int status = InChild([p] {
     signal(SIGBUS, SIG_DFL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directories: making, removing, counting, listing while they change.
+// Directories: creating, removing, counting, listing while they change.
 #include <dirent.h>
 
 #include <cstring>

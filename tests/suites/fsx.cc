@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random work on one file, each way of reading and writing beside the others, and memory that has the same done to it.
+// Random work on one file that mixes all ways of reading and writing, compared with the same work in memory.
 #include <linux/falloc.h>
 #include <sys/mman.h>
 
@@ -26,7 +26,7 @@ class Exerciser {
       : random_(seed), verbose_(verbose), block_(std::aligned_alloc(kBlock, kLargest), &free) {
     Open(O_CREAT | O_EXCL);
   }
-  // False, with a word to stderr, at the first difference.
+  // Returns false, with a message on stderr, at the first difference.
   bool Step(int number) {
     number_ = number;
     static constexpr bool (Exerciser::*kWork[])() = {
@@ -51,7 +51,7 @@ class Exerciser {
     fd_ = std::make_unique<Fd>(kName, O_RDWR | flags);
     if (*fd_ < 0) Fail("open");
   }
-  // A range of the file or, where it may grow, of what it may be.
+  // Chooses a range of the file or, if it may grow, of its largest size.
   void Range(size_t end) {
     offset_ = Below(end);
     const size_t most = random_() % 4 == 0 ? kLargest : 20'000;
@@ -89,7 +89,7 @@ class Exerciser {
     for (size_t i = 0; i < n; i++) bytes[i] = static_cast<char>(first + static_cast<char>(i / 7 + i));
     return bytes;
   }
-  // What a write of these bytes does to the model.
+  // Applies a write of these bytes to the model.
   void Put(size_t at, std::string_view bytes) {
     if (model_.size() < at + bytes.size()) model_.resize(at + bytes.size());
     model_.replace(at, bytes.size(), bytes);
@@ -209,7 +209,7 @@ class Exerciser {
     Open();
     return random_() % 4 != 0 || WholeIsRight();
   }
-  // Whole blocks, of which the file has the first at least.
+  // Chooses whole blocks, of which at least the first is in the file.
   void Blocks(size_t end) {
     offset_ = Below(end) / kBlock * kBlock;
     length_ = std::min(kLargest - offset_, (1 + Below(8)) * kBlock);

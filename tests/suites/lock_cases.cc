@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Locks: flock, of processes, of open files.
+// Locks: flock, process locks, open file locks.
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/wait.h>
@@ -22,7 +22,7 @@ int Lock(int fd, int command, short type, off_t start, off_t length, struct floc
   return r;
 }
 
-// The errno of trying in another process, or 0.
+// The errno of an attempt in another process, or 0.
 int InOther(const std::function<int()>& attempt) {
   return InChild([&] { return attempt() == 0 ? 0 : errno; });
 }
@@ -191,7 +191,7 @@ constexpr Case kCases[] = {
        }
        char c;
        read(ends[0], &c, 1);
-       // One of both is told; who, is a matter of time.
+       // One of the two gets EDEADLK; which one depends on timing.
        const int mine = Lock(fd, F_SETLKW, F_WRLCK, 1, 1) == 0 ? 0 : errno;
        Lock(fd, F_SETLK, F_UNLCK, 0, 0);
        int status = 0;

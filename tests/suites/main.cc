@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// fs_suites posix DIRECTORY [ONLY]                         each case's line; ONLY: those whose name has it
-// fs_suites fsx DIRECTORY SEED OPERATIONS [-v]             random work on one file, compared with memory as it goes
-// fs_suites churn DIRECTORY SEED OPERATIONS PROCESSES [-v]  random work on a tree; what each process saw as a checksum
-// DIRECTORY is empty, and what is left in it belongs to the result. Static, so that it runs in any root.
+// Usage:
+// fs_suites posix DIRECTORY [ONLY]                         prints each case's line; ONLY: cases whose name contains it
+// fs_suites fsx DIRECTORY SEED OPERATIONS [-v]             random work on one file, compared with memory
+// fs_suites churn DIRECTORY SEED OPERATIONS PROCESSES [-v]  random work on a tree; prints a checksum per process
+// DIRECTORY must be empty; the files left in it are part of the result. Static, so that it runs in any root.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

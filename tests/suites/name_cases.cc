@@ -340,7 +340,7 @@ constexpr Case kCases[] = {
        char path[16'384];
        l.Number("cwd", getcwd(path, sizeof path) != nullptr);
        unlink("bottom");
-       for (; depth > 100; depth--) {  // so that what looks at the tree that is left may name all of it
+       for (; depth > 100; depth--) {  // so that a program that inspects the remaining tree can name all of it
          if (chdir("..") != 0) Fail("..");
          if (rmdir("deeper-and-deeper") != 0) Fail("rmdir");
        }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening, creating, and what stays open after its name is gone.
+// Opening, creating, and files that stay open after their name is removed.
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -11,7 +11,7 @@
 namespace vrun::suites {
 namespace {
 
-// A named file from one without a name.
+// Gives a name to a file without one.
 int Link(int fd, const char* name) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   return linkat(AT_FDCWD, path.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW);
@@ -302,7 +302,7 @@ constexpr Case kCases[] = {
        close(begins[1]);
        close(ends[0]);
        char c;
-       read(begins[0], &c, 1);  // nothing, once it runs
+       read(begins[0], &c, 1);  // returns without data once the program runs
        l.Call("write", Fd("program", O_WRONLY))
            .Call("truncate", truncate("program", 1))
            .Call("read", Fd("program", O_RDONLY));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FIFOs, sockets, programs, and being told of changes.
+// FIFOs, sockets, programs, and notifications of changes.
 #include <poll.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
@@ -32,9 +32,8 @@ int Connect(int fd, const char* path) {
   return connect(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a);
 }
 
-// The events there are, each as its kind and name.
-// All that have come, and until one of `last` has: a file goes when the last that holds it lets go, which may be
-// whoever is still told of a close.
+// Adds all events that have arrived, each as its kind and name. With `last`, waits until one of these kinds arrives: a
+// file disappears only when its last user releases it, which may be a process that is still handling a close event.
 void Events(Line& l, int fd, uint32_t last = 0) {
   std::string all;
   char buffer[65'536];

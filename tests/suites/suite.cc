@@ -19,7 +19,7 @@ namespace {
 
 constexpr unsigned kCaseSeconds = 30;
 
-// The line of one case, from a process of its own.
+// Runs one case in its own process and returns its line.
 std::string Run(const Case& c, const std::string& directory) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) Fail("pipe");
@@ -178,7 +178,7 @@ int InChild(const std::function<int()>& what) {
 }
 
 void Tick() {
-  // Two ticks of the slowest clock that file systems use.
+  // Two ticks of the coarsest clock that file systems use.
   const timespec pause{0, 25'000'000};
   nanosleep(&pause, nullptr);
 }

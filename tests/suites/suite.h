@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases of what Linux and POSIX say of a file system. A case says what it saw, not whether that is right: the same
-// program on the developer's own file system is the judge. So nothing that differs from run to run may be in a line: no
-// inode, no time.
+// Test cases for the file system behaviour that Linux and POSIX define. A case reports what it saw, not whether that is
+// right: the same program on the developer's own file system gives the expected result. So a line must not contain
+// anything that differs between runs, such as inodes or times.
 #pragma once
 
 #include <fcntl.h>
@@ -16,16 +16,16 @@
 
 namespace vrun::suites {
 
-// What one case saw.
+// The report of one case.
 class Line {
  public:
-  // "what=ok", or errno's name where the result is negative. To be called right after the system call.
+  // Adds "what=ok", or errno's name if the result is negative. Call it right after the system call.
   Line& Call(std::string_view what, int64_t result);
-  // "what=12", or errno's name.
+  // Adds "what=12", or errno's name.
   Line& Count(std::string_view what, int64_t result);
   Line& Number(std::string_view what, int64_t number);
   Line& Octal(std::string_view what, unsigned number);
-  Line& Text(std::string_view what, std::string_view text);  // escaped; a long one as its length and a checksum
+  Line& Text(std::string_view what, std::string_view text);  // escaped; a long text as its length and a checksum
   const std::string& text() const { return text_; }
 
  private:
@@ -50,7 +50,7 @@ std::span<const Case> TimeCases();
 std::span<const Case> LockCases();
 std::span<const Case> SpecialCases();
 
-// --- What cases are made of. All of these end the case with a message where they cannot do what they say.
+// --- Helpers of the cases. All of these end the case with a message if they fail.
 
 class Fd {
  public:
@@ -70,29 +70,29 @@ class Fd {
   int fd_;
 };
 
-// A regular file with this content.
+// Makes a regular file with this content.
 void Make(const char* path, std::string_view content = "", mode_t mode = 0644);
-// Its content, or errno's name.
+// The file's content, or errno's name.
 std::string Content(const char* path);
 std::string Content(int fd);  // from its beginning
 struct stat Look(const char* path);
 struct stat Look(int fd);
-// Of a directory, "as many" where it is two and one for each directory in it or, in file systems that do not count
-// those, one.
+// The link count of a directory: "as many" if it is two plus one per subdirectory, or one in file systems that do not
+// count subdirectories.
 std::string DirectoryLinks(const char* path, int64_t directories);
-// Names of a directory, sorted, with blanks between.
+// Names in a directory, sorted, separated by blanks.
 std::string Names(const char* directory);
-// `letter` n times, but for every 1,000th byte, which says where it is.
+// `letter` n times, except that every 1,000th byte encodes its position.
 std::string Pattern(size_t n, char letter = 'a');
 std::string ErrnoName(int error);
 uint64_t Checksum(std::string_view bytes);
-// Runs it as another user, without any privilege.
+// Runs `what` as another user without any privilege.
 void As(uid_t uid, gid_t gid, const std::function<void()>& what);
-// Runs it in a child; its exit status, or 128 and the signal.
+// Runs `what` in a child. Returns its exit status, or 128 plus the signal.
 int InChild(const std::function<int()>& what);
-// Waits until whatever is changed now has a later time than what was changed before.
+// Waits until a change made now has a later timestamp than any change before.
 void Tick();
-// -1, 0, 1 as a is before, at or after b.
+// -1, 0, 1 if a is before, at or after b.
 int Compare(const timespec& a, const timespec& b);
 [[noreturn]] void Fail(const char* what);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times: which operation moves which, and setting them.
+// Times: which operation changes which, and setting them.
 #include <linux/fs.h>
 #include <sys/mman.h>
 #include <sys/xattr.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr timespec kOld{1'000'000'000, 123'456'789};
 
-// "what=mc": which of mtime and ctime of `path` the work moved forward. atime is the kernel's and the mount's affair.
+// "what=mc": which of mtime and ctime of `path` the work moved forward. atime depends on the kernel and the mount.
 void Moves(Line& l, const char* what, const char* path, const std::function<void()>& work) {
   const auto before = Look(path);
   Tick();
@@ -179,7 +179,7 @@ constexpr Case kCases[] = {
            .Call("link", Times("s", kOld, kOld, AT_SYMLINK_NOFOLLOW))
            .Call("fifo", Times("p", kOld, kOld));
        Show(l, "d");
-       // Not its atime: whoever reads a symbolic link moves that, as home does when it looks at its tree.
+       // Not its atime: reading a symbolic link changes that, and home does so when it scans its tree.
        l.Number("link", Look("s").st_mtim.tv_sec).Number("ns", Look("s").st_mtim.tv_nsec);
        Show(l, "p");
        l.Call("dangling", Times("s", kOld, kOld));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Extended attributes and what POSIX ACLs, which are such, do to modes and permissions.
+// Extended attributes, and how POSIX ACLs, which are stored as such, affect modes and permissions.
 #include <sys/xattr.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ std::string Acl(std::initializer_list<Entry> entries) {
   return bytes;
 }
 
-// For user 1000 these, for the others as mode 0640 says.
+// These permissions for user 1000; the others as in mode 0640.
 std::string AclForUser(uint16_t permissions, uint16_t mask) {
   return Acl({{kUserObject, 6}, {kUser, permissions, 1000}, {kGroupObject, 4}, {kMask, mask}, {kOther, 0}});
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is closed in a live view is published, with and without requests for opens; what home has by now may go.
+// A closed file in a live view is published, with and without requests for opens. Content that home has may be dropped.
 #include <linux/fuse.h>
 #include <sys/mman.h>
 
@@ -52,7 +52,7 @@ TEST_P(LiveClosesTest, WhatWasClosedIsAtHomeBeforeWhatFollowed) {
   }
 }
 
-// Also where the descriptor is long closed, and where nobody but the end of the process lets go of it.
+// Even if the descriptor was closed long before, and even if only the end of the process ends the mapping.
 TEST_P(LiveClosesTest, AMappingIsPublishedWhenItEnds) {
   Begin();
   Put("/f", std::string(8192, 'a'));
@@ -69,7 +69,7 @@ TEST_P(LiveClosesTest, AMappingIsPublishedWhenItEnds) {
               return 0;
             }),
             0);
-  // Without no-open the release comes by itself, a moment later.
+  // Without no-open the kernel sends the release itself, a moment later.
   const auto arrived = [&](const std::string& path) {
     at_home_->TakeAll(stream());
     return AtHome(path).size() == 8192 && AtHome(path)[5000] == 'b';
@@ -90,7 +90,8 @@ TEST_P(LiveClosesTest, WhatIsTruncatedByItsNameGoesHome) {
   while (AtHome("/f") != "" || AtHome("/g") != "con") std::this_thread::yield();
 }
 
-// Who hears of a close may have to have the kernel write what another process has mapped, which asks us.
+// To handle a close, the server may have to make the kernel write pages that another process has mapped, and for that
+// the kernel asks the server.
 TEST_P(LiveClosesTest, AFileThatIsMappedElsewhereMayBeClosed) {
   Begin();
   Put("/f", std::string(1 << 20, 'a'));
@@ -115,7 +116,7 @@ TEST_P(LiveClosesTest, AFileThatIsMappedElsewhereMayBeClosed) {
   EXPECT_EQ(Content("/f")[4096], 'b' + 299 % 20);
 }
 
-// The close is not waited for where the rest of the file is still home's: but the end of the job is.
+// The close does not wait for the rest of the file, which is still at home. The end of the job does.
 TEST_P(LiveClosesTest, OneByteOfALargeFileIsPublishedWithTheRest) {
   const std::string large = vfs::Noise(6 << 20, 3);
   Write("/large", large);
@@ -132,7 +133,7 @@ TEST_P(LiveClosesTest, OneByteOfALargeFileIsPublishedWithTheRest) {
   EXPECT_TRUE(Content("/large") == want);
 }
 
-// As a view that rests does with what home has by now.
+// A resting view does this with content that home has.
 TEST_P(LiveClosesTest, WhatHomeHasLeavesTheDiskAndIsReadFromThere) {
   Mount();
   ASSERT_TRUE(view_);
@@ -141,12 +142,12 @@ TEST_P(LiveClosesTest, WhatHomeHasLeavesTheDiskAndIsReadFromThere) {
   Put("/one", one);
   Put("/two", two);
   at_home_->TakeAll(stream());
-  EXPECT_EQ(view_->DropWritten(0), 0u);  // no tree of home's has them
+  EXPECT_EQ(view_->DropWritten(0), 0u);  // no tree from home has them yet
   ASSERT_TRUE(view_->Advance(Scan(), stream().acknowledged()));
   Put("/ours", "not at home");
   struct stat before {};
   ASSERT_EQ(::stat(In("/one").c_str(), &before), 0);
-  // Without no-open a file is let go of when the kernel says so, after the close.
+  // Without no-open the kernel releases a file at some time after the close.
   uint64_t dropped = 0;
   while (dropped < 500'000) {
     dropped += view_->DropWritten(0);
@@ -164,14 +165,14 @@ TEST_P(LiveClosesTest, WhatHomeHasLeavesTheDiskAndIsReadFromThere) {
   ASSERT_EQ(::stat(In("/one").c_str(), &after), 0);
   EXPECT_EQ(after.st_ino, before.st_ino);
   EXPECT_EQ(after.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
-  // It can be written on.
+  // The file can still be written.
   Put("/two", "more", O_APPEND);
   at_home_->TakeAll(stream());
   EXPECT_TRUE(ReadFile(origin_ + "/two").value_or("") == two + "more");
   EXPECT_TRUE(Content("/two") == two + "more");
 }
 
-// What an open file is read as, to its end, by a reader who does not ask for its size.
+// Reads an open file to its end without asking for its size.
 std::string ReadToTheEnd(int fd) {
   std::string all(1 << 20, 0);
   size_t got = 0;
@@ -183,8 +184,8 @@ std::string ReadToTheEnd(int fd) {
   }
 }
 
-// Opened, its size known to the kernel, and not read before home has another one in its place: one of the two, whole.
-// The second time the view hears of it while the read is under way.
+// The file is opened and the kernel knows its size, but home replaces it before it is read: the read gives one of the
+// two, whole. In the second round the view learns of it during the read.
 TEST_P(LiveClosesTest, WhatHomeReplacesBeforeItIsReadIsNeverAMixture) {
   const std::vector<std::pair<size_t, size_t>> sizes = {
       {100, 50},   {50, 100},         {9000, 5000},      {5000, 9000}, {9000, 100},

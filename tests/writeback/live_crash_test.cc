@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server of a live view is killed at any moment, and another one serves on: real mounts, real processes. What was
-// open stays open, and home gets everything. The servers are forks of the test, which keeps the descriptors as the
-// keeper does and has no threads; jobs are forks, too.
+// The server of a live view is killed at any moment and another one takes over: real mounts, real processes. Open files
+// stay open, and home gets everything. The servers are forks of the test, which keeps the descriptors as the keeper
+// does and has no threads. Jobs are forks too.
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 #include <random>
 
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "live_testing_home.h"
 #include "store/store.h"
 #include "tree/scan/scan.h"
@@ -41,7 +41,7 @@ class LiveCrashTest : public testing::TestWithParam<bool> {
     for (const pid_t pid : {job_, server_}) {
       if (pid > 0) ::kill(pid, SIGKILL);
     }
-    kept_ = {};  // whoever waits gets ENOTCONN
+    kept_ = {};  // waiting processes get ENOTCONN
     for (const pid_t pid : {job_, server_}) {
       if (pid > 0) ::waitpid(pid, nullptr, 0);
     }
@@ -49,7 +49,7 @@ class LiveCrashTest : public testing::TestWithParam<bool> {
     ::alarm(0);
   }
 
-  // Mounts, or takes over. `carrying`: what is written goes home meanwhile.
+  // Mounts, or takes over. `carrying`: sends the writes home meanwhile.
   void Serve(bool carrying) {
     int pair[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
@@ -97,7 +97,7 @@ class LiveCrashTest : public testing::TestWithParam<bool> {
     std::vector<int> fds;
     if (handle) fds = {handle->device.get(), handle->mount.get(), handle->state.get()};
     if (!SendFrame(socket, handle ? "" : handle.error().message(), fds)) return;
-    if (!ReceiveFrame(socket)) return;  // the job is over: what is left is to go home
+    if (!ReceiveFrame(socket)) return;  // the job is over: only the rest must still be sent home
     (*view)->PublishAll();
     pump.reset();
     home.TakeAll(stream);
@@ -172,7 +172,7 @@ TEST_P(LiveCrashTest, AJobThatWritesNoticesNothing) {
   EXPECT_EQ(Differences(want, DescribeWritten(home_), {}), "");
   Description like = DescribeWritten(native), got = want;
   for (auto* all : {&like, &got}) {
-    for (auto& [path, described] : *all) described.mtime_ns = 0;  // two clocks
+    for (auto& [path, described] : *all) described.mtime_ns = 0;  // the two sides have different clocks
   }
   EXPECT_EQ(Differences(like, got, {}), "");
 }

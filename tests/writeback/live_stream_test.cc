@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is written in a live view comes home: a real mount, the real stream, the real Applier; what is between them is
-// cut, and home dies, wherever it hurts.
+// Writes in a live view reach home: a real mount, the real stream, the real Applier. The connection is cut and home
+// dies at the worst moments.
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kLast = vfs::LiveStream::kLastPlace;
 
-// Two clocks.
+// The two sides have different clocks.
 Description WithoutTimes(Description all) {
   for (auto& [path, described] : all) described.mtime_ns = 0;
   return all;
@@ -32,13 +32,13 @@ TEST_P(LiveStreamTest, HomeIsAlwaysAsTheJobOnceHadIt) {
     ASSERT_NO_FATAL_FAILURE(Begin());
     RandomWork work(mount_, seed);
     std::mt19937 random(seed);
-    std::map<uint64_t, Description> was;  // by the last operation that made it so
+    std::map<uint64_t, Description> was;  // by the last operation that led to it
     uint64_t dropped = 0;
     int compared = 0;
     for (int step = 0; step < 250; ++step) {
       SCOPED_TRACE("step " + std::to_string(step) + ": " + (work.log().empty() ? "" : work.log().back()));
       work.Step();
-      if (stream().stats().dropped != dropped) was.clear();  // those had what home is never told of
+      if (stream().stats().dropped != dropped) was.clear();  // those included operations that home will never get
       dropped = stream().stats().dropped;
       was[stream().stats().last] = DescribeWritten(mount_);
       for (unsigned n = random() % 8; n > 0; --n) {
@@ -82,7 +82,7 @@ TEST_P(LiveStreamTest, WhatHomeAcknowledgesAfterItsTreeIsKnownAgain) {
   EXPECT_EQ(Content("/f"), "ours");
 }
 
-// Home's trees, with some of the job's own writes in them and others not yet, are merged into the view meanwhile.
+// Meanwhile home's trees are merged into the view. They contain some of the job's own writes but not others.
 TEST_P(LiveStreamTest, OwnChangesThatComeBackChangeNothing) {
   const char* first = std::getenv("VRUN_LIVE_SEED");
   const unsigned base = first != nullptr ? static_cast<unsigned>(std::atoi(first)) : 1;
@@ -90,7 +90,7 @@ TEST_P(LiveStreamTest, OwnChangesThatComeBackChangeNothing) {
   RandomWork(origin_, 77).BuildTree(25);
   for (unsigned seed = base; seed < base + 3; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    at_home_.reset();  // and what it has begun
+    at_home_.reset();  // with its unfinished operations
     ASSERT_TRUE(RemoveTree(native) && RemoveTree(directory_.path() + "/apply"));
     ASSERT_EQ(::system(("cp -a '" + origin_ + "' '" + native + "'").c_str()), 0);
     Mount();
@@ -122,7 +122,7 @@ TEST_P(LiveStreamTest, OwnChangesThatComeBackChangeNothing) {
   }
 }
 
-// The same one after the other, so that what goes wrong is found where it does, and every time.
+// The same steps one after the other, so that a failure shows where it happens, and every time.
 TEST_P(LiveStreamTest, EachTreeWithOwnChangesChangesNothing) {
   const char* first = std::getenv("VRUN_LIVE_SEED");
   const unsigned base = first != nullptr ? static_cast<unsigned>(std::atoi(first)) : 1;
@@ -132,7 +132,7 @@ TEST_P(LiveStreamTest, EachTreeWithOwnChangesChangesNothing) {
   RandomWork(origin_, 77).BuildTree(25);
   for (unsigned seed = base; seed < base + seeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    at_home_.reset();  // and what it has begun
+    at_home_.reset();  // with its unfinished operations
     ASSERT_TRUE(RemoveTree(native) && RemoveTree(directory_.path() + "/apply"));
     ASSERT_EQ(::system(("cp -a '" + origin_ + "' '" + native + "'").c_str()), 0);
     Mount();
@@ -144,7 +144,7 @@ TEST_P(LiveStreamTest, EachTreeWithOwnChangesChangesNothing) {
       const Status advanced = view_->Advance(Scan(), at_home_->sequence() >> vfs::LiveStream::kPlaceBits);
       ASSERT_TRUE(advanced) << advanced.error().message();
     };
-    bool whole = true;  // nothing is under way at home
+    bool whole = true;  // no operation is half done at home
     ASSERT_EQ(Differences(WithoutTimes(Describe(native)), WithoutTimes(Describe(mount_)), {}), "");
     for (int step = 0; step < 250; ++step) {
       here.Step();
@@ -157,10 +157,10 @@ TEST_P(LiveStreamTest, EachTreeWithOwnChangesChangesNothing) {
           ASSERT_NO_FATAL_FAILURE(advance());
         }
       }
-      // Whoever opens one of home's files that we have changed there waits for both.
+      // Opening a file of home that the job has changed waits for both.
       at_home_->Acknowledge(stream());
       ASSERT_NO_FATAL_FAILURE(advance());
-      if (!whole) continue;  // the name under which it comes is there
+      if (!whole) continue;  // a temporary name of the operation in progress is visible
       const std::string differs = Differences(WithoutTimes(Describe(native)), WithoutTimes(Describe(mount_)), {});
       if (differs.empty()) continue;
       std::string log;
@@ -269,7 +269,7 @@ TEST_P(LiveStreamTest, WhatSomebodyElsePutInItsPlaceIsReplacedWhole) {
   EXPECT_EQ(AtHome("/after"), "x");
 }
 
-// A change of what home has otherwise by now, by a view that never had the rest.
+// A change to a file that is different at home by now, from a view that never had the rest of the file.
 TEST(LiveStreamGivesUpTest, WhatBothChangedAndNobodyHasWholeIsHomesAndTheRestGoesOn) {
   const vfs::TestDirectory directory;
   const std::string home = directory.path() + "/home", path = home + "/data";
@@ -309,7 +309,7 @@ TEST(LiveStreamGivesUpTest, WhatBothChangedAndNobodyHasWholeIsHomesAndTheRestGoe
   EXPECT_TRUE(PathExists(home + "/after"));
 }
 
-// Half a minute: so long is waited for the rest.
+// The view waits half a minute for the rest of the file.
 TEST_P(LiveStreamTest, AFileWhoseRestIsGoneIsNotKeptFromHomesForEver) {
   if (!GetParam()) return;
   Write("/data", vfs::Noise(8 << 20, 3));
@@ -338,8 +338,8 @@ TEST_P(LiveStreamTest, AFileWhoseRestIsGoneIsNotKeptFromHomesForEver) {
   EXPECT_EQ(Content("/data"), "home's");
 }
 
-// Home's part of it is on its way, so it is not published yet; and the kernel has forgotten it, so nobody holds it but
-// us.
+// Home's part of the file is still on its way, so the file is not published yet. The kernel has forgotten it, so only
+// the view holds it.
 TEST_P(LiveStreamTest, WhatWasAppendedStaysWhateverHomeDoesWithTheName) {
   if (!GetParam()) return;
   const std::string content = vfs::Noise(8 << 20, 3);
@@ -383,7 +383,7 @@ TEST_P(LiveStreamTest, ATemporaryFileIsNeverSent) {
   EXPECT_EQ(stream().stats().sent_bytes, 1u);
 }
 
-// The end of a run waits for the last number.
+// The end of a run waits for the last sequence number.
 TEST_P(LiveStreamTest, WhatWasTakenBackAtLastCountsAsDoneAtHome) {
   Begin();
   Put("/kept", "k");
@@ -397,11 +397,11 @@ TEST_P(LiveStreamTest, WhatWasTakenBackAtLastCountsAsDoneAtHome) {
   at_home_->TakeAll(stream());
   EXPECT_EQ(at_home_->sequence(), last << 24 | kLast);
   EXPECT_EQ(stream().acknowledged(), last);
-  EXPECT_EQ(at_home_->Take(stream()), 0u);  // and is told once
+  EXPECT_EQ(at_home_->Take(stream()), 0u);  // and it is sent only once
   EXPECT_EQ(AtHome("/kept"), "k");
 }
 
-// Somebody at home has made something of that name before home heard of the last operation.
+// At home the name was taken by another file before home received the last operation.
 TEST_P(LiveStreamTest, WhereATemporaryFileWasHomesIsSeenSoon) {
   Begin();
   Put("/name", "temporary");
@@ -425,7 +425,7 @@ TEST_P(LiveStreamTest, HardLinksOfAFifoAreOneFile) {
   ASSERT_EQ(::mkfifo((origin_ + "/a").c_str(), 0600), 0);
   ASSERT_EQ(::link((origin_ + "/a").c_str(), (origin_ + "/b").c_str()), 0);
   Begin();
-  ASSERT_EQ(::rename(In("/a").c_str(), In("/b").c_str()), 0);  // of one file to another of its names: nothing happens
+  ASSERT_EQ(::rename(In("/a").c_str(), In("/b").c_str()), 0);  // two names of one file: does nothing
   struct stat a {
   }, b{};
   ASSERT_EQ(::lstat(In("/a").c_str(), &a), 0) << std::strerror(errno);
@@ -462,14 +462,14 @@ TEST_P(LiveStreamTest, WhatIsPublishedStaysAsItWasUntilItIsSent) {
 TEST_P(LiveStreamTest, ContentThatCannotBeReadIsNeverHalfSent) {
   Begin();
   Put("/f", std::string(3 << 20, 'f'));
-  while (stream().stats().operations == 0) std::this_thread::yield();  // fanotify tells of the close a moment later
+  while (stream().stats().operations == 0) std::this_thread::yield();  // fanotify reports the close a moment later
   ASSERT_TRUE(RemoveTree(options_.written));
   const auto both = [&] {
     const auto begun = stream().Next();
     EXPECT_TRUE(begun && *begun && (*begun)->has_put_file());
     return stream().Next().has_value();
   };
-  while (both()) stream().Resume(0);  // until RELEASE, which nobody waits for, has let go of the file
+  while (both()) stream().Resume(0);  // until RELEASE, which is asynchronous, has released the file
   EXPECT_FALSE(both());
 }
 
@@ -546,7 +546,7 @@ TEST_P(LiveStreamTest, OfTwoNodesThatWriteOneFileTheLastToCloseWins) {
     ASSERT_TRUE(WriteAll(fd.get(), b));
     Put("/shared", a);
     ASSERT_EQ(::fchmod(fd.get(), 0644), 0);
-    const auto close_other = [&] {  // a close is what publishes
+    const auto close_other = [&] {  // closing publishes
       fd.Reset();
       (*other)->SeeCloses();
       second.TakeAll(*(*other)->stream());
@@ -581,7 +581,7 @@ TEST_P(LiveStreamTest, TheJournalHasEveryNameThatTheKernelWasTold) {
       const uint64_t node = nodes[path] = name->second.node;
       ASSERT_TRUE(state->nodes.contains(node)) << i << " " << path;
       EXPECT_EQ(state->nodes.at(node)->attributes.mode, described.mode) << path;
-      if (!S_ISREG(described.mode)) continue;  // names of other kinds are nodes of their own
+      if (!S_ISREG(described.mode)) continue;  // names of other kinds have separate nodes
       EXPECT_EQ(node_of.try_emplace(described.ino, node).first->second, node) << i << " " << path;
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A live view whose writes go home, where the test takes them: for tests.
+// Test fixture: a live view whose stream of writes is received by the test.
 #pragma once
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 namespace vrun::test {
 
-// With and without requests for opens.
+// The parameter: with or without requests for opens.
 class LiveStreamTest : public vfs::LiveViewFixture, public testing::WithParamInterface<bool> {
  protected:
   void SetUp() override {
@@ -24,7 +24,7 @@ class LiveStreamTest : public vfs::LiveViewFixture, public testing::WithParamInt
     options_.publish_micros = 3'600'000'000;
     options_.no_open = GetParam();
   }
-  // The tree as home has it is copied, so that the tests of one file's content need not care what home has of it.
+  // Home applies to a copy of its tree, so that tests of one file's content do not depend on what home has of it.
   void Begin() {
     ASSERT_EQ(::system(("cp -a '" + origin_ + "' '" + home_ + "'").c_str()), 0);
     Mount();
@@ -45,7 +45,7 @@ class LiveStreamTest : public vfs::LiveViewFixture, public testing::WithParamInt
     ASSERT_TRUE(fd) << std::strerror(errno);
     ASSERT_TRUE(WriteAll(fd.get(), content));
   }
-  // Made at home where the job's own file of that name has gone, of which home is told.
+  // Makes a directory at home under the name of a removed file of the job; home has been told of the removal.
   void SeeADirectoryOfHomes(const std::string& path) {
     ASSERT_TRUE(MakeDirs(origin_ + path, 0755));
     at_home_->TakeAll(stream());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other end of a live view's stream, for tests: home, which applies what comes.
+// The other end of a live view's stream, for tests: a home that applies what it receives.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 namespace vrun::test {
 
-// One thread.
+// For one thread.
 class HomeEnd {
  public:
   HomeEnd(std::string root, std::string journal, uint64_t job = 7)
@@ -27,7 +27,7 @@ class HomeEnd {
     Open();
   }
 
-  // As if the process had died, or (`stream`) as if the connection had been lost as well.
+  // Simulates a death of home's process, or with `stream` also a lost connection.
   void Open() {
     applier_.reset();
     home::ApplyOptions options;
@@ -43,13 +43,13 @@ class HomeEnd {
   }
   void Resume(vfs::LiveStream& stream) { stream.Resume(applier_->sequence()); }
 
-  // Applies one message. 0: there was none.
+  // Applies one message. Returns 0 if there was none.
   uint64_t Take(vfs::LiveStream& stream) {
     auto message = stream.Next();
     EXPECT_TRUE(message.has_value()) << message.error().message();
     if (!message || !*message) return 0;
     const Status applied = applier_->Apply(**message);
-    const bool lost = !applied && applied.error().code() == Code::kAborted;  // the view cannot give it
+    const bool lost = !applied && applied.error().code() == Code::kAborted;  // the view cannot provide it
     given_up += lost;
     EXPECT_TRUE(applied.has_value() || lost) << applied.error().message();
     if ((*message)->has_put_file()) puts.push_back(std::string((*message)->path()));
@@ -68,7 +68,7 @@ class HomeEnd {
     }
     stream.Acknowledge(ack);
   }
-  // Until nothing comes any more.
+  // Until nothing more arrives.
   void TakeAll(vfs::LiveStream& stream) {
     do {
       while (Take(stream) != 0) {
@@ -88,8 +88,8 @@ class HomeEnd {
   std::unique_ptr<home::Applier> applier_;
 };
 
-// The same on a thread of its own, until it goes. `applied` hears of the last operation that was, there, each time
-// before or after it is acknowledged.
+// A HomeEnd on its own thread, until destroyed. `applied` is called on that thread with the last applied operation,
+// each time before or after it is acknowledged.
 class HomeThread {
  public:
   HomeThread(HomeEnd& home, vfs::LiveStream& stream, std::function<void(uint64_t number)> applied = nullptr)
@@ -143,7 +143,7 @@ class HomeThread {
   std::thread thread_;
 };
 
-// As Describe, without what home does not get: times of directories.
+// Like Describe, without what home does not receive: times of directories.
 inline Description DescribeWritten(const std::string& top) {
   Description all = Describe(top);
   for (auto& [path, described] : all) {

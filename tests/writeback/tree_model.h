@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the tests of writing back: random trees, random work on them, and a complete description of a tree to compare.
+// For write-back tests: random trees, random operations on them, and a complete description of a tree for comparison.
 #pragma once
 
 #include <sys/types.h>
@@ -20,21 +20,22 @@ struct Described {
   int64_t mtime_ns = 0;
   ino_t ino = 0;
   nlink_t nlink = 0;
-  std::string content;  // of a file, or the target of a link
+  std::string content;  // content of a file, or target of a symlink
   std::map<std::string, std::string> xattrs;
 };
 using Description = std::map<std::string, Described>;  // by path relative to the top; "" is the top
 
 Description Describe(const std::string& top);
-// Empty when both are the same but for inode numbers; else the differences. Of files whose inode in `got` is one of
-// `shared` (they have several names below, which the overlay does not keep together) only type and content count.
+// Empty when both are equal except for inode numbers; else the differences. For files whose inode in `got` is in
+// `shared`, only type and content are compared: they have several names in the lower layer, which the overlay does not
+// keep together.
 std::string Differences(const Description& want, const Description& got, const std::set<ino_t>& shared);
 
 class RandomWork {
  public:
   RandomWork(std::string top, uint64_t seed) : top_(std::move(top)), random_(seed) {}
   void BuildTree(int entries, bool hard_links = true);
-  // One operation; most succeed, all leave a tree.
+  // Performs one operation. Most succeed; all leave a valid tree.
   void Step();
   const std::vector<std::string>& log() const { return log_; }
 

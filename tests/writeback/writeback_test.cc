@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Carry and Apply together: whatever is done in an overlay is there at home afterwards, exactly.
+// Carry and Apply together: home ends up with exactly the changes made in an overlay.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -32,7 +32,7 @@ uint64_t EnvironmentNumber(const char* name, uint64_t otherwise) {
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
-// A private mount namespace: whatever way the test ends, its mounts end with it.
+// Makes a private mount namespace, so that the mounts end with the test.
 bool HaveMounts() {
   static const bool have = ::geteuid() == 0 && ::unshare(CLONE_NEWNS) == 0 &&
                            ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
@@ -156,12 +156,12 @@ class WriteBackTest : public testing::Test {
   std::vector<std::string> notices_;
 };
 
-// Last messages of operations: what home may have acknowledged.
+// Whether the message is the last of an operation, which home may have acknowledged.
 bool EndsOperation(const WriteBack& m) { return !m.has_put_file() && (!m.has_file_data() || m.file_data().last()); }
 
 class Random : public WriteBackTest {
  protected:
-  // Applies the whole series with this strategy, and compares.
+  // Applies the whole series with this strategy, and compares the result.
   template <typename ApplyAll>
   void Check(uint64_t seed, int steps, ApplyAll apply_all, bool hard_links = true) {
     SCOPED_TRACE("VRUN_SEED=" + std::to_string(seed));
@@ -214,7 +214,7 @@ TEST_F(Random, ARestartedCarryTellsTheSame) {
         for (size_t k = 0; k < rest.size(); ++k) {
           ASSERT_EQ(rest[k].sequence(), series[i + 1 + k].sequence());
           ASSERT_EQ(rest[k].path(), series[i + 1 + k].path());
-          if (rest[k].has_make_symlink()) continue;  // reading a link moves its atime
+          if (rest[k].has_make_symlink()) continue;  // reading a link changes its atime
           ASSERT_EQ(rest[k].SerializeAsString(), series[i + 1 + k].SerializeAsString());
         }
       }
@@ -224,8 +224,8 @@ TEST_F(Random, ARestartedCarryTellsTheSame) {
   }
 }
 
-// Home stops anywhere and goes on from any operation that it may have acknowledged. Without a journal a file with
-// several names may then look changed, so those runs have none.
+// Home stops anywhere and continues from any operation that it may have acknowledged. Without a journal a file with
+// several names may then seem changed, so those runs have no such files.
 TEST_F(Random, AHomeThatIsRestartedEverywhereEndsTheSame) {
   uint64_t count = EnvironmentNumber("VRUN_SEEDS", 25);
   uint64_t first = EnvironmentNumber("VRUN_SEED", 5000);
@@ -248,7 +248,7 @@ TEST_F(Random, AHomeThatIsRestartedEverywhereEndsTheSame) {
             }
             farthest = next;
             if (next == series.size()) break;
-            // Back to the start of some operation.
+            // Return to the start of an operation.
             next = random() % 3 == 0 ? random() % (next + 1) : next - std::min<size_t>(next, random() % 6);
             while (next > 0 && !EndsOperation(series[next - 1])) --next;
           }
@@ -258,8 +258,8 @@ TEST_F(Random, AHomeThatIsRestartedEverywhereEndsTheSame) {
   }
 }
 
-// kill -9 in the midst: no half file, and the next home ends it. What the command has only appended to a file goes to
-// its end in place, as an append does: a part of that may be there.
+// kill -9 at any moment leaves no half-written file, and the next home completes it. Content that the command only
+// appended is appended in place, so a part of it may be there.
 TEST_F(Random, AKilledHomeLeavesOldOrNewFiles) {
   auto* progress = static_cast<std::atomic<uint64_t>*>(
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// 32-byte digests, and SHA-256: the identity of trees, records and messages. That of file content is BLAKE3 (blake3.h).
+// 32-byte digests, and SHA-256: the identity of trees, records and messages. File content uses BLAKE3 (blake3.h).
 //
-// Computed by OpenSSL's libcrypto (SHA-NI where the CPU has it, about 1.5 GB/s a core).
+// Computed by OpenSSL's libcrypto (SHA-NI where available, about 1.5 GB/s per core).
 #pragma once
 
 #include <array>

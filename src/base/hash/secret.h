@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random secrets, proofs that one is known, and signatures. OpenSSL's libcrypto; any thread.
+// Random secrets, proofs of knowing a secret, and signatures. OpenSSL's libcrypto; any thread.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace vrun {
 // From the kernel's generator.
 Result<std::string> RandomSecret(size_t bytes);
 Digest HmacSha256(std::string_view key, std::string_view message);
-// Of one duration whatever the content: it compares secrets.
+// Constant-time comparison, for secrets.
 bool SameSecret(std::string_view a, std::string_view b);
 
 // An Ed25519 key (RFC 8032): 64-byte signatures, about 50 us each.
@@ -22,7 +22,7 @@ class SigningKey {
  public:
   static constexpr size_t kSeedBytes = 32;
   static Result<SigningKey> Generate();
-  // The key of that seed, which is secret; kInvalid: it has another length.
+  // The key for this secret seed; kInvalid for a wrong length.
   static Result<SigningKey> FromSeed(std::string_view seed);
   SigningKey(SigningKey&&) noexcept;
   SigningKey& operator=(SigningKey&&) noexcept;
@@ -37,7 +37,7 @@ class SigningKey {
   std::string public_key_;
 };
 
-// False for anything malformed too. About 150 us.
+// False also for malformed arguments. About 150 us.
 bool VerifySignature(std::string_view public_key, std::string_view message, std::string_view signature);
 
 }  // namespace vrun

@@ -24,7 +24,7 @@ namespace vrun {
 struct EventLoop::Impl {
   struct Watch {
     std::shared_ptr<FdCallback> callback;
-    uint64_t generation;  // tells a new registration of a reused number from an event of the old one
+    uint64_t generation;  // distinguishes a new registration of a reused descriptor number from an event of the old one
   };
   UniqueFd epoll{::epoll_create1(EPOLL_CLOEXEC)};
   UniqueFd wake{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -129,7 +129,7 @@ void EventLoop::Post(std::function<void()> work) {
     first = impl_->posted.empty();
     impl_->posted.push_back(std::move(work));
   }
-  if (!first) return;  // the loop has been woken already
+  if (!first) return;  // the loop has already been woken
   uint64_t one = 1;
   [[maybe_unused]] ssize_t r = ::write(impl_->wake.get(), &one, sizeof one);
 }
@@ -148,8 +148,8 @@ Status EventLoop::OnSignal(int signal, std::function<void(int)> callback) {
 
 namespace {
 
-// epoll_wait, whose timeout is in milliseconds, for microseconds (Linux 5.11; before it, or where a sandbox does not
-// know the call, in whole milliseconds). A negative one is for ever.
+// epoll_wait with a timeout in microseconds (Linux 5.11; on older kernels, or where a sandbox blocks the call, rounded
+// to milliseconds). Negative: no timeout.
 int Wait(int epoll, std::span<epoll_event> events, int64_t timeout_micros) {
   const int most = static_cast<int>(events.size());
   static std::atomic<bool> unknown = false;
@@ -167,7 +167,7 @@ int Wait(int epoll, std::span<epoll_event> events, int64_t timeout_micros) {
 
 void EventLoop::RunOnce(int timeout_ms) {
   Impl& s = *impl_;
-  int64_t timeout_micros = int64_t{timeout_ms} * 1000;  // negative: for ever
+  int64_t timeout_micros = int64_t{timeout_ms} * 1000;  // negative: no timeout
   if (!s.timers.empty()) {
     const int64_t left = std::max<int64_t>(s.timers.begin()->first.first - MonotonicMicros(), 0);
     if (timeout_micros < 0 || left < timeout_micros) timeout_micros = left;
@@ -178,7 +178,7 @@ void EventLoop::RunOnce(int timeout_ms) {
     int fd = static_cast<int>(static_cast<uint32_t>(events[i].data.u64));
     auto it = s.watches.find(fd);
     if (it == s.watches.end() || it->second.generation != events[i].data.u64 >> 32) continue;
-    // Kept alive by this reference: the callback may Remove itself.
+    // This reference keeps it alive: the callback may Remove itself.
     std::shared_ptr<FdCallback> callback = it->second.callback;
     (*callback)(events[i].events);
   }

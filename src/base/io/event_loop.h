@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One epoll loop on one thread: descriptors, timers, signals, and work posted from other threads.
+// One epoll loop on one thread: descriptors, timers, signals, and functions posted from other threads.
 //
-// Everything that a daemon owns lives on its loop's thread; other threads reach it by Post. Callbacks may add and
-// remove anything, themselves included.
+// A daemon's state belongs to its loop's thread; other threads reach it through Post. Callbacks may add and remove
+// anything, including themselves.
 #pragma once
 
 #include <sys/epoll.h>
@@ -25,7 +25,7 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Loop thread. The descriptor stays the caller's; Remove it before closing it. EPERM (regular files) is an error.
+  // Loop thread. The caller keeps the descriptor; Remove it before closing it. EPERM (regular files) is an error.
   Status Add(int fd, uint32_t events, FdCallback callback);
   void Modify(int fd, uint32_t events);
   void Remove(int fd);
@@ -34,16 +34,16 @@ class EventLoop {
   TimerId After(int64_t delay_micros, std::function<void()> callback);
   void Cancel(TimerId id);
 
-  // Any thread: runs `work` on the loop, in order of posting.
+  // Any thread: runs `work` on the loop, in the order of posting.
   void Post(std::function<void()> work);
 
-  // Blocks these signals in the calling thread and delivers them as callbacks (signalfd). Call before threads start.
+  // Blocks this signal in the calling thread and delivers it as a callback (signalfd). Call before threads start.
   Status OnSignal(int signal, std::function<void(int)> callback);
 
-  // Runs until Stop. Stop: any thread.
+  // Runs until Stop. Stop may be called from any thread.
   void Run();
   void Stop();
-  // One turn: waits at most `timeout_ms` (-1: for ever) and runs what is due.
+  // One iteration: waits at most `timeout_ms` (-1: no limit) and runs what is due.
   void RunOnce(int timeout_ms);
   bool stopped() const;
 

@@ -29,16 +29,17 @@ Result<StreamProgressMap> StreamProgressMap::Map(int fd) {
   if (::fstat(fd, &st) != 0) return ErrnoError("fstat of the progress memory");
   int seals = ::fcntl(fd, F_GET_SEALS);
   if (st.st_size != static_cast<off_t>(sizeof(StreamProgress)) || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    return Error(Code::kCorrupt,
-                 "progress memory: not a sealed memfd of the right size: client and home are of "
-                 "different versions: stop home with `vctl down`");
+    return Error(
+        Code::kCorrupt,
+        "client and home have different versions (the progress memory is not a sealed memfd of the right size): "
+        "run `vctl down`, then repeat the command");
   }
   void* at = ::mmap(nullptr, sizeof(StreamProgress), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) return ErrnoError("map the progress memory");
   StreamProgressMap map(static_cast<StreamProgress*>(at));
   if (map->magic != StreamProgress::kMagic || map->version != StreamProgress::kVersion) {
     return Error(Code::kCorrupt,
-                 "progress memory: unknown layout: client and home are of different versions: stop home "
+                 "progress memory: unknown layout: client and home have different versions: stop home "
                  "with `vctl down`");
   }
   return map;

@@ -31,7 +31,7 @@ void WorkQueue::Drain() {
 }
 
 void WorkQueue::Stop() {
-  std::deque<std::function<void()>> dropped;  // destroyed outside of the lock
+  std::deque<std::function<void()>> dropped;  // destroyed outside the lock
   {
     std::lock_guard lock(mutex_);
     dropped.swap(work_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads for what may block: disk reads and writes that must not hold up the event loop.
+// Threads for blocking work: disk reads and writes that must not block the event loop.
 #pragma once
 
 #include <condition_variable>
@@ -12,19 +12,19 @@
 
 namespace vrun {
 
-// A first-in first-out queue worked off by `threads` threads, which start with the first piece of work (most runs never
-// need them). With one thread the pieces run one after the other in the order in which they were posted.
+// A FIFO queue served by `threads` threads, which start with the first item (most runs never need them). With one
+// thread, items run one after the other in the order of posting.
 class WorkQueue {
  public:
-  // `name` is what the threads are called in ps and top; at most 15 bytes.
+  // `name` is the threads' name in ps and top; at most 15 bytes.
   explicit WorkQueue(std::string name, unsigned threads = 1);
-  ~WorkQueue();  // finishes the piece under way, drops the others
+  ~WorkQueue();  // finishes the current item, drops the others
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
   // Any thread. Nothing runs after Stop.
   void Post(std::function<void()> work);
-  // Runs everything that was posted before, then ends the threads.
+  // Runs everything posted before, then stops the threads.
   void Drain();
   void Stop();
 
@@ -35,7 +35,7 @@ class WorkQueue {
   const unsigned limit_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> work_;  // guarded by mutex_, like all below
+  std::deque<std::function<void()>> work_;  // guarded by mutex_, as everything below
   std::vector<std::thread> threads_;
   unsigned idle_ = 0;
   bool stopping_ = false;

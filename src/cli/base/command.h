@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A command of `vctl` as a record: name, options, validator, handler. Help and completion derive from it.
+// A command of `vctl` as a record: name, options, validator, handler. Help and completion are derived from it.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct CtlInvocation {
   bool headers = true;
 
   bool Has(int option) const;
-  // The last one given.
+  // The last one of repeated options.
   std::optional<std::string> Value(int option) const;
   bool json() const { return format == OutputFormat::kJson; }
 };
@@ -30,20 +30,20 @@ struct CtlCommand {
   std::string_view summary;
   std::span<const OptionSpec> options;
   Completes operands;
-  // What is wrong with the words, before anything happens (exit 2).
+  // Checks the words before anything happens; an error exits 2.
   Status (*validate)(const CtlInvocation&);
-  // The process's exit status, everything printed; an error is printed by the caller and exits 1.
+  // Prints everything and returns the process's exit status. On an error the caller prints it and exits 1.
   Result<int> (*run)(const CtlInvocation&);
   bool has_html = false;  // understands -o html
 };
 
-// Options that every command has.
+// Options of every command.
 std::span<const OptionSpec> CtlCommonOptions();
 
 std::string CommandHelp(const CtlCommand& command);
-// Prints the text; the exit status.
+// Prints the text and returns the exit status.
 int UsageError(const std::string& text);
-// Parses the words behind the command's name, validates and runs. The exit status.
+// Parses the words behind the command's name, validates and runs. Returns the exit status.
 int RunCommand(const CtlCommand& command, std::span<const std::string> words);
 
 }  // namespace vrun::cli

@@ -43,7 +43,7 @@ Result<Pipe> MakePipe() {
     [[maybe_unused]] ssize_t n = ::write(failure, &e, sizeof e);
     ::_exit(127);
   };
-  // 0, 1, 2 and 3 may be any of our descriptors: first everything out of the way, then into place.
+  // Our descriptors may be 0, 1, 2 or 3: first move them out of the way, then into place.
   int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   int high_null = ::fcntl(null, F_DUPFD_CLOEXEC, 10), high_log = ::fcntl(log, F_DUPFD_CLOEXEC, 10);
   int high_ready = ::fcntl(ready, F_DUPFD_CLOEXEC, 10), high_failure = ::fcntl(failure, F_DUPFD_CLOEXEC, 10);
@@ -53,8 +53,8 @@ Result<Pipe> MakePipe() {
       ::dup2(high_ready, kReadyFd) < 0) {
     fail();
   }
-  // What our own starter let us inherit (a job server's pipes, fd:N of --status-json) is not the daemon's: a reader of
-  // such a pipe would wait for the daemon to end. CLOEXEC keeps `failure` until the exec.
+  // The daemon must not inherit what our parent passed to us (a job server's pipes, fd:N of --status-json), because a
+  // reader of such a pipe would wait for the daemon to end. CLOEXEC keeps `failure` open until the exec.
   ::syscall(SYS_close_range, kReadyFd + 1, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);
   for (int s = 1; s < NSIG; ++s) ::signal(s, SIG_DFL);
   sigset_t none;
@@ -82,7 +82,7 @@ std::string LastLine(const std::string& file, off_t from) {
   return std::string(newline == std::string_view::npos ? text : text.substr(newline + 1));
 }
 
-// The daemon's line; "" when it closed the descriptor without one.
+// The daemon's line; "" when it closed the descriptor without writing one.
 Result<std::string> ReadReadyLine(int fd, const DaemonSpec& spec) {
   std::string line;
   int64_t deadline = MonotonicMicros() + int64_t{spec.timeout_ms} * 1000;
@@ -112,7 +112,7 @@ Result<std::string> ReadReadyLine(int fd, const DaemonSpec& spec) {
 Result<UniqueFd> OpenPidFd(const ProcessId& process) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!fd) return ErrnoError("pidfd_open");
-  // Between the pid file and here the number may have been given to another process.
+  // The pid may have been reused since the pid file was read.
   if (!IsAlive(process)) return Error(Code::kNotFound, "process is gone");
   return fd;
 }
@@ -147,7 +147,7 @@ Result<ProcessId> StartDaemon(const DaemonSpec& spec) {
   pid_t child = ::fork();
   if (child < 0) return ErrnoError("fork");
   if (child == 0) {
-    // The session's leader ends at once: the daemon can never get a controlling terminal.
+    // The session's leader exits at once, so the daemon can never get a controlling terminal.
     ::setsid();
     pid_t daemon = ::fork();
     if (daemon == 0) BecomeDaemon(spec.program.c_str(), argv.data(), log.get(), ready.write.get(), failure.write.get());
@@ -171,15 +171,15 @@ Result<ProcessId> StartDaemon(const DaemonSpec& spec) {
 
   auto line = ReadReadyLine(ready.read.get(), spec);
   if (line && *line == "ok") {
-    if (!process) return Error(Code::kAborted, "start " + spec.name + ": it ended at once: look into " + spec.log_file);
+    if (!process) return Error(Code::kAborted, "start " + spec.name + ": it exited at once: see " + spec.log_file);
     return *process;
   }
-  // Interrupted: it may well come up, for whoever asks next.
+  // Interrupted: leave it running; it may be ready for the next client.
   bool leave = !line && line.error().code() == Code::kAborted;
   if (process && !leave && !(line && line->starts_with("error: "))) (void)StopProcess(*process, 1000);
   if (!line) return std::move(line).error();
   std::string why = line->starts_with("error: ") ? line->substr(7) : LastLine(spec.log_file, log_start);
-  if (why.empty()) why = "it ended without a word";
+  if (why.empty()) why = "it exited without a message";
   return Error(Code::kUnavailable,
                "start " + spec.name + ": " + SafeLine(why) + ": the log is " + Escape(spec.log_file));
 }
@@ -270,7 +270,7 @@ Status StopProcess(const ProcessId& process, int grace_ms) {
   if (!send(SIGKILL)) return ErrnoError("kill process " + std::to_string(process.pid));
   if (WaitGone(fd->get(), 10000)) return {};
   return Error(Code::kTimeout, "stop process " + std::to_string(process.pid) +
-                                   ": it does not end even when killed: look at its state with ps");
+                                   ": it does not exit even when killed: check its state with ps");
 }
 
 Status WritePidFile(const std::string& path, const ProcessId& process) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The states of a job in words.
+// The names of job states.
 #pragma once
 
 #include <string_view>

@@ -17,7 +17,7 @@ bool NobodyListens(const Error& error) {
   return error.error_number() == ENOENT || error.error_number() == ECONNREFUSED || error.error_number() == ENOTDIR;
 }
 
-// The connection ended, on which nothing had come yet.
+// The connection ended before anything was received.
 bool HasEnded(const Error& error) {
   return error.error_number() == ECONNRESET || error.error_number() == EPIPE || error.code() == Code::kUnavailable;
 }
@@ -32,7 +32,7 @@ Result<HomeConnection> HomeConnection::Make() {
 Result<UniqueFd> HomeConnection::Connect() const {
   auto socket = ConnectUnix(places_.socket);
   if (!socket) return std::move(socket).error();
-  // Whoever answers gets our terminal: it must be ourselves.
+  // The process that answers will get our terminal, so it must have our own uid.
   VRUN_ASSIGN(PeerCredentials peer, UnixPeer(socket->get()));
   if (peer.uid != ::geteuid()) {
     return Error(Code::kDenied, "home at " + Escape(places_.socket) + ": user " + std::to_string(peer.uid) +
@@ -53,7 +53,7 @@ Result<UniqueFd> HomeConnection::ConnectOrStart(int interrupt_fd) const {
     if (lock.error().code() == Code::kExists) return Error(Code::kUnavailable, "home: another client is starting it");
     return std::move(lock).error().With("start home");
   }
-  // Whoever held the lock before us has started it.
+  // The previous holder of the lock has started home.
   socket = Connect();
   if (socket || !NobodyListens(socket.error())) return socket;
 
@@ -71,7 +71,7 @@ Result<UniqueFd> HomeConnection::ConnectOrStart(int interrupt_fd) const {
   }
   auto started = StartDaemon(spec);
   socket = Connect();
-  // A home that lost the race against another one says so; the winner is as good.
+  // A home that loses the race against another one fails to start; the winner can be used.
   if (!socket && !started) return std::move(started).error();
   return socket;
 }
@@ -87,7 +87,7 @@ Status SendMessage(int socket, const v1::ClientMessage& message, const std::vect
 Result<v1::HomeMessage> ParseHomeMessage(const std::string& bytes) {
   v1::HomeMessage message;
   if (!message.ParseFromString(bytes)) {
-    return Error(Code::kCorrupt, "home: sent what this client does not understand: stop it with `vctl down`");
+    return Error(Code::kCorrupt, "home: sent a message that this client does not understand: stop it with `vctl down`");
   }
   return message;
 }
@@ -127,7 +127,7 @@ Error FromWire(const v1::Error& error) {
   Code code = error.code() >= static_cast<int>(Code::kInvalid) && error.code() <= static_cast<int>(Code::kInternal)
                   ? static_cast<Code>(error.code())
                   : Code::kInternal;
-  return Error(code, error.message().empty() ? "home: failed without a reason" : SafeLine(error.message()));
+  return Error(code, error.message().empty() ? "home: failed and gave no reason" : SafeLine(error.message()));
 }
 
 }  // namespace vrun::cli

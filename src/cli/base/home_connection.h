@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way to the user's home daemon: its socket, and starting the daemon when there is none.
+// Connects to the user's home daemon and starts it when none runs.
 #pragma once
 
 #include <string>
 
 #include "base/config.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "proto/local.pb.h"
@@ -14,18 +14,18 @@ namespace vrun::cli {
 
 class HomeConnection {
  public:
-  // Creates nothing yet.
+  // Does not create anything yet.
   static Result<HomeConnection> Make();
   explicit HomeConnection(Places places) : places_(std::move(places)) {}
 
   const Places& places() const { return places_; }
 
-  // A connection to the running home. kNotFound or kUnavailable: there is none.
+  // Connects to the running home. kNotFound or kUnavailable: there is none.
   Result<UniqueFd> Connect() const;
 
-  // Connects; starts home first when there is none. Clients that start at once agree by a lock, so that one home comes
-  // up. `interrupt_fd` (-1: none) becoming readable ends the wait with kAborted, and an occupied lock is then not
-  // waited for either: kUnavailable, try again.
+  // Connects; starts home first when none runs. A lock makes simultaneous clients start only one home. When
+  // `interrupt_fd` (-1: none) becomes readable, the wait ends with kAborted. With an `interrupt_fd` an occupied lock is
+  // not waited for either: kUnavailable, try again.
   Result<UniqueFd> ConnectOrStart(int interrupt_fd = -1) const;
 
  private:
@@ -34,21 +34,21 @@ class HomeConnection {
 
 Status SendMessage(int socket, const v1::ClientMessage& message, const std::vector<int>& fds = {});
 Result<v1::HomeMessage> ParseHomeMessage(const std::string& bytes);
-// Blocking. After two seconds of silence one line on stderr says what is waited for, unless `quiet`.
+// Blocking. After two seconds of silence one line on stderr says what it waits for, unless `quiet`.
 Result<v1::HomeMessage> ReceiveMessage(int socket, bool quiet);
-// What home said first to a message, and the connection on which it says more. A home that ends before it has said
-// anything (killed, or replaced by another version) is asked once more, and started again, if `start`: so the message
-// must be one that may come twice.
+// Home's first answer to a message, and the connection for further answers. If home ends before it has answered (it was
+// killed, or replaced by another version), the message is sent once more, to a newly started home if `start`. So the
+// message must be safe to repeat.
 struct FirstAnswer {
   UniqueFd socket;
   v1::HomeMessage message;
 };
 Result<FirstAnswer> SendAndReceive(const HomeConnection& home, const v1::ClientMessage& message,
                                    const std::vector<int>& fds, bool start, bool quiet);
-// One question, one answer, on a connection of its own. `start`: start home when there is none. An Error answer is an
-// error.
+// Sends one query on its own connection and returns one answer. `start`: start home when none runs. An Error answer is
+// returned as an error.
 Result<v1::HomeMessage> Ask(const HomeConnection& home, const v1::Query& query, bool start, bool quiet = false);
-// v1::Error as ours.
+// Converts v1::Error to Error.
 Error FromWire(const v1::Error& error);
 
 }  // namespace vrun::cli

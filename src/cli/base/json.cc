@@ -9,7 +9,7 @@
 namespace vrun::cli {
 namespace {
 
-// Length of the well-formed UTF-8 sequence at the front, 0 when there is none.
+// Length of the well-formed UTF-8 sequence at the front, 0 if there is none.
 size_t Utf8Length(std::string_view s) {
   auto b = static_cast<unsigned char>(s[0]);
   if (b < 0x80) return 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes JSON, nothing else: objects and arrays in the order of the calls, valid UTF-8 whatever the bytes were.
+// Writes JSON only: objects and arrays in the order of the calls. The output is valid UTF-8 for any input bytes.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace vrun::cli {
 
-// Version of the layout of everything that `-o json` prints; grows when a field changes its meaning or goes.
+// Version of the layout of all `-o json` output; incremented when a field changes its meaning or is removed.
 inline constexpr int kJsonSchema = 1;
 
 class JsonWriter {
@@ -19,10 +19,10 @@ class JsonWriter {
   JsonWriter& EndArray() { return Close(']'); }
   JsonWriter& Key(std::string_view name);
 
-  JsonWriter& String(std::string_view bytes);  // bytes that are no UTF-8 become U+FFFD
+  JsonWriter& String(std::string_view bytes);  // invalid UTF-8 becomes U+FFFD
   JsonWriter& Int(int64_t n) { return Raw(std::to_string(n)); }
   JsonWriter& Uint(uint64_t n) { return Raw(std::to_string(n)); }
-  JsonWriter& Number(double value, int decimals);  // finite; null when it is not
+  JsonWriter& Number(double value, int decimals);  // null when not finite
   JsonWriter& Bool(bool b) { return Raw(b ? "true" : "false"); }
   JsonWriter& Null() { return Raw("null"); }
   JsonWriter& Seconds(int64_t micros);    // 1.25
@@ -38,7 +38,7 @@ class JsonWriter {
   void Separate();
 
   std::string out_;
-  bool first_ = true;  // nothing in the current object or array yet
+  bool first_ = true;  // the current object or array is empty so far
   bool after_key_ = false;
   int depth_ = 0;
 };

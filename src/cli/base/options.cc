@@ -9,7 +9,7 @@
 namespace vrun::cli {
 namespace {
 
-// Letters added, left out, changed, or two neighbours swapped.
+// Counts letters added, removed or changed, and swapped neighbours.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
@@ -85,12 +85,12 @@ class Parser {
     return NextWord(shown, value_name);
   }
 
-  // "-qc4": flags may be joined, and the value may follow at once.
+  // "-qc4": flags may be joined, and the value may follow directly.
   Status Shorts(const std::string& word) {
     for (size_t i = 1; i < word.size(); ++i) {
       std::string shown = std::string("-") + word[i];
       const OptionSpec* found = Find([&](const OptionSpec& o) { return o.short_name != 0 && o.short_name == word[i]; });
-      // The value follows at once, or is the next word.
+      // The value follows directly, or is the next word.
       auto value = [&](std::string_view value_name) -> Result<std::string> {
         if (i + 1 < word.size()) return word.substr(word[i + 1] == '=' ? i + 2 : i + 1);
         return NextWord(shown, value_name);

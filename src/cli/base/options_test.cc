@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people type, and what a script's lines say.
+// Command lines, and the option lines of scripts.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -218,7 +218,7 @@ TEST(ValuesTest, MomentsInSlurmsForms) {
   constexpr int64_t kNow = 1795278600'000000;  // 2026-11-21 17:30 there, 16:30 UTC
   struct Case {
     const char* text;
-    int64_t seconds;  // from then
+    int64_t seconds;  // from that time
   };
   for (const Case& c :
        {Case{"now", 0}, Case{"now+90", 90}, Case{"now+90minutes", 5400}, Case{"now+1hour", 3600},
@@ -333,7 +333,7 @@ TEST(ScriptTest, AValueThatIsRefusedIsNamedWithFileAndLineToo) {
     ASSERT_FALSE(applied) << c.line;
     EXPECT_TRUE(applied.error().message().starts_with(c.expected)) << applied.error().message();
   }
-  // Shell archives carry bytes that are no text.
+  // Shell archives contain binary data.
   EXPECT_TRUE(ParseScript(std::string_view("#!/bin/sh\nexit\n\0\r\n", 18), "setup.run"));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command prints.
+// Output of a command.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@ namespace vrun::cli {
 
 enum class OutputFormat { kTable, kWide, kName, kJson, kHtml };
 
-// To stdout. A closed pipe ends quietly.
+// Writes to stdout. A closed pipe is no error.
 inline void Print(std::string_view text) { (void)WriteAll(1, text); }
 
 }  // namespace vrun::cli

@@ -7,7 +7,7 @@
 namespace vrun::cli {
 namespace {
 
-// A run that starts at once shows nothing: a line that flashes by is noise.
+// A run that starts at once shows nothing, because a line that flashes by is noise.
 constexpr int64_t kBeforeFirstDraw = 200 * 1000;
 constexpr int64_t kSilence = 2000 * 1000;
 constexpr int64_t kBetweenLines = 10 * 1000 * 1000;
@@ -30,7 +30,7 @@ void ProgressLineWriter::Update(const v1::Progress& progress) {
   std::string text = SafeLine(progress.text());
   if (text.empty()) return;
   if (text.find("›") != std::string::npos) {
-    steps_.clear();  // home tells the whole way itself
+    steps_.clear();  // the text from home has all steps
   } else if (!steps_.empty() && progress.state() == last_state_ && progress.state() == v1::PENDING) {
     steps_.back() = text;
   } else if (steps_.empty() || steps_.back() != text) {
@@ -76,7 +76,7 @@ void ProgressLineWriter::Draw() {
   ProgressLine expected = ProgressLine::kNone;
   shared_->line.compare_exchange_strong(expected, ProgressLine::kDrawn);
   if (expected != ProgressLine::kOutput) return;
-  // Output began while we drew: home could not know of the line.
+  // Output began while we drew, and home could not know of the line.
   (void)WriteAll(options_.fd, "\r\x1b[K");
   stopped_ = true;
 }

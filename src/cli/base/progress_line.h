@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells on stderr what a run waits for: one updating line on a terminal, whole lines after two seconds elsewhere.
+// Shows on stderr what a run waits for: one updating line on a terminal, elsewhere whole lines after two seconds.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,19 @@ class ProgressLineWriter {
     size_t columns = 80;
     int fd = 2;
   };
-  // `shared`: where home learns that a line is on the screen; outlives this.
+  // `shared` tells home that a line is on the screen; it must outlive this.
   ProgressLineWriter(const Options& options, StreamProgress* shared, int64_t now_micros);
 
   void Update(const v1::Progress& progress);
-  // What is waited for before home says anything, or instead of it ("starting home").
+  // Sets the text to show before home says anything, or instead of home's ("starting home").
   void Say(std::string text);
-  // Draws what is due; returns the microseconds until something may be due again, -1: nothing.
+  // Draws what is due. Returns the microseconds until the next call is needed; -1: none.
   int64_t Tick(int64_t now_micros);
-  // The command runs: nothing is drawn any more.
+  // The command runs: stops drawing.
   void Stop();
-  // Takes the line off the screen, if it is there.
+  // Removes the line from the screen, if it is there.
   void Erase();
-  // A whole line that must not be lost. `raw`: the terminal is raw.
+  // Prints a whole line that must not be lost. `raw`: the terminal is raw.
   void Print(std::string_view line, bool raw);
 
  private:
@@ -40,7 +40,7 @@ class ProgressLineWriter {
   Options options_;
   StreamProgress* shared_;
   int64_t started_;
-  std::string text_;  // what is to be shown
+  std::string text_;  // text to show
   std::vector<std::string> steps_;
   v1::JobState last_state_ = v1::JOB_STATE_UNSPECIFIED;
   std::string drawn_;

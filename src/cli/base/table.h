@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text tables for people: aligned columns, every cell escaped so that a job's name cannot move the cursor.
+// Text tables for people: aligned columns. Every cell is escaped, so that a job's name cannot move the cursor.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Columns that the text takes on a terminal, counted in code points.
+// Width of the text on a terminal in columns, counted in code points.
 size_t DisplayWidth(std::string_view text);
-// A line that another daemon wrote: control characters escaped, backslashes left as they are, since it has escaped the
-// names in it already.
+// For a line written by another daemon: escapes control characters but not backslashes, since the daemon has escaped
+// the names in it already.
 std::string SafeLine(std::string_view text);
 // "1.5G", "512M", "17" for bytes.
 std::string FormatBytes(uint64_t bytes);

@@ -10,18 +10,18 @@
 namespace vrun::cli {
 namespace {
 
-// What a signal handler can reach: written only while no raw terminal is published.
+// Read by signal handlers; written only while no raw terminal is published.
 termios modes_to_restore;
 std::atomic<int> terminal_to_restore{-1};
 
 void RestoreAndDie(int signal_number) {
   int fd = terminal_to_restore.exchange(-1);
   if (fd >= 0) ::tcsetattr(fd, TCSANOW, &modes_to_restore);
-  // SA_RESETHAND has put the default back; the signal is blocked until we return, and then ends us.
+  // SA_RESETHAND has restored the default action. The signal is blocked until we return, and then ends the process.
   ::raise(signal_number);
 }
 
-// As ssh does: every byte passes in both directions.
+// Like ssh: every byte passes in both directions.
 termios Raw(termios modes) {
   modes.c_iflag |= IGNPAR;
   modes.c_iflag &= ~static_cast<tcflag_t>(ISTRIP | INLCR | IGNCR | ICRNL | IXON | IXANY | IXOFF | IUCLC);
@@ -32,7 +32,7 @@ termios Raw(termios modes) {
   return modes;
 }
 
-// Not drained first: output that nobody reads must not keep us from giving the terminal back.
+// Does not drain first: output that nobody reads must not delay the restore.
 bool SetModes(int fd, const termios& modes) {
   int rc;
   do {
@@ -45,7 +45,7 @@ bool SetModes(int fd, const termios& modes) {
 
 bool InBackground(int fd) {
   pid_t foreground = ::tcgetpgrp(fd);
-  // ENOTTY: not our controlling terminal, so job control does not concern us.
+  // ENOTTY: not our controlling terminal, so job control does not apply.
   return foreground >= 0 && foreground != ::getpgrp();
 }
 
@@ -101,7 +101,8 @@ void RawTerminal::LeaveInput() {
 void RawTerminal::Leave() {
   if (!raw_) return;
   raw_ = input_left_ = false;
-  // From the background this would stop us with SIGTTOU (blocked or not, the shell's modes are not ours to change).
+  // In the background this would stop us with SIGTTOU, and even with SIGTTOU blocked the shell's modes must not be
+  // changed.
   if (terminal_to_restore.exchange(-1) >= 0 && !InBackground(fd_)) SetModes(fd_, before_);
 }
 
@@ -109,8 +110,7 @@ void RawTerminal::Resume() {
   if (!raw_ || input_left_) return;
   termios now;
   termios ours = Raw(before_);
-  // Still as we left it: a SIGCONT without a stop. Taking these modes for those to come back to would lose the real
-  // ones.
+  // Modes are unchanged: a SIGCONT without a stop. Saving these modes for the restore would lose the real ones.
   bool same = ::tcgetattr(fd_, &now) == 0 && now.c_iflag == ours.c_iflag && now.c_oflag == ours.c_oflag &&
               now.c_lflag == ours.c_lflag;
   if (same) return;
@@ -127,9 +127,9 @@ void StopAsByKey() {
   sigset_t stop, before;
   ::sigemptyset(&stop);
   ::sigaddset(&stop, SIGTSTP);
-  // Whoever started us waits for the whole group: a script around us has to stop as well.
+  // Our parent waits for the whole group: a script that runs us must stop too.
   ::kill(0, SIGTSTP);
-  ::sigprocmask(SIG_UNBLOCK, &stop, &before);  // here it stops
+  ::sigprocmask(SIG_UNBLOCK, &stop, &before);  // the process stops here
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   ::sigaction(SIGTSTP, &ours, nullptr);
 }
@@ -152,7 +152,7 @@ void RestoreTerminalOnFatalSignals(const sigset_t& handled) {
     if (::sigismember(&handled, s) == 1) continue;
     struct sigaction old, action{};
     if (::sigaction(s, nullptr, &old) != 0 || old.sa_handler == SIG_IGN) continue;
-    // A sanitizer's own handler stays.
+    // Keeps a sanitizer's handler.
     if (old.sa_handler != SIG_DFL) continue;
     action.sa_handler = RestoreAndDie;
     action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);

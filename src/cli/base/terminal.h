@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The person's terminal: raw while a remote one is behind it, and as it was after any end of ours.
+// The user's terminal: raw while it is connected to a remote one, and restored however this process ends.
 #pragma once
 
 #include <termios.h>
@@ -11,17 +11,17 @@
 
 namespace vrun::cli {
 
-// True when we are a background job of the shell on this terminal: reading from it or changing its modes is not ours
-// now.
+// True when this process is a background job of the shell on this terminal. Then it must not read from the terminal or
+// change its modes.
 bool InBackground(int fd);
 
-// Of the first of the descriptors 0, 1, 2 that is a terminal; 24 x 80 when none is.
+// Size of the first of the descriptors 0, 1, 2 that is a terminal; 24 x 80 when none is.
 v1::TerminalSize CurrentTerminalSize();
 
 // Columns of the terminal at fd, at least 20.
 size_t TerminalColumns(int fd);
 
-// One at a time in a process: signal handlers that restore the terminal on a crash have to find it. Main thread.
+// Only one per process, because signal handlers that restore the terminal on a crash must find it. Main thread.
 class RawTerminal {
  public:
   explicit RawTerminal(int fd) : fd_(fd) {}
@@ -29,14 +29,15 @@ class RawTerminal {
   RawTerminal(const RawTerminal&) = delete;
   RawTerminal& operator=(const RawTerminal&) = delete;
 
-  // Takes the present modes as those to come back to. In the background it does nothing: call again after SIGCONT.
+  // Saves the present modes for the restore and sets raw mode. In the background it does nothing: call again after
+  // SIGCONT.
   Status Enter();
   void Leave();
-  // Keys are ours again, but output is passed as it is: some of the command's may not be written yet.
+  // Ends raw input but leaves output raw, because some of the command's output may not be written yet.
   void LeaveInput();
-  // After SIGCONT: whoever had the terminal meanwhile may have set other modes.
+  // After SIGCONT: another program may have set other modes meanwhile.
   void Resume();
-  bool raw() const { return raw_; }  // output is; input too unless LeaveInput was called
+  bool raw() const { return raw_; }  // whether output is raw; input is too, unless LeaveInput was called
 
  private:
   int fd_;
@@ -45,11 +46,11 @@ class RawTerminal {
   termios before_{};
 };
 
-// Stops our process group as Ctrl-Z would: only where a shell can let it go on, which is not so in an orphaned group,
-// or where our starter ignores the key. Returns when it goes on. SIGTSTP may be blocked.
+// Stops our process group as Ctrl-Z would, but only if a shell can continue it: not in an orphaned group, and not if
+// our parent ignores the key. Returns when continued. SIGTSTP may be blocked.
 void StopAsByKey();
 
-// Makes every signal that would end this process (but for those in `handled` and SIGKILL) restore the terminal first.
+// Makes every signal that would end this process (except `handled` and SIGKILL) restore the terminal first.
 void RestoreTerminalOnFatalSignals(const sigset_t& handled);
 
 }  // namespace vrun::cli

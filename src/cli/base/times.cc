@@ -20,7 +20,7 @@ Error Bad(std::string_view text, std::string_view why) {
   return Error(Code::kInvalid, Escape(text) + ": " + std::string(why));
 }
 
-// "a<separator>b[<separator>c]", all digits; empty: it is not that.
+// "a<separator>b[<separator>c]", all digits; empty if it has another form.
 std::vector<uint64_t> Split(std::string_view text, char separator, uint64_t most) {
   std::vector<uint64_t> parts;
   for (;;) {
@@ -68,7 +68,7 @@ std::optional<uint64_t> UnitSeconds(std::string_view unit) {
   return std::nullopt;
 }
 
-// Of "90minutes".
+// Parses "90minutes".
 std::optional<int64_t> ParseAhead(std::string_view text) {
   const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
   const auto n = ParseNumber(text.substr(0, digits), kMostSeconds);
@@ -77,7 +77,7 @@ std::optional<int64_t> ParseAhead(std::string_view text) {
   return static_cast<int64_t>(*n * *unit) * kSecond;
 }
 
-// A local time of day, today or `days` later; daylight saving as it is then.
+// A local time of day, today or `days` later, with the daylight saving of that date.
 int64_t Local(std::tm day, int days) {
   day.tm_mday += days;
   day.tm_isdst = -1;
@@ -120,7 +120,7 @@ Result<int64_t> ParseMoment(std::string_view text, int64_t now) {
   if (!ParseDate(rest.substr(0, t), &day) || (t != rest.npos && !ParseClock(rest.substr(t + 1), &day))) return bad();
   std::tm same = day;
   const int64_t at = utc ? int64_t{::timegm(&same)} * kSecond : Local(day, 0);
-  const std::time_t back = at / kSecond;  // the 31st of a month that has none is no date
+  const std::time_t back = at / kSecond;  // rejects a 31st in a month that has none
   std::tm check{};
   utc ? ::gmtime_r(&back, &check) : ::localtime_r(&back, &check);
   if (check.tm_mday != day.tm_mday || check.tm_mon != day.tm_mon) return bad();

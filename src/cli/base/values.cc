@@ -24,7 +24,7 @@ bool SameWord(std::string_view a, std::string_view b) {
   return a.size() == b.size() && ::strncasecmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// "12" or "1.5" without sign or exponent, in thousandths; false when it is not one or does not fit.
+// Parses "12" or "1.5", without sign or exponent, into thousandths. False when it has another form or is too large.
 bool Thousandths(std::string_view text, uint64_t max, uint64_t* out) {
   size_t dot = text.find('.');
   std::string_view whole = text.substr(0, dot);

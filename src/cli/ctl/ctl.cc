@@ -67,7 +67,7 @@ int CtlMain(std::span<const std::string> words) {
     Print("vctl " VRUN_VERSION "\n");
     return 0;
   }
-  // Options of all commands may stand in front: `vctl -o json jobs`.
+  // Common options may come first: `vctl -o json jobs`.
   OptionTable table{{}, {}, CtlCommonOptions(), true};
   auto parsed = ParseWords(table, words);
   if (!parsed) return UsageError(parsed.error().message());

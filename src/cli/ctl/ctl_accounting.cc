@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// vctl accounting: jobs that are over, as a table of comma-separated values that `vctl sim` replays.
+// vctl accounting: ended jobs as CSV, which `vctl sim` can replay.
 #include <ctime>
 
 #include "base/escape.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kPage = 1000;
 
-// What the readers of src/sim/replay/trace.h take: UTC, to the second.
+// The format that src/sim/replay/job_trace.h reads: UTC, to the second.
 std::string Date(int64_t wall_micros) {
   const time_t seconds = static_cast<time_t>(wall_micros / 1'000'000);
   tm parts{};
@@ -31,7 +31,7 @@ std::string Seconds(int64_t micros) {
   return text;
 }
 
-// Names are text from outside: no comma, quote or line end of theirs may look like one of ours.
+// Names are external text: a comma, quote or line end in them must not look like the table's own.
 std::string Cell(const std::string& name) {
   std::string out;
   for (char c : Escape(name)) out.push_back(c == ',' || c == '"' ? '_' : c);
@@ -66,11 +66,11 @@ Result<int> Run(const CtlInvocation& invocation) {
     query.mutable_list_accounts()->set_after(after);
     query.mutable_list_accounts()->set_limit(kPage);
     VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
-    if (!answer.has_accounts()) return Error(Code::kInternal, "home: answered something else than accounts");
+    if (!answer.has_accounts()) return Error(Code::kInternal, "home: unexpected answer instead of accounts");
     std::string text;
     for (const v1::Account& account : answer.accounts().accounts()) {
       after = account.job().job();
-      // What never ran is no work to be replayed.
+      // A job that never ran has no work to replay.
       if (account.held_us() > 0) text += Line(account);
     }
     Print(text);

@@ -27,12 +27,12 @@ constexpr OptionSpec kOptions[] = {
 
 Status Validate(const CtlInvocation& invocation) {
   const auto& words = invocation.words.operands;
-  if (words.empty()) return Error(Code::kInvalid, "say what to do: stat, verify or prune");
+  if (words.empty()) return Error(Code::kInvalid, "no action: write stat, verify or prune");
   if (words[0] != "stat" && words[0] != "verify" && words[0] != "prune") {
     return Error(Code::kInvalid, Escape(words[0]) + ": not one of stat, verify and prune");
   }
   if (words.size() > 1) return Error(Code::kInvalid, Escape(words[1]) + ": unexpected: name a node with --node");
-  // An unset variable must not empty all caches.
+  // An unset shell variable must not empty all caches.
   if (const auto node = invocation.Value(kNode); node && node->empty()) {
     return Error(Code::kInvalid, "--node: an empty name: leave it out for all nodes");
   }
@@ -44,7 +44,7 @@ Status Validate(const CtlInvocation& invocation) {
   return {};
 }
 
-// What is known of each node; one line of it on the terminal while the nodes work.
+// Collects the nodes' answers; shows one line on the terminal while the nodes work.
 class Answers {
  public:
   Answers() : terminal_(::isatty(2) == 1) {}
@@ -59,7 +59,7 @@ class Answers {
     }
     Draw();
   }
-  // The last word of every node, by name.
+  // The last answer of every node, by name.
   std::vector<v1::CacheAnswer> Last() {
     Erase();
     std::sort(last_.begin(), last_.end(), [](const auto& a, const auto& b) { return a.node() < b.node(); });
@@ -202,7 +202,7 @@ Status Collect(const CtlInvocation& invocation, Answers* answers) {
     VRUN_ASSIGN(v1::HomeMessage answer, ReceiveMessage(socket.get(), action != "stat"));
     if (answer.has_error()) return FromWire(answer.error());
     if (answer.has_done()) return {};
-    if (!answer.has_cache()) return Error(Code::kInternal, "home: answered something else than figures of a cache");
+    if (!answer.has_cache()) return Error(Code::kInternal, "home: unexpected answer instead of cache statistics");
     answers->Take(answer.cache());
   }
 }
@@ -216,7 +216,7 @@ Result<int> Run(const CtlInvocation& invocation) {
   for (const v1::CacheAnswer& a : last) {
     if (a.event().has_error()) failed = &a;
   }
-  // Of one node only the error is left to say.
+  // For a single node only the error remains to be printed.
   if (failed && last.size() == 1 && invocation.Has(kNode)) return FromWire(failed->event().error());
   if (invocation.json()) {
     Print(AsJson(last, action));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// vctl completion: scripts for bash, zsh and fish, made from the same records as parsing and help.
+// vctl completion: scripts for bash, zsh and fish, generated from the records that parsing and help use.
 #include <functional>
 
 #include "base/escape.h"
@@ -9,7 +9,7 @@
 namespace vrun::cli {
 namespace {
 
-// Pools and jobs are asked of the running cluster; quickly, and without a word when there is none.
+// Asks the running cluster for pools and jobs; quick, and silent when there is none.
 constexpr std::string_view kPools =
     "vctl nodes -o json 2>/dev/null | sed -n 's/^ *\"pool\": \"\\(.*\\)\",$/\\1/p' | sort -u";
 constexpr std::string_view kJobs = "vctl jobs -o name 2>/dev/null";
@@ -74,7 +74,7 @@ std::string BashOffer(Completes what) {
   }
 }
 
-// case "$prev" in ... of the options with values.
+// case "$prev" in ... for the options with values.
 std::string BashValues(std::span<const OptionSpec> options, const std::string& indent) {
   std::string out;
   for (const OptionSpec& o : options) {

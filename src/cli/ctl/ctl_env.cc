@@ -52,7 +52,7 @@ constexpr Action kActions[] = {
 
 Status Validate(const CtlInvocation& invocation) {
   const auto& words = invocation.words.operands;
-  if (words.empty()) return Error(Code::kInvalid, "say what to do: create, list, show, shell, clone or delete");
+  if (words.empty()) return Error(Code::kInvalid, "no action: write create, list, show, shell, clone or delete");
   const auto* action =
       std::find_if(std::begin(kActions), std::end(kActions), [&](const Action& a) { return a.name == words[0]; });
   if (action == std::end(kActions)) {
@@ -78,7 +78,7 @@ void Interrupt(int signal) {
   if (working > 0) ::kill(-working, SIGKILL);
 }
 
-// Runs a tool to its end; a signal to us ends it. An error is what it said of it.
+// Runs a tool to its end; a signal to us ends it. An error has the tool's message.
 Status RunTool(const std::vector<std::string>& words, const std::string& where) {
   if (interrupted != 0) return Error(Code::kAborted, "interrupted");
   int ends[2];
@@ -100,9 +100,9 @@ Status RunTool(const std::vector<std::string>& words, const std::string& where) 
   }
   ::setpgid(child, child);
   working = child;
-  if (interrupted != 0) ::kill(-child, SIGKILL);  // it came before there was anybody to tell
+  if (interrupted != 0) ::kill(-child, SIGKILL);  // the signal came before the child existed
   write.Reset();
-  // All of it is read, so that the tool never waits for us; the first line that names the cause is what is told.
+  // Reads everything, so that the tool never blocks on the pipe. Reports the first line that names the cause.
   std::string text, piece(4096, 0);
   for (ssize_t n; (n = ::read(read.get(), piece.data(), piece.size())) > 0 || (n < 0 && errno == EINTR);) {
     if (n > 0 && text.size() < 65536) text.append(piece, 0, static_cast<size_t>(n));
@@ -111,7 +111,7 @@ Status RunTool(const std::vector<std::string>& words, const std::string& where) 
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   working = 0;
-  if (interrupted != 0) return Error(Code::kAborted, "interrupted: nothing of it is left");
+  if (interrupted != 0) return Error(Code::kAborted, "interrupted: the unfinished environment was removed");
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
   if (WIFEXITED(status) && WEXITSTATUS(status) == 127 && text.empty()) {
     return Error(Code::kNotFound, Escape(words[0]) + ": it is not installed on this machine: install it");
@@ -119,7 +119,7 @@ Status RunTool(const std::vector<std::string>& words, const std::string& where) 
   struct statvfs disk;
   const bool full = text.find("No space left") != std::string::npos ||
                     (::statvfs(where.c_str(), &disk) == 0 && (disk.f_bavail == 0 || disk.f_favail == 0));
-  if (full) return Error(Code::kExhausted, "no room on the disk of " + Escape(where) + ": make some");
+  if (full) return Error(Code::kExhausted, "the disk of " + Escape(where) + " is full: free space on it");
   const std::string line = text.substr(0, text.find('\n'));
   return Error(Code::kInternal, line.empty() ? Escape(words[0]) + " failed" : SafeLine(line));
 }
@@ -132,14 +132,14 @@ Status Unpack(const std::string& archive, const std::string& tree) {
   return Error(Code::kInvalid, Escape(archive) + ": it has neither /bin nor /usr: give an archive of a whole root");
 }
 
-// The snapshot's one layer, by the command that exports it.
+// Gets the snapshot's only layer from the command that exports it.
 Status FillFromSnapshot(const std::string& snapshot, const std::string& tree) {
   VRUN_ASSIGN(std::string vctl, FindProgram("vctl"));
   const std::string oci = tree + "/.vrun-oci";
   Status done = RunTool({vctl, "snapshot", "export", snapshot, "--oci", oci}, tree);
   std::string layer;
   if (done) {
-    // The layer is by far the largest of the blobs: the others are lists of a few hundred bytes.
+    // The layer is by far the largest blob; the others are lists of a few hundred bytes.
     done = RunTool(
         {"sh", "-c", "ln \"$(ls -S -d \"$1\"/blobs/sha256/* | head -n 1)\" \"$2\"", "sh", oci, tree + "/.vrun-layer"},
         tree);
@@ -171,7 +171,8 @@ Status Create(Environments* environments, const CtlInvocation& invocation) {
                                 [&](const std::string& tree) { return FillFromSnapshot(*snapshot, tree); });
   }
   const std::string suite = *invocation.Value(kDebootstrap);
-  if (suite.empty() || suite[0] == '-') return Error(Code::kInvalid, Escape(suite) + ": no name of a suite");
+  if (suite.empty() || suite[0] == '-')
+    return Error(Code::kInvalid, Escape(suite) + ": not a suite: write a name such as bookworm");
   return environments->Create(name, "debootstrap " + suite, [&](const std::string& tree) {
     return RunTool({"debootstrap", suite, tree}, tree);
   });
@@ -223,7 +224,7 @@ Result<int> Show(const Environments& environments, const CtlInvocation& invocati
 
 Result<int> Run(const CtlInvocation& invocation) {
   VRUN_ASSIGN(Places places, FindPlaces());
-  // Beside what else belongs to one VRUN_DIR; else the machine's.
+  // Below VRUN_DIR if it is set, else the machine's own directory.
   const char* own = std::getenv("VRUN_DIR");
   VRUN_ASSIGN(Environments environments,
               Environments::Open(own != nullptr && *own == '/' ? std::string(own) + "/env" : "/var/lib/vrun/env"));

@@ -18,7 +18,7 @@ Result<int> RunJobs(const CtlInvocation& invocation) {
   v1::Query query;
   query.mutable_list_jobs()->set_all(invocation.Has(kAll));
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
-  if (!answer.has_jobs()) return Error(Code::kInternal, "home: answered something else than a list of jobs");
+  if (!answer.has_jobs()) return Error(Code::kInternal, "home: unexpected answer instead of a list of jobs");
   Print(FormatJobs(answer.jobs(), invocation.format, invocation.headers));
   return 0;
 }
@@ -39,7 +39,7 @@ Status ValidateJob(const CtlInvocation& invocation) {
     return Error(Code::kInvalid, "--list and --to belong to `vctl job ID pull`");
   }
   if (pull && invocation.Has(kList) && invocation.Has(kTo)) {
-    return Error(Code::kInvalid, "--list puts nothing anywhere: leave --to out");
+    return Error(Code::kInvalid, "--list does not copy files: leave --to out");
   }
   if (words.size() < 2 || pull) return {};
   if (words[1] != "drop") return Error(Code::kInvalid, Escape(words[1]) + ": not one of pull and drop");
@@ -56,7 +56,7 @@ Result<int> RunJob(const CtlInvocation& invocation) {
   query.mutable_get_job()->set_job(id);
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
   if (!answer.has_jobs() || answer.jobs().jobs_size() != 1) {
-    return Error(Code::kNotFound, "job " + std::to_string(id) + ": there is none: `vctl jobs --all` lists yours");
+    return Error(Code::kNotFound, "job " + std::to_string(id) + ": no such job: `vctl jobs --all` lists yours");
   }
   Print(FormatJob(answer.jobs().jobs(0), invocation.format));
   return 0;

@@ -29,7 +29,7 @@ Result<LogEnd> CopyLog(const HomeConnection& home, uint64_t job, bool follow) {
   VRUN_TRY(SendMessage(socket.get(), message));
   LogEnd end;
   for (;;) {
-    // Following a silent job is no news.
+    // Quiet: a job without output is normal.
     VRUN_ASSIGN(v1::HomeMessage answer, ReceiveMessage(socket.get(), true));
     if (answer.has_error()) return FromWire(answer.error());
     if (answer.has_done()) return end;
@@ -37,7 +37,7 @@ Result<LogEnd> CopyLog(const HomeConnection& home, uint64_t job, bool follow) {
       end.finished = std::move(*answer.mutable_finished());
       continue;
     }
-    if (!answer.has_log()) return Error(Code::kInternal, "home: answered something else than a log");
+    if (!answer.has_log()) return Error(Code::kInternal, "home: unexpected answer instead of a log");
     Status written = WriteAll(answer.log().is_stderr() ? 2 : 1, answer.log().data());
     if (!written) return std::move(written).error().With("logs");
     if (answer.log().is_note()) end.last_note = std::move(*answer.mutable_log()->mutable_data());

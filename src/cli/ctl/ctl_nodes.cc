@@ -12,7 +12,7 @@ Result<int> Run(const CtlInvocation& invocation) {
   v1::Query query;
   query.mutable_list_nodes();
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
-  if (!answer.has_nodes()) return Error(Code::kInternal, "home: answered something else than a list of nodes");
+  if (!answer.has_nodes()) return Error(Code::kInternal, "home: unexpected answer instead of a list of nodes");
   Print(FormatNodes(answer.nodes(), invocation.format, invocation.headers));
   return 0;
 }

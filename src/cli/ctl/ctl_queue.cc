@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// vctl queue, vctl why, vctl quota: who waits, for what, and what teams may have.
+// vctl queue, vctl why, vctl quota: the waiting jobs, the reasons, and the teams' quotas.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -15,7 +15,7 @@
 namespace vrun::cli {
 namespace {
 
-// "2", "0.5", of thousandths.
+// Formats thousandths as "2", "0.5".
 std::string Milli(int64_t milli) {
   std::string text = std::to_string(milli / 1000);
   if (milli % 1000 == 0) return text;
@@ -31,7 +31,7 @@ Result<int> RunQueue(const CtlInvocation& invocation) {
   v1::Query query;
   query.mutable_list_jobs();
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
-  if (!answer.has_jobs()) return Error(Code::kInternal, "home: answered something else than a list of jobs");
+  if (!answer.has_jobs()) return Error(Code::kInternal, "home: unexpected answer instead of a list of jobs");
   v1::JobList waiting;
   for (v1::JobInfo& job : *answer.mutable_jobs()->mutable_jobs()) {
     if (job.state() == v1::PENDING) *waiting.add_jobs() = std::move(job);
@@ -153,7 +153,7 @@ Result<int> RunWhy(const CtlInvocation& invocation) {
   v1::Query query;
   query.mutable_why()->set_job(id);
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
-  if (!answer.has_why()) return Error(Code::kInternal, "home: answered something else than why a job waits");
+  if (!answer.has_why()) return Error(Code::kInternal, "home: unexpected answer instead of the reason why a job waits");
   Print(invocation.json() ? WhyAsJson(answer.why()) : WhyAsText(answer.why()));
   return 0;
 }
@@ -213,7 +213,7 @@ Result<int> RunQuota(const CtlInvocation& invocation) {
   v1::Query query;
   query.mutable_list_teams();
   VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
-  if (!answer.has_teams()) return Error(Code::kInternal, "home: answered something else than a list of teams");
+  if (!answer.has_teams()) return Error(Code::kInternal, "home: unexpected answer instead of a list of teams");
   if (invocation.json()) {
     JsonWriter json;
     json.BeginObject().Key("schema").Int(kJsonSchema).Key("teams").BeginArray();

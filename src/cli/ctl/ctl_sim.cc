@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// vctl sim: becomes vrun-sim. The simulator is a program of its own, so that the CLI stays small.
+// vctl sim: executes vrun-sim. The simulator is a separate program, so that the CLI stays small.
 #include <unistd.h>
 
 #include <vector>
@@ -12,7 +12,7 @@
 namespace vrun::cli {
 namespace {
 
-Status Validate(const CtlInvocation&) { return {}; }  // vrun-sim does
+Status Validate(const CtlInvocation&) { return {}; }  // vrun-sim validates
 
 Result<int> Run(const CtlInvocation& invocation) {
   VRUN_ASSIGN(const std::string program, FindProgram("vrun-sim"));

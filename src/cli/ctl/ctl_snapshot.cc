@@ -44,7 +44,7 @@ constexpr Action kActions[] = {
 
 Status Validate(const CtlInvocation& invocation) {
   const auto& words = invocation.words.operands;
-  if (words.empty()) return Error(Code::kInvalid, "say what to do: create, list, show, diff, delete or export");
+  if (words.empty()) return Error(Code::kInvalid, "no action: write create, list, show, diff, delete or export");
   const auto* action =
       std::find_if(std::begin(kActions), std::end(kActions), [&](const Action& a) { return a.name == words[0]; });
   if (action == std::end(kActions)) {
@@ -60,7 +60,7 @@ Status Validate(const CtlInvocation& invocation) {
 
 using OnEvent = std::function<Status(const v1::SnapshotEvent&)>;
 
-// One question; `heard` gets every part of the answer.
+// Sends one request; `heard` gets every part of the answer.
 Status AskHome(const v1::SnapshotRequest& request, const OnEvent& heard) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::ClientMessage message;
@@ -71,7 +71,7 @@ Status AskHome(const v1::SnapshotRequest& request, const OnEvent& heard) {
     VRUN_ASSIGN(v1::HomeMessage answer, ReceiveMessage(socket.get(), request.has_create()));
     if (answer.has_error()) return FromWire(answer.error());
     if (answer.has_done()) return {};
-    if (!answer.has_snapshot()) return Error(Code::kInternal, "home: answered something else than a snapshot");
+    if (!answer.has_snapshot()) return Error(Code::kInternal, "home: unexpected answer instead of a snapshot");
     VRUN_TRY(heard(answer.snapshot()));
   }
 }
@@ -144,7 +144,7 @@ void PrintOne(const CtlInvocation& invocation, const v1::SnapshotInfo& s, bool c
   Print(text);
 }
 
-// A line that is drawn anew on a terminal, about five times a second.
+// A line that is redrawn on a terminal about five times a second.
 void Draw(const v1::SnapshotProgress& p) {
   if (p.total_saved_bytes() > 0) {
     std::fprintf(stderr, "\r\x1b[K%s of %s to the S3 store", FormatBytes(p.saved_bytes()).c_str(),
@@ -305,7 +305,7 @@ Result<int> Delete(const CtlInvocation& invocation) {
 
 // --- export
 
-// The files of a layout as they come. What it made is removed again unless it was finished.
+// Writes the files of a layout as they arrive. Removes what it wrote unless it was finished.
 class LayoutWriter {
  public:
   explicit LayoutWriter(std::string directory) : directory_(std::move(directory)) {}
@@ -315,7 +315,7 @@ class LayoutWriter {
 
   Status Start() {
     if (::mkdir(directory_.c_str(), 0777) != 0) {
-      return errno == EEXIST ? Error(Code::kExists, Escape(directory_) + ": it is there already: name a new directory")
+      return errno == EEXIST ? Error(Code::kExists, Escape(directory_) + ": already exists: name a new directory")
                              : ErrnoError("make " + Escape(directory_));
     }
     made_ = true;
@@ -330,7 +330,8 @@ class LayoutWriter {
     if (!written) return written.error().With("write " + Escape(directory_));
     bytes_ += part.data().size();
     if (part.path().empty()) return {};
-    if (!IsOurs(part.path())) return Error(Code::kCorrupt, "export: the store sent a file of another kind");
+    if (!IsOurs(part.path()))
+      return Error(Code::kCorrupt, "export: the snapshot store sent a file that does not belong to an OCI layout");
     file_.Reset();
     if (::rename(unfinished.c_str(), (directory_ + "/" + part.path()).c_str()) != 0) {
       return ErrnoError("write " + Escape(directory_));
@@ -365,7 +366,8 @@ Result<int> Export(const CtlInvocation& invocation) {
   VRUN_TRY(AskHome(request, [&](const v1::SnapshotEvent& event) -> Status {
     return event.has_part() ? layout.Take(event.part()) : Status();
   }));
-  if (!layout.finished()) return Error(Code::kInternal, "export: the store ended too early: try again");
+  if (!layout.finished())
+    return Error(Code::kInternal, "export: the snapshot store ended its answer too early: try again");
   if (invocation.json()) {
     JsonWriter json;
     json.BeginObject().Key("schema").Int(kJsonSchema).Key("directory").String(directory);

@@ -5,7 +5,7 @@
 #include "cli/base/json.h"
 #include "cli/base/table.h"
 #include "cli/ctl/ctl.h"
-#include "cli/host/cluster.h"
+#include "cli/host/local_cluster.h"
 
 namespace vrun::cli {
 namespace {
@@ -28,7 +28,7 @@ std::string AsJson(const Places& places, const Daemons& daemons, const v1::Statu
   json.Key("metadata_requests").Uint(s.metadata_requests());
   const v1::FrozenState& frozen = s.frozen();
   json.Key("frozen").BeginObject().Key("jobs").Uint(frozen.jobs()).Key("held_files").Uint(frozen.held_files());
-  json.Key("kept_files").Uint(frozen.kept_files()).Key("kept_bytes").Uint(frozen.kept_bytes());
+  json.Key("kept_files").Uint(frozen.old_files()).Key("kept_bytes").Uint(frozen.kept_bytes());
   json.Key("lost_files").Uint(frozen.lost_files()).Key("last_lost").String(frozen.last_lost()).EndObject();
   json.Key("last_scan_s").Seconds(static_cast<int64_t>(s.last_scan_s() * 1e6));
   auto pid = [&](const char* name, const std::optional<ProcessId>& process) {
@@ -44,7 +44,7 @@ std::string AsJson(const Places& places, const Daemons& daemons, const v1::Statu
 
 std::string FrozenText(const v1::FrozenState& frozen) {
   std::string text = "the roots of " + std::to_string(frozen.jobs()) + " jobs: " + std::to_string(frozen.held_files()) +
-                     " files held, " + FormatBytes(frozen.kept_bytes()) + " in " + std::to_string(frozen.kept_files()) +
+                     " files held, " + FormatBytes(frozen.kept_bytes()) + " in " + std::to_string(frozen.old_files()) +
                      " copies";
   if (frozen.lost_files() == 0) return text;
   return text + ", " + std::to_string(frozen.lost_files()) + " lost: " + Escape(frozen.last_lost());
@@ -90,7 +90,7 @@ Result<int> Run(const CtlInvocation& invocation) {
   Daemons daemons{files.Running("controller"), files.Running("snapshots"), files.Running("node")};
   v1::Query query;
   query.mutable_status();
-  auto answer = Ask(home, query, false);  // asking must not start anything
+  auto answer = Ask(home, query, false);  // a status query must not start anything
   const v1::StatusAnswer* status = answer && answer->has_status() ? &answer->status() : nullptr;
   Print(invocation.json() ? AsJson(home.places(), daemons, status) : AsText(home.places(), daemons, status));
   return status != nullptr && status->controller_connected() ? 0 : 1;

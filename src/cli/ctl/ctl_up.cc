@@ -5,7 +5,7 @@
 #include "base/escape.h"
 #include "cli/base/json.h"
 #include "cli/ctl/ctl.h"
-#include "cli/host/cluster.h"
+#include "cli/host/local_cluster.h"
 #include "cli/request/job_command.h"
 
 namespace vrun::cli {

@@ -13,8 +13,7 @@
 namespace vrun::cli {
 namespace {
 
-// Home is asked again and again: a question and its answer take a fraction of a millisecond, and a home that was
-// restarted in between does not matter.
+// Home is polled: a query takes a fraction of a millisecond, and a restart of home in between does no harm.
 constexpr int kFirstPauseMs = 50;
 constexpr int kLongestPauseMs = 1000;
 
@@ -42,7 +41,7 @@ Result<v1::JobInfo> WaitForJob(const HomeConnection& home, uint64_t job) {
   for (int pause = kFirstPauseMs;; pause = std::min(pause * 2, kLongestPauseMs)) {
     VRUN_ASSIGN(v1::HomeMessage answer, Ask(home, query, true));
     if (!answer.has_jobs() || answer.jobs().jobs_size() != 1) {
-      return Error(Code::kNotFound, "job " + std::to_string(job) + ": there is none: `vctl jobs --all` lists yours");
+      return Error(Code::kNotFound, "job " + std::to_string(job) + ": no such job: `vctl jobs --all` lists yours");
     }
     if (IsOver(answer.jobs().jobs(0).state())) return answer.jobs().jobs(0);
     ::poll(nullptr, 0, pause);

@@ -36,7 +36,7 @@ std::string GpusCell(const v1::Resources& r) {
 
 std::string ExitCell(const v1::JobInfo& job) { return job.has_exit() ? std::to_string(ExitStatus(job)) : ""; }
 
-// What it wrote and home had changed meanwhile.
+// Files that both the job and home changed.
 std::string ConflictsCell(const v1::ExitRecord& exit) {
   if (exit.conflicts() == 0) return "";
   std::string out = std::to_string(exit.conflicts()) + ", changed at home meanwhile: ";
@@ -181,7 +181,7 @@ std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool header
 std::string FormatJob(const v1::JobInfo& job, OutputFormat format) {
   if (format == OutputFormat::kName) return std::to_string(job.job()) + "\n";
   if (format == OutputFormat::kJson) {
-    // The job's own object with the version beside its fields.
+    // The job's own object, with the schema version added to its fields.
     JsonWriter body;
     WriteJob(job, &body);
     std::string text = body.Take();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs and nodes for eyes and for programs.
+// Output of jobs and nodes, for people and as JSON.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace vrun::cli {
 
-// As an element; the fields are listed in docs/man/vctl.1.
+// Writes the job as an element; docs/man/vctl.1 lists the fields.
 void WriteJob(const v1::JobInfo& job, JsonWriter* json);
 void WriteAttempts(const google::protobuf::RepeatedPtrField<v1::AttemptInfo>& attempts, JsonWriter* json);
 void WriteNode(const v1::NodeInfo& node, JsonWriter* json);
@@ -20,10 +20,10 @@ std::string FormatJobs(const v1::JobList& jobs, OutputFormat format, bool header
 std::string FormatJob(const v1::JobInfo& job, OutputFormat format);
 std::string FormatNodes(const v1::NodeList& nodes, OutputFormat format, bool headers);
 
-// One line for people: what became of what one attempt wrote (--writes=keep).
+// One line for people: the state of the kept writes (--writes=keep) of one attempt.
 std::string FormatKept(const v1::Kept& kept);
 
-// How long its command has run, 0 when it has not.
+// How long its command has run; 0 when it has not started.
 int64_t RanMicros(const v1::JobInfo& job);
 
 }  // namespace vrun::cli

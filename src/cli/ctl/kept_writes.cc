@@ -70,7 +70,7 @@ class Answers {
 
  private:
   void Entry(const v1::WriteBack& write) {
-    // The metadata of a directory at its end says nothing that the directory has not.
+    // Metadata of a directory at the end of its writes repeats what the directory's own entry says.
     if (write.has_set_meta() && S_ISDIR(write.set_meta().meta().mode())) return;
     const std::string kind = KindOf(write), from = OriginOf(write);
     if (invocation_.json()) {
@@ -150,7 +150,7 @@ Result<int> RunKept(const CtlInvocation& invocation, bool pull, bool list, const
     VRUN_ASSIGN(v1::HomeMessage answer, ReceiveMessage(socket.get(), pull && !list));
     if (answer.has_error()) return FromWire(answer.error());
     if (answer.has_done()) return answers.Finish();
-    if (!answer.has_kept()) return Error(Code::kInternal, "home: answered something else than what is kept");
+    if (!answer.has_kept()) return Error(Code::kInternal, "home: unexpected answer instead of kept writes");
     answers.Take(answer.kept());
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `vctl sim` as vctl, which parses, helps and completes, and the program vrun-sim, which simulates, both know it.
+// The options of `vctl sim`, shared by vctl, which parses, helps and completes, and the program vrun-sim, which
+// simulates.
 #pragma once
 
 #include "cli/base/command.h"

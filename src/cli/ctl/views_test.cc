@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people and programs read: tables, JSON, findings of the doctor, completions, statuses.
+// Output for people and programs: tables, JSON, findings of the doctor, completions, statuses.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include "cli/base/progress_line.h"
 #include "cli/base/table.h"
 #include "cli/ctl/job_view.h"
-#include "cli/host/cluster.h"
 #include "cli/host/host_facts.h"
+#include "cli/host/local_cluster.h"
 #include "cli/run/explain_io.h"
 #include "cli/run/status_json.h"
 
@@ -70,9 +70,9 @@ TEST(ExplainIoTest, SaysWhereContentCameFromWhyAndWhatOfItWasInVain) {
       FormatIo(finished),
       "SOURCE  FETCHED  UNITS  READ  UNREAD  FROM     UNTIL    WHY\n"
       "cache   -        -      0     -       -        -        was on the node already\n"
-      "trace   0        0      0     0       -        -        what earlier runs of this read\n"
+      "trace   0        0      0     0       -        -        read by earlier runs of this program\n"
       "ahead   640K     40     30    160K    0.000 s  1.500 s  home's page cache, libraries, files beside it\n"
-      "demand  0        0      0     0       -        -        asked for when it was read\n"
+      "demand  0        0      0     0       -        -        fetched when it was read\n"
       "7 files read, 1000 from home, 5.0M from other nodes, 3.0K from the S3 store; home's link busy 50 % of 2.000 s\n"
       "0 waits for content, 0.000 s in all\n"
       "FETCHED  UNREAD  SOURCE  FROM     UNTIL    FILE\n"
@@ -406,7 +406,7 @@ TEST_F(ProgressTest, ATerminalGetsOneUpdatingLineThatIsErased) {
   auto line = Make(true);
   line.Update(At(v1::PENDING, "queued, 3rd"));
   EXPECT_GT(line.Tick(1000), 0);
-  EXPECT_EQ(Written(), "");  // too early to be more than a flash
+  EXPECT_EQ(Written(), "");  // too early: it would only flash by
   EXPECT_EQ(line.Tick(300000), -1);
   EXPECT_EQ(Written(), "\rvrun: queued, 3rd\x1b[K");
   line.Update(At(v1::PENDING, "queued, 2nd"));
@@ -425,7 +425,7 @@ TEST_F(ProgressTest, WhenOutputHasBegunNothingIsDrawnOrErased) {
   line.Update(At(v1::PENDING, "queued"));
   line.Tick(300000);
   Written();
-  // Home found the line drawn, erased it, and writes.
+  // Plays home, which found the line drawn, erased it, and writes.
   EXPECT_EQ((*map_)->line.exchange(ProgressLine::kOutput), ProgressLine::kDrawn);
   line.Update(At(v1::STARTING, "starting"));
   line.Tick(400000);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Daemons that come and go: starting one home however many ask, `vctl up` and `vctl down` over fake daemons.
+// Starting and stopping daemons: many clients start one home, and `vctl up` and `vctl down` with fake daemons.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-// A vrund in Python: home answers every request with the frame in answer.bin; all note their starts.
+// A vrund in Python. Home answers every request with the frame in answer.bin; all roles record their starts.
 constexpr const char* kFakeVrund = R"(#!/usr/bin/python3
 import os, signal, socket, struct, sys, threading, time
 here = os.environ["VRUN_DIR"]
@@ -102,7 +102,7 @@ class DaemonsTest : public FakeHomeTest {
     for (size_t at = 0; (at = all.find("\n" + role + " ", at)) != std::string::npos; ++at) ++n;
     return n;
   }
-  // Of our fake daemons: they run the program in our directory.
+  // Pids of our fake daemons, which run the program in our directory.
   std::vector<pid_t> Pids(const std::string& role) {
     std::vector<pid_t> out;
     DIR* proc = ::opendir("/proc");
@@ -115,7 +115,7 @@ class DaemonsTest : public FakeHomeTest {
     ::closedir(proc);
     return out;
   }
-  // Runs to the end; status, stdout and stderr.
+  // Runs to the end and returns status, stdout and stderr.
   struct Ended {
     int status;
     std::string out, err;
@@ -139,7 +139,7 @@ TEST_F(DaemonsTest, ClientsThatStartAtOnceStartOneHome) {
 
 TEST_F(DaemonsTest, AStaleSocketIsNoHome) {
   Listen();
-  listener_.Reset();  // the file stays
+  listener_.Reset();  // the socket file stays
   ASSERT_TRUE(PathExists(socket_path()));
   auto run = Start({"x"});
   EXPECT_EQ(run->Wait(), 0) << run->Err();
@@ -179,11 +179,11 @@ TEST_F(DaemonsTest, ADirectoryThatCannotBeMadeIs125AndOneLine) {
 
 TEST_F(DaemonsTest, TheDaemonKeepsNothingOfOurs) {
   int inherited[2];
-  ASSERT_EQ(::pipe2(inherited, 0), 0);  // as a job server's pipe: no close-on-exec
+  ASSERT_EQ(::pipe2(inherited, 0), 0);  // like a job server's pipe: no close-on-exec
   auto run = Start({"x"}, {.in = inherited[0]});
   EXPECT_EQ(run->Wait(), 0) << run->Err();
   ::close(inherited[1]);
-  // The daemon lives; if it held the write end, this would not be the end of the stream.
+  // The daemon is alive. If it held the write end, there would be no end of the stream.
   pollfd p{inherited[0], POLLIN, 0};
   ASSERT_EQ(::poll(&p, 1, kPatienceMs), 1);
   EXPECT_NE(p.revents & POLLHUP, 0);
@@ -234,12 +234,12 @@ TEST_F(DaemonsTest, UpStartsRepairsAndDownStopsAll) {
 TEST_F(DaemonsTest, DownSparesAProcessThatOnlyHasThePid) {
   AnswerStatus();
   ASSERT_EQ(Vctl({"up", "--no-node"}).status, 0);
-  // The controller died and its pid was given to somebody else: us.
+  // Simulates that the controller died and its pid was reused, by this process.
   auto self = IdentifyProcess(::getpid());
   ASSERT_TRUE(self);
   self->start_time += 1;
   ASSERT_TRUE(WritePidFile(dir_ + "/v/state/cluster/controller.pid", *self));
-  EXPECT_EQ(Vctl({"down"}).status, 0);  // and we are still here to see it
+  EXPECT_EQ(Vctl({"down"}).status, 0);  // and this process still runs
 }
 
 TEST_F(DaemonsTest, UpTellsWhoseFaultItIs) {
@@ -306,11 +306,11 @@ TEST_F(DaemonsTest, QueriesPrintAnswersAndErrors) {
   }
   v1::HomeMessage error;
   error.mutable_error()->set_code(static_cast<int>(Code::kNotFound));
-  error.mutable_error()->set_message("job 99: there is none: `vctl jobs --all` lists yours");
+  error.mutable_error()->set_message("job 99: no such job: `vctl jobs --all` lists yours");
   Answer(error);
   Ended missing = Vctl({"job", "99"});
   EXPECT_EQ(missing.status, 1);
-  EXPECT_EQ(missing.err, "vctl: job 99: there is none: `vctl jobs --all` lists yours\n");
+  EXPECT_EQ(missing.err, "vctl: job 99: no such job: `vctl jobs --all` lists yours\n");
   EXPECT_THAT(Vctl({"job", "99", "-o", "json"}).out, HasSubstr("\"code\": \"not-found\""));
 }
 
@@ -476,7 +476,7 @@ TEST_F(BatchTest, ARootThatIsADirectoryIsTakenOffThePaths) {
   ASSERT_TRUE(MakeDirs(dir_ + "/root/home", 0755));
   ASSERT_TRUE(WriteFileAtomic(dir_ + "/v/config.toml", "root = \"" + dir_ + "/root\"\n", 0600));
   ASSERT_TRUE(WriteFileAtomic(dir_ + "/root/home/job.sh", "#!/bin/sh\n", 0755));
-  // Without its interpreter there it could not start.
+  // It could not start, because its interpreter is not there.
   auto refused = Start({dir_ + "/root/home/job.sh"}, {}, {}, "vbatch");
   EXPECT_EQ(refused->Wait(), 127);
   EXPECT_THAT(refused->Err(), HasSubstr("job.sh: its interpreter /bin/sh is not in the mirrored root"));

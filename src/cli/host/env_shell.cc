@@ -23,9 +23,9 @@ namespace {
 
 constexpr char kInside[] = "/run/vrun";  // VRUN_DIR of the vrun inside; /run is never part of a root
 
-constexpr off_t kEnding = 1;  // size of the lock's file: its holder ends, or has ended
+constexpr off_t kEnding = 1;  // size of the lock file that marks a holder that ends or has ended
 
-// What the holder needs to know; all of it made before the fork.
+// The data for the holder, all prepared before the fork.
 struct Plan {
   std::string layers;       // directory
   std::string options;      // of the overlay, relative to it
@@ -50,7 +50,7 @@ Status BindReadOnly(const std::string& what, const std::string& where) {
   return Mount("", where, nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID);
 }
 
-// A file of this machine that name resolution needs, over the environment's; a link is left alone.
+// Mounts a file of this machine that name resolution needs over the environment's own. Leaves a symlink alone.
 Status BindFile(const std::string& file, const std::string& root) {
   const std::string where = root + file;
   struct stat st;
@@ -98,10 +98,10 @@ Status MakeMounts(const Plan& plan) {
   return {};
 }
 
-// The first process inside. `told`: gets "ok", or what went wrong.
+// The first process inside. Writes "ok" or the error to `told`.
 [[noreturn]] void Hold(const Plan& plan, UniqueFd told) {
   ::setsid();
-  // Above all our share of the lock, which would be held for ever.
+  // Above all closes our share of the lock, which would otherwise be held forever.
   const auto mine = static_cast<unsigned>(told.get());
   ::close_range(3, mine - 1, 0);
   ::close_range(mine + 1, ~0u, 0);
@@ -112,11 +112,11 @@ Status MakeMounts(const Plan& plan) {
   told.Reset();
   if (!made) ::_exit(1);
   for (int fd : {0, 1, 2}) ::dup2(null->get(), fd);
-  // What ends inside without a parent is ours; nobody asks how it ended.
+  // Orphans inside become our children; their exit status is not needed.
   ::signal(SIGCHLD, SIG_IGN);
   while (::flock(lock->get(), LOCK_EX) != 0 && errno == EINTR) {
   }
-  // Whoever gets the lock next may be faster than our end, and must not come in here.
+  // The next process to get the lock may be faster than our exit, and must not enter these namespaces.
   [[maybe_unused]] const int marked = ::ftruncate(lock->get(), kEnding);
   ::_exit(0);
 }
@@ -160,7 +160,7 @@ Result<Plan> MakePlan(const Environments& environments, const Environment& envir
   plan.name = environment.name;
   plan.layers = environments.LayerPath(1);
   plan.layers.resize(plan.layers.rfind('/'));
-  // Numbers and a checked name: nothing needs quoting.
+  // Numbers and a checked name: no quoting needed.
   for (uint64_t layer : environment.layers) {
     plan.options += (plan.options.empty() ? "lowerdir=" : ":") + std::to_string(layer);
   }
@@ -174,7 +174,7 @@ Result<Plan> MakePlan(const Environments& environments, const Environment& envir
   VRUN_ASSIGN(plan.vrund, FindProgram("vrund"));
   VRUN_ASSIGN(plan.vrun, FindProgram("vrun"));
   auto config = ReadConfig(places.config_file);
-  if (!config && config.error().code() == Code::kNotFound) return plan;  // the vrun inside says what to do
+  if (!config && config.error().code() == Code::kNotFound) return plan;  // the vrun inside reports it
   if (!config) return std::move(config).error();
   plan.credentials = config->credentials;
   config->credentials = std::string(kInside) + "/credentials";
@@ -199,7 +199,7 @@ std::vector<std::string> MakeEnvironment(const std::string& name) {
 
 [[noreturn]] void Exec(std::vector<std::string> words, std::vector<std::string> environment, bool terminal) {
   if (terminal) {
-    // Its own process group, in the foreground: the one that we belong to has no number inside.
+    // Its own process group, in the foreground: our old group does not exist in the inner pid namespace.
     ::setpgid(0, 0);
     ::signal(SIGTTOU, SIG_IGN);
     ::tcsetpgrp(0, ::getpid());
@@ -238,7 +238,7 @@ Result<int> RunInEnvironment(const Environments& environments, const std::string
     if (known && IsAlive(*known)) {
       holder = *known;
     } else {
-      // After the lock: a clone may have changed the layers.
+      // Read under the lock: a clone may have changed the layers.
       VRUN_ASSIGN(Environment environment, environments.Find(name));
       VRUN_ASSIGN(Plan plan, MakePlan(environments, environment, places));
       auto started = StartHolder(plan);
@@ -254,7 +254,7 @@ Result<int> RunInEnvironment(const Environments& environments, const std::string
   }
   const bool terminal = ::isatty(0) == 1;
   const std::vector<std::string> environment = MakeEnvironment(name);
-  // Entered by a process of its own: this one stays in the namespaces that it came from.
+  // A child enters the namespaces; this process stays in its own.
   const pid_t child = ::fork();
   if (child < 0) return ErrnoError("fork");
   if (child == 0) {
@@ -265,7 +265,7 @@ Result<int> RunInEnvironment(const Environments& environments, const std::string
     }
     const pid_t inside = ::fork();
     if (inside == 0) Exec(command, environment, terminal);
-    // Ctrl-C is for what runs inside.
+    // Ctrl-C is meant for the command inside.
     for (int s : {SIGINT, SIGQUIT}) ::signal(s, SIG_IGN);
     int status = 125 << 8;
     while (::waitpid(inside, &status, 0) < 0 && errno == EINTR) {

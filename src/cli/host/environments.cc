@@ -22,7 +22,7 @@
 namespace vrun::cli {
 namespace {
 
-// The kernel's own bound is 500; every lookup that finds nothing asks all of them.
+// The kernel's limit is 500, but every failing lookup searches all layers.
 constexpr size_t kMaxLayers = 100;
 constexpr int kKillMs = 10'000;
 
@@ -76,7 +76,7 @@ uint64_t DiskBytes(const std::string& directory) {
 
 Result<Environments> Environments::Open(std::string directory) {
   if (::geteuid() != 0) {
-    return Error(Code::kDenied, "environments are root's, who mounts them: run `vctl env` as root on the storage host");
+    return Error(Code::kDenied, "environments need root to mount them: run `vctl env` as root on the storage host");
   }
   Environments out(std::move(directory));
   for (const char* sub : {"/envs", "/layers"}) VRUN_TRY(MakeDirs(out.directory_ + sub, 0700));
@@ -95,7 +95,7 @@ Status Environments::CheckName(const std::string& name) {
   return {};
 }
 
-// --- what there is
+// --- queries
 
 Result<Environment> Environments::Find(const std::string& name) const {
   VRUN_TRY(CheckName(name));
@@ -133,7 +133,7 @@ Result<UniqueFd> Environments::Use(const std::string& name) const {
   while (::flock(lock.get(), LOCK_SH) != 0) {
     if (errno != EINTR) return ErrnoError("lock " + Escape(name));
   }
-  // It may have been deleted while we waited.
+  // It may have been deleted while we waited for the lock.
   struct stat ours, there;
   if (::fstat(lock.get(), &ours) != 0 || ::stat((PathOf(name) + "/lock").c_str(), &there) != 0 ||
       ours.st_ino != there.st_ino) {
@@ -146,14 +146,14 @@ Result<UniqueFd> Environments::Alone(const std::string& name, bool force) const 
   VRUN_ASSIGN(UniqueFd lock, OpenFile(PathOf(name) + "/lock", O_RDWR));
   auto init = ReadPidFile(PathOf(name) + "/init");
   if (force && init && IsAlive(*init)) VRUN_TRY(StopProcess(*init, 0));
-  // What was killed needs its moment, and so does an environment whose last shell has just ended.
+  // Killed processes take a moment to end, and so does an environment whose last shell has just ended.
   for (int64_t end = MonotonicMicros() + (force ? kKillMs : 1000) * 1000; !TryLock(lock, LOCK_EX);
        ::poll(nullptr, 0, 20)) {
     if (MonotonicMicros() > end) {
       return Error(Code::kExists, Escape(name) + ": the environment is in use: end its shells first");
     }
   }
-  // Nobody can come in any more; its mounts go with the process that holds them.
+  // No process can enter any more; the mounts disappear with the process that holds them.
   init = ReadPidFile(PathOf(name) + "/init");
   if (init && IsAlive(*init)) VRUN_TRY(StopProcess(*init, 0));
   return lock;
@@ -175,7 +175,7 @@ uint64_t Environments::NextLayer() const {
   return last + 1;
 }
 
-// The root directory of an overlay is its upper's.
+// The root directory of an overlay has the attributes of the upper's root.
 Result<uint64_t> Environments::NewUpper(uint64_t below) const {
   const uint64_t layer = NextLayer();
   const std::string path = LayerPath(layer);
@@ -195,7 +195,7 @@ Status Environments::Write(const std::string& path, const Environment& environme
   return WriteFileAtomic(path, text, 0600);
 }
 
-// Whole or not at all, by rename.
+// Atomic, by rename.
 Status Environments::Publish(Environment environment) const {
   environment.created_us = WallMicros();
   const std::string made = directory_ + "/envs-" + environment.name;
@@ -221,7 +221,7 @@ Status Environments::Create(const std::string& name, const std::string& from,
     VRUN_ASSIGN(held, LockFile(making + "/lock", true));
   }
   Status done = fill(making + "/tree");
-  // The right to a program that is not ours would be everybody's on this host.
+  // A setuid program of the environment must not be reachable for everybody on this host.
   if (done && ::chmod(making.c_str(), 0700) != 0) done = ErrnoError("make " + Escape(name));
   if (done) {
     VRUN_ASSIGN(UniqueFd lock, Lock());
@@ -258,7 +258,7 @@ Status Environments::Clone(const std::string& source, const std::string& name) {
       return Error(Code::kExhausted, Escape(source) + ": it was cloned and changed " + std::to_string(kMaxLayers) +
                                          " times: make a new one from a tar of it");
     }
-    // The source first: with one layer more it is what it was, whatever becomes of us.
+    // The source first: one more layer does not change its content, even if we end here.
     VRUN_ASSIGN(uint64_t upper, NewUpper(from.upper));
     from.layers.insert(from.layers.begin(), std::exchange(from.upper, upper));
     VRUN_TRY(Write(PathOf(source) + "/env", from));
@@ -274,7 +274,7 @@ Status Environments::Delete(const std::string& name, bool force) {
   VRUN_ASSIGN(UniqueFd lock, Lock());
   VRUN_ASSIGN(Environment environment, Find(name));
   VRUN_ASSIGN(UniqueFd alone, Alone(name, force));
-  // Its record first: without it, it is not there any more, and the rest can be swept at any time.
+  // Its record first: without the record the environment does not exist, and the rest can be swept at any time.
   const std::string gone = directory_ + "/envs-" + name;
   VRUN_TRY(RemoveTree(gone));
   if (::rename(PathOf(name).c_str(), gone.c_str()) != 0) return ErrnoError("delete " + Escape(name));
@@ -282,12 +282,12 @@ Status Environments::Delete(const std::string& name, bool force) {
   return {};
 }
 
-// What was left by an end in the middle, and layers that nobody has any more.
+// Removes remains of an interrupted command, and unused layers.
 void Environments::Sweep() const {
   std::set<uint64_t> needed;
   for (const std::string& name : Names(directory_ + "/envs")) {
     auto environment = Find(name);
-    if (!environment) return;  // whose record is damaged may need any of them
+    if (!environment) return;  // a damaged record may refer to any of them
     needed.insert(environment->upper);
     needed.insert(environment->layers.begin(), environment->layers.end());
   }

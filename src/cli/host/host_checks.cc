@@ -52,7 +52,7 @@ bool HasWord(std::string_view text, std::string_view word) {
   return padded.find(" " + std::string(word) + " ") != std::string::npos;
 }
 
-// --- what a node cannot do without
+// --- what a node needs
 
 Finding CheckRoot(const HostFacts& f) {
   if (f.uid == 0) return Fine("root", "running as root");
@@ -122,7 +122,7 @@ Finding CheckOverlay(const HostFacts& f) {
                "run `modprobe overlay`, or boot a kernel with CONFIG_OVERLAY_FS");
 }
 
-// --- what makes it better or worse
+// --- what improves or degrades it
 
 Finding CheckCgroups(const HostFacts& f) {
   std::string missing;
@@ -229,7 +229,7 @@ Finding CheckClock(const HostFacts& f) {
   return Fine("clock", "synchronised");
 }
 
-// The message says what to do: it is the controller's.
+// The message comes from the controller and says what to do.
 Finding CheckS3(const HostFacts& f) {
   const std::string where = "bucket " + Escape(f.s3_bucket) + " at " + Escape(f.s3_endpoint);
   if (!f.s3_problem.empty()) return Warns("s3", Escape(f.s3_problem), "runs go on without it; nodes fetch from home");

@@ -19,7 +19,7 @@
 #include "cli/base/daemon_process.h"
 #include "cli/base/home_connection.h"
 #include "cli/base/values.h"
-#include "cli/host/cluster.h"
+#include "cli/host/local_cluster.h"
 
 namespace vrun::cli {
 namespace {
@@ -49,7 +49,7 @@ Attempt TryUserNamespace() {
   return {WEXITSTATUS(status) == 0, WEXITSTATUS(status)};
 }
 
-// As home does it: names of directory entries, for a whole file system.
+// Like home does it: events with names of directory entries, for a whole file system.
 Attempt TryFanotify() {
   UniqueFd fd(::fanotify_init(FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_REPORT_DFID_NAME, O_RDONLY));
   if (!fd) return {false, errno};
@@ -82,7 +82,7 @@ void GatherCgroups(HostFacts* f) {
 }
 
 void GatherDisk(const std::string& wanted, HostFacts* f) {
-  // The nearest ancestor that exists: the directory may not be there yet.
+  // The nearest existing ancestor, because the directory may not exist yet.
   std::string dir = wanted;
   struct statvfs st;
   while (::statvfs(dir.c_str(), &st) != 0 && dir.size() > 1) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a host offers, and what follows from it. The facts are gathered in one place and are plain data; every check is
-// a pure function of them, so that a host without /dev/fuse is a unit test.
+// What a host offers, and the findings from it. The facts are gathered in one place and are plain data. Every check is
+// a pure function of them, so a host without /dev/fuse can be a unit test.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace vrun::cli {
 
-// The outcome of trying something.
+// The outcome of a trial.
 struct Attempt {
   bool ok = false;
   int error_number = 0;
@@ -30,32 +30,32 @@ struct HostFacts {
   std::string cgroup_v2_mount;  // "": none
   std::string cgroup_v2_controllers;
   std::string cgroup_v1_controllers;  // mounted ones, blank separated
-  Attempt fanotify;                   // a mark of names on a file system
+  Attempt fanotify;                   // marking a file system for events of names
   std::optional<int64_t> inotify_watches;
   uint64_t max_open_files = 0;  // hard limit
   std::string state_directory;
-  uint64_t free_bytes = 0;  // there
+  uint64_t free_bytes = 0;  // in that directory
   std::string vrund;        // "": not found
-  bool vrund_task = false;  // beside it
+  bool vrund_task = false;  // beside vrund
 
-  bool configured = false;  // there is a configuration with a controller
+  bool configured = false;  // the configuration names a controller
   std::string config_error;
   std::string config_file;
   std::string controller;         // HOST:PORT
-  bool local_controller = false;  // `vctl up` runs it here
+  bool local_controller = false;  // `vctl up` runs the controller here
   bool local_node = false;
-  std::string port_error;  // "": the default port is free, or our own controller has it
+  std::string port_error;  // "": the default port is free or used by our own controller
   bool home_running = false;
-  std::string home_error;             // socket there, nobody answers, ...
-  bool controller_connected = false;  // says home
+  std::string home_error;             // why home is unreachable: its socket exists but nobody answers, ...
+  bool controller_connected = false;  // as home reports
   std::string controller_error;
-  std::optional<int64_t> clock_skew_us;  // of the controller against us
+  std::optional<int64_t> clock_skew_us;  // of the controller relative to us
   bool clock_synchronised = false;
-  // The pool's S3 store, says the controller.
+  // The pool's S3 store, as the controller reports it.
   std::string s3_bucket;  // "": none
   std::string s3_endpoint;
   std::string s3_problem;   // "": it works
-  bool s3_checked = false;  // the controller has tried
+  bool s3_checked = false;  // the controller has tested it
 };
 
 enum class Level { kOk, kWarn, kFail };
@@ -63,19 +63,19 @@ enum class Level { kOk, kWarn, kFail };
 struct Finding {
   std::string name;
   Level level = Level::kOk;
-  std::string text;        // what is so
-  std::string what_to_do;  // "" when it is fine
+  std::string text;        // the finding
+  std::string what_to_do;  // "" when no action is needed
 };
 
-// Can a node run here at all: root, /dev/fuse, user namespaces, kernel, overlayfs.
+// Whether a node can run here at all: root, /dev/fuse, user namespaces, kernel, overlayfs.
 std::vector<Finding> CheckNodeEssentials(const HostFacts& facts);
-// Everything, in a sensible order. On a machine that only submits to a cluster elsewhere what a node would lack is a
-// warning.
+// All checks, in a sensible order. On a machine that only submits to a remote cluster, a missing requirement of a node
+// is only a warning.
 std::vector<Finding> CheckAll(const HostFacts& facts);
 
-// Only what CheckNodeEssentials looks at.
+// Gathers only the facts that CheckNodeEssentials needs.
 HostFacts GatherEssentials();
-// All; asks home when it runs, starts nothing.
+// Gathers all facts. Asks home if it runs; starts nothing.
 HostFacts GatherFacts(const Places& places);
 
 }  // namespace vrun::cli

@@ -29,7 +29,7 @@ enum class Found { kExecutable, kNotExecutable, kNothing, kUnknown };
 
 Found Look(const std::string& path, const std::string& root) {
   if (IsOwnPlace(path)) {
-    // /tmp and /run of a job are empty when it starts; of the others nobody knows here.
+    // A job's /tmp and /run are empty when it starts; the content of its other own directories is unknown here.
     return path.starts_with("/tmp") || path.starts_with("/run") ? Found::kNothing : Found::kUnknown;
   }
   UniqueFd top(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));

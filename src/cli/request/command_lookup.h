@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a command can start at all, before it is submitted: it is looked for as the sandbox will look for it.
+// Checks before submission whether a command can start at all. It searches for the command as the sandbox will.
 #pragma once
 
 #include <string>
@@ -9,12 +9,13 @@
 
 namespace vrun::cli {
 
-// `root`: the directory of this machine that is the job's "/". kNotFound, kDenied (it is there and cannot be executed),
-// in the words of the job that would fail. What cannot be told from here is no error.
+// `root`: the directory of this machine that is the job's "/". kNotFound, kDenied (it exists but cannot be executed),
+// with the text that the failing job would print. No error when it cannot be told from here.
 Status CheckCommand(const v1::Command& command, const std::string& root);
-// An open file lies, symlinks followed, where the job has a directory of its own: it will not find the file.
+// Whether an open file lies, after following symlinks, where the job has its own directory, so that the job will not
+// find the file.
 bool IsBelowOwnPlace(int fd, const std::string& root);
-// `path`, absolute as the job sees it, is a file there. True as well when that cannot be told.
+// Whether `path`, absolute as the job sees it, is a file in the root. Also true when that cannot be told.
 bool IsInRoot(const std::string& path, const std::string& root);
 
 }  // namespace vrun::cli

@@ -17,12 +17,12 @@
 namespace vrun::cli {
 namespace {
 
-// Sockets and sessions of this machine, an outer job's variables, and what the node sets itself.
+// Sockets and sessions of this machine, variables of an outer job, and variables that the node sets itself.
 constexpr std::string_view kNeverExported[] = {
     "SSH_AUTH_SOCK", "DISPLAY", "XDG_RUNTIME_DIR", "WAYLAND_DISPLAY", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
     "HOSTNAME",      "_"};
 constexpr std::string_view kNeverExportedPrefixes[] = {"DBUS_", "SLURM_", "VRUN_"};
-// What a program cannot do without, when --export=NONE or a list was asked for.
+// What programs need even with --export=NONE or a list.
 constexpr std::string_view kAlwaysExported[] = {"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER"};
 
 std::string_view NameOf(std::string_view entry) { return entry.substr(0, entry.find('=')); }
@@ -127,7 +127,7 @@ std::vector<std::string> FilterEnvironment(const std::vector<std::string>& from,
       Set(&out, item);
       continue;
     }
-    // Named by the user: it goes along even when it belongs to this machine.
+    // Named by the user: exported even if it belongs to this machine.
     for (const std::string& entry : from) {
       if (NameOf(entry) == item) Set(&out, entry);
     }
@@ -147,7 +147,7 @@ Result<std::string> CurrentDirectory() {
   }
   char buffer[PATH_MAX];
   if (::getcwd(buffer, sizeof buffer) == nullptr || buffer[0] != '/') {
-    return Error(Code::kNotFound, "the current directory: it does not exist any more: change to another one or use -D");
+    return Error(Code::kNotFound, "the current directory: it no longer exists: change to another one or use -D");
   }
   return std::string(buffer);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes `vrun X` feel like `X`: this process's directory, environment, umask, limits, niceness and identity.
+// What makes `vrun X` behave like `X`: this process's directory, environment, umask, limits, niceness and identity.
 #pragma once
 
 #include <sys/types.h>
@@ -15,29 +15,29 @@
 
 namespace vrun::cli {
 
-// A user as /etc/passwd knows it. A static binary has no name service: users of LDAP are called what $USER says.
+// A user from /etc/passwd. A static binary has no name service: for users of LDAP the name is $USER.
 struct User {
   std::string name;
   std::string home;
 };
 User FindUser(uid_t uid, std::string_view passwd, const std::function<const char*(const char*)>& env);
 
-// The environment that goes along: `from` without what belongs to this machine or session, with what --export says.
-// `directory` becomes PWD where there is one.
+// The job's environment: `from` without variables of this machine or session, changed by --export. PWD becomes
+// `directory` if there is one.
 std::vector<std::string> FilterEnvironment(const std::vector<std::string>& from, const RunOptions& options,
                                            std::string_view directory);
 
-// $PWD when it names the current directory, symlinks and all, else what the kernel says.
+// $PWD when it names the current directory, possibly through symlinks, else the kernel's path.
 Result<std::string> CurrentDirectory();
 
-// A path of this machine as the jobs see it: below `root` without it, otherwise unchanged.
+// A path of this machine as the jobs see it: paths below `root` lose that prefix, others stay unchanged.
 std::string InRoot(std::string_view path, std::string_view root);
 
 // `path` made absolute against `directory`, with "." and empty parts removed; ".." is kept (symlinks).
 std::string Absolute(std::string_view path, std::string_view directory);
 
-// The command of `options`, argv as given; not its terminal. `root`: the directory of this machine that is the jobs'
-// "/".
+// The command from `options`, with argv as given, without its terminal. `root`: the directory of this machine that is
+// the jobs' "/".
 Result<v1::Command> CollectCommand(const RunOptions& options, const std::string& root);
 
 }  // namespace vrun::cli

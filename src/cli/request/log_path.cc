@@ -8,7 +8,7 @@
 namespace vrun::cli {
 namespace {
 
-// As a part of one name in a path that home expands once more.
+// Escapes the text for use in a path that home expands again.
 std::string Quoted(const std::string& name) {
   std::string out;
   for (char c : name) out.push_back(c == '/' || c == '%' ? '_' : c);
@@ -31,7 +31,7 @@ Result<std::string> ExpandLogPath(const std::string& pattern, const LogNames& na
     std::string width;
     while (i + 1 < pattern.size() && pattern[i + 1] >= '0' && pattern[i + 1] <= '9') width.push_back(pattern[++i]);
     const char letter = i + 1 < pattern.size() ? pattern[++i] : '\0';
-    // Slurm fills up to ten digits.
+    // Slurm pads to at most ten digits.
     if (width.size() > 2 || (!width.empty() && std::stoi(width) > 10)) width = "10";
     switch (letter) {
       case 'j':

@@ -18,7 +18,7 @@ constexpr size_t kMost = 16;
 
 struct Mention {
   int number;
-  bool alone;  // the word is made to name it, and is no text that happens to
+  bool alone;  // the word is a name of the descriptor, not a text that happens to contain one
 };
 
 bool PartOfPath(char c) {
@@ -43,17 +43,17 @@ std::vector<Mention> Mentions(std::string_view word) {
   return out;
 }
 
-// Ours are all closed on exec; what is not was handed to us.
+// All of our own descriptors are close-on-exec; others were inherited.
 bool Inherited(int fd) {
   const int flags = ::fcntl(fd, F_GETFD);
   return flags >= 0 && (flags & FD_CLOEXEC) == 0;
 }
 
-// nullopt: it can be handed on.
+// nullopt: it can be passed on.
 std::optional<std::string> WhyNot(int fd, bool* output) {
   struct stat st;
   const int flags = ::fcntl(fd, F_GETFL);
-  if (::fstat(fd, &st) != 0 || flags < 0) return "it cannot be looked at";
+  if (::fstat(fd, &st) != 0 || flags < 0) return "its status cannot be read";
   if (S_ISSOCK(st.st_mode)) return "it is a socket";
   if (S_ISDIR(st.st_mode)) return "it is a directory";
   if (!S_ISFIFO(st.st_mode) && !S_ISREG(st.st_mode)) return "it is a device";
@@ -74,7 +74,7 @@ Result<std::vector<NamedDescriptor>> FindNamedDescriptors(std::span<const std::s
       NamedDescriptor found{mention.number, false, word};
       if (auto why = WhyNot(mention.number, &found.output)) {
         if (!mention.alone) continue;
-        return Error(Code::kInvalid, Escape(word) + ": cannot be handed to the command: " + *why +
+        return Error(Code::kInvalid, Escape(word) + ": cannot be passed to the command: " + *why +
                                          ": pass a pipe or a file that is open for reading or for writing");
       }
       out.push_back(std::move(found));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptors that a command's words name: the shell's `cat <(echo hi)` is `cat /dev/fd/63`.
+// Descriptors named in a command's words: the shell's `cat <(echo hi)` is `cat /dev/fd/63`.
 #pragma once
 
 #include <span>
@@ -11,14 +11,14 @@
 namespace vrun::cli {
 
 struct NamedDescriptor {
-  int number = 0;       // above 2, and open in this process since it was started
+  int number = 0;       // above 2, and open since this process was started
   bool output = false;  // open for writing
-  std::string word;     // that names it
+  std::string word;     // the word that names it
 };
 
-// Those that can be handed to the command: pipes and files that are open in one direction. kInvalid: a word is nothing
-// but the name of another open one (or ends in it: --file=/dev/fd/9), or there are more than 16. What is not open is
-// left to the command to complain about.
+// The named descriptors that can be passed to the command: pipes and files that are open in one direction. kInvalid: a
+// word is the name of another kind of open descriptor (or ends in it: --file=/dev/fd/9), or there are more than 16.
+// Descriptors that are not open are ignored; the command will report them.
 Result<std::vector<NamedDescriptor>> FindNamedDescriptors(std::span<const std::string> words);
 
 }  // namespace vrun::cli

@@ -19,7 +19,7 @@
 namespace vrun::cli {
 namespace {
 
-constexpr int kMostArguments = 256;  // `vrun cat *` in a large directory: the first are enough to know where they are
+constexpr int kMostArguments = 256;  // `vrun cat *` in a large directory: the first ones show where the files are
 
 std::string Variable(const v1::Command& command, std::string_view name) {
   for (const std::string& entry : command.environment()) {
@@ -45,7 +45,7 @@ class Root {
     }
   }
 
-  // What is at a path of the root, without touching it; none: nothing is.
+  // Opens a path of the root without side effects; an empty result: nothing is there.
   UniqueFd Open(const std::string& path) const {
     open_how how{};
     how.flags = O_PATH | O_CLOEXEC;
@@ -101,7 +101,7 @@ class Collector {
     int found = 0;
     for (int i = 1; i < run_->spec().command().argv_size() && found < kMostArguments; ++i) {
       std::string word = run_->spec().command().argv(i);
-      // --config=/tmp/x and if=/tmp/x name a file, too.
+      // --config=/tmp/x and if=/tmp/x name a file too.
       if (const size_t value = word.find("=/"); value != std::string::npos && !word.starts_with('/')) {
         word = word.substr(value + 1);
       }
@@ -122,7 +122,7 @@ class Collector {
       path += "/.cache";
     }
     path = Absolute(path, "/");
-    // The nearest directory that is there has to be one in which its user may make the rest.
+    // In the nearest existing directory its user must be able to create the rest.
     for (std::string at = path;; at = at.substr(0, at.rfind('/'))) {
       UniqueFd file = root_.Open(at.empty() ? "/" : at);
       if (!file) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command names on this machine: its program, its script, its working directory, its arguments that are files
-// here. Home says before the job is made which of them it will not see (home/runs/command/mirrored.h). Looked up by the
-// client, for a file system of the network may take its time.
+// Paths on this machine that a command names: its program, its script, its working directory, and arguments that are
+// files here. Before it creates the job, home reports which of them it does not serve (home/runs/command/mirrored.h).
+// The client looks them up, because a network file system may be slow.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace vrun::cli {
 
-// Fills run->named from run->command. `script`: the word of the command that is a vbatch script behind its interpreter;
-// 0: none. `root`: the directory of this machine that is the jobs' "/". Never fails: what cannot be looked up is left
-// out.
+// Fills run->named from run->command. `script`: index of the word in the command that is a vbatch script, after its
+// interpreter; 0: none. `root`: the directory of this machine that is the jobs' "/". Never fails: paths that cannot be
+// looked up are left out.
 void AddNamedPaths(size_t script, const std::string& root, v1::Run* run);
 
 }  // namespace vrun::cli

@@ -32,7 +32,7 @@ class NamedPathsTest : public ::testing::Test {
   ~NamedPathsTest() override { static_cast<void>(RemoveTree(root_)); }
   void Put(const std::string& path, mode_t mode) { EXPECT_TRUE(WriteFileAtomic(root_ + path, "x", mode)); }
 
-  // Those of one role, with "->" and where they lead where that is elsewhere.
+  // The named paths of one role; "->" and the target follow a path that leads elsewhere.
   std::vector<std::string> Named(v1::NamedPath::Role role, const std::vector<std::string>& argv, size_t script = 0) {
     run_.clear_named();
     run_.mutable_spec()->mutable_command()->clear_argv();

@@ -62,7 +62,7 @@ constexpr OptionSpec kCpusSpec{kCpus, 'c', "cpus-per-task", kValue, "N", "cores,
 constexpr OptionSpec kMemorySpec{
     kMemory, 0, "mem", kValue, "SIZE", "memory, as in 16G; a bare number is in MiB", Completes::kMemory};
 constexpr OptionSpec kGpusSpec{kGpus, 'G', "gpus", kValue, "[TYPE:]N", "GPUs"};
-// One node and one task: for each of them is for the job.
+// There is one node and one task, so "per node" and "per task" mean per job.
 constexpr OptionSpec kGpusPerNode{kGpus, 0, "gpus-per-node", kValue, "[TYPE:]N"};
 constexpr OptionSpec kGpusPerTask{kGpus, 0, "gpus-per-task", kValue, "[TYPE:]N"};
 constexpr OptionSpec kGresSpec{kGres, 0, "gres", kValue, "gpu[:TYPE][:N]"};
@@ -225,7 +225,7 @@ constexpr std::string_view kLeaveOut = "leave it out";
 constexpr std::string_view kChoosePool = "choose a pool with -P";
 constexpr std::string_view kNodeDecides = "the node decides, leave it out";
 
-// The rest of sbatch's options (Slurm 24.05): harmless, or refused by name. srun has most of them too.
+// The rest of sbatch's options (Slurm 24.05): accepted without effect, or refused by name. srun has most of them too.
 constexpr HarmlessOption kHarmless[] = {
     {.long_name = "acctg-freq", .argument = kValue},
     {.long_name = "comment", .argument = kValue},
@@ -339,7 +339,7 @@ Status ApplyExport(const std::string& value, RunOptions* out) {
   return {};
 }
 
-// Gives `set` a parsed value, or passes the reason on.
+// Passes a parsed value to `set`, or returns the error.
 template <typename T, typename F>
 Status Store(Result<T> value, F set) {
   if (!value) return std::move(value).error();
@@ -353,7 +353,7 @@ Status StoreText(const std::string& value, std::string* to) {
   return {};
 }
 
-// A string of the schema is UTF-8.
+// A string of the schema must be UTF-8.
 Status StoreName(const std::string& value, std::string* to) {
   VRUN_TRY(StoreText(value, to));
   *to = Escape(*to);
@@ -362,7 +362,7 @@ Status StoreName(const std::string& value, std::string* to) {
 
 Status ApplyWrites(const std::string& value, v1::RunSpec* spec) {
   if (value != "home" && value != "keep" && value != "discard") {
-    return Error(Code::kInvalid, Escape(value) + ": no such place: write home, keep or discard");
+    return Error(Code::kInvalid, Escape(value) + ": unknown value: write home, keep or discard");
   }
   spec->set_discard_writes(value == "discard");
   spec->set_keep_writes(value == "keep");
@@ -391,11 +391,12 @@ Result<v1::OnDisconnect> ParseOnDisconnect(const std::string& value) {
 
 }  // namespace
 
-// What a view that all jobs of a node share cannot do for one of them.
+// Refuses options that a view shared by all jobs of a node cannot provide for one of them.
 Status CheckView(const RunOptions& options) {
   if (!options.spec.live_view()) return {};
   const auto with = [](const char* other) {
-    return Error(Code::kInvalid, std::string("--view=live with ") + other + ": needs a view of its own: leave one out");
+    return Error(Code::kInvalid,
+                 std::string("--view=live with ") + other + ": " + other + " needs a frozen view: leave one out");
   };
   if (!options.snapshot.empty()) return with("--snapshot");
   if (!options.expose.empty()) return with("--expose");
@@ -517,7 +518,7 @@ Status Apply(const ParsedOption& option, RunOptions* out) {
     case kHelp: out->help = true; return {};
     case kVersion: out->version = true; return {};
   }
-  return Error(Code::kInternal, "option without a meaning");
+  return Error(Code::kInternal, "internal error: an option is not handled");
 }
 
 Result<RunOptions> Parse(const OptionTable& table, std::span<const std::string> words) {

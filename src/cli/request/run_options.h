@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `vrun` and `vbatch` can be told, on the command line and in the `#VRUN` and `#SBATCH` lines of a script.
+// Options of `vrun` and `vbatch`, from the command line and the `#VRUN` and `#SBATCH` lines of a script.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ enum class ExportMode { kAll, kNone, kListed };
 enum class TerminalWish { kAuto, kForce, kNever };
 
 struct RunOptions {
-  // What the job is asked to be: of its command only what an option says, the rest is CollectCommand's.
+  // The requested job. Of its command, only what options set; CollectCommand fills in the rest.
   v1::RunSpec spec;
   std::string directory;  // "": the current one
   ExportMode export_mode = ExportMode::kAll;
-  std::vector<std::string> exported;  // NAME (its value is taken from ours) or NAME=value
+  std::vector<std::string> exported;  // NAME (with our value) or NAME=value
   std::vector<std::string> expose;
   TerminalWish terminal = TerminalWish::kAuto;
   bool quiet = false;
@@ -34,30 +34,30 @@ struct RunOptions {
   std::string status_json;  // FILE or fd:N
   std::string snapshot;     // "": the root as it is
   // vbatch
-  std::string output, error;  // patterns as in cli/request/log_path.h
+  std::string output, error;  // patterns of cli/request/log_path.h
   bool append_output = false;
-  std::string wrap;  // not "": the text that /bin/sh runs in place of a command
+  std::string wrap;  // not "": text that /bin/sh runs instead of a command
   bool follow = false;
   bool parsable = false;
   // both
   bool help = false;
   bool version = false;
   std::vector<std::string> command;
-  size_t script = 0;               // the word of `command` that is a script behind its interpreter; 0: none
-  bool after_dashes = false;       // the command was set off with "--": never a script
-  std::vector<std::string> notes;  // for people, about what was accepted and has no effect
+  size_t script = 0;               // index in `command` of the script behind its interpreter; 0: none
+  bool after_dashes = false;       // a "--" precedes the command, which is then never a script
+  std::vector<std::string> notes;  // for people: options that were accepted without effect
 };
 
 const OptionTable& RunTable();
 const OptionTable& BatchTable();
 
-// Applies parsed options in order: a later one wins. kInvalid names the option, and the line of a script.
+// Applies parsed options in order; later ones win. kInvalid names the option, and for a script its line.
 Status ApplyOptions(std::span<const ParsedOption> options, RunOptions* out);
 
-// What does not go together with a live view. kInvalid.
+// kInvalid for options that do not work with a live view.
 Status CheckView(const RunOptions& options);
 
-// Words of the command line. kInvalid: unknown option, bad value.
+// Parses the command line. kInvalid: unknown option, bad value.
 Result<RunOptions> ParseRun(std::span<const std::string> words);
 Result<RunOptions> ParseBatch(std::span<const std::string> words);
 

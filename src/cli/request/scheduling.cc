@@ -68,7 +68,7 @@ Result<EndSignal> ParseEndSignal(std::string_view text) {
   if (at != rest.npos) {
     auto seconds = ParseNumber(rest.substr(at + 1), kMostGrace);
     if (!seconds) return bad();
-    // With 0 it would come when the job is gone.
+    // With 0 the signal would come when the job is gone.
     out.grace_s = std::max<uint32_t>(static_cast<uint32_t>(*seconds), 1);
   }
   out.signal = ParseSignal(rest.substr(0, at));

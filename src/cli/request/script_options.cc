@@ -62,7 +62,7 @@ std::vector<std::string> InterpreterWords(std::string_view line) {
   return words;
 }
 
-// In a script of Slurm's, -q is the quality of service.
+// In a Slurm script, -q is the quality of service.
 constexpr UnsupportedOption kSlurmQos{'q', "qos", "write --class CLASS"};
 
 Status ParseLine(std::string_view line, bool slurm, const std::string& where, Script* out) {
@@ -86,7 +86,7 @@ Status ParseLine(std::string_view line, bool slurm, const std::string& where, Sc
   return {};
 }
 
-// sbatch refuses such a script too. A script with a NUL byte carries something that is no text: it may have any bytes.
+// sbatch refuses such a script too. A script with a NUL byte has binary data, in which any bytes are allowed.
 Status CheckLineEnds(std::string_view text, const std::string& name) {
   const size_t found = text.find("\r\n");
   if (found == std::string_view::npos || text.find('\0') != std::string_view::npos) return {};

@@ -30,7 +30,7 @@ namespace vrun::cli {
 namespace {
 
 constexpr size_t kMaxScriptHead = 1u << 20;
-constexpr size_t kMaxScript = 4u << 20;  // as Slurm's
+constexpr size_t kMaxScript = 4u << 20;  // the same as Slurm's limit
 
 constexpr std::string_view kHelp =
     "usage: vbatch [options] [--] COMMAND [ARG...]\n"
@@ -50,8 +50,8 @@ int Usage(const std::string& text) {
 // A script and how the job gets it.
 struct Source {
   std::string name;      // for messages
-  std::string text;      // all of it, or of a file that is mirrored its first kMaxScriptHead bytes
-  bool travels = false;  // with the request, since the root of the job does not have it
+  std::string text;      // all of it; for a file that the job sees in its root, the first kMaxScriptHead bytes
+  bool travels = false;  // sent with the request, because the job's root does not have it
 };
 
 Error NoInterpreter(const std::string& name) {
@@ -59,7 +59,7 @@ Error NoInterpreter(const std::string& name) {
                Escape(name) + ":1: the first line names no interpreter: begin with one, as in #!/bin/sh");
 }
 
-// A script that can be read only once, or that lies where the job cannot see it.
+// Reads a script that can be read only once, or that lies where the job cannot see it.
 Result<Source> ReadStream(int fd, std::string name) {
   Source out{std::move(name), std::string(kMaxScript + 1, 0), true};
   VRUN_ASSIGN(size_t n, ReadUpTo(fd, out.text.data(), out.text.size()));
@@ -71,19 +71,19 @@ Result<Source> ReadStream(int fd, std::string name) {
   return out;
 }
 
-// The script that the first word names. None: it is no script.
+// The script that the first word names. nullopt: it is no script.
 Result<std::optional<Source>> FindScript(const std::string& path, const std::string& root) {
   UniqueFd place(::open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat st;
   if (!place || ::fstat(place.get(), &st) != 0 || S_ISDIR(st.st_mode)) return std::optional<Source>();
   const bool regular = S_ISREG(st.st_mode);
-  // A bare word is a command unless it is a file: no pipe of that name is read.
+  // A bare word is a command unless it is a regular file: no pipe of that name is read.
   if (!regular && path.find('/') == std::string::npos) return std::optional<Source>();
   VRUN_ASSIGN(std::string here, CurrentDirectory());
-  // /dev/stdin may be a link to a file that is mirrored; it is read all the same, for its offset may be anywhere.
+  // /dev/stdin may link to a file in the root. It is read anyway, because its offset may be anywhere.
   const bool own_place = IsBelowOwnPlace(place.get(), root) || IsOwnPlace(InRoot(Absolute(path, here), root));
   auto fd = OpenFile(path, O_RDONLY);
-  if (!fd && regular) return std::optional<Source>();  // a program need not be readable
+  if (!fd && regular) return std::optional<Source>();  // a program may be unreadable
   if (!fd) return std::move(fd).error();
   if (regular && !own_place) {
     Source out{path, std::string(kMaxScriptHead, 0)};
@@ -94,14 +94,14 @@ Result<std::optional<Source>> FindScript(const std::string& path, const std::str
   }
   char head[2] = {};
   if (regular && (!PreadUpTo(fd->get(), head, 2, 0) || std::string_view(head, 2) != "#!")) {
-    return std::optional<Source>();  // a program, which cannot travel
+    return std::optional<Source>();  // a program, which cannot be sent along
   }
   VRUN_ASSIGN(Source out, ReadStream(fd->get(), path));
   if (!out.text.starts_with("#!")) return NoInterpreter(path);
   return out;
 }
 
-// What will run: a text behind --wrap, a script on stdin, a script that the first word names, or a command.
+// What will run: the text of --wrap, a script on stdin, a script named by the first word, or a command.
 Result<std::optional<Source>> FindSource(const RunOptions& options, const std::string& root) {
   if (!options.wrap.empty()) {
     if (options.command.empty()) return std::optional<Source>();
@@ -123,8 +123,8 @@ Result<std::optional<Source>> FindSource(const RunOptions& options, const std::s
   return FindScript(options.command[0], root);
 }
 
-// Options of the script's lines, then those of the command line again, which win. The command becomes the script as the
-// job sees it, behind its interpreter when it is not executable itself (sbatch does not ask for that bit either).
+// Applies the options in the script, then those of the command line again, which win. The command becomes the script's
+// path in the job, after its interpreter if the script is not executable (sbatch does not require that bit either).
 Status ApplyScript(const Source& source, std::span<const std::string> words, const std::string& root,
                    RunOptions* options) {
   VRUN_ASSIGN(Script script, ParseScript(source.text, source.name));
@@ -165,7 +165,7 @@ Status ApplyScript(const Source& source, std::span<const std::string> words, con
   return {};
 }
 
-// What the job's end would say with 126 or 127, hours later.
+// Finds at once what would make the job end with 126 or 127 hours later.
 Status CheckStart(const RunOptions& options, const v1::Command& command, const std::string& root) {
   // Another root, or one in which the jobs before it may have put the command.
   if (!options.snapshot.empty() ||
@@ -180,7 +180,7 @@ Status CheckStart(const RunOptions& options, const v1::Command& command, const s
                                   "its path if it is a program");
 }
 
-// The output up to the job's end; then its own status.
+// Prints the output until the job ends. Returns the job's status.
 Result<int> Follow(const HomeConnection& home, uint64_t job) {
   VRUN_ASSIGN(LogEnd end, CopyLog(home, job, true));
   int status;
@@ -194,13 +194,13 @@ Result<int> Follow(const HomeConnection& home, uint64_t job) {
     status = ExitStatus(info);
     reason = EndReason(info);
   }
-  // It is the last line of the log, unless the log could not take it.
+  // The reason is the last line of the log, unless the log could not be written.
   const std::string line = "vrun: " + reason + "\n";
   if (!reason.empty() && end.last_note != line) std::fputs(line.c_str(), stderr);
   return status;
 }
 
-// The id, where it is not taken for the job's output.
+// Prints the id where it cannot be mistaken for the job's output.
 void TellId(const RunOptions& options, const std::string& id) {
   const std::string text = options.parsable ? id + "\n" : "Submitted batch job " + id + "\n";
   if (!options.follow) return Print(text);
@@ -211,7 +211,7 @@ Result<int> Submit(const RunOptions& options, v1::Run run) {
   VRUN_ASSIGN(HomeConnection home, HomeConnection::Make());
   v1::ClientMessage message;
   *message.mutable_run() = std::move(run);
-  // The streams of a run, as for an attached one: nothing to read, and nobody who would see the output.
+  // Streams as for an attached run: no input, and the output is not shown.
   VRUN_ASSIGN(UniqueFd null, OpenFile("/dev/null", O_RDWR));
   VRUN_ASSIGN(UniqueFd memory, CreateStreamProgress());
   VRUN_ASSIGN(FirstAnswer first,

@@ -20,8 +20,8 @@
 #include "cli/request/job_command.h"
 #include "cli/request/named_descriptors.h"
 #include "cli/request/named_paths.h"
-#include "cli/run/attached_run.h"
 #include "cli/run/explain_io.h"
+#include "cli/run/run_session.h"
 #include "cli/run/status_json.h"
 
 namespace vrun::cli {
@@ -34,7 +34,7 @@ constexpr std::string_view kHelp =
 
 constexpr std::string_view kHelpEnd =
     "\nexit status: the command's own; 128+n when signal n ended it; 2 wrong usage; 124 time limit; 125 could not be\n"
-    "started; 126 not executable; 127 not found; 137 out of memory; 255 its end is not known (the job id is printed)\n"
+    "started; 126 not executable; 127 not found; 137 out of memory; 255 its result is unknown (the job id is printed)\n"
     "\nenvironment: VRUN_DIR one directory for configuration, state and socket; VRUN_RESUME_SECONDS how long a lost "
     "home\n"
     "daemon is tried again (600)\n"
@@ -51,12 +51,12 @@ bool CanUpdateLines() {
   return ::isatty(2) == 1 && term != nullptr && *term != 0 && std::strcmp(term, "dumb") != 0;
 }
 
-Status NameDescriptors(const RunOptions& options, AttachedRun::Options* run) {
+Status NameDescriptors(const RunOptions& options, RunSession::Options* run) {
   VRUN_ASSIGN(std::vector<NamedDescriptor> named, FindNamedDescriptors(options.command));
   if (!named.empty() && options.spec.scheduling().requeue()) {
     return Error(Code::kInvalid, Escape(named[0].word) +
-                                     ": --requeue: what was read from it once is not there for a "
-                                     "second start: name a file");
+                                     ": --requeue: a second start cannot read its "
+                                     "content again: name a file");
   }
   for (const NamedDescriptor& d : named) {
     v1::Descriptor* out = run->request.mutable_spec()->mutable_command()->add_descriptors();
@@ -67,8 +67,8 @@ Status NameDescriptors(const RunOptions& options, AttachedRun::Options* run) {
   return {};
 }
 
-Result<AttachedRun::Options> MakeRun(const RunOptions& options, UniqueFd* null) {
-  AttachedRun::Options run;
+Result<RunSession::Options> MakeRun(const RunOptions& options, UniqueFd* null) {
+  RunSession::Options run;
   VRUN_ASSIGN(std::string root, ConfiguredRoot());
   VRUN_ASSIGN(run.request, MakeRequest(options, root));
   run.request.set_quiet(options.quiet);
@@ -78,7 +78,7 @@ Result<AttachedRun::Options> MakeRun(const RunOptions& options, UniqueFd* null) 
   run.updating_line = CanUpdateLines();
   VRUN_TRY(NameDescriptors(options, &run));
   bool stdin_terminal = ::isatty(0) == 1;
-  // `vrun train.py &`: the keyboard is the shell's. A local program would stop when it reads; ours reads nothing.
+  // `vrun train.py &`: the keyboard belongs to the shell. A local program would stop when it reads; ours gets no input.
   if (options.no_stdin || (stdin_terminal && InBackground(0))) {
     VRUN_ASSIGN(*null, OpenFile("/dev/null", O_RDONLY));
     run.stdio[0] = null->get();
@@ -95,7 +95,7 @@ Result<AttachedRun::Options> MakeRun(const RunOptions& options, UniqueFd* null) 
   run.local_terminal = terminal && stdin_terminal;
   v1::Scheduling* scheduling = run.request.mutable_spec()->mutable_scheduling();
   run.hangup_disconnects = scheduling->on_disconnect() != v1::ON_DISCONNECT_UNSPECIFIED;
-  // Who has typed an unnamed command into a terminal that is gone will not look for it.
+  // A user whose terminal is gone will not look for an unnamed command.
   const bool transient = terminal && options.spec.name().empty();
   if (!run.hangup_disconnects) {
     scheduling->set_on_disconnect(transient ? v1::ON_DISCONNECT_HANG_UP : v1::ON_DISCONNECT_KEEP);
@@ -132,7 +132,7 @@ Result<std::string> ConfiguredRoot() {
   VRUN_ASSIGN(Places places, FindPlaces());
   auto config = ReadConfig(places.config_file);
   if (config) return config->root;
-  // Without a configuration home says what to do.
+  // Home reports a missing configuration and says what to do.
   if (config.error().code() == Code::kNotFound) return std::string("/");
   return std::move(config).error();
 }
@@ -183,7 +183,7 @@ int RunMain(std::span<const std::string> words) {
   if (!options->quiet) {
     for (const std::string& note : options->notes) std::fprintf(stderr, "vrun: %s\n", note.c_str());
   }
-  // A reader of our messages may be gone; that ends nothing.
+  // A closed reader of our messages must not end us.
   ::signal(SIGPIPE, SIG_IGN);
   UniqueFd null;
   auto run = MakeRun(*options, &null);
@@ -192,7 +192,7 @@ int RunMain(std::span<const std::string> words) {
   if (!home) return Report(*options, NotStarted(home.error()));
   RunOutcome outcome;
   {
-    AttachedRun attached(*home, *std::move(run));
+    RunSession attached(*home, *std::move(run));
     outcome = attached.Go();
   }
   return Report(*options, outcome);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two commands that start jobs, and what they share.
+// The commands `vrun` and `vbatch`, and the code that they share.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace vrun::cli {
 
-// `vrun` and `vbatch` as a whole; the process's exit status. `words`: without the program's name.
+// The whole of `vrun` and `vbatch`. Returns the exit status. `words`: without the program's name.
 int RunMain(std::span<const std::string> words);
 int BatchMain(std::span<const std::string> words);
 

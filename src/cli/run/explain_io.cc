@@ -17,12 +17,12 @@ std::string Seconds(uint64_t micros) {
   return text;
 }
 
-// Why each source is one.
+// Explains each source.
 std::string Explain(const std::string& source) {
   if (source == "cache") return "was on the node already";
-  if (source == "trace") return "what earlier runs of this read";
+  if (source == "trace") return "read by earlier runs of this program";
   if (source == "ahead") return "home's page cache, libraries, files beside it";
-  if (source == "demand") return "asked for when it was read";
+  if (source == "demand") return "fetched when it was read";
   return "";
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `vrun --explain-io` says after a run.
+// The output of `vrun --explain-io` after a run.
 #pragma once
 
 #include <string>

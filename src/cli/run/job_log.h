@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kept output of a job, copied to our stdout and stderr, and its end.
+// Copies the stored output of a job to our stdout and stderr, and reports its end.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace vrun::cli {
 
 struct LogEnd {
   std::optional<v1::Finished> finished;  // how the job ended, if home knows it
-  std::string last_note;                 // the last line of home's own, as it was written
+  std::string last_note;                 // the last line that home itself wrote, unchanged
 };
 
-// `follow`: until the job is over. kUnavailable when our own stdout is gone.
+// `follow`: until the job ends. kUnavailable when our own stdout is closed.
 Result<LogEnd> CopyLog(const HomeConnection& home, uint64_t job, bool follow);
 
-// Blocks until the job is over. kNotFound: there is none.
+// Blocks until the job has ended. kNotFound: no such job.
 Result<v1::JobInfo> WaitForJob(const HomeConnection& home, uint64_t job);
 
 }  // namespace vrun::cli

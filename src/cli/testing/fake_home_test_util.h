@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a home daemon that does what the test says, and a vrun that talks to it.
+// For tests: a home daemon controlled by the test, and a vrun that talks to it.
 #pragma once
 
 #include <fcntl.h>
@@ -19,13 +19,13 @@
 #include <vector>
 
 #include "base/files.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/io/stream_progress.h"
 #include "proto/local.pb.h"
 
 namespace vrun::cli {
 
-inline constexpr int kPatienceMs = 30000;  // for what happens at once unless it is broken
+inline constexpr int kPatienceMs = 30000;  // limit for things that happen at once unless they are broken
 
 // One accepted connection, from home's side.
 class Conversation {
@@ -78,13 +78,13 @@ class Conversation {
   }
   void Close() { socket_.Reset(); }
 
-  std::vector<UniqueFd> fds;  // of the last message
+  std::vector<UniqueFd> fds;  // received with the last message
 
  private:
   UniqueFd socket_;
 };
 
-// A command that runs; ended with the test at the latest.
+// A running command, ended at the latest with the test.
 class Child {
  public:
   struct Streams {
@@ -168,7 +168,7 @@ class Child {
   UniqueFd out_, err_, pidfd_;
 };
 
-// A directory of its own with a copy of vrun in it, and a socket that the test listens on.
+// A directory with a copy of vrun in it, and a socket on which the test listens.
 class FakeHomeTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -178,7 +178,7 @@ class FakeHomeTest : public testing::Test {
     dir_ = pattern;
     ASSERT_TRUE(MakeDirs(dir_ + "/bin", 0700));
     ASSERT_TRUE(MakeDirs(dir_ + "/v", 0700));
-    // A copy: the daemon is looked for beside the program, and there must be none but the test's own.
+    // A copy, because vrun looks for the daemon beside itself and must find only the test's own.
     std::string copy = dir_ + "/bin/vrun";
     if (::link(VRUN_BINARY, copy.c_str()) != 0) {
       auto program = ReadFile(VRUN_BINARY, size_t{1} << 30);

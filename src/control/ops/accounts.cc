@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accounts: jobs that have ended, with how long they held their room and how much of that was of use.
+// Accounts: ended jobs, with how long they held their room and how much of that time was useful.
 #include <algorithm>
 
 #include "control/ops/ops.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agent: a node registers and tells what it knows; the two books are reconciled.
+// Agent: a node registers and reports what it knows. Controller and node reconcile their jobs.
 //
-// What the controller believes to be on the node and the node does not know
-//   - was never started (STARTING, same boot): it is ordered again, under the same epoch: the node had not got the
-//   order
-//   - otherwise it is over: the host was restarted, or the node has lost its journal; there will be no exit record
-// What the node has and the controller does not want is stopped (State::Apply).
+// Attempts that the controller believes to be on the node but that the node does not know:
+//   - STARTING, same boot: never started, because the node has not received the order. It is ordered again under the
+//     same epoch.
+//   - otherwise it is over: the host was restarted, or the node has lost its journal; there will be no exit record.
+// Attempts that the node has but the controller does not want are stopped (State::Apply).
 #include <algorithm>
 #include <set>
 
@@ -44,7 +44,7 @@ Status ReconcileUnlisted(State& state, const JobRow& job, bool rebooted) {
     return again ? Status() : state.End(job.id, v1::FAILED, "", reason);
   }
   if (job.state != v1::STARTING) {
-    return state.End(job.id, v1::FAILED, "", "node " + node + " has no record of the job any more");
+    return state.End(job.id, v1::FAILED, "", "node " + node + " no longer has a record of the job");
   }
   if (job.cancelled) return state.End(job.id, v1::CANCELLED, "", "cancelled before it started");
   if (!job.stopping.empty()) {
@@ -58,7 +58,7 @@ Status ReconcileUnlisted(State& state, const JobRow& job, bool rebooted) {
 
 Status RegisterNode(State& state, const std::string& name, const v1::Register& request) {
   VRUN_TRY(Validate(name, request));
-  // Nothing is placed on it before the books agree, also when this connection replaces one that was still open.
+  // Nothing is placed on the node until both sides agree, even if this connection replaces one that was still open.
   state.Disconnected(name);
   NodeRow row;
   row.addresses.assign(request.addresses().begin(), request.addresses().end());
@@ -88,7 +88,7 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
   }
   for (uint64_t id : state.JobsOn(name)) {
     const auto it = state.jobs().find(id);
-    if (it == state.jobs().end()) continue;  // it came after one that has just ended, and ended with it
+    if (it == state.jobs().end()) continue;  // it depended on a job that has just ended, and ended with it
     const JobRow job = it->second;
     if (!listed.contains({job.id, job.attempt})) {
       VRUN_TRY(ReconcileUnlisted(state, job, rebooted));
@@ -100,9 +100,9 @@ Status RegisterNode(State& state, const std::string& name, const v1::Register& r
     const auto it = state.jobs().find(id);
     if (it != state.jobs().end() && !listed.contains({id, it->second.leaving.attempt})) VRUN_TRY(state.Left(id));
   }
-  // Last, so that new work is placed on what the reports have left free.
+  // Last, so that new jobs are placed according to the room left after the reports.
   VRUN_TRY(state.PutNode(row));
-  // Homes look for their jobs where the node was.
+  // Homes still connect to the node's old address.
   if (moved) {
     for (uint64_t id : state.JobsOn(name)) state.outbox().jobs.insert(id);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cancel: at once while the job waits; otherwise its node ends it and reports. Asking again is fine.
+// Cancel: a waiting job ends at once; otherwise its node ends it and reports. May be repeated.
 #include "base/escape.h"
 #include "control/ops/ops.h"
 

@@ -6,7 +6,7 @@ namespace vrun::control {
 namespace {
 
 constexpr int kMaxJobs = 1000;
-// Of a command line in a list; Get has all of it.
+// Limit of the command line of a job in a list; Get returns all of it.
 constexpr size_t kMaxArgvBytes = 4096;
 
 }  // namespace

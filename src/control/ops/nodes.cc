@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes: what has joined, and how full it is.
+// Nodes: the nodes that have joined, and their usage.
 #include "control/ops/ops.h"
 #include "control/tier/content_tier.h"
 
 namespace vrun::control {
 namespace {
 
-// "away": its stream is gone, its lease not yet over.
+// "away": its stream is closed, but its lease has not expired yet.
 const char* StateName(const Node& node) {
   if (node.row.lost) return "lost";
   if (!node.connected) return "away";

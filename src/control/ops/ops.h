@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the controller can be asked, one file each. State thread, inside a transaction: an error of the store shows in
-// store().failure() and undoes the whole batch; any other error is the answer.
+// The controller's operations, one file each. State thread, inside a transaction. A store error is recorded in
+// store().failure() and undoes the whole batch; any other error is the answer to the request.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@
 
 namespace vrun::control {
 
-// Homes only.
-// Without a placement: AddPlacement knows it once State::Decide has run.
+// For homes only.
+// The reply has no placement yet. AddPlacement fills it in after State::Decide has run.
 Result<v1::SubmitReply> Submit(State& state, const rpc::Peer& peer, const v1::SubmitRequest& request);
 Result<v1::CancelReply> Cancel(State& state, const rpc::Peer& peer, const v1::CancelRequest& request);
 Result<v1::GetReply> Get(State& state, const rpc::Peer& peer, const v1::GetRequest& request);
@@ -25,12 +25,12 @@ Result<v1::TeamList> Teams(State& state, const rpc::Peer& peer, const v1::TeamsR
 Result<v1::AccountList> Accounts(State& state, const rpc::Peer& peer, const v1::AccountsRequest& request);
 void AddPlacement(State& state, v1::SubmitReply* reply);
 
-// A node's messages. The node is the certificate's name.
+// Messages of a node. The node's name comes from its certificate.
 Status RegisterNode(State& state, const std::string& name, const v1::Register& request);
 Status Heard(State& state, const std::string& name);
 v1::PresignReply Presign(State& state, const std::string& node, const v1::PresignRequest& request);
 
-// The snapshot store's.
+// For the snapshot store only.
 Result<v1::PresignReply> PresignVault(State& state, const rpc::Peer& peer, const v1::VaultPresign& request);
 
 }  // namespace vrun::control

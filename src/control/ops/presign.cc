@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Presign: URLs of the pool's S3 store for what a node has or had jobs of, and for snapshots.
+// Presign: URLs of the pool's S3 store, for nodes about jobs that they have or had, and for snapshots.
 #include "control/ops/ops.h"
 #include "control/tier/content_tier.h"
 
@@ -25,7 +25,7 @@ v1::PresignReply Presign(State& state, const std::string& node, const v1::Presig
   if (ContentTier* tier = state.settings().tier) {
     Result<JobRow> job = state.Find(request.job());
     if (job && job->spec.empty()) {
-      // Of a job that runs it is not kept in memory.
+      // Not in memory for a running job.
       const auto row = state.store().GetJob(request.job());
       if (row && *row) job->spec = (*row)->spec;
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Submit: durable, idempotent by (user, request id). Whether it was placed at once is known when the batch is decided.
+// Submit: durable, idempotent by (user, request id). Whether the job was placed at once is known after the batch's
+// decision.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -35,7 +36,7 @@ Result<std::string> PoolOf(const State& state, const std::string& asked) {
     if (pools.size() == 1) return pools[0];
     return Error(Code::kInvalid, "submit: no pool is named: use -P POOL");
   }
-  // Before the first node has joined nobody can say which names are wrong: the job waits, and says for what.
+  // Before the first node has joined, it is unknown which names are wrong: the job waits and gives the reason.
   if (pools.empty() || state.KnowsPool(asked)) return asked;
   std::string known;
   for (const std::string& p : pools) known += (known.empty() ? "" : ", ") + Escape(p);
@@ -48,7 +49,7 @@ Status CheckScheduling(const v1::Scheduling& scheduling) {
     return Error(Code::kInvalid, "submit: the name of the team is too long: correct --account");
   }
   if (!v1::JobClass_IsValid(scheduling.class_())) {
-    return Error(Code::kUnsupported, "submit: a class that this controller does not know: choose another");
+    return Error(Code::kUnsupported, "submit: this controller does not know the class: choose another");
   }
   return {};
 }
@@ -57,16 +58,17 @@ Status CheckTimes(const v1::Scheduling& s, int64_t now) {
   if (s.begin_us() < 0 || s.deadline_us() < 0) return Error(Code::kInvalid, "submit: a time before 1970: correct it");
   if (s.hard_deadline() && s.deadline_us() == 0) return Error(Code::kInvalid, "submit: a hard deadline without a time");
   if (s.deadline_us() != 0 && s.deadline_us() <= std::max(now, s.begin_us())) {
-    return Error(Code::kInvalid, "submit: the deadline, " + FormatRfc3339(s.deadline_us()) + ", is over before it " +
-                                     (s.deadline_us() <= now ? "is submitted" : "may begin") + ": choose a later one");
+    return Error(Code::kInvalid, "submit: the deadline " + FormatRfc3339(s.deadline_us()) + " is " +
+                                     (s.deadline_us() <= now ? "over" : "before the begin time") +
+                                     ": choose a later one");
   }
   return {};
 }
 
-// What has ended is settled here, once and for all: the scheduler knows only jobs that have not.
+// Resolves dependencies on ended jobs for good, because the scheduler knows only unfinished jobs.
 Status SettleDependencies(State& state, v1::Scheduling* s) {
   if (s->after_size() + s->after_ok_size() > kMaxDependencies) {
-    return Error(Code::kInvalid, "submit: it comes after more than " + std::to_string(kMaxDependencies) + " jobs");
+    return Error(Code::kInvalid, "submit: more than " + std::to_string(kMaxDependencies) + " dependencies: name fewer");
   }
   for (auto* list : {s->mutable_after(), s->mutable_after_ok()}) {
     google::protobuf::RepeatedField<uint64_t> open;

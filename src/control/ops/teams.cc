@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Teams: what each may have, has, and waits for.
+// Teams: the quota, the usage and the waiting jobs of each team.
 #include <algorithm>
 
 #include "control/ops/ops.h"
-#include "sched/engine/view.h"
+#include "sched/engine/inspect.h"
 
 namespace vrun::control {
 namespace {

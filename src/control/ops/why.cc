@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why: what is in the way of a waiting job, or what was decided about one that runs or was stopped.
+// Why: the obstacles of a waiting job, or the decisions about a running or stopped one.
 #include "control/ops/ops.h"
 
 namespace vrun::control {

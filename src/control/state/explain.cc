@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/escape.h"
 #include "sched/engine/explain.h"
-#include "sched/engine/view.h"
+#include "sched/engine/inspect.h"
 
 namespace vrun::control {
 namespace {
@@ -39,7 +39,7 @@ bool HasType(const core::NodeRoom& room, const Needs& needs) {
   return needs.gpu_type.empty() || room.spec->gpu_type == needs.gpu_type;
 }
 
-// What one node has of each, free now or at all.
+// For one node: what it has free, or in total.
 struct Room {
   int64_t gpus = 0, milli_cpus = 0, memory_bytes = 0;
   bool right_type = true;
@@ -55,7 +55,7 @@ Room TotalOf(const core::NodeRoom& r, const Needs& needs) {
   return {r.spec->gpus, r.spec->milli_cpus, r.spec->memory_bytes, HasType(r, needs)};
 }
 
-// "needs 2 cores; the best node of pool local has 1 core free": the first thing that no node has enough of.
+// "needs 2 cores; the best node of pool local has 1 core free": the first resource of which no node has enough.
 std::string Lacking(const Needs& needs, const std::vector<Room>& rooms, const std::string& best_node,
                     const std::string& end, const std::string& where) {
   Room best;
@@ -120,7 +120,7 @@ std::string TextOf(const core::State& state, const JobRow& job, const core::Bloc
     case Kind::kBeginTime: return "begins at " + FormatRfc3339(job.scheduling.begin_us());
     case Kind::kNeverFits:
     case Kind::kNoRoom: return NoRoom(state, job);
-    case Kind::kTopology: return "the room that is free lies too far apart";
+    case Kind::kTopology: return "enough room is free, but not close enough together";
     case Kind::kLimit:
       return team + " is limited to " + Gpus(b.need, b.gpu_type) + " and uses " + Gpus(b.have, b.gpu_type);
     case Kind::kGuarantee:
@@ -129,7 +129,7 @@ std::string TextOf(const core::State& state, const JobRow& job, const core::Bloc
              (b.have == core::kMilli ? " is" : " are") + " used";
     case Kind::kHolds: return "the room that is free is kept for job " + std::to_string(b.other);
     case Kind::kClaiming:
-      return "room is being made for it: " + CountOf(b.have, "job") + (b.have == 1 ? " is" : " are") + " leaving";
+      return "its room is being freed: " + CountOf(b.have, "job") + (b.have == 1 ? " is" : " are") + " still stopping";
     case Kind::kOrder: return CountOf(b.have, "job") + (b.have == 1 ? " comes" : " come") + " before it";
     case Kind::kPatience: return "it would fit, but farther apart than it prefers";
     case Kind::kHeadroom: return "the " + Gpus(b.have, "") + " that are free are kept ready for inference";
@@ -157,7 +157,7 @@ const char* NameOf(core::Decision::Kind kind) {
 
 constexpr const char* kClasses[] = {"scavenger", "experiment", "training", "production", "inference"};
 
-// In the words of the command line.
+// The change as command-line options.
 std::string TextOf(const JobRow& job, const core::Counterfactual& c) {
   using Change = core::Counterfactual::Kind;
   const std::string type = job.needs.gpu_type.empty() ? "" : Escape(job.needs.gpu_type) + ":";
@@ -172,9 +172,9 @@ std::string TextOf(const JobRow& job, const core::Counterfactual& c) {
   return "";
 }
 
-// What would let it start at once, what its owner can change first.
+// Changes that would let the job start at once, those that its owner can make most easily first.
 void StartsNow(core::State& state, const JobRow& job, v1::WhyAnswer* answer) {
-  const auto view = core::ViewJob(state, job.id);
+  const auto view = core::InspectJob(state, job.id);
   if (!view || view->phase != core::JobPhase::kWaiting) return;
   std::vector<std::string> pools;
   for (const core::NodeRoom& r : core::Nodes(state)) {
@@ -192,10 +192,10 @@ void Expect(core::State& state, const JobRow& job, int64_t wall_now, core::Micro
   answer->set_late_us(wall_now + std::max(forecast->late, core_now) - core_now);
   answer->set_confidence_percent(static_cast<uint32_t>(std::clamp<int64_t>(forecast->confidence / 10, 1, 100)));
   std::string why = "by how fast those before it get their room";
-  if (const auto view = core::ViewJob(state, job.id); view && view->hold_start > 0) {
+  if (const auto view = core::InspectJob(state, job.id); view && view->hold_start > 0) {
     why = "nodes are held for it until then";
   } else if (forecast->after != 0) {
-    const auto last = core::ViewJob(state, forecast->after);
+    const auto last = core::InspectJob(state, forecast->after);
     why = "when job " + std::to_string(forecast->after) + " ends, " +
           (last && last->learned ? "by how long its like ran" : "and nobody knows yet how long its like run");
   }
@@ -236,7 +236,7 @@ std::map<uint64_t, uint32_t> QueuePositions(const core::State& state, const JobR
 std::string WhyItWaits(const core::State& state, const JobRow& job) {
   const auto blockers = core::Explain(state, job.id);
   if (!blockers) return "";
-  if (blockers->empty()) return "the scheduler looks at it in a moment";
+  if (blockers->empty()) return "the scheduler has not considered it yet";
   std::string text = TextOf(state, job, blockers->front());
   const core::Blocker& last = blockers->back();
   if (blockers->size() > 1 && last.kind == Kind::kOrder) text += " (" + TextOf(state, job, last) + ")";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why jobs wait, in words: from what the scheduler says (sched/engine/explain.h, sched/engine/view.h) and what the
-// controller knows. Nothing here changes a decision; names from outside are escaped.
+// Explains in words why jobs wait, from the scheduler's data (sched/engine/explain.h, sched/engine/inspect.h) and the
+// controller's. Nothing here changes a decision. Names from outside are escaped.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace vrun::control {
 
-using JobRows = std::map<uint64_t, JobRow>;  // unfinished
+using JobRows = std::map<uint64_t, JobRow>;  // unfinished jobs
 
 // Positions in the queues of the pools, 1 = next.
 std::map<uint64_t, uint32_t> QueuePositions(const sched::core::State& state, const JobRows& jobs);
@@ -20,16 +20,17 @@ std::map<uint64_t, uint32_t> QueuePositions(const sched::core::State& state, con
 // One line for a waiting job.
 std::string WhyItWaits(const sched::core::State& state, const JobRow& job);
 
-// What a job waits for, what would start it now, when it may start, and what was decided about it: the fields of
-// `answer` but state, positions and attempts. `wall_now` and `core_now` are the same moment on the two clocks.
-// Milliseconds.
+// Fills all fields of `answer` but state, positions and attempts: what the job waits for, what would start it now, when
+// it may start, and the decisions about it. `wall_now` and `core_now` are the same moment on the two clocks. Times in
+// the answer are milliseconds.
 void ExplainJob(sched::core::State& state, const JobRow& job, int64_t wall_now, sched::core::Micros core_now,
                 v1::WhyAnswer* answer);
 
-// kInvalid when no node of its pool, up or not, could ever run it; fine while the pool has no node at all.
+// kInvalid when no node of the job's pool, up or not, could ever run it. No error while the pool has no node at all.
 Status CheckFeasible(const sched::core::State& state, const JobRow& job);
 
-// For a victim, the one who restarts it and its owner: "job 12 (production, team research) needs its room".
+// Tells a victim which job takes its room, with that job's class and team: "job 12 (production, team research) needs
+// its room".
 std::string PreemptionReason(const sched::core::Preempt& preempt, const JobRows& jobs);
 
 }  // namespace vrun::control

@@ -248,7 +248,7 @@ std::optional<core::Event> Decode(const Body& in) {
   return std::nullopt;
 }
 
-// Every field of every action, as text in which no two of them look the same.
+// Writes every field of every action as text. Different actions give different texts.
 void Write(std::initializer_list<int64_t> numbers, std::string* out) {
   for (const int64_t n : numbers) *out += " " + std::to_string(n);
 }
@@ -318,7 +318,7 @@ Result<std::vector<core::Event>> DecodeEvents(const v1::JournalStep& step) {
   std::vector<core::Event> events;
   for (const v1::JournalEvent& e : step.events()) {
     std::optional<core::Event> event = Decode(e);
-    if (!event) return Error(Code::kCorrupt, "scheduler's journal: an event that this version does not know");
+    if (!event) return Error(Code::kCorrupt, "scheduler's journal: unknown event: another version wrote it");
     events.push_back(*std::move(event));
   }
   return events;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler's journal: what the core was told, step by step, and a digest of what it decided. The same steps, given
-// to a new core, bring it to the same state and give the same decisions; that is how the controller gets its scheduler
-// back after a restart, and how a decision of yesterday can be looked at again.
+// The scheduler's journal: the events given to the core, step by step, and a digest of its decisions. Replaying the
+// steps into a new core restores the same state and gives the same decisions. The controller restores its scheduler
+// this way after a restart, and an old decision can be examined again.
 //
-// It holds what the controller tells the core and no more: a field of sched/model/model.h that the controller begins to
-// use belongs here too.
+// It records only what the controller tells the core. When the controller begins to use another field of
+// sched/model/model.h, add the field here too.
 #pragma once
 
 #include <span>
@@ -19,13 +19,13 @@ namespace vrun::control {
 
 v1::JournalStep EncodeStep(sched::core::Micros now, std::span<const sched::core::Event> events,
                            std::span<const sched::core::Action> actions);
-// kCorrupt: an event that this version does not know.
+// kCorrupt: the step has an event that this version does not know.
 Result<std::vector<sched::core::Event>> DecodeEvents(const v1::JournalStep& step);
-// Of all that was decided, in order; "" of nothing.
+// Digest of all decisions, in order; "" if there are none.
 std::string DigestOf(std::span<const sched::core::Action> actions);
 
-// Takes the state through the steps. kAborted: it decided otherwise than the journal says (another version of the core,
-// or other weights); the state is of no use then.
+// Applies the steps to the state. kAborted: a decision differs from the journal's (another version of the core, or
+// other weights); do not use the state then.
 Status Replay(const v1::JournalSteps& steps, sched::core::State* state);
 
 }  // namespace vrun::control

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Giving room to other jobs, teams, and the scheduler's memory, with the clock in the hand and no network.
+// Preemption, teams, and the scheduler's journal, with a manual clock and no network.
 #include <random>
 
 #include "control/state/journal.h"
 #include "control/testing/state_testing.h"
-#include "sched/engine/view.h"
+#include "sched/engine/inspect.h"
 
 namespace vrun::control {
 namespace {
@@ -17,7 +17,7 @@ class PreemptionTest : public StateTest {
     request.mutable_spec()->mutable_scheduling()->set_requeue(requeue);
     return request;
   }
-  // A node of two GPUs, both taken by a running job that may be stopped.
+  // A node of two GPUs, both used by a running preemptible job.
   v1::Placement Victim(v1::SubmitRequest request = JobOf("victim", v1::TRAINING, 2)) {
     Register(SimpleNode("n1", 8, 2));
     const v1::Placement p = Submit(request).placement();
@@ -36,13 +36,13 @@ class PreemptionTest : public StateTest {
     request.set_job(id);
     return *Why(*state_, kAnna, request);
   }
-  // Another life, from nothing.
+  // Starts again from nothing.
   void Forget() {
     for (const char* file : {"/vrun.db", "/vrun.db-wal"}) (void)RemoveTree(directory_.path() + file);
     Restart();
     sent_.clear();
   }
-  // Some days of submissions, ends and preemptions; then all of it once more, from the journal.
+  // Some days of submissions, ends and preemptions; then all of it is replayed from the journal.
   void Live(uint32_t seed);
   std::vector<std::string> Journal() {
     return *Transaction([&] { return store_->Journal(); });
@@ -103,12 +103,12 @@ TEST_F(PreemptionTest, TheNextAttemptIsNotOrderedBeforeTheWritesOfTheLastAreHome
   ASSERT_EQ(Stops().size(), 1u);
   LeavesFor("n1", victim);
   Starts();
-  // There is room for it elsewhere now, and it is taken, but nobody is told.
+  // Now there is room for it elsewhere and it is placed there, but its node is not told yet.
   Report("n2", ExitOf(other, v1::COMPLETED, v1::ExitRecord::EXITED, 0));
   EXPECT_EQ(StateOf(victim.job()), v1::STARTING);
   EXPECT_EQ(Event(victim.job()).placement().epoch(), victim.epoch());
   EXPECT_TRUE(Take(v1::ControllerMessage::kStart, "n2").empty());
-  // A node that comes back meanwhile is not told either.
+  // A node that reconnects meanwhile is not told either.
   Register(SimpleNode("n2", 8, 2));
   EXPECT_TRUE(Take(v1::ControllerMessage::kStart, "n2").empty());
   Restart();
@@ -195,7 +195,7 @@ TEST_F(PreemptionTest, ACrashAtAnyPointOfAPreemptionLosesNothing) {
     v1::AttemptReport left = ReportOf(victim, v1::COMPLETING);
     left.mutable_exit()->set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
     if (crash == 2) {
-      crashes(left);  // it left while nobody listened
+      crashes(left);  // it left while no controller was running
     } else {
       LeavesFor("n1", victim);
     }
@@ -240,17 +240,17 @@ TEST_F(PreemptionTest, ALostNodeWithWritesThatNeverCameHomeEndsTheJob) {
   LeavesFor("n1", victim);
   PassSeconds(40);
   EXPECT_EQ(StateOf(victim.job()), v1::FAILED);
-  EXPECT_NE(Event(victim.job()).reason().find("before the writes of attempt 1 were home"), std::string::npos);
+  EXPECT_NE(Event(victim.job()).reason().find("not all writes of attempt 1 reached home"), std::string::npos);
 }
 
-// --- the scheduler's memory ---
+// --- the scheduler's journal ---
 
 TEST_F(PreemptionTest, WhoStartedAMomentAgoIsAskedToLeaveThoughNothingHappens) {
   Register(SimpleNode("n1", 8, 2));
   const v1::Placement first = Submit(JobOf("first", v1::TRAINING, 2)).placement();
   Report("n1", ReportOf(first, v1::RUNNING));
   Submit(JobOf("urgent", v1::PRODUCTION, 2, false));
-  ASSERT_EQ(Stops().size(), 1u);  // so the prices of those who run are known as of now
+  ASSERT_EQ(Stops().size(), 1u);  // so the prices of running jobs are computed as of now
   Register(SimpleNode("n2", 8, 2));
   const v1::Placement young = Submit(JobOf("young", v1::TRAINING, 2)).placement();
   ASSERT_EQ(young.node(), "n2");
@@ -284,7 +284,7 @@ void PreemptionTest::Live(uint32_t seed) {
     for (const char* n : {"n1", "n2"}) (void)Heard(*state_, n);
     const auto klass = static_cast<v1::JobClass>(v1::SCAVENGER + random() % 4);
     if (random() % 2 == 0) Submit(JobOf("r" + std::to_string(i), klass, 1 + random() % 8));
-    // Asking why changes nothing: the journal has none of it.
+    // Asking why changes nothing and is not journaled.
     if (const auto waiting = sched::core::Waiting(state_->scheduler()); !waiting.empty()) {
       EXPECT_GT(WhyOf(waiting[random() % waiting.size()]).blockers_size(), 0);
     }
@@ -318,12 +318,12 @@ void PreemptionTest::Live(uint32_t seed) {
     ASSERT_TRUE(replayed) << replayed.error().message();
   }
   EXPECT_GT(decisions, 100u);
-  // And it is the same scheduler: who waits, and who runs.
+  // The restored scheduler has the same waiting and running jobs.
   EXPECT_EQ(sched::core::Waiting(again), sched::core::Waiting(state_->scheduler()));
   for (const char* n : {"n1", "n2"}) {
     EXPECT_EQ(sched::core::RunningOn(again, n), sched::core::RunningOn(state_->scheduler(), n));
   }
-  // Other weights decide otherwise, and are found out.
+  // Other weights decide differently, and Replay detects it.
   sched::core::Policy other = settings_.scheduler.weights;
   other.class_weight.fill(1000);
   other.preemption = false;
@@ -395,7 +395,7 @@ TEST_F(PreemptionTest, RunTimesOfThePastAreKnownWithoutAJournal) {
   Restart();
   Register(SimpleNode("n1", 8, 2));
   const v1::Placement p = Submit(JobOf("next", v1::TRAINING, 2)).placement();
-  const auto view = sched::core::ViewJob(state_->scheduler(), p.job());
+  const auto view = sched::core::InspectJob(state_->scheduler(), p.job());
   ASSERT_TRUE(view);
   EXPECT_TRUE(view->learned);
   EXPECT_NEAR(static_cast<double>(view->expected) / 1e6, 1000, 300);
@@ -418,7 +418,7 @@ TEST_F(PreemptionTest, WhyTellsWhatWouldHelpWhenItMayStartAndWhatWasDecided) {
   EXPECT_LT(why.confidence_percent(), 50u) << "an owner's word";
   EXPECT_EQ(why.expected_why().find("when job " + std::to_string(first.job()) + " ends"), 0u) << why.expected_why();
   EXPECT_EQ(why.decisions_size(), 0);
-  // And what it says would help, helps.
+  // The suggested change helps.
   Report("n1", ExitOf(first, v1::COMPLETED, v1::ExitRecord::EXITED, 0));
   Report("n1", ReportOf(Starts().back().start().placement(), v1::RUNNING));
   why = WhyOf(second.job());
@@ -455,9 +455,9 @@ TEST_F(PreemptionTest, ALimitIsHonouredAndExplained) {
   EXPECT_EQ(teams.teams(0).used_milli(), 1000);
   EXPECT_EQ(teams.teams(0).waiting_milli(), 1000);
   EXPECT_EQ(teams.teams(0).quotas(0).limit_milli(), 1000);
-  // Another team is not in the way of it.
+  // Another team is not blocked.
   EXPECT_TRUE(Submit(JobOf("c", v1::TRAINING, 1), kBob).has_placement());
-  // A new limit starts what waits.
+  // A new limit starts waiting jobs.
   Transaction([&] {
     state_->SetTeams(ParseSchedulerConfig("[team.vision]\nusers = [\"anna\"]\nlimit = { \"\" = 2 }\n", "f")->teams);
     return 0;
@@ -535,7 +535,7 @@ TEST_F(PreemptionTest, AccountsTellWhatWasHeldAndWhatWasOfUse) {
   const v1::Placement victim = Victim();
   clock_.AdvanceSeconds(60);
   const auto urgent = Submit(JobOf("urgent", v1::PRODUCTION, 2));
-  LeavesFor("n1", victim);  // after a second of work, by its record
+  LeavesFor("n1", victim);  // after a second of work, according to its record
   WritesAreHome("n1", victim);
   v1::Placement p = Starts().at(0).start().placement();
   auto ends = [&](const v1::Placement& of, int64_t seconds) {

@@ -10,7 +10,7 @@ namespace {
 
 namespace core = sched::core;
 
-constexpr int64_t kMostBytes = int64_t{1} << 50;  // sums over all jobs of a node stay far from overflow
+constexpr int64_t kMostBytes = int64_t{1} << 50;  // keeps sums over all jobs of a node far from overflow
 
 }  // namespace
 
@@ -63,7 +63,7 @@ core::NodeSpec SpecOf(const NodeRow& node) {
 
 core::JobStarted StartedOf(const JobRow& job, core::Micros since) {
   uint32_t mask = job.gpu_mask;
-  // Placed by a version that did not choose GPUs: some are as good as others.
+  // Placed by an old version that did not choose GPUs. Any GPUs will do.
   if (mask == 0 && job.needs.gpus > 0) mask = (1u << std::min<int64_t>(job.needs.gpus, core::kMaxGpus)) - 1;
   return {job.id, {{0, job.node, mask}}, since};
 }
@@ -90,7 +90,7 @@ Status Scheduler::Replay(const std::vector<std::string>& rows) {
     if (steps.steps_size() > 0) last_step_ = steps.steps(steps.steps_size() - 1).now_us();
   }
   rows_ = rows.size();
-  // The wall clock may have been set back since.
+  // The wall clock may have been set back since then.
   offset_ += std::max<int64_t>(last_step_ - Now(), 0);
   return {};
 }

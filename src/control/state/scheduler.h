@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler core as the controller has it: fed with what happens, asked once for each batch of requests, and
-// written down step by step (journal.h), so that it is the same again after a restart.
+// The controller's scheduler core. Events are fed to it, each batch of requests gets one decision, and every step is
+// recorded (journal.h), so that a restart restores the same state.
 //
-// The core's clock begins at the wall clock of the first start and then runs with the monotonic one: a wall clock that
-// jumps moves nothing. State thread only.
+// The core's clock begins at the wall clock of the first start and then advances with the monotonic clock, so a jump of
+// the wall clock has no effect. State thread only.
 #pragma once
 
 #include <optional>
@@ -23,29 +23,29 @@ class Scheduler {
  public:
   Scheduler(const Clock* clock, sched::core::Policy policy);
 
-  // Forgets everything. Then either Replay or History and events.
+  // Forgets everything. Then call either Replay, or History and feed the events.
   void Reset();
-  // kAborted, kCorrupt: the journal is of no use; Reset.
+  // kAborted, kCorrupt: the journal is unusable; call Reset.
   Status Replay(const std::vector<std::string>& rows);
-  // What happened long ago, in order of time: it teaches run times and usage. Before anything else.
+  // Feeds past events, in order of time, from which run times and usage are learned. Call before any other event.
   void History(sched::core::Micros at, std::vector<sched::core::Event> events);
 
   void Feed(sched::core::Event event) { events_.push_back(std::move(event)); }
   bool fed() const { return !events_.empty(); }
-  // Applies what was fed and decides.
+  // Applies the fed events and decides.
   std::vector<sched::core::Action> Decide();
-  // The steps since the last call as a row of the journal; "" when there is nothing that has to be written now. What
-  // neither came from outside nor led to anything may wait for the next row.
+  // Returns the steps since the last call as a journal row; "" when nothing has to be written now. A step with no
+  // outside event and no decision may wait for the next row.
   std::string TakeJournal();
 
-  // Of the core's clock.
+  // The time on the core's clock.
   sched::core::Micros Now() const;
-  // Microseconds from now until Decide wants to be called though nothing was fed; nullopt: not at all.
+  // Microseconds until Decide must be called even if nothing is fed; nullopt: never.
   std::optional<int64_t> NextWake() const;
   const sched::core::State& state() const { return state_; }
-  // For what is tried and undone (sched/engine/explain.h).
+  // For trials that are undone again (sched/engine/explain.h).
   sched::core::State& trial() { return state_; }
-  size_t rows() const { return rows_; }  // of the journal so far
+  size_t rows() const { return rows_; }  // in the journal so far
 
  private:
   void Record(sched::core::Micros now, std::span<const sched::core::Event> events,
@@ -58,15 +58,15 @@ class Scheduler {
   sched::core::Micros last_step_ = 0;
   int64_t offset_ = 0;  // core's clock - monotonic
   bool clock_set_ = false;
-  v1::JournalSteps steps_;  // not taken yet
+  v1::JournalSteps steps_;  // not returned by TakeJournal yet
   bool must_write_ = false;
   size_t rows_ = 0;
 };
 
-// What the core is told of a job and of a node.
+// The core's description of a job and of a node.
 sched::core::JobSpec SpecOf(const JobRow& job);
 sched::core::NodeSpec SpecOf(const NodeRow& node);
-// Where the job is, by its row.
+// Where the job runs, from its row.
 sched::core::JobStarted StartedOf(const JobRow& job, sched::core::Micros since);
 sched::core::Class ClassOf(v1::JobClass klass);
 

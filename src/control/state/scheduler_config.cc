@@ -10,7 +10,7 @@
 #include "base/files.h"
 #include "sched/share/weights.h"
 
-// Values or parse errors, no exceptions; nothing that prints.
+// toml++ returns parse errors instead of throwing, and without its printing code.
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
@@ -27,7 +27,7 @@ constexpr size_t kMostBytes = 1u << 20;
 constexpr int64_t kMostGpus = 10'000'000;
 constexpr std::string_view kClasses[] = {"scavenger", "experiment", "training", "production", "inference"};
 
-// The name of a certificate is NAME@MACHINE.
+// A certificate name is NAME@MACHINE.
 std::string_view Person(std::string_view user) { return user.substr(0, user.find('@')); }
 
 std::optional<double> Number(const toml::node& node) {
@@ -63,7 +63,7 @@ class Reader {
     return Error(Code::kInvalid, Escape(name_) + ":" + std::to_string(where.begin.line) + ": " + what);
   }
 
-  // The reader of weights numbers lines, so it gets all of them, those of other sections empty.
+  // The reader of weights numbers lines, so it gets all lines, with those of other sections empty.
   Status ReadWeights() {
     std::string lines;
     bool inside = false;
@@ -84,7 +84,7 @@ class Reader {
   }
 
   Status ReadTeams(const toml::table& teams) {
-    // A table does not keep the order of the file, which says who stands before whom.
+    // The parsed table has lost the order of the file, which matters because a parent stands before its children.
     std::vector<std::pair<toml::source_position, std::string>> order;
     for (auto&& [key, node] : teams) order.emplace_back(key.source().begin, std::string(key.str()));
     std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first.line < b.first.line; });

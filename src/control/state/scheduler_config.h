@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator tells the scheduler: teams, what each may have, and the weights. One TOML file:
+// An operator's settings for the scheduler: teams with their shares, and the weights. One TOML file:
 //
 //   [weights]                     # fields of sched::core::Policy, as in `vctl sim --policy FILE`
 //   theta = 1000
 //
 //   [team.lab]
-//   guarantee = { "" = 8 }        # GPUs that it gets back from whoever borrowed them; "" is all types together
-//   limit = { h100 = 4, "" = 12 } # GPUs that it never exceeds
+//   guarantee = { "" = 8 }        # GPUs that the team can take back from borrowers; "" is all types together
+//   limit = { h100 = 4, "" = 12 } # GPUs that the team never exceeds
 //
 //   [team.vision]
-//   parent = "lab"                # what vision uses counts for lab; a parent stands before its children
-//   weight = 2.0                  # share of what nobody is guaranteed, beside its siblings (1)
-//   users = ["anna", "ben@ws2"]   # who may submit for it: names of certificates, or what stands before their @;
+//   parent = "lab"                # usage of vision counts for lab; a parent stands before its children
+//   weight = 2.0                  # share among its siblings of GPUs that nobody is guaranteed (default 1)
+//   users = ["anna", "ben@ws2"]   # who may submit for it: certificate names, or the part before their @;
 //                                 # without the list everybody
-//   max_class = "production"      # the highest class of its jobs (inference)
+//   max_class = "production"      # the highest class of its jobs (default inference)
 //
-// A job that names no team belongs to the first one whose list has its user, else to a team of its user's own. Teams
-// that are not in the file have weight 1 and no bounds; once the file has teams, nobody may name another.
+// A job that names no team belongs to the first team whose list has its user, else to a team of its user's own. Teams
+// that are not in the file have weight 1 and no bounds. If the file has teams, no other team may be named.
 #pragma once
 
 #include <string>
@@ -38,23 +38,23 @@ struct TeamConfig {
 
 struct SchedulerConfig {
   SchedulerConfig() {
-    // A batch of requests is decided upon at once, and what comes meanwhile is the next batch: the longer a pass takes,
-    // the more is decided by it.
+    // Each batch of requests is decided at once, and requests that arrive meanwhile form the next batch. So batches
+    // grow with the time of a pass, and no pause between passes is needed.
     weights.pass_interval = 0;
-    // Who just started can be asked to leave once the prices are as old as price_interval: somebody who waits for that
+    // A job that just started can be preempted once the prices are as old as price_interval. A job that waits for that
     // must not wait for the next event.
     weights.urge_interval = weights.price_interval;
   }
   sched::core::Policy weights;
   std::vector<TeamConfig> teams;  // as in the file
 
-  // The team of a job of `user` (a certificate's name) that asks for `asked` ("": nothing). kNotFound, kDenied.
+  // The team of a job of `user` (a certificate name) that names the team `asked` ("": none). kNotFound, kDenied.
   Result<std::string> TeamFor(const std::string& user, const std::string& asked, v1::JobClass klass) const;
 };
 
 // kInvalid: "NAME:LINE: what: what to do".
 Result<SchedulerConfig> ParseSchedulerConfig(std::string_view text, const std::string& name);
-// A file that is not there says nothing.
+// A missing file is an empty configuration.
 Result<SchedulerConfig> ReadSchedulerConfig(const std::string& path);
 
 // "production"; kInvalid lists the names.

@@ -7,7 +7,7 @@
 
 #include "base/escape.h"
 #include "base/log.h"
-#include "sched/engine/view.h"
+#include "sched/engine/inspect.h"
 
 namespace vrun::control {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 namespace core = sched::core;
 
 constexpr uint32_t kDefaultGraceMillis = 30'000;
-// Run time that has to be repeated: all of it.
+// Run time to repeat: all of it.
 constexpr core::Micros kEverything = 100 * 365 * 24 * core::kHour;
 
 uint32_t GraceMillis(const JobRow& job) {
@@ -23,14 +23,14 @@ uint32_t GraceMillis(const JobRow& job) {
   return seconds == 0 ? kDefaultGraceMillis : seconds * 1000;
 }
 
-// How long it ran tells how long the next of its kind will run.
+// Whether its run time predicts that of similar jobs.
 bool Teaches(const std::string& exit) {
   v1::ExitRecord record;
   return !exit.empty() && record.ParseFromString(exit) && record.kind() == v1::ExitRecord::EXITED &&
          record.exit_code() == 0;
 }
 
-// The exit record decides; a word without a record is no proof of success.
+// The exit record decides; a report of success without a record proves nothing.
 v1::JobState EndOf(const v1::AttemptReport& report, std::string* reason) {
   switch (report.exit().kind()) {
     case v1::ExitRecord::EXITED: return report.exit().exit_code() == 0 ? v1::COMPLETED : v1::FAILED;
@@ -40,7 +40,7 @@ v1::JobState EndOf(const v1::AttemptReport& report, std::string* reason) {
     case v1::ExitRecord::START_FAILED: return v1::FAILED;
     case v1::ExitRecord::TIME_LIMIT: return v1::TIMEOUT;
     case v1::ExitRecord::OUT_OF_MEMORY_KILL: return v1::OUT_OF_MEMORY;
-    case v1::ExitRecord::PREEMPTED_BY_JOB:  // and cancelled while it left
+    case v1::ExitRecord::PREEMPTED_BY_JOB:  // a preempted job that was cancelled while it left
     case v1::ExitRecord::CANCELLED_BY_USER: return v1::CANCELLED;
     default: break;
   }
@@ -55,7 +55,7 @@ bool HasRecord(const v1::AttemptReport& report) {
 }  // namespace
 
 Needs ToNeeds(const v1::Resources& r) {
-  // Sums over all jobs of a node stay far from overflow.
+  // Keeps sums over all jobs of a node far from overflow.
   constexpr uint64_t kMost = uint64_t{1} << 50;
   return {static_cast<int64_t>(r.milli_cpus()), static_cast<int64_t>(std::min(r.memory_bytes(), kMost)),
           static_cast<int64_t>(r.gpus()), r.gpu_type()};
@@ -163,7 +163,7 @@ void State::Know(JobRow job) {
 }
 
 uint64_t State::AwaitedBy(const JobRow& job) const {
-  // Had its command not ended, the scheduler would not have placed this one.
+  // The scheduler places a job only after the commands of these have ended.
   for (const auto* list : {&job.scheduling.after(), &job.scheduling.after_ok()}) {
     for (const uint64_t other : *list) {
       if (jobs_.contains(other)) return other;
@@ -185,9 +185,9 @@ Status State::Release(const JobRow& ended) {
     if (it == jobs_.end() || it->second.state != v1::STARTING) continue;
     const auto& must = it->second.scheduling.after_ok();
     if (ended.state != v1::COMPLETED && std::find(must.begin(), must.end(), ended.id) != must.end()) {
-      VRUN_TRY(Carry(core::Doomed{id, ended.id}));  // its command had succeeded, but not all that it wrote came home
+      VRUN_TRY(Carry(core::Doomed{id, ended.id}));  // its command had succeeded, but some of its writes were lost
     } else if (!StartHeldBack(it->second)) {
-      outbox_.jobs.insert(id);  // its home may go there now
+      outbox_.jobs.insert(id);  // its home may connect now
       VRUN_TRY(SendStart(it->second));
     }
   }
@@ -209,7 +209,7 @@ Status State::Apply(const std::string& node, const v1::AttemptReport& report) {
   }
   if (it == jobs_.end() || it->second.node != node || it->second.attempt != report.attempt() ||
       it->second.epoch != report.epoch()) {
-    // Over, or somebody else's, in our books: whatever still runs there must not.
+    // The controller's records have this attempt as over or on another node, so whatever still runs there must stop.
     if (!over) SendStop(node, report.job(), report.attempt(), 0);
     return {};
   }
@@ -222,7 +222,7 @@ Status State::Apply(const std::string& node, const v1::AttemptReport& report) {
     v1::JobState end = EndOf(report, &reason);
     return End(job.id, end, exit, reason);
   }
-  // A lost job is whatever its node says once it is back; otherwise a job only moves forward.
+  // For a lost job the node's report counts once the node is back. Any other job only moves forward.
   if (job.state != v1::LOST && report.state() <= job.state) return {};
   switch (report.state()) {
     case v1::STARTING: break;
@@ -243,7 +243,7 @@ Status State::Apply(const std::string& node, const v1::AttemptReport& report) {
   return {};
 }
 
-// Its command is over, so its room is free, whatever of its writes is still on the way.
+// The command has ended, so its room is free, even if its writes are still on the way.
 Status State::Preempted(JobRow& job, const v1::AttemptReport& report) {
   const v1::ExitRecord& exit = report.exit();
   const bool saved = job.scheduling.saves() && exit.started_us() > 0 && exit.signal() != SIGKILL;
@@ -252,8 +252,9 @@ Status State::Preempted(JobRow& job, const v1::AttemptReport& report) {
     const int64_t took = clock_->Wall() - job.stopping_us;
     scheduler_.Feed(core::JobSaved{job.id, scheduler_.Now(), job.stopping_us > 0 ? std::max<int64_t>(took, 1) : 0});
     lost = 0;
-  } else if (const auto view = core::ViewJob(scheduler_.state(), job.id); view && job.scheduling.saves() && lost > 0) {
-    lost = scheduler_.Now() - view->started;  // what the attempts before it have saved is still there
+  } else if (const auto view = core::InspectJob(scheduler_.state(), job.id);
+             view && job.scheduling.saves() && lost > 0) {
+    lost = scheduler_.Now() - view->started;  // earlier attempts' saved work is still there
   }
   job.exit = exit.SerializeAsString();
   const JobRow::Leaving leaving{job.attempt, job.epoch, job.node, job.token};
@@ -330,12 +331,12 @@ Status State::LoseNode(const std::string& name, const std::string& reason) {
     VRUN_TRY(Save(job));
     VRUN_TRY(SaveAttempt(job, job.state, 0, 0, reason));
   }
-  // What has not come home by now may never come, and the next attempt must not begin without it.
+  // Writes that are not home by now may never come, and the next attempt must not begin without them.
   for (uint64_t id : JobsLeaving(name)) {
-    if (!jobs_.contains(id)) continue;  // it came after another of these
+    if (!jobs_.contains(id)) continue;  // it depended on another of these
     VRUN_TRY(
         End(id, v1::FAILED, "",
-            reason + ", before the writes of attempt " + std::to_string(jobs_.at(id).leaving.attempt) + " were home"));
+            reason + ": not all writes of attempt " + std::to_string(jobs_.at(id).leaving.attempt) + " reached home"));
   }
   return {};
 }
@@ -379,7 +380,7 @@ Status State::SendStart(const JobRow& job) {
   *start->mutable_placement() = PlacementOf(job);
   v1::RunSpec* run = start->mutable_spec();
   *run = std::move(*request.mutable_spec());
-  // What is accounted is what it gets, also where it asked for nothing.
+  // The job gets what is accounted, even if it asked for nothing.
   run->mutable_resources()->set_milli_cpus(ToProto(job.needs).milli_cpus());
   *run->mutable_scheduling() = job.scheduling;
   run->set_pool(job.pool);
@@ -416,7 +417,7 @@ bool State::IsPlaced(const JobRow& job) const {
   return job.state >= v1::STARTING && job.state <= v1::COMPLETING && !StartHeldBack(job);
 }
 
-// While an earlier attempt's writes are on the way, home has to do with that attempt, and with no later one.
+// While an earlier attempt's writes are on the way, home works with that attempt and with no later one.
 v1::Placement State::PlacementOf(const JobRow& job) const {
   const bool leaving = job.leaving.attempt != 0;
   v1::Placement placement;
@@ -477,7 +478,7 @@ v1::JobInfo State::InfoOf(const JobRow& job, const std::string& viewer, size_t m
     info.set_queue_position(QueuePosition(job.id));
     info.set_reason((job.reason.empty() ? "" : job.reason + "; ") + Waiting(job));
   }
-  // What somebody runs, and where, is nobody else's business.
+  // Other users must not learn what runs where.
   v1::SubmitRequest request;
   if (job.user == viewer && request.ParseFromString(job.spec)) {
     info.set_directory(request.spec().command().directory());

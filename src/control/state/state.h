@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the controller believes: unfinished jobs, nodes, the scheduler's state. Rebuilt from the store at every start
-// and after every failed transaction. The transitions that several operations share are here; ops/ and duties/ decide
-// when.
+// The controller's state: unfinished jobs, nodes and the scheduler. It is rebuilt from the store at every start and
+// after every failed transaction. Transitions that several operations share are here; ops/ and duties/ decide when they
+// happen.
 //
-// State thread only. Every change goes to the store in the same call; nothing leaves the process before the store has
-// committed: messages and news collect in the outbox meanwhile. What happens is told to the scheduler and decided upon
-// once, by Decide, at the end of the transaction, which also holds the scheduler's journal.
+// State thread only. Every change is written to the store in the same call. Messages and news collect in the outbox and
+// are sent only after the store has committed. Events are fed to the scheduler, and Decide runs it once at the end of
+// the transaction, which also writes the scheduler's journal.
 //
-// An attempt that has to give its room to another job: told to leave (JobRow::stopping) ─▶ its command is over, its
-// room is free, the job is PENDING, its writes travel home (JobRow::leaving) ─▶ home has them: now the next attempt,
-// which the scheduler may have placed meanwhile, is ordered.
+// Steps of a preempted attempt:
+//
+// 1. It is told to leave (JobRow::stopping).
+// 2. Its command has ended and its room is free. The job is PENDING while its writes travel home (JobRow::leaving).
+// 3. Home has the writes. Now the next attempt, which the scheduler may have placed meanwhile, is ordered.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +34,7 @@ namespace vrun::control {
 
 inline bool IsEnd(v1::JobState state) { return state >= v1::COMPLETED && state <= v1::OUT_OF_MEMORY; }
 
-// From its placement until its command is over: its writes may go home long after that.
+// True from the placement until the command has ended. Its writes may reach home long after that.
 inline bool HoldsResources(const JobRow& job) {
   return job.state != v1::PENDING && job.state != v1::COMPLETING && job.exit.empty() && !IsEnd(job.state);
 }
@@ -43,11 +45,12 @@ struct Node {
   int64_t last_heard = 0;  // monotonic
 };
 
-// What is to be told once the store has committed.
+// What to send once the store has committed.
 struct Outbox {
-  std::vector<std::pair<std::string, v1::ControllerMessage>> to_nodes;  // in order; dropped when the node is away
-  std::set<uint64_t> jobs;                                              // changed: for those who watch them
-  std::set<std::string> pools;                                          // whose queue has moved
+  std::vector<std::pair<std::string, v1::ControllerMessage>> to_nodes;  // in order; dropped when the node is
+                                                                        // disconnected
+  std::set<uint64_t> jobs;                                              // changed jobs, for their watchers
+  std::set<std::string> pools;                                          // pools whose queue has moved
 };
 
 class ContentTier;
@@ -58,7 +61,7 @@ struct Settings {
   std::vector<std::string> pools;
   ContentTier* tier = nullptr;  // the pool's S3 store; not owned; null: none
   SchedulerConfig scheduler;
-  size_t most_journal_rows = 50'000;  // the scheduler's journal is begun anew then: reading it back takes seconds
+  size_t most_journal_rows = 50'000;  // then the scheduler's journal starts anew; reading it takes seconds
 };
 
 class State {
@@ -66,7 +69,7 @@ class State {
   State(Store* store, const Clock* clock, Settings settings)
       : store_(store), clock_(clock), settings_(std::move(settings)), scheduler_(clock, settings_.scheduler.weights) {}
 
-  // Forgets everything but who is connected, and reads the store.
+  // Forgets everything but the connections, and reads the store.
   Status Load();
 
   Store& store() { return *store_; }
@@ -74,65 +77,66 @@ class State {
   const Settings& settings() const { return settings_; }
   const sched::core::State& scheduler() const { return scheduler_.state(); }
   std::map<std::string, Node>& nodes() { return nodes_; }
-  const std::map<uint64_t, JobRow>& jobs() const { return jobs_; }  // unfinished
+  const std::map<uint64_t, JobRow>& jobs() const { return jobs_; }  // unfinished jobs
   Outbox& outbox() { return outbox_; }
 
-  // Whether the pool exists: named in the settings, or a node of it has joined once.
+  // Whether the settings name the pool or a node of it has ever joined.
   bool KnowsPool(const std::string& pool) const;
   std::vector<std::string> Pools() const;
 
   // --- the scheduler ---
-  // At the end of a transaction: what was told to the scheduler since the last call is decided upon and carried out.
+  // At the end of a transaction: runs the scheduler on all events since the last call and carries out its decisions.
   Status Decide();
-  // Microseconds until Decide wants to be called though nothing happens; nullopt: not at all.
+  // Microseconds until Decide must be called even if nothing happens; nullopt: never.
   std::optional<int64_t> NextWake() const { return scheduler_.NextWake(); }
-  // Other teams, from now on. The weights stay those of the start.
+  // Replaces the teams from now on. The weights stay as they were at the start.
   void SetTeams(std::vector<TeamConfig> teams);
-  // In its pool's queue, 1 = next; 0: it does not wait.
+  // Position in its pool's queue, 1 = next; 0: the job does not wait.
   uint32_t QueuePosition(uint64_t id);
   v1::WhyAnswer Explain(const JobRow& job);
 
   // --- jobs ---
-  // Durable and in its queue. The id.
+  // Stores the job and queues it. Returns the id.
   Result<uint64_t> Add(JobRow job);
-  // PENDING: ends. Otherwise the node is told, now and at each of its registrations. The job must be unfinished.
+  // Ends a PENDING job. Otherwise tells the node, now and at each of its registrations. The job must be unfinished.
   Status Cancel(uint64_t id, int32_t signal);
   Status End(uint64_t id, v1::JobState state, const std::string& exit, const std::string& reason);
-  // What a node says about an attempt. Stale and repeated reports are acknowledged without effect.
+  // Handles a node's report about an attempt. Stale and repeated reports are acknowledged without effect.
   Status Apply(const std::string& node, const v1::AttemptReport& report);
 
   // --- nodes ---
-  Status PutNode(const NodeRow& row);  // and the scheduler may use it
+  Status PutNode(const NodeRow& row);  // stores it and gives it to the scheduler
   Status LoseNode(const std::string& name, const std::string& reason);
-  void Disconnected(const std::string& name);  // not lost yet, but nothing is placed on it
+  void Disconnected(const std::string& name);  // not lost yet, but gets no placements
   std::vector<uint64_t> JobsOn(const std::string& node) const;
-  std::vector<uint64_t> JobsLeaving(const std::string& node) const;  // whose last attempt's writes are still there
-  Status SendStart(const JobRow& job);                               // (again)
+  std::vector<uint64_t> JobsLeaving(const std::string& node) const;  // jobs whose last attempt left writes there
+  Status SendStart(const JobRow& job);                               // may be repeated
   void SendStop(const std::string& node, uint64_t job, uint32_t attempt, int32_t signal);
-  // The attempt has ended otherwise than by itself, for certain: the job waits again if it may. False: it may not.
+  // For an attempt that has certainly ended, but not by itself. The job waits again if it may. Returns false if it may
+  // not.
   Result<bool> Requeue(uint64_t id, const std::string& reason);
-  // What the node of a job was told to do, again: after it was away.
+  // Repeats the orders about a job to its node, after the node was away.
   Status SendOrders(const JobRow& job);
-  // The writes of an earlier attempt are home, or lost with their node.
+  // The writes of an earlier attempt have reached home, or were lost with their node.
   Status Left(uint64_t id);
 
   // --- what others may see ---
-  // An attempt of it is on a node that knows of it, and home may go there.
+  // Whether an attempt is on a node that knows of it, so that home may connect to it.
   bool IsPlaced(const JobRow& job) const;
-  // Placed, but writes that it may read are still on their way home: of an earlier attempt, or of a job that it comes
-  // after. Its node has not been told.
+  // Placed, but its node has not been told, because writes that the job may read are still on their way home. They
+  // belong to an earlier attempt or to a job that this one depends on.
   bool StartHeldBack(const JobRow& job) const;
-  // What was said of its hard deadline; "": nothing.
+  // The answer about its hard deadline; "" if there was none.
   std::string DeadlineOf(uint64_t id) const;
   v1::Placement PlacementOf(const JobRow& job) const;
-  // Reads the store for jobs that have ended. kNotFound.
+  // Also reads ended jobs from the store. kNotFound.
   Result<JobRow> Find(uint64_t id);
   Result<v1::JobEvent> EventOf(uint64_t id, const std::string& viewer);
   v1::JobInfo InfoOf(const JobRow& job, const std::string& viewer, size_t max_argv_bytes);
   Status AddAttempts(uint64_t id, google::protobuf::RepeatedPtrField<v1::AttemptInfo>* to);
 
  private:
-  // From its journal, or anew from the jobs.
+  // Restores the scheduler from its journal, or with `anew` from the jobs.
   Status LoadScheduler(bool anew);
   void FeedTeams(const std::vector<TeamConfig>& gone);
   Status TeachHistory();
@@ -143,12 +147,12 @@ class State {
   Status Carry(const sched::core::Resize& resize);
   Status Carry(const sched::core::Admission& admission);
   Status Carry(const sched::core::Doomed& doomed);
-  // A job that this one comes after and whose writes are not home yet, though its command is over; 0: none.
+  // A job that this one depends on whose command has ended but whose writes are not home yet; 0: none.
   uint64_t AwaitedBy(const JobRow& job) const;
-  // Those that were held back for the job, which is gone.
+  // Releases the jobs held back for `ended`, which is gone.
   Status Release(const JobRow& ended);
   void Know(JobRow job);
-  std::string Waiting(const JobRow& job);  // why, in one line
+  std::string Waiting(const JobRow& job);  // one line that says why it waits
   Status Save(const JobRow& job);
   Status SaveAttempt(const JobRow& job, v1::JobState state, int64_t placed_us, int64_t ended_us,
                      const std::string& reason = "");
@@ -164,9 +168,9 @@ class State {
   bool positions_known_ = false;
   std::vector<uint64_t> fresh_;  // added since the last Decide
   std::map<uint64_t, JobRow> jobs_;
-  std::multimap<uint64_t, uint64_t> dependents_;           // of those not ended: by the job that they come after
-  std::map<uint64_t, sched::core::Admission> admissions_;  // of those not ended, since this process began
-  std::set<uint64_t> broken_promises_;                     // of these
+  std::multimap<uint64_t, uint64_t> dependents_;           // unfinished jobs, by the job that they depend on
+  std::map<uint64_t, sched::core::Admission> admissions_;  // of unfinished jobs, since this process began
+  std::set<uint64_t> broken_promises_;                     // those of admissions_ that were revoked
   std::map<std::string, Node> nodes_;
   uint64_t epoch_ = 0;
   Outbox outbox_;

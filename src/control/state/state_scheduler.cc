@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of State that speaks with the scheduler: reading it back, carrying out what it decides, showing why.
+// The part of State that talks to the scheduler: restoring it, carrying out its decisions, explaining them.
 #include <sys/random.h>
 
 #include <algorithm>
@@ -9,16 +9,16 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "control/state/state.h"
-#include "sched/engine/view.h"
+#include "sched/engine/inspect.h"
 
 namespace vrun::control {
 namespace {
 
 namespace core = sched::core;
 
-// Ended jobs that a scheduler without a journal learns from.
+// Number of ended jobs from which a scheduler without a journal learns.
 constexpr int kTaught = 2000;
-// Why somebody waits is looked at in detail for this many at the head of a queue.
+// Only this many jobs at the head of a queue are explained in detail.
 constexpr uint32_t kExplained = 200;
 
 Result<std::string> NewToken() {
@@ -36,8 +36,9 @@ Status State::LoadScheduler(bool anew) {
   if (!anew) {
     VRUN_ASSIGN(std::vector<std::string> rows, store_->Journal());
     Status replayed = scheduler_.Replay(rows);
-    if (replayed && !Agrees()) replayed = Error(Code::kAborted, "scheduler's journal: it is of other jobs");
-    if (!replayed) LogWarning("{}: begun anew from the jobs", replayed.error().message());
+    if (replayed && !Agrees())
+      replayed = Error(Code::kAborted, "scheduler's journal: it does not match the jobs in the database");
+    if (!replayed) LogWarning("{}: the scheduler's state is rebuilt from the jobs", replayed.error().message());
     anew = rows.empty() || !replayed;
   }
   if (anew) {
@@ -64,7 +65,7 @@ Status State::LoadScheduler(bool anew) {
   return Decide();
 }
 
-// Whether the scheduler believes of the jobs what their rows say.
+// Whether the scheduler's view of the jobs agrees with their rows.
 bool State::Agrees() const {
   auto known = [this](core::JobId id) { return jobs_.contains(id); };
   for (core::JobId id : core::Waiting(scheduler_.state())) {
@@ -76,14 +77,14 @@ bool State::Agrees() const {
   }
   return std::all_of(jobs_.begin(), jobs_.end(), [this](const auto& entry) {
     const JobRow& job = entry.second;
-    const auto view = core::ViewJob(scheduler_.state(), job.id);
+    const auto view = core::InspectJob(scheduler_.state(), job.id);
     if (job.state != v1::PENDING && !HoldsResources(job)) return !view.has_value();
     const bool waits = view && (view->phase == core::JobPhase::kWaiting || view->phase == core::JobPhase::kClaiming);
     return view.has_value() && waits == (job.state == v1::PENDING);
   });
 }
 
-// Runs of the past, at their times and with no node there to place anything on.
+// Feeds past runs at their times, while no node is known, so that nothing is placed.
 Status State::TeachHistory() {
   VRUN_ASSIGN(std::vector<JobRow> ended, store_->EndedJobs(0, kTaught, true));
   std::multimap<core::Micros, std::vector<core::Event>> moments;
@@ -108,7 +109,7 @@ void State::SetTeams(std::vector<TeamConfig> teams) {
 }
 
 Status State::Decide() {
-  // What is carried out may be told back at once: a job that had not begun has nothing to stop.
+  // Carrying out an action may feed the scheduler at once: a job that had not begun has nothing to stop.
   while (scheduler_.fed() || scheduler_.NextWake() == 0) {
     for (const core::Action& action : scheduler_.Decide()) {
       VRUN_TRY(std::visit([this](const auto& a) { return Carry(a); }, action));
@@ -116,14 +117,14 @@ Status State::Decide() {
     positions_known_ = false;
   }
   for (uint64_t id : fresh_) {
-    // It was only needed to start it at once; jobs that wait may be many.
+    // The spec was needed only to start the job at once. It is dropped because many jobs may wait.
     if (auto it = jobs_.find(id); it != jobs_.end()) it->second.spec.clear();
   }
   fresh_.clear();
   const std::string row = scheduler_.TakeJournal();
   if (!row.empty()) VRUN_TRY(store_->AppendJournal(row));
   if (scheduler_.rows() < settings_.most_journal_rows) return {};
-  // Not while somebody leaves for somebody else: a scheduler that begins anew knows nothing of that.
+  // Not while a job leaves for another one, because a new scheduler would not know that.
   const bool calm = std::all_of(jobs_.begin(), jobs_.end(), [](const auto& j) { return j.second.stopping.empty(); });
   return calm ? LoadScheduler(true) : Status();
 }
@@ -131,7 +132,7 @@ Status State::Decide() {
 Status State::Carry(const core::Place& place) {
   auto it = jobs_.find(place.job);
   if (it == jobs_.end() || it->second.state != v1::PENDING || place.pods.size() != 1) {
-    LogError("job {}: the scheduler placed what does not wait", place.job);
+    LogError("job {}: the scheduler placed a job that does not wait", place.job);
     return {};
   }
   JobRow& job = it->second;
@@ -151,7 +152,7 @@ Status State::Carry(const core::Place& place) {
 Status State::Carry(const core::Preempt& preempt) {
   auto it = jobs_.find(preempt.job);
   if (it == jobs_.end() || !HoldsResources(it->second)) {
-    LogError("job {}: the scheduler stopped what does not run", preempt.job);
+    LogError("job {}: the scheduler stopped a job that does not run", preempt.job);
     return {};
   }
   JobRow& job = it->second;
@@ -165,9 +166,9 @@ Status State::Carry(const core::Preempt& preempt) {
   return {};
 }
 
-// Of elastic gangs, which nobody can submit here yet.
+// For elastic gangs, which cannot be submitted here yet.
 Status State::Carry(const core::Resize& resize) {
-  LogError("job {}: the scheduler decided about what nobody asked for", resize.job);
+  LogError("job {}: the scheduler resized a job that is not elastic", resize.job);
   return {};
 }
 
@@ -177,7 +178,7 @@ Status State::Carry(const core::Admission& admission) {
   if (!broken) return {};
   const auto it = jobs_.find(admission.job);
   if (it == jobs_.end()) return {};
-  // A scheduler that begins anew shall not promise it once more.
+  // A scheduler that is rebuilt must not promise it again.
   it->second.scheduling.set_hard_deadline(false);
   LogInfo("job {} of {}: its deadline was promised and cannot be kept", admission.job, Escape(it->second.user));
   broken_promises_.insert(admission.job);
@@ -195,7 +196,7 @@ std::string State::DeadlineOf(uint64_t id) const {
   const auto job = jobs_.find(id);
   if (found == admissions_.end() || job == jobs_.end()) return "";
   const core::Admission& a = found->second;
-  // The core's clock, in the terms of the wall's.
+  // Converts the core's clock to wall time.
   const auto wall = [this](core::Micros at) { return FormatRfc3339(clock_->Wall() + at - scheduler_.Now()); };
   const std::string deadline = "the deadline, " + FormatRfc3339(job->second.scheduling.deadline_us());
   if (broken_promises_.contains(id)) {

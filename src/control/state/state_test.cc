@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of jobs and nodes, with the clock in the hand and no network.
+// The life of jobs and nodes, with a manual clock and no network.
 #include "control/testing/state_testing.h"
 
 namespace vrun::control {
@@ -32,7 +32,7 @@ TEST_F(StateTest, AJobRunsFromSubmitToItsExitRecord) {
 }
 
 TEST_F(StateTest, WhatAJobHeldIsFreeOnceItsCommandIsOver) {
-  // Writing home may take long, or wait for somebody to make room there.
+  // Writing home may take long, or wait until somebody frees disk space there.
   Register(SimpleNode("n1"));
   v1::SubmitRequest all = SimpleJob("r1");
   all.mutable_spec()->mutable_resources()->set_milli_cpus(SimpleNode("n1").total().milli_cpus());
@@ -72,7 +72,7 @@ TEST_F(StateTest, TheExitRecordDecidesNotTheNodesWord) {
     Report("n1", ExitOf(p, c.said, c.kind, c.code));
     EXPECT_EQ(StateOf(p.job()), c.is) << v1::ExitRecord::Kind_Name(c.kind);
   }
-  // Success without any record is never believed.
+  // Success without a record is never accepted.
   auto p = Submit(SimpleJob("none")).placement();
   Report("n1", ReportOf(p, v1::COMPLETED));
   EXPECT_EQ(StateOf(p.job()), v1::FAILED);
@@ -292,7 +292,7 @@ TEST_F(StateTest, HeartbeatsKeepANodeAndOurOwnPauseTakesNone) {
     EXPECT_TRUE(Transaction([&] { return Heard(*state_, "n1"); }));
   }
   EXPECT_FALSE(state_->nodes().at("n1").row.lost);
-  clock_.AdvanceSeconds(3600);  // we were stopped, not the node
+  clock_.AdvanceSeconds(3600);  // the controller was paused, not the node
   Sweep();
   EXPECT_FALSE(state_->nodes().at("n1").row.lost);
   PassSeconds(16);

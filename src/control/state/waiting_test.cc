@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs that do not start before a time or before other jobs have ended, and deadlines.
+// Jobs with a begin time or dependencies, and deadlines.
 #include "control/testing/state_testing.h"
 
 namespace vrun::control {
@@ -71,7 +71,7 @@ TEST_F(WaitingTest, WhatDidNotComeHomeDidNotSucceed) {
   const uint64_t second = Submit(After("second", {first.job()})).job();
   CommandEnds(first, 0);
   EXPECT_EQ(StateOf(second), v1::STARTING) << "held back";
-  Ends(first, 1);  // the node could not bring home what it wrote
+  Ends(first, 1);  // the node could not write the job's results home
   EXPECT_EQ(StateOf(second), v1::CANCELLED);
   EXPECT_TRUE(Starts().empty());
 }
@@ -132,7 +132,7 @@ TEST_F(WaitingTest, WhetherAHardDeadlineCanBeMetIsSaidWhenItIsSubmitted) {
   v1::WhyRequest why;
   why.set_job(second.job());
   EXPECT_EQ(Why(*state_, kAnna, why)->deadline(), second.deadline());
-  // Nobody knows how long it runs.
+  // Its run time is unknown.
   v1::SubmitRequest unknown = timed("unknown", 4);
   unknown.mutable_spec()->mutable_scheduling()->set_limit_s(0);
   const std::string said = Submit(unknown).deadline();
@@ -141,7 +141,7 @@ TEST_F(WaitingTest, WhetherAHardDeadlineCanBeMetIsSaidWhenItIsSubmitted) {
   none.set_request_id("past");
   none.mutable_spec()->mutable_scheduling()->set_deadline_us(clock_.Wall() - 1);
   EXPECT_EQ(SubmitError(none).code(), Code::kInvalid);
-  // The first one has not ended: what was promised is not promised any more.
+  // The first one has not ended, so the promise is revoked.
   clock_.AdvanceMicros(5 * kHour);
   Register(SimpleNode("n1", 1, 1));
   why.set_job(first.job());

@@ -12,7 +12,7 @@
 namespace vrun::control {
 namespace {
 
-// Each brings the schema one version further; never changed once released, only added to.
+// Each step migrates the schema to the next version. Once released, a step is never changed; new ones are appended.
 constexpr const char* kMigrations[] = {
     R"(
 CREATE TABLE jobs (
@@ -118,7 +118,7 @@ struct SqliteStore::Database {
   std::map<std::string, sqlite3_stmt*, std::less<>> statements;  // prepared once
 };
 
-// One use of a prepared statement: binds in order, reads columns in order. Resets it when it goes.
+// One use of a prepared statement: binds in order, reads columns in order. The destructor resets the statement.
 class SqliteStore::Statement {
  public:
   Statement(SqliteStore* store, std::string_view sql) : store_(store) {
@@ -145,7 +145,7 @@ class SqliteStore::Statement {
     if (Bindable()) code_ = sqlite3_bind_int64(statement_, next_bind_, value);
     return *this;
   }
-  // The text must live as long as the statement is used.
+  // The text must outlive the use of the statement.
   Statement& Text(std::string_view value) {
     if (Bindable())
       code_ = sqlite3_bind_text64(statement_, next_bind_, value.data(), value.size(), SQLITE_STATIC, SQLITE_UTF8);
@@ -160,7 +160,7 @@ class SqliteStore::Statement {
     return *this;
   }
 
-  // True: a row is there. False: no more.
+  // True: there is a row. False: no more rows.
   Result<bool> Step() {
     if (store_->failure_) return *store_->failure_;
     if (code_ == SQLITE_OK) code_ = sqlite3_step(statement_);
@@ -251,7 +251,7 @@ Result<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path) 
                              nullptr);
   if (code != SQLITE_OK) return SqliteError(database->handle, code, what);
   sqlite3_busy_timeout(database->handle, 2000);
-  // Exclusive: one owner, and the index of the log lives in memory instead of a mapped file. FULL: a commit is an
+  // EXCLUSIVE: one owner, and the index of the WAL is in memory instead of in a mapped file. FULL: every commit does an
   // fsync.
   for (const char* pragma : {"PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",
                              "PRAGMA wal_autocheckpoint=2000", "PRAGMA foreign_keys=ON"}) {
@@ -303,7 +303,7 @@ Status SqliteStore::Commit() { return Statement(this, "COMMIT").Run(); }
 
 void SqliteStore::Rollback() {
   failure_.reset();
-  // Some errors have ended the transaction already.
+  // Some errors have already ended the transaction.
   if (sqlite3_get_autocommit(database_->handle) == 0) {
     (void)sqlite3_exec(database_->handle, "ROLLBACK", nullptr, nullptr, nullptr);
   }
@@ -398,7 +398,7 @@ Result<std::vector<JobRow>> SqliteStore::ListJobs(bool ended_too, const std::str
       std::string("SELECT ") + kJobColumns +
       ", spec FROM jobs WHERE ended_us=0 AND (?1='' OR home_id=?1) ORDER BY id DESC LIMIT ?2";
   Statement s(this, ended_too ? any : unfinished);
-  // An empty blob and an empty text are not equal in SQL.
+  // In SQL an empty blob is not equal to an empty text.
   if (home_id.empty()) {
     s.Text("");
   } else {

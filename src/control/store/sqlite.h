@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store in one SQLite file: WAL, synchronous=FULL, so one fsync a transaction.
+// The store in one SQLite file: WAL, synchronous=FULL, so one fsync per transaction.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,12 @@ namespace vrun::control {
 
 class SqliteStore : public Store {
  public:
-  // Opens or makes the file and brings its schema up to date. kExists when another process has it, kUnsupported when a
-  // newer version has written it.
+  // Opens or creates the file and migrates its schema. kExists: another process has it open. kUnsupported: a newer
+  // version wrote it.
   static Result<std::unique_ptr<SqliteStore>> Open(const std::string& path);
   ~SqliteStore() override;
 
-  // For tests: as if the disk were full once the file has this many pages. 0: no limit.
+  // For tests: the disk is full once the file has this many pages. 0: no limit.
   void LimitPages(int pages);
 
   Status Begin() override;
@@ -44,7 +44,7 @@ class SqliteStore : public Store {
   class Statement;
   explicit SqliteStore(std::unique_ptr<Database> database);
   Status Migrate();
-  Error Fail(Error error);  // remembers the first of a transaction
+  Error Fail(Error error);  // stores the first error of a transaction
 
   std::unique_ptr<Database> database_;
   std::optional<Error> failure_;

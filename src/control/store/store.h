@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The durable state of the controller, whatever keeps it. One contract test suite runs on every implementation.
+// The durable state of the controller, for any backend. One contract test suite runs on every implementation.
 //
-// One thread. Changes are made between Begin and Commit; after Commit they survive any crash. Once a statement has
-// failed the transaction cannot be committed any more: failure() says why, and everything else fails until Rollback.
+// One thread. Changes are made between Begin and Commit and survive any crash after Commit. Once a statement has
+// failed, the transaction cannot be committed: failure() has the reason, and every other call fails until Rollback.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace vrun::control {
 
-// What a job takes. One that names no cpus is accounted one core.
+// What a job takes. A job that names no cpus is accounted one core.
 struct Needs {
   int64_t milli_cpus = 0;
   int64_t memory_bytes = 0;
@@ -34,7 +34,7 @@ struct JobRow {
   Needs needs;                // as accounted
   v1::Scheduling scheduling;  // with its team filled in
   v1::JobState state = v1::PENDING;
-  std::string reason;  // why it ended so; "" when the exit record says it all
+  std::string reason;  // why it ended; "" when the exit record says enough
   int64_t submitted_us = 0;
   int64_t started_us = 0;  // 0: not yet
   int64_t ended_us = 0;
@@ -43,20 +43,20 @@ struct JobRow {
   std::string node;
   std::string token;
   std::string exit;        // serialized ExitRecord; "": none
-  bool cancelled = false;  // somebody has asked for its end
+  bool cancelled = false;  // somebody has asked to end it
   int32_t cancel_signal = 0;
-  uint32_t gpu_mask = 0;    // of its node's GPUs
-  std::string stopping;     // it was told to leave its room: for whom, for people; "": it was not
-  int64_t stopping_us = 0;  // when
+  uint32_t gpu_mask = 0;    // GPUs of its node
+  std::string stopping;     // set when it was told to leave: for which job, as text for people
+  int64_t stopping_us = 0;  // when it was told to leave
   uint32_t preemptions = 0;
-  // An attempt whose command is over, but whose writes are not home yet: until then the next one must not start.
+  // An attempt whose command has ended, but whose writes are not home yet. The next attempt must not start before.
   struct Leaving {
     uint32_t attempt = 0;  // 0: none
     uint64_t epoch = 0;
     std::string node;
     std::string token;
   } leaving;
-  std::string spec;  // serialized SubmitRequest; filled by reads only where it says so
+  std::string spec;  // serialized SubmitRequest; filled only by reads that say so
 };
 
 struct AttemptRow {
@@ -88,12 +88,12 @@ class Store {
   virtual ~Store() = default;
 
   virtual Status Begin() = 0;
-  virtual Status Commit() = 0;  // on an error nothing was changed
+  virtual Status Commit() = 0;  // on an error nothing has changed
   virtual void Rollback() = 0;
   virtual const std::optional<Error>& failure() const = 0;
 
-  virtual Result<uint64_t> InsertJob(const JobRow& job) = 0;  // with its spec; the id, never used before
-  virtual Status UpdateJob(const JobRow& job) = 0;            // what changes in a job's life
+  virtual Result<uint64_t> InsertJob(const JobRow& job) = 0;  // with its spec; returns the id, never used before
+  virtual Status UpdateJob(const JobRow& job) = 0;            // the fields that change during a job's life
   virtual Status PutAttempt(const AttemptRow& attempt) = 0;
   virtual Status PutNode(const NodeRow& node) = 0;
   // The scheduler's journal: rows in order; a new journal replaces the old.
@@ -108,7 +108,7 @@ class Store {
   virtual Result<std::vector<NodeRow>> Nodes() = 0;
   virtual Result<uint64_t> LastEpoch() = 0;
   virtual Result<std::vector<AttemptRow>> Attempts(uint64_t job) = 0;  // the first one first
-  // In order of ids, without specs, those after `after`; or the last `limit` when `newest`.
+  // In order of ids, without specs: those after the id `after`, or the last `limit` when `newest`.
   virtual Result<std::vector<JobRow>> EndedJobs(uint64_t after, int limit, bool newest) = 0;
   virtual Result<std::vector<std::string>> Journal() = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A controller as a process of its own, for tests that kill it: control_fixture STATE_DIR PKI_DIR READY_FD.
+// A controller in its own process, for tests that kill it: control_fixture STATE_DIR PKI_DIR READY_FD.
 #include <cstdlib>
 
 #include "control/controller.h"

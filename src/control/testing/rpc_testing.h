@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Homes and nodes that a test plays itself, over real gRPC.
+// Homes and nodes played by a test over real gRPC.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ class Collector : public rpc::Stream::Handler {
     closed_ = std::move(reason);
     changed_.notify_all();
   }
-  // The first message that fits, within 20 s.
+  // The first matching message, within 20 s.
   std::optional<Message> WaitFor(const std::function<bool(const Message&)>& fits) {
     std::unique_lock lock(mu_);
     std::optional<Message> found;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The controller's state for tests: a real database, the clock in the hand, no network.
+// The controller's state for tests: a real database, a manual clock, no network.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "control/duties/leases.h"
+#include "control/duties/node_timeouts.h"
 #include "control/ops/ops.h"
 #include "control/store/sqlite.h"
 #include "control/testing/testing.h"
@@ -31,7 +31,7 @@ class StateTest : public ::testing::Test {
     told_.insert(outbox.jobs.begin(), outbox.jobs.end());
     return result;
   }
-  // As after a crash: everything but the database is gone.
+  // Simulates a crash: only the database survives.
   void Restart() {
     state_.reset();
     store_.reset();
@@ -72,7 +72,7 @@ class StateTest : public ::testing::Test {
   void Sweep() {
     EXPECT_TRUE(Transaction([&] { return leases_->Run(*state_); }));
   }
-  // Sweeps as often as the daemon would.
+  // Sweeps as often as the daemon does.
   void PassSeconds(int seconds) {
     for (int i = 0; i < seconds; ++i) {
       clock_.AdvanceSeconds(1);
@@ -82,7 +82,7 @@ class StateTest : public ::testing::Test {
   v1::JobEvent Event(uint64_t id, const std::string& viewer = "anna@h") { return *state_->EventOf(id, viewer); }
   v1::JobState StateOf(uint64_t id) { return Event(id).state(); }
 
-  // What a node does with an order to leave: the command ends, its writes go home.
+  // Plays a node that obeys an order to leave: the command ends, its writes go home.
   void LeavesFor(const std::string& node, const v1::Placement& p, int signal = SIGTERM) {
     v1::AttemptReport report = ReportOf(p, v1::COMPLETING);
     report.mutable_exit()->set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
@@ -128,9 +128,9 @@ class StateTest : public ::testing::Test {
   Settings settings_{2'000'000, 15'000'000, {}};
   std::unique_ptr<SqliteStore> store_;
   std::optional<State> state_;
-  std::optional<LeaseDuty> leases_;
+  std::optional<NodeTimeoutDuty> leases_;
   std::vector<std::pair<std::string, v1::ControllerMessage>> sent_;
-  std::set<uint64_t> told_;  // jobs of which somebody who watches them has heard
+  std::set<uint64_t> told_;  // jobs whose watchers were sent an event
 };
 
 }  // namespace vrun::control

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the controller's tests share: a directory that goes away, a clock in the hand, short requests.
+// Shared helpers of the controller's tests: a temporary directory, a manual clock, short requests.
 #pragma once
 
 #include <stdlib.h>

@@ -17,7 +17,7 @@ constexpr size_t kSecretBytes = 32;
 constexpr size_t kMaxCaBytes = 256 * 1024;
 constexpr size_t kMaxNameBytes = 64;
 
-// Made once. Losing it loses nothing but what the bucket holds, which then cannot be found any more.
+// Created once. If it is lost, only the content of the bucket is lost, because it cannot be found any more.
 Result<std::string> Secret(const std::string& file) {
   auto secret = ReadFile(file, 4096);
   if (secret && secret->size() == kSecretBytes) return secret;
@@ -100,20 +100,20 @@ void ContentTier::CheckStep(int step, const std::string& url, const std::string&
                                       text](Result<std::string> answer) {
     loop->Post([this, alive, step, url, text, answer = std::move(answer)] {
       if (alive.expired()) return;
-      // Without the right to list, Amazon's answer for what is not there is that it is forbidden.
+      // Without the permission to list, Amazon answers "forbidden" for a missing object.
       if (step == kGone && answer) {
         return Checked(
-            Error(Code::kCorrupt, "S3: bucket " + options_.bucket.name + ": what was deleted is still there"));
+            Error(Code::kCorrupt, "S3: bucket " + options_.bucket.name + ": a deleted object is still there"));
       }
       if (step == kGone && answer.error().code() == Code::kNotFound) return Checked({});
       if (step == kGone && answer.error().code() == Code::kDenied) {
         return Checked(Error(Code::kDenied, "S3: bucket " + options_.bucket.name +
-                                                ": what is missing looks forbidden: give the keys s3:ListBucket too"));
+                                                ": a missing object looks forbidden: give the keys s3:ListBucket too"));
       }
       if (!answer) return Checked(answer.error());
       if (step == 1 && *answer != text) {
-        return Checked(Error(Code::kCorrupt,
-                             "S3: bucket " + options_.bucket.name + ": what was written comes back as something else"));
+        return Checked(Error(Code::kCorrupt, "S3: bucket " + options_.bucket.name +
+                                                 ": an object reads back with other content than was written"));
       }
       CheckStep(step + 1, url, text);
     });
@@ -125,12 +125,12 @@ void ContentTier::Checked(const Status& status) {
   if (problem.empty() && !told_fine_) {
     LogInfo("S3: bucket {} at {} works", Escape(options_.bucket.name), Escape(options_.bucket.endpoint));
   } else if (!problem.empty() && problem != state_.problem()) {
-    LogError("{}: the pool works without it meanwhile", Escape(problem));
+    LogError("{}: the pool works without S3 until that is solved", Escape(problem));
   }
   told_fine_ = problem.empty();
   state_.set_problem(problem);
   state_.set_checked_us(clock_->Wall());
-  // Once this callback is over: it may be the client's own.
+  // Deferred until this callback has returned, because it may be the client's own.
   loop_->Post([client = std::move(client_)] {});
   timer_ = loop_->After(problem.empty() ? kCheckMicros : kCheckMicros / 6, [this] { Check(); });
 }
@@ -175,7 +175,7 @@ v1::PresignReply ContentTier::PresignVault(const v1::VaultPresign& request) {
     case v1::VaultPresign::GET: method = "GET"; break;
     case v1::VaultPresign::PUT: method = "PUT"; break;
     case v1::VaultPresign::DELETE: method = "DELETE"; break;
-    default: SetError(Error(Code::kUnsupported, "S3: a method that this controller does not know"), &reply);
+    default: SetError(Error(Code::kUnsupported, "S3: unknown method: update vrun on the controller"), &reply);
   }
   if (method == nullptr) return reply;
   const bool writes = request.method() != v1::VaultPresign::GET;
@@ -205,7 +205,7 @@ v1::PresignReply ContentTier::Presign(const std::string& node, const Result<JobR
     SetError(Error(Code::kDenied, "job " + std::to_string(request.job()) + " is not this node's"), &reply);
     return reply;
   }
-  // Whose content it is: home's, or that of the snapshot that the job runs in.
+  // The owner of the content: home, or the snapshot in which the job runs.
   v1::SubmitRequest submitted;
   const bool parsed = submitted.ParseFromString(job->spec);
   const std::string& owner = parsed && submitted.has_snapshot() ? submitted.snapshot().content_home_id() : job->home_id;

@@ -72,7 +72,7 @@ TEST_F(ContentTierTest, KeysAreOfATenantAndSecret) {
   EXPECT_EQ(bases.size(), 4u);
   EXPECT_EQ(keys.size(), 4u);
   EXPECT_EQ(seals.size(), 4u);
-  // The same after a restart, and others under another controller.
+  // The keys are the same after a restart, and different under another controller.
   const std::string key = tier->Presign("n1", Job(), Ask({"digest"})).key(0);
   tier = Make(Options());
   EXPECT_EQ(tier->Presign("n1", Job(), Ask({"digest"})).key(0), key);
@@ -157,7 +157,7 @@ TEST_F(ContentTierTest, SnapshotsAreTheirOwnersAndOneStoreWrites) {
   EXPECT_NE(read.signature(0), anna.signature(0));
   EXPECT_NE(ask("anna@a", "s1", v1::VaultPresign::DELETE).signature(0), anna.signature(0));
   EXPECT_TRUE(ask("anna@a", "s1", v1::VaultPresign::METHOD_UNSPECIFIED).has_error());
-  // Another store reads; it writes when nobody can with an old URL.
+  // Another store may read. It may write only when no old URL is valid any more.
   EXPECT_FALSE(ask("anna@a", "s2", v1::VaultPresign::GET).has_error());
   const v1::PresignReply refused = ask("anna@a", "s2", v1::VaultPresign::PUT);
   EXPECT_THAT(refused.error().message(), HasSubstr("another snapshot store writes"));

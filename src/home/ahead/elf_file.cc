@@ -18,9 +18,9 @@ namespace {
 constexpr unsigned kMostSegments = 256;
 constexpr uint64_t kMostDynamic = 64 * 1024;
 constexpr size_t kMostNeeded = 1024;
-constexpr int kMostLinks = 40;                      // as Linux
-constexpr uint64_t kMostBytes = uint64_t{1} << 60;  // of what a file says of itself: no sum of two overflows
-constexpr uint64_t kVersionBytes = 1024;            // of a table of versions, as most are
+constexpr int kMostLinks = 40;                      // as in Linux
+constexpr uint64_t kMostBytes = uint64_t{1} << 60;  // limit for numbers in a file, so that no sum of two overflows
+constexpr uint64_t kVersionBytes = 1024;            // size of most version tables
 constexpr const char* kDefaultPath[] = {"/lib/x86_64-linux-gnu",
                                         "/usr/lib/x86_64-linux-gnu",
                                         "/lib/aarch64-linux-gnu",
@@ -49,7 +49,7 @@ std::string ReadName(int fd, uint64_t offset) {
 
 std::string DirectoryOf(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
 
-// None when it is no 64-bit ELF file of this byte order.
+// Empty if it is not a 64-bit ELF file of this byte order.
 std::vector<Elf64_Phdr> Segments(int fd) {
   Elf64_Ehdr header;
   if (!ReadAt(fd, 0, &header, 1) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
@@ -71,9 +71,9 @@ void KeepTablesAndData(int fd, uint64_t unit_bytes, ElfRanges* ranges) {
   if (segments.empty()) ranges->clear();
   for (const Elf64_Phdr& s : segments) {
     if (s.p_type != PT_LOAD || s.p_filesz > kMostBytes || s.p_offset > kMostBytes) continue;
-    // The first segment holds the tables of symbols and relocations, the writable one what is relocated.
+    // The first segment has the tables of symbols and relocations; the writable one has the relocated data.
     if (s.p_offset == 0 || (s.p_flags & PF_W)) continue;
-    // Units that are of this segment from end to end.
+    // Units that lie completely in this segment.
     const uint64_t segment_first = (s.p_offset + unit_bytes - 1) / unit_bytes * unit_bytes;
     const uint64_t segment_end = (s.p_offset + s.p_filesz) / unit_bytes * unit_bytes;
     if (segment_first >= segment_end) continue;
@@ -93,7 +93,7 @@ ElfNeeds ReadElfNeeds(int fd) {
   needs.read.emplace_back(0, sizeof(Elf64_Ehdr) + segments.size() * sizeof(Elf64_Phdr));
   std::vector<Elf64_Dyn> dynamic;
   for (const Elf64_Phdr& s : segments) {
-    // The page in which the data ends: the rest of it becomes zeros.
+    // The page in which the data ends: the loader fills its rest with zeros.
     if (s.p_type == PT_LOAD && s.p_memsz > s.p_filesz && s.p_filesz > 0 && s.p_filesz < kMostBytes &&
         s.p_offset < kMostBytes)
       needs.read.emplace_back(s.p_offset + s.p_filesz - 1, s.p_offset + s.p_filesz);
@@ -107,7 +107,7 @@ ElfNeeds ReadElfNeeds(int fd) {
   for (const Elf64_Dyn& d : dynamic) {
     if (d.d_tag == DT_NULL) break;
     if (d.d_tag == DT_STRSZ) string_bytes = std::min(d.d_un.d_val, kMostBytes);
-    // The versions, which are compared once all files are known.
+    // The versions, which are compared once all files are loaded.
     const bool versions = d.d_tag == DT_VERNEED || d.d_tag == DT_VERDEF;
     if (d.d_tag != DT_STRTAB && !versions) continue;
     for (const Elf64_Phdr& s : segments) {
@@ -121,7 +121,7 @@ ElfNeeds ReadElfNeeds(int fd) {
     }
   }
   if (!strings) return needs;
-  // Linkers put the names of versions behind those of symbols.
+  // Linkers put the names of versions behind the names of symbols.
   if (string_bytes > 0)
     needs.read.emplace_back(*strings + string_bytes - std::min(string_bytes, kVersionBytes), *strings + string_bytes);
   const auto name = [&](const Elf64_Dyn& d) {
@@ -145,7 +145,7 @@ ElfNeeds ReadElfNeeds(int fd) {
   return needs;
 }
 
-Result<std::pair<std::string, tree::Entry>> ResolvePath(const tree::Snapshot& snapshot, std::string_view path) {
+Result<std::pair<std::string, tree::Entry>> ResolvePath(const tree::Tree& snapshot, std::string_view path) {
   std::deque<std::string> todo;
   auto push_front = [&todo](std::string_view text) {
     std::vector<std::string> parts;
@@ -179,12 +179,12 @@ Result<std::pair<std::string, tree::Entry>> ResolvePath(const tree::Snapshot& sn
   return std::pair(done, std::move(entry));
 }
 
-std::vector<ElfLibrary> ElfClosure(const tree::Snapshot& snapshot, const ContentFiles& files, const std::string& path,
+std::vector<ElfLibrary> ElfClosure(const tree::Tree& snapshot, const ContentFiles& files, const std::string& path,
                                    size_t most) {
   std::vector<ElfLibrary> found;
-  std::unordered_set<std::string> names;  // looked for
+  std::unordered_set<std::string> names;  // already searched
   std::unordered_set<std::string> seen{path};
-  for (size_t next = 0; next <= found.size(); ++next) {  // `path` itself, then what was found
+  for (size_t next = 0; next <= found.size(); ++next) {  // first `path` itself, then the libraries found
     const std::string at = next == 0 ? path : found[next - 1].path;
     auto entry = tree::Lookup(snapshot, at);
     if (!entry || !entry->is_regular()) continue;

@@ -17,8 +17,8 @@ constexpr size_t kMaxLibraries = 512;
 constexpr size_t kMaxSeen = 32768;
 constexpr uint64_t kSmallFile = 128 * 1024;
 constexpr uint64_t kMaxSmallBytes = 32u << 20;
-constexpr uint64_t kHeadBytes = 64u << 10;  // of an ELF file: where its segments are told
-constexpr uint64_t kLookBytes = 64u << 20;  // of a file, to find out whether any of it is there
+constexpr uint64_t kHeadBytes = 64u << 10;  // of an ELF file: has its segment table
+constexpr uint64_t kLookBytes = 64u << 20;  // of a file, to see whether any of it is cached
 
 bool IsLibrary(std::string_view path) { return path.find(".so", path.rfind('/') + 1) != std::string_view::npos; }
 
@@ -32,7 +32,7 @@ uint64_t BytesOf(const ByteRanges& ranges) {
   return bytes;
 }
 
-// The units that these bytes lie in.
+// The units that contain these bytes.
 ByteRanges UnitsOf(ByteRanges bytes, uint64_t size) {
   const uint64_t unit = store::UnitBytes(size);
   std::sort(bytes.begin(), bytes.end());
@@ -53,7 +53,7 @@ std::string Join(const std::string& directory, std::string_view name) {
   return (directory == "/" ? "" : directory) + "/" + std::string(name);
 }
 
-// Nothing of it is in the page cache, or the kernel does not tell.
+// Nothing of it is in the page cache, or that is unknown.
 bool IsCold(int fd, uint64_t size) {
   const auto resident = ResidentRanges(fd, std::min(size, kLookBytes), kLookBytes);
   return !resident || resident->empty();
@@ -73,7 +73,7 @@ void FirstLooks::BeforeServing(int fd, const tree::FileVersion& version) {
 }
 
 bool FirstLooks::Cold(int fd, const tree::FileVersion& version) {
-  // In this order: it may be served while we look.
+  // In this order, since it may be served while we look.
   if (IsCold(fd, version.size)) return true;
   std::lock_guard lock(mutex_);
   const auto it = served_.find(version);
@@ -86,26 +86,26 @@ ByteRanges FirstLooks::Of(int fd, const tree::FileVersion& version) {
     if (const auto it = looks_.find(version); it != looks_.end()) return it->second;
   }
   const uint64_t unit = store::UnitBytes(version.size);
-  // Reading its head leaves nothing behind in the page cache that the next look could take for use.
-  const auto head = [&] { return ResidencyKept(fd, 0, std::min(version.size, kHeadBytes)); };
-  bool program;  // first: data may be large, and going through all of its pages slow
+  // Reading the head leaves nothing in the page cache that a later look could take for use.
+  const auto head = [&] { return ResidencyGuard(fd, 0, std::min(version.size, kHeadBytes)); };
+  bool program;  // first: data may be large, and checking all its pages slow
   {
-    const ResidencyKept kept = head();
+    const ResidencyGuard kept = head();
     program = IsElf(fd);
   }
   ByteRanges ranges;
   if (program) {
     ranges = ResidentRanges(fd, version.size, unit).value_or(ByteRanges());
     const auto used = UsedRanges(fd, version.size, unit);
-    // Where all that is there looks used, something went through it from end to end (a copy, a backup, a checksum):
-    // that says nothing of what a program uses.
+    // If everything cached looks used, something read the file from end to end (a copy, a backup, a checksum): that
+    // says nothing about a program's use.
     if (used && BytesOf(*used) < BytesOf(ranges) / 16 * 15) {
       ranges = *used;
     } else {
-      const ResidencyKept kept = head();
+      const ResidencyGuard kept = head();
       KeepTablesAndData(fd, unit, &ranges);
     }
-    if (ranges.empty()) return ranges;  // perhaps it will be used yet
+    if (ranges.empty()) return ranges;  // it may still be used later
   }
   std::lock_guard lock(mutex_);
   if (looks_.size() >= kMost) looks_.clear();
@@ -120,10 +120,10 @@ void Guess::Add(const std::string& path, const tree::FileVersion& version, bool 
   if (in_parts || !certain) {
     auto fd = files_.OpenAtHand(path, version);
     if (!fd) return;
-    // A small file is one piece: any page of it stands for all.
+    // A small file is one piece: one cached page stands for all.
     ranges = in_parts ? looks_.Of(fd->get(), version)
                       : ResidentRanges(fd->get(), version.size, version.size).value_or(ByteRanges());
-    // Of a library that nothing else tells of, at least what every loader reads.
+    // For a library without any other hint, at least what every loader reads.
     if (ranges.empty() && loader.empty() && (certain || cold_)) loader = ReadElfNeeds(fd->get()).read;
   }
   if (ranges.empty() && small && (certain || (cold_ && version.size <= kSmallFile))) ranges = {{0, version.size}};
@@ -176,7 +176,7 @@ void Guess::AddModules(const std::string& top) {
     const auto listed = tree::LookupDirectory(tree_, at);
     if (!listed) continue;
     const bool cache = at.ends_with("/__pycache__"), package = (*listed)->Find("__init__.py") < (*listed)->size();
-    // What is no package is somebody's data, or has packages of its own (site-packages): who imports one touches it.
+    // A directory that is not a package has data, or packages of its own (site-packages), whose import touches them.
     if (!cache && !package && at != top) continue;
     const auto compiled = cold_ ? CompiledIn(Join(at, "__pycache__")) : std::set<std::string, std::less<>>();
     for (size_t i = 0; i < (*listed)->size(); ++i) {
@@ -190,7 +190,7 @@ void Guess::AddModules(const std::string& top) {
       if (!entry.is_regular()) continue;
       const bool library = IsLibrary(entry.name);
       if (!library && (entry.size > kSmallFile || !(package || IsModule(entry.name)))) continue;
-      // Where both are there it is the compiled one that is read.
+      // If both exist, the compiled one is read.
       if (entry.name.ends_with(".py") && compiled.contains(entry.name.substr(0, entry.name.size() - 3))) continue;
       const size_t before = files_found_.size();
       Add(path, entry.version(), false);

@@ -19,7 +19,7 @@
 namespace vrun::home {
 namespace {
 
-// Paths and ranges of the answer.
+// The paths and ranges of the answer.
 using Hints = std::map<std::string, std::vector<std::pair<uint64_t, uint64_t>>>;
 Hints HintsOf(const std::vector<v1::ContentReply>& parts) {
   Hints hints;
@@ -103,11 +103,11 @@ TEST_F(ContentTest, WhatWasUsedOfAPackageIsOfferedWithItsFirstModule) {
                                    "/lib/pkg/deep/er/__pycache__/m.cpython-311.pyc", "/lib/pkg/deep/table.json"}));
 }
 
-// A machine that was just started: nothing is in its page cache, so that says nothing.
+// A machine after a reboot: nothing is in its page cache, so that tells nothing.
 TEST_F(ContentTest, WhereThePageCacheIsColdWhatBelongsTogetherIsOffered) {
   const auto program = ReadFile("/bin/true", 64 << 20);
   ASSERT_TRUE(program && program->size() < store::kWholeFileLimit);
-  std::string large = *program;  // an extension module that does not come whole
+  std::string large = *program;  // an extension module that is not sent whole
   large.resize(3 << 20, 'x');
   root_.Put("lib/pkg/__init__.py", "a");
   root_.Put("lib/pkg/paired.py", "b");
@@ -139,7 +139,7 @@ TEST_F(ContentTest, WhereThePageCacheIsColdWhatBelongsTogetherIsOffered) {
   for (const std::string& path : all) {
     if (!forget(path)) GTEST_SKIP() << "this file system keeps its pages, or the kernel does not tell";
   }
-  // Its reader asks for it at the same time, and may be first: that is no use by this machine's programs.
+  // Its reader requests it at the same time, perhaps first: that is not a use by local programs.
   const std::string touched = "/lib/pkg/__pycache__/__init__.cpython-311.pyc";
   EXPECT_EQ(Content(Ask(RangeRequest(touched, VersionOf(touched), 0, 1))), "d");
   std::set<std::string> offered, whole;
@@ -156,14 +156,14 @@ TEST_F(ContentTest, WhereThePageCacheIsColdWhatBelongsTogetherIsOffered) {
     EXPECT_EQ(file.loader_size() > 0, file.path().find(".so") != std::string::npos) << file.path();
   }
 
-  // Names that differ in a number only are of one kind.
+  // Names that differ only in a number are of one kind.
   offered.clear();
   for (const auto& [path, ranges] : HintsOf(Ask(ResidentRequest("/data/f3", true)))) offered.insert(path);
   EXPECT_EQ(offered.size(), 11u);
   EXPECT_TRUE(offered.contains("/data/f0") && offered.contains("/data/f11"));
 }
 
-// Read-ahead makes pages resident that nobody uses.
+// Read-ahead makes unused pages resident.
 TEST_F(ContentTest, OnlyPagesThatWereUsedCountAsUsed) {
   constexpr uint64_t kSize = 4u << 20, kUnit = 64u << 10;
   root_.Put("lib", RandomBytes(kSize, 1));
@@ -174,7 +174,7 @@ TEST_F(ContentTest, OnlyPagesThatWereUsedCountAsUsed) {
   const auto none = UsedRanges(fd->get(), kSize, kUnit);
   if (!none) GTEST_SKIP() << "needs root and Linux 6.3";
   if (!none->empty()) GTEST_SKIP() << "this file system keeps its pages";
-  // A process that has it mapped, and ends.
+  // A process that maps it, and ends.
   const pid_t child = ::fork();
   if (child == 0) {
     auto* map = static_cast<volatile char*>(::mmap(nullptr, kSize, PROT_READ, MAP_PRIVATE, fd->get(), 0));
@@ -187,12 +187,12 @@ TEST_F(ContentTest, OnlyPagesThatWereUsedCountAsUsed) {
   for (int look = 0; look < 3; ++look) {
     EXPECT_THAT(*UsedRanges(fd->get(), kSize, kUnit), testing::ElementsAre(first, second)) << "look " << look;
   }
-  // Cut off under our eyes: no signal.
+  // Truncated while we look: no signal.
   ASSERT_EQ(::truncate((root_ / "lib").c_str(), 4096), 0);
   (void)UsedRanges(fd->get(), kSize, kUnit);
 }
 
-// The developer looks at it first and runs it later; what was sent and hashed in between says nothing.
+// The first look is before the developer's own run; what was sent and hashed in between tells nothing.
 TEST_F(ContentTest, TheFirstLookThatSeesUseIsKept) {
   std::string library = RandomBytes(4 << 20, 4);
   Elf64_Ehdr header{};
@@ -220,7 +220,7 @@ TEST_F(ContentTest, TheFirstLookThatSeesUseIsKept) {
   ASSERT_EQ(::pread(fd->get(), &c, 1, 100 * static_cast<off_t>(store::kUnitBytes)), 1);
   const ByteRanges used = {{100 * store::kUnitBytes, 101 * store::kUnitBytes}};
   EXPECT_EQ(looks.Of(fd->get(), version), used);
-  ASSERT_TRUE(PreadUpTo(fd->get(), library.data(), library.size(), 0));  // as serving it does
+  ASSERT_TRUE(PreadUpTo(fd->get(), library.data(), library.size(), 0));  // as when serving it
   EXPECT_EQ(looks.Of(fd->get(), version), used);
 }
 
@@ -232,7 +232,7 @@ TEST_F(ContentTest, OurOwnReadingIsNotTakenForSomebodys) {
   auto before = ResidentRanges(fd->get(), 1 << 20, store::kUnitBytes);
   if (!before || !before->empty()) GTEST_SKIP() << "this file system keeps its pages, or the kernel does not tell";
   {
-    ResidencyKept kept(fd->get(), 0, 1 << 20);
+    ResidencyGuard kept(fd->get(), 0, 1 << 20);
     std::string all(1 << 20, '\0');
     ASSERT_TRUE(PreadUpTo(fd->get(), all.data(), all.size(), 0));
   }
@@ -245,7 +245,7 @@ TEST_F(ContentTest, TheLibrariesThatAProgramLoadsAreOffered) {
   const ElfNeeds needs = ReadElfNeeds(OpenFile("/bin/true", O_RDONLY)->get());
   ASSERT_THAT(needs.libraries, testing::Contains("libc.so.6"));
   root_.Put("usr/bin/true", *program);
-  root_.Put("usr/lib/real-libc", *program);  // needs itself: a circle
+  root_.Put("usr/lib/real-libc", *program);  // needs itself: a cycle
   ASSERT_EQ(::symlink("usr/lib", (root_ / "lib").c_str()), 0);
   ASSERT_EQ(::symlink("real-libc", (root_ / "usr/lib/libc.so.6").c_str()), 0);
   Serve();
@@ -254,7 +254,7 @@ TEST_F(ContentTest, TheLibrariesThatAProgramLoadsAreOffered) {
   EXPECT_TRUE(hints.contains("/usr/lib/real-libc"));
 }
 
-// A library comes in parts, also a small one: first what its loader wants of each before it goes through any.
+// A library, even a small one, comes in parts: first what the loader reads of each, before the tables of any.
 TEST_F(ContentTest, WhatALoaderReadsFirstIsTold) {
   const auto program = ReadFile("/bin/true", 64 << 20);
   ASSERT_TRUE(program && program->size() > store::kUnitBytes);

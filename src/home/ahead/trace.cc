@@ -14,7 +14,7 @@
 namespace vrun::home {
 namespace {
 
-// One number for a unit of a file.
+// One number per unit of a file.
 uint64_t Key(uint64_t file, uint64_t unit) { return file << 40 | unit; }
 
 std::vector<uint64_t> UnitsOf(const Trace& trace, const std::vector<uint32_t>& files) {
@@ -25,7 +25,8 @@ std::vector<uint64_t> UnitsOf(const Trace& trace, const std::vector<uint32_t>& f
   return units;
 }
 
-// What both have is in the same places among it, give or take an eighth of it on average: several threads read.
+// Whether the common units are in about the same order, within an eighth of their number on average, since several
+// threads read.
 bool HaveOneOrder(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
   const std::unordered_set<uint64_t> in_b(b.begin(), b.end());
   std::unordered_map<uint64_t, uint64_t> place;
@@ -42,7 +43,7 @@ bool HaveOneOrder(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b
   return off <= at * at / 8;
 }
 
-// Takes files while they are within the limits.
+// Accepts files within the limits.
 class FileLimit {
  public:
   bool Takes(const std::string& path) {
@@ -74,7 +75,7 @@ std::optional<Trace> ReadTrace(const v1::TraceRecord& record) {
     const std::string& path = record.path(i);
     if (!path.starts_with('/') || path.find('\0') != std::string::npos) return std::nullopt;
     if (record.size(i) > Trace::kMaxFileBytes) return std::nullopt;
-    // A file deeper than a path can say cannot be asked for by one.
+    // A path that is too long cannot be requested.
     index.push_back(path.size() < PATH_MAX && limit.Takes(path) ? static_cast<int64_t>(trace.files.size()) : -1);
     if (index.back() >= 0) trace.files.push_back({path, record.size(i)});
   }
@@ -143,7 +144,7 @@ Trace MergeTraces(const Trace& earlier, const Trace& later) {
     const auto file = static_cast<uint32_t>(key >> 40);
     const uint64_t unit = key & ((uint64_t{1} << 40) - 1);
     if (file >= kept) return;
-    // A file that has become shorter, or whose units have become larger.
+    // The file has become shorter, or its units larger.
     if (unit >= store::UnitCount(merged.files[file].size) || units >= Trace::kMaxUnits) return;
     ++units;
     if (!merged.ranges.empty()) {
@@ -184,12 +185,13 @@ Trace TraceOutside(const Trace& trace, const std::string& directory) {
 
 std::vector<std::vector<Trace::Range>> PlanFrames(const std::vector<Trace::File>& files,
                                                   const std::vector<Trace::Range>& ranges) {
-  constexpr uint64_t kLeast = 512 << 10, kMore = 512 << 10, kMost = 1 << 20;  // a file has a mark each kMore
+  // files have a possible boundary every kMore
+  constexpr uint64_t kLeast = 512 << 10, kMore = 512 << 10, kMost = 1 << 20;
   std::vector<std::vector<Trace::Range>> frames;
-  uint64_t bytes = kMost;  // of the last one
+  uint64_t bytes = kMost;  // of the last frame
   for (const Trace::Range& range : ranges) {
     const uint64_t unit_bytes = store::UnitBytes(files[range.file].size);
-    const uint64_t name = DigestHash()(Blake3(files[range.file].path));  // the same at all times: frames are kept
+    const uint64_t name = DigestHash()(Blake3(files[range.file].path));  // must be stable: frames are stored
     for (uint64_t unit = range.first; unit < range.first + range.count; ++unit) {
       const bool mark = (name + unit) % (kMore / unit_bytes) == 0;
       if (bytes + unit_bytes > kMost || (bytes >= kLeast && mark)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runs touch of their root: paths and units in the order of first touch, whatever the versions of the files.
+// What runs touch of their root: paths and units in the order of first touch, independent of file versions.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ namespace vrun::home {
 struct Trace {
   struct File {
     std::string path;   // absolute
-    uint64_t size = 0;  // when it was recorded
+    uint64_t size = 0;  // size when recorded
   };
-  // Units [first, first + count) of files[file], as the store has them (store/format/object_id.h).
+  // Units [first, first + count) of files[file], numbered as in the store (store/format/object_id.h).
   struct Range {
     uint32_t file = 0;
     uint64_t first = 0;
@@ -36,19 +36,20 @@ struct Trace {
 
   std::vector<File> files;
   std::vector<Range> ranges;
-  bool partial = false;  // made of records only that may lack things (vfs/trace/recorder.h)
+  bool partial = false;  // made only of records that may be incomplete (vfs/trace/recorder.h)
 
   uint64_t units() const;
 };
 
-// Which runs share a trace: the same program (`env` and the like only run it), the same script where the program is an
-// interpreter or starts one, and the same of what decides in the environment where libraries and modules come from.
+// Decides which runs share a trace: those with the same program (`env` and the like are skipped), the same script if
+// the program is an interpreter or starts one, and the same environment variables that decide where libraries and
+// modules come from.
 struct TraceSubject {
-  Digest key;   // wherever it runs
-  Digest here;  // of what it touches in its working directory, where nothing else says which files are meant
+  Digest key;   // independent of the working directory
+  Digest here;  // for files in the working directory, if nothing else says which files are meant
                 // (`make`, `pytest`, `python -c`); else the same as `key`
-  // What this very command line names: the next one names something else (`cat a`, `cat b`), so it is not traced.
-  // Absolute paths; of directories below the working directory all that they have.
+  // Files that this command line names. The next command line names others (`cat a`, `cat b`), so these are not traced.
+  // Absolute paths; for a directory below the working directory, everything in it.
   std::vector<std::string> named;
   std::string directory;
 
@@ -56,24 +57,24 @@ struct TraceSubject {
 };
 // `root` is the directory that is "/" of the run.
 TraceSubject TraceOf(const v1::Command& command, std::string_view root);
-// What TraceOf looks at, and no more of the environment.
+// The part of the command and environment that TraceOf uses.
 v1::Command TracedPart(const v1::Command& command);
 
-// From a node or from the disk: absolute paths, ranges within the files; what is over the limits is left out. nullopt:
-// it does not hold together.
+// Parses a record from a node or from disk: absolute paths, ranges within the files; what exceeds the limits is
+// dropped. nullopt: the record is inconsistent.
 std::optional<Trace> ReadTrace(const v1::TraceRecord& record);
 v1::TraceRecord WriteTrace(const Trace& trace);
 
-// The union, each unit once, in the order of `earlier` (frames that were made of it stay what they are), unless `later`
-// read things in quite another one; what only one has comes after what it came after there. Sizes are those of `later`.
-// Within the limits: the end is dropped.
+// The union, each unit once, in the order of `earlier` (so that frames made of it stay valid) unless `later` read in a
+// very different order. A unit that only one trace has follows the unit that it follows there. Sizes are those of
+// `later`. Cut at the limits.
 Trace MergeTraces(const Trace& earlier, const Trace& later);
 
-// Without what is below a directory.
+// The trace without everything below a directory.
 Trace TraceOutside(const Trace& trace, const std::string& directory);
 
-// Frames of 0.5 to 1 MiB of content, in order; the last may be smaller. Where one ends depends on what the next begins
-// with (content-defined chunking): what a merge adds changes the frames that it comes into and leaves the others.
+// Frames of 0.5 to 1 MiB of content, in order; the last may be smaller. Boundaries depend on the content that follows
+// (content-defined chunking), so a merge changes only the frames into which it inserts.
 std::vector<std::vector<Trace::Range>> PlanFrames(const std::vector<Trace::File>& files,
                                                   const std::vector<Trace::Range>& ranges);
 

@@ -29,14 +29,14 @@ constexpr std::string_view kMagic = "vrframe3";
 constexpr size_t kHeader = kMagic.size() + sizeof(Digest::bytes);
 constexpr size_t kMaxBytes = 8u << 20;
 constexpr int kLevelNow = 1;
-constexpr int kLevelAhead = 9;  // nobody waits for it
-constexpr int kLevelIdle = 19;  // a tenth less, for ten times the work: decompressing takes as long as ever
+constexpr int kLevelAhead = 9;  // nobody waits for the result
+constexpr int kLevelIdle = 19;  // a tenth smaller for ten times the work; decompression costs the same
 constexpr int64_t kQuietMicros = 1'000'000;
 constexpr size_t kMaxQueued = 4096;  // frames
 
-// As it is where zstd fails.
+// Returns the data uncompressed if zstd fails.
 std::string Compress(const std::string& raw, int level) {
-  // A context a thread: making one costs more than compressing a frame.
+  // One context per thread: creating one costs more than compressing a frame.
   thread_local const std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context(::ZSTD_createCCtx(), ::ZSTD_freeCCtx);
   std::string packed(::ZSTD_compressBound(raw.size()), '\0');
   const size_t n = ::ZSTD_compressCCtx(context.get(), packed.data(), packed.size(), raw.data(), raw.size(), level);
@@ -83,16 +83,16 @@ Result<v1::TraceFrame> FrameCache::Make(const ContentFiles& files, const FramePl
   std::string* digests = frame.mutable_digests();
   for (const FramePlan::Part& part : plan.parts) {
     const uint64_t unit = store::UnitBytes(part.version.size), offset = part.first * unit;
-    if (part.count == 0 || offset >= part.version.size) return Error(Code::kInvalid, "a frame of nothing");
+    if (part.count == 0 || offset >= part.version.size) return Error(Code::kInvalid, "the frame is empty");
     const uint64_t length = std::min(part.count * unit, part.version.size - offset);
     VRUN_ASSIGN(const UniqueFd fd,
                 WithDescriptors([&] { return files.OpenPart(part.path, part.version, offset, length); }));
     const size_t at = raw.size();
     raw.resize(at + length);
     {
-      const ResidencyKept kept(fd.get(), offset, length);
+      const ResidencyGuard kept(fd.get(), offset, length);
       VRUN_ASSIGN(const size_t n, PreadUpTo(fd.get(), raw.data() + at, length, offset));
-      if (n != length) return Error(Code::kAborted, Escape(part.path) + ": shorter than its size says");
+      if (n != length) return Error(Code::kAborted, Escape(part.path) + ": the file ends before its size");
     }
     VRUN_TRY(files.Check(fd.get(), part.path, part.version));
     for (uint64_t i = 0; i < length; i += unit) {
@@ -102,7 +102,7 @@ Result<v1::TraceFrame> FrameCache::Make(const ContentFiles& files, const FramePl
   frame.set_raw_bytes(raw.size());
   std::string packed = Compress(raw, kLevelNow);
   const bool worth = packed.size() < raw.size() / 32 * 31;
-  // What the quickest level makes no smaller no level does, and the hard ones need minutes for finding that out.
+  // What the fastest level cannot shrink no level can, and the slow ones need minutes to find out.
   if (worth && level > kLevelNow) packed = Compress(raw, level);
   frame.set_zstd(worth);
   frame.set_data(worth ? std::move(packed) : std::move(raw));
@@ -153,7 +153,7 @@ bool FrameCache::Kept(const Digest& id) {
 void FrameCache::Keep(const Digest& id, const v1::TraceFrame& frame) {
   const std::string bytes = Encode(frame);
   const std::string path = PathOf(id);
-  // Without fsync: what a crash leaves does not check, and is made again.
+  // No fsync: what a crash damages fails its check and is made again.
   const std::string fresh = directory_ + "/.new";
   const auto fd = OpenFile(fresh, O_WRONLY | O_CREAT | O_TRUNC, 0600);
   if (!fd || !WriteAll(fd->get(), bytes) || ::rename(fresh.c_str(), path.c_str()) != 0) {

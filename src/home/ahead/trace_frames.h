@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames of content, ready to be sent: read, hashed and compressed once, well and in advance, and kept on disk by what
-// they hold, so that a node's burst costs home no more than sending it.
+// Frames of content, read, hashed and compressed once, thoroughly and in advance, and stored on disk under a name
+// derived from their content, so that for home a burst costs only the sending.
 //
-// A frame on disk is a magic, the BLAKE3 of the rest, and a v1::TraceFrame. Bounded in bytes: the oldest goes first.
-// What does not check is removed and was never there.
+// A frame on disk is a magic, the BLAKE3 of the rest, and a v1::TraceFrame. Bounded in bytes: the oldest goes first. A
+// corrupt file is removed and treated as missing.
 #pragma once
 
 #include <atomic>
@@ -50,14 +50,14 @@ class FrameCache {
   FrameCache(const ContentFiles* files, std::string directory, uint64_t limit_bytes = 1u << 30);
   ~FrameCache();
 
-  // The frame, without its index: kept, else made now. kAborted: a file is not that version any more.
+  // The frame, without its index: from the store, else made now. kAborted: a file is not that version any more.
   Result<v1::TraceFrame> Get(const FramePlan& plan);
-  // Makes those that are not kept when the machine has nothing better to do.
+  // Makes missing frames when the machine is idle.
   void Prepare(std::vector<FramePlan> plans);
-  // Something more important happens now.
+  // Pauses background work: something more urgent is running.
   void Busy();
 
-  // Reads, hashes and compresses. `level` of zstd.
+  // Reads, hashes and compresses. `level`: of zstd.
   static Result<v1::TraceFrame> Make(const ContentFiles& files, const FramePlan& plan, int level);
   static std::string Encode(const v1::TraceFrame& frame);
   static bool Decode(std::string_view bytes, v1::TraceFrame* frame);
@@ -85,7 +85,7 @@ class FrameCache {
   std::list<Digest> ages_;  // oldest first
   uint64_t bytes_ = 0;
   std::deque<FramePlan> waiting_;
-  std::deque<FramePlan> better_;                   // made once, to be made smaller
+  std::deque<FramePlan> better_;                   // made fast; to be compressed better
   std::unordered_set<Digest, DigestHash> queued_;  // of both
   std::condition_variable wake_;
   std::thread thread_;

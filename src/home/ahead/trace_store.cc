@@ -44,7 +44,7 @@ std::optional<Trace> TraceStore::Load(const Digest& key) const {
   if (directory_.empty()) return std::nullopt;
   const std::string path = PathOf(key);
   struct stat st;
-  if (::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return std::nullopt;  // a FIFO has no end
+  if (::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return std::nullopt;  // reading a FIFO would not end
   const auto bytes = ReadFile(path, kMaxBytes);
   if (!bytes) return std::nullopt;
   auto trace = Decode(*bytes);
@@ -53,7 +53,7 @@ std::optional<Trace> TraceStore::Load(const Digest& key) const {
     ::unlink(path.c_str());
     return std::nullopt;
   }
-  ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // used now
+  ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // marks it as used now
   return trace;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces on home's disk, a file each, named by its key: bounded in number, the one used longest ago goes first.
+// Traces on home's disk, one file each, named by the key. Bounded in number: the least recently used goes first.
 //
-// A file is a magic, the SHA-256 of what follows, and a v1::TraceRecord. What does not check is removed and was never
-// there. A store that cannot be written forgets; nothing fails.
+// A file is a magic, the SHA-256 of the rest, and a v1::TraceRecord. A corrupt file is removed and treated as missing.
+// If the store cannot be written, traces are lost; nothing fails.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class TraceStore {
   std::optional<Trace> Load(const Digest& key) const;
   void Save(const Digest& key, const Trace& trace);
 
-  // The bytes of a file, and back: for the tests too.
+  // Encoding and decoding of a file; also for tests.
   static std::string Encode(const Trace& trace);
   static std::optional<Trace> Decode(std::string_view bytes);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command line runs: past those that only run another (env, nice), those that start it in some other way
-// (torchrun, uv run), and the options of interpreters. Where a word is taken for what it is not, runs of different
-// scripts share a trace, or one is not traced; no more than that.
+// Finds what a command line runs: skips commands that only run another (env, nice), launchers (torchrun, uv run), and
+// options of interpreters. A wrong guess only makes runs of different scripts share a trace, or leaves one untraced.
 #include <algorithm>
 #include <array>
 #include <climits>
@@ -13,19 +12,19 @@
 namespace vrun::home {
 namespace {
 
-// What decides where programs, libraries and modules are found.
+// Variables that decide where programs, libraries and modules are found.
 constexpr std::array<std::string_view, 12> kSearchPaths = {
     "PATH",         "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV",
     "CONDA_PREFIX", "PERL5LIB",        "RUBYLIB",    "NODE_PATH",  "R_LIBS",     "JULIA_PROJECT"};
 
-// Options are letters, of which several may be one word, and words, separated by spaces.
+// Options are letters (several may be in one word) and words, separated by spaces.
 struct Interpreter {
-  std::string_view name;      // a version may follow
-  std::string_view values;    // before a value, which is the rest of the word or else the next one
-  std::string_view texts;     // the same, and that is what is run
-  std::string_view text;      // with these what is run is no file but a text
-  std::string_view attached;  // the rest of the word is the value, also if there is none
-  std::string_view words;     // before a value
+  std::string_view name;      // a version may follow the name
+  std::string_view values;    // options with a value: the rest of the word or the next word
+  std::string_view texts;     // options whose value is the program itself
+  std::string_view text;      // options after which a text is run instead of a file
+  std::string_view attached;  // options whose value is the rest of the word, even if empty
+  std::string_view words;     // options with a value
 };
 constexpr Interpreter kInterpreters[] = {
     {"python", "XW", "cm", "", "", "--check-hash-based-pycs"},
@@ -45,15 +44,15 @@ constexpr Interpreter kInterpreters[] = {
 };
 
 enum class Runs {
-  kItself,  // what it runs is traced as without it
-  kOther,   // what it runs finds its libraries elsewhere, or is started many times
-  kScript,  // a script of Python
+  kItself,  // its command is traced as if run directly
+  kOther,   // its command finds its libraries elsewhere, or is started many times
+  kScript,  // a Python script
 };
 struct Carrier {
-  std::string_view name;     // and the subcommand
-  std::string_view options;  // before a value; -x=2: before two
+  std::string_view name;     // with the subcommand
+  std::string_view options;  // options with a value; -x=2: with two
   Runs runs = Runs::kItself;
-  int operands = 0;  // before what it runs
+  int operands = 0;  // operands before its command
 };
 constexpr std::string_view kConda = "-n --name -p --prefix --cwd";
 constexpr std::string_view kMpi =
@@ -98,7 +97,7 @@ constexpr Carrier kCarriers[] = {
      "-H --hostfile -i --include -e --exclude --num-nodes --num-gpus --master-addr --master-port --launcher",
      Runs::kScript},
 };
-// Modules of Python that do the same.
+// Python modules that do the same.
 constexpr Carrier kModules[] = {
     {"torch.distributed.run", kTorchrun, Runs::kScript},
     {"torch.distributed.launch", kTorchrun, Runs::kScript},
@@ -120,7 +119,7 @@ const Interpreter* InterpreterOf(std::string_view program) {
   return found == std::end(kInterpreters) ? nullptr : found;
 }
 
-// How many words are the value of this option; -1: it is not among them.
+// The number of words in this option's value; -1: an unknown option.
 int ValuesOf(std::string option, std::string_view options) {
   std::replace(option.begin() + 1, option.end(), '_', '-');
   while (!options.empty()) {
@@ -145,7 +144,7 @@ class Subject {
   }
   Digest Key() const { return Sha256(text_); }
   Digest Here() const { return file_ ? Key() : Sha256(text_ + '\0' + "in" + '\0' + command_.directory()); }
-  int last() const { return last_; }  // of the words that say what is run
+  int last() const { return last_; }  // last of the words that say what is run
 
  private:
   std::string Word(int i) const { return i < size_ ? command_.argv(i) : std::string(); }
@@ -166,7 +165,7 @@ class Subject {
     file_ |= path.starts_with(command_.directory() + "/");
   }
 
-  // Where what is run by the command at `at` begins; 0: it runs nothing else, or that is said already.
+  // Where the command that the one at `at` runs begins; 0: it runs no other, or this is already decided.
   int Carry(int at) {
     const std::string name(BaseName(Word(at)));
     const Carrier* carrier = nullptr;
@@ -189,7 +188,7 @@ class Subject {
     const int inner = Inner(next, *carrier);
     if (inner == 0 || carrier->runs == Runs::kItself) return inner;
     AddProgram(at);
-    // `uv run a.py`, which is in no search path.
+    // `uv run a.py`: the script is in no search path.
     if (Word(inner).ends_with(".py")) {
       Add("");
       AddFile(Word(inner));
@@ -217,7 +216,7 @@ class Subject {
     return 0;
   }
 
-  // A launcher has more options than anybody lists: what follows one that is not known may be its value.
+  // A launcher has more options than we list: the word after an unknown option may be its value.
   void Script(int at, const Carrier& carrier) {
     bool module = false, value = false;
     int found = 0, perhaps = 0;
@@ -256,7 +255,7 @@ class Subject {
     for (; at < size_; ++at) {
       const std::string word = Word(at);
       if (word == "-") return;
-      const bool plus = !is.text.empty() && word.size() > 1 && word[0] == '+';  // of shells
+      const bool plus = !is.text.empty() && word.size() > 1 && word[0] == '+';  // for shells
       if (word == "--" || (!IsOption(word) && !plus)) {
         const int file = word == "--" ? at + 1 : at;
         if (file < size_) Run(file, text ? "-c" : "", Word(file));
@@ -283,7 +282,7 @@ class Subject {
     if (at + 1 < size_) Run(at + 1, option, Word(at + 1));
   }
 
-  // `option`: which says that it is no file.
+  // `option`: the option that says it is not a file.
   void Run(int at, const std::string& option, const std::string& what) {
     last_ = at;
     Add(option);
@@ -312,10 +311,10 @@ class Subject {
   const v1::Command& command_;
   const int size_;
   std::string text_;
-  std::vector<std::string> assigned_;  // by env
+  std::vector<std::string> assigned_;  // set by env
   int last_ = 0;
-  bool over_ = false;  // what is run is said
-  bool file_ = false;  // and a file of the user's is part of that
+  bool over_ = false;  // what is run is decided
+  bool file_ = false;  // it includes a file of the user
 };
 
 }  // namespace

@@ -45,7 +45,7 @@ TEST(TraceOfTest, WhatThisCommandLineNamesIsItsOwn) {
   const auto python = TraceOf(Command({"python3", "train.py", "data"}), "/");
   EXPECT_FALSE(python.Names("/project/train.py"));
   EXPECT_TRUE(python.Names("/project/data/1"));
-  // A directory of the system is no data of this run.
+  // A system directory is not data of this run.
   EXPECT_FALSE(TraceOf(Command({"ls", "/usr"}), "/").Names("/usr/lib/libc.so.6"));
 }
 
@@ -76,7 +76,7 @@ TEST(TraceOfTest, WhereNoFileSaysWhatIsMeantTheDirectoryDoes) {
   EXPECT_EQ(of({"./train"}, "/a").here, of({"./train"}, "/a").key);
 }
 
-// The words that say what is run, as one of each command line that has to run the same.
+// The words that say what is run; all these command lines must give the same.
 using Words = std::vector<std::string>;
 
 TEST(TraceOfTest, OptionsOfInterpretersAreNotTheirScripts) {

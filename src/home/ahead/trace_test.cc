@@ -57,7 +57,7 @@ TEST(ReadTraceTest, IsBounded) {
   EXPECT_EQ(MergeTraces(*read, Make({{"/b", kUnit}}, {{0, 0, 1}})).units(), Trace::kMaxUnits);
 }
 
-// What is over the limits is left out, and what is left can be kept.
+// What exceeds the limits is dropped, and the rest can be stored.
 TEST(ReadTraceTest, TooManyFilesAreATraceOfTheFirst) {
   const auto many = [](const std::string& prefix, size_t count) {
     Trace trace;
@@ -86,7 +86,7 @@ TEST(ReadTraceTest, TooManyFilesAreATraceOfTheFirst) {
   EXPECT_EQ(kept->ranges, deep.ranges);
 }
 
-// Path and unit of each, in order.
+// The path and unit of each, in order.
 std::vector<std::pair<std::string, uint64_t>> Units(const Trace& trace) {
   std::vector<std::pair<std::string, uint64_t>> units;
   for (const auto& range : trace.ranges) {
@@ -104,7 +104,7 @@ TEST(MergeTracesTest, WhatIsNewComesWhereItCame) {
             (Wanted{{"/c", 0}, {"/a", 0}, {"/a", 1}, {"/a", 2}, {"/b", 5}, {"/b", 6}, {"/a", 7}}));
   EXPECT_EQ(Units(MergeTraces(short_one, long_one)),
             (Wanted{{"/a", 0}, {"/c", 0}, {"/a", 1}, {"/a", 2}, {"/b", 5}, {"/a", 7}, {"/b", 6}}));
-  // The same again, or nothing (a run on a node that has all in its page cache), changes nothing.
+  // Merging the same again, or nothing (a run on a node with everything in its page cache), changes nothing.
   EXPECT_EQ(MergeTraces(long_one, long_one).ranges, long_one.ranges);
   EXPECT_EQ(MergeTraces(long_one, Trace()).ranges, long_one.ranges);
   EXPECT_EQ(MergeTraces(Trace(), long_one).ranges, long_one.ranges);
@@ -241,11 +241,11 @@ TEST(TraceStoreTest, IsBoundedAndKeepsWhatIsUsed) {
   const auto key = [](int i) { return Sha256(std::to_string(i)); };
   for (int i = 0; i < 8; ++i) {
     store.Save(key(i), trace);
-    // Times of files are as coarse as the kernel's tick.
+    // File times are as coarse as the kernel's tick.
     const timespec times[2] = {{1000 + i, 0}, {1000 + i, 0}};
     ::utimensat(AT_FDCWD, (directory / ("traces/" + key(i).Hex() + ".trace")).c_str(), times, 0);
     if (i > 0) {
-      EXPECT_TRUE(store.Load(key(0))) << i;  // used now
+      EXPECT_TRUE(store.Load(key(0))) << i;  // marks it as used
     }
   }
   int kept = 0;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "home/pack/digest_cache.h"
-#include "home/root/snapshot_table.h"
+#include "home/root/tree_table.h"
 
 namespace vrun::home {
 namespace {
@@ -14,7 +14,7 @@ Error NotYours() { return Error(Code::kDenied, "traces: no run of this node"); }
 
 }  // namespace
 
-Traces::Traces(const SnapshotTable* trees, const ContentFiles* files, const DigestCache* digests,
+Traces::Traces(const TreeTable* trees, const ContentFiles* files, const DigestCache* digests,
                const std::string& directory)
     : trees_(trees),
       digests_(digests),
@@ -53,7 +53,7 @@ Traces::Known* Traces::FindLocked(uint64_t job, uint32_t attempt, const std::str
   const auto it = runs_.find(job);
   if (it == runs_.end() || it->second.run.attempt != attempt || it->second.run.token.empty()) return nullptr;
   const std::string& ours = it->second.run.token;
-  // Of one duration whatever the content: it compares secrets.
+  // Constant time, since it compares secrets.
   unsigned difference = ours.size() != token.size();
   for (size_t i = 0; i < std::min(ours.size(), token.size()); ++i) {
     difference |= static_cast<unsigned>(static_cast<unsigned char>(ours[i] ^ token[i]));
@@ -86,7 +86,7 @@ std::optional<Trace> Traces::LoadLocked(const TraceSubject& subject) const {
 
 void Traces::KeepLocked(const TraceSubject& subject, const Trace& trace, bool shared) {
   if (subject.here == subject.key) return MergeLocked(subject.key, store_.Load(subject.key), trace, shared);
-  // What a warm node has recorded lacks what other directories' runs have brought it.
+  // A record of a warm node lacks what runs in other directories had already loaded there.
   auto earlier = trace.partial ? LoadLocked(subject) : store_.Load(subject.here);
   MergeLocked(subject.here, std::move(earlier), trace, shared);
   const Trace outside = TraceOutside(trace, subject.directory);
@@ -118,7 +118,8 @@ Traces::PlannedPtr Traces::Plan(const Run& run) {
   v1::TraceTable& table = planned->table;
   table.set_tree(std::string(run.tree.view()));
   table.set_partial(trace->partial);
-  // Files as this tree has them: what it has not, or may not show, is left out, and what has become shorter is cut.
+  // Maps files to this tree: leaves out those that it does not have or may not show, and cuts those that have become
+  // shorter.
   std::vector<int> index(trace->files.size(), -1);
   std::vector<tree::FileVersion> versions(trace->files.size());
   for (size_t i = 0; i < trace->files.size(); ++i) {
@@ -156,7 +157,8 @@ Traces::PlannedPtr Traces::Plan(const Run& run) {
     table.add_frame(static_cast<uint32_t>(frame.size()));
     planned->frames.push_back(std::move(plan));
   }
-  // The name says what is in it, not what home knows of the names of the content.
+  // The id of the burst is a digest of what its frames hold. It does not change when home learns the object id of a
+  // file.
   std::string names;
   for (const FramePlan& frame : planned->frames) names += frame.id.view();
   planned->id = Sha256(names + std::string(run.tree.view()));
@@ -227,7 +229,7 @@ Status Traces::Put(const v1::ContentRequest::PutTrace& put) {
     std::lock_guard lock(mutex_);
     Known* known = FindLocked(put.job(), put.attempt(), put.token());
     if (known == nullptr) return NotYours();
-    if (known->report) return {};  // a run has one end
+    if (known->report) return {};  // only the first report of a run counts
     run = known->run;
     known->report = put.report();
     told = std::exchange(known->told, nullptr);
@@ -239,7 +241,7 @@ Status Traces::Put(const v1::ContentRequest::PutTrace& put) {
   auto trace = ReadTrace(put.record());
   if (!trace) {
     if (told) told(put.report());
-    return Error(Code::kInvalid, "traces: a record that does not hold together");
+    return Error(Code::kInvalid, "traces: the record is inconsistent");
   }
   std::erase_if(trace->ranges,
                 [&](const Trace::Range& range) { return run.subject.Names(trace->files[range.file].path); });

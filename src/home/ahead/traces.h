@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces of runs: which run may ask for which, the tables and frames that nodes get, and what nodes report in the end.
+// Traces of runs: which run may request which trace, the tables and frames that nodes get, and the reports of nodes at
+// the end of a run.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +26,19 @@ namespace vrun::home {
 
 class DigestCache;
 class ContentFiles;
-class SnapshotTable;
+class TreeTable;
 
-// Any thread. A node gets only what the tree of its own run has and may show, as with ranges; and only for a run whose
-// token it has.
+// Any thread. A node gets only content that the tree of its own run has and may show, as with ranges, and only for a
+// run whose token it has.
 class Traces {
  public:
-  // `directory`: where they are kept; "" keeps nothing. The others must outlive it.
-  Traces(const SnapshotTable* trees, const ContentFiles* files, const DigestCache* digests,
-         const std::string& directory);
+  // `directory`: the storage; "" stores nothing. The other arguments must outlive it.
+  Traces(const TreeTable* trees, const ContentFiles* files, const DigestCache* digests, const std::string& directory);
 
-  // Of a run whose traces another home keeps.
+  // For a run whose traces another home stores.
   struct Elsewhere {
-    Trace earlier;                                                 // without ranges: there is none
-    std::function<void(const v1::ContentRequest::PutTrace&)> put;  // what the run's node tells; any thread
+    Trace earlier;                                                 // no ranges: there is no trace
+    std::function<void(const v1::ContentRequest::PutTrace&)> put;  // takes the report of the run's node; any thread
   };
   struct Run {
     uint64_t job = 0;
@@ -46,21 +46,21 @@ class Traces {
     std::string token;
     Digest tree;  // of the snapshot table
     TraceSubject subject;
-    std::optional<std::weak_ptr<const Elsewhere>> elsewhere = std::nullopt;  // instead of what is kept here
+    std::optional<std::weak_ptr<const Elsewhere>> elsewhere = std::nullopt;  // used instead of the local traces
   };
   // The files that earlier runs of this kind have touched.
   std::vector<std::string> Touched(const TraceSubject& subject);
-  // All that is known of them, for who serves such a run in our place; empty: nothing.
+  // All that is known of such runs, for a server that serves the run in our place; empty: nothing.
   v1::TraceRecord Earlier(const TraceSubject& subject);
-  // A run is about to begin on a node. The latest kMaxRuns are known.
+  // A run is about to begin on a node. The latest kMaxRuns runs are remembered.
   void Expect(const Run& run);
-  // `told` gets the report of the run's node, now or when it comes, on any thread. Null forgets an earlier one; after
-  // that it does not run any more.
+  // `told` gets the report of the run's node, now or when it comes, on any thread. Null removes an earlier callback,
+  // which does not run after the return.
   void WhenReported(uint64_t job, std::function<void(const v1::IoReport&)> told);
 
-  // --- what a node asks ---
+  // --- requests of nodes ---
   Result<v1::TraceTable> Table(const v1::ContentRequest::GetTrace& get);
-  // The n-th frame that is asked for, and its name.
+  // The n-th requested frame, and its name.
   Result<v1::TraceFrame> Frame(const v1::ContentRequest::GetFrames& get, int n, Digest* name);
   Status Put(const v1::ContentRequest::PutTrace& put);
 
@@ -80,19 +80,19 @@ class Traces {
     std::function<void(const v1::IoReport&)> told;
   };
   Known* FindLocked(uint64_t job, uint32_t attempt, const std::string& token);
-  // With store_mutex_. Of a run in a directory where there was none yet: what others have outside of theirs.
+  // Call with store_mutex_. For the first run in a directory: what runs in other directories touched outside of theirs.
   std::optional<Trace> LoadLocked(const TraceSubject& subject) const;
   void KeepLocked(const TraceSubject& subject, const Trace& trace, bool shared);
   void MergeLocked(const Digest& key, std::optional<Trace> earlier, const Trace& trace, bool shared);
   // Null: there is no trace.
   PlannedPtr Plan(const Run& run);
-  // A node may ask for frames after the end of a run: of the last ones that have ended, and of all that have not.
+  // A node may request frames after the end of a run: plans are kept for all running jobs and for the last that ended.
   void KeepPlannedLocked(uint64_t job, const PlannedPtr& planned);
 
   static constexpr size_t kMaxRuns = 1024;
   static constexpr size_t kMaxPlanned = 16;
 
-  const SnapshotTable* const trees_;
+  const TreeTable* const trees_;
   const DigestCache* const digests_;
   std::mutex store_mutex_;
   TraceStore store_;  // guarded by store_mutex_

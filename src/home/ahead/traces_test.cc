@@ -12,7 +12,7 @@
 #include "home/ahead/trace_frames.h"
 #include "home/pack/digest_cache.h"
 #include "home/root/root_files.h"
-#include "home/root/snapshot_table.h"
+#include "home/root/tree_table.h"
 #include "home/testing/test_directory.h"
 #include "home/testing/trace_testing.h"
 #include "proto/content.pb.h"
@@ -98,11 +98,11 @@ class TracesTest : public testing::Test {
 
   TestDirectory root_, state_;
   std::string content_;
-  SnapshotTable trees_;
+  TreeTable trees_;
   DigestCache digests_{""};
   std::unique_ptr<DenyList> deny_;
   std::unique_ptr<RootFiles> files_;
-  SnapshotTable::Pin pin_;
+  TreeTable::Pin pin_;
   Digest tree_;
   std::unique_ptr<Traces> traces_;
 };
@@ -124,7 +124,7 @@ TEST_F(TracesTest, WhatOneRunTouchedTheNextOneGets) {
   const auto table = Table(2);
   ASSERT_TRUE(table);
   EXPECT_EQ(table->tree(), tree_.view());
-  // Neither what may not be shown nor what is not there.
+  // Neither denied nor missing files.
   ASSERT_EQ(table->file_size(), 2);
   EXPECT_EQ(table->file(0).path(), "/lib/big.so");
   EXPECT_EQ(table->file(1).path(), "/small.py");
@@ -141,14 +141,14 @@ TEST_F(TracesTest, WhatOneRunTouchedTheNextOneGets) {
     all += data;
   }
   EXPECT_EQ(all, "print(1)" + content_.substr(20 * kUnit, 18 * kUnit) + content_.substr(0, kUnit));
-  // A node that has it all is told so in few bytes.
+  // A node that has everything gets a short answer.
   const auto again = Table(2, "secret", table->id());
   ASSERT_TRUE(again);
   EXPECT_EQ(again->frame_size() + again->file_size(), 0);
   EXPECT_EQ(again->id(), table->id());
 }
 
-// What a home remembers of runs that have ended must not grow with them: a plan may be a megabyte.
+// Memory for ended runs must be bounded: a plan may be a megabyte.
 TEST_F(TracesTest, FramesOfRunsThatHaveEndedAreToBeHadForAWhile) {
   Expect(1);
   ASSERT_TRUE(traces_->Put(PutOf(1, Touched())));
@@ -198,13 +198,13 @@ TEST_F(TracesTest, OfARunThatIsServedForAnotherHomeThatOneKeepsTheTrace) {
   EXPECT_THAT(put, testing::ElementsAre(PutOf(1, Touched()).SerializeAsString())) << "a run has one end";
   Expect(2);
   EXPECT_EQ(Table(2)->frame_size(), 0) << "nothing of it stays here";
-  // The other home has gone.
+  // The other home is gone.
   traces_->Expect({3, 1, "secret", tree_, {}, std::weak_ptr<const Traces::Elsewhere>(kept)});
   kept.reset();
   EXPECT_EQ(Table(3)->frame_size(), 0);
   EXPECT_TRUE(traces_->Put(PutOf(3, Touched())));
 
-  // That one keeps it as of its own runs, and gives it to whoever serves the next.
+  // The other home stores it like those of its own runs, and passes it to the server of the next run.
   EXPECT_EQ(traces_->Earlier(TraceOf(Command({"prog"}), "/")).range_size(), 0);
   Expect(4);
   ASSERT_TRUE(traces_->Put(PutOf(4, Touched())));
@@ -219,7 +219,7 @@ TEST_F(TracesTest, AnEditedFileCostsNothingElse) {
   const auto before = Table(1);
   ASSERT_TRUE(before);
   root_.Put("small.py", "print(2) # longer than it was");
-  EXPECT_EQ(Frame(1, before->id(), 0).error().code(), Code::kAborted);  // the job's tree has the old one
+  EXPECT_EQ(Frame(1, before->id(), 0).error().code(), Code::kAborted);  // the job's tree has the old version
   Rescan();
   Expect(2);
   const auto table = Table(2);
@@ -228,7 +228,7 @@ TEST_F(TracesTest, AnEditedFileCostsNothingElse) {
   const auto frame = Frame(2, table->id(), 0);
   ASSERT_TRUE(frame);
   EXPECT_TRUE(Unpacked(*frame).starts_with("print(2) # longer than it was"));
-  // Shorter than what was touched of it: cut.
+  // The file is shorter than the touched part: cut.
   root_.Put("lib/big.so", content_.substr(0, 21 * kUnit));
   Rescan();
   Expect(3);
@@ -271,7 +271,7 @@ TEST_F(TracesTest, RecordsOfSeveralRunsAtOnceOnlyFillAGap) {
   EXPECT_EQ(Table(2)->file_size(), 1);
 }
 
-// A node on which something ran before tells less than the run touched.
+// A warm node reports less than the run touched.
 TEST_F(TracesTest, ATraceIsPartialUntilOneRunHasToldAll) {
   Expect(1);
   auto put = PutOf(1, Make({{"/small.py", 8}}, {{0, 0, 1}}));
@@ -290,7 +290,7 @@ TEST_F(TracesTest, ATraceIsPartialUntilOneRunHasToldAll) {
   EXPECT_EQ(Table(4)->file_size(), 2) << "what a partial record has is worth having all the same";
 }
 
-// `make` in another project does not work on this one's files.
+// `make` in another project does not use this project's files.
 TEST_F(TracesTest, WhatADirectorysRunsTouchInItIsNotFetchedForThoseOfAnother) {
   root_.Put("a/one.c", "11111111");
   root_.Put("b/two.c", "22222222");
@@ -312,7 +312,7 @@ TEST_F(TracesTest, WhatADirectorysRunsTouchInItIsNotFetchedForThoseOfAnother) {
   EXPECT_THAT(run("/a"), ElementsAre());
   put("/a/one.c", false);
   EXPECT_THAT(run("/a"), ElementsAre("/lib/big.so", "/a/one.c"));
-  // The program's own files are the same everywhere; and the run's others are guessed, as without a trace.
+  // The program's own files are the same everywhere; the others are guessed, as without a trace.
   EXPECT_THAT(run("/b"), ElementsAre("partial", "/lib/big.so"));
   put("/b/two.c", true);
   EXPECT_THAT(run("/b"), ElementsAre("partial", "/lib/big.so", "/b/two.c"));
@@ -363,7 +363,7 @@ TEST_F(TracesTest, FramesAreMadeInAdvanceKeptAndBounded) {
   const std::string path = directory + "/" + plans[3].id.Hex();
   const std::string wanted = content_.substr(3 * kUnit, 2 * kUnit);
   {
-    // Kept ones are served although the file is gone: they are what that version was.
+    // Stored frames are served although the file is gone: they have the content of that version.
     FrameCache cache(files_.get(), directory);
     std::filesystem::rename(root_ / "lib/big.so", root_ / "lib/away");
     EXPECT_EQ(Unpacked(*cache.Get(plans[3])), wanted);

@@ -36,7 +36,7 @@ Status ApplierImpl::Apply(const WriteBack& message) {
     }
     return status;
   }
-  DropFile();  // begun and not ended: it comes again
+  DropFile();  // unfinished; it will be sent again
   ignore_data_ = false;
   VRUN_TRY(CheckRootPath(message.path()));
   Status status = Dispatch(message);
@@ -65,8 +65,7 @@ Status ApplierImpl::Dispatch(const WriteBack& message) {
     case WriteBack::kFileData:
     case WriteBack::OP_NOT_SET: break;
   }
-  return Error(Code::kUnsupported,
-               Escape(message.path()) + ": the node wrote something that this version does not know");
+  return Error(Code::kUnsupported, Escape(message.path()) + ": unknown kind of write: update vrun at home");
 }
 
 // --- versions ---
@@ -94,7 +93,7 @@ UniqueFd ApplierImpl::Watch(const Place& place, const struct stat& st) const {
   return fd ? *std::move(fd) : UniqueFd();
 }
 
-// Where mtime moved, too, it cannot vouch for the other names after a restart.
+// If the mtime changed too, it cannot prove after a restart that the other names are unchanged.
 void ApplierImpl::Remember(const UniqueFd& inode, bool new_times) {
   struct stat st;
   if (!inode || ::fstat(inode.get(), &st) != 0) return;
@@ -103,7 +102,7 @@ void ApplierImpl::Remember(const UniqueFd& inode, bool new_times) {
   if (new_times || !added) journal_.AddOwnChange({st.st_dev, st.st_ino, it->second});
 }
 
-// --- putting something in its place ---
+// --- installing a file under its name ---
 
 Status ApplierImpl::FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use) {
   VRUN_ASSIGN(UniqueFd fd, OpenName(place.parent.get(), name));
@@ -115,15 +114,15 @@ Status ApplierImpl::FinishMeta(const Place& place, const std::string& name, cons
   return {};
 }
 
-// Puts `from` (a name in the same directory) in place of `current`. False: `current` is a directory with something in
-// it that the job did not see.
+// Replaces `current` by `from` (a name in the same directory). False: `current` is a directory with entries that the
+// job did not see.
 Result<bool> ApplierImpl::Replace(Place& place, const std::string& from, const struct stat& from_st,
                                   const struct stat& current) {
   int parent = place.parent.get();
   bool both = S_ISDIR(from_st.st_mode) && S_ISDIR(current.st_mode);
   UniqueFd old = Watch(place, current);
   int error = WithWritable(parent, [&] {
-    // rename replaces like by like only.
+    // rename(2) replaces only the same type.
     if (S_ISDIR(current.st_mode) && !both && ::unlinkat(parent, place.name.c_str(), AT_REMOVEDIR) != 0) return -1;
     if (S_ISDIR(from_st.st_mode) && !both && ::unlinkat(parent, place.name.c_str(), 0) != 0) return -1;
     return ::renameat(parent, from.c_str(), parent, place.name.c_str());
@@ -207,7 +206,7 @@ Status ApplierImpl::BeginFile(const WriteBack& message) {
 
 Status ApplierImpl::TakeData(const WriteBack& message) {
   if (!file_ || message.path() != file_->place.asked || message.sequence() <= file_->sequence) {
-    return Error(Code::kInvalid, Escape(message.path()) + ": data of a file that was not begun");
+    return Error(Code::kInvalid, Escape(message.path()) + ": the node sent data of a file before the file itself");
   }
   const vrun::v1::FileData& data = message.file_data();
   uint64_t size = file_->put.size();
@@ -227,7 +226,7 @@ Status ApplierImpl::TakeData(const WriteBack& message) {
 
 Status ApplierImpl::EndFile() {
   OpenFileState& file = *file_;
-  // Also when nothing is missing: leading or trailing blocks of zeros may have been left out.
+  // Needed even if nothing is missing: leading or trailing blocks of zeros may have been left out.
   if ((file.put.sparse() || file.written_end < file.put.size()) &&
       ::ftruncate(file.fd.get(), static_cast<off_t>(file.put.size())) != 0) {
     return ErrnoError("write " + Escape(file.place.path));
@@ -246,13 +245,13 @@ Status ApplierImpl::EndFile() {
 
 Result<bool> ApplierImpl::AppendTail() {
   OpenFileState& file = *file_;
-  // Without a journal an operation that comes again could not be told from a new one.
+  // Without a journal a repeated operation could not be told from a new one.
   if (!file.put.appended() || !journal_.is_kept() || !file.base || file.base->size() > file.put.size()) return false;
   const uint64_t begin = file.base->size();
   const int parent = file.place.parent.get();
   const ApplyJournal::Append* before = journal_.FindAppend(file.sequence);
   if (before == nullptr ? file.sequence <= journal_.applied_before() : before->inode == 0) return false;
-  // That it is not an append is noted as well: what is there after the next crash may look like one.
+  // Notes that this is not an append: what is there after a crash may look like one.
   const auto otherwise = [&]() -> Result<bool> {
     VRUN_TRY(journal_.AddAppend({.sequence = file.sequence}, /*durable=*/true));
     return false;
@@ -262,7 +261,7 @@ Result<bool> ApplierImpl::AppendTail() {
     if (!there) return otherwise();
     struct stat st {};
     if (::fstat(there->get(), &st) != 0) return ErrnoError("append to " + Escape(file.place.path));
-    // Its other names are not the job's to change.
+    // The job must not change the file's other names.
     if (st.st_nlink != 1) return otherwise();
     Appender appender(there->get(), file.sequence, /*durable=*/true, &journal_);
     const bool unchanged = Matches(st, *file.base);
@@ -279,7 +278,7 @@ Result<bool> ApplierImpl::AppendTail() {
       at += n;
     }
     VRUN_ASSIGN(const auto now, LstatAt(parent, file.place.name));
-    // Somebody has replaced the file meanwhile: what was appended goes to what is there now.
+    // Somebody has replaced the file meanwhile: append to the new one.
     if (now && (now->st_ino != st.st_ino || now->st_dev != st.st_dev)) continue;
     if (now && (unchanged || appender.resumed()) && static_cast<uint64_t>(now->st_size) == file.put.size()) {
       VRUN_TRY(FinishMeta(file.place, file.place.name, file.put.meta(), MetaFor::kFinal));
@@ -308,7 +307,8 @@ Status ApplierImpl::SetMeta(const WriteBack& message) {
   if (!current) return {};
   bool same = (current->st_mode & S_IFMT) == (meta.mode() & S_IFMT);
   if (same && !S_ISDIR(current->st_mode)) {
-    // Only another content counts: its metadata are what the job changed, and may have been set by a process that died.
+    // Only different content is a conflict: the job changed the metadata, and a process that died may have set them
+    // already.
     const BaseVersion& base = message.base();
     same = message.has_base() && (Matches(*current, base) || HasContent(*current, base, base.mtime_ns()) ||
                                   HasContent(*current, base, meta.mtime_ns()));

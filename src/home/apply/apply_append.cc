@@ -16,9 +16,9 @@
 namespace vrun::home {
 namespace {
 
-// How far behind its noted place a part is looked for: what others may have appended first.
+// How far behind its noted position a part is searched, since others may have appended first.
 constexpr uint64_t kSearched = 8u << 20;
-// Of a part that was cut short by the end of the process there are whole pages, with others' appends behind them.
+// If the process died in the middle of a part, whole pages of it were written, perhaps followed by others' appends.
 constexpr uint64_t kPage = 4096;
 
 }  // namespace
@@ -30,7 +30,7 @@ Result<std::optional<UniqueFd>> Appender::Open(const Place& place, std::optional
         ::openat(parent, place.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, *make));
     if (!made && errno != EEXIST) return ErrnoError("append to " + Escape(place.path));
   }
-  // By O_PATH first: so that it is known to be a regular file before an open that may wait for it.
+  // O_PATH first, to know that it is a regular file before an open that may block.
   const auto name = OpenName(parent, place.name);
   if (!name && name.error().error_number() == ENOENT) return std::nullopt;
   if (!name) return name.error();
@@ -56,7 +56,7 @@ Appender::Appender(int file, uint64_t sequence, bool durable, ApplyJournal* jour
   resumed_ = unsure_ = true;
 }
 
-// How much of `data`, which may have been written, is there.
+// How much of `data`, which may have been written, is in the file.
 uint64_t Appender::Find(std::string_view data) const {
   std::string there(std::min<uint64_t>(data.size() + kSearched, 64u << 20), '\0');
   const auto got = PreadUpTo(file_, there.data(), there.size(), note_.at);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Appending to a file of home's that others append to at the same moment. Part of Applier.
+// Appends to a file of home to which others append at the same time. Part of Applier.
 //
-// Each part goes to the end of the file by a write(2) with O_APPEND, so what others append is never overwritten. Before
-// a part is written, its place is noted in the journal; an operation that comes again goes on where the first one
-// stopped, so nothing is there twice, whoever died in between.
+// Each part is appended by a write(2) with O_APPEND, so data that others append is never overwritten. Before a part is
+// written, its position is noted in the journal; a repeated operation continues where the first one stopped, so nothing
+// is appended twice, whoever crashed in between.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +21,21 @@ namespace vrun::home {
 
 class Appender {
  public:
-  // Opens the regular file of that name to read and to append; waits while another program's lease is given back.
-  // nullopt: there is none, or it is not ours to write to (its mode, or it is being executed). `made`: with this mode
-  // if there is none.
+  // Opens the regular file of that name for reading and appending; waits until another program's lease is released.
+  // nullopt: there is no such file, or it may not be written (its mode, or it is being executed). `make`: creates a
+  // missing file with this mode.
   static Result<std::optional<UniqueFd>> Open(const Place& place, std::optional<mode_t> make = std::nullopt);
 
-  // For the operation `sequence`, on a file of Open. `durable`: the notes survive the end of the machine. The journal
+  // For the operation `sequence`, on a file opened by Open. `durable`: the notes survive a machine crash. The journal
   // must outlive it.
   Appender(int file, uint64_t sequence, bool durable, ApplyJournal* journal);
 
-  // This operation was begun before, on this file.
+  // The operation had already begun on this file.
   bool resumed() const { return resumed_; }
-  // Of what the operation appends, `data` comes at `position`; what is there already is passed over. Calls are in order
-  // and without gaps.
+  // Appends `data`, which is at `position` in the operation's content; what is already in the file is skipped. Call in
+  // order and without gaps.
   Status Append(std::string_view data, uint64_t position);
-  // `n` zeros at `position`: few are written, many become a hole.
+  // Appends `n` zeros at `position`: few are written, many become a hole.
   Status AppendZeros(uint64_t n, uint64_t position);
 
  private:
@@ -47,10 +47,10 @@ class Appender {
   bool resumed_ = false;
   ApplyJournal* journal_;
   ApplyJournal::Append note_;
-  bool unsure_ = false;  // the part after note_.done may be there
+  bool unsure_ = false;  // the part after note_.done may already be in the file
 };
 
-// Excludes other appliers of this process from changing what has this name.
+// Prevents other appliers of this process from changing the file of this name.
 class NameLock {
  public:
   explicit NameLock(const Place& place);

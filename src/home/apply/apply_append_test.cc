@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a frozen job has only appended goes to the end of what home has by then.
+// A frozen job's appended data goes to the end of home's present file.
 #include <stop_token>
 #include <thread>
 
@@ -121,13 +121,13 @@ TEST_F(ApplyAppend, NothingIsAppendedTwiceWhenHomeDies) {
   const BaseVersion base = Base("/log");
   const std::string rows = std::string(3'000'000, 'r') + "\n";
   const auto messages = Appended("/log", "base\n" + rows, base);
-  // It died when all was done but not durable, and somebody at home goes on.
+  // The process died when everything was applied but not durable, and somebody at home appends more.
   EXPECT_OK(Do(messages));
   AppendAtHome("/log", "home\n");
   Open();
   EXPECT_OK(Do(messages));
   EXPECT_EQ(Read("/log"), "base\n" + rows + "home\n");
-  // Or after any number of bytes.
+  // Or it died after any number of bytes.
   for (const size_t written : {size_t{0}, size_t{1}, size_t{4096}, size_t{1'048'576}, rows.size()}) {
     const BaseVersion now = Base("/log");
     const std::string before = Read("/log");

@@ -153,7 +153,7 @@ int RenameToFreeName(int from_directory, const std::string& from, int to_directo
 Status WriteRange(int fd, std::string_view data, uint64_t offset, bool sparse) {
   if (!sparse) return PwriteAll(fd, data, offset);
   while (!data.empty()) {
-    // Up to the next block boundary of the file; runs of the same kind go together.
+    // Up to the next block boundary of the file; consecutive blocks of the same kind are handled together.
     auto block = [&](size_t at) {
       size_t length = kBlock - static_cast<size_t>((offset + at) % kBlock);
       return data.substr(at, length);

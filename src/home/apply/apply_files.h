@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on single names below open directories, as applying a job's writes needs it.
+// Operations on single names in open directories, for applying a job's writes.
 #pragma once
 
 #include <sys/stat.h>
@@ -16,28 +16,27 @@ namespace vrun::home {
 // O_PATH descriptor of the name itself.
 Result<UniqueFd> OpenName(int directory, const std::string& name);
 
-// Whether both names (same or different directories) are of one type with the same content: bytes of a file, target of
-// a link. False when one cannot be read; never true for directories.
+// Whether both names (same or different directories) have the same type and content: bytes of a file, target of a link.
+// False if one cannot be read; always false for directories.
 bool SameContent(int directory_a, const std::string& a, int directory_b, const std::string& b);
 
-// Runs `call` (0 or -1 with errno, as system calls do) and, where the user took the right to write in the directory
-// away from himself, gives it back for the moment: a job may have done the same. The errno of the last try, 0 when it
-// succeeded.
+// Runs `call` (returns 0, or -1 with errno). If the user has no write permission on his own directory, grants it for
+// the moment: a job may have done the same. Returns the errno of the last try, or 0.
 int WithWritable(int directory, const std::function<int()>& call);
 
-// Runs `make`, which makes `name`; a name that a process of ours left which died in this very operation goes first.
-// `path`: what the error names.
+// Runs `make`, which creates `name`; first removes a `name` left by a process of ours that died in this same operation.
+// `path`: for error texts.
 Status MakeTemporaryName(int directory, const std::string& name, const std::string& path,
                          const std::function<int()>& make);
 
-// As rename, but fails with EEXIST when the new name is taken, on file systems that can tell.
+// Renames, but fails with EEXIST if the new name exists, on file systems that support that.
 int RenameToFreeName(int from_directory, const std::string& from, int to_directory, const std::string& to);
 
-// Writes, leaving whole aligned blocks of zeros out when `sparse`.
+// Writes; if `sparse`, whole aligned blocks of zeros become holes.
 Status WriteRange(int fd, std::string_view data, uint64_t offset, bool sparse);
 
-// All that one open file has becomes all that the other has; `st` is that of the first. Holes stay holes where the
-// other is empty.
+// Copies the whole content of one open file to another; `st` is that of the first. Holes stay holes if the target is
+// empty.
 Status CopyData(int from, int to, const struct stat& st);
 
 // Copies a file or a whole directory to a new name, metadata included, across file systems. A failed copy is removed.

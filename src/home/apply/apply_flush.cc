@@ -23,12 +23,12 @@ namespace vrun::home {
 namespace {
 
 constexpr size_t kMostInodes = 4096;
-// What a disk writes in the time that one more fsync takes. docs/decisions/0021.
+// What a disk writes in the time of one more fsync. docs/decisions/0021.
 constexpr uint64_t kBytesPerInode = 32u << 10;
-// fsyncs that come together share the disk's cache flushes.
+// Concurrent fsyncs share the disk's cache flushes.
 constexpr unsigned kThreads = 8;
 
-// Held open: what comes during a flush on a slow disk, and an eighth of the descriptors at most.
+// Limit of files held open: enough for a flush on a slow disk, and at most an eighth of the descriptors.
 size_t MostInodes() {
   rlimit limit{1024, 1024};
   (void)::getrlimit(RLIMIT_NOFILE, &limit);
@@ -56,7 +56,7 @@ Status FsyncAll(const std::vector<int>& fds) {
   return {};
 }
 
-// Each local file system. Not sync(2), which waits for every mount of the machine: one that hangs would hold up
+// Flushes each local file system. Not sync(2), which waits for every mount of the machine: a hanging one would block
 // everybody.
 bool FlushLocalFileSystems() {
   const auto text = ReadFile("/proc/self/mountinfo");
@@ -66,7 +66,7 @@ bool FlushLocalFileSystems() {
   for (const tree::Mount& mount : mounts->mounts()) {
     if (!mount.included) continue;
     const UniqueFd fd(::open(mount.point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!fd && errno == ENOTDIR) continue;  // a file of a file system that is mounted elsewhere, too
+    if (!fd && errno == ENOTDIR) continue;  // a file that is itself a mount point
     all = fd && ::syncfs(fd.get()) == 0 && all;
   }
   return all;
@@ -86,7 +86,7 @@ ApplyFlush::ApplyFlush() : most_(MostInodes()) {}
 
 void ApplyFlush::Touched(int parent, UniqueFd file) {
   if (!file) return Add(parent, UniqueFd());
-  // Nobody can execute what is open for writing.
+  // A file that is open for writing cannot be executed.
   UniqueFd readable(::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDONLY | O_CLOEXEC));
   if (!readable) return TouchedMuch(parent);
   Add(parent, std::move(readable));
@@ -95,7 +95,7 @@ void ApplyFlush::Touched(int parent, UniqueFd file) {
 void ApplyFlush::Add(int parent, UniqueFd file) {
   if (files_.size() + directories_.size() >= most_) return TouchedMuch(parent);
   if (file) files_.push_back(std::move(file));
-  if (!AddDirectory(parent)) everywhere_ = true;  // one that may be written but not read
+  if (!AddDirectory(parent)) everywhere_ = true;  // a directory that may be written but not read
 }
 
 void ApplyFlush::TouchedAttributes(int parent, const std::string& name) {
@@ -149,7 +149,7 @@ Status ApplyFlush::FlushInodes() {
   std::vector<int> files, directories;
   for (const UniqueFd& fd : files_) files.push_back(fd.get());
   for (const auto& [inode, fd] : directories_) directories.push_back(fd.get());
-  // All begin to be written before the first is waited for: they then share one commit of the file system's journal.
+  // Start writing all before waiting for the first: they then share one commit of the file system's journal.
   for (const int fd : files) ::sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
   VRUN_TRY(FsyncAll(files));
   return FsyncAll(directories);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was written and is not durable yet. Part of Applier.
+// Tracks what was written and is not durable yet. Part of Applier.
 //
-// Made durable is either each file and directory that was touched, or their whole file systems, whichever costs less:
-// syncfs(2) is cheaper by far for many small files, but waits for all that others have written there and the disk has
-// not.
+// Flushes either each file and directory that was touched, or their whole file systems, whichever is cheaper: syncfs(2)
+// is much cheaper for many small files, but also waits for all dirty data of others on that file system.
 #pragma once
 
 #include <sys/types.h>
@@ -20,22 +19,23 @@
 
 namespace vrun::home {
 
-// Of all file systems of this machine; UINT64_MAX when nobody says.
+// Dirty bytes of all file systems of this machine; UINT64_MAX if unknown.
 uint64_t BytesNotOnDisk();
-// Whether file systems with so much to be written are flushed as a whole for the sake of `inodes` in them.
+// Whether to flush whole file systems with this many dirty bytes instead of `inodes` single inodes.
 bool FlushWhole(size_t inodes, uint64_t bytes_not_on_disk);
 
 class ApplyFlush {
  public:
   ApplyFlush();
-  // A name in `parent` (O_PATH) came, went or changed; `file`: its new content, if it has some. It is closed.
+  // A name in `parent` (O_PATH) was added, removed or changed; `file`: its new content, if any. Takes and closes the
+  // descriptor.
   void Touched(int parent, UniqueFd file = UniqueFd());
-  // The attributes of what has this name.
+  // The attributes of this name changed.
   void TouchedAttributes(int parent, const std::string& name);
-  // Anything in the file system of `parent`; anything at all.
+  // Anything on the file system of `parent`; anything at all.
   void TouchedMuch(int parent);
   void TouchedEverything() { everywhere_ = true; }
-  // Blocks for the disk. An error: nothing is forgotten.
+  // Blocks for the disk. On error nothing is forgotten.
   Status Flush();
 
  private:
@@ -45,10 +45,10 @@ class ApplyFlush {
   Status FlushFileSystems();
   Status FlushInodes();
 
-  size_t most_;  // inodes to be held open
+  size_t most_;  // maximum of inodes held open
   std::vector<UniqueFd> files_;
   std::map<Inode, UniqueFd> directories_;  // at least one of each file system
-  bool much_ = false;                      // more than files_ and directories_
+  bool much_ = false;                      // more was touched than is in files_ and directories_
   bool everywhere_ = false;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is durable after a flush, on a disk that loses its power, and that others need not be waited for.
+// What is durable after a flush if the disk loses power, and that other writers' data is not waited for.
 #include "home/apply/apply_flush.h"
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@ TEST(ApplyFlush, FewInodesDoNotWaitForWhatOthersWrite) {
   EXPECT_LT(BytesNotOnDisk(), UINT64_MAX);
 }
 
-// On an ext4 with a journal in a file. The parameter: whether the series is a live view's.
+// On an ext4 with a journal, in a file. The parameter: whether the series is a live view's.
 class PowerLoss : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -68,7 +68,7 @@ class PowerLoss : public testing::TestWithParam<bool> {
     loop_config config{};
     config.fd = static_cast<uint32_t>(image->get());
     config.info.lo_flags = LO_FLAGS_AUTOCLEAR;
-    for (int i = 0; i < 20; ++i) {  // somebody else may take the free one
+    for (int i = 0; i < 20; ++i) {  // another process may take the free device
       const int number = ::ioctl(control->get(), LOOP_CTL_GET_FREE);
       device_ = "/dev/loop" + std::to_string(number);
       auto loop = OpenFile(device_, O_RDWR);
@@ -87,7 +87,7 @@ class PowerLoss : public testing::TestWithParam<bool> {
       ASSERT_TRUE(fd && ::syncfs(fd->get()) == 0);
     }
   }
-  // What is in memory only is gone.
+  // Data that is only in memory is lost.
   void LosePower() {
     applier_.reset();
     uint32_t without_flush = 2;
@@ -180,7 +180,7 @@ TEST_P(PowerLoss, EachKindOfChangeIsThere) {
   Put("/removed", "content");
   ASSERT_TRUE(Sync());
   SyncDisk();
-  OthersWrite();  // so that it is worth while to leave it out
+  OthersWrite();  // so that leaving it out pays
   Put("/new", "new");
   Put("/replaced", "after");
   MakeDirectory("/d");
@@ -207,7 +207,7 @@ TEST_P(PowerLoss, EachKindOfChangeIsThere) {
   EXPECT_EQ(std::string(target, 6), "target");
 }
 
-// No name beside them is new, with which they would get to the disk.
+// No new name beside them may bring them to disk.
 TEST_P(PowerLoss, AttributesAloneAreThere) {
   Put("/f", "content");
   MakeDirectory("/d");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Applier of series that end (apply.h), as opposed to those of live views (apply_live_internal.h): what apply.cc
-// (messages, versions, files, metadata) and apply_names.cc (all that names and renames something) have of it.
+// The Applier of series that end (apply.h), as opposed to those of live views (apply_live_internal.h). apply.cc has
+// messages, versions, files and metadata; apply_names.cc has the operations on names.
 #pragma once
 
 #include <sys/stat.h>
@@ -33,7 +33,7 @@ class ApplierImpl final : public Applier {
         journal_(std::move(journal)),
         paths_(&options_, &journal_, std::move(root)),
         prefix_(".vrun-" + std::to_string(options_.job) + "-") {
-    // The numbers of an unnamed attempt may be those of another series.
+    // Without an attempt the numbers may belong to another series.
     if (options_.attempt != 0) sequence_ = journal_.durable_before();
     for (const auto& own : journal_.own_changes()) own_ctime_[{own.device, own.inode}] = own.ctime_ns;
   }
@@ -61,8 +61,8 @@ class ApplierImpl final : public Applier {
   Status BeginFile(const v1::WriteBack& message);
   Status TakeData(const v1::WriteBack& message);
   Status EndFile();
-  // The command has only appended to home's file, of which `file_` has all of it: that goes to the end of what home has
-  // by now, if that begins as what the command saw. False: it does not, or may not be written to in place.
+  // The command only appended to the file, and `file_` has all of the content: appends the tail to home's current file,
+  // if that begins with what the command saw. False: it does not, or cannot be written in place.
   Result<bool> AppendTail();
   void DropFile();
   Status MakeDirectory(const v1::WriteBack& message);
@@ -75,14 +75,14 @@ class ApplierImpl final : public Applier {
 
   bool IsInode(const struct stat& st, const v1::BaseVersion& base) const;
   bool Matches(const struct stat& st, const v1::BaseVersion& base, bool own_rename = false) const;
-  // Whatever else of it the job has changed: nobody has written to it.
+  // Whether nobody has written to the content, whatever else of the file the job has changed.
   bool HasContent(const struct stat& st, const v1::BaseVersion& base, int64_t mtime_ns) const {
     return IsInode(st, base) && static_cast<uint64_t>(st.st_size) == base.size() && ToNanos(st.st_mtim) == mtime_ns;
   }
-  // A copy of what the command saw at `seen` becomes `to`. False: home has not all of it. (After a restart of this
-  // process the copies are taken for somebody else's: what follows lands beside them.)
+  // Makes `to` a copy of what the command saw at `seen`. False: home does not have all of it. (After a restart of this
+  // process the copies count as foreign changes: later versions are stored beside them.)
   Result<bool> Restore(const v1::WriteBack& message, const std::string& seen, Place& to, const v1::Meta* meta);
-  // To be asked before and told after an operation that changes the ctime of an inode that keeps other names.
+  // Call Watch before, and Remember after, an operation that changes the ctime of an inode that keeps other names.
   UniqueFd Watch(const Place& place, const struct stat& st) const;
   void Remember(const UniqueFd& inode, bool new_times = false);
 
@@ -100,9 +100,10 @@ class ApplierImpl final : public Applier {
     flush_.Touched(place.parent.get(), std::move(file));
     if (options_.applied) options_.applied(place.path);
   }
-  // The operation may have been applied by a process that died before it could say so.
+  // The operation may have been applied by a process that died before it acknowledged it.
   bool MayBeRepeated(const v1::WriteBack& message) const { return message.sequence() <= journal_.applied_before(); }
-  // Or it died before it could note so, which is the first that it has not noted; of a machine that went down any.
+  // Also true if the process may have died before it noted the operation: that is the first operation not noted, or
+  // after a machine crash any operation.
   bool MayBeDone(const v1::WriteBack& message) const {
     const bool unsure = journal_.found() && (!journal_.same_boot() || sequence_ <= journal_.applied_before());
     return unsure || MayBeRepeated(message);
@@ -116,10 +117,10 @@ class ApplierImpl final : public Applier {
   uint64_t sequence_ = 0;
   bool ignore_data_ = false;
   std::optional<OpenFileState> file_;
-  // As we left them: inodes with several names, copies, and files of which the job has set the times.
+  // ctime as we left it, of inodes with several names, copies, and files whose times the job set.
   std::map<std::pair<dev_t, ino_t>, int64_t> own_ctime_;
-  std::map<std::pair<dev_t, ino_t>, ino_t> restored_;  // copies, and what they are copies of
-  std::set<std::string> kept_;                         // what was not removed
+  std::map<std::pair<dev_t, ino_t>, ino_t> restored_;  // copies -> originals
+  std::set<std::string> kept_;                         // paths that were not removed
   uint64_t files_ = 0;
   uint64_t bytes_ = 0;
   ApplyFlush flush_;

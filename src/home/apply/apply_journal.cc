@@ -13,15 +13,16 @@
 
 namespace vrun::home {
 namespace {
-// Header: magic, attempt, last operation, last durable operation, boot. Records: two times (length, bytes): a
-// diversion, or "" and an OwnChange, an Intent or an Append. Written and read by the same machine: native order.
+// Header: magic, attempt, last operation, last durable operation, boot id. Records: two (length, bytes) pairs: a
+// diversion, or "" and an OwnChange, an Intent or an Append. Native byte order, since the same machine writes and reads
+// it.
 constexpr char kMagic[8] = {'v', 'r', 'u', 'n', 'a', 'p', 'l', '2'};
 struct Header {
   char magic[8];
   uint64_t attempt;
   uint64_t applied;
   uint64_t durable;
-  char boot[40];  // as the kernel writes it
+  char boot[40];  // in the kernel's format
 };
 constexpr size_t kHeader = sizeof(Header);
 constexpr uint32_t kMaxLength = 1u << 17;
@@ -148,14 +149,14 @@ Status ApplyJournal::AddAppend(const Append& append, bool durable) {
 
 void ApplyJournal::SetApplied(uint64_t sequence) {
   if (!fd_) return;
-  // A hint: without it a repetition after a crash may at worst report a conflict that is none.
+  // A hint: without it, a repetition after a crash may at worst report a false conflict.
   (void)PwriteAll(fd_.get(), {reinterpret_cast<const char*>(&sequence), sizeof sequence}, offsetof(Header, applied));
 }
 
 void ApplyJournal::SetDurable(uint64_t sequence) {
   appends_.erase(appends_.begin(), appends_.upper_bound(sequence));
   if (!fd_) return;
-  // Lost, it only makes the node send again what home has.
+  // If this is lost, the node only sends again what home has.
   (void)PwriteAll(fd_.get(), {reinterpret_cast<const char*>(&sequence), sizeof sequence}, offsetof(Header, durable));
 }
 

@@ -23,12 +23,12 @@ using vrun::v1::WriteBack;
 
 namespace {
 
-// Of files that this series wrote. Beyond it the oldest knowledge goes: their next change comes whole.
+// Limit of remembered files of this series. Beyond it the oldest are forgotten: their next change is sent whole.
 constexpr size_t kMostOwn = 200'000;
 
 bool IsInode(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
-// Nobody has written to a file since. Not what every change of it alters (ctime), but what only writing does.
+// Whether nobody has written to the file since. Compares what only a write changes, not ctime, which any change alters.
 bool HasContentOf(const struct stat& before, const struct stat& now) {
   if (!S_ISREG(now.st_mode)) return true;
   return before.st_size == now.st_size && ToNanos(before.st_mtim) == ToNanos(now.st_mtim);
@@ -52,7 +52,7 @@ Status LiveApplier::Apply(const WriteBack& message) {
     }
     return status;
   }
-  DropFile();  // begun and not ended: it comes again
+  DropFile();  // unfinished; it will be sent again
   ignore_data_ = false;
   VRUN_TRY(CheckRootPath(message.path()));
   Status status = Dispatch(message);
@@ -95,11 +95,10 @@ Status LiveApplier::Dispatch(const WriteBack& message) {
     case WriteBack::kFileData:
     case WriteBack::OP_NOT_SET: break;
   }
-  return Error(Code::kUnsupported,
-               Escape(message.path()) + ": the node wrote something that this version does not know");
+  return Error(Code::kUnsupported, Escape(message.path()) + ": unknown kind of write: update vrun at home");
 }
 
-// --- putting something in its place ---
+// --- installing a file under its name ---
 
 Status LiveApplier::MakeWay(const Place& place, bool for_directory) {
   const int parent = place.parent.get();
@@ -126,19 +125,19 @@ Status LiveApplier::MakeWay(const Place& place, bool for_directory) {
 Status LiveApplier::Install(const Place& place, const std::string& temporary) {
   const int parent = place.parent.get();
   int error = EISDIR;
-  for (int i = 0; i < kMaxBeside && error == EISDIR; ++i) {  // somebody may make a directory there meanwhile
+  for (int i = 0; i < kMaxBeside && error == EISDIR; ++i) {  // somebody may create a directory there meanwhile
     VRUN_TRY(MakeWay(place, false));
     error = WithWritable(parent, [&] { return ::renameat(parent, temporary.c_str(), parent, place.name.c_str()); });
   }
   if (error != 0) return ErrnoError(error, "write " + Escape(place.path));
-  // Where both were names of one file already, rename(2) does nothing.
+  // If both were names of one file already, rename(2) does nothing.
   ::unlinkat(parent, temporary.c_str(), 0);
   return {};
 }
 
 Status LiveApplier::FinishMeta(const Place& place, const std::string& name, const Meta& meta, MetaFor use) {
   const auto fd = OpenName(place.parent.get(), name);
-  if (!fd && fd.error().error_number() == ENOENT && name == place.name) return {};  // removed here meanwhile
+  if (!fd && fd.error().error_number() == ENOENT && name == place.name) return {};  // removed at home meanwhile
   if (!fd) return fd.error();
   VRUN_ASSIGN(const auto before, LstatAt(place.parent.get(), place.name));
   std::string left_out;
@@ -225,7 +224,7 @@ Status LiveApplier::BeginFile(const WriteBack& message) {
       if (now) {
         VRUN_ASSIGN(there, LstatAt(now->parent.get(), now->name));
       }
-      if (there && IsOwn(*there)) file.place = *std::move(now);  // else another file may have the number
+      if (there && IsOwn(*there)) file.place = *std::move(now);  // otherwise another file may have the inode number
     }
     VRUN_TRY(BeginOver(message, &file, &refused));
     if (refused) {
@@ -248,7 +247,7 @@ Status LiveApplier::MakeTemporaryFile(OpenFileState* file) {
   });
 }
 
-// Begins with what home has, if that is what the node means.
+// Begins with home's file, if it is the one that the node means.
 Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, bool* refused) {
   const int parent = file->place.parent.get();
   const auto is_meant = [&](const struct stat& st) {
@@ -259,7 +258,7 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
                             carried->second.second == ToNanos(st.st_ctim));
     const bool given =
         message.has_base() && st.st_ino == base.ino() && same_time && static_cast<uint64_t>(st.st_size) == base.size();
-    // A patch that a process has done in part which died: once more is as good as once.
+    // A patch that a crashed process has applied in part: applying it again gives the same result.
     const ApplyJournal::Intent& begun = journal_.intent();
     const bool half = file->put.over() == vrun::v1::PATCH && begun.sequence == message.sequence() &&
                       begun.device == st.st_dev && begun.inode == st.st_ino;
@@ -272,7 +271,7 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
   if (file->put.over() == vrun::v1::APPEND) return BeginAppend(message, is_meant, file, refused);
   if (!is_meant(*current)) return {};
   if (file->put.over() != vrun::v1::PATCH) {
-    return Error(Code::kUnsupported, Escape(message.path()) + ": a file over what this version does not know");
+    return Error(Code::kUnsupported, Escape(message.path()) + ": unknown kind of patch: update vrun at home");
   }
   file->temporary = TemporaryName(message.sequence());
   DropTemporary(file->place, file->temporary);
@@ -287,7 +286,7 @@ Status LiveApplier::BeginOver(const WriteBack& message, OpenFileState* file, boo
     return {};
   }
   VRUN_ASSIGN(const auto after, LstatAt(parent, file->place.name));
-  // It may be of a mode that keeps us out.
+  // Its mode may exclude us.
   if (::fchmodat(parent, file->temporary.c_str(), 0600, 0) != 0) return ErrnoError("write " + Escape(file->place.path));
   file->fd.Reset(::openat(parent, file->temporary.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
   *refused = !after || !is_meant(*after) || !file->fd;
@@ -307,14 +306,14 @@ Status LiveApplier::BeginAppend(const WriteBack& message, const std::function<bo
   file->made = !before;
   VRUN_ASSIGN(auto opened, Appender::Open(file->place, any ? std::optional<mode_t>(0600) : std::nullopt));
   if (!opened && any) return ErrnoError(EACCES, "append to " + Escape(file->place.path));
-  if (!opened) return {};  // whole, then
+  if (!opened) return {};  // request the whole file
   file->fd = *std::move(opened);
   struct stat st {};
   if (::fstat(file->fd.get(), &st) != 0) return ErrnoError("append to " + Escape(file->place.path));
   file->appender.emplace(file->fd.get(), message.sequence(), /*durable=*/false, &journal_);
   const bool resumed = file->appender->resumed();
   const auto size = static_cast<uint64_t>(st.st_size);
-  // The node may take the file to be as it was before what another node of the view, or home, has appended.
+  // The node may not know yet what another node of the view, or home, has appended.
   const bool is_end = size <= file->put.size() && (!message.has_base() || message.base().size() == size);
   file->alone = !any && !resumed && is_end && is_meant(st);
   if (!any && !resumed && !file->alone && !MayMerge(message, st)) return {};
@@ -344,7 +343,7 @@ Status LiveApplier::AppendData(std::string_view data, uint64_t offset) {
 
 Status LiveApplier::TakeData(const WriteBack& message) {
   if (!file_ || message.path() != file_->place.asked || message.sequence() <= file_->sequence) {
-    return Error(Code::kInvalid, Escape(message.path()) + ": data of a file that was not begun");
+    return Error(Code::kInvalid, Escape(message.path()) + ": the node sent data of a file before the file itself");
   }
   const vrun::v1::FileData& data = message.file_data();
   const uint64_t size = file_->put.size();
@@ -389,7 +388,7 @@ Status LiveApplier::EndFile(uint64_t sequence) {
     if (file.put.linked() != 0) {
       VRUN_ASSIGN(in_place, WriteThrough(&file));
     }
-    if (file.patch && !in_place) {  // home has changed it meanwhile
+    if (file.patch && !in_place) {  // home has changed the file meanwhile
       refused_ = want_whole_ = file.sequence;
       DropFile();
       return {};
@@ -398,7 +397,7 @@ Status LiveApplier::EndFile(uint64_t sequence) {
   Meta meta = file.put.meta();
   struct stat grown {};
   if (file.appender && !file.made && ::fstat(file.fd.get(), &grown) == 0) {
-    // Its mode is what home has made it, which the job may not have heard of; but for what a write takes away.
+    // Keep the mode that home has set, which the job may not know; except for the bits that a write clears.
     constexpr mode_t kPrivileged = S_ISUID | S_ISGID;
     meta.set_mode((grown.st_mode & ~kPrivileged) | (grown.st_mode & meta.mode() & kPrivileged));
   }
@@ -416,7 +415,7 @@ Status LiveApplier::EndFile(uint64_t sequence) {
   if (file.alone && known && ::fstat(file.fd.get(), &now) == 0 && HasContentOf(made, now)) {
     Tell(now, sequence, nullptr, false);
   } else if (known) {
-    // So that a process after this one knows it, too, as a file of ours that others have changed.
+    // Noted for the next process too: a file of ours that others have changed.
     const auto own = own_.find({made.st_dev, made.st_ino});
     if (own == own_.end() || own->second.ctime_ns != 0) journal_.AddOwnChange({made.st_dev, made.st_ino, 0});
     NoteOwn(made, 0);
@@ -433,12 +432,12 @@ UniqueFd LiveApplier::OpenInPlace(const OpenFileState& file) const {
   struct stat there {};
   if (!opened || !*opened || ::fstat((*opened)->get(), &there) != 0) return UniqueFd();
   const bool ours = there.st_ino == file.put.linked() || own_.contains({there.st_dev, there.st_ino});
-  // Not only to append.
+  // Clear O_APPEND.
   if (!ours || ::fcntl((*opened)->get(), F_SETFL, 0) != 0) return UniqueFd();
   return std::move(**opened);
 }
 
-// A file that was written in place is the same file at home, for whoever has it open or knows it by another name.
+// A file written in place stays the same file at home, for processes that have it open or use another name of it.
 Result<bool> LiveApplier::WriteThrough(OpenFileState* file) {
   UniqueFd target = OpenInPlace(*file);
   struct stat there {
@@ -453,7 +452,7 @@ Result<bool> LiveApplier::WriteThrough(OpenFileState* file) {
       for (uint64_t done = 0; done < length;) {
         const size_t n = static_cast<size_t>(std::min<uint64_t>(part.size(), length - done));
         VRUN_ASSIGN(const size_t got, PreadUpTo(file->fd.get(), part.data(), n, offset + done));
-        if (got != n) return fail(Error(Code::kAborted, "somebody cut the file while it was written"));
+        if (got != n) return fail(Error(Code::kAborted, "another process truncated the file while home wrote it"));
         if (const Status wrote = PwriteAll(target.get(), {part.data(), n}, offset + done); !wrote) {
           return fail(wrote.error());
         }
@@ -462,12 +461,12 @@ Result<bool> LiveApplier::WriteThrough(OpenFileState* file) {
     }
     if (::ftruncate(target.get(), static_cast<off_t>(file->put.size())) != 0) return fail(ErrnoError("cut"));
   } else {
-    // Half of it is nothing: room for all of it before it is touched.
+    // Never half a file: reserve all the space before changing anything.
     if (made.st_size > 0 && ::fallocate(target.get(), FALLOC_FL_KEEP_SIZE, 0, made.st_size) != 0 &&
         (errno == ENOSPC || errno == EDQUOT)) {
       return ErrnoError("write " + Escape(file->place.path));
     }
-    const bool sparse = made.st_blocks * 512 < made.st_size;  // of which only the data is copied
+    const bool sparse = made.st_blocks * 512 < made.st_size;  // only the data is copied
     if (sparse && ::ftruncate(target.get(), 0) != 0) return fail(ErrnoError("cut"));
     if (const Status copied = CopyData(file->fd.get(), target.get(), made); !copied) return fail(copied.error());
   }
@@ -482,7 +481,7 @@ bool LiveApplier::MayMerge(const WriteBack& message, const struct stat& st) cons
   return own_.contains({st.st_dev, st.st_ino});
 }
 
-// What is written to a file that grows in place, and not by us, is not the job's: the next tree tells of it.
+// Others' writes to a file that grows in place are not the job's: the next tree reports them.
 void LiveApplier::BeforeOwnChange(OpenFileState* file) {
   struct stat st {};
   const bool known = ::fstat(file->fd.get(), &st) == 0;
@@ -498,7 +497,7 @@ void LiveApplier::AfterOwnChange(OpenFileState* file) {
   if (known) file->size = size;
 }
 
-// What was appended stays: when it comes again, it goes on from there.
+// What was appended stays; a repetition continues from there.
 void LiveApplier::DropFile() {
   if (!file_) return;
   if (!file_->temporary.empty()) DropTemporary(file_->place, file_->temporary);

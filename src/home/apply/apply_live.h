@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Applies the series of a live view (src/vfs/live/data/live_stream.h): what its jobs do to the root, in the order in
-// which they did it, a moment later.
+// Applies the series of a live view (src/vfs/live/data/live_stream.h): its jobs' changes to the root, in order, with a
+// short delay.
 //
-// As Applier says, but for these:
-//   * The last writer wins, as on any file system that several machines share: what is there under the name is replaced
-//     or removed, whoever wrote it. Only what is of another kind, where a directory meets a file, is put aside under
-//     NAME.vrun-JOB, which `notice` tells.
-//   * A file may come as what was changed in it (v1::Over) over what this series or the given version put there. Where
-//     home has anything else, the whole is asked for (TakeWantWhole).
-//   * What the job wrote to a file that home has goes into that file itself, as on any file system that several
-//   machines
-//     share: whoever has it open goes on with it, and nothing that others append is lost. What the job made anew, or
-//     put in another's place, comes as a new inode, whole or not at all.
-//   * A process that follows one that died begins after the last operation that one did; a machine that died, after the
-//     last that was durable. So home is always as the job once had it.
+// Like Applier, with these differences:
+//   * The last writer wins, as on any shared file system: whatever has the name is replaced or removed, whoever wrote
+//     it. Only a thing of another kind (a directory against a file) is put aside as NAME.vrun-JOB, which `notice`
+//     reports.
+//   * A file may be sent as a patch (v1::Over) against what this series or the given version put there. If home has
+//     anything else, the whole file is requested (TakeWantWhole).
+//   * What the job wrote to an existing file goes into that file itself, as on any shared file system: processes that
+//     have it open see it, and data that others append is not lost. A file that the job created or replaced gets a new
+//     inode, whole or not at all.
+//   * After a crash of the process, the next one begins after the last applied operation; after a crash of the machine,
+//     after the last durable one. So home always has a state that the job once had.
 #pragma once
 
 #include <memory>

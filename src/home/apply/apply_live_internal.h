@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The applier of apply_live.h: apply_live.cc has what all operations share, and files; apply_live_names.cc the rest.
+// The applier of apply_live.h. apply_live.cc has files and what all operations share; apply_live_names.cc has the rest.
 #pragma once
 
 #include <sys/stat.h>
@@ -33,7 +33,7 @@ class LiveApplier final : public Applier {
         prefix_(".vrun-" + std::to_string(options_.job) + "-s-") {
     for (const auto& own : journal_.own_changes()) own_[{own.device, own.inode}] = {own.ctime_ns, 0, -1};
     if (journal_.same_boot() && journal_.applied_before() > journal_.durable_before()) {
-      // Done by a process that died, but perhaps not flushed.
+      // Applied by a process that died, but perhaps not flushed.
       sequence_ = journal_.applied_before();
       flush_.TouchedEverything();
       (void)Sync();
@@ -62,7 +62,7 @@ class LiveApplier final : public Applier {
     if (flushed) {
       journal_.SetDurable(begun.sequence);
     } else {
-      flush_.TouchedEverything();  // more than it was, and nothing is forgotten
+      flush_.TouchedEverything();  // covers more than necessary, but loses nothing
     }
   }
   Status Finish() override {
@@ -79,22 +79,22 @@ class LiveApplier final : public Applier {
  private:
   struct OpenFileState {
     Place place;
-    std::string temporary;  // "": it is written in place
+    std::string temporary;  // "": written in place
     UniqueFd fd;
     uint64_t sequence = 0;
-    uint64_t end = 0;  // of what was written
+    uint64_t end = 0;  // end of what was written
     vrun::v1::PutFile put;
-    // Of one that is appended to in place: where the node takes its end to be, which is where its data begins (the
-    // first may be empty). Where others have written to it, too, that goes behind theirs.
+    // Appending in place: `begin` is the end of the file as the node saw it, where its data begins (the first data may
+    // be empty). If others have written to the file, the data goes behind theirs.
     std::optional<Appender> appender;
-    bool made = false;  // by us
+    bool made = false;  // created by us
     std::optional<uint64_t> begin;
-    uint64_t appended = 0;  // what follows it is there so far
-    // Of one that is written to in place: its size and ctime as we left it, and whether nobody else has changed it.
+    uint64_t appended = 0;  // bytes after `begin` that are applied
+    // Writing in place: size and ctime after our last write, and whether nobody else has changed the file.
     uint64_t size = 0;
     int64_t ctime_ns = 0;
     bool alone = true;
-    // Of a patch that goes into home's file itself: what the temporary has of it.
+    // A patch into home's own file: the ranges that the temporary has.
     bool patch = false;
     std::vector<std::pair<uint64_t, uint64_t>> ranges;  // offset, length
   };
@@ -107,16 +107,16 @@ class LiveApplier final : public Applier {
                      OpenFileState* file, bool* refused);
   Status TakeData(const vrun::v1::WriteBack& message);
   Status EndFile(uint64_t sequence);
-  // Data of a file that is appended to, at an offset as the node has it; also none, at its end.
+  // Data to append, at the node's offset; may be empty, at its end.
   Status AppendData(std::string_view data, uint64_t offset);
   void DropFile();
-  // Whether what the node appended to a file that somebody at home has changed too may go behind that.
+  // Whether the node's appended data may go behind the changes that somebody at home made to the file.
   bool MayMerge(const vrun::v1::WriteBack& message, const struct stat& st) const;
   static void BeforeOwnChange(OpenFileState* file);
   static void AfterOwnChange(OpenFileState* file);
-  // Home's file, if that is the one to which the job wrote, and may be written to in place.
+  // Home's file, if it is the one the job wrote to and it may be written in place.
   UniqueFd OpenInPlace(const OpenFileState& file) const;
-  // The content of the temporary goes into home's file itself. False: it cannot.
+  // Writes the content of the temporary into home's own file. False: not possible.
   Result<bool> WriteThrough(OpenFileState* file);
   Status MakeDirectory(const vrun::v1::WriteBack& message);
   Status MakeNamed(const vrun::v1::WriteBack& message, const vrun::v1::Meta& meta,
@@ -129,16 +129,16 @@ class LiveApplier final : public Applier {
 
   bool IsOwn(const struct stat& st) const;
   void NoteOwn(const struct stat& st, int64_t ctime_ns);
-  // The name is free for a directory (or for anything else) to take.
+  // Frees the name for a directory (or for anything else).
   Status MakeWay(const Place& place, bool for_directory);
   Status Install(const Place& place, const std::string& temporary);
   Status FinishMeta(const Place& place, const std::string& name, const vrun::v1::Meta& meta, MetaFor use);
-  // The operation put what has this name in place (`before` null), or changed no more than its names and attributes;
-  // `copied`: where it cannot be the same inode. Nothing is told of a file that somebody else has written to or
-  // replaced meanwhile: what is there now is not the job's, and the next tree has it.
+  // The operation put this file in place (`before` null), or changed only names and attributes. `copied`: it may be
+  // another inode. Nothing is reported for a file that somebody else has written or replaced meanwhile: it is not the
+  // job's any more, and the next tree has it.
   void Done(const Place& place, uint64_t sequence, const struct stat* before, bool copied = false, bool other = false);
   void Tell(const struct stat& now, uint64_t sequence, const struct stat* before, bool other);
-  // A file that is about to lose one of several names; to be given to LostName afterwards.
+  // Holds a file that is about to lose one of several names; pass the result to LostName afterwards.
   static UniqueFd Hold(const Place& place, const std::optional<struct stat>& st);
   void LostName(const UniqueFd& file, uint64_t sequence, const std::optional<struct stat>& before, bool other);
   std::string TemporaryName(uint64_t sequence) const { return prefix_ + std::to_string(sequence); }
@@ -151,21 +151,21 @@ class LiveApplier final : public Applier {
   ApplyPaths paths_;
   const std::string prefix_;
   uint64_t sequence_ = 0;
-  uint64_t refused_ = 0;  // nothing after it is applied until it has come again
+  uint64_t refused_ = 0;  // nothing after this sequence is applied until it is sent again
   uint64_t want_whole_ = 0;
   bool ignore_data_ = false;
   std::optional<OpenFileState> file_;
   using Inode = std::pair<uint64_t, uint64_t>;  // device, number
-  // Files as we left them: ctime (0: somebody else has changed it, too).
-  // Whose name or attributes somebody has changed since is still ours: size and time of the content tell.
+  // Files as we left them: ctime (0: somebody else has changed the file too). If somebody changed only names or
+  // attributes, size and mtime still match and the file still counts as ours.
   struct Own {
     int64_t ctime_ns = 0;
     uint64_t size = 0;
     int64_t mtime_ns = -1;  // -1: not known
   };
   std::map<Inode, Own> own_;
-  std::string given_up_;  // path of a file of which the node has said so once
-  // Content that is not ours, under names and attributes that are: ctime before and after.
+  std::string given_up_;  // path of a file that the node has already reported as given up
+  // Files whose names and attributes we changed but whose content is not ours: ctime before and after.
   std::map<Inode, std::pair<int64_t, int64_t>> carried_;
   std::vector<vrun::v1::Applied> applied_;
   ApplyFlush flush_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a live view's jobs do to names, and to what is no regular file.
+// Applies a live view's operations on names and on everything that is not a regular file.
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/stat.h>
@@ -54,7 +54,7 @@ Status LiveApplier::MakeHardLink(const WriteBack& message) {
   if (!made) {
     const int error = made.error().error_number();
     if (error != EXDEV && error != EMLINK && error != EPERM) return made;
-    // Another file system, or somebody else's file: a copy is the best there is.
+    // Another file system, or somebody else's file: copy instead.
     VRUN_TRY(CopyTree(source->parent.get(), source->name, place.parent.get(), temporary));
     flush_.TouchedMuch(place.parent.get());
   }
@@ -87,14 +87,16 @@ Status LiveApplier::Remove(const WriteBack& message) {
   VRUN_ASSIGN(const auto current, LstatAt(parent, place->name));
   if (!current) return {};
   if (paths_.HasHiddenBelow(place->path)) {
-    return Error(Code::kDenied, Escape(place->path) + ": jobs may not remove it: something below is kept from them");
+    return Error(Code::kDenied,
+                 Escape(place->path) + ": jobs may not remove it: the deny-list hides something below it from them");
   }
   const bool directory = S_ISDIR(current->st_mode);
   const UniqueFd file = Hold(*place, current);
   const int error =
       WithWritable(parent, [&] { return ::unlinkat(parent, place->name.c_str(), directory ? AT_REMOVEDIR : 0); });
   if (error == ENOTEMPTY || error == EEXIST || (directory && error == EBUSY)) {
-    paths_.Notice(Escape(place->path) + " was removed by the job, but it stays: it has what the job did not see");
+    paths_.Notice(Escape(place->path) +
+                  " was removed by the job, but it stays: it contains files that the job did not see");
     return {};
   }
   if (error != 0 && error != ENOENT) return ErrnoError(error, "remove " + Escape(place->path));
@@ -113,14 +115,15 @@ Status LiveApplier::Rename(const WriteBack& message) {
   VRUN_ASSIGN(const Place to, paths_.FindOrMakeParents(message.path()));
   VRUN_ASSIGN(const auto from, paths_.Find(rename.from()));
   if (paths_.HasHiddenBelow(to.path) || (from && paths_.HasHiddenBelow(from->path))) {
-    return Error(Code::kDenied, Escape(rename.from()) + ": jobs may not rename it: something below is kept from them");
+    return Error(Code::kDenied,
+                 Escape(rename.from()) + ": jobs may not rename it: the deny-list hides something below it from them");
   }
   std::optional<struct stat> source;
   if (from) {
     VRUN_ASSIGN(source, LstatAt(from->parent.get(), from->name));
   }
   if (!source) {
-    // Done by a process of ours that died before it could say so; or somebody removed it here.
+    // Done by an earlier process that died before it could acknowledge it, or somebody at home removed the file.
     VRUN_ASSIGN(const auto current, LstatAt(to.parent.get(), to.name));
     if (!current) paths_.NoticeChanged(rename.from(), "it was not renamed to " + Escape(message.path()));
     return {};
@@ -139,12 +142,13 @@ Status LiveApplier::Rename(const WriteBack& message) {
   });
   if (error == ENOTEMPTY || error == EEXIST) {
     // The job saw an empty directory there.
-    paths_.NoticeChanged(to.path, Escape(rename.from()) + " was not renamed to it: it has what the job did not see");
+    paths_.NoticeChanged(to.path,
+                         Escape(rename.from()) + " was not renamed to it: it contains files that the job did not see");
     return {};
   }
   const bool copied = error == EXDEV;
   if (copied) {
-    // Between file systems of home, which the job sees as one.
+    // A move between file systems of home, which the job sees as one.
     const std::string temporary = TemporaryName(message.sequence());
     (void)RemoveTree("/proc/self/fd/" + std::to_string(to.parent.get()) + "/" + temporary);
     VRUN_TRY(CopyTree(from->parent.get(), from->name, to.parent.get(), temporary));
@@ -153,7 +157,7 @@ Status LiveApplier::Rename(const WriteBack& message) {
     });
     if (error == 0) {
       flush_.TouchedMuch(to.parent.get());
-      VRUN_TRY(flush_.Flush());  // the original goes
+      VRUN_TRY(flush_.Flush());  // before the original is removed
       VRUN_TRY(RemoveTree("/proc/self/fd/" + std::to_string(from->parent.get()) + "/" + from->name));
     }
   }
@@ -171,7 +175,7 @@ Status LiveApplier::Exchange(const WriteBack& message, const Place& from, const 
   VRUN_ASSIGN(const auto target, LstatAt(to.parent.get(), to.name));
   if (!source || !target) return {};
   const ApplyJournal::Intent& before = journal_.intent();
-  // Twice is as good as never.
+  // Exchanging twice would undo it.
   const bool done =
       before.sequence == message.sequence() && before.device == target->st_dev && before.inode == target->st_ino;
   if (!done) {
@@ -183,7 +187,7 @@ Status LiveApplier::Exchange(const WriteBack& message, const Place& from, const 
   }
   paths_.Forget(message.rename().from());
   paths_.Forget(message.path());
-  // Done before: what both were like then is not known.
+  // Done before: the earlier state of both is unknown.
   Done(from, message.sequence(), done ? nullptr : &*target, false, true);
   Done(to, message.sequence(), done ? nullptr : &*source);
   return {};
@@ -192,16 +196,15 @@ Status LiveApplier::Exchange(const WriteBack& message, const Place& from, const 
 Status LiveApplier::SetMeta(const WriteBack& message) {
   const Meta& meta = message.set_meta().meta();
   if ((meta.mode() & S_IFMT) == 0) {
-    // The end of what the node has to say; or of a file (it says so twice) that it cannot give.
+    // The end of the node's list of losses; or a file (reported twice) that it cannot deliver.
     if (message.path() == "/") return {};
     if (given_up_ == message.path()) {
       given_up_.clear();
       return {};
     }
     given_up_ = message.path();
-    return Error(
-        Code::kAborted,
-        Escape(message.path()) + ": home has removed, renamed or replaced it, or has changed it as well as the job");
+    return Error(Code::kAborted, Escape(message.path()) +
+                                     ": home removed, renamed or replaced it, or home and the job both changed it");
   }
   VRUN_ASSIGN(const auto found, paths_.FindOrRoot(message.path()));
   if (!found) return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What home does with single messages of a live view's series. The whole way is in tests/writeback/live_*_test.cc.
+// How home applies single messages of a live view's series. The whole path is tested in tests/writeback/live_*_test.cc.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -32,7 +32,7 @@ class ApplyLive : public testing::Test {
     applier_.reset();
     EXPECT_TRUE(RemoveTree(top_).has_value());
   }
-  // Also as if the process before had died.
+  // Also simulates a crash of the previous process.
   void Open() {
     applier_.reset();
     ApplyOptions options;
@@ -104,8 +104,8 @@ TEST_F(ApplyLive, TheLastWriterWins) {
   EXPECT_TRUE(notices_.empty());
 }
 
-// Somebody at home who writes to what the job has just put there, or puts his own in its place: the node must not take
-// that for its own version.
+// Somebody at home writes to a file that the job has just put there, or replaces it: the node must not take that for
+// its own version.
 TEST_F(ApplyLive, WhatSomebodyElseWroteMeanwhileIsNeverToldAsTheJobs) {
   const std::jthread somebody([&](const std::stop_token& stop) {
     for (unsigned i = 0; !stop.stop_requested(); ++i) {
@@ -146,7 +146,7 @@ TEST_F(ApplyLive, WhatSomebodyElseWroteBesideAnAppendIsNeverToldAsTheJobs) {
     ASSERT_TRUE(Data(path, "four", 14, true));
     EXPECT_EQ(applier_->TakeApplied().size(), when == 2 ? 1u : 0u);
     EXPECT_EQ(Read(path), when == 2 ? "one two three four" : "ONE two three four");
-    // The next one goes behind what is there, all the same.
+    // The next data still goes behind that.
     write(2);
     ASSERT_TRUE(Put(path, "five", v1::APPEND, 18));
     EXPECT_EQ(Read(path), "ONE two three fourfive");
@@ -180,12 +180,12 @@ TEST_F(ApplyLive, WhatBothAppendIsAllThere) {
   ASSERT_TRUE(Data("/log", "job 1\n", 7, true));
   EXPECT_EQ(Read("/log"), "home 1\nhome 2\nhome 3\njob 1\n");
   append("home 4\n");
-  ASSERT_TRUE(Put("/log", "job 2\n", v1::APPEND, 13));  // where the node takes the end to be
+  ASSERT_TRUE(Put("/log", "job 2\n", v1::APPEND, 13));  // the end as the node knows it
   EXPECT_EQ(Read("/log"), "home 1\nhome 2\nhome 3\njob 1\nhome 4\njob 2\n");
   ASSERT_EQ(::stat(Path("/log").c_str(), &after), 0);
   EXPECT_EQ(before.st_ino, after.st_ino) << "`tail -f` goes on";
 
-  // What a process did that died may be there in part: never twice.
+  // A crashed process may have applied a part: never twice.
   append("home 5\n");
   for (const std::string part : {"", "jo", "job 3\n"}) {
     const std::string all = Read("/log");
@@ -201,7 +201,7 @@ TEST_F(ApplyLive, WhatBothAppendIsAllThere) {
   }
 }
 
-// What is said of home's file with this is not what home has by now.
+// The given version of home's file is outdated.
 TEST_F(ApplyLive, AHoleThatWasAppendedIsThereWhateverHomeHasDone) {
   const auto put = [&](const struct stat& base, uint64_t ctime_ns) {
     WriteBack message = Message("/f");
@@ -271,11 +271,11 @@ TEST_F(ApplyLive, WhatIsWrittenInPlaceIsWrittenIntoTheFileThatHomeHasOpen) {
   ASSERT_TRUE(put(v1::NOTHING, 100'000, "end", 99'997, UINT64_MAX));
   EXPECT_EQ(read(), std::string(99'997, '\0') + "end");
   EXPECT_EQ(read(), Read("/f"));
-  // What the job puts in its place is another one.
+  // The job's replacement is another file.
   ASSERT_TRUE(put(v1::NOTHING, 5, "other", 0, 0));
   EXPECT_EQ(Read("/f"), "other");
   EXPECT_EQ(read().size(), 100'000u);
-  // A patch that was done in part when home died is done again.
+  // A patch that was applied in part when home died is applied again.
   const std::string before(10'000, 'b');
   ASSERT_TRUE(put(v1::NOTHING, before.size(), before, 0, UINT64_MAX));
   struct stat st {};
@@ -305,7 +305,7 @@ TEST_F(ApplyLive, WhatWasOnlyAppendedToAFileThatIsGoneOrAnotherIsNotLost) {
   EXPECT_EQ(Read("/new"), "another log\nof the job\n");
   any("/none", "of the job\n");
   EXPECT_EQ(Read("/none"), "of the job\n");
-  // And what cannot be sent counts as lost.
+  // What cannot be sent counts as lost.
   WriteBack given_up = Message("/patched");
   given_up.mutable_set_meta()->mutable_meta();
   EXPECT_EQ(applier_->Apply(given_up).error().code(), Code::kAborted);
@@ -338,7 +338,7 @@ TEST_F(ApplyLive, AFileWithOtherNamesChangesUnderAll) {
   ASSERT_EQ(::stat(Path("/b").c_str(), &now), 0);
   EXPECT_EQ(now.st_mode & 07777, 0640u);
   EXPECT_EQ(now.st_nlink, 2u);
-  // Another file has taken the name: that one's other names are not the job's.
+  // Another file has taken the name: its other names must not change.
   ASSERT_EQ(::unlink(Path("/a").c_str()), 0);
   Write("/c", "of home");
   ASSERT_EQ(::link(Path("/c").c_str(), Path("/a").c_str()), 0);
@@ -348,7 +348,7 @@ TEST_F(ApplyLive, AFileWithOtherNamesChangesUnderAll) {
   EXPECT_EQ(Read("/b"), "less");
 }
 
-// What a node tells before it has heard of a rename at home.
+// What a node sends before it knows of a rename at home.
 TEST_F(ApplyLive, WhatHomeHasRenamedMeanwhileIsFound) {
   ASSERT_TRUE(MakeDirs(Path("/proj/run"), 0755));
   ASSERT_TRUE(Put("/proj/run/log", "one"));
@@ -363,7 +363,7 @@ TEST_F(ApplyLive, WhatHomeHasRenamedMeanwhileIsFound) {
   EXPECT_EQ(Read("/old/run/ck"), "checkpoint");
   EXPECT_EQ(Read("/old/run/deep/new"), "x");
   EXPECT_FALSE(PathExists(Path("/proj")) || PathExists(Path("/old/run/ck.tmp")));
-  // What has the name now is what is meant; and what is gone is made again.
+  // The file that has the name now is meant; a missing one is created again.
   ASSERT_TRUE(MakeDirs(Path("/proj/run"), 0755));
   ASSERT_TRUE(Put("/proj/run/new", "x"));
   EXPECT_EQ(Read("/proj/run/new"), "x");
@@ -378,7 +378,7 @@ TEST_F(ApplyLive, WhatHomeHasRenamedMeanwhileIsFound) {
   Write("/log", "new");
   ASSERT_TRUE(Put("/log", "two", v1::APPEND, 3));
   EXPECT_EQ(Read("/log") + " " + Read("/log.1"), "new onetwo");
-  // And what the job itself has renamed is where it says.
+  // Files that the job itself has renamed are at their new names.
   ASSERT_TRUE(Put("/a", "a"));
   ASSERT_TRUE(Put("/b", "b"));
   WriteBack exchange = Message("/b");

@@ -100,7 +100,7 @@ Status ApplierImpl::MakeHardLink(const WriteBack& message) {
   if (!made) {
     int error = made.error().error_number();
     if (error != EXDEV && error != EMLINK && error != EPERM) return made;
-    // Another file system, or somebody else's file: a copy is the best there is.
+    // Another file system, or somebody else's file: copy instead.
     VRUN_TRY(CopyTree(source->parent.get(), source->name, place.parent.get(), temporary));
     flush_.TouchedMuch(place.parent.get());
   }
@@ -167,7 +167,7 @@ Status ApplierImpl::Remove(const WriteBack& message) {
     kept_.insert(place->path);
     if (!told) {
       paths_.Notice(Escape(place->path) + " was removed by job " + job +
-                    ", but it stays: it has what the job did not see");
+                    ", but it stays: it contains files that the job did not see");
     }
     return {};
   }
@@ -179,7 +179,7 @@ Status ApplierImpl::Remove(const WriteBack& message) {
 
 // --- renames ---
 
-// Between file systems of home, which the job saw as one: a copy, then the original goes.
+// A move between file systems of home, which the job saw as one: copy, then remove the original.
 Status ApplierImpl::MoveAcross(const Place& from, const Place& to, uint64_t sequence) {
   std::string temporary = TemporaryName(sequence);
   int parent = to.parent.get();
@@ -191,7 +191,7 @@ Status ApplierImpl::MoveAcross(const Place& from, const Place& to, uint64_t sequ
     return ErrnoError(error, "write " + Escape(to.path));
   }
   flush_.TouchedMuch(parent);
-  VRUN_TRY(flush_.Flush());  // the original goes
+  VRUN_TRY(flush_.Flush());  // before the original is removed
   return RemoveTree("/proc/self/fd/" + std::to_string(from.parent.get()) + "/" + from.name);
 }
 
@@ -206,7 +206,8 @@ Status ApplierImpl::Rename(const WriteBack& message) {
   const bool aside = NameOf(message.path()).starts_with(prefix_);
   if (aside) paths_.SetAside(message.path(), rename.from());
   if (paths_.HasHiddenBelow(to.path) || (from && paths_.HasHiddenBelow(from->path))) {
-    return Error(Code::kDenied, Escape(rename.from()) + ": jobs may not rename it: something below is kept from them");
+    return Error(Code::kDenied,
+                 Escape(rename.from()) + ": jobs may not rename it: the deny-list hides something below it from them");
   }
   std::optional<struct stat> from_st;
   if (from) {
@@ -225,27 +226,28 @@ Status ApplierImpl::Rename(const WriteBack& message) {
   };
   const BaseVersion& source = rename.source();
   bool is_source = from_st && IsInode(*from_st, source);
-  // The number alone may be that of another file by now, which home has made there.
+  // The inode number alone may by now belong to another file that home has created.
   const auto is_source_there = [&] {
     if (!current || !IsInode(*current, source)) return false;
-    if (MayBeDone(message) || Matches(*current, source)) return true;  // of directories the number is all there is
+    // for directories only the number can be compared
+    if (MayBeDone(message) || Matches(*current, source)) return true;
     if (from_st && from_st->st_ino == current->st_ino && from_st->st_dev == current->st_dev) return true;
     return HasContent(*current, source, source.mtime_ns()) ||
            (rename.has_meta() && HasContent(*current, source, rename.meta().mtime_ns()));
   };
   if (is_source_there()) {
-    // Done before; or, where both were names of one file, rename(2) itself would do nothing.
+    // Already done; or both were names of one file, where rename(2) does nothing.
     if (is_source && !S_ISDIR(from_st->st_mode) && from_st->st_dev == current->st_dev) {
       int error =
           WithWritable(from->parent.get(), [&] { return ::unlinkat(from->parent.get(), from->name.c_str(), 0); });
       if (error != 0 && error != ENOENT) return ErrnoError(error, "remove " + Escape(from->path));
     }
-    inode = Watch(to, *current);  // by its other names it is still to be known as ours
+    inode = Watch(to, *current);  // its other names must still count as ours
     return finish();
   }
   bool own_name = NameOf(rename.from()).starts_with(prefix_);
   if (!is_source || !Matches(*from_st, source, own_name)) {
-    // A copy to another file system has another inode: absent here and present there is all that can be seen.
+    // A copy on another file system has another inode: we can only see that the source is absent and the target exists.
     bool repeated = MayBeRepeated(message) || (MayBeDone(message) && !from_st && current &&
                                                (current->st_mode & S_IFMT) == source.type() && !message.has_base());
     if (repeated) return {};
@@ -257,7 +259,7 @@ Status ApplierImpl::Rename(const WriteBack& message) {
       }
       return {};
     }
-    // What could not be put aside under a name of ours was told then.
+    // If the file could not be put aside under one of our names, that was reported then.
     if (!own_name) {
       paths_.NoticeChanged(rename.from(), aside ? "it was not renamed as the job did"
                                                 : "it was not renamed to " + Escape(message.path()));
@@ -286,7 +288,7 @@ Status ApplierImpl::Rename(const WriteBack& message) {
       replace = true;
       current.reset();
     } else {
-      // rename does not replace unlike things.
+      // rename(2) does not replace a different type.
       int error = WithWritable(to.parent.get(), [&] {
         return ::unlinkat(to.parent.get(), to.name.c_str(), S_ISDIR(current->st_mode) ? AT_REMOVEDIR : 0);
       });
@@ -365,7 +367,7 @@ Result<bool> ApplierImpl::Restore(const WriteBack& message, const std::string& s
     return std::move(put).error();
   }
   if (meta != nullptr) VRUN_TRY(FinishMeta(to, to.name, *meta, MetaFor::kFinal));
-  // Its name, and what it lost to a conflict, move its ctime.
+  // A new name, and attributes lost in a conflict, change the ctime.
   const auto st = LstatAt(parent, to.name);
   if (st && *st) own_ctime_[{(*st)->st_dev, (*st)->st_ino}] = ToNanos((*st)->st_ctim);
   Touched(to);

@@ -106,7 +106,7 @@ TEST_F(ApplyNames, TwoNamesOfOneFileThatTheJobMovedTogetherAreStillItsOwn) {
   Write("/a", "text");
   for (const char* name : {"/b", "/c"}) ASSERT_EQ(::link(Path("/a").c_str(), Path(name).c_str()), 0);
   const BaseVersion base = Base("/a");
-  // The overlay sees three files: /a was given other times and replaced /b, /c got another mode.
+  // The overlay sees three files: /a got other times and replaced /b, /c got another mode.
   WriteBack moved = Rename("/a", "/b", base);
   *moved.mutable_base() = base;
   *moved.mutable_rename()->mutable_meta() = Meta(S_IFREG | 0644);
@@ -150,7 +150,7 @@ TEST_F(ApplyNames, WhatTheJobMovedBetweenFileSystemsIsCopied) {
   auto rename = Rename("/d", "/other/d", Base("/d"));
   const auto journal = ReadFile(top_ + "/journal.7");
   EXPECT_OK(Do(rename));
-  // Home died before it could note that.
+  // Home died before it noted that.
   ASSERT_TRUE(journal && WriteFileAtomic(top_ + "/journal.7", *journal, 0600));
   Open();
   EXPECT_OK(Do(rename));

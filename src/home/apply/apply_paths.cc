@@ -30,7 +30,8 @@ Status ApplyPaths::RefuseHidden(const std::string& path) const {
   if (!options_->rules) return {};
   const auto rules = options_->rules();
   if (rules && !rules->Denies(path, options_->exposed)) return {};
-  return Error(Code::kDenied, Escape(path) + ": jobs may not write here: it is kept from them by this machine");
+  return Error(Code::kDenied,
+               Escape(path) + ": jobs may not write here: the deny-list of this machine hides it from them");
 }
 
 bool ApplyPaths::HasHiddenBelow(const std::string& path) const {
@@ -73,7 +74,7 @@ Result<std::optional<Place>> ApplyPaths::FindOrRoot(const std::string& asked) co
 }
 
 Result<Place> ApplyPaths::FindOrMakeParents(const std::string& asked) {
-  // Each detour puts one more directory beside one that is in the way.
+  // Each detour creates one directory beside an obstacle.
   for (int detour = 0; detour < kMaxDetours; ++detour) {
     VRUN_ASSIGN(auto place, Find(asked));
     if (place) return *std::move(place);
@@ -102,8 +103,8 @@ Result<std::optional<Place>> ApplyPaths::FindFileNow(const Place& place,
   return now;
 }
 
-// A directory of the path is gone at home, or something else has its name now. A diversion keeps the parent and changes
-// only the name, so the components of `asked` and `actual` correspond.
+// For a directory of the path that is gone at home or replaced by something else. A diversion keeps the parent and
+// changes only the name, so the components of `asked` and `actual` correspond.
 Status ApplyPaths::MakeParents(const std::string& asked, const std::string& actual) {
   VRUN_ASSIGN(UniqueFd at, root_.OpenDirectory("/"));
   bool told = false;
@@ -163,7 +164,7 @@ void ApplyPaths::NoticeLeftOut(const std::string& path, const std::string& attri
   const int told = ++left_out_[attribute];
   if (told > kMostTold) return;
   Notice(Escape(Shown(path)) + " was written without the attribute " + attribute +
-         (told == kMostTold ? ", which is not said of others any more" : ""));
+         (told == kMostTold ? "; more such files are not reported" : ""));
 }
 
 std::string ApplyPaths::Shown(const std::string& path) const {

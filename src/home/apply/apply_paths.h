@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a path as a job names it to a name in an open directory at home: refuses what is hidden, follows what was put
-// beside, and makes directories again that home has lost. Part of Applier.
+// Resolves a job's path to a name in an open directory at home: refuses hidden paths, follows diversions to names
+// beside, and recreates directories that home has lost. Part of Applier.
 #pragma once
 
 #include <map>
@@ -16,13 +16,13 @@
 
 namespace vrun::home {
 
-// How many names beside one that is taken are tried.
+// How many alternative names are tried when a name is taken.
 inline constexpr int kMaxBeside = 1000;
 
-// A name that could be resolved: an open parent (O_PATH) and the name in it.
+// A resolved name: an open parent (O_PATH) and the name in it.
 struct Place {
-  std::string asked;  // as the job has it
-  std::string path;   // at home
+  std::string asked;  // path in the job
+  std::string path;   // path at home
   std::string name;
   UniqueFd parent;
 };
@@ -36,27 +36,27 @@ class ApplyPaths {
   std::string Actual(const std::string& asked) const;
   Status RefuseHidden(const std::string& path) const;
   bool HasHiddenBelow(const std::string& path) const;
-  // nullopt: a parent is not there, or is no directory.
+  // nullopt: a parent is missing or is not a directory.
   Result<std::optional<Place>> Find(const std::string& asked) const;
-  // Also "/", which is "." in itself.
+  // Also accepts "/", which becomes "." in itself.
   Result<std::optional<Place>> FindOrRoot(const std::string& asked) const;
   Result<Place> FindOrMakeParents(const std::string& asked);
-  // Of a live view: what it writes to is found where home has put it meanwhile.
+  // Live views: remembers the place, so that it is found after home has moved it.
   void Use(const Place& place, const struct stat* file = nullptr);
   void Forget(const std::string& asked) { used_.Forget(asked); }
-  // The place where the file of that name is now, which was written to before; nullopt: it is there (`current` is what
-  // has the name), or it is gone.
+  // Where the file of that name, which was written before, is now. nullopt: it has not moved (`current` is what has the
+  // name), or it is gone.
   Result<std::optional<Place>> FindFileNow(const Place& place, const std::optional<struct stat>& current) const;
   Result<UniqueFd> OpenRoot() const { return root_.OpenDirectory("/"); }
-  // NAME.vrun-JOB, then NAME.vrun-JOB.1 and so on, cut to what a name may have.
+  // NAME.vrun-JOB, then NAME.vrun-JOB.1 and so on, shortened to the limit of a name.
   std::string BesideName(const std::string& name, int attempt) const;
 
   std::string JobShown() const;
   void Notice(const std::string& text) const;
   void NoticeChanged(const std::string& path, const std::string& what) const;
-  // Home's file system does not take the attribute. A few times of each.
+  // Reports an attribute that home's file system does not accept; only a few times per attribute.
   void NoticeLeftOut(const std::string& path, const std::string& attribute);
-  // What is at `aside`, or was, is told of as what it was to the job: at `path`.
+  // Reports what is (or was) at `aside` under `path`, the path that the job knows.
   void SetAside(const std::string& aside, const std::string& path);
 
  private:
@@ -67,7 +67,7 @@ class ApplyPaths {
   SafeRoot root_;
   UsedPlaces used_;
   std::map<std::string, std::string> aside_;
-  std::map<std::string, int> left_out_;  // attribute: how often it was told
+  std::map<std::string, int> left_out_;  // attribute -> times reported
   std::string Shown(const std::string& path) const;
 };
 

@@ -51,7 +51,7 @@ TEST_F(Apply, ABeginningFileIsNotThereBeforeItsEnd) {
   EXPECT_OK(Do(messages[0]));
   EXPECT_EQ(Read("/f"), "old");
   EXPECT_EQ(applier_->sequence(), 0u);
-  applier_.reset();  // the connection is gone: no trace
+  applier_.reset();  // the connection is lost: no trace remains
   EXPECT_THAT(List("/"), ElementsAre("f"));
   Open();
   EXPECT_OK(Do(messages));
@@ -132,7 +132,7 @@ TEST_F(Apply, AConflictIsRepeatedAsTheSameConflict) {
   EXPECT_OK(Do(messages));
   Open();
   EXPECT_OK(Do(messages));
-  // What the job linked is its own version.
+  // The job linked its own version.
   EXPECT_OK(Do(link));
   EXPECT_THAT(List("/"), UnorderedElementsAre("f", "f.vrun-7", "g"));
   EXPECT_EQ(Read("/g"), "the job's");
@@ -177,7 +177,7 @@ TEST_F(Apply, NoSymbolicLinkLeadsOutOfTheRoot) {
   EXPECT_FALSE(outside.has_value());
   EXPECT_EQ(Read("/d.vrun-7/f"), "data");
   EXPECT_EQ(Read("/d.vrun-7/sub/f"), "data");
-  // Without having made the directory: the parent changed under the job.
+  // Without having created the directory: the parent changed under the job.
   ASSERT_EQ(::symlink((top_ + "/outside").c_str(), Path("/e").c_str()), 0);
   EXPECT_OK(Do(Put("/e/deep/f", "data")));
   EXPECT_EQ(Read("/e.vrun-7/deep/f"), "data");
@@ -235,7 +235,7 @@ TEST_F(Apply, DataThatDoesNotBelongIsRefused) {
   EXPECT_OK(Do(messages[0]));
   messages[1].mutable_file_data()->set_offset(UINT64_MAX - 1);
   EXPECT_EQ(Do(messages[1]).error().code(), Code::kInvalid);
-  EXPECT_OK(Do(more[1]));  // of the file that failed
+  EXPECT_OK(Do(more[1]));  // data of the failed file
   EXPECT_THAT(List("/"), IsEmpty());
 }
 
@@ -261,7 +261,7 @@ TEST_F(Apply, OtherNamesOfAReplacedFileKeepTheirContent) {
   BaseVersion b = Base("/b");
   EXPECT_OK(Do(Put("/a", "new", a)));
   EXPECT_EQ(Read("/b"), "old");
-  // The first operation moved the ctime that both names share.
+  // The first operation changed the ctime that both names share.
   EXPECT_OK(Do(Remove("/b", b)));
   EXPECT_THAT(List("/"), ElementsAre("a"));
   EXPECT_THAT(notices_, IsEmpty());

@@ -14,7 +14,7 @@
 namespace vrun::home {
 namespace {
 
-// As the kernel names it: with " (deleted)" where it is gone, which is then no directory.
+// The kernel's name: ends in " (deleted)" if the directory is gone, and then is not found.
 std::optional<std::string> PathOf(int fd) {
   std::array<char, PATH_MAX> path{};
   const ssize_t n = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path.data(), path.size());

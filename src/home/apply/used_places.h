@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where home's programs have put what a live view's jobs write to. A node goes with what home renames
-// (vfs/live/tree/live_moves.h), but what it has told before it hears of that names the old path.
+// Finds the files and directories that a live view's jobs write to after programs at home have moved them. A node
+// follows home's renames (vfs/live/tree/live_moves.h), but operations that it sent before it knew of a rename have the
+// old path.
 //
-// Directories are held by descriptor, and so found under whatever name they have; only those of the root's own file
-// system, so that no other is kept from being unmounted. Files are remembered by inode, since a descriptor would hold
-// their content when somebody removes them, and looked for in the directory where they were.
+// Directories are held by descriptor and so found under any name. Only those on the root's own file system are held, so
+// that others can be unmounted. Files are remembered by inode (a descriptor would keep the content of a removed file)
+// and searched in the directory where they were.
 //
 // Part of LiveApplier. One thread.
 #pragma once
@@ -22,19 +23,19 @@ namespace vrun::home {
 
 class UsedPlaces {
  public:
-  static constexpr size_t kMost = 64;  // directories; and four times as many files
+  static constexpr size_t kMost = 64;  // directories; four times as many files
 
-  // `path`, in the root, is the directory `fd`, or that file. `root`: the root itself.
+  // Notes that `path`, in the root, is the directory `fd`, or that file. `root`: the root itself.
   void UseDirectory(const std::string& path, int fd, int root);
   void UseFile(const std::string& path, const struct stat& file);
-  // The job has renamed or removed what had that name: nothing is known of it, and of what is below it.
+  // The job has renamed or removed `path`: forgets it and everything below it.
   void Forget(const std::string& path);
 
-  // `path` as it would be now: the last of its directories that is known is elsewhere. Nullopt: none is known, it is
-  // where it was, or it is gone.
+  // The current path for `path`, if its last known directory has moved. Nullopt: none is known, it has not moved, or it
+  // is gone.
   std::optional<std::string> DirectoryNow(const std::string& path, int root) const;
-  // The name that the file of `path`, whose parent is `directory`, has in it now, if that has another name there by
-  // now: `current`, or none.
+  // The present name, in its open parent `directory`, of the file that was `path`. Nullopt: not known, or `current`
+  // (what has the name `path` now) is still that file.
   std::optional<std::string> FileNow(const std::string& path, int directory,
                                      const std::optional<struct stat>& current) const;
 
@@ -50,7 +51,7 @@ class UsedPlaces {
     std::list<std::string>::iterator place;
   };
   std::unordered_map<std::string, Directory> directories_;
-  std::list<std::string> order_;  // paths of directories, the last used one first
+  std::list<std::string> order_;  // paths of directories, most recently used first
   std::unordered_map<std::string, Inode> files_;
 };
 

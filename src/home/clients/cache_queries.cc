@@ -11,7 +11,7 @@ namespace vrun::home {
 namespace {
 
 constexpr int64_t kNodesTimeout = 10'000'000;
-// Figures come at once; a large file that is verified, or a prune of very many, may take its time without a word.
+// Figures are answered at once; verifying a large file or pruning many may take long without a message.
 constexpr int64_t kSilenceOfFigures = 15'000'000;
 constexpr int64_t kSilenceOfWork = 120'000'000;
 
@@ -23,7 +23,7 @@ class CacheConversation : public std::enable_shared_from_this<CacheConversation>
   }
   ~CacheConversation() { Forget(); }
 
-  // The connection holds us, we hold it weakly.
+  // The connection owns us, we hold it weakly.
   void Start(const std::shared_ptr<ClientConnection>& client, const std::string& only) {
     client_ = client;
     client->SetEvents({.on_message = [self = shared_from_this()](v1::ClientMessage, std::vector<UniqueFd>) {},
@@ -41,7 +41,7 @@ class CacheConversation : public std::enable_shared_from_this<CacheConversation>
  private:
   struct Node {
     v1::NodeInfo info;
-    int address = 0;  // the one that is tried
+    int address = 0;  // the address being tried
     std::unique_ptr<CacheStream> stream;
     EventLoop::TimerId timer = 0;
     bool over = false;
@@ -71,7 +71,7 @@ class CacheConversation : public std::enable_shared_from_this<CacheConversation>
     const std::string name = "node " + Escape(node->info.name());
     if (node->info.state() == "lost" || node->info.state() == "away") {
       return Over(node, Error(Code::kUnavailable,
-                              name + ": it is " + node->info.state() + ": its cache can be asked when it is back"));
+                              name + ": it is " + node->info.state() + ": ask for its cache when it is back"));
     }
     if (node->address >= node->info.addresses_size()) {
       return Over(node,
@@ -83,7 +83,7 @@ class CacheConversation : public std::enable_shared_from_this<CacheConversation>
          .on_closed =
              [this, node](Error reason) {
                if (node->over) return;
-               // Unreachable: perhaps at another address.
+               // Unreachable: try another address.
                if (reason.code() == Code::kUnavailable && node->address < node->info.addresses_size()) {
                  Open(node);
                  return FinishWhenAllAreOver();
@@ -143,7 +143,7 @@ class CacheConversation : public std::enable_shared_from_this<CacheConversation>
   }
 
   void FinishWhenAllAreOver() {
-    auto self = shared_from_this();  // closing the connection lets go of us
+    auto self = shared_from_this();  // closing the connection releases us
     for (const Node& node : nodes_) {
       if (!node.over) return;
     }

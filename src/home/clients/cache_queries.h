@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `vctl cache`: asks the nodes about the caches that hold this home's content, several at a time, and passes on what
-// they say.
+// `vctl cache`: queries the nodes about the caches that hold this home's content, several nodes at a time, and forwards
+// their answers.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,9 @@
 
 namespace vrun::home {
 
-// Loop thread only. The conversation lives until every node has answered or the client has gone, which tells the nodes
-// to stop. All but the client outlives it. A node that is away, or does not answer, is an error of that node; a name
-// that is not of the cluster is an error of the question.
+// Loop thread only. The conversation lives until every node has answered or the client has disconnected, which cancels
+// the requests. Everything but the client must outlive it. An unreachable or silent node yields an error for that node;
+// an unknown node name fails the whole query.
 void AnswerCacheQuery(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes,
                       const std::shared_ptr<ClientConnection>& client, const v1::Query::Cache& query);
 

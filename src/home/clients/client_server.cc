@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/files.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/log.h"
 #include "home/clients/queries.h"
 #include "home/runs/runs.h"
@@ -42,7 +42,7 @@ void ClientServer::Accept() {
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
-        // The connection stays in the queue and would be announced at once again.
+        // The connection stays in the queue and would be announced again at once.
         LogWarning("accept: {}", ErrnoError("too many open files").message());
         loop_->Modify(socket_.get(), 0);
         again_ = loop_->After(kPauseMicros, [this] {

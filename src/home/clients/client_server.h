@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Home's Unix socket: accepts the command line of the same user, and hands each conversation to whoever it is for.
+// Home's Unix socket: accepts connections of the same user's command line and hands each conversation to its handler.
 #pragma once
 
 #include <functional>

@@ -31,7 +31,7 @@ struct Finding {
     std::stable_sort(found.kept.begin(), found.kept.end(), [](const v1::Kept& a, const v1::Kept& b) {
       return std::pair(!a.problem().empty(), a.attempt()) < std::pair(!b.problem().empty(), b.attempt());
     });
-    // What a later attempt went on with is of no more interest, on whichever node its record is.
+    // Writes with which a later attempt continued do not matter any more, on whichever node the record is.
     const std::vector<v1::Kept> all = found.kept;
     std::erase_if(found.kept, [&](const v1::Kept& earlier) {
       return std::any_of(all.begin(), all.end(), [&](const v1::Kept& later) {
@@ -55,12 +55,11 @@ void AskAll(EventLoop* loop, NodeLinks* links, const v1::JobInfo& job, const v1:
     const auto node = std::find_if(nodes.nodes().begin(), nodes.nodes().end(),
                                    [&](const v1::NodeInfo& info) { return info.name() == name; });
     if (node == nodes.nodes().end()) {
-      finding->Problem(name, "node " + Escape(name) + " is gone, and what the job wrote there with it");
+      finding->Problem(name, "node " + Escape(name) + " is gone, and the writes of the job with it");
       continue;
     }
     if (node->state() == "lost" || node->state() == "away") {
-      finding->Problem(
-          name, NameOf(*node) + " is " + node->state() + ": what the job wrote there can be had when it is back");
+      finding->Problem(name, NameOf(*node) + " is " + node->state() + ": pull the writes of the job when it is back");
       continue;
     }
     finding->found.nodes.push_back(*node);
@@ -73,7 +72,7 @@ void AskAll(EventLoop* loop, NodeLinks* links, const v1::JobInfo& job, const v1:
             finding->found.kept.back().set_node(name);
           }
           if (--finding->open > 0) return;
-          // The calls hold what holds them.
+          // Breaks the cycle: the calls own this object.
           auto calls = std::move(finding->calls);
           finding->Finish();
         }));
@@ -130,7 +129,7 @@ void KeptCall::Open() {
        .on_closed =
            [this](const Error& reason) {
              if (over_) return;
-             // Unreachable: perhaps at another address.
+             // Unreachable: try another address.
              if (reason.code() == Code::kUnavailable && address_ < node_.addresses_size()) return Open();
              Fail(Error(reason.code() == Code::kOk ? Code::kInternal : reason.code(),
                         NameOf(node_) + ": " + (reason.code() == Code::kOk ? "no answer" : reason.message())));
@@ -145,7 +144,7 @@ void KeptCall::Heard(v1::KeptEvent event) {
   over_ = !event.has_write();
   if (event.has_error()) event.mutable_error()->set_message(NameOf(node_) + ": " + Escape(event.error().message()));
   if (over_) loop_->Cancel(std::exchange(timer_, 0));
-  // A copy: the callback may be the end of us.
+  // A copy, because the callback may destroy this object.
   const auto heard = heard_;
   heard(std::move(event));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One question about kept writes (proto/kept.proto) to one node, and what a job's nodes say together.
+// One request about kept writes (proto/kept.proto) to one node, and the combined answer of a job's nodes.
 #pragma once
 
 #include <functional>
@@ -17,12 +17,12 @@ namespace vrun::home {
 // Loop thread only. No callback runs after destruction, which is allowed inside of one.
 class KeptCall {
  public:
-  // `heard` gets every event; the last one is a list, an end or an error, which names the node, and comes in any case.
-  // `patient`: the node may be silent for as long as its connection lives.
+  // `heard` gets every event. The last event always comes: a list, an end, or an error that names the node. `patient`:
+  // no timeout while the connection to the node lives.
   KeptCall(EventLoop* loop, NodeLinks* nodes, v1::NodeInfo node, v1::KeptRequest request, bool patient,
            std::function<void(v1::KeptEvent)> heard);
   ~KeptCall();
-  // After the first event.
+  // Call after the first event.
   void Send(const v1::KeptRequest& request);
 
  private:
@@ -43,7 +43,7 @@ class KeptCall {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-// What was found about a job's writes, and the nodes to ask for them.
+// A job's kept writes, and the nodes that have them.
 struct KeptFound {
   std::vector<v1::Kept> kept;  // by attempt; those with a `problem` last
   std::vector<v1::NodeInfo> nodes;

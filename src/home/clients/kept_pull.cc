@@ -76,7 +76,7 @@ Status KeptPull::Apply(v1::WriteBack* message) {
   return applier_->Apply(*message);
 }
 
-// There is nothing yet that it could replace, and not even the directories around it.
+// The target directory is empty: there is nothing to replace, and even parent directories are missing.
 Status KeptPull::Place(v1::WriteBack* message, bool* wanted) {
   if (message->has_file_data()) {
     *wanted = !skip_data_;
@@ -106,8 +106,9 @@ void KeptPull::Finish() {
   OnLoop([this, failed = failed_, left_out = left_out_] {
     if (failed > kMaxTold) events_.on_notice(std::to_string(failed - kMaxTold) + " more could not be written");
     if (left_out > 0) {
-      events_.on_notice(std::to_string(left_out) +
-                        " removals and renames of home's own files have no meaning there: they are left out");
+      events_.on_notice(
+          std::to_string(left_out) +
+          " removals and renames of home's own files were skipped: they do not apply to another directory");
     }
     events_.on_finished(failed);
   });

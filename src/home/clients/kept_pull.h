@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes one kept series down: in its place, or below a directory. On a thread of its own, with bounded memory: the
-// node sends what was taken.
+// Applies one series of kept writes, in its place or below a directory. Works on its own thread with bounded memory:
+// the node sends as fast as messages are taken.
 #pragma once
 
 #include <functional>
@@ -16,28 +16,28 @@
 
 namespace vrun::home {
 
-// Loop thread, callbacks too; none runs after destruction (which waits for the operation under way).
+// Loop thread, callbacks too; none runs after destruction (which waits for the running operation).
 class KeptPull {
  public:
   struct Events {
-    // So many bytes of messages are done with, of which so many were content.
+    // `taken` bytes of messages are processed; `content` bytes of them were file content.
     std::function<void(uint64_t taken, uint64_t content)> on_taken;
     std::function<void(std::string)> on_notice;
-    // The end. An error: it could not go on (home is full); nothing of the rest was written. Else the operations that
-    // failed, each told.
+    // The end. Error: it had to stop (home is full), and the rest was not written. Else the number of failed
+    // operations, each of which was reported.
     std::function<void(Result<uint64_t> failed)> on_finished;
   };
 
-  // `options`: as for what comes home at the end of a job; `notice` is set here. `elsewhere`: options.root is a
-  // directory that has nothing of the root: only files, links and directories go there, not what was removed, renamed
-  // or changed in its attributes alone.
+  // `options`: as for the write-back of a job; `notice` is set here. `elsewhere`: options.root is a directory without
+  // the root's files: only files, links and directories are written, no removals, renames or changes of attributes
+  // alone.
   KeptPull(EventLoop* loop, ApplyOptions options, bool elsewhere, Events events);
   ~KeptPull();
 
   void Write(v1::WriteBack message);
   void End();
 
-  // After on_finished.
+  // Valid after on_finished.
   uint64_t files() const { return applier_ ? applier_->files() : 0; }
   uint64_t bytes() const { return applier_ ? applier_->bytes() : 0; }
 
@@ -57,7 +57,7 @@ class KeptPull {
   const Events events_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
-  // The worker's own.
+  // Used by the worker only.
   std::unique_ptr<Applier> applier_;
   uint64_t taken_ = 0, content_ = 0, told_taken_ = 0;
   uint64_t failed_ = 0, left_out_ = 0;

@@ -15,16 +15,16 @@ namespace vrun::home {
 namespace {
 
 constexpr int64_t kTellEvery = 200'000;
-// A list goes as fast as the client reads it.
+// A list is sent as fast as the client reads it.
 constexpr size_t kMaxQueued = 1u << 20;
 
 class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
  public:
-  KeptConversation(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const SnapshotTable* trees,
+  KeptConversation(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const TreeTable* trees,
                    const RunFiles* files, const v1::Query::KeptWrites& query)
       : loop_(loop), controller_(controller), links_(nodes), trees_(trees), files_(files), query_(query) {}
 
-  // The connection holds us, we hold it weakly.
+  // The connection owns us, we hold it weakly.
   void Start(const std::shared_ptr<ClientConnection>& client) {
     client_ = client;
     client->SetEvents({.on_message = [self = shared_from_this()](v1::ClientMessage, std::vector<UniqueFd>) {},
@@ -47,8 +47,8 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
 
   void Find(const v1::JobInfo& job) {
     if (!job.keep_writes()) {
-      return Fail(
-          Error(Code::kNotFound, What() + ": it was not kept: only jobs with --writes=keep, your own, leave it"));
+      return Fail(Error(Code::kNotFound,
+                        What() + ": it was not kept: only your own jobs with --writes=keep keep their writes"));
     }
     FindKept(loop_, controller_, links_, job,
              [weak = weak_from_this(), over = job.ended_us() != 0](Result<KeptFound> found) {
@@ -69,9 +69,9 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
     const bool away = problem != found.kept.end();
     if (todo_.empty()) {
       if (away) return Fail(Error(Code::kUnavailable, What() + ": " + problem->problem()));
-      if (!over) return Fail(Error(Code::kNotFound, What() + ": it is not over: it can be had when it is"));
-      if (found.kept.empty()) return Fail(Error(Code::kNotFound, What() + ": nothing of it is kept"));
-      const v1::KeptState state = found.kept.back().state();
+      if (!over) return Fail(Error(Code::kNotFound, What() + ": the job has not ended: pull its writes afterwards"));
+      if (found.kept.empty()) return Fail(Error(Code::kNotFound, What() + ": no node has it"));
+      const v1::Handover state = found.kept.back().state();
       return Fail(
           Error(Code::kNotFound, What() + ": it was " +
                                      (state == v1::KEPT_PULLED    ? "pulled already"
@@ -126,7 +126,7 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
       options.rules = [trees = trees_] { return trees->rules(); };
     }
     if (whole()) {
-      // A pull that was interrupted goes on, also with a conflict that it has put beside already.
+      // An interrupted pull may be resumed, even if it has already stored a conflicting version beside home's file.
       options.attempt = result_.kept().attempt();
       options.journal = files_->MakeApplyJournal(std::to_string(query_.job()) + ".kept");
     }
@@ -138,7 +138,7 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
   }
 
   void Heard(v1::KeptEvent event) {
-    auto self = shared_from_this();  // closing the connection lets go of us
+    auto self = shared_from_this();  // closing the connection releases us
     if (event.has_error()) {
       return Fail(Error(static_cast<Code>(event.error().code()), What() + ": " + event.error().message()));
     }
@@ -162,7 +162,7 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
     if (call_ && !pull_) Acknowledge(listed_);
   }
 
-  // Not for each message: the window is wide.
+  // Not for each message, since the window is wide.
   void Acknowledge(uint64_t bytes) {
     if (!call_ || bytes < acknowledged_ + (1u << 20)) return;
     acknowledged_ = bytes;
@@ -193,14 +193,14 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
     result_.set_files(pull_->files());
     result_.set_bytes(pull_->bytes());
     pull_.reset();
-    // Whatever is not in its place may be wanted again.
+    // Keep everything if something is not in its place: it may be pulled again.
     if (whole() && *failed == 0) return Drop(v1::KEPT_PULLED);
     Told();
   }
 
   // --- drop
 
-  void Drop(v1::KeptState why) {
+  void Drop(v1::Handover why) {
     v1::KeptRequest request;
     request.mutable_drop()->set_job(query_.job());
     request.mutable_drop()->set_attempt(result_.kept().attempt());
@@ -213,7 +213,7 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
             if (why == v1::KEPT_DROPPED) {
               return Fail(Error(static_cast<Code>(event.error().code()), event.error().message()));
             }
-            Notice("all of it is home, but the node keeps it, too: " + event.error().message());
+            Notice("everything is home, but the node could not drop its copy: " + event.error().message());
           } else {
             result_.mutable_kept()->set_state(why);
           }
@@ -252,13 +252,13 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
   EventLoop* const loop_;
   ControllerClient* const controller_;
   NodeLinks* const links_;
-  const SnapshotTable* const trees_;
+  const TreeTable* const trees_;
   const RunFiles* const files_;
   const v1::Query::KeptWrites query_;
   std::weak_ptr<ClientConnection> client_;
   std::vector<v1::NodeInfo> nodes_;
   std::deque<v1::Kept> todo_;
-  v1::KeptResult result_;  // of the attempt under way
+  v1::KeptResult result_;  // of the current attempt
   std::unique_ptr<KeptCall> call_;
   std::unique_ptr<KeptPull> pull_;
   int64_t told_us_ = 0;
@@ -267,7 +267,7 @@ class KeptConversation : public std::enable_shared_from_this<KeptConversation> {
 
 }  // namespace
 
-void AnswerKeptQuery(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const SnapshotTable* trees,
+void AnswerKeptQuery(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const TreeTable* trees,
                      const RunFiles* files, const std::shared_ptr<ClientConnection>& client,
                      const v1::Query::KeptWrites& query) {
   std::make_shared<KeptConversation>(loop, controller, nodes, trees, files, query)->Start(client);

@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kLogBytes = 256 * 1024;
 constexpr int64_t kEndCheckMicros = 1'000'000;
 
-// One reader of a log. Goes on when the client has taken what it was sent, and at the end when there is more. Owned by
+// One reader of a log. Continues when the client has taken what was sent, and at the end when there is more. Owned by
 // the callbacks of its connection.
 class LogReader : public std::enable_shared_from_this<LogReader> {
  public:
@@ -21,7 +21,7 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
 
   void Start(const std::shared_ptr<ClientConnection>& client) {
     client_ = client;
-    // The connection holds us, we hold the connection weakly.
+    // The connection owns us, we hold it weakly.
     client->SetEvents({.on_message = [self = shared_from_this()](v1::ClientMessage, std::vector<UniqueFd>) {},
                        .on_closed = [] {},
                        .on_drained = [self = shared_from_this()] { self->Next(); }});
@@ -38,7 +38,7 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
     auto client = client_.lock();
     if (reading_ || !client || !client->open() || client->queued_bytes() > 0) return;
     reading_ = true;
-    // Looked at before the read: what a run has said before it ended is in the log by then.
+    // Checked before the read: everything a run printed before its end is in the log by then.
     bool over = !follow_ || !runs_->Has(job_);
     spool_->ReadFrom(job_, position_, kLogBytes, [self = shared_from_this(), over](Result<LogSpool::Read> read) {
       self->reading_ = false;
@@ -50,7 +50,7 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
     auto client = client_.lock();
     if (!client || !client->open()) return;
     if (!read) {
-      // A job of this home without a file has said nothing yet, or nothing at all.
+      // A job of this home without a log file has printed nothing, or nothing yet.
       if (read.error().code() != Code::kNotFound) return client->SendError(read.error());
       if (over) return NothingKept(client);
       return CheckLater();
@@ -92,14 +92,14 @@ class LogReader : public std::enable_shared_from_this<LogReader> {
     controller_->Get(job_, [self = shared_from_this(), job = job_](Result<v1::GetReply> reply) {
       auto to = self->client_.lock();
       if (!to) return;
-      if (reply) return self->End(to);  // it has said nothing, or not here
+      if (reply) return self->End(to);  // it has printed nothing, or elsewhere
       to->SendError(reply.error().code() == Code::kNotFound
                         ? Error(Code::kNotFound, "job " + std::to_string(job) + ": there is no such job")
                         : reply.error());
     });
   }
 
-  // The end of a run is not announced here; a second is soon enough for somebody who follows a log.
+  // The end of a run is not announced here; checking every second is enough for following a log.
   void CheckLater() {
     if (check_ != 0) return;
     check_ = loop_->After(kEndCheckMicros, [weak = weak_from_this()] {

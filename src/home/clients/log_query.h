@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `vctl logs`: what a job of this home has printed.
+// `vctl logs`: the output of a job of this home.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,8 @@
 
 namespace vrun::home {
 
-// Loop thread only. The conversation lives until all is told or the client has gone. All but the client outlives it.
+// Loop thread only. The conversation lives until everything is sent or the client has disconnected. Everything but the
+// client must outlive it.
 void AnswerLogQuery(EventLoop* loop, ControllerClient* controller, LogSpool* spool, const Runs* runs,
                     const std::shared_ptr<ClientConnection>& client, const v1::Query::ReadLog& query);
 

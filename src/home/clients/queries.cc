@@ -52,12 +52,13 @@ void Queries::Answer(const Client& client, const v1::Query& query) {
     case v1::Query::kListAccounts: return ListAccounts(client, query.list_accounts());
     default:
       return client->SendError(
-          Error(Code::kUnsupported, "home does not know that question: client and home are of different versions"));
+          Error(Code::kUnsupported,
+                "home does not know this request: client and home have different versions: restart home: `vctl down`"));
   }
 }
 
 void Queries::Status(const Client& client) {
-  // The controller is asked, so that the answer is of now.
+  // Asks the controller, so that the answer is current.
   v1::NodesRequest request;
   controller_->Call<v1::NodesRequest, v1::NodesReply>(
       "Nodes", request, 2'000'000, [this, alive = alive_, client](Result<v1::NodesReply> reply) {
@@ -85,7 +86,7 @@ void Queries::Status(const Client& client) {
         if (const FrozenRoots::Stats frozen = roots_->frozen().stats(); frozen.jobs > 0) {
           status->mutable_frozen()->set_jobs(static_cast<uint32_t>(frozen.jobs));
           status->mutable_frozen()->set_held_files(frozen.files.held);
-          status->mutable_frozen()->set_kept_files(frozen.files.kept.files);
+          status->mutable_frozen()->set_old_files(frozen.files.kept.files);
           status->mutable_frozen()->set_kept_bytes(frozen.files.kept.bytes);
           status->mutable_frozen()->set_lost_files(frozen.files.lost);
           status->mutable_frozen()->set_last_lost(frozen.files.last_lost);
@@ -115,8 +116,8 @@ void Queries::GetJob(const Client& client, uint64_t job) {
     *info = reply->info();
     info->set_frozen(roots_->frozen().Describe(job));
     info->set_live_state(live_state);
-    // Home knows more of an end than the controller: whether all that it printed and wrote is here.
-    // (Of a job that was lost the controller may hear again.)
+    // Home knows more about the end of a job than the controller: whether all output and writes have arrived. (For a
+    // lost job the controller may still learn more.)
     const Outcome* outcome = runs_->OutcomeOf(job);
     if (outcome != nullptr && (info->state() == outcome->state || (IsEnd(info->state()) && IsEnd(outcome->state)))) {
       info->set_home_status(outcome->exit_status);
@@ -124,7 +125,7 @@ void Queries::GetJob(const Client& client, uint64_t job) {
       info->set_state(outcome->state);
     }
     if (!info->keep_writes()) return Finish(client, message);
-    // Only its nodes know what has become of it.
+    // Only the job's nodes know the state of its kept writes.
     const v1::JobInfo asked = *info;
     FindKept(loop_, controller_, nodes_, asked, [client, message](Result<KeptFound> found) mutable {
       v1::JobInfo* info = message.mutable_jobs()->mutable_jobs(0);
@@ -178,7 +179,7 @@ void Queries::ListAccounts(const Client& client, const v1::Query::ListAccounts& 
 
 void Queries::CancelJobs(const Client& client, const v1::Query::CancelJobs& cancel) {
   if (cancel.jobs_size() == 0) return Done(client);
-  // All are tried; the first failure is what is told.
+  // All are tried; the first failure is reported.
   struct Pending {
     int left;
     std::optional<Error> failure;

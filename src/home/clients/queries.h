@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The questions of vctl: one answer, and the connection ends.
+// vctl's queries: one answer each, then the connection ends.
 #pragma once
 
 #include <functional>
@@ -24,12 +24,12 @@ class Withheld;
 class Queries {
  public:
   using Client = std::shared_ptr<ClientConnection>;
-  // None is owned; all outlive it. `root`: the directory of this machine that is "/" of the jobs.
+  // None is owned; all outlive it. `root`: the directory of this machine that jobs see as "/".
   Queries(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const JobRoots* roots, const Runs* runs,
           Withheld* withheld, const ContentServer* content, std::string root);
   ~Queries() { *alive_ = false; }
 
-  // These are answered by somebody else.
+  // Passes this kind of query to `answer`.
   void Pass(v1::Query::WhatCase what, std::function<void(const Client& client, const v1::Query& query)> answer) {
     others_[what] = std::move(answer);
   }

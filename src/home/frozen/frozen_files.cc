@@ -24,11 +24,11 @@
 namespace vrun::home {
 namespace {
 
-constexpr uint64_t kKernelBytes = 2048;  // of one open file: inode, name, file, lease
+constexpr uint64_t kKernelBytes = 2048;  // per open file: inode, name, file, lease
 constexpr int kBuilderNice = 10;
-constexpr std::chrono::seconds kCopyPatience{60};  // the kernel has less
-constexpr int64_t kScanMicros = 120'000'000;       // so long home's first look at its root may take
-// Between two looks at what has changed: a look at one file takes 0.25 us, so that it is half a percent of a processor.
+constexpr std::chrono::seconds kCopyPatience{60};  // the kernel waits for less
+constexpr int64_t kScanMicros = 120'000'000;       // home's first scan may take that long
+// Between two checks for changes: checking a file takes 0.25 us, so this is half a percent of a processor.
 constexpr int64_t kLookMillis = 2000;
 constexpr size_t kFilesLookedAtAMilli = 20;
 
@@ -61,28 +61,28 @@ struct FrozenFiles::File {
   bool leased = false;    // so its content cannot have changed since
   bool verified = false;  // it was this version when it was leased
   bool busy = false;      // being copied
-  bool passing = false;   // from the file to its copy
-  UniqueFd copy;          // until it is on the disk, or for good where that failed
-  bool kept = false;      // it is
-  std::string lost;       // why neither
+  bool passing = false;   // being replaced by its copy
+  UniqueFd copy;          // until it is on disk, or for good if that failed
+  bool kept = false;      // the copy is on disk
+  std::string lost;       // why there is neither
 
-  // Without a lease. A write moves the time of modification; only who sets it back to the nanosecond goes unseen.
+  // For files without a lease. A write changes the mtime; only resetting it to the nanosecond goes unnoticed.
   bool LooksTheSame(const struct stat& st) const {
     return SameInode(st, version) && static_cast<uint64_t>(st.st_size) == version.size &&
            ToNanos(st.st_mtim) == mtime_ns;
   }
 };
 
-// All files at and below one path with one directory object: shared by all trees that have it.
+// All files at and below one path with one directory object; shared by all trees that have it.
 struct FrozenFiles::Directory {
   FrozenFiles* owner = nullptr;
   std::string key;
   std::vector<FilePtr> files;
   std::vector<DirectoryPtr> children;
   uint64_t below = 0;     // files, held or not
-  uint64_t left_out = 0;  // of them
+  uint64_t left_out = 0;  // of these, not held
   ~Directory() {
-    // On the builder, which alone makes them.
+    // On the builder, the only thread that creates them.
     const auto it = owner->directories_.find(key);
     if (it != owner->directories_.end() && it->second.expired()) owner->directories_.erase(it);
   }
@@ -95,8 +95,8 @@ struct FrozenFiles::Hold::Parts {
 
 struct FrozenFiles::Walk {
   const std::weak_ptr<Hold>& hold;
-  size_t most;  // files, of all holds together
-  // Not to be had by their paths, and whose they are.
+  size_t most;  // limit of files, of all holds together
+  // Files not found at their paths, and the directories that they belong to.
   std::unordered_map<tree::FileVersion, std::shared_ptr<Directory>, tree::FileVersionHash> missed;
   bool Wanted() const { return !hold.expired(); }
 };
@@ -124,7 +124,7 @@ void FrozenFiles::Close() {
   builder_.Stop();
   ::eventfd_write(wake_.get(), 1);
   if (attendant_.joinable()) attendant_.join();
-  KeepWhatChanged();
+  CopyWhatChanged();
   keepers_.Drain();
 }
 
@@ -139,14 +139,14 @@ FrozenFiles::HoldPtr FrozenFiles::MakeHold() {
   return hold;
 }
 
-FrozenFiles::HoldPtr FrozenFiles::Freeze(tree::SnapshotPtr tree, std::vector<std::string> first, HoldPtr before) {
+FrozenFiles::HoldPtr FrozenFiles::Freeze(tree::TreePtr tree, std::vector<std::string> first, HoldPtr before) {
   HoldPtr hold = MakeHold();
   builder_.Post([this, weak = std::weak_ptr(hold), tree = std::move(tree), first = std::move(first),
                  before = std::move(before)] { Build(weak, tree, first, true); });
   return hold;
 }
 
-FrozenFiles::HoldPtr FrozenFiles::FreezeFirst(tree::SnapshotPtr tree, std::vector<std::string> first) {
+FrozenFiles::HoldPtr FrozenFiles::FreezeFirst(tree::TreePtr tree, std::vector<std::string> first) {
   HoldPtr hold = MakeHold();
   builder_.Post([this, weak = std::weak_ptr(hold), tree = std::move(tree), first = std::move(first)] {
     Build(weak, tree, first, false);
@@ -171,7 +171,7 @@ void FrozenFiles::Settle() {
 void FrozenFiles::DropUnclaimed() {
   builder_.Post([this] {
     {
-      // A copy under way is claimed by whoever makes it.
+      // A running copy is claimed by the thread that makes it.
       std::lock_guard lock(mutex_);
       drop_again_ = keeping_ > 0;
     }
@@ -185,9 +185,9 @@ void FrozenFiles::DropUnclaimed() {
 
 // --- holding ---
 
-void FrozenFiles::Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr& tree,
+void FrozenFiles::Build(const std::weak_ptr<Hold>& hold, const tree::TreePtr& tree,
                         const std::vector<std::string>& first, bool all_of_it) {
-  (void)::setpriority(PRIO_PROCESS, 0, kBuilderNice);  // of this thread
+  (void)::setpriority(PRIO_PROCESS, 0, kBuilderNice);  // for this thread
   Walk walk{hold, max_files_, {}};
   const auto parts = [&] {
     const HoldPtr held = hold.lock();
@@ -202,11 +202,11 @@ void FrozenFiles::Build(const std::weak_ptr<Hold>& hold, const tree::SnapshotPtr
     }
   }
   if (!all_of_it) return;
-  // The rest leaves room for what the next job has first.
+  // The rest leaves room for the `first` files of the next job.
   walk.most = max_files_ / 4 * 3;
   DirectoryPtr all = BuildDirectory(&walk, "/", tree->directory);
   const uint64_t files = all->below, left_out = all->left_out - ProtectMoved(&walk);
-  // The order in which they were held means nothing any more: the whole has all of them.
+  // Replaces the parts held first: the whole tree includes all of them.
   parts->directories = {std::move(all)};
   parts->files.clear();
   const HoldPtr held = hold.lock();
@@ -228,7 +228,7 @@ FrozenFiles::DirectoryPtr FrozenFiles::BuildDirectory(Walk* walk, const std::str
   auto made = std::make_shared<Directory>();
   made->owner = this;
   for (size_t i = 0; i < directory->size(); ++i) {
-    if (stopping_ || !walk->Wanted()) return made;  // not whole: nobody finds it
+    if (stopping_ || !walk->Wanted()) return made;  // incomplete: not entered in directories_
     if (tree::DirectoryPtr child = directory->Child(i)) {
       made->children.push_back(BuildDirectory(walk, tree::JoinPath(path, directory->NameAt(i)), child));
       made->below += made->children.back()->below;
@@ -256,11 +256,11 @@ bool FrozenFiles::HasRoom(size_t most) const {
   return held_.size() < most;
 }
 
-// A directory that is renamed is no event of the files below it: held open they are there all the same, but home may
-// have been started again since.
+// Renaming a directory causes no event for the files below. Files that are held open remain available, but home may
+// have been restarted since.
 uint64_t FrozenFiles::ProtectMoved(Walk* walk) {
   if (walk->missed.empty()) return 0;
-  tree::SnapshotPtr now = options_.now();
+  tree::TreePtr now = options_.now();
   for (const int64_t patience = MonotonicMicros() + kScanMicros;
        !now && !stopping_ && walk->Wanted() && MonotonicMicros() < patience; now = options_.now()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -296,7 +296,7 @@ uint64_t FrozenFiles::ProtectMoved(Walk* walk) {
   return found;
 }
 
-// Null: its content has changed already, there is no room for it, or it may not be read (then nobody can ask for it).
+// Null: the content has already changed, there is no room, or the file may not be read (then nobody can request it).
 FrozenFiles::FilePtr FrozenFiles::Protect(const std::string& path, const tree::Entry& entry, size_t most) {
   const tree::FileVersion version = entry.version();
   if (FilePtr known = Find(version)) return known;
@@ -313,15 +313,15 @@ FrozenFiles::FilePtr FrozenFiles::Protect(const std::string& path, const tree::E
   if (!opened) return nullptr;
   const int fd = opened->get();
   {
-    // Known before the lease is: its signal may come at once.
+    // Registered before the lease is taken: its signal may come at once.
     std::lock_guard lock(mutex_);
     file->fd = *std::move(opened);
     file->leased = breaks_ != nullptr;
     files_[version] = file;
     held_[fd] = file;
   }
-  const Status leased = breaks_ ? TakeLease(fd) : Error(Code::kUnsupported, "no signals of leases");
-  // It may have been written to between our look at it and the lease; from here on it cannot.
+  const Status leased = breaks_ ? TakeFileLease(fd) : Error(Code::kUnsupported, "no signals of leases");
+  // It may have been written to between our check and the lease; from here on it cannot.
   const bool same = root_->Check(fd, path, version).has_value();
   {
     std::lock_guard lock(mutex_);
@@ -330,11 +330,11 @@ FrozenFiles::FilePtr FrozenFiles::Protect(const std::string& path, const tree::E
   }
   if (!same) {
     std::lock_guard lock(mutex_);
-    if (!file->copy && !file->kept) return nullptr;  // a writer may have been that quick, and found us as quick
+    if (!file->copy && !file->kept) return nullptr;  // a writer may have come at once; there may be a copy already
     return file;
   }
   if (!leased && leased.error().error_number() == EAGAIN) {
-    // Somebody writes to it.
+    // Somebody has it open for writing.
     if (version.size > kEagerBytes) return nullptr;
     Keep(file, false);
     std::lock_guard lock(mutex_);
@@ -350,17 +350,17 @@ FrozenFiles::FilePtr FrozenFiles::Find(const tree::FileVersion& version) const {
 }
 
 void FrozenFiles::Gone(File* file) {
-  // Somebody may have a duplicate of it, which would keep the lease.
-  if (file->leased && file->fd) (void)GiveLeaseBack(file->fd.get());
+  // A duplicate of the descriptor would keep the lease.
+  if (file->leased && file->fd) (void)GiveFileLeaseBack(file->fd.get());
   std::lock_guard lock(mutex_);
   if (file->fd) held_.erase(file->fd.get());
   const auto it = files_.find(file->version);
-  // Another one of that version may be there by now.
+  // There may be another File of that version by now.
   if (it == files_.end() || !it->second.expired()) return;
   files_.erase(it);
 }
 
-// --- what happens at home ---
+// --- changes at home ---
 
 void FrozenFiles::Attend() {
   ::pthread_setname_np(::pthread_self(), "leases");
@@ -383,27 +383,27 @@ void FrozenFiles::Attend() {
           std::lock_guard lock(mutex_);
           if (const auto it = held_.find(fd); it != held_.end()) file = it->second.lock();
         }
-        // The signal may be about a file that had this descriptor before.
-        if (file && !LeaseIsQuiet(fd)) KeepSoon(std::move(file), true);
+        // The signal may be about an earlier file with this descriptor.
+        if (file && !LeaseIsQuiet(fd)) CopySoon(std::move(file), true);
       }
-      // Of those without a lease nobody waits, which Keep sees.
-      if (batch.lost) KeepThose(true, [](int fd, const tree::FileVersion&) { return !LeaseIsQuiet(fd); });
+      // No writer waits for files without a lease; Keep checks that.
+      if (batch.lost) CopyThose(true, [](int fd, const tree::FileVersion&) { return !LeaseIsQuiet(fd); });
     }
     if (left > 0 && n != 0) continue;
-    KeepWhatChanged();
+    CopyWhatChanged();
     looked = MonotonicMicros();
   }
 }
 
-// What has lost its name, or got other attributes, would not be found again by the next home.
-void FrozenFiles::KeepWhatChanged() {
-  KeepThose(false, [](int fd, const tree::FileVersion& version) {
+// The next home could not find files that have lost their name or changed attributes.
+void FrozenFiles::CopyWhatChanged() {
+  CopyThose(false, [](int fd, const tree::FileVersion& version) {
     struct stat st;
     return ::fstat(fd, &st) == 0 && ToNanos(st.st_ctim) != version.ctime_ns;
   });
 }
 
-void FrozenFiles::KeepThose(bool writer_waits, const std::function<bool(int, const tree::FileVersion&)>& so) {
+void FrozenFiles::CopyThose(bool writer_waits, const std::function<bool(int, const tree::FileVersion&)>& so) {
   std::vector<std::pair<int, FilePtr>> all;
   {
     std::lock_guard lock(mutex_);
@@ -412,13 +412,13 @@ void FrozenFiles::KeepThose(bool writer_waits, const std::function<bool(int, con
       if (FilePtr file = weak.lock()) all.emplace_back(fd, std::move(file));
     }
   }
-  // Without the lock, which readers want. A descriptor that means another file by now costs a copy, at worst.
+  // Without the lock, which readers need. A descriptor that is another file by now costs an unneeded copy at worst.
   for (auto& [fd, file] : all) {
-    if (so(fd, file->version)) KeepSoon(std::move(file), writer_waits);
+    if (so(fd, file->version)) CopySoon(std::move(file), writer_waits);
   }
 }
 
-void FrozenFiles::KeepSoon(FilePtr file, bool writer_waits) {
+void FrozenFiles::CopySoon(FilePtr file, bool writer_waits) {
   {
     std::lock_guard lock(mutex_);
     ++keeping_;
@@ -428,7 +428,7 @@ void FrozenFiles::KeepSoon(FilePtr file, bool writer_waits) {
     file.reset();
     {
       std::lock_guard lock(mutex_);
-      // With the lock: whoever waits for the last copy waits for this, too.
+      // With the lock: a thread that waits for the last copy waits for this too.
       if (--keeping_ == 0 && drop_again_) DropUnclaimed();
     }
     settled_.notify_all();
@@ -450,27 +450,28 @@ void FrozenFiles::Keep(const FilePtr& file, bool writer_waits) {
     struct stat st;
     return ::fstat(fd, &st) == 0 && file->LooksTheSame(st);
   };
-  // Under a lease nothing changes. Without one, or before it was looked at under it, the times have to say so.
+  // Under a lease nothing changes. Without one, or before it was verified under it, the times must prove that.
   const bool sure = leased && verified;
-  Result<KeptContent::Copy> copy = sure || looks_the_same()
-                                       ? kept_.Make(fd, file->version)
-                                       : Result<KeptContent::Copy>(Error(Code::kAborted, "it changed before that"));
-  if (copy && !sure && !looks_the_same()) copy = Error(Code::kAborted, "it changed meanwhile");
+  Result<OldContent::Copy> copy =
+      sure || looks_the_same()
+          ? kept_.Make(fd, file->version)
+          : Result<OldContent::Copy>(Error(Code::kAborted, "the file changed before it could be copied"));
+  if (copy && !sure && !looks_the_same()) copy = Error(Code::kAborted, "the file changed while it was copied");
   UniqueFd readable, gone;
   if (copy) readable.Reset(::fcntl(copy->fd(), F_DUPFD_CLOEXEC, 3));
   {
     std::lock_guard lock(mutex_);
     file->busy = false;
-    // Without room there is time while nobody waits; one who came meanwhile has found us busy.
+    // Without room: keep the file open while no writer waits. A writer that came meanwhile found us busy.
     if (!copy && !writer_waits && (!leased || LeaseIsQuiet(fd))) return;
-    // Nobody reads the file itself any more, and nobody the copy yet: only when the lease is given back it is known
-    // that nothing was written until then.
+    // Readers use neither the file nor the copy until the lease is released: only then is it certain that nothing was
+    // written before.
     file->passing = true;
     held_.erase(fd);
     gone = std::move(file->fd);
   }
-  if (leased && !GiveLeaseBack(fd) && copy) {
-    copy = Error(Code::kTimeout, "to copy it took longer than the kernel lets a writer wait (fs.lease-break-time)");
+  if (leased && !GiveFileLeaseBack(fd) && copy) {
+    copy = Error(Code::kTimeout, "copying took longer than the kernel lets a writer wait (fs.lease-break-time)");
   }
   {
     std::lock_guard lock(mutex_);
@@ -485,12 +486,14 @@ void FrozenFiles::Keep(const FilePtr& file, bool writer_waits) {
   }
   settled_.notify_all();
   if (!copy) {
-    LogWarning("inode {} is written to, and what it was is lost: {}", file->version.ino, copy.error().message());
+    LogWarning("cannot copy the old content of inode {} before a writer changes it: {}", file->version.ino,
+               copy.error().message());
     return;
   }
-  // The writer goes on by now.
+  // The writer has continued by now.
   if (Status durable = kept_.Keep(*std::move(copy), file->version); !durable) {
-    LogWarning("old content of inode {} is kept until home ends: {}", file->version.ino, durable.error().message());
+    LogWarning("the old content of inode {} will not survive a restart of home: {}", file->version.ino,
+               durable.error().message());
     return;
   }
   std::lock_guard lock(mutex_);
@@ -500,7 +503,7 @@ void FrozenFiles::Keep(const FilePtr& file, bool writer_waits) {
 
 // --- reading ---
 
-// With the lock.
+// Call with the lock.
 bool FrozenFiles::Intact(const File& file) {
   if (file.leased && file.verified && LeaseIsQuiet(file.fd.get())) return true;
   struct stat st;
@@ -511,7 +514,7 @@ Result<UniqueFd> FrozenFiles::OpenPart(std::string_view path, const tree::FileVe
                                        uint64_t length) const {
   auto fd = root_->OpenPart(path, version, offset, length);
   if (fd || fd.error().code() != Code::kAborted) return fd;
-  // What is empty has no content to lose.
+  // An empty file has no content to lose.
   if (version.size == 0) return OpenFile("/dev/null", O_RDONLY);
   const FilePtr file = Find(version);
   if (!file) return fd;
@@ -522,7 +525,7 @@ Result<UniqueFd> FrozenFiles::OpenPart(std::string_view path, const tree::FileVe
         UniqueFd mine(::fcntl(file->fd.get(), F_DUPFD_CLOEXEC, 3));
         return mine ? Result<UniqueFd>(std::move(mine)) : ErrnoError("open " + Escape(path));
       }
-      // A writer waits, and the copy is on its way.
+      // A writer waits, and the copy is being made.
       if (!file->leased || settled_.wait_for(lock, kCopyPatience) == std::cv_status::timeout) return fd;
     }
     if (!file->lost.empty()) return Error(Code::kAborted, fd.error().message() + ": " + file->lost);
@@ -547,7 +550,7 @@ Status FrozenFiles::Check(int fd, std::string_view path, const tree::FileVersion
   };
   {
     std::lock_guard lock(mutex_);
-    if (file->passing) return same;  // to be read once more
+    if (file->passing) return same;  // must be read again
     if (file->fd) return SameInode(st, version) && Intact(*file) ? Status() : same;
     if (file->copy) return ours(file->copy.get()) ? Status() : same;
   }

@@ -62,7 +62,7 @@ class FrozenFilesTest : public testing::Test {
     files_->Settle();
     ASSERT_TRUE(hold_->complete());
   }
-  // As the tree has it; "!..." is an error.
+  // The content as the tree has it; "!..." is an error.
   std::string Frozen(const std::string& path) const {
     auto entry = tree::Lookup(*tree_, path);
     if (!entry) return "!" + entry.error().message();
@@ -80,7 +80,7 @@ class FrozenFilesTest : public testing::Test {
   TestDirectory root_, state_;
   std::optional<RootFiles> root_files_;
   std::unique_ptr<FrozenFiles> files_;
-  tree::SnapshotPtr tree_;
+  tree::TreePtr tree_;
   FrozenFiles::HoldPtr hold_;
 };
 
@@ -150,7 +150,7 @@ TEST_F(FrozenFilesTest, AWriterWaitsForNothingButTheCopyAndReadersForNothing) {
   ASSERT_EQ(writer.wait_for(20s), std::future_status::ready);
   EXPECT_EQ(*ReadFile(At("/f")), "new");
   EXPECT_EQ(Frozen("/f"), kOld);
-  // A second writer finds nobody in his way.
+  // A second writer is not blocked.
   root_.Put("f", "newer");
   EXPECT_EQ(Frozen("/f"), kOld);
 }
@@ -161,9 +161,9 @@ TEST_F(FrozenFilesTest, OldContentSurvivesARestart) {
   root_.Put("written", "new");
   ASSERT_EQ(::unlink(At("/removed").c_str()), 0);
   ASSERT_EQ(::chmod(At("/mode").c_str(), 0600), 0);
-  const tree::SnapshotPtr tree = tree_;
+  const tree::TreePtr tree = tree_;
   End();
-  ASSERT_EQ(::unlink(At("/later").c_str()), 0);  // while nobody looks
+  ASSERT_EQ(::unlink(At("/later").c_str()), 0);  // unnoticed
   Start();
   hold_ = files_->Freeze(tree, {});
   files_->Settle();
@@ -172,7 +172,7 @@ TEST_F(FrozenFilesTest, OldContentSurvivesARestart) {
   EXPECT_EQ(hold_->left_out(), 1u);
 }
 
-// The next home claims what the one before has kept, and the job's next attempt begins before that is done.
+// The next home claims the copies of the one before, and the job's next attempt begins before that is done.
 TEST_F(FrozenFilesTest, WhatIsInADirectoryThatWasRenamedSurvivesARestart) {
   for (const char* name : {"d/a", "d/sub/b", "one/f", "two/f"}) root_.Put(name, std::string(kOld) + name);
   Freeze();
@@ -195,7 +195,7 @@ TEST_F(FrozenFilesTest, WhatIsInADirectoryThatWasRenamedSurvivesARestart) {
   for (const char* name : {"d/a", "d/sub/b", "one/f", "two/f"}) {
     EXPECT_EQ(Frozen(std::string("/") + name), std::string(kOld) + name);
   }
-  // Held as any other.
+  // Held like any other file.
   root_.Put("e/a", "another");
   files_->Settle();
   EXPECT_EQ(Frozen("/d/a"), std::string(kOld) + "d/a");
@@ -210,13 +210,13 @@ TEST_F(FrozenFilesTest, WhatIsReplacedBeforeItHasBegunKeepsItsCopies) {
   End();
   Start();
   const auto tree_of = [&](const std::string& name) {
-    return tree::MakeSnapshot(tree_->root,
+    return tree::AssembleTree(tree_->root,
                               tree::Directory::Make({*tree::Lookup(*tree_, "/" + name)}, [&](std::string_view) {
                                 return *tree::LookupDirectory(*tree_, "/" + name);
                               }));
   };
   const auto only = tree_of("f");
-  const FrozenFiles::HoldPtr busy = files_->Freeze(tree_of("many"), {});  // the builder is, for a while
+  const FrozenFiles::HoldPtr busy = files_->Freeze(tree_of("many"), {});  // keeps the builder busy for a while
   hold_ = files_->Freeze(only, {});
   files_->DropUnclaimed();
   hold_ = files_->Freeze(only, {}, std::move(hold_));
@@ -236,7 +236,7 @@ TEST_F(FrozenFilesTest, CopiesGoWithTheLastThatNeedsThem) {
   files_->Settle();
   EXPECT_EQ(Frozen("/f"), kOld);
   second.reset();
-  files_->DropUnclaimed();  // perhaps before the copy is on the disk
+  files_->DropUnclaimed();  // perhaps before the copy is on disk
   files_->Settle();
   EXPECT_EQ(files_->stats().kept.files, 0u);
   EXPECT_EQ(files_->stats().kept.bytes, 0u);
@@ -249,7 +249,7 @@ TEST_F(FrozenFilesTest, NobodyWaitsForALeaseThatIsNotNeededAnyMore) {
   Freeze();
   hold_.reset();
   files_->Settle();
-  auto fd = OpenFile(At("/f"), O_WRONLY | O_NONBLOCK);  // EAGAIN where there is a lease
+  auto fd = OpenFile(At("/f"), O_WRONLY | O_NONBLOCK);  // EAGAIN if there is a lease
   EXPECT_TRUE(fd);
 }
 
@@ -283,7 +283,7 @@ TEST_F(FrozenFilesTest, WhatHasNoRoomIsAnErrorThatSaysSo) {
 TEST_F(FrozenFilesTest, WhatIsFirstIsHeldWhenThereIsNoRoomForAll) {
   End();
   FrozenFiles::Options options;
-  options.max_files = 4;  // 3 but for what is first
+  options.max_files = 4;  // 3 for files that are not in `first`
   Start(options);
   for (int i = 0; i < 10; ++i) root_.Put("a/" + std::to_string(i), kOld);
   root_.Put("z/project/f", kOld);
@@ -302,7 +302,7 @@ TEST_F(FrozenFilesTest, WhatIsFirstIsHeldWhenThereIsNoRoomForAll) {
 TEST_F(FrozenFilesTest, TwoStatesOfOneFileAreTwoContents) {
   root_.Put("f", kOld);
   Freeze();
-  const tree::SnapshotPtr first = tree_;
+  const tree::TreePtr first = tree_;
   const auto first_hold = hold_;
   root_.Put("f", "second");
   Freeze();
@@ -333,14 +333,14 @@ TEST_F(FrozenFilesTest, ManyWritersAtOnceLoseNothing) {
   }
   for (int i = 0; i < kFiles; i += 7) {
     const std::string now = Frozen("/d/" + std::to_string(i));
-    // Between the file and its copy a reader has to ask once more.
+    // While the file is being replaced by its copy, a reader must ask again.
     EXPECT_TRUE(now == old(i) || Frozen("/d/" + std::to_string(i)) == old(i)) << i << ": " << now;
   }
   for (auto& writer : writers) writer.get();
   for (int i = 0; i < kFiles; ++i) EXPECT_EQ(Frozen("/d/" + std::to_string(i)), old(i));
 }
 
-// Of this thread, and of those that it starts.
+// For this thread and those that it starts.
 bool BecomeSomebodyElse() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data[2];
@@ -351,7 +351,7 @@ bool BecomeSomebodyElse() {
   return ::setfsuid(12345) == 12345;
 }
 
-// The file belongs to somebody else, as the system's do where home is not root.
+// Somebody else owns the file, like the system's files if home is not root.
 TEST_F(FrozenFilesTest, WhatCannotBeLeasedIsHeldOpen) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be somebody else for a moment";
   for (const char* name : {"removed", "written", "mode"}) root_.Put(name, kOld);
@@ -369,7 +369,8 @@ TEST_F(FrozenFilesTest, WhatCannotBeLeasedIsHeldOpen) {
   EXPECT_EQ(Frozen("/written"), "!/written: changed at home after the job's tree was taken");
 }
 
-// A job renamed and linked what home has changed meanwhile: home's stays, and the job's names have what the job had.
+// A job renamed and linked files that home has changed meanwhile: home's stay, and the job's names have the old
+// content.
 TEST_F(FrozenFilesTest, WhatAJobRenamedAndHomeChangedIsThereUnderBothNames) {
   for (const char* name : {"edited", "removed", "moved", "linked", "unlinked"}) root_.Put(name, std::string(kOld));
   for (const char* name : {"d/one", "d/two", "d/sub/three", "changed/f"}) root_.Put(name, std::string(kOld));
@@ -388,7 +389,7 @@ TEST_F(FrozenFilesTest, WhatAJobRenamedAndHomeChangedIsThereUnderBothNames) {
     base.set_nlink(entry->nlink);
     return base;
   };
-  // Home goes on.
+  // Home continues.
   root_.Put("edited", "edited at home");
   root_.Put("linked", "edited at home");
   for (const char* name : {"/removed", "/unlinked"}) ASSERT_EQ(::unlink(At(name).c_str()), 0);
@@ -436,7 +437,7 @@ TEST_F(FrozenFilesTest, WhatAJobRenamedAndHomeChangedIsThereUnderBothNames) {
   link("/linked", "/linked.new");
   link("/unlinked", "/unlinked.new");
   rename("/d", "/e");
-  // What follows knows the copies for what they are copies of.
+  // Later operations recognise the copies.
   v1::WriteBack put = message("/e/one");
   *put.mutable_base() = seen("/d/one");
   put.mutable_put_file()->mutable_meta()->set_mode(S_IFREG | 0600);

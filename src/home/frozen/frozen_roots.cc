@@ -28,9 +28,8 @@ constexpr size_t kMaxWrote = 256u << 20;  // bytes of paths
 constexpr size_t kSweepAbove = 1000;      // directories
 
 Error NoTree(uint64_t job) {
-  return Error(Code::kNotFound,
-               "job " + std::to_string(job) +
-                   ": home ended before it had kept the root as it was at submission: submit it again");
+  return Error(Code::kNotFound, "job " + std::to_string(job) +
+                                    ": home stopped before it had stored the root of the job: submit it again");
 }
 
 bool FreezeWanted() {
@@ -38,7 +37,7 @@ bool FreezeWanted() {
   return wish == nullptr || std::string_view(wish) != "0";
 }
 
-std::string RecordOf(const tree::Snapshot& tree, const std::vector<std::string>& exposed,
+std::string RecordOf(const tree::Tree& tree, const std::vector<std::string>& exposed,
                      const std::vector<std::string>& first) {
   v1::FrozenRoot record;
   record.set_root(tree::EncodeRoot(tree.root));
@@ -48,7 +47,7 @@ std::string RecordOf(const tree::Snapshot& tree, const std::vector<std::string>&
 }
 
 void AddPaths(const std::string& bytes, std::set<std::string>* paths) {
-  // What has no end was not written whole: its operation was not acknowledged either, and comes again.
+  // A path without its NUL was not written completely: its operation was not acknowledged and will be repeated.
   for (size_t from = 0, end; (end = bytes.find('\0', from)) != std::string::npos; from = end + 1) {
     paths->insert(bytes.substr(from, end - from));
   }
@@ -61,7 +60,7 @@ void AddDigests(const tree::Directory& directory, std::set<Digest>* digests) {
   }
 }
 
-// Those that are not stored, children first, so that what is stored is stored with all below it.
+// Stores missing directories, children first, so that a stored directory always has everything below it.
 Status PutDirectories(const tree::Directory& directory, store::Store* store, std::set<Digest>* stored) {
   if (stored->contains(directory.digest())) return {};
   for (size_t i = 0; i < directory.size(); ++i) {
@@ -74,7 +73,7 @@ Status PutDirectories(const tree::Directory& directory, store::Store* store, std
 
 }  // namespace
 
-std::string ProjectOf(const tree::Snapshot& tree, const std::string& directory) {
+std::string ProjectOf(const tree::Tree& tree, const std::string& directory) {
   for (std::string at = directory; at.size() > 1; at = at.substr(0, at.rfind('/'))) {
     const auto found = tree::LookupDirectory(tree, at);
     if (found && (*found)->Find(".git") != (*found)->size()) return at;
@@ -82,8 +81,7 @@ std::string ProjectOf(const tree::Snapshot& tree, const std::string& directory) 
   return directory;
 }
 
-FrozenRoots::FrozenRoots(EventLoop* loop, RootTree* tree, SnapshotTable* table, FrozenFiles* files,
-                         std::string directory)
+FrozenRoots::FrozenRoots(EventLoop* loop, RootTree* tree, TreeTable* table, FrozenFiles* files, std::string directory)
     : loop_(loop),
       tree_(tree),
       table_(table),
@@ -91,7 +89,7 @@ FrozenRoots::FrozenRoots(EventLoop* loop, RootTree* tree, SnapshotTable* table, 
       directory_(std::move(directory)),
       enabled_(FreezeWanted()) {}
 
-// What is on its way to the disk gets there: the next home needs it.
+// Pending writes are completed: the next home needs them.
 FrozenRoots::~FrozenRoots() {
   *alive_ = false;
   writer_.Drain();
@@ -104,12 +102,12 @@ Status FrozenRoots::OpenStore() {
   VRUN_TRY(MakeDirs(directory_ + "/jobs", 0700));
   store::Options options;
   options.directory = directory_ + "/store";
-  options.keep_all = true;
+  options.never_evict = true;
   VRUN_ASSIGN(store_, store::Store::Open(options));
   return {};
 }
 
-Status FrozenRoots::Write(uint64_t job, const tree::Snapshot& tree, const std::string& record) {
+Status FrozenRoots::Write(uint64_t job, const tree::Tree& tree, const std::string& record) {
   VRUN_TRY(OpenStore());
   VRUN_TRY(PutDirectories(*tree.directory, store_.get(), &stored_));
   VRUN_TRY(store::MakeDurable(directory_ + "/store", {}));
@@ -128,25 +126,25 @@ void FrozenRoots::Sweep(const std::vector<tree::DirectoryPtr>& needed) {
   if (!store_ || stored_.size() < 2 * digests.size() + kSweepAbove) return;
   auto swept = store_->Sweep([](const store::ObjectId&) { return false; },
                              [&](const Digest& digest) { return digests.contains(digest); });
-  if (!swept) LogWarning("trees of jobs that are over stay on the disk: {}", swept.error().message());
+  if (!swept) LogWarning("cannot remove the trees of ended jobs: {}", swept.error().message());
   stored_ = std::move(digests);
 }
 
 Result<tree::DirectoryPtr> FrozenRoots::LoadDirectory(const Digest& digest, int depth) {
-  if (depth > kMaxDepth) return Error(Code::kCorrupt, "directories without end");
+  if (depth > kMaxDepth) return Error(Code::kCorrupt, "the stored tree is nested too deeply");
   VRUN_ASSIGN(std::string bytes, store_->GetBlob(digest));
   VRUN_ASSIGN(const tree::DirectoryPtr parsed, tree::Directory::Parse(std::move(bytes)));
   tree::DirectoryBuilder builder;
   std::vector<tree::DirectoryBuilder::NamedDirectory> children;
   for (size_t i = 0; i < parsed->size(); ++i) {
     const tree::Entry entry = parsed->At(i);
-    if (!builder.AddEncoded(parsed->EncodedAt(i))) return Error(Code::kCorrupt, "a directory that is too large");
+    if (!builder.AddEncoded(parsed->EncodedAt(i))) return Error(Code::kCorrupt, "a directory is too large");
     if (!entry.is_directory()) continue;
     VRUN_ASSIGN(tree::DirectoryPtr child, LoadDirectory(entry.child, depth + 1));
     children.emplace_back(entry.name, std::move(child));
   }
   tree::DirectoryPtr complete = std::move(builder).Finish(std::move(children));
-  if (complete->digest() != digest) return Error(Code::kCorrupt, "a directory that is another one");
+  if (complete->digest() != digest) return Error(Code::kCorrupt, "a stored directory does not match its digest");
   stored_.insert(digest);
   return complete;
 }
@@ -154,7 +152,7 @@ Result<tree::DirectoryPtr> FrozenRoots::LoadDirectory(const Digest& digest, int 
 Status FrozenRoots::RecallOne(uint64_t job) {
   VRUN_ASSIGN(const std::string bytes, ReadFile(PathOf(job)));
   v1::FrozenRoot record;
-  if (bytes.empty()) return Error(Code::kNotFound, "home ended before the tree was on the disk");
+  if (bytes.empty()) return Error(Code::kNotFound, "home stopped before the tree was on the disk");
   if (!record.ParseFromString(bytes)) return Error(Code::kCorrupt, "its record does not parse");
   VRUN_TRY(OpenStore());
   VRUN_ASSIGN(tree::Entry root, tree::DecodeRoot(record.root(), Sha256(record.root())));
@@ -163,7 +161,7 @@ Status FrozenRoots::RecallOne(uint64_t job) {
   kept.exposed.assign(record.expose().begin(), record.expose().end());
   kept.first.assign(record.first().begin(), record.first().end());
   kept.recalled = true;
-  Hold(job, tree::MakeSnapshot(std::move(root), std::move(directory)));
+  Hold(job, tree::AssembleTree(std::move(root), std::move(directory)));
   return {};
 }
 
@@ -179,7 +177,7 @@ void FrozenRoots::Recall() {
       lost_.push_back(job);
     }
   }
-  // The record stays: it says that there was a tree.
+  // Keeps an empty record, which says that there was a tree.
   for (const uint64_t job : lost_) (void)WriteFileAtomic(PathOf(job), "", 0600);
   files_->DropUnclaimed();
 }
@@ -197,9 +195,9 @@ void FrozenRoots::Retain(const std::set<uint64_t>& jobs) {
 
 // --- jobs ---
 
-void FrozenRoots::Hold(uint64_t job, tree::SnapshotPtr tree) {
+void FrozenRoots::Hold(uint64_t job, tree::TreePtr tree) {
   Job& kept = jobs_[job];
-  // The new claims come before the old ones go: they have most in common.
+  // Make the new claims before dropping the old ones, since they share most files.
   kept.pin = table_->Add(tree, kept.exposed);
   kept.hold = files_->Freeze(tree, kept.first, std::move(kept.hold));
   kept.tree = std::move(tree);
@@ -214,7 +212,7 @@ void FrozenRoots::Begin(uint64_t job) {
 
 bool FrozenRoots::Begun(uint64_t job) const { return Has(job) || PathExists(PathOf(job)); }
 
-void FrozenRoots::Add(uint64_t job, tree::SnapshotPtr tree, std::vector<std::string> exposed,
+void FrozenRoots::Add(uint64_t job, tree::TreePtr tree, std::vector<std::string> exposed,
                       std::vector<std::string> first, std::function<void()> durable) {
   Job& kept = jobs_[job];
   kept.exposed = std::move(exposed);
@@ -223,7 +221,7 @@ void FrozenRoots::Add(uint64_t job, tree::SnapshotPtr tree, std::vector<std::str
   WriteLater(job, std::move(durable));
 }
 
-void FrozenRoots::AddShort(uint64_t job, tree::SnapshotPtr tree, std::vector<std::string> exposed,
+void FrozenRoots::AddShort(uint64_t job, tree::TreePtr tree, std::vector<std::string> exposed,
                            std::vector<std::string> first) {
   Job& kept = jobs_[job];
   kept.exposed = std::move(exposed);
@@ -268,7 +266,7 @@ std::function<void(const std::string&)> FrozenRoots::Recorder(uint64_t job) {
   (void)MakeDirs(directory_ + "/jobs", 0700);
   auto opened = OpenFile(PathOf(job) + ".wrote", O_WRONLY | O_CREAT | O_APPEND, 0600);
   if (!opened) {
-    LogWarning("what job {} writes will not be seen by its next attempt: {}", job, opened.error().message());
+    LogWarning("the next attempt of job {} will not see its writes: {}", job, opened.error().message());
     return nullptr;
   }
   return [fd = std::make_shared<UniqueFd>(*std::move(opened)), job](const std::string& path) {
@@ -278,10 +276,10 @@ std::function<void(const std::string&)> FrozenRoots::Recorder(uint64_t job) {
   };
 }
 
-void FrozenRoots::Next(uint64_t job, std::function<void(Result<tree::SnapshotPtr>)> done) {
+void FrozenRoots::Next(uint64_t job, std::function<void(Result<tree::TreePtr>)> done) {
   const auto it = jobs_.find(job);
   if (it == jobs_.end()) return done(NoTree(job));
-  // Aside until the new tree is on the disk: the next attempt writes a list of its own.
+  // Set aside until the new tree is on disk: the next attempt writes a new list.
   const std::string list = PathOf(job) + ".wrote", taken = list + ".taken";
   std::set<std::string> paths;
   AddPaths(ReadFile(taken, kMaxWrote).value_or(""), &paths);
@@ -291,20 +289,21 @@ void FrozenRoots::Next(uint64_t job, std::function<void(Result<tree::SnapshotPtr
   for (const std::string& path : paths) all += path + '\0';
   if (Status moved = WriteFileAtomic(taken, all, 0600); moved) ::unlink(list.c_str());
   tree_->Current(it->second.exposed, [this, job, taken, paths = std::move(paths),
-                                      done = std::move(done)](Result<tree::SnapshotPtr> now) {
+                                      done = std::move(done)](Result<tree::TreePtr> now) {
     const auto it = jobs_.find(job);
     if (it == jobs_.end()) return done(NoTree(job));
     if (!now) return done(std::move(now));
     auto next = tree::Graft(it->second.tree, **now, paths);
     if (!next) return done(std::move(next));
     Hold(job, *next);
-    // The list goes before anything is added to it, or home's later changes of these names would come along, too.
+    // Remove the list before anything is added to it; otherwise later changes of home to these names would be included
+    // too.
     writer_.Post([this, job, tree = *next, taken, record = RecordOf(**next, it->second.exposed, it->second.first),
                   done = std::move(done)]() mutable {
       if (Status written = Write(job, *tree, record); written) {
         ::unlink(taken.c_str());
       } else {
-        LogWarning("what job {} has written will not be seen by its next attempt if home ends: {}", job,
+        LogWarning("the next attempt of job {} will not see its writes if home restarts: {}", job,
                    written.error().message());
       }
       loop_->Post([alive = alive_, done = std::move(done), tree = std::move(tree)] {

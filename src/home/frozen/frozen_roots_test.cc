@@ -20,10 +20,10 @@ constexpr uint64_t kJob = 7;
 
 class FrozenRootsTest : public testing::Test {
  protected:
-  // One life of a home.
+  // One process of home.
   struct Home {
     EventLoop loop;
-    SnapshotTable table;
+    TreeTable table;
     RootFiles root_files;
     FrozenFiles files;
     RootTree tree;
@@ -46,17 +46,17 @@ class FrozenRootsTest : public testing::Test {
       options.backend = WatchOptions::Backend::kRescan;
       return options;
     }
-    tree::SnapshotPtr Wait(const std::function<void(std::function<void(Result<tree::SnapshotPtr>)>)>& ask) {
-      std::optional<Result<tree::SnapshotPtr>> got;
-      ask([&](Result<tree::SnapshotPtr> tree) { got = std::move(tree); });
+    tree::TreePtr Wait(const std::function<void(std::function<void(Result<tree::TreePtr>)>)>& ask) {
+      std::optional<Result<tree::TreePtr>> got;
+      ask([&](Result<tree::TreePtr> tree) { got = std::move(tree); });
       while (!got) loop.RunOnce(1000);
       EXPECT_TRUE(*got) << got->error().message();
       return got->has_value() ? **got : nullptr;
     }
-    tree::SnapshotPtr Now() {
+    tree::TreePtr Now() {
       return Wait([&](auto done) { tree.Current({}, done); });
     }
-    tree::SnapshotPtr Next() {
+    tree::TreePtr Next() {
       return Wait([&](auto done) { roots.Next(kJob, done); });
     }
   };
@@ -66,7 +66,7 @@ class FrozenRootsTest : public testing::Test {
     Start();
   }
   void Start() { home_.emplace(root_.path(), state_.path()); }
-  std::string Frozen(const tree::Snapshot& tree, const std::string& path) const {
+  std::string Frozen(const tree::Tree& tree, const std::string& path) const {
     auto entry = tree::Lookup(tree, path);
     if (!entry) return "!no name";
     auto fd = home_->files.OpenVersion(path, entry->version());
@@ -98,7 +98,7 @@ TEST_F(FrozenRootsTest, ATreeOutlivesHomeAndWhatHappensThere) {
     auto found = home_->roots.Find(kJob);
     ASSERT_TRUE(found) << found.error().message();
     EXPECT_EQ(found->tree->id, id);
-    EXPECT_TRUE(home_->table.Find(id));  // nodes may ask for it
+    EXPECT_TRUE(home_->table.Find(id));  // nodes may request it
     EXPECT_EQ(Frozen(*found->tree, "/p/a"), "old a");
     EXPECT_EQ(Frozen(*found->tree, "/p/sub/b"), "old b");
   }
@@ -120,17 +120,17 @@ TEST_F(FrozenRootsTest, TheNextAttemptSeesWhatTheJobWroteAndNothingElse) {
   ASSERT_EQ(::unlink((root_ / "p/c").c_str()), 0);
   wrote("/p/c");
   root_.Put("p/new", "home's");
-  const auto check = [&](const tree::Snapshot& tree) {
+  const auto check = [&](const tree::Tree& tree) {
     EXPECT_EQ(Frozen(tree, "/p/a"), "old a");
     EXPECT_EQ(Frozen(tree, "/p/b"), "the job's b");
     EXPECT_EQ(Frozen(tree, "/p/c"), "!no name");
     EXPECT_EQ(Frozen(tree, "/p/out/x"), "the job's x");
     EXPECT_EQ(Frozen(tree, "/p/new"), "!no name");
   };
-  const tree::SnapshotPtr next = home_->Next();
+  const tree::TreePtr next = home_->Next();
   ASSERT_TRUE(next);
   home_->files.Settle();
-  // What it wrote stays as well.
+  // Its own writes stay as well.
   root_.Put("p/b", "home's by now");
   check(*next);
   EXPECT_EQ(home_->Next()->id, next->id);
@@ -149,7 +149,7 @@ TEST_F(FrozenRootsTest, WhatWasWrittenIsKnownToTheHomeThatComesNext) {
   root_.Put("p/b", "new b");
   home_.reset();
   Start();
-  const tree::SnapshotPtr next = home_->Next();
+  const tree::TreePtr next = home_->Next();
   home_->files.Settle();
   EXPECT_EQ(Frozen(*next, "/p/a"), "old a");
   EXPECT_EQ(Frozen(*next, "/p/b"), "new b");
@@ -193,7 +193,7 @@ TEST_F(FrozenRootsTest, NothingIsLeftOfAJobThatIsOver) {
   home_.reset();
   EXPECT_FALSE(PathExists(state_ / "frozen/store"));
   EXPECT_TRUE(std::filesystem::is_empty(state_ / "frozen/jobs"));
-  // One whose end this home was told of after it came.
+  // A job whose end this home was told after its start.
   Start();
   Freeze();
   home_.reset();
@@ -221,7 +221,7 @@ TEST(ProjectOf, IsTheRepositoryAroundTheDirectory) {
   root.Put("home/q/f", "");
   tree::ScanOptions scan;
   scan.root = root.path();
-  const tree::SnapshotPtr tree = *tree::Scan(scan);
+  const tree::TreePtr tree = *tree::Scan(scan);
   EXPECT_EQ(ProjectOf(*tree, "/home/p/src/deep"), "/home/p");
   EXPECT_EQ(ProjectOf(*tree, "/home/p"), "/home/p");
   EXPECT_EQ(ProjectOf(*tree, "/home/q"), "/home/q");

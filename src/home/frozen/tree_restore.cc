@@ -84,7 +84,7 @@ class Restorer {
 
 }  // namespace
 
-Status RestoreFromTree(const tree::Snapshot& tree, const ContentFiles& files, const std::string& path, int directory,
+Status RestoreFromTree(const tree::Tree& tree, const ContentFiles& files, const std::string& path, int directory,
                        const std::string& name, const std::function<void(int fd, const tree::Entry& was)>& made) {
   VRUN_ASSIGN(const tree::Entry entry, tree::Lookup(tree, path));
   tree::DirectoryPtr below;

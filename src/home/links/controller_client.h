@@ -22,12 +22,12 @@ class ControllerClient {
   ControllerClient(EventLoop* loop, std::string home_id) : loop_(loop), home_id_(std::move(home_id)) {}
   ~ControllerClient() { *alive_ = false; }
 
-  // Where it is, from now on; unfinished calls to an earlier one fail with kAborted. `why_not`: what to answer while
-  // there is no cluster.
+  // Sets the controller's address. Unfinished calls to an earlier one fail with kAborted. `why_not`: the error to
+  // answer while there is no cluster.
   void Use(const std::string& address, const rpc::Credentials& credentials);
   void UseNone(Error why_not);
 
-  // kUnavailable while the controller is away. `timeout_micros` is for the answer, once it is there.
+  // kUnavailable while the controller is unreachable. `timeout_micros` is the time for its answer once it is connected.
   template <typename Request, typename Reply>
   void Call(const std::string& method, const Request& request, int64_t timeout_micros,
             std::function<void(Result<Reply>)> done) {
@@ -45,12 +45,12 @@ class ControllerClient {
   void Cancel(uint64_t job, int signal, std::function<void(Result<v1::CancelReply>)> done);
   void Get(uint64_t job, std::function<void(Result<v1::GetReply>)> done);
 
-  // The first event comes soon and says the present state. Null while there is no cluster.
+  // The first event comes at once with the present state. Null while there is no cluster.
   std::unique_ptr<WatchStream> Watch(uint64_t job, WatchStream::Events events);
 
   const std::string& home_id() const { return home_id_; }
   const std::string& address() const { return address_; }
-  bool connected() const { return connected_; }  // as the last call told
+  bool connected() const { return connected_; }  // according to the last call
   const std::string& error() const { return error_; }
 
  private:

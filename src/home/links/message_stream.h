@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A gRPC stream of one kind of message, brought onto the event loop. Messages are parsed on gRPC's thread, so that the
-// loop only moves them.
+// A gRPC stream of one message type, delivered on the event loop. Messages are parsed on gRPC's thread, so the loop
+// only moves them.
 #pragma once
 
 #include <functional>
@@ -37,12 +37,12 @@ class MessageStream {
   ~MessageStream() {
     core_->dead = true;
     stream_.reset();
-    // What was posted still holds the core, and with it what the callbacks have captured.
+    // Posted calls still hold the core and thus what the callbacks have captured.
   }
 
   void Send(const Up& message) { stream_->Send(message.SerializeAsString()); }
   size_t queued_bytes() const { return stream_->queued_bytes(); }
-  // What was sent still goes out, even when this object is destroyed next.
+  // What was sent is still delivered, even if this object is destroyed next.
   void Finish() { stream_->Finish(); }
 
  private:
@@ -53,7 +53,7 @@ class MessageStream {
       Down message;
       bool parsed = message.ParseFromString(bytes);
       std::lock_guard lock(mutex);
-      // What follows something that does not parse cannot be trusted either.
+      // After a message that does not parse, the rest cannot be trusted either.
       if (closed) return;
       if (parsed)
         messages.push_back(std::move(message));

@@ -13,7 +13,7 @@
 namespace vrun::home {
 namespace {
 
-// Two for each node that runs a job, and one that is dropped takes its streams with it: more than a pool has.
+// Two per node that runs a job: more than a pool has. A dropped channel closes its streams.
 constexpr size_t kMaxIdleChannels = 4096;
 constexpr int64_t kIdleMicros = 15 * 60 * 1'000'000LL;
 constexpr int64_t kFirstRetryMicros = 50'000;
@@ -42,7 +42,7 @@ class NodeLinks::ContentLink {
   const std::vector<std::string>& addresses() const { return addresses_; }
 
  private:
-  // What gRPC's threads call. Requests go straight to the session, the end to the loop.
+  // Called by gRPC's threads. Requests go directly to the session, the end goes to the loop.
   struct Core : rpc::Stream::Handler {
     void OnMessage(std::string message) override { session->OnMessage(message); }
     void OnWritable() override { session->OnWritable(); }
@@ -67,7 +67,7 @@ class NodeLinks::ContentLink {
     core_->link = this;
     core_->session = std::make_shared<ContentSession>(links_->content_);
     core_->stream = (*channel)->OpenStream("/vrun.v1.Content/Serve", core_.get());
-    // The node asks nothing before it has seen Hello.
+    // The node sends no request before it has seen Hello.
     core_->session->Start(core_->stream.get());
     v1::ContentReply hello;
     hello.set_last(true);
@@ -76,7 +76,6 @@ class NodeLinks::ContentLink {
     hello.mutable_hello()->set_token(placement.token());
     hello.mutable_hello()->set_job(placement.job());
     hello.mutable_hello()->set_attempt(placement.attempt());
-    hello.mutable_hello()->set_version(VRUN_VERSION);
     opened_us_ = MonotonicMicros();
     core_->stream->Send(hello.SerializeAsString());
   }
@@ -115,7 +114,7 @@ class NodeLinks::ContentLink {
   EventLoop::TimerId retry_ = 0;
   int64_t delay_ = kFirstRetryMicros;
   int64_t opened_us_ = 0;
-  uint64_t sent_before_ = 0;  // by the streams before this one
+  uint64_t sent_before_ = 0;  // by earlier streams
   int64_t shown_before_ = 0;
 };
 
@@ -158,14 +157,14 @@ void NodeLinks::UseCredentials(const rpc::Credentials& credentials) {
               credentials.ca == credentials_.ca;
   credentials_ = credentials;
   if (same) return;
-  // Streams live on without their channel; new ones come with the new certificate.
+  // Streams survive their channel; new ones use the new certificate.
   channels_.clear();
 }
 
 Result<rpc::Channel*> NodeLinks::ChannelTo(const std::string& address) {
   auto it = channels_.find(address);
-  // A node or a file system server that was started again listens where it did: who asks now is not to hear of the
-  // attempt before.
+  // A restarted node or file system server listens at the same address: do not give the caller a channel that still
+  // reports the old failure.
   if (it != channels_.end() && it->second.channel->failing()) {
     channels_.erase(it);
     it = channels_.end();
@@ -180,7 +179,7 @@ Result<rpc::Channel*> NodeLinks::ChannelTo(const std::string& address) {
   return it->second.channel.get();
 }
 
-// Addresses of file system servers change with each of them; connections to dead ones would try for ever.
+// Every file system server has a new address; connections to dead ones would retry for ever.
 void NodeLinks::DropIdleChannels() {
   std::set<std::string> needed;
   for (auto it = content_links_.begin(); it != content_links_.end();) {

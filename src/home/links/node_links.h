@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections to the nodes: kept warm, one for each address, and on them the content streams that home answers.
+// Connections to the nodes: one per address, kept open, with the content streams on which home answers.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ using SnapshotStream = MessageStream<v1::SnapshotRequest, v1::SnapshotEvent>;
 // Loop thread only. Must not outlive the content server.
 class NodeLinks {
  public:
-  // `role`: what the certificates at the other ends must say (rpc::Channel::Dial).
+  // `role`: the role that the peers' certificates must have (rpc::Channel::Dial).
   NodeLinks(EventLoop* loop, ContentServer* content, std::string home_id, std::string role = "node");
   ~NodeLinks();
 
@@ -49,15 +49,15 @@ class NodeLinks {
   // The same for /vrun.v1.Snapshots/Ask: to the snapshot store, not to a node.
   Result<std::unique_ptr<SnapshotStream>> OpenSnapshots(const std::string& address, SnapshotStream::Events events);
 
-  // A job's need of content at the file system server that listens at `addresses`: while it is held, a content stream
-  // that breaks is opened again. A stream that works stays open without any job: the node's caches are worth it.
+  // While held, a content stream to the file system server at `addresses` is reopened when it breaks. A working stream
+  // stays open even without a job, because the node's caches benefit from it.
   class ContentUse {
    public:
     virtual ~ContentUse() = default;
-    // Sent to that file system server since this use began, for whichever job.
+    // Bytes sent to that file system server since this use began, for all jobs.
     virtual uint64_t sent_bytes() const = 0;
     virtual bool connected() const = 0;
-    // As ContentSession::shown_micros, over all streams to it.
+    // As ContentSession::shown_micros, over all streams to that server.
     virtual int64_t shown_micros() const = 0;
   };
   std::unique_ptr<ContentUse> UseContent(const std::vector<std::string>& addresses, const v1::Placement& placement);

@@ -37,7 +37,7 @@ void BackgroundHasher::Busy() {
 void BackgroundHasher::Add(const std::string& path, const tree::FileVersion& version) {
   std::lock_guard lock(mutex_);
   if (stopping_.load() || waiting_.size() >= kMaxWaiting) return;
-  if (listed_.size() >= kMaxListed) listed_.clear();  // costs at worst to hash a file once more
+  if (listed_.size() >= kMaxListed) listed_.clear();  // at worst a file is hashed again
   if (!listed_.insert(version).second) return;
   waiting_.push_back({path, version});
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
@@ -80,7 +80,7 @@ void BackgroundHasher::Hash(const File& file) {
       std::unique_lock lock(mutex_);
       if (!WaitForQuiet(&lock)) return;
     }
-    const ResidencyKept kept(fd->get(), offset, std::min<uint64_t>(buffer.size(), file.version.size - offset));
+    const ResidencyGuard kept(fd->get(), offset, std::min<uint64_t>(buffer.size(), file.version.size - offset));
     auto n = PreadUpTo(fd->get(), buffer.data(), buffer.size(), offset);
     if (!n || *n != std::min<uint64_t>(buffer.size(), file.version.size - offset)) return;
     for (size_t at = 0; at < *n; at += unit) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names the large files that were served in part: reads and hashes the whole of them when the machine has nothing
-// better to do, so that their object ids are known for the next job.
+// Finds the object ids of large files that were served in part: reads and hashes them whole when the machine is idle,
+// so that the next job knows the ids.
 #pragma once
 
 #include <atomic>
@@ -25,15 +25,15 @@ class BackgroundHasher {
  public:
   using Known = std::function<void(const tree::FileVersion&, const store::ObjectId&)>;
 
-  // `known` is called on the hasher's thread. It starts a file after `quiet` without a Busy call, and pauses between
-  // two megabytes while there are some.
+  // `known` is called on the hasher's thread. A file is started after `quiet` without a Busy call, and while there are
+  // such calls hashing pauses after each megabyte.
   BackgroundHasher(const ContentFiles* files, Known known,
                    std::chrono::milliseconds quiet = std::chrono::milliseconds(1500));
   ~BackgroundHasher();
 
-  // At most 4096 files wait; further ones are not remembered.
+  // At most 4096 files wait; further ones are dropped.
   void Add(const std::string& path, const tree::FileVersion& version);
-  // Something more important happens now.
+  // Pauses hashing: something more urgent is running.
   void Busy();
 
  private:

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kNew = 0.3;  // weight of a new measurement
 constexpr double kFastest = 5e9;
-constexpr double kBetter = 0.85;  // of the cost before: less gain than this changes nothing
+constexpr double kBetter = 0.85;  // of the earlier cost: smaller gains change nothing
 
 double Mix(double before, double now) { return before == 0 ? now : before + kNew * (now - before); }
 
@@ -50,7 +50,7 @@ void CompressionPolicy::Sent(int64_t now, uint64_t sent, uint64_t queued, bool m
       starved_micros_ += took;
       starved_bytes_ += gone;
     } else {
-      // A pause: nobody wanted anything. It says nothing, and neither does half a window before it.
+      // A pause without requests: it says nothing, nor does the half window before it.
       busy_micros_ = starved_micros_ = 0;
       busy_bytes_ = starved_bytes_ = 0;
     }
@@ -59,8 +59,8 @@ void CompressionPolicy::Sent(int64_t now, uint64_t sent, uint64_t queued, bool m
       if (!starved) {
         link_ = Mix(link_, static_cast<double>(busy_bytes_) * 1e6 / static_cast<double>(busy_micros_));
       } else {
-        // It takes all that we make: faster than that, nobody knows by how much. Each window believes in more, until
-        // sending as it is has been tried; a backlog then tells the truth.
+        // The link sends all that we produce: it is faster, by an unknown amount. Each window raises the estimate,
+        // until uncompressed sending is tried; a backlog then shows the true speed.
         const double made = static_cast<double>(starved_bytes_) * 1e6 / static_cast<double>(starved_micros_);
         link_ = std::min(std::max(1.5 * link_, 2 * made), kFastest);
       }
@@ -82,7 +82,7 @@ void CompressionPolicy::Compressed(int level, uint64_t raw, uint64_t packed, int
   cost.speed += 0.05 * (static_cast<double>(raw) * 1e6 / static_cast<double>(micros) - cost.speed);
   const double ratio = std::min(1.0, static_cast<double>(packed) / static_cast<double>(raw));
   cost.ratio += 0.05 * (ratio - cost.ratio);
-  // The one that is not used is known through the other: they move together with the machine and the content.
+  // The level that is not in use is estimated from the other: both change together with the machine and the content.
   if (level < 3) {
     three_ = {one_.speed * 0.4, one_.ratio * 0.92};
   } else {

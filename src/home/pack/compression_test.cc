@@ -27,13 +27,14 @@ TEST(CompressionChoice, ByTheContentAndTheMachine) {
   EXPECT_EQ(CompressionPolicy::Choose(2.9 * kGbit, kOne, kThree, 0), 0) << "no flapping around the edge";
 }
 
-// Plays a stream on a link of `link` bytes a second to a sender that makes `made` bytes a second, for `seconds`.
+// Simulates for `seconds` a stream on a link of `link` bytes a second, from a sender that produces `made` bytes a
+// second.
 void Play(CompressionPolicy* policy, double link, double made, double seconds, bool waits = true) {
   static int64_t now = 1'000'000;
   static uint64_t sent = 0;
   double queued = 0;
   for (double t = 0; t < seconds;) {
-    // One message of 256 KiB: made, unless the queue is too long already.
+    // One message of 256 KiB, produced unless the queue is too long.
     double took = 262144 / made;
     if (queued > 4e6) took = std::max(took, (queued - 4e6) / link);
     t += took;
@@ -69,7 +70,7 @@ TEST(CompressionPolicy, APauseSaysNothing) {
 
 TEST(CompressionPolicy, WhatTheSocketSwallowsSaysNothing) {
   CompressionPolicy policy;
-  // Readers far away: a burst that fits into the socket's buffer, then nothing until they have it.
+  // Distant readers: a burst that fits into the socket's buffer, then nothing until they have it.
   for (int64_t burst = 0, now = 1'000'000'000, sent = 0; burst < 100; ++burst, now += 60'000) {
     for (int i = 0; i < 12; ++i) policy.Sent(now += 2'000, static_cast<uint64_t>(sent += 262144), 0, i < 11);
   }

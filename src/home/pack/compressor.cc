@@ -9,9 +9,9 @@
 namespace vrun::home {
 namespace {
 
-constexpr size_t kLeast = 64;  // bytes; less is not worth a frame
+constexpr size_t kLeast = 64;  // bytes; less is not worth compressing
 constexpr size_t kMostPrefix = 8u << 20;
-constexpr int kLeastWindow = 10;  // of zstd, log2
+constexpr int kLeastWindow = 10;  // zstd's minimum, log2
 
 }  // namespace
 
@@ -37,7 +37,7 @@ bool Compressor::Compress(std::string_view data, std::string* out, int level) {
   if (data.size() < kLeast) return false;
   Context context = Take();
   if (!context) return false;
-  // Room for nine tenths only: zstd gives up by itself when the saving is not worth it.
+  // Room for nine tenths only, so zstd fails by itself if the saving is too small.
   out->resize(data.size() - data.size() / 10);
   const size_t n = ::ZSTD_compressCCtx(context.get(), out->data(), out->size(), data.data(), data.size(), level);
   Return(std::move(context));
@@ -50,7 +50,7 @@ bool Compressor::CompressAfter(std::string_view prefix, std::string_view data, s
   if (data.size() < kLeast || std::max(prefix.size(), data.size()) > kMostPrefix) return false;
   Context context = Take();
   if (!context) return false;
-  // The window has to reach back over all of the prefix.
+  // The window must cover the whole prefix.
   const int window = std::max(static_cast<int>(std::bit_width(prefix.size() + data.size())), kLeastWindow);
   ::ZSTD_CCtx_setParameter(context.get(), ZSTD_c_compressionLevel, 1);
   ::ZSTD_CCtx_setParameter(context.get(), ZSTD_c_windowLog, window);

@@ -19,9 +19,9 @@ class Compressor {
   Compressor();
   ~Compressor();
 
-  // True and *out is the zstd frame when that saves at least a tenth; false: send `data` as it is.
+  // True: *out is the zstd frame, at least a tenth smaller. False: send `data` as it is.
   bool Compress(std::string_view data, std::string* out, int level = 1);
-  // The same of `data` for somebody who has `prefix`, which much of it is alike to; both at most 8 MiB.
+  // The same as a delta: for a receiver that has `prefix`, which is similar to `data`. Both at most 8 MiB.
   bool CompressAfter(std::string_view prefix, std::string_view data, std::string* out);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The object ids of the contents of files: those that are known, and those that become known as files are read.
+// The object ids of files: the known ones, and those that become known as files are read.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,7 @@ class ContentIds {
 
   std::optional<store::ObjectId> Find(const tree::FileVersion& version) const { return digests_->Find(version); }
 
-  // The units from `first` on have these digests. The id, once all units of the file have been read; a large file is
+  // Reports digests of units from `first` on. Returns the file's id once all units have been read; a large file is
   // hashed in the background.
   std::optional<store::ObjectId> Learn(const std::string& path, const tree::FileVersion& version, uint64_t first,
                                        const std::vector<Digest>& digests) {
@@ -39,7 +39,7 @@ class ContentIds {
     return known;
   }
 
-  // Something more important than hashing happens now.
+  // Pauses hashing: something more urgent is running.
   void Busy() { hasher_.Busy(); }
 
  private:

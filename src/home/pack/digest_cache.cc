@@ -16,11 +16,11 @@ namespace {
 
 constexpr std::string_view kMagic = "VRUNDC3\n";
 constexpr size_t kBody = 8 * 4 + 33;
-constexpr size_t kCheck = 7;  // first bytes of the body's SHA-256: a torn or rotten record, not an attacker
+constexpr size_t kCheck = 7;  // first bytes of the body's SHA-256: detects torn or corrupt records, not attackers
 constexpr size_t kRecord = kBody + kCheck;
 static_assert(kRecord == 72);
 constexpr size_t kFlushBytes = 64 * 1024;
-// Longer than any kernel's tick, with room for a clock that was slewed.
+// Longer than any kernel's tick, with a margin for a clock that is being slewed.
 constexpr int64_t kSettledNs = 60'000'000;
 
 void AppendU64(std::string* out, uint64_t v) {
@@ -72,7 +72,7 @@ DigestCache::~DigestCache() { Flush(); }
 void DigestCache::Load() {
   auto file = OpenFile(path_, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
   if (!file) {
-    LogWarning("digests of files are not remembered over a restart: {}", file.error().message());
+    LogWarning("digests of files will not survive a restart of home: {}", file.error().message());
     failed_ = true;
     return;
   }
@@ -87,14 +87,14 @@ void DigestCache::Load() {
       good += kRecord;
     }
   }
-  // Whatever does not parse is cut off, so that new records do not land behind rubbish.
+  // Cuts off what does not parse, so that new records do not follow garbage.
   bool whole = content && good == content->size() && good > 0;
   if (!whole) {
     if (content && !content->empty()) {
       LogWarning("{}: cut after {} good bytes of {}", Escape(path_), good, content->size());
     }
     if (::ftruncate(file->get(), static_cast<off_t>(good)) != 0) {
-      LogWarning("digests of files are not remembered over a restart: truncate {}: {}", Escape(path_),
+      LogWarning("digests of files will not survive a restart of home: truncate {}: {}", Escape(path_),
                  std::strerror(errno));
       failed_ = true;
       return;
@@ -146,7 +146,7 @@ void DigestCache::CompactLocked() {
   Status written = WriteFileAtomic(path_, all, 0600);
   auto file = OpenFile(path_, O_RDWR | O_APPEND | O_NOFOLLOW);
   if (!written || !file) {
-    // The old file stays as it is: too long, but right.
+    // The old file stays: too long, but correct.
     if (!failed_) LogWarning("digests of files: cannot compact {}", Escape(path_));
     failed_ = true;
     if (!file) file_.Reset();
@@ -166,9 +166,9 @@ void DigestCache::FlushLocked() {
   Status written = WriteAll(file_.get(), buffer_);
   buffer_.clear();
   if (written) return;
-  if (!failed_) LogWarning("digests of files are not remembered over a restart: {}", written.error().message());
+  if (!failed_) LogWarning("digests of files will not survive a restart of home: {}", written.error().message());
   failed_ = true;
-  // Half a record would hide all later ones from the next start.
+  // A partial record would hide all later ones at the next start.
   if (before >= 0 && ::ftruncate(file_.get(), before) == 0) return;
   file_.Reset();
 }

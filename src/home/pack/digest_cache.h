@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What home knows of the contents of its files: the object id of a file's version, remembered over restarts.
+// The object ids of file versions, remembered across restarts of home.
 //
-// On disk: an append-only file of fixed records, each with a checksum. A crash or a full disk loses records, never
-// makes a wrong one: reading stops at the first record that does not check and the file is cut there. Bounded: when the
-// limit is passed the older half is forgotten. A cache that cannot be written works on in memory.
+// On disk: an append-only file of fixed-size records, each with a checksum. A crash or a full disk loses records but
+// never makes a wrong one: reading stops at the first corrupt record and the file is truncated there. Bounded: above
+// the limit the older half is forgotten. A cache that cannot be written works in memory.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class DigestCache {
  public:
   static constexpr size_t kDefaultLimit = 1u << 19;  // entries; about 64 MiB of memory when full
 
-  // `path`: the file; "" keeps everything in memory. Never fails: what cannot be read is forgotten, with a log line.
+  // `path`: the file; "": memory only. Never fails: what cannot be read is forgotten, with a log line.
   explicit DigestCache(std::string path, size_t limit = kDefaultLimit);
   ~DigestCache();  // flushes
   DigestCache(const DigestCache&) = delete;
@@ -33,11 +33,11 @@ class DigestCache {
 
   std::optional<store::ObjectId> Find(const tree::FileVersion& version) const;
 
-  // Remembers it, unless the file was changed so recently (by its ctime against `now_ns`, wall clock) that the next
-  // change could still get the same ctime: kernels before 6.13 stamp in steps of their tick.
+  // Remembers the id, unless the file was changed so recently (its ctime against `now_ns`, wall clock) that the next
+  // change could still get the same ctime: kernels before 6.13 have timestamps in steps of their tick.
   void Remember(const tree::FileVersion& version, const store::ObjectId& id, int64_t now_ns);
 
-  // Writes what is buffered. Called by whoever has a quiet moment; small files are flushed by size alone otherwise.
+  // Writes the buffer. Call it in idle moments; otherwise the buffer is flushed only by size.
   void Flush();
 
   size_t size() const;
@@ -56,7 +56,7 @@ class DigestCache {
   std::deque<tree::FileVersion> order_;  // oldest first
   std::string buffer_;
   UniqueFd file_;
-  bool failed_ = false;  // said so already
+  bool failed_ = false;  // already logged
 };
 
 }  // namespace vrun::home

@@ -48,7 +48,7 @@ TEST(DigestCache, ATornOrRottenRecordEndsWhatIsBelieved) {
     for (int i = 0; i < 10; ++i) cache.Remember(VersionNumber(i), IdOf(i), kLater);
   }
   std::string content = *ReadFile(file);
-  // Torn anywhere: the whole records before are there, and new ones can be added.
+  // Torn anywhere: the complete records before are there, and new ones can be added.
   for (size_t cut = 0; cut <= content.size(); cut += 13) {
     ASSERT_TRUE(WriteFileAtomic(file, content.substr(0, cut), 0600));
     size_t whole = cut < 8 ? 0 : (cut - 8) / 72;

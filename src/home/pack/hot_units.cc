@@ -5,7 +5,7 @@ namespace vrun::home {
 namespace {
 
 constexpr int64_t kRacyNanos = 2'000'000'000;
-constexpr uint64_t kOverhead = 256;  // of one in the tables, about
+constexpr uint64_t kOverhead = 256;  // per entry, about
 
 uint64_t Weight(const v1::Piece& piece) { return piece.data().size() + kOverhead; }
 uint64_t UnitsIn(const v1::Piece& piece) { return piece.digests().size() / sizeof(Digest::bytes); }

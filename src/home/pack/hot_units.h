@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces of files as they went over the wire, digest and all, for the next node that asks: sending one again costs
-// neither reading, hashing nor compressing it.
+// Pieces of files as they were sent, with digests, for the next node that asks: sending them again needs no reading,
+// hashing or compressing.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@
 
 namespace vrun::home {
 
-// Any thread. Bounded in bytes: what was used longest ago goes first.
+// Any thread. Bounded in bytes: the least recently used goes first.
 class HotUnits {
  public:
   explicit HotUnits(uint64_t max_bytes = 64u << 20) : max_bytes_(max_bytes) {}
 
-  // The pieces that are `count` units from `first` on, into *units; false and nothing added when they are not all here,
-  // or cut otherwise.
+  // Appends the pieces with `count` units from `first` on to *units. False, and nothing appended, if some are missing
+  // or were cut differently.
   bool Find(const tree::FileVersion& version, uint64_t first, uint64_t count, v1::Units* units);
-  // Those that were compressed: an uncompressed one is the page cache's to keep. Not of a file that was changed so
-  // recently (`now_ns`, wall clock) that another change could still get the same ctime.
+  // Stores the compressed pieces; the page cache has the others. Skips a file that was changed so recently (`now_ns`,
+  // wall clock) that another change could still get the same ctime.
   void Keep(const tree::FileVersion& version, uint64_t first, const v1::Units& units, int64_t now_ns);
   uint64_t bytes() const;
 
@@ -47,7 +47,7 @@ class HotUnits {
   const uint64_t max_bytes_;
   mutable std::mutex mutex_;
   std::unordered_map<Key, Kept, KeyHash> kept_;  // guarded by mutex_, as all below
-  std::list<Key> used_;                          // longest ago first
+  std::list<Key> used_;                          // least recently used first
   uint64_t bytes_ = 0;
 };
 

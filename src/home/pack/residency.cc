@@ -25,9 +25,9 @@ bool KernelTells(int fd) {
   return ::fstat(fd, &st) == 0 && st.st_uid == ::geteuid();
 }
 
-// A byte for each page of [offset, offset + length); bit 0: it is resident.
+// One byte per page of [offset, offset + length); bit 0: it is resident.
 std::optional<std::vector<unsigned char>> Pages(int fd, uint64_t offset, uint64_t length) {
-  // Mapping reads nothing. Where the file is shorter by now, its pages are simply not there.
+  // Mapping reads nothing. If the file is shorter by now, the missing pages are just not resident.
   void* map = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(offset));
   if (map == MAP_FAILED) return std::nullopt;
   std::vector<unsigned char> pages((length + kPage - 1) / kPage);
@@ -39,7 +39,7 @@ std::optional<std::vector<unsigned char>> Pages(int fd, uint64_t offset, uint64_
 
 using Ranges = std::vector<std::pair<uint64_t, uint64_t>>;
 
-// Adds the units of [at, at + length) with a page that says yes; `at` is at a unit.
+// Adds the units of [at, at + length) that have a marked page; `at` is at a unit boundary.
 void AddUnits(const std::vector<unsigned char>& pages, uint64_t at, uint64_t length, uint64_t unit_bytes, uint64_t size,
               Ranges* ranges) {
   for (uint64_t unit = 0; unit < length; unit += unit_bytes) {
@@ -54,12 +54,12 @@ void AddUnits(const std::vector<unsigned char>& pages, uint64_t at, uint64_t len
   }
 }
 
-// A mapping of a part of a file through which its resident pages are looked at.
+// A mapping of a part of a file, used to inspect its resident pages.
 class Look {
  public:
   Look(int fd, uint64_t offset, uint64_t length) : length_(length) {
     map_ = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(offset));
-    // So that neither our faults read ahead, nor our unmapping counts as use (vma_has_recency, Linux 6.3).
+    // Prevents our faults from reading ahead, and our unmapping from counting as use (vma_has_recency, Linux 6.3).
     if (map_ != MAP_FAILED) ::madvise(map_, length, MADV_RANDOM);
   }
   ~Look() {
@@ -70,8 +70,8 @@ class Look {
   bool ok() const { return map_ != MAP_FAILED; }
   const char* at(uint64_t page) const { return static_cast<const char*>(map_) + page * kPage; }
 
-  // Has the pages that `pages` says are resident mapped. The kernel reads a byte of each for us: where the file has
-  // just been cut off that is an error, not a signal. False: give up.
+  // Maps the pages that are resident according to `pages`. The kernel reads a byte of each for us: if the file was
+  // truncated, that is an error instead of a signal. False: give up.
   bool Map(const std::vector<unsigned char>& pages) const {
     const UniqueFd sink(::memfd_create("vrun-look", MFD_CLOEXEC));
     std::vector<iovec> bytes;
@@ -93,14 +93,14 @@ class Look {
   void* map_;
 };
 
-// What the kernel tells root of pages.
+// The kernel's page information for root.
 struct PageTables {
   UniqueFd map{::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)};
   UniqueFd flags{::open("/proc/kpageflags", O_RDONLY | O_CLOEXEC)};
   UniqueFd counts{::open("/proc/kpagecount", O_RDONLY | O_CLOEXEC)};
   bool ok() const { return map && flags && counts; }
 
-  // A 64-bit word for each of `count` frames from `frame` on.
+  // Reads one 64-bit word for each of `count` frames from `frame` on.
   static bool Words(const UniqueFd& file, uint64_t frame, size_t count, uint64_t* words) {
     const auto bytes = static_cast<ssize_t>(count * sizeof(uint64_t));
     return ::pread(file.get(), words, static_cast<size_t>(bytes), static_cast<off_t>(frame * sizeof(uint64_t))) ==
@@ -118,7 +118,7 @@ bool LookingIsNoUse() {
   return yes;
 }
 
-// Leaves of `resident` the pages that were used. False: the kernel does not tell.
+// Reduces `resident` to the pages that were used. False: the kernel does not tell.
 bool KeepUsed(const PageTables& tables, int fd, uint64_t offset, uint64_t length,
               std::vector<unsigned char>* resident) {
   constexpr uint64_t kPresent = 1ull << 63, kFrame = (1ull << 55) - 1, kUsed = 1u << 2 | 1u << 6;  // REFERENCED, ACTIVE
@@ -181,13 +181,13 @@ std::optional<Ranges> UsedRanges(int fd, uint64_t size, uint64_t unit_bytes) {
   return ranges;
 }
 
-ResidencyKept::ResidencyKept(int fd, uint64_t offset, uint64_t length) : fd_(fd), offset_(offset) {
+ResidencyGuard::ResidencyGuard(int fd, uint64_t offset, uint64_t length) : fd_(fd), offset_(offset) {
   if (KernelTells(fd)) {
     if (auto pages = Pages(fd, offset, length)) pages_ = *std::move(pages);
   }
 }
 
-ResidencyKept::~ResidencyKept() {
+ResidencyGuard::~ResidencyGuard() {
   for (size_t i = 0; i < pages_.size();) {
     size_t end = i + 1;
     while (end < pages_.size() && (pages_[end] & 1) == (pages_[i] & 1)) ++end;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unit digests of files as they become known, until all of them name the file.
+// Collects the unit digests of files until they are complete and yield the file's id.
 #pragma once
 
 #include <list>
@@ -14,13 +14,13 @@
 
 namespace vrun::home {
 
-// Any thread. Bounded: the file that was touched longest ago is forgotten first.
+// Any thread. Bounded: the least recently used file is forgotten first.
 class UnitDigests {
  public:
   explicit UnitDigests(size_t max_units = 1u << 20) : max_units_(max_units) {}
 
-  // Digests of consecutive units from unit `first` on. The file's id once this made its last unit known; the digests
-  // are forgotten then.
+  // Adds digests of consecutive units from unit `first` on. Returns the file's id if they complete it; its digests are
+  // then forgotten.
   std::optional<store::ObjectId> Add(const tree::FileVersion& version, uint64_t first,
                                      const std::vector<Digest>& digests);
 

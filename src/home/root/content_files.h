@@ -20,26 +20,28 @@ class ContentFiles {
  public:
   virtual ~ContentFiles() = default;
 
-  // A descriptor of the regular file at `path` (absolute, in the root), to read bytes [offset, offset+length) of this
-  // version with, cut at its end. The rest may be elsewhere yet, and zeros here. May wait for another machine.
-  // kAborted: there is no such content any more; kDenied: it may not be read.
+  // Opens the regular file at `path` (absolute, in the root) for reading bytes [offset, offset+length) of this version,
+  // cut at its end. Other ranges may not be local yet and read as zeros. May wait for another machine. kAborted: the
+  // content no longer exists; kDenied: it may not be read.
   virtual Result<UniqueFd> OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
                                     uint64_t length) const = 0;
-  // All of it.
+  // The whole file.
   Result<UniqueFd> OpenVersion(std::string_view path, const tree::FileVersion& version) const {
     return OpenPart(path, version, 0, version.size);
   }
-  // For guesses and holes: all of it, if nobody has to be waited for, and not verified. kUnavailable: it is elsewhere.
+  // For guesses and holes: the whole file, without waiting and unverified. kUnavailable: the content is on another
+  // machine.
   virtual Result<UniqueFd> OpenAtHand(std::string_view path, const tree::FileVersion& version) const {
     return OpenVersion(path, version);
   }
 
-  // kAborted unless the open file is (still) that version. What was read between two such checks is of that version.
+  // kAborted unless the open file is (still) that version. What is read between two successful checks belongs to that
+  // version.
   virtual Status Check(int fd, std::string_view path, const tree::FileVersion& version) const = 0;
 };
 
-// What `open` gives. Where this process or the host has no descriptor left it is called again, for up to 20 s: others
-// are given back all the time, and a job that reads is not to fail for that.
+// Calls `open`, again for up to 20 s while this process or the host is out of descriptors: descriptors are released all
+// the time, and a job's read should not fail for that.
 template <typename Open>
 Result<UniqueFd> WithDescriptors(Open open) {
   constexpr int64_t kPatienceMicros = 20'000'000;

@@ -33,7 +33,7 @@ bool DeniedSshName(std::string_view name) {
   return name.starts_with("id_") && !name.ends_with(".pub");
 }
 
-// `path` below `directory`, without the slash between; "" when it is not.
+// The part of `path` below `directory`, without the slash between; "" if it is not below.
 std::string_view Below(std::string_view path, std::string_view directory) {
   if (directory == "/") return path.substr(1);
   if (path.size() <= directory.size() + 1 || !path.starts_with(directory) || path[directory.size()] != '/') return {};
@@ -52,7 +52,7 @@ std::vector<std::string> ListNames(const std::string& directory) {
   return names;
 }
 
-// How long the denied part of `relative` (to a home directory) is; 0: not denied.
+// Length of the denied part of `relative` (to a home directory); 0: not denied.
 size_t DeniedPrefix(std::string_view relative) {
   for (std::string_view item : kDenied) {
     if (IsBelow(relative, item)) return item.size();
@@ -71,9 +71,9 @@ std::string OnHost(const std::string& root, std::string_view path) {
   return root + std::string(path);
 }
 
-// The path in the root of what a name of this machine resolves to; "" when that is elsewhere or nowhere. A chroot-like
-// root that has absolute symlinks is resolved on the machine's terms, which is what serving by openat2 does as well:
-// not at all.
+// The path in the root of what a name of this machine resolves to; "" if that is outside or missing. In a chroot-like
+// root, absolute symlinks are resolved against the machine; openat2, by which content is served, does not follow them
+// at all.
 std::string Resolve(const std::string& root, const std::string& path) {
   char resolved[PATH_MAX];
   if (::realpath(OnHost(root, path).c_str(), resolved) == nullptr) return {};
@@ -182,7 +182,7 @@ std::vector<std::string> DenyRules::Hidden(const std::vector<std::string>& expos
       hidden.push_back(path);
       continue;
     }
-    // Something inside of a denied directory is exposed: the directory is there, all that does not lead there is not.
+    // Something inside a denied directory is exposed: the directory is shown, but only what leads there.
     std::vector<std::string> level = {path};
     while (!level.empty()) {
       std::string directory = std::move(level.back());
@@ -226,7 +226,7 @@ std::shared_ptr<const DenyRules> DenyList::Current() const {
   const std::string& root = options_.root;
   rules->root_ = root;
   for (const std::string& own : options_.own) {
-    // Both by the name that it was given and by where that leads.
+    // Both by the given name and by its resolved path.
     char resolved[PATH_MAX];
     std::vector<std::string> names = {tree::CleanPath(own)};
     if (::realpath(own.c_str(), resolved) != nullptr) names.emplace_back(resolved);
@@ -257,7 +257,7 @@ std::shared_ptr<const DenyRules> DenyList::Current() const {
       struct stat st;
       if (::lstat(OnHost(root, path).c_str(), &st) == 0) {
         std::string real = Resolve(root, path);
-        // A directory above it may be a link as well, so not only when this name is one. Never hide a whole home.
+        // A parent may be a symlink too, so check not only this name. Never hide a whole home directory.
         bool whole_home =
             std::any_of(homes.begin(), homes.end(), [&](const std::string& h) { return IsBelow(h, real); });
         if (!real.empty() && real != path && !whole_home) {

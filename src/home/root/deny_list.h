@@ -2,10 +2,10 @@
 // The paths that home does not serve: private keys, cloud credentials, keyrings, browser profiles, and vrun's own
 // state.
 //
-// Below each known home directory (the user's own; /root and all of /home when the daemon is root's): .ssh/id_* but
-// *.pub, .ssh/*.pem, .aws, .kube, .config/gcloud, .docker/config.json, keyrings, browser profiles. They are left out of
-// the tree, and looked at again whenever content is served, by pattern: a key made after the scan is not served either.
-// Where one of them is a symlink, the place that it points at is denied too.
+// Denied below each known home directory (the user's own; /root and all of /home if the daemon is root's): .ssh/id_*
+// except *.pub, .ssh/*.pem, .aws, .kube, .config/gcloud, .docker/config.json, keyrings, browser profiles. They are left
+// out of the tree, and the patterns are checked again whenever content is served, so a key made after the scan is not
+// served either. If one of them is a symlink, its target is denied too.
 #pragma once
 
 #include <memory>
@@ -17,17 +17,17 @@
 
 namespace vrun::home {
 
-// All paths are paths in the root, absolute and clean. Immutable; any thread.
+// All paths are absolute, clean paths in the root. Immutable; any thread.
 class DenyRules {
  public:
-  // Must `path` not be served to somebody to whom `exposed` was granted? Also true below a denied directory.
+  // Whether `path` must not be served, given the granted `exposed` paths. Also true below a denied directory.
   bool Denies(std::string_view path, const std::vector<std::string>& exposed = {}) const;
 
-  // Is something at or below `path` now, on the disk, that must not be served? Who moves a directory would move it to
-  // where no pattern finds it.
+  // Whether something that must not be served is at or below `path` on disk now. Moving such a directory would move it
+  // to where no pattern matches.
   bool HidesBelow(std::string_view path, const std::vector<std::string>& exposed = {}) const;
 
-  // The names to leave out of a tree (tree::ScanOptions::hidden) for which `exposed` was granted.
+  // The names to leave out of a tree (tree::ScanOptions::hidden), given the granted `exposed` paths.
   std::vector<std::string> Hidden(const std::vector<std::string>& exposed = {}) const;
 
  private:
@@ -39,9 +39,9 @@ class DenyRules {
   std::string root_;
   std::vector<std::string> own_;           // vrun's own directories: no --expose opens them
   std::vector<std::string> homes_;         // home directories
-  std::vector<std::string> home_parents_;  // every directory in these is one ("/home")
+  std::vector<std::string> home_parents_;  // every directory in these is a home directory ("/home")
   std::vector<std::string> targets_;       // what denied symlinks point at
-  std::vector<std::string> hidden_;        // existing or possible names, own_ not among them
+  std::vector<std::string> hidden_;        // existing or possible names, without own_
 };
 
 class DenyList {
@@ -54,13 +54,14 @@ class DenyList {
   };
   explicit DenyList(Options options);
 
-  // Options::own from now on; false: that is what it was.
+  // Replaces Options::own. False: it was the same.
   bool SetOwn(std::vector<std::string> own);
 
-  // Lists the directories that hold patterns (.ssh, /home) and resolves symlinks: a few system calls a home directory.
+  // Lists the directories that patterns refer to (.ssh, /home) and resolves symlinks: a few system calls per home
+  // directory.
   std::shared_ptr<const DenyRules> Current() const;
 
-  // Whether such changes can have changed what Current() says.
+  // Whether these changes can affect Current().
   bool Concerns(const tree::DirtySet& dirty) const;
 
  private:

@@ -58,7 +58,7 @@ TEST(DenyList, PatternsHomesAndExpose) {
   EXPECT_TRUE(list.Concerns(dirty));
 }
 
-// Whoever moves a directory is told by what is there then, not by what was there when the rules were made.
+// A move of a directory is checked against what exists now, not at the time of the rules.
 TEST(DenyList, WhatADirectoryHidesIsAskedOfTheDisk) {
   TestDirectory root;
   root.Put("root/.ssh/known_hosts", "k");

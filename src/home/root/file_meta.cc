@@ -23,7 +23,7 @@ bool Carried(const std::string& name) {
          name == "security.capability";
 }
 
-// The only way to reach the attributes of an O_PATH descriptor.
+// The only way to access the attributes of an O_PATH descriptor.
 std::string ByDescriptor(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
 std::vector<std::string> CarriedNames(const std::string& path) {
@@ -46,7 +46,8 @@ std::vector<std::string> CarriedNames(const std::string& path) {
 }
 
 void SetXattrs(const std::string& path, const vrun::v1::Meta& meta, std::string* left_out) {
-  // A default ACL of the parent, or an older version of the file, may have left what the job's file does not have.
+  // A default ACL of the parent, or an older version of the file, may have left attributes that the job's file does not
+  // have.
   for (const std::string& name : CarriedNames(path)) {
     bool wanted = false;
     for (const auto& xattr : meta.xattrs()) wanted = wanted || xattr.name() == name;
@@ -78,8 +79,8 @@ Status SetFileMeta(int fd, const vrun::v1::Meta& meta, MetaFor use, std::string*
   if (::fstat(fd, &st) != 0) return ErrnoError("read its attributes");
   std::string path = ByDescriptor(fd);
 
-  // Order matters: a change of owner drops capabilities and setuid; user.* attributes need the right to write, which
-  // the final mode may not give.
+  // Order matters: changing the owner drops capabilities and setuid; setting user.* attributes needs write permission,
+  // which the final mode may not give.
   uid_t uid = ::geteuid() == 0 ? meta.uid() : st.st_uid;
   gid_t gid = meta.gid();
   bool owned = st.st_uid == meta.uid();
@@ -102,7 +103,7 @@ Status SetFileMeta(int fd, const vrun::v1::Meta& meta, MetaFor use, std::string*
     }
   }
   struct timespec times[2] = {ToTimespec(meta.atime_ns()), ToTimespec(meta.mtime_ns())};
-  // The magic link ends at the very object, also when that is a symbolic link.
+  // The magic link leads to the object itself, even if that is a symbolic link.
   if (::utimensat(AT_FDCWD, path.c_str(), times, 0) != 0) return ErrnoError("set its times");
   return {};
 }

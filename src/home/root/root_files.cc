@@ -37,7 +37,7 @@ Status RootFiles::Check(int fd, std::string_view path, const tree::FileVersion& 
 Result<UniqueFd> RootFiles::OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
                                      uint64_t length) const {
   VRUN_TRY(CheckRootPath(path));
-  // O_PATH first: opening a FIFO or a device would already do something to it.
+  // O_PATH first: opening a FIFO or a device would have effects.
   const int opened = tree::OpenPath(root_.get(), path.substr(1), O_PATH | O_CLOEXEC | O_NOFOLLOW);
   const UniqueFd handle(std::max(opened, -1));
   if (!handle) {
@@ -57,7 +57,7 @@ Result<UniqueFd> RootFiles::OpenPart(std::string_view path, const tree::FileVers
     return ErrnoError(e, "open " + Escape(path));
   }
   UniqueFd file(fd);
-  // What is asked for is read, and no more: the page cache tells what is wanted of a file (residency.h).
+  // No read-ahead: the page cache must show which parts of a file are really used (residency.h).
   ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
   if (mappings_) mappings_->Settle(file.get(), version, offset, length);
   VRUN_TRY(Check(file.get(), path, version));

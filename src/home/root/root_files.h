@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads files of the root by path and version: that state of that file, or an error, never a mixture.
+// Reads files of the root by path and version: exactly that version, or an error, never a mixture.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ namespace vrun::home {
 // Any thread.
 class RootFiles final : public ContentFiles {
  public:
-  // `root`: directory of this machine that is "/" of the tree. `mappings`: null where nobody looks for them.
+  // `root`: directory of this machine that is "/" of the tree. `mappings`: null if shared mappings are not tracked.
   static Result<RootFiles> Open(const std::string& root, std::shared_ptr<const SharedMappings> mappings = nullptr);
 
-  // No symlink is followed in any component, nothing but a regular file is ever opened, the atime is left alone where
-  // the kernel allows it. kDenied: this user may not read it.
+  // Follows no symlink in any component, opens nothing but regular files, and does not change the atime where the
+  // kernel allows that. kDenied: this user may not read the file.
   Result<UniqueFd> OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
                             uint64_t length) const override;
   Status Check(int fd, std::string_view path, const tree::FileVersion& version) const override;

@@ -12,7 +12,7 @@ namespace vrun::home {
 namespace {
 
 constexpr std::chrono::milliseconds kBarrierTimeout{2000};
-// For how long a root that changes all the time is looked at for a moment in which it does not.
+// How long to rescan a constantly changing root, in search of a moment without changes.
 constexpr int64_t kOneMomentMicros = 10'000;
 
 // Marks the names that are in exactly one of the lists.
@@ -30,10 +30,9 @@ void MarkDifferences(std::vector<std::string> a, std::vector<std::string> b, tre
 
 }  // namespace
 
-RootTree::RootTree(EventLoop* loop, Options options, SnapshotTable* table)
+RootTree::RootTree(EventLoop* loop, Options options, TreeTable* table)
     : loop_(loop), options_(std::move(options)), table_(table), deny_(options_.deny) {
-  // A home that was started again serves, and applies what runs that go on have written, before it has looked at the
-  // root.
+  // After a restart home serves content and applies the writes of running jobs before the first scan.
   table_->SetRules(deny_.Current());
 }
 
@@ -89,7 +88,7 @@ RootTree::Facts RootTree::facts() const {
   return facts_;
 }
 
-void RootTree::Current(std::vector<std::string> exposed, std::function<void(Result<tree::SnapshotPtr>)> done) {
+void RootTree::Current(std::vector<std::string> exposed, std::function<void(Result<tree::TreePtr>)> done) {
   for (std::string& path : exposed) path = tree::CleanPath(path);
   bool first;
   {
@@ -97,11 +96,11 @@ void RootTree::Current(std::vector<std::string> exposed, std::function<void(Resu
     first = waiters_.empty();
     waiters_.push_back({std::move(exposed), std::move(done)});
   }
-  // Whoever comes before the posted refresh begins is served by its barrier.
+  // Callers that arrive before the posted refresh begins share its barrier.
   if (first) worker_.Post([this] { Refresh(); });
 }
 
-void RootTree::Answer(Waiter waiter, Result<tree::SnapshotPtr> result) {
+void RootTree::Answer(Waiter waiter, Result<tree::TreePtr> result) {
   loop_->Post([alive = alive_, done = std::move(waiter.done), result = std::move(result)]() mutable {
     if (*alive) done(std::move(result));
   });
@@ -180,8 +179,8 @@ Status RootTree::MakeCurrent() {
   for (auto& [directory, names] : std::exchange(doubted_, {}).names) dirty.names[directory].merge(names);
   bool denied_anew = std::exchange(denied_anew_, false);
   if (dirty.empty() && !denied_anew) return {};
-  // Names are looked at one after the other: what was renamed meanwhile may be missing under both. So where names have
-  // changed we look again at what has changed since, until no more of them have: that is a state that the root had.
+  // Names are examined one by one, so something renamed meanwhile may be missing under both names. If names have
+  // changed, we rescan what has changed since, until no names change: that is a state that the root really had.
   const int64_t enough = MonotonicMicros() + kOneMomentMicros;
   for (bool again = true; again;) {
     bool names = false;
@@ -216,7 +215,7 @@ Status RootTree::Look(tree::DirtySet dirty, bool denied_anew, bool* names) {
   rules_ = rules;
   auto next = tree::Rescan(snapshot_, dirty, ScanFor({}), names);
   if (!next) {
-    // What is dirty is known to nobody any more: the next one begins anew.
+    // The dirty set is lost: the next refresh scans everything.
     snapshot_.reset();
     return next.error().With("scan the root");
   }
@@ -224,7 +223,7 @@ Status RootTree::Look(tree::DirtySet dirty, bool denied_anew, bool* names) {
   return {};
 }
 
-Result<tree::SnapshotPtr> RootTree::Expose(const std::vector<std::string>& exposed) {
+Result<tree::TreePtr> RootTree::Expose(const std::vector<std::string>& exposed) {
   tree::ScanOptions scan = ScanFor(exposed);
   tree::DirtySet dirty;
   MarkDifferences(rules_->Hidden(), scan.hidden, &dirty);

@@ -64,7 +64,7 @@ Result<SafeRoot> SafeRoot::Open(const std::string& directory) {
   return root;
 }
 
-// One component after the other: for kernels and filters without openat2.
+// One component at a time, for kernels and seccomp filters without openat2.
 Result<UniqueFd> SafeRoot::Walk(int from, const std::string& relative) const {
   UniqueFd at;
   int directory = from;

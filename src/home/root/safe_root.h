@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory as the top of a tree that is written by somebody else's instructions: no path leaves it, and no symbolic
-// link is followed on the way, whatever is changed meanwhile.
+// A directory as the top of a tree that is changed on behalf of somebody else: no path leads out of it, and no symbolic
+// link is followed on the way, even under concurrent changes.
 //
 // Paths are absolute within the root and of any length.
 #pragma once
@@ -16,8 +16,8 @@
 
 namespace vrun::home {
 
-// kInvalid unless `path` is absolute and plain: no "." or "..", no empty component, no final slash, no NUL byte, and of
-// sane length. "/" is fine.
+// kInvalid unless `path` is absolute and plain: no "." or "..", no empty component, no final slash (except "/"), no NUL
+// byte, and of sane length.
 Status CheckRootPath(std::string_view path);
 
 std::string_view ParentOf(std::string_view path);
@@ -29,7 +29,7 @@ class SafeRoot {
  public:
   static Result<SafeRoot> Open(const std::string& directory);
 
-  // A descriptor (O_PATH) of the directory. error_number(): ENOENT, or ENOTDIR also for a symbolic link on the way.
+  // An O_PATH descriptor of the directory. error_number(): ENOENT; ENOTDIR also for a symbolic link on the way.
   Result<UniqueFd> OpenDirectory(std::string_view path) const;
   int fd() const { return top_.get(); }
 
@@ -38,7 +38,7 @@ class SafeRoot {
   UniqueFd top_;
 };
 
-// lstat below an open directory; nullopt when nothing is there.
+// lstat below an open directory; nullopt if the name does not exist.
 Result<std::optional<struct stat>> LstatAt(int directory, const std::string& name);
 
 }  // namespace vrun::home

@@ -34,8 +34,8 @@ constexpr auto kShortestRest = 10ms;
 constexpr auto kPatience = 25ms, kLongPatience = 250ms;
 constexpr auto kLongAgo = 10s;
 constexpr size_t kMostRead = 65536;
-constexpr size_t kMostNames = 4096;          // of one look
-constexpr off_t kMostProtected = 256 << 20;  // larger files only where they are read
+constexpr size_t kMostNames = 4096;          // per scan
+constexpr off_t kMostProtected = 256 << 20;  // larger files are protected only where they are read
 constexpr int kTries = 3;
 
 // struct procmap_query of <linux/fs.h>, Linux 6.11: Debian 12 has older headers.
@@ -63,7 +63,7 @@ std::optional<struct stat> StatFile(const std::string& path, bool follow) {
 
 std::pair<uint64_t, uint64_t> InodeOf(const struct stat& st) { return {st.st_dev, st.st_ino}; }
 
-// The word that `line` begins with, which it loses, and the spaces after it.
+// Removes the first word and the spaces after it from `line`, and returns the word.
 std::string_view TakeWord(std::string_view* line) {
   const std::string_view word = line->substr(0, line->find(' '));
   line->remove_prefix(std::min(line->find_first_not_of(' ', word.size()), line->size()));
@@ -80,8 +80,8 @@ tree::FileVersion VersionOf(const struct stat& st) {
   return {st.st_dev, st.st_ino, ToNanos(st.st_ctim), static_cast<uint64_t>(st.st_size)};
 }
 
-// A regular file and nothing else: opening a FIFO or a device would already do something to it. `follow`: the path is
-// one of the kernel's links.
+// Opens regular files only: opening a FIFO or a device would have effects. `follow`: the path is a kernel link in
+// /proc.
 UniqueFd OpenRegular(const std::string& path, bool follow) {
   const UniqueFd handle(::open(path.c_str(), O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW)));
   struct stat st {};
@@ -89,7 +89,7 @@ UniqueFd OpenRegular(const std::string& path, bool follow) {
   return UniqueFd(::open(("/proc/self/fd/" + std::to_string(handle.get())).c_str(), O_RDONLY | O_CLOEXEC));
 }
 
-// Its dirty pages are on their way to the disk, and with that protected. Not waited for.
+// Starts writing the dirty pages to disk, which write-protects them. Does not wait.
 void Protect(const std::string& path, bool follow) {
   const UniqueFd fd = OpenRegular(path, follow);
   if (fd) ::sync_file_range(fd.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
@@ -97,13 +97,15 @@ void Protect(const std::string& path, bool follow) {
 
 }  // namespace
 
-// All pages are clean and protected, and the times are not those of what was read of it.
+// Makes all pages clean and write-protected, and gives the file times that differ from those of the content that was
+// read.
 void SharedMappings::MakeAnother(const std::string& path, bool follow) {
   const UniqueFd fd = OpenRegular(path, follow);
   struct stat st {};
   if (!fd || ::fstat(fd.get(), &st) != 0) return;
   ::sync_file_range(fd.get(), 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-  // The time of access to what it is: a new ctime and nothing else, whoever changes mode or content meanwhile.
+  // Setting the atime to its present value changes the ctime and nothing else, whoever changes mode or content
+  // meanwhile.
   const timespec times[2] = {st.st_atim, {0, UTIME_OMIT}};
   if (::futimens(fd.get(), times) != 0 || ::fstat(fd.get(), &st) != 0) return;
   const std::lock_guard lock(mutex_);
@@ -169,7 +171,7 @@ void SharedMappings::Look() {
 
 std::map<SharedMappings::Inode, SharedMappings::Known> SharedMappings::Find() const {
   std::map<Inode, Known> found;
-  std::map<Inode, std::string> elsewhere;  // by a name that is not ours
+  std::map<Inode, std::string> elsewhere;  // mapped under a path that is not valid for us
   std::error_code error;
   for (std::filesystem::directory_iterator it("/proc", error), end; !error && it != end; it.increment(error)) {
     const std::string pid = it->path().filename();
@@ -183,7 +185,7 @@ std::map<SharedMappings::Inode, SharedMappings::Known> SharedMappings::Find() co
     }
   }
   if (elsewhere.empty()) return found;
-  std::set<uint64_t> devices;  // of the root
+  std::set<uint64_t> devices;  // of the root's file systems
   if (const auto mounts = tree::MountTable::Read(root_.empty() ? "/" : root_)) {
     for (const tree::Mount& mount : mounts->mounts()) {
       if (mount.included) devices.insert(mount.dev);
@@ -212,7 +214,7 @@ void SharedMappings::LookNow() {
       const bool read = read_.contains(inode) || read_before_.contains(inode) || read_more || read_more_;
       if (read) spoiled.push_back(known);
     }
-    mapped_ = std::move(found);  // from here on what is read is settled
+    mapped_ = std::move(found);  // reads from now on are settled
   }
   for (const Known& known : spoiled) MakeAnother(known.stat_path, known.path.empty());
   const std::lock_guard lock(mutex_);
@@ -222,8 +224,8 @@ void SharedMappings::LookNow() {
   looked_.notify_all();
 }
 
-// Files that were mapped between two looks, read meanwhile, and have the version of then although something happened to
-// them: what they had is not known.
+// Adds files that were mapped between two scans, were read meanwhile, and still have that version although they may
+// have been written: the content that was read is unreliable.
 void SharedMappings::AddUntold(const tree::DirtySet& dirty) {
   size_t names = 0;
   for (const auto& [directory, changed] : dirty.names) {
@@ -239,7 +241,7 @@ void SharedMappings::AddUntold(const tree::DirtySet& dirty) {
 bool SharedMappings::IsUntold(const Inode& inode, const tree::FileVersion& now) {
   const std::lock_guard lock(mutex_);
   const auto own = made_.find(inode);
-  const bool ours = own != made_.end() && own->second == now;  // this is what happened to it
+  const bool ours = own != made_.end() && own->second == now;  // the change is our own
   if (own != made_.end()) made_.erase(own);
   if (ours) return false;
   for (const auto* read : {&read_, &read_before_}) {
@@ -263,7 +265,7 @@ void SharedMappings::AddChanged(tree::DirtySet* dirty) {
     auto st = StatFile(known.stat_path, follow);
     if (!st) continue;
     if (const auto before = told_.find(inode); before != told_.end() && before->second == VersionOf(*st)) continue;
-    // What is stored from here on moves the times, so that this is the version of what is there now.
+    // Later stores move the times, so the version now stands for the present content.
     for (int tries = 0; st && st->st_size <= kMostProtected && tries < kTries; ++tries) {
       Protect(known.stat_path, follow);
       const auto then = std::exchange(st, StatFile(known.stat_path, follow));
@@ -274,7 +276,7 @@ void SharedMappings::AddChanged(tree::DirtySet* dirty) {
     const auto [told, is_new] = told_.try_emplace(inode, version);
     if (!is_new && told->second == version) continue;
     told->second = version;
-    dirty->inodes.insert(inode.second);  // under whatever names the tree has of it
+    dirty->inodes.insert(inode.second);  // under all names that the tree has for it
     if (known.path.empty()) continue;
     const size_t slash = known.path.rfind('/');
     dirty->names[slash == 0 ? "/" : known.path.substr(0, slash)].insert(known.path.substr(slash + 1));
@@ -292,7 +294,7 @@ void SharedMappings::Settle(int fd, const tree::FileVersion& version, uint64_t o
       return;
     }
   }
-  // Of the range alone: a whole large file may be seconds. Cleaning protects the pages from stores that go unnoticed
+  // Only the range: a whole large file may take seconds. Cleaning write-protects the pages, so no store goes unnoticed
   // (folio_mkclean in mm/rmap.c, file_update_time in each file system's page_mkwrite).
   constexpr unsigned kWriteAndWait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
   if (length > 0) ::sync_file_range(fd, static_cast<off64_t>(offset), static_cast<off64_t>(length), kWriteAndWait);

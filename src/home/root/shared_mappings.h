@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of the root into which programs of this machine write through shared mappings (np.memmap, LMDB). No event tells
-// of such a write, not even after msync, until the mapping is gone; what does tell is the kernel's list of each
-// process's mappings, and then the file's times, which move with the first store to a page that is clean.
+// Files of the root that local programs write through shared mappings (np.memmap, LMDB). Such a write causes no event
+// until the mapping is gone, not even after msync. It is visible only in the kernel's list of each process's mappings,
+// and in the file's times, which move at the first store to a clean page.
 //
-// So whoever wants to know what changed looks at the processes, if all such looks together take 5 % of a processor at
-// most (one is 5 us for a small program, 40 for a large Python), and at the times of each file that was found. And
-// whoever reads such a file cleans the pages first (Settle): what is stored after that moves the times, so no content
-// is taken for a version that it is not. What was read of a file between two looks, before it was known to be mapped,
-// may be: such a file gets a new ctime.
+// So home scans the processes, spending at most 5 % of a processor on it (5 us for a small program, 40 us for a large
+// Python), and stats each file it finds. Before it reads such a file it cleans the pages (Settle): later stores then
+// move the times, so content is never attributed to the wrong version. Content read between two scans, before the file
+// was known to be mapped, may be wrong: such a file gets a new ctime.
 //
-// Not seen: processes that we may not look at (of other users, unless we are root); and files in memory (tmpfs), whose
+// Not seen: processes that we may not inspect (other users' processes, unless we are root), and files on tmpfs, whose
 // pages are never clean and whose times never move.
 #pragma once
 
@@ -34,14 +33,14 @@ namespace vrun::home {
 
 // A file that a process has mapped writable and shared.
 struct MappedFile {
-  std::string path;  // as the kernel names it: where the process is in another mount namespace, not as we would
-  uint64_t dev = 0;  // of its file system; st_dev but on btrfs and overlayfs
+  std::string path;  // as the kernel names it; differs from our path if the process is in another mount namespace
+  uint64_t dev = 0;  // device of its file system; equals st_dev except on btrfs and overlayfs
   uint64_t ino = 0;
-  std::string range;  // of its addresses: the name of the mapping in /proc/PID/map_files
+  std::string range;  // address range: the name of the mapping in /proc/PID/map_files
   bool operator==(const MappedFile&) const = default;
 };
 
-// Of the process `pid` ("self": this one). Empty where we may not look.
+// For process `pid` ("self": this one). Empty if we may not look.
 std::vector<MappedFile> MappedFilesOf(const std::string& pid);
 // The same from the text of /proc/PID/maps (kernels before 6.11).
 std::vector<MappedFile> MappedFilesIn(std::string_view maps);
@@ -52,20 +51,20 @@ class SharedMappings {
   explicit SharedMappings(std::string root);
   ~SharedMappings();
 
-  // Begins a look at the processes, if it is time. Any thread; does not wait.
+  // Starts a scan of the processes if one is due. Any thread; does not wait.
   void Look();
-  // Adds those that changed since the last call, or were not known then. Waits for the look under way: 25 ms, and if
-  // the last one is long ago 250 ms. One thread at a time.
+  // Adds the mapped files that changed since the last call or are new. Waits for a running scan: up to 25 ms, or 250 ms
+  // if the last one is long ago. One thread at a time.
   void AddChanged(tree::DirtySet* dirty);
 
-  // The file, open as `fd` and of that version, is about to be read: if it is one of them, what is stored to this range
-  // from now on moves its times. Writes to the disk and waits for it. Any thread.
+  // Call before reading the file, which is open as `fd` and has that version. If it is mapped, later stores to this
+  // range will move its times. Writes to the disk and waits for it. Any thread.
   void Settle(int fd, const tree::FileVersion& version, uint64_t offset, uint64_t length) const;
 
  private:
   using Inode = std::pair<uint64_t, uint64_t>;  // st_dev and number
-  // How to look at one: a path of this machine, which may go through a process's list of mappings; and what it is in
-  // the root, or "".
+  // How to stat the file: a path of this machine, perhaps through a process's list of mappings; and its path in the
+  // root, or "".
   struct Known {
     std::string stat_path;
     std::string path;
@@ -78,18 +77,18 @@ class SharedMappings {
 
   const std::string root_;  // without a slash at its end: "" for /
 
-  mutable std::mutex mutex_;  // guards these
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable looked_;
-  std::map<Inode, Known> mapped_;  // by the last look
-  // What was read since the last look began, and was not mapped by the one before; and since the one before that.
+  std::map<Inode, Known> mapped_;  // result of the last scan
+  // Files read since the last scan began that the scan before did not list as mapped; and those of the interval before.
   mutable std::map<Inode, tree::FileVersion> read_, read_before_;
-  std::map<Inode, tree::FileVersion> made_;  // by MakeAnother, of which an event tells
-  mutable bool read_more_ = false;           // than that
+  std::map<Inode, tree::FileVersion> made_;  // given a new ctime by MakeAnother, which causes an event
+  mutable bool read_more_ = false;           // read_ is incomplete
   bool looking_ = false;
-  std::chrono::steady_clock::time_point looked_at_;  // when the last one ended
-  std::chrono::steady_clock::time_point next_look_;  // not before
+  std::chrono::steady_clock::time_point looked_at_;  // end of the last scan
+  std::chrono::steady_clock::time_point next_look_;  // earliest time
 
-  std::map<Inode, tree::FileVersion> told_;  // by AddChanged, its own
+  std::map<Inode, tree::FileVersion> told_;  // reported by AddChanged; used only there
 
   WorkQueue worker_{"mappings"};
 };

@@ -115,14 +115,14 @@ class SharedMappingsTest : public testing::Test {
 
   tree::FileVersion Current(const std::string& path = "/d/array") {
     std::optional<tree::FileVersion> version;
-    tree_->Current({}, [&](Result<tree::SnapshotPtr> snapshot) {
+    tree_->Current({}, [&](Result<tree::TreePtr> snapshot) {
       ASSERT_TRUE(snapshot) << snapshot.error().message();
       version = tree::Lookup(**snapshot, path)->version();
     });
     for (const int64_t end = MonotonicMicros() + 20'000'000; !version && MonotonicMicros() < end;) loop_.RunOnce(10);
     return version.value_or(tree::FileVersion{});
   }
-  // Home knows that the file is mapped: on a busy machine looks are rarer. Stores something.
+  // Waits until home knows that the file is mapped (scans are rarer on a busy machine), then stores something.
   bool Known(const std::function<void()>& store, const std::string& path = "/d/array") {
     const tree::FileVersion before = Current(path);
     for (const int64_t end = MonotonicMicros() + 20'000'000; MonotonicMicros() < end;) {
@@ -132,7 +132,7 @@ class SharedMappingsTest : public testing::Test {
     }
     return false;
   }
-  // What is there of this version, or the error.
+  // The content of this version, or the error.
   std::string Content(const tree::FileVersion& version, const std::string& path = "/d/array") {
     auto fd = files_->OpenPart(path, version, 0, 4096);
     if (!fd) return fd.error().message();
@@ -145,7 +145,7 @@ class SharedMappingsTest : public testing::Test {
   static constexpr size_t kBytes = 64 << 10;
   TestDirectory root_, state_;
   EventLoop loop_;
-  SnapshotTable table_;
+  TreeTable table_;
   std::shared_ptr<SharedMappings> mappings_;
   std::unique_ptr<RootTree> tree_;
   std::unique_ptr<RootFiles> files_;
@@ -170,16 +170,16 @@ TEST_F(SharedMappingsTest, NoContentIsTakenForAVersionThatItIsNot) {
   array.bytes()[0] = 'a';
   const tree::FileVersion a = Current();
   EXPECT_EQ(Content(a), "a");
-  array.bytes()[0] = 'b';  // would be to a dirty page, and move nothing
+  array.bytes()[0] = 'b';  // without settling: a store to a dirty page, which moves no times
   EXPECT_EQ(Content(a), "/d/array: changed at home after the job's tree was taken");
   const tree::FileVersion b = Current();
   EXPECT_EQ(Content(b), "b");
-  // Another part of it that nobody has read is another matter: its page is still to be written to the first time.
+  // A part that nobody has read: its page is still clean.
   array.bytes()[kBytes - 1] = 'c';
   EXPECT_NE(Current(), b);
 }
 
-// Between two looks: the page is dirty when it is read, and the next store to it moves no times.
+// Between two scans: the page is dirty when it is read, and the next store moves no times.
 TEST_F(SharedMappingsTest, WhatWasReadBeforeItWasKnownToBeMappedIsAnother) {
   const tree::FileVersion first = Current();
   const Mapped array(root_ / "d/array");
@@ -199,7 +199,7 @@ TEST_F(SharedMappingsTest, WhatWasReadBeforeItWasKnownToBeMappedIsAnother) {
   EXPECT_EQ(Current(), now) << "once";
 }
 
-// All that is heard of it is that the mapping is gone, and no time has moved since it was read.
+// The only sign is that the mapping is gone; no time has moved since the file was read.
 TEST_F(SharedMappingsTest, WhatWasMappedBetweenTwoLooksAndReadIsAnother) {
   Current();
   struct stat st {};
@@ -218,7 +218,7 @@ TEST_F(SharedMappingsTest, WhatWasMappedBetweenTwoLooksAndReadIsAnother) {
   EXPECT_EQ(Current(), now);
 }
 
-// Who has taken a tree has content of then, or is told that it is gone.
+// The holder of a tree gets content of that time, or an error.
 TEST_F(SharedMappingsTest, WhatIsStoredAfterTheTreeWasTakenIsNotOfIt) {
   const Mapped array(root_ / "d/array");
   array.bytes()[0] = 'a';
@@ -229,7 +229,7 @@ TEST_F(SharedMappingsTest, WhatIsStoredAfterTheTreeWasTakenIsNotOfIt) {
   EXPECT_EQ(Content(Current()), "b");
 }
 
-// As in a container that has the project elsewhere: the kernel names the file as the process does.
+// As in a container that has the project at another path: the kernel names the file as the process does.
 TEST_F(SharedMappingsTest, AFileIsFoundUnderWhateverNameItIsMapped) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   root_.Put("d/far/array", std::string(kBytes, '0'));
@@ -241,7 +241,7 @@ TEST_F(SharedMappingsTest, AFileIsFoundUnderWhateverNameItIsMapped) {
   if (child == 0) {
     ::close(go[1]);
     ::close(ready[0]);
-    // Its own name for the directory, and ours is not there.
+    // The process has its own name for the directory, and ours does not exist there.
     const std::string elsewhere = state_.path() + "/elsewhere";
     ::mkdir(elsewhere.c_str(), 0700);
     if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) ::_exit(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who wants to hear of every state of the root: the content sessions of nodes on which live views are in use.
+// The subscribers to every state of the root: content sessions of nodes with live views in use.
 #pragma once
 
 #include <cstdint>
@@ -9,29 +9,30 @@
 
 namespace vrun::home {
 
-// Any thread. Callbacks run with the board's lock held: they must not call it, but for Included.
+// Any thread. Callbacks run with the board's lock held: they must not call the board, except Included.
 class TreeBoard {
  public:
-  // `tell`: the snapshot table has what is current as of now. `ping`: whoever tells is alive. Returned: its id.
+  // `tell`: the snapshot table is current as of now. `ping`: the teller is alive. Returns an id.
   uint64_t Join(std::function<void()> tell, std::function<void()> ping = nullptr);
-  // When it returns `tell` does not run any more. An unknown id is fine.
+  // `tell` does not run after the return. An unknown id is ignored.
   void Leave(uint64_t id);
-  // `included`: of each live view, the sequence of its writes up to which all are in the tree; from Mark, before the
-  // tree was looked at.
+  // `included`: for each live view, the sequence up to which its writes are in the tree. It comes from Mark, called
+  // before the tree was examined.
   void Tell(std::map<uint64_t, uint64_t> included = {});
-  // The table has another tree than was told last, whoever had it made.
+  // The table has a newer tree than was last told, whatever caused it.
   void TellAgain();
-  // The table is kept current for the members by now: it was told since the first of them joined.
+  // True if the table was told since the first member joined, so it is kept current.
   bool current() const;
   void Ping();
-  // A member waits to be told: the root is looked at now.
+  // A member is waiting: examine the root now.
   void Look();
-  // What was told last; to be asked before the tree is taken from the table. 0: none.
+  // What was last told; read it before taking the tree from the table. 0: none.
   uint64_t Included(uint64_t view) const;
-  // What of each live view's writes is in the root by now.
+  // For each live view, the sequence up to which its writes are in the root now.
   std::map<uint64_t, uint64_t> Mark() const;
   void SetMark(std::function<std::map<uint64_t, uint64_t>()> mark);
-  // Somebody wants to know (the first has joined), or nobody any more. Called at once with what is. Null: over.
+  // `wanted` is called when the first member joins and when the last one leaves, and at once with the present state.
+  // Null: unset.
   void SetWanted(std::function<void(bool wanted)> wanted);
   void SetLook(std::function<void()> look);
 
@@ -43,7 +44,7 @@ class TreeBoard {
   mutable std::mutex mutex_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Member> members_;
-  bool told_ = false;  // since there are members
+  bool told_ = false;  // since the first member joined
   std::function<void(bool)> wanted_;
   std::function<void()> look_;
 

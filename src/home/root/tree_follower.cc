@@ -11,16 +11,16 @@
 namespace vrun::home {
 namespace {
 
-// From the first event to the look at the root: an edit is often several events (the new file is written, then
-// renamed), and is shown with the last.
+// Delay from the first event to the refresh: an edit often causes several events (the new file is written, then
+// renamed) and is shown with the last.
 constexpr int64_t kSettleMicros = 300;
-// Between two looks: a burst is looked at less and less often.
+// Between two refreshes: the gap grows during a burst.
 constexpr int64_t kFirstGapMicros = 300;
 constexpr int64_t kGapMicros = 3'000;
-constexpr int64_t kQuietMicros = 12'000;    // after which the next is no burst's
+constexpr int64_t kQuietMicros = 12'000;    // after this pause the next change is not part of a burst
 constexpr int64_t kBeatMicros = 1'000'000;  // without any change
-// Where two looks in a row take longer than this (a root that cannot be watched is read anew each time), we look for a
-// part of the time only.
+// If two refreshes in a row take longer than this (a root that cannot be watched is rescanned each time), we refresh
+// for only a part of the time.
 constexpr int64_t kSlowMicros = 1'000;
 constexpr int64_t kRest = 4;
 constexpr int64_t kMostRestMicros = 5'000'000;
@@ -60,7 +60,7 @@ void TreeFollower::Wanted(bool wanted) {
   loop_->Cancel(std::exchange(ping_, 0));
   if (wanted) {
     Beat();
-    took_ = rest_ = 0;  // a job waits to hear of it
+    took_ = rest_ = 0;  // a job is waiting
     Changed();
   } else {
     loop_->Cancel(std::exchange(timer_, 0));
@@ -91,13 +91,13 @@ void TreeFollower::Refresh() {
   const int64_t now = MonotonicMicros();
   gap_ = now - began_ > kQuietMicros ? kFirstGapMicros : std::min(gap_ * 2, kGapMicros);
   began_ = now;
-  // Before the barrier: what is applied while the tree is looked at may be in it or not.
-  tree_->Current({}, [this, alive = alive_, included = board_->Mark()](Result<tree::SnapshotPtr> result) {
+  // Marked before the barrier: writes applied during the refresh may or may not be in the tree.
+  tree_->Current({}, [this, alive = alive_, included = board_->Mark()](Result<tree::TreePtr> result) {
     if (*alive) Refreshed(std::move(result), included);
   });
 }
 
-void TreeFollower::Refreshed(Result<tree::SnapshotPtr> result, const std::map<uint64_t, uint64_t>& included) {
+void TreeFollower::Refreshed(Result<tree::TreePtr> result, const std::map<uint64_t, uint64_t>& included) {
   running_ = false;
   const int64_t took = MonotonicMicros() - began_;
   const int64_t slow = std::min(took, std::exchange(took_, took));
@@ -105,7 +105,7 @@ void TreeFollower::Refreshed(Result<tree::SnapshotPtr> result, const std::map<ui
   if (result) {
     board_->Tell(included);
   } else {
-    LogWarning("live views hear of no changes: {}", Escape(result.error().message()));
+    LogWarning("cannot read changes of the root, live views do not get them: {}", Escape(result.error().message()));
   }
   if (!wanted_) return;
   if (changed_ != 0) return Refresh();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the root's tree current for as long as somebody on the TreeBoard wants to know, and tells them: a change once
-// what belongs to it is there too (0.3 ms), a burst of them every few milliseconds, and once a second that it is still
-// so. However long a look at the root takes, they get a ping every second.
+// Keeps the root's tree current while the TreeBoard has members, and tells them: about a single change after 0.3 ms (so
+// that related changes come together), about a burst of changes every few milliseconds, and once a second that nothing
+// changed. A ping goes out every second, however long a rescan takes.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace vrun::home {
 
-// Loop thread only. The others must outlive it.
+// Loop thread only. The arguments must outlive it.
 class TreeFollower {
  public:
   TreeFollower(EventLoop* loop, RootTree* tree, TreeBoard* board);
@@ -24,9 +24,9 @@ class TreeFollower {
   void Wanted(bool wanted);
   void Changed();
   void Beat();
-  // Now, or when the last time is long enough ago.
+  // Refreshes now, or when enough time has passed since the last refresh.
   void Refresh();
-  void Refreshed(Result<tree::SnapshotPtr> result, const std::map<uint64_t, uint64_t>& included);
+  void Refreshed(Result<tree::TreePtr> result, const std::map<uint64_t, uint64_t>& included);
 
   EventLoop* const loop_;
   RootTree* const tree_;
@@ -34,11 +34,11 @@ class TreeFollower {
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   bool wanted_ = false;
   bool running_ = false;
-  int64_t changed_ = 0;  // monotonic, the first change since the last one began; 0: none
-  int64_t began_ = 0;    // of the last one
-  int64_t took_ = 0;     // the last one
-  int64_t rest_ = 0;     // from began_ to the next, at least, for those are slow
-  int64_t gap_ = 0;      // microseconds from began_ to the next, at least
+  int64_t changed_ = 0;  // monotonic time of the first change since the last refresh began; 0: none
+  int64_t began_ = 0;    // start of the last refresh
+  int64_t took_ = 0;     // duration of the last refresh
+  int64_t rest_ = 0;     // minimum time from began_ to the next refresh after a slow one
+  int64_t gap_ = 0;      // minimum microseconds from began_ to the next refresh
   EventLoop::TimerId timer_ = 0;
   bool timer_is_beat_ = false;
   EventLoop::TimerId ping_ = 0;

@@ -38,7 +38,7 @@ class TreeFollowerTest : public testing::Test {
 
   TestDirectory root_, state_;
   EventLoop loop_;
-  SnapshotTable table_;
+  TreeTable table_;
   TreeBoard board_;
   std::unique_ptr<RootTree> tree_;
   std::unique_ptr<TreeFollower> follower_;
@@ -54,7 +54,7 @@ TEST_F(TreeFollowerTest, WhoWantsToKnowIsToldOfEachChangeAndThatThereIsNone) {
     ASSERT_TRUE(Until([&] { return told > before && Shows("/d/f", static_cast<uint64_t>(i) + 1); })) << i;
   }
   const int before = told;
-  EXPECT_TRUE(Until([&] { return told >= before + 2; }));  // nothing changes, and that is said
+  EXPECT_TRUE(Until([&] { return told >= before + 2; }));  // nothing changes, and that is reported
   board_.Leave(id);
 }
 
@@ -79,7 +79,7 @@ TEST_F(TreeFollowerTest, WhatBecomesOursIsGoneFromTheNextTree) {
   board_.Leave(id);
 }
 
-// Of a name that is renamed again between the look at the one and the other no tree says that it is nowhere.
+// No tree may say that a file is nowhere because it was renamed again while its two names were examined.
 TEST_F(TreeFollowerTest, WhatIsRenamedAllTheTimeIsNotMissing) {
   const uint64_t id = board_.Join([] {});
   ASSERT_TRUE(Until([&] { return Shows("/d/f", 1); }));
@@ -94,10 +94,10 @@ TEST_F(TreeFollowerTest, WhatIsRenamedAllTheTimeIsNotMissing) {
     over = true;
   });
   size_t looks = 0, missing = 0;
-  tree::SnapshotPtr seen;
+  tree::TreePtr seen;
   while (!over) {
     loop_.RunOnce(1);
-    const tree::SnapshotPtr now = table_.current();
+    const tree::TreePtr now = table_.current();
     if (now == seen) continue;
     seen = now;
     ++looks;
@@ -106,11 +106,11 @@ TEST_F(TreeFollowerTest, WhatIsRenamedAllTheTimeIsNotMissing) {
   }
   renamer.join();
   EXPECT_GT(looks, 50u);
-  EXPECT_LE(missing, looks / 50) << "of " << looks;  // on a busy machine a look may take longer than home's next change
+  EXPECT_LE(missing, looks / 50) << "of " << looks;  // on a busy machine a refresh may take longer than the next change
   board_.Leave(id);
 }
 
-// As after the removal of a million files: what comes next is small, and is not to wait as long as that took.
+// As after the removal of a million files: the next change is small and must not wait as long as that refresh took.
 TEST_F(TreeFollowerTest, AfterOneLargeChangeTheNextIsSoonSeen) {
   const uint64_t id = board_.Join([] {});
   ASSERT_TRUE(Until([&] { return Shows("/d/f", 1); }));
@@ -122,7 +122,7 @@ TEST_F(TreeFollowerTest, AfterOneLargeChangeTheNextIsSoonSeen) {
   }
   ASSERT_TRUE(Until([&] { return Shows("/away/many/14999", 0); }));
   for (int i = 0; i < 150; ++i) loop_.RunOnce(10);  // nothing more
-  // All of it is read.
+  // Everything is rescanned.
   std::filesystem::rename(root_ / "away/many", root_ / "away/more");
   int64_t began = MonotonicMicros();
   ASSERT_TRUE(Until([&] { return Shows("/away/more/14999", 0); }));
@@ -145,7 +145,7 @@ TEST_F(TreeFollowerTest, ABurstIsAFewTrees) {
     if (i % 10 == 0) loop_.RunOnce(0);
   }
   ASSERT_TRUE(Until([&] { return Shows("/d/1999", 1); }));
-  EXPECT_LE(told - before, (MonotonicMicros() - began) / 3'000 + 6);  // its first looks follow each other sooner
+  EXPECT_LE(told - before, (MonotonicMicros() - began) / 3'000 + 6);  // its first refreshes are closer together
   board_.Leave(id);
 }
 

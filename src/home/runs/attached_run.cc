@@ -20,7 +20,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr int64_t kDurableMicros = 500'000;  // that a client waits for a busy disk
+constexpr int64_t kDurableMicros = 500'000;  // how long a client waits for a busy disk
 
 bool EndsAWaitingRun(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
@@ -49,7 +49,7 @@ AttachedRun::AttachedRun(EventLoop* loop, ControllerClient* controller, const Jo
 
 AttachedRun::~AttachedRun() {
   *alive_ = false;
-  Answer();  // also of a job that is over by now
+  Answer();  // also for a job that has already ended
   if (launch_) launch_->Forget();
   if (client_) client_->SetEvents({});
 }
@@ -80,7 +80,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                            .on_progress = [this](std::string text) { OnProgress(v1::PENDING, text, ""); },
                            .on_notice = [this](std::string text) { OnNotice(text); },
                            .on_ready =
-                               [this, run](std::optional<v1::Placement> placement, tree::SnapshotPtr tree,
+                               [this, run](std::optional<v1::Placement> placement, tree::TreePtr tree,
                                            const v1::SubmitRequest& request) {
                                  auto launch = std::move(launch_);
                                  root_bytes_ = tree ? tree->bytes : 0;
@@ -109,7 +109,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                                  if (freeze && plan.late) plan.freeze = LateFreeze(run->spec().command().directory());
                                  run_ = owner_->MakeRun(this, std::move(plan));
                                  run_->Start();
-                                 // Its terminal has gone meanwhile.
+                                 // Its terminal is gone.
                                  if (!client_ && options_.terminal) owner_->Orphan(this);
                                },
                            .on_failed =
@@ -117,7 +117,7 @@ void AttachedRun::StartRun(const v1::Run& request) {
                                  auto launch = std::move(launch_);
                                  ended_ = true;
                                  if (options_.detached && job_ != 0 && !client_) {
-                                   // The client has its number, and is gone.
+                                   // The client has its number and has left.
                                    Outcome outcome;
                                    outcome.exit_status = kExitNotStarted;
                                    outcome.state = v1::FAILED;
@@ -137,7 +137,7 @@ void AttachedRun::Accepted(const v1::Run& run, uint64_t job) {
   bool taken_up = owner_->OnAccepted(this, job);
   if (taken_up) {
     launch_->Forget();
-    // Later: the launch is on the stack.
+    // Posted, because the launch is on the stack.
     loop_->Post([launch = std::move(launch_)] {});
   } else if (options_.detached) {
     Status opened = OpenOutputFiles(run);
@@ -176,8 +176,8 @@ void AttachedRun::Answer() {
   client->Close();
 }
 
-// What is changed soonest is held first: the project, what earlier runs of this kind have touched, what is the user's
-// own.
+// Holds first what is likely to change soonest: the project, files that earlier runs of this kind touched, and the
+// user's own files.
 void AttachedRun::Freeze(const JobRun::Plan& plan, const std::string& directory) {
   std::vector<std::string> first{ProjectOf(*plan.tree, directory)};
   if (plan.trace) {
@@ -209,7 +209,7 @@ Status AttachedRun::OpenOutputFiles(const v1::Run& run) {
   files.stderr_path = run.stderr_path();
   files.directory = run.spec().command().directory();
   files.append = run.append_output();
-  // Remembered before the client is told: a home that comes after this one goes on with these files.
+  // Recorded before the client is told: the next home continues with these files.
   files.exposed.assign(run.expose().begin(), run.expose().end());
   const bool frozen = run.snapshot().empty() && !launch_->live() && roots_->frozen().enabled();
   if (frozen && !ComesAfterOthers(run.spec().scheduling())) roots_->frozen().Begin(job_);
@@ -240,7 +240,7 @@ void AttachedRun::Resume(uint64_t job, JobRun* run) {
   run_ = run;
   accepted_us_ = begun_us_;
   if (run == nullptr || !run->started()) return;
-  // The command runs already: the terminal has to be as if it had just been started.
+  // The command already runs: set up the terminal as at its start.
   OnStarted();
 }
 
@@ -249,12 +249,12 @@ void AttachedRun::HomeEnds() {
   launch_.reset();
   if (pump_) pump_->Close();
   for (auto& extra : extras_) extra->pump().Close();
-  Answer();  // the tree is still written
+  Answer();  // the tree is still being written
   // The client sees the connection end, starts a new home and resumes.
   if (client_) client_->Close();
 }
 
-// --- the client's words ---
+// --- messages of the client ---
 
 void AttachedRun::OnClientMessage(v1::ClientMessage message) {
   if (ended_) return;
@@ -271,7 +271,8 @@ void AttachedRun::OnClientMessage(v1::ClientMessage message) {
       return;
     default:
       return client_->SendError(
-          Error(Code::kUnsupported, "home does not know that message: client and home are of different versions"));
+          Error(Code::kUnsupported,
+                "home does not know this message: client and home have different versions: restart home: `vctl down`"));
   }
 }
 
@@ -283,14 +284,14 @@ void AttachedRun::OnSignal(int signal, bool background) {
   bool started = run_ != nullptr && run_->started();
   if (started) return run_->SendSignal(signal, false);
   if (EndsAWaitingRun(signal)) return CancelWaiting(signal);
-  // What is stopped here has not begun there; the rest waits for the command.
+  // Stop signals concern only a command that has begun; others wait for it.
   if (run_ != nullptr && signal != SIGTSTP && signal != SIGCONT && signal != SIGTTIN && signal != SIGTTOU)
     run_->SendSignal(signal, false);
 }
 
 void AttachedRun::CancelWaiting(int signal) {
   if (job_ == 0) {
-    // Not submitted, or not answered: if there is a job by now it is cancelled when its number comes.
+    // Not submitted, or not answered yet: a job that exists by now is cancelled when its number comes.
     if (launch_) launch_->Abandon(signal);
     launch_.reset();
     Outcome outcome;
@@ -319,7 +320,7 @@ void AttachedRun::CancelNow(int signal) {
       ended_ = true;
       return TellFinished(std::move(outcome));
     }
-    if (reply) return;  // it runs: the signal is on its way, and so is the record
+    if (reply) return;  // it runs: the signal was sent, and the record will come
     // Without the controller the node can still be told.
     if (run_ != nullptr) run_->SendSignal(signal, true);
     OnNotice("cannot cancel job " + std::to_string(job_) + " at the controller: " + reply.error().message());
@@ -332,7 +333,7 @@ void AttachedRun::OnClientGone() {
   if (ended_) return;
   if (saved_ && raw_ && terminal_) saved_->Restore(terminal_.get());
   if (run_ == nullptr && !launch_) {
-    // It came back for a job and left again: nothing has changed for the job.
+    // The client reconnected and left again: nothing has changed for the job.
     ended_ = true;
     return End();
   }
@@ -340,12 +341,12 @@ void AttachedRun::OnClientGone() {
   if (ended_) return;
   if (!options_.terminal) {
     LogInfo("job {}: the client has gone: its pipes are served to the end", job_);
-    // Its terminal is the shell's again.
+    // The terminal belongs to the shell again.
     if (saved_) pump_->PauseInput();
     return;
   }
   LogInfo("job {}: the client of a terminal has gone", job_);
-  // One that is not there yet goes the same way when it is.
+  // A run that does not exist yet is orphaned when it does.
   if (run_ != nullptr) owner_->Orphan(this);
 }
 
@@ -357,13 +358,13 @@ void AttachedRun::CancelForGone() {
     launch_.reset();
     return End();
   }
-  // It is carried on with until its end is known: what it wrote comes home.
+  // The run continues until its end is known: its writes come home.
   controller_->Cancel(job_, SIGHUP, [this, alive = alive_](Result<v1::CancelReply> reply) {
     if (!reply && *alive && run_ != nullptr && !ended_) run_->SendSignal(SIGHUP, true);
   });
 }
 
-// The client goes, the job does not.
+// The client leaves, the job continues.
 void AttachedRun::Leave(int exit_status, const std::string& reason) {
   Outcome outcome;
   outcome.exit_status = exit_status;
@@ -384,19 +385,18 @@ void AttachedRun::OnProgress(v1::JobState state, const std::string& text, const 
   if (batch_ && batch_->WaitsForNode() && !node.empty()) {
     if (Status opened = OpenFiles(node); !opened) {
       output_lost_ = opened.error().message() + ": the output is in `vctl logs " + std::to_string(job_) + "` only";
-      // Somebody has to take what the command prints.
+      // The command's output needs a target.
       if (auto nowhere = OpenNowhere()) TakeStreams(std::move(*nowhere));
       OnNotice(output_lost_);
     }
   }
   if (!client_) return;
-  // RUNNING and COMPLETING are always told: what a Ctrl-C means depends on them.
+  // RUNNING and COMPLETING are always reported: the meaning of Ctrl-C depends on them.
   bool wanted = options_.progress && !options_.quiet;
   if (!wanted && state != v1::RUNNING && state != v1::COMPLETING) return;
   v1::HomeMessage message;
   message.mutable_progress()->set_state(state);
   message.mutable_progress()->set_text(text);
-  message.mutable_progress()->set_node(node);
   client_->Send(message);
 }
 
@@ -421,11 +421,12 @@ void AttachedRun::OnStarted() {
   v1::HomeMessage message;
   message.mutable_terminal_mode()->set_raw(true);
   client_->Send(message);
-  // The remote terminal has done what ours would do to the output (a \r before each \n).
+  // The remote terminal has already processed the output (a \r before each \n).
   if (pump_ && options_.terminal_ready) pump_->HoldOutput();
 }
 
-// As if the key had stopped our client: its shell gets the terminal. One that is stopped already has asked for this.
+// As if the key had stopped our client: its shell gets the terminal. A client that is already stopped has requested
+// this.
 void AttachedRun::OnStopped() {
   if (!client_ || std::exchange(stopped_, true)) return;
   v1::HomeMessage message;
@@ -515,7 +516,7 @@ void AttachedRun::OnEnded(const Outcome& outcome) {
   if (std::exchange(ended_, true)) return;
   if (pump_) pump_->EndInput();
   for (auto& extra : extras_) extra->pump().EndInput();
-  // Without a proper end there may be output that a slow reader has not taken yet.
+  // Without a proper end there may be output that a slow reader has not read yet.
   if (!Drained()) {
     waiting_outcome_ = outcome;
     return;
@@ -530,13 +531,14 @@ void AttachedRun::TellFinished(Outcome outcome) {
     outcome.exit_status = kExitNotStarted;
     outcome.reason = output_lost_;
   }
-  // Never 0 without a record, whatever went wrong above; leaving a job that goes on (RUNNING) is no end of it.
+  // Without a record of the end the exit status is not 0, whatever failed above. Exception: the user has left a job
+  // that goes on.
   if (outcome.exit_status == 0 && !outcome.record && outcome.state != v1::RUNNING && outcome.state != v1::PENDING) {
     outcome.exit_status = kExitUnknown;
   }
   if (outcome.state != v1::RUNNING && outcome.state != v1::PENDING) outcome_ = outcome;
   if (batch_) batch_->NoteEnd(outcome.reason);
-  // Before the client hears of the end: whoever reads its pipes must not wait for us to let go of them.
+  // Before the client is told of the end: a reader of its pipes must not wait for us to close them.
   if (pump_) pump_->Close();
   for (auto& extra : extras_) extra->pump().Close();
   if (client_) {
@@ -577,12 +579,12 @@ void AttachedRun::OnInput(uint64_t offset, std::string_view data, bool eof, bool
   if (run_ != nullptr) run_->SendInput(v1::STDIN, offset, data, eof, peeked);
 }
 
-// Said only where somebody misses them: in `yes | vrun head -1` nobody does.
+// Reported only if somebody misses them: in `yes | vrun head -1` nobody does.
 void AttachedRun::OnInputUnused(uint64_t bytes) {
   if (!client_ || options_.terminal || !SharedWithAncestors(client_->peer().pid, pump_->input())) return;
   OnNotice("stdin: the command did not read the last " + std::to_string(bytes) +
-           " bytes that were read ahead for it, and nobody else will: give a command that shares its stdin an empty "
-           "one: `vrun -n`");
+           " bytes that were read ahead for it, and they are lost to other readers: give a command that shares its "
+           "stdin an empty one: `vrun -n`");
 }
 
 void AttachedRun::OnInputTakenTwice() {
@@ -601,7 +603,7 @@ void AttachedRun::OnOutputWritten(v1::StreamId stream, uint64_t offset) {
 
 void AttachedRun::TellWhenDrained() {
   if (!waiting_outcome_ || !Drained()) return;
-  // The pump is on the stack: it is closed when it is not.
+  // Posted, because the pump is on the stack and must not be closed now.
   loop_->Post([this, alive = alive_, outcome = *std::exchange(waiting_outcome_, std::nullopt)] {
     if (*alive) TellFinished(outcome);
   });
@@ -613,7 +615,8 @@ void AttachedRun::OnOutputEnded(v1::StreamId) {
 
 void AttachedRun::OnOutputBroken(v1::StreamId stream, const Error& reason) {
   if (!client_ && !answering_ && !options_.detached && run_ != nullptr && !ended_) {
-    // The reader went with the client: the job goes on, so its output goes to the log. The pump is on the stack.
+    // The reader ended with the client: the job continues, with its output in the log. Posted, because the pump is on
+    // the stack.
     loop_->Post([this, alive = alive_] {
       if (*alive && !client_ && !ended_) owner_->Orphan(this);
     });

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run whose streams go to descriptors: those of a client that waits (vrun), or files (vbatch).
+// A run whose streams go to descriptors: of a waiting client (vrun), or files (vbatch).
 //
-// When the client goes before the run ends
-//   Detach, or the third Ctrl-C:     the job goes on; its output goes to the log.
+// When the client ends before the run
+//   Detach, or the third Ctrl-C:     the job continues; its output goes to the log.
 //   killed, CANCEL:                  the job is cancelled.
-//   killed, a terminal:              the terminal is set back and left alone at once; the job goes on, and its output
-//                                    goes to the log. HANG_UP: for 60 s, in which somebody may resume it; then it is
-//                                    cancelled with SIGHUP, as if its terminal had gone.
-//   killed, only pipes and files:    home holds them open and goes on: the reader gets all of the output.
-// All of it whether the job waits or runs. What is wanted is Scheduling.on_disconnect.
+//   killed, a terminal:              the terminal is restored and released at once; the job continues, and its output
+//                                    goes to the log. HANG_UP: only for 60 s, in which a client may resume it; then it
+//                                    is cancelled with SIGHUP, as if its terminal had hung up.
+//   killed, only pipes and files:    home keeps them open and continues: the reader gets all of the output.
+// This is the same while the job waits and while it runs. The choice is Scheduling.on_disconnect.
 #pragma once
 
 #include <memory>
@@ -35,15 +35,15 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   class Owner {
    public:
     virtual ~Owner() = default;
-    // The job has a number now. True: it has a run already (the client's request came twice, to a home that died and to
-    // this one), which `attached` will take over by Resume.
+    // The job has a number now. True: there is already a run for it (the client sent its request again after a crash of
+    // home), which `attached` will take over by Resume.
     virtual bool OnAccepted(AttachedRun* attached, uint64_t job) = 0;
     virtual std::shared_ptr<Launch> MakeLaunch(const v1::Run& run, Launch::Events events) = 0;
-    // It can begin: makes the JobRun with `attached` as its sink.
+    // The job can begin: creates the JobRun with `attached` as its sink.
     virtual JobRun* MakeRun(AttachedRun* attached, JobRun::Plan plan) = 0;
-    // The client has left, the job goes on: its sink becomes something else. `attached` is destroyed later.
+    // The client has left and the job continues: replaces its sink. `attached` is destroyed later.
     virtual void Orphan(AttachedRun* attached) = 0;
-    // Over. Destroyed later.
+    // The run is over. `attached` is destroyed later.
     virtual void Done(AttachedRun* attached) = 0;
     virtual PipeTurns* pipe_turns() = 0;
   };
@@ -52,7 +52,7 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
     bool progress = false;
     bool terminal = false;  // the command has a pty
     bool detached = false;
-    bool terminal_ready = false;  // the client says when its terminal is as it was asked for
+    bool terminal_ready = false;  // the client confirms that its terminal has the requested mode
     v1::OnDisconnect on_disconnect = v1::ON_DISCONNECT_UNSPECIFIED;
   };
 
@@ -61,28 +61,29 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
               const RunFiles* files, Owner* owner, std::shared_ptr<ClientConnection> client, Options options);
   ~AttachedRun() override;
 
-  // Of a batch job that an earlier home has taken: its output files. Those that name its node are opened when it has
-  // one.
+  // For a batch job accepted by an earlier home: opens its output files. Files whose names contain the node are opened
+  // when the job has one.
   Status TakeFiles(uint64_t job, DetachedFiles files);
-  // stdin, stdout, stderr and the memory of their offsets.
+  // stdin, stdout, stderr and the map of their offsets.
   void TakeDescriptors(UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress);
-  // One more, for a descriptor of the command above 2.
+  // A further descriptor of the command, above 2.
   void TakeDescriptor(const v1::Descriptor& descriptor, UniqueFd fd, StreamProgressMap progress);
-  // A new run.
+  // Starts a new run.
   void StartRun(const v1::Run& run);
-  // A run that exists: `job` is bound, `run` may be null when it has ended already.
+  // Takes over an existing run: `job` is its number; `run` is null if it has already ended.
   void Resume(uint64_t job, JobRun* run);
-  // Its root is the one of when it starts (JobRun::Plan::late); for that, in `directory`.
+  // True: the job depends on other jobs, so its root is made when it starts (JobRun::Plan::late). LateFreeze: its
+  // Plan::freeze, for a job in `directory`.
   static bool ComesAfterOthers(const v1::Scheduling& scheduling);
   std::function<void(const JobRun::Plan&)> LateFreeze(const std::string& directory);
-  // Home ends; the job does not.
+  // Home exits; the job continues.
   void HomeEnds();
 
   uint64_t job() const { return job_; }
   bool has_client() const { return client_ != nullptr; }
   v1::OnDisconnect on_disconnect() const { return options_.on_disconnect; }
   StdioPump* pump() { return pump_.get(); }
-  // How the job ended, as the client was told. None: it has not, or goes on without this client.
+  // How the job ended, as the client was told. None: it has not ended, or continues without this client.
   const std::optional<Outcome>& outcome() const { return outcome_; }
 
   // --- JobRun::Sink ---
@@ -136,8 +137,8 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   Status OpenFiles(const std::string& node);
   void TakeStreams(DetachedStreams streams);
   void Freeze(const JobRun::Plan& plan, const std::string& directory);
-  // Tells the client of a batch job its number, once what the job will see survives this home; at the latest after
-  // kDurableMicros, or with this object.
+  // Tells the client of a batch job its number, once what the job will see survives a crash of home; at the latest
+  // after kDurableMicros, or on destruction.
   void Answer();
   void Leave(int exit_status, const std::string& reason);
   void TellFinished(Outcome outcome);
@@ -154,29 +155,29 @@ class AttachedRun : public JobRun::Sink, public StdioPump::Handler, public Extra
   const RunFiles* const files_;
   Owner* const owner_;
   std::shared_ptr<ClientConnection> client_;
-  std::shared_ptr<ClientConnection> answering_;  // of a batch job: Answer is all that it waits for
+  std::shared_ptr<ClientConnection> answering_;  // batch job: waits only for Answer
   const Options options_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 
   std::unique_ptr<StdioPump> pump_;
-  std::optional<BatchOutput> batch_;  // of a batch job that has a number
+  std::optional<BatchOutput> batch_;  // batch job with a number
   std::vector<std::unique_ptr<ExtraStream>> extras_;
-  UniqueFd terminal_;  // of our own, to set it back
+  UniqueFd terminal_;  // our own description, to restore the settings
   std::unique_ptr<SavedTerminal> saved_;
   bool raw_ = false;
-  bool stopped_ = false;  // the client is, or goes on in the background: its terminal is not ours to read
+  bool stopped_ = false;  // the client is stopped or in the background: do not read its terminal
 
   std::shared_ptr<Launch> launch_;
   uint64_t job_ = 0;
   JobRun* run_ = nullptr;
   bool ended_ = false;
-  std::optional<Outcome> waiting_outcome_;  // for the output to be written
+  std::optional<Outcome> waiting_outcome_;  // waits until the output is written
 
   int cancel_signal_ = 0;
   EventLoop::TimerId hangup_ = 0;
   EventLoop::TimerId answer_ = 0;
   bool spool_full_ = false;
-  std::string output_lost_;  // why some of the output could not be written, or of the input was read twice
+  std::string output_lost_;  // why some output could not be written, or input was read twice
   std::optional<Outcome> outcome_;
 
   int64_t begun_us_ = 0;  // monotonic

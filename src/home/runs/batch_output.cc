@@ -12,12 +12,13 @@ BatchOutput::BatchOutput(LogSpool* spool, const RunFiles* run_files, uint64_t jo
 
 void BatchOutput::Remember() const {
   const Status remembered = run_files_->RememberDetached(job_, *files_);
-  if (!remembered) LogWarning("job {}: not remembered over a restart: {}", job_, remembered.error().message());
+  if (!remembered)
+    LogWarning("job {}: a restarted home will not continue its output files: {}", job_, remembered.error().message());
 }
 
 Result<DetachedStreams> BatchOutput::Open(const std::string& node) {
   if (WaitsForNode()) {
-    // Later attempts, and a later home, go on with the same files.
+    // Later attempts, and a later home, continue with the same files.
     SetNode(node, &*files_);
     Remember();
   }

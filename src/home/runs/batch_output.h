@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output files of a batch job, and the lines that home writes into them: a batch job has no client that could be
-// told. The same lines go into the log, for `vbatch -f`.
+// The output files of a batch job, and the lines that home writes into them, because a batch job has no client to tell.
+// The same lines go into the log, for `vbatch -f`.
 #pragma once
 
 #include <cstddef>
@@ -20,24 +20,24 @@ class BatchOutput {
  public:
   BatchOutput(LogSpool* spool, const RunFiles* run_files, uint64_t job, DetachedFiles files);
 
-  // Makes a later home go on with these files. A failure is logged only.
+  // Records the files so that a later home continues with them. A failure is only logged.
   void Remember() const;
-  // They are not open, because their names contain the node's.
+  // The files are not open, because their names contain the node's.
   bool WaitsForNode() const { return files_ && NamesNode(*files_); }
-  // Whether they could be made, as far as that can be known without the node.
+  // Whether the files could be created, as far as that can be known without the node.
   Status Check() const { return run_files_->CheckDetached(*files_); }
-  // Once.
+  // Call once.
   Result<DetachedStreams> Open(const std::string& node);
 
   // `pump` writes the files from now on, and must outlive this.
   void SetPump(StdioPump* pump) { pump_ = pump; }
   // A line for the user.
   void Note(const std::string& text);
-  // A line about something that the job wrote. There may be many: they must not crowd out the others.
+  // A line about something that the job wrote. Limited in number, so that other lines are not crowded out.
   void NoteWrite(const std::string& text);
   // The last lines. `reason`: why the job ended, or "".
   void NoteEnd(const std::string& reason);
-  // Writes the lines that wait for the output before them, once that is in the file.
+  // Writes the waiting lines once the output before them is in the file.
   void Flush();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One attempt of a job as home sees it: the connection to its node, and how far its output and its writes are. It is
-// made when the controller has placed the attempt, and destroyed before the job waits for the next one.
+// One attempt of a job as home sees it: the connection to its node, and the progress of its output and writes. Created
+// when the controller has placed the attempt, destroyed before the job waits for the next one.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,23 @@
 
 namespace vrun::home {
 
-// Data of JobRun, which moves it on. Loop thread only.
+// Data of JobRun, which changes it. Loop thread only.
 struct JobAttempt {
   static constexpr int64_t kFirstRetryMicros = 50'000;
 
-  // What the command has written.
+  // State of the command's writes.
   enum class Writes {
     kNone,      // nothing has come yet
     kComing,    // operations arrive and are applied
-    kSyncing,   // of a live view: all operations are here and have to become durable
-    kFinished,  // home, or kept on the node; failed_writes could not be applied
+    kSyncing,   // live view: all operations are here but not durable yet
+    kFinished,  // at home, or kept on the node; failed_writes could not be applied
   };
-  // stdout or stderr. Offsets are those of the job.
+  // stdout or stderr, in offsets of the job.
   struct Output {
     uint64_t received = 0;
-    uint64_t acked = 0;        // passed on by the sink
-    bool end_is_held = false;  // the node has told the end, the sink has not: another attempt may continue the stream
+    uint64_t acked = 0;  // written by the sink
+    // the node has reported the end, the sink does not know it yet: another attempt may continue the stream
+    bool end_is_held = false;
   };
 
   JobAttempt(EventLoop* l, const StreamBases& b) : loop(l), bases(b) {}
@@ -53,22 +54,22 @@ struct JobAttempt {
 
   Writes writes = Writes::kNone;
   uint64_t failed_writes = 0;
-  int blocked_times = 0;  // home had no room for them
+  int blocked_times = 0;  // times that home was full
 
-  // What the node reads from home.
+  // Addresses of the file system server that reads from home.
   std::vector<std::string> content_addresses;
   std::unique_ptr<NodeLinks::ContentUse> content;
 
   std::unique_ptr<WriteBack> write_back;
 
-  // The connection. It may be lost and opened again at any time, whatever the state of the job.
+  // The connection. It may be lost and reopened at any time, in any state of the job.
   std::unique_ptr<TaskStream> task;
   bool attached = false;  // the node has answered on `task`
   size_t next_address = 0;
   EventLoop::TimerId retry_timer = 0;
   int64_t delay = kFirstRetryMicros;  // before the next try
-  int64_t lost_since = 0;             // monotonic; 0: it is not lost
-  bool told_lost = false;             // the user knows
+  int64_t lost_since = 0;             // monotonic; 0: not lost
+  bool told_lost = false;             // the user was told
   std::string last_error;
   std::optional<Error> fatal;  // why the node refuses the attempt
 };

@@ -5,7 +5,7 @@
 
 namespace vrun::home {
 
-void JobRoots::AddTo(ApplyOptions* options, const tree::SnapshotPtr& tree) const {
+void JobRoots::AddTo(ApplyOptions* options, const tree::TreePtr& tree) const {
   options->rules = [table = table_] { return table->rules(); };
   if (!tree) return;
   options->restore = [tree, files = files_](const std::string& path, int directory, const std::string& name,

@@ -8,7 +8,7 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "home/ahead/traces.h"
-#include "home/runs/snapshots.h"
+#include "home/runs/snapshot_client.h"
 #include "home/serve/live_writes.h"
 #include "jobs/ending.h"
 
@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kLastRetryMicros = 5'000'000;
 constexpr int64_t kWatchRetryMicros = 1'000'000;
 constexpr int64_t kTellLostMicros = 2'000'000;
-// A node that has said no may be right or behind; the controller decides within this time.
+// A node that refuses may be right or outdated; the controller decides within this time.
 constexpr int64_t kSettleMicros = 3'000'000;
 constexpr int64_t kReportMicros = 1'000'000;
 
@@ -30,7 +30,7 @@ std::string Ordinal(uint32_t n) {
 
 }  // namespace
 
-JobRun::JobRun(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, Snapshots* snapshots,
+JobRun::JobRun(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, SnapshotClient* snapshots,
                const JobRoots* roots, LiveWrites* live_writes, Traces* traces, const RunFiles* files,
                bool conflicts_fail, Plan plan, Sink* sink)
     : loop_(loop),
@@ -61,7 +61,7 @@ void JobRun::Start() {
   }
 }
 
-// --- the controller's word ---
+// --- events of the controller ---
 
 void JobRun::OpenWatch() {
   if (watch_ || ended() || state_ == State::kLeaving) return;
@@ -72,7 +72,7 @@ void JobRun::OpenWatch() {
 
 void JobRun::OnWatchClosed() {
   watch_.reset();
-  // A controller that is away stops nothing; it is asked again for as long as we depend on its word.
+  // An unreachable controller stops nothing; it is asked again for as long as we depend on its answer.
   if (last_event_ && IsEnd(last_event_->state())) return;
   WatchSoon();
 }
@@ -86,13 +86,13 @@ void JobRun::WatchSoon() {
 }
 
 void JobRun::OnWatchEvent(const v1::JobEvent& event) {
-  // What is said while it leaves is said again when the next attempt may begin.
+  // Events during leaving are repeated when the next attempt may begin.
   if (state_ == State::kLeaving || state_ == State::kReporting) return;
   last_event_ = event;
   LogDebug("job {}: the controller says {}", plan_.job, v1::JobState_Name(event.state()));
   if (event.has_placement()) {
     const bool newer = event.placement().epoch() > placement_.epoch();
-    // What the last attempt left unfinished has to be forgotten before the next begins.
+    // The unfinished state of the last attempt must be dropped before the next begins.
     if (newer && attempt_) return Restart("");
     if (newer && !IsEnd(event.state())) {
       Place(event.placement());
@@ -111,12 +111,12 @@ void JobRun::OnWatchEvent(const v1::JobEvent& event) {
     return;
   }
   if (event.state() != v1::LOST && !IsEnd(event.state())) return;
-  // While the node answers, its own word comes with the output; the controller's is for when it does not.
+  // While the node answers, its report comes with the output; the controller's is used only when it does not.
   if (!Attached()) return SettleFromWatch();
   if (settle_timer_ != 0) return;
   settle_timer_ = loop_->After(kSettleMicros, [this] {
     settle_timer_ = 0;
-    // Attached and exited: output and writes still flow, however long that takes.
+    // Attached and exited: output and writes may still arrive, for however long.
     if (!ended() && !(attempt_ && attempt_->record)) SettleFromWatch();
   });
 }
@@ -132,7 +132,7 @@ void JobRun::SettleFromWatch() {
   } else if (event.has_exit()) {
     record = event.exit();
   } else {
-    // Cancelled while it waited, or refused: it never ran.
+    // Cancelled while waiting, or refused: it never ran.
     Outcome outcome;
     outcome.state = event.state();
     outcome.exit_status = kExitNotStarted;
@@ -164,7 +164,7 @@ void JobRun::SettleFromWatch() {
 
 void JobRun::PrepareLate() {
   if (std::exchange(state_, State::kPreparing) == State::kPreparing) return;
-  roots_->Current(plan_.exposed, [this, alive = alive_](Result<tree::SnapshotPtr> tree) {
+  roots_->Current(plan_.exposed, [this, alive = alive_](Result<tree::TreePtr> tree) {
     if (!*alive || state_ != State::kPreparing) return;
     plan_.late = false;
     if (!tree) return FinishWithout(tree.error().message());
@@ -183,7 +183,7 @@ void JobRun::Place(const v1::Placement& placement) {
   loop_->Cancel(std::exchange(settle_timer_, 0));
   sink_->OnProgress(v1::STARTING, "starting on " + Escape(node()), node());
   Connect();
-  // A node that does not answer may be elsewhere, or lost.
+  // A node that does not answer may have another address, or be lost.
   WatchSoon();
 }
 
@@ -196,7 +196,7 @@ void JobRun::Readdress(const v1::Placement& placement) {
   attempt_->next_address = 0;
   attempt_->delay = JobAttempt::kFirstRetryMicros;
   if (attempt_->attached || ended()) return;
-  // Whoever answers at the old address is not, or no more, the node.
+  // The process at the old address is not, or no longer, the node.
   Disconnect();
   attempt_->StopRetry();
   Connect();
@@ -211,7 +211,7 @@ void JobRun::Disconnect() {
 
 void JobRun::Connect() {
   if (ended() || suspended_ || !attempt_ || attempt_->task) return;
-  if (placement_.addresses_size() == 0) return FinishWithout("node " + Escape(node()) + " has told no address");
+  if (placement_.addresses_size() == 0) return FinishWithout("node " + Escape(node()) + " has no address");
   const size_t next = attempt_->next_address++ % static_cast<size_t>(placement_.addresses_size());
   const std::string& address = placement_.addresses(static_cast<int>(next));
   LogDebug("job {}: to node {} at {}", plan_.job, Escape(node()), Escape(address));
@@ -235,13 +235,13 @@ void JobRun::Connect() {
     roots_->TellLiveViews();
   }
   if (plan_.tree && plan_.tree->apart) attach->set_apart(std::string(plan_.tree->apart->id.view()));
-  // No tree has this id, and the node says so.
+  // No tree has this id, and the node reports that.
   if (plan_.frozen && !plan_.tree) attach->set_tree(std::string(Digest().view()));
   if (plan_.snapshot) {
     attach->set_tree(plan_.snapshot->tree());
     attach->set_apart(plan_.snapshot->apart());
   }
-  // Of a run in a snapshot the snapshot store passes on what its node tells.
+  // For a run in a snapshot, the snapshot store forwards the node's report.
   if (plan_.trace && traces_ != nullptr) {
     const Digest tree = plan_.tree ? plan_.tree->id : Digest();
     traces_->Expect({plan_.job, placement_.attempt(), placement_.token(), tree, *plan_.trace});
@@ -260,7 +260,7 @@ void JobRun::Connect() {
     output->set_offset(sink_->OutputWanted(output->stream()));
   }
   attach->set_detached(plan_.detached);
-  // Only a job that was attached before can have applied anything, perhaps by an earlier home.
+  // Only a job that was attached before, perhaps by an earlier home, can have applied anything.
   if (attempt_->write_back || files_->HasApplyJournal(ApplyJournal())) {
     MakeWriteBack();
     attach->set_write_back_sequence(attempt_->write_back->sequence());
@@ -280,7 +280,7 @@ void JobRun::Retry() {
                     ": the job goes on, trying again for 10 minutes");
   }
   OpenWatch();
-  // All addresses in turn before there is a pause.
+  // Try all addresses before a pause.
   bool round_over = attempt_->next_address % static_cast<size_t>(std::max(1, placement_.addresses_size())) == 0;
   attempt_->retry_timer = loop_->After(round_over ? attempt_->delay : 0, [this] {
     attempt_->retry_timer = 0;
@@ -309,7 +309,7 @@ void JobRun::OnTaskError(const v1::Error& error) {
   LogInfo("job {}: node {}: {}", plan_.job, Escape(node()), attempt_->last_error);
   Disconnect();
   if (code == Code::kUnavailable || code == Code::kTimeout) return Retry();
-  // The node will not say more. The controller may know how it ended.
+  // The node will report no more. The controller may know how the job ended.
   attempt_->fatal = Error(code, attempt_->last_error);
   OpenWatch();
   if (settle_timer_ != 0) loop_->Cancel(settle_timer_);
@@ -342,13 +342,13 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
       if (message.notice().content_lost() && !plan_.live) FailFor(message.notice().text());
       return;
     default: {
-      LogWarning("job {}: the node sent a message that this version does not know", plan_.job);
+      LogWarning("job {}: the node sent an unknown message: update vrun at home", plan_.job);
       return;
     }
   }
 }
 
-// It was to see the root as it was: what it does without that file is worth nothing.
+// The job should see the root as it was: what it does without that file is worthless.
 void JobRun::FailFor(const std::string& lost) {
   v1::TaskUp up;
   up.mutable_signal()->set_signal(SIGTERM);
@@ -368,7 +368,7 @@ void JobRun::OnAttached(const v1::Attached& attached) {
     attempt_->content = UseContent();
   }
   if (first) {
-    // What could not be said meanwhile.
+    // Sends what could not be sent while disconnected.
     v1::TaskUp up;
     if (size_) {
       *up.mutable_resize() = *size_;
@@ -403,7 +403,7 @@ std::unique_ptr<NodeLinks::ContentUse> JobRun::UseContent() {
 
 // --- the end ---
 
-// The record is here, and all that the command has said and written is home.
+// The exit record is here, and all output and writes are home.
 bool JobRun::Complete() const {
   if (!attempt_ || !attempt_->record || attempt_->writes != JobAttempt::Writes::kFinished) return false;
   bool ended = sink_->OutputEnded(v1::STDOUT) && sink_->OutputEnded(v1::STDERR);
@@ -424,7 +424,7 @@ void JobRun::MaybeFinish() {
   outcome.reason = EndReason(*attempt_->record);
   outcome.state = EndState(*attempt_->record);
   if (attempt_->failed_writes > 0) {
-    // Nothing is lost: without Release the node keeps all that the command wrote.
+    // Nothing is lost: without Release the node keeps everything that the command wrote.
     files_->RememberWithheld(plan_.job, attempt_->failed_writes);
     std::string text = std::to_string(attempt_->failed_writes) +
                        " of the command's writes could not be applied at home: they are kept on node " +
@@ -439,7 +439,7 @@ void JobRun::MaybeFinish() {
     return Finish(std::move(outcome));
   }
   AddToOutcome(&outcome);
-  if (!attempt_->task) return Retry();  // the end is told to the node before anybody else hears of it
+  if (!attempt_->task) return Retry();  // the node is told of the end first
   v1::TaskUp up;
   *up.mutable_release() = release_;
   attempt_->task->Send(up);
@@ -491,10 +491,10 @@ void JobRun::Reported(std::optional<v1::IoReport> report) {
 void JobRun::FinishWithout(const std::string& reason) {
   Outcome outcome;
   outcome.reason = reason;
-  // Nobody is left here who could take part in another attempt.
+  // Nobody here can take part in another attempt.
   if (Preempted()) controller_->Cancel(plan_.job, SIGTERM, [](Result<v1::CancelReply>) {});
   if (attempt_ && attempt_->record) {
-    // It ended, and we know how; what is missing is output or writes.
+    // It ended and the status is known, but output or writes are missing.
     outcome.record = attempt_->record;
     outcome.exit_status = ExitStatus(*attempt_->record);
     outcome.state = EndState(*attempt_->record);
@@ -535,12 +535,12 @@ void JobRun::Finish(Outcome outcome) {
   for (EventLoop::TimerId* timer : {&watch_timer_, &settle_timer_}) loop_->Cancel(std::exchange(*timer, 0));
   watch_.reset();
   if (attempt_) {
-    // Not all of it: its WriteBack may be on the stack.
+    // Not destroyed: its WriteBack may be on the stack.
     attempt_->StopRetry();
     attempt_->task.reset();
     attempt_->content.reset();
   }
-  // Later: whoever is on the stack above us may not expect to lose the run.
+  // Posted, because callers on the stack may not expect the run to be destroyed.
   loop_->Post([this, alive = alive_, outcome = std::move(outcome)] {
     if (*alive) sink_->OnEnded(outcome);
   });

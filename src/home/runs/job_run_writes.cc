@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JobRun: what the command has written comes home: a batch job's when it is over, a live job's all the time.
+// JobRun: brings the command's writes home, for a batch job at its end, for a live job continuously.
 #include <utility>
 
 #include "base/clock.h"
@@ -9,9 +9,9 @@
 namespace vrun::home {
 namespace {
 
-// The node says every second that its live view is not.
+// The node reports every second that its live view is current.
 constexpr int64_t kViewBehindMicros = 3'000'000;
-constexpr int kMostConflicts = 20;  // of which the paths are in the record
+constexpr int kMostConflicts = 20;  // whose paths are in the record
 constexpr int kMaxBlocked = 60;     // times 5 s
 constexpr int64_t kBlockedRetryMicros = 5'000'000;
 
@@ -44,7 +44,7 @@ void JobRun::MakeWriteBack() {
                         .on_blocked =
                             [this](Error error) {
                               sink_->OnNotice(error.message() +
-                                              ": the command's writes wait on the node: make room at home");
+                                              ": the command's writes wait on the node: free space at home");
                               Disconnect();
                               bool patient = ++attempt_->blocked_times < kMaxBlocked;
                               attempt_->write_back->Restart(patient);
@@ -79,7 +79,7 @@ void JobRun::OnWriteBackEnd(const v1::WriteBackEnd& end) {
     return attempt_->write_back->End();
   }
   ListenTo(end.view());
-  // It comes again after a reconnection, of the same view.
+  // Sent again after a reconnection, for the same view.
   if (std::exchange(attempt_->writes, JobAttempt::Writes::kSyncing) == JobAttempt::Writes::kSyncing) return;
   sink_->OnProgress(v1::COMPLETING, "writing home", node());
   const auto durable = [this, alive = alive_, attempt = placement_.attempt()] {
@@ -99,18 +99,19 @@ std::string JobRun::live_state() const {
   if (behind > kViewBehindMicros) state = "behind home by " + std::to_string(behind / 1'000'000) + " s";
   if (content != nullptr && content->connected()) return state;
   return (state.empty() ? state : state + ": ") +
-         "no connection to its node: it does not see what changes at home, and what it writes waits there";
+         "no connection to its node: it does not see changes at home, and its writes wait there";
 }
 
 uint64_t JobRun::LiveFailed() const {
   return live_view_ == 0 ? 0 : live_writes_->Failed(live_view_) - MarkOf(live_view_).failed;
 }
 
-// Before the node can start it: its first writes may be here before we hear that it runs.
+// Before the node can start it: its first writes may arrive before we know that it runs.
 void JobRun::MarkLive() {
   live_writes_->Expect(plan_.job);
   auto marks = live_writes_->Marks();
-  if (live_view_ != 0) marks[live_view_] = MarkOf(live_view_);  // of the attempt before, in which it listens on
+  // the view of the attempt before, which still has our listener
+  if (live_view_ != 0) marks[live_view_] = MarkOf(live_view_);
   live_marks_ = std::move(marks);
 }
 
@@ -119,7 +120,7 @@ LiveWrites::Mark JobRun::MarkOf(uint64_t view) const {
   return it == live_marks_.end() ? LiveWrites::Mark{} : it->second;
 }
 
-// What cannot be applied is told to all who run in the view: nobody knows whose it was.
+// Failures are reported to all jobs in the view, since nobody knows whose write it was.
 void JobRun::ListenTo(uint64_t view) {
   if (view == 0 || view == live_view_) return;
   if (live_view_ != 0) live_writes_->Unlisten(live_view_, live_listener_);

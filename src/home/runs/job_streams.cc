@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of JobRun that joins the streams of a job's attempts, and goes from one attempt to the next.
+// The part of JobRun that joins the streams of a job's attempts and moves from one attempt to the next.
 #include <algorithm>
 
 #include "base/escape.h"
@@ -11,8 +11,8 @@ namespace vrun::home {
 
 // --- from one attempt to the next ---
 
-// Its streams begin where those of the attempt before it ended: as an earlier home has written down, or as far as the
-// sink has them.
+// Its streams begin where those of the attempt before ended: as recorded by an earlier home, or as far as the sink has
+// them.
 void JobRun::BeginAttempt() {
   const uint32_t attempt = placement_.attempt();
   StreamBases bases = files_->RecallBases(plan_.job);
@@ -36,7 +36,7 @@ void JobRun::BeginAttempt() {
   }
 }
 
-// What the sink has needs no acknowledgement of its own.
+// What the sink already has needs no acknowledgement from it.
 void JobRun::TakeAsPassedOn() {
   for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
     attempt_->outputs[stream == v1::STDERR].acked = sink_->OutputWanted(stream);
@@ -46,7 +46,7 @@ void JobRun::TakeAsPassedOn() {
 void JobRun::OnOutput(v1::Output output) {
   if (output.stream() == v1::STDIN) return;
   if (output.stream() > v1::STDERR) {
-    // Not of a job that may be started again (Runs::StartRun), so there is one attempt.
+    // Never for a job that may be restarted (Runs::StartRun), so there is one attempt.
     sink_->OnOutput(output.stream(), output.offset(), std::move(*output.mutable_data()), output.eof());
     return MaybeFinish();
   }
@@ -54,7 +54,7 @@ void JobRun::OnOutput(v1::Output output) {
   JobAttempt::Output& mine = attempt_->outputs[i];
   const uint64_t offset = attempt_->bases.out[i] + output.offset();
   mine.received = std::max(mine.received, offset + output.data().size());
-  // Another attempt may go on with the stream: its end is told with that of the job.
+  // Another attempt may continue the stream: its end is passed on at the end of the job.
   const bool last = !plan_.requeue || (attempt_->record && !Preempted());
   if (output.eof() && !last) mine.end_is_held = true;
   if (!output.data().empty() || (output.eof() && last)) {
@@ -74,7 +74,7 @@ void JobRun::OnInputAck(const v1::InputAck& ack) {
   sink_->OnInputAcked(v1::STDIN, input_acked_, ack.closed() && !plan_.requeue, taken);
 }
 
-// From where the node has them; without `attached`, all of them.
+// Requests inputs from the node's offsets; without `attached`, all of them.
 void JobRun::WantInputs(const v1::Attached* attached) {
   sink_->OnInputWanted(v1::STDIN, attempt_->bases.in + (attached != nullptr ? attached->input_offset() : 0));
   for (const v1::Descriptor& d : sink_->Descriptors()) {
@@ -117,7 +117,7 @@ void JobRun::OnKept(const v1::WriteBackEnd& end) {
   MaybeFinish();
 }
 
-// All that the attempt has said was passed on.
+// All output of the attempt was passed on.
 bool JobRun::Drained() const {
   if (attempt_->record->started_us() == 0) return true;
   for (v1::StreamId stream : {v1::STDOUT, v1::STDERR}) {
@@ -141,7 +141,7 @@ void JobRun::MaybeRestart() {
   attempt_->task->Send(up);
   attempt_->task->Finish();
   state_ = State::kLeaving;
-  // Later: whoever told us may belong to what is thrown away.
+  // Posted, because our caller may belong to what is destroyed.
   loop_->Post([this, alive = alive_, reason = Escape(attempt_->record->reason())] {
     if (*alive) Restart(reason.empty() ? "preempted" : reason);
   });
@@ -159,12 +159,12 @@ void JobRun::Restart(const std::string& notice) {
   attempt_.reset();
   sink_->OnDisconnected();
   sink_->OnProgress(v1::PENDING, "queued again", "");
-  // Later: the watch may be who told us. Then what the attempt has written, and whatever else has changed, is seen by
-  // the next one.
+  // Posted, because the watch may be our caller. The next attempt then sees what this one has written and any other
+  // change.
   loop_->Post([this, alive = alive_] {
     if (!*alive || ended()) return;
     watch_.reset();
-    roots_->Next(plan_.job, plan_.frozen, plan_.exposed, [this, alive](Result<tree::SnapshotPtr> tree) {
+    roots_->Next(plan_.job, plan_.frozen, plan_.exposed, [this, alive](Result<tree::TreePtr> tree) {
       if (!*alive || ended()) return;
       if (tree) {
         plan_.tree = std::move(*tree);
@@ -178,7 +178,7 @@ void JobRun::Restart(const std::string& notice) {
   });
 }
 
-// --- the sink's words ---
+// --- calls of the sink ---
 
 void JobRun::Suspend(Sink* sink) {
   sink_ = sink;

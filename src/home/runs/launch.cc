@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "home/links/controller_client.h"
 #include "home/root/root_tree.h"
-#include "home/runs/snapshots.h"
+#include "home/runs/snapshot_client.h"
 
 namespace vrun::home {
 namespace {
@@ -28,7 +28,7 @@ std::string BaseName(const std::string& path) { return path.substr(path.rfind('/
 
 }  // namespace
 
-Launch::Launch(EventLoop* loop, ControllerClient* controller, RootTree* tree, Snapshots* snapshots,
+Launch::Launch(EventLoop* loop, ControllerClient* controller, RootTree* tree, SnapshotClient* snapshots,
                const Defaults& defaults, const v1::Run& run, Events events)
     : loop_(loop),
       controller_(controller),
@@ -45,7 +45,7 @@ Launch::Launch(EventLoop* loop, ControllerClient* controller, RootTree* tree, Sn
   if (spec->name().empty() && spec->command().argv_size() > 0) {
     spec->set_name(Escape(BaseName(spec->command().argv(0))));
   }
-  // One that all jobs of a node share cannot be any of these.
+  // A cache that all jobs of a node share cannot be one of these.
   const bool shareable =
       run.snapshot().empty() && run.expose().empty() && !spec->discard_writes() && !spec->keep_writes();
   spec->set_live_view(shareable && (spec->has_live_view() ? spec->live_view() : defaults.live && !run.detached()));
@@ -58,15 +58,14 @@ Launch::~Launch() {
 
 void Launch::Start() {
   if (!snapshot_.empty()) {
-    // Which one it is has to be known before the job is made: it is part of it.
+    // The snapshot must be known before the job is made, because it is part of the job.
     return snapshots_->Find(snapshot_, [self = shared_from_this()](Result<v1::SnapshotReference> snapshot) {
       self->OnSnapshot(std::move(snapshot));
     });
   }
-  root_->Current(exposed_,
-                 [self = shared_from_this()](Result<tree::SnapshotPtr> tree) { self->OnTree(std::move(tree)); });
+  root_->Current(exposed_, [self = shared_from_this()](Result<tree::TreePtr> tree) { self->OnTree(std::move(tree)); });
   if (root_->facts().scanned) return Submit();
-  // A slot on a node that waits for a scan helps nobody: the job is made when there is a tree.
+  // Do not occupy a slot on a node during a scan: make the job when there is a tree.
   events_.on_progress("scanning the root");
   int64_t begun = MonotonicMicros();
   auto note = [this, begun](auto& again) -> void {
@@ -100,13 +99,13 @@ void Launch::OnSubmitted(Result<v1::SubmitReply> reply) {
     }
     reply_ = std::move(*reply);
     if (!reply_->deadline().empty()) events_.on_notice(reply_->deadline());
-    // Taken out first: they may end in Abandon, which clears the events.
+    // Taken out first: they may call Abandon, which clears the events.
     auto accepted = std::exchange(events_.on_accepted, nullptr);
     accepted(reply_->job());
     return MaybeReady();
   }
   Code code = reply.error().code();
-  // The same request id makes the same job, however often it is asked: a lost answer does no harm.
+  // The same request id makes the same job however often it is sent: a lost answer does no harm.
   bool again = code == Code::kUnavailable || code == Code::kTimeout;
   if (again && !controller_->address().empty() && MonotonicMicros() - first_try_us_ < kPatienceMicros) {
     if (!abandoned_) events_.on_progress("waiting for the controller at " + Escape(controller_->address()));
@@ -120,7 +119,7 @@ void Launch::OnSubmitted(Result<v1::SubmitReply> reply) {
   Fail(again ? std::move(reply).error().With("the controller does not answer") : std::move(reply).error());
 }
 
-void Launch::OnTree(Result<tree::SnapshotPtr> tree) {
+void Launch::OnTree(Result<tree::TreePtr> tree) {
   loop_->Cancel(std::exchange(scan_note_, 0));
   if (abandoned_) return;
   if (!tree) return Fail(std::move(tree).error());

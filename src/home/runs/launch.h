@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a Run to a job: the tree is made current while the controller is asked, and both are waited for.
+// Turns a Run into a job: makes the tree current and asks the controller at the same time, and waits for both.
 #pragma once
 
 #include <functional>
@@ -17,41 +17,40 @@ namespace vrun::home {
 
 class ControllerClient;
 class RootTree;
-class Snapshots;
+class SnapshotClient;
 
-// Loop thread only. Lives in a shared_ptr; after Abandon no callback runs any more, and a job that was made is
-// cancelled.
+// Loop thread only. Owned by a shared_ptr. After Abandon no callback runs, and a job that was made is cancelled.
 class Launch : public std::enable_shared_from_this<Launch> {
  public:
   struct Events {
-    std::function<void(uint64_t job)> on_accepted;  // the job exists, durably
+    std::function<void(uint64_t job)> on_accepted;  // the job exists durably
     std::function<void(std::string text)> on_progress;
     std::function<void(std::string text)> on_notice;  // before on_accepted
-    // The root that it sees: a tree of home's, or (null) the snapshot.
-    std::function<void(std::optional<v1::Placement>, tree::SnapshotPtr, const v1::SubmitRequest&)> on_ready;
+    // The root that the job sees: a tree of home, or null for the snapshot.
+    std::function<void(std::optional<v1::Placement>, tree::TreePtr, const v1::SubmitRequest&)> on_ready;
     std::function<void(Error)> on_failed;  // there is no job, or it was cancelled
   };
 
-  // What a run gets that does not say.
+  // Defaults for what a run does not specify.
   struct Defaults {
     std::string pool;
     bool live = false;  // a live view
   };
 
-  Launch(EventLoop* loop, ControllerClient* controller, RootTree* tree, Snapshots* snapshots, const Defaults& defaults,
-         const v1::Run& run, Events events);
+  Launch(EventLoop* loop, ControllerClient* controller, RootTree* tree, SnapshotClient* snapshots,
+         const Defaults& defaults, const v1::Run& run, Events events);
   ~Launch();
-  // The barrier is asked for in here: everything that was written before is in the tree.
+  // Requests the barrier in this call: everything written before is in the tree.
   void Start();
   void Abandon(int signal);
-  // No callback runs any more; the job, if there is or will be one, stays.
+  // No callback runs any more; a job that exists or will exist stays.
   void Forget();
-  bool live() const { return request_.spec().live_view(); }  // its root is to be a live view
+  bool live() const { return request_.spec().live_view(); }  // its root will be a live view
 
  private:
   void Submit();
   void OnSubmitted(Result<v1::SubmitReply> reply);
-  void OnTree(Result<tree::SnapshotPtr> tree);
+  void OnTree(Result<tree::TreePtr> tree);
   void OnSnapshot(Result<v1::SnapshotReference> snapshot);
   void MaybeReady();
   void Fail(Error error);
@@ -59,7 +58,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   EventLoop* const loop_;
   ControllerClient* const controller_;
   RootTree* const root_;
-  Snapshots* const snapshots_;
+  SnapshotClient* const snapshots_;
   Events events_;
   v1::SubmitRequest request_;
   std::vector<std::string> exposed_;
@@ -71,7 +70,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   EventLoop::TimerId retry_ = 0;
   EventLoop::TimerId scan_note_ = 0;
   std::optional<v1::SubmitReply> reply_;
-  tree::SnapshotPtr tree_;
+  tree::TreePtr tree_;
   const std::string snapshot_;  // name; "": the root as it is
 };
 

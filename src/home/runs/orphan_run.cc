@@ -27,7 +27,7 @@ OrphanRun::OrphanRun(EventLoop* loop, ControllerClient* controller, LogSpool* sp
   if (options_.hangup_micros == 0) return;
   hangup_ = loop_->After(options_.hangup_micros, [this] {
     hangup_ = 0;
-    LogInfo("job {}: nobody came back for it: SIGHUP", job_);
+    LogInfo("job {}: its client did not reconnect: sending SIGHUP", job_);
     controller_->Cancel(job_, SIGHUP, [this, alive = alive_](Result<v1::CancelReply> reply) {
       if (!reply && *alive && run_ != nullptr) run_->SendSignal(SIGHUP, true);
     });
@@ -52,7 +52,7 @@ void OrphanRun::OnEnded(const Outcome& outcome) {
 
 void OrphanRun::OnOutput(v1::StreamId stream, uint64_t offset, std::string data, bool eof) {
   if (stream > v1::STDERR) {
-    // Nobody can fetch it from the log: dropped, unless its client may still come back.
+    // The log does not store these streams: dropped, unless the client may still reconnect.
     uint64_t& received = more_[stream];
     received = std::max(received, offset + data.size());
     if (!options_.hold && run_ != nullptr && received > 0) run_->Acknowledge(stream, received);
@@ -60,7 +60,7 @@ void OrphanRun::OnOutput(v1::StreamId stream, uint64_t offset, std::string data,
   }
   Stream& s = streams_[stream == v1::STDERR];
   uint64_t end = offset + data.size();
-  // What was acknowledged by an earlier home is not sent again, so the first bytes may begin anywhere.
+  // What an earlier home acknowledged is not sent again, so the first bytes may begin anywhere.
   if (end > s.received) s.received = end;
   if (data.empty() && !eof) return;
   uint64_t limit = options_.hold ? LogSpool::kOrphanBytes : LogSpool::kJobBytes;
@@ -81,7 +81,7 @@ void OrphanRun::Kept(v1::StreamId stream, uint64_t end, bool eof, bool kept) {
   if (s.held == 0 && end > 0) run_->Acknowledge(stream, end);
   if (!eof) return;
   s.ended = true;
-  // The end with bytes before it that are held is no end yet.
+  // An end after held bytes is not the end yet.
   if (s.held == 0) run_->OutputProgressed();
 }
 

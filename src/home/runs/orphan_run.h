@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run without descriptors: its client has left, or died with an earlier home. Its output goes to the log, from where
-// a client that comes back gets what it lacks.
+// A run without descriptors: its client has left, or died with an earlier home. The output goes to the log; a client
+// that reconnects gets it from there.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@ namespace vrun::home {
 class OrphanRun : public JobRun::Sink {
  public:
   struct Options {
-    // A client may come back for the output: what the log does not take is left on the node for 10 minutes. Otherwise
+    // A client may reconnect for the output: what the log does not accept stays on the node for 10 minutes. Otherwise
     // it is dropped.
     bool hold = false;
-    // The terminal is gone: SIGHUP after this time; 0: never.
+    // The terminal is gone: send SIGHUP after this time; 0: never.
     int64_t hangup_micros = 0;
     uint64_t stdout_offset = 0;
     uint64_t stderr_offset = 0;
@@ -28,7 +28,7 @@ class OrphanRun : public JobRun::Sink {
   OrphanRun(EventLoop* loop, ControllerClient* controller, LogSpool* spool, uint64_t job, Options options,
             std::function<void(const Outcome&)> on_ended);
   ~OrphanRun() override;
-  // Before anything can happen.
+  // Call first.
   void Bind(JobRun* run) { run_ = run; }
 
   void OnProgress(v1::JobState, const std::string&, const std::string&) override {}
@@ -48,7 +48,7 @@ class OrphanRun : public JobRun::Sink {
  private:
   struct Stream {
     uint64_t received = 0;
-    uint64_t held = 0;  // the log has not taken what is below; 0: nothing held
+    uint64_t held = 0;  // nonzero: the log did not accept what is below this offset
     bool ended = false;
   };
   void Kept(v1::StreamId stream, uint64_t end, bool eof, bool kept);
@@ -63,7 +63,7 @@ class OrphanRun : public JobRun::Sink {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   JobRun* run_ = nullptr;
   Stream streams_[2];
-  std::map<v1::StreamId, uint64_t> more_;  // received of descriptors above 2
+  std::map<v1::StreamId, uint64_t> more_;  // bytes received of descriptors above 2
   EventLoop::TimerId hangup_ = 0;
   EventLoop::TimerId let_go_ = 0;
 };

@@ -25,7 +25,7 @@ struct Offsets {
   uint64_t err = 0;
 };
 
-// One pattern of a path: %, a width of at most two digits, a letter. What is none stays as it is.
+// One pattern in a path: %, a width of at most two digits, a letter. Anything else stays as it is.
 struct Pattern {
   size_t size = 1;
   size_t width = 0;
@@ -44,7 +44,7 @@ Pattern PatternAt(std::string_view path, size_t at) {
   return out;
 }
 
-// Calls `replace(pattern, text)` for each pattern; what it returns takes the place of the text.
+// Replaces each pattern by the result of `replace(pattern, text)`.
 template <typename Replace>
 std::string ReplacePatterns(std::string_view path, Replace replace) {
   std::string out;
@@ -222,7 +222,7 @@ Result<DetachedStreams> RunFiles::OpenDetached(uint64_t job, const DetachedFiles
   VRUN_ASSIGN(UniqueFd out, OpenOutput(out_path, fresh));
   UniqueFd err;
   if (err_path == out_path) {
-    // The same description: the pump keeps the order of the two streams then.
+    // The same description, so that the pump keeps the order of the two streams.
     err.Reset(::fcntl(out.get(), F_DUPFD_CLOEXEC, 3));
     if (!err) return ErrnoError("dup");
   } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs whose output goes to files (vbatch): the files, and what a later home has to know to go on with them.
+// Runs whose output goes to files (vbatch): the files, and what a later home needs to continue with them.
 #pragma once
 
 #include <cstdint>
@@ -24,18 +24,18 @@ struct DetachedFiles {
   std::string stdout_path;  // as in Run: absolute in the root, with patterns; "": vrun-%j.out in `directory`
   std::string stderr_path;  // "": where stdout goes
   std::string directory;
-  bool append = false;  // what the files have stays
+  bool append = false;  // append to existing files
   std::vector<std::string> exposed;
 };
 
-// %j in `pattern` becomes the job, %4j the same with zeros in front, %% a percent sign; %N stays.
+// Replaces %j in `pattern` by the job, %4j by the same with leading zeros, %% by a percent sign; %N stays.
 std::string ForJob(std::string_view pattern, uint64_t job);
-// A path has %N, which nobody knows before the job has a node.
+// A path contains %N, which is unknown until the job has a node.
 bool NamesNode(const DetachedFiles& files);
 void SetNode(std::string_view node, DetachedFiles* files);
 // Where the streams of a job's present attempt begin in those of the job.
 struct StreamBases {
-  uint32_t attempt = 0;  // 0: none is known
+  uint32_t attempt = 0;  // 0: unknown
   uint64_t out[2] = {0, 0};
   uint64_t in = 0;
 };
@@ -46,7 +46,7 @@ struct DetachedStreams {
   UniqueFd err;
   StreamProgressMap progress;
 };
-// Streams that go nowhere, where there are no files to be had.
+// Streams to /dev/null, for when no files can be opened.
 Result<DetachedStreams> OpenNowhere();
 
 class RunFiles {
@@ -57,16 +57,16 @@ class RunFiles {
 
   const std::string& root() const { return root_; }
 
-  // Whether files that name their node could be made, as far as that can be known without it.
+  // Whether files that name their node could be created, as far as that can be known without it.
   Status CheckDetached(const DetachedFiles& files) const;
-  // New files replace what is there; files of a run that has written already are gone on with.
+  // New files replace existing ones; the files of a run that has already written are continued.
   Result<DetachedStreams> OpenDetached(uint64_t job, const DetachedFiles& files) const;
 
   // runs/JOB, durable.
   Status RememberDetached(uint64_t job, const DetachedFiles& files) const;
   // kNotFound: that job is no detached run of this home.
   Result<DetachedFiles> RecallDetached(uint64_t job) const;
-  // All jobs of which that is remembered.
+  // All jobs for which RememberDetached was called.
   std::vector<uint64_t> RememberedDetached() const;
   // How far the files are written: runs/JOB.offsets. Best effort: too small an offset repeats bytes.
   void RememberOffsets(uint64_t job, uint64_t stdout_offset, uint64_t stderr_offset) const;
@@ -77,12 +77,12 @@ class RunFiles {
   void ForgetBases(uint64_t job) const;
   StreamBases RecallBases(uint64_t job) const;
 
-  // What a run is traced by, and whether its client wants the node's report: runs/JOB.traced. Best effort: without it a
-  // run that a later home takes up is not traced.
+  // The part of the command that selects a run's trace, and whether its client wants the node's report:
+  // runs/JOB.traced. Best effort: without it a run that a later home resumes is not traced.
   void RememberTraced(uint64_t job, const v1::Run& run) const;
   std::optional<v1::Run> RecallTraced(uint64_t job) const;  // the command as TracedPart, explain_io
   void ForgetTraced(uint64_t job) const;
-  // Of all jobs that are not among these: they ended while there was no home.
+  // Deletes it for all jobs not in `jobs`: they ended while there was no home.
   void ForgetTracedBut(const std::set<uint64_t>& jobs) const;
 
   // runs/JOB.withheld: a job's writes are kept on its node because they could not be applied.
@@ -90,9 +90,9 @@ class RunFiles {
   bool IsWithheld(uint64_t job) const;
   void ForgetWithheld(uint64_t job) const;
 
-  // apply/NAME: what is applied of a job's writes.
+  // apply/NAME: the journal of applying a job's writes.
   bool HasApplyJournal(const std::string& name) const;
-  // Its path. "" where it cannot be made (a read-only or full state directory): then it has to be kept in memory.
+  // Returns its path. "" if it cannot be created (a read-only or full state directory): then the journal is in memory.
   std::string MakeApplyJournal(const std::string& name) const;
   void ForgetApplyJournal(const std::string& name) const;
 

@@ -41,7 +41,7 @@ Runs::~Runs() {
   for (auto& [job, entry] : runs_) entry.run.reset();
 }
 
-// Whoever is on the stack may be a member of what dies.
+// A caller on the stack may be a member of the object to destroy.
 void Runs::Later(std::shared_ptr<void> dead) {
   loop_->Post([dead = std::move(dead)]() mutable { dead.reset(); });
 }
@@ -111,7 +111,7 @@ void Runs::StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run
   raw->StartRun(complete);
 }
 
-// As the node would say it, but at once and without a job.
+// As the node would, but at once and without a job.
 void Runs::Refuse(ClientConnection* client, const v1::Run& run, const NamedCheck& named) {
   if (run.detached() || !named.not_found) return client->SendError(*named.refusal);
   v1::HomeMessage message;
@@ -139,7 +139,7 @@ bool Runs::OnAccepted(AttachedRun* attached, uint64_t job) {
     if (!*alive) return;
     auto taken = Take(attached);
     if (!taken) return;
-    // Of a run that writes files there is nothing to take over.
+    // A run that writes files has nothing to take over.
     if (!taken->pump()) return;
     auto run = runs_.find(job);
     if (run != runs_.end() && run->second.run) return ResumeRunning(job, std::move(taken));
@@ -184,7 +184,7 @@ void Runs::Done(AttachedRun* attached) {
     if (taken->outcome()) RememberOutcome(job, *taken->outcome());
     files_->ForgetDetached(job);
     files_->ForgetTraced(job);
-    spool_->Wake(job);  // whoever follows its output need not wait for more
+    spool_->Wake(job);  // wakes readers that follow the output
   }
   Later(std::move(taken));
 }
@@ -210,7 +210,7 @@ void Runs::Orphan(AttachedRun* attached) {
     options.stderr_offset = pump->written(v1::STDERR);
   }
   if (attached->has_client())
-    options.hold = false;  // it left of its own will
+    options.hold = false;  // the client left on purpose
   else if (attached->on_disconnect() == v1::ON_DISCONNECT_HANG_UP)
     options.hangup_micros = kHangupMicros;
   Entry& entry = it->second;
@@ -233,7 +233,7 @@ void Runs::OrphanEnded(uint64_t job, const Outcome& outcome) {
   runs_.erase(it);
 }
 
-// --- a client comes back ---
+// --- a client reconnects ---
 
 void Runs::Resume(std::shared_ptr<ClientConnection> client, const v1::Resume& resume, std::vector<UniqueFd> fds) {
   uint64_t job = resume.job();
@@ -245,8 +245,7 @@ void Runs::Resume(std::shared_ptr<ClientConnection> client, const v1::Resume& re
   options.quiet = resume.quiet();
   options.progress = resume.progress();
   options.on_disconnect = resume.on_disconnect();
-  // Whether the command has a terminal is not known here; setting ours raw is right exactly when both ends are
-  // terminals.
+  // It is not known here whether the command has a terminal; raw mode is right exactly if both ends are terminals.
   options.terminal_ready = resume.terminal_ready();
   options.terminal = fds.size() >= 4 && ::isatty(fds[0].get()) == 1 && ::isatty(fds[1].get()) == 1;
   auto attached = MakeAttached(client, options, resume.descriptors(), std::move(fds));
@@ -263,12 +262,12 @@ void Runs::ResumeRunning(uint64_t job, std::unique_ptr<AttachedRun> attached) {
   if (entry.attached) Later(std::move(entry.attached));
   entry.attached = std::move(attached);
   raw->Resume(job, entry.run.get());
-  // The reads come after all appends of the old sink, so the log is complete for what it acknowledged.
+  // The reads come after all appends of the old sink, so the log is complete for everything it acknowledged.
   Replay(job, raw, 0, [this, job, raw] {
     auto it = runs_.find(job);
     if (it == runs_.end() || it->second.attached.get() != raw) return;
     it->second.resuming = false;
-    it->second.run->SetSink(raw);  // does nothing when it has ended: the client is told already
+    it->second.run->SetSink(raw);  // does nothing if it has ended: the client was told already
     if (it->second.orphan) Later(std::move(it->second.orphan));
   });
 }
@@ -282,7 +281,7 @@ void Runs::Replay(uint64_t job, AttachedRun* attached, uint64_t position, std::f
         if (!read || pump == nullptr) return done();
         for (LogSpool::Record& record : read->records) {
           if (record.note) continue;
-          // Only what follows on what the client has: a log that lacks something in between is told at the next output.
+          // Only what continues the client's data: a gap in the log is reported at the next output.
           if (record.offset > pump->received(record.stream)) {
             attached->OnOutput(record.stream, record.offset, std::move(record.data), false);
           } else {
@@ -308,7 +307,7 @@ void Runs::ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attac
         if (!*alive) return;
         auto node = replaying_.extract(raw);
         if (!node) return;
-        // Recovery may have found it meanwhile.
+        // Recovery may have resumed it meanwhile.
         auto it = runs_.find(job);
         if (it != runs_.end() && it->second.run) return ResumeRunning(job, std::move(node.mapped()));
         ResumeFromController(job, std::move(node.mapped()), tries + 1);
@@ -343,8 +342,8 @@ void Runs::ResumeFromController(uint64_t job, std::unique_ptr<AttachedRun> attac
     }
     if (reply->info().state() == v1::LOST && tries >= 4) return fail(outcome);
     if (tries >= kResumeTries) return fail(outcome);
-    // It goes on: taken up as an orphan first, then by this client.
-    TreeFor(job, [this, alive = alive_, job, reply = *reply, again](Result<tree::SnapshotPtr> tree) {
+    // It still runs: resume it as an orphan first, then attach this client.
+    TreeFor(job, [this, alive = alive_, job, reply = *reply, again](Result<tree::TreePtr> tree) {
       if (!*alive) return;
       if (tree && !runs_.contains(job)) TakeUp(job, reply, *tree);
       again();
@@ -381,14 +380,14 @@ void Runs::Recover() {
         for (const v1::JobInfo& info : reply->jobs()) {
           uint64_t job = info.job();
           if (runs_.contains(job) || IsEnd(info.state()) || files_->IsWithheld(job)) continue;
-          bool launching = !launching_.empty();  // its answer may be on its way: it is not ours to take up
+          bool launching = !launching_.empty();  // its answer may be on its way: not ours to resume
           if (launching) {
             later();
             continue;
           }
           controller_->Get(job, [this, alive, job](Result<v1::GetReply> got) {
             if (!*alive || !got || IsEnd(got->info().state())) return;
-            TreeFor(job, [this, alive, job, got = *got](Result<tree::SnapshotPtr> tree) {
+            TreeFor(job, [this, alive, job, got = *got](Result<tree::TreePtr> tree) {
               if (*alive && tree && !runs_.contains(job)) TakeUp(job, got, *tree);
             });
           });
@@ -400,22 +399,22 @@ void Runs::TellEnds(const std::set<uint64_t>& not_over) {
   for (uint64_t job : files_->RememberedDetached()) {
     if (not_over.contains(job) || runs_.contains(job) || files_->IsWithheld(job)) continue;
     controller_->Get(job, [this, alive = alive_, job](Result<v1::GetReply> reply) {
-      if (!*alive || !launching_.empty() || runs_.contains(job)) return;  // perhaps it has just been submitted
+      if (!*alive || !launching_.empty() || runs_.contains(job)) return;  // it may have just been submitted
       if (!reply && reply.error().code() == Code::kNotFound) return files_->ForgetDetached(job);
       if (!reply || !IsEnd(reply->info().state())) return;
-      // Nothing is left on its node: the controller's word is all that it waits for.
+      // Nothing is left on its node: it waits only for the controller's report.
       reply->clear_placement();
       TakeUp(job, *reply, nullptr);
     });
   }
 }
 
-// Perhaps it waits for its next attempt; to one that goes on it makes no difference.
-void Runs::TreeFor(uint64_t job, std::function<void(Result<tree::SnapshotPtr>)> done) {
+// It may be waiting for its next attempt; for a running one this makes no difference.
+void Runs::TreeFor(uint64_t job, std::function<void(Result<tree::TreePtr>)> done) {
   roots_->Next(job, roots_->frozen().Has(job), {}, std::move(done));
 }
 
-void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tree) {
+void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree) {
   LogInfo("job {}: taken up again", job);
   Entry& entry = runs_[job];
   JobRun::Plan plan;
@@ -444,7 +443,7 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
     if (taken) {
       plan.detached = true;
       plan.exposed = files->exposed;
-      // It has not begun, and is frozen when it does.
+      // It has not begun; it is frozen when it does.
       if (plan.late && !plan.live && roots_->frozen().enabled())
         plan.freeze = entry.attached->LateFreeze(files->directory);
       entry.run = makers_.job_run(std::move(plan), entry.attached.get());
@@ -457,7 +456,7 @@ void Runs::TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tre
   }
   OrphanRun::Options options;
   options.hold = true;
-  // Its client may have gone with the earlier home, or is on its way here.
+  // Its client may have ended with the earlier home, or may be reconnecting.
   const v1::OnDisconnect wanted = reply.info().scheduling().on_disconnect();
   if (wanted == v1::ON_DISCONNECT_HANG_UP || wanted == v1::ON_DISCONNECT_CANCEL) options.hangup_micros = kHangupMicros;
   entry.orphan = std::make_unique<OrphanRun>(loop_, controller_, spool_, job, options,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All runs of this home: those with a client, those that write files, those whose client is away.
+// All runs of this home: with a client, with output files, or with an absent client.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ namespace vrun::home {
 // Loop thread only.
 class Runs : public AttachedRun::Owner {
  public:
-  // What runs consist of that is not made here.
+  // What runs need and this class does not make.
   struct Makers {
     std::function<std::unique_ptr<JobRun>(JobRun::Plan plan, JobRun::Sink* sink)> job_run;
     std::function<std::shared_ptr<Launch>(const v1::Run& run, Launch::Events events)> launch;
@@ -30,20 +30,20 @@ class Runs : public AttachedRun::Owner {
        const RunFiles* files, Makers makers);
   ~Runs() override;
 
-  // First messages of a conversation; descriptors as in proto/local.proto. Answers errors itself.
+  // First messages of a conversation; descriptors as in proto/local.proto. Errors are answered here.
   void StartRun(std::shared_ptr<ClientConnection> client, const v1::Run& run, std::vector<UniqueFd> fds);
   void Resume(std::shared_ptr<ClientConnection> client, const v1::Resume& resume, std::vector<UniqueFd> fds);
 
-  // After a start: takes up the jobs that an earlier home left behind, as soon as there is a tree and a controller.
+  // Call after a start: resumes the jobs of an earlier home, as soon as there is a tree and a controller.
   void Recover();
 
-  // Tells all clients that home ends; jobs go on.
+  // Tells all clients that home exits; jobs continue.
   void HomeEnds();
   size_t running() const { return runs_.size(); }
   bool Has(uint64_t job) const { return runs_.contains(job); }
-  // JobRun::live_state of one that runs; "" of any other.
+  // JobRun::live_state of a running job; "" for any other.
   std::string LiveState(uint64_t job) const;
-  // How a run of this home ended, as its client or its output was told. Null: it has not, or too long ago.
+  // How a run of this home ended, as its client or its output was told. Null: it has not ended, or too long ago.
   const Outcome* OutcomeOf(uint64_t job) const;
 
   // --- AttachedRun::Owner ---
@@ -56,7 +56,7 @@ class Runs : public AttachedRun::Owner {
 
  private:
   struct Entry {
-    std::unique_ptr<JobRun> run;  // its sink is one of the others
+    std::unique_ptr<JobRun> run;  // its sink is one of the other members
     std::unique_ptr<AttachedRun> attached;
     std::unique_ptr<OrphanRun> orphan;
     bool resuming = false;
@@ -65,11 +65,11 @@ class Runs : public AttachedRun::Owner {
   static void Refuse(ClientConnection* client, const v1::Run& run, const NamedCheck& named);
   std::unique_ptr<AttachedRun> Take(AttachedRun* attached);
   void Later(std::shared_ptr<void> dead);
-  void TreeFor(uint64_t job, std::function<void(Result<tree::SnapshotPtr>)> done);
-  void TakeUp(uint64_t job, const v1::GetReply& reply, tree::SnapshotPtr tree);
+  void TreeFor(uint64_t job, std::function<void(Result<tree::TreePtr>)> done);
+  void TakeUp(uint64_t job, const v1::GetReply& reply, tree::TreePtr tree);
   void OrphanEnded(uint64_t job, const Outcome& outcome);
   void RememberOutcome(uint64_t job, const Outcome& outcome);
-  // Batch jobs that ended while there was no home: their output still lacks the end.
+  // Finishes the output files of batch jobs that ended while there was no home.
   void TellEnds(const std::set<uint64_t>& not_over);
   void Replay(uint64_t job, AttachedRun* attached, uint64_t position, std::function<void()> done);
   void ResumeRunning(uint64_t job, std::unique_ptr<AttachedRun> attached);
@@ -91,8 +91,8 @@ class Runs : public AttachedRun::Owner {
   PipeTurns pipe_turns_;  // outlives the runs
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<uint64_t, Entry> runs_;
-  std::vector<std::unique_ptr<AttachedRun>> launching_;             // no job yet
-  std::map<AttachedRun*, std::unique_ptr<AttachedRun>> replaying_;  // a run that ended meanwhile
+  std::vector<std::unique_ptr<AttachedRun>> launching_;             // these have no job yet
+  std::map<AttachedRun*, std::unique_ptr<AttachedRun>> replaying_;  // runs that ended while the client was away
   std::map<uint64_t, Outcome> outcomes_;                            // the latest few
   EventLoop::TimerId recover_timer_ = 0;
 };

@@ -8,7 +8,7 @@
 
 namespace vrun::home {
 
-// Attaches once more to a task whose writes are given up, and lets it go.
+// Attaches once more to a task whose writes are given up, and releases it.
 class Withheld::Release {
  public:
   Release(Withheld* all, uint64_t job, std::function<void()> over) : all_(all), over_(std::move(over)) {

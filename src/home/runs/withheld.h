@@ -19,7 +19,7 @@ class Withheld {
   // None is owned; all outlive it.
   Withheld(EventLoop* loop, ControllerClient* controller, NodeLinks* nodes, const RunFiles* files);
   ~Withheld();
-  // The job's writes are not wanted any more. False: none of that job are withheld.
+  // The user gives up the job's writes. False: none of that job are withheld.
   bool GiveUp(uint64_t job);
 
  private:

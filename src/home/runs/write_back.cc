@@ -7,14 +7,14 @@
 namespace vrun::home {
 namespace {
 
-// The node keeps 256 operations or 8 MiB unacknowledged: at half of that it should hear from us, so that it never
+// The node keeps at most 256 operations or 8 MiB unacknowledged: we acknowledge at half of that, so that it never
 // waits.
 constexpr size_t kSyncOperations = 128;
 constexpr uint64_t kSyncBytes = 4u << 20;
 constexpr int64_t kIdleSyncMicros = 20'000;
 constexpr uint64_t kMaxTold = 10;
 
-// Somebody can make room, and then it works.
+// Errors that go away when somebody frees space.
 bool MayPass(const Error& error) {
   switch (error.error_number()) {
     case ENOSPC:
@@ -54,7 +54,7 @@ Status WriteBack::OpenApplier() {
 }
 
 uint64_t WriteBack::sequence() {
-  // While the worker has work the applier is its own; a reconnection asks only when it is quiet, or accepts repetition.
+  // While the worker is active, only it uses the applier; a reconnection asks when it is idle, or accepts repetition.
   if (!worker_ && !options_.journal.empty() && PathExists(options_.journal)) (void)OpenApplier();
   if (queued_.load() > 0 || !applier_) return 0;
   return applier_->sequence();
@@ -66,7 +66,7 @@ void WriteBack::Apply(v1::WriteBack message) {
   worker_->Post([this, message = std::move(message), generation = generation_.load()] {
     if (generation == generation_.load()) ApplyOne(message);
     if (queued_.fetch_sub(1) != 1 || unsynced_ == 0) return;
-    // A pause: what was applied so far should not stay unacknowledged, but a slow series is not worth a flush each.
+    // A pause: acknowledge what was applied so far, but do not flush for each operation of a slow series.
     OnLoop([this] {
       if (idle_sync_ != 0) return;
       idle_sync_ = loop_->After(kIdleSyncMicros, [this] {
@@ -83,7 +83,7 @@ void WriteBack::Apply(v1::WriteBack message) {
 
 void WriteBack::End() {
   if (!worker_ && !applier_) {
-    // Nothing was written, which is how most runs end.
+    // Nothing was written, as in most runs.
     OnLoop([this] { events_.on_finished(0); });
     return;
   }
@@ -103,7 +103,7 @@ void WriteBack::Restart(bool patient) {
     blocked_ = false;
     patient_ = patient;
     failed_file_ = 0;
-    // A new one starts where the journal is, without the half of a file that the old one holds.
+    // A new applier starts at the journal's position, without the partial file of the old one.
     applier_.reset();
     (void)OpenApplier();
     last_ = applier_ ? applier_->sequence() : 0;
@@ -150,7 +150,7 @@ void WriteBack::SyncAndAcknowledge() {
   auto synced = applier_->Sync();
   uint64_t acknowledge = synced ? *synced : 0;
   if (!synced) Failed(last_, synced.error());
-  // After a failure the series goes on; the node keeps all of it until it is released, which then does not happen.
+  // After a failure the series continues; the node keeps all of it until it is released, which then does not happen.
   if (failed_ > 0) acknowledge = last_;
   if (acknowledge > 0) OnLoop([this, acknowledge] { events_.on_acknowledge(acknowledge); });
 }
@@ -158,7 +158,7 @@ void WriteBack::SyncAndAcknowledge() {
 void WriteBack::FinishAll() {
   if (blocked_) return;
   Status opened = OpenApplier();
-  // The journal stays until the node has been told: it may send all of it once more, to another process.
+  // The journal stays until the node was told: it may send everything again, to another process.
   Status finished = opened;
   if (opened) {
     if (auto synced = applier_->Sync(); !synced) finished = synced.error();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One job's writes on their way into the root: a queue in front of the Applier, on a thread that exists only when there
-// is something to apply.
+// Applies one job's writes to the root: a queue in front of the Applier, on a thread that exists only while there is
+// something to apply.
 #pragma once
 
 #include <atomic>
@@ -16,20 +16,20 @@
 
 namespace vrun::home {
 
-// Loop thread, callbacks too; none runs after destruction (which waits for the operation under way).
+// Loop thread, callbacks too; none runs after destruction (which waits for the running operation).
 class WriteBack {
  public:
   struct Events {
-    // Everything up to here is applied and durable, or has failed and was told: the node may send more.
+    // Everything up to here is applied and durable, or has failed and was reported: the node may send more.
     std::function<void(uint64_t sequence)> on_acknowledge;
     // A line for the user: conflicts, failures.
     std::function<void(std::string)> on_notice;
-    // Before on_notice: home had changed this path.
+    // Called before on_notice: home had changed this path.
     std::function<void(std::string path)> on_conflict;
-    // Stopped because home is full (or the like): nothing after this operation was applied. The series has to be sent
-    // again from sequence() on, later.
+    // Stopped because home is full (or a similar reason): nothing after this operation was applied. The series must be
+    // sent again from sequence() on, later.
     std::function<void(Error)> on_blocked;
-    // The end: how many operations failed for good.
+    // The end, with the number of operations that failed for good.
     std::function<void(uint64_t failed)> on_finished;
   };
 
@@ -37,13 +37,12 @@ class WriteBack {
   WriteBack(EventLoop* loop, ApplyOptions options, Events events);
   ~WriteBack();
 
-  // Where the node shall go on (Attach.write_back_sequence): asks the journal that an earlier home may have left.
+  // Where the node shall continue (Attach.write_back_sequence), from the journal that an earlier home may have left.
   uint64_t sequence();
 
   void Apply(v1::WriteBack message);
   void End();
-  // After on_blocked: forgets what is queued and is ready for the series again. `patient` false: failures are final
-  // now.
+  // Call after on_blocked: clears the queue and accepts the series again. `patient` false: failures are final now.
   void Restart(bool patient);
 
  private:
@@ -61,7 +60,7 @@ class WriteBack {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   EventLoop::TimerId idle_sync_ = 0;
 
-  // The worker's own.
+  // Used by the worker only.
   std::unique_ptr<Applier> applier_;
   uint64_t last_ = 0;  // sequence of the last operation seen
   uint64_t failed_ = 0;

@@ -3,8 +3,8 @@
 
 namespace vrun::home {
 
-ContentServer::ContentServer(const SnapshotTable* trees, const ContentFiles* files, DigestCache* digests,
-                             unsigned threads, const std::string& trace_directory, const std::string& home_id,
+ContentServer::ContentServer(const TreeTable* trees, const ContentFiles* files, DigestCache* digests, unsigned threads,
+                             const std::string& trace_directory, const std::string& home_id,
                              const std::string& peer_file)
     : trees_(trees),
       digests_(digests),

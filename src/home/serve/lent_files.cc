@@ -27,7 +27,7 @@ size_t Most() {
 LentFiles::LentFiles() : most_(Most()) {}
 
 void LentFiles::Keep(const tree::FileVersion& version, int fd, uint64_t view) {
-  UniqueFd dropped;  // closed without the lock: the last close of a removed file takes its time
+  UniqueFd dropped;  // closed without the lock: the last close of a removed file is slow
   const int64_t now = MonotonicMicros();
   std::lock_guard lock(mutex_);
   if (const auto known = by_version_.find(version); known != by_version_.end()) {
@@ -76,8 +76,8 @@ Status LentFiles::Check(const tree::FileVersion& version, int fd) const {
     mtime_ns = found->second->mtime_ns;
   }
   struct stat st {};
-  if (::fstat(fd, &st) != 0) return ErrnoError("look at a file that a job reads");
-  // ctime is no witness: it moves with the names that a file loses.
+  if (::fstat(fd, &st) != 0) return ErrnoError("stat a file that a job reads");
+  // ctime proves nothing: it also changes when the file loses a name.
   if (ToNanos(st.st_mtim) != mtime_ns || static_cast<uint64_t>(st.st_size) != version.size) return Changed();
   return {};
 }

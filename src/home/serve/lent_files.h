@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that jobs of live views are reading, held open: what is removed or replaced here is still read there, as by any
-// process that has it open. decisions/0021.
+// Files that jobs of live views are reading. They are held open, so that a file that is removed or replaced at home
+// stays readable in the view, as for any local process that has it open. decisions/0021.
 //
-// Held are files of which a part was asked for, the last ones. A file that was written in place is not what it was, and
-// is not given out: size and time of its content tell.
+// Holds the files most recently read in parts. A file that was written in place since (its size or mtime differs) is no
+// longer that version and is not handed out.
 #pragma once
 
 #include <cstddef>
@@ -21,20 +21,20 @@ namespace vrun::home {
 // Any thread.
 class LentFiles {
  public:
-  static constexpr size_t kMost = 1024;                    // and an eighth of the descriptors that we may have
-  static constexpr int64_t kUnusedMicros = 3'600'000'000;  // a file that nobody asks for gives its disk space back
+  static constexpr size_t kMost = 1024;                    // and at most an eighth of our descriptor limit
+  static constexpr int64_t kUnusedMicros = 3'600'000'000;  // an unused file is closed, which frees its disk space
 
   LentFiles();
-  // `fd` has just been seen to be that version. Holds a descriptor of its own, for live view `view`.
+  // Keeps a duplicate of `fd`, which the caller has just verified to be that version, for live view `view`.
   void Keep(const tree::FileVersion& version, int fd, uint64_t view);
   bool Has(const tree::FileVersion& version) const;
-  // kAborted: it is not held, or its content has changed.
+  // kAborted: the file is not held, or its content has changed.
   Result<UniqueFd> Open(const tree::FileVersion& version);
-  // What was read of it before this is of that version.
+  // OK: what was read from `fd` before this call belongs to that version.
   Status Check(const tree::FileVersion& version, int fd) const;
-  // The view is no more.
+  // Drops all files of a view that has ended.
   void Drop(uint64_t view);
-  // To be called now and then: drops what nobody has asked for in kUnusedMicros.
+  // Call periodically. Drops files that were not used for kUnusedMicros.
   void Age(int64_t now_micros);
   size_t size() const;
 
@@ -44,7 +44,7 @@ class LentFiles {
     UniqueFd fd;
     int64_t mtime_ns = 0;
     int64_t used = 0;   // monotonic
-    uint64_t view = 0;  // that asked for it last
+    uint64_t view = 0;  // the view that used it last
   };
   template <typename Goes>
   void DropIf(Goes goes);
@@ -52,7 +52,7 @@ class LentFiles {
 
   const size_t most_;
   mutable std::mutex mutex_;
-  std::list<Lent> files_;  // the last used one first
+  std::list<Lent> files_;  // most recently used first
   std::unordered_map<tree::FileVersion, Place, tree::FileVersionHash> by_version_;
 };
 

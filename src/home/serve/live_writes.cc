@@ -22,19 +22,20 @@
 namespace vrun::home {
 namespace {
 
-// Of the node's window (vfs/live/data/live_stream.h) a fraction, so that it never waits for us in a steady stream.
+// A fraction of the node's window (vfs/live/data/live_stream.h), so that in a steady stream the node never waits for
+// us.
 constexpr size_t kSyncOperations = 1024;
 constexpr uint64_t kSyncBytes = 16u << 20;
-constexpr int64_t kGatherMicros = 1'000;   // what comes within this goes into the same flush
-constexpr uint64_t kWindow = 128u << 20;   // bytes of content that a node may send before they are taken off the queue
-constexpr uint64_t kTakenStep = 8u << 20;  // it hears of them in such steps
-constexpr uint64_t kMostQueued = 256u << 20;  // of a node that does not keep to it
-constexpr int64_t kFullMicros = 5'000'000;    // between two tries while home is full
-constexpr size_t kLately = 16384;             // more than a window has operations
-constexpr uint64_t kMostTold = 10;            // failures one after the other
-constexpr size_t kToldLately = 64;            // lines, for those who begin to listen
+constexpr int64_t kGatherMicros = 1'000;      // operations that arrive within this time share a flush
+constexpr uint64_t kWindow = 128u << 20;      // bytes of content that a node may send before they leave the queue
+constexpr uint64_t kTakenStep = 8u << 20;     // reported to the node in such steps
+constexpr uint64_t kMostQueued = 256u << 20;  // limit for a node that ignores the window
+constexpr int64_t kFullMicros = 5'000'000;    // between retries while home is full
+constexpr size_t kLately = 16384;             // more operations than a window has
+constexpr uint64_t kMostTold = 10;            // consecutive failures that are reported
+constexpr size_t kToldLately = 64;            // lines, for new listeners
 
-// Somebody can make room, and then it works.
+// Errors that go away when somebody frees space.
 bool MayPass(const Error& error) {
   switch (error.error_number()) {
     case ENOSPC:
@@ -53,7 +54,7 @@ class LiveWrites::View {
   View(uint64_t id, const Options& options, std::shared_ptr<Refusals> refusals,
        std::shared_ptr<std::atomic<uint64_t>> expected)
       : id_(id), flush_(options.flush), refusals_(std::move(refusals)), expected_(std::move(expected)) {
-    // Numbers of series must not come again after a restart of home: what an earlier one was sent is dropped.
+    // Series numbers must not repeat after a restart of home: messages for an earlier home are dropped.
     next_begin_ = static_cast<uint64_t>(WallMicros());
     apply_.root = options.root;
     apply_.job = id >> 32;
@@ -68,7 +69,7 @@ class LiveWrites::View {
     thread_ = std::thread([this] { Run(); });
   }
 
-  // `finish`: nothing more comes; its journal goes.
+  // `finish`: nothing more will come; removes the journal.
   void Stop(bool finish) {
     {
       std::lock_guard lock(mutex_);
@@ -97,7 +98,7 @@ class LiveWrites::View {
     queue_.push_back(std::move(message));
     changed_.notify_all();
     if (queued_bytes_ > kMostQueued) {
-      LogWarning("live view {:x}: its node sends more than its window: from the beginning", id_);
+      LogWarning("live view {:x}: the node sent more than its window: restarting the series", id_);
       BeginLocked();
     }
   }
@@ -117,7 +118,7 @@ class LiveWrites::View {
       std::lock_guard lock(mutex_);
       if (durable_ < sequence) {
         waiting_.emplace(sequence, std::move(done));
-        // After a restart of home only the journal knows.
+        // After a restart of home only the journal knows it.
         open_ = true;
         changed_.notify_all();
         return;
@@ -155,14 +156,14 @@ class LiveWrites::View {
   uint64_t ShownJob() const {
     std::lock_guard lock(mutex_);
     if (!listeners_.empty()) return listeners_.rbegin()->second.job;
-    // The first writes of a job may be here before home hears that it runs.
+    // The first writes of a job may arrive before home knows that it runs.
     return std::max(last_job_, expected_->load());
   }
 
   void BeginLocked() {
     queue_.clear();
     queued_bytes_ = 0;
-    begin_ = 0;  // nothing is taken before the node has heard of the next
+    begin_ = 0;  // nothing is accepted before the node knows the next series
     restart_ = true;
     changed_.notify_all();
   }
@@ -178,7 +179,7 @@ class LiveWrites::View {
         EndFlush(flushed);
         lock.lock();
       } else if (stop_ && !finish_) {
-        changed_.wait(lock);  // for the flush under way: the applier is its
+        changed_.wait(lock);  // for the running flush, which uses the applier
       } else if (now < full_until_) {
         changed_.wait_for(lock, std::chrono::microseconds(full_until_ - now),
                           [this] { return (stop_ && !flushing_) || flushed_; });
@@ -216,7 +217,7 @@ class LiveWrites::View {
     }
   }
 
-  // --- its thread's ---
+  // --- on the view's thread ---
 
   Status Open() {
     if (applier_) return {};
@@ -230,7 +231,7 @@ class LiveWrites::View {
     return {};
   }
 
-  // Who waits may wait for what an earlier home has applied.
+  // The caller may wait for operations that an earlier home has applied.
   void OpenAndTell() {
     if (const Status opened = Open(); !opened) {
       Tell("cannot make the job's writes durable: " + opened.error().message());
@@ -255,7 +256,7 @@ class LiveWrites::View {
     return calls;
   }
 
-  // How far it is, where nothing of a file is missing. What failed for good is done with.
+  // Updates the progress, at file boundaries only. Operations that failed for good count as done.
   void Advance() {
     std::lock_guard lock(mutex_);
     applied_ = std::max({applied_, applier_ ? applier_->sequence() : 0, settled_});
@@ -264,7 +265,7 @@ class LiveWrites::View {
   void Begin(Lock* lock) {
     lock->unlock();
     const Status opened = Open();
-    if (!opened) Tell("cannot take the job's writes: " + opened.error().message());
+    if (!opened) Tell("cannot accept the job's writes: " + opened.error().message());
     v1::LiveAck first;
     lock->lock();
     if (restart_ || !applier_) return Later();
@@ -273,7 +274,7 @@ class LiveWrites::View {
     first.set_begin(begin_);
     first.set_window(kWindow);
     first.mutable_ack()->set_sequence(durable_);
-    // Those of acknowledgements that were lost with the stream before.
+    // Repeats those of acknowledgements that were lost with the stream before.
     for (const v1::Applied& one : lately_) *first.mutable_ack()->add_applied() = one;
     const Send send = send_;
     lock->unlock();
@@ -281,7 +282,7 @@ class LiveWrites::View {
     lock->lock();
   }
 
-  // Under the lock.
+  // With the lock held.
   void Later() {
     restart_ = true;
     full_until_ = MonotonicMicros() + (applier_ ? 0 : kFullMicros);
@@ -313,18 +314,18 @@ class LiveWrites::View {
       std::lock_guard lock(mutex_);
       ++failed_;
     }
-    if (++failures_ <= kMostTold) Tell(error.message() + ": what the job wrote there is lost");
+    if (++failures_ <= kMostTold) Tell(error.message() + ": the job's write to this path is lost");
   }
 
   void Full(const Error& error) {
-    Tell(error.message() + ": the job's writes wait on the node: make room at home");
+    Tell(error.message() + ": the job's writes wait on the node: free space at home");
     if (applier_ && !flushing_) BeginFlush();
     std::lock_guard lock(mutex_);
     full_until_ = MonotonicMicros() + kFullMicros;
     BeginLocked();
   }
 
-  // Something else than that more is durable. `want_whole`: 0: nothing.
+  // Acknowledges for another reason than a flush. `want_whole`: 0: nothing.
   void Acknowledge(uint64_t want_whole) {
     v1::LiveAck ack;
     Send send;
@@ -338,9 +339,9 @@ class LiveWrites::View {
     if (send) send(ack);
   }
 
-  // On a thread of its own: a disk that is busy holds up neither what comes nor the ends of earlier flushes.
+  // On a separate thread, so that a busy disk delays neither new operations nor the completion of earlier flushes.
   void BeginFlush() {
-    // Before whoever waits for the flush goes on: who looks next is to see what there is.
+    // Before the waiters for the flush continue: whoever looks next must see the real state.
     if (std::exchange(refused_, false)) {
       const std::lock_guard lock(refusals_->mutex);
       if (refusals_->tell) refusals_->tell();
@@ -419,8 +420,8 @@ class LiveWrites::View {
   std::deque<v1::WriteBack> queue_;
   uint64_t queued_bytes_ = 0;
   uint64_t next_begin_ = 0;
-  uint64_t begin_ = 0;  // of the series that is taken; 0: none
-  uint64_t taken_ = 0;  // bytes of content of it that have left the queue
+  uint64_t begin_ = 0;  // the accepted series; 0: none
+  uint64_t taken_ = 0;  // content bytes of it that have left the queue
   uint64_t told_taken_ = 0;
   bool restart_ = false;
   bool open_ = false;
@@ -438,20 +439,20 @@ class LiveWrites::View {
   uint64_t last_job_ = 0;
   uint64_t told_ = 0;
   std::deque<std::string> told_lately_;
-  std::optional<Flushed> flushed_;  // of the flusher
+  std::optional<Flushed> flushed_;  // result of the flusher
 
-  // The thread's own.
+  // Used by the thread only.
   std::unique_ptr<Applier> applier_;
-  uint64_t settled_ = 0;   // of the last message that has failed for good
-  bool ignoring_ = false;  // the rest of this file fails with it
-  bool refused_ = false;   // something has failed, and nobody was told yet
-  uint64_t failures_ = 0;  // since the last that was applied
+  uint64_t settled_ = 0;   // the last message that failed for good
+  bool ignoring_ = false;  // skip the rest of the failed file
+  bool refused_ = false;   // an operation has failed and was not reported yet
+  uint64_t failures_ = 0;  // since the last success
   size_t unsynced_ = 0;
   uint64_t unsynced_bytes_ = 0;
   int64_t sync_due_ = 0;
   int64_t rest_until_ = 0;
   bool flushing_ = false;
-  std::vector<v1::Applied> unacknowledged_;  // of flushes that failed
+  std::vector<v1::Applied> unacknowledged_;  // from failed flushes
   std::deque<v1::Applied> lately_;
   WorkQueue flusher_{"live-flush"};
 

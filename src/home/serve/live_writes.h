@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What jobs write in the live views of all nodes, on its way into the root: for each view an Applier and a thread of
-// its own, which live as long as the view does, over all streams and jobs.
+// Applies to the root what jobs write in the live views of all nodes. Each view has an Applier and a thread that live
+// as long as the view, across streams and jobs.
 //
 //   content stream ──Write──▶ queue ──▶ Applier ──flush──▶ LiveAck ──▶ content stream
 //
-// A series begins with each stream (Join), and anew when home was full: what was sent of the one before is dropped, and
-// the node sends again what is not acknowledged. Flushes are for whoever waits in fsync: soon, but for no more than
-// half of the time.
+// Each stream begins a new series (Join), and so does each retry after home was full. Messages of an older series are
+// dropped; the node sends again what is not acknowledged. A flush runs soon after a write, for processes waiting in
+// fsync, but flushes take at most half of the time.
 #pragma once
 
 #include <atomic>
@@ -26,41 +26,43 @@ namespace vrun::home {
 class ApplyFlush;  // apply_flush.h
 class DenyRules;
 
-// Any thread. Callbacks run on threads of this, no lock held; those of Listen and WhenDurable not after destruction.
+// Any thread. Callbacks run on threads of this class without locks held. Callbacks of Listen and WhenDurable do not run
+// after destruction.
 class LiveWrites {
  public:
   struct Options {
     std::string root = "/";
-    std::string journals;  // directory of a file for each view; "": none survives this process
-    std::function<std::shared_ptr<const DenyRules>()> rules;  // as of ApplyOptions
-    std::function<Status(ApplyFlush*)> flush = nullptr;       // for tests: in place of ApplyFlush::Flush
+    std::string journals;  // directory with one file per view; "": journals do not survive this process
+    std::function<std::shared_ptr<const DenyRules>()> rules;  // see ApplyOptions
+    std::function<Status(ApplyFlush*)> flush = nullptr;       // for tests: replaces ApplyFlush::Flush
   };
   using Send = std::function<void(const v1::LiveAck&)>;
 
   explicit LiveWrites(Options options);
-  // Waits for the operations under way.
+  // Waits for running operations.
   ~LiveWrites();
 
-  // A stream brings the writes of `view`, and replaces the one before. `send` gets the acknowledgements, the first one
-  // with where to begin; it must not block.
+  // A stream starts to deliver the writes of `view` and replaces the previous stream of that view. `send` gets the
+  // acknowledgements; the first says where to begin. `send` must not block.
   uint64_t Join(uint64_t view, Send send);
-  // `joined`: what Join returned; another one's, or 0, is fine. `send` may run once more.
+  // `joined`: the return value of Join; an outdated one or 0 is ignored. `send` may run once more.
   void Leave(uint64_t view, uint64_t joined);
-  // `begin`: of the last LiveAck that had one; what has another one is dropped.
+  // `begin`: from the last LiveAck that had one; messages with another value are dropped.
   void Write(uint64_t view, uint64_t begin, v1::WriteBack message);
-  // `refused` is called when operations have failed for good: the root is not as the views show it. Null: not any more,
-  // when it returns.
+  // `refused` is called when operations have failed for good: the root then differs from what views show. Null unsets
+  // it, and no call runs after the return.
   void OnRefused(std::function<void()> refused);
-  // Home has everything of it, and nothing more will come. Blocks.
+  // The view has ended and home has all its writes. Blocks.
   void End(uint64_t view);
 
-  // Of each view, the sequence up to which everything is in the root.
+  // For each view: all writes up to this sequence are in the root.
   std::map<uint64_t, uint64_t> Applied() const;
 
-  // Once home has everything of the view up to that sequence, durably, but for what failed. Perhaps at once.
+  // Calls `done`, perhaps at once, when all writes of the view up to `sequence` are durable at home or have failed for
+  // good.
   void WhenDurable(uint64_t view, uint64_t sequence, std::function<void()> done);
-  // What a view has come to by a moment, in this process. Whoever takes all marks before he starts something knows
-  // later what came after, in whichever view that was.
+  // Counters of a view at one moment, in this process. A caller that saves the marks of all views before it starts a
+  // job can later tell which failures and lines came after that, in whichever view the job ran.
   struct Mark {
     uint64_t failed = 0;  // operations that failed for good
     uint64_t told = 0;    // lines for the user
@@ -68,10 +70,10 @@ class LiveWrites {
   std::map<uint64_t, Mark> Marks() const;
   // Operations that failed for good, in this process.
   uint64_t Failed(uint64_t view) const;
-  // `job` is about to run in a live view, nobody knows yet in which. Lines of a view without a listener name it.
+  // `job` is about to run in a live view that is not known yet. Lines of a view without a listener name this job.
   void Expect(uint64_t job);
-  // Lines for the user: conflicts, failures, that home is full. First, before it returns, those after `told` that are
-  // still known. `job` runs in the view: lines name the latest such job that has not left.
+  // Subscribes to lines for the user: conflicts, failures, a full disk at home. Before it returns it delivers the
+  // stored lines after number `told`. `job` runs in the view: lines name the latest listening job.
   uint64_t Listen(uint64_t view, uint64_t job, uint64_t told, std::function<void(const std::string&)> notice);
   void Unlisten(uint64_t view, uint64_t id);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What live views write, on its way into the root: streams that come and go, failures, and who waits.
+// Writes of live views: streams that come and go, failures, and waiters.
 #include "home/serve/live_writes.h"
 
 #include <fcntl.h>
@@ -39,12 +39,12 @@ class LiveWritesTest : public testing::Test {
     writes_.reset();
     EXPECT_TRUE(RemoveTree(top_).has_value());
   }
-  // What is kept from jobs now.
+  // The present deny rules.
   void Look() {
     rules_ = DenyList({.root = top_ + "/root", .homes = {"/ann"}, .home_parents = {}, .own = {top_ + "/root/secret"}})
                  .Current();
   }
-  // Also as if the process before had died.
+  // Also simulates a crash of the previous process.
   void Start() {
     writes_.reset();
     writes_ =
@@ -92,7 +92,7 @@ class LiveWritesTest : public testing::Test {
   bool Acknowledged(uint64_t operation) {
     return Until([&] { return acknowledged_ >= Sequence(operation); });
   }
-  // As long as disk_busy_, flushes wait. One that fails_ leaves all as it is.
+  // Flushes wait while disk_busy_. With fails_ a flush fails and changes nothing.
   Status Flush(ApplyFlush* flush) {
     std::unique_lock lock(mutex_);
     ++flushes_;
@@ -143,7 +143,7 @@ TEST_F(LiveWritesTest, WhatComesIsAppliedAndAcknowledged) {
   EXPECT_EQ(writes_->Applied().at(kView), Sequence(2));
 }
 
-// Durable is another thing: a node that has a window's worth of one file on its way waits for this alone.
+// Taken before durable: a node that has sent a window's worth of one file waits only for this.
 TEST_F(LiveWritesTest, ANodeHearsHowMuchOfAFileIsTaken) {
   constexpr uint64_t kMessage = 1 << 20;
   Join();
@@ -250,7 +250,7 @@ TEST_F(LiveWritesTest, ANoticeNamesAJobThatTheUserKnows) {
   ASSERT_TRUE(Acknowledged(1));
   EXPECT_EQ(told, "/d changed at home while job 20 ran: what the job wrote below is in /d.vrun-20\n");
   writes_->Unlisten(kView, listener);
-  // Another job that has just been started there.
+  // Another job was just started there.
   writes_->Expect(21);
   ASSERT_TRUE(WriteFileAtomic(top_ + "/root/e", "no directory", 0644));
   Put(2, "/e/one", "x");
@@ -260,7 +260,7 @@ TEST_F(LiveWritesTest, ANoticeNamesAJobThatTheUserKnows) {
   EXPECT_NE(told.find("/e changed at home while job 21 ran"), std::string::npos) << told;
 }
 
-// A job's first write may fail before home hears that the job runs, and in which view.
+// A job's first write may fail before home knows that the job runs, and in which view.
 TEST_F(LiveWritesTest, WhoBeginsToListenHearsWhatCameAfterHisMark) {
   Join();
   Put(1, "/secret/early", "no");
@@ -368,10 +368,10 @@ TEST_F(LiveWritesTest, OnABusyDiskOnlyAcknowledgementsWait) {
   }
   ASSERT_TRUE(Acknowledged(4));
   EXPECT_TRUE(Until([&] { return first && last; }));
-  EXPECT_EQ(flushes_, 2);  // what came meanwhile is one
+  EXPECT_EQ(flushes_, 2);  // one flush for everything that came meanwhile
 }
 
-// The flush under way has what came before it and no more.
+// The running flush covers only what came before it.
 TEST_F(LiveWritesTest, WhatCameDuringAFlushIsNotAcknowledgedWithIt) {
   Join();
   SetDiskBusy(true);
@@ -404,7 +404,7 @@ TEST_F(LiveWritesTest, AStreamThatComesDuringAFlushHearsOfItsEnd) {
   ASSERT_TRUE(Flushes(1));
   Join();
   EXPECT_EQ(acknowledged_, 0u);
-  Put(1, "/a", "one");  // it was not acknowledged
+  Put(1, "/a", "one");  // this was not acknowledged
   Put(2, "/b", "two");
   ASSERT_TRUE(IsApplied(2));
   SetDiskBusy(false);

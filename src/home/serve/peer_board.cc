@@ -14,7 +14,7 @@ namespace {
 
 template <typename T>
 T Must(Result<T> result) {
-  VRUN_CHECK(result.has_value());  // the kernel gives random bytes, or nothing of this host can be trusted
+  VRUN_CHECK(result.has_value());  // without random bytes from the kernel nothing on this host can be trusted
   return std::move(*result);
 }
 
@@ -23,12 +23,13 @@ constexpr size_t kSecretBytes = 32;
 std::pair<std::string, std::string> SeedAndSecret(const std::string& file) {
   std::string both;
   struct stat st;
-  const bool regular = !file.empty() && ::stat(file.c_str(), &st) == 0 && S_ISREG(st.st_mode);  // a FIFO has no end
+  // reading a FIFO would not end
+  const bool regular = !file.empty() && ::stat(file.c_str(), &st) == 0 && S_ISREG(st.st_mode);
   if (regular) both = ReadFile(file, 256).value_or("");
   if (both.size() != SigningKey::kSeedBytes + kSecretBytes) {
     both = Must(RandomSecret(SigningKey::kSeedBytes + kSecretBytes));
     const Status written = file.empty() ? Status() : WriteFileAtomic(file, both, 0600);
-    if (!written) LogWarning("{}: nodes begin anew after a restart of home", Escape(written.error().message()));
+    if (!written) LogWarning("{}: home will make a new peer key at its next start", Escape(written.error().message()));
   }
   return {both.substr(0, SigningKey::kSeedBytes), both.substr(SigningKey::kSeedBytes)};
 }

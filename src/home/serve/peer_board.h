@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which nodes read from this home at the moment, told to each of them, so that they fetch from one another what one of
-// them has fetched from here; and the key with which home signs what they pass on.
+// Tells each node which other nodes read from this home, so that they can fetch from one another what one of them
+// already has. Also holds the key with which home signs the content that they pass on.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace vrun::home {
 // Any thread.
 class PeerBoard {
  public:
-  // Gets the list for one member. Called with the board's lock held, so that the last list is the latest: it must not
-  // call the board.
+  // Receives the list for one member. Called with the board's lock held, so that the last list is the latest: it must
+  // not call the board.
   using Tell = std::function<void(const v1::Peers&)>;
   struct Member {
     std::string name;
@@ -29,14 +29,14 @@ class PeerBoard {
   };
   static constexpr size_t kMaxMembers = 1024;
 
-  // Key and secret are those in `file`, made there the first time: what was signed holds over restarts, and nodes go on
-  // with one another. "", or a file that cannot be written: of this board alone.
+  // Key and secret are stored in `file`, created at the first start, so that signatures stay valid across restarts and
+  // nodes keep exchanging. With "" or an unwritable file they last only as long as this object.
   explicit PeerBoard(const std::string& file = "");
 
-  // Tells all members of that pool, this one too, before it returns. Its id; ids ascend. kExhausted: there are too
-  // many.
+  // Tells all members of the pool, this one included, before it returns. Returns the member's id; ids ascend.
+  // kExhausted: too many members.
   Result<uint64_t> Join(Member member, Tell tell);
-  // An unknown id is fine.
+  // An unknown id is ignored.
   void Leave(uint64_t id);
   std::string Sign(std::string_view statement) const { return key_.Sign(statement); }
 
@@ -49,13 +49,13 @@ class PeerBoard {
   void TellLocked(const std::string& pool);
 
   const SigningKey key_;
-  const std::string secret_;  // with which members prove to each other that they are
+  const std::string secret_;  // proves membership between peers
   std::mutex mutex_;
   uint64_t next_id_ = 1;
   std::map<uint64_t, Listed> members_;
 };
 
-// What home signs of the content that nodes pass on to one another. Any thread.
+// Signs content that nodes pass on to one another. Any thread.
 class Signer {
  public:
   Signer(const PeerBoard* key, std::string home_id) : key_(key), home_id_(std::move(home_id)) {}

@@ -11,7 +11,7 @@
 namespace vrun::home {
 namespace {
 
-// preadv until everything is there; false at the end of the file.
+// preadv until all is read; false at the end of the file.
 Result<bool> ReadFully(int fd, std::vector<iovec> parts, uint64_t offset) {
   size_t first = 0;
   while (first < parts.size()) {
@@ -34,12 +34,12 @@ Result<bool> ReadFully(int fd, std::vector<iovec> parts, uint64_t offset) {
 
 }  // namespace
 
-Error UnknownTree(const SnapshotTable& trees, const std::optional<Digest>& id) {
-  // As JobRun names it.
+Error UnknownTree(const TreeTable& trees, const std::optional<Digest>& id) {
+  // JobRun uses the empty digest for this.
   if (id && *id == Digest()) {
-    return Error(Code::kAborted, "home has lost the root as it was when this job was submitted: submit it again");
+    return Error(Code::kAborted, "home no longer has the root from when this job was submitted: submit the job again");
   }
-  if (!trees.current()) return Error(Code::kUnavailable, "home has not looked at its root yet");
+  if (!trees.current()) return Error(Code::kUnavailable, "home has not read its root yet: try again");
   return Error(Code::kAborted, "home does not have this tree any more");
 }
 
@@ -87,8 +87,10 @@ Status ServedFiles::Read(const Open& open, const std::string& path, const tree::
   first_looks_.BeforeServing(open.fd.get(), version);
   VRUN_ASSIGN(bool whole, ReadFully(open.fd.get(), std::move(parts), offset));
   VRUN_TRY(StillIs(open, path, version));
-  // Shorter than its size although the version is the same: a file system that lies (some FUSE ones do).
-  if (!whole) return Error(Code::kAborted, Escape(path) + ": shorter than its size says");
+  // Shorter than its size with the same version: a file system that reports wrong sizes (some FUSE ones do).
+  if (!whole)
+    return Error(Code::kAborted,
+                 Escape(path) + ": the file ends before its size: its file system reports a wrong size");
   return {};
 }
 

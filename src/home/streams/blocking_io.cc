@@ -64,7 +64,7 @@ void BlockingIo::Run() {
     Work work = std::move(work_.front());
     work_.pop_front();
     lock.unlock();
-    // `alive` is looked at on the loop, where the destructor runs: not set any more means nobody to call.
+    // `alive` is checked on the loop, where the destructor runs: if expired, nobody is called.
     if (work.write) {
       size_t written = 0;
       Status status = DoWrite(work.data, &written);
@@ -99,7 +99,7 @@ Result<std::string> BlockingIo::DoRead(size_t n) const {
       data.resize(static_cast<size_t>(r));
       return data;
     }
-    // EAGAIN: the client's description is non-blocking already, and poll was wrong.
+    // EAGAIN: the client's description was already non-blocking, and poll was wrong.
     if (errno != EINTR && errno != EAGAIN) return ErrnoError("read");
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing on a thread, for descriptors that cannot be non-blocking: regular files, and what cannot be
-// opened again. Destruction does not wait for a reader or writer at the other end.
+// Reads and writes on a thread, for descriptors that cannot be non-blocking: regular files, and files that cannot be
+// reopened. Destruction does not wait for the process at the other end.
 #pragma once
 
 #include <condition_variable>
@@ -17,17 +17,17 @@
 
 namespace vrun::home {
 
-// Loop thread, callbacks too. One operation after the other, in order.
+// Loop thread, callbacks too. Operations run one after the other, in order.
 class BlockingIo {
  public:
-  // `regular`: reads and writes return soon. Otherwise poll is asked first, and no more is written at a time than a
-  // writable pipe takes without blocking. The descriptor is the caller's and must stay open.
+  // `regular`: reads and writes return soon. Otherwise each is preceded by poll, and a write is limited to what a
+  // writable pipe takes without blocking. The caller owns the descriptor and must keep it open.
   BlockingIo(EventLoop* loop, int fd, bool regular);
   ~BlockingIo();
 
-  // Up to n bytes; an empty string is the end.
+  // Reads up to n bytes; an empty string is the end.
   void Read(size_t n, std::function<void(Result<std::string>)> done);
-  // All of it, or the error; how much was written counts then.
+  // Writes all of it, or reports the error and how much was written.
   void Write(std::string data, std::function<void(size_t written, Status status)> done);
 
  private:
@@ -47,7 +47,7 @@ class BlockingIo {
   EventLoop* const loop_;
   const int fd_;
   const bool regular_;
-  UniqueFd cancel_;                                             // eventfd: readable when it is time to go
+  UniqueFd cancel_;                                             // eventfd: readable when the thread must exit
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // loop thread
   std::mutex mutex_;
   std::condition_variable wake_;

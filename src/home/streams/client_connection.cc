@@ -27,10 +27,10 @@ void ClientConnection::OnReady(uint32_t happened) {
     v1::ClientMessage message;
     if (!message.ParseFromString(frame.bytes)) {
       SendError(Error(Code::kCorrupt,
-                      "a message does not parse: client and home are of different versions: `vctl down` stops home"));
+                      "a message does not parse: client and home have different versions: `vctl down` stops home"));
       return;
     }
-    auto on_message = events_.on_message;  // the callback may put another one in its place
+    auto on_message = events_.on_message;  // the callback may replace it
     if (on_message) on_message(std::move(message), std::move(frame.fds));
   });
   if (!open || !*open) Gone();
@@ -72,7 +72,7 @@ void ClientConnection::Flush() {
   auto self = shared_from_this();
   auto done = writer_.Flush(socket_.get());
   if (!done) {
-    // Found while sending: told later, so that no callback runs inside of Send.
+    // Found while sending: reported later, so that no callback runs inside Send.
     loop_->Post([self] { self->Gone(); });
     return;
   }

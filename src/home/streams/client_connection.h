@@ -8,19 +8,19 @@
 #include <vector>
 
 #include "base/io/event_loop.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "proto/local.pb.h"
 
 namespace vrun::home {
 
-// Loop thread only. Lives in a shared_ptr because an answer may come after the client has gone.
+// Loop thread only. Owned by shared_ptr because an answer may come after the client has disconnected.
 class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
  public:
   struct Events {
     std::function<void(v1::ClientMessage, std::vector<UniqueFd>)> on_message;
-    std::function<void()> on_closed;        // the client has gone; never after Close
+    std::function<void()> on_closed;        // the client has disconnected; never called after Close
     std::function<void()> on_drained = {};  // everything queued is sent
   };
 
@@ -28,13 +28,13 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   ~ClientConnection();
 
   void Start(Events events);
-  // Takes the conversation over.
+  // Replaces the handler of the conversation.
   void SetEvents(Events events) { events_ = std::move(events); }
 
   void Send(const v1::HomeMessage& message);
   void SendError(const Error& error);
   size_t queued_bytes() const { return writer_.queued_bytes(); }
-  // After what is queued has been sent.
+  // Closes after everything queued is sent.
   void Close();
 
   bool open() const { return static_cast<bool>(socket_); }

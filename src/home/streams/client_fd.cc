@@ -34,7 +34,7 @@ ClientFd ClientFd::Adopt(UniqueFd passed, Direction direction) {
   // Other character devices (/dev/zero, /dev/full) never say EAGAIN and cannot be polled.
   if (!S_ISFIFO(st.st_mode) && !c.terminal) return c;
   int mode = direction == Direction::kRead ? O_RDONLY : O_WRONLY;
-  // A descriptor that does not allow the direction must not get it by being opened again.
+  // Reopening must not grant a direction that the descriptor does not allow.
   int flags = ::fcntl(c.fd.get(), F_GETFL);
   if (flags < 0 || ((flags & O_ACCMODE) != O_RDWR && (flags & O_ACCMODE) != mode)) return c;
   std::string link = "/proc/self/fd/" + std::to_string(c.fd.get());

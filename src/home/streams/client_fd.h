@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A standard descriptor of a client, and how home may read or write it without a trace.
+// A standard descriptor of a client, read and written without side effects visible to others.
 //
-// The client's description is shared with its shell and with whatever else has it: its flags are never changed. Pipes
-// and terminals are opened once more (/proc/self/fd/N), which gives a description of our own that can be non-blocking;
-// sockets take MSG_DONTWAIT; for regular files the shared offset and O_APPEND matter, so the passed description itself
-// is used, on a thread, as is everything else that cannot be opened again.
+// The client's file description is shared with its shell and other processes: its flags are never changed. Pipes and
+// terminals are reopened (/proc/self/fd/N), which gives a description of our own that can be non-blocking. Sockets use
+// MSG_DONTWAIT. For regular files the shared offset and O_APPEND matter, so the passed description is used, on a
+// thread; likewise anything that cannot be reopened.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace vrun::home {
 struct ClientFd {
   enum class Access {
     kPolled,  // our own non-blocking description
-    kSocket,  // the passed one, with MSG_DONTWAIT
-    kThread,  // the passed one, blocking
-    kNull,    // /dev/null: the passed one; never blocks, and cannot be polled
+    kSocket,  // the passed description, with MSG_DONTWAIT
+    kThread,  // the passed description, blocking
+    kNull,    // /dev/null: the passed description; never blocks, and cannot be polled
   };
   enum class Direction { kRead, kWrite };
 
-  // Never fails: what cannot be opened again is kThread.
+  // Never fails: what cannot be reopened is kThread.
   static ClientFd Adopt(UniqueFd passed, Direction direction);
 
   UniqueFd fd;
@@ -33,8 +33,8 @@ struct ClientFd {
   uint64_t dev = 0;
   uint64_t ino = 0;
 
-  // kPolled, kSocket, kNull. The count, 0 at the end of the stream (read), or an error; EAGAIN as kUnavailable with
-  // that errno.
+  // For kPolled, kSocket, kNull. Returns the count (0: end of the stream, on read) or an error; EAGAIN as kUnavailable
+  // with that errno.
   Result<size_t> Read(char* buffer, size_t n) const;
   Result<size_t> Write(const char* data, size_t n) const;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A descriptor above 2 that the command's words name (/dev/fd/N), between the client's descriptor and numbered bytes.
+// Moves a descriptor above 2 that the command line names (/dev/fd/N) between the client's descriptor and numbered
+// bytes.
 #pragma once
 
 #include <memory>
@@ -18,12 +19,12 @@ class ExtraStream : public StdioPump::Handler {
   class Owner {
    public:
     virtual ~Owner() = default;
-    // To the job, where there is one (any more).
+    // Sends to the job, if there is one (still).
     virtual void SendInput(v1::StreamId stream, uint64_t offset, std::string_view data, bool eof) = 0;
     virtual void Acknowledge(v1::StreamId stream, uint64_t offset) = 0;
     virtual void CloseOutput(v1::StreamId stream) = 0;
     virtual void OutputProgressed() = 0;
-    // It could not be read or written. The rest of it is lost.
+    // The descriptor could not be read or written. The rest of the stream is lost.
     virtual void OnExtraBroken(const std::string& what) = 0;
     virtual void OnExtraWritten() = 0;
   };

@@ -12,7 +12,7 @@ bool MayReadTerminal(int32_t pid) {
   if (pid <= 0) return true;
   auto stat = ReadFile("/proc/" + std::to_string(pid) + "/stat", 4096);
   if (!stat) return true;
-  // The name in parentheses may hold anything, parentheses included.
+  // The name in parentheses may contain anything, including parentheses.
   size_t name_end = stat->rfind(')');
   char state = 0;
   int parent, group, session, terminal, foreground;
@@ -30,7 +30,7 @@ SavedTerminal::SavedTerminal(int fd) {
 }
 
 void SavedTerminal::Restore(int fd) const {
-  // Home is in no session of that terminal, so no SIGTTOU stops it.
+  // Home is not in a session of that terminal, so no SIGTTOU stops it.
   if (settings_) ::tcsetattr(fd, TCSANOW, &*settings_);
 }
 

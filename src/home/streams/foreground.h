@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client's terminal: whose turn it is to read it, and how it was.
+// A client's terminal: whether home may read it, and its saved settings.
 #pragma once
 
 #include <termios.h>
@@ -9,14 +9,14 @@
 
 namespace vrun::home {
 
-// Is the process running (not stopped), and in the foreground of its terminal? Home has no terminal of its own, so the
-// kernel would let it read at any time, and take the shell's keys. True when it cannot be found out.
+// Whether the process is running (not stopped) and in the foreground of its terminal. The kernel does not stop home
+// from reading at other times and taking the shell's keys, because it is not home's terminal. True if unknown.
 bool MayReadTerminal(int32_t pid);
 
-// The settings of a terminal, to be put back when its owner died without doing so itself.
+// The settings of a terminal, restored if its owner died without doing so.
 class SavedTerminal {
  public:
-  // Nothing is saved when `fd` is no terminal.
+  // Saves nothing if `fd` is not a terminal.
   explicit SavedTerminal(int fd);
   void Restore(int fd) const;
   bool saved() const { return settings_.has_value(); }

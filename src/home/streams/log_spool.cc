@@ -17,7 +17,7 @@
 namespace vrun::home {
 namespace {
 
-// u8 stream (kNote: of none), 3 bytes of 'V','R','L', u32 length, u64 offset; then the data.
+// u8 stream (kNote: a note), 3 bytes 'V','R','L', u32 length, u64 offset; then the data.
 constexpr size_t kHeader = 16;
 constexpr size_t kMaxRecord = 4u << 20;
 constexpr size_t kMaxOpen = 64;
@@ -111,7 +111,7 @@ void LogSpool::Note(uint64_t job, std::string line) {
 }
 
 void LogSpool::Wake(uint64_t job) {
-  std::vector<std::function<void()>> told;  // a subscriber may go while it is told
+  std::vector<std::function<void()>> told;  // a subscriber may be destroyed during its call
   auto [begin, end] = subscribers_.equal_range(job);
   for (auto it = begin; it != end; ++it) told.push_back(it->second->changed());
   for (auto& t : told) t();
@@ -133,12 +133,12 @@ LogSpool::File* LogSpool::Open(uint64_t job) {
   Status made = MakeDirs(directory_, 0700);
   auto fd = made ? OpenFile(Path(job), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW, 0600) : Result<UniqueFd>(made.error());
   if (!fd) {
-    if (!complained_) LogWarning("output of jobs is not kept: {}", fd.error().message());
+    if (!complained_) LogWarning("the output of jobs is not saved: {}", fd.error().message());
     complained_ = true;
     file.failed = true;
     return &file;
   }
-  // From an earlier home: find its end; half a record at the end is cut off.
+  // A file of an earlier home: find its end and cut off a partial record.
   uint64_t at = 0;
   char header[kHeader];
   Parsed record;
@@ -191,7 +191,7 @@ LogSpool::Appended LogSpool::WriteRecord(File* file, const std::string& header, 
   Status written = WriteAll(file->fd.get(), header);
   if (written) written = WriteAll(file->fd.get(), data);
   if (!written) {
-    if (!complained_) LogWarning("output of jobs is not kept: {}", written.error().message());
+    if (!complained_) LogWarning("the output of jobs is not saved: {}", written.error().message());
     complained_ = true;
     if (before < 0 || ::ftruncate(file->fd.get(), before) != 0) file->failed = true;
     return {false, written.error().message()};
@@ -200,7 +200,7 @@ LogSpool::Appended LogSpool::WriteRecord(File* file, const std::string& header, 
   return {true, ""};
 }
 
-// Deletes the logs that were written longest ago until there is room. Open files of running jobs are new by nature.
+// Deletes the least recently written logs until there is room. Open files of running jobs are always recent.
 void LogSpool::MakeRoom(uint64_t bytes) {
   if (listed_ && total_ + bytes <= total_limit_) return;
   struct Old {
@@ -223,7 +223,7 @@ void LogSpool::MakeRoom(uint64_t bytes) {
   }
   if (total_ + bytes > total_limit_) {
     std::sort(all.begin(), all.end(), [](const Old& a, const Old& b) { return a.time < b.time; });
-    // A little more than needed, so that the directory is not listed for each record.
+    // Frees a little more than needed, so that the directory is not listed for each record.
     uint64_t goal = total_limit_ - std::min(total_limit_, bytes + total_limit_ / 16);
     for (const Old& old : all) {
       if (total_ <= goal) break;

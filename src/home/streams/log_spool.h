@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output of home's jobs, kept on disk: for `vctl logs`, and for clients that come back after home died.
+// The output of home's jobs on disk: for `vctl logs`, and for clients that reconnect after a crash of home.
 //
-// One file a job: records of (stream, offset, bytes), so that the two streams keep their order and a reader can go on
-// at an offset. Between them lie notes: lines that home itself says about the job, of no stream. Bounded in all (the
-// oldest jobs go first) and for each job. A disk that is full or read-only costs the log, never the run: append says so
-// and the caller goes on.
+// One file per job: records of (stream, offset, bytes), so that the two streams keep their order and a reader can
+// continue at an offset. In between are notes: lines that home itself says about the job, of no stream. Bounded in
+// total (the oldest jobs go first) and per job. A full or read-only disk costs the log, never the run: Append reports
+// it and the caller continues.
 #pragma once
 
 #include <cstdint>
@@ -27,33 +27,33 @@ namespace vrun::home {
 class LogSpool {
  public:
   static constexpr uint64_t kJobBytes = 16u << 20;     // of an attached or detached run
-  static constexpr uint64_t kOrphanBytes = 64u << 20;  // while nobody else has the output
+  static constexpr uint64_t kOrphanBytes = 64u << 20;  // while the log is the only place of the output
   static constexpr uint64_t kTotalBytes = 512u << 20;
 
   struct Record {
-    bool note = false;    // a line of home's own; stream and offset mean nothing
-    v1::StreamId stream;  // STDERR of a note
+    bool note = false;    // a line from home; stream and offset are meaningless
+    v1::StreamId stream;  // STDERR for a note
     uint64_t offset;
     std::string data;
   };
   struct Appended {
-    bool kept = false;  // is in the file; false: over the job's limit, or the disk does not take it
+    bool kept = false;  // written to the file; false: over the job's limit, or the disk does not accept it
     std::string error;
   };
 
-  // Loop thread; callbacks too. Files are written on a thread of the spool's own.
+  // Loop thread; callbacks too. Files are written on a thread of the spool.
   LogSpool(EventLoop* loop, std::string directory, uint64_t total_limit = kTotalBytes);
   ~LogSpool();  // writes what is queued
 
-  // Keeps bytes of a stream up to `limit` bytes of the job in all. `done` may be null.
+  // Appends bytes of a stream, up to a total of `limit` bytes for the job. `done` may be null.
   void Append(uint64_t job, v1::StreamId stream, uint64_t offset, std::string data, uint64_t limit,
               std::function<void(Appended)> done = nullptr);
 
-  // Keeps a line of home's own, complete with its line end, where the streams are by now. Also of a job whose log is
+  // Appends a line from home (with its newline) at the present position of the streams. Works even if the job's log is
   // full.
   void Note(uint64_t job, std::string line);
 
-  // Reads records from `position` of the file on, about `bytes` of data at most. `next`: where to go on.
+  // Reads records from file position `position` on, about `bytes` of data at most. `next`: where to continue.
   struct Read {
     std::vector<Record> records;
     uint64_t next = 0;
@@ -61,7 +61,7 @@ class LogSpool {
   };
   void ReadFrom(uint64_t job, uint64_t position, uint64_t bytes, std::function<void(Result<Read>)> done);
 
-  // Calls `changed` (loop) after each append to the job's file, and at each Wake, until the handle goes.
+  // Calls `changed` (on the loop) after each append to the job's file and at each Wake, until the handle is destroyed.
   class Subscription {
    public:
     virtual ~Subscription() = default;
@@ -74,12 +74,12 @@ class LogSpool {
   struct File {
     UniqueFd fd;
     uint64_t size = 0;          // of data
-    uint64_t next[2] = {0, 0};  // first byte that is not kept, for each stream
+    uint64_t next[2] = {0, 0};  // first byte that is not stored, for each stream
     bool failed = false;
     uint64_t used = 0;
   };
   std::string Path(uint64_t job) const { return directory_ + "/" + std::to_string(job); }
-  // Worker.
+  // On the worker.
   Appended Write(uint64_t job, v1::StreamId stream, uint64_t offset, std::string data, uint64_t limit);
   Appended WriteNote(uint64_t job, const std::string& line);
   Appended WriteRecord(File* file, const std::string& header, const std::string& data);
@@ -92,7 +92,7 @@ class LogSpool {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::multimap<uint64_t, Handle*> subscribers_;
 
-  // The worker's own.
+  // Used by the worker only.
   std::map<uint64_t, File> files_;
   uint64_t total_ = 0;
   uint64_t uses_ = 0;

@@ -24,7 +24,7 @@ bool IsPipe(int fd) {
   return ::fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
 }
 
-// Everybody who could write has closed it.
+// All writers have closed it.
 bool HungUp(int fd) {
   pollfd p{fd, POLLIN | POLLRDHUP, 0};
   return ::poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLRDHUP)) != 0;
@@ -96,7 +96,7 @@ bool CanPeek(const ClientFd& fd) {
 
 Result<Peeked> Peek(const ClientFd& fd, char* buffer, size_t n) {
   const bool socket = fd.access == ClientFd::Access::kSocket;
-  // Asked first: what comes after the copy, and before the end, would be lost otherwise.
+  // Checked first: data that arrives after the copy and before the end would be lost otherwise.
   const bool hung_up = HungUp(fd.fd.get());
   n = std::min(n, kMostPeeked);
   Peeked out;

@@ -47,7 +47,7 @@ void StdioPump::AddChannel(UniqueFd fd, size_t index) {
   ClientFd adopted = ClientFd::Adopt(std::move(fd), ClientFd::Direction::kWrite);
   if (index == 1 && channels_[0]->fd.ino == adopted.ino && channels_[0]->fd.dev == adopted.dev &&
       channels_[0]->fd.access == adopted.access && adopted.access != ClientFd::Access::kSocket) {
-    // A regular file that was opened twice has two offsets: then each stream needs its own description.
+    // A regular file opened twice has two offsets: then each stream needs its own description.
     if (!adopted.regular || SameDescription(channels_[0]->fd.fd.get(), adopted.fd.get())) {
       outputs_[1].channel = channels_[0].get();
       return;
@@ -118,7 +118,7 @@ void StdioPump::SkipTo(v1::StreamId stream, uint64_t offset) {
   SetWritten(stream, offset);
 }
 
-// The client may have drawn its one updating line; the command's first byte must not land behind it.
+// The client may have drawn its progress line; the command's first byte must not follow it on the same line.
 void StdioPump::EraseProgressLine() {
   if (std::exchange(line_taken_, true)) return;
   if (progress_->line.exchange(ProgressLine::kOutput) != ProgressLine::kDrawn) return;
@@ -151,7 +151,7 @@ void StdioPump::Work(Channel* channel) {
     if (channel->fd.access == ClientFd::Access::kThread) {
       if (!channel->io) channel->io = std::make_unique<BlockingIo>(loop_, channel->fd.fd.get(), channel->fd.regular);
       channel->busy = true;
-      // The bytes move to the thread; only the count stays.
+      // The thread gets the bytes; only the count stays.
       std::string data = std::move(chunk.data);
       chunk.data.assign(1, '\0');  // not finished yet
       chunk.done = 0;
@@ -228,7 +228,7 @@ void StdioPump::Break(Channel* channel, const Error& reason) {
     handler_->OnOutputBroken(StreamOf(i), reason);
     if (closed_) return;
   }
-  // What is queued is dropped by Work, stream by stream, so that the ends come in order.
+  // Work drops the queue, stream by stream, so that the ends come in order.
   for (Chunk& chunk : channel->queue) chunk.done = chunk.data.size();
 }
 
@@ -240,7 +240,7 @@ void StdioPump::Watch(Channel* channel, uint32_t events) {
   Status added = loop_->Add(channel->fd.fd.get(), events, [this, channel](uint32_t happened) {
     channel->busy = false;
     if ((happened & (EPOLLERR | EPOLLHUP)) != 0) {
-      // The write says which error it is; without one the reader is gone.
+      // The write reports the error; if it succeeds, the reader is gone.
       Break(channel, ErrnoError(EPIPE, "write"));
     } else {
       loop_->Modify(channel->fd.fd.get(), 0);
@@ -251,7 +251,7 @@ void StdioPump::Watch(Channel* channel, uint32_t events) {
     channel->registered = true;
     return;
   }
-  // It said EAGAIN and cannot be polled: blocking, on a thread.
+  // It returned EAGAIN and cannot be polled: use blocking calls on a thread.
   channel->fd.access = ClientFd::Access::kThread;
   channel->busy = false;
 }
@@ -275,7 +275,7 @@ Status StdioPump::StartInput(uint64_t offset) {
   }
   input_.acked = offset;
   progress_->stdin_acked.store(offset);
-  // Again from the ring, in pieces that do not wrap.
+  // Passes input again from the ring, in pieces that do not wrap.
   const char* ring = reinterpret_cast<const char*>(progress_->stdin_window);
   for (uint64_t at = offset; at < input_.read;) {
     size_t begin = at % kRing;
@@ -303,7 +303,7 @@ void StdioPump::PauseInput() {
 void StdioPump::InputAcked(uint64_t offset) {
   if (closed_ || offset > input_.read) return;
   if (offset > input_.read - input_.peeked) {
-    // The command reads it: from now on as much as the window allows.
+    // The command reads: from now on read as much as the window allows.
     input_.look = false;
     if (input_.peeked > 0) TakeLookedAt(input_.peeked);
     if (closed_) return;
@@ -333,7 +333,7 @@ void StdioPump::EndInput(std::optional<uint64_t> taken) {
   input_.io.reset();
 }
 
-// As if the command had read the file itself: whoever shares it goes on behind what the command took.
+// As if the command had read the file itself: other processes that share it continue behind what the command read.
 void StdioPump::GiveBackInput(size_t just_read) {
   uint64_t untaken = input_.read - std::min(input_.taken.value_or(input_.acked), input_.read) + just_read;
   if (input_.fd.regular && untaken > 0) ::lseek(input_.fd.fd.get(), -static_cast<off_t>(untaken), SEEK_CUR);
@@ -351,7 +351,7 @@ void StdioPump::UnwatchInput() {
   input_.registered = false;
 }
 
-// Starts the next read when one is due: enabled, room in the window, none under way.
+// Starts the next read if enabled, with room in the window, and none in progress.
 void StdioPump::ReadMore() {
   if (closed_ || !input_.enabled || input_.eof || input_.reading || input_.parked != 0) return;
   if (Window() == 0 || input_.peeked > 0) return UnwatchInput();
@@ -388,7 +388,7 @@ void StdioPump::ReadMore() {
 
 void StdioPump::ReadPolled() {
   if (input_.fd.terminal && may_read_ && !may_read_()) {
-    // Somebody else's turn: the shell reads this terminal now.
+    // The shell reads this terminal now.
     return RetryInput(kForegroundRetryMicros);
   }
   if (input_.look) return LookAhead();
@@ -397,7 +397,7 @@ void StdioPump::ReadPolled() {
   char* ring = reinterpret_cast<char*>(progress_->stdin_window);
   size_t begin = input_.read % kRing;
   size_t room = std::min({window, kReadBytes, kRing - begin});
-  // All that there is as one message, however small the pieces in which it was written.
+  // Everything available as one message, however small the pieces in which it was written.
   size_t took = 0;
   bool ended = false;
   while (took < room) {
@@ -406,7 +406,7 @@ void StdioPump::ReadPolled() {
     ended = !n || *n == 0;
     if (ended) break;
     took += *n;
-    // A terminal's line is a read of its own, and so is the end that may come behind it.
+    // Each line of a terminal is one read, and so is an end behind it.
     if (input_.fd.terminal) break;
   }
   if (took > 0) TookInput(took);
@@ -422,7 +422,7 @@ void StdioPump::RetryInput(int64_t delay_micros) {
   });
 }
 
-// Copies what there is and leaves it in the pipe until the command reads.
+// Copies what is available and leaves it in the pipe until the command reads.
 void StdioPump::LookAhead() {
   if (!input_.turn) {
     input_.turn = turns_->Take(input_.fd);
@@ -436,7 +436,7 @@ void StdioPump::LookAhead() {
     input_.look = false;
     turns_->GiveBack(input_.fd);
     input_.turn = false;
-    // The read says what it is.
+    // The read reports the error.
     if (!looked) return ReadPolled();
     return InputEnded();
   }
@@ -469,7 +469,7 @@ void StdioPump::TookInput(size_t n) {
   input_.read += n;
   progress_->stdin_read.store(input_.read);
   const char* ring = reinterpret_cast<const char*>(progress_->stdin_window);
-  // The connection may have gone while the thread read: StartInput passes it on then.
+  // The connection may be lost while the thread reads: StartInput passes the data on later.
   while (at < input_.read && input_.enabled && !closed_) {
     size_t begin = at % kRing;
     size_t piece = std::min<uint64_t>(input_.read - at, kRing - begin);

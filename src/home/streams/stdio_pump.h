@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves the three streams of an attached run between the client's descriptors and numbered bytes.
 //
-// The client's terminal, pipes and files behave as if the command had them itself: no flag of theirs changes, regular
-// files keep their shared offset and O_APPEND, output to a slow reader stops the command instead of filling memory, and
-// no more of stdin is read than the window allows. Of a pipe the first bytes are only looked at, until the command
-// reads them: a command that reads nothing leaves them to the next reader.
+// The client's terminal, pipes and files behave as if the command had them itself: their flags do not change, regular
+// files keep their shared offset and O_APPEND, a slow reader stops the command instead of filling memory, and no more
+// of stdin is read than the window allows. The first bytes of a pipe are only peeked at until the command reads: a
+// command that reads nothing leaves them to the next reader.
 #pragma once
 
 #include <array>
@@ -24,70 +24,69 @@
 
 namespace vrun::home {
 
-// Loop thread only. Callbacks run on the loop, never inside of a call to the pump except Write's.
+// Loop thread only. Callbacks run on the loop, never inside a call to the pump, except inside Write.
 class StdioPump {
  public:
   class Handler {
    public:
     virtual ~Handler() = default;
-    // Bytes of stdin from `offset` on; with eof none follow. `peeked`: they are still in the pipe, and InputAcked is to
-    // be called when the command begins to read.
+    // Bytes of stdin from `offset` on; with eof none follow. `peeked`: they are still in the pipe; call InputAcked when
+    // the command begins to read.
     virtual void OnInput(uint64_t offset, std::string_view data, bool eof, bool peeked) = 0;
-    // The command stopped reading before these bytes, which were taken from the client's descriptor.
+    // The command stopped reading before these bytes, which were already consumed from the client's descriptor.
     virtual void OnInputUnused(uint64_t) {}
-    // What was looked at was taken by somebody else meanwhile: both got it.
+    // Somebody else consumed the peeked bytes meanwhile: both got them.
     virtual void OnInputTakenTwice() {}
-    // Everything below `offset` has been passed on. Not for each write: when there is a pause or enough has gathered.
+    // Everything below `offset` was written to the descriptor. Called in pauses or when enough has accumulated, not for
+    // each write.
     virtual void OnOutputWritten(v1::StreamId stream, uint64_t offset) = 0;
     // The stream's end was passed on, after all its bytes.
     virtual void OnOutputEnded(v1::StreamId stream) = 0;
-    // Nobody reads it any more (EPIPE), or it cannot be written (a full disk): the rest is dropped and counts as
-    // written.
+    // The reader is gone (EPIPE), or it cannot be written (a full disk): the rest is dropped and counts as written.
     virtual void OnOutputBroken(v1::StreamId stream, const Error& reason) = 0;
   };
 
-  // Takes the descriptors. `progress` says where the streams begin (not at 0 when a run is resumed) and is kept
-  // current.
+  // Takes the descriptors. `progress` says where the streams begin (not at 0 for a resumed run) and is kept up to date.
   StdioPump(EventLoop* loop, Handler* handler, UniqueFd in, UniqueFd out, UniqueFd err, StreamProgressMap progress);
   ~StdioPump();
   StdioPump(const StdioPump&) = delete;
   StdioPump& operator=(const StdioPump&) = delete;
 
   // --- input ---
-  // The job wants stdin from `offset` on: what was read and is not acknowledged is passed (again) from there, then
-  // reading goes on. kCorrupt when those bytes are gone.
+  // The job wants stdin from `offset` on: passes unacknowledged input again from there, then continues reading.
+  // kCorrupt if those bytes are gone.
   Status StartInput(uint64_t offset);
-  // The connection is gone: nothing is read until StartInput.
+  // The connection is lost: nothing is read until StartInput.
   void PauseInput();
   void InputAcked(uint64_t offset);
-  // The command reads no more, and has read what lies below `taken` (not given: what was acknowledged). A regular
-  // file's shared offset is set back to there; of what was only looked at the rest stays in the pipe.
+  // The command reads no more and has read everything below `taken` (default: what was acknowledged). The shared offset
+  // of a regular file is set back to there; peeked bytes above it stay in the pipe.
   void EndInput(std::optional<uint64_t> taken = std::nullopt);
-  // Before StartInput: first bytes of a pipe are looked at in turn with other runs. Without it they are just taken.
+  // Call before StartInput: runs take turns to peek at the first bytes of a pipe. Without it they are consumed.
   void SetPipeTurns(PipeTurns* turns) { turns_ = turns; }
   const ClientFd& input() const { return input_.fd; }
-  // For a terminal: asked before each read whether the client is in the foreground and not stopped. When not, reading
-  // waits, and is tried again every 200 ms or at Foreground().
+  // For a terminal: called before each read, to ask whether the client is in the foreground and not stopped. If not,
+  // reading waits, and is retried every 200 ms or at Foreground().
   void SetTerminalGate(std::function<bool()> may_read) { may_read_ = std::move(may_read); }
   void Foreground();
 
   // --- output (STDOUT or STDERR) ---
-  // Nothing is written until ReleaseOutput: the client's terminal is not ready.
+  // Nothing is written until ReleaseOutput, because the client's terminal is not ready.
   void HoldOutput() { held_ = true; }
   void ReleaseOutput();
-  // Bytes that were written before are dropped by their offset. kCorrupt: there is a gap.
+  // Bytes below the present offset are dropped as repetitions. kCorrupt: there is a gap.
   Status Write(v1::StreamId stream, uint64_t offset, std::string data, bool eof);
-  // Goes on at a higher offset: the bytes between are lost. Nothing may be queued.
+  // Continues at a higher offset: the bytes between are lost. Nothing may be queued.
   void SkipTo(v1::StreamId stream, uint64_t offset);
   uint64_t written(v1::StreamId stream) const { return outputs_[Index(stream)].written; }
   bool ended(v1::StreamId stream) const { return outputs_[Index(stream)].ended; }
   uint64_t received(v1::StreamId stream) const { return outputs_[Index(stream)].received; }
-  // Nothing is on its way to the descriptors.
+  // Nothing is queued for the descriptors.
   bool drained() const;
 
-  // Behind all that was written: a text of ours to where stderr goes, if it takes it at once. Once drained().
+  // Appends a text of ours to the target of stderr, if it takes it at once. Call when drained().
   void Append(std::string_view text);
-  // Gives all descriptors back; nothing happens afterwards.
+  // Closes all descriptors; no callback follows.
   void Close();
 
  private:
@@ -96,14 +95,14 @@ class StdioPump {
     std::string data;
     size_t done = 0;
     bool eof = false;
-    bool ours = false;  // no byte of the stream: the erasure of the client's progress line
+    bool ours = false;  // not part of the stream: erases the client's progress line
   };
-  // One file: stdout and stderr share a channel when they are the same, so that their bytes keep their order.
+  // One output file. stdout and stderr share a channel if they are the same file, so that their bytes keep their order.
   struct Channel {
     ClientFd fd;
     std::deque<Chunk> queue;
     std::unique_ptr<BlockingIo> io;  // kThread
-    bool busy = false;               // waits for EPOLLOUT or for the thread
+    bool busy = false;               // waiting for EPOLLOUT or for the thread
     bool registered = false;
   };
   struct Output {
@@ -121,14 +120,14 @@ class StdioPump {
     uint64_t read = 0;
     uint64_t acked = 0;
     bool enabled = false;
-    bool eof = false;   // nothing more to be read
-    bool over = false;  // nobody wants more
+    bool eof = false;   // the end was read
+    bool over = false;  // the command reads no more
     bool registered = false;
-    bool reading = false;           // the thread does
-    bool look = false;              // nothing was taken yet, and it can be looked at
+    bool reading = false;           // the thread is reading
+    bool look = false;              // nothing was consumed yet, and peeking is possible
     uint64_t peeked = 0;            // the last bytes of `read` that are still in the descriptor
-    bool turn = false;              // ours in turns_
-    std::optional<uint64_t> taken;  // by the command, once it is over
+    bool turn = false;              // we have the turn in turns_
+    std::optional<uint64_t> taken;  // what the command read, once it reads no more
     EventLoop::TimerId parked = 0;
   };
 

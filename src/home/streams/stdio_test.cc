@@ -120,7 +120,7 @@ TEST_F(PumpTest, AGibibyteThroughPipesIsIdenticalAndNoFlagChanges) {
   });
   uint64_t offset = 0;
   int64_t begin = MonotonicMicros();
-  // Never more than a window ahead of what was passed on, as the node does it.
+  // Never more than a window ahead of what was passed on, like the node.
   while (offset < blocks * block.size()) {
     ASSERT_TRUE(pump_->Write(v1::STDOUT, offset, block, false));
     offset += block.size();
@@ -133,7 +133,7 @@ TEST_F(PumpTest, AGibibyteThroughPipesIsIdenticalAndNoFlagChanges) {
   EXPECT_EQ(written_[0], offset);
   double seconds = static_cast<double>(MonotonicMicros() - begin) / 1e6;
   printf("stdout: %.0f MB/s\n", static_cast<double>(offset) / 1e6 / seconds);
-  // And the other way.
+  // And in the other direction.
   std::thread writer([&] {
     for (int i = 0; i < 64; ++i) VRUN_CHECK(WriteAll(in.write.get(), block).has_value());
     in.write.Reset();
@@ -215,7 +215,7 @@ TEST_F(PumpTest, WhatTheCommandDidNotReadOfAFileThatItWasGivenIsLeftForTheNext) 
   EXPECT_EQ(::lseek(in.get(), 0, SEEK_CUR), 4);
 }
 
-// What a run does to a pipe that others read as well.
+// What a run does to a pipe that others also read.
 class SharedPipeTest : public PumpTest {
  protected:
   void SetUp() override {
@@ -448,7 +448,7 @@ TEST_F(PumpTest, AnotherHomeGoesOnByOffset) {
   input_.clear();
   input_ = "012345";
   Make(Dup(in.read.get()), Dup(out.write.get()), Null());
-  // The node has six bytes; four more were read by the dead home and are nowhere but in the shared memory.
+  // The node has six bytes; four more were read by the dead home and exist only in the shared memory.
   ASSERT_TRUE(pump_->StartInput(6));
   EXPECT_EQ(input_, "0123456789");
   ASSERT_TRUE(WriteAll(in.write.get(), "X"));
@@ -477,7 +477,7 @@ TEST_F(PumpTest, TheProgressLineIsErasedBeforeTheFirstByte) {
 }
 
 TEST_F(PumpTest, WhatCannotBeOpenedAgainIsServedByAThread) {
-  // An event descriptor is neither a pipe nor a file, and /proc/self/fd does not open it.
+  // An eventfd is neither a pipe nor a file, and cannot be reopened through /proc/self/fd.
   Pipe out;
   ClientFd fd = ClientFd::Adopt(Dup(out.write.get()), ClientFd::Direction::kRead);
   EXPECT_EQ(fd.access, ClientFd::Access::kThread) << "the write end must not be opened for reading";
@@ -487,7 +487,7 @@ TEST_F(PumpTest, WhatCannotBeOpenedAgainIsServedByAThread) {
   ack_input_ = false;
   ASSERT_TRUE(pump_->StartInput(0));
   ASSERT_TRUE(RunUntil([&] { return input_.size() == StreamProgress::kStdinWindow; }));
-  // A thread that waits for a pipe that nobody writes can be ended.
+  // A thread that waits for a pipe without writers can be stopped.
   BlockingIo io(&loop_, out.read.get(), false);
   io.Read(1, [](Result<std::string>) {});
 }
@@ -593,7 +593,7 @@ TEST_F(SpoolTest, NotesLieBetweenTheStreamsAndAreOfNone) {
     EXPECT_TRUE(Append(&spool, 7, v1::STDERR, 0, "err", 3).kept);
     int woken = 0;
     auto subscription = spool.Subscribe(7, [&] { ++woken; });
-    spool.Note(7, "note\n");  // also of a job whose log is full
+    spool.Note(7, "note\n");  // also for a job whose log is full
     while (woken == 0) loop_.RunOnce(100);
     EXPECT_EQ(All(&spool, 7), "E0errN0note\n");
   }

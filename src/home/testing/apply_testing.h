@@ -56,7 +56,7 @@ class Apply : public ::testing::Test {
     ::alarm(0);
   }
 
-  // `kept`: from jobs. "?": that is not known yet.
+  // `kept`: a path denied to jobs. "?": not known yet.
   void Open(uint64_t job = 7, const std::string& kept = "") {
     applier_.reset();
     ApplyOptions options;
@@ -164,7 +164,7 @@ class Apply : public ::testing::Test {
   }
   Status Do(const WriteBack& message) { return applier_->Apply(message); }
 
-  // As an ordinary user, in a child; true when `body` said so.
+  // Runs `body` as an ordinary user in a child; true if `body` returned true.
   template <typename Body>
   bool AsUser(Body body) {
     if (::geteuid() != 0) return body();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of what home answers nodes: a root, a server and one session with a stream that keeps the answers.
+// For tests of home's answers to nodes: a root, a server and one session with a stream that records the answers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class FakeStream : public rpc::Stream {
     wake_.notify_all();
   }
 
-  // All parts of the answer to `id`, when its last one is there.
+  // All parts of the answer to `id`, once the last one has come.
   std::vector<v1::ContentReply> Answer(uint64_t id) {
     std::unique_lock lock(mutex_);
     std::vector<v1::ContentReply> parts;
@@ -60,7 +60,7 @@ class FakeStream : public rpc::Stream {
     EXPECT_TRUE(whole);
     return parts;
   }
-  // What has come of the answer to `id` so far.
+  // The parts of the answer to `id` so far.
   std::vector<v1::ContentReply> All(uint64_t id) const {
     std::lock_guard lock(mutex_);
     std::vector<v1::ContentReply> parts;
@@ -69,7 +69,7 @@ class FakeStream : public rpc::Stream {
     }
     return parts;
   }
-  // Whether all that has come of it may overtake.
+  // Whether everything that has come of it is urgent.
   bool urgent(uint64_t id) const {
     std::lock_guard lock(mutex_);
     return !ordinary_.contains(id);
@@ -83,7 +83,7 @@ class FakeStream : public rpc::Stream {
     hold_ = false;
     queued_ = 0;
   }
-  // The count once it has not grown for a while is what back-pressure allows; waits until it is at least `n`.
+  // Waits until at least `n` replies have come and the count has stopped growing: that is what back-pressure allows.
   bool WaitForReplies(size_t n) {
     std::unique_lock lock(mutex_);
     return wake_.wait_for(lock, std::chrono::seconds(30), [&] { return replies_.size() >= n; });
@@ -214,11 +214,11 @@ class ContentTest : public testing::Test {
   }
 
   TestDirectory root_;
-  SnapshotTable trees_;
+  TreeTable trees_;
   DigestCache digests_{""};
   std::unique_ptr<DenyList> deny_;
   std::unique_ptr<RootFiles> files_;
-  tree::SnapshotPtr snapshot_;
+  tree::TreePtr snapshot_;
   FakeStream stream_;
   std::unique_ptr<ContentServer> server_;
   std::shared_ptr<ContentSession> session_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of the whole daemon as its neighbours see it: a client on the socket, a controller and a node over real
-// mTLS. The daemon is a process of its own, so that it can be killed.
+// For tests of the whole daemon from outside: a client on the socket, a controller and a node over real mTLS. The
+// daemon is a separate process, so that it can be killed.
 #pragma once
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/io/stream_progress.h"
 #include "home/testing/test_directory.h"
 #include "proto/content.pb.h"
@@ -39,7 +39,7 @@ namespace vrun::home {
 
 inline constexpr auto kPatience = std::chrono::seconds(40);
 
-// Messages of one stream as they came, to be taken one by one.
+// Messages of one stream, to be taken one by one.
 template <typename Message>
 class Inbox : public rpc::Stream::Handler {
  public:
@@ -61,7 +61,7 @@ class Inbox : public rpc::Stream::Handler {
   }
   void Finish() { stream_->Finish(); }
   void Break() { stream_->Cancel(Error(Code::kUnavailable, "broken by the test")); }
-  // The next message that `wanted` likes; others are dropped.
+  // The next message that `wanted` accepts; others are dropped.
   Message Next(const std::function<bool(const Message&)>& wanted) {
     std::unique_lock lock(mutex_);
     auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -106,7 +106,7 @@ class Arrivals {
   std::shared_ptr<T> Next() {
     std::unique_lock lock(mutex_);
     if (!wake_.wait_for(lock, kPatience, [this] { return taken_ < all_.size(); })) {
-      // The rest of the test cannot be run without it.
+      // The rest of the test needs the connection.
       throw std::runtime_error("nobody came");
     }
     return all_[taken_++];
@@ -377,7 +377,7 @@ class HomeTest : public testing::Test {
     c.Send(message, {c.in_home.get(), c.out_home.get(), c.err_home.get(), c.memory.get()});
     return c;
   }
-  // The client's own descriptors go, as when it ends; home's copies are what is left.
+  // Closes the client's own descriptors, as when it exits; only home's copies remain.
   static void LetGo(Client* c) {
     c->in_home.Reset();
     c->out_home.Reset();
@@ -406,7 +406,7 @@ class HomeTest : public testing::Test {
   }
   void Started(TaskInbox* task) {
     v1::TaskDown down;
-    down.mutable_started()->set_started_us(WallMicros());
+    down.mutable_started();
     task->Send(down);
   }
   v1::ExitRecord Exited(TaskInbox* task, uint64_t job, int code) {
@@ -447,7 +447,7 @@ class HomeTest : public testing::Test {
   void Released(TaskInbox* task) {
     task->Next([](const v1::TaskUp& up) { return up.has_release(); });
   }
-  // The whole life of a command that says nothing and writes nothing.
+  // A whole run of a command without output and writes.
   void RunSilently(uint64_t job, int code) {
     auto task = tasks_.Next();
     NextAttach(task.get());
@@ -459,7 +459,7 @@ class HomeTest : public testing::Test {
     WritesEnd(task.get(), 0);
     Released(task.get());
   }
-  // Asks home's content stream for the root directory of a tree.
+  // Requests the root directory of a tree on home's content stream.
   tree::DirectoryPtr RootDirectory(ContentInbox* content, const std::string& tree, uint64_t id) {
     v1::ContentRequest request;
     request.set_id(id);

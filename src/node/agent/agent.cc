@@ -35,7 +35,7 @@
 namespace vrun::node {
 namespace {
 
-// What no task can be started without; `vctl doctor` says more.
+// Checks what every task needs to start; `vctl doctor` reports more.
 Status CheckHost() {
   if (::geteuid() != 0)
     return Error(Code::kDenied, "a node needs root, to make namespaces, mounts and cgroups: start it as root");
@@ -78,8 +78,8 @@ v1::Resources MachineResources(const AgentOptions& o) {
   return r;
 }
 
-// The names of this host, so that a job can resolve them wherever its root's own /etc/hosts comes from: at the address
-// where homes reach the node, where that is one of its own.
+// The host's names, so that a job can resolve them whatever its root's /etc/hosts contains. Uses the address where
+// homes reach the node, if it belongs to this host.
 std::string HostsLines(const AgentOptions& o) {
   char name[HOST_NAME_MAX + 1] = {};
   if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "";
@@ -93,7 +93,7 @@ std::string HostsLines(const AgentOptions& o) {
   return line + "\n";
 }
 
-// Differs after every boot of the host: attempts that a record of another boot names are certainly over.
+// Changes at every boot of the host: attempts recorded under another boot id are certainly over.
 uint64_t BootId() {
   Result<std::string> text = ReadFile("/proc/sys/kernel/random/boot_id");
   uint64_t id = 0;
@@ -164,22 +164,22 @@ class Agent : public AttemptHost {
   std::vector<std::string> addresses_;
   uint64_t next_lease_ = 1;
 
-  std::map<std::string, std::unique_ptr<FsClient>> fs_servers_;  // by tenant's key
+  std::map<std::string, std::unique_ptr<FsClient>> fs_servers_;  // by tenant key
   bool has_s3_ = false;                                          // the pool has an S3 store
-  std::map<std::string, uint64_t> last_job_;                     // by tenant's key
-  // What file system servers asked the controller: by our id, whose it is and what it calls it.
+  std::map<std::string, uint64_t> last_job_;                     // by tenant key
+  // Presign requests of file system servers: our id -> the tenant and its own id.
   std::map<uint64_t, std::pair<std::string, uint64_t>> presigns_;
   uint64_t next_presign_ = 1;
   std::unique_ptr<NodeCaches> caches_;
   std::unique_ptr<KeptServer> kept_server_;
   std::unique_ptr<SupervisorLink> spare_;
   std::map<AttemptKey, std::unique_ptr<Attempt>> attempts_;
-  std::map<AttemptKey, v1::AttemptReport> ended_;  // not acknowledged by the controller yet
+  std::map<AttemptKey, v1::AttemptReport> ended_;  // not yet acknowledged by the controller
   std::set<std::shared_ptr<HomeStream>> streams_;
-  // Homes that attached before the controller's order arrived: the two race.
+  // Homes that attached before the controller's order arrived; the order of the two is not defined.
   std::map<AttemptKey, std::pair<std::shared_ptr<HomeStream>, v1::Attach>> early_;
   std::unique_ptr<ControllerLink> controller_;
-  std::unique_ptr<rpc::Server> server_;  // destroyed first: its streams post to what is above
+  std::unique_ptr<rpc::Server> server_;  // destroyed first: its streams post to the members above
 };
 
 Status Agent::Start() {
@@ -226,7 +226,7 @@ Status Agent::Start() {
   server_->Streaming(
       "/vrun.v1.Node/Cache",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-        if (peer.role != "home") return Error(Code::kDenied, "only a home has a cache here");
+        if (peer.role != "home") return Error(Code::kDenied, "only a home may manage a cache");
         auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
         loop_.Post([this, home] {
           Keep(home);
@@ -237,7 +237,7 @@ Status Agent::Start() {
   server_->Streaming(
       "/vrun.v1.Node/Kept",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-        if (peer.role != "home") return Error(Code::kDenied, "only a home has left anything here");
+        if (peer.role != "home") return Error(Code::kDenied, "only a home may ask for kept writes");
         auto home = std::make_shared<HomeStream>(&loop_, peer, std::move(stream));
         loop_.Post([this, home] {
           Keep(home);
@@ -264,7 +264,7 @@ Status Agent::Start() {
   return {};
 }
 
-// On the port of the agent before, unless one is asked for: homes whose jobs go on know it.
+// Reuses the previous agent's port unless one is configured: homes with running jobs know it.
 Result<int> Agent::Listen() {
   const std::string path = options_.state_directory + "/port", host = options_.listen_host + ":";
   if (options_.listen_port != 0) return server_->Start(host + std::to_string(options_.listen_port));
@@ -339,7 +339,7 @@ FsClient::Events Agent::FsEvents(const std::string& tenant_key) {
 
 Result<std::unique_ptr<SupervisorLink>> Agent::TakeSupervisor() {
   std::unique_ptr<SupervisorLink> taken = std::move(spare_);
-  // The next one is started when this turn of the loop is over: it must not delay the task that waits for this one.
+  // Started after this turn of the loop, so that it does not delay the task that needs the current one.
   loop_.After(20'000, [this] {
     if (spare_) return;
     if (Result<std::unique_ptr<SupervisorLink>> next = SupervisorLink::Start(&loop_)) spare_ = std::move(*next);
@@ -352,7 +352,7 @@ void Agent::Report(const v1::AttemptReport& report) {
   AttemptKey key{report.job(), report.attempt()};
   if (report.state() > v1::COMPLETING) {
     ended_[key] = report;
-    // On disk before the task's own record goes away with its directory.
+    // Must be on disk before the task's own record is deleted with its directory.
     Status written = WriteFileAtomic(ReportPath(key), report.SerializeAsString(), 0600);
     if (!written) LogError("job {}: its end is only in memory: {}", key.first, written.error().message());
   }
@@ -383,11 +383,11 @@ v1::Register Agent::Describe() {
   return r;
 }
 
-// For a file system server, about the content of its own tenant and no other: the job is ours to say.
+// Forwards a request of a file system server, for content of its own tenant only: the agent fills in the job.
 void Agent::Presign(const std::string& tenant, v1::PresignRequest request) {
   const auto job = last_job_.find(tenant);
   if (job == last_job_.end() || !controller_ || !controller_->registered()) {
-    // At once: readers wait for it, and would rather ask home.
+    // Refused at once: readers are waiting and can ask home instead.
     v1::PresignReply refusal;
     refusal.set_id(request.id());
     refusal.mutable_error()->set_code(static_cast<int>(Code::kUnavailable));
@@ -438,7 +438,7 @@ void Agent::OnController(const v1::ControllerMessage& message) {
 
 void Agent::OnStart(const v1::StartAttempt& order) {
   AttemptKey key{order.placement().job(), order.placement().attempt()};
-  // Repeated after a reconnection: what is known already is told again, never done again.
+  // The controller repeats orders after a reconnection: report the known state again, but never start twice.
   if (auto it = ended_.find(key); it != ended_.end()) return Report(it->second);
   if (auto it = attempts_.find(key); it != attempts_.end()) return Report(it->second->report());
   last_job_[Tenant::Of(order).Key()] = key.first;
@@ -457,7 +457,7 @@ void Agent::OnHomeStream(std::shared_ptr<HomeStream> stream) {
 }
 
 void Agent::Keep(const std::shared_ptr<HomeStream>& stream) {
-  // Streams that were closed since: the table holds the only reference to an unattached one.
+  // Removes closed streams: the table holds the only reference to an unattached one.
   std::erase_if(streams_, [](const auto& s) { return !s->open(); });
   streams_.insert(stream);
 }
@@ -479,8 +479,8 @@ void Agent::OnAttach(const std::shared_ptr<HomeStream>& stream, const std::strin
   });
 }
 
-// After a restart: tasks whose supervisors live are taken up, ends that were not acknowledged are told again, and what
-// died with the host is reported as lost to it.
+// After a restart: adopts the supervisors that are alive, repeats unacknowledged ends, and reports tasks that died with
+// the host as lost.
 void Agent::Recover() {
   for (const std::string& name : ListDirectory(reports_directory_)) {
     v1::AttemptReport report;
@@ -491,7 +491,7 @@ void Agent::Recover() {
   for (const std::string& name : ListDirectory(options_.state_directory + "/fs")) RecoverFsServer(name);
 }
 
-// The file system server of an earlier agent, whose tasks were taken up: it is told which of them go on.
+// Connects to the file system server of an earlier agent whose tasks were adopted, and tells it which of them continue.
 void Agent::RecoverFsServer(const std::string& socket_name) {
   const std::string path = options_.state_directory + "/fs/" + socket_name;
   const std::string key = socket_name.substr(0, socket_name.find('.'));
@@ -521,7 +521,7 @@ void Agent::RecoverTask(const std::string& name) {
   v1::StartAttempt order;
   Result<std::string> bytes = ReadFile(directory + "/order");
   if (!bytes || !order.ParseFromString(*bytes)) {
-    // It never got as far as a supervisor with a spec; nothing of a user is in it.
+    // No supervisor ever got its spec, so it contains nothing of a user.
     LogWarning("task {}: no order: removed", Escape(name));
     if (Status removed = RemoveTree(directory); !removed) LogError("{}", removed.error().message());
     return;
@@ -547,7 +547,7 @@ void Agent::RecoverTask(const std::string& name) {
     attempts_[key] = std::make_unique<Attempt>(this, order, std::move(*link), std::move(addresses), lease, live_view);
     return;
   }
-  if (ended_.contains(key)) return;  // its writes never got home; the directory keeps them
+  if (ended_.contains(key)) return;  // its writes never reached home; the directory keeps them
   v1::AttemptReport report;
   report.set_job(key.first);
   report.set_attempt(key.second);
@@ -571,8 +571,7 @@ void Agent::Stop(bool kill_tasks) {
   LogInfo("stopping");
   server_.reset();
   if (kill_tasks) {
-    // A supervisor that gets SIGTERM kills its cgroup, writes its record and ends: the sandbox dies with it in any
-    // case.
+    // On SIGTERM a supervisor kills its cgroup, writes its record and exits; the sandbox dies with it in any case.
     for (auto& [key, attempt] : attempts_) attempt->Abandon();
     for (auto& [home, fs] : fs_servers_) fs->Stop();
   }

@@ -15,22 +15,22 @@ struct AgentOptions {
   std::string state_directory;            // store/, tasks/, kept/, views/, reports/, uid_ranges
   std::string pki_directory;              // ca.pem, NAME.pem, NAME.key
   std::string listen_host = "127.0.0.1";  // where homes reach this node
-  int listen_port = 0;                    // 0: any
-  int ready_fd = -1;                      // one line "ok" or "error: text" once it is known
-  // What the node offers; 0 / -1: what the machine has.
+  int listen_port = 0;                    // 0: any free port
+  int ready_fd = -1;                      // gets one line "ok" or "error: text" when startup succeeded or failed
+  // The node's capacity; 0 or -1: use what the machine has.
   uint32_t milli_cpus = 0;
   uint64_t memory_bytes = 0;
   int gpus = -1;
   std::string gpu_type;
-  uint64_t cache_bytes = 0;             // of all homes together; 0: a quarter of the file system
+  uint64_t cache_bytes = 0;             // limit for all homes together; 0: a quarter of the file system
   uint64_t cache_min_free_bytes = 0;    // 0: the store's default
-  uint32_t cache_min_free_percent = 0;  // instead of an amount, when not 0
-  uint64_t kept_bytes = 50ull << 30;    // of what jobs leave here with --writes=keep, all homes together
-  uint32_t kept_days = 14;              // how long it stays
+  uint32_t cache_min_free_percent = 0;  // replaces cache_min_free_bytes when not 0
+  uint64_t kept_bytes = 50ull << 30;    // limit for writes kept with --writes=keep, all homes together
+  uint32_t kept_days = 14;              // how long kept writes stay
   std::vector<std::string> fuse;        // for file system servers: node/views/view_features.h
 };
 
-// Runs until SIGTERM or SIGINT (tasks are killed) or SIGHUP (tasks go on and are taken up by the next agent). Returns
+// Runs until SIGTERM or SIGINT, which kill the tasks, or SIGHUP, which leaves them running for the next agent. Returns
 // the process's exit status.
 int AgentMain(const AgentOptions& options);
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kAttachTimeoutMicros = 60'000'000;
 
-// The field number of a one-field message's oneof, read off its first byte: bulk messages are relayed without parsing.
+// The field number of a message that is a single oneof, read from its first byte: bulk messages are relayed unparsed.
 int OneofField(std::string_view frame) { return frame.empty() ? 0 : static_cast<uint8_t>(frame[0]) >> 3; }
 
 std::string Text(const std::string& what, const Error& error) { return what + ": " + error.message(); }
@@ -28,7 +28,7 @@ Attempt::Attempt(AttemptHost* host, v1::StartAttempt order) : host_(host), order
   report_.set_epoch(epoch());
   report_.set_state(v1::STARTING);
   Error unused(Code::kOk, "");
-  host_->FsServer(tenant(), &unused);  // ahead of need: an error shows again when the view is opened
+  host_->FsServer(tenant(), &unused);  // started early; an error will show again when the view is opened
   attach_timer_ = host_->loop()->After(kAttachTimeoutMicros, [this] {
     attach_timer_ = 0;
     Fail(v1::ExitRecord::START_FAILED, "home did not attach within 60 s: is the home daemon still running?");
@@ -63,8 +63,7 @@ std::string Attempt::directory() const {
 }
 
 void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach) {
-  // The token is the right to this attempt; it is compared in constant time because anyone who reaches the port may
-  // try.
+  // The token is the right to this attempt. Compared in constant time, because anyone who reaches the port may try.
   const std::string& token = order_.placement().token();
   unsigned difference = token.size() != attach.token().size() || token.empty();
   for (size_t i = 0; i < token.size() && i < attach.token().size(); ++i) {
@@ -94,7 +93,7 @@ void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach
   attach_frame_ = up.SerializeAsString();
   switch (state_) {
     case State::kWaiting: return FirstAttach(attach);
-    case State::kOpening: {  // home came back before the command began
+    case State::kOpening: {  // home reconnected before the command began
       before_start_.clear();
       v1::TaskDown down;
       down.mutable_attached()->mutable_content_addresses()->Add(content_addresses_.begin(), content_addresses_.end());
@@ -109,7 +108,7 @@ void Attempt::Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach
 }
 
 void Attempt::FirstAttach(const v1::Attach& attach) {
-  // Before the server looks what ids there are.
+  // Must precede the server's look at the ids.
   const v1::Identity& identity = order_.spec().command().identity();
   std::vector<uint32_t> ids(identity.groups().begin(), identity.groups().end());
   ids.insert(ids.end(), {identity.uid(), identity.gid()});
@@ -182,8 +181,8 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
   supervisor_->Send(attach_frame_);
   for (const std::string& frame : before_start_) supervisor_->Send(frame);
   before_start_.clear();
-  // What a later agent needs to take the task up again (agent.cc, Recover). Not synced: after a power loss there is no
-  // supervisor to be taken up.
+  // What a later agent needs to adopt the task (agent.cc, Recover). Not synced: after a power loss there is no
+  // supervisor to adopt.
   std::string content;
   for (const std::string& a : content_addresses_) content += a + "\n";
   VRUN_ASSIGN(UniqueFd order, OpenFile(directory() + "/order", O_WRONLY | O_CREAT | O_TRUNC, 0600));
@@ -197,7 +196,7 @@ Status Attempt::StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::R
 Status Attempt::KeepWrites(v1::TaskSpec* spec) {
   v1::TaskUp up;
   if (!up.ParseFromString(attach_frame_)) return Error(Code::kInternal, "the attach does not parse");
-  // Its home's, also where the content of its root is another's.
+  // The job's own home, even if its root's content belongs to another.
   const std::string owner = Tenant{order_.user(), order_.home_id()}.Key();
   spec->set_kept_directory(host_->kept()->PathOf(owner, job(), attempt()));
   spec->set_kept_root(up.attach().tree() + up.attach().apart());
@@ -216,7 +215,7 @@ void Attempt::BindSupervisor() {
                               },
                           .on_closed =
                               [this, alive] {
-                                // Later: the link is still on the stack.
+                                // Posted, because the link is still on the stack.
                                 host_->loop()->Post([this, alive] {
                                   if (!alive.expired()) OnSupervisorClosed();
                                 });
@@ -242,7 +241,7 @@ void Attempt::OnHomeFrame(std::string frame) {
   }
 }
 
-// What became of the command's writes, which only home knows.
+// Adds the result of the command's writes, which only home knows.
 void Attempt::AddToRecord(const v1::Release& release) {
   v1::ExitRecord* exit = report_.mutable_exit();
   exit->set_conflicts(release.conflicts());
@@ -296,7 +295,7 @@ void Attempt::OnSupervisorFrame(std::string frame) {
 
 void Attempt::PublishWrites() {
   const auto told = [this, alive = std::weak_ptr(alive_), home = std::weak_ptr(home_)](Result<v1::FsReply> reply) {
-    // Another connection of home's: the supervisor says the end once more.
+    // Home has reconnected: the supervisor sends the end again.
     if (alive.expired() || !home_ || home_ != home.lock()) return;
     v1::TaskDown down;
     if (reply) {
@@ -306,8 +305,7 @@ void Attempt::PublishWrites() {
     }
     const Code code = reply.error().code() == Code::kUnavailable ? Code::kAborted : reply.error().code();
     down.mutable_error()->set_code(static_cast<int>(code));
-    down.mutable_error()->set_message("what the command wrote at last may be missing at home: " +
-                                      reply.error().message());
+    down.mutable_error()->set_message("the command's last writes may be missing at home: " + reply.error().message());
     home_->Send(down);
   };
   Error error(Code::kOk, "");
@@ -320,13 +318,13 @@ void Attempt::OnSupervisorClosed() {
   supervisor_.reset();
   if (released_) return Finish();
   if (state_ == State::kExited) {
-    // It wrote its record and died before the writes were home: they are still in its directory.
+    // The supervisor wrote its record and died before the writes were home: they are still in its directory.
     std::string text = "the task supervisor ended before all writes were home: they are kept on " + host_->node_name() +
                        " in " + Escape(directory()) + "/upper";
     LogError("job {}: {}", job(), text);
     v1::ExitRecord* exit = report_.mutable_exit();
     if (exit->reason().empty()) exit->set_reason(text);
-    // Not as well as the command thought.
+    // Not a success, although the command exited with 0.
     if (exit->kind() == v1::ExitRecord::EXITED && exit->exit_code() == 0) exit->set_exit_code(125);
     report_.set_state(EndState());
     host_->Report(report_);

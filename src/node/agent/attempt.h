@@ -5,8 +5,9 @@
 //   (none) ────────▶ kWaiting ───────────▶ kOpening ────────────▶ kRunning ────────────▶ kExited ────────▶ kOver
 //                        └── cancelled, no attach, no view, no supervisor: a START_FAILED or CANCELLED record ──┘
 //
-// The supervisor keeps the command, its streams and its writes; the attempt relays between it and whichever home stream
-// attached last, and looks into the few messages that change the state. Home may come and go at any time.
+// The supervisor owns the command, its streams and its writes. The attempt relays frames between the supervisor and the
+// most recently attached home stream, and parses only the few messages that change its state. Home may disconnect and
+// reconnect at any time.
 #pragma once
 
 #include <deque>
@@ -29,31 +30,31 @@
 
 namespace vrun::node {
 
-// What an attempt needs of its agent. All on the loop.
+// The services that an attempt needs from its agent. All calls on the loop.
 class AttemptHost {
  public:
   virtual ~AttemptHost() = default;
   virtual EventLoop* loop() = 0;
-  // The file system server of a tenant, started when there is none. Null with *error set when it cannot be.
+  // The file system server of a tenant; starts one if there is none. Returns null and sets *error on failure.
   virtual FsClient* FsServer(const Tenant& tenant, Error* error) = 0;
-  // With a place for each of these ids of home.
+  // The range contains a host id for each of these ids of home.
   virtual Result<UidRanges::Range> Uids(const Tenant& tenant, const std::vector<uint32_t>& ids) = 0;
   virtual Result<std::unique_ptr<SupervisorLink>> TakeSupervisor() = 0;
   virtual uint64_t NextLease() = 0;
-  // The processors that it is to use, until FreeCpus; empty: all.
+  // Assigns processors to the attempt until FreeCpus. Empty: all processors.
   virtual CpuList GiveCpus(uint64_t job, uint32_t attempt, uint32_t milli_cpus) = 0;
   virtual void FreeCpus(uint64_t job, uint32_t attempt) = 0;
-  // The state changed: tell the controller, again and again until it acknowledges.
+  // The state changed. The agent repeats the report until the controller acknowledges it.
   virtual void Report(const v1::AttemptReport& report) = 0;
-  // The attempt is over: home has everything or never will. The attempt may be destroyed after the call returns.
+  // The attempt is over: home has everything, or never will. The attempt may be destroyed after the call returns.
   virtual void Over(uint64_t job, uint32_t attempt) = 0;
   virtual const std::string& node_name() const = 0;
-  // Lines for /etc/hosts, by which a job resolves the names of the node that it runs on.
+  // Lines for /etc/hosts that let a job resolve its node's own names.
   virtual const std::string& hosts() const = 0;
   virtual const std::string& pool() const = 0;
   virtual const std::string& tasks_directory() const = 0;
   virtual KeptStore* kept() = 0;
-  // Something more is kept.
+  // The kept store has grown.
   virtual void KeptMore() = 0;
 };
 
@@ -62,8 +63,8 @@ class Attempt {
   enum class State { kWaiting, kOpening, kRunning, kExited, kOver };
 
   Attempt(AttemptHost* host, v1::StartAttempt order);
-  // Takes up a supervisor of an earlier agent; `lease` is of the view that this agent opened for it, 0: unknown.
-  // `live_view`: the id of that, 0: it is a frozen one.
+  // Adopts a supervisor of an earlier agent. `lease`: the view that this agent opened for it, 0 if unknown.
+  // `live_view`: the id of that view, 0 if it is a frozen one.
   Attempt(AttemptHost* host, v1::StartAttempt order, std::unique_ptr<SupervisorLink> supervisor,
           std::vector<std::string> content_addresses, uint64_t lease, uint64_t live_view);
   ~Attempt();
@@ -80,37 +81,37 @@ class Attempt {
   FsRun fs_run() const { return {tenant().home_id, order_.placement().token(), job(), attempt()}; }
   bool HoldsLease(uint64_t lease) const { return lease_ == lease; }
 
-  // The first message of `stream` was this Attach. Refuses a wrong token.
+  // Handles the Attach that was the first message of `stream`. Refuses a wrong token.
   void Attach(const std::shared_ptr<HomeStream>& stream, const v1::Attach& attach);
   void Stop(const v1::StopAttempt& stop);
-  // The agent stops for good: the task is killed, its record and its writes stay in its directory.
+  // The agent stops for good: kills the task. Its record and its writes stay in its directory.
   void Abandon();
-  // A line for the user.
+  // Sends the user a line of text.
   void Notice(const std::string& text, bool content_lost = false);
-  // The file system server of its home is gone for good: what runs on it cannot go on.
+  // The file system server of this home is gone for good, so the attempt cannot continue.
   void FsServerDied();
 
  private:
   void FirstAttach(const v1::Attach& attach);
   void OpenView(const v1::Attach& attach, FsClient* fs, const UidRanges::Range& uids);
-  // In a live view: home has to have all that was written there, which does not come by way of the supervisor.
+  // For a live view: makes the view publish all writes to home. They do not go through the supervisor.
   void PublishWrites();
   void ViewOpened(Result<std::vector<UniqueFd>> mounts, const UidRanges::Range& uids);
-  // For reasons that are this machine's, which its user may never have heard of.
+  // Fails the attempt for a reason local to this machine, which the user may not know.
   void CannotStart(const char* what, const Error& why);
   Status StartSupervisor(std::vector<UniqueFd> mounts, const UidRanges::Range& uids);
-  // Where its writes are to stay, and on top of which of an earlier attempt.
+  // Fills in where the writes are kept, and which earlier attempt's upper they continue.
   Status KeepWrites(v1::TaskSpec* spec);
   void BindSupervisor();
   void OnHomeFrame(std::string frame);
   void AddToRecord(const vrun::v1::Release& release);
   void OnSupervisorFrame(std::string frame);
   void OnSupervisorClosed();
-  // Ends without a supervisor's record.
+  // Ends the attempt without a record from a supervisor.
   void Fail(v1::ExitRecord::Kind kind, const std::string& reason, int signal = 0);
   void SendRecordHome();
   void SetState(v1::JobState state);
-  // The file system server may sum up what the command did.
+  // Tells the file system server that the command has ended, so that it can finish the trace.
   void EndRun();
   void Finish();
   v1::JobState EndState() const;
@@ -122,8 +123,8 @@ class Attempt {
   std::shared_ptr<HomeStream> home_;
   std::unique_ptr<SupervisorLink> supervisor_;
   std::vector<std::string> content_addresses_;
-  std::string attach_frame_;              // the latest Attach, as it came
-  std::deque<std::string> before_start_;  // TaskUp frames that came before the supervisor had its spec
+  std::string attach_frame_;              // the latest Attach, unparsed
+  std::deque<std::string> before_start_;  // TaskUp frames that arrived before the supervisor had its spec
   uint64_t lease_ = 0;
   uint64_t live_view_ = 0;
   bool run_began_ = false;

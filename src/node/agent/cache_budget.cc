@@ -23,7 +23,7 @@ std::map<std::string, uint64_t> ShareCache(uint64_t limit, const std::vector<Cac
     const uint64_t others = active_bytes - h.bytes;
     most[h.tenant] = std::max(limit / active, limit > others ? limit - others : 0);
   }
-  // Somewhat more room than the active ones fill, so that they need not wait for it.
+  // Leaves the active ones room to grow, so that they need not wait for it.
   const uint64_t taken = active_bytes + (active > 0 ? limit / 16 : 0);
   const uint64_t left = limit > taken ? limit - taken : 0;
   uint64_t excess = resting_bytes > left ? resting_bytes - left : 0;

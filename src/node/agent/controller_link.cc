@@ -8,8 +8,8 @@
 namespace vrun::node {
 
 struct ControllerLink::Impl : std::enable_shared_from_this<ControllerLink::Impl> {
-  // One connection. gRPC calls it on its threads; everything goes to the loop, where a link that has moved on ignores
-  // it.
+  // One connection. Its callbacks run on gRPC's threads and post to the loop, where a link that has reconnected ignores
+  // them.
   struct Connection : rpc::Stream::Handler {
     std::weak_ptr<Impl> owner;
     EventLoop* loop = nullptr;
@@ -35,7 +35,6 @@ struct ControllerLink::Impl : std::enable_shared_from_this<ControllerLink::Impl>
   std::unique_ptr<rpc::Channel> channel;
   std::unique_ptr<Connection> connection;
   uint64_t generation = 0;
-  uint64_t sequence = 0;
   bool is_registered = false;
   bool complained = false;
   int64_t backoff_micros = 50'000;
@@ -50,12 +49,11 @@ struct ControllerLink::Impl : std::enable_shared_from_this<ControllerLink::Impl>
     connection->stream = channel->OpenStream("/vrun.v1.Control/Agent", connection.get());
     v1::AgentMessage hello;
     *hello.mutable_register_() = events.describe();
-    Send(std::move(hello));
+    Send(hello);
   }
 
-  void Send(v1::AgentMessage message) {
+  void Send(const v1::AgentMessage& message) {
     if (!connection) return;
-    message.set_sequence(++sequence);
     connection->stream->Send(message.SerializeAsString());
   }
 
@@ -82,7 +80,7 @@ struct ControllerLink::Impl : std::enable_shared_from_this<ControllerLink::Impl>
     timer = loop->After(heartbeat_micros, [this] {
       v1::AgentMessage beat;
       beat.mutable_heartbeat();
-      Send(std::move(beat));
+      Send(beat);
       Beat();
     });
   }
@@ -114,7 +112,7 @@ ControllerLink::~ControllerLink() {
   impl_->connection.reset();
 }
 
-void ControllerLink::Send(v1::AgentMessage message) { impl_->Send(std::move(message)); }
+void ControllerLink::Send(const v1::AgentMessage& message) { impl_->Send(message); }
 bool ControllerLink::registered() const { return impl_->is_registered; }
 
 }  // namespace vrun::node

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's one stream to the controller: registration, heartbeats, orders down, reports up. Reconnects for ever.
+// The agent's only stream to the controller: registration and heartbeats, orders down, reports up. Reconnects forever.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace vrun::node {
 class ControllerLink {
  public:
   struct Events {
-    // Asked at every connection: what the agent is and everything that it knows of its attempts.
+    // Called at every connection. Returns the agent's description and all its attempts.
     std::function<v1::Register()> describe;
     std::function<void(const v1::ControllerMessage&)> on_message;
     std::function<void()> on_registered;
@@ -25,8 +25,8 @@ class ControllerLink {
   static Result<std::unique_ptr<ControllerLink>> Start(EventLoop* loop, const std::string& address,
                                                        const rpc::Credentials& credentials, Events events);
   ~ControllerLink();
-  // Dropped while away: the next registration tells everything again.
-  void Send(v1::AgentMessage message);
+  // Dropped while disconnected: the next registration repeats everything.
+  void Send(const v1::AgentMessage& message);
   bool registered() const;
 
  private:

@@ -26,7 +26,7 @@ CpuList CpuShares::Give(Key key, uint32_t milli_cpus) {
   const size_t wanted = milli_cpus / kWhole + (milli_cpus % kWhole != 0 ? 1 : 0);
   if (wanted == 0 || wanted >= loads_.size()) return {};
   const uint32_t each = Each(milli_cpus, wanted);
-  // Where it fits, the fullest first; then the least loaded; of equals the lowest number.
+  // Prefers a processor where it fits, the fullest first; then the least loaded; ties go to the lowest number.
   using Choice = std::tuple<bool, int64_t, uint32_t>;
   std::vector<Choice> choices;
   for (const auto& [cpu, load] : loads_) {

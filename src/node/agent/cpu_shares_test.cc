@@ -51,7 +51,7 @@ TEST(CpuShares, WhatANodeOffersBeyondItsProcessorsIsSpread) {
 TEST(CpuShares, JobsThatRanBeforeTheAgentWasRestartedKeepTheirs) {
   CpuShares shares({0, 1, 2});
   shares.Restore({7, 1}, 1000, {0});
-  shares.Restore({8, 1}, 500, {9});  // of a processor that is not ours any more
+  shares.Restore({8, 1}, 500, {9});  // a processor that is no longer ours
   EXPECT_EQ((CpuList{0}), shares.Give({7, 1}, 1000));
   EXPECT_EQ((CpuList{1}), shares.Give({9, 1}, 1000));
   shares.Free({7, 1});

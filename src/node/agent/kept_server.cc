@@ -11,7 +11,7 @@
 namespace vrun::node {
 namespace {
 
-// On its way to home, and not written there: enough for a long line, and home's memory stays small.
+// Limit of sent content that home has not written yet: enough for a long link, and home's memory use stays small.
 constexpr uint64_t kWindow = 16u << 20;
 constexpr uint64_t kBatchBytes = 2u << 20;
 constexpr int64_t kExpireMicros = 600'000'000;
@@ -23,7 +23,7 @@ v1::KeptEvent Failed(const Error& error) {
   return event;
 }
 
-const char* Became(v1::KeptState state) {
+const char* Became(v1::Handover state) {
   switch (state) {
     case v1::KEPT_PULLED: return "it was pulled already";
     case v1::KEPT_DROPPED: return "it was dropped";
@@ -36,17 +36,17 @@ Error NotThere(uint64_t job, const std::vector<v1::Kept>& known, uint32_t attemp
   for (const v1::Kept& kept : known) {
     if (kept.attempt() == attempt) return Error(Code::kNotFound, what + Became(kept.state()));
   }
-  return Error(Code::kNotFound, what + "nothing of it is kept here");
+  return Error(Code::kNotFound, what + "this node does not have it");
 }
 
 }  // namespace
 
-// One series on its way to home. The stream holds it, the work under way too.
+// Sends one series home. Held by the stream and by the work in progress.
 class KeptServer::Sending : public std::enable_shared_from_this<Sending> {
  public:
   Sending(KeptServer* server, const std::shared_ptr<HomeStream>& stream) : server_(server), stream_(stream) {}
 
-  // On the disk's thread, before anything else.
+  // On the disk thread, before anything else.
   void Open(std::unique_ptr<KeptReader> reader) { reader_ = std::move(reader); }
 
   void Taken(uint64_t bytes) {
@@ -69,7 +69,7 @@ class KeptServer::Sending : public std::enable_shared_from_this<Sending> {
  private:
   struct Batch {
     std::vector<std::string> frames;
-    uint64_t bytes = 0;  // of the WriteBack messages
+    uint64_t bytes = 0;  // size of the WriteBack messages
     bool last = false;
   };
 
@@ -105,8 +105,8 @@ class KeptServer::Sending : public std::enable_shared_from_this<Sending> {
 
   KeptServer* const server_;
   const std::weak_ptr<HomeStream> stream_;
-  std::unique_ptr<KeptReader> reader_;  // the disk's thread
-  uint64_t sequence_ = 0;               // the disk's thread
+  std::unique_ptr<KeptReader> reader_;  // used by the disk thread
+  uint64_t sequence_ = 0;               // used by the disk thread
   bool reading_ = false, ended_ = false;
   uint64_t sent_ = 0, taken_ = 0;
 };
@@ -129,15 +129,14 @@ void KeptServer::Expire() {
 }
 
 void KeptServer::Serve(const std::shared_ptr<HomeStream>& stream) {
-  // Our callbacks are held by the stream.
+  // The stream holds these callbacks.
   stream->SetEvents({.on_frame =
                          [this, alive = alive_, weak = std::weak_ptr(stream)](const std::string& frame) {
                            auto home = weak.lock();
                            if (!*alive || !home) return;
                            v1::KeptRequest request;
                            if (request.ParseFromString(frame)) return Answer(home, request);
-                           home->Send(
-                               Failed(Error(Code::kInvalid, "a question that does not parse")).SerializeAsString());
+                           home->Send(Failed(Error(Code::kInvalid, "the request does not parse")).SerializeAsString());
                            home->Close();
                          },
                      .on_closed = {}});
@@ -180,7 +179,7 @@ void KeptServer::Answer(const std::shared_ptr<HomeStream>& stream, const v1::Kep
       const Status dropped = store_->Drop(tenant, job, request.drop().attempt(), request.drop().state());
       if (!dropped) event = Failed(dropped.error());
     } else if (!request.has_describe()) {
-      event = Failed(Error(Code::kUnsupported, "the node does not know that question: versions differ"));
+      event = Failed(Error(Code::kUnsupported, "the node does not know this request: update vrun on the node"));
     }
     if (!event.has_error()) {
       event.mutable_list();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's side of /vrun.v1.Node/Kept: tells a home what is kept of a job of its own, sends it, drops it. The disk
-// is read on a thread of its own.
+// The agent's side of /vrun.v1.Node/Kept: lists, sends and drops the kept writes of a home's own jobs. Reads the disk
+// on its own thread.
 #pragma once
 
 #include <memory>
@@ -17,13 +17,13 @@ namespace vrun::node {
 // Loop thread only.
 class KeptServer {
  public:
-  // `store` and `loop` outlive it. `node`: the name that is told.
+  // `store` and `loop` must outlive it. `node`: the name reported to home.
   KeptServer(EventLoop* loop, KeptStore* store, std::string node);
   ~KeptServer();
 
-  // One stream; the caller keeps it for as long as it is open.
+  // Serves one stream; the caller keeps it while it is open.
   void Serve(const std::shared_ptr<HomeStream>& stream);
-  // Something new may be kept: on the disk's thread, what has to go for it goes.
+  // Call when the store may have grown: removes expired entries and enforces the limit, on the disk thread.
   void Expire();
 
  private:

@@ -19,7 +19,7 @@ namespace vrun::node {
 namespace {
 
 constexpr int64_t kTickMicros = 3'000'000;
-constexpr int64_t kActiveMicros = 10 * 60 * 1'000'000LL;  // a cache that was used within this is needed
+constexpr int64_t kActiveMicros = 10 * 60 * 1'000'000LL;  // a cache used within this time is active
 
 uint64_t LimitOf(const NodeCachesOptions& options) {
   if (options.limit_bytes > 0) return options.limit_bytes;
@@ -42,7 +42,7 @@ int64_t LastUsed(const std::string& directory) {
   return ::stat((directory + "/lock").c_str(), &st) == 0 ? st.st_mtime * 1'000'000LL : 0;
 }
 
-// An agent that was killed may have left its server to serve on.
+// A killed agent may have left its server running.
 bool IsServed(const std::string& directory) {
   auto lock = OpenFile(directory + "/lock", O_RDONLY);
   return lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0;
@@ -54,7 +54,7 @@ struct Idle {
   int64_t used = 0;
 };
 
-// Shrinks a cache that nobody serves to `most` and to what the watermark of the disk leaves of it.
+// Shrinks a cache without a server to `most` and to what the disk's watermark leaves.
 uint64_t Shrink(const NodeCachesOptions& options, const std::string& tenant, uint64_t most) {
   store::Options store_options{.directory = options.directory + "/" + tenant, .max_bytes = most};
   if (options.min_free_bytes > 0) store_options.min_free_bytes = options.min_free_bytes;
@@ -198,11 +198,11 @@ void NodeCaches::Serve(const std::shared_ptr<HomeStream>& stream) {
 
 void NodeCaches::Answer(const std::shared_ptr<HomeStream>& stream, const std::string& frame) {
   v1::CacheRequest request;
-  if (!request.ParseFromString(frame)) return Fail(stream, Error(Code::kInvalid, "cache: not a question"));
+  if (!request.ParseFromString(frame)) return Fail(stream, Error(Code::kInvalid, "cache: the request does not parse"));
   const Tenant tenant{stream->peer().name, request.home_id()};
   const auto servers = hooks_.servers();
   if (!servers.contains(tenant.Key()) && !PathExists(options_.directory + "/" + tenant.Key())) {
-    // It has never run anything here: no server is started to say so.
+    // The tenant has never run anything here, so no server is started just to report that.
     v1::CacheEvent event;
     v1::CacheStat* stat = event.mutable_report()->mutable_stat();
     stat->set_limit_bytes(LimitForNew());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The content caches of a node, seen from its agent: one for each tenant, each in the hands of that tenant's file
-// system server while there is one. Keeps all of them together below the node's limit (cache_budget.h), also those that
-// nobody serves, and carries `vctl cache` to the one that belongs to who asks.
+// The content caches of a node, as its agent manages them: one per tenant, owned by that tenant's file system server
+// while it runs. Keeps the sum within the node's limit (cache_budget.h), including caches without a server, and routes
+// `vctl cache` to the cache of the calling tenant.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@
 namespace vrun::node {
 
 struct NodeCachesOptions {
-  std::string directory;        // of the stores, one directory for each tenant in it
+  std::string directory;        // contains one store directory per tenant
   uint64_t limit_bytes = 0;     // 0: a quarter of the file system
   uint64_t min_free_bytes = 0;  // as in FsServerOptions
   uint32_t min_free_percent = 0;
@@ -33,29 +33,29 @@ struct NodeCachesOptions {
 class NodeCaches {
  public:
   struct Hooks {
-    // The servers that run, by tenant's key.
+    // The running servers, by tenant key.
     std::function<std::map<std::string, FsClient*>()> servers;
-    // The server of a tenant, started when there is none. Null with *error set when it cannot be.
+    // The server of a tenant; starts one if there is none. Returns null and sets *error on failure.
     std::function<FsClient*(const Tenant&, Error*)> server_of;
   };
   NodeCaches(EventLoop* loop, NodeCachesOptions options, Hooks hooks);
   ~NodeCaches();
 
-  // What a server may hold that is started now.
+  // The cache limit for a server that is started now.
   uint64_t LimitForNew() const;
-  // One /vrun.v1.Node/Cache stream; the caller keeps it for as long as it is open.
+  // Serves one /vrun.v1.Node/Cache stream; the caller keeps it while it is open.
   void Serve(const std::shared_ptr<HomeStream>& stream);
 
  private:
   struct Known {
     uint64_t bytes = 0;
-    uint64_t touched = 0;  // hits, misses: a change is activity
+    uint64_t touched = 0;  // hits + misses; a change means activity
     int64_t used = 0;      // wall clock
   };
   void Tick();
   void Heard(const std::string& tenant, const v1::CacheStat& stat);
   void Share();
-  void Measure();  // starts the thread, unless it runs
+  void Measure();  // starts the thread unless it is running
   void Answer(const std::shared_ptr<HomeStream>& stream, const std::string& frame);
   uint64_t bytes() const;
 
@@ -66,11 +66,11 @@ class NodeCaches {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   EventLoop::TimerId timer_ = 0;
   std::map<std::string, Known> known_;         // all tenants with a directory
-  std::map<std::string, uint64_t> told_;       // limits that servers were told
-  std::map<std::string, uint64_t> idle_most_;  // what caches without a server may hold
+  std::map<std::string, uint64_t> told_;       // limits last sent to servers
+  std::map<std::string, uint64_t> idle_most_;  // limits of caches without a server
   bool measuring_ = false;
   std::atomic<bool> stop_{false};
-  std::thread thread_;  // measures and shrinks the caches that nobody serves
+  std::thread thread_;  // measures and shrinks caches without a server
 };
 
 }  // namespace vrun::node

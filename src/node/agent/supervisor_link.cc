@@ -53,7 +53,7 @@ void SupervisorLink::Kill() {
 void SupervisorLink::OnReady(uint32_t events) {
   if (events & EPOLLOUT) {
     Result<bool> done = writer_.Flush(socket_.get());
-    // A broken connection shows on the reading side too, where frames that still wait are read first.
+    // A broken connection is also seen by the reader, which first reads the frames that still wait.
     bool more = done.has_value() && !*done;
     if (more != writing_) loop_->Modify(socket_.get(), more ? EPOLLIN | EPOLLOUT : EPOLLIN);
     writing_ = more;

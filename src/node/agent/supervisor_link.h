@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's end of one task supervisor (vrund-task): its process and its frames (proto/task.proto).
+// The agent's side of one task supervisor (vrund-task): its process and its frames (proto/task.proto).
 #pragma once
 
 #include <functional>
@@ -8,32 +8,32 @@
 #include <string_view>
 
 #include "base/io/event_loop.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/result.h"
 #include "node/child_process.h"
 
 namespace vrun::node {
 
-// Loop thread only. A supervisor outlives this object: destroying the link closes the connection, no more.
+// Loop thread only. The supervisor outlives this object: destroying the link only closes the connection.
 class SupervisorLink {
  public:
   struct Events {
     std::function<void(std::string frame)> on_frame;  // a TaskDown
-    std::function<void()> on_closed;                  // last; the supervisor is gone or broke the protocol
+    std::function<void()> on_closed;                  // last call; the supervisor is gone or broke the protocol
   };
 
-  // A supervisor that waits for its TaskSpec: started ahead of need, since exec costs a millisecond of somebody's wait.
+  // Starts a supervisor that waits for its TaskSpec. Started in advance, because exec takes about a millisecond.
   static Result<std::unique_ptr<SupervisorLink>> Start(EventLoop* loop);
-  // A supervisor of an earlier agent, by the socket in its task directory.
+  // Connects to a supervisor of an earlier agent, through the socket in its task directory.
   static Result<std::unique_ptr<SupervisorLink>> Adopt(EventLoop* loop, const std::string& socket_path);
   ~SupervisorLink();
 
   void SetEvents(Events events);
   void Send(std::string frame);
-  // With descriptors: the TaskSpec.
+  // Only the TaskSpec carries descriptors.
   void Send(std::string frame, std::vector<UniqueFd> fds);
 
-  // SIGTERM to the process at the other end: it kills its task, writes the record and ends.
+  // Sends SIGTERM to the peer process: it kills its task, writes the record and exits.
   void Kill();
 
  private:

@@ -25,7 +25,7 @@ using vrun::v1::BaseVersion;
 using vrun::v1::Meta;
 using vrun::v1::WriteBack;
 
-// Deeper paths exist only by way of chdir; they would make a series quadratic in their depth.
+// Deeper paths can only be made with chdir; they would make a series quadratic in their depth.
 constexpr size_t kMaxPath = 32768;
 
 constexpr char kMark[] = "trusted.vrun.root";
@@ -56,32 +56,31 @@ class CarryImpl final : public Carry {
     vrun::v1::WriteBackEnd end;
     end.set_sequence(sequence_);
     end.set_entries(entries_);
-    end.set_bytes(bytes_);
     return end;
   }
 
  private:
   enum class Phase { kRenames, kContent, kClosing, kDone };
 
-  // What is due next, in order.
+  // Queued work, in order.
   struct Work {
     enum class Kind { kMessage, kFile, kRemoveBelow, kRemoveWhole };
     Kind kind = Kind::kMessage;
     WriteBack message;                    // kMessage, kFile
-    const OverlayLayer* layer = nullptr;  // kFile: whose data
+    const OverlayLayer* layer = nullptr;  // kFile: the layer with its data
     std::string from;                     // kFile: path of the data in `layer`; removals: path in the lower
-    std::string below;                    // kFile: path in the lower of the file that it has grown from; "": none
-    std::string path;                     // removals: where that is at home now
+    std::string below;                    // kFile: path in the lower of the file to which it was appended; "": none
+    std::string path;                     // removals: current path at home
   };
 
-  // A directory that is being walked.
+  // A directory in the current walk.
   struct Frame {
     UpperDirectory directory;
     std::vector<LayerEntry> entries;
     size_t next = 0;
-    bool directories = false;  // kContent: the second pass, over the subdirectories
-    bool changed = false;      // kClosing: an operation touched an entry of it
-    bool closed = false;       // kClosing: removals and metadata are due
+    bool directories = false;  // kContent: in the second pass, over the subdirectories
+    bool changed = false;      // kClosing: an operation touched an entry of this directory
+    bool closed = false;       // kClosing: removals and metadata were queued
   };
   Status Advance();
   Status AdvanceRenames();
@@ -96,7 +95,7 @@ class CarryImpl final : public Carry {
 
   Status PlanMove(const Move& move);
   Status EnsureParents(std::string_view path, UpperDirectory* parent);
-  // Makes `path` free for something else; the version that is still there to be replaced, if any.
+  // Makes `path` free for something else; sets *base to the version still there to be replaced, if any.
   Status FreePlace(const UpperDirectory& parent, const std::string& path, std::optional<BaseVersion>* base);
   Status Evacuate(const std::string& from);
   Result<std::string> TemporaryFor(const std::string& current);
@@ -117,29 +116,28 @@ class CarryImpl final : public Carry {
   std::optional<RenamePlan> plan_;
   bool carry_root_ = false;
 
-  // State of one series; Restart begins anew.
+  // State of one series; Restart resets it.
   Phase phase_ = Phase::kRenames;
   uint64_t sequence_ = 0;
   uint64_t skip_until_ = 0;
   uint64_t entries_ = 0;
-  uint64_t bytes_ = 0;
   std::deque<Work> work_;
   std::vector<Frame> frames_;
   std::optional<RemovalWalk> removal_;
   std::optional<FileCells> data_;
   size_t next_move_ = 0;
-  std::map<std::string, std::string> located_;  // lower path of what was renamed so far -> where it is
-  std::set<std::string> pending_;         // sources that still are where the lower has them, relative to their parents
-  std::unordered_set<std::string> made_;  // directories that the first phase had to make
+  std::map<std::string, std::string> located_;      // lower path of what was renamed so far -> its current path
+  std::set<std::string> pending_;                   // sources still at their lower place, relative to their parents
+  std::unordered_set<std::string> made_;            // directories that the first phase created
   std::unordered_set<std::string> held_temporary_;  // directories in which something was put aside
   uint64_t temporaries_ = 0;
-  std::vector<UpperDirectory> chain_;             // the parents that EnsureParents found last
-  std::unordered_map<ino_t, std::string> links_;  // upper inode with several names -> the name that home has
+  std::vector<UpperDirectory> chain_;             // the last result of EnsureParents
+  std::unordered_map<ino_t, std::string> links_;  // upper inode with several names -> the name used at home
 };
 
 Status CarryImpl::Restart(uint64_t after_sequence) {
   phase_ = Phase::kRenames;
-  sequence_ = entries_ = bytes_ = 0;
+  sequence_ = entries_ = 0;
   skip_until_ = after_sequence;
   work_.clear();
   frames_.clear();
@@ -202,7 +200,6 @@ Result<std::optional<WriteBack>> CarryImpl::BeginFile() {
   uint64_t size = work.message.put_file().size();
   uint64_t cells = FileCells::Count(size);
   ++entries_;
-  bytes_ += size;
   work.message.set_sequence(++sequence_);
   if (sequence_ + cells <= skip_until_) {
     sequence_ += cells;
@@ -324,14 +321,14 @@ Status CarryImpl::PlanDirectory(const UpperDirectory& directory, const std::opti
   return {};
 }
 
-// One name of the upper that is no directory.
+// Handles one upper name that is not a directory.
 Status CarryImpl::PlanEntry(const UpperDirectory& directory, const std::string& name) {
   std::string path = JoinPath(directory.path, name);
   VRUN_ASSIGN(auto st, upper_.Lstat(path));
   if (!st) return Error(Code::kCorrupt, Escape(path) + ": it vanished from the task's directory");
   VRUN_ASSIGN(bool whiteout, upper_.IsWhiteout(path, *st));
   if (whiteout) return {};
-  // A user namespace can make no device nodes.
+  // Device nodes cannot be created in a user namespace.
   if (S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode)) return {};
   if (plan_->IsDestination(path)) {
     if (st->st_nlink > 1) links_.emplace(st->st_ino, path);
@@ -492,7 +489,8 @@ Status CarryImpl::PlanMove(const Move& move) {
   std::optional<BaseVersion> base;
   VRUN_TRY(FreePlace(parent, move.to, &base));
   VRUN_ASSIGN(auto source, lower_.Lstat(move.from));
-  if (!source) return Error(Code::kCorrupt, Escape(move.from) + ": it was renamed but is not in the root");
+  if (!source)
+    return Error(Code::kCorrupt, Escape(move.from) + ": the command renamed it, but the root does not have it");
   WriteBack& message = Push(move.to, base);
   message.mutable_rename()->set_from(Current(move.from));
   message.mutable_rename()->set_seen(move.from);
@@ -539,7 +537,7 @@ Status CarryImpl::FreePlace(const UpperDirectory& parent, const std::string& pat
   if (!st) return {};
   *base = VersionOf(*st);
   if (!S_ISDIR(st->st_mode)) return {};
-  // The directory itself is gone in the end, but what was moved out of it is not.
+  // The directory itself will be removed, but not what was moved out of it.
   std::vector<std::string> inside;
   for (auto it = pending_.lower_bound(there + "/"); it != pending_.end() && IsAtOrBelow(*it, there); ++it) {
     inside.push_back(*it);
@@ -558,7 +556,7 @@ Status CarryImpl::Evacuate(const std::string& from) {
   std::string current = Current(from);
   VRUN_ASSIGN(std::string temporary, TemporaryFor(current));
   VRUN_ASSIGN(auto source, lower_.Lstat(from));
-  if (!source) return Error(Code::kCorrupt, Escape(from) + ": it was renamed but is not in the root");
+  if (!source) return Error(Code::kCorrupt, Escape(from) + ": the command renamed it, but the root does not have it");
   WriteBack& message = Push(temporary, std::nullopt);
   message.mutable_rename()->set_from(current);
   message.mutable_rename()->set_seen(from);
@@ -568,7 +566,7 @@ Status CarryImpl::Evacuate(const std::string& from) {
   return {};
 }
 
-// A free name in the nearest directory above that neither moves nor goes, so that the name stays valid.
+// A free name in the nearest ancestor that is neither moved nor removed, so that the name stays valid.
 Result<std::string> CarryImpl::TemporaryFor(const std::string& current) {
   UpperDirectory at = plan_->Root();
   std::string_view parent = ParentPath(current);

@@ -41,14 +41,14 @@ Result<WriteBack> FileCells::Next() {
     off_t at = ::lseek(fd_.get(), static_cast<off_t>(begin), SEEK_DATA);
     if (at < 0 && errno == ENXIO) at = static_cast<off_t>(size_);
     if (at < 0 && errno != EINVAL) return ErrnoError("read " + Escape(path_));
-    if (at < 0) break;  // a file system that does not know its holes
+    if (at < 0) break;  // a file system that cannot report holes
     if (static_cast<uint64_t>(at) >= end) {
       uint64_t cell = std::min(static_cast<uint64_t>(at) / kCell, cells - 1);
       if (cell > cell_) {
         cell_ = cell;
         continue;
       }
-      begin = end;  // the last cell, and nothing in it
+      begin = end;  // the last cell, which has no data
       break;
     }
     begin = std::max(begin, static_cast<uint64_t>(at));
@@ -68,7 +68,7 @@ Result<WriteBack> FileCells::Next() {
     std::string* bytes = out->mutable_data();
     bytes->resize(end - begin);
     VRUN_ASSIGN(size_t n, PreadUpTo(fd_.get(), bytes->data(), bytes->size(), begin));
-    if (n != bytes->size()) return Error(Code::kCorrupt, Escape(path_) + ": it is shorter than its size says");
+    if (n != bytes->size()) return Error(Code::kCorrupt, Escape(path_) + ": the file ends before its size");
   }
   ++cell_;
   out->set_last(cell_ == cells);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two long-running parts of a series: the data of one file, and the removal of one directory of the lower.
+// The two long parts of a series: the data of one file, and the removal of one lower directory.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@
 
 namespace vrun::node {
 
-// Data travels in cells of 1 MiB at fixed places. A cell without data uses its sequence number but is not sent (the
-// last one always is), so that numbers do not depend on where the file system keeps holes at the moment.
+// Data is sent in cells of 1 MiB at fixed offsets. A cell without data uses up its sequence number but is not sent,
+// except the last. So the numbers do not depend on where the file system currently has holes.
 class FileCells {
  public:
   static uint64_t Count(uint64_t size);
 
-  // `fd`: the file, -1 for an empty one. `first_sequence`: of the first cell.
+  // `fd`: the file, -1 for an empty one. `first_sequence`: the number of the first cell.
   FileCells(UniqueFd fd, std::string path, uint64_t size, uint64_t first_sequence)
       : fd_(std::move(fd)), path_(std::move(path)), size_(size), first_sequence_(first_sequence) {}
 
-  // The next message; `last` of its data says when to stop.
+  // The next message; its `last` flag marks the end.
   Result<vrun::v1::WriteBack> Next();
 
  private:
@@ -36,14 +36,14 @@ class FileCells {
   uint64_t cell_ = 0;
 };
 
-// Removes what the lower has at `from` and home has at `path`, children first, each with its version.
+// Removes the lower's `from`, which home has at `path`, children first, each with its version.
 class RemovalWalk {
  public:
-  // `keep_top`: only what is below. `spared` says of (path in the lower, path at home) that it is not to be touched.
+  // `keep_top`: removes only what is below. `spared`(path in the lower, path at home): true if it must not be touched.
   using Spared = std::function<bool(const std::string& from, const std::string& path)>;
   RemovalWalk(const OverlayLayer* lower, Spared spared, std::string from, std::string path, bool keep_top);
 
-  // A message without number; nullopt when all is told.
+  // A message without a number; nullopt at the end.
   Result<std::optional<vrun::v1::WriteBack>> Next();
 
  private:
@@ -53,7 +53,7 @@ class RemovalWalk {
     std::vector<LayerEntry> entries;
     size_t next = 0;
   };
-  // A message for what is no directory; directories are pushed.
+  // Returns a message for a non-directory; pushes a directory.
   Result<std::optional<vrun::v1::WriteBack>> Visit(std::string from, std::string path);
 
   const OverlayLayer* lower_;

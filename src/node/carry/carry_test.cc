@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Carry tells of single pieces of work; random work and its arrival at home are in tests/writeback.
+// Carry's output for single operations. Random operations and their arrival at home are tested in tests/writeback.
 #include "node/carry/carry.h"
 
 #include <fcntl.h>
@@ -242,7 +242,7 @@ TEST_F(CarryTest, LargeFilesComeInPiecesAndHolesDoNotCome) {
                                         "put /sparse", "data 1073741824+4096", "data 1099511627776+0!", "meta /"));
   EXPECT_TRUE(series[4].put_file().sparse());
   EXPECT_EQ(series[4].put_file().size(), uint64_t{1} << 40);
-  // In the midst of a file: from its beginning.
+  // In the middle of a file: restarts at its beginning.
   auto rest = Series(series[1].sequence());
   ASSERT_FALSE(rest.empty());
   EXPECT_EQ(rest[0].sequence(), series[0].sequence());
@@ -266,7 +266,7 @@ TEST_F(CarryTest, AttributesOfTheLowerAreThoseOfWhatLiesApart) {
   }
   Mount();
   ASSERT_EQ(::chmod(Merged("/marked").c_str(), 0600), 0);
-  ASSERT_EQ(::chmod(Merged("/d").c_str(), 0700), 0);  // copied up, and as it was again
+  ASSERT_EQ(::chmod(Merged("/d").c_str(), 0700), 0);  // copied up, then restored
   ASSERT_EQ(::chmod(Merged("/d").c_str(), 0755), 0);
   Unmount();
   bool marked = false;
@@ -292,7 +292,7 @@ TEST_F(CarryTest, OwnersAreHomesAndForeignOnesNobodys) {
                          0, 40, 17,  3,   0,   4,   0,  4, 0,   255, 255, 255, 255, 16, 0,
                          4, 0,  255, 255, 255, 255, 32, 0, 4,   0,   255, 255, 255, 255};
   ASSERT_EQ(::setxattr((options_.upper + "/mine").c_str(), "system.posix_acl_access", acl, sizeof acl, 0), 0);
-  // A capability of the sandbox's root: revision 3 with the host uid of it.
+  // A capability of the sandbox's root: revision 3 with its host uid.
   unsigned char capability[24] = {1, 0, 0, 3, 0, 4};
   capability[20] = 0x40, capability[21] = 0x0d, capability[22] = 3;
   ASSERT_EQ(::setxattr((options_.upper + "/mine").c_str(), "security.capability", capability, sizeof capability, 0), 0);
@@ -324,7 +324,7 @@ TEST_F(CarryTest, TemporaryPlacesAreNotCarried) {
 TEST_F(CarryTest, AttributesOfTheOverlayAreNotTheUsers) {
   Mount();
   Write(Merged("/f"), "x");
-  // With trusted marks these are the command's own, as rootless containers leave them.
+  // The overlay uses trusted marks here, so these belong to the command, as left by rootless containers.
   ASSERT_EQ(::setxattr(Merged("/f").c_str(), "user.overlay.redirect", "/etc", 4, 0), 0);
   auto series = Series();
   ASSERT_EQ(series.size(), 3u);
@@ -359,7 +359,7 @@ TEST_F(CarryTest, PathsLongerThanTheKernelsLimit) {
   EXPECT_EQ(::symlinkat("target", at, "s"), 0);
   ::close(at);
   auto told = Told(Series());
-  EXPECT_EQ(told.size(), 63u);  // thirty made, two filled, thirty closed
+  EXPECT_EQ(told.size(), 63u);  // 30 created, 2 filled, 30 closed
   EXPECT_THAT(told, Contains("data 0+4!"));
 }
 

@@ -15,12 +15,12 @@
 namespace vrun::node {
 namespace {
 
-// So long is nobody else served: the supervisor's loop has other work.
+// The work of one step, which blocks the supervisor's loop.
 constexpr uint64_t kStepBytes = 4u << 20;
 constexpr size_t kStepWrites = 256;
 constexpr size_t kFlushBytes = 256u << 10;
 constexpr char kWhat[] = "keep what the command wrote on the node";
-// Longer than any path and all attributes together.
+// Larger than any path and all attributes together.
 constexpr uint32_t kMaxFrame = 16u << 20;
 constexpr size_t kMaxData = 4u << 20;
 
@@ -32,7 +32,7 @@ Status SyncDirectory(const std::string& path) {
 
 std::string ParentOf(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
-Error Damaged() { return Error(Code::kCorrupt, "what was kept is damaged on the node's disk"); }
+Error Damaged() { return Error(Code::kCorrupt, "the kept writes are damaged on the node's disk"); }
 
 }  // namespace
 
@@ -94,10 +94,10 @@ Status KeptWriter::Finish(v1::Kept* kept, const std::string& to, const std::stri
   }
   VRUN_TRY(WriteKept(directory_, *kept));
   VRUN_TRY(MakeDirs(ParentOf(to), 0700));
-  // Of the same attempt there can be one only: if an earlier try got this far, it was not told.
+  // An attempt has only one result: if an earlier try got this far, nobody was told.
   VRUN_TRY(RemoveTree(to));
   if (::rename(directory_.c_str(), to.c_str()) != 0) return ErrnoError(kWhat);
-  // Without it the next attempt begins anew, and nothing is lost.
+  // Without it the next attempt only starts from an empty upper; nothing is lost.
   if (!upper.empty() && ::rename(upper.c_str(), (to + "/upper").c_str()) != 0) {
     LogWarning("{}", ErrnoError("keep " + Escape(upper)).message());
   }

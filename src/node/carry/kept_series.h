@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one attempt wrote, kept on its node's disk: the series of operations that Carry tells, with all content, so that
-// neither the root nor the overlay is needed any more (--writes=keep, proto/kept.proto).
+// The writes of one attempt, kept on its node's disk (--writes=keep, proto/kept.proto): the series that Carry produces,
+// with all content. Neither the root nor the overlay is needed to read it.
 //
-// A directory: `record` (v1::Kept), `series` (frames of a 32 bit little-endian length and a v1::KeptWrite), `data` (the
-// content of all files one after the other), and `upper` while another attempt may go on there. It appears by rename
-// when everything is on the disk. Links only base and proto-lite (vrund-task). One thread at a time.
+// Each is a directory with `record` (v1::Kept), `series` (frames of a 32 bit little-endian length and a v1::KeptWrite),
+// `data` (the content of all files, concatenated), and `upper` while another attempt may continue from it. It appears
+// by rename once everything is on the disk. Links only base and proto-lite (vrund-task). One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,17 @@
 
 namespace vrun::node {
 
-// Writes one series down, piece by piece.
+// Writes one series to disk in steps.
 class KeptWriter {
  public:
-  // `directory` is made anew (what an earlier try left there goes) and must be on the same file system as where it is
-  // to be kept.
+  // Recreates `directory`, deleting what an earlier try left there. It must be on the file system of the final
+  // location.
   static Result<std::unique_ptr<KeptWriter>> Create(std::string directory, std::unique_ptr<Carry> carry);
 
-  // Some MiB more; false when all of the series is written. An error: begin anew, with a new writer.
+  // Writes some more MiB; false when the whole series is written. After an error, start over with a new writer.
   Result<bool> Step();
-  // After the last Step: completes `kept` with the figures, makes all of it durable and moves it to `to`, with the
-  // directory `upper` if that is not "". Nothing of it is in `directory` then.
+  // Call after the last Step. Fills in the totals of `kept`, makes everything durable and moves it to `to`, including
+  // the directory `upper` if that is not "". `directory` is empty afterwards.
   Status Finish(v1::Kept* kept, const std::string& to, const std::string& upper);
 
  private:
@@ -46,11 +46,11 @@ class KeptWriter {
   uint64_t files_ = 0, bytes_ = 0;
 };
 
-// Reads it again.
+// Reads a kept series.
 class KeptReader {
  public:
-  // `paths`: only what is at or below one of these, and the directories above them; empty: all. `names_only`: no
-  // FileData. What is read stays readable when the directory is removed meanwhile.
+  // `paths`: selects only these paths, everything below them and the directories above them; empty: all. `names_only`:
+  // no FileData. An open reader keeps working when the directory is removed.
   static Result<std::unique_ptr<KeptReader>> Open(const std::string& directory, std::vector<std::string> paths,
                                                   bool names_only);
   // The next message; nullopt after the last one. kCorrupt: the files are damaged.
@@ -66,14 +66,14 @@ class KeptReader {
   const std::vector<std::string> paths_;
   const bool names_only_;
   std::string buffer_;
-  size_t at_ = 0;            // in buffer_
-  uint64_t data_at_ = 0;     // in the file
-  bool file_chosen_ = true;  // the last PutFile
-  // Above what is chosen, and new: a directory that home had already is nobody's choice.
+  size_t at_ = 0;            // position in buffer_
+  uint64_t data_at_ = 0;     // position in the data file
+  bool file_chosen_ = true;  // whether the last PutFile was selected
+  // New directories above the selected paths. Directories that home already had are never selected.
   std::set<std::string> made_above_;
 };
 
-// The record of a kept directory. kNotFound, kCorrupt.
+// Reads the record of a kept directory. kNotFound, kCorrupt.
 Result<v1::Kept> ReadKept(const std::string& directory);
 Status WriteKept(const std::string& directory, const v1::Kept& kept);
 

@@ -27,7 +27,7 @@ void StoreLe32(char* p, uint32_t v) {
 }
 
 // struct posix_acl_xattr_header { le32 version } then { le16 tag, le16 permissions, le32 id } each. The kernel shows
-// the ids as the reader's namespace numbers them, which is the host's here.
+// the ids in the reader's namespace, here the host's.
 std::string HomeAcl(std::string acl, const IdMap& ids) {
   for (size_t at = 4; at + 8 <= acl.size(); at += 8) {
     int tag = static_cast<unsigned char>(acl[at]) | static_cast<unsigned char>(acl[at + 1]) << 8;
@@ -37,8 +37,8 @@ std::string HomeAcl(std::string acl, const IdMap& ids) {
   return acl;
 }
 
-// A capability set inside a user namespace is of revision 3 and names the host uid of that namespace's root; at home it
-// is of revision 2. That of another namespace means nothing at home.
+// A capability set inside a user namespace has revision 3 and contains the host uid of that namespace's root; at home
+// it has revision 2. One of another namespace is meaningless at home.
 std::optional<std::string> HomeCapability(const std::string& value, uint32_t uid_base) {
   if (value.size() < 4) return std::nullopt;
   uint32_t magic = LoadLe32(value.data());
@@ -51,7 +51,7 @@ std::optional<std::string> HomeCapability(const std::string& value, uint32_t uid
 
 std::string RelativeTo(std::string_view path) { return path.size() <= 1 ? "." : std::string(path.substr(1)); }
 
-// openat that takes paths longer than the kernel's limit, in pieces.
+// openat for paths longer than the kernel's limit, in several steps.
 Result<UniqueFd> OpenAtAnyLength(int top, std::string_view path, int flags) {
   std::string rest = RelativeTo(path);
   UniqueFd at;
@@ -121,7 +121,7 @@ Result<OverlayLayer> OverlayLayer::Open(const std::string& directory, bool user_
 }
 
 Result<UniqueFd> OverlayLayer::OpenDirectory(std::string_view path) const {
-  // O_NOATIME: to look at what a command left must not change it.
+  // O_NOATIME, so that reading does not change what the command left.
   return OpenAtAnyLength(top_fd_.get(), path, O_RDONLY | O_DIRECTORY | O_NOATIME);
 }
 
@@ -218,7 +218,7 @@ Result<std::optional<std::string>> OverlayLayer::OverlayXattr(std::string_view p
 
 Result<bool> OverlayLayer::IsOpaque(std::string_view path) const {
   VRUN_ASSIGN(auto value, OverlayXattr(path, "opaque"));
-  return value == "y";  // "x" only says that whiteouts may be attributes
+  return value == "y";  // "x" only says that whiteouts may be xattrs
 }
 
 Result<bool> OverlayLayer::IsMetacopy(std::string_view path) const {

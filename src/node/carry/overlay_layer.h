@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer of an overlay, read from outside: directories, attributes, and the marks that overlayfs leaves.
+// Reads one layer of an overlay from outside: directories, attributes and the marks of overlayfs.
 //
-// Paths are absolute within the layer ("/" is its top), of any length, and never follow a symbolic link.
+// Paths are absolute within the layer ("/" is its top), of any length. Symbolic links are never followed.
 #pragma once
 
 #include <sys/stat.h>
@@ -27,17 +27,17 @@ struct LayerEntry {
 std::string JoinPath(std::string_view directory, std::string_view name);
 std::string_view ParentPath(std::string_view path);
 std::string_view BaseName(std::string_view path);
-// `path` is `prefix` or lies below it.
+// Whether `path` is `prefix` or lies below it.
 bool IsAtOrBelow(std::string_view path, std::string_view prefix);
 
 class OverlayLayer {
  public:
-  // `apart`: "" or another directory, where the same names have the extended attributes that are missing here.
+  // `apart`: "", or a directory with the same names that has the extended attributes missing here.
   static Result<OverlayLayer> Open(const std::string& directory, bool user_xattrs, const std::string& apart = {});
 
   Result<UniqueFd> OpenDirectory(std::string_view path) const;
   Result<UniqueFd> OpenRegular(std::string_view path) const;
-  // nullopt: nothing is there (also when a parent is no directory).
+  // nullopt: does not exist (also when a parent is not a directory).
   Result<std::optional<struct stat>> Lstat(std::string_view path) const;
   // Sorted by bytes, so that a series is the same each time.
   Result<std::vector<LayerEntry>> List(std::string_view path) const;
@@ -46,16 +46,16 @@ class OverlayLayer {
 
   // Marks of an upper layer.
   Result<std::optional<std::string>> OverlayXattr(std::string_view path, std::string_view suffix) const;
-  Result<bool> IsOpaque(std::string_view path) const;    // a directory that hides the lower's
-  Result<bool> IsMetacopy(std::string_view path) const;  // a file whose data is still the lower's
+  Result<bool> IsOpaque(std::string_view path) const;    // a directory that hides the lower one
+  Result<bool> IsMetacopy(std::string_view path) const;  // a file whose data is still in the lower
   Result<bool> IsWhiteout(std::string_view path, const struct stat& st) const;
   Result<std::optional<std::string>> Redirect(std::string_view path) const;
 
-  // Metadata as home numbers it.
+  // Metadata with home's ids.
   Result<vrun::v1::Meta> ReadMeta(std::string_view path, const struct stat& st, const IdMap& ids) const;
 
  private:
-  // What path-based system calls take: the layer's own path in front, or by way of a descriptor when that is too long.
+  // A path that system calls accept: the layer's own path in front, or through a descriptor when that is too long.
   struct Reachable {
     UniqueFd directory;
     std::string path;
@@ -68,7 +68,7 @@ class OverlayLayer {
   std::string prefix_;  // "trusted.overlay." or "user.overlay."
 };
 
-// What home compares its own file with.
+// The version that home compares its own file with.
 vrun::v1::BaseVersion VersionOf(const struct stat& st);
 
 }  // namespace vrun::node

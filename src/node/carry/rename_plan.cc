@@ -9,7 +9,7 @@ namespace vrun::node {
 namespace {
 constexpr size_t kNone = static_cast<size_t>(-1);
 
-// A redirect is a path in the lower, or a name that replaces this one's in the parent's lower directory.
+// A redirect is a path in the lower, or a name that replaces this entry's name in the parent's lower directory.
 std::optional<std::string> LowerPath(const UpperDirectory& parent, const std::string& name,
                                      const std::optional<std::string>& redirect) {
   if (redirect && redirect->starts_with('/')) return redirect;
@@ -24,7 +24,7 @@ Result<RenamePlan> RenamePlan::Read(const OverlayLayer* upper, const OverlayLaye
   plan.upper_ = upper;
   plan.lower_ = lower;
   plan.skip_ = std::move(skip);
-  // First every renamed directory: whether a directory's lower content stays where it is depends on all of them.
+  // All renamed directories first: whether a directory's lower content stays in place depends on all of them.
   VRUN_TRY(plan.CollectDirectories());
   VRUN_TRY(plan.CollectMoves());
   plan.Settle();
@@ -70,10 +70,10 @@ Result<std::string> RenamePlan::DataOf(const UpperDirectory& parent, const std::
     VRUN_ASSIGN(auto st, lower_->Lstat(*lower_path));
     if (st && S_ISREG(st->st_mode)) return *std::move(lower_path);
   }
-  return Error(Code::kCorrupt, Escape(path) + ": the overlay does not say where its data is");
+  return Error(Code::kCorrupt, Escape(path) + ": the overlay does not show where its data is");
 }
 
-// The walks keep their own stack: a command may nest directories deeper than ours allows calls.
+// The walks keep an explicit stack, because a command may nest directories deeper than our call stack allows.
 Status RenamePlan::CollectDirectories() {
   std::vector<UpperDirectory> stack = {Root()};
   while (!stack.empty()) {
@@ -107,7 +107,7 @@ Status RenamePlan::CollectMoves() {
       }
       VRUN_ASSIGN(UpperDirectory child, Enter(directory, entry.name));
       if (child.redirected) {
-        // Renamed away and back again: the mark stays, but nothing moved.
+        // Renamed away and back: the mark remains, but nothing moved.
         if (directory.home && JoinPath(*directory.home, entry.name) == *child.merged) {
           sources_.erase(*child.merged);
         } else {
@@ -132,8 +132,8 @@ Status RenamePlan::AddFile(const UpperDirectory& directory, const std::string& n
     if (!stays) moves_.push_back({std::move(data), std::move(path), false});
     return {};
   }
-  // Of several names one is home's file and the others are links to it: the old name where it still is one of them, or
-  // else the first in order, which the file is then renamed to.
+  // Of several names, one is home's file and the others are links to it: the old name if it is still one of them, else
+  // the first in order, to which the file is then renamed.
   auto [it, first] = groups_.try_emplace(st->st_ino, LinkGroup{path, kNone});
   LinkGroup& group = it->second;
   if (stays) {
@@ -148,8 +148,7 @@ Status RenamePlan::AddFile(const UpperDirectory& directory, const std::string& n
 }
 
 void RenamePlan::Settle() {
-  // Two inodes of the upper with the same lower file would be a defect of the overlay; the second is carried with its
-  // data.
+  // Two upper inodes with the same lower file would be a bug of the overlay; the second is carried with its data.
   std::erase_if(moves_, [this](const Move& move) {
     if (move.from.empty()) return true;
     return !move.directory && !sources_.insert(move.from).second;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the lower's objects ended under another name, and where each upper directory's lower content lies.
+// Finds which lower objects ended under another name, and where the lower content of each upper directory lies.
 //
-// An object of the lower is named by its path there. A directory of the upper is looked at in two ways: `merged` is the
-// lower directory that the overlay shows through it (none below an opaque one), `home` is the lower directory that will
-// be at that place at home once every rename has been made (an opaque directory is made out of what home has there).
+// A lower object is named by its path there. Two lower directories matter for an upper directory: `merged` is the one
+// that the overlay shows through it (none below an opaque directory). `home` is the one that will be at that place at
+// home after all renames (an opaque directory is made from what home has there).
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +21,7 @@ namespace vrun::node {
 
 struct Move {
   std::string from;  // path in the lower
-  std::string to;    // path in the root as the command left it
+  std::string to;    // path in the root after the command
   bool directory = false;
 };
 
@@ -37,25 +37,25 @@ class RenamePlan {
   // The layers must outlive the plan.
   static Result<RenamePlan> Read(const OverlayLayer* upper, const OverlayLayer* lower, std::vector<std::string> skip);
 
-  // Parents before children by `to`.
+  // Sorted by `to`, parents before children.
   const std::vector<Move>& moves() const { return moves_; }
-  // The lower's object at this path is the `from` of a move.
+  // Whether the lower object at this path is the `from` of a move.
   bool MovedAway(const std::string& lower_path) const { return sources_.contains(lower_path); }
   bool IsDestination(const std::string& path) const { return destinations_.contains(path); }
-  // Among the names of a file whose data is the lower's: the one that home's file has after the renames; "" when the
-  // file has only one name.
+  // For a file whose data is in the lower and that has several names: the name that home's file has after the renames.
+  // "" when the file has only one name.
   const std::string& PrimaryName(ino_t upper_inode) const;
 
   UpperDirectory Root() const { return {"/", "/", "/", false}; }
   Result<UpperDirectory> Enter(const UpperDirectory& parent, const std::string& name) const;
-  // Where in the lower the data of a metacopy file lies.
+  // The path in the lower of a metacopy file's data.
   Result<std::string> DataOf(const UpperDirectory& parent, const std::string& name) const;
   bool Skipped(const std::string& path) const;
 
  private:
   struct LinkGroup {
     std::string primary;
-    size_t move;  // its index, or kNone
+    size_t move;  // index in moves_, or kNone
   };
   Status CollectDirectories();
   Status CollectMoves();

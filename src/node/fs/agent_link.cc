@@ -93,7 +93,7 @@ void AgentLink::Reply(const v1::FsReply& reply, std::vector<UniqueFd> fds) {
   if (writing_) return;
   auto done = writer_.Flush(control_.get());
   if (done && *done) return;
-  // Also after an error: the loop then finds out in its own time that the agent is gone.
+  // Also after an error: the loop will then notice that the agent is gone.
   writing_ = true;
   loop_->Modify(control_.get(), EPOLLIN | EPOLLOUT);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file system server's end of its agent: requests come, replies go. The newest connection counts: an agent that
-// starts again has no other way to say that the old one is gone.
+// The file system server's side of its agent connection: receives requests, sends replies. A new connection replaces
+// the old one, because a restarted agent has no other way to say that the old one is gone.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/io/event_loop.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 
@@ -24,24 +24,25 @@ class AgentLink {
  public:
   struct Events {
     std::function<void(const v1::FsRequest&)> request;
-    std::function<void()> gone;  // nobody is connected any more
+    std::function<void()> gone;  // no agent is connected any more
   };
 
-  // `loop` outlives it; `listener`: a Unix socket that listens.
+  // `loop` must outlive it; `listener`: a listening Unix socket.
   AgentLink(EventLoop* loop, UniqueFd listener);
   ~AgentLink();
   AgentLink(const AgentLink&) = delete;
   AgentLink& operator=(const AgentLink&) = delete;
 
   bool listens() const { return static_cast<bool>(listener_); }
-  // Takes connections from now on.
+  // Starts to accept connections.
   Status Start(Events events);
-  // Before Start, of a server that cannot: says so to the agent, which has connected by now or does so within a second.
+  // Reports a startup failure to the agent, instead of Start. The agent is connected already or connects within a
+  // second.
   void TellError(const Error& error);
 
-  // Of connections, the serial number: what was asked on an earlier one is not answered on this.
+  // The serial number of the current connection. Requests of an earlier connection must not be answered on this one.
   uint64_t connection() const { return connection_; }
-  // To whoever is connected; nobody: dropped.
+  // Sends to the connected agent; dropped when there is none.
   void Reply(const v1::FsReply& reply, std::vector<UniqueFd> fds = {});
   void ReplyError(uint64_t id, const Error& error);
 
@@ -53,7 +54,7 @@ class AgentLink {
   EventLoop* const loop_;
   UniqueFd listener_;
   Events events_;
-  UniqueFd control_;  // to the agent, when there is one
+  UniqueFd control_;  // connection to the agent, if any
   uint64_t connection_ = 0;
   FrameReader reader_;
   FrameWriter writer_;

@@ -38,7 +38,8 @@ void CacheWork::Start(uint64_t id, const v1::CacheRequest& request, Tell tell) {
     return Finish(std::move(event), tell);
   }
   if (!request.has_verify() && !request.has_prune()) {
-    return tell(Failed(Error(Code::kUnsupported, "cache: the node does not know that question: versions differ")));
+    return tell(
+        Failed(Error(Code::kUnsupported, "cache: the node does not know this request: update vrun on the node")));
   }
   if (running_ != 0) return tell(Failed(Error(Code::kExists, "cache: it is being verified or pruned already: wait")));
   if (thread_.joinable()) thread_.join();

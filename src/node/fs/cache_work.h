@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `vctl cache` asks of one store: figures at once, verifying and pruning on a thread of its own.
+// Executes `vctl cache` on one store: figures at once, verification and pruning on its own thread.
 #pragma once
 
 #include <atomic>
@@ -13,20 +13,20 @@
 
 namespace vrun::node {
 
-// Loop thread only. One verification or prune at a time; another one is refused with kExists.
+// Loop thread only. Runs one verification or prune at a time; refuses another with kExists.
 class CacheWork {
  public:
   using Tell = std::function<void(const v1::CacheEvent&)>;
 
-  // `complete` adds to the figures what the store does not know. Both outlive this.
+  // `complete` adds the figures that the store does not know. Both must outlive this.
   CacheWork(EventLoop* loop, store::Store* store, std::function<void(v1::CacheStat*)> complete)
       : loop_(loop), store_(store), complete_(std::move(complete)) {}
-  // Waits for the object that is being read.
+  // Waits until the object being read is finished.
   ~CacheWork();
 
-  // `tell` runs on the loop: with progress (five times a second at most), then once with a report or an error.
+  // `tell` runs on the loop: with progress (at most five times a second), then once with a report or an error.
   void Start(uint64_t id, const v1::CacheRequest& request, Tell tell);
-  // Nobody waits for it any more.
+  // Stops the work of this id; `tell` is not called again.
   void Cancel(uint64_t id);
 
  private:
@@ -38,7 +38,7 @@ class CacheWork {
   EventLoop* const loop_;
   store::Store* const store_;
   const std::function<void(v1::CacheStat*)> complete_;
-  uint64_t running_ = 0;  // its id; 0: none
+  uint64_t running_ = 0;  // id of the running work; 0: none
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -23,7 +23,7 @@
 namespace vrun::node {
 namespace {
 
-// At least a header and max_write, of which the kernel allows 1 MiB: what does not fit would fail for whoever waits.
+// At least a header and max_write, which the kernel limits to 1 MiB: a larger request would fail for its caller.
 constexpr size_t kRequestBytes = (1u << 20) + (64u << 10);
 
 bool IsFuse(int device) {
@@ -41,7 +41,7 @@ std::vector<uint32_t> ThreadsOf(pid_t pid) {
   return threads;
 }
 
-// 0 or an errno. The device takes a message whole or not at all.
+// Returns 0 or an errno. The device takes a message whole or not at all.
 int Write(int device, const void* message, size_t n) {
   ssize_t written = 0;
   do written = ::write(device, message, n);

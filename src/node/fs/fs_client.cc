@@ -171,7 +171,7 @@ void FsClient::PublishView(uint64_t lease, std::function<void(Result<v1::FsReply
   request.mutable_publish_view()->set_lease(lease);
   Send(std::move(request), [done](Result<v1::FsReply> reply, std::vector<UniqueFd>) {
     if (reply && !reply->has_view_published()) {
-      return done(Error(Code::kInternal, "file system server: an answer to another question"));
+      return done(Error(Code::kInternal, "file system server: the reply does not match the request"));
     }
     done(std::move(reply));
   });
@@ -191,8 +191,8 @@ uint64_t FsClient::Cache(const v1::CacheRequest& request, std::function<void(con
   Send(std::move(message), [done = std::move(done)](Result<v1::FsReply> reply, std::vector<UniqueFd>) {
     if (reply && reply->has_cache()) return done(reply->cache());
     v1::CacheEvent event;
-    const Error error =
-        reply ? Error(Code::kInternal, "file system server: an answer to another question") : std::move(reply).error();
+    const Error error = reply ? Error(Code::kInternal, "file system server: the reply does not match the request")
+                              : std::move(reply).error();
     event.mutable_error()->set_code(static_cast<int>(error.code()));
     event.mutable_error()->set_message(error.message());
     done(event);
@@ -231,7 +231,7 @@ void FsClient::Stop() {
   v1::FsRequest request;
   request.mutable_stop();
   SendOneWay(std::move(request));
-  if (child_) child_->Kill(SIGTERM);  // also while it has no server that could read
+  if (child_) child_->Kill(SIGTERM);  // even while there is no server to read
 }
 
 void FsClient::Send(v1::FsRequest request, Callback done) {
@@ -254,10 +254,10 @@ void FsClient::OnReady(uint32_t events) {
   Result<bool> open = reader_.ReadAvailable(socket_.get(), [this](Frame frame) { OnFrame(std::move(frame)); });
   if (open && *open) return;
   Close();
-  // Its keeper starts the next one, or is about to end as well: then there is soon nobody to connect to.
+  // Its keeper starts the next server or is about to exit too; then connecting soon fails.
   if (Connect()) return;
   Close();
-  // Whoever hears of it may start another one and destroy *this.
+  // A callback may start another server and destroy *this.
   const auto waiting = std::exchange(waiting_, {});
   const auto closed = std::exchange(events_.on_closed, nullptr);
   const Error reason = failure_.value_or(Error(Code::kUnavailable, "the file system server of this home died"));
@@ -292,7 +292,7 @@ void FsClient::OnFrame(Frame frame) {
     return;
   }
   if (reply.id() == 0 && reply.has_error()) {
-    // Why it cannot serve; it ends now.
+    // The reason why the server cannot start; it exits now.
     failure_ = Error(static_cast<Code>(reply.error().code()), "file system server: " + reply.error().message());
     LogError("{}", Escape(failure_->message()));
     return;
@@ -300,7 +300,7 @@ void FsClient::OnFrame(Frame frame) {
   if (reply.has_cache() && reply.cache().has_progress()) {
     auto it = waiting_.find(reply.id());
     if (it == waiting_.end()) return;
-    const Callback tell = it->second.done;  // a copy: it may cancel itself
+    const Callback tell = it->second.done;  // a copy, because the callback may cancel itself
     return tell(std::move(reply), {});
   }
   auto node = waiting_.extract(reply.id());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's end of one file system server (`vrund fs`, one per home): its keeper's process and its requests
-// (proto/fsctl.proto). A server that dies is replaced by its keeper (node/fs/fs_keeper.h); the requests that it did not
-// answer are asked again, so that nobody here sees more of it than a delay.
+// The agent's side of one file system server (`vrund fs`, one per tenant): its keeper's process and its requests
+// (proto/fsctl.proto). When a server dies, its keeper restarts it (node/fs/fs_keeper.h). Unanswered requests are sent
+// again, so callers only see a delay.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 #include "base/hash/digest.h"
 #include "base/io/event_loop.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/result.h"
 #include "node/child_process.h"
 #include "proto/task.pb.h"
@@ -33,7 +33,7 @@ namespace vrun::node {
 struct FsServerSettings {
   std::string home_id;
   std::string tenant;            // FsServerOptions::tenant
-  std::string socket_directory;  // its socket is TENANT.sock there
+  std::string socket_directory;  // the socket is TENANT.sock there
   uint32_t uid_base = 0;
   std::string uid_ranges;  // the file of node/uid_ranges.h
   std::string store_directory;
@@ -42,35 +42,35 @@ struct FsServerSettings {
   std::string pki_directory;
   std::string node_name;
   std::string pool;
-  uint64_t cache_bytes = 0;  // 0: the server's default; so below
+  uint64_t cache_bytes = 0;  // 0: the server's default; the same for the next two
   uint64_t cache_min_free_bytes = 0;
   uint32_t cache_min_free_percent = 0;
-  std::vector<std::string> fuse;  // as ParseViewFeatures reads it
+  std::vector<std::string> fuse;  // parsed by ParseViewFeatures
   bool s3 = false;
 };
 
-// A command that runs, as AllowToken tells of it.
+// A running command, as passed to AllowToken.
 struct FsRun {
   std::string home_id, token;
   uint64_t job = 0;
   uint32_t attempt = 0;
 };
 
-// Loop thread only. Callbacks of requests get kUnavailable when the server is gone and its keeper too, or gave up.
+// Loop thread only. Callbacks of requests get kUnavailable when both the server and its keeper are gone or gave up.
 class FsClient {
  public:
   struct Events {
     // A file of these views changed at home before it was fetched.
     std::function<void(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases)>
         on_content_lost;
-    // It wants URLs of the pool's S3 store; the answer goes to Presigned.
+    // The server needs URLs of the pool's S3 store; reply with Presigned.
     std::function<void(const v1::PresignRequest&)> on_presign;
-    std::function<void()> on_closed;  // the server is gone, for good; last
+    std::function<void()> on_closed;  // last call; the server is gone for good
   };
 
   static Result<std::unique_ptr<FsClient>> Start(EventLoop* loop, const FsServerSettings& settings, Events events);
-  // One that an earlier agent started, by its socket. `leases` and `runs` are those that go on; all others are over.
-  // kUnavailable when nobody is there.
+  // Connects to a server that an earlier agent started. `leases` and `runs` are those that continue; all others are
+  // over. kUnavailable when there is no server.
   static Result<std::unique_ptr<FsClient>> Adopt(EventLoop* loop, const std::string& socket_path,
                                                  const std::set<uint64_t>& leases, const std::vector<FsRun>& runs,
                                                  Events events);
@@ -79,28 +79,28 @@ class FsClient {
   }
   ~FsClient();
 
-  // host:port where home dials the content stream; runs at once when they are known.
+  // Calls back with the host:port addresses where home opens the content stream, at once if they are known.
   void WhenListening(std::function<void(const std::vector<std::string>& addresses)> callback);
   void AllowToken(const std::string& home_id, const std::string& token, uint64_t job, uint32_t attempt);
-  // The command of a run that AllowToken told of is over.
+  // The command of a run passed to AllowToken has ended.
   void EndRun(uint64_t job, uint32_t attempt);
-  // Mounts (detached, read-only) of the tree and, if `apart` is not empty, of that part of it; `lease` names this use
-  // until CloseView.
+  // Returns detached, read-only mounts of the tree and, if `apart` is not empty, of its apart view. `lease` identifies
+  // this use until CloseView.
   void OpenView(const std::string& tree, const std::string& apart, uint64_t lease,
                 std::function<void(Result<std::vector<UniqueFd>>)> done);
-  // The same of the tenant's live view, at the state of home with that serial or a later one: its id, and the mount.
+  // The same for the tenant's live view, at home's state `serial` or later. Returns its id and the mount.
   void OpenLiveView(const std::string& tree, uint64_t serial, uint64_t lease,
                     std::function<void(Result<uint64_t> view, std::vector<UniqueFd>)> done);
-  // What was written in that lease's live view is on its way home.
+  // Calls back when all writes to the live view of that lease are in the series for home.
   void PublishView(uint64_t lease, std::function<void(Result<v1::FsReply>)> done);
   void CloseView(uint64_t lease);
-  // `done` runs with progress, perhaps, then once with a report or an error. The id is for CancelCache, after which it
-  // does not run any more.
+  // `done` may run with progress first, then once with a report or an error. Returns the id for CancelCache, after
+  // which `done` is not called any more.
   uint64_t Cache(const v1::CacheRequest& request, std::function<void(const v1::CacheEvent&)> done);
   void CancelCache(uint64_t id);
   void SetCacheLimit(uint64_t bytes);
   void Presigned(const v1::PresignReply& reply);
-  void Stop();  // for good: users of its views get ENOTCONN
+  void Stop();  // stops for good: users of its views get ENOTCONN
   bool alive() const { return static_cast<bool>(socket_); }
 
  private:
@@ -111,7 +111,7 @@ class FsClient {
   };
   FsClient(EventLoop* loop, std::string path, Events events)
       : loop_(loop), path_(std::move(path)), events_(std::move(events)) {}
-  Status Connect();  // and tells what is known, and asks again what was not answered
+  Status Connect();  // also sends the known state and repeats unanswered requests
   void Send(v1::FsRequest request, Callback done);
   void SendOneWay(v1::FsRequest request);
   void OnReady(uint32_t events);
@@ -130,8 +130,8 @@ class FsClient {
   FrameWriter writer_;
   bool writing_ = false;
   uint64_t next_id_ = 1;
-  std::map<uint64_t, Waiting> waiting_;  // in order of asking
-  std::optional<Error> failure_;         // why it could not start
+  std::map<uint64_t, Waiting> waiting_;  // in order of sending
+  std::optional<Error> failure_;         // why the server could not start
   std::vector<std::string> addresses_;
   std::vector<std::function<void(const std::vector<std::string>&)>> when_listening_;
 };

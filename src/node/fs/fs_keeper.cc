@@ -16,7 +16,7 @@
 #include "base/escape.h"
 #include "base/files.h"
 #include "base/io/event_loop.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/log.h"
 #include "node/child_process.h"
 #include "node/fs/dead_server.h"
@@ -27,10 +27,11 @@ namespace {
 
 constexpr int64_t kFirstDelayMicros = 50'000;
 constexpr int64_t kLastDelayMicros = 2'000'000;
-constexpr int64_t kSoundMicros = 10'000'000;  // who lived for this long did not die of what it took over
-constexpr int kMostCrashesAtFirst = 3;        // of one that has served nothing yet
+// a server that lived this long did not crash because of the state that it took over
+constexpr int64_t kSoundMicros = 10'000'000;
+constexpr int kMostCrashesAtFirst = 3;  // for a server that has not served anything yet
 constexpr size_t kMostItems = 4096;
-constexpr int64_t kLookMicros = 1'000'000;  // whether the server is dead and has not ended
+constexpr int64_t kLookMicros = 1'000'000;  // how often to check for a dead server that cannot exit
 
 class FsKeeper {
  public:
@@ -65,7 +66,7 @@ class FsKeeper {
   UniqueFd socket_;
   FrameReader reader_;
   int64_t started_at_ = 0;
-  int crashes_ = 0;  // in a row
+  int crashes_ = 0;  // consecutive
   bool ending_ = false;
   int exit_code_ = 0;
 };
@@ -98,8 +99,8 @@ Status FsKeeper::StartServer() {
   VRUN_ASSIGN(server_, ChildProcess::Spawn(&loop_, command_, {listener_.get(), theirs.get()}));
   server_->OnExit([this](int status) { OnExit(status); });
   look_ = loop_.After(kLookMicros, [this] { HelpToEnd(); });
-  // Blocking: it reads before it does anything else, and there is nothing else for us to do. If it dies on the way,
-  // this fails and its exit is seen.
+  // Blocking: the server reads before it does anything else, and the keeper has nothing else to do. If the server dies
+  // meanwhile, this fails and its exit is seen.
   for (const auto& [name, item] : items_) {
     v1::KeeperMessage message;
     message.mutable_keep()->set_name(name);
@@ -155,12 +156,13 @@ void FsKeeper::HelpToEnd() {
   for (const auto& [name, item] : items_) {
     for (const UniqueFd& fd : item.fds) answered += AnswerForDead(fd.get(), server_->pid());
   }
-  if (answered > 0) LogWarning("the file system server died while {} of its threads waited for itself", answered);
+  if (answered > 0)
+    LogWarning("the file system server died while {} of its threads waited for its own mount", answered);
 }
 
 void FsKeeper::OnExit(int status) {
   loop_.Cancel(look_);
-  ReadServer();  // what it said last: a socket keeps it
+  ReadServer();  // its last messages are still in the socket
   if (socket_) {
     loop_.Remove(socket_.get());
     socket_.Reset();
@@ -194,7 +196,7 @@ void FsKeeper::Restart(int64_t delay_micros) {
     if (ending_) return End(0);
     if (const Status started = StartServer(); !started) {
       LogError("file system keeper: {}", started.error().message());
-      if (server_) return;  // its exit says what follows
+      if (server_) return;  // its exit decides what happens next
       if (++crashes_ > kMostCrashes) return End(1);
       Restart(kLastDelayMicros);
     }

@@ -23,7 +23,7 @@
 #include "node/fs/agent_link.h"
 #include "node/fs/cache_work.h"
 #include "node/fs/fs_keeper.h"
-#include "node/fs/kept_state.h"
+#include "node/fs/handover.h"
 #include "node/fs/source_chain.h"
 #include "node/fs/tenant_store.h"
 #include "node/uid_ranges.h"
@@ -33,15 +33,15 @@
 #include "proto/fsctl.pb.h"
 #include "rpc/credentials.h"
 #include "rpc/rpc.h"
-#include "vfs/frozen/view.h"
+#include "vfs/frozen/frozen_view.h"
 #include "vfs/push/warmer.h"
 #include "vfs/trace/recorder.h"
 
 namespace vrun::node {
 namespace {
 
-// What the kernel reads around a page that is touched is fetched, recorded, and fetched again by the next node: with
-// 128 KiB a tenth more crosses the wire of a cold import, and a fifth more is read.
+// Data that the kernel reads around a touched page is fetched, recorded in the trace, and fetched again by the next
+// node. With 128 KiB a cold import sends a tenth more over the wire and reads a fifth more.
 constexpr uint32_t kReadAheadKb = 16;
 
 class FsServer {
@@ -59,11 +59,11 @@ class FsServer {
  private:
   Status OpenStore();
   Status Listen();
-  // What the server before left with the keeper.
-  void TakeOver(KeptState::Left left);
-  void TakeOverView(const v1::KeptView& kept, vfs::ViewHandle handle);
+  // Restores what the previous server left with the keeper.
+  void TakeOver(Handover::Left left);
+  void TakeOverView(const v1::HandoverView& kept, vfs::ViewHandle handle);
   void HandOver(const std::string& why);
-  void KeepRuns();
+  void SaveRuns();
   vfs::ViewOptions OptionsOf(bool apart, const std::string& directory, ViewPool::LostCallback lost) const;
   ViewPool* PoolOf(bool apart) { return apart ? apart_views_.get() : views_.get(); }
   void OnAttach(uint64_t id, const v1::AgentAttach& attach);
@@ -77,13 +77,13 @@ class FsServer {
   void TellLost(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases);
   void CloseView(uint64_t lease);
   size_t leases() const { return views_->leases() + live_views_->leases(); }
-  // `partial`: the kernel has something of the root already.
+  // `partial`: the kernel already caches some of the root.
   void BeginRun(const v1::AllowToken& run, bool partial);
   void EndRun(uint64_t job, uint32_t attempt);
   void Tick();
   void AgentIsGone();
 
-  // What ids the tenant's user has by now; views know them from here.
+  // Reloads the ids of the tenant's user, which the views need.
   void LearnIds();
 
   const FsServerOptions options_;
@@ -91,19 +91,19 @@ class FsServer {
   const std::shared_ptr<vfs::Warmer> warmer_;  // null: none
   EventLoop loop_;
   AgentLink agent_;
-  std::unique_ptr<KeptState> kept_;
-  int port_ = 0;  // that home knows; 0: none yet
+  std::unique_ptr<Handover> kept_;
+  int port_ = 0;  // the port that home knows; 0: none yet
   int exit_code_ = 0;
   std::string store_directory_, views_directory_;
-  std::string address_;  // where home and other nodes reach this
+  std::string address_;  // where home and other nodes reach this server
 
   TenantStore store_;
   std::unique_ptr<CacheWork> cache_;
   std::unique_ptr<SourceChain> sources_;
   std::unique_ptr<TreeBursts> bursts_;
   std::unique_ptr<rpc::Server> server_;
-  // Of whole trees, where no name costs a request to look up or to open; and of what lies apart, where large files are
-  // passed through and extended attributes are served. An overlay puts the second above the first.
+  // Pool of whole trees, where lookups and opens need no request; and pool of apart trees, where large files use
+  // passthrough and extended attributes are served. An overlay puts the second above the first.
   std::unique_ptr<ViewPool> views_, apart_views_;
   std::unique_ptr<LiveViews> live_views_;
 
@@ -112,7 +112,7 @@ class FsServer {
     vfs::RunId id;
     RunTraffic before;
   };
-  std::map<std::pair<uint64_t, uint32_t>, OpenRun> runs_;  // whose commands run
+  std::map<std::pair<uint64_t, uint32_t>, OpenRun> runs_;  // runs whose commands are running
 };
 
 Status FsServer::OpenStore() {
@@ -137,18 +137,19 @@ Status FsServer::Listen() {
     const auto reserved = kept_->ReservePort(options_.listen_host);
     port_ = reserved.value_or(0);
     if (!reserved) {
-      LogWarning("no port of its own: {}: after a crash home may not find the way back",
+      LogWarning("cannot reserve a port: {}: after a crash home may not be able to reconnect",
                  Escape(reserved.error().message()));
     }
   }
   auto port = server_->Start(options_.listen_host + ":" + std::to_string(port_));
   if (!port && port_ != 0) {
-    LogError("home was told of port {}, which somebody else has now: {}", port_, port.error().message());
+    LogError("cannot listen on port {}, which home knows, because another process uses it: {}", port_,
+             port.error().message());
     port = server_->Start(options_.listen_host + ":0");
   }
   if (!port) return std::move(port).error();
   port_ = *port;
-  kept_->KeepPort(port_);
+  kept_->SavePort(port_);
   address_ = options_.listen_host + ":" + std::to_string(port_);
   return {};
 }
@@ -156,8 +157,8 @@ Status FsServer::Listen() {
 Status FsServer::Start() {
   if (!agent_.listens()) return Error(Code::kInvalid, "file system server: no socket for the agent");
   if (options_.keeper >= 0) ::fcntl(options_.keeper, F_SETFD, FD_CLOEXEC);
-  KeptState::Left left;
-  VRUN_ASSIGN(kept_, KeptState::Start(UniqueFd(options_.keeper), &left));
+  Handover::Left left;
+  VRUN_ASSIGN(kept_, Handover::Start(UniqueFd(options_.keeper), &left));
   if (!kept_->has_keeper()) {
     if (::unshare(CLONE_NEWNS) != 0) return ErrnoError("file system server: a mount namespace of its own");
     if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return ErrnoError("make all mounts private");
@@ -173,7 +174,7 @@ Status FsServer::Start() {
 
   sources_ =
       std::make_unique<SourceChain>(options_.home_id, [this] { loop_.Post([this] { sources_->HomeIsBack(); }); });
-  // Whom home talks to is known before it can; it comes back to the port that it knows.
+  // Listen on the port that home knows, and know its runs before it can connect.
   port_ = left.port;
   for (const v1::AllowToken& run : left.runs) {
     sources_->home().AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
@@ -193,18 +194,18 @@ Status FsServer::Start() {
   return {};
 }
 
-void FsServer::TakeOver(KeptState::Left left) {
+void FsServer::TakeOver(Handover::Left left) {
   for (const v1::AllowToken& run : left.runs) BeginRun(run, true);
   if (kept_->has_keeper()) {
     kept_->UnmountStrays(views_directory_, false);
     kept_->UnmountStrays(views_directory_ + "/apart", true);
   }
   int leases = 0;
-  for (KeptState::View& view : left.views) {
+  for (Handover::View& view : left.views) {
     leases += view.what.leases_size();
     TakeOverView(view.what, std::move(view.handle));
   }
-  for (KeptState::LiveView& live : left.live) {
+  for (Handover::LiveView& live : left.live) {
     leases += live.what.leases_size();
     live_views_->Adopt(live.what.view(), {live.what.leases().begin(), live.what.leases().end()},
                        std::move(live.handle));
@@ -213,7 +214,7 @@ void FsServer::TakeOver(KeptState::Left left) {
   if (views > 0) LogInfo("takes over {} views, with {} leases", views, leases);
 }
 
-void FsServer::TakeOverView(const v1::KeptView& kept, vfs::ViewHandle handle) {
+void FsServer::TakeOverView(const v1::HandoverView& kept, vfs::ViewHandle handle) {
   ViewPool* pool = PoolOf(kept.apart());
   const auto tree = handle.Tree();
   if (!tree) {
@@ -223,12 +224,12 @@ void FsServer::TakeOverView(const v1::KeptView& kept, vfs::ViewHandle handle) {
     ::umount2(pool->DirectoryOf(kept.slot()).c_str(), MNT_DETACH);
     return;
   }
-  // Shared, since a std::function is copied.
+  // Shared, because a std::function is copied.
   const auto shared = std::make_shared<vfs::ViewHandle>(std::move(handle));
   pool->Adopt(kept.slot(), *tree, {kept.leases().begin(), kept.leases().end()},
               [this, shared, apart = kept.apart()](const std::string& directory, ViewPool::LostCallback lost) {
-                auto view = vfs::View::TakeOver(sources_->backend(), std::move(*shared),
-                                                OptionsOf(apart, directory, std::move(lost)));
+                auto view = vfs::FrozenView::TakeOver(sources_->backend(), std::move(*shared),
+                                                      OptionsOf(apart, directory, std::move(lost)));
                 if (!view) ::umount2(directory.c_str(), MNT_DETACH);
                 return view;
               });
@@ -245,10 +246,10 @@ void FsServer::HandOver(const std::string& why) {
   loop_.Stop();
 }
 
-void FsServer::KeepRuns() {
+void FsServer::SaveRuns() {
   std::vector<v1::AllowToken> runs;
   for (const auto& [key, run] : runs_) runs.push_back(run.allowed);
-  kept_->KeepRuns(runs);
+  kept_->SaveRuns(runs);
 }
 
 vfs::ViewOptions FsServer::OptionsOf(bool apart, const std::string& directory, ViewPool::LostCallback lost) const {
@@ -256,7 +257,7 @@ vfs::ViewOptions FsServer::OptionsOf(bool apart, const std::string& directory, V
   view.read_ahead_kb = kReadAheadKb;
   view.passthrough = apart && options_.features.passthrough;
   view.xattrs = apart;
-  view.posix_acls = apart;  // else the overlay above shows them and goes by the mode alone
+  view.posix_acls = apart;  // otherwise the overlay above serves them and checks the mode alone
   view.push = options_.features.push;
   view.list_attributes = options_.features.readdirplus;
   view.no_open = options_.features.no_open;
@@ -295,14 +296,14 @@ Status FsServer::StartSources() {
 ViewPool::Hooks FsServer::HooksOf(bool apart) {
   ViewPool::Hooks hooks;
   hooks.mount = [this, apart](const Digest& tree, const std::string& directory, ViewPool::LostCallback lost) {
-    return vfs::View::Mount(sources_->backend(), tree, OptionsOf(apart, directory, std::move(lost)));
+    return vfs::FrozenView::Mount(sources_->backend(), tree, OptionsOf(apart, directory, std::move(lost)));
   };
-  hooks.keep = [this, apart](uint64_t slot, const vfs::View* view, const std::set<uint64_t>& leases) {
-    kept_->KeepView(apart, slot, view, leases);
+  hooks.keep = [this, apart](uint64_t slot, const vfs::FrozenView* view, const std::set<uint64_t>& leases) {
+    kept_->SaveView(apart, slot, view, leases);
   };
   hooks.drop = [this, apart](uint64_t slot) { kept_->DropView(apart, slot); };
   hooks.before_advance = [this](const Digest& tree) {
-    // A few directories changed: with all of them here advancing costs one round trip, not one for each level.
+    // Only a few directories changed. With all of them here, advancing costs one round trip instead of one per level.
     bursts_->Wait(tree);
   };
   hooks.lost = [this](const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases) {
@@ -317,7 +318,7 @@ LiveViews::Hooks FsServer::LiveHooks() {
     TellLost(path, reason, leases);
   };
   hooks.keep = [this](uint64_t id, const vfs::LiveView* view, const std::set<uint64_t>& leases) {
-    kept_->KeepLive(id, view, leases);
+    kept_->SaveLiveView(id, view, leases);
   };
   hooks.drop = [this](uint64_t id) { kept_->DropLive(id); };
   hooks.told = [this](const Digest& tree) { bursts_->Told(tree); };
@@ -344,7 +345,7 @@ int FsServer::Run() {
 
 void FsServer::AgentIsGone() {
   if (leases() == 0) return loop_.Stop();
-  LogInfo("the agent is gone; its tasks go on, so this goes on serving {} of their views", leases());
+  LogInfo("the agent is gone, but its tasks still run: still serving {} of their views", leases());
 }
 
 void FsServer::OnAttach(uint64_t id, const v1::AgentAttach& attach) {
@@ -364,7 +365,7 @@ void FsServer::OnAttach(uint64_t id, const v1::AgentAttach& attach) {
     sources_->home().AllowToken(run.home_id(), run.token(), run.job(), run.attempt());
     BeginRun(run, true);
   }
-  KeepRuns();
+  SaveRuns();
   v1::FsReply reply;
   reply.set_id(id);
   reply.mutable_listening()->add_addresses(options_.listen_host + ":" + std::to_string(port_));
@@ -398,13 +399,13 @@ void FsServer::OnRequest(const v1::FsRequest& request) {
       const v1::AllowToken& allow = request.allow_token();
       sources_->home().AllowToken(allow.home_id(), allow.token(), allow.job(), allow.attempt());
       BeginRun(allow, views_->views() > 0 || apart_views_->views() > 0 || !live_views_->empty());
-      KeepRuns();
+      SaveRuns();
       reply.mutable_allowed();
       return agent_.Reply(reply);
     }
     case v1::FsRequest::kEndRun:
       EndRun(request.end_run().job(), request.end_run().attempt());
-      KeepRuns();
+      SaveRuns();
       reply.mutable_allowed();
       return agent_.Reply(reply);
     case v1::FsRequest::kCache:
@@ -420,8 +421,7 @@ void FsServer::OnRequest(const v1::FsRequest& request) {
     case v1::FsRequest::kSetCacheLimit: return store_.store->SetLimit(request.set_cache_limit().bytes());
     case v1::FsRequest::WHAT_NOT_SET: break;
   }
-  agent_.ReplyError(id,
-                    Error(Code::kUnsupported, "file system server: a request that it does not know: restart the node"));
+  agent_.ReplyError(id, Error(Code::kUnsupported, "file system server: unknown request: restart the node"));
 }
 
 void FsServer::BeginRun(const v1::AllowToken& run, bool partial) {
@@ -463,7 +463,7 @@ void FsServer::LearnIds() {
 void FsServer::OpenLiveView(uint64_t id, const v1::OpenView& open) {
   const auto tree = Digest::FromBytes(open.tree());
   if (!tree) return agent_.ReplyError(id, Error(Code::kInvalid, "open a live view: not a tree"));
-  if (!live_views_->followed()) bursts_->Start(*tree, false);  // later the view is told of what is new
+  if (!live_views_->followed()) bursts_->Start(*tree, false);  // later trees are announced to the live view
   live_views_->Open(*tree, open.serial(), open.lease(),
                     [this, id, lease = open.lease(), asker = agent_.connection()](Result<LiveViews::Opened> opened) {
                       if (asker != agent_.connection()) return;
@@ -473,7 +473,6 @@ void FsServer::OpenLiveView(uint64_t id, const v1::OpenView& open) {
                       }
                       v1::FsReply reply;
                       reply.set_id(id);
-                      reply.mutable_view_opened()->set_lease(lease);
                       reply.mutable_view_opened()->set_view(opened->view);
                       std::vector<UniqueFd> fds;
                       fds.push_back(std::move(opened->mount));
@@ -517,7 +516,7 @@ void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
       mounts->error = std::move(mount).error();
     }
     if (--mounts->left > 0) return;
-    if (asker != agent_.connection()) return;  // nobody waits for it; the next agent says which leases there are
+    if (asker != agent_.connection()) return;  // the asker is gone; the next agent sends its list of leases
     if (mounts->error) {
       views_->Close(lease);
       apart_views_->Close(lease);
@@ -525,7 +524,7 @@ void FsServer::OpenView(uint64_t id, const v1::OpenView& open) {
     }
     v1::FsReply reply;
     reply.set_id(id);
-    reply.mutable_view_opened()->set_lease(lease);
+    reply.mutable_view_opened();
     agent_.Reply(reply, std::move(mounts->fds));
   };
   bursts_->Start(*tree, false);
@@ -549,8 +548,8 @@ int FsServerMain(const FsServerOptions& options) {
     server->TellError(started.error());
     ::_exit(1);
   }
-  // No destructors: a thread may be waiting for a home that is away, for up to a minute, and all that is to be let go
-  // of (mounts, sockets, locks) goes with the process. What is on disk is consistent at every moment.
+  // Skips destructors: a thread may wait up to a minute for a home that is away, and everything to release (mounts,
+  // sockets, locks) is released with the process. The disk state is always consistent.
   ::_exit(server->Run());
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file system server as the agent and a home see it: a real process, real mounts, real mTLS; the home is a small
-// one.
+// The file system server as seen by the agent and a home: a real process, real mounts, real mTLS; a small test home.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -18,7 +17,7 @@
 #include <thread>
 
 #include "base/files.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "proto/content.pb.h"
 #include "proto/fsctl.pb.h"
 #include "rpc/rpc.h"
@@ -32,10 +31,10 @@ namespace {
 
 constexpr char kHome[] = "u@h";
 
-// A root of a few files, served as home does.
+// A root of a few files, served like home does.
 class SmallHome final : public rpc::Stream::Handler {
  public:
-  tree::SnapshotPtr MakeTree(const std::map<std::string, std::string>& files) {
+  tree::TreePtr MakeTree(const std::map<std::string, std::string>& files) {
     std::vector<tree::Entry> entries;
     std::lock_guard lock(mu_);
     for (const auto& [name, content] : files) {
@@ -54,7 +53,7 @@ class SmallHome final : public rpc::Stream::Handler {
     root.mode = 040755;
     auto directory = tree::Directory::Make(std::move(entries), [](std::string_view) { return nullptr; });
     root.child = directory->digest();
-    auto snapshot = tree::MakeSnapshot(root, directory);
+    auto snapshot = tree::AssembleTree(root, directory);
     trees_[snapshot->id] = snapshot;
     return snapshot;
   }
@@ -85,7 +84,7 @@ class SmallHome final : public rpc::Stream::Handler {
     std::lock_guard lock(mu_);
     return asked_[what];
   }
-  // Forgets a file: whoever asks for it is told that it changed.
+  // Forgets a file: requests for it report that it has changed.
   void Lose(const std::string& name) {
     std::lock_guard lock(mu_);
     std::erase_if(contents_, [&](const auto& item) { return item.first.starts_with(name); });
@@ -146,7 +145,7 @@ class SmallHome final : public rpc::Stream::Handler {
   }
 
   std::mutex mu_;
-  std::map<Digest, tree::SnapshotPtr> trees_;
+  std::map<Digest, tree::TreePtr> trees_;
   std::map<std::string, std::string> contents_;
   std::map<int, int> asked_;
   std::vector<std::string> early_;
@@ -174,7 +173,7 @@ class FsServerTest : public testing::Test {
     if (!directory_.empty()) (void)RemoveTree(directory_);
   }
 
-  // "keeper": by a keeper.
+  // "keeper": starts it through a keeper.
   void Spawn(const char* how = nullptr) {
     auto listener = ListenUnix(directory_ + "/sock");
     ASSERT_TRUE(listener) << listener.error().message();
@@ -251,13 +250,13 @@ class FsServerTest : public testing::Test {
     *request.mutable_allow_token() = Run();
     EXPECT_TRUE(Call(request).has_allowed());
   }
-  static v1::FsRequest OpenRequest(const tree::SnapshotPtr& tree, uint64_t lease) {
+  static v1::FsRequest OpenRequest(const tree::TreePtr& tree, uint64_t lease) {
     v1::FsRequest request;
     request.mutable_open_view()->set_tree(std::string(tree->id.view()));
     request.mutable_open_view()->set_lease(lease);
     return request;
   }
-  UniqueFd Open(const tree::SnapshotPtr& tree, uint64_t lease) {
+  UniqueFd Open(const tree::TreePtr& tree, uint64_t lease) {
     Send(OpenRequest(tree, lease));
     auto [reply, fd] = Receive();
     EXPECT_TRUE(reply.has_view_opened()) << reply.error().message();
@@ -278,7 +277,7 @@ class FsServerTest : public testing::Test {
     return out;
   }
 
-  // Waits for it: readers have small files before the store does.
+  // Waits until it is stored: readers get small files before the store does.
   bool IsStored(std::string_view content) {
     const std::string name = store::UnitDigest(content).Hex();
     for (int i = 0; i < 1000; ++i) {
@@ -349,7 +348,7 @@ TEST_F(FsServerTest, AnIdleViewAdvancesToTheNextTree) {
 TEST_F(FsServerTest, HomeMayComeLaterAndComeBack) {
   auto tree = home_.MakeTree({{"hello", "hello"}, {"late", "late content"}});
   Allow();
-  Send(OpenRequest(tree, 1));  // nobody there yet
+  Send(OpenRequest(tree, 1));  // no server yet
   home_.Dial(address_, credentials_, "secret");
   auto [reply, mount] = Receive();
   ASSERT_TRUE(reply.has_view_opened());
@@ -449,7 +448,7 @@ TEST_F(FsServerTest, TheCacheIsAskedVerifiedAndPruned) {
 
   v1::FsRequest limit;
   limit.mutable_set_cache_limit()->set_bytes(5u << 20);
-  Send(limit);  // not answered
+  Send(limit);  // gets no answer
   request.mutable_cache()->mutable_stat();
   EXPECT_EQ(Call(request).cache().report().stat().limit_bytes(), 5u << 20);
 }
@@ -480,7 +479,7 @@ TEST_F(FsServerTest, WhatKeepsItFromStartingIsSaid) {
 }
 
 // With a keeper: the server is a child of pid_.
-class KeptFsServerTest : public FsServerTest {
+class HandoverFsServerTest : public FsServerTest {
  protected:
   void SetUp() override {
     FsServerTest::SetUp();
@@ -500,7 +499,7 @@ class KeptFsServerTest : public FsServerTest {
     const std::string children = "/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children";
     return static_cast<pid_t>(std::strtol(ReadFile(children).value_or("0").c_str(), nullptr, 10));
   }
-  // As an agent and a home see it: connections end, and are made again.
+  // As seen by an agent and a home: connections break and are made again.
   void ServerEnds(int signal, const std::vector<uint64_t>& leases) {
     const pid_t before = Server();
     ASSERT_GT(before, 0);
@@ -517,14 +516,14 @@ class KeptFsServerTest : public FsServerTest {
   }
 };
 
-TEST_F(KeptFsServerTest, ACrashAndAnUpgradeAreADelay) {
+TEST_F(HandoverFsServerTest, ACrashAndAnUpgradeAreADelay) {
   auto tree = home_.MakeTree({{"hello", "hello world"}, {"big", big_}, {"later", "asked for later"}});
   Allow();
   home_.Dial(address_, credentials_, "secret");
   UniqueFd mount = Open(tree, 1), other = Open(tree, 2);
   EXPECT_EQ(Read(mount, "hello"), "hello world");
   home_.HangUp();
-  // Asked while home is away, so not answered when the server ends.
+  // Requested while home is away, so unanswered when the server ends.
   std::string later;
   std::thread reader([&] { later = Read(mount, "later"); });
   for (const int signal : {SIGKILL, SIGHUP, SIGKILL}) ServerEnds(signal, {1, 2});
@@ -532,7 +531,7 @@ TEST_F(KeptFsServerTest, ACrashAndAnUpgradeAreADelay) {
   EXPECT_EQ(later, "asked for later");
   EXPECT_TRUE(Read(mount, "big") == big_);
   EXPECT_EQ(Read(other, "hello"), "hello world");
-  // A lease that the agent does not name is over, one that it does is in use.
+  // A lease that the agent does not list is over; a listed one is in use.
   ServerEnds(SIGKILL, {1});
   EXPECT_EQ(Call(OpenRequest(tree, 1)).error().code(), static_cast<int>(Code::kExists));
   UniqueFd again = Open(tree, 2);
@@ -540,7 +539,8 @@ TEST_F(KeptFsServerTest, ACrashAndAnUpgradeAreADelay) {
   other.Reset();
 }
 
-// By another server, which is the same test each time; this one would have to be killed within some microseconds.
+// Uses a special server that fails the same way each time; the real one would have to be killed within some
+// microseconds.
 TEST_F(FsServerTest, AServerThatDiedWaitingForItselfIsFollowedByTheNext) {
   Stop(SIGKILL);
   ASSERT_TRUE(MakeDirs(directory_ + "/view", 0755));
@@ -552,7 +552,7 @@ TEST_F(FsServerTest, AServerThatDiedWaitingForItselfIsFollowedByTheNext) {
     answered = ReadFile(directory_ + "/answered").value_or("");
   }
   EXPECT_EQ(answered, "0") << "what somebody else had asked goes to the next server";
-  if (const pid_t child = ::fork(); child == 0) {  // whatever still waits there, ends
+  if (const pid_t child = ::fork(); child == 0) {  // ends everything that still waits there
     const UniqueFd mounts(::open(("/proc/" + std::to_string(pid_) + "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
     if (::setns(mounts.get(), CLONE_NEWNS) == 0) ::umount2((directory_ + "/view").c_str(), MNT_FORCE | MNT_DETACH);
     ::_exit(0);
@@ -562,7 +562,7 @@ TEST_F(FsServerTest, AServerThatDiedWaitingForItselfIsFollowedByTheNext) {
   Stop(SIGTERM);
 }
 
-TEST_F(KeptFsServerTest, ItEndsWithItsViewsWhenItIsToldTo) {
+TEST_F(HandoverFsServerTest, ItEndsWithItsViewsWhenItIsToldTo) {
   auto tree = home_.MakeTree({{"hello", "hello"}});
   Allow();
   home_.Dial(address_, credentials_, "secret");
@@ -572,7 +572,7 @@ TEST_F(KeptFsServerTest, ItEndsWithItsViewsWhenItIsToldTo) {
   EXPECT_EQ(Read(mount, "hello"), "open: " + std::to_string(ENOTCONN));
 }
 
-TEST_F(KeptFsServerTest, ItGoesOnWithoutItsKeeper) {
+TEST_F(HandoverFsServerTest, ItGoesOnWithoutItsKeeper) {
   auto tree = home_.MakeTree({{"hello", "hello"}});
   Allow();
   home_.Dial(address_, credentials_, "secret");

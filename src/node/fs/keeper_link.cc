@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/log.h"
 #include "proto/fsctl.pb.h"
 
@@ -14,7 +14,8 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::Start(UniqueFd socket, Items* le
   while (link->present()) {
     VRUN_ASSIGN(Frame frame, ReceiveFrame(link->socket_.get()));
     v1::KeeperMessage message;
-    if (!message.ParseFromString(frame.bytes)) return Error(Code::kCorrupt, "the keeper sent what does not parse");
+    if (!message.ParseFromString(frame.bytes))
+      return Error(Code::kCorrupt, "the keeper sent a message that does not parse");
     if (message.has_all()) break;
     if (message.has_keep()) {
       (*left)[message.keep().name()] = {std::move(*message.mutable_keep()->mutable_value()), std::move(frame.fds)};
@@ -46,7 +47,7 @@ void KeeperLink::Send(const v1::KeeperMessage& message, const std::vector<int>& 
   if (!socket_) return;
   const Status sent = SendFrame(socket_.get(), message.SerializeAsString(), fds);
   if (sent) return;
-  LogError("the keeper is gone: {}: this goes on, but nothing takes over after it", sent.error().message());
+  LogError("the keeper is gone: {}: serving continues, but nothing takes over after a crash", sent.error().message());
   socket_.Reset();
 }
 

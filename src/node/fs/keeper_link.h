@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file system server's end of its keeper (node/fs/fs_keeper.h): what it was left by the server before, and what it
-// wants the next one to get.
+// A file system server's side of its keeper (node/fs/fs_keeper.h): reads what the previous server left and saves state
+// for the next one.
 #pragma once
 
 #include <map>
@@ -18,8 +18,8 @@ class KeeperMessage;
 
 namespace vrun::node {
 
-// Loop thread only. Calls block until the keeper's socket has taken them: what was kept before an answer goes out is
-// kept, whatever happens to us next.
+// Loop thread only. Calls block until the data is in the keeper's socket. State saved before a reply is sent therefore
+// survives any crash of this server.
 class KeeperLink {
  public:
   struct Item {
@@ -28,14 +28,14 @@ class KeeperLink {
   };
   using Items = std::map<std::string, Item>;
 
-  // Blocks until the keeper has told all. Without a socket there is no keeper, and nothing is kept.
+  // Blocks until the keeper has sent everything. Without a socket there is no keeper, and nothing is saved.
   static Result<std::unique_ptr<KeeperLink>> Start(UniqueFd socket, Items* left);
 
   bool present() const { return static_cast<bool>(socket_); }
-  // The descriptors are duplicated; none: those of before stay.
+  // Descriptors are duplicated. No descriptors: the earlier ones stay.
   void Keep(std::string_view name, std::string value, const std::vector<int>& fds = {});
   void Drop(std::string_view name);
-  // What is to be started the next time.
+  // The program to start as the next server.
   void SetProgram(const std::string& path);
 
  private:

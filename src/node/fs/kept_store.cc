@@ -48,7 +48,7 @@ std::vector<KeptStore::Entry> KeptStore::Entries(const std::string& tenant) cons
     Entry entry{tenant, path, *std::move(kept)};
     entry.kept.set_until_us(entry.kept.kept_us() + limits_.days * kDay);
     if (entry.kept.state() == v1::KEPT_THERE) {
-      // What another attempt may go on with is there twice.
+      // Content with an upper for another attempt is stored twice.
       entry.disk_bytes = entry.kept.bytes() * (PathExists(path + "/upper") ? 2 : 1);
     }
     entries.push_back(std::move(entry));
@@ -85,8 +85,8 @@ std::vector<v1::Kept> KeptStore::Of(const std::string& tenant, uint64_t job) con
   return out;
 }
 
-// The record first: a crash in between leaves content that nobody is told of, and Expire finds it.
-Status KeptStore::Remove(const Entry& entry, v1::KeptState why) {
+// Writes the record first: a crash in between leaves content that is not listed any more, which Expire finds.
+Status KeptStore::Remove(const Entry& entry, v1::Handover why) {
   v1::Kept kept = entry.kept;
   kept.clear_until_us();
   kept.set_state(why);
@@ -96,26 +96,26 @@ Status KeptStore::Remove(const Entry& entry, v1::KeptState why) {
   return {};
 }
 
-Status KeptStore::Drop(const std::string& tenant, uint64_t job, uint32_t attempt, v1::KeptState why) {
+Status KeptStore::Drop(const std::string& tenant, uint64_t job, uint32_t attempt, v1::Handover why) {
   std::lock_guard lock(mutex_);
   for (const Entry& entry : Entries(tenant)) {
     if (entry.kept.job() != job || entry.kept.attempt() != attempt) continue;
     if (entry.kept.state() == v1::KEPT_THERE) return Remove(entry, why);
   }
-  return Error(Code::kNotFound, "job " + std::to_string(job) + ": nothing of it is kept here any more");
+  return Error(Code::kNotFound, "job " + std::to_string(job) + ": this node has no kept writes of it any more");
 }
 
 void KeptStore::Expire() {
   std::lock_guard lock(mutex_);
   const auto check = [](const Status& removed) {
-    if (!removed) LogError("what is kept: {}", removed.error().message());
+    if (!removed) LogError("cannot remove kept writes: {}", removed.error().message());
   };
   std::vector<Entry> there;
   for (Entry& entry : AllEntries()) {
     if (entry.superseded) {
       check(RemoveTree(entry.directory));
     } else if (entry.kept.state() != v1::KEPT_THERE) {
-      // A removal that did not get to its end.
+      // A removal that was interrupted.
       for (const char* name : {"/series", "/data", "/upper"}) check(RemoveTree(entry.directory + name));
       if (now_() - entry.kept.gone_us() > limits_.days * kDay) check(RemoveTree(entry.directory));
     } else if (now_() >= entry.kept.until_us()) {
@@ -130,7 +130,7 @@ void KeptStore::Expire() {
   for (const Entry& entry : there) total += entry.disk_bytes;
   for (const Entry& entry : there) {
     if (total <= limits_.bytes) break;
-    LogWarning("job {}: what it wrote ({} bytes) is given up, for the bound of what is kept", entry.kept.job(),
+    LogWarning("job {}: removing its kept writes ({} bytes): all kept writes are above their limit", entry.kept.job(),
                entry.kept.bytes());
     check(Remove(entry, v1::KEPT_EXPIRED));
     total -= entry.disk_bytes;

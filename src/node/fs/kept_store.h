@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that is kept on a node (--writes=keep), of all homes: what there is, how long it stays, and what became of it.
+// The kept writes (--writes=keep) of all homes on a node: what exists, for how long, and what became of it.
 //
-// DIRECTORY/TENANT/JOB.ATTEMPT is one attempt's (kept_series.h); TENANT is Tenant{user, home_id}.Key(). What is pulled,
-// dropped or expired leaves its record, which goes after as many days again. State is on the disk alone: an agent that
-// starts again finds everything.
+// DIRECTORY/TENANT/JOB.ATTEMPT belongs to one attempt (kept_series.h); TENANT is Tenant{user, home_id}.Key(). After
+// writes are pulled, dropped or expired, their record stays for the same number of days again. All state is on the
+// disk, so a restarted agent finds it.
 //
-// Any thread; removing takes as long as the disk needs.
+// Any thread. Removal takes as long as the disk needs.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 namespace vrun::node {
 
 struct KeptLimits {
-  uint64_t bytes = 50ull << 30;  // of all homes together; the oldest goes first
+  uint64_t bytes = 50ull << 30;  // all homes together; the oldest is removed first
   uint32_t days = 14;
 };
 
@@ -29,16 +29,16 @@ class KeptStore {
   // `now`: wall clock in microseconds.
   KeptStore(std::string directory, KeptLimits limits, std::function<int64_t()> now);
 
-  // Where an attempt's writes are to be put.
+  // The directory for an attempt's writes.
   std::string PathOf(const std::string& tenant, uint64_t job, uint32_t attempt) const;
-  // Of one job, by attempt, without those that a later attempt has gone on with.
+  // The entries of one job, by attempt, except those that a later attempt continued.
   std::vector<v1::Kept> Of(const std::string& tenant, uint64_t job) const;
-  // Removes the content, and writes down why. kNotFound: there is none any more.
-  Status Drop(const std::string& tenant, uint64_t job, uint32_t attempt, v1::KeptState why);
-  // What is too old, or too much, goes.
+  // Removes the content and records why. kNotFound: there is none any more.
+  Status Drop(const std::string& tenant, uint64_t job, uint32_t attempt, v1::Handover why);
+  // Removes what is too old or above the limit.
   void Expire();
-  // For a new attempt of the job: the upper directory of the latest one before it is moved to `to`, if it is here and
-  // was seen on top of the same root. Its number; 0: it begins anew.
+  // For a new attempt of the job: moves the upper directory of the latest earlier attempt to `to`, if it is here and
+  // was mounted over the same root. Returns that attempt's number; 0: there is none, start empty.
   Result<uint32_t> TakeUpper(const std::string& tenant, uint64_t job, uint32_t attempt, const std::string& root,
                              const std::string& to);
 
@@ -47,17 +47,17 @@ class KeptStore {
     std::string tenant;
     std::string directory;
     v1::Kept kept;
-    bool superseded = false;  // a later attempt has it all
+    bool superseded = false;  // a later attempt contains all of it
     uint64_t disk_bytes = 0;
   };
   std::vector<Entry> Entries(const std::string& tenant) const;
   std::vector<Entry> AllEntries() const;
-  Status Remove(const Entry& entry, v1::KeptState why);
+  Status Remove(const Entry& entry, v1::Handover why);
 
   const std::string directory_;
   const KeptLimits limits_;
   const std::function<int64_t()> now_;
-  mutable std::mutex mutex_;  // one change at a time
+  mutable std::mutex mutex_;  // serializes changes
 };
 
 }  // namespace vrun::node

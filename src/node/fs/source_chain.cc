@@ -25,7 +25,7 @@ void SourceChain::Register(rpc::Server* server) {
   server->Streaming(
       "/vrun.v1.Peer/Exchange",
       [this](const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream) -> Result<rpc::Stream::Handler*> {
-        // Nobody knows of this address before home does.
+        // Nobody gets this address before home does.
         if (!ready_) return Error(Code::kUnavailable, "the file system server starts");
         return peer_server_->Accept(peer, std::move(stream));
       });

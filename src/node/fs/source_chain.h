@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the views of one tenant get their content, put together: asked in turn are the pool's S3 store, other nodes,
-// home. Below it is home's stream, above it the backend that all views share; beside it what other nodes ask of us.
+// Assembles the sources of content of one tenant's views. They are asked in order: the pool's S3 store, other nodes,
+// home. Home's stream is at the bottom, the backend shared by all views at the top; requests from other nodes come in
+// beside them.
 //
-// Built in two steps, because home may dial in as soon as our address is known, and other nodes are told that address.
+// Built in two steps, because home may connect as soon as our address is known, and other nodes are told that address.
 #pragma once
 
 #include <atomic>
@@ -35,12 +36,13 @@ class SourceChain {
   // Asks the agent for URLs of the pool's S3 store. Any thread.
   using Presign = std::function<void(const v1::PresignRequest&)>;
 
-  // `home_is_back`: home has a stream (again); to be answered by HomeIsBack on the owner's thread. Any thread.
+  // `home_is_back` runs on any thread when home has a stream (again); respond with HomeIsBack on the owner's thread.
   SourceChain(const std::string& home_id, std::function<void()> home_is_back);
 
-  // The calls that home and other nodes make. Before the server starts.
+  // Registers the calls that home and other nodes make. Call before the server starts.
   void Register(rpc::Server* server);
-  // The rest. `backend` needs no home's id. `store` outlives this. `presign` null: the pool has no S3 store.
+  // Starts the rest. `backend` does not need home's id. `store` must outlive this. `presign` null: the pool has no S3
+  // store.
   void Start(PeerSourceOptions peers, vfs::BackendOptions backend, store::Store* store, Presign presign);
 
   // Any thread.
@@ -48,28 +50,28 @@ class SourceChain {
   // After Start; any thread.
   const std::shared_ptr<vfs::Backend>& backend() const { return backend_; }
   void Describe(v1::CacheStat* stat) const;
-  // Of all time; what came during a run is the difference.
+  // Totals since the start; the difference of two calls is the traffic of a run.
   RunTraffic Traffic() const;
   void Presigned(const v1::PresignReply& answer);
 
-  // After Start, on one thread.
+  // Call after Start, always on the same thread.
   void HomeIsBack();
-  // A command has ended: what is to be written to the S3 store is written now.
+  // A command has ended: flushes pending writes to the S3 store.
   void RunEnded();
-  // About once a second.
+  // Call about once a second.
   void Tick(int64_t now_micros);
 
  private:
   const std::unique_ptr<ContentSource> home_;
-  std::unique_ptr<PeerSource> peers_;  // home and other nodes
-  // Of the pool's S3 store; null where it has none.
+  std::unique_ptr<PeerSource> peers_;  // over home and other nodes
+  // null if the pool has no S3 store
   std::unique_ptr<S3Urls> s3_urls_;
   std::unique_ptr<S3Tier> s3_tier_;
   std::unique_ptr<S3Writer> s3_writer_;
   std::unique_ptr<TieredSource> tiered_;
   std::shared_ptr<vfs::Backend> backend_;
   std::unique_ptr<PeerServer> peer_server_;
-  std::atomic<bool> ready_{false};  // other nodes may come
+  std::atomic<bool> ready_{false};  // requests of other nodes are accepted
 };
 
 }  // namespace vrun::node

@@ -16,8 +16,8 @@
 namespace vrun::node {
 namespace {
 
-// As many descriptors as the host lets us have; the store keeps a part of them open, and a few must be left for streams
-// and mounts.
+// Raises the descriptor limit as far as the host allows. The store keeps a part open; some must be left for streams and
+// mounts.
 size_t DescriptorsForStore() {
   rlimit limit;
   constexpr size_t kMost = 16384;  // an import has 1,100 files

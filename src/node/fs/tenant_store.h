@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The content store of one tenant on this node, opened by its file system server.
+// Opens the content store of one tenant on this node, for its file system server.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@ namespace vrun::node {
 
 struct TenantStore {
   std::unique_ptr<store::Store> store;
-  UniqueFd lock;  // shared, for as long as this is served: whoever tidies up caches leaves it alone
+  UniqueFd lock;  // shared lock, held while the store is served: cache cleanup skips a locked store
 };
 
-// Makes `options.directory` if need be. Where `options` has no limit (0) it is a quarter of the file system;
-// descriptors are a quarter of what this process may have, whose limit is raised.
+// Creates `options.directory` if needed. Fills in missing limits (0): a quarter of the file system, and a quarter of
+// this process's descriptor limit, which is raised.
 Result<TenantStore> OpenTenantStore(store::Options options);
 
 }  // namespace vrun::node

@@ -15,7 +15,7 @@ namespace vrun::node {
 namespace {
 
 constexpr int kStrikes = 2;
-constexpr int64_t kOneStrikeMicros = 200'000;  // what was asked at the same time fails at the same time
+constexpr int64_t kOneStrikeMicros = 200'000;  // failures within this time count as one
 constexpr int64_t kLateFirst = 1'000'000, kLateLast = 30'000'000;
 constexpr int64_t kBrokeFirst = 500'000, kBrokeLast = 30'000'000;
 constexpr int64_t kLiedFirst = 60'000'000, kLiedLast = 3600'000'000;
@@ -55,7 +55,7 @@ void PeerClient::Close() {
     asked.swap(asked_);
   }
   link.reset();
-  for (auto& [id, a] : asked) a.answered(Error(Code::kAborted, "a peer that is not one any more"));
+  for (auto& [id, a] : asked) a.answered(Error(Code::kAborted, "the node is no longer a peer"));
 }
 
 Result<std::shared_ptr<PeerClient::Link>> PeerClient::PrepareLocked() {
@@ -68,7 +68,7 @@ Result<std::shared_ptr<PeerClient::Link>> PeerClient::PrepareLocked() {
 }
 
 void PeerClient::Open(const std::shared_ptr<Link>& link) {
-  // Without the lock: it may be closed before this returns, on this thread.
+  // Without the lock: the stream may be closed on this thread before this returns.
   auto stream = link->channel->OpenStream("/vrun.v1.Peer/Exchange", link.get());
   v1::PeerRequest hello;
   hello.mutable_hello()->set_home_id(options_.home_id);
@@ -90,7 +90,7 @@ uint64_t PeerClient::Ask(const v1::PeerRequest& question, Answered answered) {
   uint64_t id = 0;
   {
     std::lock_guard lock(mutex_);
-    if (closed_) error = Error(Code::kAborted, "a peer that is not one any more");
+    if (closed_) error = Error(Code::kAborted, "the node is no longer a peer");
     if (!error && !link_) {
       auto link = PrepareLocked();
       if (link)
@@ -163,7 +163,7 @@ void PeerClient::OnMessage(Link* link, const std::string& message) {
     } else if (const auto it = asked_.find(reply.id()); it != asked_.end()) {
       answered = it->second.answered;
       if (!reply.has_waiting()) asked_.erase(it);
-    }  // else it was cancelled
+    }  // otherwise it was cancelled
   }
   for (auto& fail : failed) fail(broken);
   for (auto& still : wait) still(reply);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The asking end of one stream to another node's file system server (proto/peer.proto): opened when it is first needed,
-// proved on both sides, closed for a while when it does not work.
+// The client side of one stream to another node's file system server (proto/peer.proto). Opened on first use, both
+// sides prove themselves, and after a failure it stays closed for a while.
 #pragma once
 
 #include <algorithm>
@@ -20,20 +20,21 @@
 
 namespace vrun::node {
 
-// How a member did: who fails is left alone for a while, longer each time, until it answers well again.
+// The health of one member: a member that fails is not asked for a while, longer each time, until it answers well
+// again.
 class PeerHealth {
  public:
   bool Down(int64_t now) const { return now < down_until_; }
   // Whether it was late and has not answered since.
   bool doubtful() const { return strikes_ > 0; }
   void Answered() { strikes_ = failures_ = 0; }
-  // It did not answer in time; more than one request may say so at the same time.
+  // It did not answer in time. Several concurrent requests may report this.
   void Late(int64_t now);
-  // It said that it lives, and then no more; or it does, and never gives what it was asked for.
+  // It sent signs of life and then stopped; or it still sends them but never delivers what was asked.
   void Stalled(int64_t now);
   // Its stream broke or could not be opened.
   void Broke(int64_t now);
-  // It sent what is not so.
+  // It sent false content.
   void Lied(int64_t now);
 
  private:
@@ -45,10 +46,9 @@ class PeerHealth {
   int64_t down_until_ = 0;
 };
 
-// How many questions to one peer, that says nothing at the moment, may be asked elsewhere at the same time: two, and
-// twice as many each time that elsewhere was first. A peer whose machine is busy for half a second must not have all
-// that it owes fetched by each of its askers; one that is dead is given up for all questions after a few of them. Any
-// thread.
+// Limits how many questions to one currently silent peer may be asked elsewhere at the same time: two, doubled each
+// time the other source answered first. Reason: if a peer's machine is busy for half a second, its askers must not all
+// fetch everything it owes them elsewhere; a dead peer is given up for all questions after a few. Any thread.
 class PeerDoubt {
  public:
   bool Begin() {
@@ -62,7 +62,7 @@ class PeerDoubt {
     --under_way_;
     most_ = elsewhere_was_first ? std::min(2 * most_, 1 << 20) : kFirst;
   }
-  // It has said something.
+  // The peer sent something.
   void Heard() {
     std::lock_guard lock(mutex_);
     most_ = kFirst;
@@ -74,39 +74,39 @@ class PeerDoubt {
   int under_way_ = 0, most_ = kFirst;
 };
 
-// Any thread. Answers come on the stream's thread, no lock held.
+// Any thread. Answers run on the stream's thread without locks.
 class PeerClient final : public std::enable_shared_from_this<PeerClient> {
  public:
   struct Options {
     std::string home_id;
-    std::string secret;  // home's, for all who take part
+    std::string secret;  // home's secret for all members
     std::string asker;   // our name
-    std::string owner;   // theirs
+    std::string owner;   // the peer's name
     std::string address;
     rpc::Credentials credentials;
   };
-  // Waiting may come first, and again and again (its id 0: not to this question alone); then one answer, or the error
-  // of a stream that is not there (any more).
+  // Called with Waiting any number of times first (its id 0: not about this question alone), then once with an answer
+  // or with the error of the missing stream.
   using Answered = std::function<void(Result<v1::PeerReply>)>;
 
-  // `timers` outlives it.
+  // `timers` must outlive it.
   PeerClient(Options options, vfs::TimerThread* timers) : options_(std::move(options)), timers_(timers) {}
   ~PeerClient();
 
-  // The id of `question` is set here.
+  // Sets the id of `question`.
   uint64_t Ask(const v1::PeerRequest& question, Answered answered);
-  // The stream is open and proved. Until it is, silence says nothing: that it cannot be opened is an answer.
+  // Whether the stream is open and proved. Until then silence means nothing: a failed opening is reported as an answer.
   bool proved();
-  // When something came from it last, whatever it was; monotonic. Signs of life stand behind content in its stream.
+  // Time of the last message from the peer, of any kind; monotonic. Signs of life queue behind content in the stream.
   int64_t heard() const { return heard_.load(std::memory_order_relaxed); }
   PeerDoubt& doubt() { return doubt_; }
-  // Nobody waits for it any more: it is not answered.
+  // The caller no longer waits: the question gets no answer.
   void Cancel(uint64_t id);
-  // Whoever still waits gets kAborted. Not from within a callback of a stream.
+  // Pending questions get kAborted. Do not call from within a callback of a stream.
   void Close();
 
  private:
-  // One attempt. It outlives its stream.
+  // One connection attempt. It outlives its stream.
   struct Link final : rpc::Stream::Handler {
     void OnMessage(std::string message) override { client->OnMessage(this, message); }
     void OnClosed(Error reason) override { client->OnClosed(this, reason); }
@@ -125,7 +125,8 @@ class PeerClient final : public std::enable_shared_from_this<PeerClient> {
   void Open(const std::shared_ptr<Link>& link);
   void OnMessage(Link* link, const std::string& message);
   void OnClosed(Link* link, const Error& reason);
-  // Fails what was asked. The link goes on the timers' thread: a channel cannot end on a thread of its own.
+  // Fails all pending questions. The link is destroyed on the timers' thread, because a channel cannot be destroyed on
+  // its own thread.
   void DropLocked(const Error& reason, std::vector<Answered>* failed);
 
   const Options options_;

@@ -12,18 +12,19 @@ namespace vrun::node {
 namespace {
 
 constexpr int64_t kMostSilence = 2'000'000;
-constexpr int64_t kMostGap = 2'500'000;  // counts twice
+constexpr int64_t kMostGap = 2'500'000;  // doubled by Silence
 constexpr int64_t kGapHalves = 10'000'000;
-constexpr int64_t kOpeningMicros = 3'000'000;  // of a stream: many nodes that start together open many at a time
-constexpr int64_t kPatience = 1'000'000;       // four times what PeerServer's signs of life are apart
-constexpr int64_t kMostWait = 30'000'000;      // a reader waits for home for a minute
-constexpr int64_t kMostDoubt = 3'000'000;      // silence beyond patience after which nobody is alive
+// for a stream: many nodes that start together open many streams at the same time
+constexpr int64_t kOpeningMicros = 3'000'000;
+constexpr int64_t kPatience = 1'000'000;   // four times the interval of PeerServer's signs of life
+constexpr int64_t kMostWait = 30'000'000;  // a reader waits for home up to a minute
+constexpr int64_t kMostDoubt = 3'000'000;  // silence after patience has run out, until the owner is considered dead
 constexpr int64_t kDoubtAgain = 50'000;
 
 }  // namespace
 
-// What takes longer counts at once: a link that fills up must not be taken for one that is dead, and be given
-// everything twice. What takes less counts by an eighth, as with TCP (RFC 6298).
+// Longer times count fully: a link that fills up must not be taken for a dead one and be given everything twice.
+// Shorter times count by an eighth, as in TCP (RFC 6298).
 void PeerPace::Smooth(int64_t measure, std::atomic<int64_t>* average) {
   const int64_t old = average->load(std::memory_order_relaxed);
   average->store(measure > old ? measure : old + (measure - old) / 8, std::memory_order_relaxed);
@@ -104,7 +105,7 @@ void PeerErrand::Ask() {
         if (pass) self->Answered(turn, std::move(reply));
       });
   std::lock_guard lock(mutex_);
-  // It may have been quick.
+  // The answer may already have come.
   if (!over_ && turn_ == turn) question_ = question;
 }
 
@@ -137,7 +138,7 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
     const int64_t now = MonotonicMicros();
     const int64_t silent = now - std::exchange(heard_at_, now);
     if (reply && !std::exchange(opening_, false)) roads_.pace->Spoke(silent);
-    // A sign of life that goes to all of the owner's askers says nothing of how long this question took.
+    // A sign of life sent to all of the owner's askers does not measure this question.
     if (reply && !(waits && reply->id() == 0) && !std::exchange(signs_, true))
       roads_.pace->FirstSign(heard_at_ - asked_at_);
     if (waits) {
@@ -151,7 +152,7 @@ void PeerErrand::Answered(size_t turn, Result<v1::PeerReply> reply) {
   }
   if (timer != 0) roads_.timers->Cancel(timer);
   if (!reply) {
-    // A stream that broke says so to all its questions at once; the first of them counts.
+    // A broken stream reports to all its questions at once; only the first report counts.
     roads_.links->Broke(member);
     ++roads_.pace->fallbacks;
     return Ask();

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thing that other nodes should have, asked of its owners in turn, and of home when they do not give it, or not in
-// time.
+// One piece of content that other nodes should have. Asks its owners in turn, and home when they refuse or are late.
 //
 //   Start ─▶ owner ─▶ its answer, checked ─▶ delivered
-//              │ its stream breaks, or it does not have what was asked for only if it is held: the next owner
-//              │ it is silent, or says no more that it waits for home, or says so for too long, or home refused it, or
-//              │ it lies: home; the owner may still be first
-//              └ no owner (left), or this node owns it: home
+//              │ its stream breaks, or it lacks something that was asked for only if held: the next owner
+//              │ it is silent, stops reporting that it waits for home, waits too long, was refused by home,
+//              │ or sends false content: home; the owner may still answer first
+//              └ no owner (left), or this node is the owner: home
 #pragma once
 
 #include <atomic>
@@ -24,24 +23,24 @@
 
 namespace vrun::node {
 
-// How long others take to answer, and what became of the questions to them. Any thread.
+// Measures how long others take to answer, and how questions to them ended. Any thread.
 class PeerPace {
  public:
   PeerPace(int64_t least_silence_micros, int64_t least_wait_micros)
       : least_silence_(least_silence_micros), least_wait_(least_wait_micros) {}
 
-  // How long an owner may say nothing at all: eight times what they usually take to say the first word, or twice as
-  // long as one was silent lately that then spoke: where all are short of processors, nobody is dead so soon.
+  // How long an owner may be silent: eight times the usual time to the first word, or twice the longest recent silence
+  // after which an owner still answered. Where all nodes are short of CPU, a silent owner is less likely to be dead.
   int64_t Silence() const;
-  // How long an owner that waits for home may say so no more: it does several times a second, whatever home does.
+  // How long an owner that waits for home may stop saying so. It says so several times a second, whatever home does.
   int64_t Patience() const;
-  // How long an owner may wait for home in all: six times what home usually takes, or keeps this node waiting now. A
-  // home that is slow for all is not to be asked twice.
+  // How long an owner may wait for home in total: six times what home usually takes, or what it currently keeps this
+  // node waiting. A home that is slow for everybody must not be asked twice.
   int64_t MostWait(int64_t now);
   void FirstSign(int64_t micros) { Smooth(micros, &first_sign_); }
-  // An owner was silent for so long, and speaks.
+  // An owner answered after this long a silence.
   void Spoke(int64_t micros);
-  // This node asks home; HomeAnswered follows with what it returned.
+  // This node asks home. Call HomeAnswered later with the returned value.
   int64_t AskHome();
   void HomeAnswered(int64_t asked, bool well);
 
@@ -54,11 +53,11 @@ class PeerPace {
   std::atomic<int64_t> first_sign_{0}, home_{0};
   int64_t GapLocked(int64_t now) const;
   mutable std::mutex mutex_;
-  std::multiset<int64_t> asked_;  // when, of home, and not answered yet
-  int64_t gap_ = 0, gap_at_ = 0;  // the longest silence, and when it ended; half of it 10 s later
+  std::multiset<int64_t> asked_;  // start times of unanswered questions to home
+  int64_t gap_ = 0, gap_at_ = 0;  // the longest silence and when it ended; halved 10 s later
 };
 
-// What errands need of their source; it outlives none of them, and the gate tells.
+// What errands need from their source. It does not outlive the source; check the gate before use.
 struct PeerRoads {
   PeerLinks* links;
   PeerPace* pace;
@@ -66,21 +65,22 @@ struct PeerRoads {
   std::shared_ptr<vfs::Gate> gate;
 };
 
-// Any thread. Lives until it is over.
+// Any thread. Keeps itself alive until it is over.
 class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
  public:
   using Deliver = std::function<void()>;
   struct Work {
     v1::PeerRequest question;
-    // What is to be done with an answer if it is the first good one. kCorrupt: it is a lie; another error: it is none.
+    // Checks an answer and returns how to deliver it if it is the first good one. kCorrupt: false content; another
+    // error: not an answer.
     std::function<Result<Deliver>(const v1::PeerReply&, const PeerLinks::MemberPtr& from)> check;
-    // Asks home. `came` takes what is to be done with what home says.
+    // Asks home. Pass to `came` how to deliver home's answer.
     std::function<void(std::function<void(Deliver)> came)> home;
-    bool only_if_held = false;  // that an owner does not have it is no surprise
-    // Who is asked after an owner that says nothing: the next owner, who asks home for all, or home. The next owner is
-    // another round of patience, so it is for what nobody waits for at the moment.
+    bool only_if_held = false;  // expected that an owner may not have it
+    // Whether to ask the next owner instead of home after a silent owner. The next owner asks home for all nodes, but
+    // costs another round of waiting, so this is for content that nobody waits for yet.
     bool next_when_silent = false;
-    // Of that, if set: who is known not to have it, and who says so.
+    // If set: members known not to have it, because they said so.
     std::function<bool(const PeerLinks::Member&)> lacks;
     std::function<void(const PeerLinks::Member&)> absent;
   };
@@ -93,10 +93,10 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
   void Ask();
   void AskHome();
   void Answered(size_t turn, Result<v1::PeerReply> reply);
-  // The owner may be late by now.
+  // Checks whether the owner is late.
   void Look(size_t turn);
   void LookLaterLocked(int64_t micros);
-  // True for the first answer; `turn`: of the owner that gave it, kFromHome: home did.
+  // True for the first answer. `turn`: the owner that gave it; kFromHome: home did.
   bool Claim(size_t turn);
 
   static constexpr size_t kFromHome = SIZE_MAX;
@@ -106,17 +106,17 @@ class PeerErrand : public std::enable_shared_from_this<PeerErrand> {
   const std::vector<PeerLinks::MemberPtr> owners_;
   const Work work_;
   std::mutex mutex_;
-  size_t turn_ = 0;  // of the owner that is asked
+  size_t turn_ = 0;  // the owner being asked
   bool over_ = false;
   bool home_asked_ = false;
-  bool signs_ = false;  // the owner has said something to this question
+  bool signs_ = false;  // the owner has reacted to this question
   int64_t asked_at_ = 0;
-  int64_t heard_at_ = 0;     // of the owner, if only that it lives
-  int64_t patience_ = 0;     // for so long after that
-  bool opening_ = false;     // its stream; silence says nothing until then
-  bool stalls_ = false;      // the owner that says nothing more does nothing more
-  uint64_t question_ = 0;    // at the owner; 0: none
-  size_t silent_ = kNobody;  // turn of an owner that said nothing, before the one of now or before home
+  int64_t heard_at_ = 0;     // last message of the owner, of any kind
+  int64_t patience_ = 0;     // allowed silence after heard_at_
+  bool opening_ = false;     // its stream is being opened; silence means nothing yet
+  bool stalls_ = false;      // an owner that goes silent now has stalled
+  uint64_t question_ = 0;    // id at the owner; 0: none
+  size_t silent_ = kNobody;  // turn of a silent owner asked before the current one or before home
   vfs::TimerThread::Id timer_ = 0;
 };
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kNotesMicros = 30'000'000;
 constexpr int kMostMisses = 8;
-constexpr size_t kHoldersAsked = 2;  // of those that were there before this node
+constexpr size_t kHoldersAsked = 2;  // among those that were there before this node
 
 uint64_t KeyOf(const Digest& name) {
   uint64_t key;
@@ -30,7 +30,7 @@ UnitPlace PlaceOf(const vfs::TraceTable& table, const vfs::TraceRange& range) {
   return {table.tree, table.files[range.file].path, table.files[range.file].version};
 }
 
-// As home sends it, but for the signature.
+// As home sends it, but without the signature.
 FrameExchange::Frame Unsigned(const vfs::TraceFrame& frame) {
   auto made = std::make_shared<v1::TraceFrame>();
   made->set_index(frame.index);
@@ -65,7 +65,7 @@ void PeerFrames::FetchTrace(const vfs::RunId& run, const std::vector<Digest>& ha
 
 void PeerFrames::FetchFrames(const vfs::RunId& run, const TablePtr& table, const std::vector<uint32_t>& frames,
                              std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done) {
-  // One after the other would be one round trip each; what is asked for at the same time comes when it comes.
+  // All at once: one after the other would cost a round trip each.
   struct Left {
     std::mutex mutex;
     size_t frames;
@@ -132,7 +132,7 @@ void PeerFrames::Fetch(const vfs::RunId& run, const TablePtr& table, uint32_t in
     exchange_.Get(name, [this, gate, run, table, index, take](const Result<FrameExchange::Frame>& told) {
       const vfs::Gate::Pass pass(gate.get());
       if (!pass) return;
-      // The run that it was asked for may be one that home has forgotten, and the table one that was forgotten here.
+      // Home may have forgotten the run for which it was asked, or this node the table.
       if (told && *told)
         take(told);
       else
@@ -145,12 +145,13 @@ void PeerFrames::Fetch(const vfs::RunId& run, const TablePtr& table, uint32_t in
 void PeerFrames::Elsewhere(const vfs::RunId& run, const TablePtr& table, uint32_t index,
                            const FrameExchange::Done& done) {
   const Digest name = FrameNameOf(*table, index);
-  // Those who run the same now have no more of it than this node, and looking for its units would cost all of them
-  // time.
+  // Nodes that run the same program now have no more of it than this node, and searching for its units would delay all
+  // of them.
   const auto home = [this, shared = exchange_.Shared(table->id), run, table, index, done] {
     shared ? FromHome(run, table, index, done) : FromUnits(run, table, index, done);
   };
-  // Who asked here in vain has turned to the next owner: then that one fetches it for this node as well.
+  // A node that asked here without success has turned to the next owner, which can now fetch the frame for this node
+  // too.
   auto owners = source_->links().Owners(KeyOf(name), SIZE_MAX);
   const auto own = std::ranges::find_if(owners, [](const PeerLinks::MemberPtr& member) { return !member->client; });
   if (!exchange_.Late(table->id) || own == owners.end() || own + 1 == owners.end()) return home();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames of traces for PeerSource: from the node that owns them by rendezvous hashing among those that have the table,
-// which fetches them from home once for all.
+// Fetches frames of traces for PeerSource. Asks the node that owns a frame by rendezvous hashing among those that have
+// the table. The owner fetches it from home once for all.
 //
-//   frame ─▶ its owners in turn; those without the table say so, once a table ─▶ a frame, or "ask for its units"
-//         └▶ own: who began before, the next owner ─▶ who has the units ─▶ home, shared with those who ask us for it
+//   frame ─▶ its owners in turn (those without the table say so, once per table) ─▶ a frame, or "ask for its units"
+//        └▶ own: earlier owners, the next owner ─▶ holders of the units ─▶ home (shared with nodes that ask us)
 //
-// A node that has the units of a frame in its store, but not the frame as home signed it, gives them as units: home
-// signs their digests, and its uplink carries no content again. So does one that ran the same without a trace; whether
-// anybody has them is found out with one unit of each frame, unless the first frames' were nowhere.
+// A node that has a frame's units in its store, but not the frame as signed by home, serves the units: home signs their
+// digests, and its uplink does not carry the content again. A node that ran the same program without a trace does so
+// too. To find holders, one unit of each frame is requested, unless nobody had those of the first frames.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace vrun::node {
 
 class PeerSource;
 
-// Any thread. Owned by the source; what outlives it finds the source's gate closed.
+// Any thread. Owned by the source; callbacks that outlive it find the source's gate closed.
 class PeerFrames {
  public:
   using TablePtr = FrameExchange::TablePtr;
@@ -42,28 +42,28 @@ class PeerFrames {
 
  private:
   using Got = std::function<void(const Result<vfs::TraceFrame>&)>;
-  // What this node knows of others and one table, for a while.
+  // Temporary knowledge about other nodes and one table.
   struct Notes {
     int64_t until = 0;
-    std::set<uint64_t> lack;  // seeds of members that do not have the table
-    std::string holder;       // who gave units of it last
-    int misses = 0;           // frames in a row of which nobody has the units
+    std::set<uint64_t> lack;  // seeds of members without the table
+    std::string holder;       // the last node that gave units of it
+    int misses = 0;           // consecutive frames of which nobody has the units
   };
 
   void Fetch(const vfs::RunId& run, const TablePtr& table, uint32_t index, const Got& got);
-  // What the exchange fetches.
+  // The fetch function of the exchange.
   void Elsewhere(const vfs::RunId& run, const TablePtr& table, uint32_t index, const FrameExchange::Done& done);
   void FromUnits(const vfs::RunId& run, const TablePtr& table, uint32_t index, const FrameExchange::Done& done);
   void FromHome(const vfs::RunId& run, const TablePtr& table, uint32_t index, const FrameExchange::Done& done);
-  // Its units, from `holder` or, what that one does not give, from wherever they come.
+  // Fetches the frame's units from `holder`; what it does not give comes from any source.
   void Gather(const TablePtr& table, uint32_t index, const PeerLinks::MemberPtr& holder, const Got& got);
-  // kCorrupt: home did not sign it.
+  // kCorrupt: not signed by home.
   Result<vfs::TraceFrame> Check(const v1::TraceFrame& told, const vfs::TraceTable& table, uint32_t index) const;
 
   Notes& NotesLocked(const Digest& table);
   bool Lacks(const Digest& table, const PeerLinks::Member& member);
   void NoteLacks(const Digest& table, const PeerLinks::Member& member);
-  // Who may have the units of a frame; empty when nobody may.
+  // Nodes that may have the units of a frame; may be empty.
   std::vector<PeerLinks::MemberPtr> Holders(const Digest& table, uint64_t group_key);
   void NoteHolder(const Digest& table, const PeerLinks::Member* holder);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames of traces between nodes: what one of them has, in whatever form, home does not send again; who does not have
-// it costs nothing, and who lies is not believed.
+// Frames of traces between nodes: home does not send again what one node has in any form; a node without it causes no
+// delay; false content is not accepted.
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
@@ -61,7 +61,7 @@ TEST_F(PeerTest, NodesThatDoNotRunItCostABurstNothing) {
   EXPECT_TRUE(nodes_[0]->RunWithTrace(Units(files)));
   EXPECT_LT(MonotonicMicros() - began, 2'000'000);
   EXPECT_EQ(home_.units_sent(), Units(files));
-  // The next one has all of it from the first, also what it would own itself.
+  // The next node gets all of it from the first, even what it would own itself.
   began = MonotonicMicros();
   EXPECT_TRUE(nodes_[1]->RunWithTrace(Units(files)));
   EXPECT_LT(MonotonicMicros() - began, 2'000'000);
@@ -77,12 +77,12 @@ TEST_F(PeerTest, WhoBeginsALittleLaterHasWhatTheOthersHaveFetched) {
   std::vector<std::thread> runs;
   for (int i : {1, 2}) runs.emplace_back([&, i] { EXPECT_TRUE(nodes_[i]->RunWithTrace(Units(files))); });
   for (auto& run : runs) run.join();
-  // What several begin to fetch at the same moment may go twice.
+  // What several nodes start to fetch at the same moment may be sent twice.
   EXPECT_LE(home_.units_sent(), Units(files) * 11 / 10);
   ReadAllTogether(files);
 }
 
-// Each of its askers would have from home by itself what the silent one owns: the next owner has it for all of them.
+// Its askers must not each fetch the silent node's content from home: the next owner fetches it for all.
 TEST_F(PeerTest, WhatASilentNodeOwnsLeavesHomeOnceToo) {
   const auto files = Tree(8'000'000, 20);
   Start(4);
@@ -107,12 +107,12 @@ TEST(PeerDoubt, TwoQuestionsGoElsewhereAndMoreOnlyWhenThatIsFaster) {
   EXPECT_TRUE(doubt.Begin());
   EXPECT_TRUE(doubt.Begin());
   EXPECT_FALSE(doubt.Begin());
-  doubt.Over(true);  // 4 from now on
+  doubt.Over(true);  // from now on 4
   EXPECT_TRUE(doubt.Begin());
   EXPECT_TRUE(doubt.Begin());
   EXPECT_TRUE(doubt.Begin());
   EXPECT_FALSE(doubt.Begin());
-  doubt.Heard();  // it lives
+  doubt.Heard();  // it is alive
   for (int i = 0; i < 2; ++i) {
     doubt.Over(false);
     EXPECT_FALSE(doubt.Begin());
@@ -152,7 +152,7 @@ TEST(PeerFrames, AFrameThatAPeerMakesUpIsNeverBelieved) {
                           request.get_frame().name()) {
                      first += PeerHome::kFrameUnits;
                    }
-                   // Of the same length as the one that was asked for, but for the last.
+                   // The same length as the requested one, except the last.
                    if (kind == kOtherFrame) first = first == 0 ? PeerHome::kFrameUnits : 0;
                    v1::TraceFrame& frame = *reply.mutable_frame();
                    frame = PeerHome::Frame(file, first, std::min(PeerHome::kFrameUnits, units - first),
@@ -209,7 +209,7 @@ class FrameExchangeTest : public testing::Test {
     table_->files.push_back({"/f", {1, 2, 3, 100}, {}});
     table_->frames = {{{0, 0, 1}}};
   }
-  // What becomes of a question: nothing yet, "n" or "y".
+  // The state of a question: "" while pending, "n" or "y".
   void Ask(std::string* told, const std::string& asker = {}) {
     frames_.Get(
         FrameNameOf(*table_, 0), [told](const Result<FrameExchange::Frame>& f) { *told = f && *f ? "y" : "n"; }, asker);
@@ -236,7 +236,7 @@ TEST_F(FrameExchangeTest, WhoWaitsForATableDoesNotSayThatThereIsNone) {
   Ask(&told);
   const uint64_t second = frames_.Expect();
   EXPECT_EQ(told, "");
-  // It is not in this one.
+  // This table does not contain it.
   frames_.CameOrNot(second);
   EXPECT_EQ(told, "");
   frames_.Add({7, 1, "secret"}, table_);

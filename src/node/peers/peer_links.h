@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who takes part in passing a home's content on, as home tells it, how each of them does, and the streams to them.
+// The members that share a home's content, as listed by home; the health of each, and the streams to them.
 #pragma once
 
 #include <cstdint>
@@ -37,25 +37,25 @@ class PeerLinks {
       : home_id_(std::move(home_id)), name_(std::move(name)), credentials_(std::move(credentials)), timers_(timers) {}
   ~PeerLinks();
 
-  // True: home signs with another key than before.
+  // True if home signs with a new key.
   bool Update(const v1::Peers& peers);
-  // Other nodes that take part.
+  // The number of other members.
   size_t mates() const;
-  // Who should have the key, best first, at most `count`; those that do not work at the moment are left out. Empty:
-  // nobody takes part but this node.
+  // The owners of the key, best first, at most `count`, without members that currently do not work. Empty: this node is
+  // the only member.
   std::vector<MemberPtr> Owners(uint64_t key, size_t count) const;
-  // Who had it before this node joined, likeliest first, at most `count`; empty when this was long ago. Without those
-  // that did not answer lately: home knows as well.
+  // The owners before this node joined, likeliest first, at most `count`; empty when that was long ago. Omits members
+  // that did not answer recently: home has the content too.
   std::vector<MemberPtr> OwnersBefore(uint64_t key, size_t count) const;
-  // Other nodes of these names, the owner of the key first; as above.
+  // Other members with these names, the owner of the key first; omits members as above.
   std::vector<MemberPtr> Named(const std::vector<std::string>& names, uint64_t key) const;
-  // This node may be asked by that one: it is on home's list, and knows the secret.
+  // Whether that node may ask this one: it is on home's list and knows the secret.
   bool Proved(const std::string& asker, const v1::PeerHello& hello) const;
-  // Of this node, as the owner.
+  // This node's proof, as the owner.
   std::string Proof(const std::string& asker, const std::string& nonce) const;
   std::string public_key() const;
 
-  // Neither left alone at the moment, nor late the last time.
+  // Neither suspended now, nor late the last time.
   bool Well(const Member& member) const;
   void Answered(const Member& member);
   void Late(const Member& member);
@@ -63,13 +63,13 @@ class PeerLinks {
   void Broke(const Member& member);
   void Lied(const Member& member);
 
-  // No more streams.
+  // Opens no more streams.
   void Close();
 
  private:
-  static constexpr int64_t kNewMicros = 120'000'000;  // for so long others may have what is ours now
+  static constexpr int64_t kNewMicros = 120'000'000;  // how long other nodes may still have what this node owns now
 
-  // The best `count` of the members that `choose` takes.
+  // The best `count` of the members that `choose` accepts.
   std::vector<MemberPtr> RankLocked(uint64_t key, size_t count, const std::function<bool(const Member&)>& choose) const;
   bool WellLocked(const Member& member) const;
   PeerHealth& HealthLocked(const Member& member) { return health_[member.seed]; }
@@ -79,10 +79,10 @@ class PeerLinks {
   vfs::TimerThread* const timers_;
   mutable std::mutex mutex_;
   std::string secret_, public_key_;
-  std::vector<MemberPtr> members_;  // by id
+  std::vector<MemberPtr> members_;  // sorted by id
   uint64_t self_ = 0;
   int64_t joined_ = 0;
-  std::map<uint64_t, PeerHealth> health_;  // by seed; of members
+  std::map<uint64_t, PeerHealth> health_;  // health of members, by seed
   bool closed_ = false;
 };
 

@@ -20,14 +20,14 @@ namespace {
 
 constexpr unsigned kThreads = 2;
 constexpr size_t kMaxSessions = 4096;
-constexpr size_t kMaxQuestions = 4096;  // of one stream, unanswered
+constexpr size_t kMaxQuestions = 4096;  // unanswered questions of one stream
 constexpr uint32_t kMaxUnits = store::kWholeFileLimit / store::kUnitBytes;
 constexpr int64_t kBeatMicros = 250'000;     // well below PeerPace::Patience
-constexpr int64_t kProofMicros = 5'000'000;  // home may tell the other one first
+constexpr int64_t kProofMicros = 5'000'000;  // home may tell the other node first
 
 }  // namespace
 
-// One other node's stream.
+// The stream of one other node.
 class PeerServer::Session final : public rpc::Stream::Handler, public std::enable_shared_from_this<Session> {
  public:
   Session(PeerServer* server, std::string asker, std::unique_ptr<rpc::Stream> stream)
@@ -53,12 +53,13 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
       return;
     }
     if (!request.has_get_units() && !request.has_get_frame()) {
-      return FailLocked(request.id(), Error(Code::kUnsupported, "a question that this node does not know"));
+      return FailLocked(request.id(),
+                        Error(Code::kUnsupported, "this node does not know this request: update vrun on the node"));
     }
     if (demand_.size() + ahead_.size() + under_way_.size() >= kMaxQuestions) {
       return CancelLocked(Error(Code::kExhausted, "too many questions at a time"));
     }
-    // Of a frame a reader may wait for a part.
+    // A frame counts as demand, because a reader may wait for a part of it.
     (request.get_units().ahead() ? ahead_ : demand_).push_back(std::move(request));
     ScheduleLocked();
   }
@@ -80,23 +81,23 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
     if (!dead_ && !proved_ && hello_) ProveLocked();
   }
 
-  // Whether it has ended, or has to by now.
+  // Whether it has ended, or must be ended now.
   bool Over(int64_t now) {
     std::lock_guard lock(mutex_);
     if (!dead_ && !proved_ && now - began_ > kProofMicros) {
-      CancelLocked(Error(Code::kDenied, "content is given to nodes that home serves, and to nobody else"));
+      CancelLocked(Error(Code::kDenied, "only nodes that home serves may read content here"));
     }
     return dead_;
   }
 
-  // Answers one of those that wait, on a thread that may block.
+  // Answers one waiting question, on a thread that may block.
   void Step() {
     v1::PeerRequest request;
     {
       std::lock_guard lock(mutex_);
       --scheduled_;
       auto& queue = demand_.empty() ? ahead_ : demand_;
-      // A slow reader costs no memory: OnWritable goes on.
+      // A slow reader must not cost memory; OnWritable continues.
       if (dead_ || queue.empty() || stream_->queued_bytes() > rpc::Stream::kHighWater) return;
       request = std::move(queue.front());
       queue.pop_front();
@@ -127,7 +128,8 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
   void Beat() {
     std::lock_guard lock(mutex_);
     if (dead_ || !proved_) return;
-    // Also while answers are on their way: a frame to each of many takes longer than anybody waits for a silent node.
+    // Also while answers are being sent: a frame for each of many clients takes longer than anybody waits for a silent
+    // node.
     if (demand_.empty() && ahead_.empty() && under_way_.empty() && stream_->queued_bytes() == 0) return;
     v1::PeerReply reply;
     reply.mutable_waiting();
@@ -154,7 +156,7 @@ class PeerServer::Session final : public rpc::Stream::Handler, public std::enabl
  private:
   void ProveLocked() {
     PeerLinks& links = server_->source_->links();
-    if (!links.Proved(asker_, *hello_)) return;  // perhaps after home's next list
+    if (!links.Proved(asker_, *hello_)) return;  // home's next list may include it
     proved_ = true;
     v1::PeerReply reply;
     reply.mutable_hello()->set_home_id(server_->source_->options().home_id);
@@ -291,7 +293,7 @@ void PeerServer::AnswerFrame(const SessionPtr& session, uint64_t id, const v1::P
   waiting.set_id(id);
   waiting.mutable_waiting();
   session->Reply(std::move(waiting));
-  // What is here is looked for on the disk: not before the first sign of life, nor on the stream's thread.
+  // Checking for it needs the disk: not before the first sign of life, and not on the stream's thread.
   if (const auto place = source_->frames().Resting(*name)) {
     return workers_.Post([this, gate = gate_, session, id, name = *name, place = *place] {
       const vfs::Gate::Pass pass(gate.get());
@@ -345,18 +347,18 @@ void PeerServer::FromHome(const SessionPtr& session, uint64_t id, const UnitPlac
   waiting.set_id(id);
   waiting.mutable_waiting();
   session->Reply(std::move(waiting));
-  // Known only when Get returns; the callback may come before, and then nothing is lost but a place in the store.
+  // Known only when Get returns. If the callback runs before that, only a place in the store is lost.
   auto began = std::make_shared<std::atomic<bool>>(false);
   *began = source_->units().Get(
       place, first, count, urgency,
       [this, gate = gate_, session, id, version = place.version, first, began](Result<std::vector<HeldUnit>> units) {
         const vfs::Gate::Pass pass(gate.get());
         if (!pass) return;
-        // Not on this thread, which is home's stream: others wait for what comes there.
+        // Not on this thread, which is home's stream: other callers wait for its messages.
         workers_.Post([this, session, id, version, first, began, units = std::move(units)] {
           if (!units) return session->Fail(id, units.error());
           Give(session, id, version, first, *units);
-          if (!*began) return;  // whoever began it puts it into the store
+          if (!*began) return;  // whoever started the fetch puts it into the store
           std::vector<Digest> digests;
           std::string data;
           for (const HeldUnit& unit : *units) {
@@ -382,7 +384,7 @@ bool PeerServer::Held(const SessionPtr& session, uint64_t id, const UnitPlace& p
     GiveData(session, id, place.version, first, count, std::move(*data), statements);
     return true;
   }
-  // It came when nobody was there to pass it on to, or before this process began: home signs what it is.
+  // Content that arrived when nobody needed it, or before this process started: home must sign it first.
   v1::PeerReply waiting;
   waiting.set_id(id);
   waiting.mutable_waiting();
@@ -409,7 +411,7 @@ bool PeerServer::Held(const SessionPtr& session, uint64_t id, const UnitPlace& p
             }
           }
           if (!ours || statements.size() != count) {
-            return session->Fail(id, Error(Code::kAborted, "what is here is not what home has"));
+            return session->Fail(id, Error(Code::kAborted, "the cached content does not match home's digests"));
           }
           for (const SignedUnitsPtr& statement : *told) source_->units().Remember(version, statement);
           GiveData(session, id, version, first, count, std::move(*shared), statements);

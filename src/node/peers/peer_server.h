@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answering end of /vrun.v1.Peer/Exchange: gives other nodes what this one holds of its home's content, and what it
-// owns it fetches from home for them.
+// Serves /vrun.v1.Peer/Exchange: gives other nodes the content of this home that this node has, and fetches from home
+// what it owns.
 //
-// Who is answered: a node of this cluster (mTLS) that is on home's list of those who read from it and proves that home
-// told it the secret. That is the same right as a cache on this node gives to any job of the same home: whoever may ask
-// home for a version may have it from here. Answered in this order: what somebody waits for, then what is fetched
-// ahead.
+// A client must be a node of this cluster (mTLS), be on home's list of readers and prove that home told it the secret.
+// This is the same right that a node's cache gives to any job of the same home: whoever may ask home for a version may
+// get it from here. Order of answers: first what somebody waits for, then prefetches.
 #pragma once
 
 #include <atomic>
@@ -29,15 +28,15 @@ namespace vrun::node {
 // Any thread.
 class PeerServer {
  public:
-  // All outlive it. `backend` is where content is kept.
+  // All must outlive it. `backend` stores the content.
   PeerServer(PeerSource* source, vfs::Backend* backend);
-  // Before this, the streams' server must be gone, or nobody asks any more.
+  // Destroy the streams' server first, or make sure that no requests arrive.
   ~PeerServer();
 
   Result<rpc::Stream::Handler*> Accept(const rpc::Peer& peer, std::unique_ptr<rpc::Stream> stream);
-  // Home has told who takes part: whoever came a little early is let in.
+  // Home has sent a new member list: accepts clients that connected slightly before it arrived.
   void Updated();
-  // About once a second: sends away who cannot prove anything, forgets streams that have ended.
+  // Call about once a second. Disconnects clients that cannot prove themselves; forgets ended streams.
   void Tick(int64_t now_micros);
 
  private:
@@ -45,19 +44,19 @@ class PeerServer {
   using SessionPtr = std::shared_ptr<Session>;
   friend class Session;
 
-  // Tells those who wait for home through this node that it does so too, as long as home's stream is up. A full uplink
-  // may take longer for a frame than anybody would wait for a node that is silent.
+  // While home's stream is up, tells clients that wait for home through this node that it is still waiting. On a full
+  // uplink a frame may take longer than anybody waits for a silent node.
   void Beat();
   void BeatLater();
   void Answer(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetUnits& get);
-  // With the frame as home signed it; with no units at all, when what is in it is here and can be asked for as units;
-  // or that it is not here, and no run here has its table.
+  // Replies with the frame as home signed it; or with no units, if its content is here and can be asked for as units;
+  // or that it is not here and no run here has its table.
   void AnswerFrame(const SessionPtr& session, uint64_t id, const v1::PeerRequest::GetFrame& get);
   void GetFrame(const SessionPtr& session, uint64_t id, const Digest& name);
   bool Holds(const FrameExchange::Place& place);
   void FromHome(const SessionPtr& session, uint64_t id, const UnitPlace& place, uint64_t first, uint64_t count,
                 vfs::Urgency urgency);
-  // Units that are here, with home's word for them. False: they are not here.
+  // Sends units that are here, with home's signed statements. False: they are not here.
   bool Held(const SessionPtr& session, uint64_t id, const UnitPlace& place, uint64_t first, uint64_t count);
   void Give(const SessionPtr& session, uint64_t id, const tree::FileVersion& version, uint64_t first,
             const std::vector<HeldUnit>& units);

@@ -35,7 +35,7 @@ v1::PeerRequest UnitsQuestion(const UnitPlace& place, uint64_t first, uint64_t c
   return question;
 }
 
-// One FetchRange, put together from its pieces.
+// One FetchRange, assembled from its pieces.
 struct PeerSource::Gather {
   std::mutex mutex;
   uint64_t first = 0;
@@ -226,7 +226,7 @@ void PeerSource::FromHome(const UnitPlace& place, uint64_t first, uint64_t count
         if (!pass) return;
         pace_.HomeAnswered(asked, range.has_value());
         if (range) {
-          // What does not hold (home has begun anew just now) cannot be passed on.
+          // An invalid statement (home has just restarted) cannot be passed on.
           SignedUnitsPtr good;
           for (HeldUnit& unit : range->units) {
             if (!unit.statement || unit.statement == good) continue;

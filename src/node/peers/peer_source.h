@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// vfs::Source over home and the other nodes of the pool that read from the same home. Units of files and frames of
+// A vfs::Source over home and the other nodes of the pool that read from the same home. Units of files and frames of
 // traces come from the node that owns them by rendezvous hashing (node/peers/rendezvous.h), which fetches them from
-// home once for all; everything else comes from home.
+// home once for all. Everything else comes from home.
 //
-//   range ─▶ groups ─▶ own group: home, shared with those who ask us for it
-//                  └─▶ another's: an errand to its owners and, if need be, home (node/peers/peer_errand.h)
+//   range ─▶ groups ─▶ own group: home, shared with nodes that ask us for it
+//                  └─▶ another node's: an errand to its owners and, if need be, home (node/peers/peer_errand.h)
 //
-// Nothing of another node is believed but what home has signed. An owner that does not answer in time costs that time,
-// and home is asked as well; one that is gone or lies costs a question; both are left alone for a while. Errors are
-// home's only.
+// Content from another node is accepted only if home has signed it. An owner that is late costs that time, and home is
+// asked as well; an owner that is gone or sends false content costs one question. Both are then not asked for a while.
+// Errors are reported only if they come from home.
 #pragma once
 
 #include <atomic>
@@ -32,36 +32,36 @@ namespace vrun::node {
 
 struct PeerSourceOptions {
   std::string home_id;
-  std::string name;     // of this node's certificate
-  std::string address;  // where others reach it
-  std::string pool;     // whose nodes reach each other
+  std::string name;     // as in this node's certificate
+  std::string address;  // where other nodes reach it
+  std::string pool;     // nodes of one pool can reach each other
   rpc::Credentials credentials;
-  int64_t silence_micros = 300'000;  // an owner that says nothing for so long is asked in vain; adapts upwards
-  int64_t wait_micros = 15'000'000;  // so long an owner may wait for home; adapts upwards
+  int64_t silence_micros = 300'000;  // an owner silent for this long is given up; adapts upwards
+  int64_t wait_micros = 15'000'000;  // how long an owner may wait for home; adapts upwards
 };
 
 struct PeerStats {
   uint64_t mates = 0;
-  uint64_t fetched_bytes = 0;  // from other nodes
-  uint64_t served_bytes = 0;   // to them
+  uint64_t fetched_bytes = 0;  // received from other nodes
+  uint64_t served_bytes = 0;   // sent to them
   uint64_t lies = 0;
-  uint64_t fallbacks = 0;  // pieces for which home was asked because the owner did not give them
+  uint64_t fallbacks = 0;  // pieces fetched from home because the owner did not deliver
 };
 
 v1::PeerRequest UnitsQuestion(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency);
 
-// Any thread. Callbacks that are owed when it is destroyed do not run.
+// Any thread. Callbacks still pending at destruction do not run.
 class PeerSource final : public vfs::Source {
  public:
-  // `home` outlives it.
+  // `home` must outlive it.
   PeerSource(PeerSourceOptions options, ContentSource* home);
   ~PeerSource() override;
 
   // Home is connected (again).
   void HomeIsBack();
-  // Home's list, which ContentSource::WatchPeers gives.
+  // Home's member list, from ContentSource::WatchPeers.
   void Update(const v1::Peers& peers);
-  // Called after each new list.
+  // Sets a function to call after each new list.
   void OnUpdate(std::function<void()> updated) { updated_ = std::move(updated); }
 
   void FetchRoot(const Digest& tree, std::function<void(Result<tree::Entry>)> done) override {
@@ -99,14 +99,14 @@ class PeerSource final : public vfs::Source {
   ContentSource* home() { return home_; }
   const PeerSourceOptions& options() const { return options_; }
   void Served(uint64_t bytes) { pace_.served_bytes += bytes; }
-  // What is signed with home's present key.
+  // Whether this is signed with home's current key.
   bool Signed(const tree::FileVersion& version, const SignedUnits& statement) const;
 
   // --- for PeerFrames ---
   PeerPace& pace() { return pace_; }
   const std::shared_ptr<vfs::Gate>& gate() const { return gate_; }
   void Fetched(uint64_t bytes) { pace_.fetched_bytes += bytes; }
-  // Units that `holder`, if any, is said to have; what it does not give comes as in FetchRange.
+  // Units that `holder`, if any, is said to have; the rest comes as in FetchRange.
   void FetchUnits(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency,
                   const PeerLinks::MemberPtr& holder, std::function<void(Result<vfs::FetchedRange>)> done);
   Result<SignedRange> CheckUnits(const v1::PeerReply& reply, const UnitPlace& place, uint64_t first, uint64_t count);
@@ -117,7 +117,7 @@ class PeerSource final : public vfs::Source {
 
   void FetchPiece(const std::shared_ptr<Gather>& gather, const UnitPlace& place, uint64_t first, uint64_t count,
                   vfs::Urgency urgency, const PeerLinks::MemberPtr& holder);
-  // What the exchange fetches: from who had it before this node came, else from home.
+  // The fetch function of the exchange: asks the owners before this node joined, else home.
   void Elsewhere(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency, UnitExchange::Got got);
   void FromHome(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency, UnitExchange::Got got);
 

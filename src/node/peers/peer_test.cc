@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes that pass a home's content on to each other: each unit leaves home once, and a peer that lies, stalls, dies or
-// has no right to it changes nothing in what readers get. Real gRPC and stores.
+// Nodes that share a home's content: each unit leaves home once. A peer that lies, stalls, dies or has no right to the
+// content does not change what readers get. Real gRPC and stores.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -150,7 +150,7 @@ TEST_F(PeerTest, APeerThatStallsCostsAMoment) {
   }
 }
 
-// Units as home signs them.
+// Units with home's signatures.
 v1::PeerReply SignedReply(const PeerHome& home, const PeerHome::File& file, const v1::PeerRequest::GetUnits& get) {
   const uint64_t at = get.first_unit() * store::kUnitBytes;
   const uint64_t length = std::min<uint64_t>(get.count() * store::kUnitBytes, file.version.size - at);
@@ -166,7 +166,7 @@ v1::PeerReply SignedReply(const PeerHome& home, const PeerHome::File& file, cons
 }
 
 TEST_F(PeerTest, APeerThatStopsInTheMiddleCostsAboutASecond) {
-  // It was there first, so that what is this node's own is asked of it as well.
+  // This node joined first, so that it is also asked for what the other node owns.
   const auto file = home_.Add("/large", Bytes(8'000'000, 4));
   std::atomic<int> left{6};
   OddPeer peer(&home_, authority_, "first",
@@ -175,7 +175,7 @@ TEST_F(PeerTest, APeerThatStopsInTheMiddleCostsAboutASecond) {
                  if (n > 0) return say(SignedReply(home_, file, request.get_units()));
                  v1::PeerReply reply;
                  reply.mutable_waiting();
-                 if (n == 0) say(reply);  // one of them it had begun to answer
+                 if (n == 0) say(reply);  // it had begun to answer one of them
                });
   nodes_.push_back(std::make_unique<PeerNode>(&home_, authority_, "n1"));
   nodes_[0]->Join();
@@ -245,8 +245,7 @@ TEST(PeerPace, AnOwnerMayWaitForAHomeThatKeepsThisNodeWaitingToo) {
 TEST_F(PeerTest, AFullUplinkIsNotAskedForAnythingTwice) {
   const auto files = Tree(5'000'000, 20);
   Start(3);
-  // First home is fast, so that nobody is patient; then an answer takes longer than anybody would wait for a silent
-  // node.
+  // First home is fast, so that patience is short; then an answer takes longer than anybody waits for a silent node.
   ReadAllTogether({files[0]});
   uint64_t units = Units(files);
   for (const bool by_trace : {false, true}) {
@@ -275,7 +274,7 @@ TEST_F(PeerTest, APeerThatDiesInTheMiddleCostsNothingButItsShare) {
   nodes_[2]->Die();
   reader.join();
   ReadAll(nodes_[1].get(), files);
-  // What the dead one had fetched is fetched again, and no more than that.
+  // Only what the dead one had fetched is fetched again.
   EXPECT_LE(home_.units_sent(), Units(files) * 3 / 2);
 }
 
@@ -289,7 +288,7 @@ TEST(UnitExchange, AWrongQuestionOfOneFailsForThatOneOnly) {
   EXPECT_TRUE(exchange.Get(wrong, 0, 1, vfs::Urgency::kDemand, [&](auto units) { first = std::move(units); }));
   EXPECT_FALSE(exchange.Get(right, 0, 1, vfs::Urgency::kDemand, [&](auto units) { second = std::move(units); }));
   ASSERT_EQ(asked.size(), 1u);
-  auto got = asked[0].second;  // a copy: more is asked while it runs
+  auto got = asked[0].second;  // a copy, because more requests arrive while it runs
   got(Error(Code::kAborted, "changed at home"));
   ASSERT_TRUE(first && !*first);
   EXPECT_FALSE(second);
@@ -300,7 +299,7 @@ TEST(UnitExchange, AWrongQuestionOfOneFailsForThatOneOnly) {
   EXPECT_EQ(*(**second)[0].data, "x");
 }
 
-// Opens a stream to a node as somebody else and asks for what the node has.
+// Opens a stream to a node under another identity and asks for content that the node has.
 class Intruder final : public rpc::Stream::Handler {
  public:
   Intruder(const rpc::Credentials& credentials, const std::string& address)
@@ -314,7 +313,7 @@ class Intruder final : public rpc::Stream::Handler {
     ++messages_;
   }
   void OnClosed(Error) override { closed_.set_value(); }
-  // True: it was sent away with nothing.
+  // True: the stream was closed without content.
   bool SentAway() {
     return closed_.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready && messages_ == 0;
   }

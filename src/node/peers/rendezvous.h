@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of several nodes a piece of content belongs to: highest random weight (Thaler and Ravishankar 1998). Every node
-// computes the same from the same list; one that joins or leaves moves only its own share. Pure functions.
+// Assigns each piece of content to one of several nodes: highest random weight (Thaler and Ravishankar 1998). All nodes
+// compute the same result from the same list. A node that joins or leaves moves only its own share. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace vrun::node {
 
-// Neighbouring units that have one owner: a small file whole, else 256 KiB. Large enough that asking costs little,
-// small enough that a window of a reader comes from several nodes at once.
+// Neighbouring units with one owner: a whole small file, else 256 KiB. Large enough that a request is cheap, small
+// enough that a reader's window comes from several nodes at once.
 inline uint64_t GroupUnits(uint64_t file_size) {
   if (file_size <= store::kWholeFileLimit) return store::kWholeFileLimit / store::kUnitBytes;
   return (256u << 10) / store::UnitBytes(file_size);
@@ -27,7 +27,7 @@ inline uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Of one group of one version of a file.
+// The key of one group of one version of a file.
 inline uint64_t GroupKey(const tree::FileVersion& version, uint64_t group) {
   uint64_t h = Mix(version.dev);
   h = Mix(h ^ version.ino);
@@ -36,7 +36,7 @@ inline uint64_t GroupKey(const tree::FileVersion& version, uint64_t group) {
   return Mix(h ^ group);
 }
 
-// Of a member, by what it keeps when home starts anew.
+// A member's seed, made of properties that stay the same when home restarts.
 inline uint64_t MemberSeed(std::string_view name, std::string_view address) {
   const Digest digest = Sha256(std::string(name) + '\n' + std::string(address));
   return DigestHash()(digest);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How content is cut into the objects of an S3 store (src/s3/extent.h): a file of up to 1 MiB is one, a larger one has
-// one for each aligned 4 MiB of it.
+// How content is divided into the objects of an S3 store (src/s3/extent.h): a file of up to 1 MiB is one object, a
+// larger file has one per aligned 4 MiB.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace vrun::node {
 
 inline constexpr uint64_t kExtentBytes = 4u << 20;
 
-// One file's content, by name. Never a provisional one: that is a name at one home only.
+// One file's content, by name. Never a provisional name, which is valid at one home only.
 struct NamedContent {
   store::ObjectId id;
   uint64_t size = 0;
@@ -21,14 +21,14 @@ struct NamedContent {
 
   uint64_t units_per_extent() const { return kExtentBytes / store::UnitBytes(size); }
   uint64_t extents() const { return (size + kExtentBytes - 1) / kExtentBytes; }
-  // Units of extent `index`.
+  // The number of units in extent `index`.
   uint64_t UnitsOf(uint64_t index) const {
     return std::min(units_per_extent(), store::UnitCount(size) - index * units_per_extent());
   }
   uint64_t LengthOfUnit(uint64_t unit) const {
     return std::min(store::UnitBytes(size), size - unit * store::UnitBytes(size));
   }
-  // What the controller makes a key of: it is told what the object is, nobody else is.
+  // The object's name, from which the controller computes the key. Only the controller is told the name.
   std::string NameOf(uint64_t index) const {
     std::string name = id.Encode();
     for (const uint64_t n : {size, index}) {

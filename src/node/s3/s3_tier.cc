@@ -13,15 +13,15 @@ namespace vrun::node {
 namespace {
 
 constexpr size_t kS3Threads = 2;
-constexpr size_t kMaxKnown = 4096;  // tables: 2 KiB each at most
+constexpr size_t kMaxKnown = 4096;  // tables of at most 2 KiB each
 constexpr int64_t kAbsentMicros = 60'000'000;
-constexpr uint64_t kWholeUnits = 16;  // an extent of so few units is read in one go
-constexpr int kMostDoubts = 4;        // somebody writes it all the time
+constexpr uint64_t kWholeUnits = 16;  // an extent with so few units is read whole
+constexpr int kMostDoubts = 4;        // gives up if the object is constantly rewritten
 
 template <typename T>
 using Answer = std::function<void(Result<T>)>;
 
-// Of a call that answers by a callback.
+// Calls `start`, waits until it calls back, and returns what it called back with.
 template <typename T>
 Result<T> Await(const std::function<void(Answer<T>)>& start) {
   auto promise = std::make_shared<std::promise<Result<T>>>();
@@ -45,10 +45,10 @@ struct S3Tier::Part {
   std::shared_ptr<Whole> whole;
   NamedContent content;
   uint64_t extent = 0;
-  uint64_t first = 0, count = 0;  // units, in the extent
-  size_t place = 0;               // of the first one in whole->units
+  uint64_t first = 0, count = 0;  // units in the extent
+  size_t place = 0;               // index of the first one in whole->units
   std::string name;
-  int doubts = 0;  // 0: of a table that is remembered; 1: one that was read for this part; more: it did not fit
+  int doubts = 0;  // 0: uses a remembered table; 1: one read for this part; more: that one did not fit
 };
 
 S3Tier::S3Tier(S3Urls* urls) : urls_(urls) {
@@ -62,7 +62,7 @@ S3Tier::~S3Tier() {
     ending_ = true;
     client = std::move(client_);
   }
-  client.reset();  // what is under way fails; its callbacks are posted before this returns
+  client.reset();  // requests in progress fail; their callbacks are posted before this returns
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -81,7 +81,8 @@ void S3Tier::Fetch(const NamedContent& content, uint64_t first, uint64_t count, 
     std::lock_guard lock(mutex_);
     ask = gate_.Ask();
   }
-  if (!ask || breaker_.open(MonotonicMicros())) return done(Error(Code::kUnavailable, "S3: not asked"));
+  if (!ask || breaker_.open(MonotonicMicros()))
+    return done(Error(Code::kUnavailable, "S3: not asked: it has just failed, or has had nothing for a while"));
   auto whole = std::make_shared<Part::Whole>();
   whole->units.resize(count);
   whole->since = MonotonicMicros();
@@ -119,7 +120,7 @@ int64_t S3Tier::patience() const {
 void S3Tier::GiveUp(const GivenUp& given_up) {
   if (given_up->exchange(true)) return;
   breaker_.Late(MonotonicMicros());
-  // Once is no problem: the next answer may be quick.
+  // A single one is no problem: the next answer may be quick.
   if (!breaker_.open(MonotonicMicros())) return;
   Problem("S3: get: no answer before home's: check s3_endpoint and the network between here and there");
 }
@@ -138,7 +139,7 @@ void S3Tier::GetTable(const PartPtr& part) {
     if (!first) return it->second.push_back(part);
   }
   const uint64_t units = part->content.UnitsOf(part->extent);
-  // Most of it, or little at all, is read in one go; else the table tells where the wanted part lies.
+  // If most of the extent or a small extent is wanted, it is read whole; else the table tells where the wanted part is.
   const bool whole = units <= kWholeUnits || part->count * 4 >= units * 3 || part->doubts > 1;
   s3::Request request{.max_bytes = s3::kMaxExtentObject, .what = "get", .given_up = part->whole->given_up};
   if (!whole) request.bytes = s3::ExtentHeaderBytes(units);
@@ -161,14 +162,14 @@ void S3Tier::TableIsOver(const std::string& name, const std::optional<Error>& fa
     std::lock_guard lock(mutex_);
     waiting = std::move(asked_.extract(name).mapped());
   }
-  // Known by now, or known not to be there.
+  // The table is known by now, or known to be absent.
   for (const PartPtr& part : waiting) failure ? Over(part, *failure) : Begin(part);
 }
 
 void S3Tier::GetUnits(const PartPtr& part, const TablePtr& table) {
   for (uint64_t i = part->first; i < part->first + part->count; ++i) {
     if (table->Has(i)) continue;
-    // Somebody may have added it since.
+    // Another node may have added it since.
     if (part->doubts == 0 && Old(part->name)) return ReadAnew(part, table);
     return Over(part, Error(Code::kNotFound, "S3: not there"));
   }
@@ -209,7 +210,7 @@ void S3Tier::OpenUnits(const PartPtr& part, const TablePtr& table, const std::st
     if (!table->Has(i)) return Over(part, Error(Code::kNotFound, "S3: not there"));
     const uint64_t offset = table->OffsetOf(i);
     if (offset < at || offset - at > bytes.size()) {
-      return DoesNotFit(part, table, at == 0, Error(Code::kCorrupt, "S3: an object that is too short"));
+      return DoesNotFit(part, table, at == 0, Error(Code::kCorrupt, "S3: the object is too short"));
     }
     const std::string_view stored = std::string_view(bytes).substr(offset - at, table->BytesOf(i));
     auto data = table->OpenUnit(i, stored, part->content.LengthOfUnit(base + i));
@@ -219,7 +220,7 @@ void S3Tier::OpenUnits(const PartPtr& part, const TablePtr& table, const std::st
   }
   const bool all = part->first == 0 && part->count == store::UnitCount(part->content.size);
   if (all && store::ContentId(part->content.size, digests) != part->content.id) {
-    const Error error(Code::kCorrupt, "S3: content that is not what its name says");
+    const Error error(Code::kCorrupt, "S3: the content does not match its digest");
     Corrupt(part->name, error);
     return Over(part, error);
   }
@@ -312,7 +313,7 @@ Result<std::vector<std::optional<std::string>>> S3Tier::ReadExtent(const NamedCo
 Status S3Tier::Write(const NamedContent& content, uint64_t extent,
                      const std::vector<std::optional<s3::ExtentUnit>>& units) {
   const std::string name = content.NameOf(extent);
-  // The first answer of the controller may not have come yet; without a key there is nothing to seal with.
+  // The controller's first answer may still be missing; without its key nothing can be sealed.
   if (!urls_->terms()) return Error(Code::kUnavailable, "S3: the controller has not answered yet");
   auto body = std::make_shared<const std::string>(s3::SealExtent(urls_->terms()->seal, name, units));
   auto put = Await<std::string>([&](Answer<std::string> done) {
@@ -329,12 +330,12 @@ Status S3Tier::Write(const NamedContent& content, uint64_t extent,
 void S3Tier::Request(s3::Request request, std::string name, bool put, std::function<void(Result<std::string>)> done) {
   const auto given_up = [of = request.given_up] { return of && *of; };
   if (given_up()) return done(Error(Code::kAborted, "S3: nobody waits for it any more"));
-  if (!breaker_.Allow(MonotonicMicros())) return done(Error(Code::kUnavailable, "S3: it has failed just now"));
+  if (!breaker_.Allow(MonotonicMicros())) return done(Error(Code::kUnavailable, "S3: not asked: it has just failed"));
   urls_->Get(name, put, MonotonicMicros(), [this, name, request, given_up, done](Result<std::string> url) mutable {
     const auto terms = urls_->terms();
     if (!url || !terms) {
-      // The controller's word, or its silence, is a reason to wait too.
-      Error error = url ? Error(Code::kUnavailable, "S3: no key") : std::move(url).error();
+      // A refusal or silence of the controller is also a reason to wait.
+      Error error = url ? Error(Code::kUnavailable, "S3: the controller gave no key") : std::move(url).error();
       Failed(given_up(), error.message());
       return Post([done, error] { done(error); });
     }
@@ -378,7 +379,7 @@ std::shared_ptr<s3::Client> S3Tier::ClientFor(const S3Urls::Terms& terms) {
   std::lock_guard lock(mutex_);
   if (ending_) return nullptr;
   if (!client_) {
-    // Slower than this is slower than home.
+    // A slower transfer would be slower than home.
     client_ = std::make_shared<s3::Client>(
         s3::ClientOptions{.connect_micros = 1'500'000, .transfer_micros = 10'000'000, .ca_pem = terms.ca_pem});
   }
@@ -386,7 +387,7 @@ std::shared_ptr<s3::Client> S3Tier::ClientFor(const S3Urls::Terms& terms) {
 }
 
 void S3Tier::Corrupt(const std::string& name, const Error& error) {
-  // Whoever damages one object may have damaged thousands: the log gets the first, the second, the fourth...
+  // If one object is damaged, thousands may be: log the first, the second, the fourth...
   const uint64_t count = ++corrupt_;
   if ((count & (count - 1)) == 0) LogWarning("{} ({} so far): home is asked instead", Escape(error.message()), count);
   {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Content from and to the pool's S3 store, for one tenant on one node. A cache: it may lack anything at any time, and
-// whatever goes wrong is an error that the caller answers by asking home.
+// Reads and writes content in the pool's S3 store, for one tenant on one node. The store is a cache: anything may be
+// missing at any time. Every failure is an error, after which the caller asks home.
 //
-// Nothing that comes back is believed: an object opens only under the tenant's key and its own name, each unit is
-// checked against its digest, and a file that came whole against its own (src/s3/extent.h). What does not check is
-// counted, not asked for again, and written again when home has given the right one.
+// Nothing from the store is trusted: an object opens only with the tenant's key and its own name, each unit is checked
+// against its digest, and a complete file against its own (src/s3/extent.h). An object that fails a check is counted,
+// not read again, and rewritten when home has sent the correct content.
 //
-// Objects are written anew by other nodes at any time: a table that is remembered may be of yesterday's. What does not
-// fit it is read again with a new one, and in the end all in one piece, which fits or is damaged.
+// Other nodes may rewrite objects at any time, so a remembered table may be stale. If the data does not fit the table,
+// both are read again, finally as one piece: then it fits or the object is damaged.
 //
-// A store that fails, or answers later than home does, is left alone for a while (src/s3/breaker.h); one that has
-// nothing is asked less.
+// A store that fails, or answers later than home, is not used for a while (src/s3/breaker.h). A store that has nothing
+// is asked less often.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,8 @@ class S3Stat;
 
 namespace vrun::node {
 
-// Whether asking is worth a round trip. After kColdMisses misses in a row only every kColdEvery-th asks. Pure.
+// Whether a request is worth a round trip. After kColdMisses consecutive misses only every kColdEvery-th request is
+// sent. Pure.
 class MissGate {
  public:
   static constexpr uint32_t kColdMisses = 64, kColdEvery = 8;
@@ -56,11 +57,11 @@ class MissGate {
   uint32_t misses_ = 0, skipped_ = 0;
 };
 
-// How long to wait for an answer before home is asked too: a few times what it usually takes. Pure.
+// How long to wait for an answer before also asking home: a few times the usual latency. Pure.
 class Patience {
  public:
   static constexpr int64_t kLeastMicros = 250'000, kMostMicros = 1'000'000;
-  static constexpr int64_t kFirstMicros = 500'000;  // before any: a connection is made too, and URLs are asked for
+  static constexpr int64_t kFirstMicros = 500'000;  // before any answer: includes a connection and a request for URLs
   void Took(int64_t micros) { took_[count_++ % took_.size()] = micros; }
   int64_t micros() const {
     if (count_ == 0) return kFirstMicros;
@@ -72,68 +73,67 @@ class Patience {
   }
 
  private:
-  std::array<int64_t, 32> took_{};  // the latest
+  std::array<int64_t, 32> took_{};  // the most recent latencies
   size_t count_ = 0;
 };
 
-// Any thread. Callbacks run once each, on threads of the tier's or of the URLs'.
+// Any thread. Each callback runs once, on a thread of the tier or of the URLs.
 class S3Tier {
  public:
   using Units = std::vector<vfs::FetchedUnit>;
   using TablePtr = std::shared_ptr<const s3::ExtentTable>;
-  // Whether whoever asked has had the answer elsewhere.
+  // Set once the caller has got the answer elsewhere.
   using GivenUp = std::shared_ptr<std::atomic<bool>>;
-  // `urls` outlives it and is closed before it is destroyed.
+  // `urls` must outlive it and be closed before it is destroyed.
   explicit S3Tier(S3Urls* urls);
   ~S3Tier();
 
-  // Units [first, first + count) of it: all of them, or kNotFound or another error. A store that hangs answers after
-  // many seconds: the caller waits no longer than patience() before he asks elsewhere too.
+  // Fetches units [first, first + count): all of them, or kNotFound or another error. A store that hangs answers after
+  // many seconds; wait no longer than patience() before asking elsewhere too.
   void Fetch(const NamedContent& content, uint64_t first, uint64_t count, GivenUp given_up,
              std::function<void(Result<Units>)> done);
   int64_t patience() const;  // microseconds
-  // What was asked with it came from elsewhere, where it was asked for later: that counts as a failure of the store.
+  // The answer came from elsewhere, where it was requested later: counts as a failure of the store.
   void GiveUp(const GivenUp& given_up);
 
-  // Nothing would be asked at the moment: the store has failed, or has had nothing for long.
+  // Whether requests are currently suppressed: the store has failed, or has had nothing for a long time.
   bool resting();
 
-  // For the writer. The table of an extent as it was when it was last looked at; nullptr: nothing is known, or that it
-  // is not there or damaged.
+  // For the writer. The last known table of an extent; nullptr: unknown, absent or damaged.
   TablePtr Remembered(const NamedContent& content, uint64_t extent);
   bool Damaged(const NamedContent& content, uint64_t extent) const;
-  // The table that is there now; nullptr: none, or one that does not open. Blocks.
+  // The current table in the store; nullptr: absent, or does not open. Blocks.
   Result<TablePtr> Remote(const NamedContent& content, uint64_t extent);
-  // All of an extent's units that the store has now and that check, by index. Blocks.
+  // All valid units of an extent in the store, by index. Blocks.
   Result<std::vector<std::optional<std::string>>> ReadExtent(const NamedContent& content, uint64_t extent);
   // Blocks.
   Status Write(const NamedContent& content, uint64_t extent, const std::vector<std::optional<s3::ExtentUnit>>& units);
-  // It was not to be written after all.
+  // The write was dropped.
   void CountDropped() { ++dropped_; }
 
   void Describe(v1::S3Stat* stat) const;
 
  private:
-  struct Part;  // of a Fetch, in one extent
+  struct Part;  // the part of a Fetch in one extent
   using PartPtr = std::shared_ptr<Part>;
 
   void Begin(const PartPtr& part);
-  // Its table is not known. Of those who want the same one at a time the first asks, the others wait for that.
+  // For an extent with an unknown table. Of concurrent requests for one table, the first reads it and the others wait.
   void GetTable(const PartPtr& part);
-  // `failure`: the store could not be asked; whoever waits need not try the same.
+  // `failure`: the store could not be asked, so the waiters need not try.
   void TableIsOver(const std::string& name, const std::optional<Error>& failure);
   void GetUnits(const PartPtr& part, const TablePtr& table);
-  // On a worker. What was read starts at `at` of the object; 0: it is all of it, its table too.
+  // On a worker. `bytes` start at `at` of the object; 0: they are the whole object, with its table.
   void OpenUnits(const PartPtr& part, const TablePtr& table, const std::string& bytes, uint64_t at);
-  // The table is not, or may not be, that of the object as it is now.
+  // The table is not, or may not be, the object's current one.
   void ReadAnew(const PartPtr& part, const TablePtr& table);
-  // What was read does not fit the table.
+  // The bytes do not fit the table.
   void DoesNotFit(const PartPtr& part, const TablePtr& table, bool one_piece, const Error& error);
   Result<TablePtr> OpenTable(const NamedContent& content, uint64_t extent, const std::string& bytes,
                              bool written = false);
-  // One request to the store with all that the breaker wants to know; `done` runs on a worker.
+  // Sends one request and reports its result to the breaker; `done` runs on a worker.
   void Request(s3::Request request, std::string name, bool put, std::function<void(Result<std::string>)> done);
-  // `given_up`: it has been counted already.
+  // `given_up`: already counted.
   void Failed(bool given_up, const std::string& problem);
   void Problem(const std::string& problem);
   std::shared_ptr<s3::Client> ClientFor(const S3Urls::Terms& terms);
@@ -141,12 +141,12 @@ class S3Tier {
 
   struct Known {
     TablePtr table;     // null: not there
-    int64_t until = 0;  // so long it is believed that something is not there, or not in it
+    int64_t until = 0;  // until when an absence is believed
     std::list<std::string>::iterator age;
   };
   std::optional<TablePtr> Recall(const std::string& name) const;
   bool Old(const std::string& name) const;
-  // `written`: just now, by us.
+  // `written`: by us, just now.
   void Remember(const std::string& name, TablePtr table, bool written = false);
   void Corrupt(const std::string& name, const Error& error);
 
@@ -156,19 +156,19 @@ class S3Tier {
   S3Urls* const urls_;
   s3::Breaker breaker_;
   mutable std::mutex mutex_;
-  std::shared_ptr<s3::Client> client_;  // guarded by mutex_, as all below
+  std::shared_ptr<s3::Client> client_;  // guarded by mutex_, as everything below
   std::string client_ca_;
   std::unordered_map<std::string, Known> known_;
-  std::list<std::string> ages_;                                  // of known_, oldest first
-  std::unordered_map<std::string, std::vector<PartPtr>> asked_;  // by name: who waits for a table that is on its way
-  std::unordered_set<std::string> damaged_;  // names of objects that do not check: as if absent until written again
+  std::list<std::string> ages_;                                  // names in known_, oldest first
+  std::unordered_map<std::string, std::vector<PartPtr>> asked_;  // by name: parts that wait for a table being read
+  std::unordered_set<std::string> damaged_;  // names of objects that failed a check: treated as absent until rewritten
   MissGate gate_;
   Patience patience_;
   std::string problem_;
   std::deque<std::function<void()>> work_;
   std::condition_variable wake_;
-  bool ending_ = false;    // nothing more is asked
-  bool stopping_ = false;  // the workers end
+  bool ending_ = false;    // no more requests are sent
+  bool stopping_ = false;  // the workers exit
   std::vector<std::thread> threads_;
   std::atomic<uint64_t> hits_{0}, misses_{0}, corrupt_{0}, dropped_{0}, errors_{0}, written_{0};
 };

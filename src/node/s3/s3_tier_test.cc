@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The S3 tier on a real S3 server and a real store; the controller's part is played with the same presigner.
+// The S3 tier on a real S3 server and a real store; the test replaces the controller, with the same presigner.
 #include "node/s3/s3_tier.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ std::string Random(size_t n, unsigned seed) {
   return out;
 }
 
-// Home: has contents by version, counts what it is asked for.
+// A home with contents by version; counts requests.
 class FakeHome final : public vfs::Source {
  public:
   void FetchRoot(const Digest&, std::function<void(Result<tree::Entry>)>) override {}
@@ -110,7 +110,7 @@ struct Node {
 
   static tree::FileVersion Version(const std::string& content) { return {1, content.size(), 1, content.size()}; }
 
-  // As FileContent does: what comes is put into the store.
+  // Like FileContent: puts what arrives into the store.
   std::string Read(const std::string& path, const std::string& content, uint64_t first, uint64_t count,
                    bool named = true) {
     const uint64_t unit = store::UnitBytes(content.size());
@@ -141,7 +141,7 @@ struct Node {
     tier->Describe(&s);
     return s;
   }
-  // So many objects, and none is left to write.
+  // Waits until this many objects are written and none is waiting.
   void WaitWritten(uint64_t objects) {
     while (stat().written_objects() < objects || writer->waiting() > 0) std::this_thread::yield();
   }
@@ -164,7 +164,7 @@ class S3TierTest : public testing::Test {
     home_.files["/large"] = Random(9'500'000, 2);
   }
   const std::string& File(const std::string& path) { return home_.files.at(path); }
-  // The files of the server that hold objects.
+  // The server's files that hold objects.
   std::vector<std::string> Objects() {
     std::vector<std::string> out;
     for (const auto& e : std::filesystem::recursive_directory_iterator(server_->directory())) {
@@ -172,7 +172,7 @@ class S3TierTest : public testing::Test {
     }
     return out;
   }
-  // Of all files, by eight units.
+  // A trace of all files, eight units per frame.
   std::shared_ptr<vfs::TraceTable> Trace() {
     auto table = std::make_shared<vfs::TraceTable>();
     uint32_t file = 0;
@@ -277,7 +277,7 @@ TEST_F(S3TierTest, DamageIsNeverServedIsCountedAndRepaired) {
   for (size_t i = 0; i < objects.size(); ++i) {
     auto bytes = ReadFile(objects[i]);
     ASSERT_TRUE(bytes);
-    // The table of some, the content of others; one is cut short, two are exchanged.
+    // Damages the table of some, the content of others; truncates one and exchanges two.
     if (i == 0) bytes->resize(bytes->size() / 2);
     if (i == 1) *bytes = *ReadFile(objects[2]);
     if (i > 1) bytes->at(i % 2 ? 40 : bytes->size() - 20) ^= 1;
@@ -344,7 +344,7 @@ TEST_F(S3TierTest, WhatAnotherNodeHasAddedToIsNoDamageAndIsKept) {
   EXPECT_EQ(home_.bytes, 0u);
   EXPECT_EQ(b.stat().corrupt_objects(), 0u);
 
-  // b adds to what it has last seen without these.
+  // b adds to the state that it saw last, without these.
   a.Read("/large", large, 60, 4);
   a.WaitWritten(3);
   b.Read("/large", large, 40, 4);
@@ -495,7 +495,7 @@ TEST(S3Urls, BatchesKeepsAndGivesUp) {
   EXPECT_EQ(got, 2) << "kept";
   urls.Get("a", false, 850'000'000, count);
   EXPECT_EQ(got, 2) << "but not until its very end";
-  urls.Answered(reply, 0);  // of a request that is over
+  urls.Answered(reply, 0);  // for a request that is over
   EXPECT_EQ(got, 2);
   urls.Tick(4'000'000);
   EXPECT_EQ(failed, 2) << "no answer in time";

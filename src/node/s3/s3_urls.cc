@@ -68,7 +68,7 @@ void S3Urls::Answered(const v1::PresignReply& reply, int64_t now) {
     if (reply.has_error()) {
       error = Error(Code::kUnavailable, Escape(reply.error().message()));
     } else if (!fits || reply.seal().empty()) {
-      error = Error(Code::kUnavailable, "S3: the controller answered something else than URLs");
+      error = Error(Code::kUnavailable, "S3: the controller's answer has no URLs");
     } else {
       terms_ = Terms{reply.seal(), reply.ca_pem()};
     }
@@ -95,7 +95,7 @@ void S3Urls::Tick(int64_t now) {
     std::lock_guard lock(mutex_);
     for (int put = 0; put < 2; ++put) {
       const auto late = [&](const Wanted& w) { return now - w.since > kPatienceMicros; };
-      // One that is lost (the controller was restarted) must not hold up those behind it.
+      // A lost request (the controller restarted) must not block those behind it.
       if (request_[put] != 0 && std::all_of(under_way_[put].begin(), under_way_[put].end(), late)) {
         for (Wanted& w : under_way_[put]) waiting_[put].push_front(std::move(w));
         under_way_[put].clear();

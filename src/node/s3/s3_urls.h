@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// URLs of the pool's S3 store, as the controller gives them: asked for in batches, kept until they expire.
+// Presigned URLs of the pool's S3 store, from the controller: requested in batches, kept until they expire.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,22 @@
 
 namespace vrun::node {
 
-// Any thread. Callbacks run once each, on the thread of Answered, Tick or Close, or at once; no lock held.
+// Any thread. Each callback runs once, at once or on the thread of Answered, Tick or Close, without locks.
 class S3Urls {
  public:
   using Done = std::function<void(Result<std::string> url)>;
-  // `ask` sends a request on its way to the controller and returns at once.
+  // `ask` queues a request to the controller and returns at once.
   explicit S3Urls(std::function<void(const v1::PresignRequest&)> ask) : ask_(std::move(ask)) {}
 
-  // kUnavailable: the controller does not answer, or the store is not usable at the moment.
+  // kUnavailable: the controller does not answer, or the store cannot be used now.
   void Get(const std::string& name, bool put, int64_t now, Done done);
   void Answered(const v1::PresignReply& reply, int64_t now);
-  // About once a second: ends what waits too long.
+  // Call about once a second: fails requests that have waited too long.
   void Tick(int64_t now);
-  // Everything that waits, and that is asked for later, fails.
+  // Fails all pending and future requests.
   void Close();
 
-  // From the latest answer: what objects are sealed with, and whom to trust. Empty before the first.
+  // From the latest answer: the key that seals objects, and the trusted certificates. Empty before the first answer.
   struct Terms {
     std::string seal;
     std::string ca_pem;
@@ -44,7 +44,7 @@ class S3Urls {
   static constexpr size_t kMaxWaiting = 32768;
   static constexpr size_t kMaxKept = 16384;
   static constexpr int64_t kPatienceMicros = 3'000'000;
-  static constexpr int64_t kMarginMicros = 60'000'000;  // a URL is not used so shortly before its end
+  static constexpr int64_t kMarginMicros = 60'000'000;  // a URL is not used this shortly before it expires
 
   struct Wanted {
     std::string name;
@@ -58,16 +58,16 @@ class S3Urls {
   };
   using Calls = std::vector<std::function<void()>>;
   void KeepLocked(const std::string& name, const std::string& url, int64_t until);
-  // The next batch of one kind, unless one is under way.
+  // The next batch of one kind, unless a batch is in progress.
   std::optional<v1::PresignRequest> NextLocked(bool put);
 
   const std::function<void(const v1::PresignRequest&)> ask_;
   mutable std::mutex mutex_;
-  std::deque<Wanted> waiting_[2];     // to read, to write
-  std::vector<Wanted> under_way_[2];  // names of the request that was sent
+  std::deque<Wanted> waiting_[2];     // [0] to read, [1] to write
+  std::vector<Wanted> under_way_[2];  // names in the request that was sent
   uint64_t request_[2] = {};          // its id; 0: none
   uint64_t next_id_ = 1;
-  std::unordered_map<std::string, Kept> kept_;  // to read
+  std::unordered_map<std::string, Kept> kept_;  // URLs to read
   std::list<std::string> ages_;                 // oldest first
   std::optional<Terms> terms_;
   bool closed_ = false;

@@ -119,7 +119,7 @@ size_t S3Writer::waiting() {
 }
 
 void S3Writer::Run() {
-  // Whatever else the node does comes first; but not SCHED_IDLE, which could hold the store's locks for ever.
+  // Lower priority than all other work; but not SCHED_IDLE, which could hold the store's locks forever.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);
   std::unique_lock lock(mutex_);
   while (!stopping_) {
@@ -190,14 +190,14 @@ Status S3Writer::Write(const NamedContent& content, uint64_t extent) {
       continue;
     }
     if (content.size <= store::kWholeFileLimit) return {};
-    data[i].clear();  // corrupt on disk, and dropped by that
+    data[i].clear();  // was corrupt on disk, and has been dropped by the read
     here[i] = false;
   }
   if (own_bytes == 0) return Error(Code::kNotFound, "not in the store");
   Pace(own_bytes);
 
-  // What is written takes the place of all that is there, so it is looked at now, after all waiting: another node may
-  // have added to it since anybody here has.
+  // The write replaces the whole object, so the object is read now, after all waiting: another node may have added to
+  // it.
   const bool damaged = tier_->Damaged(content, extent);
   VRUN_ASSIGN(const auto remote, tier_->Remote(content, extent));
   if (!damaged && !news(remote)) return {};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node fetched from home goes to the pool's S3 store too, behind everybody's back: a while after it came, from
-// the disk store, a few extents at a time, no faster than a bound. Nobody waits for it; what is too much is dropped.
+// Copies what the node fetched from home to the pool's S3 store in the background: some time after it arrived, from the
+// disk store, a few extents at a time, with a bounded rate. Nobody waits for it; what exceeds the bounds is dropped.
 //
-// Memory: names of extents, bounded in number, and the extents that are being written.
+// Memory: a bounded number of extent names, and the extents being written.
 #pragma once
 
 #include <condition_variable>
@@ -27,27 +27,27 @@ namespace vrun::node {
 struct S3WriterOptions {
   size_t threads = 4;
   size_t max_waiting = 16384;           // extents
-  uint64_t bytes_a_second = 64u << 20;  // of content, before compression
-  int64_t delay_micros = 1'500'000;     // an extent that is being read is not written after each unit
-  int64_t again_micros = 10'000'000;    // nor written more often than this, unless a run has ended
-  // Runs what it is given once the disk store has all that came before. Null: it has.
+  uint64_t bytes_a_second = 64u << 20;  // content before compression
+  int64_t delay_micros = 1'500'000;     // so that an extent being read is not written after each unit
+  int64_t again_micros = 10'000'000;    // minimum time between writes of an extent, unless a run has ended
+  // Runs the function once the disk store has everything that arrived before. Null: it always has.
   std::function<void(std::function<void()>)> when_stored = nullptr;
 };
 
-// Any thread. The store and the tier outlive it.
+// Any thread. The store and the tier must outlive it.
 class S3Writer {
  public:
   S3Writer(store::Store* store, S3Tier* tier, S3WriterOptions options = {});
-  // Ends with what is being written.
+  // Waits for the writes in progress.
   ~S3Writer();
 
   // Units [first, first + count) of a version came from home. Without a name they are remembered (a bounded number of
-  // versions) until Named tells it.
+  // versions) until Named supplies it.
   void Came(const tree::FileVersion& version, const std::optional<store::ObjectId>& id, uint64_t first, uint64_t count);
   void Named(const tree::FileVersion& version, const store::ObjectId& id);
-  // A run is over: what waits is written now.
+  // A run is over: writes what waits at once.
   void Hurry();
-  size_t waiting();  // or being written
+  size_t waiting();  // including those being written
 
  private:
   struct Waiting {
@@ -55,18 +55,18 @@ class S3Writer {
     uint64_t extent = 0;
     int64_t due = 0;
     bool taken = false;
-    bool again = false;  // more came while it was being written
+    bool again = false;  // more arrived while it was being written
   };
   void WhenStored(std::function<void()> task);
   void Stored(const tree::FileVersion& version, const std::optional<store::ObjectId>& id, uint64_t first,
               uint64_t count);
   void AddLocked(const NamedContent& content, uint64_t extent, int64_t now);
   void Run();
-  // kNotFound: the disk store has not got it.
+  // kNotFound: not in the disk store.
   Status Write(const NamedContent& content, uint64_t extent);
-  // Of the bound: so many bytes are written. When they may be.
+  // Rate limit: charges `bytes` and returns the time at which they may be written.
   int64_t Spend(uint64_t bytes);
-  void Pace(uint64_t bytes);  // and waits for that
+  void Pace(uint64_t bytes);  // charges the bytes and waits
 
   store::Store* const store_;
   S3Tier* const tier_;
@@ -74,11 +74,11 @@ class S3Writer {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::map<std::string, Waiting> waiting_;            // by name
-  std::multimap<int64_t, std::string> due_;           // names of waiting_ that are not taken
-  std::unordered_map<std::string, int64_t> written_;  // when; bounded
+  std::multimap<int64_t, std::string> due_;           // names in waiting_ that no worker has taken
+  std::unordered_map<std::string, int64_t> written_;  // time of the last write; bounded
   std::unordered_map<tree::FileVersion, std::vector<uint64_t>, tree::FileVersionHash> unnamed_;  // extents
   std::deque<tree::FileVersion> unnamed_ages_;
-  int64_t free_from_ = 0;  // the rate has been used up until then
+  int64_t free_from_ = 0;  // the rate is used up until this time
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

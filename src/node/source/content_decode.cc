@@ -14,7 +14,7 @@
 namespace vrun::node {
 namespace {
 
-constexpr char kWrongLength[] = "content of another length than it says";
+constexpr char kWrongLength[] = "content whose length does not match";
 
 Status AddKnownIds(std::string_view encoded, vfs::FetchedDirectory* fetched) {
   VRUN_ASSIGN(auto known, tree::DecodeKnownIds(encoded, fetched->directory->size()));
@@ -49,11 +49,11 @@ Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes,
     out.assign(data);
     return out;
   }
-  // The output buffer is the bound: what a frame header claims does not matter.
+  // The output buffer is the limit, whatever the frame header claims.
   out.resize(raw_bytes);
-  // A context a thread: making one costs more than decompressing a small piece.
+  // One context per thread: creating one costs more than decompressing a small piece.
   thread_local const std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context(::ZSTD_createDCtx(), ::ZSTD_freeDCtx);
-  // For this frame only.
+  // Applies to this frame only.
   if (!prefix.empty()) ::ZSTD_DCtx_refPrefix(context.get(), prefix.data(), prefix.size());
   const size_t n = ::ZSTD_decompressDCtx(context.get(), out.data(), out.size(), data.data(), data.size());
   if (!prefix.empty()) ::ZSTD_DCtx_reset(context.get(), ZSTD_reset_session_and_parameters);
@@ -99,7 +99,7 @@ Result<vfs::Extents> DecodeExtents(const v1::Extents& told, uint64_t size) {
 }
 
 Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told) {
-  const Error corrupt(Code::kCorrupt, "home sent a trace that does not hold together");
+  const Error corrupt(Code::kCorrupt, "home sent an inconsistent trace");
   vfs::TraceTable table;
   const auto id = Digest::FromBytes(told.id());
   if (!id) return corrupt;
@@ -143,7 +143,7 @@ Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told) {
 Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table, uint64_t index,
                                          std::string buffer) {
   if (index >= table.frames.size()) return CorruptFromHome("a frame that is not in its table");
-  std::vector<uint64_t> lengths;  // of the units
+  std::vector<uint64_t> lengths;  // lengths of the units
   uint64_t bytes = 0;
   for (const vfs::TraceRange& range : table.frames[index]) {
     const uint64_t size = table.files[range.file].version.size, unit_bytes = store::UnitBytes(size);
@@ -153,7 +153,7 @@ Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::
     }
   }
   if (told.raw_bytes() != bytes || told.digests().size() != lengths.size() * sizeof(Digest::bytes)) {
-    return CorruptFromHome("a frame of another size than its table says");
+    return CorruptFromHome("a frame whose size does not match its table");
   }
   vfs::TraceFrame frame{.index = static_cast<uint32_t>(index), .digests = {}, .data = {}};
   VRUN_ASSIGN(frame.data, Unpack(told.data(), told.zstd(), bytes, {}, std::move(buffer)));
@@ -180,7 +180,7 @@ Status RangeAssembler::Add(const v1::Units& units) {
     if (count == 0 || piece.digests().size() % sizeof(Digest::bytes) != 0)
       return CorruptFromHome("units without digests");
     if (next_ >= end_ || count > (end_ - next_ + unit_bytes_ - 1) / unit_bytes_)
-      return CorruptFromHome("more of a file than was asked for");
+      return CorruptFromHome("more of a file than requested");
     const uint64_t length = std::min(count * unit_bytes_, file_size_ - next_);
     if (piece.raw_bytes() != length) return CorruptFromHome("a piece of the wrong length");
     std::string unpacked;
@@ -251,7 +251,7 @@ Result<vfs::FetchedDirectory> DecodeDelta(const v1::DirectoryDelta& delta, const
 Result<std::optional<vfs::FetchedDirectory>> DirectoryAssembler::Add(const v1::DirectoryObject& part,
                                                                      const Digest* wanted) {
   const auto digest = Digest::FromBytes(part.digest());
-  if (!digest || (wanted && *digest != *wanted)) return CorruptFromHome("a directory that was not asked for");
+  if (!digest || (wanted && *digest != *wanted)) return CorruptFromHome("a directory that was not requested");
   if (part.raw_bytes() > kMaxPartBytes || part.total_bytes() > kMaxDirectoryBytes)
     return CorruptFromHome("too large a directory");
   if (!started_) {
@@ -264,11 +264,11 @@ Result<std::optional<vfs::FetchedDirectory>> DirectoryAssembler::Add(const v1::D
     return CorruptFromHome("parts of two directories as one");
   }
   if (part.raw_bytes() > total_ - encoded_.size() || (part.raw_bytes() == 0 && total_ > 0)) {
-    return CorruptFromHome("a directory of another length than it says");
+    return CorruptFromHome("a directory whose length does not match");
   }
   VRUN_ASSIGN(std::string raw, Unpack(part.encoded(), part.zstd(), part.raw_bytes()));
   encoded_ += raw;
-  // 33 bytes and an index for each entry, of which none is shorter than that: never more than the object itself.
+  // 33 bytes and an index per entry, and no entry is shorter: never more than the object itself.
   if (known_ids_.size() + part.known_ids().size() > kMaxDirectoryBytes) return CorruptFromHome("too many object ids");
   known_ids_ += part.known_ids();
   if (encoded_.size() < total_) return std::optional<vfs::FetchedDirectory>();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pure checks of what home sends: a reply becomes verified units or directory objects, or an Error. Nothing here trusts
-// a length, an offset or a digest.
+// Pure checks of what home sends: turns a reply into verified units or directory objects, or an Error. No length,
+// offset or digest is trusted.
 #pragma once
 
 #include <cstdint>
@@ -34,26 +34,27 @@ inline constexpr uint64_t kMaxPartBytes = 4u << 20;         // of one part of a 
 // kCorrupt: "home sent WHAT".
 inline Error CorruptFromHome(const char* what) { return Error(Code::kCorrupt, std::string("home sent ") + what); }
 
-// `data`, decompressed if `zstd`, has exactly `raw_bytes` bytes; else kCorrupt. Never allocates more than that.
-// `prefix`: of what was compressed as following on that. `out`: a string whose memory is used for it.
+// Returns `data`, decompressed if `zstd`; kCorrupt unless it has exactly `raw_bytes` bytes. Never allocates more than
+// that. `prefix`: the preceding data, if it was compressed as a continuation of that. `out`: a string whose memory is
+// reused.
 Result<std::string> Unpack(std::string_view data, bool zstd, uint64_t raw_bytes, std::string_view prefix = {},
                            std::string out = {});
 
-// Hints: absolute paths, ranges of whole units in order; else kCorrupt.
+// Decodes hints: absolute paths with ordered ranges of whole units; else kCorrupt.
 Result<std::vector<vfs::ResidentFile>> DecodeResident(const v1::Resident& resident);
 
-// Ascending, within a file of that size, at most vfs::kMaxExtents; else kCorrupt.
+// Must be ascending, within a file of that size, and at most vfs::kMaxExtents; else kCorrupt.
 Result<vfs::Extents> DecodeExtents(const v1::Extents& told, uint64_t size);
 
-// A table of frames: absolute paths; ranges within their files; every frame of at least a unit and at most
+// Decodes a table of frames: absolute paths, ranges within their files, each frame at least one unit and at most
 // kMaxFrameBytes; else kCorrupt.
 Result<vfs::TraceTable> DecodeTraceTable(const v1::TraceTable& told);
-// The frame of that table with this index, decompressed (into the memory of `buffer`) and checked unit by unit.
+// Decodes the frame with this index of that table: decompresses it (into the memory of `buffer`) and checks each unit.
 Result<vfs::TraceFrame> DecodeTraceFrame(const v1::TraceFrame& told, const vfs::TraceTable& table, uint64_t index,
                                          std::string buffer = {});
 inline constexpr uint64_t kMaxFrameBytes = 4u << 20;
 
-// Collects one range of one file. The parts must come in order.
+// Collects one range of one file. Parts must arrive in order.
 class RangeAssembler {
  public:
   RangeAssembler(uint64_t file_size, uint64_t offset, uint64_t length);
@@ -69,16 +70,16 @@ class RangeAssembler {
   vfs::FetchedRange range_;
 };
 
-// The directory objects of a pack, each with the digest that it turns out to have: what is wanted is known by that.
+// The directory objects of a pack, each with its computed digest, which identifies it to whoever asked.
 Result<std::vector<vfs::FetchedDirectory>> DecodePack(const v1::DirectoryPack& pack);
 
-// The directory object that differs from `base` in this. kCorrupt also when its digest is another one.
+// The directory object that the delta makes of `base`. kCorrupt also when its digest differs.
 Result<vfs::FetchedDirectory> DecodeDelta(const v1::DirectoryDelta& delta, const vfs::LoadedDirectory& base);
 
-// Collects one directory object at a time from its parts.
+// Collects directory objects from their parts, one at a time.
 class DirectoryAssembler {
  public:
-  // An object when this part was its last one. `wanted`: the only digest that is acceptable, if any.
+  // Returns the object with its last part. `wanted`: the only acceptable digest, if any.
   Result<std::optional<vfs::FetchedDirectory>> Add(const v1::DirectoryObject& part, const Digest* wanted);
   bool between_objects() const { return !started_; }
 
@@ -90,11 +91,11 @@ class DirectoryAssembler {
   std::string known_ids_;
 };
 
-// Puts replies together that came in slices (v1::Slice): some of different requests at a time, bounded in bytes.
+// Reassembles replies that arrive in slices (v1::Slice), for several requests at a time, bounded in bytes.
 class SliceAssembler {
  public:
-  // `reply` has a slice. True: it is the whole message now. False: more of it is to come. kCorrupt: the slices are no
-  // message of that request, or have no end.
+  // `reply` has a slice. True: it is now the whole message. False: more will come. kCorrupt: the slices are not a
+  // message for that request, or never end.
   Result<bool> Add(v1::ContentReply* reply);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The questions of ContentSource that are about other nodes: who they are, and content that is to be passed on to them.
+// The requests of ContentSource about other nodes: the member list, and content to be passed on to them.
 #include <optional>
 #include <utility>
 
@@ -52,7 +52,7 @@ void ContentSource::FetchSigned(const UnitPlace& place, uint64_t first, uint64_t
     SignedAnswer(uint64_t size, uint64_t offset, uint64_t length, std::function<void(Result<SignedRange>)> done)
         : parts_(size, offset, length), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (!reply.has_units()) return CorruptFromHome("something else than content");
+      if (!reply.has_units()) return CorruptFromHome("an unexpected reply instead of content");
       VRUN_TRY(parts_.Add(reply.units()));
       const SignedUnitsPtr statement = reply.units().signature().empty() ? nullptr : StatementIn(reply.units());
       statements_.insert(statements_.end(), UnitsIn(reply.units()), statement);
@@ -71,7 +71,7 @@ void ContentSource::FetchSigned(const UnitPlace& place, uint64_t first, uint64_t
 
    private:
     RangeAssembler parts_;
-    std::vector<SignedUnitsPtr> statements_;  // of each unit
+    std::vector<SignedUnitsPtr> statements_;  // for each unit
     std::function<void(Result<SignedRange>)> done_;
   };
   auto request = std::make_shared<Request>();
@@ -98,7 +98,7 @@ void ContentSource::FetchStatements(const UnitPlace& place, uint64_t first, uint
       const uint64_t count = UnitsIn(units);
       if (!reply.has_units() || units.signature().empty() || units.offset() != next_ * unit_bytes_ ||
           count > end_ - next_) {
-        return CorruptFromHome("something else than statements");
+        return CorruptFromHome("an unexpected reply instead of statements");
       }
       for (const v1::Piece& piece : units.piece()) {
         if (piece.digests().size() % sizeof(Digest::bytes) != 0) return CorruptFromHome("units without digests");
@@ -134,7 +134,7 @@ void ContentSource::FetchSignedFrame(const vfs::RunId& run, const Digest& table,
         : index_(index), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
       if (!reply.has_frame() || frame_ || reply.frame().index() != index_)
-        return CorruptFromHome("something else than a frame");
+        return CorruptFromHome("an unexpected reply instead of a frame");
       frame_ = std::make_shared<const v1::TraceFrame>(reply.frame());
       return {};
     }
@@ -165,7 +165,7 @@ void ContentSource::WatchPeers(const std::string& name, const std::string& addre
    public:
     explicit PeersAnswer(std::function<void(const v1::Peers&)> changed) : changed_(std::move(changed)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (!reply.has_peers()) return CorruptFromHome("something else than a list of peers");
+      if (!reply.has_peers()) return CorruptFromHome("an unexpected reply instead of a list of peers");
       changed_(reply.peers());
       return {};
     }

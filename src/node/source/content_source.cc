@@ -17,9 +17,9 @@
 namespace vrun::node {
 namespace {
 
-constexpr int64_t kHelloMicros = 10'000'000;  // to say Hello with a token that is allowed
+constexpr int64_t kHelloMicros = 10'000'000;  // time to send a Hello with an allowed token
 constexpr size_t kMaxTokens = 4096;
-constexpr int kMaxCorrupt = 3;       // of one request
+constexpr int kMaxCorrupt = 3;       // per request
 constexpr size_t kMaxSessions = 16;  // a home has one; more are half-open leftovers
 
 Error Away() { return Error(Code::kUnavailable, "home is away: its content stream is not connected"); }
@@ -52,7 +52,7 @@ class ContentSource::Session final : public rpc::Stream::Handler {
   size_t queued_bytes() const { return stream_->queued_bytes(); }
   void Cancel(const Error& reason) { stream_->Cancel(reason); }
 
-  // Of this stream's thread.
+  // Used by this stream's thread.
   std::unordered_map<uint64_t, std::unique_ptr<Answer>> answers;
   SliceAssembler slices;
 
@@ -61,9 +61,9 @@ class ContentSource::Session final : public rpc::Stream::Handler {
   std::unique_ptr<rpc::Stream> stream_;
 
  public:
-  // Under the source's lock.
+  // Guarded by the source's lock.
   const int64_t hello_deadline;
-  std::unique_ptr<v1::Hello> hello;  // said, but not allowed yet
+  std::unique_ptr<v1::Hello> hello;  // received, but not allowed yet
   bool said_hello = false;
   bool dead = false;  // cancelled or closed
 };
@@ -216,7 +216,7 @@ void ContentSource::SendCancelLocked(uint64_t id) {
   active_->Send(cancel);
 }
 
-// Without an answer. Behind what is queued already, if that is not too much.
+// Sends a message that gets no answer. kFull when more than `most_queued` bytes are already queued.
 ContentSource::Sent ContentSource::SendDirectLocked(const std::string& message, size_t most_queued) {
   if (active_ == nullptr) return Sent::kAway;
   if (active_->queued_bytes() > most_queued) return Sent::kFull;
@@ -228,7 +228,7 @@ void ContentSource::SendWaitingLocked() {
   while (active_ && !waiting_.empty()) {
     const RequestPtr& next = waiting_.front();
     if (next->bytes > 0 && window_used_ > 0 && window_used_ + next->bytes > options_.window_bytes) {
-      // Questions that bring no file content do not stand in that line.
+      // Requests without file content skip this queue.
       for (auto it = waiting_.begin(); it != waiting_.end();) {
         if ((*it)->bytes == 0) {
           SendLocked(*it);
@@ -315,7 +315,7 @@ void ContentSource::OnMessage(Session* session, const std::string& bytes) {
     if (session->dead || closing_) return;
     if (reply.has_hello()) {
       if (session->said_hello)
-        lie = "home said hello twice";
+        lie = "home sent Hello twice";
       else
         HelloLocked(session, reply.hello(), &calls);
     } else if (active_ != session) {
@@ -324,7 +324,7 @@ void ContentSource::OnMessage(Session* session, const std::string& bytes) {
       request = it->second;
       if (!request->sent) lie = "home answered before it was asked";
     } else if (reply.id() == 0 || reply.id() >= next_id_) {
-      lie = "home answered what nobody asked";  // else: it was asked, and is over already
+      lie = "home answered a request that was never sent";  // otherwise it was asked and is already over
     }
     for (const v1::Piece& piece : reply.units().piece()) stats_.units += piece.digests().size() / sizeof(Digest::bytes);
   }
@@ -343,7 +343,8 @@ void ContentSource::OnAnswer(Session* session, const RequestPtr& request, const 
     const int code = reply.error().code();
     const bool known = code > static_cast<int>(Code::kOk) && code <= static_cast<int>(Code::kInternal);
     Error error(known ? static_cast<Code>(code) : Code::kInternal, Escape(reply.error().message()));
-    // What does not hold together is found out here; home does not get to have its word tried again for ever.
+    // Only this side detects corruption. A kCorrupt from home becomes kInternal, so that it cannot cause endless
+    // retries.
     if (error.code() == Code::kCorrupt) error = Error(Code::kInternal, error.message());
     Calls calls;
     {
@@ -356,8 +357,7 @@ void ContentSource::OnAnswer(Session* session, const RequestPtr& request, const 
   auto& answer = session->answers[id];
   if (!answer) answer = request->begin();
   Status taken = answer->Take(reply);
-  if (taken && reply.last() && !answer->whole())
-    taken = Error(Code::kCorrupt, "home ended an answer before it was whole");
+  if (taken && reply.last() && !answer->whole()) taken = Error(Code::kCorrupt, "home sent an incomplete answer");
   if (!taken) {
     session->answers.erase(id);
     return Broken(session, request, taken.error());
@@ -370,11 +370,11 @@ void ContentSource::OnAnswer(Session* session, const RequestPtr& request, const 
     std::lock_guard lock(mu_);
     ours = RemoveLocked(id) != nullptr;
   }
-  // Good content is good, even if another stream has taken over meanwhile.
+  // Valid content is used even if another stream has taken over meanwhile.
   if (ours) done->Deliver();
 }
 
-// --- the questions ---
+// --- the requests ---
 
 void ContentSource::FetchRoot(const Digest& tree, std::function<void(Result<tree::Entry>)> done) {
   class RootAnswer final : public Answer {
@@ -382,7 +382,7 @@ void ContentSource::FetchRoot(const Digest& tree, std::function<void(Result<tree
     RootAnswer(const Digest& tree, std::function<void(Result<tree::Entry>)> done)
         : tree_(tree), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (!reply.has_root() || entry_) return Error(Code::kCorrupt, "home sent something else than a root");
+      if (!reply.has_root() || entry_) return Error(Code::kCorrupt, "home sent an unexpected reply instead of a root");
       VRUN_ASSIGN(entry_, tree::DecodeRoot(reply.root().entry(), tree_));
       return {};
     }
@@ -408,7 +408,8 @@ void ContentSource::FetchDirectory(const Digest& tree, const std::string& path, 
     DirectoryAnswer(const Digest& digest, std::function<void(Result<vfs::FetchedDirectory>)> done)
         : digest_(digest), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (!reply.has_directory() || object_) return Error(Code::kCorrupt, "home sent something else than a directory");
+      if (!reply.has_directory() || object_)
+        return Error(Code::kCorrupt, "home sent an unexpected reply instead of a directory");
       VRUN_ASSIGN(object_, parts_.Add(reply.directory(), &digest_));
       return {};
     }
@@ -439,7 +440,7 @@ void ContentSource::FetchRange(const Digest& tree, const std::string& path, cons
     RangeAnswer(uint64_t size, uint64_t offset, uint64_t length, std::function<void(Result<vfs::FetchedRange>)> done)
         : parts_(size, offset, length), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (!reply.has_units()) return Error(Code::kCorrupt, "home sent something else than content");
+      if (!reply.has_units()) return Error(Code::kCorrupt, "home sent an unexpected reply instead of content");
       return parts_.Add(reply.units());
     }
     bool whole() const override { return parts_.complete(); }
@@ -485,7 +486,8 @@ void ContentSource::FetchResident(const Digest& tree, const std::string& path, c
     explicit ResidentAnswer(std::function<void(Result<std::vector<vfs::ResidentFile>>)> done)
         : done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (!reply.has_resident() || files_) return Error(Code::kCorrupt, "home sent something else than hints");
+      if (!reply.has_resident() || files_)
+        return Error(Code::kCorrupt, "home sent an unexpected reply instead of hints");
       VRUN_ASSIGN(files_, DecodeResident(reply.resident()));
       return {};
     }
@@ -514,7 +516,8 @@ void ContentSource::FetchExtents(const Digest& tree, const std::string& path, co
     ExtentsAnswer(uint64_t size, std::function<void(Result<vfs::Extents>)> done)
         : size_(size), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (!reply.has_extents() || extents_) return Error(Code::kCorrupt, "home sent something else than extents");
+      if (!reply.has_extents() || extents_)
+        return Error(Code::kCorrupt, "home sent an unexpected reply instead of extents");
       VRUN_ASSIGN(extents_, DecodeExtents(reply.extents(), size_));
       return {};
     }
@@ -544,12 +547,13 @@ void ContentSource::FetchTree(const Digest& tree, const Digest& have,
     TreeAnswer(std::function<void(std::vector<vfs::FetchedDirectory>)> arrived, std::function<void(Status)> done)
         : arrived_(std::move(arrived)), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (reply.what_case() == v1::ContentReply::WHAT_NOT_SET) return {};  // nothing is new
+      if (reply.what_case() == v1::ContentReply::WHAT_NOT_SET) return {};  // nothing has changed
       if (reply.has_pack() && parts_.between_objects()) {
         VRUN_ASSIGN(auto objects, DecodePack(reply.pack()));
         for (vfs::FetchedDirectory& object : objects) Add(std::move(object));
       } else {
-        if (!reply.has_directory()) return Error(Code::kCorrupt, "home sent something else than directories");
+        if (!reply.has_directory())
+          return Error(Code::kCorrupt, "home sent an unexpected reply instead of directories");
         VRUN_ASSIGN(auto object, parts_.Add(reply.directory(), nullptr));
         if (!object) return {};
         Add(std::move(*object));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// vfs::Source over home's content stream (proto/content.proto): the node asks, home answers, many requests at a time.
+// A vfs::Source over home's content stream (proto/content.proto): the node asks and home answers, many requests at a
+// time.
 //
-// Streams come and go, requests stay: what was under way when a stream broke is asked again on the next one, for as
-// long as the deadline allows. Nothing that arrives is believed: sizes, order and digests are checked before anything
-// is handed on. A home that breaks the rules loses its stream, and the request that it broke them with fails at the
-// third time.
+// Requests survive streams: what was in progress when a stream broke is sent again on the next one, until the deadline.
+// Nothing that arrives is trusted: sizes, order and digests are checked first. A home that breaks the protocol loses
+// its stream; the request with which it did so fails the third time.
 //
-// Memory: at most Options::window_bytes of ranges are asked for at a time (one larger range goes alone); further ones
-// wait here.
+// Memory: at most Options::window_bytes of ranges are requested at a time (a larger single range goes alone). Further
+// ranges wait here.
 #pragma once
 
 #include <cstdint>
@@ -39,38 +39,37 @@ namespace vrun::node {
 
 struct ContentSourceOptions {
   std::string home_id;
-  int64_t home_deadline_micros = 60'000'000;  // how long a request waits for a home that is away
+  int64_t home_deadline_micros = 60'000'000;  // how long a request waits while home is away
   uint64_t window_bytes = 64u << 20;
 };
 
 struct ContentSourceStats {
-  uint64_t wire_bytes = 0;  // of replies
+  uint64_t wire_bytes = 0;  // received in replies
   uint64_t units = 0;
-  int64_t busy_micros = 0;  // of the link (link_meter.h)
+  int64_t busy_micros = 0;  // time that the link was busy (link_meter.h)
 };
 
-// What came during a run, for all runs of this home on the node, and from where.
+// What arrived during a run, for all runs of this home on the node, by source.
 struct RunTraffic {
-  uint64_t home_bytes = 0;  // as they crossed the wire
+  uint64_t home_bytes = 0;  // as sent over the wire
   uint64_t peer_bytes = 0;
   uint64_t s3_bytes = 0;
-  int64_t link_busy_micros = 0;  // of home's link
+  int64_t link_busy_micros = 0;  // time that home's link was busy
 };
 
-// Any thread. Callbacks run on the stream's thread, no lock held; those of requests that are still there at destruction
-// get kUnavailable.
+// Any thread. Callbacks run on the stream's thread without locks. Requests pending at destruction get kUnavailable.
 class ContentSource final : public vfs::Source {
  public:
-  // `on_connected`: home proved itself on a new stream. Any thread, no lock held.
+  // `on_connected`: home proved itself on a new stream. Runs on any thread without locks.
   explicit ContentSource(ContentSourceOptions options, std::function<void()> on_connected = {});
   ~ContentSource() override;
 
-  // A new stream; the certificate has been looked at. It becomes the one in use once its Hello names a token that is
-  // allowed, and replaces the one before.
+  // A new stream, whose certificate was checked. It becomes the active one, replacing the previous one, once its Hello
+  // contains an allowed token.
   Result<rpc::Stream::Handler*> Accept(std::unique_ptr<rpc::Stream> stream);
-  // Hello may come before the agent's word; it waits for it a few seconds.
+  // Hello may arrive before this call; it waits a few seconds for it.
   void AllowToken(const std::string& home_id, const std::string& token, uint64_t job, uint32_t attempt);
-  // To be called about once a second: ends what is past its deadline, destroys streams that have ended.
+  // Call about once a second: fails requests past their deadline, destroys ended streams.
   void Tick(int64_t now_micros);
   bool connected() const;
 
@@ -85,8 +84,8 @@ class ContentSource final : public vfs::Source {
                      std::function<void(Result<std::vector<vfs::ResidentFile>>)> done) override;
   void FetchExtents(const Digest& tree, const std::string& path, const tree::FileVersion& version,
                     std::function<void(Result<vfs::Extents>)> done) override;
-  // The directory objects of `tree` that are not below `have` (zero: all), as they come, then `done`. kNotFound: home
-  // does not know `have` (an older one then sends all).
+  // Delivers the directory objects of `tree` that are not below `have` (zero: all) as they arrive, then calls `done`.
+  // kNotFound: home does not know `have` (an older home then sends all).
   void FetchTree(const Digest& tree, const Digest& have,
                  std::function<void(std::vector<vfs::FetchedDirectory>)> arrived, std::function<void(Status)> done);
 
@@ -94,60 +93,59 @@ class ContentSource final : public vfs::Source {
                   std::function<void(Result<vfs::TraceTable>)> done) override;
   void FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table, std::vector<uint32_t> frames,
                    std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done) override;
-  // Tells home what a run did. What home makes of it is not waited for.
+  // Sends home the record of a run. Does not wait for home to process it.
   void PutTrace(const vfs::RunId& run, const vfs::Recording& recording, const RunTraffic& traffic);
 
-  // As FetchRange, with home's signatures.
+  // Like FetchRange, with home's signatures.
   void FetchSigned(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency,
                    std::function<void(Result<SignedRange>)> done);
-  // Only what home signs of units whose data is here.
+  // Fetches only home's signed statements, for units whose data is here.
   void FetchStatements(const UnitPlace& place, uint64_t first, uint64_t count,
                        std::function<void(Result<std::vector<SignedUnitsPtr>>)> done);
-  // One frame as home sent it, of a table that this run has; its content is not looked at yet.
+  // Fetches one frame of a table that this run has, as home sent it. The content is not checked yet.
   void FetchSignedFrame(const vfs::RunId& run, const Digest& table, uint32_t frame,
                         std::function<void(Result<std::shared_ptr<const v1::TraceFrame>>)> done);
-  // Takes part in passing content on: `changed` gets the list of those who do, one call at a time, now and whenever it
-  // changes, until `over`: home cannot tell, or is away for too long.
+  // Joins the sharing of content. `changed` gets the list of members now and whenever it changes, one call at a time,
+  // until `over`: home cannot tell, or was away too long.
   void WatchPeers(const std::string& name, const std::string& address, const std::string& pool,
                   std::function<void(const v1::Peers&)> changed, std::function<void()> over);
 
-  // Every state of home's root: `arrived` gets the directory objects that are new in a tree, and `edited` what some
-  // small files hold that have changed, before `now` gets the tree; `now` comes about once a second also when nothing
-  // has changed. One call at a time, until `over` (home cannot tell, or is away for too long) or Unwatch. `have`: a
-  // tree of which everything is here.
+  // Follows every state of home's root. Before `now` gets a tree, `arrived` gets its new directory objects, and
+  // `edited` the content of some small changed files. `now` runs about once a second even without changes. One call at
+  // a time, until `over` (home cannot tell, or was away too long) or Unwatch. `have`: a tree that is completely here.
   struct TreeNow {
     Digest tree;
     tree::Entry root;
-    uint64_t serial = 0;    // of this state of the root; grows
-    uint64_t included = 0;  // sequence of the view's writes up to which all are in it
+    uint64_t serial = 0;    // number of this state of the root; grows
+    uint64_t included = 0;  // the tree contains the view's writes up to this sequence
   };
   struct TreeWatch {
-    // A directory that is here, with which home may say how one differs from it; null: it is not.
+    // Returns a directory that is here, on which home may base a delta; null: it is not here.
     std::function<vfs::LoadedDirectoryPtr(const Digest&)> find;
     std::function<void(std::vector<vfs::FetchedDirectory>)> arrived;
-    std::function<void(const tree::FileVersion&, vfs::FetchedRange)> edited;  // all of its units
+    std::function<void(const tree::FileVersion&, vfs::FetchedRange)> edited;  // all of the file's units
     std::function<void(const TreeNow&)> now;
-    std::function<void()> ping;  // about once a second, whatever home is busy with
+    std::function<void()> ping;  // about once a second, even while home is busy
     std::function<void(const Error&)> over;
   };
   uint64_t WatchTree(const Digest& have, uint64_t view, TreeWatch watch);
-  // As v1::ContentRequest.Heard; home has to have sent a ping.
+  // See v1::ContentRequest.Heard. Allowed only after a ping from home.
   void SendHeard(bool shown, bool look);
-  // Also of BeginWrites. A call that is under way may still come to its end. An id that is over, or 0, is fine.
+  // Also stops BeginWrites. A call in progress may still finish. An ended id, or 0, is allowed.
   void Unwatch(uint64_t id);
 
-  // What is written in a live view goes home: `heard` gets home's acknowledgements, one call at a time, until `over` or
-  // Unwatch. On each new stream home says anew where to begin.
+  // Sends the writes of a live view home. `heard` gets home's acknowledgements, one call at a time, until `over` or
+  // Unwatch. On each new stream home says again where to begin.
   struct Writes {
     std::function<void(const v1::LiveAck&)> heard;
     std::function<void(const Error&)> over;
   };
   uint64_t BeginWrites(uint64_t view, Writes writes);
   enum class Sent { kSent, kFull, kAway };
-  // kFull: what home asked for shall not wait behind more of this; try again in a moment. kAway: home will say where to
-  // begin when it is back. `id`: of BeginWrites. `write`: a serialized ContentRequest.
+  // kFull: try again soon, so that home's requests do not queue behind more writes. kAway: home will say where to begin
+  // when it is back. `id`: from BeginWrites. `write`: a serialized ContentRequest.
   Sent SendWrite(uint64_t id, const std::string& write);
-  // Home may forget about the view.
+  // Tells home that it may forget the view.
   void EndWrites(uint64_t view);
 
   ContentSourceStats stats() const;
@@ -158,7 +156,7 @@ class ContentSource final : public vfs::Source {
   struct Request;
   using RequestPtr = std::shared_ptr<Request>;
   using SessionPtr = std::shared_ptr<Session>;
-  // What is left to do once the lock is released: callbacks of the requests' owners.
+  // Callbacks of requests' owners, to run after the lock is released.
   using Calls = std::vector<std::function<void()>>;
 
   uint64_t Add(RequestPtr request);
@@ -166,7 +164,7 @@ class ContentSource final : public vfs::Source {
   Sent SendDirectLocked(const std::string& message, size_t most_queued);
   void SendLocked(const RequestPtr& request);
   void SendWaitingLocked();
-  // Out of the table; null when it is over already. Then the window may have room.
+  // Removes it from the table; null if it is already over. Afterwards the window may have room.
   RequestPtr RemoveLocked(uint64_t id);
   void FailLocked(uint64_t id, Error error, Calls* calls);
   void OnMessage(Session* session, const std::string& bytes);
@@ -183,11 +181,11 @@ class ContentSource final : public vfs::Source {
   const std::function<void()> on_connected_;
 
   mutable std::mutex mu_;
-  std::vector<SessionPtr> sessions_;  // all that live, dead ones until Tick
+  std::vector<SessionPtr> sessions_;  // all live sessions, and dead ones until Tick
   Session* active_ = nullptr;
   uint64_t next_id_ = 1;
   std::map<uint64_t, RequestPtr> requests_;  // by id, in order of asking
-  std::deque<RequestPtr> waiting_;           // for room in the window
+  std::deque<RequestPtr> waiting_;           // wait for room in the window
   uint64_t window_used_ = 0;
   struct Token;
   std::deque<Token> tokens_;

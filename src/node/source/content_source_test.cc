@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The content stream seen from the node, against a home in memory that is honest, slow, away, or lies.
+// The node's side of the content stream, against an in-memory home that is honest, slow, away, or lying.
 #include "node/source/content_source.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class ContentSourceTest : public testing::Test {
   void Fetch(uint64_t offset, uint64_t length, Result<vfs::FetchedRange>* result) {
     source_.FetchRange(tree_, "/f", version(), offset, length, vfs::Urgency::kDemand,
                        [this, result](Result<vfs::FetchedRange> r) {
-                         if (over_) return;  // the test is, and its result is gone
+                         if (over_) return;  // the test is over, and its result object is gone
                          *result = std::move(r);
                          ++answers_;
                        });
@@ -131,15 +131,15 @@ TEST_F(ContentSourceTest, SlicesArePutTogetherAndOthersComeBetween) {
   ASSERT_TRUE(a) << a.error().message();
   EXPECT_EQ(a->units.size(), 2u);
 
-  // A broken stream's are not put before those of the next.
+  // Slices of a broken stream are not joined with those of the next.
   Fetch(0, store::kUnitBytes, &a);
-  wire->Say(slice(0, 100));  // of what is over
+  wire->Say(slice(0, 100));  // for a request that is over
   wire->handler->OnClosed(Error(Code::kUnavailable, "gone"));
   auto again = Connect();
   again->Say(Part(again->Next().id(), 0, 1, true));
   EXPECT_EQ(a->units.size(), 1u);
 
-  // Without an end.
+  // An endless sequence.
   Fetch(0, store::kUnitBytes, &a);
   v1::ContentReply endless;
   endless.set_id(again->Next().id());
@@ -160,7 +160,7 @@ TEST_F(ContentSourceTest, NothingIsAskedBeforeTheToken) {
   source_.AllowToken("x@y", "secret", 7, 1);
   source_.AllowToken(kHome, "secret", 8, 1);
   EXPECT_TRUE(wire->asked.empty());
-  source_.AllowToken(kHome, "secret", 7, 1);  // the agent's word came after home
+  source_.AllowToken(kHome, "secret", 7, 1);  // AllowToken after home's Hello
   EXPECT_EQ(wire->asked.size(), 1u);
   EXPECT_EQ(connected_, 1);
 }
@@ -255,7 +255,7 @@ TEST_F(ContentSourceTest, TheWindowBoundsWhatIsUnderWayButNotDirectories) {
   EXPECT_FALSE(*root_done);
 }
 
-// Each lie costs the stream, and nothing of it is handed on. The third one ends the request.
+// Each false answer costs the stream, and nothing of it is delivered. The third one fails the request.
 TEST_F(ContentSourceTest, Lies) {
   using Lie = std::function<void(v1::ContentReply*)>;
   const std::vector<std::pair<const char*, Lie>> lies = {
@@ -303,7 +303,7 @@ TEST_F(ContentSourceTest, Lies) {
     EXPECT_FALSE(wire->cancelled.empty());
     EXPECT_FALSE(source_.connected());
     EXPECT_EQ(answers_, before);
-    // What a cancelled stream still says is not listened to.
+    // Messages from a cancelled stream are ignored.
     wire->Say(Part(1, 0, 2, true));
     wire->handler->OnClosed(Error(Code::kAborted, "cancelled"));
     auto honest = Connect();
@@ -394,7 +394,7 @@ TEST_F(ContentSourceTest, DirectoriesInPartsWithKnownIds) {
   EXPECT_EQ(result->known_ids[0].first, 1u);
   EXPECT_EQ(result->known_ids[0].second, id);
 
-  // Another directory than the one that was asked for.
+  // A directory other than the requested one.
   source_.FetchDirectory(tree_, "/d", Sha256("other"), [](Result<vfs::FetchedDirectory> r) { EXPECT_FALSE(r); });
   wire->Say(DirectoryReply(wire->Next().id(), *directory, 0, 100000, true));
   EXPECT_FALSE(wire->cancelled.empty());
@@ -423,7 +423,7 @@ TEST_F(ContentSourceTest, ATreeComesInOneBurst) {
   EXPECT_EQ(done, 1);
   ASSERT_EQ(arrived.size(), 2u);
   EXPECT_EQ(arrived[1].directory->digest(), b->digest());
-  // Packed: several as one, with what home knows of their files.
+  // Packed: several in one message, with home's known ids of their files.
   request = fetch({});
   EXPECT_TRUE(request.get_tree().have().empty());
   EXPECT_TRUE(request.get_tree().packed());
@@ -451,7 +451,7 @@ TEST_F(ContentSourceTest, ATreeComesInOneBurst) {
   wire->Say(nothing);
   EXPECT_EQ(done, 3);
 
-  // Lengths that are not those of the objects.
+  // Lengths that do not match the objects.
   request = fetch({});
   packed.set_id(request.id());
   packed.mutable_pack()->set_raw_bytes(0, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The questions of ContentSource that are about traces (vfs/trace/trace.h).
+// The requests of ContentSource about traces (vfs/trace/trace_table.h).
 #include <optional>
 #include <utility>
 
@@ -68,7 +68,8 @@ void ContentSource::FetchTrace(const vfs::RunId& run, const std::vector<Digest>&
    public:
     explicit TableAnswer(std::function<void(Result<vfs::TraceTable>)> done) : done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (!reply.has_trace() || table_) return Error(Code::kCorrupt, "home sent something else than a trace");
+      if (!reply.has_trace() || table_)
+        return Error(Code::kCorrupt, "home sent an unexpected reply instead of a trace");
       VRUN_ASSIGN(table_, DecodeTraceTable(reply.trace()));
       return {};
     }
@@ -97,8 +98,9 @@ void ContentSource::FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs
                  std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done)
         : table_(std::move(table)), left_(count), arrived_(std::move(arrived)), done_(std::move(done)) {}
     Status Take(const v1::ContentReply& reply) override {
-      if (!reply.has_frame() || left_ == 0) return Error(Code::kCorrupt, "home sent something else than a frame");
-      // A hundred of them come one after the other, of a megabyte each, and are not kept: in the same memory, then.
+      if (!reply.has_frame() || left_ == 0)
+        return Error(Code::kCorrupt, "home sent an unexpected reply instead of a frame");
+      // A hundred of them of 1 MB each arrive one after the other and are not kept, so they reuse this memory.
       thread_local std::string spare;
       VRUN_ASSIGN(vfs::TraceFrame frame,
                   DecodeTraceFrame(reply.frame(), *table_, reply.frame().index(), std::exchange(spare, {})));
@@ -154,7 +156,7 @@ void ContentSource::PutTrace(const vfs::RunId& run, const vfs::Recording& record
   put->mutable_report()->set_s3_bytes(traffic.s3_bytes);
   put->mutable_report()->set_link_busy_us(static_cast<uint64_t>(traffic.link_busy_micros));
   request->begin = [] { return std::make_unique<Acknowledged>(); };
-  request->fail = [](const Error& error) { LogInfo("home does not take a trace: {}", Escape(error.message())); };
+  request->fail = [](const Error& error) { LogInfo("home does not accept a trace: {}", Escape(error.message())); };
   Add(std::move(request));
 }
 

@@ -24,7 +24,7 @@ void FrameExchange::Add(const vfs::RunId& run, const TablePtr& table) {
   {
     std::lock_guard lock(mutex_);
     for (const auto& [name, place] : places) {
-      // The latest run is the one that home knows best.
+      // The latest run: home still knows it best.
       places_.insert_or_assign(name, place);
       if (in_vain_.erase(name) > 0) {
         shared_.insert(table->id);
@@ -137,7 +137,7 @@ void FrameExchange::Arrived(const Digest& name, Result<Frame> frame) {
       waiters = std::move(wanted->second.waiters);
       wanted_.erase(wanted);
     }
-    // What is unsigned is of use here only, where it is in the store.
+    // An unsigned frame is useful only here, where its units are in the store.
     if (frame && !(*frame)->signature().empty() && !recent_.contains(name)) {
       recent_[name] = {*frame, ages_.insert(ages_.end(), name)};
       recent_bytes_ += (*frame)->data().size();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames of traces on their way to this node, for whoever wants them, here or on other nodes: as UnitExchange, for
-// bursts (vfs/content/burst.h). Home gives a frame only to a run that has its table, so this node can get those for
-// others whose table one of its own runs has, or is about to get.
+// Frames of traces on their way to this node, for local and remote callers: the UnitExchange for bursts
+// (vfs/content/burst.h). Home gives a frame only to a run that has its table. So this node can fetch frames for others
+// if one of its own runs has the table or is about to get it.
 //
-// Who asks here in vain goes elsewhere, and has the table: it is remembered, since a run here that gets the same table
-// later finds there what has left home already.
+// A node that asks here without success goes elsewhere. It has the table, which is remembered: a run here that gets the
+// same table later knows that these frames have already left home.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 #include "base/hash/digest.h"
 #include "base/result.h"
-#include "vfs/trace/trace.h"
+#include "vfs/trace/trace_table.h"
 
 namespace vrun::v1 {
 class TraceFrame;
@@ -30,13 +30,13 @@ class TraceFrame;
 
 namespace vrun::node {
 
-// By store::FrameNamer, of each frame of a table.
+// The name (store::FrameNamer) of one frame of a table.
 Digest FrameNameOf(const vfs::TraceTable& table, uint32_t index);
 
 // Any thread. Callbacks run without locks.
 class FrameExchange {
  public:
-  // As home sent it; unsigned: put together from units, and not to be passed on. Null: see Get.
+  // As home sent it. Unsigned: assembled from units, must not be passed on. Null: see Get.
   using Frame = std::shared_ptr<const v1::TraceFrame>;
   using Done = std::function<void(Result<Frame>)>;
   using TablePtr = std::shared_ptr<const vfs::TraceTable>;
@@ -49,23 +49,24 @@ class FrameExchange {
 
   explicit FrameExchange(Fetch fetch) : fetch_(std::move(fetch)) {}
 
-  // A run here has asked home for its table; on a full uplink that takes a while. CameOrNot follows with what this
-  // returned, after Add if it came.
+  // A run here has asked home for its table, which takes a while on a full uplink. Call CameOrNot later with the
+  // returned value, after Add if the table arrived.
   uint64_t Expect();
   void CameOrNot(uint64_t expected);
 
   // A run here has this table.
   void Add(const vfs::RunId& run, const TablePtr& table);
-  // Null, at once unless a table is expected: no run here has a table with it. `asker`: another node, which has.
+  // Null: no run here has a table with this frame; returned at once unless a table is expected. `asker`: another node,
+  // which has the table.
   void Get(const Digest& name, Done done, const std::string& asker = {});
-  // Of a frame that a run here has in its table; nullopt when it came lately or is under way.
+  // The place of a frame in a local run's table; nullopt when it arrived recently or is being fetched.
   std::optional<Place> Resting(const Digest& name) const;
-  // Home signs with another key from now on.
+  // Home now signs with another key.
   void Forget();
 
-  // Another node has asked for a frame of it: it runs the same now.
+  // Whether another node has asked for a frame of it, so it runs the same program now.
   bool Shared(const Digest& table) const;
-  // Another node had this table of ours before we did, and asked here in vain: it has turned to the next owners.
+  // Whether another node had this table before us, asked here without success, and turned to the next owners.
   bool Late(const Digest& table) const;
 
  private:
@@ -76,7 +77,8 @@ class FrameExchange {
   struct Wanted {
     std::vector<Waiter> waiters;
     bool under_way = false;
-    uint64_t expected = 0;  // else: once the tables before this one have come or not, it is in none
+    // otherwise: not in any table once all tables expected before this one have arrived or failed
+    uint64_t expected = 0;
   };
   struct Kept {
     Frame frame;
@@ -93,16 +95,16 @@ class FrameExchange {
   const Fetch fetch_;
   mutable std::mutex mutex_;
   uint64_t next_expected_ = 1;
-  std::set<uint64_t> expected_;  // tables
+  std::set<uint64_t> expected_;  // ids of expected tables
   std::unordered_map<Digest, Place, DigestHash> places_;
-  std::deque<Digest> tables_;  // of places_, oldest first
+  std::deque<Digest> tables_;  // tables in places_, oldest first
   std::unordered_map<Digest, Wanted, DigestHash> wanted_;
   std::unordered_map<Digest, Kept, DigestHash> recent_;
   std::list<Digest> ages_;  // oldest first
   uint64_t recent_bytes_ = 0;
   std::unordered_set<Digest, DigestHash> in_vain_;        // frames that others asked for
   std::deque<Digest> in_vain_ages_;                       // oldest first
-  std::unordered_set<Digest, DigestHash> shared_, late_;  // of tables_
+  std::unordered_set<Digest, DigestHash> shared_, late_;  // subsets of tables_
 };
 
 }  // namespace vrun::node

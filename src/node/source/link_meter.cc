@@ -6,7 +6,7 @@
 namespace vrun::node {
 
 void LinkMeter::Arrived(int64_t now, uint64_t bytes) {
-  if (begin_ < 0) {  // when the first one began to come nobody knows
+  if (begin_ < 0) {  // the start of the first one is unknown
     begin_ = period_ = now;
     return;
   }
@@ -23,7 +23,7 @@ void LinkMeter::Close(const Window& window, int64_t now) {
     best_ = kLeastRate;
     period_ = now;
   }
-  // What came at once after a pause of ours came during the pause.
+  // A burst right after a pause of this process arrived during the pause.
   const Window both{window.bytes + before_.bytes, window.micros + before_.micros};
   best_ = std::max(best_, std::min(RateOf(window), RateOf(both)));
   const auto needed = static_cast<int64_t>(static_cast<double>(window.bytes) / std::max(best_, best_before_));

@@ -9,12 +9,12 @@
 namespace vrun::node {
 namespace {
 
-constexpr double kMbit = 0.125;  // bytes a microsecond
+constexpr double kMbit = 0.125;  // bytes per microsecond
 constexpr int64_t kSecond = 1'000'000;
 constexpr uint64_t kMessage = 1 << 20;
 
-// Messages over a link of that rate until `end`, back to back but where `idle` says when the next one begins. The share
-// of the whole in percent.
+// Sends messages over a link of this rate until `end`, back to back except that `idle` returns the start of the next
+// one. Returns the busy share in percent.
 double Share(double rate, uint64_t bytes, int64_t end, const std::function<double(double)>& idle = nullptr) {
   LinkMeter meter;
   for (double at = 0; at < static_cast<double>(end);) {
@@ -25,7 +25,7 @@ double Share(double rate, uint64_t bytes, int64_t end, const std::function<doubl
   return static_cast<double>(meter.busy_micros()) * 100 / static_cast<double>(end);
 }
 
-// The second half of every `period` nothing is sent.
+// Sends nothing in the second half of every `period`.
 std::function<double(double)> HalfOf(double period) {
   return [period](double at) {
     const double begin = static_cast<double>(static_cast<int64_t>(at / period)) * period;
@@ -51,7 +51,7 @@ TEST(LinkMeterTest, AFullLinkIsBusyAndOneThatIsIdleHalfOfTheTimeHalf) {
 
 TEST(LinkMeterTest, SmallMessagesFillALinkAsWell) {
   EXPECT_GE(Share(100 * kMbit, 1000, 5 * kSecond), 90);
-  // They come in heaps, as a network card and a socket have them.
+  // Messages arrive in batches, as from a network card and a socket.
   LinkMeter meter;
   for (int64_t at = 0; at < 5 * kSecond; at += 2000) {
     for (int i = 0; i < 25; ++i) meter.Arrived(at, 1000);
@@ -60,7 +60,7 @@ TEST(LinkMeterTest, SmallMessagesFillALinkAsWell) {
 }
 
 TEST(LinkMeterTest, WhatWaitedForUsDoesNotMakeTheLinkSeemFaster) {
-  // 500 Mbit/s; now and then this process does not get to run for a while.
+  // 500 Mbit/s; sometimes this process is not scheduled for a while.
   LinkMeter meter;
   double came = 0, read = 0;
   for (int i = 1; read < 20e6; ++i) {
@@ -87,7 +87,7 @@ TEST(LinkMeterTest, QuestionsOneAtATimeDoNotFillALinkThatHasShownMore) {
   int64_t now = 0;
   for (int i = 0; i < 60; ++i) meter.Arrived(now += 16'777, kMessage);  // 500 Mbit/s
   const int64_t before = meter.busy_micros();
-  for (int i = 0; i < 200; ++i) meter.Arrived(now += 20'000, 16 << 10);  // then one a round trip
+  for (int i = 0; i < 200; ++i) meter.Arrived(now += 20'000, 16 << 10);  // then one per round trip
   EXPECT_LE(meter.busy_micros() - before, 4 * kSecond / 20);
 }
 

@@ -35,7 +35,7 @@ Result<SignedRange> CheckPeerUnits(const v1::PeerUnits& told, std::string_view h
   const std::string_view data = told.data();
   uint64_t at = 0;
   for (const v1::SignedUnits& said : told.statement()) {
-    if (next == first + count) return Corrupt("more than was asked for");
+    if (next == first + count) return Corrupt("more than requested");
     const size_t digests = said.digests().size() / sizeof(Digest::bytes);
     if (said.offset() % unit != 0 || said.digests().size() % sizeof(Digest::bytes) != 0 || digests > units ||
         said.offset() / unit > units - digests || next < said.offset() / unit ||
@@ -54,7 +54,7 @@ Result<SignedRange> CheckPeerUnits(const v1::PeerUnits& told, std::string_view h
     const uint64_t end = std::min(first + count, said.offset() / unit + digests);
     for (; next < end; ++next) {
       const uint64_t length = std::min(unit, version.size - next * unit);
-      if (data.size() - at < length) return Corrupt("less than was asked for");
+      if (data.size() - at < length) return Corrupt("less than requested");
       const std::string_view bytes = data.substr(at, length);
       const Digest digest = statement->DigestAt(next - said.offset() / unit);
       if (store::UnitDigest(bytes) != digest) return Corrupt("a unit that does not match its digest");

@@ -22,7 +22,7 @@ void TieredSource::FetchRange(const Digest& tree, const std::string& path, const
                         first = answer->offset / store::UnitBytes(version.size);
                         count = answer->units.size();
                       }
-                      // On its way to the store first: the writer reads it from there.
+                      // Delivered first, which also stores it: the writer reads it from the store.
                       done(std::move(answer));
                       if (count > 0) writer->Came(version, id, first, count);
                     });
@@ -99,9 +99,9 @@ class TieredSource::Range : public std::enable_shared_from_this<Range> {
   const S3Tier::GivenUp given_up_ = std::make_shared<std::atomic<bool>>(false);
   const std::function<void(std::function<void(Result<vfs::FetchedRange>)>)> ask_home_;
   std::mutex mutex_;
-  bool tier_over_ = false;  // guarded by mutex_, as all below
+  bool tier_over_ = false;  // guarded by mutex_, as everything below
   bool home_asked_ = false;
-  std::optional<Error> home_error_;                      // while the tier may still answer
+  std::optional<Error> home_error_;                      // set while the tier may still answer
   std::function<void(Result<vfs::FetchedRange>)> done_;  // null: answered
 };
 
@@ -117,8 +117,8 @@ void TieredSource::FetchNamed(const store::ObjectId& id, const Digest& tree, con
       ->Start({id, version.size}, offset / unit, (length + unit - 1) / unit, offset);
 }
 
-// One call of FetchFrames. Frames are handed on in the order of asking, as home would send them: readers wait for what
-// comes soon, and take it for lost once a later one has come (vfs/content/burst.h).
+// One call of FetchFrames. Delivers frames in the requested order, like home: readers wait for frames that come soon,
+// and consider one lost once a later one has arrived (vfs/content/burst.h).
 class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
  public:
   Frames(TieredSource* source, vfs::RunId run, std::shared_ptr<const vfs::TraceTable> table,
@@ -153,7 +153,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
     bool over = false;
     std::optional<vfs::TraceFrame> frame;
     bool of_home = false;
-    bool tier_owes = false, home_owes = false;  // an answer
+    bool tier_owes = false, home_owes = false;  // whether an answer is outstanding
     bool home_asked = false;
     S3Tier::GivenUp given_up = std::make_shared<std::atomic<bool>>(false);
   };
@@ -211,7 +211,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
     heard_ = MonotonicMicros();
   }
 
-  // Frames queue for a long time in a tier that works. One that answers nothing at all for so long does not.
+  // In a working tier frames may queue for a long time. A tier that answers nothing for this long does not work.
   void WatchTier(int64_t after) {
     source_->timer_.After(after, [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->LookAtTier();
@@ -241,14 +241,14 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
       if (slots_[slot].over) return;
     }
     FromHome({slot});
-    Over(slot, std::nullopt);  // unless home is, or was, asked and has not answered yet
+    Over(slot, std::nullopt);  // unless home was asked and has not answered yet
   }
 
   void FromHome(std::vector<size_t> slots) {
     std::vector<uint32_t> wanted;
     {
       std::lock_guard lock(mutex_);
-      // The tier may have said in between that it has not got one of them.
+      // The tier may have reported one of them missing meanwhile.
       std::erase_if(slots, [this](size_t slot) { return std::exchange(slots_[slot].home_asked, true); });
       for (const size_t slot : slots) {
         slots_[slot].home_owes = true;
@@ -278,7 +278,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
         });
   }
 
-  // As above: what has been handed on is on its way to the store.
+  // As above: a delivered frame is on its way to the store.
   void ToTier(uint32_t frame) {
     for (const vfs::TraceRange& range : table_->frames[frame]) {
       const auto& file = table_->files[range.file];
@@ -286,7 +286,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
     }
   }
 
-  // The slot's frame, of which the first counts, or word that one of those who were asked has none.
+  // Records a frame for the slot (the first one counts), or that one of the sources has none.
   void Over(size_t slot, std::optional<vfs::TraceFrame> frame, bool of_home = false) {
     std::unique_lock lock(mutex_);
     Slot& s = slots_[slot];
@@ -301,7 +301,7 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
       source_->tier_->GiveUp(given_up);
       lock.lock();
     }
-    // One thread at a time hands on, so that the order holds outside of the lock too.
+    // Only one thread delivers at a time, so that the order holds outside the lock too.
     if (std::exchange(handing_on_, true)) return;
     while (next_ < slots_.size() && slots_[next_].over) {
       const bool is_of_home = slots_[next_].of_home;
@@ -324,10 +324,10 @@ class TieredSource::Frames : public std::enable_shared_from_this<Frames> {
   const std::shared_ptr<const vfs::TraceTable> table_;
   const std::vector<uint32_t> frames_;
   std::mutex mutex_;
-  std::vector<Slot> slots_;  // guarded by mutex_, as all below; of frames_
-  size_t next_ = 0;          // to hand on
-  int64_t heard_ = 0;        // when the tier answered last
-  bool missing_ = false;     // one will never come
+  std::vector<Slot> slots_;  // one per frame in frames_; guarded by mutex_, as everything below
+  size_t next_ = 0;          // next slot to deliver
+  int64_t heard_ = 0;        // time of the tier's last answer
+  bool missing_ = false;     // some frame will never come
   bool handing_on_ = false;
   bool told_ = false;
   std::optional<Error> error_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a tenant's content comes from, in order: the pool's S3 store for what has a name and is there, else home. What
-// the store has not answered in a short while (S3Tier::patience) is asked of home as well, and the first answer counts.
-// What home gave goes to the S3 store in the background (s3_writer.h).
+// The order of sources for a tenant's content: the pool's S3 store for content that has a name and is there, else home.
+// If the S3 store has not answered within S3Tier::patience, home is asked as well, and the first answer wins. Content
+// from home is written to the S3 store in the background (s3_writer.h).
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@
 
 namespace vrun::node {
 
-// Any thread. None is owned; all outlive it, and home owes no callback any more when it is destroyed.
+// Any thread. Owns none of them; all must outlive it, and home must have no pending callbacks when it is destroyed.
 class TieredSource final : public vfs::Source {
  public:
   TieredSource(vfs::Source* home, S3Tier* tier, S3Writer* writer) : home_(home), tier_(tier), writer_(writer) {}
@@ -49,7 +49,7 @@ class TieredSource final : public vfs::Source {
               std::function<void()> done) override {
     home_->Borrow(tree, path, version, std::move(done));
   }
-  // Frame by frame: those that the S3 store has in whole come from there.
+  // Each frame that is completely in the S3 store comes from there.
   void FetchFrames(const vfs::RunId& run, std::shared_ptr<const vfs::TraceTable> table, std::vector<uint32_t> frames,
                    std::function<void(const vfs::TraceFrame&)> arrived, std::function<void(Status)> done) override;
 

@@ -73,7 +73,7 @@ void UnitExchange::Arrived(const WaiterPtr& asker, uint64_t first, uint64_t coun
     } else if (waiter == asker) {
       done(error);
     } else {
-      // By itself: whoever asked wrongly may do so again.
+      // A fetch of its own: the wrong request of another caller must not fail this one.
       fetch_(waiter->place, waiter->first, waiter->units.size(), waiter->urgency,
              [count = waiter->units.size(), done](Result<SignedRange> again) {
                if (!again) return done(again.error());
@@ -141,7 +141,7 @@ void UnitExchange::KeepLocked(const Key& key, const HeldUnit& unit) {
 
 void UnitExchange::RememberLocked(const Key& key, const SignedUnitsPtr& statement) {
   if (const auto known = statements_.find(key); known != statements_.end()) {
-    // A later one knows the object id, perhaps.
+    // A later statement may include the object id.
     known->second.statement = statement;
     statement_ages_.splice(statement_ages_.end(), statement_ages_, known->second.age);
     return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Units on their way from home to this node, for whoever wants them, here or on other nodes: each is fetched once
-// however many ask while it is under way. What came a moment ago is kept, since others will ask for it next; what home
-// signed is kept much longer, since it takes little room and without it content cannot be passed on.
+// Units on their way from home to this node, for local and remote callers. Each unit is fetched once, however many
+// callers ask meanwhile. Recent units are kept, since others will ask for them next. Home's signed statements are kept
+// much longer: they are small, and content cannot be passed on without them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace vrun::node {
 
-// A file of a tree, as it is asked for.
+// A file of a tree, as requested.
 struct UnitPlace {
   Digest tree;
   std::string path;
@@ -43,17 +43,17 @@ class UnitExchange {
 
   UnitExchange(Fetch fetch, Limits limits) : fetch_(std::move(fetch)), limits_(limits) {}
 
-  // Fetches what is not under way already. True: it had to begin fetching something. Fails as a whole, and only by a
-  // question of its own: what somebody else has asked wrongly (another path, say) is asked again rightly.
+  // Fetches what is not already in progress. True if it had to start a fetch. Fails as a whole, and only through its
+  // own fetch: if another caller's fetch fails (wrong path, for example), it fetches again itself.
   bool Get(const UnitPlace& place, uint64_t first, uint64_t count, vfs::Urgency urgency, Done done);
-  // What came lately; nullopt unless all of it is there.
+  // Recent units; nullopt unless all are there.
   std::optional<std::vector<HeldUnit>> Recent(const tree::FileVersion& version, uint64_t first, uint64_t count);
   bool UnderWay(const tree::FileVersion& version, uint64_t first, uint64_t count) const;
 
-  // Null: not known.
+  // Null: unknown.
   SignedUnitsPtr StatementOf(const tree::FileVersion& version, uint64_t unit);
   void Remember(const tree::FileVersion& version, const SignedUnitsPtr& statement);
-  // Home signs with another key from now on.
+  // Home now signs with another key.
   void ForgetStatements();
 
  private:
@@ -67,7 +67,7 @@ class UnitExchange {
       return tree::FileVersionHash()(k.version) ^ static_cast<size_t>(k.unit * 0x9e3779b97f4a7c15u);
     }
   };
-  // Somebody who waits for units that come with one or more fetches.
+  // A caller that waits for units from one or more fetches.
   struct Waiter {
     UnitPlace place;
     vfs::Urgency urgency = vfs::Urgency::kDemand;
@@ -86,7 +86,7 @@ class UnitExchange {
     std::list<Key>::iterator age;
   };
 
-  // `asker` began this fetch.
+  // `asker` started this fetch.
   void Arrived(const WaiterPtr& asker, uint64_t first, uint64_t count, Result<SignedRange> range);
   void KeepLocked(const Key& key, const HeldUnit& unit);
   void RememberLocked(const Key& key, const SignedUnitsPtr& statement);

@@ -12,7 +12,7 @@ namespace vrun::node {
 TaskConnection::TaskConnection(EventLoop* loop, UniqueFd socket, Events events)
     : loop_(loop), socket_(std::move(socket)), events_(std::move(events)) {
   static_cast<void>(SetNonBlocking(socket_.get(), true));
-  int size = 1 << 20;  // several messages: fewer turns for a fast stream
+  int size = 1 << 20;  // room for several messages: fewer loop turns for a fast stream
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
   Status added = loop_->Add(socket_.get(), EPOLLIN, [this](uint32_t ready) { OnReady(ready); });
   if (!added) LogError("watch the agent's connection: {}", added.error().message());
@@ -26,7 +26,7 @@ void TaskConnection::Send(std::string frame) {
 }
 
 void TaskConnection::Flush() {
-  // A broken connection shows on the reading side as well.
+  // A broken connection is also seen by the reader.
   Result<bool> done = writer_.Flush(socket_.get());
   bool more = done.has_value() && !*done;
   if (more != wants_write_) loop_->Modify(socket_.get(), more ? EPOLLIN | EPOLLOUT : EPOLLIN);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The supervisor's end of one connection to the agent: frames in, frames out. Loop thread only.
+// The supervisor's side of one agent connection: frames in, frames out. Loop thread only.
 #pragma once
 
 #include <functional>
 #include <string_view>
 
 #include "base/io/event_loop.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/unique_fd.h"
 
 namespace vrun::node {
@@ -15,11 +15,11 @@ class TaskConnection {
  public:
   struct Events {
     std::function<void(Frame)> on_frame;
-    std::function<void()> on_writable;  // room() again
-    // The other side is gone or broke the protocol. The last call; it may destroy the connection.
+    std::function<void()> on_writable;  // room() is true again
+    // The peer is gone or broke the protocol. The last call; it may destroy the connection.
     std::function<void()> on_closed;
   };
-  // Above this much in the queue nothing more is put into it: what waits belongs into the windows.
+  // Above this size nothing is added to the queue: further data stays in the windows.
   static constexpr size_t kQueue = 2u << 20;
 
   TaskConnection(EventLoop* loop, UniqueFd socket, Events events);
@@ -27,7 +27,7 @@ class TaskConnection {
 
   void Send(std::string frame);
   bool room() const { return writer_.queued_bytes() < kQueue; }
-  // Waits until all is sent, for the last words of a supervisor that goes.
+  // Blocks until all is sent, for the last messages of a supervisor that exits.
   void SendRest();
 
  private:

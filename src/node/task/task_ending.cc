@@ -12,14 +12,14 @@ namespace {
 
 std::string MiB(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-// Why there was no memory, and what to do.
+// Why memory ran out, and what to do.
 std::string MemoryAdvice(const v1::TaskSpec& spec) {
   const uint64_t limit = spec.order().spec().resources().memory_bytes();
   return limit != 0 ? "out of memory: the job's limit is " + MiB(limit) + ": ask for more with --mem"
                     : "out of memory: the node has no more: ask for memory with --mem";
 }
 
-// Killed by the kernel, or a shell that reports so of its child.
+// Killed by the kernel, or by a shell that reports its child's kill.
 bool KilledForMemory(const sandbox::Ending& ending) {
   if (ending.oom_kills == 0) return false;
   int status = ending.wait_status;
@@ -71,12 +71,12 @@ v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
       record.set_exit_code(128 + record.signal());
       break;
     case Stopped::kPreempted:
-      // However it ended: whoever is told to leave may say anything on its way out, and its work is not done.
+      // Whatever its exit status: a preempted task may exit in any way, and its work is not done.
       record.set_kind(v1::ExitRecord::PREEMPTED_BY_JOB);
       record.set_reason(facts.why);
       break;
     case Stopped::kContentLost:
-      // However it ended: it has not seen the root that it was to see.
+      // Whatever its exit status: it has not seen the root that it should have seen.
       record.set_kind(v1::ExitRecord::START_FAILED);
       record.set_exit_code(125);
       record.set_reason(facts.why);
@@ -85,7 +85,7 @@ v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts) {
     case Stopped::kNodeStops: record.set_reason("killed: the node stopped"); break;
   }
   if (const uint64_t kills = facts.ending.oom_kills; kills > 0) {
-    // A worker of a command that went on without it: without this line its end leaves no trace.
+    // The command continued without a killed worker; without this line nobody would know.
     const std::string killed = (kills == 1 ? std::string("a process") : std::to_string(kills) + " processes") +
                                " of the command " + (kills == 1 ? "was" : "were") + " killed: " + MemoryAdvice(spec);
     record.set_reason(record.reason().empty() ? killed : record.reason() + "; " + killed);

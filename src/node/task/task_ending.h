@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the end of a command means: pure functions from the facts to the exit record, and the record's file.
+// Interprets the end of a command: pure functions from the facts to the exit record, and the record's file.
 #pragma once
 
 #include <string>
@@ -11,24 +11,24 @@
 
 namespace vrun::node {
 
-// Why the supervisor itself ended a command.
+// Why the supervisor ended a command.
 enum class Stopped { kNot, kTimeLimit, kCancelled, kPreempted, kContentLost, kOrphaned, kNodeStops };
 
 struct EndingFacts {
   Stopped stopped = Stopped::kNot;
   int cancel_signal = 0;
   sandbox::Ending ending;
-  std::string why = {};  // of kPreempted and kContentLost, for people
-  bool warned = false;   // it was sent Scheduling.signal ahead of its time limit
+  std::string why = {};  // reason of kPreempted and kContentLost, as text for people
+  bool warned = false;   // Scheduling.signal was sent before the time limit
 };
 
-// kind, exit_code (what vrun exits with: 128+n, 124, 137, ...), signal and reason; usage. Times and names are the
-// caller's.
+// Sets kind, exit_code (vrun's exit code: 128+n, 124, 137, ...), signal, reason and usage. The caller sets times and
+// names.
 v1::ExitRecord JudgeEnding(const v1::TaskSpec& spec, const EndingFacts& facts);
 v1::ExitRecord JudgeStartFailure(const sandbox::StartFailure& failure);
 
 // The file `journal` in the task directory: a serialized ExitRecord, replaced atomically and synced. No file: the
-// command has not ended, or nobody knows how.
+// command has not ended, or its end is unknown.
 Status WriteJournal(const std::string& task_directory, const v1::ExitRecord& record);
 // kNotFound without a file, kCorrupt when it does not parse.
 Result<v1::ExitRecord> ReadJournal(const std::string& task_directory);

@@ -49,7 +49,7 @@ TEST(JudgeEnding, MemoryNeedsAVictim) {
   EXPECT_EQ(v1::ExitRecord::OUT_OF_MEMORY_KILL, Judge(Stopped::kNot, Exited(137), 1).kind());
   EXPECT_EQ(137, Judge(Stopped::kNot, SIGKILL, 1).exit_code());
   EXPECT_EQ(v1::ExitRecord::SIGNALED, Judge(Stopped::kNot, SIGKILL, 0).kind());
-  EXPECT_EQ(v1::ExitRecord::EXITED, Judge(Stopped::kNot, Exited(1), 3).kind());  // it lived with that
+  EXPECT_EQ(v1::ExitRecord::EXITED, Judge(Stopped::kNot, Exited(1), 3).kind());  // it survived that
 }
 
 TEST(JudgeEnding, AWorkerThatWasKilledForMemoryIsSaidWhateverItsParentSays) {
@@ -76,11 +76,11 @@ TEST(JudgeEnding, StoppedByUs) {
   v1::ExitRecord limit = Judge(Stopped::kTimeLimit, Exited(0));
   EXPECT_EQ(v1::ExitRecord::TIME_LIMIT, limit.kind());
   EXPECT_EQ(124, limit.exit_code());
-  // However it leaves, also with 0: its work is not done.
+  // Any exit status, even 0: its work is not done.
   for (int status : {Exited(0), Exited(7), SIGTERM, SIGKILL}) {
     EXPECT_EQ(v1::ExitRecord::PREEMPTED_BY_JOB, Judge(Stopped::kPreempted, status).kind());
   }
-  // However it leaves: it has not seen the root that it was to see.
+  // Any exit status: it has not seen the root that it should have seen.
   for (int status : {Exited(0), Exited(7), SIGTERM, SIGKILL}) {
     v1::ExitRecord lost = Judge(Stopped::kContentLost, status);
     EXPECT_EQ(v1::ExitRecord::START_FAILED, lost.kind());

@@ -59,7 +59,7 @@ bool Parse(int argc, char** argv, Arguments* arguments) {
   return arguments->fd > 2;
 }
 
-// Nothing of the agent's but the connection and where errors go.
+// Keeps only the connection and the error output of the agent's descriptors.
 void LeaveTheAgent(int connection) {
   ::setsid();
   ::umask(022);
@@ -81,7 +81,7 @@ int Run(Arguments arguments) {
   LeaveTheAgent(arguments.fd);
   vrun::UniqueFd connection(arguments.fd);
   if (vrun::Status entered = vrun::sandbox::EnterSupervisorNamespace(); !entered) {
-    arguments.options.unusable = std::move(entered).error();  // said when a task comes
+    arguments.options.unusable = std::move(entered).error();  // reported when a task arrives
   }
   vrun::EventLoop loop;
   vrun::node::TaskSupervisor supervisor(&loop, arguments.options, vrun::sandbox::DetectCgroups());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a static program that says who it is. (busybox gives up the rights of a setuid file by itself.)
+// For tests: a static program that prints its ids. (busybox drops the rights of a setuid file by itself.)
 #include <unistd.h>
 
 #include <cstdio>

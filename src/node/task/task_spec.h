@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the wire's TaskSpec to what the sandbox is asked to be.
+// Converts the wire's TaskSpec to the sandbox's Spec.
 #pragma once
 
 #include <string>
@@ -12,18 +12,18 @@
 
 namespace vrun::node {
 
-// Processes and threads of a task whose spec names no number.
+// The limit of processes and threads for a task whose spec has none.
 inline constexpr uint64_t kDefaultPids = 32768;
 
-// From home's ids to the node's.
+// Maps home's ids to the node's.
 IdMap IdsOf(const v1::TaskSpec& spec);
 
-// Of the task's control groups. Nodes that share a host's (test clusters, two users' clusters) have jobs of the same
-// number: the task's directory, which must exist, tells them apart.
+// The name of the task's control groups. Nodes on one host (test clusters, clusters of two users) may have jobs with
+// the same number, so the name depends on the task's directory, which must exist.
 std::string GroupName(const v1::TaskSpec& spec);
 
-// Checks what came over the wire (kInvalid) and adds the VRUN_ variables to the environment. Without the name, which
-// needs the directory.
+// Validates the wire's spec (kInvalid) and adds the VRUN_ variables to the environment. Leaves out the group name,
+// which needs the directory.
 Result<sandbox::Spec> SandboxSpec(const v1::TaskSpec& spec, int64_t grace_micros);
 
 }  // namespace vrun::node

@@ -14,7 +14,7 @@
 
 namespace vrun::node {
 namespace {
-// At most this much in one turn, so that the other stream and the connection get theirs.
+// The maximum per loop turn, so that the other stream and the connection get their share.
 constexpr size_t kTurn = 1u << 20;
 constexpr size_t kSmallestPipe = 4096;
 constexpr int kUsualPipe = 64 * 1024;
@@ -33,7 +33,7 @@ void OutputPump::Unwatch() {
 }
 
 void OutputPump::Resume() {
-  // Removed, not masked: a hang-up is reported to whoever watches, wanted or not.
+  // Removed, not masked: epoll reports a hang-up even for an empty mask.
   if (!fd_ || watched_ || window_.full()) return;
   Status added = loop_->Add(fd_.get(), EPOLLIN, [this](uint32_t) { OnReadable(); });
   if (!added) LogError("watch an output: {}", added.error().message());
@@ -47,10 +47,11 @@ bool OutputPump::ReadSome(size_t limit) {
     ssize_t n = ::read(fd_.get(), space.data, space.size);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return true;
-    if (n <= 0) return false;  // EIO: a terminal that nobody has open any more
+    if (n <= 0) return false;  // EIO: a terminal that no process has open any more
     window_.Commit(static_cast<size_t>(n));
     total += static_cast<size_t>(n);
-    if (static_cast<size_t>(n) < space.size && limit != SIZE_MAX) return true;  // most likely all that there was
+    // probably everything that was available
+    if (static_cast<size_t>(n) < space.size && limit != SIZE_MAX) return true;
   }
   return true;
 }
@@ -81,10 +82,10 @@ void OutputPump::Close() {
 void InputPump::Start(UniqueFd fd, bool terminal) {
   fd_ = std::move(fd);
   terminal_ = terminal;
-  if (terminal) peeked_ = false;  // whether a terminal was read cannot be seen
+  if (terminal) peeked_ = false;  // cannot see whether a terminal was read
   started_ = true;
   if (!fd_) return Close();
-  Watch(0);  // errors are always reported: the reader's end may be closed before we write
+  Watch(0);  // errors are always reported: the reader may close its end before we write
   Write();
 }
 
@@ -143,7 +144,7 @@ void InputPump::Write() {
     if (watched_) loop_->Remove(fd_.get());
     watched_ = false;
     ended_.Reset(::open(("/proc/self/fd/" + std::to_string(fd_.get())).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    fd_.Reset();  // the command reads its end of file
+    fd_.Reset();  // the command reads end of file
   } else {
     const bool waits = !window_.empty() || (peeked_ && offered_);
     if (watched_ || waits) Watch(waits ? EPOLLOUT : 0u);
@@ -151,8 +152,8 @@ void InputPump::Write() {
   if (window_.passed() != before || unread != peeked_) on_passed_();
 }
 
-// A pipe of one page that holds bytes is full, however few they are, and becomes writable when all of them were read:
-// so the command's first read is seen, without asking. False: the pipe cannot be written.
+// A one-page pipe that holds any bytes is full, and becomes writable once all of them were read. This reveals the
+// command's first read without polling. False: the pipe cannot be written.
 bool InputPump::FirstRead() {
   if (offered_) {
     pollfd room{fd_.get(), POLLOUT, 0};
@@ -164,7 +165,7 @@ bool InputPump::FirstRead() {
   if (window_.empty()) return true;
   const int size = ::fcntl(fd_.get(), F_SETPIPE_SZ, static_cast<int>(kSmallestPipe));
   if (size < 0 || Unread() > 0) {
-    peeked_ = false;  // it cannot be seen
+    peeked_ = false;  // cannot be detected
     return true;
   }
   iovec first;

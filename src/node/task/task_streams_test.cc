@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The streams and the terminal of a real vrund-task, over agents and homes that come and go.
+// The streams and the terminal of a real vrund-task, with agents and homes that disconnect and reconnect.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -35,7 +35,7 @@ TEST_F(TaskTest, BinaryEchoIsIdentical) {
   size_t sent = 0;
   bool ended = false;
   task_->Until([&] {
-    // As home does: at most a window on its way.
+    // Like home: at most one window in flight.
     while (task_->attached && sent < data.size() && sent - task_->input_acknowledged < (3u << 20)) {
       size_t n = std::min<size_t>(256 << 10, data.size() - sent);
       task_->Input(data.substr(sent, n), false);
@@ -147,7 +147,7 @@ TEST_F(TaskTest, WhatHomeHasOnlyLookedAtIsAcknowledgedWhenTheCommandReads) {
   EXPECT_EQ(task_->input_acknowledged, 0u);
   task_->Signal(SIGUSR1);
   task_->Until([&] { return task_->input_acknowledged == data.size(); });
-  // And on as ever.
+  // It continues normally.
   const std::string more = Noise(1 << 20);
   task_->Input(more, true);
   EXPECT_TRUE(task_->Finish().out == "ready\n" + data + more);
@@ -167,7 +167,7 @@ TEST_F(TaskTest, FurtherDescriptorsOfTheCommand) {
   task_->InputOf(static_cast<v1::StreamId>(63), large, true);
   task_->Input("middle\n", true);
   Outcome& o = task_->Finish();
-  // ls: 0, 1, 2, its directory, and the three.
+  // ls lists 0, 1, 2, its directory, and the three.
   EXPECT_TRUE(o.out == large + "middle\nlast\n7\n") << o.out.size() << o.err;
   EXPECT_EQ(task_->more[10], *ReadFile(task_->root() + "/etc/passwd"));
   EXPECT_TRUE(task_->more_ended[10]);
@@ -206,7 +206,7 @@ TEST_F(TaskTest, ControlZStopsTheCommandUntilItIsContinued) {
   task_->Until([&] { return task_->outcome.out.find("ready") != std::string::npos; });
   task_->Input("\x1a", false);
   task_->Until([&] { return task_->stopped == 1; });
-  // Told again to a home that comes meanwhile.
+  // Repeated to a home that connects meanwhile.
   task_->Disconnect();
   task_->Reconnect();
   task_->Attach(task_->outcome.out.size());
@@ -240,8 +240,8 @@ TEST_F(TaskTest, Terminal) {
   task_->Shell(
       "trap 'echo winch' WINCH; tty; stty size; test -t 0 && test -t 1 && test -t 2 && echo tty; stat -c '%u %g %a' "
       "/dev/pts/0;"
-      "echo hello > /dev/tty; until read x; do :; done; stty size; echo got $x; kill -TERM $$");  // WINCH may end a
-                                                                                                  // read
+      // SIGWINCH may interrupt a read
+      "echo hello > /dev/tty; until read x; do :; done; stty size; echo got $x; kill -TERM $$");
   task_->Start();
   task_->Until([&] { return task_->outcome.out.find("hello") != std::string::npos; });
   EXPECT_EQ("/dev/pts/0\r\n24 80\r\ntty\r\n1000 5 620\r\nhello\r\n", task_->outcome.out);
@@ -288,7 +288,7 @@ TEST_F(TaskTest, AnotherAgentGoesOnByOffset) {
   task_->Input("a\n", false);
   task_->Until([&] { return task_->outcome.out == "one\ntwo a\n"; });
   EXPECT_TRUE(task_->started);
-  task_->Reconnect();  // the newest wins, though the old one was not closed
+  task_->Reconnect();  // the newest wins, although the old one was not closed
   task_->Attach(task_->outcome.out.size());
   task_->Until([&] { return task_->attached; });
   task_->Input("b\n", false);

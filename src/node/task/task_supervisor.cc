@@ -23,8 +23,8 @@ constexpr int64_t kSecond = 1'000'000;
 
 constexpr int64_t kMostLastMoments = 30 * kSecond;
 
-// SIGTERM comes so long before the limit, where SIGKILL comes. `notice`: what the command's own signal leaves it; 0: it
-// has none.
+// SIGTERM is sent this long before the limit, when SIGKILL follows. `notice`: how long before the limit the command's
+// own signal is sent; 0: it has none.
 int64_t LastMoments(int64_t limit, int64_t notice) {
   int64_t last = std::clamp(limit / 20, kSecond / 4, kMostLastMoments);
   if (notice > 0) last = std::min(last, notice / 10);
@@ -64,7 +64,7 @@ void TaskSupervisor::OnClosed() {
   connection_.reset();
   attached_ = false;
   if (leaving_) return;
-  if (!spec_) return loop_->Stop();  // a supervisor that was kept ready and is not needed any more
+  if (!spec_) return loop_->Stop();  // a spare supervisor that is no longer needed
   ArmOrphanTimer();
 }
 
@@ -78,7 +78,7 @@ void TaskSupervisor::ArmOrphanTimer() {
 }
 
 void TaskSupervisor::Listen() {
-  // By our working directory, which is the task directory: a socket's whole path may not be longer than 107 bytes.
+  // Relative to the working directory, which is the task directory: a socket path is limited to 107 bytes.
   Result<UniqueFd> listener = ListenUnix("sock");
   if (listener) {
     static_cast<void>(SetNonBlocking(listener->get(), true));
@@ -131,7 +131,7 @@ void TaskSupervisor::OnUp(v1::TaskUp up) {
     }
     case v1::TaskUp::kCloseOutput: {
       OutputPump* output = Output(up.close_output().stream());
-      // A terminal is one thing for input and output: it is not closed by halves.
+      // A terminal is both input and output and cannot be half closed.
       if (output == nullptr || Run().command().terminal()) return;
       output->Close();
       return Pump();
@@ -159,7 +159,7 @@ void TaskSupervisor::Attach(const v1::Attach& attach) {
   for (auto& [id, output] : more_outputs_) output->Resume();
   attached_ = true;
   told_started_ = told_exited_ = false;
-  if (record_ && !writes_.begun()) BeginWrites();  // it failed before; perhaps not now
+  if (record_ && !writes_.begun()) BeginWrites();  // it failed before and is tried again
   if (attach.detached()) static_cast<void>(stdin_.Receive(stdin_.window()->received(), "", true));
   v1::TaskDown down;
   down.mutable_attached()->set_input_offset(stdin_.window()->received());
@@ -186,12 +186,13 @@ void TaskSupervisor::Fail(const Error& error) {
   Send(down);
 }
 
-// Whoever reads through a view waits while its server is replaced. That the view is gone (ENOTCONN) means that none
-// will come, so nobody is asked to try again (kUnavailable).
+// While a file system server is replaced, readers of a view just wait. ENOTCONN means that the view is gone for good,
+// so home is not asked to retry (kUnavailable).
 void TaskSupervisor::FailWrites(const Error& error) {
   const Code code = error.code() == Code::kUnavailable ? Code::kAborted : error.code();
   Fail(Error(code, error.message()).With("read what the command wrote (it is kept on the node)"));
-  // Then nobody waits for us either: the agent says where it is, and the job's resources are free.
+  // Then nobody waits for this supervisor either: the agent reports where the writes are, and the job's resources are
+  // free.
   if (error.error_number() != ENOTCONN || !told_exited_ || leaving_) return;
   leaving_ = true;
   loop_->Post([this] { Leave(false); });
@@ -268,9 +269,9 @@ void TaskSupervisor::OnStart() {
   if (Run().scheduling().limit_s() != 0) ArmLimit();
 }
 
-// At the limit the command is gone: its own signal comes its notice before, SIGTERM a moment before.
+// The command must be gone at the limit: its own signal is sent its notice before that, SIGTERM a moment before.
 void TaskSupervisor::ArmLimit() {
-  // Saturates: a limit of more than 100 years is none.
+  // Saturates: a limit of more than 100 years is no limit.
   const int64_t limit = static_cast<int64_t>(std::min<uint64_t>(Run().scheduling().limit_s(), 3'000'000'000)) * kSecond;
   const int64_t notice = Run().scheduling().signal() != 0 ? options_.grace_micros : 0;
   if (notice > 0) {
@@ -280,13 +281,13 @@ void TaskSupervisor::ArmLimit() {
     });
   }
   limit_timer_ = loop_->After(limit - LastMoments(limit, notice), [this] { Stop(Stopped::kTimeLimit, SIGTERM); });
-  // Also of a command that was told to leave for another reason shortly before.
+  // Also for a command that was told to exit for another reason shortly before.
   end_timer_ = loop_->After(limit, [this] {
     if (sandbox_ && !record_) sandbox_->Kill();
   });
 }
 
-// As sbatch does it: every process but a batch script's shell, or (B:) the first process alone.
+// Like sbatch: signals every process except a batch script's shell, or (B:) only the first process.
 void TaskSupervisor::SendEndSignal() {
   using Target = sandbox::Sandbox::Target;
   if (!sandbox_ || record_) return;
@@ -295,13 +296,13 @@ void TaskSupervisor::SendEndSignal() {
   sandbox_->Signal(Run().scheduling().signal(), target);
 }
 
-// Not needed to start, and each costs a fraction of a millisecond.
+// Not needed for the start; each step costs a fraction of a millisecond.
 void TaskSupervisor::Settle() {
   if (leaving_ || ::chdir(spec_->task_directory().c_str()) != 0) return;
   Listen();
   sandbox::ForgetForeignMounts();
   sandbox::SweepCgroups(cgroups_);
-  // A node short of memory shall kill jobs, not those who watch them. Needs a privilege: without it, so be it.
+  // A node short of memory should kill jobs, not their supervisors. Needs a privilege; without it, skipped.
   static_cast<void>(WriteKernelFile("/proc/self/oom_score_adj", "-500"));
 }
 
@@ -319,7 +320,7 @@ void TaskSupervisor::Signal(const v1::SendSignal& request) {
   if (!started_) return early_signals_.push_back(request);
   sandbox_->Signal(request.signal());
   if (request.signal() != SIGCONT || std::exchange(stopped_by_, 0) == 0) return;
-  // The screen has been somebody else's meanwhile: whoever draws on it draws again.
+  // Another program used the screen meanwhile: programs redraw on SIGWINCH.
   sandbox_->Signal(SIGWINCH);
 }
 
@@ -336,13 +337,13 @@ void TaskSupervisor::Stop(Stopped why, int signal) {
   } else {
     sandbox_->Signal(signal);
   }
-  // A stopped process group would not hear of it.
+  // A stopped process group would not handle it.
   if (signal != SIGSTOP && signal != SIGTSTP) sandbox_->Signal(SIGCONT);
   if (kill_timer_ != 0) return;
   kill_timer_ = loop_->After(options_.grace_micros, [this] {
     if (sandbox_ && !record_) sandbox_->Kill();
   });
-  // A command may save on its signal and go on.
+  // A command may save its state on its own signal and continue.
   if (!own || signal == SIGTERM) return;
   const int64_t last = std::min(kMostLastMoments, options_.grace_micros / 10);
   term_timer_ = loop_->After(options_.grace_micros - last, [this] {
@@ -365,13 +366,13 @@ void TaskSupervisor::OnControl() {
   if (const int signal = sandbox_->TakeStop(); signal != 0) OnCommandStopped(signal);
 }
 
-// Without a terminal whoever stopped it knows, and lets it go on.
+// Without a terminal, whoever stopped the command knows it and continues it.
 void TaskSupervisor::OnCommandStopped(int signal) {
   if (!Run().command().terminal()) return;
   stopped_by_ = signal;
-  if (!attached_) return;  // told at the next Attach
+  if (!attached_) return;  // sent at the next Attach
   v1::TaskDown down;
-  down.mutable_stopped()->set_signal(signal);
+  down.mutable_stopped();
   Send(down);
 }
 
@@ -393,7 +394,7 @@ void TaskSupervisor::Ended() {
   Record(JudgeEnding(*spec_, {stopped_, cancel_signal_, *sandbox_->ReadControl(), why_, warned_}));
 }
 
-// What is left of the output travels while the record is written.
+// Sends the rest of the output while the record is written.
 void TaskSupervisor::Drain() {
   stdout_.Drain();
   stderr_.Drain();
@@ -411,7 +412,7 @@ void TaskSupervisor::Record(v1::ExitRecord record) {
   record.set_ended_us(WallMicros());
   record.set_node(spec_->node());
   Status written = WriteJournal(spec_->task_directory(), record);
-  // Nobody is told less because the disk is full; only a restart of the node would then not know.
+  // Report the end even if the disk is full; only after a restart of the node would it be unknown.
   if (!written) LogError("{}", written.error().message());
   record_ = std::move(record);
   CloseStreams();
@@ -438,7 +439,7 @@ void TaskSupervisor::BeginWrites() {
   if (!begun) FailWrites(begun.error());
 }
 
-// Also without home, which may have gone home for the night: the root is needed for it, and is here now.
+// Does not need home, which may be offline. It needs the root, which is mounted now.
 void TaskSupervisor::BeginKeeping(CarryOptions options) {
   if (keeping_) return;
   auto carry = Carry::Open(std::move(options));
@@ -471,7 +472,6 @@ void TaskSupervisor::GoOnKeeping() {
   v1::WriteBackEnd end;
   end.set_kept(true);
   end.set_entries(kept.entries());
-  end.set_bytes(kept.bytes());
   end.set_files(kept.files());
   writes_.BeginKept(std::move(end));
   Pump();
@@ -483,7 +483,7 @@ void TaskSupervisor::Leave(bool remove) {
   if (sandbox_) {
     if (!sandbox_->control_closed()) loop_->Remove(sandbox_->control_fd());
     loop_->Remove(sandbox_->pidfd());
-    sandbox_.reset();  // waits for init's end, removes the control groups
+    sandbox_.reset();  // waits for init to exit, removes the control groups
   }
   if (spec_) {
     std::string directory = spec_->task_directory();
@@ -563,7 +563,7 @@ void TaskSupervisor::Tell() {
   }
   if (started_ && !told_started_) {
     told_started_ = true;
-    down.mutable_started()->set_started_us(started_us_);
+    down.mutable_started();
     Send(down);
   }
   bool output_told = !attached_ || OutputEndSent();
@@ -604,7 +604,7 @@ void TaskSupervisor::Pump() {
   if (!connection_) return;
   Tell();
   if (!attached_) return;
-  // A piece of each in turn, so that neither output waits for the other.
+  // One piece of each in turn, so that neither output waits for the other.
   for (bool any = true; any && connection_->room();) {
     any = PumpOutput(&stdout_, v1::STDOUT);
     any |= PumpOutput(&stderr_, v1::STDERR);

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The supervisor of one task: its command's sandbox, streams, end and writes. What vrund-task runs.
+// The supervisor of one task, run by vrund-task: owns the command's sandbox, streams, exit record and writes.
 //
-// It keeps everything that must survive an agent or a home that goes and comes back:
+// It keeps everything that must survive a restart of the agent or a reconnection of home:
 //
-//   connection        the agent's, by the socket pair it was started with, later by TASK_DIRECTORY/sock. The newest
-//   wins.
-//                     On each one Started and Exited are told at once, so that the agent knows; Output and WriteBack
-//                     flow after an Attach, which is answered by Attached and, once more, Started, what is missing of
-//                     the outputs, Exited, the writes. Exited never overtakes output.
-//   no connection     the command goes on; its output stops when the windows are full. After `orphan_micros` it is
-//   killed,
-//                     and the supervisor goes. The exit record and the upper directory stay on disk for the agent.
-//   the end           the command ends → everything else inside is killed → the record is on disk → it is told → the
-//   writes
-//                     go home → Release → the task directory is removed.
+//   connection        the agent's: first the socket pair from the start, later TASK_DIRECTORY/sock. The newest wins.
+//                     Each new connection gets Started and Exited at once, for the agent. Output and WriteBack are sent
+//                     only after an Attach. Its answer is Attached, then Started again, the missing output, Exited, the
+//                     writes. Exited never overtakes output.
+//   no connection     the command continues; its output stops when the windows are full. After `orphan_micros` the
+//                     supervisor kills it and exits. The exit record and the upper directory stay on disk for the
+//                     agent.
+//   the end           the command exits → everything else inside is killed → the record is on disk → it is sent → the
+//                     writes go home → Release → the task directory is removed.
 //   SIGTERM           (the node stops) kills the task and leaves record and upper on disk, as above.
 //
 // Loop thread only.
@@ -42,8 +40,8 @@ namespace vrun::node {
 
 struct TaskOptions {
   int64_t orphan_micros = 600 * int64_t{1000000};
-  int64_t grace_micros = 30 * int64_t{1000000};  // between the signal of a time limit or cancellation and SIGKILL
-  std::optional<Error> unusable;                 // this host cannot run tasks: why every one fails
+  int64_t grace_micros = 30 * int64_t{1000000};  // between the signal for a time limit or cancellation and SIGKILL
+  std::optional<Error> unusable;                 // set if this host cannot run tasks: the reason why each one fails
 };
 
 class TaskSupervisor {
@@ -64,7 +62,7 @@ class TaskSupervisor {
   void OnUp(v1::TaskUp up);
   void OnClosed();
   void Attach(const v1::Attach& attach);
-  void Fail(const Error& error);  // tells the other side
+  void Fail(const Error& error);  // reports the error to the peer
   void FailWrites(const Error& error);
   void Listen();
   void ArmOrphanTimer();
@@ -102,7 +100,7 @@ class TaskSupervisor {
   bool OutputEndSent();
   OutputPump* Output(v1::StreamId id);
   void Send(const v1::TaskDown& down);
-  void Tell();  // Started and Exited, when due
+  void Tell();  // sends Started and Exited when due
 
   EventLoop* loop_;
   TaskOptions options_;
@@ -119,14 +117,14 @@ class TaskSupervisor {
   std::vector<std::string> notices_;
   bool started_ = false;
   int64_t started_us_ = 0;
-  std::vector<v1::SendSignal> early_signals_;  // before the command runs
+  std::vector<v1::SendSignal> early_signals_;  // received before the command runs
   std::optional<v1::TerminalSize> early_size_;
   Stopped stopped_ = Stopped::kNot;
   int cancel_signal_ = 0;
-  std::string why_;                                                      // it was stopped, for people
-  EventLoop::TimerId warn_timer_ = 0, limit_timer_ = 0, end_timer_ = 0;  // of the time limit
-  EventLoop::TimerId term_timer_ = 0, kill_timer_ = 0;                   // of whoever was told to leave
-  bool warned_ = false;                                                  // it got its own signal ahead of its limit
+  std::string why_;                                                      // why it was stopped, as text for people
+  EventLoop::TimerId warn_timer_ = 0, limit_timer_ = 0, end_timer_ = 0;  // timers of the time limit
+  EventLoop::TimerId term_timer_ = 0, kill_timer_ = 0;                   // timers of a task that was told to exit
+  bool warned_ = false;  // the job's own signal was sent before the time limit
   std::optional<v1::ExitRecord> record_;
   bool leaving_ = false, remove_ = false;
 
@@ -135,10 +133,10 @@ class TaskSupervisor {
   // Descriptors of the command above 2.
   std::map<v1::StreamId, std::unique_ptr<OutputPump>> more_outputs_;
   std::map<v1::StreamId, std::unique_ptr<InputPump>> more_inputs_;
-  int stopped_by_ = 0;  // the signal that has stopped the command; 0: it goes on
-  int terminal_ = -1;   // the master, owned by stdout_
+  int stopped_by_ = 0;  // the signal that stopped the command; 0: not stopped
+  int terminal_ = -1;   // the master side, owned by stdout_
   TaskWrites writes_;
-  std::unique_ptr<KeptWriter> keeping_;  // while what was written is put where it is kept
+  std::unique_ptr<KeptWriter> keeping_;  // set while the writes are copied to the kept store
 };
 
 }  // namespace vrun::node

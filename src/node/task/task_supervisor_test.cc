@@ -58,7 +58,7 @@ TEST_F(TaskTest, LeavesNothingBehind) {
 }
 
 TEST_F(TaskTest, AnotherNodesJobOfTheSameNumberIsLeftAlone) {
-  // Two nodes on one host, of two clusters: their jobs have the same numbers, and their control groups one parent.
+  // Two nodes of two clusters on one host: their jobs have the same numbers, and their control groups the same parent.
   auto other = Another();
   other->place().set_job(task_->place().job());
   other->Shell("echo ready; read line; exit 4");
@@ -223,7 +223,7 @@ TEST_F(TaskTest, UmaskNiceAndLimits) {
   Outcome& o = Shell(
       "umask; read a < /proc/self/stat; set -- $a; echo ${19}; ulimit -n; ulimit -c; grep -E 'Sig(Ign|Blk|Cgt)' "
       "/proc/self/status; ls /proc/self/fd | wc -l");
-  // A test that was made nice itself cannot take that back.
+  // The niceness of the test process itself cannot be lowered.
   std::string nice = std::to_string(std::max(5, ::getpriority(PRIO_PROCESS, 0)));
   EXPECT_EQ("0027\n" + nice +
                 "\n123\n0\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000000000\n4\n",
@@ -409,7 +409,7 @@ TEST_F(TaskTest, ACommandThatDoesNotHandleItsSignalIsEndedByItAndThatIsSaid) {
   EXPECT_NE(std::string::npos, o.record.reason().find("--signal"));
 }
 
-// As sbatch does without B:, so that a script need not handle a signal that is meant for its programs.
+// Like sbatch without B:, so that a script need not handle a signal that is meant for its programs.
 TEST_F(TaskTest, TheSignalSparesTheShellOfABatchScript) {
   task_->run().mutable_scheduling()->set_limit_s(60);
   task_->run().mutable_scheduling()->set_grace_s(59);

@@ -14,7 +14,7 @@
 
 namespace vrun::node {
 
-// The end that home holds of a content stream: what the node asked, in order. The node's end: any thread.
+// Home's end of a content stream: records the node's requests in order. The node's end may be used from any thread.
 class Wire {
  public:
   static constexpr char kHome[] = "u@h";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file system server as a process of its own, for fs_server_test; the socket for the agent is descriptor 3.
+// Runs the file system server as a separate process for fs_server_test; descriptor 3 is the agent's socket.
 //   DIRECTORY HOME_ID          alone
 //   DIRECTORY HOME_ID keeper   by a keeper, which starts DIRECTORY HOME_ID kept
-//   DIRECTORY HOME_ID waits    by a keeper, another server, which dies once: SelfWaitingServer
+//   DIRECTORY HOME_ID waits    by a keeper; another server, which dies once: SelfWaitingServer
 #include <unistd.h>
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of nodes that pass content on: a home in memory that signs and counts, and nodes that are real but for
-// their mounts: stores on disk, gRPC with mTLS on loopback.
+// For tests of content sharing: an in-memory home that signs and counts, and nodes that are real except for mounts
+// (stores on disk, gRPC with mTLS on loopback).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ namespace vrun::node {
 
 inline constexpr char kTestHome[] = "u@h";
 
-// One home and its nodes. Answers on a thread of its own, in the order of asking.
+// One home and its nodes. Answers requests in order, on its own thread.
 class PeerHome {
  public:
   struct File {
@@ -68,7 +68,7 @@ class PeerHome {
     files_[file.version.ino] = file;
     return file;
   }
-  // The node's content stream. Home must outlive the source.
+  // Serves the node's content stream. Home must outlive the source.
   void Serve(ContentSource* source) {
     source->AllowToken(kTestHome, "secret", 7, 1);
     auto line = std::make_shared<Line>();
@@ -82,7 +82,7 @@ class PeerHome {
     hello.mutable_hello()->set_attempt(1);
     (*handler)->OnMessage(hello.SerializeAsString());
   }
-  // A member that has no content stream: one that a test plays itself.
+  // Adds a member without a content stream, which the test plays itself.
   void Enlist(const std::string& name, const std::string& address) { Join(nullptr, 0, name, address); }
   void Dismiss(const std::string& name) {
     std::lock_guard lock(mu_);
@@ -91,7 +91,7 @@ class PeerHome {
   }
   const std::string& secret() const { return secret_; }
   const SigningKey& key() const { return key_; }
-  // How often the data of each unit was sent, all together and at most.
+  // How often unit data was sent: the total, and the maximum for one unit.
   uint64_t units_sent() {
     std::lock_guard lock(mu_);
     uint64_t sum = 0;
@@ -103,19 +103,19 @@ class PeerHome {
     return statements_;
   }
 
-  // The next answer with content comes so much later, and all after it: a full uplink.
+  // Delays the next answer with content, and all later ones, by this much: a full uplink.
   void Stall(int64_t micros) {
     std::lock_guard lock(mu_);
     stall_micros_ = micros;
   }
 
-  // The next tables of traces come when so many nodes have asked: runs that begin together.
+  // Holds the next trace tables until this many nodes have asked: runs that begin together.
   void TablesTogether(size_t nodes) {
     std::lock_guard lock(mu_);
     tables_together_ = nodes;
   }
 
-  // What home says of a frame, and its name.
+  // Home's description of a frame, and its name.
   static constexpr uint64_t kFrameUnits = 4;
   static v1::TraceFrame Frame(const File& file, uint64_t first, uint64_t count, const SigningKey& key) {
     v1::TraceFrame frame;
@@ -133,7 +133,7 @@ class PeerHome {
     namer.Add(file.version, first, count);
     return namer.Name();
   }
-  // What home says of units of a file.
+  // Home's answer for units of a file.
   v1::Units Units(const File& file, uint64_t offset, uint64_t length, const SigningKey& key) const {
     v1::Units units;
     units.set_offset(offset);
@@ -297,7 +297,7 @@ class PeerHome {
     Say(line, reply);
   }
 
-  // One trace: every file, in frames.
+  // One trace of all files, in frames.
   void Trace(const v1::ContentRequest& request, v1::ContentReply* reply) {
     std::lock_guard lock(mu_);
     struct Part {
@@ -392,14 +392,14 @@ class PeerNode {
     store_.reset();
     (void)RemoveTree(directory_);
   }
-  // From now on others may ask it.
+  // From now on other nodes may ask it.
   void Join() { peer_source_->HomeIsBack(); }
-  // Waits until it knows of so many others.
+  // Waits until it knows this many other nodes.
   bool WaitMates(size_t n) {
     for (int i = 0; i < 1000 && peer_source_->stats().mates != n; ++i) ::usleep(10'000);
     return peer_source_->stats().mates == n;
   }
-  // The whole file, as a program reads it; "" if that fails.
+  // Reads the whole file like a program; "" on failure.
   std::string Read(const PeerHome::File& file) {
     auto content = backend_->files().Get(file.version, std::nullopt);
     std::string data(file.version.size, '\0');
@@ -416,7 +416,7 @@ class PeerNode {
     return data;
   }
   void Tick(int64_t now_micros) { peers_->Tick(now_micros); }
-  // Begins a run that has a trace, and waits until so many units have come.
+  // Begins a run that has a trace, and waits until this many units have arrived.
   bool RunWithTrace(uint64_t units) {
     BeginRun();
     for (int i = 0; i < 2000 && backend_->counters().units_fetched < units; ++i) ::usleep(10'000);
@@ -428,7 +428,7 @@ class PeerNode {
   PeerSource* source() { return peer_source_.get(); }
   const std::string& name() const { return name_; }
   const std::string& address() const { return address_; }
-  // Its streams end and nobody reaches it; home does not know yet.
+  // Its streams end and it becomes unreachable; home does not know yet.
   void Die() { server_.reset(); }
 
  private:
@@ -442,7 +442,7 @@ class PeerNode {
   std::unique_ptr<rpc::Server> server_;
 };
 
-// A node that home has listed and that does what a test wants.
+// A listed node whose behaviour the test chooses.
 class OddPeer {
  public:
   using Behave = std::function<void(const v1::PeerRequest&, std::function<void(const v1::PeerReply&)>)>;
@@ -463,7 +463,7 @@ class OddPeer {
     for (auto& session : sessions_) session->stream.reset();
   }
   int asked() const { return asked_; }
-  // That it lives and works on what it was asked for, to all who ask.
+  // Tells all clients that it is alive and works on their requests.
   void Beat() {
     v1::PeerReply reply;
     reply.mutable_waiting();
@@ -522,10 +522,10 @@ inline std::string Bytes(size_t n, unsigned seed) {
   return out;
 }
 
-// Nodes of one home.
+// A home with several nodes.
 class PeerTest : public testing::Test {
  protected:
-  // Nodes that know of each other.
+  // Starts nodes that know each other.
   void Start(int n) {
     for (int i = 0; i < n; ++i) {
       nodes_.push_back(std::make_unique<PeerNode>(&home_, authority_, "n" + std::to_string(nodes_.size() + 1)));

@@ -53,7 +53,7 @@ void Initialize(int device, Received* request) {
   Answer(device, request->header.unique, out);
 }
 
-// The errno of asking for the root's attributes.
+// The errno of a request for the root's attributes.
 int Ask(const std::string& view) {
   struct stat st {};
   return ::stat(view.c_str(), &st) == 0 ? 0 : errno;

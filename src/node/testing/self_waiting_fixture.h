@@ -5,9 +5,9 @@
 
 namespace vrun::node {
 
-// A server for a keeper, with one view, DIRECTORY/view, of which only the root is there. The first one is killed while
-// a thread of it, and a process that outlives it, wait for answers that it has not given; the next one answers what it
-// is asked, and what that process got is written to DIRECTORY/answered ("0", or an errno).
+// A server for a keeper with one view, DIRECTORY/view, that has only a root. The first server is killed while one of
+// its own threads, and a process that outlives it, wait for its replies. The next server replies. The process's result
+// ("0", or an errno) is written to DIRECTORY/answered.
 int SelfWaitingServer(const std::string& directory);
 
 }  // namespace vrun::node

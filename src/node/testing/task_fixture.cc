@@ -90,7 +90,7 @@ TaskProcess::~TaskProcess() {
   if (pid_ > 0) {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
-    // The sandbox dies with its supervisor, a moment later.
+    // The sandbox dies shortly after its supervisor.
     const std::string name = PathExists(directory()) ? GroupName(spec_) : "";
     Eventually(
         [&] { return name.empty() || static_cast<bool>(sandbox::RemoveCgroups(sandbox::DetectCgroups(), name)); });
@@ -232,7 +232,7 @@ std::optional<v1::TaskDown> TaskProcess::Receive() {
       break;
     case v1::TaskDown::kWriteBack:
       outcome.writes.push_back(down.write_back());
-      // As home does: what is whole and durable.
+      // Like home: acknowledges complete, durable operations.
       if (acknowledge && !down.write_back().has_put_file() &&
           !(down.write_back().has_file_data() && !down.write_back().file_data().last())) {
         v1::TaskUp up;
@@ -313,7 +313,7 @@ bool Eventually(const std::function<bool()>& condition) {
   auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
-    ::usleep(2000);  // what is waited for is another process's end or file: no event to be had in general
+    ::usleep(2000);  // waits for another process's exit or file, for which there is no event in general
   }
   return true;
 }

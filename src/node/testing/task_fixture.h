@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a small root (busybox), a real vrund-task, and this test as its agent and home.
+// For tests: a small root (busybox) and a real vrund-task; the test plays its agent and home.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "proto/supervisor.pb.h"
@@ -21,10 +21,10 @@
 
 namespace vrun::node::testing {
 
-// A range of this test process's own: clusters may be running beside it.
+// A uid range for this test process, because other clusters may be running on this host.
 inline const uint32_t kUidBase = 0x50000000 + static_cast<uint32_t>(::getpid() % 4096) * 65536;
 
-// Why this host cannot run these tests; "" when it can.
+// The reason why this host cannot run these tests; "" if it can.
 std::string WhyNot();
 
 // A directory below $TMPDIR or /var/tmp, removed at the end.
@@ -51,7 +51,7 @@ struct Outcome {
 
 class TaskProcess {
  public:
-  // `argv` for /bin/sh -c when it is one string with a blank; see spec() for the rest.
+  // A single string with a space in `argv` is run by /bin/sh -c. Set the rest in spec().
   explicit TaskProcess(const std::string& base);
   ~TaskProcess();  // kills what still runs
 
@@ -60,7 +60,7 @@ class TaskProcess {
   v1::RunSpec& run() { return *spec_.mutable_order()->mutable_spec(); }
   v1::Command& command() { return *run().mutable_command(); }
   void Shell(const std::string& script);
-  std::vector<std::string> options;  // of vrund-task
+  std::vector<std::string> options;  // options of vrund-task
   std::string directory() const { return spec_.task_directory(); }
   std::string root() const { return root_; }
 
@@ -68,23 +68,23 @@ class TaskProcess {
   void Send(const v1::TaskUp& up);
   void Attach(uint64_t out = 0, uint64_t err = 0, uint64_t writes = 0);
   void Input(const std::string& data, bool end, bool peeked = false);
-  void InputOf(v1::StreamId stream, const std::string& data, bool end);  // all of it
+  void InputOf(v1::StreamId stream, const std::string& data, bool end);  // the whole input
   void Signal(int signal, bool cancel = false);
   void Ack(v1::StreamId stream, uint64_t offset);
   void Release();
-  // The agent dies; another one comes.
+  // Simulates an agent that dies and is replaced.
   void Disconnect();
   void Reconnect();
 
-  // The next message, acknowledged as home would if `acknowledge`; nullopt at the end of the connection. Fails the test
-  // after a minute.
+  // The next message, acknowledged like home does if `acknowledge`; nullopt at the end of the connection. Fails the
+  // test after a minute.
   std::optional<v1::TaskDown> Receive();
   bool acknowledge = true;
-  // Reads until `done`.
+  // Reads until `done` returns true.
   void Until(const std::function<bool()>& done);
-  // Until exit record and writes are there.
+  // Reads until the exit record and the writes have arrived.
   Outcome& Finish();
-  // Start, Finish, Release, end of the process.
+  // Start, Finish, Release, then waits for the process to exit.
   Outcome& Run();
   void WaitForEnd();
 
@@ -94,7 +94,7 @@ class TaskProcess {
   std::optional<uint64_t> input_taken;
   std::map<int, std::string> more;  // output of descriptors above 2
   std::map<int, bool> more_ended;
-  int stopped = 0;  // how often the command was
+  int stopped = 0;  // how often the command was stopped
   bool input_closed = false, out_eof = false, err_eof = false, exited = false, attached = false;
   pid_t pid() const { return pid_; }
 
@@ -105,10 +105,10 @@ class TaskProcess {
   pid_t pid_ = -1;
 };
 
-// Processes of the sandbox's uid range that are alive on the host.
+// Live processes on the host within the sandbox's uid range.
 std::vector<pid_t> ProcessesOfRange(uint32_t uid_base);
 bool GroupsLeft(uint64_t job);
-// Calls until true or a minute has passed.
+// Polls until true or a minute has passed.
 bool Eventually(const std::function<bool()>& condition);
 
 class TaskTest : public ::testing::Test {

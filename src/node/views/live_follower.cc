@@ -18,8 +18,8 @@
 namespace vrun::node {
 namespace {
 
-constexpr std::chrono::seconds kAgain{1};  // after home could not, or would not tell; after a tree could not be taken
-constexpr int64_t kHeardMicros = 500'000;  // between two words to home that it was heard
+constexpr std::chrono::seconds kAgain{1};  // after home could not or would not tell; after a tree could not be applied
+constexpr int64_t kHeardMicros = 500'000;  // interval of our Heard messages to home
 
 }  // namespace
 
@@ -33,7 +33,7 @@ struct LiveFollower::Shared {
   ContentSource::TreeNow newest;
   std::multimap<uint64_t, std::function<void()>> waiting;  // by serial
 
-  // What is included counts also where the tree is the same: what home has changed back is right from then on.
+  // Compares `included` too: if home has changed back to the same tree, that state includes more of our writes.
   bool behind() const { return newest.tree != shown.tree || newest.included > shown.included; }
   std::vector<std::function<void()>> TakeServed() {
     std::vector<std::function<void()>> served;
@@ -43,14 +43,14 @@ struct LiveFollower::Shared {
     }
     return served;
   }
-  int64_t heard = 0;  // monotonic
+  int64_t heard = 0;  // last message from home; monotonic
   uint64_t trees = 0;
-  int64_t told = 0;     // of its tree, last; monotonic
-  int64_t doubted = 0;  // since when; 0: not
+  int64_t told = 0;     // last message about its tree; monotonic
+  int64_t doubted = 0;  // in doubt since; 0: not in doubt
   bool pinged = false;  // home understands Heard
-  int64_t said = 0;     // that it was heard; monotonic
+  int64_t said = 0;     // time of our last Heard; monotonic
 
-  // What home said last is shown: home is told so now and then.
+  // Tells home from time to time that the view shows its latest state.
   bool TakeSay() {
     const int64_t now = MonotonicMicros();
     if (!pinged || doubted != 0 || behind() || now - said < kHeardMicros) return false;
@@ -83,7 +83,7 @@ LiveFollower::~LiveFollower() {
   }
   thread_.join();
   home_->Unwatch(watch);
-  // Whoever follows next finds out for himself.
+  // The next follower determines the doubt for itself.
   if (shared_->doubted != 0 && doubt_) doubt_(false);
 }
 
@@ -125,7 +125,7 @@ void LiveFollower::Watch() {
   watch.now = [shared = shared_, backend = std::weak_ptr(backend_)](const ContentSource::TreeNow& now) {
     std::lock_guard lock(shared->mutex);
     shared->heard = shared->told = MonotonicMicros();
-    // So that taking it does not have to ask.
+    // So that applying it needs no request.
     const auto kept = backend.lock();
     if (kept && shared->newest.tree != now.tree) (void)kept->store()->PutBlob(now.tree, tree::EncodeRoot(now.root));
     shared->newest = now;
@@ -147,19 +147,19 @@ void LiveFollower::Watch() {
   shared_->watch = id;
 }
 
-// What is shown is what home has, as far as home speaks.
+// Updates the doubt: the view shows home's state as long as home speaks.
 void LiveFollower::Believe(std::unique_lock<std::mutex>* lock) {
   Shared& s = *shared_;
   const int64_t now = MonotonicMicros(), silent = now - s.heard;
-  // A ping says that home lives, not what it has: only a look at the root ends a doubt.
+  // A ping shows that home is alive, but not its state: only a check of the root ends a doubt.
   const bool doubt = s.doubted == 0 ? silent > kHomeSilentMicros : s.told <= s.doubted || s.behind();
   if (doubt != (s.doubted != 0)) {
     s.doubted = doubt ? now : 0;
     lock->unlock();
     if (doubt) {
-      LogWarning("live view: home has said nothing for {} s: what changed there may not be seen", silent / 1'000'000);
+      LogWarning("live view: no message from home for {} s: its changes may not be seen", silent / 1'000'000);
     } else {
-      LogInfo("live view: home speaks again");
+      LogInfo("live view: home sends messages again");
     }
     if (doubt_) doubt_(doubt);
     lock->lock();

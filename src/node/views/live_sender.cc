@@ -18,8 +18,8 @@ namespace vrun::node {
 namespace {
 
 constexpr std::chrono::milliseconds kFull{1};
-constexpr std::chrono::seconds kSendAgain{1};  // after home could not, or content could not be read
-constexpr int kMostPatience = 20;              // times as long as at first
+constexpr std::chrono::seconds kSendAgain{1};  // after home refused, or content could not be read
+constexpr int kMostPatience = 20;              // times the first wait
 
 }  // namespace
 
@@ -27,19 +27,20 @@ struct LiveSender::Shared {
   std::mutex mutex;
   std::condition_variable changed;
   bool stop = false;
-  bool asked = false;    // BeginWrites is under way
+  bool asked = false;    // BeginWrites is in progress
   uint64_t request = 0;  // its id
-  uint64_t begin = 0;    // of the series that home takes; 0: none
-  bool ready = true;     // the stream may have something
-  // Of content, in this series. What home has not taken lies in its memory.
+  uint64_t begin = 0;    // begin of the series that home accepts; 0: none
+  bool ready = true;     // the stream may have a message
+  // Content in this series. What home has not processed is in its memory.
   uint64_t window = 0;  // 0: home sets no limit
   uint64_t sent = 0;
   uint64_t taken = 0;
-  int64_t active = MonotonicMicros();  // when something was sent or heard
+  int64_t active = MonotonicMicros();  // last time that something was sent or received
   int patience = 1;
-  // The stream is called. Before `mutex`. What Next gives belongs to the series that began with the last Resume.
+  // Held while the stream is called. Lock before `mutex`. Results of Next belong to the series that began with the last
+  // Resume.
   std::mutex hearing;
-  vfs::LiveStream* stream = nullptr;  // guarded by `hearing`; null before the start, and once the sender is gone
+  vfs::LiveStream* stream = nullptr;  // guarded by `hearing`; null before the start and after the sender is gone
 
   void Heard(const v1::LiveAck& ack) {
     std::lock_guard hear(hearing);
@@ -106,7 +107,7 @@ void LiveSender::Begin() {
   ContentSource::Writes writes;
   writes.heard = [shared = shared_](const v1::LiveAck& ack) { shared->Heard(ack); };
   writes.over = [shared = shared_](const Error& error) {
-    LogInfo("live view: home does not take what is written: {}", Escape(error.message()));
+    LogInfo("live view: home does not accept writes: {}", Escape(error.message()));
     std::lock_guard lock(shared->mutex);
     shared->asked = false;
   };
@@ -139,15 +140,15 @@ void LiveSender::Run() {
     if (sent != ContentSource::Sent::kFull) message.bytes.clear();
     lock.lock();
     if (sent == ContentSource::Sent::kSent && taken == Taken::kMessage) s.active = MonotonicMicros();
-    // What was lost with the stream comes again: home says from where. It may have said so by now.
+    // What was lost with the old stream is sent again from where home says, which it may have said already.
     if (sent == ContentSource::Sent::kAway && s.begin == message.begin) s.begin = 0;
     if (sent == ContentSource::Sent::kFull) s.changed.wait_for(lock, kFull, [&] { return s.stop; });
     if (taken == Taken::kFailed) s.changed.wait_for(lock, kSendAgain, [&] { return s.stop; });
   }
 }
 
-// All is sent, and home says nothing of it: if it waits for us as well, for something that got lost, this sets both
-// going. If it is only slow, it gets again what it has.
+// Everything is sent and home acknowledges nothing. If home waits too, because a message got lost, this restarts both.
+// If it is only slow, it receives some messages twice.
 void LiveSender::AskAgainIfQuiet(std::unique_lock<std::mutex>* lock) {
   Shared& s = *shared_;
   if (!s.asked || MonotonicMicros() - s.active < patience_micros_ * s.patience) return;
@@ -162,7 +163,7 @@ void LiveSender::AskAgainIfQuiet(std::unique_lock<std::mutex>* lock) {
   if (outstanding > 0) home_->Unwatch(request);
   lock->lock();
   if (outstanding == 0) return;
-  LogInfo("live view: home says nothing of {} operations: it is asked from where to send them", outstanding);
+  LogInfo("live view: home has not acknowledged {} operations: asking it where to continue", outstanding);
   s.patience = std::min(2 * s.patience, kMostPatience);
   s.asked = false;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends home what is written in a live view, and hears what home has of it, on a thread of its own: content is read
-// from the node's disk. Where home is away it waits; home says where to go on.
+// Sends a live view's writes home and processes home's acknowledgements, on its own thread, because content is read
+// from the node's disk. Pauses while home is away; home says where to continue.
 #pragma once
 
 #include <condition_variable>
@@ -19,8 +19,8 @@ class ContentSource;
 
 class LiveSender {
  public:
-  // `view`: its id at home. `home` must outlive it. `patience_micros`: for so long home may say nothing of what it was
-  // sent before it is asked anew from where to go on, then for twice as long, and so on up to 20 times.
+  // `view`: its id at home. `home` must outlive it. `patience_micros`: if home acknowledges nothing for this long, it
+  // is asked again where to continue; the time doubles with each try, up to 20 times the first.
   LiveSender(ContentSource* home, uint64_t view, int64_t patience_micros = 30'000'000);
   ~LiveSender();
   LiveSender(const LiveSender&) = delete;
@@ -28,20 +28,20 @@ class LiveSender {
 
   // For LiveViewOptions::on_ready. May outlive this.
   std::function<void()> ReadyCallback() const;
-  // Once. The stream must outlive this.
+  // Call once. The stream must outlive this.
   void Start(vfs::LiveStream* stream);
 
  private:
-  struct Shared;  // what callbacks of home and of the stream keep alive
+  struct Shared;  // kept alive by callbacks of home and of the stream
   void Begin();
   void Run();
   struct Message {
     std::string bytes;     // serialized; empty: none
     uint64_t request = 0;  // the BeginWrites that it belongs to
-    uint64_t begin = 0;    // and the series
+    uint64_t begin = 0;    // the series that it belongs to
   };
   enum class Taken { kMessage, kNothing, kFailed };
-  Taken Take(Message* message);  // the next of the stream
+  Taken Take(Message* message);  // takes the next message of the stream
   void AskAgainIfQuiet(std::unique_lock<std::mutex>* lock);
 
   ContentSource* const home_;

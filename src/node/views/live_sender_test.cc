@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a live view writes on its way to a home in memory that is slow, or has forgotten what it waits for.
+// Sends a live view's writes to an in-memory home that is slow, or has forgotten what it waits for.
 #include "node/views/live_sender.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class LiveSenderTest : public testing::Test {
     sender_.reset();
     EXPECT_TRUE(RemoveTree(top_).has_value());
   }
-  // What else comes before it is dropped. id 0: nothing has come.
+  // Drops other messages that come before it. id 0: nothing came.
   v1::ContentRequest Hear(const std::function<bool(const v1::ContentRequest&)>& wanted, int millis = 20'000) {
     for (int i = 0; i < millis; ++i) {
       for (v1::ContentRequest next = wire_->Next(); next.ByteSizeLong() > 0; next = wire_->Next()) {
@@ -95,7 +95,7 @@ TEST_F(LiveSenderTest, AHomeThatSaysNothingIsAskedAgainFromWhere) {
   const auto write = HearWrite();
   EXPECT_EQ(write.write().path(), "/a");
   EXPECT_EQ(write.begin(), 6u);
-  // Of what home has there is nothing to be asked.
+  // Nothing can be requested of what home already has.
   v1::LiveAck ack;
   ack.mutable_ack()->set_sequence(write.write().sequence());
   Say(ack);

@@ -21,10 +21,10 @@
 namespace vrun::node {
 namespace {
 
-constexpr int64_t kWarmMicros = 10'000'000;  // between the last job and the rest
-constexpr int64_t kAgainMicros = 1'000'000;  // while home lacks something of a view that nobody uses
-constexpr uint64_t kKeepBytes = 1ull << 30;  // of what was written and home has, in a view that rests, at most
-constexpr int64_t kRoomMicros = 1'000'000;   // between two looks at what the cache leaves of it
+constexpr int64_t kWarmMicros = 10'000'000;  // between the last job and resting
+constexpr int64_t kAgainMicros = 1'000'000;  // while home lacks writes of an unused view
+constexpr uint64_t kKeepBytes = 1ull << 30;  // maximum of published content kept by a resting view
+constexpr int64_t kRoomMicros = 1'000'000;   // interval of checks how much room the cache leaves
 
 uint64_t NewId() {
   uint32_t halves[2] = {};
@@ -36,7 +36,7 @@ uint64_t NewId() {
 
 std::string BootId() { return ReadFile("/proc/sys/kernel/random/boot_id").value_or(""); }
 
-// What home has can be fetched again, as all that is in the cache: it has what the cache does not need.
+// Published content can be fetched again like everything in the cache, so it may use only what the cache does not need.
 uint64_t RoomBeside(const store::Stats& cache) {
   if (cache.disk_free_bytes < cache.min_free_bytes || cache.bytes >= cache.limit_bytes) return 0;
   return std::min(kKeepBytes, cache.limit_bytes - cache.bytes);
@@ -50,16 +50,16 @@ bool IsId(const std::string& name) {
 
 struct LiveViews::Live {
   uint64_t id = 0;
-  bool mounted = false;  // and followed
+  bool mounted = false;  // mounted and followed
   bool resting = false;  // mounted, not followed
   bool lost = false;
-  std::set<uint64_t> leases;  // also of those that wait
-  // Until it is mounted: what to do then, or with why not.
+  std::set<uint64_t> leases;  // including those that wait
+  // Until it is mounted: callbacks for success or the error.
   std::vector<std::function<void(const Status&)>> waiting;
-  EventLoop::TimerId idle = 0;  // until it rests; then until the next look at the cache
-  uint64_t room = 0;            // RoomBeside, when something was given up last
+  EventLoop::TimerId idle = 0;  // until it rests; then until the next check of the cache
+  uint64_t room = 0;            // result of RoomBeside at the last release
 
-  // In the order in which they need each other.
+  // In order of dependency.
   std::unique_ptr<LiveSender> sender;
   std::unique_ptr<vfs::LiveView> view;
   std::unique_ptr<LiveFollower> follower;
@@ -73,7 +73,7 @@ struct LiveViews::Live {
   }
 };
 
-// Of a view whose mount has ended, on its way home.
+// Unsent writes of a view whose mount has ended, being sent home.
 struct LiveViews::Left {
   std::unique_ptr<LiveSender> sender;
   std::unique_ptr<vfs::LiveRemains> remains;
@@ -95,7 +95,7 @@ LiveViews::LiveViews(EventLoop* loop, ContentSource* home, std::shared_ptr<vfs::
 LiveViews::~LiveViews() {
   *alive_ = false;
   worker_.Stop();
-  left_.clear();  // what was not sent stays on the disk
+  left_.clear();  // unsent writes stay on the disk
   for (const auto& [id, live] : views_) loop_->Cancel(live->idle);
 }
 
@@ -169,7 +169,7 @@ void LiveViews::Follow(const LivePtr& live, uint64_t serial) const {
       home_, backend_, live->id, live->view->tree(), serial,
       [this, view = live->view.get()](const Digest& tree, uint64_t included) {
         hooks_.told(tree);
-        // Of an operation that is under way, those before it are there.
+        // While an operation is in progress, only the operations before it are included.
         const bool whole = (included & vfs::LiveStream::kLastPlace) == vfs::LiveStream::kLastPlace;
         const uint64_t number = included >> vfs::LiveStream::kPlaceBits;
         return view->Advance(tree, number - (whole || number == 0 ? 0 : 1));
@@ -196,7 +196,7 @@ void LiveViews::Open(const Digest& tree, uint64_t serial, uint64_t lease, std::f
     if (!other->lost) live = other;
   }
   if (!live) {
-    // It shows that state from the beginning: the first job waits for no word of home's.
+    // It shows that state from the beginning, so the first job does not wait for home.
     live = Make(NewId(), serial, [this, tree](vfs::LiveViewOptions options) {
       return vfs::LiveView::Mount(backend_, tree, std::move(options));
     });
@@ -233,7 +233,7 @@ void LiveViews::Grant(const LivePtr& live, uint64_t serial, uint64_t lease, std:
 
 void LiveViews::Publish(uint64_t lease, std::function<void(Result<Published>)> done) {
   const LivePtr live = Of(lease);
-  const Error gone(Code::kAborted, "the live view is gone: what was written there at last may be missing at home");
+  const Error gone(Code::kAborted, "the live view is gone: its last writes may be missing at home");
   if (!live || live->lost) return done(gone);
   const auto publish = [this, alive = std::weak_ptr(alive_), live, done] {
     worker_.Post([this, alive, live, done] {
@@ -268,7 +268,7 @@ void LiveViews::CloseAllBut(const std::set<uint64_t>& leases) {
   }
 }
 
-// Nobody uses it. It may be used again soon, and home may lack something of it.
+// Nobody uses it. It may be used again soon, and home may lack some of its writes.
 void LiveViews::Idle(const LivePtr& live, int64_t micros) {
   if (live->lost) return Drop(live, false);
   loop_->Cancel(live->idle);
@@ -303,7 +303,7 @@ void LiveViews::Rest(const LivePtr& live) {
 
 void LiveViews::GiveRoom(const LivePtr& live) {
   const uint64_t room = RoomBeside(backend_->store()->stats());
-  if (room < live->room - live->room / 8) {  // each time all nodes are looked at
+  if (room < live->room - live->room / 8) {  // each release examines all nodes of the tree
     live->room = room;
     worker_.Post([live, room] { live->view->DropWritten(room); });
   }
@@ -337,7 +337,7 @@ void LiveViews::Drop(const LivePtr& live, bool remove) {
 }
 
 void LiveViews::Adopt(uint64_t id, std::set<uint64_t> leases, vfs::ViewHandle handle) {
-  // Shared, since a std::function is copied.
+  // Shared, because a std::function is copied.
   const auto shared = std::make_shared<vfs::ViewHandle>(std::move(handle));
   const LivePtr live = Make(id, 0, [this, shared](vfs::LiveViewOptions options) {
     return vfs::LiveView::TakeOver(backend_, std::move(*shared), std::move(options));
@@ -345,10 +345,10 @@ void LiveViews::Adopt(uint64_t id, std::set<uint64_t> leases, vfs::ViewHandle ha
   live->leases = std::move(leases);
   live->waiting.push_back([this, live = live.get()](const Status& mounted) {
     if (mounted) return;
-    hooks_.lost("/",
-                "the live view could not be taken over: what was written there at last may be missing at home: " +
-                    mounted.error().message(),
-                {live->leases.begin(), live->leases.end()});
+    hooks_.lost(
+        "/",
+        "the live view could not be taken over: its last writes may be missing at home: " + mounted.error().message(),
+        {live->leases.begin(), live->leases.end()});
   });
 }
 
@@ -374,8 +374,7 @@ void LiveViews::Send(uint64_t id) {
     return;
   }
   if (ReadFile(path + "/boot").value_or("") != BootId()) {
-    LogError("live view {}: the machine was restarted before home had all that was written: it is kept in {}", id,
-             Escape(path));
+    LogError("live view {}: the machine restarted before all writes were home: it is kept in {}", id, Escape(path));
     return;
   }
   auto left = std::make_shared<Left>();
@@ -387,15 +386,14 @@ void LiveViews::Send(uint64_t id) {
   options.ids = options_.ids;
   auto remains = vfs::LiveRemains::Open(backend_, std::move(options));
   if (!remains) {
-    LogError("live view {}: what home lacks of it cannot be sent, and is kept in {}: {}", id, Escape(path),
+    LogError("live view {}: cannot send its remaining writes home, they are kept in {}: {}", id, Escape(path),
              Escape(remains.error().message()));
     return;
   }
   left->remains = *std::move(remains);
   const uint64_t operations = left->remains->stream()->stats().operations;
   if (operations > 0) {
-    LogInfo("live view {}: its mount has ended before home had all that was written: sends {} operations", id,
-            operations);
+    LogInfo("live view {}: its mount ended before all writes were home: sending {} operations", id, operations);
   }
   left_[id] = left;
   left->sender->Start(left->remains->stream());

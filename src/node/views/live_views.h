@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The live view of a tenant on this node: mounted with the first job that wants one, shared by all that do. A while
-// after the last, once home has all that was written, it rests: it stays mounted with what the kernel has of it, home
-// is not asked for its changes, and what home has by now leaves the disk but for what the cache has room for. The next
-// job wakes it: it catches up with the state of then. It ends with the tenant's server. docs/decisions/0013, "Wired";
-// 0019.
+// The live view of a tenant on this node: mounted for the first job that wants one, shared by all such jobs. Some time
+// after the last job, once home has all writes, it rests: it stays mounted and keeps the kernel's caches, does not
+// follow home's changes, and releases its published content on disk except what fits into the cache. The next job wakes
+// it and it catches up with home. It is unmounted when the tenant's server exits. docs/decisions/0013, "Wired"; 0019.
 //
-// What a view needs is in DIRECTORY/ID/: `mount` (on which it is mounted), `written`, `journal`. A view that another
-// server of this keeper mounted is taken over; what home lacks of one whose mount has ended is sent (decisions/0021),
-// unless the machine was restarted since (`boot`): then nobody knows what of it reached the disk, and it stays.
+// A view's files are in DIRECTORY/ID/: `mount` (the mount point), `written`, `journal`. A view mounted by another
+// server of this keeper is taken over. If a view's mount has ended, its unsent writes are sent home (decisions/0021),
+// unless the machine has rebooted since (`boot`): then it is unknown what reached the disk, and the files stay.
 //
-// Loop thread only; mounting, publishing, resting and unmounting happen on a thread of this, because they wait.
+// Loop thread only. Mounting, publishing, resting and unmounting block, so they run on an own thread.
 #pragma once
 
 #include <cstdint>
@@ -38,17 +37,17 @@ class LiveSender;
 class LiveViews {
  public:
   struct Hooks {
-    // A file, or "/" for all of it, cannot be had any more.
+    // A file, or "/" for the whole view, can no longer be read.
     std::function<void(const std::string& path, const std::string& reason, const std::vector<uint64_t>& leases)> lost;
-    // It was mounted or its leases changed, before anybody is told; null while it is being taken over.
+    // The view was mounted or its leases changed; called before anybody is told. Null while it is being taken over.
     std::function<void(uint64_t id, const vfs::LiveView* view, const std::set<uint64_t>& leases)> keep;
-    // It is going to be unmounted.
+    // The view is about to be unmounted.
     std::function<void(uint64_t id)> drop;
-    // Home has told it of this tree, which it shows next. On a thread of the view's.
+    // Home has sent this tree, which the view shows next. Runs on a thread of the view.
     std::function<void(const Digest& tree)> told;
   };
   struct Opened {
-    uint64_t view = 0;  // its id
+    uint64_t view = 0;  // the view's id
     UniqueFd mount;
   };
   struct Published {
@@ -58,7 +57,7 @@ class LiveViews {
 
   struct Options {
     IdMap ids;
-    // As of LiveViewOptions.
+    // See LiveViewOptions.
     bool no_open = true;
     bool push = true;
     uint32_t read_ahead_kb = 128;
@@ -68,25 +67,25 @@ class LiveViews {
   // `home` must outlive it.
   LiveViews(EventLoop* loop, ContentSource* home, std::shared_ptr<vfs::Backend> backend, std::string directory,
             Options options, Hooks hooks);
-  // Unmounts. What home does not have stays on the disk.
+  // Unmounts. Writes that home does not have stay on the disk.
   ~LiveViews();
 
-  // A detached mount that shows the state of that serial (TreeNow) or a later one; `tree` is it, or an earlier one.
-  // kAborted when Close came first.
+  // Returns a detached mount that shows the state `serial` (TreeNow) or a later one; `tree` is that state or an earlier
+  // one. kAborted when Close came first.
   void Open(const Digest& tree, uint64_t serial, uint64_t lease, std::function<void(Result<Opened>)> done);
-  // All that was written by now is on its way home; once home has that sequence, it has all of it.
+  // Puts everything written so far into the series. Once home has the returned sequence, it has all of it.
   void Publish(uint64_t lease, std::function<void(Result<Published>)> done);
-  // An unknown lease is fine.
+  // An unknown lease is allowed.
   void Close(uint64_t lease);
   void CloseAllBut(const std::set<uint64_t>& leases);
   size_t leases() const;
   bool empty() const { return views_.empty(); }
-  // Home tells the view of its trees, or will before the next Open is done: nobody else need ask for them.
+  // Whether home sends its trees to the view, or will before the next Open is done, so nobody else need ask for them.
   bool followed() const;
 
-  // One that another process mounted.
+  // Takes over a view that another process mounted.
   void Adopt(uint64_t id, std::set<uint64_t> leases, vfs::ViewHandle handle);
-  // After all were adopted: sends home what is left of views that are no more.
+  // Call after all Adopts: sends home what is left of views that no longer exist.
   void Sweep();
 
  private:
@@ -96,7 +95,7 @@ class LiveViews {
   using Mount = std::function<Result<std::unique_ptr<vfs::LiveView>>(vfs::LiveViewOptions options)>;
 
   LivePtr Of(uint64_t lease) const;
-  // `serial`: home's number of the tree that it is mounted with, 0: not known.
+  // `serial`: home's number of the mounted tree, 0: unknown.
   LivePtr Make(uint64_t id, uint64_t serial, Mount mount);
   void Mounted(const LivePtr& live, Status mounted);
   void Grant(const LivePtr& live, uint64_t serial, uint64_t lease, std::function<void(Result<Opened>)> done);
@@ -117,8 +116,8 @@ class LiveViews {
   const Options options_;
   const Hooks hooks_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::map<uint64_t, LivePtr> views_;               // by id; one, but for those that could not be taken over
-  std::map<uint64_t, std::shared_ptr<Left>> left_;  // the worker's own
+  std::map<uint64_t, LivePtr> views_;               // by id; more than one only if a takeover failed
+  std::map<uint64_t, std::shared_ptr<Left>> left_;  // only used by the worker
   WorkQueue worker_{"live"};
 };
 

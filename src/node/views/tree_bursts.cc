@@ -26,16 +26,16 @@ namespace vrun::node {
 namespace {
 
 constexpr auto kAdvanceWaitsForBurst = std::chrono::milliseconds(200);
-// Directories that are asked for one by one; of more, all that there is comes faster.
+// Up to this many directories are requested individually; beyond it, requesting everything is faster.
 constexpr size_t kMostAsked = 1000;
-constexpr int64_t kFollowMicros = 1'000'000;  // between two looks at what home tells of
+constexpr int64_t kFollowMicros = 1'000'000;  // interval of checks for new trees from home
 
-// Makes all of `tree` be here, of which `have` was: a depth at a time, since a directory names those below it. False:
-// too much is missing, or there is nothing to go by.
+// Completes `tree`, starting from the complete `have`, one level at a time, because a directory names those below it.
+// False: too much is missing, or there is no base.
 Result<bool> WalkTree(vfs::Backend& backend, const Digest& have, const Digest& tree) {
   struct Place {
     std::string path;
-    Digest was, now;  // zero: no directory
+    Digest was, now;  // zero: not a directory
   };
   const auto blob = backend.store()->GetBlob(have);
   const auto before = blob ? tree::DecodeRoot(*blob, have) : Result<tree::Entry>(blob.error());
@@ -44,7 +44,7 @@ Result<bool> WalkTree(vfs::Backend& backend, const Digest& have, const Digest& t
   vfs::DirectoryCache& directories = backend.directories();
   std::vector<Place> level;
   if (before->child != root.child) level.push_back({"/", before->child, root.child});
-  std::unordered_set<Digest, DigestHash> seen;  // many are the same: empty ones
+  std::unordered_set<Digest, DigestHash> seen;  // many are equal: empty ones
   size_t asked = 0;
   while (!level.empty()) {
     std::vector<std::pair<Digest, std::string>> wanted;
@@ -80,7 +80,7 @@ Result<bool> WalkTree(vfs::Backend& backend, const Digest& have, const Digest& t
 
 }  // namespace
 
-// One that is under way; the thread that wants to advance a view may wait for it a little.
+// A burst in progress; the thread that wants to advance a view may wait for it briefly.
 class TreeBursts::Burst {
  public:
   void Done() {
@@ -157,7 +157,7 @@ void TreeBursts::Told(const Digest& tree) {
   });
 }
 
-// One at a time: each is gone through by what the one before had.
+// One at a time: each is compared with the previous one.
 void TreeBursts::Follow() {
   if (told_.is_zero() || whole_ > 0 || resting_) return;
   const Digest tree = std::exchange(told_, Digest());
@@ -188,14 +188,14 @@ void TreeBursts::Done(const Digest& tree, bool apart, const Status& status) {
   if (status) {
     Know(tree, apart);
   } else {
-    LogInfo("the directories of a tree did not come in advance: {}", Escape(status.error().message()));
+    LogInfo("cannot fetch the directories of a tree in advance: {}", Escape(status.error().message()));
   }
   Follow();
 }
 
 void TreeBursts::Know(const Digest& tree, bool apart) {
   (apart ? known_apart_ : known_tree_) = tree;
-  // Only a hint for the next start, so without fsync.
+  // Only a hint for the next start, so no fsync.
   const std::string path = NoteOf(apart);
   auto fd = OpenFile(path + ".new", O_WRONLY | O_CREAT | O_TRUNC, 0600);
   if (fd && WriteAll(fd->get(), tree.view())) (void)::rename((path + ".new").c_str(), path.c_str());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory objects of a tree that is not known yet, asked of home all in one before anybody looks a name up: a
-// *tree burst*. What does not come is no error: it is asked for when it is looked up.
+// A *tree burst* fetches all directory objects of an unknown tree from home at once, before any name is looked up. A
+// missing object is not an error: it is fetched when it is looked up.
 //
-// There are two lines of trees, whole ones and those of what lies apart (docs/decisions/0003); of each home is told the
-// last tree of which all was here, also before a restart, and leaves out what is the same. Home remembers few trees:
-// where it does not know that one, both are gone through from the root down, and only directories that are not here are
-// asked for. So what travels is what changed, whatever home remembers.
+// There are two series of trees: whole trees and apart trees (docs/decisions/0003). For each, home is told the last
+// tree that was completely here, even before a restart, and omits what is unchanged. Home remembers only few trees. If
+// it does not know that tree, the worker walks both from the root and asks only for directories that are not here. So
+// only changes are sent, whatever home remembers.
 #pragma once
 
 #include <map>
@@ -28,15 +28,15 @@ class ContentSource;
 
 class TreeBursts {
  public:
-  // None is owned. `directory` is the store's: there it is noted what was here last.
+  // Owns none of them. `directory` is the store's; the last complete tree is recorded there.
   TreeBursts(EventLoop* loop, ContentSource* home, vfs::Backend* backend, std::string directory);
 
-  // Nothing happens when it is known or under way. Loop thread.
+  // Does nothing when the tree is known or in progress. Loop thread.
   void Start(const Digest& tree, bool apart);
-  // Home has told a live view of this tree, with what is new in it as far as home knew what is here. What is missing
-  // all the same is asked for, and the next burst is of what differs from this. Any thread.
+  // Home has sent a live view this tree, with its new directories as far as home knew what is here. Fetches what is
+  // still missing; the next burst is based on this tree. Any thread.
   void Told(const Digest& tree);
-  // Returns when the burst of this tree is over, if there is one, or after 0.2 s. Any thread.
+  // Waits until this tree's burst is over, if there is one, but at most 0.2 s. Any thread.
   void Wait(const Digest& tree);
 
  private:
@@ -55,10 +55,10 @@ class TreeBursts {
   ContentSource* const home_;
   vfs::Backend* const backend_;
   const std::string directory_;
-  Digest known_tree_, known_apart_;  // all of its directory objects were here once; zero: none
-  Digest told_;                      // the newest that was not looked at yet; zero: none
-  int whole_ = 0;                    // bursts of whole trees that are under way
-  bool resting_ = false;             // until it is time to look at the next that home tells of
+  Digest known_tree_, known_apart_;  // the last trees whose directory objects were all here; zero: none
+  Digest told_;                      // the newest tree not processed yet; zero: none
+  int whole_ = 0;                    // bursts of whole trees in progress
+  bool resting_ = false;             // pausing before the next tree from home
   std::mutex mu_;
   std::map<Digest, std::shared_ptr<Burst>> bursts_;
   WorkQueue worker_{"trees"};

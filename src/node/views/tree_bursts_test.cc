@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which directories a node asks of a home that remembers its last tree, or does not, or is an older one.
+// Which directories a node requests from a home that remembers its last tree, does not remember it, or is an older
+// version.
 #include "node/views/tree_bursts.h"
 
 #include <gtest/gtest.h>
@@ -26,8 +27,8 @@ namespace {
 
 constexpr char kHome[] = "u@h";
 
-// A root with directories /d0, /d1 ..., each with a directory "sub" in which a file has that time.
-tree::SnapshotPtr MakeTree(const std::vector<int64_t>& times) {
+// A root with directories /d0, /d1 ..., each with a directory "sub" that contains a file with that time.
+tree::TreePtr MakeTree(const std::vector<int64_t>& times) {
   const auto entry = [](const std::string& name, uint32_t mode, int64_t time) {
     tree::Entry e;
     e.name = name;
@@ -55,13 +56,13 @@ tree::SnapshotPtr MakeTree(const std::vector<int64_t>& times) {
   }
   tree::Entry root;
   root.mode = S_IFDIR | 0755;
-  return tree::MakeSnapshot(
+  return tree::AssembleTree(
       root, tree::Directory::Make(entries, [&](std::string_view name) { return children.find(name)->second; }));
 }
 
 class TreeBurstsTest : public testing::Test {
  protected:
-  // The end that home holds. It answers on the loop: whoever asks has a lock.
+  // Home's end. It answers on the loop, because the caller holds a lock.
   class NodeEnd final : public rpc::Stream {
    public:
     explicit NodeEnd(TreeBurstsTest* test) : test_(test) {}
@@ -100,9 +101,9 @@ class TreeBurstsTest : public testing::Test {
   }
   void Restart() { bursts_ = std::make_unique<TreeBursts>(&loop_, source_.get(), backend_.get(), directory_.path()); }
 
-  // A tree that home has from now on; a view that is mounted on it has its root.
+  // Adds a tree to home; a view mounted on it would have its root.
   Digest Has(const std::vector<int64_t>& times) {
-    const tree::SnapshotPtr tree = MakeTree(times);
+    const tree::TreePtr tree = MakeTree(times);
     trees_[tree->id] = tree;
     EXPECT_TRUE(store_->PutBlob(tree->id, tree::EncodeRoot(tree->root)));
     return tree->id;
@@ -112,7 +113,7 @@ class TreeBurstsTest : public testing::Test {
     while (!holds() && MonotonicMicros() < end) loop_.RunOnce(5);
     return holds();
   }
-  // Asks for all of it; true once all of it is here, and known to be.
+  // Requests all of it; true once all of it is here, and known to be.
   bool Bring(const Digest& tree) {
     bursts_->Start(tree, false);
     return Soon([&] { return ReadFile(directory_ / "last-tree").value_or("") == tree.view(); }) && All(tree);
@@ -122,7 +123,7 @@ class TreeBurstsTest : public testing::Test {
     return std::all_of(all.begin(), all.end(),
                        [&](const auto& item) { return backend_->HasDirectory(item.directory->digest()); });
   }
-  // What was asked of home, and how many directories it sent, since the last time.
+  // Requests to home, and directories sent by it, since the last call.
   struct Traffic {
     int trees = 0;
     std::vector<std::string> paths;
@@ -163,7 +164,7 @@ class TreeBurstsTest : public testing::Test {
     } else if (request.has_get_tree()) {
       const auto& get = request.get_tree();
       ++traffic_.trees;
-      tree::SnapshotPtr base;
+      tree::TreePtr base;
       if (const auto have = Digest::FromBytes(get.have()); have && remembers_ && trees_.contains(*have))
         base = trees_.at(*have);
       if (!get.have().empty() && !base && get.walks() && !older_) return fail(Code::kNotFound);
@@ -177,9 +178,9 @@ class TreeBurstsTest : public testing::Test {
 
   tree::TestDirectory directory_;
   EventLoop loop_;
-  std::map<Digest, tree::SnapshotPtr> trees_;
+  std::map<Digest, tree::TreePtr> trees_;
   bool remembers_ = true;  // what the node had
-  bool older_ = false;     // home is, and sends all where it does not
+  bool older_ = false;     // home is older, and sends everything
   Traffic traffic_;
   rpc::Stream::Handler* handler_ = nullptr;
   std::unique_ptr<ContentSource> source_;
@@ -207,11 +208,11 @@ TEST_F(TreeBurstsTest, OnlyWhatChangedTravelsAlsoWhereHomeHasForgotten) {
   Traffic traffic = Take();
   EXPECT_EQ(traffic.paths, (std::vector<std::string>{"/", "/d1", "/d1/sub", "/d3", "/d3/sub", "/d4", "/d4/sub"}));
   EXPECT_EQ(traffic.sent, traffic.paths.size());
-  // A server that is started again knows what was here.
+  // A restarted server knows what was here.
   Restart();
   ASSERT_TRUE(Bring(Has({1, 2, 1, 3, 5})));
   EXPECT_EQ(Take().paths, (std::vector<std::string>{"/", "/d4", "/d4/sub"}));
-  // What was here before it was changed back is here.
+  // After a change back, everything is here.
   ASSERT_TRUE(Bring(Has({1, 1, 1, 1})));
   EXPECT_EQ(Take().sent, 0u);
 }
@@ -261,7 +262,7 @@ TEST_F(TreeBurstsTest, WhatALiveViewWasToldOfIsKnown) {
 TEST_F(TreeBurstsTest, OfWhatALiveViewWasToldWhatItLacksIsAskedFor) {
   ASSERT_TRUE(Bring(Has({1, 1, 1})));
   Take();
-  // Home did not know what was here, and said no more than which tree there is.
+  // Home did not know what was here, and only sent the tree's id.
   const Digest second = Has({1, 1, 2});
   bursts_->Told(second);
   ASSERT_TRUE(Soon([&] { return ReadFile(directory_ / "last-tree").value_or("") == second.view(); }));

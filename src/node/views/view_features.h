@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of the kernel's abilities the views of this node use. A kernel that lacks one is served without; where it has
-// one and does it wrong, the node's configuration turns it off: fuse_NAME in config.toml, `vrund node --fuse NAME=off`.
+// Kernel features that this node's views use. If a kernel lacks a feature, views work without it. If the kernel has it
+// but it is broken, turn it off in the configuration: fuse_NAME in config.toml, `vrund node --fuse NAME=off`.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@
 namespace vrun::node {
 
 struct ViewFeatures {
-  bool passthrough = true;  // large files are read by the kernel from the store's file; in frozen views
-  bool push = true;         // content is put into the kernel ahead of its readers
-  bool readdirplus = true;  // listings give attributes
-  bool no_open = true;      // opens that say nothing to the server are not asked for
-  bool cpu_latency = true;  // processors do not sleep while requests come fast (decisions/0027)
+  bool passthrough = true;  // the kernel reads large files directly from the store's file; frozen views only
+  bool push = true;         // puts content into the kernel's cache before it is read
+  bool readdirplus = true;  // directory listings include attributes
+  bool no_open = true;      // no requests for opens of which the server need not know
+  bool cpu_latency = true;  // keeps processors from sleeping while requests arrive fast (decisions/0027)
 };
 
-// "NAME=auto", "NAME=on" or "NAME=off", each. auto and on: where the kernel can.
+// Each is "NAME=auto", "NAME=on" or "NAME=off". auto and on: used if the kernel supports it.
 Result<ViewFeatures> ParseViewFeatures(const std::vector<std::string>& settings);
 
 }  // namespace vrun::node

@@ -106,12 +106,12 @@ void ViewPool::Work(Slot* slot, const Digest& tree) {
   Post([this, tree, worked, lost = LostOf(slot->id), directory = DirectoryOf(slot->id)] {
     if (Status made = MakeDirs(directory, 0700); !made) return worked(std::move(made).error(), tree);
     auto view = hooks_.mount(tree, directory, lost);
-    if (view) return worked(std::shared_ptr<vfs::View>(std::move(*view)), tree);
+    if (view) return worked(std::shared_ptr<vfs::FrozenView>(std::move(*view)), tree);
     worked(std::move(view).error(), tree);
   });
 }
 
-// Whoever loses a file tells the loop; the leases are those that the view has then.
+// Posts a lost file to the loop; reports the leases that the view has at that time.
 ViewPool::LostCallback ViewPool::LostOf(uint64_t slot_id) {
   return [this, alive = std::weak_ptr(alive_), slot_id](const std::string& path, const std::string& reason) {
     loop_->Post([this, alive, slot_id, path, reason] {
@@ -123,7 +123,8 @@ ViewPool::LostCallback ViewPool::LostOf(uint64_t slot_id) {
 }
 
 ViewPool::WorkedCallback ViewPool::WorkedOf(uint64_t slot_id) {
-  return [this, alive = std::weak_ptr(alive_), slot_id](Result<std::shared_ptr<vfs::View>> result, const Digest& now) {
+  return [this, alive = std::weak_ptr(alive_), slot_id](Result<std::shared_ptr<vfs::FrozenView>> result,
+                                                        const Digest& now) {
     loop_->Post([this, alive, slot_id, result = std::move(result), now] {
       if (!alive.expired()) Worked(slot_id, result, now);
     });
@@ -132,7 +133,8 @@ ViewPool::WorkedCallback ViewPool::WorkedOf(uint64_t slot_id) {
 
 void ViewPool::Adopt(
     uint64_t slot_id, const Digest& tree, std::set<uint64_t> leases,
-    std::function<Result<std::unique_ptr<vfs::View>>(const std::string& directory, LostCallback lost)> take_over) {
+    std::function<Result<std::unique_ptr<vfs::FrozenView>>(const std::string& directory, LostCallback lost)>
+        take_over) {
   Slot& slot = slots_[slot_id];
   slot.id = slot_id;
   slot.tree = tree;
@@ -142,7 +144,7 @@ void ViewPool::Adopt(
   Post([tree, take_over = std::move(take_over), worked = WorkedOf(slot_id), lost = LostOf(slot_id),
         directory = DirectoryOf(slot_id)] {
     auto view = take_over(directory, lost);
-    if (view) return worked(std::shared_ptr<vfs::View>(std::move(*view)), tree);
+    if (view) return worked(std::shared_ptr<vfs::FrozenView>(std::move(*view)), tree);
     worked(std::move(view).error(), tree);
   });
 }
@@ -151,7 +153,7 @@ void ViewPool::Kept(const Slot& slot) const {
   if (hooks_.keep) hooks_.keep(slot.id, slot.view.get(), slot.leases);
 }
 
-void ViewPool::Worked(uint64_t id, Result<std::shared_ptr<vfs::View>> result, const Digest& tree_now) {
+void ViewPool::Worked(uint64_t id, Result<std::shared_ptr<vfs::FrozenView>> result, const Digest& tree_now) {
   auto it = slots_.find(id);
   if (it == slots_.end()) return;
   Slot& slot = it->second;
@@ -212,7 +214,7 @@ void ViewPool::TrimIdle() {
       continue;
     }
     if (hooks_.drop) hooks_.drop(slot.id);
-    // Unmounting waits for the view's threads, so it happens on one of ours.
+    // Unmounting waits for the view's threads, so it runs on a thread of the pool.
     Post([view = std::move(slot.view)]() mutable { view.reset(); });
     it = slots_.erase(it);
   }

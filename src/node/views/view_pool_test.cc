@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which views are mounted, shared, advanced and closed, with views that are only counted.
+// Which views are mounted, shared, advanced and closed; the test's views only count.
 #include "node/views/view_pool.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ struct Counts {
   std::atomic<bool> fail{false};
 };
 
-class FakeView final : public vfs::View {
+class FakeView final : public vfs::FrozenView {
  public:
   FakeView(Counts* counts, const Digest& tree, std::string directory)
       : counts_(counts), tree_(tree), directory_(std::move(directory)) {
@@ -58,18 +58,20 @@ class ViewPoolTest : public testing::Test {
     VRUN_CHECK(::mkdtemp(directory_.data()) != nullptr);
     ViewPool::Hooks hooks;
     hooks.mount = [this](const Digest& tree, const std::string& directory,
-                         ViewPool::LostCallback lost) -> Result<std::unique_ptr<vfs::View>> {
+                         ViewPool::LostCallback lost) -> Result<std::unique_ptr<vfs::FrozenView>> {
       if (counts_.fail) return Error(Code::kUnavailable, "home is away");
       EXPECT_TRUE(PathExists(directory));
       std::lock_guard lock(mu_);
       lost_ = std::move(lost);
-      return std::unique_ptr<vfs::View>(std::make_unique<FakeView>(&counts_, tree, directory));
+      return std::unique_ptr<vfs::FrozenView>(std::make_unique<FakeView>(&counts_, tree, directory));
     };
     hooks.lost = [this](const std::string& path, const std::string&, const std::vector<uint64_t>& leases) {
       lost_path_ = path;
       lost_leases_ = leases;
     };
-    hooks.keep = [this](uint64_t slot, const vfs::View*, const std::set<uint64_t>& leases) { kept_[slot] = leases; };
+    hooks.keep = [this](uint64_t slot, const vfs::FrozenView*, const std::set<uint64_t>& leases) {
+      kept_[slot] = leases;
+    };
     hooks.drop = [this](uint64_t slot) { kept_.erase(slot); };
     pool_ = std::make_unique<ViewPool>(&loop_, directory_, std::move(hooks));
   }
@@ -126,9 +128,9 @@ TEST_F(ViewPoolTest, WhatIsKeptIsKnownBeforeAnybodyIsTold) {
 
 TEST_F(ViewPoolTest, AnAdoptedViewIsOneLikeAnyOther) {
   const auto take_over = [this](const std::string& directory,
-                                ViewPool::LostCallback) -> Result<std::unique_ptr<vfs::View>> {
+                                ViewPool::LostCallback) -> Result<std::unique_ptr<vfs::FrozenView>> {
     if (counts_.fail) return Error(Code::kCorrupt, "not to be had");
-    return std::unique_ptr<vfs::View>(std::make_unique<FakeView>(&counts_, Sha256("a"), directory));
+    return std::unique_ptr<vfs::FrozenView>(std::make_unique<FakeView>(&counts_, Sha256("a"), directory));
   };
   pool_->Adopt(7, Sha256("a"), {1, 2}, take_over);
   Open("a", 3);  // waits for it

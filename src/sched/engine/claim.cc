@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Claims: room that is given to a gang while those who have it are still leaving. From then on the cluster shows the
-// world after they left.
+// Claims: room given to a gang while its present users are still leaving. From then on the cluster shows the state
+// after they have left.
 #include <algorithm>
 #include <bit>
 
@@ -10,12 +10,12 @@ namespace vrun::sched::core {
 
 namespace {
 
-// What changes on one node when victims leave and a gang comes.
+// The change on one node when victims leave and a gang comes.
 struct Leftover {
   std::vector<const Room*> freed, taken;
 
-  // Per GPU and in all: max(0, freed - taken). Slices of a GPU are kept one by one; a GPU that is to be shared in
-  // another way than before is nobody else's at all until then.
+  // Per GPU and in total: max(0, freed - taken). Slices of a GPU are compared one by one. A GPU whose way of sharing
+  // changes is blocked for all others until then.
   Room Rest(NodeId node, const Cluster::Node& after) const {
     std::array<int64_t, kMaxGpus> milli{};
     std::array<mig::SliceMask, kMaxGpus> before{}, now{};
@@ -69,7 +69,7 @@ struct Leftover {
 
 }  // namespace
 
-// What the victims free and the gang does not take is nobody's until they are gone.
+// Room that the victims free and the gang does not take is blocked until they are gone.
 void Core::KeepLeftovers(const Placement& placement, const std::vector<const Room*>& freed, Plan* plan) {
   std::map<NodeId, Leftover> change;
   for (const Room* r : freed) change[r->node].freed.push_back(r);
@@ -84,13 +84,13 @@ void Core::KeepLeftovers(const Placement& placement, const std::vector<const Roo
   }
 }
 
-// The cluster shows the world after the victims left, with the gang in and those who move in their new room; what
-// differs for others until then is in the leftovers.
+// The cluster then shows the state after the victims have left: the gang in its room and moving victims in their new
+// room. Until they have left, leftovers hold the difference.
 void Core::Claim(JobIndex j, Plan& plan, Placement placement, const Terms& terms) {
   DropHold(j);
   RemovePending(j);
   Job& job = jobs_[j];
-  job.waiting_since = now_ - job.waited;  // it waits on, though not in the queue
+  job.waiting_since = now_ - job.waited;  // it still waits, but not in the queue
   job.placement = std::move(placement);
   job.charges = ChargesOf(job.placement);
   teams_.Take(job.team, job.charges, job.spec.preemptible, now_);

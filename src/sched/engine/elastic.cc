@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elastic gangs. What they have beyond their least is room that nobody who waits could use: at the end of a pass they
-// grow into what is free, and whoever comes and can use it gets it back for the price of a resize. So a surplus is not
-// weighed by the gang's worth: only by what changing its size costs.
+// Elastic gangs. Beyond their minimum they hold room that no waiting job could use: at the end of a pass they grow into
+// free room, and a job that can use it gets it back for the price of a resize. So a surplus is weighed only by the cost
+// of the size change, not by the gang's worth.
 #include <algorithm>
 
 #include "sched/engine/engine.h"
@@ -9,7 +9,7 @@
 namespace vrun::sched::core {
 
 namespace {
-// Blocks taken away to see whether a gang fits then, and of these, tried to be left.
+// Most blocks to remove in a trial for a gang, and how many of them to try to spare.
 constexpr size_t kMostSheds = 256;
 constexpr size_t kSpared = 32;
 constexpr int64_t kMostWorth = INT64_MAX / 4;
@@ -29,7 +29,7 @@ int32_t Core::PodsOf(const Job& job, int32_t role) const {
   return static_cast<int32_t>(std::count(job.placement.roles.begin(), job.placement.roles.end(), role));
 }
 
-// How fast it works, thousandths of its speed at full size: in proportion to its pods.
+// How fast the gang works, in thousandths of its speed at full size: proportional to its pods.
 int64_t Core::PaceOf(const Job& job) const {
   const Demand::Part* part = ElasticPart(job);
   if (part == nullptr) return 1000;
@@ -54,7 +54,7 @@ std::vector<PodPlace> Core::PodsAt(const Placement& placement, size_t from) cons
   return pods;
 }
 
-// REQUIRES running. The room is taken or released by the caller.
+// REQUIRES running. The caller takes or releases the room.
 void Core::SetSize(JobIndex j, Placement placement) {
   Job& job = jobs_[j];
   job.paced = ServedNow(job) - job.served;
@@ -71,7 +71,7 @@ void Core::SetSize(JobIndex j, Placement placement) {
 void Core::GrowElastic() {
   std::vector<std::pair<int64_t, JobIndex>> by_size;
   for (JobIndex j : elastic_) by_size.push_back({PaceOf(jobs_[j]), j});
-  // Who has least of what it could have, then who came first.
+  // Gangs with the least of what they could have first, then by arrival.
   std::sort(by_size.begin(), by_size.end(), [&](const auto& a, const auto& b) {
     return std::pair(a.first, jobs_[a.second].spec.id) < std::pair(b.first, jobs_[b.second].spec.id);
   });
@@ -100,7 +100,7 @@ bool Core::GrowOne(JobIndex j) {
     const size_t one = cluster_.Mark(), size = grown.rooms.size();
     if (!placer_.Grow(demand, static_cast<size_t>(part - demand.parts.data()), &grown)) break;
     Placement more{{grown.rooms.begin() + static_cast<int64_t>(from), grown.rooms.end()}, {}, 0};
-    // Also into what is left idle for inference: it gets that back on the same step.
+    // May also use the room left idle for inference, which gets it back on the same step.
     if (!teams_.Admits(job.team, ChargesOf(more), job.spec.preemptible).ok) {
       cluster_.Undo(one);
       grown.rooms.resize(size);
@@ -109,7 +109,7 @@ bool Core::GrowOne(JobIndex j) {
     }
     now += part->block();
   }
-  // The rest of its work ends sooner by the share that it grows.
+  // The remaining run time shrinks in proportion to the growth.
   const auto sooner = static_cast<Micros>(static_cast<__int128>(job.estimate.expected) * (now - pods) / now);
   const bool worth = static_cast<__int128>(sooner) * 1000 > static_cast<__int128>(cost) * (1000 + policy_.theta);
   if (now == pods || (!fresh && !worth)) {
@@ -125,7 +125,7 @@ bool Core::GrowOne(JobIndex j) {
   return true;
 }
 
-// One that started in this step starts with them.
+// A gang that started in this step starts with the new pods.
 void Core::TellGrown(JobIndex j, size_t from) {
   const Job& job = jobs_[j];
   std::vector<PodPlace> more = PodsAt(job.placement, from);
@@ -144,8 +144,8 @@ void Core::TellGrown(JobIndex j, size_t from) {
 
 // --- shrinking ---
 
-// Blocks in the domain that their gangs can do without, those on the emptiest nodes first, so that few nodes are
-// cleared. Of each gang the last ones, no more than its surplus.
+// Blocks in the domain beyond their gangs' minimum, those on the emptiest nodes first, so that few nodes are cleared.
+// Each gang gives its last blocks, at most its surplus.
 std::vector<Core::Shed> Core::SurplusFor(const Job& beneficiary, Level level, Domain domain) const {
   std::vector<std::pair<std::pair<int64_t, NodeId>, Shed>> found;
   for (JobIndex v : elastic_) {
@@ -175,8 +175,8 @@ std::vector<Core::Shed> Core::SurplusFor(const Job& beneficiary, Level level, Do
   return sheds;
 }
 
-// Takes blocks away until the gang fits, then gives back those that it can do without. `sheds`: in, what there is; out,
-// what it needs. Nothing is changed when it returns nullopt.
+// Removes blocks until the gang fits, then gives back blocks that were not needed. `sheds`: in, the available blocks;
+// out, the needed ones. Changes nothing when it returns nullopt.
 std::optional<Placement> Core::PlaceByShrinking(JobIndex j, uint32_t alternative, Level level, Domain domain,
                                                 std::vector<Shed>* sheds) {
   const Demand& demand = demands_[jobs_[j].demand].demand;
@@ -224,7 +224,7 @@ bool Core::TryShrink(JobIndex j, DemandState& state) {
   const Micros without = WaitWithout(demand);
   for (uint32_t a = 0; a < demand.alternatives.size(); ++a) {
     if ((allowed >> a & 1) == 0) continue;
-    std::vector<std::pair<int32_t, Domain>> domains;  // that lack least
+    std::vector<std::pair<int32_t, Domain>> domains;  // with the smallest shortage
     for (Domain d = 0; d < cluster_.domains(demand.required); ++d) {
       domains.push_back({-cluster_.Slots(demand.alternatives[a].shapes[0], demand.required, d), d});
     }
@@ -270,7 +270,7 @@ bool Core::TryShrink(JobIndex j, DemandState& state) {
   return false;
 }
 
-// The cluster shows the world without these pods already; `leaving` until they are gone.
+// The cluster already shows the state without these pods; they are in `leaving` until they are gone.
 void Core::Shrink(JobIndex v, const std::vector<size_t>& rooms, JobIndex beneficiary, const Terms& terms) {
   Job& job = jobs_[v];
   Placement rest{{}, {}, job.placement.alternative};

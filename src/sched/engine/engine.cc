@@ -6,7 +6,7 @@
 
 namespace vrun::sched::core {
 
-// --- the surface ---
+// --- public functions ---
 
 State::State(Policy policy) : core_(std::make_unique<Core>(policy)) {}
 State::~State() = default;
@@ -24,7 +24,7 @@ std::vector<Action> Core::Step(std::span<const Event> events, Micros now) {
   now_ = std::max(now_, now);
   actions_.clear();
   fresh_.clear();
-  // An event may start somebody at once, and time may have gone on since the last step.
+  // An event may start a job at once, and time may have passed since the last step.
   if (!windows_.empty() && now_ >= maintenance_due_) LimitNodes();
   for (const Event& event : events) {
     dirty_ = dirty_ || !std::holds_alternative<Tick>(event);
@@ -54,7 +54,7 @@ Micros Core::NextWake() const {
   if (waiting_ > 0 || hungry_ || !promised_.empty()) next = std::min(next, last_pass_ + policy_.urge_interval);
   if (!windows_.empty()) next = std::min(next, maintenance_due_);
   for (JobIndex j : not_yet_) {
-    // One whose time has come waits for others, whose end is an event.
+    // A job whose begin time has passed waits for other jobs, and their end is an event.
     if (jobs_[j].spec.begin_after > now_) next = std::min(next, jobs_[j].spec.begin_after);
   }
   return next;
@@ -70,7 +70,7 @@ JobIndex Core::IndexOf(JobId id) const {
   return it == by_id_.end() ? kNoJob : it->second;
 }
 
-// --- needs, interned: jobs that need the same share one record and what was found out about it ---
+// --- needs, interned: jobs with equal needs share one record and what was found out about it ---
 
 uint32_t Core::Intern(const JobSpec& spec) {
   std::string key;
@@ -84,7 +84,7 @@ uint32_t Core::Intern(const JobSpec& spec) {
   number(static_cast<int64_t>(spec.required));
   number(static_cast<int64_t>(spec.preferred));
   number(RunsOf(spec));
-  // What may use the room that is left idle for inference is tried apart from what may not.
+  // Jobs that may use the room left idle for inference are tried separately from those that may not.
   number(spec.klass == Class::kInference || (spec.klass == Class::kScavenger && spec.preemptible));
   for (const Role& r : spec.roles) {
     for (int64_t n :
@@ -155,7 +155,7 @@ void Core::DropDemand(uint32_t id) {
 
 void Core::On(const NodeUp& e) {
   if (!Validate(e.node)) return;
-  // A node that changed is not what claims and holds were made for.
+  // Claims and holds were made for the node as it was before the change.
   NodeId known = cluster_.Find(e.node.name);
   if (known != kNoNode && cluster_.node(known).spec != e.node) NobodyStartsOn(known);
   cluster_.Up(e.node);
@@ -174,7 +174,7 @@ void Core::NodeGone(NodeId node) {
   NobodyStartsOn(node);
 }
 
-// Not those whose victims are still leaving, nor those who move there, nor those it is held for.
+// Cancels starts on this node: claims whose victims are still leaving, moves to it, and holds on it.
 void Core::NobodyStartsOn(NodeId node) {
   for (JobIndex j : std::vector<JobIndex>(holders_)) {
     if (std::find(jobs_[j].hold.begin(), jobs_[j].hold.end(), node) != jobs_[j].hold.end()) DropHold(j);
@@ -385,7 +385,7 @@ void Core::Occupy(JobIndex j) {
 }
 
 void Core::Vacate(JobIndex j) {
-  // Order matters to nobody but must not depend on chance: the last takes the place.
+  // The last entry takes the place. The order does not matter, but it must be deterministic.
   auto it = std::find(running_.begin(), running_.end(), j);
   *it = running_.back();
   running_.pop_back();
@@ -393,7 +393,7 @@ void Core::Vacate(JobIndex j) {
   for (const Room& r : jobs_[j].placement.rooms) std::erase(on_node_[r.node], j);
 }
 
-// A running or stopping job is gone from its room.
+// Removes a running or stopping job from its room.
 void Core::Leave(JobIndex j) {
   Job& job = jobs_[j];
   if (job.phase == Phase::kRunning) Vacate(j);
@@ -415,13 +415,13 @@ void Core::Leave(JobIndex j) {
   VictimGone(std::exchange(job.shrink_for, kNoJob));
 }
 
-// The room that it waited for is free when the last victim is gone.
+// A claim starts when its last victim is gone.
 void Core::VictimGone(JobIndex to) {
   if (to == kNoJob || --jobs_[to].victims_left > 0) return;
   Job& claimer = jobs_[to];
   for (const Room& r : claimer.leftovers) cluster_.Release(r);
   claimer.leftovers.clear();
-  if (OutstaysWindow(claimer)) {  // they took longer to leave than it had
+  if (OutstaysWindow(claimer)) {  // leaving took too long for the time until a maintenance window
     Unclaim(to);
     MakePending(to);
     dirty_ = true;
@@ -431,7 +431,7 @@ void Core::VictimGone(JobIndex to) {
   Begin(to);
 }
 
-// Its victims leave all the same; what they hold is theirs again until then.
+// The victims leave all the same, and until then they own their room again.
 void Core::Unclaim(JobIndex j) {
   Job& job = jobs_[j];
   for (const Room& r : job.placement.rooms) cluster_.Release(r);
@@ -492,14 +492,14 @@ void Core::Estimate(JobIndex j) {
     const bool runs = job.phase == Phase::kRunning || job.phase == Phase::kStopping;
     const Micros left = std::max(job.spec.limit - (runs ? now_ - job.started : 0), kSecond);
     job.estimate.expected = std::min(job.estimate.expected, left);
-    // With nothing known of such jobs only the limit is certain.
+    // Without any knowledge of such jobs, only the limit is certain.
     job.estimate.late = job.estimate.source == 4 ? left : std::min(job.estimate.late, left);
   }
 }
 
 bool Core::Consistent() const {
   if (!cluster_.Recount() || !teams_.Consistent()) return false;
-  // What is free and what is taken makes up the nodes.
+  // Free and taken room must add up to the nodes.
   std::vector<int64_t> taken(cluster_.size());
   auto add = [&](const std::vector<Room>& rooms) {
     for (const Room& r : rooms) taken[r.node] += r.total_milli();

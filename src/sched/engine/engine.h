@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of the core: the jobs and the passes over them. engine.cc applies events, pass.cc orders and places,
+// The core's implementation: the jobs and the passes over them. engine.cc applies events, pass.cc orders and places,
 // preempt.cc prices and plans evictions, claim.cc carries them out, holds.cc keeps room for gangs that waited too long,
 // inference.cc serves inference on every step, elastic.cc grows and shrinks gangs, maintenance.cc clears nodes ahead of
-// a window, explain.cc and whatif.cc answer why.
+// a window, explain.cc and whatif.cc explain.
 //
-// Lifetimes: a job has one index from submission to its end; indexes are reused, ids never. Room of a job is taken in
-// the cluster when it is placed (running), or when its victims are told to leave (claiming): from then on the cluster
-// shows the world after they left. What they still use of it and the claim does not is kept from others as `leftovers`
-// until the last of them is gone.
+// Lifetimes: a job has one index from submission to its end. Indexes are reused, ids never. The cluster accounts a
+// job's room from its placement (running), or from the moment its victims are told to leave (claiming). From then on
+// the cluster shows the state after the victims have left. Room that the victims still use beyond the claim is blocked
+// as `leftovers` until the last of them is gone.
 #pragma once
 
 #include <deque>
@@ -38,42 +38,42 @@ struct Job {
   uint32_t demand = 0;
   TeamId team = 0;
   History::Groups groups{};
-  int64_t milli = 0;  // of all pods that it has, or starts with
+  int64_t milli = 0;  // of all its pods, or of those it starts with
 
-  Micros waiting_since = 0;  // moved back by earlier waits: now - this is all its waiting
-  Micros waited = 0;         // until the present run
-  Micros turn_ends = 0;      // started because it starved: not disturbed before
-  Micros served = 0;         // run time that counts, without the present run
-  Micros started = 0;        // the present run
-  Micros saved = 0;          // its state as of then is safe; never before `started`
+  Micros waiting_since = 0;  // earlier waits are added by moving it back: now - this is the total wait
+  Micros waited = 0;         // before the present run
+  Micros turn_ends = 0;      // it started because it starved and is not disturbed before this time
+  Micros served = 0;         // run time that counts, before the present run
+  Micros started = 0;        // begin of the present run
+  Micros saved = 0;          // state up to this time is safe; never before `started`
   Micros save_time = -1;     // learned
   int32_t preemptions = 0;
   History::Estimate estimate;
 
-  // An elastic gang that runs:
-  Micros paced_since = 0;     // it has its present size since then; also of others: since it started
-  Micros paced = 0;           // work done in the present run before that, in time at full size
-  std::vector<Room> leaving;  // a Resize took these away, and they are still occupied
+  // For a running elastic gang:
+  Micros paced_since = 0;     // begin of its present size; for other jobs: their start
+  Micros paced = 0;           // work of the present run before that, in time at full size
+  std::vector<Room> leaving;  // removed by a Resize but still occupied
   std::vector<int32_t> leaving_roles;
-  JobIndex shrink_for = kNoJob;  // whose claim that room is part of
+  JobIndex shrink_for = kNoJob;  // job whose claim includes that room
 
   Placement placement;  // claiming, running, stopping
   std::vector<Teams::Charge> charges;
   std::vector<Room> leftovers;    // claiming
   int32_t victims_left = 0;       // claiming
-  JobIndex beneficiary = kNoJob;  // stopping: whose claim its room is part of
-  std::vector<JobId> taken_from;  // of inference: who made room for it
-  Placement move_to;              // stopping: taken for it, it goes on there as soon as it has stopped
-  JobIndex backfill_of = kNoJob;  // running in room held for that job
-  std::vector<NodeId> hold;       // held for it
-  Micros hold_start = 0;          // expected
+  JobIndex beneficiary = kNoJob;  // stopping: job whose claim includes its room
+  std::vector<JobId> taken_from;  // of an inference job: jobs that made room for it
+  Placement move_to;              // stopping: room taken for it, where it restarts as soon as it has stopped
+  JobIndex backfill_of = kNoJob;  // runs in room that is held for that job
+  std::vector<NodeId> hold;       // nodes held for it
+  Micros hold_start = 0;          // expected start
   Micros no_hold_before = 0;
-  bool asked = false;            // it has a hard deadline, and nothing was said about it yet
-  bool promised = false;         // that its hard deadline is met
-  JobId doomed_by = 0;           // did not succeed, so this one never starts
-  Level wish = Level::kCluster;  // loosest level that it accepts now
+  bool asked = false;            // has a hard deadline that was not answered yet
+  bool promised = false;         // its hard deadline was admitted
+  JobId doomed_by = 0;           // the dependency that failed, so this job never starts
+  Level wish = Level::kCluster;  // loosest level that the job accepts now
 
-  Teams::Verdict refused;  // by a quota of the type that its place would have had
+  Teams::Verdict refused;  // the quota refusal for the GPU type that it would have been placed on
   std::vector<Decision> decisions;
 };
 
@@ -102,27 +102,27 @@ class Core {
  private:
   struct DemandState {
     Demand demand;
-    JobSpec like;  // what of a job its shapes are made from
+    JobSpec like;  // the parts of a job from which its shapes are made
     std::string key;
     uint32_t references = 0;
-    // What failed in this pass, so that the next job with the same needs is not tried again.
+    // Failures of this pass, so that the next job with the same needs is not tried again.
     uint64_t pass = 0;
     int failed_level = -1;
     bool no_preemption = false;
     bool no_backfill = false;
-    std::vector<TeamId> no_reclaim;  // teams that may not, or could not, take back what is theirs
+    std::vector<TeamId> no_reclaim;  // teams that may not, or could not, reclaim their guarantee
   };
-  // A pending job as ordering sees it: dense, in order of ids.
+  // A pending job in the form used for ordering: dense, in order of ids.
   struct Pending {
     JobId id;
     JobIndex job;
     uint32_t demand;
     TeamId team;
-    uint32_t stamp;      // valid while stamps_[job] is the same
-    Log base;            // of the density: class / (T * G^beta)
+    uint32_t stamp;      // valid while equal to stamps_[job]
+    Log base;            // slowly changing part of the density: class / (T * G^beta)
     int64_t inverse;     // growth per waiting millisecond, 1/2^32
     int64_t since_ms;    // waiting since
-    int64_t starves_ms;  // after waiting so long
+    int64_t starves_ms;  // starves after waiting this long
   };
   struct Ordered {
     uint32_t key;  // ascending: densest first
@@ -195,7 +195,7 @@ class Core {
   ShapeId ShapeOf(const JobSpec& spec, const Request& request, const std::string& gpu_type);
   void HeedWindows();
   void Reopen();
-  // What the windows say of their nodes now.
+  // Applies the maintenance windows to their nodes as of now.
   void LimitNodes();
   void ServeMaintenance();
   Micros NextMaintenance() const;
@@ -245,26 +245,26 @@ class Core {
   // --- preempt.cc ---
   struct Victim {
     JobIndex job = kNoJob;
-    JobId id = 0;  // indexes are reused
+    JobId id = 0;  // needed because indexes are reused
     Log density = 0;
-    int64_t omega = 0;  // cost of its waiting, thousandths per second
+    int64_t omega = 0;  // its cost of waiting, thousandths per second
     StopMode mode = StopMode::kKill;
-    Micros lost = 0;       // run time that it has to repeat, and its restore
+    Micros lost = 0;       // run time to repeat, plus its restore
     Micros latency = 0;    // until it is gone
     bool settled = false;  // past its quantum
   };
   enum class Means : uint8_t {
-    kMove,     // whoever there is other room for
-    kEvict,    // the less dense
-    kReclaim,  // who borrowed
+    kMove,     // moves jobs that fit elsewhere
+    kEvict,    // evicts jobs of lower density
+    kReclaim,  // takes room back from borrowers
   };
   struct Plan {
     std::vector<JobIndex> victims;
-    std::map<JobIndex, Placement> moves;            // of the victims that move: where to, taken
-    std::map<JobIndex, std::vector<size_t>> sheds;  // rooms of elastic gangs that shrink
-    std::vector<Room> leftovers;                    // taken
+    std::map<JobIndex, Placement> moves;            // new places of the victims that move, already taken
+    std::map<JobIndex, std::vector<size_t>> sheds;  // rooms that elastic gangs give up
+    std::vector<Room> leftovers;                    // already taken
     std::vector<NodeId> nodes;
-    Micros delay = 0;  // of victims that do not move, if all they leave is used
+    Micros delay = 0;  // of victims that do not move, if all the room they leave is used
     int64_t price = INT64_MAX;
     Micros latency = 0;
     int64_t lost = 0;  // GPU-seconds
@@ -321,7 +321,7 @@ class Core {
   History history_{policy_};
   Teams teams_{policy_};
   Windows windows_;
-  bool heeds_windows_ = false;  // shapes tell how long their pods stay
+  bool heeds_windows_ = false;  // shapes include how long their pods stay
   Micros maintained_ = 0, maintenance_due_ = 0;
   Headroom headroom_{policy_};
   int64_t headroom_target_ = 0;  // as of the last pass
@@ -340,17 +340,17 @@ class Core {
   std::vector<uint32_t> free_demands_;
   std::map<std::string, uint32_t> demand_by_key_;
   std::vector<JobIndex> not_yet_;
-  std::vector<Pending> pending_;  // with entries of jobs that wait no more, dropped by Order
+  std::vector<Pending> pending_;  // includes stale entries, which Order drops
   std::vector<uint32_t> stamps_;  // by job; 0: not pending
   uint32_t next_stamp_ = 0;
   bool pending_sorted_ = true;
   size_t waiting_ = 0;             // valid entries of pending_
-  std::vector<JobIndex> fresh_;    // pending since the last step
-  std::vector<JobIndex> running_;  // running, not stopping
-  bool hungry_ = false;            // some of the elastic ones have less than they could use
-  std::vector<JobIndex> elastic_;  // of these, those that may change their size
+  std::vector<JobIndex> fresh_;    // became pending in the last step
+  std::vector<JobIndex> running_;  // running and not stopping
+  bool hungry_ = false;            // some elastic gang has less than it could use
+  std::vector<JobIndex> elastic_;  // the jobs of running_ that may change their size
   std::vector<JobIndex> holders_;
-  std::vector<JobId> promised_;                 // in order of admission; some may have ended
+  std::vector<JobId> promised_;                 // in order of admission; may include ended jobs
   std::vector<std::vector<JobIndex>> on_node_;  // running jobs by node, each once
 
   std::vector<Ordered> order_, scratch_;
@@ -360,14 +360,14 @@ class Core {
   Micros last_estimates_ = -kHour;
   size_t next_estimate_ = 0;  // index in pending_
 
-  // Prepared when somebody wants to preempt and it is older than Policy::price_interval.
+  // Computed when a job wants to preempt and the values are older than Policy::price_interval.
   Micros victims_at_ = -kHour;
   std::vector<Victim> victims_;                       // by job index
-  std::vector<Log> node_floor_;                       // by node: least density of what could be evicted
-  std::array<int64_t, kMaxGpus + 1> release_rate_{};  // slots of so many GPUs per 10^9 seconds
-  // By number of GPUs: where so many are got for least.
+  std::vector<Log> node_floor_;                       // by node: least density among the jobs that could be evicted
+  std::array<int64_t, kMaxGpus + 1> release_rate_{};  // per 10^9 seconds, slots with this many GPUs
+  // By number of GPUs: the nodes where they cost least to get.
   std::array<std::vector<std::pair<int64_t, NodeId>>, kMaxGpus + 1> shelf_;
-  int64_t free_milli_ = 0;  // at the beginning of the pass, less what was started since
+  int64_t free_milli_ = 0;  // at the beginning of the pass, less what has started since
   int backfill_tries_ = 0;
   int hold_tries_ = 0;
   int64_t lost_tokens_ = 0;  // thousandths of GPU-seconds

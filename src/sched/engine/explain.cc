@@ -10,7 +10,7 @@ namespace vrun::sched::core {
 std::optional<std::vector<Blocker>> Explain(const State& state, JobId job) { return state.core().Blockers(job); }
 Status Feasible(const State& state, const JobSpec& job) { return state.core().Feasible(job); }
 
-// Pods that fit one by one need not fit in blocks.
+// Pods that fit one by one may not fit in blocks.
 std::optional<Blocker> Core::BlockedByBlocks(const Demand& demand, const Demand::Part& part,
                                              const Demand::Alternative& alternative, ShapeId shape) const {
   struct Pods {
@@ -77,7 +77,7 @@ std::optional<std::vector<Blocker>> Core::Blockers(JobId id) const {
     for (size_t i = 0; i < demand.parts.size(); ++i) {
       const Demand::Part& part = demand.parts[i];
       int64_t now = 0, hidden = 0, empty = 0, leaving = 0;
-      int64_t best_domain = 0, domain = 0, best_unheld = 0, unheld = 0;  // the latter as if nobody held anything
+      int64_t best_domain = 0, domain = 0, best_unheld = 0, unheld = 0;  // the latter without holds
       Micros back = 0;
       for (uint32_t p = 0; p < cluster_.size(); ++p) {
         const NodeId n = cluster_.At(p);

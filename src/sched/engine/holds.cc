@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds: a gang that waited past its bound gets the nodes that become free first, and nobody else starts there except
-//  - who is expected (nine times of ten) to be gone before the gang can start,
-//  - who is cheap to evict when it can (preemptive backfill),
-//  - who is of a higher class.
-// So long waits end whatever the size, and held room does not stand idle.
+// Holds: a gang that waited past its bound gets the nodes that become free first. Other jobs may start there only if
+// they
+//  - are expected (nine times of ten) to be gone before the gang can start,
+//  - will be cheap to evict then (preemptive backfill), or
+//  - are of a higher class.
+// So long waits end whatever the size, and held room does not stay idle.
 #include <algorithm>
 
 #include "sched/engine/engine.h"
@@ -11,9 +12,9 @@
 namespace vrun::sched::core {
 
 namespace {
-// Jobs looked at for held room in one pass, of those that room exists for.
+// Most jobs that one pass considers for held room, of those that it has room for.
 constexpr int kBackfillTries = 64;
-// Searches for nodes to hold in one pass: each looks at the whole cluster.
+// Most searches for nodes to hold in one pass: each looks at the whole cluster.
 constexpr int kHoldTries = 1;
 }  // namespace
 
@@ -31,7 +32,8 @@ void Core::ServeHolds() {
           Start(j, std::move(*placed));
           continue;
         }
-        // Of any type, and the quota of this one forbids it: nobody is kept out for that.
+        // The job accepts any type, but the quota of this type forbids the start, so holding this room would only block
+        // others.
         cluster_.Undo(mark);
         DropHold(j);
         job.no_hold_before = now_ + kHour;
@@ -40,7 +42,7 @@ void Core::ServeHolds() {
         continue;
       }
     }
-    // What was expected did not happen: look where it is soonest now.
+    // The expected start has passed: search again for the soonest place.
     if (now_ > job.hold_start && hold_tries_ > 0) {
       --hold_tries_;
       DropHold(j);
@@ -62,7 +64,7 @@ void Core::DropHold(JobIndex j) {
   std::erase(holders_, j);
 }
 
-// The nodes where pods of one shape fit first, in one domain: when, and which.
+// Where in one domain pods of one shape fit soonest: the time and the nodes.
 std::optional<Core::Opening> Core::SoonestIn(ShapeId shape, int32_t pods, Level level, Domain domain) {
   struct Slot {
     Micros in;
@@ -104,13 +106,13 @@ std::optional<Core::Opening> Core::SoonestIn(ShapeId shape, int32_t pods, Level 
   return opening;
 }
 
-// Block by block, each where one more of them fits first.
+// Chooses block by block, each time the place where one more block fits soonest.
 std::optional<Core::Opening> Core::SoonestBlocks(const Demand::Part& part, ShapeId shape, Level level, Domain domain) {
   struct Choice {
     Domain domain;
     int32_t blocks;  // chosen
     Opening chosen;
-    std::optional<Opening> next;  // were it one more
+    std::optional<Opening> next;  // with one more block
   };
   std::vector<Choice> choices;
   const uint32_t last = cluster_.First(level, domain + 1) - 1;
@@ -179,11 +181,11 @@ bool Core::MakeHold(JobIndex j) {
   return true;
 }
 
-// A hard deadline is met when it starts now, or gets room in time by what is known of run times.
+// A hard deadline is met if the job starts now, or if learned run times promise room in time.
 void Core::Admit(JobIndex j) {
   Job& job = jobs_[j];
   job.asked = false;
-  // What is said stands before what is done about it.
+  // The answer must precede the actions that follow from it.
   const size_t at = actions_.size();
   actions_.push_back(Admission{job.spec.id, false, job.spec.limit > 0 || job.estimate.seen, kNever, kNever});
   auto answer = [&]() -> Admission& { return std::get<Admission>(actions_[at]); };
@@ -208,11 +210,11 @@ void Core::Admit(JobIndex j) {
   actions_.pop_back();  // the Hold
 }
 
-// What a promise counts with, from a start to the end.
+// The run time that a promise assumes, from start to end.
 Micros Core::RunOf(const Job& job) { return job.spec.limit > 0 ? job.spec.limit : job.estimate.late; }
 
-// What was promised is looked at again as long as it can break: a hold that is served late, a node that was lost, room
-// that a higher class took, a program that runs longer than ever before.
+// Reviews the promises that can still break: by a late hold, a lost node, room taken by a higher class, or a program
+// that runs longer than ever before.
 void Core::ReviewPromises() {
   std::erase_if(promised_, [this](JobId id) {
     const JobIndex j = IndexOf(id);
@@ -236,7 +238,7 @@ bool Core::KeepsPromise(JobIndex j, Admission* now) {
       return now->end <= deadline;
     case Phase::kPending:
       if (now_ + RunOf(job) > deadline) break;
-      // It lost its hold, or its room: another, if that is in time.
+      // It lost its hold or its room: gets another one, if that is in time.
       if (job.hold.empty() && (holders_.size() >= static_cast<size_t>(policy_.holds) || !MakeHold(j))) break;
       now->start = std::max(job.hold_start, now_);
       now->end = now->start + RunOf(job);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference beside training. Its pods do not wait for a pass: on every step they get, in this order,
+// Inference beside training. Its pods do not wait for a pass. On every step they get, in this order:
 //  - free room (some is left idle for them: headroom.h),
-//  - what elastic gangs have beyond their least,
-//  - the room of the cheapest victims of lower classes, from a shelf that is kept ready.
-// When they leave, the room goes back first to whom it was taken from.
+//  - room of elastic gangs beyond their minimum,
+//  - the room of the cheapest victims of lower classes, from a prepared shelf.
+// When they leave, the room goes first to the jobs that it was taken from.
 #include <algorithm>
 #include <bit>
 
@@ -13,14 +13,14 @@ namespace vrun::sched::core {
 
 namespace {
 constexpr size_t kShelf = 64;      // nodes kept for each number of GPUs
-constexpr size_t kNodesTried = 4;  // of these, beyond one for each pod
-// Whoever has more pods is not evicted without a pass: it would take long to see what that leaves.
+constexpr size_t kNodesTried = 4;  // of the shelf's nodes, in addition to one per pod
+// A job with more pods is evicted only by a pass, because computing what it leaves would take long.
 constexpr size_t kMostRooms = 8;
 // Larger gangs wait for a pass.
 constexpr int32_t kMostPods = 16;
 }  // namespace
 
-// For each number of GPUs the nodes where so many are got for least. Made with the prices, read on any step.
+// For each number of GPUs, the nodes where that many cost least. Computed with the prices, used on any step.
 void Core::FillShelf() {
   for (auto& nodes : shelf_) nodes.clear();
   if (!inference_seen_) return;
@@ -41,7 +41,7 @@ void Core::FillShelf() {
       price += one;
       int more = 0;
       for (const Room& r : jobs_[v].placement.rooms) more += r.node == n ? std::popcount(r.mask()) : 0;
-      // Enough from here on for these numbers, and not before.
+      // From here on there are enough GPUs for these numbers, and before there were not.
       for (int k = gpus + 1; k <= std::min(gpus + more, kMaxGpus); ++k) shelf_[k].push_back({price, n});
       gpus += more;
     }
@@ -53,7 +53,7 @@ void Core::FillShelf() {
   }
 }
 
-// Urgent work that came with this step, without waiting for the next pass.
+// Places urgent jobs of this step without waiting for the next pass.
 void Core::Fast() {
   for (JobIndex j : fresh_) {
     if (jobs_[j].phase != Phase::kPending || ClassOf(jobs_[j]) != Class::kInference) continue;
@@ -87,7 +87,7 @@ bool Core::TryShelf(JobIndex j, const Demand& demand) {
         }
       }
       std::sort(by_price.begin(), by_price.end());
-      // The cheapest, as many as make room for one pod.
+      // The cheapest victims, as many as are needed for one pod.
       const ShapeId shape = demand.alternatives[a].shapes[0];
       std::vector<const Room*> freed;
       std::vector<JobIndex> leave;
@@ -121,20 +121,20 @@ bool Core::TryShelf(JobIndex j, const Demand& demand) {
   return false;
 }
 
-// --- what is left idle ---
+// --- headroom ---
 
-// Whether a job may take room, or it is left for inference. Who can be killed at once may use it meanwhile.
+// Whether the job leaves enough room idle for inference. A job that can be killed at once may use that room meanwhile.
 bool Core::LeavesHeadroom(const Job& job, int64_t milli) const {
   if (headroom_target_ == 0 || ClassOf(job) == Class::kInference) return true;
   if (ClassOf(job) == Class::kScavenger && job.spec.preemptible) return true;
-  // One that is too large for what is left of the cluster would wait for ever.
+  // A job too large for the rest of the cluster would wait forever.
   const int64_t idle = cluster_.total_milli() - teams_.used(kRoot);
   return idle - milli >= headroom_target_ || milli + headroom_target_ > cluster_.total_milli();
 }
 
-// --- giving back ---
+// --- returning room ---
 
-// `job` leaves room that it was given at the cost of others.
+// `job` leaves room that other jobs had to give up for it.
 void Core::NoteReturn(Job* job) {
   if (job->taken_from.empty()) return;
   Return back;

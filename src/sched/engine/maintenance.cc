@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ahead of a maintenance window the nodes are cleared: what may be told to leave is, as late as its save allows; what
-// may not was let in only because it is gone by then, or runs on until it ends.
+// Clears the nodes ahead of a maintenance window. Jobs that may be told to leave are told as late as their save allows.
+// Other jobs were admitted only because they end before the window, or they run on until they end.
 #include <algorithm>
 
 #include "sched/engine/engine.h"
@@ -8,7 +8,7 @@
 namespace vrun::sched::core {
 
 // How long a job stays wherever it starts: 0 when it may be told to leave. Rounded up to half octaves, since each
-// length is a shape of its own.
+// length is a separate shape.
 Micros Core::RunsOf(const JobSpec& spec) {
   if (spec.preemptible || spec.may_meet_maintenance) return 0;
   if (spec.limit == 0) return kNever;
@@ -17,7 +17,7 @@ Micros Core::RunsOf(const JobSpec& spec) {
   return up;
 }
 
-// Where it is to start, if that is now.
+// Whether the job would run into a window where it is to start now.
 bool Core::OutstaysWindow(const Job& job) const {
   if (job.spec.preemptible || job.spec.may_meet_maintenance) return false;
   return std::any_of(job.placement.rooms.begin(), job.placement.rooms.end(), [&](const Room& r) {
@@ -26,9 +26,9 @@ bool Core::OutstaysWindow(const Job& job) const {
   });
 }
 
-// Lengths matter only once a window was announced; until then they would only double the shapes to count.
+// Lengths matter only once a window was announced. Before, they would only double the number of shapes.
 ShapeId Core::ShapeOf(const JobSpec& spec, const Request& request, const std::string& gpu_type) {
-  // Pods without GPUs go anywhere in the pool.
+  // Pods without GPUs may go anywhere in the pool.
   return cluster_.Shape(request, {spec.pool, request.total_milli() > 0 ? gpu_type : "", spec.labels, spec.tolerations,
                                   heeds_windows_ ? RunsOf(spec) : 0});
 }
@@ -51,10 +51,10 @@ void Core::HeedWindows() {
 void Core::On(const MaintenanceSet& e) {
   if (!Validate(e.window)) return;
   HeedWindows();
-  Reopen();  // it may have been announced for other nodes
+  Reopen();  // the window may have been announced for other nodes before
   windows_.Set(e.window);
   LimitNodes();
-  // Who was to start there may run into it.
+  // Jobs that were to start there may now run into it.
   for (const std::string& name : e.window.nodes) NobodyStartsOn(cluster_.Name(name));
 }
 
@@ -64,7 +64,7 @@ void Core::On(const MaintenanceOver& e) {
   LimitNodes();
 }
 
-// For what the windows that are left say at once (LimitNodes): the next event may start somebody.
+// Lifts all limits. LimitNodes must then apply the remaining windows at once, because the next event may start a job.
 void Core::Reopen() {
   for (const std::string& name : windows_.Nodes()) {
     if (NodeId n = cluster_.Find(name); n != kNoNode) cluster_.Limit(n, kNever, false, now_);
@@ -84,11 +84,11 @@ void Core::LimitNodes() {
   }
 }
 
-// When it has to be told to leave a node that is closed. kNever: it stays to its end.
+// When the job must be told to leave a node that will be closed. kNever: it stays to its end.
 Micros Core::TellBefore(JobIndex j, Micros begins) const {
   const JobSpec& spec = jobs_[j].spec;
   if (begins == kNever || !(spec.preemptible || spec.may_meet_maintenance)) return kNever;
-  // Not before its node is closed, or it would start there again.
+  // Not before its node is closed, because it would start there again.
   return begins - std::max(PriceOf(j).latency, std::min(spec.notice, policy_.maintenance_lead));
 }
 
@@ -123,7 +123,7 @@ Micros Core::NextMaintenance() const {
   return next;
 }
 
-// Nobody is waiting for its room.
+// No job is waiting for its room.
 void Core::TellToLeave(JobIndex j, StopReason reason) {
   Job& job = jobs_[j];
   const Victim victim = PriceOf(j);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pass: the pending jobs in order of value density, each placed if it can be. Everything here is integer arithmetic
-// on logarithms.
+// A pass: the pending jobs in order of value density, each placed if possible. Everything here is integer arithmetic on
+// logarithms.
 #include <algorithm>
 #include <bit>
 
@@ -9,19 +9,19 @@
 namespace vrun::sched::core {
 
 namespace {
-// Above every density: those that starve, oldest first.
+// Above every density: for starving jobs, oldest first.
 constexpr Log kStarving = 1 << 29;
 constexpr size_t kEstimatesPerPass = 4000;
-// So many entries are sorted faster by their digits than by comparing them.
+// From this many entries on, a radix sort is faster than comparing.
 constexpr size_t kRadixSort = 1000;
 }  // namespace
 
 // --- worth ---
 
-// 1/2^32 per millisecond of waiting.
+// In 1/2^32 per millisecond of waiting.
 int64_t Core::InverseOf(const Job& job) const {
   int64_t unit = std::max<int64_t>(std::max(job.estimate.expected, policy_.growth_floor) / 1000, 1);
-  // The same in 64 bits, which is far faster to divide.
+  // The same with 64 bits, where division is much faster.
   if (policy_.growth < INT32_MAX) {
     return static_cast<int64_t>((static_cast<uint64_t>(policy_.growth) << 32) / 1000 / static_cast<uint64_t>(unit));
   }
@@ -40,7 +40,7 @@ Log Core::Growth(const Job& job) const {
   return GrowthOf(wait / 1000, InverseOf(job));
 }
 
-// log2 of omega: what a second of its waiting costs.
+// log2 of omega: the cost of a second of its waiting.
 Log Core::WaitCost(const Job& job) const { return WaitCost(job, Growth(job)); }
 
 Log Core::WaitCost(const Job& job, Log growth) const {
@@ -49,7 +49,7 @@ Log Core::WaitCost(const Job& job, Log growth) const {
          teams_.Fairness(job.team) + growth + static_cast<Log>(int64_t{size} * (1000 - policy_.beta) / 1000);
 }
 
-// The part of the density that changes slowly: class and deadline / (T * G^beta).
+// The slowly changing part of the density: class and deadline / (T * G^beta).
 Log Core::Base(const Job& job) const {
   const Log base =
       Log2(static_cast<uint64_t>(policy_.class_weight[static_cast<int>(ClassOf(job))])) - job.estimate.rank;
@@ -59,7 +59,7 @@ Log Core::Base(const Job& job) const {
                                 policy_.deadline_weight * value / 1000);
   };
   Log most = job.spec.deadline > 0 ? worth(job.spec.deadline, 1000) : 0;
-  // Of a deadline with steps each counts with what is lost after it.
+  // Each step of a deadline counts with the value that is lost after it.
   const std::vector<DeadlineStep>& steps = job.spec.deadline_steps;
   for (size_t i = 0; i < steps.size(); ++i) {
     const int64_t then = i + 1 < steps.size() ? steps[i + 1].value : 0;
@@ -68,13 +68,13 @@ Log Core::Base(const Job& job) const {
   return base + most;
 }
 
-// What its team has no budget for is a scavenger.
+// A job beyond its team's budget is a scavenger.
 Class Core::ClassOf(const Job& job) const { return teams_.OverBudget(job.team) ? Class::kScavenger : job.spec.klass; }
 
 // log2 of rho, up to a constant.
 Log Core::Density(const Job& job) const { return Base(job) + teams_.Fairness(job.team) + Growth(job); }
 
-// The wait after which it starves; scavengers never do.
+// The wait after which a job starves; scavengers never do.
 Micros Core::StarvationWait(const Job& job) const {
   if (ClassOf(job) == Class::kScavenger) return kNever;
   auto run = static_cast<__int128>(job.served + job.estimate.expected) * policy_.starvation_stretch / 1000;
@@ -89,8 +89,8 @@ void Core::Order() {
               [](const Pending& a, const Pending& b) { return a.id != b.id ? a.id < b.id : a.stamp < b.stamp; });
     pending_sorted_ = true;
   }
-  // Run times learned since, and deadlines, change what a job is worth: all are looked at again every minute, of a long
-  // queue some in each pass.
+  // Newly learned run times and deadlines change a job's worth: all jobs are re-estimated every minute, a part of a
+  // long queue in each pass.
   size_t budget = 0;
   if (next_estimate_ > 0 || now_ - last_estimates_ >= policy_.urge_interval) {
     if (next_estimate_ == 0) last_estimates_ = now_;
@@ -120,7 +120,7 @@ void Core::Order() {
     order_.push_back({uint32_t{INT32_MAX} - static_cast<uint32_t>(key), static_cast<uint32_t>(kept - 1), p.demand});
   }
   pending_.resize(kept);
-  // Of equals the lower id first.
+  // Ties: the lower id first.
   if (order_.size() < kRadixSort) {
     std::sort(order_.begin(), order_.end(),
               [](const Ordered& a, const Ordered& b) { return a.key != b.key ? a.key < b.key : a.index < b.index; });
@@ -164,14 +164,14 @@ void Core::Pass() {
       demand.no_preemption = demand.no_backfill = false;
       demand.no_reclaim.clear();
     }
-    // Most of a long queue ends here: the like of it was tried.
+    // Most of a long queue ends here, because a job with the same needs was tried before.
     const Pending& p = pending_[o.index];
     const bool may_reclaim =
         demand.no_preemption && reclaims < policy_.preempt_attempts / 2 && MayReclaim(p.team, demand);
     bool hopeless = demand.failed_level == static_cast<int>(demand.demand.required) && demand.no_preemption &&
                     !may_reclaim && (demand.no_backfill || holders_.empty());
     bool starves = o.key <= static_cast<uint32_t>(INT32_MAX - kStarving);
-    // Who starves may still get a hold.
+    // A starving job may still get a hold.
     bool may_hold = starves && hold_tries_ > 0 && holders_.size() < static_cast<size_t>(policy_.holds);
     if (hopeless && !may_hold) continue;
     JobIndex j = p.job;
@@ -189,7 +189,7 @@ void Core::Pass() {
     }
     if (may_hold && jobs_[j].hold.empty() && now_ >= jobs_[j].no_hold_before) {
       --hold_tries_;
-      // In vain: others get their turn first.
+      // No success: other jobs get their turn first.
       if (!MakeHold(j)) jobs_[j].no_hold_before = now_ + policy_.urge_interval;
     }
   }
@@ -210,8 +210,8 @@ uint64_t Core::AlternativesAllowed(const Job& job, const Demand& demand) {
   return allowed;
 }
 
-// It waits for pods closer together as long as the slowdown without that would cost it: never more than twice the
-// price of the better choice in hindsight.
+// A job waits for closer pods for as long as the slowdown without them would cost it. This costs at most twice the
+// better choice in hindsight.
 Micros Core::PatienceOf(const Job& job, const Demand& demand) const {
   int64_t near = policy_.throughput[static_cast<int>(demand.preferred)];
   int64_t far = std::max<int64_t>(policy_.throughput[static_cast<int>(demand.required)], 1);
@@ -228,9 +228,9 @@ bool Core::TryPlace(JobIndex j, DemandState& demand) {
   job.wish = WishOf(job, demand.demand);
   if (static_cast<int>(job.wish) <= demand.failed_level) return false;
   uint64_t allowed = AlternativesAllowed(job, demand.demand);
-  if (allowed == 0) return false;  // its team's affair: others with these needs may still start
+  if (allowed == 0) return false;  // only its team is affected: other jobs with these needs may still start
   if (!LeavesHeadroom(job, job.milli)) {
-    demand.failed_level = static_cast<int>(demand.demand.required);  // so it is for all with these needs
+    demand.failed_level = static_cast<int>(demand.demand.required);  // which holds for all jobs with these needs
     return false;
   }
   size_t mark = cluster_.Mark();
@@ -241,7 +241,7 @@ bool Core::TryPlace(JobIndex j, DemandState& demand) {
     }
     return false;
   }
-  // With "any type" only the placement tells what the quotas of single types have to bear.
+  // With "any type", only the placement shows which types' quotas are charged.
   job.refused = teams_.Admits(job.team, ChargesOf(*placed), job.spec.preemptible);
   if (!job.refused.ok) {
     cluster_.Undo(mark);

@@ -9,14 +9,14 @@
 //   share = the part of the freed room that it uses, if others wait for the rest
 //   do it iff gain > (1 + theta) * price, and (1 + theta) times every victim's density is below the beneficiary's
 //
-// That compares what the room yields: omega / T is what a second of running is worth. Without the repeated work gain >
-// price is rho_j > rho_v. "It ends soon" needs no rule: then T_v is short. Of those that may be evicted the least dense
-// is the cheapest; a denser one would come back at once, by evicting that one. Room below a team's guarantee is taken
-// back whatever the gain, from the cheapest of those who borrowed.
+// That compares the yield of the room: omega / T is the value of a second of running. Without the repeated work, gain >
+// price means rho_j > rho_v. A job that ends soon needs no special rule, because its T_v is small. Among jobs that may
+// be evicted, the least dense is the cheapest; a denser one would come back at once by evicting that one. Room below a
+// team's guarantee is taken back whatever the gain, from the cheapest of the borrowers.
 //
-// A victim for which there is other free room is moved: the room is taken for it, it starts there as soon as it has
-// stopped, and is charged with what it repeats and restores only. So its density does not matter, and free room that
-// lies scattered is put together when that is worth it (defragmentation). A plan may move some and evict others.
+// A victim that fits in other free room is moved: the room is taken for it, it starts there as soon as it has stopped,
+// and its price is only its repeated work and restore. So its density does not matter, and scattered free room is
+// combined when that is worth it (defragmentation). A plan may move some victims and evict others.
 #include <algorithm>
 #include <bit>
 
@@ -35,10 +35,10 @@ int64_t Part(int64_t whole, int64_t part, int64_t of) {
   return static_cast<int64_t>(static_cast<__int128>(whole) * part / of);
 }
 
-// Nodes looked at for one gang: this many times its pods, and a few.
+// Nodes considered for one gang: this many times its pods, and a few more.
 constexpr size_t kNodesPerPod = 4;
 constexpr size_t kNodesMore = 64;
-// Victims that are tried to be spared.
+// Most victims that a plan tries to spare.
 constexpr size_t kSpared = 16;
 constexpr Micros kForever = 30 * 24 * kHour;
 
@@ -65,7 +65,7 @@ Core::Victim Core::PriceOf(JobIndex v) const {
   Micros restore = c.restore >= 0 ? c.restore : policy_.default_restore;
   Micros save = job.save_time >= 0 ? job.save_time : c.save >= 0 ? c.save : policy_.default_save;
   Micros unsaved = now_ - job.saved;
-  // What was never saved by anything is lost altogether, earlier runs included.
+  // A job without any saves loses everything, including earlier runs.
   if (!c.on_demand && c.period == 0 && job.saved == job.started) unsaved += job.served;
   victim.mode = StopMode::kKill;
   victim.lost = unsaved + restore;
@@ -76,8 +76,9 @@ Core::Victim Core::PriceOf(JobIndex v) const {
   }
   if (c.period > 0) {
     Micros next = c.period - std::min(unsaved, c.period);
-    // Waiting for its own save costs it nothing but the restore, and the beneficiary that much time; on the same scale
-    // only when the beneficiary is known, so: when it is nearer than a save would take.
+    // If a victim stops after its own next save, it pays only the restore, but the beneficiary waits for that save. The
+    // two are comparable only when the beneficiary is known. So this applies only if its own save is nearer than a save
+    // on demand would take.
     if (next <= (c.on_demand ? save : kSecond * 60) && restore < victim.lost) {
       victim.mode = StopMode::kAfterItsSave;
       victim.lost = restore;
@@ -89,8 +90,8 @@ Core::Victim Core::PriceOf(JobIndex v) const {
   return victim;
 }
 
-// What the decision to carry out the plan rests on. `drained`: the wait until room comes by itself; the victims' own
-// ends bound it, weighted by the room of each. Ends of those who move tell nothing: they are few.
+// The terms of the decision to carry out the plan. `drained`: the wait until room becomes free by itself. It is at most
+// the victims' own remaining run times, weighted by their room. Moving victims are ignored here: they are few.
 Terms Core::TermsFor(JobIndex j, const Plan& plan, Micros drained) const {
   Terms terms;
   __int128 weighted = 0;
@@ -114,7 +115,7 @@ void Core::PrepareVictims() {
   victims_.resize(jobs_.size());
   for (Victim& v : victims_) v.job = kNoJob;
   node_floor_.assign(cluster_.size(), INT32_MAX);
-  std::array<int64_t, kMaxGpus + 1> ending{};  // rooms of exactly so many GPUs per 10^9 seconds
+  std::array<int64_t, kMaxGpus + 1> ending{};  // rooms of exactly this many GPUs per 10^9 seconds
   for (JobIndex v : running_) {
     Estimate(v);
     const Job& job = jobs_[v];
@@ -134,8 +135,8 @@ void Core::PrepareVictims() {
   FillShelf();
 }
 
-// How long it would take until all that waits has been served by what ends by itself: with a short queue room comes by
-// itself; with a long one what is not taken from the victims is taken from somebody else who waits.
+// How long until normal ends have served everything that waits. With a short queue, room becomes free by itself. With a
+// long queue, room that is not taken from the victims is taken from other waiting jobs.
 Micros Core::WaitWithout(const Demand& demand) const {
   const Request& r = demand.parts[0].request;
   int gpus = r.gpus > 0 ? r.gpus : r.slice() ? 1 : 0;
@@ -153,7 +154,7 @@ bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Vic
   if (job.phase != Phase::kRunning || job.spec.id != v.id || !job.leaving.empty()) return false;
   if (now_ < job.turn_ends && ClassOf(job) == ClassOf(beneficiary) && !reclaim) return false;
   if (ClassOf(job) > ClassOf(beneficiary)) return false;
-  // What was promised is kept against its equals.
+  // A promise protects against jobs of the same class.
   if (job.promised && ClassOf(job) == ClassOf(beneficiary) && !reclaim) return false;
   if (teams_.Protected(job.team, job.charges, beneficiary.team)) return false;
   if (reclaim) return teams_.MayReclaim(beneficiary.team, job.team);
@@ -162,7 +163,7 @@ bool Core::Eligible(const Job& beneficiary, Log density, bool reclaim, const Vic
   return v.density + margin < density;
 }
 
-// Smaller than the beneficiary: what is not, would leave as large a hole elsewhere as it needs itself.
+// Only victims smaller than the beneficiary may move: a larger one would need at least as much room elsewhere.
 bool Core::Movable(const Job& beneficiary, const Victim& v) const {
   if (v.job == kNoJob) return false;
   const Job& job = jobs_[v.job];
@@ -170,7 +171,7 @@ bool Core::Movable(const Job& beneficiary, const Victim& v) const {
          job.milli < beneficiary.milli && ClassOf(job) <= ClassOf(beneficiary);
 }
 
-// `delay`: of the victim, beside what it repeats and restores; `service`: T of the beneficiary.
+// `delay`: the victim's delay beyond repeating and restoring; `service`: T of the beneficiary.
 int64_t Core::PriceFor(Micros service, Micros delay, const Victim& v) const {
   int64_t price = Scaled(v.omega, delay + v.lost);
   const Micros own = jobs_[v.job].estimate.service;
@@ -178,8 +179,8 @@ int64_t Core::PriceFor(Micros service, Micros delay, const Victim& v) const {
   return price + price / 1000 * policy_.repeat_victim * jobs_[v.job].preemptions;
 }
 
-// The cheapest nodes of the domain to make room on for so many pods, and who has to leave: added to the plan. Returns
-// what that costs; nullopt when there is no such way.
+// Adds to the plan the cheapest nodes of the domain for this many pods, and the victims there. Returns the price;
+// nullopt when it is impossible.
 std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Level level, Domain domain, Means means,
                                     Micros delay, Plan* plan) {
   const bool reclaim = means == Means::kReclaim, move = means == Means::kMove;
@@ -191,7 +192,7 @@ std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Lev
     return PriceFor(service, move && Movable(job, victims_[v]) ? 0 : delay, victims_[v]);
   };
 
-  // Nodes by the least density on them; those with free room are always looked at. For moves by the room to clear.
+  // Nodes by their least density; those with free room are always considered. For moves: by the room to clear.
   std::vector<std::pair<Log, NodeId>> nodes;
   for (uint32_t p = cluster_.First(level, domain); p < cluster_.First(level, domain + 1); ++p) {
     NodeId n = cluster_.At(p);
@@ -208,7 +209,7 @@ std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Lev
     std::nth_element(nodes.begin(), nodes.begin() + static_cast<int64_t>(most), nodes.end());
     nodes.resize(most);
   }
-  // What a slot costs there: victims by price per room, until one more pod fits.
+  // The price of a slot there: victims by price per room, until one more pod fits.
   struct Option {
     int64_t price_per_slot;
     NodeId node;
@@ -233,7 +234,7 @@ std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Lev
     std::vector<const Room*> freed;
     std::vector<JobIndex> so_far;
     for (const auto& [unit, v] : by_price) {
-      // Of a gang's price what its room here is of all, if others wait for the rest.
+      // If others wait for the rest of a gang's room, only the share of its price for its room on this node.
       int64_t here = 0;
       for (const Room& r : jobs_[v].placement.rooms) here += r.node == n ? r.total_milli() : 0;
       const int64_t idle = std::max<int64_t>(jobs_[v].milli - here - others, 0);
@@ -267,13 +268,13 @@ std::optional<int64_t> Core::Select(JobIndex j, ShapeId shape, int32_t need, Lev
   return slots < need ? std::nullopt : std::optional(price);
 }
 
-// Of blocks each has to fit in a domain of its own level: the cheapest of those.
+// For blocks: each must fit in one domain of its own level. Chooses the cheapest domains.
 bool Core::SelectBlocks(JobIndex j, const Demand::Part& part, ShapeId shape, Level level, Domain domain, Means means,
                         Micros delay, Plan* plan) {
   const uint32_t last = cluster_.First(level, domain + 1) - 1;
   const Domain first = cluster_.DomainOf(part.segment_level, cluster_.First(level, domain));
   const Domain end = cluster_.DomainOf(part.segment_level, last) + 1;
-  // As few in each domain as will do.
+  // As few blocks in each domain as suffice.
   for (int32_t each = 1, blocks = part.pods / part.block(); each <= blocks; each *= 2) {
     std::vector<std::pair<int64_t, Plan>> found;
     for (Domain c = first; c < end; ++c) {
@@ -295,7 +296,7 @@ bool Core::SelectBlocks(JobIndex j, const Demand::Part& part, ShapeId shape, Lev
   return false;
 }
 
-// Where in the domain to make room, and who has to leave.
+// Where in the domain to make room, and the victims.
 std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level level, Domain domain, Means means,
                                        Micros delay) {
   const Job& job = jobs_[j];
@@ -307,7 +308,7 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
                             ? SelectBlocks(j, part, shape, level, domain, means, delay, &plan)
                             : Select(j, shape, part.pods, level, domain, means, delay, &plan).has_value();
   if (!possible || plan.victims.empty()) return std::nullopt;
-  // A gang that has to leave for one node frees its others too.
+  // Evicting a gang for one node frees its other nodes too.
   for (JobIndex v : plan.victims) {
     for (const Room& r : jobs_[v].placement.rooms) {
       uint32_t p = cluster_.node(r.node).position;
@@ -327,8 +328,8 @@ std::optional<Core::Plan> Core::PlanIn(JobIndex j, uint32_t alternative, Level l
   return plan;
 }
 
-// Takes the victims away and the gang in, on the journal, and spares those who need not leave, the dearest first.
-// nullopt, and nothing changed, when it does not work out.
+// Removes the victims and adds the gang, on the journal, then spares victims that need not leave, the most expensive
+// first. Returns nullopt and changes nothing when the plan fails.
 std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
   Job& job = jobs_[j];
   const Demand& demand = demands_[job.demand].demand;
@@ -373,7 +374,8 @@ std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
   Resettle(plan);
   plan->price = plan->lost = 0;
   plan->latency = 0;
-  // Room that they leave and it does not need serves others who wait, so it is charged with its share of their delay.
+  // Freed room that the gang does not need serves other waiting jobs. So the gang is charged only with its share of the
+  // victims' delay.
   int64_t freed = 0;
   for (JobIndex v : plan->victims) freed += jobs_[v].milli;
   const int64_t used = std::clamp(freed, job.milli, std::max(job.milli, teams_.pending(kRoot)));
@@ -386,10 +388,10 @@ std::optional<Placement> Core::Prune(JobIndex j, Plan* plan) {
   return placement;
 }
 
-// Takes other room for the victims that some is free for, the densest first: as close together as they prefer, of GPUs
-// that count the same for their teams' quotas. Free means free now: not what another victim leaves later.
+// Takes other room for the victims that fit elsewhere, densest first: as close together as they prefer, on GPUs that
+// their teams' quotas count the same. Only room that is free now counts, not room that another victim leaves later.
 void Core::Resettle(Plan* plan) {
-  if (plan->reason == StopReason::kGuarantee) return;  // what it borrows elsewhere is not its team's either
+  if (plan->reason == StopReason::kGuarantee) return;  // borrowed room elsewhere is not its team's either
   std::vector<JobIndex> movers = plan->victims;
   std::stable_sort(movers.begin(), movers.end(),
                    [&](JobIndex a, JobIndex b) { return victims_[a].density > victims_[b].density; });
@@ -419,13 +421,13 @@ bool Core::TryPreempt(JobIndex j, DemandState& state) {
   return false;
 }
 
-// What failed for one team need not fail for another that has less than its guarantee.
+// A failure for one team does not count for another team that is below its guarantee.
 bool Core::MayReclaim(TeamId team, const DemandState& state) const {
   return policy_.preemption && teams_.BelowGuarantee(team) &&
          std::find(state.no_reclaim.begin(), state.no_reclaim.end(), team) == state.no_reclaim.end();
 }
 
-// The cheapest plan that is worth it, its room taken on the journal. REQUIRES prices.
+// The cheapest worthwhile plan; its room is taken on the journal. REQUIRES prices.
 std::optional<Core::Chosen> Core::ChoosePreemption(JobIndex j, const DemandState& state) {
   const Job& job = jobs_[j];
   const Demand& demand = state.demand;
@@ -435,7 +437,7 @@ std::optional<Core::Chosen> Core::ChoosePreemption(JobIndex j, const DemandState
   const Log density = Density(job);
   for (Means means : {Means::kMove, Means::kEvict, Means::kReclaim}) {
     const bool reclaim = means == Means::kReclaim;
-    if (state.no_preemption && !reclaim) continue;  // tried for another, denser one
+    if (state.no_preemption && !reclaim) continue;  // already tried for a denser job
     if (means == Means::kMove && free_milli_ < job.milli) continue;
     std::vector<Plan> plans;
     for (uint32_t a = 0; a < demand.alternatives.size(); ++a) {
@@ -444,7 +446,7 @@ std::optional<Core::Chosen> Core::ChoosePreemption(JobIndex j, const DemandState
           !teams_.WithinGuarantee(job.team, {{teams_.Type(demand.alternatives[a].gpu_type), job.milli, 0}})) {
         continue;
       }
-      // The domains that lack least.
+      // Domains with the smallest shortage.
       std::vector<std::pair<int32_t, Domain>> domains;
       for (Domain d = 0; d < cluster_.domains(demand.required); ++d) {
         domains.push_back({-cluster_.Slots(demand.alternatives[a].shapes[0], demand.required, d), d});
@@ -479,7 +481,7 @@ std::optional<Core::Chosen> Core::ChoosePreemption(JobIndex j, const DemandState
   return std::nullopt;
 }
 
-// A hold whose nodes are full only of those who were let in because they are cheap to evict.
+// Evicts from held nodes if only jobs that are cheap to evict still occupy them.
 bool Core::TryPreemptBackfill(JobIndex j) {
   PrepareVictims();
   Plan plan;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What would have to be different for a waiting job to start now, and when it will start as things are. All of it is
-// tried on the real state, on the undo journal, and changes nothing that a decision rests on.
+// What would let a waiting job start now, and when it will start as things are. All trials run on the real state with
+// the undo journal and change nothing that a decision depends on.
 #include <algorithm>
 
 #include "sched/engine/engine.h"
@@ -8,7 +8,7 @@
 namespace vrun::sched::core {
 
 namespace {
-// Running jobs whose end is looked at, the soonest first.
+// Most running jobs whose end is considered, the soonest first.
 constexpr size_t kMostEnds = 2048;
 constexpr size_t kSingleEnds = 64;
 }  // namespace
@@ -62,7 +62,7 @@ bool Core::WouldStart(const Job& like, const JobSpec& spec) {
 void Core::TrySmaller(const Job& job, std::vector<Counterfactual>* out) {
   for (size_t r = 0; r < job.spec.roles.size(); ++r) {
     const Role& role = job.spec.roles[r];
-    // More pods never fit where fewer do not, so halving finds the most.
+    // If fewer pods do not fit, more do not either, so bisection finds the most.
     int32_t fits = 0, fails = role.least() / role.block();
     while (fails - fits > 1) {
       const int32_t blocks = (fits + fails) / 2;
@@ -110,12 +110,12 @@ void Core::TryElsewhere(const Job& job, std::vector<Counterfactual>* out) {
   }
 }
 
-// At a higher class it might be worth more than others that run.
+// At a higher class it might be worth preempting running jobs.
 void Core::TryHigherClass(JobIndex j, std::vector<Counterfactual>* out) {
   Job& job = jobs_[j];
   if (!policy_.preemption || victims_.empty() || ClassOf(job) != job.spec.klass) return;
   const Class own = job.spec.klass;
-  DemandState fresh;  // without what was tried in vain in this pass
+  DemandState fresh;  // without the failed attempts of this pass
   fresh.demand = demands_[job.demand].demand;
   for (int klass = static_cast<int>(own) + 1; klass < kClasses; ++klass) {
     job.spec.klass = static_cast<Class>(klass);
@@ -129,7 +129,7 @@ void Core::TryHigherClass(JobIndex j, std::vector<Counterfactual>* out) {
   }
 }
 
-// Those that run, the soonest end first, and how long each still needs.
+// Running jobs by remaining run time, the soonest end first.
 std::vector<std::pair<Micros, JobIndex>> Core::EndsInOrder() const {
   std::vector<std::pair<Micros, JobIndex>> ends;
   for (JobIndex v : running_) ends.push_back({jobs_[v].estimate.expected, v});
@@ -176,7 +176,7 @@ std::optional<Forecast> Core::ForecastFor(JobId id) {
   const Job& job = jobs_[j];
   if (!job.hold.empty()) return Forecast{std::max(job.hold_start, now_), std::max(job.hold_start, now_), 900, 0};
   if (AlternativesAllowed(job, demands_[job.demand].demand) == 0) return std::nullopt;
-  // More ends never make it fit less, so halving finds the first that are enough.
+  // More ends never make it fit less, so bisection finds the smallest sufficient number.
   const auto ends = EndsInOrder();
   if (!FitsWithout(j, ends)) return std::nullopt;
   size_t enough = ends.size(), few = 0;
@@ -196,7 +196,7 @@ std::optional<Forecast> Core::ForecastFor(JobId id) {
     if (v.estimate.source <= 2 || v.estimate.source == 5) learned += v.milli + 1;
     out.after = v.spec.id;
   }
-  // Those before it take what comes first.
+  // Jobs before it in the queue take room first.
   int64_t before = 0, before_milli = 0;
   for (const Ordered& o : order_) {
     if (pending_[o.index].job == j) break;

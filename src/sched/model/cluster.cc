@@ -10,7 +10,7 @@ namespace vrun::sched::core {
 
 namespace {
 
-// Shapes that nobody asks for any more are kept this many: the next job is often like the last.
+// Unused shapes to keep: the next job is often like the last.
 constexpr size_t kUnusedShapes = 64;
 
 bool HasAll(const std::vector<std::string>& have, const std::vector<std::string>& want) {
@@ -78,7 +78,7 @@ NodeId Cluster::Up(const NodeSpec& spec) {
   n.whole = 0;
   for (int i = 0; i < spec.gpus; ++i) n.whole |= static_cast<uint32_t>(n.free_milli[i] == kMilli) << i;
   n.whole &= spec.usable();
-  // Who shared a GPU may have left while it was none of the node's.
+  // The users of a shared GPU may have left while the GPU did not belong to the node.
   for (int i = 0; i < kMaxGpus; ++i) {
     if (n.free_milli[i] >= kMilli) n.sharing[i] = Sharing::kWhole;
   }
@@ -258,7 +258,7 @@ void Cluster::Settle() {
   for (uint32_t p = 0; p < order_.size(); ++p) {
     nodes_[order_[p]].position = p;
     const NodeSpec& s = nodes_[order_[p]].spec;
-    // The loosest level at which it differs from its neighbour begins new domains of all tighter levels.
+    // A new domain begins at the loosest level where the node differs from its neighbour, and at all tighter levels.
     int differs = static_cast<int>(Level::kCluster) + 1;
     if (p > 0) {
       const NodeSpec& t = nodes_[order_[p - 1]].spec;
@@ -347,7 +347,7 @@ void TakeSlice(const Request& r, mig::Model model, int gpu, mig::SliceMask slice
   room->sharing[gpu] = r.kind();
   room->mig[gpu] = slices;
   const int all = mig::Slices(model);
-  // A model that is not known yet: what it takes at least.
+  // An unknown model: the least that the instance takes.
   room->milli[gpu] = static_cast<uint16_t>(r.gpu_milli > 0 ? r.gpu_milli
                                            : all == 0      ? mig::NominalMilli(r.mig)
                                                            : std::popcount(slices) * kMilli / all);
@@ -384,7 +384,7 @@ Room Cluster::Choose(const Request& r, NodeId id, int slice_gpu, int mig_start) 
       free &= ~(1u << i);
     }
   };
-  // The smallest group that has enough, else the largest and so on: few groups crossed, large ones kept whole.
+  // The smallest group that has enough, else the largest and so on: crosses few groups and keeps large ones whole.
   while (left > 0 && !n.spec.gpu_groups.empty()) {
     uint32_t best = 0;
     int best_count = 0;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The room of the cluster: nodes in order of topology, what is free on each, and for every kind of pod that somebody
-// asks for (a shape) how many more of it fit on each node and in each domain of each level. "Can this gang fit there?"
-// is one comparison. Every change is on a journal until Commit, so that plans are tried and taken back.
+// The room of the cluster: the nodes in order of topology and the free room on each. A shape is a kind of pod that some
+// job asks for. For every shape there are counters of how many more such pods fit on each node and in each domain of
+// each level, so that "can this gang fit there?" is one comparison. Every change is journaled until Commit, so that
+// plans can be tried and undone.
 //
-// Invariants, each checked by a test: fit and slots equal a recount; Undo restores all of it exactly; free room is
-// never negative unless its owner said so (recovered jobs).
+// Invariants, each checked by a test: fit and slots equal a recount; Undo restores everything exactly; free room is
+// negative only if the owner said so (recovered jobs).
 #pragma once
 
 #include <algorithm>
@@ -31,13 +32,13 @@ struct Constraint {
   std::string gpu_type;  // "": any
   std::vector<std::string> labels;
   std::vector<std::string> tolerations;
-  // What is started stays so long whatever happens; 0: it may be told to leave; kNever: nobody knows how long.
+  // How long a started pod certainly stays; 0: it may be told to leave; kNever: unknown.
   Micros runs = 0;
   auto operator<=>(const Constraint&) const = default;
 };
 bool Admits(const Constraint& constraint, const NodeSpec& node);
 
-// Room on one node, taken or given back as a whole.
+// Room on one node, always taken or given back as a whole.
 struct Room {
   NodeId node = kNoNode;
   std::array<uint16_t, kMaxGpus> milli{};  // per GPU
@@ -49,35 +50,35 @@ struct Room {
   bool operator==(const Room&) const = default;
 
   uint32_t mask() const;
-  size_t gpus() const {  // those it has a part of
+  size_t gpus() const {  // number of GPUs of which it has a part
     return kMaxGpus - static_cast<size_t>(std::count(milli.begin(), milli.end(), uint16_t{0}));
   }
-  // Of a MIG instance its first memory slice, else -1.
+  // First memory slice of a MIG instance, else -1.
   int8_t mig_start() const;
   int64_t total_milli() const;
 };
 
-// What a pod takes on a node beside GPUs.
+// What a pod takes on a node besides GPUs.
 Room RoomOf(const Request& request, NodeId node);
-// Adds the slice of a GPU that the pod takes; `slices` of a MIG instance.
+// Adds the part of a GPU that the pod takes; `slices` only for a MIG instance.
 void TakeSlice(const Request& request, mig::Model model, int gpu, mig::SliceMask slices, Room* room);
 
 // What is free on a node.
 struct FreeRoom {
-  std::array<int16_t, kMaxGpus> free_milli{};     // negative: overcommitted by its owner's word
-  std::array<Sharing, kMaxGpus> sharing{};        // kWhole: nobody shares it now
-  std::array<mig::SliceMask, kMaxGpus> sliced{};  // MIG: memory slices that are taken
+  std::array<int16_t, kMaxGpus> free_milli{};     // negative: overcommitted, as the owner reported
+  std::array<Sharing, kMaxGpus> sharing{};        // kWhole: not shared now
+  std::array<mig::SliceMask, kMaxGpus> sliced{};  // MIG: memory slices in use
   int64_t free_cpus = 0;
   int64_t free_memory = 0;
   int32_t free_nics = 0;
   int64_t free_total = 0;  // of free_milli
-  uint32_t whole = 0;      // mask of GPUs that are entirely free
+  uint32_t whole = 0;      // mask of completely free GPUs
 
-  // sign 1: the room becomes free. `usable`: the GPUs that are given to anybody.
+  // sign 1: the room becomes free. `usable`: mask of GPUs that may be given to jobs.
   void Apply(const Room& room, int sign, uint32_t usable);
   // Pods that fit; at most UINT16_MAX.
   int32_t Count(const Request& request, mig::Model model, uint32_t usable) const;
-  // Whether a pod that takes part of a GPU may go on this one, as far as the way of sharing is concerned.
+  // Whether the way of sharing lets a pod that takes part of a GPU onto this one.
   bool Shares(int gpu, Sharing how) const { return (whole >> gpu & 1) != 0 || sharing[gpu] == how; }
 };
 
@@ -86,36 +87,36 @@ class Cluster {
   struct Node : FreeRoom {
     NodeSpec spec;
     mig::Model mig_model = 0;
-    uint16_t held = 0;        // holds on it: hidden from fit, not from FitOn
+    uint16_t held = 0;        // number of holds on it: hidden from fit, not from FitOn
     bool up = false;          // known, joined, neither lost nor drained
     bool closed = false;      // for maintenance
-    Micros horizon = kNever;  // then it is taken out of service
+    Micros horizon = kNever;  // when it goes out of service
     uint32_t position = 0;    // in order of topology
-    uint64_t changes = 0;     // grows with each change of its room or spec
+    uint64_t changes = 0;     // incremented by each change of its room or spec
 
     int64_t free_milli_total() const { return free_total; }
   };
 
-  // New, back or changed; what is taken stays taken.
+  // The node is new, back or changed. Room in use stays in use.
   NodeId Up(const NodeSpec& spec);
   void Down(NodeId id);
-  // kNoNode when never heard of.
+  // kNoNode when the name is unknown.
   NodeId Find(const std::string& name) const;
-  // A node that is only known by name: room can be taken from it before it joins.
+  // Registers a node by name only, so that room can be taken from it before it joins.
   NodeId Name(const std::string& name);
 
   size_t size() const { return nodes_.size(); }
   const Node& node(NodeId id) const { return nodes_[id]; }
 
-  // Holding hides a node from the counters; it nests.
+  // Hides a node from the counters. Nests.
   void Hold(NodeId id);
   void Unhold(NodeId id);
 
-  // To be called this often while the node has a horizon: who is gone by then changes with time.
+  // Call Limit this often while the node has a horizon: which pods are gone by then changes with time.
   static constexpr Micros kLimitEvery = kSecond;
-  // What starts on the node must be gone at `horizon` (see Constraint::runs); when closed, nothing starts there.
+  // Pods that start on the node must be gone at `horizon` (see Constraint::runs). When closed, nothing starts there.
   void Limit(NodeId id, Micros horizon, bool closed, Micros now);
-  // Whether it is only for that that a pod does not fit.
+  // Whether the horizon or the closing is the only reason that a pod does not fit.
   bool Limited(ShapeId shape, NodeId id) const;
 
   // Counts references: each Shape needs one Drop.
@@ -123,7 +124,7 @@ class Cluster {
   void Drop(ShapeId shape);
   const Request& request(ShapeId shape) const { return shapes_[shape].request; }
 
-  // After joins the nodes are put in order again; the functions below need that done. Cheap when nothing joined.
+  // Sorts the nodes again after joins. Required before the functions below. Cheap when nothing joined.
   void Settle();
 
   // --- counters ---
@@ -135,11 +136,11 @@ class Cluster {
   }
   // By position.
   std::span<const uint16_t> Fit(ShapeId shape) const { return shapes_[shape].fit; }
-  // Also of a held node; 0 of a node that is down or not admitted.
+  // Also counts a held node; 0 for a node that is down or not admitted.
   int32_t FitOn(ShapeId shape, NodeId id) const;
-  // As FitOn, were these rooms of the node free too.
+  // Like FitOn, if these rooms of the node were free too.
   int32_t FitWith(ShapeId shape, NodeId id, std::span<const Room* const> freed) const;
-  // As FitOn, were the node empty and not to go out of service.
+  // Like FitOn, if the node were empty and did not go out of service.
   int32_t FitEmpty(ShapeId shape, NodeId id) const;
   static int32_t PodsWhenEmpty(const Request& request, const NodeSpec& node);
 
@@ -153,19 +154,19 @@ class Cluster {
   // --- changes ---
   void Take(const Room& room) { Change(room, -1); }
   void Release(const Room& room) { Change(room, 1); }
-  // The GPUs that a pod gets on the node, which must fit it: of as few groups as possible; a slice on `slice_gpu`, or
-  // on the fullest GPU that takes it when that is negative; a MIG instance at `mig_start`, or where it leaves most
-  // possible.
+  // Chooses the GPUs of a pod on the node, which must fit it. They are in as few groups as possible. A slice goes on
+  // `slice_gpu`; if that is negative, on the fullest GPU that takes it. A MIG instance goes at `mig_start`, or where it
+  // leaves the most possibilities.
   Room Choose(const Request& request, NodeId id, int slice_gpu = -1, int mig_start = -1) const;
 
-  // Undo(Mark()) takes back every Take and Release between the two.
+  // Undo(Mark()) reverts every Take and Release between the two.
   size_t Mark() const { return journal_.size(); }
   void Undo(size_t mark);
   void Commit() { journal_.clear(); }
 
-  // Whether all counters equal what counting afresh gives; for tests.
+  // Whether all counters equal a recount; for tests.
   bool Recount() const;
-  // The room of GPUs in nodes that are up.
+  // GPU room of all nodes that are up.
   int64_t total_milli() const { return total_milli_; }
 
  private:
@@ -176,7 +177,7 @@ class Cluster {
     std::vector<uint16_t> fit;    // by position
     std::array<std::vector<int32_t>, kLevels> slots;
     uint32_t references = 0;
-    uint64_t dropped = 0;  // when; 0: in use
+    uint64_t dropped = 0;  // time of the last drop; 0: in use
     bool exists = false;
   };
   struct Entry {

@@ -136,7 +136,7 @@ TEST(Cluster, UndoIsExactAndCountersEqualARecount) {
   EXPECT_TRUE(fine);
 }
 
-// --- the oracle: all ways to put the pods somewhere ---
+// --- the oracle: all ways to place the pods ---
 
 bool AnyWay(const std::vector<int>& free, int pods, int gpus, size_t from) {
   if (pods == 0) return true;
@@ -194,7 +194,7 @@ TEST(Placement, FindsRoomExactlyWhenThereIsAny) {
   EXPECT_TRUE(fine);
 }
 
-// All ways to put a block's pods on the nodes [from, to), then the other blocks anywhere.
+// Tries all ways to put a block's pods on the nodes [from, to), then the other blocks anywhere.
 struct BlockOracle {
   std::vector<int> free;                     // GPUs, by node
   std::vector<std::pair<int, int>> domains;  // nodes [first, last) of each
@@ -256,7 +256,7 @@ TEST(Placement, BlocksFindRoomExactlyWhenThereIsAny) {
   EXPECT_TRUE(fine);
 }
 
-// The fewest racks that any placement could do with, by trying all sets of racks.
+// The fewest racks that any placement needs, found by trying all sets of racks.
 TEST(Placement, CrossesNoMoreRacksThanItMust) {
   bool fine = rc::check([](const std::vector<std::array<int, 2>>& taken, int a) {
     Cluster c;
@@ -294,7 +294,7 @@ TEST(Fragmentation, APodGoesWhereLeastBecomesUseless) {
   c.Up(MakeNode(1, 2, "r"));
   c.Settle();
   Fragmentation f(c);
-  for (int i = 0; i < 10; ++i) f.Arrived({2, 0, 0, 0}, {}, 1);  // everybody wants whole nodes
+  for (int i = 0; i < 10; ++i) f.Arrived({2, 0, 0, 0}, {}, 1);  // all arrivals want whole nodes
   c.Take(c.Choose({0, 500, 0, 0}, 1));
   ShapeId slice = c.Shape({0, 300, 0, 0}, {"p", "", {}, {}});
   EXPECT_LT(f.Rise(slice, 1).rise, f.Rise(slice, 0).rise) << "node 1 is of no use to them already";
@@ -303,7 +303,7 @@ TEST(Fragmentation, APodGoesWhereLeastBecomesUseless) {
   EXPECT_GT(f.Waste(1), 0);
 }
 
-// Everybody wants a GPU and 8 cpus: where cpus are short, what needs few of them does not cost a GPU.
+// All arrivals want a GPU and 8 cpus. Where cpus are short, a pod that needs few cpus does not cost a GPU.
 TEST(Fragmentation, CpusAreKeptForTheGpusBesideThem) {
   Cluster c;
   NodeSpec node = MakeNode(0, 4, "r");
@@ -322,7 +322,7 @@ TEST(Fragmentation, CpusAreKeptForTheGpusBesideThem) {
   EXPECT_GT(f.Rise(none, 0).rise, kMilli * Futures::kUnit) << "it costs both";
 }
 
-// Of shares of 60 and of 40 % no two alike fill a GPU.
+// Shares are 60 and 40 %: two equal ones never fill a GPU.
 TEST(Fragmentation, RemaindersThatGoTogether) {
   Cluster c;
   c.Up(MakeNode(0, 1, "r"));
@@ -336,7 +336,7 @@ TEST(Fragmentation, RemaindersThatGoTogether) {
   EXPECT_LT(f.Rise(share, 1).rise, f.Rise(share, 0).rise);
 }
 
-// What nobody may use there is idle from the start.
+// GPUs that no pod may use are idle from the start.
 TEST(Fragmentation, ATypeThatNobodyAsksFor) {
   Cluster c;
   NodeSpec node = MakeNode(0, 2, "r");

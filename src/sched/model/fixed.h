@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logarithms in fixed point, by integers only: the same on every machine and compiler. Scores are products of powers,
-// so they are sums here.
+// Logarithms in fixed point with integers only: the same on every machine and compiler. Scores are products of powers,
+// which are sums of logarithms here.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ struct Tables {
   int32_t log[257];   // log2(1 + i/256), 1/65536
   uint32_t exp[257];  // 2^(i/256), 1/65536
 };
-// Digit by digit: squaring a number in [1, 2) tells the next binary digit of its logarithm.
+// Digit by digit: squaring a number in [1, 2) yields the next binary digit of its logarithm.
 consteval Tables MakeTables() {
   Tables t{};
   for (int i = 0; i < 256; ++i) {
@@ -55,7 +55,7 @@ consteval Tables MakeTables() {
 inline constexpr Tables kTables = MakeTables();
 }  // namespace fixed
 
-// log2(x); of 0 as of 1. Error below 1/30000.
+// log2(x); Log2(0) = Log2(1). Error below 1/30000.
 constexpr Log Log2(uint64_t x) {
   if (x <= 1) return 0;
   int top = 63 - std::countl_zero(x);
@@ -67,7 +67,7 @@ constexpr Log Log2(uint64_t x) {
   return (top << 16) + low + static_cast<int32_t>((int64_t{high - low} * (fraction & 0xffff)) >> 16);
 }
 
-// thousandths of 2^(q / 65536), at least 0, at most 2^52.
+// Thousandths of 2^(q / 65536), at least 0, at most 2^52.
 constexpr int64_t Exp2Milli(Log q) {
   q += 653'050;  // log2(1000)
   if (q < 0) return 0;

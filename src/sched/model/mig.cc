@@ -14,12 +14,12 @@ constexpr int kProfilesPerModel = 6;
 constexpr int kModels = 8;
 constexpr int kNames = 40;
 
-// One way to cut: slices taken, and where it may begin (bit i: at slice i).
+// One kind of instance: slices taken, and where it may begin (bit i: at slice i).
 struct Cut {
   int size;
   uint8_t starts;
 };
-// Models differ in names, their geometry is one of two. In the order of the names below.
+// Models differ in names, but there are only two geometries. In the order of the names below.
 struct Geometry {
   int slices;
   std::array<Cut, kProfilesPerModel> cuts;
@@ -29,7 +29,7 @@ constexpr Geometry kFour = {4, {{{1, 0b1111}, {2, 0b0101}, {4, 1}, {0, 0}, {0, 0
 
 struct ModelRow {
   std::string_view name;
-  // What the driver's product name has to contain.
+  // Strings that the driver's product name must contain.
   std::string_view chip, memory;
   const Geometry* geometry;
   std::array<std::string_view, kProfilesPerModel> profiles;
@@ -45,18 +45,18 @@ constexpr ModelRow kRows[kModels] = {
     {"a30-24gb", "A30", "", &kFour, {"1g.6gb", "2g.12gb", "4g.24gb", "", "", ""}},
 };
 
-// Instances that fit are few: all masks are worked out in advance.
+// Few sets of instances fit, so all masks are computed in advance.
 struct Tables {
   std::array<std::string_view, kNames> names{};
   int count_of_names = 1;
-  int8_t row[kModels][kNames]{};  // of the profile in the model; -1: it has none
+  int8_t row[kModels][kNames]{};  // row of the profile in the model; -1: none
   int8_t count[2][kProfilesPerModel][256]{};
   int16_t potential[2][256]{};
 };
 
 constexpr int GeometryIndex(const Geometry* g) { return g == &kSeven ? 0 : 1; }
 
-// Greedily from the last start down: runs of one size on a grid, so no other order fits more.
+// Greedy from the last start down. Runs of one size lie on a grid, so no other order fits more.
 constexpr int CountIn(const Geometry& g, const Cut& cut, unsigned used) {
   int count = 0;
   for (int s = g.slices - 1; s >= 0 && cut.size > 0; --s) {
@@ -123,7 +123,7 @@ Model FindModel(std::string_view name) {
   return 0;
 }
 
-// The chip's name as a word of its own: an A30 is not an A300.
+// The chip's name must be a separate word: an A30 is not an A300.
 Model ModelOfProduct(std::string_view product) {
   auto has_word = [&](std::string_view word) {
     for (size_t at = product.find(word); at != product.npos; at = product.find(word, at + 1)) {

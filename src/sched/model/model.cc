@@ -12,7 +12,7 @@ Status Invalid(const std::string& what, const std::string& why) {
   return Error(Code::kInvalid, what + ": " + why + ": correct the request");
 }
 constexpr int32_t kMostNics = 1024;
-constexpr int64_t kMost = int64_t{1} << 50;  // of cpus and bytes: sums of them stay far from overflow
+constexpr int64_t kMost = int64_t{1} << 50;  // of cpus and bytes: keeps sums far from overflow
 }  // namespace
 
 Status Validate(const JobSpec& job) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maintenance windows: when which nodes are taken out of service, announced ahead. Before one begins nothing is started
-// there that would run into it, except what may be told to leave; shortly before, nothing at all; then the nodes are
-// closed until it is over.
+// Maintenance windows: which nodes go out of service and when, announced in advance. Before a window, nothing starts
+// there that would run into it, except jobs that may be told to leave. Shortly before it nothing starts at all. Then
+// the nodes are closed until it is over.
 #pragma once
 
 #include <map>
@@ -15,22 +15,22 @@ namespace vrun::sched::core {
 class Windows {
  public:
   bool empty() const { return by_name_.empty(); }
-  // New, or instead of the one of this name.
+  // Adds the window or replaces the one with this name.
   void Set(const Maintenance& window) { by_name_[window.name] = window; }
   void End(const std::string& name) { by_name_.erase(name); }
-  // Nodes of all windows, those that are over included; each once.
+  // Nodes of all windows, including past ones, each once.
   std::vector<std::string> Nodes() const;
-  // Forgets those that are over.
+  // Removes past windows.
   void Expire(Micros now);
 
   struct State {
-    Micros begins = kNever;  // the next window, or the one that is on
+    Micros begins = kNever;  // of the next or current window
     Micros ends = kNever;    // of the same
     bool closed = false;
   };
-  // `lead`: so long before a window begins its nodes are closed.
+  // `lead`: how long before a window its nodes are closed.
   State At(const std::string& node, Micros now, Micros lead) const;
-  // When something changes next; kNever.
+  // Time of the next change; kNever.
   Micros Next(Micros now, Micros lead) const;
 
  private:

@@ -11,13 +11,13 @@ namespace {
 
 constexpr int64_t kArrivalsKept = 20'000;  // pods; then all counts are halved
 
-// All that matters of one GPU.
+// Everything relevant about one GPU.
 uint32_t GpuState(const NodeSpec& spec, const FreeRoom& free, int gpu) {
   return static_cast<uint32_t>(static_cast<uint16_t>(free.free_milli[gpu])) << 16 | (spec.bad_gpus >> gpu & 1) << 15 |
          static_cast<uint32_t>(free.sharing[gpu]) << 8 | free.sliced[gpu];
 }
 
-// All that matters of a node.
+// Everything relevant about a node.
 std::string KeyOf(const Cluster::Node& node, const FreeRoom& free) {
   std::array<uint32_t, kMaxGpus> sorted;
   for (int i = 0; i < node.spec.gpus; ++i) sorted[i] = GpuState(node.spec, free, i);
@@ -49,7 +49,7 @@ void Fragmentation::Arrived(const Request& r, const std::vector<std::string>& gp
   if (since_refresh_ >= std::min(total_ / 2, kRefresh)) Refresh();
 }
 
-// A pod of eight GPUs counts eight times: what matters of the mix is what the GPUs are wanted for.
+// A pod of eight GPUs counts eight times, because the mix is measured by GPUs.
 void Fragmentation::Refresh() {
   since_refresh_ = 0;
   std::vector<Futures::Kind> kinds;
@@ -98,7 +98,8 @@ Fragmentation::Known Fragmentation::Compute(const Request& r, const Cluster::Nod
   return {Waste(n, after) - Waste(n, n), 0, -1, true};
 }
 
-// Every GPU, and every slice that an instance may begin at. Of equals the fullest GPU, then what leaves most possible.
+// Tries every GPU, and every slice at which an instance may begin. Ties: the fullest GPU, then the start that leaves
+// the most possibilities.
 Fragmentation::Known Fragmentation::ComputeSlice(const Request& r, const Cluster::Node& n) {
   using Key = std::tuple<int64_t, int, int>;
   Known best;

@@ -8,7 +8,7 @@ namespace vrun::sched::core {
 
 namespace {
 
-// Counter-based (splitmix64): a draw depends on its number alone.
+// Counter-based (splitmix64): a draw depends only on its number.
 uint64_t Hash(uint64_t n) {
   uint64_t z = (n + 1) * 0x9e3779b97f4a7c15;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -16,7 +16,7 @@ uint64_t Hash(uint64_t n) {
   return z ^ (z >> 31);
 }
 
-// A node while it is filled.
+// A node while pods are added to it.
 class Filling {
  public:
   Filling(const NodeSpec& spec, mig::Model model, const FreeRoom& free)
@@ -102,7 +102,7 @@ void Futures::Draw(std::vector<Kind> kinds) {
   if (kinds_.size() > UINT16_MAX) kinds_.resize(UINT16_MAX);
   type_index_.clear();
   types_.clear();
-  std::vector<int64_t> up_to;  // weights added up
+  std::vector<int64_t> up_to;  // cumulative weights
   for (const Kind& kind : kinds_) {
     for (const std::string& type : kind.gpu_types) type_index_.try_emplace(type, static_cast<int>(type_index_.size()));
     uint64_t bits = kind.gpu_types.empty() ? kAnyType : 0;
@@ -121,7 +121,7 @@ void Futures::Draw(std::vector<Kind> kinds) {
   }
 }
 
-// Types beyond the 63rd count as one. A type that nobody asked for has no bit.
+// Types beyond the 63rd share one bit. A type that no pod asked for has no bit.
 uint64_t Futures::TypeBit(const std::string& type) const {
   const auto found = type_index_.find(type);
   return found == type_index_.end() ? 0 : uint64_t{1} << std::min(found->second, 63);
@@ -130,7 +130,7 @@ uint64_t Futures::TypeBit(const std::string& type) const {
 int64_t Futures::Idle(const NodeSpec& spec, mig::Model model, const FreeRoom& free) const {
   const Filling start(spec, model, free);
   if (start.idle() == 0) return 0;
-  // What does not fit once will not fit later: room only shrinks.
+  // A pod that does not fit now will not fit later: room only shrinks.
   const uint64_t type = TypeBit(spec.gpu_type);
   std::vector<uint8_t> possible(kinds_.size());
   size_t kinds = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is likely to come to a node, as a sample: kFutures sequences of pods drawn from the recent arrivals, a kind of
-// pod as often as it asks for GPUs. The same kinds give the same sample, everywhere.
+// A sample of the pods likely to come to a node: kFutures sequences of pods drawn from the recent arrivals, each kind
+// weighted by the GPUs it asks for. The same kinds give the same sample on every machine.
 #pragma once
 
 #include <string>
@@ -14,25 +14,25 @@ namespace vrun::sched::core {
 class Futures {
  public:
   static constexpr int kFutures = 48;
-  // A future is so many pods long for each GPU with free room. Beyond that, nothing rare that could still fill a
-  // remainder is to be counted on.
+  // Pods in a future, per GPU with free room. A rare pod that would come even later to fill a remainder is not counted
+  // on.
   static constexpr int kArrivalsPerGpu = 8;
-  // What is idle at the end of a future counts so many times what is idle on average over the first kArrivalsPerGpu
-  // pods for each free GPU. Without the latter all nodes that some pod will fill in the end are equal, and those that
-  // many kinds could use are not kept for them.
+  // The weight of what is idle at the end of a future, relative to the average idle room over the first kArrivalsPerGpu
+  // pods per free GPU. Without that average, all nodes that some pod fills in the end would be equal, and nodes that
+  // many kinds could use would not be kept for them.
   static constexpr int kEndWeight = 7;
-  // An idle thousandth of a GPU for ever.
+  // Value of a thousandth of a GPU that stays idle forever.
   static constexpr int64_t kUnit = int64_t{kFutures} * (kEndWeight + 1);
 
   struct Kind {
-    Request request;                     // of some GPU room
+    Request request;                     // needs some GPU room
     std::vector<std::string> gpu_types;  // empty: any
     int64_t weight = 0;
   };
   void Draw(std::vector<Kind> kinds);
 
-  // The GPU room that is idle on the node while a future comes by and each pod that still fits goes in, a slice on the
-  // fullest GPU that takes it, and after that: thousandths of a GPU, kUnit times.
+  // The GPU room that stays idle on the node during and after a future: each arriving pod that still fits is placed, a
+  // slice on the fullest GPU that takes it. Thousandths of a GPU, times kUnit.
   int64_t Idle(const NodeSpec& spec, mig::Model model, const FreeRoom& free) const;
 
  private:
@@ -42,7 +42,7 @@ class Futures {
 
   std::vector<Kind> kinds_;
   std::vector<uint64_t> types_;                      // by kind, bits of type_index_
-  std::unordered_map<std::string, int> type_index_;  // looked up only: its order tells nothing
+  std::unordered_map<std::string, int> type_index_;  // for lookup only: its order is never used
   std::vector<std::vector<KindIndex>> futures_;
 };
 

@@ -17,7 +17,7 @@ void Headroom::Advance(Micros now) {
   if (!seen_ || policy_.headroom_window <= 0 || now - started_ < policy_.headroom_window) return;
   Micros windows = (now - started_) / policy_.headroom_window;
   started_ += windows * policy_.headroom_window;
-  // Of a long pause the last day is enough.
+  // After a long pause only the last day matters.
   for (windows = std::min<Micros>(windows, kWindows); windows > 0; --windows) EndWindow();
   std::vector<int64_t> sorted = growth_;
   const size_t rank =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much room to leave idle for inference: what its demand grew by within one window (the time in which room can be
-// made for it) in all but one of a hundred windows of the last day. Of all GPU types together.
+// How much room to leave idle for inference: its growth of demand within one window (the time in which room can be made
+// for it) in all but one of a hundred windows of the last day. All GPU types together.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ class Headroom {
  public:
   explicit Headroom(const Policy& policy) : policy_(policy) {}
 
-  // What inference asks for, running or waiting, changed by so many thousandths of GPUs.
+  // The demand of inference, running or waiting, changed by this many thousandths of GPUs.
   void Change(int64_t milli, Micros now);
-  // Ends the windows that are over.
+  // Closes the windows that are over.
   void Advance(Micros now);
-  // Thousandths of GPUs, whole ones, as of the last window; 0 until inference was seen. Bounded by
+  // Thousandths of GPUs, in whole GPUs, as of the last window; 0 until inference was seen. At most
   // Policy::headroom_most.
   int64_t Target(int64_t capacity_milli) const;
 
@@ -29,10 +29,10 @@ class Headroom {
   const Policy& policy_;
   bool seen_ = false;
   int64_t demand_ = 0;
-  int64_t at_start_ = 0;  // of the present window
+  int64_t at_start_ = 0;  // at the begin of the present window
   int64_t peak_ = 0;
   Micros started_ = 0;
-  std::vector<int64_t> growth_;  // a ring
+  std::vector<int64_t> growth_;  // ring buffer
   size_t next_ = 0;
   int64_t target_ = 0;
 };

@@ -8,13 +8,14 @@
 namespace vrun::sched::core {
 
 namespace {
-// Domains of one level tried for a gang of several roles, whose counters say only that each role fits by itself.
+// Most domains of one level that are tried for a gang of several roles. Their counters only say that each role fits by
+// itself.
 constexpr size_t kDomainsTried = 8;
 
 Level Tighter(Level l) { return static_cast<Level>(static_cast<int>(l) - 1); }
 
-// Which domain each block goes to. `room`: minus the blocks that fit, domain. Few: the largest first, the last the
-// tightest that has enough. Many: in turns.
+// Assigns each block to a domain. `room`: minus the blocks that fit, domain. Few domains: the largest first, and as the
+// last the tightest that has enough. Many: in turns.
 std::vector<Domain> Distribute(std::vector<std::pair<int32_t, Domain>> room, int32_t blocks, bool spread) {
   std::vector<Domain> where;
   std::sort(room.begin(), room.end());
@@ -100,7 +101,7 @@ bool Placer::Grow(const Demand& d, size_t part, Placement* placement) {
 std::optional<Placement> Placer::Place(const Demand& d, Level loosest, uint64_t allowed) {
   loosest = std::min(loosest, d.required);
   const bool spread = std::any_of(d.parts.begin(), d.parts.end(), [](const Demand::Part& p) { return p.spread; });
-  // A wish for one type is kept before a wish for closeness: types differ by more than levels do.
+  // The preferred type comes before the preferred level: types differ by more than levels do.
   for (uint32_t a = 0; a < d.alternatives.size(); ++a) {
     const Demand::Alternative& alternative = d.alternatives[a];
     if ((allowed >> a & 1) == 0 || cluster_.size() == 0 || !DomainFits(d, alternative, Level::kCluster, 0)) continue;
@@ -149,7 +150,7 @@ bool Placer::Fill(ShapeId shape, int32_t role, Level level, Domain domain, int32
     return true;
   }
   Level inner = Tighter(level);
-  std::vector<std::pair<int32_t, Domain>> children;  // minus slots: most first
+  std::vector<std::pair<int32_t, Domain>> children;  // minus slots, so that most comes first
   for (Domain c = cluster_.DomainOf(inner, first); c <= cluster_.DomainOf(inner, last - 1); ++c) {
     if (int32_t slots = cluster_.Slots(shape, inner, c); slots > 0) children.push_back({-slots, c});
   }
@@ -165,7 +166,7 @@ bool Placer::Fill(ShapeId shape, int32_t role, Level level, Domain domain, int32
         PutOn(shape, role, BestNode(shape, pods, first, last), pods, out);
         return true;
       }
-      // The last of those from here on that still has room for all that is left.
+      // From here on, the last child that still has room for all remaining pods.
       auto end = std::upper_bound(children.begin() + static_cast<int64_t>(next), children.end(),
                                   std::pair<int32_t, Domain>(-pods, UINT32_MAX));
       auto tightest = std::prev(end);
@@ -210,7 +211,7 @@ NodeId Placer::BestNode(ShapeId shape, int32_t pods, uint32_t first, uint32_t la
   return best;
 }
 
-// The nodes with most room first, the last one the tightest that has enough.
+// The nodes with most room first, and as the last the tightest that has enough.
 bool Placer::FillNodes(ShapeId shape, int32_t role, std::span<const NodeId> nodes, int32_t pods, Placement* out) {
   std::vector<std::pair<int32_t, NodeId>> by_fit;
   for (NodeId n : nodes) {

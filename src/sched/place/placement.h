@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a gang goes. Tightest level first; in it the domain with the least room left over; inside, the children with
-// most room until the remainder fits one, which is the tightest (so few domains are crossed); among nodes the one whose
-// fragmentation rises least, then the tightest fit, then the lowest position; GPUs of as few groups as possible. Blocks
-// of a segmented role are placed one by one, in few or in many domains of their level.
+// Where a gang goes. The tightest level is tried first; in it, the domain with the least room left over. Inside a
+// domain, the children with the most room are taken until one child fits the remainder, and of those the tightest, so
+// that few domains are crossed. Among nodes: the smallest rise of fragmentation, then the tightest fit, then the lowest
+// position. GPUs come from as few groups as possible. Blocks of a segmented role are placed one by one, in few or in
+// many domains of their level.
 #pragma once
 
 #include <map>
@@ -21,8 +22,8 @@ struct Demand {
     Request request;
     int32_t pods = 0;
     int32_t role = 0;  // index in the job
-    // See Role. Of an elastic one `pods` is the least.
-    int32_t most = 0;  // 0: as many as `pods`
+    // See Role. For an elastic role `pods` is the minimum.
+    int32_t most = 0;  // maximum; 0: the same as `pods`
     int32_t segment = 0;
     Level segment_level = Level::kNode;
     bool spread = false;
@@ -34,7 +35,7 @@ struct Demand {
     std::string gpu_type;         // "": any
     std::vector<ShapeId> shapes;  // by part
   };
-  std::vector<Part> parts;  // most demanding first: it is placed first
+  std::vector<Part> parts;  // most demanding first, which is the order of placement
   std::vector<Alternative> alternatives;
   Level required = Level::kCluster;
   Level preferred = Level::kCluster;
@@ -45,7 +46,7 @@ struct Demand {
 
 struct Placement {
   std::vector<Room> rooms;
-  std::vector<int32_t> roles;  // of each room
+  std::vector<int32_t> roles;  // role of each room
   uint32_t alternative = 0;
 };
 
@@ -53,18 +54,17 @@ class Placer {
  public:
   Placer(Cluster& cluster, Fragmentation& fragmentation) : cluster_(cluster), fragmentation_(fragmentation) {}
 
-  // Takes the room for all pods, on the cluster's journal; nothing is taken when it returns nullopt. `loosest` may be
-  // tighter than demand.required: a wish.
-  // Bit i of `allowed`: alternative i may be used.
+  // Takes the room for all pods, on the cluster's journal. Takes nothing when it returns nullopt. `loosest` may be
+  // tighter than demand.required (a preference). Bit i of `allowed`: alternative i may be used.
   std::optional<Placement> Place(const Demand& demand, Level loosest, uint64_t allowed = ~uint64_t{0});
-  // On these nodes only, held or not; still within demand.required.
+  // Uses only these nodes, held or not, still within demand.required.
   std::optional<Placement> PlaceOn(const Demand& demand, std::span<const NodeId> nodes,
                                    uint64_t allowed = ~uint64_t{0});
-  // Inside one domain, whatever the other domains offer.
+  // Uses only one domain, whatever the other domains offer.
   std::optional<Placement> PlaceIn(const Demand& demand, uint32_t alternative, Level level, Domain domain);
 
-  // Adds room for one block more of a part to the placement, as close to its first room as there is any. Nothing is
-  // taken when it returns false.
+  // Adds room for one more block of a part to the placement, as close as possible to its first room. Takes nothing when
+  // it returns false.
   bool Grow(const Demand& demand, size_t part, Placement* placement);
 
  private:

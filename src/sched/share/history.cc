@@ -9,7 +9,7 @@
 namespace vrun::sched::core {
 
 namespace {
-constexpr int64_t kJudgedRuns = 32;  // so many of the last make up the judgement
+constexpr int64_t kJudgedRuns = 32;  // runs over which `surprise_` is averaged
 }
 
 int Histogram::BinOf(Micros t) {
@@ -20,7 +20,7 @@ int Histogram::BinOf(Micros t) {
 int64_t Histogram::LowerSeconds(int bin) { return bin == 0 ? 0 : Exp2Milli(bin * (kLogOne / 2)) / 1000; }
 
 void Histogram::Add(Micros run, int64_t kept) {
-  // Judged by what it said before: a group of few that happen to be alike has foretold nothing yet.
+  // Scored by the prediction before this run: a small group of jobs that happen to be alike has predicted nothing yet.
   const int64_t bits = Log2(static_cast<uint64_t>(total_ + kBins * kOne / 4)) -
                        Log2(static_cast<uint64_t>(weight_[BinOf(run)] + kOne / 4));
   surprise_ += (bits - surprise_) / kJudgedRuns;
@@ -41,8 +41,8 @@ const Histogram::Remaining& Histogram::At(int bin) {
   return forecast_->At(weight_, bin);
 }
 
-// For an age at the beginning of the bin. Runs of a bin are taken to end at its middle; those of the bin that the age
-// is in, half a bin from now.
+// For an age at the beginning of the bin. Runs of a bin are assumed to end at its middle; runs of the bin of the age
+// itself, half a bin from now.
 const Histogram::Remaining& Histogram::Forecast::At(const Weights& weights, int b) {
   static const std::array<int64_t, kBins + 1> kLower = [] {
     std::array<int64_t, kBins + 1> lower;
@@ -55,13 +55,13 @@ const Histogram::Remaining& Histogram::Forecast::At(const Weights& weights, int 
   const int64_t age = kLower[b];
   const int64_t alive = std::accumulate(weights.begin() + b, weights.end(), int64_t{0});
   if (alive == 0) {
-    // Older than all that is known: as long again as it ran already.
+    // Older than all known runs: assume that it takes as long again as it has already run.
     return r = {std::max<int64_t>(age, 1), std::max<int64_t>(age, 1), std::max<int64_t>(4 * age, 1)};
   }
   int64_t ended = 0, spent = 0;
   r = {INT64_MAX, 0, 0};
   for (int i = b; i < kBins; ++i) {
-    if (weights[i] == 0) continue;  // nobody ends: no better moment to look again than the one before
+    if (weights[i] == 0) continue;  // no run ends here, so the moment before is as good
     const int64_t wait = std::max<int64_t>((kLower[i] + kLower[i + 1]) / 2 - age, 1);
     ended += weights[i];
     spent += weights[i] * wait;
@@ -101,7 +101,7 @@ int64_t Histogram::Forecast::RankWithin(const Weights& weights, int b, int64_t l
 // --- siblings ---
 
 namespace {
-// The parts of a window are counted in seconds of one of this length.
+// Parts of a window are counted as seconds of a window of this length.
 constexpr int64_t kWindowSeconds = 1 << 16;
 constexpr int64_t kEveryWindow = kWindowSeconds * kSecond;
 
@@ -113,11 +113,11 @@ Micros OfWindow(Micros t, Micros window) {
 }
 
 constexpr int64_t kSure = 1 << 16;  // probability 1
-// How far apart, in bins, the run times of two that are alike: about normal, sigma 0.4 of the natural logarithm.
+// Distance in bins between the run times of siblings: about normal, sigma 0.4 of the natural logarithm.
 constexpr int64_t kAlike[] = {23593, 13763, 5243, 1311, 393, 131};
 constexpr int kAlikeBins = static_cast<int>(std::size(kAlike));
 
-// Brings the sum to 2^30: room for products, and enough digits.
+// Scales the sum to 2^30: leaves room for products, with enough digits.
 void Normalize(Histogram::Weights* weights) {
   auto sum = static_cast<unsigned __int128>(1);
   for (int64_t w : *weights) sum += static_cast<unsigned __int128>(w);
@@ -131,7 +131,7 @@ void Siblings::Ended(Micros run) {
   const int bin = Histogram::BinOf(run);
   ended_[ended_count_ % kRemembered] = static_cast<int8_t>(bin);
   ++ended_count_;
-  // It may have been the oldest; those that live are told again soon.
+  // The ended job may have been the oldest. The living ones are reported again soon.
   if (bin >= oldest_) oldest_ = 0;
   fresh_ = false;
 }
@@ -163,7 +163,7 @@ void Siblings::Weigh(const Histogram& group, int64_t trust) {
     Normalize(&weights);
   }
   if (oldest_ > 0) {
-    int64_t survive = 0;  // of the group, that long
+    int64_t survive = 0;  // fraction of the group that runs that long
     for (int b = oldest_; b < Histogram::kBins; ++b) survive += prior[b];
     for (int b = 0; b < Histogram::kBins; ++b) {
       weights[b] = (weights[b] * ((b >= oldest_ ? truth : 0) + (chance * survive >> 30))) >> 16;
@@ -266,11 +266,11 @@ History::Estimate History::Remaining(const JobSpec& job, const Groups& groups, i
   }
   if (plain != groups.histograms.end()) return ask(static_cast<uint8_t>(plain - groups.histograms.begin()));
   if (job.estimate > 0) {
-    // One that outlives its estimate is taken to need as much again as it is late, not nothing.
+    // A job that outlives its estimate is expected to need as much again as it is late, not nothing.
     Micros left = std::max({job.estimate - served, served - job.estimate, job.estimate / 16});
     return {Log2(seconds(left)) + size, left, left, left * 2, 3};
   }
-  // The service attained, in the unit of rank, up to the end of its level.
+  // The service attained, in the unit of rank, rounded up to the end of its level.
   Log attained = Log2(seconds(served)) + size;
   Log level = Log2(seconds(policy_.level_base));
   while (level < attained) level += 2 * kLogOne;
@@ -288,11 +288,11 @@ Log History::ForDeadline(const Groups& groups, const Estimate& estimate, Micros 
   };
   const auto likely = [&](int64_t chance) { return Log2(static_cast<uint64_t>(1000 + chance)) - Log2(1000); };
   switch (estimate.source) {
-    case 3:  // believed, up to an eighth
+    case 3:  // trusted up to an eighth
       if (left < estimate.expected / 8 * 7) return 0;
       return likely(later < estimate.expected / 8 * 7 ? worth : worth / 2);
     case 4: {
-      // A guess that may be wrong by any factor: it is over within t with the probability t / (t + guess).
+      // A guess that may be wrong by any factor: the job is over within t with probability t / (t + guess).
       const auto within = [&](Micros t) {
         return static_cast<int64_t>(static_cast<__int128>(t) * worth / (t + estimate.expected));
       };

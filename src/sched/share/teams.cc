@@ -6,7 +6,7 @@
 namespace vrun::sched::core {
 
 namespace {
-// Fading is applied in steps: finer ones would be lost in rounding.
+// Decay is applied in steps, because finer ones would be lost in rounding.
 constexpr Micros kDecayStep = 600 * kSecond;
 }  // namespace
 
@@ -19,11 +19,11 @@ void Teams::Set(const TeamSpec& spec) {
   TeamId id = Find(spec.name);
   TeamId parent = spec.parent.empty() ? kRoot : Find(spec.parent);
   for (TeamId up = parent; up != kRoot; up = teams_[up].parent) {
-    if (up == id) return;  // a circle
+    if (up == id) return;  // would be a cycle
   }
   Team& t = teams_[id];
   if (parent != t.parent) {
-    // Its amounts move along.
+    // Its amounts move to the new parent.
     for (int sign : {-1, 1}) {
       for (TeamId up = t.parent;; up = teams_[up].parent) {
         Team& a = teams_[up];
@@ -51,7 +51,7 @@ void Teams::Set(const TeamSpec& spec) {
                  ? static_cast<int64_t>(static_cast<__int128>(b.gpu_seconds) * kMilli * 1000 * kSecond / b.period)
                  : 0;
   t.burst = (b.burst > 0 ? b.burst : b.gpu_seconds) * kMilli;
-  t.tokens = had ? std::min(t.tokens, t.burst) : t.burst;  // it begins full
+  t.tokens = had ? std::min(t.tokens, t.burst) : t.burst;  // a new budget begins full
   if (t.refill == 0) t.spent = false;
   budgets_ = budgets_ || t.refill > 0;
 }
@@ -89,7 +89,7 @@ TypeId Teams::KnownType(const std::string& gpu_type) const {
 }
 
 void Teams::Accrue(Team& t, Micros now) {
-  // To whole milliseconds, and the rest is left for the next time.
+  // Counts whole milliseconds and leaves the rest for the next time.
   int64_t ms = (now - t.since) / 1000;
   const auto used = static_cast<int64_t>(static_cast<__int128>(t.rate) * ms / 1'000'000);
   t.recent += used;
@@ -114,7 +114,7 @@ void Teams::Decay(Micros now) {
   decayed_ = now;
 }
 
-// Used up, it comes back when there is a tenth: otherwise a team would be in and out of it all the time.
+// A used-up budget counts as available again at a tenth, so that a team does not switch all the time.
 void Teams::CheckBudgets(Micros now) {
   if (!budgets_) return;
   for (Team& t : teams_) {
@@ -229,7 +229,7 @@ void Teams::Share(int64_t capacity_milli, Micros now) {
   }
   for (Team& t : teams_) {
     for (TeamId up = t.parent; up != kRoot && !t.below; up = teams_[up].parent) t.below = teams_[up].below;
-    // One GPU on both sides: a team that holds nothing is not infinitely underserved.
+    // Adds one GPU on both sides, so that a team that holds nothing is not infinitely underserved.
     Log quotient = Log2(static_cast<uint64_t>(t.fair + kMilli)) - Log2(static_cast<uint64_t>(At(t.used, 0) + kMilli));
     t.fairness = static_cast<Log>(int64_t{std::clamp(quotient, -span, span)} * policy_.fairness / 1000);
   }
@@ -250,7 +250,7 @@ void Teams::ShareBelow(TeamId parent, int64_t capacity) {
     usages += t.usage + t.recent;
     if (std::min(want, limit) > t.fair) open.push_back(id);
   }
-  // Rounds of water-filling: each ends with a team satisfied or with nothing left.
+  // Rounds of water-filling: each ends with a satisfied team or with nothing left.
   while (!open.empty() && capacity > 0 && weights > 0) {
     int64_t portions = 0;
     std::vector<int64_t> portion;
@@ -258,7 +258,7 @@ void Teams::ShareBelow(TeamId parent, int64_t capacity) {
       const Team& t = teams_[id];
       int64_t w = t.weight * 1'000'000 / weights;
       auto u = usages == 0 ? w : static_cast<int64_t>(static_cast<__int128>(t.usage + t.recent) * 1'000'000 / usages);
-      // Nobody starves on account of the past: a hundredth of its weight stays.
+      // A team keeps at least a hundredth of its weight, so that past usage does not starve it.
       portion.push_back(std::max<int64_t>({w / 100, w + policy_.usage_weight * (w - u) / 1000, 1}));
       portions += portion.back();
     }
@@ -275,7 +275,7 @@ void Teams::ShareBelow(TeamId parent, int64_t capacity) {
       given += slice;
       if (t.fair < want) still.push_back(open[i]);
     }
-    bool done = still.size() == open.size();  // all got their whole portion
+    bool done = still.size() == open.size();  // every team got its whole portion
     capacity -= given;
     open = std::move(still);
     if (done || given == 0) break;

@@ -26,7 +26,7 @@ bool ReadNumber(std::string_view text, int64_t most, int64_t* out) {
   return error == std::errc{} && end == text.data() + text.size() && *out >= 0 && *out <= most;
 }
 
-// What a value must look like, and how to store it: false when it does not.
+// The expected form of a value, and a function that stores it and returns false if the form is wrong.
 struct Field {
   const char* name;
   const char* form;

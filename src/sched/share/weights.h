@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of the scheduler core from a file, so that a change can be tried on a trace before it is made.
+// Reads the weights of the scheduler core from a file, so that a change can be tried on a trace first.
 //
-// One "name = value" a line, '#' begins a comment. Names are the fields of sched::core::Policy; values are whole
-// numbers, "true" or "false", lists "[1, 2, 3]" as long as the field, and for times seconds with a fraction perhaps.
-// What is not named is as in `otherwise`.
+// One "name = value" per line; '#' begins a comment. Names are the fields of sched::core::Policy. Values are whole
+// numbers, "true" or "false", lists "[1, 2, 3]" as long as the field, and for times seconds, which may have a fraction.
+// Fields that are not named are as in `otherwise`.
 #pragma once
 
 #include <string>

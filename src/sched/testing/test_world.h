@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a world that executes actions and keeps its own books, so that what the core believes is checked against
-// something that shares no code with it.
+// For tests: a simulated cluster that executes actions and keeps its own books. It shares no code with the core, so it
+// can check what the core believes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ class World {
  public:
   explicit World(Policy policy = {}) : state(policy) {}
 
-  // One step; what is wrong with the actions is a failure of the test.
+  // Runs one step. Wrong actions fail the test.
   std::vector<Action> Feed(std::vector<Event> events, Micros by = 0) {
     now += by;
     for (const Event& e : events) Note(e);
@@ -91,12 +91,12 @@ class World {
 
   State state;
   Micros now = 0;
-  std::map<std::string, NodeSpec> nodes;  // up ones
+  std::map<std::string, NodeSpec> nodes;  // nodes that are up
   std::map<std::string, NodeSpec> known;
   std::map<JobId, JobSpec> jobs;
-  std::map<JobId, std::vector<PodPlace>> running;  // holding room; also those told to stop
+  std::map<JobId, std::vector<PodPlace>> running;  // jobs with room, including those told to stop
   std::set<JobId> stopping;
-  std::set<JobId> doomed;                            // came after one that did not succeed
+  std::set<JobId> doomed;                            // depend on a job that did not succeed
   std::map<JobId, std::vector<PodPlace>> shrinking;  // pods told to leave
   std::map<std::string, TeamSpec> teams;
   std::map<std::string, Maintenance> windows;
@@ -186,10 +186,10 @@ class World {
     return pods;
   }
 
-  // `all` that a gang has now, and of it, what is new.
+  // Checks `all` pods of a gang, of which `where` are new.
   void CheckPods(const JobSpec& job, const std::vector<PodPlace>& all, const std::vector<PodPlace>& where,
                  const std::string& text) {
-    // The gang is whole.
+    // The gang is complete.
     std::vector<int32_t> pods(job.roles.size());
     std::map<std::pair<int32_t, std::string>, int32_t> blocks;
     std::set<std::string> places;
@@ -236,9 +236,9 @@ class World {
     }
     for (const auto& [block, count] : blocks) EXPECT_EQ(count % job.roles[block.first].block(), 0) << text;
     EXPECT_LE(places.size(), 1u) << text;
-    // And nothing is given twice.
+    // Nothing is given twice.
     std::map<std::string, std::array<int64_t, kMaxGpus + 3>> used;
-    std::map<std::pair<std::string, int>, std::pair<Sharing, int>> shared;  // by GPU: how, and slices taken
+    std::map<std::pair<std::string, int>, std::pair<Sharing, int>> shared;  // by GPU: mode and slices taken
     for (const auto& [id, where] : running) {
       for (const PodPlace& pod : where) {
         const Request& r = jobs.at(id).roles[pod.role].request;

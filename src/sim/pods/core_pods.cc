@@ -12,15 +12,15 @@ namespace {
 namespace core = sched::core;
 
 constexpr char kPool[] = "sim";
-// One at a time.
+// Pods arrive one at a time.
 constexpr core::Micros kBetweenArrivals = core::kSecond;
-// One plan moves no more than this.
+// Most moves of one plan.
 constexpr int64_t kMostAtOnce = 8;
 
 core::Policy WeightsOf(bool moves) {
   core::Policy weights;
   weights.preemption = moves;
-  weights.theta = int64_t{1} << 40;  // moving costs nothing here; who has no other room stays
+  weights.theta = int64_t{1} << 40;  // moving is free here; a pod with no other room stays
   return weights;
 }
 
@@ -49,7 +49,7 @@ class CorePods : public PodScheduler {
     const core::JobId id = arrival + 1;
     PodDecision decision;
     std::vector<core::Event> events = {core::JobSubmitted{SpecOf(id, pod)}};
-    // Who is told to leave has left at once: then the others start.
+    // Pods told to leave are gone at once, and then the others start.
     while (!events.empty()) {
       const std::vector<core::Action> actions = core::Step(state_, events, now_);
       events.clear();
@@ -84,7 +84,7 @@ class CorePods : public PodScheduler {
     core::JobSpec spec;
     spec.id = id;
     spec.pool = kPool;
-    // Nobody moves for a lower class.
+    // A pod of lower class moves no other pods.
     spec.klass = MayMoveOthers() ? core::Class::kTraining : core::Class::kExperiment;
     spec.preemptible = spec.klass == core::Class::kTraining;
     core::Request request;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler core, the one of the controller, places the pods of a fill. Each pod is a job of its own that never
-// ends; one that cannot start at once is withdrawn. It knows of the pods that have come, not of those to come.
+// The controller's scheduler core places the pods of a fill. Each pod is its own job that never ends; a job that cannot
+// start at once is withdrawn. The core sees pods only when they arrive.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,8 @@ namespace vrun::sim {
 
 inline constexpr double kMostMoved = 0.02;
 
-// `most_moved`: moves to make room for others, at most, of the pods placed. `models` must outlive the result.
+// `most_moved`: the most moves that may make room for others, as a share of the pods placed. `models` must outlive the
+// result.
 std::unique_ptr<PodScheduler> MakeCorePods(const ModelNames& models, double most_moved);
 
 }  // namespace vrun::sim

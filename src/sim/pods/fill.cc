@@ -23,14 +23,14 @@ std::vector<uint32_t> Arrivals(std::span<const Pod> pods, double wanted_milli, R
   if (asked == 0) return order;
   for (;;) {
     const uint32_t next = static_cast<uint32_t>(random->Below(pods.size()));
-    // As in the artifact of the paper, by the request for one GPU: the last pod may go beyond.
+    // As in the paper's artifact, counts the request per GPU, and the last pod may exceed the limit.
     if (static_cast<double>(asked + pods[next].gpu_milli) > wanted_milli) return order;
     asked += pods[next].total_milli();
     order.push_back(next);
   }
 }
 
-// What is left on the nodes, and how much of it is unusable.
+// The free room of the nodes, and how much of it is unusable.
 class Room {
  public:
   Room(std::vector<PodNodeState>* nodes, const FragmentationModel& model) : nodes_(*nodes), model_(model) {
@@ -59,7 +59,7 @@ Result<FillResult> FillCluster(std::span<const PodNode> nodes, std::span<const P
   Random random(config.seed);
   std::vector<PodNodeState> states;
   for (const PodNode& node : nodes) states.push_back(MakeNodeState(node));
-  random.Shuffle(&states);  // equal scores: the first wins
+  random.Shuffle(&states);  // random order of nodes, because among equal scores the first wins
   double capacity = 0;
   for (const PodNodeState& node : states) capacity += static_cast<double>(node.milli_left());
   if (capacity == 0 || pods.empty()) return Error(Code::kInvalid, "a fill needs pods, and nodes with GPUs");

@@ -36,7 +36,7 @@ TEST(FragmentationModel, ByHand) {
   const FragmentationModel model(workload, 1.0);
   PodNodeState node = MakeNodeState(MakeNode(8000, 2));
   EXPECT_DOUBLE_EQ(model.Of(node), 0);
-  Take(&node, MakePod(1000, 1, 700), 0b1);  // 300 + 1000 left: 300 are of no use to either
+  Take(&node, MakePod(1000, 1, 700), 0b1);  // 300 + 1000 left: neither can use the 300
   EXPECT_DOUBLE_EQ(model.Of(node), 300);
   node.cpu_left = 3999;  // the first cannot run at all now
   EXPECT_DOUBLE_EQ(model.Of(node), 0.5 * 1300 + 0.5 * 300);
@@ -70,7 +70,7 @@ TEST(PodPolicies, PreferTheirNode) {
   Take(&full, MakePod(16000, 2), 0b11);
   const Pod share = MakePod(2000, 1, 500);
   const Pod two = MakePod(8000, 2);
-  // One share and one whole GPU are equally likely: breaking a second GPU is what fragments.
+  // One share and one whole GPU are equally likely, so breaking a second GPU causes fragmentation.
   const std::vector<Pod> workload = {MakePod(1000, 1), MakePod(1000, 1, 500)};
   const FragmentationModel model(workload, 1.0);
   for (const Case& c : {Case{"bestfit", share, full, empty}, Case{"dotprod", two, full, empty},
@@ -137,7 +137,7 @@ TEST(FillCluster, LeavesPodsOutWhenTheTableIsTooLarge) {
   EXPECT_FALSE(Fill("bestfit", {}, pods, {}));
 }
 
-// Two kinds of nodes: one has few cpus for its GPUs, and one many. What needs few cpus belongs on the first.
+// Two kinds of nodes: one has few cpus per GPU, the other many. Pods that need few cpus belong on the first.
 TEST(FillCluster, OurSchedulerKeepsCpusForTheGpusBesideThem) {
   std::vector<PodNode> nodes(10, MakeNode(8000, 8));
   nodes.resize(20, MakeNode(96000, 8));
@@ -149,7 +149,7 @@ TEST(FillCluster, OurSchedulerKeepsCpusForTheGpusBesideThem) {
   EXPECT_EQ(ours->moved, 0);
 }
 
-// A GPU that only a small share lies on is cleared for a pod that needs a whole one.
+// A GPU with only a small share on it is cleared for a pod that needs a whole GPU.
 TEST(FillCluster, OurSchedulerMovesFewPods) {
   const std::vector<PodNode> nodes(50, MakeNode(96000, 4));
   std::vector<Pod> pods(60, MakePod(1000, 1, 700));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The measure of fragmentation of FGD ("Beware of Fragmentation", USENIX ATC 2023, section 3): of a node, the idle GPU
-// share that a pod drawn at random from the workload could not use there, in expectation.
+// The fragmentation measure of FGD ("Beware of Fragmentation", USENIX ATC 2023, section 3): for a node, the expected
+// idle GPU share that a pod drawn at random from the workload could not use there.
 //
 //   F(node) = sum over typical pods m of p_m F_m(node)
 //   F_m     = all idle GPU of the node when m cannot run on it, or needs no GPU;
-//             otherwise the idle GPU on those of its GPUs that have less than m wants of one
+//             otherwise the idle GPU on those of its GPUs that have less left than m asks of one
 //
-// Typical pods are the most frequent (cpu, GPUs, share, models) of the workload that together make 95 % of it.
+// Typical pods are the most frequent ones (cpu, GPUs, share, models), which together make up 95 % of the workload.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class FragmentationModel {
   double Of(int32_t model, int64_t cpu_left, std::span<const int32_t> lefts) const;
 
  private:
-  // Typical pods that differ only in cpu, so that the admissible part is found by one search.
+  // Typical pods that differ only in cpu, so that one search finds those that are admissible.
   struct Group {
     int32_t gpus = 0;
     int32_t milli = 0;

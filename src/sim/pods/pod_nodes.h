@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left on the nodes of a cluster that runs pods with whole GPUs or shares of one. Value types.
+// What is left on the nodes of a cluster whose pods take whole GPUs or a share of one. Value types.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace vrun::sim {
 
-// Pods alike in what they need of GPUs: none, a share, and 1 to 8 whole ones.
+// Kinds of pods by GPU request: none, a share, and 1 to 8 whole GPUs.
 inline constexpr int32_t kPodKinds = 2 + kMostGpusPerNode;
 int32_t KindOf(const Pod& pod);
 
@@ -30,11 +30,11 @@ struct PodNodeState {
 
 PodNodeState MakeNodeState(const PodNode& node);
 bool Fits(const PodNodeState& node, const Pod& pod);
-// The GPU with the least room that is enough for a share. REQUIRES Fits and a pod that asks for a share.
+// The GPU with the least room that fits a share. REQUIRES Fits and a pod that asks for a share.
 int32_t TightestGpu(const PodNodeState& node, const Pod& pod);
-// A mask of the first GPUs that are entirely free. REQUIRES that there are so many.
+// A mask of the first GPUs that are entirely free. REQUIRES `count` such GPUs.
 uint32_t FirstWholeGpus(const PodNodeState& node, int32_t count);
-// Takes cpu, memory and GPUs: a share of the one in the mask, or all in it. REQUIRES that they are free.
+// Takes cpu, memory and GPUs: a share of the one in the mask, or all of the mask. REQUIRES that they are free.
 void Take(PodNodeState* node, const Pod& pod, uint32_t gpu_mask);
 // Gives back what Take took.
 void Give(PodNodeState* node, const Pod& pod, uint32_t gpu_mask);

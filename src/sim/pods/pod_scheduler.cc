@@ -10,7 +10,7 @@
 namespace vrun::sim {
 namespace {
 
-// Scores of (kind of pod, node), kept until the node changes.
+// Scores of (kind of pod, node), cached until the node changes.
 class Scores {
  public:
   Scores(std::span<const Pod> pods, const PodPolicy& policy) : policy_(policy) {

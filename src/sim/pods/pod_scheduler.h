@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who decides where the pods of a fill go (fill.h): a baseline's scores, or our scheduler core. One object serves one
-// fill.
+// Decides where the pods of a fill go (fill.h): a baseline's scores, or our scheduler core. One object serves one fill.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +14,9 @@
 
 namespace vrun::sim {
 
-// Of one pod.
+// The place of one pod.
 struct PodPlacement {
-  int64_t node = -1;      // none: it is turned away
+  int64_t node = -1;      // -1: it is rejected
   uint32_t gpu_mask = 0;  // of a share: the one GPU
 };
 
@@ -27,22 +26,22 @@ struct PodDecision {
     uint64_t arrival = 0;
     PodPlacement to;
   };
-  std::vector<Move> moves;  // of pods that were placed before; all of them leave, then all come
+  std::vector<Move> moves;  // of placed pods; all of them leave before any is placed again
 };
 
 class PodScheduler {
  public:
   virtual ~PodScheduler() = default;
-  // Before the first arrival. The span stays valid; its owner keeps it up to date with what is decided.
+  // Called before the first arrival. The span stays valid, and its owner updates it after each decision.
   virtual void Begin(std::span<const PodNodeState> nodes) = 0;
-  // `index` of the pod in the table; `arrival` counts from 0.
+  // `index`: the pod's row in the table; `arrival` counts from 0.
   virtual PodDecision Arrived(uint64_t arrival, uint32_t index, const Pod& pod, Random* random) = 0;
 };
 
 inline constexpr BaselineInfo kCorePods = {"vrun", "our scheduler, no moves"};
 inline constexpr BaselineInfo kCorePodsMoved = {"vrun-moves", "our scheduler; it may move one pod in 50"};
 
-// A name of PodPolicies, or one of ours; kInvalid with the known names. All arguments must outlive the scheduler.
+// `name`: one of PodPolicies, or one of ours; kInvalid lists the known names. All arguments must outlive the scheduler.
 Result<std::unique_ptr<PodScheduler>> MakePodScheduler(std::string_view name, std::span<const Pod> pods,
                                                        const ModelNames& models, const FragmentationModel& model);
 

@@ -43,7 +43,7 @@ struct ModelNames {
 };
 
 bool IsPodTable(const Csv& csv);
-// kInvalid with file and line. `models` grows by what the table names.
+// kInvalid with file and line. `models` gets the names that the table adds.
 Result<std::vector<Pod>> ReadPods(const Csv& csv, ModelNames* models);
 Result<std::vector<PodNode>> ReadPodNodes(const Csv& csv, ModelNames* models);
 

@@ -12,7 +12,7 @@ namespace {
 namespace core = sched::core;
 
 constexpr char kPool[] = "sim";
-constexpr int64_t kAmple = int64_t{1} << 40;  // cpu and memory of a node: the traces of gangs know only GPUs
+constexpr int64_t kAmple = int64_t{1} << 40;  // cpu and memory of a node: gang traces have only GPUs
 
 std::string NodeName(int32_t node) { return "n" + std::to_string(node); }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler core of src/sched as a policy of the simulator: the library that production runs, fed with the same
-// events. It sees no durations. Nodes are exact: what it places stays there until it preempts it.
+// The scheduler core of src/sched as a policy of the simulator: the production library, fed with the same events. It
+// does not see durations. Nodes are exact: a placed job stays there until it is preempted.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ namespace vrun::sim {
 
 inline constexpr BaselineInfo kCorePolicy{"vrun", "the scheduler of vrun, without knowing durations"};
 
-// The trace must outlive it. Not for EngineConfig::free_moves.
-// `shares`: what is each team's own, as guarantee and as weight; empty: no quotas. It must outlive it, too.
+// Not for EngineConfig::free_moves. `shares`: each team's own GPUs, used as guarantee and as weight; empty: no quotas.
+// `trace` and `shares` must outlive the result.
 std::unique_ptr<Policy> MakeCorePolicy(const JobTrace& trace, const sched::core::Policy& weights,
                                        const TeamShares& shares = {});
 

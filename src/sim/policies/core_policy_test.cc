@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The core of src/sched under the simulator's executor: the engine aborts when it places on what is not free.
+// The core of src/sched under the simulator's executor. The engine aborts when the core places a job on GPUs that are
+// not free.
 #include "sim/policies/core_policy.h"
 
 #include <gtest/gtest.h>

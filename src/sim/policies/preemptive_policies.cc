@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// Nodes by number of free GPUs, when it does not matter which they are.
+// Nodes by number of free GPUs, for when their identity does not matter.
 class NodeCounts {
  public:
   NodeCounts(int32_t nodes, int32_t per_node) : per_node_(per_node), with_free_(per_node + 1, 0) {
@@ -21,7 +21,7 @@ class NodeCounts {
     free_ = int64_t{nodes} * per_node;
   }
   int64_t free() const { return free_; }
-  // Best fit; false, and nothing taken, when there is no room.
+  // Best fit. Returns false and takes nothing when there is no room.
   bool Take(int64_t gpus) {
     const int64_t whole = gpus / per_node_;
     const int64_t rest = gpus % per_node_;
@@ -57,7 +57,7 @@ class PreemptivePolicy : public Policy {
     waiting_.Add({Rank(engine, i), i});
   }
 
-  // Whoever had it is to look for other nodes.
+  // Jobs with claims on the node must look for other nodes.
   void NodeDown(Engine&, int32_t node) override {
     std::erase_if(claims_, [&](const Claim& claim) {
       return std::find(claim.nodes.begin(), claim.nodes.end(), node) != claim.nodes.end();
@@ -84,7 +84,7 @@ class PreemptivePolicy : public Policy {
  private:
   struct Level {
     int64_t number = 0;
-    int64_t left = kNever;  // of the measured quantity, until the next
+    int64_t left = kNever;  // of the measured quantity, until the next level
   };
   Level LevelOf(int64_t attained) const {
     if (rule_.by == RankRule::By::kSlices) {
@@ -109,7 +109,7 @@ class PreemptivePolicy : public Policy {
       default: return LevelOf(Attained(engine, i)).number;
     }
   }
-  // Microseconds until a running job's rank gets worse by running on.
+  // Microseconds until running makes a job's rank worse.
   int64_t ChangesIn(const Engine& engine, JobIndex i) const {
     if (rule_.by == RankRule::By::kRemaining || rule_.by == RankRule::By::kRemainingGpuTime) return kNever;
     const int64_t left = LevelOf(Attained(engine, i)).left;
@@ -117,7 +117,7 @@ class PreemptivePolicy : public Policy {
     return (left + engine.job(i).gpus - 1) / engine.job(i).gpus;
   }
 
-  // Visits waiting and running jobs, best rank first, until visit says false.
+  // Visits waiting and running jobs, best rank first, until visit returns false.
   template <typename Visit>
   void Merge(Visit visit) {
     const std::vector<Ranked>& waiting = waiting_.entries();
@@ -129,7 +129,7 @@ class PreemptivePolicy : public Policy {
     }
   }
 
-  // Who runs if only counts matter: to_start_ in order of rank, kept_ for running_.
+  // Chooses the jobs to run if only counts matter: to_start_ in order of rank, kept_ for running_.
   void Choose(Engine& engine) {
     NodeCounts room(engine.nodes_up(), engine.config().gpus_per_node);
     for (JobIndex i : saving_) room.Take(engine.job(i).gpus);
@@ -157,8 +157,8 @@ class PreemptivePolicy : public Policy {
     DropStarted(engine);
   }
 
-  // The same choice where running jobs stay where they are: the chosen ones take idle GPUs, then those of jobs that
-  // were not chosen; when what is left lies scattered, also those of chosen jobs of worse rank, which start again
+  // The same choice when running jobs stay where they are. The chosen jobs take idle GPUs, then those of jobs that were
+  // not chosen. If the rest is too scattered, they also take those of chosen jobs of worse rank, which start again
   // elsewhere.
   void StartInPlace(Engine& engine) {
     IndexRunning(engine);
@@ -177,7 +177,7 @@ class PreemptivePolicy : public Policy {
       if (claim != claims_.end()) claims_.erase(claim);
     }
     DropStarted(engine);
-    // Whoever lost its place may find another, and so may those behind it.
+    // A job that lost its place may find another, and so may jobs after it.
     GangNodes room = Unclaimed(engine, kNobody);
     waiting_.Sweep([&](const Ranked& entry) {
       if (room.free_gpus() == 0) return RankedQueue::Next::kStop;
@@ -189,7 +189,7 @@ class PreemptivePolicy : public Policy {
     });
   }
 
-  // What is idle and not kept for others, whose victims are still saving.
+  // GPUs that are idle and not claimed by others whose victims are still saving.
   GangNodes Unclaimed(const Engine& engine, JobIndex i) const {
     GangNodes out = engine.nodes();
     for (const Claim& claim : claims_) {
@@ -206,12 +206,13 @@ class PreemptivePolicy : public Policy {
     }
   }
 
-  // Preempts jobs of worse rank on the nodes where that disturbs least. False, and nothing done, when it cannot help.
+  // Preempts jobs of worse rank on the nodes where that disturbs least. Returns false and does nothing when it cannot
+  // help.
   bool MakeRoom(Engine& engine, JobIndex i) {
     const Ranked me{Rank(engine, i), i};
     const int32_t per_node = engine.config().gpus_per_node;
     const int64_t gpus = engine.job(i).gpus;
-    // Nodes by what has to be taken from chosen jobs, then from others.
+    // Nodes by what must be taken from chosen jobs, then by what from others.
     struct Price {
       int64_t chosen = 0, others = 0;
       int32_t node = 0;
@@ -250,7 +251,7 @@ class PreemptivePolicy : public Policy {
     return true;
   }
 
-  // Those on a node that still run and rank behind `me`: the ones not chosen first, the worst rank first.
+  // Running jobs on a node that rank behind `me`: jobs not chosen first, then the worst rank first.
   std::vector<std::pair<size_t, int32_t>> Victims(const Engine& engine, int32_t node, const Ranked& me) const {
     std::vector<std::pair<size_t, int32_t>> out;
     for (const auto& [r, share] : on_node_[static_cast<size_t>(node)]) {
@@ -277,7 +278,7 @@ class PreemptivePolicy : public Policy {
     });
   }
 
-  // Nodes that jobs were preempted on for this one.
+  // The nodes on which jobs were preempted for this one.
   struct Claim {
     JobIndex job;
     std::vector<int32_t> nodes;
@@ -288,7 +289,7 @@ class PreemptivePolicy : public Policy {
   std::vector<Claim> claims_;
   RankedQueue waiting_;
   std::vector<JobIndex> saving_;
-  // Of one pass, kept for their memory:
+  // Per pass; members only to reuse their memory:
   std::vector<Ranked> running_;
   std::vector<bool> kept_;
   std::vector<JobIndex> to_start_;

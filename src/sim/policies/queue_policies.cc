@@ -27,7 +27,7 @@ class QueuePolicy : public Policy {
   void Submitted(Engine& engine, JobIndex i) override { queue_.Add({RankOf(engine.job(i), order_), i}); }
 
   void Schedule(Engine& engine) override {
-    // A gang that does not fit now tells that no larger one does.
+    // If a gang does not fit now, no larger gang does.
     int64_t too_large = kNever;
     queue_.Sweep([&](const Ranked& entry) {
       if (engine.free_gpus() == 0) return Next::kStop;
@@ -37,7 +37,7 @@ class QueuePolicy : public Policy {
         return Next::kTake;
       }
       if (blocking_) return Next::kStop;
-      // Whole nodes and a rest: more GPUs may fit where fewer do not only below and above a node's size.
+      // Gangs of whole nodes plus a remainder are different: more GPUs may fit although fewer do not.
       if (gpus <= engine.config().gpus_per_node || gpus % engine.config().gpus_per_node == 0) {
         too_large = std::min(too_large, gpus);
       }
@@ -59,7 +59,7 @@ class EasyPolicy : public Policy {
   void Schedule(Engine& engine) override {
     const Ranked* head = nullptr;
     int64_t shadow = kNever;
-    // What is free now and not needed by the head when its turn comes; only with a blocked head.
+    // GPUs that are free now and that the blocked head will not need at its start; used only with a blocked head.
     GangNodes spare = engine.nodes();
     queue_.Sweep([&](const Ranked& entry) {
       if (engine.free_gpus() == 0 && head != nullptr) return Next::kStop;
@@ -90,8 +90,8 @@ class EasyPolicy : public Policy {
     return engine.record(i).productive_us + Estimate(engine, i) - engine.record(i).worked_us;
   }
 
-  // The earliest time at which the head fits if nothing else starts; *spare becomes what it leaves of now's free GPUs.
-  // kNever, and nothing is kept for it, when the nodes that are up are too few.
+  // The earliest time at which the head fits if nothing else starts. *spare becomes what it leaves of the GPUs that are
+  // free now. kNever, with nothing reserved for it, when too few nodes are up.
   int64_t Reserve(const Engine& engine, JobIndex head, GangNodes* spare) {
     ends_.clear();
     for (JobIndex i : engine.running()) ends_.push_back({EstimatedEnd(engine, i), i});

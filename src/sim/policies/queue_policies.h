@@ -10,7 +10,7 @@ namespace vrun::sim {
 
 enum class QueueOrder { kArrival, kDuration, kGpuTime, kDeadline };
 
-// `blocking`: the first that does not fit holds up the rest.
+// `blocking`: the first job that does not fit holds up the rest.
 std::unique_ptr<Policy> MakeQueuePolicy(QueueOrder order, bool blocking);
 // EASY backfill; estimates are durations times 1 to `padding`, uniform.
 std::unique_ptr<Policy> MakeEasyPolicy(double padding);

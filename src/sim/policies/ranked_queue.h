@@ -23,8 +23,8 @@ class RankedQueue {
   const std::vector<Ranked>& entries() const { return entries_; }
   bool empty() const { return entries_.empty(); }
 
-  // Calls visit(entry) in order; it says what becomes of the entry.
-  enum class Next { kKeep, kTake, kStop };  // kStop: keep this one and all behind it
+  // Calls visit(entry) in order; its result decides about the entry.
+  enum class Next { kKeep, kTake, kStop };  // kStop: keep this one and all after it
   template <typename Visit>
   void Sweep(Visit visit) {
     size_t to = 0;

@@ -20,7 +20,7 @@ class ReclaimPolicy : public Policy {
   }
 
   void Schedule(Engine& engine) override {
-    if (saving_ > 0) return;  // room is on its way: it is not asked for twice
+    if (saving_ > 0) return;  // room is being freed: do not ask twice
     std::fill(has_.begin(), has_.end(), 0);
     for (JobIndex i : engine.running()) has_[TeamOf(i)] += engine.job(i).gpus;
     failed_.clear();
@@ -43,7 +43,7 @@ class ReclaimPolicy : public Policy {
   size_t TeamOf(JobIndex i) const { return static_cast<size_t>(trace_.jobs[i].team); }
   void Wait(JobIndex i) { waiting_[TeamOf(i)][trace_.jobs[i].gpus].insert(i); }
 
-  // Of the least served team that has a job whose like was not tried in vain, the one that came first.
+  // The first-come job of the least served team, without the kinds of jobs that already failed.
   bool Next(JobIndex* out) const {
     bool any = false;
     size_t best = 0;
@@ -55,7 +55,7 @@ class ReclaimPolicy : public Policy {
         if (first || *jobs.begin() < earliest) earliest = *jobs.begin();
         first = false;
       }
-      // has / share, compared without dividing.
+      // Compares has / share without dividing.
       if (first || (any && has_[t] * shares_[best] >= has_[best] * shares_[t])) continue;
       any = true;
       best = t;
@@ -67,7 +67,7 @@ class ReclaimPolicy : public Policy {
   bool Reclaim(Engine& engine, JobIndex i) {
     std::vector<int64_t> has = has_;
     std::vector<JobIndex> victims(engine.running().begin(), engine.running().end());
-    // The newest first.
+    // Newest first.
     std::sort(victims.begin(), victims.end(), [&](JobIndex a, JobIndex b) {
       return std::pair(engine.record(a).started_us, a) > std::pair(engine.record(b).started_us, b);
     });

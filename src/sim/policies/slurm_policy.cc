@@ -18,9 +18,9 @@ using Next = RankedQueue::Next;
 
 constexpr int64_t kSecond = kMicrosPerSecond;
 constexpr int64_t kMinute = 60 * kSecond;
-constexpr int64_t kFirstWindow = 30 * kSecond;  // of ends of running jobs that are looked at together
+constexpr int64_t kFirstWindow = 30 * kSecond;  // window in which the ends of running jobs are considered together
 
-// A bit for each node. A pass looks at jobs x moments x nodes, so these are words.
+// One bit per node. A pass considers jobs x moments x nodes, so these are machine words.
 class NodeSet {
  public:
   NodeSet(int32_t nodes, bool all) : nodes_(nodes), words_((static_cast<size_t>(nodes) + 63) / 64, all ? ~0ULL : 0) {
@@ -30,7 +30,7 @@ class NodeSet {
   bool Has(int32_t node) const { return (words_[Word(node)] >> (node % 64) & 1) != 0; }
   void Add(int32_t node) { words_[Word(node)] |= 1ULL << (node % 64); }
   void Remove(int32_t node) { words_[Word(node)] &= ~(1ULL << (node % 64)); }
-  // False when none are left.
+  // Returns false when none is left.
   bool KeepOnly(const NodeSet& other) {
     uint64_t any = 0;
     for (size_t w = 0; w < words_.size(); ++w) any |= words_[w] &= other.words_[w];
@@ -48,8 +48,8 @@ class NodeSet {
   std::vector<uint64_t> words_;
 };
 
-// What select/cons_tres does without a topology: of the runs of neighbouring nodes that would do, the shortest; when no
-// run is long enough, the longest, and what is missing from the others. REQUIRES that there are enough.
+// Like select/cons_tres without a topology: the shortest sufficient run of neighbouring nodes. If no run is long
+// enough, the longest one, and the missing nodes from the others. REQUIRES that there are enough.
 void SelectNodes(const NodeSet& usable, int32_t gpus_each, int64_t count, Placement* out) {
   struct Run {
     int32_t first = 0;
@@ -72,13 +72,13 @@ void SelectNodes(const NodeSet& usable, int32_t gpus_each, int64_t count, Placem
   }
 }
 
-// The plan of one backfill pass: which nodes are free of reservations, by time.
+// The plan of one backfill pass: which nodes have no reservation, by time.
 class Timeline {
  public:
   Timeline(int64_t begin, int32_t nodes) : slots_{{begin, std::numeric_limits<int64_t>::max(), NodeSet(nodes, true)}} {}
 
-  // The nodes that are free of reservations in all of [begin, end]; *next is when the first slot that was looked at
-  // ends, so that trying again then may find others; 0: never.
+  // The nodes without reservations in all of [begin, end]. *next is the end of the first slot considered, when another
+  // try may find other nodes; 0: never.
   NodeSet Unreserved(int64_t begin, int64_t end, int64_t* next) const {
     NodeSet out(slots_[0].nodes.nodes(), true);
     *next = 0;
@@ -88,7 +88,7 @@ class Timeline {
     }
     return out;
   }
-  // Of the slot that holds this moment; of two that meet there, the first.
+  // Begin of the slot that contains this moment; where two slots meet, of the first.
   int64_t BeginOfSlot(int64_t at) const {
     return std::partition_point(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.end < at; })->begin;
   }
@@ -139,18 +139,18 @@ class SlurmPolicy : public Policy {
   }
 
  private:
-  // What can be had at one moment: now, or when the jobs whose ends lie in some window are gone.
+  // What is available at one moment: now, or when the jobs that end in some window are gone.
   struct Rung {
-    std::vector<NodeSet> usable;  // by GPUs that a node must have free, from 1 on
-    size_t ended = 0;             // so many of ends_ are over
+    std::vector<NodeSet> usable;  // index n - 1: nodes with at least n free GPUs
+    size_t ended = 0;             // how many of ends_ are over
   };
   struct Start {
     int64_t at = 0;
-    int64_t at_least = 0;  // on fewer nodes, too: when the first end of that window is
+    int64_t at_least = 0;  // lower bound, also for fewer nodes: the first end of that window
     size_t rung = 0;
   };
 
-  // The wall time that users ask for: their jobs' durations and a little, in minutes.
+  // The wall time that users request: their jobs' durations, rounded up to minutes.
   static int64_t Limit(const TraceJob& job) { return (job.duration_us + kMinute - 1) / kMinute * kMinute + kMinute; }
 
   static Rung RungOf(const GangNodes& nodes, size_t ended) {
@@ -172,7 +172,7 @@ class SlurmPolicy : public Policy {
     return rest == 0 || allowed.CountIn(rung.usable[rest - 1]) >= whole + 1;
   }
 
-  // Whole nodes, and one more for the rest. REQUIRES Fits.
+  // Whole nodes, and one more for the remainder. REQUIRES Fits.
   static Placement Select(const Rung& rung, int32_t gpus, const NodeSet& allowed) {
     const auto per_node = static_cast<int32_t>(rung.usable.size());
     const int64_t whole = gpus / per_node;
@@ -212,10 +212,10 @@ class SlurmPolicy : public Policy {
     });
   }
 
-  // Running jobs leave when their wall time is over, and are looked at in windows that double.
+  // Running jobs leave when their wall time is over, and are considered in windows that double.
   void Foresee(const Engine& engine) {
     ends_.clear();
-    in_vain_.clear();  // another window may see an end sooner
+    in_vain_.clear();  // with other windows an end may be seen sooner
     for (JobIndex i : engine.running()) {
       ends_.push_back({std::max(engine.record(i).started_us + Limit(engine.job(i)), engine.now() + kSecond), i});
     }
@@ -232,13 +232,13 @@ class SlurmPolicy : public Policy {
     }
   }
 
-  // Starts it, or reserves room for it; true when it has started.
+  // Starts the job or reserves room for it. Returns true when it has started.
   bool Backfill(Engine& engine, JobIndex i, Timeline* timeline) {
     const int64_t limit = Limit(engine.job(i));
     const int64_t resolution = parameters_.resolution_s * kSecond;
     const int64_t last = engine.now() + parameters_.window_min * kMinute;
-    // Slurm begins now and tries one moment after the other. Those that cannot be are skipped: before all nodes
-    // together would do, and what was in vain for a job that is as large and not longer.
+    // Slurm tries one moment after another from now on. Moments that cannot succeed are skipped: those before all nodes
+    // together would suffice, and those that failed for a job of the same size and no longer wall time.
     std::optional<Start> soonest = EarliestStart(engine, i, NodeSet(engine.config().nodes, true));
     if (!soonest) return false;
     std::map<int64_t, int64_t>& in_vain = in_vain_[engine.job(i).gpus];
@@ -255,7 +255,7 @@ class SlurmPolicy : public Policy {
         Foresee(engine);
         return true;
       }
-      // Nodes that are reserved until then might do, and sooner.
+      // Nodes that are reserved until then might give an earlier start.
       if (!start || (next != 0 && at > next)) {
         only_in_vain = only_in_vain && (!start || start->at_least > next);
         from = next;
@@ -284,9 +284,9 @@ class SlurmPolicy : public Policy {
     return until;
   }
 
-  // When it could start on these nodes if nothing else started.
+  // When the job could start on these nodes if nothing else started.
   std::optional<Start> EarliestStart(const Engine& engine, JobIndex i, const NodeSet& nodes) {
-    if (!Fits(rungs_.back(), engine.job(i).gpus, nodes)) return std::nullopt;  // nor before
+    if (!Fits(rungs_.back(), engine.job(i).gpus, nodes)) return std::nullopt;  // nor earlier
     for (size_t r = 0; r < rungs_.size(); ++r) {
       if (!Fits(rungs_[r], engine.job(i).gpus, nodes)) continue;
       if (r == 0) return Start{engine.now(), engine.now(), r};
@@ -307,7 +307,7 @@ class SlurmPolicy : public Policy {
   // Of one pass:
   std::vector<Ranked> ends_;  // of running jobs, by their limits
   std::vector<Rung> rungs_;
-  std::map<int32_t, std::map<int64_t, int64_t>> in_vain_;  // by GPUs and wall time: until when nothing can be had
+  std::map<int32_t, std::map<int64_t, int64_t>> in_vain_;  // by GPUs and wall time: nothing is available until then
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In what the model of Slurm differs from EASY, on traces that can be worked out by hand. Wall times are whole minutes
-// and one more: 100 s are 180, 50 s are 120.
+// Differences of the Slurm model from EASY, on traces that can be computed by hand. Wall times are whole minutes plus
+// one: 100 s become 180, 50 s become 120.
 #include "sim/policies/slurm_policy.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ Times Slurm(const JobTrace& trace, const SlurmParameters& parameters = {}, const
 Times Easy(const JobTrace& trace) { return Starts(trace, kOneNode, *MakeBaseline("easy")); }
 
 TEST(SlurmPolicy, BackfillsAtItsIntervalOnly) {
-  // The head of 8 waits for the first job's wall time, 180. 30 + 120 is before it.
+  // The head of 8 waits for the end of the first job's wall time, 180. 30 + 120 is before that.
   const JobTrace trace = MakeTrace({{0, 100, 6}, {1, 50, 8}, {2, 50, 2}});
   EXPECT_EQ(Slurm(trace), (Times{0, 100, 30}));
   EXPECT_EQ(Slurm(trace, {.interval_s = 45}), (Times{0, 100, 45}));
@@ -35,21 +35,22 @@ TEST(SlurmPolicy, BackfillsAtItsIntervalOnly) {
 }
 
 TEST(SlurmPolicy, KnowsWallTimesNotDurations) {
-  // 68 s would be over when the first job is, but their wall time, from 30 on, is not.
+  // A job of 68 s would end before the first job does, but its wall time, from 30 on, would not.
   const JobTrace trace = MakeTrace({{0, 100, 6}, {1, 50, 8}, {2, 68, 2}});
   EXPECT_EQ(Easy(trace), (Times{0, 100, 2}));
   EXPECT_EQ(Slurm(trace), (Times{0, 100, 150}));
 }
 
 TEST(SlurmPolicy, AReservationTakesWholeNodes) {
-  // Beside the head of 4 there would be room for the long job of 2, and EASY sees it.
+  // Beside the head of 4 there is room for the long job of 2. EASY uses it.
   const JobTrace trace = MakeTrace({{0, 100, 6}, {1, 50, 4}, {2, 5000, 2}});
   EXPECT_EQ(Easy(trace), (Times{0, 100, 2}));
   EXPECT_EQ(Slurm(trace), (Times{0, 100, 100}));
 }
 
 TEST(SlurmPolicy, ReservesInOrderAndFillsBetween) {
-  // The head of 16 waits for the long job's wall time. The job of 8 fits before that, the next one beside neither.
+  // The head of 16 waits for the end of the long job's wall time. The job of 8 fits before that, but the next job fits
+  // beside neither.
   const EngineConfig two_nodes{.nodes = 2, .gpus_per_node = 8};
   const JobTrace trace = MakeTrace({{0, 1000, 8}, {0, 100, 6}, {1, 500, 16}, {2, 300, 8}, {3, 200, 2}});
   EXPECT_EQ(Slurm(trace, {}, two_nodes), (Times{0, 0, 1000, 120, 420}));

@@ -67,7 +67,7 @@ void ShareMeter::Ended(Engine& engine, JobIndex i) {
   inner_.Ended(engine, i);
 }
 
-// What was so until now. Weeks are told apart by when an interval begins: intervals are short.
+// Adds the state until now. An interval counts for the week in which it begins, because intervals are short.
 void ShareMeter::Measure(const Engine& engine) {
   const int64_t until = std::min(engine.now(), trace_.jobs.back().submit_us);
   const double seconds = Seconds(until - last_us_);

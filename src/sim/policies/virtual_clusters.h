@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster that teams share: each has a part of it that is its own, and may use what others leave. What each got of
-// its own is measured, and two ways to share are there to compare with: a part of the nodes for each (static), and
-// reclaiming as KAI-Scheduler does it.
+// A cluster shared by teams: each owns a part of it and may use what others leave idle. Measures how much of its own
+// part each team got. For comparison there are two other ways to share: a fixed part of the nodes per team (static),
+// and reclaiming as in KAI-Scheduler.
 #pragma once
 
 #include <memory>
@@ -18,11 +18,11 @@ inline constexpr BaselineInfo kStaticPolicy{"static", "with --teams: each team o
 inline constexpr BaselineInfo kReclaimPolicy{
     "kai", "with --teams: least served team first, reclaims what is its own from the newest jobs of others"};
 
-// GPUs that are a team's own, by index into JobTrace::teams.
+// GPUs that each team owns, by index into JobTrace::teams.
 using TeamShares = std::vector<int64_t>;
 
-// A table `team,gpus`. kInvalid with file and line; also when the trace has a team that it does not name, or a gang
-// larger than its team's part.
+// Reads a table `team,gpus`. kInvalid with file and line, also when a team of the trace is missing, or a gang is larger
+// than its team's part.
 Result<TeamShares> ReadTeamShares(const std::string& text, const std::string& name, const JobTrace& trace);
 
 struct TeamOutcome {
@@ -30,13 +30,13 @@ struct TeamOutcome {
   int64_t gpus = 0;
   int64_t jobs = 0;
   double avg_wait_s = 0;
-  // Of the GPU time that it asked for and that was its own, the part that it did not get: in the worst week, and in
-  // all.
+  // The share of its entitled GPU time (asked for and within its own part) that it did not get: in the worst week, and
+  // overall.
   double worst_week_error_percent = 0;
   double error_percent = 0;
 };
 
-// Passes everything on to another policy and measures what each team gets. Both must outlive it.
+// Forwards to another policy and measures what each team gets. Both must outlive it.
 class ShareMeter : public Policy {
  public:
   ShareMeter(const JobTrace& trace, const TeamShares& shares, Policy& inner);
@@ -48,8 +48,8 @@ class ShareMeter : public Policy {
   void NodeUp(Engine& engine, int32_t node) override { inner_.NodeUp(engine, node); }
   void Schedule(Engine& engine) override;
 
-  // Weeks in which a team asked for less than a tenth of what is its own are not looked at one by one; nor is what
-  // comes after the last submission.
+  // Ignores, for the weekly values, weeks in which a team asked for less than a tenth of its own part, and everything
+  // after the last submission.
   std::vector<TeamOutcome> Outcomes(const RunResult& result) const;
 
  private:
@@ -66,9 +66,9 @@ class ShareMeter : public Policy {
   std::vector<std::vector<Week>> weeks_;  // by team
 };
 
-// In order of the share of its own that a team has, the least first; in a team by arrival, whatever fits. Who stays
-// within its own and does not fit takes from teams that have more than theirs, the one with most first, the newest jobs
-// first, none below its own. The shares must outlive it.
+// Orders teams by how much of their own part they hold, least first; within a team by arrival, whatever fits. A job
+// that stays within its team's part but does not fit takes GPUs from teams above their part: from the team most above
+// it first, its newest jobs first, and never below that team's own part. The shares must outlive it.
 std::unique_ptr<Policy> MakeReclaimPolicy(const JobTrace& trace, const TeamShares& shares);
 
 }  // namespace vrun::sim

@@ -31,7 +31,7 @@ TEST(VirtualClusters, SharesAreReadAndChecked) {
   EXPECT_FALSE(ReadTeamShares("team,gpus\na,many\nb,16\n", "f", trace));
 }
 
-// Team 0 borrows all; then team 1 wants what is its own.
+// Team 0 borrows all GPUs; then team 1 wants its own.
 TEST(VirtualClusters, WhatIsATeamsOwnIsTakenBack) {
   JobTrace trace;
   trace.teams = {"a", "b"};
@@ -51,7 +51,8 @@ TEST(VirtualClusters, WhatIsATeamsOwnIsTakenBack) {
     EXPECT_LT(teams[1].error_percent, 5);
     EXPECT_LT(teams[0].error_percent, 5);
     EXPECT_EQ(teams[0].jobs, 4);
-    // The newest two of the borrowers had to leave; in a partition of two nodes two would have waited all the time.
+    // The newest two of the borrowers had to leave. In a partition of two nodes two jobs would have waited all the
+    // time.
     int32_t preemptions = 0;
     for (const JobRecord& job : result->jobs) preemptions += job.preemptions;
     EXPECT_EQ(preemptions, 2) << ours;
@@ -59,7 +60,7 @@ TEST(VirtualClusters, WhatIsATeamsOwnIsTakenBack) {
 }
 
 TEST(VirtualClusters, NobodyIsServedBelowItsOwnUnmeasured) {
-  // First in, first out: team 1 waits behind team 0 for what is its own.
+  // First in, first out: team 1 waits behind team 0 although the GPUs are its own.
   JobTrace trace;
   trace.teams = {"a", "b"};
   trace.jobs = {Job(0, 100'000, 16, 0), Job(10, 100'000, 8, 1), Job(150'000, 1, 1, 0)};

@@ -14,7 +14,7 @@ constexpr size_t kMostColumns = 256;
 constexpr int64_t kMicro = 1'000'000;
 constexpr int64_t kMostSeconds = int64_t{100} * 366 * 86400;
 
-// What an error shows of a field.
+// The part of a field that an error shows.
 std::string Shown(std::string_view field) { return "'" + Escape(field.substr(0, 40)) + "'"; }
 
 Error LineError(const std::string& name, size_t line, std::string_view what) {
@@ -117,7 +117,7 @@ Result<int64_t> Csv::Seconds(size_t row, size_t column) const {
   auto [end, error] = std::from_chars(field.data(), field.data() + dot, whole);
   bool fine = dot > 0 && error == std::errc{} && end == field.data() + dot && whole >= 0 && whole <= kMostSeconds &&
               field[0] != '-';
-  // Digits behind the sixth are below what time is counted in.
+  // More than six digits are below the resolution.
   int64_t fraction = 0;
   int64_t unit = kMicro / 10;
   for (size_t i = dot + 1; i < field.size(); ++i, unit /= 10) {

@@ -19,7 +19,7 @@ namespace vrun::sim {
 
 class Csv {
  public:
-  // `name` stands in errors for the text: usually its path. The text lives in the Csv.
+  // `name` stands for the text in errors: usually its path. The Csv owns the text.
   static Result<Csv> Parse(std::string text, std::string name);
 
   size_t rows() const { return lines_.size(); }
@@ -27,14 +27,14 @@ class Csv {
 
   std::optional<size_t> Find(std::string_view column) const;
   bool HasAll(std::initializer_list<std::string_view> columns) const;
-  // kInvalid when there is no such column.
+  // kInvalid when the column is missing.
   Result<size_t> Column(std::string_view column) const;
 
   // Valid while the Csv lives.
   std::string_view Field(size_t row, size_t column) const;
   // A whole number in [least, most].
   Result<int64_t> Integer(size_t row, size_t column, int64_t least, int64_t most) const;
-  // Microseconds of a number of seconds >= 0, with a fraction perhaps; at most 100 years.
+  // A number of seconds >= 0, possibly with a fraction, at most 100 years. Returns microseconds.
   Result<int64_t> Seconds(size_t row, size_t column) const;
   // An error about a row.
   Error At(size_t row, std::string_view what) const;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// A number that depends on these three alone, evenly distributed over all of 64 bits (splitmix64, twice).
+// A random number that depends only on these three, evenly distributed over 64 bits (splitmix64, twice).
 uint64_t Chance(uint64_t seed, uint64_t what, uint64_t which) {
   uint64_t x = seed * 0x9E3779B97F4A7C15u + (what + 1) * 0xBF58476D1CE4E5B9u + (which + 1) * 0x94D049BB133111EBu;
   for (int round = 0; round < 2; ++round) {
@@ -70,7 +70,7 @@ Result<RunResult> Engine::Run(const JobTrace& trace, const EngineConfig& config,
 }
 
 Status Engine::Loop(Policy& policy) {
-  size_t next = 0;  // job that arrives next
+  size_t next = 0;  // next job to arrive
   wake_us_ = kNever;
   while (done_ < trace_.jobs.size()) {
     int64_t at = wake_us_;
@@ -96,7 +96,7 @@ Status Engine::Loop(Policy& policy) {
     wake_us_ = kNever;
     ++passes_;
     policy.Schedule(*this);
-    // A policy that wakes itself without time passing would never end.
+    // A policy that wakes itself while no time passes would never end.
     if (wake_us_ <= now_) wake_us_ = now_ + 1;
   }
   return {};
@@ -183,7 +183,7 @@ void Engine::Preempt(JobIndex i, Stop how) {
   ++record.preemptions;
   const int64_t worked = WorkedInAttempt(i);
   record.lost_us += now_ - record.started_us - worked;
-  // The latency of a start is paid in full each time; a restore goes on where it was cut off.
+  // A start pays its full latency each time; a restore continues where it was interrupted.
   const int64_t unpaid =
       std::max<int64_t>(0, record.productive_us - std::max(now_, record.started_us + config_.start_latency_us));
   record.owed_us = config_.restore_us + unpaid;
@@ -212,14 +212,14 @@ int64_t Engine::WorkedInAttempt(JobIndex i) const {
   return std::max<int64_t>(0, now_ - record.productive_us) * 100 / record.pace_percent;
 }
 
-// Of so much work, what the last checkpoint does not have.
+// The part of this work that the last checkpoint does not include.
 int64_t Engine::AfterCheckpoint(int64_t worked_us) const {
   return config_.checkpoint_us == 0 ? 0 : worked_us % config_.checkpoint_us;
 }
 
 // --- faults ---
 
-// Depends on the node and on how often it has failed, not on what the policy does.
+// Depends only on the node and its number of failures, not on the policy's actions.
 void Engine::NextFailure(int32_t node) {
   const auto n = static_cast<size_t>(node);
   const uint64_t chance = Chance(config_.seed, 1 + n, times_failed_[n]++);

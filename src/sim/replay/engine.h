@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays a trace of gang jobs against a policy on n equal nodes: discrete events, integer microseconds; chance comes
-// from a seed, so the same input gives the same result bit for bit.
+// Replays a trace of gang jobs against a policy on n equal nodes with discrete events in integer microseconds. Random
+// numbers come from a seed, so the same input gives the same result bit for bit.
 //
 // The executor. A job that starts holds its GPUs at once, becomes productive after `start_latency` and ends when its
-// duration has been worked off. One that is preempted either saves (holds its GPUs for `save` longer and loses nothing)
-// or is killed (GPUs free at once, back to its last multiple of `checkpoint` of work; 0: checkpoints cost nothing and
-// are always fresh). Each preemption owes a `restore`, done with the GPUs held before the job works again; one that is
-// cut off by the next preemption goes on later, beside the new one.
+// duration has been worked off. A preempted job either saves (it holds its GPUs for `save` longer and loses nothing) or
+// is killed (its GPUs are free at once, and it falls back to its last multiple of `checkpoint` of work; 0: checkpoints
+// are free and always current). Each preemption adds a `restore`, which the job does with its GPUs held before it works
+// again. A restore that is interrupted by the next preemption is continued later, in addition to the new one.
 //
-// Nodes fail and are repaired. Jobs on a node that fails lose it all at once: they go back to their last checkpoint as
-// after a kill, owe a restore, and wait again. Some nodes are slow: a gang works at the pace of its slowest node.
+// Nodes fail and are repaired. Jobs on a node that fails lose all their nodes at once: they fall back to their last
+// checkpoint as after a kill, owe a restore, and wait again. Some nodes are slow: a gang runs at the pace of its
+// slowest node.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,7 @@
 
 #include "base/result.h"
 #include "sim/replay/gang_nodes.h"
-#include "sim/replay/trace.h"
+#include "sim/replay/job_trace.h"
 
 namespace vrun::sim {
 
@@ -29,17 +30,17 @@ using JobIndex = uint32_t;  // into JobTrace::jobs
 struct EngineConfig {
   int32_t nodes = 64;
   int32_t gpus_per_node = 8;
-  // Running jobs may move for nothing at any time: only counts matter, not which node. Optimistic; the calibration
-  // figures of preemptive policies in the literature are made like this.
+  // Running jobs may move at no cost at any time: only the number of GPUs matters, not the node. This is optimistic,
+  // but the published figures of preemptive policies are made like this.
   bool free_moves = false;
   int64_t start_latency_us = 0;
   int64_t save_us = 0;
   int64_t restore_us = 0;
   int64_t checkpoint_us = 0;
-  // Of each node, from up to down, exponentially distributed; 0: never.
+  // Mean time of a node from up to down, exponentially distributed; 0: never.
   int64_t node_mtbf_us = 0;
   int64_t node_repair_us = 0;
-  // So many of the nodes, chosen by the seed, need `slow_percent` % of the time that the others do (100 or more).
+  // This percentage of the nodes, chosen by the seed, needs `slow_percent` % of the others' time (100 or more).
   int32_t slow_nodes_percent = 0;
   int32_t slow_percent = 100;
   uint64_t seed = 1;
@@ -50,23 +51,23 @@ struct EngineConfig {
 
 enum class JobState : uint8_t { kFuture, kWaiting, kRunning, kSaving, kDone };
 
-// What became of a job, and while it lives, where it stands.
+// The state of a job, and its result once it has ended.
 struct JobRecord {
   JobState state = JobState::kFuture;
   int64_t first_start_us = -1;
   int64_t end_us = -1;
-  int64_t worked_us = 0;  // of its duration, done and safe; of the current attempt only after it ended
-  int64_t held_us = 0;    // time with GPUs, attempts that have ended
-  int64_t lost_us = 0;    // of held_us: starting, saving, restoring, waiting for slow nodes, and work thrown away
-  int64_t owed_us = 0;    // of restoring, before it works again
+  int64_t worked_us = 0;  // of its duration, done and safe; work of the current attempt is added when the attempt ends
+  int64_t held_us = 0;    // time with GPUs, of ended attempts
+  int64_t lost_us = 0;    // of held_us: starting, saving, restoring, waiting for slow nodes, and lost work
+  int64_t owed_us = 0;    // time to restore before it works again
   int32_t preemptions = 0;
-  int32_t failures = 0;  // of its nodes, under it
+  int32_t failures = 0;  // failures of its nodes while it ran
   // The current attempt:
   int64_t started_us = 0;
-  int64_t productive_us = 0;   // from when it works
-  int32_t pace_percent = 100;  // time that it needs for a unit of its duration
+  int64_t productive_us = 0;   // when work begins
+  int32_t pace_percent = 100;  // time per unit of its duration
   int64_t save_began_us = 0;   // kSaving
-  int64_t unsaved_us = 0;      // kSaving: of worked_us, what this save makes safe
+  int64_t unsaved_us = 0;      // kSaving: part of worked_us that this save makes safe
   Placement placement;         // empty when free_moves
 };
 
@@ -74,20 +75,20 @@ enum class Stop { kSave, kKill };
 
 class Engine;
 
-// Decides. One policy object serves one replay.
+// Makes the decisions. One policy object serves one replay.
 class Policy {
  public:
   virtual ~Policy() = default;
   virtual void Submitted(Engine&, JobIndex) {}
-  // It has ended, or (when it was preempted) its GPUs are free again and it waits.
+  // Ended: the job has ended. Vacated: the GPUs of a preempted job are free again, and it waits.
   virtual void Ended(Engine&, JobIndex) {}
   virtual void Vacated(Engine&, JobIndex) {}
-  // One of its nodes has failed while it ran, and it waits. (While it saved: Vacated.)
+  // One of its nodes has failed while the job ran, and the job waits. (If it was saving: Vacated.)
   virtual void Failed(Engine& engine, JobIndex i) { Submitted(engine, i); }
-  // Nothing fits there (its free GPUs are 0), or it is back.
+  // The node is down (its free GPUs are 0), or up again.
   virtual void NodeDown(Engine&, int32_t) {}
   virtual void NodeUp(Engine&, int32_t) {}
-  // After everything that happened at one instant. Starts and preempts through the engine.
+  // Called after all events of one instant. Starts and preempts jobs through the engine.
   virtual void Schedule(Engine&) = 0;
 };
 
@@ -101,8 +102,8 @@ struct RunResult {
 
 class Engine {
  public:
-  // Runs to the end. kInvalid when a job is larger than the cluster; kInternal when the policy leaves jobs waiting for
-  // ever. The trace must live as long as the call.
+  // Runs to the end. kInvalid when a job is larger than the cluster; kInternal when the policy leaves jobs waiting
+  // forever. The trace must live as long as the call.
   static Result<RunResult> Run(const JobTrace& trace, const EngineConfig& config, Policy& policy);
 
   // --- for policies ---
@@ -114,29 +115,29 @@ class Engine {
   bool IsDown(int32_t node) const { return nodes_down_ > 0 && is_down_[static_cast<size_t>(node)]; }
   const TraceJob& job(JobIndex i) const { return trace_.jobs[i]; }
   const JobRecord& record(JobIndex i) const { return records_[i]; }
-  // Jobs in states kRunning, in no particular but a deterministic order.
+  // Jobs in state kRunning, in an unspecified but deterministic order.
   std::span<const JobIndex> running() const { return running_; }
-  // Time that it has held its GPUs so far: what a scheduler can see.
+  // How long the job has held its GPUs so far, which a scheduler can see.
   int64_t Held(JobIndex i) const;
-  // Work still to do, and restoring: only oracles may ask.
+  // Work and restoring still to do. Only oracles may ask.
   int64_t Remaining(JobIndex i) const;
-  // When it will end if left alone: only oracles may ask. REQUIRES running.
+  // When the job ends if left alone. Only oracles may ask. REQUIRES running.
   int64_t EndOf(JobIndex i) const;
 
   bool Fits(JobIndex i) const;
-  // REQUIRES waiting, and that it fits.
+  // REQUIRES that the job waits and fits.
   void Start(JobIndex i);
   void StartAt(JobIndex i, Placement placement);
   // REQUIRES running.
   void Preempt(JobIndex i, Stop how);
-  // Schedule is called then, if nothing happens before. Each call of Schedule must ask anew.
+  // Calls Schedule at that time, or at an earlier event. Each call of Schedule must ask again.
   void WakeAt(int64_t time_us) { wake_us_ = std::min(wake_us_, time_us); }
 
  private:
   struct Timer {
     int64_t at_us;
     JobIndex job;
-    uint32_t attempt;  // stale when the job's differs
+    uint32_t attempt;  // the timer is stale when the job's attempt differs
     bool operator>(const Timer& o) const { return at_us != o.at_us ? at_us > o.at_us : job > o.job; }
   };
 
@@ -168,7 +169,7 @@ class Engine {
     int32_t node;
     bool operator>(const NodeTimer& o) const { return at_us != o.at_us ? at_us > o.at_us : node > o.node; }
   };
-  // With faults, by node: the next failure or repair (a heap), how often it has failed, whether it is down.
+  // With faults, by node: the next failure or repair (a heap), the number of failures, whether it is down.
   std::vector<NodeTimer> node_timers_;
   std::vector<uint64_t> times_failed_;
   std::vector<bool> is_down_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small traces whose outcome can be worked out by hand, and relations that must hold whatever the trace.
+// Small traces with results that can be computed by hand, and relations that must hold for every trace.
 #include "sim/replay/engine.h"
 
 #include <gtest/gtest.h>
@@ -58,12 +58,12 @@ TEST(Engine, ShortestFirst) {
 }
 
 TEST(Engine, EasyFillsTheHoleOnlyWithWhatDoesNotDelayTheHead) {
-  // The head (8 GPUs) can start at 100. A job of 2 GPUs that ends before may go first, one that ends later may not.
+  // The head (8 GPUs) can start at 100. A job of 2 GPUs that ends before may start first, one that ends later may not.
   EXPECT_EQ(Ends(RunPolicy(MakeTrace({{0, 100, 6}, {1, 50, 8}, {2, 98, 2}}), kOneNode, "easy")),
             (Times{100, 150, 100}));
   EXPECT_EQ(Ends(RunPolicy(MakeTrace({{0, 100, 6}, {1, 50, 8}, {2, 99, 2}}), kOneNode, "easy")),
             (Times{100, 150, 249}));
-  // A head of 7 leaves one GPU at that time, so a long job on one GPU may go first, a second one not.
+  // A head of 7 leaves one GPU at that time, so one long job on one GPU may start first, but not a second.
   EXPECT_EQ(Ends(RunPolicy(MakeTrace({{0, 100, 6}, {1, 50, 7}, {2, 500, 1}, {3, 500, 1}}), kOneNode, "easy")),
             (Times{100, 150, 502, 650}));
 }
@@ -84,7 +84,8 @@ TEST(Engine, SavingHoldsTheGpus) {
   EngineConfig config = kOneNode;
   config.save_us = 7 * kMicrosPerSecond;
   config.start_latency_us = 2 * kMicrosPerSecond;
-  // 0: works from 2 to 10, saves until 17, again from 39 + 2 on for the other 92 s. 1: starts at 17, works from 19.
+  // Job 0 works from 2 to 10, saves until 17, and works again from 39 + 2 on for the other 92 s. Job 1 starts at 17 and
+  // works from 19.
   const RunResult result = RunPolicy(MakeTrace({{0, 100, 8}, {10, 20, 8}}), config, "srtf");
   EXPECT_EQ(Ends(result), (Times{39 + 2 + 92, 39}));
   EXPECT_EQ(result.jobs[0].lost_us, (2 + 7 + 2) * kMicrosPerSecond);
@@ -98,14 +99,14 @@ TEST(Engine, MlfqDemotesByAttainedGpuTime) {
 }
 
 TEST(Engine, LasDemotesOnce) {
-  // 8 GPUs: 3.25 GPU-hours end after 1462.5 s; what has less goes first then, and never again changes places.
+  // 8 GPUs: 3.25 GPU-hours end after 1462.5 s. Then the job with less goes first, and they never change places again.
   const RunResult result = RunPolicy(MakeTrace({{0, 3000, 8}, {10, 50, 8}}), kOneNode, "las");
   EXPECT_EQ(result.jobs[1].first_start_us, 1'462'500'000);
   EXPECT_EQ(Ends(result), (Times{3050, 1512}));
 }
 
 TEST(Engine, RemainingGpuTimeIsNotRemainingTime) {
-  // The second is longer than what is left of the first, but smaller.
+  // The second job is longer than the rest of the first, but smaller.
   const JobTrace trace = MakeTrace({{0, 100, 8}, {10, 100, 4}});
   EXPECT_EQ(Ends(RunPolicy(trace, kOneNode, "srsf")), (Times{200, 110}));
   EXPECT_EQ(Ends(RunPolicy(trace, kOneNode, "srtf")), (Times{100, 200}));
@@ -164,13 +165,12 @@ TEST(Engine, SaysWhatCannotBe) {
   EXPECT_FALSE(MakeBaseline("borg"));
 }
 
-// What must hold for any policy and any trace: a job gets its GPUs for exactly its work and what was lost, never more
-// GPUs are held than there are, and the same replay gives the same result.
+// Holds for every policy and trace: a job holds GPUs exactly for its work and what was lost, never more GPUs are held
+// than exist, and the same replay gives the same result.
 TEST(Engine, AccountsForEveryGpuSecond) {
   for (const BaselineInfo& baseline : Baselines()) {
     for (bool free_moves : {false, true}) {
-      if (free_moves && (baseline.name.starts_with("easy") || baseline.name == "slurm"))
-        continue;  // needs to know nodes
+      if (free_moves && (baseline.name.starts_with("easy") || baseline.name == "slurm")) continue;  // needs exact nodes
       const JobTrace trace = RandomTrace(7, 400);
       const EngineConfig config{.nodes = 5,
                                 .gpus_per_node = 8,
@@ -194,7 +194,7 @@ TEST(Engine, AccountsForEveryGpuSecond) {
   }
 }
 
-// Makespan of strict FIFO: no anomaly is possible when nobody overtakes and any free GPUs do.
+// Makespan of strict FIFO: no anomaly is possible when no job overtakes and any free GPUs will do.
 TEST(Engine, ALargerClusterIsNeverSlowerUnderFifo) {
   for (uint32_t seed = 1; seed <= 10; ++seed) {
     const JobTrace trace = RandomTrace(seed, 300);
@@ -218,18 +218,18 @@ TEST(Engine, NothingWaitsOnAClusterThatIsLargeEnough) {
   }
 }
 
-// A gang that needs whole nodes while small jobs lie scattered over them: without free moves they are preempted, start
-// again on the other node, and nobody starves.
+// A gang needs whole nodes while small jobs are scattered over them. Without free moves the small jobs are preempted
+// and start again on the other node, and no job starves.
 TEST(Engine, ScatteredJobsMakeRoomInPlace) {
   const EngineConfig config{.nodes = 2, .gpus_per_node = 4, .restore_us = 5 * kMicrosPerSecond};
-  // 3 and 3 GPUs go to different nodes, 1 ends at once; the short gang of 4 then needs one of the nodes for itself.
+  // The jobs of 3 GPUs go to different nodes; the short gang of 4 then needs one of the nodes for itself.
   const RunResult result = RunPolicy(MakeTrace({{0, 100, 3}, {0, 90, 3}, {10, 20, 4}}), config, "srtf");
   EXPECT_EQ(result.jobs[2].end_us, 30 * kMicrosPerSecond);
   EXPECT_EQ(result.jobs[0].preemptions + result.jobs[1].preemptions, 1);
   EXPECT_EQ(Ends(result), (Times{125, 90, 30}));
 }
 
-// Dearer preemption never makes the oracle's average better than free preemption did.
+// More expensive preemption never makes the oracle's average better than free preemption.
 TEST(Engine, PreemptionCostsShow) {
   const JobTrace trace = RandomTrace(11, 400);
   EngineConfig config{.nodes = 5, .gpus_per_node = 8, .free_moves = true};

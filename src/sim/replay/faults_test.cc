@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes that fail and nodes that are slow, under every policy.
+// Failing nodes and slow nodes, under every policy.
 #include <gtest/gtest.h>
 
 #include <algorithm>

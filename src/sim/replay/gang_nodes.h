@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The free GPUs of equal nodes, and where a gang goes on them. A gang of more GPUs than a node has takes whole nodes
-// and the rest of it one more node; a smaller one stays on one node, the fullest that has room (best fit, then the
+// The free GPUs of equal nodes, and where a gang goes on them. A gang of more GPUs than a node has takes whole nodes,
+// and one more node for the remainder. A smaller gang stays on one node, the fullest that has room (best fit, then the
 // lowest number). A value type: copy it to try something.
 #pragma once
 
@@ -19,14 +19,14 @@ using Placement = std::vector<NodeShare>;
 
 class GangNodes {
  public:
-  // Both at least 1; gpus_per_node is also the most that Fits asks of one node.
+  // Both at least 1. gpus_per_node is also the most that Fits asks of one node.
   GangNodes(int32_t nodes, int32_t gpus_per_node);
 
   int32_t nodes() const { return static_cast<int32_t>(free_.size()); }
   int32_t gpus_per_node() const { return per_node_; }
   int64_t capacity() const { return int64_t{nodes()} * per_node_; }
   int64_t free_gpus() const { return free_gpus_; }
-  // Free ones on nodes that are not free as a whole.
+  // Free GPUs on nodes that are partly used.
   int64_t fragmented_gpus() const {
     return free_gpus_ - int64_t{with_free_[static_cast<size_t>(per_node_)]} * per_node_;
   }
@@ -36,7 +36,7 @@ class GangNodes {
   bool Fits(int64_t gpus) const;
   // REQUIRES Fits(gpus). Does not take anything.
   Placement Find(int64_t gpus) const;
-  // Every share must be free (Take) or taken (Give).
+  // Take REQUIRES that every share is free, Give that it is taken.
   void Take(std::span<const NodeShare> shares);
   void Give(std::span<const NodeShare> shares);
   // For views such as "free now and at a later time".

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The standard's distributions may differ from one library to the next; these do not.
+// The standard's distributions differ between libraries; these do not.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/replay/trace.h"
+#include "sim/replay/job_trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(JobTraceReader, Itp) {
   ASSERT_TRUE(trace) << trace.error().message();
   ASSERT_EQ(trace->jobs.size(), 2u);
   EXPECT_EQ(trace->jobs[0].submit_us, 0);
-  EXPECT_EQ(trace->jobs[0].duration_us, 1);  // never nothing
+  EXPECT_EQ(trace->jobs[0].duration_us, 1);  // never 0
   EXPECT_EQ(trace->jobs[1].submit_us, 20'000'000);
   EXPECT_EQ(trace->jobs[1].gpus, 8);
   ASSERT_EQ(trace->jobs[1].deadlines.size(), 1u);

@@ -53,7 +53,7 @@ std::string Fixed(double value, int decimals) {
   return buffer;
 }
 
-// A cell of a value: shown in `unit`, and as it stands in the JSON for whoever reads the page by program.
+// A table cell: shown in `unit`, and with the value as in the JSON for programs that read the page.
 std::string Cell(const NamedMetric& metric, double mean, double half_width, double unit, int decimals) {
   std::string out = "<td data-metric=\"" + std::string(metric.name) + "\" data-value=\"" +
                     Fixed(mean, metric.decimals) + "\">" + Fixed(mean / unit, decimals);
@@ -72,7 +72,7 @@ const NamedMetric& MetricOf(double Metrics::*value) {
 
 std::string NameOf(const JobOutcome& o) { return o.policy + (o.free_moves ? "*" : ""); }
 
-// The part of sorted values up to each of kCdfPoints of them.
+// The distribution function of sorted values, at kCdfPoints points.
 PlotSeries Distribution(const std::string& name, const std::vector<double>& sorted) {
   PlotSeries out{name, {}, {}};
   for (size_t i = 0; i <= kCdfPoints && !sorted.empty(); ++i) {
@@ -87,7 +87,7 @@ std::string Plots(const std::string& plots) { return "<div class=\"plots\">\n" +
 
 // --- gang jobs ---
 
-// What the first policy of the study reaches, beside the best of the others.
+// The results of the first policy, compared with the best of the others.
 std::string Tiles(const Study& study) {
   struct Tile {
     const char* title;
@@ -220,7 +220,7 @@ std::string TimePlots(const Study& study) {
   std::vector<PlotSeries> held, fragmented;
   for (const JobOutcome& o : study.jobs) {
     held.push_back({o.policy, o.curves.held.x, o.curves.held.y});
-    // Who moves for nothing has no fragments.
+    // With free moves there is no fragmentation.
     fragmented.push_back({o.policy, {}, {}});
     if (!o.free_moves) fragmented.back() = {o.policy, o.curves.fragmented.x, o.curves.fragmented.y};
   }
@@ -293,7 +293,7 @@ std::string TeamParts(const Study& study) {
   return out + "</table></div>\n";
 }
 
-// What the executor was told to be.
+// The settings of the executor.
 std::string Assumptions(const Study& study) {
   const EngineConfig& c = study.cluster;
   const auto seconds = [](int64_t us) { return Fixed(static_cast<double>(us) / kMicrosPerSecond, 0) + " s"; };

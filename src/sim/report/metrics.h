@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The figures of a replay, in the definitions of the published and calibration tables:
+// The metrics of a replay, as defined in the published and calibration tables:
 //   completion  end - submission
-//   wait        completion - duration: all time in which the job made no lasting progress, first start or later
+//   wait        completion - duration: all time without lasting progress, before the first start or later
 //   large gangs more than 8 GPUs
 //   utilization GPU-seconds of durations worked off / (capacity x (last end - first submission))
 //   lost work   GPU-seconds held without lasting progress / GPU-seconds held
-// Percentile p of n sorted values: the one at index floor(p n).
+// Percentile p of n sorted values is the one at index floor(p n).
 #pragma once
 
 #include <cstdint>
@@ -28,18 +28,18 @@ struct Metrics {
   double p95_wait_s = 0;
   double p99_wait_s = 0;
   double max_wait_s = 0;
-  double wait_large_gangs_s = 0;  // average; 0 without such
+  double wait_large_gangs_s = 0;  // average; 0 without such jobs
   double utilization = 0;         // 0..1
   double makespan_s = 0;
   double preemptions = 0;
   double restarts = 0;  // of jobs whose nodes failed
   double lost_work_percent = 0;
-  // With prices, in their currency: of GPU time that became lasting work, that did not, and that nobody held.
+  // With prices, in their currency: cost of GPU time of lasting work, of lost work, and of idle GPUs.
   double cost_of_work = 0;
   double cost_of_lost_work = 0;
   double cost_of_idle = 0;
-  double deadlines_met_percent = 0;   // of the jobs that have one, their last; 100 without such
-  double deadline_value_percent = 0;  // of the value of all deadlines at best
+  double deadlines_met_percent = 0;   // of the jobs with deadlines, by their last one; 100 without such jobs
+  double deadline_value_percent = 0;  // of the highest value of all deadlines
 };
 
 struct NamedMetric {
@@ -47,7 +47,7 @@ struct NamedMetric {
   double Metrics::*value;
   int decimals;
 };
-// In the order of reports; the costs apart.
+// In the order of reports, without the costs.
 const std::vector<NamedMetric>& AllMetrics();
 const std::vector<NamedMetric>& CostMetrics();
 

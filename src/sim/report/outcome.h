@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is said about one policy's replays of a trace of gangs, beyond the averages of metrics.h.
+// Results of one policy's replays of a gang trace, beyond the averages of metrics.h.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Spread {
   double p95 = 0;
 };
 
-// Jobs of alike size.
+// Jobs of similar size.
 struct SizeClass {
   std::string gpus;  // "1", "2-4", ...
   int64_t jobs = 0;
@@ -33,8 +33,8 @@ struct SizeClass {
 struct TeamUsage {
   std::string team;
   int64_t jobs = 0;
-  double gpu_hours = 0;  // held, lost work included
-  double cost = 0;       // of these
+  double gpu_hours = 0;  // held, including lost work
+  double cost = 0;       // of these GPU-hours
 };
 
 struct JobOutcome {
@@ -43,7 +43,7 @@ struct JobOutcome {
   Summary summary;
   std::vector<Metrics> runs;
   // Of the first run:
-  std::vector<SizeClass> sizes;     // that there are jobs of
+  std::vector<SizeClass> sizes;     // only classes with jobs
   std::vector<double> waits;        // seconds, sorted
   std::vector<double> completions;  // seconds, sorted
   Curves curves;                    // with StudyOptions::curves
@@ -51,10 +51,10 @@ struct JobOutcome {
   std::vector<TeamOutcome> teams;   // with StudyOptions::teams_text
 };
 
-// The parts that come from the records of the first run.
+// Fills the parts that come from the records of the first run.
 void Describe(const JobTrace& trace, const RunResult& result, const Prices& prices, JobOutcome* outcome);
 
-// Sets the costs. A job's type is what the trace says; idle GPUs cost what the used ones do on average.
+// Sets the costs. A job's GPU type comes from the trace; idle GPUs cost the average of the used ones.
 void MeasureCosts(const JobTrace& trace, const RunResult& result, const Prices& prices, Metrics* metrics);
 
 }  // namespace vrun::sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an hour of a GPU costs, by its type.
+// The price of a GPU hour, by GPU type.
 #pragma once
 
 #include <map>
@@ -12,14 +12,14 @@ namespace vrun::sim {
 
 struct Prices {
   std::map<std::string, double, std::less<>> by_type;
-  double other = 0;  // of types that are not named, and of GPUs whose type nobody knows
+  double other = 0;  // of types without a price, and of GPUs of unknown type
 
   bool empty() const { return by_type.empty() && other == 0; }
   double Of(std::string_view gpu_type) const;
 };
 
-// A table `gpu_type,price`; the type `*` stands for all others. Prices are numbers >= 0 of any currency. kInvalid with
-// file and line.
+// Reads a table `gpu_type,price`; the type `*` stands for all others. Prices are numbers >= 0 in any currency. kInvalid
+// with file and line.
 Result<Prices> ReadPrices(const std::string& text, const std::string& name);
 // One price for all GPUs.
 Result<Prices> ParsePrice(std::string_view text);

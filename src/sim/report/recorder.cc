@@ -39,7 +39,7 @@ void Recorder::Schedule(Engine& engine) {
   std::fill(now_.begin(), now_.end(), 0);
   const int64_t down = int64_t{engine.config().nodes - engine.nodes_up()} * engine.config().gpus_per_node;
   now_[kHeld] = engine.nodes().capacity() - down - engine.free_gpus();
-  // Jobs that move for nothing are on no node.
+  // With free moves, jobs have no nodes.
   if (!engine.config().free_moves) now_[kFragmented] = engine.nodes().fragmented_gpus();
   if (team_names_.empty()) return;
   for (JobIndex i : engine.running()) {
@@ -73,7 +73,7 @@ Series Recorder::SeriesOf(size_t channel, const RunResult& result) const {
   for (size_t i = 0; i < kIntervals; ++i) {
     const int64_t begin = static_cast<int64_t>(i) * width_us_;
     if (begin >= result.end_us) break;
-    // The last one is looked at only as far as the replay goes.
+    // The last interval counts only until the end of the replay.
     const auto width = static_cast<double>(std::min(width_us_, result.end_us - begin));
     out.x.push_back(static_cast<double>(begin) / kMicrosPerDay);
     out.y.push_back(sum_[channel][i] / width / static_cast<double>(result.capacity));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a replay looks like over time: a policy that passes everything on to another and writes down who holds what.
-// Exact averages over equal intervals, in memory that does not grow with the replay.
+// Records a replay over time: a policy that forwards to another and records who holds what. Exact averages over equal
+// intervals; the memory does not grow with the replay.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct Series {
   std::vector<double> y;
 };
 
-// Days; parts of the capacity, nodes that are down included in it.
+// x is in days; y is a part of the capacity, which includes nodes that are down.
 struct Curves {
   Series held;        // GPUs that jobs hold
-  Series fragmented;  // idle GPUs beside busy ones of the same node: no gang of a whole node can have them
-  std::vector<std::pair<std::string, Series>> teams;  // held, the largest teams and "others"; empty without teams
+  Series fragmented;  // idle GPUs of partly used nodes, which no gang of whole nodes can use
+  std::vector<std::pair<std::string, Series>> teams;  // held by the largest teams and "others"; empty without teams
 };
 
 class Recorder : public Policy {
@@ -42,7 +42,7 @@ class Recorder : public Policy {
 
  private:
   enum Channel { kHeld, kFragmented, kFirstTeam };
-  // Adds what was so since the last call.
+  // Adds the present state for the time since the last call.
   void AddUntil(int64_t now);
   void Widen();
   Series SeriesOf(size_t channel, const RunResult& result) const;
@@ -52,7 +52,7 @@ class Recorder : public Policy {
   std::vector<size_t> team_channel_;  // by team
   std::vector<int64_t> now_;          // GPUs, by channel
   int64_t last_us_ = 0;
-  int64_t width_us_ = kMicrosPerSecond;   // of an interval; doubles when the replay is longer than all of them
+  int64_t width_us_ = kMicrosPerSecond;   // of an interval; doubles when the replay is longer than all intervals
   std::vector<std::vector<double>> sum_;  // GPU-microseconds, by channel and interval
 };
 

@@ -21,7 +21,7 @@ constexpr std::string_view kDefaultPodPolicy = kCorePods.name;
 
 double Seconds(int64_t us) { return static_cast<double>(us) / kMicrosPerSecond; }
 
-// Microseconds on the trace's clock.
+// Returns microseconds on the trace's clock.
 Result<int64_t> ParseMoment(const std::string& text, const JobTrace& trace) {
   if (text.find('-') != text.npos) {
     VRUN_ASSIGN(int64_t date, ParseDate(text));
@@ -45,13 +45,13 @@ Result<std::unique_ptr<Policy>> MakePolicy(const StudyOptions& options, const st
   if (name == kCorePolicy.name) return MakeCorePolicy(trace, {}, shares);
   if (name == kReclaimPolicy.name && !shares.empty()) return MakeReclaimPolicy(trace, shares);
   if (name == kReclaimPolicy.name || name == kStaticPolicy.name) {
-    return Error(Code::kInvalid, name + ": what is each team's own is not known: give --teams");
+    return Error(Code::kInvalid, name + ": the teams' own GPUs are not known: give --teams");
   }
   if (name == "slurm") return MakeSlurmPolicy(options.slurm);
   return MakeBaseline(name);
 }
 
-// Each team by itself, on as many nodes as its GPUs fill.
+// Replays each team separately, on as many nodes as its GPUs fill.
 Result<RunResult> RunPartitioned(const JobTrace& trace, const EngineConfig& cluster, const TeamShares& shares,
                                  std::vector<TeamOutcome>* teams) {
   RunResult all;

@@ -77,7 +77,7 @@ TEST(Study, CostsAddUpToTheWholeCluster) {
 
 TEST(Study, CurvesOfTeamsAndFragments) {
   StudyOptions options = Jobs();
-  // Team a holds 4 of 8 GPUs of one node of two, all the time; b a whole node, half of the time.
+  // Team a holds 4 of 8 GPUs of one of the two nodes all the time; b holds a whole node half of the time.
   options.trace_text =
       "timestamp,duration,num_gpus,cluster\n2026-01-01 00:00:00,1000,4,a\n"
       "2026-01-01 00:00:00,500,8,b\n";

@@ -43,7 +43,7 @@ double NiceStep(double range) {
   return 10 * power;
 }
 
-// Maps values to pixels and knows where ticks go.
+// Maps values to pixels and places ticks.
 class Scale {
  public:
   Scale(double least, double most, double from, double to, bool log) : from_(from), to_(to), log_(log) {
@@ -105,7 +105,7 @@ double MostOf(const std::vector<PlotSeries>& series, std::vector<double> PlotSer
   return most;
 }
 
-// Where groups of marks stand beside each other.
+// Positions of groups of marks beside each other.
 class Groups {
  public:
   explicit Groups(const std::vector<std::string>& names)

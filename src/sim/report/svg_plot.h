@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small plots as inline SVG: lines, stacked areas and bars, ranges. No scripts, nothing from outside. Colours come from
-// the page: classes "s0" to "s7" set --c, for light and for dark.
+// Small plots as inline SVG: lines, stacked areas and bars, ranges. No scripts and no external resources. The page
+// supplies the colours: classes "s0" to "s7" set --c, for light and for dark.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace vrun::sim {
 
-// & < > " and control characters made safe for text and attributes.
+// Escapes & < > " and control characters for use in text and attributes.
 std::string HtmlEscape(std::string_view bytes);
-// The class of series i, distinct for the first eight.
+// The CSS class of series i, distinct for the first eight.
 std::string SeriesClass(size_t i);
-// Names beside their colours.
+// The names with their colours.
 std::string Legend(const std::vector<std::string>& names);
 
 struct PlotSeries {
   std::string name;
-  std::vector<double> x;  // as many as y
+  std::vector<double> x;  // as many values as y
   std::vector<double> y;
 };
 
@@ -27,16 +27,16 @@ struct PlotAxes {
   std::string title;
   std::string x_label;
   std::string y_label;
-  bool log_x = false;  // of 1 + x
-  bool log_y = false;  // of 1 + y, of ranges only
+  bool log_x = false;  // scale is the logarithm of 1 + x
+  bool log_y = false;  // scale is the logarithm of 1 + y; for ranges only
 };
 
 std::string LinePlot(const PlotAxes& axes, const std::vector<PlotSeries>& series);
 
-// One above the other; all have the same x.
+// Stacked series, which must all have the same x.
 std::string AreaPlot(const PlotAxes& axes, const std::vector<PlotSeries>& series);
 
-// A bar for each group, of one piece for each series: series[i].y has a value for each group.
+// One bar per group with one piece per series: series[i].y has a value for each group.
 std::string StackedBars(const PlotAxes& axes, const std::vector<std::string>& groups,
                         const std::vector<PlotSeries>& series);
 
@@ -48,7 +48,7 @@ struct RangeMark {
 };
 struct RangeSeries {
   std::string name;
-  std::vector<RangeMark> marks;  // one for each group
+  std::vector<RangeMark> marks;  // one per group
 };
 std::string RangePlot(const PlotAxes& axes, const std::vector<std::string>& groups,
                       const std::vector<RangeSeries>& series);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces for tests: written down, or random with a seed.
+// Traces for tests: written by hand, or random with a seed.
 #pragma once
 
 #include <initializer_list>
 #include <iterator>
 #include <random>
 
-#include "sim/replay/trace.h"
+#include "sim/replay/job_trace.h"
 
 namespace vrun::sim {
 
@@ -28,7 +28,7 @@ inline JobTrace MakeTrace(std::initializer_list<Spec> specs) {
   return trace;
 }
 
-// As gang traces are: mostly one GPU, some whole nodes, few large.
+// Like real gang traces: mostly one GPU, some whole nodes, few large gangs.
 inline JobTrace RandomTrace(uint32_t seed, size_t jobs) {
   std::mt19937 random(seed);
   constexpr int32_t kSizes[] = {1, 1, 1, 1, 2, 4, 8, 8, 12, 16, 32};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real root, what home answers with (a content server and its session), and a collection on disk that asks it. Only
-// the network between them is a queue. Tests only.
+// A real root, home's real answers (a content server and its session), and a collection on disk that asks for them.
+// Only the network in between is replaced by a queue. Tests only.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class ToHome : public rpc::Stream {
   const std::shared_ptr<home::ContentSession> session_;
 };
 
-// And back: on a thread, as gRPC would.
+// From home to the store: on a thread, like gRPC.
 class ToStore : public rpc::Stream {
  public:
   rpc::Stream::Handler* handler = nullptr;
@@ -67,7 +67,7 @@ class ToStore : public rpc::Stream {
   WorkQueue queue_{"to-store"};
 };
 
-// The files of a user who may not read all of them.
+// Files of a user who cannot read all of them.
 class SomeDenied final : public home::ContentFiles {
  public:
   explicit SomeDenied(home::RootFiles files) : files_(std::move(files)) {}
@@ -103,7 +103,7 @@ class CollectionTest : public testing::Test {
     session_.reset();
     to_store_.reset();
   }
-  // As after a restart of the store.
+  // Opens the collection as after a restart.
   void OpenCollection() {
     Disconnect();
     collection_.reset();
@@ -124,7 +124,7 @@ class CollectionTest : public testing::Test {
     session_->Start(to_store_.get());
   }
 
-  tree::SnapshotPtr Scan(const std::vector<std::string>& paths = {}) {
+  tree::TreePtr Scan(const std::vector<std::string>& paths = {}) {
     tree::ScanOptions scan;
     scan.root = root_.path();
     auto snapshot = tree::Scan(scan);
@@ -132,7 +132,7 @@ class CollectionTest : public testing::Test {
     trees_.SetCurrent(*snapshot, std::make_shared<const home::DenyRules>());
     return *tree::Subset(*snapshot, paths);
   }
-  Result<Collection::Created> Create(const std::string& name, const tree::SnapshotPtr& tree,
+  Result<Collection::Created> Create(const std::string& name, const tree::TreePtr& tree,
                                      const std::vector<std::string>& paths = {}) {
     pins_.push_back(trees_.Add(tree, {}));
     v1::CreateSnapshot request;
@@ -185,11 +185,11 @@ class CollectionTest : public testing::Test {
   std::optional<VaultPlace> vault_;
   rpc::TestAuthority authority_;
   EventLoop loop_;
-  home::SnapshotTable trees_;
+  home::TreeTable trees_;
   home::DigestCache digests_{""};
   std::optional<SomeDenied> files_;
   std::unique_ptr<home::ContentServer> server_;
-  std::vector<home::SnapshotTable::Pin> pins_;
+  std::vector<home::TreeTable::Pin> pins_;
   std::unique_ptr<Collection> collection_;
   std::shared_ptr<home::ContentSession> session_;
   std::unique_ptr<ToStore> to_store_;

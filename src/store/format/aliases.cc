@@ -32,7 +32,7 @@ Status Aliases::Load(const std::string& path) {
   path_ = path;
   map_.clear();
   struct stat st;
-  // Whatever else lies there is no list of ours, and the list is only a cache.
+  // Anything else at this path is not our list, which is only a cache.
   if (::lstat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) VRUN_TRY(RemoveTree(path));
   VRUN_ASSIGN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT, 0600));
   if (::fstat(fd.get(), &st) != 0) return ErrnoError("stat " + path);
@@ -67,7 +67,7 @@ void Aliases::Add(const Digest& provisional, const ObjectId& final_id) {
   }
   auto fd = OpenFile(path_, O_RDWR);
   if (!fd || ::flock(fd->get(), LOCK_EX) != 0) return;
-  // A record that a full disk tore is cut off, so that records stay aligned.
+  // Cuts off a record torn by a full disk, so that records stay aligned.
   struct stat st;
   if (::fstat(fd->get(), &st) != 0) return;
   const uint64_t end = static_cast<uint64_t>(st.st_size) / kRecordBytes * kRecordBytes;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Provisional id -> final id, in memory and in an append-only file of fixed records. Several processes may append.
+// Maps provisional ids to final ids, in memory and in an append-only file of fixed records. Several processes may
+// append.
 //
 //   record = provisional[32] final id[33] zero[7] check[8]
 #pragma once
@@ -17,11 +18,11 @@ namespace vrun::store {
 
 class Aliases {
  public:
-  // Reads the file at `path`, made if absent. Damaged records are skipped. A file that has grown beyond what is useful
-  // is begun anew.
+  // Reads the file at `path`, creating it if absent. Skips damaged records. Starts a new file when it has grown too
+  // large.
   Status Load(const std::string& path);
   std::optional<ObjectId> Find(const Digest& provisional) const;
-  // A failure to write is ignored: the alias is lost at the next restart, nothing else.
+  // Ignores write errors: the alias is only lost at the next restart.
   void Add(const Digest& provisional, const ObjectId& final_id);
   size_t size() const;
 

@@ -50,7 +50,7 @@ void BlobPacks::Load() {
     }
     ::closedir(dir);
   }
-  std::sort(names.begin(), names.end());  // they begin with the time
+  std::sort(names.begin(), names.end());  // names begin with the time
   std::lock_guard lock(mu_);
   for (const std::string& name : names) {
     auto pack = std::make_shared<Pack>();
@@ -70,7 +70,7 @@ void BlobPacks::Load() {
 }
 
 void BlobPacks::IndexPack(const std::shared_ptr<Pack>& pack) {
-  // Headers are near each other: one read for many of them.
+  // Headers are close together: one read covers many of them.
   std::string window;
   uint64_t window_at = 0;
   for (uint64_t at = 0; at + kHeaderBytes <= pack->size;) {
@@ -83,7 +83,7 @@ void BlobPacks::IndexPack(const std::shared_ptr<Pack>& pack) {
     }
     Digest digest;
     uint32_t length;
-    // A torn or damaged record hides what is behind it; that is fetched again.
+    // A torn or damaged record hides what follows; that is fetched again.
     if (!DecodeHeader(std::string_view(window).substr(at - window_at, kHeaderBytes), &digest, &length)) return;
     if (length > pack->size - at - kHeaderBytes) return;
     index_[digest] = {pack, at + kHeaderBytes, length};
@@ -117,7 +117,7 @@ Status BlobPacks::NewPack() {
     char name[64];
     std::snprintf(name, sizeof name, "/%016llx-%d-%d.pack", static_cast<unsigned long long>(WallMicros()),
                   static_cast<int>(::getpid()), i);
-    VRUN_TRY(MakeDirs(directory_, 0700));  // somebody may have removed it
+    VRUN_TRY(MakeDirs(directory_, 0700));  // the directory may have been removed
     auto fd = OpenFile(directory_ + name, O_RDWR | O_CREAT | O_EXCL, 0600);
     if (!fd && fd.error().error_number() == EEXIST) continue;
     if (!fd) return std::move(fd).error();
@@ -188,7 +188,7 @@ Status BlobPacks::Sweep(const std::function<bool(const Digest&)>& needed) {
     return {};
   };
   const Status copied = copy();
-  if (!copied) {  // nothing is lost: the old ones count
+  if (!copied) {  // nothing is lost: the old packs stay valid
     for (const auto& pack : packs_) ::unlink(pack->path.c_str());
     packs_ = old_packs;
     index_ = old_index;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directory objects by digest: thousands of small immutable blobs, appended to a few pack files. (A file for each would
-// cost more than all else at the first contact with a root.)
+// Directory objects by digest: thousands of small immutable blobs, appended to a few pack files. (One file per blob
+// would dominate the cost of the first contact with a root.)
 //
 //   pack    = (header blob)*        blobs/TIME-PID-N.pack
 //   header  = "VRBP" u32(length) digest[32] check[8]
-// Each process appends to a pack of its own and reads those of others that were there when it started. When all packs
-// together are beyond the limit the oldest goes. Any thread.
+// Each process appends to its own pack and reads those of others that existed when it started. When all packs together
+// exceed the limit, the oldest is removed. Any thread.
 #pragma once
 
 #include <condition_variable>
@@ -28,16 +28,16 @@ class BlobPacks {
  public:
   BlobPacks(std::string directory, uint64_t limit_bytes);
 
-  // Indexes the packs that are there. Get and Put wait for it; it must be called once.
+  // Indexes the existing packs. Must be called once; Get and Put wait for it.
   void Load();
 
-  // kNotFound when absent; `*corrupt` is set when it was there and wrong (it is forgotten then).
+  // kNotFound when absent; sets `*corrupt` if it was there but damaged (it is then forgotten).
   Result<std::string> Get(const Digest& digest, bool* corrupt);
   Status Put(const Digest& digest, std::string_view bytes);
-  // Writes those that are needed into new packs, durably, and removes all others.
+  // Writes the needed blobs into new packs, durably, and removes all others.
   Status Sweep(const std::function<bool(const Digest&)>& needed);
   uint64_t bytes() const;
-  // Every blob that is known.
+  // All known blobs.
   std::vector<Digest> List() const;
 
  private:
@@ -48,7 +48,7 @@ class BlobPacks {
   };
   struct Place {
     std::shared_ptr<Pack> pack;
-    uint64_t offset;  // of the blob
+    uint64_t offset;  // offset of the blob
     uint32_t length;
   };
   void IndexPack(const std::shared_ptr<Pack>& pack);
@@ -62,7 +62,7 @@ class BlobPacks {
   std::condition_variable loaded_cv_;
   bool loaded_ = false;
   std::vector<std::shared_ptr<Pack>> packs_;  // oldest first
-  std::shared_ptr<Pack> current_;             // the one of this process; in packs_ too
+  std::shared_ptr<Pack> current_;             // this process's own; also in packs_
   uint64_t bytes_ = 0;
   std::unordered_map<Digest, Place, DigestHash> index_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For stores that are no cache: what was put survives a power failure. (A cache need not wait for the disk.)
+// For stores that are not caches: makes stored content survive a power failure. (A cache need not wait for the disk.)
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace vrun::store {
 
-// Makes these objects of the store in `directory` durable, and all of its blobs. A few are synced one by one, so that
-// what others write to the same file system is not waited for; many at once by syncfs(2).
+// Makes these objects of the store in `directory` durable, and all its blobs. Syncs a few objects one by one, to avoid
+// waiting for other writers of the same file system; uses syncfs(2) for many.
 Status MakeDurable(const std::string& directory, const std::vector<ObjectId>& objects);
-// Everything in it.
+// Makes everything in it durable.
 Status MakeAllDurable(const std::string& directory);
 
 }  // namespace vrun::store

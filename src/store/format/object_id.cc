@@ -22,7 +22,7 @@ ObjectId ContentId(uint64_t size, std::span<const Digest> units) {
 }
 
 ObjectId ProvisionalId(std::string_view home_id, uint64_t dev, uint64_t ino, int64_t ctime_ns, uint64_t size) {
-  // The length in front keeps a home id from running into the numbers.
+  // The length prefix separates a home id from the numbers.
   std::string text = "vrun-provisional-1";
   AppendU64(home_id.size(), &text);
   text.append(home_id);

@@ -8,7 +8,7 @@ void Add(uint64_t n, std::string* text) {
   for (int i = 0; i < 8; ++i) text->push_back(static_cast<char>(n >> (8 * i)));
 }
 
-// With its length, so that no two statements have the same text.
+// Adds the length too, so that no two statements have the same text.
 void Add(std::string_view bytes, std::string* text) {
   Add(uint64_t{bytes.size()}, text);
   *text += bytes;

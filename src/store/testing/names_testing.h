@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The units and the names of contents that a test has in memory.
+// The units and names of in-memory test contents.
 #pragma once
 
 #include <string_view>

@@ -17,7 +17,7 @@
 
 namespace vrun::store {
 
-// Bytes that only (n, seed) determine.
+// Bytes determined only by (n, seed).
 inline std::string Bytes(size_t n, int seed) {
   std::mt19937_64 random(static_cast<uint64_t>(seed) * 7919 + 1);
   std::string out(n + 8, '\0');
@@ -48,7 +48,7 @@ inline std::string ReadAll(Object& object) {
   return out;
 }
 
-// Reads every unit: each is right or absent.
+// Reads every unit: each must be correct or absent.
 inline void ExpectOnlyTrue(Object& object, std::string_view content) {
   for (uint64_t u = 0; u < UnitCount(content.size()); ++u) {
     std::string buffer(UnitOf(content, u).size(), '\0');
@@ -81,7 +81,7 @@ class StoreTestBase : public testing::Test {
     return directory_ + "/store/objects/" + hex.substr(0, 2) + "/" + hex + "." +
            static_cast<char>('0' + static_cast<int>(id.algorithm));
   }
-  // Files of objects whose name contains `part`.
+  // The number of object files whose name contains `part`.
   int CountFiles(const std::string& part) const {
     int n = 0;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_ + "/store/objects")) {

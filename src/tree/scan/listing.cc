@@ -18,9 +18,10 @@ namespace vrun::tree {
 namespace {
 
 constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-constexpr int kPathFlags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;  // openat2 refuses others beside O_PATH
+// openat2 refuses other flags together with O_PATH
+constexpr int kPathFlags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
-// One component after the other: for kernels and filters without openat2.
+// Opens one component after the other: for kernels and filters without openat2.
 int OpenStepwise(int dir_fd, std::string_view path, int flags) {
   UniqueFd at;
   while (!path.empty()) {
@@ -41,7 +42,7 @@ int OpenShort(int dir_fd, std::string_view path, int flags) {
   how.resolve = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
   const long fd = ::syscall(SYS_openat2, dir_fd, text.c_str(), &how, sizeof how);
   if (fd >= 0) return static_cast<int>(fd);
-  // O_NOATIME of a directory that is not ours is EPERM as well; that is told from a filter by trying the other way.
+  // O_NOATIME on a directory that is not ours also gives EPERM; trying the other way distinguishes that from a filter.
   if (errno == ENOSYS || (errno == EPERM && !(flags & O_NOATIME))) return OpenStepwise(dir_fd, path, flags);
   return -errno;
 }
@@ -50,7 +51,7 @@ int OpenShort(int dir_fd, std::string_view path, int flags) {
 
 int OpenPath(int root_fd, std::string_view path, int flags) {
   UniqueFd at;
-  // The kernel takes PATH_MAX at once; a tree may be deeper.
+  // The kernel accepts PATH_MAX per call; a tree may be deeper.
   while (path.size() >= PATH_MAX - 1) {
     const size_t cut = path.rfind('/', PATH_MAX - 2);
     if (cut == std::string_view::npos) return -ENAMETOOLONG;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens directories below a root and reads their names: for scan and for the watcher that walks the same tree.
+// Opens directories below a root and reads their names. For scan, and for the watcher that walks the same tree.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,23 @@
 
 namespace vrun::tree {
 
-// openat(2) of a path ("a/b", without "." and "..") of any length, without following any symlink below root_fd; `flags`
-// say what of the last component (O_PATH: then O_NOFOLLOW decides). -errno on failure.
+// openat(2) of a path ("a/b", without "." and "..") of any length that follows no symlink below root_fd. `flags` apply
+// to the last component (with O_PATH, O_NOFOLLOW decides). -errno on failure.
 int OpenPath(int root_fd, std::string_view path, int flags);
 
-// Opens the directory `path` ("/a/b", in the root) for reading without following any symlink below root_fd, whatever
-// the length of the path. atime stays as it is where the kernel lets us. -errno on failure.
+// Opens the directory `path` ("/a/b", in the root) for reading, without following symlinks below root_fd, for a path of
+// any length. Keeps atime where the kernel allows it. -errno on failure.
 int OpenDirectory(int root_fd, std::string_view path);
 
-// Whether this errno says that we, not the file system, are out of something: then a directory must not pass as empty.
+// Whether this errno means that this process, not the file system, lacks a resource: then the directory must not be
+// treated as empty.
 bool OutOfResources(int error_number);
 
-// A name under which home has something for a moment while a job's writes are applied (home/apply/apply.h,
-// node/carry/carry.h): .vrun-JOB-NUMBER or .vrun-JOB-s-NUMBER. No tree has it.
+// A temporary name at home while a job's writes are applied (home/apply/apply.h, node/carry/carry.h): .vrun-JOB-NUMBER
+// or .vrun-JOB-s-NUMBER. Excluded from every tree.
 bool IsUnderWay(std::string_view name);
 
-// The names of one directory, without ".", ".." and what is under way.
+// The names of one directory, without ".", ".." and temporary names of apply.
 class Names {
  public:
   struct Item {
@@ -35,7 +36,7 @@ class Names {
     uint32_t offset;
     uint8_t type;
   };
-  // 0 or errno. Sorted by inode number afterwards: on disk that is the order in which their inodes lie.
+  // Returns 0 or errno. Sorts by inode number, the order of inodes on disk.
   int Read(int fd);
 
   size_t size() const { return items_.size(); }

@@ -72,15 +72,15 @@ bool ParseLine(std::string_view line, Line* out) {
   return true;
 }
 
-// What a path walk from the top can reach. A mount is covered by one on its own root, and with it all others on it; or
-// by one on the same parent, higher up.
+// The mounts that a path walk from the top can reach. A mount is hidden by another mount on its root, together with all
+// mounts on it; or by one on the same parent at a higher directory.
 std::vector<Mount> VisibleMounts(const std::vector<Line>& lines) {
   std::unordered_map<uint32_t, std::vector<const Line*>> children;
   std::unordered_set<uint32_t> ids;
   for (const Line& line : lines) ids.insert(line.id);
   std::vector<const Line*> open;
   for (const Line& line : lines) {
-    // The top's parent is itself or unknown to this namespace.
+    // The top's parent is itself, or is not in this namespace.
     if (line.parent == line.id || !ids.contains(line.parent))
       open.push_back(&line);
     else
@@ -129,7 +129,7 @@ Result<MountTable> MountTable::Parse(std::string_view mountinfo, const std::stri
     mountinfo.remove_prefix(std::min(end + 1, mountinfo.size()));
     if (text.empty()) continue;
     Line line;
-    // A number that comes twice would make the tree of mounts a graph.
+    // A duplicate id would make the tree of mounts a graph.
     if (!ParseLine(text, &line) || !ids.insert(line.id).second)
       return Error(Code::kCorrupt, "/proc/self/mountinfo: a line does not parse");
     lines.push_back(std::move(line));
@@ -157,7 +157,7 @@ Result<MountTable> MountTable::Parse(std::string_view mountinfo, const std::stri
   holder.host_point = root;
   table.mounts_.push_back(std::move(holder));
   for (Mount& mount : below) {
-    // What is mounted inside of an excluded one is not reached.
+    // Mounts inside an excluded one are not reached.
     const bool reached = std::none_of(table.mounts_.begin(), table.mounts_.end(), [&](const Mount& above) {
       return !above.included && IsBelow(mount.point, above.point);
     });

@@ -14,30 +14,30 @@
 namespace vrun::tree {
 
 struct Mount {
-  std::string point;       // in the root: "/" for the one that holds the root itself
-  std::string host_point;  // as this process sees it
+  std::string point;       // path in the root: "/" for the mount that holds the root itself
+  std::string host_point;  // path as seen by this process
   std::string fs_root;     // directory of the file system that is mounted there
   std::string type;        // "ext4", "fuse.sshfs"
   std::string source;
-  uint64_t dev = 0;        // st_dev of the file system (btrfs subvolumes have others of their own)
-  bool read_only = false;  // the whole file system, not only this mount of it
+  uint64_t dev = 0;        // st_dev of the file system (btrfs subvolumes have their own)
+  bool read_only = false;  // whether the whole file system is, not only this mount
   bool included = false;
   bool operator==(const Mount&) const = default;
 };
 
-// Local file systems are part of the tree: a list of types, and whatever lies on a block device. Others (network,
-// kernel, fuse.*) are not: a scan must not wait for a server, and their changes are not announced.
+// Whether this is a local file system, which is part of the tree: a list of types, and everything on a block device.
+// Others (network, kernel, fuse.*) are not: a scan must not wait for a server, and they do not report changes.
 bool LocalFileSystem(std::string_view type, std::string_view source);
 
 class MountTable {
  public:
-  // `mountinfo` as in /proc/self/mountinfo; `root` an absolute path without symlinks. kCorrupt.
+  // `mountinfo`: the text of /proc/self/mountinfo; `root`: an absolute path without symlinks. kCorrupt.
   static Result<MountTable> Parse(std::string_view mountinfo, const std::string& root);
   static Result<MountTable> Read(const std::string& root);
 
-  // Visible mounts at or below the root; where several lie on one point, the last. The first is the one at "/".
+  // Visible mounts at or below the root; of several on one mount point, the last. The first is the one at "/".
   const std::vector<Mount>& mounts() const { return mounts_; }
-  // A mount point whose content is not part of the tree.
+  // Whether this is a mount point whose content is not part of the tree.
   bool Excluded(const std::string& path) const { return excluded_.contains(path); }
   // Names in `directory` that are excluded mount points; null when there are none.
   const std::unordered_set<std::string>* ExcludedIn(const std::string& directory) const;

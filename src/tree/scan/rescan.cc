@@ -16,10 +16,10 @@
 namespace vrun::tree {
 namespace {
 
-// What is deeper than this is scanned from here on instead of walked down to: the walk recurses.
+// Below this depth, directories are scanned instead of walked, because the walk recurses.
 constexpr size_t kMaxDepth = 256;
 
-// The dirty paths as a tree. Each node's own attributes are read again.
+// The dirty paths as a tree. Each node's own attributes are reread.
 struct Dirty {
   std::map<std::string, Dirty, std::less<>> children;
   bool list = false;
@@ -52,7 +52,7 @@ Dirty MakeDirty(const DirtySet& set) {
     Dirty* directory = Insert(&root, path);
     for (const std::string& name : names) {
       if (directory->recursive) break;
-      if (IsUnderWay(name)) continue;  // a listing does not have it either
+      if (IsUnderWay(name)) continue;  // a listing omits it too
       directory->children.try_emplace(name);
     }
   }
@@ -69,7 +69,7 @@ class Rescanner {
 
   bool names_changed() const { return names_changed_; }
 
-  // `base` may be null: nothing known. Null result: the directory is gone.
+  // `base` may be null: nothing is known. Null result: the directory is gone.
   Result<DirectoryPtr> Walk(const Dirty& dirty, const Directory* base, const std::string& path, bool list,
                             size_t depth) {
     if (dirty.recursive || base == nullptr || depth > kMaxDepth) return ScanBelow(path);
@@ -103,7 +103,7 @@ class Rescanner {
     bool fits;
   };
 
-  // Everything of the base but the dirty names, which are read again.
+  // Takes everything from the base except the dirty names, which are reread.
   Status Patch(Level& level, int fd, const Dirty& dirty) {
     auto next = dirty.children.begin();
     for (size_t i = 0; i < level.base->size(); ++i) {
@@ -117,7 +117,7 @@ class Rescanner {
     return {};
   }
 
-  // Reads one name and decides what of the base below it still holds.
+  // Rereads one name and decides how much of the base below it is still valid.
   Status Take(Level& level, int fd, const char* name, uint64_t ino, const Dirty* dirty) {
     Entry entry;
     auto kind = context_.ReadName(fd, level.path, name, ino, reader_, &entry);
@@ -144,11 +144,11 @@ class Rescanner {
       return;
     }
     const Peek before = PeekEntry(level.base->EncodedAt(i));
-    // (Of directories Below knows.)
+    // (For directories, Below decides.)
     names_changed_ = (before.mode & S_IFMT) != (now->mode & S_IFMT) || (!now->is_directory() && before.ino != now->ino);
   }
 
-  // A mount point that we do not look at has its number from the listing of its directory only.
+  // For an excluded mount point, only the listing of its directory gives the inode number.
   static uint64_t ListedIno(const Level& level, const char* name) {
     const size_t i = level.base->Find(name);
     return i < level.base->size() ? level.base->At(i).ino : 0;
@@ -161,18 +161,18 @@ class Rescanner {
     DirectoryPtr old_child = i < level.base->size() ? level.base->Child(i) : nullptr;
     if (!old_child) return ScanBelow(path);
     const Entry old = level.base->At(i);
-    // Another directory of that name.
+    // A different directory now has this name.
     if (old.dev != entry.dev || old.ino != entry.ino) {
       names_changed_ = true;
       return ScanBelow(path);
     }
-    // Other permissions: what we may list and look at may differ.
+    // With other permissions, other content may be readable.
     const bool same = SameAttributes(old, entry);
     if (dirty != nullptr && (dirty->list || !dirty->children.empty())) {
       return Walk(*dirty, old_child.get(), path, !same, level.depth + 1);
     }
     if (same && old.mtime_ns == entry.mtime_ns) return old_child;
-    // Nobody said so, yet it changed: list it again, so that a lost hint costs little and is not believed for ever.
+    // It changed without being announced: list it again, so that a lost hint has little effect and does not persist.
     return Walk(nothing_, old_child.get(), path, true, level.depth + 1);
   }
 
@@ -195,7 +195,7 @@ class Rescanner {
   bool names_changed_ = false;
 };
 
-// Inode numbers of files with several names that differ between the two (of whatever device: too many is harmless).
+// Inode numbers of files with several names that differ between the two (of any device: extra ones are harmless).
 std::vector<uint64_t> ChangedLinks(const DirectoryPtr& old_directory, const DirectoryPtr& new_directory) {
   std::vector<uint64_t> inodes;
   DiffOptions options;
@@ -242,39 +242,38 @@ DirtySet FindInodes(const DirectoryPtr& root, const std::vector<uint64_t>& inode
   return found;
 }
 
-// One walk over the dirty paths. Null: nothing to gain over a scan.
-Result<SnapshotPtr> Pass(const Snapshot& base, const DirtySet& dirty, const ScanContext& context, bool* names_changed) {
+// One walk over the dirty paths. Null: no better than a full scan.
+Result<TreePtr> Pass(const Tree& base, const DirtySet& dirty, const ScanContext& context, bool* names_changed) {
   VRUN_ASSIGN(Entry root, ReadEntry(context.root.get(), ""));
   const Dirty paths = MakeDirty(dirty);
-  if (paths.recursive || root.dev != base.root.dev || root.ino != base.root.ino) return SnapshotPtr();
+  if (paths.recursive || root.dev != base.root.dev || root.ino != base.root.ino) return TreePtr();
   Rescanner rescanner(context);
   VRUN_ASSIGN(DirectoryPtr directory,
               rescanner.Walk(paths, base.directory.get(), "/", !SameAttributes(root, base.root), 0));
   if (!directory) return Error(Code::kNotFound, "rescan: the root is gone");
   *names_changed |= rescanner.names_changed();
-  return MakeSnapshot(std::move(root), std::move(directory));
+  return AssembleTree(std::move(root), std::move(directory));
 }
 
 }  // namespace
 
-Result<SnapshotPtr> Rescan(const SnapshotPtr& base, const DirtySet& dirty, const ScanOptions& options,
-                           bool* names_changed) {
+Result<TreePtr> Rescan(const TreePtr& base, const DirtySet& dirty, const ScanOptions& options, bool* names_changed) {
   if (dirty.empty()) return base;
   bool unasked = false;
   if (names_changed == nullptr) names_changed = &unasked;
   *names_changed |= dirty.everything() || !dirty.recursive.empty();
   if (dirty.everything()) return Scan(options);
   VRUN_ASSIGN(const ScanContext context, ScanContext::Open(options));
-  VRUN_ASSIGN(SnapshotPtr now, Pass(*base, dirty, context, names_changed));
+  VRUN_ASSIGN(TreePtr now, Pass(*base, dirty, context, names_changed));
   if (!now) return Scan(options);
-  // A file with several names changes under all of them, but only one was announced, or none that it has.
+  // A file with several names changes under all of them, but only one was announced, or a name that it no longer has.
   std::vector<uint64_t> inodes = ChangedLinks(base->directory, now->directory);
   inodes.insert(inodes.end(), dirty.inodes.begin(), dirty.inodes.end());
   std::sort(inodes.begin(), inodes.end());
   if (!inodes.empty()) {
     const DirtySet linked = FindInodes(now->directory, inodes);
     if (!linked.empty()) {
-      VRUN_ASSIGN(SnapshotPtr again, Pass(*now, linked, context, names_changed));
+      VRUN_ASSIGN(TreePtr again, Pass(*now, linked, context, names_changed));
       if (!again) return Scan(options);
       now = std::move(again);
     }

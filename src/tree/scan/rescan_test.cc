@@ -28,8 +28,8 @@ class RescanTest : public testing::Test {
     base_ = *base;
   }
 
-  // The rescan must be what a scan says.
-  SnapshotPtr Check(const DirtySet& dirty) {
+  // The rescan must equal a scan.
+  TreePtr Check(const DirtySet& dirty) {
     auto now = Rescan(base_, dirty, options_);
     auto whole = Scan(options_);
     if (!now || !whole) {
@@ -57,7 +57,7 @@ class RescanTest : public testing::Test {
 
   TestDirectory dir_;
   ScanOptions options_;
-  SnapshotPtr base_;
+  TreePtr base_;
 };
 
 TEST_F(RescanTest, NothingDirtyIsTheSameSnapshot) {
@@ -155,7 +155,7 @@ TEST_F(RescanTest, ARenamedTree) {
 }
 
 TEST_F(RescanTest, ADirectoryMadeAgainUnderItsInodeNumber) {
-  // ext4 gives the number of a removed directory to the next one: its old content must not come back.
+  // ext4 reuses the inode number of a removed directory for the next one: the old content must not reappear.
   dir_.Remove("other/x");
   dir_.Mkdir("other/x");
   Check(Names({{"/other", {"x"}}}));
@@ -171,14 +171,14 @@ TEST_F(RescanTest, AttributesOfDirectoriesAndOfTheRoot) {
 
 TEST_F(RescanTest, OtherNamesOfAFileFollow) {
   dir_.Link("a/f", "other/x/f-link");
-  Check(Names({{"/other/x", {"f-link"}}}));  // nobody said that a/f has one more link now
+  Check(Names({{"/other/x", {"f-link"}}}));  // the new link of a/f was not announced
   Start();
   dir_.Append("a/f", "more");
   Check(Names({{"/a", {"f"}}}));
   Start();
   dir_.Remove("a/f");
   Check(Names({{"/a", {"f"}}}));
-  // The same through directories that come and go whole.
+  // The same through whole directories that are added and removed.
   dir_.Write("other/base", "1");
   Start();
   dir_.Mkdir("copy/in");
@@ -205,7 +205,7 @@ TEST_F(RescanTest, VeryDeepPaths) {
   Check(dirty);
 }
 
-// Random operations, told to the rescan as a watcher would, must end in the tree that a scan sees.
+// Random operations, announced like a watcher does, must give the same tree as a scan.
 TEST_F(RescanTest, RandomChanges) {
   std::mt19937 random(7);
   const std::vector<std::string> dirs{"", "a", "a/b", "other", "other/x", "n", "n/m"};

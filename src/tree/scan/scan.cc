@@ -16,13 +16,13 @@ Result<Entry> ReadEntry(int dir_fd, const std::string& name) {
   return entry;
 }
 
-Result<SnapshotPtr> Scan(const ScanOptions& options, ScanStats* stats) {
+Result<TreePtr> Scan(const ScanOptions& options, ScanStats* stats) {
   const int64_t start = MonotonicMicros();
   VRUN_ASSIGN(const ScanContext context, ScanContext::Open(options));
   VRUN_ASSIGN(Entry root, ReadEntry(context.root.get(), ""));
   ScanEngine engine(context);
   VRUN_ASSIGN(DirectoryPtr directory, engine.Run("/"));
-  SnapshotPtr snapshot = MakeSnapshot(std::move(root), std::move(directory));
+  TreePtr snapshot = AssembleTree(std::move(root), std::move(directory));
   if (stats != nullptr) {
     stats->entries = snapshot->entries;
     stats->unreadable_directories = engine.unreadable();

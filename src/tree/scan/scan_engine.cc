@@ -15,14 +15,14 @@
 namespace vrun::tree {
 namespace {
 
-constexpr size_t kSliceNames = 4096;  // larger directories are shared between the threads
-constexpr size_t kHelpAtTasks = 24;   // less work than that is done before a thread has started
+constexpr size_t kSliceNames = 4096;  // larger directories are split between the threads
+constexpr size_t kHelpAtTasks = 24;   // with less work, threads would start too late to help
 
 }  // namespace
 
 Result<ScanContext> ScanContext::Open(const ScanOptions& options) {
   VRUN_ASSIGN(UniqueFd root, OpenFile(options.root, O_RDONLY | O_DIRECTORY));
-  // Mount points are known by their real path.
+  // Mount points are known by their real paths.
   char* real = ::realpath(options.root.c_str(), nullptr);
   if (real == nullptr) return ErrnoError("resolve " + Escape(options.root));
   const std::string path(real);
@@ -52,14 +52,14 @@ ScanContext::Kind ScanContext::ReadName(int dir_fd, const std::string& directory
   return Kind::kHollow;
 }
 
-// Lives until its listing, its slices and its sub-directories are done (pending); then its Directory is made and goes
-// to its parent, which lives at least as long.
+// Lives until its listing, its slices and its sub-directories are done (pending). Then its Directory is built and
+// handed to its parent, which lives at least as long.
 struct ScanEngine::Node {
   Node* parent;
   std::string path;
   std::string name;
   std::atomic<size_t> pending = 1;
-  UniqueFd fd;  // open while it is listed
+  UniqueFd fd;  // open while it is being listed
   Names names;
   std::atomic<size_t> slices = 0;
 
@@ -68,10 +68,10 @@ struct ScanEngine::Node {
     names = Names();
   }
 
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   DirectoryBuilder builder;
   std::vector<DirectoryBuilder::NamedDirectory> children;
-  std::vector<std::string> gone;  // sub-directories that vanished after they were listed
+  std::vector<std::string> gone;  // sub-directories that vanished after the listing
   bool vanished = false;
 };
 
@@ -129,7 +129,7 @@ void ScanEngine::Push(std::vector<Task> tasks) {
   if (!helpers_.empty()) wake_.notify_all();
 }
 
-// A limit of threads is no reason to fail: one thread does it all, later.
+// Reaching the limit of threads is not an error: one thread does all the work, only slower.
 void ScanEngine::StartHelpers() {
   try {
     while (helpers_.size() + 1 < context_.threads) helpers_.emplace_back([this] { Work(); });
@@ -194,7 +194,7 @@ void ScanEngine::StatSlice(Node* node, size_t begin, size_t end, AttributeReader
 }
 
 void ScanEngine::Release(Node* node) {
-  // A loop, not a recursion up the tree: it may be deep.
+  // A loop instead of recursion up the tree, which may be deep.
   while (--node->pending == 0) {
     Node* parent = node->parent;
     DirectoryPtr directory;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans directories with everything below them. Internal to tree: Scan and Rescan are the ways in.
+// Scans directories recursively. Internal to tree; use Scan and Rescan.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@
 
 namespace vrun::tree {
 
-// What a scan and a rescan share: the root, the rules, the mounts.
+// Shared by scan and rescan: the root, the rules, the mounts.
 struct ScanContext {
   static Result<ScanContext> Open(const ScanOptions& options);
 
@@ -31,8 +31,7 @@ struct ScanContext {
 
   enum class Kind { kAbsent, kLeaf, kDirectory, kHollow };
   // Reads `name` of `directory` as the tree shows it. kHollow: a directory that stays empty. kAbsent: hidden, gone, or
-  // we may not look at it. Does not stat what is mounted from elsewhere: that could wait for a server. `ino`: as
-  // listed.
+  // not accessible. Does not stat other mounts, which could wait for a server. `ino`: from the listing.
   Kind ReadName(int dir_fd, const std::string& directory, const char* name, uint64_t ino, AttributeReader& reader,
                 Entry* entry) const;
 };
@@ -41,8 +40,8 @@ class ScanEngine {
  public:
   explicit ScanEngine(const ScanContext& context) : context_(context) {}
 
-  // The directory at `path` in the root. kNotFound when it is gone or no directory, kExhausted when we ran out of
-  // descriptors or memory. One that may not be read is empty.
+  // The directory at `path` in the root. kNotFound when it is gone or not a directory, kExhausted when descriptors or
+  // memory ran out. An unreadable directory is empty.
   Result<DirectoryPtr> Run(const std::string& path);
 
   uint64_t unreadable() const { return unreadable_; }
@@ -51,7 +50,7 @@ class ScanEngine {
   struct Node;
   struct Task {
     Node* node;
-    size_t begin, end;  // slice of its names; both 0: list it first
+    size_t begin, end;  // range of its names; both 0: list it first
   };
 
   void Work();
@@ -66,7 +65,7 @@ class ScanEngine {
   const ScanContext& context_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Task> stack_;  // last in, first out: keeps few directories open ended
+  std::vector<Task> stack_;  // last in, first out: keeps the number of open directories small
   std::vector<std::thread> helpers_;
   bool done_ = false;
   bool root_gone_ = false;

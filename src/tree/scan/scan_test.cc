@@ -26,13 +26,13 @@ ScanOptions Options(const TestDirectory& dir) {
   return options;
 }
 
-SnapshotPtr MustScan(const ScanOptions& options, ScanStats* stats = nullptr) {
+TreePtr MustScan(const ScanOptions& options, ScanStats* stats = nullptr) {
   auto snapshot = Scan(options, stats);
   EXPECT_TRUE(snapshot) << snapshot.error().message();
   return snapshot ? *snapshot : nullptr;
 }
 
-// Runs `body` in a process of its own (for namespaces and other users); its return value is the exit status.
+// Runs `body` in a child process (for namespaces and other users); its return value is the exit status.
 int InChild(const std::function<int()>& body) {
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -124,7 +124,7 @@ TEST(Scan, WhatIsBeingWrittenBackIsNotThereYet) {
   const std::vector<std::string> others = {".vrun-",   ".vrun-7",   ".vrun-7-", ".vrun-7-s-",   ".vrun-7-x-1",
                                            ".vrun--1", ".vrun-s-1", ".vrun-1a", ".vrun-7-s-1x", "x.vrun-7-s-1"};
   for (const std::string& name : others) dir.Write(name, "whole");
-  const SnapshotPtr snapshot = MustScan(Options(dir));
+  const TreePtr snapshot = MustScan(Options(dir));
   ASSERT_TRUE(snapshot);
   EXPECT_EQ(snapshot->entries, others.size());
 }

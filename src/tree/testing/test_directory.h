@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory for one test, gone with it, and the file operations that the tests of scan and watch need.
+// A temporary directory for one test, with the file operations that the tests of scan and watch need.
 #pragma once
 
 #include <fcntl.h>
@@ -35,7 +35,7 @@ class TestDirectory {
   void Mkdir(std::string_view name, mode_t mode = 0755) const { EXPECT_TRUE(MakeDirs(*this / name, mode)); }
   void Write(std::string_view name, std::string_view data) const { WriteWith(name, data, O_TRUNC); }
   void Append(std::string_view name, std::string_view data) const { WriteWith(name, data, O_APPEND); }
-  // In place: the inode and the size stay.
+  // Overwrites in place: inode and size stay.
   void Overwrite(std::string_view name, std::string_view data) const { WriteWith(name, data, 0); }
   void Link(std::string_view target, std::string_view name) const {
     EXPECT_EQ(::link((*this / target).c_str(), (*this / name).c_str()), 0) << name;
@@ -59,8 +59,8 @@ class TestDirectory {
   std::string path_;
 };
 
-// Every path with its attributes as text: what a failed comparison of two trees shows.
-inline std::string Describe(const Snapshot& snapshot) {
+// Every path with its attributes as text, to show when a comparison of two trees fails.
+inline std::string Describe(const Tree& snapshot) {
   std::string out;
   std::vector<std::pair<std::string, DirectoryPtr>> stack{{"", snapshot.directory}};
   while (!stack.empty()) {

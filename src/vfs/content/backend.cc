@@ -43,7 +43,7 @@ Backend::~Backend() {
   files_->Close();
   prefetcher_->Close();
   verifier_.reset();
-  // Home's late answers use it: after these find nothing any more.
+  // Late answers from home use it; from here on they find nothing.
   write_behind_.reset();
 }
 

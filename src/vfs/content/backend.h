@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all views of one home share: where content comes from, the disk store, the directory objects and the fetches
-// that are under way, so that two views (or two readers) never fetch the same thing twice.
+// State shared by all views of one home: the source of content, the disk store, the directory objects and the fetches
+// under way. So two views (or two readers) never fetch the same thing twice.
 #pragma once
 
 #include <atomic>
@@ -38,24 +38,24 @@ class WriteBehind;
 
 struct BackendOptions {
   std::string home_id;                           // goes into provisional object ids
-  int64_t home_deadline_micros = 60'000'000;     // how long a reader waits for a home that is away, then EIO
+  int64_t home_deadline_micros = 60'000'000;     // how long a reader waits for an unreachable home before EIO
   uint64_t directory_memory_bytes = 256u << 20;  // encoded directory objects kept in memory beyond those in use
-  uint64_t write_behind_bytes = 256u << 20;      // content on its way from memory to the store
+  uint64_t write_behind_bytes = 256u << 20;      // content that waits in memory to be written to the store
   uint64_t unstored_memory_bytes = 64u << 20;    // content kept in memory because the store's disk is full
-  std::optional<CpuLatencyOptions> cpu_latency;  // nullopt: processors sleep as they like
-  std::shared_ptr<Warmer> warmer;                // null: live views are asked for no names
+  std::optional<CpuLatencyOptions> cpu_latency;  // nullopt: processors may sleep
+  std::shared_ptr<Warmer> warmer;                // null: names of live views are not looked up in advance
 };
 
 struct BackendCounters {
   std::atomic<uint64_t> units_from_store{0};  // served from disk
   std::atomic<uint64_t> units_fetched{0};
   std::atomic<uint64_t> bytes_fetched{0};         // content, uncompressed
-  std::atomic<uint64_t> fetch_retries{0};         // home was away
+  std::atomic<uint64_t> fetch_retries{0};         // home was unreachable
   std::atomic<uint64_t> store_write_failures{0};  // served through memory instead
 };
 
-// Thread safety: any thread. `source` and `store` must outlive the Backend and every callback that the source still
-// owes; the Backend must outlive its views (they hold it).
+// Thread safety: any thread. `source` and `store` must outlive the Backend and every pending callback of the source.
+// The Backend must outlive its views (they hold it).
 class Backend {
  public:
   static std::shared_ptr<Backend> Create(BackendOptions options, Source* source, store::Store* store);
@@ -63,19 +63,21 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  // Puts directory objects that arrived in a burst (GetTree) where lookups find them: memory now, the store soon after.
+  // Stores directory objects that arrived in a burst (GetTree) so that lookups find them: in memory now, in the store
+  // soon after.
   void Preload(std::vector<FetchedDirectory> directories);
-  // All of a file's content, verified, that nobody asked for.
+  // Takes all content of a file, verified, that nobody asked for.
   void Offer(const tree::FileVersion& version, FetchedRange content);
-  // Whether the object is in memory or in the store, so that it need not be asked for.
+  // Whether the object is in memory or in the store, so that it need not be fetched.
   bool HasDirectory(const Digest& digest);
 
-  // Home is reachable again: what waits for a retry is asked for now.
+  // Home is reachable again: retries everything that waits, now.
   void HomeIsBack();
 
-  // A run begins: what it touches is recorded, and what its trace says is fetched. Once a run. `partial`: see Recorder.
+  // A run begins: records what it touches, and fetches what its trace lists. Call once per run. `partial`: see
+  // Recorder.
   void BeginRun(const RunId& run, bool partial = false);
-  // It is over. nullopt: it never began.
+  // The run has ended. nullopt: it never began.
   std::optional<Recording> EndRun(uint64_t job, uint32_t attempt);
 
   const BackendCounters& counters() const { return counters_; }

@@ -16,10 +16,10 @@
 namespace vrun::vfs {
 namespace {
 
-// What is under way keeps a link of 500 Mbit/s and 20 ms full; each request is small beside that.
+// This much under way fills a link of 500 Mbit/s and 20 ms; each request is small in comparison.
 constexpr size_t kBatchFrames = 1;
 constexpr size_t kBatchesUnderWay = 6;
-// Who answers for a snapshot may hear of the run after its node asks: then it is none of this node's, for a moment.
+// The snapshot store may hear of the run after this node asks; until then it denies that the run is this node's.
 constexpr int64_t kFirstRetryMicros = 10'000, kLastRetryMicros = 320'000;
 
 }  // namespace
@@ -67,7 +67,7 @@ void Bursts::Begin(const BurstPtr& burst, TraceTable table) {
   LeadOrFollow(burst);
 }
 
-// Runs that have one trace and begin together: one of them fetches, and the others what it has left.
+// If runs with the same trace begin together, one of them fetches, and the others fetch what it leaves.
 void Bursts::LeadOrFollow(const BurstPtr& burst) {
   {
     std::lock_guard lock(mutex_);
@@ -169,7 +169,7 @@ void Bursts::Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames, 
     const auto it = burst->on_the_way.find(frame);
     if (it == burst->on_the_way.end()) continue;
     if (arrived) {
-      // What took longer counts at once, as with TCP.
+      // A longer time counts at once, as with TCP.
       const int64_t took = MonotonicMicros() - it->second, old = progress.took;
       progress.took = took > old ? took : old + (took - old) / 8;
       progress.newest = std::max(progress.newest.load(), frame + 1);
@@ -183,11 +183,11 @@ void Bursts::Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames, 
 
 void Bursts::BatchOver(const BurstPtr& burst, const std::vector<uint32_t>& frames, const Status& status) {
   Settle(burst, frames, false);
-  if (!status) LogInfo("a part of a trace does not come: {}", Escape(status.error().message()));
+  if (!status) LogInfo("cannot fetch a part of a trace: {}", Escape(status.error().message()));
   {
     std::lock_guard lock(mutex_);
     --burst->under_way;
-    // A file that has changed costs its frames; readers ask for what they miss. A home that is away costs the rest.
+    // A changed file loses only its frames; readers fetch what they miss. If home is unreachable, the burst ends.
     if (!status && status.error().code() != Code::kAborted) burst->stopped = true;
     if (!status) burst->incomplete = true;
   }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fetches what home's trace says that a run will touch, while the run starts: the frames of the trace that this node
-// does not have, in order, as fast as they come. A reader who wants what will come in a moment waits for it; who wants
-// what comes later asks home, and is answered first.
+// does not have, in order, as fast as they come. A reader waits for content that will arrive in a moment. A reader of
+// content that comes later asks home, and is served first.
 //
-//   Start ─▶ table asked for ─▶ frames under way, at most a window of them ─▶ over
+//   Start ─▶ request the table ─▶ frames under way, at most a window of them ─▶ over
 //
-// A frame that does not come is no error: readers ask for what they miss. It stops when its run ends. Bounded: what is
-// under way, and the runs that fetch at the same time.
+// A missing frame is no error: readers fetch what they miss. A burst stops when its run ends. The bytes under way and
+// the number of runs that fetch at the same time are bounded.
 #pragma once
 
 #include <algorithm>
@@ -22,26 +22,26 @@
 #include "base/hash/digest.h"
 #include "base/result.h"
 #include "vfs/gate.h"
-#include "vfs/trace/trace.h"
+#include "vfs/trace/trace_table.h"
 
 namespace vrun::vfs {
 
 class Backend;
 class FileContent;
 
-// How far one burst has come; FileContent looks at it to see whether waiting is better than asking.
+// Progress of one burst. FileContent uses it to decide between waiting and asking home.
 struct BurstProgress {
-  // Frames so close behind the last one that has come are on the wire, or will be in some ten milliseconds.
+  // Frames this close behind the last arrived one are on the wire, or will be within some ten milliseconds.
   static constexpr uint32_t kSoonFrames = 8;
   static constexpr int64_t kLeastPatienceMicros = 200'000, kMostPatienceMicros = 5'000'000;
-  std::atomic<uint32_t> front{0};   // frames before this one have come, or never will
-  std::atomic<uint32_t> newest{0};  // those of before this one that have not come are on their way from several nodes
-  std::atomic<int64_t> took{0};     // microseconds from the question for a frame to its arrival, as of late
+  std::atomic<uint32_t> front{0};   // frames before this one have arrived, or never will
+  std::atomic<uint32_t> newest{0};  // frames before this one that have not arrived are on their way from several nodes
+  std::atomic<int64_t> took{0};     // recent microseconds from the request for a frame to its arrival
   std::atomic<bool> over{false};
   bool Soon(uint32_t frame) const {
     return !over && frame >= front && frame < std::max(front.load(), newest.load()) + kSoonFrames;
   }
-  // For a frame that comes soon. Where all frames take long, asking for one of them a second time makes it worse.
+  // How long to wait for a frame that comes soon. Where all frames take long, a second request makes it worse.
   int64_t Patience() const { return std::clamp(2 * took.load(), kLeastPatienceMicros, kMostPatienceMicros); }
 };
 
@@ -50,12 +50,13 @@ class Bursts {
  public:
   explicit Bursts(Backend& backend) : backend_(backend) {}
 
-  // Asks home for the trace of this run and fetches what is not here.
+  // Asks home for the trace of this run and fetches what this node lacks.
   void Start(const RunId& run);
-  // The run is over: no more is asked for.
+  // The run is over: requests no more frames.
   void Stop(uint64_t job, uint32_t attempt);
-  // What the bursts of the runs that there are hold, once for each that does. They need it to add what comes, and it
-  // has to know that a trace tells of it: not its object in the store. Any thread; the store's locks may be held.
+  // The files that the bursts of current runs hold, once per burst that holds them. A burst needs them to add arriving
+  // content and to mark them as traced; it does not need their objects in the store. Any thread; the store's locks may
+  // be held.
   std::vector<std::shared_ptr<FileContent>> Held();
   void Close() { gate_->Close(); }
 
@@ -64,11 +65,11 @@ class Bursts {
   struct Burst {
     RunId run;
     std::shared_ptr<const TraceTable> table;
-    std::shared_ptr<const Contents> contents;       // by file of the table, while the run is; null: it waits
-    bool leads = false;                             // it fetches, or has; else it waits for another one
-    std::vector<std::shared_ptr<Burst>> followers;  // of the same table, that wait for it
-    std::deque<uint32_t> wanted;                    // frames not asked for yet
-    std::map<uint32_t, int64_t> on_the_way;         // asked for, and not here yet; since when
+    std::shared_ptr<const Contents> contents;       // by file of the table, while the run is; null: waits
+    bool leads = false;                             // it fetches, or has fetched; otherwise it waits for another burst
+    std::vector<std::shared_ptr<Burst>> followers;  // bursts of the same table that wait for this one
+    std::deque<uint32_t> wanted;                    // frames not requested yet
+    std::map<uint32_t, int64_t> on_the_way;         // frames requested and not arrived, and since when
     size_t under_way = 0;                           // requests
     std::shared_ptr<BurstProgress> progress = std::make_shared<BurstProgress>();
     bool over = false;
@@ -77,7 +78,7 @@ class Bursts {
   };
   using BurstPtr = std::shared_ptr<Burst>;
 
-  void Ask(const BurstPtr& burst, std::vector<Digest> have, int64_t delay);  // delay: until it is asked again
+  void Ask(const BurstPtr& burst, std::vector<Digest> have, int64_t delay);  // delay: until the retry
   bool Wanted(const BurstPtr& burst);
   void Begin(const BurstPtr& burst, TraceTable table);
   void LeadOrFollow(const BurstPtr& burst);
@@ -85,11 +86,11 @@ class Bursts {
   void Pump(const BurstPtr& burst);
   void Arrived(const BurstPtr& burst, const TraceFrame& frame);
   void BatchOver(const BurstPtr& burst, const std::vector<uint32_t>& frames, const Status& status);
-  // These have come, or never will. Several nodes give them, so the later one may be first.
+  // These frames have arrived, or never will. Several nodes send frames, so they may come out of order.
   void Settle(const BurstPtr& burst, const std::vector<uint32_t>& frames, bool arrived);
   void Over(const BurstPtr& burst);
   BurstPtr TakeLocked(uint64_t job, uint32_t attempt);
-  // What was taken, if anything, was its run's; without the lock.
+  // Releases what `taken` held for its run, if anything. Call without the lock.
   void Drop(const BurstPtr& taken);
 
   static constexpr size_t kMaxBursts = 256;
@@ -100,7 +101,7 @@ class Bursts {
   std::mutex mutex_;
   std::map<std::pair<uint64_t, uint32_t>, BurstPtr> bursts_;
   std::deque<Digest> have_;      // tables of which everything is here, latest first
-  uint64_t have_evictions_ = 0;  // what the store had evicted by then: with the next one they may not be any more
+  uint64_t have_evictions_ = 0;  // the store's eviction count then; after another eviction the tables may be incomplete
 };
 
 }  // namespace vrun::vfs

@@ -34,7 +34,7 @@ void DirectoryCache::Remember(LoadedDirectoryPtr directory) {
   std::lock_guard lock(mutex_);
   const auto [it, is_new] = cached_.try_emplace(digest);
   if (!is_new) {
-    // The newer answer may know ids that the older did not.
+    // The newer answer may contain ids that the older one did not.
     if (directory->known_ids.size() > it->second.directory->known_ids.size())
       it->second.directory = std::move(directory);
     return;
@@ -113,7 +113,7 @@ void DirectoryCache::Start(const Digest& digest) {
 
 void DirectoryCache::Answered(const Digest& digest, uint64_t attempt, Result<FetchedDirectory> answer) {
   if (answer && (!answer->directory || answer->directory->digest() != digest)) {
-    answer = Error(Code::kCorrupt, "fetch a directory: the answer is another one");
+    answer = Error(Code::kCorrupt, "fetch a directory: home's answer does not match the digest");
   }
   if (!answer) {
     int64_t delay = -1;
@@ -137,7 +137,7 @@ void DirectoryCache::Answered(const Digest& digest, uint64_t attempt, Result<Fet
   loaded->known_ids = std::move(answer->known_ids);
   Remember(loaded);
   Finish(digest, LoadedDirectoryPtr(loaded));
-  // After the readers: they do not wait for the disk. A full disk costs a round trip later, nothing else.
+  // After the readers, so that they do not wait for the disk. A full disk only costs a later round trip.
   if (!backend_.store()->PutBlob(digest, loaded->directory->encoded())) {
     ++backend_.mutable_counters().store_write_failures;
   }

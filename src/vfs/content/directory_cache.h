@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directory objects by digest: in memory, else in the store, else from home. Shared by the views of one home.
+// Directory objects by digest: from memory, else from the store, else from home. Shared by the views of one home.
 #pragma once
 
 #include <cstdint>
@@ -45,18 +45,18 @@ class DirectoryCache {
   LoadedDirectoryPtr Find(const Digest& digest);
   // From memory; null when it is not there.
   LoadedDirectoryPtr InMemory(const Digest& digest);
-  // As Find, then from home: `tree` and `path` say where it is. `done` runs once, on any thread, perhaps at once.
-  // Fetches of one digest are one. Waits for a home that is away until the deadline.
+  // As Find, then from home: `tree` and `path` say where it is. `done` runs once, on any thread, perhaps before this
+  // returns. Concurrent calls for one digest share one fetch. Waits for an unreachable home until the deadline.
   void Get(const Digest& tree, const std::string& path, const Digest& digest, Done done);
-  // Blocks until each has come or failed; what came is in `have`, also after an error. Not on a thread that the
-  // source's callbacks need.
+  // Blocks until each object has arrived or failed. `have` gets those that arrived, also after an error. Do not call on
+  // a thread that the source's callbacks need.
   using Loaded = std::unordered_map<Digest, LoadedDirectoryPtr, DigestHash>;
   Status GetAll(const Digest& tree, const std::vector<std::pair<Digest, std::string>>& wanted, Loaded* have);
-  // One that nobody asked for; who asks for it just now has it, too.
+  // Takes an object that nobody fetched; callers that wait for it get it.
   void Insert(FetchedDirectory directory);
   bool Has(const Digest& digest) { return Find(digest) != nullptr; }
 
-  // Callbacks that are still owed find nothing any more.
+  // Pending callbacks do nothing after this.
   void Close() { gate_->Close(); }
 
  private:
@@ -82,7 +82,7 @@ class DirectoryCache {
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::mutex mutex_;
   std::unordered_map<Digest, Cached, DigestHash> cached_;
-  std::list<Digest> recent_;  // front: used last
+  std::list<Digest> recent_;  // front: most recently used
   uint64_t bytes_ = 0;
   std::unordered_map<Digest, Fetch, DigestHash> fetching_;
 };

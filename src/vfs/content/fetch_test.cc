@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fetches of one file that meet: a reader and what was asked for ahead, many readers and a slow link.
+// Concurrent fetches of one file: a reader and a fetch ahead, and many readers on a slow link.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kUnit = store::kUnitBytes;
 
-// Answers in the order that a test wants.
+// Answers in the order that the test chooses.
 class PatientSource final : public Source {
  public:
   struct Asked {
@@ -111,11 +111,11 @@ class FetchTest : public testing::Test {
     return n == kUnit && buffer == content_.substr(unit * kUnit, kUnit);
   }
 
-  const std::string content_ = Noise(200 * kUnit, 1);  // large: it comes in ranges
+  const std::string content_ = Noise(200 * kUnit, 1);  // large, so it is fetched in ranges
   const FileContent::Place place_{Sha256("tree"), "/f"};
   TestDirectory directory_;
   std::unique_ptr<store::Store> store_;
-  PatientSource source_;  // what it still owes holds objects of the store
+  PatientSource source_;  // its pending answers hold objects of the store
   std::shared_ptr<Backend> backend_;
   std::shared_ptr<FileContent> file_;
 };
@@ -137,7 +137,7 @@ TEST_F(FetchTest, AReaderOvertakesWhatWasAskedForAhead) {
   EXPECT_TRUE(Here(3));
   EXPECT_FALSE(Here(4));
   EXPECT_EQ(source_.asked(), 2u) << "one question for both";
-  // What comes for the second time is no news.
+  // A second arrival of the same content changes nothing.
   source_.Answer(0, content_);
   EXPECT_TRUE(ahead);
   EXPECT_TRUE(Here(0) && Here(3) && Here(7));
@@ -169,7 +169,7 @@ TEST_F(FetchTest, WhatFailsAheadIsNoErrorOfAReader) {
   EXPECT_TRUE(reader->status);
 }
 
-// Many of them on a slow link wait longer for their turn than anybody would wait for a home that says nothing.
+// Many readers on a slow link wait longer for their turn than anybody would wait for a silent home.
 TEST_F(FetchTest, AReaderWaitsForAsLongAsSomethingComes) {
   Start(500'000);
   const auto last = Read(150);
@@ -187,7 +187,7 @@ TEST_F(FetchTest, AReaderWaitsForAsLongAsSomethingComes) {
     std::lock_guard lock(last->mutex);
     EXPECT_EQ(last->times, 0) << "720 ms of a patience of 500";
   }
-  // Now nothing comes any more.
+  // Now nothing arrives any more.
   ASSERT_TRUE(last->Wait());
   EXPECT_EQ(last->status.error().code(), Code::kTimeout);
 }

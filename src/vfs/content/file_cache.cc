@@ -65,7 +65,8 @@ void FileCache::Close() {
 }
 
 void FileCache::ReleaseIdle() {
-  // One reference here for each that does not count as a use: of a burst, or of the table. Freed without the lock.
+  // References that do not count as a use: one per burst that holds the content, and the table's. Freed without the
+  // lock.
   std::vector<std::shared_ptr<FileContent>> idle = backend_.bursts().Held();
   {
     std::lock_guard lock(mutex_);
@@ -73,8 +74,8 @@ void FileCache::ReleaseIdle() {
   }
   std::unordered_map<const FileContent*, long> unused;
   for (const auto& content : idle) unused[content.get()] += 2;
-  // What only memory holds would have to be fetched again, and what a burst holds has to be told of what comes: these
-  // stay, without their objects.
+  // Keep contents with units only in memory, which would have to be fetched again, and contents of bursts, which must
+  // receive arriving units. Release only their objects.
   for (const auto& content : idle) {
     if (content.use_count() <= unused[content.get()]) content->ReleaseObject();
   }
@@ -92,7 +93,7 @@ void FileCache::StoreRefuses(const Error& error) {
   const int64_t now = MonotonicMicros();
   int64_t said = said_refused_micros_;
   if (now - said < kSaidAgainMicros || !said_refused_micros_.compare_exchange_strong(said, now)) return;
-  LogWarning("the content cache does not take what comes, which is kept in memory as long as there is room: {}",
+  LogWarning("cannot write to the content cache: new content stays in memory, up to a limit: {}",
              Escape(error.message()));
 }
 

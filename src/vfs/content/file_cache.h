@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contents of files that are in use, or were lately, by version: one of each. Shared by the views of one home.
+// The contents of files in use now or recently, one per version. Shared by the views of one home.
 #pragma once
 
 #include <atomic>
@@ -27,10 +27,10 @@ class FileCache {
   explicit FileCache(Backend& backend) : backend_(backend) {}
 
   std::shared_ptr<FileContent> Get(const tree::FileVersion& version, const std::optional<store::ObjectId>& known_id);
-  // Lets go of what nobody uses at the moment, so that the store may evict it. Any thread; the store's locks may be
+  // Releases contents that nobody uses now, so that the store may evict them. Any thread; the store's locks may be
   // held.
   void ReleaseIdle();
-  // Nothing comes any more. Who still waits is not called: he may hold what he waits for.
+  // No content is accepted any more. Waiters are not called: they may hold what they wait for.
   void Close();
 
  private:
@@ -39,14 +39,14 @@ class FileCache {
     std::shared_ptr<FileContent> content;
     std::list<tree::FileVersion>::iterator position;
   };
-  // Says so, now and then.
+  // Logs the error, at most now and then.
   void StoreRefuses(const Error& error);
-  // Accounts for a unit that only memory holds; the oldest beyond the limit are dropped.
+  // Accounts for a unit that only memory holds. Drops the oldest ones beyond the limit.
   void AddUnstored(const std::shared_ptr<FileContent>& content, uint64_t unit, uint64_t bytes);
 
   Backend& backend_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
-  std::atomic<int64_t> last_came_micros_{INT64_MIN / 2};  // content, of any file
+  std::atomic<int64_t> last_came_micros_{INT64_MIN / 2};  // last arrival of content, of any file
   std::atomic<int64_t> said_refused_micros_{INT64_MIN / 2};
   std::mutex mutex_;
   std::unordered_map<tree::FileVersion, Cached, tree::FileVersionHash> cached_;

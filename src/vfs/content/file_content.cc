@@ -19,10 +19,10 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint64_t kWindowBytes = 1 << 20;    // largest fetch of a file that is read here and there
-constexpr uint64_t kLongRunBytes = 16 << 20;  // from here on a reader is taken to want it all
+constexpr uint64_t kWindowBytes = 1 << 20;    // largest fetch from a file that is read at random
+constexpr uint64_t kLongRunBytes = 16 << 20;  // from here on a reader is expected to want the whole file
 constexpr uint64_t kLongWindowBytes = 4 << 20;
-constexpr uint64_t kReadAheadRunBytes = 2 << 20;  // sequential reading for this long is fetched ahead of
+constexpr uint64_t kReadAheadRunBytes = 2 << 20;  // a sequential read of this length triggers fetches ahead
 
 }  // namespace
 
@@ -44,7 +44,7 @@ std::shared_ptr<store::Object> FileContent::ObjectLocked() {
       store::ProvisionalId(backend.options().home_id, version_.dev, version_.ino, version_.ctime_ns, version_.size);
   auto object = backend.store()->Acquire(id, version_.size);
   if (object) return object_ = *std::move(object);
-  LogWarning("the store refuses an object: {}", object.error().message());
+  LogWarning("the store cannot open an object, its content stays in memory: {}", object.error().message());
   return nullptr;
 }
 
@@ -71,7 +71,7 @@ std::optional<size_t> FileContent::TryRead(uint64_t offset, char* buffer, size_t
   if (ahead != 0) Start(ahead);
 
   BackendCounters& counters = cache_.backend_.mutable_counters();
-  // What lies between units in memory is read from the store in one go.
+  // Reads units between those in memory from the store in one go.
   uint64_t at = offset;
   const uint64_t end = offset + n;
   size_t next = 0;
@@ -110,7 +110,7 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
       std::vector<uint64_t> missing = MissingLocked(first, end - first);
       // Nobody reads it yet.
       if (!done && ComesInPartsLocked(place)) missing.clear();
-      // In a live view it may have moved, with its directory.
+      // In a live view the file may have moved with its directory.
       if (lost_ && !mixed_ && (place.path != place_.path || place.tree != place_.tree)) lost_.reset();
       if (lost_ && (mixed_ || !missing.empty())) {
         error = *lost_;
@@ -133,10 +133,10 @@ void FileContent::Ensure(const Place& place, uint64_t offset, uint64_t n, Done d
           }
           fetches.insert(id);
         }
-        // The first fetch of a run; one that goes on has a window of its own.
+        // The first fetch of a sequence of reads; a continued sequence has a window of its own.
         jumped =
             !start.empty() && !traced_ && first > 0 && run_ <= end - first && version_.size > store::kWholeFileLimit;
-        // What comes around it counts as read when the reader goes on from there.
+        // If the reader continues from there, the content around it counts as read.
         if (jumped)
           next_unit_ = std::max(next_unit_, Prefetcher::Around(offset, n, version_.size).second / unit_bytes_);
         if (!start.empty() && run_ * unit_bytes_ >= kReadAheadRunBytes) {
@@ -165,7 +165,7 @@ void FileContent::Prefetch(const Place& place, uint64_t offset, uint64_t n, std:
   std::vector<uint64_t> start;
   {
     std::lock_guard lock(mutex_);
-    touched_ = true;  // nothing more to ask home about it
+    touched_ = true;  // no need to ask home about it
     if (!lost_ && offset < version_.size && n > 0) {
       place_ = place;
       const uint64_t first = offset / unit_bytes_;
@@ -223,7 +223,7 @@ uint64_t FileContent::FetchOfLocked(uint64_t unit) const {
 
 uint64_t FileContent::PlanFetchLocked(uint64_t first, uint64_t needed_end) {
   if (version_.size <= store::kWholeFileLimit && !ComesInPartsLocked(place_)) {
-    // All of the hole: small files come whole, however they are read.
+    // Fill the whole gap: small files are fetched whole, however they are read.
     uint64_t begin = first;
     const std::vector<uint64_t> before = MissingLocked(0, first);
     for (auto unit = before.rbegin(); unit != before.rend() && *unit + 1 == begin; ++unit) {
@@ -287,7 +287,7 @@ void FileContent::Late(uint64_t id) {
   {
     std::lock_guard lock(mutex_);
     if (!fetches_.contains(id)) return;
-    // Many readers of a slow link wait for each other.
+    // On a slow link many readers wait for each other: go on waiting while content arrives.
     const int64_t until = cache_.last_came_micros_ + cache_.backend_.options().home_deadline_micros;
     if (const int64_t left = until - MonotonicMicros(); left > 0) return SetDeadlineLocked(id, left);
   }
@@ -345,7 +345,7 @@ void FileContent::Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> a
   }
   if (status) {
     Finish(id, status);
-    FinishArrived(fetch.first, fetch.count);  // whoever asked for some of it besides
+    FinishArrived(fetch.first, fetch.count);  // for readers that asked for parts of it
     return;
   }
   int64_t delay = -1;
@@ -360,7 +360,7 @@ void FileContent::Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> a
     return;
   }
   ++cache_.backend_.mutable_counters().fetch_retries;
-  // Through the timer even without delay: a source that fails at once must not recurse.
+  // Through the timer even without delay: a source that fails at once must not cause recursion.
   cache_.backend_.timers().After(
       delay, [self = shared_from_this(), id] { self->Start(id); }, true);
 }
@@ -371,18 +371,18 @@ Status FileContent::Keep(const Fetch& fetch, FetchedRange* range) {
     const uint64_t offset = (fetch.first + i) * unit_bytes_;
     fits = range->units[i].data.size() == std::min(unit_bytes_, version_.size - offset);
   }
-  if (!fits) return Error(Code::kCorrupt, "fetch content: the answer is not the range that was asked for");
+  if (!fits) return Error(Code::kCorrupt, "fetch content: the answer is not the requested range");
   const Origin origin = fetch.urgency == Urgency::kAhead ? Origin::kAhead : Origin::kDemand;
   if (unit_count_ == 1) {
-    VRUN_TRY(KeepSmall(&range->units.front(), origin));
+    VRUN_TRY(StoreSmall(&range->units.front(), origin));
   } else {
-    // Some may have come by another way meanwhile.
+    // Some units may have arrived in another way meanwhile.
     std::vector<uint64_t> missing;
     {
       std::lock_guard lock(mutex_);
       missing = MissingLocked(fetch.first, fetch.count);
     }
-    if (missing.empty()) VRUN_TRY(Put(fetch.first, {}, range->object_id));  // the name counts all the same
+    if (missing.empty()) VRUN_TRY(Put(fetch.first, {}, range->object_id));  // still records the name
     for (size_t i = 0; i < missing.size();) {
       const uint64_t first = missing[i];
       std::vector<store::PutUnit> units;
@@ -466,7 +466,7 @@ void FileContent::Finish(uint64_t id, const Status& status) {
     path = place_.path;
     if (!status && !ahead) {
       if (IsLost(status.error())) {
-        lost_ = status.error();  // the views report it to their users
+        lost_ = status.error();  // the views report the error to their users
       } else {
         LogWarning("{}: {}", Escape(place_.path), Escape(status.error().message()));
       }

@@ -39,7 +39,7 @@ struct BurstProgress;
 class FileContent : public std::enable_shared_from_this<FileContent> {
  public:
   using Done = std::function<void(Status)>;
-  static constexpr uint64_t kPageBytes = 4096;  // the kernel asks for at least one, and never in vain
+  static constexpr uint64_t kPageBytes = 4096;  // the kernel asks for at least one page, and always needs it
 
   FileContent(FileCache& cache, const tree::FileVersion& version, std::optional<store::ObjectId> known_id);
 
@@ -49,44 +49,45 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
     std::string path;
   };
 
-  // Copies what is here already; nullopt when something is missing. Short only at the end of the file.
+  // Copies content that is here; nullopt when something is missing. Short only at the end of the file.
   std::optional<size_t> TryRead(uint64_t offset, char* buffer, size_t n);
-  // Fetches what a read of [offset, offset+n) lacks: whole small files, adaptive ranges of large ones. `done` runs
-  // once, on any thread, perhaps at once; after success TryRead finds it (barring eviction by another process: try
-  // again). Null: nobody waits for it yet.
+  // Fetches what a read of [offset, offset+n) lacks: small files whole, large files in adaptive ranges. `done` runs
+  // once, on any thread, perhaps before this returns. After success TryRead finds the content, unless another process
+  // evicted it: then retry. Null: nobody waits for it yet.
   void Ensure(const Place& place, uint64_t offset, uint64_t n, Done done);
-  // Fetches what [offset, offset + n) lacks and is not on its way, for nobody in particular: what fails is given up.
-  // `done` runs once, as above: whether there was anything to fetch, and it came.
+  // Fetches what [offset, offset + n) lacks and is not on its way, though nobody waits for it. Failures are not
+  // retried. `done` runs once, as above: whether there was something to fetch and it arrived.
   void Prefetch(const Place& place, uint64_t offset, uint64_t n, std::function<void(bool fetched)> done);
-  // Units [first, first + count) come with `frame` of a burst. Whether any of them is missing. `all`: no more than what
-  // is expected will be read of it.
+  // Units [first, first + count) come with `frame` of a burst. Returns whether any of them is missing. `all`: readers
+  // will read only the expected units.
   bool Expect(const Place& place, uint64_t first, uint64_t count, const std::shared_ptr<BurstProgress>& burst,
               uint32_t frame, bool all);
-  // Units that came unasked, verified; `data` has them all. With a `buffer`, which `data` is a part of, nothing is
-  // copied that has to wait for the store.
+  // Takes verified units that nobody asked for; `data` has them all. With a `buffer` that contains `data`, nothing is
+  // copied while it waits for the store.
   void Arrived(uint64_t first, std::span<const Digest> digests, std::string_view data, Origin origin,
                std::shared_ptr<const std::string> buffer = nullptr);
-  // Units [first, first + count), which others ask for: as if nobody had read them. nullopt when one is not here. Reads
-  // the disk.
+  // Units [first, first + count) for another node; does not count as a read. nullopt when one is not here. Reads the
+  // disk.
   std::optional<std::string> Held(uint64_t first, uint64_t count);
   bool IsComplete();
-  // A read of [offset, offset + n) would wait for nobody.
+  // Whether a read of [offset, offset + n) would find everything here.
   bool Has(uint64_t offset, uint64_t n);
-  // A page is read, and the kernel asks for those around it as well; some of all that is here or comes with a burst,
-  // and some is not or does not. Then the one that is wanted mostly is or does: the request is to be refused, with an
-  // error that the kernel keeps to itself, and it asks for that page alone. Once for each place, since what is asked
-  // for again somebody needs. Not of requests past the page cache.
+  // Whether to refuse a read request. One page is read, and the kernel asks for its neighbours as well; some of them
+  // are here (or come with a burst) and some are not. Usually the page that is read is here. So the request is refused
+  // with an error that the kernel does not pass on, and the kernel then asks for that page alone. Refuses once per
+  // place, since somebody needs what is asked for again. Not for requests past the page cache.
   bool Declines(uint64_t offset, uint64_t n);
-  // Where it has data, once home has said so; null: nobody can tell. `done` runs once, on any thread, perhaps at once.
+  // Where the file has data, once home has said so; null: unknown. `done` runs once, on any thread, perhaps before this
+  // returns.
   void FindExtents(const Place& place, std::function<void(ExtentsPtr)> done);
-  // What of it is going to be read a trace says, or home does (of libraries): it is not fetched whole.
+  // A trace, or home (for libraries), says which parts will be read: the file is not fetched whole.
   bool ComesInParts(const Place& place);
-  // Home is to hold the file for its reader (home/serve/lent_files.h), whatever becomes of its name there, if something
-  // is missing that does not come by itself. The rest of a small file follows when the beginning of a job is over, as
-  // long as there is one: what is written in place home cannot hold. `done`, unless null, runs once it does, or nothing
-  // is missing.
+  // Asks home to lend the file (home/serve/lent_files.h), so that it stays readable whatever happens to its name there,
+  // if something is missing that no burst brings. The rest of a small file is fetched some seconds later if a run is
+  // still active (not during its start), because home cannot protect a file from a write in place. `done`, unless null,
+  // runs once home lends it, or when nothing is missing.
   void Borrow(const Place& place, std::function<void()> done = nullptr);
-  // As of store.h. Not of what only memory has.
+  // As in store.h. Excludes units that only memory holds.
   std::optional<uint64_t> VerifySome(uint64_t bytes);
   Result<UniqueFd> OpenForPassthrough();
   uint64_t size() const { return version_.size; }
@@ -105,57 +106,57 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   struct Waiter {
     std::unordered_set<uint64_t> fetches;
     Done done;
-    // For the record, of somebody who waits.
+    // Of a reader that waits, for the recording.
     uint64_t offset = 0;
     int64_t since = 0;
     Origin origin = Origin::kDemand;
   };
   struct UnitData {
-    std::shared_ptr<const std::string> buffer;  // of many, perhaps
-    std::string_view data;                      // in it
+    std::shared_ptr<const std::string> buffer;  // perhaps shared with others
+    std::string_view data;                      // part of `buffer`
   };
 
   bool ComesInPartsLocked(const Place& place) const;
-  // Null when the store refuses the object: then only memory serves.
+  // Null when the store refuses the object: then content is served from memory only.
   std::shared_ptr<store::Object> ObjectLocked();
-  // Units of [first, first+count) that are nowhere yet, fetches under way left out of account.
+  // Units of [first, first+count) that are not here, whether or not a fetch for them is under way.
   std::vector<uint64_t> MissingLocked(uint64_t first, uint64_t count);
-  bool LacksLocked();                           // anything that no burst brings
-  uint64_t FetchOfLocked(uint64_t unit) const;  // 0: none; one that somebody waits for before one ahead
-  // A reader needs units from `first` on of a fetch ahead, up to `needed_end`: they are asked for again as his if they
-  // do not come in a moment. The first answer counts.
+  bool LacksLocked();                           // anything missing that no burst brings
+  uint64_t FetchOfLocked(uint64_t unit) const;  // 0: none; a demand fetch before a fetch ahead
+  // A reader needs units from `first` up to `needed_end` of a fetch ahead. If they do not arrive in a moment, they are
+  // requested again as a demand fetch. The first answer counts.
   uint64_t OvertakeLocked(uint64_t ahead, uint64_t first, uint64_t needed_end);
-  // Starts at `first`, which is missing; at least to `needed_end`, at most a window.
+  // Plans a fetch from `first`, which is missing, at least to `needed_end` and at most a window.
   uint64_t PlanFetchLocked(uint64_t first, uint64_t needed_end);
-  // Up to where, at most `limit`, all from `first` on is one hole: neither here nor on its way; what a burst brings in
-  // a moment is on its way, below `needed_end`, and what it ever brings above.
+  // End of the gap that begins at `first`, at most `limit`: units neither here nor on their way. Below `needed_end`,
+  // units that a burst brings in a moment count as on their way; above it, all units that a burst brings.
   uint64_t HoleEndLocked(uint64_t first, uint64_t limit, uint64_t needed_end = 0);
   uint64_t AddFetchLocked(uint64_t first, uint64_t end, Urgency urgency = Urgency::kDemand);
   uint64_t ReadAheadLocked();
-  // The unit will come with a burst: soon, or at all.
+  // The unit will come with a burst: soon, or at any time.
   bool ExpectedLocked(uint64_t unit, bool soon) const;
-  // A fetch that starts only if the burst does not bring the unit in time.
+  // Starts a fetch that runs only if the burst does not bring the unit in time.
   uint64_t AwaitBurstLocked(uint64_t unit);
   void Start(uint64_t id);
   void SetDeadlineLocked(uint64_t id, int64_t micros);
-  // Its deadline is over; while other content comes there is another one.
+  // Its deadline has passed. It gets another one while other content arrives.
   void Late(uint64_t id);
   void Answered(uint64_t id, uint64_t attempt, Result<FetchedRange> answer);
   Status Keep(const Fetch& fetch, FetchedRange* range);
-  // All of a file that is one unit: readers have it at once, the store later. Making its file takes longer than all
-  // else.
-  Status KeepSmall(FetchedUnit* unit, Origin origin);
+  // Takes all content of a file of one unit: readers get it at once, the store later, because creating the store's file
+  // is the slowest step.
+  Status StoreSmall(FetchedUnit* unit, Origin origin);
   // Into the store, else into memory.
   Status Put(uint64_t first, const std::vector<store::PutUnit>& units, const std::optional<store::ObjectId>& name);
   void Count(uint64_t first, uint64_t count, uint64_t bytes, Origin origin);
   void WriteArrived(uint64_t first, std::span<const Digest> digests, std::string_view data);
-  // The units are here: whoever waited for them goes on.
+  // The units are here: their waiters continue.
   void FinishArrived(uint64_t first, uint64_t count);
   void Finish(uint64_t id, const Status& status);
   void DropUnstored(uint64_t unit);
-  // Holds units that are only in memory.
+  // Some units are only in memory.
   bool HoldsUnstored();
-  // Lets go of the object in the store; the next use finds it again.
+  // Releases the object in the store; the next use looks it up again.
   void ReleaseObject();
 
   FileCache& cache_;
@@ -167,24 +168,24 @@ class FileContent : public std::enable_shared_from_this<FileContent> {
   std::optional<store::ObjectId> known_id_;
   std::shared_ptr<store::Object> object_;
   bool acquired_ = false;
-  bool touched_ = false;  // the prefetcher knows
-  bool traced_ = false;   // a trace said what of it will be read
+  bool touched_ = false;  // the prefetcher has been told
+  bool traced_ = false;   // a trace says which parts will be read
   Place place_;
-  ExtentsPtr extents_;                             // null: home was not asked yet
-  ByteRanges declined_;                            // by Declines
-  std::optional<Error> lost_;                      // final for this version where `place_` has it
-  bool mixed_ = false;                             // what is here is of two states: not to be read either
-  std::unordered_map<uint64_t, UnitData> memory_;  // units just fetched, or that the store could not take
+  ExtentsPtr extents_;                             // null: home has not been asked yet
+  ByteRanges declined_;                            // requests refused by Declines
+  std::optional<Error> lost_;                      // final for this version at `place_`
+  bool mixed_ = false;                             // the units here are of two states of the file: not readable either
+  std::unordered_map<uint64_t, UnitData> memory_;  // units just fetched, or refused by the store
   std::unordered_map<uint64_t, Fetch> fetches_;
   std::list<Waiter> waiters_;
   std::shared_ptr<BurstProgress> burst_;
   std::unordered_map<uint64_t, uint32_t> expected_;  // by unit: the frame that brings it
   uint64_t next_fetch_ = 1;
-  // Sequential reading: where the last fetch ended, the units fetched in one go, the units of this run.
+  // Sequential reading: end of the last fetch, number of units per fetch, number of units read in this sequence.
   uint64_t next_unit_ = UINT64_MAX;
   uint64_t window_ = 0;
   uint64_t run_ = 0;
-  uint64_t ahead_mark_ = UINT64_MAX;  // a read that passes this byte asks for the next window
+  uint64_t ahead_mark_ = UINT64_MAX;  // a read beyond this byte starts the fetch of the next window
 };
 
 }  // namespace vrun::vfs

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of FileContent for content that comes unasked (bursts, what other nodes wanted) or ahead, or that readers
-// have before the store does, and for others who ask.
+// The parts of FileContent for content that arrives unasked (bursts, requests of other nodes) or ahead of need, that
+// readers get before the store does, or that is read for other nodes.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -16,15 +16,15 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr int64_t kRestMicros = 5'000'000;        // from the first read of a borrowed file to the rest of it
-constexpr int64_t kAheadPatienceMicros = 10'000;  // for what was asked for ahead; most of it is on the wire
+constexpr int64_t kRestMicros = 5'000'000;        // from the first read of a borrowed file until the rest is fetched
+constexpr int64_t kAheadPatienceMicros = 10'000;  // for content requested ahead; most of it is on the wire
 
 }  // namespace
 
 bool FileContent::Expect(const Place& place, uint64_t first, uint64_t count,
                          const std::shared_ptr<BurstProgress>& burst, uint32_t frame, bool all) {
   std::lock_guard lock(mutex_);
-  if (all) touched_ = traced_ = true;  // nothing more to ask home about it
+  if (all) touched_ = traced_ = true;  // no need to ask home about it
   if (lost_) return false;
   place_ = place;
   const std::vector<uint64_t> missing = MissingLocked(first, count);
@@ -58,11 +58,11 @@ void FileContent::Arrived(uint64_t first, std::span<const Digest> digests, std::
                           std::shared_ptr<const std::string> buffer) {
   Count(first, digests.size(), data.size(), origin);
   if (version_.size > store::kWholeFileLimit) {
-    // Into the store at once: its file is one of few, and the memory is used again for what comes next.
+    // Write to the store at once: there are few such files, and the memory is needed for the next units.
     WriteArrived(first, digests, data);
     return FinishArrived(first, digests.size());
   }
-  // Of a file of many the store's is made later: that takes longer than all else.
+  // One of many small files: the store's file is created later, because that is the slowest step.
   if (!buffer) {
     buffer = std::make_shared<const std::string>(data);
     data = *buffer;
@@ -104,16 +104,16 @@ void FileContent::FinishArrived(uint64_t first, uint64_t count) {
 void FileContent::WriteArrived(uint64_t first, std::span<const Digest> digests, std::string_view data) {
   std::vector<store::PutUnit> put;
   for (size_t i = 0; i < digests.size(); ++i) put.push_back({digests[i], data.substr(i * unit_bytes_, unit_bytes_)});
-  // What the disk does not take stays in memory, by Put; what the store does not want, readers find out about.
+  // Put keeps in memory what the disk cannot take; readers find out about content that the store rejects.
   (void)Put(first, put, std::nullopt);
 }
 
-Status FileContent::KeepSmall(FetchedUnit* unit, Origin origin) {
+Status FileContent::StoreSmall(FetchedUnit* unit, Origin origin) {
   {
     std::lock_guard lock(mutex_);
     const auto object = ObjectLocked();
     if (object && object->id().algorithm == store::IdAlgorithm::kBlake3 && object->id().digest != unit->digest) {
-      return Error(Code::kCorrupt, "fetch content: not what its name says");
+      return Error(Code::kCorrupt, "fetch content: the content does not match its digest");
     }
   }
   const auto buffer = std::make_shared<const std::string>(std::move(unit->data));
@@ -131,8 +131,8 @@ bool FileContent::Has(uint64_t offset, uint64_t n) {
 
 bool FileContent::Declines(uint64_t offset, uint64_t n) {
   if (n <= kPageBytes || offset >= version_.size) return false;
-  // A kernel whose page cache has larger folios asks for one of those in the same way, and would take the error for the
-  // reader's. They are naturally aligned; what lies around a page and in two units is not.
+  // A kernel with larger folios in its page cache requests a whole folio in the same way, and would pass the error to
+  // the reader. Folios are naturally aligned; the range around one page that crosses a unit boundary is not.
   if (std::has_single_bit(n) && offset % n == 0) return false;
   n = std::min(n, version_.size - offset);
   const uint64_t first = offset / unit_bytes_, count = (offset + n - 1) / unit_bytes_ + 1 - first;

@@ -12,16 +12,16 @@ namespace vrun::vfs {
 namespace {
 
 constexpr uint64_t kPieceBytes = 128 << 10;
-// Bytes under way: so many that the link does not idle, and so few that a reader's own request does not queue behind
-// them. Pieces that take longer than they have to say that they queue (as in TCP Vegas, Brakmo and Peterson 1995).
+// Bytes under way: enough to keep the link busy, but few enough that a reader's own request does not queue behind them.
+// Pieces that take longer than the best time have queued (as in TCP Vegas, Brakmo and Peterson 1995).
 constexpr uint64_t kLeastWindow = 8 * kPieceBytes;
 constexpr uint64_t kMostWindow = 8 << 20;
 constexpr int64_t kQueueMicros = 2'000;
-constexpr int64_t kForgetMicros = 10'000'000;  // the best time of before says nothing about the link of now
+constexpr int64_t kForgetMicros = 10'000'000;  // an older best time says nothing about the link now
 constexpr uint64_t kQueuedBytes = 256 << 20;
 constexpr uint64_t kAroundBytes = 256 << 10;
 constexpr size_t kDirectories = 65536;
-constexpr size_t kKinds = 4;  // of a directory: names that have nothing in common make many
+constexpr size_t kKinds = 4;  // per directory: unrelated names would make many
 
 std::string_view DirectoryOf(std::string_view path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
 
@@ -35,7 +35,7 @@ void Prefetcher::Touched(const FileContent::Place& place, const tree::FileVersio
     siblings = AskForLocked(place);
     stops = stops_;
   }
-  // Any other small file is fetched whole as it is. (Libraries load libraries.)
+  // Any other small file is fetched whole anyway. (Libraries load libraries.)
   if (!siblings && version.size <= store::kWholeFileLimit && !IsLibrary(place.path)) return;
   backend_.source()->FetchResident(
       place.tree, place.path, version, siblings,
@@ -63,8 +63,7 @@ void Prefetcher::Take(const Digest& tree, uint64_t stops, const std::vector<Resi
     std::lock_guard lock(mutex_);
     if (stops != stops_) return;
   }
-  // A loader looks into each library, in order, for what it needs, and then goes through them from the last to the
-  // first.
+  // A loader first looks into each library, in order, and then processes them from the last to the first.
   std::vector<Item> items, heads;
   std::vector<std::vector<Item>> rests;
   uint64_t bytes = 0;
@@ -126,7 +125,7 @@ void Prefetcher::Add(const std::shared_ptr<FileContent>& content, const FileCont
 
 void Prefetcher::Pump() {
   std::unique_lock lock(mutex_);
-  if (pumping_) return;  // whoever pumps sees the room that we made
+  if (pumping_) return;  // the thread that pumps sees the freed room
   pumping_ = true;
   while (!queue_.empty() && under_way_bytes_ < window_bytes_) {
     Item item = std::move(queue_.front());

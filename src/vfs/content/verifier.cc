@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// And the part of FileContent for what the kernel reads by itself.
+// Includes the parts of FileContent for content that the kernel reads directly.
 #include "vfs/content/verifier.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void Verifier::Verify(const std::shared_ptr<FileContent>& content, Done done) {
 
 void Verifier::VerifyPiece(FileContent* content) {
   const std::optional<uint64_t> unverified = content->VerifySome(kPieceBytes);
-  Job over;  // let go of after the lock
+  Job over;  // released after the lock
   {
     std::lock_guard lock(mutex_);
     const auto it = jobs_.find(content);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verifies what the kernel is to read by itself (passthrough) and nobody has verified since this process started, or
-// since somebody touched its file: about a second a gigabyte, which neither the threads of requests nor that of the
-// timers have.
+// Verifies content that the kernel will read by itself (passthrough), if nobody has verified it since this process
+// started or since its file was touched. That takes about a second per gigabyte, too long for the request threads and
+// the timer thread.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,22 @@ namespace vrun::vfs {
 
 class FileContent;
 
-// Thread safety: any thread. Works on one thread of its own, on a piece of each file in turn: a large one does not keep
-// the others waiting.
+// Thread safety: any thread. Works on one thread of its own, on a piece of each file in turn, so that a large file does
+// not delay the others.
 class Verifier {
  public:
-  // `whole`: all of it is here and verified. Otherwise it is incomplete, perhaps since something in it was damaged, or
-  // somebody touched it meanwhile.
+  // `whole`: all of it is here and verified. Otherwise it is incomplete, perhaps because damaged content was dropped,
+  // or its file was touched meanwhile.
   using Done = std::function<void(bool whole)>;
 
-  // `done` runs once, on the thread of this, unless the Verifier goes before. Null: nobody waits. Of a file once at a
-  // time: whoever comes meanwhile waits with the others.
+  // `done` runs once, on the Verifier's thread, unless the Verifier is destroyed first. Null: nobody waits. A file is
+  // verified once at a time: later callers wait for the same run.
   void Verify(const std::shared_ptr<FileContent>& content, Done done = nullptr);
 
  private:
   struct Job {
     std::shared_ptr<FileContent> content;
-    uint64_t left = 0;  // to be read: whoever touches a file again and again does not keep us busy
+    uint64_t left = 0;  // bytes to read: bounds the work if a file is touched again and again
     std::vector<Done> done;
   };
   void VerifyPiece(FileContent* content);

@@ -38,7 +38,7 @@ bool WriteBehind::Post(uint64_t bytes, std::function<void()> write) {
 
 void WriteBehind::Run() {
   ::pthread_setname_np(::pthread_self(), "write-behind");
-  // Of this thread alone. Not idle: what waits takes memory.
+  // For this thread only. Not idle priority: waiting pieces use memory.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes to the store what readers have from memory already: files of up to 1 MiB that bursts bring, and small ones
-// that were fetched. (Parts of larger files are written as they come: there are few such files, and much of their
-// content.) Making a thousand files costs a cold import more than a second of a core while its process wants all of
-// them, and a reader of one file the time until it is made; a little later nobody minds. So it begins when nothing has
-// come for a moment, or when half of the memory is used.
+// Writes to the store what readers already have in memory: files of up to 1 MiB that bursts bring, and small files that
+// were fetched. (Parts of larger files are written as they come: there are few such files, and much of their content.)
+// Creating a thousand files costs a cold import more than a second of a core while its process wants all of them, and
+// delays a reader of one file until its file is created. A little later nobody waits. So writing begins when nothing
+// has arrived for a moment, or when half of the memory is used.
 #pragma once
 
 #include <condition_variable>
@@ -19,14 +19,14 @@ namespace vrun::vfs {
 // Thread safety: any thread. One thread of its own at low priority, started with the first piece.
 class WriteBehind {
  public:
-  // `limit_bytes`: of pieces that wait; the memory that this may take.
+  // `limit_bytes`: memory that waiting pieces may use.
   explicit WriteBehind(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
-  // Everything that was posted has run.
+  // Runs everything that was posted.
   ~WriteBehind();
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
 
-  // In order of posting. False: as much as may wait waits already, and the caller writes by itself.
+  // Runs in order of posting. False: the queue is full, and the caller must write by itself.
   bool Post(uint64_t bytes, std::function<void()> write);
 
  private:
@@ -36,7 +36,7 @@ class WriteBehind {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::pair<uint64_t, std::function<void()>>> waiting_;  // guarded by mutex_, as all below
-  int64_t posted_ = 0;                                              // the last of them; monotonic microseconds
+  int64_t posted_ = 0;                                              // time of the last Post; monotonic microseconds
   uint64_t bytes_ = 0;
   bool stopping_ = false;
   std::thread thread_;

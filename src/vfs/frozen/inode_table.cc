@@ -86,7 +86,7 @@ bool InodeTable::Restore(Inode* parent, const SavedInode& record, uint32_t saved
   }
   ++parent->children;
   slot = inode;
-  // Whichever link had it when it was written down, the first one has it now.
+  // Whichever link had the count in the saved record, the first link has it now.
   inode->lookups += record.lookups;
   if (inode->link.saved != saved && record.lookups > 0) {
     SaveLookups(*inode);
@@ -107,11 +107,11 @@ Inode* InodeTable::Child(Inode* parent, uint32_t index, const tree::Entry& entry
   const bool hard_link = !entry.is_directory() && entry.nlink > 1;
   if (hard_link) {
     const auto it = hard_links_.find(entry.version());
-    // The same version has the same type and mode, unless home is making it up.
+    // The same version has the same type and mode, unless home sends wrong data.
     if (it != hard_links_.end() && it->second->mode == entry.mode) child = it->second;
   }
   if (child == nullptr) {
-    if (saved_ != nullptr) saved_->header().next_nodeid = next_id_ + 1;  // never used twice, by whichever process
+    if (saved_ != nullptr) saved_->header().next_nodeid = next_id_ + 1;  // never reused, by any process
     child = New(next_id_++, entry);
   }
   AddLink(child, parent, index);
@@ -133,7 +133,7 @@ void InodeTable::Forget(uint64_t nodeid, uint64_t count) {
 }
 
 void InodeTable::Drop(Inode* inode) {
-  // Upwards: the last child of a forgotten directory takes it along. A loop, since trees may be deep.
+  // Goes upwards: a forgotten directory goes with its last child. A loop, because trees may be deep.
   std::vector<Inode*> check{inode};
   while (!check.empty()) {
     Inode* gone = check.back();
@@ -148,7 +148,7 @@ void InodeTable::Drop(Inode* inode) {
     };
     detach(gone->link);
     if (gone->more_links) std::for_each(gone->more_links->begin(), gone->more_links->end(), detach);
-    // Twice in the list only as the parent of two links of one inode: those come one after the other.
+    // A parent is listed twice only if it has two links of one inode; sorting puts these together.
     std::sort(check.begin(), check.end());
     check.erase(std::unique(check.begin(), check.end()), check.end());
     if (const auto it = hard_links_.find(gone->version); it != hard_links_.end() && it->second == gone) {
@@ -214,7 +214,7 @@ void InodeTable::Replace(Inode* directory, const Digest& digest, LoadedDirectory
   state.digest = digest;
   if (!state.loaded) return;
   std::vector<Inode*> children(loaded->directory->size(), nullptr);
-  // Two passes: a link that moves to the old index of another must not be taken for that one.
+  // Two passes, because a link may move to the old index of another link.
   std::vector<std::pair<Inode*, uint32_t>> kept;
   for (uint32_t i = 0; i < state.children.size(); ++i) {
     Inode* child = state.children[i];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LazyRoot: home's next tree takes the place of the one that is shown.
+// LazyRoot: Advance from the shown tree to home's next one.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ TEST_F(LazyRootTest, AdvanceInvalidatesWhatChangedAndNothingElse) {
   EXPECT_EQ(Find("/p").nodeid, p.nodeid);
   EXPECT_EQ(Find("/p/same").nodeid, same.nodeid);
   EXPECT_EQ(Find("/q/deep").nodeid, deep.nodeid);
-  EXPECT_NE(Find("/p/edited").nodeid, edited.nodeid);  // old pages never under the new version
+  EXPECT_NE(Find("/p/edited").nodeid, edited.nodeid);  // so that old pages never appear under the new version
   EXPECT_EQ(ReadAll("/p/edited"), "new!");
   EXPECT_EQ(ReadAll("/p/same"), "same");
   EXPECT_EQ(ReadAll("/p/new"), "n");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LazyRoot: which files are open how, and passthrough.
+// LazyRoot: how files are opened, and passthrough.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -48,7 +48,7 @@ TEST_F(LazyRootTest, WhatIsOpenIsNotEvictedAndWhatIsOnlyRememberedIs) {
   const auto through = kernel_->Open(Find("/through").nodeid).As<OpenOut>();
   ASSERT_NE(through.open_flags & kOpenPassthrough, 0u);
   uint64_t left = *store_->Prune(0);
-  // The source's thread may still hold what it has delivered.
+  // The source's thread may still hold content that it has delivered.
   for (const int64_t end = MonotonicMicros() + 20'000'000; left >= 3 * kMiB && MonotonicMicros() < end;) {
     left = *store_->Prune(0);
   }
@@ -82,7 +82,7 @@ TEST_F(LazyRootTest, LargeUnverifiedFilesAreVerifiedOffTheRequestThreads) {
   backend_.reset();
 }
 
-// Files in the store, damaged behind the store's back while it has them verified.
+// Damages files of the store while the store considers them verified.
 class DamagedContentTest : public LazyRootTest {
  protected:
   std::string InStore(uint64_t size) const {
@@ -97,7 +97,7 @@ class DamagedContentTest : public LazyRootTest {
     auto content = ReadFile(file, 256 * kMiB);
     return content ? *std::move(content) : "";
   }
-  // Not in the tick of the clock in which it was written, which is not seen.
+  // Waits for the next clock tick: a change within the tick of the write is not detected.
   void Damage(const std::string& file, uint64_t offset) {
     struct stat st {
     }, now{};
@@ -139,7 +139,7 @@ TEST_F(DamagedContentTest, WhatIsClosedIsReadThroughUsAndRight) {
   EXPECT_TRUE(Content(InStore(content.size())) == content);
 }
 
-// All opens of an inode have one backing file: it is mended before somebody else gets it.
+// All opens of an inode share one backing file: it is repaired before another user gets it.
 TEST_F(DamagedContentTest, WhatIsOpenThroughIsMendedBeforeSomebodyElseOpensIt) {
   const std::string content = Noise(2 * kMiB, 2);
   Mount(TreeMaker().File("/f", content));

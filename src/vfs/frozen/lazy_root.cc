@@ -22,10 +22,10 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint32_t kMostBytes = 1 << 20;  // of one answer
+constexpr uint32_t kMostBytes = 1 << 20;  // per answer
 constexpr int kReadTries = 8;
-// Entries of a listing that come with attributes. Each is an inode here and in the kernel, so that nothing is looked up
-// later; of a huge directory a program rarely wants all.
+// Number of listed entries that come with attributes. Each becomes an inode here and in the kernel, so that it needs no
+// lookup later; a program rarely wants all entries of a huge directory.
 constexpr uint64_t kListedWithAttributes = 2048;
 
 }  // namespace
@@ -59,7 +59,7 @@ Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree) {
         if (!backend.store()->PutBlob(tree, encoded)) ++backend.mutable_counters().store_write_failures;
         return answer;
       }
-      answer = Error(Code::kCorrupt, "fetch the root of a tree: the answer is another one");
+      answer = Error(Code::kCorrupt, "fetch the root of a tree: home's answer does not match the digest");
     }
     const int64_t delay = retry.Next(answer.error(), MonotonicMicros());
     if (delay < 0) return answer;
@@ -112,12 +112,12 @@ size_t LazyRoot::inodes() const {
 
 InitChoice LazyRoot::Init(const KernelOffer& offer) {
   InitChoice choice;
-  // Not READDIRPLUS_AUTO, which gives attributes with the first page of a listing only: how far they go we say.
+  // Not READDIRPLUS_AUTO, which gives attributes only with the first page of a listing: we decide how many get them.
   choice.flags = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_CACHE_SYMLINKS | FUSE_NO_OPEN_SUPPORT |
                  FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA;
   if (options_.list_attributes) choice.flags |= FUSE_DO_READDIRPLUS;
-  // Without extended attributes there are no ACLs, and with this flag the kernel remembers that of each inode. Else it
-  // asks itself anew for each component of each path (a tenth of the time of opening a cached file).
+  // Without extended attributes there are no ACLs, and with this flag the kernel remembers that for each inode.
+  // Otherwise it checks again for each component of each path (a tenth of the time of opening a cached file).
   if (!options_.xattrs || options_.posix_acls) choice.flags |= FUSE_POSIX_ACL;
   passthrough_offered_ = (offer.flags & kFusePassthrough) != 0;
   if (options_.passthrough && passthrough_offered_) {
@@ -238,7 +238,7 @@ void LazyRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
       inodes_.CountLookup(child);
       out = EntryOutLocked(*child, entry);
     } else {
-      out.entry_valid = kForeverSeconds;  // nodeid 0: the name is known not to be there
+      out.entry_valid = kForeverSeconds;  // nodeid 0: the name does not exist
     }
   }
   if (reply.Struct(out)) {
@@ -290,7 +290,7 @@ void LazyRoot::OpenDir(const Request&, Reply reply) {
     reply.Struct(OpenOut{0, kOpenKeepCache | kOpenCacheDir, 0});
     return;
   }
-  // The kernel then opens directories without asking and caches their listings.
+  // The kernel then opens directories without a request and caches their listings.
   reply.Error(ENOSYS);
 }
 
@@ -306,7 +306,7 @@ void LazyRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
   std::vector<uint64_t> counted;
   size = std::min(size, kMostBytes);
   const size_t prefix = plus ? sizeof(fuse_entry_out) : 0;
-  // False: it does not fit any more.
+  // False: it does not fit.
   const auto add = [&](const fuse_entry_out* entry_out, uint64_t ino, uint64_t next, uint32_t type,
                        std::string_view name) {
     const size_t bytes = FUSE_DIRENT_ALIGN(prefix + FUSE_NAME_OFFSET + name.size());
@@ -343,9 +343,9 @@ void LazyRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
       const tree::Entry entry = directory.At(i);
       fuse_entry_out entry_out{};
       uint64_t ino = 0;
-      // Without attributes a node id of 0 says just that.
+      // A node id of 0 means that there are no attributes.
       if (plus && i < kListedWithAttributes) {
-        if (out.size() + prefix + FUSE_NAME_OFFSET + entry.name.size() > size) break;  // no inode for nothing
+        if (out.size() + prefix + FUSE_NAME_OFFSET + entry.name.size() > size) break;  // before making an inode
         Inode* child = inodes_.Child(inode, static_cast<uint32_t>(i), entry);
         entry_out = EntryOutLocked(*child, entry);
         ino = entry_out.attr.ino;
@@ -370,7 +370,7 @@ void LazyRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
 }
 
 void LazyRoot::StatFs(const Request&, Reply reply) {
-  fuse_statfs_out out{};  // no blocks, no free ones: what a read-only image says
+  fuse_statfs_out out{};  // no blocks, none free, as for a read-only image
   out.st.bsize = 4096;
   out.st.frsize = 4096;
   out.st.namelen = 255;
@@ -386,7 +386,7 @@ void LazyRoot::GetXattr(const Request& request, std::string_view name, uint32_t 
   {
     std::lock_guard lock(mutex_);
     const Inode* inode = inodes_.Find(request.nodeid);
-    // An overlay asks for its own attributes with every file that it looks up; the tree never has them.
+    // An overlay asks for its own attributes of every file that it looks up; the tree never has them.
     if (inode != nullptr && !name.starts_with("trusted.overlay.")) {
       if (const auto entry = EntryLocked(*inode); entry && !entry->xattrs.empty()) {
         value = XattrOf(*entry, name, options_.ids);
@@ -406,7 +406,7 @@ void LazyRoot::GetXattr(const Request& request, std::string_view name, uint32_t 
 
 void LazyRoot::ListXattr(const Request& request, uint32_t size, Reply reply) {
   std::string names;
-  if (options_.xattrs) {  // without: none, for ENOSYS would make it an error for every caller
+  if (options_.xattrs) {  // if disabled: an empty list, because ENOSYS would be an error for callers
     std::lock_guard lock(mutex_);
     const Inode* inode = inodes_.Find(request.nodeid);
     const auto entry = inode != nullptr ? EntryLocked(*inode) : std::nullopt;
@@ -468,7 +468,7 @@ void LazyRoot::Read(const Request& request, uint64_t offset, uint32_t size, Repl
 
 void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content, uint64_t offset, uint32_t size,
                            int tries, Reply reply) {
-  // One buffer a thread, never cleared: a fresh megabyte for each read would cost more than the read.
+  // One buffer per thread, never cleared: a fresh megabyte for each read would cost more than the read.
   thread_local const std::unique_ptr<char[]> buffer(new char[kMostBytes]);
   if (const auto n = content->TryRead(offset, buffer.get(), size)) {
     if (*n > 0) Record(nodeid, content->version(), offset, *n);
@@ -512,7 +512,7 @@ void LazyRoot::ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content
           ReadOrFetch(nodeid, content, offset, size, tries - 1, std::move(*shared));
           return;
         }
-        // First the report: whoever sees the reader fail may look for the reason.
+        // Report first: a user who sees the read fail may look for the reason.
         if (IsLost(done.error())) ReportLost(nodeid, path, done.error());
         shared->Error(ErrnoOf(done.error()));
       });

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file system of a view: answers FUSE requests from a tree whose directories and content arrive when they are
-// touched.
+// The file system of a frozen view: answers FUSE requests from a tree whose directories and content are fetched on
+// first use.
 //
-// Locks: `mutex_` guards the inode table and is held for memory work only, never over disk, network or a notification.
-// What must wait keeps its Reply in a callback, guarded by a Gate, so that a view can go while home still owes answers.
+// Locks: `mutex_` guards the inode table and is held for memory work only, never during disk or network access or a
+// notification. A request that must wait keeps its Reply in a callback guarded by a Gate, so that a view can be
+// destroyed while home still owes answers.
 #pragma once
 
 #include <atomic>
@@ -35,23 +36,25 @@ struct LazyRootOptions {
   bool push = true;
   bool list_attributes = true;
   bool no_open = true;
-  bool resend = true;  // false: as if the kernel could not send requests again
+  bool resend = true;  // false: behave as if the kernel could not resend requests
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
 };
 
-// The root entry of a tree: from the store, else from home, checked against `tree`. Blocks.
+// The root entry of a tree: from the store, else from home, verified against `tree`. Blocks.
 Result<tree::Entry> FetchRootEntry(Backend& backend, const Digest& tree);
 
 class LazyRoot final : public Operations, private TracedFiles::Listener {
  public:
-  // `backend`, `transport` and `saved` must outlive it. With `saved`, another process can serve the mount on (Restore).
+  // `backend`, `transport` and `saved` must outlive it. With `saved`, another process can take over the mount
+  // (Restore).
   LazyRoot(Backend& backend, Transport& transport, const Digest& tree, tree::Entry root, LazyRootOptions options,
            SavedView* saved = nullptr);
-  // Callbacks that home still owes find nothing. After the Dispatcher has stopped.
+  // Call after the Dispatcher has stopped. Pending callbacks from home do nothing.
   ~LazyRoot() override;
 
-  // Before any request: takes over what `saved` says of a process that is dead. Directories that are not in the store
-  // come from home; blocks. What of the tree cannot be had by the deadline is lost to whoever uses it (ESTALE).
+  // Call before any request: restores the state in `saved`, left by a dead process. Blocks while directories that are
+  // not in the store come from home. Parts of the tree that do not arrive by the deadline are lost to their users
+  // (ESTALE).
   void Restore();
 
   // See View::Advance. Notifies through `dispatcher`.
@@ -59,7 +62,7 @@ class LazyRoot final : public Operations, private TracedFiles::Listener {
 
   Digest tree() const;
   size_t inodes() const;
-  // No more is pushed. After the connection has ended.
+  // Stops pushing. Call after the connection has ended.
   void StopPushing();
   uint64_t pushed() const { return pusher_ ? pusher_->pushed() : 0; }
   uint64_t passthrough_opens() const { return passthrough_opens_.load(); }
@@ -91,38 +94,38 @@ class LazyRoot final : public Operations, private TracedFiles::Listener {
   };
   struct Changes;  // advance.cc
 
-  // Runs `then` with the directory loaded, now or once it has come; answers the error itself.
+  // Runs `then` with the directory loaded, now or once it has arrived; on an error, answers the request itself.
   void WithDirectory(uint64_t nodeid, Reply reply, std::function<void(Reply)> then);
   void LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply);
   void ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply);
   void ReadOrFetch(uint64_t nodeid, std::shared_ptr<FileContent> content, uint64_t offset, uint32_t size, int tries,
                    Reply reply);
-  // What a reader got, for the trace of the next run.
+  // Records what a reader got, for the next run's trace.
   void Record(uint64_t nodeid, const tree::FileVersion& version, uint64_t offset, uint64_t n);
   void OpenCached(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply reply);
-  // False: not this time, open it cached.
+  // False: passthrough is not possible this time; open the file cached.
   bool OpenThrough(uint64_t nodeid, const std::shared_ptr<FileContent>& content, Reply* reply);
   bool AnswerThrough(uint64_t nodeid, Reply* reply);
   enum class Opened { kNot, kCached, kThrough };
   Opened HowOpen(uint64_t nodeid);
-  // Of what is open through, and not verified as it is now.
+  // Opens a file that is already open with passthrough but not verified in its current state.
   void OpenChecked(uint64_t nodeid, const std::shared_ptr<FileContent>& content, int tries, SharedReply reply);
-  // Fetches what is missing from `offset` on, then opens it.
+  // Fetches what is missing from `offset` on, then opens the file.
   void Repair(uint64_t nodeid, const std::shared_ptr<FileContent>& content, uint64_t offset, int tries,
               SharedReply reply);
   void CloseHandle(uint64_t nodeid, uint64_t handle);
-  // With open_mutex_ held. Before the kernel hears of an open, after it has told of a close.
+  // With open_mutex_ held. Call before the kernel hears of an open, and after it has reported a close.
   void SaveOpenLocked(uint64_t nodeid, OpenFiles* files);
   // restore.cc
   size_t RestoreInodes();
   void RestoreOpens();
 
-  // push_ahead.cc. After a read of a whole small file that had to ask us.
+  // push_ahead.cc. Called after a read of a whole small file that reached us as a request.
   void PushAfterRead(uint64_t nodeid);
   bool MayPushLocked(const Inode& inode) const;
   bool ClaimPush(uint64_t nodeid);
 
-  // push_traced.cc. The kernel has been told of these, or (`opened`) opens them.
+  // push_traced.cc. The kernel has been told of these nodes, or (`opened`) opens them.
   void PushTraced(std::span<const uint64_t> nodeids, bool opened);
   void TraceArrived(const tree::FileVersion& version, TracedFiles::Range range) override;
   void TracesOver() override;
@@ -150,14 +153,14 @@ class LazyRoot final : public Operations, private TracedFiles::Listener {
   SavedView* const saved_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::atomic<bool> passthrough_offered_{false};
-  std::atomic<bool> passthrough_works_{false};  // until the kernel refuses a backing file for good
+  std::atomic<bool> passthrough_works_{false};  // until the kernel refuses a backing file permanently
   std::atomic<uint64_t> passthrough_opens_{0};
 
   mutable std::mutex mutex_;
   Digest tree_;
   tree::Entry root_;
   InodeTable inodes_;
-  // Of files of a trace: the inodes that what comes is pushed to.
+  // For files of a trace: the inode into which arriving content is pushed.
   std::unordered_map<tree::FileVersion, uint64_t, tree::FileVersionHash> traced_nodes_;
 
   std::unique_ptr<Pusher> pusher_;  // null: nothing is pushed

@@ -52,7 +52,7 @@ TEST_F(LazyRootTest, NamesAndAttributesAreHomes) {
 
   const auto null = Find("/null");
   EXPECT_EQ(null.attr.rdev, (300000u & 0xff) | 259u << 8 | (300000u & ~0xffu) << 12);
-  EXPECT_NE(null.attr.ino, 9u);  // another file system of home: its numbers must not meet ours
+  EXPECT_NE(null.attr.ino, 9u);  // another file system of home: its inode numbers must not collide
   EXPECT_EQ(null.attr.ino & 0xffffffff, 9u);
   EXPECT_EQ(kernel_->GetAttr(1).As<fuse_attr_out>().attr.ino, 2u);
 }
@@ -117,7 +117,7 @@ TEST_F(LazyRootTest, ConcurrentLookupsOfOneDirectoryAreOneFetch) {
   std::vector<uint64_t> ids;
   for (int i = 0; i < 10; ++i) ids.push_back(kernel_->SendLookup(d.nodeid, i % 2 != 0 ? "a" : "b"));
   ASSERT_TRUE(source_.WaitHeld(1));
-  kernel_->Call(FUSE_STATFS, 1, "");  // the workers are free while home thinks
+  kernel_->Call(FUSE_STATFS, 1, "");  // the workers are free while home does not answer
   source_.Hold(false);
   for (const uint64_t id : ids) EXPECT_NE(kernel_->Wait(id)->As<fuse_entry_out>().nodeid, 0u);
   EXPECT_EQ(source_.CountAsked('d'), 2u);
@@ -169,7 +169,7 @@ TEST_F(LazyRootTest, ForgettingEverythingLeavesTheRoot) {
   kernel_->ForgetAll();
   kernel_->Call(FUSE_STATFS, 1, "");
   while (root_->inodes() != 1) std::this_thread::yield();
-  EXPECT_EQ(ReadAll("/a/b/c"), "1");  // and all is found again
+  EXPECT_EQ(ReadAll("/a/b/c"), "1");  // and all is found again after that
 }
 
 TEST_F(LazyRootTest, ParentsForgottenBeforeTheirChildrenStayUntilThose) {
@@ -193,7 +193,7 @@ TEST_F(LazyRootTest, LookupsNobodyTookAreNotCounted) {
   ASSERT_TRUE(source_.WaitHeld(1));
   kernel_->Withdraw(id);
   source_.Hold(false);
-  const auto a = Find("/d/a");  // after the withdrawn one: its answer came first
+  const auto a = Find("/d/a");  // comes after the withdrawn one, so that one was answered first
   kernel_->Forget(a.nodeid, 1);
   kernel_->Forget(d.nodeid, 2);
   while (root_->inodes() != 1) std::this_thread::yield();
@@ -249,7 +249,7 @@ TEST_F(LazyRootTest, LargeFilesComeInPieces) {
   struct Case {
     uint64_t offset;
     uint32_t length;
-    uint64_t from, wanted, around;  // asked for on demand; in all, with what lies around
+    uint64_t from, wanted, around;  // requested on demand; in all, with neighbours
   };
   for (const Case& c : {Case{5 * kMiB + 100, 4096, 5 * kMiB, store::kUnitBytes, 256 * kKiB},
                         Case{kMiB - 1, 2, kMiB - store::kUnitBytes, 2 * store::kUnitBytes, 512 * kKiB},
@@ -280,7 +280,7 @@ TEST_F(LazyRootTest, SequentialReadersGetLargerPieces) {
     total += asked.length;
   }
   EXPECT_EQ(largest, 4 * kMiB);
-  EXPECT_EQ(total, content.size());         // nothing twice
+  EXPECT_EQ(total, content.size());         // nothing was fetched twice
   EXPECT_LT(source_.CountAsked('f'), 30u);  // of 640 units
 }
 
@@ -303,7 +303,7 @@ TEST_F(LazyRootTest, WhatHomeTouchedComesBeforeItIsAskedFor) {
   EXPECT_EQ(ReadAll("/lib/needed"), small + "x");
   EXPECT_EQ(source_.CountAsked('f') + source_.CountAsked('a'), 0u);
   EXPECT_TRUE(ReadAll("/d/large") == large);
-  EXPECT_EQ(source_.CountAsked('e'), 0u);  // once a file is enough
+  EXPECT_EQ(source_.CountAsked('e'), 0u);  // asked once per file
 }
 
 TEST_F(LazyRootTest, WhatDoesNotComeAheadIsNoErrorAndComesOnDemand) {
@@ -381,7 +381,7 @@ TEST_F(LazyRootTest, AChangedFileIsEioAndReportedOnce) {
   const auto f = Find("/d/f");
   for (int i = 0; i < 3; ++i) EXPECT_EQ(kernel_->Read(f.nodeid, 0, 100).error, EIO);
   EXPECT_EQ(lost(), std::vector<std::string>{"/d/f: read f: it has changed"});
-  EXPECT_EQ(source_.CountAsked('f'), 1u);  // it will not come back
+  EXPECT_EQ(source_.CountAsked('f'), 1u);  // no retry: the version will not come back
   EXPECT_EQ(ReadAll("/d/g"), "fine");
 }
 
@@ -395,7 +395,7 @@ TEST_F(LazyRootTest, WhatHomeMayNotReadIsEacces) {
   EXPECT_EQ(kernel_->Read(f.nodeid, 0, 100).error, EACCES);
   EXPECT_EQ(lost().size(), 0u);
   source_.FailWith(nullptr);
-  EXPECT_EQ(ReadAll("/f"), "secret");  // not for ever
+  EXPECT_EQ(ReadAll("/f"), "secret");  // the error is not permanent
 }
 
 TEST_F(LazyRootTest, HomeAwayIsWaitedFor) {
@@ -435,7 +435,7 @@ TEST_F(LazyRootTest, HomeAwayForTooLongIsEio) {
   });
   const auto f = Find("/d/f");
   EXPECT_EQ(kernel_->Read(f.nodeid, 0, 10).error, EIO);
-  EXPECT_EQ(lost().size(), 0u);  // it may come back
+  EXPECT_EQ(lost().size(), 0u);  // the content may come back
   source_.FailWith(nullptr);
   EXPECT_EQ(kernel_->Read(f.nodeid, 0, 10).body, "here");
 }
@@ -477,11 +477,11 @@ TEST_F(LazyRootTest, AHostileHomeIsNeverBelieved) {
 }
 
 TEST_F(LazyRootTest, AnotherDirectoryThanAskedForIsRefused) {
-  // A tree whose directory object nobody has.
-  auto broken = std::make_shared<tree::Snapshot>(*TreeMaker().Dir("/gone").Make());
+  // A tree whose directory object exists nowhere.
+  auto broken = std::make_shared<tree::Tree>(*TreeMaker().Dir("/gone").Make());
   broken->root.child = Sha256("nothing");
   broken->id = Sha256(tree::EncodeRoot(broken->root));
-  source_.Add(tree::SnapshotPtr(broken));
+  source_.Add(tree::TreePtr(broken));
   Mount(broken->id);
   EXPECT_EQ(kernel_->Lookup(1, "gone").error, EIO);
   EXPECT_EQ(lost().size(), 1u);
@@ -517,7 +517,7 @@ TEST_F(LazyRootTest, AViewGoesWhileHomeStillOwesAnswers) {
   const auto g = Find("/f");
   kernel_->SendRead(g.nodeid, 0, 100);
   Unmount();
-  backend_.reset();  // and so may the backend
+  backend_.reset();  // the backend may be destroyed as well
   source_.Hold(false);
 }
 

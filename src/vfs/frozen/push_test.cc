@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is pushed into the kernel, and what is not: against a fake kernel. (With a real one: view_test.cc.)
+// Which files are pushed into the kernel, with a fake kernel. (With a real one: view_test.cc.)
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class PushTest : public testing::Test {
     dispatcher_.reset();
     root_.reset();
   }
-  // A view of which the store has everything (or all but the file `without`) and the kernel knows all names.
+  // A view with a store that has everything (or all but the file `without`) and a kernel that knows all names.
   void MountWarm(int without = -1) {
     options_.push = false;
     Mount();
@@ -74,7 +74,7 @@ class PushTest : public testing::Test {
     EXPECT_EQ(answer.error, 0);
     EXPECT_EQ(answer.body, Noise(Size(i), static_cast<uint64_t>(i)));
   }
-  // Waits for this many pushed files; by node.
+  // Waits for this many pushed files; returns them by node.
   std::map<uint64_t, FakeKernel::Notification> Pushed(size_t n) {
     std::map<uint64_t, FakeKernel::Notification> pushed;
     for (int i = 0; i < 10'000 && pushed.size() < n; ++i) {
@@ -104,7 +104,7 @@ class PushTest : public testing::Test {
 
 TEST_F(PushTest, TheFilesBehindOneThatIsReadComeByThemselves) {
   MountWarm();
-  // Windows of 4, 8, 16 and 32, four files ahead of the reader.
+  // Windows of 4, 8, 16 and 32 files, starting four files ahead of the reader.
   std::map<uint64_t, FakeKernel::Notification> pushed;
   for (int i = 0; i < 4; ++i) {
     Read(i);
@@ -150,7 +150,7 @@ TEST_F(PushTest, ReadersAreAnsweredWhileAPushWaits) {
   Read(0);
   ASSERT_TRUE(kernel_->WaitHeldStores(1));
   for (int i = 1; i < kFiles; ++i) Read(i);
-  // All have been read meanwhile: nothing but the one that waits is left to push.
+  // All have been read meanwhile: only the blocked one is still to be pushed.
   kernel_->HoldStores(false);
   Pushed(1);
   Unmount();
@@ -158,12 +158,12 @@ TEST_F(PushTest, ReadersAreAnsweredWhileAPushWaits) {
 }
 
 TEST_F(PushTest, AReaderWhoCatchesUpIsLeftAlone) {
-  threads_ = 1;  // whoever answered the next request has done what follows the answer to the last one
+  threads_ = 1;  // so an answered request has also finished the work after the previous answer
   MountWarm();
   kernel_->HoldStores(true);
   Read(0);
   ASSERT_TRUE(kernel_->WaitHeldStores(1));
-  // 4 is being pushed; 5, 6 and 7 wait and are what he reads next.
+  // File 4 is being pushed; 5, 6 and 7 wait, and are read next.
   Read(4);
   kernel_->GetAttr(Node(4));
   kernel_->HoldStores(false);
@@ -177,7 +177,7 @@ TEST_F(PushTest, WhatTheKernelForgetsIsNotPushed) {
   Read(0);
   ASSERT_TRUE(kernel_->WaitHeldStores(1));
   for (int i = 5; i < 8; ++i) kernel_->Forget(Node(i), kernel_->lookups(Node(i)));
-  // Forgets have no answer: what comes after them is answered after one of two threads has done them.
+  // Forgets have no answer, and a later request may be answered while the other thread still handles them: poll.
   while (root_->inodes() > kFiles + 2 - 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   kernel_->HoldStores(false);
   const auto pushed = Pushed(1);
@@ -201,7 +201,7 @@ TEST_F(PushTest, AKernelThatRefusesIsNotAskedAgain) {
   Unmount();
   Mount();
   List();
-  // One that does not know a node any more is no such kernel.
+  // ENOENT for one node does not mean that the kernel refuses pushes.
   kernel_->RefuseStores(ENOENT);
   Read(0);
   kernel_->HoldStores(true);

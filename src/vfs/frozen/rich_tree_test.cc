@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tree with everything that a root may hold looks the same through a real mount, with each feature on and off.
+// A tree with everything that a root may contain looks the same through a real mount, with each feature on and off.
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -17,7 +17,7 @@
 namespace vrun::vfs {
 namespace {
 
-// What a kernel may lack, and what the node's configuration may turn off.
+// Features that a kernel may lack, or the node's configuration may turn off.
 struct Features {
   const char* name;
   bool passthrough = true;
@@ -26,7 +26,7 @@ struct Features {
   bool no_open = true;
 };
 
-// A tree with everything that a root may hold.
+// A tree with everything that a root may contain.
 class RichTree : public ViewTest, public testing::WithParamInterface<Features> {
  protected:
   void SetUp() override {
@@ -59,7 +59,7 @@ class RichTree : public ViewTest, public testing::WithParamInterface<Features> {
     ASSERT_LT(path.size(), sizeof address.sun_path);
     std::copy(path.begin(), path.end(), address.sun_path);
     ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    // Sparse: a hole between two islands.
+    // Sparse: a hole between two data ranges.
     const auto sparse = OpenFile(origin_ + "/sparse", O_WRONLY | O_CREAT, 0644);
     ASSERT_TRUE(sparse);
     ASSERT_TRUE(PwriteAll(sparse->get(), "start", 0));
@@ -82,7 +82,7 @@ TEST_P(RichTree, LooksLikeHomeInEveryDetail) {
   struct stat root {};
   ASSERT_EQ(::stat(mount_.c_str(), &root), 0);
   EXPECT_EQ(root.st_uid, kBase);
-  // And once more from what is cached now, and with passthrough where it works.
+  // Again from the caches, and with passthrough where it works.
   Compare(origin_, mount_, kBase);
   EXPECT_EQ(view_->stats().malformed, 0u);
   if (GetParam().passthrough && view_->stats().passthrough_offered) {
@@ -103,8 +103,7 @@ TEST_P(RichTree, LooksLikeHomeInEveryDetail) {
 
 TEST_P(RichTree, TheSecondPassAsksNothing) {
   Compare(origin_, mount_, kBase);
-  if (GetParam().passthrough)
-    Compare(origin_, mount_, kBase);  // large files are passed through from their second open on
+  if (GetParam().passthrough) Compare(origin_, mount_, kBase);  // large files use passthrough from their second open on
   EXPECT_NE(::access((mount_ + "/not there").c_str(), F_OK), 0);
   ExpectNothingAsked([&] {
     Compare(origin_, mount_, kBase);
@@ -129,7 +128,7 @@ TEST_P(RichTree, LinksLoopsSparseFilesAndFifosWork) {
   ASSERT_TRUE(sparse);
   EXPECT_EQ(::lseek(sparse->get(), 0, SEEK_DATA), 0);
   EXPECT_EQ(::lseek(sparse->get(), 0, SEEK_HOLE), (5 << 20) + 3);
-  // Both ends of a FIFO meet in the kernel.
+  // Both ends of a FIFO meet in the kernel, not in the server.
   const UniqueFd reader(::open((mount_ + "/fifo").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   const UniqueFd writer(::open((mount_ + "/fifo").c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
   ASSERT_TRUE(reader);
@@ -163,13 +162,13 @@ TEST_P(RichTree, AnOverlayOnTopTakesChanges) {
   };
   ASSERT_EQ(overlay(), 0) << std::strerror(errno);
   Compare(origin_, merged, kBase, true);
-  // A second job: a new overlay on the same, warm view.
+  // A second job: a new overlay on the same warm view.
   ASSERT_EQ(::umount2(merged.c_str(), 0), 0);
   ASSERT_EQ(overlay(), 0) << std::strerror(errno);
   if (GetParam().passthrough) Compare(origin_, merged, kBase, true);
   ExpectNothingAsked([&] { Compare(origin_, merged, kBase, true); });
 
-  EXPECT_EQ(::chmod((merged + "/lib/big").c_str(), 0600), 0);  // copies up the metadata only
+  EXPECT_EQ(::chmod((merged + "/lib/big").c_str(), 0600), 0);  // copies up only the metadata
   struct stat st {};
   EXPECT_EQ(::stat((merged + "/lib/big").c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 07777, 0600u);
@@ -199,7 +198,7 @@ TEST_P(RichTree, ClonesLiveBesideTheMount) {
   ASSERT_EQ(::move_mount(clone->get(), "", AT_FDCWD, other.c_str(), MOVE_MOUNT_F_EMPTY_PATH), 0)
       << std::strerror(errno);
   Compare(origin_, other, kBase);
-  // The server goes first: users of the clone get an error, not a hang.
+  // The server ends first: users of the clone get an error, and do not hang.
   view_.reset();
   EXPECT_EQ(::open((other + "/etc/not asked for yet").c_str(), O_RDONLY | O_CLOEXEC), -1);
   EXPECT_EQ(errno, ENOTCONN);

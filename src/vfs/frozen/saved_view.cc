@@ -11,9 +11,9 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint64_t kMagic = 0x3230776569766b76;  // changes with every layout: another one is refused
+constexpr uint64_t kMagic = 0x3230776569766b76;  // changes with every layout; other values are refused
 
-// Address space and file size, not memory: pages exist once they are written to.
+// Address space and file size, not memory: pages exist only once they are written.
 constexpr uint32_t kMostOpens = 1u << 20;
 constexpr uint32_t kMostInodes = 1u << 25;
 constexpr size_t kOpensAt = 4096;
@@ -44,13 +44,13 @@ Result<std::unique_ptr<SavedView>> SavedView::Open(UniqueFd fd) {
   struct stat st {};
   if (::fstat(fd.get(), &st) != 0) return ErrnoError("the state of a view");
   if (static_cast<size_t>(st.st_size) != kBytes) {
-    return Error(Code::kCorrupt, "the state of a view: of another version of this program");
+    return Error(Code::kCorrupt, "the saved state of a view is from another version of this program");
   }
   VRUN_ASSIGN(void* memory, Map(fd.get()));
   std::unique_ptr<SavedView> saved(new SavedView(std::move(fd), memory));
   const Header& header = *saved->header_;
   if (header.magic != kMagic || header.inodes_used > kMostInodes || header.opens_used > kMostOpens) {
-    return Error(Code::kCorrupt, "the state of a view: of another version of this program");
+    return Error(Code::kCorrupt, "the saved state of a view is from another version of this program");
   }
   saved->inodes_->FindFree();
   saved->opens_->FindFree();
@@ -79,10 +79,10 @@ void SavedView::SetTree(const Digest& tree) { std::copy_n(tree.bytes.begin(), si
 
 Status SavedView::Usable() const {
   const char* why = header_->advancing != 0    ? "it was being advanced to another tree"
-                    : header_->incomplete != 0 ? "too many files were in use to keep a record of them"
-                    : header_->resend == 0     ? "its requests cannot be sent again (they can from Linux 6.9 on)"
+                    : header_->incomplete != 0 ? "more files were in use than the saved state can record"
+                    : header_->resend == 0     ? "the kernel cannot resend its requests (needs Linux 6.9 or newer)"
                                                : nullptr;
-  if (why != nullptr) return Error(Code::kUnsupported, std::string("a view cannot be served on: ") + why);
+  if (why != nullptr) return Error(Code::kUnsupported, std::string("a view cannot be taken over: ") + why);
   return {};
 }
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a view knows that nobody else does, in shared memory, so that another process can serve the mount on when this
-// one is killed at any moment: which node ids the kernel holds and what they mean, how often it was given them, and
-// what is open how. Everything else follows from the tree's digest.
+// The state that only this process has, in shared memory, so that another process can take over the mount if this one
+// is killed at any moment: which node ids the kernel holds, what they mean, how often the kernel was given them, and
+// how files are open. Everything else follows from the tree's digest.
 //
-//   node id   -> parent's node id, index of the entry in the parent's Directory; so back to the root, whose digest the
-//                header has. Written before the kernel hears of the node id.
+//   node id   -> parent's node id and index of the entry in the parent's Directory, and so on up to the root, whose
+//                digest is in the header. Written before the kernel hears of the node id.
 //   lookups   may be more than the kernel was given (an answer was counted and never sent), never fewer: a node that
-//                is kept too long costs memory until the view ends, one that is forgotten too early is an ESTALE.
-//   opens     the same; and the backing id of a file that is passed through, because all opens of an inode must have
-//                one mode and one backing id (fs/fuse/iomode.c: EIO), and the ids live with the connection.
+//             is kept too long costs memory until the view ends; one that is forgotten too early gives ESTALE.
+//   opens     may be too many in the same way; with the backing id of a passthrough file, because all opens of an
+//             inode must have one mode and one backing id (fs/fuse/iomode.c: EIO), and ids belong to the connection.
 //
-// A record is in use when its node id is not 0; that is written last and cleared first. What needs several records to
-// change at once (Advance) sets `advancing` meanwhile: such a view has no users and is not worth taking over.
+// A record is in use if its node id is not 0; the id is written last and cleared first. An operation that changes
+// several records at once (Advance) sets `advancing` meanwhile: such a view has no users and is not worth taking over.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@ struct SavedOpen {
   uint32_t unused;
 };
 
-// Records in memory that others may map as well. Not thread safe.
+// Records in memory that other processes may map too. Not thread safe.
 template <typename Record>
 class SavedTable {
  public:
@@ -75,7 +75,7 @@ class SavedTable {
   }
   Record& At(uint32_t slot) { return records_[slot]; }
   uint32_t used() const { return *used_; }
-  // After another process filled it.
+  // Rebuilds the list of free slots after another process has filled the table.
   void FindFree() {
     free_.clear();
     for (uint32_t slot = 0; slot < *used_; ++slot) {
@@ -86,7 +86,7 @@ class SavedTable {
  private:
   Record* const records_;
   const uint32_t capacity_;
-  uint32_t* const used_;  // slots that were ever in use
+  uint32_t* const used_;  // number of slots ever used
   std::vector<uint32_t> free_;
 };
 
@@ -98,15 +98,15 @@ class SavedView {
     uint32_t opens_used;
     uint64_t next_nodeid;
     unsigned char tree[32];
-    uint32_t advancing;    // Advance is at work
-    uint32_t incomplete;   // a record did not fit: not to be taken over
+    uint32_t advancing;    // Advance is running
+    uint32_t incomplete;   // a record did not fit: do not take over
     uint32_t passthrough;  // as negotiated
-    uint32_t resend;       // the kernel can send again what was read and not answered
-    uint64_t init_flags;   // of a live view: as agreed on with the kernel
+    uint32_t resend;       // the kernel can resend requests that were read and not answered
+    uint64_t init_flags;   // of a live view: as agreed with the kernel
   };
 
   static Result<std::unique_ptr<SavedView>> Create();
-  // kCorrupt: not ours, or of another version.
+  // kCorrupt: not such a file, or of another format version.
   static Result<std::unique_ptr<SavedView>> Open(UniqueFd fd);
   ~SavedView();
   SavedView(const SavedView&) = delete;
@@ -117,7 +117,7 @@ class SavedView {
   const Header& header() const { return *header_; }
   Digest tree() const;
   void SetTree(const Digest& tree);
-  // Whether a mount can be served on with this.
+  // OK if a mount can be taken over with this state.
   Status Usable() const;
 
   SavedTable<SavedInode>& inodes() { return *inodes_; }
@@ -130,7 +130,7 @@ class SavedView {
   void* const memory_;
   Header* const header_;
   std::unique_ptr<SavedTable<SavedInode>> inodes_;  // guarded by LazyRoot's lock
-  std::unique_ptr<SavedTable<SavedOpen>> opens_;    // by its lock of open files
+  std::unique_ptr<SavedTable<SavedOpen>> opens_;    // guarded by LazyRoot's lock of open files
 };
 
 }  // namespace vrun::vfs

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mount that one process served is served on by another one: real mounts, servers that are killed. The servers are
-// forks of the test, which begins with one thread only and keeps the descriptors, as the keeper does.
+// Another process takes over a mount: real mounts, and servers that are killed. The servers are forks of the test,
+// which starts with one thread and keeps the descriptors, as the keeper does.
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,18 +19,18 @@
 #include <thread>
 
 #include "base/files.h"
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "store/store.h"
 #include "tree/scan/scan.h"
 #include "vfs/content/backend.h"
-#include "vfs/frozen/view.h"
+#include "vfs/frozen/frozen_view.h"
 #include "vfs/fuse/fuse_abi.h"
 #include "vfs/testing/vfs_testing.h"
 
 namespace vrun::vfs {
 namespace {
 
-// What one process needs to serve. Not before it was forked: it has threads.
+// Everything that one process needs to serve. Create it after the fork, because it has threads.
 struct Serving {
   Serving(const std::string& directory, const std::string& origin) {
     store = *store::Store::Open({.directory = directory + "/store", .min_free_bytes = 0});
@@ -60,7 +60,7 @@ struct Serving {
   FakeSource source;
   std::shared_ptr<Backend> backend;
   Digest tree;
-  std::unique_ptr<View> view;
+  std::unique_ptr<FrozenView> view;
 };
 
 class TakeOverTest : public testing::Test {
@@ -90,8 +90,8 @@ class TakeOverTest : public testing::Test {
     ASSERT_TRUE(WriteAll(fd->get(), content));
   }
 
-  // A process that mounts, or takes over what the last one left, and serves until it is killed. `held`: home answers
-  // nothing once the root is known; when so many answers are outstanding the process says that it is Stuck.
+  // A process that mounts, or takes over from the last one, and serves until it is killed. `held`: home answers only
+  // the root; once so many answers are pending, the process reports that it is Stuck.
   void Serve(size_t held = 0) {
     int pair[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
@@ -113,14 +113,14 @@ class TakeOverTest : public testing::Test {
   void ChildMain(int socket, size_t held) {
     Serving* serving = new Serving(directory_.path(), origin_);
     if (held > 0 && kept_.device) serving->source.Hold(true);
-    auto view = kept_.device ? View::TakeOver(serving->backend, Copy(), options_)
-                             : View::Mount(serving->backend, serving->tree, options_);
+    auto view = kept_.device ? FrozenView::TakeOver(serving->backend, Copy(), options_)
+                             : FrozenView::Mount(serving->backend, serving->tree, options_);
     if (!view) {
       (void)SendFrame(socket, view.error().message());
       return;
     }
     if (held > 0 && !kept_.device) {
-      // The names below the root are here; what follows is not.
+      // The names below the root are loaded; deeper ones are not.
       (void)::access((mount_ + "/none").c_str(), F_OK);
       serving->source.Hold(true);
     }
@@ -141,10 +141,10 @@ class TakeOverTest : public testing::Test {
     ::waitpid(child_, nullptr, 0);
     child_ = -1;
   }
-  // In this process, which then has threads: no Serve after it.
+  // Takes over in this process, which has threads afterwards: no Serve after it.
   void TakeOverHere() {
     here_ = std::make_unique<Serving>(directory_.path(), origin_);
-    auto view = View::TakeOver(here_->backend, Copy(), options_);
+    auto view = FrozenView::TakeOver(here_->backend, Copy(), options_);
     ASSERT_TRUE(view) << view.error().message();
     here_->view = *std::move(view);
   }
@@ -194,7 +194,7 @@ TEST_F(TakeOverTest, WhoWaitsForAnAnswerGetsItFromTheNext) {
   std::thread look([&] { deep = ReadPath("/other/deep/name"); });
   Stuck();
   Kill();
-  Serve(1);  // and once more: what was sent again is sent again
+  Serve(1);  // again: resent requests are resent once more
   Stuck();
   Kill();
   Serve();
@@ -260,7 +260,7 @@ TEST_F(TakeOverTest, WhatTheKernelForgetsIsForgotten) {
   EXPECT_EQ(ReadPath("/new"), "new");
   EXPECT_EQ(ReadPath("/stays"), "stays");
   EXPECT_EQ(ReadPath("/gone/1"), "open: " + std::to_string(ENOENT));
-  // The kernel tells in its own time.
+  // The kernel sends forgets at some later time.
   for (int i = 0; i < 500 && here_->view->stats().inodes > 10; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -274,13 +274,13 @@ TEST_F(TakeOverTest, FilesThatAreOpenMayBeOpenedAgain) {
   Serve();
   EXPECT_TRUE(ReadPath("/big") == big);
   const UniqueFd through(
-      ::open((mount_ + "/big").c_str(), O_RDONLY | O_CLOEXEC));  // passed through, now that it is here
-  const UniqueFd cached(::open((mount_ + "/small").c_str(), O_RDONLY | O_CLOEXEC));  // not, since it is not
+      ::open((mount_ + "/big").c_str(), O_RDONLY | O_CLOEXEC));  // with passthrough, because it is complete
+  const UniqueFd cached(::open((mount_ + "/small").c_str(), O_RDONLY | O_CLOEXEC));  // without: incomplete
   EXPECT_TRUE(Read(cached.get()) == small);
   for (int round = 0; round < 2; ++round) {
     Kill();
     Serve();
-    // One inode, one mode, one backing id; a server that did not know would make these opens fail with EIO.
+    // One inode, one mode, one backing id. A server that did not know them would make these opens fail with EIO.
     EXPECT_TRUE(ReadPath("/big") == big);
     EXPECT_TRUE(ReadPath("/small") == small);
     EXPECT_TRUE(Read(through.get()) == big);
@@ -324,12 +324,12 @@ TEST_F(TakeOverTest, KilledAgainAndAgainUnderLoad) {
                           CountNames(mount_ + "/d" + std::to_string(i % 20)) == kFiles / 20 + 2;
         ++(good ? right : wrong);
         const UniqueFd fd(::open((mount_ + path).c_str(), O_RDONLY | O_CLOEXEC));
-        ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);  // so that the next one asks again
+        ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);  // so that the next read asks again
       }
     });
   }
   for (int round = 0; round < 15; ++round) {
-    // Progress, then an arbitrary moment.
+    // Waits for progress, then kills at an arbitrary moment.
     const int before = right + wrong;
     while (right + wrong < before + 20) std::this_thread::yield();
     Kill();

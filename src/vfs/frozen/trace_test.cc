@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "vfs/trace/trace.h"
+#include "vfs/trace/trace_table.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -40,7 +40,7 @@ TEST(RecorderTest, FirstTouchesInOrderNeighboursMerged) {
   recorder.Used(Version(2, 100), 0, 1, Named("/b"));
   recorder.Used(Version(1, 10 * kUnit), 0, 3, Named("/a"));
   recorder.Used(Version(1, 10 * kUnit), 0, 99, Named("/a"));  // beyond the end
-  recorder.Used(Version(3, 100), 0, 1, Named(""));            // gone
+  recorder.Used(Version(3, 100), 0, 1, Named(""));            // its name is gone
   const auto recording = recorder.End(7, 1);
   ASSERT_TRUE(recording);
   ASSERT_EQ(recording->files.size(), 2u);
@@ -98,7 +98,7 @@ TEST(RecorderTest, SaysWhenWhatWasFetchedCame) {
   EXPECT_GE(demand.first_micros, ahead.last_micros + 2000);
   EXPECT_LE(demand.last_micros, took + 1000);
   EXPECT_LE(recording->slowest.front().at_micros, demand.last_micros + 1000);
-  // The largest first; without those whose names nobody knows.
+  // The largest first; without those of unknown name.
   ASSERT_EQ(recording->largest.size(), 10u);
   EXPECT_EQ(recording->largest[0].path, "/4");
   EXPECT_EQ(recording->largest[0].bytes, 25 * kUnit);
@@ -145,7 +145,7 @@ TEST(RecorderTest, ARecordThatMayLackThingsSaysSo) {
   EXPECT_FALSE(recorder.End(1, 1)->partial);
   recorder.Begin(2, 1, true);
   EXPECT_TRUE(recorder.End(2, 1)->partial);
-  // What the kernel reads by itself.
+  // A file that the kernel reads directly.
   recorder.Begin(3, 1);
   recorder.Fetched(Version(1, 2 * kUnit), 0, 2, 2 * kUnit, Origin::kDemand);
   recorder.Used(Version(1, 2 * kUnit), 0, 2, Named("/a"));
@@ -336,7 +336,7 @@ TEST(BurstProgress, AFrameThatIsOvertakenIsStillOnItsWay) {
   BurstProgress progress;
   EXPECT_TRUE(progress.Soon(7));
   EXPECT_FALSE(progress.Soon(8));
-  // Frames of 0 to 19 have come from several nodes, but for number 3.
+  // Frames 0 to 19 except number 3 have arrived from several nodes.
   progress.front = 3;
   progress.newest = 20;
   EXPECT_FALSE(progress.Soon(2));
@@ -356,7 +356,7 @@ TEST(BurstProgress, PatienceIsWhatFramesTake) {
   EXPECT_EQ(progress.Patience(), 5'000'000);
 }
 
-// Another run may want more of them: home is asked what, as if there were no trace.
+// Another run may want more of the files, so home is asked for hints as if there were no trace.
 TEST_F(BurstTest, APartialTraceLeavesTheGuessToItsFiles) {
   source_.SetResident("/lib/big.so", {});
   for (const bool partial : {false, true}) {
@@ -407,7 +407,7 @@ TEST_F(BurstTest, ABurstThatStallsIsNotWaitedForLong) {
   ASSERT_TRUE(source_.WaitHeld(1));
   source_.Release(1);
   ASSERT_TRUE(source_.WaitHeld(2));
-  // Frame 0 never comes; what it was to bring is asked for after all.
+  // Frame 0 never arrives; its content is fetched by another request after all.
   Content(big_)->Ensure({tree_, "/lib/big.so"}, 0, 10, [](const Status&) {});
   EXPECT_EQ(source_.CountAsked('f'), 0u);
   for (int i = 0; i < 1000 && source_.CountAsked('f') == 0; ++i) {
@@ -425,7 +425,7 @@ TEST_F(BurstTest, FramesThatDoNotComeAreNoError) {
   WaitForFrames(12);
   EXPECT_TRUE(Read(big_, "/lib/big.so", 2 * 3 * kUnit, 10));
   EXPECT_EQ(Bytes(big_, 2 * 3 * kUnit, 10), maker_.content(big_).substr(2 * 3 * kUnit, 10));
-  // It was not all: the next run asks for the table again.
+  // The burst was incomplete: the next run asks for the table again.
   backend_->EndRun(job_, 1);
   Begin();
   const auto asked = source_.asked();
@@ -436,7 +436,7 @@ TEST_F(BurstTest, FramesThatDoNotComeAreNoError) {
 TEST_F(BurstTest, ATableThatIsHereIsNotSentAgain) {
   Begin();
   WaitForFrames(13);
-  for (int i = 0; i < 1000; ++i) {  // over, once its last frame is
+  for (int i = 0; i < 1000; ++i) {  // it ends once its last frame has arrived
     backend_->EndRun(job_, 1);
     Begin();
     const auto asked = source_.asked();
@@ -455,7 +455,7 @@ TEST_F(BurstTest, WhatItHasBroughtGivesWayToWhoeverNeedsTheRoom) {
   ASSERT_TRUE(source_.WaitHeld(4));
   source_.Release(3);
   WaitForFrames(4);
-  // What is being written at this moment is in use, and in memory.
+  // Content that is being written now is in use, and in memory.
   const auto goes = [&](uint64_t unit) {
     for (int i = 0; i < 1000; ++i, std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
       const auto left = store_->Prune(0);
@@ -470,7 +470,7 @@ TEST_F(BurstTest, WhatItHasBroughtGivesWayToWhoeverNeedsTheRoom) {
   EXPECT_TRUE(goes(33)) << "when it is over, and its run is not";
   EXPECT_TRUE(Read(big_, "/lib/big.so", 33 * kUnit, 10));
   EXPECT_GT(source_.CountAsked('f'), 0u);
-  // The next run does not say that it has everything.
+  // The next run does not claim to have everything.
   Begin();
   const auto asked = source_.asked();
   const auto last = std::find_if(asked.rbegin(), asked.rend(), [](const auto& a) { return a.what == 't'; });
@@ -482,7 +482,7 @@ TEST_F(BurstTest, WhoeverHearsOfTheRunAMomentLaterGivesTheTraceAllTheSame) {
   Begin();
   WaitForFrames(13);
   backend_->EndRun(job_, 1);
-  // Not for ever, and not after the run.
+  // The node does not ask for ever, nor after the run.
   source_.DenyTrace(1 << 30);
   Begin();
   backend_->EndRun(job_, 1);

@@ -19,7 +19,7 @@ struct Time {
   uint32_t nanoseconds;
 };
 
-Time Split(int64_t ns) {  // before 1970 the seconds are rounded down
+Time Split(int64_t ns) {  // seconds are rounded down before 1970
   int64_t seconds = ns / 1'000'000'000;
   int64_t rest = ns % 1'000'000'000;
   if (rest < 0) {
@@ -34,7 +34,7 @@ std::string ShiftAcl(std::string value, Shift shift) {
   posix_acl_xattr_header header;
   if (value.size() < sizeof header || (value.size() - sizeof header) % sizeof(posix_acl_xattr_entry) != 0) return value;
   for (size_t at = sizeof header; at < value.size(); at += sizeof(posix_acl_xattr_entry)) {
-    posix_acl_xattr_entry entry;  // little-endian on disk, as the machines that this runs on
+    posix_acl_xattr_entry entry;  // little-endian on disk, as are the machines that this runs on
     std::memcpy(&entry, value.data() + at, sizeof entry);
     if (entry.e_tag == ACL_USER || entry.e_tag == ACL_GROUP) entry.e_id = shift(entry.e_id);
     std::memcpy(value.data() + at, &entry, sizeof entry);
@@ -42,8 +42,8 @@ std::string ShiftAcl(std::string value, Shift shift) {
   return value;
 }
 
-// Version 2 capabilities count only for the root of the namespace that the mount belongs to, which is the host's;
-// version 3 names the root for which they count.
+// Version 2 capabilities count only for the root of the mount's namespace, which is the host's. Version 3 names the
+// root for which they count.
 std::string ShiftCapability(std::string value, uint32_t uid_base) {
   vfs_cap_data v2;
   if (value.size() != XATTR_CAPS_SZ_2 || uid_base == 0) return value;
@@ -56,7 +56,7 @@ std::string ShiftCapability(std::string value, uint32_t uid_base) {
   return {reinterpret_cast<const char*>(&v3), sizeof v3};
 }
 
-// The other way round. One of another root is home's own, which has passed through.
+// The reverse of ShiftCapability. A capability of another root is home's own and is passed on.
 std::string HomeCapability(const std::string& value, uint32_t uid_base) {
   vfs_ns_cap_data v3;
   if (value.size() != sizeof v3) return value;
@@ -81,7 +81,7 @@ fuse_attr AttributesOf(const tree::Entry& entry, const IdMap& ids, uint64_t root
   fuse_attr attr{};
   attr.ino = InodeNumber(entry, root_dev, fallback_ino);
   const Time mtime = Split(entry.mtime_ns);
-  // A directory's ctime is no part of the tree. Access times are not either: a read-only mount has none of its own.
+  // The tree has no ctime for directories. It has no access times either: a read-only mount has none of its own.
   const Time ctime = entry.is_directory() ? mtime : Split(entry.ctime_ns);
   attr.mtime = attr.atime = mtime.seconds;
   attr.mtimensec = attr.atimensec = mtime.nanoseconds;
@@ -94,7 +94,7 @@ fuse_attr AttributesOf(const tree::Entry& entry, const IdMap& ids, uint64_t root
   if (entry.is_directory()) {
     attr.size = 4096;
     attr.blocks = 8;
-    attr.nlink = 1;  // "unknown", as on btrfs: find and fts count nothing by it
+    attr.nlink = 1;  // "unknown", as on btrfs: find and fts do not rely on it
   } else {
     attr.size = entry.size;
     attr.blocks = entry.blocks;

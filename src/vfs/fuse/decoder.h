@@ -19,7 +19,7 @@ struct Decoder {
     rest.remove_prefix(sizeof value);
     return value;
   }
-  // A name that ends with NUL inside the packet.
+  // A name, terminated by NUL inside the packet.
   std::optional<std::string_view> TakeName() {
     const size_t end = rest.find('\0');
     if (end == std::string_view::npos || end == 0) return std::nullopt;

@@ -9,7 +9,7 @@
 namespace vrun::vfs {
 namespace {
 
-// A name to be used; an unusable one is answered here. The kernel never sends slashes.
+// Returns whether the name is usable; otherwise answers with an error. The kernel never sends slashes.
 bool Usable(const std::optional<std::string_view>& name, Reply* reply, Dispatched* result) {
   if (!name || name->find('/') != std::string_view::npos) {
     *result = Dispatched::kMalformed;
@@ -58,7 +58,7 @@ Dispatched Create(WriteOperations& operations, uint32_t opcode, Request request,
   made.mode = S_IFREG | (create->mode & 07777);
   made.umask = create->umask;
   request.kill_privileges = (create->open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
-  if (opcode == FUSE_CREATE) {  // the name that comes with a TMPFILE is of no use
+  if (opcode == FUSE_CREATE) {  // the name in a TMPFILE request has no meaning
     const auto name = in.TakeName();
     Dispatched result = Dispatched::kDone;
     if (!Usable(name, reply, &result)) return result;

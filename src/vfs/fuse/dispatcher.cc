@@ -25,14 +25,14 @@ namespace vrun::vfs {
 namespace {
 
 constexpr size_t kReceiveBytes = 128 * 1024;  // at least 8 KiB + max_write; large for BATCH_FORGET
-constexpr uint32_t kNoWrite = 4096;           // the least that the kernel takes, where nobody writes
+constexpr uint32_t kNoWrite = 4096;           // the minimum that the kernel accepts, for read-only views
 constexpr uint32_t kMaxWrite = 1 << 20;
 constexpr int64_t kInterruptCheckMicros = 50'000;
 constexpr int64_t kInterruptGraceMicros = 1'000'000;
 constexpr size_t kEarlyInterrupts = 64;
 
-// A thread with SIGKILL pending is dying (the kernel turns every fatal signal into that one). True also when it cannot
-// be looked at: then nobody is kept waiting.
+// A thread with SIGKILL pending is dying (the kernel turns every fatal signal into SIGKILL). Also true if the thread
+// cannot be inspected: then nobody is kept waiting.
 bool IsDying(uint32_t pid) {
   if (pid == 0) return true;
   const auto text = ReadFile("/proc/" + std::to_string(pid) + "/status", 16384);
@@ -48,7 +48,7 @@ bool IsDying(uint32_t pid) {
 
 }  // namespace
 
-// Outlives the Dispatcher as long as replies are out.
+// Outlives the Dispatcher while replies are pending.
 class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
  public:
   ReplyChannel(std::shared_ptr<Transport> transport, TimerThread* timers, DispatcherCounters* counters)
@@ -63,7 +63,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
     return transport_->Send(parts, bytes.empty() ? 1 : 2) == 0;
   }
 
-  // False: an interrupt that came early wants the request ended at once.
+  // False: an early interrupt wants the request ended at once.
   bool Suspend(uint64_t unique, uint32_t pid) {
     std::lock_guard lock(mutex_);
     pending_.emplace(unique, Pending{pid, 0});
@@ -73,7 +73,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
     return !InterruptLocked(unique);
   }
 
-  // Takes the right to answer a suspended request; false: it was answered EINTR.
+  // Takes the right to answer a suspended request; false: EINTR was already answered.
   bool Claim(uint64_t unique) {
     std::lock_guard lock(mutex_);
     return pending_.erase(unique) == 1;
@@ -84,7 +84,8 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
     {
       std::lock_guard lock(mutex_);
       if (pending_.count(unique) == 0) {
-        // Another worker may just be about to suspend it; or it is answered already, then this is forgotten in time.
+        // Another worker may be about to suspend the request. Or it has been answered: then this entry is dropped in
+        // time.
         if (early_interrupts_.size() == kEarlyInterrupts) early_interrupts_.erase(early_interrupts_.begin());
         early_interrupts_.push_back(unique);
         return;
@@ -98,7 +99,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
     if (Claim(unique)) SendInterrupted(unique);
   }
 
-  // After Close no timer is started and no counter touched: the Dispatcher is gone.
+  // After Close no timer is started and no counter changed: the Dispatcher is gone.
   void Close() {
     std::lock_guard lock(mutex_);
     timers_ = nullptr;
@@ -108,7 +109,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
  private:
   struct Pending {
     uint32_t pid;
-    int64_t interrupted_at;  // 0: not
+    int64_t interrupted_at;  // 0: not interrupted
   };
 
   void SendInterrupted(uint64_t unique) {
@@ -119,7 +120,8 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
     Send(unique, EINTR, {});
   }
 
-  // True: end it now. Else a timer looks again: the kernel reports only the first signal, and a fatal one may follow.
+  // True: end it now. Otherwise a timer checks again: the kernel reports only the first signal, and a fatal one may
+  // follow.
   bool InterruptLocked(uint64_t unique) {
     Pending& pending = pending_.at(unique);
     if (pending.interrupted_at == 0) pending.interrupted_at = MonotonicMicros();
@@ -284,7 +286,7 @@ void Dispatcher::Handle(std::string_view packet) {
     }
   }
   switch (header->opcode) {
-    case FUSE_DESTROY:  // the connection ends by itself after this
+    case FUSE_DESTROY:  // the connection then ends by itself
       reply.Empty();
       return;
     case FUSE_LOOKUP: {
@@ -370,15 +372,15 @@ void Dispatcher::Handle(std::string_view packet) {
     case FUSE_FALLOCATE:
     case FUSE_COPY_FILE_RANGE: reply.Error(EROFS); return;
     default:
-      // FLUSH, ACCESS, POLL, STATX, FSYNC, SYNCFS, BMAP...: the kernel remembers ENOSYS and does what is right
-      // for a file of plain data without asking again.
+      // FLUSH, ACCESS, POLL, STATX, FSYNC, SYNCFS, BMAP...: the kernel remembers ENOSYS and from then on uses its
+      // default behaviour, which is right for files of plain data.
       reply.Error(ENOSYS);
       return;
   }
 }
 
 void Dispatcher::Init(std::string_view body, Reply reply) {
-  // The shortest INIT is two versions; 16 bytes without the second word of flags.
+  // The shortest INIT is two version numbers; 16 bytes without the second word of flags.
   Decoder in{body};
   const auto major = in.Take<uint32_t>();
   const auto minor = in.Take<uint32_t>();
@@ -433,7 +435,7 @@ int Dispatcher::Resend() { return Notify(*transport_, kNotifyResend, {}, {}); }
 int Dispatcher::InvalidateEntry(uint64_t parent, std::string_view name) { return NotifyEntry(parent, name, 0); }
 
 int Dispatcher::ExpireEntry(uint64_t parent, std::string_view name) {
-  // Without it the flag is not looked at, and the name would be dropped with what is mounted on it.
+  // Without it the kernel ignores the flag, and would drop the name together with mounts on it.
   if (!can_expire()) return 0;
   return NotifyEntry(parent, name, kFuseExpireOnly);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What FUSE packets mean: decodes and bounds-checks each request, calls a typed operation, encodes the answer.
+// Decodes FUSE packets: bounds-checks each request, calls a typed operation and encodes the answer.
 //
 // A request is answered exactly once, at any time, from any thread, through its Reply. An operation that cannot answer
-// at once calls Reply::Suspend, so that a signal to the caller (FUSE_INTERRUPT) finds it, keeps the Reply and returns.
+// at once calls Reply::Suspend, so that a signal to the caller (FUSE_INTERRUPT) can end the request, keeps the Reply
+// and returns.
 #pragma once
 
 #include <array>
@@ -28,14 +29,15 @@ struct Request {
   uint32_t gid = 0;
   uint32_t pid = 0;              // thread id of the caller in our pid namespace; 0: not visible from here
   bool kill_privileges = false;  // an open that truncates: the caller may not keep the set-id bits
-  bool direct = false;           // a read past the page cache (O_DIRECT): an error is the reader's
+  bool direct = false;           // a read past the page cache (O_DIRECT): the reader sees an error
 };
 
 class CpuLatency;
 class ReplyChannel;  // dispatcher.cc
 
-// Movable. Destroyed without an answer: EIO. Every answer returns whether somebody took it: false when the caller was
-// interrupted or is gone; what the answer would have handed over (a lookup count, an open file) is then still ours.
+// Movable. Destroyed without an answer: EIO. Every answer returns whether it was delivered. False: the caller was
+// interrupted or is gone, and what the answer would have handed over (a lookup count, an open file) still belongs to
+// us.
 class Reply {
  public:
   Reply() = default;
@@ -53,8 +55,8 @@ class Reply {
     return Data({reinterpret_cast<const char*>(&value), sizeof value});
   }
 
-  // From now on an interrupt answers EINTR in our place. Policy: at once when the caller is dying; else, because
-  // programs do not expect EINTR from files, only after a second of waiting.
+  // From now on an interrupt answers EINTR in our place. If the caller is dying, it does so at once; otherwise only
+  // after a second of waiting, because programs do not expect EINTR from files.
   void Suspend();
 
  private:
@@ -73,19 +75,19 @@ struct KernelOffer {
 };
 
 struct InitChoice {
-  uint64_t flags = 0;            // anded with the offer
+  uint64_t flags = 0;            // masked with the kernel's offer
   uint16_t max_background = 64;  // read-ahead requests under way
   uint16_t max_pages = 256;      // of one READ
 };
 
 class WriteOperations;  // write_operations.h
 
-// A file system, as requests see it. Called on the worker threads, several at once. What is not here is answered ENOSYS
-// (the kernel then stops asking where it can) or EROFS.
+// A file system as a set of typed requests. Called on the worker threads, several at once. Other requests are answered
+// with ENOSYS (the kernel then stops asking where it can) or EROFS.
 class Operations {
  public:
   virtual ~Operations() = default;
-  // Null: nothing can be written.
+  // Null: read-only.
   virtual WriteOperations* writes() { return nullptr; }
   virtual InitChoice Init(const KernelOffer& offer) = 0;
   virtual void Lookup(const Request& request, std::string_view name, Reply reply) = 0;  // fuse_entry_out
@@ -101,7 +103,7 @@ class Operations {
   // size 0 asks for the length (fuse_getxattr_out).
   virtual void GetXattr(const Request& request, std::string_view name, uint32_t size, Reply reply) = 0;
   virtual void ListXattr(const Request& request, uint32_t size, Reply reply) = 0;
-  // `whence` of lseek(2), SEEK_DATA or SEEK_HOLE. fuse_lseek_out.
+  // `whence` of lseek(2): SEEK_DATA or SEEK_HOLE. Answers with fuse_lseek_out.
   virtual void Seek(const Request& request, uint64_t offset, uint32_t whence, Reply reply) = 0;
 };
 
@@ -113,8 +115,7 @@ struct DispatcherCounters {
 
 class Dispatcher {
  public:
-  // `operations` must outlive the Dispatcher, and so must `cpu_latency`, which may be null. `timers` serves the
-  // interrupt policy.
+  // `operations` and `cpu_latency` (may be null) must outlive the Dispatcher. `timers` runs the interrupt policy.
   Dispatcher(std::shared_ptr<Transport> transport, Operations* operations, TimerThread* timers,
              CpuLatency* cpu_latency = nullptr);
   ~Dispatcher();
@@ -122,24 +123,24 @@ class Dispatcher {
   Dispatcher& operator=(const Dispatcher&) = delete;
 
   void Start(unsigned threads);
-  // False: the kernel has not said INIT by then.
+  // False: the kernel has not sent INIT within the timeout.
   bool WaitInitialized(int timeout_ms);
-  // Aborts the transport and joins. Replies still out may be completed later; nobody gets them.
+  // Aborts the transport and joins. Pending replies may be completed later; they are discarded.
   void Stop();
-  // One packet, as Receive gave it (tests, fuzzing).
+  // Handles one packet, as Receive returned it (tests, fuzzing).
   void Handle(std::string_view packet);
 
-  // Notifications, as Notify says (transport.h).
+  // Notifications; see Notify (transport.h) for where they may be sent.
   int InvalidateEntry(uint64_t parent, std::string_view name);
   bool can_expire() const { return (init_flags_.load() & kFuseHasExpireOnly) != 0; }
-  // The name is asked for again before it is used; a no-op where the kernel cannot (Linux before 6.2).
+  // Makes the kernel look up the name again before its next use; a no-op where the kernel cannot (Linux before 6.2).
   int ExpireEntry(uint64_t parent, std::string_view name);
   int InvalidateAttributes(uint64_t nodeid);
   int InvalidateInode(uint64_t nodeid);  // attributes and all cached pages or listings
 
-  // Of a connection whose INIT another process answered, before Start.
+  // For a connection whose INIT another process answered; call before Start.
   void SetInitialized(uint64_t init_flags);
-  // The kernel sends again what was read from the device and never answered: by a process that is dead. Only where INIT
+  // Makes the kernel send again the requests that a dead process read from the device and did not answer. Only if INIT
   // offered kFuseHasResend.
   int Resend();
 
@@ -156,7 +157,7 @@ class Dispatcher {
   Operations* const operations_;
   CpuLatency* const cpu_latency_;
   DispatcherCounters counters_;
-  std::atomic<uint64_t> init_flags_{0};  // agreed on
+  std::atomic<uint64_t> init_flags_{0};  // as agreed at INIT
   std::atomic<bool> initialized_{false};
   std::mutex init_mutex_;
   std::condition_variable init_done_;

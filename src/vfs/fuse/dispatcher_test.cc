@@ -12,7 +12,7 @@
 namespace vrun::vfs {
 namespace {
 
-// Keeps every reply it is given, so that a test decides when and whether it is answered.
+// Keeps every reply, so that the test decides whether and when to answer it.
 class Recorder : public Operations {
  public:
   InitChoice Init(const KernelOffer& offer) override {
@@ -29,7 +29,7 @@ class Recorder : public Operations {
     forgotten[nodeid] += count;
   }
   void GetAttr(const Request&, Reply reply) override { reply.Error(ENOENT); }
-  void ReadLink(const Request&, Reply) override {}  // drops it
+  void ReadLink(const Request&, Reply) override {}  // drops the reply
   void Open(const Request&, uint32_t, Reply reply) override { reply.Error(EACCES); }
   void Read(const Request&, uint64_t, uint32_t, Reply reply) override {
     std::lock_guard lock(mutex_);
@@ -103,7 +103,7 @@ TEST_F(DispatcherTest, TooOldAndTooNewKernels) {
   in.major = 7;
   in.minor = 12;
   EXPECT_EQ(kernel_->Call(FUSE_INIT, 0, {reinterpret_cast<char*>(&in), sizeof in}).error, EPROTO);
-  in.major = 8;  // is told our version and asks again
+  in.major = 8;  // the kernel gets our version and asks again
   const auto answer = kernel_->Call(FUSE_INIT, 0, {reinterpret_cast<char*>(&in), sizeof in});
   EXPECT_EQ(answer.error, 0);
   EXPECT_EQ(answer.As<InitOut>().major, 7u);
@@ -152,7 +152,7 @@ TEST_F(DispatcherTest, ASignalToALivingProcessWaitsForItsAnswer) {
       kernel_->Send(FUSE_READ, 5, {reinterpret_cast<char*>(&in), sizeof in}, static_cast<uint32_t>(getpid()));
   WaitKept(1);
   kernel_->Interrupt(id);
-  kernel_->Call(FUSE_STATFS, 1, "");  // the interrupt, sent before, has been handled or is being handled
+  kernel_->Call(FUSE_STATFS, 1, "");  // the earlier interrupt has been handled or is being handled
   EXPECT_FALSE(kernel_->Answered(id));
   EXPECT_TRUE(ops_.Take().Data("in time"));
   EXPECT_EQ(kernel_->Wait(id)->body, "in time");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The FUSE wire format: <linux/fuse.h> of Debian 12 (protocol 7.38) and what newer kernels added.
+// The FUSE wire format: <linux/fuse.h> of Debian 12 (protocol 7.38) plus additions of newer kernels.
 //
-// A kernel that does not know a flag ignores it and one that does not offer it is served without, so nothing here is
-// required of the kernel.
+// Nothing here is required of the kernel: a kernel ignores flags that it does not know, and a kernel that does not
+// offer a flag is served without it.
 #pragma once
 
 #include <linux/fuse.h>
@@ -24,9 +24,9 @@ inline constexpr uint64_t kFuseHasResend = 1ull << 39;      // 7.40: FUSE_NOTIFY
 inline constexpr uint32_t kOpenKeepCache = 1u << 1;
 inline constexpr uint32_t kOpenCacheDir = 1u << 3;
 inline constexpr uint32_t kOpenNoFlush = 1u << 5;
-inline constexpr uint32_t kOpenPassthrough = 1u << 7;  // with a backing id; nothing but kOpenNoFlush beside it
+inline constexpr uint32_t kOpenPassthrough = 1u << 7;  // with a backing id; only kOpenNoFlush may accompany it
 
-// fuse_init_out with the fields after flags2 that 7.38 calls unused.
+// fuse_init_out with the fields after flags2 that 7.38 leaves unused.
 struct InitOut {
   uint32_t major;
   uint32_t minor;
@@ -39,14 +39,14 @@ struct InitOut {
   uint16_t max_pages;
   uint16_t map_alignment;
   uint32_t flags2;
-  uint32_t max_stack_depth;  // 1: backing files on a plain file system, and overlayfs may lie on top
+  uint32_t max_stack_depth;  // 1: backing files on a plain file system, and an overlayfs may be mounted on top
   uint16_t request_timeout;
   uint16_t unused[11];
 };
 static_assert(sizeof(InitOut) == sizeof(fuse_init_out));
 static_assert(offsetof(InitOut, flags2) == offsetof(fuse_init_out, flags2));
 
-// fuse_open_out, whose padding became the backing id.
+// fuse_open_out with the backing id in place of the padding.
 struct OpenOut {
   uint64_t fh;
   uint32_t open_flags;
@@ -66,12 +66,12 @@ inline constexpr int kNotifyResend = 7;  // 7.40: no body
 
 inline constexpr size_t kOpcodeCount = 64;  // counters are kept for 0..63
 
-// An INIT of a kernel from 5.4 on. Older ones want shorter answers.
+// The minor version of Linux 5.4. Older kernels expect shorter answers.
 inline constexpr uint32_t kMinimumMinor = 31;
-// What we speak: nothing after 7.40 changes a layout that we use.
+// The version that we offer. No later version changes a layout that we use.
 inline constexpr uint32_t kSpokenMinor = 40;
 
-// A time-out that means "for ever" (a hundred years) and overflows in no kernel.
+// A timeout that means "for ever" (a hundred years) and overflows in no kernel.
 inline constexpr uint64_t kForeverSeconds = 100ull * 365 * 24 * 3600;
 
 }  // namespace vrun::vfs

@@ -27,7 +27,7 @@ Error MountError(int error_number, const std::string& directory) {
   return ErrnoError(error_number, what);
 }
 
-// The mount API of Linux 5.2: a mount that is ours before it is attached anywhere.
+// Uses the mount API of Linux 5.2: the mount is ours before it is attached anywhere.
 Result<UniqueFd> NewMount(int device, bool read_only) {
   const UniqueFd context(::fsopen("fuse", FSOPEN_CLOEXEC));
   if (!context) return ErrnoError("fsopen fuse");
@@ -93,7 +93,7 @@ Result<FuseMount> FuseMount::Create(int device, const std::string& directory, Ac
 }
 
 Result<FuseMount> FuseMount::Adopt(UniqueFd mount, const std::string& directory) {
-  // No request for this: the server may not be running yet.
+  // Must not send a request: the server may not be running yet.
   struct statx st {};
   if (::statx(mount.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &st) != 0) {
     return ErrnoError("statx of the mounted view");
@@ -126,7 +126,7 @@ void FuseMount::Abort() {
   const std::string control = "/sys/fs/fuse/connections/" + std::to_string(connection_) + "/abort";
   if (WriteKernelFile(control, "1")) return;
   // No fusectl here: a forced unmount aborts the connection as well, whoever else uses it. Through the descriptor,
-  // since the mount may have been moved.
+  // because the mount may have been moved.
   const std::string path = "/proc/self/fd/" + std::to_string(mount_.get());
   if (::umount2(path.c_str(), MNT_FORCE | MNT_DETACH) != 0 && !directory_.empty()) {
     ::umount2(directory_.c_str(), MNT_FORCE | MNT_DETACH);

@@ -19,12 +19,12 @@ struct Acl {
     }
     return nullptr;
   }
-  // The group bits of the mode stand for the mask where there is one.
+  // The group bits of the mode hold the mask if there is one.
   posix_acl_xattr_entry* Group() {
     auto* mask = Find(ACL_MASK);
     return mask != nullptr ? mask : Find(ACL_GROUP_OBJ);
   }
-  // Nothing that a mode cannot say.
+  // The mode can express the whole ACL.
   bool IsMode() const { return entries.size() == 3; }
 };
 
@@ -78,7 +78,7 @@ std::optional<std::string> ChmodAcl(std::string_view value, uint32_t mode) {
 std::optional<AclMode> InheritAcl(std::string_view value, uint32_t mode) {
   auto acl = Parse(value);
   if (!acl) return std::nullopt;
-  // Each of the three classes gets what both the default and the creator allow.
+  // Each of the three classes gets what both the default ACL and the creator allow.
   const auto both = [](posix_acl_xattr_entry* entry, uint32_t bits) {
     entry->e_perm = static_cast<uint16_t>(entry->e_perm & bits);
     return Bits(*entry);

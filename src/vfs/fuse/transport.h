@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How FUSE packets move, apart from what they mean: /dev/fuse in production, FakeKernel in tests.
+// Moves FUSE packets without decoding them: /dev/fuse in production, FakeKernel in tests.
 #pragma once
 
 #include <sys/uio.h>
@@ -18,10 +18,10 @@ namespace vrun::vfs {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // Blocks for the next request and returns its length. 0: the connection is over, for every thread.
+  // Blocks for the next request and returns its length. 0: the connection has ended, for every thread.
   virtual size_t Receive(void* buffer, size_t size) = 0;
-  // One whole packet (reply or notification). Returns 0 or the errno; ENOENT: nobody waits for this reply, or the
-  // kernel does not know what the notification names.
+  // Sends one whole packet (reply or notification). Returns 0 or the errno. ENOENT: nobody waits for this reply, or the
+  // kernel does not know the object of the notification.
   virtual int Send(const iovec* parts, int count) = 0;
   // Registers a file for passthrough; the kernel keeps its own reference. Returns the id (> 0) or -errno.
   virtual int OpenBacking(int fd) = 0;
@@ -30,9 +30,9 @@ class Transport {
   virtual void Abort() = 0;
 };
 
-// Tells the kernel something unasked: `code` is a fuse_notify_code, `head` and `tail` follow each other. 0 or an errno;
-// ENOENT: the kernel does not know what it names, which is fine. Never from an operation, and never while holding what
-// an operation waits for: the kernel takes locks under which it may be waiting for an answer.
+// Sends a notification: `code` is a fuse_notify_code; `tail` is sent right after `head`. 0 or an errno; ENOENT: the
+// kernel does not know the object, which is fine. Never call it from an operation, nor while holding something that an
+// operation waits for: the kernel takes locks under which it may be waiting for an answer.
 int Notify(Transport& transport, int code, std::string_view head, std::string_view tail);
 
 class DevFuse final : public Transport {

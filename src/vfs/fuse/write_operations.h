@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a file system that can be written to answers beyond Operations (dispatcher.h), and the decoding of it.
+// The additional operations of a writable file system (see Operations in dispatcher.h), and their decoder.
 //
 // As with Operations: called on the worker threads, several at once; each Reply is answered once, now or later. Names
 // are one component of at most 255 bytes; views into the packet are valid until the call returns.
@@ -19,7 +19,8 @@ class WriteOperations {
   virtual ~WriteOperations() = default;
   virtual void SetAttr(const Request& request, const fuse_setattr_in& in, Reply reply) = 0;  // fuse_attr_out
 
-  // `mode` with its file type where it has one; `umask` is for us to apply (FUSE_DONT_MASK). fuse_entry_out.
+  // `mode` includes the file type if the request has one; we must apply `umask` (FUSE_DONT_MASK). Answers with
+  // fuse_entry_out.
   struct NewName {
     std::string_view name;
     uint32_t mode = 0;
@@ -29,7 +30,7 @@ class WriteOperations {
   };
   virtual void Make(const Request& request, const NewName& made, Reply reply) = 0;
   virtual void Link(const Request& request, uint64_t source, std::string_view name, Reply reply) = 0;
-  // `made.name` empty: a file without a name (O_TMPFILE). fuse_entry_out and OpenOut.
+  // `made.name` empty: a file without a name (O_TMPFILE). Answers with fuse_entry_out and OpenOut.
   virtual void Create(const Request& request, const NewName& made, uint32_t flags, Reply reply) = 0;
 
   virtual void Remove(const Request& request, std::string_view name, bool directory, Reply reply) = 0;
@@ -43,16 +44,16 @@ class WriteOperations {
   virtual void Allocate(const Request& request, const fuse_fallocate_in& in, Reply reply) = 0;
   virtual void CopyRange(const Request& request, const fuse_copy_file_range_in& in, Reply reply) = 0;
 
-  // `flags` of setxattr(2). `kill_sgid`: an ACL is set by somebody who may not keep the set-group-id bit.
+  // `flags` of setxattr(2). `kill_sgid`: the caller sets an ACL and may not keep the set-group-id bit.
   virtual void SetXattr(const Request& request, std::string_view name, std::string_view value, uint32_t flags,
                         bool kill_sgid, Reply reply) = 0;
   virtual void RemoveXattr(const Request& request, std::string_view name, Reply reply) = 0;
 };
 
-// What became of a packet.
+// Result of decoding a packet.
 enum class Dispatched { kDone, kMalformed, kUnknown };
 
-// Decodes one request of the operations above. `init_flags`: what was agreed on at INIT. Takes `reply` only if kDone.
+// Decodes one request of the operations above. `init_flags`: as agreed at INIT. Takes `reply` only if kDone.
 Dispatched DispatchWrite(WriteOperations& operations, uint64_t init_flags, uint32_t opcode, const Request& request,
                          Decoder in, Reply* reply);
 

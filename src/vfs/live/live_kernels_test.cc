@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A live view on kernels that lack what newer ones have: what this one offers is hidden from it.
+// A live view on kernels without newer features: this kernel's offers are hidden from it.
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <sys/stat.h>
@@ -85,7 +85,7 @@ TEST_P(LiveKernelTest, WhatChangesAtHomeIsSeenAndWhatIsOpenStays) {
   EXPECT_FALSE(Is("/dir/gone"));
   ASSERT_EQ(::pread(saved.get(), bytes.data(), bytes.size(), 0), 3);
   EXPECT_EQ(bytes.substr(0, 3), "old");
-  // Home is silent for a while: the job goes on, and sees afterwards what it has missed.
+  // Home is silent for a while: the job continues, and then sees the changes that it missed.
   view_->Doubt(true);
   Put(In("/dir/ours"), "ours");
   EXPECT_EQ(Content("/dir/new") + Content("/dir/ours"), "madeours");
@@ -98,12 +98,12 @@ TEST_P(LiveKernelTest, WhatChangesAtHomeIsSeenAndWhatIsOpenStays) {
 TEST_P(LiveKernelTest, NobodyTakesItOverAndWhatWasWrittenIsLeftForHome) {
   Mount();
   const auto handle = view_->Handle();
-  ASSERT_FALSE(handle) << "its requests cannot be sent again";
+  ASSERT_FALSE(handle) << "the kernel cannot resend its requests";
   EXPECT_EQ(handle.error().code(), Code::kUnsupported);
-  EXPECT_NE(handle.error().message().find("from Linux 6.9 on"), std::string::npos) << handle.error().message();
+  EXPECT_NE(handle.error().message().find("needs Linux 6.9 or newer"), std::string::npos) << handle.error().message();
   Put(In("/written"), "for home");
   view_->SeeCloses();
-  view_.reset();  // as when its server dies: the mount has ended
+  view_.reset();  // as if its server died: the mount has ended
   LiveRemainsOptions options;
   options.journal = options_.journal;
   options.written = options_.written;
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(, LiveKernelTest,
                                          Kernel{"Linux6_6", kFusePassthrough | kFuseHasResend, true}),
                          [](const auto& of) { return of.param.name; });
 
-// What the switches of a node turn off.
+// Options that a node's configuration can turn off.
 class LiveSwitchTest : public LiveViewFixture {
  protected:
   void List() const {
@@ -133,7 +133,7 @@ class LiveSwitchTest : public LiveViewFixture {
     ::closedir(directory);
   }
   uint64_t Requests(uint32_t opcode) const { return view_->stats().requests[opcode]; }
-  // That it takes to ask for the attributes of what was listed.
+  // Lookups needed for the attributes of listed names.
   uint64_t LookupsAfterList() {
     List();
     const uint64_t before = Requests(FUSE_LOOKUP);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A live view against models: random operations on names do the same there as on a local file system, with the same
-// errors, and random reads and writes of one file do the same as on a string.
+// A live view against models: random name operations have the same effects and errors as on a local file system, and
+// random reads and writes of one file the same as on a string.
 #include <dirent.h>
 #include <linux/falloc.h>
 #include <linux/fs.h>
@@ -24,7 +24,7 @@ int Errno(long result) { return result < 0 ? errno : 0; }
 
 class LiveModelTest : public LiveViewFixture {
  protected:
-  // The same operation on both sides.
+  // Runs the same operation on both sides.
   void Both(const std::string& what, const std::function<int(const std::string& root)>& operation) {
     const int there = operation(native_);
     const int here = operation(mount_);
@@ -168,7 +168,7 @@ TEST_F(LiveModelTest, RandomOperationsAreThoseOfALocalFileSystem) {
   Write("/sub/dir/a", std::string(3000, 'x'));
   ASSERT_EQ(::link((origin_ + "/dir/home").c_str(), (origin_ + "/sub/home").c_str()), 0);
   ASSERT_EQ(::symlink("home", (origin_ + "/dir/a").c_str()), 0);
-  const char* first = std::getenv("VRUN_LIVE_SEED");  // of four; for longer searches
+  const char* first = std::getenv("VRUN_LIVE_SEED");  // first of four; for longer searches
   const unsigned base = first != nullptr ? static_cast<unsigned>(std::atoi(first)) : 1;
   for (unsigned seed = base; seed < base + 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

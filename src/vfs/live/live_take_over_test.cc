@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A live view is served on by another process: what the kernel has cached by then, and what home has become meanwhile.
-// The first servers are forks of the test, which has no threads then and keeps the descriptors, as the keeper does.
+// Another process takes over a live view: state that the kernel has cached, and changes at home meanwhile. The first
+// servers are forks of the test, which has no threads then and keeps the descriptors, as the keeper does.
 #include <dirent.h>
 #include <linux/filter.h>
 #include <linux/fuse.h>
@@ -13,14 +13,14 @@
 #include <cstddef>
 #include <map>
 
-#include "base/io/frame_socket.h"
+#include "base/io/message_socket.h"
 #include "vfs/live/tree/live_tree.h"
 #include "vfs/testing/live_testing.h"
 
 namespace vrun::vfs {
 namespace {
 
-// What one process needs to serve. Not before it was forked: it has threads.
+// Everything that one process needs to serve. Create it after the fork, because it has threads.
 struct Serving {
   Serving(const std::string& directory, const std::string& origin) : origin_(origin) {
     store = *store::Store::Open({.directory = directory + "/store", .min_free_bytes = 0});
@@ -44,7 +44,7 @@ struct Serving {
     source.Add(*snapshot);
     return (*snapshot)->id;
   }
-  // Home has all that was written.
+  // Home has everything that was written.
   Status Advance() {
     view->SeeCloses();
     v1::WriteBackAck ack;
@@ -126,7 +126,7 @@ class LiveTakeOverTest : public testing::Test {
       if (serving->source.WaitHeld(1, 60'000)) (void)SendFrame(socket, "stuck");
     }).detach();
   }
-  // What the kernel is written of at least so many parts: answers have one or two, notices about names three.
+  // Dies before a write to the kernel with at least so many parts: answers have one or two, notices about names three.
   static void DieBeforeWriting(uint32_t parts) {
     sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -142,8 +142,8 @@ class LiveTakeOverTest : public testing::Test {
   }
   static constexpr const char* kAdvance = "advance";         // as Serving::Advance
   static constexpr const char* kTreeOnly = "tree only";      // home has heard of nothing
-  static constexpr const char* kHold = "advance and hold";   // and home answers nothing
-  static constexpr const char* kDieAtName = "advance, die";  // at the first name of which the kernel is told
+  static constexpr const char* kHold = "advance and hold";   // and then home answers nothing
+  static constexpr const char* kDieAtName = "advance, die";  // at the first notice of a name
   static constexpr const char* kDieAtAnswer = "die";         // at the first answer
   void Tell(const char* what, const char* answer = "") {
     ASSERT_TRUE(SendFrame(socket_.get(), what));
@@ -167,7 +167,7 @@ class LiveTakeOverTest : public testing::Test {
     Kill();
     const auto copy = [](const UniqueFd& fd) { return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); };
     here_ = std::make_unique<Serving>(top_, origin_);
-    (void)here_->Scan();  // what the server before had not kept is asked for again
+    (void)here_->Scan();  // asks again for what the previous server had not saved
     auto view =
         LiveView::TakeOver(here_->backend, {copy(kept_.device), copy(kept_.mount), copy(kept_.state)}, options_);
     ASSERT_TRUE(view) << view.error().message();
@@ -186,13 +186,13 @@ class LiveTakeOverTest : public testing::Test {
     for (int i = 0; i < 10'000 && !holds(); ++i) ::usleep(2'000);
     return holds();
   }
-  // At home.
+  // Writes at home.
   void Write(const std::string& path, const std::string& content) const {
     ASSERT_TRUE(MakeDirs((origin_ + path).substr(0, (origin_ + path).rfind('/')), 0755));
     ASSERT_TRUE(WriteFileAtomic(origin_ + path, content, 0644));
   }
   void Remove(const std::string& path) const { ASSERT_EQ(::unlink((origin_ + path).c_str()), 0); }
-  // The next part of a listing.
+  // Reads the next part of a listing.
   static int List(int directory, std::map<std::string, int>* seen) {
     alignas(8) char buffer[2048];
     const long n = ::syscall(SYS_getdents64, directory, buffer, sizeof buffer);
@@ -216,7 +216,7 @@ class LiveTakeOverTest : public testing::Test {
   std::unique_ptr<Serving> here_;
 };
 
-// A job that removes a tree would find names that are not there any more, or not find those that are.
+// Otherwise a job that removes a tree would find names that are gone, or miss existing ones.
 TEST_F(LiveTakeOverTest, TheKernelHearsWhatTheServerBeforeDidNotSay) {
   Write("/dir/gone", "x");
   Write("/dir/saved", "old");
@@ -244,7 +244,7 @@ TEST_F(LiveTakeOverTest, WhatHomeRemovedMeanwhileIsGone) {
   Kill();
   Remove("/dir/gone");
   Remove("/dir/below/gone");
-  // Of what this process can have, the directories as they were are not: those are home's only.
+  // Removes the old directory objects from this process's reach: only home has them then.
   ASSERT_TRUE(RemoveTree(top_ + "/store"));
   ASSERT_NO_FATAL_FAILURE(TakeOver());
   ASSERT_NO_FATAL_FAILURE(Follow());
@@ -253,7 +253,7 @@ TEST_F(LiveTakeOverTest, WhatHomeRemovedMeanwhileIsGone) {
   EXPECT_TRUE(Is("/dir/kept"));
 }
 
-// The tree was taken, and what home has in a directory of ours was still to come.
+// The tree was merged, but the object of one of our directories was still to be fetched.
 TEST_F(LiveTakeOverTest, ADirectoryThatWasNotComparedIsAfterwards) {
   Write("/parent/file", "x");
   Serve();
@@ -273,7 +273,7 @@ TEST_F(LiveTakeOverTest, AListingGoesOnWhereItWas) {
   ASSERT_TRUE(Is("/dir/name100"));
   Write("/dir/a", "first, in order of names");
   Write("/dir/b", "");
-  ASSERT_NO_FATAL_FAILURE(Tell(kAdvance));  // what has a place keeps it
+  ASSERT_NO_FATAL_FAILURE(Tell(kAdvance));  // a name with a place keeps it
   std::map<std::string, int> seen;
   const UniqueFd directory = Directory("/dir");
   for (int i = 0; i < 2; ++i) ASSERT_GT(List(directory.get(), &seen), 0);
@@ -289,7 +289,7 @@ TEST_F(LiveTakeOverTest, AListingGoesOnWhereItWas) {
   EXPECT_EQ(seen.size(), 154u);
 }
 
-// Names that are there, and those that are not, from before the take-over.
+// Existing and absent names that were cached before the take-over.
 TEST_F(LiveTakeOverTest, InDoubtNothingIsBelievedWhoeverToldIt) {
   Write("/dir/there", "x");
   Serve();
@@ -353,7 +353,7 @@ TEST_F(LiveTakeOverTest, OnAFullDiskNothingIsTakenForSomethingElse) {
   ::umount2(disk.c_str(), MNT_DETACH);
 }
 
-// What a server has done and died before it could say so is asked for again.
+// A server did a request and died before the answer: the kernel sends it again.
 struct Doing {
   const char* name;
   std::function<long(const std::string& top)> act;

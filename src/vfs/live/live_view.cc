@@ -24,7 +24,7 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr int kInitMillis = 30'000;  // INIT comes with the mount; this is for a machine that hardly runs
+constexpr int kInitMillis = 30'000;  // INIT comes with the mount; the limit is for an extremely slow machine
 
 Result<UniqueFd> Duplicate(int fd) {
   UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
@@ -32,7 +32,7 @@ Result<UniqueFd> Duplicate(int fd) {
   return copy;
 }
 
-// All of it null in a view without a journal.
+// All members are null in a view without a journal.
 struct Journaling {
   std::unique_ptr<SavedView> saved;
   std::unique_ptr<LiveJournal> journal;
@@ -56,7 +56,7 @@ class MountedLiveView final : public LiveView {
         releaser_([this] { ShowReleased(); }) {}
 
   ~MountedLiveView() override {
-    // The connection first: it wakes the threads that read it, and everybody who waits for an answer.
+    // End the connection first: that wakes the threads that read it, and everyone who waits for an answer.
     if (mount_) mount_->Abort();
     dispatcher_.Stop();
     root_.WatchCloses(nullptr);
@@ -68,7 +68,7 @@ class MountedLiveView final : public LiveView {
     }
     releaser_.join();
     if (journaling_.journal) files_->Keep();
-    transport_->SetAbort(nullptr);  // the mount goes before what might still call it
+    transport_->SetAbort(nullptr);  // the mount is destroyed before the transport that could call it
     if (mount_) mount_->Unmount();
   }
 
@@ -82,7 +82,7 @@ class MountedLiveView final : public LiveView {
     transport_->SetAbort([this] { mount_->Abort(); });
     dispatcher_.Start(options.threads);
     if (!dispatcher_.WaitInitialized(kInitMillis)) {
-      return Error(Code::kTimeout, "mount a live view: the kernel says nothing");
+      return Error(Code::kTimeout, "mount a live view: the kernel sent no INIT within 30 s");
     }
     if (root_.no_open()) {
       VRUN_ASSIGN(closes_, CloseWatch::Start(mount_->fd(), HooksOfCloses()));
@@ -111,9 +111,10 @@ class MountedLiveView final : public LiveView {
     const uint64_t init_flags = journaling_.saved->header().init_flags;
     dispatcher_.SetInitialized(init_flags);
     root_.SetInitialized(init_flags);
-    if (root_.no_open()) root_.ClosesMissed();  // before what followed them
+    if (root_.no_open()) root_.ClosesMissed();  // before the requests that followed those closes
     // Before anything is read here: it would be sent again as well, and done twice.
-    if (const int error = dispatcher_.Resend(); error != 0) return ErrnoError(error, "have requests sent again");
+    if (const int error = dispatcher_.Resend(); error != 0)
+      return ErrnoError(error, "ask the kernel to resend unanswered requests");
     dispatcher_.Start(options.threads);
     {
       std::lock_guard lock(release_mutex_);
@@ -125,7 +126,7 @@ class MountedLiveView final : public LiveView {
     if (closes) {
       closes_ = *std::move(closes);
       root_.WatchCloses(closes_.get());
-    } else {  // then what was written is published after a while
+    } else {  // without it, written content is published after a while
       LogWarning("live view: {}", Escape(closes.error().message()));
     }
     if (options.push) StartPushing();
@@ -133,7 +134,7 @@ class MountedLiveView final : public LiveView {
   }
 
   Result<ViewHandle> Handle() const override {
-    if (!journaling_.saved) return Error(Code::kUnsupported, "hand a live view over: it has no journal");
+    if (!journaling_.saved) return Error(Code::kUnsupported, "cannot hand over a live view without a journal");
     VRUN_TRY(journaling_.saved->Usable());
     ViewHandle handle;
     VRUN_ASSIGN(handle.device, Duplicate(transport_->fd()));
@@ -144,7 +145,7 @@ class MountedLiveView final : public LiveView {
   LiveStream* stream() override { return journaling_.stream.get(); }
   uint64_t PublishAll() override { return root_.PublishAll(); }
   void SeeCloses() override { root_.SettleCloses(); }
-  uint64_t DropWritten(uint64_t keep_bytes) override { return root_.DropWritten(keep_bytes); }
+  uint64_t DropWritten(uint64_t rest_bytes) override { return root_.DropWritten(rest_bytes); }
 
   Result<UniqueFd> CloneMount() const override {
     return mount_->Clone([this](int error) { return backend_->store()->GiveWay(error, 0); });
@@ -176,7 +177,7 @@ class MountedLiveView final : public LiveView {
 
   void StartPushing() {
     auto push = LivePush::Start(*backend_, mount_->fd());
-    if (!push) return LogWarning("live view: nothing is pushed: {}", Escape(push.error().message()));
+    if (!push) return LogWarning("live view: pushing is off: {}", Escape(push.error().message()));
     push_ = *std::move(push);
     root_.PushInto(push_.get());
   }
@@ -187,8 +188,8 @@ class MountedLiveView final : public LiveView {
     release_.notify_one();
   }
 
-  // A thread of its own, since the one that closed the file answers requests, and the kernel may wait for answers
-  // before it takes a notice.
+  // A thread of its own: the thread that closed the file answers requests, and the kernel may wait for answers before
+  // it accepts a notice.
   void ShowReleased() {
     std::unique_lock lock(release_mutex_);
     for (;;) {
@@ -211,7 +212,7 @@ class MountedLiveView final : public LiveView {
   LiveRoot root_;
   Dispatcher dispatcher_;
   std::optional<FuseMount> mount_;
-  std::unique_ptr<CloseWatch> closes_;  // null: opens are requests
+  std::unique_ptr<CloseWatch> closes_;  // null: the kernel sends opens
 
   std::mutex release_mutex_;
   std::condition_variable release_;
@@ -250,7 +251,7 @@ Result<std::unique_ptr<LiveView>> LiveView::Mount(std::shared_ptr<Backend> backe
   VRUN_ASSIGN(const tree::Entry root, FetchRootEntry(*backend, tree));
   auto view = MountOnce(backend, tree, root, options);
   if (view || !options.no_open || options.journal.empty() || view.error().code() != Code::kUnsupported) return view;
-  LogInfo("live view: files are opened by request: {}", Escape(view.error().message()));
+  LogInfo("live view: each open and each close costs a request: {}", Escape(view.error().message()));
   options.no_open = false;
   return MountOnce(backend, tree, root, options);
 }
@@ -265,7 +266,7 @@ Result<std::unique_ptr<LiveView>> LiveView::TakeOver(std::shared_ptr<Backend> ba
   journaling.stream = std::make_unique<LiveStream>(options.stream);
   journaling.stream->SetReady(options.on_ready);
   VRUN_ASSIGN(auto files, LiveFiles::Open(options.written));
-  const tree::Entry root;  // the journal has it
+  const tree::Entry root;  // the journal has the real one
   auto view = std::make_unique<MountedLiveView>(std::move(backend), std::move(files), state.tree, root, options,
                                                 std::move(handle.device), std::move(journaling));
   VRUN_TRY(view->TakeOver(options, std::move(handle.mount), &state));

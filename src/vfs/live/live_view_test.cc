@@ -49,7 +49,7 @@ std::set<std::string> List(const std::string& path) {
   names.erase("..");
   return names;
 }
-// As somebody without any privilege; the result is `act`'s.
+// Runs `act` as a user without privileges and returns its result.
 int AsNobody(const std::function<int()>& act) {
   return InChild(
       [&] { return ::setgroups(0, nullptr) == 0 && ::setgid(1000) == 0 && ::setuid(1000) == 0 ? act() : 97; });
@@ -80,7 +80,7 @@ TEST_F(LiveViewTest, OneByteOfALargeFileCostsOneUnit) {
   std::string around(3, '\0');
   ASSERT_EQ(::pread(fd.get(), around.data(), 3, 9'999'999), 3);
   EXPECT_EQ(around, content.substr(9'999'999, 1) + "X" + content.substr(10'000'001, 1));
-  // All of it, and then the kernel reads the file by itself.
+  // Writes all of it; afterwards the kernel reads the file directly.
   std::string want = content;
   want[10'000'000] = 'X';
   EXPECT_TRUE(Content("/large") == want);
@@ -100,7 +100,7 @@ TEST_F(LiveViewTest, TheKernelWritesNewFilesByItself) {
   Mount();
   if (!view_->stats().passthrough) GTEST_SKIP() << "this kernel has no FUSE passthrough";
   const UniqueFd fd(::open(In("/log").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  ASSERT_EQ(::write(fd.get(), "1", 1), 1);  // the first asks for capabilities that it would end
+  ASSERT_EQ(::write(fd.get(), "1", 1), 1);  // the first write asks for capabilities that it would drop
   const auto before = view_->stats().requests;
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(::write(fd.get(), "line\n", 5), 5);
   const auto after = view_->stats().requests;
@@ -117,7 +117,7 @@ TEST_F(LiveViewTest, ADirectoryOfHomesIsMovedWithAllThatNobodyHasLookedAt) {
   EXPECT_EQ(Content("/moved/er/file"), "content");
   EXPECT_EQ(List(In("/a")), std::set<std::string>{});
   ASSERT_EQ(::mkdir(In("/a/deep").c_str(), 0755), 0);
-  EXPECT_EQ(List(In("/a/deep")), std::set<std::string>{});  // a new one: nothing shines through
+  EXPECT_EQ(List(In("/a/deep")), std::set<std::string>{});  // a new directory: home's names do not show through
   EXPECT_EQ(List(In("/moved")), (std::set<std::string>{"er", "other"}));
 }
 
@@ -144,7 +144,7 @@ TEST_F(LiveViewTest, NothingIsLeftOfWhatWasRemoved) {
   Mount();
   for (int i = 0; i < 50; ++i) Put(In("/f" + std::to_string(i)), "x");
   for (int i = 0; i < 50; ++i) ASSERT_EQ(::unlink(In("/f" + std::to_string(i)).c_str()), 0);
-  // The kernel forgets in its own time.
+  // The kernel sends forgets at some later time.
   for (int i = 0; i < 500 && !List(directory_.path() + "/written").empty(); ++i) ::poll(nullptr, 0, 10);
   EXPECT_EQ(List(directory_.path() + "/written"), std::set<std::string>{});
 }
@@ -197,7 +197,7 @@ TEST_F(LiveViewTest, ListingsAreWholeWhileNamesComeAndGo) {
   for (int i = 0; i < 300; ++i) Write("/d/home" + std::to_string(i), "");
   Mount();
   for (int i = 0; i < 300; ++i) Put(In("/d/own" + std::to_string(i)), "");
-  // What stays is listed once, whatever happens in between.
+  // Names that stay are listed once, whatever happens meanwhile.
   DIR* directory = ::opendir(In("/d").c_str());
   std::multiset<std::string> seen;
   int removed = 0;
@@ -264,7 +264,7 @@ TEST_F(LiveViewTest, AWriteThroughAMappingMovesTheTime) {
               return ::msync(map, 8192, MS_SYNC);
             }),
             0);
-  // Not stat: mapping a file makes the kernel ask for its atime, and with it for all the rest.
+  // Not stat: after mapping a file the kernel requests its atime, and all other attributes with it.
   struct statx st {};
   ASSERT_EQ(::statx(AT_FDCWD, In("/f").c_str(), 0, STATX_MTIME, &st), 0);
   EXPECT_GT(st.stx_mtime.tv_sec, 1'700'000'000);
@@ -273,7 +273,8 @@ TEST_F(LiveViewTest, AWriteThroughAMappingMovesTheTime) {
 
 TEST_F(LiveViewTest, PagesFromBeforeTheKernelWroteByItselfAreNotShown) {
   Mount();
-  // Files with set-id bits are not passed through: so one file goes through the page cache, past it, and through it.
+  // Files with set-id bits do not use passthrough. So one file is accessed through the page cache, past it, and with
+  // passthrough.
   Put(In("/f"), "before");
   ASSERT_EQ(::chmod(In("/f").c_str(), 04755), 0);
   EXPECT_EQ(Content("/f"), "before");
@@ -291,7 +292,7 @@ TEST_F(LiveViewTest, WhoMayNotWriteCannot) {
   Put(In("/d/roots"), "x");
   EXPECT_EQ(AsNobody([&] { return ErrnoOf(::open(In("/home").c_str(), O_WRONLY)); }), EACCES);
   EXPECT_EQ(AsNobody([&] { return ErrnoOf(::mkdir(In("/x").c_str(), 0777)); }), EACCES);
-  EXPECT_EQ(AsNobody([&] { return ErrnoOf(::unlink(In("/d/roots").c_str())); }), EPERM);  // sticky
+  EXPECT_EQ(AsNobody([&] { return ErrnoOf(::unlink(In("/d/roots").c_str())); }), EPERM);  // sticky bit
   EXPECT_EQ(AsNobody([&] { return ErrnoOf(::chmod(In("/home").c_str(), 0777)); }), EPERM);
   EXPECT_EQ(AsNobody([&] { return ErrnoOf(::chown(In("/home").c_str(), 1000, -1)); }), EPERM);
   EXPECT_EQ(AsNobody([&] { return ErrnoOf(::mkdir(In("/d/mine").c_str(), 0777)); }), 0);
@@ -330,7 +331,7 @@ TEST_F(LiveViewTest, WritingAndChangingOwnersEndsSetUserId) {
       ASSERT_EQ(::chmod(In(name).c_str(), 06777), 0);
       ASSERT_EQ(::chown(In(name).c_str(), 5, 5), 0);
       EXPECT_EQ(Stat(In(name)).st_mode & 07777, 0777u) << name << " " << passthrough;
-      ASSERT_EQ(::chmod(In(name).c_str(), 06767), 0);  // set-group-id without a group's right to run it
+      ASSERT_EQ(::chmod(In(name).c_str(), 06767), 0);  // set-group-id without group execute permission
       EXPECT_EQ(AsNobody([&] {
                   const int fd = ::open(In(name).c_str(), O_WRONLY);
                   return fd >= 0 && ::fallocate(fd, 0, 0, 9000) == 0 ? 0 : errno;
@@ -362,12 +363,12 @@ TEST_F(LiveViewTest, ExtendedAttributesAndTheirErrors) {
   ASSERT_EQ(::removexattr(f.c_str(), "user.home"), 0);
   EXPECT_EQ(::removexattr(f.c_str(), "user.home"), -1);
   EXPECT_EQ(errno, ENODATA);
-  // What home's file system would not take is refused at once.
+  // Names that home's file system would not accept are refused at once.
   for (const auto& [name, error] : {std::pair("plain", EOPNOTSUPP), {"other.name", EOPNOTSUPP}, {"user.", EINVAL}}) {
     EXPECT_EQ(::setxattr(f.c_str(), name, "x", 1, 0), -1);
     EXPECT_EQ(errno, error) << name;
   }
-  EXPECT_EQ(::removexattr(f.c_str(), "system.posix_acl_access"), 0);  // as everywhere: it has none
+  EXPECT_EQ(::removexattr(f.c_str(), "system.posix_acl_access"), 0);  // as on other file systems: it has none
 }
 
 TEST_F(LiveViewTest, AccessControlListsCountAndAreInherited) {
@@ -384,12 +385,12 @@ TEST_F(LiveViewTest, AccessControlListsCountAndAreInherited) {
   ASSERT_EQ(::setxattr(In("/d").c_str(), "system.posix_acl_default", &acl, sizeof acl, 0), 0) << std::strerror(errno);
   EXPECT_EQ(reach(), 0);
   EXPECT_EQ(Stat(In("/d")).st_mode & 0777, 0770u);
-  ::umask(077);  // does not count where there is a default
+  ::umask(077);  // ignored if there is a default ACL
   Put(In("/d/f"), "x");
   ::umask(022);
   EXPECT_EQ(Stat(In("/d/f")).st_mode & 0777, 0660u);
   EXPECT_EQ(AsNobody([&] { return ErrnoOf(::open(In("/d/f").c_str(), O_RDWR)); }), 0);
-  ASSERT_EQ(::chmod(In("/d/f").c_str(), 0600), 0);  // takes the mask away
+  ASSERT_EQ(::chmod(In("/d/f").c_str(), 0600), 0);  // clears the mask
   EXPECT_EQ(AsNobody([&] { return ErrnoOf(::open(In("/d/f").c_str(), O_RDWR)); }), EACCES);
 }
 
@@ -510,7 +511,7 @@ TEST_F(LiveViewTest, GitAndSqliteFindAFileSystemThatTheyCanTrust) {
   EXPECT_EQ(std::system(("bash " + directory_.path() + "/script").c_str()), 0);
 }
 
-// For suites that are not ours: VRUN_LIVE_COMMAND is run with a fresh view as its working directory.
+// For external test suites: VRUN_LIVE_COMMAND is run with a fresh view as its working directory.
 TEST_F(LiveViewTest, DISABLED_RunsTheCommandOfTheEnvironment) {
   const char* command = std::getenv("VRUN_LIVE_COMMAND");
   if (command == nullptr) GTEST_SKIP() << "VRUN_LIVE_COMMAND is not set";

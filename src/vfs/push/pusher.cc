@@ -20,11 +20,11 @@
 namespace vrun::vfs {
 namespace {
 
-// The answer that tells the kernel of a file is taken up by the thread that waits for it, soon after it was sent.
+// How long until the kernel knows a file: the thread that waits for our answer processes it soon after it was sent.
 constexpr int64_t kUnknownMicros = 1'000;
 constexpr int kUnknownTries = 5;
 constexpr int64_t kMemoryLookMicros = 100'000;
-constexpr uint64_t kMemoryLeast = 16;  // one part in so many must be available
+constexpr uint64_t kMemoryLeast = 16;  // at least one part in so many must be available
 
 uint64_t KilobytesOf(const std::string& meminfo, const char* key) {
   const size_t at = meminfo.find(key);
@@ -39,8 +39,8 @@ class ByNotice final : public PushWay {
   int Push(const PushPiece& piece, uint64_t offset, uint64_t length) override {
     const auto read = backend_.files().Get(piece.version, piece.known_id)->TryRead(offset, buffer_.get(), length);
     if (!read || *read != length) return ENODATA;
-    // To the end of a page, or of the file: then the kernel fills the last page with zeros and keeps it, and the size
-    // that it knows stays as it is.
+    // Up to the end of a page or of the file: then the kernel fills the last page with zeros and keeps it, and keeps
+    // the file size that it knows.
     fuse_notify_store_out out{};
     out.nodeid = piece.nodeid;
     out.offset = offset;
@@ -116,7 +116,8 @@ void Pusher::Run() {
 bool Pusher::Push(const Piece& piece) {
   if (!works_ || piece.length == 0) return true;
   if (!piece.traced) {
-    // What has just come is read through us once: the trace would lack what nobody asks for.
+    // Do not push content that arrived during this run before it was read once: the kernel would not ask for it, and
+    // the trace would lack it.
     if (!callbacks_.claim(piece.nodeid) || backend_.recorder().Fresh(piece.version)) return true;
   }
   for (uint64_t done = 0; done < piece.length; done += kMostAtOnce) {
@@ -134,9 +135,9 @@ bool Pusher::PushBytes(const Piece& piece, uint64_t offset, uint64_t length) {
       callbacks_.taken({.nodeid = piece.nodeid, .version = piece.version, .offset = offset, .length = length});
   } else if (error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == EPERM) {
     works_ = false;
-    LogWarning("nothing is pushed: the kernel refuses: {}", std::strerror(error));
+    LogWarning("pushing is off: the kernel rejected a push: {}", std::strerror(error));
   }
-  return error != ENOENT;  // ENODATA: whoever brings it posts it again; ENOMEM: not now
+  return error != ENOENT;  // ENODATA: posted again when it arrives; ENOMEM: not now
 }
 
 bool Pusher::MemoryIsShort() {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts content into the kernel's page cache before it is asked for, so that reading it costs no request: a job that
-// goes through a directory of cached files waits for a few of them, not for each (push_ahead.cc), and one with a trace
-// for next to none (push_traced.cc, live_push.cc).
+// Puts content into the kernel's page cache before it is asked for, so that reading it costs no request. A job that
+// reads a directory of cached files then waits for a few of them, not for each (push_ahead.cc); a job with a trace
+// waits for almost none (push_traced.cc, live_push.cc).
 //
-// Why a thread of its own: whoever reads a page at the moment holds its lock until we have answered. So no thread that
-// answers requests may push.
+// It needs a thread of its own: a process that reads a page holds the page's lock until we have answered. So no thread
+// that answers requests may push.
 //
-// Only what is here, verified as for a reader; what is missing is skipped. How the kernel takes it depends on whether
-// anybody may write to the file: PushWay.
+// Pushes only content that is here, verified as for a reader; skips what is missing. The way into the kernel depends on
+// whether the file may be written to: PushWay.
 #pragma once
 
 #include <atomic>
@@ -32,31 +32,31 @@ namespace vrun::vfs {
 
 struct PushPiece;
 
-// How a piece gets into the kernel. Thread safety: of one Pusher at a time.
+// How a piece gets into the kernel. Thread safety: used by one Pusher at a time.
 class PushWay {
  public:
   virtual ~PushWay() = default;
-  // Of `length` bytes, at most Pusher::kMostAtOnce. 0 or an errno; ENODATA: not all of it is here; ENOENT: the kernel
-  // does not know the file, or not yet; EINVAL, ENOSYS, EOPNOTSUPP, EPERM: it never takes any.
+  // `length` is at most Pusher::kMostAtOnce. 0 or an errno; ENODATA: not all of it is here; ENOENT: the kernel does not
+  // know the file, or not yet; EINVAL, ENOSYS, EOPNOTSUPP, EPERM: the kernel never accepts pushes.
   virtual int Push(const PushPiece& piece, uint64_t offset, uint64_t length) = 0;
 };
 
-// Tells the kernel (FUSE_NOTIFY_STORE), which overwrites what it has: for views that nobody writes to. A node id always
-// means one version of one file there (inode_table.h) and is never used again, so what is pushed late is never wrong:
-// the kernel does not know the id any more, or it is that content. Both must outlive it.
+// Pushes by notification (FUSE_NOTIFY_STORE), which overwrites the kernel's pages: for read-only views. There a node id
+// always means one version of one file (inode_table.h) and is never reused, so a late push is never wrong: either the
+// kernel does not know the id any more, or the content is right. Both arguments must outlive it.
 std::unique_ptr<PushWay> PushByNotice(Backend& backend, Transport& transport);
 
-// A part of a file: whole pages, or up to its end.
+// A part of a file: whole pages, or up to the end of the file.
 struct PushPiece {
   uint64_t nodeid = 0;
   tree::FileVersion version;
   std::optional<store::ObjectId> known_id;
   uint64_t offset = 0;
   uint64_t length = 0;
-  bool traced = false;  // a trace says that it will be read; else it is guessed, and the file small
+  bool traced = false;  // a trace lists it; otherwise it is a guess, and the file is small
   int tries = 0;
 
-  // Units of `file`, whose `offset` and `length` do not matter, that a trace has.
+  // The piece for units that a trace lists. `offset` and `length` of `file` are ignored.
   static PushPiece Traced(PushPiece file, TracedFiles::Range range);
 };
 
@@ -65,28 +65,29 @@ class Pusher {
  public:
   using Piece = PushPiece;
   static constexpr uint64_t kMostAtOnce = 1 << 20;
-  static constexpr uint64_t kMostBytes = 64 * 1024;  // of a file that no trace has; a larger one has read-ahead
-  static constexpr size_t kMostWaiting = 16384;      // pieces; more are not pushed
+  static constexpr uint64_t kMostBytes = 64 * 1024;  // of a file without a trace; read-ahead serves larger ones
+  static constexpr size_t kMostWaiting = 16384;      // pieces; further ones are dropped
 
   struct Callbacks {
-    // Asked just before a guessed file is pushed: false when it need not be any more.
+    // Called just before a guessed file is pushed; false: the push is no longer needed.
     std::function<bool(uint64_t nodeid)> claim;
-    // The kernel has taken a traced piece, so that nobody will ask for it.
+    // The kernel has taken a traced piece, so reads of it will cause no request.
     std::function<void(const Piece& piece)> taken;
   };
 
-  // Callbacks come on its thread, no lock held; each may be null. `backend` must outlive it.
+  // Callbacks run on the Pusher's thread with no lock held; each may be null. `backend` must outlive it.
   Pusher(Backend& backend, std::unique_ptr<PushWay> way, Callbacks callbacks)
       : backend_(backend), way_(std::move(way)), callbacks_(std::move(callbacks)) {}
-  // Returns once the kernel lets go: after the connection has ended (Transport::Abort), or when nobody reads.
+  // Returns once the kernel releases the thread: after the connection has ended (Transport::Abort), or when nobody
+  // reads.
   ~Pusher() { Stop(); }
   Pusher(const Pusher&) = delete;
   Pusher& operator=(const Pusher&) = delete;
 
-  // In this order, after those that wait already. Returns at once.
+  // Appends to the queue, in this order. Returns at once.
   void Post(std::vector<Piece> pieces);
   void Stop();
-  uint64_t pushed() const { return pushed_.load(); }  // pieces that the kernel took
+  uint64_t pushed() const { return pushed_.load(); }  // pieces that the kernel has taken
 
  private:
   void Run();
@@ -104,7 +105,7 @@ class Pusher {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Piece> waiting_;                    // guarded by mutex_, as all below
-  std::deque<std::pair<int64_t, Piece>> later_;  // from that time on
+  std::deque<std::pair<int64_t, Piece>> later_;  // not before that time
   bool stopping_ = false;
   std::thread thread_;
 

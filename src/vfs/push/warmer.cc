@@ -28,12 +28,12 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr int kMostWalks = 32;  // at a time
+constexpr int kMostWalks = 32;  // at the same time
 
-// A message is one byte and these.
+// A message is one byte with these descriptors.
 struct Fds {
   int mount = -1;
-  int names = -1;  // a memfd: each ended by a 0
+  int names = -1;  // a memfd: names, each ended by a 0
 };
 
 struct Message {
@@ -62,9 +62,9 @@ void Send(int socket, Fds fds) {
   }
 }
 
-// --- the processes: one thread each, no heap (in a test whoever forked had more threads) ----------------------------
+// --- the processes: one thread each, no heap use (in tests the forking process had more threads) ---------------------
 
-// Ends the process where the other side has ended.
+// Ends the process if the other side has ended.
 std::optional<Fds> Receive(int socket) {
   Message message;
   ssize_t n = 0;
@@ -83,7 +83,7 @@ void DieWith(pid_t parent) {
   if (::getppid() != parent) ::_exit(0);
 }
 
-// In listings of processes it is not another server.
+// So that it does not look like another server in process listings.
 void Rename() {
   ::prctl(PR_SET_NAME, "warmer");
   constexpr std::string_view kTitle = "warmer";
@@ -101,8 +101,8 @@ void CloseAllBut(int kept) {
   ::syscall(SYS_close_range, static_cast<unsigned>(kept) + 1, ~0u, 0u);
 }
 
-// As whom the tree's root belongs to: the kernel asks for the ACL of each directory on the way, each time, unless it is
-// the asker's own.
+// Takes the identity of the owner of the tree's root. Otherwise the kernel requests the ACL of each directory on the
+// way each time; it does not for the caller's own directories.
 void BecomeOwner(int mount) {
   struct stat st {};
   if (::fstat(mount, &st) != 0) return;
@@ -117,7 +117,7 @@ void LookUp(int mount, const char* name) {
   const int fd = static_cast<int>(::syscall(SYS_openat2, mount, name, &how, sizeof how));
   if (fd < 0) return;
   char target[PATH_MAX];
-  [[maybe_unused]] const ssize_t ignored = ::readlinkat(fd, "", target, sizeof target);  // kept, if it is a symlink
+  [[maybe_unused]] const ssize_t ignored = ::readlinkat(fd, "", target, sizeof target);  // cached, if a symlink
   ::close(fd);
 }
 
@@ -144,7 +144,7 @@ void LookUpAll(Fds fds) {
     const pid_t walk = walks < kMostWalks ? ::fork() : -1;
     if (walk == 0) {
       BecomeOwner(fds->mount);
-      DieWith(us);  // a change of credentials ends that
+      DieWith(us);  // a change of credentials resets this
       LookUpAll(*fds);
       ::_exit(0);
     }
@@ -161,14 +161,14 @@ std::string_view WithoutRoot(std::string_view path) {
   return path;
 }
 
-// "…/libfoo.so.1" of "…/libfoo.so.1.2.3"; "": not one.
+// "…/libfoo.so.1" for "…/libfoo.so.1.2.3"; "": none.
 std::string Soname(std::string_view path) {
   const size_t so = path.find(".so.", path.rfind('/') + 1);
   if (so == path.npos) return {};
   return std::string(path.substr(0, path.find('.', so + 4)));
 }
 
-// "…/foo.py" of "…/__pycache__/foo.cpython-311.pyc"; "": not one.
+// "…/foo.py" for "…/__pycache__/foo.cpython-311.pyc"; "": none.
 std::string PythonSource(std::string_view path) {
   constexpr std::string_view kCache = "__pycache__/";
   const size_t directory = path.rfind('/') + 1, tag = path.find('.', directory);

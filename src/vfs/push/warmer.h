@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks for names of a view before a run does: one that the kernel knows costs the run nothing, one that it has to ask
-// for a wait for the server. An import asks for two thousand.
+// Looks up names of a view before a run does. A name that the kernel knows costs the run nothing; otherwise each lookup
+// waits for the server. An import looks up two thousand names.
 //
-// The kernel remembers a name for whoever asks for it by its path, and takes none unasked. Asking makes one wait for
-// the server, so it is not the server that asks: a process that waits for its own answer cannot be killed. It is a
-// child, which is forked while the server has one thread, and which forks once for each list of names, so that one that
-// waits for home holds up no other. All of them die with the server; if one then waits for an answer until the next
-// server gives it, nobody waits for that one.
+// The kernel caches a name only when somebody looks it up by path; a server cannot push names. A lookup waits for the
+// server, and a process that waits for its own answer cannot be killed, so the server must not do it itself. A child
+// process does it. It is forked while the server has one thread, and forks once per list of names, so that a list that
+// waits for home does not delay the others. All these processes die with the server. If one of them then waits for an
+// answer that only the next server gives, nobody waits for that process.
 #pragma once
 
 #include <memory>
@@ -22,12 +22,12 @@ namespace vrun::vfs {
 // Thread safety: any thread.
 class Warmer {
  public:
-  // Call it while the process has one thread. A process that waits is all that it costs until there is something to do.
+  // Call while the process has one thread. Until there is work, the only cost is one waiting process.
   static Result<std::unique_ptr<Warmer>> Start();
 
-  // `mount`: the root of a mount, in use until all names were asked for. `paths`, absolute: in this order, each with
-  // what is usually asked for with it (NamesToLookUp); not through a symlink. Returns at once. Nothing is said of names
-  // that are not there; not done where too many lists are under way.
+  // `mount`: the root of a mount, in use until all names are looked up. `paths`: absolute, without symlinks on the way,
+  // looked up in this order, each with the names that are usually looked up with it (NamesToLookUp). Returns at once.
+  // Names that do not exist are ignored; the list is dropped if too many lists are under way.
   void LookUp(int mount, std::span<const std::string> paths);
 
  private:
@@ -35,8 +35,8 @@ class Warmer {
   const UniqueFd socket_;
 };
 
-// `paths` relative to the root, in order, each after what is asked for before it: for a library its soname, which is a
-// symlink to it; for a compiled Python module its source, whose attributes are compared.
+// Names relative to the root, in order, each after the names that a program looks up before it: for a library its
+// soname, which is a symlink to it; for a compiled Python module its source, whose attributes are compared.
 std::vector<std::string> NamesToLookUp(std::span<const std::string> paths);
 
 }  // namespace vrun::vfs

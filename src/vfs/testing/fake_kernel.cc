@@ -45,7 +45,7 @@ uint64_t FakeKernel::Queue(uint32_t opcode, uint64_t nodeid, std::string_view bo
   header.pid = pid;
   std::lock_guard lock(mutex_);
   header.unique = next_unique_;
-  next_unique_ += 2;  // the kernel's are even; the odd bit marks an interrupt
+  next_unique_ += 2;  // the kernel's ids are even; the odd bit marks an interrupt
   if (answered) waiting_[header.unique] = Waiting{opcode, std::nullopt};
   requests_.push_back(Bytes(header) + std::string(body));
   changed_.notify_all();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plays the kernel's side of /dev/fuse for tests: sends requests, takes replies as the kernel would (once, only to
-// somebody who waits), counts lookups, records notifications.
+// Plays the kernel's side of /dev/fuse for tests: sends requests, accepts replies as the kernel would (once, and only
+// if somebody waits), counts lookups, records notifications.
 #pragma once
 
 #include <climits>
@@ -53,11 +53,11 @@ class FakeKernel final : public Transport {
   // --- the kernel's side -----------------------------------------------------------------------------------------
   // Each call gives the request's id; Wait gives its answer, or nullopt after `timeout_ms`.
   uint64_t Send(uint32_t opcode, uint64_t nodeid, std::string_view body, uint32_t pid = 0);
-  void SendRaw(std::string packet);  // whatever it is; no answer is expected
+  void SendRaw(std::string packet);  // any bytes; no answer is expected
   std::optional<Answer> Wait(uint64_t unique, int timeout_ms = 10'000);
   bool Answered(uint64_t unique);
   Answer Call(uint32_t opcode, uint64_t nodeid, std::string_view body);  // Send and Wait; ETIMEDOUT
-  // The caller is gone: its answer gets ENOENT.
+  // The caller is gone: its answer fails with ENOENT.
   void Withdraw(uint64_t unique);
   void Interrupt(uint64_t unique);
 
@@ -70,20 +70,20 @@ class FakeKernel final : public Transport {
   uint64_t SendLookup(uint64_t parent, std::string_view name);
   Answer Xattr(uint64_t node, std::string_view name, uint32_t size);
   Answer ListXattr(uint64_t node, uint32_t size);
-  // The whole directory, call after call.
+  // Lists the whole directory with repeated calls.
   std::vector<DirectoryEntry> ReadDir(uint64_t node, bool plus, uint32_t size = 4096);
   void Release(uint64_t node, uint64_t handle);
   void Forget(uint64_t node, uint64_t count);
-  // Gives back every lookup that was counted.
+  // Gives back all counted lookups.
   void ForgetAll();
   uint64_t lookups(uint64_t node);
   std::vector<Notification> TakeNotifications();
   int open_backings();
-  // Pushed pages (FUSE_NOTIFY_STORE) wait, as for a page that somebody reads at the moment; until off, or Abort.
+  // Pushed pages (FUSE_NOTIFY_STORE) block, as for a page that somebody is reading; until off, or Abort.
   void HoldStores(bool on);
   // Waits until this many are held.
   bool WaitHeldStores(int n, int timeout_ms = 10'000);
-  // The answer to pushed pages from now on, `times` times; 0: they are taken.
+  // Answers the next `times` pushes with `error`; 0: accepts them.
   void RefuseStores(int error, int times = INT_MAX);
 
   // --- Transport -------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ class LazyRootTest : public testing::Test {
     dispatcher_.reset();
     root_.reset();
   }
-  // Another node process: nothing in memory, the store as it is.
+  // Simulates another node process: nothing in memory, the same store.
   void Restart() {
     Unmount();
     backend_.reset();
@@ -132,7 +132,7 @@ class LazyRootTest : public testing::Test {
       all += answer.body;
     }
   }
-  // What happens without a request of the kernel's has no event to wait for.
+  // Polls for effects that cause no request of the kernel, so there is no event to wait for.
   static bool Eventually(const std::function<bool()>& condition) {
     for (int i = 0; i < 10'000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return condition();

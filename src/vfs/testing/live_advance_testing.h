@@ -21,12 +21,12 @@ namespace vrun::vfs {
 
 class LiveAdvanceTest : public LiveViewFixture {
  protected:
-  // What home is now, in a view that has told it of its changes up to `included`.
+  // Merges home's current state into a view that has told home of its changes up to `included`.
   void Follow(uint64_t included = 0) {
     const Status advanced = view_->Advance(Scan(), included);
     ASSERT_TRUE(advanced) << advanced.error().message();
   }
-  // As home's stream does it: what is new comes before the tree.
+  // The same as home's stream does it: new objects arrive before the tree.
   void FollowPushed(uint64_t included = 0) {
     const auto snapshot = tree::Scan({.root = origin_, .hollow = {}});
     ASSERT_TRUE(snapshot) << snapshot.error().message();
@@ -45,7 +45,7 @@ class LiveAdvanceTest : public LiveViewFixture {
   }
   void FollowAll() { Follow(view_->changes()); }
   std::string Origin(const std::string& path) const { return origin_ + path; }
-  // As an editor saves: another file takes the name.
+  // Saves as an editor does: another file takes over the name.
   void Save(const std::string& path, const std::string& content) {
     ASSERT_TRUE(WriteFileAtomic(Origin(path), content, 0644));
   }
@@ -59,7 +59,7 @@ class LiveAdvanceTest : public LiveViewFixture {
     ASSERT_TRUE(fd) << path << ": " << std::strerror(errno);
     ASSERT_TRUE(WriteAll(fd.get(), content));
   }
-  // The kernel tells us of a close after close(2) has returned.
+  // Waits: the kernel reports a close only after close(2) has returned.
   static bool Soon(const std::function<bool()>& holds) {
     for (int i = 0; i < 1000 && !holds(); ++i) ::usleep(2'000);
     return holds();

@@ -28,8 +28,8 @@
 
 namespace vrun::vfs {
 
-// Runs `act` in a process of its own and returns what it returns, 0..97. Whatever maps a file of the view has to: the
-// kernel waits for us in munmap with the address space locked, in which our own threads then cannot take a page fault.
+// Runs `act` in a separate process and returns its result, 0..97. Needed to map files of the view: in munmap the kernel
+// waits for us with the address space locked, and our own threads could not handle a page fault then.
 inline int InChild(const std::function<int()>& act) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(act());
@@ -54,7 +54,7 @@ inline std::string Xattrs(const std::string& path) {
   return all;
 }
 
-// All that can be seen of a tree, as text; without the contents of files where they are not asked for.
+// Everything visible in a tree, as text; file contents only if requested.
 inline void Describe(const std::string& root, const std::string& path, bool contents, std::ostream& out) {
   struct stat st {};
   const std::string full = root + path;
@@ -106,7 +106,7 @@ class LiveViewFixture : public MountFixture {
     view_.reset();
     options_.directory = mount_;
     options_.written = directory_.path() + "/written";
-    ASSERT_TRUE(RemoveTree(options_.written));  // of the view before
+    ASSERT_TRUE(RemoveTree(options_.written));  // of the previous view
     ASSERT_TRUE(MakeDirs(options_.written, 0755));
     auto view = LiveView::Mount(backend_, Scan(), options_);
     ASSERT_TRUE(view) << view.error().message();

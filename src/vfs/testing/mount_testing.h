@@ -31,23 +31,22 @@ namespace vrun::vfs {
 inline std::string WhyNot() {
   if (::geteuid() != 0) return "needs root";
   if (::access("/dev/fuse", R_OK | W_OK) != 0) return "needs /dev/fuse";
-  // With a fusectl of our own: the watchdog needs it.
+  // Mounts a fusectl of our own: the watchdog needs it.
   static const bool own = ::unshare(CLONE_NEWNS) == 0 &&
                           ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
                           ::mount("none", "/sys/fs/fuse/connections", "fusectl", 0, nullptr) == 0;
   return own ? "" : "needs a mount namespace and fusectl (CAP_SYS_ADMIN)";
 }
 
-// How many times as long a test may take in this build: the address sanitizer makes file system tests four times as
-// slow.
+// Factor for test durations in this build: the address sanitizer makes file system tests four times as slow.
 #ifdef __SANITIZE_ADDRESS__
 inline constexpr int kSlowerBuild = 5;
 #else
 inline constexpr int kSlowerBuild = 1;
 #endif
 
-// Ends the process when a test hangs (`seconds`, in a sanitizer's build kSlowerBuild times as long): aborts the FUSE
-// connections that it was told of (and no others) first.
+// Ends the process when a test hangs (`seconds`, with a sanitizer multiplied by kSlowerBuild). First aborts the FUSE
+// connections that were registered with it (and no others).
 class Watchdog {
  public:
   explicit Watchdog(int seconds)
@@ -104,7 +103,7 @@ class MountFixture : public testing::Test {
     store_ = *std::move(store);
     source_.SetReader([this](const std::string& path, const tree::FileVersion& version, uint64_t offset,
                              uint64_t length) -> Result<std::string> {
-      // As home does it: what is read is that version before and after.
+      // As home does it: checks that the file is that version before and after the read.
       const Error changed(Code::kAborted, "the file has changed");
       const auto fd = OpenFile(origin_ + path, O_RDONLY | O_NOFOLLOW);
       if (!fd || VersionOf(fd->get()) != version) return changed;

@@ -115,7 +115,7 @@ tree::DirectoryPtr TreeMaker::MakeDirectory(const std::string& path) const {
   });
 }
 
-tree::SnapshotPtr TreeMaker::Make() const {
+tree::TreePtr TreeMaker::Make() const {
   tree::Entry root;
   root.mode = S_IFDIR | 0755;
   root.dev = 5;
@@ -124,7 +124,7 @@ tree::SnapshotPtr TreeMaker::Make() const {
   root.mtime_ns = 1'600'000'000'000'000'000;
   const tree::DirectoryPtr directory = MakeDirectory("/");
   root.child = directory->digest();
-  return tree::MakeSnapshot(std::move(root), directory);
+  return tree::AssembleTree(std::move(root), directory);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ void FakeSource::Index(const tree::DirectoryPtr& directory) {
   }
 }
 
-void FakeSource::Add(const tree::SnapshotPtr& snapshot) {
+void FakeSource::Add(const tree::TreePtr& snapshot) {
   std::lock_guard lock(mutex_);
   roots_[snapshot->id] = snapshot->root;
   Index(snapshot->directory);
@@ -291,7 +291,7 @@ void FakeSource::FetchDirectory(const Digest&, const std::string& path, const Di
       std::lock_guard lock(mutex_);
       const auto it = directories_.find(digest);
       if (it != directories_.end()) {
-        // As it comes over the wire: without its children.
+        // As it arrives over the wire: without its children.
         answer.directory = *tree::Directory::Parse(std::string(it->second->encoded()));
         for (uint32_t i = 0; tell_ids_ && i < answer.directory->size(); ++i) {
           const tree::Entry entry = answer.directory->At(i);

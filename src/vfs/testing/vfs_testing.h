@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of this module share: trees made by hand, and a home that answers when and how a test wants it.
+// Shared by the tests of this module: hand-made trees, and a home that answers when and how a test wants.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +19,7 @@
 
 namespace vrun::vfs {
 
-// A tree made by hand. Paths are absolute; parents are made on the way.
+// A hand-made tree. Paths are absolute; parents are created as needed.
 class TreeMaker {
  public:
   TreeMaker& File(const std::string& path, std::string content, uint32_t mode = 0644);
@@ -27,13 +27,13 @@ class TreeMaker {
   TreeMaker& Dir(const std::string& path, uint32_t mode = 0755);
   TreeMaker& HardLink(const std::string& path, const std::string& to);
   TreeMaker& Remove(const std::string& path);
-  // For what the others cannot say. The name is taken from the path.
+  // For entries that the other methods cannot express. The name comes from the path.
   TreeMaker& Put(const std::string& path, tree::Entry entry);
   tree::Entry& At(const std::string& path) { return nodes_.at(path); }
   // A write at home: new content, new ctime.
   TreeMaker& Edit(const std::string& path, std::string content);
 
-  tree::SnapshotPtr Make() const;
+  tree::TreePtr Make() const;
   const std::string& content(const tree::FileVersion& version) const { return contents_.at(version); }
   const std::unordered_map<tree::FileVersion, std::string, tree::FileVersionHash>& contents() const {
     return contents_;
@@ -60,10 +60,10 @@ class FakeSource final : public Source {
   FakeSource();
   ~FakeSource() override;
 
-  void Add(const tree::SnapshotPtr& snapshot);
+  void Add(const tree::TreePtr& snapshot);
   // Everything of a TreeMaker: its tree and its contents. Returns the tree's id.
   Digest Add(const TreeMaker& maker);
-  // Content that no test keeps in memory: reads the range of a file, if it is that version.
+  // Content that the test does not keep in memory: reads a range of a file if it is that version.
   using Reader = std::function<Result<std::string>(const std::string& path, const tree::FileVersion& version,
                                                    uint64_t offset, uint64_t length)>;
   void SetReader(Reader reader);
@@ -73,20 +73,20 @@ class FakeSource final : public Source {
   void Release(size_t n = SIZE_MAX);
   // Waits until this many answers are held.
   bool WaitHeld(size_t n, int timeout_ms = 10'000);
-  // Asked before each answer; an error is the answer.
+  // Called before each answer; an error it returns becomes the answer.
   void FailWith(std::function<std::optional<Error>(const Asked&)> fail);
-  // Changes a good answer.
+  // Modifies a good answer.
   void Tamper(std::function<void(FetchedRange*)> tamper);
-  // Object ids of files (and of no others) are told with content and directories.
+  // Whether answers with content and directories contain the object ids of files.
   void TellIds(bool on);
   void DelayMicros(int64_t micros);
-  // The answer to FetchResident, by the path that was touched; without one it is kUnsupported.
+  // The answer to FetchResident for the touched path; without one it is kUnsupported.
   void SetResident(const std::string& path, std::vector<ResidentFile> files);
-  // The answer to FetchTrace; without one it is kUnsupported. Frames have the content that this source has.
+  // The answer to FetchTrace; without one it is kUnsupported. Frames are filled from this source's content.
   void SetTrace(TraceTable table);
-  // So many times it says first that this is no run of the asker.
+  // Denies the first `times` requests: says that this is no run of the asker.
   void DenyTrace(int times);
-  // In the caller's own thread, before the call returns.
+  // Answers in the caller's thread, before the call returns.
   void AnswerInline(bool on);
 
   std::vector<Asked> asked();
@@ -135,11 +135,11 @@ class FakeSource final : public Source {
   std::thread thread_;
 };
 
-// The final id of a content.
-// Bytes that differ everywhere, the same for the same seed.
+// The final object id of a content.
+// Bytes without repetition, the same for the same seed.
 std::string Noise(size_t size, uint64_t seed);
 
-// A directory for one test below $TMPDIR or /var/tmp; gone at the end.
+// A directory for one test below $TMPDIR or /var/tmp; deleted at the end.
 class TestDirectory {
  public:
   TestDirectory();

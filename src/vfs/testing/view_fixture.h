@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of views share: a home, a mount, and what was asked of them. (Not under valgrind: its one thread at a time
-// would wait for itself inside the kernel.)
+// Shared by the tests of views: a home, a mount, and counts of requests. (Not under valgrind: it runs one thread at a
+// time, which would wait for itself inside the kernel.)
 #pragma once
 
 #include <dirent.h>
@@ -29,7 +29,7 @@
 #include "store/store.h"
 #include "tree/scan/scan.h"
 #include "vfs/content/backend.h"
-#include "vfs/frozen/view.h"
+#include "vfs/frozen/frozen_view.h"
 #include "vfs/fuse/fuse_abi.h"
 #include "vfs/testing/mount_testing.h"
 #include "vfs/testing/vfs_testing.h"
@@ -66,7 +66,8 @@ inline std::map<std::string, std::string> XattrsOf(const std::string& path) {
   return all;
 }
 
-// Everything that a program can see of two trees, owners moved. An overlay numbers its directories itself.
+// Compares everything that a program can see of two trees, with mapped owners. An overlay has its own directory inode
+// numbers.
 inline void Compare(const std::string& home, const std::string& view, uint32_t base, bool overlay = false) {
   const auto names = List(home);
   EXPECT_EQ(List(view), names) << home;
@@ -124,13 +125,13 @@ class ViewTest : public MountFixture {
       std::lock_guard lock(lost_mutex_);
       lost_.push_back(path);
     };
-    auto view = View::Mount(backend_, tree, options_);
+    auto view = FrozenView::Mount(backend_, tree, options_);
     ASSERT_TRUE(view) << view.error().message();
     view_ = *std::move(view);
     watchdog_.Watch(mount_);
   }
   std::array<uint64_t, 64> Requests() { return view_->stats().requests; }
-  // Lookups, attributes, reads, listings since `before`; opens and xattrs are not cached by the kernel.
+  // Lookups, attributes, reads and listings since `before`; the kernel does not cache opens and xattrs.
   uint64_t Asked(const std::array<uint64_t, 64>& before) {
     const auto now = Requests();
     uint64_t sum = 0;
@@ -142,7 +143,7 @@ class ViewTest : public MountFixture {
     return sum;
   }
 
-  // The kernel may drop pages when memory is short: then the next pass asks for those, and only then.
+  // The kernel may drop pages when memory is short: then the next pass asks for those, and only for those.
   void ExpectNothingAsked(const std::function<void()>& pass) {
     uint64_t asked = 1;
     for (int i = 0; i < 5 && asked != 0; ++i) {
@@ -154,7 +155,7 @@ class ViewTest : public MountFixture {
   }
 
   ViewOptions options_{.ids = kBase};
-  std::unique_ptr<View> view_;
+  std::unique_ptr<FrozenView> view_;
   std::mutex lost_mutex_;
   std::vector<std::string> lost_;
 };

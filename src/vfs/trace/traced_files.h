@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the traces of the runs of the moment say will be read, by file, and who is told when it comes: the views, which
-// put it into the kernel before it is asked for (push_traced.cc).
+// Which parts of which files the traces of the current runs list. Views listen here, and push content into the kernel
+// when it arrives, before it is asked for (push_traced.cc).
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 #include "base/hash/digest.h"
 #include "tree/tree.h"
-#include "vfs/trace/trace.h"
+#include "vfs/trace/trace_table.h"
 
 namespace vrun::vfs {
 
@@ -34,29 +34,29 @@ class TracedFiles {
     std::string path;
     tree::FileVersion version;
     std::optional<store::ObjectId> known_id;
-    std::vector<Range> ranges;  // in the order of first touch
+    std::vector<Range> ranges;  // in order of first touch
   };
   class Listener {
    public:
-    // A run with such a trace begins, or is there when this begins to listen. Any thread; must not block.
+    // A run with such a trace begins, or was already running when this listener registered. Any thread; must not block.
     virtual void TraceBegins(std::span<const File> /*in the order of first touch*/) {}
     // These units can be read now. Any thread; must not block.
     virtual void TraceArrived(const tree::FileVersion& version, Range range) = 0;
-    // No run has a trace any more.
+    // No current run has a trace any more.
     virtual void TracesOver() = 0;
 
    protected:
     ~Listener() = default;
   };
 
-  // A run with this trace begins; Remove as often as Add.
+  // A run with this trace begins. Each Add needs one Remove.
   void Add(const TraceTable& table);
   void Remove(const Digest& table);
   bool active() const { return active_.load(std::memory_order_relaxed); }
-  // In the order of first touch; empty when no trace has the file.
+  // In order of first touch; empty when no trace lists the file.
   std::vector<Range> Of(const tree::FileVersion& version) const;
 
-  // Not from a Listener's call. After Unlisten returns it is not called any more.
+  // Do not call from a Listener's method. After Unlisten has returned, the listener is not called any more.
   void Listen(Listener* listener);
   void Unlisten(Listener* listener);
   void Arrived(const tree::FileVersion& version, Range range);
@@ -72,7 +72,7 @@ class TracedFiles {
   mutable std::mutex mutex_;
   std::map<Digest, Traced> tables_;  // guarded by mutex_
 
-  std::shared_mutex listeners_mutex_;  // shared while they are called
+  std::shared_mutex listeners_mutex_;  // held shared during calls of listeners
   std::unordered_set<Listener*> listeners_;
 };
 

@@ -23,11 +23,11 @@
 namespace vrun::home {
 namespace {
 
-constexpr size_t kMaxNamesPerDirectory = 256;  // beyond, listing it again is as cheap
-constexpr size_t kMaxDirectories = 50000;      // beyond, scanning everything is
-constexpr size_t kMaxInodes = 250000;          // a copy of a tree by hard links is as many; 10 MB
-constexpr int kBatchMillis = 20;               // events are read that often at most when nobody asks
-constexpr int kListenedMillis = 2;             // while somebody wants to know at once
+constexpr size_t kMaxNamesPerDirectory = 256;  // above this, listing the directory again is as cheap
+constexpr size_t kMaxDirectories = 50000;      // above this, scanning everything is as cheap
+constexpr size_t kMaxInodes = 250000;          // copying a tree by hard links causes that many; 10 MB
+constexpr int kBatchMillis = 20;               // events are read at most that often without a barrier
+constexpr int kListenedMillis = 2;             // while there is a listener
 constexpr int kBatchesPerRound = 64;
 constexpr std::string_view kCookiePrefix = "vrun-cookie-";
 
@@ -118,8 +118,8 @@ Status Cookie::Open(const std::string& directory) {
 bool Cookie::Change() {
   if (!file_) return false;
   ++value_;
-  // Over the same byte: no space is needed after the first time. A file system that is full or read-only by now may
-  // still take a time stamp.
+  // Overwrites the same byte, so it needs no space after the first time. A full or read-only file system may still
+  // accept a time stamp.
   return ::pwrite(file_.get(), &value_, 1, 0) == 1 || ::futimens(file_.get(), nullptr) == 0;
 }
 
@@ -134,7 +134,7 @@ Status EventWatcher::Prepare() {
   root_ = real;
   ::free(real);
   VRUN_ASSIGN(root_fd_, OpenFile(root_, O_RDONLY | O_DIRECTORY));
-  // Opened before it is read: a mount in between is announced.
+  // Opened before it is read, so that a mount in between is announced.
   VRUN_ASSIGN(mountinfo_, OpenFile("/proc/self/mountinfo", O_RDONLY));
   VRUN_ASSIGN(mounts_, tree::MountTable::Read(root_));
   wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -151,8 +151,8 @@ void EventWatcher::StartThread() {
   try {
     thread_ = std::thread([this] { Loop(); });
   } catch (const std::system_error& error) {
-    // The barriers alone read the queue then: correct, only with more to read at once.
-    LogWarning("watch: no thread of its own: {}", error.what());
+    // Then only barriers read the queue: correct, but with more to read at once.
+    LogWarning("watch: cannot start a thread, events are read only at barriers: {}", error.what());
   }
 }
 
@@ -170,8 +170,8 @@ void EventWatcher::Wake() {
 
 bool EventWatcher::OverflowIsDue() { return ++events_ == options_.simulate_overflow_after; }
 
-// Only by a barrier: a poll takes the announcement away, so two threads would take it from each other. A mount that
-// nobody has looked at yet is not watched, and does not need to be: the barrier that finds it says to read all of it.
+// Called only by a barrier: a poll consumes the announcement, so two threads would steal it from each other. A new
+// mount need not be watched before that: the barrier that finds it reports all of it as dirty.
 void EventWatcher::CheckMounts() {
   struct pollfd changed {
     mountinfo_.get(), POLLPRI, 0
@@ -203,7 +203,7 @@ Result<tree::DirtySet> EventWatcher::Barrier(std::chrono::milliseconds timeout) 
   cookie_seen_ = false;
   const bool expected = !blind_ && cookie_.Change();
   while (!blind_) {
-    // The kernel queues an event before the call that causes it returns, so all that precedes the cookie is here
+    // The kernel queues an event before the call that causes it returns, so everything that precedes the cookie is here
     // already.
     while (ReadBatch() && !cookie_seen_) {
     }
@@ -213,7 +213,7 @@ Result<tree::DirtySet> EventWatcher::Barrier(std::chrono::milliseconds timeout) 
       queue(), POLLIN, 0
     };
     if (left <= 0 || ::poll(&more, 1, static_cast<int>((left + 999) / 1000)) == 0) {
-      LogWarning("watch: our own change was not announced within {} ms; reading everything again", timeout.count());
+      LogWarning("watch: no event for the cookie file within {} ms; reading the whole root again", timeout.count());
       log_.Everything();
       break;
     }
@@ -257,8 +257,7 @@ void EventWatcher::Loop() {
       std::lock_guard listening(listen_mutex_);
       if (changed_) changed_();
     }
-    // Not back at once: meanwhile the kernel merges the events of a busy writer into one, and we are not woken for
-    // each.
+    // Pause: meanwhile the kernel merges the events of a busy writer, and does not wake us for each.
     ::poll(polled, 1, listened_ ? kListenedMillis : kBatchMillis);
   }
 }
@@ -273,7 +272,7 @@ Result<std::unique_ptr<Watcher>> Watcher::Start(WatchOptions options) {
   const std::string reason = best.error().message();
   auto second = StartInotify(options, reason);
   if (second) return second;
-  LogWarning("watch: each command reads all of the root's names again: {}", second.error().message());
+  LogWarning("watch: no change events, each command reads the whole root again: {}", second.error().message());
   return std::make_unique<RescanWatcher>(reason + "; " + second.error().message());
 }
 

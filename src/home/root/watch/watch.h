@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Knows which directories of the root changed, so that home's tree is current when a command starts.
+// Tracks which directories of the root have changed, so that home's tree is current when a command starts.
 //
-// Three ways, best first:
-//   fanotify  root: one mark for each local file system sees every change, at no cost per directory
-//   inotify   anybody: one watch for each directory
-//   rescan    neither works (the limit of watches, a file system without events): every barrier says "everything"
+// Three back ends, best first:
+//   fanotify  root only: one mark per local file system reports every change, at no cost per directory
+//   inotify   any user: one watch per directory
+//   rescan    neither works (watch limit, a file system without events): every barrier reports "everything"
 //
-// The cookie barrier: Barrier changes a file of ours and returns when its event has been read. The kernel queues events
-// inside the system call that causes them, so everything that had returned before Barrier was called is in the answer.
-// What a process writes through a shared mapping is announced when the last descriptor or mapping of that file goes.
+// The cookie barrier: Barrier changes a file of ours and returns when its event has been read. The kernel queues an
+// event inside the system call that causes it, so the answer includes every change whose call returned before Barrier
+// was called. Writes through a shared mapping are reported only when the last descriptor or mapping of the file is
+// closed.
 #pragma once
 
 #include <chrono>
@@ -24,43 +25,42 @@
 namespace vrun::home {
 
 struct WatchOptions {
-  // root, hollow, hidden: as for the scan whose tree is kept current.
+  // root, hollow, hidden: as for the scan of the tree that is kept current.
   tree::ScanOptions scan;
-  // A directory of our own (made if need be) for the cookie file, hidden in the tree or outside of the root. Empty, or
-  // not writable: no cookie; the barrier then relies on the kernel's queueing alone.
+  // Our own directory for the cookie file, created if missing; hidden in the tree or outside of the root. Empty or not
+  // writable: no cookie, and the barrier relies on the kernel's queueing alone.
   std::string cookie_directory;
 
   enum class Backend { kBest, kFanotify, kInotify, kRescan };
-  Backend backend = Backend::kBest;  // a named one is not replaced by a lesser one when it cannot start
+  Backend backend = Backend::kBest;  // a named back end has no fallback
 
-  // For tests: the queue "overflows" once after so many events (0: never); no more than so many inotify watches (0: the
-  // kernel's own limit).
+  // For tests: simulate one queue overflow after this many events (0: never); limit the inotify watches (0: the
+  // kernel's limit).
   uint64_t simulate_overflow_after = 0;
   uint64_t simulate_watch_limit = 0;
 };
 
-// Owns one thread, which reads events in batches so that the kernel's queue stays short. Barrier: one thread at a time,
-// any; the rest: any thread.
+// Owns one thread that reads events in batches to keep the kernel's queue short. Barrier: any thread, but one at a
+// time. The rest: any thread.
 class Watcher {
  public:
-  // Watches from here on: start it before the scan that gives the first tree, then no change is lost in between.
-  // kUnsupported, kDenied or kExhausted when a named back end cannot start; kBest always starts.
+  // Watching starts here. Start it before the first scan, so that no change is lost in between. kUnsupported, kDenied
+  // or kExhausted if a named back end cannot start; kBest always starts.
   static Result<std::unique_ptr<Watcher>> Start(WatchOptions options);
 
   virtual ~Watcher() = default;
 
-  // All that changed since the last barrier (or the start) up to now, for tree::Rescan. When events were lost, or the
-  // cookie was not seen within `timeout`, the answer is "everything" (recursive "/"): slow, never stale.
+  // Everything that changed since the last barrier (or the start), for tree::Rescan. If events were lost, or the cookie
+  // was not seen within `timeout`, the answer is "everything" (recursive "/"): slow, never stale.
   virtual Result<tree::DirtySet> Barrier(std::chrono::milliseconds timeout) = 0;
 
-  // `changed` is called, on a thread of the watcher's and soon, once something is dirty that no barrier has told of
-  // yet; again only after the next barrier. Null: not any more, when it returns. Without events (rescan) it is never
-  // called.
+  // `changed` is called soon, on a thread of the watcher, when something becomes dirty; then not again before the next
+  // barrier. Null unsets it, and no call runs after the return. The rescan back end never calls it.
   virtual void Listen(std::function<void()> changed) = 0;
 
   // "fanotify", "inotify" or "rescan".
   virtual std::string_view kind() const = 0;
-  // Why it is not the best kind; empty when it is.
+  // Why the best kind is not used; empty if it is.
   virtual std::string reason() const = 0;
 };
 

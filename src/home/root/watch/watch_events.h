@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the back ends of the watcher share: the log of what is dirty, the cookie, the thread and the barrier.
+// Shared by the watcher's back ends: the dirty log, the cookie, the thread and the barrier.
 #pragma once
 
 #include <sys/types.h>
@@ -20,14 +20,14 @@
 
 namespace vrun::home {
 
-// Collects what is dirty between two barriers. Bounded: of much change in one place it keeps the place, of much change
-// everywhere "everything".
+// Collects what is dirty between two barriers. Bounded: many changes in one place become that directory, many
+// everywhere become "everything".
 class DirtyLog {
  public:
   void Name(const std::string& directory, std::string_view name);
   void Own(const std::string& directory);  // the attributes of the directory itself
   void Recursive(const std::string& path);
-  void Inode(uint64_t ino);  // under a name that it has no more
+  void Inode(uint64_t ino);  // changed under a name that it has lost
   void Everything();
   tree::DirtySet Take();
   bool empty() const { return !everything_ && dirty_.empty(); }
@@ -37,7 +37,7 @@ class DirtyLog {
 
   tree::DirtySet dirty_;
   bool everything_ = false;
-  // A writer of one file causes the same event over and over.
+  // The last entry, since a writer of one file causes the same event over and over.
   std::string last_directory_;
   std::string last_name_;
 };
@@ -50,11 +50,10 @@ class Cookie {
   Cookie(const Cookie&) = delete;
   Cookie& operator=(const Cookie&) = delete;
 
-  // Removes what watchers that are gone left behind. On failure there is no cookie (Change says false), with the
-  // reason.
+  // Removes cookies of dead watchers. On failure there is no cookie (Change returns false).
   Status Open(const std::string& directory);
   void Disable() { file_.Reset(); }
-  // Causes an event for name() in directory(). False: there is none, or it cannot be written.
+  // Causes an event for name() in directory(). False: there is no cookie, or it cannot be written.
   bool Change();
   const std::string& directory() const { return directory_; }
   const std::string& name() const { return name_; }
@@ -67,8 +66,8 @@ class Cookie {
   uint8_t value_ = 0;
 };
 
-// A watcher with one event queue. The queue is read by our thread in batches and by whoever calls Barrier, in his own
-// thread: so a barrier costs no switch between threads.
+// A watcher with one event queue. Our thread reads the queue in batches; a caller of Barrier reads it in its own
+// thread, so a barrier needs no thread switch.
 class EventWatcher : public Watcher {
  public:
   ~EventWatcher() override;
@@ -78,11 +77,11 @@ class EventWatcher : public Watcher {
  protected:
   explicit EventWatcher(WatchOptions options);
 
-  // Opens the cookie and the mount table. Before the back end's own start.
+  // Opens the cookie and the mount table. Call before the back end starts.
   Status Prepare();
-  // Starts the thread. After it.
+  // Call after the back end has started.
   void StartThread();
-  // The destructor of each back end calls it first.
+  // Must be called first in the destructor of each back end.
   void StopThread();
 
   // All with mutex_ held.
@@ -92,7 +91,7 @@ class EventWatcher : public Watcher {
   virtual void MountsChanged(const tree::MountTable& old_table) = 0;
 
   void SawCookie() { cookie_seen_ = true; }
-  // For each event; true once when the simulated overflow is due.
+  // Call for each event. True once, when the simulated overflow is due.
   bool OverflowIsDue();
   void CheckMounts();
   void Wake();
@@ -102,19 +101,19 @@ class EventWatcher : public Watcher {
   const tree::PathRules rules_;
   std::string root_;  // real path
   UniqueFd root_fd_;
-  mutable std::mutex mutex_;  // guards what follows and all of the back end
+  mutable std::mutex mutex_;  // guards the members below and the whole back end
   tree::MountTable mounts_;
   DirtyLog log_;
   Cookie cookie_;
-  bool blind_ = false;  // events cannot be had any more: each barrier says everything
+  bool blind_ = false;  // events are not available any more: each barrier reports everything
 
  private:
   void Loop();
 
-  std::mutex listen_mutex_;  // over the call; before mutex_
+  std::mutex listen_mutex_;  // held during the callback; locked before mutex_
   std::function<void()> changed_;
   std::atomic<bool> listened_ = false;
-  bool told_ = false;  // guarded by mutex_: nobody has asked what is dirty since
+  bool told_ = false;  // changed_ was called since the last barrier; guarded by mutex_
 
   UniqueFd mountinfo_;
   UniqueFd wake_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The watcher of root: file system marks. Events name the directory by its file handle, which is turned into a path
-// here. Since Linux 5.17 they say which file it was, too: one that was opened by a name which it has lost since goes on
-// to be changed under that name.
+// The watcher for root: file system marks. Events identify the directory by file handle, which is resolved to a path
+// here. Since Linux 5.17 they also identify the file: a file opened by a name that it has lost since still causes
+// events under that name.
 #include <fcntl.h>
 #include <sys/fanotify.h>
 #include <sys/stat.h>
@@ -60,7 +60,7 @@ class FanotifyWatcher final : public EventWatcher {
   std::string reason() const override { return {}; }
 
  private:
-  // One place where a file system is mounted.
+  // A mount point of a file system.
   struct View {
     std::string point;  // in the root
     std::string host_point;
@@ -68,7 +68,7 @@ class FanotifyWatcher final : public EventWatcher {
 
   int queue() const override { return group_.get(); }
 
-  // open_by_handle_at needs CAP_DAC_READ_SEARCH over the whole system: a container's root has it seldom.
+  // open_by_handle_at needs CAP_DAC_READ_SEARCH in the initial user namespace, which root in a container rarely has.
   Status CanOpenHandles() {
     alignas(struct file_handle) char buffer[sizeof(struct file_handle) + MAX_HANDLE_SZ] = {};
     auto* handle = reinterpret_cast<struct file_handle*>(buffer);
@@ -95,7 +95,7 @@ class FanotifyWatcher final : public EventWatcher {
     return {};
   }
 
-  // Its file system may be none of those of the root.
+  // Its file system may not be part of the root.
   void MarkCookie() {
     if (!cookie_) return;
     struct statfs st;
@@ -115,7 +115,7 @@ class FanotifyWatcher final : public EventWatcher {
     for (const tree::Mount& mount : mounts_.mounts()) {
       if (!Watched(mount)) continue;
       if (auto status = Mark(mount); !status) {
-        LogWarning("watch: {}; it is read again for each command", status.error().message());
+        LogWarning("watch: {}; each command reads this file system again", status.error().message());
         unwatched_.push_back(mount.point);
       }
     }
@@ -125,7 +125,7 @@ class FanotifyWatcher final : public EventWatcher {
     for (const std::string& point : unwatched_) log_.Recursive(point);
     const ssize_t n = ::read(group_.get(), buffer_, sizeof buffer_);
     if (n < 0) {
-      // Anything but "empty" or a signal means that an event was lost.
+      // Any error except "empty" or a signal means that an event was lost.
       if (errno != EAGAIN && errno != EINTR) log_.Everything();
       return errno == EINTR;
     }
@@ -163,8 +163,8 @@ class FanotifyWatcher final : public EventWatcher {
     if (!target.empty() && (mask & FAN_ONDIR) == 0) OnTarget(target, name.empty());
   }
 
-  // fanotify_event_info_fid, without a name. `lost`: it may have lost a name (that its number of links has changed is
-  // told without one, as is what happens to it under that name).
+  // fanotify_event_info_fid without a name. `lost`: the file may have lost a name (a changed link count is reported
+  // without a name, and so are later changes under the lost name).
   void OnTarget(std::string_view info, bool lost) {
     if (!lost && survivors_.empty()) return;
     const std::string key(info.substr(sizeof(struct fanotify_event_info_header)));
@@ -178,7 +178,7 @@ class FanotifyWatcher final : public EventWatcher {
     log_.Inode(known->second);
   }
 
-  // Of a file by fsid and handle that still has a name; 0: there is none.
+  // The inode of a file, given by fsid and handle, that still has a name; 0: none.
   uint64_t InodeOf(const std::string& key) {
     const auto views = views_.find(key.substr(0, 8));
     struct stat st {};
@@ -187,8 +187,8 @@ class FanotifyWatcher final : public EventWatcher {
     return fd && ::fstat(fd.get(), &st) == 0 && st.st_nlink > 0 ? st.st_ino : 0;
   }
 
-  // Invalid, with errno: it is gone, or cannot be had. By a mount that is opened each time: a descriptor that stays
-  // open would keep the user from unmounting.
+  // Invalid, with errno: the file is gone or not accessible. The mount is opened each time, since an open descriptor
+  // would prevent unmounting.
   static UniqueFd OpenByHandle(const View& view, std::string_view handle_bytes) {
     alignas(struct file_handle) char buffer[sizeof(struct file_handle) + MAX_HANDLE_SZ];
     if (handle_bytes.size() < sizeof(struct file_handle) || handle_bytes.size() > sizeof buffer) {
@@ -197,7 +197,7 @@ class FanotifyWatcher final : public EventWatcher {
     }
     std::memcpy(buffer, handle_bytes.data(), handle_bytes.size());
     const UniqueFd mount(::open(view.host_point.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!mount) errno = ENOENT;  // then nothing of it is in the tree
+    if (!mount) errno = ENOENT;  // then none of it is in the tree
     if (!mount) return UniqueFd();
     return UniqueFd(
         ::open_by_handle_at(mount.get(), reinterpret_cast<struct file_handle*>(buffer), O_PATH | O_CLOEXEC));
@@ -216,7 +216,7 @@ class FanotifyWatcher final : public EventWatcher {
     if (cookie_ && name == cookie_.name()) return SawCookie();
 
     const bool directory = mask & FAN_ONDIR;
-    // A directory that moved takes the paths of all below it along. (The handle of a removed one does not come back.)
+    // A moved directory changes all paths below it. (The handle of a removed one is not reused.)
     if (directory && (mask & (FAN_MOVED_FROM | FAN_MOVED_TO))) cache_.clear();
     const bool fresh = directory && (mask & (FAN_CREATE | FAN_MOVED_TO));
     constexpr size_t kKeyAt = sizeof(struct fanotify_event_info_header);
@@ -230,9 +230,9 @@ class FanotifyWatcher final : public EventWatcher {
     }
   }
 
-  // The paths in the root of a directory, by fsid and handle; none when it is outside, excluded or gone. A path that
-  // leads elsewhere (the directory is covered by a mount, or outside of what a bind mount shows) is as good as the
-  // right one: the rescan believes what it reads, and looking once in vain is cheaper than asking each time.
+  // The paths in the root of a directory, given by fsid and handle; empty if it is outside, excluded or gone. A wrong
+  // path (the directory is covered by a mount, or outside of what a bind mount shows) does no harm: the rescan reads
+  // what is there, and one useless look is cheaper than checking each time.
   const std::vector<std::string>& Resolve(std::string_view key) {
     std::string text(key);
     if (auto cached = cache_.find(text); cached != cache_.end()) return cached->second;
@@ -247,7 +247,7 @@ class FanotifyWatcher final : public EventWatcher {
   void ResolveIn(const View& view, std::string_view handle_bytes, std::vector<std::string>* paths) {
     const UniqueFd fd = OpenByHandle(view, handle_bytes);
     if (!fd) {
-      // ESTALE: removed; its parent told of that. Else we cannot say what changed.
+      // ESTALE: removed, which its parent's event reported. Otherwise we cannot tell what changed.
       if (errno != ESTALE && errno != ENOENT) log_.Everything();
       return;
     }
@@ -265,7 +265,7 @@ class FanotifyWatcher final : public EventWatcher {
   UniqueFd group_;
   std::unordered_map<std::string, std::vector<View>> views_;         // by fsid
   std::unordered_map<std::string, std::vector<std::string>> cache_;  // fsid and handle -> paths in the root
-  std::unordered_map<std::string, uint64_t> survivors_;  // fsid and handle -> number, of files that lost a name
+  std::unordered_map<std::string, uint64_t> survivors_;  // fsid and handle -> inode number, for files that lost a name
   std::vector<std::string> unwatched_;
   alignas(struct fanotify_event_metadata) char buffer_[65536];
 };

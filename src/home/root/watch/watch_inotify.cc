@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The watcher of everybody else: one inotify watch for each directory of the root.
+// The watcher for ordinary users: one inotify watch per directory of the root.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/inotify.h>
@@ -42,12 +42,12 @@ class InotifyWatcher final : public EventWatcher {
   }
 
  private:
-  // A watched directory. Kept flat, by watch: a tree may be deeper than the stack.
+  // A watched directory. Stored flat, by watch descriptor, since a tree may be deeper than the stack.
   struct Dir {
     int parent = -1;  // watch of the parent, -1 for the root
     std::string name;
     std::map<std::string, int> children;  // watched sub-directories
-    std::vector<std::string> aliases;     // where else the same directory is mounted
+    std::vector<std::string> aliases;     // other places where the same directory is mounted
   };
 
   int queue() const override { return queue_.get(); }
@@ -84,8 +84,8 @@ class InotifyWatcher final : public EventWatcher {
     return path;
   }
 
-  // Watches a directory and all below it. The watch comes before the listing, so a sub-directory made meanwhile is
-  // either listed or announced. What is gone, or may not be read, is left out: its parent tells when that changes.
+  // Watches a directory and everything below. The watch is set before the listing, so a new sub-directory is either
+  // listed or announced. Missing or unreadable directories are skipped: the parent reports when that changes.
   Status AddTree(int parent, const std::string& name) {
     std::vector<std::pair<int, std::string>> todo{{parent, name}};
     while (!todo.empty()) {
@@ -126,23 +126,24 @@ class InotifyWatcher final : public EventWatcher {
     return ::fstatat(fd, names.at(i), &st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) == 0 && S_ISDIR(st.st_mode);
   }
 
-  // Ties the watch to its place. False: it is watched there already, with all below it, or is a second name for it.
+  // Assigns the watch to its place. False: the place is already watched with everything below, or is a second name for
+  // it.
   bool Register(int wd, int parent, const std::string& name, const std::string& path, int fd) {
     if (auto known = dirs_.find(wd); known != dirs_.end()) {
       if (known->second.parent == parent && known->second.name == name)
-        return true;  // list it again: it may have come back
+        return true;  // list it again: it may have reappeared
       struct stat here, there;
       const int other = tree::OpenDirectory(root_fd_.get(), PathOf(wd));
       const UniqueFd other_fd(std::max(-1, other));
       if (other_fd && ::fstat(fd, &here) == 0 && ::fstat(other_fd.get(), &there) == 0 && here.st_ino == there.st_ino &&
           here.st_dev == there.st_dev) {
-        // A bind mount: one inode, one watch, two places. Below it the same happens again.
+        // A bind mount: one inode, one watch, two places. The same happens for everything below.
         auto& aliases = known->second.aliases;
         if (std::find(aliases.begin(), aliases.end(), path) == aliases.end()) aliases.push_back(path);
         AliasBelow(wd, path);
         return false;
       }
-      Forget(wd, /*keep_watch=*/wd);  // it moved here, and we have not read of that yet
+      Forget(wd, /*keep_watch=*/wd);  // it was moved here, and that event is still unread
     }
     if (parent >= 0) {
       auto above = dirs_.find(parent);
@@ -153,7 +154,7 @@ class InotifyWatcher final : public EventWatcher {
       auto [child, inserted] = above->second.children.emplace(name, wd);
       if (!inserted) {
         const int replaced = std::exchange(child->second, wd);
-        dirs_.at(replaced).parent = -2;  // so that it does not take our place along
+        dirs_.at(replaced).parent = -2;  // so that it does not remove our place too
         Forget(replaced, -1);
       }
     } else {
@@ -177,7 +178,7 @@ class InotifyWatcher final : public EventWatcher {
     }
   }
 
-  // Drops a directory and all below it.
+  // Drops a directory and everything below it.
   void Forget(int wd, int keep_watch) {
     auto top = dirs_.find(wd);
     if (top == dirs_.end()) return;
@@ -196,7 +197,7 @@ class InotifyWatcher final : public EventWatcher {
   }
 
   void GiveUp(const Error& error) {
-    LogWarning("watch: each command reads all of the root's names again: {}", error.message());
+    LogWarning("watch: no change events, each command reads the whole root again: {}", error.message());
     reason_ = error.message();
     gave_up_ = true;
     blind_ = true;
@@ -206,16 +207,16 @@ class InotifyWatcher final : public EventWatcher {
   }
 
   void Overflow() {
-    LogInfo("watch: events were lost; watching anew");
+    LogInfo("watch: events were lost; watching the root from the start");
     log_.Everything();
     if (auto status = Build(); !status) return GiveUp(status.error());
-    // Our own thread waits on the queue that is gone; and what the cookie said went with it.
+    // Our thread waits on the old queue, and the cookie's event was lost with it.
     Wake();
     SawCookie();
   }
 
   void MountsChanged(const tree::MountTable& old_table) override {
-    // Watches below a mount point belong to what was there before.
+    // Watches below a mount point belong to the directories under the mount.
     auto again = [this](const tree::Mount& mount) {
       if (mount.point == "/") return;
       const size_t slash = mount.point.rfind('/');
@@ -265,7 +266,7 @@ class InotifyWatcher final : public EventWatcher {
       at += static_cast<ssize_t>(sizeof *event + event->len);
       if ((event->mask & IN_Q_OVERFLOW) || OverflowIsDue()) {
         Overflow();
-        return false;  // the rest of the batch speaks of watches that are no more
+        return false;  // the rest of the batch is about removed watches
       }
       OnEvent(*event);
     }
@@ -296,13 +297,13 @@ class InotifyWatcher final : public EventWatcher {
     auto child = dir->second.children.find(name);
     const bool watched = child != dir->second.children.end();
     if (watched && (event.mask & (IN_MOVED_FROM | IN_DELETE))) Forget(child->second, -1);
-    // One whose permissions changed may be readable only now.
+    // After a change of permissions it may be readable now.
     if (fresh || ((event.mask & IN_ATTRIB) && !watched)) {
       if (auto status = AddTree(event.wd, name); !status) GiveUp(status.error());
     }
   }
 
-  std::string reason_;  // changes with gave_up_, under mutex_
+  std::string reason_;  // set together with gave_up_, under mutex_
   std::atomic<bool> gave_up_ = false;
   UniqueFd queue_;
   int root_wd_ = -1;

@@ -55,7 +55,7 @@ class WatchTest : public testing::TestWithParam<Backend> {
     return dirty ? *std::move(dirty) : tree::DirtySet();
   }
 
-  // What the barrier says must turn the last tree into the one that a scan sees.
+  // The barrier's result must turn the last tree into the one that a scan sees.
   tree::DirtySet Check() {
     tree::DirtySet dirty = Barrier();
     auto now = tree::Rescan(tree_, dirty, options_.scan);
@@ -81,7 +81,7 @@ class WatchTest : public testing::TestWithParam<Backend> {
   tree::TestDirectory dir_;
   WatchOptions options_;
   std::unique_ptr<Watcher> watcher_;
-  tree::SnapshotPtr tree_;
+  tree::TreePtr tree_;
 };
 
 #define START() \
@@ -137,12 +137,12 @@ TEST_P(WatchTest, AttributesAndLinks) {
   Check();
 }
 
-// inotify tells of no such change.
+// inotify does not report such a change.
 class FanotifyTest : public WatchTest {};
 INSTANTIATE_TEST_SUITE_P(Backends, FanotifyTest, testing::Values(Backend::kFanotify),
                          [](const auto&) { return "fanotify"; });
 
-// Opened by one of two names, which goes, by unlink(2) or rename(2): the other one changes.
+// Opened by one of two names, which is then removed by unlink(2) or rename(2): the other name changes.
 TEST_P(FanotifyTest, AFileIsWrittenUnderANameThatItHasLost) {
   for (const bool replaced : {false, true}) {
     dir_.Write("a/opened", "12345");
@@ -175,7 +175,7 @@ TEST_P(WatchTest, ATreeIsRenamedAndWrittenBelow) {
   Check();
   dir_.Write("o/moved/c/last", "x");
   Check();
-  // Twice before anybody looks, and back.
+  // Twice before a barrier, and back.
   dir_.Rename("o/moved", "a/b");
   dir_.Rename("a/b", "o/again");
   dir_.Rename("o/again", "a/b");
@@ -280,7 +280,7 @@ TEST_P(WatchTest, ManyNamesBecomeTheirDirectory) {
   START();
   for (int i = 0; i < 1000; ++i) dir_.Write("a/b/n" + std::to_string(i), "");
   auto dirty = Check();
-  // Or all of it, where others have filled the queue that the whole file system shares.
+  // Or everything, if others have filled the queue that the whole file system shares.
   EXPECT_TRUE(dirty.everything() || dirty.directories.contains("/a/b"));
 }
 
@@ -288,7 +288,7 @@ TEST_P(WatchTest, RandomOperations) {
   START();
   std::mt19937 random(11);
   const std::vector<std::string> names{"p", "q", "r"};
-  // A place somewhere in a tree three levels deep.
+  // A random place in a tree three levels deep.
   auto place = [&] {
     std::string path;
     for (auto depth = random() % 3; depth > 0; --depth) path += names[random() % 3] + "/";
@@ -327,8 +327,7 @@ TEST_P(WatchTest, RandomOperations) {
 
 TEST_P(WatchTest, MountsComeAndGo) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
-  // In a mount namespace of its own, so that whatever happens leaves nothing mounted. A process of its own, because of
-  // the namespace; the watcher's thread belongs to it.
+  // In a child with its own mount namespace, so that nothing stays mounted. The watcher's thread belongs to the child.
   const pid_t pid = ::fork();
   if (pid == 0) {
     ::alarm(60);
@@ -348,7 +347,7 @@ TEST_P(WatchTest, MountsComeAndGo) {
     Check();
     dir_.Write("bind/b/through the other", "x");
     Check();
-    if (::umount((dir_ / "other").c_str()) != 0) ::_exit(78);  // nothing of ours keeps it
+    if (::umount((dir_ / "other").c_str()) != 0) ::_exit(78);  // we must not keep it mounted
     Check();
     dir_.Write("other/x/below", "x");
     Check();
@@ -394,7 +393,7 @@ TEST(Watch, TooFewWatchesMeanRescanAndSaySo) {
   EXPECT_EQ(refused.error().code(), Code::kExhausted);
   EXPECT_NE(refused.error().message().find("max_user_watches"), std::string::npos);
 
-  // Reached while it runs: from then on everything is read again.
+  // Reached while running: from then on everything is rescanned.
   options.simulate_watch_limit = 25;
   auto watcher = Watcher::Start(options);
   ASSERT_TRUE(watcher) << watcher.error().message();
@@ -406,7 +405,7 @@ TEST(Watch, TooFewWatchesMeanRescanAndSaySo) {
   EXPECT_NE((*watcher)->reason().find("max_user_watches"), std::string::npos);
 }
 
-// `cp -al` of a tree: each link tells of its file.
+// `cp -al` of a tree: each link causes an event for its file.
 TEST(Watch, ManyFilesByNumberAreNotEverything) {
   DirtyLog log;
   for (uint64_t ino = 1; ino <= 100'000; ++ino) log.Inode(ino);

@@ -8,7 +8,7 @@ namespace vrun::home {
 namespace {
 
 enum class Value {
-  kCpus,   // how many processors the job sees
+  kCpus,   // the number of processors that the job sees
   kCache,  // a directory of that name in the user's cache directory
 };
 
@@ -16,17 +16,17 @@ struct Default {
   std::string_view name;
   Value value;
   std::string_view directory;
-  std::string_view unless;  // also left alone where this one is set
+  std::string_view unless;  // not set either if this variable is set
 };
 
-// Threads: MKL, OpenBLAS, BLIS and numexpr read OMP_NUM_THREADS where their own variable is not set. Theirs are not set
-// here, because they would win over an OMP_NUM_THREADS that a program sets for itself. Python before 3.13 knows no
-// PYTHON_CPU_COUNT; whoever asks for the affinity (nproc, GNU OpenMP, Go, Rust) needs no variable.
+// Threads: MKL, OpenBLAS, BLIS and numexpr read OMP_NUM_THREADS if their own variable is not set. Theirs are not set
+// here, because they would override an OMP_NUM_THREADS that a program sets itself. Python before 3.13 does not know
+// PYTHON_CPU_COUNT. Programs that use the affinity (nproc, GNU OpenMP, Go, Rust) need no variable.
 //
-// Caches: programs that keep what took long to make, or to fetch, below /tmp, which a job has for itself and which is
-// gone with it. Not here are those whose default is in the home directory or beside the program (Triton, Numba, CuPy,
-// matplotlib, torch extensions, Hugging Face), and those that keep nothing unless told to (JAX): they do as they do at
-// home.
+// Caches: for programs that by default store expensive results or downloads below /tmp, which is private to a job and
+// removed with it. Programs whose default is in the home directory or beside the program (Triton, Numba, CuPy,
+// matplotlib, torch extensions, Hugging Face), or that store nothing by default (JAX), are not listed: they behave as
+// at home.
 constexpr Default kDefaults[] = {
     {"OMP_NUM_THREADS", Value::kCpus, "", ""},
     {"PYTHON_CPU_COUNT", Value::kCpus, "", ""},
@@ -43,7 +43,7 @@ bool IsSet(const v1::Command& command, std::string_view name) {
   });
 }
 
-// As the node gives them: a fraction is one more, and who asks for none is given one (control/ops/submit.cc).
+// As the node assigns them: a fraction is rounded up, and a job that requests none gets one (control/ops/submit.cc).
 uint32_t CpusOf(const v1::Resources& resources) {
   return std::max<uint32_t>(resources.milli_cpus() / 1000 + (resources.milli_cpus() % 1000 != 0 ? 1 : 0), 1);
 }

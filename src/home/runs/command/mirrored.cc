@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kElsewhere = "copy it to a directory that is mirrored, such as your home directory";
 
-// The job has its own of these, but what home has there is there again: nobody misses anything.
+// The job has its own of these with the same content, so nothing is missing.
 bool SameInEveryJob(const std::string& path) {
   if (tree::IsBelow(path, "/dev")) return !tree::IsBelow(path, "/dev/shm");
   return tree::IsBelow(path, "/proc") || tree::IsBelow(path, "/sys");
@@ -47,7 +47,7 @@ std::optional<MirroredPlaces::Absence> MirroredPlaces::WhyNot(const std::string&
     return Absence{std::string(place) + " is not mirrored, the job has its own", kElsewhere, path == place};
   }
   if (rules != nullptr && rules->Denies(path, exposed)) {
-    // Nothing opens what is ours.
+    // No --expose opens our own directories.
     if (rules->Denies(path, {"/"})) return Absence{"it is vrun's own, which no job sees", kElsewhere, false};
     return Absence{"it is private and not served to jobs", "`--expose " + Escape(path) + "` serves it to this one",
                    false};
@@ -128,7 +128,7 @@ class Checker {
   void Directory(const v1::NamedPath& named, const MirroredPlaces::Absence& absent) {
     const std::string text =
         Text("working directory ", named, absent, "run from another directory, or name one with -D");
-    // The job has one of that name: nothing fails, but what is there at home is not.
+    // The job has an empty directory of that name: nothing fails, but home's files are missing.
     if (absent.itself) return check_.notices.push_back(text);
     Refuse(text, false);
   }

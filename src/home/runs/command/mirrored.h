@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether jobs see a path of the root, and before a job is made: what it names and will not see.
+// Whether jobs see a path of the root, and, before a job is made, which paths that it names it will not see.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace vrun::home {
 
-// Loop thread only. Touches no file: a file system of the network that does not answer holds up nobody.
+// Loop thread only. Accesses no file, so a hanging network file system blocks nobody.
 class MirroredPlaces {
  public:
   explicit MirroredPlaces(std::string root, std::string mountinfo = "/proc/self/mountinfo");
@@ -22,9 +22,9 @@ class MirroredPlaces {
   struct Absence {
     std::string why;   // "/tmp is not mirrored, the job has its own"
     std::string todo;  // "copy it to ..."
-    bool itself;       // the path is such a place itself, which the job has as well, but empty
+    bool itself;       // the path itself is such a place; the job has it too, but empty
   };
-  // None: jobs see it. `rules` may be null. `exposed`: as of DenyRules.
+  // None: jobs see the path. `rules` may be null. `exposed`: see DenyRules.
   std::optional<Absence> WhyNot(const std::string& path, const DenyRules* rules,
                                 const std::vector<std::string>& exposed);
 
@@ -32,16 +32,16 @@ class MirroredPlaces {
   const tree::MountTable* Mounts();
 
   const std::string root_, path_;
-  UniqueFd mountinfo_;  // tells when the mounts have changed
+  UniqueFd mountinfo_;  // signals changes of the mount table
   std::optional<tree::MountTable> mounts_;
 };
 
-// What is said of what a run names, before there is a job.
+// The result of checking the paths that a run names, before there is a job.
 struct NamedCheck {
-  std::optional<Error> refusal;  // the job could not do anything
-  bool not_found = false;        // because its command is not there: 127
+  std::optional<Error> refusal;  // the job is refused, since it could not do anything
+  bool not_found = false;        // its command does not exist: exit status 127
   std::vector<std::string> notices;
-  std::string cache;  // the user's cache directory, where jobs may keep something; "": there is none
+  std::string cache;  // the user's cache directory, writable by jobs; "": there is none
 };
 NamedCheck CheckNamed(const v1::Run& run, MirroredPlaces* places, const DenyRules* rules);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node that watches the tree is told.
+// What a node that watches the tree is sent.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,19 +19,19 @@ class WatchTreeTest : public ContentTest {
     request.set_id(++next_id_);
     request.mutable_watch_tree()->set_have(have);
     session_->OnMessage(request.SerializeAsString());
-    // It is on the board once its request has been worked on; requests are worked on in order.
+    // It joins the board when its request is processed; requests are processed in order.
     v1::ContentRequest root;
     root.set_id(++next_id_);
     root.mutable_get_root()->set_tree(std::string(snapshot_->id.view()));
     (void)Ask(root);
     return request;
   }
-  // As home's follower does with each change.
+  // As home's follower does after each change.
   void Change() {
     Rescan();
     server_->tree_board().Tell();
   }
-  // The objects and the tree that were told next, after `skip` answers.
+  // The objects and the tree sent next, after `skip` answers.
   std::vector<v1::ContentReply> Told(uint64_t id, size_t trees) {
     std::vector<v1::ContentReply> parts;
     for (int i = 0; i < 2000; ++i) {
@@ -66,7 +66,7 @@ TEST_F(WatchTreeTest, EachChangeComesWithTheDirectoriesThatItChanged) {
   const Digest first = snapshot_->id;
   const auto watch = Watch(std::string(first.view()));
   auto told = Told(watch.id(), 1);
-  ASSERT_EQ(told.size(), 1u);  // at once; the node has it: no objects
+  ASSERT_EQ(told.size(), 1u);  // at once; no objects, since the node has them
   EXPECT_EQ(told[0].tree_now().tree(), first.view());
   EXPECT_FALSE(told[0].last());
   root_.Put("a/b/new", "three");
@@ -97,7 +97,7 @@ TEST_F(WatchTreeTest, ALinkThatIsBehindIsToldOfTheNewestOnly) {
   const auto watch = Watch(std::string(snapshot_->id.view()));
   (void)Told(watch.id(), 1);
   stream_.Hold();
-  // Fills the stream: what is told now waits behind it.
+  // Fills the stream: new states wait.
   const std::string large = RandomBytes(8 << 20, 1);
   root_.Put("large", large);
   Change();
@@ -131,7 +131,7 @@ TEST_F(WatchTreeTest, WhoGoesInTheMiddleOfALargeTreeAndComesAgainIsToldOfIt) {
     }
     Change();
     while (stream_.All(watch.id()).size() == 1) ::usleep(100);
-    v1::ContentRequest cancel;  // mostly while a part is made
+    v1::ContentRequest cancel;  // usually while a part is being made
     cancel.mutable_cancel()->set_id(watch.id());
     session_->OnMessage(cancel.SerializeAsString());
   }
@@ -178,7 +178,7 @@ TEST_F(WatchTreeTest, WhoWantsPingsGetsThemAndSaysWhatItShows) {
   int looks = 0;
   server_->tree_board().SetLook([&] { ++looks; });
   (void)Watch();
-  EXPECT_EQ(session_->shown_micros(), 0);  // it will never say
+  EXPECT_EQ(session_->shown_micros(), 0);  // the node will never report it
   v1::ContentRequest request;
   request.set_id(++next_id_);
   request.mutable_watch_tree()->set_pings(true);
@@ -223,7 +223,7 @@ class LentFilesTest : public WatchTreeTest {
     root_.Put("big", data_);
     Serve();
   }
-  // The second half, asked for by the version that the job saw.
+  // The second half, requested by the version that the job saw.
   std::vector<v1::ContentReply> Rest() { return Ask(RangeRequest("/big", version_, 2 << 20, 2 << 20)); }
   std::string FirstHalf() {
     version_ = VersionOf("/big");
@@ -259,7 +259,7 @@ TEST_F(LentFilesTest, ReplacedByRename) {
   ASSERT_EQ(FirstHalf(), data_.substr(0, 2 << 20));
   root_.Put("next", RandomBytes(4 << 20, 8));
   ASSERT_EQ(::rename((root_.path() + "/next").c_str(), (root_.path() + "/big").c_str()), 0);
-  EXPECT_EQ(RestContent(), data_.substr(2 << 20));  // also before home has looked
+  EXPECT_EQ(RestContent(), data_.substr(2 << 20));  // also before home has refreshed its tree
   Change();
   EXPECT_EQ(RestContent(), data_.substr(2 << 20));
 }
@@ -294,7 +294,7 @@ TEST_F(LentFilesTest, AFileIsHeldFromTheMomentTheNodeAsksForThatBeforeAnythingOf
 TEST_F(LentFilesTest, WrittenInPlaceIsAnErrorNeverAMixture) {
   (void)Watch();
   ASSERT_EQ(FirstHalf(), data_.substr(0, 2 << 20));
-  ::usleep(20'000);  // file systems stamp times by ticks
+  ::usleep(20'000);  // file times have the resolution of a tick
   const UniqueFd fd(::open((root_.path() + "/big").c_str(), O_WRONLY | O_CLOEXEC));
   ASSERT_EQ(::pwrite(fd.get(), "x", 1, 3 << 20), 1);
   EXPECT_EQ(ErrorOf(Rest()), Code::kAborted);
@@ -311,7 +311,7 @@ TEST_F(LentFilesTest, OnlyForLiveViewsAndUntilTheyEnd) {
   EXPECT_EQ(server_->lent().size(), 1u);
   server_->lent().Age(MonotonicMicros());
   EXPECT_EQ(server_->lent().size(), 1u);
-  server_->lent().Drop(0);  // the watch is of no view
+  server_->lent().Drop(0);  // the watch belongs to no view
   EXPECT_EQ(server_->lent().size(), 0u);
   (void)FirstHalf();
   server_->lent().Age(MonotonicMicros() + LentFiles::kUnusedMicros + 1);

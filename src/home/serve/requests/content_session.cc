@@ -14,22 +14,22 @@
 namespace vrun::home {
 namespace {
 
-// Of an answer that is not urgent.
+// For answers that are not urgent.
 constexpr double kSliceSeconds = 0.01;
 constexpr size_t kLeastSlice = 64u << 10, kMostSlice = 1u << 20;
-constexpr size_t kFirstSlice = 256u << 10;  // while the link's speed is not known
+constexpr size_t kFirstSlice = 256u << 10;  // while the link's speed is unknown
 
 size_t MostQueued(Urgency urgency) {
   if (urgency == kDirectories) return std::numeric_limits<size_t>::max();
   return urgency == kRanges ? 2 * rpc::Stream::kHighWater : rpc::Stream::kHighWater;
 }
 
-// Whose kind this version does not know.
+// A kind of request that this version does not know.
 class UnknownRequest : public Request {
  public:
   using Request::Request;
   bool Step() override {
-    return Fail(Error(Code::kUnsupported, "this home does not know that content request: update vrun"));
+    return Fail(Error(Code::kUnsupported, "home does not know this content request: update vrun at home"));
   }
 };
 
@@ -43,7 +43,7 @@ ContentSession::ContentSession(ContentServer* server)
       tree_(server->trees_, &server->tree_board_, server->digests_, &server->compressor_, &reader_, this),
       live_(server->live_writes_, &server->lent_, this) {}
 
-// --- which request is which ---
+// --- dispatch ---
 
 std::unique_ptr<Request> ContentSession::Make(v1::ContentRequest r) {
   using Asked = v1::ContentRequest;
@@ -88,7 +88,7 @@ void ContentSession::OnMessage(const std::string& message) {
     return;
   }
   if (closed()) return;
-  // These need no answer, and are cheap.
+  // These need no answer and are cheap.
   if (request.has_write()) return live_.Write(request.mutable_write());
   if (request.has_heard()) return tree_.Heard(request.heard());
   if (request.has_cancel()) return Cancel(request.cancel().id());
@@ -106,7 +106,7 @@ void ContentSession::OnMessage(const std::string& message) {
 
 void ContentSession::Cancel(uint64_t id) {
   tree_.Cancel(id);
-  std::vector<std::unique_ptr<Request>> dropped;  // without the lock
+  std::vector<std::unique_ptr<Request>> dropped;  // destroyed without the lock
   std::lock_guard lock(mutex_);
   if (running_.contains(id)) cancelled_.insert(id);
   for (auto& queue : waiting_) {
@@ -161,7 +161,7 @@ void ContentSession::OnWritable() {
   tree_.Writable();
 }
 
-// One posted step for each request that could be worked on now, and no more than the workers can use.
+// Posts one step per runnable request, but no more than the workers can use.
 void ContentSession::Schedule() {
   constexpr size_t kEnough = 8;
   size_t wanted = waiting_[kDirectories].size() + waiting_[kRanges].size();
@@ -182,7 +182,7 @@ void ContentSession::Step() {
       if (waiting_[u].empty()) continue;
       if (stream_->queued_bytes() > MostQueued(static_cast<Urgency>(u))) {
         parked_ = true;
-        // It may have become writable in between, and then nobody would tell us.
+        // It may have become writable in between, and then OnWritable would not be called.
         if (stream_->queued_bytes() > rpc::Stream::kLowWater) return;
         parked_ = false;
       }
@@ -200,7 +200,7 @@ void ContentSession::Step() {
   Schedule();
 }
 
-// What the link takes in kSliceSeconds: so long something urgent may have to wait for the one that is on its way.
+// What the link sends in kSliceSeconds: an urgent answer waits at most that long for the slice being sent.
 size_t ContentSession::SliceBytes() const {
   const double link = policy_.link();
   if (link <= 0) return kFirstSlice;
@@ -214,7 +214,7 @@ void ContentSession::Send(const v1::ContentReply& reply, Urgency urgency, bool s
   if (stream_ == nullptr || cancelled_.contains(reply.id())) return;
   server_->served_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   sent_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
-  // Before it is queued: what is queued now is what the link has not taken since the last one.
+  // Before queueing: the bytes queued now are those that the link has not sent since the last message.
   bool more = running_.size() > 1 || !reply.last();
   for (const auto& queue : waiting_) more |= !queue.empty();
   policy_.Sent(MonotonicMicros(), sent_bytes_.load(std::memory_order_relaxed) - bytes.size(), stream_->queued_bytes(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One node's content stream: its requests, in the order in which they deserve an answer.
+// One node's content stream. Answers its requests in order of urgency.
 #pragma once
 
 #include <atomic>
@@ -24,23 +24,22 @@ namespace vrun::home {
 
 class ContentServer;
 
-// Any thread. Work is done on the server's threads in steps of at most 1 MiB, and what somebody waits for overtakes in
-// the stream what is sent ahead, so that a later, more urgent request waits for no more than a step. While the stream
-// has more than rpc::Stream::kHighWater queued nothing is read ahead, with twice that nothing but directory objects is
-// read.
+// Any thread. The server's threads work in steps of at most 1 MiB, and urgent answers overtake read-ahead in the
+// stream, so a more urgent request waits for at most one step. While more than rpc::Stream::kHighWater is queued,
+// nothing is read ahead; above twice that, only directory objects are read.
 class ContentSession : public NodeStream {
  public:
-  static constexpr size_t kMaxWaiting = 65536;  // requests; more ends the stream
+  static constexpr size_t kMaxWaiting = 65536;  // requests; more than this ends the stream
 
-  // Held in a shared_ptr. `server` must outlive it.
+  // Owned by a shared_ptr. `server` must outlive it.
   explicit ContentSession(ContentServer* server);
 
-  // Before the first request. The stream must live until Close.
+  // Call before the first request. The stream must live until Close.
   void Start(rpc::Stream* stream);
   // A serialized ContentRequest.
   void OnMessage(const std::string& message);
   void OnWritable();
-  // Drops what waits; when it returns the stream is not touched any more.
+  // Drops waiting requests. The stream is not used after the return.
   void Close();
   // Bytes of all answers so far.
   uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
@@ -63,7 +62,7 @@ class ContentSession : public NodeStream {
   ContentServer* const server_;
   std::atomic<uint64_t> sent_bytes_{0};
   CompressionPolicy policy_;
-  // What some kinds of requests know of the node. They lock themselves, and are not called with mutex_ held.
+  // Per-node state of some kinds of requests. They lock themselves and are called without mutex_.
   UnitReader reader_;
   Resident resident_;
   PeerWatch peers_;
@@ -76,7 +75,7 @@ class ContentSession : public NodeStream {
   std::unordered_set<uint64_t> running_;
   std::unordered_set<uint64_t> cancelled_;  // of running_
   size_t scheduled_ = 0;                    // steps posted to the workers
-  bool parked_ = false;                     // waits for OnWritable
+  bool parked_ = false;                     // waiting for OnWritable
 };
 
 }  // namespace vrun::home

@@ -100,7 +100,7 @@ TEST_F(ContentTest, AChangedFileIsAnErrorThatNamesIt) {
   auto parts = Ask(RangeRequest("/f", version, 0, 6));
   EXPECT_EQ(ErrorOf(parts), Code::kAborted);
   EXPECT_THAT(parts.back().error().message(), testing::HasSubstr("/f"));
-  // Nor is the new version served to somebody whose tree does not have it.
+  // The new version is not served either if the tree does not have it.
   EXPECT_EQ(ErrorOf(Ask(RangeRequest("/f", VersionOf("/f"), 0, 6))), Code::kAborted);
 }
 
@@ -131,7 +131,7 @@ TEST_F(ContentTest, AHomeWithoutDescriptorsAnswersWhenItHasOne) {
   const auto request = RangeRequest("/a", VersionOf("/a"), 0, 7);
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  const int next = ::dup(0);  // all below it are in use
+  const int next = ::dup(0);  // all lower numbers are in use
   ::close(next);
   const rlimit low{static_cast<rlim_t>(next), limit.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
@@ -151,7 +151,7 @@ TEST_F(ContentTest, OnlyRegularFilesOfTheTreeAreServed) {
   ASSERT_EQ(::symlink("real", (root_ / "dir/link").c_str()), 0);
   ASSERT_EQ(::symlink("dir", (root_ / "alias").c_str()), 0);
   Serve();
-  // Would block for ever if it were opened.
+  // Opening it would block for ever.
   EXPECT_EQ(ErrorOf(Ask(RangeRequest("/fifo", VersionOf("/fifo"), 0, 1))), Code::kAborted);
   tree::FileVersion fifo = VersionOf("/fifo");
   fifo.size = 1;
@@ -172,7 +172,7 @@ TEST_F(ContentTest, SecretsAreNeitherInTheTreeNorServed) {
   EXPECT_TRUE(tree::Lookup(*snapshot_, "/root/.ssh/id_rsa.pub"));
   EXPECT_FALSE(tree::Lookup(*snapshot_, "/home/ann/.aws"));
   EXPECT_EQ(ErrorOf(Ask(RangeRequest("/root/.ssh/id_rsa", VersionOf("/root/.ssh/id_rsa"), 0, 6))), Code::kDenied);
-  // A key that came after the rules were made, even when a tree names it.
+  // A key created after the rules, even if a tree names it.
   root_.Put("root/.ssh/id_new", "secret");
   tree::ScanOptions everything;
   everything.root = root_.path();
@@ -221,7 +221,7 @@ TEST_F(ContentTest, DirectoriesAndWholeTrees) {
   EXPECT_EQ(Unpack(parts[0].directory().encoded(), parts[0].directory().zstd(), parts[0].directory().raw_bytes()),
             (*sub)->encoded());
 
-  // An unknown tree (home was restarted): what is the same at that path now will do, what is not will not.
+  // An unknown tree (home was restarted): content that is unchanged at that path is served, other content is not.
   directory.set_id(++next_id_);
   directory.mutable_get_directory()->set_tree(std::string(32, 'x'));
   EXPECT_TRUE(Ask(directory)[0].has_directory());
@@ -234,9 +234,9 @@ TEST_F(ContentTest, DirectoriesAndWholeTrees) {
   tree.mutable_get_tree()->set_tree(std::string(snapshot_->id.view()));
   EXPECT_EQ(Ask(tree).size(), 101u);
 
-  // Of a second tree only what changed travels.
+  // For a second tree only the changes are sent.
   auto pin = trees_.Add(snapshot_, {});
-  tree::SnapshotPtr before = snapshot_;
+  tree::TreePtr before = snapshot_;
   root_.Put("d7/sub/new", "y");
   Rescan();
   tree.set_id(++next_id_);
@@ -249,7 +249,7 @@ TEST_F(ContentTest, DirectoriesAndWholeTrees) {
   ASSERT_EQ(parts.size(), 1u);
   EXPECT_TRUE(parts[0].last());
 
-  // Of one that home does not know: all of it, unless the node finds out by itself what it lacks.
+  // For a base tree that home does not know: everything, unless the node finds out itself what it lacks.
   tree.set_id(++next_id_);
   tree.mutable_get_tree()->set_have(std::string(32, 'x'));
   EXPECT_EQ(Ask(tree).size(), 101u);
@@ -258,7 +258,7 @@ TEST_F(ContentTest, DirectoriesAndWholeTrees) {
   EXPECT_EQ(ErrorOf(Ask(tree)), Code::kNotFound);
   tree.mutable_get_tree()->set_walks(false);
 
-  // In packs: the same objects in a few messages, those that are too large for one by themselves.
+  // In packs: the same objects in a few messages; too large ones come alone.
   for (int i = 0; i < 20000; ++i) root_.Put("many/a-name-of-some-length-" + std::to_string(i), "");
   Rescan();
   tree.set_id(++next_id_);
@@ -291,13 +291,13 @@ TEST_F(ContentTest, DirectoriesAndWholeTrees) {
   EXPECT_EQ(packed, all);
 }
 
-TEST(SnapshotTableTest, ATreeThatARunHadCountsOnce) {
-  SnapshotTable trees;
+TEST(TreeTableTest, ATreeThatARunHadCountsOnce) {
+  TreeTable trees;
   const auto make = [](int64_t time) {
     tree::Entry root;
     root.mode = S_IFDIR | 0755;
     root.mtime_ns = time;
-    return tree::MakeSnapshot(root, tree::Directory::Make({}, nullptr));
+    return tree::AssembleTree(root, tree::Directory::Make({}, nullptr));
   };
   for (int64_t edit = 0; edit < 16; ++edit) {
     trees.SetCurrent(make(edit), nullptr);
@@ -325,7 +325,7 @@ TEST_F(ContentTest, WhatSomebodyWaitsForOvertakesWhatIsSentAhead) {
   const v1::ContentRequest demand = RangeRequest("/noise", VersionOf("/noise"), 31 << 20, 1 << 20);
   EXPECT_TRUE(Ask(demand)[0].has_units());
   EXPECT_TRUE(stream_.urgent(demand.id()));
-  EXPECT_LE(stream_.replies(), 13u);  // 4 MiB queued, what the workers had in hand, and this
+  EXPECT_LE(stream_.replies(), 13u);  // 4 MiB queued, one reply per worker, and this one
   stream_.LetGo();
   session_->OnWritable();
   EXPECT_EQ(stream_.Answer(ahead).size(), 1u);
@@ -377,7 +377,7 @@ TEST_F(ContentTest, AFullStreamStopsReadingButDirectoriesOvertake) {
   directory.mutable_get_directory()->set_path("/");
   directory.mutable_get_directory()->set_digest(std::string(snapshot_->directory->digest().view()));
   EXPECT_TRUE(Ask(directory)[0].has_directory());
-  // 8 MiB queued, and what the workers had in hand.
+  // 8 MiB queued, and one reply per worker.
   EXPECT_LE(stream_.replies(), 16u);
   v1::ContentRequest cancel;
   cancel.mutable_cancel()->set_id(ranges[31].id());

@@ -10,12 +10,13 @@
 namespace vrun::home {
 namespace {
 
-constexpr uint64_t kMaxPart = 1u << 20;  // of one directory object in one reply
-// Of directory objects between two looks at more urgent work, and of one pack. zstd finds little more in larger ones.
+constexpr uint64_t kMaxPart = 1u << 20;  // of a directory object per reply
+// Bytes of directory objects between two checks for more urgent work, and per pack. zstd gains little from larger
+// packs.
 constexpr uint64_t kStepBytes = 256 * 1024;
-// Names and numbers: half as fast as 1, and a tenth smaller.
+// For names and numbers: half as fast as level 1, and a tenth smaller.
 constexpr int kPackLevel = 3;
-// What a directory differs in is found by going through all of it: 1 ms for 4 MiB.
+// Computing a delta reads the whole directory: 1 ms for 4 MiB.
 constexpr size_t kLeastDelta = 4 * 1024, kMostDelta = 4u << 20;
 
 bool Packs(const tree::Directory& directory) { return directory.encoded().size() <= kStepBytes; }
@@ -35,7 +36,7 @@ bool Directories::Step() {
   while (next_ < directories_.size() && sent < kStepBytes) {
     const tree::NewDirectory& item = directories_[next_];
     if (done_ == 0 && HasDelta(item)) {
-      sent += item.directory->encoded().size();  // that is what it costs
+      sent += item.directory->encoded().size();  // the cost of the comparison
       if (SendDelta()) continue;
     }
     sent += form_.packed && done_ == 0 && Packs(*item.directory) ? SendPack() : SendPart();
@@ -108,7 +109,7 @@ bool Directories::SendDelta() {
   v1::ContentReply reply;
   v1::DirectoryDelta* delta = reply.mutable_delta();
   if (!compressor_->CompressAfter(item.base->encoded(), encoded, delta->mutable_patch())) return false;
-  if (delta->patch().size() > encoded.size() / 4) return false;  // another directory altogether
+  if (delta->patch().size() > encoded.size() / 4) return false;  // a completely different directory
   delta->set_base(std::string(item.base->digest().view()));
   delta->set_digest(std::string(item.directory->digest().view()));
   delta->set_raw_bytes(encoded.size());

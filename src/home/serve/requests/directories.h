@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directory objects on their way to a node: in parts, several in a pack, or as what they differ in from what the node
-// has.
+// Sends directory objects to a node: in parts, several in one pack, or as a delta against an object that the node has.
 #pragma once
 
 #include <cstddef>
@@ -22,31 +21,31 @@ namespace vrun::home {
 class Directories {
  public:
   struct Form {
-    bool packed = false;  // small ones may come together
-    bool deltas = false;  // one that the node has an older version of may come as the difference
+    bool packed = false;  // small ones may be packed together
+    bool deltas = false;  // a directory of which the node has an older version may be sent as a delta
   };
-  // `last`: there are no more.
+  // `last`: this is the final message.
   using Send = std::function<void(v1::ContentReply* reply, bool last)>;
   Directories(const DigestCache* digests, Compressor* compressor, std::vector<tree::NewDirectory> directories,
               Form form, Send send);
 
-  // Sends some of them. True: that was all.
+  // Sends some directories. True: all are sent.
   bool Step();
   bool empty() const { return directories_.empty(); }
-  // Only before the first Step: it forgets what is sent.
+  // Call only before the first Step, which forgets what it has sent.
   const std::vector<tree::NewDirectory>& all() const { return directories_; }
 
  private:
-  // One part of the next directory.
+  // Sends one part of the next directory.
   uint64_t SendPart();
-  // The next ones that go into one pack, at least one.
+  // Sends the next directories that fit into one pack, at least one.
   uint64_t SendPack();
-  // False: that would save nothing.
+  // False: a delta would save nothing.
   bool SendDelta();
-  // Whether it is worth looking at what it differs in.
+  // Whether it is worth computing a delta.
   bool HasDelta(const tree::NewDirectory& item) const;
   void Sent();
-  // Names of the contents of these entries (all of them), where home knows them.
+  // Object ids of these entries (or all) as far as home knows them.
   std::string KnownIds(const tree::Directory& directory, std::span<const size_t> entries) const;
   std::string KnownIds(const tree::Directory& directory) const;
 
@@ -56,7 +55,7 @@ class Directories {
   const Form form_;
   const Send send_;
   size_t next_ = 0;
-  uint64_t done_ = 0;  // bytes of that one
+  uint64_t done_ = 0;  // bytes sent of the directory next_
 };
 
 }  // namespace vrun::home

@@ -10,9 +10,9 @@
 namespace vrun::home {
 namespace {
 
-constexpr int kMaxExtents = 65536;  // of one file, as the node takes them
+constexpr int kMaxExtents = 65536;  // per file, as the node accepts them
 
-// Where the file has data, in at most kMaxExtents pieces: what is left then counts as one.
+// Finds where the file has data, in at most kMaxExtents pieces; the remainder then counts as one piece.
 Status ReadExtents(int fd, uint64_t size, v1::Extents* extents) {
   for (uint64_t at = 0; at < size;) {
     const off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
@@ -29,7 +29,7 @@ Status ReadExtents(int fd, uint64_t size, v1::Extents* extents) {
   return {};
 }
 
-// Old content may pass from the file to a copy while it is read.
+// Old content may move from the file to a copy while it is read.
 template <typename Read>
 Result<v1::ContentReply> Twice(Read read) {
   Result<v1::ContentReply> reply = read();
@@ -44,7 +44,7 @@ bool GetRange::Step() {
   const uint64_t unit = store::UnitBytes(version.size);
   const uint64_t end =
       get.length() > version.size - std::min(version.size, get.offset()) ? version.size : get.offset() + get.length();
-  const bool nothing = get.offset() == 0 && end == 0;  // of an empty file, or only to have the file held
+  const bool nothing = get.offset() == 0 && end == 0;  // an empty file, or a request that only holds the file
   if (get.offset() % unit != 0 || (get.offset() >= end && !nothing) || end - get.offset() > kMaxBytes ||
       (end % unit != 0 && end != version.size)) {
     return Fail(Error(Code::kInvalid, "malformed range of " + Escape(get.path())));
@@ -69,7 +69,7 @@ Result<v1::ContentReply> GetExtents(const ServedFiles& files, const v1::ContentR
   VRUN_TRY(files.CheckOrLent(get.tree(), get.path(), version));
   return Twice([&]() -> Result<v1::ContentReply> {
     v1::ContentReply reply;
-    // Nothing is brought here for that: it is all data then.
+    // Do not fetch content for this: treat it all as data.
     if (files.Elsewhere(get.path(), version)) {
       reply.mutable_extents()->add_extent(0);
       reply.mutable_extents()->add_extent(version.size);

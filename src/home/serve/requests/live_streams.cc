@@ -6,7 +6,7 @@
 namespace vrun::home {
 
 Status LiveStreams::Begin(const v1::ContentRequest& request) {
-  if (writes_ == nullptr) return Error(Code::kUnsupported, "nothing is written here");
+  if (writes_ == nullptr) return Error(Code::kUnsupported, "this server does not accept writes");
   const uint64_t view = request.begin_writes().view();
   const uint64_t joined =
       writes_->Join(view, [weak = stream_->weak_from_this(), id = request.id()](const v1::LiveAck& ack) {
@@ -21,7 +21,7 @@ Status LiveStreams::Begin(const v1::ContentRequest& request) {
     std::lock_guard lock(mutex_);
     joined_[view] = joined;
   }
-  if (stream_->closed()) Leave();  // meanwhile
+  if (stream_->closed()) Leave();  // closed in the meantime
   return {};
 }
 
@@ -34,7 +34,7 @@ Status LiveStreams::End(const v1::ContentRequest& request) {
   lent_->Drop(view);
   {
     std::lock_guard lock(mutex_);
-    if (joined_.erase(view) == 0) return {};  // somebody else's
+    if (joined_.erase(view) == 0) return {};  // belongs to another stream
   }
   writes_->End(view);
   return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What jobs write in the live views of a node, on its way to LiveWrites.
+// Passes what jobs write in the live views of a node to LiveWrites.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace vrun::home {
 
-// Of one node. Any thread.
+// One per node. Any thread.
 class LiveStreams {
  public:
-  // `writes`: null where nothing is written.
+  // `writes`: null if writes are not accepted.
   LiveStreams(LiveWrites* writes, LentFiles* lent, NodeStream* stream)
       : writes_(writes), lent_(lent), stream_(stream) {}
   Status Begin(const v1::ContentRequest& request);
   void Write(v1::ContentRequest::LiveWrite* write);
-  // The view is no more. Blocks.
+  // The view has ended. Blocks.
   Status End(const v1::ContentRequest& request);
   void Leave();
 
@@ -29,7 +29,7 @@ class LiveStreams {
   LentFiles* const lent_;
   NodeStream* const stream_;
   std::mutex mutex_;
-  std::map<uint64_t, uint64_t> joined_;  // by view: what LiveWrites::Join returned; guarded by mutex_
+  std::map<uint64_t, uint64_t> joined_;  // view -> result of LiveWrites::Join; guarded by mutex_
 };
 
 }  // namespace vrun::home

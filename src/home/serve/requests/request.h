@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request of a node, and the stream that its answers go to. Each kind of request, or family of them, has a file in
-// this folder.
+// One request of a node, and the stream for its answers. Each kind or family of requests has a file in this folder.
 #pragma once
 
 #include <cstddef>
@@ -16,31 +15,31 @@ namespace vrun::home {
 
 class Request;
 
-// In the order in which answers are given.
+// In the order in which they are answered.
 enum Urgency { kDirectories, kRanges, kTrees, kAhead, kUrgencies };
 
-// The stream of one node, as requests see it. Any thread.
+// The stream of one node, as requests use it. Any thread.
 class NodeStream : public std::enable_shared_from_this<NodeStream> {
  public:
   virtual ~NodeStream() = default;
-  // An answer, or a part of one. All parts of one answer go with the same urgency. `slices`: the node takes a message
-  // in slices.
+  // Sends an answer or a part of one. All parts of an answer have the same urgency. `slices`: the node accepts a
+  // message in slices.
   virtual void Send(const v1::ContentReply& reply, Urgency urgency = kDirectories, bool slices = false) = 0;
-  // Home's own: work that no message of the node began. Dropped when the stream is closed.
+  // Queues work that home itself begins. Dropped when the stream is closed.
   virtual void Queue(std::unique_ptr<Request> request) = 0;
   virtual bool closed() const = 0;
-  // It is closed, or has much queued.
+  // Closed, or has much queued.
   virtual bool full() const = 0;
 };
 
-// Answered in steps, each on any thread, one at a time. Destroyed when it is answered, or not wanted any more; no lock
-// of the stream is held then.
+// Answered in steps, one at a time, each on any thread. Destroyed when answered or cancelled, without any lock of the
+// stream held.
 class Request {
  public:
   Request(NodeStream* stream, v1::ContentRequest request, Urgency urgency)
       : request_(std::move(request)), urgency_(urgency), stream_(stream) {}
   virtual ~Request() = default;
-  // Sends at most 1 MiB. True: nothing is left to be sent.
+  // Sends at most 1 MiB. True: complete.
   virtual bool Step() = 0;
 
   uint64_t id() const { return request_.id(); }
@@ -85,7 +84,7 @@ class OneReply : public Request {
   const Answer answer_;
 };
 
-// Begins or ends something: only a failure is answered.
+// Begins or ends something. Only a failure is answered.
 class Order : public Request {
  public:
   using Carry = std::function<Status(const v1::ContentRequest& request)>;

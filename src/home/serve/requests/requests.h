@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node can ask for, but for what goes on (PeerWatch, TreeWatch, LiveStreams). trees.cc, files.cc and traces.cc
-// have the answers.
+// All requests with one answer; the continuing ones are PeerWatch, TreeWatch and LiveStreams. Implemented in trees.cc,
+// files.cc and traces.cc.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "home/ahead/traces.h"
-#include "home/root/snapshot_table.h"
+#include "home/root/tree_table.h"
 #include "home/serve/peer_board.h"
 #include "home/serve/requests/directories.h"
 #include "home/serve/requests/request.h"
@@ -17,21 +17,21 @@
 
 namespace vrun::home {
 
-Result<v1::ContentReply> GetRoot(const SnapshotTable& trees, const v1::ContentRequest::GetRoot& get);
+Result<v1::ContentReply> GetRoot(const TreeTable& trees, const v1::ContentRequest::GetRoot& get);
 Result<v1::ContentReply> GetExtents(const ServedFiles& files, const v1::ContentRequest::GetExtents& get);
 Result<v1::ContentReply> GetTrace(Traces& traces, const v1::ContentRequest::GetTrace& get);
 Result<v1::ContentReply> PutTrace(Traces& traces, const v1::ContentRequest::PutTrace& put);
 
-// Which directories answer a request.
+// Finds the directories that answer a request.
 using FoundDirectories = Result<std::vector<tree::NewDirectory>>;
-FoundDirectories FindDirectory(const SnapshotTable& trees, const v1::ContentRequest& request);
-FoundDirectories FindTree(const SnapshotTable& trees, const v1::ContentRequest& request);
+FoundDirectories FindDirectory(const TreeTable& trees, const v1::ContentRequest& request);
+FoundDirectories FindTree(const TreeTable& trees, const v1::ContentRequest& request);
 
 // GetDirectory and GetTree.
 class GetDirectories : public Request {
  public:
-  using Find = std::function<FoundDirectories(const SnapshotTable& trees, const v1::ContentRequest& request)>;
-  GetDirectories(NodeStream* stream, v1::ContentRequest request, Urgency urgency, const SnapshotTable* trees,
+  using Find = std::function<FoundDirectories(const TreeTable& trees, const v1::ContentRequest& request)>;
+  GetDirectories(NodeStream* stream, v1::ContentRequest request, Urgency urgency, const TreeTable* trees,
                  const DigestCache* digests, Compressor* compressor, Find find)
       : Request(stream, std::move(request), urgency),
         trees_(trees),
@@ -41,7 +41,7 @@ class GetDirectories : public Request {
   bool Step() override;
 
  private:
-  const SnapshotTable* const trees_;
+  const TreeTable* const trees_;
   const DigestCache* const digests_;
   Compressor* const compressor_;
   const Find find_;

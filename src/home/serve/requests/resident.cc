@@ -26,7 +26,7 @@ Result<v1::ContentReply> Resident::Get(const v1::ContentRequest::GetResident& ge
   VRUN_ASSIGN(const ServedFiles::Served served, files_->Check(get.tree(), get.path(), version));
   Guess guess = files_->GuessFrom(served, [this](const tree::FileVersion& file) { return Offer(file); });
   guess.Touched(get.path(), version);
-  // Where it was offered, so were the libraries that it loads.
+  // If the file was offered before, so were its libraries.
   if (!Offered(version)) guess.AddFile(get.path(), version);
   (void)Offer(version);
   if (get.siblings()) guess.AddSiblings(get.path());

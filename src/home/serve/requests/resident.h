@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests for what is likely to be read together with a file (home/ahead/guess.h).
+// Answers requests for what is likely to be read together with a file (home/ahead/guess.h).
 #pragma once
 
 #include <mutex>
@@ -11,7 +11,7 @@
 
 namespace vrun::home {
 
-// Of one node. Any thread.
+// One per node. Any thread.
 class Resident {
  public:
   Resident(ServedFiles* files, const DigestCache* digests) : files_(files), digests_(digests) {}
@@ -24,7 +24,7 @@ class Resident {
   ServedFiles* const files_;
   const DigestCache* const digests_;
   std::mutex mutex_;
-  // What this node was told to fetch ahead, so that it is not looked at again for each file that loads it. Guarded by
+  // Files already offered to this node, so that they are not examined again for each file that loads them. Guarded by
   // mutex_.
   std::unordered_set<tree::FileVersion, tree::FileVersionHash> offered_;
 };

@@ -6,7 +6,7 @@
 
 namespace vrun::home {
 
-Result<v1::ContentReply> GetRoot(const SnapshotTable& trees, const v1::ContentRequest::GetRoot& get) {
+Result<v1::ContentReply> GetRoot(const TreeTable& trees, const v1::ContentRequest::GetRoot& get) {
   const auto digest = Digest::FromBytes(get.tree());
   const auto held = digest ? trees.Find(*digest) : std::nullopt;
   if (!held) return UnknownTree(trees, digest);
@@ -20,7 +20,7 @@ bool GetDirectories::Step() {
     auto found = find_(*trees_, request_);
     if (!found) return Fail(found.error());
     if (found->empty()) {
-      // The node has it all: an answer of no object.
+      // The node has everything: an answer without objects.
       v1::ContentReply reply;
       return Send(&reply, true);
     }
@@ -31,7 +31,7 @@ bool GetDirectories::Step() {
   return directories_->Step();
 }
 
-FoundDirectories FindDirectory(const SnapshotTable& trees, const v1::ContentRequest& request) {
+FoundDirectories FindDirectory(const TreeTable& trees, const v1::ContentRequest& request) {
   const auto& get = request.get_directory();
   const auto tree_id = Digest::FromBytes(get.tree());
   const auto wanted = Digest::FromBytes(get.digest());
@@ -39,8 +39,8 @@ FoundDirectories FindDirectory(const SnapshotTable& trees, const v1::ContentRequ
     return Error(Code::kInvalid, "malformed request for a directory");
   }
   const auto held = trees.Find(*tree_id);
-  // After a restart of home the tree of a running job is not known; what did not change is still where it was.
-  const tree::SnapshotPtr snapshot = held ? held->asked : trees.current();
+  // After a restart of home the tree of a running job is unknown; unchanged files are still in the current tree.
+  const tree::TreePtr snapshot = held ? held->asked : trees.current();
   if (!snapshot) return UnknownTree(trees);
   auto directory = tree::LookupDirectory(*snapshot, get.path());
   if (!held && snapshot->apart && (!directory || (*directory)->digest() != *wanted)) {
@@ -52,7 +52,7 @@ FoundDirectories FindDirectory(const SnapshotTable& trees, const v1::ContentRequ
   return std::vector<tree::NewDirectory>{{.path = get.path(), .directory = *directory, .base = nullptr}};
 }
 
-FoundDirectories FindTree(const SnapshotTable& trees, const v1::ContentRequest& request) {
+FoundDirectories FindTree(const TreeTable& trees, const v1::ContentRequest& request) {
   const auto& get = request.get_tree();
   const auto wanted = Digest::FromBytes(get.tree());
   const auto have = Digest::FromBytes(get.have());
@@ -60,7 +60,7 @@ FoundDirectories FindTree(const SnapshotTable& trees, const v1::ContentRequest& 
   if (!held) return UnknownTree(trees, wanted);
   const auto base = have ? trees.Find(*have) : std::nullopt;
   if (have && !base && get.walks()) {
-    return Error(Code::kNotFound, "home does not know the tree that the node has");
+    return Error(Code::kNotFound, "home no longer has the node's tree");
   }
   return tree::NewDirectories(base ? base->asked->directory : nullptr, held->asked->directory);
 }

@@ -11,7 +11,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr uint64_t kPieceBytes = 64u << 10;  // compressed as one; whole units
+constexpr uint64_t kPieceBytes = 64u << 10;  // compressed as one piece; whole units
 constexpr size_t kMaxShrinks = 8192;
 
 }  // namespace
@@ -41,7 +41,7 @@ Result<v1::ContentReply> UnitReader::Read(const v1::ContentRequest::GetRange& ge
   if (*length == 0 && version.size > 0) return reply;
   const uint64_t first = offset / unit, count = (*length + unit - 1) / unit;
   if (const auto known = ids_->Find(version); known && hot_->Find(version, first, count, units)) {
-    // OpenPart has just seen that the file is still that version.
+    // OpenPart has just checked that the file is still that version.
     units->set_object_id(known->Encode());
     Attest(get, version, units);
     return reply;

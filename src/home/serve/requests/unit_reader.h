@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Units of files for one node: read, hashed, compressed where that pays, and signed.
+// Reads, hashes, compresses (where that pays) and signs units of files for one node.
 #pragma once
 
 #include <cstdint>
@@ -41,19 +41,20 @@ class UnitReader {
              CompressionPolicy* policy)
       : files_(files), ids_(ids), hot_(hot), compressor_(compressor), signer_(signer), policy_(policy) {}
 
-  // Files that do not come whole are held open for the node's live view from now on. None: it has none any more.
+  // From now on, files that are not read whole are held open for this live view of the node. Nullopt: the node has no
+  // live view any more.
   void LendTo(std::optional<uint64_t> view);
   ServedFiles& files() { return *files_; }
 
-  // The next part of the range, from `offset` to at most `end`; *length: its bytes.
+  // Returns the next part of the range, from `offset` to at most `end`; *length is set to its size in bytes.
   Result<v1::ContentReply> Read(const v1::ContentRequest::GetRange& get, uint64_t offset, uint64_t end,
                                 uint64_t* length);
 
  private:
-  // Hashes the units and compresses those for which it pays, but none of which only the digests are sent. Their
+  // Hashes the units and compresses those for which it pays (not those of which only the digests are sent). Returns the
   // digests.
   std::vector<Digest> Pack(const tree::FileVersion& version, v1::Units* units, bool digests_only);
-  // What is asked of an answer beside the content, or instead of it.
+  // Adds the signature, or reduces the answer to digests, as requested.
   void Attest(const v1::ContentRequest::GetRange& get, const tree::FileVersion& version, v1::Units* units) const;
   std::optional<uint64_t> LentTo();
 

@@ -25,7 +25,7 @@ Status PeerWatch::Begin(const v1::ContentRequest& request) {
     std::lock_guard lock(mutex_);
     id_ = joined;
   }
-  if (stream_->closed()) Leave();  // meanwhile
+  if (stream_->closed()) Leave();  // closed in the meantime
   return {};
 }
 
@@ -35,7 +35,7 @@ void PeerWatch::Leave() {
     std::lock_guard lock(mutex_);
     id = std::exchange(id_, 0);
   }
-  // Without our lock: the board tells the others, and us while we are on it.
+  // Without our lock: the board calls us while we are on it.
   if (id != 0) board_->Leave(id);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node that wants to know which others read from this home.
+// Tells a node which other nodes read from this home.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace vrun::home {
 
-// Of one node. Any thread.
+// One per node. Any thread.
 class PeerWatch {
  public:
   PeerWatch(PeerBoard* board, NodeStream* stream) : board_(board), stream_(stream) {}

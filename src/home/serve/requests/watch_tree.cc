@@ -16,7 +16,8 @@
 namespace vrun::home {
 namespace {
 
-// Content that comes unasked with a tree: of an editor's save or two. More is an update, of which much is not read.
+// Limits for content sent unrequested with a tree, for an editor's save or two. More changes are an update, most of
+// which is not read.
 constexpr size_t kMostEdited = 8;
 constexpr uint64_t kMostEditedBytes = 32 * 1024;
 
@@ -25,7 +26,7 @@ struct Edited {
   tree::FileVersion version;
 };
 
-// Small files that have other content than in the tree before.
+// Small files whose content differs from the tree before.
 std::vector<Edited> FindEdited(const std::vector<tree::NewDirectory>& directories) {
   std::vector<Edited> edited;
   uint64_t bytes = 0;
@@ -53,11 +54,11 @@ v1::ContentRequest RequestOf(uint64_t id, const v1::ContentRequest::WatchTree& w
 
 }  // namespace
 
-// One state of the root, on its way to the node.
+// Sends one state of the root to the node.
 class TreeWatch::Telling : public Request {
  public:
-  // `watch` is locked.
-  Telling(TreeWatch* watch, tree::SnapshotPtr snapshot, uint64_t serial, uint64_t included)
+  // Call with the lock of `watch`.
+  Telling(TreeWatch* watch, tree::TreePtr snapshot, uint64_t serial, uint64_t included)
       : Request(watch->stream_, RequestOf(watch->id_, watch->wanted_), kDirectories),
         watch_(watch),
         snapshot_(std::move(snapshot)),
@@ -85,18 +86,18 @@ class TreeWatch::Telling : public Request {
 
  private:
   void List() {
-    tree::SnapshotPtr told;
+    tree::TreePtr told;
     bool own = false;
     {
       std::lock_guard lock(watch_->mutex_);
       told = watch_->told_;
       own = included_ != watch_->told_included_;
     }
-    // What the node did not have before it asks for where somebody looks.
+    // What the node did not have before, it requests when somebody looks there.
     std::vector<tree::NewDirectory> all;
     if (told) all = tree::NewDirectories(told->directory, snapshot_->directory);
     const bool deltas = request_.watch_tree().deltas();
-    // A node that writes has what it wrote.
+    // The node already has its own writes.
     if (deltas && !own) edited_ = FindEdited(all);
     directories_.emplace(watch_->digests_, watch_->compressor_, std::move(all),
                          Directories::Form{.packed = true, .deltas = deltas},
@@ -113,7 +114,7 @@ class TreeWatch::Telling : public Request {
       if (!watch_->reader_->files().Check(get.tree(), file.path, file.version)) continue;
       uint64_t length = 0;
       auto part = watch_->reader_->Read(get, 0, file.version.size, &length);
-      if (!part) continue;  // it has changed again: whoever reads it asks, and is told
+      if (!part) continue;  // it has changed again: readers will request it and get the newest
       v1::ContentReply reply;
       *reply.mutable_edited()->mutable_version() = get.version();
       *reply.mutable_edited()->mutable_units() = std::move(*part->mutable_units());
@@ -122,7 +123,7 @@ class TreeWatch::Telling : public Request {
   }
 
   TreeWatch* const watch_;
-  const tree::SnapshotPtr snapshot_;
+  const tree::TreePtr snapshot_;
   const uint64_t serial_;  // TreeNow.serial and included
   const uint64_t included_;
   std::optional<Directories> directories_;
@@ -147,12 +148,12 @@ Status TreeWatch::Begin(const v1::ContentRequest& request) {
     id_ = request.id();
     wanted_ = wanted;
     told_ = base ? base->asked : nullptr;
-    if (wanted.pings()) shown_micros_ = MonotonicMicros();  // it is going to say so, or not
+    if (wanted.pings()) shown_micros_ = MonotonicMicros();  // it will report whether that is so
     reader_->LendTo(wanted.view());
   }
-  if (stream_->closed()) Leave();  // meanwhile
-  // What there is, and what is new with the board's next word. A table that nobody has kept current is not told: the
-  // node would believe it.
+  if (stream_->closed()) Leave();  // closed in the meantime
+  // Sends the present state; new states follow with the board's next call. A table that was not kept current is not
+  // sent, since the node would trust it.
   if (board_->current()) Changed();
   return {};
 }
@@ -166,7 +167,7 @@ void TreeWatch::Leave() {
     told_ = nullptr;
     reader_->LendTo(std::nullopt);
   }
-  // Without our lock: the board tells us while we are on it.
+  // Without our lock: the board calls us while we are on it.
   if (board_id != 0) board_->Leave(board_id);
 }
 
@@ -227,7 +228,7 @@ void TreeWatch::Over() {
 std::unique_ptr<Request> TreeWatch::NextLocked() {
   tell_again_ = false;
   if (id_ == 0) return nullptr;
-  // First what is included: what the tree has besides does no harm.
+  // Read `included` first: a tree that is newer than `included` does no harm.
   const uint64_t included = board_->Included(wanted_.view());
   auto [snapshot, serial] = trees_->Numbered();
   if (!snapshot) return nullptr;

@@ -46,13 +46,14 @@ void HomeTeller::TellMadeLocked(LiveNode* node) {
   if (type == S_IFDIR) TellLocked(Kind::kDirectory, node, path);
   if (type == S_IFLNK) TellLocked(Kind::kSymlink, node, path);
   if (type == S_IFIFO || type == S_IFSOCK) TellLocked(Kind::kSpecial, node, path);
-  // A regular file when it is published. A device never: only root could make it at home, and should not.
+  // A regular file is told when it is published. A device is never told: only root could make it at home, and should
+  // not.
 }
 
 void HomeTeller::TellMetaLocked(LiveNode* node) {
   if (!tree_.journaled()) return;
   tree_.Touch(node);
-  // What home has not heard of comes with all its attributes.
+  // Something that home has not heard of is later told with all its attributes.
   if (!node->named_at_home() || (node->names.empty() && node->nodeid != LiveTree::kRootId)) return;
   TellLocked(Kind::kMeta, node, tree_.PathOf(*node));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells home what has changed in a live view, as operations of its journal, in the order of their history. Without a
-// journal nothing is told.
+// Tells home what has changed in a live view, as operations of its journal, in the order in which they happened.
+// Without a journal it does nothing.
 //
-// All with a TreeLock, under which the change was made.
+// All methods need the TreeLock under which the change was made.
 #pragma once
 
 #include "vfs/live/tree/journaled_tree.h"
@@ -13,16 +13,16 @@ class HomeTeller {
  public:
   using Kind = LiveOperation::Kind;
 
-  explicit HomeTeller(JournaledTree& tree) : tree_(tree) {}  // which must outlive it
+  explicit HomeTeller(JournaledTree& tree) : tree_(tree) {}  // `tree` must outlive it
 
   void TellLocked(Kind kind, LiveNode* node, std::string path, std::string from = {}, uint64_t other = 0);
-  // It has its first name. Of a regular file home hears when it is published.
+  // The node has its first name. Home hears of a regular file only when it is published.
   void TellMadeLocked(LiveNode* node);
-  // Its attributes or extended attributes.
+  // Its attributes or extended attributes have changed.
   void TellMetaLocked(LiveNode* node);
   // `gone`: it was a file's last name.
   void TellRemovedLocked(uint64_t nodeid, const std::string& path, bool gone);
-  // Of what kind it may be, with the attributes of now.
+  // An operation of this kind with the current attributes; the kind depends on what home knows of the node.
   LiveOperation OperationLocked(Kind kind, LiveNode* node) const;
 
  private:

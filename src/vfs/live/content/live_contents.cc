@@ -113,7 +113,7 @@ std::shared_ptr<FileContent> LiveContents::TakeKeptLocked(uint64_t nodeid) {
   return kept ? kept.mapped() : nullptr;
 }
 
-// --- what is home's by now leaves this node's disk. decisions/0019 ---------------------------------------------------
+// --- written content that home has leaves this node's disk. decisions/0019 -------------------------------------------
 
 bool LiveContents::IsHomes(const LiveNode& node) {
   if (!node.file || !node.in_home_tree() || node.change != 0 || node.names.empty() || node.home_path) return false;
@@ -122,7 +122,7 @@ bool LiveContents::IsHomes(const LiveNode& node) {
   return node.HasOnlyNamesOfHome();
 }
 
-uint64_t LiveContents::DropWritten(uint64_t keep_bytes) {
+uint64_t LiveContents::DropWritten(uint64_t rest_bytes) {
   struct Candidate {
     timespec mtime;
     uint64_t bytes;
@@ -145,8 +145,8 @@ uint64_t LiveContents::DropWritten(uint64_t keep_bytes) {
   });
   uint64_t dropped = 0;
   for (const Candidate& one : candidates) {
-    if (total - dropped <= keep_bytes) break;
-    std::shared_ptr<LiveFile> file;  // goes after the lock
+    if (total - dropped <= rest_bytes) break;
+    std::shared_ptr<LiveFile> file;  // released after the lock
     const TreeLock lock(tree_);
     LiveNode* node = tree_.Find(one.nodeid);
     if (node == nullptr || !IsHomes(*node)) continue;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the content of a live view's files is: written here, or home's.
+// Where the content of a live view's files is: written here, or at home.
 //
-// A file of home's that is changed in place becomes a LiveFile over home's content; what of that is not here yet is
-// brought in as it is needed (Need), wherever home has it by then.
+// A file of home that is changed in place becomes a LiveFile over home's content. Missing parts are fetched when needed
+// (Need), from wherever home has them by then.
 //
 // Thread safety: any thread. "Locked": with a TreeLock.
 #pragma once
@@ -23,18 +23,18 @@
 
 namespace vrun::vfs {
 
-// What a node has of content; both null: nothing, or no such node.
+// A node's content; both null: none, or no such node.
 struct NodeContent {
   std::shared_ptr<LiveFile> file;
   std::shared_ptr<FileContent> home;
   FileContent::Place place;
-  bool sparse = false;   // `home`, as far as its attributes tell
-  uint64_t news = 0;     // HomeNews::count() as of when
+  bool sparse = false;   // `home` has holes, as far as its attributes tell
+  uint64_t news = 0;     // HomeNews::count() at that time
   bool opened = false;   // LiveNode::opened
-  bool fetched = false;  // what is read was asked for, and came
+  bool fetched = false;  // what is read was requested, and arrived
 };
 
-// A request has to wait: returned is what answers it with an error, or goes on with it.
+// For a request that must wait: returns a callback that answers it with an error, or continues with `then`.
 std::function<void(int error)> Waiting(Reply reply, std::function<void(Reply)> then);
 
 class LiveContents {
@@ -46,28 +46,28 @@ class LiveContents {
       : backend_(backend), tree_(tree), on_lost_(std::move(on_lost)) {}
 
   NodeContent Of(uint64_t nodeid);
-  // LiveFile::Need, wherever home has the content by now. What is lost is reported, and EIO; not with `quietly`, where
-  // `done` gets LiveFile::kLost. `deadline`: monotonic; 0: in HomeNews::kMicros.
+  // LiveFile::Need, from wherever home has the content by now. Reports lost content and fails with EIO, unless
+  // `quietly`: then `done` gets LiveFile::kLost. `deadline`: monotonic; 0: in HomeNews::kMicros.
   void Need(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, ByteRange range, bool overwrite,
             std::function<void(int error)> done, bool quietly = false, int64_t deadline = 0);
-  // Once for a node.
+  // Reports once per node.
   void ReportLost(uint64_t nodeid, const std::string& path, const Error& error);
   void TellLost(const std::string& path, const std::string& reason) const {
     if (on_lost_) on_lost_(path, reason);
   }
 
-  // Without opens nobody knows whether a node without names is open: home's content of it is not evicted before the
+  // With no-open nobody knows whether a node without names is open. So home's content of it is not evicted before the
   // kernel has forgotten the node.
   void Keep(uint64_t nodeid);
-  void KeepLocked(uint64_t nodeid, std::shared_ptr<FileContent> content);  // where there is such a node
-  // To be let go of without the lock.
+  void KeepLocked(uint64_t nodeid, std::shared_ptr<FileContent> content);  // if the node exists
+  // Release the result without the lock.
   std::shared_ptr<FileContent> TakeKeptLocked(uint64_t nodeid);
 
   // As LiveView.
-  uint64_t DropWritten(uint64_t keep_bytes);
+  uint64_t DropWritten(uint64_t rest_bytes);
 
  private:
-  // What was written of it is at home, as the version that the tree has.
+  // Home has what was written to the node, as the version in the tree.
   static bool IsHomes(const LiveNode& node);
 
   Backend& backend_;

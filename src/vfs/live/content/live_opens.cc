@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kCachedHandle = 1;
 constexpr uint64_t kThroughHandle = 2;
-constexpr uint64_t kWriterHandle = 4;  // beside one of these
+constexpr uint64_t kWriterHandle = 4;  // flag of a handle
 
 }  // namespace
 
@@ -26,8 +26,8 @@ void LiveOpens::Open(uint64_t nodeid, bool write, Reply reply) {
   OpenAt(nodeid, write, MonotonicMicros() + HomeNews::kMicros, std::move(reply));
 }
 
-// What is read as a whole is here before the file is open: once it is, home may have other content, and what there is
-// of this one stays as it is for whoever has it open. What is large home holds.
+// A small file is fetched whole before the open is answered: afterwards home may replace its content, and users who
+// have it open must keep the old one. Home holds large files.
 void LiveOpens::OpenAt(uint64_t nodeid, bool write, int64_t deadline, Reply reply) {
   const NodeContent content = contents_.Of(nodeid);
   if (!content.file && !content.home) {
@@ -61,8 +61,8 @@ void LiveOpens::FinishOpen(uint64_t nodeid, const NodeContent& content, bool wri
       renewed = std::exchange(node->seen, LiveNode::Seen::kOpened) == LiveNode::Seen::kRenewed;
     }
   }
-  if (renewed) notices_.ForgetAttributes(nodeid);                       // the new content is not read by the old size
-  if (other) return OpenAt(nodeid, write, deadline, std::move(reply));  // home's next tree came in between
+  if (renewed) notices_.ForgetAttributes(nodeid);                       // old size does not fit the new content
+  if (other) return OpenAt(nodeid, write, deadline, std::move(reply));  // home's next tree was merged in between
   if (content.home && !content.opened && content.home->size() > store::kWholeFileLimit) {
     content.home->Borrow(content.place);
   }
@@ -70,7 +70,7 @@ void LiveOpens::FinishOpen(uint64_t nodeid, const NodeContent& content, bool wri
   if (!reply.Struct(out)) Close(nodeid, out.fh);
 }
 
-// Home has another version of it, of which we hear in a moment.
+// Home has another version of it, and will announce it in a moment.
 void LiveOpens::OpenLost(uint64_t nodeid, const NodeContent& content, bool write, int64_t deadline, const Error& error,
                          Reply reply) {
   bool stale = false, other = false;
@@ -89,7 +89,7 @@ void LiveOpens::OpenLost(uint64_t nodeid, const NodeContent& content, bool write
     tree_.news().After(content.news, deadline,
                        [this, nodeid, write, deadline, kept] { OpenAt(nodeid, write, deadline, std::move(*kept)); });
   } else if (write) {
-    FinishOpen(nodeid, content, write, deadline, std::move(reply));  // perhaps to replace it all
+    FinishOpen(nodeid, content, write, deadline, std::move(reply));  // perhaps the caller replaces all of it
   } else {
     contents_.ReportLost(nodeid, content.place.path, error);
     reply.Error(EIO);
@@ -98,7 +98,7 @@ void LiveOpens::OpenLost(uint64_t nodeid, const NodeContent& content, bool write
 
 OpenOut LiveOpens::OpenNow(uint64_t nodeid, bool write) {
   NodeContent content = contents_.Of(nodeid);
-  bool privileged = false;  // a write that the kernel does by itself would leave them
+  bool privileged = false;  // set if kernel-only writes would leave privileges in place
   {
     const TreeLock lock(tree_);
     LiveNode* node = tree_.Find(nodeid);
@@ -112,7 +112,7 @@ OpenOut LiveOpens::OpenNow(uint64_t nodeid, bool write) {
   const bool may = passthrough_works_ && !privileged && content.file && content.file->complete() && files.cached == 0;
   if (files.backing == 0 && may) files.backing = OpenThroughLocked(*content.file);
   files.content = content.home;
-  if (files.backing != 0) {  // then every open has to be one of these; the kernel drops the pages that it has
+  if (files.backing != 0) {  // then every open must use passthrough; the kernel drops its cached pages
     ++files.passthrough;
     ++passthrough_opens_;
     files.file = content.file;
@@ -127,13 +127,13 @@ OpenOut LiveOpens::OpenNow(uint64_t nodeid, bool write) {
   return {kCachedHandle | writer, kOpenKeepCache | no_flush, 0};
 }
 
-// The backing id; 0: not this time.
+// Returns the backing id; 0: not possible this time.
 int LiveOpens::OpenThroughLocked(LiveFile& file) {
   const auto fd = file.Descriptor();
   if (!fd) return 0;
   const int id = transport_.OpenBacking((*fd)->get());
   if (id > 0) return id;
-  // ELOOP: the directory lies on a stacked file system; EPERM: not ours to use. Neither gets better.
+  // ELOOP: the directory is on a stacked file system; EPERM: not permitted to us. Both are permanent.
   if (id == -ELOOP || id == -EPERM || id == -EOPNOTSUPP || id == -ENOTTY || id == -EINVAL) {
     passthrough_works_ = false;
     LogWarning("no passthrough: {}: reads and writes go through the file system server", std::strerror(-id));
@@ -144,7 +144,7 @@ int LiveOpens::OpenThroughLocked(LiveFile& file) {
 void LiveOpens::Close(uint64_t nodeid, uint64_t handle) {
   if ((handle & kWriterHandle) != 0) CloseWriter(nodeid);
   handle &= ~kWriterHandle;
-  OpenFile closed;  // let go of after the lock
+  OpenFile closed;  // released after the lock
   std::lock_guard lock(mutex_);
   const auto it = files_.find(nodeid);
   if (it == files_.end()) return;
@@ -161,13 +161,13 @@ void LiveOpens::Close(uint64_t nodeid, uint64_t handle) {
   files_.erase(it);
 }
 
-// What was written is a change of its own when it is done, by close(2) or with the last mapping.
+// A finished write counts as one change: at close(2), or with the end of the last mapping.
 void LiveOpens::NoteWritten(uint64_t nodeid) {
   const TreeLock lock(tree_);
   LiveNode* node = tree_.Find(nodeid);
   if (node == nullptr || !node->file) return;
   struct stat st {};
-  const bool through = node->file->passed_through && node->file->Stat(&st) == 0;  // what the kernel wrote by itself
+  const bool through = node->file->passed_through && node->file->Stat(&st) == 0;  // direct writes by the kernel
   const bool moved =
       through && (st.st_mtim.tv_sec != node->written.tv_sec || st.st_mtim.tv_nsec != node->written.tv_nsec);
   if (!moved && node->writing == LiveNode::Writing::kNothing) return;
@@ -204,7 +204,7 @@ void LiveOpens::Flushed(uint64_t nodeid) {
     through = it != files_.end() && it->second.backing != 0;
   }
   NoteWritten(nodeid);
-  // What was written through a mapping the kernel has not noticed in its own attributes.
+  // The kernel does not update its attributes after writes through a mapping.
   if (through) notices_.ForgetAttributes(nodeid);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens and closes, where the kernel asks for them (else publisher.h hears of the closes).
+// Handles opens and closes, if the kernel sends them (otherwise publisher.h hears of the closes).
 //
 // A file written here is opened with passthrough where the kernel can: reads and writes then go straight to the backing
-// file. An inode is open through the page cache or passed through, never both at once (fs/fuse/iomode.c).
+// file. An inode is open either through the page cache or with passthrough, never both at once (fs/fuse/iomode.c).
 //
 // Thread safety: any thread.
 #pragma once
@@ -22,19 +22,19 @@ class LiveOpens {
   LiveOpens(Transport& transport, JournaledTree& tree, LiveContents& contents, KernelNotices& notices)
       : transport_(transport), tree_(tree), contents_(contents), notices_(notices) {}
 
-  // The kernel can; before the first open.
+  // The kernel supports passthrough; call before the first open.
   void AllowPassthrough() { passthrough_works_ = true; }
   bool passthrough_works() const { return passthrough_works_.load(); }
   uint64_t passthrough_opens() const { return passthrough_opens_.load(); }
 
   // Answers with an OpenOut.
   void Open(uint64_t nodeid, bool write, Reply reply);
-  // Of content that is here, or need not be.
+  // For content that is here, or is not needed.
   OpenOut OpenNow(uint64_t nodeid, bool write);
   void Close(uint64_t nodeid, uint64_t handle);
-  // By close(2): what was written before is a change of its own.
+  // close(2) was called: what was written before is a change of its own.
   void Flushed(uint64_t nodeid);
-  // The node has content of its own from now on.
+  // From now on the node has content of its own.
   void Attach(uint64_t nodeid, const std::shared_ptr<LiveFile>& file);
 
  private:
@@ -59,7 +59,7 @@ class LiveOpens {
   KernelNotices& notices_;
   std::atomic<bool> passthrough_works_{false};
   std::atomic<uint64_t> passthrough_opens_{0};
-  std::mutex mutex_;  // never with the tree's
+  std::mutex mutex_;  // never held with the tree's lock
   std::unordered_map<uint64_t, OpenFile> files_;
 };
 

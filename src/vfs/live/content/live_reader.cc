@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kMostBytes = 1 << 20;
 constexpr int kReadTries = 8;
 
-// One buffer a thread, never cleared.
+// One buffer per thread, never cleared.
 char* Buffer() {
   thread_local const std::unique_ptr<char[]> buffer(new char[kMostBytes]);
   return buffer.get();
@@ -43,7 +43,7 @@ void LiveReader::Read(const Request& request, uint64_t offset, uint32_t size, Re
   ReadAt(request.nodeid, offset, size, kReadTries, MonotonicMicros() + HomeNews::kMicros, std::move(reply));
 }
 
-// Of home's files, once somebody has begun to read: the first read may have to wait for all of a small one.
+// Only for files of home that somebody has begun to read: the first read may have to wait for all of a small file.
 bool LiveReader::Declines(uint64_t nodeid, uint64_t offset, uint32_t size) {
   if (size <= FileContent::kPageBytes) return false;
   const NodeContent content = contents_.Of(nodeid);
@@ -77,10 +77,10 @@ bool LiveReader::BeginReading(uint64_t nodeid, const FileContent& content) {
   return true;
 }
 
-// It was opened, but nothing was read of it before home had another one in its place and this one no more. Whoever
-// reads gets that one, as if he had opened it a moment later, but not with this answer: the kernel has asked by the old
-// size, and would take what is short of it for zeros. An error of a read-ahead is nobody's: the kernel asks for the
-// page again, and minds the size. So the error comes when the next answer is here.
+// The file was opened, but home replaced it before anything of it was read, and does not have this version any more.
+// Readers get the new version, as if they had opened the file a moment later, but not in this answer: the kernel asked
+// with the old size and would fill a short answer with zeros. An error of a read-ahead reaches nobody: the kernel
+// requests the page again and checks the size. So the answer is an error once the new version can be read.
 void LiveReader::ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadline,
                                const std::shared_ptr<Reply>& reply) {
   std::optional<LiveTree::Successor> successor;
@@ -93,7 +93,7 @@ void LiveReader::ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadlin
     if (successor) place = {tree_.home_tree(), successor->path};
     news = tree_.news().count();
   }
-  if (!successor) {  // it was gone when it was opened, or another read has found one
+  if (!successor) {  // it had no name when it was opened, or another read has found the successor
     reply->Error(ESTALE);
     return;
   }
@@ -126,8 +126,8 @@ void LiveReader::ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadlin
   content->Ensure(place, range.offset, range.length, tree_.Guarded(came));
 }
 
-// What is read as a whole is here before the first of it is given, as in OpenAt. Of what comes in parts, and of what is
-// large, home holds the rest.
+// Like OpenAt, fetches a small file whole before the first part is answered. Home holds the rest of large files, and of
+// files that are read in parts.
 void LiveReader::ReadHome(uint64_t nodeid, NodeContent content, uint64_t offset, uint32_t size, int tries,
                           int64_t deadline, Reply reply) {
   const bool first = notices_.no_open() && !content.opened;
@@ -163,15 +163,15 @@ void LiveReader::ReadHome(uint64_t nodeid, NodeContent content, uint64_t offset,
     if (done) return ReadHome(nodeid, content, offset, size, tries - 1, deadline, std::move(*shared));
     const bool named = HasName(nodeid);
     if (IsLost(done.error()) && MonotonicMicros() < deadline && named) {
-      // Perhaps it is what we did to it, of which we hear in a moment; or home's next version, which takes the place of
-      // one that nobody has seen. Any other content would be another node.
+      // Perhaps our own write changed it, which home will acknowledge in a moment. Or home has a next version, which
+      // replaces a version that nobody has seen. Any other content would be another node.
       tree_.news().After(content.news, deadline, [this, nodeid, offset, size, tries, deadline, shared] {
         ReadAt(nodeid, offset, size, tries, deadline, std::move(*shared));
       });
       return;
     }
     if (IsLost(done.error()) && first && !named) return ReadSuccessor(nodeid, {offset, size}, deadline, shared);
-    // First the report: whoever sees the reader fail may look for the reason.
+    // Report first: a user who sees the read fail may look for the reason.
     if (IsLost(done.error())) contents_.ReportLost(nodeid, content.place.path, done.error());
     shared->Error(ErrnoOf(done.error()));
   };

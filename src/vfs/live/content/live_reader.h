@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading files of a live view.
+// Answers reads of files of a live view.
 //
 // Thread safety: any thread.
 #pragma once
@@ -20,7 +20,7 @@ class LiveReader {
 
  private:
   bool HasName(uint64_t nodeid);
-  // From now on somebody has seen this version. False: home's next tree came in between.
+  // Marks this version as seen. False: home's next tree was merged in between.
   bool BeginReading(uint64_t nodeid, const FileContent& content);
   void ReadSuccessor(uint64_t nodeid, ByteRange range, int64_t deadline, const std::shared_ptr<Reply>& reply);
   bool Declines(uint64_t nodeid, uint64_t offset, uint32_t size);

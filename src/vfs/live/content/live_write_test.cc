@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job writes to a file of home's that is changed at home in this moment.
+// A job writes to a file of home while the file changes at home.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -13,7 +13,7 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr int64_t kSoonMicros = 10'000'000;  // where it used to be 30 s
+constexpr int64_t kSoonMicros = 10'000'000;  // this used to take 30 s
 
 class LiveWriteTest : public LiveViewFixture {
  protected:
@@ -35,7 +35,7 @@ class LiveWriteTest : public LiveViewFixture {
     const ssize_t n = ::pwrite(fd.get(), data.data(), data.size(), offset);
     return n == static_cast<ssize_t>(data.size()) ? 0 : errno;
   }
-  // Nothing of what files hold is there to be had; home is asked for it, and changes.
+  // No file content is available here; home is asked for it while it changes.
   int WriteWhile(const UniqueFd& fd, const std::string& data, off_t offset, const std::function<void()>& change) {
     source_.ClearAsked();
     source_.FailWith([](const FakeSource::Asked& asked) -> std::optional<Error> {
@@ -90,7 +90,7 @@ TEST_F(LiveWriteTest, WhatIsGoneAtHomeIsAnErrorSoon) {
   EXPECT_EQ(WriteWhile(fd, "X", 3, [&] { ASSERT_EQ(::unlink(Origin("/f").c_str()), 0); }), EIO);
 }
 
-// What it was read and written of one version is not completed from another.
+// A file with parts of one version is not completed from another version.
 TEST_F(LiveWriteTest, OfALargeFileThatIsPartlyOursAndReplacedTheRestIsAnErrorSoon) {
   const size_t size = 8 << 20;
   Write("/large", Noise(size, 5));

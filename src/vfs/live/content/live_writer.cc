@@ -27,11 +27,12 @@ bool LiveWriter::TakeBackLocked(LiveNode* node, const LiveTree::Successor& succe
   if (!tree_.TakeBack(node, successor)) return false;
   LiveNotices notices;
   for (const LiveName& link : node->names) notices.names.emplace_back(link.parent->nodeid, link.name);
-  notices_.AddLocked(notices);  // with the next Advance, for a request must not wait for the kernel
+  notices_.AddLocked(notices);  // sent with the next Advance, because a request must not wait for the kernel
   return true;
 }
 
-// Whoever has it open has read it, and so it kept its bytes (live_advance.h); they are still those of the file.
+// Users who have the file open have read it, so it kept its bytes (live_advance.h). They are still the bytes of the
+// file.
 void LiveWriter::Reclaim(uint64_t nodeid) {
   {
     const TreeLock lock(tree_);
@@ -39,7 +40,7 @@ void LiveWriter::Reclaim(uint64_t nodeid) {
     if (node == nullptr || node->file || !node->gone_at_home() || !node->names.empty()) return;
     const auto is_it = [&](const tree::Entry& is) { return LiveMoves::IsUntouched(*node, is); };
     auto successor = tree_.SuccessorOf(*node);
-    if (!successor || !is_it(successor->entry)) {  // renamed again since
+    if (!successor || !is_it(successor->entry)) {  // renamed again meanwhile
       const auto place = tree_.PlaceOf(node->version, InMemory(backend_), is_it);
       if (!place) return;
       node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(place->parent->nodeid, place->name);
@@ -77,7 +78,7 @@ int LiveWriter::Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFil
     const TreeLock lock(tree_);
     LiveNode* node = tree_.Find(nodeid);
     if (node == nullptr) return ESTALE;
-    if (!node->file) {  // else another request was faster
+    if (!node->file) {  // otherwise another request was faster
       if (const int error = tree_.ChangeLocked(units); error != 0) return error;
       node->file = *std::move(made);
       if (LiveFrame* frame = tree_.FrameLocked(); frame != nullptr && !node->file->complete()) {
@@ -124,10 +125,10 @@ int LiveWriter::Truncate(uint64_t nodeid, uint64_t size, const Request* by, bool
   return error;
 }
 
-// --- home's content, before it is ours -----------------------------------------------------------------------------
+// --- home's content, before the file is ours -------------------------------------------------------------------------
 
-// What a write of `range` leaves of the units that it touches, or all of a small file that it does not replace.
-std::vector<ByteRange> LiveWriter::KeptByWrite(const FileContent& content, ByteRange range) {
+// What a write of `range` leaves of the units that it touches; for a small file all of it, unless it is replaced.
+std::vector<ByteRange> LiveWriter::RangesPartlyWritten(const FileContent& content, ByteRange range) {
   const uint64_t size = content.size();
   if (range.length == 0 || range.offset >= size) return {};
   if (size <= store::kWholeFileLimit) {
@@ -135,7 +136,7 @@ std::vector<ByteRange> LiveWriter::KeptByWrite(const FileContent& content, ByteR
     return {{0, size}};
   }
   std::vector<ByteRange> kept;
-  for (const auto& [first, end] : LiveFile::KeptUnits(range.offset, range.length, size)) {
+  for (const auto& [first, end] : LiveFile::UnitsPartlyWritten(range.offset, range.length, size)) {
     kept.push_back({first * kLiveUnit, std::min(end * kLiveUnit, size) - first * kLiveUnit});
   }
   return kept;
@@ -144,15 +145,15 @@ std::vector<ByteRange> LiveWriter::KeptByWrite(const FileContent& content, ByteR
 bool LiveWriter::LacksForWriting(uint64_t nodeid, ByteRange range) {
   const NodeContent content = contents_.Of(nodeid);
   if (!content.home) return false;
-  const auto kept = KeptByWrite(*content.home, range);
+  const auto kept = RangesPartlyWritten(*content.home, range);
   return std::any_of(kept.begin(), kept.end(),
                      [&](const ByteRange& part) { return !content.home->Has(part.offset, part.length); });
 }
 
 void LiveWriter::FetchForWriting(uint64_t nodeid, ByteRange range, int64_t deadline, std::function<void(int)> done) {
   const NodeContent content = contents_.Of(nodeid);
-  if (!content.home) return done(0);  // somebody else was faster
-  const auto kept = KeptByWrite(*content.home, range);
+  if (!content.home) return done(0);  // another request was faster
+  const auto kept = RangesPartlyWritten(*content.home, range);
   const auto lacks = std::find_if(kept.begin(), kept.end(),
                                   [&](const ByteRange& part) { return !content.home->Has(part.offset, part.length); });
   if (lacks == kept.end()) return done(0);
@@ -173,7 +174,7 @@ void LiveWriter::FetchForWriting(uint64_t nodeid, ByteRange range, int64_t deadl
       }));
 }
 
-// Of a file of home's that home has otherwise by now.
+// For a file of home that home has changed meanwhile.
 LiveWriter::After LiveWriter::AfterLoss(uint64_t nodeid, const FileContent& lost) {
   bool released = false;
   {
@@ -187,8 +188,8 @@ LiveWriter::After LiveWriter::AfterLoss(uint64_t nodeid, const FileContent& lost
     if (!successor) return After::kLost;
     if (successor->entry.version() == node->version) return After::kNews;
     const bool same_file = successor->entry.dev == node->version.dev && successor->entry.ino == node->version.ino;
-    // Written at home in place, or given another mode: what is written here belongs into it, but for a size that the
-    // kernel does not know of.
+    // Home wrote the file in place, or changed its mode: our writes belong to it, unless its size is one that the
+    // kernel does not know.
     if (same_file) {
       if (successor->entry.size != node->attributes.size) return After::kLost;
       released = TakeBackLocked(node, *successor);
@@ -260,7 +261,7 @@ void LiveWriter::AllocateNow(const Request& request, const fuse_fallocate_in& in
     reply.Error(error);
     return;
   }
-  BeforeWrite(request.nodeid, request.uid != 0 ? &request : nullptr, true);  // of this the kernel does not say it
+  BeforeWrite(request.nodeid, request.uid != 0 ? &request : nullptr, true);  // the kernel does not tell this itself
   const bool zeroes = (in.mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE)) != 0;
   const auto allocate = [this, file, nodeid = request.nodeid, in](Reply ready) {
     const int error = file->Allocate(in.offset, in.length, static_cast<int>(in.mode));
@@ -274,7 +275,7 @@ void LiveWriter::AllocateNow(const Request& request, const fuse_fallocate_in& in
 void LiveWriter::CopyRange(const Request& request, const fuse_copy_file_range_in& in, Reply reply) {
   const NodeContent from = contents_.Of(request.nodeid);
   const NodeContent to = contents_.Of(in.nodeid_out);
-  // EXDEV: the kernel copies by reading and writing.
+  // EXDEV: the kernel falls back to reading and writing.
   if (!from.file || !to.file || !from.file->complete() || !to.file->complete()) {
     reply.Error(EXDEV);
     return;

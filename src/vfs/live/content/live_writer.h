@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing files of a live view: a file of home's becomes one of ours with its first write.
+// Answers writes to files of a live view. A file of home becomes ours with its first write.
 //
 // Thread safety: any thread.
 #pragma once
@@ -19,27 +19,29 @@ class LiveWriter {
       : backend_(backend), tree_(tree), contents_(contents), opens_(opens), publisher_(publisher), notices_(notices) {}
 
   void Write(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply);
-  // 0 or an errno. `by`: who may not keep the set-id bits, or null. `open`: by a descriptor, of whose end we hear.
+  // 0 or an errno. `by`: the caller, if it may not keep the set-id bits, or null. `open`: through a descriptor whose
+  // close we will see.
   int Truncate(uint64_t nodeid, uint64_t size, const Request* by, bool open);
-  // When there is room for it.
+  // Waits for room first.
   void Allocate(const Request& request, const fuse_fallocate_in& in, Reply reply);
   void CopyRange(const Request& request, const fuse_copy_file_range_in& in, Reply reply);
 
  private:
-  // The node's own content, made when there is none. `empty`: without home's. 0 or an errno.
+  // Returns the node's own content; creates it if there is none. `empty`: without home's content. 0 or an errno.
   int Materialize(uint64_t nodeid, bool empty, std::shared_ptr<LiveFile>* out);
-  // `by` and `open` as in Truncate; `open` also by a mapping.
+  // `by` and `open` as in Truncate; `open` also for a mapping.
   void BeforeWrite(uint64_t nodeid, const Request* by, bool open);
-  // What a write needs of a file that is home's until then comes before the file is ours: as long as it is not, home's
+  // The ranges of home's content that a write needs. They are fetched before the file becomes ours; until then home's
   // next version may take its place.
-  static std::vector<ByteRange> KeptByWrite(const FileContent& content, ByteRange range);
+  static std::vector<ByteRange> RangesPartlyWritten(const FileContent& content, ByteRange range);
   bool LacksForWriting(uint64_t nodeid, ByteRange range);
   void FetchForWriting(uint64_t nodeid, ByteRange range, int64_t deadline, std::function<void(int error)> done);
   enum class After : uint8_t { kNow, kNews, kLost };  // when to try again
   After AfterLoss(uint64_t nodeid, const FileContent& lost);
-  // Before the first write to it: a file that home has renamed, or whose attributes it has changed, gets its name back.
+  // Before the first write to a file that home has renamed, or whose attributes home has changed: gives the node its
+  // name back.
   void Reclaim(uint64_t nodeid);
-  // With a TreeLock. True: on_released is to be called without it.
+  // With a TreeLock. True: call on_released without the lock.
   bool TakeBackLocked(LiveNode* node, const LiveTree::Successor& successor);
   void WriteNow(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply);
   void WriteHere(const Request& request, const fuse_write_in& in, std::string_view data, Reply reply);

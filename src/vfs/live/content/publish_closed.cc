@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Publisher where the kernel does not ask for opens: what is closed is told by a CloseWatch. decisions/0019.
+// Publisher with no-open: a CloseWatch reports closed files. decisions/0019.
 #include <chrono>
 #include <utility>
 
@@ -23,7 +23,7 @@ void Publisher::SettleCloses() {
   WaitForWhole(HomeNews::kMicros);
 }
 
-// A descriptor or mapping for writing is gone. Whoever else has the file open for writing is seen with his next write.
+// A descriptor or mapping for writing is gone. Other writers of the file are noticed with their next write.
 void Publisher::Closed(uint64_t nodeid) {
   std::shared_ptr<LiveFile> file;
   bool released = false, whole = false;
@@ -48,7 +48,7 @@ void Publisher::Closed(uint64_t nodeid) {
   if (released) tree_.Released();
 }
 
-// The rest of it is home's, and goes from there with this version.
+// Home loses the rest of its content with this version, so that is fetched first.
 void Publisher::PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, bool closed) {
   NoteDirty(nodeid);
   {
@@ -59,8 +59,9 @@ void Publisher::PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& f
   }
   const auto came = [this, nodeid, file](int /*error*/) {
     const bool appended = file->Appended() > 0;
-    // What was only appended goes behind what is there. And where the rest did not come home knows whether it is still
-    // over what it has, and says so if it is not. But not while its writer has gone on to change it in place.
+    // Content that was only appended goes to the end of home's file. If the rest did not arrive, publish anyway: home
+    // knows whether our base is still its version, and says so if not. But do not publish while the writer is changing
+    // the file in place again.
     if (appended) Publish(nodeid);
     for (size_t published = 0;;) {
       {

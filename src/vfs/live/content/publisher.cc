@@ -79,9 +79,9 @@ void Publisher::WithContent(uint64_t nodeid, Reply reply, Then then) {
 
 // --- what was written ------------------------------------------------------------------------------------------------
 
-// Home has changed or replaced a file, and with that another node has its name, while somebody here had it open or was
-// about to open it: what was written to it belongs into what is there now, as on any shared file system; but not what
-// home has put there in its place, other than at the end. "": there is no such place.
+// Home has changed or replaced a file while somebody here had it open or was about to open it; another node has its
+// name now. Content written to it belongs to the file that is there now, as on any shared file system. But if home has
+// put another file there, only appended content does. "": there is no such place.
 std::string Publisher::PlaceOfOvertakenLocked(const LiveNode& node) {
   if (!node.gone_at_home() || !node.replaced || !node.file) return "";
   const LiveNode* directory = tree_.Find(node.replaced->first);
@@ -101,9 +101,9 @@ void Publisher::TellIfLostLocked(LiveNode* node) {
   const bool lost = node->file && node->file->dirty() && node->gone_at_home() && node->names.empty() &&
                     PlaceOfOvertakenLocked(*node).empty();
   if (!lost || !tree_.journaled() || std::exchange(node->lost_reported, true)) return;
-  LogWarning("{} is gone at home: what was written to it since goes nowhere", Escape(node->HomePath()));
+  LogWarning("{} was removed at home: what was written to it since then is lost", Escape(node->HomePath()));
   LiveOperation op;
-  op.kind = Kind::kMeta;  // of mode 0
+  op.kind = Kind::kMeta;  // with mode 0
   op.node = node->nodeid;
   op.path = node->HomePath();
   if (tree_.ChangeLocked() == 0) tree_.AddLocked(std::move(op));
@@ -138,17 +138,18 @@ int Publisher::PublishLocked(LiveNode* node) {
   op.base = base;
   op.content = version->content();
   op.version = version;
-  // Whatever file is there.
+  // Append to any file that is there.
   if (node->names.empty() && op.content.over == v1::APPEND) op.content.over = v1::APPEND_ANY;
-  // What home has of it already is written in place.
+  // If home has the file, it is written in place.
   if (!op.born) {
     op.linked = node->at_home.ino != 0 ? node->at_home.ino : node->in_home_tree() ? node->version.ino : UINT64_MAX;
   }
   node->SetNamedAtHome();
-  tree_.Changed(node);  // anew: its number is to be one that home has with this operation, and not with an earlier one
+  tree_.Changed(node);  // numbers it again, since home gets this change only with this operation, not an earlier one
   for (const LiveName& name : node->names) tree_.TouchName(*name.parent, name.name);
   tree_.AddLocked(std::move(op));
-  // Its other names are to be names of what took its place (also of an append, for which home may want the whole).
+  // The other names must become names of the new file (also after an append, for which home may ask for the whole
+  // file).
   for (size_t i = 1; i < node->names.size(); ++i) {
     teller_.TellLocked(Kind::kLink, node, tree_.PathOf(*node->names[i].parent, node->names[i].name), path);
   }
@@ -171,7 +172,7 @@ void Publisher::Publish(uint64_t nodeid) {
   if (LiveNode* node = tree_.Find(nodeid)) (void)PublishLocked(node);
 }
 
-// A writer that goes on and on. What is rewritten in place waits for its writer to be done: half of it is nothing.
+// The writer keeps the file open. Changes in place wait until it has finished, because half of them may be useless.
 void Publisher::PublishAppended(uint64_t nodeid, const std::shared_ptr<LiveFile>& file) {
   if (!tree_.journaled() || file->Appended() < publish_bytes_) return;
   PublishWritten(nodeid, file);
@@ -241,7 +242,7 @@ uint64_t Publisher::PublishAll() {
   return tree_.stream().last();
 }
 
-// It stays dirty: as soon as it can be it is published all the same.
+// The file stays dirty, and is published as soon as possible.
 void Publisher::ReportUnpublished(uint64_t nodeid) {
   std::string path;
   {
@@ -249,7 +250,7 @@ void Publisher::ReportUnpublished(uint64_t nodeid) {
     if (const LiveNode* node = tree_.Find(nodeid)) path = tree_.PathOf(*node);
   }
   const std::string why =
-      "what was written last is not at home yet: this node's disk is full, or it has no descriptors";
+      "the last writes are not at home yet: this node's disk is full, or it has no free descriptors";
   LogError("{}: {}", Escape(path), why);
   contents_.TellLost(path, why);
 }

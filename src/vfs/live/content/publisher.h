@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// When home gets the content of files that are written in a live view with a journal: as soon as it is closed; before a
-// name of it is told; and while it is open, what was appended, after a while or so many bytes.
+// Decides when home gets the content of files written in a live view with a journal: when the file is closed; before
+// home is told a name of it; and while it is open, appended content after a time or a number of bytes.
 //
-// Where the kernel does not ask for opens, a CloseWatch tells what is closed (docs/decisions/0019). What home has of a
-// file goes from there with the next version of ours: so all of it is brought here before that is published.
+// If the kernel sends no open requests, a CloseWatch reports closes (docs/decisions/0019). Home's content of a file is
+// gone at home once our next version is published, so all of it is fetched before that.
 //
-// Without a journal none of this does anything.
+// Without a journal this class does nothing.
 //
 // Thread safety: any thread. "Locked": with a TreeLock; the mutex of this class comes after it.
 #pragma once
@@ -37,36 +37,36 @@ class Publisher {
         timers_(timers),
         publish_bytes_(bytes),
         publish_micros_(micros) {}
-  // The gate is closed.
+  // The gate must be closed.
   ~Publisher();
-  // The tree has a journal.
+  // Called once the tree has a journal.
   void Begin();
 
   // --- before a change
 
-  // Runs `then` when there is room for what is going to be written, now or once home has taken some; answers itself
-  // where there never will be.
+  // Runs `then` when there is room for a write, now or once home has acknowledged enough; answers with an error if
+  // there never will be.
   void WithRoom(Reply reply, Then then);
-  // Runs `then` when all of a file's content is on this node, if it is about to be published.
+  // Runs `then` when all of a file's content is on this node, if the file is about to be published.
   void WithContent(uint64_t nodeid, Reply reply, Then then);
 
   // --- what was written
 
-  // A file has something that was not published.
+  // The file has unpublished content.
   void NoteDirty(uint64_t nodeid);
-  // A writer goes on and on: what it has appended, if that is much.
+  // A writer keeps the file open: publishes what was appended, if that is enough.
   void PublishAppended(uint64_t nodeid, const std::shared_ptr<LiveFile>& file);
   void Publish(uint64_t nodeid);
-  // Home gets the content as it is, if there is a place for it. 0, or an errno: it has not, and is published later.
+  // Publishes the current content, if home has a place for it. 0, or an errno: not published now, retried later.
   int PublishLocked(LiveNode* node);
-  // What was written to a file that is closed goes nowhere: home is told, and says so.
+  // Content written to a closed file has no place at home: tells home, which reports it.
   void TellIfLostLocked(LiveNode* node);
   // As LiveView.
   uint64_t PublishAll();
-  // Answers when home has all of the file.
+  // Answers when home has all of the file's content.
   void Sync(uint64_t nodeid, Reply reply);
 
-  // --- publish_closed.cc: what is closed, where opens are no requests
+  // --- publish_closed.cc: closes, where the kernel sends no open requests
 
   // As LiveRoot.
   void WatchCloses(CloseWatch* closes);
@@ -79,17 +79,17 @@ class Publisher {
   using Kind = LiveOperation::Kind;
   struct Dirty {
     int64_t since = 0;  // monotonic microseconds
-    bool owed = false;  // it was to be published, and could not be
+    bool owed = false;  // a publish was due, and failed
   };
   void StartTimer();
   void Tick();
   std::string PlaceOfOvertakenLocked(const LiveNode& node);
-  // All of it. Returned: what could not be.
+  // Publishes all of them; returns those that failed.
   std::vector<uint64_t> PublishDirty();
   void ReportUnpublished(uint64_t nodeid);
-  // Of one that its writer goes on with.
+  // Publishes a file that its writer keeps open.
   void PublishWritten(uint64_t nodeid, const std::shared_ptr<LiveFile>& file);
-  // Once all of it is here; while nobody has closed it only what was appended.
+  // Publishes once all content is here; while nobody has closed the file, only appended content.
   void PublishWhole(uint64_t nodeid, const std::shared_ptr<LiveFile>& file, bool closed);
   void WaitForWhole(int64_t micros);
 
@@ -102,10 +102,10 @@ class Publisher {
   const int64_t publish_micros_;
   std::atomic<CloseWatch*> closes_{nullptr};
 
-  std::mutex dirty_mutex_;                     // guards all that follows
+  std::mutex dirty_mutex_;                     // guards all members below
   std::unordered_map<uint64_t, Dirty> dirty_;  // by node
   TimerThread::Id tick_ = 0;
-  // Nodes of which home's part is on its way, and how often they were closed since it was asked for.
+  // Nodes whose content is being fetched from home, with the number of closes since the request.
   std::unordered_map<uint64_t, size_t> completing_;
   std::condition_variable completed_;
 };

@@ -11,8 +11,8 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr int64_t kForgotten = 3'000;      // microseconds; it takes some ten
-constexpr int64_t kMostHeld = 30'000'000;  // then home hears of it whatever has come
+constexpr int64_t kForgotten = 3'000;      // microseconds; forgetting takes some ten
+constexpr int64_t kMostHeld = 30'000'000;  // then home is told, whatever has arrived
 
 }  // namespace
 
@@ -35,9 +35,9 @@ void RemovedFiles::Keep(const Removed& removed, uint64_t number) {
   const uint64_t nodeid = removed.nodeid;
   {
     const TreeLock lock(tree_);
-    if (!held_.contains(nodeid)) return;  // it is forgotten
+    if (!held_.contains(nodeid)) return;  // the kernel has forgotten the file
   }
-  // Few come so far: most were not open.
+  // Few files get here: most were not open.
   backend_.timers().After(kMostHeld, tree_.Guarded([this, number] { tree_.stream().Unhold(number); }));
   const std::shared_ptr<FileContent> content = backend_.files().Get(removed.version, removed.known_id);
   const bool whole = content->size() <= store::kWholeFileLimit && !content->ComesInParts(removed.place);
@@ -51,7 +51,7 @@ void RemovedFiles::Keep(const Removed& removed, uint64_t number) {
     }
     if (held != 0) tree_.stream().Unhold(held);
   });
-  // A page may come from elsewhere, and then home has not heard that the rest is wanted.
+  // The page may come from elsewhere; then home does not know yet that the rest is wanted.
   content->Ensure(removed.place, 0, length, [content, whole, place = removed.place, here](const Status& done) {
     if (!done || whole) return here();
     content->Borrow(place, here);

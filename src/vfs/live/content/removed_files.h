@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of home's that a job removes, or renames another over, while it has them open and has read nothing.
+// Handles files of home that a job removes or replaces by a rename while it has them open and has read nothing of them.
 //
-// Nothing tells which files are open (docs/decisions/0019). But the kernel forgets a file without names at once unless
-// somebody has it open, and until home hears of the removal it has the content. So home hears of it when the kernel has
-// forgotten the file; if it has not after a few milliseconds, as much is fetched as a first read would fetch: all of
-// what is small, a page of what is large, of which home then holds the rest (home/serve/lent_files.h). A server that
-// dies meanwhile leaves nothing held: the next one tells home at once.
+// The server does not know which files are open (docs/decisions/0019). But the kernel forgets a file without names at
+// once unless somebody has it open, and home keeps the content until it hears of the removal. So home is told when the
+// kernel has forgotten the file. If that takes longer than a few milliseconds, as much is fetched as a first read would
+// fetch: all of a small file, or a page of a large one, whose rest home then keeps (home/serve/lent_files.h). If the
+// server dies meanwhile, nothing stays held: the next server tells home at once.
 //
 // Thread safety: any thread. "Locked": with a TreeLock.
 #pragma once
@@ -29,11 +29,11 @@ class RemovedFiles {
   RemovedFiles(Backend& backend, JournaledTree& tree, LiveContents& contents, const KernelNotices& notices)
       : backend_(backend), tree_(tree), contents_(contents), notices_(notices) {}
 
-  // Before it loses its last name; null: no such node.
+  // Call before the node loses its last name; null: no such node.
   std::optional<Removed> LosesContentLocked(const LiveNode* node) const;
-  // It has lost it, which the last operation tells.
+  // The name is gone; holds the last operation, which tells home so.
   void HoldLocked(const std::optional<Removed>& removed);
-  // The operation that waits for the node; 0: none. To be unheld without the lock.
+  // The operation that waits for the node; 0: none. Unhold it without the tree's lock.
   uint64_t TakeHeldLocked(uint64_t nodeid);
 
  private:
@@ -43,7 +43,7 @@ class RemovedFiles {
   JournaledTree& tree_;
   LiveContents& contents_;
   const KernelNotices& notices_;
-  std::unordered_map<uint64_t, uint64_t> held_;  // node -> the operation that waits for it; guarded by the tree's lock
+  std::unordered_map<uint64_t, uint64_t> held_;  // node -> operation that waits for it; guarded by the tree's lock
 };
 
 }  // namespace vrun::vfs

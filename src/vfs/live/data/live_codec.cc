@@ -12,7 +12,7 @@
 namespace vrun::vfs {
 namespace {
 
-// Never renumbered: kMagic in live_journal.cc says which.
+// Never renumber: kMagic in live_journal.cc identifies the layout.
 enum Tag : uint8_t {
   kHeader = 1,
   kNode,
@@ -95,7 +95,7 @@ bool TakeId(Taker* in, std::optional<store::ObjectId>* id) {
   std::string raw;
   if (!in->Text(&raw)) return false;
   *id = store::ObjectId::Decode(raw);
-  // A journal from before an upgrade may have names by an algorithm that is used no more: they are not known then.
+  // A journal from before an upgrade may have names of an algorithm no longer in use: those count as unknown.
   return raw.empty() || raw.size() == 1 + sizeof(Digest::bytes);
 }
 
@@ -153,7 +153,7 @@ bool TakeHeader(Taker* in, LiveState* state) {
       !in->Number(&now.next_node) || !in->Number(&now.next_cookie) || !in->Number(&now.next_file)) {
     return false;
   }
-  // What was appended beside it may be further.
+  // An acknowledgement appended during the checkpoint may be newer.
   state->acknowledged = std::max(state->acknowledged, now.acknowledged);
   state->next_operation = std::max(state->next_operation, now.next_operation);
   state->next_node = std::max(state->next_node, now.next_node);
@@ -250,7 +250,7 @@ bool TakeUnits(Taker* in, LiveState* state) {
   const auto it = state->files.find(id);
   if (it == state->files.end()) return true;
   LiveFileState& file = it->second;
-  // Sizes only shrink; what is cut off is not home's any more.
+  // Sizes only shrink; the part that is cut off is no longer home's.
   file.lower_size = std::min(file.lower_size, lower_size);
   file.present.resize(std::min<uint64_t>(file.present.size(), (file.lower_size + kLiveUnit - 1) / kLiveUnit));
   for (uint64_t unit = first; unit < std::min<uint64_t>(end, file.present.size()); ++unit) file.present[unit] = true;
@@ -342,7 +342,8 @@ bool TakeAbsent(Taker* in, LiveState* state) {
   return true;
 }
 
-// As runs in which place and index grow together: an edit makes two or three of them, however large the directory is.
+// Encoded as runs in which place and index grow together: an edit makes two or three runs, however large the directory
+// is.
 bool TakePlaces(Taker* in, LiveState* state) {
   uint64_t nodeid = 0;
   uint32_t runs = 0;
@@ -498,7 +499,7 @@ void LiveFrame::Operation(const LiveOperation& op) {
   PutText(&body_, op.from);
   PutAttributes(&body_, op.attributes);
   PutXattrs(&body_, op.xattrs);
-  // (A file has no target: its place in the layout is for what came later.)
+  // (A kPut has no target: its slot in the layout holds `linked`, which was added later.)
   PutText(&body_, op.linked != 0 ? std::to_string(op.linked) : op.target);
   PutVersion(&body_, op.base);
   PutNumber(&body_, op.content.file);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a live view's journal. Written and read by the same machine: native order. Part of live_journal.
+// The encoding of a live view's journal. The same machine writes and reads it: native byte order. Part of live_journal.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ void PutNumber(std::string* out, T value) {
   out->append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Takes values off the front; false, and nothing taken, when they are not there.
+// Takes values off the front; returns false and takes nothing if they are not all there.
 class Taker {
  public:
   explicit Taker(std::string_view data) : data_(data) {}
@@ -56,7 +56,7 @@ class Taker {
   std::string_view data_;
 };
 
-// What a frame says, put into `state`. False: it does not parse.
+// Applies a frame to `state`. False: the frame does not parse.
 bool ApplyFrame(std::string_view body, LiveState* state);
 
 }  // namespace vrun::vfs

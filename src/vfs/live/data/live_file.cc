@@ -18,7 +18,7 @@ namespace vrun::vfs {
 namespace {
 
 constexpr uint64_t kUnit = kLiveUnit;
-constexpr int kTries = 8;  // what was fetched may be evicted before it is copied
+constexpr int kTries = 8;  // fetched content may be evicted before it is copied
 
 int WriteAt(int fd, const char* data, size_t n, uint64_t offset) {
   while (n > 0) {
@@ -89,7 +89,7 @@ Result<std::shared_ptr<LiveFile>> LiveFile::Create(LiveFiles& files) {
     const UniqueFd fd = files.OpenAt(file->name_, O_RDWR | O_CREAT | O_EXCL, 0600);
     return fd ? 0 : errno;
   });
-  if (error != 0) return ErrnoError(error, "make a backing file");
+  if (error != 0) return ErrnoError(error, "create a backing file");
   return file;
 }
 
@@ -110,7 +110,7 @@ Result<std::shared_ptr<LiveFile>> LiveFile::CreateOver(LiveFiles& files, std::sh
   VRUN_ASSIGN(const auto fd, file->Descriptor());
   const timespec times[2] = {atime, mtime};
   if (::ftruncate(fd->get(), static_cast<off_t>(size)) != 0 || ::futimens(fd->get(), times) != 0) {
-    return ErrnoError("make a backing file");
+    return ErrnoError("create a backing file");
   }
   return file;
 }
@@ -127,7 +127,7 @@ Result<std::shared_ptr<UniqueFd>> LiveFile::Descriptor() {
 
 Result<std::shared_ptr<UniqueFd>> LiveFile::DescriptorLocked() {
   if (auto open = descriptor_.lock()) return open;
-  // Publishing reads it too, which is no reason to move the atime that the job set.
+  // Publishing reads the file too, and must not move the atime that the job set.
   auto fd = std::make_shared<UniqueFd>(files_->OpenAt(name_, O_RDWR | O_NOATIME));
   if (!*fd) return ErrnoError("open a backing file");
   descriptor_ = fd;
@@ -161,14 +161,14 @@ void LiveFile::MarkLocked(uint64_t unit) {
 
 int LiveFile::MarkWrittenLocked(uint64_t offset, uint64_t n) {
   if (lower_ == nullptr) return 0;
-  // The last unit counts as whole when all of it that was home's is covered.
+  // The last unit counts as whole if the range covers all of it that was home's.
   const uint64_t end = offset + n >= lower_size_ ? present_.size() : (offset + n) / kUnit;
   const uint64_t first = (offset + kUnit - 1) / kUnit;
   for (uint64_t unit = first; unit < end && lower_ != nullptr; ++unit) MarkLocked(unit);
   return first < end ? NoteUnitsLocked(first, end, LiveJournal::Of::kChange) : 0;
 }
 
-// EAGAIN: it is not here (any more).
+// EAGAIN: the content is not here (any more).
 int LiveFile::FillLocked(uint64_t unit) {
   thread_local const std::unique_ptr<char[]> buffer(new char[kUnit]);
   const uint64_t offset = unit * kUnit;
@@ -177,7 +177,7 @@ int LiveFile::FillLocked(uint64_t unit) {
   if (!read || *read != n) return EAGAIN;
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
-  // Nobody wrote: the file keeps its times.
+  // Filling is not a write: the file keeps its times.
   struct stat st {};
   if (::fstat((*fd)->get(), &st) != 0) return errno;
   if (const int error = WriteAt((*fd)->get(), buffer.get(), n, offset); error != 0) return error;
@@ -185,11 +185,11 @@ int LiveFile::FillLocked(uint64_t unit) {
   if (::futimens((*fd)->get(), times) != 0) return errno;
   MarkLocked(unit);
   (void)NoteUnitsLocked(unit, unit + 1,
-                        LiveJournal::Of::kReading);  // else it is filled again, which nobody has written
+                        LiveJournal::Of::kReading);  // if it fails, the unit is filled again; nobody has written to it
   return 0;
 }
 
-std::vector<LiveFile::Units> LiveFile::KeptUnits(uint64_t offset, uint64_t n, uint64_t size) {
+std::vector<LiveFile::Units> LiveFile::UnitsPartlyWritten(uint64_t offset, uint64_t n, uint64_t size) {
   const uint64_t end = std::min(n > UINT64_MAX - offset ? UINT64_MAX : offset + n, size);
   if (offset >= end) return {};
   const uint64_t first = offset / kUnit, last = (end - 1) / kUnit;
@@ -205,7 +205,7 @@ void LiveFile::Need(uint64_t offset, uint64_t n, bool overwrite, Done done) {
   {
     std::lock_guard lock(mutex_);
     if (lower_ != nullptr && overwrite) {
-      ranges = KeptUnits(offset, n, lower_size_);
+      ranges = UnitsPartlyWritten(offset, n, lower_size_);
     } else if (lower_ != nullptr) {
       const uint64_t end = std::min(n > UINT64_MAX - offset ? UINT64_MAX : offset + n, lower_size_);
       if (offset < end) ranges.emplace_back(offset / kUnit, (end - 1) / kUnit + 1);
@@ -234,7 +234,7 @@ void LiveFile::NeedUnits(std::vector<Units> ranges, int tries, Done done) {
         place = place_;
         offset = first * kUnit;
         length = std::min(std::min(end, present_.size()) * kUnit, lower_size_) - offset;
-        length = std::min<uint64_t>(length, 4 << 20);  // of a large file a part at a time, so that it is not evicted
+        length = std::min<uint64_t>(length, 4 << 20);  // a large file a part at a time, so that it is not evicted
         return 0;
       }
     }
@@ -265,13 +265,13 @@ void LiveFile::SetLower(std::shared_ptr<FileContent> lower, FileContent::Place p
   const bool same = lower->version() == lower_->version();
   if (same && place.path == place_.path && place.tree == place_.tree) return;
   if (base_ == Base::kHome) home_version_ = lower->version();
-  if (!same && lower_->IsComplete()) return;  // the same content, and here
+  if (!same && lower_->IsComplete()) return;  // the same content, and complete here
   lower_ = std::move(lower);
   place_ = std::move(place);
   if (same || files_->journal() == nullptr) return;
   LiveFrame frame;
   frame.File(StateLocked());
-  (void)files_->journal()->Append(frame, LiveJournal::Of::kReading);  // else it is found again, as it was now
+  (void)files_->journal()->Append(frame, LiveJournal::Of::kReading);  // if lost, the place is found again
 }
 
 // --- content ---------------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ int LiveFile::WriteOnce(uint64_t offset, std::string_view data) {
   if (!fd) return OpenErrno(fd.error());
   if (const int error = BeforeChangeLocked((*fd)->get(), offset, data.size()); error != 0) return error;
   const int error = WriteAt((*fd)->get(), data.data(), data.size(), offset);
-  ChangedLocked(offset, data.size());  // perhaps some of it
+  ChangedLocked(offset, data.size());  // perhaps only some of it was written
   return error != 0 ? error : MarkWrittenLocked(offset, data.size());
 }
 
@@ -332,13 +332,14 @@ int LiveFile::TruncateOnce(uint64_t size) {
   struct stat st {};
   if (::fstat((*fd)->get(), &st) != 0) return errno;
   const auto before = static_cast<uint64_t>(st.st_size);
-  // What is cut off and grows again is zeros, which home has to be told of; what merely grows follows from the size.
+  // If the file grows again, the part cut off now is zeros, which home must be told. Growth alone follows from the
+  // size.
   const uint64_t cut = before > size ? before - size : 0;
   if (const int error = BeforeChangeLocked((*fd)->get(), size, cut); error != 0) return error;
   if (::ftruncate((*fd)->get(), static_cast<off_t>(size)) != 0) return errno;
   ChangedLocked(size, cut);
   if (lower_ != nullptr && size < lower_size_) {
-    // What is cut off never comes back, also when the file grows again.
+    // The part cut off never comes back, also if the file grows again.
     lower_size_ = size;
     const uint64_t units = (size + kUnit - 1) / kUnit;
     for (uint64_t unit = units; unit < present_.size() && lower_ != nullptr; ++unit) MarkLocked(unit);
@@ -370,7 +371,7 @@ int LiveFile::Seek(uint64_t offset, int whence, uint64_t* result) {
   std::lock_guard lock(mutex_);
   const auto fd = DescriptorLocked();
   if (!fd) return OpenErrno(fd.error());
-  if (lower_ != nullptr) {  // holes of the backing file are not holes yet: it is all data, which is always allowed
+  if (lower_ != nullptr) {  // holes of the backing file may be unfilled: report all as data, which is always allowed
     struct stat st {};
     if (::fstat((*fd)->get(), &st) != 0) return errno;
     if (offset >= static_cast<uint64_t>(st.st_size)) return ENXIO;
@@ -396,7 +397,7 @@ int LiveFile::SetTimes(const timespec* atime, const timespec* mtime) {
   return ::utimensat(files_->fd(), name_.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
 }
 
-// Without the mutex, which may be held over the disk: this is asked under the tree's lock.
+// Without the mutex, which may be held during disk access: this is called under the tree's lock.
 int LiveFile::Stat(struct stat* out) const {
   if (::fstatat(files_->fd(), name_.c_str(), out, AT_SYMLINK_NOFOLLOW) != 0) return errno;
   if (!complete()) out->st_blocks = (out->st_size + 511) / 512;

@@ -19,21 +19,21 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint32_t kMagic = 0x316a7276;  // "vrj1": the last byte changes with every layout, and only that
+constexpr uint32_t kMagic = 0x316a7276;  // "vrj1": only the last byte changes with each layout
 constexpr size_t kMagicStays = 3;
 constexpr size_t kFrameHeader = 12;               // magic, length of the body, checksum of both
-constexpr uint64_t kLeastCheckpoint = 16u << 20;  // below, the journal is not written anew
+constexpr uint64_t kLeastCheckpoint = 16u << 20;  // smaller journals are not rewritten
 constexpr uint64_t kCheckpointRatio = 4;
 
-// What is allocated ahead: enough for 200,000 names, less on a small disk.
+// Bytes allocated ahead: enough for 200,000 names, less on a small disk.
 constexpr uint64_t kMostAhead = 64u << 20, kLeastAhead = 256u << 10, kDiskShare = 16;
 constexpr uint64_t kLeastPiece = 64u << 10;
 constexpr int64_t kTryAgainMicros = 100'000;
-constexpr uint64_t kForReading = 2;  // the part of it that whoever makes something leaves
-// What a change has for itself. Reading leaves twice as much: for one that was accepted, and what follows from it.
+constexpr uint64_t kForReading = 2;  // new changes leave this share (one half) free
+// Room reserved for one change. Reads leave twice as much: for a change that was accepted, and its consequences.
 constexpr uint64_t kForAChange = 8, kMostForAChange = 1u << 20;
 
-// No server gives out so many.
+// More than any server gives out.
 constexpr unsigned kNodeBits = 40, kCookieBits = 32;
 
 uint64_t Ahead(int fd) {
@@ -94,7 +94,7 @@ bool AnyFrameAfter(std::string_view bytes, size_t at) {
 
 Result<UniqueFd> NewFile(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd) return ErrnoError("make the journal of a live view " + Escape(path));
+  if (!fd) return ErrnoError("create the journal of a live view " + Escape(path));
   return fd;
 }
 
@@ -131,7 +131,7 @@ Result<std::unique_ptr<LiveJournal>> LiveJournal::Open(const std::string& path, 
   auto parsed = Parse(bytes, &good);
   if (!parsed) return std::move(parsed).error().With(Escape(path));
   *state = *std::move(parsed);
-  // Only what was torn: what lies allocated behind it goes as well.
+  // Cut off only a torn tail; blocks allocated behind it go as well.
   if (good < n && ::ftruncate(fd.get(), static_cast<off_t>(good)) != 0) return ErrnoError("repair " + Escape(path));
   return std::unique_ptr<LiveJournal>(new LiveJournal(path, std::move(fd), good));
 }
@@ -143,16 +143,16 @@ Result<LiveState> LiveJournal::Parse(std::string_view bytes, size_t* good) {
     const auto body = FrameAt(bytes, at);
     if (!body) {
       if (IsOfAnotherVersion(bytes, at)) {
-        return Error(Code::kCorrupt, "the journal is of another version of this program, at byte " +
-                                         std::to_string(at) + ": only that one can send home what is in it");
+        return Error(Code::kCorrupt, "the journal was written by another version of this program (at byte " +
+                                         std::to_string(at) + "): only that version can send its writes home");
       }
       if (!AnyFrameAfter(bytes, at)) break;  // torn
-      return Error(Code::kCorrupt, "the journal is damaged at byte " + std::to_string(at) +
-                                       ", in its midst: the disk is not to be trusted");
+      return Error(Code::kCorrupt,
+                   "the journal is damaged at byte " + std::to_string(at) + ", before its end: suspect a disk error");
     }
     if (!ApplyFrame(*body, &state)) {
       return Error(Code::kCorrupt,
-                   "a record of the journal at byte " + std::to_string(at) + " is of another version of this program");
+                   "the journal has a record of another version of this program at byte " + std::to_string(at));
     }
     at += kFrameHeader + body->size();
   }
@@ -172,14 +172,15 @@ void LiveJournal::AllocateLocked(uint64_t least, bool now) {
   if (LeftLocked() >= std::max(least, want - ahead_ / 4)) return;
   const int64_t at = MonotonicMicros();
   if (!now && LeftLocked() >= least && at < next_try_) return;
-  // Piece by piece: of what there is all is taken. What another process had allocated is not known, and is free.
+  // Piece by piece, so that all free space is used. Blocks allocated by another process are not known and count as
+  // free.
   uint64_t piece = want - LeftLocked();
   if (LeftLocked() > 0) piece = std::min(piece, FreeBytes(fd_->get()));
   while (LeftLocked() < want && piece >= kLeastPiece) {
     const auto from = static_cast<off_t>(reserved_), length = static_cast<off_t>(piece);
     const int failed = ::fallocate(fd_->get(), FALLOC_FL_KEEP_SIZE, from, length) != 0 ? errno : 0;
     if (failed == EINTR) continue;
-    if (failed == 0 || failed == EOPNOTSUPP) {  // then an append finds out
+    if (failed == 0 || failed == EOPNOTSUPP) {  // an append will find out
       reserved_ += piece;
       piece = std::min(piece, want - LeftLocked());
     } else {
@@ -209,8 +210,8 @@ uint64_t LiveJournal::RoomForReading() const {
 
 void LiveJournal::FallBehindLocked(const Error& why) {
   if (!std::exchange(behind_, true)) {
-    LogWarning("the journal of a live view, {}: {}: nothing can be written in the view before there is room",
-               Escape(path_), why.message());
+    LogWarning("the journal of a live view, {}: {}: the view refuses writes until the disk has room", Escape(path_),
+               why.message());
     needed_ = 0;
   }
   TellRoomLocked();
@@ -227,7 +228,7 @@ Status LiveJournal::Append(const LiveFrame& frame, Of of) {
   if (LeftLocked() < room || (behind_ && of == Of::kReading)) {
     written = ErrnoError(ShortageLocked(), "allocate blocks");
   } else if (written = PwriteAll(fd_->get(), bytes, end_); !written) {
-    (void)!::ftruncate(fd_->get(), static_cast<off_t>(end_));  // to the last whole frame
+    (void)!::ftruncate(fd_->get(), static_cast<off_t>(end_));  // back to the last whole frame
     reserved_ = end_;
   }
   if (!written) {
@@ -263,7 +264,7 @@ void LiveJournal::BeginCheckpoint() {
 }
 
 Status LiveJournal::FinishCheckpoint(const LiveFrame& all) {
-  // The old one counts until the new one has its name; whatever is appended meanwhile is in both.
+  // The old file counts until the new one has its name; frames appended meanwhile are in both.
   const std::string next = path_ + ".next";
   const std::string bytes = FrameOf(all.body());
   auto fd = NewFile(next);
@@ -271,19 +272,20 @@ Status LiveJournal::FinishCheckpoint(const LiveFrame& all) {
   if (written && ::fdatasync(fd->get()) != 0) written = ErrnoError("flush " + Escape(next));
   std::lock_guard lock(mutex_);
   in_checkpoint_ = false;
-  checkpoint_ = bytes.size();  // also when it fails: it is not tried again at once
+  checkpoint_ = bytes.size();  // also after a failure: no retry at once
   const std::string after = std::exchange(after_, {});
   needed_ = bytes.size() + after.size() + ahead_ / kForReading;
   if (written) written = PwriteAll(fd->get(), after, bytes.size());
   if (written && !after.empty() && ::fdatasync(fd->get()) != 0) written = ErrnoError("flush " + Escape(next));
   if (written && ::rename(next.c_str(), path_.c_str()) != 0) written = ErrnoError("rename " + Escape(next));
   if (!written) {
-    ::unlink(next.c_str());  // it takes room
+    ::unlink(next.c_str());  // frees its room
     return written;
   }
-  fd_ = std::make_shared<const UniqueFd>(*std::move(fd));  // what the old one had allocated is free now
+  fd_ = std::make_shared<const UniqueFd>(*std::move(fd));  // the old file's allocation is free now
   reserved_ = end_ = bytes.size() + after.size();
-  if (std::exchange(behind_, false)) LogInfo("the journal of a live view, {}: has all again", Escape(path_));
+  if (std::exchange(behind_, false))
+    LogInfo("the journal of a live view, {}: it is complete again: the view accepts writes", Escape(path_));
   AllocateLocked(0, true);
   TellRoomLocked();
   return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disk of a live view's journal and content is full, or its server has no more descriptors: for a while.
+// For a while the disk of a live view's journal and content is full, or its server has no descriptors left.
 #include "vfs/live/data/live_journal.h"
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ class SmallDisk {
   const std::string path_;
 };
 
-// As long as it lives there is no descriptor to be had.
+// While it exists, no descriptor is available.
 class NoDescriptors {
  public:
   NoDescriptors() {
@@ -120,7 +120,7 @@ TEST_F(LiveJournalTest, OnAFullDiskReadingGoesOnAndChangesWaitForACheckpoint) {
   EXPECT_TRUE(disk_->Free());
   EXPECT_TRUE(journal->WantsCheckpoint());
   journal->BeginCheckpoint();
-  EXPECT_FALSE(journal->Append(Absent(told + 1), Of::kReading));  // it comes with the checkpoint
+  EXPECT_FALSE(journal->Append(Absent(told + 1), Of::kReading));  // it will be in the checkpoint
   ASSERT_TRUE(journal->FinishCheckpoint(all));
   EXPECT_FALSE(journal->behind());
   EXPECT_EQ(journal->Reserve(&lacks), 0);
@@ -129,7 +129,7 @@ TEST_F(LiveJournalTest, OnAFullDiskReadingGoesOnAndChangesWaitForACheckpoint) {
   EXPECT_EQ(Parsed().absent.size(), static_cast<size_t>(told) + 3);
 }
 
-// A removal, or what goes home.
+// A removal, or a record of what goes home.
 TEST_F(LiveJournalTest, WhereNothingMoreCanBeMadeAChangeHasRoom) {
   const auto journal = *LiveJournal::Create(path_);
   disk_->Fill();
@@ -255,7 +255,7 @@ class LiveFullTest : public LiveViewFixture {
     const UniqueFd fd(::open(In(name).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     return fd ? 0 : errno;
   }
-  // More than the journal has room for. Returned: how many.
+  // Reads more names than the journal has room for; returns how many.
   int ReadUntilNothingIsTaken() const {
     int names = 0, made = 0;
     const auto read = [&](int more) {
@@ -314,7 +314,7 @@ TEST_F(LiveFullTest, WhatIsClosedMeanwhileGoesHomeLater) {
     return times;
   };
   ASSERT_EQ(published(), 1);
-  ASSERT_EQ(::pwrite(fd.get(), "changed", 7, 0), 7);  // in place: until it is closed it is nothing
+  ASSERT_EQ(::pwrite(fd.get(), "changed", 7, 0), 7);  // in place: not published before it is closed
   disk_->Fill();
   (void)ReadUntilNothingIsTaken();
   fd.Reset();

@@ -18,7 +18,7 @@ namespace {
 using Kind = LiveOperation::Kind;
 
 constexpr uint64_t kMessageBytes = 1 << 20;
-constexpr uint64_t kSkipped = 1 << 20;  // numbers, more than there are operations that home has not acknowledged
+constexpr uint64_t kSkipped = 1 << 20;  // numbers; more than there can be unacknowledged operations
 
 uint64_t SequenceOf(uint64_t number, uint64_t place) { return number << LiveStream::kPlaceBits | place; }
 
@@ -59,14 +59,14 @@ void SetPut(const LiveOperation& op, v1::WriteBack* message) {
   base->set_type(S_IFREG);
 }
 
-// The first message of an operation, and whether there are more.
+// The first message of an operation; returns whether more follow.
 bool Begin(const LiveOperation& op, v1::WriteBack* message) {
   message->set_path(op.path);
   switch (op.kind) {
     case Kind::kPut: SetPut(op, message); return true;
     case Kind::kDirectory:
       SetMeta(op, message->mutable_make_directory()->mutable_meta());
-      // Home leaves it open to its owner until it is told otherwise.
+      // Home leaves the directory accessible to its owner until the last message.
       return (op.attributes.mode & 0700) != 0700;
     case Kind::kSymlink:
       SetMeta(op, message->mutable_make_symlink()->mutable_meta());
@@ -82,8 +82,7 @@ bool Begin(const LiveOperation& op, v1::WriteBack* message) {
       return false;
     case Kind::kMeta:
       SetMeta(op, message->mutable_set_meta()->mutable_meta());
-      // A PutFile that was given up: home, which asked for the whole, takes nothing before the number of its first
-      // message.
+      // A kPut that was given up: home asked for the whole, and accepts nothing below the number of its first message.
       return op.attributes.mode == 0;
   }
   return false;
@@ -113,15 +112,15 @@ const LiveStream::Item* LiveStream::NextItemLocked() {
   return &next->second;
 }
 
-// The last operations were taken back: somebody may wait for their numbers all the same (the end of a run), and what
-// they changed in the view is home's again once home has heard of them.
+// The last operations were taken back. A caller may still wait for their numbers (the end of a run), and what they
+// changed in the view is home's again once home has heard of them.
 std::optional<v1::WriteBack> LiveStream::NextGapLocked() {
   const bool more = items_.upper_bound(sent_) != items_.end();
   if (more || sent_ >= released_) return std::nullopt;
   sent_ = released_;
   std::optional<v1::WriteBack> out(std::in_place);
   out->set_path("/");
-  out->mutable_set_meta()->mutable_meta();  // of mode 0
+  out->mutable_set_meta()->mutable_meta();  // with mode 0
   out->set_sequence(SequenceOf(released_, kLastPlace));
   return out;
 }
@@ -151,7 +150,7 @@ Result<std::optional<v1::WriteBack>> LiveStream::Next() {
       cursor_ = {};
       return out;
     }
-    // A part of its content. What is read of it here is what was published, however late.
+    // A part of the content. It is read as it was published, however late.
     const auto& ranges = op.content.ranges;
     if (cursor_.range < ranges.size()) {
       const ByteRange& range = ranges[cursor_.range];
@@ -178,15 +177,15 @@ Result<std::optional<v1::WriteBack>> LiveStream::Next() {
   data.resize(part.length);
   const int error = version ? version->Read(part.offset, data.data(), data.size()) : EIO;
   std::lock_guard lock(mutex_);
-  if (epoch != epoch_) return std::optional<v1::WriteBack>();  // from elsewhere now
+  if (epoch != epoch_) return std::optional<v1::WriteBack>();  // sent again from elsewhere
   if (error != 0) {
-    RewindLocked((out->sequence() >> kPlaceBits) - 1);  // never a file with a hole where its content was
-    return ErrnoError(error, "read what was written to " + Escape(out->path()) + " on its way home");
+    RewindLocked((out->sequence() >> kPlaceBits) - 1);  // never send a file with a hole in its content
+    return ErrnoError(error, "read the new content of " + Escape(out->path()) + " to send it home");
   }
   return out;
 }
 
-// Again from there; what home has of it is in its hands.
+// Sending starts again after `after`; home skips messages that it already has.
 void LiveStream::RewindLocked(uint64_t after) {
   sent_ = after;
   cursor_ = {};
@@ -206,8 +205,8 @@ void LiveStream::Resume(uint64_t sequence) {
   Ready();
 }
 
-// Home has not what the version is over: it goes whole, as the file is now. What cannot be whole, because the rest was
-// home's and is gone, cannot be sent at all, unless it was appended: that goes behind what is there.
+// Home does not have the version that this content is based on: send the whole current file. If that is impossible,
+// because the rest was home's and is gone, only appended content can still be sent, to the end of home's file.
 void LiveStream::AskForWhole(uint64_t number) {
   std::lock_guard lock(mutex_);
   const auto it = items_.find(number);
@@ -221,15 +220,16 @@ void LiveStream::AskForWhole(uint64_t number) {
   } else if (op.kind == Kind::kPut && op.content.over == v1::APPEND) {
     op.content.over = v1::APPEND_ANY;
   } else if (op.kind == Kind::kPut) {
-    LogError("{} was changed here and at home, and what both had before is gone: home's stays", Escape(op.path));
+    LogError("{} was changed here and at home, and the common base is gone: home's version stays, the one here is lost",
+             Escape(op.path));
     op.kind = Kind::kMeta;
-    op.attributes.mode = 0;  // of no kind of file: home's keeps its own
+    op.attributes.mode = 0;  // no file type: home's file keeps its own attributes
     op.version = nullptr;
   }
   RewindLocked(number - 1);
 }
 
-// Those for whom nothing is outstanding any more.
+// Callbacks whose operations are all acknowledged.
 std::vector<std::function<void()>> LiveStream::TakeServedLocked() {
   std::vector<std::function<void()>> served;
   while (!waiting_.empty() && (items_.empty() || waiting_.begin()->first < items_.begin()->first)) {
@@ -242,7 +242,7 @@ std::vector<std::function<void()>> LiveStream::TakeServedLocked() {
 void LiveStream::Acknowledge(const v1::WriteBackAck& ack) {
   const bool whole_operation = (ack.sequence() & kLastPlace) == kLastPlace;
   const uint64_t number = (ack.sequence() >> kPlaceBits) - (whole_operation || ack.sequence() == 0 ? 0 : 1);
-  std::vector<LiveOperation> done;  // content goes after the journal knows
+  std::vector<LiveOperation> done;  // content is released after the journal knows
   std::vector<std::function<void()>> calls;
   uint64_t before = 0, upto = 0;
   {
@@ -298,7 +298,7 @@ void LiveStream::Restore(std::map<uint64_t, LiveOperation> operations, uint64_t 
   for (auto& [number, op] : operations) {
     Item item;
     item.bytes = BytesOf(op.content);
-    item.sent = true;  // nobody knows
+    item.sent = true;  // it may have been sent
     bytes_ += item.bytes;
     NoteLocked(op);
     item.operation = std::move(op);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is written in a live view on its way home: the operations of its journal as messages of proto/task.proto, in the
-// order of their history, many under way at once.
+// Sends what is written in a live view home: the operations of its journal as messages of proto/task.proto, in the
+// order in which they happened, many under way at once.
 //
 //   view's operation -> Add -> (journal) -> Next -> wire -> home/apply/apply.h -> WriteBackAck -> Acknowledge
 //
-// The receiver comes and goes: Resume begins again after what it has. While it is away the operations stay in the
-// journal and their content in backing files, up to `most_bytes` and `most_operations`; then writers wait.
-// The number of a message is its operation's number << 24 plus its place in it, which is the highest for the last, so
-// an acknowledgement says all that has to be remembered.
+// The receiver may disconnect: Resume continues after what it has. While it is away the operations stay in the journal
+// and their content in backing files, up to `most_bytes` and `most_operations`; then writers wait. A message's number
+// is its operation's number << 24 plus its position in it; the last message has the highest position. So the
+// acknowledged number is all that has to be remembered.
 //
-// Thread safety: any thread; Next by one at a time. Callbacks run without a lock held, on the thread that caused them.
+// Thread safety: any thread; one caller of Next at a time. Callbacks run without a lock held, on the thread that caused
+// them.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ namespace vrun::vfs {
 struct LiveStreamOptions {
   uint64_t window_bytes = 64u << 20;  // sent and not acknowledged
   size_t window_operations = 4096;
-  // Not acknowledged, whether sent or not. Beyond these whoever writes waits.
+  // Limits for operations not acknowledged, sent or not. Beyond these, writers wait.
   uint64_t most_bytes = 8ull << 30;
   size_t most_operations = 500'000;
 };
@@ -41,11 +42,11 @@ struct LiveStreamOptions {
 struct LiveStreamStats {
   uint64_t operations = 0;    // waiting or under way
   uint64_t bytes = 0;         // of content in them
-  uint64_t acknowledged = 0;  // number of the last operation that home has
-  uint64_t last = 0;          // number of the last operation
+  uint64_t acknowledged = 0;  // last operation that home has
+  uint64_t last = 0;          // last operation
   uint64_t sent_bytes = 0;    // of content, ever
-  uint64_t dropped = 0;       // operations that were over before they were sent
-  uint64_t waiting = 0;       // writers that wait for room
+  uint64_t dropped = 0;       // operations that were cancelled before they were sent
+  uint64_t waiting = 0;       // writers waiting for room
 };
 
 class LiveStream {
@@ -53,12 +54,12 @@ class LiveStream {
   static constexpr unsigned kPlaceBits = 24;
   static constexpr uint64_t kLastPlace = (1ull << kPlaceBits) - 1;
 
-  // Home has everything up to operation `number`; what it said of those that put something in place.
+  // Home has everything up to operation `number`; what it reported of the operations that placed something.
   struct Applied {
     uint64_t number = 0;
     uint64_t node = 0;
-    tree::FileVersion version;    // that it is at home now
-    int64_t before_ctime_ns = 0;  // of the version of which it is the next; 0: the operation made it
+    tree::FileVersion version;    // its version at home now
+    int64_t before_ctime_ns = 0;  // of the version that it replaced; 0: the operation made it
   };
   using OnApplied = std::function<void(uint64_t number, const std::vector<Applied>& applied)>;
 
@@ -66,43 +67,43 @@ class LiveStream {
   LiveStream(const LiveStream&) = delete;
   LiveStream& operator=(const LiveStream&) = delete;
 
-  // --- whoever carries the messages ---
+  // --- for the connection to home ---
 
-  // May be called when Next had nothing and has something now. Once: before anything is added.
+  // Called when Next had nothing before and has something now. Set once, before anything is added.
   void SetReady(std::function<void()> ready);
-  // The next message, at most about 1 MiB. nullopt: nothing now, or the window is full. An error: content that was
-  // written cannot be read; its operation comes again next.
+  // The next message, at most about 1 MiB. nullopt: nothing now, or the window is full. An error: written content
+  // cannot be read; the next call retries its operation.
   Result<std::optional<v1::WriteBack>> Next();
-  // A receiver that has applied everything up to `sequence` durably; what follows is sent (again).
+  // The receiver has applied everything up to `sequence` durably; later messages are sent (again).
   void Resume(uint64_t sequence);
   void Acknowledge(const v1::WriteBackAck& ack);
   LiveStreamStats stats() const;
-  // Runs `done` when home has operation `number` (0: all up to now), perhaps at once.
+  // Runs `done` when home has operation `number` (0: all up to now), perhaps before this returns.
   void WhenAcknowledged(uint64_t number, std::function<void()> done);
 
-  // --- the view ---
+  // --- for the view ---
 
   void SetOnApplied(OnApplied on_applied) { on_applied_ = std::move(on_applied); }
-  // What a journal had left. Before anything else. Numbers that home may have heard of are not given again, also where
-  // the journal has lost its end (a machine that went down).
+  // Restores what a journal had left. Call before anything else. Numbers that home may have heard of are not reused,
+  // even if the journal has lost its end (after a machine failure).
   void Restore(std::map<uint64_t, LiveOperation> operations, uint64_t acknowledged, uint64_t next);
-  // Gives the operation its number and queues it. Returned: the number. The journal has it before Next may: between
+  // Numbers the operation, queues it and returns the number. The journal must have it before Next may send it: between
   // Add and Release nothing new is sent. REQUIRES: one thread at a time (the tree's lock).
   uint64_t Add(LiveOperation operation);
   void Release(uint64_t upto);  // the journal has all operations up to this one
-  // This operation and those after it are not sent until Unhold, which does nothing where it is not held. For the last
-  // one that was added, before it is released.
+  // Does not send this operation and later ones until Unhold, which does nothing if it is not held. Only for the last
+  // added operation, before its release.
   void Hold(uint64_t number);
   void Unhold(uint64_t number);
-  // A file that is gone again: if home has heard nothing of it, all that was to be told is taken back and returned (to
-  // be kept until the journal knows). Empty: it has, or more than its content hangs on it. Home hears of their numbers
-  // as of operations that did nothing.
+  // A file was deleted again. If home has heard nothing of it, removes its operations and returns them (keep them until
+  // the journal knows). Empty: home has heard of it, or other operations depend on its content. Home gets the numbers
+  // as operations that did nothing.
   std::vector<LiveOperation> TakeBack(uint64_t node);
-  // What was not acknowledged, in order, for a checkpoint.
+  // Visits unacknowledged operations in order, for a checkpoint.
   void ForEach(const std::function<void(const LiveOperation&)>& visit) const;
   uint64_t acknowledged() const;
   uint64_t last() const;
-  // Whether writers have to wait; then `go` runs once there is room.
+  // Whether writers must wait; if so, `go` runs once there is room.
   bool MustWait(std::function<void()> go);
   bool HasRoom() const;
 
@@ -110,14 +111,14 @@ class LiveStream {
   struct Item {
     LiveOperation operation;
     uint64_t bytes = 0;
-    bool sent = false;  // at least begun
+    bool sent = false;  // sending has begun
   };
-  // Of the operation that is being sent.
+  // Position in the operation that is being sent.
   struct Cursor {
     uint64_t number = 0;  // 0: none
     uint64_t place = 0;
     size_t range = 0;
-    uint64_t done = 0;  // of the range
+    uint64_t done = 0;  // bytes done of the range
   };
   void NoteLocked(const LiveOperation& op);
   void NoteOverLocked(const LiveOperation& op);
@@ -137,20 +138,20 @@ class LiveStream {
   mutable std::mutex mutex_;
   std::map<uint64_t, Item> items_;  // by number
   uint64_t next_number_ = 1;
-  uint64_t released_ = 0;  // may be sent up to here
+  uint64_t released_ = 0;  // may be sent up to this one
   std::set<uint64_t> held_;
   uint64_t acknowledged_ = 0;
-  uint64_t sent_ = 0;   // the last operation that was begun
-  uint64_t epoch_ = 0;  // of Resume
+  uint64_t sent_ = 0;   // last operation whose sending has begun
+  uint64_t epoch_ = 0;  // number of Resume calls
   Cursor cursor_;
   uint64_t flying_bytes_ = 0;
   size_t flying_ = 0;
   uint64_t bytes_ = 0;
   uint64_t sent_bytes_ = 0;
   uint64_t dropped_ = 0;
-  std::unordered_map<uint64_t, std::vector<uint64_t>> of_node_;  // those not acknowledged in which it is
-  std::multimap<uint64_t, std::function<void()>> waiting_;       // for an acknowledgement
-  std::deque<std::function<void()>> blocked_;                    // for room
+  std::unordered_map<uint64_t, std::vector<uint64_t>> of_node_;  // its unacknowledged operations
+  std::multimap<uint64_t, std::function<void()>> waiting_;       // callbacks that wait for an acknowledgement
+  std::deque<std::function<void()>> blocked_;                    // callbacks that wait for room
 };
 
 }  // namespace vrun::vfs

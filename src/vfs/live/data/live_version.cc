@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LiveFile with a journal: what was written since it was published, and what was published and is to stay as it was.
+// LiveFile with a journal: tracks what was written since the last publish, and preserves published content.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,12 +16,12 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint64_t kBlock = 4096;        // what is put aside at a time
-constexpr size_t kMostRanges = 1024;     // of one version
+constexpr uint64_t kBlock = 4096;        // unit of copying aside
+constexpr size_t kMostRanges = 1024;     // per version
 constexpr uint64_t kSmall = 128 * 1024;  // sent whole rather than as a patch
 constexpr size_t kCopyBytes = 1 << 20;
 
-// All data of a file, without its holes.
+// All data ranges of a file, without its holes.
 std::vector<ByteRange> DataOf(int fd, uint64_t size) {
   std::vector<ByteRange> ranges;
   for (uint64_t at = 0; at < size;) {
@@ -41,7 +41,7 @@ std::vector<ByteRange> AllOf(uint64_t size) {
   return size > 0 ? std::vector<ByteRange>{{0, size}} : std::vector<ByteRange>();
 }
 
-// What lies beyond the end of the file is zeros.
+// Bytes beyond the end of the file are zeros.
 int ReadZeroFilled(int fd, uint64_t offset, char* buffer, size_t n) {
   const auto got = PreadUpTo(fd, buffer, n, offset);
   if (!got) return ErrnoOfFile(got.error());
@@ -58,7 +58,8 @@ LiveVersion::LiveVersion(std::shared_ptr<LiveFile> file, LiveFiles& files, LiveC
   if (!found || content_.aside == 0) return;
   aside_ = files_->OpenAt(std::to_string(content_.aside), O_RDWR);
   if (!aside_) return;
-  // Whole blocks are written before what they were is lost: so all data in it counts, also if the writer died there.
+  // Whole blocks are copied aside before they are overwritten. So all data in the file is valid, also if the writer
+  // died.
   for (off_t at = 0;;) {
     const off_t data = ::lseek(aside_.get(), at, SEEK_DATA);
     if (data < 0) break;
@@ -93,7 +94,7 @@ int LiveVersion::KeepLocked(int from, uint64_t offset, uint64_t n) {
       if (at >= until) break;
       if (const int error = OpenAside(); error != 0) return error;
       if (const int error = ReadZeroFilled(from, at, buffer.get(), until - at); error != 0) return error;
-      // Zeros, too: what is a hole there counts as not kept.
+      // Write zeros too: a hole there counts as not copied.
       if (const Status wrote = PwriteAll(aside_.get(), {buffer.get(), until - at}, at); !wrote) {
         return ErrnoOfFile(wrote.error());
       }
@@ -159,7 +160,7 @@ std::shared_ptr<LiveFile> LiveFile::Restore(LiveFiles& files, const LiveFileStat
     file->complete_ = false;
   }
   if (!file->dirty_) return file;
-  // Which bytes were written nobody knows any more: all that may have been.
+  // It is no longer known which bytes were written: take all that may have been.
   if (file->complete_) {
     file->base_ = Base::kNone;
     return file;
@@ -191,7 +192,7 @@ LiveFileState LiveFile::StateLocked() const {
   return state;
 }
 
-// Not told, they are filled in again, from what home had: so the journal may not be without those that were written.
+// Without this record the units would be filled again with home's content. So the journal must have the written ones.
 int LiveFile::NoteUnitsLocked(uint64_t first, uint64_t end, LiveJournal::Of of) {
   if (files_->journal() == nullptr) return 0;
   LiveFrame frame;
@@ -202,8 +203,8 @@ int LiveFile::NoteUnitsLocked(uint64_t first, uint64_t end, LiveJournal::Of of) 
 
 int LiveFile::BeforeChangeLocked(int fd, uint64_t offset, uint64_t n) {
   if (files_->journal() == nullptr) return 0;
-  // Also for what NoteUnitsLocked is going to say; and as long as units that were filled in are not in it, none of them
-  // is written.
+  // Also makes room for the record of NoteUnitsLocked. While filled units are missing from the journal, none of them
+  // may be written.
   if (!files_->journal()->TakesChange()) return ENOSPC;
   if (!dirty_) {
     LiveFrame frame;
@@ -226,7 +227,7 @@ void LiveFile::ChangedLocked(uint64_t offset, uint64_t n) {
   if (files_->journal() == nullptr || base_ == Base::kNone) return;
   changed_.Add(offset, n);
   if (changed_.size() <= kMostRanges) return;
-  // Of an incomplete file only what is here can be sent: of each unit that was written to, all.
+  // Of an incomplete file only present content can be sent: for each unit that was written to, the whole unit.
   if (lower_ != nullptr) {
     changed_.Round(kLiveUnit);
   } else {
@@ -248,15 +249,14 @@ Result<std::shared_ptr<LiveVersion>> LiveFile::Publish(tree::FileVersion* base) 
   std::lock_guard lock(mutex_);
   if (!dirty_ && base_ != Base::kNone) return std::shared_ptr<LiveVersion>();
   struct stat st {};
-  if (::fstatat(files_->fd(), name_.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0)
-    return ErrnoError("look at a backing file");
+  if (::fstatat(files_->fd(), name_.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return ErrnoError("stat a backing file");
   LiveContent content;
   content.file = id_;
   content.generation = generation_;
   content.size = static_cast<uint64_t>(st.st_size);
   const uint64_t changed = changed_.BytesBelow(content.size);
   const bool beyond = changed_.empty() || changed_.first() >= base_size_;
-  // (Of home's own it says something only where it has grown: else its version has the same size for other content.)
+  // (Over home's own version it is an append only if the file grew: an equal size can mean other content.)
   const bool grown = base_ == Base::kPublished || (base_ == Base::kHome && content.size > base_size_);
   if (grown && beyond && content.size >= base_size_) {
     content.over = v1::APPEND;
@@ -265,7 +265,7 @@ Result<std::shared_ptr<LiveVersion>> LiveFile::Publish(tree::FileVersion* base) 
   }
   if (content.over != v1::NOTHING) {
     content.ranges = changed_.Below(content.size);
-    // Home may have other things at its end by now: what is appended says where it begins, if that is a hole, too.
+    // The end of home's file may differ by now: an append states where it begins, also if it begins with a hole.
     const uint64_t first = content.ranges.empty() ? content.size : content.ranges.front().offset;
     if (content.over == v1::APPEND && first > base_size_) {
       content.ranges.insert(content.ranges.begin(), ByteRange{base_size_, 0});

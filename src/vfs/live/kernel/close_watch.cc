@@ -23,13 +23,14 @@ constexpr size_t kEvents = 128;    // read at once, each with a descriptor
 constexpr size_t kMostOpen = 512;  // descriptors that wait to be closed
 
 Error Unsupported(const std::string& what, int error_number) {
-  return Error(Code::kUnsupported, "see what is closed: " + what + ": " + std::strerror(error_number));
+  return Error(Code::kUnsupported,
+               "cannot watch for closed files (fanotify): " + what + ": " + std::strerror(error_number));
 }
 
 }  // namespace
 
 Result<std::unique_ptr<CloseWatch>> CloseWatch::Create(int mount, Hooks hooks) {
-  // An event holds the mount until it is read, which is at once; so their number needs no bound.
+  // An event pins the mount until it is read, which happens at once; so their number needs no limit.
   UniqueFd group(
       ::fanotify_init(FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK | FAN_UNLIMITED_QUEUE, O_RDONLY | O_CLOEXEC));
   if (!group) return Unsupported("fanotify_init", errno);
@@ -54,8 +55,8 @@ Result<std::unique_ptr<CloseWatch>> CloseWatch::Resume(int mount, Hooks hooks) {
   return watch;
 }
 
-// Also because reading an event opens its file: once the kernel has learned that it need not ask for that, those who
-// answer requests may do it.
+// This also makes later reads safe: reading an event opens its file. Once the kernel knows that it need not send opens,
+// threads that answer requests may read events.
 Status CloseWatch::Try(int mount) {
   uint64_t made = 0;
   {
@@ -70,7 +71,9 @@ Status CloseWatch::Try(int mount) {
   while (ReadSome([&](uint64_t nodeid) { told = told || (nodeid == made && made != 0); })) {
   }
   seen_.clear();
-  if (!told) return Error(Code::kUnsupported, "see what is closed: the kernel says nothing of a close");
+  if (!told)
+    return Error(Code::kUnsupported,
+                 "cannot watch for closed files (fanotify): the kernel did not report a test close");
   return {};
 }
 
@@ -116,8 +119,9 @@ bool CloseWatch::ReadSome(const std::function<void(uint64_t nodeid)>& closed) {
   const ssize_t n = ::read(group_.get(), events.data(), events.size());
   if (n < 0 && errno == EINTR) return true;
   if (n < 0 && errno == EAGAIN) return false;
-  if (n <= 0) {  // the event that could not be read is gone
-    LogWarning("what was closed in a live view is not known: {}", std::strerror(n < 0 ? errno : EIO));
+  if (n <= 0) {  // drops the event that could not be read
+    LogWarning("live view: close events are lost, so all files count as closed: {}",
+               std::strerror(n < 0 ? errno : EIO));
     if (hooks_.missed) hooks_.missed();
     return n < 0;
   }

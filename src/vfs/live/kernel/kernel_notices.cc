@@ -7,14 +7,14 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint64_t kAbsentSeconds = 3;     // of more absent names than are noted
-constexpr uint64_t kNameRoom = 16 * 1024;  // in the journal, for a name that is looked up, with its attributes
+constexpr uint64_t kAbsentSeconds = 3;     // for absent names beyond the limit of notes
+constexpr uint64_t kNameRoom = 16 * 1024;  // in the journal, per looked-up name with its attributes
 
 }  // namespace
 
 // --- what it may cache -----------------------------------------------------------------------------------------------
 
-// What is perhaps not in the journal the next server does not know.
+// TTL 0 while the journal is behind: a successor could not invalidate these entries.
 uint64_t KernelNotices::ValidSeconds() const {
   return tree_.RoomForReading() >= kNameRoom && !doubt_.doubted() ? kForeverSeconds : 0;
 }
@@ -43,7 +43,7 @@ void KernelNotices::Doubt(Dispatcher& dispatcher, bool doubt) {
     doubt_.End();
     return;
   }
-  doubt_.Begin();  // first: what is answered from now on is not kept
+  doubt_.Begin();  // first: from now on answers are not cached
   LiveNotices old;
   size_t absent = 0;
   {
@@ -56,7 +56,7 @@ void KernelNotices::Doubt(Dispatcher& dispatcher, bool doubt) {
       (node.is_directory() ? old.listings : old.attributes).push_back(node.nodeid);
     });
   }
-  // An expired name keeps its dentry, and what is mounted on it. Errors are names that the kernel has forgotten.
+  // An expired name keeps its dentry and the mounts on it. Errors are names that the kernel has forgotten.
   for (const uint64_t nodeid : old.listings) dispatcher.InvalidateInode(nodeid);
   for (const uint64_t nodeid : old.attributes) dispatcher.InvalidateAttributes(nodeid);
   size_t told = 0;
@@ -71,7 +71,7 @@ void KernelNotices::Doubt(Dispatcher& dispatcher, bool doubt) {
   for (const auto& [directory, name] : doubt_.absent()) frame->Absent(directory, name);
 }
 
-// --- what it is told -------------------------------------------------------------------------------------------------
+// --- notifications to it ---------------------------------------------------------------------------------------------
 
 void KernelNotices::AddLocked(const LiveNotices& notices) {
   if (notices.empty()) return;
@@ -102,7 +102,7 @@ Status KernelNotices::Tell(Dispatcher& dispatcher, const LiveNotices& notices,
   return {};
 }
 
-// Beside an Advance: a lookup that holds what a notice needs may wait for home's next tree.
+// Runs beside an Advance: a lookup that holds a lock that a notice needs may wait for home's next tree.
 Status KernelNotices::TellRestored(Dispatcher& dispatcher) {
   LiveNotices notices;
   {
@@ -115,7 +115,8 @@ Status KernelNotices::TellRestored(Dispatcher& dispatcher) {
   return {};
 }
 
-// Outside of every lock: the kernel takes a directory's own lock for these, under which it may wait for our answers.
+// Without any lock: the kernel takes the directory's own lock for these notices, and a holder of that lock may wait for
+// our answer.
 Status KernelNotices::Send(Dispatcher& dispatcher, const LiveNotices& notices,
                            const std::vector<std::function<void()>>& waited, const Names& moved) {
   int failure = 0;
@@ -124,11 +125,12 @@ Status KernelNotices::Send(Dispatcher& dispatcher, const LiveNotices& notices,
   };
   for (const uint64_t node : notices.listings) note(dispatcher.InvalidateInode(node));
   for (const uint64_t node : notices.attributes) note(dispatcher.InvalidateAttributes(node));
-  // Lookups that wait for this word of home's hold the locks that the rest needs; their names were expired.
+  // Lookups that wait for this news hold the locks that the next notices need; their names were expired.
   doubt_.Answered();
   for (const auto& waiter : waited) waiter();
   for (const auto& [parent, name] : notices.names) {
-    // An expired name is one until somebody asks for it or for the new one: whoever stands there has a path all along.
+    // An expired name stays a name until somebody looks up it or the new one, so a process whose working directory it
+    // is always has a path.
     const bool expire = dispatcher.can_expire() && moved.contains({parent, name});
     note(expire ? dispatcher.ExpireEntry(parent, name) : dispatcher.InvalidateEntry(parent, name));
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel caches of a live view, for how long, and what it is told when that is not so any more.
+// What the kernel may cache of a live view and for how long, and the notifications that end this.
 //
-// Names, absent names, attributes and pages are cached for ever, since all changes of the tree come through it. What a
-// merge of home's changes is told afterwards (Tell); until the kernel has heard it, it is in the journal, so that the
-// next server can tell it. In doubt (live_doubt.h) nothing is cached, and each request asks home first.
+// Names, absent names, attributes and pages are cached for ever, because all local changes come through the kernel.
+// After a merge of home's changes the kernel is notified (Tell). Until then the notices are in the journal, so that the
+// next server can send them. In doubt (live_doubt.h) nothing is cached, and each request asks home first.
 //
 // Thread safety: any thread; one Tell at a time. "Locked": with a TreeLock.
 #pragma once
@@ -27,33 +27,34 @@ class KernelNotices {
   KernelNotices(JournaledTree& tree, Transport& transport, TimerThread& timers, std::function<void()> on_doubt)
       : tree_(tree), transport_(transport), doubt_(&timers, std::move(on_doubt)) {}
 
-  // Opens are no requests, as agreed with the kernel at INIT.
+  // The kernel sends no open requests, as agreed at INIT.
   bool no_open() const { return no_open_.load(); }
   void SetNoOpen(bool no_open) { no_open_ = no_open; }
 
   // --- what it may cache
 
-  uint64_t ValidSeconds() const;  // of what it is told
-  // The same, of a name that is not there, which is noted.
+  uint64_t ValidSeconds() const;  // for what it is told
+  // As ValidSeconds, for a name that does not exist. Notes that the kernel was told so.
   uint64_t AbsentSecondsLocked(uint64_t directory, std::string_view name);
-  // Runs `then` when home has been asked, where it is in doubt.
+  // Runs `then`; in doubt, after home has been asked.
   void AfterDoubt(Reply reply, std::function<void(Reply)> then);
   // As LiveView::Doubt.
   void Doubt(Dispatcher& dispatcher, bool doubt);
 
-  // --- what it is told
+  // --- notifications to it
 
-  // In the journal with the merge that they are of: a server that dies before the kernel has heard all leaves the rest
-  // to the next one.
+  // Adds notices to the journal together with their merge. If the server dies before the kernel has heard them all, the
+  // next server sends the rest.
   void AddLocked(const LiveNotices& notices);
   const LiveNotices& untold() const { return untold_; }  // Locked
-  // Tells it these, which are all of untold(); nothing is untold afterwards. `waited`: who waits for this word of
-  // home's. `moved`: names of directories that are elsewhere.
+  // Sends these notices, which are all of untold(); untold() is empty afterwards. `waited`: callbacks of requests that
+  // wait for this news. `moved`: names of directories that are elsewhere now.
   Status Tell(Dispatcher& dispatcher, const LiveNotices& notices, const std::vector<std::function<void()>>& waited,
               const Names& moved);
-  // After a take-over: what the server before had not told.
+  // After a take-over: sends the notices that the previous server did not send.
   Status TellRestored(Dispatcher& dispatcher);
-  // Of attributes alone, which takes no lock in the kernel that anybody waits under: allowed from an operation.
+  // Invalidates attributes only. The kernel takes no lock for that under which a request may wait, so an operation may
+  // call it.
   void ForgetAttributes(uint64_t nodeid);
 
   // --- the journal
@@ -70,8 +71,8 @@ class KernelNotices {
   Transport& transport_;
   std::atomic<bool> no_open_{false};
   LiveDoubt doubt_;
-  LiveNotices untold_;       // of merges; guarded by the tree's lock, as left_untold_
-  LiveNotices left_untold_;  // of the server before
+  LiveNotices untold_;       // from merges; guarded by the tree's lock, like left_untold_
+  LiveNotices left_untold_;  // from the previous server
 };
 
 }  // namespace vrun::vfs

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether home is silent, so that what a live view shows may not be what home has. decisions/0021.
+// Tracks whether home is silent, so that the view may be out of date. decisions/0021.
 //
-// In doubt every name, listing and attribute is asked for before it is used (the kernel keeps none of them), and each
-// such request asks home first: one question at a time, the answer to which is that home speaks again, and doubt is
-// over. A home that does not answer in time is not asked again for a while; meanwhile the view answers by itself.
+// In doubt every name, listing and attribute is requested before use (the kernel caches none of them), and each such
+// request asks home first. One question is open at a time. If home answers, doubt is over. If home does not answer in
+// time, it is not asked again for a while; meanwhile the view answers from its own state.
 //
-// It also notes which names the kernel was told not to be there, so that it can be told to ask again. A live view's
-// journal has them, too: the kernel remembers them longer than a server lives.
+// It also notes for which names the kernel was told that they do not exist, so that they can be invalidated. A live
+// view's journal has them, too: the kernel caches them longer than a server lives.
 #pragma once
 
 #include <atomic>
@@ -24,27 +24,28 @@
 
 namespace vrun::vfs {
 
-// Any thread. What is given to After runs on the caller's thread, the timers' or the one that ends the doubt, no lock
-// held.
+// Any thread. Callbacks given to After run on the caller's thread, the timer thread or the thread that ends the doubt,
+// with no lock held.
 class LiveDoubt {
  public:
   static constexpr int64_t kAnswerMicros = 250'000;        // how long a request waits for home
-  static constexpr int64_t kUnansweredMicros = 2'000'000;  // from a question without an answer to the next
+  static constexpr int64_t kUnansweredMicros = 2'000'000;  // from an unanswered question to the next one
   static constexpr size_t kMostAbsent = 65'536;
 
-  // `ask`: has home say what it has now; must not block. `timers` must outlive it.
+  // `ask` requests home's current state; must not block. `timers` must outlive it.
   LiveDoubt(TimerThread* timers, std::function<void()> ask);
 
   bool doubted() const { return doubted_.load(std::memory_order_relaxed); }
   void Begin();
   void End();
-  // Home has spoken: whoever waits for it goes on.
+  // Home has spoken: waiting requests continue.
   void Answered();
-  // Runs `then` at once where there is no doubt, or home has not answered lately; else after the answer, or when there
-  // is none in time. Once. `waits` is called before, when it has to wait.
+  // Runs `then` once: immediately if there is no doubt or home has not answered lately; otherwise after the answer or
+  // its timeout. Calls `waits` first if it has to wait.
   void After(const std::function<void()>& waits, std::function<void()> then);
 
-  // The kernel is told that there is no such name. kFull: too many were noted, it is to ask again soon.
+  // Notes that the kernel is told that the name does not exist. kFull: too many were noted, so the kernel must ask
+  // again soon.
   enum class Noted { kNew, kBefore, kFull };
   Noted NoteAbsent(uint64_t directory, std::string_view name);
   using Names = std::vector<std::pair<uint64_t, std::string>>;
@@ -58,13 +59,13 @@ class LiveDoubt {
     std::vector<std::function<void()>> waiting;
   };
   Names AbsentLocked() const;
-  static bool Close(Question& question);  // true: it was open, and its waiters have gone on
+  static bool Close(Question& question);  // true: it was open, and its waiters have continued
 
   TimerThread* const timers_;
   const std::function<void()> ask_;
   std::atomic<bool> doubted_{false};
   mutable std::mutex mutex_;
-  std::shared_ptr<Question> question_;  // the last one; guarded by mutex_, as all below
+  std::shared_ptr<Question> question_;  // the latest one; guarded by mutex_, like all below
   int64_t asked_ = 0;                   // monotonic
   std::unordered_map<uint64_t, std::unordered_set<std::string>> absent_;
   size_t absent_count_ = 0;

@@ -12,7 +12,7 @@ namespace {
 
 class LiveDoubtTest : public testing::Test {
  protected:
-  // True: it went on at once.
+  // True: it continued at once.
   bool Request() {
     bool waited = false;
     doubt_.After([&] { waited = true; },
@@ -63,10 +63,10 @@ TEST_F(LiveDoubtTest, OneQuestionServesAllAndTheAnswerEndsIt) {
 TEST_F(LiveDoubtTest, AHomeThatDoesNotAnswerHoldsUpNobodyForLong) {
   doubt_.Begin();
   Request();
-  EXPECT_TRUE(Answered(1));  // though nobody answered
+  EXPECT_TRUE(Answered(1));  // continued although nobody answered
   for (int i = 0; i < 100; ++i) Request();
   EXPECT_TRUE(Answered(101));
-  // Once for the time that the hundred took, whatever the machine does.
+  // One question for the time that the hundred requests took, however slow the machine is.
   EXPECT_LE(asked_, 2);
 }
 

@@ -16,7 +16,7 @@
 namespace vrun::vfs {
 namespace {
 
-// Of one call, where the mount's read-ahead is not larger (force_page_cache_ra in mm/readahead.c).
+// Limit of one call, unless the mount's read-ahead is larger (force_page_cache_ra in mm/readahead.c).
 constexpr uint64_t kReadAheadBytes = 128 << 10;
 
 class ByReadAhead final : public PushWay {

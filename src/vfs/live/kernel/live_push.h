@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Live views: what a trace says will be read is in the kernel's page cache as soon as it is here and the kernel knows
-// the file (push_traced.cc says why), which it is made to when the run begins (warmer.h).
+// For live views: puts content that a trace lists into the kernel's page cache as soon as the content is here and the
+// kernel knows the file (push_traced.cc explains why). The names are looked up when the run begins (warmer.h).
 //
-// A live view is written to, also through mappings, of which its server hears late, so it must not tell the kernel what
-// a file's pages hold: it would overwrite what a job has just written. So it reads them: readahead(2) on its own mount
-// asks for pages that the kernel does not have, and the order of those reads and of writes is the kernel's business.
+// A live view is written to, also through mappings, and its server hears of mapped writes late. So it must not
+// overwrite pages in the kernel: it could overwrite what a job has just written. Instead it reads them: readahead(2) on
+// its own mount requests pages that the kernel does not have, and the kernel orders those reads and writes.
 //
-// May a server use its own mount? Only without waiting for itself, for a thread that waits so cannot be killed, and
-// with it the process. Opening by handle and closing cost no request here; readahead(2) waits only while too many
-// requests are under way, and a signal ends that. The root is opened once, before the view has users, which may be a
-// request where the kernel has not learned yet that it need not ask.
+// A server may use its own mount only if it never waits for itself: a thread that does cannot be killed, nor can its
+// process. Opening by handle and closing send no request here; readahead(2) waits only while too many requests are
+// under way, and a signal ends that. The root is opened once, before the view has users; that may send a request if the
+// kernel has not yet learned that it need not.
 #pragma once
 
 #include <memory>
@@ -29,18 +29,18 @@ class Backend;
 // Thread safety: any thread.
 class LivePush final : public TracedFiles::Listener {
  public:
-  // `mount` is a mount without opens whose server runs. `backend` must outlive it.
+  // `mount`: a mount without open requests whose server runs. `backend` must outlive it.
   static Result<std::unique_ptr<LivePush>> Start(Backend& backend, int mount);
-  // After the connection has ended.
+  // Destroy it after the connection has ended.
   ~LivePush();
   LivePush(const LivePush&) = delete;
   LivePush& operator=(const LivePush&) = delete;
 
-  // Whether Told has any use now.
+  // Whether calling Told has any use now.
   bool active() const { return backend_.traced().active(); }
-  // The kernel has been told of these: node id, version, id.
+  // The kernel has been told of these files: node id, version, object id.
   void Told(std::span<const PushPiece> files);
-  // Has the kernel ask for these, absolute, if it can be done. Does not wait.
+  // Makes the kernel look up these absolute paths, if possible. Does not wait.
   void LookUp(std::span<const std::string> paths);
   uint64_t pushed() const { return pusher_.pushed(); }
 
@@ -55,7 +55,7 @@ class LivePush final : public TracedFiles::Listener {
   const std::shared_ptr<const UniqueFd> directory_;
   std::mutex mutex_;
   std::unordered_map<tree::FileVersion, PushPiece, tree::FileVersionHash>
-      files_;  // that the kernel knows, of the traces
+      files_;  // files of the traces that the kernel knows
   Pusher pusher_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes ahead of a job's reads in a live view, on a real mount: what a trace names is in the kernel, and what is
-// not here makes nobody wait for what is.
+// Content pushed ahead of a job's reads in a live view, on a real mount: traced content is in the kernel, and a reader
+// of content that is here does not wait for missing content.
 #include <linux/fuse.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -13,7 +13,7 @@
 #include "vfs/content/file_cache.h"
 #include "vfs/push/warmer.h"
 #include "vfs/testing/live_testing.h"
-#include "vfs/trace/trace.h"
+#include "vfs/trace/trace_table.h"
 #include "vfs/trace/traced_files.h"
 
 namespace vrun::vfs {
@@ -35,7 +35,7 @@ class LivePushTest : public LiveViewFixture {
     Mount();
     ASSERT_TRUE(view_->stats().no_open);
   }
-  // Of /lib/large, by that path: units 3 and 4, then 20.
+  // A trace of /lib/large under `path`: units 3 and 4, then 20.
   void SetTrace(const std::string& path = "/lib/large") {
     TraceTable table;
     table.id = Sha256("table");
@@ -69,7 +69,7 @@ class LivePushTest : public LiveViewFixture {
     }
     return all;
   }
-  // As at first, but for what the view itself has.
+  // Drops the kernel's pages, so that only the view's caches remain.
   void ForgetPages(const std::string& path) const {
     const UniqueFd fd(::open(In(path).c_str(), O_RDONLY | O_CLOEXEC));
     ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
@@ -83,7 +83,7 @@ TEST_F(LivePushTest, WhatATraceNamesIsReadWithoutARequest) {
   backend_->BeginRun({1, 1, "token"});
   ASSERT_TRUE(Soon([&] { return Fetched() == 3 && view_->stats().pushed >= 2 && Reads() >= 2; }));
   const uint64_t reads = Reads(), lookups = Lookups();
-  // Of the file itself the kernel asks once more: who opens it by its handle makes it doubt the name.
+  // The kernel requests the file's name once more: opening by handle makes it revalidate the name.
   EXPECT_EQ(::access(In("/lib").c_str(), R_OK), 0);
   EXPECT_EQ(Lookups(), lookups) << "nobody but us has asked for the name before";
   EXPECT_EQ(At("/lib/large", 3 * kUnit, 2 * kUnit), large_.substr(3 * kUnit, 2 * kUnit));
@@ -143,18 +143,18 @@ TEST(NamesToLookUpTest, WhatIsAskedForWithAFileComesBeforeIt) {
   EXPECT_EQ(names({"", "/", "//a//b", std::string("/a\0b", 4)}), (Names{"a//b"}));
 }
 
-// The kernel is not told what the pages hold, it reads those that it does not have.
+// Pages are never overwritten in the kernel; it reads those that it lacks.
 TEST_F(LivePushTest, WhatAJobHasWrittenThroughAMappingStays) {
   SetTrace();
   int pipes[2][2];
   for (auto& ends : pipes) ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   const pid_t job = ::fork();
   if (job == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // where an assertion ends the test first
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // in case an assertion ends the test first
     const UniqueFd fd(::open(In("/lib/large").c_str(), O_RDWR | O_CLOEXEC));
     char* map = static_cast<char*>(::mmap(nullptr, large_.size(), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
     if (map == MAP_FAILED) ::_exit(1);
-    map[3 * kUnit + 17] = 'w';  // of a unit that the trace has; the view hears of it later
+    map[3 * kUnit + 17] = 'w';  // in a traced unit; the view hears of the write later
     char byte = 0;
     if (::write(pipes[0][1], "x", 1) != 1 || ::read(pipes[1][0], &byte, 1) != 1) ::_exit(2);
     ::_exit(map[3 * kUnit + 17] == 'w' && map[3 * kUnit + 18] == large_[3 * kUnit + 18] ? 0 : 3);
@@ -162,7 +162,7 @@ TEST_F(LivePushTest, WhatAJobHasWrittenThroughAMappingStays) {
   char byte = 0;
   ASSERT_EQ(::read(pipes[0][0], &byte, 1), 1);
   backend_->BeginRun({1, 1, "token"});
-  // Pushed when it comes, or once the kernel is told of the file: by its other name. (The write alone may fetch as
+  // Pushed on arrival, or once the kernel is told of the file under its other name. (The write alone may fetch as
   // much.)
   ASSERT_TRUE(Soon([&] { return backend_->traced().active() && Fetched() >= 3; }));
   EXPECT_EQ(::access(In("/lib/other").c_str(), R_OK), 0);
@@ -181,12 +181,12 @@ TEST_F(LivePushTest, APageThatIsHereDoesNotWaitForThoseAroundIt) {
   EXPECT_EQ(At("/lib/large", 0, 10), large_.substr(0, 10));
   ASSERT_EQ(Fetched(), 1u);
   ForgetPages("/lib/large");
-  source_.Hold(true);  // whoever needs the next unit waits
+  source_.Hold(true);  // a reader of the next unit waits
   EXPECT_EQ(InChild([&] {
               const UniqueFd fd(::open(In("/lib/large").c_str(), O_RDONLY | O_CLOEXEC));
               const char* map =
                   static_cast<const char*>(::mmap(nullptr, large_.size(), PROT_READ, MAP_SHARED, fd.get(), 0));
-              // The last page of it: the kernel asks for the next one as well.
+              // Its last page: the kernel requests the next page as well.
               return map != MAP_FAILED && map[kUnit - kPage] == large_[kUnit - kPage] ? 0 : 1;
             }),
             0);
@@ -209,7 +209,7 @@ TEST_F(LivePushTest, APageThatATraceBringsDoesNotWaitForThoseAroundIt) {
                 const UniqueFd fd(::open(In("/lib/large").c_str(), O_RDONLY | O_CLOEXEC));
                 const char* map =
                     static_cast<const char*>(::mmap(nullptr, large_.size(), PROT_READ, MAP_SHARED, fd.get(), 0));
-                // The last page that it has; the kernel asks for the next one as well.
+                // The last page that is here: the kernel requests the next page as well.
                 return map != MAP_FAILED && map[5 * kUnit - kPage] == large_[5 * kUnit - kPage] ? 0 : 1;
               }),
               0);

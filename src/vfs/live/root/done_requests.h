@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that changed names, by their unique. A server may die before it has answered one; then the kernel sends it
-// again, to the next server, which answers it and does not do it twice.
+// Remembers requests that changed names, by their unique. If a server dies before it has answered such a request, the
+// kernel sends it again to the next server, which must answer it without doing it twice.
 //
-// With the tree's lock held, but for Find.
+// With the tree's lock held, except for Find.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +17,20 @@ namespace vrun::vfs {
 
 class DoneRequests {
  public:
-  // What the server before has done; before the first request.
+  // Restores what the previous server has done; call before the first request.
   void Restore(const LiveState& state) {
     before_.insert(state.done.begin(), state.done.end());
-    lately_ = state.done;  // this one may die before it has answered
+    lately_ = state.done;  // this server may die before it has answered, too
   }
-  // It made `node` (0: nothing). `frame`: null without a journal, and then it cannot come again.
+  // Records a finished request that made `node` (0: nothing). `frame`: null without a journal; then it cannot be
+  // resent.
   void Did(uint64_t unique, uint64_t node, LiveFrame* frame) {
     if (frame == nullptr) return;
     frame->Done(unique & ~kResent, node);
     lately_.emplace_back(unique & ~kResent, node);
     if (lately_.size() > kMostLately) lately_.pop_front();
   }
-  // The node that it made, if the server before did it.
+  // The node that the request made, if the previous server has done it.
   std::optional<uint64_t> Find(uint64_t unique) const {
     if ((unique & kResent) == 0) return std::nullopt;
     const auto it = before_.find(unique & ~kResent);
@@ -40,8 +41,8 @@ class DoneRequests {
   }
 
  private:
-  static constexpr uint64_t kResent = 1ull << 63;  // of a request that another server had (FUSE_UNIQUE_RESEND)
-  static constexpr size_t kMostLately = 4096;      // more than are done while one waits to be answered
+  static constexpr uint64_t kResent = 1ull << 63;  // set on a request that another server has read (FUSE_UNIQUE_RESEND)
+  static constexpr size_t kMostLately = 4096;      // more than can be done while one waits for its answer
 
   std::deque<std::pair<uint64_t, uint64_t>> lately_;
   std::unordered_map<uint64_t, uint64_t> before_;  // const once restored

@@ -58,7 +58,7 @@ Status HomeTrees::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, cons
         waited = tree_.news().ToldLocked();
       }
     }
-    if (notices_.no_open()) {  // else LiveOpens does
+    if (notices_.no_open()) {  // otherwise LiveOpens does it
       for (const uint64_t nodeid : replaced) contents_.Keep(nodeid);
     }
     VRUN_TRY(notices_.Tell(dispatcher, notices, waited, moved));
@@ -68,7 +68,7 @@ Status HomeTrees::AdvanceLocked(Dispatcher& dispatcher, const Digest& tree, cons
   return {};
 }
 
-// With what a directory was before, only what differs is told to the kernel, and listings that are under way go on.
+// With the previous state of a directory, the kernel is notified only of differences, and listings under way continue.
 void HomeTrees::LoadRestored() {
   if (!std::exchange(restored_, false)) return;
   std::vector<std::pair<uint64_t, Digest>> restored;
@@ -97,8 +97,8 @@ void HomeTrees::AppliedLocked(LiveNode* node, const LiveStream::Applied& one) {
     node->at_home = one.version;
     return;
   }
-  // Attributes and names of what was there. If that was what we know, this is its next version: a tree that has it is
-  // where to read it from.
+  // Home kept attributes and names of the replaced version. If that is the version we know, this one is its successor,
+  // and a tree that contains it is where to read the file.
   tree::FileVersion before = one.version;
   before.ctime_ns = one.before_ctime_ns;
   const bool known = before == node->at_home || before == node->version;
@@ -110,7 +110,7 @@ void HomeTrees::OnAcknowledged(uint64_t number, const std::vector<LiveStream::Ap
   std::vector<std::function<void()>> waited;
   {
     const TreeLock lock(tree_);
-    (void)tree_.ChangeLocked();  // of the room for changes; but it can be without it: home says again what it has
+    (void)tree_.ChangeLocked();  // reserves room; works without it, because home repeats what it has
     if (LiveFrame* frame = tree_.FrameLocked()) frame->Acknowledged(number);
     for (const LiveStream::Applied& one : applied) {
       if (LiveNode* node = tree_.Find(one.node)) AppliedLocked(node, one);

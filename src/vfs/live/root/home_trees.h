@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes home's next tree into the one that a live view shows (LiveMerge does the work), and what home acknowledges.
+// Merges home's next tree into the tree that a live view shows (LiveMerge does the work), and processes home's
+// acknowledgements.
 //
-// What home has of ours but has not yet said as which version could not be told from a change of somebody else's: so a
-// tree counts as having our changes only as far as they are acknowledged, and is taken once more when the rest is.
+// If home has a change of ours but has not yet reported its version, it cannot be told from somebody else's change. So
+// a tree counts as containing our changes only up to the last acknowledgement, and is merged again when more arrive.
 //
-// Thread safety: any thread; Advance may block on the kernel, so not on a thread that answers requests.
+// Thread safety: any thread. Advance may block on the kernel, so do not call it on a thread that answers requests.
 #pragma once
 
 #include <mutex>
@@ -18,7 +19,7 @@ namespace vrun::vfs {
 
 class HomeTrees {
  public:
-  // All but `root`, of the tree that is shown, must outlive it.
+  // All must outlive it, except `root`, the root entry of the shown tree.
   HomeTrees(Backend& backend, JournaledTree& tree, LiveContents& contents, LiveDirectories& directories,
             KernelNotices& notices, const tree::Entry& root)
       : backend_(backend),
@@ -28,13 +29,13 @@ class HomeTrees {
         notices_(notices),
         root_(root) {}
 
-  // As LiveView. Notifies through `dispatcher`. `push`: null, or looks up what home has moved.
+  // As LiveView. Notifies through `dispatcher`. `push`: null, or looks up directories that home has moved.
   Status Advance(Dispatcher& dispatcher, const Digest& tree, uint64_t included, LivePush* push);
-  Status AdvanceAgain(Dispatcher& dispatcher, LivePush* push);  // with the same tree: something was released
+  Status AdvanceAgain(Dispatcher& dispatcher, LivePush* push);  // merges the same tree again: something was released
   void Acknowledge(uint64_t nodeid, const tree::FileVersion& version);
   // As LiveStream::OnApplied.
   void OnAcknowledged(uint64_t number, const std::vector<LiveStream::Applied>& applied);
-  // The tree is as another process left it; before the first request.
+  // Restores the tree as another process left it; call before the first request.
   void Restore(const LiveState& state);
 
  private:
@@ -50,14 +51,14 @@ class HomeTrees {
   LiveDirectories& directories_;
   KernelNotices& notices_;
 
-  std::mutex advance_mutex_;  // over all of an Advance; before the tree's
-  uint64_t included_ = 0;     // guarded by it, as root_
-  tree::Entry root_;          // of the tree that is shown
-  bool restored_ = false;     // guarded by it: no tree was taken since the take-over
+  std::mutex advance_mutex_;  // held during a whole Advance; taken before the tree's lock
+  uint64_t included_ = 0;     // guarded by advance_mutex_, like root_
+  tree::Entry root_;          // of the shown tree
+  bool restored_ = false;     // guarded by advance_mutex_: no tree was merged since the take-over
 
   // Guarded by the tree's lock.
   uint64_t acknowledged_ = 0;  // with this operation and those before, `at_home` of the nodes is right
-  bool behind_ = false;        // the tree that is shown has later ones
+  bool behind_ = false;        // the shown tree contains later operations
 };
 
 }  // namespace vrun::vfs

@@ -14,7 +14,7 @@
 namespace vrun::vfs {
 namespace {
 
-// Of at most `size` bytes; 0: says how many there are.
+// At most `size` bytes; size 0: answers with the length.
 void AnswerSized(const std::string& data, uint32_t size, Reply reply) {
   if (size == 0) {
     reply.Struct(fuse_getxattr_out{static_cast<uint32_t>(data.size()), 0});
@@ -42,7 +42,7 @@ void LiveRoot::SetAttrNow(const Request& request, const fuse_setattr_in& in, Rep
       reply.Error(error);
       return;
     }
-    if ((in.valid & FATTR_FH) == 0) {  // truncate(2): nobody is going to close it, so it is published below
+    if ((in.valid & FATTR_FH) == 0) {  // truncate(2): no close will follow, so it is published below
       publisher_.WithContent(request.nodeid, std::move(reply),
                              [this, request, in](Reply whole) { SetAttrResized(request, in, std::move(whole)); });
       return;
@@ -90,7 +90,7 @@ void LiveRoot::SetAttrResized(const Request& request, const fuse_setattr_in& in,
         return;
       }
     }
-    // With no-open this may be the truncation of an open, which is published with its close (else by Tick).
+    // With no-open this may be the truncation of an open, which is published at its close (otherwise by Tick).
     const bool by_name =
         (in.valid & FATTR_SIZE) != 0 && (in.valid & FATTR_FH) == 0 && node->writing != LiveNode::Writing::kTruncated;
     if (by_name && !node->names.empty()) (void)publisher_.PublishLocked(node);
@@ -187,7 +187,7 @@ void LiveRoot::RemoveXattr(const Request& request, std::string_view name, Reply 
       DidLocked(request, 0);
       error = 0;
     } else if (name == kAccessAcl || name == kDefaultAcl) {
-      error = node != nullptr ? 0 : ESTALE;  // without one it is as it should be
+      error = node != nullptr ? 0 : ESTALE;  // removing a missing ACL succeeds
     }
   }
   reply.Error(error);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Home's part of a live view's directories, loaded when it is needed.
+// Loads home's part of a live view's directories when it is needed.
 //
 // Thread safety: any thread.
 #pragma once
@@ -16,14 +16,14 @@ class LiveDirectories {
   LiveDirectories(Backend& backend, JournaledTree& tree, LiveContents& contents)
       : backend_(backend), tree_(tree), contents_(contents) {}
 
-  // Runs `then` with home's part of the directory loaded, now or once it has come; answers the error itself.
-  // `deadline`: monotonic; 0: in HomeNews::kMicros.
+  // Runs `then` with home's part of the directory loaded, now or once it has arrived; on an error, answers the request
+  // itself. `deadline`: monotonic; 0: in HomeNews::kMicros.
   void With(uint64_t nodeid, Reply reply, Then then, int64_t deadline = 0);
-  // The same, and of the directory `name` in it, if it is one: whether it is empty can be told then.
+  // As With, and loads the child `name` too if it is a directory: its emptiness is known then.
   void WithChild(uint64_t nodeid, const std::string& name, Reply reply, Then then);
-  // It has come, if it is still what is wanted.
+  // Installs an arrived part if it is still the current one.
   void Install(uint64_t nodeid, const Digest& digest, const LoadedDirectoryPtr& loaded);
-  // With a TreeLock. Null: none, or not loaded.
+  // With a TreeLock. Null: no such directory, or not loaded.
   LiveNode* FindLocked(uint64_t nodeid);
 
  private:

@@ -12,9 +12,9 @@
 namespace vrun::vfs {
 namespace {
 
-constexpr uint32_t kMostBytes = 1 << 20;          // of one answer
-constexpr uint64_t kListedWithAttributes = 2048;  // entries of a listing, as in lazy_root.cc
-constexpr uint64_t kListedInJournal = 4;          // bytes of the journal for one of a listing
+constexpr uint32_t kMostBytes = 1 << 20;          // per answer
+constexpr uint64_t kListedWithAttributes = 2048;  // listed entries, as in lazy_root.cc
+constexpr uint64_t kListedInJournal = 4;          // journal bytes per listed entry
 
 // One answer to READDIR or READDIRPLUS.
 class Listing {
@@ -22,7 +22,7 @@ class Listing {
   Listing(uint32_t size, bool plus) : size_(std::min(size, kMostBytes)), prefix_(plus ? sizeof(fuse_entry_out) : 0) {}
 
   bool Fits(size_t name) const { return out_.size() + Bytes(name) <= size_; }
-  // REQUIRES: it fits. `entry` (may be null: no attributes) of READDIRPLUS.
+  // REQUIRES: it fits. `entry` is for READDIRPLUS; it may be null: no attributes.
   void Add(const fuse_entry_out* entry, uint64_t ino, uint64_t next, uint32_t mode, std::string_view name) {
     const size_t at = out_.size();
     out_.resize(at + Bytes(name.size()));
@@ -47,8 +47,8 @@ class Listing {
 }  // namespace
 
 void LiveRoot::OpenDir(const Request&, Reply reply) {
-  // The kernel then opens directories without asking and caches their listings; it drops them with each change of its
-  // own.
+  // The kernel then opens directories without a request and caches their listings; it drops them after each local
+  // change.
   reply.Error(ENOSYS);
 }
 
@@ -61,9 +61,9 @@ void LiveRoot::ReadDir(const Request& request, uint64_t offset, uint32_t size, b
 }
 
 void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply) {
-  // Offsets stay good whatever is added and removed between two calls, and what is added meanwhile is not listed any
-  // more: a loop that renames or makes a file for each one that it finds comes to an end. So ours come first, newest
-  // first (offset after one: its cookie, which is never used twice), then home's (place + 3).
+  // Offsets stay valid whatever is added and removed between two calls. Names added meanwhile are not listed, so that a
+  // loop that renames or creates a file for each listed one ends. So our names come first, newest first (the offset
+  // after one is its cookie, which is never reused), then home's (place + 3).
   Listing listing(size, plus);
   std::vector<uint64_t> counted;
   std::vector<PushPiece> traced;
@@ -91,15 +91,15 @@ void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
     if (offset == 0) add(directory, 1, ".", false);
     if (fits && offset <= 1) add(const_cast<LiveNode*>(above), 2, "..", false);
     const bool in_home = offset > 2 && offset < LiveTree::kFirstCookie;
-    auto newest = offset <= 2 ? of.ours.end() : of.ours.lower_bound(offset);  // ours before it are still to come
+    auto newest = offset <= 2 ? of.ours.end() : of.ours.lower_bound(offset);  // ours before it are not listed yet
     while (fits && !in_home && newest != of.ours.begin()) {
       --newest;
       add(of.entries.find(newest->second)->second.node, newest->first, newest->second, plus);
     }
-    // Of what is looked up here at most a few times as much comes into the journal.
+    // Only a few times as many bytes as this go into the journal for names looked up here.
     const uint64_t most = tree_.RoomForReading() / kListedInJournal;
     const uint64_t lower = of.loaded ? of.loaded->directory->size() : 0;
-    const uint64_t from = in_home ? offset - 2 : 0;  // the first place that is still to come
+    const uint64_t from = in_home ? offset - 2 : 0;  // the first place still to be listed
     uint64_t at = from;
     if (!of.places.empty()) {
       const auto first = std::lower_bound(of.places.begin(), of.places.end(), std::pair(uint32_t(from), uint32_t{0}));
@@ -113,7 +113,7 @@ void LiveRoot::ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bo
       if (it != of.entries.end() && (it->second.node == nullptr || it->second.cookie != 0)) continue;  // hidden
       const bool with_attributes = plus && at < kListedWithAttributes && listing.data().size() < most;
       fits = listing.Fits(name.size());
-      if (!fits) break;  // before a node is made for nothing
+      if (!fits) break;  // before making a node for nothing
       if (with_attributes || it != of.entries.end()) {
         add(tree_.ChildAt(directory, i), place + 3, name, with_attributes);
       } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LiveRoot: making, linking, removing and renaming.
+// LiveRoot: creates, links, removes and renames.
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@
 namespace vrun::vfs {
 namespace {
 
-// A NewName that outlives its packet.
+// A NewName that remains valid after its packet is gone.
 struct KeptName {
   explicit KeptName(const WriteOperations::NewName& made) : of(made), name(made.name), target(made.target) {
     of.name = name;
@@ -36,7 +36,7 @@ struct CreateOut {
 
 int LiveRoot::MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made,
                              std::shared_ptr<LiveFile> file, LiveNode** out) {
-  if (parent->attributes.nlink == 0) return ENOENT;  // removed while somebody stood in it
+  if (parent->attributes.nlink == 0) return ENOENT;  // removed while it was a working directory
   if (const int error = tree_.ChangeLocked(); error != 0) return error;
   LiveAttributes a;
   a.mode = made.mode;
@@ -124,8 +124,8 @@ void LiveRoot::Create(const Request& request, const NewName& made, uint32_t flag
   }
   const bool write = (flags & O_ACCMODE) != O_RDONLY;
   publisher_.WithRoom(std::move(reply), [this, request, write, kept = KeptName(made)](Reply ready) {
-    // What has no name waits for none: it is the first that is made in a view (CloseWatch), while the names of the
-    // whole tree are on their way.
+    // A file without a name needs no loaded directory. It is the first file created in a view (CloseWatch), while the
+    // names of the whole tree are still being fetched.
     if (kept.of.name.empty()) return CreateLoaded(request, kept.of, write, std::move(ready));
     directories_.With(request.nodeid, std::move(ready), [this, request, write, kept](Reply loaded) {
       CreateLoaded(request, kept.of, write, std::move(loaded));
@@ -149,10 +149,10 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, bool wr
       reply.Error(error);
       return;
     }
-    ++node->lookups;  // at once: without a name it would be gone
+    ++node->lookups;  // at once: without a name and lookups the node would be dropped
     nodeid = node->nodeid;
     if (notices_.no_open() && write) node->writers = 1;
-    if (notices_.no_open() && !write) (void)publisher_.PublishLocked(node);  // no close will be told
+    if (notices_.no_open() && !write) (void)publisher_.PublishLocked(node);  // no close will be reported
     DidLocked(request, nodeid);
   }
   if (!notices_.no_open() || write) publisher_.NoteDirty(nodeid);
@@ -161,7 +161,7 @@ void LiveRoot::CreateLoaded(const Request& request, const NewName& made, bool wr
 
 void LiveRoot::AnswerCreated(uint64_t nodeid, Reply reply) {
   CreateOut out{};
-  // Opened before the kernel is told of attributes: how long they are good depends on it.
+  // Open before telling the kernel the attributes, because their lifetime depends on it.
   out.open = notices_.no_open() ? OpenOut{0, kOpenKeepCache, 0} : opens_.OpenNow(nodeid, true);
   {
     const TreeLock lock(tree_);
@@ -200,7 +200,7 @@ void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::st
     if (error == 0 && parent->attributes.nlink == 0) error = ENOENT;
     if (error == 0 && tree_.Child(parent, name) != nullptr) error = EEXIST;
     if (error == 0) error = tree_.ChangeLocked();
-    // What has a second name is there, as it is, under the first.
+    // Publish the current content under the existing name before adding another.
     std::string existing;
     if (error == 0 && !node->names.empty()) {
       error = publisher_.PublishLocked(node);
@@ -212,7 +212,7 @@ void LiveRoot::LinkLoaded(const Request& request, uint64_t source, const std::st
       return;
     }
     if (existing.empty()) {
-      (void)publisher_.PublishLocked(node);  // of a file without names (O_TMPFILE) it is the first
+      (void)publisher_.PublishLocked(node);  // the first name of a file without names (O_TMPFILE)
     } else if (node->named_at_home()) {
       teller_.TellLocked(Kind::kLink, node, tree_.PathOf(*parent, name), existing);
     }
@@ -254,7 +254,7 @@ int LiveRoot::RemoveLocked(LiveNode* parent, const std::string& name, bool direc
   const uint64_t nodeid = node->nodeid;
   const auto removed = removed_.LosesContentLocked(node);
   if (const int error = tree_.Remove(parent, name, directory, LiveNow()); error != 0) return error;
-  node = tree_.Find(nodeid);  // perhaps gone
+  node = tree_.Find(nodeid);  // may be gone
   if (known) {
     teller_.TellRemovedLocked(nodeid, path, !is_directory && (node == nullptr || node->attributes.nlink == 0));
     removed_.HoldLocked(removed);
@@ -293,7 +293,8 @@ int LiveRoot::RenameLocked(LiveNode* from, const std::string& name, LiveNode* to
   const bool exchange = (flags & RENAME_EXCHANGE) != 0;
   const std::string old_path = tree_.PathOf(*from, name), path = tree_.PathOf(*to, to_name);
   if (const int error = tree_.ChangeLocked(); error != 0) return error;
-  // Content before the name that publishes it. (If the rename then fails it came early, which is no harm.)
+  // Publish content before the name that refers to it. (If the rename then fails, it was published early, which is
+  // harmless.)
   if (node != nullptr && node != there) {
     if (const int error = publisher_.PublishLocked(node); error != 0) return error;
     const int error = exchange && there != nullptr ? publisher_.PublishLocked(there) : 0;
@@ -309,7 +310,7 @@ int LiveRoot::RenameLocked(LiveNode* from, const std::string& name, LiveNode* to
     teller_.TellLocked(exchange ? Kind::kExchange : Kind::kRename, node, path, old_path, there_id);
     removed_.HoldLocked(removed);
   } else if (there_known) {
-    teller_.TellRemovedLocked(there_id, path, false);  // home cannot have what took its place (a device)
+    teller_.TellRemovedLocked(there_id, path, false);  // home cannot have the node that replaced it (a device)
     removed_.HoldLocked(removed);
   } else {
     tree_.NothingToTellLocked();

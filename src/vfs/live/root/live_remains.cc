@@ -10,7 +10,7 @@
 namespace vrun::vfs {
 namespace {
 
-// The kernel that is gone.
+// Stands in for the kernel, which is no longer there.
 class NoKernel final : public Transport {
  public:
   size_t Receive(void*, size_t) override { return 0; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is left of a live view whose mount has ended before home had all that was written in it: its journal and its
-// content, with nobody to write on. Home gets it by the stream, as it would have then. decisions/0021.
+// The remains of a live view whose mount ended before home had everything written in it: its journal and its content,
+// without writers. The stream still sends them home. decisions/0021.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ struct LiveRemainsOptions {
 // Thread safety: any thread.
 class LiveRemains {
  public:
-  // All of it is published, also what nobody had closed. kNotFound: there is no journal; kCorrupt: it does not hang
-  // together. Blocks while the journal is read.
+  // Publishes everything, also files that were never closed. kNotFound: there is no journal; kCorrupt: the journal is
+  // inconsistent. Blocks while the journal is read.
   static Result<std::unique_ptr<LiveRemains>> Open(std::shared_ptr<Backend> backend, LiveRemainsOptions options);
-  // Journal and content stay where they are.
+  // Journal and content stay in place.
   virtual ~LiveRemains() = default;
-  // As long as this. When all of it is acknowledged, home has everything.
+  // Lives as long as this. Once all of it is acknowledged, home has everything.
   virtual LiveStream* stream() = 0;
 };
 

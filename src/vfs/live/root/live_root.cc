@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LiveRoot: its parts, names and attributes as they are read, and what is the parts' alone.
+// LiveRoot: sets up its parts, answers reads of names and attributes, and forwards other requests to the parts.
 #include "vfs/live/root/live_root.h"
 
 #include <fcntl.h>
@@ -77,7 +77,7 @@ InitChoice LiveRoot::Init(const KernelOffer& offer) {
   }
   choice.flags |= kFuseHasExpireOnly;
   choice.flags |= kFuseHasResend;  // another server can take over (LiveView::Handle)
-  if (options_.no_open) choice.flags &= ~uint64_t{FUSE_ATOMIC_O_TRUNC};  // of which no open would tell
+  if (options_.no_open) choice.flags &= ~uint64_t{FUSE_ATOMIC_O_TRUNC};  // no-open sends no open that could truncate
   choice.flags &= offered;
   SetInitialized(choice.flags);
   return choice;
@@ -200,7 +200,7 @@ void LiveRoot::LookupLoaded(uint64_t nodeid, const std::string& name, Reply repl
       out = CountedEntryLocked(child);
       NoteForPushLocked(*child, &traced);
     } else {
-      // nodeid 0: the name is known not to be there.
+      // nodeid 0: the name does not exist.
       out.entry_valid = notices_.AbsentSecondsLocked(nodeid, name);
     }
   }
@@ -219,12 +219,12 @@ void LiveRoot::PushTold(const std::vector<PushPiece>& files) {
 }
 
 void LiveRoot::Forget(uint64_t nodeid, uint64_t count) {
-  std::shared_ptr<FileContent> kept;  // goes after the lock
+  std::shared_ptr<FileContent> kept;  // released after the lock
   uint64_t held = 0;
   {
     const TreeLock lock(tree_);
     if (LiveNode* node = tree_.Find(nodeid)) {
-      // Closed, though perhaps nobody has said so yet; and it goes.
+      // The file is closed, though the close may not be reported yet, and the node is about to be dropped.
       if (node->lookups <= count && node->gone_at_home() && node->file && node->file->dirty()) {
         (void)publisher_.PublishLocked(node);
         publisher_.TellIfLostLocked(node);
@@ -257,7 +257,7 @@ std::optional<uint64_t> LiveRoot::WasDone(const Request& request, Reply* reply) 
 // --- content ---------------------------------------------------------------------------------------------------------
 
 void LiveRoot::Open(const Request& request, uint32_t flags, Reply reply) {
-  if (notices_.no_open()) {  // the kernel asks no more
+  if (notices_.no_open()) {  // the kernel stops asking
     reply.Error(ENOSYS);
     return;
   }
@@ -272,12 +272,12 @@ void LiveRoot::Open(const Request& request, uint32_t flags, Reply reply) {
 }
 
 void LiveRoot::Release(const Request& request, uint64_t handle, Reply reply) {
-  if (notices_.no_open()) {  // of what was made before the kernel knew
+  if (notices_.no_open()) {  // for files created before the kernel knew
     reply.Empty();
     return;
   }
   opens_.Close(request.nodeid, handle);
-  // What came after the last FLUSH: a mapping outlives its descriptor.
+  // Content written after the last FLUSH: a mapping outlives its descriptor.
   PublishAndAnswer(request.nodeid, std::move(reply));
 }
 

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The file system of a live view: home's tree, read and written. decisions/0013.
 //
-// What is read comes from the tree and the file cache, as in LazyRoot; what is changed lies in a LiveTree (names and
-// attributes, in memory) and in LiveFiles (content, on the node's disk). This class answers what is asked of names and
-// attributes. The rest is that of its parts:
+// Reads come from the tree and the file cache, as in LazyRoot. Changes are in a LiveTree (names and attributes, in
+// memory) and in LiveFiles (content, on the node's disk). This class answers requests about names and attributes. Its
+// parts do the rest:
 //
-//   JournaledTree   the tree with its lock, and the journal that has what is changed under it
-//   KernelNotices   what the kernel may cache, and what it is told
+//   JournaledTree   the tree with its lock, and the journal of the changes made under it
+//   KernelNotices   what the kernel may cache, and the notifications to it
 //   LiveContents    where a file's content is; LiveOpens, LiveReader, LiveWriter: what requests do with it
-//   HomeTeller      what home is told; Publisher: when it gets what was written; RemovedFiles: what it waits with
+//   HomeTeller      what home is told; Publisher: when home gets written content; RemovedFiles: removals that wait
 //   LiveDirectories home's part of a directory
 //   HomeTrees       home's next tree
 //
-// Locks, in the order in which they are taken: HomeTrees', the checkpoint's, the tree's; then that of Publisher,
-// HomeNews or LiveDoubt. LiveOpens' goes with none of them. What must wait keeps its Reply in a callback guarded by a
-// Gate.
+// Lock order: HomeTrees', the checkpoint's, the tree's; then that of Publisher, HomeNews or LiveDoubt. LiveOpens' lock
+// is never held with another. A request that must wait keeps its Reply in a callback guarded by a Gate.
 #pragma once
 
 #include <atomic>
@@ -40,11 +39,11 @@ namespace vrun::vfs {
 struct LiveRootOptions {
   IdMap ids;
   bool passthrough = true;
-  // Files are opened without a request: WatchCloses says what is closed. With a journal, without passthrough.
+  // Files are opened without a request; WatchCloses reports closes. With a journal, without passthrough.
   bool no_open = false;
   std::function<void(const std::string& path, const std::string& reason)> on_content_lost;
-  // What home changed could not be shown because it was in use, and now it is not: Advance again, with the same tree
-  // if there is no newer one. Any thread, no lock held.
+  // A change of home could not be shown because the name was in use, and now it is not: Advance again, with the same
+  // tree if there is no newer one. Any thread, no lock held.
   std::function<void()> on_released;
   std::function<void()> on_doubt;  // as LiveViewOptions
   // As LiveViewOptions.
@@ -60,38 +59,37 @@ class LiveRoot final : public Operations, public WriteOperations {
   // `backend`, `transport` and `files` must outlive it.
   LiveRoot(Backend& backend, Transport& transport, LiveFiles& files, const Digest& tree, const tree::Entry& root,
            LiveRootOptions options);
-  // After the Dispatcher has stopped. Callbacks that home still owes find nothing.
+  // Call after the Dispatcher has stopped. Pending callbacks from home do nothing.
   ~LiveRoot() override;
 
-  // From now on what changes is written to the journal, and goes home by the stream. Both must outlive it; before the
-  // first request. `state`: what the journal has, of another process that served this view.
+  // From now on changes are written to the journal and go home through the stream. Both must outlive it; call before
+  // the first request. `state`: read from a journal that another server of this view left.
   Status Begin(LiveJournal* journal, LiveStream* stream, LiveState* state);
-  // As agreed on with the kernel, once it has said INIT.
+  // As agreed with the kernel at INIT.
   uint64_t init_flags() const { return init_flags_.load(); }
-  // Of a connection whose INIT another process answered, before the first request.
+  // For a connection whose INIT another process answered; call before the first request.
   void SetInitialized(uint64_t init_flags);
   bool no_open() const { return notices_.no_open(); }
-  // From now on `push`, which must outlive it, is told which files the kernel knows.
+  // From now on reports the files that the kernel knows to `push`, which must outlive it.
   void PushInto(LivePush* push) { push_ = push; }
-  // From now on `closes` tells Closed and ClosesMissed; null: not any more. What was written before may have been
-  // closed.
+  // From now on `closes` calls Closed and ClosesMissed; null: no longer. Files written earlier may have been closed.
   void WatchCloses(CloseWatch* closes) { publisher_.WatchCloses(closes); }
   void Closed(uint64_t nodeid) { publisher_.Closed(nodeid); }
   void ClosesMissed() { publisher_.ClosesMissed(); }
 
-  // As LiveView, as all that follow; notifies through `dispatcher`.
+  // As LiveView, like all methods below; notifies through `dispatcher`.
   Status Advance(Dispatcher& dispatcher, const Digest& tree, uint64_t included) {
     return home_trees_.Advance(dispatcher, tree, included, push_);
   }
-  // With the same tree: something was released.
+  // Merges the same tree again: something was released.
   Status AdvanceAgain(Dispatcher& dispatcher) { return home_trees_.AdvanceAgain(dispatcher, push_); }
-  // After a take-over: what the server before had not told the kernel. Blocks, as Advance.
+  // After a take-over: sends the notifications that the previous server did not send. Blocks, as Advance.
   Status TellRestored(Dispatcher& dispatcher) { return notices_.TellRestored(dispatcher); }
   void Acknowledge(uint64_t nodeid, const tree::FileVersion& version) { home_trees_.Acknowledge(nodeid, version); }
   void Doubt(Dispatcher& dispatcher, bool doubt) { notices_.Doubt(dispatcher, doubt); }
   uint64_t PublishAll() { return publisher_.PublishAll(); }
   void SettleCloses() { publisher_.SettleCloses(); }
-  uint64_t DropWritten(uint64_t keep_bytes) { return contents_.DropWritten(keep_bytes); }
+  uint64_t DropWritten(uint64_t rest_bytes) { return contents_.DropWritten(rest_bytes); }
   Digest tree() const { return tree_.HomeTreeNow(); }
   uint64_t changes() const { return tree_.ChangesNow(); }
   size_t inodes() const { return tree_.SizeNow(); }
@@ -146,21 +144,21 @@ class LiveRoot final : public Operations, public WriteOperations {
   // With a TreeLock.
   fuse_attr AttrLocked(const LiveNode& node, uint64_t* valid) const;
   fuse_entry_out EntryOutLocked(const LiveNode& node) const;
-  fuse_entry_out CountedEntryLocked(LiveNode* node);  // what the kernel is about to be told of
-  // The kernel is told of this node.
+  fuse_entry_out CountedEntryLocked(LiveNode* node);  // call when the kernel is about to be told of it
+  // The kernel is being told of this node: adds its parts to push.
   void NoteForPushLocked(const LiveNode& node, std::vector<PushPiece>* files) const;
   void PushTold(const std::vector<PushPiece>& files);
   void AnswerAttr(uint64_t nodeid, Reply reply);
-  // Once all of a file's content is here it is published, and the request answered.
+  // Publishes the file and answers, once all of its content is here.
   void PublishAndAnswer(uint64_t nodeid, Reply reply);
-  // A request changed names, and made `node` (0: nothing). The server may die before it is answered: then it comes
+  // A request changed names, and made `node` (0: nothing). If the server dies before the answer, the kernel sends it
   // again. With a TreeLock.
   void DidLocked(const Request& request, uint64_t node) { done_.Did(request.unique, node, tree_.FrameLocked()); }
-  // It was done by the server before: answers it (but for `reply` null, where there is more to the answer), and says
-  // with what it made.
+  // If the previous server has done the request: answers it (`reply` null: the caller answers) and returns the node
+  // that it made.
   std::optional<uint64_t> WasDone(const Request& request, Reply* reply);
 
-  // Once home's part of the directories is here.
+  // Once home's part of the directories is loaded.
   void LookupLoaded(uint64_t nodeid, const std::string& name, Reply reply);
   void ReadDirLoaded(uint64_t nodeid, uint64_t offset, uint32_t size, bool plus, Reply reply);
   void MakeLoaded(const Request& request, const NewName& made, Reply reply);
@@ -168,12 +166,12 @@ class LiveRoot final : public Operations, public WriteOperations {
   void LinkLoaded(const Request& request, uint64_t source, const std::string& name, Reply reply);
   void RenameLoaded(const Request& request, const std::string& name, uint64_t to_parent, const std::string& to_name,
                     uint32_t flags, Reply reply);
-  void AnswerCreated(uint64_t nodeid, Reply reply);               // lookups counted already
+  void AnswerCreated(uint64_t nodeid, Reply reply);               // lookups are already counted
   uint64_t ChildId(uint64_t directory, const std::string& name);  // 0: none
-  // With a TreeLock. 0 or an errno; home is told.
+  // With a TreeLock. 0 or an errno; also tells home.
   int RemoveLocked(LiveNode* parent, const std::string& name, bool directory);
   int RenameLocked(LiveNode* from, const std::string& name, LiveNode* to, const std::string& to_name, uint32_t flags);
-  // A node of the kind in `made`, in `parent` and by its rules.
+  // A node of the kind in `made`, created in `parent` according to its ACL and set-group-id bit.
   int MakeNodeLocked(const Request& request, LiveNode* parent, const NewName& made, std::shared_ptr<LiveFile> file,
                      LiveNode** out);
   void SetAttrNow(const Request& request, const fuse_setattr_in& in, Reply reply);

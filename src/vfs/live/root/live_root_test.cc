@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LiveRoot against a kernel that does what a real one never would.
+// LiveRoot with a kernel that misbehaves in ways that a real one never would.
 #include "vfs/live/root/live_root.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ TEST_F(LiveRootTest, PacketsThatAreCutOffAreRefusedAndHarmNothing) {
     }
     EXPECT_EQ(dispatcher_->counters().malformed - before, body.size()) << opcode;
   }
-  EXPECT_EQ(kernel_->ReadDir(1, false).size(), 4u);  // nothing was made
+  EXPECT_EQ(kernel_->ReadDir(1, false).size(), 4u);  // nothing was created
 }
 
 TEST_F(LiveRootTest, NodesThatDoNotExistAreStale) {
@@ -95,7 +95,7 @@ TEST_F(LiveRootTest, WhatIsNotChangedIsForgottenAndWhatIsStays) {
   Node("f");
   Node("d");
   kernel_->ForgetAll();
-  kernel_->Lookup(1, "absent");  // after the forgets: two workers may swap the last of them
+  kernel_->Lookup(1, "absent");  // after the forgets: two workers may reorder the last ones
   const uint64_t d = Node("d");
   fuse_setattr_in in{};
   in.valid = FATTR_MODE;
@@ -117,7 +117,7 @@ TEST_F(LiveRootTest, WhoIsGoneBeforeTheAnswerHoldsNothing) {
   kernel_->Withdraw(unique);
   source_.Hold(false);
   const auto made = kernel_->Lookup(1, "made").As<fuse_entry_out>();
-  EXPECT_NE(made.nodeid, 0u);  // it was made all the same
+  EXPECT_NE(made.nodeid, 0u);  // it was created anyway
   kernel_->Forget(made.nodeid, 1);
   EXPECT_EQ(kernel_->Call(FUSE_RMDIR, 1, std::string("made\0", 5)).error, 0);
   for (int i = 0; i < 1000 && root_->inodes() != 1; ++i) kernel_->GetAttr(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two directory objects side by side.
+// Walks two directory objects in parallel.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace vrun::vfs {
 
 inline constexpr size_t kNoEntry = SIZE_MAX;
 
-// In order of names: fn(index in `before` or kNoEntry, index in `after` or kNoEntry). `before` may be null.
+// Calls fn(index in `before` or kNoEntry, index in `after` or kNoEntry) in order of names. `before` may be null.
 template <typename Fn>
 void WalkBoth(const LoadedDirectory* before, const tree::Directory& after, Fn fn) {
   const size_t had = before != nullptr ? before->directory->size() : 0;

@@ -9,7 +9,7 @@
 namespace vrun::vfs {
 namespace {
 
-// Runs once, for news or for the time that is over, and is nothing any more then.
+// Runs once, for news or at the deadline; does nothing after that.
 class NewsWaiter {
  public:
   NewsWaiter(std::shared_ptr<Gate> gate, std::function<void()> again)
@@ -41,7 +41,7 @@ void HomeNews::After(uint64_t seen, int64_t deadline, std::function<void()> agai
     if (count_ == seen) {
       const auto waiter = std::make_shared<NewsWaiter>(gate_, std::move(again));
       waiting_.push_back([waiter] { waiter->Run(); });
-      // The timer keeps nothing of the view alive.
+      // The timer keeps no part of the view alive.
       timers_.After(std::max<int64_t>(deadline - MonotonicMicros(), 0), [weak = std::weak_ptr(waiter)] {
         if (const auto late = weak.lock()) late->Run();
       });

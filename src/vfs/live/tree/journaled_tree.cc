@@ -51,7 +51,7 @@ Status JournaledTree::RestoreFrom(LiveState* state, Backend& backend) {
     if (op.content.file != 0) wanted[op.content.file] = true;
     if (op.content.aside != 0) wanted[op.content.aside] = true;
   }
-  // Before anything is answered: the one after this may learn of nothing else.
+  // Before any answer: the next server may find nothing else of what this one gives out.
   state->SkipNumbers();
   LiveFrame begun;
   begun.Header(*state);
@@ -171,7 +171,7 @@ uint64_t JournaledTree::WriteLocked() {
   for (const uint64_t nodeid : touched.gone) frame_.Gone(nodeid);
   const Status appended = journal_->Append(frame_, changing ? LiveJournal::Of::kChange : LiveJournal::Of::kReading);
   frame_.clear();
-  return told && appended ? last : 0;  // what is not in it goes home with the next checkpoint
+  return told && appended ? last : 0;  // a failed frame's operations go home after the next checkpoint
 }
 
 // --- room ------------------------------------------------------------------------------------------------------------
@@ -226,9 +226,9 @@ void JournaledTree::Checkpoint() {
     in_checkpoint_(&all);
   }
   if (const Status written = journal_->FinishCheckpoint(all); !written) {
-    LogWarning("{}: the journal of a live view stays as it is", written.error().message());
+    LogWarning("{}: the live view keeps its old journal", written.error().message());
   } else {
-    stream_->Release(last);  // some of it the journal had not
+    stream_->Release(last);  // the journal lacked some of them
   }
 }
 

@@ -14,7 +14,7 @@
 namespace vrun::vfs {
 namespace {
 
-// So that a listing that is under way gives each name that stays exactly once.
+// Ensures that a listing under way returns each name that stays exactly once.
 void KeepPlaces(LiveDirectory* of, const LoadedDirectoryPtr& before, const tree::Directory& after) {
   std::vector<std::pair<uint32_t, uint32_t>> places;
   uint64_t next = 0;
@@ -31,7 +31,7 @@ void KeepPlaces(LiveDirectory* of, const LoadedDirectoryPtr& before, const tree:
     });
     std::sort(places.begin(), places.end());
   }
-  // Numbers that run out begin anew: a listing that takes so long may miss a name.
+  // If numbers run out, places start anew: a listing that takes so long may miss a name.
   if (next >= LiveTree::kFirstCookie - 4) places.clear();
   of->next_place = static_cast<uint32_t>(next);
   of->places = std::move(places);
@@ -49,7 +49,7 @@ bool IsInodeOf(const LiveNode& node, const tree::Entry& is) {
 
 // --- which objects it takes ------------------------------------------------------------------------------------------
 
-// Somebody knows names in it, or that some are not there.
+// Whether names in it, or the absence of names, are known to somebody.
 bool LiveMerge::Needs(const LiveNode& directory) {
   const LiveDirectory& of = *directory.directory;
   return of.loaded || !of.entries.empty() || (!of.has_lower && directory.lookups > 0);
@@ -118,7 +118,7 @@ void LiveMerge::Run(const tree::Entry& root) {
   }
   for (const auto& [nodeid, name] : std::exchange(tree_.held_, {})) Settle(nodeid, name);
   FindDeferred();
-  for (size_t i = 0; i < differing_.size(); ++i) {  // it may become longer
+  for (size_t i = 0; i < differing_.size(); ++i) {  // it may grow meanwhile
     LiveNode* node = tree_.Find(differing_[i]);
     if (node == nullptr || node->gone_at_home()) continue;
     node->displaced = IsOvertaken(*node) ? LiveNode::Displaced::kOvertaken : LiveNode::Displaced::kNo;
@@ -147,8 +147,8 @@ void LiveMerge::SettleName(LiveNode* directory, const std::string& name) {
   }
 }
 
-// The object that hangs on it is what home has at its place. It is not where it was moved here and not yet there, and
-// where the object is still to come: what is in it cannot be compared then.
+// Whether the directory's object is the one that home has at its place. It is not if the directory was moved here and
+// not yet at home, or if the object is still to be fetched: its names cannot be compared then.
 bool LiveMerge::IsTaken(LiveNode* directory) {
   if (LiveTree::NeedsLoading(*directory)) return false;
   if (directory->names.empty()) return true;
@@ -165,7 +165,7 @@ bool LiveMerge::IsTaken(LiveNode* directory) {
     const bool there = home && index < home->directory->size() && home->directory->At(index).is_directory();
     return there ? of.has_lower && of.digest == home->directory->At(index).child : !of.has_lower;
   };
-  if (it->second.change != 0 || !is_current()) Reconcile(link.parent, link.name);  // before what is in it
+  if (it->second.change != 0 || !is_current()) Reconcile(link.parent, link.name);  // before its content
   return is_current();
 }
 
@@ -191,7 +191,7 @@ void LiveMerge::Take(LiveNode* directory, const Digest& digest, const LoadedDire
     if (of.entries.find(name) != of.entries.end()) {
       if (!all) known.emplace_back(name);
     } else if (i == kNoEntry) {
-      ForgetName(*directory, name);  // that it is not there may be cached
+      ForgetName(*directory, name);  // its absence may be cached
     }
   });
   if (all) {
@@ -200,7 +200,7 @@ void LiveMerge::Take(LiveNode* directory, const Digest& digest, const LoadedDire
   for (const std::string& name : known) Reconcile(directory, name);
 }
 
-// Home has no such directory any more: nothing in it is home's.
+// Home no longer has this directory: nothing in it is home's.
 void LiveMerge::TakeNothing(LiveNode* directory) {
   LiveDirectory& of = *directory->directory;
   of.has_lower = of.restored = false;
@@ -253,12 +253,12 @@ void LiveMerge::Reconcile(LiveNode* directory, const std::string& name) {
   }
 }
 
-// Home has something of that name.
+// Home has an entry with that name.
 void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* entry, size_t index) {
   LiveNode* node = entry->node;
   const tree::Entry is = directory->directory->loaded->directory->At(index);
   const bool ours = entry->change > included_;
-  if (ours) return;  // of a directory, too: what home has there may be another one, which was moved away here
+  if (ours) return;  // also for a directory: home's may be another one, which was moved away here
   if (node->is_directory() && is.is_directory()) {
     const bool named_here = std::exchange(entry->change, 0) != 0;
     if (named_here) tree_.TouchName(*directory, name);
@@ -290,12 +290,12 @@ void LiveMerge::Meet(LiveNode* directory, const std::string& name, LiveEntry* en
     Adopt(directory, entry, is, index);
     node->seen = LiveNode::Seen::kRenewed;
   } else {
-    if (IsInodeOf(*node, is)) tree_.ForgetInode(node);  // or what comes here is this node again, by another name of it
+    if (IsInodeOf(*node, is)) tree_.ForgetInode(node);  // or the new entry would be this node again, by another name
     Replace(directory, name);
   }
 }
 
-// Home has nothing of that name.
+// Home has no entry with that name.
 void LiveMerge::Miss(LiveNode* directory, const std::string& name, LiveEntry* entry) {
   LiveNode* node = entry->node;
   if (entry->change > included_ || Defer(directory, name, entry)) return;
@@ -306,11 +306,11 @@ void LiveMerge::Miss(LiveNode* directory, const std::string& name, LiveEntry* en
     return;
   }
   differing_.push_back(node->nodeid);
-  if (entry->cookie == 0) tree_.Keep(directory, name, tree_.next_cookie_++);  // it stays, and has to be listed
+  if (entry->cookie == 0) tree_.Keep(directory, name, tree_.next_cookie_++);  // the name stays, and must be listed
   Hold(directory, name);
 }
 
-// Home has its version under none of its names, and has heard all that it was told of it.
+// Home has the node's version under none of its names, and has heard all our operations on it.
 bool LiveMerge::IsOvertaken(const LiveNode& node) {
   if (!node.in_home_tree() || node.operation > operation_) return false;
   const std::vector<LiveName> names = node.names;
@@ -333,7 +333,7 @@ bool LiveMerge::IsSame(const LiveNode& node, const tree::Entry& is) const {
     const tree::FileVersion version = is.version();
     return version == node.at_home || (!node.file && version == node.version) || node.IsEarlier(version);
   }
-  // What is no file is what it looks like, whoever made it.
+  // Anything but a regular file is the same if it looks the same, whoever made it.
   const fuse_attr attr = AttributesOf(is, tree_.ids_, tree_.root_dev_, node.nodeid);
   const LiveAttributes& a = node.attributes;
   return a.mode == attr.mode && a.uid == attr.uid && a.gid == attr.gid && a.rdev == attr.rdev &&
@@ -347,7 +347,7 @@ void LiveMerge::Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& 
   node->home = LiveNode::Home::kShown;
   node->displaced = LiveNode::Displaced::kNo;
   node->home_path.reset();
-  if (is.is_regular() && node->IsEarlier(is.version())) {  // the number of names is ours, and what else is newer
+  if (is.is_regular() && node->IsEarlier(is.version())) {  // nlink and newer attributes are ours
     if (node->change <= included_) node->change = 0;
     return;
   }
@@ -361,9 +361,9 @@ void LiveMerge::Adopt(LiveNode* directory, LiveEntry* entry, const tree::Entry& 
   SetAttributes(node, is, ours);
 }
 
-// Of what is home's again. Content of ours has its own size and times, and the number stays what it was.
-// `ours`: home has it as it is here. Then its times are, too: the moment at which home did the same is nothing to a
-// job, and of atime (and of a directory's ctime) home tells nothing.
+// Takes home's attributes for a node that is home's again. Content of ours has its own size and times, and the inode
+// number stays. `ours`: home has the state that was made here. Then our times stay too: a job must not see the later
+// moment at which home applied the change, and home does not report atime (or a directory's ctime).
 void LiveMerge::SetAttributes(LiveNode* node, const tree::Entry& is, bool ours) {
   LiveNode now;
   now.attributes.ino = node->attributes.ino;
@@ -374,7 +374,7 @@ void LiveMerge::SetAttributes(LiveNode* node, const tree::Entry& is, bool ours) 
     return x.tv_sec == y.tv_sec && x.tv_nsec == y.tv_nsec;
   };
   bool different = a.mode != b.mode || a.uid != b.uid || a.gid != b.gid || a.nlink != b.nlink;
-  different |= node->xattrs != now.xattrs;  // the kernel keeps ACLs
+  different |= node->xattrs != now.xattrs;  // the kernel caches ACLs
   if (node->file) {
     b.size = a.size;
     b.blocks = a.blocks;
@@ -400,15 +400,15 @@ void LiveMerge::SetAttributes(LiveNode* node, const tree::Entry& is, bool ours) 
 }
 
 bool LiveMerge::InUse(const LiveNode& node) const {
-  // With a journal also while home has not been told of it: that has a number, but no operation.
+  // With a journal, also while home has not been told of it: such a node has a number, but no operation.
   const bool untold = tree_.tracking_ && (!node.named_at_home() || (node.file && node.file->dirty()));
   if (!node.is_directory()) return node.writers > 0 || untold;
   const auto& entries = node.directory->entries;
   return std::any_of(entries.begin(), entries.end(), [](const auto& item) { return item.second.node != nullptr; });
 }
 
-// Nobody has seen a byte of it: whoever is about to open it gets the new one, however often home writes it. Of several
-// names each may have become a file of its own at home.
+// Nobody has seen a byte of it, so the next open may get the new version, however often home writes it. If the node has
+// several names, each may have become a separate file at home.
 bool LiveMerge::CanRenew(const LiveNode& node, const tree::Entry& is) const {
   if (!renew_ || !is.is_regular() || !S_ISREG(node.attributes.mode) || node.opened() || node.file) return false;
   return node.names.size() == 1 || IsInodeOf(node, is);
@@ -418,7 +418,7 @@ void LiveMerge::Hold(LiveNode* directory, const std::string& name) { tree_.held_
 
 bool LiveMerge::BecomesNext(const LiveNode& node, const tree::Entry& is) const {
   if (!is.is_regular() || !S_ISREG(node.attributes.mode)) return false;
-  // What nobody has read is what home has; the kernel knows its size.
+  // If nobody has read it, its content is whatever home has; only its size is known to the kernel.
   if (!node.file && !node.opened()) return IsInodeOf(node, is) && node.version.size == is.size;
   return node.file && LiveMoves::IsUntouched(node, is);
 }
@@ -426,7 +426,7 @@ bool LiveMerge::BecomesNext(const LiveNode& node, const tree::Entry& is) const {
 void LiveMerge::Replace(LiveNode* directory, const std::string& name) {
   LiveDirectory& of = *directory->directory;
   const uint64_t cookie = LoseName(directory, name);
-  // What takes its place is listed there: a listing that is under way has perhaps given it already.
+  // List the successor at the same place: a listing under way may have returned the name already.
   const size_t index = of.loaded && cookie != 0 ? of.loaded->directory->Find(name) : SIZE_MAX;
   if (cookie == 0 || !of.loaded || index == of.loaded->directory->size()) return;
   tree_.FromEntry(directory, index);
@@ -460,7 +460,7 @@ void LiveMerge::LoseLastName(LiveNode* node, std::string home_path) {
   tree_.Touch(node);
 }
 
-// A directory on which the kernel has no lookup has nothing below it that the kernel knows.
+// If the kernel has no lookup on a directory, it knows nothing below it.
 void LiveMerge::ForgetName(const LiveNode& directory, std::string_view name) {
   if (directory.lookups > 0 || directory.nodeid == LiveTree::kRootId) {
     notices_.names.emplace_back(directory.nodeid, name);

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Home's next tree, taken into a LiveTree that is in use. decisions/0013, "Home's changes".
+// Merges home's next tree into a LiveTree that is in use. decisions/0013, "Home's changes".
 //
-// Each name that differs is reconciled by itself:
-//   * What this node changed stays as it is until a tree has that change (`included`), whatever home says meanwhile.
-//   * Then home is right. What is there just as we sent it (FileVersion, told by Acknowledge) becomes home's without a
-//     word to the kernel; anything else gets a new node id at its next lookup, so that whoever has the old one open or
-//     mapped keeps its bytes.
-//   * A file that is open for writing, and a directory that is gone at home but has something of ours in it, keep their
-//     names until they are closed, or empty: they are looked at again with each tree. The last close wins.
-//   * Directories that are directories on both sides are one, and keep their node.
-//   * What home has renamed (live_moves.h) keeps its node and gets the new name: directories with all that is in them,
-//     what was written here, and what nobody has read. A file of home's that was read keeps its bytes, as above.
-//   * So does a file of which home has changed the attributes alone.
+// Each name that differs is reconciled separately:
 //
-// Pure memory, under the tree's lock; the notices go to the kernel afterwards, from a thread that answers no requests.
+// * A change of this node stays until a tree contains it (`included`), whatever home says meanwhile.
+// * After that home is right. If home's entry is exactly what we sent (FileVersion, from Acknowledge), the node becomes
+//   home's without a notice to the kernel. Anything else gets a new node id at its next lookup, so that users who have
+//   the old node open or mapped keep its bytes.
+// * A file that is open for writing, and a directory that is gone at home but contains changes of ours, keep their
+//   names until they are closed, or empty: they are checked again with each tree. The last close wins.
+// * A directory that is a directory on both sides stays one node.
+// * A node that home has renamed (live_moves.h) gets the new name: a directory with everything in it, a file written
+//   here, and a file that nobody has read. A file of home that was read keeps its bytes, as above.
+// * A file of which home has changed only the attributes stays the same node.
+//
+// Memory work only, under the tree's lock. A thread that answers no requests sends the notices to the kernel
+// afterwards.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +32,11 @@ namespace vrun::vfs {
 class LiveMerge {
  public:
   using Loaded = DirectoryCache::Loaded;
-  using Missing = std::vector<std::pair<Digest, std::string>>;  // directory objects and where home has them
+  using Missing = std::vector<std::pair<Digest, std::string>>;  // digests of directory objects and their paths at home
 
-  // `included`: number of the last change of this node's that the tree has, `operation`: of the last operation (0
-  // without a journal). `have`: directory objects at hand, `in_memory`: further ones. `renew`: a file that nobody has
-  // opened becomes home's next version, the same node; else a node keeps its content.
+  // `included`: number of this node's last change that the tree contains; `operation`: of the last operation (0 without
+  // a journal). `have`: directory objects at hand; `in_memory`: finds further ones. `renew`: a file that nobody has
+  // opened takes home's next version in the same node; otherwise a node keeps its content.
   LiveMerge(LiveTree& tree, uint64_t included, uint64_t operation, const Loaded& have, LiveTree::Objects in_memory,
             bool renew)
       : tree_(tree),
@@ -44,17 +46,17 @@ class LiveMerge {
         in_memory_(std::move(in_memory)),
         renew_(renew) {}
 
-  // What Run(root) has to have.
+  // The objects that Run(root) needs.
   Missing FindMissing(const tree::Entry& root) const;
-  // Takes it all at once. REQUIRES: nothing is missing.
+  // Merges the whole tree at once. REQUIRES: FindMissing returns nothing.
   void Run(const tree::Entry& root);
-  // Of directories of ours that home has otherwise by now: to be got, and Run again.
+  // New objects of directories of ours that home has replaced: fetch them, then Run again.
   const Missing& wanted() const { return wanted_; }
   const LiveNotices& notices() const { return notices_; }
-  // Nodes that lost a name, of whose content somebody may have seen.
+  // Nodes that lost a name and whose content may have been seen.
   const std::vector<uint64_t>& replaced() const { return replaced_; }
-  // Directories that home has renamed and the kernel knows: the name that each had, and its path now. Whoever stands in
-  // one goes with it as soon as somebody has asked for that path.
+  // Directories that home has renamed and the kernel knows: the old name and the new path. A process whose working
+  // directory it is moves with it as soon as somebody has looked up that path.
   struct Moved {
     uint64_t parent;
     std::string name;
@@ -63,11 +65,11 @@ class LiveMerge {
   const std::vector<Moved>& moved() const { return moved_; }
 
  private:
-  // A move that is under way.
+  // A move in progress.
   struct Move {
     LiveMove is;
-    std::string home_path;  // before it
-    uint64_t cookie = 0;    // of what had the name that it gets
+    std::string home_path;  // before the move
+    uint64_t cookie = 0;    // of the node that had the new name
     bool done = false;
   };
   static bool Needs(const LiveNode& directory);
@@ -90,24 +92,24 @@ class LiveMerge {
   bool InUse(const LiveNode& node) const;
   bool IsOvertaken(const LiveNode& node);
   void Hold(LiveNode* directory, const std::string& name);
-  // What it has of home's is what home has by now, but for attributes.
+  // Its part of home's content is still current at home; only attributes may differ.
   bool BecomesNext(const LiveNode& node, const tree::Entry& is) const;
-  // It, or anything below it, is not home's.
+  // The node, or anything below it, was changed here.
   bool HasOurs(const LiveNode& node) const;
   bool IsFree(const LiveMove& move, const std::vector<LiveMove>& moves) const;
   LiveTree::Objects Objects() const;
   void BeginMoves(const tree::Entry& root);
   void BeginMove(Move* move);
-  // Whoever has the new name goes.
+  // Removes the node that has the new name.
   void MakeWay(Move* move);
-  // Home acknowledges what was made here, and renames it, before a tree of its had it: it is looked for in the tree
-  // that has neither. True: later, by FindDeferred.
+  // Home may acknowledge something made here and rename it before any tree showed it. Then the first tree that contains
+  // the change has it under another name: it is searched in that tree. True: postponed to FindDeferred.
   bool Defer(LiveNode* directory, const std::string& name, LiveEntry* entry);
   void FindDeferred();
   void FinishMoves();
   void FinishMove(Move move);
   void Replace(LiveNode* directory, const std::string& name);
-  // A name goes. Returned: its cookie.
+  // Removes a name; returns its cookie.
   uint64_t LoseName(LiveNode* directory, const std::string& name);
   void LoseLastName(LiveNode* node, std::string home_path);
   void ForgetName(const LiveNode& directory, std::string_view name);
@@ -124,10 +126,10 @@ class LiveMerge {
   std::vector<uint64_t> replaced_;
   std::vector<Moved> moved_;
   std::vector<Move> moves_;
-  bool settling_ = false;  // the tree is taken
+  bool settling_ = false;  // the tree itself has been merged
   std::vector<std::pair<uint64_t, std::string>> deferred_;
-  std::vector<LiveMove> elsewhere_;  // files that keep what they have
-  std::vector<uint64_t> differing_;  // home has something else, or nothing, under a name of theirs
+  std::vector<LiveMove> elsewhere_;  // moved files that are not moved here and keep their content
+  std::vector<uint64_t> differing_;  // home has something else, or nothing, under one of their names
   std::vector<uint64_t> emptied_;    // directories that may not be needed any more
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LiveMerge: what home has renamed (live_moves.h) keeps its node and gets the new name.
+// LiveMerge: nodes that home has renamed (live_moves.h) keep their identity and get the new name.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ bool LiveMerge::HasOurs(const LiveNode& node) const {
   });
 }
 
-// Whoever has that name goes from there with this tree.
+// Whether the target name is free, or its node leaves it with this tree.
 bool LiveMerge::IsFree(const LiveMove& move, const std::vector<LiveMove>& moves) const {
   if (!move.below.empty()) return true;
   const auto& entries = move.directory->directory->entries;
@@ -66,7 +66,7 @@ void LiveMerge::MakeWay(Move* move) {
   move->cookie = LoseName(move->is.directory, move->is.to);
 }
 
-// Takes what was renamed out of its names, and whoever has the new ones out of them.
+// Removes the old names of renamed nodes, and nodes that hold the new names.
 void LiveMerge::BeginMoves(const tree::Entry& root) {
   LiveMoves finder(included_, Objects());
   std::vector<LiveMove> found = finder.Find(tree_.root_, root);
@@ -81,13 +81,13 @@ void LiveMerge::BeginMoves(const tree::Entry& root) {
   });
   elsewhere_.assign(std::move_iterator(stays), std::move_iterator(found.end()));
   found.erase(stays, found.end());
-  // One that cannot go may be in the way of another.
+  // A move that is not possible may block another.
   const auto stuck = [&] {
     return std::find_if(found.begin(), found.end(), [&](const LiveMove& move) { return !IsFree(move, found); });
   };
   for (auto at = stuck(); at != found.end(); at = stuck()) found.erase(at);
   for (LiveMove& move : found) {
-    std::string home_path = move.node->HomePath();  // before any of them goes
+    std::string home_path = move.node->HomePath();  // before any of them is moved
     moves_.push_back({std::move(move), std::move(home_path), 0, false});
   }
   for (Move& move : moves_) BeginMove(&move);
@@ -124,7 +124,7 @@ void LiveMerge::FindDeferred() {
   }
 }
 
-// Gives them the names that they have in the tree that is there now.
+// Gives the nodes their names in the new tree.
 void LiveMerge::FinishMoves() {
   if (moves_.empty() && elsewhere_.empty()) return;
   std::unordered_map<const LiveNode*, Move*> directories;
@@ -133,7 +133,7 @@ void LiveMerge::FinishMoves() {
     order.push_back(&move);
     if (move.is.node->is_directory()) directories[move.is.node] = &move;
   }
-  // A directory comes before what is in it, whether it was known before or not.
+  // A directory comes before its content, whether it was known before or not.
   std::stable_sort(order.begin(), order.end(),
                    [](const Move* a, const Move* b) { return a->is.below.size() < b->is.below.size(); });
   const std::function<void(Move*)> finish = [&](Move* move) {
@@ -142,10 +142,10 @@ void LiveMerge::FinishMoves() {
     FinishMove(*move);
   };
   for (Move* move : order) finish(move);
-  // Whoever has read it keeps its bytes, but what he writes belongs there.
+  // Users who have read such a file keep its bytes, but their writes belong to the new name.
   for (const LiveMove& move : elsewhere_) {
     LiveNode* node = move.node;
-    if (!node->names.empty() || node->file || !move.below.empty()) continue;  // else it is found where it arrived
+    if (!node->names.empty() || node->file || !move.below.empty()) continue;  // else found through the arrivals
     node->replaced = std::make_unique<const std::pair<uint64_t, std::string>>(move.directory->nodeid, move.to);
   }
 }
@@ -156,7 +156,7 @@ void LiveMerge::FinishMove(Move move) {
   const LoadedDirectoryPtr& home = directory != nullptr ? directory->directory->loaded : nullptr;
   const size_t index = home != nullptr ? home->directory->Find(move.is.to) : 0;
   const bool there = home != nullptr && index < home->directory->size();
-  if (there && directory->directory->entries.contains(move.is.to)) {  // of one that was not known to be there
+  if (there && directory->directory->entries.contains(move.is.to)) {  // the target directory was not known before
     move.is.directory = directory;
     move.is.below.clear();
     if (IsFree(move.is, {})) MakeWay(&move);

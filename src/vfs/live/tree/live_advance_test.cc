@@ -102,7 +102,7 @@ TEST_F(LiveAdvanceTest, TimesThatAJobHasMadeStayWhenHomeHasTheSame) {
     EXPECT_EQ(is.st_ctim.tv_sec, was.st_ctim.tv_sec) << name;
     EXPECT_EQ(is.st_ctim.tv_nsec, was.st_ctim.tv_nsec) << name;
   }
-  // What home changes afterwards is seen.
+  // Later changes at home are visible.
   ASSERT_EQ(::chmod(Origin("/d").c_str(), 0755), 0);
   FollowAll();
   EXPECT_EQ(Stat(In("/d")).st_mode & 07777, 0755u);
@@ -136,7 +136,7 @@ TEST_F(LiveAdvanceTest, NamesComeGoAndMove) {
   Write("/dir/deep/file", "content");
   Write("/kind", "a file");
   Mount();
-  EXPECT_FALSE(Is(In("/new")));  // which the kernel remembers
+  EXPECT_FALSE(Is(In("/new")));  // the kernel caches its absence
   EXPECT_FALSE(Is(In("/dir/deep/new")));
   EXPECT_EQ(Content("/dir/deep/file"), "content");
   EXPECT_TRUE(Is(In("/gone")) && Is(In("/kind")));
@@ -196,7 +196,7 @@ TEST_F(LiveAdvanceTest, WhatIsOursStaysUntilHomeHasIt) {
   EXPECT_EQ(Content("/both"), "ours");
   EXPECT_EQ(Content("/new"), "ours");
   EXPECT_FALSE(Is(In("/removed")) || Is(In("/dir")));
-  // Home has heard of all of it, and was changed again since.
+  // Home has all of it, and was changed again since.
   ASSERT_EQ(::rename(Origin("/dir").c_str(), Origin("/moved").c_str()), 0);
   Write("/moved/file", "home's third");
   Follow(all);
@@ -277,7 +277,7 @@ TEST_F(LiveAdvanceTest, ADirectoryThatIsGoneAtHomeStaysForWhatIsOursInIt) {
   Follow();
   EXPECT_EQ(Content("/dir/sub/ours"), "ours");
   EXPECT_FALSE(Is(In("/dir/home")) || Is(In("/dir/sub/home")));
-  Follow(all);  // home did not want it
+  Follow(all);  // home rejected the changes
   EXPECT_TRUE(Soon([&] { return !Is(In("/dir/sub")); }));
   Follow(all);
   EXPECT_EQ(Describe(mount_), Describe(origin_));
@@ -305,7 +305,7 @@ TEST_F(LiveAdvanceTest, HardLinksThatHomeHasMadeFilesOfTheirOwn) {
   Write("/one", "same");
   ASSERT_EQ(::link(Origin("/one").c_str(), Origin("/two").c_str()), 0);
   Mount();
-  EXPECT_EQ(Stat(In("/one")).st_ino, Stat(In("/two")).st_ino);  // looked at and never opened
+  EXPECT_EQ(Stat(In("/one")).st_ino, Stat(In("/two")).st_ino);  // looked up and never opened
   Save("/two", "another");
   Follow();
   EXPECT_NE(Stat(In("/one")).st_ino, Stat(In("/two")).st_ino);
@@ -339,7 +339,7 @@ TEST_F(LiveAdvanceTest, AListingThatIsUnderWayGivesEachNameOnce) {
   for (int n = 0; const dirent* entry = ::readdir(directory); ++n) {
     seen.insert(entry->d_name);
     if (n % 300 != 17) continue;
-    // Some at both ends and in the middle; new ones before, between and behind.
+    // Removes some at both ends and in the middle; adds some before, between and behind.
     for (const int i : {n, 1000 + n, 2999 - n}) ::unlink(Origin("/dir/" + std::to_string(i) + "x").c_str());
     for (const char* where : {"!", "15", "zz"}) Write("/dir/" + (where + std::to_string(n)) + "x", "");
     Follow();
@@ -368,8 +368,8 @@ TEST_F(LiveAdvanceTest, AnOpenOfWhatHomeHasNotAnyMoreGetsWhatItHas) {
   EXPECT_EQ(content, "second, which is longer");
 }
 
-// A line of version stamps, written in place and by renaming; readers must see one version, whole, and never an older
-// one than what the view was last told of.
+// A file of version stamps, written in place and by renaming. Readers must see one whole version, never older than the
+// one that the view was last told of.
 TEST_F(LiveAdvanceTest, ReadersBesideAWriterSeeVersionsWholeAndInOrder) {
   const auto stamped = [](int version) {
     std::string content;
@@ -413,15 +413,15 @@ TEST_F(LiveAdvanceTest, ReadersBesideAWriterSeeVersionsWholeAndInOrder) {
 
 // --- a model ---------------------------------------------------------------------------------------------------------
 
-// Home and the view change at random. What the view did is done at home later, in order, where it still can be; pushes
-// come in between. Whenever home has heard of everything, both are the same. RC_PARAMS has another seed, or more cases.
+// Random changes at home and in the view. Home applies the view's changes later, in order, where still possible; pushes
+// come in between. Whenever home has everything, both are the same. RC_PARAMS sets another seed or more cases.
 class LiveAdvanceModelTest : public LiveAdvanceTest {
  protected:
   using Act = std::function<int(const std::string& root)>;
-  // Who, what, which path, which other one and how much: any numbers.
+  // Side, operation, path, second path and amount: any numbers.
   using Move = std::array<uint16_t, 5>;
 
-  // Of 4 names, 1 to 3 deep, in a directory of the case's own.
+  // One of 4 names, 1 to 3 levels deep, in a directory of this case.
   std::string Path(uint16_t number) const {
     static const char* const kNames[] = {"a", "b", "c", "dir"};
     std::string path = top_;
@@ -451,7 +451,7 @@ class LiveAdvanceModelTest : public LiveAdvanceTest {
         };
     }
   }
-  // Done in the view. Whoever wants what home has not any more waits until home has said what it has.
+  // Runs `act` in the view. A request for content that home no longer has waits until home has announced its new state.
   int Wait(const Act& act, uint64_t included) {
     auto done = std::async(std::launch::async, [&] { return act(mount_); });
     while (done.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
@@ -473,8 +473,8 @@ class LiveAdvanceModelTest : public LiveAdvanceTest {
 void LiveAdvanceModelTest::Agree() {
   for (const Done& done : queue_) done.act(origin_);
   queue_.clear();
-  // What was held is shown with the close; a directory that it was held in, with the next tree.
-  // Names and attributes first: who reads what home has not waits for home, which is this thread.
+  // A held change is shown at the close; a directory in which it was held, with the next tree. Compare names and
+  // attributes first: a read of content that home no longer has waits for home, which is this thread.
   for (const bool contents : {false, true}) {
     const auto same = [&] { return Describe(In(top_), contents) == Describe(Origin(top_), contents); };
     (void)Soon([&] { return view_->Advance(Scan(), view_->changes()) && same(); });
@@ -521,7 +521,7 @@ TEST_F(LiveAdvanceModelTest, BothSidesChangeAndAgreeInTheEnd) {
   Mount();
   int cases = 0;
   EXPECT_TRUE(rc::check([&](const std::vector<Move>& moves) {
-    if (cases > 0) RC_ASSERT(RemoveTree(Origin(top_)).has_value());  // what is scanned stays small while it shrinks
+    if (cases > 0) RC_ASSERT(RemoveTree(Origin(top_)).has_value());  // keeps scans small while a case shrinks
     top_ = "/case" + std::to_string(++cases);
     Write(top_ + "/a/b", "deep");
     Write(top_ + "/dir/dir/c", "deeper");

@@ -89,7 +89,7 @@ std::vector<LiveMove> LiveMoves::Find(LiveNode* root, const tree::Entry& next) {
       if (is.is_directory()) pairs_.push_back({lost.node, is.child});
     }
     if (!pairs_.empty()) continue;
-    // What is in those that are nowhere may be elsewhere.
+    // The content of directories that were not found may be elsewhere.
     for (Lost& lost : lost_) {
       if (!std::exchange(lost.done, true) && lost.node->is_directory()) pairs_.push_back({lost.node, lost.other});
     }
@@ -129,7 +129,7 @@ void LiveMoves::Compare(const Pair& pair) {
   }
 }
 
-// `before`: what home had there, if that is known.
+// `before`: home's previous entry there, if known.
 void LiveMoves::Differs(LiveNode* directory, const std::string& name, const LoadedDirectoryPtr& next, size_t index,
                         const tree::Entry* before) {
   std::optional<tree::Entry> is;
@@ -137,7 +137,7 @@ void LiveMoves::Differs(LiveNode* directory, const std::string& name, const Load
   const auto& entries = directory->directory->entries;
   const auto entry = entries.find(name);
   LiveNode* node = entry != entries.end() ? entry->second.node : nullptr;
-  // Home may have renamed what was made here before a tree of its had it.
+  // Home may have renamed something made here before any tree showed it.
   const bool homes = node != nullptr && entry->second.change <= included_ && InodeOf(*node).ino != 0;
   const bool stays = homes && is && SameType(*node, *is) && IsInode(InodeOf(*node), *is);
   if (homes && !stays) {
@@ -152,7 +152,7 @@ void LiveMoves::Differs(LiveNode* directory, const std::string& name, const Load
     if (is->is_directory()) pairs_.push_back({node, is->child});
     return;
   }
-  if (before != nullptr && before->dev == is->dev && before->ino == is->ino) {  // nobody knows it, or it is ours
+  if (before != nullptr && before->dev == is->dev && before->ino == is->ino) {  // not known here, or ours
     if (is->is_directory() && before->is_directory()) unknown_.push_back({directory, {name}, before->child, is->child});
     return;
   }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What home has renamed of what a live view knows: a name that home has not any more, or for something else, and its
-// inode under another name of the same tree. Whoever has it open or stands in it goes with it, as on one machine.
+// Finds what home has renamed among the nodes that a live view knows: a name that home no longer has, or has for
+// something else, and the same inode under another name of the new tree. Users who have it open, or have it as their
+// working directory, move with it, as on one machine.
 //
-// An inode number alone is no proof, for a file system gives it away again at once. So a file is the same if nothing
-// was written to it since (size and times), and a directory if it has the content or the time that it had, or a child
-// as it was.
+// An inode number alone is no proof, because a file system reuses it at once. So a file is the same only if nothing was
+// written to it since (size and times), and a directory only if it has its former content or time, or an unchanged
+// child.
 //
-// Found are names in directories that differ between the two trees, also where nobody has looked into them, as far as
-// they are in memory (home sends those that are new with the tree) and up to kMostUnknown names.
+// The search covers directories that differ between the two trees, also those that nobody has looked into, as far as
+// they are in memory (home sends new ones with the tree), and up to kMostUnknown names.
 //
-// Pure memory, under the tree's lock. Reads the LiveTree as it is before a merge.
+// Memory work only, under the tree's lock. Reads the LiveTree as it is before a merge.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +27,9 @@ namespace vrun::vfs {
 
 struct LiveMove {
   LiveNode* node = nullptr;
-  LiveNode* from = nullptr;  // the directory and name where it was
+  LiveNode* from = nullptr;  // the old directory and name
   std::string name;
-  // Where it is: `below` that directory, through directories of which there are no nodes yet.
+  // The new place: `below` that directory, through directories that have no nodes yet.
   LiveNode* directory = nullptr;
   std::vector<std::string> below;
   std::string to;
@@ -41,11 +42,11 @@ class LiveMoves {
   // `included`: as LiveMerge has it.
   LiveMoves(uint64_t included, LiveTree::Objects object) : included_(included), object_(std::move(object)) {}
 
-  // What of `root`, as the view shows it, is elsewhere in the tree that it is about to show. Each directory comes
-  // before what was moved into it.
+  // The nodes under `root`, as the view shows them, that are elsewhere in the next tree. Each directory comes before
+  // nodes moved into it.
   std::vector<LiveMove> Find(LiveNode* root, const tree::Entry& next);
 
-  // Names that are new in that tree, also where nothing was lost: kMostArrivals.
+  // Names that are new in that tree, also if nothing was lost; at most kMostArrivals.
   static constexpr size_t kMostArrivals = 1'000;
   struct Place {
     LiveNode* directory;
@@ -55,16 +56,16 @@ class LiveMoves {
   };
   std::vector<Place> TakeArrivals();
 
-  // `is` is the same file or directory of home's.
+  // `is` is the same file or directory as `node`.
   bool IsSame(const LiveNode& node, const tree::Entry& is) const;
-  // Home's inode of a node, as far as it is known (ino 0: not). That of content written here is the one that home made.
+  // The node's inode at home, if known (otherwise ino 0). For content written here it is the inode that home created.
   static const tree::FileVersion& InodeOf(const LiveNode& node);
   // `is` is that inode, and nothing was written to it since.
   static bool IsUntouched(const LiveNode& node, const tree::Entry& is);
 
  private:
   using Inode = std::pair<uint64_t, uint64_t>;  // device and number
-  // A known directory and what it is next; null: nothing.
+  // A known directory and its next digest; null: it is gone.
   struct Pair {
     LiveNode* directory;
     std::optional<Digest> next;
@@ -74,10 +75,10 @@ class LiveMoves {
     std::string name;
     LiveNode* node;
     std::optional<Digest> other;     // a directory that has the name now
-    std::optional<tree::Entry> was;  // what home had there before, if that was its inode: also with content of both
-    bool done = false;               // it was found, or what is in it is looked for
+    std::optional<tree::Entry> was;  // home's previous entry there if it was that inode: matches with either content
+    bool done = false;               // found, or its children are being searched
   };
-  // A directory of home's of which nobody knows anything.
+  // A directory of home of which no node is known.
   struct Unknown {
     LiveNode* directory;
     std::vector<std::string> below;

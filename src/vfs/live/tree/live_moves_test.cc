@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Home renames what is in use in a live view.
+// Home renames files and directories that are in use in a live view.
 #include "vfs/live/tree/live_moves.h"
 
 #include <linux/fs.h>
@@ -34,7 +34,7 @@ TEST_F(LiveMovesTest, WhoStandsInADirectoryThatHomeRenamesGoesWithIt) {
   ASSERT_TRUE(made) << std::strerror(errno);
   EXPECT_TRUE(Is(In("/project/sub/made")));
   EXPECT_EQ(Link("/proc/self/fd/" + std::to_string(sub.get())), In("/project/sub"));
-  // Into a directory that was not there, and of which nobody here knows.
+  // Into a new directory that nobody here knows.
   ASSERT_EQ(::mkdir(Origin("/archive").c_str(), 0755), 0);
   ASSERT_EQ(::mkdir(Origin("/archive/2026").c_str(), 0755), 0);
   Write("/project/sub/file", "new content");
@@ -57,7 +57,7 @@ TEST_F(LiveMovesTest, APathOfWhoStandsThereIsRightAllTheTime) {
   const std::string link = "/proc/self/fd/" + std::to_string(sub.get());
   const std::string path = Link(link);
   EXPECT_TRUE(path == In("/proj/sub") || path == In("/project/sub")) << path;
-  EXPECT_TRUE(Soon([&] { return Link(link) == In("/project/sub"); })) << Link(link);  // nobody here has asked for it
+  EXPECT_TRUE(Soon([&] { return Link(link) == In("/project/sub"); })) << Link(link);  // new path never looked up
 }
 
 TEST_F(LiveMovesTest, RenamesAreFoundHoweverTheyAreDone) {
@@ -67,13 +67,13 @@ TEST_F(LiveMovesTest, RenamesAreFoundHoweverTheyAreDone) {
   std::map<std::string, uint64_t> was;
   const auto look = [&](const std::string& path) { was[path] = (Content(path + "/in"), inode(path)); };
   for (const char* path : {"/a", "/b", "/c", "/d", "/d/e"}) look(path);
-  // Each other's names.
+  // Exchanges two names.
   ASSERT_EQ(::renameat2(AT_FDCWD, Origin("/a").c_str(), AT_FDCWD, Origin("/b").c_str(), RENAME_EXCHANGE), 0);
-  // Into what has its name now.
+  // Moves a directory into the one that now has its name.
   ASSERT_EQ(::rename(Origin("/c").c_str(), Origin("/tmp").c_str()), 0);
   ASSERT_EQ(::mkdir(Origin("/c").c_str(), 0755), 0);
   ASSERT_EQ(::rename(Origin("/tmp").c_str(), Origin("/c/old").c_str()), 0);
-  // Inside out.
+  // Moves the inner directory out and the outer one into it.
   ASSERT_EQ(::rename(Origin("/d/e").c_str(), Origin("/e").c_str()), 0);
   ASSERT_EQ(::rename(Origin("/d").c_str(), Origin("/e/d").c_str()), 0);
   FollowPushed();
@@ -84,14 +84,14 @@ TEST_F(LiveMovesTest, RenamesAreFoundHoweverTheyAreDone) {
   EXPECT_EQ(inode("/e"), was["/d/e"]);
   EXPECT_EQ(inode("/e/d"), was["/d"]);
   EXPECT_EQ(Describe(mount_), Describe(origin_));
-  // Over one that is known, and one that goes while another gets its inode number.
+  // Over a known name, and over one whose inode number is reused while another is removed.
   look("/a");
   ASSERT_TRUE(RemoveTree(Origin("/b")));
   ASSERT_EQ(::rename(Origin("/a").c_str(), Origin("/b").c_str()), 0);
   Follow();
   EXPECT_EQ(inode("/b"), was["/a"]);
   EXPECT_FALSE(Is(In("/a")));
-  // An inode number that another directory gets, with content and without.
+  // Another directory gets the inode number, with content and without.
   for (const bool empty : {false, true}) {
     const std::string gone = empty ? "/empty" : "/b";
     if (empty) {
@@ -153,7 +153,7 @@ TEST_F(LiveMovesTest, WhatAJobHasWrittenKeepsItsPlaceWhenHomeRenamesIt) {
   EXPECT_EQ(Stat(In("/mode")).st_ino, mode);
   EXPECT_EQ(Stat(In("/mode")).st_mode & 0777, 0600u);
   EXPECT_EQ(Describe(mount_), Describe(origin_));
-  // Written at home since: another file.
+  // Written at home since then, so it is another file.
   ASSERT_EQ(::rename(Origin("/log.1").c_str(), Origin("/log.2").c_str()), 0);
   Write("/log.2", "home's");
   Follow();

@@ -15,7 +15,7 @@ namespace vrun::vfs {
 
 namespace {
 
-// Under a name of which home has heard.
+// Whether home has that version under this name, which it must have heard of.
 bool HasVersionThere(const LiveName& link, const tree::FileVersion& version) {
   const LoadedDirectoryPtr& loaded = link.parent->directory->loaded;
   const size_t index = loaded ? loaded->directory->Find(link.name) : 0;
@@ -71,7 +71,7 @@ LiveNode* LiveTree::New(const LiveAttributes& attributes) {
   auto node = std::make_unique<LiveNode>();
   node->nodeid = next_id_++;
   node->attributes = attributes;
-  node->attributes.ino = node->nodeid | 1ull << 60;  // as attributes.h marks what home gave no number
+  node->attributes.ino = node->nodeid | 1ull << 60;  // as attributes.h marks numbers that are not home's
   node->attributes.nlink = 0;
   if (S_ISDIR(attributes.mode)) node->directory = std::make_unique<LiveDirectory>();
   LiveNode* made = node.get();
@@ -252,10 +252,10 @@ LiveNode* LiveTree::FromEntry(LiveNode* parent, size_t index) {
   const tree::Entry entry = home.directory->At(index);
   LiveNode* node = nullptr;
   const bool linked = !entry.is_directory() && entry.nlink > 1;  // also FIFOs, symbolic links
-  // Whatever its own number of links: home may have looked at this name before there was another one.
+  // Whatever its own nlink: home may have scanned this name before another one existed.
   if (const auto it = hard_links_.find({entry.dev, entry.ino}); it != hard_links_.end() && !entry.is_directory()) {
     LiveNode* known = it->second;
-    // Of a later version that is not known yet it is by what we did to it.
+    // A later version that is not known yet is the result of our own change.
     const bool same = known->version == entry.version() || known->change != 0 || known->IsEarlier(entry.version());
     if (!known->names.empty() && same) node = known;
   }
@@ -370,7 +370,7 @@ void LiveTree::Detach(LiveNode* directory, std::string_view name) {
   const uint64_t cookie = it->second.cookie;
   of.ours.erase(cookie);
   if (cookie == 0 && HomeHas(*directory, name)) ++of.hidden;
-  // Marked also where home has no such name: it may yet hear of one that was here for a moment.
+  // Mark it also if home has no such name: home may yet hear of one that existed here for a moment.
   it->second = {nullptr, 0, node->change};
   pending_.push_back({node->change, directory->nodeid, it->first});
   TouchName(*directory, it->first);
@@ -453,14 +453,14 @@ bool LiveTree::CanGo(const LiveNode& node) const {
   if (node.attributes.nlink == 0) return true;
   if (!node.in_home_tree() || node.change != 0 || (node.is_directory() && !node.directory->entries.empty()))
     return false;
-  if (node.file && node.file->dirty()) return false;  // also of what is home's by all else: it is told with its content
+  if (node.file && node.file->dirty()) return false;  // even if all else is home's: it is told with its content
   return node.HasOnlyNamesOfHome();
 }
 
 void LiveTree::Drop(LiveNode* node) {
   while (node != nullptr && CanGo(*node)) {
     ForgetInode(node);
-    // What is not changed has only names of home's, which are found again when somebody asks.
+    // An unchanged node has only names of home, which a later lookup finds again.
     LiveNode* parent = nullptr;
     for (const LiveName& link : node->names) {
       Erase(link.parent, link.name);
@@ -475,7 +475,7 @@ void LiveTree::Drop(LiveNode* node) {
 }
 
 Status LiveTree::Restore(LiveState* state, const std::unordered_map<uint64_t, std::shared_ptr<LiveFile>>& files) {
-  constexpr uint64_t kKnownForEver = 1ull << 62;  // how often the kernel was told of it is not known any more
+  constexpr uint64_t kKnownForEver = 1ull << 62;  // the real count of lookups is lost
   const auto root = state->nodes.find(kRootId);
   if (root == state->nodes.end() || !root->second->is_directory()) {
     return Error(Code::kCorrupt, "the journal of a live view has no root");
@@ -486,7 +486,7 @@ Status LiveTree::Restore(LiveState* state, const std::unordered_map<uint64_t, st
   hard_links_.clear();
   for (auto& [nodeid, node] : nodes_) {
     node->lookups = kKnownForEver;
-    node->seen = LiveNode::Seen::kOpened;  // perhaps: the kernel may have content
+    node->seen = LiveNode::Seen::kOpened;  // the kernel may have content
     if (const auto of = state->file_of.find(nodeid); of != state->file_of.end()) {
       const auto file = files.find(of->second);
       if (file != files.end()) node->file = file->second;
@@ -501,11 +501,11 @@ Status LiveTree::Restore(LiveState* state, const std::unordered_map<uint64_t, st
     LiveDirectory& of = *directory->directory;
     for (const auto& [name, saved] : names) {
       LiveNode* node = Find(saved.node);
-      if (saved.node != 0 && node == nullptr) continue;  // home's, and forgotten
+      if (saved.node != 0 && node == nullptr) continue;  // home's, and dropped
       if (node != nullptr && (node == root_ || (node->is_directory() && !node->names.empty()))) {
-        return Error(Code::kCorrupt, "the journal of a live view names a directory twice");
+        return Error(Code::kCorrupt, "the journal of a live view is damaged: a directory has two names");
       }
-      // Which of ours home has by now is found out with the first tree that has all that was told before.
+      // The first tree that contains all earlier operations shows which of our names home has.
       const bool ours = node == nullptr || saved.cookie != 0;
       const auto it = of.entries.emplace(name, LiveEntry{node, saved.cookie, ours ? 1u : 0u, saved.operation}).first;
       if (ours) pending_.push_back({1, parent, name});

@@ -34,8 +34,8 @@ LiveAttributes CurrentAttributes(const LiveNode& node) {
   a.blocks = static_cast<uint64_t>(st.st_blocks);
   a.atime = st.st_atim;
   a.mtime = st.st_mtim;
-  // Data that was written moved both of the backing file's times. One alone is utimens (mtime), or home's content that
-  // was filled in (ctime), which changes nothing for anybody.
+  // A write of data moves both times of the backing file. If only one moved, it was utimens (mtime), or a fill with
+  // home's content (ctime), which changes nothing for users.
   const timespec written = IsAfter(st.st_mtim, st.st_ctim) ? st.st_ctim : st.st_mtim;
   if (IsAfter(written, a.ctime)) a.ctime = written;
   return a;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node's attributes and extended attributes, as requests read and change them. With the tree's lock held.
+// Reads and changes a node's attributes and extended attributes for requests. With the tree's lock held.
 #pragma once
 
 #include <ctime>
@@ -12,23 +12,24 @@
 
 namespace vrun::vfs {
 
-// The time that changes are stamped with: the file systems' own coarse clock, so that ours and theirs compare.
+// The time stamp for changes: the coarse clock that file systems use, so that our times compare with theirs.
 timespec LiveNow();
 
-// With size, blocks and times of content that was written here.
+// Includes size, blocks and times of content written here.
 LiveAttributes CurrentAttributes(const LiveNode& node);
 
-// Changes the permissions, also in the node's ACL.
+// Changes the permissions, and the node's ACL with them.
 void SetMode(LiveNode* node, uint32_t mode);
-// It has set-id bits or capabilities, which a write takes away.
+// Whether it has set-id bits or capabilities, which a write removes.
 bool HasPrivileges(LiveNode* node);
-// What a write, truncation or change of owner takes away: capabilities, and the set-id bits if it is `by` somebody who
-// may not keep them (null: nobody). True: something that the kernel has cached.
+// Removes what a write, truncation or change of owner takes away: capabilities, and the set-id bits if `by` may not
+// keep them (null: kept). True: something changed that the kernel caches.
 bool DropPrivileges(LiveNode* node, const Request* by, const IdMap& ids);
 
 std::string* FindXattr(LiveNode* node, std::string_view name);  // null: none
 bool EraseXattr(LiveNode* node, std::string_view name);
-// 0, or the errno of the kernel's file systems for a name that they know nothing of: home could not keep it.
+// 0 if home can store an extended attribute of this name. Else the errno that the kernel's file systems return for an
+// unknown namespace.
 int CheckXattrName(std::string_view name);
 
 }  // namespace vrun::vfs
