@@ -3,7 +3,7 @@
 # are parsed once. Two such files cannot define the same name in an unnamed namespace; then one of them is listed here
 # and compiled alone. If that build reports "redefinition of ...::{anonymous}::NAME", rename one, or list the file.
 set(vrun_compiled_alone
-  src/cli   # all of it: each command has its own Run, Validate and kOptions
+  src/cli/base src/cli/host src/cli/request src/cli/run src/cli/ctl   # all of them: each command has its own Run, Validate and kOptions
   src/control/ops/submit.cc src/control/state/scheduler_config.cc
   src/home/apply/apply_journal.cc src/home/pack/digest_cache.cc src/home/clients/kept_call.cc src/home/clients/kept_pull.cc src/home/links/node_links.cc
   src/home/runs/snapshot_client.cc src/home/ahead/trace_frames.cc src/home/root/watch/watch_inotify.cc
@@ -15,6 +15,7 @@ set(vrun_compiled_alone
   src/snapshots/collection.cc src/snapshots/manifest.cc src/snapshots/oci_layout.cc
   src/store/small_object.cc src/store/format/unit_map.cc
   src/tree/graft.cc
+  src/vfs/content/verifier.cc src/vfs/frozen/lazy_open.cc src/vfs/live/root/live_listing.cc
   src/vfs/live/root/live_names.cc src/vfs/live/content/live_writer.cc src/vfs/frozen/lazy_push_ahead.cc)
 
 # vrun_compile_alone(SOURCES...): compiles alone those of a library's sources that are in the list. Call it in the

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Things die, fill up and lie. Nothing hangs, nothing is lost, no exit code is wrong."""
+import contextlib
 import json
 import os
 import pathlib
@@ -89,6 +90,18 @@ def test_the_agent_killed_while_the_job_runs(sturdy):
     # The host's namespaces died with its pid 1, so the job did too: that is told, with an id, and never as success.
     assert p.returncode in (125, 255), (out, err)
     assert "vrun: " in err
+    assert cluster.sh("echo on").stdout == "on\n"
+
+
+def test_a_killed_supervisor_ends_its_job_at_once_and_no_other(sturdy):
+    """Also the one that waits for the next job."""
+    cluster = sturdy()
+    p = started(cluster, "echo ready; while :; do echo more; sleep 0.1; done")
+    for pid in cluster.node_pids("n1", "vrund-task"):
+        with contextlib.suppress(ProcessLookupError):   # a job's processes end with its supervisor
+            os.kill(pid, signal.SIGKILL)
+    out, err = p.communicate(timeout=60)
+    assert p.returncode == 125 and "supervisor" in err, err
     assert cluster.sh("echo on").stdout == "on\n"
 
 

@@ -115,15 +115,15 @@ constexpr OptionSpec kDeadlineSpec{
 constexpr OptionSpec kDependencySpec{
     kDependency, 'd',          "dependency",
     kValue,      "WHEN:ID...", "after other jobs: afterok:ID[:ID...] if they succeed, afterany:ID[:ID...] in any case"};
-constexpr OptionSpec kViewSpec{
-    kView,
-    0,
-    "view",
-    kValue,
-    "live|frozen",
-    "the root as it is at any moment, what is written goes home at once; or as it is now, what is written goes home at "
-    "the end (default)",
-    Completes::kViews};
+constexpr OptionSpec kViewSpec{kView,
+                               0,
+                               "view",
+                               kValue,
+                               "live|frozen",
+                               "live: the root as it is at any moment, and what is written goes home at once (default "
+                               "of vrun); frozen: the root as "
+                               "it is now, and what is written goes home at the end (default of vbatch)",
+                               Completes::kViews};
 constexpr OptionSpec kQuietSpec{kQuiet, 'q', "quiet", kFlag, "", "say nothing about waiting"};
 constexpr OptionSpec kQuietOfSlurm{kQuiet, 'Q', "", kFlag};
 constexpr OptionSpec kNodesSpec{kNodes, 'N', "nodes", kValue, "1"};

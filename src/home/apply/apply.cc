@@ -283,6 +283,11 @@ Result<bool> ApplierImpl::AppendTail() {
     if (now && (unchanged || appender.resumed()) && static_cast<uint64_t>(now->st_size) == file.put.size()) {
       VRUN_TRY(FinishMeta(file.place, file.place.name, file.put.meta(), MetaFor::kFinal));
     }
+    struct stat after {};
+    if (options_.grew && !over && ::fstat(there->get(), &after) == 0 &&
+        static_cast<uint64_t>(after.st_size - st.st_size) == file.put.size() - begin) {
+      options_.grew(st, after);
+    }
     (void)WithWritable(parent, [&] { return ::unlinkat(parent, file.temporary.c_str(), 0); });
     file.fd = *std::move(there);
     return true;

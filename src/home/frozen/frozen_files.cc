@@ -512,6 +512,14 @@ bool FrozenFiles::Intact(const File& file) {
 
 Result<UniqueFd> FrozenFiles::OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
                                        uint64_t length) const {
+  auto held = OpenHeld(path, version, offset, length);
+  if (held || held.error().code() != Code::kAborted) return held;
+  auto grown = grown_.Open(*root_, path, version);
+  return grown ? std::move(grown) : std::move(held);
+}
+
+Result<UniqueFd> FrozenFiles::OpenHeld(std::string_view path, const tree::FileVersion& version, uint64_t offset,
+                                       uint64_t length) const {
   auto fd = root_->OpenPart(path, version, offset, length);
   if (fd || fd.error().code() != Code::kAborted) return fd;
   // An empty file has no content to lose.
@@ -541,7 +549,7 @@ Result<UniqueFd> FrozenFiles::OpenPart(std::string_view path, const tree::FileVe
 Status FrozenFiles::Check(int fd, std::string_view path, const tree::FileVersion& version) const {
   Status same = root_->Check(fd, path, version);
   if (same || same.error().code() != Code::kAborted) return same;
-  if (version.size == 0) return {};
+  if (version.size == 0 || GrownFiles::IsCopy(fd, version)) return {};
   const FilePtr file = Find(version);
   struct stat st, copy;
   if (!file || ::fstat(fd, &st) != 0) return same;

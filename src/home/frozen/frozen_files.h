@@ -31,6 +31,7 @@
 #include "base/io/work_queue.h"
 #include "base/unique_fd.h"
 #include "home/frozen/file_lease.h"
+#include "home/frozen/grown_files.h"
 #include "home/frozen/old_content.h"
 #include "home/root/content_files.h"
 #include "tree/tree.h"
@@ -94,6 +95,8 @@ class FrozenFiles final : public ContentFiles {
   // next home needs the copies.)
   void DropUnclaimed();
   Stats stats() const;
+  // Tell it of each append that home makes to a file.
+  GrownFiles& grown() { return grown_; }
 
   // --- ContentFiles: current and old content of the root ---
   Result<UniqueFd> OpenPart(std::string_view path, const tree::FileVersion& version, uint64_t offset,
@@ -101,6 +104,9 @@ class FrozenFiles final : public ContentFiles {
   Status Check(int fd, std::string_view path, const tree::FileVersion& version) const override;
 
  private:
+  // As OpenPart, but for the beginnings of files that have grown.
+  Result<UniqueFd> OpenHeld(std::string_view path, const tree::FileVersion& version, uint64_t offset,
+                            uint64_t length) const;
   struct File;
   struct Directory;
   struct Walk;
@@ -132,6 +138,7 @@ class FrozenFiles final : public ContentFiles {
   const Options options_;
   const size_t max_files_;
   mutable OldContent kept_;
+  GrownFiles grown_;
   mutable std::mutex mutex_;
   mutable std::condition_variable settled_;  // a held file was replaced by its copy
   // Guarded by mutex_, as are the members of File that are marked so.

@@ -84,6 +84,40 @@ class FrozenFilesTest : public testing::Test {
   FrozenFiles::HoldPtr hold_;
 };
 
+// Many jobs append to one file: the next job's tree is taken while home appends for the one before.
+TEST_F(FrozenFilesTest, WhatHomeItselfHasAppendedToIsReadAsItWasBefore) {
+  const auto append = [&](std::string_view text, bool told) {
+    const auto fd = OpenFile(At("/rows"), O_WRONLY | O_APPEND);
+    struct stat before {
+    }, after{};
+    ASSERT_TRUE(fd && ::fstat(fd->get(), &before) == 0 && WriteAll(fd->get(), text));
+    ASSERT_EQ(::fstat(fd->get(), &after), 0);
+    if (told) files_->grown().Grew(before, after);
+  };
+  const auto take = [&] {
+    tree::ScanOptions scan;
+    scan.root = root_.path();
+    scan.hollow.clear();
+    tree_ = tree::Scan(scan).value();
+  };
+  root_.Put("rows", "first\n");
+  take();
+  const tree::TreePtr first = tree_;
+  append("second\n", true);
+  take();
+  const tree::TreePtr second = tree_;
+  append("third\n", true);
+  tree_ = first;
+  EXPECT_EQ(Frozen("/rows"), "first\n");
+  tree_ = second;
+  EXPECT_EQ(Frozen("/rows"), "first\nsecond\n");
+  // Somebody else has changed it: nobody knows what it was.
+  append("by hand\n", false);
+  EXPECT_EQ(Frozen("/rows").substr(0, 1), "!");
+  append("fourth\n", true);
+  EXPECT_EQ(Frozen("/rows").substr(0, 1), "!");
+}
+
 TEST_F(FrozenFilesTest, EveryWayToChangeAFileLeavesTheOldContent) {
   const std::map<std::string, std::function<void(const std::string&)>> ways = {
       {"written", [&](const std::string& p) { root_.Put(p, "what it was not"); }},

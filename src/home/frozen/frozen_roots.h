@@ -51,6 +51,8 @@ class FrozenRoots {
   void Begin(uint64_t job);
   // Also true for a job whose tree was lost with an earlier home.
   bool Begun(uint64_t job) const;
+  // Home has appended to a file. Any thread.
+  void Grew(const struct stat& before, const struct stat& after) { files_->grown().Grew(before, after); }
   // Gives the job its tree. `first`: see FrozenFiles::Freeze. `durable` is called when the tree is on disk and so
   // survives a kill of home (if the disk accepted it).
   void Add(uint64_t job, tree::TreePtr tree, std::vector<std::string> exposed, std::vector<std::string> first,

@@ -71,6 +71,7 @@ struct JobAttempt {
   int64_t lost_since = 0;             // monotonic; 0: not lost
   bool told_lost = false;             // the user was told
   std::string last_error;
+  std::string content_lost;    // what of its frozen root could not be read, for people; "": nothing
   std::optional<Error> fatal;  // why the node refuses the attempt
 };
 

@@ -334,12 +334,19 @@ void JobRun::OnTaskMessage(v1::TaskDown message) {
     case v1::TaskDown::kInputAck: return OnInputAck(message.input_ack());
     case v1::TaskDown::kStopped: return sink_->OnStopped();
     case v1::TaskDown::kExited: return OnExited(message.exited().record());
-    case v1::TaskDown::kWriteBack: return OnWrite(std::move(*message.mutable_write_back()));
-    case v1::TaskDown::kWriteBackEnd: return OnWriteBackEnd(message.write_back_end());
+    // Before kAttached they are the rest of what the node was sending to the home before this one. They come again.
+    case v1::TaskDown::kWriteBack:
+      if (attempt_->attached) OnWrite(std::move(*message.mutable_write_back()));
+      return;
+    case v1::TaskDown::kWriteBackEnd:
+      if (attempt_->attached) OnWriteBackEnd(message.write_back_end());
+      return;
     case v1::TaskDown::kError: return OnTaskError(message.error());
     case v1::TaskDown::kNotice:
       NoticeOnce(Escape(message.notice().text()));
-      if (message.notice().content_lost() && !plan_.live) FailFor(message.notice().text());
+      if (!message.notice().content_lost() || plan_.live) return;
+      attempt_->content_lost = message.notice().text();
+      FailFor(attempt_->content_lost);
       return;
     default: {
       LogWarning("job {}: the node sent an unknown message: update vrun at home", plan_.job);
@@ -410,9 +417,8 @@ bool JobRun::Complete() const {
   for (const v1::Descriptor& d : sink_->Descriptors()) {
     ended = ended && (!d.output() || sink_->OutputEnded(static_cast<v1::StreamId>(d.number())));
   }
-  if (ended) return true;
-  return attempt_->record->started_us() == 0 && sink_->OutputWanted(v1::STDOUT) == 0 &&
-         sink_->OutputWanted(v1::STDERR) == 0;
+  // It never started, or its supervisor died: no more output will come.
+  return ended || attempt_->record->started_us() == 0;
 }
 
 void JobRun::MaybeFinish() {
@@ -454,7 +460,9 @@ void JobRun::AddToOutcome(Outcome* outcome) {
     *outcome->record->mutable_conflict() = release_.conflict();
   }
   if (outcome->exit_status != 0) return;
-  if (const uint64_t failed = LiveFailed(); failed > 0) {
+  if (!attempt_->content_lost.empty()) {  // the command may have ended before the signal reached it
+    release_.set_failed(attempt_->content_lost);
+  } else if (const uint64_t failed = LiveFailed(); failed > 0) {
     release_.set_failed(std::to_string(failed) +
                         " of the writes in its view could not be applied at home, and are lost");
   } else if (release_.conflicts() > 0 && conflicts_fail_) {

@@ -64,7 +64,8 @@ void Launch::Start() {
     });
   }
   root_->Current(exposed_, [self = shared_from_this()](Result<tree::TreePtr> tree) { self->OnTree(std::move(tree)); });
-  if (root_->facts().scanned) return Submit();
+  // Without a controller it fails at once, and says so.
+  if (root_->facts().scanned || controller_->address().empty()) return Submit();
   // Do not occupy a slot on a node during a scan: make the job when there is a tree.
   events_.on_progress("scanning the root");
   int64_t begun = MonotonicMicros();

@@ -344,7 +344,7 @@ Result<std::unique_ptr<SupervisorLink>> Agent::TakeSupervisor() {
     if (spare_) return;
     if (Result<std::unique_ptr<SupervisorLink>> next = SupervisorLink::Start(&loop_)) spare_ = std::move(*next);
   });
-  if (taken) return taken;
+  if (taken && taken->alive()) return taken;  // it may have been killed while it waited
   return SupervisorLink::Start(&loop_);
 }
 

@@ -28,6 +28,7 @@ class SupervisorLink {
   static Result<std::unique_ptr<SupervisorLink>> Adopt(EventLoop* loop, const std::string& socket_path);
   ~SupervisorLink();
 
+  bool alive() const { return static_cast<bool>(socket_); }
   void SetEvents(Events events);
   void Send(std::string frame);
   // Only the TaskSpec carries descriptors.

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "home/frozen/grown_files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/clock.h"
+#include "base/escape.h"
+#include "base/files.h"
+
+namespace vrun::home {
+namespace {
+
+constexpr int kTries = 5;  // others may append while we copy
+
+tree::FileVersion VersionOf(const struct stat& st) {
+  return {st.st_dev, st.st_ino, ToNanos(st.st_ctim), static_cast<uint64_t>(st.st_size)};
+}
+
+Result<UniqueFd> CopyBeginning(int from, uint64_t size) {
+  UniqueFd copy(::memfd_create("vrun-old-content", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!copy) return ErrnoError("memory for old content");
+  std::string part(std::min<uint64_t>(size, 1u << 20), '\0');
+  for (uint64_t at = 0; at < size;) {
+    const size_t want = static_cast<size_t>(std::min<uint64_t>(part.size(), size - at));
+    VRUN_ASSIGN(const size_t n, PreadUpTo(from, part.data(), want, at));
+    if (n == 0) return Error(Code::kAborted, "the file has become shorter");
+    VRUN_TRY(PwriteAll(copy.get(), {part.data(), n}, at));
+    at += n;
+  }
+  if (::fcntl(copy.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return ErrnoError("seal old content");
+  }
+  return copy;
+}
+
+}  // namespace
+
+void GrownFiles::Grew(const struct stat& before, const struct stat& after) {
+  const tree::FileVersion was = VersionOf(before), is = VersionOf(after);
+  if (was.ino != is.ino || was.dev != is.dev || is.size < was.size) return;
+  std::lock_guard lock(mutex_);
+  if (versions_.size() >= kMostFiles && !versions_.contains({is.dev, is.ino})) versions_.clear();
+  std::deque<tree::FileVersion>& versions = versions_[{is.dev, is.ino}];
+  // Somebody else has changed it since: what is known of it is no beginning any more.
+  if (versions.empty() || versions.back() != was) versions.assign(1, was);
+  versions.push_back(is);
+  if (versions.size() > kMostVersions) versions.pop_front();
+}
+
+bool GrownFiles::Newest(const tree::FileVersion& version, tree::FileVersion* newest) const {
+  std::lock_guard lock(mutex_);
+  const auto it = versions_.find({version.dev, version.ino});
+  if (it == versions_.end() || std::find(it->second.begin(), it->second.end(), version) == it->second.end())
+    return false;
+  *newest = it->second.back();
+  return true;
+}
+
+Result<UniqueFd> GrownFiles::Open(const ContentFiles& root, std::string_view path,
+                                  const tree::FileVersion& version) const {
+  Error error(Code::kAborted, Escape(path) + ": changed at home after the job's tree was taken");
+  if (version.size > kMostBytes) return error;
+  tree::FileVersion newest;
+  for (int i = 0; i < kTries && Newest(version, &newest); ++i) {
+    auto file = root.OpenVersion(path, newest);
+    if (!file) continue;  // it has grown again
+    auto copy = CopyBeginning(file->get(), version.size);
+    if (copy && root.Check(file->get(), path, newest)) return copy;
+  }
+  return error;
+}
+
+bool GrownFiles::IsCopy(int fd, const tree::FileVersion& version) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  struct stat st {};
+  return seals >= 0 && (seals & F_SEAL_WRITE) != 0 && ::fstat(fd, &st) == 0 &&
+         static_cast<uint64_t>(st.st_size) == version.size;
+}
+
+}  // namespace vrun::home
