@@ -554,6 +554,34 @@ TEST_F(HomeTest, WritesThatCannotBeAppliedAreNeverSilent) {
   Released(release.get());
 }
 
+// The node may still be sending to the connection before when the next one comes, in the middle of a file.
+TEST_F(HomeTest, WritesBeforeTheNodeHasAttachedAreNotTaken) {
+  Client client = StartRun();
+  auto task = tasks_.Next();
+  NextAttach(task.get());
+  const uint64_t job = client.Accepted();
+  Attached(task.get(), false);
+  Started(task.get());
+  task->Send(OutputOf(v1::STDOUT, 0, "", true));
+  task->Send(OutputOf(v1::STDERR, 0, "", true));
+  Exited(task.get(), job, 0);
+  task->Break();
+  auto again = tasks_.Next();
+  NextAttach(again.get());
+  v1::TaskDown rest;
+  rest.mutable_write_back()->set_sequence(3);
+  rest.mutable_write_back()->set_path("/project/large");
+  rest.mutable_write_back()->mutable_file_data()->set_data("the rest");
+  again->Send(rest);
+  Attached(again.get(), true);
+  Exited(again.get(), job, 0);
+  Put(again.get(), 1, "/project/large", "all of it");
+  WritesEnd(again.get(), 2);
+  EXPECT_EQ(client.Finished().exit_status(), 0);
+  EXPECT_EQ(*ReadFile(root_ / "project/large"), "all of it");
+  Released(again.get());
+}
+
 TEST_F(HomeTest, SignalsGoToTheCommand) {
   Client client = StartRun();
   auto task = tasks_.Next();

@@ -92,10 +92,10 @@ def test_output_files_are_named_by_slurms_patterns(cluster):
 def test_the_rows_of_many_jobs_that_append_to_one_file_are_all_there(cluster):
     rows = cluster.root / "root/rows.csv"
     rows.write_text("")
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        jobs = list(pool.map(lambda i: submit(cluster, "--wrap", f"echo row {i} >> rows.csv"), range(9)))
-    assert [cluster.run("vctl", "wait", job).returncode for job in jobs] == [0] * 9
-    assert sorted(rows.read_text().split("\n")) == sorted([f"row {i}" for i in range(9)] + [""])
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        jobs = list(pool.map(lambda i: submit(cluster, "--wrap", f"echo row {i} >> rows.csv"), range(18)))
+    assert [cluster.run("vctl", "wait", job).returncode for job in jobs] == [0] * 18
+    assert sorted(rows.read_text().split("\n")) == sorted([f"row {i}" for i in range(18)] + [""])
 
 
 def test_a_command_that_is_not_there_is_refused_at_once(cluster):

@@ -371,7 +371,12 @@ class Cluster:
 
     def begin(self):
         """A test begins: what was logged before is not its."""
-        self.marks = {log: log.stat().st_size for log in self.log_files()}
+        self.marks = {}
+        for log in self.log_files():
+            try:
+                self.marks[log] = log.stat().st_size
+            except FileNotFoundError:   # of a directory that another worker is removing
+                continue
 
     def restore(self, template):
         """All runs that a test may have ended, what it added is gone, and the root is like `template` again."""

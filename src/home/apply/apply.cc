@@ -243,6 +243,15 @@ Status ApplierImpl::EndFile() {
   return {};
 }
 
+// Every state of the file in which a tree may find it is told. `last` becomes the present one.
+void ApplierImpl::Grew(struct stat* last, int file, size_t bytes) const {
+  struct stat now {};
+  if (!options_.grew || ::fstat(file, &now) != 0) return;
+  // Otherwise somebody else has written to it, too.
+  if (static_cast<uint64_t>(now.st_size - last->st_size) == bytes) options_.grew(*last, now);
+  *last = now;
+}
+
 Result<bool> ApplierImpl::AppendTail() {
   OpenFileState& file = *file_;
   // Without a journal a repeated operation could not be told from a new one.
@@ -268,6 +277,9 @@ Result<bool> ApplierImpl::AppendTail() {
     const bool over = file.sequence <= journal_.durable_before() ||
                       (appender.resumed() && file.sequence <= journal_.applied_before());
     if (!over && !SameBeginning(there->get(), file.fd.get(), begin)) return otherwise();
+    struct stat last {};  // compared, and about to grow
+    if (::fstat(there->get(), &last) != 0) return ErrnoError("append to " + Escape(file.place.path));
+    if (!over && options_.grew) options_.grew(last, last);
     std::string part(1 << 20, '\0');
     for (uint64_t at = begin; !over && at < file.put.size();) {
       VRUN_ASSIGN(const size_t n, PreadUpTo(file.fd.get(), part.data(), part.size(), at));
@@ -276,6 +288,7 @@ Result<bool> ApplierImpl::AppendTail() {
       Status appended = appender.Append({part.data(), n}, at - begin);
       if (!appended) return std::move(appended).error().With(Escape(file.place.path));
       at += n;
+      Grew(&last, there->get(), n);
     }
     VRUN_ASSIGN(const auto now, LstatAt(parent, file.place.name));
     // Somebody has replaced the file meanwhile: append to the new one.
@@ -283,11 +296,7 @@ Result<bool> ApplierImpl::AppendTail() {
     if (now && (unchanged || appender.resumed()) && static_cast<uint64_t>(now->st_size) == file.put.size()) {
       VRUN_TRY(FinishMeta(file.place, file.place.name, file.put.meta(), MetaFor::kFinal));
     }
-    struct stat after {};
-    if (options_.grew && !over && ::fstat(there->get(), &after) == 0 &&
-        static_cast<uint64_t>(after.st_size - st.st_size) == file.put.size() - begin) {
-      options_.grew(st, after);
-    }
+    if (!over) Grew(&last, there->get(), 0);
     (void)WithWritable(parent, [&] { return ::unlinkat(parent, file.temporary.c_str(), 0); });
     file.fd = *std::move(there);
     return true;

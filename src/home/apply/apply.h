@@ -69,7 +69,8 @@ struct ApplyOptions {
       restore;
   // The path (in the root) now has what the job put there, or was removed by the job. Null: ignored.
   std::function<void(const std::string& path)> applied;
-  // We have appended to a file in place: its state before and after. Null: nobody wants to know.
+  // We append to a file in place: its state before and after each step, and once before the first (both the same). Null:
+  // ignored.
   std::function<void(const struct stat& before, const struct stat& after)> grew = nullptr;
   // A small file that records, across restarts of home, which files were put beside and how far the series was applied.
   // "": only in memory. Removed by Finish().

@@ -64,6 +64,7 @@ class ApplierImpl final : public Applier {
   // The command only appended to the file, and `file_` has all of the content: appends the tail to home's current file,
   // if that begins with what the command saw. False: it does not, or cannot be written in place.
   Result<bool> AppendTail();
+  void Grew(struct stat* last, int file, size_t bytes) const;
   void DropFile();
   Status MakeDirectory(const v1::WriteBack& message);
   Status MakeSymlink(const v1::WriteBack& message);

@@ -5,7 +5,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/escape.h"
@@ -14,7 +16,7 @@
 namespace vrun::home {
 namespace {
 
-constexpr int kTries = 5;  // others may append while we copy
+constexpr int kTries = 8;  // we may append while we copy
 
 tree::FileVersion VersionOf(const struct stat& st) {
   return {st.st_dev, st.st_ino, ToNanos(st.st_ctim), static_cast<uint64_t>(st.st_size)};
@@ -47,7 +49,7 @@ void GrownFiles::Grew(const struct stat& before, const struct stat& after) {
   std::deque<tree::FileVersion>& versions = versions_[{is.dev, is.ino}];
   // Somebody else has changed it since: what is known of it is no beginning any more.
   if (versions.empty() || versions.back() != was) versions.assign(1, was);
-  versions.push_back(is);
+  if (is != was) versions.push_back(is);
   if (versions.size() > kMostVersions) versions.pop_front();
 }
 
@@ -66,8 +68,9 @@ Result<UniqueFd> GrownFiles::Open(const ContentFiles& root, std::string_view pat
   if (version.size > kMostBytes) return error;
   tree::FileVersion newest;
   for (int i = 0; i < kTries && Newest(version, &newest); ++i) {
+    if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1 << i));
     auto file = root.OpenVersion(path, newest);
-    if (!file) continue;  // it has grown again
+    if (!file) continue;  // it is growing
     auto copy = CopyBeginning(file->get(), version.size);
     if (copy && root.Check(file->get(), path, newest)) return copy;
   }

@@ -25,8 +25,9 @@ namespace vrun::home {
 class GrownFiles {
  public:
   static constexpr uint64_t kMostBytes = 16u << 20;  // of a version that is copied
-  // We have appended to a file. `before`: its state right before; `after`: its state right after, with nothing but our
-  // bytes behind the earlier end.
+  // We have appended to a file, or changed its metadata. `before`: its state right before; `after`: its state right
+  // after, with nothing but our bytes behind the earlier end. Call it with one state twice before the first step: a
+  // reader that comes during the step then waits for its end.
   void Grew(const struct stat& before, const struct stat& after);
   // A sealed copy of this version, read from the beginning of the present file. kAborted: unknown, or too large.
   Result<UniqueFd> Open(const ContentFiles& root, std::string_view path, const tree::FileVersion& version) const;
